@@ -1,0 +1,62 @@
+# Every dependency, once, with its reason. Debian package names in brackets; nothing is vendored.
+
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+
+# Finds a library by its pkg-config names as kops_dep::<name>, with the static archive where KOPS_STATIC_DEPS asks for it.
+function(kops_dependency name archive)
+    pkg_search_module(${name} REQUIRED ${ARGN})
+    add_library(kops_dep_${name} INTERFACE)
+    add_library(kops_dep::${name} ALIAS kops_dep_${name})
+    target_include_directories(kops_dep_${name} SYSTEM INTERFACE ${${name}_INCLUDE_DIRS})
+    if(KOPS_STATIC_DEPS)
+        find_library(${name}_ARCHIVE NAMES ${archive} HINTS ${${name}_LIBRARY_DIRS} ${${name}_LIBDIR} REQUIRED)
+        target_link_libraries(kops_dep_${name} INTERFACE ${${name}_ARCHIVE} Threads::Threads ${CMAKE_DL_LIBS})
+    else()
+        target_link_directories(kops_dep_${name} INTERFACE ${${name}_LIBRARY_DIRS})
+        target_link_libraries(kops_dep_${name} INTERFACE ${${name}_LIBRARIES})
+    endif()
+endfunction()
+
+# The wire format, for the daemon and libkops [libmsgpack-dev]. The name changed with each major version.
+kops_dependency(msgpack libmsgpackc.a msgpack-c msgpackc msgpack)
+
+if(KOPS_DAEMON)
+    # The daemon's event loop and thread pool [libuv1-dev].
+    kops_dependency(libuv libuv_a.a libuv)
+    # The configuration file's syntax [libinih-dev].
+    kops_dependency(inih libinih.a inih)
+endif()
+
+if(KOPS_TESTS)
+    # Unit tests in C [libcmocka-dev].
+    pkg_search_module(cmocka REQUIRED cmocka)
+    add_library(kops_dep_cmocka INTERFACE)
+    add_library(kops_dep::cmocka ALIAS kops_dep_cmocka)
+    target_include_directories(kops_dep_cmocka SYSTEM INTERFACE ${cmocka_INCLUDE_DIRS})
+    target_link_libraries(kops_dep_cmocka INTERFACE ${cmocka_LIBRARIES})
+    # Functional and conformance tests, the Python client's tests [python3-pytest python3-numpy python3-msgpack].
+    find_package(Python3 3.10 COMPONENTS Interpreter REQUIRED)
+endif()
+
+# CUDA toolkit: nvcc for the kernels, cuda.h and cublasLt.h for types. Never linked: the driver and the
+# libraries are loaded at run time, so one binary starts with or without a GPU.
+set(KOPS_HAVE_CUDA OFF)
+if(NOT KOPS_CUDA STREQUAL "OFF")
+    find_program(KOPS_NVCC nvcc HINTS $ENV{CUDACXX} $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin /usr/local/cuda/bin)
+    if(KOPS_NVCC)
+        file(REAL_PATH ${KOPS_NVCC} kops_nvcc_real)
+        cmake_path(GET kops_nvcc_real PARENT_PATH kops_nvcc_dir)
+        find_path(KOPS_CUDA_INCLUDE cuda.h HINTS ${kops_nvcc_dir}/../include ${kops_nvcc_dir}/../targets/x86_64-linux/include)
+    endif()
+    if(KOPS_NVCC AND KOPS_CUDA_INCLUDE)
+        set(KOPS_HAVE_CUDA ON)
+    elseif(KOPS_CUDA STREQUAL "ON")
+        message(FATAL_ERROR "KOPS_CUDA=ON, but no nvcc with cuda.h was found; set CUDA_HOME or CUDACXX")
+    endif()
+endif()
+if(KOPS_HAVE_CUDA)
+    message(STATUS "CUDA backend: ${KOPS_NVCC}, architectures ${KOPS_CUDA_ARCHS}")
+else()
+    message(STATUS "CUDA backend: not built (no toolkit, or switched off)")
+endif()

@@ -1,0 +1,40 @@
+# Options of the build, and the flags that every target of ours gets through `kops_flags`.
+
+option(KOPS_DAEMON "Build the daemon and kopsctl (needs libuv, inih)" ON)
+option(KOPS_TESTS "Build tests and benchmarks (needs cmocka)" ON)
+option(KOPS_WERROR "Treat warnings in our code as errors" OFF)
+option(KOPS_STATIC_DEPS "Link libuv, msgpack-c and inih statically, for binaries that travel" OFF)
+option(KOPS_FUZZ "Build libFuzzer targets (clang)" OFF)
+set(KOPS_SANITIZE "" CACHE STRING "Sanitizers, as in -fsanitize=: address,undefined or thread")
+set(KOPS_CUDA "AUTO" CACHE STRING "CUDA backend: AUTO (when a toolkit is found), ON, OFF")
+set_property(CACHE KOPS_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(KOPS_CUDA_ARCHS "75;80;86;89;90a;100;120" CACHE STRING "Architectures of the embedded kernels; PTX of the first is added")
+
+if(NOT CMAKE_BUILD_TYPE)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS ON) # gnu11: memfd_create, pidfd and accept4 are Linux's own
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+add_library(kops_flags INTERFACE)
+target_compile_definitions(kops_flags INTERFACE _GNU_SOURCE KOPS_VERSION="${PROJECT_VERSION}")
+target_compile_options(kops_flags INTERFACE
+    -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla -Wformat=2
+    -Wno-missing-field-initializers -fno-strict-aliasing -fno-omit-frame-pointer)
+if(KOPS_WERROR)
+    target_compile_options(kops_flags INTERFACE -Werror)
+endif()
+if(KOPS_SANITIZE)
+    target_compile_options(kops_flags INTERFACE -fsanitize=${KOPS_SANITIZE} -fno-sanitize-recover=all)
+    target_link_options(kops_flags INTERFACE -fsanitize=${KOPS_SANITIZE})
+elseif(NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
+    target_compile_definitions(kops_flags INTERFACE _FORTIFY_SOURCE=2)
+    target_compile_options(kops_flags INTERFACE -fstack-protector-strong)
+endif()
+if(KOPS_FUZZ)
+    target_compile_options(kops_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()

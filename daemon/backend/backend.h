@@ -1,0 +1,188 @@
+/* The one interface between the server and what runs kernels.
+ *
+ * A backend is a struct of functions; kernels/host and kernels/cuda each provide one, and a test may provide
+ * another. The server never sees CUDA, a backend never sees a connection.
+ *
+ * Threads: "loop" functions run on the server's loop thread only and never block. "any" functions may run on any
+ * thread, several at once, and may block; a backend makes its own context current in them.
+ *
+ * Ownership: a job and all it points to belong to the server, which keeps them unchanged from submit() until the
+ * job's done() was called. Memories are used by jobs only while the server holds them open. */
+#ifndef KOPS_BACKEND_BACKEND_H
+#define KOPS_BACKEND_BACKEND_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/op.h"
+#include "core/plan.h"
+#include "util/error.h"
+#include "util/list.h"
+
+enum {
+    BACKEND_ABI = 1,
+    BACKEND_MAX_DEVICES = 32, /* of all backends together */
+    BACKEND_MAX_VARIANTS = 8, /* of one op on one device */
+    BACKEND_IPC_HANDLE_SIZE = 64
+};
+
+struct backend;
+struct backend_device;
+struct backend_stream; /* the backend's own: a queue whose jobs run in order */
+
+/* ---- devices ---- */
+
+struct backend_device_info {
+    char name[128];
+    char uuid[48]; /* "GPU-…" in nvidia-smi's form, or "host" */
+    char arch[16]; /* "sm_90", "avx512", … */
+    uint64_t memory_bytes;
+    unsigned compute_units;
+};
+
+/* First member of every backend's own device struct. */
+struct backend_device {
+    const struct backend *backend;
+    unsigned index; /* among all devices of the daemon; set by the registry, slot in backend_memory.attached */
+    struct backend_device_info info;
+    bool lost; /* set by the backend, on the loop thread: a sticky fault, nothing will run here again */
+};
+
+/* What a backend may call back. wake() may be called from any thread and makes the loop call poll() soon. */
+struct backend_host {
+    void (*wake)(void *context);
+    void *context;
+};
+
+/* Settings that concern backends; strings live as long as the daemon. Zero or NULL: the backend's default. */
+struct backend_config {
+    unsigned host_threads;         /* worker threads of the host device; 0: one a core that the process may use */
+    const char *host_blas;         /* "auto", "none", or a library's path */
+    const char *cuda_driver;       /* path of libcuda, "none" to do without; NULL: libcuda.so.1 */
+    const char *cuda_blaslt;       /* path of cuBLASLt, "none" to do without; NULL: the usual names */
+    uint64_t cuda_workspace_bytes; /* scratch for cuBLASLt, a stream; 0: 32 MiB */
+};
+
+/* ---- memory ---- */
+
+enum backend_memory_kind { MEMORY_MEMFD, MEMORY_CUDA_IPC, MEMORY_CUDA_VMM };
+
+/* Memory that is mapped into the daemon. Made by memory_import(), memory_alloc() or backend/memfd.h. */
+struct backend_memory {
+    enum backend_memory_kind kind;
+    uint64_t size; /* usable bytes: the smaller of declared and true size */
+    bool writable;
+    unsigned char *host;           /* MEMORY_MEMFD: where it is mapped; else NULL */
+    uint64_t address;              /* device memory: device pointer; else 0 */
+    struct backend_device *device; /* device memory: where it lives; NULL for a memfd */
+    void *impl;                    /* the device backend's own */
+    /* MEMORY_MEMFD: what a device's backend keeps for it (pinning), by device index; made in prepare(), under
+     * the backend's own lock; given back through memory_detach(). */
+    void *attached[BACKEND_MAX_DEVICES];
+};
+
+struct backend_import {
+    enum backend_memory_kind kind; /* MEMORY_CUDA_IPC */
+    unsigned char handle[BACKEND_IPC_HANDLE_SIZE];
+    uint64_t size; /* declared by the exporter */
+    bool writable;
+};
+
+/* ---- jobs ---- */
+
+/* Where one tensor of the plan lies: element (0, …, 0) is `offset` bytes into `memory`. memory is NULL only
+ * where the tensor is empty. */
+struct backend_operand {
+    struct backend_memory *memory;
+    uint64_t offset;
+    uint64_t extent; /* bytes from there to the end of the furthest element */
+};
+
+struct backend_job {
+    /* Set by the server before submit(). */
+    const struct op *op;
+    struct plan plan;
+    struct backend_operand operands[PLAN_MAX_OPERANDS]; /* inputs, then outputs, as in the op */
+    int in_place;                                       /* the input that output 0 is exactly, or -1 */
+    const char *variant;                                /* forced, one of variants(); or NULL */
+    uint32_t warmup, repeat;                            /* repeat ≥ 1 */
+    bool timing;                                        /* false: leave device events out */
+    double *samples;                                    /* room for `repeat` execution times, µs */
+    void (*done)(struct backend_job *job);              /* called once, on the loop thread, from poll() */
+
+    /* Set by the server at any time (any thread reads it): start nothing more of this job, end it soon. */
+    atomic_bool cancel;
+
+    /* Set by the backend before done(). */
+    bool failed; /* `error` says why; a job that saw `cancel` fails with ERROR_CANCELLED */
+    struct error error;
+    const char *variant_used; /* a string that lives as long as the device */
+    uint64_t started_ns;      /* CLOCK_MONOTONIC: the first work was given to the device; 0: never */
+    uint32_t n_samples;       /* executions timed; 0 without timing */
+    double h2d_us, d2h_us;    /* NAN: no copy, or not timed */
+
+    /* The backend's own from submit() (or prepare()) until done(). */
+    struct list link;
+    void *impl;
+};
+
+/* ---- the functions ---- */
+
+struct backend {
+    unsigned abi;     /* BACKEND_ABI */
+    const char *name; /* "host", "cuda": hello's `backend` */
+
+    /* any. Finds and opens every device; fills `ret_devices` (room for `max`). No driver or no device is no error: 0
+     * devices. */
+    int (*open)(const struct backend_config *config, const struct backend_host *host,
+                struct backend_device **ret_devices, unsigned max, unsigned *ret_count, struct error *e);
+    /* any, after the last job's done(): frees one device and what belongs to it. */
+    void (*close)(struct backend_device *device);
+
+    /* any. NULL-terminated names of the kernels for `op` and `dtype` here, best first; they live as long as the device.
+     * NULL: not offered here. */
+    const char *const *(*variants)(struct backend_device *device, const struct op *op, enum dtype dtype);
+
+    /* any. Opens another process's allocation; size becomes min(declared, true size), or out_of_bounds when less is
+     * there than was declared. Errors: invalid_handle, unsupported, out_of_memory, device_lost. NULL where the backend
+     * has no such memory. */
+    int (*memory_import)(struct backend_device *device, const struct backend_import *import,
+                         struct backend_memory **ret_memory, struct error *e);
+    /* any. Zeroed memory of at least `size` bytes and a descriptor (close-on-exec, the caller's) that maps it. */
+    int (*memory_alloc)(struct backend_device *device, uint64_t size, struct backend_memory **ret_memory, int *ret_fd,
+                        struct error *e);
+    /* any. Unmaps what memory_import() or memory_alloc() made; no job uses it. */
+    void (*memory_close)(struct backend_memory *memory);
+    /* any. Gives back attached[device->index] of a memfd; no job uses it. NULL where nothing is ever attached. */
+    void (*memory_detach)(struct backend_device *device, struct backend_memory *memory);
+
+    /* loop. A queue of its own for one stream of one connection; jobs of different streams may overlap. */
+    int (*stream_new)(struct backend_device *device, struct backend_stream **ret_stream, struct error *e);
+    /* loop. No job is left on it. */
+    void (*stream_free)(struct backend_stream *stream);
+
+    /* any. Checks what only the backend can: variant, limits of the device. Nothing is run. NULL: nothing to check. */
+    int (*check)(struct backend_device *device, const struct backend_job *job, struct error *e);
+
+    /* loop. True when the job needs prepare() first: it stages memfds, or would block in submit(). NULL: never. */
+    bool (*needs_prepare)(struct backend_device *device, const struct backend_job *job);
+    /* any, but one at a time per stream, and only when no earlier job of the stream is unfinished. May block. An error
+     * here fails the job; done() is not called then. */
+    int (*prepare)(struct backend_stream *stream, struct backend_job *job, struct error *e);
+    /* loop. Queues the job behind the stream's earlier ones; never fails: errors come through done(). */
+    void (*submit)(struct backend_stream *stream, struct backend_job *job);
+
+    /* loop. Makes progress without blocking: issues what may be issued, calls done() of what has ended, in submission
+     * order within a stream. Returns how many jobs are unfinished. */
+    unsigned (*poll)(struct backend_device *device);
+    /* loop. After poll() left jobs unfinished and before the loop sleeps: host->wake() must come once there is
+     * something for poll() to do. */
+    void (*arm)(struct backend_device *device);
+};
+
+extern const struct backend host_backend;
+extern const struct backend cuda_backend; /* only in builds with the CUDA toolkit (KOPS_HAVE_CUDA) */
+
+#endif

@@ -1,0 +1,43 @@
+/* Element types, from proto/dtypes.json. */
+#ifndef KOPS_CORE_DTYPE_H
+#define KOPS_CORE_DTYPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proto/generated/dtypes.h"
+
+enum dtype {
+#define X(NAME, name, value, size) DTYPE_##NAME = (value),
+    KOPS_DTYPES(X)
+#undef X
+};
+
+#define DTYPE_BIT(dtype) (1U << (dtype))
+
+/* Bytes of one element; 0 for no dtype. */
+static inline size_t dtype_size(enum dtype dtype)
+{
+    switch (dtype) {
+#define X(NAME, name, value, size)                                                                                     \
+    case DTYPE_##NAME:                                                                                                 \
+        return size;
+        KOPS_DTYPES(X)
+#undef X
+    }
+    return 0;
+}
+
+static inline const char *dtype_name(enum dtype dtype)
+{
+    switch (dtype) {
+#define X(NAME, name, value, size)                                                                                     \
+    case DTYPE_##NAME:                                                                                                 \
+        return name;
+        KOPS_DTYPES(X)
+#undef X
+    }
+    return "?";
+}
+
+#endif

@@ -1,0 +1,66 @@
+/* The ops, each declared once in proto/ops/<name>.json; this is what the declarations become in C. */
+#ifndef KOPS_CORE_OP_H
+#define KOPS_CORE_OP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/plan.h"
+#include "core/tensor.h"
+#include "proto/generated/op_ids.h"
+#include "util/error.h"
+
+enum op_attr_type { OP_ATTR_BOOL, OP_ATTR_FLOAT, OP_ATTR_INT, OP_ATTR_CHOICE };
+
+union op_attr_value {
+    bool b;
+    double f;
+    int64_t i;
+    unsigned choice;
+};
+
+struct op_attr {
+    const char *name;
+    enum op_attr_type type;
+    union op_attr_value fallback; /* the declared default */
+    const char *const *choices;   /* NULL-terminated, for OP_ATTR_CHOICE */
+    const char *doc;
+};
+
+struct op_call;
+
+/* Checks shapes, fills the plan. Tensors are measured and of one dtype already. */
+typedef int op_rule(const struct op_call *call, struct plan *ret_plan, struct error *e);
+
+struct op {
+    enum op_id id;
+    const char *name, *summary, *doc;
+    const char *inputs[OP_MAX_INPUTS], *outputs[OP_MAX_OUTPUTS];
+    unsigned n_inputs, n_outputs;
+    unsigned dtypes; /* DTYPE_BIT set */
+    const struct op_attr *attrs;
+    unsigned n_attrs;
+    op_rule *rule;
+};
+
+/* One request's op with its tensors (inputs first, then outputs) and attributes (declared order). */
+struct op_call {
+    const struct op *op;
+    struct tensor tensors[PLAN_MAX_OPERANDS];
+    union op_attr_value attrs[OP_MAX_ATTRS];
+};
+
+/* NULL when there is none. */
+const struct op *op_find(const char *name, size_t length);
+const struct op *op_get(enum op_id id);
+
+/* dtypes equal and taken by the op, then its shape rule. Errors name the tensor. */
+int op_plan(const struct op_call *call, struct plan *ret_plan, struct error *e);
+
+/* True when one execution reads what it writes, given that output 0 is exactly input `in_place` (or -1). */
+bool op_reads_output(const struct op_call *call, int in_place);
+
+op_rule op_rule_elementwise, op_rule_gemm;
+
+#endif

@@ -1,0 +1,62 @@
+/* What a kernel is asked to do, in normal form: every shape rule has been applied, so that a backend sees
+ * only iteration spaces and strides. Strides count elements. */
+#ifndef KOPS_CORE_PLAN_H
+#define KOPS_CORE_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/tensor.h"
+#include "proto/generated/op_ids.h"
+
+enum { PLAN_MAX_OPERANDS = OP_MAX_INPUTS + OP_MAX_OUTPUTS };
+
+enum plan_kind { PLAN_ELEMENTWISE, PLAN_GEMM };
+
+/* One pass over out's index space. Inputs are already broadcast (stride 0). Dimensions of size 1 are gone,
+ * neighbours that are contiguous in every operand are merged, and dimensions are ordered so that out's strides
+ * do not grow from the outermost to the innermost: a fully contiguous request has rank 1 and strides 1 (rank 0 becomes
+ * rank 1 of size 1). A dimension of size 0 gives rank 1, shape 0. */
+struct plan_elementwise {
+    unsigned rank; /* ≥ 1 */
+    int64_t shape[TENSOR_MAX_RANK];
+    int64_t strides[PLAN_MAX_OPERANDS][TENSOR_MAX_RANK]; /* inputs, then outputs */
+    uint64_t count;
+    bool contiguous; /* rank 1 and every stride 1 */
+};
+
+struct plan_matrix {
+    int64_t row, column; /* strides of the matrix *after* trans_a / trans_b were applied */
+    int64_t batch[TENSOR_MAX_RANK];
+};
+
+/* out[b, i, j] = alpha · Σ_k a[b, i, k] · b[b, k, j] + beta · out[b, i, j], for every batch index.
+ * Any of m, n, k and the batch count may be 0. beta = 0: out is not read. */
+struct plan_gemm {
+    int64_t m, n, k;
+    unsigned batch_rank; /* merged where all three operands allow it; 0: one matrix */
+    int64_t batch_shape[TENSOR_MAX_RANK];
+    uint64_t batch_count;
+    struct plan_matrix a, b, out;
+    double alpha, beta;
+    bool high_precision_only; /* precision = "highest": no tf32 */
+};
+
+struct plan {
+    enum plan_kind kind;
+    enum dtype dtype;
+    union {
+        struct plan_elementwise elementwise;
+        struct plan_gemm gemm;
+    };
+};
+
+/* True when nothing is to be written. */
+static inline bool plan_is_empty(const struct plan *p)
+{
+    if (p->kind == PLAN_ELEMENTWISE)
+        return p->elementwise.count == 0;
+    return p->gemm.m == 0 || p->gemm.n == 0 || p->gemm.batch_count == 0;
+}
+
+#endif

@@ -1,0 +1,44 @@
+/* Views of buffers: shape, strides, offset, and the overflow-checked arithmetic on them. Plain values; no
+ * memory is touched here. */
+#ifndef KOPS_CORE_TENSOR_H
+#define KOPS_CORE_TENSOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/dtype.h"
+#include "util/error.h"
+
+enum { TENSOR_MAX_RANK = 8 };
+
+struct tensor {
+    enum dtype dtype;
+    unsigned rank;
+    int64_t shape[TENSOR_MAX_RANK];   /* ≥ 0 */
+    int64_t strides[TENSOR_MAX_RANK]; /* elements, ≥ 0 */
+    uint64_t offset;                  /* bytes to the first element */
+    uint64_t count;                   /* elements: the product of shape; 0 when empty */
+    uint64_t extent;                  /* bytes from the first element to the end of the furthest; 0 when empty */
+};
+
+/* Sets row-major strides from shape and rank. */
+void tensor_set_contiguous(struct tensor *t);
+
+/* Fills count and extent from the other fields. `key` names the tensor in errors ("in[0]").
+ * Errors: out_of_range (a product or sum overflows 63 bits), misaligned. */
+int tensor_measure(struct tensor *t, const char *key, struct error *e);
+
+/* out_of_bounds unless [offset, offset + extent) lies in a buffer of `size` bytes. */
+int tensor_check_bounds(const struct tensor *t, uint64_t size, const char *key, struct error *e);
+
+/* True when two different indices certainly or possibly share an element: exact for the layouts that
+ * slicing, transposing and broadcasting make; a layout whose dimensions interleave is called overlapping. */
+bool tensor_overlaps_itself(const struct tensor *t);
+
+/* Same offset, shape and strides (dimensions of size 1 aside). Only for tensors in the same memory. */
+bool tensor_same_view(const struct tensor *a, const struct tensor *b);
+
+/* Whether the byte ranges intersect. Only for tensors in the same memory. */
+bool tensor_ranges_intersect(const struct tensor *a, const struct tensor *b);
+
+#endif

@@ -1,0 +1,49 @@
+#include "util/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *error_code_name(enum error_code code)
+{
+    switch (code) {
+    case ERROR_NONE:
+        return "none";
+#define X(NAME, name, value)                                                                                           \
+    case ERROR_##NAME:                                                                                                 \
+        return name;
+        KOPS_ERRORS(X)
+#undef X
+    }
+    return "internal";
+}
+
+int error_set(struct error *e, enum error_code code, const char *format, ...)
+{
+    va_list args;
+
+    e->code = code;
+    e->n_details = 0;
+    va_start(args, format);
+    vsnprintf(e->message, sizeof(e->message), format, args);
+    va_end(args);
+    return -1;
+}
+
+int error_detail_number(struct error *e, const char *key, int64_t number)
+{
+    if (e->n_details < ERROR_DETAILS_MAX)
+        e->details[e->n_details++] = (struct error_detail){.key = key, .number = number};
+    return -1;
+}
+
+int error_detail_text(struct error *e, const char *key, const char *text)
+{
+    if (e->n_details < ERROR_DETAILS_MAX) {
+        struct error_detail *d = &e->details[e->n_details++];
+
+        *d = (struct error_detail){.key = key, .is_text = true};
+        snprintf(d->text, sizeof(d->text), "%s", text);
+    }
+    return -1;
+}

@@ -1,0 +1,48 @@
+/* Errors with context.
+ *
+ * A fallible function returns 0, or a negative number after it has filled the
+ * caller's `struct error` (never NULL) with one of the wire's codes, a message
+ * that tells a person what to do, and details for programs. Outputs (`ret_…`)
+ * are set only on success. Thread: any; the struct belongs to the caller. */
+#ifndef KOPS_UTIL_ERROR_H
+#define KOPS_UTIL_ERROR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/generated/errors.h"
+
+enum error_code {
+    ERROR_NONE = 0,
+#define X(NAME, name, value) ERROR_##NAME = (value),
+    KOPS_ERRORS(X)
+#undef X
+};
+
+enum { ERROR_MESSAGE_MAX = 256, ERROR_DETAILS_MAX = 4, ERROR_DETAIL_TEXT_MAX = 64 };
+
+struct error_detail {
+    const char *key; /* a literal */
+    bool is_text;
+    int64_t number;
+    char text[ERROR_DETAIL_TEXT_MAX];
+};
+
+struct error {
+    enum error_code code;
+    unsigned n_details;
+    char message[ERROR_MESSAGE_MAX];
+    struct error_detail details[ERROR_DETAILS_MAX];
+};
+
+/* The code's name on the wire, "internal" for an unknown one. */
+const char *error_code_name(enum error_code code);
+
+/* Replaces *e; returns -1, so that `return error_set(...)` reads well. */
+int error_set(struct error *e, enum error_code code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Adds a detail to an error that is set; more than ERROR_DETAILS_MAX are dropped. Return -1. */
+int error_detail_number(struct error *e, const char *key, int64_t number);
+int error_detail_text(struct error *e, const char *key, const char *text);
+
+#endif

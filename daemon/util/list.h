@@ -1,0 +1,49 @@
+/* Intrusive doubly linked list. An initialised head or a removed node points at itself.
+ * Not thread safe. */
+#ifndef KOPS_UTIL_LIST_H
+#define KOPS_UTIL_LIST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct list {
+    struct list *prev, *next;
+};
+
+#define list_entry(node, type, member) ((type *)(void *)((char *)(node)-offsetof(type, member)))
+
+/* Iterates over nodes; `node` may be removed in the body. */
+#define list_for_each_safe(node, after, head)                                                                          \
+    for (struct list *node = (head)->next, *after = node->next; node != (head); node = after, after = node->next)
+
+static inline void list_init(struct list *l)
+{
+    l->prev = l->next = l;
+}
+
+static inline bool list_empty(const struct list *head)
+{
+    return head->next == head;
+}
+
+static inline void list_append(struct list *head, struct list *node)
+{
+    node->prev = head->prev;
+    node->next = head;
+    head->prev->next = node;
+    head->prev = node;
+}
+
+static inline void list_remove(struct list *node)
+{
+    node->prev->next = node->next;
+    node->next->prev = node->prev;
+    list_init(node);
+}
+
+static inline struct list *list_first(const struct list *head)
+{
+    return list_empty(head) ? NULL : head->next;
+}
+
+#endif

@@ -1,0 +1,86 @@
+#include "util/log.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static atomic_int threshold = LOG_LEVEL_INFO;
+
+static const struct {
+    const char *name;
+    int priority; /* of syslog(3), as journald reads it */
+} levels[] = {
+    [LOG_LEVEL_ERROR] = {"error", 3},
+    [LOG_LEVEL_WARNING] = {"warning", 4},
+    [LOG_LEVEL_INFO] = {"info", 6},
+    [LOG_LEVEL_DEBUG] = {"debug", 7},
+};
+
+void log_set_level(enum log_level level)
+{
+    atomic_store(&threshold, (int)level);
+}
+
+bool log_enabled(enum log_level level)
+{
+    return (int)level <= atomic_load_explicit(&threshold, memory_order_relaxed);
+}
+
+int log_level_parse(const char *text, enum log_level *ret_level)
+{
+    for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++)
+        if (!strcmp(text, levels[i].name)) {
+            *ret_level = (enum log_level)i;
+            return 0;
+        }
+    return -1;
+}
+
+void log_write(enum log_level level, const char *event, const char *format, ...)
+{
+    char line[1024];
+    va_list args;
+    int n, m;
+
+    /* systemd sets JOURNAL_STREAM for services whose stderr is the journal. */
+    n = getenv("JOURNAL_STREAM") ? snprintf(line, sizeof(line), "<%d>", levels[level].priority) : 0;
+    n += snprintf(line + n, sizeof(line) - (size_t)n, "level=%s event=%s ", levels[level].name, event);
+    if (n > (int)sizeof(line) - 2)
+        n = (int)sizeof(line) - 2;
+    va_start(args, format);
+    m = vsnprintf(line + n, sizeof(line) - (size_t)n - 1, format, args);
+    va_end(args);
+    if (m > 0)
+        n += m;
+    if (n > (int)sizeof(line) - 2)
+        n = (int)sizeof(line) - 2;
+    line[n++] = '\n';
+    for (ssize_t done = 0, r; done < n; done += r)
+        if ((r = write(STDERR_FILENO, line + done, (size_t)(n - done))) <= 0)
+            break;
+}
+
+char *log_quote(char *into, size_t size, const char *text, size_t length)
+{
+    size_t n = 0;
+
+    into[n++] = '"';
+    for (size_t i = 0; i < length && n + 6 < size; i++) {
+        unsigned char c = (unsigned char)text[i];
+
+        if (c == '"' || c == '\\') {
+            into[n++] = '\\';
+            into[n++] = (char)c;
+        } else if (c < 0x20 || c >= 0x7f) {
+            n += (size_t)snprintf(into + n, size - n, "\\x%02x", c);
+        } else {
+            into[n++] = (char)c;
+        }
+    }
+    into[n++] = '"';
+    into[n] = '\0';
+    return into;
+}

@@ -1,0 +1,67 @@
+/* From a plan to kernel launches, as pure functions: nothing here calls the driver, so all of it is tested
+ * without a GPU. The kernels themselves are the .cu files beside this header, embedded as fatbins.
+ *
+ * Thread: any. A struct cuda_launch is a plain value; strings in it are static. */
+#ifndef KOPS_CUDA_OPS_LAUNCH_H
+#define KOPS_CUDA_OPS_LAUNCH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/op.h"
+#include "core/plan.h"
+#include "util/error.h"
+
+enum { CUDA_LAUNCH_PARAMS_MAX = 768 };
+
+/* One cuLaunchKernel: the kernel takes one parameter, a struct passed by value (params.h), whose bytes are `params`. */
+struct cuda_launch {
+    const char *kernel;  /* symbol in one of cuda_ops_images, extern "C" */
+    const char *variant; /* the name that clients see */
+    unsigned grid[3], block[3];
+    unsigned shared_bytes; /* dynamic; over 48 KiB needs the function attribute */
+    size_t params_size;
+    _Alignas(16) unsigned char params[CUDA_LAUNCH_PARAMS_MAX];
+};
+
+/* What the geometry depends on. */
+struct cuda_launch_device {
+    unsigned multiprocessors;
+    unsigned max_shared_bytes; /* per block, opt-in */
+    /* Blocks of `block` threads and `shared` dynamic bytes of `kernel` that fit on one multiprocessor, ≥ 1 (the
+     * driver's occupancy query, cached by the caller). */
+    unsigned (*occupancy)(void *context, const char *kernel, unsigned block, unsigned shared);
+    void *context;
+};
+
+/* Names of our own kernels for the op and dtype, best first, NULL-terminated. */
+const char *const *cuda_ops_variants(enum op_id op, enum dtype dtype);
+
+/* Chooses the kernel and its geometry. `addresses` are the device addresses of the operands' first elements (inputs,
+ * then outputs). `variant` forces one of cuda_ops_variants() or is NULL. The plan is not empty. Errors:
+ * invalid_argument when the forced variant cannot run this plan (the message says why). */
+int cuda_ops_launch(enum op_id op, const struct plan *plan, const uint64_t *addresses, const char *variant,
+                    const struct cuda_launch_device *device, struct cuda_launch *ret_launch, struct error *e);
+
+/* A copy of a strided tensor: element (i, j, …) from `source` to `target` over plan's shape, where strides[0] are the
+ * source's and strides[1] the target's. Used to write staged results back without touching what lies between. */
+int cuda_ops_copy(const struct plan_elementwise *plan, size_t element_size, uint64_t source, uint64_t target,
+                  const struct cuda_launch_device *device, struct cuda_launch *ret_launch, struct error *e);
+
+/* The embedded code: fatbins for every architecture of the build. */
+struct cuda_ops_image {
+    const char *name;
+    const unsigned char *data;
+    size_t size;
+};
+extern const struct cuda_ops_image cuda_ops_images[];
+extern const unsigned cuda_ops_image_count;
+
+/* Every kernel symbol with the image that holds it (for eager loading); NULL-terminated. */
+struct cuda_ops_kernel {
+    const char *name;
+    unsigned image;
+};
+extern const struct cuda_ops_kernel cuda_ops_kernels[];
+
+#endif
