@@ -1,0 +1,103 @@
+#include "backend/memfd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+static int refuse(struct error *e, const char *why)
+{
+    error_set(e, ERROR_INVALID_FD, "%s", why);
+    return error_detail_text(e, "key", "fd");
+}
+
+/* Seals are read first: only a file that can carry seals is asked anything else, so that no device or network file
+ * system of the client's choice can make the daemon wait. */
+static int check(int fd, uint64_t size, bool writable, struct error *e)
+{
+    int seals = fcntl(fd, F_GET_SEALS);
+    struct statfs fs;
+    struct stat st;
+
+    if (seals < 0)
+        return refuse(e, "the descriptor is no memfd; make one with memfd_create(MFD_ALLOW_SEALING)");
+    if (!(seals & F_SEAL_SHRINK))
+        return refuse(e, "the memfd can shrink; seal it with fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)");
+    if (fstatfs(fd, &fs) < 0 || fs.f_type != TMPFS_MAGIC)
+        return refuse(e, "the memfd is not on tmpfs; make it without MFD_HUGETLB");
+    if (fstat(fd, &st) < 0)
+        return refuse(e, "the memfd's size cannot be read");
+    if ((uint64_t)st.st_size < size) {
+        error_set(e, ERROR_INVALID_FD, "the memfd has %lld bytes, less than the declared %llu", (long long)st.st_size,
+                  (unsigned long long)size);
+        error_detail_text(e, "key", "size");
+        return error_detail_number(e, "size", (int64_t)st.st_size);
+    }
+    if (writable && (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE))) {
+        error_set(e, ERROR_READ_ONLY, "the memfd is sealed against writing; register it with access \"r\"");
+        return error_detail_text(e, "key", "access");
+    }
+    return 0;
+}
+
+int memfd_map(int fd, uint64_t size, bool writable, struct backend_memory **ret_memory, struct error *e)
+{
+    struct backend_memory *m;
+    void *at;
+
+    if (check(fd, size, writable, e) < 0)
+        return -1;
+    m = calloc(1, sizeof(*m));
+    if (!m)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping");
+    at = mmap(NULL, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) {
+        int error = errno;
+
+        free(m);
+        if (error == EPERM || error == EACCES) {
+            error_set(e, ERROR_READ_ONLY, "the descriptor cannot be mapped for writing; register it with access \"r\"");
+            return error_detail_text(e, "key", "access");
+        }
+        return error_set(e, ERROR_OUT_OF_MEMORY, "mapping %llu bytes: %s", (unsigned long long)size, strerror(error));
+    }
+    *m = (struct backend_memory){.kind = MEMORY_MEMFD, .size = size, .writable = writable, .host = at};
+    *ret_memory = m;
+    return 0;
+}
+
+int memfd_new(uint64_t size, struct backend_memory **ret_memory, int *ret_fd, struct error *e)
+{
+    int fd = memfd_create("kopsd", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (fd < 0)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "memfd_create: %s", strerror(errno));
+    if (size > INT64_MAX || ftruncate(fd, (off_t)size) < 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "making shared memory of %llu bytes: %s", (unsigned long long)size,
+                  strerror(errno));
+        goto close_fd;
+    }
+    if (memfd_map(fd, size, true, ret_memory, e) < 0)
+        goto close_fd;
+    *ret_fd = fd;
+    return 0;
+
+close_fd:
+    close(fd);
+    return -1;
+}
+
+struct backend_memory *memfd_unmap(struct backend_memory *memory)
+{
+    if (memory) {
+        munmap(memory->host, memory->size);
+        free(memory);
+    }
+    return NULL;
+}
