@@ -1,0 +1,86 @@
+/* What the kernels are told: each takes one of these structs by value, and the struct alone says what is computed.
+ * Included by C and by CUDA C++; all members have fixed sizes and the same layout in both.
+ *
+ * Kernel symbols (extern "C", one parameter):
+ *
+ *     kops_<op>_<dtype>_vector            struct cuda_ops_vector    op: add, square; dtype: f32, f64, f16, bf16
+ *     kops_<op>_<dtype>_strided…          struct cuda_ops_strided   the suffix says how, never what
+ *     kops_copy_<bytes>_strided…          struct cuda_ops_strided   bytes: 2, 4, 8; out = a, bits unchanged
+ *     kops_gemm_<dtype>_tiled_<config>    struct cuda_ops_gemm      the suffix says how, never what
+ *
+ * Every kernel loops over its work: any grid gives the same result with the block size of the launch. Addresses are
+ * device addresses of first elements; strides count elements. f16 and bf16 are computed in f32 and rounded once, to
+ * nearest even. */
+#ifndef KOPS_CUDA_OPS_PARAMS_H
+#define KOPS_CUDA_OPS_PARAMS_H
+
+#include <stdint.h>
+
+enum { CUDA_OPS_MAX_RANK = 8 };
+
+/* For i in [0, count): out[i] = op(a[i·a_step], b[i·b_step]); square has no b (b = 0, b_step = 0). Steps are 0 or 1.
+ * `out` may be exactly `a` or exactly `b`. */
+struct cuda_ops_vector {
+    uint64_t out, a, b;
+    uint64_t count;
+    uint32_t a_step, b_step;
+    /* How, not what: elements before the first 16-byte boundary of out, and whether a and b lie on such a boundary
+     * there too (so that they are read in 16-byte pieces). */
+    uint32_t head;
+    uint32_t a_aligned, b_aligned;
+    uint32_t reserved;
+};
+
+/* Division by `divisor` of n < 2^31 (strided) or n < 2^63 (strided64) with N = 32 or 64:
+ * n / divisor = (high N bits of n · magic + n) >> shift. */
+struct cuda_ops_divider {
+    uint64_t divisor, magic;
+    uint32_t shift, reserved;
+};
+
+/* For every index (i0, i1, …), 0 ≤ iD < sizes[D].divisor, D < rank, with dimension 0 the *innermost*:
+ * out[Σ iD·out_strides[D]] = op(a[Σ iD·a_strides[D]], b[Σ iD·b_strides[D]]). Element number n of `count` has
+ * i0 = n mod size0, i1 = (n / size0) mod size1, … `out` may be exactly `a` or exactly `b`. */
+struct cuda_ops_strided {
+    uint64_t out, a, b;
+    uint64_t count;
+    uint32_t rank; /* ≥ 1 */
+    uint32_t reserved;
+    struct cuda_ops_divider sizes[CUDA_OPS_MAX_RANK];
+    uint64_t out_strides[CUDA_OPS_MAX_RANK], a_strides[CUDA_OPS_MAX_RANK], b_strides[CUDA_OPS_MAX_RANK];
+};
+
+/* a is m × k, b is k × n, out is m × n; element (i, j) of batch (c0, c1, …) is address[i·row + j·column + Σ
+ * cD·batch[D]].
+ */
+struct cuda_ops_matrix {
+    uint64_t address;
+    uint64_t row, column;
+    uint64_t batch[CUDA_OPS_MAX_RANK]; /* dimension 0 is the innermost */
+};
+
+/* How a matrix is read from memory. */
+enum cuda_ops_access {
+    CUDA_OPS_ACCESS_STRIDED = 0,      /* element by element */
+    CUDA_OPS_ACCESS_ALONG_K = 1,      /* 16-byte pieces along k */
+    CUDA_OPS_ACCESS_ACROSS_K = 2,     /* 16-byte pieces along m (of a) or n (of b) */
+    CUDA_OPS_ACCESS_NARROW_ALONG = 3, /* element by element, neighbouring threads along k */
+};
+
+/* For every batch number c in [0, batch_count), c0 = c mod batch_shape[0], c1 = (c / batch_shape[0]) mod …:
+ * out[c, i, j] = alpha · Σ_l a[c, i, l] · b[c, l, j] + beta · out[c, i, j]; with beta = 0 out is not read.
+ * Accumulates in f64 for f64, else in f32; alpha and beta are rounded to that type. */
+struct cuda_ops_gemm {
+    struct cuda_ops_matrix a, b, out;
+    uint64_t m, n, k;
+    double alpha, beta;
+    uint64_t batch_count; /* ≥ 1 */
+    uint64_t batch_shape[CUDA_OPS_MAX_RANK];
+    uint32_t batch_rank;
+    /* How, not what. */
+    uint32_t a_access, b_access; /* enum cuda_ops_access */
+    uint32_t out_vector;         /* rows of out can be written in 16-byte pieces */
+    uint64_t tiles_m, tiles_n;   /* tiles of the kernel's size that cover out */
+};
+
+#endif
