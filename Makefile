@@ -1,0 +1,72 @@
+# A thin task runner over CMake presets: every target is one or two commands that can be typed by hand.
+#
+#   make demo              install what is missing, build, and run daemon, C client and Python clients together
+#   make test              install what is missing, build, and run every test          (PRESET=dev|asan|tsan|release)
+#   make build             build the release preset in build/release
+#   make help              the rest
+#
+# Settings: PRESET (build preset), JOBS (parallel jobs), KOPS_NO_INSTALL=1 (never install packages), PYTHON (interpreter),
+# CMAKE_ARGS (further arguments for configure, such as -DKOPS_CUDA=OFF).
+
+PRESET ?= release
+JOBS ?= $(shell nproc)
+BUILD ?= build/$(PRESET)
+CMAKE_ARGS ?=
+
+.PHONY: build demo test lint asan tsan fuzz cuda bench install clean deps help
+.DEFAULT_GOAL := build
+
+help:
+	@sed -n 's/^## //p' Makefile
+
+## build    build $(PRESET) into build/$(PRESET)
+build: deps
+	tools/build $(PRESET) $(BUILD) $(JOBS) $(CMAKE_ARGS)
+
+## demo     one daemon, a C client and two Python clients at once; results checked against NumPy, timings printed
+demo: build
+	tools/with-python tests/demo/run --build $(BUILD)
+
+## test     every test that this machine can run
+test: build
+	tools/run-tests $(BUILD)
+
+## asan     the tests under AddressSanitizer and UBSan
+## tsan     the tests under ThreadSanitizer
+asan tsan:
+	$(MAKE) test PRESET=$@
+
+## fuzz     the fuzz targets for FUZZ_SECONDS (60) over the committed corpus; needs clang
+fuzz:
+	tools/install-dependencies build clang
+	tools/build fuzz build/fuzz $(JOBS)
+	KOPS_BUILD=build/fuzz tests/fuzz/run --seconds $(or $(FUZZ_SECONDS),60)
+
+## cuda     the build with the CUDA backend required and dependencies linked in, for binaries that travel
+cuda:
+	$(MAKE) build PRESET=cuda
+
+## gpu-test the suite that needs a GPU
+.PHONY: gpu-test
+gpu-test: cuda
+	KOPS_BUILD=build/cuda tests/gpu/run
+
+## lint     formatting, static analysis, generated files
+lint:
+	tools/install-dependencies build test lint
+	tools/with-python tests/lint/run
+
+## bench    side-by-side benchmarks; records go to build/bench
+bench: build
+	KOPS_BUILD=$(BUILD) tools/with-python bench/run --out build/bench
+
+## install  install the release build below PREFIX (/usr/local), DESTDIR respected
+install: build
+	cmake --install $(BUILD) $(if $(PREFIX),--prefix $(PREFIX))
+
+## clean    remove every build folder
+clean:
+	rm -rf build
+
+deps:
+	tools/install-dependencies build test
