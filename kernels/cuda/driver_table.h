@@ -1,0 +1,69 @@
+/* Every function of the CUDA driver that this project calls from the daemon, once.
+ *
+ * X(Name, suffix, need): the field of struct cuda_driver is `Name`, its type that of cuda.h's `cu<Name>` (whose macros
+ * map it to the newest version), and the symbol looked up is "cu<Name><suffix>". EventElapsedTime has no suffix on
+ * purpose: its newer version has the same signature, and drivers before 12.8 do not export it. */
+#ifndef KOPS_CUDA_DRIVER_TABLE_H
+#define KOPS_CUDA_DRIVER_TABLE_H
+
+#define CUDA_DRIVER_FUNCTIONS(X)                                                                                       \
+    /* the driver and its devices */                                                                                   \
+    X(Init, "", REQUIRED)                                                                                              \
+    X(DriverGetVersion, "", REQUIRED)                                                                                  \
+    X(GetErrorName, "", REQUIRED)                                                                                      \
+    X(DeviceGetCount, "", REQUIRED)                                                                                    \
+    X(DeviceGet, "", REQUIRED)                                                                                         \
+    X(DeviceGetName, "", REQUIRED)                                                                                     \
+    X(DeviceGetUuid, "_v2", REQUIRED)                                                                                  \
+    X(DeviceGetAttribute, "", REQUIRED)                                                                                \
+    X(DeviceTotalMem, "_v2", REQUIRED)                                                                                 \
+    X(DevicePrimaryCtxRetain, "", REQUIRED)                                                                            \
+    X(DevicePrimaryCtxRelease, "_v2", REQUIRED)                                                                        \
+    X(CtxSetCurrent, "", REQUIRED)                                                                                     \
+    /* kernels */                                                                                                      \
+    X(ModuleLoadData, "", REQUIRED)                                                                                    \
+    X(ModuleUnload, "", REQUIRED)                                                                                      \
+    X(ModuleGetFunction, "", REQUIRED)                                                                                 \
+    X(FuncGetAttribute, "", REQUIRED)                                                                                  \
+    X(FuncSetAttribute, "", REQUIRED)                                                                                  \
+    X(FuncLoad, "", OPTIONAL)                                                                                          \
+    X(OccupancyMaxActiveBlocksPerMultiprocessor, "", REQUIRED)                                                         \
+    X(LaunchKernel, "", REQUIRED)                                                                                      \
+    /* streams and events */                                                                                           \
+    X(StreamCreate, "", REQUIRED)                                                                                      \
+    X(StreamDestroy, "_v2", REQUIRED)                                                                                  \
+    X(StreamSynchronize, "", REQUIRED)                                                                                 \
+    X(EventCreate, "", REQUIRED)                                                                                       \
+    X(EventDestroy, "_v2", REQUIRED)                                                                                   \
+    X(EventRecord, "", REQUIRED)                                                                                       \
+    X(EventQuery, "", REQUIRED)                                                                                        \
+    X(EventSynchronize, "", REQUIRED)                                                                                  \
+    X(EventElapsedTime, "", REQUIRED)                                                                                  \
+    /* copies, and scratch memory in stream order */                                                                   \
+    X(MemPoolCreate, "", REQUIRED)                                                                                     \
+    X(MemPoolDestroy, "", REQUIRED)                                                                                    \
+    X(MemPoolSetAttribute, "", REQUIRED)                                                                               \
+    X(MemAllocFromPoolAsync, "", REQUIRED)                                                                             \
+    X(MemFreeAsync, "", REQUIRED)                                                                                      \
+    X(MemcpyHtoDAsync, "_v2", REQUIRED)                                                                                \
+    X(MemcpyDtoHAsync, "_v2", REQUIRED)                                                                                \
+    X(MemsetD8Async, "", REQUIRED)                                                                                     \
+    X(MemHostRegister, "_v2", REQUIRED)                                                                                \
+    X(MemHostUnregister, "", REQUIRED)                                                                                 \
+    X(MemHostGetDevicePointer, "_v2", REQUIRED)                                                                        \
+    /* other processes' memory, and ours for other processes */                                                        \
+    X(IpcOpenMemHandle, "_v2", REQUIRED)                                                                               \
+    X(IpcCloseMemHandle, "", REQUIRED)                                                                                 \
+    X(MemGetAddressRange, "_v2", REQUIRED)                                                                             \
+    X(PointerGetAttribute, "", REQUIRED)                                                                               \
+    X(MemGetAllocationGranularity, "", REQUIRED)                                                                       \
+    X(MemCreate, "", REQUIRED)                                                                                         \
+    X(MemRelease, "", REQUIRED)                                                                                        \
+    X(MemAddressReserve, "", REQUIRED)                                                                                 \
+    X(MemAddressFree, "", REQUIRED)                                                                                    \
+    X(MemMap, "", REQUIRED)                                                                                            \
+    X(MemUnmap, "", REQUIRED)                                                                                          \
+    X(MemSetAccess, "", REQUIRED)                                                                                      \
+    X(MemExportToShareableHandle, "", REQUIRED)
+
+#endif
