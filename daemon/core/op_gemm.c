@@ -1,14 +1,18 @@
 /* Shape rule "gemm": matrix products over the last two dimensions, leading ones broadcast as batches. */
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/op.h"
 
-static int mismatch(struct error *e, const char *key, const char *format, int64_t x, int64_t y)
+__attribute__((format(printf, 3, 4))) static int mismatch(struct error *e, const char *key, const char *format, ...)
 {
     char why[160];
+    va_list args;
 
-    snprintf(why, sizeof(why), format, (long long)x, (long long)y);
+    va_start(args, format);
+    vsnprintf(why, sizeof(why), format, args);
+    va_end(args);
     error_set(e, ERROR_SHAPE_MISMATCH, "%s: %s", key, why);
     return error_detail_text(e, "key", key);
 }
@@ -29,8 +33,8 @@ static int set_batch(const struct tensor *t, const struct tensor *out, unsigned 
     if (i < missing || t->shape[i - missing] == 1)
         return 0;
     if (t->shape[i - missing] != out->shape[i])
-        return mismatch(e, key, "batch dimension of size %lld does not broadcast to out's %lld", t->shape[i - missing],
-                        out->shape[i]);
+        return mismatch(e, key, "batch dimension of size %lld does not broadcast to out's %lld",
+                        (long long)t->shape[i - missing], (long long)out->shape[i]);
     *ret_stride = t->strides[i - missing];
     return 0;
 }
@@ -59,7 +63,7 @@ static int set_batches(const struct op_call *call, struct plan_gemm *p, struct e
             set_batch(b, out, i, "in[1]", &p->b.batch[n], e) < 0)
             return -1;
         if (size > 1 && (i < from_a || a->shape[i - from_a] == 1) && (i < from_b || b->shape[i - from_b] == 1))
-            return mismatch(e, "out[0]", "batch dimension %lld has size %lld, but no input has it", i, size);
+            return mismatch(e, "out[0]", "batch dimension %u has size %lld, but no input has it", i, (long long)size);
         p->batch_count *= (uint64_t)size;
         if (size == 1)
             continue;
@@ -88,9 +92,9 @@ int op_rule_gemm(const struct op_call *call, struct plan *ret_plan, struct error
 
     for (unsigned t = 0; t < 3; t++)
         if (call->tensors[t].rank < 2)
-            return mismatch(e, keys[t], "has %lld dimensions, gemm needs at least %lld", call->tensors[t].rank, 2);
+            return mismatch(e, keys[t], "has %u dimensions, gemm needs at least 2", call->tensors[t].rank);
     if (out->rank != rank)
-        return mismatch(e, "out[0]", "has %lld dimensions, the inputs' product has %lld", out->rank, rank);
+        return mismatch(e, "out[0]", "has %u dimensions, the inputs' product has %u", out->rank, rank);
     ret_plan->kind = PLAN_GEMM;
     memset(p, 0, sizeof(*p));
     p->m = a->shape[a->rank - (trans_a ? 1 : 2)];
@@ -98,11 +102,13 @@ int op_rule_gemm(const struct op_call *call, struct plan *ret_plan, struct error
     p->n = b->shape[b->rank - (trans_b ? 2 : 1)];
     if (b->shape[b->rank - (trans_b ? 1 : 2)] != p->k)
         return mismatch(e, "in[1]", "its inner dimension is %lld, but in[0]'s is %lld",
-                        b->shape[b->rank - (trans_b ? 1 : 2)], p->k);
+                        (long long)b->shape[b->rank - (trans_b ? 1 : 2)], (long long)p->k);
     if (out->shape[rank - 2] != p->m)
-        return mismatch(e, "out[0]", "has %lld rows, the product has %lld", out->shape[rank - 2], p->m);
+        return mismatch(e, "out[0]", "has %lld rows, the product has %lld", (long long)out->shape[rank - 2],
+                        (long long)p->m);
     if (out->shape[rank - 1] != p->n)
-        return mismatch(e, "out[0]", "has %lld columns, the product has %lld", out->shape[rank - 1], p->n);
+        return mismatch(e, "out[0]", "has %lld columns, the product has %lld", (long long)out->shape[rank - 1],
+                        (long long)p->n);
     set_matrix(&p->a, a, trans_a);
     set_matrix(&p->b, b, trans_b);
     set_matrix(&p->out, out, false);
