@@ -1,0 +1,59 @@
+/* From a stream of bytes and descriptors to whole messages with the descriptors that belong to them.
+ *
+ * Owns the bytes and every descriptor that no message has claimed. Does no I/O, so that it can be fuzzed.
+ * Thread: the owner's. */
+#ifndef KOPS_RPC_INPUT_H
+#define KOPS_RPC_INPUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proto/scan.h"
+#include "rpc/message.h"
+#include "util/buffer.h"
+#include "util/error.h"
+
+/* What one recvmsg brought: descriptors, and the byte range of the stream in which their message starts. */
+struct rpc_fd_batch {
+    uint64_t start, end;
+    unsigned count;
+    int fds[RPC_MAX_FDS];
+};
+
+/* A message may have arrived in part with its descriptors, and the rest of it together with the next message's. */
+enum { RPC_MAX_BATCHES = 2 };
+
+struct rpc_input {
+    struct buffer bytes;
+    uint64_t position; /* of bytes.data[bytes.start] in the stream */
+    struct scan scan;
+    size_t limit; /* of one message */
+    unsigned n_batches;
+    struct rpc_fd_batch batches[RPC_MAX_BATCHES];
+};
+
+struct rpc_frame {
+    const unsigned char *data; /* until rpc_input_consume() */
+    size_t length;
+};
+
+void rpc_input_init(struct rpc_input *in, size_t limit);
+void rpc_input_free(struct rpc_input *in); /* closes unclaimed descriptors */
+
+/* Where to read to, and how much at most; NULL when memory is short. */
+unsigned char *rpc_input_reserve(struct rpc_input *in, size_t *ret_room);
+
+/* `n` > 0 bytes arrived there, with `n_fds` descriptors, whose ownership passes here even on failure. -1: a violation.
+ */
+int rpc_input_commit(struct rpc_input *in, size_t n, const int *fds, unsigned n_fds, struct error *e);
+
+/* 1: *ret_frame is the next message; 0: bytes are missing; -1: a violation. */
+int rpc_input_next(struct rpc_input *in, struct rpc_frame *ret_frame, struct error *e);
+
+/* Hands over the descriptors of the message that rpc_input_next() returned; it claims `nfds`. -1: a violation. */
+int rpc_input_claim(struct rpc_input *in, unsigned nfds, int *ret_fds, struct error *e);
+
+/* Drops that message. -1: descriptors that it should have claimed are left. */
+int rpc_input_consume(struct rpc_input *in, struct error *e);
+
+#endif

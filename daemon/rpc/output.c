@@ -1,0 +1,98 @@
+#include "rpc/output.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+void rpc_output_init(struct rpc_output *out, size_t max)
+{
+    out->position = 0;
+    out->n_attachments = 0;
+    buffer_init(&out->bytes, max);
+}
+
+void rpc_output_free(struct rpc_output *out)
+{
+    for (unsigned i = 0; i < out->n_attachments; i++)
+        close(out->attachments[i].fd);
+    out->n_attachments = 0;
+    buffer_free(&out->bytes);
+}
+
+int rpc_output_attach(struct rpc_output *out, size_t length, int fd)
+{
+    uint64_t end = out->position + buffer_length(&out->bytes);
+
+    if (out->n_attachments == RPC_OUTPUT_MAX_ATTACHMENTS) {
+        close(fd);
+        return -1;
+    }
+    out->attachments[out->n_attachments].start = end - length;
+    out->attachments[out->n_attachments].end = end;
+    out->attachments[out->n_attachments++].fd = fd;
+    return 0;
+}
+
+/* The descriptors of the message that starts at the front, if any; *ret_length is cut so that one send holds nothing
+ * after that message, and nothing of a later one that has descriptors. */
+static unsigned attachments_here(const struct rpc_output *out, size_t *ret_length)
+{
+    unsigned n = 0;
+
+    while (n < out->n_attachments && out->attachments[n].start == out->position)
+        n++;
+    if (n)
+        *ret_length = (size_t)(out->attachments[0].end - out->position);
+    else if (out->n_attachments)
+        *ret_length = (size_t)(out->attachments[0].start - out->position);
+    return n;
+}
+
+static ssize_t send_some(const struct rpc_output *out, int socket, size_t length, unsigned n_fds)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(RPC_OUTPUT_MAX_ATTACHMENTS * sizeof(int))];
+    } control;
+    struct iovec iov = {out->bytes.data + out->bytes.start, length};
+    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+    ssize_t n;
+
+    if (n_fds) {
+        struct cmsghdr *c;
+
+        memset(&control, 0, sizeof(control));
+        message.msg_control = &control;
+        message.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+        c = CMSG_FIRSTHDR(&message);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+        for (unsigned i = 0; i < n_fds; i++)
+            memcpy(CMSG_DATA(c) + i * sizeof(int), &out->attachments[i].fd, sizeof(int));
+    }
+    do
+        n = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    return n;
+}
+
+int rpc_output_flush(struct rpc_output *out, int socket)
+{
+    while (buffer_length(&out->bytes)) {
+        size_t length = buffer_length(&out->bytes);
+        unsigned n_fds = attachments_here(out, &length);
+        ssize_t n = send_some(out, socket, length, n_fds);
+
+        if (n < 0)
+            return errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS ? 0 : -1;
+        for (unsigned i = 0; i < n_fds; i++)
+            close(out->attachments[i].fd);
+        out->n_attachments -= n_fds;
+        memmove(&out->attachments[0], &out->attachments[n_fds], out->n_attachments * sizeof(out->attachments[0]));
+        out->position += (uint64_t)n;
+        buffer_consume(&out->bytes, (size_t)n);
+    }
+    return 1;
+}

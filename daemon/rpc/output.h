@@ -1,0 +1,60 @@
+/* Messages on their way out: one run of bytes, with descriptors attached to message starts.
+ * Owns the bytes and the descriptors until they are sent. Thread: the owner's. */
+#ifndef KOPS_RPC_OUTPUT_H
+#define KOPS_RPC_OUTPUT_H
+
+#include <stdint.h>
+
+#include "util/buffer.h"
+#include "util/error.h"
+
+enum { RPC_OUTPUT_MAX_ATTACHMENTS = 64 };
+
+struct rpc_output {
+    struct buffer bytes;
+    uint64_t position; /* of bytes.data[bytes.start] in the stream */
+    unsigned n_attachments;
+    struct {
+        uint64_t start, end; /* of the message */
+        int fd;
+    } attachments[RPC_OUTPUT_MAX_ATTACHMENTS];
+};
+
+void rpc_output_init(struct rpc_output *out, size_t max);
+void rpc_output_free(struct rpc_output *out);
+
+/* Attaches `fd` (ownership passes) to the message that starts `length` bytes before the end. Returns -1, with the
+ * descriptor closed, when too many wait already. */
+int rpc_output_attach(struct rpc_output *out, size_t length, int fd);
+
+/* Sends what the socket takes. 1: all is sent; 0: the socket is full; -1: the peer is gone. */
+int rpc_output_flush(struct rpc_output *out, int socket);
+
+/* Writing one message at the end. Strings are UTF-8. A failure (no memory, over the maximum) sticks to
+ * out->bytes.failed. */
+void rpc_write_nil(struct rpc_output *out);
+void rpc_write_bool(struct rpc_output *out, bool value);
+void rpc_write_uint(struct rpc_output *out, uint64_t value);
+void rpc_write_int(struct rpc_output *out, int64_t value);
+void rpc_write_double(struct rpc_output *out, double value);
+void rpc_write_text(struct rpc_output *out, const char *text);
+void rpc_write_array(struct rpc_output *out, uint32_t count);
+void rpc_write_map(struct rpc_output *out, uint32_t count);
+
+struct rpc_value;
+void rpc_write_value(struct rpc_output *out, const struct rpc_value *value);
+
+/* key and value of a map's entry. */
+void rpc_write_entry_text(struct rpc_output *out, const char *key, const char *text);
+void rpc_write_entry_uint(struct rpc_output *out, const char *key, uint64_t value);
+void rpc_write_entry_double(struct rpc_output *out, const char *key, double value);
+void rpc_write_entry_bool(struct rpc_output *out, const char *key, bool value);
+
+/* `[1, msgid, nil,` : the result must follow. */
+void rpc_write_result(struct rpc_output *out, uint32_t msgid);
+/* A whole error response. */
+void rpc_write_error(struct rpc_output *out, uint32_t msgid, const struct error *e);
+/* `[2, "error", [{…}]]` */
+void rpc_write_error_notification(struct rpc_output *out, const struct error *e);
+
+#endif

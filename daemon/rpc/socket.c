@@ -1,0 +1,62 @@
+#include "rpc/socket.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static unsigned take_fds(struct msghdr *message, int *fds)
+{
+    unsigned n = 0;
+
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
+        unsigned here;
+
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        here = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(fds + n, CMSG_DATA(c), here * sizeof(int));
+        n += here;
+    }
+    return n;
+}
+
+enum rpc_receive rpc_socket_receive(int socket, struct rpc_input *in, bool *ret_full, struct error *e)
+{
+    /* Room for exactly the descriptors that one message may have: with more, the kernel says MSG_CTRUNC. CMSG_SPACE
+     * rounds up, which could let one more in. */
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(RPC_MAX_FDS * sizeof(int)) + sizeof(long)];
+    } control;
+    int fds[RPC_MAX_FDS + 4];
+    struct iovec iov;
+    struct msghdr message = {.msg_iov = &iov,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = CMSG_LEN(RPC_MAX_FDS * sizeof(int))};
+    unsigned n_fds;
+    ssize_t n;
+
+    iov.iov_base = rpc_input_reserve(in, &iov.iov_len);
+    if (!iov.iov_base) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory to receive more");
+        return RPC_VIOLATION;
+    }
+    do
+        n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        return errno == EAGAIN || errno == EWOULDBLOCK ? RPC_WOULD_BLOCK : RPC_END;
+    n_fds = take_fds(&message, fds);
+    if (n == 0 || (message.msg_flags & MSG_CTRUNC) || n_fds > RPC_MAX_FDS) {
+        for (unsigned i = 0; i < n_fds; i++)
+            close(fds[i]);
+        if (n == 0)
+            return RPC_END;
+        error_set(e, ERROR_PROTOCOL_ERROR, "more than %d descriptors came with one message", RPC_MAX_FDS);
+        return RPC_VIOLATION;
+    }
+    *ret_full = (size_t)n == iov.iov_len;
+    return rpc_input_commit(in, (size_t)n, fds, n_fds, e) < 0 ? RPC_VIOLATION : RPC_RECEIVED;
+}

@@ -1,0 +1,66 @@
+/* Decoded values, and checking maps of them against declared fields. Values point into the message's bytes and the
+ * arena they were decoded in, and live as long as both. Thread: the owner's. */
+#ifndef KOPS_RPC_VALUE_H
+#define KOPS_RPC_VALUE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "util/error.h"
+
+struct rpc_value; /* opaque */
+
+enum rpc_type {
+    RPC_UINT,
+    RPC_INT,
+    RPC_FLOAT, /* integers are taken too */
+    RPC_BOOL,
+    RPC_STR,
+    RPC_BIN,
+    RPC_MAP,
+    RPC_LIST,
+    RPC_DEVICE, /* str or uint */
+};
+
+struct rpc_field {
+    const char *key;
+    enum rpc_type type;
+    bool required;
+    uint64_t min, max; /* of RPC_UINT; lengths of nothing else */
+    uint64_t fallback; /* of RPC_UINT and RPC_BOOL, when absent */
+};
+
+struct rpc_arg {
+    bool present;
+    uint64_t u;                    /* RPC_UINT; RPC_DEVICE when text is NULL */
+    int64_t i;                     /* RPC_INT */
+    double f;                      /* RPC_FLOAT */
+    bool b;                        /* RPC_BOOL */
+    const char *text;              /* RPC_STR, RPC_BIN, RPC_DEVICE: not terminated */
+    uint32_t length;               /* of text; or entries of a map or list */
+    const struct rpc_value *items; /* RPC_LIST: use rpc_list_item(); RPC_MAP: the map itself */
+};
+
+/* Matches the map's keys with `fields` and fills args[i] for fields[i]. `path` is put before the keys in errors
+ * ("in[0].", or "" at the top, where the reserved key `nfds` is allowed too). Errors: unknown_key (also for a key given
+ * twice), missing_key, wrong_type, out_of_range. */
+int rpc_decode_map(const struct rpc_value *map, const struct rpc_field *fields, unsigned n_fields, const char *path,
+                   struct rpc_arg *args, struct error *e);
+
+/* One value against one type, as above. */
+int rpc_decode_value(const struct rpc_value *value, const struct rpc_field *field, const char *path,
+                     struct rpc_arg *ret_arg, struct error *e);
+
+const struct rpc_value *rpc_list_item(const struct rpc_value *items, uint32_t index);
+
+/* The map's i-th entry. The key is not terminated; -1 when it is no str. */
+int rpc_map_entry(const struct rpc_value *map, uint32_t index, const char **ret_key, uint32_t *ret_length,
+                  const struct rpc_value **ret_value);
+uint32_t rpc_map_size(const struct rpc_value *map);
+bool rpc_is_map(const struct rpc_value *value);
+
+/* True when the arg's text is exactly `text`. */
+bool rpc_text_is(const struct rpc_arg *arg, const char *text);
+
+#endif
