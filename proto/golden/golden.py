@@ -284,7 +284,7 @@ def c_string(text: str | None) -> str:
 
 
 def write_c(path: Path) -> int:
-    out = ["/* Made from proto/golden/*.json by proto/golden/golden.py; proto/golden/README.md says what the fields mean. */",
+    out = ["/* Made by proto/golden/golden.py from the JSON files beside it; README.md there says what the fields mean. */",
            "#ifndef KOPS_GOLDEN_VECTORS_H", "#define KOPS_GOLDEN_VECTORS_H", "", "#include <stddef.h>", "",
            "struct golden_vector {",
            "    const char *file, *name;",

@@ -1,0 +1,1 @@
+"""What the test suites share: a daemon to test, a low-level client, shared memory, and /proc."""

@@ -1,0 +1,156 @@
+"""Starts a kopsd of its own for a test and sees that it ends well.
+
+KOPSD is the binary's path; without it, KOPS_BUILD/bin/kopsd.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+from . import proc, raw
+
+ROOT = Path(__file__).resolve().parents[2]
+REPORTS = ("ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "WARNING: ThreadSanitizer", "runtime error:")
+CLOSING = ("the daemon does not stop", "the daemon's log has a sanitizer's report")
+
+
+def build_folder() -> Path:
+    return Path(os.environ.get("KOPS_BUILD", ROOT / "build" / "dev")).resolve()
+
+
+def binary(name: str = "kopsd") -> Path:
+    given = os.environ.get(name.upper())
+    return Path(given) if given else build_folder() / "bin" / name
+
+
+def sanitized() -> bool:
+    """The binary was built with a sanitizer: it needs more memory and time than it should."""
+    return b"__asan_init" in binary().read_bytes() or b"__tsan_init" in binary().read_bytes()
+
+
+class Daemon:
+    """A running daemon. `config` is the text of its configuration file."""
+
+    def __init__(self, *args: str, config: str | None = None, env: dict[str, str] | None = None, socket_path: str | None = None,
+                 give_socket: bool = True, listen: socket.socket | None = None, start: bool = True) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="kops-test-"))
+        self.socket_path = socket_path or str(self.folder / "kopsd.sock")
+        self.log_path = self.folder / "log"
+        self.command = [str(binary())]
+        if give_socket and listen is None:
+            self.command += ["--socket", self.socket_path]
+        if config is not None:
+            (self.folder / "kopsd.conf").write_text(config, encoding="utf-8")
+        # Without a file of its own a daemon would read the machine's.
+        elif not any(a.startswith("--config") for a in args):
+            (self.folder / "kopsd.conf").write_text("", encoding="utf-8")
+        if not any(a.startswith("--config") for a in args):
+            self.command += ["--config", str(self.folder / "kopsd.conf")]
+        self.command += args
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("KOPS_SOCKET", "LISTEN_", "NOTIFY_"))}
+        self.env.setdefault("ASAN_OPTIONS", "detect_leaks=1:exitcode=99")
+        self.env.setdefault("UBSAN_OPTIONS", "print_stacktrace=1:halt_on_error=1:exitcode=99")
+        self.env.setdefault("TSAN_OPTIONS", "exitcode=99")
+        self.env.update(env or {})
+        self.listen = listen
+        self.process: subprocess.Popen[bytes] | None = None
+        self.ready_text = ""
+        if start:
+            self.start()
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self) -> None:
+        notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        notify.bind(str(self.folder / "notify"))
+        self.env["NOTIFY_SOCKET"] = str(self.folder / "notify")
+        with open(self.log_path, "ab") as log:
+            if self.listen is None:
+                self.process = subprocess.Popen(self.command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            else:
+                self.process = self.start_activated(log)
+        self.pidfd = os.pidfd_open(self.process.pid)
+        try:
+            while "READY=1" not in self.ready_text:
+                ready, _, _ = select.select([notify, self.pidfd], [], [], raw.PATIENCE)
+                assert notify in ready, f"the daemon did not get ready; its log:\n{self.log()}"
+                self.ready_text += notify.recv(4096).decode() + "\n"
+        finally:
+            notify.close()
+            os.unlink(self.folder / "notify")
+
+    def start_activated(self, log: object) -> subprocess.Popen[bytes]:
+        """With the socket as descriptor 3, as systemd hands it over. LISTEN_PID needs the pid after the fork."""
+        assert self.listen is not None
+        shell = 'exec 3<&"$1"; shift; export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@"'
+        fd = self.listen.fileno()
+        return subprocess.Popen(["/bin/bash", "-c", shell, "bash", str(fd), *self.command], env=self.env, pass_fds=[fd],
+                                stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # type: ignore[call-overload]
+
+    def connect(self, **options: int) -> raw.Connection:
+        return raw.Connection(self.socket_path, **options)
+
+    def log(self) -> str:
+        return self.log_path.read_text(encoding="utf-8", errors="replace") if self.log_path.exists() else ""
+
+    def holdings(self) -> dict[str, int]:
+        return proc.holdings(self.pid)
+
+    def wait_holdings(self, before: dict[str, int]) -> None:
+        """Descriptors and mappings return to where they were."""
+        proc.eventually(lambda: self.holdings() == before, lambda: f"{before}, but {self.holdings()}")
+
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def wait(self) -> int:
+        """Its exit status, once it has ended."""
+        assert self.process is not None
+        try:
+            return self.process.wait(raw.PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"{CLOSING[0]}; its log:\n{self.log()}") from None
+
+    def check_log(self) -> None:
+        log = self.log()
+        assert not any(report in log for report in REPORTS), f"{CLOSING[1]}:\n{log}"
+
+    def stop(self, expect: int = 0) -> None:
+        """SIGTERM; a clean exit within the test's patience, without a sanitizer's report."""
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        status = self.wait()
+        self.process = None
+        os.close(self.pidfd)
+        self.check_log()
+        assert status == expect, f"exit status {status}; its log:\n{self.log()}"
+
+    def cleanup(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Daemon:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self.stop()
+        finally:
+            self.cleanup()

@@ -1,0 +1,88 @@
+"""What /proc says about a process."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from . import raw
+
+
+def fds(pid: int) -> Counter[str]:
+    """Open descriptors by kind: "socket", "memfd", "eventfd", "pidfd", …, or a path."""
+    kinds: Counter[str] = Counter()
+    folder = f"/proc/{pid}/fd"
+    for name in os.listdir(folder):
+        try:
+            target = os.readlink(f"{folder}/{name}")
+        except FileNotFoundError:
+            continue
+        if target.startswith("/memfd:"):
+            kinds["memfd"] += 1
+        else:
+            kinds[re.sub(r"^anon_inode:\[?(\w+)\]?$", r"\1", target.split(":[")[0])] += 1
+    return kinds
+
+
+def maps(pid: int) -> int:
+    """How many mappings are of shared memory that a client or the daemon made."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as file:
+        return sum("/memfd:" in line for line in file)
+
+
+def memfd_bytes(pid: int) -> int:
+    """Bytes of address space mapped from memfds."""
+    total = 0
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as file:
+        for line in file:
+            if "/memfd:" in line:
+                low, high = line.split()[0].split("-")
+                total += int(high, 16) - int(low, 16)
+    return total
+
+
+def status(pid: int, key: str) -> int:
+    """A number of /proc/<pid>/status, such as VmRSS (kB) or Threads."""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith(key + ":"):
+                return int(line.split()[1])
+    raise KeyError(key)
+
+
+def cpu_ticks(pid: int) -> int:
+    """User and system time of all threads, in clock ticks."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def context_switches(pid: int) -> int:
+    """Voluntary ones, of all threads: how often something woke up and slept again."""
+    total = 0
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/status", encoding="utf-8") as file:
+            total += next(int(line.split()[1]) for line in file if line.startswith("voluntary_ctxt_switches"))
+    return total
+
+
+def holdings(pid: int) -> dict[str, int]:
+    """What must return to where it was: descriptors by kind, and mapped memfds."""
+    return {**{f"fd {kind}": n for kind, n in sorted(fds(pid).items())}, "memfd maps": maps(pid)}
+
+
+def eventually(condition: Callable[[], bool], what: str | Callable[[], str] = "") -> None:
+    """Waits for a state of another process that no descriptor announces."""
+    deadline = time.monotonic() + raw.PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"never came: {what() if callable(what) else what}")
+        select.select([], [], [], 0.005)
+
+
+def wait_exit(pidfd: int) -> None:
+    assert select.select([pidfd], [], [], raw.PATIENCE)[0], "the process does not end"
