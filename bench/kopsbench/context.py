@@ -1,0 +1,111 @@
+"""What a run knows of its surroundings: the build, the commit, the machine, the GPU, the settings."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from support.daemon import Daemon
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Skipped(Exception):
+    """A measure cannot run here; the message says what is missing."""
+
+
+@dataclass
+class Context:
+    build: Path
+    calls: int  # samples a side, in blocks
+    blocks: int
+    spin_us: int | None
+    keep_going: bool = True
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def block_calls(self) -> int:
+        return max(1, -(-self.calls // self.blocks))
+
+    def program(self, name: str) -> Path:
+        for folder in (self.build / "bin", self.build):
+            if (folder / name).is_file():
+                return folder / name
+        raise Skipped(f"{name} is not in {self.build}/bin; build it first (make build)")
+
+    def daemon(self, *arguments: str, cuda: bool) -> Daemon:
+        """A fresh daemon, with or without its CUDA backend."""
+        extra = list(arguments)
+        if not cuda:
+            extra += ["--cuda-driver", "none"]
+        if self.spin_us is not None:
+            extra += ["--spin-us", str(self.spin_us)]
+        self.program("kopsd")
+        return Daemon(*extra)
+
+    @cached_property
+    def torch(self) -> Any:
+        """torch with a CUDA device, or Skipped."""
+        if importlib.util.find_spec("torch") is None:
+            raise Skipped("torch is not installed")
+        import torch
+
+        if not torch.cuda.is_available():
+            raise Skipped("torch sees no CUDA device")
+        return torch
+
+    @cached_property
+    def commit(self) -> str:
+        try:
+            name = _output("git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD")
+            changed = _output("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no")
+            return f"{name}-dirty" if changed else name
+        except (OSError, subprocess.CalledProcessError):
+            return os.environ.get("KOPS_COMMIT", "unknown")
+
+    @cached_property
+    def cpu(self) -> str:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+        return "unknown processor"
+
+    def gpu(self) -> str:
+        torch = self.torch
+        return str(torch.cuda.get_device_name(0))
+
+    def record_context(self, on_gpu: bool) -> dict[str, Any]:
+        processors = len(os.sched_getaffinity(0))
+        return {
+            "device": self.gpu() if on_gpu else f"{self.cpu}, {processors} threads",
+            "commit": self.commit,
+            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "command": shlex.join(["bench/run", *sys.argv[1:]]),
+        }
+
+    def surroundings(self) -> dict[str, Any]:
+        """What every record's detail says: how the two processes shared the GPU, how they talked and waited."""
+        return {
+            "transport": "AF_UNIX stream socket",
+            "mps": mps_is_active(),
+            "spin": "default" if self.spin_us is None else f"{self.spin_us} us",
+            **self.notes,
+        }
+
+
+def mps_is_active() -> bool:
+    """True when CUDA programs of this user go through an MPS server."""
+    pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control"
+    return pipe.exists()
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

@@ -1,0 +1,125 @@
+"""The form of a result: one record a measure, a list of records a file."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Better = Literal["lower", "higher"]
+
+
+@dataclass
+class Summary:
+    """Percentiles of samples, in the record's unit. p99 is the slow tail, whichever way better lies."""
+
+    p50: float
+    p99: float
+    n: int
+    name: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def quantile(ordered: Sequence[float], q: float) -> float:
+    return ordered[min(len(ordered) - 1, round(q * (len(ordered) - 1)))]
+
+
+def summarise(samples: Iterable[float], name: str | None = None) -> Summary:
+    """Of durations in microseconds."""
+    ordered = sorted(samples)
+    return Summary(quantile(ordered, 0.50), quantile(ordered, 0.99), len(ordered), name)
+
+
+def summarise_rate(samples_us: Iterable[float], work: float, name: str | None = None) -> Summary:
+    """Of rates: `work` (bytes or operations) a duration, in billions a second."""
+    times = summarise(samples_us, name)
+    return Summary(work / times.p50 * 1e-3, work / times.p99 * 1e-3, times.n, name)
+
+
+@dataclass
+class Record:
+    measure: str
+    unit: str
+    better: Better
+    ours: Summary
+    peer: Summary | None
+    detail: dict[str, Any] = field(default_factory=dict)
+    target: float | None = None
+    absolute: bool = False  # the target bounds our own number, not the ratio
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours over the peer's, medians."""
+        return self.ours.p50 / self.peer.p50 if self.peer and self.peer.p50 else None
+
+    @property
+    def met(self) -> bool | None:
+        value = self.ours.p50 if self.absolute else self.ratio
+        if self.target is None or value is None or math.isnan(value):
+            return None
+        return value <= self.target if self.better == "lower" else value >= self.target
+
+    def as_json(self, context: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "measure": self.measure,
+            "unit": self.unit,
+            "ours": self.ours.as_json(),
+            "peer": self.peer.as_json() if self.peer else None,
+            "ratio": self.ratio,
+            "better": self.better,
+            "target": self.target,
+            "met": self.met,
+            **context,
+            "detail": {**({"target_bounds": "ours"} if self.absolute else {}), **self.detail},
+        }
+
+
+def significant(value: Any, digits: int = 4) -> Any:
+    """Rounds every float inside to significant digits: more would only pretend precision."""
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, dict):
+        return {key: significant(item, digits) for key, item in value.items()}
+    if isinstance(value, list):
+        return [significant(item, digits) for item in value]
+    return value
+
+
+def write(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(json.dumps(significant(record), ensure_ascii=False) for record in records)
+    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
+COLUMNS = ("measure", "unit", "ours p50", "ours p99", "peer", "peer p50", "peer p99", "ratio", "target", "met")
+
+
+def row(record: Record) -> tuple[str, ...]:
+    def number(value: float | None) -> str:
+        return "" if value is None else f"{value:.4g}"
+
+    sign = "≤" if record.better == "lower" else "≥"
+    peer = record.peer
+    return (
+        record.measure,
+        record.unit,
+        number(record.ours.p50),
+        number(record.ours.p99),
+        (peer.name or "") if peer else "none",
+        number(peer.p50 if peer else None),
+        number(peer.p99 if peer else None),
+        number(record.ratio),
+        "" if record.target is None else f"{sign} {record.target:g}{' abs' if record.absolute else ''}",
+        {True: "yes", False: "NO", None: ""}[record.met],
+    )
+
+
+def table(records: Sequence[Record]) -> str:
+    rows = [COLUMNS, *(row(record) for record in records)]
+    widths = [max(len(cells[i]) for cells in rows) for i in range(len(COLUMNS))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip() for cells in rows)
