@@ -72,7 +72,7 @@ enum backend_memory_kind { MEMORY_MEMFD, MEMORY_CUDA_IPC, MEMORY_CUDA_VMM };
 /* Memory that is mapped into the daemon. Made by memory_import(), memory_alloc() or backend/memfd.h. */
 struct backend_memory {
     enum backend_memory_kind kind;
-    uint64_t size; /* usable bytes: the smaller of declared and true size */
+    uint64_t size; /* bytes that are truly there */
     bool writable;
     unsigned char *host;           /* MEMORY_MEMFD: where it is mapped; else NULL */
     uint64_t address;              /* device memory: device pointer; else 0 */
@@ -145,9 +145,9 @@ struct backend {
      * NULL: not offered here. */
     const char *const *(*variants)(struct backend_device *device, const struct op *op, enum dtype dtype);
 
-    /* any. Opens another process's allocation; size becomes min(declared, true size), or out_of_bounds when less is
-     * there than was declared. Errors: invalid_handle, unsupported, out_of_memory, device_lost. NULL where the backend
-     * has no such memory. */
+    /* any. Opens another process's allocation; memory->size is the allocation's true size (import->size is only what
+     * the exporter declared: out_of_bounds when less is there). Errors: invalid_handle, unsupported, out_of_memory,
+     * device_lost. NULL where the backend has no such memory. */
     int (*memory_import)(struct backend_device *device, const struct backend_import *import,
                          struct backend_memory **ret_memory, struct error *e);
     /* any. Zeroed memory of at least `size` bytes and a descriptor (close-on-exec, the caller's) that maps it. */

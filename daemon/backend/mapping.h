@@ -1,0 +1,113 @@
+/* The process-wide registry of mapped memory.
+ *
+ * A mapping outlives the jobs that use it and, where it can be opened again, its own closing: references (buffers,
+ * cached inline references, jobs) keep the entry, uses (jobs) keep it open. Opening and closing run on the thread pool;
+ * everything else on the loop thread.
+ *
+ * CUDA IPC entries are keyed by device, handle bytes and the exporter's alloc_id. While a handle is open the driver
+ * answers another open of the same bytes with the old pointer, so of all entries with equal bytes at most one is open
+ * or changing, and a newer id makes the older entries stale. */
+#ifndef KOPS_BACKEND_MAPPING_H
+#define KOPS_BACKEND_MAPPING_H
+
+#include <sys/types.h>
+
+#include "backend/backend.h"
+#include "backend/devices.h"
+#include "util/list.h"
+#include "util/work.h"
+
+enum mapping_state { MAPPING_CLOSED, MAPPING_OPENING, MAPPING_OPEN, MAPPING_CLOSING };
+
+/* Somebody who waits until a mapping is open. ready() is called once, on the loop thread; not ok: mapping->error. */
+struct mapping_waiter {
+    struct list link;
+    void (*ready)(struct mapping_waiter *waiter, bool ok);
+    struct mapping *mapping;
+};
+
+struct mapping_registry;
+
+struct mapping {
+    struct list link; /* in its bucket */
+    struct mapping_registry *registry;
+    enum mapping_state state;
+    bool keyed;       /* has an alloc_id: shared, and kept while referenced */
+    bool kept;        /* stays open while referenced, not only while used */
+    bool reopenable;  /* cuda_ipc */
+    bool stale;       /* its bytes now mean other memory */
+    bool close_asked; /* by trim or the idle timer */
+    unsigned references, uses;
+    uint64_t alloc_id, identity; /* identity: of a memfd, its inode */
+    struct backend_import import;
+    enum backend_memory_kind kind;
+    struct backend_device *device; /* NULL: a memfd */
+    uid_t uid;
+    pid_t pid;                     /* of the process that registered it first */
+    struct backend_memory *memory; /* while OPEN */
+    int fd;                        /* of memory that the daemon made, to recognise it by; or -1 */
+    uint64_t unused_since_ns;
+    struct list waiters;
+    struct error error; /* of the last open that failed */
+    struct work work;
+};
+
+enum { MAPPING_BUCKETS = 1024 };
+
+struct mapping_registry {
+    uv_loop_t *loop;
+    const struct device_set *devices;
+    struct list buckets[MAPPING_BUCKETS];
+    unsigned count, changing; /* changing: OPENING or CLOSING */
+    uint64_t idle_close_ns;   /* 0: never */
+    uv_timer_t idle_timer;
+    bool idle_timer_active;
+};
+
+void mapping_registry_init(struct mapping_registry *r, uv_loop_t *loop, const struct device_set *devices,
+                           uint64_t idle_close_ns);
+/* Stops the timer; every mapping has been released before. */
+void mapping_registry_stop(struct mapping_registry *r);
+
+struct mapping_owner {
+    uid_t uid;
+    pid_t pid;
+};
+
+/* A reference to another process's CUDA allocation, not opened yet. alloc_id NULL: not shared. The caller compares its
+ * own declared size with memory->size once it is open. Errors: stale_buffer, permission_denied, out_of_memory. */
+int mapping_get_ipc(struct mapping_registry *r, struct backend_device *device, const struct backend_import *import,
+                    const uint64_t *alloc_id, struct mapping_owner owner, struct mapping **ret_mapping,
+                    struct error *e);
+
+/* Takes over memory that is open already (a memfd; what alloc made). `fd` is taken too, -1 for none. */
+int mapping_adopt(struct mapping_registry *r, struct backend_memory *memory, struct backend_device *device,
+                  uint64_t identity, int fd, struct mapping_owner owner, struct mapping **ret_mapping, struct error *e);
+
+/* A reference to memory that alloc made, by any descriptor of it; NULL when it is not ours. */
+struct mapping *mapping_find_own(struct mapping_registry *r, struct backend_device *device, int fd);
+
+void mapping_ref(struct mapping *m);
+/* The last reference closes and frees it. NULL is allowed; returns NULL. */
+struct mapping *mapping_unref(struct mapping *m);
+
+/* A use, which holds a reference too. Opens the mapping when it is closed. */
+void mapping_use(struct mapping *m);
+void mapping_unuse(struct mapping *m);
+
+static inline bool mapping_is_open(const struct mapping *m)
+{
+    return m->state == MAPPING_OPEN;
+}
+
+/* For a used mapping that is not open. The waiter stays the caller's; mapping_stop_waiting() takes it back. */
+void mapping_wait(struct mapping *m, struct mapping_waiter *waiter);
+void mapping_stop_waiting(struct mapping_waiter *waiter);
+
+/* Closes it when nothing uses it and it can be opened again; returns the bytes that this unpins, 0 when it stays. */
+uint64_t mapping_trim(struct mapping *m);
+
+/* Whether two mappings are views of the same memory. */
+bool mapping_same_memory(const struct mapping *a, const struct mapping *b);
+
+#endif
