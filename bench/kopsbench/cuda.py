@@ -1,0 +1,59 @@
+"""GPU time of torch calls, by CUDA events, measured as the daemon measures its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import cycle, islice
+from typing import Any
+
+L2_BYTES = 60 << 20  # the largest second-level cache of a GPU of today: what does not fit there twice is cold
+MOST_SETS = 64
+
+DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16"}
+
+
+def sets_for(bytes_of_one: int) -> int:
+    """How many sets of operands to rotate so that none is still in the cache when its turn comes."""
+    if bytes_of_one >= 2 * L2_BYTES:
+        return 1
+    return min(MOST_SETS, -(-2 * L2_BYTES // bytes_of_one))
+
+
+def cache_note(bytes_of_one: int, n_sets: int) -> str:
+    if bytes_of_one * n_sets >= 2 * L2_BYTES:
+        return f"cold: {n_sets} sets of operands in rotation"
+    return f"partly warm: {n_sets} sets of operands, {bytes_of_one * n_sets >> 10} KiB together"
+
+
+def event_times(torch: Any, call: Callable[[], None], n: int) -> list[float]:
+    """Microseconds of n calls that run back to back, each between two events. The GPU is first kept busy until all are
+    queued, so that no launch overhead of the CPU lies between the events."""
+    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(n)]
+    torch.cuda._sleep(2_000_000)  # about a millisecond
+    for before, after in events:
+        before.record()
+        call()
+        after.record()
+    torch.cuda.synchronize()
+    return [before.elapsed_time(after) * 1e3 for before, after in events]
+
+
+def event_times_single(torch: Any, calls: Iterable[Callable[[], None]]) -> Iterator[float]:
+    """Microseconds of calls that are issued one by one, each waited for, as blocking calls are."""
+    before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    for call in calls:
+        before.record()
+        call()
+        after.record()
+        after.synchronize()
+        yield before.elapsed_time(after) * 1e3
+
+
+class Rotation:
+    """Operands in turn, forever."""
+
+    def __init__(self, operands: list[Any]) -> None:
+        self._next = cycle(operands)
+
+    def take(self, n: int) -> Iterator[Any]:
+        return islice(self._next, n)

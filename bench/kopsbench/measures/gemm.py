@@ -1,0 +1,128 @@
+"""gemm on the GPU against torch.mm, and our own tiled kernel against cuBLAS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..calls import call_gpu_us, profile
+from ..context import Context
+from ..cuda import DTYPES, Rotation, cache_note, event_times, event_times_single, sets_for
+from ..record import Record, summarise_rate
+from . import add, alternate
+
+# (m, n, k)
+SHAPES = {
+    "4096": (4096, 4096, 4096),
+    "8192": (8192, 8192, 8192),
+    "4097": (4097, 4097, 4097),
+    "16x4096x4096": (16, 4096, 4096),
+    "256": (256, 256, 256),
+    "64": (64, 64, 64),
+    "512x512x65536": (512, 512, 65536),
+}
+TARGET_SHAPES = ("4096", "8192")
+TARGET = 0.97
+TILED_TARGET = 0.5
+
+
+@dataclass(frozen=True)
+class Kind:
+    dtype: str
+    precision: str = "highest"
+
+
+KINDS = {
+    "f32": Kind("f32"),
+    "tf32": Kind("f32", "high"),
+    "f64": Kind("f64"),
+    "f16": Kind("f16"),
+    "bf16": Kind("bf16"),
+}
+
+
+def run(context: Context, name: str, kind: Kind, shape: str, variant: str | None, target: float | None) -> Record:
+    import kops
+
+    torch = context.torch
+    m, n, k = SHAPES[shape]
+    torch_dtype = getattr(torch, DTYPES[kind.dtype])
+    bytes_of_one = (m * k + k * n + m * n) * torch.empty(0, dtype=torch_dtype).element_size()
+    n_sets = sets_for(bytes_of_one)
+    generator = torch.Generator(device="cuda").manual_seed(1)
+
+    def operands() -> tuple[Any, Any, Any]:
+        a = torch.randn((m, k), device="cuda", generator=generator, dtype=torch.float32).to(torch_dtype)
+        b = torch.randn((k, n), device="cuda", generator=generator, dtype=torch.float32).to(torch_dtype)
+        return a, b, torch.empty((m, n), device="cuda", dtype=torch_dtype)
+
+    sets = [operands() for _ in range(n_sets)]
+    torch.cuda.synchronize()
+    attributes = {"precision": kind.precision, **({"variant": variant} if variant else {})}
+    used: list[str] = []
+    tf32_before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = kind.precision == "high"
+    try:
+        with context.daemon(cuda=True) as daemon, kops.connect(daemon.socket_path) as client:
+            our_sets, peer_sets = Rotation(sets), Rotation(sets)
+
+            def ours(count: int) -> Iterable[float]:
+                if n_sets == 1:
+                    a, b, out = sets[0]
+                    return profile(client, "gemm", (a, b), out, repeat=count, ret_variant=used, **attributes)
+                return [
+                    call_gpu_us(client, "gemm", (a, b), out, ret_variant=used, **attributes)
+                    for a, b, out in our_sets.take(count)
+                ]
+
+            def peer(count: int) -> Iterable[float]:
+                if n_sets == 1:
+                    a, b, out = sets[0]
+                    return event_times(torch, lambda: torch.mm(a, b, out=out), count)
+                calls = (lambda s=s: torch.mm(s[0], s[1], out=s[2]) for s in peer_sets.take(count))
+                return list(event_times_single(torch, calls))
+
+            our_times, peer_times = alternate(context, ours, peer, warmup=max(3, n_sets))
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = tf32_before
+        del sets
+        torch.cuda.empty_cache()
+    work = 2.0 * m * n * k
+    return Record(
+        name,
+        "GFLOP/s",
+        "higher",
+        summarise_rate(our_times, work),
+        summarise_rate(peer_times, work, "torch.mm(out=)"),
+        {
+            "measured": (
+                "gpu_us of repeated executions in the daemon against CUDA events around torch calls queued back to back"
+                if n_sets == 1
+                else "gpu_us of single blocking calls against CUDA events around single torch calls, each waited for"
+            ),
+            "cache": cache_note(bytes_of_one, n_sets),
+            "precision": kind.precision,
+            "variant": used[-1],
+            "m": m,
+            "n": n,
+            "k": k,
+        },
+        target=target,
+    )
+
+
+for _kind_name, _kind in KINDS.items():
+    for _shape in SHAPES:
+        add(
+            f"gemm_{_kind_name}_{_shape}",
+            lambda c, name=f"gemm_{_kind_name}_{_shape}", kind=_kind, s=_shape: run(
+                c, name, kind, s, None, TARGET if s in TARGET_SHAPES else None
+            ),
+            on_gpu=True,
+        )
+add(
+    "gemm_tiled_f32_4096",
+    lambda c: run(c, "gemm_tiled_f32_4096", KINDS["f32"], "4096", "tiled", TILED_TARGET),
+    on_gpu=True,
+)
