@@ -180,6 +180,9 @@ struct backend {
     /* loop. After poll() left jobs unfinished and before the loop sleeps: host->wake() must come once there is
      * something for poll() to do. */
     void (*arm)(struct backend_device *device);
+
+    /* Completions are seen by polling only until arm() is called: polling for a while before sleeping pays. */
+    bool spin;
 };
 
 extern const struct backend host_backend;

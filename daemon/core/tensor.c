@@ -108,9 +108,90 @@ bool tensor_same_view(const struct tensor *a, const struct tensor *b)
     return true;
 }
 
-bool tensor_ranges_intersect(const struct tensor *a, const struct tensor *b)
+/* The strides of two tensors together, largest first, with the size of each tensor's dimension of that stride. */
+struct common_strides {
+    unsigned n;
+    int64_t stride[2 * TENSOR_MAX_RANK], size_a[2 * TENSOR_MAX_RANK], size_b[2 * TENSOR_MAX_RANK];
+};
+
+static int64_t *size_at(struct common_strides *c, int64_t stride, bool of_a)
 {
+    unsigned i = 0, j;
+
+    while (i < c->n && c->stride[i] > stride)
+        i++;
+    if (i == c->n || c->stride[i] != stride) {
+        for (j = c->n++; j > i; j--) {
+            c->stride[j] = c->stride[j - 1];
+            c->size_a[j] = c->size_a[j - 1];
+            c->size_b[j] = c->size_b[j - 1];
+        }
+        c->stride[i] = stride;
+        c->size_a[i] = c->size_b[i] = 1;
+    }
+    return of_a ? &c->size_a[i] : &c->size_b[i];
+}
+
+/* Returns false for strides that repeat in one tensor. Dimensions of stride 0 do not matter here. */
+static bool add_strides(struct common_strides *c, const struct tensor *t, bool is_a)
+{
+    for (unsigned i = 0; i < t->rank; i++) {
+        int64_t *size;
+
+        if (t->shape[i] == 1 || t->strides[i] == 0)
+            continue;
+        size = size_at(c, t->strides[i], is_a);
+        if (*size != 1)
+            return false;
+        *size = t->shape[i];
+    }
+    return true;
+}
+
+/* Is there, from dimension i on, a pair of indices whose elements lie `delta` apart? For each stride the difference of
+ * the indices is tried where the smaller strides can still make up for the rest. */
+static bool search_pair(const struct common_strides *c, unsigned i, int64_t delta, unsigned *budget)
+{
+    int64_t low_a = 0, low_b = 0, s, first, last;
+
+    if (i == c->n)
+        return delta == 0;
+    if (*budget == 0)
+        return true;
+    --*budget;
+    for (unsigned j = i + 1; j < c->n; j++) {
+        low_a += (c->size_a[j] - 1) * c->stride[j];
+        low_b += (c->size_b[j] - 1) * c->stride[j];
+    }
+    s = c->stride[i];
+    /* delta − d·s must lie within [−low_b, low_a]. */
+    first = (delta - low_a) / s - 1;
+    last = (delta + low_b) / s + 1;
+    if (first < -(c->size_b[i] - 1))
+        first = -(c->size_b[i] - 1);
+    if (last > c->size_a[i] - 1)
+        last = c->size_a[i] - 1;
+    for (int64_t d = first; d <= last; d++) {
+        int64_t rest = delta - d * s;
+
+        if (rest >= -low_b && rest <= low_a && search_pair(c, i + 1, rest, budget))
+            return true;
+    }
+    return false;
+}
+
+bool tensor_share_elements(const struct tensor *a, const struct tensor *b)
+{
+    struct common_strides c = {0};
+    unsigned budget = 4096;
+    int64_t delta;
+
     if (a->count == 0 || b->count == 0)
         return false;
-    return a->offset < b->offset + b->extent && b->offset < a->offset + a->extent;
+    if (a->offset >= b->offset + b->extent || b->offset >= a->offset + a->extent)
+        return false;
+    if (a->dtype != b->dtype || !add_strides(&c, a, true) || !add_strides(&c, b, false))
+        return true;
+    delta = ((int64_t)b->offset - (int64_t)a->offset) / (int64_t)dtype_size(a->dtype);
+    return search_pair(&c, 0, delta, &budget);
 }

@@ -38,7 +38,9 @@ bool tensor_overlaps_itself(const struct tensor *t);
 /* Same offset, shape and strides (dimensions of size 1 aside). Only for tensors in the same memory. */
 bool tensor_same_view(const struct tensor *a, const struct tensor *b);
 
-/* Whether the byte ranges intersect. Only for tensors in the same memory. */
-bool tensor_ranges_intersect(const struct tensor *a, const struct tensor *b);
+/* Whether an element of one is an element of the other. Only for tensors in the same memory. Exact where the strides
+ * nest, as slicing and transposing make them; otherwise, or when the search grows long, intersecting byte ranges count
+ * as sharing. */
+bool tensor_share_elements(const struct tensor *a, const struct tensor *b);
 
 #endif

@@ -1,0 +1,47 @@
+/* The daemon's server: listens, owns connections and devices, runs requests.
+ *
+ * Everything here runs on one libuv loop, in the thread that calls server_run(); nothing on it blocks. */
+#ifndef KOPS_SERVER_SERVER_H
+#define KOPS_SERVER_SERVER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend/backend.h"
+#include "util/error.h"
+
+struct server;
+
+enum server_exit {
+    SERVER_EXIT_OK = 0,
+    SERVER_EXIT_FAILED = 1,
+    SERVER_EXIT_DEVICE_LOST = 75, /* EX_TEMPFAIL: start again and it will work */
+};
+
+/* Strings live as long as the server. main/config.c has defaults, ranges and documentation. */
+struct server_config {
+    const char *default_device; /* UUID or index; NULL: the first */
+    uint64_t max_connections;
+    uint64_t message_bytes;   /* of one request */
+    uint64_t inflight;        /* unanswered requests a connection */
+    uint64_t buffers;         /* a connection */
+    uint64_t inline_mappings; /* a connection */
+    uint64_t output_bytes;    /* replies waiting for a slow reader, before it is not read any more */
+    uint64_t spin_us;         /* polling for a completion before sleeping */
+    uint64_t idle_close_s;    /* unused mappings are closed after it; 0: never */
+    uint64_t shutdown_grace_ms;
+    struct backend_config backends;
+    bool host_backend, cuda_backend;
+};
+
+/* `listener` is a listening, non-blocking socket whose ownership passes here. `on_ready` is called once requests are
+ * taken. */
+int server_new(const struct server_config *config, int listener, struct server **ret_server, struct error *e);
+
+/* Until SIGTERM or SIGINT, or a lost device. Returns an exit status (enum server_exit). */
+int server_run(struct server *server, void (*on_ready)(void *context), void *context);
+
+/* After server_run(). NULL is allowed; returns NULL. */
+struct server *server_free(struct server *server);
+
+#endif

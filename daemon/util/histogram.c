@@ -1,0 +1,56 @@
+#include "util/histogram.h"
+
+/* Bucket of a duration in ns: its power of two, and the HISTOGRAM_SUB_BITS bits below the leading one. */
+static unsigned bucket_of(uint64_t ns)
+{
+    unsigned exponent, bucket;
+
+    if (ns < 1U << HISTOGRAM_SUB_BITS)
+        return (unsigned)ns;
+    exponent = 63U - (unsigned)__builtin_clzll(ns);
+    bucket = (exponent - HISTOGRAM_SUB_BITS + 1) << HISTOGRAM_SUB_BITS;
+    bucket += (unsigned)(ns >> (exponent - HISTOGRAM_SUB_BITS)) & ((1U << HISTOGRAM_SUB_BITS) - 1);
+    return bucket < HISTOGRAM_BUCKETS ? bucket : HISTOGRAM_BUCKETS - 1;
+}
+
+/* The middle of a bucket, in µs. */
+static double bucket_value(unsigned bucket)
+{
+    unsigned exponent = bucket >> HISTOGRAM_SUB_BITS, sub = bucket & ((1U << HISTOGRAM_SUB_BITS) - 1);
+    double width;
+
+    if (exponent == 0)
+        return sub * 1e-3;
+    width = (double)(UINT64_C(1) << (exponent - 1));
+    return ((double)((1U << HISTOGRAM_SUB_BITS) + sub) + 0.5) * width * 1e-3;
+}
+
+void histogram_add(struct histogram *h, double us)
+{
+    if (h->count == 0 || us < h->min_us)
+        h->min_us = us;
+    if (h->count == 0 || us > h->max_us)
+        h->max_us = us;
+    h->count++;
+    h->sum_us += us;
+    h->buckets[bucket_of(us > 0 ? (uint64_t)(us * 1e3) : 0)]++;
+}
+
+double histogram_percentile(const struct histogram *h, double p)
+{
+    double rank = p * (double)h->count;
+    uint64_t seen = 0;
+
+    if (h->count == 0)
+        return 0;
+    for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++) {
+        double value;
+
+        seen += h->buckets[i];
+        if ((double)seen < rank || !h->buckets[i])
+            continue;
+        value = bucket_value(i);
+        return value < h->min_us ? h->min_us : value > h->max_us ? h->max_us : value;
+    }
+    return h->max_us;
+}
