@@ -283,6 +283,11 @@ def c_string(text: str | None) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("??", '?""?') + '"'
 
 
+def c_bytes(symbol: str, data: bytes) -> str:
+    lines = [", ".join(f"0x{b:02x}" for b in data[i : i + 20]) for i in range(0, len(data), 20)] or ["0"]
+    return f"static const unsigned char {symbol}[] = {{\n    " + ",\n    ".join(lines) + "};"
+
+
 def write_c(path: Path) -> int:
     out = ["/* Made by proto/golden/golden.py from the JSON files beside it; README.md there says what the fields mean. */",
            "#ifndef KOPS_GOLDEN_VECTORS_H", "#define KOPS_GOLDEN_VECTORS_H", "", "#include <stddef.h>", "",
@@ -290,21 +295,27 @@ def write_c(path: Path) -> int:
            "    const char *file, *name;",
            "    const unsigned char *bytes;",
            "    size_t length;",
-           "    const char *text;               /* the message, see c_text() in golden.py; NULL: the bytes are none */",
-           "    int canonical;                  /* bytes are the shortest encoding of text */",
+           "    const char *text;               /* the message, see c_text() in golden.py; NULL: the bytes mean none */",
+           "    const unsigned char *shortest;  /* the shortest encoding of the message; bytes itself where it is that */",
+           "    size_t shortest_length;",
            "    unsigned nfds;                  /* descriptors that go with it */",
            "    const char *expect, *code, *key; /* code and key: NULL where none is expected */",
            "};", ""]
     rows = []
     for file in FILES:
         for vector in load(file):
-            data, symbol = vector["bytes"], f"golden_bytes_{len(rows)}"
-            lines = [", ".join(f"0x{b:02x}" for b in data[i : i + 20]) for i in range(0, len(data), 20)] or ["0"]
-            out.append(f"static const unsigned char {symbol}[] = {{\n    " + ",\n    ".join(lines) + "};")
-            text = c_text(from_json(vector["message"])) if "message" in vector else None
+            data, symbol = vector["bytes"], f"golden_{vector['name']}"
+            out.append(c_bytes(symbol, data))
+            text, shortest = None, ("NULL", 0)
+            if "message" in vector:
+                text = c_text(from_json(vector["message"]))
+                short = encode(from_json(vector["message"]))
+                shortest = (symbol if short == data else f"{symbol}_shortest", len(short))
+                if short != data:
+                    out.append(c_bytes(shortest[0], short))
             expect = vector["expect"]
             rows.append(f"    {{{c_string(file)}, {c_string(vector['name'])}, {symbol}, {len(data)}, {c_string(text)},\n"
-                        f"     {int(vector.get('canonical', False))}, {len(vector.get('fds', []))}, "
+                        f"     {shortest[0]}, {shortest[1]}, {len(vector.get('fds', []))}, "
                         f"{c_string(expect['kind'])}, {c_string(expect.get('code'))}, {c_string(expect.get('key'))}}},")
     out += ["", "static const struct golden_vector golden_vectors[] = {", *rows, "};", "",
             f"enum {{ GOLDEN_VECTORS = {len(rows)} }};", "", "#endif", ""]
