@@ -36,11 +36,11 @@ test: build
 asan tsan:
 	$(MAKE) test PRESET=$@
 
-## fuzz     the fuzz targets for FUZZ_SECONDS (60) over the committed corpus; needs clang
+## fuzz     every fuzz target for FUZZ_SECONDS (60) from the committed corpus; needs clang
 fuzz:
-	tools/install-dependencies build clang
-	tools/build fuzz build/fuzz $(JOBS)
-	KOPS_BUILD=build/fuzz tests/fuzz/run --seconds $(or $(FUZZ_SECONDS),60)
+	tools/install-dependencies build test clang
+	tools/configure fuzz build/fuzz
+	tests/fuzz/run $(or $(FUZZ_SECONDS),60)
 
 ## cuda     the build with the CUDA backend required and dependencies linked in, for binaries that travel
 cuda:
