@@ -257,10 +257,18 @@ def fill() -> int:
                 vector["canonical"] = True
         rows = []
         for vector in document["vectors"]:
-            ordered = {k: vector[k] for k in ("name", "doc", "message", "canonical", "hex", "fds", "expect") if k in vector}
-            rows.append("    {" + ",\n     ".join(f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in ordered.items()) + "}")
+            ordered = {
+                k: vector[k] for k in ("name", "doc", "message", "canonical", "hex", "fds", "expect") if k in vector
+            }
+            rows.append(
+                "    {"
+                + ",\n     ".join(f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in ordered.items())
+                + "}"
+            )
         head = json.dumps(document["doc"], ensure_ascii=False)
-        path.write_text('{\n  "doc": ' + head + ',\n  "vectors": [\n' + ",\n".join(rows) + "\n  ]\n}\n", encoding="utf-8")
+        path.write_text(
+            '{\n  "doc": ' + head + ',\n  "vectors": [\n' + ",\n".join(rows) + "\n  ]\n}\n", encoding="utf-8"
+        )
     return check()
 
 
@@ -289,18 +297,25 @@ def c_bytes(symbol: str, data: bytes) -> str:
 
 
 def write_c(path: Path) -> int:
-    out = ["/* Made by proto/golden/golden.py from the JSON files beside it; README.md there says what the fields mean. */",
-           "#ifndef KOPS_GOLDEN_VECTORS_H", "#define KOPS_GOLDEN_VECTORS_H", "", "#include <stddef.h>", "",
-           "struct golden_vector {",
-           "    const char *file, *name;",
-           "    const unsigned char *bytes;",
-           "    size_t length;",
-           "    const char *text;               /* the message, see c_text() in golden.py; NULL: the bytes mean none */",
-           "    const unsigned char *shortest;  /* the shortest encoding of the message; bytes itself where it is that */",
-           "    size_t shortest_length;",
-           "    unsigned nfds;                  /* descriptors that go with it */",
-           "    const char *expect, *code, *key; /* code and key: NULL where none is expected */",
-           "};", ""]
+    out = [
+        "/* Made by proto/golden/golden.py from the JSON files beside it; README.md there says what the fields mean. */",
+        "#ifndef KOPS_GOLDEN_VECTORS_H",
+        "#define KOPS_GOLDEN_VECTORS_H",
+        "",
+        "#include <stddef.h>",
+        "",
+        "struct golden_vector {",
+        "    const char *file, *name;",
+        "    const unsigned char *bytes;",
+        "    size_t length;",
+        "    const char *text;               /* the message, see c_text() in golden.py; NULL: the bytes mean none */",
+        "    const unsigned char *shortest;  /* the shortest encoding of the message; bytes itself where it is that */",
+        "    size_t shortest_length;",
+        "    unsigned nfds;                  /* descriptors that go with it */",
+        "    const char *expect, *code, *key; /* code and key: NULL where none is expected */",
+        "};",
+        "",
+    ]
     rows = []
     for file in FILES:
         for vector in load(file):
@@ -314,11 +329,22 @@ def write_c(path: Path) -> int:
                 if short != data:
                     out.append(c_bytes(shortest[0], short))
             expect = vector["expect"]
-            rows.append(f"    {{{c_string(file)}, {c_string(vector['name'])}, {symbol}, {len(data)}, {c_string(text)},\n"
-                        f"     {shortest[0]}, {shortest[1]}, {len(vector.get('fds', []))}, "
-                        f"{c_string(expect['kind'])}, {c_string(expect.get('code'))}, {c_string(expect.get('key'))}}},")
-    out += ["", "static const struct golden_vector golden_vectors[] = {", *rows, "};", "",
-            f"enum {{ GOLDEN_VECTORS = {len(rows)} }};", "", "#endif", ""]
+            rows.append(
+                f"    {{{c_string(file)}, {c_string(vector['name'])}, {symbol}, {len(data)}, {c_string(text)},\n"
+                f"     {shortest[0]}, {shortest[1]}, {len(vector.get('fds', []))}, "
+                f"{c_string(expect['kind'])}, {c_string(expect.get('code'))}, {c_string(expect.get('key'))}}},"
+            )
+    out += [
+        "",
+        "static const struct golden_vector golden_vectors[] = {",
+        *rows,
+        "};",
+        "",
+        f"enum {{ GOLDEN_VECTORS = {len(rows)} }};",
+        "",
+        "#endif",
+        "",
+    ]
     path.write_text("\n".join(out), encoding="utf-8")
     return 0
 

@@ -38,8 +38,16 @@ def sanitized() -> bool:
 class Daemon:
     """A running daemon. `config` is the text of its configuration file."""
 
-    def __init__(self, *args: str, config: str | None = None, env: dict[str, str] | None = None, socket_path: str | None = None,
-                 give_socket: bool = True, listen: socket.socket | None = None, start: bool = True) -> None:
+    def __init__(
+        self,
+        *args: str,
+        config: str | None = None,
+        env: dict[str, str] | None = None,
+        socket_path: str | None = None,
+        give_socket: bool = True,
+        listen: socket.socket | None = None,
+        start: bool = True,
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="kops-test-"))
         self.socket_path = socket_path or str(self.folder / "kopsd.sock")
         self.log_path = self.folder / "log"
@@ -76,7 +84,9 @@ class Daemon:
         self.env["NOTIFY_SOCKET"] = str(self.folder / "notify")
         with open(self.log_path, "ab") as log:
             if self.listen is None:
-                self.process = subprocess.Popen(self.command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                self.process = subprocess.Popen(
+                    self.command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
             else:
                 self.process = self.start_activated(log)
         self.pidfd = os.pidfd_open(self.process.pid)
@@ -94,8 +104,14 @@ class Daemon:
         assert self.listen is not None
         shell = 'exec 3<&"$1"; shift; export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@"'
         fd = self.listen.fileno()
-        return subprocess.Popen(["/bin/bash", "-c", shell, "bash", str(fd), *self.command], env=self.env, pass_fds=[fd],
-                                stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # type: ignore[call-overload]
+        return subprocess.Popen(
+            ["/bin/bash", "-c", shell, "bash", str(fd), *self.command],
+            env=self.env,
+            pass_fds=[fd],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )  # type: ignore[call-overload]
 
     def connect(self, **options: int) -> raw.Connection:
         return raw.Connection(self.socket_path, **options)

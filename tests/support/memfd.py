@@ -10,7 +10,12 @@ from typing import Any
 
 import numpy as np
 
-SEALS = {"seal": fcntl.F_SEAL_SEAL, "shrink": fcntl.F_SEAL_SHRINK, "grow": fcntl.F_SEAL_GROW, "write": fcntl.F_SEAL_WRITE}
+SEALS = {
+    "seal": fcntl.F_SEAL_SEAL,
+    "shrink": fcntl.F_SEAL_SHRINK,
+    "grow": fcntl.F_SEAL_GROW,
+    "write": fcntl.F_SEAL_WRITE,
+}
 
 
 def make(size: int, seals: tuple[str, ...] | list[str] = ("shrink",), flags: int = 0) -> int:

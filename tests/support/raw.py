@@ -96,7 +96,9 @@ class Connection:
             sent = self.socket.sendmsg([data], ancillary)
         self.socket.sendall(data[sent:])
 
-    def request(self, method: str, params: dict[str, Any] | None = None, fds: Iterable[int] = (), msgid: int | None = None) -> int:
+    def request(
+        self, method: str, params: dict[str, Any] | None = None, fds: Iterable[int] = (), msgid: int | None = None
+    ) -> int:
         """Sends and does not wait; returns the msgid."""
         if msgid is None:
             msgid = self.next_msgid

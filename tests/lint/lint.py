@@ -1,0 +1,299 @@
+#!/usr/bin/env python3
+"""House rules that a program can check: `lint.py CHECK…`, or `lint.py` for all of them.
+
+    format      clang-format has nothing to change
+    layers      includes point downwards only: util, rpc, core, backend, server, main
+    functions   no call of a function that cannot be used safely
+    text        no marks of unfinished work, no paths of one machine, no stray blanks
+    generated   tables derived from proto/ are up to date
+    python      ruff finds nothing
+    length      files and functions are short (warns, never fails)
+
+Exit status: 0 clean, 1 findings, 77 a tool is missing (with --strict: 1).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+C_SUFFIXES = {".c", ".h", ".cu", ".cuh"}
+TEXT_SUFFIXES = C_SUFFIXES | {
+    ".py",
+    ".md",
+    ".txt",
+    ".cmake",
+    ".json",
+    ".toml",
+    ".yml",
+    ".sh",
+    ".service",
+    ".socket",
+    ".in",
+    ".conf",
+}
+LAYERS = ("util", "rpc", "core", "backend", "server", "main")
+MAX_FILE, MAX_FUNCTION = 500, 80
+SKIPPED = 77
+
+BANNED = (
+    "strcpy",
+    "stpcpy",
+    "strcat",
+    "sprintf",
+    "vsprintf",
+    "gets",
+    "strtok",
+    "alloca",
+    "atoi",
+    "atol",
+    "atof",
+    "scanf",
+    "mktemp",
+    "tmpnam",
+    "system",
+    "popen",
+    "cudaLaunchHostFunc",
+    "cuLaunchHostFunc",
+)
+
+
+class Missing(Exception):
+    """A tool that the check needs is not installed."""
+
+
+def project_files() -> list[Path]:
+    """Files of the project: tracked ones, and new ones that git does not ignore."""
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True,
+        check=False,
+    )
+    if listed.returncode:
+        found = (p for p in ROOT.rglob("*") if "build" not in p.parts and ".git" not in p.parts)
+    else:
+        found = (ROOT / name for name in listed.stdout.decode().split("\0") if name)
+    return sorted(p for p in found if p.is_file())
+
+
+def c_files() -> list[Path]:
+    return [p for p in project_files() if p.suffix in C_SUFFIXES]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def without_comments(text: str) -> str:
+    """C with comments, strings and characters blanked; line numbers stay."""
+
+    def blank(match: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", match.group(0))
+
+    return re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', blank, text, flags=re.S)
+
+
+def line_of(text: str, at: int) -> int:
+    return text.count("\n", 0, at) + 1
+
+
+# ---- checks: each yields findings ----
+
+
+def check_format() -> Iterator[str]:
+    tool = shutil.which("clang-format-14") or shutil.which("clang-format")
+    if not tool:
+        raise Missing("clang-format")
+    files = [str(p) for p in c_files() if "generated" not in p.parts and p.name != "declarations.h"]
+    for i in range(0, len(files), 50):
+        done = subprocess.run(
+            [tool, "--dry-run", "--Werror", *files[i : i + 50]], capture_output=True, text=True, check=False
+        )
+        yield from (line.replace(f"{ROOT}/", "") for line in done.stderr.splitlines() if "error:" in line)
+
+
+def allowed_include(path: Path, included: str) -> bool:
+    """Whether a file may include that path ("" quotes, as written)."""
+    parts = path.relative_to(ROOT).parts
+    top = included.split("/")[0]
+    if (path.parent / included).exists() and "/" not in included:
+        return True
+    if parts[0] == "daemon" and len(parts) > 2:
+        layer = parts[1]
+        if layer == "ctl":
+            return top in ("ctl", "kops", "proto")
+        rank = LAYERS.index(layer)
+        return top == "proto" or (top in LAYERS and LAYERS.index(top) <= rank)
+    if parts[0] == "kernels":
+        return top in ("backend", "core", "util", "proto", "kernels", "host", "cuda", "ops")
+    if parts[0] == "client_c":
+        return top in ("kops", "proto", "src") or "/" not in included
+    if parts[0] == "proto":
+        return top == "proto"
+    return True
+
+
+def check_layers() -> Iterator[str]:
+    include = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.M)
+    system = re.compile(r"^[ \t]*#[ \t]*include[ \t]+<([^>]+)>", re.M)
+    for path in c_files():
+        text = path.read_text(encoding="utf-8")
+        for match in include.finditer(text):
+            if not allowed_include(path, match.group(1)):
+                yield f"{name(path)}:{line_of(text, match.start())}: must not include {match.group(1)}"
+        parts = path.relative_to(ROOT).parts
+        for match in system.finditer(text):
+            wire = match.group(1).startswith("msgpack")
+            if wire and parts[0] in ("daemon", "kernels") and parts[1] not in ("rpc", "ctl"):
+                yield f"{name(path)}:{line_of(text, match.start())}: msgpack belongs to daemon/rpc"
+            if match.group(1) == "uv.h" and parts[0] == "kernels":
+                yield f"{name(path)}:{line_of(text, match.start())}: kernels do not know the loop"
+    imports = re.compile(r"^\s*(?:from|import)\s+(support|tests|bench|golden)\b", re.M)
+    for path in (ROOT / "client_py" / "kops").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for match in imports.finditer(text):
+            yield f"{name(path)}:{line_of(text, match.start())}: the client must not import {match.group(1)}"
+
+
+def check_functions() -> Iterator[str]:
+    call = re.compile(r"(?<![\w.>])(" + "|".join(BANNED) + r")\s*\(")
+    for path in c_files():
+        text = without_comments(path.read_text(encoding="utf-8"))
+        for match in call.finditer(text):
+            yield f"{name(path)}:{line_of(text, match.start())}: {match.group(1)}() is banned"
+
+
+def text_rules() -> list[tuple[re.Pattern[str], str]]:
+    # Written in pieces, so that this file does not find itself.
+    unfinished = "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X"))
+    places = "|".join(("/wo" + "rk/", "/tmp/ko" + "ps", "/ro" + "ot/"))
+    papers = "|".join(("DESIGN" + r"\.md", "STYLE" + r"\.md", "BRIEF" + r"\.md", r"\b[Ii]ssue " + r"#?\d"))
+    return [
+        (re.compile(rf"\b({unfinished})\b"), "a mark of unfinished work"),
+        (re.compile(places), "a path of one machine"),
+        (re.compile(papers), "a paper that readers do not have"),
+        (re.compile(r"[ \t]+$", re.M), "blanks at the end of a line"),
+        (re.compile(r"\r"), "a carriage return"),
+    ]
+
+
+def check_text() -> Iterator[str]:
+    rules = text_rules()
+    for path in project_files():
+        if path.suffix not in TEXT_SUFFIXES and path.suffix:
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            if path.suffix:
+                yield f"{name(path)}: is no UTF-8"
+            continue
+        if path.name == "LICENSE" or "corpus" in path.parts:
+            continue
+        for rule, what in rules:
+            for match in rule.finditer(text):
+                yield f"{name(path)}:{line_of(text, match.start())}: {what}"
+        if text and not text.endswith("\n"):
+            yield f"{name(path)}: does not end with a newline"
+
+
+def check_generated() -> Iterator[str]:
+    for script in ("proto/generate.py", "proto/golden/golden.py"):
+        done = subprocess.run(
+            [sys.executable, str(ROOT / script), "--check"], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            yield from (f"{script}: {line}" for line in (done.stdout + done.stderr).splitlines())
+
+
+def find_ruff() -> str:
+    candidates = [
+        os.environ.get("KOPS_RUFF", ""),
+        "ruff",
+        str(Path(os.environ.get("KOPS_BUILD", ROOT / "build")) / "lint-venv/bin/ruff"),
+    ]
+    for candidate in candidates:
+        found = shutil.which(candidate) if candidate else None
+        if found:
+            return found
+    raise Missing("ruff (pip install ruff, or set KOPS_RUFF)")
+
+
+def check_python() -> Iterator[str]:
+    files = [str(p) for p in project_files() if p.suffix == ".py" and p.name != "_declarations.py"]
+    config = Path(__file__).resolve().parent / "ruff.toml"
+    done = subprocess.run(
+        [find_ruff(), "check", "--quiet", "--no-cache", "--output-format", "concise", "--config", str(config), *files],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    yield from (line.replace(f"{ROOT}/", "") for line in (done.stdout + done.stderr).splitlines())
+
+
+def function_lengths(path: Path) -> Iterator[tuple[int, int]]:
+    """First line and length of each function whose braces stand in the first column."""
+    start = None
+    for number, line in enumerate(without_comments(path.read_text(encoding="utf-8")).split("\n"), 1):
+        if line.startswith("{"):
+            start = number
+        elif line.startswith("}") and start is not None:
+            yield start, number - start + 1
+            start = None
+
+
+def check_length() -> Iterator[str]:
+    for path in project_files():
+        if path.suffix not in C_SUFFIXES | {".py"} or "generated" in path.parts or path.name == "_declarations.py":
+            continue
+        lines = path.read_text(encoding="utf-8").count("\n")
+        if lines > MAX_FILE:
+            yield f"{name(path)}: {lines} lines"
+        if path.suffix in C_SUFFIXES:
+            yield from (
+                f"{name(path)}:{at}: a function of {n} lines" for at, n in function_lengths(path) if n > MAX_FUNCTION
+            )
+
+
+CHECKS: dict[str, Callable[[], Iterator[str]]] = {
+    "format": check_format,
+    "layers": check_layers,
+    "functions": check_functions,
+    "text": check_text,
+    "generated": check_generated,
+    "python": check_python,
+    "length": check_length,
+}
+WARN_ONLY = {"length"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--strict", action="store_true", help="a missing tool is a failure")
+    parser.add_argument("checks", nargs="*", choices=[[], *CHECKS], metavar="CHECK")
+    args = parser.parse_args()
+    status = 0
+    for check in args.checks or CHECKS:
+        try:
+            findings = list(CHECKS[check]())
+        except Missing as missing:
+            print(f"lint {check}: skipped, no {missing}")
+            status = status or (1 if args.strict else SKIPPED)
+            continue
+        print(
+            "\n".join([*findings, f"lint {check}: {len(findings)} {'warnings' if check in WARN_ONLY else 'findings'}"])
+        )
+        if findings and check not in WARN_ONLY:
+            status = 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
