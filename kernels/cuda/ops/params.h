@@ -59,13 +59,8 @@ struct cuda_ops_matrix {
     uint64_t batch[CUDA_OPS_MAX_RANK]; /* dimension 0 is the innermost */
 };
 
-/* How a matrix is read from memory. */
-enum cuda_ops_access {
-    CUDA_OPS_ACCESS_STRIDED = 0,      /* element by element */
-    CUDA_OPS_ACCESS_ALONG_K = 1,      /* 16-byte pieces along k */
-    CUDA_OPS_ACCESS_ACROSS_K = 2,     /* 16-byte pieces along m (of a) or n (of b) */
-    CUDA_OPS_ACCESS_NARROW_ALONG = 3, /* element by element, neighbouring threads along k */
-};
+/* How a matrix is read from memory: neighbouring threads lie along k, or along m (of a) or n (of b). */
+enum cuda_ops_access { CUDA_OPS_ACCESS_ACROSS_K, CUDA_OPS_ACCESS_ALONG_K };
 
 /* For every batch number c in [0, batch_count), c0 = c mod batch_shape[0], c1 = (c / batch_shape[0]) mod …:
  * out[c, i, j] = alpha · Σ_l a[c, i, l] · b[c, l, j] + beta · out[c, i, j]; with beta = 0 out is not read.

@@ -1,0 +1,75 @@
+/* Element types of the kernels: what each is computed in, and the one rounding back. */
+#ifndef KOPS_CUDA_OPS_DTYPES_CUH
+#define KOPS_CUDA_OPS_DTYPES_CUH
+
+#include <stdint.h>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+/* widen(x) is exact; narrow<T>(y) rounds to nearest even. */
+__device__ __forceinline__ float widen(float x)
+{
+    return x;
+}
+
+__device__ __forceinline__ double widen(double x)
+{
+    return x;
+}
+
+__device__ __forceinline__ float widen(__half x)
+{
+    return __half2float(x);
+}
+
+__device__ __forceinline__ float widen(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+
+template <typename T> struct element;
+
+template <> struct element<float> {
+    using wide = float;
+    static __device__ __forceinline__ float narrow(float y)
+    {
+        return y;
+    }
+};
+
+template <> struct element<double> {
+    using wide = double;
+    static __device__ __forceinline__ double narrow(double y)
+    {
+        return y;
+    }
+};
+
+template <> struct element<__half> {
+    using wide = float;
+    static __device__ __forceinline__ __half narrow(float y)
+    {
+        return __float2half_rn(y);
+    }
+};
+
+template <> struct element<__nv_bfloat16> {
+    using wide = float;
+    static __device__ __forceinline__ __nv_bfloat16 narrow(float y)
+    {
+        return __float2bfloat16_rn(y);
+    }
+};
+
+/* 16 bytes of T: what one memory instruction moves. */
+template <typename T> union pack {
+    static constexpr int WIDTH = 16 / sizeof(T);
+    uint4 bits;
+    T e[WIDTH];
+    __device__ __forceinline__ pack() : bits(make_uint4(0, 0, 0, 0))
+    {
+    }
+};
+
+#endif

@@ -1,0 +1,110 @@
+/* What all gemm kernels share: walking over the tiles of out, and the loop over k with two panels of each operand in
+ * shared memory, so that one is filled while the other is used.
+ *
+ * A Method says how: its tile (ROWS × COLUMNS) and DEPTH of a panel, the form of a panel in shared memory (put()), the
+ * sums that a thread keeps, multiply() and write(). */
+#ifndef KOPS_CUDA_OPS_GEMM_LOOP_CUH
+#define KOPS_CUDA_OPS_GEMM_LOOP_CUH
+
+#include "gemm_panel.cuh"
+
+enum { GEMM_TILE_GROUP = 8 };
+
+/* One tile of out: its place, and the three matrices of its batch. */
+template <typename T> struct gemm_tile {
+    uint64_t row, column; /* of its first element */
+    const T *a, *b;
+    T *out;
+};
+
+/* Tile number `work` of tiles_m · tiles_n · batch_count. Tiles that run together are GEMM_TILE_GROUP rows high, so that
+ * they share panels in the L2 cache. */
+template <typename T, int M, int N>
+__device__ __forceinline__ gemm_tile<T> gemm_locate(const cuda_ops_gemm &p, uint64_t work)
+{
+    const uint64_t tiles = p.tiles_m * p.tiles_n;
+    uint64_t batch = work / tiles, offset_a = 0, offset_b = 0, offset_out = 0;
+    const uint64_t tile = work - batch * tiles;
+    for (uint32_t d = 0; d < p.batch_rank; d++) {
+        const uint64_t i = d + 1 == p.batch_rank ? batch : batch % p.batch_shape[d];
+        batch /= p.batch_shape[d];
+        offset_a += i * p.a.batch[d];
+        offset_b += i * p.b.batch[d];
+        offset_out += i * p.out.batch[d];
+    }
+
+    const uint64_t group = tile / (GEMM_TILE_GROUP * p.tiles_n), in_group = tile - group * GEMM_TILE_GROUP * p.tiles_n;
+    const uint64_t first = group * GEMM_TILE_GROUP;
+    const uint64_t height = p.tiles_m - first < GEMM_TILE_GROUP ? p.tiles_m - first : GEMM_TILE_GROUP;
+    gemm_tile<T> t;
+    t.row = (first + in_group % height) * M;
+    t.column = in_group / height * N;
+    t.a = reinterpret_cast<const T *>(p.a.address) + offset_a + t.row * p.a.row;
+    t.b = reinterpret_cast<const T *>(p.b.address) + offset_b + t.column * p.b.column;
+    t.out = reinterpret_cast<T *>(p.out.address) + offset_out;
+    return t;
+}
+
+/* min(total - done, limit) as a count within a tile. */
+__device__ __forceinline__ int gemm_left(uint64_t total, uint64_t done, int limit)
+{
+    const uint64_t left = total - done;
+    return left < (uint64_t)limit ? (int)left : limit;
+}
+
+template <typename Method, bool WIDE> __device__ __forceinline__ void gemm_run(const cuda_ops_gemm &p)
+{
+    using T = typename Method::dtype;
+    constexpr int M = Method::ROWS, N = Method::COLUMNS, K = Method::DEPTH;
+    __shared__ __align__(16) unsigned char memory_a[2][sizeof(typename Method::shared_a)];
+    __shared__ __align__(16) unsigned char memory_b[2][sizeof(typename Method::shared_b)];
+    __shared__ gemm_tile<T> tile; /* not in registers: the loop over k needs them all */
+    auto *shared_a = reinterpret_cast<typename Method::shared_a *>(memory_a);
+    auto *shared_b = reinterpret_cast<typename Method::shared_b *>(memory_b);
+    const uint64_t works = p.tiles_m * p.tiles_n * p.batch_count;
+
+    for (uint64_t work = blockIdx.x; work < works; work += gridDim.x) {
+        if (threadIdx.x == 0)
+            tile = gemm_locate<T, M, N>(p, work);
+        __syncthreads();
+        const int rows = gemm_left(p.m, tile.row, M), columns = gemm_left(p.n, tile.column, N);
+        typename Method::sums sum = {};
+        gemm_panel<T, M, K, WIDE> a;
+        gemm_panel<T, N, K, WIDE> b;
+        uint64_t left = p.k;
+        int now = 0;
+
+        a.start(tile.a, p.a.row, p.a.column, p.a_access);
+        b.start(tile.b, p.b.column, p.b.row, p.b_access);
+        if (left) {
+            a.fetch(rows, left < K ? (int)left : K);
+            b.fetch(columns, left < K ? (int)left : K);
+            shared_a[0].put(a);
+            shared_b[0].put(b);
+            __syncthreads();
+        }
+        while (left > K) {
+            left -= K;
+            a.fetch(rows, left < K ? (int)left : K);
+            b.fetch(columns, left < K ? (int)left : K);
+            Method::multiply(p, shared_a[now], shared_b[now], sum);
+            now ^= 1;
+            shared_a[now].put(a);
+            shared_b[now].put(b);
+            __syncthreads();
+        }
+        if (left)
+            Method::multiply(p, shared_a[now], shared_b[now], sum);
+        Method::write(p, tile, sum);
+        __syncthreads(); /* the next tile replaces this one and its panels */
+    }
+}
+
+#define CUDA_OPS_GEMM(name, blocks, wide, ...)                                                                         \
+    extern "C" __global__ void __launch_bounds__(GEMM_THREADS, blocks)                                                 \
+        kops_gemm_##name(const __grid_constant__ cuda_ops_gemm p)                                                      \
+    {                                                                                                                  \
+        gemm_run<__VA_ARGS__, wide>(p);                                                                                \
+    }
+
+#endif

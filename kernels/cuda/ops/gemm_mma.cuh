@@ -1,0 +1,201 @@
+/* Matrix product of 16-bit elements on tensor cores with sums in f32: M × N tiles of out by 8 warps, each WARP_M ×
+ * WARP_N of it out of 16 × 8 products over 16 steps of k (mma.sync). A panel lies in shared memory as it lay in global
+ * memory, [x][k] or [k][x]; ldmatrix turns either into the same registers.
+ *
+ * Layout of the registers: "Matrix Fragments for mma.m16n8k16" in NVIDIA's PTX ISA document. */
+#ifndef KOPS_CUDA_OPS_GEMM_MMA_CUH
+#define KOPS_CUDA_OPS_GEMM_MMA_CUH
+
+#include "gemm_loop.cuh"
+
+/* 16 × 16 elements over a warp: four 8 × 8 blocks at (x, k) = (0, 0), (8, 0), (0, 8), (8, 8). */
+struct gemm_fragment {
+    uint32_t block[4];
+};
+
+template <bool TRANSPOSED> __device__ __forceinline__ gemm_fragment load_fragment(const void *row)
+{
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(row);
+    gemm_fragment f;
+    if (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(f.block[0]), "=r"(f.block[1]), "=r"(f.block[2]), "=r"(f.block[3])
+                     : "r"(address));
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(f.block[0]), "=r"(f.block[1]), "=r"(f.block[2]), "=r"(f.block[3])
+                     : "r"(address));
+    return f;
+}
+
+/* sum += a · b of a 16 × 16 fragment of a and half (8 columns) of one of b. */
+__device__ __forceinline__ void multiply_add(float (&sum)[4], const gemm_fragment &a, uint32_t b_low, uint32_t b_high,
+                                             __half)
+{
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a.block[0]), "r"(a.block[1]), "r"(a.block[2]), "r"(a.block[3]), "r"(b_low), "r"(b_high));
+#else
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a.block[0]), "r"(a.block[1]), "r"(b_low));
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a.block[2]), "r"(a.block[3]), "r"(b_high));
+#endif
+}
+
+#if __CUDA_ARCH__ >= 800
+__device__ __forceinline__ void multiply_add(float (&sum)[4], const gemm_fragment &a, uint32_t b_low, uint32_t b_high,
+                                             __nv_bfloat16)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a.block[0]), "r"(a.block[1]), "r"(a.block[2]), "r"(a.block[3]), "r"(b_low), "r"(b_high));
+}
+#endif
+
+/* One panel in shared memory. Rows are padded by 16 bytes: the eight rows that ldmatrix reads at once then lie in
+ * different banks. */
+template <typename T, int X, int K> struct gemm_mma_shared {
+    static constexpr int ROW_ALONG = K + 8, ROW_ACROSS = X + 8;
+    static constexpr int SIZE = X * ROW_ALONG > K *ROW_ACROSS ? X *ROW_ALONG : K *ROW_ACROSS;
+    T at[SIZE];
+
+    template <bool WIDE> __device__ __forceinline__ void put(const gemm_panel<T, X, K, WIDE> &panel)
+    {
+        if (panel.along)
+            put_pieces<typename gemm_panel<T, X, K, WIDE>::share_along, true>(panel);
+        else
+            put_pieces<typename gemm_panel<T, X, K, WIDE>::share_across, false>(panel);
+    }
+
+    template <typename Share, bool ALONG> static __device__ __forceinline__ int place(int i)
+    {
+        const int x = Share::x() + i * Share::STEP_X, k = Share::k() + i * Share::STEP_K;
+        return ALONG ? x * ROW_ALONG + k : k * ROW_ACROSS + x;
+    }
+
+    template <typename Share, bool ALONG, bool WIDE>
+    __device__ __forceinline__ void put_pieces(const gemm_panel<T, X, K, WIDE> &panel)
+    {
+#pragma unroll
+        for (int i = 0; i < Share::PIECES; i++) {
+            if (WIDE)
+                *reinterpret_cast<uint4 *>(&at[place<Share, ALONG>(i)]) = panel.packs[i % panel.PACKS].bits;
+            else
+                at[place<Share, ALONG>(i)] = panel.e[i];
+        }
+    }
+
+    /* The fragment at (x, k); `along` says how the panel was put. */
+    __device__ __forceinline__ gemm_fragment get(int x, int k, bool along) const
+    {
+        const int lane = threadIdx.x % 32, row = lane % 8, block_x = lane / 8 % 2 * 8, block_k = lane / 16 * 8;
+        if (along)
+            return load_fragment<false>(&at[(x + block_x + row) * ROW_ALONG + k + block_k]);
+        return load_fragment<true>(&at[(k + block_k + row) * ROW_ACROSS + x + block_x]);
+    }
+};
+
+template <typename T, int M, int N, int K, int WARP_M, int WARP_N> struct gemm_mma {
+    using dtype = T;
+    using shared_a = gemm_mma_shared<T, M, K>;
+    using shared_b = gemm_mma_shared<T, N, K>;
+    static constexpr int ROWS = M, COLUMNS = N, DEPTH = K;
+    static constexpr int WARPS_N = N / WARP_N, STEPS_M = WARP_M / 16, STEPS_N = WARP_N / 8;
+    static_assert(M / WARP_M * WARPS_N * 32 == GEMM_THREADS && WARP_N % 16 == 0 && K % 16 == 0, "whole fragments");
+
+    struct sums {
+        float at[STEPS_M][STEPS_N][4];
+    };
+
+    static __device__ __forceinline__ int warp_row()
+    {
+        return threadIdx.x / 32 / WARPS_N * WARP_M;
+    }
+
+    static __device__ __forceinline__ int warp_column()
+    {
+        return threadIdx.x / 32 % WARPS_N * WARP_N;
+    }
+
+    static __device__ __forceinline__ void multiply(const cuda_ops_gemm &p, const shared_a &a, const shared_b &b,
+                                                    sums &sum)
+    {
+        const bool a_along = p.a_access == CUDA_OPS_ACCESS_ALONG_K;
+        const bool b_along = p.b_access == CUDA_OPS_ACCESS_ALONG_K;
+#pragma unroll
+        for (int k = 0; k < K; k += 16) {
+            gemm_fragment x[STEPS_M], y[STEPS_N / 2];
+#pragma unroll
+            for (int i = 0; i < STEPS_M; i++)
+                x[i] = a.get(warp_row() + i * 16, k, a_along);
+#pragma unroll
+            for (int j = 0; j < STEPS_N / 2; j++)
+                y[j] = b.get(warp_column() + j * 16, k, b_along);
+#pragma unroll
+            for (int i = 0; i < STEPS_M; i++) {
+#pragma unroll
+                for (int j = 0; j < STEPS_N; j++)
+                    multiply_add(sum.at[i][j], x[i], y[j / 2].block[j % 2], y[j / 2].block[j % 2 + 2], T());
+            }
+        }
+    }
+
+    /* A thread holds rows r and r + 8, columns c and c + 1 of every 16 × 8 product. */
+    static __device__ __forceinline__ void write(const cuda_ops_gemm &p, const gemm_tile<T> &tile, const sums &sum)
+    {
+        const int lane = threadIdx.x % 32, row = warp_row() + lane / 4, column = warp_column() + lane % 4 * 2;
+        const int rows = gemm_left(p.m, tile.row, M), columns = gemm_left(p.n, tile.column, N);
+#pragma unroll
+        for (int i = 0; i < STEPS_M * 2; i++) {
+            const int r = row + i * 8;
+            T *to = tile.out + (tile.row + r) * p.out.row + tile.column * p.out.column;
+#pragma unroll
+            for (int j = 0; j < STEPS_N; j++) {
+                if (r < rows)
+                    write_pair(p, to, column + j * 8, columns, sum.at[i / 2][j][i % 2 * 2],
+                               sum.at[i / 2][j][i % 2 * 2 + 1]);
+            }
+        }
+    }
+
+    static __device__ __forceinline__ void write_pair(const cuda_ops_gemm &p, T *row, int column, int columns,
+                                                      float low, float high)
+    {
+        const float alpha = (float)p.alpha, beta = (float)p.beta;
+        union {
+            uint32_t bits;
+            T e[2];
+        } y = {0};
+        T *place = row + column * p.out.column;
+
+        low *= alpha;
+        high *= alpha;
+        if (p.out_vector && column + 1 < columns) {
+            if (beta != 0) {
+                y.bits = *reinterpret_cast<const uint32_t *>(place);
+                low += beta * widen(y.e[0]);
+                high += beta * widen(y.e[1]);
+            }
+            y.e[0] = element<T>::narrow(low);
+            y.e[1] = element<T>::narrow(high);
+            *reinterpret_cast<uint32_t *>(place) = y.bits;
+            return;
+        }
+        if (column < columns)
+            *place = element<T>::narrow(beta != 0 ? low + beta * widen(*place) : low);
+        if (column + 1 < columns)
+            place[p.out.column] = element<T>::narrow(beta != 0 ? high + beta * widen(place[p.out.column]) : high);
+    }
+};
+
+#define CUDA_OPS_GEMM_MMA(name, blocks, ...)                                                                           \
+    CUDA_OPS_GEMM(name, blocks, true, gemm_mma<__VA_ARGS__>)                                                           \
+    CUDA_OPS_GEMM(name##_any, 1, false, gemm_mma<__VA_ARGS__>)
+
+#endif

@@ -1,0 +1,49 @@
+/* Every embedded image and every kernel in them, each listed once: the symbol table, the build's list of .cu files and
+ * the lab's check follow from these. */
+#ifndef KOPS_CUDA_OPS_KERNELS_H
+#define KOPS_CUDA_OPS_KERNELS_H
+
+/* X(name): <name>.cu, embedded as <name>.fatbin; the order is the index in cuda_ops_images. */
+#define CUDA_OPS_IMAGES(X)                                                                                             \
+    X(add)                                                                                                             \
+    X(square)                                                                                                          \
+    X(copy)                                                                                                            \
+    X(gemm_f32)                                                                                                        \
+    X(gemm_f64)                                                                                                        \
+    X(gemm_f16)                                                                                                        \
+    X(gemm_bf16)
+
+#define CUDA_OPS_OF_DTYPE(X, image, op, dtype)                                                                         \
+    X(image, kops_##op##_##dtype##_vector)                                                                             \
+    X(image, kops_##op##_##dtype##_strided)                                                                            \
+    X(image, kops_##op##_##dtype##_strided64)
+
+#define CUDA_OPS_OF_OP(X, op)                                                                                          \
+    CUDA_OPS_OF_DTYPE(X, op, op, f32)                                                                                  \
+    CUDA_OPS_OF_DTYPE(X, op, op, f64)                                                                                  \
+    CUDA_OPS_OF_DTYPE(X, op, op, f16)                                                                                  \
+    CUDA_OPS_OF_DTYPE(X, op, op, bf16)
+
+#define CUDA_OPS_OF_COPY(X, bytes)                                                                                     \
+    X(copy, kops_copy_##bytes##_strided)                                                                               \
+    X(copy, kops_copy_##bytes##_strided64)
+
+#define CUDA_OPS_OF_GEMM(X, dtype)                                                                                     \
+    X(gemm_##dtype, kops_gemm_##dtype##_tiled_large)                                                                   \
+    X(gemm_##dtype, kops_gemm_##dtype##_tiled_large_any)                                                               \
+    X(gemm_##dtype, kops_gemm_##dtype##_tiled_small)                                                                   \
+    X(gemm_##dtype, kops_gemm_##dtype##_tiled_small_any)
+
+/* X(image, symbol) */
+#define CUDA_OPS_KERNELS(X)                                                                                            \
+    CUDA_OPS_OF_OP(X, add)                                                                                             \
+    CUDA_OPS_OF_OP(X, square)                                                                                          \
+    CUDA_OPS_OF_COPY(X, 2)                                                                                             \
+    CUDA_OPS_OF_COPY(X, 4)                                                                                             \
+    CUDA_OPS_OF_COPY(X, 8)                                                                                             \
+    CUDA_OPS_OF_GEMM(X, f32)                                                                                           \
+    CUDA_OPS_OF_GEMM(X, f64)                                                                                           \
+    CUDA_OPS_OF_GEMM(X, f16)                                                                                           \
+    CUDA_OPS_OF_GEMM(X, bf16)
+
+#endif

@@ -1,0 +1,32 @@
+/* What the parts of the launcher share. */
+#ifndef KOPS_CUDA_OPS_PLAN_LAUNCH_H
+#define KOPS_CUDA_OPS_PLAN_LAUNCH_H
+
+#include "launch.h"
+#include "params.h"
+
+enum {
+    CUDA_OPS_THREADS = 256,         /* of every block: the kernels' launch bounds */
+    CUDA_OPS_UNROLL = 4,            /* packs (vector) or elements (strided) a thread takes of a tile */
+    CUDA_OPS_PACK_BYTES = 16,       /* of one vector access */
+    CUDA_OPS_MAX_GRID = 0x7fffffff, /* blocks along x */
+};
+
+/* The dtype's name in kernel symbols is its place in these tables. */
+enum cuda_ops_element { ELEMENT_F32, ELEMENT_F64, ELEMENT_F16, ELEMENT_BF16, ELEMENT_COUNT };
+enum cuda_ops_element cuda_ops_element(enum dtype dtype);
+
+/* A one-dimensional launch of `tiles` tiles, one a block (kernels loop where there are more than a grid can have). */
+void cuda_ops_set_launch(struct cuda_launch *launch, const char *kernel, const char *variant, uint64_t tiles,
+                         const void *params, size_t size);
+
+/* n / divisor = (high N bits of n · magic + n) >> shift, for n < 2^(N − 1); N is 32 unless `wide`, then 64. */
+struct cuda_ops_divider cuda_ops_divider(uint64_t divisor, bool wide);
+
+/* `variant` is NULL or checked already to be one of cuda_ops_variants(). */
+int cuda_ops_launch_elementwise(enum op_id op, const struct plan *plan, const uint64_t *addresses, const char *variant,
+                                struct cuda_launch *ret_launch, struct error *e);
+int cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, const struct cuda_launch_device *device,
+                         struct cuda_launch *ret_launch, struct error *e);
+
+#endif
