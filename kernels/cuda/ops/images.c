@@ -4,7 +4,7 @@
  * entry, as struct cuda_ops_image lays them out. */
 #include "launch.h"
 
-#include "kernels.h"
+#include "kernel_list.h"
 
 _Static_assert(sizeof(struct cuda_ops_image) == 24 && offsetof(struct cuda_ops_image, data) == 8 &&
                    offsetof(struct cuda_ops_image, size) == 16,

@@ -1,7 +1,7 @@
 /* Every embedded image and every kernel in them, each listed once: the symbol table, the build's list of .cu files and
  * the lab's check follow from these. */
-#ifndef KOPS_CUDA_OPS_KERNELS_H
-#define KOPS_CUDA_OPS_KERNELS_H
+#ifndef KOPS_CUDA_OPS_KERNEL_LIST_H
+#define KOPS_CUDA_OPS_KERNEL_LIST_H
 
 /* X(name): <name>.cu, embedded as <name>.fatbin; the order is the index in cuda_ops_images. */
 #define CUDA_OPS_IMAGES(X)                                                                                             \
