@@ -1,0 +1,52 @@
+"""Compares results on the GPU with a float64 reference, by the tolerances that the op declarations state."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+OPS = Path(__file__).resolve().parents[2] / "proto" / "ops"
+NAMES = {"torch.float32": "f32", "torch.float64": "f64", "torch.float16": "f16", "torch.bfloat16": "bf16"}
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+@cache
+def tolerance(op: str, dtype: str, precision: str = "highest") -> dict[str, float]:
+    declared = json.loads((OPS / f"{op}.json").read_text(encoding="utf-8"))
+    found = declared.get("tolerance_high", {}).get(dtype) if precision == "high" else None
+    return dict(found or declared["tolerance"][dtype])
+
+
+def assert_right(op: str, got: Any, reference: Any, scale: Any = None, precision: str = "highest") -> None:
+    """`reference` in float64; `scale` is the sum of the terms' absolute values, element by element (gemm)."""
+    import torch
+
+    assert got.shape == reference.shape, f"{tuple(got.shape)} instead of {tuple(reference.shape)}"
+    allowed = tolerance(op, NAMES[str(got.dtype)], precision)
+    bound = allowed.get("rtol", 0.0) * reference.abs() + allowed.get("atol", 0.0)
+    if scale is not None:
+        bound += allowed.get("scaled", 0.0) * scale
+    off = (got.double() - reference).abs()
+    # NaN is never right here: no test puts one in.
+    wrong = ~(off <= bound)
+    if bool(wrong.any()):
+        at = int(torch.nonzero(wrong.flatten())[0])
+        raise AssertionError(
+            f"{op}: {int(wrong.sum())} of {wrong.numel()} elements are wrong; the first, {at}: "
+            f"{got.flatten()[at].item()} instead of {reference.flatten()[at].item()}"
+        )
+
+
+def assert_add(got: Any, a: Any, b: Any) -> None:
+    assert_right("add", got, a.double() + b.double())
+
+
+def assert_square(got: Any, a: Any) -> None:
+    assert_right("square", got, a.double() * a.double())
+
+
+def assert_gemm(got: Any, a: Any, b: Any, precision: str = "highest") -> None:
+    a, b = a.double(), b.double()
+    assert_right("gemm", got, a @ b, a.abs() @ b.abs(), precision)

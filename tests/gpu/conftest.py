@@ -1,0 +1,62 @@
+"""A daemon with its CUDA backend for the whole session, a client for each test; skips where there is no GPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "client_py"), str(Path(__file__).parent)]
+
+from support.daemon import Daemon  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def torch() -> Any:
+    """torch with a CUDA device."""
+    module = pytest.importorskip("torch", reason="torch is not installed")
+    if not module.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    module.cuda.init()
+    return module
+
+
+@pytest.fixture(scope="session")
+def driver(torch: Any) -> Any:
+    from cuda_driver import Driver
+
+    return Driver()
+
+
+@pytest.fixture(scope="session")
+def daemon(torch: Any) -> Iterator[Daemon]:
+    with Daemon() as running:
+        yield running
+
+
+@pytest.fixture
+def k(daemon: Daemon) -> Iterator[Any]:
+    import kops
+
+    with kops.connect(daemon.socket_path) as client:
+        yield client
+
+
+@pytest.fixture
+def raw(daemon: Daemon) -> Iterator[Any]:
+    """The low-level client, for what no client library would send."""
+    with daemon.connect() as connection:
+        yield connection
+
+
+@pytest.fixture(autouse=True)
+def give_memory_back() -> Iterator[None]:
+    """Tests allocate gigabytes; what one leaves in torch's cache is not there for the next."""
+    yield
+    module = sys.modules.get("torch")
+    if module is not None and module.cuda.is_available():
+        module.cuda.empty_cache()

@@ -1,0 +1,66 @@
+"""Eight processes of both languages at once, each checking everything that it gets."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.daemon import binary
+from workers import Worker
+
+PYTHON_CLIENTS = 4
+C_ROUNDS = (
+    ["add", "--shape", "1048576", "--dtype", "f32"],
+    ["square", "--shape", "1000x333", "--dtype", "bf16"],
+    ["gemm", "--shape", "640x640,640x640", "--dtype", "f64"],
+    ["gemm", "--shape", "1000x17,17x333", "--dtype", "f16"],
+)
+
+
+def test_eight_clients_of_both_languages(torch: Any, daemon: Any) -> None:
+    kopsctl = binary("kopsctl")
+    if not kopsctl.exists():
+        pytest.skip(f"{kopsctl} is not built")
+    with ExitStack() as stack:
+        workers = [
+            stack.enter_context(Worker("checker", daemon.socket_path, str(seed), "40"))
+            for seed in range(PYTHON_CLIENTS)
+        ]
+        for worker in workers:
+            assert worker.hear() == {"ready": True}
+        for worker in workers:
+            worker.tell()
+        c_clients = [
+            subprocess.Popen(
+                [str(kopsctl), "--socket", daemon.socket_path, "run", *arguments, "--repeat", "50", "--check"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            for arguments in C_ROUNDS
+        ]
+        for client in c_clients:
+            output, _ = client.communicate(timeout=180)
+            assert client.returncode == 0, f"{client.args}: {output.decode(errors='replace')}"
+        for worker in workers:
+            assert worker.hear() == {"done": True}
+            worker.finish()
+    assert daemon.running()
+
+
+def test_c_examples(torch: Any, daemon: Any) -> None:
+    """The C examples that the build made, each a program of its own."""
+    folder: Path = binary().parent
+    examples = sorted(path for path in folder.glob("*example*") if path.is_file())
+    if not examples:
+        pytest.skip(f"no examples in {folder}")
+    for example in examples:
+        done = subprocess.run(
+            [str(example)],
+            env={"KOPS_SOCKET": daemon.socket_path, "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, f"{example.name}: {(done.stdout + done.stderr).decode(errors='replace')}"

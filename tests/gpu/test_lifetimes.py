@@ -1,0 +1,173 @@
+"""Memory and processes that go away while the daemon uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support import proc
+from support.raw import Connection, Reply, RpcError, tensor
+from workers import Worker
+
+SIDE = 4096  # a gemm of f32 that takes milliseconds
+BYTES = SIDE * SIDE * 4
+
+
+def register(raw: Connection, said: dict[str, Any]) -> int:
+    params = {**said, "handle": bytes.fromhex(said["handle"])}
+    params.pop("offset")
+    return int(raw.call("register", params)["buffer"])
+
+
+def assert_daemon_is_well(daemon: Any, torch: Any) -> None:
+    """A new client gets right results on the GPU, and nothing was reported lost."""
+    import kops
+
+    a = torch.arange(10_000, device="cuda", dtype=torch.float32)
+    with kops.connect(daemon.socket_path) as client:
+        assert torch.equal(client.add(a, a), a * 2)
+    assert daemon.running()
+    assert "device_lost" not in daemon.log()
+
+
+@pytest.fixture
+def own_output(raw: Connection, driver: Any) -> Iterator[int]:
+    """Device memory of this process as an output: what happens to the exporter's does not concern it."""
+    pointer = driver.alloc(BYTES)
+    yield int(raw.call("register", driver.export(pointer))["buffer"])
+    driver.free(pointer)
+
+
+@pytest.mark.parametrize("end", ["free", "kill"])
+def test_exporter_goes_before_a_run(daemon: Any, raw: Connection, torch: Any, own_output: int, end: str) -> None:
+    with Worker("exporter", daemon.socket_path, str(BYTES)) as worker:
+        buffer = register(raw, worker.hear())
+        shape = [SIDE, SIDE]
+        raw.run("square", [tensor(buffer, shape)], [tensor(own_output, shape)])
+        if end == "free":
+            worker.tell("free")
+            worker.hear()
+        else:
+            worker.kill()
+        # The open mapping keeps the old memory; a driver that did not would have to answer with an error.
+        try:
+            raw.run("square", [tensor(buffer, shape)], [tensor(own_output, shape)])
+        except RpcError as error:
+            assert error.code in ("stale_buffer", "invalid_handle", "device_error")
+    assert raw.alive()
+    assert_daemon_is_well(daemon, torch)
+
+
+@pytest.mark.parametrize("end", ["free", "kill"])
+def test_exporter_goes_during_a_run(daemon: Any, raw: Connection, torch: Any, own_output: int, end: str) -> None:
+    with Worker("exporter", daemon.socket_path, str(BYTES)) as worker:
+        buffer = register(raw, worker.hear())
+        shape = [SIDE, SIDE]
+        operand = tensor(buffer, shape)
+        raw.run("gemm", [operand, operand], [tensor(own_output, shape)])
+        msgid = raw.request(
+            "run", {"op": "gemm", "in": [operand, operand], "out": [tensor(own_output, shape)], "repeat": 300}
+        )
+        if end == "free":
+            worker.tell("free")
+            worker.hear()
+        else:
+            worker.kill()
+        reply: Reply = raw.reply(msgid)
+        if reply.error is not None:
+            assert reply.error["code"] in ("stale_buffer", "device_error", "cancelled")
+        assert raw.call("release", {"buffer": buffer}) == {}
+    assert raw.alive()
+    assert_daemon_is_well(daemon, torch)
+
+
+def test_exported_memory_is_read_right(daemon: Any, raw: Connection, torch: Any, driver: Any, own_output: int) -> None:
+    with Worker("exporter", daemon.socket_path, str(BYTES)) as worker:
+        buffer = register(raw, worker.hear())
+        raw.run("add", [tensor(buffer, [SIDE * SIDE])] * 2, [tensor(own_output, [SIDE * SIDE])])
+        result = raw.run("add", [tensor(buffer, [1])] * 2, [tensor(own_output, [1])])
+        assert result["device"] == driver.uuid()
+        raw.call("release", {"buffer": buffer})
+        assert raw.run_error("square", [tensor(buffer, [1])], [tensor(own_output, [1])]).code == "unknown_buffer"
+
+
+def mapping_pids(raw: Connection) -> set[int]:
+    return {pid for row in raw.call("stats")["mappings"] for pid in row["pids"]}
+
+
+def test_client_killed_during_a_run(daemon: Any, raw: Connection, torch: Any) -> None:
+    """Repeats stop and mappings go, long before the work would have ended by itself."""
+    assert_daemon_is_well(daemon, torch)
+    raw.call("trim")
+    before = daemon.holdings()
+    connections = raw.call("stats")["counters"]["connections"]
+    with Worker("victim", daemon.socket_path, "8192") as worker:
+        pid = worker.hear()["pid"]
+        assert pid in mapping_pids(raw)
+        worker.kill()
+        proc.eventually(lambda: pid not in mapping_pids(raw), "an end of the victim's mappings")
+        proc.eventually(
+            lambda: raw.call("stats")["counters"]["connections"] == connections, "the victim's connection ends"
+        )
+    assert_daemon_is_well(daemon, torch)
+    raw.call("trim")
+    daemon.wait_holdings(before)
+
+
+def test_cancel_stops_repeats(daemon: Any, raw: Connection, driver: Any) -> None:
+    pointer = driver.alloc(3 * BYTES)
+    try:
+        buffer = raw.call("register", driver.export(pointer))["buffer"]
+        a, b, out = (tensor(buffer, [SIDE, SIDE], offset=i * BYTES) for i in range(3))
+        msgid = raw.request("run", {"op": "gemm", "in": [a, b], "out": [out], "repeat": 10_000})
+        assert raw.call("cancel", {"msgid": msgid}) == {"cancelled": True}
+        assert raw.reply_error(msgid).code == "cancelled"
+        assert raw.run("gemm", [a, b], [out])["timings"]["gpu_us"] > 0
+        deadline = raw.run_error("gemm", [a, b], [out], repeat=10_000, deadline_ms=200)
+        assert deadline.code == "deadline_exceeded"
+        raw.call("release", {"buffer": buffer})
+    finally:
+        driver.free(pointer)
+
+
+def test_stale_and_bogus_references(raw: Connection, driver: Any) -> None:
+    """The same handle bytes with another id replace the old reference; bogus bytes are refused; nothing leaks."""
+    pointer = driver.alloc(1 << 22)
+    exported = driver.export(pointer)
+    for wrong, code in (
+        ({"handle": bytes(64)}, "invalid_handle"),
+        ({"size": exported["size"] * 1024}, "invalid_argument"),
+        ({"device": "GPU-00000000-0000-0000-0000-000000000000"}, "unknown_device"),
+    ):
+        error = raw.error("register", {**exported, **wrong})
+        assert error.code in (code, "invalid_handle", "out_of_bounds"), f"{wrong}: {error}"
+    buffer = raw.call("register", exported)["buffer"]
+    out = raw.call("alloc", {"size": 4096})["buffer"]
+    raw.run("square", [tensor(buffer, [16])], [tensor(out, [16])])
+    driver.free(pointer)
+    raw.call("release", {"buffer": buffer})
+    raw.call("release", {"buffer": out})
+    assert raw.alive()
+
+
+def test_alloc_is_mapped_by_its_client(raw: Connection, driver: Any) -> None:
+    """Device memory that the daemon made: zeroed, and the same bytes on both sides."""
+    import struct
+
+    msgid = raw.request("alloc", {"size": 3 << 20})
+    reply = raw.reply(msgid)
+    result = reply.get()
+    assert result["kind"] == "cuda_vmm" and result["size"] >= 3 << 20 and len(reply.fds) == 1
+    pointer = driver.map_fd(reply.fds[0], result["size"])
+    try:
+        assert driver.read(pointer, 1 << 20) == bytes(1 << 20), "memory of someone else is visible"
+        driver.write(pointer, struct.pack("<4f", 1.5, -2.0, 3.0, 0.25))
+        raw.run("square", [tensor(result["buffer"], [4])], [tensor(result["buffer"], [4], offset=4096)])
+        assert struct.unpack("<4f", driver.read(pointer + 4096, 16)) == (2.25, 4.0, 9.0, 0.0625)
+        raw.call("release", {"buffer": result["buffer"]})
+        # The client's own mapping is its own: it outlives the daemon's.
+        assert struct.unpack("<4f", driver.read(pointer + 4096, 16)) == (2.25, 4.0, 9.0, 0.0625)
+    finally:
+        driver.unmap(pointer, result["size"])
+    assert raw.alive()

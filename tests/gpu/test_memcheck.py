@@ -1,0 +1,77 @@
+"""The daemon's kernels under compute-sanitizer: no access outside its memory, in any dtype, layout and variant."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from check import DTYPES, assert_add, assert_gemm, assert_square
+from support.daemon import Daemon
+
+FOUND_STATUS = 86  # of the sanitizer, when it found something
+
+
+def run_everything(torch: Any, k: Any) -> None:
+    import numpy
+
+    for dtype in DTYPES:
+
+        def random(*shape: int, dtype: str = dtype) -> Any:
+            return torch.randn(*shape, device="cuda").to(getattr(torch, dtype))
+
+        for n in (1, 15, 1024, 100_003):
+            for offset in (0, 1, 3):
+                # Memory of its own for each, so that a step over the end leaves the allocation.
+                a, b = random(n + offset)[offset:], random(n + offset)[offset:]
+                assert_add(k.add(a, b), a, b)
+                assert_square(k.square(a), a)
+        whole = random(67, 45)
+        assert_add(k.add(whole.t(), whole.t()), whole.t(), whole.t())
+        assert_add(k.add(whole[:1], whole[:, :1]), whole[:1], whole[:, :1])
+        assert_square(k.square(whole[::2, 1::3]), whole[::2, 1::3])
+        for m, j, n in ((1, 1, 1), (33, 65, 17), (129, 130, 131)):
+            for variant in ("tiled", "cublaslt"):
+                a, b = random(m, j), random(j, n)
+                assert_gemm(k.gemm(a, b, variant=variant), a, b)
+                assert_gemm(k.gemm(b.t(), a.t(), variant=variant), b.t(), a.t())
+    staged = k.array(numpy.arange(10_001, dtype=numpy.float32))
+    assert bool((numpy.asarray(k.square(staged)) == numpy.arange(10_001, dtype=numpy.float32) ** 2).all())
+
+
+def test_memcheck(torch: Any, tmp_path: Path) -> None:
+    import kops
+
+    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not Path(sanitizer).exists():
+        pytest.skip("there is no compute-sanitizer")
+    report = tmp_path / "memcheck.log"
+    daemon = Daemon(start=False)
+    # The daemon asks the driver questions that it may refuse: API errors are its business, accesses are ours.
+    daemon.command[:0] = [
+        sanitizer, "--tool", "memcheck", "--require-cuda-init=no", "--target-processes", "all",
+        "--report-api-errors", "no", "--error-exitcode", str(FOUND_STATUS), "--log-file", str(report),
+    ]  # fmt: skip
+    try:
+        try:
+            daemon.start()
+        except AssertionError:
+            if report.exists() and "not supported" in report.read_text(encoding="utf-8", errors="replace").lower():
+                pytest.skip("compute-sanitizer does not support this device")
+            raise
+        with daemon.connect() as raw:
+            pid = raw.call("hello", {})["pid"]  # the sanitizer's own process is another
+        with kops.connect(daemon.socket_path, timeout=300) as k:
+            run_everything(torch, k)
+        os.kill(pid, signal.SIGTERM)
+        status = daemon.wait()
+        text = report.read_text(encoding="utf-8", errors="replace") if report.exists() else ""
+        assert status == 0, (
+            f"status {status}; the sanitizer's report:\n{text[-6000:]}\nthe daemon's log:\n{daemon.log()}"
+        )
+        assert "ERROR SUMMARY: 0 errors" in text, text[-6000:]
+    finally:
+        daemon.cleanup()

@@ -1,0 +1,90 @@
+"""Memory that is not a plain torch tensor: other libraries' arrays, shared host memory, allocators without handles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from workers import Worker
+
+
+def test_cupy(torch: Any, k: Any) -> None:
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    a, b = cupy.random.random((300, 400), dtype=cupy.float32), cupy.random.random((300, 400), dtype=cupy.float32)
+    c = k.add(a, b)
+    assert isinstance(c, cupy.ndarray)
+    assert bool((c == a + b).all())
+    view = a[::2, 5:50]
+    assert bool((k.square(view) == view * view).all())
+    out = cupy.empty((300, 400), dtype=cupy.float32)
+    assert k.add(a, b, out=out) is out
+    assert bool((out == a + b).all())
+    product = k.gemm(a, b.T).astype(cupy.float64)
+    reference = a.astype(cupy.float64) @ b.T.astype(cupy.float64)
+    assert bool((abs(product - reference) <= 1e-5 * reference).all())
+
+
+def test_cupy_on_a_stream_of_its_own(torch: Any, k: Any) -> None:
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    with cupy.cuda.Stream(non_blocking=True):
+        a = cupy.zeros(1 << 24, dtype=cupy.float32)
+        for _ in range(50):
+            a += 1
+        got = k.square(a)
+        assert bool((got == 2500).all())
+
+
+def test_numba(torch: Any, k: Any) -> None:
+    cuda = pytest.importorskip("numba.cuda", reason="Numba is not installed")
+    import numpy
+
+    try:
+        a = cuda.to_device(numpy.arange(1000, dtype=numpy.float32))
+    except Exception as error:  # Numba supports fewer drivers than there are
+        pytest.skip(f"Numba cannot use this driver: {error}")
+    got = k.square(a)
+    host = (
+        got.copy_to_host() if hasattr(got, "copy_to_host") else numpy.asarray(torch.as_tensor(got, device="cuda").cpu())
+    )
+    assert bool((host == numpy.arange(1000, dtype=numpy.float32) ** 2).all())
+
+
+@pytest.mark.parametrize(
+    "setting, word",
+    [("expandable_segments:True", "expandable_segments"), ("backend:cudaMallocAsync", "cudaMallocAsync")],
+)
+def test_allocator_without_handles(torch: Any, daemon: Any, setting: str, word: str) -> None:
+    """The message names the setting at fault, or the memory works."""
+    environment = {"PYTORCH_CUDA_ALLOC_CONF": setting, "PYTORCH_ALLOC_CONF": setting}
+    with Worker("allocator", daemon.socket_path, **environment) as worker:
+        said = worker.hear()
+        if said["code"] != "ok":
+            assert said["code"] == "not_exportable"
+            assert word.lower() in said["message"].lower(), said["message"]
+        assert worker.hear() == {"alive": True}
+        worker.finish()
+
+
+def test_staging_from_a_process_without_cuda(torch: Any, daemon: Any) -> None:
+    """Shared host memory runs on the GPU, copies are timed, and the client never touches the driver."""
+    with Worker("staging", daemon.socket_path, CUDA_VISIBLE_DEVICES="") as worker:
+        said = worker.hear()
+        assert said["gpu_us"] > 0 and said["h2d_us"] > 0 and said["d2h_us"] > 0
+        assert not said["has_driver"], "the client loaded libcuda without need"
+        worker.finish()
+
+
+def test_numpy_beside_torch(torch: Any, k: Any) -> None:
+    import numpy
+
+    a = numpy.arange(10_000, dtype=numpy.float64)
+    c = k.add(a, a)
+    assert isinstance(c, numpy.ndarray) and bool((c == 2 * a).all())
+    t = torch.arange(10_000, device="cuda", dtype=torch.float64)
+    assert torch.equal(k.add(t, t).cpu(), torch.from_numpy(numpy.array(c)))
+
+
+def test_torch_on_the_cpu(torch: Any, k: Any) -> None:
+    a = torch.randn(500, 300)
+    c = k.add(a, a)
+    assert c.device.type == "cpu" and torch.equal(c, a + a)

@@ -1,0 +1,202 @@
+"""torch CUDA tensors of every kind, through the Python client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from check import DTYPES, assert_add, assert_gemm, assert_square
+
+MILLION = 1_048_576
+
+
+def random(torch: Any, *shape: int, dtype: str = "float32") -> Any:
+    return torch.randn(*shape, device="cuda").to(getattr(torch, dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_million_elements(torch: Any, k: Any, dtype: str) -> None:
+    a, b = random(torch, MILLION, dtype=dtype), random(torch, MILLION, dtype=dtype)
+    c = k.add(a, b)
+    assert c.dtype == a.dtype and c.device == a.device and c.is_contiguous()
+    assert_add(c, a, b)
+    assert_square(k.square(a), a)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_in_place(torch: Any, k: Any, dtype: str) -> None:
+    a, b = random(torch, MILLION, dtype=dtype), random(torch, MILLION, dtype=dtype)
+    before = a.clone()
+    result = k.add(a, b, out=a)
+    assert result is a
+    assert_add(a, before, b)
+    before = b.clone()
+    k.square(b, out=b)
+    assert_square(b, before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "m, k_, n", [(640, 640, 640), (1000, 17, 333), (1, 1, 1), (4097, 4097, 4097), (16, 4096, 4096)]
+)
+def test_gemm(torch: Any, k: Any, dtype: str, m: int, k_: int, n: int) -> None:
+    a, b = random(torch, m, k_, dtype=dtype), random(torch, k_, n, dtype=dtype)
+    assert_gemm(k.gemm(a, b), a, b)
+
+
+@pytest.mark.parametrize("variant", ["tiled", "cublaslt"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gemm_of_each_variant(torch: Any, k: Any, dtype: str, variant: str) -> None:
+    a, b = random(torch, 515, 259, dtype=dtype), random(torch, 259, 130, dtype=dtype)
+    assert_gemm(k.gemm(a, b, variant=variant), a, b)
+    assert_gemm(k.gemm(a.t(), b.t(), trans_a=True, trans_b=True, variant=variant), a, b)
+
+
+def test_gemm_in_tf32(torch: Any, k: Any) -> None:
+    a, b = random(torch, 512, 1024), random(torch, 1024, 256)
+    assert_gemm(k.gemm(a, b, precision="high"), a, b, "high")
+
+
+def test_gemm_of_batches(torch: Any, k: Any) -> None:
+    a, b = random(torch, 3, 2, 64, 32), random(torch, 2, 32, 48)
+    assert_gemm(k.gemm(a, b), a, b)
+
+
+def test_gemm_of_nothing(torch: Any, k: Any) -> None:
+    a, b = torch.empty(5, 0, device="cuda"), torch.empty(0, 7, device="cuda")
+    assert torch.equal(k.gemm(a, b), torch.zeros(5, 7, device="cuda"))
+    assert k.add(torch.empty(0, 3, device="cuda"), torch.empty(0, 3, device="cuda")).shape == (0, 3)
+
+
+def test_small_matrix_squared(torch: Any, k: Any) -> None:
+    a = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], device="cuda")
+    assert k.square(a).tolist() == [[1, 4, 9], [16, 25, 36]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_views(torch: Any, k: Any, dtype: str) -> None:
+    whole = random(torch, 500, 700, dtype=dtype)
+    views = {
+        "transposed": whole.t(),
+        "rows": whole[17:300],
+        "columns": whole[:, 3:129],
+        "every third": whole[::3, 1::2],
+        "odd offset": whole.flatten()[1:12346],
+        "expanded": whole[4:5].expand(90, 700),
+        "scalar expanded": whole[2, 3].expand(31, 7),
+        "one element": whole[9, 9],
+    }
+    for name, view in views.items():
+        other = random(torch, *view.shape, dtype=dtype)
+        try:
+            assert_add(k.add(view, other), view, other)
+            assert_square(k.square(view), view)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from error
+    assert_gemm(k.gemm(whole.t(), whole[:, :100]), whole.t(), whole[:, :100])
+    assert_gemm(k.gemm(whole[::2, 5:205], whole[100:300, ::7]), whole[::2, 5:205], whole[100:300, ::7])
+
+
+@pytest.mark.parametrize("offset_a, offset_b, offset_out", [(0, 0, 0), (1, 1, 1), (1, 2, 3), (0, 0, 1), (3, 0, 0)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_alignments(torch: Any, k: Any, dtype: str, offset_a: int, offset_b: int, offset_out: int) -> None:
+    """16-byte accesses must not be used where the operands do not allow them, and neighbours stay untouched."""
+    for n in (1, 7, 15, 16, 17, 1023, 1024, 1025, 100_003):
+        a = random(torch, n + 8, dtype=dtype)[offset_a : offset_a + n]
+        b = random(torch, n + 8, dtype=dtype)[offset_b : offset_b + n]
+        ground = torch.full((n + 8,), -7.0, device="cuda", dtype=getattr(torch, dtype))
+        out = ground[offset_out : offset_out + n]
+        k.add(a, b, out=out)
+        assert_add(out, a, b)
+        assert bool((ground[:offset_out] == -7).all()) and bool((ground[offset_out + n :] == -7).all())
+
+
+def test_broadcasting(torch: Any, k: Any) -> None:
+    row, column, block = random(torch, 1, 257), random(torch, 129, 1), random(torch, 5, 129, 257)
+    assert_add(k.add(row, column), row, column)
+    assert_add(k.add(block, row), block, row)
+    assert_add(k.add(column, block), column, block)
+
+
+def test_out_may_be_strided(torch: Any, k: Any) -> None:
+    a, b = random(torch, 60, 40), random(torch, 60, 40)
+    ground = torch.full((40, 120), -7.0, device="cuda")
+    out = ground[:, ::2].t()
+    k.add(a, b, out=out)
+    assert_add(out, a, b)
+    assert bool((ground[:, 1::2] == -7).all())
+    ground = torch.full((60, 130), -7.0, device="cuda")
+    left, right = random(torch, 60, 33), random(torch, 33, 65)
+    k.gemm(left, right, out=ground[:, 10:75])
+    assert_gemm(ground[:, 10:75], left, right)
+    assert bool((ground[:, :10] == -7).all()) and bool((ground[:, 75:] == -7).all())
+
+
+def test_overlapping_out_is_refused(torch: Any, k: Any) -> None:
+    import kops
+
+    a = random(torch, 1000)
+    with pytest.raises(kops.Overlap):
+        k.add(a[:-1], a[:-1], out=a[1:])
+    assert_square(k.square(a), a)
+
+
+def test_inputs_of_another_stream(torch: Any, k: Any) -> None:
+    """A blocking call synchronises the current stream: what it enqueued before is in the input."""
+    stream = torch.cuda.Stream()
+    factor = torch.eye(2048, device="cuda")
+    start = random(torch, 2048, 2048)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        a = start
+        for _ in range(20):
+            a = a @ factor
+        a = a + 1.0
+        got = k.square(a)
+    stream.synchronize()
+    assert_square(got, start + 1.0)
+
+
+def test_caching_allocator_reuses_memory(torch: Any, k: Any) -> None:
+    """torch hands the same block out again, and after empty_cache() perhaps the same address of another allocation."""
+    for round_ in range(30):
+        n = MILLION + (round_ % 3)
+        a = torch.full((n,), float(round_), device="cuda")
+        b = torch.full((n,), 0.5, device="cuda")
+        assert bool((k.add(a, b) == round_ + 0.5).all())
+        del a, b
+        if round_ % 2:
+            torch.cuda.empty_cache()
+
+
+def test_memory_goes_back_after_trim(torch: Any, k: Any) -> None:
+    """A mapping pins memory; trim() lets it go, so that the device's free memory returns to where it was."""
+    torch.cuda.empty_cache()
+    k.square(random(torch, 16))
+    k.trim()
+    free_before = torch.cuda.mem_get_info()[0]
+    big = torch.zeros(1 << 28, device="cuda")  # 1 GiB
+    k.square(big, out=big)
+    del big
+    torch.cuda.empty_cache()
+    k.trim()
+    free_after = torch.cuda.mem_get_info()[0]
+    assert free_before - free_after < 1 << 29, "a freed gigabyte is still pinned"
+
+
+def test_profile_and_timings(torch: Any, k: Any) -> None:
+    a, b = random(torch, 1 << 22), random(torch, 1 << 22)
+    profile = k.profile("add", a, b, warmup=3, repeat=20)
+    samples = sorted(profile.timings.samples)
+    assert len(samples) == 20 and samples[0] > 0
+    assert profile.timings.min == samples[0] and profile.timings.max == samples[-1]
+    assert profile.timings.host_us is None and profile.timings.gpu_us is not None
+
+
+def test_mixed_memory_is_refused(torch: Any, k: Any) -> None:
+    import kops
+
+    with pytest.raises(kops.KopsError):
+        k.add(random(torch, 16), torch.ones(16))
+    a = random(torch, 16)
+    assert_square(k.square(a), a)

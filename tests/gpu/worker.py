@@ -1,0 +1,152 @@
+"""The other processes of the GPU tests: `worker.py ROLE SOCKET [ARGUMENT…]`.
+
+A worker prints one line of JSON a step and waits for a line on its standard input where it says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "client_py"), str(ROOT / "tests"), str(Path(__file__).parent)]
+
+
+def say(**fields: Any) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+def wait() -> str:
+    return sys.stdin.readline().strip()
+
+
+def checker(path: str, seed: str, rounds: str) -> None:
+    """Random ops on random shapes, every result checked on the GPU."""
+    import kops
+    import torch
+    from check import assert_add, assert_gemm, assert_square
+
+    torch.manual_seed(int(seed))
+    generator = torch.Generator().manual_seed(int(seed))
+
+    def number(low: int, high: int) -> int:
+        return int(torch.randint(low, high, (1,), generator=generator))
+
+    dtypes = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+    with kops.connect(path) as k:
+        say(ready=True)
+        wait()
+        for round_ in range(int(rounds)):
+            dtype = dtypes[round_ % 4]
+            n = number(1, 300_000)
+            a, b = (torch.randn(n, device="cuda").to(dtype) for _ in range(2))
+            assert_add(k.add(a, b), a, b)
+            assert_square(k.square(a), a)
+            m, j, p = number(1, 400), number(1, 400), number(1, 400)
+            x, y = torch.randn(m, j, device="cuda").to(dtype), torch.randn(j, p, device="cuda").to(dtype)
+            assert_gemm(k.gemm(x, y), x, y)
+    say(done=True)
+
+
+def exporter(_path: str, n_bytes: str) -> None:
+    """Shares device memory filled with ones; frees it, or ends, when told to."""
+    import struct
+
+    from cuda_driver import Driver
+
+    driver = Driver()
+    pointer = driver.alloc(int(n_bytes))
+    count = int(n_bytes) // 4
+    driver.call("cuMemsetD32_v2", _u64(pointer), _u32(struct.unpack("<I", struct.pack("<f", 1.0))[0]), _size(count))
+    driver.synchronize()
+    exported = driver.export(pointer)
+    say(**{**exported, "handle": exported["handle"].hex()}, offset=0)
+    if wait() == "free":
+        driver.free(pointer)
+        driver.synchronize()
+        again = driver.alloc(int(n_bytes))  # perhaps at the same place
+        driver.call("cuMemsetD32_v2", _u64(again), _u32(0x7FC00000), _size(count))
+        driver.synchronize()
+        say(freed=True)
+        wait()
+
+
+def victim(path: str, side: str) -> None:
+    """Starts work that would take minutes, and waits to be killed."""
+    from cuda_driver import Driver
+    from support.raw import Connection, tensor
+
+    n = int(side)
+    driver = Driver()
+    pointer = driver.alloc(3 * n * n * 4)
+    with Connection(path) as connection:
+        buffer = connection.call("register", driver.export(pointer))["buffer"]
+        a, b, out = (tensor(buffer, [n, n], offset=i * n * n * 4) for i in range(3))
+        connection.run("square", [a], [out])
+        connection.request("run", {"op": "gemm", "in": [a, b], "out": [out], "repeat": 10_000})
+        connection.call("ping")  # answered after the run was taken
+        say(ready=True, pid=os.getpid())
+        wait()
+
+
+def staging(path: str) -> None:
+    """NumPy arrays in shared memory, in a process that has no CUDA context and could not make one."""
+    import kops
+    import numpy
+
+    with kops.connect(path) as k:
+        generator = numpy.random.default_rng(1)
+        a, b = (
+            k.array(generator.random((640, 320), numpy.float32)),
+            k.array(generator.random((640, 320), numpy.float32)),
+        )
+        _, timings = k.add(a, b, timing=True)
+        numpy.testing.assert_array_equal(numpy.asarray(k.add(a, b)), numpy.asarray(a) + numpy.asarray(b))
+        product = numpy.asarray(k.gemm(a, b, trans_b=True)).astype(float)
+        reference = numpy.asarray(a).astype(float) @ numpy.asarray(b).astype(float).T
+        numpy.testing.assert_allclose(product, reference, rtol=1e-4)
+        libraries = Path("/proc/self/maps").read_text(encoding="utf-8")
+        say(gpu_us=timings.gpu_us, h2d_us=timings.h2d_us, d2h_us=timings.d2h_us, has_driver="libcuda" in libraries)
+
+
+def allocator(path: str) -> None:
+    """Tries memory of the allocator that the environment sets; says what the client answers, and that it goes on."""
+    import kops
+    import torch
+
+    a = torch.ones(1 << 20, device="cuda")
+    with kops.connect(path) as k:
+        try:
+            k.add(a, a)
+        except kops.KopsError as error:
+            say(code=error.code, message=str(error))
+        else:
+            say(code="ok", message="")
+        k.ping()
+        say(alive=True)
+
+
+def _u64(value: int) -> Any:
+    import ctypes
+
+    return ctypes.c_uint64(value)
+
+
+def _u32(value: int) -> Any:
+    import ctypes
+
+    return ctypes.c_uint32(value)
+
+
+def _size(value: int) -> Any:
+    import ctypes
+
+    return ctypes.c_size_t(value)
+
+
+if __name__ == "__main__":
+    roles = {f.__name__: f for f in (checker, exporter, victim, staging, allocator)}
+    roles[sys.argv[1]](*sys.argv[2:])
