@@ -122,4 +122,6 @@ def row(record: Record) -> tuple[str, ...]:
 def table(records: Sequence[Record]) -> str:
     rows = [COLUMNS, *(row(record) for record in records)]
     widths = [max(len(cells[i]) for cells in rows) for i in range(len(COLUMNS))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip() for cells in rows)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip() for cells in rows
+    )

@@ -27,7 +27,7 @@ def add(name: str, run: Callable[[Context], Record], *, on_gpu: bool) -> None:
 
 
 def select(patterns: Sequence[str]) -> list[Measure]:
-    """Those whose name begins with or matches one of the patterns; all without patterns. ValueError when one is void."""
+    """Those whose name begins with or matches a pattern; all without patterns. ValueError when a pattern is void."""
     from . import elementwise, gemm, host, noop, resources, tiny  # noqa: F401 - they add themselves
 
     if not patterns:

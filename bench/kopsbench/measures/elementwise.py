@@ -19,6 +19,7 @@ def run(context: Context, op: str, dtype: str) -> Record:
     import kops
 
     torch = context.torch
+    torch.cuda.empty_cache()  # of the measure before
     torch_dtype = getattr(torch, DTYPES[dtype])
     count = TENSOR_BYTES // torch.empty(0, dtype=torch_dtype).element_size()
     generator = torch.Generator(device="cuda").manual_seed(1)
@@ -41,8 +42,6 @@ def run(context: Context, op: str, dtype: str) -> Record:
 
         our_times, peer_times = alternate(context, ours, lambda n: event_times(torch, peer_call, n))
     moved = TENSOR_BYTES * (len(inputs) + 1)
-    del inputs, out
-    torch.cuda.empty_cache()
     return Record(
         f"{op}_gbps_{dtype}",
         "GB/s",

@@ -46,6 +46,7 @@ def run(context: Context, name: str, kind: Kind, shape: str, variant: str | None
     import kops
 
     torch = context.torch
+    torch.cuda.empty_cache()  # of the measure before
     m, n, k = SHAPES[shape]
     torch_dtype = getattr(torch, DTYPES[kind.dtype])
     bytes_of_one = (m * k + k * n + m * n) * torch.empty(0, dtype=torch_dtype).element_size()
@@ -86,8 +87,6 @@ def run(context: Context, name: str, kind: Kind, shape: str, variant: str | None
             our_times, peer_times = alternate(context, ours, peer, warmup=max(3, n_sets))
     finally:
         torch.backends.cuda.matmul.allow_tf32 = tf32_before
-        del sets
-        torch.cuda.empty_cache()
     work = 2.0 * m * n * k
     return Record(
         name,

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
 
 from ..calls import profile
 from ..context import Context
@@ -71,7 +70,7 @@ def run_add(context: Context, dtype: str, size: str) -> Record:
         summarise_rate(our_times, moved),
         summarise_rate(peer_times, moved, "numpy.add(out=)"),
         {
-            "measured": "host_us of repeated executions in the daemon against numpy.add with an out array; 3 arrays' bytes",
+            "measured": "host_us of repeated executions in the daemon against numpy.add with out=; bytes of 3 arrays",
             "whole_blocking_call_p50_us": summarise(blocking).p50,
         },
         target=1.0,

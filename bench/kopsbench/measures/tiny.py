@@ -38,8 +38,8 @@ def run_c(context: Context, *, spin: bool) -> Record:
         Summary(ours["p50"], ours["p99"], ours["n"]),
         Summary(peer["p50"], peer["p99"], peer["n"], "in_process_launch_sync"),
         {
-            "measured": f"kops_add() of {ELEMENTS} f32 in CUDA memory against event, launch, event, synchronise, elapsed"
-            " time of an equal kernel in the calling process",
+            "measured": f"kops_add() of {ELEMENTS} f32 in CUDA memory against event, launch, event,"
+            " synchronise, elapsed time of an equal kernel in the calling process",
             "client_wait": f"spins up to {CLIENT_SPIN_US} us" if spin else "sleeps",
             "gpu_us_ours_p50": numbers["kops_add_gpu"]["p50"],
             "gpu_us_peer_p50": numbers["launch_sync_gpu"]["p50"],
