@@ -1,0 +1,261 @@
+/* Contexts: each thread's stack of current ones, the devices' primary ones, and what a sticky fault does to them. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "standin.h"
+
+enum { STACK_MAX = 32 };
+
+static _Thread_local CUcontext stack[STACK_MAX];
+static _Thread_local unsigned depth;
+
+CUresult context_current(struct context **ret_context)
+{
+    struct context *context;
+
+    if (!depth || !stack[depth - 1])
+        return CUDA_ERROR_INVALID_CONTEXT;
+    context = handle_get(HANDLE_CONTEXT, stack[depth - 1]);
+    if (!context)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    *ret_context = context;
+    return CUDA_SUCCESS;
+}
+
+struct context *context_any(int device)
+{
+    return standin_devices[device].primary;
+}
+
+void context_break(struct context *context, CUresult error)
+{
+    if (context->broken)
+        return;
+    context->error = error;
+    context->broken = true;
+    count(STANDIN_COUNTER_sticky, 1);
+    fprintf(stderr, "cuda_standin: the context of device %d is broken (error %d)\n", context->device, (int)error);
+    pthread_cond_broadcast(&standin_progress);
+}
+
+static struct context *context_new(int device, bool primary)
+{
+    struct context *context = calloc(1, sizeof(*context));
+
+    if (!context)
+        return NULL;
+    context->device = device;
+    context->primary = primary;
+    context->handle = handle_new(HANDLE_CONTEXT, context);
+    count(STANDIN_COUNTER_live_contexts, 1);
+    count(STANDIN_COUNTER_contexts, 1);
+    return context;
+}
+
+/* The handle dies; the struct stays, since streams and regions of a careless program still point at it. */
+static void context_end(struct context *context)
+{
+    streams_wait_context(context);
+    handle_free(context->handle);
+    count(STANDIN_COUNTER_live_contexts, -1);
+}
+
+API cuDevicePrimaryCtxRetain(CUcontext *ret_context, CUdevice device)
+{
+    CUresult r = enter("cuDevicePrimaryCtxRetain");
+    struct device *d;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!device_is_valid(device))
+        return leave(CUDA_ERROR_INVALID_DEVICE);
+    d = &standin_devices[device];
+    if (!d->primary)
+        d->primary = context_new(device, true);
+    if (!d->primary)
+        return leave(CUDA_ERROR_OUT_OF_MEMORY);
+    d->retained++;
+    *ret_context = d->primary->handle;
+    return leave(CUDA_SUCCESS);
+}
+
+API cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    CUresult r = enter("cuDevicePrimaryCtxRelease");
+    struct device *d;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!device_is_valid(device))
+        return leave(CUDA_ERROR_INVALID_DEVICE);
+    d = &standin_devices[device];
+    if (!d->retained)
+        return leave(misuse(CUDA_ERROR_INVALID_CONTEXT, "the primary context of device %d is not retained", device));
+    d->retained--;
+    /* A broken one cannot be replaced in this process. */
+    if (!d->retained && !d->primary->broken) {
+        context_end(d->primary);
+        d->primary = NULL;
+    }
+    return leave(CUDA_SUCCESS);
+}
+#undef cuDevicePrimaryCtxRelease
+API_ALIAS(cuDevicePrimaryCtxRelease_v2) CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device);
+
+API cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+    CUresult r = enter("cuDevicePrimaryCtxReset");
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!device_is_valid(device))
+        return leave(CUDA_ERROR_INVALID_DEVICE);
+    if (standin_devices[device].primary && standin_devices[device].primary->broken)
+        return leave(CUDA_ERROR_DEVICE_UNAVAILABLE);
+    return leave(CUDA_ERROR_NOT_SUPPORTED);
+}
+
+API cuDevicePrimaryCtxGetState(CUdevice device, unsigned *ret_flags, int *ret_active)
+{
+    CUresult r = enter("cuDevicePrimaryCtxGetState");
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!device_is_valid(device))
+        return leave(CUDA_ERROR_INVALID_DEVICE);
+    *ret_flags = 0;
+    *ret_active = standin_devices[device].primary != NULL;
+    return leave(CUDA_SUCCESS);
+}
+
+CUresult CUDAAPI cuCtxCreate_v2(CUcontext *ret_context, unsigned flags, CUdevice device);
+
+API cuCtxCreate_v2(CUcontext *ret_context, unsigned flags, CUdevice device)
+{
+    CUresult r = enter("cuCtxCreate");
+    struct context *context;
+
+    (void)flags;
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!device_is_valid(device))
+        return leave(CUDA_ERROR_INVALID_DEVICE);
+    if (depth == STACK_MAX)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    context = context_new(device, false);
+    if (!context)
+        return leave(CUDA_ERROR_OUT_OF_MEMORY);
+    stack[depth++] = *ret_context = context->handle;
+    return leave(CUDA_SUCCESS);
+}
+
+API cuCtxCreate_v4(CUcontext *ret_context, CUctxCreateParams *params, unsigned flags, CUdevice device)
+{
+    (void)params;
+    return cuCtxCreate_v2(ret_context, flags, device);
+}
+
+API cuCtxDestroy_v2(CUcontext handle)
+{
+    CUresult r = enter("cuCtxDestroy");
+    struct context *context;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    context = handle_get(HANDLE_CONTEXT, handle);
+    if (!context || context->primary)
+        return leave(CUDA_ERROR_INVALID_CONTEXT);
+    context_end(context);
+    if (depth && stack[depth - 1] == handle)
+        depth--;
+    return leave(CUDA_SUCCESS);
+}
+
+API cuCtxSetCurrent(CUcontext handle)
+{
+    CUresult r = enter("cuCtxSetCurrent");
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (handle && !handle_get(HANDLE_CONTEXT, handle))
+        return leave(CUDA_ERROR_INVALID_CONTEXT);
+    if (!depth)
+        depth = 1;
+    stack[depth - 1] = handle;
+    return leave(CUDA_SUCCESS);
+}
+
+API cuCtxPushCurrent_v2(CUcontext handle)
+{
+    CUresult r = enter("cuCtxPushCurrent");
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!handle_get(HANDLE_CONTEXT, handle))
+        return leave(CUDA_ERROR_INVALID_CONTEXT);
+    if (depth == STACK_MAX)
+        return leave(misuse(CUDA_ERROR_INVALID_VALUE, "%u contexts were pushed and not popped", depth));
+    stack[depth++] = handle;
+    return leave(CUDA_SUCCESS);
+}
+
+API cuCtxPopCurrent_v2(CUcontext *ret_handle)
+{
+    CUresult r = enter("cuCtxPopCurrent");
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!depth)
+        return leave(misuse(CUDA_ERROR_INVALID_CONTEXT, "no context is current"));
+    depth--;
+    if (ret_handle)
+        *ret_handle = stack[depth];
+    return leave(CUDA_SUCCESS);
+}
+
+API cuCtxGetCurrent(CUcontext *ret_handle)
+{
+    CUresult r = enter("cuCtxGetCurrent");
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    *ret_handle = depth ? stack[depth - 1] : NULL;
+    return leave(CUDA_SUCCESS);
+}
+
+API cuCtxGetDevice(CUdevice *ret_device)
+{
+    CUresult r = enter("cuCtxGetDevice");
+    struct context *context;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = context_current(&context);
+    if (r == CUDA_SUCCESS)
+        *ret_device = context->device;
+    return leave(r);
+}
+
+API cuCtxSynchronize(void)
+{
+    struct context *context;
+    CUresult r = enter_context("cuCtxSynchronize", &context);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    return leave(streams_wait_context(context));
+}
+
+API cuCtxGetStreamPriorityRange(int *ret_least, int *ret_greatest)
+{
+    struct context *context;
+    CUresult r = enter_context("cuCtxGetStreamPriorityRange", &context);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (ret_least)
+        *ret_least = 0;
+    if (ret_greatest)
+        *ret_greatest = -5;
+    return leave(CUDA_SUCCESS);
+}

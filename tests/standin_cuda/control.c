@@ -1,0 +1,194 @@
+/* The control page: this process's row, the switches, the gates. Without KOPS_STANDIN_CONTROL the page is private. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "standin.h"
+
+static struct standin_control *page;
+static struct standin_row *row;
+
+__attribute__((visibility("default"))) uint64_t standin_control_size(void)
+{
+    return sizeof(struct standin_control);
+}
+
+static void take_row(void)
+{
+    struct standin_row *oldest = NULL;
+    int fd;
+
+    for (unsigned i = 0; i < STANDIN_ROWS; i++) {
+        struct standin_row *r = &page->rows[i];
+        pid_t pid = r->pid;
+
+        if (pid && pid != getpid() && (kill(pid, 0) == 0 || errno != ESRCH))
+            continue;
+        if (!oldest || (pid ? r->order : 0) < (oldest->pid ? oldest->order : 0))
+            oldest = r;
+    }
+    if (!oldest)
+        return; /* every row belongs to a live process: this one counts in private */
+    memset(oldest, 0, sizeof(*oldest));
+    fd = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        ssize_t n = read(fd, oldest->command, sizeof(oldest->command) - 1);
+
+        if (n > 0)
+            oldest->command[n - 1] = '\0';
+        close(fd);
+    }
+    oldest->order = ++page->row_order;
+    oldest->pid = getpid();
+    row = oldest;
+}
+
+static struct standin_control *map_page(const char *path)
+{
+    void *mapped = MAP_FAILED;
+    struct stat status;
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+    if (fd < 0)
+        return NULL;
+    if (flock(fd, LOCK_EX) == 0 && fstat(fd, &status) == 0 &&
+        ((size_t)status.st_size >= sizeof(struct standin_control) ||
+         ftruncate(fd, sizeof(struct standin_control)) == 0))
+        mapped = mmap(NULL, sizeof(struct standin_control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (mapped != MAP_FAILED) {
+        page = mapped;
+        page->version = STANDIN_VERSION;
+        page->magic = STANDIN_MAGIC;
+        take_row();
+    }
+    close(fd); /* and with it the lock */
+    return mapped == MAP_FAILED ? NULL : mapped;
+}
+
+void control_attach(void)
+{
+    static struct standin_control private_page;
+    const char *path = getenv("KOPS_STANDIN_CONTROL");
+
+    page = path && *path ? map_page(path) : NULL;
+    if (path && *path && !page)
+        fprintf(stderr, "cuda_standin: cannot map the control page %s: %s\n", path, strerror(errno));
+    if (!page)
+        page = &private_page;
+    if (!row)
+        row = &private_page.rows[0];
+}
+
+void count(enum standin_counter_id id, int64_t by)
+{
+    if (row)
+        atomic_fetch_add(&row->counters[id], by);
+}
+
+/* Under the mutex, so only this thread adds names. */
+void count_call(const char *function)
+{
+    unsigned hash = 5381;
+
+    for (const char *c = function; *c; c++)
+        hash = hash * 33 + (unsigned char)*c;
+    for (unsigned i = 0; i < STANDIN_CALLS; i++) {
+        struct standin_calls *calls = &row->calls[(hash + i) % STANDIN_CALLS];
+
+        if (!calls->function[0])
+            snprintf(calls->function, sizeof(calls->function), "%s", function);
+        if (strcmp(calls->function, function) == 0) {
+            atomic_fetch_add(&calls->count, 1);
+            return;
+        }
+    }
+}
+
+void control_misuse(const char *text)
+{
+    if (!row)
+        return;
+    snprintf(row->last_misuse, sizeof(row->last_misuse), "%s", text);
+    count(STANDIN_COUNTER_misuse, 1);
+}
+
+CUresult control_fault(const char *function, bool *ret_sticky)
+{
+    for (unsigned i = 0; i < STANDIN_FAULTS; i++) {
+        struct standin_fault *fault = &page->faults[i];
+        CUresult error;
+
+        if (!fault->armed || (fault->pid && fault->pid != getpid()) ||
+            strncmp(fault->function, function, STANDIN_NAME) != 0)
+            continue;
+        if (fault->countdown > 1) {
+            fault->countdown--;
+            continue;
+        }
+        error = (CUresult)fault->error;
+        *ret_sticky = fault->sticky != 0;
+        if (fault->times > 1)
+            fault->times--;
+        else
+            fault->armed = 0;
+        count(STANDIN_COUNTER_faults, 1);
+        return error;
+    }
+    return CUDA_SUCCESS;
+}
+
+bool control_implicit_sync(void)
+{
+    return !page->no_implicit_sync;
+}
+
+uint64_t control_memory_limit(void)
+{
+    const char *text = getenv("KOPS_STANDIN_MEMORY");
+    uint64_t limit = page->memory_limit;
+
+    if (limit)
+        return limit;
+    limit = text ? strtoull(text, NULL, 0) : 0;
+    return limit ? limit : (uint64_t)8 << 30;
+}
+
+static bool take_ticket(struct standin_gate *gate)
+{
+    uint32_t tickets = gate->tickets;
+
+    while (tickets)
+        if (atomic_compare_exchange_weak(&gate->tickets, &tickets, tickets - 1))
+            return true;
+    return false;
+}
+
+void gate_pass(enum standin_gate_id id, const _Atomic bool *give_up)
+{
+    const struct timespec pause = {.tv_nsec = 200000};
+    struct standin_gate *gate = &page->gates[id];
+
+    if (gate->closed && !take_ticket(gate)) {
+        atomic_fetch_add(&row->gate_waiting[id], 1);
+        /* The other side is another process, often a Python one: polled, so that it needs only to write. */
+        while (gate->closed && !take_ticket(gate) && !(give_up && *give_up))
+            nanosleep(&pause, NULL);
+        atomic_fetch_sub(&row->gate_waiting[id], 1);
+    }
+    atomic_fetch_add(&row->gate_passed[id], 1);
+}
+
+void gate_pass_call(enum standin_gate_id gate)
+{
+    pthread_mutex_unlock(&standin_lock);
+    gate_pass(gate, NULL);
+    pthread_mutex_lock(&standin_lock);
+}

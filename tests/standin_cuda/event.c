@@ -1,0 +1,221 @@
+/* Events, and the waits and words that order streams. An event remembers how often it was recorded: a wait is for the
+ * record before it, and a later record does not disturb it. */
+#include <stdlib.h>
+
+#include "standin.h"
+
+void event_unref(struct event *event)
+{
+    if (--event->references == 0)
+        free(event);
+}
+
+static struct event *event_get(CUevent handle)
+{
+    return handle_get(HANDLE_EVENT, handle);
+}
+
+API cuEventCreate(CUevent *ret_event, unsigned flags)
+{
+    struct context *context;
+    CUresult r = enter_context("cuEventCreate", &context);
+    struct event *event;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (flags & ~7U || ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)))
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    event = calloc(1, sizeof(*event));
+    if (!event)
+        return leave(CUDA_ERROR_OUT_OF_MEMORY);
+    *event = (struct event){.context = context, .flags = flags, .references = 1};
+    event->handle = handle_new(HANDLE_EVENT, event);
+    count(STANDIN_COUNTER_events, 1);
+    count(STANDIN_COUNTER_live_events, 1);
+    *ret_event = event->handle;
+    return leave(CUDA_SUCCESS);
+}
+
+/* As a real driver: an event that is still to be recorded or waited for may be destroyed. */
+API cuEventDestroy_v2(CUevent handle)
+{
+    struct context *context;
+    CUresult r = enter_context("cuEventDestroy", &context);
+    struct event *event;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    event = event_get(handle);
+    if (!event)
+        return leave(CUDA_ERROR_INVALID_HANDLE);
+    handle_free(handle);
+    event_unref(event);
+    count(STANDIN_COUNTER_live_events, -1);
+    return leave(CUDA_SUCCESS);
+}
+#undef cuEventDestroy
+API_ALIAS(cuEventDestroy_v2) CUresult CUDAAPI cuEventDestroy(CUevent handle);
+
+/* Queues a record of the event, or a wait for its latest record. */
+static CUresult mark_enqueue(struct context *context, enum op_kind kind, CUstream stream_handle, CUevent event_handle)
+{
+    struct event *event = event_get(event_handle);
+    struct stream *stream;
+    struct op *op;
+    CUresult r = stream_get(stream_handle, context, &stream);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!event)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (kind == OP_RECORD && event->context != context)
+        return misuse(CUDA_ERROR_INVALID_HANDLE, "the event belongs to another context");
+    if (kind == OP_WAIT_EVENT && event->done == event->recorded)
+        return CUDA_SUCCESS;
+    op = op_new(kind);
+    if (!op)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (kind == OP_RECORD)
+        event->recorded++;
+    event->references++;
+    op->mark.event = event;
+    op->mark.generation = event->recorded;
+    return stream_enqueue(stream, op);
+}
+
+API cuEventRecord(CUevent event, CUstream stream)
+{
+    struct context *context;
+    CUresult r = enter_context("cuEventRecord", &context);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    return leave(mark_enqueue(context, OP_RECORD, stream, event));
+}
+
+API cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
+{
+    return flags > 1 ? CUDA_ERROR_INVALID_VALUE : cuEventRecord(event, stream);
+}
+
+API cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
+{
+    struct context *context;
+    CUresult r = enter_context("cuStreamWaitEvent", &context);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    return leave(flags > 1 ? CUDA_ERROR_INVALID_VALUE : mark_enqueue(context, OP_WAIT_EVENT, stream, event));
+}
+
+API cuEventQuery(CUevent handle)
+{
+    struct context *context;
+    CUresult r = enter_context("cuEventQuery", &context);
+    struct event *event;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    event = event_get(handle);
+    if (!event)
+        return leave(CUDA_ERROR_INVALID_HANDLE);
+    return leave(event->done < event->recorded ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
+}
+
+API cuEventSynchronize(CUevent handle)
+{
+    struct context *context;
+    CUresult r = enter_context("cuEventSynchronize", &context);
+    struct event *event;
+    bool counted = false;
+    uint64_t generation;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    event = event_get(handle);
+    if (!event)
+        return leave(CUDA_ERROR_INVALID_HANDLE);
+    event->references++;
+    generation = event->recorded;
+    while (event->done < generation && !event->context->broken)
+        wait_for_progress(&counted);
+    context = event->context;
+    event_unref(event);
+    return leave(context->broken ? context->error : CUDA_SUCCESS);
+}
+
+static CUresult elapsed(float *ret_milliseconds, CUevent start, CUevent end)
+{
+    const struct event *first = event_get(start), *last = event_get(end);
+
+    if (!first || !last || first->context != last->context)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if ((first->flags | last->flags) & CU_EVENT_DISABLE_TIMING)
+        return misuse(CUDA_ERROR_INVALID_HANDLE, "the event was made without timing");
+    if (!first->recorded || !last->recorded)
+        return misuse(CUDA_ERROR_INVALID_HANDLE, "the event was never recorded");
+    if (first->done < first->recorded || last->done < last->recorded)
+        return CUDA_ERROR_NOT_READY;
+    *ret_milliseconds = (float)((double)(int64_t)(last->time - first->time) * 1e-6);
+    return CUDA_SUCCESS;
+}
+
+API cuEventElapsedTime_v2(float *ret_milliseconds, CUevent start, CUevent end)
+{
+    struct context *context;
+    CUresult r = enter_context("cuEventElapsedTime", &context);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    return leave(elapsed(ret_milliseconds, start, end));
+}
+#undef cuEventElapsedTime
+API_ALIAS(cuEventElapsedTime_v2) CUresult CUDAAPI cuEventElapsedTime(float *ret_milliseconds, CUevent start, CUevent end);
+
+/* ---- words in memory ---- */
+
+static CUresult word_enqueue(const char *name, enum op_kind kind, CUstream handle, CUdeviceptr address, uint64_t value,
+                             unsigned bytes, unsigned flags)
+{
+    struct context *context;
+    CUresult r = enter_context(name, &context);
+    struct stream *stream;
+    struct op *op;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = stream_get(handle, context, &stream);
+    if (r != CUDA_SUCCESS)
+        return leave(r);
+    if (address % bytes || !region_find_range(address, bytes))
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    op = op_new(kind);
+    if (!op)
+        return leave(CUDA_ERROR_OUT_OF_MEMORY);
+    op->word.address = address;
+    op->word.value = value;
+    op->word.bytes = bytes;
+    op->word.flags = flags;
+    op_use(op, address, bytes, kind == OP_WRITE_VALUE);
+    return leave(stream_enqueue(stream, op));
+}
+
+API cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags)
+{
+    return word_enqueue("cuStreamWriteValue32", OP_WRITE_VALUE, stream, address, value, 4, flags);
+}
+
+API cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags)
+{
+    return word_enqueue("cuStreamWriteValue64", OP_WRITE_VALUE, stream, address, value, 8, flags);
+}
+
+API cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags)
+{
+    return word_enqueue("cuStreamWaitValue32", OP_WAIT_VALUE, stream, address, value, 4, flags);
+}
+
+API cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags)
+{
+    return word_enqueue("cuStreamWaitValue64", OP_WAIT_VALUE, stream, address, value, 8, flags);
+}

@@ -1,0 +1,335 @@
+/* The kernels of kernels/cuda/ops, as plain loops over what params.h says: what is computed, and what it touches.
+ *
+ * A symbol names the op, the dtype and how the work is laid out; the rest of it says how a real kernel goes about it
+ * and is accepted as it is. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/ops/params.h"
+#include "standin.h"
+
+_Static_assert(sizeof(struct cuda_ops_gemm) <= MAX_PARAMS && sizeof(struct cuda_ops_strided) <= MAX_PARAMS,
+               "an operation has room for every kernel's parameters");
+
+enum kernel_op { KERNEL_ADD, KERNEL_SQUARE, KERNEL_COPY, KERNEL_GEMM };
+enum kernel_layout { LAYOUT_VECTOR, LAYOUT_STRIDED, LAYOUT_GEMM };
+
+struct kernel {
+    struct kernel *next;
+    enum kernel_op op;
+    enum kernel_layout layout;
+    enum element element;
+    unsigned size; /* of an element */
+    char symbol[96];
+};
+
+/* ---- names ---- */
+
+static bool parse_element(const char *name, struct kernel *k)
+{
+    static const struct {
+        const char *name;
+        enum element element;
+        unsigned size;
+        bool raw;
+    } elements[] = {{"f32", ELEMENT_F32, 4, false}, {"f64", ELEMENT_F64, 8, false}, {"f16", ELEMENT_F16, 2, false},
+                    {"bf16", ELEMENT_BF16, 2, false}, {"2", ELEMENT_RAW, 2, true},  {"4", ELEMENT_RAW, 4, true},
+                    {"8", ELEMENT_RAW, 8, true}};
+
+    for (size_t i = 0; i < sizeof(elements) / sizeof(*elements); i++)
+        if (strcmp(elements[i].name, name) == 0 && elements[i].raw == (k->op == KERNEL_COPY)) {
+            k->element = elements[i].element;
+            k->size = elements[i].size;
+            return true;
+        }
+    return false;
+}
+
+static bool parse_symbol(const char *symbol, struct kernel *k)
+{
+    static const char *const ops[] = {"add", "square", "copy", "gemm"};
+    char op[16], element[16], layout[64];
+
+    if (strlen(symbol) >= sizeof(k->symbol) ||
+        sscanf(symbol, "kops_%15[a-z]_%15[a-z0-9]_%63s", op, element, layout) != 3)
+        return false;
+    for (k->op = KERNEL_ADD; k->op <= KERNEL_GEMM && strcmp(op, ops[k->op]) != 0; k->op++)
+        ;
+    if (k->op > KERNEL_GEMM || !parse_element(element, k))
+        return false;
+    if (k->op == KERNEL_GEMM)
+        k->layout = LAYOUT_GEMM;
+    else
+        k->layout = strcmp(layout, "vector") == 0 ? LAYOUT_VECTOR : LAYOUT_STRIDED;
+    snprintf(k->symbol, sizeof(k->symbol), "%s", symbol);
+    return strncmp(layout, k->layout == LAYOUT_GEMM      ? "tiled_"
+                           : k->layout == LAYOUT_STRIDED ? "strided"
+                                                         : "vector", 6) == 0 &&
+           !(k->op == KERNEL_COPY && k->layout == LAYOUT_VECTOR);
+}
+
+const struct kernel *kernel_find(const char *symbol)
+{
+    static struct kernel *known;
+    struct kernel parsed = {0}, *k;
+
+    for (k = known; k; k = k->next)
+        if (strcmp(k->symbol, symbol) == 0)
+            return k;
+    if (!parse_symbol(symbol, &parsed))
+        return NULL;
+    k = malloc(sizeof(*k));
+    if (!k)
+        return NULL;
+    *k = parsed;
+    k->next = known;
+    known = k;
+    return k;
+}
+
+size_t kernel_params_size(const struct kernel *kernel)
+{
+    static const size_t sizes[] = {[LAYOUT_VECTOR] = sizeof(struct cuda_ops_vector),
+                                   [LAYOUT_STRIDED] = sizeof(struct cuda_ops_strided),
+                                   [LAYOUT_GEMM] = sizeof(struct cuda_ops_gemm)};
+
+    return sizes[kernel->layout];
+}
+
+/* ---- what is touched ---- */
+
+/* Adds the range from `address` over the furthest of `rank` indices; false when it leaves the address space. */
+static bool use_strided(struct op *op, const struct kernel *k, uint64_t address, unsigned rank, const uint64_t *shape,
+                        const uint64_t *strides, bool write)
+{
+    unsigned __int128 last = 0;
+
+    if (address % k->size)
+        return false;
+    for (unsigned d = 0; d < rank; d++) {
+        last += (unsigned __int128)(shape[d] - 1) * strides[d];
+        if (last > UINT64_MAX / 16)
+            return false;
+    }
+    op_use(op, address, ((uint64_t)last + 1) * k->size, write);
+    return true;
+}
+
+/* The hints must be true: a real kernel would make misaligned accesses. */
+static bool vector_hints_hold(const struct cuda_ops_vector *p, unsigned size)
+{
+    if (p->head >= p->count)
+        return true;
+    return (p->out + (uint64_t)p->head * size) % 16 == 0 &&
+           !(p->a_aligned && p->a_step && (p->a + (uint64_t)p->head * size) % 16) &&
+           !(p->b_aligned && p->b_step && (p->b + (uint64_t)p->head * size) % 16);
+}
+
+static bool vector_uses(const struct kernel *k, const struct cuda_ops_vector *p, struct op *op)
+{
+    const uint64_t one = 1, a_step = p->a_step, b_step = p->b_step;
+
+    if (!p->count)
+        return true;
+    if (p->a_step > 1 || p->b_step > 1 || !vector_hints_hold(p, k->size))
+        return false;
+    return use_strided(op, k, p->out, 1, &p->count, &one, true) &&
+           use_strided(op, k, p->a, 1, &p->count, &a_step, false) &&
+           (k->op != KERNEL_ADD || use_strided(op, k, p->b, 1, &p->count, &b_step, false));
+}
+
+static bool strided_uses(const struct kernel *k, const struct cuda_ops_strided *p, struct op *op)
+{
+    uint64_t shape[CUDA_OPS_MAX_RANK], count_of = 1;
+
+    if (!p->count)
+        return true;
+    if (p->rank < 1 || p->rank > CUDA_OPS_MAX_RANK)
+        return false;
+    for (unsigned d = 0; d < p->rank; d++) {
+        shape[d] = p->sizes[d].divisor;
+        if (!shape[d] || __builtin_mul_overflow(count_of, shape[d], &count_of))
+            return false;
+    }
+    return count_of == p->count && use_strided(op, k, p->out, p->rank, shape, p->out_strides, true) &&
+           use_strided(op, k, p->a, p->rank, shape, p->a_strides, false) &&
+           (k->op != KERNEL_ADD || use_strided(op, k, p->b, p->rank, shape, p->b_strides, false));
+}
+
+static bool matrix_uses(const struct kernel *k, const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *x,
+                        uint64_t rows, uint64_t columns, bool write, struct op *op)
+{
+    uint64_t shape[CUDA_OPS_MAX_RANK + 2] = {rows, columns}, strides[CUDA_OPS_MAX_RANK + 2] = {x->row, x->column};
+
+    if (!rows || !columns)
+        return true;
+    for (unsigned d = 0; d < p->batch_rank; d++) {
+        shape[2 + d] = p->batch_shape[d];
+        strides[2 + d] = x->batch[d];
+    }
+    return use_strided(op, k, x->address, 2 + p->batch_rank, shape, strides, write);
+}
+
+static bool gemm_uses(const struct kernel *k, const struct cuda_ops_gemm *p, struct op *op)
+{
+    uint64_t batches = 1;
+
+    if (p->batch_rank > CUDA_OPS_MAX_RANK)
+        return false;
+    for (unsigned d = 0; d < p->batch_rank; d++)
+        if (!p->batch_shape[d] || __builtin_mul_overflow(batches, p->batch_shape[d], &batches))
+            return false;
+    if (batches != p->batch_count)
+        return false;
+    return !p->m || !p->n ||
+           (matrix_uses(k, p, &p->out, p->m, p->n, true, op) && matrix_uses(k, p, &p->a, p->m, p->k, false, op) &&
+            matrix_uses(k, p, &p->b, p->k, p->n, false, op));
+}
+
+bool kernel_uses(const struct kernel *kernel, const void *params, struct op *op)
+{
+    switch (kernel->layout) {
+    case LAYOUT_VECTOR:
+        return vector_uses(kernel, params, op);
+    case LAYOUT_STRIDED:
+        return strided_uses(kernel, params, op);
+    default:
+        return gemm_uses(kernel, params, op);
+    }
+}
+
+/* ---- what is computed ---- */
+
+static float load_float(enum element e, uint64_t address)
+{
+    const void *p = (const void *)(uintptr_t)address;
+
+    if (e == ELEMENT_F32)
+        return *(const float *)p;
+    return e == ELEMENT_F16 ? half_to_float(*(const uint16_t *)p) : bfloat_to_float(*(const uint16_t *)p);
+}
+
+static void store_float(enum element e, uint64_t address, float value)
+{
+    void *p = (void *)(uintptr_t)address;
+
+    if (e == ELEMENT_F32)
+        *(float *)p = value;
+    else
+        *(uint16_t *)p = e == ELEMENT_F16 ? float_to_half(value) : float_to_bfloat(value);
+}
+
+static void element_run(const struct kernel *k, uint64_t out, uint64_t a, uint64_t b)
+{
+    if (k->op == KERNEL_COPY) {
+        memmove((void *)(uintptr_t)out, (const void *)(uintptr_t)a, k->size);
+    } else if (k->element == ELEMENT_F64) {
+        double x = *(const double *)(uintptr_t)a;
+
+        *(double *)(uintptr_t)out = k->op == KERNEL_ADD ? x + *(const double *)(uintptr_t)b : x * x;
+    } else {
+        float x = load_float(k->element, a);
+
+        store_float(k->element, out, k->op == KERNEL_ADD ? x + load_float(k->element, b) : x * x);
+    }
+}
+
+static void vector_run(const struct kernel *k, const struct cuda_ops_vector *p)
+{
+    for (uint64_t i = 0; i < p->count; i++)
+        element_run(k, p->out + i * k->size, p->a + i * p->a_step * k->size, p->b + i * p->b_step * k->size);
+}
+
+static void strided_run(const struct kernel *k, const struct cuda_ops_strided *p)
+{
+    uint64_t index[CUDA_OPS_MAX_RANK] = {0}, out = 0, a = 0, b = 0;
+
+    for (uint64_t n = 0; n < p->count; n++) {
+        element_run(k, p->out + out * k->size, p->a + a * k->size, p->b + b * k->size);
+        for (unsigned d = 0; d < p->rank; d++) {
+            out += p->out_strides[d];
+            a += p->a_strides[d];
+            b += p->b_strides[d];
+            if (++index[d] < p->sizes[d].divisor)
+                break;
+            out -= p->out_strides[d] * index[d];
+            a -= p->a_strides[d] * index[d];
+            b -= p->b_strides[d] * index[d];
+            index[d] = 0;
+        }
+    }
+}
+
+static uint64_t batch_address(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *x, uint64_t batch,
+                              unsigned size)
+{
+    uint64_t offset = 0;
+
+    for (unsigned d = 0; d < p->batch_rank; d++) {
+        offset += batch % p->batch_shape[d] * x->batch[d];
+        batch /= p->batch_shape[d];
+    }
+    return x->address + offset * size;
+}
+
+/* One matrix product: T is the type that accumulates, LOAD and STORE convert. b is copied row by row first, so that
+ * the inner loop runs over neighbours; `sums` has room for k · n + n of them. */
+#define GEMM(T, LOAD, STORE)                                                                                           \
+    do {                                                                                                               \
+        T *copy = sums, *row = copy + p->k * p->n;                                                                     \
+        for (uint64_t l = 0; l < p->k; l++)                                                                            \
+            for (uint64_t j = 0; j < p->n; j++)                                                                        \
+                copy[l * p->n + j] = LOAD(b + (l * p->b.row + j * p->b.column) * k->size);                             \
+        for (uint64_t i = 0; i < p->m; i++) {                                                                          \
+            memset(row, 0, p->n * sizeof(T));                                                                          \
+            for (uint64_t l = 0; l < p->k; l++) {                                                                      \
+                const T x = LOAD(a + (i * p->a.row + l * p->a.column) * k->size);                                      \
+                for (uint64_t j = 0; j < p->n; j++)                                                                    \
+                    row[j] += x * copy[l * p->n + j];                                                                  \
+            }                                                                                                          \
+            for (uint64_t j = 0; j < p->n; j++) {                                                                      \
+                const uint64_t at = out + (i * p->out.row + j * p->out.column) * k->size;                              \
+                const T old = p->beta == 0 ? 0 : (T)p->beta * LOAD(at);                                                \
+                STORE(at, (T)p->alpha * row[j] + old);                                                                 \
+            }                                                                                                          \
+        }                                                                                                              \
+    } while (0)
+#define LOAD_DOUBLE(address)         (*(const double *)(uintptr_t)(address))
+#define STORE_DOUBLE(address, value) (*(double *)(uintptr_t)(address) = (value))
+#define LOAD_FLOAT(address)          load_float(k->element, (address))
+#define STORE_FLOAT(address, value)  store_float(k->element, (address), (value))
+
+static void gemm_run(const struct kernel *k, const struct cuda_ops_gemm *p)
+{
+    void *sums = malloc((p->k + 1) * p->n * sizeof(double) + 1);
+
+    for (uint64_t c = 0; sums && c < p->batch_count; c++) {
+        uint64_t a = batch_address(p, &p->a, c, k->size), b = batch_address(p, &p->b, c, k->size),
+                 out = batch_address(p, &p->out, c, k->size);
+
+        if (k->element == ELEMENT_F64)
+            GEMM(double, LOAD_DOUBLE, STORE_DOUBLE);
+        else
+            GEMM(float, LOAD_FLOAT, STORE_FLOAT);
+    }
+    if (!sums)
+        fprintf(stderr, "cuda_standin: no memory for a gemm of %llu × %llu\n", (unsigned long long)p->k,
+                (unsigned long long)p->n);
+    free(sums);
+}
+
+void kernel_run(const struct kernel *kernel, const void *params)
+{
+    switch (kernel->layout) {
+    case LAYOUT_VECTOR:
+        vector_run(kernel, params);
+        break;
+    case LAYOUT_STRIDED:
+        strided_run(kernel, params);
+        break;
+    case LAYOUT_GEMM:
+        gemm_run(kernel, params);
+        break;
+    }
+}

@@ -1,0 +1,329 @@
+/* The ranges that the device may touch, and cuMemAlloc's part of them. */
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "standin.h"
+
+struct region *standin_regions;
+struct slot standin_slots[MAX_SLOTS];
+
+struct region *region_find(uint64_t address)
+{
+    for (struct region *r = standin_regions; r; r = r->next)
+        if (address >= r->address && address - r->address < r->size)
+            return r;
+    return NULL;
+}
+
+struct region *region_find_range(uint64_t address, uint64_t size)
+{
+    struct region *r = region_find(address);
+
+    return r && size <= r->size - (address - r->address) ? r : NULL;
+}
+
+void region_add(struct region *region)
+{
+    region->next = standin_regions;
+    standin_regions = region;
+}
+
+void region_remove(struct region *region)
+{
+    struct region **link = &standin_regions;
+
+    while (*link != region)
+        link = &(*link)->next;
+    *link = region->next;
+}
+
+/* The slot of the same size that was freed last, so that address and handle bytes come back at once; else a new one. */
+static struct slot *slot_find(int device, size_t mapped)
+{
+    struct slot *best = NULL, *unused = NULL;
+
+    for (unsigned i = 0; i < MAX_SLOTS; i++) {
+        struct slot *s = &standin_slots[i];
+
+        if (!s->mapped) {
+            unused = s;
+            break; /* slots are taken from the front */
+        }
+        if (!s->live && s->mapped == mapped && s->device == device && (!best || s->freed_order > best->freed_order))
+            best = s;
+    }
+    if (best || !unused)
+        return best;
+    unused->address = address_reserve(mapped);
+    if (!unused->address)
+        return NULL;
+    unused->mapped = mapped;
+    unused->device = device;
+    return unused;
+}
+
+static CUresult allocation_new(struct context *context, enum region_kind kind, size_t size, CUdeviceptr *ret_address)
+{
+    size_t mapped = round_up(size, GRANULARITY);
+    struct segment_tail tail = {.device = standin_devices[context->device].uuid};
+    struct region *region;
+    struct slot *slot;
+    CUresult r;
+
+    if (!size || mapped < size)
+        return size ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
+    r = device_charge(context->device, mapped);
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = CUDA_ERROR_OUT_OF_MEMORY;
+    region = calloc(1, sizeof(*region));
+    slot = slot_find(context->device, mapped);
+    if (!region || !slot || !export_table_ready())
+        goto free_region;
+    tail.slot = (uint32_t)(slot - standin_slots);
+    slot->fd = segment_new(&tail, size);
+    if (slot->fd < 0)
+        goto free_region;
+    if (!segment_map(slot->address, slot->fd, size, PROT_READ | PROT_WRITE))
+        goto close_fd;
+    slot->live = true;
+    if (kind == REGION_ALLOCATION)
+        export_slot_set(tail.slot, slot->fd, &tail);
+    *region = (struct region){.kind = kind,
+                              .address = slot->address,
+                              .size = size,
+                              .readable = true,
+                              .writable = true,
+                              .context = context,
+                              .device = context->device,
+                              .buffer_id = tail.buffer_id,
+                              .slot = tail.slot};
+    region_add(region);
+    count(STANDIN_COUNTER_allocations, 1);
+    count(STANDIN_COUNTER_live_allocations, 1);
+    count(STANDIN_COUNTER_live_allocation_bytes, (int64_t)size);
+    *ret_address = region->address;
+    return CUDA_SUCCESS;
+
+close_fd:
+    close(slot->fd);
+free_region:
+    free(region);
+    device_refund(context->device, mapped);
+    return r;
+}
+
+void allocation_end(struct region *region)
+{
+    struct slot *slot = &standin_slots[region->slot];
+    static uint64_t order;
+
+    export_slot_clear(region->slot);
+    region_remove(region);
+    address_clear(slot->address, slot->mapped);
+    close(slot->fd);
+    slot->live = false;
+    slot->freed_order = ++order;
+    device_refund(region->device, slot->mapped);
+    count(STANDIN_COUNTER_live_allocations, -1);
+    count(STANDIN_COUNTER_live_allocation_bytes, -(int64_t)region->size);
+    free(region);
+}
+
+API cuMemAlloc_v2(CUdeviceptr *ret_address, size_t size)
+{
+    struct context *context;
+    CUresult r = enter_context("cuMemAlloc", &context);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    gate_pass_call(STANDIN_GATE_allocate);
+    return leave(allocation_new(context, REGION_ALLOCATION, size, ret_address));
+}
+
+/* The live region that starts at `address` and may be freed by this call, or NULL after a report. */
+static struct region *freeable(uint64_t address)
+{
+    static const char *const others[] = {[REGION_IPC] = "cuIpcCloseMemHandle",
+                                         [REGION_VMM] = "cuMemUnmap",
+                                         [REGION_HOST] = "cuMemHostUnregister"};
+    struct region *region = region_find(address);
+
+    if (!region || region->freeing)
+        misuse(0, "%#llx is not allocated, or was freed before", (unsigned long long)address);
+    else if (region->address != address)
+        misuse(0, "%#llx lies inside an allocation", (unsigned long long)address);
+    else if (region->kind != REGION_ALLOCATION && region->kind != REGION_ASYNC)
+        misuse(0, "%#llx belongs to %s", (unsigned long long)address, others[region->kind]);
+    else
+        return region;
+    return NULL;
+}
+
+API cuMemFree_v2(CUdeviceptr address)
+{
+    struct context *context;
+    CUresult r = enter_context("cuMemFree", &context);
+    struct region *region;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    region = freeable(address);
+    if (!region)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    region->freeing = true; /* another thread's free of it meanwhile is a double free */
+    range_retire(region->context, region->address, region->size);
+    allocation_end(region);
+    return leave(CUDA_SUCCESS);
+}
+
+API cuMemGetInfo_v2(size_t *ret_free, size_t *ret_total)
+{
+    struct context *context;
+    CUresult r = enter_context("cuMemGetInfo", &context);
+    uint64_t total;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    total = control_memory_limit();
+    *ret_total = total;
+    *ret_free = total > standin_devices[context->device].used ? total - standin_devices[context->device].used : 0;
+    return leave(CUDA_SUCCESS);
+}
+
+API cuMemGetAddressRange_v2(CUdeviceptr *ret_base, size_t *ret_size, CUdeviceptr address)
+{
+    struct context *context;
+    CUresult r = enter_context("cuMemGetAddressRange", &context);
+    const struct region *region;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    region = region_find(address);
+    if (!region)
+        return leave(CUDA_ERROR_NOT_FOUND);
+    if (ret_base)
+        *ret_base = region->address;
+    if (ret_size)
+        *ret_size = region->size;
+    return leave(CUDA_SUCCESS);
+}
+
+/* ---- in stream order ---- */
+
+static CUresult allocate_on_stream(struct context *context, CUdeviceptr *ret_address, size_t size, CUstream handle)
+{
+    struct stream *stream;
+    CUresult r = stream_get(handle, context, &stream);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    return allocation_new(context, REGION_ASYNC, size, ret_address);
+}
+
+API cuMemAllocAsync(CUdeviceptr *ret_address, size_t size, CUstream stream)
+{
+    struct context *context;
+    CUresult r = enter_context("cuMemAllocAsync", &context);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    return leave(allocate_on_stream(context, ret_address, size, stream));
+}
+
+API cuMemFreeAsync(CUdeviceptr address, CUstream handle)
+{
+    struct context *context;
+    CUresult r = enter_context("cuMemFreeAsync", &context);
+    struct region *region;
+    struct stream *stream;
+    struct op *op;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = stream_get(handle, context, &stream);
+    if (r != CUDA_SUCCESS)
+        return leave(r);
+    region = freeable(address);
+    op = op_new(OP_FREE);
+    if (!region || !op) {
+        free(op);
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    region->freeing = true;
+    op->region = region;
+    return leave(stream_enqueue(stream, op));
+}
+
+/* ---- pools: a name for cuMemAllocAsync, since freed memory goes back at once ---- */
+
+static struct pool {
+    CUdevice device;
+    bool live;
+} pools[64];
+
+static struct pool *pool_get(CUmemoryPool handle)
+{
+    uint64_t index = (uint64_t)(uintptr_t)handle - 0x1000;
+
+    if (index < 64 && pools[index].live)
+        return &pools[index];
+    misuse(0, "%p is no memory pool", (void *)handle);
+    return NULL;
+}
+
+API cuMemPoolCreate(CUmemoryPool *ret_pool, const CUmemPoolProps *properties)
+{
+    CUresult r = enter("cuMemPoolCreate");
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE || !device_is_valid(properties->location.id))
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    for (unsigned i = 0; i < 64; i++)
+        if (!pools[i].live) {
+            pools[i] = (struct pool){.device = properties->location.id, .live = true};
+            *ret_pool = (CUmemoryPool)(uintptr_t)(0x1000 + i);
+            return leave(CUDA_SUCCESS);
+        }
+    return leave(CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+API cuMemPoolDestroy(CUmemoryPool handle)
+{
+    CUresult r = enter("cuMemPoolDestroy");
+    struct pool *pool;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    pool = pool_get(handle);
+    if (!pool)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    pool->live = false;
+    return leave(CUDA_SUCCESS);
+}
+
+API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
+{
+    CUresult r = enter("cuMemPoolSetAttribute");
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    return leave(pool_get(handle) && attribute > 0 && value ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+API cuMemAllocFromPoolAsync(CUdeviceptr *ret_address, size_t size, CUmemoryPool handle, CUstream stream)
+{
+    struct context *context;
+    CUresult r = enter_context("cuMemAllocFromPoolAsync", &context);
+    struct pool *pool;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    pool = pool_get(handle);
+    if (!pool || pool->device != context->device)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    return leave(allocate_on_stream(context, ret_address, size, stream));
+}

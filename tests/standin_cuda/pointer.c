@@ -1,0 +1,110 @@
+/* What a pointer is: cuPointerGetAttribute(s). */
+#include <string.h>
+
+#include "standin.h"
+
+#define PUT(type, value)                                                                                               \
+    do {                                                                                                               \
+        type put = (value);                                                                                            \
+        memcpy(data, &put, sizeof(put));                                                                               \
+    } while (0)
+
+static CUresult attribute_get(void *data, CUpointer_attribute attribute, const struct region *region, uint64_t address)
+{
+    bool host = region->kind == REGION_HOST;
+
+    switch ((int)attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        PUT(CUcontext, region->kind == REGION_VMM || region->kind == REGION_ASYNC ? NULL : region->context->handle);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        PUT(unsigned, host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        PUT(CUdeviceptr, address);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        if (!host)
+            return CUDA_ERROR_INVALID_VALUE;
+        PUT(uint64_t, address);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+        PUT(int, 0);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        PUT(uint64_t, region->buffer_id);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        PUT(int, region->device);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        PUT(int, region->kind == REGION_ALLOCATION);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        PUT(CUdeviceptr, region->address);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        PUT(size_t, region->size);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+        PUT(int, 1);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        PUT(uint64_t, region->kind == REGION_VMM ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0);
+        return CUDA_SUCCESS;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+/* What cuPointerGetAttributes writes for a pointer that the driver does not know. */
+static CUresult attribute_unknown(void *data, CUpointer_attribute attribute)
+{
+    switch ((int)attribute) {
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        PUT(int, -2);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+        PUT(int, 0);
+        return CUDA_SUCCESS;
+    default:
+        PUT(uint64_t, 0);
+        return CUDA_SUCCESS;
+    }
+}
+
+API cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    CUresult r = enter("cuPointerGetAttribute");
+    const struct region *region;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    region = region_find(address);
+    if (!data || !region)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    return leave(attribute_get(data, attribute, region, address));
+}
+
+API cuPointerGetAttributes(unsigned count_of, CUpointer_attribute *attributes, void **data, CUdeviceptr address)
+{
+    CUresult r = enter("cuPointerGetAttributes");
+    const struct region *region;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!count_of || !attributes || !data)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    region = region_find(address);
+    for (unsigned i = 0; i < count_of && r == CUDA_SUCCESS; i++)
+        if (!region || attribute_get(data[i], attributes[i], region, address) != CUDA_SUCCESS)
+            r = attribute_unknown(data[i], attributes[i]);
+    return leave(r);
+}

@@ -1,0 +1,317 @@
+/* The stand-in driver's own state, shared by its files.
+ *
+ * One mutex guards everything here. An exported function enters (which takes the mutex, counts the call and answers
+ * injected faults), works, and leaves. Work on streams runs on one thread a stream, outside the mutex while it touches
+ * data. Waits sleep on `progress`, which is broadcast whenever an operation ends. */
+#ifndef KOPS_STANDIN_STANDIN_H
+#define KOPS_STANDIN_STANDIN_H
+
+#pragma GCC visibility push(default)
+#include <cuda.h>
+#pragma GCC visibility pop
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "control.h"
+
+#define API __attribute__((visibility("default"))) CUresult CUDAAPI
+/* A second exported name of the same function. The plain name is a macro of cuda.h: undefine it first. */
+#define API_ALIAS(target) __attribute__((visibility("default"), alias(#target)))
+
+enum {
+    PAGE = 4096,
+    GRANULARITY = 2 << 20,
+    MAX_DEVICES = 16,
+    MAX_SLOTS = 1 << 14, /* live cuMemAllocs of one process */
+    MAX_USES = 4,
+    MAX_PARAMS = 1024
+};
+
+/* ---- state.c: the mutex, calls, misuse ---- */
+
+struct context;
+struct stream;
+struct event;
+struct region;
+
+extern pthread_mutex_t standin_lock;
+extern pthread_cond_t standin_progress;
+
+/* Enter with the mutex held on CUDA_SUCCESS only. `name` is a literal without _v2. */
+CUresult enter_uninitialised(const char *name);
+CUresult enter(const char *name);
+CUresult enter_context(const char *name, struct context **ret_context); /* needs a current, unbroken context */
+CUresult leave(CUresult result);
+
+/* cuInit's part: remembers the process. */
+void state_initialised(void);
+bool state_is_initialised(void);
+
+/* Reports a call that a correct program does not make; returns `result`. */
+CUresult misuse(CUresult result, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Sleeps until an operation ends somewhere; counts one blocking wait where *counted is false. */
+void wait_for_progress(bool *counted);
+
+uint64_t now_ns(void);
+
+/* ---- control.c ---- */
+
+void control_attach(void);
+void count(enum standin_counter_id id, int64_t by);
+void count_call(const char *function);
+void control_misuse(const char *text);
+/* The error that a switch asks for this call, or CUDA_SUCCESS. */
+CUresult control_fault(const char *function, bool *ret_sticky);
+bool control_implicit_sync(void);
+uint64_t control_memory_limit(void);
+/* Waits until the gate lets one pass, or until *give_up is true. Called without the mutex. */
+void gate_pass(enum standin_gate_id gate, const _Atomic bool *give_up);
+/* The same from inside a call: gives the mutex up meanwhile. */
+void gate_pass_call(enum standin_gate_id gate);
+
+/* ---- handles.c: handles that know when they are stale ---- */
+
+enum handle_kind { HANDLE_CONTEXT = 1, HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_VMM };
+
+void *handle_new(enum handle_kind kind, void *object);
+/* NULL, and a misuse report, when it is no live handle of that kind. */
+void *handle_get(enum handle_kind kind, const void *handle);
+void handle_free(const void *handle);
+
+/* ---- device.c, context.c ---- */
+
+struct device {
+    unsigned physical; /* the same in every process, whatever is visible there */
+    CUuuid uuid;
+    struct context *primary;
+    unsigned retained;
+    uint64_t used;
+};
+
+extern struct device standin_devices[MAX_DEVICES];
+extern int standin_device_count;
+
+CUresult devices_find_all(void);
+bool device_is_valid(CUdevice device);
+/* Ordinal here of a device by its UUID, or -1. */
+int device_by_uuid(const CUuuid *uuid);
+CUresult device_charge(int device, uint64_t bytes);
+void device_refund(int device, uint64_t bytes);
+
+struct context {
+    CUcontext handle;
+    int device;
+    bool primary;
+    _Atomic bool broken;
+    CUresult error; /* what broke it */
+    struct stream *default_stream;
+};
+
+CUresult context_current(struct context **ret_context);
+struct context *context_any(int device); /* the device's primary context, or NULL */
+void context_break(struct context *context, CUresult error);
+
+/* ---- segment.c: device memory as shared memory ---- */
+
+/* Behind the data, in a page of its own: tells what the segment is to whoever opens it. */
+struct segment_tail {
+    char magic[16];
+    unsigned char token[16]; /* of the process that made it */
+    uint32_t slot;           /* of a cuMemAlloc */
+    uint32_t vmm;            /* 1: made by cuMemCreate */
+    uint32_t handle_types;
+    uint32_t reserved;
+    CUuuid device;
+    uint64_t buffer_id;
+    uint64_t size;
+    uint64_t data_bytes;
+};
+
+const unsigned char *process_token(void);
+uint64_t buffer_id_next(void);
+size_t round_up(size_t size, size_t unit);
+int segment_new(struct segment_tail *tail, size_t size);
+bool segment_read_tail(int fd, struct segment_tail *ret_tail);
+/* Reserves aligned, inaccessible address space with an inaccessible granule behind it. 0 on failure. */
+uint64_t address_reserve(size_t size);
+bool segment_map(uint64_t address, int fd, size_t size, int protection);
+void address_clear(uint64_t address, size_t size);
+void address_free(uint64_t address, size_t size);
+
+/* ---- memory.c: every range that the device may touch ---- */
+
+enum region_kind { REGION_ALLOCATION, REGION_ASYNC, REGION_IPC, REGION_VMM, REGION_HOST };
+
+struct region {
+    struct region *next;
+    enum region_kind kind;
+    uint64_t address, size;
+    bool readable, writable;
+    bool freeing; /* ASYNC: a free is queued */
+    struct context *context;
+    int device;
+    uint64_t buffer_id;
+    unsigned slot;            /* ALLOCATION, ASYNC */
+    unsigned opens;           /* IPC */
+    unsigned char handle[64]; /* IPC */
+    struct vmm_handle *vmm;   /* VMM */
+};
+
+extern struct region *standin_regions;
+
+struct region *region_find(uint64_t address);
+struct region *region_find_range(uint64_t address, uint64_t size);
+void region_add(struct region *region);
+void region_remove(struct region *region); /* from the list; the struct stays the caller's */
+/* Ends a cuMemAlloc or cuMemAllocAsync. */
+void allocation_end(struct region *region);
+
+/* Slots keep their address and their place in the export table, so that handle bytes repeat. */
+struct slot {
+    bool live;
+    int fd;
+    uint64_t address;
+    size_t mapped;
+    uint64_t freed_order;
+    int device;
+};
+
+extern struct slot standin_slots[MAX_SLOTS];
+
+/* ---- ipc.c ---- */
+
+bool export_table_ready(void); /* makes it at the first call */
+void export_slot_set(unsigned slot, int fd, const struct segment_tail *tail);
+void export_slot_clear(unsigned slot);
+
+/* ---- stream.c ---- */
+
+enum op_kind {
+    OP_KERNEL,
+    OP_COPY,
+    OP_FILL,
+    OP_RECORD,
+    OP_WAIT_EVENT,
+    OP_AFTER,
+    OP_FREE,
+    OP_WRITE_VALUE,
+    OP_WAIT_VALUE,
+    OP_HOST_FUNCTION
+};
+
+struct use {
+    uint64_t address, size;
+    bool write;
+};
+
+struct op {
+    struct op *next;
+    enum op_kind kind;
+    uint64_t number;
+    unsigned n_uses;
+    struct use uses[MAX_USES];
+    union {
+        struct {
+            const struct kernel *kernel;
+            unsigned char params[MAX_PARAMS];
+        } launch;
+        struct {
+            void *to;
+            const void *from;
+            size_t size;
+        } copy;
+        struct {
+            void *to;
+            size_t count;
+            unsigned width;
+            uint32_t value;
+        } fill;
+        struct {
+            struct event *event;
+            uint64_t generation;
+        } mark;
+        struct {
+            struct stream *stream;
+            uint64_t number;
+        } after;
+        struct {
+            uint64_t address, value;
+            unsigned bytes, flags;
+        } word;
+        struct {
+            CUhostFn function;
+            void *argument;
+        } host;
+        struct region *region;
+    };
+};
+
+struct stream {
+    struct stream *next;
+    CUstream handle;
+    struct context *context;
+    unsigned flags;
+    int priority;
+    unsigned references; /* handle, thread, barriers */
+    bool destroyed, has_thread;
+    struct op *head, **tail; /* the head stays in the list while it runs */
+    uint64_t enqueued, completed;
+    uint64_t last_time;
+    pthread_cond_t work;
+};
+
+CUresult stream_get(CUstream handle, struct context *context, struct stream **ret_stream);
+struct stream *stream_new(struct context *context, unsigned flags, int priority);
+struct op *op_new(enum op_kind kind);
+void op_use(struct op *op, uint64_t address, uint64_t size, bool write);
+/* Takes the op. */
+CUresult stream_enqueue(struct stream *stream, struct op *op);
+CUresult stream_wait(struct stream *stream, uint64_t number);
+CUresult streams_wait_context(struct context *context);
+/* Reports misuse when queued work uses the range, then waits for that work; waits for all of the context where frees do
+ * so. Needs no current context. */
+void range_retire(struct context *context, uint64_t address, uint64_t size);
+bool range_in_use(uint64_t address, uint64_t size, const struct stream *except);
+void stream_unref(struct stream *stream);
+
+/* ---- worker.c ---- */
+
+void *stream_main(void *stream);
+
+/* ---- event.c ---- */
+
+struct event {
+    CUevent handle;
+    struct context *context;
+    unsigned flags;
+    unsigned references;
+    uint64_t recorded, done; /* generations */
+    uint64_t time;
+};
+
+void event_unref(struct event *event);
+
+/* ---- kernels.c ---- */
+
+struct kernel;
+const struct kernel *kernel_find(const char *symbol); /* NULL: no such kernel; it lives as long as the process */
+size_t kernel_params_size(const struct kernel *kernel);
+/* What it will touch; false when the parameters make no sense (a real kernel would fault). */
+bool kernel_uses(const struct kernel *kernel, const void *params, struct op *op);
+void kernel_run(const struct kernel *kernel, const void *params);
+
+/* ---- math.c: what the kernels compute ---- */
+
+enum element { ELEMENT_F32, ELEMENT_F64, ELEMENT_F16, ELEMENT_BF16, ELEMENT_RAW };
+
+float half_to_float(uint16_t bits);
+uint16_t float_to_half(float value);
+float bfloat_to_float(uint16_t bits);
+uint16_t float_to_bfloat(float value);
+
+#endif

@@ -1,0 +1,213 @@
+/* One thread a stream: runs what is queued there, in order, and breaks the context on a stray access.
+ *
+ * What an operation touches is looked up when its turn comes: a range that is not mapped for the device is what a
+ * real device calls an illegal address. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "standin.h"
+
+/* CUDA_SUCCESS, or what the device would answer to the first access that it may not make. */
+static CUresult uses_check(const struct stream *stream, const struct op *op)
+{
+    for (unsigned i = 0; i < op->n_uses; i++) {
+        const struct use *use = &op->uses[i];
+        const struct region *region = region_find_range(use->address, use->size);
+
+        if (!region || !region->readable || (use->write && !region->writable) ||
+            (region->kind != REGION_HOST && region->device != stream->context->device)) {
+            fprintf(stderr, "cuda_standin: illegal %s of %llu bytes at %#llx (%s)\n", use->write ? "write" : "read",
+                    (unsigned long long)use->size, (unsigned long long)use->address,
+                    !region ? "not mapped" : "not accessible");
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+static void run_fill(const struct op *op)
+{
+    if (op->fill.width == 1) {
+        memset(op->fill.to, (int)op->fill.value, op->fill.count);
+    } else if (op->fill.width == 2) {
+        for (size_t i = 0; i < op->fill.count; i++)
+            ((uint16_t *)op->fill.to)[i] = (uint16_t)op->fill.value;
+    } else {
+        for (size_t i = 0; i < op->fill.count; i++)
+            ((uint32_t *)op->fill.to)[i] = op->fill.value;
+    }
+}
+
+/* Kernels, copies and fills: the mutex is given up while they wait at their gate and while they touch data. Nothing
+ * that they use can go meanwhile: frees wait for them. */
+static void run_work(struct stream *stream, struct op *op)
+{
+    bool is_kernel = op->kind == OP_KERNEL, sticky;
+    struct context *context = stream->context;
+    CUresult r;
+
+    pthread_mutex_unlock(&standin_lock);
+    gate_pass(is_kernel ? STANDIN_GATE_kernel : STANDIN_GATE_copy, &context->broken);
+    pthread_mutex_lock(&standin_lock);
+    if (context->broken)
+        return;
+    r = control_fault(is_kernel ? "kernel" : "copy", &sticky);
+    if (r == CUDA_SUCCESS)
+        r = uses_check(stream, op);
+    if (r != CUDA_SUCCESS) {
+        context_break(context, r);
+        return;
+    }
+    pthread_mutex_unlock(&standin_lock);
+    if (is_kernel)
+        kernel_run(op->launch.kernel, op->launch.params);
+    else if (op->kind == OP_COPY)
+        memmove(op->copy.to, op->copy.from, op->copy.size);
+    else
+        run_fill(op);
+    pthread_mutex_lock(&standin_lock);
+    if (is_kernel)
+        count(STANDIN_COUNTER_kernels_run, 1);
+}
+
+static bool value_reached(const struct op *op)
+{
+    uint64_t now = op->word.bytes == 8 ? __atomic_load_n((uint64_t *)(uintptr_t)op->word.address, __ATOMIC_ACQUIRE)
+                                       : __atomic_load_n((uint32_t *)(uintptr_t)op->word.address, __ATOMIC_ACQUIRE);
+
+    switch (op->word.flags & 3) {
+    case CU_STREAM_WAIT_VALUE_GEQ:
+        return op->word.bytes == 8 ? (int64_t)(now - op->word.value) >= 0
+                                   : (int32_t)((uint32_t)now - (uint32_t)op->word.value) >= 0;
+    case CU_STREAM_WAIT_VALUE_EQ:
+        return now == op->word.value;
+    case CU_STREAM_WAIT_VALUE_AND:
+        return (now & op->word.value) != 0;
+    default:
+        return (~(now | op->word.value) & (op->word.bytes == 8 ? UINT64_MAX : UINT32_MAX)) != 0;
+    }
+}
+
+static void run_word(struct stream *stream, struct op *op)
+{
+    const struct timespec pause = {.tv_nsec = 50000};
+    struct context *context = stream->context;
+    CUresult r = uses_check(stream, op);
+
+    if (r != CUDA_SUCCESS) {
+        context_break(context, r);
+        return;
+    }
+    if (op->kind == OP_WRITE_VALUE) {
+        if (op->word.bytes == 8)
+            __atomic_store_n((uint64_t *)(uintptr_t)op->word.address, op->word.value, __ATOMIC_RELEASE);
+        else
+            __atomic_store_n((uint32_t *)(uintptr_t)op->word.address, (uint32_t)op->word.value, __ATOMIC_RELEASE);
+        return;
+    }
+    pthread_mutex_unlock(&standin_lock);
+    while (!value_reached(op) && !context->broken)
+        nanosleep(&pause, NULL); /* the other side is a plain store, of another process even */
+    pthread_mutex_lock(&standin_lock);
+}
+
+static void run_record(struct stream *stream, struct op *op)
+{
+    uint64_t now = now_ns();
+
+    /* Two records in a row never have the same time: a device's clock ticks between them. */
+    if (now < stream->last_time + 500)
+        now = stream->last_time + 500;
+    stream->last_time = now;
+    op->mark.event->time = now;
+    if (op->mark.event->done < op->mark.generation)
+        op->mark.event->done = op->mark.generation;
+}
+
+/* True when the head may run: what it waits for has come. */
+static bool op_is_ready(const struct stream *stream, const struct op *op)
+{
+    if (stream->context->broken)
+        return true;
+    if (op->kind == OP_WAIT_EVENT)
+        return op->mark.event->done >= op->mark.generation;
+    if (op->kind == OP_AFTER)
+        return op->after.stream->completed >= op->after.number;
+    return true;
+}
+
+static void op_run(struct stream *stream, struct op *op)
+{
+    bool broken = stream->context->broken;
+
+    switch (op->kind) {
+    case OP_KERNEL:
+    case OP_COPY:
+    case OP_FILL:
+        if (!broken)
+            run_work(stream, op);
+        break;
+    case OP_WRITE_VALUE:
+    case OP_WAIT_VALUE:
+        if (!broken)
+            run_word(stream, op);
+        break;
+    case OP_HOST_FUNCTION:
+        if (broken)
+            break;
+        pthread_mutex_unlock(&standin_lock);
+        op->host.function(op->host.argument);
+        pthread_mutex_lock(&standin_lock);
+        break;
+    case OP_RECORD:
+        run_record(stream, op);
+        event_unref(op->mark.event);
+        break;
+    case OP_WAIT_EVENT:
+        event_unref(op->mark.event);
+        break;
+    case OP_AFTER:
+        stream_unref(op->after.stream);
+        break;
+    case OP_FREE:
+        /* Work of another stream that still uses it was not ordered before the free: keep it mapped, so that the
+         * report is what ends the test. */
+        if (range_in_use(op->region->address, op->region->size, stream))
+            misuse(0, "freed %#llx while another stream uses it", (unsigned long long)op->region->address);
+        else
+            allocation_end(op->region);
+        break;
+    }
+}
+
+void *stream_main(void *argument)
+{
+    struct stream *stream = argument;
+
+    pthread_mutex_lock(&standin_lock);
+    for (;;) {
+        struct op *op = stream->head;
+
+        if (!op && stream->destroyed)
+            break;
+        if (!op) {
+            pthread_cond_wait(&stream->work, &standin_lock);
+        } else if (!op_is_ready(stream, op)) {
+            pthread_cond_wait(&standin_progress, &standin_lock);
+        } else {
+            op_run(stream, op);
+            stream->head = op->next;
+            if (!stream->head)
+                stream->tail = &stream->head;
+            stream->completed = op->number;
+            free(op);
+            count(STANDIN_COUNTER_queued, -1);
+            pthread_cond_broadcast(&standin_progress);
+        }
+    }
+    stream_unref(stream);
+    pthread_mutex_unlock(&standin_lock);
+    return NULL;
+}
