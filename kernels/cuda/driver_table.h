@@ -9,7 +9,6 @@
 #define CUDA_DRIVER_FUNCTIONS(X)                                                                                       \
     /* the driver and its devices */                                                                                   \
     X(Init, "", REQUIRED)                                                                                              \
-    X(DriverGetVersion, "", REQUIRED)                                                                                  \
     X(GetErrorName, "", REQUIRED)                                                                                      \
     X(DeviceGetCount, "", REQUIRED)                                                                                    \
     X(DeviceGet, "", REQUIRED)                                                                                         \

@@ -1,0 +1,30 @@
+/* The backend's table of functions: what the server sees. */
+#include "backend/backend.h"
+
+#include "device.h"
+#include "job.h"
+#include "memory.h"
+#include "pin.h"
+#include "stream.h"
+#include "variants.h"
+#include "waiter.h"
+
+const struct backend cuda_backend = {
+    .abi = BACKEND_ABI,
+    .name = "cuda",
+    .open = cuda_open,
+    .close = cuda_close,
+    .variants = cuda_variants,
+    .memory_import = cuda_memory_import,
+    .memory_alloc = cuda_memory_alloc,
+    .memory_close = cuda_memory_close,
+    .memory_detach = cuda_memory_detach,
+    .stream_new = cuda_stream_new,
+    .stream_free = cuda_stream_free,
+    .check = cuda_check_job,
+    .needs_prepare = cuda_needs_prepare,
+    .prepare = cuda_prepare,
+    .submit = cuda_submit,
+    .poll = cuda_poll,
+    .arm = cuda_arm,
+};

@@ -1,0 +1,64 @@
+/* In place of the other blaslt files where the toolkit has no cublasLt.h: the variant is never there. */
+#include <stdio.h>
+
+#include "blaslt.h"
+
+int blaslt_load(const char *path, char *why, size_t why_size)
+{
+    (void)path;
+    snprintf(why, why_size, "built without cublasLt.h");
+    return -1;
+}
+
+struct blaslt *blaslt_new(struct cuda_device *d)
+{
+    (void)d;
+    return NULL;
+}
+
+struct blaslt *blaslt_free(struct blaslt *b)
+{
+    return b;
+}
+
+static int absent(struct error *e)
+{
+    return error_set(e, ERROR_UNSUPPORTED, "this daemon was built without cuBLASLt");
+}
+
+int blaslt_check(const struct plan *plan, struct error *e)
+{
+    (void)plan;
+    return absent(e);
+}
+
+int blaslt_plan_get(struct cuda_device *d, const struct plan *plan, const uint64_t *addresses,
+                    struct blaslt_plan **ret_plan, struct error *e)
+{
+    (void)d, (void)plan, (void)addresses, (void)ret_plan;
+    return absent(e);
+}
+
+bool blaslt_plan_is_cached(struct cuda_device *d, const struct plan *plan, const uint64_t *addresses)
+{
+    (void)d, (void)plan, (void)addresses;
+    return true;
+}
+
+size_t blaslt_plan_workspace(const struct blaslt_plan *p)
+{
+    (void)p;
+    return 0;
+}
+
+struct blaslt_plan *blaslt_plan_unref(struct blaslt_plan *p)
+{
+    return p;
+}
+
+int blaslt_plan_run(struct cuda_stream *stream, struct blaslt_plan *p, const struct plan *plan,
+                    const uint64_t *addresses, struct error *e)
+{
+    (void)stream, (void)p, (void)plan, (void)addresses;
+    return absent(e);
+}

@@ -1,0 +1,44 @@
+/* A gemm in cuBLASLt's terms: column-major matrices with leading dimensions. Pure functions. */
+#ifndef KOPS_CUDA_BLASLT_LAYOUT_H
+#define KOPS_CUDA_BLASLT_LAYOUT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/plan.h"
+#include "util/error.h"
+
+enum { BLASLT_CALLS_MAX = 16 }; /* for batches that no single stride describes */
+
+enum blaslt_operand { BLASLT_A, BLASLT_B, BLASLT_D, BLASLT_OPERANDS };
+
+/* All that the choice of an algorithm depends on; compared as bytes, so every byte of it is set. D is column-major m ×
+ * n, op(A) is m × k, op(B) is k × n. */
+struct blaslt_problem {
+    int64_t m, n, k;
+    int64_t ld[BLASLT_OPERANDS];
+    int64_t batch_count;
+    int64_t batch_stride[BLASLT_OPERANDS];
+    uint32_t alignment[BLASLT_OPERANDS]; /* bytes, a power of two ≤ 256, of every matrix of the batch */
+    uint8_t dtype;
+    uint8_t tf32;
+    uint8_t transpose_a, transpose_b;
+};
+
+/* One strided-batch call's matrices: byte offsets from the operands' first elements. */
+struct blaslt_call {
+    uint64_t offset[BLASLT_OPERANDS];
+};
+
+struct blaslt_layout {
+    struct blaslt_problem problem;
+    unsigned source[BLASLT_OPERANDS]; /* the plan's operand (0: a, 1: b, 2: out) that A, B and D are */
+    unsigned n_calls;
+    struct blaslt_call calls[BLASLT_CALLS_MAX];
+};
+
+/* invalid_argument when it cannot be expressed; the message says why. `addresses` may be NULL, for the check alone. */
+int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct blaslt_layout *ret_layout,
+                  struct error *e);
+
+#endif

@@ -1,0 +1,260 @@
+/* Owns the devices: finds them, makes their contexts and everything that lives in one, and takes it down again. */
+#include "device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "blaslt.h"
+#include "job.h"
+#include "stream.h"
+#include "util/log.h"
+#include "waiter.h"
+
+enum {
+    POOL_KEEP_BYTES = 512 << 20, /* scratch that stays with the daemon between jobs */
+    WORKSPACE_BYTES = 32 << 20   /* what cuBLASLt's best algorithms want on the largest devices */
+};
+
+int cuda_device_lost(const struct cuda_device *d, struct error *e)
+{
+    error_set(e, ERROR_DEVICE_LOST, "%s: the GPU's context is broken until the daemon restarts", d->base.info.uuid);
+    return error_detail_text(e, "driver", cuda_result_name((CUresult)atomic_load(&d->fault)));
+}
+
+void cuda_device_break(struct cuda_device *d, CUresult result)
+{
+    int none = 0;
+
+    if (!atomic_compare_exchange_strong(&d->fault, &none, (int)result))
+        return;
+    log_error("cuda_device_lost", "device=%s driver=%s", d->base.info.uuid, cuda_result_name(result));
+    d->host.wake(d->host.context);
+}
+
+int cuda_enter(struct cuda_device *d, struct error *e)
+{
+    CUresult r;
+
+    if (cuda_device_is_broken(d))
+        return cuda_device_lost(d, e);
+    r = cuda.CtxSetCurrent(d->context);
+    if (r == CUDA_SUCCESS)
+        return 0;
+    /* A context that cannot be made current serves nothing any more, whatever the reason. */
+    cuda_device_break(d, r);
+    return cuda_device_lost(d, e);
+}
+
+static int attribute(const struct cuda_device *d, CUdevice_attribute which)
+{
+    int value = 0;
+
+    return cuda.DeviceGetAttribute(&value, which, d->ordinal) == CUDA_SUCCESS ? value : 0;
+}
+
+/* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", as nvidia-smi prints it. */
+static void format_uuid(const CUuuid *uuid, char *into, size_t size)
+{
+    unsigned char b[16];
+
+    memcpy(b, uuid->bytes, sizeof(b));
+    snprintf(into, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2],
+             b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+}
+
+static int describe(struct cuda_device *d, struct error *e)
+{
+    struct backend_device_info *info = &d->base.info;
+    CUuuid uuid;
+    size_t bytes;
+
+    if (CUDA_CALL(NULL, e, DeviceGetName, info->name, sizeof(info->name), d->ordinal) < 0 ||
+        CUDA_CALL(NULL, e, DeviceGetUuid, &uuid, d->ordinal) < 0 ||
+        CUDA_CALL(NULL, e, DeviceTotalMem, &bytes, d->ordinal) < 0)
+        return -1;
+    format_uuid(&uuid, info->uuid, sizeof(info->uuid));
+    snprintf(info->arch, sizeof(info->arch), "sm_%d%d", attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+             attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+    info->memory_bytes = bytes;
+    info->compute_units = (unsigned)attribute(d, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    d->registers_read_only = attribute(d, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) != 0;
+    return 0;
+}
+
+/* A pool of our own, so that what it keeps is ours to decide. */
+static int make_pool(struct cuda_device *d, struct error *e)
+{
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->ordinal}};
+    cuuint64_t keep = POOL_KEEP_BYTES;
+
+    if (!attribute(d, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED))
+        return 0;
+    if (CUDA_CALL(NULL, e, MemPoolCreate, &d->pool, &props) < 0)
+        return -1;
+    if (CUDA_CALL(NULL, e, MemPoolSetAttribute, d->pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep) < 0) {
+        cuda.MemPoolDestroy(d->pool);
+        return -1;
+    }
+    return 0;
+}
+
+static unsigned occupancy(void *context, const char *kernel, unsigned block, unsigned shared)
+{
+    struct cuda_device *d = context;
+
+    return cuda_kernels_occupancy(&d->kernels, kernel, block, shared);
+}
+
+static void init_launch(struct cuda_device *d)
+{
+    d->launch = (struct cuda_launch_device){
+        .multiprocessors = d->base.info.compute_units,
+        .max_shared_bytes = (unsigned)attribute(d, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+        .occupancy = occupancy,
+        .context = d,
+    };
+}
+
+/* What lives in the context, which is current. */
+static int populate(struct cuda_device *d, bool have_blaslt, struct error *e)
+{
+    if (cuda_kernels_load(&d->kernels, d->ordinal, e) < 0)
+        return -1;
+    init_launch(d);
+    if (CUDA_CALL(NULL, e, StreamCreate, &d->service, CU_STREAM_NON_BLOCKING) < 0)
+        goto unload_kernels;
+    if (make_pool(d, e) < 0)
+        goto destroy_service;
+    d->waiters = cuda_waiters_new(d);
+    if (!d->waiters) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the waiting threads' table");
+        goto destroy_pool;
+    }
+    if (!d->pool)
+        d->workspace_bytes = 0;
+    d->blaslt = have_blaslt ? blaslt_new(d) : NULL;
+    cuda_variants_init(&d->variants, d->blaslt != NULL);
+    return 0;
+
+destroy_pool:
+    if (d->pool)
+        cuda.MemPoolDestroy(d->pool);
+destroy_service:
+    cuda.StreamDestroy(d->service);
+unload_kernels:
+    cuda_kernels_unload(&d->kernels);
+    return -1;
+}
+
+static struct cuda_device *device_open(const struct backend_config *config, const struct backend_host *host, int number,
+                                       bool have_blaslt, struct error *e)
+{
+    struct cuda_device *d = calloc(1, sizeof(*d));
+
+    if (!d) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a device");
+        return NULL;
+    }
+    d->base.backend = &cuda_backend;
+    d->host = *host;
+    d->workspace_bytes = config->cuda_workspace_bytes ? config->cuda_workspace_bytes : WORKSPACE_BYTES;
+    pthread_mutex_init(&d->job_lock, NULL);
+    cuda_events_init(&d->events);
+    list_init(&d->free_jobs);
+    list_init(&d->busy);
+    list_init(&d->idle_streams);
+    if (CUDA_CALL(NULL, e, DeviceGet, &d->ordinal, number) < 0 || describe(d, e) < 0)
+        goto free_device;
+    if (CUDA_CALL(NULL, e, DevicePrimaryCtxRetain, &d->context, d->ordinal) < 0)
+        goto free_device;
+    if (CUDA_CALL(NULL, e, CtxSetCurrent, d->context) < 0 || populate(d, have_blaslt, e) < 0)
+        goto release_context;
+    return d;
+
+release_context:
+    cuda.DevicePrimaryCtxRelease(d->ordinal);
+free_device:
+    cuda_events_destroy(&d->events);
+    pthread_mutex_destroy(&d->job_lock);
+    free(d);
+    return NULL;
+}
+
+/* 0 when there is nothing to use, which is no error. */
+static int device_count(const struct backend_config *config)
+{
+    const char *path = config->cuda_driver ? config->cuda_driver : "libcuda.so.1";
+    char why[256];
+    int count = 0;
+    CUresult r;
+
+    if (strcmp(path, "none") == 0)
+        return 0;
+    if (cuda_driver_load(path, why, sizeof(why)) < 0) {
+        char quoted[300];
+
+        log_debug("cuda_unavailable", "reason=%s", log_quote(quoted, sizeof(quoted), why, strlen(why)));
+        return 0;
+    }
+    r = cuda.DeviceGetCount(&count);
+    if (r != CUDA_SUCCESS) {
+        log_debug("cuda_unavailable", "driver=%s", cuda_result_name(r));
+        return 0;
+    }
+    return count;
+}
+
+static bool load_blaslt(const struct backend_config *config)
+{
+    char why[256], quoted[300];
+
+    if (blaslt_load(config->cuda_blaslt, why, sizeof(why)) == 0)
+        return true;
+    log_debug("cublaslt_unavailable", "reason=%s", log_quote(quoted, sizeof(quoted), why, strlen(why)));
+    return false;
+}
+
+int cuda_open(const struct backend_config *config, const struct backend_host *host, struct backend_device **ret_devices,
+              unsigned max, unsigned *ret_count, struct error *e)
+{
+    int count = device_count(config);
+    bool have_blaslt = count > 0 && load_blaslt(config);
+    unsigned opened = 0;
+
+    /* One GPU that cannot be used (taken exclusively by another, too old) does not take the others away. */
+    for (int i = 0; i < count && opened < max; i++) {
+        struct cuda_device *d = device_open(config, host, i, have_blaslt, e);
+        char quoted[300];
+
+        if (d)
+            ret_devices[opened++] = &d->base;
+        else
+            log_warning("cuda_device_skipped", "number=%d reason=%s", i,
+                        log_quote(quoted, sizeof(quoted), e->message, strlen(e->message)));
+    }
+    *ret_count = opened;
+    return 0;
+}
+
+void cuda_close(struct backend_device *base)
+{
+    struct cuda_device *d = cuda_device(base);
+
+    /* On a broken context every call below fails, which is all that it can do. */
+    cuda.CtxSetCurrent(d->context);
+    d->waiters = cuda_waiters_free(d->waiters);
+    cuda_jobs_close(d);
+    d->blaslt = blaslt_free(d->blaslt);
+    cuda_streams_close(d);
+    cuda_events_destroy(&d->events);
+    if (d->pool)
+        cuda.MemPoolDestroy(d->pool);
+    cuda.StreamDestroy(d->service);
+    cuda_kernels_unload(&d->kernels);
+    cuda.CtxSetCurrent(NULL);
+    cuda.DevicePrimaryCtxRelease(d->ordinal);
+    pthread_mutex_destroy(&d->job_lock);
+    free(d);
+}

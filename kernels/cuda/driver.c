@@ -1,0 +1,131 @@
+/* Owns the driver's library and its table of functions. */
+#include "driver.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device.h"
+
+struct cuda_driver cuda;
+
+enum need { OPTIONAL, REQUIRED };
+
+static const struct {
+    const char *symbol;
+    size_t offset;
+    enum need need;
+} functions[] = {
+#define X(Name, suffix, need) {"cu" #Name suffix, offsetof(struct cuda_driver, Name), need},
+    CUDA_DRIVER_FUNCTIONS(X)
+#undef X
+};
+
+static int resolve(void *library, struct cuda_driver *ret_table, char *why, size_t why_size)
+{
+    struct cuda_driver table = {0};
+
+    for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
+        void *symbol = dlsym(library, functions[i].symbol);
+
+        if (!symbol && functions[i].need == REQUIRED) {
+            snprintf(why, why_size, "the driver has no %s: it is too old", functions[i].symbol);
+            return -1;
+        }
+        memcpy((char *)&table + functions[i].offset, &symbol, sizeof(symbol));
+    }
+    *ret_table = table;
+    return 0;
+}
+
+int cuda_driver_load(const char *path, char *why, size_t why_size)
+{
+    struct cuda_driver table;
+    void *library;
+    CUresult r;
+
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        snprintf(why, why_size, "%s", dlerror());
+        return -1;
+    }
+    if (resolve(library, &table, why, why_size) < 0)
+        goto close_library;
+
+    /* Both are read by cuInit(). More channels let more streams run at once; lazily loaded kernels would be loaded at
+     * their first launch, which takes the context's lock and waits for the device to drain. */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    r = table.Init(0);
+    if (r != CUDA_SUCCESS) {
+        const char *name = NULL;
+
+        table.GetErrorName(r, &name);
+        snprintf(why, why_size, "cuInit: %s", name ? name : "unknown error");
+        goto close_library;
+    }
+    /* Opening the same library again gives the same table; the extra reference is harmless. */
+    cuda = table;
+    return 0;
+
+close_library:
+    dlclose(library);
+    return -1;
+}
+
+const char *cuda_result_name(CUresult result)
+{
+    const char *name = NULL;
+
+    if (cuda.GetErrorName(result, &name) != CUDA_SUCCESS || !name)
+        return "an unknown CUDA error";
+    return name;
+}
+
+bool cuda_result_is_sticky(CUresult result)
+{
+    switch (result) {
+    case CUDA_ERROR_DEVICE_UNAVAILABLE:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case 226: /* CUDA_ERROR_CONTAINED, which older headers do not have */
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case 721: /* CUDA_ERROR_TENSOR_MEMORY_LEAK */
+    case CUDA_ERROR_MPS_CONNECTION_FAILED:
+    case CUDA_ERROR_MPS_RPC_FAILURE:
+    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
+    case CUDA_ERROR_EXTERNAL_DEVICE:
+    case CUDA_ERROR_UNKNOWN:
+        return true;
+    default:
+        return false;
+    }
+}
+
+int cuda_fail(struct cuda_device *device, CUresult result, const char *call, struct error *e)
+{
+    const char *name = cuda_result_name(result);
+
+    if (cuda_result_is_sticky(result)) {
+        if (device)
+            cuda_device_break(device, result);
+        error_set(e, ERROR_DEVICE_LOST, "%s failed with %s: the GPU's context is broken until the daemon restarts",
+                  call, name);
+    } else if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "the GPU has too little free memory (%s); free some, or use smaller tensors",
+                  call);
+    } else {
+        error_set(e, ERROR_DEVICE_ERROR, "%s failed with %s", call, name);
+    }
+    return error_detail_text(e, "driver", name);
+}

@@ -1,0 +1,101 @@
+/* Owns driver streams, kept for reuse because making one takes long, and their workspaces. */
+#include "stream.h"
+
+#include <stdlib.h>
+
+#include "device.h"
+
+enum {
+    IDLE_STREAMS_MAX = 32,     /* as many as run at once: CUDA_DEVICE_MAX_CONNECTIONS */
+    RESTING_WORKSPACES_MAX = 8 /* streams that keep their workspace between jobs */
+};
+
+int cuda_stream_new(struct backend_device *base, struct backend_stream **ret_stream, struct error *e)
+{
+    struct cuda_device *d = cuda_device(base);
+    struct list *idle = list_first(&d->idle_streams);
+    struct cuda_stream *s;
+
+    if (idle) {
+        list_remove(idle);
+        d->idle_stream_count--;
+        *ret_stream = (struct backend_stream *)list_entry(idle, struct cuda_stream, link);
+        return 0;
+    }
+    if (cuda_enter(d, e) < 0)
+        return -1;
+    s = calloc(1, sizeof(*s));
+    if (!s)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a stream");
+    s->device = d;
+    list_init(&s->jobs);
+    list_init(&s->link);
+    s->next = &s->jobs;
+    if (CUDA_CALL(d, e, StreamCreate, &s->stream, CU_STREAM_NON_BLOCKING) < 0)
+        goto free_stream;
+    *ret_stream = (struct backend_stream *)s;
+    return 0;
+
+free_stream:
+    free(s);
+    return -1;
+}
+
+static void release_workspace(struct cuda_stream *s)
+{
+    if (!s->workspace)
+        return;
+    cuda.MemFreeAsync(s->workspace, s->stream);
+    s->workspace = 0;
+    s->device->workspaces_held--;
+}
+
+static void destroy(struct cuda_stream *s)
+{
+    release_workspace(s);
+    cuda.StreamDestroy(s->stream);
+    free(s);
+}
+
+void cuda_stream_free(struct backend_stream *stream)
+{
+    struct cuda_stream *s = cuda_stream(stream);
+    struct cuda_device *d = s->device;
+    struct error ignored;
+
+    s->waited = NULL;
+    if (d->idle_stream_count < IDLE_STREAMS_MAX && !cuda_device_is_broken(d)) {
+        list_append(&d->idle_streams, &s->link);
+        d->idle_stream_count++;
+        return;
+    }
+    cuda_enter(d, &ignored);
+    destroy(s);
+}
+
+void cuda_streams_close(struct cuda_device *d)
+{
+    list_for_each_safe (node, after, &d->idle_streams) {
+        list_remove(node);
+        destroy(list_entry(node, struct cuda_stream, link));
+    }
+    d->idle_stream_count = 0;
+}
+
+int cuda_stream_need_workspace(struct cuda_stream *s, struct error *e)
+{
+    struct cuda_device *d = s->device;
+
+    if (s->workspace)
+        return 0;
+    if (CUDA_CALL(d, e, MemAllocFromPoolAsync, &s->workspace, d->workspace_bytes, d->pool, s->stream) < 0)
+        return -1;
+    d->workspaces_held++;
+    return 0;
+}
+
+void cuda_stream_rest(struct cuda_stream *s)
+{
+    if (s->device->workspaces_held > RESTING_WORKSPACES_MAX)
+        release_workspace(s);
+}

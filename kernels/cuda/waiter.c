@@ -1,0 +1,198 @@
+/* Owns the waiting threads of one device. */
+#include "waiter.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "device.h"
+#include "job.h"
+
+enum {
+    WAITERS_MAX = 33, /* more streams than run at once on the GPU; the last one sleeps on a timer for the rest */
+    WAITER_STACK_BYTES = 256 * 1024,
+    NAP_NS = 200 * 1000
+};
+
+enum waiter_task { TASK_NONE, TASK_EVENT, TASK_NAP, TASK_QUIT };
+
+struct waiter {
+    struct cuda_waiters *owner;
+    pthread_t thread;
+    pthread_cond_t wanted;
+    enum waiter_task task; /* this and what follows under the owner's lock */
+    CUevent event;
+    bool adopted; /* the event's job has ended: return it to the pool */
+    enum cuda_event_kind kind;
+};
+
+struct cuda_waiters {
+    struct cuda_device *device;
+    pthread_mutex_t lock;
+    unsigned count; /* threads running */
+    struct waiter items[WAITERS_MAX];
+};
+
+static void sleep_on(struct cuda_device *d, CUevent event)
+{
+    const struct timespec nap = {.tv_nsec = NAP_NS};
+    struct error ignored;
+
+    /* A wait that fails finds a broken context; poll() then sees it, too. */
+    if (event)
+        CUDA_CALL(d, &ignored, EventSynchronize, event);
+    else
+        nanosleep(&nap, NULL);
+}
+
+static void *run(void *argument)
+{
+    struct waiter *me = argument;
+    struct cuda_waiters *w = me->owner;
+    struct cuda_device *d = w->device;
+    struct error ignored;
+    CUevent event;
+
+    cuda_enter(d, &ignored);
+    pthread_mutex_lock(&w->lock);
+    while (me->task != TASK_QUIT) {
+        if (me->task == TASK_NONE) {
+            pthread_cond_wait(&me->wanted, &w->lock);
+            continue;
+        }
+        event = me->event;
+        pthread_mutex_unlock(&w->lock);
+        sleep_on(d, event);
+        pthread_mutex_lock(&w->lock);
+        if (me->adopted)
+            cuda_event_return(d, me->kind, me->event);
+        me->adopted = false;
+        me->event = NULL;
+        if (me->task != TASK_QUIT)
+            me->task = TASK_NONE;
+        d->host.wake(d->host.context);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+/* A thread that takes no signals: those are the loop's. */
+static int start(struct cuda_waiters *w, struct waiter *me)
+{
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    int r;
+
+    me->owner = w;
+    me->task = TASK_NONE;
+    pthread_cond_init(&me->wanted, NULL);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, WAITER_STACK_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    r = pthread_create(&me->thread, &attributes, run, me);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    if (r != 0)
+        pthread_cond_destroy(&me->wanted);
+    return r;
+}
+
+struct cuda_waiters *cuda_waiters_new(struct cuda_device *d)
+{
+    struct cuda_waiters *w = calloc(1, sizeof(*w));
+
+    if (!w)
+        return NULL;
+    w->device = d;
+    pthread_mutex_init(&w->lock, NULL);
+    return w;
+}
+
+struct cuda_waiters *cuda_waiters_free(struct cuda_waiters *w)
+{
+    if (!w)
+        return NULL;
+    pthread_mutex_lock(&w->lock);
+    for (unsigned i = 0; i < w->count; i++) {
+        w->items[i].task = TASK_QUIT;
+        pthread_cond_signal(&w->items[i].wanted);
+    }
+    pthread_mutex_unlock(&w->lock);
+    for (unsigned i = 0; i < w->count; i++) {
+        pthread_join(w->items[i].thread, NULL);
+        pthread_cond_destroy(&w->items[i].wanted);
+    }
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+    return NULL;
+}
+
+/* An idle thread, or a new one; NULL when all are busy. The last place is kept for the timer. Under the lock. */
+static struct waiter *find_idle(struct cuda_waiters *w)
+{
+    for (unsigned i = 0; i < w->count; i++)
+        if (w->items[i].task == TASK_NONE)
+            return &w->items[i];
+    if (w->count == WAITERS_MAX || start(w, &w->items[w->count]) != 0)
+        return NULL;
+    return &w->items[w->count++];
+}
+
+/* Gives the event to a thread, or has the last free thread look again soon. Returns false when none is free. */
+static bool assign(struct cuda_waiters *w, CUevent event)
+{
+    struct waiter *idle = find_idle(w);
+    bool last = idle == &w->items[WAITERS_MAX - 1];
+
+    if (!idle)
+        return false;
+    idle->event = last ? NULL : event;
+    idle->adopted = false;
+    idle->task = last ? TASK_NAP : TASK_EVENT;
+    pthread_cond_signal(&idle->wanted);
+    return !last;
+}
+
+void cuda_arm(struct backend_device *base)
+{
+    struct cuda_device *d = cuda_device(base);
+    struct cuda_waiters *w = d->waiters;
+    bool now = cuda_device_is_broken(d);
+
+    pthread_mutex_lock(&w->lock);
+    list_for_each_safe (node, after, &d->busy) {
+        struct cuda_stream *s = list_entry(node, struct cuda_stream, link);
+        CUevent next = cuda_stream_next_event(s);
+
+        if (!next) {
+            now = true;
+        } else if (next != s->waited) {
+            if (assign(w, next))
+                s->waited = next;
+            else if (w->count < WAITERS_MAX)
+                now = true; /* the system gives no more threads, and no timer runs */
+        }
+    }
+    pthread_mutex_unlock(&w->lock);
+    if (now)
+        d->host.wake(d->host.context);
+}
+
+void cuda_waiters_adopt(struct cuda_device *d, enum cuda_event_kind kind, CUevent event)
+{
+    struct cuda_waiters *w = d->waiters;
+
+    pthread_mutex_lock(&w->lock);
+    for (unsigned i = 0; i < w->count; i++) {
+        if (w->items[i].task == TASK_EVENT && w->items[i].event == event) {
+            w->items[i].kind = kind;
+            w->items[i].adopted = true;
+            event = NULL;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&w->lock);
+    cuda_event_return(d, kind, event);
+}

@@ -1,0 +1,71 @@
+/* Owns the choice between cuBLASLt and our own kernels, and the launch itself. */
+#include "work.h"
+
+#include <string.h>
+
+#include "blaslt.h"
+#include "device.h"
+#include "stream.h"
+
+/* Whether cuBLASLt is to be tried: it serves gemm, unless another variant is forced. */
+static bool wants_blaslt(const struct cuda_device *d, const struct backend_job *job)
+{
+    struct error ignored;
+
+    if (!d->blaslt || job->plan.kind != PLAN_GEMM)
+        return false;
+    if (job->variant && strcmp(job->variant, cuda_variant_blaslt) != 0)
+        return false;
+    return blaslt_check(&job->plan, &ignored) == 0;
+}
+
+static int prepare_own(struct cuda_device *d, const struct backend_job *job, struct cuda_work *work, struct error *e)
+{
+    if (cuda_ops_launch(job->op->id, &job->plan, work->addresses, job->variant, &d->launch, &work->launch, e) < 0)
+        return -1;
+    work->function = cuda_kernels_find(&d->kernels, work->launch.kernel);
+    if (!work->function)
+        return error_set(e, ERROR_INTERNAL, "no embedded image has the kernel %s", work->launch.kernel);
+    work->variant = work->launch.variant;
+    return 0;
+}
+
+int cuda_work_prepare(struct cuda_device *d, const struct backend_job *job, struct cuda_work *work, struct error *e)
+{
+    if (wants_blaslt(d, job)) {
+        if (blaslt_plan_get(d, &job->plan, work->addresses, &work->blaslt, e) == 0) {
+            work->variant = cuda_variant_blaslt;
+            return 0;
+        }
+        /* The library has no algorithm for it, or no memory to start: ours always works. */
+        if (job->variant || cuda_device_is_broken(d))
+            return -1;
+    }
+    return prepare_own(d, job, work, e);
+}
+
+bool cuda_work_is_ready(struct cuda_device *d, const struct backend_job *job, const uint64_t *addresses)
+{
+    return !wants_blaslt(d, job) || blaslt_plan_is_cached(d, &job->plan, addresses);
+}
+
+static int issue_own(struct cuda_stream *stream, struct cuda_work *work, struct error *e)
+{
+    const struct cuda_launch *l = &work->launch;
+    void *params[] = {work->launch.params};
+
+    return CUDA_CALL(stream->device, e, LaunchKernel, work->function, l->grid[0], l->grid[1], l->grid[2], l->block[0],
+                     l->block[1], l->block[2], l->shared_bytes, stream->stream, params, NULL);
+}
+
+int cuda_work_issue(struct cuda_stream *stream, const struct backend_job *job, struct cuda_work *work, struct error *e)
+{
+    if (!work->blaslt)
+        return issue_own(stream, work, e);
+    return blaslt_plan_run(stream, work->blaslt, &job->plan, work->addresses, e);
+}
+
+void cuda_work_release(struct cuda_work *work)
+{
+    work->blaslt = blaslt_plan_unref(work->blaslt);
+}

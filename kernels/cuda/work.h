@@ -1,0 +1,36 @@
+/* One execution of a job's plan, prepared once and issued as often as the job repeats. */
+#ifndef KOPS_CUDA_WORK_H
+#define KOPS_CUDA_WORK_H
+
+#include <cuda.h>
+#include <stdbool.h>
+
+#include "backend/backend.h"
+#include "ops/launch.h"
+
+struct blaslt_plan;
+struct cuda_device;
+struct cuda_stream;
+
+struct cuda_work {
+    const char *variant;        /* lives as long as the device */
+    struct blaslt_plan *blaslt; /* a reference, or NULL: our own kernel */
+    CUfunction function;
+    struct cuda_launch launch;
+    uint64_t addresses[PLAN_MAX_OPERANDS]; /* device addresses of the operands' first elements */
+};
+
+/* Chooses the variant for work->addresses and prepares its launch; the plan is not empty, the context current.
+ * Thread: any; it may block when cuda_work_is_ready() says no. */
+int cuda_work_prepare(struct cuda_device *d, const struct backend_job *job, struct cuda_work *work, struct error *e);
+
+/* Whether cuda_work_prepare() will not block. */
+bool cuda_work_is_ready(struct cuda_device *d, const struct backend_job *job, const uint64_t *addresses);
+
+/* Enqueues one execution. Thread: loop. */
+int cuda_work_issue(struct cuda_stream *stream, const struct backend_job *job, struct cuda_work *work, struct error *e);
+
+/* Gives back what prepare() took; harmless on zeroes and twice. */
+void cuda_work_release(struct cuda_work *work);
+
+#endif
