@@ -1,0 +1,219 @@
+#include "cpu.h"
+
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifdef __x86_64__
+#include <cpuid.h>
+
+/* Not asked through __builtin_cpu_supports(), whose list differs between compilers. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
+bool cpu_has(enum cpu_isa isa)
+{
+    __builtin_cpu_init();
+    switch (isa) {
+    case CPU_GENERIC:
+        return true;
+    case CPU_AVX512:
+        if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+            !__builtin_cpu_supports("avx512cd") || !__builtin_cpu_supports("avx512dq") ||
+            !__builtin_cpu_supports("avx512vl"))
+            return false;
+        /* fall through */
+    case CPU_AVX2:
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
+               has_f16c();
+    default:
+        return false;
+    }
+}
+
+const char *cpu_arch(void)
+{
+    return cpu_has(CPU_AVX512) ? "avx512" : cpu_has(CPU_AVX2) ? "avx2" : "x86-64";
+}
+
+#else
+
+bool cpu_has(enum cpu_isa isa)
+{
+    return isa == CPU_GENERIC;
+}
+
+const char *cpu_arch(void)
+{
+#ifdef __aarch64__
+    return "aarch64";
+#else
+    return "generic";
+#endif
+}
+
+#endif
+
+void cpu_name(char *into, size_t size)
+{
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    char line[512];
+
+    snprintf(into, size, "%s processor", cpu_arch());
+    if (!f)
+        return;
+    while (fgets(line, sizeof(line), f)) {
+        char *value = strchr(line, ':');
+
+        if (strncmp(line, "model name", 10) || !value)
+            continue;
+        value += strspn(value, ": \t");
+        value[strcspn(value, "\n")] = '\0';
+        snprintf(into, size, "%s", value);
+        break;
+    }
+    fclose(f);
+}
+
+/* Reads up to two numbers from a file; "max" and what is absent count as -1. */
+static void read_numbers(const char *path, long long into[2])
+{
+    FILE *f = fopen(path, "re");
+    char text[64] = "", *second;
+
+    into[0] = into[1] = -1;
+    if (!f)
+        return;
+    if (fgets(text, sizeof(text), f)) {
+        into[0] = strncmp(text, "max", 3) ? strtoll(text, NULL, 10) : -1;
+        second = strchr(text, ' ');
+        if (second)
+            into[1] = strtoll(second, NULL, 10);
+    }
+    fclose(f);
+}
+
+/* Quota of one cgroup folder, in processors rounded up; 0: none. */
+static unsigned folder_quota(const char *folder, bool unified)
+{
+    char path[PATH_MAX + 32];
+    long long quota[2];
+
+    snprintf(path, sizeof(path), "%s/%s", folder, unified ? "cpu.max" : "cpu.cfs_quota_us");
+    read_numbers(path, quota);
+    if (!unified) {
+        long long period[2];
+
+        snprintf(path, sizeof(path), "%s/cpu.cfs_period_us", folder);
+        read_numbers(path, period);
+        quota[1] = period[0];
+    }
+    if (quota[0] <= 0 || quota[1] <= 0)
+        return 0;
+    return (unsigned)((quota[0] + quota[1] - 1) / quota[1]);
+}
+
+/* The smallest quota from `path` up to the mount point. Inside a container the path may not exist below the mount;
+ * going up ends at folders that do. */
+static unsigned branch_quota(const char *mount, const char *path, bool unified)
+{
+    unsigned least = 0;
+    char folder[PATH_MAX];
+    size_t end = strlen(mount);
+
+    snprintf(folder, sizeof(folder), "%s%s", mount, path);
+    for (;;) {
+        unsigned quota = folder_quota(folder, unified);
+        char *slash;
+
+        if (quota && (!least || quota < least))
+            least = quota;
+        if (strlen(folder) <= end)
+            return least;
+        slash = strrchr(folder, '/');
+        *(slash && slash >= folder + end ? slash : folder + end) = '\0';
+    }
+}
+
+unsigned cpu_quota(const char *memberships, const char *root)
+{
+    FILE *f = fopen(memberships, "re");
+    char line[PATH_MAX];
+    unsigned least = 0;
+
+    if (!f)
+        return 0;
+    while (fgets(line, sizeof(line), f)) { /* hierarchy:controllers:path */
+        char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
+        const char *mounts[2] = {NULL, NULL};
+        bool unified;
+
+        if (!path)
+            continue;
+        controllers++;
+        *path++ = '\0';
+        path[strcspn(path, "\n")] = '\0';
+        unified = *controllers == '\0';
+        if (unified) {
+            mounts[0] = "";
+            mounts[1] = "/unified";
+        } else if (!strcmp(controllers, "cpu") || !strncmp(controllers, "cpu,", 4) || strstr(controllers, ",cpu,") ||
+                   (strlen(controllers) > 4 && !strcmp(controllers + strlen(controllers) - 4, ",cpu"))) {
+            mounts[0] = "/cpu";
+            mounts[1] = "/cpu,cpuacct";
+        }
+        for (unsigned i = 0; i < 2 && mounts[i]; i++) {
+            char mount[PATH_MAX / 2];
+            unsigned quota;
+
+            snprintf(mount, sizeof(mount), "%s%s", root, mounts[i]);
+            quota = branch_quota(mount, path, unified);
+            if (quota && (!least || quota < least))
+                least = quota;
+        }
+    }
+    fclose(f);
+    return least;
+}
+
+unsigned cpu_threads(void)
+{
+    unsigned threads = 0, quota;
+
+    for (int cpus = 1024; cpus <= 1 << 16 && !threads; cpus *= 4) { /* a small mask is refused, not cut */
+        cpu_set_t *set = CPU_ALLOC(cpus);
+
+        if (!set)
+            break;
+        if (sched_getaffinity(0, CPU_ALLOC_SIZE(cpus), set) == 0)
+            threads = (unsigned)CPU_COUNT_S(CPU_ALLOC_SIZE(cpus), set);
+        CPU_FREE(set);
+    }
+    if (!threads)
+        threads = 1;
+    quota = cpu_quota("/proc/self/cgroup", "/sys/fs/cgroup");
+    return quota && quota < threads ? quota : threads;
+}
+
+uint64_t cpu_memory_bytes(void)
+{
+    return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+size_t cpu_cache_bytes(void)
+{
+    long l3 = -1, l2 = -1;
+
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    return l3 > 0 ? (size_t)l3 : l2 > 0 ? (size_t)l2 : (size_t)8 << 20;
+}

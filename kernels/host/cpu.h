@@ -1,0 +1,32 @@
+/* What the machine's processor offers to this process. Thread: any; plain reads of the kernel's files. */
+#ifndef KOPS_HOST_CPU_H
+#define KOPS_HOST_CPU_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Instruction sets that kernels are built for, in ascending order; what is between them is not worth a build. */
+enum cpu_isa { CPU_GENERIC, CPU_AVX2, CPU_AVX512, CPU_ISAS };
+
+bool cpu_has(enum cpu_isa isa);
+
+/* "avx512", "avx2", "x86-64", "aarch64", … */
+const char *cpu_arch(void);
+
+/* The processor's model as the kernel names it. */
+void cpu_name(char *into, size_t size);
+
+/* Threads that can run at once: the affinity mask, cut down by the processor quota of the cgroups. At least 1. */
+unsigned cpu_threads(void);
+
+/* The quota alone, in whole processors, rounded up; 0: none. `memberships` is /proc/self/cgroup, `root` where the
+ * cgroup file systems are mounted. */
+unsigned cpu_quota(const char *memberships, const char *root);
+
+uint64_t cpu_memory_bytes(void);
+
+/* Bytes of the last cache before memory. */
+size_t cpu_cache_bytes(void);
+
+#endif

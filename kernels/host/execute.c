@@ -1,0 +1,156 @@
+#include "execute.h"
+
+#include <string.h>
+
+#include "device.h"
+#include "elementwise.h"
+#include "gemm.h"
+
+enum {
+    INLINE_NS = 4000,         /* less than handing a job to another thread and back costs */
+    LIGHT_NS = 30000,         /* what several threads would not make faster */
+    ONE_THREAD = 64 * 64 * 64 /* m·n·k up to which BLAS libraries do not wake their threads, nor wait for them */
+};
+
+const char *const *execute_variants(struct host_device *device, const struct op *op, enum dtype dtype)
+{
+    if (!(op->dtypes & DTYPE_BIT(dtype)))
+        return NULL;
+    if (op->id == OP_GEMM)
+        return dtype == DTYPE_F16 || dtype == DTYPE_BF16 ? device->gemm_half_variants : device->gemm_variants;
+    return kernels_generic.elementwise[op->id][dtype] ? device->elementwise_variants : NULL;
+}
+
+enum execute_place execute_place(struct host_device *device, const struct backend_job *job)
+{
+    const struct plan_gemm *g = &job->plan.gemm;
+    double ns;
+
+    if (plan_is_empty(&job->plan))
+        return EXECUTE_INLINE;
+    if (job->plan.kind == PLAN_ELEMENTWISE) {
+        ns = elementwise_cost_ns(job->op, &job->plan);
+    } else {
+        const double mn = (double)g->m * (double)g->n, k = (double)g->k;
+
+        ns = gemm_cost_ns(&job->plan);
+        if (mn * k > ONE_THREAD || ((g->m == 1 || g->n == 1) && mn * k > 8192))
+            return EXECUTE_HEAVY;
+    }
+    if (ns > LIGHT_NS)
+        return EXECUTE_HEAVY;
+    if (ns * ((double)job->warmup + job->repeat) > INLINE_NS)
+        return EXECUTE_LIGHT;
+    /* The first product loads the BLAS, which the loop must not wait for. */
+    if (job->plan.kind == PLAN_GEMM && device->blas.name && !blas_is_loaded(&device->blas))
+        return EXECUTE_LIGHT;
+    return EXECUTE_INLINE;
+}
+
+static const struct kernels *kernels_named(const char *name)
+{
+    for (int isa = CPU_ISAS - 1; isa >= CPU_GENERIC; isa--) {
+        const struct kernels *kernels = kernels_get((enum cpu_isa)isa);
+
+        if (kernels && !strcmp(kernels->name, name))
+            return kernels;
+    }
+    return NULL;
+}
+
+/* The name in variants() that the job will use. */
+static int choose_variant(struct host_device *device, const struct backend_job *job, const char **ret_variant,
+                          struct error *e)
+{
+    const char *const *variants = execute_variants(device, job->op, job->plan.dtype);
+
+    if (!variants)
+        return error_set(e, ERROR_UNSUPPORTED, "the host has no kernel for %s of %s", job->op->name,
+                         dtype_name(job->plan.dtype));
+    for (; *variants; variants++)
+        if (!job->variant || !strcmp(job->variant, *variants)) {
+            *ret_variant = *variants;
+            return 0;
+        }
+    error_set(e, ERROR_INVALID_ARGUMENT, "%s has no variant \"%.32s\" on the host; hello lists them", job->op->name,
+              job->variant);
+    return error_detail_text(e, "key", "attrs.variant");
+}
+
+int execute_check(struct host_device *device, const struct backend_job *job, struct error *e)
+{
+    const char *variant;
+
+    for (unsigned i = 0; i < job->op->n_inputs + job->op->n_outputs; i++)
+        if (job->operands[i].memory && !job->operands[i].memory->host)
+            return error_set(e, ERROR_DEVICE_MISMATCH, "the host cannot use device memory");
+    return choose_variant(device, job, &variant, e);
+}
+
+int execute_begin(struct host_device *device, const struct backend_job *job, struct execution *ret_execution,
+                  struct error *e)
+{
+    struct execution x = {.kernels = kernels_best()};
+
+    if (choose_variant(device, job, &x.variant, e) < 0)
+        return -1;
+    if (job->plan.kind == PLAN_ELEMENTWISE) {
+        x.kernels = kernels_named(x.variant);
+    } else if (device->blas.name && !strcmp(x.variant, device->blas.name)) {
+        x.blas = blas_load(&device->blas, e) == 0;
+        if (!x.blas) {
+            if (job->variant)
+                return -1;
+            x.variant = "blocked";
+        }
+    } else if (strcmp(x.variant, "blocked") != 0) {
+        x.kernels = kernels_named(x.variant + strlen("blocked-"));
+    }
+    *ret_execution = x;
+    return 0;
+}
+
+static int run_gemm(struct host_device *device, const struct seat *seat, const struct backend_job *job,
+                    unsigned char *const *pointers, const struct execution *x, struct error *e)
+{
+    const struct gemm_call call = {.plan = &job->plan, .pointers = pointers, .kernels = x->kernels, .pool = seat->pool};
+
+    if (job->plan.gemm.k == 0 || job->plan.gemm.alpha == 0) {
+        gemm_scale(&call);
+        return 0;
+    }
+    return x->blas ? gemm_blas(&call, &device->blas, e) : gemm_blocked(&call, e);
+}
+
+int execute_once(struct host_device *device, const struct seat *seat, const struct backend_job *job,
+                 const struct execution *x, struct error *e)
+{
+    const unsigned operands = job->op->n_inputs + job->op->n_outputs;
+    unsigned char *pointers[PLAN_MAX_OPERANDS] = {NULL};
+    struct guard_range ranges[PLAN_MAX_OPERANDS];
+    unsigned n_ranges = 0;
+    int result = 0;
+
+    if (plan_is_empty(&job->plan))
+        return 0;
+    for (unsigned i = 0; i < operands; i++) {
+        const struct backend_operand *o = &job->operands[i];
+
+        if (!o->memory)
+            continue;
+        pointers[i] = o->memory->host + o->offset;
+        ranges[n_ranges++] = (struct guard_range){(uintptr_t)pointers[i], (uintptr_t)pointers[i] + o->extent};
+    }
+    guard_begin(seat->guard, ranges, n_ranges);
+    if (job->plan.kind == PLAN_GEMM) {
+        result = run_gemm(device, seat, job, pointers, x, e);
+    } else {
+        const bool bypass = job->in_place < 0 && job->operands[operands - 1].extent > device->bypass_bytes;
+
+        elementwise_run(seat->pool, x->kernels, job->op, &job->plan, pointers, bypass);
+    }
+    if (guard_end(seat->guard))
+        return error_set(e, ERROR_MEMORY_FAULT,
+                         "pages of shared memory behind a tensor are gone; do not truncate what is registered");
+    return result;
+}

@@ -1,0 +1,296 @@
+#include "executor.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "device.h"
+#include "util/clock.h"
+
+static const uint64_t SLICE_NS = 3000000;
+
+struct backend_stream {
+    struct executor *executor;
+    struct list jobs; /* unfinished ones, in order; the first may be running */
+    struct list link; /* in a lane's `ready` while it waits for its turn */
+    /* Of the first job; touched only by whoever runs it. */
+    struct execution execution;
+    uint64_t executed; /* 0: not begun */
+};
+
+static void fail(struct backend_job *job, const struct error *e)
+{
+    job->failed = true;
+    job->error = *e;
+}
+
+static int begin(struct executor *x, struct backend_stream *s, struct backend_job *job, struct error *e)
+{
+    if (execute_begin(x->device, job, &s->execution, e) < 0)
+        return -1;
+    job->variant_used = s->execution.variant;
+    job->started_ns = clock_now_ns();
+    return 0;
+}
+
+/* Executes until the job has ended (true), or its time slice has and another stream waits (false). `waiting`: how
+ * many do; NULL: nobody can. */
+static bool run(struct executor *x, struct backend_stream *s, struct backend_job *job, const struct seat *seat,
+                const atomic_uint *waiting)
+{
+    const uint64_t total = (uint64_t)job->warmup + job->repeat;
+    const uint64_t slice_end = waiting ? clock_now_ns() + SLICE_NS : 0;
+    struct error e;
+
+    while (s->executed < total) {
+        uint64_t start, end;
+
+        if (atomic_load_explicit(&job->cancel, memory_order_relaxed)) {
+            error_set(&e, ERROR_CANCELLED, "cancelled after %llu of %llu executions", (unsigned long long)s->executed,
+                      (unsigned long long)total);
+            fail(job, &e);
+            return true;
+        }
+        if (s->executed == 0 && begin(x, s, job, &e) < 0) {
+            fail(job, &e);
+            return true;
+        }
+        start = clock_now_ns();
+        if (execute_once(x->device, seat, job, &s->execution, &e) < 0) {
+            fail(job, &e);
+            return true;
+        }
+        end = clock_now_ns();
+        if (s->executed++ >= job->warmup && job->timing && job->samples)
+            job->samples[job->n_samples++] = clock_us_between(start, end);
+        if (waiting && end >= slice_end && s->executed < total &&
+            atomic_load_explicit(waiting, memory_order_relaxed) > 0)
+            return false;
+    }
+    return true;
+}
+
+/* ---- lanes; with the lock held ---- */
+
+static void *lane_main(void *argument);
+
+static bool start(struct lane *lane)
+{
+    if (!lane->started)
+        lane->started = pthread_create(&lane->thread, NULL, lane_main, lane) == 0;
+    return lane->started;
+}
+
+/* Gives the stream's first job its turn; where no thread can be had for it, it fails and the next one is tried. True
+ * when jobs failed. */
+static bool enqueue(struct executor *x, struct backend_stream *s)
+{
+    bool failed = false;
+
+    for (struct list *node = list_first(&s->jobs); node; node = list_first(&s->jobs)) {
+        struct backend_job *job = list_entry(node, struct backend_job, link);
+        struct lane *lane = execute_place(x->device, job) == EXECUTE_HEAVY ? &x->heavy : &x->light;
+        struct error e;
+
+        if (start(lane)) {
+            list_append(&lane->ready, &s->link);
+            atomic_fetch_add_explicit(&lane->ready_count, 1, memory_order_relaxed);
+            pthread_cond_signal(&lane->wake);
+            return failed;
+        }
+        error_set(&e, ERROR_OUT_OF_MEMORY, "no thread can be started for the job; raise the limit on tasks");
+        fail(job, &e);
+        list_remove(node);
+        list_append(&x->finished, node);
+        failed = true;
+    }
+    return failed;
+}
+
+static struct backend_stream *dequeue(struct lane *lane)
+{
+    struct backend_stream *s = list_entry(list_first(&lane->ready), struct backend_stream, link);
+
+    list_remove(&s->link);
+    atomic_fetch_sub_explicit(&lane->ready_count, 1, memory_order_relaxed);
+    return s;
+}
+
+/* The stream's first job has ended; the next one gets its turn. Afterwards the stream may be gone once the lock is. */
+static void finish(struct executor *x, struct backend_stream *s, struct backend_job *job)
+{
+    list_remove(&job->link);
+    list_append(&x->finished, &job->link);
+    s->executed = 0;
+    enqueue(x, s);
+}
+
+static void notify(const struct executor *x)
+{
+    if (x->device->host.wake)
+        x->device->host.wake(x->device->host.context);
+}
+
+static void *lane_main(void *argument)
+{
+    struct lane *lane = argument;
+    struct executor *x = lane->executor;
+
+    pthread_setname_np(pthread_self(), lane->thread_name);
+    pool_block_signals();
+    pthread_mutex_lock(&x->lock);
+    for (;;) {
+        struct backend_stream *s;
+        struct backend_job *job;
+        bool ended;
+
+        while (list_empty(&lane->ready) && !x->stop)
+            pthread_cond_wait(&lane->wake, &x->lock);
+        if (x->stop)
+            break;
+        s = dequeue(lane);
+        job = list_entry(list_first(&s->jobs), struct backend_job, link);
+        pthread_mutex_unlock(&x->lock);
+        ended = run(x, s, job, &lane->seat, &lane->ready_count);
+        pthread_mutex_lock(&x->lock);
+        if (!ended) {
+            list_append(&lane->ready, &s->link);
+            atomic_fetch_add_explicit(&lane->ready_count, 1, memory_order_relaxed);
+            continue;
+        }
+        finish(x, s, job);
+        pthread_mutex_unlock(&x->lock);
+        notify(x);
+        pthread_mutex_lock(&x->lock);
+    }
+    pthread_mutex_unlock(&x->lock);
+    return NULL;
+}
+
+/* ---- the loop's side ---- */
+
+static void reset(struct backend_job *job)
+{
+    list_init(&job->link);
+    job->failed = false;
+    job->variant_used = NULL;
+    job->started_ns = 0;
+    job->n_samples = 0;
+    job->h2d_us = job->d2h_us = NAN;
+}
+
+void executor_submit(struct backend_stream *s, struct backend_job *job)
+{
+    struct executor *x = s->executor;
+    bool idle, failed;
+
+    reset(job);
+    x->unfinished++;
+    pthread_mutex_lock(&x->lock);
+    idle = list_empty(&s->jobs);
+    if (!idle || execute_place(x->device, job) != EXECUTE_INLINE) {
+        list_append(&s->jobs, &job->link);
+        failed = idle && enqueue(x, s);
+        pthread_mutex_unlock(&x->lock);
+        if (failed)
+            notify(x);
+        return;
+    }
+    pthread_mutex_unlock(&x->lock);
+    run(x, s, job, &x->inline_seat, NULL);
+    s->executed = 0;
+    pthread_mutex_lock(&x->lock);
+    list_append(&x->finished, &job->link);
+    pthread_mutex_unlock(&x->lock);
+    notify(x);
+}
+
+unsigned executor_poll(struct executor *x)
+{
+    struct list *node;
+
+    for (;;) {
+        pthread_mutex_lock(&x->lock);
+        node = list_first(&x->finished);
+        if (node)
+            list_remove(node);
+        pthread_mutex_unlock(&x->lock);
+        if (!node)
+            return x->unfinished;
+        x->unfinished--;
+        list_entry(node, struct backend_job, link)->done(list_entry(node, struct backend_job, link));
+    }
+}
+
+int executor_stream_new(struct executor *x, struct backend_stream **ret_stream, struct error *e)
+{
+    struct backend_stream *s = calloc(1, sizeof(*s));
+
+    if (!s)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a stream");
+    s->executor = x;
+    list_init(&s->jobs);
+    list_init(&s->link);
+    *ret_stream = s;
+    return 0;
+}
+
+void executor_stream_free(struct backend_stream *s)
+{
+    free(s);
+}
+
+/* ---- opening and closing ---- */
+
+static int open_seat(struct seat *seat, unsigned threads, struct error *e)
+{
+    if (guard_new(&seat->guard, e) < 0)
+        return -1;
+    return pool_new(threads, &seat->pool, e);
+}
+
+static void close_seat(struct seat *seat)
+{
+    seat->pool = pool_free(seat->pool);
+    seat->guard = guard_free(seat->guard);
+}
+
+static void init_lane(struct lane *lane, struct executor *x, const char *name)
+{
+    *lane = (struct lane){.executor = x, .thread_name = name};
+    pthread_cond_init(&lane->wake, NULL);
+    list_init(&lane->ready);
+}
+
+static void close_lane(struct lane *lane)
+{
+    if (lane->started)
+        pthread_join(lane->thread, NULL);
+    close_seat(&lane->seat);
+    pthread_cond_destroy(&lane->wake);
+}
+
+int executor_open(struct executor *x, struct host_device *device, unsigned threads, struct error *e)
+{
+    *x = (struct executor){.device = device};
+    pthread_mutex_init(&x->lock, NULL);
+    list_init(&x->finished);
+    init_lane(&x->light, x, "kops-light");
+    init_lane(&x->heavy, x, "kops-heavy");
+    if (open_seat(&x->inline_seat, 1, e) < 0 || open_seat(&x->light.seat, 1, e) < 0 ||
+        open_seat(&x->heavy.seat, threads, e) < 0)
+        return -1;
+    return 0;
+}
+
+void executor_close(struct executor *x)
+{
+    pthread_mutex_lock(&x->lock);
+    x->stop = true;
+    pthread_cond_signal(&x->light.wake);
+    pthread_cond_signal(&x->heavy.wake);
+    pthread_mutex_unlock(&x->lock);
+    close_lane(&x->light);
+    close_lane(&x->heavy);
+    close_seat(&x->inline_seat);
+    pthread_mutex_destroy(&x->lock);
+}

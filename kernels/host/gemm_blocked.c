@@ -1,0 +1,184 @@
+/* Our own gemm, after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008): a panel of B
+ * is packed to lie in the second-level cache, slivers of A pass by in the first, and a tile of accumulators stays in
+ * registers. The result is cut into tiles that threads take independently; each packs for itself, so that nobody
+ * waits for anybody. f16 and bf16 become f32 while they are packed and are rounded once at the end. */
+#include <string.h>
+
+#include "gemm.h"
+
+enum {
+    DEPTH = 256,             /* of a packed panel, along k */
+    PANEL_BYTES = 512 << 10, /* of B: half of a usual second-level cache */
+    TILE_ROWS = 768,         /* of the result: B is packed once for so many */
+    HALF_TILE_ROWS = 384,    /* the same where a tile is accumulated in scratch */
+    LEAST_TILE = 96          /* edge below which tiles are not cut to feed more threads */
+};
+
+struct blocked {
+    const struct gemm_call *call;
+    enum dtype dtype, computed;
+    struct kernels_gemm micro;
+    size_t element; /* bytes, of the type that is computed in */
+    size_t tile_rows, tile_columns;
+    size_t tiles_down, tiles_across;
+    size_t depth;    /* of a panel; at most DEPTH */
+    bool accumulate; /* in scratch: several panels, and out's type is too narrow to hold their sums */
+    /* offsets into a thread's scratch */
+    size_t at_b, at_acc, at_tile, scratch;
+};
+
+/* What one thread is at. */
+struct part {
+    const struct blocked *b;
+    const struct gemm_problem *g;
+    unsigned char *sliver_a, *panel_b, *acc, *tile;
+    size_t row, column, rows, columns; /* of the tile, in out */
+};
+
+static size_t round_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* into[p][width] = the matrix's lines [from, from + lines) at depths [p0, p0 + depth); missing lines are zero. */
+static void pack(const struct blocked *b, void *into, const struct gemm_matrix *m, ptrdiff_t along, ptrdiff_t down,
+                 size_t from, size_t lines, size_t width, size_t p0, size_t depth)
+{
+    const unsigned char *at =
+        m->at + ((ptrdiff_t)from * along + (ptrdiff_t)p0 * down) * (ptrdiff_t)dtype_size(b->dtype);
+
+    if (lines < width)
+        memset(into, 0, depth * width * b->element);
+    b->call->kernels->load[b->dtype](into, width, at, depth, lines, down, along);
+}
+
+static void pack_b(const struct part *t, size_t p0, size_t depth)
+{
+    const struct blocked *b = t->b;
+    const size_t nr = b->micro.nr;
+
+    for (size_t j = 0; j < t->columns; j += nr)
+        pack(b, t->panel_b + j * depth * b->element, &t->g->b, t->g->b.column, t->g->b.row, t->column + j,
+             least(nr, t->columns - j), nr, p0, depth);
+}
+
+static void finish_micro_tile(const struct part *t, size_t i, size_t j, bool first)
+{
+    const struct blocked *b = t->b;
+    const struct gemm_problem *g = t->g;
+    const size_t rows = least(b->micro.mr, t->rows - i), columns = least(b->micro.nr, t->columns - j);
+
+    if (b->accumulate)
+        b->call->kernels->store[b->computed](t->tile + (i * b->tile_columns + j) * b->element,
+                                             (ptrdiff_t)b->tile_columns, 1, t->acc, b->micro.nr, rows, columns, 1,
+                                             first ? 0 : 1);
+    else
+        b->call->kernels->store[b->dtype](
+            g->out.at + ((ptrdiff_t)(t->row + i) * g->out.row + (ptrdiff_t)(t->column + j) * g->out.column) *
+                            (ptrdiff_t)dtype_size(b->dtype),
+            g->out.row, g->out.column, t->acc, b->micro.nr, rows, columns, g->alpha, first ? g->beta : 1);
+}
+
+static void run_tile(const struct part *t)
+{
+    const struct blocked *b = t->b;
+    const struct gemm_problem *g = t->g;
+    const size_t k = (size_t)g->k;
+
+    for (size_t p0 = 0; p0 < k; p0 += b->depth) {
+        const size_t depth = least(b->depth, k - p0);
+
+        pack_b(t, p0, depth);
+        for (size_t i = 0; i < t->rows; i += b->micro.mr) {
+            pack(b, t->sliver_a, &g->a, g->a.row, g->a.column, t->row + i, least(b->micro.mr, t->rows - i), b->micro.mr,
+                 p0, depth);
+            for (size_t j = 0; j < t->columns; j += b->micro.nr) {
+                b->micro.micro(depth, t->sliver_a, t->panel_b + j * depth * b->element, t->acc);
+                finish_micro_tile(t, i, j, p0 == 0);
+            }
+        }
+    }
+    if (b->accumulate)
+        b->call->kernels->store[b->dtype](
+            g->out.at + ((ptrdiff_t)t->row * g->out.row + (ptrdiff_t)t->column * g->out.column) *
+                            (ptrdiff_t)dtype_size(b->dtype),
+            g->out.row, g->out.column, t->tile, b->tile_columns, t->rows, t->columns, g->alpha, g->beta);
+}
+
+static void blocked_item(void *context, unsigned thread, size_t item)
+{
+    const struct blocked *b = context;
+    const size_t across = item % b->tiles_across, rest = item / b->tiles_across;
+    const struct gemm_problem g = gemm_problem_at(b->call, rest / b->tiles_down);
+    unsigned char *scratch = pool_scratch(b->call->pool, thread);
+    struct part t = {.b = b,
+                     .g = &g,
+                     .sliver_a = scratch,
+                     .panel_b = scratch + b->at_b,
+                     .acc = scratch + b->at_acc,
+                     .tile = scratch + b->at_tile,
+                     .row = rest % b->tiles_down * b->tile_rows,
+                     .column = across * b->tile_columns};
+
+    t.rows = least(b->tile_rows, (size_t)g.m - t.row);
+    t.columns = least(b->tile_columns, (size_t)g.n - t.column);
+    run_tile(&t);
+}
+
+/* Cuts `n` into equal parts of at most `most`, each a multiple of `unit` but the last. */
+static size_t even(size_t n, size_t most, size_t unit, size_t *ret_parts)
+{
+    size_t parts = (n + most - 1) / most, part = round_up((n + parts - 1) / parts, unit);
+
+    *ret_parts = (n + part - 1) / part;
+    return part;
+}
+
+static void choose_tiles(struct blocked *b, const struct gemm_problem *g)
+{
+    const size_t m = (size_t)g->m, n = (size_t)g->n, mr = b->micro.mr, nr = b->micro.nr;
+    const size_t threads = pool_threads(b->call->pool), batches = b->call->plan->gemm.batch_count;
+    size_t rows = b->accumulate ? HALF_TILE_ROWS : TILE_ROWS, columns = PANEL_BYTES / (b->depth * b->element);
+
+    columns = columns > 4096 ? 4096 : columns;
+    for (;;) {
+        b->tile_rows = even(m, round_up(rows, mr), mr, &b->tiles_down);
+        b->tile_columns = even(n, round_up(columns, nr), nr, &b->tiles_across);
+        if (threads == 1 || b->tiles_down * b->tiles_across * batches >= 2 * threads)
+            return;
+        if (b->tile_rows >= b->tile_columns && b->tile_rows > LEAST_TILE)
+            rows = b->tile_rows / 2;
+        else if (b->tile_columns > LEAST_TILE)
+            columns = b->tile_columns / 2;
+        else
+            return;
+    }
+}
+
+int gemm_blocked(const struct gemm_call *call, struct error *e)
+{
+    const struct gemm_problem g = gemm_problem_at(call, 0);
+    const enum dtype computed = kernels_compute_dtype(g.dtype);
+    struct blocked b = {.call = call,
+                        .dtype = g.dtype,
+                        .computed = computed,
+                        .micro = call->kernels->gemm[computed],
+                        .element = dtype_size(computed),
+                        .depth = least(DEPTH, (size_t)g.k)};
+
+    b.accumulate = g.dtype != computed && (size_t)g.k > b.depth;
+    choose_tiles(&b, &g);
+    b.at_b = round_up(b.micro.mr * b.depth * b.element, 64);
+    b.at_acc = b.at_b + round_up(b.tile_columns * b.depth * b.element, 64);
+    b.at_tile = b.at_acc + round_up(b.micro.mr * b.micro.nr * b.element, 64);
+    b.scratch = b.at_tile + (b.accumulate ? b.tile_rows * b.tile_columns * b.element : 0);
+    if (pool_reserve(call->pool, b.scratch, e) < 0)
+        return -1;
+    pool_run(call->pool, (size_t)call->plan->gemm.batch_count * b.tiles_down * b.tiles_across, blocked_item, &b);
+    return 0;
+}

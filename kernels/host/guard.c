@@ -1,0 +1,166 @@
+#include "guard.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { GUARDS = 64 };
+
+struct range {
+    _Atomic uintptr_t start, end; /* announced; end 0: none */
+    _Atomic uintptr_t patched;    /* what the handler replaced: [patched, page end of `end`); 0: nothing */
+};
+
+struct guard {
+    atomic_bool used;
+    atomic_bool faulted;
+    struct range ranges[GUARD_MAX_RANGES];
+};
+
+/* The handler reads these from any thread at any time, so they are static and never go away. */
+static struct guard guards[GUARDS];
+static struct sigaction previous;
+static uintptr_t page_mask;
+static int pageless_fd = -1; /* an empty file: mapping it gives addresses that fault */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int install_errno;
+static atomic_uint patched_ranges; /* so that guard_begin() looks at others only where there is something to see */
+
+static uintptr_t page_end(uintptr_t address)
+{
+    return (address + page_mask) & ~page_mask;
+}
+
+/* Async-signal-safe, unlike libc's wrapper under sanitizers. */
+static bool map_at(uintptr_t start, uintptr_t end, int flags, int fd)
+{
+    return syscall(SYS_mmap, start, end - start, PROT_READ | PROT_WRITE, flags | MAP_FIXED | MAP_NORESERVE, fd, 0L) ==
+           (long)start;
+}
+
+/* Marks every executing job that may have read [start, end). */
+static void mark(uintptr_t start, uintptr_t end)
+{
+    for (unsigned g = 0; g < GUARDS; g++)
+        for (unsigned r = 0; r < GUARD_MAX_RANGES; r++)
+            if (guards[g].ranges[r].start < end && guards[g].ranges[r].end > start)
+                atomic_store(&guards[g].faulted, true);
+}
+
+/* Puts memory under the announced range that holds `at`, from its page to the range's end. */
+static bool patch(uintptr_t at)
+{
+    for (unsigned g = 0; g < GUARDS; g++)
+        for (unsigned r = 0; r < GUARD_MAX_RANGES; r++) {
+            struct range *range = &guards[g].ranges[r];
+            uintptr_t end = page_end(range->end), from = at & ~page_mask, old;
+
+            if ((range->start & ~page_mask) > at || at >= end)
+                continue;
+            /* Published before other guards are looked at: a job that begins now either is marked here, or sees
+             * `patched` in guard_begin(). */
+            atomic_fetch_add(&patched_ranges, 1);
+            old = atomic_load(&range->patched);
+            while ((!old || old > from) && !atomic_compare_exchange_weak(&range->patched, &old, from))
+                ;
+            if (old)
+                atomic_fetch_sub(&patched_ranges, 1);
+            mark(from, end);
+            return map_at(from, end, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+        }
+    return false;
+}
+
+static void on_sigbus(int signal, siginfo_t *info, void *context)
+{
+    int saved = errno;
+    bool patched = patch((uintptr_t)info->si_addr);
+
+    errno = saved;
+    if (patched)
+        return;
+    if (previous.sa_flags & SA_SIGINFO)
+        previous.sa_sigaction(signal, info, context);
+    else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN)
+        previous.sa_handler(signal);
+    else
+        sigaction(signal, &(struct sigaction){.sa_handler = SIG_DFL}, NULL); /* faults again, and ends the process */
+}
+
+static void install(void)
+{
+    struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
+
+    page_mask = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;
+    pageless_fd = memfd_create("kopsd-pageless", MFD_CLOEXEC);
+    sigemptyset(&action.sa_mask);
+    if (pageless_fd < 0 || sigaction(SIGBUS, &action, &previous) < 0)
+        install_errno = errno;
+}
+
+int guard_new(struct guard **ret_guard, struct error *e)
+{
+    pthread_once(&once, install);
+    if (install_errno)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "installing the SIGBUS guard: %s", strerror(install_errno));
+    for (unsigned g = 0; g < GUARDS; g++)
+        if (!atomic_exchange(&guards[g].used, true)) {
+            *ret_guard = &guards[g];
+            return 0;
+        }
+    return error_set(e, ERROR_LIMIT_EXCEEDED, "more than %d guarded executions at once", GUARDS);
+}
+
+struct guard *guard_free(struct guard *guard)
+{
+    if (guard)
+        atomic_store(&guard->used, false);
+    return NULL;
+}
+
+void guard_begin(struct guard *guard, const struct guard_range *ranges, unsigned count)
+{
+    atomic_store_explicit(&guard->faulted, false, memory_order_relaxed);
+    for (unsigned r = 0; r < count; r++) {
+        atomic_store_explicit(&guard->ranges[r].start, ranges[r].start, memory_order_relaxed);
+        atomic_store_explicit(&guard->ranges[r].end, ranges[r].end, memory_order_release);
+    }
+    atomic_thread_fence(memory_order_seq_cst);
+    /* Memory under which another job's handler has just put pages does not fault any more. */
+    if (!atomic_load_explicit(&patched_ranges, memory_order_relaxed))
+        return;
+    for (unsigned g = 0; g < GUARDS; g++) {
+        if (&guards[g] == guard)
+            continue;
+        for (unsigned r = 0; r < GUARD_MAX_RANGES; r++) {
+            uintptr_t from = atomic_load_explicit(&guards[g].ranges[r].patched, memory_order_relaxed);
+
+            if (from)
+                mark(from, page_end(guards[g].ranges[r].end));
+        }
+    }
+}
+
+bool guard_end(struct guard *guard)
+{
+    for (unsigned r = 0; r < GUARD_MAX_RANGES; r++) {
+        struct range *range = &guard->ranges[r];
+        uintptr_t patched = atomic_load_explicit(&range->patched, memory_order_relaxed);
+
+        if (patched) {
+            map_at(patched, page_end(range->end), MAP_SHARED, pageless_fd);
+            atomic_store(&range->patched, 0);
+            atomic_fetch_sub(&patched_ranges, 1);
+        }
+        if (range->end) {
+            atomic_store_explicit(&range->end, 0, memory_order_release);
+            atomic_store_explicit(&range->start, 0, memory_order_relaxed);
+        }
+    }
+    return atomic_load(&guard->faulted);
+}

@@ -1,0 +1,9 @@
+/* The inner loops for what every processor of the target has. */
+#define KERNELS       kernels_generic
+#define KERNELS_NAME  "generic"
+#define VECTOR_BYTES  16
+#define MICRO_ROWS    4
+#define MICRO_VECTORS 2
+#include "kernels_elementwise.inc.h"
+#include "kernels_gemm.inc.h"
+#include "kernels_table.inc.h"

@@ -1,0 +1,231 @@
+#include "pool.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+    SPINS = 400, /* some 10 µs: about what waking a blocked thread costs */
+    SCRATCH_ALIGN = 4096
+};
+
+static const uint32_t OPEN = 1U << 31; /* of `state`: there may be items left; below it, how many workers joined */
+
+struct member {
+    struct pool *pool;
+    unsigned index;
+    pthread_t thread;
+    void *scratch;
+    size_t scratch_bytes;
+};
+
+struct pool {
+    unsigned threads, started; /* started: workers, without the caller */
+    atomic_bool stop;
+    _Atomic uint32_t generation; /* futex: one more at each run */
+    _Atomic uint32_t state;      /* futex: the caller waits for the last worker here */
+    atomic_uint sleepers;
+    /* Of the open run; written only while it is closed and nobody has joined. */
+    pool_task *task;
+    void *context;
+    size_t items;
+    _Atomic size_t next __attribute__((aligned(64)));
+    struct member members[]; /* 0: the caller */
+};
+
+static void relax(void)
+{
+#ifdef __x86_64__
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t expected)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *word, unsigned count)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+}
+
+void pool_block_signals(void)
+{
+    sigset_t set;
+
+    sigfillset(&set);
+    sigdelset(&set, SIGBUS);
+    sigdelset(&set, SIGSEGV);
+    sigdelset(&set, SIGFPE);
+    sigdelset(&set, SIGILL);
+    sigdelset(&set, SIGABRT);
+    sigdelset(&set, SIGTRAP);
+    pthread_sigmask(SIG_SETMASK, &set, NULL);
+}
+
+static void run_items(struct pool *p, unsigned thread)
+{
+    for (;;) {
+        size_t item = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
+
+        if (item >= p->items)
+            return;
+        p->task(p->context, thread, item);
+    }
+}
+
+/* Helps with the open run, if one is open. */
+static void help(struct pool *p, unsigned thread)
+{
+    uint32_t state = atomic_load(&p->state);
+
+    do {
+        if (!(state & OPEN))
+            return;
+    } while (!atomic_compare_exchange_weak(&p->state, &state, state + 1));
+    run_items(p, thread);
+    if (atomic_fetch_sub(&p->state, 1) == 1) /* closed, and the last to leave */
+        futex_wake(&p->state, 1);
+}
+
+static void *worker(void *argument)
+{
+    struct member *m = argument;
+    struct pool *p = m->pool;
+    uint32_t seen = 0;
+    char name[16];
+
+    snprintf(name, sizeof(name), "kops-work-%u", m->index % 1000);
+    pthread_setname_np(pthread_self(), name);
+    pool_block_signals();
+    while (!atomic_load(&p->stop)) {
+        for (unsigned spin = 0; spin < SPINS && atomic_load(&p->generation) == seen; spin++)
+            relax();
+        if (atomic_load(&p->generation) == seen) {
+            atomic_fetch_add(&p->sleepers, 1);
+            if (!atomic_load(&p->stop))
+                futex_wait(&p->generation, seen);
+            atomic_fetch_sub(&p->sleepers, 1);
+        }
+        seen = atomic_load(&p->generation);
+        help(p, m->index);
+    }
+    return NULL;
+}
+
+int pool_new(unsigned threads, struct pool **ret_pool, struct error *e)
+{
+    struct pool *p = aligned_alloc(64, (sizeof(*p) + threads * sizeof(p->members[0]) + 63) / 64 * 64);
+
+    if (!p)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a pool of %u threads", threads);
+    *p = (struct pool){.threads = threads};
+    for (unsigned i = 0; i < threads; i++)
+        p->members[i] = (struct member){.pool = p, .index = i};
+    *ret_pool = p;
+    return 0;
+}
+
+struct pool *pool_free(struct pool *p)
+{
+    if (!p)
+        return NULL;
+    atomic_store(&p->stop, true);
+    atomic_fetch_add(&p->generation, 1);
+    futex_wake(&p->generation, p->threads);
+    for (unsigned i = 1; i <= p->started; i++)
+        pthread_join(p->members[i].thread, NULL);
+    for (unsigned i = 0; i < p->threads; i++)
+        free(p->members[i].scratch);
+    free(p);
+    return NULL;
+}
+
+unsigned pool_threads(const struct pool *p)
+{
+    return p->threads;
+}
+
+/* Where the system gives no more threads, those that there are do the work. */
+static void start_workers(struct pool *p)
+{
+    while (p->started + 1 < p->threads) {
+        struct member *m = &p->members[p->started + 1];
+
+        if (pthread_create(&m->thread, NULL, worker, m) != 0)
+            break;
+        p->started++;
+    }
+}
+
+void pool_run(struct pool *p, size_t items, pool_task *task, void *context)
+{
+    unsigned sleepers;
+    uint32_t state;
+
+    if (p->threads == 1 || items <= 1) {
+        for (size_t i = 0; i < items; i++)
+            task(context, 0, i);
+        return;
+    }
+    start_workers(p);
+    p->task = task;
+    p->context = context;
+    p->items = items;
+    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    atomic_store(&p->state, OPEN);
+    atomic_fetch_add(&p->generation, 1);
+    sleepers = atomic_load(&p->sleepers);
+    if (sleepers)
+        futex_wake(&p->generation, items - 1 < sleepers ? (unsigned)(items - 1) : sleepers);
+    run_items(p, 0);
+    state = atomic_fetch_and(&p->state, ~OPEN) & ~OPEN;
+    for (unsigned spin = 0; state && spin < SPINS; spin++) {
+        relax();
+        state = atomic_load(&p->state);
+    }
+    while (state) {
+        futex_wait(&p->state, state);
+        state = atomic_load(&p->state);
+    }
+}
+
+static int reserve(struct member *m, size_t bytes, struct error *e)
+{
+    if (m->scratch_bytes >= bytes)
+        return 0;
+    free(m->scratch);
+    m->scratch_bytes = (bytes + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN * SCRATCH_ALIGN;
+    m->scratch = aligned_alloc(SCRATCH_ALIGN, m->scratch_bytes);
+    if (m->scratch)
+        return 0;
+    m->scratch_bytes = 0;
+    return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for %zu bytes of scratch", bytes);
+}
+
+int pool_reserve(struct pool *p, size_t bytes, struct error *e)
+{
+    for (unsigned i = 0; i < p->threads; i++)
+        if (reserve(&p->members[i], bytes, e) < 0)
+            return -1;
+    return 0;
+}
+
+int pool_reserve_caller(struct pool *p, size_t bytes, struct error *e)
+{
+    return reserve(&p->members[0], bytes, e);
+}
+
+void *pool_scratch(const struct pool *p, unsigned thread)
+{
+    return p->members[thread].scratch;
+}

@@ -1,0 +1,39 @@
+/* A parallel-for: the calling thread and worker threads that help it, each with scratch memory of its own.
+ *
+ * Workers are started at the first call that has work for them; they spin briefly after work and then block. A pool
+ * of one thread never starts any. A late worker is not waited for: the caller does its share and waits only for
+ * those that joined. Thread: one caller at a time. */
+#ifndef KOPS_HOST_POOL_H
+#define KOPS_HOST_POOL_H
+
+#include <stddef.h>
+
+#include "util/error.h"
+
+struct pool;
+
+/* Errors: out_of_memory. */
+int pool_new(unsigned threads, struct pool **ret_pool, struct error *e);
+/* Joins the workers. NULL is allowed; returns NULL. */
+struct pool *pool_free(struct pool *pool);
+
+/* The caller included. */
+unsigned pool_threads(const struct pool *pool);
+
+/* `thread` is 0 for the caller, below pool_threads() for every other. */
+typedef void pool_task(void *context, unsigned thread, size_t item);
+
+/* Runs the task once for every item below `items`, in any order and on any thread; returns when all have ended. */
+void pool_run(struct pool *pool, size_t items, pool_task *task, void *context);
+
+/* Gives each thread at least `bytes` of scratch, aligned to a page; what was in it is lost. Errors: out_of_memory. */
+int pool_reserve(struct pool *pool, size_t bytes, struct error *e);
+/* The same for the caller alone. */
+int pool_reserve_caller(struct pool *pool, size_t bytes, struct error *e);
+void *pool_scratch(const struct pool *pool, unsigned thread);
+
+/* Blocks all signals but those that faults raise, so that the process's signals go to its main thread. For the start of
+ * a thread. */
+void pool_block_signals(void);
+
+#endif
