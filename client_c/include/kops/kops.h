@@ -1,0 +1,554 @@
+/**
+ * @file kops.h
+ * @brief libkops: runs compiled kernels in a kopsd daemon, on tensors that are handed over by reference.
+ *
+ * A program connects, makes its memory known (or lets libkops make shared memory), describes tensors as views of
+ * it, and runs ops. The daemon works on that very memory: nothing is copied through the socket.
+ *
+ * @code
+ * kops_client *client;
+ * kops_buffer *memory;
+ * struct kops_error error;
+ *
+ * if (kops_connect(NULL, &client, &error) || kops_buffer_alloc_shared(client, 3 * n * sizeof(float), &memory, &error))
+ *     errx(1, "%s", error.message);
+ * struct kops_tensor a = kops_vector(memory, KOPS_F32, n);
+ * struct kops_tensor b = a, c = a;
+ * b.offset = n * sizeof(float);
+ * c.offset = 2 * n * sizeof(float);
+ * // ... write a and b through kops_buffer_data(memory) ...
+ * if (kops_add(client, &a, &b, &c, NULL, NULL, &error))
+ *     errx(1, "%s", error.message);
+ * @endcode
+ *
+ * **Errors.** Every function that can fail returns an enum kops_code, KOPS_OK (0) on success, and fills the optional
+ * struct kops_error with a message that says what to do. Outputs named `ret_…` are set only on success.
+ *
+ * **Structs** that a caller fills are zero-initialised first; zero means the documented default everywhere, and the
+ * reserved members stay zero. Structs that libkops fills may grow: read them through the pointers it returns.
+ *
+ * **Readiness.** A call's inputs must be ready when the call is made, and its outputs are ready when it returns. With
+ * CUDA, synchronise the stream that writes an input first (cuStreamSynchronize); after the call, every stream sees
+ * the output.
+ *
+ * **Threads.** A client and its buffers may be used from any number of threads at once: a call that waits for its
+ * reply lets others send and receive. kops_close(), and kops_buffer_release() of one buffer, must be the last use of
+ * their object. Ops of one client take effect in the order sent unless kops_options.stream differs.
+ *
+ * **Fork.** A child may go on with the client that it inherited: the first call there notices, leaves the parent's
+ * connection alone and makes one of its own. Inherited buffers in shared memory are registered anew at their next use.
+ * Inherited CUDA buffers are not usable (CUDA itself does not survive fork): KOPS_ERR_NOT_EXPORTABLE. Tickets
+ * of the parent end with KOPS_ERR_CONNECTION_LOST in the child. Buffers and clients that the child does not need
+ * are released there as usual, without an effect on the parent.
+ *
+ * **A daemon that ends** fails the calls in flight with KOPS_ERR_CONNECTION_LOST (or the error that it named); the next
+ * call connects anew, and buffers are registered anew at their next use.
+ */
+#ifndef KOPS_KOPS_H
+#define KOPS_KOPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <kops/declarations.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifndef KOPS_API
+#define KOPS_API __attribute__((visibility("default")))
+#endif
+
+/** A connection to a daemon, with what this process knows about it. */
+typedef struct kops_client kops_client;
+
+/** Memory that the daemon can use: registered, or made by it. */
+typedef struct kops_buffer kops_buffer;
+
+/** A submitted run that was not waited for yet. 0 is none. */
+typedef uint64_t kops_ticket;
+
+enum {
+    KOPS_MAX_RANK = 8,      /**< Dimensions of a tensor. */
+    KOPS_MAX_OPERANDS = 16, /**< Inputs and outputs of one run together. */
+    KOPS_FOREVER = -1       /**< As a timeout: no limit. */
+};
+
+/* ---- errors -------------------------------------------------------------------------------------------------- */
+
+/** One fact about an error, for programs: the offending key, a limit, a size. */
+struct kops_detail {
+    char key[32];
+    bool is_text; /**< Which of the two is set. */
+    int64_t number;
+    char text[128]; /**< Cut to fit. */
+};
+
+/** Why a call failed. After success, `code` is KOPS_OK and the rest is empty. */
+struct kops_error {
+    enum kops_code code;
+    unsigned n_details;
+    char message[512]; /**< For people, says what to do. Never empty after a failure. */
+    struct kops_detail details[6];
+};
+
+/** The code's name, as on the wire: "shape_mismatch". "ok" for KOPS_OK. Never NULL. */
+KOPS_API const char *kops_code_name(enum kops_code code);
+
+/** The text of a detail; NULL when the error has none of that key. Belongs to the error. */
+KOPS_API const char *kops_error_text(const struct kops_error *error, const char *key);
+
+/** The number of a detail; false when the error has none of that key. */
+KOPS_API bool kops_error_number(const struct kops_error *error, const char *key, int64_t *ret_number);
+
+/* ---- connection ---------------------------------------------------------------------------------------------- */
+
+/** How to connect. Zero: the defaults. Strings are copied. */
+struct kops_connect_options {
+    /** Path of the daemon's socket. NULL: `KOPS_SOCKET` when that is set, and nothing else; otherwise
+     * `$XDG_RUNTIME_DIR/kopsd.sock`, then `/run/kopsd/kopsd.sock`. */
+    const char *socket;
+    const char *name;   /**< Name and version of the program, for the daemon's log. NULL: "libkops <version>". */
+    int64_t timeout_ms; /**< Limit of every call that names none. 0: 60 s. KOPS_FOREVER: no limit. */
+    int64_t connect_timeout_ms; /**< Limit of connecting. 0: 5 s. */
+    unsigned spin_us;           /**< Busy-wait that long for a reply before sleeping: lower latency, a busy core. */
+    uint64_t reserved[8];
+};
+
+/** Connects and asks what the daemon has. `options` may be NULL.
+ *
+ * Errors: connect_failed (the message lists the paths tried), protocol_mismatch, timeout. */
+KOPS_API enum kops_code kops_connect(const struct kops_connect_options *options, kops_client **ret_client,
+                                     struct kops_error *ret_error);
+
+/** Ends the connection; the daemon then drops everything that it holds for it. Buffers that were not released stay
+ * valid as host memory until they are. NULL is allowed. Returns NULL. */
+KOPS_API kops_client *kops_close(kops_client *client);
+
+/** One round trip that does nothing. */
+KOPS_API enum kops_code kops_ping(kops_client *client, int64_t timeout_ms, struct kops_error *ret_error);
+
+/** The library's version: "0.1.0". */
+KOPS_API const char *kops_version(void);
+
+/* ---- what the daemon has ------------------------------------------------------------------------------------- */
+
+/** An attribute's type. */
+enum kops_attr_type { KOPS_ATTR_BOOL = 1, KOPS_ATTR_INT = 2, KOPS_ATTR_FLOAT = 3, KOPS_ATTR_TEXT = 4 };
+
+/** A named value for an op. Make one with kops_attr_bool() and its like. */
+struct kops_attr {
+    const char *name;
+    enum kops_attr_type type;
+    union {
+        bool boolean;
+        int64_t integer;
+        double real;
+        const char *text;
+    } value;
+};
+
+/** A device that runs ops. */
+struct kops_device {
+    unsigned index;
+    const char *name;    /**< "NVIDIA H200" */
+    const char *uuid;    /**< "GPU-…" as `nvidia-smi -L` prints it; "host" */
+    const char *backend; /**< "cuda" or "host" */
+    const char *arch;    /**< "sm_90", "avx512" */
+    uint64_t memory_bytes;
+    unsigned compute_units;
+    bool is_default; /**< Runs requests that name no device and have all their tensors in shared memory. */
+};
+
+/** An attribute that an op takes. */
+struct kops_op_attr {
+    const char *name, *doc;
+    struct kops_attr fallback;  /**< Its type, and the value that it has when it is not given. */
+    const char *const *choices; /**< NULL-terminated; NULL unless only these texts are taken. */
+};
+
+/** The kernels that kops_options.variant may name on one device. */
+struct kops_op_variants {
+    const char *device;       /**< UUID */
+    const char *const *names; /**< NULL-terminated, best first */
+};
+
+/** An op. Every list is NULL-terminated. */
+struct kops_op {
+    const char *name, *summary, *doc;
+    const char *const *inputs, *const *outputs, *const *dtypes;
+    const struct kops_op_attr *const *attrs;
+    const struct kops_op_variants *const *variants;
+};
+
+/** What a connection may do at most. */
+struct kops_limits {
+    uint64_t message_bytes, depth, nfds, inflight, buffers, streams, rank, repeat, warmup, inline_mappings;
+};
+
+/** What the daemon said of itself when kops_connect() connected. Every list is NULL-terminated. */
+struct kops_info {
+    const char *server; /**< "kopsd <version>" */
+    const char *socket; /**< the path that was connected to */
+    int64_t pid;
+    unsigned protocol, protocol_min;
+    const struct kops_device *const *devices;
+    const struct kops_op *const *ops;
+    const char *const *features;
+    struct kops_limits limits;
+};
+
+/** Belongs to the client and lives as long. */
+KOPS_API const struct kops_info *kops_info(const kops_client *client);
+
+/** The device of that UUID or index ("0"), the default one for NULL; NULL when there is none. */
+KOPS_API const struct kops_device *kops_info_device(const kops_client *client, const char *device);
+
+/** The op of that name; NULL when there is none. */
+KOPS_API const struct kops_op *kops_info_op(const kops_client *client, const char *name);
+
+/** Whether the daemon lists a feature. */
+KOPS_API bool kops_info_feature(const kops_client *client, const char *feature);
+
+/* ---- memory -------------------------------------------------------------------------------------------------- */
+
+/** What the daemon may do with registered memory. */
+enum kops_access {
+    KOPS_ACCESS_RW = 0, /**< Read and write. */
+    KOPS_ACCESS_R = 1   /**< Read only: never an output. */
+};
+
+/** Makes shared memory in this process and registers it. Zeroed, mapped (kops_buffer_data()), sealed against resizing.
+ *
+ * Works with every daemon, with or without GPU, and needs no CUDA in this process; a GPU's runs copy it there and
+ * back.
+ * Errors: os_error, no_memory, quota_exceeded, and those of a connection. */
+KOPS_API enum kops_code kops_buffer_alloc_shared(kops_client *client, size_t size, kops_buffer **ret_buffer,
+                                                 struct kops_error *ret_error);
+
+/** Asks the daemon for zeroed memory on a device (UUID or index; NULL: its default).
+ *
+ * On the host that is shared memory, mapped here. On a GPU it is device memory that belongs to the daemon's connection:
+ * kops_buffer_map_cuda() gives a device pointer to it, kops_buffer_read() and kops_buffer_write() copy. It ends with
+ * the connection: after a reconnection (or fork) the buffer is usable only where the daemon still takes it.
+ * Errors: unknown_device, out_of_memory, quota_exceeded. */
+KOPS_API enum kops_code kops_buffer_alloc(kops_client *client, size_t size, const char *device,
+                                          kops_buffer **ret_buffer, struct kops_error *ret_error);
+
+/** Registers `size` bytes of a memfd, and maps them here (read-only with KOPS_ACCESS_R).
+ *
+ * The memfd must carry F_SEAL_SHRINK and be at least `size` long. `fd` stays the caller's (it is duplicated).
+ * Errors: invalid_fd, read_only. */
+KOPS_API enum kops_code kops_buffer_register_memfd(kops_client *client, int fd, size_t size, enum kops_access access,
+                                                   kops_buffer **ret_buffer, struct kops_error *ret_error);
+
+/** Registers CUDA device memory of this process, made by cuMemAlloc or cudaMalloc.
+ *
+ * `pointer` (a CUdeviceptr) may point anywhere into an allocation, as a framework's tensors do: the buffer starts at
+ * `pointer` and reaches to the end of the allocation, tensor offsets count from `pointer`. The memory stays the
+ * caller's: release the buffer before or soon after freeing it, since the daemon's mapping keeps it from being
+ * reused.
+ * Errors: no_cuda, not_exportable (the message names the allocator setting at fault), unknown_device. */
+KOPS_API enum kops_code kops_buffer_register_cuda(kops_client *client, uint64_t pointer, enum kops_access access,
+                                                  kops_buffer **ret_buffer, struct kops_error *ret_error);
+
+/** The daemon forgets the buffer (runs sent before still finish on it), mappings and descriptors made for it here are
+ * closed. Does not wait. NULL is allowed. Returns NULL. */
+KOPS_API kops_buffer *kops_buffer_release(kops_buffer *buffer);
+
+/** Where the buffer is mapped in this process; NULL for device memory. */
+KOPS_API void *kops_buffer_data(const kops_buffer *buffer);
+
+/** Usable bytes. */
+KOPS_API size_t kops_buffer_size(const kops_buffer *buffer);
+
+/** Bytes from the start of the CUDA allocation to the registered pointer; 0 for every other buffer. For information:
+ * tensor offsets count from the pointer. */
+KOPS_API uint64_t kops_buffer_base_offset(const kops_buffer *buffer);
+
+/** The UUID of the device that holds the memory; NULL for shared memory, which belongs to none. */
+KOPS_API const char *kops_buffer_device(const kops_buffer *buffer);
+
+/** A device pointer (CUdeviceptr) for device memory: the registered one, or a mapping of what kops_buffer_alloc() made,
+ * valid until release. It is mapped at the first call, for the device of the current CUDA context; without one, the
+ * device's primary context is used.
+ * Errors: no_cuda, bad_argument (the buffer is not device memory). */
+KOPS_API enum kops_code kops_buffer_map_cuda(kops_buffer *buffer, uint64_t *ret_pointer, struct kops_error *ret_error);
+
+/** Copies between the buffer, from byte `offset` on, and host memory of the caller. Blocking; device memory goes
+ * through this process's CUDA driver. Runs that use the range must have ended. Errors: bad_argument (outside the
+ * buffer), read_only, no_cuda, device_error. */
+KOPS_API enum kops_code kops_buffer_read(kops_buffer *buffer, uint64_t offset, void *into, size_t size,
+                                         struct kops_error *ret_error);
+KOPS_API enum kops_code kops_buffer_write(kops_buffer *buffer, uint64_t offset, const void *from, size_t size,
+                                          struct kops_error *ret_error);
+
+/** Closes this connection's idle mappings in the daemon, so that memory freed by its owner goes back to the driver.
+ * `ret_bytes` may be NULL. */
+KOPS_API enum kops_code kops_trim(kops_client *client, uint64_t *ret_bytes, struct kops_error *ret_error);
+
+/* ---- tensors ------------------------------------------------------------------------------------------------- */
+
+/** A view of a buffer. Plain data: copy it, change it, drop it. */
+struct kops_tensor {
+    kops_buffer *buffer; /**< Not owned. May be NULL where a dimension is 0. */
+    uint64_t offset; /**< Bytes from the start of the buffer to the first element; a multiple of the element size. */
+    enum kops_dtype dtype;
+    unsigned rank;                  /**< Dimensions; 0 is one element. */
+    int64_t shape[KOPS_MAX_RANK];   /**< Elements in each dimension, outermost first, ≥ 0. */
+    bool has_strides;               /**< false: contiguous, row-major; `strides` is not read. */
+    int64_t strides[KOPS_MAX_RANK]; /**< Elements (not bytes) between neighbours, ≥ 0; 0 repeats (inputs only). */
+};
+
+/** A contiguous vector, matrix, or tensor of any rank at the start of a buffer. */
+static inline struct kops_tensor kops_tensor_of(kops_buffer *buffer, enum kops_dtype dtype, unsigned rank,
+                                                const int64_t *shape)
+{
+    struct kops_tensor t;
+
+    t.buffer = buffer;
+    t.offset = 0;
+    t.dtype = dtype;
+    t.rank = rank;
+    t.has_strides = false;
+    for (unsigned i = 0; i < KOPS_MAX_RANK; i++) {
+        t.shape[i] = i < rank ? shape[i] : 0;
+        t.strides[i] = 0;
+    }
+    return t;
+}
+
+static inline struct kops_tensor kops_vector(kops_buffer *buffer, enum kops_dtype dtype, int64_t length)
+{
+    return kops_tensor_of(buffer, dtype, 1, &length);
+}
+
+static inline struct kops_tensor kops_matrix(kops_buffer *buffer, enum kops_dtype dtype, int64_t rows, int64_t columns)
+{
+    const int64_t shape[2] = {rows, columns};
+
+    return kops_tensor_of(buffer, dtype, 2, shape);
+}
+
+/** Bytes of an element; 0 for no dtype. */
+KOPS_API size_t kops_dtype_size(enum kops_dtype dtype);
+
+/** "f32"; "?" for no dtype. */
+KOPS_API const char *kops_dtype_name(enum kops_dtype dtype);
+
+/** From a name; false when there is none such. */
+KOPS_API bool kops_dtype_parse(const char *name, enum kops_dtype *ret_dtype);
+
+/** Elements: the product of the shape. -1 when it does not fit, or a dimension is negative. */
+KOPS_API int64_t kops_tensor_count(const struct kops_tensor *tensor);
+
+/* ---- running ops --------------------------------------------------------------------------------------------- */
+
+static inline struct kops_attr kops_attr_bool(const char *name, bool value)
+{
+    struct kops_attr a;
+
+    a.name = name;
+    a.type = KOPS_ATTR_BOOL;
+    a.value.integer = 0;
+    a.value.boolean = value;
+    return a;
+}
+
+static inline struct kops_attr kops_attr_int(const char *name, int64_t value)
+{
+    struct kops_attr a;
+
+    a.name = name;
+    a.type = KOPS_ATTR_INT;
+    a.value.integer = value;
+    return a;
+}
+
+static inline struct kops_attr kops_attr_float(const char *name, double value)
+{
+    struct kops_attr a;
+
+    a.name = name;
+    a.type = KOPS_ATTR_FLOAT;
+    a.value.real = value;
+    return a;
+}
+
+static inline struct kops_attr kops_attr_text(const char *name, const char *value)
+{
+    struct kops_attr a;
+
+    a.name = name;
+    a.type = KOPS_ATTR_TEXT;
+    a.value.text = value;
+    return a;
+}
+
+/** How to run. Zero: once, with timing, on the tensors' own device, with the best kernel. */
+struct kops_options {
+    const char *device;   /**< UUID or index; only for tensors that all lie in shared memory. NULL: their own, or the
+                               default. */
+    const char *variant;  /**< Forces one kernel, see kops_op.variants. NULL: the best. */
+    unsigned stream;      /**< Runs of one stream keep their order, different streams may overlap. */
+    bool no_timing;       /**< Leave device events out: gpu_us, h2d_us, d2h_us are then not measured. */
+    uint32_t warmup;      /**< Untimed executions first. */
+    uint32_t repeat;      /**< Timed executions. 0: 1. */
+    uint32_t deadline_ms; /**< The daemon drops the run that long after its arrival. 0: never. */
+    int64_t timeout_ms;   /**< Limit of the call. 0: the client's. KOPS_FOREVER: none. */
+    double *samples;      /**< Room for execution times in µs (with repeat > 1), in order; NULL: not wanted. With
+                               kops_submit() it stays in use until kops_wait(). */
+    size_t samples_room;  /**< Elements of `samples`; more are dropped. */
+    uint64_t reserved[6];
+};
+
+/** A run. */
+struct kops_request {
+    const char *op;
+    const struct kops_tensor *inputs;
+    size_t n_inputs;
+    const struct kops_tensor *outputs;
+    size_t n_outputs;
+    const struct kops_attr *attrs;
+    size_t n_attrs;
+    struct kops_options options;
+};
+
+/** What a run took. Times are in microseconds; one that was not measured is NAN. */
+struct kops_result {
+    double recv_to_start_us; /**< Request decoded → first work given to the device. */
+    double map_us;           /**< Opening mappings that the run had to wait for. */
+    double queue_us;         /**< Ready to run → first work given to the device. */
+    double h2d_us, d2h_us;   /**< Copies to and from the device, for shared memory on a GPU. */
+    double gpu_us;           /**< One execution's kernels by device events; the median with repeat > 1. */
+    double host_us;          /**< The same on the host. */
+    double total_us;         /**< Request decoded → reply encoded. */
+    double min_us, median_us, p90_us, max_us; /**< Over the executions, with repeat > 1. */
+    size_t n_samples;                         /**< Execution times that the daemon sent. */
+    char device[48];                          /**< UUID of the device used. */
+    char variant[48];                         /**< The kernel used. */
+    double reserved[8];
+};
+
+/** Runs an op and waits for it. `ret_result` may be NULL.
+ *
+ * A call that times out cancels its run: KOPS_ERR_TIMEOUT, the connection stays usable. The outputs are then undefined,
+ * and a kernel that was already running may write them for as long as it takes.
+ * Errors: the daemon's (its message and details are passed on), timeout, connection_lost, bad_argument. */
+KOPS_API enum kops_code kops_run(kops_client *client, const struct kops_request *request,
+                                 struct kops_result *ret_result, struct kops_error *ret_error);
+
+/** Sends a run without waiting. Any number may be under way: at the daemon's limit (kops_limits.inflight) the call
+ * first waits for a reply to an earlier one. Each ticket is given to kops_wait() once. The request may be dropped
+ * afterwards, options.samples may not. Errors: as kops_run(), but the run's own come from kops_wait(). */
+KOPS_API enum kops_code kops_submit(kops_client *client, const struct kops_request *request, kops_ticket *ret_ticket,
+                                    struct kops_error *ret_error);
+
+/** Waits for a submitted run and gives its ticket back. timeout_ms: 0 is the client's, KOPS_FOREVER none.
+ *
+ * KOPS_ERR_TIMEOUT leaves the run under way and the ticket valid: wait again, or kops_cancel() first. Every other
+ * return ends the ticket. */
+KOPS_API enum kops_code kops_wait(kops_client *client, kops_ticket ticket, int64_t timeout_ms,
+                                  struct kops_result *ret_result, struct kops_error *ret_error);
+
+/** Whether kops_wait() would return at once. Never blocks, keeps the ticket. Errors: bad_argument (no such ticket). */
+KOPS_API enum kops_code kops_poll(kops_client *client, kops_ticket ticket, bool *ret_done,
+                                  struct kops_error *ret_error);
+
+/** Asks the daemon to drop a submitted run, or to stop it between repeats; kops_wait() then tells how it ended
+ * (KOPS_ERR_CANCELLED, or as usual when it was too late). */
+KOPS_API enum kops_code kops_cancel(kops_client *client, kops_ticket ticket, struct kops_error *ret_error);
+
+/** out = a + b, with NumPy's broadcasting; out may be exactly a or b. `options` and `ret_result` may be NULL. */
+KOPS_API enum kops_code kops_add(kops_client *client, const struct kops_tensor *a, const struct kops_tensor *b,
+                                 const struct kops_tensor *out, const struct kops_options *options,
+                                 struct kops_result *ret_result, struct kops_error *ret_error);
+
+/** out = a · a, element by element; out may be exactly a. */
+KOPS_API enum kops_code kops_square(kops_client *client, const struct kops_tensor *a, const struct kops_tensor *out,
+                                    const struct kops_options *options, struct kops_result *ret_result,
+                                    struct kops_error *ret_error);
+
+/** How to multiply. Start from KOPS_GEMM_INIT. */
+struct kops_gemm_params {
+    bool trans_a, trans_b; /**< Swap the last two dimensions of an operand first. */
+    double alpha, beta;    /**< beta = 0: out is not read. */
+    bool high;             /**< precision "high": f32 operands may be rounded to tf32. */
+};
+
+#define KOPS_GEMM_INIT                                                                                                 \
+    {                                                                                                                  \
+        false, false, 1.0, 0.0, false                                                                                  \
+    }
+
+/** out = alpha · op(a) · op(b) + beta · out over the last two dimensions: [.., m, k] · [.., k, n] = [.., m, n]; leading
+ * ones are batch dimensions and broadcast. `params` may be NULL: KOPS_GEMM_INIT. */
+KOPS_API enum kops_code kops_gemm(kops_client *client, const struct kops_tensor *a, const struct kops_tensor *b,
+                                  const struct kops_tensor *out, const struct kops_gemm_params *params,
+                                  const struct kops_options *options, struct kops_result *ret_result,
+                                  struct kops_error *ret_error);
+
+/* ---- statistics ---------------------------------------------------------------------------------------------- */
+
+/** Which rows; NULL members do not filter. */
+struct kops_stats_filter {
+    const char *op, *dtype, *device;
+    bool reset; /**< Start the rows and counters anew after reading. */
+};
+
+struct kops_counter {
+    const char *name;
+    uint64_t value;
+};
+
+/** A distribution in microseconds; NAN: not measured. */
+struct kops_spread {
+    double min, mean, p50, p90, p99, max;
+};
+
+struct kops_shape {
+    unsigned rank;
+    int64_t dims[KOPS_MAX_RANK];
+};
+
+/** All executions of one op, shape, dtype and kernel on one device. */
+struct kops_stats_row {
+    const char *op, *device, *variant, *dtype;
+    size_t n_shapes;
+    const struct kops_shape *shapes; /**< Inputs, then outputs. */
+    uint64_t count, errors;
+    struct kops_spread exec_us, total_us;
+};
+
+/** One mapping of the daemon's registry. */
+struct kops_mapping {
+    const char *kind, *device; /**< device: NULL for a memfd */
+    uint64_t size, users;
+    bool open; /**< Closed ones do not pin memory. */
+    double idle_s;
+    size_t n_pids;
+    const int64_t *pids;
+};
+
+/** Every list is NULL-terminated. */
+struct kops_stats {
+    double uptime_s;
+    const struct kops_counter *const *counters;
+    const struct kops_stats_row *const *rows;
+    const struct kops_mapping *const *mappings;
+};
+
+/** Reads the daemon's counters and timings. `filter` may be NULL. Free the result with kops_stats_free(). */
+KOPS_API enum kops_code kops_stats_get(kops_client *client, const struct kops_stats_filter *filter,
+                                       struct kops_stats **ret_stats, struct kops_error *ret_error);
+
+/** NULL is allowed. Returns NULL. */
+KOPS_API struct kops_stats *kops_stats_free(struct kops_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,326 @@
+/* Shared memory, registration, and what all buffers have in common. */
+#include "buffer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "fail.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8U
+#endif
+
+struct kops_buffer *buffer_new(struct kops_client *c, enum buffer_kind kind, uint64_t size, enum kops_access access)
+{
+    struct kops_buffer *b = calloc(1, sizeof(*b));
+
+    if (!b)
+        return NULL;
+    b->client = c;
+    b->kind = kind;
+    b->size = size;
+    b->access = access;
+    b->fd = -1;
+    c->references++;
+    return b;
+}
+
+void buffer_free_leave(struct kops_buffer *b)
+{
+    struct kops_client *c = b->client;
+
+    buffer_unmap_cuda(b);
+    if (b->data)
+        munmap(b->data, b->size);
+    if (b->fd >= 0)
+        close(b->fd);
+    free(b);
+    client_leave_unref(c);
+}
+
+/* ---- registration ---- */
+
+static enum kops_code register_now(struct kops_buffer *b, uint64_t deadline, struct kops_error *e)
+{
+    static const char *const kinds[] = {
+        [BUFFER_SHARED] = "memfd", [BUFFER_CUDA] = "cuda_ipc", [BUFFER_VMM] = "cuda_vmm"};
+    struct kops_client *c = b->client;
+    struct wire_register request = {.kind = kinds[b->kind],
+                                    .size = b->size + b->base_offset,
+                                    .handle = b->kind == BUFFER_CUDA ? b->handle.bytes : NULL,
+                                    .alloc_id = b->alloc_id,
+                                    .fd = b->fd >= 0,
+                                    .device = b->kind == BUFFER_SHARED ? NULL : b->device,
+                                    .access = b->access};
+    const uint32_t generation = c->generation;
+    struct wire_buffer made;
+    enum kops_code r;
+
+    if (b->kind == BUFFER_CUDA && b->cuda_process != getpid())
+        return fail(e, KOPS_ERR_NOT_EXPORTABLE,
+                    "the buffer is CUDA memory of the parent process: register the child's own memory instead");
+    r = session_call(c, wire_pack_register, &request, b->fd, wire_decode_register, &made, deadline, SESSION_ATTEMPTS,
+                     e);
+    if (r)
+        return r;
+    /* Where the connection changed meanwhile the id may be of either: the caller tries again. */
+    if (c->generation == generation) {
+        b->id = made.id;
+        b->generation = generation;
+    }
+    return KOPS_OK;
+}
+
+enum kops_code buffer_ensure(struct kops_buffer *b, uint64_t deadline, struct kops_error *e)
+{
+    struct kops_client *c = b->client;
+
+    for (;;) {
+        enum kops_code r = session_connect(c, deadline, e);
+
+        if (r || b->generation == c->generation)
+            return r;
+        if (b->registering == c->generation) {
+            session_sleep(c, deadline);
+        } else {
+            b->registering = c->generation;
+            r = register_now(b, deadline, e);
+            b->registering = 0;
+            if (c->waiters)
+                pthread_cond_broadcast(&c->changed);
+            if (r)
+                return r;
+        }
+        if (b->generation != c->generation && deadline != DEADLINE_NEVER && clock_ns() >= deadline)
+            return fail(e, KOPS_ERR_TIMEOUT, "the buffer could not be registered in time");
+    }
+}
+
+/* ---- shared memory ---- */
+
+static enum kops_code make_memfd(size_t size, int *ret_fd, struct kops_error *e)
+{
+    int fd = memfd_create("kops", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL), r;
+
+    if (fd < 0 && errno == EINVAL) /* Linux before 6.3 */
+        fd = memfd_create("kops", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return fail_os(e, errno, "memfd_create");
+    if (ftruncate(fd, (off_t)size) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
+        r = errno;
+        close(fd);
+        return fail_os(e, r, "sizing shared memory");
+    }
+    *ret_fd = fd;
+    return KOPS_OK;
+}
+
+static enum kops_code map_shared(struct kops_buffer *b, struct kops_error *e)
+{
+    int protection = b->access == KOPS_ACCESS_R ? PROT_READ : PROT_READ | PROT_WRITE;
+    void *data = mmap(NULL, b->size, protection, MAP_SHARED, b->fd, 0);
+
+    if (data == MAP_FAILED)
+        return fail_os(e, errno, "mapping shared memory");
+    b->data = data;
+    return KOPS_OK;
+}
+
+/* Registers first: the daemon's check of the descriptor has the better message, and touching a mapping longer than
+ * its file kills the process. */
+static enum kops_code give_out_shared(struct kops_buffer *b, kops_buffer **ret_buffer, struct kops_error *e)
+{
+    struct kops_client *c = b->client;
+    enum kops_code r = buffer_ensure(b, client_deadline(c, 0), e);
+
+    if (!r)
+        r = map_shared(b, e);
+    if (r) {
+        client_leave(c);
+        kops_buffer_release(b);
+        return r;
+    }
+    client_leave(c);
+    *ret_buffer = b;
+    return KOPS_OK;
+}
+
+enum kops_code kops_buffer_alloc_shared(kops_client *client, size_t size, kops_buffer **ret_buffer,
+                                        struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    struct kops_buffer *b;
+    enum kops_code r;
+    int fd;
+
+    fail_clear(e);
+    if (!size || size > INT64_MAX)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "a buffer has at least one byte");
+    r = make_memfd(size, &fd, e);
+    if (r)
+        return r;
+    client_enter(client, e);
+    b = buffer_new(client, BUFFER_SHARED, size, KOPS_ACCESS_RW);
+    if (!b) {
+        client_leave(client);
+        close(fd);
+        return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a buffer");
+    }
+    b->fd = fd;
+    return give_out_shared(b, ret_buffer, e);
+}
+
+enum kops_code kops_buffer_register_memfd(kops_client *client, int fd, size_t size, enum kops_access access,
+                                          kops_buffer **ret_buffer, struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    struct kops_buffer *b;
+    int own;
+
+    fail_clear(e);
+    if (!size || size > INT64_MAX || (access != KOPS_ACCESS_RW && access != KOPS_ACCESS_R))
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "a buffer has at least one byte, and access is KOPS_ACCESS_RW or _R");
+    own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (own < 0)
+        return fail_os(e, errno, "duplicating the descriptor");
+    client_enter(client, e);
+    b = buffer_new(client, BUFFER_SHARED, size, access);
+    if (!b) {
+        client_leave(client);
+        close(own);
+        return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a buffer");
+    }
+    b->fd = own;
+    return give_out_shared(b, ret_buffer, e);
+}
+
+enum kops_code kops_buffer_alloc(kops_client *client, size_t size, const char *device, kops_buffer **ret_buffer,
+                                 struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    const struct kops_device *where = kops_info_device(client, device);
+    struct wire_alloc request = {.size = size, .device = device};
+    struct wire_buffer made = {.fd = -1};
+    struct kops_buffer *b;
+    uint32_t generation;
+    enum kops_code r;
+
+    client_enter(client, e);
+    r = session_call(client, wire_pack_alloc, &request, -1, wire_decode_alloc, &made, client_deadline(client, 0),
+                     SESSION_ATTEMPTS, e);
+    generation = client->generation;
+    if (r) {
+        client_leave(client);
+        return r;
+    }
+    b = buffer_new(client, made.vmm ? BUFFER_VMM : BUFFER_SHARED, made.size, KOPS_ACCESS_RW);
+    if (!b) {
+        wire_pack_release(&client->t.out, made.id);
+        session_push(client);
+        client_leave(client);
+        close(made.fd);
+        return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a buffer");
+    }
+    b->fd = made.fd;
+    b->id = made.id;
+    b->generation = generation;
+    if (made.vmm && where)
+        snprintf(b->device, sizeof(b->device), "%s", where->uuid);
+    r = made.vmm ? KOPS_OK : map_shared(b, e);
+    client_leave(client);
+    if (r) {
+        kops_buffer_release(b);
+        return r;
+    }
+    *ret_buffer = b;
+    return KOPS_OK;
+}
+
+kops_buffer *kops_buffer_release(kops_buffer *buffer)
+{
+    struct kops_client *c;
+
+    if (!buffer)
+        return NULL;
+    c = buffer->client;
+    client_enter(c, NULL);
+    if (buffer->generation == c->generation && c->t.fd >= 0 && !c->lost) {
+        size_t from = c->t.out.length;
+
+        wire_pack_release(&c->t.out, buffer->id);
+        if (c->t.out.failed) { /* the daemon keeps it until the connection ends */
+            c->t.out.length = from;
+            c->t.out.failed = false;
+        }
+        session_push(c);
+    }
+    buffer_free_leave(buffer);
+    return NULL;
+}
+
+/* ---- accessors ---- */
+
+void *kops_buffer_data(const kops_buffer *buffer)
+{
+    return buffer->data;
+}
+
+size_t kops_buffer_size(const kops_buffer *buffer)
+{
+    return buffer->size;
+}
+
+uint64_t kops_buffer_base_offset(const kops_buffer *buffer)
+{
+    return buffer->base_offset;
+}
+
+const char *kops_buffer_device(const kops_buffer *buffer)
+{
+    return buffer->kind == BUFFER_SHARED ? NULL : buffer->device;
+}
+
+static enum kops_code copy(struct kops_buffer *b, uint64_t offset, void *to, const void *from, size_t size,
+                           struct kops_error *e)
+{
+    enum kops_code r;
+
+    fail_clear(e);
+    if (offset > b->size || size > b->size - offset)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "bytes %llu to %llu lie outside a buffer of %llu",
+                    (unsigned long long)offset, (unsigned long long)(offset + size), (unsigned long long)b->size);
+    if (from && b->access == KOPS_ACCESS_R)
+        return fail(e, KOPS_ERR_READ_ONLY, "the buffer was registered with KOPS_ACCESS_R");
+    if (!b->data) {
+        client_enter(b->client, e);
+        r = buffer_copy_cuda(b, offset, to, from, size, e);
+        client_leave(b->client);
+        return r;
+    }
+    if (to)
+        memcpy(to, (char *)b->data + offset, size);
+    else if (from)
+        memcpy((char *)b->data + offset, from, size);
+    return KOPS_OK;
+}
+
+enum kops_code kops_buffer_read(kops_buffer *buffer, uint64_t offset, void *into, size_t size,
+                                struct kops_error *ret_error)
+{
+    struct kops_error unwanted;
+
+    return copy(buffer, offset, into, NULL, size, ret_error ? ret_error : &unwanted);
+}
+
+enum kops_code kops_buffer_write(kops_buffer *buffer, uint64_t offset, const void *from, size_t size,
+                                 struct kops_error *ret_error)
+{
+    struct kops_error unwanted;
+
+    return copy(buffer, offset, NULL, from, size, ret_error ? ret_error : &unwanted);
+}

@@ -1,0 +1,258 @@
+/* Device memory: exporting this process's own, mapping the daemon's. */
+#include <string.h>
+
+#include "buffer.h"
+#include "fail.h"
+
+/* ---- exporting ---- */
+
+/* Why legacy IPC handles are refused for this memory, and what to change. */
+static enum kops_code not_capable(const struct cuda_driver *d, cuda_pointer pointer, struct kops_error *e)
+{
+    void *pool = NULL;
+
+    if (!d->pointer_attribute(&pool, CUDA_ATTRIBUTE_MEMPOOL, pointer) && pool)
+        return fail(e, KOPS_ERR_NOT_EXPORTABLE,
+                    "the memory comes from cudaMallocAsync (a memory pool), which has no IPC handle: allocate it with "
+                    "cudaMalloc or cuMemAlloc; in PyTorch, do not set PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync");
+    return fail(e, KOPS_ERR_NOT_EXPORTABLE,
+                "the memory was mapped by virtual memory management, which has no IPC handle: allocate it with "
+                "cudaMalloc or cuMemAlloc; in PyTorch, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False");
+}
+
+static enum kops_code check_exportable(const struct cuda_driver *d, cuda_pointer pointer, struct kops_error *e)
+{
+    unsigned type = 0, managed = 0;
+    int capable = 1;
+
+    if (d->pointer_attribute(&type, CUDA_ATTRIBUTE_MEMORY_TYPE, pointer) || type != CUDA_MEMORY_TYPE_DEVICE)
+        return fail(e, KOPS_ERR_NOT_EXPORTABLE,
+                    "the pointer is not CUDA device memory: use kops_buffer_alloc_shared() for host memory");
+    if (!d->pointer_attribute(&managed, CUDA_ATTRIBUTE_IS_MANAGED, pointer) && managed)
+        return fail(e, KOPS_ERR_NOT_EXPORTABLE,
+                    "managed memory (cudaMallocManaged) has no IPC handle: allocate it with cudaMalloc or cuMemAlloc");
+    /* Drivers before 11.7 do not know the attribute; asking for the handle tells there. */
+    if (!d->pointer_attribute(&capable, CUDA_ATTRIBUTE_LEGACY_IPC, pointer) && !capable)
+        return not_capable(d, pointer, e);
+    return KOPS_OK;
+}
+
+struct exported {
+    struct cuda_ipc_handle handle;
+    uint64_t alloc_id;
+    cuda_pointer base;
+    size_t size;
+    char device[CUDA_UUID_TEXT];
+};
+
+static enum kops_code export_in_context(const struct cuda_driver *d, cuda_pointer pointer, struct exported *ret,
+                                        struct kops_error *e)
+{
+    unsigned long long id = 0;
+    int ordinal = 0;
+    cuda_status status = d->address_range(&ret->base, &ret->size, pointer);
+
+    if (!status)
+        status = d->pointer_attribute(&id, CUDA_ATTRIBUTE_BUFFER_ID, pointer);
+    if (!status)
+        status = d->pointer_attribute(&ordinal, CUDA_ATTRIBUTE_DEVICE_ORDINAL, pointer);
+    if (status)
+        return cuda_fail(d, e, KOPS_ERR_NOT_EXPORTABLE, status, "looking up the allocation of the pointer");
+    status = d->ipc_handle(&ret->handle, ret->base);
+    if (status)
+        return cuda_fail(d, e, KOPS_ERR_NOT_EXPORTABLE, status,
+                         "cuIpcGetMemHandle: only memory of cudaMalloc or cuMemAlloc has a handle");
+    ret->alloc_id = id;
+    return cuda_device_uuid(d, ordinal, ret->device, e);
+}
+
+static enum kops_code export_memory(const struct cuda_driver *d, cuda_pointer pointer, struct exported *ret,
+                                    struct kops_error *e)
+{
+    cuda_context context = NULL;
+    enum kops_code r = check_exportable(d, pointer, e);
+    cuda_status status;
+
+    if (r)
+        return r;
+    /* The calling thread need not have a context: the memory's own will do. */
+    d->pointer_attribute(&context, CUDA_ATTRIBUTE_CONTEXT, pointer);
+    if (!context)
+        return export_in_context(d, pointer, ret, e);
+    status = d->context_push(context);
+    if (status)
+        return cuda_fail(d, e, KOPS_ERR_NO_CUDA, status, "cuCtxPushCurrent");
+    r = export_in_context(d, pointer, ret, e);
+    cuda_pop(d);
+    return r;
+}
+
+enum kops_code kops_buffer_register_cuda(kops_client *client, uint64_t pointer, enum kops_access access,
+                                         kops_buffer **ret_buffer, struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    const struct cuda_driver *d;
+    struct exported x;
+    struct kops_buffer *b;
+    enum kops_code r;
+
+    fail_clear(e);
+    if (access != KOPS_ACCESS_RW && access != KOPS_ACCESS_R)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "access is KOPS_ACCESS_RW or KOPS_ACCESS_R");
+    d = cuda_load(e);
+    if (!d)
+        return KOPS_ERR_NO_CUDA;
+    r = export_memory(d, pointer, &x, e);
+    if (r)
+        return r;
+    client_enter(client, e);
+    b = buffer_new(client, BUFFER_CUDA, x.size - (pointer - x.base), access);
+    if (!b) {
+        client_leave(client);
+        return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a buffer");
+    }
+    b->handle = x.handle;
+    b->alloc_id = x.alloc_id;
+    b->base_offset = pointer - x.base;
+    b->pointer = pointer;
+    b->cuda_process = getpid();
+    memcpy(b->device, x.device, sizeof(b->device));
+    r = buffer_ensure(b, client_deadline(client, 0), e);
+    if (r) {
+        buffer_free_leave(b);
+        return r;
+    }
+    client_leave(client);
+    *ret_buffer = b;
+    return KOPS_OK;
+}
+
+/* ---- mapping what the daemon allocated ---- */
+
+static enum kops_code map_allocation(const struct cuda_driver *d, struct kops_buffer *b, int ordinal,
+                                     struct kops_error *e)
+{
+    const struct cuda_access access = {CUDA_LOCATION_DEVICE, ordinal, CUDA_ACCESS_RW};
+    const char *what = "cuMemImportFromShareableHandle";
+    cuda_allocation allocation;
+    cuda_pointer pointer;
+    cuda_status status = d->vmm_import(&allocation, (void *)(intptr_t)b->fd, CUDA_HANDLE_TYPE_FD);
+
+    if (status)
+        return cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, what);
+    what = "cuMemAddressReserve";
+    status = d->vmm_reserve(&pointer, b->size, 0, 0, 0);
+    if (status)
+        goto release_allocation;
+    what = "cuMemMap";
+    status = d->vmm_map(pointer, b->size, 0, allocation, 0);
+    if (status)
+        goto free_reservation;
+    what = "cuMemSetAccess";
+    status = d->vmm_set_access(pointer, b->size, &access, 1);
+    if (status)
+        goto unmap;
+    d->vmm_release(allocation); /* the mapping keeps it */
+    b->pointer = pointer;
+    b->cuda_process = getpid();
+    return KOPS_OK;
+
+unmap:
+    d->vmm_unmap(pointer, b->size);
+free_reservation:
+    d->vmm_unreserve(pointer, b->size);
+release_allocation:
+    d->vmm_release(allocation);
+    return cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, what);
+}
+
+static enum kops_code ensure_pointer(const struct cuda_driver *d, struct kops_buffer *b, struct kops_error *e)
+{
+    cuda_context current = NULL;
+    enum kops_code r;
+    int ordinal;
+
+    if (b->cuda_process == getpid())
+        return KOPS_OK;
+    if (b->kind != BUFFER_VMM)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "the buffer is %s",
+                    b->kind == BUFFER_CUDA ? "device memory of the parent process"
+                                           : "shared memory, not device memory");
+    r = cuda_find_device(d, b->device, &ordinal, e);
+    if (r)
+        return r;
+    d->context_get(&current);
+    if (!current) {
+        r = cuda_push_primary(d, ordinal, e);
+        if (r)
+            return r;
+    }
+    r = map_allocation(d, b, ordinal, e);
+    if (!current)
+        cuda_pop(d);
+    return r;
+}
+
+void buffer_unmap_cuda(struct kops_buffer *b)
+{
+    struct kops_error unwanted;
+    const struct cuda_driver *d;
+
+    if (b->kind != BUFFER_VMM || b->cuda_process != getpid())
+        return;
+    d = cuda_load(&unwanted);
+    if (!d)
+        return;
+    d->vmm_unmap(b->pointer, b->size);
+    d->vmm_unreserve(b->pointer, b->size);
+    b->cuda_process = 0;
+}
+
+enum kops_code kops_buffer_map_cuda(kops_buffer *buffer, uint64_t *ret_pointer, struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    const struct cuda_driver *d;
+    enum kops_code r;
+
+    fail_clear(e);
+    if (buffer->kind == BUFFER_SHARED)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "the buffer is shared memory, not device memory: use kops_buffer_data()");
+    d = cuda_load(e);
+    if (!d)
+        return KOPS_ERR_NO_CUDA;
+    client_enter(buffer->client, e);
+    r = ensure_pointer(d, buffer, e);
+    if (!r)
+        *ret_pointer = buffer->pointer;
+    client_leave(buffer->client);
+    return r;
+}
+
+enum kops_code buffer_copy_cuda(struct kops_buffer *b, uint64_t offset, void *to, const void *from, size_t size,
+                                struct kops_error *e)
+{
+    const struct cuda_driver *d = cuda_load(e);
+    cuda_status status = 0;
+    enum kops_code r;
+    int ordinal;
+
+    if (!d)
+        return KOPS_ERR_NO_CUDA;
+    r = cuda_find_device(d, b->device, &ordinal, e);
+    if (!r)
+        r = cuda_push_primary(d, ordinal, e);
+    if (r)
+        return r;
+    r = ensure_pointer(d, b, e);
+    if (!r && size) {
+        status =
+            to ? d->copy_to_host(to, b->pointer + offset, size) : d->copy_to_device(b->pointer + offset, from, size);
+        /* A copy from pageable memory returns once that was read; the daemon must see it arrived. */
+        if (!status)
+            status = d->context_synchronize();
+    }
+    cuda_pop(d);
+    if (r)
+        return r;
+    return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "copying to or from the device") : KOPS_OK;
+}

@@ -1,0 +1,24 @@
+/* Filling the caller's struct kops_error. Every function takes NULL for an error that nobody wants. Thread: any. */
+#ifndef KOPS_CLIENT_FAIL_H
+#define KOPS_CLIENT_FAIL_H
+
+#include <kops/kops.h>
+
+/* Empties the error: KOPS_OK. */
+void fail_clear(struct kops_error *e);
+
+/* Replaces the error; returns its code, so that `return fail(...)` reads well. */
+enum kops_code fail(struct kops_error *e, enum kops_code code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* os_error: "<what>: <strerror> (errno …)", with the detail `errno`. */
+enum kops_code fail_os(struct kops_error *e, int number, const char *what);
+
+/* Adds a detail to an error that is set; returns its code. More than fit are dropped. */
+enum kops_code fail_number(struct kops_error *e, enum kops_code code, const char *key, int64_t number);
+enum kops_code fail_text(struct kops_error *e, enum kops_code code, const char *key, const char *text, size_t length);
+
+/* The code of a wire name; KOPS_ERR_INTERNAL for an unknown one. */
+enum kops_code code_parse(const char *name, size_t length);
+
+#endif

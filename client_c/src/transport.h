@@ -1,0 +1,86 @@
+/* One AF_UNIX stream: bytes out, whole messages and their descriptors in.
+ *
+ * The transport knows nothing of requests. It owns the socket, both buffers and every received descriptor that was
+ * not claimed. Its functions are called by one thread at a time; transport_receive() and transport_poll() alone may run
+ * beside transport_send(), since they touch only the receive half. */
+#ifndef KOPS_CLIENT_TRANSPORT_H
+#define KOPS_CLIENT_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "bytes.h"
+#include "proto/scan.h"
+#include "wire.h"
+
+enum {
+    TRANSPORT_MESSAGE_MAX = 16 << 20, /* no reply is longer: stats and samples are the big ones */
+    TRANSPORT_MAX_BATCHES = 4
+};
+
+#define DEADLINE_NEVER UINT64_MAX /* deadlines are CLOCK_MONOTONIC in nanoseconds */
+
+/* Descriptors that came with one recvmsg, and the stream positions that it returned. */
+struct fd_batch {
+    uint64_t from, to;
+    unsigned n;
+    int fds[WIRE_MAX_FDS];
+};
+
+struct transport {
+    int fd; /* -1: not connected */
+
+    /* out.data[sent .. out.length) is still to be sent */
+    struct bytes out;
+    size_t sent;
+
+    char *in; /* in[start .. end) was received and not yet taken */
+    size_t start, end, capacity;
+    uint64_t position; /* of in[start] in the stream */
+    struct scan scan;  /* of the message that begins at in[start] */
+    struct fd_batch batches[TRANSPORT_MAX_BATCHES];
+    unsigned n_batches;
+    int64_t receive_timeout_us; /* what SO_RCVTIMEO is set to; 0: none */
+};
+
+enum transport_result { TRANSPORT_OK, TRANSPORT_TIMEOUT, TRANSPORT_CLOSED, TRANSPORT_BROKEN, TRANSPORT_NO_MEMORY };
+
+uint64_t clock_ns(void);
+
+/* The deadline that lies `ms` ahead; negative: never. */
+uint64_t deadline_in(int64_t ms);
+
+/* Milliseconds until then for poll(2), rounded up; -1 for never. */
+int deadline_poll_ms(uint64_t deadline);
+
+void transport_init(struct transport *t);
+
+/* Returns 0 or an errno. The transport is not connected before. */
+int transport_connect(struct transport *t, const char *path, int64_t timeout_ms);
+
+/* Closes the socket and unclaimed descriptors, empties the buffers, keeps their memory. */
+void transport_close(struct transport *t);
+
+void transport_free(struct transport *t);
+
+/* Sends out.data[sent .. until) without blocking, `fd` (unless it is -1) with the first byte. Returns the bytes sent,
+ * -EAGAIN when the socket is full, or another negative errno. */
+ssize_t transport_send(struct transport *t, size_t until, int fd);
+
+/* Waits until something was received. Spins for spin_us first. A deadline of 0 does not wait. TRANSPORT_BROKEN: the
+ * peer broke the descriptor rules. */
+enum transport_result transport_receive(struct transport *t, uint64_t deadline, unsigned spin_us);
+
+/* Finds the next whole message; NULL in *ret_data: none yet. Returns NULL or a sentence saying what is wrong. */
+const char *transport_next(struct transport *t, const char **ret_data, size_t *ret_length);
+
+/* Gives the message's own descriptors. Returns NULL or a sentence saying which rule was broken. */
+const char *transport_claim(struct transport *t, unsigned n, int *ret_fds);
+
+/* The message from transport_next() was dealt with. Returns NULL, or a sentence when descriptors came that no message
+ * claimed. */
+const char *transport_taken(struct transport *t, size_t length);
+
+#endif
