@@ -125,7 +125,7 @@ __device__ __forceinline__ void locate(const cuda_ops_strided &p, Index n, Index
 #pragma unroll
     for (int d = 0; d < CUDA_OPS_MAX_RANK; d++) {
         Index i = n;
-        const bool last = d + 1 == CUDA_OPS_MAX_RANK || d + 1 == p.rank;
+        const bool last = d + 1 == CUDA_OPS_MAX_RANK || d + 1 == (int)p.rank;
         if (!last) {
             const Index quotient = divide(n, p.sizes[d]);
             i = n - quotient * (Index)p.sizes[d].divisor;

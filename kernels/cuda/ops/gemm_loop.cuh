@@ -8,7 +8,7 @@
 
 #include "gemm_panel.cuh"
 
-enum { GEMM_TILE_GROUP = 8 };
+constexpr uint64_t GEMM_TILE_GROUP = 8;
 
 /* One tile of out: its place, and the three matrices of its batch. */
 template <typename T> struct gemm_tile {

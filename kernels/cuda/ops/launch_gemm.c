@@ -4,27 +4,22 @@
 
 #include "plan_launch.h"
 
-/* A kernel's tile of out, and what an element of it costs relative to the largest tile (it reads more of a and b for
- * each; measured in kernels/cuda/lab). */
-struct config {
-    uint64_t rows, columns;
-    double cost;
-    const char *wide, *any; /* for operands that can be read in 16-byte pieces, and for all */
-};
-
-enum { CONFIGS = 2 };
-
 #define CONFIG(dtype, name, m, n, c)                                                                                   \
     {                                                                                                                  \
         (m), (n), (c), "kops_gemm_" #dtype "_tiled_" #name, "kops_gemm_" #dtype "_tiled_" #name "_any"                 \
     }
 
-static const struct config configs[ELEMENT_COUNT][CONFIGS] = {
+static const struct cuda_ops_gemm_config configs[ELEMENT_COUNT][CUDA_OPS_GEMM_CONFIGS] = {
     [ELEMENT_F32] = {CONFIG(f32, large, 128, 128, 1.0), CONFIG(f32, small, 64, 64, 1.3)},
     [ELEMENT_F64] = {CONFIG(f64, large, 128, 64, 1.0), CONFIG(f64, small, 64, 64, 1.2)},
     [ELEMENT_F16] = {CONFIG(f16, large, 128, 128, 1.0), CONFIG(f16, small, 64, 64, 1.6)},
     [ELEMENT_BF16] = {CONFIG(bf16, large, 128, 128, 1.0), CONFIG(bf16, small, 64, 64, 1.6)},
 };
+
+const struct cuda_ops_gemm_config *cuda_ops_gemm_configs(enum dtype dtype)
+{
+    return configs[cuda_ops_element(dtype)];
+}
 
 static uint64_t tiles_of(uint64_t extent, uint64_t tile)
 {
@@ -32,18 +27,19 @@ static uint64_t tiles_of(uint64_t extent, uint64_t tile)
 }
 
 /* Rounds of tiles that the busiest multiprocessor works through, times the work in a tile. */
-static double estimate(const struct config *c, const struct cuda_ops_gemm *p, unsigned multiprocessors)
+static double estimate(const struct cuda_ops_gemm_config *c, const struct cuda_ops_gemm *p, unsigned multiprocessors)
 {
     const double tiles = (double)tiles_of(p->m, c->rows) * (double)tiles_of(p->n, c->columns) * (double)p->batch_count;
 
     return ceil(tiles / (multiprocessors ? multiprocessors : 1)) * (double)(c->rows * c->columns) * c->cost;
 }
 
-static const struct config *choose(const struct config *from, const struct cuda_ops_gemm *p, unsigned multiprocessors)
+static const struct cuda_ops_gemm_config *choose(const struct cuda_ops_gemm_config *from, const struct cuda_ops_gemm *p,
+                                                 unsigned multiprocessors)
 {
-    const struct config *best = &from[0];
+    const struct cuda_ops_gemm_config *best = &from[0];
 
-    for (unsigned i = 1; i < CONFIGS; i++) {
+    for (unsigned i = 1; i < CUDA_OPS_GEMM_CONFIGS; i++) {
         if (estimate(&from[i], p, multiprocessors) < estimate(best, p, multiprocessors))
             best = &from[i];
     }
@@ -109,13 +105,22 @@ static void transpose(struct cuda_ops_gemm *p)
     }
 }
 
+void cuda_ops_set_gemm(struct cuda_launch *launch, struct cuda_ops_gemm *p, const struct cuda_ops_gemm_config *config,
+                       bool wide)
+{
+    p->tiles_m = tiles_of(p->m, config->rows);
+    p->tiles_n = tiles_of(p->n, config->columns);
+    cuda_ops_set_launch(launch, wide ? config->wide : config->any, "tiled", p->tiles_m * p->tiles_n * p->batch_count, p,
+                        sizeof(*p));
+}
+
 int cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, const struct cuda_launch_device *device,
                          struct cuda_launch *ret_launch, struct error *e)
 {
     const struct plan_gemm *g = &plan->gemm;
     const size_t size = dtype_size(plan->dtype);
     struct cuda_ops_gemm p = {.m = (uint64_t)g->m, .n = (uint64_t)g->n, .k = (uint64_t)g->k};
-    const struct config *config;
+    const struct cuda_ops_gemm_config *config;
     bool wide_a, wide_b;
 
     (void)e;
@@ -133,10 +138,7 @@ int cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, con
     wide_a = choose_access(&p, &p.a, p.a.row, p.m, p.a.column, size, &p.a_access);
     wide_b = choose_access(&p, &p.b, p.b.column, p.n, p.b.row, size, &p.b_access);
     p.out_vector = in_pieces(&p, &p.out, p.out.column, p.out.row, p.m, size);
-    config = choose(configs[cuda_ops_element(plan->dtype)], &p, device->multiprocessors);
-    p.tiles_m = tiles_of(p.m, config->rows);
-    p.tiles_n = tiles_of(p.n, config->columns);
-    cuda_ops_set_launch(ret_launch, wide_a && wide_b ? config->wide : config->any, "tiled",
-                        p.tiles_m * p.tiles_n * p.batch_count, &p, sizeof(p));
+    config = choose(cuda_ops_gemm_configs(plan->dtype), &p, device->multiprocessors);
+    cuda_ops_set_gemm(ret_launch, &p, config, wide_a && wide_b);
     return 0;
 }

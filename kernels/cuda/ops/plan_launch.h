@@ -23,6 +23,22 @@ void cuda_ops_set_launch(struct cuda_launch *launch, const char *kernel, const c
 /* n / divisor = (high N bits of n · magic + n) >> shift, for n < 2^(N − 1); N is 32 unless `wide`, then 64. */
 struct cuda_ops_divider cuda_ops_divider(uint64_t divisor, bool wide);
 
+/* A gemm kernel's tile of out, and what an element of it costs relative to the largest tile (a smaller one reads more
+ * of a and b for each; measured in kernels/cuda/lab). */
+struct cuda_ops_gemm_config {
+    uint64_t rows, columns;
+    double cost;
+    const char *wide, *any; /* for operands that can be read in 16-byte pieces, and for all */
+};
+
+/* The CUDA_OPS_GEMM_CONFIGS kernels of a dtype. */
+enum { CUDA_OPS_GEMM_CONFIGS = 2 };
+const struct cuda_ops_gemm_config *cuda_ops_gemm_configs(enum dtype dtype);
+
+/* Launches `p` (tiles are set here) with the config's kernel; `wide` only where both operands allow it. */
+void cuda_ops_set_gemm(struct cuda_launch *launch, struct cuda_ops_gemm *p, const struct cuda_ops_gemm_config *config,
+                       bool wide);
+
 /* `variant` is NULL or checked already to be one of cuda_ops_variants(). */
 int cuda_ops_launch_elementwise(enum op_id op, const struct plan *plan, const uint64_t *addresses, const char *variant,
                                 struct cuda_launch *ret_launch, struct error *e);

@@ -19,11 +19,13 @@ template <bool TRANSPOSED> __device__ __forceinline__ gemm_fragment load_fragmen
     if (TRANSPOSED)
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(f.block[0]), "=r"(f.block[1]), "=r"(f.block[2]), "=r"(f.block[3])
-                     : "r"(address));
+                     : "r"(address)
+                     : "memory");
     else
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(f.block[0]), "=r"(f.block[1]), "=r"(f.block[2]), "=r"(f.block[3])
-                     : "r"(address));
+                     : "r"(address)
+                     : "memory");
     return f;
 }
 

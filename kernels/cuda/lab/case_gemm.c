@@ -1,0 +1,264 @@
+/* Cases of gemm. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cases.h"
+#include "ops/params.h"
+#include "ops/plan_launch.h"
+#include "values.h"
+
+enum { A, B, OUT };
+
+/* As the op's declaration has it: |got − exact| ≤ rtol · |exact| + scaled · Σ|terms| + atol. */
+static const struct tolerance {
+    double rtol, scaled, atol;
+} tolerances[] = {
+    [DTYPE_F32] = {1.2e-7, 2.0e-5, 0},
+    [DTYPE_F64] = {2.3e-16, 4.0e-14, 0},
+    [DTYPE_F16] = {9.8e-4, 2.0e-5, 6.0e-8},
+    [DTYPE_BF16] = {7.9e-3, 2.0e-5, 0},
+};
+
+/* Extents: mostly ordinary, sometimes 1, around a tile's edge, or with whole 16-byte pieces. */
+static int64_t random_extent(struct lab_random *r, int64_t scale)
+{
+    switch (lab_random(r) % 8) {
+    case 0:
+        return 1;
+    case 1:
+        return lab_random_between(r, 1, 17);
+    case 2:
+        return 64 + lab_random_between(r, -1, 1);
+    case 3:
+    case 4:
+        return lab_random_between(r, 1, scale / 8 + 1) * 8;
+    default:
+        return lab_random_between(r, 1, scale);
+    }
+}
+
+static void set_matrix(struct tensor *t, enum dtype dtype, unsigned batch_rank, const int64_t *batch, int64_t rows,
+                       int64_t columns, bool transposed)
+{
+    t->dtype = dtype;
+    t->rank = batch_rank + 2;
+    memcpy(t->shape, batch, batch_rank * sizeof(batch[0]));
+    t->shape[batch_rank] = transposed ? columns : rows;
+    t->shape[batch_rank + 1] = transposed ? rows : columns;
+}
+
+void case_gemm(struct lab_case *c, struct lab_random *r, enum dtype dtype, int64_t scale)
+{
+    static const double factors[] = {0, 0, 1, -1.5, 0.5};
+    const int64_t m = random_extent(r, scale), n = random_extent(r, scale);
+    const int64_t k = lab_random(r) % 16 == 0 ? 0 : random_extent(r, scale);
+    const bool trans_a = lab_random(r) % 2, trans_b = lab_random(r) % 2;
+    const unsigned batch_rank = lab_random(r) % 3 ? 0 : (unsigned)lab_random_between(r, 1, 3);
+    int64_t batch[3];
+
+    memset(c, 0, sizeof(*c));
+    c->call.op = op_get(OP_GEMM);
+    c->in_place = -1;
+    c->call.attrs[GEMM_TRANS_A].b = trans_a;
+    c->call.attrs[GEMM_TRANS_B].b = trans_b;
+    c->call.attrs[GEMM_ALPHA].f = lab_random(r) % 2 ? 1 : factors[lab_random(r) % 5];
+    c->call.attrs[GEMM_BETA].f = factors[lab_random(r) % 5];
+    c->call.attrs[GEMM_PRECISION].choice = GEMM_PRECISION_HIGHEST;
+    for (unsigned d = 0; d < batch_rank; d++)
+        batch[d] = lab_random_between(r, 1, 3);
+    set_matrix(&c->arrays[A].tensor, dtype, batch_rank, batch, m, k, trans_a);
+    set_matrix(&c->arrays[B].tensor, dtype, batch_rank, batch, k, n, trans_b);
+    set_matrix(&c->arrays[OUT].tensor, dtype, batch_rank, batch, m, n, false);
+    if (batch_rank && lab_random(r) % 2)
+        c->arrays[lab_random(r) % 2].tensor.shape[lab_random(r) % batch_rank] = 1;
+    for (unsigned d = 0; d < batch_rank; d++) {
+        /* A dimension that no input has must not be in out. */
+        if (c->arrays[A].tensor.shape[d] == 1 && c->arrays[B].tensor.shape[d] == 1)
+            c->arrays[OUT].tensor.shape[d] = 1;
+    }
+    for (unsigned t = A; t <= OUT; t++) {
+        const enum lab_layout layout = (enum lab_layout)(lab_random(r) % (t == OUT ? LAYOUT_EXPANDED : LAYOUT_COUNT));
+
+        lab_array_make(&c->arrays[t], r, lab_random(r) % 2 ? LAYOUT_CONTIGUOUS : layout, t == OUT);
+        lab_array_fill(&c->arrays[t], r, false);
+        if (t == OUT && c->call.attrs[GEMM_BETA].f == 0)
+            memset(c->arrays[OUT].host, 0xff, c->arrays[OUT].size); /* NaN: reading it would show */
+        c->call.tensors[t] = c->arrays[t].tensor;
+    }
+}
+
+/* Reads an operand of the call at (batch index, i, j) of the matrix after its transposition. */
+static double operand(const struct lab_case *c, unsigned t, const int64_t *index, bool transposed, int64_t i, int64_t j)
+{
+    const struct tensor *x = &c->call.tensors[t];
+    int64_t at[TENSOR_MAX_RANK];
+
+    for (unsigned d = 0; d + 2 < x->rank; d++)
+        at[d] = x->shape[d] == 1 ? 0 : index[d];
+    at[x->rank - 2] = transposed ? j : i;
+    at[x->rank - 1] = transposed ? i : j;
+    return value_get(x->dtype, c->arrays[t].host, lab_element(x, at));
+}
+
+struct reference {
+    double exact, bound; /* of each element of out, in index order */
+};
+
+static struct reference *make_reference(const struct lab_case *c)
+{
+    const union op_attr_value *attrs = c->call.attrs;
+    const double alpha = attrs[GEMM_ALPHA].f, beta = attrs[GEMM_BETA].f;
+    const bool trans_a = attrs[GEMM_TRANS_A].b, trans_b = attrs[GEMM_TRANS_B].b;
+    const struct tensor *a = &c->call.tensors[A], *out = &c->call.tensors[OUT];
+    const int64_t k = a->shape[a->rank - (trans_a ? 2 : 1)];
+    const struct tolerance *tolerance = &tolerances[out->dtype];
+    struct reference *all = malloc(out->count * sizeof(*all)), *next = all;
+    int64_t index[TENSOR_MAX_RANK] = {0};
+
+    if (!all)
+        return NULL;
+    do {
+        const int64_t i = index[out->rank - 2], j = index[out->rank - 1];
+        double sum = 0, magnitude = 0;
+
+        for (int64_t l = 0; l < k; l++) {
+            const double term = operand(c, A, index, trans_a, i, l) * operand(c, B, index, trans_b, l, j);
+
+            sum += term;
+            magnitude += fabs(term);
+        }
+        next->exact = alpha * sum;
+        magnitude = fabs(alpha) * magnitude;
+        if (beta != 0) {
+            const double before = value_get(out->dtype, c->arrays[OUT].host, lab_element(out, index));
+
+            next->exact += beta * before;
+            magnitude += fabs(beta * before);
+        }
+        next->bound = tolerance->rtol * fabs(next->exact) + tolerance->scaled * magnitude + tolerance->atol;
+        next++;
+    } while (lab_next_index(out->shape, out->rank, index));
+    return all;
+}
+
+static void describe(struct lab_case *c, const char *kernel, const char *what)
+{
+    const union op_attr_value *attrs = c->call.attrs;
+    size_t n = (size_t)snprintf(c->text, sizeof(c->text), "%s %s trans %d%d alpha %g beta %g", kernel, what,
+                                attrs[GEMM_TRANS_A].b, attrs[GEMM_TRANS_B].b, attrs[GEMM_ALPHA].f, attrs[GEMM_BETA].f);
+
+    for (unsigned t = A; t <= OUT && n + 8 < sizeof(c->text); t++) {
+        n += (size_t)snprintf(c->text + n, sizeof(c->text) - n, "; ");
+        n += (size_t)lab_array_describe(&c->arrays[t], c->text + n, sizeof(c->text) - n);
+    }
+}
+
+static int compare(struct lab_case *c, const struct cuda_launch *launch, const struct reference *reference,
+                   unsigned char *got)
+{
+    const struct lab_array *array = &c->arrays[OUT];
+    const struct tensor *out = &c->call.tensors[OUT];
+    const size_t size = dtype_size(out->dtype);
+    int64_t index[TENSOR_MAX_RANK] = {0};
+    char what[160];
+
+    do {
+        const size_t at = lab_element(out, index);
+        const double y = value_get(out->dtype, got, at);
+
+        if (!(fabs(y - reference->exact) <= reference->bound)) {
+            snprintf(what, sizeof(what), "wrong at [%lld,%lld]: %.9g for %.9g (bound %.3g)",
+                     (long long)index[out->rank - 2], (long long)index[out->rank - 1], y, reference->exact,
+                     reference->bound);
+            describe(c, launch->kernel, what);
+            return -1;
+        }
+        memcpy(got + at * size, array->host + at * size, size);
+        reference++;
+    } while (lab_next_index(out->shape, out->rank, index));
+    if (memcmp(got, array->host, array->size) != 0) {
+        describe(c, launch->kernel, "wrote outside of out");
+        return -1;
+    }
+    return 0;
+}
+
+static int check_launch(struct lab_case *c, const struct lab_machine *m, const struct cuda_launch *launch,
+                        const struct reference *reference, unsigned char *got)
+{
+    const struct lab_array *out = &c->arrays[OUT];
+
+    if (m->write(m->context, out->address, out->host, out->size) < 0 || m->launch(m->context, launch) < 0 ||
+        m->read(m->context, got, out->address, out->size) < 0) {
+        describe(c, launch->kernel, "did not run");
+        return -1;
+    }
+    return compare(c, launch, reference, got);
+}
+
+/* The launcher's choice, then every tile with and without 16-byte pieces, the last on a grid that is too small. */
+static int check_ways(struct lab_case *c, const struct lab_machine *m, const struct plan *plan,
+                      const struct reference *reference, unsigned char *got)
+{
+    const struct cuda_ops_gemm_config *configs = cuda_ops_gemm_configs(plan->dtype);
+    uint64_t addresses[3];
+    struct cuda_launch launch;
+    struct cuda_ops_gemm p;
+    struct error e;
+    bool wide;
+    int ways = 1;
+
+    for (unsigned t = A; t <= OUT; t++)
+        addresses[t] = lab_array_first(&c->arrays[t]);
+    if (cuda_ops_launch(OP_GEMM, plan, addresses, "tiled", &m->device, &launch, &e) < 0) {
+        describe(c, e.message, "refused");
+        return -1;
+    }
+    if (check_launch(c, m, &launch, reference, got) < 0)
+        return -1;
+    wide = !strstr(launch.kernel, "_any");
+    memcpy(&p, launch.params, sizeof(p));
+    for (unsigned i = 0; i < CUDA_OPS_GEMM_CONFIGS; i++) {
+        for (int pieces = 0; pieces <= (wide ? 1 : 0); pieces++) {
+            cuda_ops_set_gemm(&launch, &p, &configs[i], pieces);
+            if (i == 0)
+                launch.grid[0] = (launch.grid[0] + 1) / 2;
+            if (check_launch(c, m, &launch, reference, got) < 0)
+                return -1;
+            ways++;
+        }
+    }
+    return ways;
+}
+
+int case_check_gemm(struct lab_case *c, const struct lab_machine *m)
+{
+    struct lab_array *out = &c->arrays[OUT];
+    struct plan plan = {.dtype = out->tensor.dtype};
+    struct reference *reference = make_reference(c);
+    unsigned char *got = malloc(out->size + 1);
+    struct error e;
+    int ways = -1;
+
+    snprintf(c->text, sizeof(c->text), "out of memory");
+    if (!reference || !got)
+        goto free_copies;
+    for (unsigned t = A; t <= OUT; t++) {
+        if (lab_array_upload(&c->arrays[t], m) < 0)
+            goto unload;
+    }
+    if (op_plan(&c->call, &plan, &e) < 0) {
+        describe(c, e.message, "not planned");
+        goto unload;
+    }
+    ways = check_ways(c, m, &plan, reference, got);
+unload:
+    for (unsigned t = A; t <= OUT; t++)
+        lab_array_unload(&c->arrays[t], m);
+free_copies:
+    free(reference);
+    free(got);
+    return ways;
+}

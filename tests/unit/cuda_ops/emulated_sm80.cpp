@@ -1,0 +1,21 @@
+/* Every kernel as architectures from sm_80 on compile it. */
+#include "emulator.hpp"
+
+#define __CUDA_ARCH__ 800
+#include "ops/add.cu"
+#include "ops/copy.cu"
+#include "ops/gemm_bf16.cu"
+#include "ops/gemm_f16.cu"
+#include "ops/gemm_f32.cu"
+#include "ops/gemm_f64.cu"
+#include "ops/square.cu"
+
+#include "emulated_table.hpp"
+#include "ops/kernel_list.h"
+
+const emulated_kernel emulated_sm80[] = {
+#define X(image, symbol) emulated_entry(#symbol, symbol),
+    CUDA_OPS_KERNELS(X)
+#undef X
+        {nullptr, 0, nullptr, nullptr},
+};

@@ -1,0 +1,186 @@
+/* Random requests on the emulated kernels: results, and that nothing outside of the tensors is touched. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "emulator.h"
+#include "lab/cases.h"
+
+static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16};
+
+/* Memory ends at a page that cannot be touched, as close as its alignment allows. */
+static size_t mapped_size(size_t size)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+    return (size + page - 1) / page * page + page;
+}
+
+static uint64_t machine_alloc(void *context, size_t size)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), mapped = mapped_size(size), used = (size + 15) / 16 * 16;
+    unsigned char *at = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    (void)context;
+    if (at == MAP_FAILED || mprotect(at + mapped - page, page, PROT_NONE) < 0)
+        return 0;
+    return (uint64_t)(uintptr_t)(at + mapped - page - used);
+}
+
+static void machine_free(void *context, uint64_t address, size_t size)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), used = (size + 15) / 16 * 16;
+
+    (void)context;
+    munmap((void *)(uintptr_t)(address + used + page - mapped_size(size)), mapped_size(size));
+}
+
+static int machine_write(void *context, uint64_t to, const void *from, size_t size)
+{
+    (void)context;
+    memcpy((void *)(uintptr_t)to, from, size);
+    return 0;
+}
+
+static int machine_read(void *context, void *to, uint64_t from, size_t size)
+{
+    (void)context;
+    memcpy(to, (const void *)(uintptr_t)from, size);
+    return 0;
+}
+
+static int machine_launch(void *context, const struct cuda_launch *launch)
+{
+    return emulate(*(const enum emulated_arch *)context, launch->kernel, launch->grid[0], launch->block[0],
+                   launch->params, launch->params_size);
+}
+
+static struct lab_machine machine_of(enum emulated_arch *arch)
+{
+    return (struct lab_machine){
+        .device = {.multiprocessors = 2, .max_shared_bytes = 48 << 10},
+        .context = arch,
+        .alloc = machine_alloc,
+        .free = machine_free,
+        .write = machine_write,
+        .read = machine_read,
+        .launch = machine_launch,
+    };
+}
+
+static void check_elementwise(enum op_id op, uint64_t seed)
+{
+    enum emulated_arch arch = EMULATED_SM_80;
+    const struct lab_machine m = machine_of(&arch);
+    struct lab_random r = {seed};
+
+    for (unsigned i = 0; i < 60; i++) {
+        for (unsigned d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++) {
+            struct lab_case c;
+            int ways;
+
+            case_elementwise(&c, &r, op, dtypes[d], i % 8 ? 40 : 150);
+            ways = case_check_elementwise(&c, &m);
+            if (ways <= 0)
+                fail_msg("%s", c.text);
+            case_free(&c);
+        }
+    }
+}
+
+static void add_equals_the_reference(void **state)
+{
+    (void)state;
+    check_elementwise(OP_ADD, 1);
+}
+
+static void square_equals_the_reference(void **state)
+{
+    (void)state;
+    check_elementwise(OP_SQUARE, 2);
+}
+
+static void copies_move_bits_unchanged(void **state)
+{
+    enum emulated_arch arch = EMULATED_SM_80;
+    const struct lab_machine m = machine_of(&arch);
+    struct lab_random r = {3};
+
+    (void)state;
+    for (unsigned i = 0; i < 40; i++) {
+        char text[CASE_TEXT_MAX];
+
+        if (case_check_copy(&r, &m, dtypes[i % 3], 60, text) < 0)
+            fail_msg("%s", text);
+    }
+}
+
+static void check_gemm(enum dtype dtype, enum emulated_arch arch, uint64_t seed, unsigned cases)
+{
+    const struct lab_machine m = machine_of(&arch);
+    struct lab_random r = {seed};
+
+    for (unsigned i = 0; i < cases; i++) {
+        struct lab_case c;
+        int ways;
+
+        case_gemm(&c, &r, dtype, i % 8 ? 40 : 140);
+        ways = case_check_gemm(&c, &m);
+        if (ways <= 0)
+            fail_msg("%s", c.text);
+        case_free(&c);
+    }
+}
+
+static void gemm_f32_meets_the_tolerance(void **state)
+{
+    (void)state;
+    check_gemm(DTYPE_F32, EMULATED_SM_80, 4, 60);
+}
+
+static void gemm_f64_meets_the_tolerance(void **state)
+{
+    (void)state;
+    check_gemm(DTYPE_F64, EMULATED_SM_80, 5, 60);
+}
+
+static void gemm_f16_meets_the_tolerance(void **state)
+{
+    (void)state;
+    check_gemm(DTYPE_F16, EMULATED_SM_80, 6, 40);
+}
+
+static void gemm_bf16_meets_the_tolerance(void **state)
+{
+    (void)state;
+    check_gemm(DTYPE_BF16, EMULATED_SM_80, 7, 20);
+}
+
+static void gemm_bf16_meets_the_tolerance_without_tensor_cores(void **state)
+{
+    (void)state;
+    check_gemm(DTYPE_BF16, EMULATED_SM_75, 8, 60);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(add_equals_the_reference),
+        cmocka_unit_test(square_equals_the_reference),
+        cmocka_unit_test(copies_move_bits_unchanged),
+        cmocka_unit_test(gemm_f32_meets_the_tolerance),
+        cmocka_unit_test(gemm_f64_meets_the_tolerance),
+        cmocka_unit_test(gemm_f16_meets_the_tolerance),
+        cmocka_unit_test(gemm_bf16_meets_the_tolerance),
+        cmocka_unit_test(gemm_bf16_meets_the_tolerance_without_tensor_cores),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
