@@ -88,6 +88,7 @@ def methods_header(methods: list[dict], maps: list[dict]) -> str:
             required = int(p.get("required", False))
             rows.append(f"X({p['key']}, {p['type'].upper()}, {required}, UINT64_C({low}), UINT64_C({high}), {default})")
         out.append(x_macro(f"KOPS_PARAMS_{m['name'].upper()}", rows))
+        out += [f"#define KOPS_MAX_{m['name'].upper()}_{p['key'].upper()} {p['max']}" for p in m["params"] if "max" in p]
     return c_header("KOPS_GENERATED_METHODS_H", "\n".join(out))
 
 

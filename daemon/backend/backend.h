@@ -131,8 +131,9 @@ struct backend_job {
 /* ---- the functions ---- */
 
 struct backend {
-    unsigned abi;     /* BACKEND_ABI */
-    const char *name; /* "host", "cuda": hello's `backend` */
+    unsigned abi;              /* BACKEND_ABI */
+    const char *name;          /* "host", "cuda": hello's `backend` */
+    const char *execution_key; /* what a timing of one execution is called: "host_us", "gpu_us" */
 
     /* any. Finds and opens every device; fills `ret_devices` (room for `max`). No driver or no device is no error: 0
      * devices. */

@@ -23,6 +23,7 @@ enum mapping_state { MAPPING_CLOSED, MAPPING_OPENING, MAPPING_OPEN, MAPPING_CLOS
 struct mapping_waiter {
     struct list link;
     void (*ready)(struct mapping_waiter *waiter, bool ok);
+    void *context; /* the waiter's own */
     struct mapping *mapping;
 };
 

@@ -20,16 +20,14 @@ void rpc_output_free(struct rpc_output *out)
     buffer_free(&out->bytes);
 }
 
-int rpc_output_attach(struct rpc_output *out, size_t length, int fd)
+int rpc_output_attach(struct rpc_output *out, uint64_t start, int fd)
 {
-    uint64_t end = out->position + buffer_length(&out->bytes);
-
     if (out->n_attachments == RPC_OUTPUT_MAX_ATTACHMENTS) {
         close(fd);
         return -1;
     }
-    out->attachments[out->n_attachments].start = end - length;
-    out->attachments[out->n_attachments].end = end;
+    out->attachments[out->n_attachments].start = start;
+    out->attachments[out->n_attachments].end = rpc_output_position(out);
     out->attachments[out->n_attachments++].fd = fd;
     return 0;
 }

@@ -23,9 +23,15 @@ struct rpc_output {
 void rpc_output_init(struct rpc_output *out, size_t max);
 void rpc_output_free(struct rpc_output *out);
 
-/* Attaches `fd` (ownership passes) to the message that starts `length` bytes before the end. Returns -1, with the
- * descriptor closed, when too many wait already. */
-int rpc_output_attach(struct rpc_output *out, size_t length, int fd);
+/* Attaches `fd` (ownership passes) to the message that was just completed, which began when rpc_output_position() was
+ * `start`. Returns -1, with the descriptor closed, when too many wait already. */
+int rpc_output_attach(struct rpc_output *out, uint64_t start, int fd);
+
+/* The stream's position behind everything written so far. */
+static inline uint64_t rpc_output_position(const struct rpc_output *out)
+{
+    return out->position + buffer_length(&out->bytes);
+}
 
 /* Sends what the socket takes. 1: all is sent; 0: the socket is full; -1: the peer is gone. */
 int rpc_output_flush(struct rpc_output *out, int socket);

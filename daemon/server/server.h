@@ -30,8 +30,8 @@ struct server_config {
     uint64_t spin_us;         /* polling for a completion before sleeping */
     uint64_t idle_close_s;    /* unused mappings are closed after it; 0: never */
     uint64_t shutdown_grace_ms;
-    struct backend_config backends;
-    bool host_backend, cuda_backend;
+    struct backend_config backend_config;
+    const struct backend *backends[4]; /* in the order of hello's devices; the rest NULL */
 };
 
 /* `listener` is a listening, non-blocking socket whose ownership passes here. `on_ready` is called once requests are

@@ -78,12 +78,7 @@ void *idtable_remove(struct idtable *t, uint64_t id)
     return pointer;
 }
 
-void *idtable_any(const struct idtable *t, uint64_t *ret_id)
+void *idtable_at(const struct idtable *t, uint32_t i)
 {
-    for (uint32_t i = 0; t->used && i < t->capacity; i++)
-        if (t->slots[i].pointer) {
-            *ret_id = (uint64_t)t->slots[i].generation << SLOT_BITS | (i + 1);
-            return t->slots[i].pointer;
-        }
-    return NULL;
+    return i < t->capacity ? t->slots[i].pointer : NULL;
 }

@@ -21,7 +21,7 @@ uint64_t idtable_add(struct idtable *t, void *pointer);
 void *idtable_get(const struct idtable *t, uint64_t id);
 void *idtable_remove(struct idtable *t, uint64_t id);
 
-/* Any entry, or NULL when the table is empty; for taking a table apart. */
-void *idtable_any(const struct idtable *t, uint64_t *ret_id);
+/* For walking a table: the entry at place `i` of `capacity`, or NULL where there is none. */
+void *idtable_at(const struct idtable *t, uint32_t i);
 
 #endif

@@ -12,6 +12,8 @@
 const struct backend cuda_backend = {
     .abi = BACKEND_ABI,
     .name = "cuda",
+    .execution_key = "gpu_us",
+    .spin = true,
     .open = cuda_open,
     .close = cuda_close,
     .variants = cuda_variants,

@@ -119,6 +119,7 @@ static void host_arm(struct backend_device *device)
 const struct backend host_backend = {
     .abi = BACKEND_ABI,
     .name = "host",
+    .execution_key = "host_us",
     .open = host_open,
     .close = host_close,
     .variants = host_variants,

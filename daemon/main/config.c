@@ -1,0 +1,281 @@
+#include "main/config.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <ini.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "util/log.h"
+
+enum type { TEXT, NUMBER, OCTAL, SWITCH };
+
+/* Numbers have a range; a NULL default of a text means that it is found at start. */
+static const struct setting {
+    const char *section, *key;
+    enum type type;
+    size_t offset;
+    const char *fallback;
+    uint64_t min, max;
+    const char *doc;
+} settings[] = {
+#define AT(field) offsetof(struct config, field)
+    {"server", "socket", TEXT, AT(socket), NULL, 0, 0,
+     "Path of the socket. Default: /run/kopsd/kopsd.sock for root, else $XDG_RUNTIME_DIR/kopsd.sock."},
+    {"server", "socket_mode", OCTAL, AT(socket_mode), "0660", 0, 0777, "Permissions of the socket, octal."},
+    {"server", "socket_group", TEXT, AT(socket_group), NULL, 0, 0, "Group of the socket; the daemon's own by default."},
+    {"server", "backlog", NUMBER, AT(backlog), "512", 1, 65535, "Connections that may wait to be accepted."},
+    {"server", "log_level", TEXT, AT(log_level), "info", 0, 0, "error, warning, info or debug."},
+    {"server", "max_connections", NUMBER, AT(max_connections), "4096", 1, 1000000, "Connections at one time."},
+    {"server", "default_device", TEXT, AT(default_device), NULL, 0, 0,
+     "UUID or index of the device for requests whose tensors are all shared host memory; the first by default."},
+    {"server", "spin_us", NUMBER, AT(spin_us), NULL, 0, 1000000,
+     "Microseconds of polling for a GPU's completion before sleeping; 50 on machines with 8 cores or more, else 0."},
+    {"server", "shutdown_grace_ms", NUMBER, AT(shutdown_grace_ms), "5000", 1, 3600000,
+     "How long running jobs may take after SIGTERM before they are cancelled."},
+    {"limits", "message_bytes", NUMBER, AT(message_bytes), "1048576", 4096, 1U << 30, "Bytes of one request."},
+    {"limits", "inflight", NUMBER, AT(inflight), "256", 1, 65536, "Unanswered requests of a connection."},
+    {"limits", "buffers", NUMBER, AT(buffers), "65536", 1, 1000000, "Registered buffers of a connection."},
+    {"limits", "inline_mappings", NUMBER, AT(inline_mappings), "1024", 1, 65536,
+     "Inline references that a connection keeps."},
+    {"limits", "output_bytes", NUMBER, AT(output_bytes), "262144", 4096, 1U << 26,
+     "Replies waiting for a client that does not read, in bytes, after which its requests are not read either."},
+    {"limits", "idle_close_s", NUMBER, AT(idle_close_s), "30", 0, 86400,
+     "Seconds after which an unused CUDA IPC mapping is closed, so that its owner's free gives memory back; 0: never."},
+    {"host", "enabled", SWITCH, AT(host_enabled), "true", 0, 0, "Serve the host as a device."},
+    {"host", "threads", NUMBER, AT(host_threads), "0", 0, 4096, "Worker threads; 0: one a usable core."},
+    {"host", "blas", TEXT, AT(host_blas), "auto", 0, 0, "auto, none, or the path of a library with cblas_sgemm."},
+    {"cuda", "enabled", SWITCH, AT(cuda_enabled), "true", 0, 0, "Serve the GPUs that are visible."},
+    {"cuda", "driver", TEXT, AT(cuda_driver), NULL, 0, 0, "Path of the CUDA driver library; libcuda.so.1 by default."},
+    {"cuda", "blaslt", TEXT, AT(cuda_blaslt), NULL, 0, 0,
+     "Path of cuBLASLt, or none; the usual names by default. Without it gemm uses kopsd's own kernel."},
+    {"cuda", "workspace_bytes", NUMBER, AT(cuda_workspace_bytes), "33554432", 0, 1U << 30,
+     "Scratch memory for cuBLASLt, for each stream in use."},
+#undef AT
+};
+enum { N_SETTINGS = sizeof(settings) / sizeof(settings[0]) };
+
+static char **text_at(struct config *c, const struct setting *s)
+{
+    return (char **)(void *)((char *)c + s->offset);
+}
+
+static uint64_t *number_at(struct config *c, const struct setting *s)
+{
+    return (uint64_t *)(void *)((char *)c + s->offset);
+}
+
+static bool *switch_at(struct config *c, const struct setting *s)
+{
+    return (bool *)((char *)c + s->offset);
+}
+
+static int set_number(const struct setting *s, const char *value, int base, uint64_t *ret, struct error *e)
+{
+    unsigned long long v;
+    char *end;
+
+    errno = 0;
+    v = strtoull(value, &end, base);
+    if (!isdigit((unsigned char)*value) || *end || errno || v < s->min || v > s->max)
+        return error_set(e, ERROR_OUT_OF_RANGE,
+                         base == 8 ? "%s.%s: \"%.40s\" is no octal number from %llo to %llo"
+                                   : "%s.%s: \"%.40s\" is no number from %llu to %llu",
+                         s->section, s->key, value, (unsigned long long)s->min, (unsigned long long)s->max);
+    *ret = v;
+    return 0;
+}
+
+static int set_switch(const struct setting *s, const char *value, bool *ret, struct error *e)
+{
+    static const char *const yes[] = {"true", "yes", "on", "1"}, *const no[] = {"false", "no", "off", "0"};
+
+    for (unsigned i = 0; i < 4; i++) {
+        if (!strcmp(value, yes[i]) || !strcmp(value, no[i])) {
+            *ret = !strcmp(value, yes[i]);
+            return 0;
+        }
+    }
+    return error_set(e, ERROR_INVALID_ARGUMENT, "%s.%s: \"%.40s\" is neither true nor false", s->section, s->key,
+                     value);
+}
+
+static int set_text(const char *value, char **ret, struct error *e)
+{
+    char *copy = strdup(value);
+
+    if (!copy)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the configuration");
+    free(*ret);
+    *ret = copy;
+    return 0;
+}
+
+static int apply(struct config *c, const struct setting *s, const char *value, struct error *e)
+{
+    switch (s->type) {
+    case TEXT:
+        return set_text(value, text_at(c, s), e);
+    case NUMBER:
+        return set_number(s, value, 10, number_at(c, s), e);
+    case OCTAL:
+        return set_number(s, value, 8, number_at(c, s), e);
+    case SWITCH:
+        return set_switch(s, value, switch_at(c, s), e);
+    }
+    return -1;
+}
+
+int config_init(struct config *c, struct error *e)
+{
+    memset(c, 0, sizeof(*c));
+    c->spin_us = sysconf(_SC_NPROCESSORS_ONLN) >= 8 ? 50 : 0;
+    for (unsigned i = 0; i < N_SETTINGS; i++)
+        if (settings[i].fallback && apply(c, &settings[i], settings[i].fallback, e) < 0)
+            return -1;
+    return 0;
+}
+
+void config_free(struct config *c)
+{
+    for (unsigned i = 0; i < N_SETTINGS; i++)
+        if (settings[i].type == TEXT)
+            free(*text_at(c, &settings[i]));
+}
+
+static const struct setting *find(const char *section, size_t length, const char *key)
+{
+    for (unsigned i = 0; i < N_SETTINGS; i++)
+        if (strlen(settings[i].section) == length && !strncmp(settings[i].section, section, length) &&
+            !strcmp(settings[i].key, key))
+            return &settings[i];
+    return NULL;
+}
+
+int config_set(struct config *c, const char *name, const char *value, struct error *e)
+{
+    const char *dot = strchr(name, '.');
+    const struct setting *s = dot ? find(name, (size_t)(dot - name), dot + 1) : NULL;
+
+    if (!s)
+        return error_set(e, ERROR_UNKNOWN_KEY, "no setting \"%.80s\"; kopsd --print-config lists them", name);
+    return apply(c, s, value, e);
+}
+
+struct file_context {
+    struct config *config;
+    struct error *error;
+    bool failed;
+};
+
+static int on_entry(void *context, const char *section, const char *name, const char *value)
+{
+    struct file_context *f = context;
+    char full[128];
+
+    if (f->failed)
+        return 1; /* the first error counts */
+    snprintf(full, sizeof(full), "%s.%s", section, name);
+    f->failed = config_set(f->config, full, value, f->error) < 0;
+    return !f->failed;
+}
+
+int config_read_file(struct config *c, const char *path, struct error *e)
+{
+    struct error entry = {0};
+    struct file_context context = {.config = c, .error = &entry};
+    int line = ini_parse(path, on_entry, &context);
+
+    if (line == 0)
+        return 0;
+    if (line < 0)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "%s: %s", path, line == -1 ? strerror(errno) : "no memory");
+    if (context.failed)
+        return error_set(e, entry.code, "%s:%d: %s", path, line, entry.message);
+    return error_set(e, ERROR_INVALID_ARGUMENT,
+                     "%s:%d: neither [section], key = value nor a comment (or over 200 characters)", path, line);
+}
+
+int config_read_environment(struct config *c, struct error *e)
+{
+    const char *value = getenv("KOPS_SOCKET");
+
+    if (value && *value && config_set(c, "server.socket", value, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < N_SETTINGS; i++) {
+        char name[64];
+
+        snprintf(name, sizeof(name), "KOPSD_%s_%s", settings[i].section, settings[i].key);
+        for (char *p = name; *p; p++)
+            *p = (char)toupper((unsigned char)*p);
+        value = getenv(name);
+        if (!value || apply(c, &settings[i], value, e) == 0)
+            continue;
+        return -1;
+    }
+    return 0;
+}
+
+static int choose_socket(struct config *c, struct error *e)
+{
+    const char *runtime = getenv("XDG_RUNTIME_DIR");
+    char path[sizeof(((struct sockaddr_un *)0)->sun_path)] = "/run/kopsd/kopsd.sock";
+
+    if (c->socket)
+        return 0;
+    if (geteuid() != 0) {
+        if (!runtime || !*runtime)
+            return error_set(e, ERROR_INVALID_ARGUMENT,
+                             "XDG_RUNTIME_DIR is not set: say where to listen with --socket or KOPS_SOCKET");
+        snprintf(path, sizeof(path), "%s/kopsd.sock", runtime);
+    }
+    return set_text(path, &c->socket, e);
+}
+
+int config_finish(struct config *c, struct error *e)
+{
+    enum log_level level;
+
+    if (choose_socket(c, e) < 0)
+        return -1;
+    if (strlen(c->socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))
+        return error_set(e, ERROR_INVALID_ARGUMENT, "server.socket: a socket's path has at most %zu bytes",
+                         sizeof(((struct sockaddr_un *)0)->sun_path) - 1);
+    if (log_level_parse(c->log_level, &level) < 0)
+        return error_set(e, ERROR_INVALID_ARGUMENT,
+                         "server.log_level: \"%.40s\" is none of error, warning, info, debug", c->log_level);
+    log_set_level(level);
+    return 0;
+}
+
+void config_print(const struct config *config, FILE *to)
+{
+    struct config *c = (struct config *)(uintptr_t)config; /* text_at() and its kin serve writers too */
+    const char *section = "";
+
+    for (unsigned i = 0; i < N_SETTINGS; i++) {
+        const struct setting *s = &settings[i];
+
+        if (strcmp(section, s->section) != 0)
+            fprintf(to, "%s[%s]\n", *section ? "\n" : "", s->section);
+        section = s->section;
+        fprintf(to, "; %s\n", s->doc);
+        switch (s->type) {
+        case TEXT:
+            fprintf(to, *text_at(c, s) ? "%s = %s\n" : ";%s =%s\n", s->key, *text_at(c, s) ? *text_at(c, s) : "");
+            break;
+        case NUMBER:
+            fprintf(to, "%s = %llu\n", s->key, (unsigned long long)*number_at(c, s));
+            break;
+        case OCTAL:
+            fprintf(to, "%s = %04llo\n", s->key, (unsigned long long)*number_at(c, s));
+            break;
+        case SWITCH:
+            fprintf(to, "%s = %s\n", s->key, *switch_at(c, s) ? "true" : "false");
+            break;
+        }
+    }
+}

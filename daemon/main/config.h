@@ -1,0 +1,46 @@
+/* The daemon's settings: defaults, then the file, then the environment, then flags. Each setting is declared once, in
+ * the table of config.c. Strings are owned by the struct. Thread: main, before the loop starts. */
+#ifndef KOPS_MAIN_CONFIG_H
+#define KOPS_MAIN_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "util/error.h"
+
+struct config {
+    /* server */
+    char *socket, *socket_group, *log_level, *default_device;
+    uint64_t socket_mode, backlog, max_connections, spin_us, shutdown_grace_ms;
+    /* limits */
+    uint64_t message_bytes, inflight, buffers, inline_mappings, output_bytes, idle_close_s;
+    /* host */
+    bool host_enabled;
+    uint64_t host_threads;
+    char *host_blas;
+    /* cuda */
+    bool cuda_enabled;
+    char *cuda_driver, *cuda_blaslt;
+    uint64_t cuda_workspace_bytes;
+};
+
+int config_init(struct config *c, struct error *e);
+void config_free(struct config *c);
+
+/* Sets one setting by its full name, "section.key". Errors name the setting and what it takes. */
+int config_set(struct config *c, const char *name, const char *value, struct error *e);
+
+/* Reads an INI file; errors say the line. */
+int config_read_file(struct config *c, const char *path, struct error *e);
+
+/* Reads KOPSD_<SECTION>_<KEY> for every setting, and KOPS_SOCKET. */
+int config_read_environment(struct config *c, struct error *e);
+
+/* Fills what depends on the machine (the socket's path) and checks what single settings cannot show. */
+int config_finish(struct config *c, struct error *e);
+
+/* Every setting with its value, default and meaning, as a file that config_read_file() reads. */
+void config_print(const struct config *c, FILE *to);
+
+#endif

@@ -1,0 +1,400 @@
+#include "server/connection.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "rpc/socket.h"
+#include "server/request.h"
+#include "server/run.h"
+#include "util/log.h"
+
+enum { READS_A_TURN = 8, OUTPUT_MAX = 64 * 1024 * 1024 };
+
+static void on_poll(uv_poll_t *poll, int status, int events);
+
+/* ---- polling ---- */
+
+static bool may_read(const struct connection *c)
+{
+    const struct server *s = c->server;
+
+    return !c->input_ended && c->inflight < s->config.inflight &&
+           buffer_length(&c->output.bytes) <= s->config.output_bytes;
+}
+
+static void update_poll(struct connection *c)
+{
+    bool reading = may_read(c), writing = buffer_length(&c->output.bytes) > 0;
+
+    if (c->closed || (reading == c->reading && writing == c->writing))
+        return;
+    c->reading = reading;
+    c->writing = writing;
+    if (reading || writing)
+        uv_poll_start(&c->poll, (reading ? UV_READABLE : 0) | (writing ? UV_WRITABLE : 0), on_poll);
+    else
+        uv_poll_stop(&c->poll); /* EOF is then seen by pidfd, or once replies have gone */
+}
+
+void connection_mark_dirty(struct connection *c)
+{
+    if (!c->closed && list_empty(&c->dirty_link))
+        list_append(&c->server->dirty, &c->dirty_link);
+}
+
+/* ---- input ---- */
+
+static void violation(struct connection *c, const struct error *e)
+{
+    char why[ERROR_MESSAGE_MAX + 8];
+
+    c->server->counters.protocol_errors++;
+    log_warning("protocol_error", "pid=%d uid=%d why=%s", (int)c->pid, (int)c->uid,
+                log_quote(why, sizeof(why), e->message, strlen(e->message)));
+    rpc_write_error_notification(&c->output, e);
+    if (!c->output.bytes.failed)
+        rpc_output_flush(&c->output, c->fd);
+    connection_close(c, "protocol error");
+}
+
+/* Dispatches one whole message. 1: done; 0: there is none; -1: the connection was closed. */
+static int process_one(struct connection *c)
+{
+    struct request_fds fds = {0};
+    struct rpc_message message;
+    struct rpc_frame frame;
+    struct error e;
+    int r = rpc_input_next(&c->input, &frame, &e);
+
+    if (r == 0)
+        return 0;
+    if (r < 0 || rpc_message_parse(c->server->arena, frame.data, frame.length, &message, &e) < 0 ||
+        rpc_input_claim(&c->input, message.nfds, fds.fds, &e) < 0)
+        goto violate;
+    fds.count = message.nfds;
+    r = dispatch(c, &message, &fds, &e);
+    for (unsigned i = 0; i < fds.count;) {
+        if (fds.fds[i] >= 0)
+            i++;
+        else
+            fds.fds[i] = fds.fds[--fds.count];
+    }
+    work_close_fds(&c->server->loop, fds.fds, fds.count);
+    if (c->closed)
+        return -1;
+    if (r < 0 || rpc_input_consume(&c->input, &e) < 0)
+        goto violate;
+    return 1;
+
+violate:
+    violation(c, &e);
+    return -1;
+}
+
+/* Dispatches what is there while the connection may have more requests. */
+static int process(struct connection *c)
+{
+    int r = 1;
+
+    while (r > 0 && may_read(c))
+        r = process_one(c);
+    c->input_left = r > 0;
+    return r < 0 ? -1 : 0;
+}
+
+static void read_input(struct connection *c)
+{
+    for (unsigned i = 0; i < READS_A_TURN && may_read(c); i++) {
+        size_t before = buffer_length(&c->input.bytes);
+        bool full = false;
+        struct error e;
+
+        switch (rpc_socket_receive(c->fd, &c->input, &full, &e)) {
+        case RPC_WOULD_BLOCK:
+            return;
+        case RPC_END:
+            connection_close(c, "end of file");
+            return;
+        case RPC_VIOLATION:
+            violation(c, &e);
+            return;
+        case RPC_RECEIVED:
+            c->server->counters.bytes_in += buffer_length(&c->input.bytes) - before;
+            break;
+        }
+        if (process(c) < 0 || !full)
+            return;
+    }
+}
+
+void connection_end_input(struct connection *c)
+{
+    if (c->closed || c->input_ended)
+        return;
+    read_input(c);
+    if (c->closed)
+        return;
+    c->input_ended = true;
+    connection_mark_dirty(c);
+}
+
+void connection_turn(struct connection *c)
+{
+    uint64_t position = c->output.position;
+
+    if (c->input_left && process(c) < 0)
+        return;
+    if (c->output.bytes.failed) {
+        connection_close(c, "replies do not fit into memory");
+        return;
+    }
+    if (rpc_output_flush(&c->output, c->fd) < 0) {
+        connection_close(c, "the client is gone");
+        return;
+    }
+    c->server->counters.bytes_out += c->output.position - position;
+    if (c->input_left && may_read(c))
+        connection_mark_dirty(c);
+    update_poll(c);
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+    struct connection *c = poll->data;
+
+    if (status < 0) {
+        connection_close(c, "socket error");
+        return;
+    }
+    if (events & UV_READABLE)
+        read_input(c);
+    connection_mark_dirty(c);
+}
+
+/* ---- beginning and end ---- */
+
+static void on_exit_of_peer(uv_poll_t *poll, int status, int events)
+{
+    (void)status;
+    (void)events;
+    connection_close(poll->data, "its process ended");
+}
+
+static int pidfd_open_(pid_t pid)
+{
+    return (int)syscall(SYS_pidfd_open, pid, 0);
+}
+
+struct connection *connection_new(struct server *server, int fd)
+{
+    struct connection *c = calloc(1, sizeof(*c));
+    struct ucred peer;
+    socklen_t length = sizeof(peer);
+
+    if (!c)
+        goto close_fd;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0 || uv_poll_init(&server->loop, &c->poll, fd) < 0)
+        goto free_connection;
+    c->server = server;
+    c->fd = fd;
+    c->pidfd = -1;
+    c->uid = peer.uid;
+    c->gid = peer.gid;
+    c->pid = peer.pid;
+    c->open_handles = 1;
+    c->poll.data = c;
+    rpc_input_init(&c->input, server->config.message_bytes);
+    rpc_output_init(&c->output, OUTPUT_MAX);
+    idtable_init(&c->buffers, (uint32_t)server->config.buffers);
+    list_init(&c->link);
+    list_init(&c->dirty_link);
+    list_init(&c->inline_lru);
+    list_init(&c->runs);
+    list_init(&c->barriers);
+    for (unsigned i = 0; i < INLINE_BUCKETS; i++)
+        list_init(&c->inline_buckets[i]);
+    list_append(&server->connections, &c->link);
+    server->n_connections++;
+    server->counters.connections_total++;
+    /* A forked child may keep the socket open; the process that connected is what counts. pid 0: it lives in
+     * another pid namespace, and end of file must do. */
+    if (peer.pid > 0 && (c->pidfd = pidfd_open_(peer.pid)) >= 0 &&
+        uv_poll_init(&server->loop, &c->exit_poll, c->pidfd) == 0) {
+        c->exit_poll.data = c;
+        c->open_handles++;
+        uv_poll_start(&c->exit_poll, UV_READABLE, on_exit_of_peer);
+    }
+    update_poll(c);
+    log_debug("connect", "pid=%d uid=%d", (int)c->pid, (int)c->uid);
+    return c;
+
+free_connection:
+    free(c);
+close_fd:
+    close(fd);
+    return NULL;
+}
+
+void connection_free_if_done(struct connection *c)
+{
+    if (!c->closed || c->inflight || c->open_handles)
+        return;
+    for (unsigned i = 0; i < STREAMS_MAX; i++)
+        stream_free(c->streams[i]);
+    list_remove(&c->link);
+    rpc_input_free(&c->input);
+    rpc_output_free(&c->output);
+    idtable_free(&c->buffers);
+    free(c);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct connection *c = handle->data;
+
+    c->open_handles--;
+    connection_free_if_done(c);
+}
+
+static void drop_inline(struct connection *c, struct inline_ref *ref)
+{
+    list_remove(&ref->bucket);
+    list_remove(&ref->lru);
+    c->n_inline--;
+    mapping_unref(ref->mapping);
+    free(ref);
+}
+
+void connection_close(struct connection *c, const char *why)
+{
+    if (c->closed)
+        return;
+    c->closed = true;
+    c->server->n_connections--;
+    log_debug("disconnect", "pid=%d uid=%d why=\"%s\" inflight=%u", (int)c->pid, (int)c->uid, why, c->inflight);
+    list_remove(&c->dirty_link);
+    uv_close((uv_handle_t *)&c->poll, on_handle_closed);
+    if (c->open_handles == 2)
+        uv_close((uv_handle_t *)&c->exit_poll, on_handle_closed);
+    close(c->fd);
+    if (c->pidfd >= 0)
+        close(c->pidfd);
+    c->fd = c->pidfd = -1;
+    rpc_input_free(&c->input);
+    /* Stopping one run may end others of its stream; begin anew each time. */
+    for (struct list *node = c->runs.next; node != &c->runs;) {
+        struct run *run = list_entry(node, struct run, order_link);
+
+        if (run->stop == RUN_ABANDONED) {
+            node = node->next;
+            continue;
+        }
+        run_stop(list_entry(run, struct request, run), RUN_ABANDONED);
+        node = c->runs.next;
+    }
+    barriers_advance(c);
+    for (uint32_t i = 0; i < c->buffers.capacity; i++)
+        if (idtable_at(&c->buffers, i))
+            connection_drop_buffer(c, idtable_at(&c->buffers, i));
+    while (!list_empty(&c->inline_lru))
+        drop_inline(c, list_entry(list_first(&c->inline_lru), struct inline_ref, lru));
+    connection_free_if_done(c);
+}
+
+/* ---- what it owns ---- */
+
+static struct list *inline_bucket(struct connection *c, const unsigned char *handle)
+{
+    uint64_t h = 0;
+
+    for (size_t i = 0; i < BACKEND_IPC_HANDLE_SIZE; i += sizeof(uint64_t)) {
+        uint64_t word;
+
+        memcpy(&word, handle + i, sizeof(word));
+        h = (h ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+    }
+    return &c->inline_buckets[(h >> 32) % INLINE_BUCKETS];
+}
+
+struct mapping *connection_find_inline(struct connection *c, const struct backend_device *device,
+                                       const unsigned char *handle, uint64_t alloc_id)
+{
+    struct list *bucket = inline_bucket(c, handle);
+
+    list_for_each_safe (node, after, bucket) {
+        struct inline_ref *ref = list_entry(node, struct inline_ref, bucket);
+        const struct mapping *m = ref->mapping;
+
+        if (m->alloc_id != alloc_id || m->device != device || m->stale ||
+            memcmp(m->import.handle, handle, BACKEND_IPC_HANDLE_SIZE) != 0)
+            continue;
+        list_remove(&ref->lru);
+        list_append(&c->inline_lru, &ref->lru);
+        return ref->mapping;
+    }
+    return NULL;
+}
+
+void connection_add_inline(struct connection *c, struct mapping *m)
+{
+    struct inline_ref *ref = malloc(sizeof(*ref));
+
+    if (!ref)
+        return; /* the request goes on without; only the next one pays */
+    if (c->n_inline >= c->server->config.inline_mappings)
+        drop_inline(c, list_entry(list_first(&c->inline_lru), struct inline_ref, lru));
+    mapping_ref(m);
+    ref->mapping = m;
+    list_append(inline_bucket(c, m->import.handle), &ref->bucket);
+    list_append(&c->inline_lru, &ref->lru);
+    c->n_inline++;
+}
+
+bool connection_drop_inline(struct connection *c, const unsigned char *handle)
+{
+    struct list *bucket = inline_bucket(c, handle);
+    bool found = false;
+
+    list_for_each_safe (node, after, bucket) {
+        struct inline_ref *ref = list_entry(node, struct inline_ref, bucket);
+
+        if (!memcmp(ref->mapping->import.handle, handle, BACKEND_IPC_HANDLE_SIZE)) {
+            drop_inline(c, ref);
+            found = true;
+        }
+    }
+    return found;
+}
+
+struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m, uint64_t size, bool writable,
+                                         struct error *e)
+{
+    struct buffer_ref *buffer = malloc(sizeof(*buffer));
+
+    if (!buffer) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a buffer");
+        return NULL;
+    }
+    *buffer = (struct buffer_ref){.mapping = m, .size = size, .writable = writable};
+    buffer->id = idtable_add(&c->buffers, buffer);
+    if (!buffer->id) {
+        free(buffer);
+        error_set(e, ERROR_QUOTA_EXCEEDED, "this connection holds %u buffers, the most it may; release some",
+                  c->buffers.used);
+        error_detail_number(e, "limit", (int64_t)c->server->config.buffers);
+        error_detail_number(e, "current", (int64_t)c->buffers.used);
+        return NULL;
+    }
+    mapping_ref(m);
+    return buffer;
+}
+
+void connection_drop_buffer(struct connection *c, struct buffer_ref *buffer)
+{
+    idtable_remove(&c->buffers, buffer->id);
+    mapping_unref(buffer->mapping);
+    free(buffer);
+}

@@ -1,0 +1,39 @@
+/* A client's connection: its socket, what it owns, and its end. */
+#ifndef KOPS_SERVER_CONNECTION_H
+#define KOPS_SERVER_CONNECTION_H
+
+#include "server/types.h"
+
+/* Takes over an accepted, non-blocking socket. Returns NULL (with the socket closed) when memory or the
+ * peer's credentials cannot be had. */
+struct connection *connection_new(struct server *server, int fd);
+
+/* Ends it: no reply goes out any more, everything it owns is given back, jobs are stopped. It frees itself once its
+ * last request has ended. `why` is for the log. */
+void connection_close(struct connection *c, const char *why);
+
+/* Frees a closed connection when nothing is left of it. */
+void connection_free_if_done(struct connection *c);
+
+/* There is output to flush, or input may go on: connection_turn() will see to it in this loop turn. */
+void connection_mark_dirty(struct connection *c);
+void connection_turn(struct connection *c);
+
+/* Reads what is there and dispatches it, then reads no more (the daemon is stopping). */
+void connection_end_input(struct connection *c);
+
+/* Inline references (see PROTOCOL.md): the mapping of an earlier request with the same handle and id, or NULL. */
+struct mapping *connection_find_inline(struct connection *c, const struct backend_device *device,
+                                       const unsigned char *handle, uint64_t alloc_id);
+/* Keeps a reference; the least recently used one makes room. */
+void connection_add_inline(struct connection *c, struct mapping *m);
+/* Drops every inline reference with these handle bytes; false when there is none. */
+bool connection_drop_inline(struct connection *c, const unsigned char *handle);
+
+/* A new buffer holding its own reference to `m`; NULL and quota_exceeded when there are too many. */
+struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m, uint64_t size, bool writable,
+                                         struct error *e);
+/* Forgets it and its reference. */
+void connection_drop_buffer(struct connection *c, struct buffer_ref *buffer);
+
+#endif

@@ -1,0 +1,191 @@
+/* hello and ping. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "server/request.h"
+
+enum { PROTOCOL = 1, PROTOCOL_MIN = 1 };
+
+static void write_devices(struct rpc_output *out, const struct server *s)
+{
+    rpc_write_text(out, "devices");
+    rpc_write_array(out, s->devices.count);
+    for (unsigned i = 0; i < s->devices.count; i++) {
+        const struct backend_device *d = s->devices.all[i];
+
+        rpc_write_map(out, 8);
+        rpc_write_entry_uint(out, "index", d->index);
+        rpc_write_entry_text(out, "name", d->info.name);
+        rpc_write_entry_text(out, "uuid", d->info.uuid);
+        rpc_write_entry_text(out, "backend", d->backend->name);
+        rpc_write_entry_uint(out, "memory_bytes", d->info.memory_bytes);
+        rpc_write_entry_uint(out, "compute_units", d->info.compute_units);
+        rpc_write_entry_text(out, "arch", d->info.arch);
+        rpc_write_entry_bool(out, "default", d == s->devices.fallback);
+    }
+}
+
+static void write_attr(struct rpc_output *out, const struct op_attr *attr)
+{
+    static const char *const types[] = {
+        [OP_ATTR_BOOL] = "bool", [OP_ATTR_FLOAT] = "float", [OP_ATTR_INT] = "int", [OP_ATTR_CHOICE] = "choice"};
+    unsigned n = 0;
+
+    rpc_write_map(out, attr->type == OP_ATTR_CHOICE ? 5 : 4);
+    rpc_write_entry_text(out, "name", attr->name);
+    rpc_write_entry_text(out, "type", types[attr->type]);
+    rpc_write_text(out, "default");
+    switch (attr->type) {
+    case OP_ATTR_BOOL:
+        rpc_write_bool(out, attr->fallback.b);
+        break;
+    case OP_ATTR_FLOAT:
+        rpc_write_double(out, attr->fallback.f);
+        break;
+    case OP_ATTR_INT:
+        rpc_write_int(out, attr->fallback.i);
+        break;
+    case OP_ATTR_CHOICE:
+        rpc_write_text(out, attr->choices[attr->fallback.choice]);
+        while (attr->choices[n])
+            n++;
+        rpc_write_text(out, "choices");
+        rpc_write_array(out, n);
+        for (unsigned i = 0; i < n; i++)
+            rpc_write_text(out, attr->choices[i]);
+        break;
+    }
+    rpc_write_entry_text(out, "doc", attr->doc);
+}
+
+static void write_dtypes(struct rpc_output *out, const struct op *op)
+{
+    rpc_write_text(out, "dtypes");
+    rpc_write_array(out, (uint32_t)__builtin_popcount(op->dtypes));
+#define X(NAME, name, value, size)                                                                                     \
+    if (op->dtypes & DTYPE_BIT(DTYPE_##NAME))                                                                          \
+        rpc_write_text(out, name);
+    KOPS_DTYPES(X)
+#undef X
+}
+
+/* Of the op's first dtype: a device has the same kernels for all. */
+static void write_variants(struct rpc_output *out, const struct server *s, const struct op *op)
+{
+    enum dtype dtype = (enum dtype)__builtin_ctz(op->dtypes);
+
+    rpc_write_text(out, "variants");
+    rpc_write_map(out, s->devices.count);
+    for (unsigned i = 0; i < s->devices.count; i++) {
+        struct backend_device *d = s->devices.all[i];
+        const char *const *variants = d->backend->variants(d, op, dtype);
+        unsigned n = 0;
+
+        while (variants && variants[n])
+            n++;
+        rpc_write_text(out, d->info.uuid);
+        rpc_write_array(out, n);
+        for (unsigned j = 0; j < n; j++)
+            rpc_write_text(out, variants[j]);
+    }
+}
+
+static void write_ops(struct rpc_output *out, const struct server *s)
+{
+    rpc_write_text(out, "ops");
+    rpc_write_array(out, OP_COUNT);
+    for (unsigned i = 0; i < OP_COUNT; i++) {
+        const struct op *op = op_get((enum op_id)i);
+
+        rpc_write_map(out, 8);
+        rpc_write_entry_text(out, "name", op->name);
+        rpc_write_entry_text(out, "summary", op->summary);
+        rpc_write_entry_text(out, "doc", op->doc);
+        rpc_write_text(out, "inputs");
+        rpc_write_array(out, op->n_inputs);
+        for (unsigned j = 0; j < op->n_inputs; j++)
+            rpc_write_text(out, op->inputs[j]);
+        rpc_write_text(out, "outputs");
+        rpc_write_array(out, op->n_outputs);
+        for (unsigned j = 0; j < op->n_outputs; j++)
+            rpc_write_text(out, op->outputs[j]);
+        rpc_write_text(out, "attrs");
+        rpc_write_array(out, op->n_attrs);
+        for (unsigned j = 0; j < op->n_attrs; j++)
+            write_attr(out, &op->attrs[j]);
+        write_dtypes(out, op);
+        write_variants(out, s, op);
+    }
+}
+
+static void write_limits(struct rpc_output *out, const struct server *s)
+{
+    rpc_write_text(out, "limits");
+    rpc_write_map(out, 10);
+    rpc_write_entry_uint(out, "message_bytes", s->config.message_bytes);
+    rpc_write_entry_uint(out, "depth", RPC_MAX_DEPTH);
+    rpc_write_entry_uint(out, "nfds", RPC_MAX_FDS);
+    rpc_write_entry_uint(out, "inflight", s->config.inflight);
+    rpc_write_entry_uint(out, "buffers", s->config.buffers);
+    rpc_write_entry_uint(out, "streams", STREAMS_MAX);
+    rpc_write_entry_uint(out, "rank", TENSOR_MAX_RANK);
+    rpc_write_entry_uint(out, "repeat", KOPS_MAX_RUN_REPEAT);
+    rpc_write_entry_uint(out, "warmup", KOPS_MAX_RUN_WARMUP);
+    rpc_write_entry_uint(out, "inline_mappings", s->config.inline_mappings);
+}
+
+static void write_features(struct rpc_output *out, const struct server *s)
+{
+    bool cuda = false;
+
+    for (unsigned i = 0; i < s->devices.count; i++)
+        cuda = cuda || s->devices.all[i]->backend->memory_import;
+    rpc_write_text(out, "features");
+    rpc_write_array(out, cuda ? 2 : 1);
+    rpc_write_text(out, "memfd");
+    if (cuda)
+        rpc_write_text(out, "cuda_ipc");
+}
+
+void handle_hello(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    struct connection *c = r->connection;
+    struct rpc_output *out;
+    struct error e;
+
+    (void)fds;
+    if (args[HELLO_client].present)
+        snprintf(c->client, sizeof(c->client), "%.*s", (int)args[HELLO_client].length, args[HELLO_client].text);
+    if (args[HELLO_protocol].present && (args[HELLO_protocol].u < PROTOCOL_MIN || args[HELLO_protocol].u > PROTOCOL)) {
+        error_set(&e, ERROR_PROTOCOL_MISMATCH, "this daemon speaks protocols %d to %d, not %llu", PROTOCOL_MIN,
+                  PROTOCOL, (unsigned long long)args[HELLO_protocol].u);
+        error_detail_number(&e, "protocol_min", PROTOCOL_MIN);
+        error_detail_number(&e, "protocol", PROTOCOL);
+        request_end_error(r, &e);
+        return;
+    }
+    out = request_result(r);
+    if (out) {
+        rpc_write_map(out, 8);
+        rpc_write_entry_text(out, "server", "kopsd " KOPS_VERSION);
+        rpc_write_entry_uint(out, "protocol", PROTOCOL);
+        rpc_write_entry_uint(out, "protocol_min", PROTOCOL_MIN);
+        rpc_write_entry_uint(out, "pid", (uint64_t)getpid());
+        write_devices(out, c->server);
+        write_ops(out, c->server);
+        write_limits(out, c->server);
+        write_features(out, c->server);
+    }
+    request_end(r);
+}
+
+void handle_ping(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    struct rpc_output *out = request_result(r);
+
+    (void)fds;
+    if (out)
+        rpc_write_value(out, args[0].items);
+    request_end(r);
+}

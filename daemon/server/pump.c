@@ -1,0 +1,120 @@
+#include "server/pump.h"
+
+#include "server/connection.h"
+#include "server/stop.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+static void check_lost(struct server *s)
+{
+    for (unsigned i = 0; i < s->devices.count; i++)
+        if (s->devices.all[i]->lost && s->exit_status != SERVER_EXIT_DEVICE_LOST) {
+            log_error("device_lost", "uuid=%s action=exit status=%d", s->devices.all[i]->info.uuid,
+                      SERVER_EXIT_DEVICE_LOST);
+            s->exit_status = SERVER_EXIT_DEVICE_LOST;
+            server_stop(s);
+        }
+}
+
+/* Everything that can be done without waiting. Replies of one turn leave in one write a connection. */
+static void turn(struct server *s)
+{
+    for (unsigned i = 0; s->n_jobs_running && i < s->devices.count; i++)
+        if (s->jobs_running[i])
+            s->devices.all[i]->backend->poll(s->devices.all[i]);
+    check_lost(s);
+    while (!list_empty(&s->dirty)) {
+        struct connection *c = list_entry(list_first(&s->dirty), struct connection, dirty_link);
+
+        list_remove(&c->dirty_link);
+        connection_turn(c);
+    }
+    if (s->stopping)
+        server_stop_step(s);
+}
+
+static void on_idle(uv_idle_t *idle)
+{
+    (void)idle; /* its being there keeps the loop from sleeping */
+}
+
+/* Whether a completion may soon be seen by polling on. */
+static bool may_spin(const struct server *s)
+{
+    if (!s->config.spin_us || clock_now_ns() - s->last_progress_ns > s->config.spin_us * 1000)
+        return false;
+    for (unsigned i = 0; i < s->devices.count; i++)
+        if (s->jobs_running[i] && s->devices.all[i]->backend->spin)
+            return true;
+    return false;
+}
+
+static void on_prepare(uv_prepare_t *prepare)
+{
+    struct server *s = prepare->data;
+
+    turn(s);
+    if (s->n_jobs_running && may_spin(s)) {
+        uv_idle_start(&s->idle, on_idle);
+        return;
+    }
+    uv_idle_stop(&s->idle);
+    for (unsigned i = 0; s->n_jobs_running && i < s->devices.count; i++)
+        if (s->jobs_running[i])
+            s->devices.all[i]->backend->arm(s->devices.all[i]);
+}
+
+static void on_check(uv_check_t *check)
+{
+    turn(check->data);
+}
+
+static void on_wake(uv_async_t *async)
+{
+    (void)async; /* the turn of this iteration polls */
+}
+
+int pump_init(struct server *s, struct error *e)
+{
+    list_init(&s->dirty);
+    for (unsigned i = 0; i < BACKEND_MAX_DEVICES; i++)
+        list_init(&s->free_streams[i]);
+    if (uv_async_init(&s->loop, &s->wake, on_wake) < 0)
+        return error_set(e, ERROR_INTERNAL, "the event loop cannot be set up");
+    uv_prepare_init(&s->loop, &s->prepare);
+    uv_check_init(&s->loop, &s->check);
+    uv_idle_init(&s->loop, &s->idle);
+    s->prepare.data = s->check.data = s;
+    uv_prepare_start(&s->prepare, on_prepare);
+    uv_check_start(&s->check, on_check);
+    return 0;
+}
+
+void pump_stop(struct server *s)
+{
+    uv_close((uv_handle_t *)&s->wake, NULL);
+    uv_close((uv_handle_t *)&s->prepare, NULL);
+    uv_close((uv_handle_t *)&s->check, NULL);
+    uv_close((uv_handle_t *)&s->idle, NULL);
+}
+
+void pump_wake(void *context)
+{
+    struct server *s = context;
+
+    uv_async_send(&s->wake);
+}
+
+void pump_submitted(struct server *s, struct backend_device *device)
+{
+    s->jobs_running[device->index]++;
+    s->n_jobs_running++;
+    s->last_progress_ns = clock_now_ns();
+}
+
+void pump_done(struct server *s, struct backend_device *device)
+{
+    s->jobs_running[device->index]--;
+    s->n_jobs_running--;
+    s->last_progress_ns = clock_now_ns();
+}

@@ -1,0 +1,18 @@
+/* The loop's turn: progress of devices, flushing of replies, and when to sleep. */
+#ifndef KOPS_SERVER_PUMP_H
+#define KOPS_SERVER_PUMP_H
+
+#include "server/types.h"
+
+int pump_init(struct server *s, struct error *e);
+void pump_stop(struct server *s);
+
+/* For struct backend_host; any thread. `context` is the server. */
+void pump_wake(void *context);
+
+/* A job was given to the device. */
+void pump_submitted(struct server *s, struct backend_device *device);
+/* A job's done() came. */
+void pump_done(struct server *s, struct backend_device *device);
+
+#endif

@@ -1,0 +1,236 @@
+#include "server/request.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/connection.h"
+#include "util/clock.h"
+
+enum { FREE_REQUESTS_KEPT = 1024, MAX_FIELDS = 16 };
+
+/* ---- methods ---- */
+
+#define FIELD(key_, type_, required_, min_, max_, default_)                                                            \
+    {.key = #key_, .type = RPC_##type_, .required = (required_), .min = (min_), .max = (max_), .fallback = (default_)},
+static const struct rpc_field hello_fields[] = {KOPS_PARAMS_HELLO(FIELD)};
+static const struct rpc_field register_fields[] = {KOPS_PARAMS_REGISTER(FIELD)};
+static const struct rpc_field alloc_fields[] = {KOPS_PARAMS_ALLOC(FIELD)};
+static const struct rpc_field release_fields[] = {KOPS_PARAMS_RELEASE(FIELD)};
+static const struct rpc_field run_fields[] = {KOPS_PARAMS_RUN(FIELD)};
+static const struct rpc_field cancel_fields[] = {KOPS_PARAMS_CANCEL(FIELD)};
+static const struct rpc_field stats_fields[] = {KOPS_PARAMS_STATS(FIELD)};
+#undef FIELD
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+static const struct {
+    const char *name;
+    request_handler *handler;
+    const struct rpc_field *fields;
+    unsigned n_fields;
+    bool any_params;     /* the handler gets the map itself, as args[0].items */
+    bool while_stopping; /* answered also while the daemon is ending */
+} methods[METHOD_COUNT] = {
+    [METHOD_HELLO] = {"hello", handle_hello, hello_fields, COUNT(hello_fields), .while_stopping = true},
+    [METHOD_PING] = {"ping", handle_ping, .any_params = true, .while_stopping = true},
+    [METHOD_REGISTER] = {"register", handle_register, register_fields, COUNT(register_fields)},
+    [METHOD_ALLOC] = {"alloc", handle_alloc, alloc_fields, COUNT(alloc_fields)},
+    [METHOD_RELEASE] = {"release", handle_release, release_fields, COUNT(release_fields), .while_stopping = true},
+    [METHOD_RUN] = {"run", handle_run, run_fields, COUNT(run_fields)},
+    [METHOD_CANCEL] = {"cancel", handle_cancel, cancel_fields, COUNT(cancel_fields), .while_stopping = true},
+    [METHOD_TRIM] = {"trim", handle_trim},
+    [METHOD_STATS] = {"stats", handle_stats, stats_fields, COUNT(stats_fields), .while_stopping = true},
+};
+_Static_assert(COUNT(run_fields) <= MAX_FIELDS && COUNT(register_fields) <= MAX_FIELDS, "raise MAX_FIELDS");
+
+static int find_method(const struct rpc_message *message, struct error *e)
+{
+    char name[40];
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < METHOD_COUNT; i++)
+        if (strlen(methods[i].name) == message->method_length &&
+            !memcmp(methods[i].name, message->method, message->method_length))
+            return (int)i;
+    for (; n < message->method_length && n < sizeof(name) - 1; n++)
+        name[n] = message->method[n] >= 0x20 && message->method[n] < 0x7f ? message->method[n] : '?';
+    name[n] = '\0';
+    error_set(e, ERROR_UNKNOWN_METHOD, "no method \"%s\"; see PROTOCOL.md for the list", name);
+    return error_detail_text(e, "method", name);
+}
+
+/* ---- life ---- */
+
+static struct request *request_new(struct connection *c, const struct rpc_message *message)
+{
+    struct server *s = c->server;
+    struct request *r = s->free_requests;
+
+    if (r) {
+        s->free_requests = r->next;
+        s->n_free_requests--;
+    } else {
+        r = malloc(sizeof(*r));
+        if (!r)
+            return NULL;
+    }
+    r->connection = c;
+    r->msgid = message->msgid;
+    r->notification = message->notification;
+    r->received_ns = clock_now_ns();
+    r->sequence = c->next_sequence++;
+    r->next = NULL;
+    if (!r->notification) {
+        r->next = c->by_msgid[r->msgid % MSGID_BUCKETS];
+        c->by_msgid[r->msgid % MSGID_BUCKETS] = r;
+    }
+    c->inflight++;
+    s->counters.requests++;
+    return r;
+}
+
+static void forget_msgid(struct request *r)
+{
+    struct request **at = &r->connection->by_msgid[r->msgid % MSGID_BUCKETS];
+
+    if (r->notification)
+        return;
+    while (*at != r)
+        at = &(*at)->next;
+    *at = r->next;
+}
+
+void request_end(struct request *r)
+{
+    struct connection *c = r->connection;
+    struct server *s = c->server;
+
+    forget_msgid(r);
+    c->inflight--;
+    if (s->n_free_requests < FREE_REQUESTS_KEPT) {
+        r->next = s->free_requests;
+        s->free_requests = r;
+        s->n_free_requests++;
+    } else {
+        free(r);
+    }
+    connection_mark_dirty(c); /* input that had to wait for this may go on */
+    if (c->closed)
+        connection_free_if_done(c);
+}
+
+struct request *request_find(struct connection *c, uint32_t msgid)
+{
+    struct request *r = c->by_msgid[msgid % MSGID_BUCKETS];
+
+    while (r && r->msgid != msgid)
+        r = r->next;
+    return r;
+}
+
+struct rpc_output *request_result(struct request *r)
+{
+    struct connection *c = r->connection;
+
+    if (r->notification || c->closed)
+        return NULL;
+    c->server->counters.replies++;
+    rpc_write_result(&c->output, r->msgid);
+    return &c->output;
+}
+
+void request_error(struct request *r, const struct error *e)
+{
+    struct connection *c = r->connection;
+
+    c->server->counters.errors++;
+    if (r->notification || c->closed)
+        return;
+    c->server->counters.replies++;
+    rpc_write_error(&c->output, r->msgid, e);
+}
+
+void request_end_empty(struct request *r)
+{
+    struct rpc_output *out = request_result(r);
+
+    if (out)
+        rpc_write_map(out, 0);
+    request_end(r);
+}
+
+void request_end_error(struct request *r, const struct error *e)
+{
+    request_error(r, e);
+    request_end(r);
+}
+
+/* ---- dispatch ---- */
+
+static int check_params(const struct rpc_message *message, int method, struct rpc_arg *args, struct error *e)
+{
+    if (!message->params) {
+        error_set(e, ERROR_WRONG_TYPE, "params must be a list of exactly one map");
+        return error_detail_text(e, "key", "params");
+    }
+    if (methods[method].any_params) {
+        args[0].items = message->params;
+        return 0;
+    }
+    return rpc_decode_map(message->params, methods[method].fields, methods[method].n_fields, "", args, e);
+}
+
+int dispatch(struct connection *c, const struct rpc_message *message, struct request_fds *fds, struct error *e)
+{
+    struct rpc_arg args[MAX_FIELDS];
+    struct error error;
+    struct request *r;
+    int method;
+
+    if (!message->notification && request_find(c, message->msgid))
+        return error_set(e, ERROR_PROTOCOL_ERROR, "msgid %u is that of a request without a reply yet", message->msgid);
+    r = request_new(c, message);
+    if (!r)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for another request");
+    method = find_method(message, &error);
+    if (method < 0 || check_params(message, method, args, &error) < 0) {
+        request_end_error(r, &error);
+        return 0;
+    }
+    r->method = (enum method)method;
+    if (c->server->stopping && !methods[method].while_stopping) {
+        error_set(&error, ERROR_SHUTTING_DOWN, "the daemon is ending; connect again");
+        request_end_error(r, &error);
+        return 0;
+    }
+    methods[method].handler(r, args, fds);
+    return 0;
+}
+
+/* ---- barriers ---- */
+
+void barrier_enqueue(struct request *r)
+{
+    list_append(&r->connection->barriers, &r->barrier.link);
+    barriers_advance(r->connection);
+}
+
+void barriers_advance(struct connection *c)
+{
+    while (!list_empty(&c->barriers)) {
+        struct list *node = list_first(&c->barriers);
+        struct request *r = (struct request *)(void *)((char *)node - offsetof(struct request, barrier.link));
+
+        if (!list_empty(&c->runs)) {
+            struct run *oldest = list_entry(list_first(&c->runs), struct run, order_link);
+
+            if (list_entry(oldest, struct request, run)->sequence < r->sequence && !c->closed)
+                return;
+        }
+        list_remove(node);
+        if (r->method == METHOD_TRIM)
+            trim_now(r);
+        else
+            stats_now(r);
+    }
+}

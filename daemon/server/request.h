@@ -1,0 +1,77 @@
+/* A request's life: made by dispatch, answered once, recycled. */
+#ifndef KOPS_SERVER_REQUEST_H
+#define KOPS_SERVER_REQUEST_H
+
+#include "server/types.h"
+
+/* The descriptors that came with a request. A handler that keeps one puts -1 in its place; the rest are closed. */
+struct request_fds {
+    unsigned count;
+    int fds[RPC_MAX_FDS];
+};
+
+/* Dispatches one message. Returns -1 when the connection must be closed for a violation (*e). */
+int dispatch(struct connection *c, const struct rpc_message *message, struct request_fds *fds, struct error *e);
+
+/* Where the result is to be written, after `[1, msgid, nil,`; NULL when nobody waits for it. request_end() must follow.
+ */
+struct rpc_output *request_result(struct request *r);
+/* Answers with an error (or, for a notification, with nothing). request_end() must follow. */
+void request_error(struct request *r, const struct error *e);
+/* The request is over and its memory is given back. */
+void request_end(struct request *r);
+
+/* The unanswered request of this msgid, or NULL. */
+struct request *request_find(struct connection *c, uint32_t msgid);
+
+/* An empty map as result, and the end. */
+void request_end_empty(struct request *r);
+/* An error, and the end. */
+void request_end_error(struct request *r, const struct error *e);
+
+/* Where a handler finds its arguments: args[RUN_op], args[ALLOC_size], … */
+#define INDEX(prefix, key) prefix##_##key,
+#define X(key, ...)        INDEX(HELLO, key)
+enum { KOPS_PARAMS_HELLO(X) };
+#undef X
+#define X(key, ...) INDEX(REGISTER, key)
+enum { KOPS_PARAMS_REGISTER(X) };
+#undef X
+#define X(key, ...) INDEX(ALLOC, key)
+enum { KOPS_PARAMS_ALLOC(X) };
+#undef X
+#define X(key, ...) INDEX(RELEASE, key)
+enum { KOPS_PARAMS_RELEASE(X) };
+#undef X
+#define X(key, ...) INDEX(RUN, key)
+enum { KOPS_PARAMS_RUN(X) };
+#undef X
+#define X(key, ...) INDEX(CANCEL, key)
+enum { KOPS_PARAMS_CANCEL(X) };
+#undef X
+#define X(key, ...) INDEX(STATS, key)
+enum { KOPS_PARAMS_STATS(X) };
+#undef X
+#define X(key, ...) INDEX(TENSOR, key)
+enum { KOPS_PARAMS_TENSOR(X) };
+#undef X
+#undef INDEX
+
+/* Handlers, one a method (methods.json): they end the request, or keep it to end it later. */
+struct rpc_value;
+typedef void request_handler(struct request *r, const struct rpc_arg *args, struct request_fds *fds);
+#define X(NAME, name) request_handler handle_##name;
+KOPS_METHODS(X)
+#undef X
+
+/* trim and stats wait until every earlier run has ended: they queue behind c->barriers, and barriers_advance(), called
+ * when a run has ended, carries them out. */
+void barriers_advance(struct connection *c);
+void barrier_enqueue(struct request *r);
+void trim_now(struct request *r);
+void stats_now(struct request *r);
+
+/* Resolves a device argument; the default device when absent. NULL and *e when there is none. */
+struct backend_device *request_device(struct server *s, const struct rpc_arg *arg, struct error *e);
+
+#endif

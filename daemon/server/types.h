@@ -1,0 +1,187 @@
+/* The server's objects. Who owns whom: the server owns connections, the profile and the registry of mappings; a
+ * connection owns its requests, buffers, inline references and streams. A connection that was closed stays until its
+ * last request has ended. All of it belongs to the loop thread. */
+#ifndef KOPS_SERVER_TYPES_H
+#define KOPS_SERVER_TYPES_H
+
+#include <sys/types.h>
+#include <uv.h>
+
+#include "backend/devices.h"
+#include "backend/mapping.h"
+#include "core/op.h"
+#include "proto/generated/methods.h"
+#include "rpc/input.h"
+#include "rpc/message.h"
+#include "rpc/output.h"
+#include "server/profile.h"
+#include "server/server.h"
+#include "util/idtable.h"
+#include "util/list.h"
+#include "util/work.h"
+
+enum { MSGID_BUCKETS = 256, INLINE_BUCKETS = 256, STREAMS_MAX = 256, CLIENT_NAME_MAX = 64 };
+
+struct server_counters {
+    uint64_t connections_total, requests, replies, errors, jobs, jobs_cancelled, bytes_in, bytes_out, protocol_errors;
+};
+
+struct server {
+    uv_loop_t loop;
+    struct server_config config;
+    struct device_set devices;
+    struct mapping_registry mappings;
+    struct profile *profile;
+    struct server_counters counters;
+    uint64_t started_ns;
+
+    int listener, reserve_fd;
+    uv_poll_t listener_poll;
+    struct list connections; /* every struct connection, closed ones too */
+    unsigned n_connections;  /* not closed */
+    struct list dirty;       /* connections with output to flush or input to go on with */
+    struct rpc_arena *arena; /* the message being dispatched */
+    struct request *free_requests;
+    unsigned n_free_requests;
+
+    uv_async_t wake;
+    uv_prepare_t prepare;
+    uv_check_t check;
+    uv_idle_t idle;
+    unsigned jobs_running[BACKEND_MAX_DEVICES]; /* submitted, not done */
+    unsigned n_jobs_running;
+    uint64_t last_progress_ns;
+    struct list free_streams[BACKEND_MAX_DEVICES]; /* struct pooled_stream */
+
+    struct list deadlines; /* runs with a deadline */
+    uv_timer_t deadline_timer;
+
+    uv_signal_t sigterm, sigint;
+    uv_timer_t shutdown_timer;
+    bool stopping, cancelled_all, handles_closed;
+    int exit_status;
+};
+
+/* A connection's reference to memory. */
+struct buffer_ref {
+    uint64_t id;
+    struct mapping *mapping; /* a reference */
+    uint64_t size;
+    bool writable;
+};
+
+/* A connection's inline reference, kept for the next request that carries the same. */
+struct inline_ref {
+    struct list bucket, lru;
+    struct mapping *mapping; /* a reference */
+};
+
+struct connection {
+    struct server *server;
+    struct list link, dirty_link;
+    int fd, pidfd;
+    uv_poll_t poll, exit_poll;
+    unsigned open_handles; /* uv handles whose close callback has not come */
+    uid_t uid;
+    gid_t gid;
+    pid_t pid;
+    char client[CLIENT_NAME_MAX + 1];
+    struct rpc_input input;
+    struct rpc_output output;
+    bool closed;            /* the socket is gone; requests may be left */
+    bool reading;           /* the poll handle asks for input */
+    bool writing;           /* … for room to write */
+    bool input_ended;       /* shutting down: nothing more is read */
+    bool input_left;        /* there may be whole messages in `input` */
+    struct idtable buffers; /* struct buffer_ref */
+    unsigned n_inline;
+    struct list inline_buckets[INLINE_BUCKETS], inline_lru; /* least recently used first */
+    unsigned inflight;
+    struct request *by_msgid[MSGID_BUCKETS];
+    uint64_t next_sequence;
+    struct list runs;     /* unfinished run requests, in the order sent */
+    struct list barriers; /* requests that wait for earlier runs, in the order sent */
+    struct stream *streams[STREAMS_MAX];
+};
+
+enum method {
+#define X(NAME, name) METHOD_##NAME,
+    KOPS_METHODS(X)
+#undef X
+        METHOD_COUNT
+};
+
+/* Why a run ends early. */
+enum run_stop { RUN_GOES_ON, RUN_CANCELLED, RUN_DEADLINE, RUN_ABANDONED };
+
+enum run_state { RUN_QUEUED, RUN_PREPARING, RUN_SUBMITTED };
+
+struct operand_ref {
+    struct mapping *mapping; /* used; NULL for an empty tensor */
+    struct mapping_waiter waiter;
+    bool waiting;
+};
+
+struct run {
+    enum run_state state;
+    enum run_stop stop;
+    struct op_call call;
+    struct backend_job job;
+    struct backend_device *device;
+    struct stream *stream;
+    struct list queue_link, order_link, deadline_link;
+    struct operand_ref operands[PLAN_MAX_OPERANDS];
+    unsigned maps_pending;
+    uint64_t map_started_ns, ready_ns, deadline_ns;
+    double map_us; /* NAN: nothing had to be opened */
+    bool failed;
+    struct error error;
+    double sample, *samples; /* one inline; more allocated */
+    struct work prepare;
+};
+
+struct request {
+    struct connection *connection;
+    enum method method;
+    uint32_t msgid;
+    bool notification;
+    uint64_t sequence, received_ns;
+    struct request *next; /* in its msgid bucket, or in the free list */
+    union {
+        struct run run;
+        struct {
+            struct buffer_ref *buffer;
+            struct mapping_waiter waiter;
+        } opening; /* register */
+        struct {
+            struct work work;
+            struct backend_device *device;
+            uint64_t size;
+            struct backend_memory *memory;
+            int fd;
+            struct error error;
+        } alloc;
+        struct {
+            struct list link;
+            struct profile_filter filter;
+            bool reset;
+        } barrier; /* trim, stats */
+    };
+};
+
+/* The queue of one stream number of a connection. Runs enter in the order sent; the first that is not submitted goes on
+ * when its mappings are open, and when the device and its preparation allow. */
+struct stream {
+    struct connection *connection;
+    struct list queue; /* struct run by queue_link: submitted ones first */
+    unsigned submitted, preparing;
+    struct backend_device *device;                       /* of what is submitted */
+    struct pooled_stream *backends[BACKEND_MAX_DEVICES]; /* by device, made at first use */
+};
+
+struct pooled_stream {
+    struct list link; /* while free */
+    struct backend_stream *stream;
+};
+
+#endif
