@@ -55,7 +55,6 @@ BANNED = (
     "atoi",
     "atol",
     "atof",
-    "scanf",
     "mktemp",
     "tmpnam",
     "system",

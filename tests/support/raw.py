@@ -1,6 +1,6 @@
 """A deliberately low-level client: every byte and every sendmsg is the test's own.
 
-It shares nothing with the client libraries, so that a fault of theirs cannot hide one of the daemon's. Connection.call()
+It shares nothing with the client libraries, so that a fault of theirs cannot hide one of the daemon. Connection.call()
 is for what a test needs but does not test.
 """
 

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import runners  # noqa: E402
+from support import backends  # noqa: E402
+from support.daemon import Daemon  # noqa: E402
+
+MEMORY = 64 << 20  # what the largest case needs, and room
+CLIENTS = {"raw": runners.RawRunner, "c": runners.CRunner, "python": runners.PythonRunner}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--backend", action="append", choices=[backends.HOST, backends.STANDIN, backends.CUDA])
+    parser.addoption("--client", action="append", choices=list(CLIENTS))
+
+
+def seed() -> int:
+    """Of this run: KOPS_SEED, or a fresh one."""
+    if "KOPS_SEED" not in os.environ:
+        os.environ["KOPS_SEED"] = str(np.random.SeedSequence().entropy % 2**32)
+    return int(os.environ["KOPS_SEED"])
+
+
+def pytest_report_header() -> str:
+    return f"inputs: KOPS_SEED={seed()}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "daemon" in metafunc.fixturenames:
+        chosen = metafunc.config.getoption("--backend") or [backends.HOST]
+        metafunc.parametrize("daemon", chosen, indirect=True, scope="session")
+    if "runner" in metafunc.fixturenames:
+        chosen = metafunc.config.getoption("--client") or list(CLIENTS)
+        metafunc.parametrize("runner", chosen, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def daemon(request: pytest.FixtureRequest) -> Iterator[Daemon]:
+    why_not = backends.missing(request.param)
+    if why_not:
+        pytest.skip(why_not)
+    with Daemon(config=backends.config(request.param)) as running:
+        running.backend = request.param
+        yield running
+
+
+@pytest.fixture(scope="session")
+def runner(request: pytest.FixtureRequest, daemon: Daemon) -> Iterator[runners.Runner]:
+    made = CLIENTS[request.param](daemon, MEMORY)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def device(daemon: Daemon) -> dict:
+    """The device under test, from hello."""
+    wanted = "host" if daemon.backend == backends.HOST else "cuda"
+    with daemon.connect() as connection:
+        hello = connection.call("hello")
+    found = next(d for d in hello["devices"] if d["backend"] == wanted)
+    ops = {op["name"]: op["variants"].get(found["uuid"], []) for op in hello["ops"]}
+    return {**found, "variants": ops}

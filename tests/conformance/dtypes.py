@@ -1,0 +1,26 @@
+"""Element types as NumPy stores them: bf16 as the upper half of a float32, in uint16."""
+
+from __future__ import annotations
+
+import numpy as np
+
+STORAGE = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": np.uint16}
+
+
+def size(dtype: str) -> int:
+    return np.dtype(STORAGE[dtype]).itemsize
+
+
+def encode(values: np.ndarray, dtype: str) -> np.ndarray:
+    """float64 → storage, rounded to nearest even."""
+    if dtype != "bf16":
+        return values.astype(STORAGE[dtype])
+    bits = values.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def decode(stored: np.ndarray, dtype: str) -> np.ndarray:
+    """Storage → float64, exactly."""
+    if dtype != "bf16":
+        return stored.astype(np.float64)
+    return (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)

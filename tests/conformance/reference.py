@@ -1,0 +1,60 @@
+"""What an op must give: float64 references in NumPy, and the one tolerance check that every suite uses.
+
+PROTOCOL.md defines it: |got - ref| ≤ rtol·|ref| + scaled·S + atol, S being the sum of the absolute values of the terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+# op -> function of (inputs, out before, attributes) that returns (reference, S)
+Reference = Callable[[list[np.ndarray], np.ndarray, dict[str, Any]], tuple[np.ndarray, np.ndarray]]
+
+
+def add(inputs: list[np.ndarray], _out: np.ndarray, _attrs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    a, b = inputs
+    return a + b, np.abs(a) + np.abs(b)
+
+
+def square(inputs: list[np.ndarray], _out: np.ndarray, _attrs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    return inputs[0] * inputs[0], inputs[0] * inputs[0]
+
+
+def gemm(inputs: list[np.ndarray], out: np.ndarray, attrs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    a, b = inputs
+    if attrs.get("trans_a"):
+        a = np.swapaxes(a, -1, -2)
+    if attrs.get("trans_b"):
+        b = np.swapaxes(b, -1, -2)
+    alpha, beta = attrs.get("alpha", 1.0), attrs.get("beta", 0.0)
+    ref, scale = alpha * (a @ b), abs(alpha) * (np.abs(a) @ np.abs(b))
+    if beta:
+        ref, scale = ref + beta * out, scale + np.abs(beta * out)
+    return ref, scale
+
+
+REFERENCES: dict[str, Reference] = {"add": add, "square": square, "gemm": gemm}
+
+
+def tolerance(op: dict[str, Any], dtype: str, attrs: dict[str, Any]) -> dict[str, float]:
+    if attrs.get("precision") == "high" and dtype in op.get("tolerance_high", {}):
+        return op["tolerance_high"][dtype]
+    return op["tolerance"][dtype]
+
+
+def check(got: np.ndarray, ref: np.ndarray, scale: np.ndarray, allowed: dict[str, float]) -> None:
+    """Raises AssertionError that names the worst element."""
+    assert got.shape == ref.shape, f"shape {got.shape}, not {ref.shape}"
+    limit = allowed.get("rtol", 0) * np.abs(ref) + allowed.get("scaled", 0) * scale + allowed.get("atol", 0)
+    error = np.abs(got - ref)
+    wrong = ~(error <= limit)
+    if not wrong.any():
+        return
+    worst = np.unravel_index(np.argmax(np.where(np.isnan(error), np.inf, error - limit)), error.shape)
+    raise AssertionError(
+        f"{np.count_nonzero(wrong)} of {error.size} elements are wrong; at {tuple(int(i) for i in worst)} "
+        f"{got[worst]!r}, not {ref[worst]!r} (error {error[worst]:.3g}, allowed {limit[worst]:.3g})"
+    )

@@ -1,0 +1,93 @@
+"""Every op on fresh random data, in every declared shape, dtype and layout, by every client and kernel.
+
+The inputs depend on KOPS_SEED and the case alone; the seed is printed at the start.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import conftest
+import dtypes
+import numpy as np
+import pytest
+import reference
+import runners
+from cases import POISON, Case, declared_cases, load_ops, random_cases
+
+OPS = load_ops()
+DECLARED = declared_cases()
+RANDOM = random_cases(np.random.default_rng(conftest.seed()), 60)
+
+
+def fill(case: Case, memory: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    """Random inputs and a poisoned output; returns float64 copies of inputs and of what out holds."""
+    rng = np.random.default_rng([conftest.seed(), zlib.crc32(str(case).encode())])
+    operands, end = case.place()
+    assert end <= memory.size
+    memory[:end] = POISON
+    inputs = []
+    for i, operand in enumerate(operands[:-1]):
+        view = operand.view(memory, case.dtype)
+        values = np.reshape(case.values[i], operand.shape) if case.values else rng.normal(size=operand.shape)
+        view[...] = dtypes.encode(np.asarray(values, dtype=np.float64), case.dtype)
+        inputs.append(dtypes.decode(view, case.dtype).copy())
+    out = operands[-1].view(memory, case.dtype)
+    if case.attrs.get("beta"):
+        out[...] = dtypes.encode(rng.normal(size=out.shape), case.dtype)
+    return inputs, dtypes.decode(out, case.dtype).copy()
+
+
+def run_case(case: Case, runner: runners.Runner, device: dict[str, Any], **attrs: str) -> dict[str, Any]:
+    """Runs it, checks the result and that nothing else was written."""
+    memory = runner.memory
+    inputs, before = fill(case, memory)
+    operands, end = case.place()
+    untouched = memory[:end].copy()
+    result = runner.run(case.op, case.dtype, operands[:-1], operands[-1], {**case.attrs, **attrs}, device["uuid"])
+    assert result["device"] == device["uuid"]
+    got = operands[-1].view(memory, case.dtype)
+    with np.errstate(invalid="ignore"):
+        ref, scale = reference.REFERENCES[case.op](inputs, before, case.attrs)
+        reference.check(
+            dtypes.decode(got, case.dtype), ref, scale, reference.tolerance(OPS[case.op], case.dtype, case.attrs)
+        )
+    # Everything that is not the output is as it was: put the output into the copy, and they are equal.
+    operands[-1].view(untouched, case.dtype)[...] = got
+    changed = np.flatnonzero(untouched != memory[:end])
+    assert not changed.size, f"{changed.size} bytes outside the output changed, the first at {changed[0]}"
+    return result
+
+
+@pytest.mark.parametrize("case", DECLARED, ids=str)
+def test_declared(case: Case, runner: runners.Runner, device: dict[str, Any]) -> None:
+    result = run_case(case, runner, device)
+    assert result["variant"] in device["variants"][case.op] or not np.prod(case.out_shape)
+
+
+@pytest.mark.parametrize("case", RANDOM, ids=lambda c: f"random-{c}")
+def test_random(case: Case, runner: runners.Runner, device: dict[str, Any]) -> None:
+    run_case(case, runner, device)
+
+
+@pytest.mark.parametrize("case", DECLARED, ids=str)
+def test_every_variant(case: Case, daemon: Any, device: dict[str, Any], raw_runner: runners.Runner) -> None:
+    """Each kernel that hello offers, forced: it gives the right result, or says that it cannot."""
+    ran = 0
+    for variant in device["variants"][case.op]:
+        try:
+            result = run_case(case, raw_runner, device, variant=variant)
+        except runners.Refused as refused:
+            assert refused.code in ("unsupported", "invalid_argument"), refused
+            continue
+        ran += 1
+        assert result["variant"] == variant or not np.prod(case.out_shape)
+    assert ran, "no variant takes this case"
+
+
+@pytest.fixture(scope="session")
+def raw_runner(daemon: Any) -> Any:
+    made = runners.RawRunner(daemon, conftest.MEMORY)
+    yield made
+    made.close()

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "proto" / "golden")]
+
+from support import backends, raw  # noqa: E402
+from support.daemon import Daemon  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def shared_daemon() -> Iterator[Daemon]:
+    """One daemon on the host backend for every test that does not harm it."""
+    with Daemon(config=backends.config(backends.HOST)) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="session")
+def bystander(shared_daemon: Daemon) -> Iterator[raw.Connection]:
+    """A client that must notice nothing of what others do."""
+    with shared_daemon.connect() as connection:
+        assert connection.alive()
+        yield connection
+
+
+@pytest.fixture
+def daemon(shared_daemon: Daemon, bystander: raw.Connection) -> Iterator[Daemon]:
+    """The shared daemon. After the test it holds what it held before, and its other client is served."""
+    assert bystander.alive()
+    before = shared_daemon.holdings()
+    yield shared_daemon
+    assert shared_daemon.running(), shared_daemon.log()
+    assert bystander.alive()
+    shared_daemon.wait_holdings(before)
+
+
+@pytest.fixture
+def connect(daemon: Daemon) -> Iterator[Callable[..., raw.Connection]]:
+    """Makes connections that are closed after the test."""
+    made = []
+
+    def new(**options: int) -> raw.Connection:
+        made.append(daemon.connect(**options))
+        return made[-1]
+
+    yield new
+    for connection in made:
+        connection.close()
+
+
+@pytest.fixture
+def connection(connect: Callable[..., raw.Connection]) -> raw.Connection:
+    return connect()
+
+
+@pytest.fixture(scope="session")
+def limits(shared_daemon: Daemon) -> dict[str, int]:
+    with shared_daemon.connect() as connection:
+        return connection.call("hello")["limits"]
+
+
+@pytest.fixture
+def spawn() -> Iterator[Callable[..., int]]:
+    """Forks a child that runs a function and never returns to pytest; whatever is left is killed after the test."""
+    pids = []
+
+    def start(function: Callable[[], object]) -> int:
+        pid = os.fork()
+        if not pid:
+            try:
+                function()
+            finally:
+                os._exit(0)
+        pids.append(pid)
+        return pid
+
+    yield start
+    for pid in pids:
+        try:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass

@@ -1,0 +1,294 @@
+"""Bad input: an error reply that names the key, the connection lives, nothing is leaked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from arrays import Vectors
+from support import memfd, raw
+from support.raw import tensor
+
+N = 256  # elements of each of the two vectors in a buffer of SIZE bytes
+SIZE = 2 * 4 * N
+MAX_INT = 2**63 - 1
+U64 = 2**64 - 1
+
+
+def case(name: str, code: str, key: str | None, **params: Any) -> Any:
+    """Params are for `square`, with B for the buffer's id; a test of the key takes its longer forms too."""
+    return pytest.param(params, code, key, id=name)
+
+
+def t(shape: list[Any], dtype: Any = "f32", **more: Any) -> dict[str, Any]:
+    return tensor("B", shape, dtype, **more)
+
+
+OUT = [t([N], offset=4 * N)]
+IN = [t([N])]
+GEMM = {"op": "gemm", "in": [t([4, 4]), t([4, 4])], "out": [t([4, 4], offset=1024)]}
+
+RUNS = [
+    case("rank_of_gemm", "shape_mismatch", "in[0]", **{**GEMM, "in": [t([4]), t([4, 4])]}),
+    case("rank_too_large", "limit_exceeded", "in[0].shape", **{"in": [t([1] * 9)]}),
+    case("inner_dimensions", "shape_mismatch", "in[1]", **{**GEMM, "in": [t([4, 3]), t([4, 4])]}),
+    case("out_shape", "shape_mismatch", "out[0]", out=[t([N - 1], offset=4 * N)]),
+    case("out_broadcast", "shape_mismatch", "out[0]", **{"in": [t([1])], "out": [t([N])]}),
+    case(
+        "add_shapes", "shape_mismatch", "in[1]", **{"op": "add", "in": [t([3]), t([4])], "out": [t([4], offset=4 * N)]}
+    ),
+    case("unknown_dtype", "unknown_dtype", "in[0].dtype", **{"in": [t([N], "i8")]}),
+    case("dtypes_differ", "dtype_mismatch", "out[0].dtype", out=[t([N // 2], "f64", offset=4 * N)]),
+    case("unknown_op", "unknown_op", "op", op="cube"),
+    case("unknown_key", "unknown_key", "colour", colour=1),
+    case("unknown_tensor_key", "unknown_key", "in[0].colour", **{"in": [t([N], colour=1)]}),
+    case("unknown_attr", "unknown_key", "attrs.alpha", attrs={"alpha": 1.0}),
+    case("attr_type", "wrong_type", "attrs.beta", **{**GEMM, "attrs": {"beta": "0"}}),
+    case("missing_key", "missing_key", "in[0].dtype", **{"in": [{"buffer": "B", "shape": [N]}]}),
+    case("wrong_type", "wrong_type", "in[0].offset", **{"in": [t([N], offset="0")]}),
+    case("shape_overflow", "out_of_range", "in[0]", **{"in": [t([2**32, 2**32])]}),
+    case("shape_bytes_overflow", "out_of_range", "in[0]", **{"in": [t([2**62])]}),
+    case("shape_uint64", "out_of_range", "in[0].shape", **{"in": [t([U64])]}),
+    case("stride_overflow", "out_of_range", "in[0]", **{"in": [t([2**32], strides=[2**32])]}),
+    case("stride_uint64", "out_of_range", "in[0].strides", **{"in": [t([2], strides=[U64])]}),
+    case("stride_max", "out_of_range", "in[0]", **{"in": [t([2], strides=[MAX_INT])]}),
+    case("offset_overflow", "out_of_range", "in[0]", **{"in": [t([N], offset=MAX_INT - 3)]}),
+    case("offset_uint64", "out_of_range", "in[0]", **{"in": [t([N], offset=U64 - 3)]}),
+    case("sum_overflow", "out_of_range", "in[0]", **{"in": [t([2, 2], strides=[2**60, 2**60], offset=2**62)]}),
+    case(
+        "zero_times_overflow", "out_of_range", "in[0]", **{"in": [t([0, 2**32, 2**32])], "out": [t([0, 2**32, 2**32])]}
+    ),
+    case("outside_by_one_byte", "out_of_bounds", "in[0]", **{"in": [t([N], offset=4 * N + 4)]}),
+    case("outside_by_one_element", "out_of_bounds", "out[0]", **{"in": [t([2 * N + 1])], "out": [t([2 * N + 1])]}),
+    case("outside_by_stride", "out_of_bounds", "in[0]", **{"in": [t([N], strides=[3])]}),
+    case("offset_beyond", "out_of_bounds", "in[0]", **{"in": [t([N], offset=1 << 40)]}),
+    case("negative_stride", "out_of_range", "in[0].strides", **{"in": [t([N], strides=[-1])]}),
+    case("negative_shape", "out_of_range", "in[0].shape", **{"in": [t([-N])]}),
+    case("strides_too_few", "invalid_argument", "in[0].strides", **{"in": [t([16, 16], strides=[1])]}),
+    case("misaligned", "misaligned", "in[0]", **{"in": [t([1], offset=1)], "out": [t([1], offset=4 * N)]}),
+    case("misaligned_f64", "misaligned", "out[0]", **{"in": [t([1], "f64")], "out": [t([1], "f64", offset=12)]}),
+    case("out_overlaps_in", "overlap", "out[0]", out=[t([N], offset=4)]),
+    case("out_same_other_strides", "overlap", "out[0]", **{"in": [t([4, 4])], "out": [t([4, 4], strides=[1, 4])]}),
+    case(
+        "out_overlaps_itself",
+        "overlap",
+        "out[0]",
+        **{"in": [t([4, 4])], "out": [t([4, 4], strides=[0, 1], offset=1024)]},
+    ),
+    case("out_windows", "overlap", "out[0]", **{"in": [t([4, 4])], "out": [t([4, 4], strides=[2, 1], offset=1024)]}),
+    case("gemm_in_place", "overlap", "out[0]", **{**GEMM, "out": [t([4, 4])]}),
+    case("repeat_zero", "out_of_range", "repeat", repeat=0),
+    case("repeat_billion", "out_of_range", "repeat", repeat=10**9),
+    case("repeat_in_place", "invalid_argument", "repeat", repeat=2, out=[t([N])]),
+    case("warmup_in_place", "invalid_argument", "warmup", warmup=1, out=[t([N])]),
+    case("repeat_beta", "invalid_argument", "repeat", **{**GEMM, "attrs": {"beta": 0.5}, "repeat": 2}),
+    case("too_many_inputs", "invalid_argument", "in", **{"in": [t([N])] * 2}),
+    case("far_too_many_inputs", "invalid_argument", "in", **{"in": [t([N])] * 1000}),
+    case("no_inputs", "invalid_argument", "in", **{"in": []}),
+    case("variant", "invalid_argument", "attrs.variant", attrs={"variant": "nothing"}),
+    case("device_index", "unknown_device", "device", device=1000),
+    case("device_uuid", "unknown_device", "device", device="GPU-12345678-1234-1234-1234-123456789abc"),
+    case(
+        "ipc_on_a_foreign_gpu",
+        "unknown_device",
+        "in[0].device",
+        **{"in": [{"ipc": b"x" * 64, "size": SIZE, "alloc_id": 1, "device": "GPU-none", "shape": [N], "dtype": "f32"}]},
+    ),
+    case(
+        "ipc_and_buffer",
+        "invalid_argument",
+        "in[0].ipc",
+        **{"in": [t([N], ipc=b"x" * 64, size=SIZE, alloc_id=1, device=0)]},
+    ),
+]
+
+
+def with_buffer(value: Any, buffer: int) -> Any:
+    if isinstance(value, dict):
+        return {k: buffer if v == "B" and k == "buffer" else with_buffer(v, buffer) for k, v in value.items()}
+    return [with_buffer(v, buffer) for v in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(("params", "code", "key"), RUNS)
+def test_run_is_refused(params: dict[str, Any], code: str, key: str | None, connection: raw.Connection) -> None:
+    vectors = Vectors(connection, 2, N)
+    vectors.arrays[1][:] = 7
+    before = vectors.shared.bytes.copy()
+    request = {"op": "square", "in": IN, "out": OUT, **params}
+    error = connection.error("run", with_buffer(request, vectors.buffer))
+    assert error.code == code, error
+    assert isinstance(error.key, str) and error.key.startswith(key or ""), error
+    assert error.message
+    assert np.array_equal(before, vectors.shared.bytes), "a refused run wrote something"
+    # The same connection and buffer serve a good request.
+    connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+    assert np.array_equal(vectors[1], vectors[0] * vectors[0])
+
+
+def test_details(connection: raw.Connection) -> None:
+    """`detail` has numbers that a program can use."""
+    vectors = Vectors(connection, 2, N)
+    error = connection.run_error("square", [tensor(vectors.buffer, [2 * N + 1])], [vectors.tensor(1)])
+    assert (error.detail["needed"], error.detail["size"]) == (SIZE + 4, SIZE)
+    error = connection.error("run", {"op": "square", "in": [], "out": [], "repeat": 10**9})
+    assert (error.detail["min"], error.detail["max"]) == (1, 10000)
+    error = connection.run_error("square", [tensor(vectors.buffer, [1] * 9)], [vectors.tensor(1)])
+    assert error.detail["limit"] == 8 and error.detail["value"] == 9
+
+
+def test_bounds_to_the_last_byte(connection: raw.Connection) -> None:
+    """A buffer's declared size counts, not its memory's; the last element may end exactly there."""
+    shared = memfd.Shared(8192)
+    buffer = connection.register(shared, size=4097)
+    assert connection.run("square", [tensor(buffer, [1], offset=4092)], [tensor(buffer, [1])])
+    error = connection.run_error("square", [tensor(buffer, [1], offset=4096)], [tensor(buffer, [1])])
+    assert error.code == "out_of_bounds"
+    assert (error.detail["needed"], error.detail["size"]) == (4100, 4097)
+    connection.call("release", {"buffer": buffer})
+
+
+def test_released_buffer(connection: raw.Connection) -> None:
+    vectors = Vectors(connection, 2, N)
+    connection.call("release", {"buffer": vectors.buffer})
+    error = connection.run_error("square", [vectors.tensor(0)], [vectors.tensor(1)])
+    assert (error.code, error.key) == ("unknown_buffer", "in[0].buffer")
+    error = connection.error("release", {"buffer": vectors.buffer})
+    assert (error.code, error.key) == ("unknown_buffer", "buffer")
+
+
+def test_foreign_buffer(connect: Callable[..., raw.Connection]) -> None:
+    """Ids of one connection mean nothing on another."""
+    one, other = connect(), connect()
+    vectors = Vectors(one, 2, N)
+    error = other.run_error("square", [vectors.tensor(0)], [vectors.tensor(1)])
+    assert error.code == "unknown_buffer"
+    assert other.error("release", {"buffer": vectors.buffer}).code == "unknown_buffer"
+    one.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+
+
+def test_ids_are_not_reused_soon(connection: raw.Connection) -> None:
+    """A late use of a released id meets an error, not someone else's memory."""
+    first = Vectors(connection, 1, 16).buffer
+    connection.call("release", {"buffer": first})
+    ids = [Vectors(connection, 1, 16).buffer for _ in range(100)]
+    assert first not in ids and len(set(ids)) == 100
+
+
+# ---- descriptors that are refused ----
+
+
+def refuse(connection: raw.Connection, fd: int, **params: Any) -> raw.RpcError:
+    request = {"kind": "memfd", "size": 4096, "fd": 0, **params}
+    error = connection.error("register", request, [fd])
+    os.close(fd)
+    assert error.key == "fd" and error.message
+    return error
+
+
+def test_memfd_without_seals(connection: raw.Connection) -> None:
+    assert refuse(connection, memfd.make(4096, ())).code == "invalid_fd"
+
+
+def test_memfd_sealed_against_growing_only(connection: raw.Connection) -> None:
+    assert refuse(connection, memfd.make(4096, ("grow",))).code == "invalid_fd"
+
+
+def test_memfd_smaller_than_it_says(connection: raw.Connection) -> None:
+    assert refuse(connection, memfd.make(4095)).code == "invalid_fd"
+
+
+def test_memfd_of_no_size(connection: raw.Connection) -> None:
+    assert refuse(connection, memfd.make(0), size=1).code == "invalid_fd"
+
+
+def test_memfd_size_overflow(connection: raw.Connection) -> None:
+    assert refuse(connection, memfd.make(4096), size=2**63).code == "invalid_fd"
+
+
+def test_memfd_size_uint64(connection: raw.Connection) -> None:
+    assert refuse(connection, memfd.make(4096), size=2**64 - 1).code == "invalid_fd"
+
+
+def test_memfd_on_hugetlbfs(connection: raw.Connection) -> None:
+    fd = memfd.make_hugetlb()
+    if fd is None:
+        pytest.skip("this kernel makes no hugetlb memfd")
+    assert refuse(connection, fd).code == "invalid_fd"
+
+
+def test_memfd_sealed_against_writing(connection: raw.Connection) -> None:
+    assert refuse(connection, memfd.make(4096, ("shrink", "write"))).code == "read_only"
+
+
+def test_no_memfd(connection: raw.Connection, tmp_path: Any) -> None:
+    read, write = os.pipe()
+    os.close(write)
+    assert refuse(connection, read).code == "invalid_fd"
+    path = tmp_path / "file"
+    path.write_bytes(bytes(8192))
+    assert refuse(connection, os.open(path, os.O_RDWR)).code == "invalid_fd"
+    assert refuse(connection, os.open("/dev/null", os.O_RDWR)).code == "invalid_fd"
+    assert refuse(connection, os.open("/dev/zero", os.O_RDWR)).code == "invalid_fd"
+    assert refuse(connection, os.open("/dev/shm", os.O_RDONLY | os.O_DIRECTORY)).code == "invalid_fd"
+
+
+def test_tmpfs_file_is_no_memfd(connection: raw.Connection) -> None:
+    """A file of /dev/shm cannot be sealed, so it could shrink under the daemon."""
+    path = f"/dev/shm/kops-test-{os.getpid()}"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    os.unlink(path)
+    os.ftruncate(fd, 4096)
+    assert refuse(connection, fd).code == "invalid_fd"
+
+
+def test_memfd_opened_read_only(connection: raw.Connection) -> None:
+    """Sealed well, but the descriptor itself cannot write: an error, whichever of the two codes."""
+    fd = memfd.make(4096)
+    read_only = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
+    os.close(fd)
+    assert refuse(connection, read_only).code in ("invalid_fd", "read_only")
+
+
+def test_write_sealed_as_output(connection: raw.Connection) -> None:
+    fd = memfd.make(4096, ("shrink", "write"))
+    buffer = connection.call("register", {"kind": "memfd", "size": 4096, "fd": 0, "access": "r"}, [fd])["buffer"]
+    os.close(fd)
+    vectors = Vectors(connection, 1, 16)
+    error = connection.run_error("square", [vectors.tensor(0)], [tensor(buffer, [16])])
+    assert (error.code, error.key) == ("read_only", "out[0].buffer")
+    connection.run("square", [tensor(buffer, [16])], [vectors.tensor(0)])
+
+
+def test_registered_read_only_as_output(connection: raw.Connection) -> None:
+    shared = memfd.Shared(4096)
+    buffer = connection.register(shared, access="r")
+    error = connection.run_error("square", [tensor(buffer, [16])], [tensor(buffer, [16], offset=1024)])
+    assert error.code == "read_only"
+
+
+def test_refused_descriptors_are_closed(connection: raw.Connection, daemon: Any) -> None:
+    """A hundred refusals leave no descriptor; the fixture compares, too, but this is many at once."""
+    connection.alive()
+    before = daemon.holdings()
+    fd = memfd.make(4096, ())
+    for _ in range(100):
+        connection.error("register", {"kind": "memfd", "size": 4096, "fd": 0}, [fd] * 16)
+    os.close(fd)
+    daemon.wait_holdings(before)
+
+
+# ---- limits ----
+
+
+def test_buffers_are_limited(connection: raw.Connection, limits: dict[str, int]) -> None:
+    shared = memfd.Shared(4096)
+    params = {"kind": "memfd", "size": 4096, "fd": 0}
+    held = [connection.call("register", params, [shared.fd])["buffer"] for _ in range(limits["buffers"])]
+    error = connection.error("register", params, [shared.fd])
+    assert error.code == "quota_exceeded", error
+    assert error.detail["limit"] == error.detail["current"] == limits["buffers"]
+    connection.call("release", {"buffer": held[0]})
+    assert connection.call("register", params, [shared.fd])

@@ -1,0 +1,224 @@
+"""The end of a connection, however it comes: everything that it owned is given back, and nobody else notices.
+
+The `daemon` fixture compares the daemon's descriptors and mappings before and after each test.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from arrays import LongRun, Vectors, run_params
+from support import memfd, raw
+from support.daemon import Daemon
+
+Spawn = Callable[[Callable[[], object]], int]
+
+
+def child_with(daemon: Daemon, work: Callable[[raw.Connection], object], spawn: Spawn) -> int:
+    """A process that does `work` on a connection of its own, says so, and then waits to be killed."""
+    ready, done = os.pipe()
+
+    def main() -> None:
+        connection = daemon.connect()
+        keep = work(connection)
+        os.write(done, b"x")
+        signal.pause()
+        del keep
+
+    pid = spawn(main)
+    os.close(done)
+    assert os.read(ready, 1) == b"x", "the child failed"
+    os.close(ready)
+    return pid
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def test_killed_idle(daemon: Daemon, spawn: Spawn) -> None:
+    kill(child_with(daemon, lambda c: [Vectors(c, 2, 1000) for _ in range(10)], spawn))
+
+
+def test_killed_with_a_running_job(daemon: Daemon, spawn: Spawn) -> None:
+    """Repeats stop: 10000 of them would take far longer than this test's patience with a slow machine."""
+    before = daemon.holdings()
+    pid = child_with(daemon, LongRun, spawn)
+    assert daemon.holdings()["memfd maps"] > before["memfd maps"]
+    kill(pid)
+    daemon.wait_holdings(before)
+
+
+def test_killed_with_queued_jobs(daemon: Daemon, spawn: Spawn) -> None:
+    def work(c: raw.Connection) -> object:
+        long, vectors = LongRun(c), Vectors(c, 2, 1000)
+        for stream in range(8):
+            for _ in range(3):
+                c.request(
+                    "run", run_params("square", [vectors.tensor(0)], vectors.tensor(1), stream=stream, repeat=10000)
+                )
+        return long, vectors
+
+    kill(child_with(daemon, work, spawn))
+
+
+def test_killed_in_the_middle_of_a_message(daemon: Daemon, spawn: Spawn) -> None:
+    kill(child_with(daemon, lambda c: c.send(raw.pack_request(1, "ping", {"a": bytes(1000)})[:500]), spawn))
+
+
+def test_killed_in_the_middle_of_a_message_with_descriptors(daemon: Daemon, spawn: Spawn) -> None:
+    def work(c: raw.Connection) -> object:
+        fds = [memfd.make(4096) for _ in range(16)]
+        return c.send(raw.pack_request(1, "ping", {"nfds": 16, "a": bytes(1000)})[:500], fds)
+
+    kill(child_with(daemon, work, spawn))
+
+
+def test_killed_before_it_reads_its_replies(daemon: Daemon, spawn: Spawn) -> None:
+    """Replies with descriptors (alloc) are under way to nobody."""
+    kill(child_with(daemon, lambda c: [c.request("alloc", {"size": 4096}) for _ in range(30)], spawn))
+
+
+@pytest.mark.parametrize("round_", range(10))
+def test_killed_anywhere(round_: int, daemon: Daemon, spawn: Spawn) -> None:
+    """In the middle of a busy mixture, at no chosen moment."""
+    ready, done = os.pipe()
+
+    def main() -> None:
+        connection = daemon.connect()
+        vectors = Vectors(connection, 2, 100_000)
+        os.write(done, b"x")
+        while True:
+            shared = memfd.Shared(65536)
+            ids = [
+                connection.request("run", run_params("square", [vectors.tensor(0)], vectors.tensor(1), stream=s))
+                for s in range(4)
+            ]
+            buffer = connection.register(shared)
+            ids.append(connection.request("alloc", {"size": 10000}))
+            ids.append(connection.request("release", {"buffer": buffer}))
+            for msgid in ids:
+                for fd in connection.reply(msgid).fds:
+                    os.close(fd)
+
+    pid = spawn(main)
+    os.close(done)
+    assert os.read(ready, 1)
+    os.close(ready)
+    with daemon.connect() as other:
+        for _ in range(50 * round_):
+            assert other.alive()
+    kill(pid)
+
+
+def test_killed_while_a_child_holds_its_socket(daemon: Daemon, spawn: Spawn) -> None:
+    """A fork of the client keeps the socket open; the connection ends with the process that connected."""
+    before = daemon.holdings()
+    grandchild_read, grandchild_write = os.pipe()
+
+    def work(connection: raw.Connection) -> object:
+        vectors = Vectors(connection, 2, 1000)
+        long = LongRun(connection)
+        pid = os.fork()
+        if not pid:
+            signal.pause()
+            os._exit(0)
+        os.write(grandchild_write, str(pid).encode())
+        return vectors, long
+
+    pid = child_with(daemon, work, spawn)
+    grandchild = int(os.read(grandchild_read, 32))
+    os.close(grandchild_read)
+    os.close(grandchild_write)
+    try:
+        kill(pid)
+        daemon.wait_holdings(before)
+        os.kill(grandchild, 0)  # it lives, and holds the socket
+    finally:
+        os.kill(grandchild, signal.SIGKILL)
+
+
+def test_exit_while_a_child_holds_its_socket(daemon: Daemon, spawn: Spawn) -> None:
+    """The same by a regular exit; the child sees its connection end."""
+    report_read, report_write = os.pipe()
+
+    def main() -> None:
+        connection = daemon.connect()
+        Vectors(connection, 2, 1000)
+        if not os.fork():
+            try:
+                connection.wait_closed()
+                os.write(report_write, b"closed")
+            finally:
+                os._exit(0)
+
+    pid = spawn(main)
+    os.close(report_write)
+    os.waitpid(pid, 0)
+    assert os.read(report_read, 6) == b"closed"
+    os.close(report_read)
+
+
+def test_a_child_closing_its_copy_is_no_end(daemon: Daemon, connection: raw.Connection, spawn: Spawn) -> None:
+    vectors = Vectors(connection, 2, 10)
+    os.waitpid(spawn(lambda: connection.socket.close()), 0)
+    connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+
+
+def test_end_of_file_with_work_in_flight(daemon: Daemon, connect: Callable[..., raw.Connection]) -> None:
+    before = daemon.holdings()
+    connection = connect()
+    LongRun(connection)
+    connection.close()
+    daemon.wait_holdings(before)
+
+
+def test_half_closed(connection: raw.Connection) -> None:
+    """A client that ends its sending side and still reads: what it sent before is either answered or dropped, and the
+    connection ends."""
+    connection.request("ping", {"a": 1}, msgid=1)
+    connection.socket.shutdown(socket.SHUT_WR)
+    connection.wait_closed()
+    assert connection.replies.get(1) is None or connection.replies[1].result == {"a": 1}
+
+
+def test_stopped_client_does_not_stop_others(daemon: Daemon, spawn: Spawn) -> None:
+    """SIGSTOP in the middle of replies that it does not read."""
+
+    def work(connection: raw.Connection) -> object:
+        connection.socket.setblocking(False)
+        try:
+            for i in range(100000):
+                connection.socket.send(raw.pack_request(i, "ping", {"x": bytes(500)}))
+        except BlockingIOError:
+            pass
+        return None
+
+    pid = child_with(daemon, work, spawn)
+    os.kill(pid, signal.SIGSTOP)
+    with daemon.connect() as other:
+        vectors = Vectors(other, 2, 100)
+        vectors[0][:] = 2
+        for _ in range(100):
+            other.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+        assert np.array_equal(vectors[1], vectors[0] * 2)
+    kill(pid)
+
+
+def test_a_thousand_connections(daemon: Daemon) -> None:
+    """One after the other, each leaving without a word."""
+    for _ in range(1000):
+        connection = daemon.connect()
+        connection.request("ping", {})
+        connection.close()
+
+
+def test_connections_at_once(daemon: Daemon, connect: Callable[..., raw.Connection]) -> None:
+    connections = [connect() for _ in range(40)]
+    assert all(c.alive() for c in connections)

@@ -1,0 +1,93 @@
+"""An idle daemon uses no CPU and little memory."""
+
+from __future__ import annotations
+
+import select
+
+import pytest
+from arrays import LongRun, Vectors
+from support import backends, proc, raw
+from support.daemon import Daemon, sanitized
+
+CONFIG = backends.config(backends.HOST)
+WINDOW_S = 2.0  # in which nothing happens; not a limit on anything
+
+
+def idle_cost(daemon: Daemon) -> tuple[int, int]:
+    """CPU ticks and wake-ups of the daemon while nobody asks it for anything."""
+    ticks, switches = proc.cpu_ticks(daemon.pid), proc.context_switches(daemon.pid)
+    assert not select.select([daemon.pidfd], [], [], WINDOW_S)[0]
+    return proc.cpu_ticks(daemon.pid) - ticks, proc.context_switches(daemon.pid) - switches
+
+
+def settle(daemon: Daemon) -> None:
+    """Until what the last request left to do is done: two looks in a row without a wake-up."""
+    last = [-1]
+
+    def quiet() -> bool:
+        now, before = proc.context_switches(daemon.pid), last[0]
+        last[0] = now
+        return now == before
+
+    proc.eventually(quiet, "the daemon sleeps")
+
+
+@pytest.mark.parametrize("state", ["fresh", "connected", "used", "cancelled"])
+def test_idle_costs_nothing(state: str) -> None:
+    with Daemon(config=CONFIG) as daemon:
+        connection = daemon.connect() if state != "fresh" else None
+        if connection and state in ("used", "cancelled"):
+            vectors = Vectors(connection, 2, 1 << 20)
+            connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+            tensors = [raw.tensor(vectors.buffer, [64, 64], offset=65536 * i) for i in range(3)]
+            connection.run("gemm", tensors[:2], tensors[2:])
+        if connection and state == "cancelled":
+            work = LongRun(connection)
+            connection.call("cancel", {"msgid": work.msgid})
+            connection.reply(work.msgid)
+        settle(daemon)
+        ticks, switches = idle_cost(daemon)
+        assert ticks == 0
+        assert switches <= 4, "something wakes up again and again"
+        if connection:
+            connection.close()
+
+
+def test_waiting_for_a_slow_reader_costs_nothing() -> None:
+    """A connection whose replies do not fit its socket is waited for, not polled."""
+    with Daemon(config=CONFIG) as daemon:
+        connection = daemon.connect()
+        connection.socket.setblocking(False)
+        try:
+            for i in range(100000):
+                connection.socket.send(raw.pack_request(i, "ping", {"x": bytes(500)}))
+        except BlockingIOError:
+            pass
+        settle(daemon)
+        ticks, switches = idle_cost(daemon)
+        assert ticks == 0 and switches <= 4
+        connection.close()
+
+
+@pytest.mark.skipif(sanitized(), reason="a sanitizer needs more memory by itself")
+def test_small_before_the_first_blas_call() -> None:
+    """Resident memory without CUDA and before any gemm, after other use."""
+    with Daemon(config=CONFIG) as daemon, daemon.connect() as connection:
+        vectors = Vectors(connection, 3, 1000)
+        connection.run("add", [vectors.tensor(0), vectors.tensor(1)], [vectors.tensor(2)])
+        assert proc.status(daemon.pid, "VmRSS") < 20 << 10
+
+
+def test_memory_of_clients_that_left_is_given_back() -> None:
+    """A hundred clients with a megabyte message each: the daemon is not a hundred megabytes larger."""
+    with Daemon(config=CONFIG) as daemon:
+        with daemon.connect() as connection:
+            size = connection.call("hello")["limits"]["message_bytes"] - 1000
+        before = proc.status(daemon.pid, "VmRSS")
+        connections = [daemon.connect() for _ in range(20)]
+        for connection in connections:
+            assert len(connection.call("ping", {"x": bytes(size)})["x"]) == size
+        for connection in connections:
+            connection.close()
+        if not sanitized():
+            proc.eventually(lambda: proc.status(daemon.pid, "VmRSS") - before < 8 << 10, "memory is given back")

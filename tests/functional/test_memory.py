@@ -1,0 +1,190 @@
+"""register, alloc, release, trim: what is shared, for how long, and who may touch it."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from arrays import LongRun, Vectors, run_params
+from support import memfd, proc, raw
+from support.raw import tensor
+
+
+def alloc(connection: raw.Connection, size: int) -> tuple[dict[str, Any], mmap.mmap]:
+    reply = connection.reply(connection.request("alloc", {"size": size}))
+    result = reply.get()
+    assert result["nfds"] == 1 and result["fd"] == 0 and len(reply.fds) == 1
+    assert result["kind"] == "memfd" and result["size"] >= size
+    fd = reply.fds.pop()
+    assert os.fstat(fd).st_size >= size
+    seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    assert seals & fcntl.F_SEAL_SHRINK and seals & fcntl.F_SEAL_GROW and not seals & fcntl.F_SEAL_WRITE
+    mapped = mmap.mmap(fd, size)
+    os.close(fd)
+    return result, mapped
+
+
+def punch_hole(fd: int, offset: int, length: int) -> None:
+    keep_size, punch = 1, 2
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    if libc.fallocate(fd, keep_size | punch, offset, length):
+        raise OSError(ctypes.get_errno(), "fallocate")
+
+
+def test_alloc_is_shared_and_zeroed(connection: raw.Connection) -> None:
+    result, mapped = alloc(connection, 8192)
+    values = np.frombuffer(mapped, np.float32)
+    assert not values.any()
+    values[:4] = [1, 2, 3, 4]
+    connection.run("square", [tensor(result["buffer"], [4])], [tensor(result["buffer"], [4], offset=4096)])
+    assert values[1024:1028].tolist() == [1, 4, 9, 16]
+
+
+def test_alloc_never_shows_old_memory(connection: raw.Connection) -> None:
+    for _ in range(20):
+        result, mapped = alloc(connection, 1 << 20)
+        content = np.frombuffer(mapped, np.uint8)
+        assert not content.any()
+        content[:] = 255
+        connection.call("release", {"buffer": result["buffer"]})
+
+
+def test_alloc_too_much(connection: raw.Connection) -> None:
+    for size in (1 << 62, 2**63, 2**64 - 1):
+        error = connection.error("alloc", {"size": size})
+        assert error.code in ("out_of_memory", "out_of_range", "quota_exceeded"), error
+
+
+def test_register_the_same_memory_twice(connect: Callable[..., raw.Connection]) -> None:
+    """Two connections and two ids see one memory; each is released by itself."""
+    one, two = connect(), connect()
+    shared = memfd.Shared(8192)
+    values = shared.view(np.float32, 2048)
+    first, second = one.register(shared), one.register(shared)
+    other = two.register(shared)
+    assert first != second
+    values[:4] = [1, 2, 3, 4]
+    one.run("square", [tensor(first, [4])], [tensor(first, [4], offset=64)])
+    one.call("release", {"buffer": first})
+    two.run("square", [tensor(other, [4], offset=64)], [tensor(other, [4], offset=128)])
+    one.run("square", [tensor(second, [4], offset=128)], [tensor(second, [4], offset=192)])
+    assert values[48:52].tolist() == [1, 2**8, 3**8, 4**8]
+
+
+def test_the_same_memory_under_two_ids_overlaps(connection: raw.Connection) -> None:
+    """An output that is an input under another id is still the same memory: refused, unless it is exactly it."""
+    shared = memfd.Shared(4096)
+    one, two = connection.register(shared), connection.register(shared)
+    shared.view(np.float32, 4)[:] = [1, 2, 3, 4]
+    error = connection.run_error("square", [tensor(one, [4])], [tensor(two, [4], offset=4)])
+    assert error.code == "overlap", error
+    connection.run("square", [tensor(one, [4])], [tensor(two, [4])])
+    assert shared.view(np.float32, 4).tolist() == [1, 4, 9, 16]
+
+
+def test_read_only_mapping(connection: raw.Connection) -> None:
+    shared = memfd.Shared(4096)
+    shared.view(np.float32, 4)[:] = 3
+    vectors = Vectors(connection, 1, 4)
+    buffer = connection.register(shared, access="r")
+    connection.run("square", [tensor(buffer, [4])], [vectors.tensor(0)])
+    assert vectors[0].tolist() == [9] * 4
+
+
+def test_the_client_may_close_its_descriptor(connection: raw.Connection, daemon: Any) -> None:
+    vectors = Vectors(connection, 2, 4)
+    vectors.shared.close_fd()
+    vectors[0][:] = 2
+    connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+    assert vectors[1].tolist() == [4] * 4
+
+
+def test_release_during_use_is_deferred(connection: raw.Connection) -> None:
+    """release right after run, in one send: the run still finishes on its memory."""
+    vectors = Vectors(connection, 2, 1 << 20)
+    vectors[0][:] = 3
+    run = raw.pack_request(100, "run", run_params("square", [vectors.tensor(0)], vectors.tensor(1), repeat=5))
+    release = raw.pack_request(101, "release", {"buffer": vectors.buffer})
+    late = raw.pack_request(102, "run", run_params("square", [vectors.tensor(0)], vectors.tensor(1)))
+    connection.send(run + release + late)
+    assert connection.reply(101).get() == {}
+    assert connection.reply_error(102).code == "unknown_buffer"
+    connection.reply(100).get()
+    assert (vectors[1] == 9).all()
+
+
+def test_mapping_goes_with_its_last_use(connection: raw.Connection, daemon: Any) -> None:
+    """A released buffer stays mapped while a run uses it, and no longer."""
+    before = proc.memfd_bytes(daemon.pid)
+    work = LongRun(connection)
+    connection.call("release", {"buffer": work.vectors.buffer})
+    assert proc.memfd_bytes(daemon.pid) > before
+    connection.call("cancel", {"msgid": work.msgid})
+    connection.reply(work.msgid)
+    proc.eventually(lambda: proc.memfd_bytes(daemon.pid) == before, "the mapping is closed")
+
+
+def test_release_of_an_unknown_handle(connection: raw.Connection) -> None:
+    error = connection.error("release", {"ipc": bytes(64)})
+    assert (error.code, error.key) == ("unknown_buffer", "ipc")
+
+
+def test_shrink_is_impossible(connection: raw.Connection) -> None:
+    shared = memfd.Shared(1 << 20)
+    connection.register(shared)
+    with pytest.raises(OSError):
+        os.ftruncate(shared.fd, 4096)
+
+
+def test_holes_punched_under_a_run(connection: raw.Connection) -> None:
+    """A client that gives pages back while a run uses them harms itself at most."""
+    work = LongRun(connection)
+    for _ in range(50):
+        punch_hole(work.vectors.shared.fd, 0, work.vectors.shared.size)
+    connection.call("cancel", {"msgid": work.msgid})
+    assert connection.reply_error(work.msgid).code in ("cancelled", "memory_fault")
+    assert connection.alive()
+
+
+def test_empty_tensors_need_no_buffer(connection: raw.Connection) -> None:
+    result = connection.run("add", [tensor(None, [0, 3]), tensor(None, [3])], [tensor(None, [0, 3])])
+    assert set(result) >= {"timings", "device", "variant"}
+    result = connection.run("gemm", [tensor(None, [0, 4]), tensor(None, [4, 0])], [tensor(None, [0, 0])])
+    assert result["timings"]["total_us"] > 0
+
+
+def test_gemm_without_inner_dimension(connection: raw.Connection) -> None:
+    """k = 0: the product is 0, and beta still counts."""
+    vectors = Vectors(connection, 1, 6)
+    vectors[0][:] = 5
+    ins = [tensor(None, [2, 0]), tensor(None, [0, 3])]
+    connection.run("gemm", ins, [tensor(vectors.buffer, [2, 3])], attrs={"beta": 2.0})
+    assert vectors[0].tolist() == [10] * 6
+    connection.run("gemm", ins, [tensor(vectors.buffer, [2, 3])])
+    assert vectors[0].tolist() == [0] * 6
+
+
+def test_beta_zero_does_not_read_the_output(connection: raw.Connection) -> None:
+    vectors = Vectors(connection, 3, 4)
+    vectors[0][:] = vectors[1][:] = 1
+    vectors[2][:] = np.nan
+    shapes = [tensor(vectors.buffer, [2, 2], offset=16 * i) for i in range(3)]
+    connection.run("gemm", shapes[:2], shapes[2:])
+    assert vectors[2].tolist() == [2] * 4
+
+
+def test_trim_keeps_what_is_used(connection: raw.Connection) -> None:
+    """trim closes idle mappings; the buffer is there again at its next use."""
+    vectors = Vectors(connection, 2, 1024)
+    vectors[0][:] = 2
+    result = connection.call("trim")
+    assert set(result) >= {"unpinned", "mappings"}
+    connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+    assert vectors[1].tolist() == [4] * 1024

@@ -1,0 +1,243 @@
+"""What closes a connection: an error notification, end of file, and nothing else in the daemon changes.
+
+tests/functional/test_golden.py covers short frames; here is what takes more than one frame, many bytes, or descriptors.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import random
+import socket
+from collections.abc import Callable
+
+import pytest
+from arrays import LongRun, Vectors
+from support import memfd, raw
+
+
+def expect_closed(connection: raw.Connection) -> None:
+    notification = connection.wait_closed()
+    assert notification is not None and notification["code"] == "protocol_error", notification
+    assert notification["message"]
+
+
+def send_regardless(connection: raw.Connection, data: bytes, fds: tuple[int, ...] = ()) -> None:
+    """Sends to a peer that may close at any byte."""
+    try:
+        connection.send(data, fds)
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+
+
+def test_oversized_message(connection: raw.Connection, limits: dict[str, int]) -> None:
+    """One byte more than the limit, really sent."""
+    shell = len(raw.pack_request(1, "ping", {"x": bytes(70000)})) - 70000
+    data = raw.pack_request(1, "ping", {"x": bytes(limits["message_bytes"] - shell + 1)})
+    assert len(data) == limits["message_bytes"] + 1
+    send_regardless(connection, data)
+    expect_closed(connection)
+
+
+def test_largest_message(connection: raw.Connection, limits: dict[str, int]) -> None:
+    """Exactly the limit is served."""
+    shell = len(raw.pack_request(1, "ping", {"x": bytes(70000)})) - 70000
+    params = {"x": bytes(limits["message_bytes"] - shell)}
+    assert len(raw.pack_request(1, "ping", params)) == limits["message_bytes"]
+    assert connection.call("ping", params) == params
+
+
+def test_good_requests_before_garbage_are_answered(connection: raw.Connection) -> None:
+    connection.send(b"".join(raw.pack_request(i, "ping", {"n": i}) for i in range(5)) + b"\xc1")
+    expect_closed(connection)
+    assert [connection.replies[i].result for i in range(5)] == [{"n": i} for i in range(5)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_bytes(seed: int, connect: Callable[..., raw.Connection]) -> None:
+    """Noise never harms; most of it closes the connection at once."""
+    rng = random.Random(seed)
+    connection = connect()
+    send_regardless(connection, rng.randbytes(rng.randrange(1, 5000)))
+    try:
+        connection.socket.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
+    connection.wait_closed()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_mutated_request(seed: int, connect: Callable[..., raw.Connection]) -> None:
+    """A good request with a few bytes changed."""
+    rng = random.Random(seed)
+    tensor = raw.tensor(1, [3, 4], "f32", offset=16, strides=[4, 1])
+    data = bytearray(raw.pack_request(7, "run", {"op": "add", "in": [tensor, tensor], "out": [tensor], "attrs": {}}))
+    for _ in range(rng.randrange(1, 6)):
+        data[rng.randrange(len(data))] = rng.randrange(256)
+    connection = connect()
+    send_regardless(connection, bytes(data))
+    try:
+        connection.socket.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
+    connection.wait_closed()
+
+
+def test_duplicate_msgid(connection: raw.Connection) -> None:
+    """Two unanswered requests of one msgid."""
+    work = LongRun(connection)
+    connection.request("run", {"op": "square", "in": [], "out": []}, msgid=work.msgid)
+    expect_closed(connection)
+
+
+def test_duplicate_msgid_of_ping(connection: raw.Connection) -> None:
+    """Whatever the method is."""
+    work = LongRun(connection)
+    connection.request("ping", {}, msgid=work.msgid)
+    expect_closed(connection)
+
+
+def test_msgid_is_free_after_its_reply(connection: raw.Connection) -> None:
+    for _ in range(3):
+        assert connection.reply(connection.request("ping", {"a": 1}, msgid=77)).result == {"a": 1}
+
+
+# ---- descriptors ----
+
+
+@pytest.fixture
+def fd() -> int:
+    made = memfd.make(4096)
+    yield made
+    os.close(made)
+
+
+REGISTER = {"kind": "memfd", "size": 4096, "fd": 0}
+
+
+def test_surplus_descriptors(connection: raw.Connection, fd: int) -> None:
+    connection.send(raw.pack_request(1, "register", {**REGISTER, "nfds": 1}), [fd, fd])
+    expect_closed(connection)
+
+
+def test_missing_descriptors(connection: raw.Connection) -> None:
+    connection.send(raw.pack_request(1, "register", {**REGISTER, "nfds": 1}))
+    expect_closed(connection)
+
+
+def test_unclaimed_descriptors(connection: raw.Connection, fd: int) -> None:
+    connection.send(raw.pack_request(1, "ping", {}), [fd])
+    expect_closed(connection)
+
+
+def test_sixteen_descriptors(connection: raw.Connection, fd: int) -> None:
+    """The most that one message may bring."""
+    assert connection.call("register", {**REGISTER, "fd": 15}, [fd] * 16)["size"] == 4096
+
+
+def test_seventeen_descriptors(connection: raw.Connection, fd: int) -> None:
+    connection.send(raw.pack_request(1, "register", {**REGISTER, "nfds": 16}), [fd] * 17)
+    expect_closed(connection)
+
+
+def test_many_descriptors(connection: raw.Connection, fd: int) -> None:
+    connection.send(raw.pack_request(1, "ping", {"nfds": 200}), [fd] * 200)
+    expect_closed(connection)
+
+
+def test_descriptors_in_the_middle(connection: raw.Connection, fd: int) -> None:
+    """They come with the second half of a message: no message starts there."""
+    data = raw.pack_request(1, "register", {**REGISTER, "nfds": 1})
+    connection.send(data[:10])
+    connection.send(data[10:], [fd])
+    expect_closed(connection)
+
+
+def test_descriptors_for_the_second_message(connection: raw.Connection, fd: int) -> None:
+    """Two messages in one send, the descriptor meant for the second: the daemon may take it, since it cannot tell this
+    from two sends that the kernel glued."""
+    data = raw.pack_request(1, "ping", {}) + raw.pack_request(2, "register", {**REGISTER, "nfds": 1})
+    connection.send(data, [fd])
+    assert connection.reply(1).result == {}
+    assert connection.reply(2).result["size"] == 4096
+
+
+def test_glued_sends(connection: raw.Connection, fd: int) -> None:
+    """A request without descriptors, then one with: the kernel hands both to one recvmsg."""
+    work = LongRun(connection)  # keeps the daemon's attention elsewhere now and then
+    ids = []
+    for _ in range(50):
+        ids.append(connection.request("ping", {"a": 1}))
+        ids.append(connection.request("register", REGISTER, [fd]))
+        ids.append(connection.request("ping", {"b": 2}))
+        for msgid in ids:
+            connection.reply(msgid).get()
+        ids.clear()
+    connection.call("cancel", {"msgid": work.msgid})
+
+
+def test_descriptors_in_pieces(connection: raw.Connection, fd: int) -> None:
+    """The descriptors go with the first byte, the rest follows byte by byte."""
+    for msgid in range(1, 4):
+        data = raw.pack_request(msgid, "register", {**REGISTER, "nfds": 2})
+        connection.send(data[:1], [fd, fd])
+        for i in range(1, len(data)):
+            connection.send(data[i : i + 1])
+        assert connection.reply(msgid).get()["size"] == 4096
+
+
+def test_descriptors_without_a_message(connect: Callable[..., raw.Connection], fd: int) -> None:
+    """Descriptors with an unfinished message, then end of file: they are closed (the fixture counts them)."""
+    connection = connect()
+    connection.send(raw.pack_request(1, "register", {**REGISTER, "nfds": 2})[:-1], [fd, fd])
+    connection.socket.shutdown(socket.SHUT_WR)
+    assert connection.wait_closed() is None
+
+
+def test_descriptor_flood(connect: Callable[..., raw.Connection], fd: int) -> None:
+    """Unfinished messages with descriptors in every piece: refused before they pile up."""
+    connection = connect()
+    data = raw.pack_request(1, "ping", {"x": bytes(1000), "nfds": 16})
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd] * 16))]
+    try:
+        for i in range(100):
+            connection.socket.sendmsg([data[i : i + 1]], ancillary)
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    expect_closed(connection)
+
+
+def test_the_connection_to_the_daemon_itself(connection: raw.Connection) -> None:
+    """A socket passed over itself, as garbage would do: a cycle that must not outlive the connection."""
+    error = connection.error("register", REGISTER, [connection.socket.fileno()])
+    assert error.code == "invalid_fd"
+
+
+# ---- what a violation takes with it ----
+
+
+def test_closing_gives_everything_back(connect: Callable[..., raw.Connection]) -> None:
+    """Buffers, a running job, queued ones: all gone (the fixture compares), others go on."""
+    connection, other = connect(), connect()
+    vectors = Vectors(connection, 2, 1024)
+    LongRun(connection)
+    for _ in range(10):
+        connection.request("run", {"op": "square", "in": [vectors.tensor(0)], "out": [vectors.tensor(1)]})
+    connection.send(b"\xc1")
+    expect_closed(connection)
+    assert other.alive()
+
+
+def test_error_of_a_full_reader(connect: Callable[..., raw.Connection]) -> None:
+    """One that reads nothing and sends garbage is closed all the same."""
+    connection = connect(receive_buffer=4096)
+    try:
+        connection.socket.setblocking(False)
+        for i in range(20):
+            connection.socket.send(raw.pack_request(i, "ping", {"x": bytes(1000)}))
+        connection.socket.send(b"\xc1" * 100)
+    except (BlockingIOError, BrokenPipeError, ConnectionResetError):
+        pass
+    connection.socket.setblocking(True)
+    connection.socket.settimeout(raw.PATIENCE)
+    connection.wait_closed()

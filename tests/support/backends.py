@@ -1,0 +1,40 @@
+"""Which devices a test's daemon has: the host alone, a stand-in CUDA driver, or the machine's own GPU."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from . import daemon as daemons
+
+HOST, STANDIN, CUDA = "host", "standin", "cuda"
+
+
+def standin_driver() -> Path:
+    """The stand-in for libcuda.so.1 that the build makes; KOPS_STANDIN names another."""
+    return Path(os.environ.get("KOPS_STANDIN", daemons.build_folder() / "lib" / "libcuda_standin.so"))
+
+
+def cuda_built() -> bool:
+    """The daemon has a CUDA backend."""
+    return b"cuIpcOpenMemHandle" in daemons.binary().read_bytes()
+
+
+def missing(backend: str) -> str | None:
+    """Why a daemon with that backend cannot be had here; None when it can."""
+    if backend == HOST:
+        return None
+    if not cuda_built():
+        return "kopsd was built without CUDA"
+    if backend == STANDIN:
+        return None if standin_driver().exists() else f"no stand-in driver at {standin_driver()}"
+    return None if Path("/dev/nvidiactl").exists() else "no GPU here"
+
+
+def config(backend: str) -> str:
+    """The lines of a configuration file that give a daemon that backend."""
+    driver = {HOST: "none", STANDIN: str(standin_driver()), CUDA: "libcuda.so.1"}[backend]
+    lines = ["[cuda]", f"driver = {driver}"]
+    if backend == STANDIN:
+        lines.append("blaslt = none")
+    return "\n".join(lines) + "\n"
