@@ -1,0 +1,466 @@
+#include "support.h"
+
+#include <cuda.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PATIENCE_MS = 60000 };
+
+const struct backend *backend = &cuda_backend;
+struct backend_device *device;
+struct standin_control *control;
+
+static int wake_fd = -1;
+static int exporter[2] = {-1, -1}; /* requests to it, answers from it */
+static pid_t exporter_pid;
+static unsigned done_count;
+
+/* ---- another process ---- */
+
+struct export_request {
+    uint64_t size; /* 0: free the last one */
+    int byte;
+};
+
+static void must(bool ok, const char *what)
+{
+    if (ok)
+        return;
+    fprintf(stderr, "exporter: %s failed\n", what);
+    _exit(1);
+}
+
+static void exporter_main(int requests, int answers)
+{
+    void *library = dlopen(KOPS_STANDIN, RTLD_NOW | RTLD_LOCAL);
+    __typeof__(cuInit) *init;
+    __typeof__(cuDevicePrimaryCtxRetain) *retain;
+    __typeof__(cuCtxSetCurrent) *set_current;
+    __typeof__(cuMemAlloc) *alloc;
+    __typeof__(cuMemFree) *release;
+    __typeof__(cuIpcGetMemHandle) *get_handle;
+    struct export_request request;
+    CUdeviceptr address = 0;
+    CUipcMemHandle handle;
+    CUcontext context;
+
+    must(library != NULL, "dlopen");
+    *(void **)&init = dlsym(library, "cuInit");
+    *(void **)&retain = dlsym(library, "cuDevicePrimaryCtxRetain");
+    *(void **)&set_current = dlsym(library, "cuCtxSetCurrent");
+    *(void **)&alloc = dlsym(library, "cuMemAlloc_v2");
+    *(void **)&release = dlsym(library, "cuMemFree_v2");
+    *(void **)&get_handle = dlsym(library, "cuIpcGetMemHandle");
+    must(init(0) == CUDA_SUCCESS && retain(&context, 0) == CUDA_SUCCESS && set_current(context) == CUDA_SUCCESS,
+         "cuInit");
+    while (read(requests, &request, sizeof(request)) == sizeof(request)) {
+        memset(&handle, 0, sizeof(handle));
+        if (request.size) {
+            must(alloc(&address, request.size) == CUDA_SUCCESS, "cuMemAlloc");
+            memset((void *)(uintptr_t)address, request.byte, request.size);
+            must(get_handle(&handle, address) == CUDA_SUCCESS, "cuIpcGetMemHandle");
+        } else {
+            must(release(address) == CUDA_SUCCESS, "cuMemFree");
+        }
+        must(write(answers, &handle, sizeof(handle)) == sizeof(handle), "write");
+    }
+    _exit(0);
+}
+
+static void exporter_start(void)
+{
+    int to[2], from[2];
+
+    assert_int_equal(pipe(to), 0);
+    assert_int_equal(pipe(from), 0);
+    exporter_pid = fork();
+    assert_true(exporter_pid >= 0);
+    if (exporter_pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(to[1]);
+        close(from[0]);
+        exporter_main(to[0], from[1]);
+    }
+    close(to[0]);
+    close(from[1]);
+    exporter[0] = to[1];
+    exporter[1] = from[0];
+}
+
+static void exporter_stop(void)
+{
+    if (exporter_pid <= 0)
+        return;
+    close(exporter[0]);
+    close(exporter[1]);
+    waitpid(exporter_pid, NULL, 0);
+    exporter_pid = 0;
+}
+
+static void exporter_ask(struct export_request request, unsigned char *ret_handle)
+{
+    CUipcMemHandle handle;
+
+    if (exporter_pid <= 0)
+        exporter_start();
+    assert_int_equal(write(exporter[0], &request, sizeof(request)), sizeof(request));
+    assert_int_equal(read(exporter[1], &handle, sizeof(handle)), sizeof(handle));
+    if (ret_handle)
+        memcpy(ret_handle, &handle, sizeof(handle));
+}
+
+void exporter_alloc(uint64_t size, int byte, unsigned char *ret_handle)
+{
+    exporter_ask((struct export_request){.size = size, .byte = byte}, ret_handle);
+}
+
+void exporter_free(void)
+{
+    exporter_ask((struct export_request){0}, NULL);
+}
+
+/* ---- fixtures ---- */
+
+static void wake(void *context)
+{
+    uint64_t one = 1;
+    ssize_t written = write(wake_fd, &one, sizeof(one));
+
+    (void)context;
+    (void)written;
+}
+
+static void map_control(void)
+{
+    static char path[64];
+    int fd = memfd_create("standin-control", 0);
+
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, sizeof(*control)), 0);
+    control = mmap(NULL, sizeof(*control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_ptr_not_equal(control, MAP_FAILED);
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", getpid(), fd);
+    setenv("KOPS_STANDIN_CONTROL", path, 1);
+}
+
+int open_device(const char *blaslt)
+{
+    struct backend_config config = {.cuda_driver = KOPS_STANDIN, .cuda_blaslt = blaslt};
+    struct backend_host host = {.wake = wake};
+    unsigned count = 0;
+    struct error e;
+
+    if (!control)
+        map_control();
+    if (wake_fd < 0)
+        wake_fd = eventfd(0, EFD_CLOEXEC);
+    assert_int_equal(backend->open(&config, &host, &device, 1, &count, &e), 0);
+    assert_int_equal(count, 1);
+    device->index = 3;
+    return 0;
+}
+
+int setup(void **state)
+{
+    (void)state;
+    return open_device("none");
+}
+
+int teardown(void **state)
+{
+    (void)state;
+    backend->close(device);
+    device = NULL;
+    exporter_stop();
+    return 0;
+}
+
+/* ---- the control page ---- */
+
+static struct standin_row *own_row(void)
+{
+    for (unsigned i = 0; i < STANDIN_ROWS; i++)
+        if (control->rows[i].pid == getpid())
+            return &control->rows[i];
+    fail_msg("the stand-in driver took no row");
+    return NULL;
+}
+
+int64_t counter(enum standin_counter_id id)
+{
+    return own_row()->counters[id];
+}
+
+uint64_t calls(const char *function)
+{
+    const struct standin_row *row = own_row();
+
+    for (unsigned i = 0; i < STANDIN_CALLS; i++)
+        if (strcmp(row->calls[i].function, function) == 0)
+            return row->calls[i].count;
+    return 0;
+}
+
+void gate_close(enum standin_gate_id gate)
+{
+    control->gates[gate].tickets = 0;
+    control->gates[gate].closed = 1;
+}
+
+void gate_open(enum standin_gate_id gate)
+{
+    control->gates[gate].closed = 0;
+}
+
+void gate_pass_one(enum standin_gate_id gate)
+{
+    atomic_fetch_add(&control->gates[gate].tickets, 1);
+}
+
+void wait_at_gate(enum standin_gate_id gate, uint64_t waiting)
+{
+    while (own_row()->gate_waiting[gate] < waiting)
+        sched_yield();
+}
+
+void inject(const char *function, int error, bool sticky)
+{
+    struct standin_fault *fault = &control->faults[0];
+
+    snprintf(fault->function, sizeof(fault->function), "%s", function);
+    fault->countdown = 1;
+    fault->times = 1;
+    fault->error = error;
+    fault->sticky = sticky;
+    fault->pid = getpid();
+    fault->armed = 1;
+}
+
+/* ---- memory ---- */
+
+struct backend_memory *import(const unsigned char *handle, uint64_t size)
+{
+    struct backend_import what = {.kind = MEMORY_CUDA_IPC, .size = size, .writable = true};
+    struct backend_memory *memory;
+    struct error e;
+
+    memcpy(what.handle, handle, sizeof(what.handle));
+    if (backend->memory_import(device, &what, &memory, &e) < 0)
+        fail_msg("memory_import: %s", e.message);
+    return memory;
+}
+
+struct backend_memory *device_memory(uint64_t size)
+{
+    struct backend_memory *memory;
+    struct error e;
+    int fd;
+
+    if (backend->memory_alloc(device, size, &memory, &fd, &e) < 0)
+        fail_msg("memory_alloc: %s", e.message);
+    close(fd);
+    return memory;
+}
+
+struct backend_memory *host_memory(uint64_t size)
+{
+    struct backend_memory *memory;
+    struct error e;
+    int fd;
+
+    if (memfd_new(size, &memory, &fd, &e) < 0)
+        fail_msg("memfd_new: %s", e.message);
+    close(fd);
+    return memory;
+}
+
+struct backend_memory *read_only(struct backend_memory *memory)
+{
+    struct backend_memory *copy;
+    struct error e;
+    int fd;
+
+    assert_int_equal(memfd_new(memory->size, &copy, &fd, &e), 0);
+    memcpy(copy->host, memory->host, memory->size);
+    memfd_unmap(copy);
+    if (memfd_map(fd, memory->size, false, &copy, &e) < 0)
+        fail_msg("memfd_map: %s", e.message);
+    close(fd);
+    return copy;
+}
+
+void close_memory(struct backend_memory *memory)
+{
+    if (memory->kind == MEMORY_MEMFD) {
+        backend->memory_detach(device, memory);
+        memfd_unmap(memory);
+    } else {
+        backend->memory_close(memory);
+    }
+}
+
+float value(unsigned index, unsigned seed)
+{
+    return (float)((index * 2654435761U + seed * 40503U) % 61U) - 30.0f;
+}
+
+void fill(struct backend_memory *m, unsigned count, unsigned seed)
+{
+    for (unsigned i = 0; i < count; i++)
+        floats(m)[i] = value(i, seed);
+}
+
+/* ---- jobs ---- */
+
+static void done(struct backend_job *job)
+{
+    struct test_job *t = (struct test_job *)(void *)job;
+
+    assert_false(t->done);
+    t->done = true;
+    t->order = ++done_count;
+}
+
+static void set_tensor(struct tensor *t, const struct view *v)
+{
+    struct error e;
+
+    *t = (struct tensor){.dtype = DTYPE_F32, .rank = v->rank, .offset = v->offset * sizeof(float)};
+    memcpy(t->shape, v->shape, sizeof(t->shape));
+    if (v->strided)
+        memcpy(t->strides, v->strides, sizeof(t->strides));
+    else
+        tensor_set_contiguous(t);
+    assert_int_equal(tensor_measure(t, "tensor", &e), 0);
+}
+
+static void plan_job(struct test_job *t, struct op_call *call, const struct view *views)
+{
+    unsigned n = call->op->n_inputs + call->op->n_outputs;
+    struct error e;
+
+    *t = (struct test_job){.job = {.op = call->op, .in_place = -1, .repeat = 1, .timing = true, .done = done}};
+    t->job.samples = t->samples;
+    for (unsigned i = 0; i < n; i++) {
+        set_tensor(&call->tensors[i], &views[i]);
+        t->job.operands[i] = (struct backend_operand){
+            .memory = views[i].memory, .offset = call->tensors[i].offset, .extent = call->tensors[i].extent};
+        if (i < call->op->n_inputs && views[i].memory == views[n - 1].memory &&
+            views[i].offset == views[n - 1].offset && call->op->id != OP_GEMM)
+            t->job.in_place = (int)i;
+    }
+    if (op_plan(call, &t->job.plan, &e) < 0)
+        fail_msg("op_plan: %s", e.message);
+}
+
+void make_job(struct test_job *t, enum op_id op, const struct view *views)
+{
+    struct op_call call = {.op = op_get(op)};
+
+    for (unsigned i = 0; i < call.op->n_attrs; i++)
+        call.attrs[i] = call.op->attrs[i].fallback;
+    plan_job(t, &call, views);
+}
+
+void make_gemm(struct test_job *t, const struct view *views, double alpha, double beta)
+{
+    struct op_call call = {.op = op_get(OP_GEMM)};
+
+    for (unsigned i = 0; i < call.op->n_attrs; i++)
+        call.attrs[i] = call.op->attrs[i].fallback;
+    call.attrs[GEMM_ALPHA].f = alpha;
+    call.attrs[GEMM_BETA].f = beta;
+    plan_job(t, &call, views);
+}
+
+struct backend_stream *stream_open(void)
+{
+    struct backend_stream *stream;
+    struct error e;
+
+    if (backend->stream_new(device, &stream, &e) < 0)
+        fail_msg("stream_new: %s", e.message);
+    return stream;
+}
+
+struct preparation {
+    struct backend_stream *stream;
+    struct backend_job *job;
+    struct error *e;
+    int result;
+};
+
+static void *prepare(void *argument)
+{
+    struct preparation *p = argument;
+
+    p->result = backend->prepare(p->stream, p->job, p->e);
+    return NULL;
+}
+
+bool start(struct backend_stream *stream, struct test_job *t, struct error *e)
+{
+    struct preparation p = {.stream = stream, .job = &t->job, .e = e};
+    pthread_t thread;
+
+    if (backend->check(device, &t->job, e) < 0)
+        fail_msg("check: %s", e->message);
+    if (backend->needs_prepare(device, &t->job)) {
+        assert_int_equal(pthread_create(&thread, NULL, prepare, &p), 0);
+        pthread_join(thread, NULL);
+        if (p.result < 0)
+            return false;
+    }
+    backend->submit(stream, &t->job);
+    return true;
+}
+
+void wait_for_wake(void)
+{
+    struct pollfd p = {.fd = wake_fd, .events = POLLIN};
+    uint64_t times;
+
+    assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
+    assert_int_equal(read(wake_fd, &times, sizeof(times)), sizeof(times));
+}
+
+bool was_woken(void)
+{
+    struct pollfd p = {.fd = wake_fd, .events = POLLIN};
+
+    return poll(&p, 1, 0) == 1;
+}
+
+void finish(struct test_job *t)
+{
+    while (!t->done && backend->poll(device) > 0) {
+        if (t->done)
+            return;
+        backend->arm(device);
+        wait_for_wake();
+    }
+    assert_true(t->done);
+}
+
+void run_job(struct backend_stream *stream, struct test_job *t)
+{
+    struct error e;
+
+    if (!start(stream, t, &e))
+        fail_msg("prepare: %s", e.message);
+    finish(t);
+    if (t->job.failed)
+        fail_msg("job: %s", t->job.error.message);
+}

@@ -1,0 +1,99 @@
+/* What the tests of the CUDA backend share: the backend opened over the stand-in driver, its control page, tensors and
+ * jobs on it, and another process that exports memory. */
+#ifndef KOPS_TEST_CUDA_SUPPORT_H
+#define KOPS_TEST_CUDA_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "backend/backend.h"
+#include "backend/memfd.h"
+#include "standin_cuda/control.h"
+
+enum { SAMPLES_MAX = 2048, VALUES_MAX = 4096 };
+
+extern const struct backend *backend;
+extern struct backend_device *device;
+extern struct standin_control *control;
+
+/* Group fixtures: a process with one device. `blaslt` is cuBLASLt's path, or "none". */
+int open_device(const char *blaslt);
+int setup(void **state);
+int teardown(void **state);
+
+/* ---- the control page ---- */
+
+int64_t counter(enum standin_counter_id id); /* of this process */
+uint64_t calls(const char *function);
+void gate_close(enum standin_gate_id gate);
+void gate_open(enum standin_gate_id gate);
+void gate_pass_one(enum standin_gate_id gate);
+void wait_at_gate(enum standin_gate_id gate, uint64_t waiting);
+void inject(const char *function, int error, bool sticky);
+
+/* ---- another process ---- */
+
+/* A handle of `size` bytes that the exporter allocated, filled with `byte`. */
+void exporter_alloc(uint64_t size, int byte, unsigned char *ret_handle);
+/* Frees what it allocated last. */
+void exporter_free(void);
+
+/* ---- memory ---- */
+
+struct backend_memory *import(const unsigned char *handle, uint64_t size);
+struct backend_memory *device_memory(uint64_t size);
+struct backend_memory *host_memory(uint64_t size);
+/* The same memory mapped once more, read-only. */
+struct backend_memory *read_only(struct backend_memory *memory);
+void close_memory(struct backend_memory *memory);
+
+static inline float *floats(const struct backend_memory *m)
+{
+    return (float *)(m->host ? m->host : (unsigned char *)(uintptr_t)m->address);
+}
+
+/* Small numbers that f32 adds and multiplies exactly, different for every seed. */
+void fill(struct backend_memory *m, unsigned count, unsigned seed);
+float value(unsigned index, unsigned seed);
+
+/* ---- jobs ---- */
+
+struct view {
+    struct backend_memory *memory;
+    uint64_t offset; /* elements of f32 */
+    unsigned rank;
+    int64_t shape[TENSOR_MAX_RANK];
+    int64_t strides[TENSOR_MAX_RANK];
+    bool strided; /* else row-major */
+};
+
+struct test_job {
+    struct backend_job job;
+    double samples[SAMPLES_MAX];
+    bool done;
+    unsigned order; /* of done() calls, from 1 */
+};
+
+#define VECTOR(m, n)    ((struct view){.memory = (m), .rank = 1, .shape = {(n)}})
+#define MATRIX(m, r, c) ((struct view){.memory = (m), .rank = 2, .shape = {(r), (c)}})
+
+/* Plans the op over f32 views, inputs then output; one timed execution. Attributes have their declared defaults. */
+void make_job(struct test_job *t, enum op_id op, const struct view *views);
+void make_gemm(struct test_job *t, const struct view *views, double alpha, double beta);
+
+struct backend_stream *stream_open(void);
+/* prepare() on another thread where the job needs it, then submit(). Returns false when prepare() failed. */
+bool start(struct backend_stream *stream, struct test_job *t, struct error *e);
+/* As the server's loop does: poll, arm, sleep until woken; until the job is done. */
+void finish(struct test_job *t);
+/* Both; the job must not fail. */
+void run_job(struct backend_stream *stream, struct test_job *t);
+/* Sleeps until the backend calls. */
+void wait_for_wake(void);
+bool was_woken(void);
+
+#endif
