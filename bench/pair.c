@@ -7,16 +7,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int receive_all(int fd, char *buffer, size_t bytes, bool spin)
+static int receive_all(int fd, char *buffer, size_t bytes)
 {
     size_t got = 0;
 
     while (got < bytes) {
-        ssize_t r = recv(fd, buffer + got, bytes - got, spin ? MSG_DONTWAIT : 0);
+        ssize_t r = recv(fd, buffer + got, bytes - got, 0);
 
         if (r == 0)
             return -ECONNRESET;
-        if (r < 0 && errno != EINTR && errno != EAGAIN)
+        if (r < 0 && errno != EINTR)
             return -errno;
         if (r > 0)
             got += (size_t)r;
@@ -39,15 +39,15 @@ static int send_all(int fd, const char *buffer, size_t bytes)
     return 0;
 }
 
-static void answer_until_closed(int fd, size_t request_bytes, size_t reply_bytes, bool spin)
+static void answer_until_closed(int fd, size_t request_bytes, size_t reply_bytes)
 {
     char buffer[PAIR_MAX_BYTES] = {0};
 
-    while (!receive_all(fd, buffer, request_bytes, spin) && !send_all(fd, buffer, reply_bytes)) {
+    while (!receive_all(fd, buffer, request_bytes) && !send_all(fd, buffer, reply_bytes)) {
     }
 }
 
-int pair_start(struct pair *pair, size_t request_bytes, size_t reply_bytes, bool spin)
+int pair_start(struct pair *pair, size_t request_bytes, size_t reply_bytes)
 {
     int fds[2], r;
     pid_t parent = getpid(), child;
@@ -65,12 +65,11 @@ int pair_start(struct pair *pair, size_t request_bytes, size_t reply_bytes, bool
         close(fds[0]);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() == parent)
-            answer_until_closed(fds[1], request_bytes, reply_bytes, spin);
+            answer_until_closed(fds[1], request_bytes, reply_bytes);
         _exit(0);
     }
     close(fds[1]);
-    *pair = (struct pair){
-        .fd = fds[0], .child = child, .request_bytes = request_bytes, .reply_bytes = reply_bytes, .spin = spin};
+    *pair = (struct pair){.fd = fds[0], .child = child, .request_bytes = request_bytes, .reply_bytes = reply_bytes};
     return 0;
 
 close_both:
@@ -85,7 +84,7 @@ int pair_call(const struct pair *pair)
     char reply[PAIR_MAX_BYTES];
     int r = send_all(pair->fd, request, pair->request_bytes);
 
-    return r ? r : receive_all(pair->fd, reply, pair->reply_bytes, pair->spin);
+    return r ? r : receive_all(pair->fd, reply, pair->reply_bytes);
 }
 
 void pair_stop(struct pair *pair)

@@ -4,7 +4,6 @@
 #ifndef KOPS_BENCH_PAIR_H
 #define KOPS_BENCH_PAIR_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -15,11 +14,10 @@ struct pair {
     pid_t child;
     size_t request_bytes;
     size_t reply_bytes;
-    bool spin; /* both sides poll with MSG_DONTWAIT instead of sleeping in the kernel */
 };
 
 /* Starts the child. 0, or negative errno. */
-int pair_start(struct pair *pair, size_t request_bytes, size_t reply_bytes, bool spin);
+int pair_start(struct pair *pair, size_t request_bytes, size_t reply_bytes);
 
 /* One round trip. 0, or negative errno. */
 int pair_call(const struct pair *pair);

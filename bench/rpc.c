@@ -1,9 +1,7 @@
 /* The no-op call of libkops against a raw socket ping-pong, in alternating blocks of one run. Prints JSON.
  *
- * The raw pair moves as many bytes as a ping with an empty map does. --spin: nobody sleeps; the daemon that is
- * given must then have a spin budget too. */
+ * The raw pair moves as many bytes as a ping with an empty map does. Every process sleeps while it waits. */
 #include <getopt.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,22 +14,22 @@
 enum {
     REQUEST_BYTES = 12, /* [0, msgid of three bytes, "ping", [{}]] */
     REPLY_BYTES = 7,    /* [1, msgid, nil, {}] */
-    SPIN_US = 1000000,
-    AFTER_A_TURN = 10 /* calls that only warm up what the other side's block cooled down */
+    AFTER_A_TURN = 10   /* calls that only warm up what the other side's block cooled down */
 };
 
 struct setting {
     const char *socket;
     size_t blocks, calls, warmup;
-    bool spin;
 };
 
 static int read_setting(struct setting *setting, int argc, char **argv)
 {
     static const struct option options[] = {
-        {"socket", required_argument, NULL, 's'}, {"blocks", required_argument, NULL, 'b'},
-        {"calls", required_argument, NULL, 'c'},  {"warmup", required_argument, NULL, 'w'},
-        {"spin", no_argument, NULL, 'p'},         {0},
+        {"socket", required_argument, NULL, 's'},
+        {"blocks", required_argument, NULL, 'b'},
+        {"calls", required_argument, NULL, 'c'},
+        {"warmup", required_argument, NULL, 'w'},
+        {0},
     };
     int option;
 
@@ -50,12 +48,8 @@ static int read_setting(struct setting *setting, int argc, char **argv)
         case 'w':
             setting->warmup = parse_count("--warmup", optarg);
             break;
-        case 'p':
-            setting->spin = true;
-            break;
         default:
-            fprintf(stderr, "usage: %s [--socket PATH] [--blocks N] [--calls N a block] [--warmup N] [--spin]\n",
-                    argv[0]);
+            fprintf(stderr, "usage: %s [--socket PATH] [--blocks N] [--calls N a block] [--warmup N]\n", argv[0]);
             return -1;
         }
     }
@@ -132,13 +126,12 @@ int main(int argc, char **argv)
     if (read_setting(&setting, argc, argv))
         return 2;
     /* The child comes first: it must not inherit a connection. */
-    r = pair_start(&pair, REQUEST_BYTES, REPLY_BYTES, setting.spin);
+    r = pair_start(&pair, REQUEST_BYTES, REPLY_BYTES);
     if (r) {
         fprintf(stderr, "bench_rpc: %s\n", strerror(-r));
         return 1;
     }
     options.socket = setting.socket;
-    options.spin_us = setting.spin ? SPIN_US : 0;
     r = 1;
     if (kops_connect(&options, &client, &error)) {
         fprintf(stderr, "bench_rpc: %s\n", error.message);

@@ -17,7 +17,7 @@ def profile(
     **attributes: Any,
 ) -> list[float]:
     """Kernel times in microseconds of `repeat` executions in one request, by the daemon's own clock."""
-    found = client.profile(op, *inputs, out=out, repeat=repeat, **attributes)
+    found = client.profile(op, *inputs, out=out, warmup=0, repeat=repeat, **attributes)
     if ret_variant is not None:
         ret_variant.append(found.variant)
     return list(found.samples)

@@ -45,9 +45,9 @@ class Context:
         """A fresh daemon, with or without its CUDA backend."""
         extra = list(arguments)
         if not cuda:
-            extra += ["--cuda-driver", "none"]
+            extra += ["--backend", "host"]
         if self.spin_us is not None:
-            extra += ["--spin-us", str(self.spin_us)]
+            extra += ["--set", f"server.spin_us={self.spin_us}"]
         self.program("kopsd")
         return Daemon(*extra)
 

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterable
 from time import perf_counter_ns
 
-from ..context import Context, Skipped
+from ..context import Context
 from ..record import Record, Summary, summarise
 from . import add, alternate
 
@@ -19,30 +19,28 @@ REPLY_BYTES = 7
 NOOP_TARGET = 1.5
 
 
-def run_c(context: Context, *, spin: bool) -> Record:
+def run_c(context: Context) -> Record:
     program = context.program("bench_rpc")
     calls = max(context.calls, 200) * 20  # a call is some 10 µs
     with context.daemon(cuda=False) as daemon:
         command = [
             str(program), "--socket", daemon.socket_path, "--blocks", str(context.blocks),
-            "--calls", str(calls // context.blocks), *(["--spin"] if spin else []),
+            "--calls", str(calls // context.blocks),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode == 77:
-        raise Skipped(done.stderr.strip())
     if done.returncode != 0:
         raise RuntimeError(f"bench_rpc failed: {done.stderr}")
     numbers = json.loads(done.stdout)
     ours, peer = numbers["kops_ping"], numbers["raw"]
     return Record(
-        "noop_rpc_c_spin" if spin else "noop_rpc_c",
+        "noop_rpc_c",
         "us",
         "lower",
         Summary(ours["p50"], ours["p99"], ours["n"]),
-        Summary(peer["p50"], peer["p99"], peer["n"], "raw_unix_ping_pong" + ("_spin" if spin else "")),
+        Summary(peer["p50"], peer["p99"], peer["n"], "raw_unix_ping_pong"),
         {
             "measured": "kops_ping() of libkops against send/recv of the same number of bytes between two processes",
-            "waiting": "both sides poll" if spin else "client and peer sleep in the kernel",
+            "waiting": "every process sleeps in the kernel",
             "ours_min": ours["min"],
             "peer_min": peer["min"],
         },
@@ -102,6 +100,5 @@ def run_python(context: Context) -> Record:
     )
 
 
-add("noop_rpc_c", lambda context: run_c(context, spin=False), on_gpu=False)
-add("noop_rpc_c_spin", lambda context: run_c(context, spin=True), on_gpu=False)
+add("noop_rpc_c", run_c, on_gpu=False)
 add("noop_rpc_python", run_python, on_gpu=False)
