@@ -1,0 +1,34 @@
+"""kops: the Python client of kopsd, the kernel server.
+
+    import kops
+
+    with kops.connect() as k:
+        c = k.add(a, b)
+
+`a` and `b` are NumPy arrays, torch tensors on the CPU or on CUDA, or anything with `__cuda_array_interface__` or DLPack; the
+daemon works on them where they are (ordinary arrays in private memory are copied) and the result is of the same framework
+and on the same device. `kops.connect_async` is the same for asyncio. Every error is a `kops.KopsError`.
+"""
+
+from ._aio import AsyncClient, connect_async
+from ._client import Client, Pending, connect
+from ._connection import VERSION as __version__
+from ._errors import *  # noqa: F403
+from ._errors import __all__ as _errors
+from ._results import Attr, Device, Info, Op, Profile, Timings
+
+__all__ = [
+    "AsyncClient",
+    "Attr",
+    "Client",
+    "Device",
+    "Info",
+    "Op",
+    "Pending",
+    "Profile",
+    "Timings",
+    "__version__",
+    "connect",
+    "connect_async",
+]
+__all__ += _errors

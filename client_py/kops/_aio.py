@@ -1,0 +1,331 @@
+"""The asyncio client: the same plans, session and transport as the synchronous one, driven by an event loop.
+
+It belongs to the loop it was connected on and is not thread-safe; any number of tasks may use it. What waits for a CUDA stream, or copies an
+ordinary array into shared memory, does so inside the call, so large ones hold the loop up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from . import _plans
+from ._client import _arrays
+from ._connection import Connection
+from ._errors import ConnectionLost, Timeout
+from ._ops import DEFAULT_TIMEOUT, AsyncOpMethods, check_attrs
+from ._plans import Plan
+from ._results import Device, Info, Op, Profile
+from ._session import Call
+
+
+class AsyncClient(AsyncOpMethods):
+    """As `Client`, with `await`: `c = await k.add(a, b)`. Made by `connect_async`; an async context manager.
+
+    Calls of several tasks are pipelined. A task that is cancelled cancels its request.
+    """
+
+    def __init__(self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None) -> None:
+        self.timeout = timeout
+        self._path = socket
+        self._closed = False
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Lock | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._writing = False
+        _clients.add(self)
+
+    # The daemon
+
+    @property
+    def info(self) -> Info:
+        """What the daemon told when the connection was made."""
+        connection = self._connection
+        if connection is None or connection.info is None:
+            raise ConnectionLost("not connected")
+        return connection.info
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Where ops can run."""
+        return self.info.devices
+
+    @property
+    def ops(self) -> dict[str, Op]:
+        """The daemon's ops by name."""
+        return self.info.ops
+
+    async def ping(
+        self, data: Mapping[str, Any] | None = None, *, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> dict[str, Any]:
+        """Asks the daemon for an answer, which is `data`."""
+        answer: dict[str, Any] = await self._drive(await self._live(), _plans.ping(data or {}), timeout)
+        return answer
+
+    async def stats(
+        self,
+        op: str | None = None,
+        *,
+        dtype: str | None = None,
+        device: Device | str | int | None = None,
+        reset: bool = False,
+        timeout: float | None = DEFAULT_TIMEOUT,
+    ) -> dict[str, Any]:
+        """As `Client.stats`."""
+        answer: dict[str, Any] = await self._drive(await self._live(), _plans.stats(op, dtype, device, reset), timeout)
+        return answer
+
+    async def trim(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, int]:
+        """As `Client.trim`."""
+        connection = await self._live()
+        answer: dict[str, int] = await self._drive(connection, _plans.trim(connection), timeout)
+        return answer
+
+    # Ops
+
+    async def run(
+        self,
+        op: str,
+        *inputs: Any,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: bool = False,
+        deadline_ms: int | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        **attrs: Any,
+    ) -> Any:
+        """As `Client.run`."""
+        attrs = check_attrs(op, attrs)
+        if variant is not None:
+            attrs["variant"] = variant
+        return await self._op(op, inputs, out, attrs, device, stream, timing, deadline_ms, timeout)
+
+    async def profile(
+        self,
+        op: str,
+        *inputs: Any,
+        warmup: int = 3,
+        repeat: int = 20,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        deadline_ms: int | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        **attrs: Any,
+    ) -> Profile:
+        """As `Client.profile`."""
+        attrs = check_attrs(op, attrs)
+        if variant is not None:
+            attrs["variant"] = variant
+        connection = await self._live()
+        options = _plans.options_of(device, stream, True, deadline_ms, warmup, repeat)
+        plan = _plans.profile(connection, _plans.Request(op, inputs, out, attrs, options))
+        answer: Profile = await self._drive(connection, plan, timeout)
+        return answer
+
+    async def _op(
+        self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, stream: int, timing: bool,
+        deadline_ms: int | None, timeout: Any,
+    ) -> Any:  # fmt: skip
+        connection = await self._live()
+        options = _plans.options_of(device, stream, timing, deadline_ms)
+        request = _plans.Request(op, values, out, attrs, options)
+        return await self._drive(connection, _plans.run(connection, request, timing), timeout)
+
+    # Memory
+
+    def empty(self, shape: Any, dtype: Any = "f32") -> Any:
+        """As `Client.empty`."""
+        return _arrays().empty(shape, dtype)
+
+    def zeros(self, shape: Any, dtype: Any = "f32") -> Any:
+        """As `Client.zeros`."""
+        return _arrays().zeros(shape, dtype)
+
+    def array(self, value: Any, dtype: Any = None) -> Any:
+        """As `Client.array`."""
+        return _arrays().array(value, dtype)
+
+    # Its life
+
+    async def close(self) -> None:
+        """Ends the connection; the daemon releases what it held. Idempotent."""
+        self._closed = True
+        self._disconnect("the client was closed")
+
+    async def __aenter__(self) -> AsyncClient:
+        await self._live()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        connection = self._connection
+        state = "closed" if self._closed else "not connected" if connection is None else connection.transport.path
+        return f"<kops.AsyncClient {state}>"
+
+    async def _live(self) -> Connection:
+        connection = self._connection
+        if connection is not None and connection.session.failure is None and connection.info is not None:
+            return connection
+        loop = asyncio.get_running_loop()
+        if self._connecting is None or self._loop is not loop:
+            self._connecting, self._loop = asyncio.Lock(), loop
+        async with self._connecting:
+            if self._closed:
+                raise ConnectionLost("the client was closed")
+            connection = self._connection
+            if connection is not None and connection.session.failure is None:
+                return connection
+            self._disconnect("the connection was lost")
+            made = self._connection = Connection(self._path, self.timeout)
+            loop.add_reader(made.transport.fileno(), self._readable, made)
+            try:
+                call = made.greet()
+                await self._exchange(made, call, self.timeout)
+                made.greeted(call.outcome())
+            except BaseException:
+                self._disconnect("the daemon did not answer hello")
+                raise
+            return made
+
+    def _disconnect(self, why: str) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            if self._loop is not None and connection.transport.fileno() >= 0 and not self._loop.is_closed():
+                self._loop.remove_reader(connection.transport.fileno())
+                self._loop.remove_writer(connection.transport.fileno())
+            self._writing = False
+            connection.close(why)
+
+    def _forked(self) -> None:
+        """In a child process: neither the parent's connection nor its loop is ours."""
+        connection, self._connection = self._connection, None
+        self._connecting = self._loop = None
+        self._writing = False
+        if connection is not None:
+            connection.forsake()
+
+    # Waiting
+
+    def _readable(self, connection: Connection) -> None:
+        connection.drain()
+        if connection.session.failure is not None:
+            if self._loop is not None and connection.transport.fileno() >= 0:
+                self._loop.remove_reader(connection.transport.fileno())
+                self._loop.remove_writer(connection.transport.fileno())
+            return
+        self._flush(connection)
+
+    def _flush(self, connection: Connection) -> None:
+        """Writes what the socket takes and sees to the rest when there is room."""
+        if connection.session.failure is not None or self._loop is None:
+            return
+        flushed = connection.flush()
+        if flushed == self._writing:
+            self._writing = not flushed
+            if flushed:
+                self._loop.remove_writer(connection.transport.fileno())
+            else:
+                self._loop.add_writer(connection.transport.fileno(), self._flush, connection)
+
+    async def _drive(self, connection: Connection, plan: Plan, timeout: Any) -> Any:
+        """Carries a plan out."""
+        seconds = self.timeout if timeout is DEFAULT_TIMEOUT else timeout
+        try:
+            call = next(plan)
+            while True:
+                try:
+                    await self._exchange(connection, call, seconds)
+                    if call.error is not None:
+                        raise call.error
+                except BaseException as error:
+                    call = plan.throw(error)
+                else:
+                    call = plan.send(call.result)
+        except StopIteration as stop:
+            return stop.value
+
+    async def _exchange(self, connection: Connection, call: Call, timeout: float | None) -> None:
+        """Sends a request and waits until its reply is there."""
+        session = connection.session
+        assert self._loop is not None
+        while len(session.pending) >= session.inflight:
+            await self._done(next(iter(session.pending.values())))
+        future = self._loop.create_future()
+
+        def settle(replied: bool) -> None:
+            if not future.done():
+                future.set_result(replied)
+
+        call.notify = lambda: settle(True)
+        expiry = self._loop.call_later(timeout, settle, False) if timeout is not None else None
+        try:
+            connection.enqueue(call)
+            self._flush(connection)
+            if not await future:
+                raise Timeout(f"no reply to {call.method} within {timeout} s", {"method": call.method})
+        except BaseException:
+            session.abandon(call)
+            self._flush(connection)
+            raise
+        finally:
+            if expiry is not None:
+                expiry.cancel()
+
+    async def _done(self, call: Call) -> None:
+        """Waits for the reply to somebody's call."""
+        assert self._loop is not None
+        future = self._loop.create_future()
+        earlier = call.notify
+
+        def notify() -> None:
+            if earlier is not None:
+                earlier()
+            if not future.done():
+                future.set_result(None)
+
+        call.notify = notify
+        await future
+
+
+_clients: weakref.WeakSet[AsyncClient] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class _Connecting:
+    """`await` it, or use it with `async with`."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    def __await__(self) -> Generator[Any, None, AsyncClient]:
+        return self._client.__aenter__().__await__()
+
+    async def __aenter__(self) -> AsyncClient:
+        return await self._client.__aenter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()
+
+
+def connect_async(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None) -> _Connecting:
+    """Connects to kopsd: `async with kops.connect_async() as k:`, or `k = await kops.connect_async()`.
+
+    The arguments are those of `connect`.
+    """
+    return _Connecting(AsyncClient(socket, timeout=timeout))

@@ -1,0 +1,474 @@
+"""The synchronous client.
+
+Threads. A client may be used by several threads: their requests share one connection, and each waits for its own reply.
+One of the waiting threads reads the socket for all (`Connection.reading`); the others sleep until it tells them. The lock is never
+held while a system call may block.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from . import _plans
+from ._connection import Connection
+from ._errors import BadArgument, ConnectionLost, Timeout
+from ._ops import DEFAULT_TIMEOUT, OpMethods, check_attrs
+from ._plans import Plan
+from ._results import Device, Info, Op, Profile
+from ._session import Call
+
+INTERRUPT_GRACE = 0.25  # seconds that Ctrl-C waits for the cancelled request's reply
+
+
+class Pending:
+    """A request that was sent and whose result is fetched later, by `submit`. Not to be shared by threads.
+
+    One that is dropped without `result()` runs all the same; an ordinary array given as its `out` is then not filled.
+    """
+
+    def __init__(self, client: Client, connection: Connection, plan: Plan, call: Call) -> None:
+        self._client = client
+        self._connection = connection
+        self._plan: Plan | None = plan
+        self._call = call
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        """True when the reply is there, so that `result()` does not wait. Reads what has arrived."""
+        if not self._call.done:
+            self._client._poll(self._connection)
+        return self._call.done
+
+    def result(self, timeout: float | None = DEFAULT_TIMEOUT) -> Any:
+        """Waits for the reply: the result, or raises its error. After a `Timeout` here the request goes on, and `result()`
+        may be called again."""
+        if self._plan is not None:
+            client, call = self._client, self._call
+            client._wait(self._connection, call, client._timeout_of(timeout), cancel=False)
+            plan, self._plan = self._plan, None
+            try:
+                plan.throw(call.error) if call.error is not None else plan.send(call.result)
+            except StopIteration as stop:
+                self._value = stop.value
+            except BaseException as error:
+                self._error = error
+            else:
+                self._error = BadArgument("the request is not finished")
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def cancel(self) -> bool:
+        """Asks the daemon to drop the request, or to stop between repeats; `result()` then raises `Cancelled`. False when it
+        had ended already."""
+        if self._call.done:
+            return False
+        cancel = Call("cancel", {"msgid": self._call.msgid})
+        self._client._exchange(self._connection, cancel, self._client.timeout)
+        return bool(cancel.outcome().get("cancelled"))
+
+
+class Client(OpMethods):
+    """A connection to kopsd. Made by `connect`; a context manager.
+
+    Each op of the daemon is a method: `k.add(a, b)`; `help(k.add)` says what it takes. A lost connection raises
+    `ConnectionLost` in the calls that it hits; the next call connects anew and registers memory again. In a
+    forked child the client connects anew at its first use and never touches the parent's socket. Thread-safe.
+
+    `timeout` is in seconds, for every call that names none; None waits for ever.
+    """
+
+    def __init__(
+        self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0
+    ) -> None:
+        self.timeout = timeout
+        self.spin_us = spin_us
+        self._path = socket
+        self._closed = False
+        self._connection: Connection | None = None
+        self._connecting = threading.Lock()
+        _clients.add(self)
+        self._live()
+
+    # The daemon
+
+    @property
+    def info(self) -> Info:
+        """What the daemon told when the connection was made."""
+        info = self._live().info
+        assert info is not None
+        return info
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Where ops can run."""
+        return self.info.devices
+
+    @property
+    def ops(self) -> dict[str, Op]:
+        """The daemon's ops by name."""
+        return self.info.ops
+
+    def ping(self, data: Mapping[str, Any] | None = None, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, Any]:
+        """Asks the daemon for an answer, which is `data`."""
+        connection = self._live()
+        call = Call("ping", data or {})
+        self._exchange(connection, call, self._timeout_of(timeout))
+        answer: dict[str, Any] = call.outcome()
+        return answer
+
+    def stats(
+        self,
+        op: str | None = None,
+        *,
+        dtype: str | None = None,
+        device: Device | str | int | None = None,
+        reset: bool = False,
+        timeout: float | None = DEFAULT_TIMEOUT,
+    ) -> dict[str, Any]:
+        """Counters and timings of the daemon since its start or the last reset: a map with `uptime_s`, `counters`, `ops` (a
+        row for each op, device, variant, dtype and shapes) and `mappings`. Filters choose rows; `reset` starts them anew."""
+        answer: dict[str, Any] = self._drive(self._live(), _plans.stats(op, dtype, device, reset), timeout)
+        return answer
+
+    def trim(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, int]:
+        """Lets go of memory that is not in use: free shared memory of this process (`freed` bytes), registrations of device
+        memory that was freed, and the daemon's idle mappings (`unpinned` bytes in `mappings`). Before retrying after an
+        out-of-memory error of one's own."""
+        connection = self._live()
+        answer: dict[str, int] = self._drive(connection, _plans.trim(connection), timeout)
+        return answer
+
+    # Ops
+
+    def run(
+        self,
+        op: str,
+        *inputs: Any,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: bool = False,
+        deadline_ms: int | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        **attrs: Any,
+    ) -> Any:
+        """Runs an op by name, also one that this client's version does not know (then with `out=`). As the op's method."""
+        attrs = check_attrs(op, attrs)
+        if variant is not None:
+            attrs["variant"] = variant
+        return self._op(op, inputs, out, attrs, device, stream, timing, deadline_ms, timeout)
+
+    def submit(
+        self,
+        op: str,
+        *inputs: Any,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: bool = False,
+        deadline_ms: int | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        **attrs: Any,
+    ) -> Pending:
+        """As `run`, without waiting for the reply: returns a `Pending`.
+
+        Requests take effect in the order sent (within one `stream`), so a later one may use the output of an earlier one
+        that is still pending. Tensors are kept alive until the reply; they must not be written to before. Blocks while
+        the daemon's limit of unanswered requests is reached, and while memory that is new is registered.
+        """
+        attrs = check_attrs(op, attrs)
+        if variant is not None:
+            attrs["variant"] = variant
+        connection = self._live()
+        options = _plans.options_of(device, stream, timing, deadline_ms)
+        plan = _plans.run(connection, _plans.Request(op, inputs, out, attrs, options), timing, retry=False)
+        seconds = self._timeout_of(timeout)
+        call = next(plan)
+        while call.method != "run":
+            try:
+                self._exchange(connection, call, seconds)
+                result = call.outcome()
+            except BaseException as error:
+                call = plan.throw(error)
+            else:
+                call = plan.send(result)
+        self._send(connection, call, seconds)
+        return Pending(self, connection, plan, call)
+
+    def profile(
+        self,
+        op: str,
+        *inputs: Any,
+        warmup: int = 3,
+        repeat: int = 20,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        deadline_ms: int | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        **attrs: Any,
+    ) -> Profile:
+        """Runs an op `warmup` times untimed, then `repeat` times timed, inside the daemon: a `Profile`."""
+        attrs = check_attrs(op, attrs)
+        if variant is not None:
+            attrs["variant"] = variant
+        connection = self._live()
+        options = _plans.options_of(device, stream, True, deadline_ms, warmup, repeat)
+        plan = _plans.profile(connection, _plans.Request(op, inputs, out, attrs, options))
+        answer: Profile = self._drive(connection, plan, timeout)
+        return answer
+
+    def _op(
+        self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, stream: int, timing: bool,
+        deadline_ms: int | None, timeout: Any,
+    ) -> Any:  # fmt: skip
+        connection = self._live()
+        options = _plans.options_of(device, stream, timing, deadline_ms)
+        request = _plans.Request(op, values, out, attrs, options)
+        return self._drive(connection, _plans.run(connection, request, timing), timeout)
+
+    # Memory
+
+    def empty(self, shape: Any, dtype: Any = "f32") -> Any:
+        """An array in shared memory, which ops use where it is: nothing is copied, for it or for any view of it. Its content is
+        whatever was there. `dtype`: "f32", "f64", "f16", "bf16" (with ml_dtypes), a NumPy dtype; with a torch dtype the
+        result is a torch CPU tensor. The memory is freed with the last reference to it, and outlives the client."""
+        return _arrays().empty(shape, dtype)
+
+    def zeros(self, shape: Any, dtype: Any = "f32") -> Any:
+        """As `empty`, filled with zeros."""
+        return _arrays().zeros(shape, dtype)
+
+    def array(self, value: Any, dtype: Any = None) -> Any:
+        """A copy of `value` in shared memory, see `empty`. Without `dtype` that of `value` when it is an array of a supported
+        one, else f32. A torch tensor gives a torch CPU tensor."""
+        return _arrays().array(value, dtype)
+
+    # Its life
+
+    def close(self) -> None:
+        """Ends the connection; the daemon releases what it held. Arrays made by `empty` stay valid. Idempotent."""
+        self._closed = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        connection = self.__dict__.get("_connection")
+        if connection is not None:
+            connection.transport.close()
+
+    def __repr__(self) -> str:
+        connection = self._connection
+        state = "closed" if self._closed else "not connected" if connection is None else connection.transport.path
+        return f"<kops.Client {state}>"
+
+    def _live(self) -> Connection:
+        """The connection; a new one when there is none or it was lost."""
+        connection = self._connection
+        if connection is not None and connection.session.failure is None:
+            return connection
+        with self._connecting:
+            connection = self._connection
+            if self._closed:
+                raise ConnectionLost("the client was closed")
+            if connection is not None and connection.session.failure is None:
+                return connection
+            if connection is not None:
+                connection.transport.close()
+            made = Connection(self._path, self.timeout)
+            try:
+                call = made.greet()
+                self._exchange(made, call, self.timeout)
+                made.greeted(call.outcome())
+            except BaseException:
+                made.close("the daemon did not answer hello")
+                raise
+            self._connection = made
+            return made
+
+    def _forked(self) -> None:
+        """In a child process: the parent's connection is none of ours."""
+        connection, self._connection = self._connection, None
+        self._connecting = threading.Lock()
+        if connection is not None:
+            connection.forsake()
+
+    # Waiting
+
+    def _timeout_of(self, timeout: Any) -> float | None:
+        if timeout is DEFAULT_TIMEOUT:
+            return self.timeout
+        seconds: float | None = timeout
+        return seconds
+
+    def _drive(self, connection: Connection, plan: Plan, timeout: Any) -> Any:
+        """Carries a plan out."""
+        seconds = self._timeout_of(timeout)
+        try:
+            call = next(plan)
+            while True:
+                try:
+                    self._exchange(connection, call, seconds)
+                    if call.error is not None:
+                        raise call.error
+                except BaseException as error:
+                    call = plan.throw(error)
+                else:
+                    call = plan.send(call.result)
+        except StopIteration as stop:
+            return stop.value
+
+    def _exchange(self, connection: Connection, call: Call, timeout: float | None) -> None:
+        """Sends a request and waits until its reply is there."""
+        self._send(connection, call, timeout)
+        self._wait(connection, call, timeout)
+
+    def _send(self, connection: Connection, call: Call, timeout: float | None) -> None:
+        session = connection.session
+        try:
+            while len(session.pending) >= session.inflight:
+                oldest = next(iter(list(session.pending.values())), None)
+                if oldest is not None:
+                    self._wait(connection, oldest, timeout, cancel=False)
+            with connection.lock:
+                connection.enqueue(call)
+                flushed = connection.flush()
+            if not flushed:
+                self._push(connection, timeout)
+        except BaseException:
+            self._give_up(connection, call)
+            raise
+
+    def _push(self, connection: Connection, timeout: float | None) -> None:
+        """The socket is full: reads replies, for which the daemon may be waiting, until it takes the rest."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                raise Timeout(f"the daemon has not read the request within {timeout} s")
+            # Another thread that reads leaves nothing to poll for but room.
+            events = select.POLLOUT if connection.reading else select.POLLOUT | select.POLLIN
+            ready = connection.transport.wait(events, remaining)
+            with connection.lock:
+                if ready & select.POLLIN and not connection.reading:
+                    connection.drain()
+                if connection.flush():
+                    break
+        connection.tell_followers()
+
+    def _wait(self, connection: Connection, call: Call, timeout: float | None, cancel: bool = True) -> None:
+        """Waits until `call` is done. After the timeout raises Timeout, having cancelled the request if it is to."""
+        try:
+            if not call.done and not self._receive_until(connection, call, timeout):
+                raise Timeout(f"no reply to {call.method} within {timeout} s", {"method": call.method})
+        except BaseException as error:
+            if cancel:
+                self._give_up(connection, call)
+                if isinstance(error, KeyboardInterrupt) and not call.done:
+                    # Its outputs should be at rest when the user is back.
+                    self._receive_until(connection, call, INTERRUPT_GRACE)
+            raise
+        finally:
+            if connection.followers:
+                connection.tell_followers()
+
+    def _receive_until(self, connection: Connection, call: Call, timeout: float | None) -> bool:
+        session, transport = connection.session, connection.transport
+        deadline = None
+        remaining = timeout
+        if timeout is not None:
+            deadline = time.monotonic() + timeout
+        while not call.done:
+            event: threading.Event | None = None
+            leading = False
+            try:
+                with connection.lock:
+                    if call.done:
+                        break
+                    leading = not connection.reading
+                    if leading:
+                        connection.reading = True
+                    else:
+                        event = threading.Event()
+                        connection.followers.append(event)
+                if event is not None:
+                    event.wait(remaining)
+                elif not (self.spin_us and transport.receive_spinning(session.inbox, self.spin_us * 1e-6)):
+                    transport.receive(session.inbox, remaining)
+            finally:
+                if leading:
+                    connection.reading = False
+                if event is not None and event in connection.followers:
+                    connection.followers.remove(event)
+            if leading:
+                with connection.lock:
+                    session.process()
+                    if session.outbox:
+                        connection.flush()
+                if connection.followers:
+                    connection.tell_followers()
+            if deadline is not None and not call.done:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return False
+        return True
+
+    def _poll(self, connection: Connection) -> None:
+        """Applies what has arrived, without waiting."""
+        with connection.lock:
+            if not connection.reading:
+                connection.drain()
+        connection.tell_followers()
+
+    def _give_up(self, connection: Connection, call: Call) -> None:
+        with connection.lock:
+            connection.session.abandon(call)
+            connection.flush()
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _arrays() -> Any:
+    from . import _arrays
+
+    return _arrays
+
+
+def connect(
+    socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0
+) -> Client:
+    """Connects to kopsd: a `Client`, to be used with `with`.
+
+    `socket` is the only path tried when given, and so is KOPS_SOCKET; otherwise `$XDG_RUNTIME_DIR/kopsd.sock`, then
+    `/run/kopsd/kopsd.sock`. `timeout` is the seconds that any call may take, None for ever. `spin_us`: so many microseconds a
+    waiting call looks for its reply without sleeping, which saves a few microseconds where a core is free for it.
+    Raises `ConnectFailed`, which lists what was tried.
+    """
+    return Client(socket, timeout=timeout, spin_us=spin_us)

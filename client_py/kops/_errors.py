@@ -1,0 +1,79 @@
+"""The exception tree, made from the error list that the daemon and every client share.
+
+`KopsError` is the base. Each error code has a class of its name in CamelCase (`out_of_bounds` is `OutOfBounds`), which
+also derives from the builtin exceptions that fit, so that `except IndexError` or `except TimeoutError` work as well.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ._declarations import ERRORS
+
+__all__ = ["KopsError"]
+
+
+class KopsError(Exception):
+    """Base of every error of this package.
+
+    `code` is the name in the error list, `value` its number, `message` the text for people, `detail` a map for
+    programs: `key` there is the path of the offending key, such as `in[0].shape`.
+    """
+
+    code: str = "internal"
+    value: int = 0
+    message: str
+    detail: dict[str, Any]
+
+    def __init__(self, message: str = "", detail: Mapping[str, Any] | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = dict(detail or {})
+        if code is not None:
+            self.code = code
+
+    def __str__(self) -> str:
+        return self.message or self.code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.message, self.detail, self.code))
+
+
+def class_name(code: str) -> str:
+    """The Python class name of an error code."""
+    return "".join(part.capitalize() for part in code.split("_"))
+
+
+def _make(code: str, value: int, bases: tuple[str, ...], doc: str) -> type[KopsError]:
+    parents = (KopsError, *(getattr(builtins, base) for base in bases))
+    members = {"code": code, "value": value, "__doc__": doc, "__module__": "kops"}
+    return type(class_name(code), parents, members)
+
+
+BY_CODE: dict[str, type[KopsError]] = {
+    code: _make(code, value, bases, doc) for code, value, _origin, bases, doc in ERRORS
+}
+for _error in BY_CODE.values():
+    globals()[_error.__name__] = _error
+    __all__.append(_error.__name__)  # noqa: PYI056
+
+
+def from_reply(error: Any) -> KopsError:
+    """The exception for a response's error map. An unknown code becomes `Internal` that keeps the code."""
+    if not isinstance(error, dict) or not isinstance(error.get("code"), str):
+        return BY_CODE["bad_reply"](f"the daemon's error is no map with a code: {error!r}")
+    code, message, detail = error["code"], error.get("message"), error.get("detail")
+    made = BY_CODE.get(code, BY_CODE["internal"])
+    return made(message if isinstance(message, str) else code, detail if isinstance(detail, dict) else None, code)
+
+
+def from_os(call: str, error: OSError) -> KopsError:
+    """An `OsError` that names the system call."""
+    number = error.errno or 0
+    made = BY_CODE["os_error"](f"{call}: {os.strerror(number) if number else error}", {"errno": number, "call": call})
+    if isinstance(made, OSError):
+        made.errno = number
+    return made

@@ -1,0 +1,194 @@
+# Written by client_py/stubs.py from the declarations; run that to change it.
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = [
+    "KopsError",
+    "ProtocolError",
+    "ProtocolMismatch",
+    "UnknownMethod",
+    "UnknownKey",
+    "MissingKey",
+    "WrongType",
+    "InvalidArgument",
+    "OutOfRange",
+    "UnknownOp",
+    "UnknownDtype",
+    "DtypeMismatch",
+    "ShapeMismatch",
+    "OutOfBounds",
+    "Misaligned",
+    "Overlap",
+    "UnknownDevice",
+    "DeviceMismatch",
+    "UnknownBuffer",
+    "StaleBuffer",
+    "InvalidHandle",
+    "InvalidFd",
+    "ReadOnly",
+    "LimitExceeded",
+    "QuotaExceeded",
+    "Unsupported",
+    "OutOfMemory",
+    "DeadlineExceeded",
+    "Cancelled",
+    "MemoryFault",
+    "DeviceError",
+    "DeviceLost",
+    "PermissionDenied",
+    "ShuttingDown",
+    "Internal",
+    "ConnectFailed",
+    "ConnectionLost",
+    "Timeout",
+    "NotExportable",
+    "BadReply",
+    "BadArgument",
+    "NoMemory",
+    "OsError",
+    "NoCuda",
+]
+
+class KopsError(Exception):
+    """Base of every error of this package."""
+
+    code: str
+    value: int
+    message: str
+    detail: dict[str, Any]
+    def __init__(self, message: str = ..., detail: Mapping[str, Any] | None = ..., code: str | None = ...) -> None: ...
+
+class ProtocolError(KopsError, ConnectionError):
+    """The bytes were no valid request (garbage, too long, too deep, wrong file descriptors, a duplicate msgid). The connection is closed after it."""
+
+class ProtocolMismatch(KopsError):
+    """`hello` asked for a protocol that this daemon does not speak; `detail` has `protocol_min` and `protocol`."""
+
+class UnknownMethod(KopsError, AttributeError):
+    """No such method."""
+
+class UnknownKey(KopsError, TypeError):
+    """A request map holds a key that this method, tensor or op does not have, or holds one twice; `detail.key` names it."""
+
+class MissingKey(KopsError, TypeError):
+    """A required key is absent; `detail.key` names it."""
+
+class WrongType(KopsError, TypeError):
+    """A value has the wrong MessagePack type; `detail.key` names it."""
+
+class InvalidArgument(KopsError, ValueError):
+    """A value is of the right type but makes no sense here; `detail.key` names it."""
+
+class OutOfRange(KopsError, ValueError):
+    """A number lies outside its range; `detail` has `key`, `min` and `max`."""
+
+class UnknownOp(KopsError, ValueError):
+    """No op of that name; `hello` lists them."""
+
+class UnknownDtype(KopsError, TypeError):
+    """No dtype of that name, or the op does not take it."""
+
+class DtypeMismatch(KopsError, TypeError):
+    """The tensors of one request have different dtypes."""
+
+class ShapeMismatch(KopsError, ValueError):
+    """Ranks or shapes do not fit the op's shape rule."""
+
+class OutOfBounds(KopsError, IndexError):
+    """A tensor's furthest element lies outside its buffer; `detail` has `needed` and `size` in bytes."""
+
+class Misaligned(KopsError, ValueError):
+    """A tensor's byte offset is no multiple of its element size."""
+
+class Overlap(KopsError, ValueError):
+    """An output overlaps itself, another output, or an input that it is not exactly equal to."""
+
+class UnknownDevice(KopsError, ValueError):
+    """The daemon has no device of that index or UUID."""
+
+class DeviceMismatch(KopsError, ValueError):
+    """The tensors of one request live on different devices."""
+
+class UnknownBuffer(KopsError, LookupError):
+    """This connection has no buffer of that id (never had, or released it)."""
+
+class StaleBuffer(KopsError, LookupError):
+    """The memory behind the reference was freed or replaced by its owner; register it anew."""
+
+class InvalidHandle(KopsError, ValueError):
+    """The driver could not open the IPC handle (bogus, freed, of another GPU, or exported by the daemon itself)."""
+
+class InvalidFd(KopsError, ValueError):
+    """The file descriptor is no sealed memfd of the declared size; the message says which check failed."""
+
+class ReadOnly(KopsError, PermissionError):
+    """An output lies in a buffer that was registered read-only or is sealed against writing."""
+
+class LimitExceeded(KopsError, ValueError):
+    """More of something than one request may carry; `detail` has `limit` and `value`."""
+
+class QuotaExceeded(KopsError, ResourceWarning):
+    """The connection or user holds as much of something as it may; `detail` has `limit` and `current`."""
+
+class Unsupported(KopsError, NotImplementedError):
+    """This daemon, device or build cannot do it; the message says what can be done instead."""
+
+class OutOfMemory(KopsError, MemoryError):
+    """The device or host has too little free memory."""
+
+class DeadlineExceeded(KopsError, TimeoutError):
+    """`deadline_ms` passed before the job ended; outputs are undefined when it had started."""
+
+class Cancelled(KopsError):
+    """The job was cancelled; outputs are undefined when it had started."""
+
+class MemoryFault(KopsError, OSError):
+    """Shared memory behind a tensor could not be accessed while the job ran (its pages are gone)."""
+
+class DeviceError(KopsError, RuntimeError):
+    """The driver refused or failed the work; the device goes on. `detail.driver` names the driver's error."""
+
+class DeviceLost(KopsError, RuntimeError):
+    """The device's context is broken; the daemon ends with its own exit status and a supervisor starts it anew."""
+
+class PermissionDenied(KopsError, PermissionError):
+    """The reference belongs to another user."""
+
+class ShuttingDown(KopsError, ConnectionError):
+    """The daemon is ending and takes no new work."""
+
+class Internal(KopsError, RuntimeError):
+    """A fault of the daemon's own; its log has more."""
+
+class ConnectFailed(KopsError, ConnectionError):
+    """No daemon answered on any of the socket paths tried; the message lists them."""
+
+class ConnectionLost(KopsError, ConnectionError):
+    """The daemon closed the connection or died; requests without a reply may or may not have run."""
+
+class Timeout(KopsError, TimeoutError):
+    """No reply within the client's timeout; the request was cancelled and the connection stays usable."""
+
+class NotExportable(KopsError, ValueError):
+    """The memory has no handle that another process could open (expandable segments, cudaMallocAsync, host memory that is not shared); the message says what to change."""
+
+class BadReply(KopsError, ConnectionError):
+    """The peer's bytes are no valid response."""
+
+class BadArgument(KopsError, ValueError):
+    """A client function was called with an argument that it refuses before anything is sent."""
+
+class NoMemory(KopsError, MemoryError):
+    """The client process has too little memory."""
+
+class OsError(KopsError, OSError):
+    """A system call of the client failed; the message has its name and errno."""
+
+class NoCuda(KopsError, RuntimeError):
+    """The client process has no usable CUDA driver or no current context."""
+
+BY_CODE: dict[str, type[KopsError]]
+
+def class_name(code: str) -> str: ...
+def from_reply(error: Any) -> KopsError: ...
+def from_os(call: str, error: OSError) -> KopsError: ...

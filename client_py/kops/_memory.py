@@ -1,0 +1,261 @@
+"""Shared host memory: memfd segments, the blocks cut from them, and their reuse.
+
+One pool per process serves every client. A `Segment` is one sealed memfd with its mapping; a `Block` is a piece of one
+that an array lives in, or that a call stages an ordinary array through. A block goes back to the pool when Python has no more
+references to it, which is after the last view of its array is gone and after the reply of the last call that used it
+(calls keep what they use). So in a steady state nothing is mapped and nothing is registered.
+
+Fork. Both sides go on using the segments, so from then on neither may reuse a block that was in use: `_epoch` counts
+forks, and a block of an older epoch is retired instead of reused. The child also forgets the blocks that were free.
+The pool is thread-safe; a block may die on any thread, also inside the pool's own functions (garbage collection).
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import fcntl
+import mmap
+import os
+import threading
+import weakref
+from collections import deque
+from typing import Any
+
+from ._errors import NoMemory, from_os
+
+MIN_BLOCK = 256
+SLAB = 1 << 20  # blocks up to MAX_SLICED are cut from segments of this size
+MAX_SLICED = 64 << 10
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+class Source:
+    """Memory that can be registered: `ids` has its buffer id on each connection, by the connection's key."""
+
+    __slots__ = ("ids",)
+
+    def __init__(self) -> None:
+        self.ids: dict[int, int] = {}
+
+    def registration(self) -> tuple[dict[str, Any], tuple[int, ...]]:
+        """The params of `register` and the descriptors that go with it."""
+        raise NotImplementedError
+
+
+class Segment(Source):
+    """A memfd, mapped. Closed by the pool when no block of it is left."""
+
+    __slots__ = ("size", "fd", "address", "map", "blocks")
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.blocks = 0  # blocks cut from it, in use or free
+        try:
+            self.fd = os.memfd_create("kops", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except OSError as error:
+            raise from_os("memfd_create", error) from error
+        try:
+            os.ftruncate(self.fd, size)
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
+            self.map = mmap.mmap(self.fd, size)
+            if size >= 4 << 20:
+                try:
+                    self.map.madvise(mmap.MADV_HUGEPAGE)
+                except (OSError, AttributeError):
+                    pass  # only a hint
+        except OSError as error:
+            os.close(self.fd)
+            raise NoMemory(f"cannot make {size} bytes of shared memory: {error.strerror}") from error
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+
+    def registration(self) -> tuple[dict[str, Any], tuple[int, ...]]:
+        return {"kind": "memfd", "size": self.size, "fd": 0, "nfds": 1}, (self.fd,)
+
+    def close(self) -> None:
+        try:
+            self.map.close()
+        except BufferError:
+            pass  # somebody holds the mapping itself; it goes with the last reference
+        os.close(self.fd)
+
+
+class Block:
+    """A piece of a segment that exports its bytes as a buffer. Subclasses are ctypes arrays, one for each size."""
+
+    nbytes: int
+    segment: Segment | None = None
+    offset: int
+    epoch: int
+
+    def __del__(self) -> None:
+        # Any thread, at any point of any function: so only append.
+        if self.segment is not None:
+            _returned.append((self.segment, self.offset, self.nbytes, self.epoch))
+
+
+_returned: deque[tuple[Segment, int, int, int]] = deque()
+
+
+def _default_idle() -> int:
+    """Free bytes that are kept for reuse: an eighth of the machine's memory, within bounds."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        memory = 0
+    return max(512 << 20, min(memory // 8, 8 << 30))
+
+
+def _class_size(size: int) -> int:
+    """Rounded up: to a power of two when small, else to an eighth of one, so that little of it is waste."""
+    if size <= MIN_BLOCK:
+        return MIN_BLOCK
+    power = 1 << (size - 1).bit_length()
+    if power <= MAX_SLICED:
+        return power
+    step = max(power >> 4, mmap.PAGESIZE)
+    return -(-size // step) * step
+
+
+class Pool:
+    """Makes blocks, takes them back, and finds the segment of an address."""
+
+    def __init__(self) -> None:
+        self.idle_limit = _default_idle()
+        self._lock = threading.Lock()
+        self._types: dict[int, Any] = {}
+        self._free: dict[int, list[tuple[Segment, int]]] = {}
+        self._idle = 0
+        self._epoch = 0
+        self._table: tuple[list[int], list[Segment]] = ([], [])  # by address; replaced, never changed
+
+    def take(self, size: int) -> Any:
+        """A block of at least `size` bytes, whose content is whatever was there."""
+        rounded = _class_size(size)
+        with self._lock:
+            self._collect()
+            free = self._free.get(rounded)
+            if free:
+                segment, offset = free.pop()
+                self._idle -= rounded
+            else:
+                segment, offset = self._cut(rounded)
+        block = self._type(rounded).from_buffer(segment.map, offset)
+        block.offset = offset
+        block.epoch = self._epoch
+        block.segment = segment
+        return block
+
+    def find(self, address: int) -> Segment | None:
+        """The segment that holds the address."""
+        starts, segments = self._table
+        i = bisect.bisect_right(starts, address) - 1
+        if i >= 0 and address < starts[i] + segments[i].size:
+            return segments[i]
+        return None
+
+    def trim(self) -> int:
+        """Closes every segment that no block in use lies in; the bytes that were given back."""
+        with self._lock:
+            self._collect()
+            return self._close_idle(0)
+
+    def usage(self) -> dict[str, int]:
+        """Segments, their bytes, and how many of these are free for reuse."""
+        with self._lock:
+            self._collect()
+            segments = self._table[1]
+            return {"segments": len(segments), "bytes": sum(s.size for s in segments), "idle_bytes": self._idle}
+
+    def _type(self, size: int) -> Any:
+        made = self._types.get(size)
+        if made is None:
+            made = self._types[size] = type("Block", (Block, ctypes.c_char * size), {"nbytes": size})
+        return made
+
+    def _cut(self, size: int) -> tuple[Segment, int]:
+        segment = Segment(SLAB if size <= MAX_SLICED else size)
+        starts, segments = list(self._table[0]), list(self._table[1])
+        i = bisect.bisect(starts, segment.address)
+        starts.insert(i, segment.address)
+        segments.insert(i, segment)
+        self._table = (starts, segments)
+        segment.blocks = segment.size // size
+        if segment.blocks > 1:
+            self._free.setdefault(size, []).extend((segment, i * size) for i in range(1, segment.blocks))
+            self._idle += (segment.blocks - 1) * size
+        return segment, 0
+
+    def _collect(self) -> None:
+        """Takes in the blocks that died since."""
+        while _returned:
+            segment, offset, size, epoch = _returned.popleft()
+            if epoch == self._epoch:
+                self._free.setdefault(size, []).append((segment, offset))
+                self._idle += size
+            else:
+                segment.blocks -= 1
+                if segment.blocks <= 0:
+                    self._close([segment])
+        if self._idle > self.idle_limit:
+            self._close_idle(self.idle_limit)
+
+    def _close_idle(self, limit: int) -> int:
+        """Closes wholly free segments, the largest first, until no more than `limit` bytes are idle."""
+        closed: list[Segment] = []
+        for size in sorted(self._free, reverse=True):
+            count: dict[int, int] = {}
+            for segment, _ in self._free[size]:
+                count[id(segment)] = count.get(id(segment), 0) + 1
+            kept = []
+            gone: set[int] = set()
+            for segment, offset in self._free[size]:
+                if id(segment) not in gone and count[id(segment)] == segment.blocks and self._idle > limit:
+                    gone.add(id(segment))
+                    closed.append(segment)
+                    self._idle -= segment.blocks * size
+                if id(segment) not in gone:
+                    kept.append((segment, offset))
+            self._free[size] = kept
+        self._close(closed)
+        return sum(segment.size for segment in closed)
+
+    def _close(self, segments: list[Segment]) -> None:
+        gone = set(map(id, segments))
+        left = [s for s in self._table[1] if id(s) not in gone]
+        self._table = ([s.address for s in left], left)
+        for segment in segments:
+            release(segment)
+            segment.close()
+
+    def after_fork(self, child: bool) -> None:
+        """Nothing that is in use now may be reused, by either side."""
+        self._epoch += 1
+        if child:
+            self._lock = threading.Lock()
+            self._retire_free()
+
+    def _retire_free(self) -> None:
+        for blocks in self._free.values():
+            for segment, _ in blocks:
+                segment.blocks -= 1
+        self._free.clear()
+        self._idle = 0
+
+
+# What a source's end means for the connections that registered it: each is told to release the id.
+garbage: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def release(source: Source) -> None:
+    """Forgets a source's registrations; each connection releases the id with its next request."""
+    ids, source.ids = source.ids, {}
+    for key, buffer in ids.items():
+        connection = garbage.get(key)
+        if connection is not None:
+            connection.garbage.append(buffer)
+
+
+pool = Pool()
+os.register_at_fork(after_in_parent=lambda: pool.after_fork(False), after_in_child=lambda: pool.after_fork(True))

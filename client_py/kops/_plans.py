@@ -1,0 +1,209 @@
+"""What a client method does, as a generator that yields requests and is sent their results: no waiting, no I/O.
+
+The synchronous client drives a plan by blocking, the asyncio client by awaiting, `submit` by stopping at the last request. An error
+reply is thrown into the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from . import _rules
+from ._connection import Connection
+from ._cuda import allocations
+from ._declarations import OPS
+from ._errors import BadArgument, DtypeMismatch, StaleBuffer, WrongType
+from ._memory import Source, pool
+from ._results import Device, Profile, Timings
+from ._session import Call
+from ._tensors import Operand, Operands, adapter_of, check_devices, inputs, renew
+
+Plan: TypeAlias = Generator[Call, Any, Any]
+
+
+def device_ref(device: Any) -> str | int:
+    """A device as the wire names it: a UUID, or an index of `hello`."""
+    if isinstance(device, Device):
+        return device.uuid
+    if isinstance(device, (str, int)) and not isinstance(device, bool):
+        return device
+    raise WrongType(f"device must be a UUID, an index of k.devices or one of k.devices, not {device!r}")
+
+
+def _undo_register(reply: Any) -> tuple[str, dict[str, Any]]:
+    return "release", {"buffer": reply["buffer"]}
+
+
+def register(connection: Connection, source: Source) -> Plan:
+    """Makes memory known to the daemon; returns its buffer id."""
+    params, fds = source.registration()
+    reply = yield Call("register", params, fds, source, _undo_register)
+    buffer: int = reply["buffer"]
+    known = source.ids.setdefault(connection.key, buffer)
+    if known != buffer:
+        connection.garbage.append(buffer)  # another thread was faster
+    return known
+
+
+def _tensor(connection: Connection, operand: Operand) -> Plan:
+    """The tensor map of an operand whose memory is not registered here yet."""
+    source = operand.source
+    if source is None:
+        return operand.wire(None)
+    buffer = yield from register(connection, source)
+    return operand.wire(buffer)
+
+
+class Request:
+    """One `run`, prepared: what to run on which tensors, and what becomes of the reply."""
+
+    def __init__(
+        self,
+        op: str,
+        values: Sequence[Any],
+        out: Any,
+        attrs: Mapping[str, Any],
+        options: dict[str, Any],
+    ) -> None:
+        self.op = op
+        self.attrs = attrs
+        self.options = options
+        declared: dict[str, Any] = OPS.get(op, {})
+        self.declared = declared
+        self.rule = _rules.RULES.get(declared["rule"], _rules.UNKNOWN) if declared else _rules.UNKNOWN
+        if declared and len(values) != len(declared["inputs"]):
+            names = ", ".join(declared["inputs"])
+            raise BadArgument(f"{op} takes {len(declared['inputs'])} inputs ({names}), got {len(values)}")
+        self.operands = Operands()
+        self.inputs = inputs(values, self.operands)
+        self.outputs = self._outputs(out)
+        self.given = out is not None
+        check_devices(self.inputs + self.outputs)
+
+    def _outputs(self, out: Any) -> list[Operand]:
+        operands, attrs = self.operands, self.attrs
+        names = self.declared.get("outputs", ("out",))
+        if out is not None:
+            given = out if isinstance(out, (tuple, list)) and len(names) != 1 else (out,)
+            reads = self.rule.reads_out(attrs)
+            return [adapter_of(value).operand(value, operands, output=True, reads=reads) for value in given]
+        if self.rule.reads_out(attrs) and self.rule is not _rules.UNKNOWN:
+            raise BadArgument(f"{self.op} with these attributes reads its output: give out=")
+        if not self.inputs:
+            raise BadArgument(f"{self.op} without inputs needs out=")
+        like = self.inputs[0]
+        for operand in self.inputs:
+            if operand.dtype != like.dtype:
+                raise DtypeMismatch(f"the inputs have dtypes {like.dtype} and {operand.dtype}: convert one of them")
+        shape = self.rule.out_shape([operand.shape for operand in self.inputs], attrs)
+        return [like.adapter.allocate(like, shape, operands) for _ in names]
+
+    def call(self, connection: Connection) -> Plan:
+        """Registers what is new and runs; returns the reply."""
+        key = connection.key
+        params: dict[str, Any] = {"op": self.op}
+        for name, all_operands in (("in", self.inputs), ("out", self.outputs)):
+            maps = []
+            for operand in all_operands:
+                source = operand.source
+                buffer = source.ids.get(key) if source is not None else None
+                maps.append((yield from _tensor(connection, operand)) if buffer is None else operand.wire(buffer))
+            params[name] = maps
+        if self.attrs:
+            params["attrs"] = self.attrs
+        if self.options:
+            params.update(self.options)
+        self.operands.synchronize()
+        return (yield Call("run", params, (), self.operands.keep))
+
+    def run(self, connection: Connection, *, retry: bool = True) -> Plan:
+        """As `call`; once more when the daemon finds a reference stale, which it does before anything runs."""
+        try:
+            reply = yield from self.call(connection)
+        except StaleBuffer:
+            if not retry:
+                raise
+            for operand in self.inputs + self.outputs:
+                renew(operand)
+            reply = yield from self.call(connection)
+        if self.operands.copies:
+            self.operands.finish()
+        return reply
+
+    @property
+    def result(self) -> Any:
+        outputs = self.outputs
+        if len(outputs) == 1:
+            return outputs[0].value if self.given else outputs[0].adapter.result(outputs[0].value)
+        return tuple(o.value if self.given else o.adapter.result(o.value) for o in outputs)
+
+
+def run(connection: Connection, request: Request, timing: bool, retry: bool = True) -> Plan:
+    """Runs an op: the result, with its Timings when they are asked for."""
+    reply = yield from request.run(connection, retry=retry)
+    if timing:
+        return request.result, Timings.of(reply)
+    return request.result
+
+
+def profile(connection: Connection, request: Request) -> Plan:
+    """Runs an op repeatedly: a Profile."""
+    reply = yield from request.run(connection)
+    shapes = [tuple(o.shape) for o in request.inputs]
+    out = tuple(request.outputs[0].shape)
+    every = request.inputs + request.outputs
+    count = _rules.operations(request.declared.get("flops", ""), request.rule, shapes, out, request.attrs)
+    return Profile(
+        op=request.op,
+        dtype=every[0].dtype,
+        shapes=tuple(tuple(o.shape) for o in every),
+        timings=Timings.of(reply),
+        bytes=sum(_rules.operand_bytes(o.shape, o.dtype) for o in every),
+        operations=count,
+    )
+
+
+def ping(data: Mapping[str, Any]) -> Plan:
+    return (yield Call("ping", data))
+
+
+def stats(op: str | None, dtype: str | None, device: Any, reset: bool) -> Plan:
+    params: dict[str, Any] = {}
+    if op is not None:
+        params["op"] = op
+    if dtype is not None:
+        params["dtype"] = dtype
+    if device is not None:
+        params["device"] = device_ref(device)
+    if reset:
+        params["reset"] = True
+    return (yield Call("stats", params))
+
+
+def trim(connection: Connection) -> Plan:
+    """Gives back what is idle here, then asks the daemon to close its idle mappings."""
+    allocations.sweep()
+    freed = pool.trim()
+    reply = yield Call("trim", {})
+    return {**reply, "freed": freed}
+
+
+def options_of(
+    device: Any, stream: int, timing: bool, deadline_ms: int | None, warmup: int = 0, repeat: int = 1
+) -> dict[str, Any]:
+    """The optional keys of `run`; what is the default is left out."""
+    options: dict[str, Any] = {}
+    if not timing:
+        options["timing"] = False
+    if device is not None:
+        options["device"] = device_ref(device)
+    if stream:
+        options["stream"] = stream
+    if deadline_ms is not None:
+        options["deadline_ms"] = deadline_ms
+    if warmup:
+        options["warmup"] = warmup
+    if repeat != 1:
+        options["repeat"] = repeat
+    return options

@@ -1,0 +1,202 @@
+"""What calls answer with besides tensors: timings, profiles, and what a daemon says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Where the time of one request went, in microseconds by the daemon's clocks. What was not measured is None.
+
+    `gpu_us` (device events) or `host_us` is one execution, the median of them with `repeat` > 1; `total_us` runs from the request's
+    decoding to the reply's encoding and so leaves out the socket. `min` to `samples` only with `repeat` > 1.
+    """
+
+    recv_to_start_us: float | None = None
+    map_us: float | None = None
+    queue_us: float | None = None
+    h2d_us: float | None = None
+    d2h_us: float | None = None
+    gpu_us: float | None = None
+    host_us: float | None = None
+    total_us: float | None = None
+    min: float | None = None
+    median: float | None = None
+    p90: float | None = None
+    max: float | None = None
+    samples: tuple[float, ...] = ()
+    device: str = ""
+    variant: str = ""
+
+    @property
+    def exec_us(self) -> float | None:
+        """`gpu_us`, or `host_us` on the host."""
+        return self.host_us if self.gpu_us is None else self.gpu_us
+
+    @classmethod
+    def of(cls, reply: Mapping[str, Any]) -> Timings:
+        """From the result of `run`; keys that are not known here are left out."""
+        known = {key: value for key, value in reply.get("timings", {}).items() if key in _TIMINGS}
+        if "samples" in known:
+            known["samples"] = tuple(known["samples"])
+        return cls(**known, device=reply.get("device", ""), variant=reply.get("variant", ""))
+
+
+_TIMINGS = {f.name for f in fields(Timings)} - {"device", "variant"}
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The timed executions of one op. Times in microseconds; `median`, … are over `samples`.
+
+    `bytes` counts every element of every operand once, `operations` the floating-point operations that the op's
+    declaration states; both of one execution.
+    """
+
+    op: str
+    dtype: str
+    shapes: tuple[tuple[int, ...], ...]  # inputs, then outputs
+    timings: Timings
+    bytes: int
+    operations: int | None
+
+    @property
+    def device(self) -> str:
+        return self.timings.device
+
+    @property
+    def variant(self) -> str:
+        return self.timings.variant
+
+    @property
+    def samples(self) -> tuple[float, ...]:
+        if self.timings.samples:
+            return self.timings.samples
+        one = self.timings.exec_us
+        return () if one is None else (one,)
+
+    def _of(self, measured: float | None) -> float | None:
+        return self.timings.exec_us if measured is None else measured
+
+    @property
+    def min(self) -> float | None:
+        return self._of(self.timings.min)
+
+    @property
+    def median(self) -> float | None:
+        return self._of(self.timings.median)
+
+    @property
+    def p90(self) -> float | None:
+        return self._of(self.timings.p90)
+
+    @property
+    def max(self) -> float | None:
+        return self._of(self.timings.max)
+
+    @property
+    def gb_s(self) -> float | None:
+        """10^9 bytes a second at the median."""
+        return self.bytes / self.median / 1e3 if self.median else None
+
+    @property
+    def gflop_s(self) -> float | None:
+        """10^9 floating-point operations a second at the median."""
+        return self.operations / self.median / 1e3 if self.median and self.operations is not None else None
+
+    def __str__(self) -> str:
+        shapes = ", ".join("×".join(map(str, s)) or "scalar" for s in self.shapes)
+        parts = [f"{self.op}({shapes}) {self.dtype}", f"{self.variant} on {self.device}"]
+        if self.median is not None:
+            parts.append(
+                f"median {self.median:.1f} µs (min {self.min:.1f}, p90 {self.p90:.1f}, max {self.max:.1f}, n {len(self.samples)})"
+            )
+            parts.append(f"{self.gb_s:.1f} GB/s")
+        if self.gflop_s is not None:
+            parts.append(f"{self.gflop_s:.1f} GFLOP/s")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that the daemon runs ops on."""
+
+    index: int
+    name: str
+    uuid: str
+    backend: str
+    memory_bytes: int = 0
+    compute_units: int = 0
+    arch: str = ""
+    default: bool = False
+
+
+@dataclass(frozen=True)
+class Attr:
+    """An attribute of an op."""
+
+    name: str
+    type: str
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    doc: str = ""
+
+
+@dataclass(frozen=True)
+class Op:
+    """An op that the daemon runs."""
+
+    name: str
+    summary: str = ""
+    doc: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    attrs: tuple[Attr, ...] = ()
+    variants: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Info:
+    """What `hello` answered."""
+
+    server: str
+    protocol: int
+    protocol_min: int
+    pid: int
+    devices: tuple[Device, ...]
+    ops: dict[str, Op]
+    limits: dict[str, int]
+    features: tuple[str, ...]
+
+    @classmethod
+    def of(cls, reply: Mapping[str, Any]) -> Info:
+        return cls(
+            server=reply.get("server", ""),
+            protocol=reply.get("protocol", 1),
+            protocol_min=reply.get("protocol_min", 1),
+            pid=reply.get("pid", 0),
+            devices=tuple(Device(**_known(Device, device)) for device in reply.get("devices", ())),
+            ops={op["name"]: _op(op) for op in reply.get("ops", ())},
+            limits=dict(reply.get("limits", {})),
+            features=tuple(reply.get("features", ())),
+        )
+
+
+def _op(reply: Mapping[str, Any]) -> Op:
+    members = _known(Op, reply)
+    for key in ("inputs", "outputs", "dtypes"):
+        members[key] = tuple(members.get(key, ()))
+    members["attrs"] = tuple(
+        Attr(**{**_known(Attr, attr), "choices": tuple(attr.get("choices", ()))}) for attr in reply.get("attrs", ())
+    )
+    members["variants"] = {device: tuple(names) for device, names in reply.get("variants", {}).items()}
+    return Op(**members)
+
+
+def _known(cls: Any, reply: Mapping[str, Any]) -> dict[str, Any]:
+    names = {f.name for f in fields(cls)}
+    return {key: value for key, value in reply.items() if key in names}

@@ -1,0 +1,175 @@
+"""Operands: from any array of any framework to a reference that travels, and back.
+
+An adapter knows one framework. It turns a tensor into an `Operand` (memory that can be registered, offset, shape, strides,
+dtype), copies it into shared memory where it cannot be referred to, and makes outputs. `Operands` collects those of one
+call. Adapters do not talk to the daemon.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ._cuda import Allocation, allocations
+from ._errors import DeviceMismatch, UnknownDtype, WrongType
+from ._memory import Source, release
+
+
+class Operand:
+    """A tensor as the wire sees it. `source` is None when it has no element. `strides` count elements; None is row-major."""
+
+    __slots__ = ("value", "source", "offset", "shape", "strides", "dtype", "adapter")
+
+    def __init__(
+        self,
+        value: Any,
+        source: Source | None,
+        offset: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None,
+        dtype: str,
+        adapter: Adapter,
+    ) -> None:
+        self.value = value  # what the caller gave, or what was allocated
+        self.source = source
+        self.offset = offset
+        self.shape = shape
+        self.strides = strides
+        self.dtype = dtype
+        self.adapter = adapter
+
+    def wire(self, buffer: int | None) -> dict[str, Any]:
+        """The tensor map."""
+        if buffer is None:
+            return {"shape": self.shape, "dtype": self.dtype}
+        if self.strides is None:
+            return {"buffer": buffer, "offset": self.offset, "shape": self.shape, "dtype": self.dtype}
+        return {
+            "buffer": buffer,
+            "offset": self.offset,
+            "shape": self.shape,
+            "strides": self.strides,
+            "dtype": self.dtype,
+        }
+
+
+class Operands:
+    """What one call's tensors need: memory to keep until the reply, streams to wait for before it, copies after it."""
+
+    __slots__ = ("keep", "staged", "waits", "copies")
+
+    def __init__(self) -> None:
+        self.keep: list[Any] = []
+        self.staged: dict[Any, Any] = {}  # identity of an ordinary array -> its staged operand
+        self.waits: dict[Any, Callable[[], None]] = {}
+        self.copies: list[Callable[[], None]] = []  # staged outputs back to where they belong
+
+    def synchronize(self) -> None:
+        """Waits for the streams that the operands are made on: inputs must be ready when a request is sent, and memory
+        that an allocator reuses in stream order must be free."""
+        for wait in self.waits.values():
+            wait()
+
+    def finish(self) -> None:
+        for copy in self.copies:
+            copy()
+
+
+class Adapter:
+    """One framework. Stateless."""
+
+    plain = False  # takes its dtype from the other operands
+
+    def convert(self, value: Any, dtype: str | None, operands: Operands) -> Operand:
+        """As `operand`, for a value that has no dtype of its own."""
+        raise NotImplementedError
+
+    def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
+        """Refers to `value`, or to a copy of it in shared memory. An `output` is copied back by `operands.finish()`; with
+        `reads` its content is copied in first."""
+        raise NotImplementedError
+
+    def allocate(self, like: Operand, shape: tuple[int, ...], operands: Operands) -> Operand:
+        """A new tensor of the same framework, device and dtype as `like`."""
+        raise NotImplementedError
+
+    def result(self, value: Any) -> Any:
+        """What the caller gets for an allocated tensor."""
+        return value
+
+
+_by_type: dict[type, Adapter] = {}
+
+
+def adapter_of(value: Any) -> Adapter:
+    """The adapter for a tensor. Raises WrongType."""
+    adapter = _by_type.get(type(value))
+    return adapter if adapter is not None else _find_adapter(value)
+
+
+def _find_adapter(value: Any) -> Adapter:
+    kind = type(value)
+    torch = sys.modules.get("torch")
+    if torch is not None and issubclass(kind, torch.Tensor):
+        from ._torch import TorchAdapter
+
+        return _by_type.setdefault(kind, TorchAdapter(torch))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and issubclass(kind, numpy.ndarray):
+        from ._numpy import NumpyAdapter
+
+        if issubclass(kind, numpy.ma.MaskedArray):
+            raise WrongType("masked arrays are not supported: pass .data or .filled()")
+        return _by_type.setdefault(kind, NumpyAdapter())
+    if hasattr(value, "__cuda_array_interface__"):
+        from ._device import DeviceArrayAdapter
+
+        return DeviceArrayAdapter()
+    if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
+        from ._device import dlpack_adapter
+
+        return dlpack_adapter(value)
+    if kind in (int, float, list, tuple) or any(
+        hasattr(value, a) for a in ("__array__", "__array_interface__", "__float__")
+    ):
+        from ._numpy import PlainAdapter
+
+        return PlainAdapter()
+    raise WrongType(f"{kind.__module__}.{kind.__qualname__} is no tensor: pass a NumPy array, a torch tensor, or an object "
+                    "with __cuda_array_interface__ or DLPack")  # fmt: skip
+
+
+def inputs(values: Iterable[Any], operands: Operands) -> list[Operand]:
+    """The operands of an op's inputs. Plain numbers and lists take the dtype of the first tensor, else f32."""
+    found = [(adapter_of(value), value) for value in values]
+    result = [None if adapter.plain else adapter.operand(value, operands) for adapter, value in found]
+    if None in result:
+        dtype = next((o.dtype for o in result if o is not None), None)
+        for i, (adapter, value) in enumerate(found):
+            if result[i] is None:
+                result[i] = adapter.convert(value, dtype, operands)
+    return result  # type: ignore[return-value]
+
+
+def check_devices(all_operands: list[Operand]) -> None:
+    """Host memory and device memory do not mix: where to compute would be a guess."""
+    kinds = {type(o.source) is Allocation for o in all_operands if o.source is not None}
+    if len(kinds) > 1:
+        raise DeviceMismatch("some of these tensors are in host memory and some on a GPU: move them to one device")
+
+
+def unknown_dtype(dtype: Any) -> UnknownDtype:
+    return UnknownDtype(f"dtype {dtype} is not supported: convert to float32, float64, float16 or bfloat16")
+
+
+def renew(operand: Operand) -> None:
+    """Looks an operand's memory up again, after a daemon called the reference stale."""
+    source = operand.source
+    if isinstance(source, Allocation):
+        pointer = source.base + operand.offset
+        allocations.forget(source)
+        found = allocations.find(pointer)
+        operand.source, operand.offset = found, pointer - found.base
+    elif source is not None:
+        release(source)

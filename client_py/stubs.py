@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Writes the type stubs of what the package makes at import: the exceptions and the op methods.
+
+client_py/stubs.py            writes kops/_errors.pyi and kops/_ops.pyi
+client_py/stubs.py --check    writes nothing; exit status 1 when one is out of date
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+PACKAGE = Path(__file__).resolve().parent / "kops"
+NOTE = "# Written by client_py/stubs.py from the declarations; run that to change it.\n"
+TYPES = {"float": "float", "bool": "bool", "int": "int"}
+
+
+def declarations() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("declarations", PACKAGE / "_declarations.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def quoted(text: str) -> str:
+    return '"""' + text.replace("\\", "\\\\") + '"""'
+
+
+def errors_stub(errors: list[tuple[str, int, str, tuple[str, ...], str]]) -> str:
+    names = {code: "".join(part.capitalize() for part in code.split("_")) for code, *_ in errors}
+    lines = [
+        NOTE + "from collections.abc import Mapping",
+        "from typing import Any",
+        "",
+        "__all__ = [",
+        *(f'    "{name}",' for name in ["KopsError", *names.values()]),
+        "]",
+        "",
+        "class KopsError(Exception):",
+        '    """Base of every error of this package."""',
+        "",
+        "    code: str",
+        "    value: int",
+        "    message: str",
+        "    detail: dict[str, Any]",
+        "    def __init__(self, message: str = ..., detail: Mapping[str, Any] | None = ..., code: str | None = ...) -> None: ...",
+        "",
+    ]
+    for code, _value, _origin, bases, doc in errors:
+        lines += [f"class {names[code]}({', '.join(('KopsError', *bases))}):", "    " + quoted(doc), ""]
+    lines += [
+        "BY_CODE: dict[str, type[KopsError]]",
+        "",
+        "def class_name(code: str) -> str: ...",
+        "def from_reply(error: Any) -> KopsError: ...",
+        "def from_os(call: str, error: OSError) -> KopsError: ...",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def annotation(attr: dict[str, object]) -> str:
+    if attr["type"] == "choice":
+        return "Literal[" + ", ".join(f'"{c}"' for c in attr["choices"]) + "]"  # type: ignore[attr-defined]
+    return TYPES[str(attr["type"])]
+
+
+def default(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def op_methods(name: str, op: dict[str, object], asynchronous: bool) -> list[str]:
+    first, *others = op["inputs"]  # type: ignore[misc]
+    parameters = [f"{first}: T", *(f"{other}: Any" for other in others), "*"]
+    parameters += [f"{a['name']}: {annotation(a)} = {default(a['default'])}" for a in op["attrs"]]  # type: ignore[attr-defined]
+    parameters += [
+        "out: Any = None",
+        "variant: str | None = None",
+        "device: Device | str | int | None = None",
+        "stream: int = 0",
+    ]
+    last = ["deadline_ms: int | None = None", "timeout: float | None = ..."]
+    result = "T" if len(op["outputs"]) == 1 else "tuple[T, ...]"  # type: ignore[arg-type]
+    keyword = "async def" if asynchronous else "def"
+    lines = []
+    for timing, returned in (("Literal[False] = False", result), ("Literal[True]", f"tuple[{result}, Timings]")):
+        lines += ["    @overload", f"    {keyword} {name}(", "        self,"]
+        lines += [f"        {p}," for p in [*parameters, f"timing: {timing}", *last]]
+        lines += [f"    ) -> {returned}:" if timing.endswith("False") else f"    ) -> {returned}: ..."]
+        if timing.endswith("False"):
+            lines += ["        " + quoted(f"{op['summary']}\n\n        {op['doc']}\n        "), "        ..."]
+    return lines
+
+
+def ops_stub(ops: dict[str, dict[str, object]]) -> str:
+    lines = [
+        NOTE + "from typing import Any, Literal, TypeVar, overload",
+        "",
+        "from ._results import Device, Timings",
+        "",
+        'T = TypeVar("T")',
+        "",
+        "DEFAULT_TIMEOUT: Any",
+        "OPTIONS: str",
+        "",
+        "def check_attrs(op: str, attrs: dict[str, Any]) -> dict[str, Any]: ...",
+        "def coerce(op: str, attr: dict[str, Any], value: Any) -> Any: ...",
+    ]
+    for cls, asynchronous in (("OpMethods", False), ("AsyncOpMethods", True)):
+        lines += ["", f"class {cls}:"]
+        for name, op in ops.items():
+            lines += op_methods(name, op, asynchronous)
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    declared = declarations()
+    wanted = {PACKAGE / "_errors.pyi": errors_stub(declared.ERRORS), PACKAGE / "_ops.pyi": ops_stub(declared.OPS)}
+    check = "--check" in sys.argv[1:]
+    stale = [
+        (path, text) for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    for path, text in stale:
+        print(("out of date: " if check else "wrote ") + str(path.relative_to(PACKAGE.parent.parent)))
+        if not check:
+            path.write_text(text, encoding="utf-8")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

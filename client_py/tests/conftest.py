@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import kops  # noqa: E402
+from fake_daemon import FakeDaemon  # noqa: E402
+
+
+@pytest.fixture
+def daemon() -> Iterator[FakeDaemon]:
+    made = FakeDaemon()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def k(daemon: FakeDaemon) -> Iterator[kops.Client]:
+    with kops.connect(daemon.path, timeout=20) as client:
+        yield client

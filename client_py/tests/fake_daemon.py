@@ -1,0 +1,274 @@
+"""A daemon in miniature for the client's tests: a thread that speaks the protocol, computes with NumPy, and obeys the test.
+
+It shares no code with the client. `requests` has every message received; `gate` holds back the answers of `run` while
+cleared; `script` may answer a method in its own way.
+"""
+
+from __future__ import annotations
+
+import array
+import mmap
+import os
+import socket
+import tempfile
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import numpy
+
+DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16"}
+HELLO = {
+    "server": "kopsd 0.0 (fake)",
+    "protocol": 1,
+    "protocol_min": 1,
+    "pid": 1,
+    "devices": [
+        {
+            "index": 0,
+            "name": "fake",
+            "uuid": "host",
+            "backend": "host",
+            "memory_bytes": 1,
+            "compute_units": 1,
+            "arch": "x",
+            "default": True,
+        }
+    ],
+    "ops": [
+        {
+            "name": "add",
+            "inputs": ["a", "b"],
+            "outputs": ["out"],
+            "dtypes": ["f32"],
+            "attrs": [],
+            "variants": {"host": ["v"]},
+        }
+    ],
+    "limits": {"message_bytes": 65536, "depth": 32, "nfds": 16, "inflight": 8, "rank": 16},
+    "features": ["memfd"],
+    "of_a_later_version": [1, 2, 3],
+}
+
+
+class Refused(Exception):
+    def __init__(self, code: str, message: str = "refused", **detail: Any) -> None:
+        super().__init__(code)
+        self.error = {"code": code, "message": message, "detail": detail}
+
+
+class Buffer:
+    def __init__(self, fd: int | None, size: int, params: dict[str, Any]) -> None:
+        self.params = params
+        self.size = size
+        self.data = mmap.mmap(fd, size) if fd is not None else None
+        if fd is not None:
+            os.close(fd)
+
+
+class Peer:
+    """One connection."""
+
+    def __init__(self, daemon: FakeDaemon, sock: socket.socket) -> None:
+        self.daemon = daemon
+        self.socket = sock
+        self.buffers: dict[int, Buffer] = {}
+        self.ended = threading.Event()
+        self.write_lock = threading.Lock()
+        self.running: dict[int, threading.Event] = {}  # msgid -> set when cancelled
+        self.release_all = threading.Event()
+        self.runner = threading.Thread(target=self.run_queue, daemon=True)
+        self.queue: list[tuple[int, dict[str, Any]]] = []
+        self.queued = threading.Condition()
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+        self.runner.start()
+
+    def serve(self) -> None:
+        # No limits here: what the client sends is the test's business.
+        unpacker = msgpack.Unpacker(raw=False)
+        fds: list[int] = []
+        while True:
+            try:
+                data, control, flags, _ = self.socket.recvmsg(65536, socket.CMSG_SPACE(16 * 4), socket.MSG_CMSG_CLOEXEC)
+            except OSError:
+                break
+            assert not flags & socket.MSG_CTRUNC
+            for _, _, payload in control:
+                got = array.array("i")
+                got.frombytes(payload)
+                fds.extend(got)
+            if not data:
+                break
+            unpacker.feed(data)
+            for message in unpacker:
+                self.handle(message, fds)
+        self.ended.set()
+        with self.queued:
+            self.queued.notify_all()
+
+    def handle(self, message: list[Any], fds: list[int]) -> None:
+        params = message[-1][0]
+        own = [fds.pop(0) for _ in range(params.get("nfds", 0))]
+        method = message[1] if message[0] == 2 else message[2]
+        msgid = None if message[0] == 2 else message[1]
+        self.daemon.requests.append((method, params))
+        if method == "run" and method not in self.daemon.script:
+            self.running[msgid] = threading.Event()
+            with self.queued:
+                self.queue.append((msgid, params))
+                self.queued.notify_all()
+            return
+        self.answer(msgid, method, params, own)
+
+    def run_queue(self) -> None:
+        while True:
+            with self.queued:
+                self.queued.wait_for(lambda: self.queue or self.ended.is_set())
+                if self.ended.is_set():
+                    return
+                msgid, params = self.queue.pop(0)
+            cancelled = self.running[msgid]
+            while not self.daemon.gate.wait(0.005) and not cancelled.is_set() and not self.ended.is_set():
+                pass
+            self.running.pop(msgid)
+            if cancelled.is_set():
+                self.send([1, msgid, {"code": "cancelled", "message": "it was cancelled", "detail": {}}, None])
+            else:
+                self.answer(msgid, "run", params, [])
+
+    def answer(self, msgid: int | None, method: str, params: dict[str, Any], fds: list[int]) -> None:
+        error = result = None
+        try:
+            script = self.daemon.script.get(method)
+            result = script(self, params, fds) if script is not None else getattr(self, "do_" + method)(params, fds)
+        except Refused as refused:
+            error = refused.error
+        if msgid is not None and result is not NotImplemented:
+            self.send([1, msgid, error, result])
+
+    def send(self, message: Any) -> None:
+        with self.write_lock:
+            try:
+                self.socket.sendall(message if isinstance(message, bytes) else msgpack.packb(message))
+            except OSError:
+                pass
+
+    def do_hello(self, params: dict[str, Any], fds: list[int]) -> Any:
+        return self.daemon.hello
+
+    def do_ping(self, params: dict[str, Any], fds: list[int]) -> Any:
+        return params
+
+    def do_register(self, params: dict[str, Any], fds: list[int]) -> Any:
+        fd = fds[params["fd"]] if "fd" in params else None
+        buffer = self.daemon.next_buffer()
+        self.buffers[buffer] = Buffer(fd, params["size"], params)
+        return {"buffer": buffer, "size": params["size"]}
+
+    def do_release(self, params: dict[str, Any], fds: list[int]) -> Any:
+        if params["buffer"] not in self.buffers:
+            raise Refused("unknown_buffer")
+        del self.buffers[params["buffer"]]
+        return {}
+
+    def do_cancel(self, params: dict[str, Any], fds: list[int]) -> Any:
+        cancelled = self.running.get(params["msgid"])
+        if cancelled is not None:
+            cancelled.set()
+        return {"cancelled": cancelled is not None}
+
+    def do_trim(self, params: dict[str, Any], fds: list[int]) -> Any:
+        return {"unpinned": 0, "mappings": 0}
+
+    def do_stats(self, params: dict[str, Any], fds: list[int]) -> Any:
+        return {"uptime_s": 1.0, "counters": {}, "ops": [], "mappings": [], "asked": params}
+
+    def view(self, tensor: dict[str, Any]) -> Any:
+        if 0 in tensor["shape"]:
+            return numpy.empty(tensor["shape"], DTYPES[tensor["dtype"]])
+        buffer = self.buffers.get(tensor["buffer"])
+        if buffer is None:
+            raise Refused("unknown_buffer")
+        dtype = numpy.dtype(DTYPES[tensor["dtype"]])
+        strides = tensor.get("strides")
+        if strides is not None:
+            strides = [s * dtype.itemsize for s in strides]
+        return numpy.ndarray(tensor["shape"], dtype, buffer.data, tensor.get("offset", 0), strides)
+
+    def do_run(self, params: dict[str, Any], fds: list[int]) -> Any:
+        inputs = [self.view(t) for t in params["in"]]
+        (out,) = [self.view(t) for t in params["out"]]
+        attrs = params.get("attrs", {})
+        if params["op"] == "add":
+            out[...] = inputs[0] + inputs[1]
+        elif params["op"] == "square":
+            out[...] = inputs[0] * inputs[0]
+        elif params["op"] == "gemm":
+            a, b = (x.swapaxes(-1, -2) if attrs.get(t) else x for x, t in zip(inputs, ("trans_a", "trans_b")))
+            product = attrs.get("alpha", 1.0) * (a @ b)
+            out[...] = product + attrs["beta"] * out if attrs.get("beta", 0.0) else product
+        else:
+            raise Refused("unknown_op")
+        timings = {"host_us": 10.0, "total_us": 12.0, "from_the_future": 1}
+        if params.get("repeat", 1) > 1:
+            samples = [float(i + 1) for i in range(params["repeat"])]
+            timings |= {"min": 1.0, "median": 4.0, "p90": 8.0, "max": samples[-1], "samples": samples}
+        return {"timings": timings, "device": "host", "variant": attrs.get("variant", "fake")}
+
+
+class FakeDaemon:
+    def __init__(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="kops-fake-")
+        self.path = os.path.join(self.folder.name, "kopsd.sock")
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.script: dict[str, Callable[[Peer, dict[str, Any], list[int]], Any]] = {}
+        self.hello = dict(HELLO)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.peers: list[Peer] = []
+        self._buffers = 0
+        self._lock = threading.Lock()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.path)
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            self.peers.append(Peer(self, sock))
+
+    def next_buffer(self) -> int:
+        with self._lock:
+            self._buffers += 1
+            return self._buffers
+
+    def methods(self) -> list[str]:
+        return [method for method, _ in list(self.requests)]
+
+    def count(self, method: str) -> int:
+        return self.methods().count(method)
+
+    def runs(self) -> list[dict[str, Any]]:
+        return [params for method, params in list(self.requests) if method == "run"]
+
+    def close(self) -> None:
+        self.gate.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for peer in self.peers:
+            try:
+                peer.socket.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            peer.thread.join()
+            peer.runner.join()
+            peer.socket.close()
+        self._thread.join()
+        self.folder.cleanup()

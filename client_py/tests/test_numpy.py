@@ -1,0 +1,272 @@
+"""NumPy arrays: what is copied, what is not, and what comes back."""
+
+from __future__ import annotations
+
+import gc
+
+import kops
+import numpy
+import pytest
+from fake_daemon import FakeDaemon
+from kops._memory import pool
+
+
+def normal(*shape: int, dtype: str = "float32") -> numpy.ndarray:
+    return numpy.random.default_rng(1).standard_normal(shape).astype(dtype)
+
+
+def test_ordinary_arrays_are_copied_and_results_are_new(k: kops.Client) -> None:
+    a, b = normal(1000), normal(1000)
+    c = k.add(a, b)
+    assert type(c) is numpy.ndarray and c.dtype == numpy.float32
+    assert numpy.array_equal(c, a + b)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_dtypes(k: kops.Client, dtype: str) -> None:
+    a = normal(33, 7, dtype=dtype)
+    c = k.square(a)
+    assert c.dtype == dtype
+    assert numpy.array_equal(c, a * a)
+
+
+def test_lists_and_numbers(k: kops.Client) -> None:
+    assert k.square([[1, 2, 3], [4, 5, 6]]).tolist() == [[1, 4, 9], [16, 25, 36]]
+    half = k.add(normal(4, dtype="float16"), 1)
+    assert half.dtype == numpy.float16
+    assert k.add(2, 3) == 5 and k.square(numpy.float64(1.5)).dtype == numpy.float64
+
+
+def test_shared_arrays_are_used_where_they_are(k: kops.Client, daemon: FakeDaemon) -> None:
+    a, out = k.array(normal(100, 60)), k.zeros((60, 100))
+    usage = pool.usage()
+    result = k.square(a.T, out=out)
+    assert result is out and numpy.array_equal(out, (a * a).T)
+    assert pool.usage() == usage, "something was staged"
+    (tensor,) = daemon.runs()[-1]["in"]
+    assert tensor["shape"] == [60, 100] and tensor["strides"] == [1, 60]
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda a: a[5:20],
+        lambda a: a[:, 3],
+        lambda a: a[::2, 1::3],
+        lambda a: a.T[3:9],
+        lambda a: a[None, :, None, 4:],
+        lambda a: a.reshape(-1)[1:777],
+        lambda a: numpy.broadcast_to(a[3], (7, 40)),
+        lambda a: a[2:2],
+        lambda a: a[4, 4, ...],
+    ],
+)
+def test_views_of_shared_arrays_are_not_copied(k: kops.Client, daemon: FakeDaemon, view: object) -> None:
+    a = k.array(normal(50, 40))
+    x = view(a)  # type: ignore[operator]
+    expected = x * x
+    out = k.empty(x.shape)
+    a_buffer = k.square(a) is not None and daemon.runs()[-1]["in"][0]["buffer"]
+    assert numpy.array_equal(k.square(x, out=out), expected)
+    (tensor,) = daemon.runs()[-1]["in"]
+    assert x.size == 0 or tensor["buffer"] == a_buffer
+
+
+def test_views_of_ordinary_arrays(k: kops.Client) -> None:
+    a = normal(50, 40)
+    for x in (
+        a.T,
+        a[::2, 1::3],
+        a[::-1],
+        a[:, ::-1],
+        numpy.broadcast_to(a[3], (7, 40)),
+        a[0:0],
+        a[1, 1],
+        a.astype(">f4"),
+    ):
+        assert numpy.array_equal(k.square(x), numpy.asarray(x * x, dtype="float32"))
+
+
+def test_negative_strides_of_shared_arrays_are_copied(k: kops.Client) -> None:
+    a = k.array(normal(9, 5))
+    assert numpy.array_equal(k.square(a[::-1, ::-1]), (a * a)[::-1, ::-1])
+    out = k.zeros((9, 5))
+    k.square(a, out=out[::-1])
+    assert numpy.array_equal(out[::-1], a * a)
+
+
+def test_a_broadcast_ordinary_array_is_copied_once(k: kops.Client, daemon: FakeDaemon) -> None:
+    row = normal(1, 64)
+    wide = numpy.broadcast_to(row, (1 << 16, 64))
+    before = pool.usage()["bytes"]
+    out = k.empty((1 << 16, 64))
+    grown = pool.usage()["bytes"] - before
+    assert numpy.array_equal(k.add(wide, wide, out=out), wide + wide)
+    assert pool.usage()["bytes"] - before - grown < 4 << 20
+    assert daemon.runs()[-1]["in"][0]["strides"] == [0, 1]
+
+
+def test_out_may_be_an_ordinary_array(k: kops.Client) -> None:
+    a, b = normal(30, 20), normal(30, 20)
+    ground = numpy.full((30, 40), -7, numpy.float32)
+    out = ground[:, ::2]
+    assert k.add(a, b, out=out) is out
+    assert numpy.array_equal(out, a + b) and (ground[:, 1::2] == -7).all()
+
+
+def test_in_place(k: kops.Client, daemon: FakeDaemon) -> None:
+    for a in (normal(100), k.array(normal(100))):
+        expected = a * a
+        assert k.square(a, out=a) is a
+        assert numpy.array_equal(a, expected)
+        run = daemon.runs()[-1]
+        assert run["in"][0] == run["out"][0], "in place must be one tensor for the daemon"
+
+
+def test_one_array_given_twice_is_copied_once(k: kops.Client, daemon: FakeDaemon) -> None:
+    a = normal(100)
+    k.add(a, a[:])
+    first, second = daemon.runs()[-1]["in"]
+    assert first == second
+
+
+def test_beta_reads_out(k: kops.Client) -> None:
+    a, b, c = normal(4, 5), normal(5, 6), normal(4, 6)
+    expected = 2 * (a @ b) + 0.5 * c
+    k.gemm(a, b, alpha=2, beta=numpy.float32(0.5), out=c)
+    assert numpy.allclose(c, expected)
+    with pytest.raises(kops.BadArgument, match="out="):
+        k.gemm(a, b, beta=1.0)
+
+
+def test_gemm_shapes(k: kops.Client) -> None:
+    a, b = normal(3, 2, 4, 5), normal(2, 5, 6)
+    assert numpy.allclose(k.gemm(a, b), a @ b, atol=1e-5)
+    assert numpy.allclose(k.gemm(a[0, 0], b[0].T, trans_b=True), a[0, 0] @ b[0], atol=1e-5)
+    assert numpy.array_equal(k.gemm(normal(3, 0), normal(0, 4)), numpy.zeros((3, 4)))
+    with pytest.raises(kops.ShapeMismatch):
+        k.gemm(normal(3, 4), normal(3, 4))
+    with pytest.raises(ValueError):
+        k.gemm(normal(4), normal(4))
+
+
+def test_empty_tensors_need_no_buffer(k: kops.Client, daemon: FakeDaemon) -> None:
+    c = k.add(numpy.empty((0, 3), numpy.float32), numpy.empty((1, 3), numpy.float32))
+    assert c.shape == (0, 3)
+    run = daemon.runs()[-1]
+    assert "buffer" not in run["out"][0] and "buffer" not in run["in"][0]
+
+
+def test_read_only_arrays(k: kops.Client) -> None:
+    a = normal(10)
+    a.flags.writeable = False
+    assert numpy.array_equal(k.square(a), a * a)
+    with pytest.raises(kops.ReadOnly):
+        k.square(normal(10), out=a)
+    with pytest.raises(PermissionError):
+        k.square(normal(10), out=numpy.broadcast_to(numpy.float32(0), (10,)))
+
+
+def test_refused_before_anything_is_sent(k: kops.Client, daemon: FakeDaemon) -> None:
+    sent = len(daemon.requests)
+    with pytest.raises(kops.UnknownDtype, match="int64"):
+        k.square(numpy.arange(4))
+    with pytest.raises(kops.DtypeMismatch):
+        k.add(normal(4), normal(4, dtype="float64"))
+    with pytest.raises(kops.ShapeMismatch):
+        k.add(normal(4), normal(5))
+    with pytest.raises(kops.WrongType):
+        k.add(normal(4), object())
+    with pytest.raises(TypeError):
+        k.add(normal(4))
+    with pytest.raises(TypeError):
+        k.add(normal(4), normal(4), no_such_option=1)
+    with pytest.raises(TypeError):
+        k.gemm(normal(4, 4), normal(4, 4), alpha="1")
+    with pytest.raises(ValueError):
+        k.gemm(normal(4, 4), normal(4, 4), precision="low")
+    with pytest.raises(kops.WrongType, match="mask"):
+        k.square(numpy.ma.masked_array([1.0, 2.0], [0, 1]))
+    assert len(daemon.requests) == sent
+
+
+def test_nothing_is_registered_in_a_steady_state(k: kops.Client, daemon: FakeDaemon) -> None:
+    a, b = normal(300_000), normal(300_000)
+    for _ in range(3):
+        k.add(a, b)
+    registered, usage = daemon.count("register"), pool.usage()["bytes"]
+    for _ in range(50):
+        assert numpy.array_equal(k.add(a, b), a + b)
+    assert daemon.count("register") == registered and pool.usage()["bytes"] == usage
+
+
+def test_memory_is_reused_only_when_nobody_has_it(k: kops.Client) -> None:
+    a = normal(100_000)
+    view = k.add(a, a)[10:20]
+    expected = view.copy()
+    for i in range(20):
+        k.add(a, numpy.full_like(a, i))
+    assert numpy.array_equal(view, expected)
+
+
+def test_trim_gives_memory_back_and_releases(k: kops.Client, daemon: FakeDaemon) -> None:
+    gc.collect()
+    k.trim()
+    before, buffers = pool.usage()["bytes"], len(daemon.peers[0].buffers)
+    big = k.zeros((1 << 20,))
+    k.square(big, out=big)
+    assert len(daemon.peers[0].buffers) == buffers + 1
+    del big
+    assert k.trim()["freed"] >= 4 << 20
+    k.ping()
+    assert pool.usage()["bytes"] == before and len(daemon.peers[0].buffers) == buffers
+
+
+def test_idle_memory_is_bounded(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "idle_limit", 1 << 20)
+    for size in (1 << 18, 1 << 19, 1 << 20):
+        k.square(k.zeros((size,)))
+    k.empty(1)
+    assert pool.usage()["idle_bytes"] <= 1 << 20
+
+
+def test_shared_arrays_outlive_the_client(daemon: FakeDaemon) -> None:
+    with kops.connect(daemon.path) as first:
+        a = first.array([1.0, 2.0])
+    with kops.connect(daemon.path) as second:
+        assert second.square(a).tolist() == [1, 4]
+    assert a.tolist() == [1, 2]
+
+
+def test_array_keeps_a_supported_dtype(k: kops.Client) -> None:
+    assert k.array([1, 2]).dtype == numpy.float32
+    assert k.array(normal(2, dtype="float64")).dtype == numpy.float64
+    assert k.array(numpy.arange(3)).dtype == numpy.float32
+    assert k.array([1, 2], "f16").dtype == numpy.float16
+    assert k.empty((2, 3), "float64").dtype == numpy.float64 and k.empty(3).shape == (3,)
+    assert k.zeros((2, 0)).shape == (2, 0) and (k.zeros((3, 3)) == 0).all()
+    with pytest.raises(kops.UnknownDtype):
+        k.empty(3, "int32")
+
+
+def test_bfloat16_by_ml_dtypes(k: kops.Client, daemon: FakeDaemon) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    daemon.script["run"] = lambda peer, params, fds: {"timings": {}, "device": "host", "variant": "none"}
+    result = k.square(numpy.ones(4, ml_dtypes.bfloat16))
+    assert result.dtype == ml_dtypes.bfloat16
+    assert daemon.runs()[-1]["in"][0]["dtype"] == "bf16" and k.empty(2, "bf16").dtype == ml_dtypes.bfloat16
+
+
+def test_dlpack_on_the_host(k: kops.Client) -> None:
+    class Tensor:
+        def __init__(self, array: numpy.ndarray) -> None:
+            self.array = array
+
+        def __dlpack__(self, **options: object) -> object:
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return self.array.__dlpack_device__()
+
+    a = normal(6, 7)
+    assert numpy.array_equal(k.square(Tensor(a)), a * a)
