@@ -94,6 +94,10 @@ void wire_pack_register(struct bytes *out, uint32_t msgid, const void *request)
     begin_request(&p, out, msgid, "register");
     msgpack_pack_map(&p, 2 + (r->handle ? 2U : 0U) + (r->fd ? 2U : 0U) + (r->device ? 1U : 0U) +
                              (r->access == KOPS_ACCESS_R ? 1U : 0U));
+    if (r->fd) {
+        pack_key(&p, "nfds");
+        msgpack_pack_uint8(&p, 1);
+    }
     pack_key(&p, "kind");
     pack_text(&p, r->kind);
     pack_key(&p, "size");
@@ -105,8 +109,6 @@ void wire_pack_register(struct bytes *out, uint32_t msgid, const void *request)
         msgpack_pack_uint64(&p, r->alloc_id);
     }
     if (r->fd) {
-        pack_key(&p, "nfds");
-        msgpack_pack_uint8(&p, 1);
         pack_key(&p, "fd");
         msgpack_pack_uint8(&p, 0);
     }

@@ -41,9 +41,11 @@ static const char *parse_response(const msgpack_object *items, struct wire_messa
     ret->msgid = (uint32_t)msgid;
     if (items[2].type != MSGPACK_OBJECT_NIL) {
         ret->error = &items[2];
-        return NULL;
+        return items[2].type == MSGPACK_OBJECT_MAP ? NULL : "a response's error is no map";
     }
     ret->result = &items[3];
+    if (ret->result->type != MSGPACK_OBJECT_MAP)
+        return "a response has neither an error nor a result map";
     claimed = map_find(ret->result, "nfds");
     if (claimed && (!get_uint(claimed, &nfds) || nfds > WIRE_MAX_FDS))
         return "a result's `nfds` is no number up to 16";
@@ -133,7 +135,8 @@ bool wire_decode_nothing(const struct msgpack_object *result, int *fds, unsigned
     (void)fds;
     (void)nfds;
     (void)into;
-    return result->type == MSGPACK_OBJECT_MAP;
+    (void)result;
+    return true;
 }
 
 bool wire_decode_register(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)

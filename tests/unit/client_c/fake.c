@@ -1,0 +1,478 @@
+#include "fake.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* cmocka's asserts work on the test's own thread only. */
+#define must(condition)                                                                                                \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            abort();                                                                                                   \
+    } while (0)
+
+enum { MAX_CONNECTIONS = 64 };
+
+struct fake {
+    int listener, stop[2];
+    char folder[64], path[96];
+    fake_serve *serve;
+    void *context;
+    pthread_t acceptor, threads[MAX_CONNECTIONS];
+    unsigned n_threads;
+    bool vanished;
+};
+
+static atomic_uint_fast64_t inflight = 64;
+
+void fake_set_inflight(uint64_t value)
+{
+    atomic_store(&inflight, value);
+}
+
+/* ---- sockets ---- */
+
+static void *connection_main(void *argument)
+{
+    struct fake_connection *c = argument;
+
+    c->fake->serve(c, c->fake->context);
+    close(c->fd);
+    for (unsigned i = 0; i < c->n_fds; i++)
+        close(c->fds[i]);
+    msgpack_unpacked_destroy(&c->unpacked);
+    free(c);
+    return NULL;
+}
+
+static void *accept_main(void *argument)
+{
+    struct fake *f = argument;
+
+    for (;;) {
+        struct pollfd p[2] = {{.fd = f->listener, .events = POLLIN}, {.fd = f->stop[0], .events = POLLIN}};
+        struct fake_connection *c;
+
+        if (poll(p, 2, -1) < 0)
+            continue;
+        if (p[1].revents)
+            return NULL;
+        c = calloc(1, sizeof(*c));
+        must(c && f->n_threads < MAX_CONNECTIONS);
+        msgpack_unpacked_init(&c->unpacked);
+        c->fake = f;
+        c->number = f->n_threads + 1;
+        c->fd = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC);
+        must(c->fd >= 0);
+        if (pthread_create(&f->threads[f->n_threads], NULL, connection_main, c))
+            abort();
+        f->n_threads++;
+    }
+}
+
+struct fake *fake_start(fake_serve *serve, void *context)
+{
+    struct fake *f = calloc(1, sizeof(*f));
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+    must(f);
+    f->serve = serve;
+    f->context = context;
+    snprintf(f->folder, sizeof(f->folder), "/tmp/kops-client-test-XXXXXX");
+    if (!mkdtemp(f->folder) || pipe(f->stop))
+        abort();
+    snprintf(f->path, sizeof(f->path), "%s/kopsd.sock", f->folder);
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", f->path);
+    f->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (bind(f->listener, (struct sockaddr *)&address, sizeof(address)) || listen(f->listener, 64) ||
+        pthread_create(&f->acceptor, NULL, accept_main, f))
+        abort();
+    return f;
+}
+
+const char *fake_path(const struct fake *f)
+{
+    return f->path;
+}
+
+void fake_vanish(struct fake *f)
+{
+    if (f->vanished)
+        return;
+    f->vanished = true;
+    if (write(f->stop[1], "", 1) != 1)
+        abort();
+    pthread_join(f->acceptor, NULL);
+    close(f->listener);
+    unlink(f->path);
+}
+
+void fake_stop(struct fake *f)
+{
+    fake_vanish(f);
+    for (unsigned i = 0; i < f->n_threads; i++)
+        pthread_join(f->threads[i], NULL);
+    close(f->stop[0]);
+    close(f->stop[1]);
+    rmdir(f->folder);
+    free(f);
+}
+
+/* ---- messages in ---- */
+
+static bool receive(struct fake_connection *c)
+{
+    union {
+        char space[CMSG_SPACE(16 * sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct iovec iov = {.iov_base = c->data + c->length, .iov_len = sizeof(c->data) - c->length};
+    struct msghdr m = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.space)};
+    ssize_t n;
+
+    must(iov.iov_len);
+    do
+        n = recvmsg(c->fd, &m, MSG_CMSG_CLOEXEC);
+    while (n < 0 && errno == EINTR);
+    if (n <= 0)
+        return false;
+    for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h)) {
+        unsigned count = (unsigned)((h->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+
+        must(c->n_fds + count <= 16);
+        memcpy(c->fds + c->n_fds, CMSG_DATA(h), count * sizeof(int));
+        c->n_fds += count;
+    }
+    c->length += (size_t)n;
+    return true;
+}
+
+const msgpack_object *fake_param(const msgpack_object *map, const char *key)
+{
+    if (map->type != MSGPACK_OBJECT_MAP)
+        return NULL;
+    for (uint32_t i = 0; i < map->via.map.size; i++)
+        if (fake_is(&map->via.map.ptr[i].key, key))
+            return &map->via.map.ptr[i].val;
+    return NULL;
+}
+
+bool fake_is(const msgpack_object *o, const char *text)
+{
+    return o && o->type == MSGPACK_OBJECT_STR && o->via.str.size == strlen(text) &&
+           !memcmp(o->via.str.ptr, text, o->via.str.size);
+}
+
+static void read_request(struct fake_connection *c, const msgpack_object *o, struct fake_request *ret)
+{
+    const msgpack_object *items = o->via.array.ptr, *nfds;
+    unsigned at;
+
+    must(o->type == MSGPACK_OBJECT_ARRAY && o->via.array.size >= 3);
+    memset(ret, 0, sizeof(*ret));
+    ret->type = (unsigned)items[0].via.u64;
+    at = ret->type == 0 ? 2 : 1;
+    if (ret->type == 0)
+        ret->msgid = (uint32_t)items[1].via.u64;
+    must(o->via.array.size == at + 2 && items[at].type == MSGPACK_OBJECT_STR);
+    snprintf(ret->method, sizeof(ret->method), "%.*s", (int)items[at].via.str.size, items[at].via.str.ptr);
+    must(items[at + 1].type == MSGPACK_OBJECT_ARRAY && items[at + 1].via.array.size == 1);
+    ret->params = items[at + 1].via.array.ptr[0];
+    nfds = fake_param(&ret->params, "nfds");
+    if (nfds) {
+        ret->n_fds = (unsigned)nfds->via.u64;
+        must(ret->n_fds == c->n_fds);
+        memcpy(ret->fds, c->fds, ret->n_fds * sizeof(int));
+        c->n_fds = 0;
+    }
+}
+
+bool fake_next(struct fake_connection *c, struct fake_request *ret)
+{
+    for (;;) {
+        size_t used = 0;
+
+        if (c->length && msgpack_unpack_next(&c->unpacked, c->data, c->length, &used) == MSGPACK_UNPACK_SUCCESS) {
+            /* Text points into data, which is moved below: a copy that the next call frees. */
+            static _Thread_local char kept[sizeof(c->data)];
+            size_t again = 0;
+
+            memcpy(kept, c->data, used);
+            if (msgpack_unpack_next(&c->unpacked, kept, used, &again) != MSGPACK_UNPACK_SUCCESS)
+                abort();
+            memmove(c->data, c->data + used, c->length - used);
+            c->length -= used;
+            read_request(c, &c->unpacked.data, ret);
+            return true;
+        }
+        if (!receive(c))
+            return false;
+    }
+}
+
+/* ---- messages out ---- */
+
+void fake_send(struct fake_connection *c, const void *data, size_t length, const int *fds, unsigned n_fds)
+{
+    union {
+        char space[CMSG_SPACE(16 * sizeof(int))];
+        struct cmsghdr align;
+    } control = {0};
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)data, .iov_len = length};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+
+    if (n_fds) {
+        m.msg_control = &control;
+        m.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+        control.align.cmsg_level = SOL_SOCKET;
+        control.align.cmsg_type = SCM_RIGHTS;
+        control.align.cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+        memcpy(CMSG_DATA(&control.align), fds, n_fds * sizeof(int));
+    }
+    while (iov.iov_len) {
+        ssize_t n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return; /* the client has gone */
+        iov.iov_base = (char *)iov.iov_base + n;
+        iov.iov_len -= (size_t)n;
+        m.msg_control = NULL;
+        m.msg_controllen = 0;
+    }
+}
+
+static void text(msgpack_packer *p, const char *t)
+{
+    msgpack_pack_str_with_body(p, t, strlen(t));
+}
+
+static void text_pair(msgpack_packer *p, const char *key, const char *value)
+{
+    text(p, key);
+    text(p, value);
+}
+
+static void uint_pair(msgpack_packer *p, const char *key, uint64_t value)
+{
+    text(p, key);
+    msgpack_pack_uint64(p, value);
+}
+
+static void reply_with_fds(struct fake_connection *c, uint32_t msgid, msgpack_sbuffer *map, const int *fds, unsigned n)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msgpack_pack_array(&p, 4);
+    msgpack_pack_int(&p, 1);
+    msgpack_pack_uint32(&p, msgid);
+    msgpack_pack_nil(&p);
+    msgpack_sbuffer_write(&b, map->data, map->size);
+    fake_send(c, b.data, b.size, fds, n);
+    msgpack_sbuffer_destroy(&b);
+    msgpack_sbuffer_destroy(map);
+}
+
+void fake_reply_map(struct fake_connection *c, uint32_t msgid, msgpack_sbuffer *map)
+{
+    reply_with_fds(c, msgid, map, NULL, 0);
+}
+
+void fake_reply_empty(struct fake_connection *c, uint32_t msgid)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msgpack_pack_map(&p, 0);
+    fake_reply_map(c, msgid, &b);
+}
+
+void fake_reply_error(struct fake_connection *c, uint32_t msgid, const char *code, const char *message)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msgpack_pack_array(&p, 4);
+    msgpack_pack_int(&p, 1);
+    msgpack_pack_uint32(&p, msgid);
+    msgpack_pack_map(&p, 3);
+    text_pair(&p, "code", code);
+    text_pair(&p, "message", message);
+    text(&p, "detail");
+    msgpack_pack_map(&p, 3);
+    text_pair(&p, "key", "in[0].shape");
+    uint_pair(&p, "needed", 8);
+    text(&p, "least");
+    msgpack_pack_int(&p, -4);
+    msgpack_pack_nil(&p);
+    fake_send(c, b.data, b.size, NULL, 0);
+    msgpack_sbuffer_destroy(&b);
+}
+
+void fake_reply_run(struct fake_connection *c, uint32_t msgid, const char *variant)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msgpack_pack_map(&p, 3);
+    text(&p, "timings");
+    msgpack_pack_map(&p, 3);
+    text(&p, "host_us");
+    msgpack_pack_double(&p, 12.5);
+    text(&p, "total_us");
+    msgpack_pack_int(&p, 20); /* an integer where a float is meant */
+    text(&p, "samples");
+    msgpack_pack_array(&p, 3);
+    for (int i = 1; i <= 3; i++)
+        msgpack_pack_double(&p, i);
+    text_pair(&p, "device", "host");
+    text_pair(&p, "variant", variant);
+    fake_reply_map(c, msgid, &b);
+}
+
+static void device(msgpack_packer *p)
+{
+    msgpack_pack_map(p, 8);
+    uint_pair(p, "index", 0);
+    text_pair(p, "name", "a processor");
+    text_pair(p, "uuid", "host");
+    text_pair(p, "backend", "host");
+    uint_pair(p, "memory_bytes", 1 << 30);
+    uint_pair(p, "compute_units", 4);
+    text_pair(p, "arch", "avx2");
+    text(p, "default");
+    msgpack_pack_true(p);
+}
+
+static void text_list(msgpack_packer *p, const char *key, unsigned n, const char *const *values)
+{
+    text(p, key);
+    msgpack_pack_array(p, n);
+    for (unsigned i = 0; i < n; i++)
+        text(p, values[i]);
+}
+
+static void op(msgpack_packer *p)
+{
+    msgpack_pack_map(p, 8);
+    text_pair(p, "name", "gemm");
+    text_pair(p, "summary", "out = a @ b");
+    text_pair(p, "doc", "Matrix product.");
+    text_list(p, "inputs", 2, (const char *const[]){"a", "b"});
+    text_list(p, "outputs", 1, (const char *const[]){"out"});
+    text_list(p, "dtypes", 2, (const char *const[]){"f32", "f64"});
+    text(p, "attrs");
+    msgpack_pack_array(p, 2);
+    msgpack_pack_map(p, 4);
+    text_pair(p, "name", "alpha");
+    text_pair(p, "type", "float");
+    text(p, "default");
+    msgpack_pack_double(p, 1.0);
+    text_pair(p, "doc", "Scales.");
+    msgpack_pack_map(p, 5);
+    text_pair(p, "name", "precision");
+    text_pair(p, "type", "choice");
+    text_pair(p, "default", "highest");
+    text_list(p, "choices", 2, (const char *const[]){"highest", "high"});
+    text_pair(p, "doc", "How exact.");
+    text(p, "variants");
+    msgpack_pack_map(p, 1);
+    text_list(p, "host", 2, (const char *const[]){"blas", "blocked"});
+}
+
+static void answer_hello(struct fake_connection *c, uint32_t msgid)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msgpack_pack_map(&p, 9);
+    text_pair(&p, "server", "kopsd 9.8.7");
+    uint_pair(&p, "protocol", 1);
+    uint_pair(&p, "protocol_min", 1);
+    uint_pair(&p, "pid", 4711);
+    text(&p, "devices");
+    msgpack_pack_array(&p, 1);
+    device(&p);
+    text(&p, "ops");
+    msgpack_pack_array(&p, 1);
+    op(&p);
+    text(&p, "limits");
+    msgpack_pack_map(&p, 3);
+    uint_pair(&p, "message_bytes", 100000);
+    uint_pair(&p, "inflight", atomic_load(&inflight));
+    uint_pair(&p, "rank", 8);
+    text_list(&p, "features", 1, (const char *const[]){"memfd"});
+    text_pair(&p, "of_the_future", "ignored");
+    fake_reply_map(c, msgid, &b);
+}
+
+static void answer_buffer(struct fake_connection *c, const struct fake_request *r)
+{
+    bool alloc = !strcmp(r->method, "alloc");
+    int fd = alloc ? memfd_create("fake", MFD_CLOEXEC) : -1;
+    uint64_t size = fake_param(&r->params, "size")->via.u64;
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    if (alloc && ftruncate(fd, (off_t)size))
+        abort();
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msgpack_pack_map(&p, alloc ? 5 : 2);
+    uint_pair(&p, "buffer", ++c->next_buffer);
+    uint_pair(&p, "size", size);
+    if (alloc) {
+        text_pair(&p, "kind", "memfd");
+        uint_pair(&p, "nfds", 1);
+        uint_pair(&p, "fd", 0);
+    }
+    reply_with_fds(c, r->msgid, &b, &fd, alloc);
+    if (alloc)
+        close(fd);
+}
+
+void fake_answer(struct fake_connection *c, const struct fake_request *r)
+{
+    for (unsigned i = 0; i < r->n_fds; i++)
+        close(r->fds[i]);
+    if (r->type != 0)
+        return;
+    if (!strcmp(r->method, "hello"))
+        answer_hello(c, r->msgid);
+    else if (!strcmp(r->method, "register") || !strcmp(r->method, "alloc"))
+        answer_buffer(c, r);
+    else if (!strcmp(r->method, "run"))
+        fake_reply_run(c, r->msgid, "simple");
+    else
+        fake_reply_empty(c, r->msgid);
+}
+
+void fake_serve_well(struct fake_connection *c, void *context)
+{
+    struct fake_request r;
+
+    (void)context;
+    while (fake_next(c, &r))
+        fake_answer(c, &r);
+}

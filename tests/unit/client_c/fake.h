@@ -1,0 +1,70 @@
+/* A daemon that does what a test says, on a real socket.
+ *
+ * fake_start() listens in a folder of its own and gives every connection a thread that runs the test's `serve`. What a
+ * test does not care about is answered by fake_answer(). Everything that a handler and the test share is the test's
+ * to guard. */
+#ifndef KOPS_TEST_FAKE_H
+#define KOPS_TEST_FAKE_H
+
+#include <msgpack.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct fake;
+
+struct fake_connection {
+    struct fake *fake;
+    unsigned number; /* 1: the first */
+    int fd;
+    char data[1 << 18];
+    size_t length;
+    int fds[16]; /* received and not yet claimed */
+    unsigned n_fds;
+    msgpack_unpacked unpacked;
+    uint64_t next_buffer;
+};
+
+struct fake_request {
+    unsigned type; /* 0 request, 2 notification */
+    uint32_t msgid;
+    char method[32];
+    msgpack_object params; /* valid until the next fake_next() */
+    int fds[16];
+    unsigned n_fds; /* the message's own; the handler closes them */
+};
+
+typedef void fake_serve(struct fake_connection *c, void *context);
+
+struct fake *fake_start(fake_serve *serve, void *context);
+const char *fake_path(const struct fake *f);
+
+/* Stops listening; waits until every connection ended, which is when its client has closed it. */
+void fake_stop(struct fake *f);
+
+/* Closes the listening socket and its path: no new connection succeeds. */
+void fake_vanish(struct fake *f);
+
+/* Waits for the next whole message; false at the end of the connection. */
+bool fake_next(struct fake_connection *c, struct fake_request *ret);
+
+/* What a well-behaved daemon answers. */
+void fake_answer(struct fake_connection *c, const struct fake_request *r);
+
+/* Answers everything until the connection ends: a fake_serve. */
+void fake_serve_well(struct fake_connection *c, void *context);
+
+/* hello's limits.inflight of the answers that follow; 64 at first. */
+void fake_set_inflight(uint64_t inflight);
+
+void fake_reply_map(struct fake_connection *c, uint32_t msgid, msgpack_sbuffer *map);
+void fake_reply_empty(struct fake_connection *c, uint32_t msgid);
+void fake_reply_run(struct fake_connection *c, uint32_t msgid, const char *variant);
+void fake_reply_error(struct fake_connection *c, uint32_t msgid, const char *code, const char *message);
+void fake_send(struct fake_connection *c, const void *data, size_t length, const int *fds, unsigned n_fds);
+
+/* The member of a request's map; NULL: absent. */
+const msgpack_object *fake_param(const msgpack_object *map, const char *key);
+bool fake_is(const msgpack_object *o, const char *text);
+
+#endif
