@@ -108,6 +108,17 @@ def op_ids_header(ops: list[dict]) -> str:
     return c_header("KOPS_GENERATED_OP_IDS_H", "\n".join(out) + "\n")
 
 
+def tolerances_header(ops: list[dict]) -> str:
+    note = ("/* X(op, \"op\", DTYPE, high, rtol, scaled, atol). high: 1 for the attribute precision = high.\n"
+            " * |got - ref| <= rtol * |ref| + scaled * S + atol; PROTOCOL.md says what S is. */\n")
+    rows = []
+    for o in ops:
+        for high, table in ((0, o["tolerance"]), (1, o.get("tolerance_high", {}))):
+            rows += [f"X({o['name']}, {c_string(o['name'])}, {d.upper()}, {high}, "
+                     f"{t.get('rtol', 0.0)!r}, {t.get('scaled', 0.0)!r}, {t.get('atol', 0.0)!r})" for d, t in table.items()]
+    return c_header("KOPS_GENERATED_TOLERANCES_H", note + x_macro("KOPS_TOLERANCES", rows))
+
+
 def attr_default(attr: dict) -> str:
     kind, value = attr["type"], attr["default"]
     if kind == "bool":
@@ -248,6 +259,7 @@ def outputs() -> dict[Path, str]:
         PROTO / "generated/methods.h": methods_header(methods, maps),
         PROTO / "generated/op_ids.h": op_ids_header(ops),
         PROTO / "generated/op_table.h": op_table_header(ops),
+        PROTO / "generated/tolerances.h": tolerances_header(ops),
         ROOT / "client_c/include/kops/declarations.h": public_header(errors, dtypes),
         ROOT / "client_py/kops/_declarations.py": python_module(errors, dtypes, ops, methods),
     }
