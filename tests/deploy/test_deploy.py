@@ -1,0 +1,77 @@
+"""What deploy/ ships is what the daemon understands: the example settings are valid and complete, the units load."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support.daemon import binary  # noqa: E402
+
+
+def kopsd(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(binary()), *arguments], capture_output=True, text=True, timeout=60)
+
+
+def settings(text: str) -> dict[str, str]:
+    """Every setting that a file names, commented out or not, as section.key, with its value."""
+    found: dict[str, str] = {}
+    section = ""
+    for line in text.splitlines():
+        if heading := re.fullmatch(r"\[(\w+)\]", line.strip()):
+            section = heading[1]
+        elif entry := re.fullmatch(r";?(\w+) ?=\s*(.*)", line.strip()):
+            found[f"{section}.{entry[1]}"] = entry[2]
+    return found
+
+
+def test_example_settings_are_valid() -> None:
+    done = kopsd("--check-config", "--config", str(DEPLOY / "kopsd.conf"), "--socket", "/tmp/unused.sock")
+    assert done.returncode == 0, done.stderr
+
+
+def test_example_settings_are_valid_when_all_are_set(tmp_path: Path) -> None:
+    text = (DEPLOY / "kopsd.conf").read_text(encoding="utf-8")
+    (tmp_path / "all.conf").write_text(re.sub(r"^;(\w+ = )", r"\1", text, flags=re.MULTILINE), encoding="utf-8")
+    done = kopsd("--check-config", "--config", str(tmp_path / "all.conf"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_example_settings_are_complete(tmp_path: Path) -> None:
+    """Every setting that the daemon has, with its default value, and none that it has not."""
+    (tmp_path / "empty.conf").write_text("", encoding="utf-8")
+    printed = kopsd("--print-config", "--config", str(tmp_path / "empty.conf"), "--socket", "/tmp/unused.sock")
+    assert printed.returncode == 0, printed.stderr
+    actual, shipped = settings(printed.stdout), settings((DEPLOY / "kopsd.conf").read_text(encoding="utf-8"))
+    assert set(shipped) == set(actual)
+    # Found at start, so that the example can only say which are possible.
+    machine_dependent = {"server.socket", "server.spin_us"}
+    for name, value in actual.items():
+        if value and name not in machine_dependent:
+            assert shipped[name] == value, name
+
+
+def test_units_load(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("there is no systemd-analyze")
+    for name in ("kopsd.service", "kopsd.socket"):
+        text = (DEPLOY / name).read_text(encoding="utf-8")
+        # The program need not be installed to check its unit.
+        (tmp_path / name).write_text(re.sub(r"ExecStart=\S+", f"ExecStart={binary()}", text), encoding="utf-8")
+    done = subprocess.run(
+        [analyze, "verify", str(tmp_path / "kopsd.service"), str(tmp_path / "kopsd.socket")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    complaints = [line for line in done.stderr.splitlines() if "kopsd" in line]
+    assert done.returncode == 0 and not complaints, done.stderr
