@@ -143,7 +143,7 @@ def test_stale_and_bogus_references(raw: Connection, driver: Any) -> None:
         error = raw.error("register", {**exported, **wrong})
         assert error.code in (code, "invalid_handle", "out_of_bounds"), f"{wrong}: {error}"
     buffer = raw.call("register", exported)["buffer"]
-    out = raw.call("alloc", {"size": 4096})["buffer"]
+    out = raw.call("alloc", {"size": 4096, "device": driver.uuid()})["buffer"]
     raw.run("square", [tensor(buffer, [16])], [tensor(out, [16])])
     driver.free(pointer)
     raw.call("release", {"buffer": buffer})
@@ -155,7 +155,7 @@ def test_alloc_is_mapped_by_its_client(raw: Connection, driver: Any) -> None:
     """Device memory that the daemon made: zeroed, and the same bytes on both sides."""
     import struct
 
-    msgid = raw.request("alloc", {"size": 3 << 20})
+    msgid = raw.request("alloc", {"size": 3 << 20, "device": driver.uuid()})
     reply = raw.reply(msgid)
     result = reply.get()
     assert result["kind"] == "cuda_vmm" and result["size"] >= 3 << 20 and len(reply.fds) == 1

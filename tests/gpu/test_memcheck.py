@@ -38,8 +38,9 @@ def run_everything(torch: Any, k: Any) -> None:
                 a, b = random(m, j), random(j, n)
                 assert_gemm(k.gemm(a, b, variant=variant), a, b)
                 assert_gemm(k.gemm(b.t(), a.t(), variant=variant), b.t(), a.t())
+    gpu = next(device for device in k.devices if device.backend == "cuda")
     staged = k.array(numpy.arange(10_001, dtype=numpy.float32))
-    assert bool((numpy.asarray(k.square(staged)) == numpy.arange(10_001, dtype=numpy.float32) ** 2).all())
+    assert bool((numpy.asarray(k.square(staged, device=gpu)) == numpy.arange(10_001, dtype=numpy.float32) ** 2).all())
 
 
 def test_memcheck(torch: Any, tmp_path: Path) -> None:

@@ -78,8 +78,9 @@ def test_numpy_beside_torch(torch: Any, k: Any) -> None:
     import numpy
 
     a = numpy.arange(10_000, dtype=numpy.float64)
-    c = k.add(a, a)
-    assert isinstance(c, numpy.ndarray) and bool((c == 2 * a).all())
+    for device in k.devices:
+        c = k.add(a, a, device=device)
+        assert isinstance(c, numpy.ndarray) and bool((c == 2 * a).all()), device.name
     t = torch.arange(10_000, device="cuda", dtype=torch.float64)
     assert torch.equal(k.add(t, t).cpu(), torch.from_numpy(numpy.array(c)))
 

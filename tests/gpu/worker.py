@@ -103,9 +103,10 @@ def staging(path: str) -> None:
             k.array(generator.random((640, 320), numpy.float32)),
             k.array(generator.random((640, 320), numpy.float32)),
         )
-        _, timings = k.add(a, b, timing=True)
-        numpy.testing.assert_array_equal(numpy.asarray(k.add(a, b)), numpy.asarray(a) + numpy.asarray(b))
-        product = numpy.asarray(k.gemm(a, b, trans_b=True)).astype(float)
+        gpu = next(device for device in k.devices if device.backend == "cuda")
+        total, timings = k.add(a, b, device=gpu, timing=True)
+        numpy.testing.assert_array_equal(numpy.asarray(total), numpy.asarray(a) + numpy.asarray(b))
+        product = numpy.asarray(k.gemm(a, b, trans_b=True, device=gpu)).astype(float)
         reference = numpy.asarray(a).astype(float) @ numpy.asarray(b).astype(float).T
         numpy.testing.assert_allclose(product, reference, rtol=1e-4)
         libraries = Path("/proc/self/maps").read_text(encoding="utf-8")
