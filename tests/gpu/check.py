@@ -19,6 +19,12 @@ def tolerance(op: str, dtype: str, precision: str = "highest") -> dict[str, floa
     return dict(found or declared["tolerance"][dtype])
 
 
+def gemm_variants(client: Any) -> list[str]:
+    """The kernels that the first GPU has for gemm."""
+    gpu = next(device for device in client.devices if device.backend == "cuda")
+    return list(client.ops["gemm"].variants[gpu.uuid])
+
+
 def assert_right(op: str, got: Any, reference: Any, scale: Any = None, precision: str = "highest") -> None:
     """`reference` in float64; `scale` is the sum of the terms' absolute values, element by element (gemm)."""
     import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from check import DTYPES, assert_add, assert_gemm, assert_square
+from check import DTYPES, assert_add, assert_gemm, assert_square, gemm_variants
 
 MILLION = 1_048_576
 
@@ -47,6 +47,8 @@ def test_gemm(torch: Any, k: Any, dtype: str, m: int, k_: int, n: int) -> None:
 @pytest.mark.parametrize("variant", ["tiled", "cublaslt"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_gemm_of_each_variant(torch: Any, k: Any, dtype: str, variant: str) -> None:
+    if variant not in gemm_variants(k):
+        pytest.skip(f"the daemon has no {variant}")
     a, b = random(torch, 515, 259, dtype=dtype), random(torch, 259, 130, dtype=dtype)
     assert_gemm(k.gemm(a, b, variant=variant), a, b)
     assert_gemm(k.gemm(a.t(), b.t(), trans_a=True, trans_b=True, variant=variant), a, b)
