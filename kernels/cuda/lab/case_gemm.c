@@ -89,57 +89,93 @@ void case_gemm(struct lab_case *c, struct lab_random *r, enum dtype dtype, int64
     }
 }
 
-/* Reads an operand of the call at (batch index, i, j) of the matrix after its transposition. */
-static double operand(const struct lab_case *c, unsigned t, const int64_t *index, bool transposed, int64_t i, int64_t j)
-{
-    const struct tensor *x = &c->call.tensors[t];
-    int64_t at[TENSOR_MAX_RANK];
+/* An operand as doubles, with the strides of the matrix after its transposition. */
+struct matrix {
+    const struct tensor *tensor;
+    int64_t row, column;
+    double *values; /* of the whole memory */
+};
 
-    for (unsigned d = 0; d + 2 < x->rank; d++)
-        at[d] = x->shape[d] == 1 ? 0 : index[d];
-    at[x->rank - 2] = transposed ? j : i;
-    at[x->rank - 1] = transposed ? i : j;
-    return value_get(x->dtype, c->arrays[t].host, lab_element(x, at));
+static int make_matrix(const struct lab_array *array, bool transposed, struct matrix *ret)
+{
+    const struct tensor *t = &array->tensor;
+    const size_t n = array->size / dtype_size(t->dtype);
+
+    ret->tensor = t;
+    ret->row = t->strides[t->rank - (transposed ? 1 : 2)];
+    ret->column = t->strides[t->rank - (transposed ? 2 : 1)];
+    ret->values = malloc((n + 1) * sizeof(ret->values[0]));
+    if (!ret->values)
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        ret->values[i] = value_get(t->dtype, array->host, i);
+    return 0;
+}
+
+/* Element (0, 0) of the batch that out's index is in. */
+static const double *batch_of(const struct matrix *x, const int64_t *index)
+{
+    const struct tensor *t = x->tensor;
+    uint64_t at = t->offset / dtype_size(t->dtype);
+
+    for (unsigned d = 0; d + 2 < t->rank; d++)
+        at += t->shape[d] == 1 ? 0 : (uint64_t)(index[d] * t->strides[d]);
+    return x->values + at;
 }
 
 struct reference {
     double exact, bound; /* of each element of out, in index order */
 };
 
+static struct reference reference_of(const struct lab_case *c, const struct matrix *a, const struct matrix *b,
+                                     int64_t k, const int64_t *index)
+{
+    const double alpha = c->call.attrs[GEMM_ALPHA].f, beta = c->call.attrs[GEMM_BETA].f;
+    const struct tensor *out = &c->call.tensors[OUT];
+    const struct tolerance *tolerance = &tolerances[out->dtype];
+    const double *row = batch_of(a, index) + index[out->rank - 2] * a->row;
+    const double *column = batch_of(b, index) + index[out->rank - 1] * b->column;
+    double sum = 0, magnitude = 0;
+    struct reference r;
+
+    for (int64_t l = 0; l < k; l++) {
+        const double term = row[l * a->column] * column[l * b->row];
+
+        sum += term;
+        magnitude += fabs(term);
+    }
+    r.exact = alpha * sum;
+    magnitude *= fabs(alpha);
+    if (beta != 0) {
+        const double before = value_get(out->dtype, c->arrays[OUT].host, lab_element(out, index));
+
+        r.exact += beta * before;
+        magnitude += fabs(beta * before);
+    }
+    r.bound = tolerance->rtol * fabs(r.exact) + tolerance->scaled * magnitude + tolerance->atol;
+    return r;
+}
+
 static struct reference *make_reference(const struct lab_case *c)
 {
-    const union op_attr_value *attrs = c->call.attrs;
-    const double alpha = attrs[GEMM_ALPHA].f, beta = attrs[GEMM_BETA].f;
-    const bool trans_a = attrs[GEMM_TRANS_A].b, trans_b = attrs[GEMM_TRANS_B].b;
-    const struct tensor *a = &c->call.tensors[A], *out = &c->call.tensors[OUT];
-    const int64_t k = a->shape[a->rank - (trans_a ? 2 : 1)];
-    const struct tolerance *tolerance = &tolerances[out->dtype];
+    const bool trans_a = c->call.attrs[GEMM_TRANS_A].b, trans_b = c->call.attrs[GEMM_TRANS_B].b;
+    const struct tensor *out = &c->call.tensors[OUT], *in = &c->call.tensors[A];
+    const int64_t k = in->shape[in->rank - (trans_a ? 2 : 1)];
+    struct matrix a = {0}, b = {0};
     struct reference *all = malloc(out->count * sizeof(*all)), *next = all;
     int64_t index[TENSOR_MAX_RANK] = {0};
 
-    if (!all)
-        return NULL;
+    if (!all || make_matrix(&c->arrays[A], trans_a, &a) < 0 || make_matrix(&c->arrays[B], trans_b, &b) < 0) {
+        free(all);
+        all = NULL;
+        goto free_matrices;
+    }
     do {
-        const int64_t i = index[out->rank - 2], j = index[out->rank - 1];
-        double sum = 0, magnitude = 0;
-
-        for (int64_t l = 0; l < k; l++) {
-            const double term = operand(c, A, index, trans_a, i, l) * operand(c, B, index, trans_b, l, j);
-
-            sum += term;
-            magnitude += fabs(term);
-        }
-        next->exact = alpha * sum;
-        magnitude = fabs(alpha) * magnitude;
-        if (beta != 0) {
-            const double before = value_get(out->dtype, c->arrays[OUT].host, lab_element(out, index));
-
-            next->exact += beta * before;
-            magnitude += fabs(beta * before);
-        }
-        next->bound = tolerance->rtol * fabs(next->exact) + tolerance->scaled * magnitude + tolerance->atol;
-        next++;
+        *next++ = reference_of(c, &a, &b, k, index);
     } while (lab_next_index(out->shape, out->rank, index));
+free_matrices:
+    free(a.values);
+    free(b.values);
     return all;
 }
 

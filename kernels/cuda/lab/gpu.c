@@ -1,0 +1,297 @@
+/* The lab's driver calls. */
+#include "gpu.h"
+
+#include <cuda.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* X(Name, suffix): the symbol is "cu<Name><suffix>", its type cuda.h's. */
+#define FUNCTIONS(X)                                                                                                   \
+    X(Init, "")                                                                                                        \
+    X(GetErrorString, "")                                                                                              \
+    X(DeviceGet, "")                                                                                                   \
+    X(DeviceGetName, "")                                                                                               \
+    X(DeviceGetAttribute, "")                                                                                          \
+    X(DevicePrimaryCtxRetain, "")                                                                                      \
+    X(DevicePrimaryCtxRelease, "_v2")                                                                                  \
+    X(CtxSetCurrent, "")                                                                                               \
+    X(CtxSynchronize, "")                                                                                              \
+    X(ModuleLoadData, "")                                                                                              \
+    X(ModuleGetFunction, "")                                                                                           \
+    X(OccupancyMaxActiveBlocksPerMultiprocessor, "")                                                                   \
+    X(MemAlloc, "_v2")                                                                                                 \
+    X(MemFree, "_v2")                                                                                                  \
+    X(MemcpyHtoD, "_v2")                                                                                               \
+    X(MemcpyDtoH, "_v2")                                                                                               \
+    X(MemcpyDtoDAsync, "_v2")                                                                                          \
+    X(MemsetD16, "_v2")                                                                                                \
+    X(LaunchKernel, "")                                                                                                \
+    X(EventCreate, "")                                                                                                 \
+    X(EventRecord, "")                                                                                                 \
+    X(EventSynchronize, "")                                                                                            \
+    X(EventElapsedTime, "")
+
+enum { MAX_MODULES = 32, MAX_REPEAT = 64 };
+
+struct lab_gpu {
+    void *library;
+#define X(Name, suffix) __typeof__(cu##Name) *Name;
+    FUNCTIONS(X)
+#undef X
+    CUdevice device;
+    CUcontext context;
+    CUmodule modules[MAX_MODULES];
+    unsigned n_modules;
+    CUevent start, stop;
+    char name[128];
+    struct lab_machine machine;
+};
+
+/* 0, or -1 after a line on stderr. */
+static int check(struct lab_gpu *gpu, CUresult result, const char *what)
+{
+    const char *text = NULL;
+
+    if (result == CUDA_SUCCESS)
+        return 0;
+    gpu->GetErrorString(result, &text);
+    fprintf(stderr, "%s: %s (%d)\n", what, text ? text : "unknown error", (int)result);
+    return -1;
+}
+
+static CUfunction find(struct lab_gpu *gpu, const char *kernel)
+{
+    CUfunction function;
+
+    for (unsigned i = 0; i < gpu->n_modules; i++) {
+        if (gpu->ModuleGetFunction(&function, gpu->modules[i], kernel) == CUDA_SUCCESS)
+            return function;
+    }
+    fprintf(stderr, "%s: no image has this kernel\n", kernel);
+    return NULL;
+}
+
+static uint64_t machine_alloc(void *context, size_t size)
+{
+    struct lab_gpu *gpu = context;
+    CUdeviceptr address;
+
+    return check(gpu, gpu->MemAlloc(&address, size ? size : 1), "allocating") < 0 ? 0 : address;
+}
+
+static void machine_free(void *context, uint64_t address, size_t size)
+{
+    struct lab_gpu *gpu = context;
+
+    (void)size;
+    gpu->MemFree(address);
+}
+
+static int machine_write(void *context, uint64_t to, const void *from, size_t size)
+{
+    struct lab_gpu *gpu = context;
+
+    return size ? check(gpu, gpu->MemcpyHtoD(to, from, size), "copying to the device") : 0;
+}
+
+static int machine_read(void *context, void *to, uint64_t from, size_t size)
+{
+    struct lab_gpu *gpu = context;
+
+    return size ? check(gpu, gpu->MemcpyDtoH(to, from, size), "copying from the device") : 0;
+}
+
+static int start_launch(struct lab_gpu *gpu, CUfunction function, const struct cuda_launch *launch)
+{
+    unsigned char params[CUDA_LAUNCH_PARAMS_MAX];
+    void *all[] = {params};
+
+    memcpy(params, launch->params, sizeof(params));
+    return check(gpu,
+                 gpu->LaunchKernel(function, launch->grid[0], launch->grid[1], launch->grid[2], launch->block[0],
+                                   launch->block[1], launch->block[2], launch->shared_bytes, NULL, all, NULL),
+                 launch->kernel);
+}
+
+static int machine_launch(void *context, const struct cuda_launch *launch)
+{
+    struct lab_gpu *gpu = context;
+    const CUfunction function = find(gpu, launch->kernel);
+
+    if (!function || start_launch(gpu, function, launch) < 0)
+        return -1;
+    return check(gpu, gpu->CtxSynchronize(), launch->kernel);
+}
+
+static unsigned machine_occupancy(void *context, const char *kernel, unsigned block, unsigned shared)
+{
+    struct lab_gpu *gpu = context;
+    const CUfunction function = find(gpu, kernel);
+    int blocks = 0;
+
+    if (function)
+        gpu->OccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, (int)block, shared);
+    return blocks > 0 ? (unsigned)blocks : 1;
+}
+
+static int load_library(struct lab_gpu *gpu)
+{
+    gpu->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!gpu->library) {
+        fprintf(stderr, "%s\n", dlerror());
+        return -1;
+    }
+#define X(Name, suffix)                                                                                                \
+    gpu->Name = (__typeof__(gpu->Name))(uintptr_t)dlsym(gpu->library, "cu" #Name suffix);                              \
+    if (!gpu->Name) {                                                                                                  \
+        fprintf(stderr, "the driver has no cu" #Name suffix "\n");                                                     \
+        return -1;                                                                                                     \
+    }
+    FUNCTIONS(X)
+#undef X
+    return 0;
+}
+
+static int open_device(struct lab_gpu *gpu)
+{
+    int multiprocessors = 0, shared = 0;
+
+    if (check(gpu, gpu->Init(0), "cuInit") < 0 || check(gpu, gpu->DeviceGet(&gpu->device, 0), "cuDeviceGet") < 0 ||
+        check(gpu, gpu->DevicePrimaryCtxRetain(&gpu->context, gpu->device), "opening the device") < 0 ||
+        check(gpu, gpu->CtxSetCurrent(gpu->context), "cuCtxSetCurrent") < 0 ||
+        check(gpu, gpu->EventCreate(&gpu->start, CU_EVENT_DEFAULT), "cuEventCreate") < 0 ||
+        check(gpu, gpu->EventCreate(&gpu->stop, CU_EVENT_DEFAULT), "cuEventCreate") < 0)
+        return -1;
+    gpu->DeviceGetName(gpu->name, sizeof(gpu->name), gpu->device);
+    gpu->DeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, gpu->device);
+    gpu->DeviceGetAttribute(&shared, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, gpu->device);
+    gpu->machine = (struct lab_machine){
+        .device = {.multiprocessors = (unsigned)multiprocessors,
+                   .max_shared_bytes = (unsigned)shared,
+                   .occupancy = machine_occupancy,
+                   .context = gpu},
+        .context = gpu,
+        .alloc = machine_alloc,
+        .free = machine_free,
+        .write = machine_write,
+        .read = machine_read,
+        .launch = machine_launch,
+    };
+    return 0;
+}
+
+static int load_images(struct lab_gpu *gpu, const struct cuda_ops_image *images, unsigned n)
+{
+    for (unsigned i = 0; i < n && gpu->n_modules < MAX_MODULES; i++) {
+        if (check(gpu, gpu->ModuleLoadData(&gpu->modules[gpu->n_modules], images[i].data), images[i].name) < 0)
+            return -1;
+        gpu->n_modules++;
+    }
+    return 0;
+}
+
+struct lab_gpu *lab_gpu_open(void)
+{
+    struct lab_gpu *gpu = calloc(1, sizeof(*gpu));
+
+    if (!gpu)
+        return NULL;
+    if (load_library(gpu) < 0 || open_device(gpu) < 0 || load_images(gpu, cuda_ops_images, cuda_ops_image_count) < 0 ||
+        load_images(gpu, lab_images, lab_image_count) < 0) {
+        lab_gpu_close(gpu);
+        return NULL;
+    }
+    return gpu;
+}
+
+void lab_gpu_close(struct lab_gpu *gpu)
+{
+    if (gpu->context)
+        gpu->DevicePrimaryCtxRelease(gpu->device);
+    if (gpu->library)
+        dlclose(gpu->library);
+    free(gpu);
+}
+
+const char *lab_gpu_name(const struct lab_gpu *gpu)
+{
+    return gpu->name;
+}
+
+const struct lab_machine *lab_gpu_machine(const struct lab_gpu *gpu)
+{
+    return &gpu->machine;
+}
+
+int lab_gpu_fill(struct lab_gpu *gpu, uint64_t address, uint16_t pattern, size_t count)
+{
+    return check(gpu, gpu->MemsetD16(address, pattern, count), "filling memory");
+}
+
+static int compare_times(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Times what run(context) enqueues. */
+static double time_of(struct lab_gpu *gpu, int (*run)(struct lab_gpu *, const void *), const void *context,
+                      unsigned repeat)
+{
+    float ms[MAX_REPEAT];
+
+    if (repeat > MAX_REPEAT)
+        repeat = MAX_REPEAT;
+    if (run(gpu, context) < 0)
+        return -1;
+    for (unsigned i = 0; i < repeat; i++) {
+        if (gpu->EventRecord(gpu->start, NULL) != CUDA_SUCCESS || run(gpu, context) < 0 ||
+            gpu->EventRecord(gpu->stop, NULL) != CUDA_SUCCESS ||
+            check(gpu, gpu->EventSynchronize(gpu->stop), "waiting for the device") < 0 ||
+            gpu->EventElapsedTime(&ms[i], gpu->start, gpu->stop) != CUDA_SUCCESS)
+            return -1;
+    }
+    qsort(ms, repeat, sizeof(ms[0]), compare_times);
+    return (double)ms[repeat / 2] * 1e3;
+}
+
+struct timed_launch {
+    CUfunction function;
+    const struct cuda_launch *launch;
+};
+
+static int run_launch(struct lab_gpu *gpu, const void *context)
+{
+    const struct timed_launch *t = context;
+
+    return start_launch(gpu, t->function, t->launch);
+}
+
+double lab_gpu_time(struct lab_gpu *gpu, const struct cuda_launch *launch, unsigned repeat)
+{
+    const struct timed_launch t = {find(gpu, launch->kernel), launch};
+
+    return t.function ? time_of(gpu, run_launch, &t, repeat) : -1;
+}
+
+struct timed_copy {
+    uint64_t to, from;
+    size_t size;
+};
+
+static int run_copy(struct lab_gpu *gpu, const void *context)
+{
+    const struct timed_copy *t = context;
+
+    return check(gpu, gpu->MemcpyDtoDAsync(t->to, t->from, t->size, NULL), "copying on the device");
+}
+
+double lab_gpu_time_copy(struct lab_gpu *gpu, uint64_t to, uint64_t from, size_t size, unsigned repeat)
+{
+    const struct timed_copy t = {to, from, size};
+
+    return time_of(gpu, run_copy, &t, repeat);
+}
