@@ -15,12 +15,14 @@ def encode(values: np.ndarray, dtype: str) -> np.ndarray:
     """float64 → storage, rounded to nearest even."""
     if dtype != "bf16":
         return values.astype(STORAGE[dtype])
-    bits = values.astype(np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    bits = np.atleast_1d(values).astype(np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return rounded.astype(np.uint16).reshape(np.shape(values))
 
 
 def decode(stored: np.ndarray, dtype: str) -> np.ndarray:
     """Storage → float64, exactly."""
     if dtype != "bf16":
         return stored.astype(np.float64)
-    return (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    bits = np.atleast_1d(stored).astype(np.uint32) << 16
+    return bits.view(np.float32).astype(np.float64).reshape(np.shape(stored))

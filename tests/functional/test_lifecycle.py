@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from support import backends, proc, raw
 from support.daemon import Daemon, binary
 
 CONFIG = backends.config(backends.HOST)
+IMPATIENT = CONFIG + "[server]\nshutdown_grace_ms = 200\n"
+NOBODY = 65534
 
 
 def kopsd(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -46,7 +50,7 @@ def test_clean_end() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_end_with_work_in_flight(number: signal.Signals) -> None:
     """What is in flight is answered, done or failed with a code, before the connection ends."""
-    with Daemon(config=CONFIG) as daemon:
+    with Daemon(config=IMPATIENT) as daemon:
         connection = daemon.connect()
         vectors = Vectors(connection, 2, 1000)
         vectors[0][:] = 3
@@ -76,11 +80,24 @@ def test_a_short_job_is_finished() -> None:
         assert connection.reply(msgid).get()["variant"]
         assert (vectors[1] == 9).all()
         connection.wait_closed()
+        assert daemon.wait() == 0
+        connection.close()
+
+
+def test_impatient_supervisor() -> None:
+    """SIGTERM again and again, to the very last: still a clean end."""
+    with Daemon(config=IMPATIENT) as daemon:
+        connection = daemon.connect()
+        LongRun(connection)
+        while daemon.process.poll() is None:
+            os.kill(daemon.pid, signal.SIGTERM)
+        assert daemon.wait() == 0
+        assert not os.path.exists(daemon.socket_path)
         connection.close()
 
 
 def test_end_with_a_client_that_does_not_read() -> None:
-    with Daemon(config=CONFIG) as daemon:
+    with Daemon(config=IMPATIENT) as daemon:
         connection = daemon.connect()
         connection.socket.setblocking(False)
         try:
@@ -94,7 +111,7 @@ def test_end_with_a_client_that_does_not_read() -> None:
 
 def test_no_new_connections_while_it_ends() -> None:
     """Whoever comes late is refused or told; nobody waits for ever."""
-    with Daemon(config=CONFIG) as daemon:
+    with Daemon(config=IMPATIENT) as daemon:
         first = daemon.connect()
         LongRun(first)
         os.kill(daemon.pid, signal.SIGTERM)
@@ -135,16 +152,6 @@ def test_does_not_remove_what_is_no_socket(tmp_path: Path) -> None:
     assert path.read_text() == "keep me"
 
 
-def test_does_not_remove_a_successors_socket() -> None:
-    """A daemon whose path was taken over in the meantime leaves it alone when it ends."""
-    with Daemon(config=CONFIG) as daemon:
-        os.unlink(daemon.socket_path)
-        with Daemon(config=CONFIG, socket_path=daemon.socket_path) as successor:
-            daemon.stop()
-            with successor.connect() as connection:
-                assert connection.alive()
-
-
 def test_socket_activation(tmp_path: Path) -> None:
     """LISTEN_FDS: the socket comes ready-made, stays where it is at the end, and is found again by the next start."""
     path = str(tmp_path / "activated.sock")
@@ -182,11 +189,16 @@ def test_kops_socket(tmp_path: Path) -> None:
             assert connection.alive()
 
 
-def test_xdg_runtime_dir(tmp_path: Path) -> None:
-    path = str(tmp_path / "kopsd.sock")
-    with Daemon(config=CONFIG, socket_path=path, give_socket=False, env={"XDG_RUNTIME_DIR": str(tmp_path)}) as daemon:
-        with daemon.connect() as connection:
-            assert connection.alive()
+def test_xdg_runtime_dir() -> None:
+    """For a user; the super-user's daemon listens in /run."""
+    user = NOBODY if os.geteuid() == 0 else None
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        path = f"{folder}/kopsd.sock"
+        env = {"XDG_RUNTIME_DIR": folder}
+        with Daemon(config=CONFIG, socket_path=path, give_socket=False, env=env, user=user) as daemon:
+            with daemon.connect() as connection:
+                assert connection.alive()
 
 
 def test_the_option_wins(tmp_path: Path) -> None:
@@ -198,7 +210,7 @@ def test_the_option_wins(tmp_path: Path) -> None:
 
 def test_path_too_long(tmp_path: Path) -> None:
     done = kopsd("--socket", str(tmp_path / ("x" * 120)))
-    assert done.returncode > 0 and "108" in done.stderr or "long" in done.stderr
+    assert done.returncode > 0 and "107" in done.stderr
 
 
 def test_folder_that_is_not_there(tmp_path: Path) -> None:
@@ -255,7 +267,9 @@ def test_check_config_bad(name: str, tmp_path: Path) -> None:
     text, line = BAD_CONFIGS[name]
     done = check_config(tmp_path, text)
     assert done.returncode > 0
-    assert f"test.conf:{line}" in done.stderr, done.stderr
+    # inih reads a line that is too long as two, and names the second.
+    lines = (line, line + 1) if name == "long_line" else (line,)
+    assert any(f"test.conf:{n}:" in done.stderr for n in lines), done.stderr
 
 
 def test_bad_config_does_not_start(tmp_path: Path) -> None:
@@ -298,8 +312,7 @@ def test_logs_are_logfmt() -> None:
         lines = daemon.log().splitlines()
         assert lines
         for line in lines:
-            assert line.startswith("<") and line[2] == ">", line
-            assert "msg=" in line or "=" in line, line
+            assert re.fullmatch(r'(<\d>)?level=\w+( [\w.]+=("([^"\\]|\\.)*"|[^" ]*))*', line), line
 
 
 def test_quiet_by_default() -> None:

@@ -59,7 +59,7 @@ def test_alloc_never_shows_old_memory(connection: raw.Connection) -> None:
 def test_alloc_too_much(connection: raw.Connection) -> None:
     for size in (1 << 62, 2**63, 2**64 - 1):
         error = connection.error("alloc", {"size": size})
-        assert error.code in ("out_of_memory", "out_of_range", "quota_exceeded"), error
+        assert error.code in ("out_of_memory", "out_of_range", "invalid_argument"), error
 
 
 def test_register_the_same_memory_twice(connect: Callable[..., raw.Connection]) -> None:
@@ -154,7 +154,7 @@ def test_holes_punched_under_a_run(connection: raw.Connection) -> None:
 
 
 def test_empty_tensors_need_no_buffer(connection: raw.Connection) -> None:
-    result = connection.run("add", [tensor(None, [0, 3]), tensor(None, [3])], [tensor(None, [0, 3])])
+    result = connection.run("add", [tensor(None, [0, 3]), tensor(None, [0, 1])], [tensor(None, [0, 3])])
     assert set(result) >= {"timings", "device", "variant"}
     result = connection.run("gemm", [tensor(None, [0, 4]), tensor(None, [4, 0])], [tensor(None, [0, 0])])
     assert result["timings"]["total_us"] > 0

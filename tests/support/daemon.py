@@ -46,6 +46,7 @@ class Daemon:
         socket_path: str | None = None,
         give_socket: bool = True,
         listen: socket.socket | None = None,
+        user: int | None = None,
         start: bool = True,
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="kops-test-"))
@@ -62,12 +63,17 @@ class Daemon:
         if not any(a.startswith("--config") for a in args):
             self.command += ["--config", str(self.folder / "kopsd.conf")]
         self.command += args
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("KOPS_SOCKET", "LISTEN_", "NOTIFY_"))}
+        self.env = {
+            k: v for k, v in os.environ.items() if not k.startswith(("KOPS_SOCKET", "KOPSD_", "LISTEN_", "NOTIFY_"))
+        }
         self.env.setdefault("ASAN_OPTIONS", "detect_leaks=1:exitcode=99")
         self.env.setdefault("UBSAN_OPTIONS", "print_stacktrace=1:halt_on_error=1:exitcode=99")
         self.env.setdefault("TSAN_OPTIONS", "exitcode=99")
         self.env.update(env or {})
         self.listen = listen
+        self.user = user
+        if user is not None:
+            os.chown(self.folder, user, user)
         self.process: subprocess.Popen[bytes] | None = None
         self.ready_text = ""
         if start:
@@ -81,11 +87,14 @@ class Daemon:
     def start(self) -> None:
         notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         notify.bind(str(self.folder / "notify"))
+        if self.user is not None:
+            os.chown(self.folder / "notify", self.user, self.user)
+        self.ready_text = ""
         self.env["NOTIFY_SOCKET"] = str(self.folder / "notify")
         with open(self.log_path, "ab") as log:
             if self.listen is None:
                 self.process = subprocess.Popen(
-                    self.command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                    self.command, env=self.env, user=self.user, stdin=subprocess.DEVNULL, stdout=log, stderr=log
                 )
             else:
                 self.process = self.start_activated(log)

@@ -76,8 +76,8 @@ class Connection:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.connect(path)  # blocking: where the backlog is full one waits for one's turn
         self.socket.settimeout(PATIENCE)
-        self.socket.connect(path)
         self.unpacker = msgpack.Unpacker(raw=False, strict_map_key=False)
         self.fds: list[int] = []
         self.replies: dict[int, Reply] = {}
@@ -94,7 +94,8 @@ class Connection:
         if fds:
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
             sent = self.socket.sendmsg([data], ancillary)
-        self.socket.sendall(data[sent:])
+        if sent < len(data):
+            self.socket.sendall(data[sent:])
 
     def request(
         self, method: str, params: dict[str, Any] | None = None, fds: Iterable[int] = (), msgid: int | None = None
