@@ -1,6 +1,7 @@
 #include "cpu.h"
 
 #include <limits.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,12 +19,9 @@ static bool has_f16c(void)
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
-bool cpu_has(enum cpu_isa isa)
+static bool detect(enum cpu_isa isa)
 {
-    __builtin_cpu_init();
     switch (isa) {
-    case CPU_GENERIC:
-        return true;
     case CPU_AVX512:
         if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
             !__builtin_cpu_supports("avx512cd") || !__builtin_cpu_supports("avx512dq") ||
@@ -34,8 +32,26 @@ bool cpu_has(enum cpu_isa isa)
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
                has_f16c();
     default:
-        return false;
+        return true;
     }
+}
+
+static bool supported[CPU_ISAS];
+
+static void detect_all(void)
+{
+    __builtin_cpu_init();
+    for (int isa = CPU_GENERIC; isa < CPU_ISAS; isa++)
+        supported[isa] = detect((enum cpu_isa)isa);
+}
+
+/* Asked once: in a virtual machine each question leaves it, for microseconds. */
+bool cpu_has(enum cpu_isa isa)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, detect_all);
+    return supported[isa];
 }
 
 const char *cpu_arch(void)

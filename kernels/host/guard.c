@@ -27,8 +27,7 @@ static struct guard guards[GUARDS];
 static struct sigaction previous;
 static uintptr_t page_mask;
 static int pageless_fd = -1; /* an empty file: mapping it gives addresses that fault */
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static int install_errno;
+static pthread_mutex_t install_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_uint patched_ranges; /* so that guard_begin() looks at others only where there is something to see */
 
 static uintptr_t page_end(uintptr_t address)
@@ -92,22 +91,31 @@ static void on_sigbus(int signal, siginfo_t *info, void *context)
         sigaction(signal, &(struct sigaction){.sa_handler = SIG_DFL}, NULL); /* faults again, and ends the process */
 }
 
-static void install(void)
+/* Again where something else took the signal since. */
+static int install(struct error *e)
 {
-    struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
+    struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK}, current;
+    int result = 0;
 
-    page_mask = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;
-    pageless_fd = memfd_create("kopsd-pageless", MFD_CLOEXEC);
+    pthread_mutex_lock(&install_lock);
     sigemptyset(&action.sa_mask);
-    if (pageless_fd < 0 || sigaction(SIGBUS, &action, &previous) < 0)
-        install_errno = errno;
+    page_mask = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;
+    if (pageless_fd < 0)
+        pageless_fd = memfd_create("kopsd-pageless", MFD_CLOEXEC);
+    if (pageless_fd < 0 || sigaction(SIGBUS, NULL, &current) < 0) {
+        result = error_set(e, ERROR_OUT_OF_MEMORY, "installing the SIGBUS guard: %s", strerror(errno));
+    } else if (!(current.sa_flags & SA_SIGINFO) || current.sa_sigaction != on_sigbus) {
+        previous = current;
+        sigaction(SIGBUS, &action, NULL);
+    }
+    pthread_mutex_unlock(&install_lock);
+    return result;
 }
 
 int guard_new(struct guard **ret_guard, struct error *e)
 {
-    pthread_once(&once, install);
-    if (install_errno)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "installing the SIGBUS guard: %s", strerror(install_errno));
+    if (install(e) < 0)
+        return -1;
     for (unsigned g = 0; g < GUARDS; g++)
         if (!atomic_exchange(&guards[g].used, true)) {
             *ret_guard = &guards[g];

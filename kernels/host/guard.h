@@ -26,7 +26,7 @@ struct guard_range {
     uintptr_t start, end;
 };
 
-/* Installs the handler at the first call of the process. Errors: out_of_memory, limit_exceeded. */
+/* Installs the handler where it is not. Errors: out_of_memory, limit_exceeded. */
 int guard_new(struct guard **ret_guard, struct error *e);
 /* NULL is allowed; returns NULL. */
 struct guard *guard_free(struct guard *guard);

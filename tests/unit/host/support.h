@@ -1,0 +1,73 @@
+/* What the host backend's tests share: a device whose jobs are waited for, tensors of any layout in memory whose
+ * surroundings are watched, and arithmetic on every dtype in f64 that shares no code with the kernels. */
+#ifndef KOPS_TESTS_HOST_SUPPORT_H
+#define KOPS_TESTS_HOST_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "backend/backend.h"
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static const enum dtype all_dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16};
+
+/* ---- numbers ---- */
+
+/* Uniform in [-1, 1); the same sequence in every run. */
+double random_double(void);
+uint64_t random_bits(void);
+
+double decode(enum dtype dtype, const void *from);
+/* Rounded to nearest even. */
+void encode(enum dtype dtype, double value, void *into);
+
+/* ---- tensors ---- */
+
+enum layout { CONTIGUOUS, TRANSPOSED, SLICE, STRIDED, OFFSET };
+
+/* A tensor in a memory of its own, with room around and, by layout, between its elements. */
+struct operand {
+    struct tensor tensor;
+    struct backend_memory memory;
+    unsigned char *before; /* the memory's bytes when the job was made */
+};
+
+/* Random contents everywhere. */
+void operand_init(struct operand *o, enum dtype dtype, unsigned rank, const int64_t *shape, enum layout layout);
+void operand_deinit(struct operand *o);
+/* The address of the element with that row-major index. */
+unsigned char *operand_at(const struct operand *o, uint64_t index);
+double operand_get(const struct operand *o, uint64_t index);
+/* The element as it was when the job was made. */
+double operand_get_before(const struct operand *o, uint64_t index);
+/* Fails the test if a byte outside the tensor's elements changed since the job was made. */
+void operand_check_surroundings(const struct operand *o);
+
+/* ---- jobs ---- */
+
+struct fixture {
+    struct backend_device *device;
+    struct backend_stream *stream;
+    int event; /* written by wake() */
+};
+
+/* `config` may be NULL. */
+void fixture_open(struct fixture *f, const struct backend_config *config);
+void fixture_close(struct fixture *f);
+
+/* Polls, blocking until wake() in between, until `job` is done; NULL: until every job is. */
+void fixture_wait(struct fixture *f, struct backend_job *job);
+
+/* Plans op(inputs) → out and fills the job; operands' memory is remembered for the checks above. */
+void job_init(struct backend_job *job, enum op_id op, struct operand *const *inputs, struct operand *out,
+              const union op_attr_value *attrs);
+/* Submits on the fixture's stream and waits. */
+void job_run(struct fixture *f, struct backend_job *job);
+bool job_is_done(const struct backend_job *job);
+
+#endif

@@ -1,0 +1,137 @@
+/* f16 and bf16 against f64 arithmetic: every pattern decoded, every rounding boundary encoded, by every build of the
+ * kernels and by the scalar definition. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "convert.h"
+#include "kernels.h"
+#include "support.h"
+
+enum { PATTERNS = 1 << 16 };
+
+static bool same(float a, double b)
+{
+    return isnan(a) ? isnan(b) : (double)a == b && !signbit(a) == !signbit(b);
+}
+
+static void check_decoded(enum dtype dtype, const float *got)
+{
+    for (unsigned i = 0; i < PATTERNS; i++) {
+        uint16_t pattern = (uint16_t)i;
+
+        if (!same(got[i], decode(dtype, &pattern)))
+            fail_msg("%s 0x%04x became %g, not %g", dtype_name(dtype), i, (double)got[i], decode(dtype, &pattern));
+    }
+}
+
+static void test_decode(void **state)
+{
+    uint16_t *patterns = malloc(PATTERNS * sizeof(*patterns));
+    float *got = malloc(PATTERNS * sizeof(*got));
+
+    (void)state;
+    for (unsigned i = 0; i < PATTERNS; i++)
+        patterns[i] = (uint16_t)i;
+    for (unsigned i = 0; i < PATTERNS; i++)
+        got[i] = f16_to_f32((uint16_t)i);
+    check_decoded(DTYPE_F16, got);
+    for (unsigned i = 0; i < PATTERNS; i++)
+        got[i] = bf16_to_f32((uint16_t)i);
+    check_decoded(DTYPE_BF16, got);
+    for (int isa = 0; isa < CPU_ISAS; isa++) {
+        const struct kernels *kernels = kernels_get((enum cpu_isa)isa);
+
+        for (unsigned d = 0; d < 2 && kernels; d++) {
+            enum dtype dtype = d ? DTYPE_BF16 : DTYPE_F16;
+
+            memset(got, 0, PATTERNS * sizeof(*got));
+            kernels->load[dtype](got, PATTERNS, patterns, 1, PATTERNS, 0, 1);
+            check_decoded(dtype, got);
+            memset(got, 0, PATTERNS * sizeof(*got));
+            kernels->load[dtype](got, 1, patterns, PATTERNS, 1, 1, PATTERNS); /* the transposing path */
+            check_decoded(dtype, got);
+        }
+    }
+    free(patterns);
+    free(got);
+}
+
+static float next(float x, int steps)
+{
+    return bits_float(float_bits(x) + (uint32_t)steps);
+}
+
+/* Every value of the type, the midpoints between neighbours and what lies next to both, and random bits. */
+static size_t make_inputs(enum dtype dtype, float *into)
+{
+    size_t n = 0;
+
+    for (unsigned i = 0; i < PATTERNS; i++) {
+        uint16_t pattern = (uint16_t)i, after = (uint16_t)(i + 1);
+        double here = decode(dtype, &pattern), there = decode(dtype, &after);
+        float middle;
+
+        if (isnan(here)) {
+            into[n++] = (float)here;
+            continue;
+        }
+        if (isinf(there)) /* overflow begins half a unit above the largest */
+            there = here + (here - decode(dtype, &(uint16_t){(uint16_t)(i - 1)}));
+        middle = (float)((here + there) / 2);
+        into[n++] = (float)here;
+        if (isfinite(here) && isfinite(there) && (i & 0x7fff) != 0x7fff) {
+            into[n++] = middle;
+            into[n++] = next(middle, 1);
+            into[n++] = middle == 0 ? middle : next(middle, -1);
+        }
+    }
+    for (unsigned i = 0; i < 200000; i++)
+        into[n++] = bits_float((uint32_t)random_bits());
+    return n;
+}
+
+static void check_encoded(enum dtype dtype, const float *inputs, const uint16_t *got, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint16_t want;
+
+        encode(dtype, (double)inputs[i], &want);
+        if (isnan(inputs[i]) ? !isnan(decode(dtype, &got[i])) : got[i] != want)
+            fail_msg("%a became %s 0x%04x, not 0x%04x", (double)inputs[i], dtype_name(dtype), got[i], want);
+    }
+}
+
+static void test_encode(void **state)
+{
+    float *inputs = malloc((4 * PATTERNS + 200000) * sizeof(*inputs));
+    uint16_t *got = malloc((4 * PATTERNS + 200000) * sizeof(*got));
+
+    (void)state;
+    for (unsigned d = 0; d < 2; d++) {
+        const enum dtype dtype = d ? DTYPE_BF16 : DTYPE_F16;
+        const size_t n = make_inputs(dtype, inputs);
+
+        for (size_t i = 0; i < n; i++)
+            got[i] = d ? f32_to_bf16(inputs[i]) : f32_to_f16(inputs[i]);
+        check_encoded(dtype, inputs, got, n);
+        for (int isa = 0; isa < CPU_ISAS; isa++) {
+            const struct kernels *kernels = kernels_get((enum cpu_isa)isa);
+
+            if (!kernels)
+                continue;
+            memset(got, 0x55, n * sizeof(*got));
+            kernels->store[dtype](got, (ptrdiff_t)n, 1, inputs, n, 1, n, 1, 0);
+            check_encoded(dtype, inputs, got, n);
+        }
+    }
+    free(inputs);
+    free(got);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_decode), cmocka_unit_test(test_encode)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,113 @@
+/* What the device says of the machine, and the reading of cgroup quotas. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cpu.h"
+#include "support.h"
+
+static char folder[64];
+
+static void write_file(const char *name, const char *text)
+{
+    char path[256];
+    FILE *f;
+
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    for (char *slash = strchr(path + strlen(folder) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mkdir(path, 0700);
+        *slash = '/';
+    }
+    f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static unsigned quota(const char *memberships)
+{
+    char path[128];
+
+    write_file("cgroup", memberships);
+    snprintf(path, sizeof(path), "%s/cgroup", folder);
+    return cpu_quota(path, folder);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof(folder), "/tmp/kops-cpu-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    char command[128];
+
+    (void)state;
+    snprintf(command, sizeof(command), "rm -r %s", folder);
+    return system(command);
+}
+
+static void test_no_quota(void **state)
+{
+    (void)state;
+    assert_int_equal(quota("0::/user.slice\n"), 0);
+    write_file("user.slice/cpu.max", "max 100000\n");
+    assert_int_equal(quota("0::/user.slice\n"), 0);
+    assert_int_equal(cpu_quota("/nonexistent", folder), 0);
+}
+
+static void test_unified(void **state)
+{
+    (void)state;
+    write_file("a/b/cpu.max", "max 100000\n");
+    write_file("a/cpu.max", "250000 100000\n");
+    assert_int_equal(quota("0::/a/b\n"), 3); /* the parent's counts, rounded up */
+    write_file("a/b/cpu.max", "50000 100000\n");
+    assert_int_equal(quota("0::/a/b\n"), 1);
+    assert_int_equal(quota("0::/not/seen/in/this/container\n"), 0);
+}
+
+static void test_legacy(void **state)
+{
+    (void)state;
+    write_file("cpu,cpuacct/job/cpu.cfs_quota_us", "400000\n");
+    write_file("cpu,cpuacct/job/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(quota("5:cpu,cpuacct:/job\n4:memory:/job\n"), 4);
+    assert_int_equal(quota("3:cpuset:/job\n4:memory:/job\n"), 0);
+    write_file("cpu,cpuacct/job/cpu.cfs_quota_us", "-1\n");
+    assert_int_equal(quota("5:cpu,cpuacct:/job\n"), 0);
+}
+
+static void test_device_info(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    fixture_open(&f, NULL);
+    assert_string_equal(f.device->info.uuid, "host");
+    assert_true(strlen(f.device->info.name) > 0);
+    assert_string_equal(f.device->info.arch, cpu_arch());
+    assert_int_equal(f.device->info.compute_units, cpu_threads());
+    assert_true(f.device->info.memory_bytes > 1 << 20);
+    assert_true(f.device->backend == &host_backend);
+    fixture_close(&f);
+    fixture_open(&f, &(struct backend_config){.host_threads = 3});
+    assert_int_equal(f.device->info.compute_units, 3);
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_no_quota, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_unified, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_legacy, make_folder, remove_folder),
+        cmocka_unit_test(test_device_info),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

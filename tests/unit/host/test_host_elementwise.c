@@ -1,0 +1,285 @@
+/* add and square: every dtype, layout, variant and thread count against f64, exactly; nothing else is written. */
+#include <math.h>
+#include <string.h>
+
+#include "device.h"
+#include "support.h"
+
+/* What must come out: one rounding, or two where f16 and bf16 pass through f32 by declaration. */
+static void expect(enum op_id op, enum dtype dtype, double a, double b, void *into)
+{
+    double exact = op == OP_ADD ? a + b : a * a;
+
+    if (dtype == DTYPE_F16 || dtype == DTYPE_BF16)
+        exact = (double)(float)exact;
+    encode(dtype, exact, into);
+}
+
+/* The input's index for an index of out, by NumPy's broadcasting. */
+static uint64_t broadcast_index(const struct tensor *in, const struct tensor *out, uint64_t index)
+{
+    uint64_t result = 0, scale = 1;
+
+    for (unsigned i = 0; i < in->rank; i++) {
+        unsigned d = out->rank - 1 - i, di = in->rank - 1 - i;
+
+        if (in->shape[di] != 1)
+            result += index % (uint64_t)out->shape[d] * scale;
+        scale *= (uint64_t)in->shape[di];
+        index /= (uint64_t)out->shape[d];
+    }
+    return result;
+}
+
+static void check_result(enum op_id op, const struct operand *a, const struct operand *b, const struct operand *out)
+{
+    const size_t size = dtype_size(out->tensor.dtype);
+
+    for (uint64_t i = 0; i < out->tensor.count; i++) {
+        double x = operand_get_before(a, broadcast_index(&a->tensor, &out->tensor, i));
+        double y = b ? operand_get_before(b, broadcast_index(&b->tensor, &out->tensor, i)) : 0;
+        unsigned char want[8];
+
+        expect(op, out->tensor.dtype, x, y, want);
+        if (memcmp(operand_at(out, i), want, size) != 0)
+            fail_msg("%s element %llu is %g, not %g", dtype_name(out->tensor.dtype), (unsigned long long)i,
+                     operand_get(out, i), decode(out->tensor.dtype, want));
+    }
+    operand_check_surroundings(out);
+}
+
+struct shape {
+    unsigned rank;
+    int64_t sizes[5];
+};
+
+static void run_add(struct fixture *f, enum dtype dtype, const char *variant, const struct shape *a_shape,
+                    enum layout a_layout, const struct shape *b_shape, enum layout b_layout,
+                    const struct shape *out_shape, enum layout out_layout)
+{
+    struct operand a, b, out;
+    struct backend_job job;
+
+    operand_init(&a, dtype, a_shape->rank, a_shape->sizes, a_layout);
+    operand_init(&b, dtype, b_shape->rank, b_shape->sizes, b_layout);
+    operand_init(&out, dtype, out_shape->rank, out_shape->sizes, out_layout);
+    job_init(&job, OP_ADD, (struct operand *[]){&a, &b}, &out, NULL);
+    job.variant = variant;
+    job_run(f, &job);
+    assert_false(job.failed);
+    if (variant)
+        assert_string_equal(job.variant_used, variant);
+    check_result(OP_ADD, &a, &b, &out);
+    operand_deinit(&a);
+    operand_deinit(&b);
+    operand_deinit(&out);
+}
+
+static const enum layout layouts[] = {CONTIGUOUS, TRANSPOSED, SLICE, STRIDED, OFFSET};
+
+static void for_each_variant(void (*body)(struct fixture *, enum dtype, const char *), const struct backend_config *c)
+{
+    struct fixture f;
+
+    fixture_open(&f, c);
+    for (unsigned d = 0; d < COUNT(all_dtypes); d++) {
+        const char *const *variants = host_backend.variants(f.device, op_get(OP_ADD), all_dtypes[d]);
+
+        assert_non_null(variants[0]);
+        for (; *variants; variants++)
+            body(&f, all_dtypes[d], *variants);
+    }
+    fixture_close(&f);
+}
+
+static void layouts_body(struct fixture *f, enum dtype dtype, const char *variant)
+{
+    static const struct shape shapes[] = {{1, {1}},       {1, {63}},          {1, {1027}},          {2, {33, 65}},
+                                          {2, {300, 40}}, {2, {3, 2000}},     {3, {5, 37, 41}},     {2, {700, 3}},
+                                          {2, {3, 700}},  {4, {3, 1, 50, 7}}, {5, {2, 3, 2, 3, 2}}, {0, {0}}};
+
+    for (unsigned s = 0; s < COUNT(shapes); s++)
+        for (unsigned l = 0; l < COUNT(layouts) * COUNT(layouts); l++)
+            run_add(f, dtype, variant, &shapes[s], layouts[l % 5], &shapes[s], layouts[(l / 5 + s) % 5], &shapes[s],
+                    layouts[l / 5]);
+}
+
+static void test_layouts(void **state)
+{
+    (void)state;
+    for_each_variant(layouts_body, NULL);
+}
+
+static void broadcast_body(struct fixture *f, enum dtype dtype, const char *variant)
+{
+    static const struct {
+        struct shape a, b, out;
+    } cases[] = {{{1, {1027}}, {1, {1}}, {1, {1027}}},
+                 {{1, {1}}, {1, {1027}}, {1, {1027}}},
+                 {{0, {0}}, {2, {3, 5}}, {2, {3, 5}}},
+                 {{3, {33, 1, 65}}, {2, {7, 1}}, {3, {33, 7, 65}}},
+                 {{5, {5, 1, 3, 1, 2}}, {4, {4, 1, 6, 1}}, {5, {5, 4, 3, 6, 2}}},
+                 {{2, {1, 900}}, {2, {900, 1}}, {2, {900, 900}}},
+                 {{2, {1, 40}}, {2, {500, 40}}, {2, {500, 40}}},
+                 {{2, {1, 1}}, {2, {1, 1}}, {2, {1, 1}}}};
+
+    for (unsigned c = 0; c < COUNT(cases); c++)
+        for (unsigned l = 0; l < COUNT(layouts); l++)
+            run_add(f, dtype, variant, &cases[c].a, layouts[l], &cases[c].b, CONTIGUOUS, &cases[c].out,
+                    layouts[(l + 1) % COUNT(layouts)]);
+}
+
+static void test_broadcast(void **state)
+{
+    (void)state;
+    for_each_variant(broadcast_body, NULL);
+}
+
+/* Large enough for several threads, and, as the threshold is set here, for stores past the caches. */
+static void large_body(struct fixture *f, enum dtype dtype, const char *variant)
+{
+    const struct shape whole = {1, {600017}}, rows = {2, {250, 2403}};
+
+    ((struct host_device *)(void *)f->device)->bypass_bytes = 1 << 16;
+    run_add(f, dtype, variant, &whole, OFFSET, &whole, CONTIGUOUS, &whole, OFFSET);
+    run_add(f, dtype, variant, &rows, TRANSPOSED, &rows, CONTIGUOUS, &rows, SLICE);
+    run_add(f, dtype, variant, &rows, SLICE, &rows, CONTIGUOUS, &rows, SLICE);
+}
+
+static void test_large(void **state)
+{
+    (void)state;
+    for_each_variant(large_body, &(struct backend_config){.host_threads = 5});
+}
+
+static void in_place_body(struct fixture *f, enum dtype dtype, const char *variant)
+{
+    static const int64_t shape[] = {301, 67};
+
+    for (unsigned l = 0; l < COUNT(layouts); l++)
+        for (unsigned which = 0; which < 3; which++) { /* out is a; out is b; a, b and out are one */
+            struct operand one, other;
+            struct operand *inputs[2] = {which == 1 ? &other : &one, which == 0 ? &other : &one};
+            struct backend_job job;
+
+            operand_init(&one, dtype, 2, shape, layouts[l]);
+            operand_init(&other, dtype, 2, shape, layouts[(l + 1) % COUNT(layouts)]);
+            job_init(&job, OP_ADD, inputs, &one, NULL);
+            job.variant = variant;
+            job_run(f, &job);
+            assert_false(job.failed);
+            check_result(OP_ADD, inputs[0], inputs[1], &one);
+            operand_deinit(&one);
+            operand_deinit(&other);
+        }
+}
+
+static void test_in_place(void **state)
+{
+    (void)state;
+    for_each_variant(in_place_body, NULL);
+}
+
+static void square_body(struct fixture *f, enum dtype dtype, const char *variant)
+{
+    static const struct shape shapes[] = {{2, {2, 3}}, {2, {255, 129}}, {1, {100003}}, {0, {0}}};
+
+    for (unsigned s = 0; s < COUNT(shapes); s++)
+        for (unsigned l = 0; l < COUNT(layouts); l++)
+            for (unsigned in_place = 0; in_place < 2; in_place++) {
+                struct operand a, out;
+                struct backend_job job;
+
+                operand_init(&a, dtype, shapes[s].rank, shapes[s].sizes, layouts[l]);
+                operand_init(&out, dtype, shapes[s].rank, shapes[s].sizes, layouts[(l + 2) % COUNT(layouts)]);
+                job_init(&job, OP_SQUARE, (struct operand *[]){&a}, in_place ? &a : &out, NULL);
+                job.variant = variant;
+                job_run(f, &job);
+                assert_false(job.failed);
+                check_result(OP_SQUARE, &a, NULL, in_place ? &a : &out);
+                operand_deinit(&a);
+                operand_deinit(&out);
+            }
+}
+
+static void test_square(void **state)
+{
+    (void)state;
+    for_each_variant(square_body, NULL);
+}
+
+/* Every pattern of the small types, infinities and NaNs among them, plus its neighbour in another order. */
+static void patterns_body(struct fixture *f, enum dtype dtype, const char *variant)
+{
+    static const int64_t shape[] = {1 << 16};
+    struct operand a, b, out;
+    struct backend_job job;
+
+    if (dtype_size(dtype) != 2)
+        return;
+    operand_init(&a, dtype, 1, shape, CONTIGUOUS);
+    operand_init(&b, dtype, 1, shape, CONTIGUOUS);
+    operand_init(&out, dtype, 1, shape, CONTIGUOUS);
+    for (unsigned i = 0; i < 1 << 16; i++) {
+        memcpy(operand_at(&a, i), &(uint16_t){(uint16_t)i}, 2);
+        memcpy(operand_at(&b, i), &(uint16_t){(uint16_t)(i * 40503U)}, 2);
+    }
+    job_init(&job, OP_ADD, (struct operand *[]){&a, &b}, &out, NULL);
+    job.variant = variant;
+    job_run(f, &job);
+    for (unsigned i = 0; i < 1 << 16; i++) {
+        unsigned char want[2];
+
+        expect(OP_ADD, dtype, operand_get(&a, i), operand_get(&b, i), want);
+        if (isnan(decode(dtype, want)))
+            assert_true(isnan(operand_get(&out, i)));
+        else
+            assert_memory_equal(operand_at(&out, i), want, 2);
+    }
+    operand_deinit(&a);
+    operand_deinit(&b);
+    operand_deinit(&out);
+}
+
+static void test_patterns(void **state)
+{
+    (void)state;
+    for_each_variant(patterns_body, NULL);
+}
+
+static void test_empty(void **state)
+{
+    static const int64_t shape[] = {4, 0, 3};
+    struct operand a, b, out;
+    struct backend_job job;
+    struct fixture f;
+    double sample;
+
+    (void)state;
+    fixture_open(&f, NULL);
+    operand_init(&a, DTYPE_F32, 3, shape, CONTIGUOUS);
+    operand_init(&b, DTYPE_F32, 3, shape, CONTIGUOUS);
+    operand_init(&out, DTYPE_F32, 3, shape, CONTIGUOUS);
+    job_init(&job, OP_ADD, (struct operand *[]){&a, &b}, &out, NULL);
+    for (unsigned i = 0; i < 3; i++)
+        job.operands[i] = (struct backend_operand){NULL, 0, 0};
+    job.samples = &sample;
+    job_run(&f, &job);
+    assert_false(job.failed);
+    assert_int_equal(job.n_samples, 1);
+    operand_deinit(&a);
+    operand_deinit(&b);
+    operand_deinit(&out);
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layouts),  cmocka_unit_test(test_broadcast), cmocka_unit_test(test_large),
+        cmocka_unit_test(test_in_place), cmocka_unit_test(test_square),    cmocka_unit_test(test_patterns),
+        cmocka_unit_test(test_empty),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,364 @@
+/* gemm: every variant and dtype against sums in f64, within the declared tolerances; layouts, transposes, batches,
+ * scaling, empty products. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device.h"
+#include "support.h"
+
+/* |got − ref| ≤ rtol·|ref| + scaled·S + atol, as proto/ops/gemm.json declares. */
+static double tolerance(enum dtype dtype, double ref, double scale)
+{
+    switch (dtype) {
+    case DTYPE_F32:
+        return 1.2e-7 * fabs(ref) + 2e-5 * scale;
+    case DTYPE_F64:
+        return 2.3e-16 * fabs(ref) + 4e-14 * scale;
+    case DTYPE_F16:
+        return 9.8e-4 * fabs(ref) + 2e-5 * scale + 6e-8;
+    default:
+        return 7.9e-3 * fabs(ref) + 2e-5 * scale;
+    }
+}
+
+struct product {
+    int64_t m, n, k;
+    enum layout a, b, out;
+    bool trans_a, trans_b;
+    double alpha, beta;
+    int64_t batch; /* 0: none; a negative one: b has none and is used for each */
+};
+
+static struct operand make(enum dtype dtype, int64_t batch, int64_t rows, int64_t columns, bool transposed,
+                           enum layout layout)
+{
+    const int64_t shape[] = {batch, transposed ? columns : rows, transposed ? rows : columns};
+    struct operand o;
+
+    operand_init(&o, dtype, batch ? 3 : 2, batch ? shape : shape + 1, layout);
+    return o;
+}
+
+static double element(const struct operand *o, int64_t batch, int64_t row, int64_t column, bool transposed)
+{
+    const struct tensor *t = &o->tensor;
+    const int64_t rows = t->shape[t->rank - 2], columns = t->shape[t->rank - 1];
+
+    if (t->rank == 2)
+        batch = 0;
+    return operand_get_before(
+        o, (uint64_t)(batch * rows * columns + (transposed ? column * columns + row : row * columns + column)));
+}
+
+/* The operand's elements of one batch as rows of `columns`. */
+static double *matrix(const struct operand *o, int64_t batch, int64_t rows, int64_t columns, bool transposed)
+{
+    double *values = malloc((size_t)(rows * columns + 1) * sizeof(*values));
+
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            values[i * columns + j] = element(o, batch, i, j, transposed);
+    return values;
+}
+
+static void check_matrix(const struct product *p, int64_t batch, const double *a, const double *b,
+                         const struct operand *out)
+{
+    for (int64_t i = 0; i < p->m; i++)
+        for (int64_t j = 0; j < p->n; j++) {
+            const uint64_t at = (uint64_t)((batch * p->m + i) * p->n + j);
+            double ref = 0, scale = 0, got = operand_get(out, at);
+
+            for (int64_t r = 0; r < p->k; r++) {
+                ref += a[i * p->k + r] * b[r * p->n + j];
+                scale += fabs(a[i * p->k + r] * b[r * p->n + j]);
+            }
+            ref *= p->alpha;
+            scale *= fabs(p->alpha);
+            if (p->beta != 0) {
+                ref += p->beta * operand_get_before(out, at);
+                scale += fabs(p->beta * operand_get_before(out, at));
+            }
+            if (!(fabs(got - ref) <= tolerance(out->tensor.dtype, ref, scale)))
+                fail_msg("%s %lldx%lldx%lld at [%lld, %lld, %lld]: %g, not %g", dtype_name(out->tensor.dtype),
+                         (long long)p->m, (long long)p->n, (long long)p->k, (long long)batch, (long long)i,
+                         (long long)j, got, ref);
+        }
+}
+
+static void check_product(const struct product *p, const struct operand *a, const struct operand *b,
+                          const struct operand *out)
+{
+    for (int64_t q = 0; q < (p->batch ? llabs(p->batch) : 1); q++) {
+        double *left = matrix(a, q, p->m, p->k, p->trans_a), *right = matrix(b, q, p->k, p->n, p->trans_b);
+
+        check_matrix(p, q, left, right, out);
+        free(left);
+        free(right);
+    }
+    operand_check_surroundings(out);
+}
+
+static void run_product(struct fixture *f, enum dtype dtype, const char *variant, const struct product *p)
+{
+    const union op_attr_value attrs[OP_MAX_ATTRS] = {[GEMM_TRANS_A] = {.b = p->trans_a},
+                                                     [GEMM_TRANS_B] = {.b = p->trans_b},
+                                                     [GEMM_ALPHA] = {.f = p->alpha},
+                                                     [GEMM_BETA] = {.f = p->beta}};
+    const int64_t batch = llabs(p->batch);
+    struct operand a = make(dtype, batch, p->m, p->k, p->trans_a, p->a);
+    struct operand b = make(dtype, p->batch < 0 ? 0 : batch, p->k, p->n, p->trans_b, p->b);
+    struct operand out = make(dtype, batch, p->m, p->n, false, p->out);
+    struct backend_job job;
+
+    if (p->beta == 0) /* what it held must not show */
+        for (uint64_t i = 0; i < out.tensor.count; i++)
+            encode(dtype, (double)NAN, operand_at(&out, i));
+    job_init(&job, OP_GEMM, (struct operand *[]){&a, &b}, &out, attrs);
+    job.variant = variant;
+    job_run(f, &job);
+    if (job.failed)
+        fail_msg("%s", job.error.message);
+    assert_string_equal(job.variant_used, variant);
+    check_product(p, &a, &b, &out);
+    operand_deinit(&a);
+    operand_deinit(&b);
+    operand_deinit(&out);
+}
+
+static void for_each_variant(const struct product *products, size_t count, const struct backend_config *config)
+{
+    struct fixture f;
+
+    fixture_open(&f, config);
+    for (unsigned d = 0; d < COUNT(all_dtypes); d++) {
+        const char *const *variants = host_backend.variants(f.device, op_get(OP_GEMM), all_dtypes[d]);
+
+        assert_non_null(variants[0]);
+        for (; *variants; variants++)
+            for (size_t i = 0; i < count; i++)
+                run_product(&f, all_dtypes[d], *variants, &products[i]);
+    }
+    fixture_close(&f);
+}
+
+static void test_shapes(void **state)
+{
+    static const struct product products[] = {
+        {1, 1, 1, .alpha = 1},       {2, 3, 4, .alpha = 1},     {1000, 333, 17, .alpha = 1},
+        {131, 127, 129, .alpha = 1}, {1, 300, 70, .alpha = 1},  {300, 1, 70, .alpha = 1},
+        {1, 1, 1500, .alpha = 1},    {13, 33, 700, .alpha = 1}, {65, 31, 257, .alpha = 1},
+        {200, 190, 513, .alpha = 1},
+    };
+
+    (void)state;
+    for_each_variant(products, COUNT(products), NULL);
+}
+
+static void test_more_threads_than_processors(void **state)
+{
+    static const struct product products[] = {
+        {257, 191, 300, .alpha = 1}, {40, 500, 30, .alpha = 1, .batch = 7}, {300, 7, 600, .alpha = -1, .beta = 1}};
+
+    (void)state;
+    for_each_variant(products, COUNT(products), &(struct backend_config){.host_threads = 7});
+}
+
+/* All layouts of all operands, with transposes and scaling. */
+static void test_layouts(void **state)
+{
+    struct product products[125];
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT(products); i++)
+        products[i] = (struct product){.m = 35 + i % 3,
+                                       .n = 21 + i % 7,
+                                       .k = 47,
+                                       .a = (enum layout)(i % 5),
+                                       .b = (enum layout)(i / 5 % 5),
+                                       .out = (enum layout)(i / 25),
+                                       .trans_a = i % 2 == 1,
+                                       .trans_b = i / 2 % 2 == 1,
+                                       .alpha = i % 3 ? 1 : 0.5,
+                                       .beta = i % 4 == 0   ? 0
+                                               : i % 4 == 1 ? 1
+                                                            : -1.5};
+    for_each_variant(products, COUNT(products), NULL);
+}
+
+static void test_vectors_in_every_layout(void **state)
+{
+    struct product products[100];
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT(products); i++)
+        products[i] = (struct product){.m = i % 2 ? 1 : 29,
+                                       .n = i % 2 ? 29 : 1,
+                                       .k = 37,
+                                       .a = (enum layout)(i / 2 % 5),
+                                       .b = (enum layout)(i / 10 % 5),
+                                       .out = (enum layout)(i % 5),
+                                       .trans_a = i / 50 == 1,
+                                       .alpha = 1.25,
+                                       .beta = i % 3};
+    for_each_variant(products, COUNT(products), NULL);
+}
+
+static void test_batches(void **state)
+{
+    static const struct product products[] = {
+        {20, 10, 30, .batch = 6, .alpha = 1},
+        {20, 10, 30, .batch = -6, .alpha = 1},
+        {20, 10, 30, .a = TRANSPOSED, .b = SLICE, .out = TRANSPOSED, .batch = 5, .alpha = 2, .beta = 1},
+        {20, 10, 30, .a = STRIDED, .out = STRIDED, .batch = 4, .alpha = 1, .beta = -1},
+        {130, 140, 70, .batch = 3, .alpha = 1},
+        {1, 1, 1, .batch = 50, .alpha = 1},
+    };
+
+    (void)state;
+    for_each_variant(products, COUNT(products), NULL);
+}
+
+/* Nothing to add up: out = beta·out, and a zero beta or alpha hides NaNs. */
+static void test_no_terms(void **state)
+{
+    static const struct product products[] = {
+        {5, 7, 0, .alpha = 1},
+        {5, 7, 0, .alpha = 1, .beta = 0.5},
+        {300, 400, 0, .out = STRIDED, .alpha = 1},
+        {0, 3, 4, .alpha = 1},
+        {4, 0, 3, .alpha = 1},
+        {5, 7, 0, .alpha = 1, .batch = 3},
+        {5, 7, 3, .alpha = 0},
+        {5, 7, 3, .alpha = 0, .beta = -2},
+        {5, 7, 3, .out = TRANSPOSED, .alpha = 0},
+    };
+
+    (void)state;
+    for_each_variant(products, COUNT(products), NULL);
+}
+
+/* Longer and wider than the blocks that operands are copied in. */
+static void test_beyond_a_block(void **state)
+{
+    static const struct product products[] = {{3, 5, 2100, .a = STRIDED, .alpha = 1},
+                                              {1100, 4, 9, .out = STRIDED, .alpha = 1, .beta = 1},
+                                              {4, 1100, 9, .b = STRIDED, .alpha = 1}};
+
+    (void)state;
+    for_each_variant(products, COUNT(products), NULL);
+}
+
+/* A repeated row (stride 0) and overlapping rows (a stride below the row's length) are inputs like others. */
+static void test_repeated_and_overlapping_rows(void **state)
+{
+    const int64_t shape[] = {40, 40};
+    struct fixture f;
+
+    (void)state;
+    fixture_open(&f, NULL);
+    for (const char *const *v = host_backend.variants(f.device, op_get(OP_GEMM), DTYPE_F32); *v; v++)
+        for (int64_t row = 0; row < 2; row++)
+            for (int64_t column = 0; column < 2; column++) {
+                struct operand a, b, out;
+                struct backend_job job;
+
+                operand_init(&a, DTYPE_F32, 2, shape, CONTIGUOUS);
+                operand_init(&b, DTYPE_F32, 2, shape, CONTIGUOUS);
+                operand_init(&out, DTYPE_F32, 2, shape, CONTIGUOUS);
+                a.tensor.strides[0] = row;
+                a.tensor.strides[1] = column;
+                job_init(&job, OP_GEMM, (struct operand *[]){&a, &b}, &out, NULL);
+                job.variant = *v;
+                job_run(&f, &job);
+                assert_false(job.failed);
+                check_product(&(struct product){40, 40, 40, .alpha = 1}, &a, &b, &out);
+                operand_deinit(&a);
+                operand_deinit(&b);
+                operand_deinit(&out);
+            }
+    fixture_close(&f);
+}
+
+static void run_tiny(struct fixture *f, const char *variant, struct backend_job *job)
+{
+    const int64_t shape[] = {2, 2};
+    struct operand a, b, out;
+
+    operand_init(&a, DTYPE_F32, 2, shape, CONTIGUOUS);
+    operand_init(&b, DTYPE_F32, 2, shape, CONTIGUOUS);
+    operand_init(&out, DTYPE_F32, 2, shape, CONTIGUOUS);
+    job_init(job, OP_GEMM, (struct operand *[]){&a, &b}, &out, NULL);
+    job->variant = variant;
+    job_run(f, job);
+    operand_deinit(&a);
+    operand_deinit(&b);
+    operand_deinit(&out);
+}
+
+/* Without a BLAS, or with one that does not load, gemm runs on our own kernel, unless the BLAS was asked for. */
+static void test_no_blas(void **state)
+{
+    struct backend_job job;
+    struct fixture f;
+
+    (void)state;
+    fixture_open(&f, &(struct backend_config){.host_blas = "none"});
+    assert_string_equal(host_backend.variants(f.device, op_get(OP_GEMM), DTYPE_F32)[0], "blocked");
+    run_tiny(&f, NULL, &job);
+    assert_false(job.failed);
+    assert_string_equal(job.variant_used, "blocked");
+    fixture_close(&f);
+
+    fixture_open(&f, &(struct backend_config){.host_blas = "/nonexistent/libopenblas.so.0"});
+    run_tiny(&f, NULL, &job);
+    assert_false(job.failed);
+    assert_string_equal(job.variant_used, "blocked");
+    run_tiny(&f, "openblas", &job);
+    assert_true(job.failed);
+    assert_int_equal(job.error.code, ERROR_UNSUPPORTED);
+    assert_non_null(strstr(job.error.message, "/nonexistent/libopenblas.so.0"));
+    fixture_close(&f);
+}
+
+static void test_unknown_variant(void **state)
+{
+    const int64_t shape[] = {2, 2};
+    struct operand a, b, out;
+    struct backend_job job;
+    struct fixture f;
+    struct error e;
+
+    (void)state;
+    fixture_open(&f, NULL);
+    operand_init(&a, DTYPE_F32, 2, shape, CONTIGUOUS);
+    operand_init(&b, DTYPE_F32, 2, shape, CONTIGUOUS);
+    operand_init(&out, DTYPE_F32, 2, shape, CONTIGUOUS);
+    job_init(&job, OP_GEMM, (struct operand *[]){&a, &b}, &out, NULL);
+    job.variant = "nosuch";
+    assert_int_equal(host_backend.check(f.device, &job, &e), -1);
+    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+    operand_deinit(&a);
+    operand_deinit(&b);
+    operand_deinit(&out);
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_blas),
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_more_threads_than_processors),
+        cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_vectors_in_every_layout),
+        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_no_terms),
+        cmocka_unit_test(test_beyond_a_block),
+        cmocka_unit_test(test_repeated_and_overlapping_rows),
+        cmocka_unit_test(test_unknown_variant),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
