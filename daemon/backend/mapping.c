@@ -179,8 +179,15 @@ static void advance(struct mapping *m)
 
 static struct mapping *mapping_new(struct mapping_registry *r, struct mapping_owner owner, struct error *e)
 {
-    struct mapping *m = calloc(1, sizeof(*m));
+    struct mapping *m;
 
+    if (r->count >= MAPPINGS_MAX) {
+        error_set(e, ERROR_QUOTA_EXCEEDED, "the daemon holds %u mappings, the most it may; release some", r->count);
+        error_detail_number(e, "limit", MAPPINGS_MAX);
+        error_detail_number(e, "current", r->count);
+        return NULL;
+    }
+    m = calloc(1, sizeof(*m));
     if (!m) {
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping");
         return NULL;

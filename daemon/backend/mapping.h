@@ -53,7 +53,10 @@ struct mapping {
     struct work work;
 };
 
-enum { MAPPING_BUCKETS = 1024 };
+enum {
+    MAPPING_BUCKETS = 1024,
+    MAPPINGS_MAX = 49152 /* the kernel allows a process some 65530 areas of memory, and others need some */
+};
 
 struct mapping_registry {
     uv_loop_t *loop;

@@ -27,7 +27,7 @@ static const struct setting {
      "Path of the socket. Default: /run/kopsd/kopsd.sock for root, else $XDG_RUNTIME_DIR/kopsd.sock."},
     {"server", "socket_mode", OCTAL, AT(socket_mode), "0660", 0, 0777, "Permissions of the socket, octal."},
     {"server", "socket_group", TEXT, AT(socket_group), NULL, 0, 0, "Group of the socket; the daemon's own by default."},
-    {"server", "backlog", NUMBER, AT(backlog), "512", 1, 65535, "Connections that may wait to be accepted."},
+    {"server", "backlog", NUMBER, AT(backlog), "4096", 1, 65535, "Connections that may wait to be accepted."},
     {"server", "log_level", TEXT, AT(log_level), "info", 0, 0, "error, warning, info or debug."},
     {"server", "max_connections", NUMBER, AT(max_connections), "4096", 1, 1000000, "Connections at one time."},
     {"server", "default_device", TEXT, AT(default_device), NULL, 0, 0,
@@ -38,7 +38,7 @@ static const struct setting {
      "How long running jobs may take after SIGTERM before they are cancelled."},
     {"limits", "message_bytes", NUMBER, AT(message_bytes), "1048576", 4096, 1U << 30, "Bytes of one request."},
     {"limits", "inflight", NUMBER, AT(inflight), "256", 1, 65536, "Unanswered requests of a connection."},
-    {"limits", "buffers", NUMBER, AT(buffers), "65536", 1, 1000000, "Registered buffers of a connection."},
+    {"limits", "buffers", NUMBER, AT(buffers), "8192", 1, 1000000, "Registered buffers of a connection."},
     {"limits", "inline_mappings", NUMBER, AT(inline_mappings), "1024", 1, 65536,
      "Inline references that a connection keeps."},
     {"limits", "output_bytes", NUMBER, AT(output_bytes), "262144", 4096, 1U << 26,
@@ -183,11 +183,37 @@ static int on_entry(void *context, const char *section, const char *name, const 
     return !f->failed;
 }
 
+/* inih cuts longer lines in two without a word. */
+enum { LINE_MAX_LENGTH = 198 };
+
+static int check_line_lengths(const char *path, struct error *e)
+{
+    FILE *file = fopen(path, "re");
+    unsigned line = 1, length = 0;
+    int c;
+
+    if (!file)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "%s: %s", path, strerror(errno));
+    while ((c = getc(file)) != EOF && length <= LINE_MAX_LENGTH) {
+        length = c == '\n' ? 0 : length + 1;
+        line += c == '\n';
+    }
+    fclose(file);
+    if (length > LINE_MAX_LENGTH)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "%s:%u: a line has at most %d characters", path, line,
+                         LINE_MAX_LENGTH);
+    return 0;
+}
+
 int config_read_file(struct config *c, const char *path, struct error *e)
 {
     struct error entry = {0};
     struct file_context context = {.config = c, .error = &entry};
-    int line = ini_parse(path, on_entry, &context);
+    int line;
+
+    if (check_line_lengths(path, e) < 0)
+        return -1;
+    line = ini_parse(path, on_entry, &context);
 
     if (line == 0)
         return 0;
@@ -195,8 +221,7 @@ int config_read_file(struct config *c, const char *path, struct error *e)
         return error_set(e, ERROR_INVALID_ARGUMENT, "%s: %s", path, line == -1 ? strerror(errno) : "no memory");
     if (context.failed)
         return error_set(e, entry.code, "%s:%d: %s", path, line, entry.message);
-    return error_set(e, ERROR_INVALID_ARGUMENT,
-                     "%s:%d: neither [section], key = value nor a comment (or over 200 characters)", path, line);
+    return error_set(e, ERROR_INVALID_ARGUMENT, "%s:%d: neither [section], key = value nor a comment", path, line);
 }
 
 int config_read_environment(struct config *c, struct error *e)
@@ -242,7 +267,8 @@ int config_finish(struct config *c, struct error *e)
     if (choose_socket(c, e) < 0)
         return -1;
     if (strlen(c->socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))
-        return error_set(e, ERROR_INVALID_ARGUMENT, "server.socket: a socket's path has at most %zu bytes",
+        return error_set(e, ERROR_INVALID_ARGUMENT,
+                         "server.socket: the path is too long, a socket's has at most %zu bytes",
                          sizeof(((struct sockaddr_un *)0)->sun_path) - 1);
     if (log_level_parse(c->log_level, &level) < 0)
         return error_set(e, ERROR_INVALID_ARGUMENT,

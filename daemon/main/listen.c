@@ -42,6 +42,8 @@ static int take_lock(const char *path, int *ret_fd, struct error *e)
     char lock[sizeof(((struct sockaddr_un *)0)->sun_path) + 8];
     int fd;
 
+    if (!strcmp(path, "/run/kopsd/kopsd.sock"))
+        mkdir("/run/kopsd", 0755); /* where no service manager has made it */
     snprintf(lock, sizeof(lock), "%s.lock", path);
     fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)

@@ -33,6 +33,12 @@ static int bad_argument(struct error *e, const char *key, const char *why)
     return error_detail_text(e, "key", key);
 }
 
+static int missing(struct error *e, const char *key, const char *why)
+{
+    error_set(e, ERROR_MISSING_KEY, "%s", why);
+    return error_detail_text(e, "key", key);
+}
+
 /* ---- register ---- */
 
 static void end_registered(struct request *r, const struct buffer_ref *buffer)
@@ -87,10 +93,12 @@ static int register_ipc(struct request *r, const struct rpc_arg *args, bool writ
     struct buffer_ref *buffer;
     struct mapping *m;
 
-    if (!args[REGISTER_handle].present || args[REGISTER_handle].length != BACKEND_IPC_HANDLE_SIZE)
-        return bad_argument(e, "handle", "cuda_ipc needs `handle`, the 64 bytes of cuIpcGetMemHandle");
+    if (!args[REGISTER_handle].present)
+        return missing(e, "handle", "cuda_ipc needs `handle`, the 64 bytes of cuIpcGetMemHandle");
+    if (args[REGISTER_handle].length != BACKEND_IPC_HANDLE_SIZE)
+        return bad_argument(e, "handle", "handle must be the 64 bytes of cuIpcGetMemHandle");
     if (!args[REGISTER_device].present)
-        return bad_argument(e, "device", "cuda_ipc needs `device`, the UUID of the GPU that holds the memory");
+        return missing(e, "device", "cuda_ipc needs `device`, the UUID of the GPU that holds the memory");
     device = request_device(c->server, &args[REGISTER_device], e);
     if (!device)
         return -1;
@@ -123,8 +131,10 @@ static int take_fd(const struct rpc_arg *args, const struct request_fds *fds, in
     static const struct rpc_field item = {.key = "fds", .type = RPC_UINT, .max = RPC_MAX_FDS};
     struct rpc_arg index = args[REGISTER_fd];
 
-    if (args[REGISTER_fd].present == args[REGISTER_fds].present)
-        return bad_argument(e, "fd", "give `fd` (or `fds`), the index of a descriptor sent with this message");
+    if (!args[REGISTER_fd].present && !args[REGISTER_fds].present)
+        return missing(e, "fd", "this kind needs `fd`, the index of a descriptor sent with this message");
+    if (args[REGISTER_fd].present && args[REGISTER_fds].present)
+        return bad_argument(e, "fds", "give either `fd` or `fds`");
     if (args[REGISTER_fds].present) {
         if (args[REGISTER_fds].length != 1) {
             error_set(e, ERROR_UNSUPPORTED, "memory of several chunks cannot be registered here; use one chunk");
@@ -176,7 +186,7 @@ static int register_vmm(struct request *r, const struct rpc_arg *args, bool writ
     struct mapping *m;
 
     if (!args[REGISTER_device].present)
-        return bad_argument(e, "device", "cuda_vmm needs `device`, the UUID of the GPU that holds the memory");
+        return missing(e, "device", "cuda_vmm needs `device`, the UUID of the GPU that holds the memory");
     device = request_device(c->server, &args[REGISTER_device], e);
     if (!device)
         return -1;

@@ -23,6 +23,7 @@ static void turn(struct server *s)
         if (s->jobs_running[i])
             s->devices.all[i]->backend->poll(s->devices.all[i]);
     check_lost(s);
+    stop_check_signal(s);
     while (!list_empty(&s->dirty)) {
         struct connection *c = list_entry(list_first(&s->dirty), struct connection, dirty_link);
 

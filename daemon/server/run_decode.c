@@ -100,7 +100,7 @@ static int resolve_inline(struct connection *c, const struct rpc_arg *args, cons
         return fail(e, ERROR_MISSING_KEY, path, "device", "required beside ipc");
     device = request_device(c->server, &args[TENSOR_device], e);
     if (!device)
-        return -1;
+        return fail(e, ERROR_UNKNOWN_DEVICE, path, "device", "this daemon serves no such device; hello lists its own");
     if (!device->backend->memory_import)
         return fail(e, ERROR_UNSUPPORTED, path, "device", "that device has no CUDA memory");
     memcpy(import.handle, args[TENSOR_ipc].text, sizeof(import.handle));

@@ -1,5 +1,7 @@
 #include "server/stop.h"
 
+#include <signal.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "server/connection.h"
@@ -10,20 +12,39 @@
 
 static void on_grace_over(uv_timer_t *timer);
 
-static void on_signal(uv_signal_t *handle, int signal)
+/* The handler stays installed for good, so that a second signal while the process winds up is as harmless as in
+ * between; a uv_signal_t would put the default action back. */
+static _Atomic(struct server *) signalled_server;
+static volatile sig_atomic_t signal_seen;
+
+static void on_signal(int number)
 {
-    log_info("stop", "signal=%d", signal);
-    server_stop(handle->data);
+    struct server *s = atomic_load(&signalled_server);
+
+    signal_seen = number;
+    if (s)
+        uv_async_send(&s->wake);
 }
 
 void stop_init(struct server *s)
 {
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+
     uv_timer_init(&s->loop, &s->shutdown_timer);
-    uv_signal_init(&s->loop, &s->sigterm);
-    uv_signal_init(&s->loop, &s->sigint);
-    s->shutdown_timer.data = s->sigterm.data = s->sigint.data = s;
-    uv_signal_start(&s->sigterm, on_signal, SIGTERM);
-    uv_signal_start(&s->sigint, on_signal, SIGINT);
+    s->shutdown_timer.data = s;
+    signal_seen = 0;
+    atomic_store(&signalled_server, s);
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+}
+
+void stop_check_signal(struct server *s)
+{
+    if (!signal_seen || s->stopping)
+        return;
+    log_info("stop", "signal=%d", (int)signal_seen);
+    server_stop(s);
 }
 
 void server_stop(struct server *s)
@@ -86,10 +107,9 @@ void server_stop_step(struct server *s)
     if (!list_empty(&s->connections) || s->mappings.count || s->handles_closed)
         return;
     s->handles_closed = true;
+    atomic_store(&signalled_server, NULL);
     mapping_registry_stop(&s->mappings);
     pump_stop(s);
     uv_close((uv_handle_t *)&s->deadline_timer, NULL);
     uv_close((uv_handle_t *)&s->shutdown_timer, NULL);
-    uv_close((uv_handle_t *)&s->sigterm, NULL);
-    uv_close((uv_handle_t *)&s->sigint, NULL);
 }

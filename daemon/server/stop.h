@@ -6,6 +6,9 @@
 
 void stop_init(struct server *s);
 
+/* Begins the end when SIGTERM or SIGINT came. */
+void stop_check_signal(struct server *s);
+
 /* Begins the end; harmless when it has begun. */
 void server_stop(struct server *s);
 

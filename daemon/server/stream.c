@@ -58,6 +58,11 @@ void stream_pool_free(struct server *s)
 
 /* ---- the queue ---- */
 
+static bool repeats(const struct run *run)
+{
+    return run->job.warmup + run->job.repeat > 1;
+}
+
 int stream_enqueue(struct connection *c, uint64_t number, struct request *r, struct error *e)
 {
     struct stream *stream = c->streams[number];
@@ -81,8 +86,10 @@ void stream_remove(struct request *r)
     struct stream *stream = r->run.stream;
 
     list_remove(&r->run.queue_link);
-    if (r->run.state != RUN_QUEUED)
+    if (r->run.state != RUN_QUEUED) {
         stream->submitted--;
+        stream->repeating -= repeats(&r->run);
+    }
     if (r->run.state == RUN_PREPARING)
         stream->preparing--;
 }
@@ -140,6 +147,8 @@ static bool advance_one(struct stream *stream, struct run *run)
     }
     if (stream->submitted && stream->device != run->device)
         return false; /* order across devices: the earlier one ends first */
+    if (stream->repeating)
+        return false; /* it may last: until it ends, what is behind can be cancelled and has deadlines */
     if (!backend_stream(stream, run->device, &e)) {
         run->failed = true;
         run->error = e;
@@ -151,12 +160,14 @@ static bool advance_one(struct stream *stream, struct run *run)
         if (stream->submitted)
             return false;
         stream->submitted++;
+        stream->repeating += repeats(run);
         stream->preparing++;
         run->state = RUN_PREPARING;
         work_submit(&s->loop, &run->prepare, prepare_run, prepare_done);
         return false;
     }
     stream->submitted++;
+    stream->repeating += repeats(run);
     submit(run);
     return true;
 }

@@ -56,7 +56,6 @@ struct server {
     struct list deadlines; /* runs with a deadline */
     uv_timer_t deadline_timer;
 
-    uv_signal_t sigterm, sigint;
     uv_timer_t shutdown_timer;
     bool stopping, cancelled_all, handles_closed;
     int exit_status;
@@ -175,6 +174,7 @@ struct stream {
     struct connection *connection;
     struct list queue; /* struct run by queue_link: submitted ones first */
     unsigned submitted, preparing;
+    unsigned repeating;                                  /* submitted runs of several executions */
     struct backend_device *device;                       /* of what is submitted */
     struct pooled_stream *backends[BACKEND_MAX_DEVICES]; /* by device, made at first use */
 };
