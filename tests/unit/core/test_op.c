@@ -1,0 +1,201 @@
+/* Shape rules: what they refuse, and that the normal form addresses the same elements as the request. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "core/op.h"
+
+static struct tensor dense(unsigned rank, const int64_t *shape)
+{
+    struct tensor t = {.dtype = DTYPE_F32, .rank = rank};
+    struct error e;
+
+    memcpy(t.shape, shape, rank * sizeof(int64_t));
+    tensor_set_contiguous(&t);
+    assert_int_equal(tensor_measure(&t, "t", &e), 0);
+    return t;
+}
+#define DENSE(...) dense(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (const int64_t[]){__VA_ARGS__})
+
+static struct op_call call_of(const char *name, struct tensor a, struct tensor b, struct tensor c)
+{
+    struct op_call call = {.op = op_find(name, strlen(name)), .tensors = {a, b, c}};
+
+    for (unsigned i = 0; i < call.op->n_attrs; i++)
+        call.attrs[i] = call.op->attrs[i].fallback;
+    return call;
+}
+
+static void contiguous_becomes_one_dimension(void **state)
+{
+    struct op_call call = call_of("add", DENSE(4, 5, 6), DENSE(4, 5, 6), DENSE(4, 5, 6));
+    struct plan p;
+    struct error e;
+
+    (void)state;
+    assert_int_equal(op_plan(&call, &p, &e), 0);
+    assert_true(p.elementwise.contiguous);
+    assert_int_equal(p.elementwise.rank, 1);
+    assert_int_equal(p.elementwise.shape[0], 120);
+    call = call_of("add", DENSE(4, 5, 6), DENSE(1, 6), DENSE(4, 5, 6));
+    assert_int_equal(op_plan(&call, &p, &e), 0);
+    assert_false(p.elementwise.contiguous);
+    assert_int_equal(p.elementwise.rank, 2);
+    assert_int_equal(p.elementwise.strides[1][0], 0);
+}
+
+/* Visits every index of the request and of the plan, and compares the sets of (a, b, out) elements through a sum of
+ * products: equal sets of triples have equal sums. */
+static uint64_t triple(int64_t a, int64_t b, int64_t c)
+{
+    return ((uint64_t)a * 1000003 + (uint64_t)b) * 1000033 + (uint64_t)c;
+}
+
+static void plan_addresses_the_same_elements(void **state)
+{
+    (void)state;
+    srand((unsigned)time(NULL));
+    for (int n = 0; n < 20000; n++) {
+        struct tensor a = {.dtype = DTYPE_F32}, b = {.dtype = DTYPE_F32}, out = {.dtype = DTYPE_F32};
+        unsigned rank = (unsigned)(rand() % 5), order[4] = {0, 1, 2, 3};
+        uint64_t expected = 0, got = 0;
+        int64_t stride = 1;
+        struct op_call call;
+        struct plan p;
+        struct error e;
+
+        a.rank = b.rank = out.rank = rank;
+        for (unsigned i = 0; i < rank; i++) {
+            unsigned j = (unsigned)rand() % (i + 1), x = order[i];
+
+            order[i] = order[j];
+            order[j] = x;
+            out.shape[i] = 1 + rand() % 4;
+            a.shape[i] = rand() % 3 ? out.shape[i] : 1;
+            b.shape[i] = a.shape[i] == out.shape[i] && rand() % 2 ? 1 : out.shape[i];
+            a.strides[i] = rand() % 20;
+            b.strides[i] = rand() % 20;
+        }
+        for (unsigned i = 0; i < rank; i++) { /* out: a permutation with gaps, never overlapping */
+            for (unsigned j = 0; j < rank; j++)
+                if (order[j] == i) {
+                    out.strides[j] = stride;
+                    stride *= out.shape[j] + rand() % 2;
+                }
+        }
+        tensor_measure(&a, "", &e);
+        tensor_measure(&b, "", &e);
+        tensor_measure(&out, "", &e);
+        call = call_of("add", a, b, out);
+        assert_int_equal(op_plan(&call, &p, &e), 0);
+        assert_int_equal(p.elementwise.count, out.count);
+        for (uint64_t k = 0; k < out.count; k++) {
+            int64_t at[3] = {0};
+            uint64_t rest = k;
+
+            for (unsigned i = rank; i-- > 0;) {
+                int64_t x = (int64_t)(rest % (uint64_t)out.shape[i]);
+
+                rest /= (uint64_t)out.shape[i];
+                at[0] += a.shape[i] == 1 ? 0 : x * a.strides[i];
+                at[1] += b.shape[i] == 1 ? 0 : x * b.strides[i];
+                at[2] += x * out.strides[i];
+            }
+            expected += triple(at[0], at[1], at[2]);
+            memset(at, 0, sizeof(at));
+            rest = k;
+            for (unsigned i = p.elementwise.rank; i-- > 0;) {
+                int64_t x = (int64_t)(rest % (uint64_t)p.elementwise.shape[i]);
+
+                rest /= (uint64_t)p.elementwise.shape[i];
+                for (unsigned t = 0; t < 3; t++)
+                    at[t] += x * p.elementwise.strides[t][i];
+            }
+            got += triple(at[0], at[1], at[2]);
+        }
+        assert_true(expected == got);
+    }
+}
+
+static void refused(struct op_call call, enum error_code code)
+{
+    struct plan p;
+    struct error e = {0};
+
+    assert_int_equal(op_plan(&call, &p, &e), -1);
+    assert_int_equal(e.code, code);
+}
+
+static void refuses_wrong_shapes(void **state)
+{
+    struct op_call call;
+    struct tensor t;
+
+    (void)state;
+    refused(call_of("add", DENSE(3), DENSE(4), DENSE(4)), ERROR_SHAPE_MISMATCH);
+    refused(call_of("add", DENSE(3), DENSE(3), DENSE(1, 3)), ERROR_SHAPE_MISMATCH);
+    refused(call_of("add", DENSE(3), DENSE(1), DENSE(1)), ERROR_SHAPE_MISMATCH);
+    refused(call_of("square", DENSE(3), DENSE(4), DENSE(4)), ERROR_SHAPE_MISMATCH);
+    refused(call_of("gemm", DENSE(3, 4), DENSE(5, 6), DENSE(3, 6)), ERROR_SHAPE_MISMATCH);
+    refused(call_of("gemm", DENSE(3, 4), DENSE(4, 6), DENSE(3, 5)), ERROR_SHAPE_MISMATCH);
+    refused(call_of("gemm", DENSE(4), DENSE(4, 6), DENSE(6)), ERROR_SHAPE_MISMATCH);
+    refused(call_of("gemm", DENSE(2, 3, 4), DENSE(3, 4, 6), DENSE(2, 3, 6)), ERROR_SHAPE_MISMATCH);
+    refused(call_of("gemm", DENSE(1, 3, 4), DENSE(1, 4, 6), DENSE(2, 3, 6)), ERROR_SHAPE_MISMATCH);
+    t = DENSE(3);
+    t.dtype = DTYPE_F64;
+    refused(call_of("add", DENSE(3), t, DENSE(3)), ERROR_DTYPE_MISMATCH);
+    t = DENSE(3);
+    t.strides[0] = 0;
+    refused(call_of("add", DENSE(3), DENSE(3), t), ERROR_OVERLAP);
+    call = call_of("gemm", DENSE(4, 3), DENSE(4, 6), DENSE(3, 6));
+    refused(call, ERROR_SHAPE_MISMATCH);
+    call.attrs[GEMM_TRANS_A].b = true;
+    assert_int_equal(op_plan(&call, &(struct plan){0}, &(struct error){0}), 0);
+}
+
+static void gemm_plan_has_the_operands_strides(void **state)
+{
+    struct op_call call = call_of("gemm", DENSE(2, 5, 7, 3), DENSE(5, 7, 4), DENSE(2, 5, 3, 4));
+    struct plan p;
+    struct error e;
+
+    (void)state;
+    call.attrs[GEMM_TRANS_A].b = true;
+    assert_int_equal(op_plan(&call, &p, &e), 0);
+    assert_int_equal(p.gemm.m, 3);
+    assert_int_equal(p.gemm.n, 4);
+    assert_int_equal(p.gemm.k, 7);
+    assert_int_equal(p.gemm.a.row, 1);
+    assert_int_equal(p.gemm.a.column, 3);
+    assert_int_equal(p.gemm.batch_count, 10);
+    assert_int_equal(p.gemm.batch_rank, 2);
+    assert_int_equal(p.gemm.b.batch[0], 0);
+    assert_int_equal(p.gemm.b.batch[1], 28);
+    assert_true(p.gemm.high_precision_only);
+    call = call_of("gemm", DENSE(2, 5, 3, 7), DENSE(2, 5, 7, 4), DENSE(2, 5, 3, 4));
+    assert_int_equal(op_plan(&call, &p, &e), 0);
+    assert_int_equal(p.gemm.batch_rank, 1); /* merged */
+    assert_int_equal(p.gemm.batch_shape[0], 10);
+    call = call_of("gemm", DENSE(5, 0), DENSE(0, 7), DENSE(5, 7));
+    assert_int_equal(op_plan(&call, &p, &e), 0);
+    assert_int_equal(p.gemm.k, 0);
+    assert_false(plan_is_empty(&p));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(contiguous_becomes_one_dimension),
+        cmocka_unit_test(plan_addresses_the_same_elements),
+        cmocka_unit_test(refuses_wrong_shapes),
+        cmocka_unit_test(gemm_plan_has_the_operands_strides),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
