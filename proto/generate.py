@@ -109,12 +109,12 @@ def op_ids_header(ops: list[dict]) -> str:
 
 
 def tolerances_header(ops: list[dict]) -> str:
-    note = ("/* X(op, \"op\", DTYPE, high, rtol, scaled, atol). high: 1 for the attribute precision = high.\n"
+    note = ("/* X(\"op\", DTYPE, high, rtol, scaled, atol). high: 1 for the attribute precision = high.\n"
             " * |got - ref| <= rtol * |ref| + scaled * S + atol; PROTOCOL.md says what S is. */\n")
     rows = []
     for o in ops:
         for high, table in ((0, o["tolerance"]), (1, o.get("tolerance_high", {}))):
-            rows += [f"X({o['name']}, {c_string(o['name'])}, {d.upper()}, {high}, "
+            rows += [f"X({c_string(o['name'])}, {d.upper()}, {high}, "
                      f"{t.get('rtol', 0.0)!r}, {t.get('scaled', 0.0)!r}, {t.get('atol', 0.0)!r})" for d, t in table.items()]
     return c_header("KOPS_GENERATED_TOLERANCES_H", note + x_macro("KOPS_TOLERANCES", rows))
 

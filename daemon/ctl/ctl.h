@@ -1,0 +1,54 @@
+/* kopsctl: the daemon from a shell. One file a command; this is what they share. Single-threaded. */
+#ifndef KOPS_CTL_CTL_H
+#define KOPS_CTL_CTL_H
+
+#include <getopt.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <kops/kops.h>
+
+enum ctl_exit { CTL_OK = 0, CTL_FAILED = 1, CTL_USAGE = 2, CTL_NO_DAEMON = 3 };
+
+/* What every command takes, before or after its name. */
+struct ctl {
+    const char *socket; /* NULL: the usual places */
+    int64_t timeout_ms;
+    unsigned spin_us;
+    bool json;
+    kops_client *client; /* after ctl_connect(); closed by main() */
+};
+
+/* argv[0] is the command's name. */
+typedef enum ctl_exit ctl_command(struct ctl *ctl, int argc, char **argv);
+
+ctl_command ctl_ping, ctl_info, ctl_ops, ctl_stats, ctl_run;
+
+/* Options of every command, for the end of its table; ctl_common() takes what getopt_long returned for them. */
+#define CTL_COMMON_OPTIONS                                                                                             \
+    {"socket", required_argument, NULL, 'S'}, {"timeout", required_argument, NULL, 'T'},                               \
+        {"json", no_argument, NULL, 'J'}, {"help", no_argument, NULL, 'h'},                                            \
+    {                                                                                                                  \
+        NULL, 0, NULL, 0                                                                                               \
+    }
+
+/* Handles 'S', 'T', 'J' and 'h'. Returns -1 to go on, or the exit status to end with; `usage` is the command's. */
+int ctl_common(struct ctl *ctl, int option, const char *usage);
+
+/* Connects; prints why not. CTL_OK, CTL_NO_DAEMON or CTL_FAILED. */
+enum ctl_exit ctl_connect(struct ctl *ctl);
+
+/* Prints "kopsctl: <what>: <message>" with a hint where there is one; returns CTL_FAILED. */
+enum ctl_exit ctl_failed(const char *what, const struct kops_error *error);
+
+/* Prints "kopsctl: <message>"; returns CTL_USAGE. */
+enum ctl_exit ctl_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* A whole decimal number from `min` to `max`. */
+bool ctl_parse_uint(const char *text, uint64_t min, uint64_t max, uint64_t *ret);
+
+/* Sorts, and gives the value below which `share` of the n > 0 samples lie. */
+void ctl_sort(double *samples, size_t n);
+double ctl_quantile(const double *sorted, size_t n, double share);
+
+#endif

@@ -1,0 +1,18 @@
+/* Element values of every dtype as doubles, and random ones. */
+#ifndef KOPS_CTL_DATA_H
+#define KOPS_CTL_DATA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <kops/kops.h>
+
+/* Fills with numbers of magnitude 2^-6 to 1, all bits of the mantissa and the sign random. */
+void data_fill(void *data, size_t count, enum kops_dtype dtype, uint64_t seed);
+
+double data_get(const void *data, size_t index, enum kops_dtype dtype);
+
+/* The next number of a splitmix64 sequence. */
+uint64_t data_random(uint64_t *state);
+
+#endif

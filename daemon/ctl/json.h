@@ -1,0 +1,22 @@
+/* Writes JSON to stdout, on one line. Keys are NULL inside lists. Numbers that were not measured (NAN) are left out of
+ * maps. */
+#ifndef KOPS_CTL_JSON_H
+#define KOPS_CTL_JSON_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* `bracket` is '{' or '['; json_end() takes the closing one, and ends the line when nothing is open any more. */
+void json_begin(const char *key, char bracket);
+void json_end(char bracket);
+
+void json_text(const char *key, const char *value);
+void json_uint(const char *key, uint64_t value);
+void json_int(const char *key, int64_t value);
+void json_number(const char *key, double value);
+void json_bool(const char *key, bool value);
+
+/* A NULL-terminated list. */
+void json_texts(const char *key, const char *const *values);
+
+#endif

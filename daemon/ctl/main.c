@@ -1,0 +1,173 @@
+/* Options that come before the command, and the table of commands. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ctl.h"
+
+static const struct {
+    const char *name, *what;
+    ctl_command *run;
+} commands[] = {
+    {"ping", "round trips to the daemon, and how long they take", ctl_ping},
+    {"info", "the daemon, its devices, limits and features", ctl_info},
+    {"ops", "what can be run, on which dtypes, with which attributes", ctl_ops},
+    {"stats", "counters, timings of every op and shape, open mappings", ctl_stats},
+    {"run", "run an op on random data, measure it, check it", ctl_run},
+};
+
+static const size_t n_commands = sizeof(commands) / sizeof(commands[0]);
+
+static void print_usage(FILE *to)
+{
+    fprintf(to, "Usage: kopsctl [--socket PATH] [--timeout SECONDS] [--json] COMMAND [OPTION]...\n\nCommands:\n");
+    for (size_t i = 0; i < n_commands; i++)
+        fprintf(to, "  %-6s %s\n", commands[i].name, commands[i].what);
+    fprintf(to, "\n`kopsctl COMMAND --help` tells a command's options.\n"
+                "Without --socket: KOPS_SOCKET, or $XDG_RUNTIME_DIR/kopsd.sock, or /run/kopsd/kopsd.sock.\n"
+                "Exit status: 0 done, 1 failed or the check found wrong results, 2 wrong usage, 3 no daemon.\n");
+}
+
+enum ctl_exit ctl_usage(const char *format, ...)
+{
+    va_list args;
+
+    fprintf(stderr, "kopsctl: ");
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fprintf(stderr, "\n");
+    return CTL_USAGE;
+}
+
+bool ctl_parse_uint(const char *text, uint64_t min, uint64_t max, uint64_t *ret)
+{
+    unsigned long long value;
+    char *end;
+
+    if (!*text || strspn(text, "0123456789") != strlen(text))
+        return false;
+    errno = 0;
+    value = strtoull(text, &end, 10);
+    if (errno || value < min || value > max)
+        return false;
+    *ret = value;
+    return true;
+}
+
+int ctl_common(struct ctl *ctl, int option, const char *usage)
+{
+    char *end;
+    double seconds;
+
+    switch (option) {
+    case 'S':
+        ctl->socket = optarg;
+        return -1;
+    case 'T':
+        seconds = strtod(optarg, &end);
+        if (*end || !(seconds > 0) || seconds > 1e9)
+            return (int)ctl_usage("--timeout takes seconds above 0, not `%s`", optarg);
+        ctl->timeout_ms = seconds < 0.001 ? 1 : (int64_t)(seconds * 1000);
+        return -1;
+    case 'J':
+        ctl->json = true;
+        return -1;
+    case 'h':
+        if (usage)
+            fputs(usage, stdout);
+        else
+            print_usage(stdout);
+        return CTL_OK;
+    default: /* getopt_long has said what is wrong */
+        return CTL_USAGE;
+    }
+}
+
+enum ctl_exit ctl_failed(const char *what, const struct kops_error *error)
+{
+    const char *driver = kops_error_text(error, "driver");
+
+    fprintf(stderr, "kopsctl: %s: %s [%s%s%s]\n", what, error->message, kops_code_name(error->code), driver ? ", " : "",
+            driver ? driver : "");
+    if (error->code == KOPS_ERR_TIMEOUT)
+        fprintf(stderr, "kopsctl: give it longer with --timeout SECONDS\n");
+    if (error->code == KOPS_ERR_DEVICE_LOST)
+        fprintf(stderr, "kopsctl: the daemon restarts where a supervisor looks after it; try again then\n");
+    return CTL_FAILED;
+}
+
+enum ctl_exit ctl_connect(struct ctl *ctl)
+{
+    struct kops_connect_options options = {.socket = ctl->socket,
+                                           .name = "kopsctl " KOPS_VERSION,
+                                           .timeout_ms = ctl->timeout_ms,
+                                           .connect_timeout_ms = ctl->timeout_ms,
+                                           .spin_us = ctl->spin_us};
+    struct kops_error error;
+    enum kops_code r = kops_connect(&options, &ctl->client, &error);
+
+    if (!r)
+        return CTL_OK;
+    ctl_failed("connecting", &error);
+    return r == KOPS_ERR_PROTOCOL_MISMATCH ? CTL_FAILED : CTL_NO_DAEMON;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+void ctl_sort(double *samples, size_t n)
+{
+    qsort(samples, n, sizeof(*samples), compare);
+}
+
+double ctl_quantile(const double *sorted, size_t n, double share)
+{
+    size_t i = (size_t)(share * (double)n);
+
+    return sorted[i < n ? i : n - 1];
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {{"version", no_argument, NULL, 'V'}, CTL_COMMON_OPTIONS};
+    struct ctl ctl = {0};
+    int option, status = CTL_USAGE;
+
+    while ((option = getopt_long(argc, argv, "+h", options, NULL)) != -1) {
+        int end;
+
+        if (option == 'V') {
+            printf("kopsctl %s\n", KOPS_VERSION);
+            return CTL_OK;
+        }
+        end = ctl_common(&ctl, option, NULL);
+        if (end >= 0)
+            return end;
+    }
+    if (optind == argc) {
+        print_usage(stderr);
+        return CTL_USAGE;
+    }
+    for (size_t i = 0; i < n_commands; i++) {
+        if (strcmp(commands[i].name, argv[optind]) != 0)
+            continue;
+        argc -= optind;
+        argv += optind;
+        optind = 0; /* starts getopt_long anew */
+        status = (int)commands[i].run(&ctl, argc, argv);
+        kops_close(ctl.client);
+        if (fflush(stdout) || ferror(stdout)) {
+            fprintf(stderr, "kopsctl: writing the output: %s\n", strerror(errno));
+            return CTL_FAILED;
+        }
+        return status;
+    }
+    return (int)ctl_usage("no command `%s`; `kopsctl --help` lists them", argv[optind]);
+}

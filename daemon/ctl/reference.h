@@ -1,0 +1,57 @@
+/* What ops compute, in double precision: shapes of results, amounts of work, and whether results are right. */
+#ifndef KOPS_CTL_REFERENCE_H
+#define KOPS_CTL_REFERENCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <kops/kops.h>
+
+enum { CASE_MAX_INPUTS = 4 };
+
+/* One run: tensors are contiguous. */
+struct reference_case {
+    enum kops_dtype dtype;
+    size_t n_inputs;
+    struct kops_tensor inputs[CASE_MAX_INPUTS], out;
+    const void *data[CASE_MAX_INPUTS]; /* of the inputs, here */
+    const void *before, *after;        /* of out; `before` only where it is read */
+    bool trans_a, trans_b, high;       /* gemm's attributes */
+    double alpha, beta;
+};
+
+struct tolerance {
+    double rtol, scaled, atol;
+};
+
+struct report {
+    uint64_t checked, total, wrong;
+    double worst; /* largest error, in units of what is allowed there */
+    uint64_t at;  /* the first wrong element, its value and what it should be */
+    double got, expected;
+};
+
+struct reference {
+    const char *op, *default_shape;
+    size_t n_inputs;
+    bool counts_bytes; /* the rate of interest is GB/s; otherwise GFLOP/s */
+    /* Fills c->out.shape; false, and a sentence, when the inputs do not fit. */
+    bool (*shape)(struct reference_case *c, const char **ret_why);
+    double (*flops)(const struct reference_case *c);
+    void (*check)(const struct reference_case *c, const struct tolerance *t, struct report *ret);
+};
+
+/* NULL: nothing is known here about that op. */
+const struct reference *reference_find(const char *op);
+
+/* The tolerance that the op declares; false when there is none. */
+bool reference_tolerance(const char *op, enum kops_dtype dtype, bool high, struct tolerance *ret);
+
+/* For checks: counts one element. */
+void report_element(struct report *r, const struct tolerance *t, uint64_t at, double got, double expected,
+                    double scale);
+
+extern const struct reference reference_add, reference_square, reference_gemm;
+
+#endif

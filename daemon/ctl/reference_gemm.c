@@ -1,0 +1,201 @@
+/* gemm's reference. Small products are checked whole; of big ones a random sample, since they would take minutes. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "data.h"
+#include "reference.h"
+
+enum { LANES = 8 };
+
+/* Multiplications: a whole check takes at most the first, a sample at most the second. */
+static const uint64_t whole_work = UINT64_C(1) << 29, sample_work = UINT64_C(1) << 27;
+
+/* Element (0, 0) of one matrix in its data, and the steps of its rows and columns after op(). */
+struct view {
+    const void *data;
+    uint64_t start, row, column;
+};
+
+struct problem {
+    const struct reference_case *c;
+    uint64_t m, n, k, batch;
+};
+
+static int64_t dimension(const struct kops_tensor *t, unsigned from_end, bool transposed)
+{
+    return t->shape[t->rank - (transposed ? 3 - from_end : from_end)];
+}
+
+static bool shape(struct reference_case *c, const char **ret_why)
+{
+    struct kops_tensor *a = &c->inputs[0], *b = &c->inputs[1], *out = &c->out;
+
+    *ret_why = "gemm takes matrices: at least two dimensions each";
+    if (a->rank < 2 || b->rank < 2)
+        return false;
+    *ret_why = "the inner dimensions differ";
+    if (dimension(a, 1, c->trans_a) != dimension(b, 2, c->trans_b))
+        return false;
+    *ret_why = "the batch dimensions do not broadcast";
+    out->rank = a->rank > b->rank ? a->rank : b->rank;
+    for (unsigned d = 3; d <= out->rank; d++) {
+        int64_t of_a = d <= a->rank ? a->shape[a->rank - d] : 1, of_b = d <= b->rank ? b->shape[b->rank - d] : 1;
+
+        if (of_a != of_b && of_a != 1 && of_b != 1)
+            return false;
+        out->shape[out->rank - d] = of_a == 1 ? of_b : of_a;
+    }
+    out->shape[out->rank - 2] = dimension(a, 2, c->trans_a);
+    out->shape[out->rank - 1] = dimension(b, 1, c->trans_b);
+    return true;
+}
+
+static struct problem problem_of(const struct reference_case *c)
+{
+    struct problem p = {.c = c, .batch = 1};
+
+    p.m = (uint64_t)dimension(&c->inputs[0], 2, c->trans_a);
+    p.k = (uint64_t)dimension(&c->inputs[0], 1, c->trans_a);
+    p.n = (uint64_t)dimension(&c->inputs[1], 1, c->trans_b);
+    for (unsigned d = 0; d + 2 < c->out.rank; d++)
+        p.batch *= (uint64_t)c->out.shape[d];
+    return p;
+}
+
+static double flops(const struct reference_case *c)
+{
+    struct problem p = problem_of(c);
+
+    return 2.0 * (double)p.m * (double)p.n * (double)p.k * (double)p.batch;
+}
+
+/* The matrix of input `i` that belongs to out's batch index. */
+static struct view view_of(const struct reference_case *c, unsigned i, uint64_t batch)
+{
+    const struct kops_tensor *t = &c->inputs[i];
+    const bool transposed = i ? c->trans_b : c->trans_a;
+    const uint64_t columns = (uint64_t)t->shape[t->rank - 1];
+    uint64_t stride = (uint64_t)t->shape[t->rank - 2] * columns;
+    struct view v = {.data = c->data[i], .row = transposed ? 1 : columns, .column = transposed ? columns : 1};
+
+    for (unsigned d = 3; d <= c->out.rank; d++) {
+        uint64_t size = (uint64_t)c->out.shape[c->out.rank - d], place = batch % size;
+
+        batch /= size;
+        if (d > t->rank)
+            continue;
+        if (t->shape[t->rank - d] != 1)
+            v.start += place * stride;
+        stride *= (uint64_t)t->shape[t->rank - d];
+    }
+    return v;
+}
+
+static void finish_element(const struct problem *p, const struct tolerance *t, struct report *r, uint64_t at,
+                           double sum, double magnitude)
+{
+    const struct reference_case *c = p->c;
+    double before = c->beta != 0 ? c->beta * data_get(c->before, at, c->dtype) : 0;
+
+    report_element(r, t, at, data_get(c->after, at, c->dtype), c->alpha * sum + before,
+                   fabs(c->alpha) * magnitude + fabs(before));
+}
+
+/* ---- a sample ---- */
+
+static void check_sample(const struct problem *p, const struct tolerance *t, struct report *r, uint64_t elements)
+{
+    uint64_t state = 1;
+
+    for (uint64_t e = 0; e < elements; e++) {
+        uint64_t at = data_random(&state) % r->total, j = at % p->n, i = at / p->n % p->m, batch = at / p->n / p->m;
+        struct view a = view_of(p->c, 0, batch), b = view_of(p->c, 1, batch);
+        double sum = 0, magnitude = 0;
+
+        for (uint64_t l = 0; l < p->k; l++) {
+            double product = data_get(a.data, a.start + i * a.row + l * a.column, p->c->dtype) *
+                             data_get(b.data, b.start + l * b.row + j * b.column, p->c->dtype);
+
+            sum += product;
+            magnitude += fabs(product);
+        }
+        finish_element(p, t, r, at, sum, magnitude);
+    }
+}
+
+/* ---- the whole ---- */
+
+/* Rows of `rows` × k doubles, from a view whose steps are given. */
+static void unpack(double *into, const struct view *v, uint64_t rows, uint64_t k, uint64_t row, uint64_t column,
+                   enum kops_dtype dtype)
+{
+    for (uint64_t i = 0; i < rows; i++)
+        for (uint64_t l = 0; l < k; l++)
+            into[i * k + l] = data_get(v->data, v->start + i * row + l * column, dtype);
+}
+
+/* Several partial sums: faster, and more exact than one. */
+static void dot(const double *a, const double *b, uint64_t k, double *ret_sum, double *ret_magnitude)
+{
+    double sums[LANES] = {0}, magnitudes[LANES] = {0};
+    uint64_t l = 0;
+
+    for (; l + LANES <= k; l += LANES) {
+        for (unsigned lane = 0; lane < LANES; lane++) {
+            double product = a[l + lane] * b[l + lane];
+
+            sums[lane] += product;
+            magnitudes[lane] += fabs(product);
+        }
+    }
+    for (; l < k; l++) {
+        sums[0] += a[l] * b[l];
+        magnitudes[0] += fabs(a[l] * b[l]);
+    }
+    *ret_sum = *ret_magnitude = 0;
+    for (unsigned lane = 0; lane < LANES; lane++) {
+        *ret_sum += sums[lane];
+        *ret_magnitude += magnitudes[lane];
+    }
+}
+
+static void check_whole(const struct problem *p, const struct tolerance *t, struct report *r, double *a, double *b)
+{
+    for (uint64_t batch = 0; batch < p->batch; batch++) {
+        struct view av = view_of(p->c, 0, batch), bv = view_of(p->c, 1, batch);
+
+        unpack(a, &av, p->m, p->k, av.row, av.column, p->c->dtype);
+        unpack(b, &bv, p->n, p->k, bv.column, bv.row, p->c->dtype); /* transposed: rows are columns of op(b) */
+        for (uint64_t i = 0; i < p->m; i++) {
+            for (uint64_t j = 0; j < p->n; j++) {
+                double sum, magnitude;
+
+                dot(a + i * p->k, b + j * p->k, p->k, &sum, &magnitude);
+                finish_element(p, t, r, (batch * p->m + i) * p->n + j, sum, magnitude);
+            }
+        }
+    }
+}
+
+static void check(const struct reference_case *c, const struct tolerance *t, struct report *ret)
+{
+    struct problem p = problem_of(c);
+    double *a = NULL, *b = NULL;
+
+    ret->total = p.m * p.n * p.batch;
+    if (!ret->total)
+        return;
+    if (!p.k || ret->total <= whole_work / p.k) {
+        a = malloc((p.m * p.k + 1) * sizeof(*a));
+        b = malloc((p.n * p.k + 1) * sizeof(*b));
+    }
+    if (a && b)
+        check_whole(&p, t, ret, a, b);
+    else
+        check_sample(&p, t, ret, p.k < sample_work ? sample_work / (p.k ? p.k : 1) : 1);
+    free(a);
+    free(b);
+}
+
+const struct reference reference_gemm = {
+    .op = "gemm", .default_shape = "1024x1024", .n_inputs = 2, .shape = shape, .flops = flops, .check = check};

@@ -1,0 +1,202 @@
+/* kopsctl stats */
+#include <math.h>
+#include <stdio.h>
+
+#include "ctl.h"
+#include "json.h"
+#include "table.h"
+
+static const char usage[] = "Usage: kopsctl stats [--op NAME] [--dtype NAME] [--device UUID] [--reset] [--json]\n\n"
+                            "Prints the daemon's counters, the timings of every op, shape, dtype and kernel, and the\n"
+                            "mappings that it holds of its clients' memory.\n\n"
+                            "      --op NAME      only this op's rows\n"
+                            "      --dtype NAME   only this dtype's rows\n"
+                            "      --device UUID  only this device's rows (an index of `kopsctl info` will do)\n"
+                            "      --reset        start counting anew afterwards\n"
+                            "      --json         print JSON\n";
+
+static void spread_json(const char *key, const struct kops_spread *s)
+{
+    if (isnan(s->p50))
+        return;
+    json_begin(key, '{');
+    json_number("min", s->min);
+    json_number("mean", s->mean);
+    json_number("p50", s->p50);
+    json_number("p90", s->p90);
+    json_number("p99", s->p99);
+    json_number("max", s->max);
+    json_end('}');
+}
+
+static void row_json(const struct kops_stats_row *row)
+{
+    json_begin(NULL, '{');
+    json_text("op", row->op);
+    json_text("device", row->device);
+    json_text("variant", row->variant);
+    json_text("dtype", row->dtype);
+    json_begin("shapes", '[');
+    for (size_t i = 0; i < row->n_shapes; i++) {
+        json_begin(NULL, '[');
+        for (unsigned d = 0; d < row->shapes[i].rank; d++)
+            json_int(NULL, row->shapes[i].dims[d]);
+        json_end(']');
+    }
+    json_end(']');
+    json_uint("count", row->count);
+    json_uint("errors", row->errors);
+    spread_json("exec_us", &row->exec_us);
+    spread_json("total_us", &row->total_us);
+    json_end('}');
+}
+
+static void print_json(const struct kops_stats *s)
+{
+    json_begin(NULL, '{');
+    json_number("uptime_s", s->uptime_s);
+    json_begin("counters", '{');
+    for (const struct kops_counter *const *c = s->counters; *c; c++)
+        json_uint((*c)->name, (*c)->value);
+    json_end('}');
+    json_begin("ops", '[');
+    for (const struct kops_stats_row *const *row = s->rows; *row; row++)
+        row_json(*row);
+    json_end(']');
+    json_begin("mappings", '[');
+    for (const struct kops_mapping *const *m = s->mappings; *m; m++) {
+        json_begin(NULL, '{');
+        json_text("kind", (*m)->kind);
+        if ((*m)->device)
+            json_text("device", (*m)->device);
+        json_uint("size", (*m)->size);
+        json_bool("open", (*m)->open);
+        json_uint("users", (*m)->users);
+        json_begin("pids", '[');
+        for (size_t i = 0; i < (*m)->n_pids; i++)
+            json_int(NULL, (*m)->pids[i]);
+        json_end(']');
+        json_number("idle_s", (*m)->idle_s);
+        json_end('}');
+    }
+    json_end(']');
+    json_end('}');
+}
+
+static void shapes_text(const struct kops_stats_row *row, char *into, size_t size)
+{
+    size_t n = 0;
+
+    into[0] = 0;
+    for (size_t i = 0; i < row->n_shapes; i++) {
+        n += (size_t)snprintf(into + n, size - n, "%s%s", i ? "," : "", row->shapes[i].rank ? "" : "scalar");
+        for (unsigned d = 0; n < size && d < row->shapes[i].rank; d++)
+            n += (size_t)snprintf(into + n, size - n, "%s%lld", d ? "x" : "", (long long)row->shapes[i].dims[d]);
+        if (n >= size)
+            return;
+    }
+}
+
+static void rows_text(const struct kops_stats *s)
+{
+    struct table t;
+
+    table_init(&t, "lllllrrrrrr",
+               (const char *const[]){"op", "shapes", "dtype", "variant", "device", "count", "errors", "exec p50 us",
+                                     "p99", "total p50 us", "p99"});
+    for (const struct kops_stats_row *const *row = s->rows; *row; row++) {
+        char shapes[TABLE_CELL];
+
+        shapes_text(*row, shapes, sizeof(shapes));
+        table_cell(&t, "%s", (*row)->op);
+        table_cell(&t, "%s", shapes);
+        table_cell(&t, "%s", (*row)->dtype);
+        table_cell(&t, "%s", (*row)->variant);
+        table_cell(&t, "%.12s", (*row)->device);
+        table_cell(&t, "%llu", (unsigned long long)(*row)->count);
+        table_cell(&t, "%llu", (unsigned long long)(*row)->errors);
+        table_us(&t, (*row)->exec_us.p50);
+        table_us(&t, (*row)->exec_us.p99);
+        table_us(&t, (*row)->total_us.p50);
+        table_us(&t, (*row)->total_us.p99);
+    }
+    table_print(&t);
+}
+
+static void mappings_text(const struct kops_stats *s)
+{
+    struct table t;
+
+    table_init(&t, "llrlrrl", (const char *const[]){"mapping", "device", "bytes", "state", "users", "idle s", "pids"});
+    for (const struct kops_mapping *const *m = s->mappings; *m; m++) {
+        char pids[TABLE_CELL] = "";
+        size_t n = 0;
+
+        for (size_t i = 0; i < (*m)->n_pids && n < sizeof(pids); i++)
+            n += (size_t)snprintf(pids + n, sizeof(pids) - n, "%s%lld", i ? " " : "", (long long)(*m)->pids[i]);
+        table_cell(&t, "%s", (*m)->kind);
+        table_cell(&t, "%.12s", (*m)->device ? (*m)->device : "-");
+        table_cell(&t, "%llu", (unsigned long long)(*m)->size);
+        table_cell(&t, "%s", (*m)->open ? "open" : "closed");
+        table_cell(&t, "%llu", (unsigned long long)(*m)->users);
+        table_cell(&t, "%.1f", (*m)->idle_s);
+        table_cell(&t, "%s", pids);
+    }
+    table_print(&t);
+}
+
+static void print_text(const struct kops_stats *s)
+{
+    printf("up %.0f s\n", s->uptime_s);
+    for (const struct kops_counter *const *c = s->counters; *c; c++)
+        printf("%s%s %llu%s", c == s->counters ? "" : " ", (*c)->name, (unsigned long long)(*c)->value,
+               c[1] ? "," : "\n");
+    if (*s->rows) {
+        printf("\n");
+        rows_text(s);
+    }
+    if (*s->mappings) {
+        printf("\n");
+        mappings_text(s);
+    }
+}
+
+enum ctl_exit ctl_stats(struct ctl *ctl, int argc, char **argv)
+{
+    static const struct option options[] = {{"op", required_argument, NULL, 'o'},
+                                            {"dtype", required_argument, NULL, 'd'},
+                                            {"device", required_argument, NULL, 'D'},
+                                            {"reset", no_argument, NULL, 'r'},
+                                            CTL_COMMON_OPTIONS};
+    struct kops_stats_filter filter = {0};
+    struct kops_stats *stats;
+    struct kops_error error;
+    enum ctl_exit status;
+    int option, end;
+
+    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        if (option == 'o')
+            filter.op = optarg;
+        else if (option == 'd')
+            filter.dtype = optarg;
+        else if (option == 'D')
+            filter.device = optarg;
+        else if (option == 'r')
+            filter.reset = true;
+        else if ((end = ctl_common(ctl, option, usage)) >= 0)
+            return (enum ctl_exit)end;
+    }
+    if (optind < argc)
+        return ctl_usage("stats takes no `%s`", argv[optind]);
+    status = ctl_connect(ctl);
+    if (status)
+        return status;
+    if (kops_stats_get(ctl->client, &filter, &stats, &error))
+        return ctl_failed("stats", &error);
+    if (ctl->json)
+        print_json(stats);
+    else
+        print_text(stats);
+    kops_stats_free(stats);
+    return CTL_OK;
+}

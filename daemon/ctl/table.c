@@ -1,0 +1,76 @@
+#include "table.h"
+
+#include <err.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Columns that a terminal shows: UTF-8 continuation bytes take none. */
+static size_t width(const char *text)
+{
+    size_t n = 0;
+
+    for (; *text; text++)
+        n += (*text & 0xc0) != 0x80;
+    return n;
+}
+
+static char *next_cell(struct table *t)
+{
+    if (t->rows == t->room) {
+        t->room = t->room ? t->room * 2 : 64;
+        t->cells = realloc(t->cells, t->room * sizeof(*t->cells));
+        if (!t->cells)
+            err(1, "kopsctl");
+    }
+    return t->cells[t->rows++];
+}
+
+void table_init(struct table *t, const char *align, const char *const *titles)
+{
+    memset(t, 0, sizeof(*t));
+    t->align = align;
+    t->columns = (unsigned)strlen(align);
+    for (unsigned i = 0; i < t->columns; i++)
+        snprintf(next_cell(t), TABLE_CELL, "%s", titles[i]);
+}
+
+void table_cell(struct table *t, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(next_cell(t), TABLE_CELL, format, args);
+    va_end(args);
+}
+
+void table_us(struct table *t, double us)
+{
+    if (isnan(us))
+        table_cell(t, "-");
+    else
+        table_cell(t, us < 10 ? "%.2f" : us < 1000 ? "%.1f" : "%.0f", us);
+}
+
+void table_print(struct table *t)
+{
+    size_t widest[TABLE_MAX_COLUMNS] = {0};
+
+    for (size_t i = 0; i < t->rows; i++)
+        if (width(t->cells[i]) > widest[i % t->columns])
+            widest[i % t->columns] = width(t->cells[i]);
+    for (size_t i = 0; i < t->rows; i++) {
+        size_t column = i % t->columns;
+        int pad = (int)(widest[column] - width(t->cells[i]));
+        bool last = column + 1 == t->columns;
+
+        if (t->align[column] == 'r')
+            printf("%*s%s", pad, "", t->cells[i]);
+        else
+            printf("%s%*s", t->cells[i], last ? 0 : pad, "");
+        fputs(last ? "\n" : "  ", stdout);
+    }
+    free(t->cells);
+}
