@@ -69,7 +69,8 @@ static struct standin_control *map_page(const char *path)
         page->magic = STANDIN_MAGIC;
         take_row();
     }
-    close(fd); /* and with it the lock */
+    flock(fd, LOCK_UN); /* the mapping would keep it */
+    close(fd);
     return mapped == MAP_FAILED ? NULL : mapped;
 }
 

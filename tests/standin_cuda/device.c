@@ -229,6 +229,6 @@ API cuDeviceCanAccessPeer(int *ret_can, CUdevice device, CUdevice peer)
         return r;
     if (!device_is_valid(device) || !device_is_valid(peer))
         return leave(CUDA_ERROR_INVALID_DEVICE);
-    *ret_can = 0;
+    *ret_can = device != peer;
     return leave(CUDA_SUCCESS);
 }

@@ -170,7 +170,8 @@ API cuEventElapsedTime_v2(float *ret_milliseconds, CUevent start, CUevent end)
     return leave(elapsed(ret_milliseconds, start, end));
 }
 #undef cuEventElapsedTime
-API_ALIAS(cuEventElapsedTime_v2) CUresult CUDAAPI cuEventElapsedTime(float *ret_milliseconds, CUevent start, CUevent end);
+API_ALIAS(cuEventElapsedTime_v2)
+CUresult CUDAAPI cuEventElapsedTime(float *ret_milliseconds, CUevent start, CUevent end);
 
 /* ---- words in memory ---- */
 

@@ -32,9 +32,10 @@ struct handle {
     uint32_t reserved;
     CUuuid device;
     unsigned char token[16];
+    uint64_t zero;
 };
 
-_Static_assert(sizeof(struct handle) <= CU_IPC_HANDLE_SIZE, "handles are 64 bytes");
+_Static_assert(sizeof(struct handle) == CU_IPC_HANDLE_SIZE, "handles are 64 bytes");
 
 static const char table_magic[16] = "kops export 01", handle_magic[8] = "standin";
 static struct export_table *table;
@@ -70,7 +71,8 @@ void export_slot_set(unsigned slot, int fd, const struct segment_tail *tail)
 
 void export_slot_clear(unsigned slot)
 {
-    table->slots[slot].live = 0;
+    if (table)
+        table->slots[slot].live = 0;
 }
 
 API cuIpcGetMemHandle(CUipcMemHandle *ret_handle, CUdeviceptr address)
@@ -90,7 +92,6 @@ API cuIpcGetMemHandle(CUipcMemHandle *ret_handle, CUdeviceptr address)
     memcpy(handle.token, process_token(), sizeof(handle.token));
     handle.slot = region->slot;
     handle.device = standin_devices[region->device].uuid;
-    memset(ret_handle, 0, sizeof(*ret_handle));
     memcpy(ret_handle, &handle, sizeof(handle));
     count(STANDIN_COUNTER_ipc_exports, 1);
     return leave(CUDA_SUCCESS);
@@ -146,15 +147,17 @@ static CUresult map_exported(struct context *context, const unsigned char *bytes
     struct region *region;
     struct handle handle;
     CUresult r = CUDA_ERROR_INVALID_HANDLE;
-    int fd;
+    int fd, device;
 
     memcpy(&handle, bytes, sizeof(handle));
-    if (memcmp(handle.magic, handle_magic, sizeof(handle_magic)) != 0 || handle.slot >= MAX_SLOTS || handle.pid <= 0)
+    if (memcmp(handle.magic, handle_magic, sizeof(handle_magic)) != 0 || handle.slot >= MAX_SLOTS || handle.pid <= 0 ||
+        handle.reserved || handle.zero)
         return r;
     if (handle.pid == getpid())
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (device_by_uuid(&handle.device) != context->device)
-        return CUDA_ERROR_INVALID_VALUE; /* no peer access here */
+    device = device_by_uuid(&handle.device);
+    if (device < 0)
+        return CUDA_ERROR_INVALID_DEVICE;
     fd = open_exported(&handle, &tail);
     if (fd < 0)
         return r;
@@ -168,7 +171,7 @@ static CUresult map_exported(struct context *context, const unsigned char *bytes
                               .readable = true,
                               .writable = true,
                               .context = context,
-                              .device = context->device,
+                              .device = device, /* a peer's memory stays the peer's */
                               .buffer_id = buffer_id_next(),
                               .opens = 1};
     memcpy(region->handle, bytes, CU_IPC_HANDLE_SIZE);

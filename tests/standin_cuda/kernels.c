@@ -33,8 +33,8 @@ static bool parse_element(const char *name, struct kernel *k)
         enum element element;
         unsigned size;
         bool raw;
-    } elements[] = {{"f32", ELEMENT_F32, 4, false}, {"f64", ELEMENT_F64, 8, false}, {"f16", ELEMENT_F16, 2, false},
-                    {"bf16", ELEMENT_BF16, 2, false}, {"2", ELEMENT_RAW, 2, true},  {"4", ELEMENT_RAW, 4, true},
+    } elements[] = {{"f32", ELEMENT_F32, 4, false},   {"f64", ELEMENT_F64, 8, false}, {"f16", ELEMENT_F16, 2, false},
+                    {"bf16", ELEMENT_BF16, 2, false}, {"2", ELEMENT_RAW, 2, true},    {"4", ELEMENT_RAW, 4, true},
                     {"8", ELEMENT_RAW, 8, true}};
 
     for (size_t i = 0; i < sizeof(elements) / sizeof(*elements); i++)
@@ -63,9 +63,11 @@ static bool parse_symbol(const char *symbol, struct kernel *k)
     else
         k->layout = strcmp(layout, "vector") == 0 ? LAYOUT_VECTOR : LAYOUT_STRIDED;
     snprintf(k->symbol, sizeof(k->symbol), "%s", symbol);
-    return strncmp(layout, k->layout == LAYOUT_GEMM      ? "tiled_"
-                           : k->layout == LAYOUT_STRIDED ? "strided"
-                                                         : "vector", 6) == 0 &&
+    return strncmp(layout,
+                   k->layout == LAYOUT_GEMM      ? "tiled_"
+                   : k->layout == LAYOUT_STRIDED ? "strided"
+                                                 : "vector",
+                   6) == 0 &&
            !(k->op == KERNEL_COPY && k->layout == LAYOUT_VECTOR);
 }
 
@@ -291,7 +293,7 @@ static uint64_t batch_address(const struct cuda_ops_gemm *p, const struct cuda_o
             for (uint64_t j = 0; j < p->n; j++) {                                                                      \
                 const uint64_t at = out + (i * p->out.row + j * p->out.column) * k->size;                              \
                 const T old = p->beta == 0 ? 0 : (T)p->beta * LOAD(at);                                                \
-                STORE(at, (T)p->alpha * row[j] + old);                                                                 \
+                STORE(at, (T)p->alpha *row[j] + old);                                                                  \
             }                                                                                                          \
         }                                                                                                              \
     } while (0)

@@ -79,7 +79,7 @@ static CUresult allocation_new(struct context *context, enum region_kind kind, s
     r = CUDA_ERROR_OUT_OF_MEMORY;
     region = calloc(1, sizeof(*region));
     slot = slot_find(context->device, mapped);
-    if (!region || !slot || !export_table_ready())
+    if (!region || !slot || (kind == REGION_ALLOCATION && !export_table_ready()))
         goto free_region;
     tail.slot = (uint32_t)(slot - standin_slots);
     slot->fd = segment_new(&tail, size);
@@ -145,9 +145,8 @@ API cuMemAlloc_v2(CUdeviceptr *ret_address, size_t size)
 /* The live region that starts at `address` and may be freed by this call, or NULL after a report. */
 static struct region *freeable(uint64_t address)
 {
-    static const char *const others[] = {[REGION_IPC] = "cuIpcCloseMemHandle",
-                                         [REGION_VMM] = "cuMemUnmap",
-                                         [REGION_HOST] = "cuMemHostUnregister"};
+    static const char *const others[] = {
+        [REGION_IPC] = "cuIpcCloseMemHandle", [REGION_VMM] = "cuMemUnmap", [REGION_HOST] = "cuMemHostUnregister"};
     struct region *region = region_find(address);
 
     if (!region || region->freeing)

@@ -211,8 +211,7 @@ static bool geometry_is_valid(const unsigned grid[3], const unsigned block[3])
         return false;
     if (grid[0] > 2147483647U || grid[1] > 65535 || grid[2] > 65535)
         return false;
-    return block[0] <= 1024 && block[1] <= 1024 && block[2] <= 64 &&
-           (uint64_t)block[0] * block[1] * block[2] <= 1024;
+    return block[0] <= 1024 && block[1] <= 1024 && block[2] <= 64 && (uint64_t)block[0] * block[1] * block[2] <= 1024;
 }
 
 /* The one parameter's bytes, from either form that a launch may take. */
@@ -272,24 +271,4 @@ API cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned
         return leave(misuse(CUDA_ERROR_INVALID_VALUE, "grid %u×%u×%u, block %u×%u×%u, %u bytes shared (limit %u)",
                             grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, function->shared_limit));
     return leave(launch(context, function, stream, params, extra));
-}
-
-API cuLaunchHostFunc(CUstream handle, CUhostFn function, void *argument)
-{
-    struct context *context;
-    CUresult r = enter_context("cuLaunchHostFunc", &context);
-    struct stream *stream;
-    struct op *op;
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = stream_get(handle, context, &stream);
-    if (r != CUDA_SUCCESS)
-        return leave(r);
-    op = op_new(OP_HOST_FUNCTION);
-    if (!op)
-        return leave(CUDA_ERROR_OUT_OF_MEMORY);
-    op->host.function = function;
-    op->host.argument = argument;
-    return leave(stream_enqueue(stream, op));
 }

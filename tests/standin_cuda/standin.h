@@ -200,8 +200,7 @@ enum op_kind {
     OP_AFTER,
     OP_FREE,
     OP_WRITE_VALUE,
-    OP_WAIT_VALUE,
-    OP_HOST_FUNCTION
+    OP_WAIT_VALUE
 };
 
 struct use {
@@ -243,10 +242,6 @@ struct op {
             uint64_t address, value;
             unsigned bytes, flags;
         } word;
-        struct {
-            CUhostFn function;
-            void *argument;
-        } host;
         struct region *region;
     };
 };

@@ -180,10 +180,9 @@ API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *ret_properties, 
     vmm = vmm_get(handle);
     if (!vmm)
         return leave(CUDA_ERROR_INVALID_VALUE);
-    *ret_properties =
-        (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                              .requestedHandleTypes = (CUmemAllocationHandleType)vmm->handle_types,
-                              .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = vmm->device}};
+    *ret_properties = (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                            .requestedHandleTypes = (CUmemAllocationHandleType)vmm->handle_types,
+                                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = vmm->device}};
     return leave(CUDA_SUCCESS);
 }
 

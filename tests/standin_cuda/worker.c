@@ -9,6 +9,13 @@
 
 #include "standin.h"
 
+/* Another device's memory is reached only through an IPC mapping that this context opened, which enabled it. */
+static bool reaches(const struct context *context, const struct region *region)
+{
+    return region->device == context->device || region->kind == REGION_HOST ||
+           (region->kind == REGION_IPC && region->context == context);
+}
+
 /* CUDA_SUCCESS, or what the device would answer to the first access that it may not make. */
 static CUresult uses_check(const struct stream *stream, const struct op *op)
 {
@@ -16,8 +23,7 @@ static CUresult uses_check(const struct stream *stream, const struct op *op)
         const struct use *use = &op->uses[i];
         const struct region *region = region_find_range(use->address, use->size);
 
-        if (!region || !region->readable || (use->write && !region->writable) ||
-            (region->kind != REGION_HOST && region->device != stream->context->device)) {
+        if (!region || !region->readable || (use->write && !region->writable) || !reaches(stream->context, region)) {
             fprintf(stderr, "cuda_standin: illegal %s of %llu bytes at %#llx (%s)\n", use->write ? "write" : "read",
                     (unsigned long long)use->size, (unsigned long long)use->address,
                     !region ? "not mapped" : "not accessible");
@@ -153,13 +159,6 @@ static void op_run(struct stream *stream, struct op *op)
     case OP_WAIT_VALUE:
         if (!broken)
             run_word(stream, op);
-        break;
-    case OP_HOST_FUNCTION:
-        if (broken)
-            break;
-        pthread_mutex_unlock(&standin_lock);
-        op->host.function(op->host.argument);
-        pthread_mutex_lock(&standin_lock);
         break;
     case OP_RECORD:
         run_record(stream, op);

@@ -1,0 +1,305 @@
+"""The stand-in driver between processes: handles, exporters that free or die, the control page, device arrays."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from standin_cuda import Control, CudaError, Driver, control as control_module  # noqa: E402
+
+INVALID_VALUE, INVALID_DEVICE, INVALID_HANDLE, ILLEGAL_ADDRESS = 1, 101, 400, 700
+LIBRARY = os.environ.get("KOPS_CUDA_DRIVER", "")
+
+if not LIBRARY:
+    pytest.skip("KOPS_CUDA_DRIVER names no stand-in driver", allow_module_level=True)
+
+
+@pytest.fixture
+def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Control:
+    page = Control(tmp_path / "control")
+    monkeypatch.setenv("KOPS_STANDIN_CONTROL", page.path)
+    return page
+
+
+class Peer:
+    """Another process with a driver of its own; every method of Driver is called there by its name."""
+
+    def __init__(self, env: dict[str, str] | None = None) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, env or {}), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        assert self.process.pid
+        return self.process.pid
+
+    def start(self, method: str, *arguments: Any) -> None:
+        self._pipe.send((method, arguments))
+
+    def finish(self) -> Any:
+        ok, value = self._pipe.recv()
+        if not ok:
+            raise CudaError(*value)
+        return value
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            self.start(method, *arguments)
+            return self.finish()
+
+        return call
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+
+def _read_vmm_of(driver: Driver, pid: int, fd: int, size: int) -> bytes:
+    """What a client does with a descriptor that it got by SCM_RIGHTS; here it is opened through /proc."""
+    granule = 2 << 20
+    received = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
+    handle = driver.vmm_import(received)
+    os.close(received)
+    where = driver.vmm_reserve(granule)
+    driver.vmm_map(where, granule, handle)
+    driver.vmm_release(handle)
+    try:
+        return driver.read(where, size)
+    finally:
+        driver.vmm_unmap(where, granule)
+        driver.vmm_address_free(where, granule)
+
+
+def _serve(pipe: Connection, env: dict[str, str]) -> None:
+    os.environ.update(env)
+    driver = Driver()
+    while True:
+        try:
+            method, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            function = partial(_read_vmm_of, driver) if method == "read_vmm_of" else getattr(driver, method)
+            pipe.send((True, function(*arguments)))
+        except CudaError as error:
+            pipe.send((False, (error.function, error.code, error.name)))
+
+
+@pytest.fixture
+def peers(control: Control) -> Iterator[Callable[..., Peer]]:
+    made: list[Peer] = []
+
+    def new(**env: str) -> Peer:
+        made.append(Peer(env))
+        return made[-1]
+
+    yield new
+    for peer in made:
+        peer.kill()
+
+
+def test_mirror_has_the_layout_of_the_library(peers: Callable[..., Peer], control: Control) -> None:
+    size = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import ctypes; f = ctypes.CDLL({LIBRARY!r}).standin_control_size; f.restype = ctypes.c_uint64; print(f())",
+        ],
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert int(size.stdout) == control_module.PAGE_SIZE
+    peer = peers()
+    peer.alloc(100)
+    row = control.row(peer.pid)
+    assert (row.calls("cuMemAlloc"), row.live_allocations, row.live_allocation_bytes) == (1, 1, 100)
+
+
+def test_memory_is_shared(peers: Callable[..., Peer], control: Control) -> None:
+    owner, user = peers(), peers()
+    base = owner.alloc(5000)
+    owner.write(base, b"hello")
+    handle = owner.ipc_handle(base)
+    there = user.ipc_open(handle)
+    assert user.ipc_open(handle) == there  # the same mapping again
+    assert user.address_range(there + 4999) == (there, 5000)
+    assert user.read(there, 5) == b"hello"
+    user.write(there + 1, b"u")
+    assert owner.read(base, 5) == b"hullo"
+    user.ipc_close(there)
+    assert control.row(user.pid).live_ipc_mappings == 1
+    user.ipc_close(there)
+    assert control.row(user.pid).live_ipc_mappings == 0
+    assert (control.row(user.pid).ipc_maps, control.row(user.pid).ipc_hits) == (1, 1)
+    assert not control.misuses()
+    with pytest.raises(CudaError):
+        user.ipc_close(there)
+    assert control.misuses()
+
+
+def test_equal_handle_gives_the_old_memory_while_it_is_open(peers: Callable[..., Peer]) -> None:
+    owner, user = peers(), peers()
+    base = owner.alloc(4096)
+    owner.write(base, b"old")
+    handle, old_id = owner.ipc_handle(base), owner.buffer_id(base)
+    there = user.ipc_open(handle)
+    owner.free(base)
+    assert user.read(there, 3) == b"old"  # an open mapping keeps it
+    again = owner.alloc(4096)
+    owner.write(again, b"new")
+    assert (again, owner.ipc_handle(again)) == (base, handle)
+    assert owner.buffer_id(again) != old_id
+    assert user.ipc_open(handle) == there
+    assert user.read(there, 3) == b"old"
+    user.ipc_close(there)
+    user.ipc_close(there)
+    assert user.read(user.ipc_open(handle), 3) == b"new"
+
+
+def test_a_freed_or_bogus_handle_is_refused(peers: Callable[..., Peer], control: Control) -> None:
+    owner, user = peers(), peers()
+    handle = owner.ipc_handle(owner.alloc(4096))
+    for bad in (bytes(64), os.urandom(64), handle[:20] + b"\x7f" + handle[21:], handle[:-8][::-1] + bytes(8)):
+        with pytest.raises(CudaError) as refused:
+            user.ipc_open(bad)
+        assert refused.value.code in (INVALID_HANDLE, INVALID_DEVICE)
+    base = user.ipc_open(handle)
+    user.ipc_close(base)
+    owner.kill()
+    with pytest.raises(CudaError) as refused:
+        user.ipc_open(handle)
+    assert refused.value.code == INVALID_HANDLE
+    assert control.row(user.pid).live_ipc_mappings == 0
+
+
+def test_a_dead_exporters_memory_lives_while_it_is_mapped(peers: Callable[..., Peer]) -> None:
+    owner, user = peers(), peers()
+    base = owner.alloc(1 << 20)
+    owner.write(base, b"legacy")
+    there = user.ipc_open(owner.ipc_handle(base))
+    owner.kill()
+    assert user.read(there, 6) == b"legacy"
+
+
+def test_an_async_allocation_has_no_handle(peers: Callable[..., Peer]) -> None:
+    owner = peers()
+    base = owner.alloc_async(100)
+    with pytest.raises(CudaError) as refused:
+        owner.ipc_handle(base)
+    assert refused.value.code == INVALID_VALUE
+
+
+def test_a_device_is_known_by_its_uuid(peers: Callable[..., Peer]) -> None:
+    two = {"KOPS_STANDIN_DEVICES": "2"}
+    first, second = peers(**two), peers(**two, CUDA_VISIBLE_DEVICES="1")
+    assert first.uuid() != second.uuid()
+    assert first.uuid() == peers().uuid()
+    handle = second.ipc_handle(second.alloc(100))
+    with pytest.raises(CudaError) as refused:
+        peers().ipc_open(handle)  # sees only the first
+    assert refused.value.code == INVALID_DEVICE
+
+
+def test_gate_holds_an_open(peers: Callable[..., Peer], control: Control) -> None:
+    owner, user = peers(), peers()
+    handle = owner.ipc_handle(owner.alloc(100))
+    with control.gate("ipc_open") as gate:
+        user.start("ipc_open", handle)
+        control.wait_for(lambda: control.row(user.pid).waiting("ipc_open") == 1)
+        assert control.row(user.pid).live_ipc_mappings == 0
+        gate.let(1)
+        there = user.finish()
+        assert user.ipc_open(handle) == there  # open already: no gate
+    assert control.row(user.pid).passed("ipc_open") == 1
+
+
+def test_a_copy_fault_breaks_one_process_only(peers: Callable[..., Peer], control: Control) -> None:
+    victim, other = peers(), peers()
+    base, elsewhere = victim.alloc(100), other.alloc(100)
+    fault = control.fail("copy", ILLEGAL_ADDRESS, nth=2, pid=victim.pid)
+    victim.write(base, b"x")
+    for method, arguments in (("read", (base, 1)), ("alloc", (10,)), ("free", (base,)), ("synchronize", ())):
+        with pytest.raises(CudaError) as broken:
+            getattr(victim, method)(*arguments)
+        assert broken.value.code == ILLEGAL_ADDRESS
+    assert fault.fired and control.row(victim.pid).sticky == 1
+    other.write(elsewhere, b"y")
+
+
+def test_vmm_memory_crosses_by_descriptor(control: Control, peers: Callable[..., Peer]) -> None:
+    granule = 2 << 20
+    peer = peers()
+    handle = peer.vmm_create(granule)
+    where = peer.vmm_reserve(granule)
+    peer.vmm_map(where, granule, handle)
+    peer.write(where, b"vmm")
+    fd = peer.vmm_export(handle)
+    copy = peer.vmm_import(fd)
+    wide = peer.vmm_reserve(2 * granule)
+    with pytest.raises(CudaError) as refused:
+        peer.vmm_map(wide, 2 * granule, copy)
+    assert refused.value.code == 801
+    peer.vmm_map(wide, granule, copy)
+    assert peer.read(wide, 3) == b"vmm"
+    other = peers()
+    assert other.read_vmm_of(peer.pid, fd, 3) == b"vmm"
+    peer.vmm_unmap(where, granule)
+    peer.vmm_unmap(wide, granule)
+    peer.vmm_release(handle)
+    peer.vmm_release(copy)
+    row = control.row(peer.pid)
+    assert (row.live_vmm_maps, row.live_vmm_handles) == (0, 0)
+
+
+def test_device_arrays_are_views_of_device_memory(peers: Callable[..., Peer], control: Control) -> None:
+    code = """
+import numpy
+from standin_cuda import Driver
+driver = Driver()
+host = numpy.arange(60, dtype=numpy.float32).reshape(3, 4, 5)
+a = driver.array(host)
+for view, expected in ((a, host), (a.T, host.T), (a[1], host[1]), (a[:, ::2, 1:4], host[:, ::2, 1:4]),
+                       (a[-1, 2:, 0], host[-1, 2:, 0])):
+    assert numpy.array_equal(view.numpy(), expected)
+    interface = view.__cuda_array_interface__
+    assert interface["shape"] == expected.shape and interface["typestr"] == "<f4"
+view = a[1:]
+base = a.address
+del a
+assert driver.address_range(view.address)[0] == base
+del view
+try:
+    driver.address_range(base)
+except Exception:
+    print("freed")
+"""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=False, text=True)
+    assert (done.returncode, done.stdout) == (0, "freed\n"), done.stderr
+    assert not control.misuses()
+
+
+def test_rows_outlive_their_process(peers: Callable[..., Peer], control: Control) -> None:
+    peer = peers()
+    peer.alloc(7)
+    pid = peer.pid
+    peer.kill()
+    assert control.row(pid).live_allocation_bytes == 7
+    assert control.total("live_allocation_bytes") == 7
+    assert numpy.array([row.pid for row in control.rows()]).tolist() == [pid]
