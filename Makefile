@@ -13,7 +13,7 @@ JOBS ?= $(shell nproc)
 BUILD ?= build/$(PRESET)
 CMAKE_ARGS ?=
 
-.PHONY: build demo test lint asan tsan fuzz cuda bench install clean deps help
+.PHONY: build demo test lint tidy asan tsan fuzz cuda gpu-test bench install clean deps help
 .DEFAULT_GOAL := build
 
 help:
@@ -47,14 +47,19 @@ cuda:
 	$(MAKE) build PRESET=cuda
 
 ## gpu-test the suite that needs a GPU
-.PHONY: gpu-test
 gpu-test: cuda
 	KOPS_BUILD=build/cuda tests/gpu/run
 
-## lint     formatting, static analysis, generated files
+## lint     formatting, layers, generated files, Python: the house rules that a program can check
 lint:
 	tools/install-dependencies build test lint
-	tools/with-python tests/lint/run
+	tools/install-ruff
+	tools/with-python tests/lint/lint.py --strict
+
+## tidy     clang-tidy over all C files of the last build of PRESET
+tidy: build
+	tools/install-dependencies lint
+	tools/tidy $(BUILD)
 
 ## bench    side-by-side benchmarks; records go to build/bench
 bench: build
