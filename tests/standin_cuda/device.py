@@ -157,9 +157,7 @@ class Driver:
 
     def vmm_import(self, fd: int) -> int:
         handle = ctypes.c_uint64()
-        self.call(
-            "cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(fd), ctypes.c_int(POSIX_FD)
-        )
+        self.call("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(fd), ctypes.c_int(POSIX_FD))
         return handle.value
 
     def vmm_release(self, handle: int) -> None:

@@ -17,7 +17,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from standin_cuda import Control, CudaError, Driver, control as control_module  # noqa: E402
+from standin_cuda import Control, CudaError, Driver  # noqa: E402
+from standin_cuda import control as control_module  # noqa: E402
 
 INVALID_VALUE, INVALID_DEVICE, INVALID_HANDLE, ILLEGAL_ADDRESS = 1, 101, 400, 700
 LIBRARY = os.environ.get("KOPS_CUDA_DRIVER", "")
@@ -114,16 +115,8 @@ def peers(control: Control) -> Iterator[Callable[..., Peer]]:
 
 
 def test_mirror_has_the_layout_of_the_library(peers: Callable[..., Peer], control: Control) -> None:
-    size = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            f"import ctypes; f = ctypes.CDLL({LIBRARY!r}).standin_control_size; f.restype = ctypes.c_uint64; print(f())",
-        ],
-        capture_output=True,
-        check=True,
-        text=True,
-    )
+    code = f"import ctypes; f = ctypes.CDLL({LIBRARY!r}).standin_control_size; f.restype = ctypes.c_uint64; print(f())"
+    size = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert int(size.stdout) == control_module.PAGE_SIZE
     peer = peers()
     peer.alloc(100)
@@ -221,7 +214,7 @@ def test_gate_holds_an_open(peers: Callable[..., Peer], control: Control) -> Non
     handle = owner.ipc_handle(owner.alloc(100))
     with control.gate("ipc_open") as gate:
         user.start("ipc_open", handle)
-        control.wait_for(lambda: control.row(user.pid).waiting("ipc_open") == 1)
+        control.wait_for(lambda: control.waiting("ipc_open") == 1)
         assert control.row(user.pid).live_ipc_mappings == 0
         gate.let(1)
         there = user.finish()
