@@ -1,0 +1,350 @@
+/* Tensors in shared host memory: copied in and out, around the kernels. */
+#include "support.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { N = 1000, BYTES = N * sizeof(float), PAGE = 4096 };
+
+static const float sentinel = -12345.0f;
+
+static void expect_sum(const struct backend_memory *out, unsigned count, unsigned seed_a, unsigned seed_b)
+{
+    for (unsigned i = 0; i < count; i++)
+        assert_true(floats(out)[i] == value(i, seed_a) + value(i, seed_b));
+}
+
+static void test_contiguous_tensors_are_copied_in_and_out(void **state)
+{
+    struct backend_memory *a = host_memory(BYTES), *b = host_memory(BYTES), *out = host_memory(BYTES);
+    struct backend_stream *stream = stream_open();
+    int64_t registered = counter(STANDIN_COUNTER_host_registrations);
+    struct test_job t;
+
+    (void)state;
+    for (unsigned round = 0; round < 3; round++) {
+        fill(a, N, round);
+        fill(b, N, 100 + round);
+        make_job(&t, OP_ADD, (struct view[]){VECTOR(a, N), VECTOR(b, N), VECTOR(out, N)});
+        run_job(stream, &t);
+        expect_sum(out, N, round, 100 + round);
+        assert_true(t.job.h2d_us > 0 && t.job.d2h_us > 0 && t.samples[0] > 0);
+        assert_true(t.job.started_ns > 0);
+    }
+    /* Pinned once, not at every job, and given back at the end. */
+    assert_int_equal(counter(STANDIN_COUNTER_host_registrations) - registered, 3);
+    assert_int_equal(counter(STANDIN_COUNTER_pageable_copies), 0);
+    backend->stream_free(stream);
+    close_memory(a);
+    close_memory(b);
+    close_memory(out);
+    assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 0);
+    assert_int_equal(counter(STANDIN_COUNTER_live_allocations), 0);
+}
+
+static void test_offsets_and_broadcasting(void **state)
+{
+    struct backend_memory *m = host_memory(4 * BYTES);
+    struct backend_stream *stream = stream_open();
+    struct view row = {.memory = m, .offset = 3, .rank = 1, .shape = {7}};
+    struct view column = {.memory = m, .offset = 100, .rank = 2, .shape = {5, 1}};
+    struct view out = {.memory = m, .offset = 200, .rank = 2, .shape = {5, 7}};
+    struct test_job t;
+
+    (void)state;
+    fill(m, 200, 9);
+    make_job(&t, OP_ADD, (struct view[]){row, column, out});
+    run_job(stream, &t);
+    for (unsigned i = 0; i < 5; i++)
+        for (unsigned j = 0; j < 7; j++)
+            assert_true(floats(m)[200 + i * 7 + j] == value(3 + j, 9) + value(100 + i, 9));
+    backend->stream_free(stream);
+    close_memory(m);
+}
+
+static void test_a_strided_output_leaves_what_lies_between(void **state)
+{
+    struct backend_memory *a = host_memory(BYTES), *out = host_memory(8 * BYTES);
+    struct backend_stream *stream = stream_open();
+    struct view strided = {
+        .memory = out, .offset = 5, .rank = 2, .shape = {10, 100}, .strides = {500, 3}, .strided = true};
+    unsigned total = 8 * N, written = 0;
+    struct test_job t;
+
+    (void)state;
+    fill(a, N, 3);
+    for (unsigned i = 0; i < total; i++)
+        floats(out)[i] = sentinel;
+    make_job(&t, OP_SQUARE, (struct view[]){MATRIX(a, 10, 100), strided});
+    run_job(stream, &t);
+    for (unsigned i = 0; i < total; i++) {
+        unsigned row = (i - 5) / 500, column = (i - 5) % 500;
+
+        if (i >= 5 && row < 10 && column % 3 == 0 && column / 3 < 100) {
+            float v = value(row * 100 + column / 3, 3);
+
+            assert_true(floats(out)[i] == v * v);
+            written++;
+        } else {
+            assert_true(floats(out)[i] == sentinel);
+        }
+    }
+    assert_int_equal(written, N);
+    assert_true(t.job.d2h_us > 0);
+    backend->stream_free(stream);
+    close_memory(a);
+    close_memory(out);
+}
+
+static void test_a_transposed_output_is_one_copy(void **state)
+{
+    struct backend_memory *a = host_memory(BYTES), *out = host_memory(BYTES);
+    struct view transposed = {.memory = out, .rank = 2, .shape = {40, 25}, .strides = {1, 40}, .strided = true};
+    struct backend_stream *stream = stream_open();
+    int64_t copies = counter(STANDIN_COUNTER_copies_d2h);
+    struct test_job t;
+
+    (void)state;
+    fill(a, N, 4);
+    make_job(&t, OP_SQUARE, (struct view[]){MATRIX(a, 40, 25), transposed});
+    run_job(stream, &t);
+    for (unsigned i = 0; i < 40; i++)
+        for (unsigned j = 0; j < 25; j++)
+            assert_true(floats(out)[j * 40 + i] == value(i * 25 + j, 4) * value(i * 25 + j, 4));
+    assert_int_equal(counter(STANDIN_COUNTER_copies_d2h) - copies, 1);
+    backend->stream_free(stream);
+    close_memory(a);
+    close_memory(out);
+}
+
+static void test_inputs_may_be_read_only(void **state)
+{
+    struct backend_memory *plain = host_memory(BYTES), *out = host_memory(BYTES), *a;
+    struct backend_stream *stream = stream_open();
+    struct test_job t;
+
+    (void)state;
+    fill(plain, N, 6);
+    a = read_only(plain);
+    assert_false(a->writable);
+    make_job(&t, OP_ADD, (struct view[]){VECTOR(a, N), VECTOR(plain, N), VECTOR(out, N)});
+    run_job(stream, &t);
+    expect_sum(out, N, 6, 6);
+
+    /* Also where the driver refuses to register such a mapping: then it is copied as pageable memory. */
+    backend->memory_detach(device, a);
+    inject("cuMemHostRegister", 801 /* CUDA_ERROR_NOT_SUPPORTED */, false);
+    memset(out->host, 0, BYTES);
+    make_job(&t, OP_ADD, (struct view[]){VECTOR(a, N), VECTOR(plain, N), VECTOR(out, N)});
+    run_job(stream, &t);
+    expect_sum(out, N, 6, 6);
+    backend->stream_free(stream);
+    close_memory(plain);
+    close_memory(out);
+    close_memory(a);
+    assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 0);
+}
+
+static void test_in_place_and_the_same_input_twice(void **state)
+{
+    struct backend_memory *m = host_memory(BYTES);
+    struct backend_stream *stream = stream_open();
+    int64_t copies = counter(STANDIN_COUNTER_copies_h2d);
+    struct test_job t;
+
+    (void)state;
+    fill(m, N, 8);
+    make_job(&t, OP_ADD, (struct view[]){VECTOR(m, N), VECTOR(m, N), VECTOR(m, N)});
+    run_job(stream, &t);
+    expect_sum(m, N, 8, 8);
+    assert_int_equal(counter(STANDIN_COUNTER_copies_h2d) - copies, 1);
+    backend->stream_free(stream);
+    close_memory(m);
+}
+
+static void test_repeats_are_copied_once(void **state)
+{
+    struct backend_memory *a = host_memory(BYTES), *out = host_memory(BYTES);
+    int64_t in = counter(STANDIN_COUNTER_copies_h2d), back = counter(STANDIN_COUNTER_copies_d2h);
+    struct backend_stream *stream = stream_open();
+    struct test_job t;
+
+    (void)state;
+    fill(a, N, 2);
+    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
+    t.job.warmup = 2;
+    t.job.repeat = 40;
+    run_job(stream, &t);
+    assert_int_equal(t.job.n_samples, 40);
+    assert_int_equal(counter(STANDIN_COUNTER_copies_h2d) - in, 1);
+    assert_int_equal(counter(STANDIN_COUNTER_copies_d2h) - back, 1);
+    backend->stream_free(stream);
+    close_memory(a);
+    close_memory(out);
+}
+
+static void test_gemm_reads_its_output_when_beta_asks(void **state)
+{
+    enum { M = 13, K = 7, L = 9 };
+    struct backend_memory *a = host_memory(PAGE), *b = host_memory(PAGE), *out = host_memory(PAGE);
+    struct backend_stream *stream = stream_open();
+    struct test_job t;
+
+    (void)state;
+    for (unsigned round = 0; round < 2; round++) {
+        double beta = round ? 0.5 : 0.0;
+
+        fill(a, M * K, 1);
+        fill(b, K * L, 2);
+        fill(out, M * L, 3);
+        make_gemm(&t, (struct view[]){MATRIX(a, M, K), MATRIX(b, K, L), MATRIX(out, M, L)}, 2.0, beta);
+        run_job(stream, &t);
+        for (unsigned i = 0; i < M; i++)
+            for (unsigned j = 0; j < L; j++) {
+                double want = beta * (double)value(i * L + j, 3);
+
+                for (unsigned k = 0; k < K; k++)
+                    want += 2.0 * (double)value(i * K + k, 1) * (double)value(k * L + j, 2);
+                assert_true((double)floats(out)[i * L + j] == want);
+            }
+    }
+    backend->stream_free(stream);
+    close_memory(a);
+    close_memory(b);
+    close_memory(out);
+}
+
+static void test_a_strided_gemm_output_leaves_what_lies_between(void **state)
+{
+    enum { M = 6, K = 5, L = 4, ROW = 10 };
+    struct backend_memory *a = host_memory(PAGE), *b = host_memory(PAGE), *out = host_memory(PAGE);
+    struct view columns = {.memory = out, .rank = 2, .shape = {M, L}, .strides = {ROW, 2}, .strided = true};
+    struct backend_stream *stream = stream_open();
+    struct test_job t;
+
+    (void)state;
+    fill(a, M * K, 1);
+    fill(b, K * L, 2);
+    for (unsigned i = 0; i < M * ROW; i++)
+        floats(out)[i] = sentinel;
+    make_gemm(&t, (struct view[]){MATRIX(a, M, K), MATRIX(b, K, L), columns}, 1.0, 0.0);
+    run_job(stream, &t);
+    for (unsigned i = 0; i < M * ROW; i++) {
+        unsigned row = i / ROW, column = i % ROW;
+        float want = 0.0f;
+
+        for (unsigned k = 0; k < K; k++)
+            want += value(row * K + k, 1) * value(k * L + column / 2, 2);
+        assert_true(floats(out)[i] == (column % 2 == 0 && column / 2 < L ? want : sentinel));
+    }
+    backend->stream_free(stream);
+    close_memory(a);
+    close_memory(b);
+    close_memory(out);
+}
+
+static void test_host_and_device_operands_mix(void **state)
+{
+    struct backend_memory *a = host_memory(BYTES), *b = device_memory(BYTES), *out = host_memory(BYTES);
+    struct backend_stream *stream = stream_open();
+    struct test_job t;
+
+    (void)state;
+    fill(a, N, 1);
+    fill(b, N, 2);
+    make_job(&t, OP_ADD, (struct view[]){VECTOR(a, N), VECTOR(b, N), VECTOR(out, N)});
+    run_job(stream, &t);
+    expect_sum(out, N, 1, 2);
+    make_job(&t, OP_ADD, (struct view[]){VECTOR(a, N), VECTOR(out, N), VECTOR(b, N)});
+    run_job(stream, &t);
+    for (unsigned i = 0; i < N; i++)
+        assert_true(floats(b)[i] == 2 * value(i, 1) + value(i, 2));
+    assert_true(isnan(t.job.d2h_us));
+    backend->stream_free(stream);
+    close_memory(a);
+    close_memory(b);
+    close_memory(out);
+}
+
+static void test_a_cancelled_job_writes_nothing_back(void **state)
+{
+    struct backend_memory *a = host_memory(BYTES), *out = host_memory(BYTES);
+    struct backend_stream *stream = stream_open();
+    struct test_job t;
+    struct error e;
+
+    (void)state;
+    fill(a, N, 2);
+    for (unsigned i = 0; i < N; i++)
+        floats(out)[i] = sentinel;
+    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
+    atomic_store(&t.job.cancel, true);
+    assert_true(start(stream, &t, &e));
+    finish(&t);
+    assert_int_equal(t.job.error.code, ERROR_CANCELLED);
+    for (unsigned i = 0; i < N; i++)
+        assert_true(floats(out)[i] == sentinel);
+    assert_int_equal(counter(STANDIN_COUNTER_live_allocations), 0);
+    backend->stream_free(stream);
+    close_memory(a);
+    close_memory(out);
+}
+
+static void test_a_failing_preparation_leaves_nothing_behind(void **state)
+{
+    static const char *const steps[] = {"cuMemHostRegister", "cuMemAllocFromPoolAsync", "cuMemcpyHtoDAsync"};
+    struct backend_memory *a = host_memory(BYTES), *out = host_memory(BYTES);
+    struct backend_stream *stream = stream_open();
+    struct test_job t;
+    struct error e;
+
+    (void)state;
+    fill(a, N, 2);
+    for (unsigned i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+        make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
+        inject(steps[i], 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
+        assert_false(start(stream, &t, &e));
+        assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
+        assert_false(t.done);
+        assert_int_equal(backend->poll(device), 0);
+    }
+    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
+    run_job(stream, &t);
+    for (unsigned i = 0; i < N; i++)
+        assert_true(floats(out)[i] == value(i, 2) * value(i, 2));
+    backend->stream_free(stream);
+    close_memory(a);
+    close_memory(out);
+    assert_int_equal(counter(STANDIN_COUNTER_live_allocations), 0);
+    assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 0);
+}
+
+static void test_nothing_was_misused_or_left(void **state)
+{
+    (void)state;
+    assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
+    assert_int_equal(counter(STANDIN_COUNTER_live_vmm_maps), 0);
+    assert_int_equal(counter(STANDIN_COUNTER_live_allocations), 0);
+    assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_contiguous_tensors_are_copied_in_and_out),
+        cmocka_unit_test(test_offsets_and_broadcasting),
+        cmocka_unit_test(test_a_strided_output_leaves_what_lies_between),
+        cmocka_unit_test(test_a_transposed_output_is_one_copy),
+        cmocka_unit_test(test_inputs_may_be_read_only),
+        cmocka_unit_test(test_in_place_and_the_same_input_twice),
+        cmocka_unit_test(test_repeats_are_copied_once),
+        cmocka_unit_test(test_gemm_reads_its_output_when_beta_asks),
+        cmocka_unit_test(test_a_strided_gemm_output_leaves_what_lies_between),
+        cmocka_unit_test(test_host_and_device_operands_mix),
+        cmocka_unit_test(test_a_cancelled_job_writes_nothing_back),
+        cmocka_unit_test(test_a_failing_preparation_leaves_nothing_behind),
+        cmocka_unit_test(test_nothing_was_misused_or_left),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
