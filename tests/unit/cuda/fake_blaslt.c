@@ -1,0 +1,265 @@
+/* A cuBLASLt that multiplies on the CPU in f64 and checks what it is told: strides against shapes, addresses against
+ * the alignment that the plan promised, the workspace against what the algorithm asked for.
+ *
+ * An algorithm remembers, in its opaque words, what it was chosen for. FAKE_BLASLT in the environment: "none" finds no
+ * algorithm at all. */
+#include <cublasLt.h>
+#include <cuda.h>
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+enum { WORKSPACE = 1 << 20, COOKIE = 0x4b4f5053 };
+
+struct layout {
+    cudaDataType type;
+    uint64_t rows, columns;
+    int64_t ld;
+    int32_t batch_count;
+    int64_t batch_stride;
+};
+
+struct operation {
+    cublasComputeType_t compute;
+    cudaDataType_t scale;
+    int32_t transpose_a, transpose_b;
+};
+
+struct preference {
+    uint64_t workspace;
+    uint32_t alignment[4], reduction;
+};
+
+/* Read by the tests. */
+EXPORT unsigned fake_blaslt_heuristics, fake_blaslt_products, fake_blaslt_handles, fake_blaslt_wrong;
+EXPORT int fake_blaslt_compute;
+
+static int handle;
+
+EXPORT cublasStatus_t cublasLtCreate(cublasLtHandle_t *ret_handle)
+{
+    fake_blaslt_handles++;
+    *ret_handle = (cublasLtHandle_t)(void *)&handle;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtDestroy(cublasLtHandle_t h)
+{
+    (void)h;
+    fake_blaslt_handles--;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT const char *cublasLtGetStatusName(cublasStatus_t status)
+{
+    return status == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED" : "CUBLAS_STATUS_OTHER";
+}
+
+static void *new (size_t size)
+{
+    return calloc(1, size);
+}
+
+EXPORT cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *ret, cublasComputeType_t compute,
+                                               cudaDataType_t scale)
+{
+    struct operation *o = new (sizeof(*o));
+
+    o->compute = compute;
+    o->scale = scale;
+    *ret = (cublasLtMatmulDesc_t)(void *)o;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d)
+{
+    free(d);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attribute,
+                                                     const void *value, size_t size)
+{
+    struct operation *o = (struct operation *)(void *)d;
+
+    if (size != sizeof(int32_t))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (attribute == CUBLASLT_MATMUL_DESC_TRANSA)
+        memcpy(&o->transpose_a, value, size);
+    else if (attribute == CUBLASLT_MATMUL_DESC_TRANSB)
+        memcpy(&o->transpose_b, value, size);
+    else
+        return CUBLAS_STATUS_INVALID_VALUE;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *ret, cudaDataType type, uint64_t rows,
+                                                 uint64_t columns, int64_t ld)
+{
+    struct layout *l = new (sizeof(*l));
+
+    *l = (struct layout){.type = type, .rows = rows, .columns = columns, .ld = ld, .batch_count = 1};
+    *ret = (cublasLtMatrixLayout_t)(void *)l;
+    return ld >= (int64_t)rows && rows > 0 && columns > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+EXPORT cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l)
+{
+    free(l);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                       cublasLtMatrixLayoutAttribute_t attribute, const void *value,
+                                                       size_t size)
+{
+    struct layout *l = (struct layout *)(void *)layout;
+
+    if (attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT && size == sizeof(l->batch_count))
+        memcpy(&l->batch_count, value, size);
+    else if (attribute == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET && size == sizeof(l->batch_stride))
+        memcpy(&l->batch_stride, value, size);
+    else
+        return CUBLAS_STATUS_INVALID_VALUE;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *ret)
+{
+    struct preference *p = new (sizeof(*p));
+
+    *ret = (cublasLtMatmulPreference_t)(void *)p;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
+{
+    free(p);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                           cublasLtMatmulPreferenceAttributes_t attribute,
+                                                           const void *value, size_t size)
+{
+    struct preference *p = (struct preference *)(void *)preference;
+    unsigned operand = (unsigned)attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
+
+    if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES && size == sizeof(p->workspace))
+        memcpy(&p->workspace, value, size);
+    else if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK && size == sizeof(p->reduction))
+        memcpy(&p->reduction, value, size);
+    else if (operand < 4 && size == sizeof(p->alignment[0]))
+        memcpy(&p->alignment[operand], value, size);
+    else
+        return CUBLAS_STATUS_INVALID_VALUE;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
+                                                     cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                                     cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t out,
+                                                     cublasLtMatmulPreference_t preference, int wanted,
+                                                     cublasLtMatmulHeuristicResult_t results[], int *ret_count)
+{
+    const struct preference *p = (const struct preference *)(const void *)preference;
+    const char *mode = getenv("FAKE_BLASLT");
+
+    (void)a, (void)b, (void)c, (void)out, (void)d;
+    fake_blaslt_heuristics++;
+    if ((void *)h != (void *)&handle || wanted < 2)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (mode && strcmp(mode, "none") == 0)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    memset(results, 0, 2 * sizeof(results[0]));
+    results[0].state = CUBLAS_STATUS_NOT_SUPPORTED; /* the first one is not usable */
+    results[1].state = CUBLAS_STATUS_SUCCESS;
+    results[1].workspaceSize = p->workspace < WORKSPACE ? p->workspace : WORKSPACE;
+    results[1].algo.data[0] = COOKIE;
+    for (unsigned i = 0; i < 4; i++)
+        results[1].algo.data[1 + i] = p->alignment[i];
+    *ret_count = 2;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static double load(const void *base, cudaDataType type, int64_t index)
+{
+    return type == CUDA_R_64F ? ((const double *)base)[index] : (double)((const float *)base)[index];
+}
+
+static void store(void *base, cudaDataType type, int64_t index, double value)
+{
+    if (type == CUDA_R_64F)
+        ((double *)base)[index] = value;
+    else
+        ((float *)base)[index] = (float)value;
+}
+
+static void product(const struct operation *o, double alpha, double beta, const void *a, const struct layout *la,
+                    const void *b, const struct layout *lb, void *out, const struct layout *l)
+{
+    uint64_t depth = o->transpose_a ? la->rows : la->columns;
+
+    for (int64_t batch = 0; batch < l->batch_count; batch++)
+        for (int64_t i = 0; i < (int64_t)l->rows; i++)
+            for (int64_t j = 0; j < (int64_t)l->columns; j++) {
+                int64_t at = batch * l->batch_stride + i + j * l->ld;
+                double sum = 0.0;
+
+                for (int64_t k = 0; k < (int64_t)depth; k++)
+                    sum += load(a, la->type,
+                                batch * la->batch_stride + (o->transpose_a ? k + i * la->ld : i + k * la->ld)) *
+                           load(b, lb->type,
+                                batch * lb->batch_stride + (o->transpose_b ? j + k * lb->ld : k + j * lb->ld));
+                store(out, l->type, at, alpha * sum + (beta != 0.0 ? beta * load(out, l->type, at) : 0.0));
+            }
+}
+
+static bool shapes_agree(const struct operation *o, const struct layout *a, const struct layout *b,
+                         const struct layout *out)
+{
+    uint64_t m = o->transpose_a ? a->columns : a->rows, ka = o->transpose_a ? a->rows : a->columns;
+    uint64_t kb = o->transpose_b ? b->columns : b->rows, n = o->transpose_b ? b->rows : b->columns;
+
+    return ka == kb && m == out->rows && n == out->columns && a->batch_count == out->batch_count &&
+           b->batch_count == out->batch_count && a->type == out->type && b->type == out->type;
+}
+
+/* In the stream's order: what comes before has ended, and the product is there when this returns. */
+static void wait_for(cudaStream_t stream)
+{
+    void *driver = dlopen(KOPS_STANDIN, RTLD_NOW | RTLD_NOLOAD);
+    __typeof__(cuStreamSynchronize) *synchronize;
+
+    *(void **)&synchronize = dlsym(driver, "cuStreamSynchronize");
+    synchronize((CUstream)stream);
+}
+
+EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const void *alpha, const void *a,
+                                     cublasLtMatrixLayout_t la, const void *b, cublasLtMatrixLayout_t lb,
+                                     const void *beta, const void *c, cublasLtMatrixLayout_t lc, void *out,
+                                     cublasLtMatrixLayout_t l, const cublasLtMatmulAlgo_t *algo, void *workspace,
+                                     size_t workspace_size, cudaStream_t stream)
+{
+    const struct operation *o = (const struct operation *)(const void *)d;
+    const void *addresses[] = {a, b, c, out};
+
+    if ((void *)h != (void *)&handle || algo->data[0] != COOKIE || c != out || lc != l || !workspace ||
+        workspace_size != WORKSPACE ||
+        !shapes_agree(o, (const struct layout *)(void *)la, (const struct layout *)(void *)lb,
+                      (const struct layout *)(void *)l))
+        fake_blaslt_wrong++;
+    for (unsigned i = 0; i < 4; i++)
+        if (!algo->data[1 + i] || (uintptr_t)addresses[i] % algo->data[1 + i] != 0)
+            fake_blaslt_wrong++;
+    wait_for(stream);
+    fake_blaslt_products++;
+    fake_blaslt_compute = (int)o->compute;
+    product(o, load(alpha, o->scale, 0), load(beta, o->scale, 0), a, (const struct layout *)(void *)la, b,
+            (const struct layout *)(void *)lb, out, (const struct layout *)(void *)l);
+    return CUBLAS_STATUS_SUCCESS;
+}

@@ -1,0 +1,358 @@
+/* gemm through cuBLASLt: which layouts it is given, how it is told about them, and when not. */
+#include "support.h"
+
+#include <cublas_api.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BYTES = 1 << 16 };
+
+static unsigned *heuristics, *products, *wrong, *handles;
+static int *compute;
+
+static struct backend_memory *memory[3];
+static struct backend_stream *stream;
+
+static int open_with_library(void **state)
+{
+    void *library;
+
+    (void)state;
+    open_device(KOPS_FAKE_BLASLT);
+    library = dlopen(KOPS_FAKE_BLASLT, RTLD_NOW | RTLD_NOLOAD);
+    assert_non_null(library);
+    heuristics = dlsym(library, "fake_blaslt_heuristics");
+    products = dlsym(library, "fake_blaslt_products");
+    wrong = dlsym(library, "fake_blaslt_wrong");
+    handles = dlsym(library, "fake_blaslt_handles");
+    compute = dlsym(library, "fake_blaslt_compute");
+    for (unsigned i = 0; i < 3; i++)
+        memory[i] = device_memory(BYTES);
+    stream = stream_open();
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    backend->stream_free(stream);
+    for (unsigned i = 0; i < 3; i++)
+        close_memory(memory[i]);
+    teardown(state);
+    return *handles == 0 ? 0 : -1;
+}
+
+static int64_t at(const struct view *v, const int64_t *strides, const int64_t *index)
+{
+    int64_t offset = (int64_t)v->offset;
+
+    for (unsigned i = 0; i < v->rank; i++)
+        offset += index[i] * (v->shape[i] == 1 ? 0 : strides[i]);
+    return offset;
+}
+
+static void row_major(const struct view *v, int64_t *ret_strides)
+{
+    int64_t stride = 1;
+
+    for (unsigned i = v->rank; i-- > 0;) {
+        ret_strides[i] = v->strided ? v->strides[i] : stride;
+        stride *= v->shape[i];
+    }
+}
+
+/* Runs out = 2·a·b + beta·out over views of one rank (2 to 4) and compares every element with a plain loop. */
+static void expect_product(const struct view *views, double beta, const char *variant)
+{
+    const struct view *a = &views[0], *b = &views[1], *out = &views[2];
+    int64_t strides[3][TENSOR_MAX_RANK], shape[4] = {1, 1, 1, 1};
+    unsigned r = out->rank, batches = r - 2;
+    unsigned before = *products;
+    struct test_job t;
+
+    for (unsigned i = 0; i < 3; i++) {
+        fill(memory[i], BYTES / sizeof(float), i + 1);
+        row_major(&views[i], strides[i]);
+    }
+    make_gemm(&t, views, 2.0, beta);
+    run_job(stream, &t);
+    assert_string_equal(t.job.variant_used, variant);
+    assert_int_equal(*products > before, strcmp(variant, "cublaslt") == 0);
+    assert_int_equal(*wrong, 0);
+    for (unsigned i = 0; i < batches; i++)
+        shape[2 - batches + i] = out->shape[i];
+    for (int64_t b0 = 0; b0 < shape[0]; b0++)
+        for (int64_t b1 = 0; b1 < shape[1]; b1++)
+            for (int64_t i = 0; i < out->shape[r - 2]; i++)
+                for (int64_t j = 0; j < out->shape[r - 1]; j++) {
+                    const int64_t batch[] = {b0, b1};
+                    int64_t index[4];
+                    double want;
+
+                    memcpy(index, batch + 2 - batches, batches * sizeof(int64_t));
+                    index[r - 2] = i;
+                    index[r - 1] = j;
+                    want = beta * (double)value((unsigned)at(out, strides[2], index), 3);
+                    for (int64_t k = 0; k < a->shape[r - 1]; k++) {
+                        int64_t ia[4], ib[4];
+
+                        memcpy(ia, index, sizeof(ia));
+                        memcpy(ib, index, sizeof(ib));
+                        ia[r - 1] = k;
+                        ib[r - 2] = k;
+                        want += 2.0 * (double)value((unsigned)at(a, strides[0], ia), 1) *
+                                (double)value((unsigned)at(b, strides[1], ib), 2);
+                    }
+                    assert_true((double)floats(memory[2])[at(out, strides[2], index)] == want);
+                }
+}
+
+static struct view strided(unsigned operand, uint64_t offset, int64_t rows, int64_t columns, int64_t row,
+                           int64_t column)
+{
+    return (struct view){.memory = memory[operand],
+                         .offset = offset,
+                         .rank = 2,
+                         .shape = {rows, columns},
+                         .strides = {row, column},
+                         .strided = true};
+}
+
+static void test_every_orientation(void **state)
+{
+    const int64_t m = 5, n = 7, k = 3;
+
+    (void)state;
+    for (unsigned bits = 0; bits < 16; bits++) {
+        int64_t pad = bits & 8 ? 4 : 0; /* leading dimensions beyond the matrix */
+        struct view views[] = {
+            bits & 1 ? strided(0, 1, m, k, 1, m + pad) : strided(0, 1, m, k, k + pad, 1),
+            bits & 2 ? strided(1, 2, k, n, 1, k + pad) : strided(1, 2, k, n, n + pad, 1),
+            bits & 4 ? strided(2, 3, m, n, 1, m + pad) : strided(2, 3, m, n, n + pad, 1),
+        };
+
+        expect_product(views, bits & 1 ? 0.0 : 0.5, "cublaslt");
+    }
+}
+
+static void test_thin_matrices(void **state)
+{
+    static const int64_t shapes[][3] = {{1, 1, 1}, {1, 9, 4}, {9, 1, 4}, {4, 9, 1}, {1, 1, 8}, {1, 8, 1}, {8, 1, 1}};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        int64_t m = shapes[i][0], n = shapes[i][1], k = shapes[i][2];
+        struct view views[] = {MATRIX(memory[0], m, k), MATRIX(memory[1], k, n), MATRIX(memory[2], m, n)};
+
+        expect_product(views, 0.0, "cublaslt");
+    }
+}
+
+static void test_batches(void **state)
+{
+    (void)state;
+    struct view plain[] = {
+        {.memory = memory[0], .rank = 3, .shape = {6, 4, 3}},
+        {.memory = memory[1], .rank = 3, .shape = {6, 3, 5}},
+        {.memory = memory[2], .rank = 3, .shape = {6, 4, 5}},
+    };
+    /* One matrix for all: a product with more rows. */
+    struct view shared[] = {
+        {.memory = memory[0], .rank = 3, .shape = {6, 4, 3}},
+        {.memory = memory[1], .rank = 3, .shape = {1, 3, 5}},
+        {.memory = memory[2], .rank = 3, .shape = {6, 4, 5}},
+    };
+    /* The same where the rows do not follow each other. */
+    struct view apart[] = {
+        {.memory = memory[0], .rank = 3, .shape = {6, 4, 3}, .strides = {20, 3, 1}, .strided = true},
+        {.memory = memory[1], .rank = 3, .shape = {1, 3, 5}},
+        {.memory = memory[2], .rank = 3, .shape = {6, 4, 5}},
+    };
+    /* No single stride: several calls. */
+    struct view crossed[] = {
+        {.memory = memory[0], .rank = 4, .shape = {2, 1, 4, 3}},
+        {.memory = memory[1], .rank = 4, .shape = {1, 3, 3, 5}},
+        {.memory = memory[2], .rank = 4, .shape = {2, 3, 4, 5}},
+    };
+
+    expect_product(plain, 0.5, "cublaslt");
+    expect_product(shared, 0.5, "cublaslt");
+    expect_product(apart, 0.5, "cublaslt");
+    expect_product(crossed, 0.5, "cublaslt");
+}
+
+static void test_what_it_cannot_express_runs_tiled(void **state)
+{
+    struct view gaps[] = {strided(0, 0, 5, 3, 10, 2), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
+    struct view broadcast[] = {strided(0, 0, 5, 3, 0, 1), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
+    struct view nothing[] = {MATRIX(memory[0], 5, 0), MATRIX(memory[1], 0, 7), MATRIX(memory[2], 5, 7)};
+    struct view many[] = {
+        {.memory = memory[0], .rank = 4, .shape = {17, 1, 2, 2}},
+        {.memory = memory[1], .rank = 4, .shape = {1, 18, 2, 2}},
+        {.memory = memory[2], .rank = 4, .shape = {17, 18, 2, 2}},
+    };
+    struct test_job t;
+    struct error e;
+
+    (void)state;
+    expect_product(gaps, 0.0, "tiled");
+    expect_product(broadcast, 0.0, "tiled");
+    expect_product(nothing, 0.5, "tiled");
+    expect_product(many, 0.0, "tiled");
+
+    make_gemm(&t, gaps, 1.0, 0.0);
+    t.job.variant = "cublaslt";
+    assert_int_equal(backend->check(device, &t.job, &e), -1);
+    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+    assert_string_equal(e.details[0].text, "attrs.variant");
+}
+
+static void test_tiled_can_be_forced(void **state)
+{
+    struct view views[] = {MATRIX(memory[0], 5, 3), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
+    unsigned before = *products;
+    struct test_job t;
+
+    (void)state;
+    make_gemm(&t, views, 1.0, 0.0);
+    t.job.variant = "tiled";
+    run_job(stream, &t);
+    assert_string_equal(t.job.variant_used, "tiled");
+    assert_int_equal(*products, before);
+}
+
+static void test_variants_are_listed_best_first(void **state)
+{
+    const char *const *names = backend->variants(device, op_get(OP_GEMM), DTYPE_F16);
+
+    (void)state;
+    assert_string_equal(names[0], "cublaslt");
+    assert_string_equal(names[1], "tiled");
+    names = backend->variants(device, op_get(OP_ADD), DTYPE_F32);
+    assert_string_equal(names[0], "vector");
+}
+
+static void test_the_second_request_asks_no_heuristic(void **state)
+{
+    struct view views[] = {MATRIX(memory[0], 11, 12), MATRIX(memory[1], 12, 13), MATRIX(memory[2], 11, 13)};
+    unsigned before = *heuristics;
+    struct test_job t;
+
+    (void)state;
+    make_gemm(&t, views, 1.0, 0.0);
+    assert_true(backend->needs_prepare(device, &t.job)); /* it may block */
+    run_job(stream, &t);
+    assert_int_equal(*heuristics, before + 1);
+    make_gemm(&t, views, 3.0, 0.5);
+    assert_false(backend->needs_prepare(device, &t.job));
+    run_job(stream, &t);
+    assert_int_equal(*heuristics, before + 1);
+
+    /* Less aligned memory is another problem. */
+    views[0].offset = 1;
+    make_gemm(&t, views, 1.0, 0.0);
+    assert_true(backend->needs_prepare(device, &t.job));
+    run_job(stream, &t);
+    assert_int_equal(*heuristics, before + 2);
+    assert_int_equal(*wrong, 0);
+}
+
+static void test_many_shapes_keep_the_cache_bounded(void **state)
+{
+    unsigned before = *heuristics;
+    struct test_job t;
+
+    (void)state;
+    /* More shapes than plans are kept; the oldest is asked for anew, the newest is not. */
+    for (int64_t n = 1; n <= 2100; n++) {
+        struct view views[] = {MATRIX(memory[0], 1, 1), strided(1, 0, 1, n, n, 1), strided(2, 0, 1, n, n, 1)};
+
+        make_gemm(&t, views, 1.0, 0.0);
+        run_job(stream, &t);
+    }
+    assert_in_range(*heuristics - before, 2000, 2100);
+    assert_false(backend->needs_prepare(device, &t.job));
+    make_gemm(&t, (struct view[]){MATRIX(memory[0], 1, 1), MATRIX(memory[1], 1, 3), MATRIX(memory[2], 1, 3)}, 1.0, 0.0);
+    assert_true(backend->needs_prepare(device, &t.job));
+    run_job(stream, &t);
+    assert_int_equal(*wrong, 0);
+}
+
+static void test_f32_uses_tf32_only_when_allowed(void **state)
+{
+    struct view views[] = {MATRIX(memory[0], 5, 3), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
+    struct test_job t;
+
+    (void)state;
+    make_gemm(&t, views, 1.0, 0.0);
+    run_job(stream, &t);
+    assert_int_equal(*compute, CUBLAS_COMPUTE_32F);
+    make_gemm(&t, views, 1.0, 0.0);
+    t.job.plan.gemm.high_precision_only = false;
+    run_job(stream, &t);
+    assert_int_equal(*compute, CUBLAS_COMPUTE_32F_FAST_TF32);
+}
+
+static void test_no_algorithm_means_tiled(void **state)
+{
+    struct view views[] = {MATRIX(memory[0], 21, 22), MATRIX(memory[1], 22, 23), MATRIX(memory[2], 21, 23)};
+    unsigned before = *heuristics;
+    struct test_job t;
+    struct error e;
+
+    (void)state;
+    setenv("FAKE_BLASLT", "none", 1);
+    expect_product(views, 0.0, "tiled");
+    assert_int_equal(*heuristics, before + 1);
+    make_gemm(&t, views, 1.0, 0.0);
+    assert_false(backend->needs_prepare(device, &t.job)); /* that there is none is remembered, too */
+    t.job.variant = "cublaslt";
+    assert_true(start(stream, &t, &e));
+    finish(&t);
+    assert_true(t.job.failed);
+    assert_int_equal(t.job.error.code, ERROR_UNSUPPORTED);
+    unsetenv("FAKE_BLASLT");
+}
+
+static void test_host_tensors_go_through_it_as_well(void **state)
+{
+    struct backend_memory *host[3] = {host_memory(BYTES), host_memory(BYTES), host_memory(BYTES)};
+    struct view views[] = {MATRIX(host[0], 5, 3), MATRIX(host[1], 3, 7), MATRIX(host[2], 5, 7)};
+    struct test_job t;
+
+    (void)state;
+    fill(host[0], 15, 1);
+    fill(host[1], 21, 2);
+    make_gemm(&t, views, 1.0, 0.0);
+    run_job(stream, &t);
+    assert_string_equal(t.job.variant_used, "cublaslt");
+    for (unsigned i = 0; i < 5; i++)
+        for (unsigned j = 0; j < 7; j++) {
+            float want = 0;
+
+            for (unsigned k = 0; k < 3; k++)
+                want += value(i * 3 + k, 1) * value(k * 7 + j, 2);
+            assert_true(floats(host[2])[i * 7 + j] == want);
+        }
+    for (unsigned i = 0; i < 3; i++)
+        close_memory(host[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_variants_are_listed_best_first),
+        cmocka_unit_test(test_every_orientation),
+        cmocka_unit_test(test_thin_matrices),
+        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_what_it_cannot_express_runs_tiled),
+        cmocka_unit_test(test_tiled_can_be_forced),
+        cmocka_unit_test(test_the_second_request_asks_no_heuristic),
+        cmocka_unit_test(test_f32_uses_tf32_only_when_allowed),
+        cmocka_unit_test(test_no_algorithm_means_tiled),
+        cmocka_unit_test(test_host_tensors_go_through_it_as_well),
+        cmocka_unit_test(test_many_shapes_keep_the_cache_bounded),
+    };
+
+    return cmocka_run_group_tests(tests, open_with_library, close_all);
+}
