@@ -1,0 +1,105 @@
+/* What counts as shared memory that a daemon may trust. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "backend/memfd.h"
+
+static int made(size_t size, int seals)
+{
+    int fd = memfd_create("test", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+
+    assert_int_equal(ftruncate(fd, (off_t)size), 0);
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+    return fd;
+}
+
+static void refused(int fd, uint64_t size, bool writable, enum error_code code)
+{
+    struct backend_memory *m = NULL;
+    struct error e;
+
+    assert_int_equal(memfd_map(fd, size, writable, &m, &e), -1);
+    assert_int_equal(e.code, code);
+    assert_null(m);
+    close(fd);
+}
+
+static void checks_descriptors(void **state)
+{
+    char path[] = "/tmp/kops-test-XXXXXX";
+    int plain = mkstemp(path), pipes[2];
+
+    (void)state;
+    unlink(path);
+    assert_int_equal(pipe(pipes), 0);
+    refused(made(4096, F_SEAL_SHRINK), 4097, true, ERROR_INVALID_FD);
+    refused(made(4096, F_SEAL_GROW), 4096, true, ERROR_INVALID_FD);
+    refused(made(4096, F_SEAL_SHRINK | F_SEAL_WRITE), 4096, true, ERROR_READ_ONLY);
+    refused(made(4096, F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE), 4096, true, ERROR_READ_ONLY);
+    refused(plain, 1, false, ERROR_INVALID_FD);
+    refused(pipes[0], 1, false, ERROR_INVALID_FD);
+    refused(pipes[1], 1, false, ERROR_INVALID_FD);
+    refused(open("/dev/zero", O_RDWR), 1, false, ERROR_INVALID_FD);
+    refused(made(4096, F_SEAL_SHRINK), UINT64_MAX / 2, false, ERROR_INVALID_FD);
+}
+
+static void maps_what_is_sealed(void **state)
+{
+    int fd = made(8192, F_SEAL_SHRINK);
+    struct backend_memory *a, *b;
+    struct error e;
+
+    (void)state;
+    assert_int_equal(memfd_map(fd, 5000, true, &a, &e), 0);
+    assert_int_equal(memfd_map(fd, 8192, false, &b, &e), 0);
+    assert_int_equal(a->size, 5000);
+    a->host[4999] = 7;
+    assert_int_equal(b->host[4999], 7);
+    assert_false(b->writable);
+    memfd_unmap(a);
+    memfd_unmap(b);
+    close(fd);
+    fd = made(4096, F_SEAL_SHRINK | F_SEAL_WRITE);
+    assert_int_equal(memfd_map(fd, 4096, false, &a, &e), 0);
+    memfd_unmap(a);
+    close(fd);
+}
+
+static void own_memory_is_zero_and_sealed(void **state)
+{
+    struct backend_memory *m;
+    struct error e;
+    int fd;
+
+    (void)state;
+    assert_int_equal(memfd_new(10000, &m, &fd, &e), 0);
+    for (int i = 0; i < 10000; i++)
+        assert_int_equal(m->host[i], 0);
+    assert_int_equal(ftruncate(fd, 10), -1);
+    assert_int_equal(ftruncate(fd, 20000), -1);
+    assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+    close(fd);
+    memfd_unmap(m);
+    assert_int_equal(memfd_new(UINT64_MAX, &m, &fd, &e), -1);
+    assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(checks_descriptors),
+        cmocka_unit_test(maps_what_is_sealed),
+        cmocka_unit_test(own_memory_is_zero_and_sealed),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
