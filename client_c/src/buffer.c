@@ -156,7 +156,7 @@ enum kops_code kops_buffer_alloc_shared(kops_client *client, size_t size, kops_b
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
     struct kops_buffer *b;
     enum kops_code r;
-    int fd;
+    int fd = -1;
 
     fail_clear(e);
     if (!size || size > INT64_MAX)

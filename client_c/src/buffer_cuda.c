@@ -16,8 +16,9 @@ static enum kops_code not_capable(const struct cuda_driver *d, cuda_pointer poin
                     "the memory comes from cudaMallocAsync (a memory pool), which has no IPC handle: allocate it with "
                     "cudaMalloc or cuMemAlloc; in PyTorch, do not set PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync");
     return fail(e, KOPS_ERR_NOT_EXPORTABLE,
-                "the memory was mapped by virtual memory management, which has no IPC handle: allocate it with "
-                "cudaMalloc or cuMemAlloc; in PyTorch, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False");
+                "the memory has no IPC handle, since it was mapped by virtual memory management or came from a memory "
+                "pool (cudaMallocAsync): allocate it with cudaMalloc or cuMemAlloc; in PyTorch, set "
+                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False");
 }
 
 static enum kops_code check_exportable(const struct cuda_driver *d, cuda_pointer pointer, struct kops_error *e)

@@ -13,12 +13,12 @@ static const char usage[] =
     "      --spin US     busy-wait that long for each reply before sleeping (default 0)\n"
     "      --json        print JSON\n";
 
-static double now_us(void)
+static uint64_t now_ns(void)
 {
     struct timespec t;
 
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+    return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
 }
 
 static enum ctl_exit measure(struct ctl *ctl, double *samples, size_t n)
@@ -26,11 +26,11 @@ static enum ctl_exit measure(struct ctl *ctl, double *samples, size_t n)
     struct kops_error error;
 
     for (size_t i = 0; i < n; i++) {
-        double start = now_us();
+        uint64_t start = now_ns();
 
         if (kops_ping(ctl->client, 0, &error))
             return ctl_failed("ping", &error);
-        samples[i] = now_us() - start;
+        samples[i] = (double)(now_ns() - start) * 1e-3;
     }
     return CTL_OK;
 }

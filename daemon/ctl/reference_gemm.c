@@ -8,7 +8,7 @@
 enum { LANES = 8 };
 
 /* Multiplications: a whole check takes at most the first, a sample at most the second. */
-static const uint64_t whole_work = UINT64_C(1) << 29, sample_work = UINT64_C(1) << 27;
+static const uint64_t whole_work = UINT64_C(1) << 28, sample_work = UINT64_C(1) << 25;
 
 /* Element (0, 0) of one matrix in its data, and the steps of its rows and columns after op(). */
 struct view {

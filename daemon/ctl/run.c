@@ -35,7 +35,9 @@ static enum ctl_exit fill(struct run *r, struct run_operand *o, uint64_t seed)
     data_fill(o->host, count, r->args->dtype, seed);
     code = kops_buffer_write(o->buffer, 0, o->host, o->bytes, &error);
     if (code == KOPS_ERR_NO_CUDA && !r->args->check) {
-        fprintf(stderr, "kopsctl: the data are zeros (%s)\n", error.message);
+        if (!r->zeros)
+            fprintf(stderr, "kopsctl: the data are zeros (%s)\n", error.message);
+        r->zeros = true;
         memset(o->host, 0, o->bytes);
         return CTL_OK;
     }

@@ -34,6 +34,7 @@ struct run {
     char names[RUN_MAX_ATTRS][48];
     struct reference_case c;
     void *before; /* out's random data before the run, where it is read */
+    bool zeros;   /* the data could not be written */
 };
 
 /* The command line. Returns -1 to go on, or the exit status. */

@@ -63,7 +63,7 @@ static void print_text(const struct run *r, const struct kops_result *result, co
     table_cell(&t, "%s", r->op->name);
     table_cell(&t, "%s", shapes);
     table_cell(&t, "%s", kops_dtype_name(r->args->dtype));
-    table_cell(&t, "%s", result->variant);
+    table_cell(&t, "%s", *result->variant ? result->variant : "-");
     table_cell(&t, "%.12s", result->device);
     table_us(&t, us);
     table_us(&t, result->total_us);

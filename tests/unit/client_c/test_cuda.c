@@ -1,0 +1,260 @@
+/* Device memory, with a driver that keeps it in host memory (tests/standin_cuda), named by KOPS_CUDA_DRIVER. */
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "test.h"
+
+typedef uint64_t pointer;
+
+static struct {
+    int (*init)(unsigned);
+    int (*device_get)(int *, int);
+    int (*retain)(void **, int);
+    int (*set)(void *);
+    int (*alloc)(pointer *, size_t);
+    int (*free)(pointer);
+    int (*alloc_async)(pointer *, size_t, void *);
+    int (*attribute)(void *, int, pointer);
+    int (*range)(pointer *, size_t *, pointer);
+} cu;
+
+static void *context;
+
+static void load(void)
+{
+    static const struct {
+        const char *name;
+        void *into;
+    } functions[] = {{"cuInit", &cu.init},
+                     {"cuDeviceGet", &cu.device_get},
+                     {"cuDevicePrimaryCtxRetain", &cu.retain},
+                     {"cuCtxSetCurrent", &cu.set},
+                     {"cuMemAlloc_v2", &cu.alloc},
+                     {"cuMemFree_v2", &cu.free},
+                     {"cuMemAllocAsync", &cu.alloc_async},
+                     {"cuPointerGetAttribute", &cu.attribute},
+                     {"cuMemGetAddressRange_v2", &cu.range}};
+    void *library = dlopen(getenv("KOPS_CUDA_DRIVER"), RTLD_NOW);
+    int device;
+
+    for (size_t i = 0; library && i < sizeof(functions) / sizeof(functions[0]); i++) {
+        void *symbol = dlsym(library, functions[i].name);
+
+        memcpy(functions[i].into, &symbol, sizeof(symbol));
+    }
+    if (!library || cu.init(0) || cu.device_get(&device, 0) || cu.retain(&context, device) || cu.set(context))
+        fail_msg("no driver: %s", dlerror());
+}
+
+/* What the daemon saw. */
+struct seen {
+    char kind[16], device[48];
+    unsigned char handle[64];
+    uint64_t handle_size, size, alloc_id, offset;
+    unsigned registers;
+    bool hang_up; /* at the next run */
+};
+
+static void serve_seeing(struct fake_connection *c, void *context_)
+{
+    struct seen *s = context_;
+    struct fake_request r;
+
+    while (fake_next(c, &r)) {
+        if (!strcmp(r.method, "register")) {
+            const msgpack_object *handle = fake_param(&r.params, "handle"), *kind = fake_param(&r.params, "kind"),
+                                 *device = fake_param(&r.params, "device");
+
+            s->registers++;
+            snprintf(s->kind, sizeof(s->kind), "%.*s", (int)kind->via.str.size, kind->via.str.ptr);
+            snprintf(s->device, sizeof(s->device), "%.*s", (int)device->via.str.size, device->via.str.ptr);
+            s->handle_size = handle->type == MSGPACK_OBJECT_BIN ? handle->via.bin.size : 0;
+            if (s->handle_size == sizeof(s->handle))
+                memcpy(s->handle, handle->via.bin.ptr, sizeof(s->handle));
+            s->size = fake_param(&r.params, "size")->via.u64;
+            s->alloc_id = fake_param(&r.params, "alloc_id")->via.u64;
+        }
+        if (!strcmp(r.method, "run")) {
+            if (s->hang_up) {
+                s->hang_up = false;
+                return;
+            }
+            s->offset = fake_param(&fake_param(&r.params, "in")->via.array.ptr[0], "offset")->via.u64;
+        }
+        fake_answer(c, &r);
+    }
+}
+
+/* First, while this process has not loaded a driver yet. */
+static void without_a_driver(void **state)
+{
+    struct fake *f = fake_start(fake_serve_well, NULL);
+    pid_t pid = fork();
+    int status;
+
+    (void)state;
+    if (pid == 0) {
+        struct kops_connect_options options = {.socket = fake_path(f)};
+        struct kops_error error;
+        kops_client *client;
+        kops_buffer *buffer;
+
+        setenv("KOPS_CUDA_DRIVER", "/nonexistent/libcuda.so", 1);
+        if (kops_connect(&options, &client, &error))
+            _exit(1);
+        if (kops_buffer_register_cuda(client, 4096, KOPS_ACCESS_RW, &buffer, &error) != KOPS_ERR_NO_CUDA)
+            _exit(2);
+        if (!strstr(error.message, "/nonexistent/libcuda.so"))
+            _exit(3);
+        _exit(kops_ping(client, 0, &error) ? 4 : 0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    fake_stop(f);
+}
+
+static void from_the_middle_of_an_allocation(void **state)
+{
+    struct seen seen = {0};
+    struct fake *f = fake_start(serve_seeing, &seen);
+    kops_client *client = connect_to(f);
+    struct kops_error error;
+    struct kops_tensor t;
+    kops_buffer *buffer;
+    unsigned long long id;
+    pointer p, base, mapped;
+    size_t size;
+
+    (void)state;
+    load();
+    assert_int_equal(cu.alloc(&p, 10000), 0);
+    assert_int_equal(cu.range(&base, &size, p), 0);
+    assert_int_equal(cu.attribute(&id, 7, p), 0);
+    assert_ok(kops_buffer_register_cuda(client, p + 512, KOPS_ACCESS_RW, &buffer, &error));
+    assert_string_equal(seen.kind, "cuda_ipc");
+    assert_int_equal(seen.handle_size, 64);
+    assert_int_equal(seen.size, size);
+    assert_int_equal(seen.alloc_id, id);
+    assert_memory_equal(seen.device, "GPU-", 4);
+    assert_int_equal(strlen(seen.device), 40);
+    assert_string_equal(kops_buffer_device(buffer), seen.device);
+    assert_int_equal(kops_buffer_base_offset(buffer), p + 512 - base);
+    assert_int_equal(kops_buffer_size(buffer), size - (size_t)(p + 512 - base));
+    assert_null(kops_buffer_data(buffer));
+    assert_ok(kops_buffer_map_cuda(buffer, &mapped, &error));
+    assert_int_equal(mapped, p + 512);
+
+    t = kops_vector(buffer, KOPS_F32, 4);
+    t.offset = 16;
+    assert_ok(kops_square(client, &t, &t, NULL, NULL, &error));
+    assert_int_equal(seen.offset, p + 512 - base + 16);
+    kops_buffer_release(buffer);
+    kops_close(client);
+    fake_stop(f);
+    cu.free(p);
+}
+
+static void without_a_current_context(void **state)
+{
+    struct seen seen = {0};
+    struct fake *f = fake_start(serve_seeing, &seen);
+    kops_client *client = connect_to(f);
+    struct kops_error error;
+    kops_buffer *buffer;
+    pointer p;
+    char out[5] = "";
+
+    (void)state;
+    assert_int_equal(cu.alloc(&p, 4096), 0);
+    assert_int_equal(cu.set(NULL), 0);
+    assert_ok(kops_buffer_register_cuda(client, p, KOPS_ACCESS_RW, &buffer, &error));
+    assert_ok(kops_buffer_write(buffer, 8, "four", 5, &error));
+    assert_ok(kops_buffer_read(buffer, 8, out, 5, &error));
+    assert_string_equal(out, "four");
+    assert_int_equal(kops_buffer_write(buffer, 4095, "xy", 2, &error), KOPS_ERR_BAD_ARGUMENT);
+    kops_buffer_release(buffer);
+    assert_int_equal(cu.set(context), 0);
+    kops_close(client);
+    fake_stop(f);
+    cu.free(p);
+}
+
+static void what_cannot_be_exported(void **state)
+{
+    struct seen seen = {0};
+    struct fake *f = fake_start(serve_seeing, &seen);
+    kops_client *client = connect_to(f);
+    struct kops_error error;
+    kops_buffer *buffer;
+    pointer p;
+    int local = 0;
+
+    (void)state;
+    assert_int_equal(kops_buffer_register_cuda(client, (uint64_t)(uintptr_t)&local, KOPS_ACCESS_RW, &buffer, &error),
+                     KOPS_ERR_NOT_EXPORTABLE);
+    assert_non_null(strstr(error.message, "kops_buffer_alloc_shared"));
+    assert_int_equal(cu.alloc_async(&p, 4096, NULL), 0);
+    assert_int_equal(kops_buffer_register_cuda(client, p, KOPS_ACCESS_RW, &buffer, &error), KOPS_ERR_NOT_EXPORTABLE);
+    assert_non_null(strstr(error.message, "cudaMalloc"));
+    assert_int_equal(seen.registers, 0);
+    kops_close(client);
+    fake_stop(f);
+}
+
+/* A daemon that was restarted gets the same handle; a child of this process has no CUDA to speak of. */
+static void registered_anew_but_not_in_a_child(void **state)
+{
+    struct seen seen = {0}, first;
+    struct fake *f = fake_start(serve_seeing, &seen);
+    kops_client *client = connect_to(f);
+    struct kops_error error;
+    struct kops_tensor t;
+    kops_buffer *buffer;
+    pointer p;
+    pid_t pid;
+    int status;
+
+    (void)state;
+    assert_int_equal(cu.alloc(&p, 4096), 0);
+    assert_ok(kops_buffer_register_cuda(client, p, KOPS_ACCESS_RW, &buffer, &error));
+    t = kops_vector(buffer, KOPS_F32, 4);
+    t.offset = 16;
+    first = seen;
+    seen.hang_up = true;
+    assert_int_equal(kops_square(client, &t, &t, NULL, NULL, &error), KOPS_ERR_CONNECTION_LOST);
+    assert_ok(kops_square(client, &t, &t, NULL, NULL, &error));
+    assert_int_equal(seen.registers, 2);
+    assert_memory_equal(seen.handle, first.handle, 64);
+    assert_int_equal(seen.alloc_id, first.alloc_id);
+
+    pid = fork();
+    if (pid == 0) {
+        if (kops_square(client, &t, &t, NULL, NULL, &error) != KOPS_ERR_NOT_EXPORTABLE)
+            _exit(1);
+        kops_buffer_release(buffer);
+        _exit(kops_ping(client, 0, &error) ? 2 : 0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    assert_ok(kops_square(client, &t, &t, NULL, NULL, &error));
+    kops_buffer_release(buffer);
+    kops_close(client);
+    fake_stop(f);
+    cu.free(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_a_driver),
+        cmocka_unit_test(from_the_middle_of_an_allocation),
+        cmocka_unit_test(without_a_current_context),
+        cmocka_unit_test(what_cannot_be_exported),
+        cmocka_unit_test(registered_anew_but_not_in_a_child),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,277 @@
+/* The golden vectors that concern a client: bytes that it must produce, take, and refuse. */
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "golden_vectors.h"
+#include "session.h"
+#include "test.h"
+
+static const struct golden_vector *find(const char *name)
+{
+    for (size_t i = 0; i < sizeof(golden_vectors) / sizeof(golden_vectors[0]); i++)
+        if (!strcmp(golden_vectors[i].name, name))
+            return &golden_vectors[i];
+    fail_msg("no vector %s", name);
+    return NULL;
+}
+
+/* ---- bytes that it must produce ---- */
+
+static void produces(const char *name, wire_pack *pack, uint32_t msgid, const void *request)
+{
+    const struct golden_vector *v = find(name);
+    struct bytes out = {0};
+
+    pack(&out, msgid, request);
+    print_message("%s\n", name);
+    assert_int_equal(out.length, v->length);
+    assert_memory_equal(out.data, v->bytes, v->length);
+    bytes_free(&out);
+}
+
+static void requests_are_canonical(void **state)
+{
+    const struct wire_register memfd = {.kind = "memfd", .size = 1, .fd = true, .access = KOPS_ACCESS_R};
+    const struct wire_alloc alloc = {.size = 4096};
+    const struct kops_stats_filter everything = {0};
+    struct kops_tensor tensors[3] = {kops_vector(NULL, KOPS_F32, 0), kops_vector(NULL, KOPS_F32, 0),
+                                     kops_vector(NULL, KOPS_F32, 0)};
+    const struct kops_attr attrs[2] = {kops_attr_int("alpha", 2), kops_attr_int("beta", -1)};
+    struct kops_request request = {
+        .op = "add", .inputs = tensors, .n_inputs = 2, .outputs = &tensors[2], .n_outputs = 1};
+    const struct wire_run run = {.request = &request};
+
+    (void)state;
+    produces("ping_empty", wire_pack_ping, 1, NULL);
+    produces("ping_msgid_max", wire_pack_ping, UINT32_MAX, NULL);
+    produces("hello_complete", wire_pack_hello, 1, "golden 1.0");
+    produces("register_memfd_read_only", wire_pack_register, 1, &memfd);
+    produces("alloc_minimal", wire_pack_alloc, 1, &alloc);
+    produces("run_empty", wire_pack_run, 1, &run);
+    produces("trim", wire_pack_trim, 1, NULL);
+    produces("stats_minimal", wire_pack_stats, 1, &everything);
+
+    tensors[0] = kops_matrix(NULL, KOPS_F32, 0, 1);
+    tensors[1] = kops_matrix(NULL, KOPS_F32, 1, 0);
+    tensors[2] = kops_matrix(NULL, KOPS_F32, 0, 0);
+    request.op = "gemm";
+    request.attrs = attrs;
+    request.n_attrs = 2;
+    produces("run_int_for_float", wire_pack_run, 1, &run);
+}
+
+/* ---- bytes that it is sent ---- */
+
+/* Sends the vector when it is pinged; answers the ping if the client is still there. */
+struct sending {
+    const struct golden_vector *vector;
+    bool half; /* hang up behind it: it is not a whole message */
+};
+
+static void serve_vector(struct fake_connection *c, void *context)
+{
+    const struct sending *s = context;
+    struct fake_request r;
+    int fds[16];
+
+    while (fake_next(c, &r)) {
+        if (strcmp(r.method, "ping") != 0) {
+            fake_answer(c, &r);
+            continue;
+        }
+        for (unsigned i = 0; i < s->vector->nfds; i++) {
+            fds[i] = memfd_create("golden", MFD_CLOEXEC);
+            if (ftruncate(fds[i], 4096))
+                abort();
+        }
+        fake_send(c, s->vector->bytes, s->vector->length, fds, s->vector->nfds);
+        for (unsigned i = 0; i < s->vector->nfds; i++)
+            close(fds[i]);
+        if (s->half)
+            return;
+        fake_answer(c, &r);
+    }
+}
+
+union decoded {
+    struct wire_buffer buffer;
+    struct wire_timings timings;
+    struct wire_info info;
+};
+
+static wire_decode *decoder_for(const char *name)
+{
+    if (!strncmp(name, "result_register", 15) || !strcmp(name, "result_unknown_keys"))
+        return wire_decode_register;
+    if (!strcmp(name, "result_alloc"))
+        return wire_decode_alloc;
+    if (!strncmp(name, "result_run", 10))
+        return wire_decode_run;
+    return strcmp(name, "result_hello") ? wire_decode_nothing : wire_decode_info;
+}
+
+/* A call that waits for that msgid. The table is grown until it has the place that the msgid means. */
+static struct call *expect_msgid(struct kops_client *client, uint32_t msgid, wire_decode *decode, void *into)
+{
+    struct call *call = call_new(client);
+
+    while (call->index != (msgid & 0xffff)) {
+        call->state = CALL_DONE; /* keeps its place */
+        client->inflight--;
+        call = call_new(client);
+    }
+    call->msgid = msgid;
+    call->decode = decode;
+    call->into = into;
+    return call;
+}
+
+static uint32_t msgid_of(const struct golden_vector *v)
+{
+    static const struct {
+        const char *name;
+        uint32_t msgid;
+    } msgids[] = {{"result_empty", 1},        {"result_msgid_max", UINT32_MAX},
+                  {"result_register", 2},     {"result_register_wide", 2},
+                  {"result_unknown_keys", 2}, {"result_alloc", 3},
+                  {"result_run", 4},          {"result_run_repeat", 5},
+                  {"result_run_integers", 5}, {"result_run_float32", 5},
+                  {"result_cancel", 6},       {"result_hello", 7},
+                  {"error_key", 8},           {"error_no_detail_entries", 9},
+                  {"error_numbers", 10},      {"error_extra_keys", 11},
+                  {"error_unknown_code", 12}};
+
+    for (size_t i = 0; i < sizeof(msgids) / sizeof(msgids[0]); i++)
+        if (!strcmp(msgids[i].name, v->name))
+            return msgids[i].msgid;
+    fail_msg("%s: tell this test its msgid", v->name);
+    return 0;
+}
+
+static void check_result(const char *name, const union decoded *d)
+{
+    if (decoder_for(name) == wire_decode_register) {
+        assert_int_equal(d->buffer.id, 3);
+        assert_int_equal(d->buffer.size, 4096);
+    } else if (decoder_for(name) == wire_decode_alloc) {
+        assert_int_equal(d->buffer.id, 1);
+        assert_false(d->buffer.vmm);
+        assert_int_equal(lseek(d->buffer.fd, 0, SEEK_END), 4096);
+        close(d->buffer.fd);
+    } else if (!strcmp(name, "result_run")) {
+        assert_true(d->timings.result.recv_to_start_us == 1.5 && d->timings.result.host_us == 12.0);
+        assert_string_equal(d->timings.result.device, "host");
+        assert_string_equal(d->timings.result.variant, "fast");
+    } else if (!strcmp(name, "result_run_repeat")) {
+        assert_true(d->timings.result.median_us == 2.0 && d->timings.result.max_us == 2.5);
+        assert_int_equal(d->timings.result.n_samples, 3);
+        assert_true(d->timings.samples[1] == 1.5);
+    } else if (!strcmp(name, "result_run_integers")) {
+        assert_true(d->timings.result.total_us == 9.0);
+    } else if (!strcmp(name, "result_run_float32")) {
+        assert_true(d->timings.result.total_us == 0.5);
+    } else if (decoder_for(name) == wire_decode_info) {
+        assert_int_equal(d->info.info.pid, 4711);
+        assert_string_equal(d->info.info.devices[0]->name, "Example CPU");
+    }
+}
+
+static void takes(const struct golden_vector *v)
+{
+    struct sending sending = {.vector = v};
+    struct fake *f = fake_start(serve_vector, &sending);
+    kops_client *client = connect_to(f);
+    const bool notification = !strcmp(v->expect, "notification");
+    union decoded into = {0};
+    double samples[4];
+    struct kops_error error;
+    struct call *call = NULL;
+
+    if (decoder_for(v->name) == wire_decode_run) {
+        into.timings.samples = samples;
+        into.timings.samples_room = 4;
+    }
+    if (!notification)
+        call = expect_msgid(client, msgid_of(v), decoder_for(v->name), &into);
+    sending.half = notification;
+    client->max_inflight = UINT32_MAX;
+    if (notification) {
+        assert_int_equal(kops_ping(client, 0, &error), KOPS_ERR_PROTOCOL_ERROR);
+    } else {
+        assert_ok(kops_ping(client, 0, &error)); /* the vector came before its reply */
+        assert_int_equal(call->state, CALL_DONE);
+        assert_string_equal(kops_code_name(call->code), v->code ? v->code : "ok");
+        if (v->key)
+            assert_string_equal(kops_error_text(call->error, "key"), v->key);
+        if (!call->code)
+            check_result(v->name, &into);
+    }
+    if (decoder_for(v->name) == wire_decode_info)
+        arena_free(&into.info.arena);
+    kops_close(client);
+    fake_stop(f);
+}
+
+static void refuses(const struct golden_vector *v)
+{
+    const bool more = !strcmp(v->expect, "more");
+    struct sending sending = {.vector = v, .half = more};
+    struct fake *f = fake_start(serve_vector, &sending);
+    kops_client *client = connect_to(f);
+    struct kops_error error;
+    uint32_t generation = client->generation;
+    struct call *call = expect_msgid(client, 1, wire_decode_nothing, NULL);
+
+    client->max_inflight = UINT32_MAX;
+    assert_int_equal(kops_ping(client, 0, &error), more ? KOPS_ERR_CONNECTION_LOST : KOPS_ERR_BAD_REPLY);
+    assert_int_equal(call->state, CALL_DONE);
+    assert_int_not_equal(error.message[0], 0);
+    /* Whatever is asked next, it is not asked on that connection. */
+    kops_ping(client, 0, &error);
+    assert_int_not_equal(client->generation, generation);
+    kops_close(client);
+    fake_stop(f);
+}
+
+static void responses_are_taken(void **state)
+{
+    unsigned n = 0;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(golden_vectors) / sizeof(golden_vectors[0]); i++) {
+        if (strcmp(golden_vectors[i].file, "responses") != 0)
+            continue;
+        print_message("%s\n", golden_vectors[i].name);
+        takes(&golden_vectors[i]);
+        n++;
+    }
+    assert_true(n > 10);
+}
+
+static void bad_responses_are_refused(void **state)
+{
+    unsigned n = 0;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(golden_vectors) / sizeof(golden_vectors[0]); i++) {
+        if (strcmp(golden_vectors[i].file, "bad_responses") != 0)
+            continue;
+        print_message("%s\n", golden_vectors[i].name);
+        refuses(&golden_vectors[i]);
+        n++;
+    }
+    assert_true(n > 10);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(requests_are_canonical),
+        cmocka_unit_test(responses_are_taken),
+        cmocka_unit_test(bad_responses_are_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

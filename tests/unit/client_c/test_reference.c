@@ -1,0 +1,223 @@
+/* kopsctl's checks: what they accept, and above all what they refuse. */
+#include <math.h>
+
+#include "data.h"
+#include "reference.h"
+#include "test.h"
+
+static struct reference_case matrices(enum kops_dtype dtype, const int64_t *a, const int64_t *b, unsigned rank)
+{
+    struct reference_case c = {.dtype = dtype, .n_inputs = 2, .alpha = 1};
+
+    c.inputs[0] = kops_tensor_of(NULL, dtype, rank, a);
+    c.inputs[1] = kops_tensor_of(NULL, dtype, rank, b);
+    return c;
+}
+
+static void bits_are_read_as_the_dtypes_define(void **state)
+{
+    const uint16_t halves[] = {0x3c00, 0xc000, 0x0001, 0x7bff, 0x7c00, 0x3555};
+    const uint16_t bf16s[] = {0x3f80, 0xc000, 0x7f80, 0x3eab};
+
+    (void)state;
+    assert_true(data_get(halves, 0, KOPS_F16) == 1);
+    assert_true(data_get(halves, 1, KOPS_F16) == -2);
+    assert_true(data_get(halves, 2, KOPS_F16) == ldexp(1, -24));
+    assert_true(data_get(halves, 3, KOPS_F16) == 65504);
+    assert_true(isinf(data_get(halves, 4, KOPS_F16)));
+    assert_true(data_get(halves, 5, KOPS_F16) == 0.333251953125);
+    assert_true(data_get(bf16s, 0, KOPS_BF16) == 1);
+    assert_true(data_get(bf16s, 1, KOPS_BF16) == -2);
+    assert_true(isinf(data_get(bf16s, 2, KOPS_BF16)));
+    assert_true(data_get(bf16s, 3, KOPS_BF16) == 0.333984375);
+}
+
+static void random_data_are_in_range_and_differ(void **state)
+{
+    const enum kops_dtype dtypes[] = {KOPS_F32, KOPS_F64, KOPS_F16, KOPS_BF16};
+    char data[1000 * 8];
+
+    (void)state;
+    for (size_t d = 0; d < 4; d++) {
+        unsigned negative = 0, repeated = 0;
+
+        data_fill(data, 1000, dtypes[d], 7);
+        for (size_t i = 0; i < 1000; i++) {
+            double v = data_get(data, i, dtypes[d]);
+
+            assert_true(fabs(v) >= 1.0 / 64 && fabs(v) < 1);
+            negative += v < 0;
+            repeated += i && v == data_get(data, i - 1, dtypes[d]);
+        }
+        assert_in_range(negative, 400, 600);
+        assert_true(repeated < 50);
+    }
+}
+
+static void add_broadcasts(void **state)
+{
+    const float a[] = {1, 2, 3}, b[] = {10, 20};
+    float sum[] = {11, 12, 13, 21, 22, 23};
+    struct reference_case c = {.dtype = KOPS_F32, .n_inputs = 2};
+    struct report report = {0};
+    struct tolerance t;
+    const char *why;
+
+    (void)state;
+    c.inputs[0] = kops_vector(NULL, KOPS_F32, 3);
+    c.inputs[1] = kops_matrix(NULL, KOPS_F32, 2, 1);
+    assert_true(reference_add.shape(&c, &why));
+    assert_int_equal(c.out.rank, 2);
+    assert_int_equal(c.out.shape[0], 2);
+    assert_int_equal(c.out.shape[1], 3);
+    c.data[0] = a;
+    c.data[1] = b;
+    c.after = sum;
+    assert_true(reference_tolerance("add", KOPS_F32, false, &t));
+    reference_add.check(&c, &t, &report);
+    assert_int_equal(report.checked, 6);
+    assert_int_equal(report.wrong, 0);
+
+    sum[4] = nextafterf(nextafterf(22, 100), 100); /* two units in the last place */
+    report = (struct report){0};
+    reference_add.check(&c, &t, &report);
+    assert_int_equal(report.wrong, 1);
+    assert_int_equal(report.at, 4);
+    assert_true(report.expected == 22);
+    sum[4] = NAN;
+    report = (struct report){0};
+    reference_add.check(&c, &t, &report);
+    assert_int_equal(report.wrong, 1);
+
+    c.inputs[1] = kops_vector(NULL, KOPS_F32, 2);
+    assert_false(reference_add.shape(&c, &why));
+}
+
+/* [2, 3] · [3, 2], each operand also given transposed. */
+static void gemm_transposes_and_scales(void **state)
+{
+    const double a[] = {1, 2, 3, 4, 5, 6}, at[] = {1, 4, 2, 5, 3, 6};
+    const double b[] = {7, 8, 9, 10, 11, 12}, bt[] = {7, 9, 11, 8, 10, 12};
+    const double before[] = {1, 1, 1, 1};
+    double after[] = {58 * 2 - 3, 64 * 2 - 3, 139 * 2 - 3, 154 * 2 - 3};
+    struct tolerance t;
+    const char *why;
+
+    (void)state;
+    assert_true(reference_tolerance("gemm", KOPS_F64, false, &t));
+    for (unsigned kind = 0; kind < 4; kind++) {
+        const bool trans_a = kind & 1, trans_b = kind & 2;
+        struct reference_case c = matrices(KOPS_F64, trans_a ? (const int64_t[]){3, 2} : (const int64_t[]){2, 3},
+                                           trans_b ? (const int64_t[]){2, 3} : (const int64_t[]){3, 2}, 2);
+        struct report report = {0};
+
+        c.trans_a = trans_a;
+        c.trans_b = trans_b;
+        c.alpha = 2;
+        c.beta = -3;
+        assert_true(reference_gemm.shape(&c, &why));
+        assert_int_equal(c.out.shape[0], 2);
+        assert_int_equal(c.out.shape[1], 2);
+        assert_true(reference_gemm.flops(&c) == 24);
+        c.data[0] = trans_a ? at : a;
+        c.data[1] = trans_b ? bt : b;
+        c.before = before;
+        c.after = after;
+        reference_gemm.check(&c, &t, &report);
+        assert_int_equal(report.checked, 4);
+        assert_int_equal(report.wrong, 0);
+        after[3] += 1e-9;
+        report = (struct report){0};
+        reference_gemm.check(&c, &t, &report);
+        assert_int_equal(report.wrong, 1);
+        assert_int_equal(report.at, 3);
+        after[3] -= 1e-9;
+    }
+}
+
+static void gemm_batches_broadcast(void **state)
+{
+    const float a[] = {1, 2, 3, 4, 5, 6}; /* [3, 1, 1, 2] */
+    const float b[] = {1, 1, 2, 2};       /* [2, 2, 1] */
+    const float after[] = {3, 6, 7, 14, 11, 22};
+    struct reference_case c = {.dtype = KOPS_F32, .n_inputs = 2, .alpha = 1, .after = after};
+    struct report report = {0};
+    struct tolerance t;
+    const char *why;
+
+    (void)state;
+    c.inputs[0] = kops_tensor_of(NULL, KOPS_F32, 4, (const int64_t[]){3, 1, 1, 2});
+    c.inputs[1] = kops_tensor_of(NULL, KOPS_F32, 3, (const int64_t[]){2, 2, 1});
+    c.data[0] = a;
+    c.data[1] = b;
+    assert_true(reference_gemm.shape(&c, &why));
+    assert_int_equal(c.out.rank, 4);
+    assert_int_equal(c.out.shape[0], 3);
+    assert_int_equal(c.out.shape[1], 2);
+    assert_true(reference_tolerance("gemm", KOPS_F32, false, &t));
+    reference_gemm.check(&c, &t, &report);
+    assert_int_equal(report.checked, 6);
+    assert_int_equal(report.wrong, 0);
+}
+
+/* Too much to check whole: a product of ones, with a band of wrong elements that a sample meets. */
+static void a_sample_finds_what_is_wrong(void **state)
+{
+    const int64_t n = 1024;
+    float *ones = malloc((size_t)(n * n) * sizeof(float)), *after = malloc((size_t)(n * n) * sizeof(float));
+    struct reference_case c = matrices(KOPS_F32, (const int64_t[]){n, n}, (const int64_t[]){n, n}, 2);
+    struct report report = {0};
+    struct tolerance t;
+    const char *why;
+
+    (void)state;
+    for (int64_t i = 0; i < n * n; i++) {
+        ones[i] = 1;
+        after[i] = (float)n;
+    }
+    c.data[0] = c.data[1] = ones;
+    c.after = after;
+    assert_true(reference_gemm.shape(&c, &why));
+    assert_true(reference_tolerance("gemm", KOPS_F32, false, &t));
+    reference_gemm.check(&c, &t, &report);
+    assert_true(report.checked > 10000 && report.checked < report.total);
+    assert_int_equal(report.wrong, 0);
+    for (int64_t i = n * n / 2; i < n * n / 2 + n * 8; i++)
+        after[i] += 1;
+    report = (struct report){0};
+    reference_gemm.check(&c, &t, &report);
+    assert_true(report.wrong > 0);
+    free(ones);
+    free(after);
+}
+
+static void tolerances_are_the_declared_ones(void **state)
+{
+    struct tolerance usual, high;
+
+    (void)state;
+    assert_true(reference_tolerance("gemm", KOPS_F32, false, &usual));
+    assert_true(reference_tolerance("gemm", KOPS_F32, true, &high));
+    assert_true(high.scaled > usual.scaled);
+    assert_true(reference_tolerance("gemm", KOPS_F64, false, &usual));
+    assert_true(reference_tolerance("gemm", KOPS_F64, true, &high));
+    assert_true(high.scaled == usual.scaled);
+    assert_false(reference_tolerance("no_such_op", KOPS_F32, false, &usual));
+    assert_null(reference_find("no_such_op"));
+    assert_ptr_equal(reference_find("gemm"), &reference_gemm);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bits_are_read_as_the_dtypes_define),
+        cmocka_unit_test(random_data_are_in_range_and_differ),
+        cmocka_unit_test(add_broadcasts),
+        cmocka_unit_test(gemm_transposes_and_scales),
+        cmocka_unit_test(gemm_batches_broadcast),
+        cmocka_unit_test(a_sample_finds_what_is_wrong),
+        cmocka_unit_test(tolerances_are_the_declared_ones),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
