@@ -401,6 +401,8 @@ class Client(OpMethods):
             leading = False
             try:
                 with connection.lock:
+                    if session.inbox:  # an interrupted reader's
+                        session.process()
                     if call.done:
                         break
                     leading = not connection.reading

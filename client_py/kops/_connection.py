@@ -87,8 +87,9 @@ class Connection:
             event.set()
 
     def close(self, why: str = "the client was closed") -> None:
-        """Ends it; every waiting call fails."""
-        self.session.fail(ConnectionLost(why))
+        """Ends it; every waiting call fails. The caller does not hold the lock."""
+        with self.lock:
+            self.session.fail(ConnectionLost(why))
         self.transport.shutdown()
         self.transport.close()
         self.tell_followers()

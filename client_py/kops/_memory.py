@@ -25,9 +25,28 @@ from typing import Any
 from ._errors import NoMemory, from_os
 
 MIN_BLOCK = 256
-SLAB = 1 << 20  # blocks up to MAX_SLICED are cut from segments of this size
-MAX_SLICED = 64 << 10
+MAX_SLICED = 64 << 10  # blocks up to this size share segments, of 64 KiB to 1 MiB
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+# Not the module mmap: it keeps a second descriptor for every mapping.
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+MAP_FAILED = ctypes.c_void_p(-1).value
+MADV_HUGEPAGE = 14
+
+
+def _map(fd: int, size: int) -> int:
+    address = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+    if address == MAP_FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    if size >= 4 << 20:
+        _libc.madvise(address, size, MADV_HUGEPAGE)  # only a hint
+    return int(address)
 
 
 class Source:
@@ -46,7 +65,7 @@ class Source:
 class Segment(Source):
     """A memfd, mapped. Closed by the pool when no block of it is left."""
 
-    __slots__ = ("size", "fd", "address", "map", "blocks")
+    __slots__ = ("size", "fd", "address", "blocks")
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -59,25 +78,16 @@ class Segment(Source):
         try:
             os.ftruncate(self.fd, size)
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
-            self.map = mmap.mmap(self.fd, size)
-            if size >= 4 << 20:
-                try:
-                    self.map.madvise(mmap.MADV_HUGEPAGE)
-                except (OSError, AttributeError):
-                    pass  # only a hint
+            self.address = _map(self.fd, size)
         except OSError as error:
             os.close(self.fd)
             raise NoMemory(f"cannot make {size} bytes of shared memory: {error.strerror}") from error
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
 
     def registration(self) -> tuple[dict[str, Any], tuple[int, ...]]:
         return {"kind": "memfd", "size": self.size, "fd": 0, "nfds": 1}, (self.fd,)
 
     def close(self) -> None:
-        try:
-            self.map.close()
-        except BufferError:
-            pass  # somebody holds the mapping itself; it goes with the last reference
+        _libc.munmap(self.address, self.size)
         os.close(self.fd)
 
 
@@ -141,7 +151,7 @@ class Pool:
                 self._idle -= rounded
             else:
                 segment, offset = self._cut(rounded)
-        block = self._type(rounded).from_buffer(segment.map, offset)
+        block = self._type(rounded).from_address(segment.address + offset)
         block.offset = offset
         block.epoch = self._epoch
         block.segment = segment
@@ -175,7 +185,7 @@ class Pool:
         return made
 
     def _cut(self, size: int) -> tuple[Segment, int]:
-        segment = Segment(SLAB if size <= MAX_SLICED else size)
+        segment = Segment(max(MAX_SLICED, min(64 * size, 16 * MAX_SLICED)) if size <= MAX_SLICED else size)
         starts, segments = list(self._table[0]), list(self._table[1])
         i = bisect.bisect(starts, segment.address)
         starts.insert(i, segment.address)

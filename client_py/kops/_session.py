@@ -13,6 +13,7 @@ from the inbox only after it was applied, and applying it twice does what applyi
 from __future__ import annotations
 
 import array
+import contextlib
 import itertools
 import os
 import socket
@@ -184,7 +185,9 @@ class Session:
                 if not self._process_slowly(inbox):
                     return
         except (ValueError, msgpack.UnpackException) as error:
-            close_fds(inbox)
+            for chunk in inbox:
+                with contextlib.suppress(ValueError):
+                    close_fds(_normal(chunk)[1])
             self.fail(BadReply(f"the daemon sent what is no response: {error}"))
             inbox.clear()
 
@@ -195,10 +198,14 @@ class Session:
         unpacker.feed(data)
         start = 0
         for message in unpacker:
-            self._apply(message, _claim(batches, message, start))
+            claimed = _claim(batches, message, start)
+            self._apply(message, claimed[2] if claimed else ())
+            if claimed:
+                batches.remove(claimed)
             start = unpacker.tell()
         if start == len(data):
             del inbox[0]
+            close_fds(batches)  # nobody claimed them
             return True
         if len(inbox) == 1:
             return False
@@ -207,7 +214,7 @@ class Session:
         # The rest and the next chunk become one; descriptors keep the range of bytes that they came with.
         following, following_batches = _normal(inbox[1])
         tail = len(data) - start
-        kept = [(max(begin - start, 0), end - start, fds) for begin, end, fds in batches if end > start]
+        kept = [(max(begin - start, 0), end - start, fds) for begin, end, fds in batches]
         kept += [(begin + tail, end + tail, fds) for begin, end, fds in following_batches]
         inbox[0:2] = [(data[start:] + following, kept, MERGED, None)]
         return True
@@ -223,6 +230,8 @@ class Session:
             if message[2] is not None:
                 call.error = from_reply(message[2])
             else:
+                if not fds and type(message[3]) is dict and message[3].get("nfds"):
+                    raise ValueError("a reply claims descriptors that did not come with it")
                 call.result = message[3]
                 call.reply_fds = fds
                 if call.abandoned:
@@ -247,7 +256,7 @@ def _normal(chunk: Chunk) -> tuple[bytes, list[Batch]]:
     """A chunk's bytes and its descriptors as (first byte, end, descriptors): the range in which their message starts."""
     data, control, flags, _ = chunk
     if flags == MERGED:
-        return data, control
+        return data, list(control)
     if flags & socket.MSG_CTRUNC:
         raise ValueError("descriptors of a reply were cut off")
     fds = array.array("i")
@@ -257,27 +266,21 @@ def _normal(chunk: Chunk) -> tuple[bytes, list[Batch]]:
     return data, [(0, len(data), tuple(fds))] if fds else []
 
 
-def _claim(batches: list[Batch], message: Any, start: int) -> tuple[int, ...]:
+def _claim(batches: list[Batch], message: Any, start: int) -> Batch | None:
     """The descriptors that the message starting at `start` brought."""
     result = message[3] if type(message) is list and len(message) == 4 else None
     claims = result.get("nfds", 0) if isinstance(result, dict) else 0
-    if not claims:
-        return ()
-    for begin, end, fds in batches:
-        if begin <= start < end:
-            if len(fds) != claims:
-                break
-            return fds
-    raise ValueError(f"a reply claims {claims} descriptors that did not come with it")
+    if claims:
+        for batch in batches:
+            if batch[0] <= start < batch[1]:
+                if len(batch[2]) != claims:
+                    raise ValueError(f"a reply claims {claims} descriptors and brought {len(batch[2])}")
+                return batch
+    return None
 
 
-def close_fds(chunks: list[Chunk]) -> None:
+def close_fds(batches: list[Batch]) -> None:
     """Closes descriptors that nobody will claim."""
-    for chunk in chunks:
-        try:
-            batches = _normal(chunk)[1]
-        except ValueError:
-            continue
-        for _begin, _end, fds in batches:
-            for fd in fds:
-                os.close(fd)
+    for _begin, _end, fds in batches:
+        for fd in fds:
+            os.close(fd)

@@ -82,8 +82,6 @@ class Peer:
         self.queue: list[tuple[int, dict[str, Any]]] = []
         self.queued = threading.Condition()
         self.thread = threading.Thread(target=self.serve, daemon=True)
-        self.thread.start()
-        self.runner.start()
 
     def serve(self) -> None:
         # No limits here: what the client sends is the test's business.
@@ -105,6 +103,7 @@ class Peer:
             for message in unpacker:
                 self.handle(message, fds)
         self.ended.set()
+        self.buffers.clear()
         with self.queued:
             self.queued.notify_all()
 
@@ -242,7 +241,10 @@ class FakeDaemon:
                 sock, _ = self._listener.accept()
             except OSError:
                 return
-            self.peers.append(Peer(self, sock))
+            peer = Peer(self, sock)
+            self.peers.append(peer)
+            peer.thread.start()
+            peer.runner.start()
 
     def next_buffer(self) -> int:
         with self._lock:

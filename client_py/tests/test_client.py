@@ -1,0 +1,517 @@
+"""The synchronous client: calls, timeouts, Ctrl-C, threads, forks, pipelining, lost connections."""
+
+from __future__ import annotations
+
+import dis
+import gc
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kops
+import numpy
+import pytest
+from fake_daemon import FakeDaemon, Refused
+
+PACKAGE = str(Path(kops.__file__).parent)
+
+
+@pytest.fixture
+def a(k: kops.Client) -> Any:
+    return k.array(numpy.arange(16, dtype="float32"))
+
+
+def wait_for(condition: Any) -> None:
+    """Waits for something that another thread does; the limit only ends a test that would hang."""
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def held(daemon: FakeDaemon) -> Iterator[threading.Event]:
+    """`run` is not answered until the gate is set."""
+    daemon.gate.clear()
+    yield daemon.gate
+    daemon.gate.set()
+
+
+# Connecting
+
+
+def test_hello(k: kops.Client, daemon: FakeDaemon) -> None:
+    assert daemon.requests[0][0] == "hello" and daemon.requests[0][1]["protocol"] == 1
+    assert k.info.server == "kopsd 0.0 (fake)" and k.info.limits["inflight"] == 8
+    assert [d.uuid for d in k.devices] == ["host"] and k.devices[0].default
+    assert k.ops["add"].inputs == ("a", "b") and k.ops["add"].variants == {"host": ("v",)}
+
+
+def test_where_the_socket_is(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("KOPS_SOCKET", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "kopsd.sock").symlink_to(daemon.path)
+    kops.connect().close()
+    monkeypatch.setenv("KOPS_SOCKET", str(tmp_path / "nothing"))
+    with pytest.raises(kops.ConnectFailed, match="nothing: No such file") as caught:
+        kops.connect()
+    assert isinstance(caught.value, ConnectionError) and len(caught.value.detail["tried"]) == 1
+    kops.connect(daemon.path).close()
+
+
+def test_closed(k: kops.Client) -> None:
+    k.close()
+    k.close()
+    with pytest.raises(kops.ConnectionLost, match="closed"):
+        k.ping()
+
+
+def test_protocol_mismatch(daemon: FakeDaemon) -> None:
+    def hello(*_: Any) -> Any:
+        raise Refused("protocol_mismatch", "speak 7", protocol=7, protocol_min=7)
+
+    daemon.script["hello"] = hello
+    with pytest.raises(kops.ProtocolMismatch, match="speak 7"):
+        kops.connect(daemon.path)
+
+
+# Calls
+
+
+def test_ping_stats_trim(k: kops.Client) -> None:
+    assert k.ping({"x": [1, b"2", None]}) == {"x": [1, b"2", None]}
+    assert k.ping() == {}
+    assert k.stats("add", dtype="f32", device=k.devices[0], reset=True)["asked"] == {
+        "op": "add", "dtype": "f32", "device": "host", "reset": True,
+    }  # fmt: skip
+    assert k.trim()["unpinned"] == 0
+
+
+def test_timing_and_options(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
+    result, timings = k.add(a, a, timing=True, variant="slow", device=0, stream=3, deadline_ms=5)
+    assert (result == a + a).all()
+    assert timings.host_us == 10 and timings.exec_us == 10 and timings.gpu_us is None and timings.variant == "slow"
+    run = daemon.runs()[-1]
+    assert (run["attrs"], run["device"], run["stream"], run["deadline_ms"]) == ({"variant": "slow"}, 0, 3, 5)
+    assert "timing" not in run
+    k.add(a, a)
+    assert daemon.runs()[-1].keys() == {"op", "in", "out", "timing"} and daemon.runs()[-1]["timing"] is False
+
+
+def test_profile(k: kops.Client, daemon: FakeDaemon) -> None:
+    x = k.zeros((4, 5)), k.zeros((5, 6))
+    profile = k.profile("gemm", *x, warmup=2, repeat=8, alpha=2)
+    run = daemon.runs()[-1]
+    assert (run["warmup"], run["repeat"], run["attrs"]) == (2, 8, {"alpha": 2.0})
+    assert profile.shapes == ((4, 5), (5, 6), (4, 6)) and profile.dtype == "f32" and profile.op == "gemm"
+    assert (profile.min, profile.median, profile.p90, profile.max) == (1, 4, 8, 8) and len(profile.samples) == 8
+    assert profile.operations == 2 * 4 * 5 * 6 and profile.bytes == 4 * (20 + 30 + 24)
+    assert profile.gflop_s == pytest.approx(240 / 4 / 1e3) and profile.gb_s == pytest.approx(296 / 4 / 1e3)
+    assert "gemm(4×5, 5×6, 4×6) f32" in str(profile)
+    assert k.profile("add", x[0], x[0], repeat=1).median == 10
+
+
+def test_an_op_of_a_newer_daemon(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
+    daemon.script["run"] = lambda peer, params, fds: {"timings": {}}
+    out = k.zeros(16)
+    assert k.run("newer", a, a, a, out=out, factor=3) is out
+    assert daemon.runs()[-1]["op"] == "newer" and daemon.runs()[-1]["attrs"] == {"factor": 3}
+    with pytest.raises(kops.BadArgument, match="out="):
+        k.run("newer", a)
+    with pytest.raises(kops.BadArgument, match="takes 2 inputs"):
+        k.run("add", a, out=out)
+
+
+def test_an_error_reply_leaves_the_connection_usable(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
+    def run(*_: Any) -> Any:
+        raise Refused("device_error", "it burns", driver="CUDA_ERROR_X")
+
+    daemon.script["run"] = run
+    with pytest.raises(kops.DeviceError, match="it burns") as caught:
+        k.add(a, a)
+    assert caught.value.detail == {"driver": "CUDA_ERROR_X"} and isinstance(caught.value, RuntimeError)
+    del daemon.script["run"]
+    assert (k.add(a, a) == a + a).all()
+
+
+def test_what_cannot_be_sent(k: kops.Client) -> None:
+    with pytest.raises(kops.BadArgument):
+        k.ping({"x": object()})
+    with pytest.raises(kops.BadArgument):
+        k.ping({"x": 1 << 64})
+    assert k.ping() == {}
+
+
+# Timeouts and Ctrl-C
+
+
+def test_timeout_cancels_and_leaves_the_connection_usable(
+    k: kops.Client, daemon: FakeDaemon, held: Any, a: Any
+) -> None:
+    with pytest.raises(kops.Timeout) as caught:
+        k.add(a, a, timeout=0.05)
+    assert isinstance(caught.value, TimeoutError)
+    wait_for(lambda: daemon.count("cancel") == 1)
+    held.set()
+    assert k.ping({"still": "here"}) == {"still": "here"}
+    assert (k.square(a) == a * a).all()
+    k.ping()
+    assert not k._connection.session.pending
+
+
+def test_the_clients_own_timeout(daemon: FakeDaemon, held: Any) -> None:
+    with kops.connect(daemon.path, timeout=0.05) as k:
+        with pytest.raises(kops.Timeout):
+            k.square([1.0])
+        assert k.ping(timeout=20) == {}
+        held.set()
+        assert k.square([2.0], timeout=None).tolist() == [4]
+
+
+def test_staged_memory_is_not_reused_while_the_daemon_may_write_it(
+    k: kops.Client, daemon: FakeDaemon, held: Any
+) -> None:
+    gc.collect()
+    big = numpy.ones(100_000, "float32")
+    with pytest.raises(kops.Timeout):
+        k.add(big, big, timeout=0.05)
+    given_up = {t["buffer"] for t in daemon.runs()[-1]["in"] + daemon.runs()[-1]["out"]}
+    pending = k.submit("add", big, big)
+    used = {t["buffer"] for t in daemon.runs()[-1]["in"] + daemon.runs()[-1]["out"]}
+    assert not given_up & used
+    held.set()
+    assert (pending.result() == 2).all()
+
+
+def test_ctrl_c_cancels_and_leaves_the_connection_usable(k: kops.Client, daemon: FakeDaemon, held: Any, a: Any) -> None:
+    def press() -> None:
+        wait_for(lambda: daemon.count("run") == 1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    presser.start()
+    with pytest.raises(KeyboardInterrupt):
+        k.add(a, a, timeout=None)
+    presser.join()
+    assert daemon.count("cancel") == 1
+    assert not k._connection.session.pending, "the cancelled request's reply was not awaited"
+    held.set()
+    assert (k.square(a) == a * a).all()
+
+
+class Interrupter:
+    """Raises KeyboardInterrupt in this thread where the interpreter looks for signals: after the `at`-th call that returns to a
+    function of the package. Counts them when `at` is None."""
+
+    def __init__(self, at: int | None) -> None:
+        self.at = at
+        self.seen = 0
+        self.before: dict[Any, str] = {}
+
+    def trace(self, frame: Any, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.startswith((PACKAGE, "<op")) or "__del__" in frame.f_code.co_name:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self.opcode
+
+    def opcode(self, frame: Any, event: str, _: Any) -> Any:
+        if event == "opcode":
+            before = self.before.get(frame, "")
+            self.before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            if before.startswith("CALL"):
+                self.seen += 1
+                if self.seen == self.at:
+                    raise KeyboardInterrupt
+        return self.opcode
+
+    def run(self, function: Any) -> bool:
+        """True when the function was interrupted."""
+        before = sys.gettrace()
+        sys.settrace(self.trace)
+        try:
+            function()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+
+@pytest.mark.parametrize("what", ["ping", "shared", "staged", "submit", "register"])
+def test_ctrl_c_at_any_moment(k: kops.Client, what: str, a: Any) -> None:
+    ordinary = numpy.arange(16, dtype="float32")
+    calls = {
+        "ping": lambda: k.ping({"x": 1}),
+        "shared": lambda: k.add(a, a),
+        "staged": lambda: k.add(ordinary, ordinary, out=ordinary.copy()),
+        "submit": lambda: [pending.result() for pending in [k.submit("square", a) for _ in range(3)]],
+        "register": lambda: k.square(k.zeros(70_000)) is not None and k.trim(),
+    }
+    call = calls[what]
+    for _ in range(3):
+        call()
+    counter = Interrupter(None)
+    assert not counter.run(call)
+    assert counter.seen > 10
+    connection = k._connection
+    for at in range(1, counter.seen + 1, counter.seen // 300 + 1):
+        Interrupter(at).run(call)
+        assert k.ping({"at": at}) == {"at": at}, f"after an interrupt at {at} of {counter.seen}"
+        assert (k.add(ordinary, a) == ordinary + a).all()
+    assert k._connection is connection, "the connection did not survive"
+    k.ping()
+    assert not k._connection.session.pending and not k._connection.session.outbox
+
+
+# Pipelining
+
+
+def test_submit_keeps_order_and_results(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
+    doubled = k.empty(16)
+    first = k.submit("add", a, a, out=doubled)
+    second = k.submit("square", doubled, timing=True)
+    result, timings = second.result()
+    assert (result == (a + a) ** 2).all() and timings.host_us == 10
+    assert first.done() and first.result() is doubled and first.result() is doubled
+
+
+def test_submit_respects_the_limit(k: kops.Client, daemon: FakeDaemon, held: Any, a: Any) -> None:
+    k.ping()
+    pending = [k.submit("square", a) for _ in range(7)]
+    with pytest.raises(kops.Timeout):
+        k.submit("square", a, timeout=0.05)
+    wait_for(lambda: daemon.count("run") == 7)
+    held.set()
+    assert all((p.result() == a * a).all() for p in pending)
+    assert daemon.count("run") == 7
+
+
+def test_replies_are_read_while_sending(daemon: FakeDaemon) -> None:
+    """A socket takes some hundred messages: more than that go through when both sides write at once."""
+    daemon.hello["limits"] = {**daemon.hello["limits"], "inflight": 100_000, "message_bytes": 1 << 20}
+    with kops.connect(daemon.path, timeout=60) as k:
+        a = k.array([3.0])
+        pending = [k.submit("square", a) for _ in range(2000)]
+        assert all(p.result() == 9 for p in pending)
+
+
+def test_pending_errors_and_cancel(k: kops.Client, daemon: FakeDaemon, held: Any, a: Any) -> None:
+    waiting, cancelled = k.submit("square", a), k.submit("square", a)
+    wait_for(lambda: daemon.count("run") == 2)
+    assert not waiting.done()
+    with pytest.raises(kops.Timeout):
+        waiting.result(timeout=0.02)
+    assert cancelled.cancel()
+    held.set()
+    assert (waiting.result() == a * a).all()
+    for _ in range(2):
+        with pytest.raises(kops.Cancelled):
+            cancelled.result()
+    assert not cancelled.cancel()
+    bad = k.submit("newer", a, out=k.empty(16))
+    with pytest.raises(kops.UnknownOp):
+        bad.result()
+
+
+def test_a_dropped_pending_is_drained(k: kops.Client, a: Any) -> None:
+    for _ in range(30):
+        k.submit("square", a)
+    k.ping()
+    k.ping()
+    assert not k._connection.session.pending
+
+
+# Threads
+
+
+def test_threads_share_a_client(k: kops.Client) -> None:
+    errors: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            mine = k.array(numpy.full(1000, seed, "float32"))
+            for i in range(100):
+                assert (k.add(mine, numpy.full(1000, i, "float32")) == seed + i).all()
+                assert k.ping({"seed": seed, "i": i}) == {"seed": seed, "i": i}
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert not k._connection.session.pending
+
+
+def test_a_waiting_thread_does_not_hold_up_another(k: kops.Client, daemon: FakeDaemon, held: Any, a: Any) -> None:
+    results: list[Any] = []
+    waiter = threading.Thread(target=lambda: results.append(k.square(a)))
+    waiter.start()
+    wait_for(lambda: daemon.count("run") == 1)
+    for i in range(50):
+        assert k.ping({"i": i}) == {"i": i}
+    held.set()
+    waiter.join()
+    assert (results[0] == a * a).all()
+
+
+def test_close_wakes_waiting_threads(k: kops.Client, daemon: FakeDaemon, held: Any, a: Any) -> None:
+    caught: list[Any] = []
+
+    def wait() -> None:
+        try:
+            k.square(a, timeout=None)
+        except kops.KopsError as error:
+            caught.append(error)
+
+    threads = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: daemon.count("run") == 3)
+    k.close()
+    for thread in threads:
+        thread.join(30)
+    assert [type(error) for error in caught] == [kops.ConnectionLost] * 3
+
+
+# Lost connections
+
+
+def test_a_lost_connection_fails_the_call_and_the_next_connects_anew(
+    k: kops.Client, daemon: FakeDaemon, a: Any
+) -> None:
+    def die(peer: Any, *_: Any) -> Any:
+        peer.socket.shutdown(2)
+        return NotImplemented
+
+    daemon.script["run"] = die
+    with pytest.raises(kops.ConnectionLost):
+        k.square(a)
+    del daemon.script["run"]
+    assert (k.square(a) == a * a).all()
+    assert daemon.count("hello") == 2 and len(daemon.peers[1].buffers) >= 1
+
+
+def test_a_restarted_daemon(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
+    """The loss is only found when the next request is written."""
+    daemon.peers[0].socket.shutdown(2)
+    with pytest.raises(kops.ConnectionLost):
+        k.square(a)
+    assert (k.square(a) == a * a).all()
+
+
+def test_no_descriptor_is_leaked(daemon: FakeDaemon) -> None:
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    def use() -> None:
+        with kops.connect(daemon.path) as k:
+            k.square(k.zeros(200_000))
+            k.square([1.0])
+            k.trim()
+
+    use()
+    for peer in daemon.peers:
+        peer.thread.join()
+        peer.socket.close()
+    before = count()
+    for _ in range(10):
+        use()
+    for peer in daemon.peers:
+        peer.thread.join()
+        peer.socket.close()
+    assert count() == before
+
+
+# Forks
+
+
+def in_child(function: Any) -> None:
+    """Runs a function in a forked child and asserts that it returned True."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(write, b"yes" if function() is True else b"no")
+        except BaseException as error:
+            os.write(write, repr(error).encode()[:500])
+        finally:
+            os._exit(0)
+    os.close(write)
+    ready, _, _ = select.select([read], [], [], 60)
+    answer = os.read(read, 1000) if ready else b"nothing"
+    os.close(read)
+    if not ready:
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert answer == b"yes"
+
+
+def test_a_forked_child_connects_anew(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
+    (k.square(a), k.ping())
+    parent = k._connection
+    expected = a * a
+
+    def child() -> bool:
+        return bool(parent.transport.fileno() == -1 and (k.square(a) == expected).all() and k._connection is not parent)
+
+    in_child(child)
+    assert daemon.count("hello") == 2
+    assert (k.square(a) == a * a).all() and k._connection is parent
+    assert daemon.count("hello") == 2
+
+
+def test_a_fork_while_other_threads_wait(k: kops.Client, daemon: FakeDaemon, held: Any, a: Any) -> None:
+    waiter = threading.Thread(target=lambda: k.square(a))
+    waiter.start()
+    wait_for(lambda: daemon.count("run") == 1)
+    in_child(lambda: k.ping({"a": 1}, timeout=20) == {"a": 1})
+    held.set()
+    waiter.join()
+
+
+def test_a_pending_request_of_the_parent_is_none_of_the_childs(
+    k: kops.Client, daemon: FakeDaemon, held: Any, a: Any
+) -> None:
+    pending = k.submit("square", a)
+
+    def child() -> bool:
+        with pytest.raises(kops.ConnectionLost):
+            pending.result()
+        return True
+
+    in_child(child)
+    held.set()
+    assert (pending.result() == a * a).all()
+
+
+def test_memory_in_use_at_a_fork_is_reused_by_neither_side(k: kops.Client, daemon: FakeDaemon) -> None:
+    result = k.square(numpy.full(5000, 3, "float32"))
+    go, done = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(go[0], 1)
+        os.write(done[1], b"y" if (result == 9).all() else b"n")
+        os._exit(0)
+    del result
+    for i in range(20):
+        k.square(numpy.full(5000, i, "float32"))
+    os.write(go[1], b"x")
+    assert os.read(done[0], 1) == b"y"
+    os.waitpid(pid, 0)
+    for fd in (*go, *done):
+        os.close(fd)
+
+
+def test_spinning(daemon: FakeDaemon) -> None:
+    with kops.connect(daemon.path, timeout=20, spin_us=50) as k:
+        for i in range(20):
+            assert k.ping({"i": i}) == {"i": i}

@@ -1,0 +1,240 @@
+"""The session without any socket: bytes in, bytes out."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from typing import Any
+
+import msgpack
+import pytest
+from kops._errors import BadReply, Cancelled, ConnectionLost, Internal, LimitExceeded, OutOfBounds, ProtocolError
+from kops._session import Call, Session
+
+
+def chunk(data: bytes, fds: tuple[int, ...] = ()) -> Any:
+    control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())] if fds else []
+    return (data, control, 0, None)
+
+
+def response(msgid: int, result: Any = None, error: Any = None) -> bytes:
+    data: bytes = msgpack.packb([1, msgid, error, result])
+    return data
+
+
+def receive(session: Session, *chunks: Any) -> None:
+    for each in chunks:
+        session.inbox.append(each if isinstance(each, tuple) else chunk(each))
+        session.process()
+
+
+def start(session: Session, method: str = "run", keep: Any = None, **params: Any) -> Call:
+    call = Call(method, params, keep=keep)
+    session.enqueue(call)
+    return call
+
+
+def mark_sent(session: Session) -> list[Any]:
+    """What a transport does."""
+    sent = []
+    while session.outbox:
+        call = session.outbox.popleft()
+        call.sent.append(len(call.data))
+        sent.append(msgpack.unpackb(call.data))
+    return sent
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session()
+
+
+def test_requests_have_the_published_form(session: Session) -> None:
+    start(session, "ping", a=1)
+    start(session, "ping")
+    session.notify("release", {"buffer": 3})
+    first, second, third = mark_sent(session)
+    assert first == [0, first[1], "ping", [{"a": 1}]] and second[1] != first[1]
+    assert third == [2, "release", [{"buffer": 3}]]
+
+
+def test_replies_in_any_order_and_split_anywhere(session: Session) -> None:
+    for size in (1, 2, 3, 7, 1000):
+        calls = [start(session, "ping") for _ in range(5)]
+        mark_sent(session)
+        data = b"".join(response(call.msgid, {"text": "x" * call.msgid}) for call in reversed(calls))
+        receive(session, *(data[i : i + size] for i in range(0, len(data), size)))
+        assert [call.outcome() for call in calls] == [{"text": "x" * call.msgid} for call in calls]
+        assert not session.pending and not session.inbox
+
+
+def test_errors_become_exceptions(session: Session) -> None:
+    call = start(session)
+    error = {"code": "out_of_bounds", "message": "too far", "detail": {"needed": 8, "size": 4}}
+    receive(session, response(call.msgid, error=error))
+    with pytest.raises(OutOfBounds) as caught:
+        call.outcome()
+    assert isinstance(caught.value, IndexError)
+    assert (str(caught.value), caught.value.code, caught.value.detail) == (
+        "too far",
+        "out_of_bounds",
+        {"needed": 8, "size": 4},
+    )
+
+
+def test_an_unknown_code_is_internal_and_keeps_its_name(session: Session) -> None:
+    call = start(session)
+    receive(session, response(call.msgid, error={"code": "from_the_future", "message": "?", "detail": {}}))
+    with pytest.raises(Internal) as caught:
+        call.outcome()
+    assert caught.value.code == "from_the_future"
+
+
+def test_what_a_call_uses_is_kept_until_the_reply_also_when_it_was_given_up(session: Session) -> None:
+    given_up, waited = start(session, keep=["memory"]), start(session, keep=["memory"])
+    mark_sent(session)
+    session.abandon(given_up)
+    assert given_up.keep and given_up.msgid in session.pending
+    receive(session, response(given_up.msgid, {}), response(waited.msgid, {}))
+    assert given_up.keep is None and waited.keep is None
+
+
+def test_giving_up_asks_for_cancelling(session: Session) -> None:
+    call = start(session)
+    mark_sent(session)
+    session.abandon(call)
+    (cancel,) = mark_sent(session)
+    assert cancel[2] == "cancel" and cancel[3] == [{"msgid": call.msgid}]
+    receive(session, response(cancel[1], {"cancelled": True}))
+    receive(session, response(call.msgid, error={"code": "cancelled", "message": "", "detail": {}}))
+    assert not session.pending
+    with pytest.raises(Cancelled):
+        call.outcome()
+
+
+def test_giving_up_what_was_not_sent_takes_it_back(session: Session) -> None:
+    call = start(session)
+    session.abandon(call)
+    assert not session.outbox and not session.pending
+
+
+def test_giving_up_what_is_half_sent_sends_the_rest(session: Session) -> None:
+    call = start(session)
+    call.sent.append(3)
+    session.abandon(call)
+    assert [c.method for c in session.outbox] == ["run", "cancel"]
+
+
+def test_a_late_registration_is_taken_back(session: Session) -> None:
+    call = Call("register", {}, undo=lambda reply: ("release", {"buffer": reply["buffer"]}))
+    session.enqueue(call)
+    mark_sent(session)
+    session.abandon(call)
+    assert not mark_sent(session)
+    receive(session, response(call.msgid, {"buffer": 7}))
+    assert mark_sent(session) == [[2, "release", [{"buffer": 7}]]]
+
+
+def test_the_end_fails_every_call_each_with_its_own_exception(session: Session) -> None:
+    calls = [start(session), start(session)]
+    receive(session, b"")
+    assert all(isinstance(call.error, ConnectionLost) for call in calls) and calls[0].error is not calls[1].error
+    with pytest.raises(ConnectionLost):
+        start(session)
+
+
+def test_the_daemon_says_why_it_closes(session: Session) -> None:
+    call = start(session)
+    notice = {"code": "protocol_error", "message": "too deep", "detail": {}}
+    receive(session, msgpack.packb([2, "error", [notice]]), b"")
+    with pytest.raises(ProtocolError, match="too deep"):
+        call.outcome()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\xc1", b"\x07", b"\x90", msgpack.packb([3, 1, 2]), msgpack.packb([1, "x", None, None]), msgpack.packb({"a": 1}),
+     msgpack.packb([1, 1, None]), b"\x94\x01\x01\xc0\x81\x01\x02", b"\x94\x01\x01\xc0\xa1\xff"],
+)  # fmt: skip
+def test_garbage_ends_the_connection(session: Session, data: bytes) -> None:
+    call = start(session)
+    assert call.msgid == 1
+    receive(session, data)
+    with pytest.raises(BadReply):
+        call.outcome()
+
+
+def test_an_error_that_is_none_is_a_bad_reply(session: Session) -> None:
+    call = start(session)
+    receive(session, response(call.msgid, error="boo"))
+    with pytest.raises(BadReply):
+        call.outcome()
+
+
+def test_replies_to_nobody_are_dropped(session: Session) -> None:
+    receive(session, response(99, {}))
+    assert session.failure is None
+
+
+def test_what_is_too_long_is_refused_before_it_is_sent(session: Session) -> None:
+    session.message_bytes = 100
+    with pytest.raises(LimitExceeded):
+        start(session, "ping", data=b"x" * 100)
+    assert not session.pending and not session.outbox
+    start(session, "ping")
+
+
+def pipe() -> tuple[int, int]:
+    return os.pipe()
+
+
+@pytest.mark.parametrize("size", [5, 12, 1000])
+def test_descriptors_go_to_the_message_that_starts_where_they_came(session: Session, size: int) -> None:
+    """The kernel may glue the tail of one send to the next one with its descriptors; the rest of a message may follow."""
+    plain, with_fd, after = start(session, "ping"), start(session, "alloc"), start(session, "alloc")
+    mark_sent(session)
+    fds = pipe()
+    first = response(plain.msgid, {"text": "a long answer"})
+    second = response(with_fd.msgid, {"nfds": 1, "fd": 0})
+    third = response(after.msgid, {"nfds": 1, "fd": 0})
+    head, tail = second[:size], second[size:]
+    receive(
+        session,
+        first[:4],
+        chunk(first[4:] + head, (fds[0],)),
+        chunk(tail + third, (fds[1],)) if tail else chunk(third, (fds[1],)),
+    )
+    assert session.failure is None
+    assert plain.outcome() == {"text": "a long answer"}
+    assert with_fd.reply_fds == (fds[0],) and after.reply_fds == (fds[1],)
+    for fd in fds:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("result, count", [({"nfds": 2}, 1), ({"nfds": 1}, 0), ({"nfds": 1}, 2)])
+def test_a_wrong_claim_of_descriptors_ends_the_connection_and_leaks_none(
+    session: Session, result: Any, count: int
+) -> None:
+    call = start(session, "alloc")
+    fds = pipe()
+    given = fds[:count]
+    receive(session, chunk(response(call.msgid, result), given))
+    with pytest.raises(BadReply):
+        call.outcome()
+    for fd in fds:
+        if fd in given:
+            with pytest.raises(OSError):
+                os.fstat(fd)
+        else:
+            os.close(fd)
+
+
+def test_unclaimed_descriptors_are_closed(session: Session) -> None:
+    call = start(session, "ping")
+    fds = pipe()
+    receive(session, chunk(response(call.msgid, {}), fds))
+    assert call.done
+    for fd in fds:
+        with pytest.raises(OSError):
+            os.fstat(fd)
