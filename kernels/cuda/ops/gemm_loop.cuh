@@ -10,17 +10,16 @@
 
 constexpr uint64_t GEMM_TILE_GROUP = 8;
 
-/* One tile of out: its place, and the three matrices of its batch. */
-template <typename T> struct gemm_tile {
+/* One tile of out: its place, and where its panels and its batch of out begin. Offsets in elements, not pointers: one
+ * that has been in shared memory would be read through generic addressing. */
+struct gemm_tile {
     uint64_t row, column; /* of its first element */
-    const T *a, *b;
-    T *out;
+    uint64_t a, b, out;
 };
 
 /* Tile number `work` of tiles_m · tiles_n · batch_count. Tiles that run together are GEMM_TILE_GROUP rows high, so that
  * they share panels in the L2 cache. */
-template <typename T, int M, int N>
-__device__ __forceinline__ gemm_tile<T> gemm_locate(const cuda_ops_gemm &p, uint64_t work)
+template <int M, int N> __device__ __forceinline__ gemm_tile gemm_locate(const cuda_ops_gemm &p, uint64_t work)
 {
     const uint64_t tiles = p.tiles_m * p.tiles_n;
     uint64_t batch = work / tiles, offset_a = 0, offset_b = 0, offset_out = 0;
@@ -36,12 +35,12 @@ __device__ __forceinline__ gemm_tile<T> gemm_locate(const cuda_ops_gemm &p, uint
     const uint64_t group = tile / (GEMM_TILE_GROUP * p.tiles_n), in_group = tile - group * GEMM_TILE_GROUP * p.tiles_n;
     const uint64_t first = group * GEMM_TILE_GROUP;
     const uint64_t height = p.tiles_m - first < GEMM_TILE_GROUP ? p.tiles_m - first : GEMM_TILE_GROUP;
-    gemm_tile<T> t;
+    gemm_tile t;
     t.row = (first + in_group % height) * M;
     t.column = in_group / height * N;
-    t.a = reinterpret_cast<const T *>(p.a.address) + offset_a + t.row * p.a.row;
-    t.b = reinterpret_cast<const T *>(p.b.address) + offset_b + t.column * p.b.column;
-    t.out = reinterpret_cast<T *>(p.out.address) + offset_out;
+    t.a = offset_a + t.row * p.a.row;
+    t.b = offset_b + t.column * p.b.column;
+    t.out = offset_out;
     return t;
 }
 
@@ -58,14 +57,14 @@ template <typename Method, bool WIDE> __device__ __forceinline__ void gemm_run(c
     constexpr int M = Method::ROWS, N = Method::COLUMNS, K = Method::DEPTH;
     __shared__ __align__(16) unsigned char memory_a[2][sizeof(typename Method::shared_a)];
     __shared__ __align__(16) unsigned char memory_b[2][sizeof(typename Method::shared_b)];
-    __shared__ gemm_tile<T> tile; /* not in registers: the loop over k needs them all */
+    __shared__ gemm_tile tile; /* not in registers: the loop over k needs them all */
     auto *shared_a = reinterpret_cast<typename Method::shared_a *>(memory_a);
     auto *shared_b = reinterpret_cast<typename Method::shared_b *>(memory_b);
     const uint64_t works = p.tiles_m * p.tiles_n * p.batch_count;
 
     for (uint64_t work = blockIdx.x; work < works; work += gridDim.x) {
         if (threadIdx.x == 0)
-            tile = gemm_locate<T, M, N>(p, work);
+            tile = gemm_locate<M, N>(p, work);
         __syncthreads();
         const int rows = gemm_left(p.m, tile.row, M), columns = gemm_left(p.n, tile.column, N);
         typename Method::sums sum = {};
@@ -74,8 +73,8 @@ template <typename Method, bool WIDE> __device__ __forceinline__ void gemm_run(c
         uint64_t left = p.k;
         int now = 0;
 
-        a.start(tile.a, p.a.row, p.a.column, p.a_access);
-        b.start(tile.b, p.b.column, p.b.row, p.b_access);
+        a.start(reinterpret_cast<const T *>(p.a.address) + tile.a, p.a.row, p.a.column, p.a_access);
+        b.start(reinterpret_cast<const T *>(p.b.address) + tile.b, p.b.column, p.b.row, p.b_access);
         if (left) {
             a.fetch(rows, left < K ? (int)left : K);
             b.fetch(columns, left < K ? (int)left : K);

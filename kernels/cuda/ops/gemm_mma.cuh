@@ -97,14 +97,15 @@ template <typename T, int M, int N, int K, int WARP_M, int WARP_N> struct gemm_m
     }
 
     /* A thread holds rows r and r + 8, columns c and c + 1 of every 16 × 8 product. */
-    static __device__ __forceinline__ void write(const cuda_ops_gemm &p, const gemm_tile<T> &tile, const sums &sum)
+    static __device__ __forceinline__ void write(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
     {
         const int lane = threadIdx.x % 32, row = warp_row() + lane / 4, column = warp_column() + lane % 4 * 2;
         const int rows = gemm_left(p.m, tile.row, M), columns = gemm_left(p.n, tile.column, N);
 #pragma unroll
         for (int i = 0; i < STEPS_M * 2; i++) {
             const int r = row + i * 8;
-            T *to = tile.out + (tile.row + r) * p.out.row + tile.column * p.out.column;
+            T *to = reinterpret_cast<T *>(p.out.address) + tile.out + (tile.row + r) * p.out.row +
+                    tile.column * p.out.column;
 #pragma unroll
             for (int j = 0; j < STEPS_N; j++) {
                 if (r < rows)

@@ -99,7 +99,7 @@ template <typename T, int M, int N, int K, int TM, int TN> struct gemm_simt {
         }
     }
 
-    static __device__ __forceinline__ void write(const cuda_ops_gemm &p, const gemm_tile<T> &tile, const sums &sum)
+    static __device__ __forceinline__ void write(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
     {
         const int row = first_row(), column = first_column();
         const W alpha = (W)p.alpha, beta = (W)p.beta;
@@ -109,7 +109,8 @@ template <typename T, int M, int N, int K, int TM, int TN> struct gemm_simt {
             const int r = row + i / G * 4 * G + i % G;
             if (r >= rows)
                 continue;
-            T *to = tile.out + (tile.row + r) * p.out.row + tile.column * p.out.column;
+            T *to = reinterpret_cast<T *>(p.out.address) + tile.out + (tile.row + r) * p.out.row +
+                    tile.column * p.out.column;
 #pragma unroll
             for (int g = 0; g < TN / G; g++) {
                 const int c = column + g * 8 * G;
