@@ -7,6 +7,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+/* ThreadSanitizer does not see how the threads of a BLAS, which is not built with it, wait for one another. */
+__attribute__((visibility("default"))) const char *__tsan_default_suppressions(void);
+const char *__tsan_default_suppressions(void)
+{
+    return "race:libopenblas\n";
+}
+
 /* ---- numbers ---- */
 
 uint64_t random_bits(void)
