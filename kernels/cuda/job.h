@@ -37,6 +37,20 @@ int cuda_prepare(struct backend_stream *stream, struct backend_job *job, struct 
 void cuda_submit(struct backend_stream *stream, struct backend_job *job);
 unsigned cuda_poll(struct backend_device *base);
 
+/* ---- between job.c, issue.c and reap.c ---- */
+
+/* The operands' places in device memory; 0 for those that have none. */
+void cuda_job_addresses(const struct backend_job *base, uint64_t *ret_addresses);
+
+/* Ends the job with this error; keeps the first one. */
+void cuda_job_fail(struct backend_job *base, const struct error *e);
+
+/* Issues what the stream's windows allow. The context is current. */
+void cuda_stream_issue(struct cuda_stream *s);
+
+/* Back to the pool. Thread: any. */
+void cuda_job_give(struct cuda_device *d, struct cuda_job *job);
+
 /* The event whose happening gives poll() something to do, or NULL when there is something now. */
 CUevent cuda_stream_next_event(const struct cuda_stream *s);
 

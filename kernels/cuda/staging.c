@@ -78,27 +78,18 @@ static int pin_all(struct cuda_device *d, const struct backend_job *job, struct 
     return 0;
 }
 
-static int copy_in(struct cuda_stream *stream, const struct backend_job *job, const struct place *places,
-                   struct cuda_staging *staging, struct error *e)
+static void plan_inputs(const struct backend_job *job, const struct place *places, struct cuda_staging *staging)
 {
-    struct cuda_device *d = stream->device;
-    bool any = false;
-
     for (unsigned i = 0; i < operand_count(job); i++) {
         const struct backend_operand *o = &job->operands[i];
 
-        if (!places[i].staged || places[i].same_as != i || !places[i].copied_in)
-            continue;
-        if (!any && job->timing && cuda_event_mark(d, EVENT_TIMED, stream->stream, &staging->h2d_start, e) < 0)
-            return -1;
-        any = true;
-        if (CUDA_CALL(d, e, MemcpyHtoDAsync, staging->scratch + places[i].offset, o->memory->host + o->offset,
-                      o->extent, stream->stream) < 0)
-            return -1;
+        if (places[i].staged && places[i].same_as == i && places[i].copied_in)
+            staging->in[staging->n_in++] = (struct cuda_copy_in){
+                .host = o->memory->host + o->offset,
+                .to = staging->scratch + places[i].offset,
+                .extent = o->extent,
+            };
     }
-    if (any && job->timing)
-        return cuda_event_mark(d, EVENT_TIMED, stream->stream, &staging->h2d_end, e);
-    return 0;
 }
 
 /* The output's elements as a copy from the scratch to the mapping: the same strides on both sides, since the scratch
@@ -188,13 +179,12 @@ static int plan_outputs(struct cuda_device *d, const struct backend_job *job, co
     return 0;
 }
 
-int cuda_staging_begin(struct cuda_stream *stream, const struct backend_job *job, struct cuda_staging *staging,
-                       uint64_t *addresses, struct error *e)
+int cuda_staging_prepare(struct cuda_stream *stream, const struct backend_job *job, struct cuda_staging *staging,
+                         uint64_t *addresses, struct error *e)
 {
     struct cuda_device *d = stream->device;
     struct place places[PLAN_MAX_OPERANDS];
     uint64_t total = lay_out(job, places);
-    struct error ignored;
 
     *staging = (struct cuda_staging){.active = true};
     if (pin_all(d, job, places, e) < 0)
@@ -204,19 +194,31 @@ int cuda_staging_begin(struct cuda_stream *stream, const struct backend_job *job
     for (unsigned i = 0; i < operand_count(job); i++)
         if (places[i].staged)
             addresses[i] = staging->scratch + places[places[i].same_as].offset;
+    plan_inputs(job, places, staging);
     if (plan_outputs(d, job, places, staging, addresses, e) < 0)
         goto free_scratch;
-    if (copy_in(stream, job, places, staging, e) < 0)
-        goto drain;
     return 0;
 
-drain:
-    /* Copies may be on their way, and the caller may unmap their source. */
-    CUDA_CALL(d, &ignored, StreamSynchronize, stream->stream);
-    cuda_staging_release(d, staging);
 free_scratch:
     cuda_staging_free(stream, staging);
     return -1;
+}
+
+int cuda_staging_copy_in(struct cuda_stream *stream, const struct backend_job *job, struct cuda_staging *staging,
+                         struct error *e)
+{
+    struct cuda_device *d = stream->device;
+    bool timed = job->timing && staging->n_in > 0;
+
+    if (timed && cuda_event_mark(d, EVENT_TIMED, stream->stream, &staging->h2d_start, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < staging->n_in; i++) {
+        const struct cuda_copy_in *in = &staging->in[i];
+
+        if (CUDA_CALL(d, e, MemcpyHtoDAsync, in->to, in->host, in->extent, stream->stream) < 0)
+            return -1;
+    }
+    return timed ? cuda_event_mark(d, EVENT_TIMED, stream->stream, &staging->h2d_end, e) : 0;
 }
 
 static int write_back_one(struct cuda_stream *stream, struct cuda_write_back *out, struct error *e)

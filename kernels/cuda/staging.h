@@ -13,6 +13,13 @@
 struct cuda_device;
 struct cuda_stream;
 
+/* One copy to the scratch. */
+struct cuda_copy_in {
+    const unsigned char *host;
+    CUdeviceptr to;
+    uint64_t extent;
+};
+
 /* One output's way back. */
 struct cuda_write_back {
     bool used;
@@ -27,16 +34,22 @@ struct cuda_staging {
     bool active;
     CUdeviceptr scratch;                   /* one allocation for all operands, in stream order */
     CUevent h2d_start, h2d_end, d2h_start; /* NULL: nothing copied, or not timed */
+    unsigned n_in;
+    struct cuda_copy_in in[PLAN_MAX_OPERANDS];
     struct cuda_write_back out[OP_MAX_OUTPUTS];
 };
 
 /* Whether an operand of the job lies in host memory. */
 bool cuda_staging_is_needed(const struct backend_job *job);
 
-/* Pins the memory, makes the scratch, enqueues the copies to the device and sets the operands' `addresses` (those in
- * device memory are left as they are). Undone on failure. Thread: any; may block. */
-int cuda_staging_begin(struct cuda_stream *stream, const struct backend_job *job, struct cuda_staging *staging,
-                       uint64_t *addresses, struct error *e);
+/* Pins the memory, makes the scratch and sets the operands' `addresses` in it (those in device memory are left as they
+ * are). Undone on failure. Thread: any; may block. */
+int cuda_staging_prepare(struct cuda_stream *stream, const struct backend_job *job, struct cuda_staging *staging,
+                         uint64_t *addresses, struct error *e);
+
+/* Enqueues the copies to the device. After a failure some may be on their way. Thread: any; may block. */
+int cuda_staging_copy_in(struct cuda_stream *stream, const struct backend_job *job, struct cuda_staging *staging,
+                         struct error *e);
 
 /* Enqueues the copies of the outputs to where they belong. Thread: loop. */
 int cuda_staging_write_back(struct cuda_stream *stream, const struct backend_job *job, struct cuda_staging *staging,

@@ -19,8 +19,9 @@ static bool wants_blaslt(const struct cuda_device *d, const struct backend_job *
     return blaslt_check(&job->plan, &ignored) == 0;
 }
 
-static int prepare_own(struct cuda_device *d, const struct backend_job *job, struct cuda_work *work, struct error *e)
+int cuda_work_prepare_own(struct cuda_device *d, const struct backend_job *job, struct cuda_work *work, struct error *e)
 {
+    cuda_work_release(work);
     if (cuda_ops_launch(job->op->id, &job->plan, work->addresses, job->variant, &d->launch, &work->launch, e) < 0)
         return -1;
     work->function = cuda_kernels_find(&d->kernels, work->launch.kernel);
@@ -41,7 +42,7 @@ int cuda_work_prepare(struct cuda_device *d, const struct backend_job *job, stru
         if (job->variant || cuda_device_is_broken(d))
             return -1;
     }
-    return prepare_own(d, job, work, e);
+    return cuda_work_prepare_own(d, job, work, e);
 }
 
 bool cuda_work_is_ready(struct cuda_device *d, const struct backend_job *job, const uint64_t *addresses)

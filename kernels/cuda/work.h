@@ -24,6 +24,10 @@ struct cuda_work {
  * Thread: any; it may block when cuda_work_is_ready() says no. */
 int cuda_work_prepare(struct cuda_device *d, const struct backend_job *job, struct cuda_work *work, struct error *e);
 
+/* The same with our own kernels alone; releases what was prepared before. Never blocks. */
+int cuda_work_prepare_own(struct cuda_device *d, const struct backend_job *job, struct cuda_work *work,
+                          struct error *e);
+
 /* Whether cuda_work_prepare() will not block. */
 bool cuda_work_is_ready(struct cuda_device *d, const struct backend_job *job, const uint64_t *addresses);
 

@@ -151,7 +151,7 @@ static void map_control(void)
     setenv("KOPS_STANDIN_CONTROL", path, 1);
 }
 
-int open_device(const char *blaslt)
+int open_devices(const char *blaslt, struct backend_device **ret_devices, unsigned wanted)
 {
     struct backend_config config = {.cuda_driver = KOPS_STANDIN, .cuda_blaslt = blaslt};
     struct backend_host host = {.wake = wake};
@@ -163,10 +163,16 @@ int open_device(const char *blaslt)
     exporter_start(); /* a fork of a process that has used the driver cannot use it */
     if (wake_fd < 0)
         wake_fd = eventfd(0, EFD_CLOEXEC);
-    assert_int_equal(backend->open(&config, &host, &device, 1, &count, &e), 0);
-    assert_int_equal(count, 1);
-    device->index = 3;
+    assert_int_equal(backend->open(&config, &host, ret_devices, wanted, &count, &e), 0);
+    assert_int_equal(count, wanted);
+    for (unsigned i = 0; i < wanted; i++)
+        ret_devices[i]->index = 3 + i; /* after another backend's */
     return 0;
+}
+
+int open_device(const char *blaslt)
+{
+    return open_devices(blaslt, &device, 1);
 }
 
 int setup(void **state)
@@ -234,10 +240,15 @@ void wait_at_gate(enum standin_gate_id gate, uint64_t waiting)
 
 void inject(const char *function, int error, bool sticky)
 {
+    inject_later(function, 1, error, sticky);
+}
+
+void inject_later(const char *function, unsigned countdown, int error, bool sticky)
+{
     struct standin_fault *fault = &control->faults[0];
 
     snprintf(fault->function, sizeof(fault->function), "%s", function);
-    fault->countdown = 1;
+    fault->countdown = countdown;
     fault->times = 1;
     fault->error = error;
     fault->sticky = sticky;

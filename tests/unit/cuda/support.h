@@ -22,6 +22,7 @@ extern struct standin_control *control;
 
 /* Group fixtures: a process with one device. `blaslt` is cuBLASLt's path, or "none". */
 int open_device(const char *blaslt);
+int open_devices(const char *blaslt, struct backend_device **ret_devices, unsigned wanted);
 int setup(void **state);
 int teardown(void **state);
 
@@ -33,7 +34,9 @@ void gate_close(enum standin_gate_id gate);
 void gate_open(enum standin_gate_id gate);
 void gate_pass_one(enum standin_gate_id gate);
 void wait_at_gate(enum standin_gate_id gate, uint64_t waiting);
+/* The next call of the function fails; inject_later(): the `countdown`-th from now. */
 void inject(const char *function, int error, bool sticky);
+void inject_later(const char *function, unsigned countdown, int error, bool sticky);
 
 /* ---- another process ---- */
 

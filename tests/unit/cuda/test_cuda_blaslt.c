@@ -61,11 +61,33 @@ static void row_major(const struct view *v, int64_t *ret_strides)
     }
 }
 
-/* Runs out = 2·a·b + beta·out over views of one rank (2 to 4) and compares every element with a plain loop. */
+static void expect_element(const struct view *views, int64_t (*strides)[TENSOR_MAX_RANK], const int64_t *batch,
+                           int64_t i, int64_t j, double beta)
+{
+    unsigned r = views[2].rank;
+    int64_t index[3][TENSOR_MAX_RANK];
+    double want;
+
+    for (unsigned o = 0; o < 3; o++) {
+        memcpy(index[o], batch, (r - 2) * sizeof(int64_t));
+        index[o][r - 2] = i;
+        index[o][r - 1] = j;
+    }
+    want = beta * (double)value((unsigned)at(&views[2], strides[2], index[2]), 3);
+    for (int64_t k = 0; k < views[0].shape[r - 1]; k++) {
+        index[0][r - 1] = k;
+        index[1][r - 2] = k;
+        want += 2.0 * (double)value((unsigned)at(&views[0], strides[0], index[0]), 1) *
+                (double)value((unsigned)at(&views[1], strides[1], index[1]), 2);
+    }
+    assert_true((double)floats(memory[2])[at(&views[2], strides[2], index[2])] == want);
+}
+
+/* Runs out = 2·a·b + beta·out over views of one rank (2 to 5) and compares every element with a plain loop. */
 static void expect_product(const struct view *views, double beta, const char *variant)
 {
-    const struct view *a = &views[0], *b = &views[1], *out = &views[2];
-    int64_t strides[3][TENSOR_MAX_RANK], shape[4] = {1, 1, 1, 1};
+    const struct view *out = &views[2];
+    int64_t strides[3][TENSOR_MAX_RANK], shape[3] = {1, 1, 1};
     unsigned r = out->rank, batches = r - 2;
     unsigned before = *products;
     struct test_job t;
@@ -80,31 +102,14 @@ static void expect_product(const struct view *views, double beta, const char *va
     assert_int_equal(*products > before, strcmp(variant, "cublaslt") == 0);
     assert_int_equal(*wrong, 0);
     for (unsigned i = 0; i < batches; i++)
-        shape[2 - batches + i] = out->shape[i];
-    for (int64_t b0 = 0; b0 < shape[0]; b0++)
-        for (int64_t b1 = 0; b1 < shape[1]; b1++)
-            for (int64_t i = 0; i < out->shape[r - 2]; i++)
-                for (int64_t j = 0; j < out->shape[r - 1]; j++) {
-                    const int64_t batch[] = {b0, b1};
-                    int64_t index[4];
-                    double want;
+        shape[3 - batches + i] = out->shape[i];
+    for (int64_t batch = 0; batch < shape[0] * shape[1] * shape[2]; batch++) {
+        const int64_t at_batch[] = {batch / (shape[1] * shape[2]), batch / shape[2] % shape[1], batch % shape[2]};
 
-                    memcpy(index, batch + 2 - batches, batches * sizeof(int64_t));
-                    index[r - 2] = i;
-                    index[r - 1] = j;
-                    want = beta * (double)value((unsigned)at(out, strides[2], index), 3);
-                    for (int64_t k = 0; k < a->shape[r - 1]; k++) {
-                        int64_t ia[4], ib[4];
-
-                        memcpy(ia, index, sizeof(ia));
-                        memcpy(ib, index, sizeof(ib));
-                        ia[r - 1] = k;
-                        ib[r - 2] = k;
-                        want += 2.0 * (double)value((unsigned)at(a, strides[0], ia), 1) *
-                                (double)value((unsigned)at(b, strides[1], ib), 2);
-                    }
-                    assert_true((double)floats(memory[2])[at(out, strides[2], index)] == want);
-                }
+        for (int64_t i = 0; i < out->shape[r - 2]; i++)
+            for (int64_t j = 0; j < out->shape[r - 1]; j++)
+                expect_element(views, strides, at_batch + 3 - batches, i, j, beta);
+    }
 }
 
 static struct view strided(unsigned operand, uint64_t offset, int64_t rows, int64_t columns, int64_t row,
@@ -175,10 +180,17 @@ static void test_batches(void **state)
         {.memory = memory[2], .rank = 4, .shape = {2, 3, 4, 5}},
     };
 
+    struct view twice_crossed[] = {
+        {.memory = memory[0], .rank = 5, .shape = {2, 1, 2, 4, 3}},
+        {.memory = memory[1], .rank = 5, .shape = {1, 3, 1, 3, 5}},
+        {.memory = memory[2], .rank = 5, .shape = {2, 3, 2, 4, 5}},
+    };
+
     expect_product(plain, 0.5, "cublaslt");
     expect_product(shared, 0.5, "cublaslt");
     expect_product(apart, 0.5, "cublaslt");
     expect_product(crossed, 0.5, "cublaslt");
+    expect_product(twice_crossed, 0.5, "cublaslt");
 }
 
 static void test_what_it_cannot_express_runs_tiled(void **state)
@@ -314,6 +326,29 @@ static void test_no_algorithm_means_tiled(void **state)
     unsetenv("FAKE_BLASLT");
 }
 
+static void test_no_memory_for_a_workspace_means_tiled(void **state)
+{
+    struct view views[] = {MATRIX(memory[0], 5, 3), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
+    struct backend_stream *fresh = stream_open();
+    struct test_job t;
+    struct error e;
+
+    (void)state;
+    expect_product(views, 0.0, "cublaslt");
+    make_gemm(&t, views, 1.0, 0.0);
+    inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
+    run_job(fresh, &t);
+    assert_string_equal(t.job.variant_used, "tiled");
+
+    make_gemm(&t, views, 1.0, 0.0);
+    t.job.variant = "cublaslt";
+    inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
+    assert_true(start(fresh, &t, &e));
+    finish(&t);
+    assert_int_equal(t.job.error.code, ERROR_OUT_OF_MEMORY);
+    backend->stream_free(fresh);
+}
+
 static void test_host_tensors_go_through_it_as_well(void **state)
 {
     struct backend_memory *host[3] = {host_memory(BYTES), host_memory(BYTES), host_memory(BYTES)};
@@ -350,6 +385,7 @@ int main(void)
         cmocka_unit_test(test_the_second_request_asks_no_heuristic),
         cmocka_unit_test(test_f32_uses_tf32_only_when_allowed),
         cmocka_unit_test(test_no_algorithm_means_tiled),
+        cmocka_unit_test(test_no_memory_for_a_workspace_means_tiled),
         cmocka_unit_test(test_host_tensors_go_through_it_as_well),
         cmocka_unit_test(test_many_shapes_keep_the_cache_bounded),
     };

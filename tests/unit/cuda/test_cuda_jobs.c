@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { N = 1000 };
@@ -155,11 +156,26 @@ static void test_streams_overlap_and_each_end_wakes_the_loop(void **state)
     }
 }
 
+static unsigned thread_count(void)
+{
+    FILE *status = fopen("/proc/self/status", "re");
+    unsigned count = 0;
+    char line[128];
+
+    assert_non_null(status);
+    while (fgets(line, sizeof(line), status))
+        if (sscanf(line, "Threads: %u", &count) == 1)
+            break;
+    fclose(status);
+    return count;
+}
+
 static void test_a_waiting_loop_asks_the_driver_nothing(void **state)
 {
     struct backend_memory *m = device_memory(N * sizeof(float));
     struct backend_stream *stream = stream_open();
     uint64_t queries;
+    unsigned threads;
     struct test_job t;
     struct error e;
 
@@ -170,7 +186,10 @@ static void test_a_waiting_loop_asks_the_driver_nothing(void **state)
     wait_at_gate(STANDIN_GATE_kernel, 1);
     assert_int_equal(backend->poll(device), 1);
     backend->arm(device);
-    backend->arm(device); /* again: one wait is enough */
+    threads = thread_count();
+    for (unsigned i = 0; i < 20; i++)
+        backend->arm(device); /* one wait is enough */
+    assert_int_equal(thread_count(), threads);
     queries = calls("cuEventQuery");
     while (calls("cuEventSynchronize") == 0)
         sched_yield();

@@ -2,6 +2,8 @@
 #include "support.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <sched.h>
 #include <string.h>
 
 enum { N = 1000, BYTES = N * sizeof(float), PAGE = 4096 };
@@ -319,6 +321,49 @@ static void test_a_failing_preparation_leaves_nothing_behind(void **state)
     assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 0);
 }
 
+struct failing_start {
+    struct backend_stream *stream;
+    struct test_job *job;
+    struct error e;
+    atomic_bool returned;
+};
+
+static void *start_on_thread(void *argument)
+{
+    struct failing_start *f = argument;
+
+    backend->prepare(f->stream, &f->job->job, &f->e);
+    atomic_store(&f->returned, true);
+    return NULL;
+}
+
+static void test_a_failing_preparation_waits_for_copies_on_their_way(void **state)
+{
+    struct backend_memory *a = host_memory(BYTES), *b = host_memory(BYTES), *out = host_memory(BYTES);
+    struct failing_start f = {.stream = stream_open()};
+    int64_t waits = counter(STANDIN_COUNTER_blocking_waits);
+    struct test_job t;
+    pthread_t thread;
+
+    (void)state;
+    make_job(&t, OP_ADD, (struct view[]){VECTOR(a, N), VECTOR(b, N), VECTOR(out, N)});
+    f.job = &t;
+    gate_close(STANDIN_GATE_copy);
+    inject_later("cuMemcpyHtoDAsync", 2, 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
+    assert_int_equal(pthread_create(&thread, NULL, start_on_thread, &f), 0);
+    /* The first copy reads the caller's memory, which may be unmapped as soon as prepare() returns. */
+    while (counter(STANDIN_COUNTER_blocking_waits) == waits && !atomic_load(&f.returned))
+        sched_yield();
+    assert_false(atomic_load(&f.returned));
+    gate_open(STANDIN_GATE_copy);
+    pthread_join(thread, NULL);
+    assert_int_equal(f.e.code, ERROR_OUT_OF_MEMORY);
+    backend->stream_free(f.stream);
+    close_memory(a);
+    close_memory(b);
+    close_memory(out);
+}
+
 static void test_nothing_was_misused_or_left(void **state)
 {
     (void)state;
@@ -343,6 +388,7 @@ int main(void)
         cmocka_unit_test(test_host_and_device_operands_mix),
         cmocka_unit_test(test_a_cancelled_job_writes_nothing_back),
         cmocka_unit_test(test_a_failing_preparation_leaves_nothing_behind),
+        cmocka_unit_test(test_a_failing_preparation_waits_for_copies_on_their_way),
         cmocka_unit_test(test_nothing_was_misused_or_left),
     };
 

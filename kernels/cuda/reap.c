@@ -1,0 +1,198 @@
+/* Owns the other end: what has ended is measured, taken off its stream and given back to the server, in order. Thread:
+ * loop. */
+#include "job.h"
+
+#include <math.h>
+
+#include "device.h"
+#include "waiter.h"
+
+CUevent cuda_stream_next_event(const struct cuda_stream *s)
+{
+    const struct backend_job *base;
+    const struct cuda_job *job;
+
+    if (list_empty(&s->jobs))
+        return NULL;
+    base = list_entry(s->jobs.next, struct backend_job, link);
+    job = base->impl;
+    if (job->reaped < job->issued)
+        return job->executions[job->reaped % JOB_WINDOW].end;
+    return job->state == JOB_ISSUED ? job->tail : NULL;
+}
+
+/* True when the event has happened. */
+static bool happened(struct cuda_device *d, CUevent event)
+{
+    CUresult r = cuda.EventQuery(event);
+    struct error ignored;
+
+    if (r == CUDA_SUCCESS)
+        return true;
+    if (r != CUDA_ERROR_NOT_READY && !cuda_device_is_broken(d)) {
+        cuda_fail(d, r, "cuEventQuery", &ignored);
+        /* An event of ours that cannot be asked means as much as a sticky fault. */
+        cuda_device_break(d, r);
+    }
+    return false;
+}
+
+/* An event goes back to the pool, unless a waiter still sleeps on it and returns it then. */
+static void return_end(struct cuda_stream *s, enum cuda_event_kind kind, CUevent event)
+{
+    if (event && event == s->waited) {
+        s->waited = NULL;
+        cuda_waiters_adopt(s->device, kind, event);
+    } else {
+        cuda_event_return(s->device, kind, event);
+    }
+}
+
+static void end_execution(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, bool measure)
+{
+    struct cuda_execution *x = &job->executions[job->reaped % JOB_WINDOW];
+
+    if (x->start && measure) {
+        double us = cuda_event_us(x->start, x->end);
+
+        if (!isnan(us))
+            base->samples[base->n_samples++] = us;
+    }
+    return_end(s, x->start ? EVENT_TIMED_END : EVENT_PLAIN_END, x->end);
+    cuda_event_return(s->device, EVENT_TIMED, x->start);
+    job->reaped++;
+    s->in_flight--;
+}
+
+/* Takes note of what has ended. Returns true when that is all of the job. */
+static bool reap(struct cuda_stream *s, struct backend_job *base)
+{
+    struct cuda_job *job = base->impl;
+
+    while (job->reaped < job->issued) {
+        if (!happened(s->device, job->executions[job->reaped % JOB_WINDOW].end))
+            return false;
+        end_execution(s, base, job, true);
+    }
+    if (job->state != JOB_ISSUED)
+        return false;
+    if (job->tail && !happened(s->device, job->tail))
+        return false;
+    if (base->timing && job->staging.active) {
+        base->h2d_us = cuda_event_us(job->staging.h2d_start, job->staging.h2d_end);
+        base->d2h_us = cuda_event_us(job->staging.d2h_start, job->tail);
+    }
+    return true;
+}
+
+/* Takes the job off its stream and keeps it for done(). */
+static void finish(struct cuda_stream *s, struct backend_job *base, struct list *finished)
+{
+    struct cuda_device *d = s->device;
+    struct cuda_job *job = base->impl;
+
+    if (s->next == &base->link)
+        s->next = base->link.next;
+    list_remove(&base->link);
+    list_append(finished, &base->link);
+    if (!job)
+        return;
+    if (job->staging.active) {
+        cuda_staging_release(d, &job->staging);
+        return_end(s, EVENT_TIMED_END, job->tail);
+    }
+    base->impl = NULL;
+    cuda_job_give(d, job);
+}
+
+/* The device is lost: everything fails, and no event will ever be asked again. */
+static void fail_stream(struct cuda_stream *s, struct list *finished)
+{
+    list_for_each_safe (node, after, &s->jobs) {
+        struct backend_job *base = list_entry(node, struct backend_job, link);
+        struct cuda_job *job = base->impl;
+        struct error e;
+
+        base->failed = false;
+        cuda_device_lost(s->device, &e);
+        cuda_job_fail(base, &e);
+        while (job && job->reaped < job->issued)
+            end_execution(s, base, job, false);
+        finish(s, base, finished);
+    }
+}
+
+/* Ends the jobs at the stream's head that have ended. */
+static void finish_ended(struct cuda_stream *s, struct list *finished)
+{
+    while (!list_empty(&s->jobs)) {
+        struct backend_job *base = list_entry(s->jobs.next, struct backend_job, link);
+
+        if (base->impl ? !reap(s, base) : !base->failed)
+            return;
+        finish(s, base, finished);
+    }
+}
+
+static void advance_stream(struct cuda_stream *s, struct list *finished)
+{
+    /* Twice, since reaping makes room in the windows, and what is issued then may need no device at all; but not until
+     * nothing moves, because other streams wait. */
+    for (unsigned round = 0; round < 2; round++) {
+        cuda_stream_issue(s);
+        finish_ended(s, finished);
+        if (s->next == &s->jobs)
+            return;
+    }
+}
+
+static void poll_streams(struct cuda_device *d, struct list *finished)
+{
+    struct error ignored;
+    bool usable = cuda_enter(d, &ignored) == 0;
+
+    list_for_each_safe (node, after, &d->busy) {
+        struct cuda_stream *s = list_entry(node, struct cuda_stream, link);
+
+        if (usable)
+            advance_stream(s, finished);
+    }
+    if (cuda_device_is_broken(d)) {
+        d->base.lost = true;
+        list_for_each_safe (node, after, &d->busy) {
+            fail_stream(list_entry(node, struct cuda_stream, link), finished);
+        }
+    }
+    list_for_each_safe (node, after, &d->busy) {
+        struct cuda_stream *s = list_entry(node, struct cuda_stream, link);
+
+        if (!list_empty(&s->jobs))
+            continue;
+        list_remove(node);
+        if (!d->base.lost)
+            cuda_stream_rest(s);
+    }
+}
+
+unsigned cuda_poll(struct backend_device *base)
+{
+    struct cuda_device *d = cuda_device(base);
+    struct list finished;
+    struct list *node;
+
+    if (cuda_device_is_broken(d))
+        base->lost = true;
+    if (d->unfinished == 0)
+        return 0;
+    list_init(&finished);
+    poll_streams(d, &finished);
+    /* Last, because done() may submit more, or free streams. */
+    while ((node = list_first(&finished))) {
+        struct backend_job *job = list_entry(node, struct backend_job, link);
+
+        list_remove(node);
+        d->unfinished--;
+        job->done(job);
+    }
+    return d->unfinished;
+}

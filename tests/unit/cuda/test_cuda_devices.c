@@ -1,0 +1,115 @@
+/* Two GPUs in one daemon. */
+#include "support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = 1000, BYTES = N * sizeof(float) };
+
+static struct backend_device *devices[2];
+
+static int open_both(void **state)
+{
+    (void)state;
+    setenv("KOPS_STANDIN_DEVICES", "2", 1);
+    return open_devices("none", devices, 2);
+}
+
+static int close_both(void **state)
+{
+    backend->close(devices[1]);
+    device = devices[0];
+    return teardown(state);
+}
+
+static void test_they_are_told_apart(void **state)
+{
+    (void)state;
+    assert_string_not_equal(devices[0]->info.uuid, devices[1]->info.uuid);
+}
+
+static void test_each_runs_its_own_jobs(void **state)
+{
+    struct backend_stream *streams[2];
+    struct backend_memory *m[2];
+    struct test_job jobs[2];
+    struct error e;
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        device = devices[i];
+        streams[i] = stream_open();
+        m[i] = device_memory(BYTES);
+        assert_ptr_equal(m[i]->device, devices[i]);
+        fill(m[i], N, i);
+        make_job(&jobs[i], OP_SQUARE, (struct view[]){VECTOR(m[i], N), VECTOR(m[i], N)});
+        assert_true(start(streams[i], &jobs[i], &e));
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        device = devices[i];
+        finish(&jobs[i]);
+        assert_false(jobs[i].job.failed);
+        for (unsigned k = 0; k < N; k++)
+            assert_true(floats(m[i])[k] == value(k, i) * value(k, i));
+        backend->stream_free(streams[i]);
+        close_memory(m[i]);
+    }
+    assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
+}
+
+static void test_host_memory_is_pinned_once_for_both(void **state)
+{
+    struct backend_memory *m = host_memory(BYTES);
+
+    (void)state;
+    fill(m, N, 1);
+    for (unsigned i = 0; i < 2; i++) {
+        struct backend_stream *stream;
+        struct test_job t;
+
+        device = devices[i];
+        stream = stream_open();
+        make_job(&t, OP_ADD, (struct view[]){VECTOR(m, N), VECTOR(m, N), VECTOR(m, N)});
+        run_job(stream, &t);
+        backend->stream_free(stream);
+    }
+    for (unsigned k = 0; k < N; k++)
+        assert_true(floats(m)[k] == 4 * value(k, 1));
+    assert_int_equal(counter(STANDIN_COUNTER_host_registrations), 1);
+    backend->memory_detach(devices[0], m);
+    assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 1); /* the other one's still */
+    backend->memory_detach(devices[0], m);
+    assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 1);
+    backend->memory_detach(devices[1], m);
+    assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 0);
+    memfd_unmap(m);
+    assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
+}
+
+static void test_a_handle_of_the_other_gpu_is_refused(void **state)
+{
+    struct backend_import what = {.kind = MEMORY_CUDA_IPC, .size = BYTES};
+    struct backend_memory *m;
+    struct error e;
+
+    (void)state;
+    exporter_alloc(BYTES, 1, what.handle); /* on the first */
+    assert_int_equal(backend->memory_import(devices[1], &what, &m, &e), -1);
+    assert_int_equal(e.code, ERROR_INVALID_HANDLE);
+    assert_int_equal(counter(STANDIN_COUNTER_live_ipc_mappings), 0);
+    assert_int_equal(backend->memory_import(devices[0], &what, &m, &e), 0);
+    backend->memory_close(m);
+    assert_int_equal(counter(STANDIN_COUNTER_live_ipc_mappings), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_they_are_told_apart),
+        cmocka_unit_test(test_each_runs_its_own_jobs),
+        cmocka_unit_test(test_host_memory_is_pinned_once_for_both),
+        cmocka_unit_test(test_a_handle_of_the_other_gpu_is_refused),
+    };
+
+    return cmocka_run_group_tests(tests, open_both, close_both);
+}
