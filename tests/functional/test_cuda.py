@@ -1,0 +1,764 @@
+"""CUDA IPC over a stand-in driver: caching, lifetimes and faults that no healthy GPU produces on demand.
+
+In that driver the bytes of a handle repeat after free and malloc, gates hold work where a test wants it, calls fail on
+command, and calls that a correct program does not make are counted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from standin_cuda.control import Control
+from support import backends, memfd, proc, raw
+from support.cuda_exporter import Exporter, Memory
+from support.daemon import Daemon
+from support.raw import tensor
+
+pytestmark = pytest.mark.skipif(
+    backends.missing(backends.STANDIN) is not None, reason=str(backends.missing(backends.STANDIN))
+)
+
+N = 1024  # elements of a vector
+ILLEGAL_ADDRESS, OUT_OF_MEMORY, LAUNCH_OUT_OF_RESOURCES = 700, 2, 701
+DEVICE_LOST_STATUS = 75
+
+
+class Machine:
+    """A daemon with a GPU that is none, and its control page."""
+
+    def __init__(self, folder: Path, more: str = "", env: dict[str, str] | None = None) -> None:
+        self.control = Control(folder / "control")
+        self.env = {**self.control.env, "KOPS_CUDA_DRIVER": str(backends.standin_driver()), **(env or {})}
+        self.daemon = Daemon(config=backends.config(backends.STANDIN) + more, env=self.env)
+        self.gpu = next(d["uuid"] for d in self.hello()["devices"] if d["backend"] == "cuda")
+
+    def hello(self) -> dict[str, Any]:
+        with self.daemon.connect() as connection:
+            return connection.call("hello")
+
+    def exporter(self, ordinal: int = 0) -> Exporter:
+        return Exporter(self.env, ordinal)
+
+    @property
+    def row(self) -> Any:
+        return self.control.row(self.daemon.pid)
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        self.control.wait_for(condition, raw.PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def shared_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    machine = Machine(tmp_path_factory.mktemp("standin"))
+    with machine.daemon:
+        yield machine
+
+
+@pytest.fixture
+def machine(shared_machine: Machine) -> Iterator[Machine]:
+    """The shared daemon; after the test its driver holds what it held before, and was used correctly."""
+    m = shared_machine
+    before, holdings = m.row.live(), m.daemon.holdings()
+    yield m
+    keep = ("live_streams", "live_events", "live_modules", "live_allocations", "live_allocation_bytes")
+
+    def settled() -> bool:
+        # Streams, events and scratch are pooled.
+        return all(v == before[k] for k, v in m.row.live().items() if k not in keep)
+
+    proc.eventually(settled, lambda: f"{before}, but {m.row.live()}")
+    assert not m.control.misuses()
+    m.daemon.wait_holdings(holdings)
+
+
+@pytest.fixture
+def connect(machine: Machine) -> Iterator[Callable[[], raw.Connection]]:
+    made: list[raw.Connection] = []
+
+    def new() -> raw.Connection:
+        made.append(machine.daemon.connect())
+        return made[-1]
+
+    yield new
+    for connection in made:
+        connection.close()
+
+
+@pytest.fixture
+def connection(connect: Callable[[], raw.Connection]) -> raw.Connection:
+    return connect()
+
+
+@pytest.fixture
+def exporter(machine: Machine) -> Iterator[Exporter]:
+    process = machine.exporter()
+    yield process
+    process.close()
+
+
+def vector(memory: Memory, values: Any = None) -> Memory:
+    """Fills an allocation with float32 values (default: all 3)."""
+    memory.write(np.full(memory.size // 4, 3, np.float32).tobytes() if values is None else values.tobytes())
+    return memory
+
+
+def values(memory: Memory, count: int = N, offset: int = 0) -> np.ndarray:
+    return np.frombuffer(memory.read(4 * count, offset), np.float32)
+
+
+def register(connection: raw.Connection, memory: Memory, **more: Any) -> int:
+    return connection.call("register", memory.register_params(**more))["buffer"]
+
+
+def square(memory: Memory, out: Memory, **more: Any) -> dict[str, Any]:
+    return {"op": "square", "in": [memory.inline([N])], "out": [out.inline([N])], **more}
+
+
+# ---- results ----
+
+
+def test_registered(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    a, b, out = (exporter.alloc(4 * N + 64) for _ in range(3))
+    vector(a), vector(b)
+    views = [tensor(register(connection, m), [N], offset=64) for m in (a, b, out)]
+    result = connection.run("add", views[:2], views[2:])
+    assert (values(out, N, 64) == 6).all()
+    assert result["device"] == machine.gpu
+    assert result["timings"]["gpu_us"] >= 0 and "host_us" not in result["timings"]
+    assert not set(result["timings"]) & {"h2d_us", "d2h_us"}
+
+
+def test_inline_references_are_cached(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    """The first use opens, the rest open nothing, and say so by having no map_us."""
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    opened = machine.row.ipc_maps
+    first = connection.call("run", square(a, out))
+    assert first["timings"]["map_us"] > 0
+    for _ in range(20):
+        assert "map_us" not in connection.call("run", square(a, out))["timings"]
+    assert (values(out) == 9).all()
+    assert machine.row.ipc_maps - opened == 2
+    connection.call("release", {"ipc": a.handle})
+    assert connection.error("release", {"ipc": a.handle}).code == "unknown_buffer"
+
+
+def test_timing_false(connection: raw.Connection, exporter: Exporter) -> None:
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    timings = connection.call("run", square(a, out, timing=False))["timings"]
+    assert "gpu_us" not in timings and timings["total_us"] > 0
+
+
+def test_one_mapping_for_all(connect: Callable[[], raw.Connection], exporter: Exporter, machine: Machine) -> None:
+    """Equal handle and id: one open for the process, gone with the last user."""
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    one, two, three = connect(), connect(), connect()
+    before, opened = machine.row.live_ipc_mappings, machine.row.ipc_maps
+    buffer = register(one, a)
+    assert register(one, a) != buffer
+    register(two, a)
+    three.call("run", square(a, out))
+    assert machine.row.ipc_maps - opened == 2
+    assert machine.row.live_ipc_mappings - before == 2
+    one.close()
+    three.close()
+    two.call("run", square(a, out))
+    assert machine.row.ipc_maps - opened <= 3  # `out` was three's alone
+
+
+def test_without_alloc_id_nothing_is_shared_or_kept(
+    connection: raw.Connection, exporter: Exporter, machine: Machine
+) -> None:
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    params = {k: v for k, v in square(a, out).items()}
+    for t in (*params["in"], *params["out"]):
+        del t["alloc_id"]
+    before = machine.row.live_ipc_mappings
+    for _ in range(3):
+        connection.call("run", params)
+        assert (values(out) == 9).all()
+    machine.wait(lambda: machine.row.live_ipc_mappings == before)
+
+
+# ---- handle bytes that repeat ----
+
+
+def reuse(exporter: Exporter, old: Memory) -> Memory:
+    """Frees and allocates anew: other memory under the same handle bytes, as some drivers do."""
+    old.free()
+    new = exporter.alloc(old.size)
+    assert new.handle == old.handle and new.alloc_id != old.alloc_id, "the stand-in repeats handles"
+    return new
+
+
+def test_stale_inline(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    """A new id makes the old reference stale and is opened only after the old mapping was closed: while it is open, the
+    driver would hand back the old memory."""
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    connection.call("run", square(a, out))
+    hits = machine.row.ipc_hits
+    new = vector(reuse(exporter, a), np.full(N, 5, np.float32))
+    connection.call("run", square(new, out))
+    assert (values(out) == 25).all(), "computed on the freed memory"
+    assert machine.row.ipc_hits == hits
+    error = connection.error("run", square(a, out))
+    assert error.code == "stale_buffer" and error.key.startswith("in[0]")
+
+
+def test_stale_registered(connection: raw.Connection, exporter: Exporter) -> None:
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    old = tensor(register(connection, a), [N])
+    connection.run("square", [old], [out.inline([N])])
+    new = vector(reuse(exporter, a), np.full(N, 5, np.float32))
+    fresh = tensor(register(connection, new), [N])
+    connection.run("square", [fresh], [out.inline([N])])
+    assert (values(out) == 25).all()
+    assert connection.run_error("square", [old], [out.inline([N])]).code == "stale_buffer"
+    connection.call("release", {"buffer": old["buffer"]})
+    connection.run("square", [fresh], [out.inline([N])])
+
+
+def test_stale_on_another_connection(connect: Callable[[], raw.Connection], exporter: Exporter) -> None:
+    one, two = connect(), connect()
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    old = tensor(register(one, a), [N])
+    one.run("square", [old], [out.inline([N])])
+    new = vector(reuse(exporter, a), np.full(N, 5, np.float32))
+    two.call("run", square(new, out))
+    assert (values(out) == 25).all()
+    assert one.run_error("square", [old], [out.inline([N])]).code == "stale_buffer"
+    assert one.alive()
+
+
+def test_stale_many_times(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    """An allocator that frees and allocates in a loop, always at the same place."""
+    out = exporter.alloc(4 * N)
+    a = exporter.alloc(4 * N)
+    before = machine.row.live_ipc_mappings
+    for i in range(30):
+        vector(a, np.full(N, i, np.float32))
+        connection.call("run", square(a, out))
+        assert (values(out) == i * i).all(), i
+        a = reuse(exporter, a)
+    assert machine.row.live_ipc_mappings <= before + 2, "stale mappings pile up"
+
+
+def test_stale_while_a_job_uses_the_old(
+    connect: Callable[[], raw.Connection], exporter: Exporter, machine: Machine
+) -> None:
+    """The old mapping is drained before the new one is opened; the old job ends as if nothing had happened."""
+    one, two = connect(), connect()
+    a, out, out2 = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N), exporter.alloc(4 * N)
+    one.call("run", square(a, out))
+    with machine.control.gate("kernel"):
+        running = one.request("run", square(a, out))
+        machine.wait(lambda: machine.row.waiting("kernel") == 1)
+        new = vector(reuse(exporter, a), np.full(N, 5, np.float32))
+        waiting = two.request("run", square(new, out2))
+        assert two.alive() and not two.replies
+    one.reply(running).get()
+    two.reply(waiting).get()
+    assert (values(out2) == 25).all()
+
+
+def test_foreign_user_cannot_make_stale(machine: Machine, exporter: Exporter, connection: raw.Connection) -> None:
+    """The same bytes with another id from another user's process are refused, and the owner's reference lives."""
+    if os.geteuid():
+        pytest.skip("needs to change its user")
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    connection.call("run", square(a, out))
+    os.chmod(machine.daemon.folder, 0o755)
+    os.chmod(machine.daemon.socket_path, 0o666)
+    report, send = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setresuid(65534, 65534, 65534)
+            with machine.daemon.connect() as stranger:
+                params = square(a, out)
+                params["in"][0]["alloc_id"] += 1000
+                os.write(send, stranger.error("run", params).code.encode())
+        finally:
+            os._exit(0)
+    os.close(send)
+    os.waitpid(pid, 0)
+    assert os.read(report, 100).decode() == "permission_denied"
+    os.close(report)
+    connection.call("run", square(a, out))
+
+
+# ---- references that are refused ----
+
+
+def test_bogus_handle(connection: raw.Connection, machine: Machine) -> None:
+    params = {"kind": "cuda_ipc", "size": 4096, "handle": os.urandom(64), "alloc_id": 5, "device": machine.gpu}
+    error = connection.error("register", params)
+    assert (error.code, error.key) == ("invalid_handle", "handle"), error
+    # A second try is not answered from a cache of something half-open.
+    assert connection.error("register", params).code == "invalid_handle"
+
+
+def test_bogus_handle_inline(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    out = exporter.alloc(4 * N)
+    params = square(out, out)
+    params["in"][0] = {**params["in"][0], "ipc": os.urandom(64), "alloc_id": 77}
+    error = connection.error("run", params)
+    assert error.code == "invalid_handle", error
+    assert connection.alive()
+
+
+def test_freed_handle(connection: raw.Connection, exporter: Exporter) -> None:
+    a = exporter.alloc(4 * N)
+    a.free()
+    assert connection.error("register", a.register_params()).code == "invalid_handle"
+
+
+def test_unknown_gpu(connection: raw.Connection, exporter: Exporter) -> None:
+    a = exporter.alloc(4 * N)
+    params = a.register_params(device="GPU-00000000-1111-2222-3333-444444444444")
+    assert connection.error("register", params).code == "unknown_device"
+
+
+def test_host_has_no_cuda_memory(connection: raw.Connection, exporter: Exporter) -> None:
+    a = exporter.alloc(4 * N)
+    assert connection.error("register", a.register_params(device="host")).code == "unsupported"
+
+
+def test_smaller_than_declared(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    """The driver's true size counts, and the mapping that was opened to find it is not left open."""
+    a = exporter.alloc(4 * N)
+    before = machine.row.live_ipc_mappings
+    _, size = exporter.ask("address_range", a.address)
+    error = connection.error("register", a.register_params(size=size + 1))
+    assert error.code == "out_of_bounds", error
+    assert error.detail["needed"] == size + 1 and error.detail["size"] == size
+    machine.wait(lambda: machine.row.live_ipc_mappings == before)
+    assert register(connection, a)
+
+
+def test_outside_by_one_element(connection: raw.Connection, exporter: Exporter) -> None:
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    params = square(a, out)
+    params["in"][0]["offset"] = 4
+    assert connection.error("run", params).code == "out_of_bounds"
+
+
+def test_read_only_reference(connection: raw.Connection, exporter: Exporter) -> None:
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    buffer = register(connection, out, access="r")
+    error = connection.run_error("square", [a.inline([N])], [tensor(buffer, [N])])
+    assert error.code == "read_only"
+    connection.run("square", [tensor(buffer, [N])], [a.inline([N])])
+
+
+def test_handle_without_what_belongs_to_it(connection: raw.Connection, exporter: Exporter) -> None:
+    out = exporter.alloc(4 * N)
+    for key in ("size", "device"):
+        params = square(out, out)
+        del params["in"][0][key]
+        error = connection.error("run", params)
+        assert (error.code, error.key) == ("missing_key", f"in[0].{key}"), error
+
+
+def test_memory_of_the_daemon_itself(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    """What alloc made can be registered again by its descriptor, not as foreign VMM memory."""
+    reply = connection.reply(connection.request("alloc", {"size": 4096, "device": machine.gpu}))
+    result = reply.get()
+    assert result["kind"] == "cuda_vmm" and result["size"] >= 4096
+    again = {"kind": "cuda_vmm", "size": 4096, "fd": 0, "device": machine.gpu}
+    assert connection.call("register", again, reply.fds)["buffer"] != result["buffer"]
+    fd = memfd.make(4096)
+    assert connection.error("register", again, [fd]).code in ("unsupported", "invalid_fd")
+    os.close(fd)
+    for fd in reply.fds:
+        os.close(fd)
+    reply.fds.clear()
+
+
+def test_alloc_is_zeroed_device_memory(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    reply = connection.reply(connection.request("alloc", {"size": 8 * N, "device": machine.gpu}))
+    result, (fd,) = reply.get(), reply.fds
+    size = result["size"]
+    assert exporter.vmm_read(fd, size) == bytes(size)
+    a = vector(exporter.alloc(4 * N))
+    out = tensor(result["buffer"], [N], offset=4 * N)
+    connection.run("square", [a.inline([N])], [out])
+    content = np.frombuffer(exporter.vmm_read(fd, size), np.float32)
+    assert (content[N : 2 * N] == 9).all() and not content[:N].any()
+    os.close(fd)
+    reply.fds.clear()
+
+
+# ---- lifetimes ----
+
+
+def test_release_during_use_is_deferred(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    before = machine.row.live_ipc_mappings
+    buffers = [register(connection, m) for m in (a, out)]
+    with machine.control.gate("kernel"):
+        running = connection.request(
+            "run", {"op": "square", "in": [tensor(buffers[0], [N])], "out": [tensor(buffers[1], [N])]}
+        )
+        machine.wait(lambda: machine.row.waiting("kernel") == 1)
+        for buffer in buffers:
+            connection.call("release", {"buffer": buffer})
+        assert connection.alive()
+        assert machine.row.live_ipc_mappings - before == 2
+    connection.reply(running).get()
+    assert (values(out) == 9).all()
+    machine.wait(lambda: machine.row.live_ipc_mappings == before)
+
+
+def test_client_killed_during_a_kernel(
+    machine: Machine, exporter: Exporter, connect: Callable[[], raw.Connection]
+) -> None:
+    """The kernel ends, then the mappings go; a second client is served all the while."""
+    other = connect()
+    a, out, b = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N), vector(exporter.alloc(4 * N))
+    before = machine.row.live_ipc_mappings
+    pid = os.fork()
+    if not pid:
+        try:
+            connection = machine.daemon.connect()
+            connection.request("run", square(a, out, repeat=10000))
+            connection.request("run", square(a, out))
+            signal.pause()
+        finally:
+            os._exit(0)
+    with machine.control.gate("kernel") as gate:
+        machine.wait(lambda: machine.row.waiting("kernel") >= 1)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        assert other.alive()
+        assert machine.row.live_ipc_mappings - before == 2
+        passed = machine.row.passed("kernel")
+        del gate
+    machine.wait(lambda: machine.row.live_ipc_mappings == before)
+    assert machine.row.passed("kernel") - passed < 1000, "repeats went on for a dead client"
+    other.call("run", square(b, b))
+    assert (values(b) == 9).all()
+
+
+def test_exporter_dies_during_a_kernel(connection: raw.Connection, machine: Machine) -> None:
+    """An open mapping keeps the memory alive: the job ends, later ones too, and others notice nothing."""
+    exporter = machine.exporter()
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    connection.call("run", square(a, out))
+    with machine.control.gate("kernel"):
+        running = connection.request("run", square(a, out))
+        machine.wait(lambda: machine.row.waiting("kernel") == 1)
+        exporter.kill()
+    connection.reply(running).get()
+    connection.call("run", square(a, out))
+    assert machine.daemon.running()
+
+
+def test_exporter_frees_during_a_kernel(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    with machine.control.gate("kernel"):
+        running = connection.request("run", square(a, out))
+        machine.wait(lambda: machine.row.waiting("kernel") == 1)
+        a.free()
+    connection.reply(running).get()
+    assert (values(out) == 9).all()
+
+
+def test_trim(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    before = machine.row.live_ipc_mappings
+    buffer = register(connection, a)
+    connection.run("square", [tensor(buffer, [N])], [out.inline([N])])
+    assert machine.row.live_ipc_mappings - before == 2
+    result = connection.call("trim")
+    assert result["mappings"] == 2 and result["unpinned"] >= 2 * 4 * N
+    machine.wait(lambda: machine.row.live_ipc_mappings == before)
+    assert connection.call("trim") == {"unpinned": 0, "mappings": 0}
+    closed = [m for m in connection.call("stats")["mappings"] if m["kind"] == "cuda_ipc"]
+    assert closed and not any(m["open"] for m in closed)
+    vector(a, np.full(N, 4, np.float32))
+    timings = connection.run("square", [tensor(buffer, [N])], [out.inline([N])])["timings"]
+    assert timings["map_us"] > 0
+    assert (values(out) == 16).all()
+
+
+def test_trim_spares_other_connections(
+    connect: Callable[[], raw.Connection], exporter: Exporter, machine: Machine
+) -> None:
+    one, two = connect(), connect()
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    one.call("run", square(a, out))
+    opened = machine.row.ipc_maps
+    assert two.call("trim")["mappings"] == 0
+    one.call("run", square(a, out))
+    assert machine.row.ipc_maps == opened
+
+
+def test_reopened_after_its_memory_was_freed(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    """Closed while idle, then freed by its owner: the next use says so instead of computing on something else."""
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    buffer = register(connection, a)
+    connection.call("trim")
+    a.free()
+    error = connection.run_error("square", [tensor(buffer, [N])], [out.inline([N])])
+    assert error.code in ("stale_buffer", "invalid_handle"), error
+
+
+def test_reopened_after_its_handle_was_reused(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    """The same, with other memory under the same bytes that nobody told the daemon of: it checks the id itself."""
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    buffer = register(connection, a)
+    connection.call("trim")
+    new = vector(reuse(exporter, a), np.full(N, 5, np.float32))
+    out_before = values(out).copy()
+    error = connection.run_error("square", [tensor(buffer, [N])], [out.inline([N])])
+    assert error.code == "stale_buffer", error
+    assert np.array_equal(values(out), out_before)
+    connection.call("run", square(new, out))
+    assert (values(out) == 25).all()
+
+
+def test_idle_mappings_close_by_themselves(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "[limits]\nidle_close_s = 1\n")
+    with machine.daemon, machine.daemon.connect() as connection:
+        exporter = machine.exporter()
+        a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+        connection.call("run", square(a, out))
+        assert machine.row.live_ipc_mappings == 2
+        machine.wait(lambda: machine.row.live_ipc_mappings == 0)
+        connection.call("run", square(a, out))
+        assert (values(out) == 9).all()
+        exporter.close()
+        assert not machine.control.misuses()
+
+
+def test_inline_references_are_bounded(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "[limits]\ninline_mappings = 4\n")
+    with machine.daemon, machine.daemon.connect() as connection:
+        exporter = machine.exporter()
+        memories = [vector(exporter.alloc(4 * N)) for _ in range(10)]
+        for memory in memories:
+            connection.call("run", square(memory, memory))
+        machine.wait(lambda: machine.row.live_ipc_mappings <= 4)
+        connection.call("run", square(memories[0], memories[0]))
+        assert (values(memories[0]) == 81).all()
+        exporter.close()
+
+
+# ---- concurrency ----
+
+
+def test_connections_overlap(connect: Callable[[], raw.Connection], exporter: Exporter, machine: Machine) -> None:
+    """Two connections' kernels are on the device at once."""
+    one, two = connect(), connect()
+    m = [vector(exporter.alloc(4 * N)) for _ in range(4)]
+    with machine.control.gate("kernel"):
+        ids = one.request("run", square(m[0], m[1])), two.request("run", square(m[2], m[3]))
+        machine.wait(lambda: machine.row.waiting("kernel") == 2)
+    one.reply(ids[0]).get()
+    two.reply(ids[1]).get()
+
+
+def test_streams_overlap(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    m = [vector(exporter.alloc(4 * N)) for _ in range(4)]
+    with machine.control.gate("kernel"):
+        ids = [connection.request("run", square(m[2 * i], m[2 * i + 1], stream=i)) for i in range(2)]
+        machine.wait(lambda: machine.row.waiting("kernel") == 2)
+    for msgid in ids:
+        connection.reply(msgid).get()
+
+
+def test_one_stream_does_not_overlap(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    m = [vector(exporter.alloc(4 * N)) for _ in range(3)]
+    with machine.control.gate("kernel") as gate:
+        first = connection.request("run", square(m[0], m[1]))
+        second = connection.request("run", square(m[1], m[2]))
+        machine.wait(lambda: machine.row.waiting("kernel") == 1)
+        gate.let(1)
+        connection.reply(first).get()
+        assert machine.row.waiting("kernel") <= 1
+    connection.reply(second).get()
+    assert (values(m[2]) == 81).all()
+
+
+def test_a_slow_open_stops_nobody_else(
+    connect: Callable[[], raw.Connection], exporter: Exporter, machine: Machine
+) -> None:
+    """The driver takes its time to open a handle: other connections, and pings of this one, go on."""
+    one, two = connect(), connect()
+    a, out, b = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N), vector(exporter.alloc(4 * N))
+    two.call("run", square(b, b))
+    with machine.control.gate("ipc_open"):
+        opening = one.request("run", square(a, out))
+        machine.wait(lambda: machine.row.waiting("ipc_open") >= 1)
+        assert one.alive() and two.alive()
+        two.call("run", square(b, b))
+    one.reply(opening).get()
+    assert (values(out) == 9).all() and (values(b) == 81).all()
+
+
+def test_order_behind_a_slow_open(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    """A run whose memory is still being opened is not overtaken by a later one of its stream."""
+    a, b, c = vector(exporter.alloc(4 * N)), vector(exporter.alloc(4 * N)), vector(exporter.alloc(4 * N))
+    connection.call("run", square(b, c))
+    with machine.control.gate("ipc_open"):
+        first = connection.request("run", square(a, b))
+        second = connection.request("run", square(b, c))
+        machine.wait(lambda: machine.row.waiting("ipc_open") >= 1)
+        assert connection.alive() and second not in connection.replies
+    connection.reply(first).get()
+    connection.reply(second).get()
+    assert (values(c) == 81).all()
+
+
+def test_killed_while_a_handle_is_opened(machine: Machine, exporter: Exporter) -> None:
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    before = machine.row.live_ipc_mappings
+    with machine.control.gate("ipc_open"):
+        connection = machine.daemon.connect()
+        connection.request("run", square(a, out))
+        connection.request("register", a.register_params())
+        machine.wait(lambda: machine.row.waiting("ipc_open") >= 1)
+        connection.close()
+    machine.wait(lambda: machine.row.live_ipc_mappings == before)
+
+
+def test_cancel_between_repeats(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    with machine.control.gate("kernel"):
+        running = connection.request("run", square(a, out, repeat=10000))
+        machine.wait(lambda: machine.row.waiting("kernel") >= 1)
+        assert connection.call("cancel", {"msgid": running})["cancelled"] is True
+        before = machine.row.passed("kernel")
+    assert connection.reply_error(running).code == "cancelled"
+    assert machine.row.passed("kernel") - before < 1000
+
+
+# ---- memfds on the GPU ----
+
+
+def test_staging(connection: raw.Connection, machine: Machine) -> None:
+    """Shared host memory is copied there and back, and the copies are timed."""
+    shared = memfd.Shared(1 << 20)
+    data = shared.view(np.float32, 1 << 18)
+    data[:] = 3
+    buffer = connection.register(shared)
+    count = 1 << 16
+    result = connection.run(
+        "square", [tensor(buffer, [count])], [tensor(buffer, [count], offset=4 * count)], device=machine.gpu
+    )
+    assert result["device"] == machine.gpu
+    assert result["timings"]["h2d_us"] >= 0 and result["timings"]["d2h_us"] >= 0
+    assert (data[count : 2 * count] == 9).all() and (data[2 * count :] == 3).all()
+    connection.call("release", {"buffer": buffer})
+    machine.wait(lambda: machine.row.live_host_registrations == 0)
+
+
+def test_mixed_host_and_device_memory(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    """A memfd beside GPU memory: the run goes where the GPU memory is."""
+    a, shared = vector(exporter.alloc(4 * N)), memfd.Shared(4 * N)
+    buffer = connection.register(shared)
+    result = connection.run("square", [a.inline([N])], [tensor(buffer, [N])])
+    assert result["device"] == machine.gpu
+    assert (shared.view(np.float32, N) == 9).all()
+    error = connection.run_error("square", [a.inline([N])], [tensor(buffer, [N])], device="host")
+    assert error.code == "device_mismatch", error
+
+
+def test_host_device_beside_a_gpu(connection: raw.Connection, machine: Machine) -> None:
+    shared = memfd.Shared(8 * N)
+    shared.view(np.float32, N)[:] = 3
+    buffer = connection.register(shared)
+    result = connection.run("square", [tensor(buffer, [N])], [tensor(buffer, [N], offset=4 * N)], device="host")
+    assert result["device"] == "host" and "host_us" in result["timings"]
+    assert (shared.view(np.float32, N, 4 * N) == 9).all()
+
+
+# ---- faults ----
+
+
+def test_launch_error_is_the_requesters(
+    connect: Callable[[], raw.Connection], exporter: Exporter, machine: Machine
+) -> None:
+    one, two = connect(), connect()
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    one.call("run", square(a, out))
+    fault = machine.control.fail("cuLaunchKernel", LAUNCH_OUT_OF_RESOURCES, pid=machine.daemon.pid)
+    error = one.error("run", square(a, out))
+    assert fault.fired and error.code == "device_error"
+    assert "RESOURCES" in str(error.detail["driver"]).upper(), error.detail
+    two.call("run", square(a, out))
+    one.call("run", square(a, out))
+    assert (values(out) == 9).all()
+
+
+def test_out_of_device_memory(connection: raw.Connection, machine: Machine) -> None:
+    fault = machine.control.fail("cuMemCreate", OUT_OF_MEMORY, pid=machine.daemon.pid)
+    assert connection.error("alloc", {"size": 4096, "device": machine.gpu}).code == "out_of_memory"
+    assert fault.fired
+    reply = connection.reply(connection.request("alloc", {"size": 4096, "device": machine.gpu}))
+    reply.get()
+    for fd in reply.fds:
+        os.close(fd)
+    reply.fds.clear()
+
+
+@pytest.mark.parametrize("how", ["kernel", "cuLaunchKernel", "cuIpcOpenMemHandle"])
+def test_lost_device(how: str, tmp_path: Path) -> None:
+    """A broken context cannot be mended: what is in flight fails, and the daemon ends with its own status."""
+    machine = Machine(tmp_path)
+    with machine.daemon as daemon:
+        exporter = machine.exporter()
+        a, out, b = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N), exporter.alloc(4 * N)
+        one, two = daemon.connect(), daemon.connect()
+        two.call("run", square(a, out))
+        machine.control.fail(how, ILLEGAL_ADDRESS, sticky=True, pid=daemon.pid)
+        error = one.error("run", square(b, b))
+        assert error.code == "device_lost", error
+        one.wait_closed()
+        two.wait_closed()
+        assert daemon.wait() == DEVICE_LOST_STATUS
+        assert not os.path.exists(daemon.socket_path)
+        for connection in (one, two):
+            connection.close()
+        exporter.close()
+        daemon.stop(expect=DEVICE_LOST_STATUS)
+
+
+def test_lost_device_fails_what_is_in_flight(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    with machine.daemon as daemon:
+        exporter = machine.exporter()
+        m = [vector(exporter.alloc(4 * N)) for _ in range(4)]
+        one, two = daemon.connect(), daemon.connect()
+        one.call("run", square(m[0], m[1]))
+        two.call("run", square(m[2], m[3]))
+        with machine.control.gate("kernel"):
+            ids = [one.request("run", square(m[0], m[1], stream=i)) for i in range(3)]
+            other = two.request("run", square(m[2], m[3]))
+            machine.wait(lambda: machine.row.waiting("kernel") >= 2)
+            machine.control.fail("kernel", ILLEGAL_ADDRESS, sticky=True, pid=daemon.pid)
+        one.wait_closed()
+        two.wait_closed()
+        for connection, msgids in ((one, ids), (two, [other])):
+            for msgid in msgids:
+                reply = connection.replies[msgid]
+                assert reply.error is None or reply.error["code"] == "device_lost", reply.error
+            connection.close()
+        assert daemon.wait() == DEVICE_LOST_STATUS
+        exporter.close()
+        daemon.stop(expect=DEVICE_LOST_STATUS)
+
+
+def test_idle_daemon_with_a_gpu_costs_nothing(machine: Machine, connection: raw.Connection, exporter: Exporter) -> None:
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    connection.call("run", square(a, out))
+    connection.call("trim")
+    ticks = proc.cpu_ticks(machine.daemon.pid)
+    assert not connection.readable(2)
+    assert proc.cpu_ticks(machine.daemon.pid) - ticks <= 1
