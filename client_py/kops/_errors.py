@@ -62,9 +62,10 @@ for _error in BY_CODE.values():
 
 
 def from_reply(error: Any) -> KopsError:
-    """The exception for a response's error map. An unknown code becomes `Internal` that keeps the code."""
+    """The exception for a response's error map. An unknown code becomes `Internal` that keeps the code. Raises ValueError for
+    what is no such map."""
     if not isinstance(error, dict) or not isinstance(error.get("code"), str):
-        return BY_CODE["bad_reply"](f"the daemon's error is no map with a code: {error!r}")
+        raise ValueError(f"an error is a map with a code, not {str(error)[:80]}")
     code, message, detail = error["code"], error.get("message"), error.get("detail")
     made = BY_CODE.get(code, BY_CODE["internal"])
     return made(message if isinstance(message, str) else code, detail if isinstance(detail, dict) else None, code)

@@ -16,6 +16,7 @@ import array
 import contextlib
 import itertools
 import os
+import reprlib
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
 MSGID_MASK = 0xFFFFFFFF
 MAX_FDS = 16
 MAX_REPLY = 64 << 20
+MAX_ELEMENTS = 1 << 20
 
 # A received chunk is what recvmsg returns: (bytes, control messages, flags, address). A merged one has batches of
 # descriptors in place of the control messages: (first byte, end, descriptors).
@@ -91,6 +93,7 @@ class Session:
         self.message_bytes = 64 * 1024
         self.failure: KopsError | None = None
         self.notice: KopsError | None = None  # why the daemon says that it will close
+        self._applied: set[int] = set()  # what was answered by the first chunk of the inbox, until that is dropped
         self._msgids = itertools.count(1)
         self._pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
@@ -170,17 +173,17 @@ class Session:
             while inbox:
                 data, control, flags, _ = inbox[0]
                 if not data:
-                    self.fail(ConnectionLost("the daemon closed the connection"))
-                    inbox.clear()
+                    self._ended()
                     return
                 if not control and not flags & socket.MSG_CTRUNC:
                     try:
-                        message = _unpackb(data)
+                        message = _unpackb(data, max_ext_len=0, ext_hook=_refuse_ext)
                     except ValueError:
                         pass  # part of a message, or several
                     else:
                         self._apply(message, ())
                         del inbox[0]
+                        self._applied.clear()
                         continue
                 if not self._process_slowly(inbox):
                     return
@@ -194,57 +197,116 @@ class Session:
     def _process_slowly(self, inbox: list[Chunk]) -> bool:
         """The first chunk holds several messages, part of one, or descriptors. False when more bytes are needed."""
         data, batches = _normal(inbox[0])
-        unpacker = msgpack.Unpacker(max_buffer_size=0)
+        unpacker = msgpack.Unpacker(
+            max_buffer_size=MAX_REPLY,
+            max_array_len=MAX_ELEMENTS,
+            max_map_len=MAX_ELEMENTS,
+            max_ext_len=0,
+            ext_hook=_refuse_ext,
+        )
         unpacker.feed(data)
         start = 0
         for message in unpacker:
-            claimed = _claim(batches, message, start)
-            self._apply(message, claimed[2] if claimed else ())
-            if claimed:
-                batches.remove(claimed)
+            batch = next((b for b in batches if b[0] <= start < b[1]), None)
+            self._apply(message, batch[2] if batch else ())
+            if batch:
+                batches.remove(batch)
             start = unpacker.tell()
         if start == len(data):
             del inbox[0]
-            close_fds(batches)  # nobody claimed them
+            self._applied.clear()
             return True
+        _check_announced(data, start)
         if len(inbox) == 1:
             return False
-        if len(data) > MAX_REPLY:
-            raise ValueError(f"a message of more than {MAX_REPLY} bytes")
+        if not inbox[1][0]:
+            close_fds(batches)
+            self._ended()
+            return False
         # The rest and the next chunk become one; descriptors keep the range of bytes that they came with.
         following, following_batches = _normal(inbox[1])
         tail = len(data) - start
         kept = [(max(begin - start, 0), end - start, fds) for begin, end, fds in batches]
         kept += [(begin + tail, end + tail, fds) for begin, end, fds in following_batches]
         inbox[0:2] = [(data[start:] + following, kept, MERGED, None)]
+        self._applied.clear()
         return True
 
+    def _ended(self) -> None:
+        self.fail(ConnectionLost("the daemon closed the connection"))
+        self.inbox.clear()
+
     def _apply(self, message: Any, fds: tuple[int, ...]) -> None:
-        """Does what one message says. Doing it twice is as good as once."""
-        if type(message) is not list or not message:
-            raise ValueError(str(message)[:80])
-        if message[0] == RESPONSE and len(message) == 4 and type(message[1]) is int:
-            call = self.pending.get(message[1])
-            if call is None or call.done:
-                return  # given up long ago, or applied already
-            if message[2] is not None:
-                call.error = from_reply(message[2])
+        """Does what one message says. Doing it twice is as good as once. Raises ValueError for what is no message."""
+        if type(message) is not list:
+            raise ValueError(_excerpt(message))
+        if len(message) == 4 and message[0] == RESPONSE:
+            _, msgid, error, result = message
+            call = self.pending.get(msgid) if type(msgid) is int else None
+            if msgid in self._applied:  # an interrupt came before the chunk was dropped
+                if call is not None:
+                    self._finish(call)
+                return
+            if call is None:
+                raise ValueError(f"nobody asked what this answers: {_excerpt(message)}")
+            if error is not None:
+                call.error = from_reply(error)
+            elif type(result) is not dict:
+                raise ValueError(f"the result is no map: {_excerpt(message)}")
             else:
-                if not fds and type(message[3]) is dict and message[3].get("nfds"):
-                    raise ValueError("a reply claims descriptors that did not come with it")
-                call.result = message[3]
-                call.reply_fds = fds
-                if call.abandoned:
-                    for fd in fds:
-                        os.close(fd)
-                    if call.undo is not None:
-                        self.notify(*call.undo(call.result))
+                # A ping answers with whatever map it was sent.
+                if len(fds) != (result.get("nfds", 0) if call.method != "ping" else 0):
+                    raise ValueError(f"{len(fds)} descriptors came with a reply that claims {result.get('nfds', 0)}")
+                self._accept(call, result, fds)
+            self._applied.add(msgid)
             self._finish(call)
-        elif message[0] == NOTIFICATION and len(message) == 3:
-            if message[1] == "error" and isinstance(message[2], list) and message[2]:
-                self.notice = from_reply(message[2][0])
+        elif len(message) == 3 and message[0] == NOTIFICATION and message[1] == "error":
+            self.notice = from_reply(message[2][0] if isinstance(message[2], list) and message[2] else None)
         else:
-            raise ValueError(str(message)[:80])
+            raise ValueError(_excerpt(message))
+
+    def _accept(self, call: Call, result: dict[str, Any], fds: tuple[int, ...]) -> None:
+        call.result = result
+        call.reply_fds = fds
+        if call.abandoned:
+            for fd in fds:
+                os.close(fd)
+            if call.undo is not None:
+                self.notify(*call.undo(result))
+
+
+# MessagePack heads: how many bytes follow, as the value itself or as the length of a string.
+_FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
+_FIXED |= {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
+_STRINGS = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
+
+
+def _check_announced(data: bytes, at: int) -> None:
+    """Raises ValueError when the incomplete message at `at` announces a string that is longer than any message may be:
+    the decoder would wait for it."""
+    while at < len(data):
+        head = data[at]
+        at += 1
+        if 0xA0 <= head < 0xC0:
+            at += head & 31
+        elif head in _STRINGS:
+            width = _STRINGS[head]
+            if at + width > len(data):
+                return
+            length = int.from_bytes(data[at : at + width], "big")
+            if length > MAX_REPLY:
+                raise ValueError(f"a string of {length} bytes is announced")
+            at += width + length
+        else:
+            at += _FIXED.get(head, 0)
+
+
+def _refuse_ext(code: int, data: bytes) -> None:
+    raise ValueError("ext types are not used")
+
+
+def _excerpt(message: Any) -> str:
+    return reprlib.repr(message)
 
 
 def copy_of(error: KopsError) -> KopsError:
@@ -264,19 +326,6 @@ def _normal(chunk: Chunk) -> tuple[bytes, list[Batch]]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
     return data, [(0, len(data), tuple(fds))] if fds else []
-
-
-def _claim(batches: list[Batch], message: Any, start: int) -> Batch | None:
-    """The descriptors that the message starting at `start` brought."""
-    result = message[3] if type(message) is list and len(message) == 4 else None
-    claims = result.get("nfds", 0) if isinstance(result, dict) else 0
-    if claims:
-        for batch in batches:
-            if batch[0] <= start < batch[1]:
-                if len(batch[2]) != claims:
-                    raise ValueError(f"a reply claims {claims} descriptors and brought {len(batch[2])}")
-                return batch
-    return None
 
 
 def close_fds(batches: list[Batch]) -> None:

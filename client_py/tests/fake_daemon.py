@@ -264,6 +264,7 @@ class FakeDaemon:
         self.gate.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._thread.join()
         for peer in self.peers:
             try:
                 peer.socket.shutdown(socket.SHUT_RDWR)
@@ -272,5 +273,4 @@ class FakeDaemon:
             peer.thread.join()
             peer.runner.join()
             peer.socket.close()
-        self._thread.join()
         self.folder.cleanup()

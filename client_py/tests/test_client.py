@@ -35,6 +35,11 @@ def wait_for(condition: Any) -> None:
         time.sleep(0.001)
 
 
+def drained(k: kops.Client) -> None:
+    """Waits until every request of the client was answered, also those that nobody waits for."""
+    wait_for(lambda: k.ping() == {} and not k._connection.session.pending)
+
+
 @pytest.fixture
 def held(daemon: FakeDaemon) -> Iterator[threading.Event]:
     """`run` is not answered until the gate is set."""
@@ -161,8 +166,7 @@ def test_timeout_cancels_and_leaves_the_connection_usable(
     held.set()
     assert k.ping({"still": "here"}) == {"still": "here"}
     assert (k.square(a) == a * a).all()
-    k.ping()
-    assert not k._connection.session.pending
+    drained(k)
 
 
 def test_the_clients_own_timeout(daemon: FakeDaemon, held: Any) -> None:
@@ -265,8 +269,8 @@ def test_ctrl_c_at_any_moment(k: kops.Client, what: str, a: Any) -> None:
         assert k.ping({"at": at}) == {"at": at}, f"after an interrupt at {at} of {counter.seen}"
         assert (k.add(ordinary, a) == ordinary + a).all()
     assert k._connection is connection, "the connection did not survive"
-    k.ping()
-    assert not k._connection.session.pending and not k._connection.session.outbox
+    drained(k)
+    assert not connection.session.outbox
 
 
 # Pipelining
@@ -322,9 +326,7 @@ def test_pending_errors_and_cancel(k: kops.Client, daemon: FakeDaemon, held: Any
 def test_a_dropped_pending_is_drained(k: kops.Client, a: Any) -> None:
     for _ in range(30):
         k.submit("square", a)
-    k.ping()
-    k.ping()
-    assert not k._connection.session.pending
+    drained(k)
 
 
 # Threads

@@ -165,16 +165,35 @@ def test_garbage_ends_the_connection(session: Session, data: bytes) -> None:
         call.outcome()
 
 
-def test_an_error_that_is_none_is_a_bad_reply(session: Session) -> None:
+def test_a_message_that_the_end_cuts_off_is_dropped(session: Session) -> None:
     call = start(session)
-    receive(session, response(call.msgid, error="boo"))
-    with pytest.raises(BadReply):
+    receive(session, response(call.msgid, {"a": 1})[:-1], b"")
+    with pytest.raises(ConnectionLost):
         call.outcome()
+    assert not session.inbox
 
 
-def test_replies_to_nobody_are_dropped(session: Session) -> None:
-    receive(session, response(99, {}))
-    assert session.failure is None
+def test_applying_a_chunk_again_changes_nothing(session: Session) -> None:
+    """An interrupt can come between the applying of a message and its removal from the inbox."""
+    first, second = start(session, "ping"), start(session, "ping")
+    mark_sent(session)
+    both = chunk(response(first.msgid, {"a": 1}) + response(second.msgid, {"b": 2}))
+    again = both
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt() -> None:
+        second.notify = None
+        raise Interrupted
+
+    second.notify = interrupt
+    session.inbox.append(again)
+    with pytest.raises(Interrupted):
+        session.process()
+    session.process()
+    assert session.failure is None and not session.inbox and not session.pending
+    assert first.outcome() == {"a": 1} and second.outcome() == {"b": 2}
 
 
 def test_what_is_too_long_is_refused_before_it_is_sent(session: Session) -> None:
@@ -212,7 +231,7 @@ def test_descriptors_go_to_the_message_that_starts_where_they_came(session: Sess
         os.close(fd)
 
 
-@pytest.mark.parametrize("result, count", [({"nfds": 2}, 1), ({"nfds": 1}, 0), ({"nfds": 1}, 2)])
+@pytest.mark.parametrize("result, count", [({"nfds": 2}, 1), ({"nfds": 1}, 0), ({"nfds": 1}, 2), ({}, 1)])
 def test_a_wrong_claim_of_descriptors_ends_the_connection_and_leaks_none(
     session: Session, result: Any, count: int
 ) -> None:
@@ -228,13 +247,3 @@ def test_a_wrong_claim_of_descriptors_ends_the_connection_and_leaks_none(
                 os.fstat(fd)
         else:
             os.close(fd)
-
-
-def test_unclaimed_descriptors_are_closed(session: Session) -> None:
-    call = start(session, "ping")
-    fds = pipe()
-    receive(session, chunk(response(call.msgid, {}), fds))
-    assert call.done
-    for fd in fds:
-        with pytest.raises(OSError):
-            os.fstat(fd)
