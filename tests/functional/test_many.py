@@ -26,10 +26,10 @@ def python_client(daemon: Daemon) -> subprocess.Popen[str]:
 def c_client(daemon: Daemon, number: int) -> subprocess.Popen[str]:
     """kopsctl makes its own data and verifies it."""
     op = [
-        "run gemm --shape 96x64x80",
+        "run gemm --shape 96x64,64x80",
         "run add --shape 100000",
         "run square --shape 333x77",
-        "run gemm --shape 257x129x65",
+        "run gemm --shape 257x129,129x65",
     ][number % 4]
     env = {**os.environ, "KOPS_SOCKET": daemon.socket_path}
     command = [str(binary("kopsctl")), *op.split(), "--repeat", "200", "--check"]

@@ -35,7 +35,7 @@ static void refused(int fd, uint64_t size, bool writable, enum error_code code)
 
 static void checks_descriptors(void **state)
 {
-    char path[] = "/tmp/kops-test-XXXXXX";
+    char path[] = "/tmp/test-kops-test-XXXXXX";
     int plain = mkstemp(path), pipes[2];
 
     (void)state;

@@ -86,7 +86,7 @@ struct fake *fake_start(fake_serve *serve, void *context)
     must(f);
     f->serve = serve;
     f->context = context;
-    snprintf(f->folder, sizeof(f->folder), "/tmp/kops-client-test-XXXXXX");
+    snprintf(f->folder, sizeof(f->folder), "/tmp/test-kops-client-test-XXXXXX");
     if (!mkdtemp(f->folder) || pipe(f->stop))
         abort();
     snprintf(f->path, sizeof(f->path), "%s/kopsd.sock", f->folder);

@@ -22,7 +22,11 @@ static struct tensor make(unsigned rank, const int64_t *shape, const int64_t *st
         tensor_set_contiguous(&t);
     return t;
 }
-#define SHAPE(...) (sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]){__VA_ARGS__}
+#define SHAPE(...)                                                                                                     \
+    (sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[])                                            \
+    {                                                                                                                  \
+        __VA_ARGS__                                                                                                    \
+    }
 #define STRIDES(...) ((const int64_t[]){__VA_ARGS__})
 
 static void measures_extent(void **state)

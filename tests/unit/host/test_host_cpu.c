@@ -1,4 +1,5 @@
 /* What the device says of the machine, and the reading of cgroup quotas. */
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,17 +39,22 @@ static unsigned quota(const char *memberships)
 static int make_folder(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof(folder), "/tmp/kops-cpu-XXXXXX");
+    snprintf(folder, sizeof(folder), "/tmp/test-kops-cpu-XXXXXX");
     return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *where)
+{
+    (void)st;
+    (void)type;
+    (void)where;
+    return remove(path);
 }
 
 static int remove_folder(void **state)
 {
-    char command[128];
-
     (void)state;
-    snprintf(command, sizeof(command), "rm -r %s", folder);
-    return system(command);
+    return nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 static void test_no_quota(void **state)
