@@ -49,8 +49,12 @@ static void take_over(struct kops_client *c)
         transport_init(&c->t);
         c->t.fd = fd;
     }
-    if (!intact)
-        c->decoder = wire_decoder_new();
+    if (!intact) {
+        struct wire_decoder *decoder = wire_decoder_new();
+
+        if (decoder)
+            c->decoder = decoder;
+    }
     transport_close(&c->t);
     fail_clear(&c->reason);
     c->lost = c->reading = c->sending = false;

@@ -169,14 +169,31 @@ static void *ping_until_told(void *argument)
     return NULL;
 }
 
+/* AddressSanitizer's allocator keeps its locks over a fork (GCC 12, clang 14), so that a child's malloc may hang there.
+ */
+#if defined(__SANITIZE_ADDRESS__)
+#define FORK_IN_THREADS_HANGS 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define FORK_IN_THREADS_HANGS 1
+#endif
+#endif
+#ifndef FORK_IN_THREADS_HANGS
+#define FORK_IN_THREADS_HANGS 0
+#endif
+
 static void forks_in_the_middle_of_it(void **state)
 {
-    struct fake *f = fake_start(fake_serve_well, NULL);
-    kops_client *client = connect_to(f);
+    struct fake *f;
+    kops_client *client;
     struct worker workers[THREADS];
     atomic_bool stop = false;
 
     (void)state;
+    if (FORK_IN_THREADS_HANGS)
+        skip();
+    f = fake_start(fake_serve_well, NULL);
+    client = connect_to(f);
     start(workers, client, ping_until_told, &stop);
     for (int i = 0; i < 20; i++) {
         pid_t pid = fork();
