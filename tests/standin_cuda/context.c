@@ -56,6 +56,9 @@ static struct context *context_new(int device, bool primary)
 static void context_end(struct context *context)
 {
     streams_wait_context(context);
+    if (context->default_stream)
+        stream_end(context->default_stream);
+    context->default_stream = NULL;
     handle_free(context->handle);
     count(STANDIN_COUNTER_live_contexts, -1);
 }

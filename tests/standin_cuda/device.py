@@ -15,11 +15,41 @@ from typing import Any
 
 import numpy
 
+from . import dlpack
+
 CUdeviceptr = ctypes.c_uint64
 
 BUFFER_ID = 7
 IS_LEGACY_CUDA_IPC_CAPABLE = 14
 POSIX_FD = 1
+
+
+class Bfloat16:
+    """The dtype that NumPy lacks. On the host such an array is float32, on the device 2 bytes an element."""
+
+    itemsize = 2
+    str = "<V2"
+
+    def __str__(self) -> str:
+        return "bfloat16"
+
+    @staticmethod
+    def pack(values: numpy.ndarray) -> numpy.ndarray:
+        """float32 → the upper 16 bits, rounded to nearest even."""
+        bits = numpy.ascontiguousarray(values, numpy.float32).view(numpy.uint32)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        return numpy.where(numpy.isnan(values), 0x7FC0, rounded).astype(numpy.uint16)
+
+    @staticmethod
+    def unpack(bits: numpy.ndarray) -> numpy.ndarray:
+        return (bits.astype(numpy.uint32) << 16).view(numpy.float32)
+
+
+BFLOAT16 = Bfloat16()
+
+
+def _dtype(dtype: Any) -> Any:
+    return BFLOAT16 if str(dtype) == "bfloat16" else numpy.dtype(dtype)
 
 
 class CudaError(Exception):
@@ -53,6 +83,8 @@ class IpcHandle(ctypes.Structure):
 class Driver:
     """The driver library, with device `ordinal`'s primary context current on the thread that made it."""
 
+    latest: Driver | None = None
+
     def __init__(self, ordinal: int = 0, path: str | None = None) -> None:
         self.lib = ctypes.CDLL(path or os.environ.get("KOPS_CUDA_DRIVER", "libcuda.so.1"))
         self.call("cuInit", ctypes.c_uint(0))
@@ -62,6 +94,7 @@ class Driver:
         self.context = ctypes.c_void_p()
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), device)
         self.make_current()
+        Driver.latest = self
 
     def call(self, function: str, *arguments: Any) -> None:
         """Calls a driver function with ctypes values; an error raises CudaError."""
@@ -203,34 +236,40 @@ class Driver:
 
     def array(self, data: Any, dtype: Any = None) -> DeviceArray:
         """A C-contiguous copy of `data` in memory of its own."""
-        host = numpy.ascontiguousarray(data, dtype=dtype)
-        result = self.empty(host.shape, host.dtype)
-        if host.nbytes:
-            self.write(result.address, host.tobytes())
+        brief = str(dtype) == "bfloat16"
+        host = numpy.ascontiguousarray(data, dtype=numpy.float32 if brief else dtype).reshape(numpy.shape(data))
+        result = self.empty(host.shape, BFLOAT16 if brief else host.dtype)
+        if host.size:
+            self.write(result.address, (Bfloat16.pack(host) if brief else host).tobytes())
         return result
 
     def empty(self, shape: tuple[int, ...] | int, dtype: Any = numpy.float32) -> DeviceArray:
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        dtype = numpy.dtype(dtype)
+        dtype = _dtype(dtype)
         size = max(1, int(numpy.prod(shape, dtype=numpy.int64)) * dtype.itemsize)
         return DeviceArray(self, self.alloc(size), shape, dtype, owner=True)
 
 
+def empty(shape: tuple[int, ...] | int, dtype: Any = numpy.float32) -> DeviceArray:
+    """As CuPy's: on the device of the Driver that was made last. A client makes its results with it."""
+    assert Driver.latest is not None, "make a Driver first"
+    return Driver.latest.empty(shape, dtype)
+
+
 class DeviceArray:
-    """Device memory with a shape: what `__cuda_array_interface__` needs and no more. bfloat16 is not among NumPy's
-    dtypes; tests view it as uint16 on the host."""
+    """Device memory with a shape: what `__cuda_array_interface__` and DLPack need and no more."""
 
     def __init__(
         self,
         driver: Driver,
         address: int,
         shape: tuple[int, ...],
-        dtype: numpy.dtype[Any],
+        dtype: Any,
         strides: tuple[int, ...] | None = None,
         owner: bool = False,
         keep: Any = None,
     ) -> None:
-        self.driver, self.address, self.shape, self.dtype = driver, address, shape, numpy.dtype(dtype)
+        self.driver, self.address, self.shape, self.dtype = driver, address, shape, _dtype(dtype)
         self.strides = strides  # in bytes; None: C-contiguous
         self._owner = owner
         self._keep = keep  # whom a view keeps alive
@@ -245,6 +284,12 @@ class DeviceArray:
             "version": 3,
             "stream": None,
         }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CUDA, self.driver.ordinal
+
+    def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
+        return dlpack.capsule(self)
 
     @property
     def nbytes(self) -> int:
@@ -281,14 +326,15 @@ class DeviceArray:
         return DeviceArray(self.driver, address, tuple(shape), self.dtype, tuple(strides), keep=self)
 
     def numpy(self) -> numpy.ndarray:
-        """A copy in host memory."""
+        """A copy in host memory; of bfloat16 as float32."""
+        brief = self.dtype is BFLOAT16
+        dtype = numpy.dtype(numpy.uint16) if brief else self.dtype
         if 0 in self.shape:
-            return numpy.empty(self.shape, self.dtype)
+            return numpy.empty(self.shape, numpy.float32 if brief else dtype)
         base, size = self.driver.address_range(self.address)
         raw = numpy.frombuffer(self.driver.read(base, size), numpy.uint8)
-        return numpy.ndarray(
-            self.shape, self.dtype, buffer=raw, offset=self.address - base, strides=self._byte_strides()
-        ).copy()
+        host = numpy.ndarray(self.shape, dtype, buffer=raw, offset=self.address - base, strides=self._byte_strides())
+        return Bfloat16.unpack(host) if brief else host.copy()
 
     def free(self) -> None:
         """What garbage collection does as well."""

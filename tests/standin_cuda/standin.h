@@ -262,6 +262,8 @@ struct stream {
 
 CUresult stream_get(CUstream handle, struct context *context, struct stream **ret_stream);
 struct stream *stream_new(struct context *context, unsigned flags, int priority);
+/* What is queued goes on to its end, then the thread and the struct go. */
+void stream_end(struct stream *stream);
 struct op *op_new(enum op_kind kind);
 void op_use(struct op *op, uint64_t address, uint64_t size, bool write);
 /* Takes the op. */

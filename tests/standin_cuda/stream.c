@@ -193,6 +193,13 @@ struct stream *stream_new(struct context *context, unsigned flags, int priority)
     return stream;
 }
 
+void stream_end(struct stream *stream)
+{
+    stream->destroyed = true;
+    pthread_cond_signal(&stream->work);
+    stream_unref(stream);
+}
+
 CUresult stream_get(CUstream handle, struct context *context, struct stream **ret_stream)
 {
     uint64_t number = (uint64_t)(uintptr_t)handle;
@@ -251,9 +258,7 @@ API cuStreamDestroy_v2(CUstream handle)
     if (!stream)
         return leave(CUDA_ERROR_INVALID_HANDLE);
     handle_free(handle);
-    stream->destroyed = true;
-    pthread_cond_signal(&stream->work);
-    stream_unref(stream);
+    stream_end(stream);
     count(STANDIN_COUNTER_live_streams, -1);
     return leave(CUDA_SUCCESS);
 }

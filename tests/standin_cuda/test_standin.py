@@ -263,7 +263,7 @@ def test_vmm_memory_crosses_by_descriptor(control: Control, peers: Callable[...,
 def test_device_arrays_are_views_of_device_memory(peers: Callable[..., Peer], control: Control) -> None:
     code = """
 import numpy
-from standin_cuda import Driver
+from standin_cuda import DLPackArray, Driver, dlpack
 driver = Driver()
 host = numpy.arange(60, dtype=numpy.float32).reshape(3, 4, 5)
 a = driver.array(host)
@@ -277,6 +277,14 @@ base = a.address
 del a
 assert driver.address_range(view.address)[0] == base
 del view
+b = driver.array([[1, 2.5, 1 / 3]], "bfloat16")
+assert b.numpy().tolist() == [[1, 2.5, 0.333984375]] and b.T.numpy().shape == (3, 1)
+capsule = DLPackArray(b).__dlpack__()
+address, name = b.address, repr(capsule)
+del b
+assert driver.address_range(address) and "dltensor" in name and dlpack.alive() == 1
+del capsule
+assert dlpack.alive() == 0
 try:
     driver.address_range(base)
 except Exception:
