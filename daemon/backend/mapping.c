@@ -101,16 +101,43 @@ static void advance_others(struct mapping *m)
     }
 }
 
+/* Ends the flushes that waited for no close but those that are done. */
+static void end_flushes(struct mapping_registry *r)
+{
+    uint64_t first = r->next_close_number;
+
+    if (!list_empty(&r->closing))
+        first = list_entry(list_first(&r->closing), struct mapping, closing)->close_number;
+    list_for_each_safe (node, after, &r->flushes) {
+        struct mapping_flush *f = list_entry(node, struct mapping_flush, link);
+
+        if (f->before <= first) {
+            list_remove(&f->link);
+            f->done(f);
+        }
+    }
+}
+
+void mapping_flush(struct mapping_registry *r, struct mapping_flush *flush)
+{
+    flush->before = r->next_close_number;
+    list_append(&r->flushes, &flush->link);
+    end_flushes(r);
+}
+
 static void close_done(struct work *work)
 {
     struct mapping *m = list_entry(work, struct mapping, work);
+    struct mapping_registry *r = m->registry;
 
-    m->registry->changing--;
+    r->changing--;
+    list_remove(&m->closing);
     m->memory = NULL;
     m->state = MAPPING_CLOSED;
     if (m->kind == MEMORY_CUDA_IPC)
         advance_others(m);
     advance(m);
+    end_flushes(r);
 }
 
 /* An entry without an id takes what the driver gives; one with an id must not get another id's memory. */
@@ -150,6 +177,8 @@ static void advance(struct mapping *m)
         m->state = MAPPING_CLOSING;
         m->close_asked = false;
         m->registry->changing++;
+        m->close_number = m->registry->next_close_number++;
+        list_append(&m->registry->closing, &m->closing);
         work_submit(m->registry->loop, &m->work, close_run, close_done);
         return;
     case MAPPING_CLOSED:
@@ -200,6 +229,7 @@ static struct mapping *mapping_new(struct mapping_registry *r, struct mapping_ow
     m->unused_since_ns = clock_now_ns();
     list_init(&m->waiters);
     list_init(&m->link);
+    list_init(&m->closing);
     r->count++;
     return m;
 }
@@ -418,6 +448,8 @@ void mapping_registry_init(struct mapping_registry *r, uv_loop_t *loop, const st
     *r = (struct mapping_registry){.loop = loop, .devices = devices, .idle_close_ns = idle_close_ns};
     for (unsigned i = 0; i < MAPPING_BUCKETS; i++)
         list_init(&r->buckets[i]);
+    list_init(&r->closing);
+    list_init(&r->flushes);
     uv_timer_init(loop, &r->idle_timer);
     uv_unref((uv_handle_t *)&r->idle_timer);
     r->idle_timer.data = r;

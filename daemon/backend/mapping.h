@@ -30,7 +30,9 @@ struct mapping_waiter {
 struct mapping_registry;
 
 struct mapping {
-    struct list link; /* in its bucket */
+    struct list link;    /* in its bucket */
+    struct list closing; /* in the registry's list while CLOSING */
+    uint64_t close_number;
     struct mapping_registry *registry;
     enum mapping_state state;
     bool keyed;       /* has an alloc_id: shared, and kept while referenced */
@@ -63,7 +65,10 @@ struct mapping_registry {
     const struct device_set *devices;
     struct list buckets[MAPPING_BUCKETS];
     unsigned count, changing; /* changing: OPENING or CLOSING */
-    uint64_t idle_close_ns;   /* 0: never */
+    struct list closing;      /* mappings that are CLOSING, in the order begun */
+    struct list flushes;      /* struct mapping_flush */
+    uint64_t next_close_number;
+    uint64_t idle_close_ns; /* 0: never */
     uv_timer_t idle_timer;
     bool idle_timer_active;
 };
@@ -110,6 +115,15 @@ void mapping_stop_waiting(struct mapping_waiter *waiter);
 
 /* Closes it when nothing uses it and it can be opened again; returns the bytes that this unpins, 0 when it stays. */
 uint64_t mapping_trim(struct mapping *m);
+
+/* Waits until everything that is being closed now is closed. done() is called once, on the loop thread; at once where
+ * nothing is. The struct stays the caller's. */
+struct mapping_flush {
+    struct list link;
+    uint64_t before; /* close_number */
+    void (*done)(struct mapping_flush *flush);
+};
+void mapping_flush(struct mapping_registry *r, struct mapping_flush *flush);
 
 /* Whether two mappings are views of the same memory. */
 bool mapping_same_memory(const struct mapping *a, const struct mapping *b);

@@ -367,25 +367,34 @@ static void trim_one(struct mapping *m, uint64_t *bytes, uint64_t *count)
     *count += n > 0;
 }
 
+/* The reply says that the memory is unpinned, so it waits for the driver: also for what release began to close before.
+ */
+static void trim_done(struct mapping_flush *flush)
+{
+    struct request *r = (struct request *)(void *)((char *)flush - offsetof(struct request, barrier.flush));
+    struct rpc_output *out = request_result(r);
+
+    if (out) {
+        rpc_write_map(out, 2);
+        rpc_write_entry_uint(out, "unpinned", r->barrier.bytes);
+        rpc_write_entry_uint(out, "mappings", r->barrier.count);
+    }
+    request_end(r);
+}
+
 void trim_now(struct request *r)
 {
     struct connection *c = r->connection;
-    uint64_t bytes = 0, count = 0;
-    struct rpc_output *out;
 
+    r->barrier.bytes = r->barrier.count = 0;
     for (uint32_t i = 0; i < c->buffers.capacity; i++) {
         struct buffer_ref *buffer = idtable_at(&c->buffers, i);
 
         if (buffer)
-            trim_one(buffer->mapping, &bytes, &count);
+            trim_one(buffer->mapping, &r->barrier.bytes, &r->barrier.count);
     }
     list_for_each_safe (node, after, &c->inline_lru)
-        trim_one(list_entry(node, struct inline_ref, lru)->mapping, &bytes, &count);
-    out = request_result(r);
-    if (out) {
-        rpc_write_map(out, 2);
-        rpc_write_entry_uint(out, "unpinned", bytes);
-        rpc_write_entry_uint(out, "mappings", count);
-    }
-    request_end(r);
+        trim_one(list_entry(node, struct inline_ref, lru)->mapping, &r->barrier.bytes, &r->barrier.count);
+    r->barrier.flush.done = trim_done;
+    mapping_flush(&c->server->mappings, &r->barrier.flush);
 }

@@ -164,7 +164,9 @@ struct request {
             struct list link;
             struct profile_filter filter;
             bool reset;
-        } barrier; /* trim, stats */
+            struct mapping_flush flush;
+            uint64_t bytes, count; /* trimmed */
+        } barrier;                 /* trim, stats */
     };
 };
 

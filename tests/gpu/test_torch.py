@@ -11,7 +11,7 @@ MILLION = 1_048_576
 
 
 def random(torch: Any, *shape: int, dtype: str = "float32") -> Any:
-    return torch.randn(*shape, device="cuda").to(getattr(torch, dtype))
+    return torch.randn(shape, device="cuda").to(getattr(torch, dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

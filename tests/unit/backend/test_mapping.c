@@ -197,6 +197,33 @@ static void trim_closes_and_use_reopens(void **state)
     mapping_unref(m);
 }
 
+static void count_done(struct mapping_flush *flush)
+{
+    assert_int_equal(atomic_load(&n_open), 0);
+    flush->before = UINT64_MAX;
+}
+
+/* Whoever waits for closes is told when the memory is unpinned, not before. */
+static void flush_waits_for_closes(void **state)
+{
+    struct fixture *f = *state;
+    struct mapping_flush flush = {.done = count_done};
+    struct mapping *m;
+    struct error e;
+
+    mapping_flush(&f->registry, &flush);
+    assert_true(flush.before == UINT64_MAX); /* nothing to wait for */
+    assert_int_equal(get(f, 'a', 5, ann, &m, &e), 0);
+    mapping_use(m);
+    settle(f);
+    mapping_unuse(m);
+    mapping_unref(m);
+    mapping_flush(&f->registry, &flush);
+    assert_true(flush.before != UINT64_MAX);
+    while (flush.before != UINT64_MAX)
+        uv_run(&f->loop, UV_RUN_ONCE);
+}
+
 static void failed_open_tells_and_may_be_tried_again(void **state)
 {
     struct fixture *f = *state;
@@ -264,6 +291,7 @@ int main(void)
         TEST(newer_id_replaces_the_older),
         TEST(older_id_is_refused),
         TEST(trim_closes_and_use_reopens),
+        TEST(flush_waits_for_closes),
         TEST(failed_open_tells_and_may_be_tried_again),
         TEST(without_id_it_is_neither_shared_nor_kept),
         TEST(dropping_while_opening_closes),
