@@ -172,6 +172,13 @@ def test_a_freed_or_bogus_handle_is_refused(peers: Callable[..., Peer], control:
         with pytest.raises(CudaError) as refused:
             user.ipc_open(bad)
         assert refused.value.code in (INVALID_HANDLE, INVALID_DEVICE)
+    base = owner.alloc(10 << 20)
+    freed = owner.ipc_handle(base)
+    user.ipc_close(user.ipc_open(freed))
+    owner.free(base)
+    with pytest.raises(CudaError) as refused:
+        user.ipc_open(freed)
+    assert refused.value.code == INVALID_HANDLE
     base = user.ipc_open(handle)
     user.ipc_close(base)
     owner.kill()
