@@ -151,6 +151,8 @@ static bool receive(struct fake_connection *c)
         must(c->n_fds + count <= 16);
         memcpy(c->fds + c->n_fds, CMSG_DATA(h), count * sizeof(int));
         c->n_fds += count;
+        c->fds_from = c->position + c->length;
+        c->fds_to = c->fds_from + (uint64_t)n;
     }
     c->length += (size_t)n;
     return true;
@@ -172,7 +174,9 @@ bool fake_is(const msgpack_object *o, const char *text)
            !memcmp(o->via.str.ptr, text, o->via.str.size);
 }
 
-static void read_request(struct fake_connection *c, const msgpack_object *o, struct fake_request *ret)
+/* `start` is the message's position in the stream, `end` that behind it. */
+static void read_request(struct fake_connection *c, const msgpack_object *o, uint64_t start, uint64_t end,
+                         struct fake_request *ret)
 {
     const msgpack_object *items = o->via.array.ptr, *nfds;
     unsigned at;
@@ -190,7 +194,8 @@ static void read_request(struct fake_connection *c, const msgpack_object *o, str
     nfds = fake_param(&ret->params, "nfds");
     if (nfds) {
         ret->n_fds = (unsigned)nfds->via.u64;
-        must(ret->n_fds == c->n_fds);
+        /* They came with the message's first byte, and with nothing behind it. */
+        must(ret->n_fds == c->n_fds && start >= c->fds_from && start < c->fds_to && end >= c->fds_to);
         memcpy(ret->fds, c->fds, ret->n_fds * sizeof(int));
         c->n_fds = 0;
     }
@@ -211,7 +216,8 @@ bool fake_next(struct fake_connection *c, struct fake_request *ret)
                 abort();
             memmove(c->data, c->data + used, c->length - used);
             c->length -= used;
-            read_request(c, &c->unpacked.data, ret);
+            c->position += used;
+            read_request(c, &c->unpacked.data, c->position - used, c->position, ret);
             return true;
         }
         if (!receive(c))

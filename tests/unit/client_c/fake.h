@@ -21,6 +21,8 @@ struct fake_connection {
     size_t length;
     int fds[16]; /* received and not yet claimed */
     unsigned n_fds;
+    uint64_t position;         /* in the stream, of data[0] */
+    uint64_t fds_from, fds_to; /* the bytes that they came with */
     msgpack_unpacked unpacked;
     uint64_t next_buffer;
 };

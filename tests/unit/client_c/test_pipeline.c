@@ -1,4 +1,5 @@
 /* Many runs under way at once: order, limits, and no deadlock where both sides write. */
+#include <semaphore.h>
 #include <sys/socket.h>
 
 #include "test.h"
@@ -170,6 +171,52 @@ static void a_long_request_is_sent_in_parts(void **state)
     fake_stop(f);
 }
 
+/* Answers hello, then reads nothing until it is told to. */
+static void serve_after_a_while(struct fake_connection *c, void *context)
+{
+    struct fake_request r;
+
+    if (!fake_next(c, &r))
+        return;
+    fake_answer(c, &r);
+    sem_wait(context);
+    fake_serve_well(c, NULL);
+}
+
+/* The rest of a message that was given up in the middle goes first, and descriptors do not go with it. */
+static void descriptors_go_with_their_own_message(void **state)
+{
+    char *text = malloc(90001);
+    kops_client *client;
+    struct kops_error error;
+    kops_buffer *buffer;
+    kops_ticket ticket;
+    struct tagged t;
+    struct fake *f;
+    sem_t go;
+
+    (void)state;
+    memset(text, 'y', 90000);
+    text[90000] = 0;
+    sem_init(&go, 0, 0);
+    fake_set_inflight(64);
+    f = fake_start(serve_after_a_while, &go);
+    client = connect_to(f);
+    do {
+        tagged_run(&t, text);
+        t.request.options.timeout_ms = 20;
+    } while (!kops_submit(client, &t.request, &ticket, &error));
+    assert_int_equal(error.code, KOPS_ERR_TIMEOUT);
+    sem_post(&go);
+    assert_ok(kops_buffer_alloc_shared(client, 64, &buffer, &error));
+    assert_ok(kops_ping(client, 0, &error));
+    kops_buffer_release(buffer);
+    kops_close(client);
+    fake_stop(f);
+    sem_destroy(&go);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -177,6 +224,7 @@ int main(void)
         cmocka_unit_test(the_limit_is_kept_and_replies_find_their_call),
         cmocka_unit_test(full_then_timeout_then_lost),
         cmocka_unit_test(a_long_request_is_sent_in_parts),
+        cmocka_unit_test(descriptors_go_with_their_own_message),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
