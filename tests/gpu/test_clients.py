@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,14 +14,15 @@ from workers import Worker
 
 PYTHON_CLIENTS = 4
 C_ROUNDS = (
-    ["add", "--shape", "1048576", "--dtype", "f32"],
-    ["square", "--shape", "1000x333", "--dtype", "bf16"],
-    ["gemm", "--shape", "640x640,640x640", "--dtype", "f64"],
-    ["gemm", "--shape", "1000x17,17x333", "--dtype", "f16"],
+    ["add", "--shape", "1048576", "--dtype", "f32", "--memory", "device"],
+    ["square", "--shape", "1000x333", "--dtype", "bf16", "--memory", "shared"],
+    ["gemm", "--shape", "640x640,640x640", "--dtype", "f64", "--memory", "device"],
+    ["gemm", "--shape", "1000x17,17x333", "--dtype", "f16", "--memory", "shared"],
 )
 
 
-def test_eight_clients_of_both_languages(torch: Any, daemon: Any) -> None:
+def test_eight_clients_of_both_languages(torch: Any, driver: Any, daemon: Any) -> None:
+    gpu = driver.uuid()
     kopsctl = binary("kopsctl")
     if not kopsctl.exists():
         pytest.skip(f"{kopsctl} is not built")
@@ -35,7 +37,8 @@ def test_eight_clients_of_both_languages(torch: Any, daemon: Any) -> None:
             worker.tell()
         c_clients = [
             subprocess.Popen(
-                [str(kopsctl), "--socket", daemon.socket_path, "run", *arguments, "--repeat", "50", "--check"],
+                [str(kopsctl), "run", *arguments, "--device", gpu, "--repeat", "50", "--check"],
+                env={**os.environ, "KOPS_SOCKET": daemon.socket_path},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
             )
@@ -59,7 +62,7 @@ def test_c_examples(torch: Any, daemon: Any) -> None:
     for example in examples:
         done = subprocess.run(
             [str(example)],
-            env={"KOPS_SOCKET": daemon.socket_path, "PATH": "/usr/bin:/bin"},
+            env={**os.environ, "KOPS_SOCKET": daemon.socket_path},
             capture_output=True,
             timeout=120,
         )
