@@ -19,9 +19,10 @@ static void check_lost(struct server *s)
 /* Everything that can be done without waiting. Replies of one turn leave in one write a connection. */
 static void turn(struct server *s)
 {
-    for (unsigned i = 0; s->n_jobs_running && i < s->devices.count; i++)
-        if (s->jobs_running[i])
+    for (unsigned i = 0; (s->n_jobs_running || s->woken) && i < s->devices.count; i++)
+        if (s->jobs_running[i] || s->woken)
             s->devices.all[i]->backend->poll(s->devices.all[i]);
+    s->woken = false;
     check_lost(s);
     stop_check_signal(s);
     while (!list_empty(&s->dirty)) {
@@ -72,7 +73,10 @@ static void on_check(uv_check_t *check)
 
 static void on_wake(uv_async_t *async)
 {
-    (void)async; /* the turn of this iteration polls */
+    struct server *s = async->data;
+
+    /* The turn of this iteration polls every device: one may be lost while no job runs on it. */
+    s->woken = true;
 }
 
 int pump_init(struct server *s, struct error *e)
@@ -82,6 +86,7 @@ int pump_init(struct server *s, struct error *e)
         list_init(&s->free_streams[i]);
     if (uv_async_init(&s->loop, &s->wake, on_wake) < 0)
         return error_set(e, ERROR_INTERNAL, "the event loop cannot be set up");
+    s->wake.data = s;
     uv_prepare_init(&s->loop, &s->prepare);
     uv_check_init(&s->loop, &s->check);
     uv_idle_init(&s->loop, &s->idle);

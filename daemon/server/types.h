@@ -45,6 +45,7 @@ struct server {
     unsigned n_free_requests;
 
     uv_async_t wake;
+    bool woken; /* since the last turn */
     uv_prepare_t prepare;
     uv_check_t check;
     uv_idle_t idle;

@@ -176,8 +176,8 @@ int cuda_memory_alloc(struct backend_device *base, uint64_t size, struct backend
     CUmemGenericAllocationHandle handle;
     struct backend_memory *m;
     CUdeviceptr address;
-    uint64_t rounded;
-    int fd;
+    uint64_t rounded = 0;
+    int fd = -1;
 
     if (cuda_enter(d, e) < 0 || round_size(d, &prop, size, &rounded, e) < 0)
         return -1;
