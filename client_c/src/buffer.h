@@ -8,7 +8,7 @@
 
 #include <sys/types.h>
 
-#include "cuda.h"
+#include "cuda_driver.h"
 #include "session.h"
 
 enum buffer_kind { BUFFER_SHARED, BUFFER_CUDA, BUFFER_VMM };

@@ -42,6 +42,7 @@ struct call *call_new(struct kops_client *c)
     call->uses++;
     call->msgid = call->index | call->uses << INDEX_BITS;
     call->ticket = 0;
+    call->waited = false;
     call->state = CALL_SENT;
     call->code = KOPS_OK;
     call->decode = wire_decode_nothing;

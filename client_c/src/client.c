@@ -64,9 +64,11 @@ static void take_over(struct kops_client *c)
         c->free_calls = NULL;
         c->n_calls = c->inflight = 0;
     }
-    for (uint32_t i = 0; i < c->n_calls; i++)
+    for (uint32_t i = 0; i < c->n_calls; i++) {
+        c->calls[i]->waited = false;
         if (!c->calls[i]->ticket && c->calls[i]->state == CALL_SENT)
             c->calls[i]->state = CALL_LATE; /* its caller is no thread of ours */
+    }
     calls_end_all(c, &gone);
 }
 

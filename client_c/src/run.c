@@ -208,12 +208,19 @@ enum kops_code kops_wait(kops_client *client, kops_ticket ticket, int64_t timeou
 
     client_enter(client, e);
     call = find(client, ticket, e);
-    if (!call)
+    if (!call) {
         r = KOPS_ERR_BAD_ARGUMENT;
-    else if (session_wait(client, call, deadline))
-        r = finish_run(client, call, ret_result, e);
-    else
-        r = fail(e, KOPS_ERR_TIMEOUT, "the run has not ended yet: wait again, or kops_cancel() it");
+    } else if (call->waited) {
+        r = fail(e, KOPS_ERR_BAD_ARGUMENT, "another thread waits for this ticket");
+    } else {
+        call->waited = true;
+        if (session_wait(client, call, deadline)) {
+            r = finish_run(client, call, ret_result, e);
+        } else {
+            call->waited = false;
+            r = fail(e, KOPS_ERR_TIMEOUT, "the run has not ended yet: wait again, or kops_cancel() it");
+        }
+    }
     client_leave(client);
     return r;
 }

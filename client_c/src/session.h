@@ -29,6 +29,7 @@ struct call {
     uint32_t uses;  /* how often that place was used: makes msgids differ */
     uint32_t msgid;
     kops_ticket ticket; /* 0: somebody waits in a blocking call */
+    bool waited;        /* some thread is in kops_wait() with that ticket */
     enum call_state state;
     enum kops_code code;      /* CALL_DONE: how it ended */
     struct kops_error *error; /* CALL_DONE with a code; owned, NULL when there was no memory */

@@ -84,13 +84,19 @@ const char *wire_parse(struct wire_decoder *d, const char *data, size_t length, 
     return "the message is neither [1, msgid, error, result] nor [2, method, [params]]";
 }
 
+/* For "%.*s": the length of a text, or `max`. */
+static int cut(const msgpack_object *text, size_t max)
+{
+    return (int)(text->via.str.size < max ? text->via.str.size : max);
+}
+
 static void decode_detail(const msgpack_object_kv *kv, struct kops_error *e)
 {
     char key[32];
 
     if (kv->key.type != MSGPACK_OBJECT_STR)
         return;
-    snprintf(key, sizeof(key), "%.*s", (int)(kv->key.via.str.size & 0xff), kv->key.via.str.ptr);
+    snprintf(key, sizeof(key), "%.*s", cut(&kv->key, sizeof(key)), kv->key.via.str.ptr);
     switch (kv->val.type) {
     case MSGPACK_OBJECT_POSITIVE_INTEGER:
         fail_number(e, e->code, key, kv->val.via.u64 > INT64_MAX ? INT64_MAX : (int64_t)kv->val.via.u64);
@@ -119,12 +125,11 @@ void wire_decode_error(const struct msgpack_object *error, struct kops_error *e)
         return;
     }
     if (message && message->type == MSGPACK_OBJECT_STR && message->via.str.size > 0)
-        fail(e, code_parse(code->via.str.ptr, code->via.str.size), "%.*s",
-             (int)(message->via.str.size < sizeof(e->message) ? message->via.str.size : sizeof(e->message)),
+        fail(e, code_parse(code->via.str.ptr, code->via.str.size), "%.*s", cut(message, sizeof(e->message)),
              message->via.str.ptr);
     else
-        fail(e, code_parse(code->via.str.ptr, code->via.str.size), "the daemon gave no message (%.*s)",
-             (int)(code->via.str.size & 0xff), code->via.str.ptr);
+        fail(e, code_parse(code->via.str.ptr, code->via.str.size), "the daemon gave no message (%.*s)", cut(code, 64),
+             code->via.str.ptr);
     if (detail && detail->type == MSGPACK_OBJECT_MAP)
         for (uint32_t i = 0; i < detail->via.map.size; i++)
             decode_detail(&detail->via.map.ptr[i], e);

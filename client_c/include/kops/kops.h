@@ -25,7 +25,7 @@
  * struct kops_error with a message that says what to do. Outputs named `ret_…` are set only on success.
  *
  * **Structs** that a caller fills are zero-initialised first; zero means the documented default everywhere, and the
- * reserved members stay zero. Structs that libkops fills may grow: read them through the pointers it returns.
+ * reserved members stay zero. The structs that libkops returns pointers to may get more members at their end.
  *
  * **Readiness.** A call's inputs must be ready when the call is made, and its outputs are ready when it returns. With
  * CUDA, synchronise the stream that writes an input first (cuStreamSynchronize); after the call, every stream sees
@@ -272,9 +272,8 @@ KOPS_API uint64_t kops_buffer_base_offset(const kops_buffer *buffer);
 KOPS_API const char *kops_buffer_device(const kops_buffer *buffer);
 
 /** A device pointer (CUdeviceptr) for device memory: the registered one, or a mapping of what kops_buffer_alloc() made,
- * valid until release. It is mapped at the first call, for the device of the current CUDA context; without one, the
- * device's primary context is used.
- * Errors: no_cuda, bad_argument (the buffer is not device memory). */
+ * valid until release. It is mapped at the first call, for the device that holds the memory.
+ * Errors: no_cuda, bad_argument (the buffer is not device memory), device_error. */
 KOPS_API enum kops_code kops_buffer_map_cuda(kops_buffer *buffer, uint64_t *ret_pointer, struct kops_error *ret_error);
 
 /** Copies between the buffer, from byte `offset` on, and host memory of the caller. Blocking; device memory goes
@@ -490,65 +489,10 @@ KOPS_API enum kops_code kops_gemm(kops_client *client, const struct kops_tensor 
                                   const struct kops_options *options, struct kops_result *ret_result,
                                   struct kops_error *ret_error);
 
-/* ---- statistics ---------------------------------------------------------------------------------------------- */
-
-/** Which rows; NULL members do not filter. */
-struct kops_stats_filter {
-    const char *op, *dtype, *device;
-    bool reset; /**< Start the rows and counters anew after reading. */
-};
-
-struct kops_counter {
-    const char *name;
-    uint64_t value;
-};
-
-/** A distribution in microseconds; NAN: not measured. */
-struct kops_spread {
-    double min, mean, p50, p90, p99, max;
-};
-
-struct kops_shape {
-    unsigned rank;
-    int64_t dims[KOPS_MAX_RANK];
-};
-
-/** All executions of one op, shape, dtype and kernel on one device. */
-struct kops_stats_row {
-    const char *op, *device, *variant, *dtype;
-    size_t n_shapes;
-    const struct kops_shape *shapes; /**< Inputs, then outputs. */
-    uint64_t count, errors;
-    struct kops_spread exec_us, total_us;
-};
-
-/** One mapping of the daemon's registry. */
-struct kops_mapping {
-    const char *kind, *device; /**< device: NULL for a memfd */
-    uint64_t size, users;
-    bool open; /**< Closed ones do not pin memory. */
-    double idle_s;
-    size_t n_pids;
-    const int64_t *pids;
-};
-
-/** Every list is NULL-terminated. */
-struct kops_stats {
-    double uptime_s;
-    const struct kops_counter *const *counters;
-    const struct kops_stats_row *const *rows;
-    const struct kops_mapping *const *mappings;
-};
-
-/** Reads the daemon's counters and timings. `filter` may be NULL. Free the result with kops_stats_free(). */
-KOPS_API enum kops_code kops_stats_get(kops_client *client, const struct kops_stats_filter *filter,
-                                       struct kops_stats **ret_stats, struct kops_error *ret_error);
-
-/** NULL is allowed. Returns NULL. */
-KOPS_API struct kops_stats *kops_stats_free(struct kops_stats *stats);
-
 #ifdef __cplusplus
 }
 #endif
+
+#include <kops/stats.h> /* the last part, in a file of its own */
 
 #endif

@@ -32,6 +32,12 @@ struct fake {
 };
 
 static atomic_uint_fast64_t inflight = 64;
+static _Atomic(const char *) device_uuid = "host";
+
+void fake_set_device(const char *uuid)
+{
+    atomic_store(&device_uuid, uuid ? uuid : "host");
+}
 
 void fake_set_inflight(uint64_t value)
 {
@@ -275,7 +281,8 @@ static void uint_pair(msgpack_packer *p, const char *key, uint64_t value)
     msgpack_pack_uint64(p, value);
 }
 
-static void reply_with_fds(struct fake_connection *c, uint32_t msgid, msgpack_sbuffer *map, const int *fds, unsigned n)
+void fake_reply_map_with_fds(struct fake_connection *c, uint32_t msgid, msgpack_sbuffer *map, const int *fds,
+                             unsigned n)
 {
     msgpack_sbuffer b;
     msgpack_packer p;
@@ -294,7 +301,7 @@ static void reply_with_fds(struct fake_connection *c, uint32_t msgid, msgpack_sb
 
 void fake_reply_map(struct fake_connection *c, uint32_t msgid, msgpack_sbuffer *map)
 {
-    reply_with_fds(c, msgid, map, NULL, 0);
+    fake_reply_map_with_fds(c, msgid, map, NULL, 0);
 }
 
 void fake_reply_empty(struct fake_connection *c, uint32_t msgid)
@@ -360,7 +367,7 @@ static void device(msgpack_packer *p)
     msgpack_pack_map(p, 8);
     uint_pair(p, "index", 0);
     text_pair(p, "name", "a processor");
-    text_pair(p, "uuid", "host");
+    text_pair(p, "uuid", atomic_load(&device_uuid));
     text_pair(p, "backend", "host");
     uint_pair(p, "memory_bytes", 1 << 30);
     uint_pair(p, "compute_units", 4);
@@ -453,7 +460,7 @@ static void answer_buffer(struct fake_connection *c, const struct fake_request *
         uint_pair(&p, "nfds", 1);
         uint_pair(&p, "fd", 0);
     }
-    reply_with_fds(c, r->msgid, &b, &fd, alloc);
+    fake_reply_map_with_fds(c, r->msgid, &b, &fd, alloc);
     if (alloc)
         close(fd);
 }

@@ -59,6 +59,12 @@ void fake_serve_well(struct fake_connection *c, void *context);
 /* hello's limits.inflight of the answers that follow; 64 at first. */
 void fake_set_inflight(uint64_t inflight);
 
+/* The UUID of hello's only device, kept until the next call; NULL: "host", as at first. Not while a hello is answered.
+ */
+void fake_set_device(const char *uuid);
+
+void fake_reply_map_with_fds(struct fake_connection *c, uint32_t msgid, msgpack_sbuffer *map, const int *fds,
+                             unsigned n);
 void fake_reply_map(struct fake_connection *c, uint32_t msgid, msgpack_sbuffer *map);
 void fake_reply_empty(struct fake_connection *c, uint32_t msgid);
 void fake_reply_run(struct fake_connection *c, uint32_t msgid, const char *variant);

@@ -1,4 +1,5 @@
 /* Device memory, with a driver that keeps it in host memory (tests/standin_cuda), named by KOPS_CUDA_DRIVER. */
+#include <cuda.h>
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +18,10 @@ static struct {
     int (*alloc_async)(pointer *, size_t, void *);
     int (*attribute)(void *, int, pointer);
     int (*range)(pointer *, size_t *, pointer);
+    int (*to_host)(void *, pointer, size_t);
+    int (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
+    int (*export)(void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long);
+    int (*release)(CUmemGenericAllocationHandle);
 } cu;
 
 static void *context;
@@ -34,7 +39,11 @@ static void load(void)
                      {"cuMemFree_v2", &cu.free},
                      {"cuMemAllocAsync", &cu.alloc_async},
                      {"cuPointerGetAttribute", &cu.attribute},
-                     {"cuMemGetAddressRange_v2", &cu.range}};
+                     {"cuMemGetAddressRange_v2", &cu.range},
+                     {"cuMemcpyDtoH_v2", &cu.to_host},
+                     {"cuMemCreate", &cu.create},
+                     {"cuMemExportToShareableHandle", &cu.export},
+                     {"cuMemRelease", &cu.release}};
     void *library = dlopen(getenv("KOPS_CUDA_DRIVER"), RTLD_NOW);
     int device;
 
@@ -246,6 +255,90 @@ static void registered_anew_but_not_in_a_child(void **state)
     cu.free(p);
 }
 
+/* ---- memory that the daemon made ---- */
+
+enum { CHUNK = 2 << 20 };
+
+/* Answers alloc with device memory, by its descriptor. hello's only device is given the stand-in's UUID. */
+static void serve_vmm(struct fake_connection *c, void *context_)
+{
+    const int *fd = context_;
+    struct fake_request r;
+
+    while (fake_next(c, &r)) {
+        msgpack_sbuffer b;
+        msgpack_packer p;
+
+        if (strcmp(r.method, "alloc") != 0) {
+            fake_answer(c, &r);
+            continue;
+        }
+        msgpack_sbuffer_init(&b);
+        msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+        msgpack_pack_map(&p, 5);
+        msgpack_pack_str_with_body(&p, "buffer", 6);
+        msgpack_pack_int(&p, 5);
+        msgpack_pack_str_with_body(&p, "size", 4);
+        msgpack_pack_int(&p, CHUNK);
+        msgpack_pack_str_with_body(&p, "kind", 4);
+        msgpack_pack_str_with_body(&p, "cuda_vmm", 8);
+        msgpack_pack_str_with_body(&p, "nfds", 4);
+        msgpack_pack_int(&p, 1);
+        msgpack_pack_str_with_body(&p, "fd", 2);
+        msgpack_pack_int(&p, 0);
+        fake_reply_map_with_fds(c, r.msgid, &b, fd, 1);
+    }
+}
+
+static void maps_device_memory_of_the_daemon(void **state)
+{
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUmemGenericAllocationHandle allocation;
+    struct kops_error error;
+    kops_buffer *buffer, *own;
+    kops_client *client;
+    struct fake *f;
+    pointer mapped, again, p;
+    char text[5] = "";
+    size_t size;
+    int fd;
+
+    (void)state;
+    assert_int_equal(cu.create(&allocation, CHUNK, &prop, 0), 0);
+    assert_int_equal(cu.export(&fd, allocation, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), 0);
+    /* The device's UUID in text, as registering tells it. */
+    f = fake_start(serve_vmm, &fd);
+    client = connect_to(f);
+    assert_int_equal(cu.alloc(&p, 4096), 0);
+    assert_ok(kops_buffer_register_cuda(client, p, KOPS_ACCESS_RW, &own, &error));
+    fake_set_device(kops_buffer_device(own));
+    kops_close(client);
+    client = connect_to(f);
+
+    assert_ok(kops_buffer_alloc(client, 1000, NULL, &buffer, &error));
+    assert_int_equal(kops_buffer_size(buffer), CHUNK);
+    assert_null(kops_buffer_data(buffer));
+    assert_string_equal(kops_buffer_device(buffer), kops_buffer_device(own));
+    assert_ok(kops_buffer_map_cuda(buffer, &mapped, &error));
+    assert_ok(kops_buffer_write(buffer, CHUNK - 5, "tail", 5, &error));
+    assert_int_equal(cu.to_host(text, mapped + CHUNK - 5, 5), 0);
+    assert_string_equal(text, "tail");
+    assert_ok(kops_buffer_map_cuda(buffer, &again, &error));
+    assert_int_equal(again, mapped);
+    kops_buffer_release(buffer);
+    assert_int_not_equal(cu.range(&again, &size, mapped), 0); /* unmapped */
+
+    kops_buffer_release(own);
+    fake_set_device(NULL);
+    cu.free(p);
+    cu.release(allocation);
+    close(fd);
+    kops_close(client);
+    fake_stop(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -254,6 +347,7 @@ int main(void)
         cmocka_unit_test(without_a_current_context),
         cmocka_unit_test(what_cannot_be_exported),
         cmocka_unit_test(registered_anew_but_not_in_a_child),
+        cmocka_unit_test(maps_device_memory_of_the_daemon),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

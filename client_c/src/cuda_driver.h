@@ -1,7 +1,7 @@
 /* The CUDA driver, loaded at run time: `KOPS_CUDA_DRIVER` (a path), or libcuda.so.1. Types and numbers are those of the
  * driver's stable ABI, so that neither toolkit nor driver is needed to build. Thread: any. */
-#ifndef KOPS_CLIENT_CUDA_H
-#define KOPS_CLIENT_CUDA_H
+#ifndef KOPS_CLIENT_CUDA_DRIVER_H
+#define KOPS_CLIENT_CUDA_DRIVER_H
 
 #include <stddef.h>
 #include <stdint.h>

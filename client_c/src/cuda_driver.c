@@ -1,4 +1,4 @@
-#include "cuda.h"
+#include "cuda_driver.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,0 +1,73 @@
+/**
+ * @file stats.h
+ * @brief The daemon's counters, timings and mappings. <kops/kops.h> includes it.
+ */
+#ifndef KOPS_STATS_H
+#define KOPS_STATS_H
+
+#include <kops/kops.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Which rows; NULL members do not filter. */
+struct kops_stats_filter {
+    const char *op, *dtype, *device;
+    bool reset; /**< Start the rows and counters anew after reading. */
+};
+
+struct kops_counter {
+    const char *name;
+    uint64_t value;
+};
+
+/** A distribution in microseconds; NAN: not measured. */
+struct kops_spread {
+    double min, mean, p50, p90, p99, max;
+};
+
+struct kops_shape {
+    unsigned rank;
+    int64_t dims[KOPS_MAX_RANK];
+};
+
+/** All executions of one op, shape, dtype and kernel on one device. */
+struct kops_stats_row {
+    const char *op, *device, *variant, *dtype;
+    size_t n_shapes;
+    const struct kops_shape *shapes; /**< Inputs, then outputs. */
+    uint64_t count, errors;
+    struct kops_spread exec_us, total_us;
+};
+
+/** One mapping of the daemon's registry. */
+struct kops_mapping {
+    const char *kind, *device; /**< device: NULL for a memfd */
+    uint64_t size, users;
+    bool open; /**< Closed ones do not pin memory. */
+    double idle_s;
+    size_t n_pids;
+    const int64_t *pids;
+};
+
+/** Every list is NULL-terminated. */
+struct kops_stats {
+    double uptime_s;
+    const struct kops_counter *const *counters;
+    const struct kops_stats_row *const *rows;
+    const struct kops_mapping *const *mappings;
+};
+
+/** Reads the daemon's counters and timings. `filter` may be NULL. Free the result with kops_stats_free(). */
+KOPS_API enum kops_code kops_stats_get(kops_client *client, const struct kops_stats_filter *filter,
+                                       struct kops_stats **ret_stats, struct kops_error *ret_error);
+
+/** NULL is allowed. Returns NULL. */
+KOPS_API struct kops_stats *kops_stats_free(struct kops_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
