@@ -147,8 +147,10 @@ def test_many_descriptors(connection: raw.Connection, fd: int) -> None:
 
 def test_descriptors_in_the_middle(connection: raw.Connection, fd: int) -> None:
     """They come with the second half of a message: no message starts there."""
-    data = raw.pack_request(1, "register", {**REGISTER, "nfds": 1})
-    connection.send(data[:10])
+    data = raw.pack_request(2, "register", {**REGISTER, "nfds": 1})
+    # The answer to the ping shows that the first half was read: the kernel cannot glue the second to it any more.
+    connection.send(raw.pack_request(1, "ping", {}) + data[:10])
+    assert connection.reply(1).result == {}
     connection.send(data[10:], [fd])
     expect_closed(connection)
 
