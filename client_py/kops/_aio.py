@@ -1,6 +1,6 @@
 """The asyncio client: the same plans, session and transport as the synchronous one, driven by an event loop.
 
-It belongs to the loop it was connected on and is not thread-safe; any number of tasks may use it. What waits for a CUDA stream, or copies an
+It belongs to the running loop (on another one it connects anew) and is not thread-safe; any number of tasks may use it. What waits for a CUDA stream, or copies an
 ordinary array into shared memory, does so inside the call, so large ones hold the loop up.
 """
 
@@ -172,17 +172,19 @@ class AsyncClient(AsyncOpMethods):
         return f"<kops.AsyncClient {state}>"
 
     async def _live(self) -> Connection:
-        connection = self._connection
-        if connection is not None and connection.session.failure is None and connection.info is not None:
+        """The connection; a new one when there is none, when it was lost, or on another event loop."""
+        connection, loop = self._connection, asyncio.get_running_loop()
+        if connection is not None and loop is self._loop and connection.info is not None and connection.alive:
             return connection
-        loop = asyncio.get_running_loop()
-        if self._connecting is None or self._loop is not loop:
+        if loop is not self._loop:
+            self._disconnect("the client was used on another event loop")
             self._connecting, self._loop = asyncio.Lock(), loop
+        assert self._connecting is not None
         async with self._connecting:
             if self._closed:
                 raise ConnectionLost("the client was closed")
             connection = self._connection
-            if connection is not None and connection.session.failure is None:
+            if connection is not None and connection.alive:
                 return connection
             self._disconnect("the connection was lost")
             made = self._connection = Connection(self._path, self.timeout)

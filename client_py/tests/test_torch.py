@@ -1,0 +1,141 @@
+"""The torch adapter, with a small module in torch's place (the GPU suite runs it with the real one)."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import fake_torch as torch
+import kops
+import numpy
+import pytest
+from fake_daemon import FakeDaemon
+from kops._memory import pool
+
+
+@pytest.fixture(autouse=True)
+def module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+
+def normal(*shape: int, dtype: str = "float32") -> torch.Tensor:
+    return torch.tensor(numpy.random.default_rng(1).standard_normal(shape).astype(dtype))
+
+
+def test_cpu_tensors_give_cpu_tensors(k: kops.Client) -> None:
+    a, b = normal(20, 30), normal(20, 30)
+    c = k.add(a, b)
+    assert type(c) is torch.Tensor and c.dtype is torch.float32
+    assert numpy.array_equal(c.array, a.array + b.array)
+    assert numpy.array_equal(k.square(a[::2, 3:].t()).array, (a.array * a.array)[::2, 3:].T)
+    assert k.square(normal(0, 3)).shape == (0, 3)
+
+
+def test_results_live_in_shared_memory(k: kops.Client, daemon: FakeDaemon) -> None:
+    c = k.square(normal(50, 60))
+    usage = pool.usage()
+    out = k.zeros((60, 50), torch.float32)
+    grown = pool.usage()["bytes"] - usage["bytes"]
+    k.square(c.t(), out=out)
+    assert numpy.array_equal(out.array, (c.array * c.array).T)
+    assert pool.usage()["bytes"] - usage["bytes"] == grown
+    assert daemon.runs()[-1]["in"][0]["strides"] == [1, 60]
+
+
+def test_memory_of_a_result_is_kept_by_its_views(k: kops.Client) -> None:
+    view = k.square(normal(5000))[10:20]
+    expected = view.array.copy()
+    gc.collect()
+    for i in range(20):
+        k.add(normal(5000), float(i))
+    assert numpy.array_equal(view.array, expected)
+
+
+def test_out_and_in_place(k: kops.Client, daemon: FakeDaemon) -> None:
+    a, b = normal(20, 30), normal(20, 30)
+    ground = torch.tensor(numpy.full((20, 60), -7, "float32"))
+    out = ground[:, ::2]
+    assert k.add(a, b, out=out) is out
+    assert numpy.array_equal(out.array, a.array + b.array) and (ground.array[:, 1::2] == -7).all()
+    expected = a.array * a.array
+    assert k.square(a, out=a) is a and numpy.array_equal(a.array, expected)
+    assert daemon.runs()[-1]["in"] == daemon.runs()[-1]["out"]
+    c = normal(20, 20)
+    expected = a.array @ b.array.T + 2 * c.array
+    k.gemm(a, b, trans_b=True, beta=2.0, out=c)
+    assert numpy.allclose(c.array, expected)
+
+
+def test_expanded_inputs_are_copied_once(k: kops.Client, daemon: FakeDaemon) -> None:
+    row = torch.Tensor(numpy.broadcast_to(numpy.arange(8, dtype="float32"), (5, 8)), torch.float32, torch.device("cpu"))
+    assert numpy.array_equal(k.square(row).array, row.array * row.array)
+    assert daemon.runs()[-1]["in"][0]["strides"] == [0, 1]
+    with pytest.raises(kops.Overlap):
+        k.square(row, out=row)
+
+
+def test_bfloat16(k: kops.Client, daemon: FakeDaemon) -> None:
+    daemon.script["run"] = lambda peer, params, fds: {"timings": {}, "device": "host", "variant": "none"}
+    a = torch.Tensor(numpy.arange(4, dtype="uint16"), torch.bfloat16, torch.device("cpu"))
+    assert k.square(a).dtype is torch.bfloat16 and daemon.runs()[-1]["in"][0]["dtype"] == "bf16"
+    assert k.array(a).array.tolist() == [0, 1, 2, 3]
+
+
+def test_refused(k: kops.Client) -> None:
+    a = normal(4)
+    with pytest.raises(kops.UnknownDtype, match="int64"):
+        k.square(torch.tensor(numpy.arange(4)))
+    a.layout = torch.sparse_coo
+    with pytest.raises(kops.BadArgument, match="sparse"):
+        k.square(a)
+    with pytest.raises(kops.Unsupported, match="mps"):
+        k.square(torch.Tensor(numpy.ones(4), torch.float64, torch.device("mps")))
+
+
+def test_negated_views_are_resolved(k: kops.Client) -> None:
+    a = normal(4)
+    a.negated = True
+    assert numpy.array_equal(k.add(a, torch.tensor(numpy.zeros(4, "float32"))).array, -a.array)
+
+
+@pytest.fixture
+def gpu(daemon: FakeDaemon) -> Iterator[Any]:
+    cuda = pytest.importorskip("test_cuda", reason="the stand-in driver is not built")
+    import os
+
+    path = cuda.library()
+    before = os.environ.get("KOPS_CUDA_DRIVER")
+    os.environ["KOPS_CUDA_DRIVER"] = str(path)
+    torch.cuda.driver = cuda.standin.Driver()
+    torch.cuda.synchronized.clear()
+    daemon.script["run"] = lambda peer, params, fds: {"timings": {"gpu_us": 1.0}, "device": "GPU-x", "variant": "v"}
+    yield torch.cuda.driver
+    if before is None:
+        del os.environ["KOPS_CUDA_DRIVER"]
+    else:
+        os.environ["KOPS_CUDA_DRIVER"] = before
+
+
+def test_cuda_tensors(k: kops.Client, gpu: Any, daemon: FakeDaemon) -> None:
+    where = torch.device("cuda", 0)
+    a = torch.empty((100, 60), dtype=torch.float16, device=where)
+    c = k.square(a.t())
+    assert c.device is where and c.dtype is torch.float16 and c.shape == (60, 100)
+    assert torch.cuda.synchronized == [0], "the current stream is waited for once"
+    registered = daemon.count("register")
+    k.square(a[20:40, 1::2], out=c[:20, :30])
+    assert daemon.count("register") == registered
+    (tensor,) = daemon.runs()[-1]["in"]
+    base, _ = gpu.address_range(a.data_ptr())
+    assert tensor["offset"] == a.data_ptr() - base + 2 * (20 * 60 + 1) and tensor["strides"] == [60, 2]
+    assert k.square(torch.empty((0, 4), dtype=torch.float32, device=where)).shape == (0, 4)
+
+
+def test_what_the_daemon_works_on_is_kept(k: kops.Client, gpu: Any, daemon: FakeDaemon) -> None:
+    where = torch.device("cuda", 0)
+    pending = k.submit("square", torch.empty((1000,), dtype=torch.float32, device=where))
+    (call,) = k._connection.session.pending.values()
+    assert len(call.keep) == 2
+    assert pending.result().shape == (1000,) and call.keep is None
