@@ -10,15 +10,30 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "proto" / "golden")]
 
-from support import backends, raw  # noqa: E402
+from arrays import BACKEND, Vectors  # noqa: E402
+from support import backends, proc, raw  # noqa: E402
 from support.daemon import Daemon  # noqa: E402
 
 
 @pytest.fixture(scope="session")
 def shared_daemon() -> Iterator[Daemon]:
-    """One daemon on the host backend for every test that does not harm it."""
-    with Daemon(config=backends.config(backends.HOST)) as daemon:
+    """One daemon for every test that does not harm it."""
+    why_not = backends.missing(BACKEND)
+    if why_not:
+        pytest.skip(why_not)
+    with Daemon(config=backends.config(BACKEND)) as daemon:
+        if BACKEND != backends.HOST:
+            warm_up(daemon)
         yield daemon
+
+
+def warm_up(daemon: Daemon) -> None:
+    """What a GPU's backend makes at its first use and keeps is no leak of a later test."""
+    with daemon.connect() as connection:
+        vectors = Vectors(connection, 2, 1000)
+        for stream in range(8):
+            connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)], stream=stream)
+    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == 1, "only the listener is left")
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,8 @@ from support.daemon import Daemon, sanitized
 
 
 def send_until_paused(connection: raw.Connection, data: bytes, most: int) -> int:
-    """Sends `data` again and again, at most so many times, and reads nothing. Stops when the socket stays full while the
-    daemon has nothing left to do; returns how many were sent."""
+    """Sends `data` again and again, at most so many times, and reads nothing. Stops when the socket stays full; returns
+    how many were sent."""
     connection.socket.setblocking(False)
     sent, left = 0, b""
     try:
@@ -84,7 +84,7 @@ def test_flooder_that_reads_again_is_served(connection: raw.Connection) -> None:
 
 
 def test_inflight_limit(connect: Callable[..., raw.Connection], limits: dict[str, int]) -> None:
-    """With its credit used up a connection is not read: what it sends then waits in the socket, and others are served."""
+    """With its credit used up a connection is not read: what it sends waits in the socket, and others are served."""
     busy, other = connect(), connect()
     vectors = Vectors(busy, 2, 10)
     work = LongRun(busy)
