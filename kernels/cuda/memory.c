@@ -44,7 +44,8 @@ static int fail_open(struct cuda_device *d, CUresult r, struct error *e)
     return error_detail_text(e, "driver", cuda_result_name(r));
 }
 
-static int check_opened(struct cuda_device *d, CUdeviceptr address, uint64_t declared, struct error *e)
+static int check_opened(struct cuda_device *d, CUdeviceptr address, uint64_t declared, uint64_t *ret_size,
+                        struct error *e)
 {
     CUdeviceptr base;
     size_t bytes;
@@ -64,6 +65,7 @@ static int check_opened(struct cuda_device *d, CUdeviceptr address, uint64_t dec
         error_detail_number(e, "needed", (int64_t)declared);
         return error_detail_number(e, "size", (int64_t)usable);
     }
+    *ret_size = usable;
     return 0;
 }
 
@@ -74,6 +76,7 @@ int cuda_memory_import(struct backend_device *base, const struct backend_import 
     struct backend_memory *m;
     CUipcMemHandle handle;
     CUdeviceptr address;
+    uint64_t size;
     CUresult r;
 
     if (import->kind != MEMORY_CUDA_IPC)
@@ -84,9 +87,9 @@ int cuda_memory_import(struct backend_device *base, const struct backend_import 
     r = cuda.IpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     if (r != CUDA_SUCCESS)
         return fail_open(d, r, e);
-    if (check_opened(d, address, import->size, e) < 0)
+    if (check_opened(d, address, import->size, &size, e) < 0)
         goto close_handle;
-    m = memory_new(d, MEMORY_CUDA_IPC, address, import->size, import->writable, e);
+    m = memory_new(d, MEMORY_CUDA_IPC, address, size, import->writable, e);
     if (!m)
         goto close_handle;
     *ret_memory = m;

@@ -43,7 +43,7 @@ static void test_another_process_s_memory_is_computed_on(void **state)
     assert_int_equal(counter(STANDIN_COUNTER_live_ipc_mappings), 0);
 }
 
-static void test_less_may_be_declared_than_there_is(void **state)
+static void test_the_true_size_is_found_out(void **state)
 {
     unsigned char handle[BACKEND_IPC_HANDLE_SIZE];
     struct backend_memory *m;
@@ -51,7 +51,7 @@ static void test_less_may_be_declared_than_there_is(void **state)
     (void)state;
     exporter_alloc(BYTES, 1, handle);
     m = import(handle, 100);
-    assert_int_equal(m->size, 100);
+    assert_int_equal(m->size, BYTES);
     close_memory(m);
 }
 
@@ -181,7 +181,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_another_process_s_memory_is_computed_on),
-        cmocka_unit_test(test_less_may_be_declared_than_there_is),
+        cmocka_unit_test(test_the_true_size_is_found_out),
         cmocka_unit_test(test_more_than_there_is_leaks_no_mapping),
         cmocka_unit_test(test_bogus_and_freed_handles_are_refused),
         cmocka_unit_test(test_a_driver_that_only_says_unknown_is_not_lost),
