@@ -298,7 +298,7 @@ def c_bytes(symbol: str, data: bytes) -> str:
 
 def write_c(path: Path) -> int:
     out = [
-        "/* Made by proto/golden/golden.py from the JSON files beside it, whose README.md says what the fields mean. */",
+        "/* Made by proto/golden/golden.py from the JSON files beside it; its README.md says what fields mean. */",
         "#ifndef KOPS_GOLDEN_VECTORS_H",
         "#define KOPS_GOLDEN_VECTORS_H",
         "",

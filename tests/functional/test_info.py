@@ -164,7 +164,7 @@ def test_stats_mappings(connection: raw.Connection) -> None:
 
 
 def test_stats_while_mappings_come_and_go(connect: Callable[..., raw.Connection]) -> None:
-    """Mappings are closed on other threads; listing them meanwhile reads nothing that is gone (sanitizers would tell)."""
+    """Mappings are closed on other threads; listing them meanwhile reads nothing that is gone (ask a sanitizer)."""
     busy, watcher = connect(), connect()
     shared = memfd.Shared(1 << 20)
     for _ in range(30):
