@@ -76,7 +76,7 @@ int cuda_memory_import(struct backend_device *base, const struct backend_import 
     struct backend_memory *m;
     CUipcMemHandle handle;
     CUdeviceptr address;
-    uint64_t size;
+    uint64_t size = 0;
     CUresult r;
 
     if (import->kind != MEMORY_CUDA_IPC)
