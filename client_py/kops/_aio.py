@@ -246,12 +246,10 @@ class AsyncClient(AsyncOpMethods):
             while True:
                 try:
                     await self._exchange(connection, call, seconds)
-                    if call.error is not None:
-                        raise call.error
                 except BaseException as error:
                     call = plan.throw(error)
                 else:
-                    call = plan.send(call.result)
+                    call = plan.send(call.result) if call.error is None else plan.throw(call.take_error())
         except StopIteration as stop:
             return stop.value
 

@@ -54,7 +54,7 @@ class Pending:
             client._wait(self._connection, call, client._timeout_of(timeout), cancel=False)
             plan, self._plan = self._plan, None
             try:
-                plan.throw(call.error) if call.error is not None else plan.send(call.result)
+                plan.send(call.result) if call.error is None else plan.throw(call.take_error())
             except StopIteration as stop:
                 self._value = stop.value
             except BaseException as error:
@@ -197,11 +197,10 @@ class Client(OpMethods):
         while call.method != "run":
             try:
                 self._exchange(connection, call, seconds)
-                result = call.outcome()
             except BaseException as error:
                 call = plan.throw(error)
             else:
-                call = plan.send(result)
+                call = plan.send(call.result) if call.error is None else plan.throw(call.take_error())
         self._send(connection, call, seconds)
         return Pending(self, connection, plan, call)
 
@@ -321,18 +320,16 @@ class Client(OpMethods):
 
     def _drive(self, connection: Connection, plan: Plan, timeout: Any) -> Any:
         """Carries a plan out."""
-        seconds = self._timeout_of(timeout)
+        seconds = self.timeout if timeout is DEFAULT_TIMEOUT else timeout
         try:
             call = next(plan)
             while True:
                 try:
                     self._exchange(connection, call, seconds)
-                    if call.error is not None:
-                        raise call.error
                 except BaseException as error:
                     call = plan.throw(error)
                 else:
-                    call = plan.send(call.result)
+                    call = plan.send(call.result) if call.error is None else plan.throw(call.take_error())
         except StopIteration as stop:
             return stop.value
 
@@ -392,10 +389,8 @@ class Client(OpMethods):
 
     def _receive_until(self, connection: Connection, call: Call, timeout: float | None) -> bool:
         session, transport = connection.session, connection.transport
-        deadline = None
         remaining = timeout
-        if timeout is not None:
-            deadline = time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         while not call.done:
             event: threading.Event | None = None
             leading = False

@@ -25,7 +25,8 @@ from typing import Any
 from ._errors import NoMemory, from_os
 
 MIN_BLOCK = 256
-MAX_SLICED = 64 << 10  # blocks up to this size share segments, of 64 KiB to 1 MiB
+MAX_SLICED = 256 << 10  # blocks up to this size share segments (of SLAB bytes), to save descriptors
+SLAB = (64 << 10, 4 << 20)  # at least, at most; in between 64 blocks
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -185,7 +186,7 @@ class Pool:
         return made
 
     def _cut(self, size: int) -> tuple[Segment, int]:
-        segment = Segment(max(MAX_SLICED, min(64 * size, 16 * MAX_SLICED)) if size <= MAX_SLICED else size)
+        segment = Segment(max(SLAB[0], min(64 * size, SLAB[1])) if size <= MAX_SLICED else size)
         starts, segments = list(self._table[0]), list(self._table[1])
         i = bisect.bisect(starts, segment.address)
         starts.insert(i, segment.address)

@@ -59,15 +59,15 @@ def empty(shape: Any, dtype: Any) -> Any:
     return numpy.ndarray(shape, dtype, pool.take(count * dtype.itemsize))
 
 
-def _element_strides(array: Any) -> tuple[int, ...] | None:
-    """Strides in elements; None when they are negative or no whole elements."""
+def _element_strides(array: Any) -> tuple[int, ...]:
+    """Strides in elements of an array that is not contiguous; empty when some are negative or no whole elements."""
     size = array.itemsize
     result = []
     for stride, length in zip(array.strides, array.shape, strict=True):
         if length == 1:
             stride = size
         if stride < 0 or stride % size:
-            return None
+            return ()
         result.append(stride // size)
     return tuple(result)
 
@@ -75,12 +75,12 @@ def _element_strides(array: Any) -> tuple[int, ...] | None:
 class NumpyAdapter(Adapter):
     def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
         dtype, foreign = _dtypes.get(value.dtype) or dtype_name(value.dtype)
-        shape = value.shape
         flags = value.flags
         if output and not flags.writeable:
             raise ReadOnly("out is a read-only array")
+        size = value.size
         base = value.base
-        if base is not None and foreign is None:
+        if base is not None and size and foreign is None:
             if isinstance(base, Block):
                 segment, offset = base.segment, base.offset
             else:
@@ -89,11 +89,11 @@ class NumpyAdapter(Adapter):
                 offset = address - segment.address if segment is not None else 0
             if segment is not None and flags.aligned:
                 strides = None if flags.c_contiguous else _element_strides(value)
-                if strides is not None or flags.c_contiguous:
+                if strides != ():
                     operands.keep.append(value)
-                    return Operand(value, segment if value.size else None, offset, shape, strides, dtype, self)
-        if value.size == 0:
-            return Operand(value, None, 0, shape, None, dtype, self)
+                    return Operand(value, segment, offset, value.shape, strides, dtype, self)
+        if not size:
+            return Operand(value, None, 0, value.shape, None, dtype, self)
         return self._stage(value, operands, dtype, foreign, output, reads)
 
     def _stage(self, value: Any, operands: Operands, dtype: str, native: Any, output: bool, reads: bool) -> Operand:

@@ -46,15 +46,6 @@ def register(connection: Connection, source: Source) -> Plan:
     return known
 
 
-def _tensor(connection: Connection, operand: Operand) -> Plan:
-    """The tensor map of an operand whose memory is not registered here yet."""
-    source = operand.source
-    if source is None:
-        return operand.wire(None)
-    buffer = yield from register(connection, source)
-    return operand.wire(buffer)
-
-
 class Request:
     """One `run`, prepared: what to run on which tensors, and what becomes of the reply."""
 
@@ -79,7 +70,7 @@ class Request:
         self.inputs = inputs(values, self.operands)
         self.outputs = self._outputs(out)
         self.given = out is not None
-        check_devices(self.inputs + self.outputs)
+        check_devices(self.inputs, self.outputs)
 
     def _outputs(self, out: Any) -> list[Operand]:
         operands, attrs = self.operands, self.attrs
@@ -99,37 +90,25 @@ class Request:
         shape = self.rule.out_shape([operand.shape for operand in self.inputs], attrs)
         return [like.adapter.allocate(like, shape, operands) for _ in names]
 
-    def call(self, connection: Connection) -> Plan:
-        """Registers what is new and runs; returns the reply."""
-        key = connection.key
+    def params(self, key: int) -> tuple[dict[str, Any], Source | None]:
+        """What `run` takes, on the connection of that key; or the memory that is to be registered first."""
         params: dict[str, Any] = {"op": self.op}
         for name, all_operands in (("in", self.inputs), ("out", self.outputs)):
-            maps = []
+            tensors = []
             for operand in all_operands:
                 source = operand.source
-                buffer = source.ids.get(key) if source is not None else None
-                maps.append((yield from _tensor(connection, operand)) if buffer is None else operand.wire(buffer))
-            params[name] = maps
+                buffer = None
+                if source is not None:
+                    buffer = source.ids.get(key)
+                    if buffer is None:
+                        return params, source
+                tensors.append(operand.wire(buffer))
+            params[name] = tensors
         if self.attrs:
             params["attrs"] = self.attrs
         if self.options:
             params.update(self.options)
-        self.operands.synchronize()
-        return (yield Call("run", params, (), self.operands.keep))
-
-    def run(self, connection: Connection, *, retry: bool = True) -> Plan:
-        """As `call`; once more when the daemon finds a reference stale, which it does before anything runs."""
-        try:
-            reply = yield from self.call(connection)
-        except StaleBuffer:
-            if not retry:
-                raise
-            for operand in self.inputs + self.outputs:
-                renew(operand)
-            reply = yield from self.call(connection)
-        if self.operands.copies:
-            self.operands.finish()
-        return reply
+        return params, None
 
     @property
     def result(self) -> Any:
@@ -139,9 +118,34 @@ class Request:
         return tuple(o.value if self.given else o.adapter.result(o.value) for o in outputs)
 
 
+def execute(connection: Connection, request: Request, retry: bool = True) -> Plan:
+    """Registers what is new and runs; returns the reply. Once more when the daemon finds a reference stale, which it does
+    before anything runs."""
+    while True:
+        params, unknown = request.params(connection.key)
+        if unknown is not None:
+            yield from register(connection, unknown)
+            continue
+        if request.operands.waits:
+            request.operands.synchronize()
+        try:
+            reply = yield Call("run", params, (), request.operands.keep)
+        except StaleBuffer:
+            if not retry:
+                raise
+            retry = False
+            for operand in request.inputs + request.outputs:
+                renew(operand)
+        else:
+            break
+    if request.operands.copies:
+        request.operands.finish()
+    return reply
+
+
 def run(connection: Connection, request: Request, timing: bool, retry: bool = True) -> Plan:
     """Runs an op: the result, with its Timings when they are asked for."""
-    reply = yield from request.run(connection, retry=retry)
+    reply = yield from execute(connection, request, retry)
     if timing:
         return request.result, Timings.of(reply)
     return request.result
@@ -149,7 +153,7 @@ def run(connection: Connection, request: Request, timing: bool, retry: bool = Tr
 
 def profile(connection: Connection, request: Request) -> Plan:
     """Runs an op repeatedly: a Profile."""
-    reply = yield from request.run(connection)
+    reply = yield from execute(connection, request)
     shapes = [tuple(o.shape) for o in request.inputs]
     out = tuple(request.outputs[0].shape)
     every = request.inputs + request.outputs

@@ -29,6 +29,7 @@ from ._errors import BadArgument, BadReply, ConnectionLost, KopsError, LimitExce
 REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
 MSGID_MASK = 0xFFFFFFFF
 MAX_FDS = 16
+MSG_CTRUNC = int(socket.MSG_CTRUNC)  # an enum's operators are slow
 MAX_REPLY = 64 << 20
 MAX_ELEMENTS = 1 << 20
 
@@ -76,10 +77,16 @@ class Call:
         self.reply_fds: tuple[int, ...] = ()
 
     def outcome(self) -> Any:
-        """The result, or raises the error. Only once `done`."""
+        """The result, or raises the error. Only once `done`, and once: an exception that the call kept would keep, by its
+        traceback, everything that was there when it was raised."""
         if self.error is not None:
-            raise self.error
+            raise self.take_error()
         return self.result
+
+    def take_error(self) -> KopsError:
+        error, self.error = self.error, None
+        assert error is not None
+        return error
 
 
 class Session:
@@ -103,12 +110,13 @@ class Session:
         """Encodes a request and queues it for sending. Raises what refuses it; nothing is queued then."""
         if self.failure is not None:
             raise copy_of(self.failure)
+        pending = self.pending
         msgid = next(self._msgids) & MSGID_MASK
-        while msgid in self.pending:
+        while msgid in pending:
             msgid = next(self._msgids) & MSGID_MASK
-        call.msgid = msgid
         call.data = self._encode([REQUEST, msgid, call.method, [call.params]])
-        self.pending[msgid] = call
+        call.msgid = msgid
+        pending[msgid] = call
         self.outbox.append(call)
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
@@ -175,7 +183,7 @@ class Session:
                 if not data:
                     self._ended()
                     return
-                if not control and not flags & socket.MSG_CTRUNC:
+                if not control and not flags & MSG_CTRUNC:
                     try:
                         message = _unpackb(data, max_ext_len=0, ext_hook=_refuse_ext)
                     except ValueError:
@@ -319,7 +327,7 @@ def _normal(chunk: Chunk) -> tuple[bytes, list[Batch]]:
     data, control, flags, _ = chunk
     if flags == MERGED:
         return data, list(control)
-    if flags & socket.MSG_CTRUNC:
+    if flags & MSG_CTRUNC:
         raise ValueError("descriptors of a reply were cut off")
     fds = array.array("i")
     for level, kind, payload in control:

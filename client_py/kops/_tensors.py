@@ -142,21 +142,30 @@ def _find_adapter(value: Any) -> Adapter:
 
 def inputs(values: Iterable[Any], operands: Operands) -> list[Operand]:
     """The operands of an op's inputs. Plain numbers and lists take the dtype of the first tensor, else f32."""
-    found = [(adapter_of(value), value) for value in values]
-    result = [None if adapter.plain else adapter.operand(value, operands) for adapter, value in found]
-    if None in result:
-        dtype = next((o.dtype for o in result if o is not None), None)
-        for i, (adapter, value) in enumerate(found):
-            if result[i] is None:
-                result[i] = adapter.convert(value, dtype, operands)
-    return result  # type: ignore[return-value]
+    known = _by_type.get
+    result: list[Any] = []
+    plain = False
+    for value in values:
+        adapter = known(type(value)) or _find_adapter(value)
+        plain |= adapter.plain
+        result.append((adapter, value) if adapter.plain else adapter.operand(value, operands))
+    if plain:
+        dtype = next((o.dtype for o in result if type(o) is Operand), None)
+        result = [o if type(o) is Operand else o[0].convert(o[1], dtype, operands) for o in result]
+    return result
 
 
-def check_devices(all_operands: list[Operand]) -> None:
+def check_devices(some: list[Operand], others: list[Operand]) -> None:
     """Host memory and device memory do not mix: where to compute would be a guess."""
-    kinds = {type(o.source) is Allocation for o in all_operands if o.source is not None}
-    if len(kinds) > 1:
-        raise DeviceMismatch("some of these tensors are in host memory and some on a GPU: move them to one device")
+    kind = None
+    for operand in (*some, *others):
+        source = operand.source
+        if source is not None and type(source) is not kind:
+            if kind is not None:
+                raise DeviceMismatch(
+                    "some of these tensors are in host memory and some on a GPU: move them to one device"
+                )
+            kind = type(source)
 
 
 def unknown_dtype(dtype: Any) -> UnknownDtype:

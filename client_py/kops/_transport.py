@@ -19,9 +19,10 @@ from ._session import MAX_FDS, Call, Chunk
 
 RECEIVE_BYTES = (16384,)
 CONTROL_BYTES = (socket.CMSG_SPACE(MAX_FDS * 4),)
-NO_FLAGS = (socket.MSG_CMSG_CLOEXEC,)
-NO_WAIT = (socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT,)
-SEND_FLAGS = (socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL,)
+# Plain integers: an enum's members are slow to convert. In tuples, for map().
+NO_FLAGS = (int(socket.MSG_CMSG_CLOEXEC),)
+NO_WAIT = (int(socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT),)
+SEND_FLAGS = (int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL),)
 
 
 def candidates(path: str | os.PathLike[str] | None = None) -> list[str]:
