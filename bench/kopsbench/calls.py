@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -23,8 +23,12 @@ def profile(
     return list(found.samples)
 
 
-def call_gpu_us(
-    client: Any, op: str, inputs: Sequence[Any], out: Any, *, ret_variant: list[str] | None = None, **attributes: Any
-) -> float:
-    """Kernel time in microseconds of one blocking call."""
-    return profile(client, op, inputs, out, repeat=1, ret_variant=ret_variant, **attributes)[0]
+def pipelined(
+    client: Any, op: str, calls: Iterable[tuple[Any, ...]], *, ret_variant: list[str], **attributes: Any
+) -> list[float]:
+    """Kernel times in microseconds of requests that are all sent before the first reply is waited for, so that the
+    daemon can queue them back to back. A call is its inputs and, last, its output."""
+    pending = [client.submit(op, *call[:-1], out=call[-1], timing=True, **attributes) for call in calls]
+    timings = [one.result()[1] for one in pending]
+    ret_variant.append(timings[-1].variant)
+    return [timing.exec_us for timing in timings]

@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,8 +29,8 @@ class Context:
     calls: int  # samples a side, in blocks
     blocks: int
     spin_us: int | None
-    keep_going: bool = True
     notes: dict[str, Any] = field(default_factory=dict)
+    _stack: ExitStack = field(default_factory=ExitStack)
 
     @property
     def block_calls(self) -> int:
@@ -50,6 +51,28 @@ class Context:
             extra += ["--set", f"server.spin_us={self.spin_us}"]
         self.program("kopsd")
         return Daemon(*extra)
+
+    def close(self) -> None:
+        """Ends what was kept for several measures."""
+        self._stack.close()
+
+    @cached_property
+    def gpu_daemon(self) -> Daemon:
+        """One for all measures on the GPU: making a context for each would take longer than measuring."""
+        return self._stack.enter_context(self.daemon(cuda=True))
+
+    @cached_property
+    def _gpu_client(self) -> Any:
+        import kops
+
+        return self._stack.enter_context(kops.connect(self.gpu_daemon.socket_path, timeout=300))
+
+    def gpu_client(self) -> Any:
+        """A client of gpu_daemon, for one measure: memory of the one before is given back first."""
+        client = self._gpu_client
+        self.torch.cuda.empty_cache()
+        client.trim()
+        return client
 
     @cached_property
     def torch(self) -> Any:

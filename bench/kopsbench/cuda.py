@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, islice
 from typing import Any
 
@@ -25,28 +25,17 @@ def cache_note(bytes_of_one: int, n_sets: int) -> str:
     return f"partly warm: {n_sets} sets of operands, {bytes_of_one * n_sets >> 10} KiB together"
 
 
-def event_times(torch: Any, call: Callable[[], None], n: int) -> list[float]:
-    """Microseconds of n calls that run back to back, each between two events. The GPU is first kept busy until all are
+def event_times(torch: Any, calls: Sequence[Callable[[], None]]) -> list[float]:
+    """Microseconds of calls that run back to back, each between two events. The GPU is first kept busy until all are
     queued, so that no launch overhead of the CPU lies between the events."""
-    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(n)]
+    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in calls]
     torch.cuda._sleep(2_000_000)  # about a millisecond
-    for before, after in events:
+    for (before, after), call in zip(events, calls, strict=True):
         before.record()
         call()
         after.record()
     torch.cuda.synchronize()
     return [before.elapsed_time(after) * 1e3 for before, after in events]
-
-
-def event_times_single(torch: Any, calls: Iterable[Callable[[], None]]) -> Iterator[float]:
-    """Microseconds of calls that are issued one by one, each waited for, as blocking calls are."""
-    before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    for call in calls:
-        before.record()
-        call()
-        after.record()
-        after.synchronize()
-        yield before.elapsed_time(after) * 1e3
 
 
 class Rotation:

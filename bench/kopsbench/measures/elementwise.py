@@ -16,10 +16,8 @@ TARGET = 0.97
 
 
 def run(context: Context, op: str, dtype: str) -> Record:
-    import kops
-
     torch = context.torch
-    torch.cuda.empty_cache()  # of the measure before
+    client = context.gpu_client()
     torch_dtype = getattr(torch, DTYPES[dtype])
     count = TENSOR_BYTES // torch.empty(0, dtype=torch_dtype).element_size()
     generator = torch.Generator(device="cuda").manual_seed(1)
@@ -35,12 +33,11 @@ def run(context: Context, op: str, dtype: str) -> Record:
     }[op]
     torch.cuda.synchronize()
     variant: list[str] = []
-    with context.daemon(cuda=True) as daemon, kops.connect(daemon.socket_path) as client:
 
-        def ours(n: int) -> Iterable[float]:
-            return profile(client, op, inputs, out, repeat=n, ret_variant=variant)
+    def ours(n: int) -> Iterable[float]:
+        return profile(client, op, inputs, out, repeat=n, ret_variant=variant)
 
-        our_times, peer_times = alternate(context, ours, lambda n: event_times(torch, peer_call, n))
+    our_times, peer_times = alternate(context, ours, lambda n: event_times(torch, [peer_call] * n))
     moved = TENSOR_BYTES * (len(inputs) + 1)
     return Record(
         f"{op}_gbps_{dtype}",

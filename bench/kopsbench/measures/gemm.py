@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..calls import call_gpu_us, profile
+from ..calls import pipelined, profile
 from ..context import Context
-from ..cuda import DTYPES, Rotation, cache_note, event_times, event_times_single, sets_for
+from ..cuda import DTYPES, Rotation, cache_note, event_times, sets_for
 from ..record import Record, summarise_rate
 from . import add, alternate
 
@@ -43,10 +43,8 @@ KINDS = {
 
 
 def run(context: Context, name: str, kind: Kind, shape: str, variant: str | None, target: float | None) -> Record:
-    import kops
-
     torch = context.torch
-    torch.cuda.empty_cache()  # of the measure before
+    client = context.gpu_client()
     m, n, k = SHAPES[shape]
     torch_dtype = getattr(torch, DTYPES[kind.dtype])
     bytes_of_one = (m * k + k * n + m * n) * torch.empty(0, dtype=torch_dtype).element_size()
@@ -62,29 +60,21 @@ def run(context: Context, name: str, kind: Kind, shape: str, variant: str | None
     torch.cuda.synchronize()
     attributes = {"precision": kind.precision, **({"variant": variant} if variant else {})}
     used: list[str] = []
+    our_sets, peer_sets = Rotation(sets), Rotation(sets)
+
+    def ours(count: int) -> Iterable[float]:
+        if n_sets == 1:
+            a, b, out = sets[0]
+            return profile(client, "gemm", (a, b), out, repeat=count, ret_variant=used, **attributes)
+        return pipelined(client, "gemm", our_sets.take(count), ret_variant=used, **attributes)
+
+    def peer(count: int) -> Iterable[float]:
+        return event_times(torch, [lambda s=s: torch.mm(s[0], s[1], out=s[2]) for s in peer_sets.take(count)])
+
     tf32_before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = kind.precision == "high"
     try:
-        with context.daemon(cuda=True) as daemon, kops.connect(daemon.socket_path) as client:
-            our_sets, peer_sets = Rotation(sets), Rotation(sets)
-
-            def ours(count: int) -> Iterable[float]:
-                if n_sets == 1:
-                    a, b, out = sets[0]
-                    return profile(client, "gemm", (a, b), out, repeat=count, ret_variant=used, **attributes)
-                return [
-                    call_gpu_us(client, "gemm", (a, b), out, ret_variant=used, **attributes)
-                    for a, b, out in our_sets.take(count)
-                ]
-
-            def peer(count: int) -> Iterable[float]:
-                if n_sets == 1:
-                    a, b, out = sets[0]
-                    return event_times(torch, lambda: torch.mm(a, b, out=out), count)
-                calls = (lambda s=s: torch.mm(s[0], s[1], out=s[2]) for s in peer_sets.take(count))
-                return list(event_times_single(torch, calls))
-
-            our_times, peer_times = alternate(context, ours, peer, warmup=max(3, n_sets))
+        our_times, peer_times = alternate(context, ours, peer, warmup=max(3, n_sets))
     finally:
         torch.backends.cuda.matmul.allow_tf32 = tf32_before
     work = 2.0 * m * n * k
@@ -96,9 +86,8 @@ def run(context: Context, name: str, kind: Kind, shape: str, variant: str | None
         summarise_rate(peer_times, work, "torch.mm(out=)"),
         {
             "measured": (
-                "gpu_us of repeated executions in the daemon against CUDA events around torch calls queued back to back"
-                if n_sets == 1
-                else "gpu_us of single blocking calls against CUDA events around single torch calls, each waited for"
+                f"gpu_us of {'repeated executions' if n_sets == 1 else 'pipelined requests'} in the daemon"
+                " against CUDA events around torch calls queued back to back"
             ),
             "cache": cache_note(bytes_of_one, n_sets),
             "precision": kind.precision,

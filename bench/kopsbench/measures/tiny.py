@@ -18,13 +18,12 @@ CLIENT_SPIN_US = 200
 def run_c(context: Context, *, spin: bool) -> Record:
     program = context.program("bench_tiny_add")
     calls = max(context.calls, 200) * 5
-    with context.daemon(cuda=True) as daemon:
-        command = [
-            str(program), "--socket", daemon.socket_path, "--blocks", str(context.blocks),
-            "--calls", str(calls // context.blocks), "--elements", str(ELEMENTS),
-            *(["--client-spin-us", str(CLIENT_SPIN_US)] if spin else []),
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True)
+    command = [
+        str(program), "--socket", context.gpu_daemon.socket_path, "--blocks", str(context.blocks),
+        "--calls", str(calls // context.blocks), "--elements", str(ELEMENTS),
+        *(["--client-spin-us", str(CLIENT_SPIN_US)] if spin else []),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode == 77:
         raise Skipped(done.stderr.strip())
     if done.returncode != 0:
@@ -48,27 +47,25 @@ def run_c(context: Context, *, spin: bool) -> Record:
 
 
 def run_python(context: Context) -> Record:
-    import kops
-
     torch = context.torch
+    client = context.gpu_client()
     a, b, out = (torch.ones(ELEMENTS, device="cuda") for _ in range(3))
     torch.cuda.synchronize()
-    with context.daemon(cuda=True) as daemon, kops.connect(daemon.socket_path) as client:
 
-        def ours(n: int) -> Iterable[float]:
-            for _ in range(n):
-                start = perf_counter_ns()
-                client.add(a, b, out=out)
-                yield (perf_counter_ns() - start) * 1e-3
+    def ours(n: int) -> Iterable[float]:
+        for _ in range(n):
+            start = perf_counter_ns()
+            client.add(a, b, out=out)
+            yield (perf_counter_ns() - start) * 1e-3
 
-        def peer(n: int) -> Iterable[float]:
-            for _ in range(n):
-                start = perf_counter_ns()
-                torch.add(a, b, out=out)
-                torch.cuda.synchronize()
-                yield (perf_counter_ns() - start) * 1e-3
+    def peer(n: int) -> Iterable[float]:
+        for _ in range(n):
+            start = perf_counter_ns()
+            torch.add(a, b, out=out)
+            torch.cuda.synchronize()
+            yield (perf_counter_ns() - start) * 1e-3
 
-        our_times, peer_times = alternate(context, ours, peer, calls=context.calls * 2)
+    our_times, peer_times = alternate(context, ours, peer, calls=context.calls * 2)
     return Record(
         "blocking_tiny_add_python",
         "us",
