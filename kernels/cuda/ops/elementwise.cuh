@@ -86,8 +86,8 @@ __device__ __forceinline__ void vector_packs(const cuda_ops_vector &p, uint64_t 
     }
 }
 
-template <typename T, typename Op, int BLOCK = 256, int UNROLL = 4, cache_hint LOADS = CACHE_DEFAULT,
-          cache_hint STORES = CACHE_DEFAULT>
+template <typename T, typename Op, int BLOCK = CUDA_OPS_THREADS, int UNROLL = CUDA_OPS_VECTOR_PACKS,
+          cache_hint LOADS = CACHE_DEFAULT, cache_hint STORES = CACHE_DEFAULT>
 __device__ __forceinline__ void vector_kernel(const cuda_ops_vector &p)
 {
     const uint64_t packs = (p.count - p.head) / pack<T>::WIDTH;
@@ -142,7 +142,7 @@ __device__ __forceinline__ void locate(const cuda_ops_strided &p, Index n, Index
 
 /* Neighbouring threads take neighbouring elements of out; UNROLL of them a thread are in flight. Convert moves the
  * elements: arithmetic or, for copies, their bits alone. */
-template <typename T, typename Op, typename Index, int BLOCK = 256, int UNROLL = 4>
+template <typename T, typename Op, typename Index, int BLOCK = CUDA_OPS_THREADS, int UNROLL = CUDA_OPS_STRIDED_ELEMENTS>
 __device__ __forceinline__ void strided_kernel(const cuda_ops_strided &p)
 {
     const T *in_a = reinterpret_cast<const T *>(p.a), *in_b = reinterpret_cast<const T *>(p.b);
@@ -178,10 +178,8 @@ template <typename Op> struct rounded {
     }
 };
 
-#define CUDA_OPS_BLOCK 256
-
 #define CUDA_OPS_ELEMENTWISE(op, dtype, T, Op)                                                                         \
-    extern "C" __global__ void __launch_bounds__(CUDA_OPS_BLOCK)                                                       \
+    extern "C" __global__ void __launch_bounds__(CUDA_OPS_THREADS)                                                     \
         kops_##op##_##dtype##_vector(const __grid_constant__ cuda_ops_vector p)                                        \
     {                                                                                                                  \
         vector_kernel<T, Op>(p);                                                                                       \
@@ -189,12 +187,12 @@ template <typename Op> struct rounded {
     CUDA_OPS_STRIDED(op##_##dtype, T, rounded<Op>)
 
 #define CUDA_OPS_STRIDED(name, T, Op)                                                                                  \
-    extern "C" __global__ void __launch_bounds__(CUDA_OPS_BLOCK)                                                       \
+    extern "C" __global__ void __launch_bounds__(CUDA_OPS_THREADS)                                                     \
         kops_##name##_strided(const __grid_constant__ cuda_ops_strided p)                                              \
     {                                                                                                                  \
         strided_kernel<T, Op, uint32_t>(p);                                                                            \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(CUDA_OPS_BLOCK)                                                       \
+    extern "C" __global__ void __launch_bounds__(CUDA_OPS_THREADS)                                                     \
         kops_##name##_strided64(const __grid_constant__ cuda_ops_strided p)                                            \
     {                                                                                                                  \
         strided_kernel<T, Op, uint64_t>(p);                                                                            \

@@ -68,7 +68,7 @@ static void set_vector(const struct space *s, uint64_t out, uint64_t a, uint64_t
                        struct cuda_launch *ret_launch)
 {
     struct cuda_ops_vector p = {.out = out, .a = a, .b = b, .count = s->count};
-    const uint64_t tile = (uint64_t)CUDA_OPS_THREADS * CUDA_OPS_UNROLL * (CUDA_OPS_PACK_BYTES / size);
+    const uint64_t tile = (uint64_t)CUDA_OPS_THREADS * CUDA_OPS_VECTOR_PACKS * (CUDA_OPS_PACK_BYTES / size);
 
     p.a_step = s->a[0] != 0;
     p.b_step = s->b[0] != 0;
@@ -142,7 +142,7 @@ static void walk_in_squares(struct space *s)
 static void set_strided(struct space *s, uint64_t out, uint64_t a, uint64_t b, const struct names *names,
                         struct cuda_launch *ret_launch)
 {
-    const uint64_t tile = (uint64_t)CUDA_OPS_THREADS * CUDA_OPS_UNROLL;
+    const uint64_t tile = (uint64_t)CUDA_OPS_THREADS * CUDA_OPS_STRIDED_ELEMENTS;
     const bool narrow = is_narrow(s);
     struct cuda_ops_strided p = {.out = out, .a = a, .b = b, .count = s->count};
 

@@ -18,6 +18,13 @@
 
 enum { CUDA_OPS_MAX_RANK = 8 };
 
+/* Shapes of the elementwise kernels, chosen by measurement (kernels/cuda/lab). */
+enum {
+    CUDA_OPS_THREADS = 256,        /* of every block */
+    CUDA_OPS_VECTOR_PACKS = 1,     /* 16-byte packs of out a thread takes of a tile */
+    CUDA_OPS_STRIDED_ELEMENTS = 4, /* elements of out a thread takes of a tile */
+};
+
 /* For i in [0, count): out[i] = op(a[i·a_step], b[i·b_step]); square has no b (b = 0, b_step = 0). Steps are 0 or 1.
  * `out` may be exactly `a` or exactly `b`. */
 struct cuda_ops_vector {

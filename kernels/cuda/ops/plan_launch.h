@@ -6,8 +6,6 @@
 #include "params.h"
 
 enum {
-    CUDA_OPS_THREADS = 256,         /* of every block: the kernels' launch bounds */
-    CUDA_OPS_UNROLL = 4,            /* packs (vector) or elements (strided) a thread takes of a tile */
     CUDA_OPS_PACK_BYTES = 16,       /* of one vector access */
     CUDA_OPS_MAX_GRID = 0x7fffffff, /* blocks along x */
 };
@@ -23,16 +21,16 @@ void cuda_ops_set_launch(struct cuda_launch *launch, const char *kernel, const c
 /* n / divisor = (high N bits of n · magic + n) >> shift, for n < 2^(N − 1); N is 32 unless `wide`, then 64. */
 struct cuda_ops_divider cuda_ops_divider(uint64_t divisor, bool wide);
 
-/* A gemm kernel's tile of out, and what an element of it costs relative to the largest tile (a smaller one reads more
- * of a and b for each; measured in kernels/cuda/lab). */
+/* A gemm kernel's tile of out, and how long a multiprocessor works for an element of it, relative to the largest tile
+ * (a smaller one reads more of a and b for each; measured in kernels/cuda/lab). */
 struct cuda_ops_gemm_config {
     uint64_t rows, columns;
     double cost;
     const char *wide, *any; /* for operands that can be read in 16-byte pieces, and for all */
 };
 
-/* The CUDA_OPS_GEMM_CONFIGS kernels of a dtype. */
-enum { CUDA_OPS_GEMM_CONFIGS = 2 };
+/* The CUDA_OPS_GEMM_CONFIGS kernels of a dtype, largest tile first. */
+enum { CUDA_OPS_GEMM_CONFIGS = 3 };
 const struct cuda_ops_gemm_config *cuda_ops_gemm_configs(enum dtype dtype);
 
 /* Launches `p` (tiles are set here) with the config's kernel; `wide` only where both operands allow it. */

@@ -125,12 +125,19 @@ static void a_scalar_input_keeps_the_vector_kernel(void **state)
 static void grids_cover_the_work_and_stay_in_bounds(void **state)
 {
     const uint64_t addresses[] = {0x10000, 0x20000, 0x30000};
-    struct plan plan = flat(DTYPE_F32, 4096, 1, 1, 1);
+    struct plan plan = flat(DTYPE_F32, 1024, 1, 1, 1);
 
     (void)state;
     assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], 1);
-    plan = flat(DTYPE_F32, 4097, 1, 1, 1);
+    assert_int_equal(launch_of(OP_ADD, &plan, addresses, "strided").grid[0], 1);
+    plan = flat(DTYPE_F32, 1025, 1, 1, 1);
     assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], 2);
+    assert_int_equal(launch_of(OP_ADD, &plan, addresses, "strided").grid[0], 2);
+    /* A block takes 256 packs of 16 bytes, however many elements they are. */
+    plan = flat(DTYPE_F64, ((uint64_t)1 << 33) + 1, 1, 1, 1);
+    assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], ((uint64_t)1 << 24) + 1);
+    plan = flat(DTYPE_F16, (uint64_t)1 << 33, 1, 1, 1);
+    assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], 1 << 22);
     plan = flat(DTYPE_F64, (uint64_t)1 << 45, 1, 1, 1);
     assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], 0x7fffffff);
     assert_int_equal(launch_of(OP_ADD, &plan, addresses, "strided").grid[0], 0x7fffffff);
