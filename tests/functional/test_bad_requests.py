@@ -137,15 +137,15 @@ def test_details(connection: raw.Connection) -> None:
     assert error.detail["limit"] == 8 and error.detail["value"] == 9
 
 
-def test_bounds_to_the_last_byte(connection: raw.Connection) -> None:
-    """A buffer's declared size counts, not its memory's; the last element may end exactly there."""
+@pytest.mark.parametrize("missing", [1, 2, 3, 4])
+def test_bounds_to_the_last_byte(missing: int, connection: raw.Connection) -> None:
+    """The last element may end where the buffer does, and not a byte beyond; the declared size counts."""
     shared = memfd.Shared(8192)
-    buffer = connection.register(shared, size=4097)
-    assert connection.run("square", [tensor(buffer, [1], offset=4092)], [tensor(buffer, [1])])
-    error = connection.run_error("square", [tensor(buffer, [1], offset=4096)], [tensor(buffer, [1])])
+    exact, short = connection.register(shared, size=4096), connection.register(shared, size=4096 - missing)
+    assert connection.run("square", [tensor(exact, [1], offset=4092)], [tensor(exact, [1])])
+    error = connection.run_error("square", [tensor(short, [1], offset=4092)], [tensor(short, [1])])
     assert error.code == "out_of_bounds"
-    assert (error.detail["needed"], error.detail["size"]) == (4100, 4097)
-    connection.call("release", {"buffer": buffer})
+    assert (error.detail["needed"], error.detail["size"]) == (4096, 4096 - missing)
 
 
 def test_released_buffer(connection: raw.Connection) -> None:

@@ -58,6 +58,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     scan_reset(&s);
     r = scan_value(&s, data, size, LIMIT);
     FUZZ_CHECK(s.position <= size && s.depth <= SCAN_MAX_DEPTH);
+    if (r == SCAN_MORE)
+        for (unsigned i = 0; i < s.depth; i++)
+            FUZZ_CHECK(s.remaining[i] <= LIMIT); /* what is announced fits */
     check_in_steps(data, size, r, s.position);
     if (r == SCAN_COMPLETE) {
         msgpack_unpacked unpacked;
