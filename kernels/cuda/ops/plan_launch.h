@@ -30,7 +30,7 @@ struct cuda_ops_gemm_config {
 };
 
 /* The CUDA_OPS_GEMM_CONFIGS kernels of a dtype, largest tile first. */
-enum { CUDA_OPS_GEMM_CONFIGS = 3 };
+enum { CUDA_OPS_GEMM_CONFIGS = 2 };
 const struct cuda_ops_gemm_config *cuda_ops_gemm_configs(enum dtype dtype);
 
 /* Launches `p` (tiles are set here) with the config's kernel; `wide` only where both operands allow it. */
