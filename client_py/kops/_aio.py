@@ -268,7 +268,8 @@ class AsyncClient(AsyncOpMethods):
         call.notify = lambda: settle(True)
         expiry = self._loop.call_later(timeout, settle, False) if timeout is not None else None
         try:
-            connection.enqueue(call)
+            connection.release()
+            session.enqueue(call)
             self._flush(connection)
             if not await future:
                 raise Timeout(f"no reply to {call.method} within {timeout} s", {"method": call.method})

@@ -51,7 +51,7 @@ class Pending:
         may be called again."""
         if self._plan is not None:
             client, call = self._client, self._call
-            client._wait(self._connection, call, client._timeout_of(timeout), cancel=False)
+            client._wait(self._connection, call, client._timeout_of(timeout))
             plan, self._plan = self._plan, None
             try:
                 plan.send(call.result) if call.error is None else plan.throw(call.take_error())
@@ -335,24 +335,47 @@ class Client(OpMethods):
 
     def _exchange(self, connection: Connection, call: Call, timeout: float | None) -> None:
         """Sends a request and waits until its reply is there."""
-        self._send(connection, call, timeout)
-        self._wait(connection, call, timeout)
+        try:
+            self._put(connection, call, timeout)
+            if not self._receive_until(connection, call, timeout):
+                raise no_reply(call, timeout)
+        except BaseException as error:
+            self._give_up(connection, call, error)
+            raise
+        finally:
+            if connection.followers:
+                connection.tell_followers()
 
     def _send(self, connection: Connection, call: Call, timeout: float | None) -> None:
-        session = connection.session
+        """Sends a request."""
         try:
-            while len(session.pending) >= session.inflight:
-                oldest = next(iter(list(session.pending.values())), None)
-                if oldest is not None:
-                    self._wait(connection, oldest, timeout, cancel=False)
-            with connection.lock:
-                connection.enqueue(call)
-                flushed = connection.flush()
-            if not flushed:
-                self._push(connection, timeout)
-        except BaseException:
-            self._give_up(connection, call)
+            self._put(connection, call, timeout)
+        except BaseException as error:
+            self._give_up(connection, call, error)
             raise
+
+    def _wait(self, connection: Connection, call: Call, timeout: float | None) -> None:
+        """Waits for the reply to a request that was sent. It goes on when the wait ends without one."""
+        try:
+            if not self._receive_until(connection, call, timeout):
+                raise no_reply(call, timeout)
+        finally:
+            if connection.followers:
+                connection.tell_followers()
+
+    def _put(self, connection: Connection, call: Call, timeout: float | None) -> None:
+        session = connection.session
+        while len(session.pending) >= session.inflight:
+            oldest = next(iter(list(session.pending.values())), None)
+            if oldest is not None:
+                self._wait(connection, oldest, timeout)
+        with connection.lock:
+            if connection.garbage:
+                connection.release()
+            session.enqueue(call)
+            flushed = connection.flush()
+        if not flushed:
+            self._push(connection, timeout)
 
     def _push(self, connection: Connection, timeout: float | None) -> None:
         """The socket is full: reads replies, for which the daemon may be waiting, until it takes the rest."""
@@ -370,22 +393,6 @@ class Client(OpMethods):
                 if connection.flush():
                     break
         connection.tell_followers()
-
-    def _wait(self, connection: Connection, call: Call, timeout: float | None, cancel: bool = True) -> None:
-        """Waits until `call` is done. After the timeout raises Timeout, having cancelled the request if it is to."""
-        try:
-            if not call.done and not self._receive_until(connection, call, timeout):
-                raise Timeout(f"no reply to {call.method} within {timeout} s", {"method": call.method})
-        except BaseException as error:
-            if cancel:
-                self._give_up(connection, call)
-                if isinstance(error, KeyboardInterrupt) and not call.done:
-                    # Its outputs should be at rest when the user is back.
-                    self._receive_until(connection, call, INTERRUPT_GRACE)
-            raise
-        finally:
-            if connection.followers:
-                connection.tell_followers()
 
     def _receive_until(self, connection: Connection, call: Call, timeout: float | None) -> bool:
         session, transport = connection.session, connection.transport
@@ -435,10 +442,18 @@ class Client(OpMethods):
                 connection.drain()
         connection.tell_followers()
 
-    def _give_up(self, connection: Connection, call: Call) -> None:
+    def _give_up(self, connection: Connection, call: Call, error: BaseException) -> None:
+        """Cancels a request whose caller leaves with `error`."""
         with connection.lock:
             connection.session.abandon(call)
             connection.flush()
+        if isinstance(error, KeyboardInterrupt) and call.sent and not call.done:
+            # Its outputs should be at rest when the user is back.
+            self._receive_until(connection, call, INTERRUPT_GRACE)
+
+
+def no_reply(call: Call, timeout: float | None) -> Timeout:
+    return Timeout(f"no reply to {call.method} within {timeout} s", {"method": call.method})
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()

@@ -51,11 +51,10 @@ class Connection:
         self.session.inflight = max(1, limits.get("inflight", self.session.inflight) - 1)
         self.session.message_bytes = limits.get("message_bytes", self.session.message_bytes)
 
-    def enqueue(self, call: Call) -> None:
-        """Queues a request, behind the releases that are due."""
+    def release(self) -> None:
+        """Queues the releases that are due."""
         while self.garbage:
             self.session.notify("release", {"buffer": self.garbage.popleft()})
-        self.session.enqueue(call)
 
     def flush(self) -> bool:
         """Writes what the socket takes; True when nothing is left. A broken socket is left for the reader to find:

@@ -20,6 +20,7 @@ NAMES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16
 
 # numpy dtype -> (name, native dtype or None when it is that already)
 _dtypes: dict[Any, tuple[str, Any]] = {}
+_native: dict[str, Any] = {}  # wire name -> numpy dtype
 
 
 def dtype_name(dtype: Any) -> tuple[str, Any]:
@@ -122,12 +123,17 @@ class NumpyAdapter(Adapter):
         return Operand(value, found.source, found.offset, value.shape, found.strides, dtype, self)
 
     def allocate(self, like: Operand, shape: tuple[int, ...], operands: Operands) -> Operand:
-        made = empty(shape, numpy_dtype(like.dtype))
+        name = like.dtype
+        dtype = _native.get(name)
+        if dtype is None:
+            dtype = _native[name] = numpy_dtype(name)
+        count = math.prod(shape)
+        if not count:
+            return Operand(numpy.empty(shape, dtype), None, 0, shape, None, name, self)
+        block = pool.take(count * dtype.itemsize)
+        made = numpy.ndarray(shape, dtype, block)
         operands.keep.append(made)
-        block = made.base
-        if block is None:
-            return Operand(made, None, 0, shape, None, like.dtype, self)
-        return Operand(made, block.segment, block.offset, shape, None, like.dtype, self)
+        return Operand(made, block.segment, block.offset, shape, None, name, self)
 
 
 class PlainAdapter(Adapter):
