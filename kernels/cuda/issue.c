@@ -56,6 +56,7 @@ static int start(struct cuda_stream *s, struct backend_job *base, struct cuda_jo
     }
     if (!job->prepared) {
         cuda_job_addresses(base, job->work.addresses);
+        job->work.plan = &base->plan;
         if (cuda_work_prepare(s->device, base, &job->work, e) < 0)
             return -1;
     }
@@ -78,7 +79,7 @@ static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cud
     x->start = NULL;
     if (timed && cuda_event_mark(d, EVENT_TIMED, s->stream, &x->start, e) < 0)
         return -1;
-    r = cuda_work_issue(s, base, &job->work, e);
+    r = cuda_work_issue(s, &job->work, e);
     /* Also after a failure: part of the work may be on its way. */
     if (cuda_event_mark(d, timed ? EVENT_TIMED_END : EVENT_PLAIN_END, s->stream, &x->end, r < 0 ? &ignored : e) < 0)
         goto lose_track;

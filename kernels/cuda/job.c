@@ -30,6 +30,8 @@ static struct cuda_job *job_take(struct cuda_device *d)
     job->work.blaslt = NULL;
     job->staging.active = false;
     job->staging.scratch = 0;
+    job->staging.h2d_start = job->staging.h2d_end = job->staging.d2h_start = NULL;
+    job->staging.n_in = job->staging.n_out = 0;
     job->issued = job->reaped = 0;
     job->tail = NULL;
     return job;
@@ -82,8 +84,13 @@ int cuda_prepare(struct backend_stream *stream, struct backend_job *base, struct
     if (!job)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a job");
     cuda_job_addresses(base, job->work.addresses);
-    if (cuda_staging_is_needed(base) && cuda_staging_prepare(s, base, &job->staging, job->work.addresses, e) < 0)
-        goto give_job;
+    job->work.plan = &base->plan;
+    if (cuda_staging_is_needed(base)) {
+        job->staged_plan = base->plan;
+        job->work.plan = &job->staged_plan;
+        if (cuda_staging_prepare(s, base, &job->staging, &job->staged_plan, job->work.addresses, e) < 0)
+            goto give_job;
+    }
     if (cuda_work_prepare(d, base, &job->work, e) < 0)
         goto free_scratch;
     if (job->staging.active) {

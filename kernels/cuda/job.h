@@ -26,6 +26,7 @@ struct cuda_job {
     bool prepared; /* work (and staging) are ready */
     struct cuda_work work;
     struct cuda_staging staging;
+    struct plan staged_plan; /* work's, when the job is staged */
     uint32_t issued, reaped; /* executions, warmup included */
     struct cuda_execution executions[JOB_WINDOW];
     CUevent tail; /* after the copies back, or NULL */

@@ -1,19 +1,29 @@
 /* Owns the scratch memory and the copies of one staged job. */
 #include "staging.h"
 
+#include <string.h>
+
 #include "device.h"
 #include "pin.h"
 #include "stream.h"
+#include "view.h"
 
-enum { SCRATCH_ALIGNMENT = 512 };
+enum {
+    SCRATCH_ALIGNMENT = 512,
+    SPARSE = 4 /* an operand of which less than one byte in so many is meant travels element by element */
+};
 
 /* One operand while its staging is set up. */
 struct place {
     bool staged;
     unsigned same_as; /* the first operand with the same bytes: an output in place, or an input given twice */
+    bool shared;      /* another one has the same bytes */
     bool copied_in;
+    bool packed;     /* in the scratch its elements follow each other */
     uint64_t offset; /* in the scratch */
     struct cuda_pin_view pin;
+    struct cuda_view view;
+    int64_t strides[TENSOR_MAX_RANK]; /* the view's in the scratch */
 };
 
 static unsigned operand_count(const struct backend_job *job)
@@ -23,7 +33,7 @@ static unsigned operand_count(const struct backend_job *job)
 
 static bool is_staged(const struct backend_operand *o)
 {
-    return o->memory && o->memory->kind == MEMORY_MEMFD;
+    return o->memory && o->memory->kind == MEMORY_MEMFD && o->extent > 0;
 }
 
 bool cuda_staging_is_needed(const struct backend_job *job)
@@ -45,14 +55,11 @@ static bool output_is_read(const struct backend_job *job)
     return job->plan.kind == PLAN_GEMM && job->plan.gemm.beta != 0.0;
 }
 
-/* Finds each operand's place in the scratch, and how large that must be. */
-static uint64_t lay_out(const struct backend_job *job, struct place *places)
+/* Finds which operands are staged, and which of them together. */
+static void find_places(const struct backend_job *job, struct place *places)
 {
-    uint64_t total = 0;
-
     for (unsigned i = 0; i < operand_count(job); i++) {
         const struct backend_operand *o = &job->operands[i];
-        bool read = i < job->op->n_inputs || output_is_read(job);
         unsigned first = 0;
 
         places[i] = (struct place){.staged = is_staged(o), .same_as = i};
@@ -61,13 +68,9 @@ static uint64_t lay_out(const struct backend_job *job, struct place *places)
         while (first < i && !(places[first].staged && same_bytes(&job->operands[first], o)))
             first++;
         places[i].same_as = first;
-        places[first].copied_in |= read;
-        if (first == i) {
-            places[i].offset = total;
-            total += (o->extent + SCRATCH_ALIGNMENT - 1) / SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT;
-        }
+        places[first].shared |= first != i;
+        places[first].copied_in |= i < job->op->n_inputs || output_is_read(job);
     }
-    return total;
 }
 
 static int pin_all(struct cuda_device *d, const struct backend_job *job, struct place *places, struct error *e)
@@ -78,130 +81,117 @@ static int pin_all(struct cuda_device *d, const struct backend_job *job, struct 
     return 0;
 }
 
-static void plan_inputs(const struct backend_job *job, const struct place *places, struct cuda_staging *staging)
+/* Gives each operand its layout in the scratch, writes that to the plan, and returns how large the scratch must be.
+ * What is shared keeps its strides, since each operand has its own view of it. */
+static uint64_t lay_out(const struct backend_job *job, struct place *places, struct plan *plan)
 {
+    size_t element = dtype_size(plan->dtype);
+    uint64_t total = 0;
+
     for (unsigned i = 0; i < operand_count(job); i++) {
-        const struct backend_operand *o = &job->operands[i];
+        struct place *p = &places[i];
+        uint64_t bytes = job->operands[i].extent;
 
-        if (places[i].staged && places[i].same_as == i && places[i].copied_in)
-            staging->in[staging->n_in++] = (struct cuda_copy_in){
-                .host = o->memory->host + o->offset,
-                .to = staging->scratch + places[i].offset,
-                .extent = o->extent,
-            };
-    }
-}
-
-/* The output's elements as a copy from the scratch to the mapping: the same strides on both sides, since the scratch
- * has the output's extent. Normal form as plan.h has it: no dimension of size 1, strides do not grow inwards. */
-static struct plan_elementwise copy_plan(const struct backend_job *job, unsigned operand)
-{
-    struct plan_elementwise copy = {.count = 1};
-    const struct plan_gemm *g = &job->plan.gemm;
-    int64_t shape[TENSOR_MAX_RANK + 2], strides[TENSOR_MAX_RANK + 2];
-    unsigned rank = 0;
-
-    if (job->plan.kind == PLAN_ELEMENTWISE) {
-        const struct plan_elementwise *p = &job->plan.elementwise;
-
-        for (; rank < p->rank; rank++) {
-            shape[rank] = p->shape[rank];
-            strides[rank] = p->strides[operand][rank];
-        }
-    } else {
-        for (; rank < g->batch_rank; rank++) {
-            shape[rank] = g->batch_shape[rank];
-            strides[rank] = g->out.batch[rank];
-        }
-        shape[rank] = g->m;
-        strides[rank++] = g->out.row;
-        shape[rank] = g->n;
-        strides[rank++] = g->out.column;
-    }
-    for (unsigned i = 0; i < rank; i++) {
-        unsigned at = copy.rank;
-
-        if (shape[i] == 1)
+        if (!p->staged)
             continue;
-        for (; at > 0 && copy.strides[0][at - 1] < strides[i]; at--) {
-            copy.shape[at] = copy.shape[at - 1];
-            copy.strides[0][at] = copy.strides[0][at - 1];
+        p->view = cuda_view_of(plan, i);
+        memcpy(p->strides, p->view.strides, sizeof(p->strides));
+        p->packed = p->same_as == i && !p->shared && p->pin.registered && p->view.count * element < bytes / SPARSE;
+        if (p->packed) {
+            bytes = p->view.count * element;
+            cuda_view_pack(&p->view, p->strides);
+            cuda_view_restride(&p->view, p->strides);
         }
-        copy.shape[at] = shape[i];
-        copy.strides[0][at] = strides[i];
-        copy.rank++;
+        if (p->same_as != i)
+            continue;
+        p->offset = total;
+        total += (bytes + SCRATCH_ALIGNMENT - 1) / SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT;
     }
-    if (copy.rank == 0) {
-        copy.rank = 1;
-        copy.shape[0] = copy.strides[0][0] = 1;
-    }
-    for (unsigned i = 0; i < copy.rank; i++) {
-        copy.strides[1][i] = copy.strides[0][i];
-        copy.count *= (uint64_t)copy.shape[i];
-    }
-    copy.contiguous = copy.rank == 1 && copy.strides[0][0] == 1;
-    return copy;
+    cuda_view_settle(plan, operand_count(job));
+    return total;
 }
 
-static int plan_write_back(struct cuda_device *d, const struct backend_job *job, unsigned operand,
-                           const struct place *place, struct cuda_write_back *out, uint64_t address, struct error *e)
+/* Between the mapping and the operand's place on the device: the whole extent, or its elements. */
+static int plan_transfer(struct cuda_device *d, const struct backend_operand *o, size_t element,
+                         const struct place *place, uint64_t address, bool to_device, bool elements,
+                         struct cuda_transfer *t, struct error *e)
 {
-    const struct backend_operand *o = &job->operands[operand];
-    size_t element = dtype_size(job->plan.dtype);
-    struct plan_elementwise copy = copy_plan(job, operand);
+    uint64_t mapped = place->pin.on_device + o->offset;
+    const int64_t *there = place->strides, *here = place->view.strides;
+    struct plan_elementwise copy;
 
-    out->used = true;
-    out->host = o->memory->host + o->offset;
-    out->from = address;
-    out->extent = o->extent;
-    out->function = NULL;
-    if (copy.count * element == o->extent)
+    t->host = o->memory->host + o->offset;
+    t->device = address;
+    t->extent = o->extent;
+    t->function = NULL;
+    if (!elements)
         return 0;
-    if (cuda_ops_copy(&copy, element, address, place->pin.on_device + o->offset, &d->launch, &out->launch, e) < 0)
+    copy = cuda_view_copy(&place->view, to_device ? here : there, to_device ? there : here);
+    if (cuda_ops_copy(&copy, element, to_device ? mapped : address, to_device ? address : mapped, &d->launch,
+                      &t->launch, e) < 0)
         return -1;
-    out->function = cuda_kernels_find(&d->kernels, out->launch.kernel);
-    if (!out->function)
-        return error_set(e, ERROR_INTERNAL, "no embedded image has the kernel %s", out->launch.kernel);
+    t->function = cuda_kernels_find(&d->kernels, t->launch.kernel);
+    if (!t->function)
+        return error_set(e, ERROR_INTERNAL, "no embedded image has the kernel %s", t->launch.kernel);
     return 0;
 }
 
-static int plan_outputs(struct cuda_device *d, const struct backend_job *job, const struct place *places,
-                        struct cuda_staging *staging, const uint64_t *addresses, struct error *e)
+static int plan_transfers(struct cuda_device *d, const struct backend_job *job, const struct place *places,
+                          struct cuda_staging *staging, const uint64_t *addresses, struct error *e)
 {
-    for (unsigned i = 0; i < job->op->n_outputs; i++) {
-        unsigned operand = job->op->n_inputs + i;
+    size_t element = dtype_size(job->plan.dtype);
 
-        if (!places[operand].staged)
+    for (unsigned i = 0; i < operand_count(job); i++) {
+        const struct backend_operand *o = &job->operands[i];
+        const struct place *p = &places[i];
+        /* What lies between an output's elements is not its own to write. */
+        bool gaps = p->view.count * element != o->extent;
+
+        if (!p->staged)
             continue;
-        if (plan_write_back(d, job, operand, &places[operand], &staging->out[i], addresses[operand], e) < 0)
+        if (p->same_as == i && p->copied_in &&
+            plan_transfer(d, o, element, p, addresses[i], true, p->packed, &staging->in[staging->n_in++], e) < 0)
+            return -1;
+        if (i >= job->op->n_inputs &&
+            plan_transfer(d, o, element, p, addresses[i], false, gaps, &staging->out[staging->n_out++], e) < 0)
             return -1;
     }
     return 0;
 }
 
 int cuda_staging_prepare(struct cuda_stream *stream, const struct backend_job *job, struct cuda_staging *staging,
-                         uint64_t *addresses, struct error *e)
+                         struct plan *plan, uint64_t *addresses, struct error *e)
 {
     struct cuda_device *d = stream->device;
     struct place places[PLAN_MAX_OPERANDS];
-    uint64_t total = lay_out(job, places);
+    uint64_t total;
 
-    *staging = (struct cuda_staging){.active = true};
+    staging->active = true;
+    find_places(job, places);
     if (pin_all(d, job, places, e) < 0)
         return -1;
+    total = lay_out(job, places, plan);
     if (CUDA_CALL(d, e, MemAllocFromPoolAsync, &staging->scratch, total, d->pool, stream->stream) < 0)
         return -1;
     for (unsigned i = 0; i < operand_count(job); i++)
         if (places[i].staged)
             addresses[i] = staging->scratch + places[places[i].same_as].offset;
-    plan_inputs(job, places, staging);
-    if (plan_outputs(d, job, places, staging, addresses, e) < 0)
+    if (plan_transfers(d, job, places, staging, addresses, e) < 0)
         goto free_scratch;
     return 0;
 
 free_scratch:
     cuda_staging_free(stream, staging);
     return -1;
+}
+
+static int launch(struct cuda_stream *stream, struct cuda_transfer *t, struct error *e)
+{
+    const struct cuda_launch *l = &t->launch;
+    void *params[] = {t->launch.params};
+
+    return CUDA_CALL(stream->device, e, LaunchKernel, t->function, l->grid[0], l->grid[1], l->grid[2], l->block[0],
+                     l->block[1], l->block[2], l->shared_bytes, stream->stream, params, NULL);
 }
 
 int cuda_staging_copy_in(struct cuda_stream *stream, const struct backend_job *job, struct cuda_staging *staging,
@@ -213,35 +203,28 @@ int cuda_staging_copy_in(struct cuda_stream *stream, const struct backend_job *j
     if (timed && cuda_event_mark(d, EVENT_TIMED, stream->stream, &staging->h2d_start, e) < 0)
         return -1;
     for (unsigned i = 0; i < staging->n_in; i++) {
-        const struct cuda_copy_in *in = &staging->in[i];
+        struct cuda_transfer *t = &staging->in[i];
 
-        if (CUDA_CALL(d, e, MemcpyHtoDAsync, in->to, in->host, in->extent, stream->stream) < 0)
+        if (t->function ? launch(stream, t, e) < 0
+                        : CUDA_CALL(d, e, MemcpyHtoDAsync, t->device, t->host, t->extent, stream->stream) < 0)
             return -1;
     }
     return timed ? cuda_event_mark(d, EVENT_TIMED, stream->stream, &staging->h2d_end, e) : 0;
 }
 
-static int write_back_one(struct cuda_stream *stream, struct cuda_write_back *out, struct error *e)
-{
-    const struct cuda_launch *l = &out->launch;
-    void *params[] = {out->launch.params};
-
-    if (!out->function)
-        return CUDA_CALL(stream->device, e, MemcpyDtoHAsync, out->host, out->from, out->extent, stream->stream);
-    return CUDA_CALL(stream->device, e, LaunchKernel, out->function, l->grid[0], l->grid[1], l->grid[2], l->block[0],
-                     l->block[1], l->block[2], l->shared_bytes, stream->stream, params, NULL);
-}
-
 int cuda_staging_write_back(struct cuda_stream *stream, const struct backend_job *job, struct cuda_staging *staging,
                             struct error *e)
 {
-    for (unsigned i = 0; i < job->op->n_outputs; i++) {
-        if (!staging->out[i].used)
-            continue;
-        if (job->timing && !staging->d2h_start &&
-            cuda_event_mark(stream->device, EVENT_TIMED, stream->stream, &staging->d2h_start, e) < 0)
-            return -1;
-        if (write_back_one(stream, &staging->out[i], e) < 0)
+    struct cuda_device *d = stream->device;
+
+    if (job->timing && staging->n_out > 0 &&
+        cuda_event_mark(d, EVENT_TIMED, stream->stream, &staging->d2h_start, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < staging->n_out; i++) {
+        struct cuda_transfer *t = &staging->out[i];
+
+        if (t->function ? launch(stream, t, e) < 0
+                        : CUDA_CALL(d, e, MemcpyDtoHAsync, t->host, t->device, t->extent, stream->stream) < 0)
             return -1;
     }
     return 0;

@@ -13,20 +13,13 @@
 struct cuda_device;
 struct cuda_stream;
 
-/* One copy to the scratch. */
-struct cuda_copy_in {
-    const unsigned char *host;
-    CUdeviceptr to;
+/* One operand's way to the scratch, or back: the bytes as they are, or, where only some of them are meant, a kernel
+ * that moves the elements through the mapping. */
+struct cuda_transfer {
+    unsigned char *host; /* `extent` bytes here … */
+    CUdeviceptr device;  /* … and there; unused with a kernel */
     uint64_t extent;
-};
-
-/* One output's way back. */
-struct cuda_write_back {
-    bool used;
-    unsigned char *host; /* contiguous: one copy of `extent` bytes */
-    CUdeviceptr from;
-    uint64_t extent;
-    CUfunction function; /* strided: this kernel writes the elements through the mapping, and nothing between them */
+    CUfunction function; /* NULL: plain bytes */
     struct cuda_launch launch;
 };
 
@@ -34,18 +27,17 @@ struct cuda_staging {
     bool active;
     CUdeviceptr scratch;                   /* one allocation for all operands, in stream order */
     CUevent h2d_start, h2d_end, d2h_start; /* NULL: nothing copied, or not timed */
-    unsigned n_in;
-    struct cuda_copy_in in[PLAN_MAX_OPERANDS];
-    struct cuda_write_back out[OP_MAX_OUTPUTS];
+    unsigned n_in, n_out;
+    struct cuda_transfer in[PLAN_MAX_OPERANDS], out[OP_MAX_OUTPUTS];
 };
 
 /* Whether an operand of the job lies in host memory. */
 bool cuda_staging_is_needed(const struct backend_job *job);
 
-/* Pins the memory, makes the scratch and sets the operands' `addresses` in it (those in device memory are left as they
- * are). Undone on failure. Thread: any; may block. */
+/* Pins the memory, makes the scratch, and rewrites the operands' `addresses` and the `plan`'s strides to what they are
+ * there (those in device memory are left as they are). Undone on failure. Thread: any; may block. */
 int cuda_staging_prepare(struct cuda_stream *stream, const struct backend_job *job, struct cuda_staging *staging,
-                         uint64_t *addresses, struct error *e);
+                         struct plan *plan, uint64_t *addresses, struct error *e);
 
 /* Enqueues the copies to the device. After a failure some may be on their way. Thread: any; may block. */
 int cuda_staging_copy_in(struct cuda_stream *stream, const struct backend_job *job, struct cuda_staging *staging,

@@ -8,21 +8,21 @@
 #include "stream.h"
 
 /* Whether cuBLASLt is to be tried: it serves gemm, unless another variant is forced. */
-static bool wants_blaslt(const struct cuda_device *d, const struct backend_job *job)
+static bool wants_blaslt(const struct cuda_device *d, const struct backend_job *job, const struct plan *plan)
 {
     struct error ignored;
 
-    if (!d->blaslt || job->plan.kind != PLAN_GEMM)
+    if (!d->blaslt || plan->kind != PLAN_GEMM)
         return false;
     if (job->variant && strcmp(job->variant, cuda_variant_blaslt) != 0)
         return false;
-    return blaslt_check(&job->plan, &ignored) == 0;
+    return blaslt_check(plan, &ignored) == 0;
 }
 
 int cuda_work_prepare_own(struct cuda_device *d, const struct backend_job *job, struct cuda_work *work, struct error *e)
 {
     cuda_work_release(work);
-    if (cuda_ops_launch(job->op->id, &job->plan, work->addresses, job->variant, &d->launch, &work->launch, e) < 0)
+    if (cuda_ops_launch(job->op->id, work->plan, work->addresses, job->variant, &d->launch, &work->launch, e) < 0)
         return -1;
     work->function = cuda_kernels_find(&d->kernels, work->launch.kernel);
     if (!work->function)
@@ -33,8 +33,8 @@ int cuda_work_prepare_own(struct cuda_device *d, const struct backend_job *job, 
 
 int cuda_work_prepare(struct cuda_device *d, const struct backend_job *job, struct cuda_work *work, struct error *e)
 {
-    if (wants_blaslt(d, job)) {
-        if (blaslt_plan_get(d, &job->plan, work->addresses, &work->blaslt, e) == 0) {
+    if (wants_blaslt(d, job, work->plan)) {
+        if (blaslt_plan_get(d, work->plan, work->addresses, &work->blaslt, e) == 0) {
             work->variant = cuda_variant_blaslt;
             return 0;
         }
@@ -47,7 +47,7 @@ int cuda_work_prepare(struct cuda_device *d, const struct backend_job *job, stru
 
 bool cuda_work_is_ready(struct cuda_device *d, const struct backend_job *job, const uint64_t *addresses)
 {
-    return !wants_blaslt(d, job) || blaslt_plan_is_cached(d, &job->plan, addresses);
+    return !wants_blaslt(d, job, &job->plan) || blaslt_plan_is_cached(d, &job->plan, addresses);
 }
 
 static int issue_own(struct cuda_stream *stream, struct cuda_work *work, struct error *e)
@@ -59,11 +59,11 @@ static int issue_own(struct cuda_stream *stream, struct cuda_work *work, struct 
                      l->block[1], l->block[2], l->shared_bytes, stream->stream, params, NULL);
 }
 
-int cuda_work_issue(struct cuda_stream *stream, const struct backend_job *job, struct cuda_work *work, struct error *e)
+int cuda_work_issue(struct cuda_stream *stream, struct cuda_work *work, struct error *e)
 {
     if (!work->blaslt)
         return issue_own(stream, work, e);
-    return blaslt_plan_run(stream, work->blaslt, &job->plan, work->addresses, e);
+    return blaslt_plan_run(stream, work->blaslt, work->plan, work->addresses, e);
 }
 
 void cuda_work_release(struct cuda_work *work)

@@ -13,14 +13,18 @@ struct cuda_device;
 struct cuda_stream;
 
 struct cuda_work {
+    /* Set by the caller: what is computed, and on which device addresses (of the operands' first elements). A staged
+     * job's plan is its own, with the scratch memory's strides. */
+    const struct plan *plan;
+    uint64_t addresses[PLAN_MAX_OPERANDS];
+
     const char *variant;        /* lives as long as the device */
     struct blaslt_plan *blaslt; /* a reference, or NULL: our own kernel */
     CUfunction function;
     struct cuda_launch launch;
-    uint64_t addresses[PLAN_MAX_OPERANDS]; /* device addresses of the operands' first elements */
 };
 
-/* Chooses the variant for work->addresses and prepares its launch; the plan is not empty, the context current.
+/* Chooses the variant and prepares its launch; the plan is not empty, the context current.
  * Thread: any; it may block when cuda_work_is_ready() says no. */
 int cuda_work_prepare(struct cuda_device *d, const struct backend_job *job, struct cuda_work *work, struct error *e);
 
@@ -32,7 +36,7 @@ int cuda_work_prepare_own(struct cuda_device *d, const struct backend_job *job, 
 bool cuda_work_is_ready(struct cuda_device *d, const struct backend_job *job, const uint64_t *addresses);
 
 /* Enqueues one execution. Thread: loop. */
-int cuda_work_issue(struct cuda_stream *stream, const struct backend_job *job, struct cuda_work *work, struct error *e);
+int cuda_work_issue(struct cuda_stream *stream, struct cuda_work *work, struct error *e);
 
 /* Gives back what prepare() took; harmless on zeroes and twice. */
 void cuda_work_release(struct cuda_work *work);

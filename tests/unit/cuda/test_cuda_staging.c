@@ -245,6 +245,86 @@ static void test_a_strided_gemm_output_leaves_what_lies_between(void **state)
     close_memory(out);
 }
 
+static void test_a_column_needs_no_room_for_its_matrix(void **state)
+{
+    enum { ROWS = 1000, ROW = 16384 };
+    uint64_t whole = (uint64_t)ROWS * ROW * sizeof(float);
+    struct backend_memory *a = host_memory(whole), *b = host_memory(BYTES), *out = host_memory(whole);
+    struct view column = {.memory = a, .offset = 5, .rank = 1, .shape = {ROWS}, .strides = {ROW}, .strided = true};
+    struct view target = {.memory = out, .offset = 9, .rank = 1, .shape = {ROWS}, .strides = {ROW}, .strided = true};
+    struct backend_stream *stream = stream_open();
+    struct test_job t;
+
+    (void)state;
+    for (unsigned i = 0; i < ROWS; i++)
+        floats(a)[5 + i * ROW] = value(i, 1);
+    fill(b, N, 2);
+    control->memory_limit = 8 << 20; /* the matrix has 64 MiB */
+    make_job(&t, OP_ADD, (struct view[]){column, VECTOR(b, N), target});
+    run_job(stream, &t);
+    control->memory_limit = 0;
+    for (unsigned i = 0; i < ROWS; i++) {
+        assert_true(floats(out)[9 + i * ROW] == value(i, 1) + value(i, 2));
+        assert_true(floats(out)[8 + i * ROW] == 0.0f && floats(out)[10 + i * ROW] == 0.0f);
+    }
+    assert_true(t.job.h2d_us > 0 && t.job.d2h_us > 0);
+    backend->stream_free(stream);
+    close_memory(a);
+    close_memory(b);
+    close_memory(out);
+}
+
+static void test_sparse_matrices_are_multiplied(void **state)
+{
+    enum { M = 6, K = 5, L = 4, STEP = 7, ROW = 100, PAGES = 4 * PAGE };
+    struct backend_memory *m[3] = {host_memory(PAGES), host_memory(PAGES), host_memory(PAGES)};
+    struct view a = {.memory = m[0], .rank = 2, .shape = {M, K}, .strides = {ROW, STEP}, .strided = true};
+    struct view b = {.memory = m[1], .rank = 2, .shape = {K, L}, .strides = {STEP, ROW}, .strided = true};
+    struct view out = {.memory = m[2], .rank = 2, .shape = {M, L}, .strides = {STEP, ROW}, .strided = true};
+    struct backend_stream *stream = stream_open();
+    unsigned touched = 0;
+    struct test_job t;
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++)
+        fill(m[i], PAGES / sizeof(float), i);
+    make_gemm(&t, (struct view[]){a, b, out}, 1.0, 2.0);
+    run_job(stream, &t);
+    for (unsigned at = 0; at < PAGES / sizeof(float); at++) {
+        unsigned i = at % ROW / STEP, j = at / ROW;
+        float want = value(at, 2);
+
+        if (at % ROW % STEP == 0 && i < M && j < L) {
+            want *= 2;
+            for (unsigned k = 0; k < K; k++)
+                want += value(i * ROW + k * STEP, 0) * value(k * STEP + j * ROW, 1);
+            touched++;
+        }
+        assert_true(floats(m[2])[at] == want);
+    }
+    assert_int_equal(touched, M * L);
+    backend->stream_free(stream);
+    for (unsigned i = 0; i < 3; i++)
+        close_memory(m[i]);
+}
+
+static void test_a_product_over_nothing(void **state)
+{
+    struct backend_memory *a = host_memory(PAGE), *out = device_memory(BYTES);
+    struct backend_stream *stream = stream_open();
+    struct test_job t;
+
+    (void)state;
+    fill(out, N, 1);
+    make_gemm(&t, (struct view[]){MATRIX(a, 10, 0), MATRIX(a, 0, 100), MATRIX(out, 10, 100)}, 1.0, 0.5);
+    run_job(stream, &t);
+    for (unsigned i = 0; i < N; i++)
+        assert_true(floats(out)[i] == 0.5f * value(i, 1));
+    backend->stream_free(stream);
+    close_memory(a);
+    close_memory(out);
+}
+
 static void test_host_and_device_operands_mix(void **state)
 {
     struct backend_memory *a = host_memory(BYTES), *b = device_memory(BYTES), *out = host_memory(BYTES);
@@ -385,6 +465,9 @@ int main(void)
         cmocka_unit_test(test_repeats_are_copied_once),
         cmocka_unit_test(test_gemm_reads_its_output_when_beta_asks),
         cmocka_unit_test(test_a_strided_gemm_output_leaves_what_lies_between),
+        cmocka_unit_test(test_a_column_needs_no_room_for_its_matrix),
+        cmocka_unit_test(test_sparse_matrices_are_multiplied),
+        cmocka_unit_test(test_a_product_over_nothing),
         cmocka_unit_test(test_host_and_device_operands_mix),
         cmocka_unit_test(test_a_cancelled_job_writes_nothing_back),
         cmocka_unit_test(test_a_failing_preparation_leaves_nothing_behind),
