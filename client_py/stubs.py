@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import textwrap
 from pathlib import Path
 from types import ModuleType
 
@@ -25,8 +26,15 @@ def declarations() -> ModuleType:
     return module
 
 
-def quoted(text: str) -> str:
-    return '"""' + text.replace("\\", "\\\\") + '"""'
+def docstring(indent: str, *paragraphs: str) -> list[str]:
+    """The lines of a docstring."""
+    lines: list[str] = []
+    for paragraph in paragraphs:
+        lines += [""] if lines else []
+        lines += textwrap.wrap(paragraph.replace("\\", "\\\\"), 110 - len(indent), break_on_hyphens=False)
+    lines[0] = '"""' + lines[0]
+    lines[-1] += '"""' if len(lines) == 1 else ""
+    return [indent + line if line else "" for line in lines + (['"""'] if len(lines) > 1 else [])]
 
 
 def errors_stub(errors: list[tuple[str, int, str, tuple[str, ...], str]]) -> str:
@@ -46,11 +54,13 @@ def errors_stub(errors: list[tuple[str, int, str, tuple[str, ...], str]]) -> str
         "    value: int",
         "    message: str",
         "    detail: dict[str, Any]",
-        "    def __init__(self, message: str = ..., detail: Mapping[str, Any] | None = ..., code: str | None = ...) -> None: ...",
+        "    def __init__(",
+        "        self, message: str = ..., detail: Mapping[str, Any] | None = ..., code: str | None = ...",
+        "    ) -> None: ...",
         "",
     ]
     for code, _value, _origin, bases, doc in errors:
-        lines += [f"class {names[code]}({', '.join(('KopsError', *bases))}):", "    " + quoted(doc), ""]
+        lines += [f"class {names[code]}({', '.join(('KopsError', *bases))}):", *docstring("    ", doc), ""]
     lines += [
         "BY_CODE: dict[str, type[KopsError]]",
         "",
@@ -90,7 +100,7 @@ def op_methods(name: str, op: dict[str, object], asynchronous: bool) -> list[str
         lines += [f"        {p}," for p in [*parameters, f"timing: {timing}", *last]]
         lines += [f"    ) -> {returned}:" if timing.endswith("False") else f"    ) -> {returned}: ..."]
         if timing.endswith("False"):
-            lines += ["        " + quoted(f"{op['summary']}\n\n        {op['doc']}\n        "), "        ..."]
+            lines += docstring("        ", str(op["summary"]), str(op["doc"]))
     return lines
 
 
@@ -119,9 +129,7 @@ def main() -> int:
     declared = declarations()
     wanted = {PACKAGE / "_errors.pyi": errors_stub(declared.ERRORS), PACKAGE / "_ops.pyi": ops_stub(declared.OPS)}
     check = "--check" in sys.argv[1:]
-    stale = [
-        (path, text) for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text
-    ]
+    stale = [(path, text) for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path, text in stale:
         print(("out of date: " if check else "wrote ") + str(path.relative_to(PACKAGE.parent.parent)))
         if not check:

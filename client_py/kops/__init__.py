@@ -5,9 +5,9 @@
     with kops.connect() as k:
         c = k.add(a, b)
 
-`a` and `b` are NumPy arrays, torch tensors on the CPU or on CUDA, or anything with `__cuda_array_interface__` or DLPack; the
-daemon works on them where they are (ordinary arrays in private memory are copied) and the result is of the same framework
-and on the same device. `kops.connect_async` is the same for asyncio. Every error is a `kops.KopsError`.
+`a` and `b` are NumPy arrays, torch tensors on the CPU or on CUDA, or anything with `__cuda_array_interface__` or
+DLPack; the daemon works on them where they are (ordinary arrays in private memory are copied) and the result is of the
+same framework and on the same device. `kops.connect_async` is the same for asyncio. Every error is a `kops.KopsError`.
 """
 
 from ._aio import AsyncClient, connect_async

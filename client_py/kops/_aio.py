@@ -1,7 +1,8 @@
 """The asyncio client: the same plans, session and transport as the synchronous one, driven by an event loop.
 
-It belongs to the running loop (on another one it connects anew) and is not thread-safe; any number of tasks may use it. What waits for a CUDA stream, or copies an
-ordinary array into shared memory, does so inside the call, so large ones hold the loop up.
+It belongs to the running loop (on another one it connects anew) and is not thread-safe; any number of tasks may use it.
+What waits for a CUDA stream, or copies an ordinary array into shared memory, does so inside the call, so large ones
+hold the loop up.
 """
 
 from __future__ import annotations
@@ -58,9 +59,7 @@ class AsyncClient(AsyncOpMethods):
         """The daemon's ops by name."""
         return self.info.ops
 
-    async def ping(
-        self, data: Mapping[str, Any] | None = None, *, timeout: float | None = DEFAULT_TIMEOUT
-    ) -> dict[str, Any]:
+    async def ping(self, data: Mapping[str, Any] | None = None, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, Any]:
         """Asks the daemon for an answer, which is `data`."""
         answer: dict[str, Any] = await self._drive(await self._live(), _plans.ping(data or {}), timeout)
         return answer

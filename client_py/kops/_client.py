@@ -1,8 +1,8 @@
 """The synchronous client.
 
 Threads. A client may be used by several threads: their requests share one connection, and each waits for its own reply.
-One of the waiting threads reads the socket for all (`Connection.reading`); the others sleep until it tells them. The lock is never
-held while a system call may block.
+One of the waiting threads reads the socket for all (`Connection.reading`); the others sleep until it tells them. The
+lock is never held while a system call may block.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Pending:
         return self._call.done
 
     def result(self, timeout: float | None = DEFAULT_TIMEOUT) -> Any:
-        """Waits for the reply: the result, or raises its error. After a `Timeout` here the request goes on, and `result()`
-        may be called again."""
+        """Waits for the reply: the result, or raises its error. After a `Timeout` here the request goes on, and
+        `result()` may be called again."""
         if self._plan is not None:
             client, call = self._client, self._call
             client._wait(self._connection, call, client._timeout_of(timeout))
@@ -66,8 +66,8 @@ class Pending:
         return self._value
 
     def cancel(self) -> bool:
-        """Asks the daemon to drop the request, or to stop between repeats; `result()` then raises `Cancelled`. False when it
-        had ended already."""
+        """Asks the daemon to drop the request, or to stop between repeats; `result()` then raises `Cancelled`. False
+        when it had ended already."""
         if self._call.done:
             return False
         cancel = Call("cancel", {"msgid": self._call.msgid})
@@ -85,9 +85,7 @@ class Client(OpMethods):
     `timeout` is in seconds, for every call that names none; None waits for ever.
     """
 
-    def __init__(
-        self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0
-    ) -> None:
+    def __init__(self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0) -> None:
         self.timeout = timeout
         self.spin_us = spin_us
         self._path = socket
@@ -133,15 +131,16 @@ class Client(OpMethods):
         reset: bool = False,
         timeout: float | None = DEFAULT_TIMEOUT,
     ) -> dict[str, Any]:
-        """Counters and timings of the daemon since its start or the last reset: a map with `uptime_s`, `counters`, `ops` (a
-        row for each op, device, variant, dtype and shapes) and `mappings`. Filters choose rows; `reset` starts them anew."""
+        """Counters and timings of the daemon since its start or the last reset: a map with `uptime_s`, `counters`,
+        `ops` (a row for each op, device, variant, dtype and shapes) and `mappings`. Filters choose rows; `reset` starts
+        them anew."""
         answer: dict[str, Any] = self._drive(self._live(), _plans.stats(op, dtype, device, reset), timeout)
         return answer
 
     def trim(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, int]:
-        """Lets go of memory that is not in use: free shared memory of this process (`freed` bytes), registrations of device
-        memory that was freed, and the daemon's idle mappings (`unpinned` bytes in `mappings`). Before retrying after an
-        out-of-memory error of one's own."""
+        """Lets go of memory that is not in use: free shared memory of this process (`freed` bytes), registrations of
+        device memory that was freed, and the daemon's idle mappings (`unpinned` bytes in `mappings`). Before retrying
+        after an out-of-memory error of one's own."""
         connection = self._live()
         answer: dict[str, int] = self._drive(connection, _plans.trim(connection), timeout)
         return answer
@@ -161,7 +160,8 @@ class Client(OpMethods):
         timeout: float | None = DEFAULT_TIMEOUT,
         **attrs: Any,
     ) -> Any:
-        """Runs an op by name, also one that this client's version does not know (then with `out=`). As the op's method."""
+        """Runs an op by name, also one that this client's version does not know (then with `out=`). As the op's
+        method."""
         attrs = check_attrs(op, attrs)
         if variant is not None:
             attrs["variant"] = variant
@@ -182,9 +182,9 @@ class Client(OpMethods):
     ) -> Pending:
         """As `run`, without waiting for the reply: returns a `Pending`.
 
-        Requests take effect in the order sent (within one `stream`), so a later one may use the output of an earlier one
-        that is still pending. Tensors are kept alive until the reply; they must not be written to before. Blocks while
-        the daemon's limit of unanswered requests is reached, and while memory that is new is registered.
+        Requests take effect in the order sent (within one `stream`), so a later one may use the output of an earlier
+        one that is still pending. Tensors are kept alive until the reply; they must not be written to before. Blocks
+        while the daemon's limit of unanswered requests is reached, and while memory that is new is registered.
         """
         attrs = check_attrs(op, attrs)
         if variant is not None:
@@ -240,9 +240,10 @@ class Client(OpMethods):
     # Memory
 
     def empty(self, shape: Any, dtype: Any = "f32") -> Any:
-        """An array in shared memory, which ops use where it is: nothing is copied, for it or for any view of it. Its content is
-        whatever was there. `dtype`: "f32", "f64", "f16", "bf16" (with ml_dtypes), a NumPy dtype; with a torch dtype the
-        result is a torch CPU tensor. The memory is freed with the last reference to it, and outlives the client."""
+        """An array in shared memory, which ops use where it is: nothing is copied, for it or for any view of it. Its
+        content is whatever was there. `dtype`: "f32", "f64", "f16", "bf16" (with ml_dtypes), a NumPy dtype; with a
+        torch dtype the result is a torch CPU tensor. The memory is freed with the last reference to it, and outlives
+        the client."""
         return _arrays().empty(shape, dtype)
 
     def zeros(self, shape: Any, dtype: Any = "f32") -> Any:
@@ -250,8 +251,8 @@ class Client(OpMethods):
         return _arrays().zeros(shape, dtype)
 
     def array(self, value: Any, dtype: Any = None) -> Any:
-        """A copy of `value` in shared memory, see `empty`. Without `dtype` that of `value` when it is an array of a supported
-        one, else f32. A torch tensor gives a torch CPU tensor."""
+        """A copy of `value` in shared memory, see `empty`. Without `dtype` that of `value` when it is an array of a
+        supported one, else f32. A torch tensor gives a torch CPU tensor."""
         return _arrays().array(value, dtype)
 
     # Its life
@@ -473,14 +474,12 @@ def _arrays() -> Any:
     return _arrays
 
 
-def connect(
-    socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0
-) -> Client:
+def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0) -> Client:
     """Connects to kopsd: a `Client`, to be used with `with`.
 
     `socket` is the only path tried when given, and so is KOPS_SOCKET; otherwise `$XDG_RUNTIME_DIR/kopsd.sock`, then
-    `/run/kopsd/kopsd.sock`. `timeout` is the seconds that any call may take, None for ever. `spin_us`: so many microseconds a
-    waiting call looks for its reply without sleeping, which saves a few microseconds where a core is free for it.
-    Raises `ConnectFailed`, which lists what was tried.
+    `/run/kopsd/kopsd.sock`. `timeout` is the seconds that any call may take, None for ever. `spin_us`: so many
+    microseconds a waiting call looks for its reply without sleeping, which saves a few microseconds where a core is
+    free for it. Raises `ConnectFailed`, which lists what was tried.
     """
     return Client(socket, timeout=timeout, spin_us=spin_us)

@@ -3,10 +3,10 @@
 libcuda.so.1 is loaded at the first use of device memory; KOPS_CUDA_DRIVER names another file. Nothing here creates a
 context: the tensors' own is made current for the calls that need one.
 
-`allocations` caches what was exported, keyed on device, base address and buffer id. A pointer is looked up by address and
-believed only when its buffer id (one driver call, well under a microsecond) is still the same: an address can be reused
-after a free, a buffer id never is. So the second call on a tensor asks the driver that one thing and sends ids only. Entries whose
-memory is gone are released when something new is exported, and by `sweep`. Thread-safe.
+`allocations` caches what was exported, keyed on device, base address and buffer id. A pointer is looked up by address
+and believed only when its buffer id (one driver call, well under a microsecond) is still the same: an address can be
+reused after a free, a buffer id never is. So the second call on a tensor asks the driver that one thing and sends ids
+only. Entries whose memory is gone are released when something new is exported, and by `sweep`. Thread-safe.
 """
 
 from __future__ import annotations
@@ -126,9 +126,7 @@ class Driver:
             name = "cuDeviceGetUuid_v2" if hasattr(self._library, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
             self.call(name, ctypes.byref(raw), device)
             digits = bytes(raw).hex()
-            self._uuids[ordinal] = "GPU-" + "-".join(
-                (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
-            )
+            self._uuids[ordinal] = "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
         return self._uuids[ordinal]
 
     def pointer_context(self, pointer: int) -> ctypes.c_void_p:
@@ -151,7 +149,8 @@ class Driver:
             self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
     def export(self, pointer: int) -> Allocation:
-        """The allocation that holds the pointer, with its IPC handle. Raises NotExportable, which says what to change."""
+        """The allocation that holds the pointer, with its IPC handle. Raises NotExportable, which says what to
+        change."""
         buffer_id = self.attribute(pointer, BUFFER_ID)
         self._check_exportable(pointer)
         ordinal = self.attribute(pointer, DEVICE_ORDINAL) & 0xFFFFFFFF
@@ -168,9 +167,7 @@ class Driver:
 
     def _check_exportable(self, pointer: int) -> None:
         if self.attribute(pointer, MEMORY_TYPE) & 0xFFFFFFFF == MEMORY_TYPE_HOST:
-            raise NotExportable(
-                "this is pinned host memory, not device memory: pass it as a NumPy array or a CPU tensor"
-            )
+            raise NotExportable("this is pinned host memory, not device memory: pass it as a NumPy array or a CPU tensor")
         if self.attribute(pointer, IS_MANAGED, 0) & 0xFF:
             raise NotExportable("managed memory (cudaMallocManaged) has no IPC handle: allocate it with cudaMalloc")
         if not self.attribute(pointer, IS_LEGACY_IPC_CAPABLE, 1) & 0xFF:
@@ -186,7 +183,8 @@ def _advice(pooled: bool) -> str:
         )
     return (
         "virtually mapped memory has no handle that another process could open: "
-        f"{TORCH_HINT} to expandable_segments:False (and backend:native, if it says cudaMallocAsync) before the tensor is made"
+        f"{TORCH_HINT} to expandable_segments:False (and backend:native, if it says cudaMallocAsync) before the tensor "
+        "is made"
     )
 
 

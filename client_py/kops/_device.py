@@ -1,7 +1,7 @@
 """Device memory of any other framework: `__cuda_array_interface__` (CuPy, Numba, JAX, …) and DLPack.
 
-Results are made by the inputs' own framework. CuPy, Numba and JAX are known; of any other the top-level module's `empty(shape, dtype)` is
-used, and where it has none the caller gives `out=`.
+Results are made by the inputs' own framework. CuPy, Numba and JAX are known; of any other the top-level module's
+`empty(shape, dtype)` is used, and where it has none the caller gives `out=`.
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ def dlpack_adapter(value: Any) -> Adapter:
 
 
 class DLPackAdapter(Adapter):
-    """Device memory by DLPack. The capsule is read and kept for the call, not consumed, so its owner frees it as usual."""
+    """Device memory by DLPack. The capsule is read and kept for the call, not consumed, so its owner frees it as
+    usual."""
 
     def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
         capsule = value.__dlpack__(stream=LEGACY_STREAM)

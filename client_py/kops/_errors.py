@@ -53,17 +53,15 @@ def _make(code: str, value: int, bases: tuple[str, ...], doc: str) -> type[KopsE
     return type(class_name(code), parents, members)
 
 
-BY_CODE: dict[str, type[KopsError]] = {
-    code: _make(code, value, bases, doc) for code, value, _origin, bases, doc in ERRORS
-}
+BY_CODE: dict[str, type[KopsError]] = {code: _make(code, value, bases, doc) for code, value, _origin, bases, doc in ERRORS}
 for _error in BY_CODE.values():
     globals()[_error.__name__] = _error
-    __all__.append(_error.__name__)  # noqa: PYI056
+    __all__.append(_error.__name__)
 
 
 def from_reply(error: Any) -> KopsError:
-    """The exception for a response's error map. An unknown code becomes `Internal` that keeps the code. Raises ValueError for
-    what is no such map."""
+    """The exception for a response's error map. An unknown code becomes `Internal` that keeps the code. Raises
+    ValueError for what is no such map."""
     if not isinstance(error, dict) or not isinstance(error.get("code"), str):
         raise ValueError(f"an error is a map with a code, not {str(error)[:80]}")
     code, message, detail = error["code"], error.get("message"), error.get("detail")

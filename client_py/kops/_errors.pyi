@@ -56,10 +56,14 @@ class KopsError(Exception):
     value: int
     message: str
     detail: dict[str, Any]
-    def __init__(self, message: str = ..., detail: Mapping[str, Any] | None = ..., code: str | None = ...) -> None: ...
+    def __init__(
+        self, message: str = ..., detail: Mapping[str, Any] | None = ..., code: str | None = ...
+    ) -> None: ...
 
 class ProtocolError(KopsError, ConnectionError):
-    """The bytes were no valid request (garbage, too long, too deep, wrong file descriptors, a duplicate msgid). The connection is closed after it."""
+    """The bytes were no valid request (garbage, too long, too deep, wrong file descriptors, a duplicate msgid).
+    The connection is closed after it.
+    """
 
 class ProtocolMismatch(KopsError):
     """`hello` asked for a protocol that this daemon does not speak; `detail` has `protocol_min` and `protocol`."""
@@ -68,7 +72,9 @@ class UnknownMethod(KopsError, AttributeError):
     """No such method."""
 
 class UnknownKey(KopsError, TypeError):
-    """A request map holds a key that this method, tensor or op does not have, or holds one twice; `detail.key` names it."""
+    """A request map holds a key that this method, tensor or op does not have, or holds one twice; `detail.key`
+    names it.
+    """
 
 class MissingKey(KopsError, TypeError):
     """A required key is absent; `detail.key` names it."""
@@ -170,7 +176,9 @@ class Timeout(KopsError, TimeoutError):
     """No reply within the client's timeout; the request was cancelled and the connection stays usable."""
 
 class NotExportable(KopsError, ValueError):
-    """The memory has no handle that another process could open (expandable segments, cudaMallocAsync, host memory that is not shared); the message says what to change."""
+    """The memory has no handle that another process could open (expandable segments, cudaMallocAsync, host
+    memory that is not shared); the message says what to change.
+    """
 
 class BadReply(KopsError, ConnectionError):
     """The peer's bytes are no valid response."""

@@ -1,9 +1,9 @@
 """Shared host memory: memfd segments, the blocks cut from them, and their reuse.
 
 One pool per process serves every client. A `Segment` is one sealed memfd with its mapping; a `Block` is a piece of one
-that an array lives in, or that a call stages an ordinary array through. A block goes back to the pool when Python has no more
-references to it, which is after the last view of its array is gone and after the reply of the last call that used it
-(calls keep what they use). So in a steady state nothing is mapped and nothing is registered.
+that an array lives in, or that a call stages an ordinary array through. A block goes back to the pool when Python has
+no more references to it, which is after the last view of its array is gone and after the reply of the last call that
+used it (calls keep what they use). So in a steady state nothing is mapped and nothing is registered.
 
 Fork. Both sides go on using the segments, so from then on neither may reuse a block that was in use: `_epoch` counts
 forks, and a block of an older epoch is retired instead of reused. The child also forgets the blocks that were free.

@@ -1,7 +1,7 @@
 """NumPy arrays, and what becomes one: lists, numbers, anything with `__array__`.
 
-An array that lies in the pool's memory (made by `empty`, `array`, a result, or a view of such) is referred to where it is,
-recognised by its address. Any other is copied into a block of the pool for the call, and an output is copied back.
+An array that lies in the pool's memory (made by `empty`, `array`, a result, or a view of such) is referred to where it
+is, recognised by its address. Any other is copied into a block of the pool for the call, and an output is copied back.
 """
 
 from __future__ import annotations
@@ -143,10 +143,7 @@ class PlainAdapter(Adapter):
 
     def convert(self, value: Any, dtype: str | None, operands: Operands) -> Operand:
         """As an array of `dtype`; without one its own floating-point dtype if it has one, else f32."""
-        if dtype is not None:
-            array = numpy.asarray(value, numpy_dtype(dtype))
-        else:
-            array = as_array(value, None)
+        array = as_array(value, None) if dtype is None else numpy.asarray(value, numpy_dtype(dtype))
         return numpy_adapter.operand(array, operands)
 
     def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:

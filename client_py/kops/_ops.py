@@ -1,7 +1,8 @@
 """The op methods, `k.add(a, b)` and so on, made from the op declarations: a new declaration needs no code here.
 
 Each is compiled from a few lines of source, so that it has a true signature, which calls are checked against, and
-`help(k.gemm)` shows. `_ops.pyi` is the same for type checkers and editors; `stubs.py` writes it and a test keeps it current.
+`help(k.gemm)` shows. `_ops.pyi` is the same for type checkers and editors; `stubs.py` writes it and a test keeps it
+current.
 """
 
 from __future__ import annotations
@@ -54,9 +55,7 @@ def coerce(op: str, attr: dict[str, Any], value: Any) -> Any:
             pass
     if kind == "choice" and isinstance(value, str):
         if value not in attr["choices"]:
-            raise BadArgument(
-                f"{op}: {name} must be one of {', '.join(attr['choices'])}, not {value!r}", {"key": f"attrs.{name}"}
-            )
+            raise BadArgument(f"{op}: {name} must be one of {', '.join(attr['choices'])}, not {value!r}", {"key": f"attrs.{name}"})
         return value
     raise WrongType(f"{op}: {name} must be a {kind}, not {value!r}", {"key": f"attrs.{name}"})
 
@@ -78,9 +77,7 @@ def documentation(op: str) -> str:
     lines = [declared["summary"], "", declared["doc"], "", "dtypes: " + ", ".join(declared["dtypes"])]
     if declared["attrs"]:
         lines += ["", "Attributes:"]
-        lines += [
-            f"    {attr['name']} ({attr['type']}, {attr['default']!r}): {attr['doc']}" for attr in declared["attrs"]
-        ]
+        lines += [f"    {attr['name']} ({attr['type']}, {attr['default']!r}): {attr['doc']}" for attr in declared["attrs"]]
     return "\n".join(lines) + "\n" + OPTIONS_DOC
 
 

@@ -28,9 +28,9 @@ class OpMethods:
     ) -> T:
         """out = a + b
 
-        Element by element, with NumPy's broadcasting of `a` and `b`; `out` has the broadcast shape. `out` may be exactly `a` or exactly `b` (in place). f16 and bf16 are added in f32 and rounded to nearest even.
+        Element by element, with NumPy's broadcasting of `a` and `b`; `out` has the broadcast shape. `out` may
+        be exactly `a` or exactly `b` (in place). f16 and bf16 are added in f32 and rounded to nearest even.
         """
-        ...
     @overload
     def add(
         self,
@@ -66,9 +66,12 @@ class OpMethods:
     ) -> T:
         """out = alpha * op(a) @ op(b) + beta * out
 
-        Matrix product over the last two dimensions: op(a) is [.., m, k], op(b) is [.., k, n], out is [.., m, n]; `trans_a` and `trans_b` swap the last two dimensions of an operand first. Leading dimensions are batch dimensions: those of `a` and `b` broadcast as NumPy's matmul does and `out` has the result. With beta = 0 `out` is written without being read; with k = 0 the product is 0. f16 and bf16 accumulate in f32, f32 in f32, f64 in f64; one rounding at the end.
+        Matrix product over the last two dimensions: op(a) is [.., m, k], op(b) is [.., k, n], out is [.., m,
+        n]; `trans_a` and `trans_b` swap the last two dimensions of an operand first. Leading dimensions are
+        batch dimensions: those of `a` and `b` broadcast as NumPy's matmul does and `out` has the result. With
+        beta = 0 `out` is written without being read; with k = 0 the product is 0. f16 and bf16 accumulate in
+        f32, f32 in f32, f64 in f64; one rounding at the end.
         """
-        ...
     @overload
     def gemm(
         self,
@@ -103,9 +106,9 @@ class OpMethods:
     ) -> T:
         """out = a * a
 
-        Element by element; `out` has `a`'s shape and may be exactly `a` (in place). f16 and bf16 are multiplied in f32 and rounded to nearest even.
+        Element by element; `out` has `a`'s shape and may be exactly `a` (in place). f16 and bf16 are
+        multiplied in f32 and rounded to nearest even.
         """
-        ...
     @overload
     def square(
         self,
@@ -137,9 +140,9 @@ class AsyncOpMethods:
     ) -> T:
         """out = a + b
 
-        Element by element, with NumPy's broadcasting of `a` and `b`; `out` has the broadcast shape. `out` may be exactly `a` or exactly `b` (in place). f16 and bf16 are added in f32 and rounded to nearest even.
+        Element by element, with NumPy's broadcasting of `a` and `b`; `out` has the broadcast shape. `out` may
+        be exactly `a` or exactly `b` (in place). f16 and bf16 are added in f32 and rounded to nearest even.
         """
-        ...
     @overload
     async def add(
         self,
@@ -175,9 +178,12 @@ class AsyncOpMethods:
     ) -> T:
         """out = alpha * op(a) @ op(b) + beta * out
 
-        Matrix product over the last two dimensions: op(a) is [.., m, k], op(b) is [.., k, n], out is [.., m, n]; `trans_a` and `trans_b` swap the last two dimensions of an operand first. Leading dimensions are batch dimensions: those of `a` and `b` broadcast as NumPy's matmul does and `out` has the result. With beta = 0 `out` is written without being read; with k = 0 the product is 0. f16 and bf16 accumulate in f32, f32 in f32, f64 in f64; one rounding at the end.
+        Matrix product over the last two dimensions: op(a) is [.., m, k], op(b) is [.., k, n], out is [.., m,
+        n]; `trans_a` and `trans_b` swap the last two dimensions of an operand first. Leading dimensions are
+        batch dimensions: those of `a` and `b` broadcast as NumPy's matmul does and `out` has the result. With
+        beta = 0 `out` is written without being read; with k = 0 the product is 0. f16 and bf16 accumulate in
+        f32, f32 in f32, f64 in f64; one rounding at the end.
         """
-        ...
     @overload
     async def gemm(
         self,
@@ -212,9 +218,9 @@ class AsyncOpMethods:
     ) -> T:
         """out = a * a
 
-        Element by element; `out` has `a`'s shape and may be exactly `a` (in place). f16 and bf16 are multiplied in f32 and rounded to nearest even.
+        Element by element; `out` has `a`'s shape and may be exactly `a` (in place). f16 and bf16 are
+        multiplied in f32 and rounded to nearest even.
         """
-        ...
     @overload
     async def square(
         self,

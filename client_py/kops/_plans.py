@@ -1,7 +1,7 @@
 """What a client method does, as a generator that yields requests and is sent their results: no waiting, no I/O.
 
-The synchronous client drives a plan by blocking, the asyncio client by awaiting, `submit` by stopping at the last request. An error
-reply is thrown into the plan.
+The synchronous client drives a plan by blocking, the asyncio client by awaiting, `submit` by stopping at the last
+request. An error reply is thrown into the plan.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ class Request:
 
 
 def execute(connection: Connection, request: Request, retry: bool = True) -> Plan:
-    """Registers what is new and runs; returns the reply. Once more when the daemon finds a reference stale, which it does
-    before anything runs."""
+    """Registers what is new and runs; returns the reply. Once more when the daemon finds a reference stale, which it
+    does before anything runs."""
     while True:
         params, unknown = request.params(connection.key)
         if unknown is not None:
@@ -193,9 +193,7 @@ def trim(connection: Connection) -> Plan:
     return {**reply, "freed": freed}
 
 
-def options_of(
-    device: Any, stream: int, timing: bool, deadline_ms: int | None, warmup: int = 0, repeat: int = 1
-) -> dict[str, Any]:
+def options_of(device: Any, stream: int, timing: bool, deadline_ms: int | None, warmup: int = 0, repeat: int = 1) -> dict[str, Any]:
     """The optional keys of `run`; what is the default is left out."""
     options: dict[str, Any] = {}
     if not timing:

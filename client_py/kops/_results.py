@@ -11,8 +11,9 @@ from typing import Any
 class Timings:
     """Where the time of one request went, in microseconds by the daemon's clocks. What was not measured is None.
 
-    `gpu_us` (device events) or `host_us` is one execution, the median of them with `repeat` > 1; `total_us` runs from the request's
-    decoding to the reply's encoding and so leaves out the socket. `min` to `samples` only with `repeat` > 1.
+    `gpu_us` (device events) or `host_us` is one execution, the median of them with `repeat` > 1; `total_us` runs from
+    the request's decoding to the reply's encoding and so leaves out the socket. `min` to `samples` only with `repeat` >
+    1.
     """
 
     recv_to_start_us: float | None = None
@@ -111,9 +112,8 @@ class Profile:
         shapes = ", ".join("×".join(map(str, s)) or "scalar" for s in self.shapes)
         parts = [f"{self.op}({shapes}) {self.dtype}", f"{self.variant} on {self.device}"]
         if self.median is not None:
-            parts.append(
-                f"median {self.median:.1f} µs (min {self.min:.1f}, p90 {self.p90:.1f}, max {self.max:.1f}, n {len(self.samples)})"
-            )
+            spread = f"min {self.min:.1f}, p90 {self.p90:.1f}, max {self.max:.1f}, n {len(self.samples)}"
+            parts.append(f"median {self.median:.1f} µs ({spread})")
             parts.append(f"{self.gb_s:.1f} GB/s")
         if self.gflop_s is not None:
             parts.append(f"{self.gflop_s:.1f} GFLOP/s")
@@ -190,9 +190,7 @@ def _op(reply: Mapping[str, Any]) -> Op:
     members = _known(Op, reply)
     for key in ("inputs", "outputs", "dtypes"):
         members[key] = tuple(members.get(key, ()))
-    members["attrs"] = tuple(
-        Attr(**{**_known(Attr, attr), "choices": tuple(attr.get("choices", ()))}) for attr in reply.get("attrs", ())
-    )
+    members["attrs"] = tuple(Attr(**{**_known(Attr, attr), "choices": tuple(attr.get("choices", ()))}) for attr in reply.get("attrs", ()))
     members["variants"] = {device: tuple(names) for device, names in reply.get("variants", {}).items()}
     return Op(**members)
 

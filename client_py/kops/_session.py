@@ -1,13 +1,13 @@
 """MessagePack-RPC without I/O: encodes requests, matches replies to them, keeps what is in flight alive.
 
 The synchronous and the asyncio client share this layer. It owns the calls that wait for a reply (`pending`), those that
-are not wholly sent (`outbox`) and the bytes that were received and not yet understood (`inbox`). It does no locking: whoever
-drives it does.
+are not wholly sent (`outbox`) and the bytes that were received and not yet understood (`inbox`). It does no locking:
+whoever drives it does.
 
-Interruption. Python raises KeyboardInterrupt between any two bytecodes, also between a system call and the assignment of
-its result. So that Ctrl-C leaves a connection usable, every step here is either one call into C that moves data from one
-place of safety to another (`inbox.extend(map(recvmsg, …))`), or can be done again without harm: a message is dropped
-from the inbox only after it was applied, and applying it twice does what applying it once does.
+Interruption. Python raises KeyboardInterrupt between any two bytecodes, also between a system call and the assignment
+of its result. So that Ctrl-C leaves a connection usable, every step here is either one call into C that moves data from
+one place of safety to another (`inbox.extend(map(recvmsg, …))`), or can be done again without harm: a message is
+dropped from the inbox only after it was applied, and applying it twice does what applying it once does.
 """
 
 from __future__ import annotations
@@ -50,8 +50,22 @@ class Call:
     it back. `notify` is called once the reply is there (on whichever thread received it).
     """
 
-    __slots__ = ("method", "params", "fds", "keep", "undo", "notify", "msgid", "data", "sent", "done", "abandoned", "result", "error",
-                 "reply_fds")  # fmt: skip
+    __slots__ = (
+        "abandoned",
+        "data",
+        "done",
+        "error",
+        "fds",
+        "keep",
+        "method",
+        "msgid",
+        "notify",
+        "params",
+        "reply_fds",
+        "result",
+        "sent",
+        "undo",
+    )
 
     def __init__(
         self,
@@ -77,8 +91,8 @@ class Call:
         self.reply_fds: tuple[int, ...] = ()
 
     def outcome(self) -> Any:
-        """The result, or raises the error. Only once `done`, and once: an exception that the call kept would keep, by its
-        traceback, everything that was there when it was raised."""
+        """The result, or raises the error. Only once `done`, and once: an exception that the call kept would keep, by
+        its traceback, everything that was there when it was raised."""
         if self.error is not None:
             raise self.take_error()
         return self.result
@@ -156,7 +170,8 @@ class Session:
             self.enqueue(cancel)
 
     def fail(self, error: KopsError) -> None:
-        """The connection is of no more use: every call ends with `error`, or with what the daemon said before it closed."""
+        """The connection is of no more use: every call ends with `error`, or with what the daemon said before it
+        closed."""
         if self.failure is None:
             self.failure = self.notice or error
         self.outbox.clear()
@@ -323,7 +338,8 @@ def copy_of(error: KopsError) -> KopsError:
 
 
 def _normal(chunk: Chunk) -> tuple[bytes, list[Batch]]:
-    """A chunk's bytes and its descriptors as (first byte, end, descriptors): the range in which their message starts."""
+    """A chunk's bytes and its descriptors as (first byte, end, descriptors): the range in which their message
+    starts."""
     data, control, flags, _ = chunk
     if flags == MERGED:
         return data, list(control)

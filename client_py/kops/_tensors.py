@@ -1,8 +1,8 @@
 """Operands: from any array of any framework to a reference that travels, and back.
 
-An adapter knows one framework. It turns a tensor into an `Operand` (memory that can be registered, offset, shape, strides,
-dtype), copies it into shared memory where it cannot be referred to, and makes outputs. `Operands` collects those of one
-call. Adapters do not talk to the daemon.
+An adapter knows one framework. It turns a tensor into an `Operand` (memory that can be registered, offset, shape,
+strides, dtype), copies it into shared memory where it cannot be referred to, and makes outputs. `Operands` collects
+those of one call. Adapters do not talk to the daemon.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from ._memory import Source, release
 
 
 class Operand:
-    """A tensor as the wire sees it. `source` is None when it has no element. `strides` count elements; None is row-major."""
+    """A tensor as the wire sees it. `source` is None when it has no element. `strides` count elements; None is
+    row-major."""
 
     __slots__ = ("value", "source", "offset", "shape", "strides", "dtype", "adapter")
 
@@ -86,8 +87,8 @@ class Adapter:
         raise NotImplementedError
 
     def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
-        """Refers to `value`, or to a copy of it in shared memory. An `output` is copied back by `operands.finish()`; with
-        `reads` its content is copied in first."""
+        """Refers to `value`, or to a copy of it in shared memory. An `output` is copied back by `operands.finish()`;
+        with `reads` its content is copied in first."""
         raise NotImplementedError
 
     def allocate(self, like: Operand, shape: tuple[int, ...], operands: Operands) -> Operand:
@@ -130,14 +131,14 @@ def _find_adapter(value: Any) -> Adapter:
         from ._device import dlpack_adapter
 
         return dlpack_adapter(value)
-    if kind in (int, float, list, tuple) or any(
-        hasattr(value, a) for a in ("__array__", "__array_interface__", "__float__")
-    ):
+    if kind in (int, float, list, tuple) or any(hasattr(value, a) for a in ("__array__", "__array_interface__", "__float__")):
         from ._numpy import PlainAdapter
 
         return PlainAdapter()
-    raise WrongType(f"{kind.__module__}.{kind.__qualname__} is no tensor: pass a NumPy array, a torch tensor, or an object "
-                    "with __cuda_array_interface__ or DLPack")  # fmt: skip
+    raise WrongType(
+        f"{kind.__module__}.{kind.__qualname__} is no tensor: pass a NumPy array, a torch tensor, or an object with "
+        "__cuda_array_interface__ or DLPack"
+    )
 
 
 def inputs(values: Iterable[Any], operands: Operands) -> list[Operand]:
@@ -162,9 +163,7 @@ def check_devices(some: list[Operand], others: list[Operand]) -> None:
         source = operand.source
         if source is not None and type(source) is not kind:
             if kind is not None:
-                raise DeviceMismatch(
-                    "some of these tensors are in host memory and some on a GPU: move them to one device"
-                )
+                raise DeviceMismatch("some of these tensors are in host memory and some on a GPU: move them to one device")
             kind = type(source)
 
 

@@ -113,13 +113,9 @@ class TorchAdapter(Adapter):
     def allocate(self, like: Operand, shape: tuple[int, ...], operands: Operands) -> Operand:
         device = like.value.device
         if device.type == "cuda":
-            return self._on_cuda(
-                self._torch.empty(shape, dtype=self._dtypes[like.dtype], device=device), operands, like.dtype
-            )
+            return self._on_cuda(self._torch.empty(shape, dtype=self._dtypes[like.dtype], device=device), operands, like.dtype)
         if 0 in shape:
-            return Operand(
-                self._torch.empty(shape, dtype=self._dtypes[like.dtype]), None, 0, shape, None, like.dtype, self
-            )
+            return Operand(self._torch.empty(shape, dtype=self._dtypes[like.dtype]), None, 0, shape, None, like.dtype, self)
         block, made = self._shared(shape, like.dtype)
         operands.keep.append(made)
         return Operand(made, block.segment, block.offset, shape, None, like.dtype, self)

@@ -48,9 +48,7 @@ def connect(path: str | os.PathLike[str] | None, timeout: float | None) -> Trans
         except OSError as error:
             sock.close()
             tried.append(f"{candidate}: {error.strerror or error}")
-    raise ConnectFailed(
-        "no kopsd answers: " + "; ".join(tried) + ". Start one, or name its socket in KOPS_SOCKET", {"tried": tried}
-    )
+    raise ConnectFailed("no kopsd answers: " + "; ".join(tried) + ". Start one, or name its socket in KOPS_SOCKET", {"tried": tried})
 
 
 class Transport:
@@ -137,9 +135,7 @@ class Transport:
     def _set_limit(self, timeout: float | None) -> None:
         # A timeout in the kernel costs one system call when it changes; one in Python costs a poll for every reply.
         micro = 0 if timeout is None else max(1, int(timeout * 1e6))
-        self._socket.setsockopt(
-            socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", micro // 1000000, micro % 1000000)
-        )
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", micro // 1000000, micro % 1000000))
         self._limit = timeout
 
 

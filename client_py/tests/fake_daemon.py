@@ -1,4 +1,5 @@
-"""A daemon in miniature for the client's tests: a thread that speaks the protocol, computes with NumPy, and obeys the test.
+"""A daemon in miniature for the client's tests: a thread that speaks the protocol, computes with NumPy, and obeys the
+test.
 
 It shares no code with the client. `requests` has every message received; `gate` holds back the answers of `run` while
 cleared; `script` may answer a method in its own way.
@@ -205,7 +206,7 @@ class Peer:
         elif params["op"] == "square":
             out[...] = inputs[0] * inputs[0]
         elif params["op"] == "gemm":
-            a, b = (x.swapaxes(-1, -2) if attrs.get(t) else x for x, t in zip(inputs, ("trans_a", "trans_b")))
+            a, b = (x.swapaxes(-1, -2) if attrs.get(t) else x for x, t in zip(inputs, ("trans_a", "trans_b"), strict=False))
             product = attrs.get("alpha", 1.0) * (a @ b)
             out[...] = product + attrs["beta"] * out if attrs.get("beta", 0.0) else product
         else:

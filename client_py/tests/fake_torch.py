@@ -60,7 +60,7 @@ class Tensor:
 
     def is_contiguous(self) -> bool:
         step = 1
-        for n, s in reversed(list(zip(self.shape, self.stride()))):
+        for n, s in reversed(list(zip(self.shape, self.stride(), strict=True))):
             if n != 1 and s != step:
                 return False
             step *= n
@@ -111,7 +111,8 @@ def frombuffer(buffer: Any, *, dtype: dtype, count: int = -1, offset: int = 0) -
     return Tensor(numpy.frombuffer(buffer, _numpy_dtype(dtype), count, offset), dtype, device("cpu"))
 
 
-def empty(shape: tuple[int, ...], *, dtype: dtype, device: Any = device("cpu")) -> Tensor:
+def empty(shape: tuple[int, ...], *, dtype: dtype, device: Any = None) -> Tensor:
+    device = device or globals()["device"]("cpu")
     if device.type == "cpu":
         return Tensor(numpy.empty(shape, _numpy_dtype(dtype)), dtype, device)
     return Tensor(cuda.driver.empty(tuple(shape), _numpy_dtype(dtype)), dtype, device)

@@ -10,7 +10,8 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon
-from test_client import in_child, wait_for
+from test_client import wait_for
+from test_forks import in_child
 
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import dis
 import gc
 import os
-import select
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -156,9 +153,7 @@ def test_what_cannot_be_sent(k: kops.Client) -> None:
 # Timeouts and Ctrl-C
 
 
-def test_timeout_cancels_and_leaves_the_connection_usable(
-    k: kops.Client, daemon: FakeDaemon, held: Any, a: Any
-) -> None:
+def test_timeout_cancels_and_leaves_the_connection_usable(k: kops.Client, daemon: FakeDaemon, held: Any, a: Any) -> None:
     with pytest.raises(kops.Timeout) as caught:
         k.add(a, a, timeout=0.05)
     assert isinstance(caught.value, TimeoutError)
@@ -178,9 +173,7 @@ def test_the_clients_own_timeout(daemon: FakeDaemon, held: Any) -> None:
         assert k.square([2.0], timeout=None).tolist() == [4]
 
 
-def test_staged_memory_is_not_reused_while_the_daemon_may_write_it(
-    k: kops.Client, daemon: FakeDaemon, held: Any
-) -> None:
+def test_staged_memory_is_not_reused_while_the_daemon_may_write_it(k: kops.Client, daemon: FakeDaemon, held: Any) -> None:
     gc.collect()
     daemon.script["cancel"] = lambda *_: {"cancelled": False}
     big = numpy.ones(100_000, "float32")
@@ -210,84 +203,6 @@ def test_ctrl_c_cancels_and_leaves_the_connection_usable(k: kops.Client, daemon:
     assert not k._connection.session.pending, "the cancelled request's reply was not awaited"
     held.set()
     assert (k.square(a) == a * a).all()
-
-
-def handlers(code: Any) -> Any:
-    """From a bytecode offset to the place where an exception raised there is handled."""
-    entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]
-    return lambda offset: next((e.target for e in entries if e.start <= offset < e.end), None)
-
-
-class Interrupter:
-    """Raises KeyboardInterrupt in this thread where the interpreter looks for signals: after the `at`-th call that returns to a
-    function of the package. Counts them when `at` is None.
-
-    The interpreter raises it at the call itself, a trace function only at the next instruction: where another handler is in
-    force there (a `return f()` inside `with`), nothing is raised."""
-
-    def __init__(self, at: int | None) -> None:
-        self.at = at
-        self.seen = 0
-        self.before: dict[Any, tuple[str, int]] = {}
-        self.handlers: dict[Any, Any] = {}
-
-    def trace(self, frame: Any, event: str, _: Any) -> Any:
-        if not frame.f_code.co_filename.startswith((PACKAGE, "<op")) or "__del__" in frame.f_code.co_name:
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return self.opcode
-
-    def opcode(self, frame: Any, event: str, _: Any) -> Any:
-        if event == "opcode":
-            code, at = frame.f_code, frame.f_lasti
-            name, where = self.before.get(frame, ("", 0))
-            self.before[frame] = (dis.opname[code.co_code[at]], at)
-            if name.startswith("CALL"):
-                handler = self.handlers.get(code) or self.handlers.setdefault(code, handlers(code))
-                if handler(where) == handler(at):
-                    self.seen += 1
-                    if self.seen == self.at:
-                        raise KeyboardInterrupt
-        return self.opcode
-
-    def run(self, function: Any) -> bool:
-        """True when the function was interrupted."""
-        before = sys.gettrace()
-        sys.settrace(self.trace)
-        try:
-            function()
-        except KeyboardInterrupt:
-            return True
-        finally:
-            sys.settrace(before)
-        return False
-
-
-@pytest.mark.skipif(not hasattr(dis, "_parse_exception_table"), reason="needs the exception tables of Python 3.11")
-@pytest.mark.parametrize("what", ["ping", "shared", "staged", "submit", "register"])
-def test_ctrl_c_at_any_moment(k: kops.Client, what: str, a: Any) -> None:
-    ordinary = numpy.arange(16, dtype="float32")
-    calls = {
-        "ping": lambda: k.ping({"x": 1}),
-        "shared": lambda: k.add(a, a),
-        "staged": lambda: k.add(ordinary, ordinary, out=ordinary.copy()),
-        "submit": lambda: [pending.result() for pending in [k.submit("square", a) for _ in range(3)]],
-        "register": lambda: k.square(k.zeros(70_000)) is not None and k.trim(),
-    }
-    call = calls[what]
-    for _ in range(3):
-        call()
-    counter = Interrupter(None)
-    assert not counter.run(call)
-    assert counter.seen > 10
-    connection = k._connection
-    for at in range(1, counter.seen + 1, counter.seen // 300 + 1):
-        Interrupter(at).run(call)
-        assert k.ping({"at": at}) == {"at": at}, f"after an interrupt at {at} of {counter.seen}"
-        assert (k.add(ordinary, a) == ordinary + a).all()
-    assert k._connection is connection, "the connection did not survive"
-    drained(k)
-    assert not connection.session.outbox
 
 
 # Pipelining
@@ -404,9 +319,7 @@ def test_close_wakes_waiting_threads(k: kops.Client, daemon: FakeDaemon, held: A
 # Lost connections
 
 
-def test_a_lost_connection_fails_the_call_and_the_next_connects_anew(
-    k: kops.Client, daemon: FakeDaemon, a: Any
-) -> None:
+def test_a_lost_connection_fails_the_call_and_the_next_connects_anew(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     def die(peer: Any, *_: Any) -> Any:
         peer.socket.shutdown(2)
         return NotImplemented
@@ -448,86 +361,6 @@ def test_no_descriptor_is_leaked(daemon: FakeDaemon) -> None:
         peer.thread.join()
         peer.socket.close()
     assert count() == before
-
-
-# Forks
-
-
-def in_child(function: Any) -> None:
-    """Runs a function in a forked child and asserts that it returned True."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.write(write, b"yes" if function() is True else b"no")
-        except BaseException as error:
-            os.write(write, repr(error).encode()[:500])
-        finally:
-            os._exit(0)
-    os.close(write)
-    ready, _, _ = select.select([read], [], [], 60)
-    answer = os.read(read, 1000) if ready else b"nothing"
-    os.close(read)
-    if not ready:
-        os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    assert answer == b"yes"
-
-
-def test_a_forked_child_connects_anew(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
-    (k.square(a), k.ping())
-    parent = k._connection
-    expected = a * a
-
-    def child() -> bool:
-        return bool(parent.transport.fileno() == -1 and (k.square(a) == expected).all() and k._connection is not parent)
-
-    in_child(child)
-    assert daemon.count("hello") == 2
-    assert (k.square(a) == a * a).all() and k._connection is parent
-    assert daemon.count("hello") == 2
-
-
-def test_a_fork_while_other_threads_wait(k: kops.Client, daemon: FakeDaemon, held: Any, a: Any) -> None:
-    waiter = threading.Thread(target=lambda: k.square(a))
-    waiter.start()
-    wait_for(lambda: daemon.count("run") == 1)
-    in_child(lambda: k.ping({"a": 1}, timeout=20) == {"a": 1})
-    held.set()
-    waiter.join()
-
-
-def test_a_pending_request_of_the_parent_is_none_of_the_childs(
-    k: kops.Client, daemon: FakeDaemon, held: Any, a: Any
-) -> None:
-    pending = k.submit("square", a)
-
-    def child() -> bool:
-        with pytest.raises(kops.ConnectionLost):
-            pending.result()
-        return True
-
-    in_child(child)
-    held.set()
-    assert (pending.result() == a * a).all()
-
-
-def test_memory_in_use_at_a_fork_is_reused_by_neither_side(k: kops.Client, daemon: FakeDaemon) -> None:
-    result = k.square(numpy.full(5000, 3, "float32"))
-    go, done = os.pipe(), os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.read(go[0], 1)
-        os.write(done[1], b"y" if (result == 9).all() else b"n")
-        os._exit(0)
-    del result
-    for i in range(20):
-        k.square(numpy.full(5000, i, "float32"))
-    os.write(go[1], b"x")
-    assert os.read(done[0], 1) == b"y"
-    os.waitpid(pid, 0)
-    for fd in (*go, *done):
-        os.close(fd)
 
 
 def test_spinning(daemon: FakeDaemon) -> None:

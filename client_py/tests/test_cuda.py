@@ -65,9 +65,7 @@ def synchronizations(control: Any) -> int:
     return int(control.row(os.getpid()).calls("cuStreamSynchronize"))
 
 
-def test_the_allocation_is_registered_once_and_views_say_their_offset(
-    k: kops.Client, gpu: Any, daemon: FakeDaemon
-) -> None:
+def test_the_allocation_is_registered_once_and_views_say_their_offset(k: kops.Client, gpu: Any, daemon: FakeDaemon) -> None:
     a, out = gpu.empty((100, 60)), gpu.empty((60, 100))
     assert k.square(a.T, out=out) is out
     first, second = registrations(daemon)
@@ -309,7 +307,7 @@ def test_dlpack(k: kops.Client, gpu: Any, daemon: FakeDaemon, control: Any) -> N
 
 
 def test_in_a_forked_child_device_memory_is_refused(k: kops.Client, gpu: Any) -> None:
-    from test_client import in_child
+    from test_forks import in_child
 
     a = gpu.empty(100)
     k.square(a, out=a)
@@ -334,7 +332,7 @@ def test_without_a_driver(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> No
             "data": (4096, False),
             "version": 3,
             "stream": None,
-        }  # noqa: RUF012
+        }
 
     with pytest.raises(kops.NoCuda, match="nonexistent"):
         k.square(Device())

@@ -13,13 +13,12 @@ from typing import Any
 import kops
 import numpy
 import pytest
-from test_client import in_child, wait_for
+from test_client import wait_for
+from test_forks import in_child
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = os.environ.get("KOPS_BUILD")
-if not (ROOT / "tests" / "support").is_dir() or not (
-    "KOPSD" in os.environ or (BUILD and Path(BUILD, "bin/kopsd").exists())
-):
+if not (ROOT / "tests" / "support").is_dir() or not ("KOPSD" in os.environ or (BUILD and Path(BUILD, "bin/kopsd").exists())):
     pytest.skip("no daemon: name it in KOPSD, or its build folder in KOPS_BUILD", allow_module_level=True)
 sys.path.insert(0, str(ROOT / "tests"))
 from support import backends  # noqa: E402
@@ -189,7 +188,7 @@ def test_asyncio(real: Daemon) -> None:
         async with kops.connect_async(real.socket_path) as k:
             arrays = [k.array(normal(1000)) for _ in range(500)]
             results: list[Any] = await asyncio.gather(*(k.square(a) for a in arrays))
-            assert all(numpy.array_equal(r, a * a) for r, a in zip(results, arrays))
+            assert all(numpy.array_equal(r, a * a) for r, a in zip(results, arrays, strict=True))
 
     asyncio.run(main())
 

@@ -73,9 +73,7 @@ def test_shape_rules_and_dtypes_are_known() -> None:
 
 
 def test_the_stubs_are_current() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "stubs.py"), "--check"], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, str(ROOT / "stubs.py"), "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + "run client_py/stubs.py"
 
 

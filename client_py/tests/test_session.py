@@ -210,7 +210,8 @@ def pipe() -> tuple[int, int]:
 
 @pytest.mark.parametrize("size", [5, 12, 1000])
 def test_descriptors_go_to_the_message_that_starts_where_they_came(session: Session, size: int) -> None:
-    """The kernel may glue the tail of one send to the next one with its descriptors; the rest of a message may follow."""
+    """The kernel may glue the tail of one send to the next one with its descriptors; the rest of a message may
+    follow."""
     plain, with_fd, after = start(session, "ping"), start(session, "alloc"), start(session, "alloc")
     mark_sent(session)
     fds = pipe()
@@ -232,9 +233,7 @@ def test_descriptors_go_to_the_message_that_starts_where_they_came(session: Sess
 
 
 @pytest.mark.parametrize("result, count", [({"nfds": 2}, 1), ({"nfds": 1}, 0), ({"nfds": 1}, 2), ({}, 1)])
-def test_a_wrong_claim_of_descriptors_ends_the_connection_and_leaks_none(
-    session: Session, result: Any, count: int
-) -> None:
+def test_a_wrong_claim_of_descriptors_ends_the_connection_and_leaks_none(session: Session, result: Any, count: int) -> None:
     call = start(session, "alloc")
     fds = pipe()
     given = fds[:count]

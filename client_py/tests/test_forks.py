@@ -1,0 +1,103 @@
+"""Forked processes: they connect anew and share no memory that either side reuses."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import kops
+import numpy
+import pytest
+from fake_daemon import FakeDaemon
+from test_client import wait_for
+
+
+@pytest.fixture
+def a(k: kops.Client) -> Any:
+    return k.array(numpy.arange(16, dtype="float32"))
+
+
+@pytest.fixture
+def held(daemon: FakeDaemon) -> Iterator[threading.Event]:
+    daemon.gate.clear()
+    yield daemon.gate
+    daemon.gate.set()
+
+
+def in_child(function: Any) -> None:
+    """Runs a function in a forked child and asserts that it returned True."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(write, b"yes" if function() is True else b"no")
+        except BaseException as error:
+            os.write(write, repr(error).encode()[:500])
+        finally:
+            os._exit(0)
+    os.close(write)
+    ready, _, _ = select.select([read], [], [], 60)
+    answer = os.read(read, 1000) if ready else b"nothing"
+    os.close(read)
+    if not ready:
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert answer == b"yes"
+
+
+def test_a_forked_child_connects_anew(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
+    (k.square(a), k.ping())
+    parent = k._connection
+    expected = a * a
+
+    def child() -> bool:
+        return bool(parent.transport.fileno() == -1 and (k.square(a) == expected).all() and k._connection is not parent)
+
+    in_child(child)
+    assert daemon.count("hello") == 2
+    assert (k.square(a) == a * a).all() and k._connection is parent
+    assert daemon.count("hello") == 2
+
+
+def test_a_fork_while_other_threads_wait(k: kops.Client, daemon: FakeDaemon, held: Any, a: Any) -> None:
+    waiter = threading.Thread(target=lambda: k.square(a))
+    waiter.start()
+    wait_for(lambda: daemon.count("run") == 1)
+    in_child(lambda: k.ping({"a": 1}, timeout=20) == {"a": 1})
+    held.set()
+    waiter.join()
+
+
+def test_a_pending_request_of_the_parent_is_none_of_the_childs(k: kops.Client, daemon: FakeDaemon, held: Any, a: Any) -> None:
+    pending = k.submit("square", a)
+
+    def child() -> bool:
+        with pytest.raises(kops.ConnectionLost):
+            pending.result()
+        return True
+
+    in_child(child)
+    held.set()
+    assert (pending.result() == a * a).all()
+
+
+def test_memory_in_use_at_a_fork_is_reused_by_neither_side(k: kops.Client, daemon: FakeDaemon) -> None:
+    result = k.square(numpy.full(5000, 3, "float32"))
+    go, done = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(go[0], 1)
+        os.write(done[1], b"y" if (result == 9).all() else b"n")
+        os._exit(0)
+    del result
+    for i in range(20):
+        k.square(numpy.full(5000, i, "float32"))
+    os.write(go[1], b"x")
+    assert os.read(done[0], 1) == b"y"
+    os.waitpid(pid, 0)
+    for fd in (*go, *done):
+        os.close(fd)
