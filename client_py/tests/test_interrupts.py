@@ -71,7 +71,8 @@ class Interrupter:
         return False
 
 
-@pytest.mark.skipif(not hasattr(dis, "_parse_exception_table"), reason="needs the exception tables of Python 3.11")
+# 3.10 has no exception tables to tell where a signal's exception is handled, 3.12 traces instructions in another way.
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="reads the bytecode of Python 3.11")
 @pytest.mark.parametrize("what", ["ping", "shared", "staged", "submit", "register"])
 def test_ctrl_c_at_any_moment(k: kops.Client, what: str, a: Any) -> None:
     ordinary = numpy.arange(16, dtype="float32")
