@@ -179,6 +179,21 @@ def test_end_of_file_with_work_in_flight(daemon: Daemon, connect: Callable[..., 
     daemon.wait_holdings(before)
 
 
+def test_end_of_file_of_a_paused_connection(
+    daemon: Daemon, connect: Callable[..., raw.Connection], limits: dict[str, int]
+) -> None:
+    """Its credit is used up, so it is not read; its end is noticed all the same, not only when its work is done, which
+    would take hours."""
+    before = daemon.holdings()
+    connection = connect()
+    work = LongRun(connection)
+    params = run_params("square", [work.vectors.tensor(0)], work.vectors.tensor(1), repeat=10000)
+    for _ in range(limits["inflight"]):
+        connection.request("run", params)
+    connection.close()
+    daemon.wait_holdings(before)
+
+
 def test_half_closed(connection: raw.Connection) -> None:
     """A client that ends its sending side and still reads: what it sent before is either answered or dropped, and the
     connection ends."""
