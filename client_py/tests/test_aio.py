@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine
 from typing import Any
 
@@ -65,6 +66,17 @@ def test_many_at_once(daemon: FakeDaemon) -> None:
         async with kops.connect_async(daemon.path) as k:
             answers = await asyncio.gather(*(k.ping({"i": i, "pad": "x" * 2000}) for i in range(1000)))
             assert [answer["i"] for answer in answers] == list(range(1000))
+
+    run(main())
+
+
+def test_messages_larger_than_a_sockets_buffer(daemon: FakeDaemon) -> None:
+    daemon.hello["limits"] = {**daemon.hello["limits"], "message_bytes": 8 << 20}
+
+    async def main() -> None:
+        async with kops.connect_async(daemon.path) as k:
+            data = [{"bytes": os.urandom(3 << 20)} for _ in range(3)]
+            assert await asyncio.gather(*map(k.ping, data)) == data
 
     run(main())
 

@@ -15,6 +15,7 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon, Refused
+from kops._session import Call
 
 PACKAGE = str(Path(kops.__file__).parent)
 
@@ -150,6 +151,22 @@ def test_what_cannot_be_sent(k: kops.Client) -> None:
     assert k.ping() == {}
 
 
+def test_messages_larger_than_a_sockets_buffer(daemon: FakeDaemon) -> None:
+    daemon.hello["limits"] = {**daemon.hello["limits"], "message_bytes": 8 << 20}
+    with kops.connect(daemon.path, timeout=60) as k:
+        data = {"bytes": os.urandom(3 << 20)}
+        for _ in range(3):
+            assert k.ping(data) == data
+
+
+def test_what_an_interrupted_reader_left_is_read_first(k: kops.Client) -> None:
+    connection, call = k._connection, Call("ping", {"x": 1})
+    k._send(connection, call, 20)
+    connection.transport.receive(connection.session.inbox, 20)
+    k._wait(connection, call, 20)
+    assert call.outcome() == {"x": 1}
+
+
 # Timeouts and Ctrl-C
 
 
@@ -231,6 +248,8 @@ def test_submit_respects_the_limit(k: kops.Client, daemon: FakeDaemon, held: Any
 def test_replies_are_read_while_sending(daemon: FakeDaemon) -> None:
     """A socket takes some hundred messages: more than that go through when both sides write at once."""
     daemon.hello["limits"] = {**daemon.hello["limits"], "inflight": 100_000, "message_bytes": 1 << 20}
+    # Answered before the next request is read.
+    daemon.script["run"] = lambda peer, params, fds: peer.do_run(params, fds)
     with kops.connect(daemon.path, timeout=60) as k:
         a = k.array([3.0])
         pending = [k.submit("square", a) for _ in range(2000)]
@@ -360,7 +379,7 @@ def test_no_descriptor_is_leaked(daemon: FakeDaemon) -> None:
     for peer in daemon.peers:
         peer.thread.join()
         peer.socket.close()
-    assert count() == before
+    assert count() <= before
 
 
 def test_spinning(daemon: FakeDaemon) -> None:
