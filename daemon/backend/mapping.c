@@ -311,6 +311,7 @@ int mapping_adopt(struct mapping_registry *r, struct backend_memory *memory, str
     m->kind = memory->kind;
     m->device = memory->kind == MEMORY_MEMFD ? NULL : device;
     m->memory = memory;
+    m->import.size = memory->size;
     m->identity = identity;
     m->fd = fd;
     m->state = MAPPING_OPEN;

@@ -33,10 +33,8 @@ static void update_poll(struct connection *c)
         return;
     c->reading = reading;
     c->writing = writing;
-    if (reading || writing)
-        uv_poll_start(&c->poll, (reading ? UV_READABLE : 0) | (writing ? UV_WRITABLE : 0), on_poll);
-    else
-        uv_poll_stop(&c->poll); /* EOF is then seen by pidfd, or once replies have gone */
+    /* UV_DISCONNECT, so that the end of a client is seen also while it is not read. */
+    uv_poll_start(&c->poll, (reading ? UV_READABLE : 0) | (writing ? UV_WRITABLE : 0) | UV_DISCONNECT, on_poll);
 }
 
 void connection_mark_dirty(struct connection *c)
@@ -171,6 +169,10 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     }
     if (events & UV_READABLE)
         read_input(c);
+    if ((events & UV_DISCONNECT) && !c->reading && !c->closed) {
+        connection_close(c, "the client hung up");
+        return;
+    }
     connection_mark_dirty(c);
 }
 

@@ -99,7 +99,8 @@ static void write_mapping(struct rpc_output *out, const struct server *s, const 
     rpc_write_entry_text(out, "kind", kinds[m->kind]);
     if (m->device)
         rpc_write_entry_text(out, "device", m->device->info.uuid);
-    rpc_write_entry_uint(out, "size", m->memory ? m->memory->size : m->import.size);
+    /* While it is OPENING or CLOSING its memory belongs to the pool. */
+    rpc_write_entry_uint(out, "size", m->state == MAPPING_OPEN ? m->memory->size : m->import.size);
     rpc_write_entry_bool(out, "open", m->state == MAPPING_OPEN);
     rpc_write_entry_uint(out, "users", users);
     rpc_write_text(out, "pids");
