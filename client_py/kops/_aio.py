@@ -14,9 +14,9 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 from . import _plans
-from ._client import _arrays
+from ._client import _arrays, no_reply
 from ._connection import Connection
-from ._errors import ConnectionLost, Timeout
+from ._errors import ConnectionLost
 from ._ops import DEFAULT_TIMEOUT, AsyncOpMethods, check_attrs
 from ._plans import Plan
 from ._results import Device, Info, Op, Profile
@@ -256,8 +256,13 @@ class AsyncClient(AsyncOpMethods):
         """Sends a request and waits until its reply is there."""
         session = connection.session
         assert self._loop is not None
+        end = None if timeout is None else self._loop.time() + timeout
         while len(session.pending) >= session.inflight:
-            await self._done(next(iter(session.pending.values())))
+            left = None if end is None else end - self._loop.time()
+            try:
+                await asyncio.wait_for(self._done(next(iter(session.pending.values()))), left)
+            except asyncio.TimeoutError:
+                raise no_reply(call, timeout) from None
         future = self._loop.create_future()
 
         def settle(replied: bool) -> None:
@@ -265,13 +270,13 @@ class AsyncClient(AsyncOpMethods):
                 future.set_result(replied)
 
         call.notify = lambda: settle(True)
-        expiry = self._loop.call_later(timeout, settle, False) if timeout is not None else None
+        expiry = self._loop.call_at(end, settle, False) if end is not None else None
         try:
             connection.release()
             session.enqueue(call)
             self._flush(connection)
             if not await future:
-                raise Timeout(f"no reply to {call.method} within {timeout} s", {"method": call.method})
+                raise no_reply(call, timeout)
         except BaseException:
             session.abandon(call)
             self._flush(connection)

@@ -275,6 +275,10 @@ class Client(OpMethods):
         if connection is not None:
             connection.transport.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickled client connects anew where it is unpickled, so it can go to spawned workers."""
+        return _connect_again, (self._path, self.timeout, self.spin_us)
+
     def __repr__(self) -> str:
         connection = self._connection
         state = "closed" if self._closed else "not connected" if connection is None else connection.transport.path
@@ -472,6 +476,10 @@ def _arrays() -> Any:
     from . import _arrays
 
     return _arrays
+
+
+def _connect_again(path: Any, timeout: float | None, spin_us: float) -> Client:
+    return Client(path, timeout=timeout, spin_us=spin_us)
 
 
 def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0) -> Client:

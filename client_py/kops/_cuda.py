@@ -72,12 +72,10 @@ class Driver:
     def __init__(self) -> None:
         path = os.environ.get("KOPS_CUDA_DRIVER") or "libcuda.so.1"
         try:
-            # PyDLL keeps the interpreter's lock: right for calls that take less time than giving it up.
-            self._quick = ctypes.PyDLL(path)
             self._library = ctypes.CDLL(path)
         except OSError as error:
             raise NoCuda(f"no CUDA driver: {error}") from error
-        self._attribute = self._quick.cuPointerGetAttribute
+        self._attribute = self._library.cuPointerGetAttribute
         self._attribute.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64]
         self._attribute.restype = ctypes.c_int
         self._uuids: dict[int, str] = {}

@@ -108,6 +108,24 @@ class Profile:
         """10^9 floating-point operations a second at the median."""
         return self.operations / self.median / 1e3 if self.median and self.operations is not None else None
 
+    def __rich__(self) -> Any:
+        """A table, for `rich.print(profile)`."""
+        from rich.table import Table
+
+        table = Table(title=f"{self.op} {self.dtype} ({self.variant} on {self.device})")
+        spread = {"min": self.min, "median": self.median, "p90": self.p90, "max": self.max}
+        cells = {
+            "shapes": " ".join("×".join(map(str, s)) or "scalar" for s in self.shapes),
+            "n": str(len(self.samples)),
+            **{f"{name} µs": f"{value:.1f}" for name, value in spread.items() if value is not None},
+            "GB/s": "" if self.gb_s is None else f"{self.gb_s:.1f}",
+            "GFLOP/s": "" if self.gflop_s is None else f"{self.gflop_s:.1f}",
+        }
+        for name in cells:
+            table.add_column(name, justify="left" if name == "shapes" else "right")
+        table.add_row(*cells.values())
+        return table
+
     def __str__(self) -> str:
         shapes = ", ".join("×".join(map(str, s)) or "scalar" for s in self.shapes)
         parts = [f"{self.op}({shapes}) {self.dtype}", f"{self.variant} on {self.device}"]

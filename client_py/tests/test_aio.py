@@ -97,6 +97,22 @@ def test_errors_and_timeouts(daemon: FakeDaemon) -> None:
     run(main())
 
 
+def test_a_timeout_also_ends_the_wait_for_room(daemon: FakeDaemon) -> None:
+    async def main() -> None:
+        async with kops.connect_async(daemon.path) as k:
+            daemon.gate.clear()
+            a = k.array([2.0])
+            await k.ping()
+            tasks = [asyncio.create_task(k.square(a)) for _ in range(7)]
+            await until(lambda: daemon.count("run") == 7)
+            with pytest.raises(kops.Timeout):
+                await k.ping(timeout=0.05)
+            daemon.gate.set()
+            assert [(await task).item() for task in tasks] == [4] * 7 and await k.ping() == {}
+
+    run(main())
+
+
 def test_cancelling_a_task_cancels_the_request(daemon: FakeDaemon) -> None:
     async def main() -> None:
         async with kops.connect_async(daemon.path) as k:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
+import pickle
 import signal
 import threading
 import time
@@ -118,6 +120,19 @@ def test_profile(k: kops.Client, daemon: FakeDaemon) -> None:
     assert profile.gflop_s == pytest.approx(240 / 4 / 1e3) and profile.gb_s == pytest.approx(296 / 4 / 1e3)
     assert "gemm(4×5, 5×6, 4×6) f32" in str(profile)
     assert k.profile("add", x[0], x[0], repeat=1).median == 10
+
+
+def test_a_profile_as_a_table(k: kops.Client) -> None:
+    console = pytest.importorskip("rich.console").Console(width=200, record=True, file=io.StringIO())
+    console.print(k.profile("add", k.zeros((4, 5)), k.zeros(5), repeat=8))
+    text = console.export_text()
+    assert "median µs" in text and "4×5 5 4×5" in text
+
+
+def test_a_pickled_client_connects_anew(k: kops.Client, daemon: FakeDaemon) -> None:
+    with pickle.loads(pickle.dumps(k)) as other:
+        assert other.ping({"a": 1}) == {"a": 1} and other.timeout == k.timeout
+    assert daemon.count("hello") == 2 and k.ping() == {}
 
 
 def test_an_op_of_a_newer_daemon(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
