@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import re
 import signal
 import socket
@@ -189,11 +190,13 @@ def test_kops_socket(tmp_path: Path) -> None:
             assert connection.alive()
 
 
-def test_xdg_runtime_dir() -> None:
+def test_xdg_runtime_dir(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a user; the super-user's daemon listens in /run."""
     user = NOBODY if os.geteuid() == 0 else None
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)
+        # The checkout may lie where only its owner can go.
+        monkeypatch.setenv("KOPSD", shutil.copy(binary(), folder))
         path = f"{folder}/kopsd.sock"
         env = {"XDG_RUNTIME_DIR": folder}
         with Daemon(config=CONFIG, socket_path=path, give_socket=False, env=env, user=user) as daemon:
