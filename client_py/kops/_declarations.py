@@ -164,6 +164,17 @@ ERRORS = [('protocol_error',
   ('ConnectionError',),
   'The daemon is ending and takes no new work.'),
  ('internal', 34, 'daemon', ('RuntimeError',), "A fault of the daemon's own; its log has more."),
+ ('unknown_program',
+  35,
+  'daemon',
+  ('LookupError',),
+  'This connection has no program of that id (never had, or released it).'),
+ ('stalled',
+  36,
+  'daemon',
+  ('ConnectionError',),
+  "The client's stream did not reach an ordered call in time (`server.stall_timeout_ms`); the call "
+  'was dropped and the connection is closed after it.'),
  ('connect_failed',
   101,
   'client',
@@ -202,7 +213,13 @@ ERRORS = [('protocol_error',
   109,
   'client',
   ('RuntimeError',),
-  'The client process has no usable CUDA driver or no current context.')]
+  'The client process has no usable CUDA driver or no current context.'),
+ ('capturing',
+  110,
+  'client',
+  ('RuntimeError',),
+  'The CUDA stream is being captured into a graph, which an ordered call cannot be part of: make '
+  'the call outside the capture, or define a program.')]
 
 # name -> bytes an element
 DTYPES = {'f32': 4, 'f64': 8, 'f16': 2, 'bf16': 2}

@@ -38,6 +38,8 @@
     X(PERMISSION_DENIED, "permission_denied", 32) \
     X(SHUTTING_DOWN, "shutting_down", 33) \
     X(INTERNAL, "internal", 34) \
+    X(UNKNOWN_PROGRAM, "unknown_program", 35) \
+    X(STALLED, "stalled", 36) \
     X(CONNECT_FAILED, "connect_failed", 101) \
     X(CONNECTION_LOST, "connection_lost", 102) \
     X(TIMEOUT, "timeout", 103) \
@@ -46,6 +48,7 @@
     X(BAD_ARGUMENT, "bad_argument", 106) \
     X(NO_MEMORY, "no_memory", 107) \
     X(OS_ERROR, "os_error", 108) \
-    X(NO_CUDA, "no_cuda", 109)
+    X(NO_CUDA, "no_cuda", 109) \
+    X(CAPTURING, "capturing", 110)
 
 #endif

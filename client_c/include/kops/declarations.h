@@ -39,6 +39,8 @@ enum kops_code {
     KOPS_ERR_PERMISSION_DENIED = 32, /**< The reference belongs to another user. */
     KOPS_ERR_SHUTTING_DOWN = 33, /**< The daemon is ending and takes no new work. */
     KOPS_ERR_INTERNAL = 34, /**< A fault of the daemon's own; its log has more. */
+    KOPS_ERR_UNKNOWN_PROGRAM = 35, /**< This connection has no program of that id (never had, or released it). */
+    KOPS_ERR_STALLED = 36, /**< The client's stream did not reach an ordered call in time (`server.stall_timeout_ms`); the call was dropped and the connection is closed after it. */
     KOPS_ERR_CONNECT_FAILED = 101, /**< No daemon answered on any of the socket paths tried; the message lists them. */
     KOPS_ERR_CONNECTION_LOST = 102, /**< The daemon closed the connection or died; requests without a reply may or may not have run. */
     KOPS_ERR_TIMEOUT = 103, /**< No reply within the client's timeout; the request was cancelled and the connection stays usable. */
@@ -48,6 +50,7 @@ enum kops_code {
     KOPS_ERR_NO_MEMORY = 107, /**< The client process has too little memory. */
     KOPS_ERR_OS_ERROR = 108, /**< A system call of the client failed; the message has its name and errno. */
     KOPS_ERR_NO_CUDA = 109, /**< The client process has no usable CUDA driver or no current context. */
+    KOPS_ERR_CAPTURING = 110, /**< The CUDA stream is being captured into a graph, which an ordered call cannot be part of: make the call outside the capture, or define a program. */
 };
 
 /** Element types. */
