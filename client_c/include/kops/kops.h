@@ -29,7 +29,7 @@
  *
  * **Readiness.** A call's inputs must be ready when the call is made, and its outputs are ready when it returns. With
  * CUDA, synchronise the stream that writes an input first (cuStreamSynchronize); after the call, every stream sees
- * the output.
+ * the output. The calls of <kops/ordered.h> need no such care: they are part of a CUDA stream, as launches are.
  *
  * **Threads.** A client and its buffers may be used from any number of threads at once: a call that waits for its
  * reply lets others send and receive. kops_close(), and kops_buffer_release() of one buffer, must be the last use of
@@ -105,6 +105,19 @@ KOPS_API bool kops_error_number(const struct kops_error *error, const char *key,
 
 /* ---- connection ---------------------------------------------------------------------------------------------- */
 
+/** What carries the messages. KOPS_TRANSPORT_AUTO takes shared memory where it pays: the daemon offers it and polls it
+ * (kops_limits.spin_us), and this machine has 4 processors or more; both sides then poll before they sleep, the
+ * client for a time that shrinks while it does not help. On the socket nobody polls. `KOPS_TRANSPORT` in the
+ * environment
+ * ("socket", "shm") decides where the program says AUTO. */
+enum kops_transport {
+    KOPS_TRANSPORT_AUTO = 0,
+    KOPS_TRANSPORT_SOCKET = 1, /**< The socket alone. */
+    KOPS_TRANSPORT_SHM = 2     /**< Shared memory; kops_connect() fails with unsupported where there is none. */
+};
+
+#define KOPS_NO_SPIN (~0U)
+
 /** How to connect. Zero: the defaults. Strings are copied. */
 struct kops_connect_options {
     /** Path of the daemon's socket. NULL: `KOPS_SOCKET` when that is set, and nothing else; otherwise
@@ -113,7 +126,9 @@ struct kops_connect_options {
     const char *name;   /**< Name and version of the program, for the daemon's log. NULL: "libkops <version>". */
     int64_t timeout_ms; /**< Limit of every call that names none. 0: 60 s. KOPS_FOREVER: no limit. */
     int64_t connect_timeout_ms; /**< Limit of connecting. 0: 5 s. */
-    unsigned spin_us;           /**< Busy-wait that long for a reply before sleeping: lower latency, a busy core. */
+    unsigned spin_us; /**< Busy-wait at most that long for a reply before sleeping: lower latency, a busy core.
+                           0: what pays, see KOPS_TRANSPORT_AUTO. KOPS_NO_SPIN: never. */
+    enum kops_transport transport;
     uint64_t reserved[8];
 };
 
@@ -186,6 +201,8 @@ struct kops_op {
 /** What a connection may do at most. */
 struct kops_limits {
     uint64_t message_bytes, depth, nfds, inflight, buffers, streams, rank, repeat, warmup, inline_mappings;
+    uint64_t sequence_ops; /**< Ops of a sequence or program. */
+    uint64_t spin_us;      /**< How long the daemon polls before it sleeps; 0: it sleeps at once. */
 };
 
 /** What the daemon said of itself when kops_connect() connected. Every list is NULL-terminated. */
@@ -386,6 +403,9 @@ static inline struct kops_attr kops_attr_text(const char *name, const char *valu
     return a;
 }
 
+/** A class of work. On a GPU a higher one runs first at the next free multiprocessor; nothing that runs is stopped. */
+enum kops_priority { KOPS_PRIORITY_NORMAL = 0, KOPS_PRIORITY_HIGH = 1, KOPS_PRIORITY_LOW = 2 };
+
 /** How to run. Zero: once, with timing, on the tensors' own device, with the best kernel. */
 struct kops_options {
     const char *device;   /**< UUID or index; only for tensors that all lie in shared memory. NULL: their own, or the
@@ -400,7 +420,8 @@ struct kops_options {
     double *samples;      /**< Room for execution times in µs (with repeat > 1), in order; NULL: not wanted. With
                                kops_submit() it stays in use until kops_wait(). */
     size_t samples_room;  /**< Elements of `samples`; more are dropped. */
-    uint64_t reserved[6];
+    enum kops_priority priority; /**< Which queued work the device takes first, where it has priorities. */
+    uint64_t reserved[5];
 };
 
 /** A run. */
@@ -460,39 +481,14 @@ KOPS_API enum kops_code kops_poll(kops_client *client, kops_ticket ticket, bool 
  * (KOPS_ERR_CANCELLED, or as usual when it was too late). */
 KOPS_API enum kops_code kops_cancel(kops_client *client, kops_ticket ticket, struct kops_error *ret_error);
 
-/** out = a + b, with NumPy's broadcasting; out may be exactly a or b. `options` and `ret_result` may be NULL. */
-KOPS_API enum kops_code kops_add(kops_client *client, const struct kops_tensor *a, const struct kops_tensor *b,
-                                 const struct kops_tensor *out, const struct kops_options *options,
-                                 struct kops_result *ret_result, struct kops_error *ret_error);
-
-/** out = a · a, element by element; out may be exactly a. */
-KOPS_API enum kops_code kops_square(kops_client *client, const struct kops_tensor *a, const struct kops_tensor *out,
-                                    const struct kops_options *options, struct kops_result *ret_result,
-                                    struct kops_error *ret_error);
-
-/** How to multiply. Start from KOPS_GEMM_INIT. */
-struct kops_gemm_params {
-    bool trans_a, trans_b; /**< Swap the last two dimensions of an operand first. */
-    double alpha, beta;    /**< beta = 0: out is not read. */
-    bool high;             /**< precision "high": f32 operands may be rounded to tf32. */
-};
-
-#define KOPS_GEMM_INIT                                                                                                 \
-    {                                                                                                                  \
-        false, false, 1.0, 0.0, false                                                                                  \
-    }
-
-/** out = alpha · op(a) · op(b) + beta · out over the last two dimensions: [.., m, k] · [.., k, n] = [.., m, n]; leading
- * ones are batch dimensions and broadcast. `params` may be NULL: KOPS_GEMM_INIT. */
-KOPS_API enum kops_code kops_gemm(kops_client *client, const struct kops_tensor *a, const struct kops_tensor *b,
-                                  const struct kops_tensor *out, const struct kops_gemm_params *params,
-                                  const struct kops_options *options, struct kops_result *ret_result,
-                                  struct kops_error *ret_error);
-
 #ifdef __cplusplus
 }
 #endif
 
-#include <kops/stats.h> /* the last part, in a file of its own */
+/* The other parts, each in a file of its own. */
+#include <kops/ops.h>
+#include <kops/ordered.h>
+#include <kops/program.h>
+#include <kops/stats.h>
 
 #endif

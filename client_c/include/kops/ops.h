@@ -1,0 +1,47 @@
+/**
+ * @file ops.h
+ * @brief The built-in ops as functions. <kops/kops.h> includes it.
+ */
+#ifndef KOPS_OPS_H
+#define KOPS_OPS_H
+
+#include <kops/kops.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** out = a + b, with NumPy's broadcasting; out may be exactly a or b. `options` and `ret_result` may be NULL. */
+KOPS_API enum kops_code kops_add(kops_client *client, const struct kops_tensor *a, const struct kops_tensor *b,
+                                 const struct kops_tensor *out, const struct kops_options *options,
+                                 struct kops_result *ret_result, struct kops_error *ret_error);
+
+/** out = a · a, element by element; out may be exactly a. */
+KOPS_API enum kops_code kops_square(kops_client *client, const struct kops_tensor *a, const struct kops_tensor *out,
+                                    const struct kops_options *options, struct kops_result *ret_result,
+                                    struct kops_error *ret_error);
+
+/** How to multiply. Start from KOPS_GEMM_INIT. */
+struct kops_gemm_params {
+    bool trans_a, trans_b; /**< Swap the last two dimensions of an operand first. */
+    double alpha, beta;    /**< beta = 0: out is not read. */
+    bool high;             /**< precision "high": f32 operands may be rounded to tf32. */
+};
+
+#define KOPS_GEMM_INIT                                                                                                 \
+    {                                                                                                                  \
+        false, false, 1.0, 0.0, false                                                                                  \
+    }
+
+/** out = alpha · op(a) · op(b) + beta · out over the last two dimensions: [.., m, k] · [.., k, n] = [.., m, n]; leading
+ * ones are batch dimensions and broadcast. `params` may be NULL: KOPS_GEMM_INIT. */
+KOPS_API enum kops_code kops_gemm(kops_client *client, const struct kops_tensor *a, const struct kops_tensor *b,
+                                  const struct kops_tensor *out, const struct kops_gemm_params *params,
+                                  const struct kops_options *options, struct kops_result *ret_result,
+                                  struct kops_error *ret_error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
