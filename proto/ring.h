@@ -9,10 +9,11 @@
  * before use, and never touches a byte outside the ring whatever the memory says. What was read is looked at only in
  * the private copy.
  *
- * Sleeping. Whoever finds nothing to read sets consumer_sleeps, looks once more, and only then waits for its eventfd;
- * whoever has written looks at consumer_sleeps and writes the eventfd if it was set. Both the store before and the load
+ * Sleeping. Whoever finds nothing to read sets consumer_sleeps, looks once more, and only then waits for its bell;
+ * whoever has written looks at consumer_sleeps and rings the bell if it was set. Both the store before and the load
  * after are sequentially consistent, so that of the two at least one sees the other. For want of room the same, with
- * producer_sleeps. An eventfd that counts twice, or once for nothing, is harmless.
+ * producer_sleeps. A bell that rings twice, or for nothing, is harmless.
+ * The daemon's bell is an eventfd to add 1 to; the client's is a descriptor to poll and read away.
  *
  * Nothing here allocates or calls the system. Thread: the end's owner. */
 #ifndef KOPS_PROTO_RING_H
@@ -151,7 +152,7 @@ static inline void ring_write(struct ring_producer *p, const void *data, size_t 
     p->head += n;
 }
 
-/* Shows the consumer what was written. Returns true when it sleeps: its eventfd must be written. */
+/* Shows the consumer what was written. Returns true when it sleeps: its bell must be rung. */
 static inline bool ring_publish(struct ring_producer *p)
 {
     atomic_store_explicit(&p->control->head, p->head, memory_order_seq_cst);
@@ -199,7 +200,7 @@ static inline size_t ring_read(struct ring_consumer *c, void *into, size_t max)
     return n;
 }
 
-/* After ring_read(): true when the producer waits for room: its eventfd must be written. */
+/* After ring_read(): true when the producer waits for room: its bell must be rung. */
 static inline bool ring_producer_waits(struct ring_consumer *c)
 {
     return atomic_load_explicit(&c->control->producer_sleeps, memory_order_seq_cst) &&

@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <ini.h>
+#include <sched.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,8 @@ static const struct setting {
     {"server", "default_device", TEXT, AT(default_device), NULL, 0, 0,
      "UUID or index of the device for requests whose tensors are all shared host memory; the first by default."},
     {"server", "spin_us", NUMBER, AT(spin_us), NULL, 0, 1000000,
-     "Microseconds of polling for a GPU's completion before sleeping; 50 on machines with 8 cores or more, else 0."},
+     "Microseconds of polling for requests and completions before sleeping; 50 where 4 cores or more may be used, else "
+     "0. It shrinks by itself while polling finds nothing."},
     {"server", "shutdown_grace_ms", NUMBER, AT(shutdown_grace_ms), "5000", 1, 3600000,
      "How long running jobs may take after SIGTERM before they are cancelled."},
     {"limits", "message_bytes", NUMBER, AT(message_bytes), "1048576", 4096, 1U << 30, "Bytes of one request."},
@@ -129,10 +131,20 @@ static int apply(struct config *c, const struct setting *s, const char *value, s
     return -1;
 }
 
+/* Polling takes a core from those who need it, where there are few. */
+static long usable_cores(void)
+{
+    cpu_set_t cores;
+
+    if (sched_getaffinity(0, sizeof(cores), &cores) < 0)
+        return sysconf(_SC_NPROCESSORS_ONLN); /* more cores than the set has room for */
+    return CPU_COUNT(&cores);
+}
+
 int config_init(struct config *c, struct error *e)
 {
     memset(c, 0, sizeof(*c));
-    c->spin_us = sysconf(_SC_NPROCESSORS_ONLN) >= 8 ? 50 : 0;
+    c->spin_us = usable_cores() >= 4 ? 50 : 0;
     for (unsigned i = 0; i < N_SETTINGS; i++)
         if (settings[i].fallback && apply(c, &settings[i], settings[i].fallback, e) < 0)
             return -1;

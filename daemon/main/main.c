@@ -25,6 +25,7 @@ static const char usage[] =
     "  -c, --config FILE       read settings from FILE, not from /etc/kopsd/kopsd.conf\n"
     "  -b, --backend NAME      serve only \"host\" or only \"cuda\" devices; \"auto\": both\n"
     "  -l, --log-level LEVEL   error, warning, info or debug\n"
+    "      --spin-us N         poll that long for requests and completions before sleeping; 0: never\n"
     "      --set NAME=VALUE    any setting, as in --set host.threads=4\n"
     "      --check-config      check the settings, print nothing but errors, and exit\n"
     "      --print-config      print every setting with its value and meaning, and exit\n"
@@ -80,13 +81,18 @@ static int remember_setting(struct flags *f, char *text)
 /* Returns -1 to go on, or an exit status. */
 static int parse_flags(int argc, char **argv, struct flags *f)
 {
-    enum { CHECK = 256, PRINT, SET };
-    static const struct option options[] = {
-        {"socket", required_argument, NULL, 's'},   {"config", required_argument, NULL, 'c'},
-        {"backend", required_argument, NULL, 'b'},  {"log-level", required_argument, NULL, 'l'},
-        {"set", required_argument, NULL, SET},      {"check-config", no_argument, NULL, CHECK},
-        {"print-config", no_argument, NULL, PRINT}, {"version", no_argument, NULL, 'V'},
-        {"help", no_argument, NULL, 'h'},           {0}};
+    enum { CHECK = 256, PRINT, SET, SPIN };
+    static const struct option options[] = {{"socket", required_argument, NULL, 's'},
+                                            {"config", required_argument, NULL, 'c'},
+                                            {"backend", required_argument, NULL, 'b'},
+                                            {"log-level", required_argument, NULL, 'l'},
+                                            {"set", required_argument, NULL, SET},
+                                            {"check-config", no_argument, NULL, CHECK},
+                                            {"print-config", no_argument, NULL, PRINT},
+                                            {"version", no_argument, NULL, 'V'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {"spin-us", required_argument, NULL, SPIN},
+                                            {0}};
     int option, r = 0;
 
     while (r == 0 && (option = getopt_long(argc, argv, "s:c:b:l:Vh", options, NULL)) != -1) {
@@ -102,6 +108,9 @@ static int parse_flags(int argc, char **argv, struct flags *f)
             break;
         case 'l':
             r = remember(f, "server.log_level", optarg);
+            break;
+        case SPIN:
+            r = remember(f, "server.spin_us", optarg);
             break;
         case SET:
             r = remember_setting(f, optarg);

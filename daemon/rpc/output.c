@@ -32,6 +32,14 @@ int rpc_output_attach(struct rpc_output *out, uint64_t start, int fd)
     return 0;
 }
 
+void rpc_output_move(struct rpc_output *from, size_t length, struct rpc_output *to)
+{
+    if (from->bytes.failed)
+        return;
+    buffer_append(&to->bytes, from->bytes.data + from->bytes.end - length, length);
+    from->bytes.end -= length;
+}
+
 /* The descriptors of the message that starts at the front, if any; *ret_length is cut so that one send holds nothing
  * after that message, and nothing of a later one that has descriptors. */
 static unsigned attachments_here(const struct rpc_output *out, size_t *ret_length)

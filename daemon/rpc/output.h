@@ -33,6 +33,9 @@ static inline uint64_t rpc_output_position(const struct rpc_output *out)
     return out->position + buffer_length(&out->bytes);
 }
 
+/* Moves the last `length` bytes, which have no descriptors, to the end of `to`. */
+void rpc_output_move(struct rpc_output *from, size_t length, struct rpc_output *to);
+
 /* Sends what the socket takes. 1: all is sent; 0: the socket is full; -1: the peer is gone. */
 int rpc_output_flush(struct rpc_output *out, int socket);
 

@@ -7,27 +7,35 @@
 #include <unistd.h>
 
 #include "rpc/socket.h"
+#include "server/channel.h"
 #include "server/request.h"
 #include "server/run.h"
+#include "server/spin.h"
 #include "util/log.h"
 
-enum { READS_A_TURN = 8, OUTPUT_MAX = 64 * 1024 * 1024 };
+enum { READS_A_TURN = 8, RING_MESSAGES_A_TURN = 32 };
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
 /* ---- polling ---- */
 
-static bool may_read(const struct connection *c)
+bool connection_may_read(const struct connection *c)
 {
     const struct server *s = c->server;
 
     return !c->input_ended && c->inflight < s->config.inflight &&
-           buffer_length(&c->output.bytes) <= s->config.output_bytes;
+           buffer_length(&c->output.bytes) <= s->config.output_bytes &&
+           (!c->channel || rpc_channel_pending(c->channel) <= s->config.output_bytes);
+}
+
+bool connection_has_output(const struct connection *c)
+{
+    return buffer_length(&c->output.bytes) || (c->channel && rpc_channel_pending(c->channel));
 }
 
 static void update_poll(struct connection *c)
 {
-    bool reading = may_read(c), writing = buffer_length(&c->output.bytes) > 0;
+    bool reading = connection_may_read(c), writing = buffer_length(&c->output.bytes) > 0;
 
     if (c->closed || (reading == c->reading && writing == c->writing))
         return;
@@ -58,21 +66,23 @@ static void violation(struct connection *c, const struct error *e)
     connection_close(c, "protocol error");
 }
 
-/* Dispatches one whole message. 1: done; 0: there is none; -1: the connection was closed. */
-static int process_one(struct connection *c)
+/* Dispatches one whole message of the socket's or the ring's input. 1: done; 0: there is none; -1: the connection was
+ * closed. */
+static int process_one(struct connection *c, struct rpc_input *in)
 {
     struct request_fds fds = {0};
     struct rpc_message message;
     struct rpc_frame frame;
     struct error e;
-    int r = rpc_input_next(&c->input, &frame, &e);
+    int r = rpc_input_next(in, &frame, &e);
 
     if (r == 0)
         return 0;
     if (r < 0 || rpc_message_parse(c->server->arena, frame.data, frame.length, &message, &e) < 0 ||
-        rpc_input_claim(&c->input, message.nfds, fds.fds, &e) < 0)
+        rpc_input_claim(in, message.nfds, fds.fds, &e) < 0)
         goto violate;
     fds.count = message.nfds;
+    c->from_ring = in != &c->input;
     r = dispatch(c, &message, &fds, &e);
     for (unsigned i = 0; i < fds.count;) {
         if (fds.fds[i] >= 0)
@@ -83,7 +93,7 @@ static int process_one(struct connection *c)
     work_close_fds(&c->server->loop, fds.fds, fds.count);
     if (c->closed)
         return -1;
-    if (r < 0 || rpc_input_consume(&c->input, &e) < 0)
+    if (r < 0 || rpc_input_consume(in, &e) < 0)
         goto violate;
     return 1;
 
@@ -97,15 +107,48 @@ static int process(struct connection *c)
 {
     int r = 1;
 
-    while (r > 0 && may_read(c))
-        r = process_one(c);
+    while (r > 0 && connection_may_read(c))
+        r = process_one(c, &c->input);
     c->input_left = r > 0;
     return r < 0 ? -1 : 0;
 }
 
+bool connection_read_ring(struct connection *c)
+{
+    unsigned messages = 0, reads = 0;
+    struct error e;
+
+    while (messages < RING_MESSAGES_A_TURN && reads < READS_A_TURN && connection_may_read(c)) {
+        size_t before = buffer_length(&c->channel->input.bytes);
+        int r = process_one(c, &c->channel->input);
+
+        if (r < 0)
+            return true;
+        c->ring_left = r > 0;
+        if (r > 0) {
+            messages++;
+            continue;
+        }
+        switch (rpc_channel_receive(c->channel, &e)) {
+        case RPC_RECEIVED:
+            c->ring_left = true;
+            c->server->counters.bytes_in += buffer_length(&c->channel->input.bytes) - before;
+            reads++;
+            break;
+        case RPC_WOULD_BLOCK:
+        case RPC_END:
+            return messages + reads > 0;
+        case RPC_VIOLATION:
+            violation(c, &e);
+            return true;
+        }
+    }
+    return messages + reads > 0;
+}
+
 static void read_input(struct connection *c)
 {
-    for (unsigned i = 0; i < READS_A_TURN && may_read(c); i++) {
+    for (unsigned i = 0; i < READS_A_TURN && connection_may_read(c); i++) {
         size_t before = buffer_length(&c->input.bytes);
         bool full = false;
         struct error e;
@@ -121,6 +164,8 @@ static void read_input(struct connection *c)
             return;
         case RPC_RECEIVED:
             c->server->counters.bytes_in += buffer_length(&c->input.bytes) - before;
+            c->server->active = true;
+            spin_socket_used(c);
             break;
         }
         if (process(c) < 0 || !full)
@@ -128,15 +173,37 @@ static void read_input(struct connection *c)
     }
 }
 
+void connection_read_socket(struct connection *c)
+{
+    read_input(c);
+    if (!c->closed)
+        connection_mark_dirty(c);
+}
+
 void connection_end_input(struct connection *c)
 {
     if (c->closed || c->input_ended)
         return;
     read_input(c);
+    while (!c->closed && c->channel && connection_read_ring(c))
+        ;
     if (c->closed)
         return;
     c->input_ended = true;
     connection_mark_dirty(c);
+}
+
+static int flush_ring(struct connection *c)
+{
+    uint64_t position = c->channel->output.position;
+    struct error e;
+
+    if (rpc_channel_flush(c->channel, &e) < 0) {
+        violation(c, &e);
+        return -1;
+    }
+    c->server->counters.bytes_out += c->channel->output.position - position;
+    return 0;
 }
 
 void connection_turn(struct connection *c)
@@ -145,16 +212,20 @@ void connection_turn(struct connection *c)
 
     if (c->input_left && process(c) < 0)
         return;
-    if (c->output.bytes.failed) {
+    if (c->channel)
+        rpc_channel_settle(c->channel, &c->output);
+    if (c->output.bytes.failed || (c->channel && c->channel->output.bytes.failed)) {
         connection_close(c, "replies do not fit into memory");
         return;
     }
+    if (c->channel && flush_ring(c) < 0)
+        return;
     if (rpc_output_flush(&c->output, c->fd) < 0) {
         connection_close(c, "the client is gone");
         return;
     }
     c->server->counters.bytes_out += c->output.position - position;
-    if (c->input_left && may_read(c))
+    if (c->input_left && connection_may_read(c))
         connection_mark_dirty(c);
     update_poll(c);
 }
@@ -213,6 +284,8 @@ struct connection *connection_new(struct server *server, int fd)
     idtable_init(&c->buffers, (uint32_t)server->config.buffers);
     list_init(&c->link);
     list_init(&c->dirty_link);
+    list_init(&c->hot_link);
+    list_init(&c->recent_link);
     list_init(&c->inline_lru);
     list_init(&c->runs);
     list_init(&c->barriers);
@@ -278,6 +351,8 @@ void connection_close(struct connection *c, const char *why)
     c->server->n_connections--;
     log_debug("disconnect", "pid=%d uid=%d why=\"%s\" inflight=%u", (int)c->pid, (int)c->uid, why, c->inflight);
     list_remove(&c->dirty_link);
+    spin_socket_closed(c);
+    channel_close(c);
     uv_close((uv_handle_t *)&c->poll, on_handle_closed);
     if (c->open_handles == 2)
         uv_close((uv_handle_t *)&c->exit_poll, on_handle_closed);

@@ -19,6 +19,15 @@ void connection_free_if_done(struct connection *c);
 void connection_mark_dirty(struct connection *c);
 void connection_turn(struct connection *c);
 
+/* Whether it may have more requests now. */
+bool connection_may_read(const struct connection *c);
+/* Dispatches a bounded number of messages of its ring. True when there were any. */
+bool connection_read_ring(struct connection *c);
+/* Looks at its socket without waiting for the loop to say that it is readable. */
+void connection_read_socket(struct connection *c);
+/* Replies that have not gone. */
+bool connection_has_output(const struct connection *c);
+
 /* Reads what is there and dispatches it, then reads no more (the daemon is stopping). */
 void connection_end_input(struct connection *c);
 

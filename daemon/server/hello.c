@@ -3,9 +3,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "server/channel.h"
 #include "server/request.h"
 
-enum { PROTOCOL = 1, PROTOCOL_MIN = 1 };
+enum { PROTOCOL = 1, PROTOCOL_MIN = 1, SEQUENCE_OPS = 1024 };
 
 static void write_devices(struct rpc_output *out, const struct server *s)
 {
@@ -122,7 +123,7 @@ static void write_ops(struct rpc_output *out, const struct server *s)
 static void write_limits(struct rpc_output *out, const struct server *s)
 {
     rpc_write_text(out, "limits");
-    rpc_write_map(out, 10);
+    rpc_write_map(out, 12);
     rpc_write_entry_uint(out, "message_bytes", s->config.message_bytes);
     rpc_write_entry_uint(out, "depth", RPC_MAX_DEPTH);
     rpc_write_entry_uint(out, "nfds", RPC_MAX_FDS);
@@ -133,6 +134,8 @@ static void write_limits(struct rpc_output *out, const struct server *s)
     rpc_write_entry_uint(out, "repeat", KOPS_MAX_RUN_REPEAT);
     rpc_write_entry_uint(out, "warmup", KOPS_MAX_RUN_WARMUP);
     rpc_write_entry_uint(out, "inline_mappings", s->config.inline_mappings);
+    rpc_write_entry_uint(out, "sequence_ops", SEQUENCE_OPS);
+    rpc_write_entry_uint(out, "spin_us", s->config.spin_us);
 }
 
 static void write_features(struct rpc_output *out, const struct server *s)
@@ -142,15 +145,31 @@ static void write_features(struct rpc_output *out, const struct server *s)
     for (unsigned i = 0; i < s->devices.count; i++)
         cuda = cuda || s->devices.all[i]->backend->memory_import;
     rpc_write_text(out, "features");
-    rpc_write_array(out, cuda ? 2 : 1);
+    rpc_write_array(out, cuda ? 3 : 2);
     rpc_write_text(out, "memfd");
+    rpc_write_text(out, "shm");
     if (cuda)
         rpc_write_text(out, "cuda_ipc");
+}
+
+static void write_shm(struct rpc_output *out)
+{
+    rpc_write_entry_uint(out, "nfds", CHANNEL_FDS);
+    rpc_write_text(out, "shm");
+    rpc_write_map(out, 5);
+    rpc_write_entry_uint(out, "fd", CHANNEL_MEMORY);
+    rpc_write_entry_uint(out, "doorbell", CHANNEL_DOORBELL);
+    rpc_write_entry_uint(out, "wake", CHANNEL_WAKE);
+    rpc_write_entry_uint(out, "request_bytes", RING_REQUEST_BYTES);
+    rpc_write_entry_uint(out, "reply_bytes", RING_REPLY_BYTES);
 }
 
 void handle_hello(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
     struct connection *c = r->connection;
+    uint64_t start = rpc_output_position(&c->output);
+    bool shm = args[HELLO_shm].b && !r->notification;
+    int channel_fds[CHANNEL_FDS];
     struct rpc_output *out;
     struct error e;
 
@@ -165,9 +184,13 @@ void handle_hello(struct request *r, const struct rpc_arg *args, struct request_
         request_end_error(r, &e);
         return;
     }
+    if (shm && channel_open(c, channel_fds, &e) < 0) {
+        request_end_error(r, &e);
+        return;
+    }
     out = request_result(r);
     if (out) {
-        rpc_write_map(out, 8);
+        rpc_write_map(out, shm ? 10 : 8);
         rpc_write_entry_text(out, "server", "kopsd " KOPS_VERSION);
         rpc_write_entry_uint(out, "protocol", PROTOCOL);
         rpc_write_entry_uint(out, "protocol_min", PROTOCOL_MIN);
@@ -176,6 +199,11 @@ void handle_hello(struct request *r, const struct rpc_arg *args, struct request_
         write_ops(out, c->server);
         write_limits(out, c->server);
         write_features(out, c->server);
+        if (shm)
+            write_shm(out);
+        for (unsigned i = 0; shm && i < CHANNEL_FDS; i++)
+            if (rpc_output_attach(out, start, channel_fds[i]) < 0)
+                out->bytes.failed = true;
     }
     request_end(r);
 }

@@ -1,8 +1,9 @@
 #include "server/pump.h"
 
+#include "server/channel.h"
 #include "server/connection.h"
+#include "server/spin.h"
 #include "server/stop.h"
-#include "util/clock.h"
 #include "util/log.h"
 
 static void check_lost(struct server *s)
@@ -17,7 +18,7 @@ static void check_lost(struct server *s)
 }
 
 /* Everything that can be done without waiting. Replies of one turn leave in one write a connection. */
-static void turn(struct server *s)
+void pump_turn(struct server *s)
 {
     for (unsigned i = 0; (s->n_jobs_running || s->woken) && i < s->devices.count; i++)
         if (s->jobs_running[i] || s->woken)
@@ -25,6 +26,7 @@ static void turn(struct server *s)
     s->woken = false;
     check_lost(s);
     stop_check_signal(s);
+    channels_poll(s);
     while (!list_empty(&s->dirty)) {
         struct connection *c = list_entry(list_first(&s->dirty), struct connection, dirty_link);
 
@@ -40,26 +42,16 @@ static void on_idle(uv_idle_t *idle)
     (void)idle; /* its being there keeps the loop from sleeping */
 }
 
-/* Whether a completion may soon be seen by polling on. */
-static bool may_spin(const struct server *s)
-{
-    if (!s->config.spin_us || clock_now_ns() - s->last_progress_ns > s->config.spin_us * 1000)
-        return false;
-    for (unsigned i = 0; i < s->devices.count; i++)
-        if (s->jobs_running[i] && s->devices.all[i]->backend->spin)
-            return true;
-    return false;
-}
-
 static void on_prepare(uv_prepare_t *prepare)
 {
     struct server *s = prepare->data;
 
-    turn(s);
-    if (s->n_jobs_running && may_spin(s)) {
+    pump_turn(s);
+    if (spin_slice(s) || !channels_sleep(s)) {
         uv_idle_start(&s->idle, on_idle);
         return;
     }
+    s->slept = true;
     uv_idle_stop(&s->idle);
     for (unsigned i = 0; s->n_jobs_running && i < s->devices.count; i++)
         if (s->jobs_running[i])
@@ -68,7 +60,7 @@ static void on_prepare(uv_prepare_t *prepare)
 
 static void on_check(uv_check_t *check)
 {
-    turn(check->data);
+    pump_turn(check->data);
 }
 
 static void on_wake(uv_async_t *async)
@@ -82,6 +74,9 @@ static void on_wake(uv_async_t *async)
 int pump_init(struct server *s, struct error *e)
 {
     list_init(&s->dirty);
+    spin_init(s);
+    if (channels_init(s, e) < 0)
+        return -1;
     for (unsigned i = 0; i < BACKEND_MAX_DEVICES; i++)
         list_init(&s->free_streams[i]);
     if (uv_async_init(&s->loop, &s->wake, on_wake) < 0)
@@ -98,6 +93,7 @@ int pump_init(struct server *s, struct error *e)
 
 void pump_stop(struct server *s)
 {
+    channels_stop(s);
     uv_close((uv_handle_t *)&s->wake, NULL);
     uv_close((uv_handle_t *)&s->prepare, NULL);
     uv_close((uv_handle_t *)&s->check, NULL);
@@ -115,12 +111,12 @@ void pump_submitted(struct server *s, struct backend_device *device)
 {
     s->jobs_running[device->index]++;
     s->n_jobs_running++;
-    s->last_progress_ns = clock_now_ns();
+    s->active = true;
 }
 
 void pump_done(struct server *s, struct backend_device *device)
 {
     s->jobs_running[device->index]--;
     s->n_jobs_running--;
-    s->last_progress_ns = clock_now_ns();
+    s->active = true;
 }

@@ -7,6 +7,9 @@
 int pump_init(struct server *s, struct error *e);
 void pump_stop(struct server *s);
 
+/* Everything that can be done without waiting. */
+void pump_turn(struct server *s);
+
 /* For struct backend_host; any thread. `context` is the server. */
 void pump_wake(void *context);
 

@@ -30,11 +30,13 @@ static const struct {
     unsigned n_fields;
     bool any_params;     /* the handler gets the map itself, as args[0].items */
     bool while_stopping; /* answered also while the daemon is ending */
+    bool brings_fds;     /* its reply goes over the socket, whichever way the request came */
 } methods[METHOD_COUNT] = {
-    [METHOD_HELLO] = {"hello", handle_hello, hello_fields, COUNT(hello_fields), .while_stopping = true},
+    [METHOD_HELLO] = {"hello", handle_hello, hello_fields, COUNT(hello_fields), .while_stopping = true,
+                      .brings_fds = true},
     [METHOD_PING] = {"ping", handle_ping, .any_params = true, .while_stopping = true},
     [METHOD_REGISTER] = {"register", handle_register, register_fields, COUNT(register_fields)},
-    [METHOD_ALLOC] = {"alloc", handle_alloc, alloc_fields, COUNT(alloc_fields)},
+    [METHOD_ALLOC] = {"alloc", handle_alloc, alloc_fields, COUNT(alloc_fields), .brings_fds = true},
     [METHOD_RELEASE] = {"release", handle_release, release_fields, COUNT(release_fields), .while_stopping = true},
     [METHOD_RUN] = {"run", handle_run, run_fields, COUNT(run_fields)},
     [METHOD_CANCEL] = {"cancel", handle_cancel, cancel_fields, COUNT(cancel_fields), .while_stopping = true},
@@ -77,6 +79,7 @@ static struct request *request_new(struct connection *c, const struct rpc_messag
     r->connection = c;
     r->msgid = message->msgid;
     r->notification = message->notification;
+    r->by_ring = c->from_ring;
     r->received_ns = clock_now_ns();
     r->sequence = c->next_sequence++;
     r->next = NULL;
@@ -128,15 +131,25 @@ struct request *request_find(struct connection *c, uint32_t msgid)
     return r;
 }
 
+/* The stream that the reply goes into. */
+static struct rpc_output *reply_output(struct request *r)
+{
+    struct connection *c = r->connection;
+
+    return r->by_ring ? rpc_channel_begin(c->channel, &c->output) : &c->output;
+}
+
 struct rpc_output *request_result(struct request *r)
 {
     struct connection *c = r->connection;
+    struct rpc_output *out;
 
     if (r->notification || c->closed)
         return NULL;
     c->server->counters.replies++;
-    rpc_write_result(&c->output, r->msgid);
-    return &c->output;
+    out = reply_output(r);
+    rpc_write_result(out, r->msgid);
+    return out;
 }
 
 void request_error(struct request *r, const struct error *e)
@@ -147,7 +160,7 @@ void request_error(struct request *r, const struct error *e)
     if (r->notification || c->closed)
         return;
     c->server->counters.replies++;
-    rpc_write_error(&c->output, r->msgid, e);
+    rpc_write_error(reply_output(r), r->msgid, e);
 }
 
 void request_end_empty(struct request *r)
@@ -198,6 +211,7 @@ int dispatch(struct connection *c, const struct rpc_message *message, struct req
         return 0;
     }
     r->method = (enum method)method;
+    r->by_ring = r->by_ring && !methods[method].brings_fds;
     if (c->server->stopping && !methods[method].while_stopping) {
         error_set(&error, ERROR_SHUTTING_DOWN, "the daemon is ending; connect again");
         request_end_error(r, &error);

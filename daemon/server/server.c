@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "server/channel.h"
 #include "server/connection.h"
 #include "server/pump.h"
 #include "server/run.h"
@@ -134,6 +135,7 @@ close_devices:
     devices_close(&s->devices);
     pump_stop(s);
     uv_run(&s->loop, UV_RUN_DEFAULT);
+    channels_free(s);
 close_loop:
     uv_loop_close(&s->loop);
 free_server:
@@ -161,6 +163,7 @@ struct server *server_free(struct server *server)
     stream_pool_free(server);
     devices_close(&server->devices);
     uv_loop_close(&server->loop);
+    channels_free(server);
     close(server->reserve_fd);
     while (server->free_requests) {
         struct request *r = server->free_requests;

@@ -101,7 +101,7 @@ void server_stop_step(struct server *s)
         struct connection *c = list_entry(node, struct connection, link);
 
         /* A client that does not read its last replies has until the grace is over. */
-        if (!c->closed && !c->inflight && (!buffer_length(&c->output.bytes) || s->cancelled_all))
+        if (!c->closed && !c->inflight && (!connection_has_output(c) || s->cancelled_all))
             connection_close(c, "the daemon is ending");
     }
     if (!list_empty(&s->connections) || s->mappings.count || s->handles_closed)

@@ -11,6 +11,7 @@
 #include "backend/mapping.h"
 #include "core/op.h"
 #include "proto/generated/methods.h"
+#include "rpc/channel.h"
 #include "rpc/input.h"
 #include "rpc/message.h"
 #include "rpc/output.h"
@@ -21,6 +22,7 @@
 #include "util/work.h"
 
 enum { MSGID_BUCKETS = 256, INLINE_BUCKETS = 256, STREAMS_MAX = 256, CLIENT_NAME_MAX = 64 };
+enum { OUTPUT_MAX = 64 * 1024 * 1024 }; /* replies that wait; reading stops long before */
 
 struct server_counters {
     uint64_t connections_total, requests, replies, errors, jobs, jobs_cancelled, bytes_in, bytes_out, protocol_errors;
@@ -51,8 +53,18 @@ struct server {
     uv_idle_t idle;
     unsigned jobs_running[BACKEND_MAX_DEVICES]; /* submitted, not done */
     unsigned n_jobs_running;
-    uint64_t last_progress_ns;
     struct list free_streams[BACKEND_MAX_DEVICES]; /* struct pooled_stream */
+
+    int doorbells; /* an epoll of every channel's */
+    uv_poll_t doorbells_poll;
+    struct list hot;    /* connections whose rings are looked into at every turn */
+    struct list recent; /* the few connections whose sockets had input last */
+    unsigned n_recent;
+    uint64_t crowded_ns;       /* when there last were more of them than are kept */
+    bool active;               /* something came or ended since spin_wanted() was last asked */
+    bool slept;                /* the loop blocked since something last came */
+    uint64_t last_activity_ns; /* as of then */
+    uint64_t spin_ns;          /* the budget: config.spin_us, or less while it keeps failing */
 
     struct list deadlines; /* runs with a deadline */
     uv_timer_t deadline_timer;
@@ -88,12 +100,19 @@ struct connection {
     char client[CLIENT_NAME_MAX + 1];
     struct rpc_input input;
     struct rpc_output output;
-    bool closed;            /* the socket is gone; requests may be left */
-    bool reading;           /* the poll handle asks for input */
-    bool writing;           /* … for room to write */
-    bool input_ended;       /* shutting down: nothing more is read */
-    bool input_left;        /* there may be whole messages in `input` */
-    struct idtable buffers; /* struct buffer_ref */
+    bool closed;                 /* the socket is gone; requests may be left */
+    bool reading;                /* the poll handle asks for input */
+    bool writing;                /* … for room to write */
+    bool input_ended;            /* shutting down: nothing more is read */
+    bool input_left;             /* there may be whole messages in `input` */
+    struct rpc_channel *channel; /* shared memory; NULL without */
+    struct list hot_link;        /* in the server's; alone while the ring sleeps */
+    struct list recent_link;
+    uint64_t ring_active_ns;  /* 0: just now */
+    uint64_t input_active_ns; /* of the socket */
+    bool ring_left;           /* there may be whole messages in the channel's input */
+    bool from_ring;           /* the message being dispatched came through the ring */
+    struct idtable buffers;   /* struct buffer_ref */
     unsigned n_inline;
     struct list inline_buckets[INLINE_BUCKETS], inline_lru; /* least recently used first */
     unsigned inflight;
@@ -145,6 +164,7 @@ struct request {
     enum method method;
     uint32_t msgid;
     bool notification;
+    bool by_ring; /* it came through the ring, and so goes its reply */
     uint64_t sequence, received_ns;
     struct request *next; /* in its msgid bucket, or in the free list */
     union {

@@ -1,0 +1,60 @@
+/* The daemon's side of a connection's shared memory (proto/ring.h): requests in, replies out, and the bells.
+ *
+ * Owns the mapping, its ends of the bells, the private copy of what was read, and the replies that have no room yet.
+ * Nothing here blocks, whatever the client does: the doorbell (an eventfd, which both sides have open as one file) is
+ * watched for edges and never read, and the wake pipe's writing end is the daemon's alone.
+ * Does no waiting, so that it can be fuzzed. Thread: the owner's. */
+#ifndef KOPS_RPC_CHANNEL_H
+#define KOPS_RPC_CHANNEL_H
+
+#include "proto/ring.h"
+#include "rpc/input.h"
+#include "rpc/output.h"
+#include "rpc/socket.h"
+
+/* Descriptors of the client, in the order of hello's reply. */
+enum { CHANNEL_MEMORY, CHANNEL_DOORBELL, CHANNEL_WAKE, CHANNEL_FDS };
+
+struct rpc_channel {
+    unsigned char *memory;
+    struct ring_consumer requests;
+    struct ring_producer replies;
+    int doorbell; /* readable edges: the client has written or read something */
+    int wake;     /* writing wakes the client */
+    struct rpc_input input;
+    struct rpc_output output;
+    uint64_t message_start; /* of the reply being written, in `output` */
+    bool writing;           /* there is one */
+};
+
+/* Makes the memory and the bells. Requests have at most `message_bytes` bytes, replies that wait `output_max`. The
+ * descriptors are the caller's to send and close. */
+int rpc_channel_new(size_t message_bytes, size_t output_max, struct rpc_channel **ret_channel, int ret_fds[CHANNEL_FDS],
+                    struct error *e);
+/* NULL is allowed; returns NULL. */
+struct rpc_channel *rpc_channel_free(struct rpc_channel *channel);
+
+/* Copies what is there, or a bounded part of it, to `input`. Never RPC_END. */
+enum rpc_receive rpc_channel_receive(struct rpc_channel *channel, struct error *e);
+
+/* Where the next reply is to be written. */
+struct rpc_output *rpc_channel_begin(struct rpc_channel *channel, struct rpc_output *socket);
+/* The reply that was begun is whole; one that cannot go through the ring moves on to the socket's. */
+void rpc_channel_settle(struct rpc_channel *channel, struct rpc_output *socket);
+
+/* Writes what there is room for, and wakes the client. 1: all is written; 0: the ring is full, and the doorbell will
+ * tell; -1: the client's index is impossible (*e). */
+int rpc_channel_flush(struct rpc_channel *channel, struct error *e);
+
+/* Before the daemon sleeps: false when there is something to read (or to complain about) already. */
+bool rpc_channel_sleep(struct rpc_channel *channel);
+/* The daemon looks by itself again: the client need not ring. */
+void rpc_channel_wake(struct rpc_channel *channel);
+
+/* Replies that wait for room. */
+static inline size_t rpc_channel_pending(const struct rpc_channel *channel)
+{
+    return buffer_length(&channel->output.bytes);
+}
+
+#endif

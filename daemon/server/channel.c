@@ -1,0 +1,136 @@
+#include "server/channel.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "server/connection.h"
+#include "util/clock.h"
+
+enum { BELLS_A_LOOK = 64, COOLS_AFTER_US = 1000 };
+
+static void heat(struct connection *c)
+{
+    c->ring_active_ns = clock_now_ns();
+    if (list_empty(&c->hot_link))
+        list_append(&c->server->hot, &c->hot_link);
+}
+
+/* ---- bells ---- */
+
+/* Edges, so that the counters, which clients can do with what they like, need not be read. */
+static void on_doorbells(uv_poll_t *poll, int status, int events)
+{
+    struct server *s = poll->data;
+    struct epoll_event bells[BELLS_A_LOOK];
+    int n = epoll_wait(s->doorbells, bells, BELLS_A_LOOK, 0);
+
+    (void)status;
+    (void)events;
+    for (int i = 0; i < n; i++) {
+        struct connection *c = bells[i].data.ptr;
+
+        rpc_channel_wake(c->channel);
+        heat(c);
+        connection_mark_dirty(c); /* it may have been for room */
+    }
+}
+
+int channels_init(struct server *s, struct error *e)
+{
+    list_init(&s->hot);
+    s->doorbells = epoll_create1(EPOLL_CLOEXEC);
+    if (s->doorbells < 0 || uv_poll_init(&s->loop, &s->doorbells_poll, s->doorbells) < 0) {
+        if (s->doorbells >= 0)
+            close(s->doorbells);
+        return error_set(e, ERROR_INTERNAL, "the event loop cannot be set up");
+    }
+    s->doorbells_poll.data = s;
+    uv_poll_start(&s->doorbells_poll, UV_READABLE, on_doorbells);
+    return 0;
+}
+
+void channels_stop(struct server *s)
+{
+    uv_close((uv_handle_t *)&s->doorbells_poll, NULL);
+}
+
+void channels_free(struct server *s)
+{
+    close(s->doorbells);
+}
+
+/* ---- one connection's ---- */
+
+int channel_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e)
+{
+    struct epoll_event bell = {.events = EPOLLIN | EPOLLET, .data.ptr = c};
+    struct rpc_channel *channel;
+
+    if (c->channel) {
+        error_set(e, ERROR_INVALID_ARGUMENT, "shm: this connection has its shared memory already");
+        return error_detail_text(e, "key", "shm");
+    }
+    if (rpc_channel_new(c->server->config.message_bytes, OUTPUT_MAX, &channel, ret_fds, e) < 0)
+        return -1;
+    if (epoll_ctl(c->server->doorbells, EPOLL_CTL_ADD, channel->doorbell, &bell) < 0) {
+        error_set(e, ERROR_QUOTA_EXCEEDED, "watching the doorbell: %s", strerror(errno));
+        for (unsigned i = 0; i < CHANNEL_FDS; i++)
+            close(ret_fds[i]);
+        rpc_channel_free(channel);
+        return -1;
+    }
+    c->channel = channel;
+    heat(c);
+    return 0;
+}
+
+void channel_close(struct connection *c)
+{
+    if (!c->channel)
+        return;
+    list_remove(&c->hot_link);
+    epoll_ctl(c->server->doorbells, EPOLL_CTL_DEL, c->channel->doorbell, NULL);
+    c->channel = rpc_channel_free(c->channel);
+}
+
+/* ---- looking and sleeping ---- */
+
+void channels_poll(struct server *s)
+{
+    uint64_t now = 0;
+
+    list_for_each_safe (node, after, &s->hot) {
+        struct connection *c = list_entry(node, struct connection, hot_link);
+
+        if (rpc_channel_pending(c->channel))
+            connection_mark_dirty(c);
+        if (connection_read_ring(c)) {
+            c->ring_active_ns = 0; /* set below, where it is next found empty */
+            s->active = true;
+            continue;
+        }
+        now = now ? now : clock_now_ns();
+        if (!c->ring_active_ns)
+            c->ring_active_ns = now;
+        else if (now - c->ring_active_ns > COOLS_AFTER_US * UINT64_C(1000) && connection_may_read(c) &&
+                 rpc_channel_sleep(c->channel))
+            list_remove(&c->hot_link);
+    }
+}
+
+bool channels_sleep(struct server *s)
+{
+    list_for_each_safe (node, after, &s->hot) {
+        struct connection *c = list_entry(node, struct connection, hot_link);
+
+        /* One that is paused stays: what it waits for wakes the loop. */
+        if (!connection_may_read(c))
+            continue;
+        if (c->ring_left || !rpc_channel_sleep(c->channel))
+            return false;
+        list_remove(&c->hot_link);
+    }
+    return true;
+}
