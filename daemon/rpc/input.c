@@ -59,11 +59,12 @@ int rpc_input_commit(struct rpc_input *in, size_t n, const int *fds, unsigned n_
 
 int rpc_input_next(struct rpc_input *in, struct rpc_frame *ret_frame, struct error *e)
 {
-    const unsigned char *data = in->bytes.data + in->bytes.start;
+    const unsigned char *data;
     enum scan_result r;
 
     if (!buffer_length(&in->bytes))
         return 0;
+    data = in->bytes.data + in->bytes.start;
     /* A finished scan stands at the message's end until rpc_input_consume(). */
     r = in->scan.position && !in->scan.depth ? SCAN_COMPLETE
                                              : scan_value(&in->scan, data, buffer_length(&in->bytes), in->limit);

@@ -60,6 +60,12 @@ static void violation(struct connection *c, const struct error *e)
     c->server->counters.protocol_errors++;
     log_warning("protocol_error", "pid=%d uid=%d why=%s", (int)c->pid, (int)c->uid,
                 log_quote(why, sizeof(why), e->message, strlen(e->message)));
+    if (c->channel) {
+        struct error ignored;
+
+        rpc_channel_settle(c->channel, &c->output);
+        rpc_channel_flush(c->channel, &ignored);
+    }
     rpc_write_error_notification(&c->output, e);
     if (!c->output.bytes.failed)
         rpc_output_flush(&c->output, c->fd);

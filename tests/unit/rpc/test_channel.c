@@ -1,0 +1,251 @@
+/* The daemon's side of a connection's shared memory, with a client that is played here. */
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "rpc/channel.h"
+
+enum { LIMIT = 1 << 20, OUTPUT_MAX = 1 << 22, MEMORY = RING_PAGE_BYTES + RING_REQUEST_BYTES + RING_REPLY_BYTES };
+
+struct fixture {
+    struct rpc_channel *channel;
+    struct rpc_output socket;
+    int fds[CHANNEL_FDS];
+    unsigned char *memory;
+    struct ring_producer requests;
+    struct ring_consumer replies;
+};
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    struct error e;
+
+    if (!f || rpc_channel_new(LIMIT, OUTPUT_MAX, &f->channel, f->fds, &e) < 0)
+        return -1;
+    f->memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_SHARED, f->fds[CHANNEL_MEMORY], 0);
+    ring_client_ends(f->memory, RING_REQUEST_BYTES, RING_REPLY_BYTES, &f->requests, &f->replies);
+    rpc_output_init(&f->socket, OUTPUT_MAX);
+    *state = f;
+    return f->memory == MAP_FAILED ? -1 : 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+
+    munmap(f->memory, MEMORY);
+    for (unsigned i = 0; i < CHANNEL_FDS; i++)
+        close(f->fds[i]);
+    rpc_channel_free(f->channel);
+    rpc_output_free(&f->socket);
+    free(f);
+    return 0;
+}
+
+static bool rung(int fd)
+{
+    struct pollfd p = {fd, POLLIN, 0};
+
+    return poll(&p, 1, 0) == 1;
+}
+
+/* Something of `length` bytes in all that is no request, but a value. */
+static void put_bin(struct fixture *f, uint32_t length)
+{
+    const unsigned char head[5] = {0xc6, (unsigned char)(length >> 24), (unsigned char)(length >> 16),
+                                   (unsigned char)(length >> 8), (unsigned char)length};
+    unsigned char *body = calloc(1, length);
+
+    assert_true(ring_room(&f->requests) >= (int64_t)length + 5);
+    ring_write(&f->requests, head, sizeof(head));
+    ring_write(&f->requests, body, length);
+    free(body);
+}
+
+static void reply(struct fixture *f, size_t length)
+{
+    struct rpc_output *out = rpc_channel_begin(f->channel, &f->socket);
+    char *text = calloc(1, length);
+
+    memset(text, 'x', length - 1);
+    rpc_write_text(out, text);
+    free(text);
+}
+
+static void memory_is_sealed(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_int_equal(fcntl(f->fds[CHANNEL_MEMORY], F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    assert_int_equal(lseek(f->fds[CHANNEL_MEMORY], 0, SEEK_END), MEMORY);
+    assert_int_equal(ftruncate(f->fds[CHANNEL_MEMORY], 0), -1);
+}
+
+static void requests_arrive_privately(void **state)
+{
+    struct fixture *f = *state;
+    struct rpc_frame frame;
+    struct error e;
+
+    assert_int_equal(rpc_channel_receive(f->channel, &e), RPC_WOULD_BLOCK);
+    put_bin(f, 1000);
+    assert_int_equal(rpc_channel_receive(f->channel, &e), RPC_WOULD_BLOCK);
+    ring_publish(&f->requests);
+    assert_int_equal(rpc_channel_receive(f->channel, &e), RPC_RECEIVED);
+    memset(f->memory + RING_PAGE_BYTES, 0xc1, RING_REQUEST_BYTES);
+    assert_int_equal(rpc_input_next(&f->channel->input, &frame, &e), 1);
+    assert_int_equal(frame.length, 1005);
+    assert_int_equal(frame.data[0], 0xc6);
+    assert_int_equal(frame.data[1004], 0);
+    assert_true(frame.data < f->memory || frame.data >= f->memory + MEMORY);
+    assert_int_equal(rpc_input_consume(&f->channel->input, &e), 0);
+    assert_true(ring_room(&f->requests) == RING_REQUEST_BYTES);
+}
+
+static void half_a_ring_is_the_limit(void **state)
+{
+    struct fixture *f = *state;
+    enum rpc_receive received;
+    struct rpc_frame frame;
+    struct error e;
+    int r = 0;
+
+    put_bin(f, RING_REQUEST_BYTES / 2 - 4);
+    ring_publish(&f->requests);
+    while (!r && (received = rpc_channel_receive(f->channel, &e)) == RPC_RECEIVED)
+        r = rpc_input_next(&f->channel->input, &frame, &e);
+    assert_int_equal(r, -1);
+    assert_int_equal(e.code, ERROR_PROTOCOL_ERROR);
+}
+
+static void room_is_announced(void **state)
+{
+    struct fixture *f = *state;
+    struct error e;
+
+    put_bin(f, 1000);
+    ring_publish(&f->requests);
+    ring_producer_sleeps(&f->requests);
+    assert_false(rung(f->fds[CHANNEL_WAKE]));
+    assert_int_equal(rpc_channel_receive(f->channel, &e), RPC_RECEIVED);
+    assert_true(rung(f->fds[CHANNEL_WAKE]));
+}
+
+static void sleeping(void **state)
+{
+    struct fixture *f = *state;
+    struct error e;
+
+    assert_true(rpc_channel_sleep(f->channel));
+    put_bin(f, 10);
+    assert_true(ring_publish(&f->requests));
+    assert_false(rpc_channel_sleep(f->channel));
+    put_bin(f, 10);
+    assert_false(ring_publish(&f->requests)); /* it did not sleep: no bell is owed */
+    assert_int_equal(rpc_channel_receive(f->channel, &e), RPC_RECEIVED);
+    assert_true(rpc_channel_sleep(f->channel));
+    rpc_channel_wake(f->channel);
+    put_bin(f, 10);
+    assert_false(ring_publish(&f->requests));
+}
+
+static void replies_wake_who_sleeps(void **state)
+{
+    struct fixture *f = *state;
+    struct error e;
+
+    reply(f, 100);
+    rpc_channel_settle(f->channel, &f->socket);
+    assert_int_equal(rpc_channel_flush(f->channel, &e), 1);
+    assert_true(ring_available(&f->replies) == 101);
+    assert_false(rung(f->fds[CHANNEL_WAKE]));
+    ring_consumer_sleeps(&f->replies);
+    reply(f, 100);
+    rpc_channel_settle(f->channel, &f->socket);
+    assert_int_equal(rpc_channel_flush(f->channel, &e), 1);
+    assert_true(rung(f->fds[CHANNEL_WAKE]));
+}
+
+static void long_replies_go_to_the_socket(void **state)
+{
+    struct fixture *f = *state;
+    struct error e;
+
+    reply(f, 100);
+    reply(f, RING_REPLY_BYTES / 2 + 100);
+    reply(f, 200);
+    rpc_channel_settle(f->channel, &f->socket);
+    assert_int_equal(rpc_channel_flush(f->channel, &e), 1);
+    assert_true(ring_available(&f->replies) == 101 + 201);
+    assert_int_equal(buffer_length(&f->socket.bytes), RING_REPLY_BYTES / 2 + 99 + 5);
+}
+
+static void full_ring_waits_for_room(void **state)
+{
+    struct fixture *f = *state;
+    unsigned char bytes[10000];
+    size_t taken = 0;
+    struct error e;
+
+    for (unsigned i = 0; i < 5; i++)
+        reply(f, RING_REPLY_BYTES / 4);
+    rpc_channel_settle(f->channel, &f->socket);
+    assert_int_equal(rpc_channel_flush(f->channel, &e), 0);
+    assert_true(ring_available(&f->replies) == RING_REPLY_BYTES);
+    assert_true(rpc_channel_pending(f->channel) > 0);
+    while (rpc_channel_pending(f->channel)) {
+        taken += ring_read(&f->replies, bytes, sizeof(bytes));
+        assert_true(ring_producer_waits(&f->replies)); /* asked for at every flush that could not do all */
+        assert_in_range(rpc_channel_flush(f->channel, &e), 0, 1);
+        assert_true(ring_available(&f->replies) > 0);
+    }
+    taken += (size_t)ring_available(&f->replies);
+    assert_int_equal(taken, 5 * (RING_REPLY_BYTES / 4 - 1 + 3 + (RING_REPLY_BYTES / 4 > 65536 ? 2 : 0)));
+}
+
+static void impossible_indices(void **state)
+{
+    struct fixture *f = *state;
+    struct ring_page *page = (void *)f->memory;
+    struct error e;
+
+    atomic_store(&page->request.head, RING_REQUEST_BYTES + 1);
+    assert_int_equal(rpc_channel_receive(f->channel, &e), RPC_VIOLATION);
+    assert_int_equal(e.code, ERROR_PROTOCOL_ERROR);
+    assert_false(rpc_channel_sleep(f->channel)); /* there is something to complain about */
+    atomic_store(&page->reply.tail, 1);
+    for (unsigned i = 0; i < 5; i++)
+        reply(f, RING_REPLY_BYTES / 4);
+    rpc_channel_settle(f->channel, &f->socket);
+    assert_int_equal(rpc_channel_flush(f->channel, &e), -1);
+    assert_int_equal(e.code, ERROR_PROTOCOL_ERROR);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(memory_is_sealed),
+        TEST(requests_arrive_privately),
+        TEST(half_a_ring_is_the_limit),
+        TEST(room_is_announced),
+        TEST(sleeping),
+        TEST(replies_wake_who_sleeps),
+        TEST(full_ring_waits_for_room),
+        TEST(long_replies_go_to_the_socket),
+        TEST(impossible_indices),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
