@@ -1,52 +1,66 @@
 #include "driver.h"
 
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* A function pointer through memory: ISO C knows no cast from void *. */
+static void take(void *slot, void *address)
+{
+    memcpy(slot, &address, sizeof(address));
+}
 
 static int load_symbols(struct driver *driver, char *why, size_t why_size)
 {
     const struct {
         const char *name;
         void *slot;
+        bool optional;
     } symbols[] = {
-        {"cuInit", &driver->init},
-        {"cuDeviceGet", &driver->device_get},
-        {"cuDevicePrimaryCtxRetain", &driver->context_retain},
-        {"cuCtxSetCurrent", &driver->context_set},
-        {"cuMemAlloc_v2", &driver->memory_alloc},
-        {"cuMemFree_v2", &driver->memory_free},
-        {"cuMemsetD32_v2", &driver->memory_set},
-        {"cuModuleLoadData", &driver->module_load},
-        {"cuModuleGetFunction", &driver->module_function},
-        {"cuStreamCreate", &driver->stream_create},
-        {"cuStreamSynchronize", &driver->stream_synchronize},
-        {"cuEventCreate", &driver->event_create},
-        {"cuEventRecord", &driver->event_record},
-        {"cuEventElapsedTime", &driver->event_elapsed},
-        {"cuLaunchKernel", &driver->launch},
-        {"cuGetErrorName", &driver->error_name},
+        {"cuInit", &driver->init, false},
+        {"cuDeviceGet", &driver->device_get, false},
+        {"cuDevicePrimaryCtxRetain", &driver->context_retain, false},
+        {"cuCtxSetCurrent", &driver->context_set, false},
+        {"cuMemAlloc_v2", &driver->memory_alloc, false},
+        {"cuMemFree_v2", &driver->memory_free, false},
+        {"cuMemsetD32_v2", &driver->memory_set, false},
+        {"cuMemsetD32Async", &driver->memory_set_async, true},
+        {"cuModuleLoadData", &driver->module_load, false},
+        {"cuModuleGetFunction", &driver->module_function, false},
+        {"cuStreamCreate", &driver->stream_create, false},
+        {"cuStreamSynchronize", &driver->stream_synchronize, false},
+        {"cuStreamBeginCapture_v2", &driver->capture_begin, true},
+        {"cuStreamEndCapture", &driver->capture_end, true},
+        {"cuGraphInstantiateWithFlags", &driver->graph_instantiate, true},
+        {"cuGraphLaunch", &driver->graph_launch, true},
+        {"cuEventCreate", &driver->event_create, false},
+        {"cuEventRecord", &driver->event_record, false},
+        {"cuEventElapsedTime", &driver->event_elapsed, false},
+        {"cuLaunchKernel", &driver->launch, false},
+        {"cuGetErrorName", &driver->error_name, false},
     };
 
     for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
         void *address = dlsym(driver->library, symbols[i].name);
 
-        if (!address) {
-            snprintf(why, why_size, "libcuda.so.1 has no %s", symbols[i].name);
+        if (!address && !symbols[i].optional) {
+            snprintf(why, why_size, "the CUDA driver has no %s", symbols[i].name);
             return -1;
         }
-        /* A function pointer through memory: ISO C knows no cast from void *. */
-        memcpy(symbols[i].slot, &address, sizeof(address));
+        take(symbols[i].slot, address);
     }
     return 0;
 }
 
 int driver_load(struct driver *driver, char *why, size_t why_size)
 {
+    const char *given = getenv("KOPS_CUDA_DRIVER");
     cu_device device;
     cu_context context;
 
-    driver->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    driver->library = dlopen(given ? given : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!driver->library) {
         snprintf(why, why_size, "no CUDA driver: %s", dlerror());
         return -1;

@@ -15,6 +15,8 @@ typedef struct CUmod_st *cu_module;
 typedef struct CUfunc_st *cu_function;
 typedef struct CUstream_st *cu_stream;
 typedef struct CUevent_st *cu_event;
+typedef struct CUgraph_st *cu_graph;
+typedef struct CUgraphExec_st *cu_graph_exec;
 
 struct driver {
     void *library;
@@ -36,9 +38,16 @@ struct driver {
                         unsigned block_y, unsigned block_z, unsigned shared_bytes, cu_stream stream, void **parameters,
                         void **extra);
     cu_result (*error_name)(cu_result result, const char **name);
+    /* NULL where the driver lacks them. */
+    cu_result (*memory_set_async)(cu_deviceptr pointer, unsigned value, size_t words, cu_stream stream);
+    cu_result (*capture_begin)(cu_stream stream, int mode);
+    cu_result (*capture_end)(cu_stream stream, cu_graph *graph);
+    cu_result (*graph_instantiate)(cu_graph_exec *executable, cu_graph graph, unsigned long long flags);
+    cu_result (*graph_launch)(cu_graph_exec executable, cu_stream stream);
 };
 
-/* Loads libcuda.so.1 and makes the first device's primary context current. 0; -1 with a reason in `why`. */
+/* Loads libcuda.so.1, or what KOPS_CUDA_DRIVER names, and makes the first device's primary context current. 0; -1 with
+ * a reason in `why`. */
 int driver_load(struct driver *driver, char *why, size_t why_size);
 
 /* Prints what failed and how. Returns -1 when `result` is no success. */

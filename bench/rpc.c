@@ -1,7 +1,7 @@
-/* The no-op call of libkops against a raw socket ping-pong, in alternating blocks of one run. Prints JSON.
+/* The no-op call of libkops against a raw ping-pong, in alternating blocks of one run. Prints JSON.
  *
- * The raw pair moves as many bytes as a ping with an empty map does. Every process sleeps while it waits. */
-#include <getopt.h>
+ * The raw pair is a socket that moves as many bytes as a ping with an empty map does, or two polled words of shared
+ * memory. With several clients each is a process with a raw pair of its own; all are at the same side at a time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,9 @@
 #include <kops/kops.h>
 
 #include "measure.h"
+#include "options.h"
 #include "pair.h"
+#include "team.h"
 
 enum {
     REQUEST_BYTES = 12, /* [0, msgid of three bytes, "ping", [{}]] */
@@ -18,46 +20,18 @@ enum {
 };
 
 struct setting {
-    const char *socket;
-    size_t blocks, calls, warmup;
+    struct bench_connection connection;
+    const char *peer;
+    size_t blocks, calls, warmup, clients, peer_spin_us;
 };
 
-static int read_setting(struct setting *setting, int argc, char **argv)
+/* Where a client's samples of one side are. */
+static double *samples_of(struct team *team, const struct setting *setting, size_t client, size_t side)
 {
-    static const struct option options[] = {
-        {"socket", required_argument, NULL, 's'},
-        {"blocks", required_argument, NULL, 'b'},
-        {"calls", required_argument, NULL, 'c'},
-        {"warmup", required_argument, NULL, 'w'},
-        {0},
-    };
-    int option;
-
-    *setting = (struct setting){.blocks = 5, .calls = 1000, .warmup = 500};
-    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        switch (option) {
-        case 's':
-            setting->socket = optarg;
-            break;
-        case 'b':
-            setting->blocks = parse_count("--blocks", optarg);
-            break;
-        case 'c':
-            setting->calls = parse_count("--calls", optarg);
-            break;
-        case 'w':
-            setting->warmup = parse_count("--warmup", optarg);
-            break;
-        default:
-            fprintf(stderr, "usage: %s [--socket PATH] [--blocks N] [--calls N a block] [--warmup N]\n", argv[0]);
-            return -1;
-        }
-    }
-    return 0;
+    return (double *)team_shared(team) + (client * 2 + side) * setting->blocks * setting->calls;
 }
 
-/* `series` NULL: only warms up. */
-static int run_ours(kops_client *client, size_t calls, struct series *series)
+static int run_ours(kops_client *client, size_t calls, double *samples)
 {
     struct kops_error error;
 
@@ -68,13 +42,13 @@ static int run_ours(kops_client *client, size_t calls, struct series *series)
             fprintf(stderr, "bench_rpc: %s\n", error.message);
             return -1;
         }
-        if (series)
-            series_add(series, start);
+        if (samples)
+            samples[i] = (double)(now_ns() - start) * 1e-3;
     }
     return 0;
 }
 
-static int run_peer(const struct pair *pair, size_t calls, struct series *series)
+static int run_peer(const struct pair *pair, size_t calls, double *samples)
 {
     for (size_t i = 0; i < calls; i++) {
         uint64_t start = now_ns();
@@ -84,63 +58,94 @@ static int run_peer(const struct pair *pair, size_t calls, struct series *series
             fprintf(stderr, "bench_rpc: raw pair: %s\n", strerror(-r));
             return -1;
         }
-        if (series)
-            series_add(series, start);
+        if (samples)
+            samples[i] = (double)(now_ns() - start) * 1e-3;
     }
     return 0;
 }
 
-static int measure(const struct setting *setting, kops_client *client, const struct pair *pair)
+static int measure(struct team *team, size_t member, const struct setting *setting, kops_client *client,
+                   const struct pair *pair)
 {
-    struct series ours, peer, *all[] = {&ours, &peer};
-    int r = -1;
+    double *ours = samples_of(team, setting, member, 0), *peer = samples_of(team, setting, member, 1);
 
-    series_init(&ours, "kops_ping", setting->blocks * setting->calls);
-    series_init(&peer, "raw", setting->blocks * setting->calls);
     if (run_ours(client, setting->warmup, NULL) || run_peer(pair, setting->warmup, NULL))
-        goto free_series;
+        return 1;
     for (size_t block = 0; block < setting->blocks; block++) {
-        if (run_ours(client, AFTER_A_TURN, NULL) || run_ours(client, setting->calls, &ours))
-            goto free_series;
-        if (run_peer(pair, AFTER_A_TURN, NULL) || run_peer(pair, setting->calls, &peer))
-            goto free_series;
+        team_meet(team);
+        if (run_ours(client, AFTER_A_TURN, NULL) || run_ours(client, setting->calls, ours + block * setting->calls))
+            return 1;
+        team_meet(team);
+        if (run_peer(pair, AFTER_A_TURN, NULL) || run_peer(pair, setting->calls, peer + block * setting->calls))
+            return 1;
     }
-    series_print(all, 2);
-    r = 0;
-
-free_series:
-    series_deinit(&peer);
-    series_deinit(&ours);
-    return r;
+    return 0;
 }
 
-int main(int argc, char **argv)
+static int work(struct team *team, size_t member, void *context)
 {
-    struct setting setting;
-    struct kops_connect_options options = {0};
-    struct kops_error error;
+    const struct setting *setting = context;
     kops_client *client;
     struct pair pair;
     int r;
 
-    if (read_setting(&setting, argc, argv))
-        return 2;
     /* The child comes first: it must not inherit a connection. */
-    r = pair_start(&pair, REQUEST_BYTES, REPLY_BYTES);
+    r = strcmp(setting->peer, "words") == 0 ? pair_start_words(&pair)
+                                            : pair_start(&pair, REQUEST_BYTES, REPLY_BYTES, setting->peer_spin_us);
     if (r) {
         fprintf(stderr, "bench_rpc: %s\n", strerror(-r));
         return 1;
     }
-    options.socket = setting.socket;
-    r = 1;
-    if (kops_connect(&options, &client, &error)) {
-        fprintf(stderr, "bench_rpc: %s\n", error.message);
-        goto stop_pair;
-    }
-    r = measure(&setting, client, &pair) ? 1 : 0;
+    client = connect_or_exit(&setting->connection);
+    r = measure(team, member, setting, client, &pair);
     kops_close(client);
-
-stop_pair:
     pair_stop(&pair);
+    return r;
+}
+
+static void print(struct team *team, const struct setting *setting)
+{
+    struct series ours, peer, *all[] = {&ours, &peer};
+    size_t each = setting->blocks * setting->calls;
+
+    series_init(&ours, "kops_ping", setting->clients * each);
+    series_init(&peer, "raw", setting->clients * each);
+    for (size_t client = 0; client < setting->clients; client++) {
+        for (size_t i = 0; i < each; i++) {
+            series_add_us(&ours, samples_of(team, setting, client, 0)[i]);
+            series_add_us(&peer, samples_of(team, setting, client, 1)[i]);
+        }
+    }
+    series_print(all, 2);
+    series_deinit(&peer);
+    series_deinit(&ours);
+}
+
+int main(int argc, char **argv)
+{
+    struct setting setting = {.peer = "socket", .blocks = 5, .calls = 1000, .warmup = 500, .clients = 1};
+    const struct bench_option options[] = {
+        {.name = "socket", .text = &setting.connection.socket},
+        {.name = "transport", .text = &setting.connection.transport},
+        {.name = "spin", .text = &setting.connection.spin},
+        {.name = "peer", .text = &setting.peer},
+        {.name = "peer-spin-us", .count = &setting.peer_spin_us},
+        {.name = "blocks", .count = &setting.blocks},
+        {.name = "calls", .count = &setting.calls},
+        {.name = "warmup", .count = &setting.warmup},
+        {.name = "clients", .count = &setting.clients},
+        {0},
+    };
+    struct team *team;
+    int r;
+
+    options_read(argc, argv, options);
+    team = team_new(setting.clients, setting.clients * 2 * setting.blocks * setting.calls * sizeof(double));
+    if (!team)
+        return 1;
+    r = team_run(team, work, &setting);
+    if (!r)
+        print(team, &setting);
+    team_free(team);
     return r;
 }

@@ -21,7 +21,7 @@ def run_c(context: Context, *, spin: bool) -> Record:
     command = [
         str(program), "--socket", context.gpu_daemon.socket_path, "--blocks", str(context.blocks),
         "--calls", str(calls // context.blocks), "--elements", str(ELEMENTS),
-        *(["--client-spin-us", str(CLIENT_SPIN_US)] if spin else []),
+        *(["--spin", str(CLIENT_SPIN_US)] if spin else []),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode == 77:

@@ -1,0 +1,173 @@
+/* A small add beside another client that always has large gemms queued. Prints JSON.
+ *
+ * `alone`, then with the other one at work `high` (the add's priority is high, the gemms' normal) and `normal` (both
+ * normal), in alternating blocks. Whoever asks for no priority gets what the daemon gives it. */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "measure.h"
+#include "operands.h"
+#include "options.h"
+#include "team.h"
+
+enum { DEPTH = 4, SIDES = 3 };
+
+struct setting {
+    struct bench_connection connection;
+    size_t blocks, calls, elements, side;
+};
+
+struct shared {
+    _Atomic bool busy, stop;
+    _Atomic size_t gemms;
+    double gemm_us;
+    double samples[]; /* alone, high, normal */
+};
+
+/* The client that fills the GPU. */
+static int saturate(struct team *team, const struct setting *setting, kops_client *client, struct shared *shared)
+{
+    const int64_t shape[] = {(int64_t)setting->side, (int64_t)setting->side};
+    kops_ticket tickets[DEPTH] = {0};
+    struct kops_result result;
+    struct operands operands;
+    struct kops_error error;
+    int r = 1;
+
+    if (operands_make(&operands, client, "gemm", 2, shape))
+        return 1;
+    if (check_kops(kops_run(client, &operands.request, &result, &error), &error, "gemm") ||
+        check_kops(kops_run(client, &operands.request, &result, &error), &error, "gemm"))
+        goto release;
+    shared->gemm_us = result.gpu_us > 0 ? result.gpu_us : result.host_us;
+    team_meet(team); /* the other measures alone */
+    team_meet(team);
+    for (size_t i = 0; !atomic_load(&shared->stop); i = (i + 1) % DEPTH) {
+        if (tickets[i]) {
+            if (check_kops(kops_wait(client, tickets[i], 0, NULL, &error), &error, "gemm"))
+                goto release;
+            atomic_fetch_add(&shared->gemms, 1);
+            atomic_store(&shared->busy, true);
+        }
+        if (check_kops(kops_submit(client, &operands.request, &tickets[i], &error), &error, "gemm"))
+            goto release;
+    }
+    r = 0;
+
+release:
+    operands_release(&operands);
+    return r;
+}
+
+static int add_block(kops_client *client, struct operands *operands, enum kops_priority priority, size_t calls,
+                     double *samples)
+{
+    struct kops_error error;
+
+    operands->request.options.priority = priority;
+    for (size_t i = 0; i < calls; i++) {
+        uint64_t start = now_ns();
+
+        if (check_kops(kops_run(client, &operands->request, NULL, &error), &error, "add"))
+            return -1;
+        if (samples)
+            samples[i] = (double)(now_ns() - start) * 1e-3;
+    }
+    return 0;
+}
+
+static int add_beside(struct team *team, const struct setting *setting, kops_client *client, struct shared *shared)
+{
+    size_t each = setting->blocks * setting->calls;
+    int64_t elements = (int64_t)setting->elements;
+    struct operands operands;
+    int r = 1;
+
+    if (operands_make(&operands, client, "add", 1, &elements))
+        return 1;
+    team_meet(team);
+    if (add_block(client, &operands, KOPS_PRIORITY_NORMAL, 20, NULL) ||
+        add_block(client, &operands, KOPS_PRIORITY_HIGH, 20, NULL) ||
+        add_block(client, &operands, KOPS_PRIORITY_HIGH, each, shared->samples))
+        goto release;
+    team_meet(team);
+    while (!atomic_load(&shared->busy)) {
+        if (add_block(client, &operands, KOPS_PRIORITY_HIGH, 1, NULL))
+            goto release;
+    }
+    for (size_t block = 0; block < setting->blocks; block++) {
+        size_t at = block * setting->calls;
+
+        if (add_block(client, &operands, KOPS_PRIORITY_HIGH, 2, NULL) ||
+            add_block(client, &operands, KOPS_PRIORITY_HIGH, setting->calls, shared->samples + each + at) ||
+            add_block(client, &operands, KOPS_PRIORITY_NORMAL, 2, NULL) ||
+            add_block(client, &operands, KOPS_PRIORITY_NORMAL, setting->calls, shared->samples + 2 * each + at))
+            goto release;
+    }
+    r = 0;
+
+release:
+    atomic_store(&shared->stop, true);
+    operands_release(&operands);
+    return r;
+}
+
+static int work(struct team *team, size_t member, void *context)
+{
+    const struct setting *setting = context;
+    kops_client *client = connect_or_exit(&setting->connection);
+    int r;
+
+    need_feature(client, "priority");
+    r = (member ? saturate : add_beside)(team, setting, client, team_shared(team));
+    kops_close(client);
+    return r;
+}
+
+static void print(const struct shared *shared, size_t each)
+{
+    static const char *const names[SIDES] = {"alone", "high", "normal"};
+    struct series series[SIDES], *all[SIDES];
+
+    for (size_t side = 0; side < SIDES; side++) {
+        series_init(&series[side], names[side], each);
+        all[side] = &series[side];
+        for (size_t i = 0; i < each; i++)
+            series_add_us(&series[side], shared->samples[side * each + i]);
+    }
+    printf("{\"gemms\": %zu, \"gemm_us\": %.1f, \"series\": ", atomic_load(&shared->gemms), shared->gemm_us);
+    series_print(all, SIDES);
+    printf("}\n");
+    for (size_t side = 0; side < SIDES; side++)
+        series_deinit(&series[side]);
+}
+
+int main(int argc, char **argv)
+{
+    struct setting setting = {.blocks = 3, .calls = 100, .elements = 1024, .side = 8192};
+    const struct bench_option options[] = {
+        {.name = "socket", .text = &setting.connection.socket},
+        {.name = "transport", .text = &setting.connection.transport},
+        {.name = "spin", .text = &setting.connection.spin},
+        {.name = "blocks", .count = &setting.blocks},
+        {.name = "calls", .count = &setting.calls},
+        {.name = "elements", .count = &setting.elements},
+        {.name = "side", .count = &setting.side},
+        {0},
+    };
+    struct team *team;
+    size_t each;
+    int r;
+
+    options_read(argc, argv, options);
+    each = setting.blocks * setting.calls;
+    team = team_new(2, sizeof(struct shared) + SIDES * each * sizeof(double));
+    if (!team)
+        return 1;
+    r = team_run(team, work, &setting);
+    if (!r)
+        print(team_shared(team), each);
+    team_free(team);
+    return r;
+}
