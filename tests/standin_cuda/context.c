@@ -257,8 +257,8 @@ API cuCtxGetStreamPriorityRange(int *ret_least, int *ret_greatest)
     if (r != CUDA_SUCCESS)
         return r;
     if (ret_least)
-        *ret_least = 0;
+        *ret_least = PRIORITY_LEAST;
     if (ret_greatest)
-        *ret_greatest = -5;
+        *ret_greatest = PRIORITY_GREATEST;
     return leave(CUDA_SUCCESS);
 }

@@ -45,7 +45,8 @@ enum {
     X(live_vmm_maps)                                                                                                   \
     X(live_host_registrations)                                                                                         \
     X(live_host_registered_bytes)                                                                                      \
-    X(queued) /* operations on streams that have not ended */                                                          \
+    X(live_pinned) /* cuMemHostAlloc and cuMemAllocHost */                                                             \
+    X(queued)      /* operations on streams that have not ended */                                                     \
     X(contexts)                                                                                                        \
     X(streams)                                                                                                         \
     X(events)                                                                                                          \
@@ -60,6 +61,8 @@ enum {
     X(copies_h2d)                                                                                                      \
     X(copies_d2h)                                                                                                      \
     X(copies_d2d)                                                                                                      \
+    X(value_writes)    /* cuStreamWriteValue, also of batches, that ran */                                             \
+    X(value_waits)     /* cuStreamWaitValue whose value came */                                                        \
     X(pageable_copies) /* asynchronous copies that blocked, because the host memory was not registered */              \
     X(blocking_waits)  /* calls that had to wait for a stream, an event or the device */                               \
     X(faults)          /* switches of this page that fired */                                                          \

@@ -1,4 +1,4 @@
-/* Events, and the waits and words that order streams. An event remembers how often it was recorded: a wait is for the
+/* Events, and the waits for them that order streams. An event remembers how often it was recorded: a wait is for the
  * record before it, and a later record does not disturb it. */
 #include <stdlib.h>
 
@@ -172,51 +172,3 @@ API cuEventElapsedTime_v2(float *ret_milliseconds, CUevent start, CUevent end)
 #undef cuEventElapsedTime
 API_ALIAS(cuEventElapsedTime_v2)
 CUresult CUDAAPI cuEventElapsedTime(float *ret_milliseconds, CUevent start, CUevent end);
-
-/* ---- words in memory ---- */
-
-static CUresult word_enqueue(const char *name, enum op_kind kind, CUstream handle, CUdeviceptr address, uint64_t value,
-                             unsigned bytes, unsigned flags)
-{
-    struct context *context;
-    CUresult r = enter_context(name, &context);
-    struct stream *stream;
-    struct op *op;
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = stream_get(handle, context, &stream);
-    if (r != CUDA_SUCCESS)
-        return leave(r);
-    if (address % bytes || !region_find_range(address, bytes))
-        return leave(CUDA_ERROR_INVALID_VALUE);
-    op = op_new(kind);
-    if (!op)
-        return leave(CUDA_ERROR_OUT_OF_MEMORY);
-    op->word.address = address;
-    op->word.value = value;
-    op->word.bytes = bytes;
-    op->word.flags = flags;
-    op_use(op, address, bytes, kind == OP_WRITE_VALUE);
-    return leave(stream_enqueue(stream, op));
-}
-
-API cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags)
-{
-    return word_enqueue("cuStreamWriteValue32", OP_WRITE_VALUE, stream, address, value, 4, flags);
-}
-
-API cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags)
-{
-    return word_enqueue("cuStreamWriteValue64", OP_WRITE_VALUE, stream, address, value, 8, flags);
-}
-
-API cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags)
-{
-    return word_enqueue("cuStreamWaitValue32", OP_WAIT_VALUE, stream, address, value, 4, flags);
-}
-
-API cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags)
-{
-    return word_enqueue("cuStreamWaitValue64", OP_WAIT_VALUE, stream, address, value, 8, flags);
-}

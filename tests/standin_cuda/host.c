@@ -1,4 +1,5 @@
-/* Host memory that the device may use: cuMemHostRegister and what undoes it. Its device address is its own. */
+/* Host memory that the device may use: registered (cuMemHostRegister) or the driver's own (cuMemHostAlloc). Its device
+ * address is its own. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,7 +74,8 @@ API cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
                               .writable = !(flags & CU_MEMHOSTREGISTER_READ_ONLY),
                               .context = context,
                               .device = context->device,
-                              .buffer_id = buffer_id_next()};
+                              .buffer_id = buffer_id_next(),
+                              .host_flags = flags | CU_MEMHOSTREGISTER_DEVICEMAP};
     region_add(region);
     count(STANDIN_COUNTER_host_registrations, 1);
     count(STANDIN_COUNTER_live_host_registrations, 1);
@@ -92,7 +94,7 @@ API cuMemHostUnregister(void *pointer)
     if (r != CUDA_SUCCESS)
         return r;
     region = region_find((uint64_t)(uintptr_t)pointer);
-    if (!region || region->kind != REGION_HOST || region->freeing)
+    if (!region || region->kind != REGION_HOST || region->pinned || region->freeing)
         return leave(misuse(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "%p is not registered", pointer));
     if (region->address != (uint64_t)(uintptr_t)pointer)
         return leave(misuse(CUDA_ERROR_INVALID_VALUE, "%p is not the start of the registered range", pointer));
@@ -119,5 +121,85 @@ API cuMemHostGetDevicePointer_v2(CUdeviceptr *ret_address, void *pointer, unsign
     if (flags || !region || region->kind != REGION_HOST)
         return leave(CUDA_ERROR_INVALID_VALUE);
     *ret_address = (CUdeviceptr)(uintptr_t)pointer;
+    return leave(CUDA_SUCCESS);
+}
+
+API cuMemHostGetFlags(unsigned *ret_flags, void *pointer)
+{
+    CUresult r = enter("cuMemHostGetFlags");
+    const struct region *region;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    region = region_find((uint64_t)(uintptr_t)pointer);
+    if (!ret_flags || !region || region->kind != REGION_HOST)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    *ret_flags = region->host_flags;
+    return leave(CUDA_SUCCESS);
+}
+
+/* ---- memory of the driver's own ---- */
+
+static CUresult pinned_new(const char *name, void **ret_pointer, size_t size, unsigned flags)
+{
+    struct context *context;
+    CUresult r = enter_context(name, &context);
+    struct region *region;
+    void *pages;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!ret_pointer || !size || round_up(size, PAGE) < size || flags & ~7U)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    pages = mmap(NULL, round_up(size, PAGE), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    region = pages == MAP_FAILED ? NULL : calloc(1, sizeof(*region));
+    if (!region) {
+        if (pages != MAP_FAILED)
+            munmap(pages, round_up(size, PAGE));
+        return leave(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    *region = (struct region){.kind = REGION_HOST,
+                              .address = (uint64_t)(uintptr_t)pages,
+                              .size = size,
+                              .readable = true,
+                              .writable = true,
+                              .context = context,
+                              .device = context->device,
+                              .buffer_id = buffer_id_next(),
+                              .pinned = true,
+                              .host_flags = flags | CU_MEMHOSTALLOC_DEVICEMAP};
+    region_add(region);
+    count(STANDIN_COUNTER_live_pinned, 1);
+    *ret_pointer = pages;
+    return leave(CUDA_SUCCESS);
+}
+
+API cuMemHostAlloc(void **ret_pointer, size_t size, unsigned flags)
+{
+    return pinned_new("cuMemHostAlloc", ret_pointer, size, flags);
+}
+
+API cuMemAllocHost_v2(void **ret_pointer, size_t size)
+{
+    return pinned_new("cuMemAllocHost", ret_pointer, size, 0);
+}
+
+API cuMemFreeHost(void *pointer)
+{
+    struct context *context;
+    CUresult r = enter_context("cuMemFreeHost", &context);
+    struct region *region;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    region = region_find((uint64_t)(uintptr_t)pointer);
+    if (!region || !region->pinned || region->address != (uint64_t)(uintptr_t)pointer || region->freeing)
+        return leave(misuse(CUDA_ERROR_INVALID_VALUE, "%p is not the start of memory of cuMemHostAlloc", pointer));
+    region->freeing = true;
+    range_retire(region->context, region->address, region->size);
+    region_remove(region);
+    munmap(pointer, round_up(region->size, PAGE));
+    count(STANDIN_COUNTER_live_pinned, -1);
+    free(region);
     return leave(CUDA_SUCCESS);
 }

@@ -28,6 +28,8 @@ enum {
     MAX_DEVICES = 16,
     MAX_SLOTS = 1 << 14, /* live cuMemAllocs of one process */
     MAX_USES = 4,
+    PRIORITY_LEAST = 0,
+    PRIORITY_GREATEST = -5, /* the less, the sooner */
     MAX_PARAMS = 1024
 };
 
@@ -98,6 +100,7 @@ extern int standin_device_count;
 
 CUresult devices_find_all(void);
 bool device_is_valid(CUdevice device);
+int device_attribute(CUdevice device, CUdevice_attribute attribute);
 /* Ordinal here of a device by its UUID, or -1. */
 int device_by_uuid(const CUuuid *uuid);
 CUresult device_charge(int device, uint64_t bytes);
@@ -157,6 +160,8 @@ struct region {
     int device;
     uint64_t buffer_id;
     unsigned slot;            /* ALLOCATION, ASYNC */
+    bool pinned;              /* HOST: cuMemHostAlloc's own memory */
+    unsigned host_flags;      /* HOST */
     unsigned opens;           /* IPC */
     unsigned char handle[64]; /* IPC */
     struct vmm_handle *vmm;   /* VMM */
@@ -249,6 +254,7 @@ struct op {
 struct stream {
     struct stream *next;
     CUstream handle;
+    uint64_t id; /* unlike handles never used again */
     struct context *context;
     unsigned flags;
     int priority;

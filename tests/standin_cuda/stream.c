@@ -179,9 +179,11 @@ void range_retire(struct context *context, uint64_t address, uint64_t size)
 struct stream *stream_new(struct context *context, unsigned flags, int priority)
 {
     struct stream *stream = calloc(1, sizeof(*stream));
+    static uint64_t last_id;
 
     if (!stream)
         return NULL;
+    stream->id = ++last_id;
     stream->context = context;
     stream->flags = flags;
     stream->priority = priority;
@@ -220,6 +222,8 @@ CUresult stream_get(CUstream handle, struct context *context, struct stream **re
     return CUDA_SUCCESS;
 }
 
+/* ---- the driver's functions ---- */
+
 API cuStreamCreateWithPriority(CUstream *ret_stream, unsigned flags, int priority)
 {
     struct context *context;
@@ -228,8 +232,12 @@ API cuStreamCreateWithPriority(CUstream *ret_stream, unsigned flags, int priorit
 
     if (r != CUDA_SUCCESS)
         return r;
-    if (flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
+    if (!ret_stream || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING))
         return leave(CUDA_ERROR_INVALID_VALUE);
+    if (priority > PRIORITY_LEAST)
+        priority = PRIORITY_LEAST; /* as a real driver: the nearest one */
+    if (priority < PRIORITY_GREATEST)
+        priority = PRIORITY_GREATEST;
     stream = stream_new(context, flags, priority);
     if (!stream)
         return leave(CUDA_ERROR_OUT_OF_MEMORY);

@@ -308,30 +308,16 @@ static void stray_access_breaks_the_context(void)
     assert_int_equal(COUNTER(sticky), 1);
 }
 
-static struct standin_fault *arm(const char *function, unsigned countdown, CUresult error, bool sticky)
-{
-    struct standin_fault *fault = &control->faults[0];
-
-    snprintf(fault->function, sizeof(fault->function), "%s", function);
-    fault->countdown = countdown;
-    fault->times = 1;
-    fault->error = (int32_t)error;
-    fault->sticky = sticky;
-    fault->pid = getpid();
-    fault->armed = 1;
-    return fault;
-}
-
 static void switched_faults_fire(void)
 {
-    struct standin_fault *fault = arm("cuMemAlloc", 2, CUDA_ERROR_OUT_OF_MEMORY, false);
+    struct standin_fault *fault = arm_fault("cuMemAlloc", 2, CUDA_ERROR_OUT_OF_MEMORY, false);
     CUdeviceptr a;
 
     ok(cuMemAlloc(&a, 64));
     assert_int_equal(cuMemAlloc(&a, 64), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(fault->armed, 0);
     ok(cuMemAlloc(&a, 64));
-    arm("kernel", 1, CUDA_ERROR_ECC_UNCORRECTABLE, false);
+    arm_fault("kernel", 1, CUDA_ERROR_ECC_UNCORRECTABLE, false);
     launch_square(a, 16, NULL);
     assert_int_equal(cuCtxSynchronize(), CUDA_ERROR_ECC_UNCORRECTABLE);
     assert_int_equal(COUNTER(kernels_run), 0);

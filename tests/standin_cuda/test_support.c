@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -52,6 +53,20 @@ void launch_square(CUdeviceptr a, uint64_t n, CUstream stream)
     void *params[] = {&p};
 
     ok(cuLaunchKernel(kernel("kops_square_f32_vector"), 4, 1, 1, 256, 1, 1, 0, stream, params, NULL));
+}
+
+struct standin_fault *arm_fault(const char *function, unsigned countdown, CUresult error, bool sticky)
+{
+    struct standin_fault *fault = &control->faults[0];
+
+    snprintf(fault->function, sizeof(fault->function), "%s", function);
+    fault->countdown = countdown;
+    fault->times = 1;
+    fault->error = (int32_t)error;
+    fault->sticky = sticky;
+    fault->pid = getpid();
+    fault->armed = 1;
+    return fault;
 }
 
 /* ---- in a process of its own ---- */

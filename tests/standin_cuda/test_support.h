@@ -3,6 +3,7 @@
 #define KOPS_STANDIN_TEST_SUPPORT_H
 
 #include <cuda.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,6 +31,9 @@ void wait_until(_Atomic uint64_t *value, uint64_t is);
 CUfunction kernel(const char *name);
 /* a[i] = a[i]² for n floats. */
 void launch_square(CUdeviceptr a, uint64_t n, CUstream stream);
+
+/* This process's `countdown`-th next call of the function fails. */
+struct standin_fault *arm_fault(const char *function, unsigned countdown, CUresult error, bool sticky);
 
 int run_driver_tests(int argc, char **argv, const struct driver_test *tests, size_t n);
 

@@ -98,7 +98,7 @@ static bool value_reached(const struct op *op)
 
 static void run_word(struct stream *stream, struct op *op)
 {
-    const struct timespec pause = {.tv_nsec = 50000};
+    struct timespec pause = {.tv_nsec = 50000};
     struct context *context = stream->context;
     CUresult r = uses_check(stream, op);
 
@@ -111,12 +111,18 @@ static void run_word(struct stream *stream, struct op *op)
             __atomic_store_n((uint64_t *)(uintptr_t)op->word.address, op->word.value, __ATOMIC_RELEASE);
         else
             __atomic_store_n((uint32_t *)(uintptr_t)op->word.address, (uint32_t)op->word.value, __ATOMIC_RELEASE);
+        count(STANDIN_COUNTER_value_writes, 1);
         return;
     }
     pthread_mutex_unlock(&standin_lock);
-    while (!value_reached(op) && !context->broken)
+    while (!value_reached(op) && !context->broken) {
         nanosleep(&pause, NULL); /* the other side is a plain store, of another process even */
+        if (pause.tv_nsec < 200000)
+            pause.tv_nsec += 1000; /* many streams may wait for long */
+    }
     pthread_mutex_lock(&standin_lock);
+    if (!context->broken)
+        count(STANDIN_COUNTER_value_waits, 1);
 }
 
 static void run_record(struct stream *stream, struct op *op)

@@ -1,0 +1,85 @@
+/* What a stream is: its id, context, device, flags and priority. */
+#include "standin.h"
+
+static CUresult enter_stream(const char *name, CUstream handle, struct stream **ret_stream)
+{
+    struct context *context;
+    CUresult r = enter_context(name, &context);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = stream_get(handle, context, ret_stream);
+    return r == CUDA_SUCCESS ? r : leave(r);
+}
+
+API cuStreamGetId(CUstream handle, unsigned long long *ret_id)
+{
+    struct stream *stream;
+    CUresult r = enter_stream("cuStreamGetId", handle, &stream);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!ret_id)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    *ret_id = stream->id;
+    return leave(CUDA_SUCCESS);
+}
+
+API cuStreamGetCtx(CUstream handle, CUcontext *ret_context)
+{
+    struct stream *stream;
+    CUresult r = enter_stream("cuStreamGetCtx", handle, &stream);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!ret_context)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    *ret_context = stream->context->handle;
+    return leave(CUDA_SUCCESS);
+}
+
+API cuStreamGetCtx_v2(CUstream handle, CUcontext *ret_context, CUgreenCtx *ret_green)
+{
+    if (ret_green)
+        *ret_green = NULL; /* there are none here */
+    return cuStreamGetCtx(handle, ret_context);
+}
+
+API cuStreamGetDevice(CUstream handle, CUdevice *ret_device)
+{
+    struct stream *stream;
+    CUresult r = enter_stream("cuStreamGetDevice", handle, &stream);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!ret_device)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    *ret_device = stream->context->device;
+    return leave(CUDA_SUCCESS);
+}
+
+API cuStreamGetFlags(CUstream handle, unsigned *ret_flags)
+{
+    struct stream *stream;
+    CUresult r = enter_stream("cuStreamGetFlags", handle, &stream);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!ret_flags)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    *ret_flags = stream->flags;
+    return leave(CUDA_SUCCESS);
+}
+
+API cuStreamGetPriority(CUstream handle, int *ret_priority)
+{
+    struct stream *stream;
+    CUresult r = enter_stream("cuStreamGetPriority", handle, &stream);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!ret_priority)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    *ret_priority = stream->priority;
+    return leave(CUDA_SUCCESS);
+}
