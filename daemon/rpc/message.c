@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rpc/decode.h"
+
 struct rpc_arena {
     msgpack_zone zone;
 };
@@ -57,11 +59,10 @@ int rpc_message_parse(struct rpc_arena *arena, const unsigned char *data, size_t
     struct rpc_message m = {0};
     const msgpack_object *item, *params;
     msgpack_object root;
-    size_t offset = 0;
     uint32_t n;
 
     msgpack_zone_clear(&arena->zone);
-    if (msgpack_unpack((const char *)data, length, &offset, &arena->zone, &root) != MSGPACK_UNPACK_SUCCESS)
+    if (rpc_decode(&arena->zone, data, &root) != data + length)
         return violation(e, "the bytes cannot be decoded");
     if (root.type != MSGPACK_OBJECT_ARRAY || root.via.array.size < 3)
         return violation(e, "a message is [0, msgid, method, [params]] or [2, method, [params]]");

@@ -144,10 +144,24 @@ static int bad_key(enum error_code code, const char *path, const char *name, siz
     return error_detail_text(e, "key", key);
 }
 
-static const struct rpc_field *find_field(const struct rpc_field *fields, unsigned n, const msgpack_object_str *key)
+static bool key_is(const char *key, const msgpack_object_str *text)
 {
-    for (unsigned i = 0; i < n; i++)
-        if (strlen(fields[i].key) == key->size && !memcmp(fields[i].key, key->ptr, key->size))
+    uint32_t i = 0;
+
+    while (i < text->size && key[i] && key[i] == text->ptr[i])
+        i++;
+    return i == text->size && !key[i];
+}
+
+/* Looks from `hint` on: most clients send keys in the order of their declaration. */
+static const struct rpc_field *find_field(const struct rpc_field *fields, unsigned n, unsigned hint,
+                                          const msgpack_object_str *key)
+{
+    for (unsigned i = hint; i < n; i++)
+        if (key_is(fields[i].key, key))
+            return &fields[i];
+    for (unsigned i = 0; i < hint; i++)
+        if (key_is(fields[i].key, key))
             return &fields[i];
     return NULL;
 }
@@ -156,6 +170,7 @@ int rpc_decode_map(const struct rpc_value *map, const struct rpc_field *fields, 
                    struct rpc_arg *args, struct error *e)
 {
     const msgpack_object *o = object(map);
+    unsigned hint = 0;
 
     for (unsigned i = 0; i < n_fields; i++) {
         args[i].present = false;
@@ -171,12 +186,13 @@ int rpc_decode_map(const struct rpc_value *map, const struct rpc_field *fields, 
 
         if (kv->key.type != MSGPACK_OBJECT_STR)
             return bad_key(ERROR_WRONG_TYPE, path, "(key)", 5, "keys must be str", e);
-        field = find_field(fields, n_fields, &kv->key.via.str);
+        field = find_field(fields, n_fields, hint, &kv->key.via.str);
         if (!field) {
             if (!*path && kv->key.via.str.size == 4 && !memcmp(kv->key.via.str.ptr, "nfds", 4))
                 continue;
             return bad_key(ERROR_UNKNOWN_KEY, path, kv->key.via.str.ptr, kv->key.via.str.size, "no such key here", e);
         }
+        hint = (unsigned)(field - fields) + 1;
         if (args[field - fields].present)
             return bad_key(ERROR_UNKNOWN_KEY, path, field->key, strlen(field->key), "given twice", e);
         if (rpc_decode_value(value_of(&kv->val), field, path, &args[field - fields], e) < 0)

@@ -1,4 +1,5 @@
 /* The writing half of output.h: values as MessagePack. */
+#include <endian.h>
 #include <msgpack.h>
 #include <string.h>
 
@@ -19,65 +20,122 @@ static msgpack_packer packer(struct rpc_output *out)
     return p;
 }
 
+/* Room for `n` bytes; what was written is committed at once, so exactly `n` must follow. NULL: it sticks to `failed`.
+ */
+static unsigned char *grow(struct rpc_output *out, size_t n)
+{
+    unsigned char *at = buffer_reserve(&out->bytes, n);
+
+    if (at)
+        out->bytes.end += n;
+    return at;
+}
+
+static void write_byte(struct rpc_output *out, unsigned char byte)
+{
+    unsigned char *at = grow(out, 1);
+
+    if (at)
+        *at = byte;
+}
+
+/* A type byte and `bytes` (1, 2, 4 or 8) of a number behind it. */
+static void write_wide(struct rpc_output *out, unsigned char type, uint64_t value, unsigned bytes)
+{
+    unsigned char *at = grow(out, 1 + bytes);
+    uint64_t wire = htobe64(value);
+
+    if (!at)
+        return;
+    *at = type;
+    memcpy(at + 1, (unsigned char *)&wire + sizeof(wire) - bytes, bytes);
+}
+
 void rpc_write_nil(struct rpc_output *out)
 {
-    msgpack_packer p = packer(out);
-
-    msgpack_pack_nil(&p);
+    write_byte(out, 0xc0);
 }
 
 void rpc_write_bool(struct rpc_output *out, bool value)
 {
-    msgpack_packer p = packer(out);
-
-    if (value)
-        msgpack_pack_true(&p);
-    else
-        msgpack_pack_false(&p);
+    write_byte(out, value ? 0xc3 : 0xc2);
 }
 
 void rpc_write_uint(struct rpc_output *out, uint64_t value)
 {
-    msgpack_packer p = packer(out);
-
-    msgpack_pack_uint64(&p, value);
+    if (value < 0x80)
+        write_byte(out, (unsigned char)value);
+    else if (value <= UINT8_MAX)
+        write_wide(out, 0xcc, value, 1);
+    else if (value <= UINT16_MAX)
+        write_wide(out, 0xcd, value, 2);
+    else if (value <= UINT32_MAX)
+        write_wide(out, 0xce, value, 4);
+    else
+        write_wide(out, 0xcf, value, 8);
 }
 
 void rpc_write_int(struct rpc_output *out, int64_t value)
 {
-    msgpack_packer p = packer(out);
-
-    msgpack_pack_int64(&p, value);
+    if (value >= 0)
+        rpc_write_uint(out, (uint64_t)value);
+    else if (value >= -32)
+        write_byte(out, (unsigned char)value);
+    else if (value >= INT8_MIN)
+        write_wide(out, 0xd0, (uint64_t)value, 1);
+    else if (value >= INT16_MIN)
+        write_wide(out, 0xd1, (uint64_t)value, 2);
+    else if (value >= INT32_MIN)
+        write_wide(out, 0xd2, (uint64_t)value, 4);
+    else
+        write_wide(out, 0xd3, (uint64_t)value, 8);
 }
 
 void rpc_write_double(struct rpc_output *out, double value)
 {
-    msgpack_packer p = packer(out);
+    uint64_t bits;
 
-    msgpack_pack_double(&p, value);
+    memcpy(&bits, &value, sizeof(bits));
+    write_wide(out, 0xcb, bits, 8);
 }
 
 void rpc_write_text(struct rpc_output *out, const char *text)
 {
-    msgpack_packer p = packer(out);
     size_t n = strlen(text);
+    unsigned char *at;
 
-    msgpack_pack_str(&p, n);
-    msgpack_pack_str_body(&p, text, n);
+    if (n >= 32) {
+        msgpack_packer p = packer(out);
+
+        msgpack_pack_str(&p, n);
+        msgpack_pack_str_body(&p, text, n);
+        return;
+    }
+    at = grow(out, 1 + n);
+    if (!at)
+        return;
+    *at = (unsigned char)(0xa0 | n);
+    memcpy(at + 1, text, n);
 }
 
 void rpc_write_array(struct rpc_output *out, uint32_t count)
 {
-    msgpack_packer p = packer(out);
-
-    msgpack_pack_array(&p, count);
+    if (count < 16)
+        write_byte(out, (unsigned char)(0x90 | count));
+    else if (count <= UINT16_MAX)
+        write_wide(out, 0xdc, count, 2);
+    else
+        write_wide(out, 0xdd, count, 4);
 }
 
 void rpc_write_map(struct rpc_output *out, uint32_t count)
 {
-    msgpack_packer p = packer(out);
-
-    msgpack_pack_map(&p, count);
+    if (count < 16)
+        write_byte(out, (unsigned char)(0x80 | count));
+    else if (count <= UINT16_MAX)
+        write_wide(out, 0xde, count, 2);
+    else
+        write_wide(out, 0xdf, count, 4);
 }
 
 void rpc_write_value(struct rpc_output *out, const struct rpc_value *value)

@@ -6,7 +6,7 @@
 
 /* A slice is short, so that timers, new connections and other sockets are seen to in time. Where more sockets than a
  * few are busy there are no slices: the loop asks for all of them in one call. */
-enum { SLICE_NS = 20000, SOCKETS_MAX = 4, SHRINKS_TO = 8 };
+enum { SLICE_NS = 20000, SOCKETS_MAX = 4, SHRINKS_TO = 8, LOOKS = 4 };
 
 void spin_init(struct server *s)
 {
@@ -103,10 +103,13 @@ bool spin_slice(struct server *s)
     now = clock_now_ns();
     end = now < s->crowded_ns + s->config.spin_us * 1000 ? now : now + SLICE_NS;
     while (!s->stopping && wanted(s, now) && now < end) {
-        poll_sockets(s, now);
-        pump_turn(s);
-        if (!s->active)
+        if (s->n_recent)
+            poll_sockets(s, now);
+        /* Looking costs less than telling the time. */
+        for (unsigned i = 0; i < LOOKS && !s->active; i++) {
+            pump_turn(s);
             ring_pause();
+        }
         now = clock_now_ns();
     }
     return !s->stopping && wanted(s, now);

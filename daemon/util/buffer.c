@@ -16,7 +16,7 @@ void buffer_free(struct buffer *b)
     buffer_init(b, b->max);
 }
 
-unsigned char *buffer_reserve(struct buffer *b, size_t n)
+unsigned char *buffer_reserve_slowly(struct buffer *b, size_t n)
 {
     size_t length = buffer_length(b), capacity = b->capacity ? b->capacity : FIRST_CAPACITY;
     unsigned char *data;

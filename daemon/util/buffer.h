@@ -16,7 +16,13 @@ void buffer_init(struct buffer *b, size_t max);
 void buffer_free(struct buffer *b);
 
 /* Makes room for `n` more bytes behind `end`; returns where, or NULL (and sets failed). */
-unsigned char *buffer_reserve(struct buffer *b, size_t n);
+unsigned char *buffer_reserve_slowly(struct buffer *b, size_t n);
+static inline unsigned char *buffer_reserve(struct buffer *b, size_t n)
+{
+    if (b->data && !b->failed && n <= b->capacity - b->end && n <= b->max && b->end - b->start <= b->max - n)
+        return b->data + b->end;
+    return buffer_reserve_slowly(b, n);
+}
 
 void buffer_append(struct buffer *b, const void *data, size_t n);
 void buffer_consume(struct buffer *b, size_t n);

@@ -4,7 +4,8 @@
  * that come with it}, then the stream's bytes. What the script does not cover arrives in one last chunk.
  *
  * Beyond memory errors it checks: no descriptor is left open or closed twice, a message is never longer than the limit,
- * and what was decoded can be written and decoded again to the same bytes. */
+ * what was decoded can be written and decoded again to the same bytes, and msgpack-c's own parser understands the same.
+ */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include "proto/generated/methods.h"
+#include "rpc/decode.h"
 #include "rpc/input.h"
 #include "rpc/message.h"
 #include "rpc/output.h"
@@ -120,6 +122,30 @@ static void close_ours(struct state *s, int fd)
     FUZZ_CHECK(!"a descriptor that nobody sent");
 }
 
+/* Our decoder and msgpack-c's parser understand the same. */
+static void check_decoded(const unsigned char *data, size_t length)
+{
+    msgpack_sbuffer first, second;
+    msgpack_object ours, theirs;
+    msgpack_packer p;
+    msgpack_zone zone;
+    size_t offset = 0;
+
+    FUZZ_CHECK(msgpack_zone_init(&zone, 8192));
+    FUZZ_CHECK(msgpack_unpack((const char *)data, length, &offset, &zone, &theirs) == MSGPACK_UNPACK_SUCCESS);
+    FUZZ_CHECK(rpc_decode(&zone, data, &ours) == data + length && offset == length);
+    msgpack_sbuffer_init(&first);
+    msgpack_sbuffer_init(&second);
+    msgpack_packer_init(&p, &first, msgpack_sbuffer_write);
+    FUZZ_CHECK(msgpack_pack_object(&p, ours) == 0);
+    msgpack_packer_init(&p, &second, msgpack_sbuffer_write);
+    FUZZ_CHECK(msgpack_pack_object(&p, theirs) == 0);
+    FUZZ_CHECK(first.size == second.size && !memcmp(first.data, second.data, first.size));
+    msgpack_sbuffer_destroy(&first);
+    msgpack_sbuffer_destroy(&second);
+    msgpack_zone_destroy(&zone);
+}
+
 /* Takes every whole message. -1: a violation, as a connection would close on. */
 static int take_messages(struct state *s)
 {
@@ -132,6 +158,7 @@ static int take_messages(struct state *s)
         int fds[RPC_MAX_FDS];
 
         FUZZ_CHECK(frame.length > 0 && frame.length <= LIMIT);
+        check_decoded(frame.data, frame.length);
         if (rpc_message_parse(s->arena, frame.data, frame.length, &message, &e) < 0) {
             check_error(&e);
             return -1;
