@@ -224,7 +224,7 @@ ERRORS = [('protocol_error',
 # name -> bytes an element
 DTYPES = {'f32': 4, 'f64': 8, 'f16': 2, 'bf16': 2}
 
-METHODS = ('hello', 'ping', 'register', 'alloc', 'release', 'run', 'cancel', 'trim', 'stats')
+METHODS = ('hello', 'ping', 'register', 'alloc', 'release', 'run', 'sequence', 'program', 'run_program', 'timelines', 'cancel', 'trim', 'stats')
 
 OPS = {'add': {'summary': 'out = a + b',
          'doc': "Element by element, with NumPy's broadcasting of `a` and `b`; `out` has the "

@@ -30,7 +30,8 @@ enum {
 
 struct backend;
 struct backend_device;
-struct backend_stream; /* the backend's own: a queue whose jobs run in order */
+struct backend_stream;  /* the backend's own: a queue whose jobs run in order */
+struct backend_program; /* the backend's own: what it keeps to run the same steps again faster */
 
 /* ---- devices ---- */
 
@@ -47,7 +48,8 @@ struct backend_device {
     const struct backend *backend;
     unsigned index; /* among all devices of the daemon; set by the registry, slot in backend_memory.attached */
     struct backend_device_info info;
-    bool lost; /* set by the backend, on the loop thread: a sticky fault, nothing will run here again */
+    bool signals; /* set by the backend: jobs here may have a signal */
+    bool lost;    /* set by the backend, on the loop thread: a sticky fault, nothing will run here again */
 };
 
 /* What a backend may call back. wake() may be called from any thread and makes the loop call poll() soon. */
@@ -100,17 +102,37 @@ struct backend_operand {
     uint64_t extent; /* bytes from there to the end of the furthest element */
 };
 
-struct backend_job {
+/* One op on its tensors. */
+struct backend_step {
     /* Set by the server before submit(). */
     const struct op *op;
     struct plan plan;
     struct backend_operand operands[PLAN_MAX_OPERANDS]; /* inputs, then outputs, as in the op */
     int in_place;                                       /* the input that output 0 is exactly, or -1 */
     const char *variant;                                /* forced, one of variants(); or NULL */
-    uint32_t warmup, repeat;                            /* repeat ≥ 1 */
-    bool timing;                                        /* false: leave device events out */
-    double *samples;                                    /* room for `repeat` execution times, µs */
-    void (*done)(struct backend_job *job);              /* called once, on the loop thread, from poll() */
+
+    /* Set by the backend before done(). */
+    const char *variant_used; /* a string that lives as long as the device */
+};
+
+enum backend_priority { PRIORITY_NORMAL, PRIORITY_HIGH, PRIORITY_LOW, PRIORITY_COUNT };
+
+/* A 64-bit word of shared memory that is written behind a job's work, in the order of its stream. */
+struct backend_signal {
+    struct backend_memory *page; /* a memfd that memory_attach() attached; NULL: no signal */
+    uint64_t offset, value;
+};
+
+struct backend_job {
+    /* Set by the server before submit(). */
+    struct backend_step *steps;            /* one execution of the job is all of them, in order */
+    unsigned n_steps;                      /* ≥ 1 */
+    uint32_t warmup, repeat;               /* repeat ≥ 1 */
+    bool timing;                           /* false: leave device events out */
+    double *samples;                       /* room for `repeat` execution times, µs */
+    struct backend_signal signal;          /* written also when the job fails or is cancelled */
+    struct backend_program **program;      /* NULL, or where the backend keeps what replays these steps */
+    void (*done)(struct backend_job *job); /* called once, on the loop thread, from poll() */
 
     /* Set by the server at any time (any thread reads it): start nothing more of this job, end it soon. */
     atomic_bool cancel;
@@ -118,15 +140,30 @@ struct backend_job {
     /* Set by the backend before done(). */
     bool failed; /* `error` says why; a job that saw `cancel` fails with ERROR_CANCELLED */
     struct error error;
-    const char *variant_used; /* a string that lives as long as the device */
-    uint64_t started_ns;      /* CLOCK_MONOTONIC: the first work was given to the device; 0: never */
-    uint32_t n_samples;       /* executions timed; 0 without timing */
-    double h2d_us, d2h_us;    /* NAN: no copy, or not timed */
+    uint64_t started_ns;   /* CLOCK_MONOTONIC: the first work was given to the device; 0: never */
+    uint32_t n_samples;    /* executions timed; 0 without timing */
+    double h2d_us, d2h_us; /* NAN: no copy, or not timed; copies between the steps of a job count as execution */
 
     /* The backend's own from submit() (or prepare()) until done(). */
     struct list link;
     void *impl;
 };
+
+/* True when no step has anything to write. */
+static inline bool backend_job_is_empty(const struct backend_job *job)
+{
+    for (unsigned i = 0; i < job->n_steps; i++)
+        if (!plan_is_empty(&job->steps[i].plan))
+            return false;
+    return true;
+}
+
+/* Names the step that an error belongs to, where there are several. */
+static inline void backend_job_blame(const struct backend_job *job, unsigned step, struct error *e)
+{
+    if (job->n_steps > 1)
+        error_detail_number(e, "op_index", step);
+}
 
 /* ---- the functions ---- */
 
@@ -158,14 +195,18 @@ struct backend {
     void (*memory_close)(struct backend_memory *memory);
     /* any. Gives back attached[device->index] of a memfd; no job uses it. NULL where nothing is ever attached. */
     void (*memory_detach)(struct backend_device *device, struct backend_memory *memory);
+    /* any. Makes a writable memfd known to the device, for signals; memory_detach() undoes it. NULL where
+     * device->signals is never set. */
+    int (*memory_attach)(struct backend_device *device, struct backend_memory *memory, struct error *e);
 
     /* loop. A queue of its own for one stream of one connection; jobs of different streams may overlap. */
-    int (*stream_new)(struct backend_device *device, struct backend_stream **ret_stream, struct error *e);
+    int (*stream_new)(struct backend_device *device, enum backend_priority priority, struct backend_stream **ret_stream,
+                      struct error *e);
     /* loop. No job is left on it. */
     void (*stream_free)(struct backend_stream *stream);
 
     /* any. Checks what only the backend can: variant, limits of the device. Nothing is run. NULL: nothing to check. */
-    int (*check)(struct backend_device *device, const struct backend_job *job, struct error *e);
+    int (*check)(struct backend_device *device, const struct backend_step *step, struct error *e);
 
     /* loop. True when the job needs prepare() first: it stages memfds, or would block in submit(). NULL: never. */
     bool (*needs_prepare)(struct backend_device *device, const struct backend_job *job);
@@ -174,6 +215,9 @@ struct backend {
     int (*prepare)(struct backend_stream *stream, struct backend_job *job, struct error *e);
     /* loop. Queues the job behind the stream's earlier ones; never fails: errors come through done(). */
     void (*submit)(struct backend_stream *stream, struct backend_job *job);
+
+    /* loop. Frees what a backend kept in *job->program; no job uses it. NULL where it keeps nothing. */
+    void (*program_free)(struct backend_device *device, struct backend_program *program);
 
     /* loop. Makes progress without blocking: issues what may be issued, calls done() of what has ended, in submission
      * order within a stream. Returns how many jobs are unfinished. */

@@ -38,9 +38,14 @@ static const struct setting {
      "0. It shrinks by itself while polling finds nothing."},
     {"server", "shutdown_grace_ms", NUMBER, AT(shutdown_grace_ms), "5000", 1, 3600000,
      "How long running jobs may take after SIGTERM before they are cancelled."},
+    {"server", "stall_timeout_ms", NUMBER, AT(stall_timeout_ms), "0", 0, 86400000,
+     "How long an ordered op may wait for its client's stream before its connection is closed; 0: for ever, which "
+     "costs "
+     "nothing but a look now and then."},
     {"limits", "message_bytes", NUMBER, AT(message_bytes), "1048576", 4096, 1U << 30, "Bytes of one request."},
     {"limits", "inflight", NUMBER, AT(inflight), "256", 1, 65536, "Unanswered requests of a connection."},
     {"limits", "buffers", NUMBER, AT(buffers), "8192", 1, 1000000, "Registered buffers of a connection."},
+    {"limits", "programs", NUMBER, AT(programs), "1024", 1, 65536, "Programs of a connection."},
     {"limits", "inline_mappings", NUMBER, AT(inline_mappings), "1024", 1, 65536,
      "Inline references that a connection keeps."},
     {"limits", "output_bytes", NUMBER, AT(output_bytes), "262144", 4096, 1U << 26,

@@ -165,6 +165,8 @@ static struct server_config server_config_of(const struct config *c)
         .message_bytes = c->message_bytes,
         .inflight = c->inflight,
         .buffers = c->buffers,
+        .programs = c->programs,
+        .stall_timeout_ms = c->stall_timeout_ms,
         .inline_mappings = c->inline_mappings,
         .output_bytes = c->output_bytes,
         .spin_us = c->spin_us,

@@ -8,9 +8,11 @@
 
 #include "rpc/socket.h"
 #include "server/channel.h"
+#include "server/program.h"
 #include "server/request.h"
 #include "server/run.h"
 #include "server/spin.h"
+#include "server/timeline.h"
 #include "util/log.h"
 
 enum { READS_A_TURN = 8, RING_MESSAGES_A_TURN = 32 };
@@ -288,6 +290,7 @@ struct connection *connection_new(struct server *server, int fd)
     rpc_input_init(&c->input, server->config.message_bytes);
     rpc_output_init(&c->output, OUTPUT_MAX);
     idtable_init(&c->buffers, (uint32_t)server->config.buffers);
+    idtable_init(&c->programs, (uint32_t)server->config.programs);
     list_init(&c->link);
     list_init(&c->dirty_link);
     list_init(&c->hot_link);
@@ -325,10 +328,12 @@ void connection_free_if_done(struct connection *c)
         return;
     for (unsigned i = 0; i < STREAMS_MAX; i++)
         stream_free(c->streams[i]);
+    timelines_close(c->server, c->timelines);
     list_remove(&c->link);
     rpc_input_free(&c->input);
     rpc_output_free(&c->output);
     idtable_free(&c->buffers);
+    idtable_free(&c->programs);
     free(c);
 }
 
@@ -367,21 +372,14 @@ void connection_close(struct connection *c, const char *why)
         close(c->pidfd);
     c->fd = c->pidfd = -1;
     rpc_input_free(&c->input);
-    /* Stopping one run may end others of its stream; begin anew each time. */
-    for (struct list *node = c->runs.next; node != &c->runs;) {
-        struct run *run = list_entry(node, struct run, order_link);
-
-        if (run->stop == RUN_ABANDONED) {
-            node = node->next;
-            continue;
-        }
-        run_stop(list_entry(run, struct request, run), RUN_ABANDONED);
-        node = c->runs.next;
-    }
+    run_stop_all(c, RUN_ABANDONED);
     barriers_advance(c);
     for (uint32_t i = 0; i < c->buffers.capacity; i++)
         if (idtable_at(&c->buffers, i))
             connection_drop_buffer(c, idtable_at(&c->buffers, i));
+    for (uint32_t i = 0; i < c->programs.capacity; i++)
+        if (idtable_at(&c->programs, i))
+            program_drop(c, idtable_at(&c->programs, i));
     while (!list_empty(&c->inline_lru))
         drop_inline(c, list_entry(list_first(&c->inline_lru), struct inline_ref, lru));
     connection_free_if_done(c);

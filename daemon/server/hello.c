@@ -3,10 +3,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "server/body.h"
 #include "server/channel.h"
 #include "server/request.h"
 
-enum { PROTOCOL = 1, PROTOCOL_MIN = 1, SEQUENCE_OPS = 1024 };
+enum { PROTOCOL = 1, PROTOCOL_MIN = 1 };
 
 static void write_devices(struct rpc_output *out, const struct server *s)
 {
@@ -134,22 +135,28 @@ static void write_limits(struct rpc_output *out, const struct server *s)
     rpc_write_entry_uint(out, "repeat", KOPS_MAX_RUN_REPEAT);
     rpc_write_entry_uint(out, "warmup", KOPS_MAX_RUN_WARMUP);
     rpc_write_entry_uint(out, "inline_mappings", s->config.inline_mappings);
-    rpc_write_entry_uint(out, "sequence_ops", SEQUENCE_OPS);
+    rpc_write_entry_uint(out, "sequence_ops", SEQUENCE_OPS_MAX);
     rpc_write_entry_uint(out, "spin_us", s->config.spin_us);
 }
 
 static void write_features(struct rpc_output *out, const struct server *s)
 {
-    bool cuda = false;
+    static const char *const always[] = {"memfd", "shm", "sequence", "program", "priority"};
+    const uint32_t n = sizeof(always) / sizeof(always[0]);
+    bool cuda = false, ordered = false;
 
-    for (unsigned i = 0; i < s->devices.count; i++)
+    for (unsigned i = 0; i < s->devices.count; i++) {
         cuda = cuda || s->devices.all[i]->backend->memory_import;
+        ordered = ordered || s->devices.all[i]->signals;
+    }
     rpc_write_text(out, "features");
-    rpc_write_array(out, cuda ? 3 : 2);
-    rpc_write_text(out, "memfd");
-    rpc_write_text(out, "shm");
+    rpc_write_array(out, n + cuda + ordered);
+    for (uint32_t i = 0; i < n; i++)
+        rpc_write_text(out, always[i]);
     if (cuda)
         rpc_write_text(out, "cuda_ipc");
+    if (ordered)
+        rpc_write_text(out, "ordered");
 }
 
 static void write_shm(struct rpc_output *out)

@@ -5,6 +5,7 @@
 
 #include "backend/memfd.h"
 #include "server/connection.h"
+#include "server/program.h"
 #include "server/request.h"
 
 struct backend_device *request_device(struct server *s, const struct rpc_arg *arg, struct error *e)
@@ -320,36 +321,57 @@ void handle_alloc(struct request *r, const struct rpc_arg *args, struct request_
 
 /* ---- release, trim ---- */
 
+static int release_buffer(struct connection *c, uint64_t id, struct error *e)
+{
+    struct buffer_ref *buffer = idtable_get(&c->buffers, id);
+
+    if (!buffer) {
+        error_set(e, ERROR_UNKNOWN_BUFFER, "this connection has no buffer %llu", (unsigned long long)id);
+        return error_detail_text(e, "key", "buffer");
+    }
+    connection_drop_buffer(c, buffer);
+    return 0;
+}
+
+static int release_inline(struct connection *c, const struct rpc_arg *handle, struct error *e)
+{
+    if (handle->length == BACKEND_IPC_HANDLE_SIZE && connection_drop_inline(c, (const unsigned char *)handle->text))
+        return 0;
+    error_set(e, ERROR_UNKNOWN_BUFFER, "this connection has no inline reference with that handle");
+    return error_detail_text(e, "key", "ipc");
+}
+
+static int release_program(struct connection *c, uint64_t id, struct error *e)
+{
+    struct program *p = idtable_get(&c->programs, id);
+
+    if (!p) {
+        error_set(e, ERROR_UNKNOWN_PROGRAM, "this connection has no program %llu", (unsigned long long)id);
+        return error_detail_text(e, "key", "program");
+    }
+    program_drop(c, p);
+    return 0;
+}
+
 void handle_release(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
     struct connection *c = r->connection;
-    struct buffer_ref *buffer;
     struct error e;
+    int result;
 
     (void)fds;
-    if (args[RELEASE_buffer].present == args[RELEASE_ipc].present) {
-        bad_argument(&e, "buffer", "release takes either `buffer` or `ipc`");
+    if (args[RELEASE_buffer].present + args[RELEASE_ipc].present + args[RELEASE_program].present != 1)
+        result = bad_argument(&e, "buffer", "release takes one of `buffer`, `ipc` and `program`");
+    else if (args[RELEASE_buffer].present)
+        result = release_buffer(c, args[RELEASE_buffer].u, &e);
+    else if (args[RELEASE_ipc].present)
+        result = release_inline(c, &args[RELEASE_ipc], &e);
+    else
+        result = release_program(c, args[RELEASE_program].u, &e);
+    if (result < 0)
         request_end_error(r, &e);
-        return;
-    }
-    if (args[RELEASE_buffer].present) {
-        buffer = idtable_get(&c->buffers, args[RELEASE_buffer].u);
-        if (!buffer) {
-            error_set(&e, ERROR_UNKNOWN_BUFFER, "this connection has no buffer %llu",
-                      (unsigned long long)args[RELEASE_buffer].u);
-            error_detail_text(&e, "key", "buffer");
-            request_end_error(r, &e);
-            return;
-        }
-        connection_drop_buffer(c, buffer);
-    } else if (args[RELEASE_ipc].length != BACKEND_IPC_HANDLE_SIZE ||
-               !connection_drop_inline(c, (const unsigned char *)args[RELEASE_ipc].text)) {
-        error_set(&e, ERROR_UNKNOWN_BUFFER, "this connection has no inline reference with that handle");
-        error_detail_text(&e, "key", "ipc");
-        request_end_error(r, &e);
-        return;
-    }
-    request_end_empty(r);
+    else
+        request_end_empty(r);
 }
 
 void handle_trim(struct request *r, const struct rpc_arg *args, struct request_fds *fds)

@@ -1,5 +1,6 @@
 #include "server/profile.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -133,7 +134,8 @@ void profile_add(struct profile *p, const struct op_call *call, const struct bac
     row->count += n_samples ? n_samples : 1;
     for (uint32_t i = 0; i < n_samples; i++)
         histogram_add(&row->execution, samples[i]);
-    histogram_add(&row->total, total_us);
+    if (!isnan(total_us))
+        histogram_add(&row->total, total_us);
 }
 
 void profile_add_error(struct profile *p, const struct op_call *call, const struct backend_device *device,

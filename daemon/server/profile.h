@@ -15,7 +15,8 @@ struct profile;
 struct profile *profile_new(void);
 struct profile *profile_free(struct profile *p); /* NULL is allowed; returns NULL */
 
-/* Records one job that ended: its executions' samples (µs) and the request's total. */
+/* Records one op that ended: its executions' samples (µs) and the request's total, NAN where that is not the op's own.
+ */
 void profile_add(struct profile *p, const struct op_call *call, const struct backend_device *device,
                  const char *variant, const double *samples, uint32_t n_samples, double total_us);
 void profile_add_error(struct profile *p, const struct op_call *call, const struct backend_device *device,

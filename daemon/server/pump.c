@@ -4,6 +4,7 @@
 #include "server/connection.h"
 #include "server/spin.h"
 #include "server/stop.h"
+#include "server/timeline.h"
 #include "util/log.h"
 
 static void check_lost(struct server *s)
@@ -27,6 +28,7 @@ void pump_turn(struct server *s)
     check_lost(s);
     stop_check_signal(s);
     channels_poll(s);
+    timelines_poll(s);
     while (!list_empty(&s->dirty)) {
         struct connection *c = list_entry(list_first(&s->dirty), struct connection, dirty_link);
 
@@ -56,6 +58,7 @@ static void on_prepare(uv_prepare_t *prepare)
     for (unsigned i = 0; s->n_jobs_running && i < s->devices.count; i++)
         if (s->jobs_running[i])
             s->devices.all[i]->backend->arm(s->devices.all[i]);
+    timelines_arm(s);
 }
 
 static void on_check(uv_check_t *check)
@@ -77,8 +80,11 @@ int pump_init(struct server *s, struct error *e)
     spin_init(s);
     if (channels_init(s, e) < 0)
         return -1;
+    if (timelines_init(s, e) < 0)
+        return -1;
     for (unsigned i = 0; i < BACKEND_MAX_DEVICES; i++)
-        list_init(&s->free_streams[i]);
+        for (unsigned j = 0; j < PRIORITY_COUNT; j++)
+            list_init(&s->free_streams[i][j]);
     if (uv_async_init(&s->loop, &s->wake, on_wake) < 0)
         return error_set(e, ERROR_INTERNAL, "the event loop cannot be set up");
     s->wake.data = s;
@@ -94,6 +100,7 @@ int pump_init(struct server *s, struct error *e)
 void pump_stop(struct server *s)
 {
     channels_stop(s);
+    timelines_stop(s);
     uv_close((uv_handle_t *)&s->wake, NULL);
     uv_close((uv_handle_t *)&s->prepare, NULL);
     uv_close((uv_handle_t *)&s->check, NULL);

@@ -18,6 +18,9 @@ static const struct rpc_field register_fields[] = {KOPS_PARAMS_REGISTER(FIELD)};
 static const struct rpc_field alloc_fields[] = {KOPS_PARAMS_ALLOC(FIELD)};
 static const struct rpc_field release_fields[] = {KOPS_PARAMS_RELEASE(FIELD)};
 static const struct rpc_field run_fields[] = {KOPS_PARAMS_RUN(FIELD)};
+static const struct rpc_field sequence_fields[] = {KOPS_PARAMS_SEQUENCE(FIELD)};
+static const struct rpc_field program_fields[] = {KOPS_PARAMS_PROGRAM(FIELD)};
+static const struct rpc_field run_program_fields[] = {KOPS_PARAMS_RUN_PROGRAM(FIELD)};
 static const struct rpc_field cancel_fields[] = {KOPS_PARAMS_CANCEL(FIELD)};
 static const struct rpc_field stats_fields[] = {KOPS_PARAMS_STATS(FIELD)};
 #undef FIELD
@@ -39,6 +42,10 @@ static const struct {
     [METHOD_ALLOC] = {"alloc", handle_alloc, alloc_fields, COUNT(alloc_fields), .brings_fds = true},
     [METHOD_RELEASE] = {"release", handle_release, release_fields, COUNT(release_fields), .while_stopping = true},
     [METHOD_RUN] = {"run", handle_run, run_fields, COUNT(run_fields)},
+    [METHOD_SEQUENCE] = {"sequence", handle_sequence, sequence_fields, COUNT(sequence_fields)},
+    [METHOD_PROGRAM] = {"program", handle_program, program_fields, COUNT(program_fields)},
+    [METHOD_RUN_PROGRAM] = {"run_program", handle_run_program, run_program_fields, COUNT(run_program_fields)},
+    [METHOD_TIMELINES] = {"timelines", handle_timelines, .brings_fds = true},
     [METHOD_CANCEL] = {"cancel", handle_cancel, cancel_fields, COUNT(cancel_fields), .while_stopping = true},
     [METHOD_TRIM] = {"trim", handle_trim},
     [METHOD_STATS] = {"stats", handle_stats, stats_fields, COUNT(stats_fields), .while_stopping = true},

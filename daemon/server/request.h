@@ -55,6 +55,21 @@ enum { KOPS_PARAMS_STATS(X) };
 #define X(key, ...) INDEX(TENSOR, key)
 enum { KOPS_PARAMS_TENSOR(X) };
 #undef X
+#define X(key, ...) INDEX(SEQUENCE, key)
+enum { KOPS_PARAMS_SEQUENCE(X) };
+#undef X
+#define X(key, ...) INDEX(PROGRAM, key)
+enum { KOPS_PARAMS_PROGRAM(X) };
+#undef X
+#define X(key, ...) INDEX(RUN_PROGRAM, key)
+enum { KOPS_PARAMS_RUN_PROGRAM(X) };
+#undef X
+#define X(key, ...) INDEX(OP, key)
+enum { KOPS_PARAMS_OP(X) };
+#undef X
+#define X(key, ...) INDEX(BINDING, key)
+enum { KOPS_PARAMS_BINDING(X) };
+#undef X
 #undef INDEX
 
 /* Handlers, one a method (methods.json): they end the request, or keep it to end it later. */

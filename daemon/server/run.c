@@ -1,12 +1,12 @@
 #include "server/run.h"
 
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "server/connection.h"
+#include "server/program.h"
 #include "server/pump.h"
 #include "server/request.h"
+#include "server/timeline.h"
 #include "util/clock.h"
 
 /* ---- beginning ---- */
@@ -28,24 +28,31 @@ static void fail_run(struct run *run, const struct error *e)
     }
 }
 
-/* Fills the job's memories; all mappings are open. */
+static void note_short(struct run *run, const struct backend_operand *operand, uint64_t size)
+{
+    struct error e;
+
+    error_set(&e, ERROR_OUT_OF_BOUNDS, "the allocation has %llu bytes, less than was declared",
+              (unsigned long long)size);
+    error_detail_number(&e, "needed", (int64_t)(operand->offset + operand->extent));
+    error_detail_number(&e, "size", (int64_t)size);
+    fail_run(run, &e);
+}
+
+/* Fills the steps' memories; all mappings are open. */
 static void bind_operands(struct run *run)
 {
-    for (unsigned i = 0; i < run->call.op->n_inputs + run->call.op->n_outputs; i++) {
-        struct mapping *m = run->operands[i].mapping;
-        struct backend_operand *operand = &run->job.operands[i];
-        struct error e;
+    for (unsigned i = 0; i < run->body.n_calls; i++) {
+        const struct body_call *call = &run->body.calls[i];
 
-        if (!m)
-            continue;
-        operand->memory = m->memory;
-        if (!operand->extent || operand->offset + operand->extent <= m->memory->size)
-            continue;
-        error_set(&e, ERROR_OUT_OF_BOUNDS, "the allocation has %llu bytes, less than was declared",
-                  (unsigned long long)m->memory->size);
-        error_detail_number(&e, "needed", (int64_t)(operand->offset + operand->extent));
-        error_detail_number(&e, "size", (int64_t)m->memory->size);
-        fail_run(run, &e);
+        for (unsigned o = 0; o < call->call.op->n_inputs + call->call.op->n_outputs; o++) {
+            const struct mapping *m = run->body.refs[call->tensors[o]].mapping;
+            struct backend_operand *operand = &run->body.steps[i].operands[o];
+
+            operand->memory = m ? m->memory : NULL;
+            if (m && operand->extent && operand->offset + operand->extent > m->memory->size)
+                note_short(run, operand, m->memory->size);
+        }
     }
 }
 
@@ -78,10 +85,9 @@ static void wait_for_mappings(struct request *r)
 {
     struct run *run = &r->run;
 
-    run->map_started_ns = 0;
     run->maps_pending = 1; /* so that nothing goes on before all have been looked at */
-    for (unsigned i = 0; i < PLAN_MAX_OPERANDS; i++) {
-        struct operand_ref *operand = &run->operands[i];
+    for (unsigned i = 0; i < run->body.n_tensors; i++) {
+        struct operand_ref *operand = &run->body.refs[i];
 
         if (!operand->mapping || mapping_is_open(operand->mapping))
             continue;
@@ -96,159 +102,100 @@ static void wait_for_mappings(struct request *r)
         mappings_ready(run);
 }
 
-void handle_run(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+/* Ordered work is on device memory: nobody could tell when a copy of shared host memory may begin. */
+static int check_ordered(const struct run *run, const struct run_options *o, struct error *e)
 {
-    struct connection *c = r->connection;
-    struct error e;
+    if (!o->ready && !o->done)
+        return 0;
+    if (!run->device->signals)
+        return error_set(e, ERROR_UNSUPPORTED, "%s does no ordered work; leave ready and done out",
+                         run->device->info.uuid);
+    for (unsigned i = 0; i < run->body.n_tensors; i++)
+        if (run->body.refs[i].mapping && !run->body.refs[i].mapping->device)
+            return error_set(e, ERROR_INVALID_ARGUMENT,
+                             "ordered work takes device memory only; wait for the reply instead of giving ready and "
+                             "done");
+    return 0;
+}
 
-    (void)fds;
-    if (run_decode(r, args, &e) < 0) {
-        request_end_error(r, &e);
-        return;
-    }
-    r->run.job.done = job_done;
-    c->server->counters.jobs++;
-    if (stream_enqueue(c, args[RUN_stream].u, r, &e) < 0) {
-        run_release(&r->run);
-        request_end_error(r, &e);
-        return;
-    }
-    list_append(&c->runs, &r->run.order_link);
+/* Into the queue, and on as far as it goes. */
+static void enqueue(struct request *r, struct stream *stream)
+{
+    stream_enqueue(stream, r);
+    list_append(&r->connection->runs, &r->run.order_link);
     if (r->run.deadline_ns)
         deadline_add(r);
     wait_for_mappings(r);
     if (!r->run.maps_pending)
-        stream_advance(r->run.stream);
+        stream_advance(stream);
 }
 
-/* ---- end ---- */
-
-void run_release(struct run *run)
+static void run_release(struct run *run)
 {
-    for (unsigned i = 0; i < PLAN_MAX_OPERANDS; i++) {
-        struct operand_ref *operand = &run->operands[i];
-
-        if (operand->waiting)
-            mapping_stop_waiting(&operand->waiter);
-        operand->waiting = false;
-        if (operand->mapping)
-            mapping_unuse(operand->mapping);
-        operand->mapping = NULL;
-    }
+    if (run->program)
+        program_end_run(run);
+    body_release(&run->body);
     if (run->samples != &run->sample)
         free(run->samples);
     run->samples = NULL;
 }
 
-static const struct error *stop_error(const struct run *run, struct error *into)
+static void end_refused(struct request *r, const struct error *e)
 {
-    switch (run->stop) {
-    case RUN_DEADLINE:
-        error_set(into, ERROR_DEADLINE_EXCEEDED, "deadline_ms passed before the job ended%s",
-                  run->job.started_ns ? "; the outputs are undefined" : "; it had not started");
-        return into;
-    case RUN_CANCELLED:
-    case RUN_ABANDONED:
-        error_set(into, ERROR_CANCELLED, "the job was cancelled%s",
-                  run->job.started_ns ? "; the outputs are undefined" : " before it started");
-        return into;
-    case RUN_GOES_ON:
-        break;
+    run_release(&r->run);
+    request_end_error(r, e);
+}
+
+void run_refuse(struct request *r, const struct run_options *o, const struct error *e)
+{
+    struct stream *stream;
+    struct error ignored;
+
+    if (!o->done || !(stream = stream_get(r->connection, o->stream, &ignored)) ||
+        timeline_check(stream, o->ready, o->done, &ignored) < 0) {
+        end_refused(r, e);
+        return;
     }
-    return &run->error;
+    /* The caller's stream waits for the word: it comes when what was sent before has ended. */
+    run_release(&r->run);
+    r->run.job.n_steps = 0;
+    r->run.done = o->done;
+    r->run.failed = true;
+    r->run.error = *e;
+    enqueue(r, stream);
 }
 
-static int by_value(const void *a, const void *b)
+void run_begin(struct request *r, const struct run_options *o)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-/* Nearest-rank percentile of sorted samples. */
-static double percentile(const double *sorted, uint32_t n, double p)
-{
-    uint32_t rank = (uint32_t)ceil(p * n);
-
-    return sorted[rank ? rank - 1 : 0];
-}
-
-static double median(const double *sorted, uint32_t n)
-{
-    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
-}
-
-static void write_if_measured(struct rpc_output *out, const char *key, double us)
-{
-    if (!isnan(us))
-        rpc_write_entry_double(out, key, us);
-}
-
-static void write_timings(struct rpc_output *out, const struct request *r, double total_us)
-{
-    const struct run *run = &r->run;
-    const uint32_t n = run->job.n_samples;
-    const bool many = run->job.repeat > 1 && n, started = run->job.started_ns != 0;
-    double *sorted = many ? malloc(n * sizeof(double)) : NULL;
-    uint32_t entries = 1;
-
-    entries += (started ? 2U : 0) + !isnan(run->map_us) + !isnan(run->job.h2d_us) + !isnan(run->job.d2h_us);
-    entries += (n ? 1U : 0) + (sorted ? 4U : 0) + (many ? 1U : 0);
-    if (sorted) {
-        memcpy(sorted, run->samples, n * sizeof(double));
-        qsort(sorted, n, sizeof(double), by_value);
-    }
-    rpc_write_text(out, "timings");
-    rpc_write_map(out, entries);
-    if (started) {
-        rpc_write_entry_double(out, "recv_to_start_us", clock_us_between(r->received_ns, run->job.started_ns));
-        rpc_write_entry_double(out, "queue_us", clock_us_between(run->ready_ns, run->job.started_ns));
-    }
-    write_if_measured(out, "map_us", run->map_us);
-    write_if_measured(out, "h2d_us", run->job.h2d_us);
-    write_if_measured(out, "d2h_us", run->job.d2h_us);
-    if (n)
-        rpc_write_entry_double(out, run->device->backend->execution_key, sorted ? median(sorted, n) : run->samples[0]);
-    if (sorted) {
-        rpc_write_entry_double(out, "min", sorted[0]);
-        rpc_write_entry_double(out, "median", median(sorted, n));
-        rpc_write_entry_double(out, "p90", percentile(sorted, n, 0.9));
-        rpc_write_entry_double(out, "max", sorted[n - 1]);
-    }
-    if (many) {
-        rpc_write_text(out, "samples");
-        rpc_write_array(out, n);
-        for (uint32_t i = 0; i < n; i++)
-            rpc_write_double(out, run->samples[i]);
-    }
-    rpc_write_entry_double(out, "total_us", total_us);
-    free(sorted);
-}
-
-static void reply(struct request *r)
-{
-    const struct run *run = &r->run;
-    struct server *s = r->connection->server;
-    double total_us = clock_us_between(r->received_ns, clock_now_ns());
-    struct rpc_output *out;
+    struct run *run = &r->run;
+    struct stream *stream;
     struct error e;
 
-    if (run->failed) {
-        s->counters.jobs_cancelled += run->stop != RUN_GOES_ON;
-        if (run->stop == RUN_GOES_ON)
-            profile_add_error(s->profile, &run->call, run->device, run->job.variant_used);
-        request_error(r, stop_error(run, &e));
+    stream = stream_get(r->connection, o->stream, &e);
+    if (!stream) {
+        end_refused(r, &e);
         return;
     }
-    profile_add(s->profile, &run->call, run->device, run->job.variant_used, run->samples, run->job.n_samples, total_us);
-    out = request_result(r);
-    if (!out)
+    if (check_ordered(run, o, &e) < 0) {
+        run_refuse(r, o, &e);
         return;
-    rpc_write_map(out, 3);
-    write_timings(out, r, total_us);
-    rpc_write_entry_text(out, "device", run->device->info.uuid);
-    rpc_write_entry_text(out, "variant", run->job.variant_used ? run->job.variant_used : "");
+    }
+    if (timeline_check(stream, o->ready, o->done, &e) < 0) {
+        end_refused(r, &e);
+        return;
+    }
+    run->ready = o->ready;
+    run->done = o->done;
+    run->stream = stream;
+    timeline_set_signal(run);
+    run->job.done = job_done;
+    if (o->deadline_ms)
+        run->deadline_ns = r->received_ns + o->deadline_ms * 1000000U;
+    r->connection->server->counters.jobs++;
+    enqueue(r, stream);
 }
+
+/* ---- end ---- */
 
 void run_finish(struct request *r)
 {
@@ -258,7 +205,7 @@ void run_finish(struct request *r)
 
     if (run->job.failed)
         fail_run(run, &run->job.error);
-    reply(r);
+    run_reply(r);
     if (run->deadline_ns)
         deadline_remove(r);
     stream_remove(r);
@@ -287,14 +234,37 @@ void run_stop(struct request *r, enum run_stop why)
         return;
     }
     run->failed = true;
-    run_finish(r);
+    if (run->done && why != RUN_ABANDONED)
+        stream_advance(run->stream); /* its word is written in its turn, and then it ends */
+    else
+        run_finish(r);
+}
+
+void run_stop_all(struct connection *c, enum run_stop why)
+{
+    /* Stopping one run may end others of its stream; begin anew each time. */
+    for (struct list *node = c->runs.next; node != &c->runs;) {
+        struct run *run = list_entry(node, struct run, order_link);
+
+        if (run->stop == why || run->stop == RUN_ABANDONED) {
+            node = node->next;
+            continue;
+        }
+        run_stop(list_entry(run, struct request, run), why);
+        node = c->runs.next;
+    }
+}
+
+static bool is_run(const struct request *r)
+{
+    return r->method == METHOD_RUN || r->method == METHOD_SEQUENCE || r->method == METHOD_RUN_PROGRAM;
 }
 
 void handle_cancel(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
     struct request *target = request_find(r->connection, (uint32_t)args[CANCEL_msgid].u);
     struct rpc_output *out = request_result(r);
-    bool found = target && target != r && target->method == METHOD_RUN && target->run.stop == RUN_GOES_ON;
+    bool found = target && target != r && is_run(target) && target->run.stop == RUN_GOES_ON;
 
     (void)fds;
     if (out) {

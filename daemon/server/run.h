@@ -5,20 +5,25 @@
 #include "rpc/value.h"
 #include "server/types.h"
 
-/* run_decode.c: fills r->run from the arguments, and takes its mappings into use. On failure nothing is held. */
-int run_decode(struct request *r, const struct rpc_arg *args, struct error *e);
-
-/* run.c */
+/* run.c: takes a decoded run on its way. */
+void run_begin(struct request *r, const struct run_options *o);
+/* Answers a run that could not be decoded, in its turn where it is ordered. Gives everything back. */
+void run_refuse(struct request *r, const struct run_options *o, const struct error *e);
 /* Stops a run for `why`: a queued one ends at once, a running one between repeats. */
 void run_stop(struct request *r, enum run_stop why);
 /* The run is over: replies, gives everything back, lets the next one go on. */
 void run_finish(struct request *r);
-/* Gives the mappings back. */
-void run_release(struct run *run);
+/* Stops all of a connection's runs that were not stopped for this reason before. */
+void run_stop_all(struct connection *c, enum run_stop why);
+
+/* reply.c: answers an ended run. */
+void run_reply(struct request *r);
 
 /* stream.c */
-/* Puts a decoded run at the end of its stream. -1: no memory. */
-int stream_enqueue(struct connection *c, uint64_t number, struct request *r, struct error *e);
+/* The connection's stream of that number, made at its first use; NULL: no memory. */
+struct stream *stream_get(struct connection *c, uint64_t number, struct error *e);
+/* Puts a run at the end of its stream. */
+void stream_enqueue(struct stream *stream, struct request *r);
 /* Lets the stream's next runs go on as far as they can. */
 void stream_advance(struct stream *stream);
 void stream_remove(struct request *r);

@@ -1,433 +1,291 @@
-/* From a run request's arguments to a job: tensors, attributes, device, every check. */
+/* From the arguments of run, sequence and program to bodies, and of what runs to how it is run. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "server/connection.h"
+#include "server/body.h"
+#include "server/program.h"
 #include "server/request.h"
 #include "server/run.h"
 
-enum { PATH_MAX_LENGTH = 24 };
-
 #define FIELD(key_, type_, required_, min_, max_, default_)                                                            \
     {.key = #key_, .type = RPC_##type_, .required = (required_), .min = (min_), .max = (max_), .fallback = (default_)},
-static const struct rpc_field tensor_fields[] = {KOPS_PARAMS_TENSOR(FIELD)};
+static const struct rpc_field op_fields[] = {KOPS_PARAMS_OP(FIELD)};
 #undef FIELD
-enum { N_TENSOR_FIELDS = sizeof(tensor_fields) / sizeof(tensor_fields[0]) };
+enum { N_OP_FIELDS = sizeof(op_fields) / sizeof(op_fields[0]), PATH_MAX_LENGTH = 32 };
 
-static int fail(struct error *e, enum error_code code, const char *path, const char *key, const char *why)
+static int unknown_op(struct error *e)
 {
-    char full[96];
-
-    snprintf(full, sizeof(full), "%s%s", path, key);
-    error_set(e, code, "%s: %s", full, why);
-    return error_detail_text(e, "key", full);
+    error_set(e, ERROR_UNKNOWN_OP, "op: no such op; hello lists them");
+    return error_detail_text(e, "key", "op");
 }
 
-/* ---- tensors ---- */
-
-static int decode_dimensions(const struct rpc_arg *list, const char *key, const char *path, int64_t *into,
-                             struct error *e)
+static int check_count(const struct op *op, uint32_t given, unsigned count, const char *key, struct error *e)
 {
-    const struct rpc_field item = {.key = key, .type = RPC_INT};
-    struct rpc_arg arg;
-
-    for (uint32_t i = 0; i < list->length; i++) {
-        if (rpc_decode_value(rpc_list_item(list->items, i), &item, path, &arg, e) < 0)
-            return -1;
-        if (arg.i < 0) {
-            fail(e, ERROR_OUT_OF_RANGE, path, key, "must not be negative; copy the tensor to get rid of them");
-            error_detail_number(e, "min", 0);
-            return error_detail_number(e, "max", INT64_MAX);
-        }
-        into[i] = arg.i;
-    }
-    return 0;
-}
-
-static int decode_dtype(const struct rpc_arg *name, const char *path, enum dtype *ret, struct error *e)
-{
-#define X(NAME, text, value, size)                                                                                     \
-    if (rpc_text_is(name, text)) {                                                                                     \
-        *ret = DTYPE_##NAME;                                                                                           \
-        return 0;                                                                                                      \
-    }
-    KOPS_DTYPES(X)
-#undef X
-    return fail(e, ERROR_UNKNOWN_DTYPE, path, "dtype", "no such dtype; hello lists what each op takes");
-}
-
-static int decode_layout(const struct rpc_arg *args, const char *name, const char *path, struct tensor *t,
-                         struct error *e)
-{
-    if (decode_dtype(&args[TENSOR_dtype], path, &t->dtype, e) < 0)
-        return -1;
-    if (args[TENSOR_shape].length > TENSOR_MAX_RANK) {
-        fail(e, ERROR_LIMIT_EXCEEDED, path, "shape", "more dimensions than limits.rank");
-        error_detail_number(e, "limit", TENSOR_MAX_RANK);
-        return error_detail_number(e, "value", args[TENSOR_shape].length);
-    }
-    t->rank = args[TENSOR_shape].length;
-    t->offset = args[TENSOR_offset].u;
-    if (decode_dimensions(&args[TENSOR_shape], "shape", path, t->shape, e) < 0)
-        return -1;
-    if (!args[TENSOR_strides].present) {
-        tensor_set_contiguous(t);
-    } else {
-        if (args[TENSOR_strides].length != t->rank)
-            return fail(e, ERROR_INVALID_ARGUMENT, path, "strides", "needs as many entries as shape");
-        if (decode_dimensions(&args[TENSOR_strides], "strides", path, t->strides, e) < 0)
-            return -1;
-    }
-    return tensor_measure(t, name, e);
-}
-
-/* The mapping of an inline reference: this connection's own from before, or a new one in its care. */
-static int resolve_inline(struct connection *c, const struct rpc_arg *args, const char *path,
-                          struct operand_ref *operand, uint64_t *ret_size, struct error *e)
-{
-    struct backend_import import = {.kind = MEMORY_CUDA_IPC, .size = args[TENSOR_size].u, .writable = true};
-    const struct mapping_owner owner = {.uid = c->uid, .pid = c->pid};
-    struct backend_device *device;
-    struct mapping *m = NULL;
-
-    if (args[TENSOR_ipc].length != BACKEND_IPC_HANDLE_SIZE)
-        return fail(e, ERROR_INVALID_ARGUMENT, path, "ipc", "must be the 64 bytes of cuIpcGetMemHandle");
-    if (!args[TENSOR_size].present)
-        return fail(e, ERROR_MISSING_KEY, path, "size", "required beside ipc");
-    if (!args[TENSOR_device].present)
-        return fail(e, ERROR_MISSING_KEY, path, "device", "required beside ipc");
-    device = request_device(c->server, &args[TENSOR_device], e);
-    if (!device)
-        return fail(e, ERROR_UNKNOWN_DEVICE, path, "device", "this daemon serves no such device; hello lists its own");
-    if (!device->backend->memory_import)
-        return fail(e, ERROR_UNSUPPORTED, path, "device", "that device has no CUDA memory");
-    memcpy(import.handle, args[TENSOR_ipc].text, sizeof(import.handle));
-    *ret_size = import.size;
-    if (args[TENSOR_alloc_id].present)
-        m = connection_find_inline(c, device, import.handle, args[TENSOR_alloc_id].u);
-    if (m) {
-        mapping_use(m);
-        operand->mapping = m;
+    if (given == count)
         return 0;
-    }
-    if (mapping_get_ipc(&c->server->mappings, device, &import,
-                        args[TENSOR_alloc_id].present ? &args[TENSOR_alloc_id].u : NULL, owner, &m, e) < 0) {
-        error_detail_text(e, "key", path);
-        return -1;
-    }
-    if (m->keyed)
-        connection_add_inline(c, m);
-    mapping_use(m);
-    operand->mapping = m;
-    mapping_unref(m);
-    return 0;
+    error_set(e, given > count ? ERROR_LIMIT_EXCEEDED : ERROR_INVALID_ARGUMENT, "%s: %s takes %u tensors there, not %u",
+              key, op->name, count, given);
+    error_detail_text(e, "key", key);
+    error_detail_number(e, "limit", count);
+    return error_detail_number(e, "value", given);
 }
 
-static int resolve_buffer(struct connection *c, const struct rpc_arg *args, const char *path, bool output,
-                          struct operand_ref *operand, uint64_t *ret_size, struct error *e)
+/* ---- one op ---- */
+
+static int decode_operands(struct connection *c, struct body *body, const struct rpc_arg *list, unsigned first,
+                           unsigned count, const char *key, struct error *e)
 {
-    const struct buffer_ref *buffer = idtable_get(&c->buffers, args[TENSOR_buffer].u);
-
-    if (!buffer)
-        return fail(e, ERROR_UNKNOWN_BUFFER, path, "buffer", "this connection has no such buffer; register it first");
-    if (output && !buffer->writable)
-        return fail(e, ERROR_READ_ONLY, path, "buffer", "was registered with access \"r\", but is an output");
-    if (buffer->mapping->stale)
-        return fail(e, ERROR_STALE_BUFFER, path, "buffer",
-                    "its allocation was freed and replaced by its owner; release it and register the new one");
-    mapping_use(buffer->mapping);
-    operand->mapping = buffer->mapping;
-    *ret_size = buffer->size;
-    return 0;
-}
-
-static int decode_tensor(struct request *r, unsigned i, const struct rpc_value *value, const char *path,
-                         struct error *e)
-{
-    static const struct rpc_field as_map = {.key = "", .type = RPC_MAP};
-    struct tensor *t = &r->run.call.tensors[i];
-    struct operand_ref *operand = &r->run.operands[i];
-    struct rpc_arg args[N_TENSOR_FIELDS], map;
-    bool output = i >= r->run.call.op->n_inputs;
-    char dotted[PATH_MAX_LENGTH + 1];
-    uint64_t size = 0;
-
-    if (rpc_decode_value(value, &as_map, path, &map, e) < 0)
+    if (check_count(body->calls[0].call.op, list->length, count, key, e) < 0)
         return -1;
-    snprintf(dotted, sizeof(dotted), "%s.", path);
-    if (rpc_decode_map(map.items, tensor_fields, N_TENSOR_FIELDS, dotted, args, e) < 0 ||
-        decode_layout(args, path, dotted, t, e) < 0)
-        return -1;
-    if (args[TENSOR_buffer].present && args[TENSOR_ipc].present)
-        return fail(e, ERROR_INVALID_ARGUMENT, dotted, "ipc", "give either buffer or ipc");
-    if (args[TENSOR_ipc].present) {
-        if (resolve_inline(r->connection, args, dotted, operand, &size, e) < 0)
-            return -1;
-    } else if (args[TENSOR_buffer].present) {
-        if (resolve_buffer(r->connection, args, dotted, output, operand, &size, e) < 0)
-            return -1;
-    } else if (t->count) {
-        return fail(e, ERROR_MISSING_KEY, dotted, "buffer", "required (or ipc) for a tensor that is not empty");
-    } else {
-        return 0;
-    }
-    return tensor_check_bounds(t, size, path, e);
-}
-
-static int decode_tensors(struct request *r, const struct rpc_arg *list, unsigned first, unsigned count,
-                          const char *key, struct error *e)
-{
-    if (list->length != count) {
-        error_set(e, list->length > count ? ERROR_LIMIT_EXCEEDED : ERROR_INVALID_ARGUMENT,
-                  "%s: %s takes %u tensors there, not %u", key, r->run.call.op->name, count, list->length);
-        error_detail_text(e, "key", key);
-        error_detail_number(e, "limit", count);
-        return error_detail_number(e, "value", list->length);
-    }
     for (unsigned i = 0; i < count; i++) {
         char path[PATH_MAX_LENGTH];
+        uint64_t buffer;
 
         snprintf(path, sizeof(path), "%s[%u]", key, i);
-        if (decode_tensor(r, first + i, rpc_list_item(list->items, i), path, e) < 0)
+        if (tensor_decode(c, rpc_list_item(list->items, i), path, &body->tensors[first + i], &body->refs[first + i],
+                          &buffer, e) < 0)
             return -1;
     }
     return 0;
 }
 
-/* ---- attributes ---- */
-
-static int decode_attr(const struct op_attr *attr, const struct rpc_value *value, union op_attr_value *ret,
-                       struct error *e)
+static int run_decode_single(struct request *r, const struct rpc_arg *args, struct error *e)
 {
-    static const enum rpc_type types[] = {
-        [OP_ATTR_BOOL] = RPC_BOOL, [OP_ATTR_FLOAT] = RPC_FLOAT, [OP_ATTR_INT] = RPC_INT, [OP_ATTR_CHOICE] = RPC_STR};
-    const struct rpc_field field = {.key = attr->name, .type = types[attr->type]};
+    const struct op *op = op_find(args[RUN_op].text, args[RUN_op].length);
+    struct rpc_arg variant = {0};
+    struct run *run = &r->run;
+
+    if (!op)
+        return unknown_op(e);
+    body_init_single(run, op->n_inputs + op->n_outputs);
+    run->one_call.call.op = op;
+    if (decode_operands(r->connection, &run->body, &args[RUN_in], 0, op->n_inputs, "in", e) < 0 ||
+        decode_operands(r->connection, &run->body, &args[RUN_out], op->n_inputs, op->n_outputs, "out", e) < 0 ||
+        call_decode_attrs(&run->one_call, args[RUN_attrs].items, &variant, e) < 0 ||
+        body_check_handles(&run->body, e) < 0 || call_plan(&run->body, 0, e) < 0 ||
+        body_choose_device(r->connection->server, &run->body, &args[RUN_device], &run->device, e) < 0)
+        return -1;
+    return call_place(&run->body, 0, run->device, &variant, e);
+}
+
+/* ---- several ---- */
+
+static int limit_length(const struct rpc_arg *list, const char *key, unsigned limit, struct error *e)
+{
+    if (list->length && list->length <= limit)
+        return 0;
+    if (!list->length) {
+        error_set(e, ERROR_INVALID_ARGUMENT, "%s: must not be empty", key);
+        return error_detail_text(e, "key", key);
+    }
+    error_set(e, ERROR_LIMIT_EXCEEDED, "%s: at most %u", key, limit);
+    error_detail_text(e, "key", key);
+    error_detail_number(e, "limit", limit);
+    return error_detail_number(e, "value", list->length);
+}
+
+static int decode_indices(struct body *body, struct body_call *call, const struct rpc_arg *list, unsigned first,
+                          unsigned count, const char *key, struct error *e)
+{
+    const struct rpc_field item = {.key = key, .type = RPC_UINT, .max = body->n_tensors - 1};
     struct rpc_arg arg;
 
-    if (rpc_decode_value(value, &field, "attrs.", &arg, e) < 0)
+    if (check_count(call->call.op, list->length, count, key, e) < 0)
         return -1;
-    switch (attr->type) {
-    case OP_ATTR_BOOL:
-        ret->b = arg.b;
-        return 0;
-    case OP_ATTR_FLOAT:
-        ret->f = arg.f;
-        return 0;
-    case OP_ATTR_INT:
-        ret->i = arg.i;
-        return 0;
-    case OP_ATTR_CHOICE:
-        for (unsigned i = 0; attr->choices[i]; i++)
-            if (rpc_text_is(&arg, attr->choices[i])) {
-                ret->choice = i;
-                return 0;
-            }
-    }
-    return fail(e, ERROR_INVALID_ARGUMENT, "attrs.", attr->name, "not one of the choices that hello lists");
-}
-
-static int decode_attrs(struct request *r, const struct rpc_value *map, struct rpc_arg *ret_variant, struct error *e)
-{
-    const struct op *op = r->run.call.op;
-    unsigned seen = 0;
-
-    for (unsigned i = 0; i < op->n_attrs; i++)
-        r->run.call.attrs[i] = op->attrs[i].fallback;
-    for (uint32_t i = 0; map && i < rpc_map_size(map); i++) {
-        static const struct rpc_field variant = {.key = "variant", .type = RPC_STR};
-        const struct rpc_value *value;
-        struct rpc_arg name = {0};
-        char shown[ERROR_DETAIL_TEXT_MAX];
-        unsigned j = 0;
-
-        if (rpc_map_entry(map, i, &name.text, &name.length, &value) < 0)
-            return fail(e, ERROR_WRONG_TYPE, "attrs.", "(key)", "keys must be str");
-        if (rpc_text_is(&name, "variant")) {
-            if (ret_variant->present)
-                return fail(e, ERROR_UNKNOWN_KEY, "attrs.", "variant", "given twice");
-            if (rpc_decode_value(value, &variant, "attrs.", ret_variant, e) < 0)
-                return -1;
-            continue;
-        }
-        while (j < op->n_attrs && !rpc_text_is(&name, op->attrs[j].name))
-            j++;
-        if (j == op->n_attrs || (seen & 1U << j)) {
-            unsigned n = 0;
-
-            for (; n < name.length && n < 32; n++)
-                shown[n] = name.text[n] >= 0x20 && name.text[n] < 0x7f ? name.text[n] : '?';
-            shown[n] = '\0';
-            return fail(e, ERROR_UNKNOWN_KEY, "attrs.", shown,
-                        j == op->n_attrs ? "this op has no such attribute" : "given twice");
-        }
-        seen |= 1U << j;
-        if (decode_attr(&op->attrs[j], value, &r->run.call.attrs[j], e) < 0)
+    for (unsigned i = 0; i < count; i++) {
+        if (rpc_decode_value(rpc_list_item(list->items, i), &item, "", &arg, e) < 0)
             return -1;
+        call->tensors[first + i] = (uint16_t)arg.u;
+        call->call.tensors[first + i] = body->tensors[arg.u];
     }
     return 0;
 }
 
-static int choose_variant(struct request *r, const struct rpc_arg *variant, struct error *e)
+static int decode_call(struct body *body, unsigned i, const struct rpc_value *value, struct rpc_arg *ret_variant,
+                       struct error *e)
 {
-    struct backend_device *d = r->run.device;
-    const char *const *names = d->backend->variants(d, r->run.call.op, r->run.job.plan.dtype);
-    char all[160] = "";
-    int n = 0;
+    static const struct rpc_field as_map = {.key = "", .type = RPC_MAP};
+    struct body_call *call = &body->calls[i];
+    struct rpc_arg args[N_OP_FIELDS], map;
+    const struct op *op;
 
-    if (!names) {
-        error_set(e, ERROR_UNSUPPORTED, "device %s does not offer %s for %s", d->info.uuid, r->run.call.op->name,
-                  dtype_name(r->run.job.plan.dtype));
-        return error_detail_text(e, "key", "op");
-    }
-    if (!variant->present)
-        return 0;
-    for (; *names; names++) {
-        if (rpc_text_is(variant, *names)) {
-            r->run.job.variant = *names;
-            return 0;
-        }
-        if (n < (int)sizeof(all) - 1)
-            n += snprintf(all + n, sizeof(all) - (size_t)n, " %s", *names);
-    }
-    error_set(e, ERROR_INVALID_ARGUMENT, "attrs.variant: this device has for %s only:%s", r->run.call.op->name, all);
-    return error_detail_text(e, "key", "attrs.variant");
+    if (rpc_decode_value(value, &as_map, "", &map, e) < 0 ||
+        rpc_decode_map(map.items, op_fields, N_OP_FIELDS, "", args, e) < 0)
+        return -1;
+    op = op_find(args[OP_op].text, args[OP_op].length);
+    if (!op)
+        return unknown_op(e);
+    call->call.op = op;
+    if (decode_indices(body, call, &args[OP_in], 0, op->n_inputs, "in", e) < 0 ||
+        decode_indices(body, call, &args[OP_out], op->n_inputs, op->n_outputs, "out", e) < 0 ||
+        call_decode_attrs(call, args[OP_attrs].items, ret_variant, e) < 0)
+        return -1;
+    return call_plan(body, i, e);
 }
 
-/* ---- where, and what with ---- */
+static int decode_tensors(struct connection *c, struct body *body, const struct rpc_arg *list, uint64_t *ret_buffers,
+                          struct error *e)
+{
+    for (unsigned i = 0; i < body->n_tensors; i++) {
+        char path[PATH_MAX_LENGTH];
+        uint64_t buffer;
 
-static int choose_device(struct request *r, const struct rpc_arg *arg, struct error *e)
+        snprintf(path, sizeof(path), "tensors[%u]", i);
+        if (tensor_decode(c, rpc_list_item(list->items, i), path, &body->tensors[i], &body->refs[i], &buffer, e) < 0)
+            return -1;
+        if (ret_buffers)
+            ret_buffers[i] = buffer;
+    }
+    return body_check_handles(body, e);
+}
+
+int body_decode(struct connection *c, const struct rpc_arg *tensors, const struct rpc_arg *ops,
+                const struct rpc_arg *device, uint64_t *ret_buffers, struct body *body,
+                struct backend_device **ret_device, struct error *e)
+{
+    char prefix[PATH_MAX_LENGTH];
+
+    *body = (struct body){0};
+    if (limit_length(tensors, "tensors", SEQUENCE_TENSORS_MAX, e) < 0 ||
+        limit_length(ops, "ops", SEQUENCE_OPS_MAX, e) < 0 || body_new(body, tensors->length, ops->length, e) < 0)
+        return -1;
+    if (decode_tensors(c, body, tensors, ret_buffers, e) < 0 ||
+        body_choose_device(c->server, body, device, ret_device, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < body->n_calls; i++) {
+        struct rpc_arg variant = {0};
+
+        if (decode_call(body, i, rpc_list_item(ops->items, i), &variant, e) < 0 ||
+            call_place(body, i, *ret_device, &variant, e) < 0) {
+            snprintf(prefix, sizeof(prefix), "ops[%u].", i);
+            return error_prefix(e, prefix);
+        }
+    }
+    return 0;
+}
+
+/* ---- how ---- */
+
+static int decode_priority(const struct rpc_arg *arg, enum backend_priority *ret, struct error *e)
+{
+    if (!arg->present || rpc_text_is(arg, "normal"))
+        *ret = PRIORITY_NORMAL;
+    else if (rpc_text_is(arg, "high"))
+        *ret = PRIORITY_HIGH;
+    else if (rpc_text_is(arg, "low"))
+        *ret = PRIORITY_LOW;
+    else {
+        error_set(e, ERROR_INVALID_ARGUMENT, "priority: must be \"high\", \"normal\" or \"low\"");
+        return error_detail_text(e, "key", "priority");
+    }
+    return 0;
+}
+
+static void run_init(struct request *r)
 {
     struct run *run = &r->run;
-    const unsigned operands = run->call.op->n_inputs + run->call.op->n_outputs;
-    struct backend_device *tensors = NULL;
 
-    for (unsigned i = 0; i < operands; i++) {
-        const struct mapping *m = run->operands[i].mapping;
-
-        if (!m || !m->device)
-            continue;
-        if (tensors && m->device != tensors) {
-            error_set(e, ERROR_DEVICE_MISMATCH, "the tensors live on %s and on %s; move them to one device",
-                      tensors->info.uuid, m->device->info.uuid);
-            return error_detail_text(e, "key", i < run->call.op->n_inputs ? "in" : "out");
-        }
-        tensors = m->device;
-    }
-    run->device = tensors;
-    if (!tensors || arg->present) {
-        run->device = request_device(r->connection->server, arg, e);
-        if (!run->device)
-            return -1;
-    }
-    if (tensors && run->device != tensors) {
-        error_set(e, ERROR_DEVICE_MISMATCH, "the tensors live on %s, but device says %s", tensors->info.uuid,
-                  run->device->info.uuid);
-        return error_detail_text(e, "key", "device");
-    }
-    return 0;
+    run->stop = RUN_GOES_ON;
+    run->state = RUN_QUEUED;
+    run->body = (struct body){0};
+    run->device = NULL;
+    run->program = NULL;
+    run->stream = NULL;
+    run->failed = false;
+    run->maps_pending = 0;
+    run->map_us = NAN;
+    run->map_started_ns = run->ready_ns = run->deadline_ns = 0;
+    run->samples = NULL;
+    run->ready = run->done = 0;
+    run->priority = PRIORITY_NORMAL;
+    list_init(&run->queue_link);
+    list_init(&run->order_link);
+    list_init(&run->deadline_link);
+    run->job.n_steps = 0;
+    run->job.warmup = 0;
+    run->job.repeat = 1;
+    run->job.timing = false;
+    run->job.signal = (struct backend_signal){0};
+    run->job.program = NULL;
+    run->job.samples = NULL;
+    run->job.failed = false;
+    run->job.started_ns = 0;
+    run->job.n_samples = 0;
+    run->job.h2d_us = run->job.d2h_us = NAN;
+    run->job.impl = NULL;
+    atomic_init(&run->job.cancel, false);
 }
 
-/* Equal handle bytes with different ids in one request could never all be open. */
-static int check_handles(const struct run *run, unsigned operands, struct error *e)
-{
-    for (unsigned i = 0; i < operands; i++) {
-        const struct mapping *a = run->operands[i].mapping;
-
-        for (unsigned j = 0; a && j < i; j++) {
-            const struct mapping *b = run->operands[j].mapping;
-
-            if (!b || a == b || a->kind != MEMORY_CUDA_IPC || b->kind != MEMORY_CUDA_IPC)
-                continue;
-            if (a->keyed != b->keyed) {
-                error_set(e, ERROR_INVALID_ARGUMENT, "give alloc_id with every reference of a request, or with none");
-                return error_detail_text(e, "key", "alloc_id");
-            }
-        }
-        if (a && a->stale) {
-            error_set(e, ERROR_STALE_BUFFER,
-                      "two references of this request have equal handles but different "
-                      "alloc_ids; the older allocation was freed");
-            return error_detail_text(e, "key", i < run->call.op->n_inputs ? "in" : "out");
-        }
-    }
-    return 0;
-}
-
-static int check_overlap(struct run *run, struct error *e)
-{
-    const struct op *op = run->call.op;
-
-    run->job.in_place = -1;
-    for (unsigned o = op->n_inputs; o < op->n_inputs + op->n_outputs; o++)
-        for (unsigned i = 0; i < o; i++) {
-            const struct mapping *a = run->operands[o].mapping, *b = run->operands[i].mapping;
-            const struct tensor *out = &run->call.tensors[o], *other = &run->call.tensors[i];
-
-            if (!a || !b || !mapping_same_memory(a, b) || !tensor_share_elements(out, other))
-                continue;
-            if (i < op->n_inputs && run->job.plan.kind == PLAN_ELEMENTWISE && tensor_same_view(out, other)) {
-                run->job.in_place = (int)i;
-                continue;
-            }
-            error_set(e, ERROR_OVERLAP, "out[%u] shares memory with %s[%u]; give it memory of its own",
-                      o - op->n_inputs, i < op->n_inputs ? "in" : "out", i < op->n_inputs ? i : i - op->n_inputs);
-            return error_detail_text(e, "key", "out");
-        }
-    return 0;
-}
-
-static int set_job(struct request *r, const struct rpc_arg *args, const struct rpc_arg *variant, struct error *e)
+static int run_set_job(struct request *r, const struct run_options *o, struct error *e)
 {
     struct run *run = &r->run;
-    const unsigned operands = run->call.op->n_inputs + run->call.op->n_outputs;
 
-    run->job.op = run->call.op;
-    run->job.repeat = (uint32_t)args[RUN_repeat].u;
-    run->job.warmup = (uint32_t)args[RUN_warmup].u;
-    run->job.timing = args[RUN_timing].b;
-    if (op_plan(&run->call, &run->job.plan, e) < 0 || check_handles(run, operands, e) < 0 ||
-        check_overlap(run, e) < 0 || choose_device(r, &args[RUN_device], e) < 0 || choose_variant(r, variant, e) < 0)
+    if (o->repeat + o->warmup > 1 && body_check_repeat(&run->body, e) < 0)
         return -1;
-    if (run->job.repeat + run->job.warmup > 1 && op_reads_output(&run->call, run->job.in_place))
-        return fail(e, ERROR_INVALID_ARGUMENT, "", "repeat",
-                    "the op reads what it writes (in place, or beta is not 0), so repeating would apply it again and "
-                    "again; use another output");
-    for (unsigned i = 0; i < operands; i++)
-        run->job.operands[i] =
-            (struct backend_operand){.offset = run->call.tensors[i].offset, .extent = run->call.tensors[i].extent};
+    run->job.steps = run->body.steps;
+    run->job.n_steps = run->body.n_calls;
+    run->job.repeat = (uint32_t)o->repeat;
+    run->job.warmup = (uint32_t)o->warmup;
+    run->job.timing = o->timing;
     run->samples = &run->sample;
     if (run->job.repeat > 1)
         run->samples = malloc(run->job.repeat * sizeof(double));
     if (!run->samples)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for %u samples", run->job.repeat);
     run->job.samples = run->samples;
-    if (run->device->backend->check)
-        return run->device->backend->check(run->device, &run->job, e);
     return 0;
 }
 
-int run_decode(struct request *r, const struct rpc_arg *args, struct error *e)
-{
-    struct rpc_arg variant = {0};
-    const struct op *op = op_find(args[RUN_op].text, args[RUN_op].length);
+/* ---- the methods ---- */
 
-    memset(&r->run, 0, sizeof(r->run));
-    r->run.map_us = NAN;
-    list_init(&r->run.queue_link);
-    list_init(&r->run.order_link);
-    list_init(&r->run.deadline_link);
-    if (!op)
-        return fail(e, ERROR_UNKNOWN_OP, "", "op", "no such op; hello lists them");
-    r->run.call.op = op;
-    if (decode_tensors(r, &args[RUN_in], 0, op->n_inputs, "in", e) < 0 ||
-        decode_tensors(r, &args[RUN_out], op->n_inputs, op->n_outputs, "out", e) < 0 ||
-        decode_attrs(r, args[RUN_attrs].items, &variant, e) < 0 || set_job(r, args, &variant, e) < 0) {
-        run_release(&r->run);
-        return -1;
+#define OPTIONS(METHOD)                                                                                                \
+    {                                                                                                                  \
+        .stream = args[METHOD##_stream].u, .warmup = args[METHOD##_warmup].u, .repeat = args[METHOD##_repeat].u,       \
+        .timing = args[METHOD##_timing].b, .deadline_ms = args[METHOD##_deadline_ms].u,                                \
+        .ready = args[METHOD##_ready].u, .done = args[METHOD##_done].u                                                 \
     }
-    if (args[RUN_deadline_ms].present)
-        r->run.deadline_ns = r->received_ns + args[RUN_deadline_ms].u * 1000000U;
-    return 0;
+
+void handle_run(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    const struct run_options o = OPTIONS(RUN);
+    struct error e;
+
+    (void)fds;
+    run_init(r);
+    if (run_decode_single(r, args, &e) < 0 || decode_priority(&args[RUN_priority], &r->run.priority, &e) < 0 ||
+        run_set_job(r, &o, &e) < 0)
+        run_refuse(r, &o, &e);
+    else
+        run_begin(r, &o);
+}
+
+void handle_sequence(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    const struct run_options o = OPTIONS(SEQUENCE);
+    struct run *run = &r->run;
+    struct error e;
+
+    (void)fds;
+    run_init(r);
+    if (body_decode(r->connection, &args[SEQUENCE_tensors], &args[SEQUENCE_ops], &args[SEQUENCE_device], NULL,
+                    &run->body, &run->device, &e) < 0 ||
+        decode_priority(&args[SEQUENCE_priority], &run->priority, &e) < 0 || run_set_job(r, &o, &e) < 0)
+        run_refuse(r, &o, &e);
+    else
+        run_begin(r, &o);
+}
+
+void handle_run_program(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    const struct run_options o = OPTIONS(RUN_PROGRAM);
+    struct error e;
+
+    (void)fds;
+    run_init(r);
+    if (program_bind(r, args, &e) < 0 || decode_priority(&args[RUN_PROGRAM_priority], &r->run.priority, &e) < 0 ||
+        run_set_job(r, &o, &e) < 0)
+        run_refuse(r, &o, &e);
+    else
+        run_begin(r, &o);
 }

@@ -12,6 +12,7 @@
 #include "server/pump.h"
 #include "server/run.h"
 #include "server/stop.h"
+#include "server/timeline.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -164,6 +165,7 @@ struct server *server_free(struct server *server)
     devices_close(&server->devices);
     uv_loop_close(&server->loop);
     channels_free(server);
+    timelines_free(server);
     close(server->reserve_fd);
     while (server->free_requests) {
         struct request *r = server->free_requests;

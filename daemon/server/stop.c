@@ -64,21 +64,7 @@ void server_stop(struct server *s)
 static void cancel_everything(struct server *s)
 {
     list_for_each_safe (node, after, &s->connections) {
-        struct connection *c = list_entry(node, struct connection, link);
-
-        while (!list_empty(&c->runs)) {
-            struct run *run = list_entry(list_first(&c->runs), struct run, order_link);
-
-            if (run->state != RUN_QUEUED)
-                break;
-            run_stop(list_entry(run, struct request, run), RUN_CANCELLED);
-        }
-        list_for_each_safe (inner, inner_after, &c->runs) {
-            struct run *run = list_entry(inner, struct run, order_link);
-
-            if (run->stop == RUN_GOES_ON && run->state != RUN_QUEUED)
-                run_stop(list_entry(run, struct request, run), RUN_CANCELLED);
-        }
+        run_stop_all(list_entry(node, struct connection, link), RUN_CANCELLED);
     }
 }
 

@@ -4,13 +4,15 @@
 #include "server/pump.h"
 #include "server/request.h"
 #include "server/run.h"
+#include "server/timeline.h"
 
 /* ---- the devices' queues, pooled ---- */
 
-static struct pooled_stream *backend_stream(struct stream *stream, struct backend_device *device, struct error *e)
+static struct pooled_stream *backend_stream(struct stream *stream, struct backend_device *device,
+                                            enum backend_priority priority, struct error *e)
 {
-    struct list *pool = &stream->connection->server->free_streams[device->index];
-    struct pooled_stream *p = stream->backends[device->index];
+    struct list *pool = &stream->connection->server->free_streams[device->index][priority];
+    struct pooled_stream *p = stream->backends[device->index][priority];
 
     if (p)
         return p;
@@ -24,12 +26,12 @@ static struct pooled_stream *backend_stream(struct stream *stream, struct backen
             return NULL;
         }
         list_init(&p->link);
-        if (device->backend->stream_new(device, &p->stream, e) < 0) {
+        if (device->backend->stream_new(device, priority, &p->stream, e) < 0) {
             free(p);
             return NULL;
         }
     }
-    stream->backends[device->index] = p;
+    stream->backends[device->index][priority] = p;
     return p;
 }
 
@@ -37,9 +39,11 @@ struct stream *stream_free(struct stream *stream)
 {
     if (!stream)
         return NULL;
+    list_remove(&stream->held_link);
     for (unsigned i = 0; i < BACKEND_MAX_DEVICES; i++)
-        if (stream->backends[i])
-            list_append(&stream->connection->server->free_streams[i], &stream->backends[i]->link);
+        for (unsigned j = 0; j < PRIORITY_COUNT; j++)
+            if (stream->backends[i][j])
+                list_append(&stream->connection->server->free_streams[i][j], &stream->backends[i][j]->link);
     free(stream);
     return NULL;
 }
@@ -47,13 +51,14 @@ struct stream *stream_free(struct stream *stream)
 void stream_pool_free(struct server *s)
 {
     for (unsigned i = 0; i < s->devices.count; i++)
-        list_for_each_safe (node, after, &s->free_streams[i]) {
-            struct pooled_stream *p = list_entry(node, struct pooled_stream, link);
+        for (unsigned j = 0; j < PRIORITY_COUNT; j++)
+            list_for_each_safe (node, after, &s->free_streams[i][j]) {
+                struct pooled_stream *p = list_entry(node, struct pooled_stream, link);
 
-            s->devices.all[i]->backend->stream_free(p->stream);
-            list_remove(node);
-            free(p);
-        }
+                s->devices.all[i]->backend->stream_free(p->stream);
+                list_remove(node);
+                free(p);
+            }
 }
 
 /* ---- the queue ---- */
@@ -63,22 +68,30 @@ static bool repeats(const struct run *run)
     return run->job.warmup + run->job.repeat > 1;
 }
 
-int stream_enqueue(struct connection *c, uint64_t number, struct request *r, struct error *e)
+struct stream *stream_get(struct connection *c, uint64_t number, struct error *e)
 {
     struct stream *stream = c->streams[number];
 
+    if (stream)
+        return stream;
+    stream = calloc(1, sizeof(*stream));
     if (!stream) {
-        stream = calloc(1, sizeof(*stream));
-        if (!stream)
-            return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a stream");
-        stream->connection = c;
-        list_init(&stream->queue);
-        c->streams[number] = stream;
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a stream");
+        return NULL;
     }
+    stream->connection = c;
+    stream->number = (unsigned)number;
+    list_init(&stream->queue);
+    list_init(&stream->held_link);
+    c->streams[number] = stream;
+    return stream;
+}
+
+void stream_enqueue(struct stream *stream, struct request *r)
+{
     r->run.stream = stream;
     r->run.state = RUN_QUEUED;
     list_append(&stream->queue, &r->run.queue_link);
-    return 0;
 }
 
 void stream_remove(struct request *r)
@@ -94,22 +107,25 @@ void stream_remove(struct request *r)
         stream->preparing--;
 }
 
+static struct backend_stream *queue_of(const struct run *run)
+{
+    return run->stream->backends[run->device->index][run->priority]->stream;
+}
+
 static void submit(struct run *run)
 {
     struct request *r = list_entry(run, struct request, run);
-    struct stream *stream = run->stream;
 
     run->state = RUN_SUBMITTED;
     pump_submitted(r->connection->server, run->device);
-    run->device->backend->submit(stream->backends[run->device->index]->stream, &run->job);
+    run->device->backend->submit(queue_of(run), &run->job);
 }
 
 static void prepare_run(struct work *work)
 {
     struct run *run = list_entry(work, struct run, prepare);
-    struct backend_stream *s = run->stream->backends[run->device->index]->stream;
 
-    run->job.failed = run->device->backend->prepare(s, &run->job, &run->job.error) < 0;
+    run->job.failed = run->device->backend->prepare(queue_of(run), &run->job, &run->job.error) < 0;
 }
 
 static void prepare_done(struct work *work)
@@ -118,6 +134,8 @@ static void prepare_done(struct work *work)
     struct stream *stream = run->stream;
 
     if (run->job.failed) {
+        /* Nothing of the stream is on a device now, so this is the run's turn. */
+        timeline_write_done(run);
         run_finish(list_entry(run, struct request, run));
         return;
     }
@@ -126,50 +144,57 @@ static void prepare_done(struct work *work)
     stream_advance(stream);
 }
 
+/* Gives the run to its device, or first to a thread that prepares it. False: later ones must wait. */
+static bool start(struct stream *stream, struct run *run)
+{
+    struct request *r = list_entry(run, struct request, run);
+    const struct backend *backend = run->device->backend;
+    bool prepares = backend->needs_prepare && backend->needs_prepare(run->device, &run->job);
+
+    if (prepares && stream->submitted)
+        return false;
+    stream->device = run->device;
+    stream->priority = run->priority;
+    stream->submitted++;
+    stream->repeating += repeats(run);
+    if (prepares) {
+        stream->preparing++;
+        run->state = RUN_PREPARING;
+        work_submit(&r->connection->server->loop, &run->prepare, prepare_run, prepare_done);
+        return false;
+    }
+    submit(run);
+    return true;
+}
+
 /* Takes the first run that was not given to a device one step further. False: nothing can be done now. */
 static bool advance_one(struct stream *stream, struct run *run)
 {
-    struct request *r = list_entry(run, struct request, run);
-    struct server *s = r->connection->server;
-    const struct backend *backend = run->device->backend;
     struct error e;
 
     if (run->maps_pending)
         return false;
-    if (run->failed) {
-        run_finish(r);
+    if (run->failed || backend_job_is_empty(&run->job)) {
+        if (run->done && stream->submitted && run->stop != RUN_ABANDONED)
+            return false; /* its word is written in its turn */
+        timeline_write_done(run);
+        run_finish(list_entry(run, struct request, run));
         return true;
     }
-    if (plan_is_empty(&run->job.plan)) {
-        run->job.h2d_us = run->job.d2h_us = __builtin_nan("");
-        run_finish(r);
-        return true;
-    }
-    if (stream->submitted && stream->device != run->device)
-        return false; /* order across devices: the earlier one ends first */
-    if (stream->repeating)
-        return false; /* it may last: until it ends, what is behind can be cancelled and has deadlines */
-    if (!backend_stream(stream, run->device, &e)) {
-        run->failed = true;
-        run->error = e;
-        run_finish(r);
-        return true;
-    }
-    stream->device = run->device;
-    if (backend->needs_prepare && backend->needs_prepare(run->device, &run->job)) {
-        if (stream->submitted)
-            return false;
-        stream->submitted++;
-        stream->repeating += repeats(run);
-        stream->preparing++;
-        run->state = RUN_PREPARING;
-        work_submit(&s->loop, &run->prepare, prepare_run, prepare_done);
+    if (!timeline_is_reached(run)) {
+        timeline_hold(stream);
         return false;
     }
-    stream->submitted++;
-    stream->repeating += repeats(run);
-    submit(run);
-    return true;
+    if (stream->submitted && (stream->device != run->device || stream->priority != run->priority))
+        return false; /* order across devices' queues: the earlier one ends first */
+    if (stream->repeating)
+        return false; /* it may last: until it ends, what is behind can be cancelled and has deadlines */
+    if (!backend_stream(stream, run->device, run->priority, &e)) {
+        run->failed = true;
+        run->error = e;
+        return true;
+    }
+    return start(stream, run);
 }
 
 void stream_advance(struct stream *stream)

@@ -24,6 +24,13 @@
 enum { MSGID_BUCKETS = 256, INLINE_BUCKETS = 256, STREAMS_MAX = 256, CLIENT_NAME_MAX = 64 };
 enum { OUTPUT_MAX = 64 * 1024 * 1024 }; /* replies that wait; reading stops long before */
 
+/* The streams that wait for a word of their timelines, and the clock that wakes the loop to look at them. */
+struct timeline_poll {
+    struct list streams; /* struct stream by held_link */
+    int timer;           /* timerfd */
+    uv_poll_t poll;
+};
+
 struct server_counters {
     uint64_t connections_total, requests, replies, errors, jobs, jobs_cancelled, bytes_in, bytes_out, protocol_errors;
 };
@@ -53,7 +60,8 @@ struct server {
     uv_idle_t idle;
     unsigned jobs_running[BACKEND_MAX_DEVICES]; /* submitted, not done */
     unsigned n_jobs_running;
-    struct list free_streams[BACKEND_MAX_DEVICES]; /* struct pooled_stream */
+    struct list free_streams[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* struct pooled_stream */
+    struct timeline_poll held; /* streams whose next run waits for its client's word */
 
     int doorbells; /* an epoll of every channel's */
     uv_poll_t doorbells_poll;
@@ -108,11 +116,13 @@ struct connection {
     struct rpc_channel *channel; /* shared memory; NULL without */
     struct list hot_link;        /* in the server's; alone while the ring sleeps */
     struct list recent_link;
-    uint64_t ring_active_ns;  /* 0: just now */
-    uint64_t input_active_ns; /* of the socket */
-    bool ring_left;           /* there may be whole messages in the channel's input */
-    bool from_ring;           /* the message being dispatched came through the ring */
-    struct idtable buffers;   /* struct buffer_ref */
+    uint64_t ring_active_ns;     /* 0: just now */
+    uint64_t input_active_ns;    /* of the socket */
+    bool ring_left;              /* there may be whole messages in the channel's input */
+    bool from_ring;              /* the message being dispatched came through the ring */
+    struct idtable buffers;      /* struct buffer_ref */
+    struct idtable programs;     /* struct program */
+    struct timelines *timelines; /* NULL until asked for */
     unsigned n_inline;
     struct list inline_buckets[INLINE_BUCKETS], inline_lru; /* least recently used first */
     unsigned inflight;
@@ -135,28 +145,60 @@ enum run_stop { RUN_GOES_ON, RUN_CANCELLED, RUN_DEADLINE, RUN_ABANDONED };
 
 enum run_state { RUN_QUEUED, RUN_PREPARING, RUN_SUBMITTED };
 
+/* A run's use of one tensor's memory. */
 struct operand_ref {
     struct mapping *mapping; /* used; NULL for an empty tensor */
-    struct mapping_waiter waiter;
+    bool writable;           /* the reference allows writing */
     bool waiting;
+    struct mapping_waiter waiter;
+};
+
+/* One op: as it was asked for, and where its tensors are in the body. */
+struct body_call {
+    struct op_call call;
+    uint16_t tensors[PLAN_MAX_OPERANDS];
+};
+
+/* What a run computes: tensors, and ops on them in order. */
+struct body {
+    unsigned n_tensors, n_calls;
+    struct tensor *tensors;
+    struct operand_ref *refs; /* of the tensors */
+    struct body_call *calls;
+    struct backend_step *steps; /* of the calls */
+    void *memory;               /* what the arrays lie in; NULL: the run itself */
+};
+
+/* How a run is to be run. */
+struct run_options {
+    uint64_t stream, warmup, repeat;
+    bool timing;
+    uint64_t deadline_ms, ready, done; /* 0: none */
 };
 
 struct run {
     enum run_state state;
     enum run_stop stop;
-    struct op_call call;
+    struct body body;
     struct backend_job job;
     struct backend_device *device;
+    enum backend_priority priority;
+    struct program *program; /* referenced while it runs; or NULL */
+    bool rebound;            /* the body is not quite the program's */
     struct stream *stream;
     struct list queue_link, order_link, deadline_link;
-    struct operand_ref operands[PLAN_MAX_OPERANDS];
     unsigned maps_pending;
     uint64_t map_started_ns, ready_ns, deadline_ns;
-    double map_us; /* NAN: nothing had to be opened */
+    uint64_t ready, done; /* timeline values; 0: none */
+    double map_us;        /* NAN: nothing had to be opened */
     bool failed;
     struct error error;
     double sample, *samples; /* one inline; more allocated */
     struct work prepare;
+    /* The body of a single op. */
+    struct body_call one_call;
+    struct operand_ref one_refs[PLAN_MAX_OPERANDS];
+    struct backend_step one_step;
 };
 
 struct request {
@@ -168,7 +210,12 @@ struct request {
     uint64_t sequence, received_ns;
     struct request *next; /* in its msgid bucket, or in the free list */
     union {
-        struct run run;
+        struct run run; /* run, sequence, run_program */
+        struct {
+            struct work work;
+            struct error error;
+            bool failed;
+        } timelines;
         struct {
             struct buffer_ref *buffer;
             struct mapping_waiter waiter;
@@ -192,14 +239,19 @@ struct request {
 };
 
 /* The queue of one stream number of a connection. Runs enter in the order sent; the first that is not submitted goes on
- * when its mappings are open, and when the device and its preparation allow. */
+ * when its mappings are open, when its timeline allows, and when the device and its preparation do. */
 struct stream {
     struct connection *connection;
+    unsigned number;
     struct list queue; /* struct run by queue_link: submitted ones first */
     unsigned submitted, preparing;
-    unsigned repeating;                                  /* submitted runs of several executions */
-    struct backend_device *device;                       /* of what is submitted */
-    struct pooled_stream *backends[BACKEND_MAX_DEVICES]; /* by device, made at first use */
+    unsigned repeating;                                                  /* submitted runs of several executions */
+    struct backend_device *device;                                       /* of what is submitted */
+    enum backend_priority priority;                                      /* of what is submitted */
+    uint64_t last_ready, last_done;                                      /* the highest timeline values so far */
+    struct list held_link;                                               /* in server->held.streams */
+    uint64_t held_since_ns;                                              /* while it is there */
+    struct pooled_stream *backends[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* made at first use */
 };
 
 struct pooled_stream {

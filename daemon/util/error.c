@@ -47,3 +47,26 @@ int error_detail_text(struct error *e, const char *key, const char *text)
     }
     return -1;
 }
+
+/* Moves `text` to the right by the prefix's length; what does not fit is cut off. */
+static void put_before(char *text, size_t size, const char *prefix)
+{
+    size_t n = strlen(prefix), length = strlen(text);
+
+    if (n >= size)
+        return;
+    if (length > size - 1 - n)
+        length = size - 1 - n;
+    memmove(text + n, text, length);
+    memcpy(text, prefix, n);
+    text[n + length] = '\0';
+}
+
+int error_prefix(struct error *e, const char *prefix)
+{
+    put_before(e->message, sizeof(e->message), prefix);
+    for (unsigned i = 0; i < e->n_details; i++)
+        if (e->details[i].is_text && !strcmp(e->details[i].key, "key"))
+            put_before(e->details[i].text, sizeof(e->details[i].text), prefix);
+    return -1;
+}

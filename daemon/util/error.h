@@ -45,4 +45,8 @@ int error_set(struct error *e, enum error_code code, const char *format, ...) __
 int error_detail_number(struct error *e, const char *key, int64_t number);
 int error_detail_text(struct error *e, const char *key, const char *text);
 
+/* Puts `prefix` before the message and before the detail `key`, where there is one: says where in a larger whole the
+ * fault lies. Returns -1. */
+int error_prefix(struct error *e, const char *prefix);
+
 #endif

@@ -2,6 +2,7 @@
 #include "backend/backend.h"
 
 #include "device.h"
+#include "graph.h"
 #include "job.h"
 #include "memory.h"
 #include "pin.h"
@@ -21,12 +22,14 @@ const struct backend cuda_backend = {
     .memory_alloc = cuda_memory_alloc,
     .memory_close = cuda_memory_close,
     .memory_detach = cuda_memory_detach,
+    .memory_attach = cuda_memory_attach,
     .stream_new = cuda_stream_new,
     .stream_free = cuda_stream_free,
-    .check = cuda_check_job,
+    .check = cuda_check_step,
     .needs_prepare = cuda_needs_prepare,
     .prepare = cuda_prepare,
     .submit = cuda_submit,
+    .program_free = cuda_program_free,
     .poll = cuda_poll,
     .arm = cuda_arm,
 };

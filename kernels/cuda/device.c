@@ -100,6 +100,19 @@ static int make_pool(struct cuda_device *d, struct error *e)
     return 0;
 }
 
+/* The numbers fall with urgency. Where there are but two levels, low is as good as normal. */
+static int find_priorities(struct cuda_device *d, struct error *e)
+{
+    int least, greatest;
+
+    if (CUDA_CALL(NULL, e, CtxGetStreamPriorityRange, &least, &greatest) < 0)
+        return -1;
+    d->priorities[PRIORITY_LOW] = least;
+    d->priorities[PRIORITY_HIGH] = greatest;
+    d->priorities[PRIORITY_NORMAL] = greatest < least - 1 ? least - 1 : least;
+    return 0;
+}
+
 static unsigned occupancy(void *context, const char *kernel, unsigned block, unsigned shared)
 {
     struct cuda_device *d = context;
@@ -125,8 +138,12 @@ static int populate(struct cuda_device *d, bool have_blaslt, struct error *e)
     init_launch(d);
     if (CUDA_CALL(NULL, e, StreamCreate, &d->service, CU_STREAM_NON_BLOCKING) < 0)
         goto unload_kernels;
-    if (make_pool(d, e) < 0)
+    if (CUDA_CALL(NULL, e, StreamCreate, &d->capture, CU_STREAM_NON_BLOCKING) < 0)
         goto destroy_service;
+    if (find_priorities(d, e) < 0 || cuda_flags_open(d, &d->flags, e) < 0)
+        goto destroy_capture;
+    if (make_pool(d, e) < 0)
+        goto close_flags;
     d->waiters = cuda_waiters_new(d);
     if (!d->waiters) {
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the waiting threads' table");
@@ -136,11 +153,16 @@ static int populate(struct cuda_device *d, bool have_blaslt, struct error *e)
         d->workspace_bytes = 0;
     d->blaslt = have_blaslt ? blaslt_new(d) : NULL;
     cuda_variants_init(&d->variants, d->blaslt != NULL);
+    d->base.signals = d->flags.host != NULL;
     return 0;
 
 destroy_pool:
     if (d->pool)
         cuda.MemPoolDestroy(d->pool);
+close_flags:
+    cuda_flags_close(&d->flags);
+destroy_capture:
+    cuda.StreamDestroy(d->capture);
 destroy_service:
     cuda.StreamDestroy(d->service);
 unload_kernels:
@@ -161,10 +183,12 @@ static struct cuda_device *device_open(const struct backend_config *config, cons
     d->host = *host;
     d->workspace_bytes = config->cuda_workspace_bytes ? config->cuda_workspace_bytes : WORKSPACE_BYTES;
     pthread_mutex_init(&d->job_lock, NULL);
+    pthread_mutex_init(&d->capture_lock, NULL);
     cuda_events_init(&d->events);
     list_init(&d->free_jobs);
     list_init(&d->busy);
-    list_init(&d->idle_streams);
+    for (unsigned i = 0; i < PRIORITY_COUNT; i++)
+        list_init(&d->idle_streams[i]);
     if (CUDA_CALL(NULL, e, DeviceGet, &d->ordinal, number) < 0 || describe(d, e) < 0)
         goto free_device;
     if (CUDA_CALL(NULL, e, DevicePrimaryCtxRetain, &d->context, d->ordinal) < 0)
@@ -177,6 +201,7 @@ release_context:
     cuda.DevicePrimaryCtxRelease(d->ordinal);
 free_device:
     cuda_events_destroy(&d->events);
+    pthread_mutex_destroy(&d->capture_lock);
     pthread_mutex_destroy(&d->job_lock);
     free(d);
     return NULL;
@@ -251,10 +276,13 @@ void cuda_close(struct backend_device *base)
     cuda_events_destroy(&d->events);
     if (d->pool)
         cuda.MemPoolDestroy(d->pool);
+    cuda_flags_close(&d->flags);
+    cuda.StreamDestroy(d->capture);
     cuda.StreamDestroy(d->service);
     cuda_kernels_unload(&d->kernels);
     cuda.CtxSetCurrent(NULL);
     cuda.DevicePrimaryCtxRelease(d->ordinal);
+    pthread_mutex_destroy(&d->capture_lock);
     pthread_mutex_destroy(&d->job_lock);
     free(d);
 }

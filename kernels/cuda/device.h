@@ -12,6 +12,7 @@
 #include "backend/backend.h"
 #include "driver.h"
 #include "events.h"
+#include "flags.h"
 #include "kernels.h"
 #include "ops/launch.h"
 #include "util/list.h"
@@ -36,6 +37,10 @@ struct cuda_device {
     CUmemoryPool pool; /* scratch in stream order; NULL where the device has no pools */
     CUstream service;  /* for work outside jobs: zeroing new memory */
     bool registers_read_only;
+    int priorities[PRIORITY_COUNT]; /* the driver's numbers */
+
+    pthread_mutex_t capture_lock;
+    CUstream capture; /* under capture_lock while graphs are recorded; never has work of jobs */
 
     struct cuda_events events; /* its own lock */
     pthread_mutex_t job_lock;  /* free_jobs */
@@ -43,9 +48,11 @@ struct cuda_device {
     struct cuda_waiters *waiters;
 
     /* loop */
-    struct list busy;         /* struct cuda_stream with unfinished jobs */
-    struct list idle_streams; /* struct cuda_stream, for the next connection */
-    unsigned idle_stream_count;
+    struct list busy;                         /* struct cuda_stream with unfinished jobs */
+    struct list idle_streams[PRIORITY_COUNT]; /* struct cuda_stream, for the next connection */
+    unsigned idle_stream_count[PRIORITY_COUNT];
+    struct cuda_flags flags;
+    uint64_t health_checked_ns;
     unsigned unfinished;      /* jobs submitted whose done() was not called */
     unsigned workspaces_held; /* streams that hold a workspace */
 };

@@ -30,7 +30,11 @@
     X(LaunchKernel, "", REQUIRED)                                                                                      \
     /* streams and events */                                                                                           \
     X(StreamCreate, "", REQUIRED)                                                                                      \
+    X(StreamCreateWithPriority, "", REQUIRED)                                                                          \
+    X(CtxGetStreamPriorityRange, "", REQUIRED)                                                                         \
     X(StreamDestroy, "_v2", REQUIRED)                                                                                  \
+    X(StreamQuery, "", REQUIRED)                                                                                       \
+    X(StreamBatchMemOp, "_v2", OPTIONAL)                                                                               \
     X(StreamSynchronize, "", REQUIRED)                                                                                 \
     X(EventCreate, "", REQUIRED)                                                                                       \
     X(EventDestroy, "_v2", REQUIRED)                                                                                   \
@@ -38,6 +42,13 @@
     X(EventQuery, "", REQUIRED)                                                                                        \
     X(EventSynchronize, "", REQUIRED)                                                                                  \
     X(EventElapsedTime, "", REQUIRED)                                                                                  \
+    /* graphs */                                                                                                       \
+    X(StreamBeginCapture, "_v2", OPTIONAL)                                                                             \
+    X(StreamEndCapture, "", OPTIONAL)                                                                                  \
+    X(GraphInstantiateWithFlags, "", OPTIONAL)                                                                         \
+    X(GraphDestroy, "", OPTIONAL)                                                                                      \
+    X(GraphLaunch, "", OPTIONAL)                                                                                       \
+    X(GraphExecDestroy, "", OPTIONAL)                                                                                  \
     /* copies, and scratch memory in stream order */                                                                   \
     X(MemPoolCreate, "", REQUIRED)                                                                                     \
     X(MemPoolDestroy, "", REQUIRED)                                                                                    \
@@ -47,6 +58,8 @@
     X(MemcpyHtoDAsync, "_v2", REQUIRED)                                                                                \
     X(MemcpyDtoHAsync, "_v2", REQUIRED)                                                                                \
     X(MemsetD8Async, "", REQUIRED)                                                                                     \
+    X(MemHostAlloc, "", OPTIONAL)                                                                                      \
+    X(MemFreeHost, "", OPTIONAL)                                                                                       \
     X(MemHostRegister, "_v2", REQUIRED)                                                                                \
     X(MemHostUnregister, "", REQUIRED)                                                                                 \
     X(MemHostGetDevicePointer, "_v2", REQUIRED)                                                                        \

@@ -5,11 +5,12 @@
 
 #include "blaslt.h"
 #include "device.h"
+#include "pin.h"
 #include "util/clock.h"
 
 static uint32_t executions_of(const struct backend_job *base)
 {
-    return plan_is_empty(&base->plan) ? 0 : base->warmup + base->repeat;
+    return backend_job_is_empty(base) ? 0 : base->warmup + base->repeat;
 }
 
 void cuda_job_fail(struct backend_job *base, const struct error *e)
@@ -28,63 +29,149 @@ static void cancel(struct backend_job *base)
 }
 
 /* The name that an op which has nothing to do answers with: it lives as long as the device. */
-static const char *nominal_variant(struct cuda_device *d, const struct backend_job *base)
+static const char *nominal_variant(struct cuda_device *d, const struct backend_step *step)
 {
-    const char *const *names = cuda_variants(&d->base, base->op, base->plan.dtype);
+    const char *const *names = cuda_variants(&d->base, step->op, step->plan.dtype);
 
-    for (unsigned i = 0; names && base->variant && names[i]; i++)
-        if (strcmp(names[i], base->variant) == 0)
+    for (unsigned i = 0; names && step->variant && names[i]; i++)
+        if (strcmp(names[i], step->variant) == 0)
             return names[i];
     return names ? names[0] : NULL;
 }
 
+/* ---- beginning ---- */
+
 /* cuBLASLt's workspace; where there is no memory for it, our own kernel does without. */
-static int provide_workspace(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
+static int provide_workspace(struct cuda_stream *s, const struct backend_step *step, struct cuda_work *work,
+                             struct error *e)
 {
-    if (!job->work.blaslt || blaslt_plan_workspace(job->work.blaslt) == 0 || cuda_stream_need_workspace(s, e) == 0)
+    if (!work->blaslt || blaslt_plan_workspace(work->blaslt) == 0 || cuda_stream_need_workspace(s, e) == 0)
         return 0;
-    if (base->variant || cuda_device_is_broken(s->device))
+    if (step->variant || cuda_device_is_broken(s->device))
         return -1;
-    return cuda_work_prepare_own(s->device, base, &job->work, e);
+    return cuda_work_prepare_own(s->device, step, work, e);
+}
+
+static int start_step(struct cuda_stream *s, struct backend_step *step, struct cuda_work *work, bool prepared,
+                      struct error *e)
+{
+    if (plan_is_empty(&step->plan)) {
+        step->variant_used = nominal_variant(s->device, step);
+        return 0;
+    }
+    if (!prepared && cuda_work_prepare(s->device, step, work, e) < 0)
+        return -1;
+    if (provide_workspace(s, step, work, e) < 0)
+        return -1;
+    step->variant_used = work->variant;
+    return 0;
 }
 
 static int start(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
 {
-    if (plan_is_empty(&base->plan)) {
-        base->variant_used = nominal_variant(s->device, base);
-        return 0;
-    }
-    if (!job->prepared) {
-        cuda_job_addresses(base, job->work.addresses);
-        job->work.plan = &base->plan;
-        if (cuda_work_prepare(s->device, base, &job->work, e) < 0)
+    if (!job->prepared && cuda_graph_is_wanted(base))
+        job->graph = cuda_graph_find(base);
+    if (job->graph) {
+        cuda_graph_name_variants(job->graph, base);
+    } else {
+        if (!job->steps && cuda_job_take_steps(job, base, e) < 0)
             return -1;
+        for (unsigned i = 0; i < base->n_steps; i++)
+            if (start_step(s, &base->steps[i], &job->steps[i].work, job->prepared, e) < 0) {
+                backend_job_blame(base, i, e);
+                return -1;
+            }
     }
-    if (provide_workspace(s, base, job, e) < 0)
-        return -1;
-    base->variant_used = job->work.variant;
-    if (!base->started_ns)
+    if (!base->started_ns && !backend_job_is_empty(base))
         base->started_ns = clock_now_ns();
+    return 0;
+}
+
+/* ---- one execution ---- */
+
+static void write_value(CUstreamBatchMemOpParams *op, CUdeviceptr address, uint64_t value)
+{
+    memset(op, 0, sizeof(*op));
+    op->writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    op->writeValue.address = address;
+    op->writeValue.value64 = value;
+}
+
+/* What tells that everything before it on the stream has ended. The job's signal, when it is due, comes before our own
+ * flag: that order is the faster one on the GPU, and an ended job's signal has then been written. */
+static int mark_end(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, bool signal,
+                    struct cuda_execution *x, struct error *e)
+{
+    struct cuda_device *d = s->device;
+    CUstreamBatchMemOpParams ops[2];
+    unsigned n = 0;
+
+    x->end = NULL;
+    x->mark = 0;
+    if ((x->start || !s->flag) &&
+        cuda_event_mark(d, x->start ? EVENT_TIMED_END : EVENT_PLAIN_END, s->stream, &x->end, e) < 0)
+        return -1;
+    if (signal)
+        write_value(&ops[n++], cuda_pin_address(d, base->signal.page) + base->signal.offset, base->signal.value);
+    if (s->flag)
+        write_value(&ops[n++], s->flag_address, s->marks + 1);
+    if (n && CUDA_CALL(d, e, StreamBatchMemOp, s->stream, n, ops, 0) < 0) {
+        /* The event stays recorded, which is harmless to its next user. */
+        cuda_event_return(d, x->start ? EVENT_TIMED_END : EVENT_PLAIN_END, x->end);
+        return -1;
+    }
+    if (s->flag)
+        x->mark = ++s->marks;
+    job->signalled = job->signalled || signal;
+    return 0;
+}
+
+/* A step of several, with its copies around it. */
+static int issue_step(struct cuda_stream *s, struct cuda_step *step, bool alone, struct error *e)
+{
+    struct cuda_staging *staging = step->staged && !alone ? &step->staged->staging : NULL;
+
+    if (!step->work.variant)
+        return 0; /* nothing to write */
+    if (staging && cuda_staging_copy_in(s, staging, false, e) < 0)
+        return -1;
+    if (cuda_work_issue(s, &step->work, e) < 0)
+        return -1;
+    return staging ? cuda_staging_write_back(s, staging, false, e) : 0;
+}
+
+static int issue_work(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
+{
+    if (job->graph)
+        return CUDA_CALL(s->device, e, GraphLaunch, cuda_graph_exec(job->graph), s->stream);
+    for (unsigned i = 0; i < job->n_steps; i++)
+        if (issue_step(s, &job->steps[i], job->n_steps == 1, e) < 0) {
+            backend_job_blame(base, i, e);
+            return -1;
+        }
     return 0;
 }
 
 static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
 {
     struct cuda_execution *x = &job->executions[job->issued % JOB_WINDOW];
-    bool timed = base->timing && job->issued >= base->warmup;
+    const bool timed = base->timing && job->issued >= base->warmup;
+    const bool last = job->issued + 1 == executions_of(base) && !cuda_job_staging(job);
     struct cuda_device *d = s->device;
     struct error ignored;
     int r;
 
     x->start = NULL;
+    x->steps = job->graph ? 1 : job->n_steps;
     if (timed && cuda_event_mark(d, EVENT_TIMED, s->stream, &x->start, e) < 0)
         return -1;
-    r = cuda_work_issue(s, &job->work, e);
+    r = issue_work(s, base, job, e);
     /* Also after a failure: part of the work may be on its way. */
-    if (cuda_event_mark(d, timed ? EVENT_TIMED_END : EVENT_PLAIN_END, s->stream, &x->end, r < 0 ? &ignored : e) < 0)
+    if (mark_end(s, base, job, last && base->signal.page, x, r < 0 ? &ignored : e) < 0)
         goto lose_track;
     job->issued++;
     s->in_flight++;
+    s->steps_in_flight += x->steps;
     return r;
 
 lose_track:
@@ -94,21 +181,61 @@ lose_track:
     return -1;
 }
 
+/* ---- the end ---- */
+
 /* What comes after the last execution: the copies back, and the scratch memory's end. */
 static int issue_tail(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
 {
+    struct cuda_staging *staging = cuda_job_staging(job);
     int r = 0;
 
-    if (!job->staging.active)
-        return 0;
-    if (!base->failed)
-        r = cuda_staging_write_back(s, base, &job->staging, e);
-    if (cuda_event_mark(s->device, EVENT_TIMED_END, s->stream, &job->tail, e) < 0) {
-        cuda_device_break(s->device, CUDA_ERROR_UNKNOWN);
-        r = -1;
+    if (staging) {
+        if (!base->failed)
+            r = cuda_staging_write_back(s, staging, base->timing, e);
+        if (cuda_event_mark(s->device, EVENT_TIMED_END, s->stream, &job->tail, e) < 0) {
+            cuda_device_break(s->device, CUDA_ERROR_UNKNOWN);
+            r = -1;
+        }
     }
-    cuda_staging_free(s, &job->staging);
+    for (unsigned i = 0; job->steps && i < job->n_steps; i++)
+        if (job->steps[i].staged)
+            cuda_staging_free(s, &job->steps[i].staged->staging);
     return r;
+}
+
+/* The signal of a job whose executions did not bring it: nothing was to be done, or it failed before. */
+static int issue_signal(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
+{
+    struct cuda_execution *x = &job->executions[job->issued % JOB_WINDOW];
+
+    x->start = NULL;
+    x->steps = 0;
+    if (mark_end(s, base, job, true, x, e) < 0) {
+        cuda_device_break(s->device, CUDA_ERROR_UNKNOWN);
+        return -1;
+    }
+    job->issued++;
+    s->in_flight++;
+    return 0;
+}
+
+/* ---- the windows ---- */
+
+static bool windows_are_full(const struct cuda_stream *s, const struct cuda_job *job)
+{
+    return job->issued - job->reaped >= JOB_WINDOW || s->in_flight >= STREAM_WINDOW ||
+           s->steps_in_flight >= STEP_WINDOW;
+}
+
+static void begin(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job)
+{
+    struct error e;
+
+    job->state = JOB_ISSUING;
+    if (atomic_load_explicit(&base->cancel, memory_order_relaxed))
+        cancel(base);
+    else if (start(s, base, job, &e) < 0)
+        cuda_job_fail(base, &e);
 }
 
 /* Issues what the windows allow. Returns true once nothing of the job is left to issue. */
@@ -123,22 +250,21 @@ static bool issue(struct cuda_stream *s, struct backend_job *base)
         cuda_job_fail(base, &e);
         return true;
     }
-    if (job->state == JOB_NEW) {
-        job->state = JOB_ISSUING;
-        if (atomic_load_explicit(&base->cancel, memory_order_relaxed))
-            cancel(base);
-        else if (start(s, base, job, &e) < 0)
-            cuda_job_fail(base, &e);
-    }
+    if (job->state == JOB_NEW)
+        begin(s, base, job);
     while (!base->failed && job->issued < total) {
-        if (job->issued - job->reaped >= JOB_WINDOW || s->in_flight >= STREAM_WINDOW)
+        if (windows_are_full(s, job))
             return false;
         if (atomic_load_explicit(&base->cancel, memory_order_relaxed))
             cancel(base);
         else if (issue_one(s, base, job, &e) < 0)
             cuda_job_fail(base, &e);
     }
+    if (base->signal.page && !job->signalled && windows_are_full(s, job))
+        return false;
     if (issue_tail(s, base, job, &e) < 0)
+        cuda_job_fail(base, &e);
+    if (base->signal.page && !job->signalled && !cuda_device_is_broken(s->device) && issue_signal(s, base, job, &e) < 0)
         cuda_job_fail(base, &e);
     job->state = JOB_ISSUED;
     return true;

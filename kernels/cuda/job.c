@@ -26,20 +26,30 @@ static struct cuda_job *job_take(struct cuda_device *d)
     list_init(&job->link);
     job->state = JOB_NEW;
     job->prepared = false;
-    job->work.variant = NULL;
-    job->work.blaslt = NULL;
-    job->staging.active = false;
-    job->staging.scratch = 0;
-    job->staging.h2d_start = job->staging.h2d_end = job->staging.d2h_start = NULL;
-    job->staging.n_in = job->staging.n_out = 0;
+    job->steps = NULL;
+    job->n_steps = 0;
+    job->graph = NULL;
+    job->signalled = false;
     job->issued = job->reaped = 0;
     job->tail = NULL;
     return job;
 }
 
+static void release_steps(struct cuda_job *job)
+{
+    for (unsigned i = 0; job->steps && i < job->n_steps; i++) {
+        cuda_work_release(&job->steps[i].work);
+        free(job->steps[i].staged);
+    }
+    if (job->steps != &job->first)
+        free(job->steps);
+    job->steps = NULL;
+}
+
 void cuda_job_give(struct cuda_device *d, struct cuda_job *job)
 {
-    cuda_work_release(&job->work);
+    release_steps(job);
+    cuda_graph_unref(job->graph);
     pthread_mutex_lock(&d->job_lock);
     list_append(&d->free_jobs, &job->link);
     pthread_mutex_unlock(&d->job_lock);
@@ -53,22 +63,112 @@ void cuda_jobs_close(struct cuda_device *d)
     }
 }
 
-void cuda_job_addresses(const struct backend_job *base, uint64_t *addresses)
+int cuda_job_take_steps(struct cuda_job *job, const struct backend_job *base, struct error *e)
 {
-    for (unsigned i = 0; i < base->op->n_inputs + base->op->n_outputs; i++)
-        addresses[i] = base->operands[i].memory ? base->operands[i].memory->address + base->operands[i].offset : 0;
+    struct cuda_step *steps = &job->first;
+
+    if (base->n_steps > 1)
+        steps = malloc(base->n_steps * sizeof(*steps));
+    if (!steps)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for %u steps", base->n_steps);
+    for (unsigned i = 0; i < base->n_steps; i++) {
+        steps[i].work.plan = &base->steps[i].plan;
+        steps[i].work.variant = NULL;
+        steps[i].work.blaslt = NULL;
+        steps[i].staged = NULL;
+        cuda_step_addresses(&base->steps[i], steps[i].work.addresses);
+    }
+    job->steps = steps;
+    job->n_steps = base->n_steps;
+    return 0;
+}
+
+static bool is_staged(const struct backend_job *job)
+{
+    for (unsigned i = 0; i < job->n_steps; i++)
+        if (cuda_staging_is_needed(&job->steps[i]))
+            return true;
+    return false;
 }
 
 bool cuda_needs_prepare(struct backend_device *base, const struct backend_job *job)
 {
-    uint64_t addresses[PLAN_MAX_OPERANDS];
+    struct cuda_device *d = cuda_device(base);
+    struct cuda_graph *graph;
 
-    if (plan_is_empty(&job->plan))
+    if (backend_job_is_empty(job))
         return false;
-    if (cuda_staging_is_needed(job))
+    if (is_staged(job))
         return true;
-    cuda_job_addresses(job, addresses);
-    return !cuda_work_is_ready(cuda_device(base), job, addresses);
+    if (cuda_graph_is_wanted(job)) {
+        graph = cuda_graph_find(job);
+        cuda_graph_unref(graph);
+        return !graph;
+    }
+    for (unsigned i = 0; i < job->n_steps; i++) {
+        uint64_t addresses[PLAN_MAX_OPERANDS];
+
+        if (plan_is_empty(&job->steps[i].plan))
+            continue;
+        cuda_step_addresses(&job->steps[i], addresses);
+        if (!cuda_work_is_ready(d, &job->steps[i], addresses))
+            return true;
+    }
+    return false;
+}
+
+static int prepare_step(struct cuda_stream *s, const struct backend_step *step, struct cuda_step *own, struct error *e)
+{
+    if (plan_is_empty(&step->plan))
+        return 0;
+    if (cuda_staging_is_needed(step)) {
+        own->staged = calloc(1, sizeof(*own->staged));
+        if (!own->staged)
+            return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to stage a tensor");
+        own->staged->plan = step->plan;
+        own->work.plan = &own->staged->plan;
+        if (cuda_staging_prepare(s, step, &own->staged->staging, &own->staged->plan, own->work.addresses, e) < 0)
+            return -1;
+    }
+    return cuda_work_prepare(s->device, step, &own->work, e);
+}
+
+/* Copies on their way may come from memory that the caller unmaps: waits for them, then gives the scratch back. */
+static void undo_staging(struct cuda_stream *s, struct cuda_job *job, bool copying)
+{
+    struct error ignored;
+
+    if (copying)
+        CUDA_CALL(s->device, &ignored, StreamSynchronize, s->stream);
+    for (unsigned i = 0; i < job->n_steps; i++)
+        if (job->steps[i].staged) {
+            cuda_staging_release(s->device, &job->steps[i].staged->staging);
+            cuda_staging_free(s, &job->steps[i].staged->staging);
+        }
+}
+
+static int prepare_steps(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
+{
+    struct cuda_staging *staging;
+
+    if (cuda_job_take_steps(job, base, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < base->n_steps; i++)
+        if (prepare_step(s, &base->steps[i], &job->steps[i], e) < 0) {
+            backend_job_blame(base, i, e);
+            undo_staging(s, job, false);
+            return -1;
+        }
+    staging = cuda_job_staging(job);
+    if (staging) {
+        base->started_ns = clock_now_ns();
+        if (cuda_staging_copy_in(s, staging, base->timing, e) < 0) {
+            undo_staging(s, job, true);
+            base->started_ns = 0;
+            return -1;
+        }
+    }
+    return 0;
 }
 
 int cuda_prepare(struct backend_stream *stream, struct backend_job *base, struct error *e)
@@ -76,39 +176,20 @@ int cuda_prepare(struct backend_stream *stream, struct backend_job *base, struct
     struct cuda_stream *s = cuda_stream(stream);
     struct cuda_device *d = s->device;
     struct cuda_job *job;
-    struct error ignored;
 
     if (cuda_enter(d, e) < 0)
         return -1;
     job = job_take(d);
     if (!job)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a job");
-    cuda_job_addresses(base, job->work.addresses);
-    job->work.plan = &base->plan;
-    if (cuda_staging_is_needed(base)) {
-        job->staged_plan = base->plan;
-        job->work.plan = &job->staged_plan;
-        if (cuda_staging_prepare(s, base, &job->staging, &job->staged_plan, job->work.addresses, e) < 0)
-            goto give_job;
-    }
-    if (cuda_work_prepare(d, base, &job->work, e) < 0)
-        goto free_scratch;
-    if (job->staging.active) {
-        base->started_ns = clock_now_ns();
-        if (cuda_staging_copy_in(s, base, &job->staging, e) < 0)
-            goto drain;
-    }
+    if (cuda_graph_is_wanted(base) && !is_staged(base) && cuda_graph_make(d, base, &job->graph, e) < 0)
+        goto give_job;
+    if (!job->graph && prepare_steps(s, base, job, e) < 0)
+        goto give_job;
     job->prepared = true;
     base->impl = job;
     return 0;
 
-drain:
-    /* Copies may be on their way, and the caller may unmap their source. */
-    CUDA_CALL(d, &ignored, StreamSynchronize, s->stream);
-    cuda_staging_release(d, &job->staging);
-    base->started_ns = 0;
-free_scratch:
-    cuda_staging_free(s, &job->staging);
 give_job:
     cuda_job_give(d, job);
     return -1;
@@ -121,7 +202,6 @@ void cuda_submit(struct backend_stream *stream, struct backend_job *base)
     struct error e;
 
     base->failed = false;
-    base->variant_used = NULL;
     base->n_samples = 0;
     base->h2d_us = base->d2h_us = NAN;
     if (!base->impl) {

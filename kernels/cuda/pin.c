@@ -13,7 +13,8 @@ struct cuda_pin {
     const struct backend_memory *memory;
     unsigned refs; /* devices attached */
     pthread_mutex_t lock;
-    bool registered; /* under lock */
+    bool registered;       /* under lock */
+    CUdeviceptr on_device; /* set by memory_attach(), before anybody asks */
 };
 
 /* Guards the list, the references and every memory's `attached`; registering, which is slow, has the pin's own lock. */
@@ -101,6 +102,28 @@ int cuda_pin(struct cuda_device *d, struct backend_memory *memory, struct cuda_p
     if (view.registered && CUDA_CALL(d, e, MemHostGetDevicePointer, &view.on_device, memory->host, 0) < 0)
         return -1;
     *ret_view = view;
+    return 0;
+}
+
+CUdeviceptr cuda_pin_address(const struct cuda_device *d, const struct backend_memory *memory)
+{
+    const struct cuda_pin *pin = memory->attached[d->base.index];
+
+    return pin->on_device;
+}
+
+int cuda_memory_attach(struct backend_device *base, struct backend_memory *memory, struct error *e)
+{
+    struct cuda_device *d = cuda_device(base);
+    struct cuda_pin_view view;
+    struct cuda_pin *pin;
+
+    if (cuda_enter(d, e) < 0 || cuda_pin(d, memory, &view, e) < 0)
+        return -1;
+    if (!view.registered)
+        return error_set(e, ERROR_UNSUPPORTED, "%s cannot use shared host memory", base->info.name);
+    pin = memory->attached[base->index];
+    pin->on_device = view.on_device; /* unified addressing: the same on every device */
     return 0;
 }
 

@@ -20,7 +20,11 @@ struct cuda_pin_view {
  * where the device cannot register those. The context is current. */
 int cuda_pin(struct cuda_device *d, struct backend_memory *memory, struct cuda_pin_view *ret_view, struct error *e);
 
-/* The vtable's memory_detach(). */
+/* Where kernels see a mapping that memory_attach() attached. Thread: any. */
+CUdeviceptr cuda_pin_address(const struct cuda_device *d, const struct backend_memory *memory);
+
+/* The vtable's memory_attach() and memory_detach(). */
+int cuda_memory_attach(struct backend_device *base, struct backend_memory *memory, struct error *e);
 void cuda_memory_detach(struct backend_device *base, struct backend_memory *memory);
 
 #endif

@@ -5,21 +5,10 @@
 #include <math.h>
 
 #include "device.h"
+#include "util/clock.h"
 #include "waiter.h"
 
-CUevent cuda_stream_next_event(const struct cuda_stream *s)
-{
-    const struct backend_job *base;
-    const struct cuda_job *job;
-
-    if (list_empty(&s->jobs))
-        return NULL;
-    base = list_entry(s->jobs.next, struct backend_job, link);
-    job = base->impl;
-    if (job->reaped < job->issued)
-        return job->executions[job->reaped % JOB_WINDOW].end;
-    return job->state == JOB_ISSUED ? job->tail : NULL;
-}
+enum { HEALTH_NS = 1000 * 1000 };
 
 /* True when the event has happened. */
 static bool happened(struct cuda_device *d, CUevent event)
@@ -35,6 +24,40 @@ static bool happened(struct cuda_device *d, CUevent event)
         cuda_device_break(d, r);
     }
     return false;
+}
+
+/* True when the execution has ended. */
+static bool ended(const struct cuda_stream *s, const struct cuda_execution *x)
+{
+    if (!x->mark)
+        return happened(s->device, x->end);
+    return atomic_load_explicit(s->flag, memory_order_acquire) >= x->mark;
+}
+
+enum cuda_wait cuda_stream_waits_for(struct cuda_stream *s, CUevent *ret_event)
+{
+    const struct backend_job *base;
+    struct cuda_execution *x;
+    struct cuda_job *job;
+    struct error ignored;
+
+    if (list_empty(&s->jobs))
+        return WAIT_NOTHING;
+    base = list_entry(s->jobs.next, struct backend_job, link);
+    job = base->impl;
+    if (!job || job->reaped == job->issued) {
+        *ret_event = job && job->state == JOB_ISSUED ? job->tail : NULL;
+        return *ret_event ? WAIT_EVENT : WAIT_NOTHING;
+    }
+    x = &job->executions[job->reaped % JOB_WINDOW];
+    /* The flag comes right behind the event: once that has happened nobody sleeps on it any more. */
+    if (x->mark && (ended(s, x) || (x->end && happened(s->device, x->end))))
+        return WAIT_NOTHING;
+    /* Nothing is behind it, so an event recorded now happens when it ends. */
+    if (!x->end && s->in_flight == 1)
+        cuda_event_mark(s->device, EVENT_PLAIN_END, s->stream, &x->end, &ignored);
+    *ret_event = x->end;
+    return x->end ? WAIT_EVENT : WAIT_FLAG;
 }
 
 /* An event goes back to the pool, unless a waiter still sleeps on it and returns it then. */
@@ -62,15 +85,17 @@ static void end_execution(struct cuda_stream *s, struct backend_job *base, struc
     cuda_event_return(s->device, EVENT_TIMED, x->start);
     job->reaped++;
     s->in_flight--;
+    s->steps_in_flight -= x->steps;
 }
 
 /* Takes note of what has ended. Returns true when that is all of the job. */
 static bool reap(struct cuda_stream *s, struct backend_job *base)
 {
     struct cuda_job *job = base->impl;
+    struct cuda_staging *staging;
 
     while (job->reaped < job->issued) {
-        if (!happened(s->device, job->executions[job->reaped % JOB_WINDOW].end))
+        if (!ended(s, &job->executions[job->reaped % JOB_WINDOW]))
             return false;
         end_execution(s, base, job, true);
     }
@@ -78,9 +103,10 @@ static bool reap(struct cuda_stream *s, struct backend_job *base)
         return false;
     if (job->tail && !happened(s->device, job->tail))
         return false;
-    if (base->timing && job->staging.active) {
-        base->h2d_us = cuda_event_us(job->staging.h2d_start, job->staging.h2d_end);
-        base->d2h_us = cuda_event_us(job->staging.d2h_start, job->tail);
+    staging = cuda_job_staging(job);
+    if (base->timing && staging) {
+        base->h2d_us = cuda_event_us(staging->h2d_start, staging->h2d_end);
+        base->d2h_us = cuda_event_us(staging->d2h_start, job->tail);
     }
     return true;
 }
@@ -97,10 +123,10 @@ static void finish(struct cuda_stream *s, struct backend_job *base, struct list 
     list_append(finished, &base->link);
     if (!job)
         return;
-    if (job->staging.active) {
-        cuda_staging_release(d, &job->staging);
-        return_end(s, EVENT_TIMED_END, job->tail);
-    }
+    for (unsigned i = 0; job->steps && i < job->n_steps; i++)
+        if (job->steps[i].staged)
+            cuda_staging_release(d, &job->steps[i].staged->staging);
+    return_end(s, EVENT_TIMED_END, job->tail);
     base->impl = NULL;
     cuda_job_give(d, job);
 }
@@ -146,6 +172,25 @@ static void advance_stream(struct cuda_stream *s, struct list *finished)
     }
 }
 
+/* A flag says nothing of a context that broke, where it is never written: the driver is asked now and then. */
+static void check_health(struct cuda_device *d)
+{
+    uint64_t now = clock_now_ns();
+    struct cuda_stream *s;
+    struct error ignored;
+    CUresult r;
+
+    if (list_empty(&d->busy) || now - d->health_checked_ns < HEALTH_NS)
+        return;
+    d->health_checked_ns = now;
+    s = list_entry(list_first(&d->busy), struct cuda_stream, link);
+    r = cuda.StreamQuery(s->stream);
+    if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY) {
+        cuda_fail(d, r, "cuStreamQuery", &ignored);
+        cuda_device_break(d, r);
+    }
+}
+
 static void poll_streams(struct cuda_device *d, struct list *finished)
 {
     struct error ignored;
@@ -157,6 +202,8 @@ static void poll_streams(struct cuda_device *d, struct list *finished)
         if (usable)
             advance_stream(s, finished);
     }
+    if (usable)
+        check_health(d);
     if (cuda_device_is_broken(d)) {
         d->base.lost = true;
         list_for_each_safe (node, after, &d->busy) {

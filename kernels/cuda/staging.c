@@ -1,4 +1,4 @@
-/* Owns the scratch memory and the copies of one staged job. */
+/* Owns the scratch memory and the copies of one staged step. */
 #include "staging.h"
 
 #include <string.h>
@@ -26,9 +26,9 @@ struct place {
     int64_t strides[TENSOR_MAX_RANK]; /* the view's in the scratch */
 };
 
-static unsigned operand_count(const struct backend_job *job)
+static unsigned operand_count(const struct backend_step *step)
 {
-    return job->op->n_inputs + job->op->n_outputs;
+    return step->op->n_inputs + step->op->n_outputs;
 }
 
 static bool is_staged(const struct backend_operand *o)
@@ -36,10 +36,10 @@ static bool is_staged(const struct backend_operand *o)
     return o->memory && o->memory->kind == MEMORY_MEMFD && o->extent > 0;
 }
 
-bool cuda_staging_is_needed(const struct backend_job *job)
+bool cuda_staging_is_needed(const struct backend_step *step)
 {
-    for (unsigned i = 0; i < operand_count(job); i++)
-        if (is_staged(&job->operands[i]))
+    for (unsigned i = 0; i < operand_count(step); i++)
+        if (is_staged(&step->operands[i]))
             return true;
     return false;
 }
@@ -50,47 +50,47 @@ static bool same_bytes(const struct backend_operand *a, const struct backend_ope
 }
 
 /* Whether what the output held before matters: gemm's beta. In place it is an input, too. */
-static bool output_is_read(const struct backend_job *job)
+static bool output_is_read(const struct backend_step *step)
 {
-    return job->plan.kind == PLAN_GEMM && job->plan.gemm.beta != 0.0;
+    return step->plan.kind == PLAN_GEMM && step->plan.gemm.beta != 0.0;
 }
 
 /* Finds which operands are staged, and which of them together. */
-static void find_places(const struct backend_job *job, struct place *places)
+static void find_places(const struct backend_step *step, struct place *places)
 {
-    for (unsigned i = 0; i < operand_count(job); i++) {
-        const struct backend_operand *o = &job->operands[i];
+    for (unsigned i = 0; i < operand_count(step); i++) {
+        const struct backend_operand *o = &step->operands[i];
         unsigned first = 0;
 
         places[i] = (struct place){.staged = is_staged(o), .same_as = i};
         if (!places[i].staged)
             continue;
-        while (first < i && !(places[first].staged && same_bytes(&job->operands[first], o)))
+        while (first < i && !(places[first].staged && same_bytes(&step->operands[first], o)))
             first++;
         places[i].same_as = first;
         places[first].shared |= first != i;
-        places[first].copied_in |= i < job->op->n_inputs || output_is_read(job);
+        places[first].copied_in |= i < step->op->n_inputs || output_is_read(step);
     }
 }
 
-static int pin_all(struct cuda_device *d, const struct backend_job *job, struct place *places, struct error *e)
+static int pin_all(struct cuda_device *d, const struct backend_step *step, struct place *places, struct error *e)
 {
-    for (unsigned i = 0; i < operand_count(job); i++)
-        if (places[i].staged && cuda_pin(d, job->operands[i].memory, &places[i].pin, e) < 0)
+    for (unsigned i = 0; i < operand_count(step); i++)
+        if (places[i].staged && cuda_pin(d, step->operands[i].memory, &places[i].pin, e) < 0)
             return -1;
     return 0;
 }
 
 /* Gives each operand its layout in the scratch, writes that to the plan, and returns how large the scratch must be.
  * What is shared keeps its strides, since each operand has its own view of it. */
-static uint64_t lay_out(const struct backend_job *job, struct place *places, struct plan *plan)
+static uint64_t lay_out(const struct backend_step *step, struct place *places, struct plan *plan)
 {
     size_t element = dtype_size(plan->dtype);
     uint64_t total = 0;
 
-    for (unsigned i = 0; i < operand_count(job); i++) {
+    for (unsigned i = 0; i < operand_count(step); i++) {
         struct place *p = &places[i];
-        uint64_t bytes = job->operands[i].extent;
+        uint64_t bytes = step->operands[i].extent;
 
         if (!p->staged)
             continue;
@@ -107,7 +107,7 @@ static uint64_t lay_out(const struct backend_job *job, struct place *places, str
         p->offset = total;
         total += (bytes + SCRATCH_ALIGNMENT - 1) / SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT;
     }
-    cuda_view_settle(plan, operand_count(job));
+    cuda_view_settle(plan, operand_count(step));
     return total;
 }
 
@@ -136,13 +136,13 @@ static int plan_transfer(struct cuda_device *d, const struct backend_operand *o,
     return 0;
 }
 
-static int plan_transfers(struct cuda_device *d, const struct backend_job *job, const struct place *places,
+static int plan_transfers(struct cuda_device *d, const struct backend_step *step, const struct place *places,
                           struct cuda_staging *staging, const uint64_t *addresses, struct error *e)
 {
-    size_t element = dtype_size(job->plan.dtype);
+    size_t element = dtype_size(step->plan.dtype);
 
-    for (unsigned i = 0; i < operand_count(job); i++) {
-        const struct backend_operand *o = &job->operands[i];
+    for (unsigned i = 0; i < operand_count(step); i++) {
+        const struct backend_operand *o = &step->operands[i];
         const struct place *p = &places[i];
         /* What lies between an output's elements is not its own to write. */
         bool gaps = p->view.count * element != o->extent;
@@ -152,14 +152,14 @@ static int plan_transfers(struct cuda_device *d, const struct backend_job *job, 
         if (p->same_as == i && p->copied_in &&
             plan_transfer(d, o, element, p, addresses[i], true, p->packed, &staging->in[staging->n_in++], e) < 0)
             return -1;
-        if (i >= job->op->n_inputs &&
+        if (i >= step->op->n_inputs &&
             plan_transfer(d, o, element, p, addresses[i], false, gaps, &staging->out[staging->n_out++], e) < 0)
             return -1;
     }
     return 0;
 }
 
-int cuda_staging_prepare(struct cuda_stream *stream, const struct backend_job *job, struct cuda_staging *staging,
+int cuda_staging_prepare(struct cuda_stream *stream, const struct backend_step *step, struct cuda_staging *staging,
                          struct plan *plan, uint64_t *addresses, struct error *e)
 {
     struct cuda_device *d = stream->device;
@@ -167,16 +167,16 @@ int cuda_staging_prepare(struct cuda_stream *stream, const struct backend_job *j
     uint64_t total;
 
     staging->active = true;
-    find_places(job, places);
-    if (pin_all(d, job, places, e) < 0)
+    find_places(step, places);
+    if (pin_all(d, step, places, e) < 0)
         return -1;
-    total = lay_out(job, places, plan);
+    total = lay_out(step, places, plan);
     if (CUDA_CALL(d, e, MemAllocFromPoolAsync, &staging->scratch, total, d->pool, stream->stream) < 0)
         return -1;
-    for (unsigned i = 0; i < operand_count(job); i++)
+    for (unsigned i = 0; i < operand_count(step); i++)
         if (places[i].staged)
             addresses[i] = staging->scratch + places[places[i].same_as].offset;
-    if (plan_transfers(d, job, places, staging, addresses, e) < 0)
+    if (plan_transfers(d, step, places, staging, addresses, e) < 0)
         goto free_scratch;
     return 0;
 
@@ -194,11 +194,10 @@ static int launch(struct cuda_stream *stream, struct cuda_transfer *t, struct er
                      l->block[1], l->block[2], l->shared_bytes, stream->stream, params, NULL);
 }
 
-int cuda_staging_copy_in(struct cuda_stream *stream, const struct backend_job *job, struct cuda_staging *staging,
-                         struct error *e)
+int cuda_staging_copy_in(struct cuda_stream *stream, struct cuda_staging *staging, bool timing, struct error *e)
 {
     struct cuda_device *d = stream->device;
-    bool timed = job->timing && staging->n_in > 0;
+    bool timed = timing && staging->n_in > 0;
 
     if (timed && cuda_event_mark(d, EVENT_TIMED, stream->stream, &staging->h2d_start, e) < 0)
         return -1;
@@ -212,13 +211,11 @@ int cuda_staging_copy_in(struct cuda_stream *stream, const struct backend_job *j
     return timed ? cuda_event_mark(d, EVENT_TIMED, stream->stream, &staging->h2d_end, e) : 0;
 }
 
-int cuda_staging_write_back(struct cuda_stream *stream, const struct backend_job *job, struct cuda_staging *staging,
-                            struct error *e)
+int cuda_staging_write_back(struct cuda_stream *stream, struct cuda_staging *staging, bool timing, struct error *e)
 {
     struct cuda_device *d = stream->device;
 
-    if (job->timing && staging->n_out > 0 &&
-        cuda_event_mark(d, EVENT_TIMED, stream->stream, &staging->d2h_start, e) < 0)
+    if (timing && staging->n_out > 0 && cuda_event_mark(d, EVENT_TIMED, stream->stream, &staging->d2h_start, e) < 0)
         return -1;
     for (unsigned i = 0; i < staging->n_out; i++) {
         struct cuda_transfer *t = &staging->out[i];

@@ -1,5 +1,4 @@
-/* Running a job whose tensors lie in shared host memory: copied to scratch memory on the device before the first
- * execution, and back after the last. */
+/* Running a step whose tensors lie in shared host memory: copied to scratch memory on the device, and back. */
 #ifndef KOPS_CUDA_STAGING_H
 #define KOPS_CUDA_STAGING_H
 
@@ -31,21 +30,19 @@ struct cuda_staging {
     struct cuda_transfer in[PLAN_MAX_OPERANDS], out[OP_MAX_OUTPUTS];
 };
 
-/* Whether an operand of the job lies in host memory. */
-bool cuda_staging_is_needed(const struct backend_job *job);
+/* Whether an operand of the step lies in host memory. */
+bool cuda_staging_is_needed(const struct backend_step *step);
 
 /* Pins the memory, makes the scratch, and rewrites the operands' `addresses` and the `plan`'s strides to what they are
  * there (those in device memory are left as they are). Undone on failure. Thread: any; may block. */
-int cuda_staging_prepare(struct cuda_stream *stream, const struct backend_job *job, struct cuda_staging *staging,
+int cuda_staging_prepare(struct cuda_stream *stream, const struct backend_step *step, struct cuda_staging *staging,
                          struct plan *plan, uint64_t *addresses, struct error *e);
 
 /* Enqueues the copies to the device. After a failure some may be on their way. Thread: any; may block. */
-int cuda_staging_copy_in(struct cuda_stream *stream, const struct backend_job *job, struct cuda_staging *staging,
-                         struct error *e);
+int cuda_staging_copy_in(struct cuda_stream *stream, struct cuda_staging *staging, bool timing, struct error *e);
 
 /* Enqueues the copies of the outputs to where they belong. Thread: loop. */
-int cuda_staging_write_back(struct cuda_stream *stream, const struct backend_job *job, struct cuda_staging *staging,
-                            struct error *e);
+int cuda_staging_write_back(struct cuda_stream *stream, struct cuda_staging *staging, bool timing, struct error *e);
 
 /* Gives the scratch memory back, in stream order. Once; harmless on zeroes. */
 void cuda_staging_free(struct cuda_stream *stream, struct cuda_staging *staging);

@@ -6,19 +6,20 @@
 #include "device.h"
 
 enum {
-    IDLE_STREAMS_MAX = 32,     /* as many as run at once: CUDA_DEVICE_MAX_CONNECTIONS */
+    IDLE_STREAMS_MAX = 32,     /* of one priority; as many as run at once: CUDA_DEVICE_MAX_CONNECTIONS */
     RESTING_WORKSPACES_MAX = 8 /* streams that keep their workspace between jobs */
 };
 
-int cuda_stream_new(struct backend_device *base, struct backend_stream **ret_stream, struct error *e)
+int cuda_stream_new(struct backend_device *base, enum backend_priority priority, struct backend_stream **ret_stream,
+                    struct error *e)
 {
     struct cuda_device *d = cuda_device(base);
-    struct list *idle = list_first(&d->idle_streams);
+    struct list *idle = list_first(&d->idle_streams[priority]);
     struct cuda_stream *s;
 
     if (idle) {
         list_remove(idle);
-        d->idle_stream_count--;
+        d->idle_stream_count[priority]--;
         *ret_stream = (struct backend_stream *)list_entry(idle, struct cuda_stream, link);
         return 0;
     }
@@ -28,11 +29,13 @@ int cuda_stream_new(struct backend_device *base, struct backend_stream **ret_str
     if (!s)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a stream");
     s->device = d;
+    s->priority = priority;
     list_init(&s->jobs);
     list_init(&s->link);
     s->next = &s->jobs;
-    if (CUDA_CALL(d, e, StreamCreate, &s->stream, CU_STREAM_NON_BLOCKING) < 0)
+    if (CUDA_CALL(d, e, StreamCreateWithPriority, &s->stream, CU_STREAM_NON_BLOCKING, d->priorities[priority]) < 0)
         goto free_stream;
+    s->flag = cuda_flag_take(&d->flags, &s->flag_address);
     *ret_stream = (struct backend_stream *)s;
     return 0;
 
@@ -53,6 +56,7 @@ static void release_workspace(struct cuda_stream *s)
 static void destroy(struct cuda_stream *s)
 {
     release_workspace(s);
+    cuda_flag_give(&s->device->flags, s->flag);
     cuda.StreamDestroy(s->stream);
     free(s);
 }
@@ -64,9 +68,9 @@ void cuda_stream_free(struct backend_stream *stream)
     struct error ignored;
 
     s->waited = NULL;
-    if (d->idle_stream_count < IDLE_STREAMS_MAX && !cuda_device_is_broken(d)) {
-        list_append(&d->idle_streams, &s->link);
-        d->idle_stream_count++;
+    if (d->idle_stream_count[s->priority] < IDLE_STREAMS_MAX && !cuda_device_is_broken(d)) {
+        list_append(&d->idle_streams[s->priority], &s->link);
+        d->idle_stream_count[s->priority]++;
         return;
     }
     cuda_enter(d, &ignored);
@@ -75,11 +79,13 @@ void cuda_stream_free(struct backend_stream *stream)
 
 void cuda_streams_close(struct cuda_device *d)
 {
-    list_for_each_safe (node, after, &d->idle_streams) {
-        list_remove(node);
-        destroy(list_entry(node, struct cuda_stream, link));
+    for (unsigned i = 0; i < PRIORITY_COUNT; i++) {
+        list_for_each_safe (node, after, &d->idle_streams[i]) {
+            list_remove(node);
+            destroy(list_entry(node, struct cuda_stream, link));
+        }
+        d->idle_stream_count[i] = 0;
     }
-    d->idle_stream_count = 0;
 }
 
 int cuda_stream_need_workspace(struct cuda_stream *s, struct error *e)

@@ -3,6 +3,7 @@
 #define KOPS_CUDA_STREAM_H
 
 #include <cuda.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -13,11 +14,16 @@ struct cuda_device;
 
 struct cuda_stream {
     struct cuda_device *device;
-    CUstream stream;       /* non-blocking: never waits for the default stream */
-    struct list jobs;      /* struct backend_job.link, in submission order, until done */
-    struct list *next;     /* the first job that is not fully issued; &jobs: none */
-    struct list link;      /* in device->busy while it has jobs, or in device->idle_streams */
-    unsigned in_flight;    /* executions issued and not yet reaped */
+    CUstream stream;   /* non-blocking: never waits for the default stream */
+    struct list jobs;  /* struct backend_job.link, in submission order, until done */
+    struct list *next; /* the first job that is not fully issued; &jobs: none */
+    struct list link;  /* in device->busy while it has jobs, or in device->idle_streams */
+    enum backend_priority priority;
+    unsigned in_flight;       /* executions issued and not yet reaped */
+    unsigned steps_in_flight; /* launches in them */
+    atomic_ullong *flag;      /* a word of ours that the GPU writes behind each execution; NULL: events tell */
+    CUdeviceptr flag_address;
+    uint64_t marks;        /* the last value that was sent to the flag */
     CUevent waited;        /* the event that a waiter was last given */
     CUdeviceptr workspace; /* for cuBLASLt; 0: none. Jobs of one stream never overlap, so they share it */
 };
@@ -27,7 +33,8 @@ static inline struct cuda_stream *cuda_stream(struct backend_stream *s)
     return (struct cuda_stream *)(void *)s;
 }
 
-int cuda_stream_new(struct backend_device *base, struct backend_stream **ret_stream, struct error *e);
+int cuda_stream_new(struct backend_device *base, enum backend_priority priority, struct backend_stream **ret_stream,
+                    struct error *e);
 void cuda_stream_free(struct backend_stream *stream);
 
 /* Destroys the idle streams that were kept for reuse. */

@@ -38,61 +38,61 @@ const char *const *cuda_variants(struct backend_device *base, const struct op *o
     return names[0] ? names : NULL;
 }
 
-static int check_variant(struct cuda_device *d, const struct backend_job *job, struct error *e)
+static int check_variant(struct cuda_device *d, const struct backend_step *step, struct error *e)
 {
-    const char *const *names = cuda_variants(&d->base, job->op, job->plan.dtype);
+    const char *const *names = cuda_variants(&d->base, step->op, step->plan.dtype);
 
     if (!names) {
-        error_set(e, ERROR_UNSUPPORTED, "%s has no %s kernel for %s", d->base.info.name, job->op->name,
-                  dtype_name(job->plan.dtype));
+        error_set(e, ERROR_UNSUPPORTED, "%s has no %s kernel for %s", d->base.info.name, step->op->name,
+                  dtype_name(step->plan.dtype));
         return -1;
     }
-    if (!job->variant)
+    if (!step->variant)
         return 0;
     for (; *names; names++)
-        if (strcmp(*names, job->variant) == 0)
+        if (strcmp(*names, step->variant) == 0)
             return 0;
     error_set(e, ERROR_INVALID_ARGUMENT, "%s has no variant \"%.32s\" of %s here; hello lists them", d->base.info.name,
-              job->variant, job->op->name);
+              step->variant, step->op->name);
     return error_detail_text(e, "key", "attrs.variant");
 }
 
 /* A forced variant must be able to run this plan; otherwise the request is at fault, so it is told before it is queued.
  * Memory that is not mapped yet is taken to be aligned as allocations are. */
-static int check_forced(struct cuda_device *d, const struct backend_job *job, struct error *e)
+static int check_forced(struct cuda_device *d, const struct backend_step *step, struct error *e)
 {
     uint64_t addresses[PLAN_MAX_OPERANDS];
     struct cuda_launch launch;
 
-    if (strcmp(job->variant, cuda_variant_blaslt) == 0)
-        return blaslt_check(&job->plan, e);
+    if (strcmp(step->variant, cuda_variant_blaslt) == 0)
+        return blaslt_check(&step->plan, e);
     for (unsigned i = 0; i < PLAN_MAX_OPERANDS; i++)
-        addresses[i] = (job->operands[i].memory ? job->operands[i].memory->address : 0) + job->operands[i].offset;
+        addresses[i] = (step->operands[i].memory ? step->operands[i].memory->address : 0) + step->operands[i].offset;
     /* The launcher may ask for the occupancy of a kernel. */
     if (cuda_enter(d, e) < 0)
         return -1;
-    return cuda_ops_launch(job->op->id, &job->plan, addresses, job->variant, &d->launch, &launch, e);
+    return cuda_ops_launch(step->op->id, &step->plan, addresses, step->variant, &d->launch, &launch, e);
 }
 
-static bool stages(const struct backend_job *job)
+static bool stages(const struct backend_step *step)
 {
-    for (unsigned i = 0; i < job->op->n_inputs + job->op->n_outputs; i++)
-        if (job->operands[i].memory && job->operands[i].memory->kind == MEMORY_MEMFD)
+    for (unsigned i = 0; i < step->op->n_inputs + step->op->n_outputs; i++)
+        if (step->operands[i].memory && step->operands[i].memory->kind == MEMORY_MEMFD)
             return true;
     return false;
 }
 
-int cuda_check_job(struct backend_device *base, const struct backend_job *job, struct error *e)
+int cuda_check_step(struct backend_device *base, const struct backend_step *step, struct error *e)
 {
     struct cuda_device *d = cuda_device(base);
 
-    if (check_variant(d, job, e) < 0)
+    if (check_variant(d, step, e) < 0)
         return -1;
-    if (plan_is_empty(&job->plan))
+    if (plan_is_empty(&step->plan))
         return 0;
-    if (!d->pool && stages(job))
+    if (!d->pool && stages(step))
         return error_set(e, ERROR_UNSUPPORTED,
                          "%s has no memory pools, so it cannot copy shared host memory in and out; use device memory",
                          base->info.name);
-    return job->variant ? check_forced(d, job, e) : 0;
+    return step->variant ? check_forced(d, step, e) : 0;
 }

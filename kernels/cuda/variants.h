@@ -20,6 +20,6 @@ void cuda_variants_init(struct cuda_variants *v, bool have_blaslt);
 
 /* The vtable's variants() and check(). */
 const char *const *cuda_variants(struct backend_device *base, const struct op *op, enum dtype dtype);
-int cuda_check_job(struct backend_device *base, const struct backend_job *job, struct error *e);
+int cuda_check_step(struct backend_device *base, const struct backend_step *step, struct error *e);
 
 #endif

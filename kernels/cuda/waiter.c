@@ -140,40 +140,60 @@ static struct waiter *find_idle(struct cuda_waiters *w)
     return &w->items[w->count++];
 }
 
-/* Gives the event to a thread, or has the last free thread look again soon. Returns false when none is free. */
+/* Gives the event to a thread; the last free one, and one that gets NULL, looks again soon instead. Returns true when a
+ * thread sleeps on the event. */
 static bool assign(struct cuda_waiters *w, CUevent event)
 {
     struct waiter *idle = find_idle(w);
-    bool last = idle == &w->items[WAITERS_MAX - 1];
 
     if (!idle)
         return false;
-    idle->event = last ? NULL : event;
+    if (idle == &w->items[WAITERS_MAX - 1])
+        event = NULL;
+    idle->event = event;
     idle->adopted = false;
-    idle->task = last ? TASK_NAP : TASK_EVENT;
+    idle->task = event ? TASK_EVENT : TASK_NAP;
     pthread_cond_signal(&idle->wanted);
-    return !last;
+    return event != NULL;
+}
+
+static bool naps(const struct cuda_waiters *w)
+{
+    for (unsigned i = 0; i < w->count; i++)
+        if (w->items[i].task == TASK_NAP)
+            return true;
+    return false;
 }
 
 void cuda_arm(struct backend_device *base)
 {
     struct cuda_device *d = cuda_device(base);
     struct cuda_waiters *w = d->waiters;
-    bool now = cuda_device_is_broken(d);
+    bool now = cuda_device_is_broken(d), nap = false;
 
     pthread_mutex_lock(&w->lock);
     list_for_each_safe (node, after, &d->busy) {
         struct cuda_stream *s = list_entry(node, struct cuda_stream, link);
-        CUevent next = cuda_stream_next_event(s);
+        CUevent next = NULL;
 
-        if (!next) {
+        switch (cuda_stream_waits_for(s, &next)) {
+        case WAIT_NOTHING:
             now = true;
-        } else if (next != s->waited) {
-            if (assign(w, next))
+            break;
+        case WAIT_FLAG:
+            nap = true;
+            break;
+        case WAIT_EVENT:
+            if (next != s->waited && assign(w, next))
                 s->waited = next;
-            else if (w->count < WAITERS_MAX)
-                now = true; /* the system gives no more threads, and no timer runs */
+            else if (next != s->waited)
+                nap = true;
+            break;
         }
+    }
+    if (nap && !now && !naps(w)) {
+        assign(w, NULL);
+        now = !naps(w); /* the system gives no more threads, and no timer runs */
     }
     pthread_mutex_unlock(&w->lock);
     if (now)

@@ -7,22 +7,34 @@
 #include "device.h"
 #include "stream.h"
 
+void cuda_step_addresses(const struct backend_step *step, uint64_t addresses[PLAN_MAX_OPERANDS])
+{
+    const unsigned operands = step->op->n_inputs + step->op->n_outputs;
+
+    for (unsigned i = 0; i < PLAN_MAX_OPERANDS; i++) {
+        const struct backend_operand *o = &step->operands[i];
+
+        addresses[i] = i < operands && o->memory ? o->memory->address + o->offset : 0;
+    }
+}
+
 /* Whether cuBLASLt is to be tried: it serves gemm, unless another variant is forced. */
-static bool wants_blaslt(const struct cuda_device *d, const struct backend_job *job, const struct plan *plan)
+static bool wants_blaslt(const struct cuda_device *d, const struct backend_step *step, const struct plan *plan)
 {
     struct error ignored;
 
     if (!d->blaslt || plan->kind != PLAN_GEMM)
         return false;
-    if (job->variant && strcmp(job->variant, cuda_variant_blaslt) != 0)
+    if (step->variant && strcmp(step->variant, cuda_variant_blaslt) != 0)
         return false;
     return blaslt_check(plan, &ignored) == 0;
 }
 
-int cuda_work_prepare_own(struct cuda_device *d, const struct backend_job *job, struct cuda_work *work, struct error *e)
+int cuda_work_prepare_own(struct cuda_device *d, const struct backend_step *step, struct cuda_work *work,
+                          struct error *e)
 {
     cuda_work_release(work);
-    if (cuda_ops_launch(job->op->id, work->plan, work->addresses, job->variant, &d->launch, &work->launch, e) < 0)
+    if (cuda_ops_launch(step->op->id, work->plan, work->addresses, step->variant, &d->launch, &work->launch, e) < 0)
         return -1;
     work->function = cuda_kernels_find(&d->kernels, work->launch.kernel);
     if (!work->function)
@@ -31,23 +43,23 @@ int cuda_work_prepare_own(struct cuda_device *d, const struct backend_job *job, 
     return 0;
 }
 
-int cuda_work_prepare(struct cuda_device *d, const struct backend_job *job, struct cuda_work *work, struct error *e)
+int cuda_work_prepare(struct cuda_device *d, const struct backend_step *step, struct cuda_work *work, struct error *e)
 {
-    if (wants_blaslt(d, job, work->plan)) {
+    if (wants_blaslt(d, step, work->plan)) {
         if (blaslt_plan_get(d, work->plan, work->addresses, &work->blaslt, e) == 0) {
             work->variant = cuda_variant_blaslt;
             return 0;
         }
         /* The library has no algorithm for it, or no memory to start: ours always works. */
-        if (job->variant || cuda_device_is_broken(d))
+        if (step->variant || cuda_device_is_broken(d))
             return -1;
     }
-    return cuda_work_prepare_own(d, job, work, e);
+    return cuda_work_prepare_own(d, step, work, e);
 }
 
-bool cuda_work_is_ready(struct cuda_device *d, const struct backend_job *job, const uint64_t *addresses)
+bool cuda_work_is_ready(struct cuda_device *d, const struct backend_step *step, const uint64_t *addresses)
 {
-    return !wants_blaslt(d, job, &job->plan) || blaslt_plan_is_cached(d, &job->plan, addresses);
+    return !wants_blaslt(d, step, &step->plan) || blaslt_plan_is_cached(d, &step->plan, addresses);
 }
 
 static int issue_own(struct cuda_stream *stream, struct cuda_work *work, struct error *e)

@@ -1,4 +1,4 @@
-/* One execution of a job's plan, prepared once and issued as often as the job repeats. */
+/* One execution of a step's plan, prepared once and issued as often as the job repeats. */
 #ifndef KOPS_CUDA_WORK_H
 #define KOPS_CUDA_WORK_H
 
@@ -14,7 +14,7 @@ struct cuda_stream;
 
 struct cuda_work {
     /* Set by the caller: what is computed, and on which device addresses (of the operands' first elements). A staged
-     * job's plan is its own, with the scratch memory's strides. */
+     * step's plan is its own, with the scratch memory's strides. */
     const struct plan *plan;
     uint64_t addresses[PLAN_MAX_OPERANDS];
 
@@ -24,16 +24,19 @@ struct cuda_work {
     struct cuda_launch launch;
 };
 
+/* The operands' places in device memory; 0 for those that have none. */
+void cuda_step_addresses(const struct backend_step *step, uint64_t addresses[PLAN_MAX_OPERANDS]);
+
 /* Chooses the variant and prepares its launch; the plan is not empty, the context current.
  * Thread: any; it may block when cuda_work_is_ready() says no. */
-int cuda_work_prepare(struct cuda_device *d, const struct backend_job *job, struct cuda_work *work, struct error *e);
+int cuda_work_prepare(struct cuda_device *d, const struct backend_step *step, struct cuda_work *work, struct error *e);
 
 /* The same with our own kernels alone; releases what was prepared before. Never blocks. */
-int cuda_work_prepare_own(struct cuda_device *d, const struct backend_job *job, struct cuda_work *work,
+int cuda_work_prepare_own(struct cuda_device *d, const struct backend_step *step, struct cuda_work *work,
                           struct error *e);
 
 /* Whether cuda_work_prepare() will not block. */
-bool cuda_work_is_ready(struct cuda_device *d, const struct backend_job *job, const uint64_t *addresses);
+bool cuda_work_is_ready(struct cuda_device *d, const struct backend_step *step, const uint64_t *addresses);
 
 /* Enqueues one execution. Thread: loop. */
 int cuda_work_issue(struct cuda_stream *stream, struct cuda_work *work, struct error *e);

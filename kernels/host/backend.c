@@ -95,14 +95,17 @@ static void host_memory_close(struct backend_memory *memory)
     memfd_unmap(memory);
 }
 
-static int host_stream_new(struct backend_device *device, struct backend_stream **ret_stream, struct error *e)
+/* Lanes take turns between streams: nothing here is urgent enough to pass the others. */
+static int host_stream_new(struct backend_device *device, enum backend_priority priority,
+                           struct backend_stream **ret_stream, struct error *e)
 {
+    (void)priority;
     return executor_stream_new(&to_host(device)->executor, ret_stream, e);
 }
 
-static int host_check(struct backend_device *device, const struct backend_job *job, struct error *e)
+static int host_check(struct backend_device *device, const struct backend_step *step, struct error *e)
 {
-    return execute_check(to_host(device), job, e);
+    return execute_check(to_host(device), step, e);
 }
 
 static unsigned host_poll(struct backend_device *device)

@@ -21,28 +21,46 @@ const char *const *execute_variants(struct host_device *device, const struct op 
     return kernels_generic.elementwise[op->id][dtype] ? device->elementwise_variants : NULL;
 }
 
+/* What one execution of the step costs on one thread; *ret_heavy: all threads are wanted. */
+static double step_cost_ns(const struct backend_step *step, bool *ret_heavy)
+{
+    const struct plan_gemm *g = &step->plan.gemm;
+    double mn, k, ns;
+
+    *ret_heavy = false;
+    if (plan_is_empty(&step->plan))
+        return 0;
+    if (step->plan.kind == PLAN_ELEMENTWISE) {
+        ns = elementwise_cost_ns(step->op, &step->plan);
+    } else {
+        ns = gemm_cost_ns(&step->plan);
+        mn = (double)g->m * (double)g->n;
+        k = (double)g->k;
+        *ret_heavy = mn * k > ONE_THREAD || ((g->m == 1 || g->n == 1) && mn * k > 8192);
+    }
+    *ret_heavy = *ret_heavy || ns > LIGHT_NS;
+    return ns;
+}
+
 enum execute_place execute_place(struct host_device *device, const struct backend_job *job)
 {
-    const struct plan_gemm *g = &job->plan.gemm;
-    double ns;
+    const double executions = (double)job->warmup + job->repeat;
+    bool needs_blas = false;
+    double ns = 0;
 
-    if (plan_is_empty(&job->plan))
-        return EXECUTE_INLINE;
-    if (job->plan.kind == PLAN_ELEMENTWISE) {
-        ns = elementwise_cost_ns(job->op, &job->plan);
-    } else {
-        const double mn = (double)g->m * (double)g->n, k = (double)g->k;
+    for (unsigned i = 0; i < job->n_steps; i++) {
+        const struct backend_step *step = &job->steps[i];
+        bool heavy;
 
-        ns = gemm_cost_ns(&job->plan);
-        if (mn * k > ONE_THREAD || ((g->m == 1 || g->n == 1) && mn * k > 8192))
+        ns += step_cost_ns(step, &heavy);
+        if (heavy)
             return EXECUTE_HEAVY;
+        needs_blas = needs_blas || (step->plan.kind == PLAN_GEMM && !plan_is_empty(&step->plan));
     }
-    if (ns > LIGHT_NS)
-        return EXECUTE_HEAVY;
-    if (ns * ((double)job->warmup + job->repeat) > INLINE_NS)
+    if (ns * executions > INLINE_NS)
         return EXECUTE_LIGHT;
     /* The first product loads the BLAS, which the loop must not wait for. */
-    if (job->plan.kind == PLAN_GEMM && device->blas.name && !blas_is_loaded(&device->blas))
+    if (needs_blas && device->blas.name && !blas_is_loaded(&device->blas))
         return EXECUTE_LIGHT;
     return EXECUTE_INLINE;
 }
@@ -59,47 +77,47 @@ static const struct kernels *kernels_named(const char *name)
 }
 
 /* The name in variants() that the job will use. */
-static int choose_variant(struct host_device *device, const struct backend_job *job, const char **ret_variant,
+static int choose_variant(struct host_device *device, const struct backend_step *step, const char **ret_variant,
                           struct error *e)
 {
-    const char *const *variants = execute_variants(device, job->op, job->plan.dtype);
+    const char *const *variants = execute_variants(device, step->op, step->plan.dtype);
 
     if (!variants)
-        return error_set(e, ERROR_UNSUPPORTED, "the host has no kernel for %s of %s", job->op->name,
-                         dtype_name(job->plan.dtype));
+        return error_set(e, ERROR_UNSUPPORTED, "the host has no kernel for %s of %s", step->op->name,
+                         dtype_name(step->plan.dtype));
     for (; *variants; variants++)
-        if (!job->variant || !strcmp(job->variant, *variants)) {
+        if (!step->variant || !strcmp(step->variant, *variants)) {
             *ret_variant = *variants;
             return 0;
         }
-    error_set(e, ERROR_INVALID_ARGUMENT, "%s has no variant \"%.32s\" on the host; hello lists them", job->op->name,
-              job->variant);
+    error_set(e, ERROR_INVALID_ARGUMENT, "%s has no variant \"%.32s\" on the host; hello lists them", step->op->name,
+              step->variant);
     return error_detail_text(e, "key", "attrs.variant");
 }
 
-int execute_check(struct host_device *device, const struct backend_job *job, struct error *e)
+int execute_check(struct host_device *device, const struct backend_step *step, struct error *e)
 {
     const char *variant;
 
-    for (unsigned i = 0; i < job->op->n_inputs + job->op->n_outputs; i++)
-        if (job->operands[i].memory && !job->operands[i].memory->host)
+    for (unsigned i = 0; i < step->op->n_inputs + step->op->n_outputs; i++)
+        if (step->operands[i].memory && !step->operands[i].memory->host)
             return error_set(e, ERROR_DEVICE_MISMATCH, "the host cannot use device memory");
-    return choose_variant(device, job, &variant, e);
+    return choose_variant(device, step, &variant, e);
 }
 
-int execute_begin(struct host_device *device, const struct backend_job *job, struct execution *ret_execution,
+int execute_begin(struct host_device *device, const struct backend_step *step, struct execution *ret_execution,
                   struct error *e)
 {
     struct execution x = {.kernels = kernels_best()};
 
-    if (choose_variant(device, job, &x.variant, e) < 0)
+    if (choose_variant(device, step, &x.variant, e) < 0)
         return -1;
-    if (job->plan.kind == PLAN_ELEMENTWISE) {
+    if (step->plan.kind == PLAN_ELEMENTWISE) {
         x.kernels = kernels_named(x.variant);
     } else if (device->blas.name && !strcmp(x.variant, device->blas.name)) {
         x.blas = blas_load(&device->blas, e) == 0;
         if (!x.blas) {
-            if (job->variant)
+            if (step->variant)
                 return -1;
             x.variant = "blocked";
         }
@@ -110,31 +128,32 @@ int execute_begin(struct host_device *device, const struct backend_job *job, str
     return 0;
 }
 
-static int run_gemm(struct host_device *device, const struct seat *seat, const struct backend_job *job,
+static int run_gemm(struct host_device *device, const struct seat *seat, const struct backend_step *step,
                     unsigned char *const *pointers, const struct execution *x, struct error *e)
 {
-    const struct gemm_call call = {.plan = &job->plan, .pointers = pointers, .kernels = x->kernels, .pool = seat->pool};
+    const struct gemm_call call = {
+        .plan = &step->plan, .pointers = pointers, .kernels = x->kernels, .pool = seat->pool};
 
-    if (job->plan.gemm.k == 0 || job->plan.gemm.alpha == 0) {
+    if (step->plan.gemm.k == 0 || step->plan.gemm.alpha == 0) {
         gemm_scale(&call);
         return 0;
     }
     return x->blas ? gemm_blas(&call, &device->blas, e) : gemm_blocked(&call, e);
 }
 
-int execute_once(struct host_device *device, const struct seat *seat, const struct backend_job *job,
+int execute_once(struct host_device *device, const struct seat *seat, const struct backend_step *step,
                  const struct execution *x, struct error *e)
 {
-    const unsigned operands = job->op->n_inputs + job->op->n_outputs;
+    const unsigned operands = step->op->n_inputs + step->op->n_outputs;
     unsigned char *pointers[PLAN_MAX_OPERANDS] = {NULL};
     struct guard_range ranges[PLAN_MAX_OPERANDS];
     unsigned n_ranges = 0;
     int result = 0;
 
-    if (plan_is_empty(&job->plan))
+    if (plan_is_empty(&step->plan))
         return 0;
     for (unsigned i = 0; i < operands; i++) {
-        const struct backend_operand *o = &job->operands[i];
+        const struct backend_operand *o = &step->operands[i];
 
         if (!o->memory)
             continue;
@@ -142,12 +161,12 @@ int execute_once(struct host_device *device, const struct seat *seat, const stru
         ranges[n_ranges++] = (struct guard_range){(uintptr_t)pointers[i], (uintptr_t)pointers[i] + o->extent};
     }
     guard_begin(seat->guard, ranges, n_ranges);
-    if (job->plan.kind == PLAN_GEMM) {
-        result = run_gemm(device, seat, job, pointers, x, e);
+    if (step->plan.kind == PLAN_GEMM) {
+        result = run_gemm(device, seat, step, pointers, x, e);
     } else {
-        const bool bypass = job->in_place < 0 && job->operands[operands - 1].extent > device->bypass_bytes;
+        const bool bypass = step->in_place < 0 && step->operands[operands - 1].extent > device->bypass_bytes;
 
-        elementwise_run(seat->pool, x->kernels, job->op, &job->plan, pointers, bypass);
+        elementwise_run(seat->pool, x->kernels, step->op, &step->plan, pointers, bypass);
     }
     if (guard_end(seat->guard))
         return error_set(e, ERROR_MEMORY_FAULT,

@@ -1,4 +1,4 @@
-/* One execution of a job: which kernels, on which memory, under the SIGBUS guard. Thread: whoever owns the seat. */
+/* One execution of one step: which kernels, on which memory, under the SIGBUS guard. Thread: whoever owns the seat. */
 #ifndef KOPS_HOST_EXECUTE_H
 #define KOPS_HOST_EXECUTE_H
 
@@ -15,7 +15,7 @@ struct seat {
     struct pool *pool;
 };
 
-/* How one job is executed, the same at every repeat. */
+/* How one step is executed, the same at every repeat. */
 struct execution {
     const struct kernels *kernels;
     bool blas;
@@ -30,15 +30,15 @@ enum execute_place execute_place(struct host_device *device, const struct backen
 /* The NULL-terminated variants of an op, best first; NULL: none. */
 const char *const *execute_variants(struct host_device *device, const struct op *op, enum dtype dtype);
 
-/* Whether the job can be executed here. Cheap; loads nothing. Errors: invalid_argument, unsupported. */
-int execute_check(struct host_device *device, const struct backend_job *job, struct error *e);
+/* Whether the step can be executed here. Cheap; loads nothing. Errors: invalid_argument, unsupported. */
+int execute_check(struct host_device *device, const struct backend_step *step, struct error *e);
 
 /* Resolves the variant; loads the BLAS where it is the one. Errors: invalid_argument, unsupported. */
-int execute_begin(struct host_device *device, const struct backend_job *job, struct execution *ret_execution,
+int execute_begin(struct host_device *device, const struct backend_step *step, struct execution *ret_execution,
                   struct error *e);
 
 /* Errors: memory_fault, out_of_memory. */
-int execute_once(struct host_device *device, const struct seat *seat, const struct backend_job *job,
+int execute_once(struct host_device *device, const struct seat *seat, const struct backend_step *step,
                  const struct execution *execution, struct error *e);
 
 #endif

@@ -23,12 +23,36 @@ static void fail(struct backend_job *job, const struct error *e)
     job->error = *e;
 }
 
+/* Finds out how each step is executed, which may load a library, before anything is timed. */
 static int begin(struct executor *x, struct backend_stream *s, struct backend_job *job, struct error *e)
 {
-    if (execute_begin(x->device, job, &s->execution, e) < 0)
-        return -1;
-    job->variant_used = s->execution.variant;
+    for (unsigned i = 0; i < job->n_steps; i++) {
+        if (execute_begin(x->device, &job->steps[i], &s->execution, e) < 0) {
+            backend_job_blame(job, i, e);
+            return -1;
+        }
+        job->steps[i].variant_used = s->execution.variant;
+    }
     job->started_ns = clock_now_ns();
+    return 0;
+}
+
+/* One execution: every step, in order. A single step has its execution from begin(). */
+static int execute(struct executor *x, struct backend_stream *s, struct backend_job *job, const struct seat *seat,
+                   struct error *e)
+{
+    for (unsigned i = 0; i < job->n_steps; i++) {
+        struct backend_step *step = &job->steps[i];
+        bool stopped = i > 0 && atomic_load_explicit(&job->cancel, memory_order_relaxed);
+
+        if (stopped)
+            error_set(e, ERROR_CANCELLED, "cancelled before op %u", i);
+        if (stopped || (job->n_steps > 1 && execute_begin(x->device, step, &s->execution, e) < 0) ||
+            execute_once(x->device, seat, step, &s->execution, e) < 0) {
+            backend_job_blame(job, i, e);
+            return -1;
+        }
+    }
     return 0;
 }
 
@@ -55,7 +79,7 @@ static bool run(struct executor *x, struct backend_stream *s, struct backend_job
             return true;
         }
         start = clock_now_ns();
-        if (execute_once(x->device, seat, job, &s->execution, &e) < 0) {
+        if (execute(x, s, job, seat, &e) < 0) {
             fail(job, &e);
             return true;
         }
@@ -172,7 +196,6 @@ static void reset(struct backend_job *job)
 {
     list_init(&job->link);
     job->failed = false;
-    job->variant_used = NULL;
     job->started_ns = 0;
     job->n_samples = 0;
     job->h2d_us = job->d2h_us = NAN;

@@ -359,17 +359,19 @@ static void plan_job(struct test_job *t, struct op_call *call, const struct view
     unsigned n = call->op->n_inputs + call->op->n_outputs;
     struct error e;
 
-    *t = (struct test_job){.job = {.op = call->op, .in_place = -1, .repeat = 1, .timing = true, .done = done}};
+    *t = (struct test_job){.job = {.n_steps = 1, .repeat = 1, .timing = true, .done = done},
+                           .step = {.op = call->op, .in_place = -1}};
+    t->job.steps = &t->step;
     t->job.samples = t->samples;
     for (unsigned i = 0; i < n; i++) {
         set_tensor(&call->tensors[i], &views[i]);
-        t->job.operands[i] = (struct backend_operand){
+        t->step.operands[i] = (struct backend_operand){
             .memory = views[i].memory, .offset = call->tensors[i].offset, .extent = call->tensors[i].extent};
         if (i < call->op->n_inputs && views[i].memory == views[n - 1].memory &&
             views[i].offset == views[n - 1].offset && call->op->id != OP_GEMM)
-            t->job.in_place = (int)i;
+            t->step.in_place = (int)i;
     }
-    if (op_plan(call, &t->job.plan, &e) < 0)
+    if (op_plan(call, &t->step.plan, &e) < 0)
         fail_msg("op_plan: %s", e.message);
 }
 
@@ -398,7 +400,7 @@ struct backend_stream *stream_open(void)
     struct backend_stream *stream;
     struct error e;
 
-    if (backend->stream_new(device, &stream, &e) < 0)
+    if (backend->stream_new(device, PRIORITY_NORMAL, &stream, &e) < 0)
         fail_msg("stream_new: %s", e.message);
     return stream;
 }
@@ -423,7 +425,7 @@ bool start(struct backend_stream *stream, struct test_job *t, struct error *e)
     struct preparation p = {.stream = stream, .job = &t->job, .e = e};
     pthread_t thread;
 
-    if (backend->check(device, &t->job, e) < 0)
+    if (backend->check(device, &t->step, e) < 0)
         fail_msg("check: %s", e->message);
     if (backend->needs_prepare(device, &t->job)) {
         assert_int_equal(pthread_create(&thread, NULL, prepare, &p), 0);

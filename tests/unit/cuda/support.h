@@ -76,6 +76,7 @@ struct view {
 
 struct test_job {
     struct backend_job job;
+    struct backend_step step;
     double samples[SAMPLES_MAX];
     bool done;
     unsigned order; /* of done() calls, from 1 */

@@ -98,7 +98,7 @@ static void expect_product(const struct view *views, double beta, const char *va
     }
     make_gemm(&t, views, 2.0, beta);
     run_job(stream, &t);
-    assert_string_equal(t.job.variant_used, variant);
+    assert_string_equal(t.step.variant_used, variant);
     assert_int_equal(*products > before, strcmp(variant, "cublaslt") == 0);
     assert_int_equal(*wrong, 0);
     for (unsigned i = 0; i < batches; i++)
@@ -213,8 +213,8 @@ static void test_what_it_cannot_express_runs_tiled(void **state)
     expect_product(many, 0.0, "tiled");
 
     make_gemm(&t, gaps, 1.0, 0.0);
-    t.job.variant = "cublaslt";
-    assert_int_equal(backend->check(device, &t.job, &e), -1);
+    t.step.variant = "cublaslt";
+    assert_int_equal(backend->check(device, &t.step, &e), -1);
     assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
     assert_string_equal(e.details[0].text, "attrs.variant");
 }
@@ -227,9 +227,9 @@ static void test_tiled_can_be_forced(void **state)
 
     (void)state;
     make_gemm(&t, views, 1.0, 0.0);
-    t.job.variant = "tiled";
+    t.step.variant = "tiled";
     run_job(stream, &t);
-    assert_string_equal(t.job.variant_used, "tiled");
+    assert_string_equal(t.step.variant_used, "tiled");
     assert_int_equal(*products, before);
 }
 
@@ -300,7 +300,7 @@ static void test_f32_uses_tf32_only_when_allowed(void **state)
     run_job(stream, &t);
     assert_int_equal(*compute, CUBLAS_COMPUTE_32F);
     make_gemm(&t, views, 1.0, 0.0);
-    t.job.plan.gemm.high_precision_only = false;
+    t.step.plan.gemm.high_precision_only = false;
     run_job(stream, &t);
     assert_int_equal(*compute, CUBLAS_COMPUTE_32F_FAST_TF32);
 }
@@ -318,7 +318,7 @@ static void test_no_algorithm_means_tiled(void **state)
     assert_int_equal(*heuristics, before + 1);
     make_gemm(&t, views, 1.0, 0.0);
     assert_false(backend->needs_prepare(device, &t.job)); /* that there is none is remembered, too */
-    t.job.variant = "cublaslt";
+    t.step.variant = "cublaslt";
     assert_true(start(stream, &t, &e));
     finish(&t);
     assert_true(t.job.failed);
@@ -338,10 +338,10 @@ static void test_no_memory_for_a_workspace_means_tiled(void **state)
     make_gemm(&t, views, 1.0, 0.0);
     inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
     run_job(fresh, &t);
-    assert_string_equal(t.job.variant_used, "tiled");
+    assert_string_equal(t.step.variant_used, "tiled");
 
     make_gemm(&t, views, 1.0, 0.0);
-    t.job.variant = "cublaslt";
+    t.step.variant = "cublaslt";
     inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
     assert_true(start(fresh, &t, &e));
     finish(&t);
@@ -360,7 +360,7 @@ static void test_host_tensors_go_through_it_as_well(void **state)
     fill(host[1], 21, 2);
     make_gemm(&t, views, 1.0, 0.0);
     run_job(stream, &t);
-    assert_string_equal(t.job.variant_used, "cublaslt");
+    assert_string_equal(t.step.variant_used, "cublaslt");
     for (unsigned i = 0; i < 5; i++)
         for (unsigned j = 0; j < 7; j++) {
             float want = 0;

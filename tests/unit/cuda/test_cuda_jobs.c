@@ -34,7 +34,7 @@ static void test_streams_keep_the_order_sent(void **state)
     for (unsigned i = 0; i < 3; i++) {
         assert_false(jobs[i].job.failed);
         assert_int_equal(jobs[i].order, jobs[0].order + i);
-        assert_string_equal(jobs[i].job.variant_used, "vector");
+        assert_string_equal(jobs[i].step.variant_used, "vector");
         assert_true(jobs[i].job.started_ns > 0);
         assert_int_equal(jobs[i].job.n_samples, 1);
         assert_true(jobs[i].samples[0] > 0);
@@ -247,7 +247,7 @@ static void test_an_empty_tensor_needs_no_kernel(void **state)
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(NULL, 0), VECTOR(NULL, 0)});
     run_job(stream, &t);
     assert_int_equal(t.job.n_samples, 0);
-    assert_non_null(t.job.variant_used);
+    assert_non_null(t.step.variant_used);
     assert_int_equal(counter(STANDIN_COUNTER_launches), launches);
     backend->stream_free(stream);
 }
@@ -263,20 +263,20 @@ static void test_a_forced_variant_is_used_or_refused(void **state)
     (void)state;
     fill(a, N, 7);
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
-    t.job.variant = "strided";
+    t.step.variant = "strided";
     run_job(stream, &t);
-    assert_string_equal(t.job.variant_used, "strided");
+    assert_string_equal(t.step.variant_used, "strided");
     for (unsigned i = 0; i < N; i++)
         assert_true(floats(out)[i] == value(i, 7) * value(i, 7));
 
-    t.job.variant = "sideways";
-    assert_int_equal(backend->check(device, &t.job, &e), -1);
+    t.step.variant = "sideways";
+    assert_int_equal(backend->check(device, &t.step, &e), -1);
     assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
     assert_string_equal(e.details[0].text, "attrs.variant");
 
     make_job(&t, OP_GEMM, (struct view[]){MATRIX(a, 10, 20), MATRIX(b, 20, 30), MATRIX(out, 10, 30)});
-    t.job.variant = "cublaslt"; /* switched off here */
-    assert_int_equal(backend->check(device, &t.job, &e), -1);
+    t.step.variant = "cublaslt"; /* switched off here */
+    assert_int_equal(backend->check(device, &t.step, &e), -1);
     assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
     backend->stream_free(stream);
     close_memory(a);

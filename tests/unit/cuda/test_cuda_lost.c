@@ -60,7 +60,7 @@ static void test_everything_fails_and_nothing_crashes(void **state)
     expect_lost(&e);
     assert_int_equal(backend->memory_alloc(device, BYTES, &other, &fd, &e), -1);
     expect_lost(&e);
-    assert_int_equal(backend->stream_new(device, &another, &e), -1);
+    assert_int_equal(backend->stream_new(device, PRIORITY_NORMAL, &another, &e), -1);
     expect_lost(&e);
 
     backend->stream_free(streams[0]);

@@ -207,7 +207,7 @@ void fixture_open(struct fixture *f, const struct backend_config *config)
     f->event = eventfd(0, EFD_CLOEXEC);
     assert_int_equal(host_backend.open(config, &host, &f->device, 1, &count, &e), 0);
     assert_int_equal(count, 1);
-    assert_int_equal(host_backend.stream_new(f->device, &f->stream, &e), 0);
+    assert_int_equal(host_backend.stream_new(f->device, PRIORITY_NORMAL, &f->stream, &e), 0);
 }
 
 void fixture_close(struct fixture *f)
@@ -237,13 +237,23 @@ void fixture_wait(struct fixture *f, struct backend_job *job)
     }
 }
 
+/* A step of a job's own: there are more than jobs at one time in any test. */
+static struct backend_step *next_step(void)
+{
+    static struct backend_step steps[1024];
+    static unsigned n;
+
+    return &steps[n++ % COUNT(steps)];
+}
+
 void job_init(struct backend_job *job, enum op_id op, struct operand *const *inputs, struct operand *out,
               const union op_attr_value *attrs)
 {
     struct op_call call = {.op = op_get(op)};
     struct error e;
 
-    *job = (struct backend_job){.op = call.op, .in_place = -1, .repeat = 1, .timing = true, .done = on_done};
+    *job = (struct backend_job){.steps = next_step(), .n_steps = 1, .repeat = 1, .timing = true, .done = on_done};
+    *job->steps = (struct backend_step){.op = call.op, .in_place = -1};
     for (unsigned i = 0; i < call.op->n_attrs; i++)
         call.attrs[i] = attrs ? attrs[i] : call.op->attrs[i].fallback;
     for (unsigned i = 0; i <= call.op->n_inputs; i++) {
@@ -251,11 +261,11 @@ void job_init(struct backend_job *job, enum op_id op, struct operand *const *inp
 
         call.tensors[i] = o->tensor;
         memcpy(o->before, o->memory.host, o->memory.size);
-        job->operands[i] = (struct backend_operand){&o->memory, o->tensor.offset, o->tensor.extent};
+        job->steps->operands[i] = (struct backend_operand){&o->memory, o->tensor.offset, o->tensor.extent};
         if (i < call.op->n_inputs && o == out)
-            job->in_place = (int)i;
+            job->steps->in_place = (int)i;
     }
-    if (op_plan(&call, &job->plan, &e) < 0)
+    if (op_plan(&call, &job->steps->plan, &e) < 0)
         fail_msg("%s", e.message);
 }
 
@@ -263,7 +273,7 @@ void job_run(struct fixture *f, struct backend_job *job)
 {
     struct error e;
 
-    if (host_backend.check(f->device, job, &e) < 0)
+    if (host_backend.check(f->device, job->steps, &e) < 0)
         fail_msg("%s", e.message);
     host_backend.submit(f->stream, job);
     fixture_wait(f, job);

@@ -97,7 +97,7 @@ static void test_order_in_a_stream(void **state)
         assert_int_equal(tensor_measure(&head.tensor, "head", &(struct error){0}), 0);
         job_init(&jobs[2 * i + 1], OP_ADD, (struct operand *[]){&head, &head}, &head, NULL);
         for (unsigned j = 0; j < 3; j++) /* `head` goes, the memory stays */
-            jobs[2 * i + 1].operands[j].memory = &chain[i + 1].memory;
+            jobs[2 * i + 1].steps->operands[j].memory = &chain[i + 1].memory;
     }
     for (unsigned i = 0; i < COUNT(jobs); i++) {
         jobs[i].done = note_order;
@@ -132,7 +132,7 @@ static void test_streams_take_turns(void **state)
         struct error e;
 
         fixture_open(&f, NULL);
-        assert_int_equal(host_backend.stream_new(f.device, &second, &e), 0);
+        assert_int_equal(host_backend.stream_new(f.device, PRIORITY_NORMAL, &second, &e), 0);
         addition_init(&endless, cases[i].long_size);
         addition_init(&other, cases[i].short_size);
         endless.job.repeat = 1000000000;
@@ -205,7 +205,7 @@ static void test_many_streams(void **state)
     (void)state;
     fixture_open(&f, NULL);
     for (unsigned s = 0; s < STREAMS; s++)
-        assert_int_equal(host_backend.stream_new(f.device, &streams[s], &e), 0);
+        assert_int_equal(host_backend.stream_new(f.device, PRIORITY_NORMAL, &streams[s], &e), 0);
     for (unsigned r = 0; r < ROUNDS; r++)
         for (unsigned s = 0; s < STREAMS; s++) {
             struct addition *x = &jobs[r * STREAMS + s];
@@ -246,7 +246,7 @@ static void test_open_and_close(void **state)
         host_backend.close(device);
     }
     assert_int_equal(host_backend.open(NULL, NULL, &device, 1, &count, &e), 0);
-    assert_int_equal(host_backend.stream_new(device, &stream, &e), 0);
+    assert_int_equal(host_backend.stream_new(device, PRIORITY_NORMAL, &stream, &e), 0);
     addition_init(&x, LARGE);
     host_backend.submit(stream, &x.job);
     while (host_backend.poll(device) > 0)

@@ -116,11 +116,11 @@ static void run_product(struct fixture *f, enum dtype dtype, const char *variant
         for (uint64_t i = 0; i < out.tensor.count; i++)
             encode(dtype, (double)NAN, operand_at(&out, i));
     job_init(&job, OP_GEMM, (struct operand *[]){&a, &b}, &out, attrs);
-    job.variant = variant;
+    job.steps->variant = variant;
     job_run(f, &job);
     if (job.failed)
         fail_msg("%s", job.error.message);
-    assert_string_equal(job.variant_used, variant);
+    assert_string_equal(job.steps->variant_used, variant);
     check_product(p, &a, &b, &out);
     operand_deinit(&a);
     operand_deinit(&b);
@@ -269,7 +269,7 @@ static void test_repeated_and_overlapping_rows(void **state)
                 a.tensor.strides[0] = row;
                 a.tensor.strides[1] = column;
                 job_init(&job, OP_GEMM, (struct operand *[]){&a, &b}, &out, NULL);
-                job.variant = *v;
+                job.steps->variant = *v;
                 job_run(&f, &job);
                 assert_false(job.failed);
                 check_product(&(struct product){40, 40, 40, .alpha = 1}, &a, &b, &out);
@@ -289,7 +289,7 @@ static void run_tiny(struct fixture *f, const char *variant, struct backend_job 
     operand_init(&b, DTYPE_F32, 2, shape, CONTIGUOUS);
     operand_init(&out, DTYPE_F32, 2, shape, CONTIGUOUS);
     job_init(job, OP_GEMM, (struct operand *[]){&a, &b}, &out, NULL);
-    job->variant = variant;
+    job->steps->variant = variant;
     job_run(f, job);
     operand_deinit(&a);
     operand_deinit(&b);
@@ -307,13 +307,13 @@ static void test_no_blas(void **state)
     assert_string_equal(host_backend.variants(f.device, op_get(OP_GEMM), DTYPE_F32)[0], "blocked");
     run_tiny(&f, NULL, &job);
     assert_false(job.failed);
-    assert_string_equal(job.variant_used, "blocked");
+    assert_string_equal(job.steps->variant_used, "blocked");
     fixture_close(&f);
 
     fixture_open(&f, &(struct backend_config){.host_blas = "/nonexistent/libopenblas.so.0"});
     run_tiny(&f, NULL, &job);
     assert_false(job.failed);
-    assert_string_equal(job.variant_used, "blocked");
+    assert_string_equal(job.steps->variant_used, "blocked");
     run_tiny(&f, "openblas", &job);
     assert_true(job.failed);
     assert_int_equal(job.error.code, ERROR_UNSUPPORTED);
@@ -335,8 +335,8 @@ static void test_unknown_variant(void **state)
     operand_init(&b, DTYPE_F32, 2, shape, CONTIGUOUS);
     operand_init(&out, DTYPE_F32, 2, shape, CONTIGUOUS);
     job_init(&job, OP_GEMM, (struct operand *[]){&a, &b}, &out, NULL);
-    job.variant = "nosuch";
-    assert_int_equal(host_backend.check(f.device, &job, &e), -1);
+    job.steps->variant = "nosuch";
+    assert_int_equal(host_backend.check(f.device, job.steps, &e), -1);
     assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
     operand_deinit(&a);
     operand_deinit(&b);

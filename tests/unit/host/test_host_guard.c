@@ -52,8 +52,8 @@ static void work_init(struct work *w, enum op_id op, const char *variant)
     }
     job_init(&w->job, op, (struct operand *[]){&w->operands[0], &w->operands[1]}, &w->operands[2], NULL);
     for (unsigned i = 0; i < 3; i++)
-        w->job.operands[i].memory = &w->memories[i].memory;
-    w->job.variant = variant;
+        w->job.steps->operands[i].memory = &w->memories[i].memory;
+    w->job.steps->variant = variant;
 }
 
 static void work_deinit(struct work *w)
@@ -122,7 +122,7 @@ static void test_tiny_job(void **state)
     operand_init(&o, DTYPE_F32, 1, shape, CONTIGUOUS);
     shared_init(&s, PAGE_BYTES);
     job_init(&job, OP_ADD, (struct operand *[]){&o, &o}, &o, NULL);
-    job.operands[2].memory = &s.memory;
+    job.steps->operands[2].memory = &s.memory;
     job_run(&f, &job);
     assert_false(job.failed);
     assert_int_equal(ftruncate(s.fd, 0), 0);
@@ -164,11 +164,12 @@ static void test_shared_by_streams(void **state)
     (void)state;
     for (unsigned round = 0; round < 20; round++) {
         fixture_open(&f, NULL);
-        assert_int_equal(host_backend.stream_new(f.device, &other, &e), 0);
+        assert_int_equal(host_backend.stream_new(f.device, PRIORITY_NORMAL, &other, &e), 0);
         work_init(&first, OP_ADD, NULL);
         work_init(&second, OP_ADD, NULL);
-        second.job.operands[0] = first.job.operands[0];
-        second.job.plan.elementwise.count = second.job.plan.elementwise.shape[0] = 5000; /* for the other lane */
+        second.job.steps->operands[0] = first.job.steps->operands[0];
+        second.job.steps->plan.elementwise.count = second.job.steps->plan.elementwise.shape[0] =
+            5000; /* for the other lane */
         assert_int_equal(ftruncate(first.memories[0].fd, 0), 0);
         first.job.repeat = second.job.repeat = 50;
         first.job.timing = second.job.timing = false;

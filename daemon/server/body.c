@@ -1,0 +1,70 @@
+#include "server/body.h"
+
+#include <stdlib.h>
+
+void body_init_single(struct run *run, unsigned n_tensors)
+{
+    run->body = (struct body){
+        .n_tensors = n_tensors,
+        .n_calls = 1,
+        .tensors = run->one_call.call.tensors,
+        .refs = run->one_refs,
+        .calls = &run->one_call,
+        .steps = &run->one_step,
+    };
+    for (unsigned i = 0; i < n_tensors; i++) {
+        run->one_refs[i].mapping = NULL;
+        run->one_refs[i].waiting = false;
+        run->one_call.tensors[i] = (uint16_t)i;
+    }
+    run->one_step.variant = run->one_step.variant_used = NULL;
+}
+
+/* `count` items of `size` bytes at *at, which moves on. */
+static void *carve(char **at, size_t count, size_t size)
+{
+    const size_t alignment = _Alignof(max_align_t);
+    char *start = *at;
+
+    *at += (count * size + alignment - 1) / alignment * alignment;
+    return start;
+}
+
+int body_new(struct body *ret_body, unsigned n_tensors, unsigned n_calls, struct error *e)
+{
+    const size_t slack = 4 * _Alignof(max_align_t);
+    struct body b = {.n_tensors = n_tensors, .n_calls = n_calls};
+    char *at = calloc(1, n_tensors * (sizeof(*b.tensors) + sizeof(*b.refs)) +
+                             n_calls * (sizeof(*b.calls) + sizeof(*b.steps)) + slack);
+
+    if (!at)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for %u ops", n_calls);
+    b.memory = at;
+    b.tensors = carve(&at, n_tensors, sizeof(*b.tensors));
+    b.refs = carve(&at, n_tensors, sizeof(*b.refs));
+    b.calls = carve(&at, n_calls, sizeof(*b.calls));
+    b.steps = carve(&at, n_calls, sizeof(*b.steps));
+    *ret_body = b;
+    return 0;
+}
+
+void body_unuse(struct body *body)
+{
+    for (unsigned i = 0; i < body->n_tensors; i++) {
+        struct operand_ref *ref = &body->refs[i];
+
+        if (ref->waiting)
+            mapping_stop_waiting(&ref->waiter);
+        ref->waiting = false;
+        if (ref->mapping)
+            mapping_unuse(ref->mapping);
+        ref->mapping = NULL;
+    }
+}
+
+void body_release(struct body *body)
+{
+    body_unuse(body);
+    free(body->memory);
+    *body = (struct body){0};
+}

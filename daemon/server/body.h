@@ -1,0 +1,54 @@
+/* Bodies: the tensors and ops of runs and programs. Thread: loop. */
+#ifndef KOPS_SERVER_BODY_H
+#define KOPS_SERVER_BODY_H
+
+#include "rpc/value.h"
+#include "server/types.h"
+
+enum { SEQUENCE_OPS_MAX = 1024, SEQUENCE_TENSORS_MAX = 4096 };
+
+/* The body of one op, in the run itself. */
+void body_init_single(struct run *run, unsigned n_tensors);
+/* Room for that much; tensors have no memory yet. -1: no memory. */
+int body_new(struct body *ret_body, unsigned n_tensors, unsigned n_calls, struct error *e);
+/* Gives the mappings back; what is computed stays. */
+void body_unuse(struct body *body);
+/* Gives the mappings and the memory back. Harmless on zeroes and twice. */
+void body_release(struct body *body);
+
+/* tensor_decode.c: one tensor map; takes its mapping into use. `path` names it in errors ("in[0]"). *ret_buffer is the
+ * id of its buffer, 0 where it has none. */
+int tensor_decode(struct connection *c, const struct rpc_value *value, const char *path, struct tensor *ret_tensor,
+                  struct operand_ref *ref, uint64_t *ret_buffer, struct error *e);
+/* Takes a buffer into use for the tensor's memory. `path` is put before the keys in errors ("in[0]."). */
+int tensor_use_buffer(struct connection *c, uint64_t id, const char *path, struct operand_ref *ref, uint64_t *ret_size,
+                      struct error *e);
+
+/* call_decode.c */
+/* Fills the i-th call's attributes from the map (may be NULL); *ret_variant gets `variant`, if it is there. */
+int call_decode_attrs(struct body_call *call, const struct rpc_value *map, struct rpc_arg *ret_variant,
+                      struct error *e);
+/* After the call's tensors and attributes are known: shapes, overlap, what may be written; makes the plan. */
+int call_plan(struct body *body, unsigned i, struct error *e);
+/* After the device is known: the kernel, and what the device says to it. */
+int call_place(struct body *body, unsigned i, struct backend_device *device, const struct rpc_arg *variant,
+               struct error *e);
+/* Refuses outputs that share memory with what they must not. Again when memory was bound anew. */
+int call_check_overlap(struct body *body, unsigned i, struct error *e);
+/* Says where each operand lies within its memory. */
+void call_set_operands(struct body *body, unsigned i);
+/* Refuses to repeat what would not compute the same again. */
+int body_check_repeat(const struct body *body, struct error *e);
+/* Equal handle bytes with different ids in one request could never all be open. */
+int body_check_handles(const struct body *body, struct error *e);
+/* The device that the tensors are on, or that `arg` asks for. */
+int body_choose_device(struct server *s, const struct body *body, const struct rpc_arg *arg,
+                       struct backend_device **ret_device, struct error *e);
+
+/* run_decode.c: a sequence's tensors and ops, for the device they are on. ret_buffers, room for SEQUENCE_TENSORS_MAX or
+ * NULL, gets the tensors' buffers. After a failure the body must be released. */
+int body_decode(struct connection *c, const struct rpc_arg *tensors, const struct rpc_arg *ops,
+                const struct rpc_arg *device, uint64_t *ret_buffers, struct body *body,
+                struct backend_device **ret_device, struct error *e);
+
+#endif

@@ -1,0 +1,199 @@
+/* One op of a body: attributes, plan, memory, device; every check. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/body.h"
+#include "server/request.h"
+
+static int fail(struct error *e, enum error_code code, const char *path, const char *key, const char *why)
+{
+    char full[96];
+
+    snprintf(full, sizeof(full), "%s%s", path, key);
+    error_set(e, code, "%s: %s", full, why);
+    return error_detail_text(e, "key", full);
+}
+
+/* ---- attributes ---- */
+
+static int decode_attr(const struct op_attr *attr, const struct rpc_value *value, union op_attr_value *ret,
+                       struct error *e)
+{
+    static const enum rpc_type types[] = {
+        [OP_ATTR_BOOL] = RPC_BOOL, [OP_ATTR_FLOAT] = RPC_FLOAT, [OP_ATTR_INT] = RPC_INT, [OP_ATTR_CHOICE] = RPC_STR};
+    const struct rpc_field field = {.key = attr->name, .type = types[attr->type]};
+    struct rpc_arg arg;
+
+    if (rpc_decode_value(value, &field, "attrs.", &arg, e) < 0)
+        return -1;
+    switch (attr->type) {
+    case OP_ATTR_BOOL:
+        ret->b = arg.b;
+        return 0;
+    case OP_ATTR_FLOAT:
+        ret->f = arg.f;
+        return 0;
+    case OP_ATTR_INT:
+        ret->i = arg.i;
+        return 0;
+    case OP_ATTR_CHOICE:
+        for (unsigned i = 0; attr->choices[i]; i++)
+            if (rpc_text_is(&arg, attr->choices[i])) {
+                ret->choice = i;
+                return 0;
+            }
+    }
+    return fail(e, ERROR_INVALID_ARGUMENT, "attrs.", attr->name, "not one of the choices that hello lists");
+}
+
+int call_decode_attrs(struct body_call *call, const struct rpc_value *map, struct rpc_arg *ret_variant, struct error *e)
+{
+    const struct op *op = call->call.op;
+    unsigned seen = 0;
+
+    for (unsigned i = 0; i < op->n_attrs; i++)
+        call->call.attrs[i] = op->attrs[i].fallback;
+    for (uint32_t i = 0; map && i < rpc_map_size(map); i++) {
+        static const struct rpc_field variant = {.key = "variant", .type = RPC_STR};
+        const struct rpc_value *value;
+        struct rpc_arg name = {0};
+        char shown[ERROR_DETAIL_TEXT_MAX];
+        unsigned j = 0;
+
+        if (rpc_map_entry(map, i, &name.text, &name.length, &value) < 0)
+            return fail(e, ERROR_WRONG_TYPE, "attrs.", "(key)", "keys must be str");
+        if (rpc_text_is(&name, "variant")) {
+            if (ret_variant->present)
+                return fail(e, ERROR_UNKNOWN_KEY, "attrs.", "variant", "given twice");
+            if (rpc_decode_value(value, &variant, "attrs.", ret_variant, e) < 0)
+                return -1;
+            continue;
+        }
+        while (j < op->n_attrs && !rpc_text_is(&name, op->attrs[j].name))
+            j++;
+        if (j == op->n_attrs || (seen & 1U << j)) {
+            unsigned n = 0;
+
+            for (; n < name.length && n < 32; n++)
+                shown[n] = name.text[n] >= 0x20 && name.text[n] < 0x7f ? name.text[n] : '?';
+            shown[n] = '\0';
+            return fail(e, ERROR_UNKNOWN_KEY, "attrs.", shown,
+                        j == op->n_attrs ? "this op has no such attribute" : "given twice");
+        }
+        seen |= 1U << j;
+        if (decode_attr(&op->attrs[j], value, &call->call.attrs[j], e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- what it computes ---- */
+
+/* "in[0]" or "out[0]" for the i-th tensor of the call. */
+static const char *operand_key(const struct op *op, unsigned i, char into[16])
+{
+    if (i < op->n_inputs)
+        snprintf(into, 16, "in[%u]", i);
+    else
+        snprintf(into, 16, "out[%u]", i - op->n_inputs);
+    return into;
+}
+
+static int check_writable(const struct body *body, const struct body_call *call, struct error *e)
+{
+    const struct op *op = call->call.op;
+    char key[16], dotted[20];
+
+    for (unsigned o = op->n_inputs; o < op->n_inputs + op->n_outputs; o++) {
+        const struct operand_ref *ref = &body->refs[call->tensors[o]];
+
+        if (!ref->mapping || ref->writable)
+            continue;
+        snprintf(dotted, sizeof(dotted), "%s.", operand_key(op, o, key));
+        return fail(e, ERROR_READ_ONLY, dotted, "buffer", "was registered with access \"r\", but is an output");
+    }
+    return 0;
+}
+
+int call_check_overlap(struct body *body, unsigned i, struct error *e)
+{
+    const struct body_call *c = &body->calls[i];
+    const struct op *op = c->call.op;
+
+    body->steps[i].in_place = -1;
+    for (unsigned o = op->n_inputs; o < op->n_inputs + op->n_outputs; o++)
+        for (unsigned j = 0; j < o; j++) {
+            const struct mapping *a = body->refs[c->tensors[o]].mapping, *b = body->refs[c->tensors[j]].mapping;
+            const struct tensor *out = &c->call.tensors[o], *other = &c->call.tensors[j];
+
+            if (!a || !b || !mapping_same_memory(a, b) || !tensor_share_elements(out, other))
+                continue;
+            if (j < op->n_inputs && body->steps[i].plan.kind == PLAN_ELEMENTWISE && tensor_same_view(out, other)) {
+                body->steps[i].in_place = (int)j;
+                continue;
+            }
+            error_set(e, ERROR_OVERLAP, "out[%u] shares memory with %s[%u]; give it memory of its own",
+                      o - op->n_inputs, j < op->n_inputs ? "in" : "out", j < op->n_inputs ? j : j - op->n_inputs);
+            return error_detail_text(e, "key", "out");
+        }
+    return 0;
+}
+
+int call_plan(struct body *body, unsigned i, struct error *e)
+{
+    struct body_call *call = &body->calls[i];
+
+    body->steps[i].op = call->call.op;
+    if (check_writable(body, call, e) < 0 || op_plan(&call->call, &body->steps[i].plan, e) < 0)
+        return -1;
+    return call_check_overlap(body, i, e);
+}
+
+/* ---- where ---- */
+
+static int choose_variant(struct backend_step *step, struct backend_device *d, const struct rpc_arg *variant,
+                          struct error *e)
+{
+    const char *const *names = d->backend->variants(d, step->op, step->plan.dtype);
+    char all[160] = "";
+    int n = 0;
+
+    if (!names) {
+        error_set(e, ERROR_UNSUPPORTED, "device %s does not offer %s for %s", d->info.uuid, step->op->name,
+                  dtype_name(step->plan.dtype));
+        return error_detail_text(e, "key", "op");
+    }
+    if (!variant->present)
+        return 0;
+    for (; *names; names++) {
+        if (rpc_text_is(variant, *names)) {
+            step->variant = *names;
+            return 0;
+        }
+        if (n < (int)sizeof(all) - 1)
+            n += snprintf(all + n, sizeof(all) - (size_t)n, " %s", *names);
+    }
+    error_set(e, ERROR_INVALID_ARGUMENT, "attrs.variant: this device has for %s only:%s", step->op->name, all);
+    return error_detail_text(e, "key", "attrs.variant");
+}
+
+void call_set_operands(struct body *body, unsigned i)
+{
+    const struct body_call *c = &body->calls[i];
+
+    for (unsigned o = 0; o < c->call.op->n_inputs + c->call.op->n_outputs; o++)
+        body->steps[i].operands[o] = (struct backend_operand){
+            .offset = c->call.tensors[o].offset,
+            .extent = c->call.tensors[o].extent,
+        };
+}
+
+int call_place(struct body *body, unsigned i, struct backend_device *device, const struct rpc_arg *variant,
+               struct error *e)
+{
+    if (choose_variant(&body->steps[i], device, variant, e) < 0)
+        return -1;
+    call_set_operands(body, i);
+    return device->backend->check ? device->backend->check(device, &body->steps[i], e) : 0;
+}

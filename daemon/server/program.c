@@ -1,0 +1,278 @@
+#include "server/program.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/connection.h"
+#include "server/request.h"
+#include "server/run.h"
+
+#define FIELD(key_, type_, required_, min_, max_, default_)                                                            \
+    {.key = #key_, .type = RPC_##type_, .required = (required_), .min = (min_), .max = (max_), .fallback = (default_)},
+static const struct rpc_field binding_fields[] = {KOPS_PARAMS_BINDING(FIELD)};
+#undef FIELD
+enum { N_BINDING_FIELDS = sizeof(binding_fields) / sizeof(binding_fields[0]) };
+
+enum { PATH_MAX_LENGTH = 32, SPARE_BODIES = 8 };
+
+struct program {
+    uint64_t id;
+    unsigned references; /* the connection's, and one a run */
+    struct backend_device *device;
+    struct backend_program *replay; /* the device's own */
+    /* What every run starts from. Its refs hold references, not uses, and only where the tensor has no buffer. */
+    struct body body;
+    uint64_t *buffers;                /* of the tensors; 0: an inline reference, or none needed */
+    struct body spares[SPARE_BODIES]; /* of runs that have ended, unchanged copies of `body` */
+    unsigned n_spares;
+};
+
+/* ---- life ---- */
+
+static void program_free(struct program *p)
+{
+    if (p->replay)
+        p->device->backend->program_free(p->device, p->replay);
+    for (unsigned i = 0; i < p->body.n_tensors; i++) {
+        if (p->body.refs[i].mapping)
+            mapping_unref(p->body.refs[i].mapping);
+        p->body.refs[i].mapping = NULL;
+    }
+    body_release(&p->body);
+    for (unsigned i = 0; i < p->n_spares; i++)
+        body_release(&p->spares[i]);
+    free(p->buffers);
+    free(p);
+}
+
+static void unref(struct program *p)
+{
+    if (--p->references == 0)
+        program_free(p);
+}
+
+void program_drop(struct connection *c, struct program *p)
+{
+    idtable_remove(&c->programs, p->id);
+    unref(p);
+}
+
+/* Turns the uses that decoding took into what the program keeps. */
+static void settle(struct program *p)
+{
+    for (unsigned i = 0; i < p->body.n_tensors; i++) {
+        struct mapping *m = p->body.refs[i].mapping;
+
+        if (!m)
+            continue;
+        if (p->buffers[i])
+            p->body.refs[i].mapping = NULL;
+        else
+            mapping_ref(m);
+        mapping_unuse(m);
+    }
+}
+
+static int define(struct connection *c, const struct rpc_arg *args, struct program **ret_program, struct error *e)
+{
+    struct program *p = calloc(1, sizeof(*p));
+
+    if (p && !(p->buffers = calloc(SEQUENCE_TENSORS_MAX, sizeof(*p->buffers)))) {
+        free(p);
+        p = NULL;
+    }
+    if (!p)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a program");
+    p->references = 1;
+    if (body_decode(c, &args[PROGRAM_tensors], &args[PROGRAM_ops], &args[PROGRAM_device], p->buffers, &p->body,
+                    &p->device, e) < 0) {
+        body_release(&p->body);
+        free(p->buffers);
+        free(p);
+        return -1;
+    }
+    settle(p);
+    p->id = idtable_add(&c->programs, p);
+    if (!p->id) {
+        error_set(e, ERROR_QUOTA_EXCEEDED, "this connection keeps %u programs, the most it may; release some",
+                  c->programs.used);
+        error_detail_number(e, "limit", (int64_t)c->programs.max);
+        error_detail_number(e, "current", (int64_t)c->programs.used);
+        unref(p);
+        return -1;
+    }
+    *ret_program = p;
+    return 0;
+}
+
+void handle_program(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    struct program *p = NULL;
+    struct rpc_output *out;
+    struct error e;
+
+    (void)fds;
+    if (define(r->connection, args, &p, &e) < 0) {
+        request_end_error(r, &e);
+        return;
+    }
+    out = request_result(r);
+    if (out) {
+        rpc_write_map(out, 2);
+        rpc_write_entry_uint(out, "program", p->id);
+        rpc_write_entry_text(out, "device", p->device->info.uuid);
+    }
+    request_end(r);
+}
+
+/* ---- running ---- */
+
+static int copy_body(const struct body *from, struct body *ret_body, struct error *e)
+{
+    if (body_new(ret_body, from->n_tensors, from->n_calls, e) < 0)
+        return -1;
+    memcpy(ret_body->tensors, from->tensors, from->n_tensors * sizeof(*from->tensors));
+    memcpy(ret_body->calls, from->calls, from->n_calls * sizeof(*from->calls));
+    memcpy(ret_body->steps, from->steps, from->n_calls * sizeof(*from->steps));
+    return 0;
+}
+
+/* The memory that the program was defined on; `bound` says which tensors have other memory in this run. */
+static int use_own_memory(struct connection *c, const struct program *p, struct body *body, struct error *e)
+{
+    for (unsigned i = 0; i < body->n_tensors; i++) {
+        struct operand_ref *ref = &body->refs[i];
+        char path[PATH_MAX_LENGTH];
+        uint64_t size;
+
+        if (ref->mapping)
+            continue;
+        snprintf(path, sizeof(path), "tensors[%u].", i);
+        if (p->buffers[i]) {
+            if (tensor_use_buffer(c, p->buffers[i], path, ref, &size, e) < 0)
+                return -1;
+        } else if (p->body.refs[i].mapping) {
+            if (p->body.refs[i].mapping->stale) {
+                error_set(e, ERROR_STALE_BUFFER, "%sipc: its allocation was freed and replaced by its owner", path);
+                return error_detail_text(e, "key", "program");
+            }
+            ref->mapping = p->body.refs[i].mapping;
+            ref->writable = true;
+            mapping_use(ref->mapping);
+        }
+    }
+    return 0;
+}
+
+static int decode_binding(struct connection *c, struct body *body, const struct rpc_value *value, const char *path,
+                          unsigned *ret_index, struct error *e)
+{
+    static const struct rpc_field as_map = {.key = "", .type = RPC_MAP};
+    struct rpc_arg args[N_BINDING_FIELDS], map;
+    char dotted[PATH_MAX_LENGTH + 1];
+    struct operand_ref *ref;
+    struct tensor *t;
+    uint64_t size;
+
+    snprintf(dotted, sizeof(dotted), "%s.", path);
+    if (rpc_decode_value(value, &as_map, path, &map, e) < 0 ||
+        rpc_decode_map(map.items, binding_fields, N_BINDING_FIELDS, dotted, args, e) < 0)
+        return -1;
+    if (args[BINDING_index].u >= body->n_tensors || body->refs[args[BINDING_index].u].mapping) {
+        error_set(e, ERROR_INVALID_ARGUMENT, "index: %s",
+                  args[BINDING_index].u >= body->n_tensors ? "the program has no such tensor" : "bound twice");
+        error_detail_text(e, "key", "index");
+        return error_prefix(e, dotted);
+    }
+    *ret_index = (unsigned)args[BINDING_index].u;
+    t = &body->tensors[*ret_index];
+    ref = &body->refs[*ret_index];
+    t->offset = args[BINDING_offset].u;
+    if (tensor_measure(t, path, e) < 0 || tensor_use_buffer(c, args[BINDING_buffer].u, dotted, ref, &size, e) < 0)
+        return -1;
+    return tensor_check_bounds(t, size, path, e);
+}
+
+/* What binding other memory may have changed: where operands are, overlap, what may be written, the device. */
+static int recheck(const struct program *p, struct body *body, struct error *e)
+{
+    static const struct rpc_arg none;
+    struct backend_device *device = p->device;
+    char prefix[PATH_MAX_LENGTH];
+
+    for (unsigned i = 0; i < body->n_tensors; i++)
+        if (body->refs[i].mapping && body->refs[i].mapping->device && body->refs[i].mapping->device != p->device) {
+            error_set(e, ERROR_DEVICE_MISMATCH, "the program runs on %s, but tensor %u is bound to memory of %s",
+                      p->device->info.uuid, i, body->refs[i].mapping->device->info.uuid);
+            return error_detail_text(e, "key", "bind");
+        }
+    for (unsigned i = 0; i < body->n_calls; i++) {
+        struct body_call *call = &body->calls[i];
+        const char *variant = body->steps[i].variant;
+
+        for (unsigned o = 0; o < call->call.op->n_inputs + call->call.op->n_outputs; o++)
+            call->call.tensors[o] = body->tensors[call->tensors[o]];
+        if (call_plan(body, i, e) < 0 || call_place(body, i, device, &none, e) < 0) {
+            snprintf(prefix, sizeof(prefix), "ops[%u].", i);
+            return error_prefix(e, prefix);
+        }
+        body->steps[i].variant = variant;
+    }
+    return 0;
+}
+
+static int bind_memory(struct connection *c, const struct program *p, struct body *body, const struct rpc_arg *list,
+                       struct error *e)
+{
+    for (uint32_t i = 0; list->present && i < list->length; i++) {
+        char path[PATH_MAX_LENGTH];
+        unsigned index;
+
+        snprintf(path, sizeof(path), "bind[%u]", i);
+        if (decode_binding(c, body, rpc_list_item(list->items, i), path, &index, e) < 0)
+            return -1;
+    }
+    if (use_own_memory(c, p, body, e) < 0)
+        return -1;
+    return list->present && list->length ? recheck(p, body, e) : 0;
+}
+
+int program_bind(struct request *r, const struct rpc_arg *args, struct error *e)
+{
+    struct program *p = idtable_get(&r->connection->programs, args[RUN_PROGRAM_program].u);
+    struct run *run = &r->run;
+
+    if (!p) {
+        error_set(e, ERROR_UNKNOWN_PROGRAM, "this connection has no program %llu",
+                  (unsigned long long)args[RUN_PROGRAM_program].u);
+        return error_detail_text(e, "key", "program");
+    }
+    if (p->n_spares)
+        run->body = p->spares[--p->n_spares];
+    else if (copy_body(&p->body, &run->body, e) < 0)
+        return -1;
+    p->references++;
+    run->program = p;
+    run->rebound = args[RUN_PROGRAM_bind].present && args[RUN_PROGRAM_bind].length;
+    run->device = p->device;
+    if (p->device->backend->program_free)
+        run->job.program = &p->replay;
+    return bind_memory(r->connection, p, &run->body, &args[RUN_PROGRAM_bind], e);
+}
+
+void program_end_run(struct run *run)
+{
+    struct program *p = run->program;
+
+    if (!p)
+        return;
+    if (!run->rebound && p->n_spares < SPARE_BODIES && p->references > 1) {
+        body_unuse(&run->body);
+        p->spares[p->n_spares++] = run->body;
+        run->body = (struct body){0};
+    }
+    run->program = NULL;
+    body_release(&run->body);
+    unref(p);
+}

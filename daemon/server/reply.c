@@ -1,0 +1,143 @@
+/* From an ended run to its reply: timings, and a row in the profile. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/profile.h"
+#include "server/request.h"
+#include "server/run.h"
+#include "util/clock.h"
+
+static const struct error *stop_error(const struct run *run, struct error *into)
+{
+    switch (run->stop) {
+    case RUN_DEADLINE:
+        error_set(into, ERROR_DEADLINE_EXCEEDED, "deadline_ms passed before the job ended%s",
+                  run->job.started_ns ? "; the outputs are undefined" : "; it had not started");
+        return into;
+    case RUN_CANCELLED:
+    case RUN_ABANDONED:
+        error_set(into, ERROR_CANCELLED, "the job was cancelled%s",
+                  run->job.started_ns ? "; the outputs are undefined" : " before it started");
+        return into;
+    case RUN_GOES_ON:
+        break;
+    }
+    return &run->error;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Nearest-rank percentile of sorted samples. */
+static double percentile(const double *sorted, uint32_t n, double p)
+{
+    uint32_t rank = (uint32_t)ceil(p * n);
+
+    return sorted[rank ? rank - 1 : 0];
+}
+
+static double median(const double *sorted, uint32_t n)
+{
+    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+static void write_if_measured(struct rpc_output *out, const char *key, double us)
+{
+    if (!isnan(us))
+        rpc_write_entry_double(out, key, us);
+}
+
+static void write_timings(struct rpc_output *out, const struct request *r, double total_us)
+{
+    const struct run *run = &r->run;
+    const uint32_t n = run->job.n_samples;
+    const bool many = run->job.repeat > 1 && n, started = run->job.started_ns != 0;
+    double *sorted = many ? malloc(n * sizeof(double)) : NULL;
+    uint32_t entries = 1;
+
+    entries += (started ? 2U : 0) + !isnan(run->map_us) + !isnan(run->job.h2d_us) + !isnan(run->job.d2h_us);
+    entries += (n ? 1U : 0) + (sorted ? 4U : 0) + (many ? 1U : 0);
+    if (sorted) {
+        memcpy(sorted, run->samples, n * sizeof(double));
+        qsort(sorted, n, sizeof(double), by_value);
+    }
+    rpc_write_text(out, "timings");
+    rpc_write_map(out, entries);
+    if (started) {
+        rpc_write_entry_double(out, "recv_to_start_us", clock_us_between(r->received_ns, run->job.started_ns));
+        rpc_write_entry_double(out, "queue_us", clock_us_between(run->ready_ns, run->job.started_ns));
+    }
+    write_if_measured(out, "map_us", run->map_us);
+    write_if_measured(out, "h2d_us", run->job.h2d_us);
+    write_if_measured(out, "d2h_us", run->job.d2h_us);
+    if (n)
+        rpc_write_entry_double(out, run->device->backend->execution_key, sorted ? median(sorted, n) : run->samples[0]);
+    if (sorted) {
+        rpc_write_entry_double(out, "min", sorted[0]);
+        rpc_write_entry_double(out, "median", median(sorted, n));
+        rpc_write_entry_double(out, "p90", percentile(sorted, n, 0.9));
+        rpc_write_entry_double(out, "max", sorted[n - 1]);
+    }
+    if (many) {
+        rpc_write_text(out, "samples");
+        rpc_write_array(out, n);
+        for (uint32_t i = 0; i < n; i++)
+            rpc_write_double(out, run->samples[i]);
+    }
+    rpc_write_entry_double(out, "total_us", total_us);
+    free(sorted);
+}
+
+static void note_in_profile(const struct run *run, struct server *s, double total_us)
+{
+    const struct body *b = &run->body;
+
+    if (b->n_calls == 1) {
+        profile_add(s->profile, &b->calls[0].call, run->device, b->steps[0].variant_used, run->samples,
+                    run->job.n_samples, total_us);
+        return;
+    }
+    /* The time of several ops together says nothing of one: they are counted. */
+    for (unsigned i = 0; i < b->n_calls; i++)
+        profile_add(s->profile, &b->calls[i].call, run->device, b->steps[i].variant_used, NULL, 0, NAN);
+}
+
+/* The kernels used: `variant` of a single op, `variants` of several. */
+static void write_variants(struct rpc_output *out, const struct body *b, bool several)
+{
+    rpc_write_text(out, several ? "variants" : "variant");
+    if (several)
+        rpc_write_array(out, b->n_calls);
+    for (unsigned i = 0; i < b->n_calls; i++)
+        rpc_write_text(out, b->steps[i].variant_used ? b->steps[i].variant_used : "");
+}
+
+void run_reply(struct request *r)
+{
+    const struct run *run = &r->run;
+    struct server *s = r->connection->server;
+    double total_us = clock_us_between(r->received_ns, clock_now_ns());
+    struct rpc_output *out;
+    struct error e;
+
+    if (run->failed) {
+        s->counters.jobs_cancelled += run->stop != RUN_GOES_ON;
+        if (run->stop == RUN_GOES_ON && run->body.n_calls == 1)
+            profile_add_error(s->profile, &run->body.calls[0].call, run->device, run->body.steps[0].variant_used);
+        request_error(r, stop_error(run, &e));
+        return;
+    }
+    note_in_profile(run, s, total_us);
+    out = request_result(r);
+    if (!out)
+        return;
+    rpc_write_map(out, 3);
+    write_timings(out, r, total_us);
+    rpc_write_entry_text(out, "device", run->device->info.uuid);
+    write_variants(out, &run->body, r->method != METHOD_RUN);
+}

@@ -1,0 +1,172 @@
+/* Tensor maps: layout, memory, bounds. */
+#include <stdio.h>
+#include <string.h>
+
+#include "server/body.h"
+#include "server/connection.h"
+#include "server/request.h"
+
+enum { PATH_MAX_LENGTH = 32 };
+
+#define FIELD(key_, type_, required_, min_, max_, default_)                                                            \
+    {.key = #key_, .type = RPC_##type_, .required = (required_), .min = (min_), .max = (max_), .fallback = (default_)},
+static const struct rpc_field tensor_fields[] = {KOPS_PARAMS_TENSOR(FIELD)};
+#undef FIELD
+enum { N_TENSOR_FIELDS = sizeof(tensor_fields) / sizeof(tensor_fields[0]) };
+
+static int fail(struct error *e, enum error_code code, const char *path, const char *key, const char *why)
+{
+    char full[96];
+
+    snprintf(full, sizeof(full), "%s%s", path, key);
+    error_set(e, code, "%s: %s", full, why);
+    return error_detail_text(e, "key", full);
+}
+
+static int decode_dimensions(const struct rpc_arg *list, const char *key, const char *path, int64_t *into,
+                             struct error *e)
+{
+    const struct rpc_field item = {.key = key, .type = RPC_INT};
+    struct rpc_arg arg;
+
+    for (uint32_t i = 0; i < list->length; i++) {
+        if (rpc_decode_value(rpc_list_item(list->items, i), &item, path, &arg, e) < 0)
+            return -1;
+        if (arg.i < 0) {
+            fail(e, ERROR_OUT_OF_RANGE, path, key, "must not be negative; copy the tensor to get rid of them");
+            error_detail_number(e, "min", 0);
+            return error_detail_number(e, "max", INT64_MAX);
+        }
+        into[i] = arg.i;
+    }
+    return 0;
+}
+
+static int decode_dtype(const struct rpc_arg *name, const char *path, enum dtype *ret, struct error *e)
+{
+#define X(NAME, text, value, size)                                                                                     \
+    if (rpc_text_is(name, text)) {                                                                                     \
+        *ret = DTYPE_##NAME;                                                                                           \
+        return 0;                                                                                                      \
+    }
+    KOPS_DTYPES(X)
+#undef X
+    return fail(e, ERROR_UNKNOWN_DTYPE, path, "dtype", "no such dtype; hello lists what each op takes");
+}
+
+static int decode_layout(const struct rpc_arg *args, const char *name, const char *path, struct tensor *t,
+                         struct error *e)
+{
+    if (decode_dtype(&args[TENSOR_dtype], path, &t->dtype, e) < 0)
+        return -1;
+    if (args[TENSOR_shape].length > TENSOR_MAX_RANK) {
+        fail(e, ERROR_LIMIT_EXCEEDED, path, "shape", "more dimensions than limits.rank");
+        error_detail_number(e, "limit", TENSOR_MAX_RANK);
+        return error_detail_number(e, "value", args[TENSOR_shape].length);
+    }
+    t->rank = args[TENSOR_shape].length;
+    t->offset = args[TENSOR_offset].u;
+    if (decode_dimensions(&args[TENSOR_shape], "shape", path, t->shape, e) < 0)
+        return -1;
+    if (!args[TENSOR_strides].present) {
+        tensor_set_contiguous(t);
+    } else {
+        if (args[TENSOR_strides].length != t->rank)
+            return fail(e, ERROR_INVALID_ARGUMENT, path, "strides", "needs as many entries as shape");
+        if (decode_dimensions(&args[TENSOR_strides], "strides", path, t->strides, e) < 0)
+            return -1;
+    }
+    return tensor_measure(t, name, e);
+}
+
+/* The mapping of an inline reference: this connection's own from before, or a new one in its care. */
+static int resolve_inline(struct connection *c, const struct rpc_arg *args, const char *path, struct operand_ref *ref,
+                          uint64_t *ret_size, struct error *e)
+{
+    struct backend_import import = {.kind = MEMORY_CUDA_IPC, .size = args[TENSOR_size].u, .writable = true};
+    const struct mapping_owner owner = {.uid = c->uid, .pid = c->pid};
+    struct backend_device *device;
+    struct mapping *m = NULL;
+
+    if (args[TENSOR_ipc].length != BACKEND_IPC_HANDLE_SIZE)
+        return fail(e, ERROR_INVALID_ARGUMENT, path, "ipc", "must be the 64 bytes of cuIpcGetMemHandle");
+    if (!args[TENSOR_size].present)
+        return fail(e, ERROR_MISSING_KEY, path, "size", "required beside ipc");
+    if (!args[TENSOR_device].present)
+        return fail(e, ERROR_MISSING_KEY, path, "device", "required beside ipc");
+    device = request_device(c->server, &args[TENSOR_device], e);
+    if (!device)
+        return fail(e, ERROR_UNKNOWN_DEVICE, path, "device", "this daemon serves no such device; hello lists its own");
+    if (!device->backend->memory_import)
+        return fail(e, ERROR_UNSUPPORTED, path, "device", "that device has no CUDA memory");
+    memcpy(import.handle, args[TENSOR_ipc].text, sizeof(import.handle));
+    *ret_size = import.size;
+    ref->writable = true;
+    if (args[TENSOR_alloc_id].present)
+        m = connection_find_inline(c, device, import.handle, args[TENSOR_alloc_id].u);
+    if (m) {
+        mapping_use(m);
+        ref->mapping = m;
+        return 0;
+    }
+    if (mapping_get_ipc(&c->server->mappings, device, &import,
+                        args[TENSOR_alloc_id].present ? &args[TENSOR_alloc_id].u : NULL, owner, &m, e) < 0) {
+        error_detail_text(e, "key", path);
+        return -1;
+    }
+    if (m->keyed)
+        connection_add_inline(c, m);
+    mapping_use(m);
+    ref->mapping = m;
+    mapping_unref(m);
+    return 0;
+}
+
+int tensor_use_buffer(struct connection *c, uint64_t id, const char *path, struct operand_ref *ref, uint64_t *ret_size,
+                      struct error *e)
+{
+    const struct buffer_ref *buffer = idtable_get(&c->buffers, id);
+
+    if (!buffer)
+        return fail(e, ERROR_UNKNOWN_BUFFER, path, "buffer", "this connection has no such buffer; register it first");
+    if (buffer->mapping->stale)
+        return fail(e, ERROR_STALE_BUFFER, path, "buffer",
+                    "its allocation was freed and replaced by its owner; release it and register the new one");
+    mapping_use(buffer->mapping);
+    ref->mapping = buffer->mapping;
+    ref->writable = buffer->writable;
+    *ret_size = buffer->size;
+    return 0;
+}
+
+int tensor_decode(struct connection *c, const struct rpc_value *value, const char *path, struct tensor *t,
+                  struct operand_ref *ref, uint64_t *ret_buffer, struct error *e)
+{
+    static const struct rpc_field as_map = {.key = "", .type = RPC_MAP};
+    struct rpc_arg args[N_TENSOR_FIELDS], map;
+    char dotted[PATH_MAX_LENGTH + 1];
+    uint64_t size = 0;
+
+    *ret_buffer = 0;
+    if (rpc_decode_value(value, &as_map, path, &map, e) < 0)
+        return -1;
+    snprintf(dotted, sizeof(dotted), "%s.", path);
+    if (rpc_decode_map(map.items, tensor_fields, N_TENSOR_FIELDS, dotted, args, e) < 0 ||
+        decode_layout(args, path, dotted, t, e) < 0)
+        return -1;
+    if (args[TENSOR_buffer].present && args[TENSOR_ipc].present)
+        return fail(e, ERROR_INVALID_ARGUMENT, dotted, "ipc", "give either buffer or ipc");
+    if (args[TENSOR_ipc].present) {
+        if (resolve_inline(c, args, dotted, ref, &size, e) < 0)
+            return -1;
+    } else if (args[TENSOR_buffer].present) {
+        if (tensor_use_buffer(c, args[TENSOR_buffer].u, dotted, ref, &size, e) < 0)
+            return -1;
+        *ret_buffer = args[TENSOR_buffer].u;
+    } else if (t->count) {
+        return fail(e, ERROR_MISSING_KEY, dotted, "buffer", "required (or ipc) for a tensor that is not empty");
+    } else {
+        return 0;
+    }
+    return tensor_check_bounds(t, size, path, e);
+}

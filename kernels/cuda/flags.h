@@ -1,0 +1,33 @@
+/* Words of host memory that the GPU writes and the loop reads: the cheapest way to see that work has ended. One a
+ * stream, each on a cache line of its own, all in one page-locked allocation. Thread: loop. */
+#ifndef KOPS_CUDA_FLAGS_H
+#define KOPS_CUDA_FLAGS_H
+
+#include <cuda.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "util/error.h"
+
+enum { CUDA_FLAGS_MAX = 1024 };
+
+struct cuda_device;
+
+struct cuda_flags {
+    unsigned char *host; /* NULL: the device does not write such words */
+    CUdeviceptr on_device;
+    unsigned n_free;
+    uint16_t free[CUDA_FLAGS_MAX];
+};
+
+/* Leaves `flags` empty where the driver or the device has no 64-bit stream memory operations. The context is current.
+ */
+int cuda_flags_open(struct cuda_device *d, struct cuda_flags *flags, struct error *e);
+void cuda_flags_close(struct cuda_flags *flags);
+
+/* A word that is 0 and that nothing on its way to the device will write; NULL: none is left. */
+atomic_ullong *cuda_flag_take(struct cuda_flags *flags, CUdeviceptr *ret_address);
+/* NULL is allowed. */
+void cuda_flag_give(struct cuda_flags *flags, atomic_ullong *flag);
+
+#endif
