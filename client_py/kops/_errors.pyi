@@ -38,6 +38,8 @@ __all__ = [
     "PermissionDenied",
     "ShuttingDown",
     "Internal",
+    "UnknownProgram",
+    "Stalled",
     "ConnectFailed",
     "ConnectionLost",
     "Timeout",
@@ -47,6 +49,7 @@ __all__ = [
     "NoMemory",
     "OsError",
     "NoCuda",
+    "Capturing",
 ]
 
 class KopsError(Exception):
@@ -166,6 +169,14 @@ class ShuttingDown(KopsError, ConnectionError):
 class Internal(KopsError, RuntimeError):
     """A fault of the daemon's own; its log has more."""
 
+class UnknownProgram(KopsError, LookupError):
+    """This connection has no program of that id (never had, or released it)."""
+
+class Stalled(KopsError, ConnectionError):
+    """The client's stream did not reach an ordered call in time (`server.stall_timeout_ms`); the call was
+    dropped and the connection is closed after it.
+    """
+
 class ConnectFailed(KopsError, ConnectionError):
     """No daemon answered on any of the socket paths tried; the message lists them."""
 
@@ -194,6 +205,11 @@ class OsError(KopsError, OSError):
 
 class NoCuda(KopsError, RuntimeError):
     """The client process has no usable CUDA driver or no current context."""
+
+class Capturing(KopsError, RuntimeError):
+    """The CUDA stream is being captured into a graph, which an ordered call cannot be part of: make the call
+    outside the capture, or define a program.
+    """
 
 BY_CODE: dict[str, type[KopsError]]
 
