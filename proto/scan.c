@@ -84,12 +84,38 @@ static enum scan_result read_shape(const unsigned char *p, size_t available, str
     return SCAN_COMPLETE;
 }
 
+/* Bytes of a fixint or fixstr, of which messages mostly consist; 0 for all others. */
+static inline size_t small_value(unsigned char type)
+{
+    if (type < 0x80 || type >= 0xe0)
+        return 1;
+    return type >= 0xa0 && type < 0xc0 ? 1 + (size_t)(type & 0x1f) : 0;
+}
+
+/* A value without children has ended, and with it perhaps some that it is the last child of. */
+static inline void end_value(struct scan *s)
+{
+    while (s->depth && --s->remaining[s->depth - 1] == 0)
+        s->depth--;
+}
+
 enum scan_result scan_value(struct scan *s, const unsigned char *data, size_t length, size_t limit)
 {
-    while (s->position < length) {
-        struct shape shape;
-        enum scan_result r = read_shape(data + s->position, length - s->position, &shape);
+    const size_t bound = length < limit ? length : limit;
 
+    while (s->position < length) {
+        const size_t small = small_value(data[s->position]);
+        struct shape shape;
+        enum scan_result r;
+
+        if (small && small <= bound - s->position && s->depth) {
+            s->position += small;
+            end_value(s);
+            if (!s->depth)
+                return SCAN_COMPLETE;
+            continue;
+        }
+        r = read_shape(data + s->position, length - s->position, &shape);
         if (r != SCAN_COMPLETE)
             return r;
         /* Each child takes at least a byte, so a count is bounded by the room that the limit leaves. */
@@ -105,8 +131,7 @@ enum scan_result scan_value(struct scan *s, const unsigned char *data, size_t le
             s->remaining[s->depth++] = (uint32_t)shape.children;
             continue;
         }
-        while (s->depth && --s->remaining[s->depth - 1] == 0)
-            s->depth--;
+        end_value(s);
         if (!s->depth)
             return SCAN_COMPLETE;
     }

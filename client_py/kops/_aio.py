@@ -14,9 +14,10 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 from . import _plans
-from ._client import _arrays, no_reply
+from ._client import _arrays
 from ._connection import Connection
 from ._errors import ConnectionLost
+from ._link import no_reply
 from ._ops import DEFAULT_TIMEOUT, AsyncOpMethods, check_attrs
 from ._plans import Plan
 from ._results import Device, Info, Op, Profile

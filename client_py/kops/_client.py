@@ -1,29 +1,20 @@
-"""The synchronous client.
-
-Threads. A client may be used by several threads: their requests share one connection, and each waits for its own reply.
-One of the waiting threads reads the socket for all (`Connection.reading`); the others sleep until it tells them. The
-lock is never held while a system call may block.
-"""
+"""The synchronous client. Its links wait (`_link`), its plans say what is sent (`_plans`)."""
 
 from __future__ import annotations
 
 import os
-import select
 import threading
-import time
 import weakref
 from collections.abc import Mapping
 from typing import Any
 
 from . import _plans
-from ._connection import Connection
-from ._errors import BadArgument, ConnectionLost, Timeout
+from ._errors import BadArgument, ConnectionLost
+from ._link import SocketLink
 from ._ops import DEFAULT_TIMEOUT, OpMethods, check_attrs
 from ._plans import Plan
 from ._results import Device, Info, Op, Profile
 from ._session import Call
-
-INTERRUPT_GRACE = 0.25  # seconds that Ctrl-C waits for the cancelled request's reply
 
 
 class Pending:
@@ -32,7 +23,7 @@ class Pending:
     One that is dropped without `result()` runs all the same; an ordinary array given as its `out` is then not filled.
     """
 
-    def __init__(self, client: Client, connection: Connection, plan: Plan, call: Call) -> None:
+    def __init__(self, client: Client, connection: SocketLink, plan: Plan, call: Call) -> None:
         self._client = client
         self._connection = connection
         self._plan: Plan | None = plan
@@ -43,7 +34,7 @@ class Pending:
     def done(self) -> bool:
         """True when the reply is there, so that `result()` does not wait. Reads what has arrived."""
         if not self._call.done:
-            self._client._poll(self._connection)
+            self._connection.poll()
         return self._call.done
 
     def result(self, timeout: float | None = DEFAULT_TIMEOUT) -> Any:
@@ -51,7 +42,7 @@ class Pending:
         `result()` may be called again."""
         if self._plan is not None:
             client, call = self._client, self._call
-            client._wait(self._connection, call, client._timeout_of(timeout))
+            self._connection.wait(call, client._timeout_of(timeout))
             plan, self._plan = self._plan, None
             try:
                 plan.send(call.result) if call.error is None else plan.throw(call.take_error())
@@ -71,7 +62,7 @@ class Pending:
         if self._call.done:
             return False
         cancel = Call("cancel", {"msgid": self._call.msgid})
-        self._client._exchange(self._connection, cancel, self._client.timeout)
+        self._connection.exchange(cancel, self._client.timeout)
         return bool(cancel.outcome().get("cancelled"))
 
 
@@ -90,7 +81,7 @@ class Client(OpMethods):
         self.spin_us = spin_us
         self._path = socket
         self._closed = False
-        self._connection: Connection | None = None
+        self._connection: SocketLink | None = None
         self._connecting = threading.Lock()
         _clients.add(self)
         self._live()
@@ -118,7 +109,7 @@ class Client(OpMethods):
         """Asks the daemon for an answer, which is `data`."""
         connection = self._live()
         call = Call("ping", data or {})
-        self._exchange(connection, call, self._timeout_of(timeout))
+        connection.exchange(call, self._timeout_of(timeout))
         answer: dict[str, Any] = call.outcome()
         return answer
 
@@ -196,12 +187,12 @@ class Client(OpMethods):
         call = next(plan)
         while call.method != "run":
             try:
-                self._exchange(connection, call, seconds)
+                connection.exchange(call, seconds)
             except BaseException as error:
                 call = plan.throw(error)
             else:
                 call = plan.send(call.result) if call.error is None else plan.throw(call.take_error())
-        self._send(connection, call, seconds)
+        connection.send(call, seconds)
         return Pending(self, connection, plan, call)
 
     def profile(
@@ -284,7 +275,7 @@ class Client(OpMethods):
         state = "closed" if self._closed else "not connected" if connection is None else connection.transport.path
         return f"<kops.Client {state}>"
 
-    def _live(self) -> Connection:
+    def _live(self) -> SocketLink:
         """The connection; a new one when there is none or it was lost."""
         connection = self._connection
         if connection is not None and connection.session.failure is None:
@@ -297,10 +288,10 @@ class Client(OpMethods):
                 return connection
             if connection is not None:
                 connection.transport.close()
-            made = Connection(self._path, self.timeout)
+            made = SocketLink(self._path, self.timeout, self.spin_us)
             try:
                 call = made.greet()
-                self._exchange(made, call, self.timeout)
+                made.exchange(call, self.timeout)
                 made.greeted(call.outcome())
             except BaseException:
                 made.close("the daemon did not answer hello")
@@ -323,142 +314,20 @@ class Client(OpMethods):
         seconds: float | None = timeout
         return seconds
 
-    def _drive(self, connection: Connection, plan: Plan, timeout: Any) -> Any:
+    def _drive(self, connection: SocketLink, plan: Plan, timeout: Any) -> Any:
         """Carries a plan out."""
         seconds = self.timeout if timeout is DEFAULT_TIMEOUT else timeout
         try:
             call = next(plan)
             while True:
                 try:
-                    self._exchange(connection, call, seconds)
+                    connection.exchange(call, seconds)
                 except BaseException as error:
                     call = plan.throw(error)
                 else:
                     call = plan.send(call.result) if call.error is None else plan.throw(call.take_error())
         except StopIteration as stop:
             return stop.value
-
-    def _exchange(self, connection: Connection, call: Call, timeout: float | None) -> None:
-        """Sends a request and waits until its reply is there."""
-        try:
-            self._put(connection, call, timeout)
-            if not self._receive_until(connection, call, timeout):
-                raise no_reply(call, timeout)
-        except BaseException as error:
-            self._give_up(connection, call, error)
-            raise
-        finally:
-            if connection.followers:
-                connection.tell_followers()
-
-    def _send(self, connection: Connection, call: Call, timeout: float | None) -> None:
-        """Sends a request."""
-        try:
-            self._put(connection, call, timeout)
-        except BaseException as error:
-            self._give_up(connection, call, error)
-            raise
-
-    def _wait(self, connection: Connection, call: Call, timeout: float | None) -> None:
-        """Waits for the reply to a request that was sent. It goes on when the wait ends without one."""
-        try:
-            if not self._receive_until(connection, call, timeout):
-                raise no_reply(call, timeout)
-        finally:
-            if connection.followers:
-                connection.tell_followers()
-
-    def _put(self, connection: Connection, call: Call, timeout: float | None) -> None:
-        session = connection.session
-        while len(session.pending) >= session.inflight:
-            oldest = next(iter(list(session.pending.values())), None)
-            if oldest is not None:
-                self._wait(connection, oldest, timeout)
-        with connection.lock:
-            if connection.garbage:
-                connection.release()
-            session.enqueue(call)
-            flushed = connection.flush()
-        if not flushed:
-            self._push(connection, timeout)
-
-    def _push(self, connection: Connection, timeout: float | None) -> None:
-        """The socket is full: reads replies, for which the daemon may be waiting, until it takes the rest."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            remaining = None if deadline is None else deadline - time.monotonic()
-            if remaining is not None and remaining <= 0:
-                raise Timeout(f"the daemon has not read the request within {timeout} s")
-            # Another thread that reads leaves nothing to poll for but room.
-            events = select.POLLOUT if connection.reading else select.POLLOUT | select.POLLIN
-            ready = connection.transport.wait(events, remaining)
-            with connection.lock:
-                if ready & select.POLLIN and not connection.reading:
-                    connection.drain()
-                if connection.flush():
-                    break
-        connection.tell_followers()
-
-    def _receive_until(self, connection: Connection, call: Call, timeout: float | None) -> bool:
-        session, transport = connection.session, connection.transport
-        remaining = timeout
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not call.done:
-            event: threading.Event | None = None
-            leading = False
-            try:
-                with connection.lock:
-                    if session.inbox:  # an interrupted reader's
-                        session.process()
-                    if call.done:
-                        break
-                    leading = not connection.reading
-                    if leading:
-                        connection.reading = True
-                    else:
-                        event = threading.Event()
-                        connection.followers.append(event)
-                if event is not None:
-                    event.wait(remaining)
-                elif not (self.spin_us and transport.receive_spinning(session.inbox, self.spin_us * 1e-6)):
-                    transport.receive(session.inbox, remaining)
-            finally:
-                if leading:
-                    connection.reading = False
-                if event is not None and event in connection.followers:
-                    connection.followers.remove(event)
-            if leading:
-                with connection.lock:
-                    session.process()
-                    if session.outbox:
-                        connection.flush()
-                if connection.followers:
-                    connection.tell_followers()
-            if deadline is not None and not call.done:
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    return False
-        return True
-
-    def _poll(self, connection: Connection) -> None:
-        """Applies what has arrived, without waiting."""
-        with connection.lock:
-            if not connection.reading:
-                connection.drain()
-        connection.tell_followers()
-
-    def _give_up(self, connection: Connection, call: Call, error: BaseException) -> None:
-        """Cancels a request whose caller leaves with `error`."""
-        with connection.lock:
-            connection.session.abandon(call)
-            connection.flush()
-        if isinstance(error, KeyboardInterrupt) and call.sent and not call.done:
-            # Its outputs should be at rest when the user is back.
-            self._receive_until(connection, call, INTERRUPT_GRACE)
-
-
-def no_reply(call: Call, timeout: float | None) -> Timeout:
-    return Timeout(f"no reply to {call.method} within {timeout} s", {"method": call.method})
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()

@@ -176,9 +176,9 @@ def test_messages_larger_than_a_sockets_buffer(daemon: FakeDaemon) -> None:
 
 def test_what_an_interrupted_reader_left_is_read_first(k: kops.Client) -> None:
     connection, call = k._connection, Call("ping", {"x": 1})
-    k._send(connection, call, 20)
+    connection.send(call, 20)
     connection.transport.receive(connection.session.inbox, 20)
-    k._wait(connection, call, 20)
+    connection.wait(call, 20)
     assert call.outcome() == {"x": 1}
 
 

@@ -172,14 +172,8 @@ int rpc_decode_map(const struct rpc_value *map, const struct rpc_field *fields, 
     const msgpack_object *o = object(map);
     unsigned hint = 0;
 
-    for (unsigned i = 0; i < n_fields; i++) {
-        args[i].present = false;
-        args[i].u = fields[i].fallback;
-        args[i].b = fields[i].fallback != 0;
-        args[i].text = NULL;
-        args[i].length = 0;
-        args[i].items = NULL;
-    }
+    for (unsigned i = 0; i < n_fields; i++)
+        args[i] = (struct rpc_arg){.u = fields[i].fallback, .b = fields[i].fallback != 0};
     for (uint32_t i = 0; i < o->via.map.size; i++) {
         const msgpack_object_kv *kv = &o->via.map.ptr[i];
         const struct rpc_field *field;
