@@ -119,7 +119,8 @@ static int work(struct team *team, size_t member, void *context)
     kops_client *client = connect_or_exit(&setting->connection);
     int r;
 
-    need_feature(client, "priority");
+    if (member == 0)
+        need_feature(client, "priority");
     r = (member ? saturate : add_beside)(team, setting, client, team_shared(team));
     kops_close(client);
     return r;

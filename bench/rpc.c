@@ -1,7 +1,8 @@
 /* The no-op call of libkops against a raw ping-pong, in alternating blocks of one run. Prints JSON.
  *
  * The raw pair is a socket that moves as many bytes as a ping with an empty map does, or two polled words of shared
- * memory. With several clients each is a process with a raw pair of its own; all are at the same side at a time. */
+ * memory, or a socket of one raw server for all clients. Each client is a process; all are at the same side at a time.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@ struct setting {
     struct bench_connection connection;
     const char *peer;
     size_t blocks, calls, warmup, clients, peer_spin_us;
+    struct pair_server server; /* with --peer server */
 };
 
 /* Where a client's samples of one side are. */
@@ -143,6 +145,11 @@ int main(int argc, char **argv)
     team = team_new(setting.clients, setting.clients * 2 * setting.blocks * setting.calls * sizeof(double));
     if (!team)
         return 1;
+    if (strcmp(setting.peer, "server") == 0 &&
+        pair_server_start(&setting.server, setting.clients, REQUEST_BYTES, REPLY_BYTES)) {
+        fprintf(stderr, "bench_rpc: no raw server\n");
+        return 1;
+    }
     r = team_run(team, work, &setting);
     if (!r)
         print(team, &setting);

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import importlib.util
+import inspect
+import json
 import os
 import shlex
 import subprocess
@@ -14,9 +16,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from support import backends
 from support.daemon import Daemon
 
 ROOT = Path(__file__).resolve().parents[2]
+EXIT_SKIPPED = 77
 
 
 class Skipped(Exception):
@@ -29,8 +33,11 @@ class Context:
     calls: int  # samples a side, in blocks
     blocks: int
     spin_us: int | None
+    mps: bool = False  # this process and its children share the GPU through MPS
+    smoke: bool = False  # tiny counts, a stand-in for the GPU: the numbers mean nothing
     notes: dict[str, Any] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)
+    _gpu_daemon: Daemon | None = None
 
     @property
     def block_calls(self) -> int:
@@ -42,41 +49,64 @@ class Context:
                 return folder / name
         raise Skipped(f"{name} is not in {self.build}/bin; build it first (make build)")
 
+    def run_program(self, name: str, *arguments: Any, socket: str, seconds: float = 120.0) -> dict[str, Any]:
+        """What a program of ours found; its arguments are `--option value` pairs."""
+        command = [str(self.program(name)), "--socket", socket, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+        if done.returncode == EXIT_SKIPPED:
+            raise Skipped(done.stderr.strip() or f"{name} cannot run here")
+        if done.returncode != 0:
+            raise RuntimeError(f"{name} ended with status {done.returncode}: {done.stderr.strip()[-500:]}")
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
     def daemon(self, *arguments: str, cuda: bool) -> Daemon:
         """A fresh daemon, with or without its CUDA backend."""
         extra = list(arguments)
         if not cuda:
             extra += ["--backend", "host"]
-        if self.spin_us is not None:
+        if self.spin_us is not None and not any("server.spin_us" in argument for argument in arguments):
             extra += ["--set", f"server.spin_us={self.spin_us}"]
         self.program("kopsd")
-        return Daemon(*extra)
+        config = backends.config(backends.STANDIN) if cuda and self.smoke else None
+        return Daemon(*extra, config=config)
 
     def close(self) -> None:
         """Ends what was kept for several measures."""
         self._stack.close()
 
-    @cached_property
+    @property
     def gpu_daemon(self) -> Daemon:
         """One for all measures on the GPU: making a context for each would take longer than measuring."""
-        return self._stack.enter_context(self.daemon(cuda=True))
+        if self._gpu_daemon is None or not self._gpu_daemon.running():
+            self._gpu_daemon = self._stack.enter_context(self.daemon(cuda=True))
+        return self._gpu_daemon
 
-    @cached_property
-    def _gpu_client(self) -> Any:
+    def connect(self, socket: str | None = None, *, blocking: bool = True, **options: Any) -> Any:
+        """A client of gpu_daemon, or of another. `blocking` False: calls are ordered on torch's current stream."""
         import kops
 
-        return self._stack.enter_context(kops.connect(self.gpu_daemon.socket_path, timeout=300))
+        known = inspect.signature(kops.connect).parameters
+        if "blocking" in known:
+            options["blocking"] = blocking
+        elif not blocking:
+            raise Skipped("this client has no ordered calls")
+        return kops.connect(socket or self.gpu_daemon.socket_path, **{"timeout": 60, **options})
 
     def gpu_client(self) -> Any:
-        """A client of gpu_daemon, for one measure: memory of the one before is given back first."""
-        client = self._gpu_client
+        """A blocking client of gpu_daemon, for one measure: memory of the one before is given back first."""
         self.torch.cuda.empty_cache()
+        client = self._stack.enter_context(self.connect(timeout=300))
         client.trim()
         return client
 
     @cached_property
     def torch(self) -> Any:
         """torch with a CUDA device, or Skipped."""
+        if self.smoke:
+            from . import smoke_torch
+
+            return smoke_torch
         if importlib.util.find_spec("torch") is None:
             raise Skipped("torch is not installed")
         import torch
@@ -111,15 +141,16 @@ class Context:
             "device": self.gpu() if on_gpu else f"{self.cpu}, {processors} threads",
             "commit": self.commit,
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "command": shlex.join(["bench/run", *sys.argv[1:]]),
+            "command": os.environ.get("KOPS_BENCH_COMMAND") or shlex.join(["bench/run", *sys.argv[1:]]),
         }
 
     def surroundings(self) -> dict[str, Any]:
         """What every record's detail says: how the two processes shared the GPU, how they talked and waited."""
         return {
-            "transport": "AF_UNIX stream socket",
-            "mps": mps_is_active(),
+            "transport": "the client's choice",
+            "mps": self.mps or mps_is_active(),
             "spin": "default" if self.spin_us is None else f"{self.spin_us} us",
+            **({"smoke": "stand-in driver, tiny counts: no figures"} if self.smoke else {}),
             **self.notes,
         }
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 Better = Literal["lower", "higher"]
+Statistic = Literal["p50", "p99"]
 
 
 @dataclass
@@ -51,6 +53,7 @@ class Record:
     detail: dict[str, Any] = field(default_factory=dict)
     target: float | None = None
     absolute: bool = False  # the target bounds our own number, not the ratio
+    statistic: Statistic = "p50"  # which of ours an absolute target bounds
 
     @property
     def ratio(self) -> float | None:
@@ -59,7 +62,7 @@ class Record:
 
     @property
     def met(self) -> bool | None:
-        value = self.ours.p50 if self.absolute else self.ratio
+        value = getattr(self.ours, self.statistic) if self.absolute else self.ratio
         if self.target is None or value is None or math.isnan(value):
             return None
         return value <= self.target if self.better == "lower" else value >= self.target
@@ -75,8 +78,14 @@ class Record:
             "target": self.target,
             "met": self.met,
             **context,
-            "detail": {**({"target_bounds": "ours"} if self.absolute else {}), **self.detail},
+            "detail": {**({"target_bounds": f"ours.{self.statistic}"} if self.absolute else {}), **self.detail},
         }
+
+
+def failure(measure: str, error: str, context: dict[str, Any]) -> dict[str, Any]:
+    """The record of a measure that brought no number."""
+    nothing = dict.fromkeys(("unit", "ours", "peer", "ratio", "better", "target", "met"))
+    return {"measure": measure, **nothing, **context, "detail": {}, "error": error}
 
 
 def significant(value: Any, digits: int = 4) -> Any:
@@ -91,35 +100,49 @@ def significant(value: Any, digits: int = 4) -> Any:
 
 
 def write(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    """In one step: who reads it, or ends this program, never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(json.dumps(significant(record), ensure_ascii=False) for record in records)
-    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    os.replace(fresh, path)
 
 
 COLUMNS = ("measure", "unit", "ours p50", "ours p99", "peer", "peer p50", "peer p99", "ratio", "target", "met")
 
 
-def row(record: Record) -> tuple[str, ...]:
-    def number(value: float | None) -> str:
-        return "" if value is None else f"{value:.4g}"
+def number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
 
-    sign = "≤" if record.better == "lower" else "≥"
-    peer = record.peer
+
+def target_text(record: dict[str, Any]) -> str:
+    if record["target"] is None:
+        return ""
+    bounds = record["detail"].get("target_bounds")
+    what = {None: "×", "ours": "", "ours.p50": ""}.get(bounds, " p99")
+    return f"{'≤' if record['better'] == 'lower' else '≥'} {record['target']:g}{' ' if what == '×' else ''}{what}"
+
+
+def row(record: dict[str, Any]) -> tuple[str, ...]:
+    if record.get("error"):
+        last_line = record["error"].strip().splitlines()[-1]
+        return (record["measure"], "FAILED", *("" for _ in COLUMNS[3:]), last_line[:100])
+    ours, peer = record["ours"], record["peer"] or {}
     return (
-        record.measure,
-        record.unit,
-        number(record.ours.p50),
-        number(record.ours.p99),
-        (peer.name or "") if peer else "none",
-        number(peer.p50 if peer else None),
-        number(peer.p99 if peer else None),
-        number(record.ratio),
-        "" if record.target is None else f"{sign} {record.target:g}{' abs' if record.absolute else ''}",
-        {True: "yes", False: "NO", None: ""}[record.met],
+        record["measure"],
+        record["unit"],
+        number(ours["p50"]),
+        number(ours["p99"]),
+        peer.get("name", "" if peer else "none"),
+        number(peer.get("p50")),
+        number(peer.get("p99")),
+        number(record["ratio"]),
+        target_text(record),
+        {True: "yes", False: "NO", None: ""}[record["met"]],
     )
 
 
-def table(records: Sequence[Record]) -> str:
+def table(records: Sequence[dict[str, Any]]) -> str:
     rows = [COLUMNS, *(row(record) for record in records)]
     widths = [max(len(cells[i]) for cells in rows) for i in range(len(COLUMNS))]
     return "\n".join(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-import subprocess
 from collections.abc import Iterable
 from time import perf_counter_ns
+from typing import Any
 
 from ..context import Context
 from ..record import Record, Summary, summarise
@@ -16,35 +15,92 @@ from . import add, alternate
 # A ping with an empty map: [0, msgid, "ping", [{}]] and [1, msgid, nil, {}], with a msgid of three bytes.
 REQUEST_BYTES = 12
 REPLY_BYTES = 7
-NOOP_TARGET = 1.5
+SPIN_US = 200
 
 
-def run_c(context: Context) -> Record:
-    program = context.program("bench_rpc")
-    calls = max(context.calls, 200) * 20  # a call is some 10 µs
-    with context.daemon(cuda=False) as daemon:
-        command = [
-            str(program), "--socket", daemon.socket_path, "--blocks", str(context.blocks),
-            "--calls", str(calls // context.blocks),
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"bench_rpc failed: {done.stderr}")
-    numbers = json.loads(done.stdout)
-    ours, peer = numbers["kops_ping"], numbers["raw"]
+def summary(found: dict[str, Any], name: str | None = None) -> Summary:
+    """Of a series that a program printed."""
+    return Summary(found["p50"], found["p99"], found["n"], name)
+
+
+def program_calls(context: Context) -> tuple[Any, ...]:
+    """Of a program whose call is some 10 µs."""
+    each = 20 if context.smoke else max(context.calls, 200) * 20 // context.blocks
+    return "--blocks", context.blocks, "--calls", each, "--warmup", each
+
+
+def run_socket(context: Context, *, spin: bool) -> Record:
+    with context.daemon("--set", f"server.spin_us={SPIN_US if spin else 0}", cuda=False) as daemon:
+        found = context.run_program(
+            "bench_rpc", *program_calls(context), "--transport", "socket", "--spin", SPIN_US if spin else "none",
+            *(("--peer-spin-us", SPIN_US) if spin else ()), socket=daemon.socket_path,
+        )  # fmt: skip
     return Record(
-        "noop_rpc_c",
+        f"noop_rpc_socket_{'spin' if spin else 'sleep'}",
         "us",
         "lower",
-        Summary(ours["p50"], ours["p99"], ours["n"]),
-        Summary(peer["p50"], peer["p99"], peer["n"], "raw_unix_ping_pong"),
+        summary(found["kops_ping"]),
+        summary(found["raw"], "raw_unix_ping_pong"),
         {
             "measured": "kops_ping() of libkops against send/recv of the same number of bytes between two processes",
-            "waiting": "every process sleeps in the kernel",
-            "ours_min": ours["min"],
-            "peer_min": peer["min"],
+            "transport": "AF_UNIX stream socket",
+            "spin": f"every process polls up to {SPIN_US} us before it sleeps" if spin else "every process sleeps at once",
+            "ours_min": found["kops_ping"]["min"],
+            "peer_min": found["raw"]["min"],
         },
-        target=NOOP_TARGET,
+        target=1.2,
+    )
+
+
+def run_shm(context: Context) -> Record:
+    with context.daemon("--set", f"server.spin_us={SPIN_US}", cuda=False) as daemon:
+        found = context.run_program(
+            "bench_rpc", *program_calls(context), "--transport", "shm", "--spin", SPIN_US, "--peer", "words",
+            socket=daemon.socket_path,
+        )  # fmt: skip
+    return Record(
+        "noop_rpc_shm",
+        "us",
+        "lower",
+        summary(found["kops_ping"]),
+        summary(found["raw"], "shared_memory_flag_ping_pong"),
+        {
+            "measured": "kops_ping() of libkops; beside it two processes that poll one word each in shared memory",
+            "transport": "shared-memory rings",
+            "spin": f"both sides poll up to {SPIN_US} us before they sleep",
+        },
+        target=1.0,
+        absolute=True,
+    )
+
+
+def run_two_clients(context: Context) -> Record:
+    """On two processors, whatever the machine has: where polling would only take them from others."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(sorted(allowed)[:2]))  # for those who are started now
+    try:
+        with context.daemon("--set", "server.spin_us=0", cuda=False) as daemon:
+            common = (*program_calls(context), "--transport", "socket", "--spin", "none", "--clients", 2)
+            found = context.run_program("bench_rpc", *common, "--peer", "server", socket=daemon.socket_path)
+            pairs = context.run_program("bench_rpc", *common, socket=daemon.socket_path)
+    finally:
+        os.sched_setaffinity(0, allowed)
+    return Record(
+        "noop_rpc_2_clients_2_cores",
+        "us",
+        "lower",
+        summary(found["kops_ping"]),
+        summary(found["raw"], "raw_unix_ping_pong, one epoll server for both"),
+        {
+            "measured": "kops_ping() of two processes at once against a raw server of two sockets, on 2 processors",
+            "transport": "AF_UNIX stream socket",
+            "spin": "every process sleeps at once",
+            "mean_ours": found["kops_ping"]["mean"],
+            "mean_peer": found["raw"]["mean"],
+            "two_raw_pairs_of_4_processes_p50": pairs["raw"]["p50"],
+            "two_raw_pairs_of_4_processes_mean": pairs["raw"]["mean"],
+        },
+        target=1.3,
     )
 
 
@@ -100,5 +156,8 @@ def run_python(context: Context) -> Record:
     )
 
 
-add("noop_rpc_c", run_c, on_gpu=False)
+add("noop_rpc_socket_sleep", lambda context: run_socket(context, spin=False), on_gpu=False, table=True)
+add("noop_rpc_socket_spin", lambda context: run_socket(context, spin=True), on_gpu=False, table=True)
+add("noop_rpc_shm", run_shm, on_gpu=False, table=True)
+add("noop_rpc_2_clients_2_cores", run_two_clients, on_gpu=False, table=True)
 add("noop_rpc_python", run_python, on_gpu=False)
