@@ -69,7 +69,7 @@ struct backend_config {
 
 /* ---- memory ---- */
 
-enum backend_memory_kind { MEMORY_MEMFD, MEMORY_CUDA_IPC, MEMORY_CUDA_VMM };
+enum backend_memory_kind { MEMORY_MEMFD, MEMORY_CUDA_IPC, MEMORY_CUDA_VMM, MEMORY_CUDA_POOL };
 
 /* Memory that is mapped into the daemon. Made by memory_import(), memory_alloc() or backend/memfd.h. */
 struct backend_memory {
@@ -85,11 +85,17 @@ struct backend_memory {
     void *attached[BACKEND_MAX_DEVICES];
 };
 
+enum { BACKEND_IMPORT_FDS = 16 }; /* as many as a message carries */
+
+/* The descriptors stay the caller's, who may close them once the call has ended. */
 struct backend_import {
-    enum backend_memory_kind kind; /* MEMORY_CUDA_IPC */
-    unsigned char handle[BACKEND_IPC_HANDLE_SIZE];
-    uint64_t size; /* declared by the exporter */
+    enum backend_memory_kind kind;
+    unsigned char handle[BACKEND_IPC_HANDLE_SIZE]; /* MEMORY_CUDA_IPC; MEMORY_CUDA_POOL: the pointer's export data */
+    uint64_t size;                                 /* declared by the exporter */
     bool writable;
+    unsigned n_fds; /* MEMORY_CUDA_VMM: allocations in address order; MEMORY_CUDA_POOL: one, the pool's */
+    int fds[BACKEND_IMPORT_FDS];
+    uint64_t fd_bytes[BACKEND_IMPORT_FDS]; /* MEMORY_CUDA_VMM: of each allocation */
 };
 
 /* ---- jobs ---- */
@@ -228,6 +234,16 @@ struct backend {
 
     /* Completions are seen by polling only until arm() is called: polling for a while before sleeping pays. */
     bool spin;
+
+    /* any. Which kinds memory_import() opens on this device: bits 1 << enum backend_memory_kind. NULL: none. */
+    unsigned (*memory_kinds)(struct backend_device *device);
+    /* any, one at a time for one memory; jobs may use it meanwhile. Maps the allocations of `more` behind those that a
+     * MEMORY_CUDA_VMM import has; together they may not exceed the size declared then. `ret_size`: bytes that are
+     * there now; memory->size is the caller's to set. NULL where memory_kinds() never says MEMORY_CUDA_VMM. */
+    int (*memory_extend)(struct backend_memory *memory, const struct backend_import *more, uint64_t *ret_size,
+                         struct error *e);
+    /* loop. Whether jobs of `device` can use memory of `owner`, another device of this backend. NULL: never. */
+    bool (*can_access)(struct backend_device *device, struct backend_device *owner);
 };
 
 extern const struct backend host_backend;
