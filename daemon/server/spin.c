@@ -28,8 +28,6 @@ static void judge_sleep(struct server *s, uint64_t gap)
 
 static bool may_complete(const struct server *s)
 {
-    if (!list_empty(&s->held.streams))
-        return true;
     for (unsigned i = 0; s->n_jobs_running && i < s->devices.count; i++)
         if (s->jobs_running[i] && s->devices.all[i]->backend->spin)
             return true;
