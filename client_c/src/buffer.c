@@ -220,7 +220,7 @@ enum kops_code kops_buffer_alloc(kops_client *client, size_t size, const char *d
     }
     b = buffer_new(client, made.vmm ? BUFFER_VMM : BUFFER_SHARED, made.size, KOPS_ACCESS_RW);
     if (!b) {
-        wire_pack_release(&client->t.out, made.id);
+        wire_pack_release(session_notifications(client), made.id);
         session_push(client);
         client_leave(client);
         close(made.fd);
@@ -250,14 +250,7 @@ kops_buffer *kops_buffer_release(kops_buffer *buffer)
     c = buffer->client;
     client_enter(c, NULL);
     if (buffer->generation == c->generation && c->t.fd >= 0 && !c->lost) {
-        size_t from = c->t.out.length;
-
-        wire_pack_release(&c->t.out, buffer->id);
-        if (c->t.out.failed) { /* the daemon keeps it until the connection ends */
-            c->t.out.length = from;
-            c->t.out.failed = false;
-        }
-        session_push(c);
+        session_release(c, wire_pack_release, buffer->id);
     }
     buffer_free_leave(buffer);
     return NULL;

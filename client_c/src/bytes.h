@@ -13,24 +13,30 @@ struct bytes {
     bool failed; /* an append found no memory; everything since the caller cleared it is incomplete */
 };
 
+/* Out of line in effect: the usual append finds room. */
+static inline bool bytes_grow(struct bytes *b, size_t length)
+{
+    size_t capacity = b->capacity ? b->capacity : 1024;
+    char *grown;
+
+    while (capacity - b->length < length)
+        capacity *= 2;
+    grown = realloc(b->data, capacity);
+    if (!grown) {
+        b->failed = true;
+        return false;
+    }
+    b->data = grown;
+    b->capacity = capacity;
+    return true;
+}
+
 static inline bool bytes_append(struct bytes *b, const void *data, size_t length)
 {
     if (!length)
         return true;
-    if (length > b->capacity - b->length) {
-        size_t capacity = b->capacity ? b->capacity : 1024;
-        char *grown;
-
-        while (capacity - b->length < length)
-            capacity *= 2;
-        grown = realloc(b->data, capacity);
-        if (!grown) {
-            b->failed = true;
-            return false;
-        }
-        b->data = grown;
-        b->capacity = capacity;
-    }
+    if (length > b->capacity - b->length && !bytes_grow(b, length))
+        return false;
     memcpy(b->data + b->length, data, length);
     b->length += length;
     return true;

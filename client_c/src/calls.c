@@ -1,5 +1,6 @@
 /* The table of unanswered requests. A msgid is a place in the table and how often that place was used. */
 #include "fail.h"
+#include "ordered.h"
 #include "session.h"
 
 #include <stdlib.h>
@@ -47,10 +48,23 @@ struct call *call_new(struct kops_client *c)
     call->code = KOPS_OK;
     call->decode = wire_decode_nothing;
     call->into = NULL;
+    call->reply = NULL;
+    call->owns_reply = false;
+    call->lane = NULL;
     call->timings.samples = NULL;
     call->timings.samples_room = 0;
     c->inflight++;
     return call;
+}
+
+static void drop_reply(struct call *call)
+{
+    if (call->owns_reply) {
+        native_reply_free(call->reply);
+        free(call->reply);
+    }
+    call->reply = NULL;
+    call->owns_reply = false;
 }
 
 void call_free(struct kops_client *c, struct call *call)
@@ -59,6 +73,8 @@ void call_free(struct kops_client *c, struct call *call)
         c->inflight--;
     free(call->error);
     call->error = NULL;
+    drop_reply(call);
+    call->lane = NULL;
     call->ticket = 0;
     call->state = CALL_FREE;
     call->next_free = c->free_calls;
@@ -83,7 +99,9 @@ struct call *call_by_ticket(struct kops_client *c, kops_ticket ticket)
 
 void call_end(struct kops_client *c, struct call *call, const struct kops_error *error)
 {
-    if (call->state == CALL_LATE) {
+    if (call->lane)
+        ordered_ended(c, call, error);
+    if (call->state == CALL_LATE || call->lane) {
         call_free(c, call);
         return;
     }
@@ -109,6 +127,7 @@ void calls_free(struct kops_client *c)
 {
     for (uint32_t i = 0; i < c->n_calls; i++) {
         free(c->calls[i]->error);
+        drop_reply(c->calls[i]);
         free(c->calls[i]);
     }
     free(c->calls);

@@ -6,9 +6,11 @@
 #include <string.h>
 
 #include "fail.h"
+#include "ordered.h"
 #include "session.h"
 
 enum { DEFAULT_TIMEOUT_MS = 60000, DEFAULT_CONNECT_TIMEOUT_MS = 5000, FIRST_MESSAGE_MAX = 65536 };
+enum { SPIN_PROCESSORS = 4, MAX_SPIN_US = 1000 }; /* polling pays on so many, and for no longer than that */
 
 const char *kops_version(void)
 {
@@ -44,10 +46,12 @@ static void take_over(struct kops_client *c)
     fail(&gone, KOPS_ERR_CONNECTION_LOST, "the request was sent by the parent process");
     init_lock(c);
     if (!intact || c->reading) {
+        const struct ring_link ring = c->t.ring;
         int fd = c->t.fd;
 
         transport_init(&c->t);
         c->t.fd = fd;
+        c->t.ring = ring;
     }
     if (!intact) {
         struct wire_decoder *decoder = wire_decoder_new();
@@ -57,6 +61,8 @@ static void take_over(struct kops_client *c)
     }
     transport_close(&c->t);
     fail_clear(&c->reason);
+    ordered_forget(c); /* CUDA does not survive a fork */
+    c->alone = 0;
     c->lost = c->reading = c->sending = false;
     c->users = c->waiters = 0;
     if (!intact) {
@@ -121,6 +127,20 @@ uint64_t client_deadline(const struct kops_client *c, int64_t timeout_ms)
     return deadline_in(timeout_ms ? timeout_ms : c->timeout_ms);
 }
 
+const char *client_priority(const struct kops_client *c, const struct kops_options *options)
+{
+    static const char *const names[] = {[KOPS_PRIORITY_HIGH] = "high", [KOPS_PRIORITY_LOW] = "low"};
+
+    return c->features & FEATURE_PRIORITY && options ? names[options->priority] : NULL;
+}
+
+const char *client_op_name(const struct kops_client *c, const char *op)
+{
+    const struct kops_op *known = kops_info_op(c, op);
+
+    return known ? known->name : NULL;
+}
+
 /* ---- connecting ---- */
 
 static int try_path(struct kops_client *c, const char *path, struct bytes *tried)
@@ -169,24 +189,83 @@ static enum kops_code open_socket(struct kops_client *c, struct kops_error *e)
     return KOPS_OK;
 }
 
+static unsigned known_features(const struct kops_client *c)
+{
+    static const struct {
+        const char *name;
+        enum client_feature feature;
+    } table[] = {{"shm", FEATURE_SHM},
+                 {"ordered", FEATURE_ORDERED},
+                 {"sequence", FEATURE_SEQUENCE},
+                 {"program", FEATURE_PROGRAM},
+                 {"priority", FEATURE_PRIORITY}};
+    unsigned features = 0;
+
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        if (kops_info_feature(c, table[i].name))
+            features |= table[i].feature;
+    return features;
+}
+
+static enum kops_transport wanted_transport(const struct kops_client *c)
+{
+    const char *given = getenv("KOPS_TRANSPORT");
+
+    if (c->transport != KOPS_TRANSPORT_AUTO || !given)
+        return c->transport;
+    if (!strcmp(given, "shm"))
+        return KOPS_TRANSPORT_SHM;
+    return strcmp(given, "socket") ? KOPS_TRANSPORT_AUTO : KOPS_TRANSPORT_SOCKET;
+}
+
+/* Asks for shared memory where it is wanted, and decides how long to poll. */
+static enum kops_code share_memory(struct kops_client *c, uint64_t daemon_spin_us, struct kops_error *e)
+{
+    const struct wire_hello hello = {.name = c->name, .shm = true};
+    const enum kops_transport wanted = wanted_transport(c);
+    struct wire_shm shm = {.fd = -1, .doorbell = -1, .wake = -1};
+    const char *wrong;
+    enum kops_code r;
+
+    c->spin_us = c->spin_option == KOPS_NO_SPIN ? 0 : c->spin_option;
+    c->spin_failures = 0;
+    if (wanted == KOPS_TRANSPORT_SHM && !(c->features & FEATURE_SHM))
+        return fail(e, KOPS_ERR_UNSUPPORTED, "the daemon has no shared memory for messages: use KOPS_TRANSPORT_AUTO");
+    if (wanted == KOPS_TRANSPORT_SOCKET || !(c->features & FEATURE_SHM) ||
+        (wanted == KOPS_TRANSPORT_AUTO && (!daemon_spin_us || sysconf(_SC_NPROCESSORS_ONLN) < SPIN_PROCESSORS)))
+        return KOPS_OK;
+    r = session_call(c, wire_pack_hello, &hello, -1, wire_decode_shm, &shm, deadline_in(c->connect_timeout_ms), 1, e);
+    if (r)
+        return r;
+    wrong = ring_link_open(&c->t.ring, &shm);
+    if (wrong)
+        return fail(e, KOPS_ERR_BAD_REPLY, "the daemon's shared memory cannot be used: %s", wrong);
+    if (!c->spin_option)
+        c->spin_us = daemon_spin_us < MAX_SPIN_US ? (unsigned)daemon_spin_us : MAX_SPIN_US;
+    return KOPS_OK;
+}
+
 /* The first hello tells everything; later ones only the limits, since what kops_info() gave out must not change. */
 static enum kops_code greet(struct kops_client *c, struct kops_error *e)
 {
+    const struct wire_hello hello = {.name = c->name};
     struct kops_limits limits = {0};
     bool first = !c->info.info.server;
     uint64_t deadline = deadline_in(c->connect_timeout_ms);
-    enum kops_code r = session_call(c, wire_pack_hello, c->name, -1, first ? wire_decode_info : wire_decode_limits,
+    enum kops_code r = session_call(c, wire_pack_hello, &hello, -1, first ? wire_decode_info : wire_decode_limits,
                                     first ? (void *)&c->info : &limits, deadline, 1, e);
 
     if (r)
         return r;
-    if (first)
+    if (first) {
         limits = c->info.info.limits;
+        c->features = known_features(c);
+    }
     if (limits.inflight)
         c->max_inflight = limits.inflight < UINT16_MAX ? (uint32_t)limits.inflight : UINT16_MAX;
     if (limits.message_bytes)
         c->max_message = limits.message_bytes;
-    return KOPS_OK;
+    return share_memory(c, limits.spin_us, e);
 }
 
 enum kops_code session_connect(struct kops_client *c, uint64_t deadline, struct kops_error *e)
@@ -222,7 +301,8 @@ static struct kops_client *client_new(const struct kops_connect_options *o)
     c->references = 1;
     c->timeout_ms = o->timeout_ms ? o->timeout_ms : DEFAULT_TIMEOUT_MS;
     c->connect_timeout_ms = o->connect_timeout_ms ? o->connect_timeout_ms : DEFAULT_CONNECT_TIMEOUT_MS;
-    c->spin_us = o->spin_us;
+    c->spin_option = o->spin_us;
+    c->transport = o->transport;
     c->max_inflight = 1;
     c->max_message = FIRST_MESSAGE_MAX;
     c->name = strdup(o->name ? o->name : "libkops " KOPS_VERSION);
@@ -250,6 +330,8 @@ enum kops_code kops_connect(const struct kops_connect_options *options, kops_cli
     for (size_t i = 0; i < sizeof(o->reserved) / sizeof(o->reserved[0]); i++)
         if (o->reserved[i])
             return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.reserved is not zero: initialise the struct with {0}");
+    if (o->transport < KOPS_TRANSPORT_AUTO || o->transport > KOPS_TRANSPORT_SHM)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.transport is none of enum kops_transport");
     c = client_new(o);
     if (!c)
         return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a client");
@@ -269,6 +351,7 @@ kops_client *kops_close(kops_client *client)
     if (!client)
         return NULL;
     client_enter(client, NULL);
+    ordered_close(client);
     transport_close(&client->t);
     client_leave_unref(client);
     return NULL;

@@ -34,6 +34,14 @@ static void load(void)
     }
     CUDA_CALLS(X)
 #undef X
+#define X(member, name, parameters)                                                                                    \
+    {                                                                                                                  \
+        void *symbol = dlsym(library, #name);                                                                          \
+                                                                                                                       \
+        memcpy(&driver.member, &symbol, sizeof(symbol));                                                               \
+    }
+    CUDA_OPTIONAL_CALLS(X)
+#undef X
     if (load_failure[0])
         return;
     init_status = driver.init(0);

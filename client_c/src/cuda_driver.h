@@ -13,6 +13,7 @@
 typedef int cuda_status;    /* CUresult */
 typedef int cuda_device;    /* CUdevice */
 typedef void *cuda_context; /* CUcontext */
+typedef void *cuda_queue;   /* CUstream */
 typedef uint64_t cuda_pointer;
 typedef unsigned long long cuda_allocation; /* CUmemGenericAllocationHandle */
 
@@ -26,6 +27,15 @@ struct cuda_ipc_handle {
 
 struct cuda_access { /* CUmemAccessDesc */
     int location_type, location_id, flags;
+};
+
+struct cuda_memory_op { /* CUstreamBatchMemOpParams: a wait or a write */
+    int operation;
+    cuda_pointer address;
+    uint64_t value;
+    unsigned flags;
+    cuda_pointer alias;
+    uint64_t unused;
 };
 
 enum cuda_attribute { /* CUpointer_attribute */
@@ -43,7 +53,14 @@ enum {
     CUDA_HANDLE_TYPE_FD = 1,  /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR */
     CUDA_LOCATION_DEVICE = 1, /* CU_MEM_LOCATION_TYPE_DEVICE */
     CUDA_ACCESS_RW = 3,       /* CU_MEM_ACCESS_FLAGS_PROT_READWRITE */
-    CUDA_ERROR_NOT_INITIALIZED = 3
+    CUDA_HOST_PORTABLE = 1,   /* CU_MEMHOSTREGISTER_PORTABLE */
+    CUDA_HOST_DEVICEMAP = 2,  /* CU_MEMHOSTREGISTER_DEVICEMAP */
+    CUDA_WAIT_GEQ = 0,        /* CU_STREAM_WAIT_VALUE_GEQ: in signed distance */
+    CUDA_OP_WAIT_64 = 4,      /* CU_STREAM_MEM_OP_WAIT_VALUE_64 */
+    CUDA_OP_WRITE_64 = 5,     /* CU_STREAM_MEM_OP_WRITE_VALUE_64 */
+    CUDA_ERROR_NOT_INITIALIZED = 3,
+    CUDA_ERROR_CAPTURE_FIRST = 900, /* errors of streams under capture */
+    CUDA_ERROR_CAPTURE_LAST = 908
 };
 
 /* X(member, exported name, parameters): every driver call that this library makes. */
@@ -71,9 +88,21 @@ enum {
     X(vmm_unmap, cuMemUnmap, (cuda_pointer, size_t))                                                                   \
     X(vmm_set_access, cuMemSetAccess, (cuda_pointer, size_t, const struct cuda_access *, size_t))
 
+/* The same for calls that only some of this library needs: NULL where the driver has none such. */
+#define CUDA_OPTIONAL_CALLS(X)                                                                                         \
+    X(host_register, cuMemHostRegister_v2, (void *, size_t, unsigned))                                                 \
+    X(host_unregister, cuMemHostUnregister, (void *))                                                                  \
+    X(host_device_pointer, cuMemHostGetDevicePointer_v2, (cuda_pointer *, void *, unsigned))                           \
+    X(stream_get_id, cuStreamGetId, (cuda_queue, unsigned long long *))                                                \
+    X(stream_is_capturing, cuStreamIsCapturing, (cuda_queue, int *))                                                   \
+    X(stream_write64, cuStreamWriteValue64_v2, (cuda_queue, cuda_pointer, uint64_t, unsigned))                         \
+    X(stream_wait64, cuStreamWaitValue64_v2, (cuda_queue, cuda_pointer, uint64_t, unsigned))                           \
+    X(stream_batch, cuStreamBatchMemOp_v2, (cuda_queue, unsigned, struct cuda_memory_op *, unsigned))
+
 struct cuda_driver {
 #define X(member, name, parameters) cuda_status(*member) parameters;
     CUDA_CALLS(X)
+    CUDA_OPTIONAL_CALLS(X)
 #undef X
 };
 

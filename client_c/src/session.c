@@ -1,7 +1,6 @@
+/* The receiving half, and the end of a connection. */
 #include "session.h"
 
-#include <errno.h>
-#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,9 +9,12 @@
 
 #include "fail.h"
 
+/* Polling that helps this seldom is cut to a fraction: waits in a row, and the divisor. */
+enum { SPIN_PATIENCE = 8, SPIN_CUT = 8 };
+
 /* ---- the end of a connection ---- */
 
-static void close_lost(struct kops_client *c)
+void session_close_lost(struct kops_client *c)
 {
     if (!c->lost || c->users)
         return;
@@ -39,7 +41,7 @@ void session_lost(struct kops_client *c, enum kops_code code, const char *format
     shutdown(c->t.fd, SHUT_RDWR);
     calls_end_all(c, &c->reason);
     pthread_cond_broadcast(&c->changed);
-    close_lost(c);
+    session_close_lost(c);
 }
 
 /* ---- receiving ---- */
@@ -54,9 +56,38 @@ static void drop_late(struct kops_client *c, struct call *call, const struct wir
     if (m->error || (decode != wire_decode_register && decode != wire_decode_alloc))
         return;
     if (decode(m->result, fds, m->nfds, &buffer))
-        wire_pack_release(&c->t.out, buffer.id);
+        wire_pack_release(session_notifications(c), buffer.id), c->unconfirmed = true;
     if (buffer.fd >= 0)
         close(buffer.fd);
+}
+
+/* As it came, for whoever asked for that. */
+static bool take_raw(struct native_reply *r, const struct wire_message *m, int *fds)
+{
+    if (!m->body)
+        return false;
+    if (r->capacity < m->body_length) {
+        char *grown = realloc(r->data, m->body_length);
+
+        if (!grown)
+            return false;
+        r->data = grown;
+        r->capacity = m->body_length;
+    }
+    memcpy(r->data, m->body, m->body_length);
+    r->length = m->body_length;
+    r->is_error = m->error != NULL;
+    r->n_fds = m->nfds;
+    for (unsigned i = 0; i < m->nfds; i++) {
+        r->fds[i] = fds[i];
+        fds[i] = -1;
+    }
+    return true;
+}
+
+static bool take_result(struct call *call, const struct wire_message *m, int *fds)
+{
+    return call->reply ? take_raw(call->reply, m, fds) : call->decode(m->result, fds, m->nfds, call->into);
 }
 
 static const char *take_response(struct kops_client *c, const struct wire_message *m)
@@ -72,10 +103,10 @@ static const char *take_response(struct kops_client *c, const struct wire_messag
         wrong = "a response answers no request";
     } else if (call->state == CALL_LATE) {
         drop_late(c, call, m, fds);
-    } else if (m->error) {
+    } else if (m->error && !call->reply) {
         wire_decode_error(m->error, &error);
         call_end(c, call, &error);
-    } else if (!call->decode(m->result, fds, m->nfds, call->into)) {
+    } else if (!take_result(call, m, fds)) {
         fail(&error, KOPS_ERR_BAD_REPLY, "the daemon's result lacks a key, or there is no memory to read it");
         call_end(c, call, &error);
     } else {
@@ -87,6 +118,38 @@ static const char *take_response(struct kops_client *c, const struct wire_messag
     return wrong;
 }
 
+/* Most replies to ordered calls and pings say nothing but that all is well. */
+static bool take_success(struct kops_client *c, const char *data, size_t length)
+{
+    struct call *call;
+    uint32_t msgid;
+    bool empty;
+
+    if ((c->t.taking == STREAM_SOCKET && c->t.n_batches) || !wire_is_success(data, length, &msgid, &empty))
+        return false;
+    call = call_by_msgid(c, msgid);
+    if (!call || call->state != CALL_SENT || call->reply || call->decode != wire_decode_nothing ||
+        (!empty && !call->lane))
+        return false;
+    call_end(c, call, NULL);
+    return true;
+}
+
+static const char *take_message(struct kops_client *c, const char *data, size_t length)
+{
+    struct wire_message m;
+    const char *wrong;
+
+    if (take_success(c, data, length))
+        return NULL;
+    wrong = wire_parse(c->decoder, data, length, &m);
+    if (!wrong && m.kind == WIRE_RESPONSE)
+        return take_response(c, &m);
+    if (!wrong && m.kind == WIRE_ERROR_NOTIFICATION)
+        wire_decode_error(m.error, &c->reason);
+    return wrong;
+}
+
 /* Takes every whole message that is there. Called by whoever holds the receiving role. */
 static void take_messages(struct kops_client *c)
 {
@@ -94,13 +157,7 @@ static void take_messages(struct kops_client *c)
     size_t length;
 
     while (!(wrong = transport_next(&c->t, &data, &length)) && data) {
-        struct wire_message m;
-
-        wrong = wire_parse(c->decoder, data, length, &m);
-        if (!wrong && m.kind == WIRE_RESPONSE)
-            wrong = take_response(c, &m);
-        else if (!wrong && m.kind == WIRE_ERROR_NOTIFICATION)
-            wire_decode_error(m.error, &c->reason);
+        wrong = take_message(c, data, length);
         if (wrong)
             break;
         wrong = transport_taken(&c->t, length);
@@ -124,7 +181,7 @@ static void take_received(struct kops_client *c, enum transport_result r)
                      "the daemon closed the connection; requests without a reply may or may not have run");
         break;
     case TRANSPORT_BROKEN:
-        session_lost(c, KOPS_ERR_BAD_REPLY, "the daemon sent file descriptors that were cut off or too many");
+        session_lost(c, KOPS_ERR_BAD_REPLY, "the daemon broke the rules for file descriptors or shared memory");
         break;
     case TRANSPORT_NO_MEMORY:
         session_lost(c, KOPS_ERR_NO_MEMORY, "there is no memory to receive a reply");
@@ -145,9 +202,16 @@ void session_sleep(struct kops_client *c, uint64_t deadline)
     c->waiters--;
 }
 
-/* Receives until something came, or lets the thread that receives do it. */
-static void progress(struct kops_client *c, uint64_t deadline)
+static unsigned spin_budget(const struct kops_client *c)
 {
+    if (c->spin_failures < SPIN_PATIENCE || c->spin_us < SPIN_CUT)
+        return c->spin_us;
+    return c->spin_us / SPIN_CUT;
+}
+
+void session_progress(struct kops_client *c, uint64_t deadline)
+{
+    const unsigned spin_us = spin_budget(c);
     enum transport_result r;
 
     if (c->reading || c->lost) {
@@ -157,13 +221,14 @@ static void progress(struct kops_client *c, uint64_t deadline)
     c->reading = true;
     c->users++;
     pthread_mutex_unlock(&c->lock);
-    r = transport_receive(&c->t, deadline, c->spin_us);
+    r = transport_receive(&c->t, deadline, spin_us);
     pthread_mutex_lock(&c->lock);
+    c->spin_failures = c->t.spun_out ? c->spin_failures + 1 : 0;
     c->users--;
     if (!c->lost)
         take_received(c, r);
     c->reading = false;
-    close_lost(c);
+    session_close_lost(c);
     if (c->waiters)
         pthread_cond_broadcast(&c->changed);
 }
@@ -180,10 +245,19 @@ void session_poll(struct kops_client *c)
         pthread_cond_broadcast(&c->changed);
 }
 
+void session_drain(struct kops_client *c)
+{
+    if (c->reading || c->lost || c->t.fd < 0)
+        return;
+    take_received(c, transport_drain(&c->t));
+    if (c->waiters)
+        pthread_cond_broadcast(&c->changed);
+}
+
 bool session_wait(struct kops_client *c, struct call *call, uint64_t deadline)
 {
     while (call->state == CALL_SENT) {
-        progress(c, deadline);
+        session_progress(c, deadline);
         if (call->state == CALL_SENT && deadline != DEADLINE_NEVER && clock_ns() >= deadline)
             return false;
     }
@@ -210,167 +284,9 @@ void session_abandon(struct kops_client *c, struct call *call)
         call->state = CALL_LATE;
         call->ticket = 0;
         call->into = NULL;
+        if (!call->owns_reply)
+            call->reply = NULL;
     } else {
         call_free(c, call);
-    }
-}
-
-/* ---- sending ---- */
-
-/* Waits until the socket takes bytes again, and takes in replies meanwhile: a daemon that cannot send does not read. */
-static void wait_writable(struct kops_client *c, uint64_t deadline)
-{
-    struct pollfd p = {.fd = c->t.fd, .events = POLLOUT};
-    enum transport_result r = TRANSPORT_TIMEOUT;
-    bool receive = !c->reading;
-
-    if (receive) {
-        c->reading = true;
-        p.events |= POLLIN;
-    }
-    c->sending = true;
-    c->users++;
-    pthread_mutex_unlock(&c->lock);
-    if (poll(&p, 1, deadline_poll_ms(deadline)) > 0 && receive && p.revents & (POLLIN | POLLHUP | POLLERR))
-        r = transport_receive(&c->t, 0, 0);
-    pthread_mutex_lock(&c->lock);
-    c->users--;
-    if (receive) {
-        if (!c->lost)
-            take_received(c, r);
-        c->reading = false;
-    }
-    c->sending = false;
-    close_lost(c);
-    if (c->waiters)
-        pthread_cond_broadcast(&c->changed);
-}
-
-/* The message was not begun: takes it out again. */
-static void unsend(struct kops_client *c, size_t from, size_t length)
-{
-    struct bytes *out = &c->t.out;
-
-    memmove(out->data + from, out->data + from + length, out->length - from - length);
-    out->length -= length;
-    if (out->length == c->t.sent)
-        out->length = c->t.sent = 0;
-}
-
-static enum session_sent not_appended(struct kops_client *c, struct call *call, size_t from, struct kops_error *e)
-{
-    size_t length = c->t.out.length - from;
-
-    if (!c->t.out.failed && length <= c->max_message)
-        return SESSION_SENT;
-    if (c->t.out.failed)
-        fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a request of %zu bytes", length);
-    else
-        fail(e, KOPS_ERR_BAD_ARGUMENT, "the request has %zu bytes, the daemon takes %llu", length,
-             (unsigned long long)c->max_message);
-    c->t.out.failed = false;
-    unsend(c, from, length);
-    call_free(c, call);
-    return SESSION_FAILED;
-}
-
-enum session_sent session_send(struct kops_client *c, struct call *call, size_t from, int fd, uint64_t deadline,
-                               struct kops_error *e)
-{
-    const uint32_t generation = c->generation;
-    size_t before = from - c->t.sent, own = c->t.out.length - from, all = own;
-
-    if (not_appended(c, call, from, e))
-        return SESSION_FAILED;
-    while (own) {
-        /* Descriptors go with the first byte of their message, and nothing else goes with them. */
-        bool alone = fd >= 0 && before;
-        ssize_t n = transport_send(&c->t, c->t.sent + (alone ? before : before + own), before || own < all ? -1 : fd);
-
-        if (n > 0) {
-            size_t others = (size_t)n < before ? (size_t)n : before;
-
-            before -= others;
-            own -= (size_t)n - others;
-            continue;
-        }
-        if (n != -EAGAIN) {
-            session_poll(c); /* the daemon may have said why it hung up */
-            session_lost(c, KOPS_ERR_CONNECTION_LOST, "the daemon closed the connection: %s", strerror((int)-n));
-        } else if (deadline != DEADLINE_NEVER && clock_ns() >= deadline) {
-            if (own == all) {
-                unsend(c, from, all);
-                call_free(c, call);
-            } else {
-                session_abandon(c, call); /* the rest is sent before the next message */
-            }
-            fail(e, KOPS_ERR_TIMEOUT, "the daemon did not take the request in time");
-            return SESSION_FAILED;
-        } else {
-            wait_writable(c, deadline);
-        }
-        if (c->lost || c->t.fd < 0 || c->generation != generation) {
-            session_finish(c, call, e);
-            return own == all ? SESSION_NOT_SENT : SESSION_FAILED;
-        }
-    }
-    return SESSION_SENT;
-}
-
-void session_push(struct kops_client *c)
-{
-    ssize_t n = 1;
-
-    while (n > 0 && !c->sending && !c->lost && c->t.fd >= 0 && c->t.sent < c->t.out.length)
-        n = transport_send(&c->t, c->t.out.length, -1);
-}
-
-enum kops_code session_begin(struct kops_client *c, uint64_t deadline, struct call **ret_call, struct kops_error *e)
-{
-    for (;;) {
-        enum kops_code r = session_connect(c, deadline, e);
-
-        if (r)
-            return r;
-        if (c->sending)
-            session_sleep(c, deadline);
-        else if (c->inflight >= c->max_inflight)
-            progress(c, deadline);
-        else
-            break;
-        if (deadline != DEADLINE_NEVER && clock_ns() >= deadline)
-            return fail(e, KOPS_ERR_TIMEOUT, "%u earlier requests are unanswered, the daemon takes no more",
-                        c->inflight);
-    }
-    *ret_call = call_new(c);
-    if (!*ret_call)
-        return fail(e, KOPS_ERR_NO_MEMORY, "too many runs were submitted and not waited for");
-    return KOPS_OK;
-}
-
-enum kops_code session_call(struct kops_client *c, wire_pack *pack, const void *request, int fd, wire_decode *decode,
-                            void *into, uint64_t deadline, unsigned attempts, struct kops_error *e)
-{
-    for (unsigned attempt = 1;; attempt++) {
-        struct call *call;
-        size_t from;
-        enum kops_code r = session_begin(c, deadline, &call, e);
-        enum session_sent sent;
-
-        if (r)
-            return r;
-        call->decode = decode;
-        call->into = into;
-        from = c->t.out.length;
-        pack(&c->t.out, call->msgid, request);
-        sent = session_send(c, call, from, fd, deadline, e);
-        if (sent == SESSION_NOT_SENT && attempt < attempts)
-            continue;
-        if (sent != SESSION_SENT)
-            return e->code;
-        if (session_wait(c, call, deadline))
-            return session_finish(c, call, e);
-        session_abandon(c, call);
-        return fail(e, KOPS_ERR_TIMEOUT, "the daemon did not reply in time");
     }
 }

@@ -7,7 +7,11 @@
  *
  * Calls. A struct call is a request without a reply that somebody still wants to know about. The thread that receives a
  * reply decodes it, under the lock, into the call of whoever waits. A call whose caller gave up stays as CALL_LATE
- * until its reply came, so that msgids stay unique. */
+ * until its reply came, so that msgids stay unique. An ordered call (`lane`) has no caller that waits: its end is noted
+ * where the next call finds it (ordered.h).
+ *
+ * Two streams. Requests go through shared memory where there is some, those with descriptors and very long ones over
+ * the socket. A long one goes alone: after the replies to all before it, and before all after it. */
 #ifndef KOPS_CLIENT_SESSION_H
 #define KOPS_CLIENT_SESSION_H
 
@@ -21,6 +25,11 @@
 
 #include "transport.h"
 #include "wire.h"
+
+struct lane;
+struct ordered;
+
+enum { CALL_MAX_OPS = 64 };
 
 enum call_state { CALL_FREE, CALL_SENT, CALL_DONE, CALL_LATE };
 
@@ -36,7 +45,26 @@ struct call {
     wire_decode *decode;
     void *into;
     struct wire_timings timings; /* of a run */
+    struct native_reply *reply;  /* wants the reply as it is; in place of `decode` */
+    bool owns_reply;
+
+    struct lane *lane;     /* of an ordered call; else NULL */
+    uint64_t number, last; /* of its first and last op */
+    unsigned n_ops;        /* that it stands for */
+    const char *name;      /* of what it runs; lives as long as the client */
+    bool gathered;         /* several ops, with places in hello's list for names: */
+    unsigned char ops[CALL_MAX_OPS];
+    uint16_t after[CALL_MAX_OPS]; /* their numbers, counted from the first one's */
     struct call *next_free;
+};
+
+/* Optional parts of the protocol that this library uses. */
+enum client_feature {
+    FEATURE_SHM = 1,
+    FEATURE_ORDERED = 2,
+    FEATURE_SEQUENCE = 4,
+    FEATURE_PROGRAM = 8,
+    FEATURE_PRIORITY = 16
 };
 
 struct kops_client {
@@ -49,8 +77,10 @@ struct kops_client {
     char *socket_option; /* NULL: the usual places */
     char *name;
     int64_t timeout_ms, connect_timeout_ms;
-    unsigned spin_us;
+    unsigned spin_option;
+    enum kops_transport transport;
     struct wire_info info;
+    unsigned features; /* enum client_feature */
 
     struct transport t;
     struct wire_decoder *decoder;
@@ -58,6 +88,8 @@ struct kops_client {
     bool lost;           /* this connection is over; it is closed once `users` is 0 */
     struct kops_error reason;
     bool reading, sending;
+    unsigned spin_us;       /* on this connection, at most */
+    unsigned spin_failures; /* waits in a row in which polling did not help */
     unsigned users, waiters;
 
     struct call **calls;
@@ -65,6 +97,10 @@ struct kops_client {
     struct call *free_calls;
     uint32_t inflight, max_inflight;
     uint64_t max_message;
+    uint32_t alone;   /* msgid of a long message: until its reply, nothing else is sent */
+    bool unconfirmed; /* a notification went through the ring, and no reply since says that it was read */
+
+    struct ordered *ordered; /* NULL until the first ordered call */
 };
 
 /* Enters the client: notices a fork, takes the lock, empties *e. Every public function begins with it. */
@@ -77,13 +113,49 @@ void client_leave_unref(struct kops_client *c);
 /* The deadline of a call: 0 is the client's own timeout. */
 uint64_t client_deadline(const struct kops_client *c, int64_t timeout_ms);
 
+/* The priority's name on the wire; NULL: normal, or the daemon has none. */
+const char *client_priority(const struct kops_client *c, const struct kops_options *options);
+
+/* The op's name as a text that lives as long as the client; NULL: the daemon has no such op. */
+const char *client_op_name(const struct kops_client *c, const char *op);
+
 /* ---- all below are called with the lock held and may drop it while they wait ---- */
 
 /* Makes sure that there is a connection. */
 enum kops_code session_connect(struct kops_client *c, uint64_t deadline, struct kops_error *e);
 
-/* Room for one more request: connected, nobody else in the middle of a message, below the inflight limit. */
-enum kops_code session_begin(struct kops_client *c, uint64_t deadline, struct call **ret_call, struct kops_error *e);
+/* A request on its way out. */
+struct outgoing {
+    struct call *call;
+    const int *fds;
+    unsigned n_fds;
+    enum stream stream;
+    size_t from; /* where it begins in that stream's outbox */
+    size_t length;
+    bool alone;
+};
+
+/* Room for one more request: connected, nobody else in the middle of a message, below the inflight limit. `fds` stay
+ * the caller's. The message is then appended to session_out(), without dropping the lock. */
+enum kops_code session_begin(struct kops_client *c, const int *fds, unsigned n_fds, uint64_t deadline,
+                             struct outgoing *ret, struct kops_error *e);
+
+static inline struct bytes *session_out(struct kops_client *c, const struct outgoing *m)
+{
+    return &c->t.out[m->stream].bytes;
+}
+
+/* Where notifications go: behind the requests sent before. */
+static inline struct bytes *session_notifications(struct kops_client *c)
+{
+    return &c->t.out[c->t.ring.memory ? STREAM_RING : STREAM_SOCKET].bytes;
+}
+
+/* The message was appended: checks it. On failure it is taken back, with its call. */
+enum kops_code session_appended(struct kops_client *c, struct outgoing *m, struct kops_error *e);
+
+/* Takes an appended message back, with its call. */
+void session_take_back(struct kops_client *c, struct outgoing *m);
 
 /* What became of a message. */
 enum session_sent {
@@ -92,10 +164,8 @@ enum session_sent {
     SESSION_FAILED    /* *e says why */
 };
 
-/* Sends what was appended to t.out since `from`, with `fd` unless it is -1. After SESSION_NOT_SENT and SESSION_FAILED
- * the call is no longer the caller's. */
-enum session_sent session_send(struct kops_client *c, struct call *call, size_t from, int fd, uint64_t deadline,
-                               struct kops_error *e);
+/* Sends what was appended and checked. After SESSION_NOT_SENT and SESSION_FAILED the call is no longer the caller's. */
+enum session_sent session_send(struct kops_client *c, struct outgoing *m, uint64_t deadline, struct kops_error *e);
 
 /* Waits for the reply. False: the deadline passed. */
 bool session_wait(struct kops_client *c, struct call *call, uint64_t deadline);
@@ -109,18 +179,36 @@ void session_abandon(struct kops_client *c, struct call *call);
 /* A request that finds the connection over before its first byte was sent is tried once more on a new one. */
 enum { SESSION_ATTEMPTS = 2 };
 
-/* One whole blocking request. */
+/* One whole blocking request, with `fd` unless it is -1. */
 enum kops_code session_call(struct kops_client *c, wire_pack *pack, const void *request, int fd, wire_decode *decode,
                             void *into, uint64_t deadline, unsigned attempts, struct kops_error *e);
+
+/* Before a request with descriptors: what was notified through the ring has been read. */
+enum kops_code session_settle(struct kops_client *c, uint64_t deadline, struct kops_error *e);
+
+/* Receives until something came, or lets the thread that receives do it. */
+void session_progress(struct kops_client *c, uint64_t deadline);
+
+/* Asks the daemon to drop the call. */
+void session_cancel(struct kops_client *c, const struct call *call);
 
 /* Takes in what has arrived, without waiting. */
 void session_poll(struct kops_client *c);
 
-/* Sends what is left in t.out as far as the socket takes it without waiting: for notifications. */
+/* Takes in what the ring has, without a system call. */
+void session_drain(struct kops_client *c);
+
+/* Sends what is left in the outboxes as far as it goes without waiting: for notifications. */
 void session_push(struct kops_client *c);
+
+/* Notifies the daemon of a release. Without memory it keeps what was to be released until the connection ends. */
+void session_release(struct kops_client *c, void (*pack)(struct bytes *out, uint64_t id), uint64_t id);
 
 /* Waits for a change that another thread makes. */
 void session_sleep(struct kops_client *c, uint64_t deadline);
+
+/* Closes a lost connection that nobody is in any more. */
+void session_close_lost(struct kops_client *c);
 
 /* The connection is over, for that reason: every call ends with it. */
 void session_lost(struct kops_client *c, enum kops_code code, const char *format, ...)

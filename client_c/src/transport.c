@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RECEIVE_ROOM = 16384, KEEP_CAPACITY = 256 << 10, SPINS_A_CLOCK = 16 };
+enum { RECEIVE_ROOM = 16384, KEEP_CAPACITY = 256 << 10, SPINS_A_CLOCK = 16, SOCKET_LOOK_NS = 20000 };
 
 uint64_t clock_ns(void)
 {
@@ -44,6 +44,7 @@ void transport_init(struct transport *t)
 {
     memset(t, 0, sizeof(*t));
     t->fd = -1;
+    ring_link_init(&t->ring);
 }
 
 static int set_timeout(int fd, int option, int64_t us)
@@ -79,7 +80,8 @@ int transport_connect(struct transport *t, const char *path, int64_t timeout_ms)
     t->fd = fd;
     t->receive_timeout_us = 0;
     t->position = 0;
-    scan_reset(&t->scan);
+    for (unsigned i = 0; i < STREAMS; i++)
+        scan_reset(&t->in[i].scan);
     return 0;
 }
 
@@ -99,81 +101,92 @@ void transport_close(struct transport *t)
     t->fd = -1;
     while (t->n_batches)
         drop_batch(t);
-    t->start = t->end = 0;
-    t->out.length = t->sent = 0;
-    t->out.failed = false;
+    ring_link_close(&t->ring);
+    for (unsigned i = 0; i < STREAMS; i++) {
+        t->in[i].start = t->in[i].end = 0;
+        t->out[i].bytes.length = t->out[i].sent = 0;
+        t->out[i].bytes.failed = false;
+    }
 }
 
 void transport_free(struct transport *t)
 {
     transport_close(t);
-    bytes_free(&t->out);
-    free(t->in);
-    t->in = NULL;
-    t->capacity = 0;
+    for (unsigned i = 0; i < STREAMS; i++) {
+        bytes_free(&t->out[i].bytes);
+        free(t->in[i].data);
+        t->in[i] = (struct inbox){.data = NULL};
+    }
 }
 
-ssize_t transport_send(struct transport *t, size_t until, int fd)
+static ssize_t send_on_socket(const struct transport *t, const void *data, size_t n, const int *fds, unsigned n_fds)
 {
     union {
-        char space[CMSG_SPACE(sizeof(int))];
+        char space[CMSG_SPACE(WIRE_MAX_FDS * sizeof(int))];
         struct cmsghdr align;
     } control;
-    struct iovec iov = {.iov_base = t->out.data + t->sent, .iov_len = until - t->sent};
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)data, .iov_len = n};
     struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
-    ssize_t n;
+    ssize_t sent;
 
-    if (fd < 0) {
-        do
-            n = send(t->fd, iov.iov_base, iov.iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
-        while (n < 0 && errno == EINTR);
-    } else {
+    if (n_fds) {
         struct cmsghdr *c = &control.align;
 
         memset(&control, 0, sizeof(control));
         c->cmsg_level = SOL_SOCKET;
         c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+        c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+        memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
         message.msg_control = &control;
-        message.msg_controllen = sizeof(control.space);
-        do
-            n = sendmsg(t->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-        while (n < 0 && errno == EINTR);
+        message.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
     }
-    if (n < 0)
-        return -errno;
-    t->sent += (size_t)n;
-    if (t->sent == t->out.length)
-        t->out.length = t->sent = 0;
-    return n;
+    do
+        sent = n_fds ? sendmsg(t->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
+                     : send(t->fd, data, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    return sent < 0 ? -errno : sent;
+}
+
+ssize_t transport_send(struct transport *t, enum stream stream, size_t until, const int *fds, unsigned n_fds)
+{
+    struct outbox *out = &t->out[stream];
+    const char *data = out->bytes.data + out->sent;
+    size_t n = until - out->sent;
+    ssize_t sent = stream == STREAM_RING ? ring_link_send(&t->ring, data, n) : send_on_socket(t, data, n, fds, n_fds);
+
+    if (sent < 0)
+        return sent;
+    out->sent += (size_t)sent;
+    if (out->sent == out->bytes.length)
+        out->bytes.length = out->sent = 0;
+    return sent;
 }
 
 /* ---- receiving ---- */
 
 /* Room behind what is there; big buffers of a rare long reply are given back once empty. */
-static bool make_room(struct transport *t)
+static bool make_room(struct inbox *in)
 {
-    size_t used = t->end - t->start, capacity = t->capacity;
+    size_t used = in->end - in->start, capacity = in->capacity;
     char *moved;
 
-    if (t->capacity - t->end >= RECEIVE_ROOM && (used || t->capacity <= KEEP_CAPACITY))
+    if (in->capacity - in->end >= RECEIVE_ROOM && (used || in->capacity <= KEEP_CAPACITY))
         return true;
     if (!used && capacity > KEEP_CAPACITY)
         capacity = KEEP_CAPACITY;
     if (used)
-        memmove(t->in, t->in + t->start, used);
-    t->start = 0;
-    t->end = used;
+        memmove(in->data, in->data + in->start, used);
+    in->start = 0;
+    in->end = used;
     while (capacity < used + RECEIVE_ROOM)
         capacity = capacity ? capacity * 2 : 4 * RECEIVE_ROOM;
-    if (capacity == t->capacity)
+    if (capacity == in->capacity)
         return true;
-    moved = realloc(t->in, capacity);
+    moved = realloc(in->data, capacity);
     if (!moved)
         return false;
-    t->in = moved;
-    t->capacity = capacity;
+    in->data = moved;
+    in->capacity = capacity;
     return true;
 }
 
@@ -207,7 +220,7 @@ static bool keep_fds(struct transport *t, struct msghdr *message, size_t bytes)
             close(batch.fds[i]);
         return false;
     }
-    batch.from = t->position + (t->end - t->start);
+    batch.from = t->position + (t->in[STREAM_SOCKET].end - t->in[STREAM_SOCKET].start);
     batch.to = batch.from + bytes;
     t->batches[t->n_batches++] = batch;
     return true;
@@ -220,7 +233,8 @@ static ssize_t receive_once(struct transport *t, int flags, bool *ret_broken)
         char space[CMSG_SPACE((WIRE_MAX_FDS + 1) * sizeof(int))];
         struct cmsghdr align;
     } control;
-    struct iovec iov = {.iov_base = t->in + t->end, .iov_len = t->capacity - t->end};
+    struct inbox *in = &t->in[STREAM_SOCKET];
+    struct iovec iov = {.iov_base = in->data + in->end, .iov_len = in->capacity - in->end};
     struct msghdr message = {
         .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.space)};
     ssize_t n = recvmsg(t->fd, &message, flags | MSG_CMSG_CLOEXEC);
@@ -228,7 +242,7 @@ static ssize_t receive_once(struct transport *t, int flags, bool *ret_broken)
     if (n < 0)
         return -errno;
     *ret_broken = (message.msg_controllen || message.msg_flags & MSG_CTRUNC) && !keep_fds(t, &message, (size_t)n);
-    t->end += (size_t)n;
+    in->end += (size_t)n;
     return n;
 }
 
@@ -254,14 +268,12 @@ static int arm_timeout(struct transport *t, uint64_t deadline)
     return 1;
 }
 
-enum transport_result transport_receive(struct transport *t, uint64_t deadline, unsigned spin_us)
+static enum transport_result receive_on_socket(struct transport *t, uint64_t deadline, unsigned spin_us)
 {
     uint64_t spin_until = 0;
     bool broken = false;
     ssize_t n;
 
-    if (!make_room(t))
-        return TRANSPORT_NO_MEMORY;
     if (spin_us && deadline)
         spin_until = clock_ns() + (uint64_t)spin_us * 1000U;
     for (unsigned turn = 1;; turn++) {
@@ -282,31 +294,132 @@ enum transport_result transport_receive(struct transport *t, uint64_t deadline, 
         if (n == 0 || (n != -EAGAIN && n != -EINTR))
             return TRANSPORT_CLOSED;
         if (spin_until) {
-            if (turn % SPINS_A_CLOCK == 0 && clock_ns() >= spin_until)
+            if (turn % SPINS_A_CLOCK == 0 && clock_ns() >= spin_until) {
                 spin_until = 0;
+                t->spun_out = true;
+            }
         } else if (deadline != DEADLINE_NEVER && (!deadline || clock_ns() >= deadline)) {
             return TRANSPORT_TIMEOUT;
         }
     }
 }
 
-const char *transport_next(struct transport *t, const char **ret_data, size_t *ret_length)
+/* ---- receiving with shared memory ---- */
+
+enum transport_result transport_drain(struct transport *t)
 {
+    struct inbox *in = &t->in[STREAM_RING];
+    ssize_t n;
+
+    if (!t->ring.memory)
+        return TRANSPORT_TIMEOUT;
+    if (!make_room(in))
+        return TRANSPORT_NO_MEMORY;
+    n = ring_link_receive(&t->ring, in->data + in->end, in->capacity - in->end);
+    if (n <= 0)
+        return n < 0 ? TRANSPORT_BROKEN : TRANSPORT_TIMEOUT;
+    in->end += (size_t)n;
+    return TRANSPORT_OK;
+}
+
+/* What the daemon wrote to the ring before it hung up comes first. */
+static enum transport_result look_at_socket(struct transport *t)
+{
+    enum transport_result r = receive_on_socket(t, 0, 0);
+
+    return r == TRANSPORT_CLOSED && transport_drain(t) == TRANSPORT_OK ? TRANSPORT_OK : r;
+}
+
+/* Polls the ring, and the socket now and then. TRANSPORT_TIMEOUT: in vain. */
+static enum transport_result spin(struct transport *t, unsigned spin_us)
+{
+    uint64_t now = clock_ns(), until = now + (uint64_t)spin_us * 1000U, look = now + SOCKET_LOOK_NS;
+
+    while (now < until) {
+        enum transport_result r = TRANSPORT_TIMEOUT;
+
+        for (unsigned turn = 0; turn < SPINS_A_CLOCK && r == TRANSPORT_TIMEOUT; turn++) {
+            ring_pause();
+            r = transport_drain(t);
+        }
+        now = clock_ns();
+        if (r == TRANSPORT_TIMEOUT && now >= look) {
+            r = look_at_socket(t);
+            look = now + SOCKET_LOOK_NS;
+        }
+        if (r != TRANSPORT_TIMEOUT)
+            return r;
+    }
+    t->spun_out = true;
+    return TRANSPORT_TIMEOUT;
+}
+
+/* Sleeps until the bell or the socket says something, once. */
+static enum transport_result sleep_for_bell(struct transport *t, uint64_t deadline)
+{
+    struct pollfd p[2] = {{.fd = t->ring.wake, .events = POLLIN}, {.fd = t->fd, .events = POLLIN}};
+    enum transport_result r;
+    int n;
+
+    if (!ring_link_sleep(&t->ring))
+        return transport_drain(t);
+    n = poll(p, 2, deadline_poll_ms(deadline));
+    ring_link_awake(&t->ring, n > 0 && p[0].revents);
+    r = transport_drain(t);
+    if (r == TRANSPORT_TIMEOUT && n > 0 && p[1].revents)
+        r = look_at_socket(t);
+    return r;
+}
+
+enum transport_result transport_receive(struct transport *t, uint64_t deadline, unsigned spin_us)
+{
+    enum transport_result r;
+
+    t->spun_out = false;
+    if (!make_room(&t->in[STREAM_SOCKET]))
+        return TRANSPORT_NO_MEMORY;
+    if (!t->ring.memory)
+        return receive_on_socket(t, deadline, spin_us);
+    r = transport_drain(t);
+    if (r != TRANSPORT_TIMEOUT)
+        return r;
+    if (!deadline)
+        return look_at_socket(t);
+    if (spin_us)
+        r = spin(t, spin_us);
+    return r == TRANSPORT_TIMEOUT ? sleep_for_bell(t, deadline) : r;
+}
+
+/* ---- whole messages ---- */
+
+static const char *next_of(struct transport *t, enum stream stream, const char **ret_data, size_t *ret_length)
+{
+    struct inbox *in = &t->in[stream];
     enum scan_result r;
 
-    *ret_data = NULL;
-    if (t->start == t->end) {
-        t->start = t->end = 0;
+    if (in->start == in->end) {
+        in->start = in->end = 0;
         return NULL;
     }
-    r = scan_value(&t->scan, (const unsigned char *)t->in + t->start, t->end - t->start, TRANSPORT_MESSAGE_MAX);
+    r = scan_value(&in->scan, (const unsigned char *)in->data + in->start, in->end - in->start, TRANSPORT_MESSAGE_MAX);
     if (r == SCAN_MORE)
         return NULL;
     if (r != SCAN_COMPLETE)
         return scan_result_text(r);
-    *ret_data = t->in + t->start;
-    *ret_length = t->scan.position;
+    *ret_data = in->data + in->start;
+    *ret_length = in->scan.position;
+    t->taking = stream;
     return NULL;
+}
+
+const char *transport_next(struct transport *t, const char **ret_data, size_t *ret_length)
+{
+    const char *wrong = NULL;
+
+    *ret_data = NULL;
+    if (t->ring.memory)
+        wrong = next_of(t, STREAM_RING, ret_data, ret_length);
+    return wrong || *ret_data ? wrong : next_of(t, STREAM_SOCKET, ret_data, ret_length);
 }
 
 const char *transport_claim(struct transport *t, unsigned n, int *ret_fds)
@@ -315,6 +428,8 @@ const char *transport_claim(struct transport *t, unsigned n, int *ret_fds)
 
     if (!n)
         return NULL;
+    if (t->taking == STREAM_RING)
+        return "a reply in shared memory claims descriptors";
     if (!t->n_batches || t->position < b->from || t->position >= b->to)
         return "a reply claims descriptors that did not come with it";
     if (b->n != n)
@@ -327,9 +442,11 @@ const char *transport_claim(struct transport *t, unsigned n, int *ret_fds)
 
 const char *transport_taken(struct transport *t, size_t length)
 {
-    t->start += length;
+    t->in[t->taking].start += length;
+    scan_reset(&t->in[t->taking].scan);
+    if (t->taking == STREAM_RING)
+        return NULL;
     t->position += length;
-    scan_reset(&t->scan);
     /* The next message begins at `position`: whatever came before it belongs to nobody. */
     if (t->n_batches && t->batches[0].to <= t->position)
         return "descriptors came that no message claims";

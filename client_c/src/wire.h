@@ -1,7 +1,7 @@
-/* MessagePack on both sides of the protocol: the only users of msgpack-c in this library.
+/* MessagePack on both sides of the protocol; what reads it is the only user of msgpack-c in this library.
  *
  * wire_pack.c appends requests to a struct bytes, wire_unpack.c takes replies apart, wire_info.c reads the two big ones
- * (hello, stats). Requests name nothing but plain values: buffers are resolved to ids before. Bytes are
+ * (hello, stats). Requests name nothing but plain values: buffers are resolved to ids (0: none) before. Bytes are
  * checked by proto/scan.h before they come here. Thread: any; a decoder serves one at a time. */
 #ifndef KOPS_CLIENT_WIRE_H
 #define KOPS_CLIENT_WIRE_H
@@ -10,6 +10,7 @@
 
 #include "arena.h"
 #include "bytes.h"
+#include "native.h"
 
 struct msgpack_object;
 
@@ -34,22 +35,91 @@ struct wire_alloc {
     const char *device; /* NULL: the default */
 };
 
-struct wire_run {
-    const struct kops_request *request;
-    uint64_t ids[KOPS_MAX_OPERANDS];          /* buffer ids, inputs then outputs */
-    uint64_t base_offsets[KOPS_MAX_OPERANDS]; /* added to the tensors' */
+/* What every request that runs something says beside its work. */
+struct wire_how {
+    const struct kops_options *options; /* NULL: the defaults; its variant, samples and timeout are not for the wire */
+    unsigned stream;
+    bool no_timing;
+    const char *priority; /* NULL: normal, or the daemon has none */
+    uint64_t ready, done; /* of an ordered call; 0: none */
 };
 
-wire_pack wire_pack_hello;    /* const char *: the client's name */
-wire_pack wire_pack_ping;     /* NULL */
-wire_pack wire_pack_register; /* struct wire_register */
-wire_pack wire_pack_alloc;    /* struct wire_alloc */
-wire_pack wire_pack_run;      /* struct wire_run */
-wire_pack wire_pack_trim;     /* NULL */
-wire_pack wire_pack_stats;    /* struct kops_stats_filter */
+struct wire_run {
+    const char *op;
+    unsigned n_inputs, n_outputs;
+    const struct native_tensor *tensors; /* inputs, then outputs */
+    const struct kops_attr *attrs;
+    size_t n_attrs;
+    const char *variant;
+    const char *packed_attrs; /* a map in place of the three above; NULL: none */
+    size_t packed_attrs_length;
+    struct wire_how how;
+};
+
+struct wire_sequence {
+    const struct native_tensor *tensors;
+    size_t n_tensors;
+    const struct kops_step *steps;
+    size_t n_steps;
+    const char *device; /* of a program */
+    struct wire_how how;
+};
+
+/* A sequence whose tensors and ops were packed before, by wire_gather_…() */
+struct wire_gathered {
+    const struct bytes *tensors, *ops;
+    size_t n_tensors, n_ops;
+    struct wire_how how;
+};
+
+struct wire_bound {
+    uint32_t index;
+    uint64_t buffer, offset;
+};
+
+struct wire_run_program {
+    uint64_t program;
+    const struct wire_bound *bound;
+    size_t n_bound;
+    struct wire_how how;
+};
+
+/* A request of any method; `params` is a packed map. */
+struct wire_raw {
+    const char *method;
+    const void *params;
+    size_t length;
+    unsigned stream; /* with ready or done: added to the map, as they are */
+    uint64_t ready, done;
+};
+
+struct wire_hello {
+    const char *name;
+    bool shm;
+};
+
+wire_pack wire_pack_hello;       /* struct wire_hello */
+wire_pack wire_pack_ping;        /* NULL */
+wire_pack wire_pack_register;    /* struct wire_register */
+wire_pack wire_pack_alloc;       /* struct wire_alloc */
+wire_pack wire_pack_run;         /* struct wire_run */
+wire_pack wire_pack_sequence;    /* struct wire_sequence */
+wire_pack wire_pack_gathered;    /* struct wire_gathered */
+wire_pack wire_pack_program;     /* struct wire_sequence: its device, not its `how` */
+wire_pack wire_pack_run_program; /* struct wire_run_program */
+wire_pack wire_pack_raw;         /* struct wire_raw */
+wire_pack wire_pack_timelines;   /* NULL */
+wire_pack wire_pack_trim;        /* NULL */
+wire_pack wire_pack_stats;       /* struct kops_stats_filter */
+
+/* The parts of a gathered sequence. */
+void wire_gather_tensor(struct bytes *out, const struct native_tensor *t);
+void wire_gather_op(struct bytes *out, const struct wire_run *run, const uint32_t *indices);
 
 /* Notifications: carried out, never answered. */
 void wire_pack_release(struct bytes *out, uint64_t buffer);
+void wire_pack_release_program(struct bytes *out, uint64_t program);
+void wire_pack_notification(struct bytes *out, const char *method, const void *params, size_t length);
 void wire_pack_cancel(struct bytes *out, uint32_t msgid);
 
 /* ---- replies ---- */
@@ -62,6 +132,8 @@ struct wire_message {
     const struct msgpack_object *error;  /* NULL: none */
     const struct msgpack_object *result; /* NULL where there is an error */
     unsigned nfds;                       /* what the result claims */
+    const char *body;                    /* the bytes of error or result */
+    size_t body_length;
 };
 
 struct wire_decoder;
@@ -72,6 +144,10 @@ struct wire_decoder *wire_decoder_free(struct wire_decoder *d);
 /* Takes one whole message apart; what it returns points into `data` and the decoder, until the next call. Returns NULL,
  * or a sentence that says what is wrong with the bytes. */
 const char *wire_parse(struct wire_decoder *d, const char *data, size_t length, struct wire_message *ret_message);
+
+/* Whether the message is a response with a small map for a result, which may be empty; nothing but its first bytes is
+ * looked at. */
+bool wire_is_success(const char *data, size_t length, uint32_t *ret_msgid, bool *ret_empty);
 
 /* Fills *e (not NULL) from an error map; a malformed one becomes bad_reply. */
 void wire_decode_error(const struct msgpack_object *error, struct kops_error *e);
@@ -92,6 +168,16 @@ struct wire_timings {
     size_t samples_room;
 };
 
+struct wire_shm {
+    int fd, doorbell, wake; /* the receiver's */
+    uint64_t request_bytes, reply_bytes;
+};
+
+struct wire_timelines {
+    int fd; /* the receiver's */
+    uint64_t size, streams;
+};
+
 struct wire_info {
     struct kops_info info;
     struct arena arena;
@@ -103,12 +189,15 @@ struct wire_stats {
 };
 
 wire_decode wire_decode_nothing;
-wire_decode wire_decode_register; /* struct wire_buffer */
-wire_decode wire_decode_alloc;    /* struct wire_buffer */
-wire_decode wire_decode_run;      /* struct wire_timings */
-wire_decode wire_decode_trim;     /* uint64_t: bytes */
-wire_decode wire_decode_info;     /* struct wire_info */
-wire_decode wire_decode_limits;   /* struct kops_limits: hello's limits alone */
-wire_decode wire_decode_stats;    /* struct wire_stats */
+wire_decode wire_decode_register;  /* struct wire_buffer */
+wire_decode wire_decode_alloc;     /* struct wire_buffer */
+wire_decode wire_decode_run;       /* struct wire_timings; without a variant for sequences and programs */
+wire_decode wire_decode_program;   /* uint64_t: id */
+wire_decode wire_decode_shm;       /* struct wire_shm */
+wire_decode wire_decode_timelines; /* struct wire_timelines */
+wire_decode wire_decode_trim;      /* uint64_t: bytes */
+wire_decode wire_decode_info;      /* struct wire_info */
+wire_decode wire_decode_limits;    /* struct kops_limits: hello's limits alone */
+wire_decode wire_decode_stats;     /* struct wire_stats */
 
 #endif

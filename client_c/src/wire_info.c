@@ -158,6 +158,8 @@ static void read_limits(const msgpack_object *o, struct kops_limits *ret)
     ret->repeat = uint_or_zero(map_find(o, "repeat"));
     ret->warmup = uint_or_zero(map_find(o, "warmup"));
     ret->inline_mappings = uint_or_zero(map_find(o, "inline_mappings"));
+    ret->sequence_ops = uint_or_zero(map_find(o, "sequence_ops"));
+    ret->spin_us = uint_or_zero(map_find(o, "spin_us"));
 }
 
 bool wire_decode_limits(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)

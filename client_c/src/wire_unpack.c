@@ -65,6 +65,53 @@ static const char *parse_notification(const msgpack_object *items, struct wire_m
     return NULL;
 }
 
+/* Bytes of the header [1, msgid, ; 0: not in one of the forms that it is usually written in. */
+static size_t response_head(const unsigned char *d, size_t length, uint32_t *ret_msgid)
+{
+    if (length < 5 || d[0] != 0x94 || d[1] != 1)
+        return 0;
+    if (d[2] < 0x80) {
+        *ret_msgid = d[2];
+        return 3;
+    }
+    if (d[2] == 0xcc) {
+        *ret_msgid = d[3];
+        return 4;
+    }
+    if (d[2] == 0xcd && length > 6) {
+        *ret_msgid = (uint32_t)d[3] << 8 | d[4];
+        return 5;
+    }
+    if (d[2] == 0xce && length > 8) {
+        *ret_msgid = (uint32_t)d[3] << 24 | (uint32_t)d[4] << 16 | (uint32_t)d[5] << 8 | d[6];
+        return 7;
+    }
+    return 0;
+}
+
+bool wire_is_success(const char *data, size_t length, uint32_t *ret_msgid, bool *ret_empty)
+{
+    const unsigned char *d = (const unsigned char *)data;
+    size_t head = response_head(d, length, ret_msgid);
+
+    if (!head || length < head + 2 || d[head] != 0xc0)
+        return false;
+    *ret_empty = d[head + 1] == 0x80;
+    return (d[head + 1] & 0xf0) == 0x80;
+}
+
+/* The bytes of a response's result, or of its error: the message ends with nil or begins with it. */
+static void find_body(const char *data, size_t length, struct wire_message *m)
+{
+    uint32_t msgid;
+    size_t head = response_head((const unsigned char *)data, length, &msgid);
+
+    if (!head)
+        return;
+    m->body = data + head + (m->error ? 0 : 1);
+    m->body_length = length - head - 1;
+}
+
 const char *wire_parse(struct wire_decoder *d, const char *data, size_t length, struct wire_message *ret_message)
 {
     size_t offset = 0;
@@ -76,8 +123,12 @@ const char *wire_parse(struct wire_decoder *d, const char *data, size_t length, 
     if (msgpack_unpack(data, length, &offset, &d->zone, &o) != MSGPACK_UNPACK_SUCCESS || offset != length)
         return "the bytes are no MessagePack value, or there is no memory to decode it";
     if (o.type == MSGPACK_OBJECT_ARRAY && o.via.array.size > 0 && get_uint(&o.via.array.ptr[0], &type)) {
-        if (type == 1 && o.via.array.size == 4)
-            return parse_response(o.via.array.ptr, ret_message);
+        if (type == 1 && o.via.array.size == 4) {
+            const char *wrong = parse_response(o.via.array.ptr, ret_message);
+
+            find_body(data, length, ret_message);
+            return wrong;
+        }
         if (type == 2 && o.via.array.size == 3)
             return parse_notification(o.via.array.ptr, ret_message);
     }
@@ -179,6 +230,44 @@ bool wire_decode_trim(const struct msgpack_object *result, int *fds, unsigned nf
     return get_uint(map_find(result, "unpinned"), into);
 }
 
+/* Takes a descriptor that the result names. */
+static bool take_fd(const msgpack_object *index, int *fds, unsigned nfds, int *ret)
+{
+    uint64_t i;
+
+    if (!get_uint(index, &i) || i >= nfds || fds[i] < 0)
+        return false;
+    *ret = fds[i];
+    fds[i] = -1;
+    return true;
+}
+
+bool wire_decode_shm(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+{
+    struct wire_shm *w = into;
+    const msgpack_object *shm = map_find(result, "shm");
+
+    return get_uint(map_find(shm, "request_bytes"), &w->request_bytes) &&
+           get_uint(map_find(shm, "reply_bytes"), &w->reply_bytes) && take_fd(map_find(shm, "fd"), fds, nfds, &w->fd) &&
+           take_fd(map_find(shm, "doorbell"), fds, nfds, &w->doorbell) &&
+           take_fd(map_find(shm, "wake"), fds, nfds, &w->wake);
+}
+
+bool wire_decode_timelines(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+{
+    struct wire_timelines *w = into;
+
+    return get_uint(map_find(result, "size"), &w->size) && get_uint(map_find(result, "streams"), &w->streams) &&
+           take_fd(map_find(result, "fd"), fds, nfds, &w->fd);
+}
+
+bool wire_decode_program(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+{
+    (void)fds;
+    (void)nfds;
+    return get_uint(map_find(result, "program"), into);
+}
+
 /* ---- run ---- */
 
 static const struct {
@@ -244,7 +333,7 @@ bool wire_decode_run(const struct msgpack_object *result, int *fds, unsigned nfd
 {
     struct wire_timings *t = into;
     struct kops_result *r = &t->result;
-    const msgpack_object *timings = map_find(result, "timings");
+    const msgpack_object *timings = map_find(result, "timings"), *variant = map_find(result, "variant");
     double *times[] = {&r->recv_to_start_us, &r->map_us,   &r->queue_us, &r->h2d_us,    &r->d2h_us, &r->gpu_us,
                        &r->host_us,          &r->total_us, &r->min_us,   &r->median_us, &r->p90_us, &r->max_us};
 
@@ -258,5 +347,5 @@ bool wire_decode_run(const struct msgpack_object *result, int *fds, unsigned nfd
     for (uint32_t i = 0; i < timings->via.map.size; i++)
         decode_timing(&timings->via.map.ptr[i], t);
     return copy_text(map_find(result, "device"), r->device, sizeof(r->device)) &&
-           copy_text(map_find(result, "variant"), r->variant, sizeof(r->variant));
+           (!variant || copy_text(variant, r->variant, sizeof(r->variant)));
 }

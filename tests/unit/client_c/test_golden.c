@@ -36,29 +36,29 @@ static void requests_are_canonical(void **state)
     const struct wire_register memfd = {.kind = "memfd", .size = 1, .fd = true, .access = KOPS_ACCESS_R};
     const struct wire_alloc alloc = {.size = 4096};
     const struct kops_stats_filter everything = {0};
-    struct kops_tensor tensors[3] = {kops_vector(NULL, KOPS_F32, 0), kops_vector(NULL, KOPS_F32, 0),
-                                     kops_vector(NULL, KOPS_F32, 0)};
+    const struct wire_hello hello = {.name = "golden 1.0"};
+    static const int64_t nothing[1] = {0}, shapes[3][2] = {{0, 1}, {1, 0}, {0, 0}};
+    struct native_tensor tensors[3];
     const struct kops_attr attrs[2] = {kops_attr_int("alpha", 2), kops_attr_int("beta", -1)};
-    struct kops_request request = {
-        .op = "add", .inputs = tensors, .n_inputs = 2, .outputs = &tensors[2], .n_outputs = 1};
-    const struct wire_run run = {.request = &request};
+    struct wire_run run = {.op = "add", .n_inputs = 2, .n_outputs = 1, .tensors = tensors};
 
     (void)state;
+    for (int i = 0; i < 3; i++)
+        tensors[i] = (struct native_tensor){.shape = nothing, .rank = 1, .dtype = KOPS_F32};
     produces("ping_empty", wire_pack_ping, 1, NULL);
     produces("ping_msgid_max", wire_pack_ping, UINT32_MAX, NULL);
-    produces("hello_complete", wire_pack_hello, 1, "golden 1.0");
+    produces("hello_complete", wire_pack_hello, 1, &hello);
     produces("register_memfd_read_only", wire_pack_register, 1, &memfd);
     produces("alloc_minimal", wire_pack_alloc, 1, &alloc);
     produces("run_empty", wire_pack_run, 1, &run);
     produces("trim", wire_pack_trim, 1, NULL);
     produces("stats_minimal", wire_pack_stats, 1, &everything);
 
-    tensors[0] = kops_matrix(NULL, KOPS_F32, 0, 1);
-    tensors[1] = kops_matrix(NULL, KOPS_F32, 1, 0);
-    tensors[2] = kops_matrix(NULL, KOPS_F32, 0, 0);
-    request.op = "gemm";
-    request.attrs = attrs;
-    request.n_attrs = 2;
+    for (int i = 0; i < 3; i++)
+        tensors[i] = (struct native_tensor){.shape = shapes[i], .rank = 2, .dtype = KOPS_F32};
+    run.op = "gemm";
+    run.attrs = attrs;
+    run.n_attrs = 2;
     produces("run_int_for_float", wire_pack_run, 1, &run);
 }
 

@@ -1,0 +1,316 @@
+/* Programs: sequences that the daemon keeps.
+ *
+ * The definition is kept here too, in an arena, so that a new connection can be told. A program holds a reference to
+ * its client; its members are guarded by the client's lock, or constant. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "arena.h"
+#include "enqueue.h"
+#include "fail.h"
+#include "operand.h"
+#include "sequence.h"
+
+enum { FEW_BINDINGS = 32 };
+
+struct kops_program {
+    struct kops_client *client;
+    struct arena arena; /* of `sequence` and `device` */
+    struct kops_sequence sequence;
+    const char *device;
+
+    uint64_t id;
+    uint32_t generation; /* of the connection that knows the id */
+    uint32_t defining;   /* the generation for which some thread is at it; 0: none */
+};
+
+/* ---- the copy ---- */
+
+static const void *copy(struct arena *a, const void *from, size_t size, bool *whole)
+{
+    void *to = size ? arena_new(a, size) : NULL;
+
+    if (to)
+        memcpy(to, from, size);
+    *whole &= to || !size;
+    return to;
+}
+
+static const char *copy_text(struct arena *a, const char *text, bool *whole)
+{
+    return text ? copy(a, text, strlen(text) + 1, whole) : NULL;
+}
+
+static void copy_step(struct arena *a, struct kops_step *s, bool *whole)
+{
+    struct kops_attr *attrs = (struct kops_attr *)(uintptr_t)copy(a, s->attrs, s->n_attrs * sizeof(*s->attrs), whole);
+
+    s->op = copy_text(a, s->op, whole);
+    s->inputs = copy(a, s->inputs, s->n_inputs * sizeof(*s->inputs), whole);
+    s->outputs = copy(a, s->outputs, s->n_outputs * sizeof(*s->outputs), whole);
+    s->variant = copy_text(a, s->variant, whole);
+    for (size_t i = 0; attrs && i < s->n_attrs; i++) {
+        attrs[i].name = copy_text(a, attrs[i].name, whole);
+        if (attrs[i].type == KOPS_ATTR_TEXT)
+            attrs[i].value.text = copy_text(a, attrs[i].value.text, whole);
+    }
+    s->attrs = attrs;
+}
+
+/* False: there is no memory. */
+static bool copy_sequence(struct kops_program *p, const struct kops_sequence *s, const char *device)
+{
+    bool whole = true;
+    struct kops_step *steps =
+        (struct kops_step *)(uintptr_t)copy(&p->arena, s->steps, s->n_steps * sizeof(*s->steps), &whole);
+
+    p->sequence = *s;
+    p->sequence.tensors = copy(&p->arena, s->tensors, s->n_tensors * sizeof(*s->tensors), &whole);
+    p->sequence.steps = steps;
+    for (size_t i = 0; steps && i < s->n_steps; i++)
+        copy_step(&p->arena, &steps[i], &whole);
+    p->device = copy_text(&p->arena, device, &whole);
+    return whole;
+}
+
+/* ---- making it known ---- */
+
+static enum kops_code define_now(struct kops_program *p, uint64_t deadline, struct kops_error *e)
+{
+    struct kops_client *c = p->client;
+    struct sequence s;
+    struct call *call;
+    uint64_t id = 0;
+    enum kops_code r = sequence_begin(&s, c, &p->sequence, NULL, e);
+
+    if (r)
+        return r;
+    s.wire.device = p->device;
+    s.job.pack = wire_pack_program;
+    s.job.decode = wire_decode_program;
+    s.job.into = &id;
+    r = job_send(c, &s.job, deadline, &call, e);
+    if (!r && !session_wait(c, call, deadline)) {
+        session_abandon(c, call);
+        r = fail(e, KOPS_ERR_TIMEOUT, "the daemon did not define the program in time");
+    } else if (!r) {
+        r = session_finish(c, call, e);
+    }
+    /* Where the connection changed meanwhile the id is of the old one: the caller tries again. */
+    if (!r && s.generation == c->generation) {
+        p->id = id;
+        p->generation = s.generation;
+    }
+    sequence_end(&s);
+    return r;
+}
+
+static enum kops_code define(struct kops_program *p, uint64_t deadline, struct kops_error *e)
+{
+    struct kops_client *c = p->client;
+
+    for (;;) {
+        enum kops_code r = session_connect(c, deadline, e);
+
+        if (r || p->generation == c->generation)
+            return r;
+        if (p->defining == c->generation) {
+            session_sleep(c, deadline);
+        } else {
+            p->defining = c->generation;
+            r = define_now(p, deadline, e);
+            p->defining = 0;
+            if (c->waiters)
+                pthread_cond_broadcast(&c->changed);
+            if (r)
+                return r;
+        }
+        if (p->generation != c->generation && deadline != DEADLINE_NEVER && clock_ns() >= deadline)
+            return fail(e, KOPS_ERR_TIMEOUT, "the program could not be defined in time");
+    }
+}
+
+static void free_leave(struct kops_program *p)
+{
+    struct kops_client *c = p->client;
+
+    arena_free(&p->arena);
+    free(p);
+    client_leave_unref(c);
+}
+
+enum kops_code kops_program_define(kops_client *client, const struct kops_sequence *sequence, const char *device,
+                                   kops_program **ret_program, struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    struct kops_program *p = calloc(1, sizeof(*p));
+    enum kops_code r = KOPS_OK;
+
+    fail_clear(e);
+    if (!p)
+        return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a program");
+    client_enter(client, e);
+    p->client = client;
+    client->references++;
+    if (!(client->features & FEATURE_PROGRAM))
+        r = fail(e, KOPS_ERR_UNSUPPORTED, "the daemon keeps no programs: use kops_sequence_run()");
+    else if (!copy_sequence(p, sequence, device))
+        r = fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a program");
+    else
+        r = define(p, client_deadline(client, 0), e);
+    if (r) {
+        free_leave(p);
+        return r;
+    }
+    client_leave(client);
+    *ret_program = p;
+    return KOPS_OK;
+}
+
+kops_program *kops_program_release(kops_program *program)
+{
+    struct kops_client *c;
+
+    if (!program)
+        return NULL;
+    c = program->client;
+    client_enter(c, NULL);
+    if (program->generation == c->generation && c->t.fd >= 0 && !c->lost)
+        session_release(c, wire_pack_release_program, program->id);
+    free_leave(program);
+    return NULL;
+}
+
+/* ---- running it ---- */
+
+struct run {
+    struct kops_program *program;
+    const struct kops_binding *bindings;
+    struct wire_bound few[FEW_BINDINGS], *many; /* `many` is owned, NULL while few are enough */
+    struct wire_run_program wire;
+    struct job job;
+};
+
+static bool resolve(struct kops_client *c, struct job *job)
+{
+    struct run *run = job->context;
+    struct wire_bound *bound = run->many ? run->many : run->few;
+
+    for (size_t i = 0; i < run->wire.n_bound; i++) {
+        const struct kops_binding *b = &run->bindings[i];
+
+        if (b->buffer->generation != c->generation)
+            return false;
+        bound[i] = (struct wire_bound){b->tensor, b->buffer->id, b->offset + b->buffer->base_offset};
+    }
+    run->wire.program = run->program->id;
+    return run->program->generation == c->generation;
+}
+
+static enum kops_code ensure(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_error *e)
+{
+    const struct run *run = job->context;
+
+    for (size_t i = 0; i < run->wire.n_bound; i++)
+        if (run->bindings[i].buffer->generation != c->generation)
+            return buffer_ensure(run->bindings[i].buffer, deadline, e);
+    return define(run->program, deadline, e);
+}
+
+static enum kops_code begin(struct run *run, struct kops_program *p, const struct kops_binding *bindings, size_t n,
+                            const struct kops_options *options, struct kops_error *e)
+{
+    const struct kops_client *c = p->client;
+    enum kops_code r = options ? options_check(options, e) : KOPS_OK;
+
+    if (r)
+        return r;
+    if (options && (options->variant || options->device))
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.variant and device are part of a program's definition");
+    for (size_t i = 0; i < n; i++)
+        if (!bindings[i].buffer || bindings[i].buffer->client != c ||
+            bindings[i].offset > UINT64_MAX - bindings[i].buffer->base_offset)
+            return fail(e, KOPS_ERR_BAD_ARGUMENT, "bindings[%zu] has no buffer of this client, or too large an offset",
+                        i);
+    run->program = p;
+    run->bindings = bindings;
+    run->many = n > FEW_BINDINGS ? calloc(n, sizeof(*run->many)) : NULL;
+    if (n > FEW_BINDINGS && !run->many)
+        return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for %zu bindings", n);
+    run->wire = (struct wire_run_program){.bound = run->many ? run->many : run->few,
+                                          .n_bound = n,
+                                          .how = {.options = options,
+                                                  .stream = options ? options->stream : 0,
+                                                  .no_timing = options && options->no_timing,
+                                                  .priority = client_priority(c, options)}};
+    run->job = (struct job){.pack = wire_pack_run_program,
+                            .wire = &run->wire,
+                            .resolve = resolve,
+                            .ensure = ensure,
+                            .context = run,
+                            .options = options,
+                            .decode = wire_decode_run};
+    return KOPS_OK;
+}
+
+enum kops_code kops_program_run(kops_program *program, const struct kops_binding *bindings, size_t n_bindings,
+                                const struct kops_options *options, struct kops_result *ret_result,
+                                struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    struct kops_client *c = program->client;
+    const uint64_t deadline = client_deadline(c, options ? options->timeout_ms : 0);
+    struct run run;
+    enum kops_code r;
+
+    client_enter(c, e);
+    r = begin(&run, program, bindings, n_bindings, options, e);
+    if (!r) {
+        r = job_run(c, &run.job, deadline, ret_result, e);
+        free(run.many);
+    }
+    client_leave(c);
+    return r;
+}
+
+enum kops_code kops_program_submit(kops_program *program, const struct kops_binding *bindings, size_t n_bindings,
+                                   const struct kops_options *options, kops_ticket *ret_ticket,
+                                   struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    struct kops_client *c = program->client;
+    const uint64_t deadline = client_deadline(c, options ? options->timeout_ms : 0);
+    struct run run;
+    enum kops_code r;
+
+    client_enter(c, e);
+    r = begin(&run, program, bindings, n_bindings, options, e);
+    if (!r) {
+        r = job_submit(c, &run.job, deadline, ret_ticket, e);
+        free(run.many);
+    }
+    client_leave(c);
+    return r;
+}
+
+enum kops_code kops_program_enqueue(kops_program *program, const struct kops_binding *bindings, size_t n_bindings,
+                                    const struct kops_options *options, void *cuda_stream, struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    struct kops_client *c = program->client;
+    const uint64_t deadline = client_deadline(c, options ? options->timeout_ms : 0);
+    struct run run;
+    enum kops_code r;
+
+    client_enter(c, e);
+    r = enqueue_check(options, e);
+    if (!r)
+        r = begin(&run, program, bindings, n_bindings, options, e);
+    if (!r) {
+        run.wire.how.no_timing = true;
+        r = enqueue_job(c, &run.job, &run.wire.how, NULL, "a program", cuda_stream, deadline, e);
+        free(run.many);
+    }
+    client_leave(c);
+    return r;
+}

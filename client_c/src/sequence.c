@@ -1,0 +1,149 @@
+#include "sequence.h"
+
+#include <stdlib.h>
+
+#include "enqueue.h"
+#include "fail.h"
+#include "operand.h"
+
+static bool resolve(struct kops_client *c, struct job *job)
+{
+    struct sequence *s = job->context;
+    bool known = true;
+
+    for (size_t i = 0; i < s->sequence->n_tensors; i++)
+        known &= operand_resolve(c, &s->sequence->tensors[i], &s->tensors[i]);
+    s->generation = c->generation;
+    return known;
+}
+
+static enum kops_code ensure(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_error *e)
+{
+    const struct sequence *s = job->context;
+
+    for (size_t i = 0; i < s->sequence->n_tensors; i++) {
+        struct kops_buffer *b = s->sequence->tensors[i].buffer;
+
+        if (b && b->generation != c->generation)
+            return buffer_ensure(b, deadline, e);
+    }
+    return KOPS_OK;
+}
+
+/* What would make a message that means something else; everything about the ops is the daemon's to check. */
+static enum kops_code check(const struct kops_client *c, const struct kops_sequence *s, const struct kops_options *o,
+                            struct kops_error *e)
+{
+    enum kops_code r = o ? options_check(o, e) : KOPS_OK;
+
+    if (!(c->features & FEATURE_SEQUENCE))
+        return fail(e, KOPS_ERR_UNSUPPORTED, "the daemon takes no sequences: run the ops one by one");
+    if (o && o->variant)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.variant is for single runs: set it in the step");
+    for (size_t i = 0; !r && i < s->n_tensors; i++)
+        r = operand_check(c, &s->tensors[i], "tensors", i, e);
+    for (size_t i = 0; !r && i < s->n_steps; i++) {
+        const struct kops_step *step = &s->steps[i];
+
+        if (!step->op)
+            return fail(e, KOPS_ERR_BAD_ARGUMENT, "steps[%zu].op is NULL", i);
+        if (step->n_inputs > KOPS_MAX_OPERANDS || step->n_outputs > KOPS_MAX_OPERANDS)
+            return fail(e, KOPS_ERR_BAD_ARGUMENT, "steps[%zu] has more than %d tensors", i, KOPS_MAX_OPERANDS);
+        r = attrs_check(step->attrs, step->n_attrs, e);
+    }
+    return r;
+}
+
+enum kops_code sequence_begin(struct sequence *s, const struct kops_client *c, const struct kops_sequence *sequence,
+                              const struct kops_options *options, struct kops_error *e)
+{
+    enum kops_code r = check(c, sequence, options, e);
+
+    if (r)
+        return r;
+    s->sequence = sequence;
+    s->tensors = calloc(sequence->n_tensors ? sequence->n_tensors : 1, sizeof(*s->tensors));
+    if (!s->tensors)
+        return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a sequence");
+    s->wire = (struct wire_sequence){.tensors = s->tensors,
+                                     .n_tensors = sequence->n_tensors,
+                                     .steps = sequence->steps,
+                                     .n_steps = sequence->n_steps,
+                                     .how = {.options = options,
+                                             .stream = options ? options->stream : 0,
+                                             .no_timing = options && options->no_timing,
+                                             .priority = client_priority(c, options)}};
+    s->job = (struct job){.pack = wire_pack_sequence,
+                          .wire = &s->wire,
+                          .resolve = resolve,
+                          .ensure = ensure,
+                          .context = s,
+                          .options = options,
+                          .decode = wire_decode_run};
+    return KOPS_OK;
+}
+
+void sequence_end(struct sequence *s)
+{
+    free(s->tensors);
+}
+
+enum kops_code kops_sequence_run(kops_client *client, const struct kops_sequence *sequence,
+                                 const struct kops_options *options, struct kops_result *ret_result,
+                                 struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    const uint64_t deadline = client_deadline(client, options ? options->timeout_ms : 0);
+    struct sequence s;
+    enum kops_code r;
+
+    client_enter(client, e);
+    r = sequence_begin(&s, client, sequence, options, e);
+    if (!r) {
+        r = job_run(client, &s.job, deadline, ret_result, e);
+        sequence_end(&s);
+    }
+    client_leave(client);
+    return r;
+}
+
+enum kops_code kops_sequence_submit(kops_client *client, const struct kops_sequence *sequence,
+                                    const struct kops_options *options, kops_ticket *ret_ticket,
+                                    struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    const uint64_t deadline = client_deadline(client, options ? options->timeout_ms : 0);
+    struct sequence s;
+    enum kops_code r;
+
+    client_enter(client, e);
+    r = sequence_begin(&s, client, sequence, options, e);
+    if (!r) {
+        r = job_submit(client, &s.job, deadline, ret_ticket, e);
+        sequence_end(&s);
+    }
+    client_leave(client);
+    return r;
+}
+
+enum kops_code kops_sequence_enqueue(kops_client *client, const struct kops_sequence *sequence,
+                                     const struct kops_options *options, void *cuda_stream,
+                                     struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    const uint64_t deadline = client_deadline(client, options ? options->timeout_ms : 0);
+    struct sequence s;
+    enum kops_code r;
+
+    client_enter(client, e);
+    r = enqueue_check(options, e);
+    if (!r)
+        r = sequence_begin(&s, client, sequence, options, e);
+    if (!r) {
+        s.wire.how.no_timing = true;
+        r = enqueue_job(client, &s.job, &s.wire.how, NULL, "a sequence", cuda_stream, deadline, e);
+        sequence_end(&s);
+    }
+    client_leave(client);
+    return r;
+}
