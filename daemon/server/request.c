@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "server/connection.h"
+#include "server/run.h"
 #include "util/clock.h"
 
 enum { FREE_REQUESTS_KEPT = 1024, MAX_FIELDS = 16 };
@@ -200,6 +201,20 @@ static int check_params(const struct rpc_message *message, int method, struct rp
     return rpc_decode_map(message->params, methods[method].fields, methods[method].n_fields, "", args, e);
 }
 
+bool request_is_run(const struct request *r)
+{
+    return r->method == METHOD_RUN || r->method == METHOD_SEQUENCE || r->method == METHOD_RUN_PROGRAM;
+}
+
+/* A request that its handler never sees. */
+static void refuse(struct request *r, const struct rpc_value *params, const struct error *e)
+{
+    if (request_is_run(r))
+        run_refuse_undecoded(r, params, e);
+    else
+        request_end_error(r, e);
+}
+
 int dispatch(struct connection *c, const struct rpc_message *message, struct request_fds *fds, struct error *e)
 {
     struct rpc_arg args[MAX_FIELDS];
@@ -213,15 +228,20 @@ int dispatch(struct connection *c, const struct rpc_message *message, struct req
     if (!r)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for another request");
     method = find_method(message, &error);
-    if (method < 0 || check_params(message, method, args, &error) < 0) {
+    if (method < 0) {
+        r->method = METHOD_COUNT;
         request_end_error(r, &error);
         return 0;
     }
     r->method = (enum method)method;
+    if (check_params(message, method, args, &error) < 0) {
+        refuse(r, message->params, &error);
+        return 0;
+    }
     r->by_ring = r->by_ring && !methods[method].brings_fds;
     if (c->server->stopping && !methods[method].while_stopping) {
         error_set(&error, ERROR_SHUTTING_DOWN, "the daemon is ending; connect again");
-        request_end_error(r, &error);
+        refuse(r, message->params, &error);
         return 0;
     }
     methods[method].handler(r, args, fds);

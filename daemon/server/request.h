@@ -21,6 +21,9 @@ void request_error(struct request *r, const struct error *e);
 /* The request is over and its memory is given back. */
 void request_end(struct request *r);
 
+/* Whether request->run is what it holds. */
+bool request_is_run(const struct request *r);
+
 /* The unanswered request of this msgid, or NULL. */
 struct request *request_find(struct connection *c, uint32_t msgid);
 

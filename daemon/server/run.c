@@ -255,16 +255,11 @@ void run_stop_all(struct connection *c, enum run_stop why)
     }
 }
 
-static bool is_run(const struct request *r)
-{
-    return r->method == METHOD_RUN || r->method == METHOD_SEQUENCE || r->method == METHOD_RUN_PROGRAM;
-}
-
 void handle_cancel(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
     struct request *target = request_find(r->connection, (uint32_t)args[CANCEL_msgid].u);
     struct rpc_output *out = request_result(r);
-    bool found = target && target != r && is_run(target) && target->run.stop == RUN_GOES_ON;
+    bool found = target && target != r && request_is_run(target) && target->run.stop == RUN_GOES_ON;
 
     (void)fds;
     if (out) {

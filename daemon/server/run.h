@@ -13,6 +13,8 @@ void run_refuse(struct request *r, const struct run_options *o, const struct err
 void run_stop(struct request *r, enum run_stop why);
 /* The run is over: replies, gives everything back, lets the next one go on. */
 void run_finish(struct request *r);
+/* run_decode.c: the same for one whose parameters are wrong as such. */
+void run_refuse_undecoded(struct request *r, const struct rpc_value *params, const struct error *e);
 /* Stops all of a connection's runs that were not stopped for this reason before. */
 void run_stop_all(struct connection *c, enum run_stop why);
 

@@ -239,6 +239,34 @@ static int run_set_job(struct request *r, const struct run_options *o, struct er
 
 /* ---- the methods ---- */
 
+static uint64_t uint_or_zero(const struct rpc_value *value, uint64_t max)
+{
+    const struct rpc_field field = {.key = "", .type = RPC_UINT, .max = max};
+    struct rpc_arg arg;
+    struct error ignored;
+
+    return rpc_decode_value(value, &field, "", &arg, &ignored) < 0 ? 0 : arg.u;
+}
+
+void run_refuse_undecoded(struct request *r, const struct rpc_value *params, const struct error *e)
+{
+    struct run_options o = {0};
+
+    for (uint32_t i = 0; params && i < rpc_map_size(params); i++) {
+        const struct rpc_value *value;
+        struct rpc_arg key = {0};
+
+        if (rpc_map_entry(params, i, &key.text, &key.length, &value) < 0)
+            continue;
+        if (rpc_text_is(&key, "stream"))
+            o.stream = uint_or_zero(value, STREAMS_MAX - 1);
+        else if (rpc_text_is(&key, "done"))
+            o.done = uint_or_zero(value, INT64_MAX - 1);
+    }
+    run_init(r);
+    run_refuse(r, &o, e);
+}
+
 #define OPTIONS(METHOD)                                                                                                \
     {                                                                                                                  \
         .stream = args[METHOD##_stream].u, .warmup = args[METHOD##_warmup].u, .repeat = args[METHOD##_repeat].u,       \

@@ -32,7 +32,12 @@ def tensors(vectors: Vectors) -> list[dict[str, Any]]:
 
 def test_ops_run_in_order(connection: raw.Connection, vectors: Vectors) -> None:
     a, b = vectors[0].copy(), vectors[1].copy()
-    ops = [op("add", [0, 1], 2), op("square", [2], 3), op("add", [3, 0], 3), op("add", [3, 3], 4)]
+    ops = [
+        op("add", [0, 1], 2),
+        op("square", [2], 3),
+        op("add", [3, 0], 3),
+        op("add", [3, 3], 4),
+    ]
     result = connection.call("sequence", {"tensors": tensors(vectors), "ops": ops})
     assert np.array_equal(vectors[4], 2 * ((a + b) ** 2 + a))
     assert len(result["variants"]) == 4 and all(result["variants"])
@@ -78,13 +83,19 @@ def test_repeats_time_the_whole(connection: raw.Connection, vectors: Vectors) ->
 @pytest.mark.parametrize(
     ("ops", "index"),
     [
-        ([op("add", [0, 1], 2), op("add", [2, 0], 0)], 0),  # what the first reads, the second writes
+        (
+            [op("add", [0, 1], 2), op("add", [2, 0], 0)],
+            0,
+        ),  # what the first reads, the second writes
         ([op("square", [0], 0)], 0),
         ([op("add", [0, 1], 2), op("square", [2], 2)], None),  # written anew each time
     ],
 )
 def test_repeats_that_would_not_compute_the_same(
-    connection: raw.Connection, vectors: Vectors, ops: list[dict[str, Any]], index: int | None
+    connection: raw.Connection,
+    vectors: Vectors,
+    ops: list[dict[str, Any]],
+    index: int | None,
 ) -> None:
     params = {"tensors": tensors(vectors), "ops": ops, "repeat": 2}
     if index is None:
@@ -111,22 +122,42 @@ def test_sequences_and_runs_keep_their_order(connection: raw.Connection, vectors
         ({"ops": []}, "invalid_argument", "ops"),
         ({"tensors": []}, "invalid_argument", "tensors"),
         ({"ops": [op("add", [0, 1], 2)] * 1025}, "limit_exceeded", "ops"),
-        ({"ops": [op("add", [0, 1], 2), op("nosuch", [0], 1)]}, "unknown_op", "ops[1].op"),
+        (
+            {"ops": [op("add", [0, 1], 2), op("nosuch", [0], 1)]},
+            "unknown_op",
+            "ops[1].op",
+        ),
         ({"ops": [op("add", [0, 9], 2)]}, "out_of_range", "ops[0].in"),
         ({"ops": [op("add", [0], 2)]}, "invalid_argument", "ops[0].in"),
-        ({"ops": [op("add", [0, 1], 2), op("gemm", [0, 1], 2, alpha="x")]}, "wrong_type", "ops[1].attrs.alpha"),
-        ({"ops": [{**op("add", [0, 1], 2), "nosuch": 1}]}, "unknown_key", "ops[0].nosuch"),
+        (
+            {"ops": [op("add", [0, 1], 2), op("gemm", [0, 1], 2, alpha="x")]},
+            "wrong_type",
+            "ops[1].attrs.alpha",
+        ),
+        (
+            {"ops": [{**op("add", [0, 1], 2), "nosuch": 1}]},
+            "unknown_key",
+            "ops[0].nosuch",
+        ),
         ({"ops": [{"op": "add", "in": [0, 1]}]}, "missing_key", "ops[0].out"),
         ({"ops": [3]}, "wrong_type", "ops[0]."),
         ({"ops": [op("add", [0, 1], 6)]}, "overlap", "ops[0].out"),
         ({"ops": [op("add", [0, 7], 1)]}, "shape_mismatch", "ops[0].in[1]"),
-        ({"ops": [op("add", [0, 1], 2, variant="nosuch")]}, "invalid_argument", "ops[0].attrs.variant"),
+        (
+            {"ops": [op("add", [0, 1], 2, variant="nosuch")]},
+            "invalid_argument",
+            "ops[0].attrs.variant",
+        ),
         ({"priority": "urgent"}, "invalid_argument", "priority"),
         ({"ready": 1}, "unsupported", None),
     ],
 )
 def test_errors_say_where(
-    connection: raw.Connection, vectors: Vectors, change: dict[str, Any], code: str, key: str | None
+    connection: raw.Connection,
+    vectors: Vectors,
+    change: dict[str, Any],
+    code: str,
+    key: str | None,
 ) -> None:
     half = {**vectors.tensor(0), "offset": 4}
     half["shape"] = [N]
@@ -147,7 +178,10 @@ def test_errors_say_where(
 def test_nothing_runs_when_a_tensor_is_wrong(connection: raw.Connection, vectors: Vectors) -> None:
     vectors[2][:] = POISON
     views = [*tensors(vectors), raw.tensor(vectors.buffer, [N], offset=4 * 6 * N)]
-    error = connection.error("sequence", {"tensors": views, "ops": [op("add", [0, 1], 2), op("add", [0, 1], 6)]})
+    error = connection.error(
+        "sequence",
+        {"tensors": views, "ops": [op("add", [0, 1], 2), op("add", [0, 1], 6)]},
+    )
     assert error.code == "out_of_bounds" and error.key == "tensors[6]"
     assert (vectors[2] == POISON).all()
 
@@ -207,7 +241,10 @@ def test_binding_other_memory(connection: raw.Connection, vectors: Vectors) -> N
     program = define(connection, vectors, [op("add", [0, 1], 2), op("square", [2], 3)])
     other = Vectors(connection, 3, N)
     other[1][:], other[2][:] = 5, POISON
-    bind = [{"index": 1, "buffer": other.buffer, "offset": 4 * N}, {"index": 3, "buffer": other.buffer, "offset": 8 * N}]
+    bind = [
+        {"index": 1, "buffer": other.buffer, "offset": 4 * N},
+        {"index": 3, "buffer": other.buffer, "offset": 8 * N},
+    ]
     vectors[3][:] = POISON
     connection.call("run_program", {"program": program, "bind": bind})
     assert np.array_equal(other[2], (vectors[0] + 5) ** 2)
@@ -226,10 +263,19 @@ def test_binding_other_memory(connection: raw.Connection, vectors: Vectors) -> N
         ({"index": 1, "offset": 0, "nosuch": 1}, "unknown_key", "bind[0].nosuch"),
     ],
 )
-def test_bad_bindings(connection: raw.Connection, vectors: Vectors, bind: dict[str, Any], code: str, key: str) -> None:
+def test_bad_bindings(
+    connection: raw.Connection,
+    vectors: Vectors,
+    bind: dict[str, Any],
+    code: str,
+    key: str,
+) -> None:
     program = define(connection, vectors, [op("add", [0, 1], 2)])
     vectors[2][:] = POISON
-    error = connection.error("run_program", {"program": program, "bind": [{"buffer": vectors.buffer, **bind}]})
+    error = connection.error(
+        "run_program",
+        {"program": program, "bind": [{"buffer": vectors.buffer, **bind}]},
+    )
     assert error.code == code and error.key == key, error
     assert (vectors[2] == POISON).all()
     connection.call("run_program", {"program": program})
@@ -282,12 +328,25 @@ def test_a_wrong_program_is_refused_when_it_is_defined(connection: raw.Connectio
 @pytest.mark.parametrize("priority", ["low", "normal", "high"])
 def test_priorities_compute_the_same(connection: raw.Connection, vectors: Vectors, priority: str) -> None:
     want = vectors[0] + vectors[1]
-    connection.run("add", [vectors.tensor(0), vectors.tensor(1)], [vectors.tensor(2)], priority=priority)
+    connection.run(
+        "add",
+        [vectors.tensor(0), vectors.tensor(1)],
+        [vectors.tensor(2)],
+        priority=priority,
+    )
     assert np.array_equal(vectors[2], want)
     order = ["high", "low", "normal"] * 10
     vectors[0][:] = 1
     ids = [
-        connection.request("run", run_params("add", [vectors.tensor(i % 2)] * 2, vectors.tensor((i + 1) % 2), priority=p))
+        connection.request(
+            "run",
+            run_params(
+                "add",
+                [vectors.tensor(i % 2)] * 2,
+                vectors.tensor((i + 1) % 2),
+                priority=p,
+            ),
+        )
         for i, p in enumerate(order)
     ]
     for msgid in ids:

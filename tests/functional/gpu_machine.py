@@ -1,0 +1,154 @@
+"""A daemon with a GPU that is none, clients' processes with memory on it, and fixtures of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from standin_cuda.control import Control
+from support import backends, memfd, proc, raw
+from support.cuda_exporter import Exporter, Memory
+from support.daemon import Daemon
+from support.raw import tensor
+
+only_with_the_standin = pytest.mark.skipif(
+    backends.missing(backends.STANDIN) is not None,
+    reason=str(backends.missing(backends.STANDIN)),
+)
+
+N = 1024  # elements of a vector
+ILLEGAL_ADDRESS, OUT_OF_MEMORY, LAUNCH_OUT_OF_RESOURCES = 700, 2, 701
+DEVICE_LOST_STATUS = 75
+
+
+class Machine:
+    """A daemon with a GPU that is none, and its control page."""
+
+    def __init__(self, folder: Path, more: str = "", env: dict[str, str] | None = None) -> None:
+        self.control = Control(folder / "control")
+        self.env = {
+            **self.control.env,
+            "KOPS_CUDA_DRIVER": str(backends.standin_driver()),
+            **(env or {}),
+        }
+        self.daemon = Daemon(config=backends.config(backends.STANDIN) + more, env=self.env)
+        self.gpu = next(d["uuid"] for d in self.hello()["devices"] if d["backend"] == "cuda")
+
+    def hello(self) -> dict[str, Any]:
+        with self.daemon.connect() as connection:
+            return connection.call("hello")
+
+    def exporter(self, ordinal: int = 0) -> Exporter:
+        return Exporter(self.env, ordinal)
+
+    @property
+    def row(self) -> Any:
+        return self.control.row(self.daemon.pid)
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        self.control.wait_for(condition, raw.PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def shared_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    machine = Machine(tmp_path_factory.mktemp("standin"))
+    with machine.daemon:
+        # What is made at the first use and kept (kernels, scratch, threads) is no leak of a later test.
+        exporter = machine.exporter()
+        memory, shared = vector(exporter.alloc(4 * N)), memfd.Shared(8 * N)
+        with machine.daemon.connect() as connection:
+            view = tensor(connection.register(shared), [N])
+            for stream in range(4):
+                connection.call("run", square(memory, memory, stream=stream, repeat=1))
+                connection.run(
+                    "square",
+                    [view],
+                    [{**view, "offset": 4 * N}],
+                    stream=stream,
+                    device=machine.gpu,
+                )
+        exporter.close()
+        machine.wait(lambda: machine.row.live_ipc_mappings == machine.row.live_host_registrations == 0)
+        proc.eventually(
+            lambda: proc.fds(machine.daemon.pid)["socket"] == 1,
+            "only the listener is left",
+        )
+        yield machine
+
+
+@pytest.fixture
+def machine(shared_machine: Machine) -> Iterator[Machine]:
+    """The shared daemon; after the test its driver holds what it held before, and was used correctly."""
+    m = shared_machine
+    before, holdings = m.row.live(), m.daemon.holdings()
+    yield m
+    keep = (
+        "live_streams",
+        "live_events",
+        "live_modules",
+        "live_allocations",
+        "live_allocation_bytes",
+    )
+
+    def settled() -> bool:
+        # Streams, events and scratch are pooled.
+        return all(v == before[k] for k, v in m.row.live().items() if k not in keep)
+
+    proc.eventually(settled, lambda: f"{before}, but {m.row.live()}")
+    assert not m.control.misuses()
+    m.daemon.wait_holdings(holdings)
+
+
+@pytest.fixture
+def connect(machine: Machine) -> Iterator[Callable[[], raw.Connection]]:
+    made: list[raw.Connection] = []
+
+    def new() -> raw.Connection:
+        made.append(machine.daemon.connect())
+        return made[-1]
+
+    yield new
+    for connection in made:
+        connection.close()
+
+
+@pytest.fixture
+def connection(connect: Callable[[], raw.Connection]) -> raw.Connection:
+    return connect()
+
+
+@pytest.fixture
+def exporter(machine: Machine) -> Iterator[Exporter]:
+    process = machine.exporter()
+    yield process
+    process.close()
+
+
+def vector(memory: Memory, values: Any = None) -> Memory:
+    """Fills an allocation with float32 values (default: all 3)."""
+    memory.write(np.full(memory.size // 4, 3, np.float32).tobytes() if values is None else values.tobytes())
+    return memory
+
+
+def values(memory: Memory, count: int = N, offset: int = 0) -> np.ndarray:
+    return np.frombuffer(memory.read(4 * count, offset), np.float32)
+
+
+def register(connection: raw.Connection, memory: Memory, **more: Any) -> int:
+    return connection.call("register", memory.register_params(**more))["buffer"]
+
+
+def square(memory: Memory, out: Memory, **more: Any) -> dict[str, Any]:
+    return {
+        "op": "square",
+        "in": [memory.inline([N])],
+        "out": [out.inline([N])],
+        **more,
+    }
+
+
+# A test module binds these names, which is how pytest finds them.
+FIXTURES = (shared_machine, machine, connect, connection, exporter)

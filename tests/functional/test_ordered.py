@@ -1,0 +1,349 @@
+"""Ordered work: a run starts when its client's stream has come to it, and says by a word that it has ended.
+
+The words are shared memory: a test plays the stream by writing them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_machine import FIXTURES, Machine, N, only_with_the_standin, square, values, vector
+from support import memfd, proc, raw
+from support.cuda_exporter import Exporter, Memory
+
+pytestmark = only_with_the_standin
+shared_machine, machine, connect, connection, exporter = FIXTURES
+
+FAR_END = 2**63 - 1
+
+
+class Timelines:
+    """A connection's page."""
+
+    def __init__(self, connection: raw.Connection) -> None:
+        reply = connection.reply(connection.request("timelines", {}))
+        result = reply.get()
+        assert result["nfds"] == 1 and len(reply.fds) == 1
+        self.streams = result["streams"]
+        self.map = mmap.mmap(reply.fds[0], result["size"])
+        os.close(reply.fds[0])
+        self.words = np.frombuffer(self.map, np.int64)
+
+    def reach(self, stream: int, value: int) -> None:
+        self.words[stream] = value
+
+    def done(self, stream: int) -> int:
+        return int(self.words[self.streams + stream])
+
+    def wait_done(self, stream: int, value: int) -> None:
+        proc.eventually(
+            lambda: self.done(stream) >= value,
+            lambda: f"done {self.done(stream)}, wanted {value}",
+        )
+
+
+@pytest.fixture
+def memory(exporter: Exporter) -> tuple[Memory, Memory]:
+    out = vector(exporter.alloc(4 * N), np.full(N, -1, np.float32))
+    return vector(exporter.alloc(4 * N)), out
+
+
+def test_it_is_announced(connection: raw.Connection) -> None:
+    assert "ordered" in connection.call("hello")["features"]
+
+
+def test_a_run_waits_for_its_word(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
+    page = Timelines(connection)
+    msgid = connection.request("run", square(*memory, ready=1, done=1, stream=3))
+    assert connection.alive() and msgid not in connection.replies
+    assert (values(memory[1]) == -1).all() and page.done(3) == 0
+    page.reach(3, 1)
+    page.wait_done(3, 1)
+    connection.reply(msgid).get()
+    assert (values(memory[1]) == 9).all()
+    assert page.words[[i for i in range(512) if i not in (3, 259)]].max() == 0
+
+
+def test_the_page_is_the_same_every_time(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
+    first, second = Timelines(connection), Timelines(connection)
+    first.reach(0, 7)
+    assert second.words[0] == 7
+    connection.call("run", square(*memory, ready=7, done=1))
+    assert second.done(0) == 1
+
+
+def test_a_word_that_was_reached_before(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
+    page = Timelines(connection)
+    page.reach(0, 100)
+    for i in range(1, 101):
+        connection.call("run", square(*memory, ready=i, done=i))
+        assert page.done(0) == i
+
+
+def test_many_in_flight(connection: raw.Connection, exporter: Exporter) -> None:
+    """x ← 2x, each when the stream has come to it."""
+    page = Timelines(connection)
+    x = vector(exporter.alloc(4 * N), np.ones(N, np.float32))
+    y = exporter.alloc(4 * N)
+    pair = [x.inline([N]), y.inline([N])]
+    ids = [
+        connection.request(
+            "run", {"op": "add", "in": [pair[i % 2]] * 2, "out": [pair[1 - i % 2]], "ready": i + 1, "done": i + 1, "timing": False}
+        )
+        for i in range(100)
+    ]
+    for i in range(100):
+        assert page.done(0) <= i
+        page.reach(0, i + 1)
+        page.wait_done(0, i + 1)
+    for msgid in ids:
+        connection.reply(msgid).get()
+    assert (values(x) == 2.0**100).all()
+
+
+def test_a_batch_has_one_pair_of_words(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
+    page = Timelines(connection)
+    ids = [connection.request("run", square(*memory, ready=1))]
+    ids += [connection.request("run", square(*memory)) for _ in range(20)]
+    ids.append(connection.request("run", square(*memory, done=1)))
+    assert connection.alive() and page.done(0) == 0 and ids[5] not in connection.replies
+    page.reach(0, 1)
+    page.wait_done(0, 1)
+    for msgid in ids:
+        connection.reply(msgid).get()
+
+
+def test_sequences_and_programs_are_ordered_too(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
+    page = Timelines(connection)
+    body = {
+        "tensors": [m.inline([N]) for m in memory],
+        "ops": [{"op": "square", "in": [0], "out": [1]}, {"op": "add", "in": [1, 0], "out": [1]}],
+    }
+    program = connection.call("program", body)["program"]
+    ids = [connection.request("sequence", {**body, "ready": 1, "done": 1})]
+    for i in range(2, 6):
+        ids.append(connection.request("run_program", {"program": program, "ready": i, "done": i}))
+    for i in range(1, 6):
+        assert connection.alive() and page.done(0) == i - 1
+        page.reach(0, i)
+        page.wait_done(0, i)
+        assert (values(memory[1]) == 12).all()
+        vector(memory[1], np.zeros(N, np.float32))
+    for msgid in ids:
+        connection.reply(msgid).get()
+
+
+# ---- whatever happens, the word is written, in its turn
+
+
+def test_a_refused_op_is_passed_in_its_turn(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
+    page = Timelines(connection)
+    first = connection.request("run", square(*memory, ready=1, done=1))
+    wrong = [
+        ("run", {**square(*memory), "op": "nosuch"}, "unknown_op"),
+        ("run", square(*memory, repeat=0), "out_of_range"),
+        ("run", square(*memory, nosuch=1), "unknown_key"),
+        ("sequence", {"tensors": [], "ops": []}, "invalid_argument"),
+        ("sequence", {"tensors": 3, "ops": []}, "wrong_type"),
+        ("run_program", {"program": 77}, "unknown_program"),
+        ("run_program", {}, "missing_key"),
+    ]
+    ids = [connection.request(method, {**params, "ready": 2 + i, "done": 2 + i}) for i, (method, params, _) in enumerate(wrong)]
+    assert connection.alive() and page.done(0) == 0 and ids[0] not in connection.replies
+    page.reach(0, 1)
+    connection.reply(first).get()
+    for i, (_, _, code) in enumerate(wrong):
+        assert connection.reply_error(ids[i]).code == code
+    assert page.done(0) == 1 + len(wrong)
+    for i, (method, params, code) in enumerate(wrong):
+        assert connection.error(method, {**params, "done": 100 + i}).code == code
+        assert page.done(0) == 100 + i
+
+
+def test_a_cancelled_op_is_passed_in_its_turn(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
+    page = Timelines(connection)
+    ids = [connection.request("run", square(*memory, ready=i, done=i)) for i in (1, 2, 3)]
+    assert connection.call("cancel", {"msgid": ids[1]})["cancelled"] is True
+    assert page.done(0) == 0
+    page.reach(0, 1)
+    page.wait_done(0, 2)
+    assert connection.reply_error(ids[1]).code == "cancelled"
+    page.reach(0, 3)
+    connection.reply(ids[2]).get()
+    assert page.done(0) == 3
+
+
+def test_a_failing_kernel_is_passed(connection: raw.Connection, machine: Machine, memory: tuple[Memory, Memory]) -> None:
+    page = Timelines(connection)
+    connection.call("run", square(*memory))
+    machine.control.fail("cuLaunchKernel", 701)
+    page.reach(0, 1)
+    assert connection.error("run", square(*memory, ready=1, done=1)).code == "device_error"
+    page.wait_done(0, 1)
+
+
+def test_deadlines_hold_while_a_run_waits(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
+    page = Timelines(connection)
+    msgid = connection.request("run", square(*memory, ready=1, done=1, deadline_ms=1))
+    assert connection.reply_error(msgid).code == "deadline_exceeded"
+    assert page.done(0) == 1 and (values(memory[1]) == -1).all()
+
+
+# ---- bad input
+
+
+def test_values_must_rise(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
+    page = Timelines(connection)
+    page.reach(0, 10)
+    connection.call("run", square(*memory, ready=5, done=5))
+    for change in (
+        {"ready": 5, "done": 6},
+        {"ready": 6, "done": 5},
+        {"ready": 4},
+        {"done": 1},
+    ):
+        error = connection.error("run", square(*memory, **change))
+        assert error.code == "invalid_argument" and error.key in change
+    assert page.done(0) == 5
+    connection.call("run", square(*memory, ready=6, done=6))
+    page.reach(1, 1)
+    connection.call("run", square(*memory, ready=1, done=1, stream=1))
+
+
+def test_without_the_page(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
+    error = connection.error("run", square(*memory, ready=1, done=1))
+    assert error.code == "invalid_argument" and error.key == "ready"
+
+
+def test_host_memory_is_refused(connection: raw.Connection, machine: Machine) -> None:
+    page = Timelines(connection)
+    shared = memfd.Shared(8 * N)
+    view = raw.tensor(connection.register(shared), [N])
+    params = {
+        "op": "square",
+        "in": [view],
+        "out": [{**view, "offset": 4 * N}],
+        "ready": 1,
+        "done": 1,
+    }
+    error = connection.error("run", {**params, "device": machine.gpu})
+    assert error.code == "invalid_argument"
+    assert page.done(0) == 1, "its word is written all the same"
+    assert connection.error("run", {**params, "device": "host", "ready": 2, "done": 2}).code == "unsupported"
+
+
+def test_scribbling_on_the_page_harms_nobody_else(connect: Callable[[], raw.Connection], exporter: Exporter) -> None:
+    one, two = connect(), connect()
+    page, other = Timelines(one), Timelines(two)
+    memory = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    waiting = two.request("run", square(*memory, ready=1, done=1))
+    page.words[:] = np.random.default_rng().integers(-(2**63), 2**63 - 1, 512)
+    page.words[0] = FAR_END
+    one.call("run", square(*memory, ready=1, done=1))
+    assert two.alive() and waiting not in two.replies and other.done(0) == 0
+    other.reach(0, 1)
+    two.reply(waiting).get()
+
+
+# ---- the end of connections
+
+
+def test_the_words_go_to_the_far_end_with_the_connection(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
+    """Also where the daemon ended it: whoever waits on the GPU goes on."""
+    page = Timelines(connection)
+    for i in range(1, 50):
+        connection.request("run", square(*memory, ready=i, done=i, stream=i % 7))
+    page.reach(0, 7)
+    connection.send(b"\xc1")
+    assert connection.wait_closed() is not None
+    proc.eventually(lambda: (page.words[256:] == FAR_END).all(), "every done word is at its far end")
+
+
+@pytest.mark.parametrize("reached", [0, 1, 2], ids=["before", "between", "after"])
+def test_a_client_killed(machine: Machine, exporter: Exporter, reached: int) -> None:
+    """Before its streams have come to its ops, between two of them, and after: nothing is left."""
+    memory = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    ready, told = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            client = machine.daemon.connect()
+            page = Timelines(client)
+            for i in (1, 2):
+                client.request("run", square(*memory, ready=i, done=i))
+            assert client.alive()
+            page.reach(0, reached)
+            if reached:
+                page.wait_done(0, reached)
+            os.write(told, b"x")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(told)
+    assert os.read(ready, 1) == b"x"
+    os.close(ready)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    with machine.daemon.connect() as other:
+        other.call("run", square(*memory))
+        stats = other.call("stats")["counters"]
+        assert stats["connections"] >= 1
+
+
+def test_stopped_clients_stop_nobody(machine: Machine, exporter: Exporter, connect: Callable[[], raw.Connection]) -> None:
+    """63 clients whose streams never come to their ops; the 64th opens, allocates and runs."""
+    memory = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    stopped = [connect() for _ in range(63)]
+    pages = [Timelines(client) for client in stopped]
+    ids = [client.request("run", square(*memory, ready=1, done=1, stream=s)) for client in stopped for s in range(4)]
+    assert all(client.alive() for client in stopped)
+    late = connect()
+    mine = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    late.call("run", square(*mine, repeat=3))
+    assert (values(mine[1]) == 9).all()
+    late.call("alloc", {"size": 4096, "device": machine.gpu})
+    late.call("trim")
+    for page in pages:
+        page.words[:4] = 1
+    for i, client in enumerate(stopped):
+        for msgid in ids[4 * i : 4 * i + 4]:
+            client.reply(msgid).get()
+
+
+def test_stall_timeout(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, more="[server]\nstall_timeout_ms = 1\n")
+    with machine.daemon:
+        exporter = machine.exporter()
+        memory = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+        with machine.daemon.connect() as one, machine.daemon.connect() as two:
+            page = Timelines(one)
+            one.request("run", square(*memory, ready=1, done=1))
+            notification = one.wait_closed()
+            assert notification and notification["code"] == "stalled"
+            proc.eventually(lambda: page.done(0) == FAR_END, "its word is at the far end")
+            two.call("run", square(*memory))
+        exporter.close()
+
+
+def test_the_daemon_ends_with_work_that_waits(tmp_path: Path, memory: tuple[Memory, Memory]) -> None:
+    machine = Machine(tmp_path, more="[server]\nshutdown_grace_ms = 1\n")
+    with machine.daemon:
+        exporter = machine.exporter()
+        mine = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+        client = machine.daemon.connect()
+        page = Timelines(client)
+        ids: list[Any] = [client.request("run", square(*mine, ready=i, done=i)) for i in range(1, 100)]
+        assert client.alive()
+        os.kill(machine.daemon.pid, signal.SIGTERM)
+        for msgid in ids:
+            assert client.reply_error(msgid).code in ("cancelled", "shutting_down")
+        proc.eventually(lambda: page.done(0) == FAR_END, "its word is at the far end")
+        client.close()
+        exporter.close()
