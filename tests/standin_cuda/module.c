@@ -300,26 +300,3 @@ API cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction function, void **params
                   &(CUDA_KERNEL_NODE_PARAMS){function, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX,
                                              c->blockDimY, c->blockDimZ, c->sharedMemBytes, params, extra, NULL, NULL});
 }
-
-/* The function runs on the stream's thread in its turn, unless the context broke before. */
-API cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
-{
-    struct context *context;
-    CUresult r = enter_context("cuLaunchHostFunc", &context);
-    struct stream *stream;
-    struct op *op;
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = stream_get(handle, context, &stream);
-    if (r != CUDA_SUCCESS)
-        return leave(r);
-    if (!function)
-        return leave(CUDA_ERROR_INVALID_VALUE);
-    op = op_new(OP_HOST);
-    if (!op)
-        return leave(CUDA_ERROR_OUT_OF_MEMORY);
-    op->host.function = function;
-    op->host.data = data;
-    return leave(stream_enqueue(stream, op));
-}

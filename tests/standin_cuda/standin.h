@@ -217,8 +217,7 @@ enum op_kind {
     OP_AFTER,
     OP_FREE,
     OP_WRITE_VALUE,
-    OP_WAIT_VALUE,
-    OP_HOST
+    OP_WAIT_VALUE
 };
 
 struct use {
@@ -262,10 +261,6 @@ struct op {
             uint64_t address, value;
             unsigned bytes, flags;
         } word;
-        struct {
-            CUhostFn function;
-            void *data;
-        } host;
         struct region *region;
     };
 };

@@ -303,28 +303,6 @@ static void graphs_are_made_by_hand(void)
     assert_ptr_equal(found, dlsym(RTLD_DEFAULT, "cuGraphExecUpdate_v2"));
 }
 
-static void add_one(void *data)
-{
-    ++*(int *)data;
-}
-
-static void host_functions_run_in_turn(void)
-{
-    struct standin_gate *gate = &control->gates[STANDIN_GATE_kernel];
-    CUdeviceptr a = new_floats(3);
-    CUstream stream = new_stream();
-    int calls = 0;
-
-    gate->closed = 1;
-    launch_square(a, 16, stream);
-    ok(cuLaunchHostFunc(stream, add_one, &calls));
-    wait_until(&row->gate_waiting[STANDIN_GATE_kernel], 1);
-    assert_int_equal(calls, 0);
-    gate->closed = 0;
-    ok(cuStreamSynchronize(stream));
-    assert_int_equal(calls, 1);
-}
-
 static const struct driver_test tests[] = {
     DRIVER_TEST(captured_work_runs_when_launched),
     DRIVER_TEST(freed_memory_faults_at_the_launch),
@@ -333,7 +311,6 @@ static const struct driver_test tests[] = {
     DRIVER_TEST(nodes_take_other_parameters),
     DRIVER_TEST(an_exec_takes_a_like_graph),
     DRIVER_TEST(graphs_are_made_by_hand),
-    DRIVER_TEST(host_functions_run_in_turn),
 };
 
 int main(int argc, char **argv)
