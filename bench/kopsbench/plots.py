@@ -10,7 +10,7 @@ from typing import Any
 from .svg import FAINT, INK, OURS, PEER, TARGET, Drawing, nice, ticks
 
 Records = Mapping[str, Mapping[str, Any]]
-WIDTH, LEFT, RIGHT, TOP, BAR, GAP = 880, 300, 70, 74, 15, 16
+WIDTH, LEFT, RIGHT, TOP, BAR, GAP = 920, 250, 60, 74, 15, 16
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def row_of(label: str, record: Mapping[str, Any]) -> Row:
     target = record["target"]
     if record["peer"]:
         peer = microseconds(record, "peer")
-        bars.append((record["peer"].get("name", "peer"), peer, PEER))
+        bars.append((record["peer"].get("name", "peer").replace("_", " "), peer, PEER))
     if target is not None and not record["detail"].get("target_bounds"):
         target = peer * target if record["better"] == "lower" else peer / target
     elif "p99" in record["detail"].get("target_bounds", ""):
@@ -66,11 +66,11 @@ def bar_chart(title: str, note: str, rows: Sequence[Row], *, logarithmic: bool) 
 
 def scale(values: Sequence[float], logarithmic: bool) -> tuple[Callable[[float], float], list[float]]:
     """Where a value lies, and which ones to mark."""
-    room = WIDTH - LEFT - RIGHT - 150  # to the right of the longest bar there are words
+    room = WIDTH - LEFT - RIGHT - 210  # to the right of the longest bar there are words
     if not logarithmic:
         marks = ticks(max(values))
         return (lambda value: LEFT + room * value / marks[-1]), marks
-    low, high = math.floor(math.log10(min(values)) - 0.3), math.ceil(math.log10(max(values)))
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     return (
         lambda value: LEFT + room * (math.log10(value) - low) / (high - low),
         [10.0**power for power in range(low, high + 1)],
@@ -148,7 +148,7 @@ def clients(records: Records) -> str | None:
         drawing.box(middle - width / 5, bottom - height, width * 2 / 5, height, OURS)
         drawing.words(middle, bottom - height / 2, nice(one["total_per_s"]), anchor="middle", fill="#ffffff")
         drawing.words(middle, bottom + 20, f"{count} client{'s' if count != '1' else ''}", anchor="middle")
-        drawing.words(middle, bottom + 36, f"p50 {nice(one['p50_us'])} µs, p99 {nice(one['p99_us'])} µs", anchor="middle", size=11)
+        drawing.words(middle, bottom + 36, f"{nice(one['p50_us'])} µs, p99 {nice(one['p99_us'])} µs", anchor="middle", size=11)
         fairness.append((middle, bottom - (bottom - top) * one["jain"]))
     drawing.line(fairness, TARGET, 2)
     for x, y in fairness:

@@ -57,7 +57,7 @@ def nice(value: float) -> str:
     for unit, scale in (("M", 1e6), ("k", 1e3)):
         if abs(value) >= 10 * scale:
             return f"{value / scale:.3g}{unit}"
-    return f"{value:.3g}"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def ticks(most: float, about: int = 5) -> list[float]:
