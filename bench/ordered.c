@@ -10,12 +10,6 @@
 #include "kernel.h"
 #include "measure.h"
 
-/* An older libkops lacks them: the program is then skipped, not unbuildable. */
-#pragma weak kops_enqueue
-#pragma weak kops_synchronize
-#pragma weak kops_batch_begin
-#pragma weak kops_batch_end
-
 struct setting {
     struct bench_connection connection;
     size_t rounds, ops, elements;
@@ -115,25 +109,28 @@ static const struct {
     {"chain", round_chain}, {"chain_here", round_chain_here},
 };
 
-enum { N_SIDES = sizeof(SIDES) / sizeof(SIDES[0]) };
+enum {
+    N_SIDES = sizeof(SIDES) / sizeof(SIDES[0]),
+    LEAST_ROUNDS = 4,
+    SECONDS = 25 /* then no more rounds than those */
+};
 
 static int measure(struct bench *bench, const struct setting *setting)
 {
     struct series series[N_SIDES], *all[N_SIDES];
+    uint64_t until = now_ns() + SECONDS * UINT64_C(1000000000);
     int r = -1;
 
     for (size_t i = 0; i < N_SIDES; i++) {
         series_init(&series[i], SIDES[i].name, setting->rounds);
         all[i] = &series[i];
     }
-    for (size_t round = 0; round <= setting->rounds; round++) {
+    for (size_t round = 0; round <= setting->rounds && (round < LEAST_ROUNDS || now_ns() < until); round++) {
         for (size_t i = 0; i < N_SIDES; i++) {
             uint64_t start = now_ns();
 
-            if (SIDES[i].round(bench)) {
-                fprintf(stderr, "bench_ordered: %s, round %zu\n", SIDES[i].name, round);
+            if (SIDES[i].round(bench))
                 goto free_series;
-            }
             if (round > 0) /* the first one warms up */
                 series_add_us(&series[i], (double)(now_ns() - start) * 1e-3 / (double)setting->ops);
         }

@@ -11,7 +11,11 @@
 #include "options.h"
 #include "team.h"
 
-enum { DEPTH = 4, SIDES = 3 };
+enum {
+    DEPTH = 4,
+    SIDES = 3,
+    BLOCK_SECONDS = 4 /* no block takes much longer: without priorities a call may wait for several gemms */
+};
 
 struct setting {
     struct bench_connection connection;
@@ -22,7 +26,8 @@ struct shared {
     _Atomic bool busy, stop;
     _Atomic size_t gemms;
     double gemm_us;
-    double samples[]; /* alone, high, normal */
+    size_t n[SIDES];
+    double samples[]; /* alone, high, normal: room for all calls of each */
 };
 
 /* The client that fills the GPU. */
@@ -60,26 +65,30 @@ release:
     return r;
 }
 
-static int add_block(kops_client *client, struct operands *operands, enum kops_priority priority, size_t calls,
-                     double *samples)
+enum { ALONE, HIGH, NORMAL };
+
+/* `keep` false: only warms up. */
+static int add_block(kops_client *client, struct operands *operands, struct shared *shared, unsigned side, size_t calls,
+                     bool keep, size_t room)
 {
+    uint64_t until = now_ns() + BLOCK_SECONDS * UINT64_C(1000000000);
     struct kops_error error;
 
-    operands->request.options.priority = priority;
-    for (size_t i = 0; i < calls; i++) {
+    operands->request.options.priority = side == NORMAL ? KOPS_PRIORITY_NORMAL : KOPS_PRIORITY_HIGH;
+    for (size_t i = 0; i < calls && now_ns() < until; i++) {
         uint64_t start = now_ns();
 
         if (check_kops(kops_run(client, &operands->request, NULL, &error), &error, "add"))
             return -1;
-        if (samples)
-            samples[i] = (double)(now_ns() - start) * 1e-3;
+        if (keep)
+            shared->samples[side * room + shared->n[side]++] = (double)(now_ns() - start) * 1e-3;
     }
     return 0;
 }
 
 static int add_beside(struct team *team, const struct setting *setting, kops_client *client, struct shared *shared)
 {
-    size_t each = setting->blocks * setting->calls;
+    size_t room = setting->blocks * setting->calls;
     int64_t elements = (int64_t)setting->elements;
     struct operands operands;
     int r = 1;
@@ -87,23 +96,21 @@ static int add_beside(struct team *team, const struct setting *setting, kops_cli
     if (operands_make(&operands, client, "add", 1, &elements))
         return 1;
     team_meet(team);
-    if (add_block(client, &operands, KOPS_PRIORITY_NORMAL, 20, NULL) ||
-        add_block(client, &operands, KOPS_PRIORITY_HIGH, 20, NULL) ||
-        add_block(client, &operands, KOPS_PRIORITY_HIGH, each, shared->samples))
+    if (add_block(client, &operands, shared, NORMAL, 20, false, room) ||
+        add_block(client, &operands, shared, ALONE, 20, false, room) ||
+        add_block(client, &operands, shared, ALONE, room, true, room))
         goto release;
     team_meet(team);
     while (!atomic_load(&shared->busy)) {
-        if (add_block(client, &operands, KOPS_PRIORITY_HIGH, 1, NULL))
+        if (add_block(client, &operands, shared, HIGH, 1, false, room))
             goto release;
     }
     for (size_t block = 0; block < setting->blocks; block++) {
-        size_t at = block * setting->calls;
-
-        if (add_block(client, &operands, KOPS_PRIORITY_HIGH, 2, NULL) ||
-            add_block(client, &operands, KOPS_PRIORITY_HIGH, setting->calls, shared->samples + each + at) ||
-            add_block(client, &operands, KOPS_PRIORITY_NORMAL, 2, NULL) ||
-            add_block(client, &operands, KOPS_PRIORITY_NORMAL, setting->calls, shared->samples + 2 * each + at))
-            goto release;
+        for (unsigned side = HIGH; side <= NORMAL; side++) {
+            if (add_block(client, &operands, shared, side, 2, false, room) ||
+                add_block(client, &operands, shared, side, setting->calls, true, room))
+                goto release;
+        }
     }
     r = 0;
 
@@ -134,7 +141,7 @@ static void print(const struct shared *shared, size_t each)
     for (size_t side = 0; side < SIDES; side++) {
         series_init(&series[side], names[side], each);
         all[side] = &series[side];
-        for (size_t i = 0; i < each; i++)
+        for (size_t i = 0; i < shared->n[side]; i++)
             series_add_us(&series[side], shared->samples[side * each + i]);
     }
     printf("{\"gemms\": %zu, \"gemm_us\": %.1f, \"series\": ", atomic_load(&shared->gemms), shared->gemm_us);

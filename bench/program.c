@@ -6,12 +6,6 @@
 #include "kernel.h"
 #include "measure.h"
 
-/* An older libkops lacks them: the program is then skipped, not unbuildable. */
-#pragma weak kops_program_define
-#pragma weak kops_program_run
-#pragma weak kops_program_release
-#pragma weak kops_sequence_run
-
 enum { AFTER_A_TURN = 10, OPS = 20, MODE_RELAXED = 2, N_SIDES = 4 };
 
 struct setting {

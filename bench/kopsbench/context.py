@@ -38,6 +38,7 @@ class Context:
     notes: dict[str, Any] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)
     _gpu_daemon: Daemon | None = None
+    _daemon_spin: int | None = None  # what it says of itself
 
     @property
     def block_calls(self) -> int:
@@ -49,7 +50,7 @@ class Context:
                 return folder / name
         raise Skipped(f"{name} is not in {self.build}/bin; build it first (make build)")
 
-    def run_program(self, name: str, *arguments: Any, socket: str, seconds: float = 120.0) -> dict[str, Any]:
+    def run_program(self, name: str, *arguments: Any, socket: str, seconds: float = 50.0) -> dict[str, Any]:
         """What a program of ours found; its arguments are `--option value` pairs."""
         command = [str(self.program(name)), "--socket", socket, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
@@ -80,6 +81,8 @@ class Context:
         """One for all measures on the GPU: making a context for each would take longer than measuring."""
         if self._gpu_daemon is None or not self._gpu_daemon.running():
             self._gpu_daemon = self._stack.enter_context(self.daemon(cuda=True))
+            with self._gpu_daemon.connect() as connection:
+                self._daemon_spin = connection.call("hello", {"protocol": 1})["limits"].get("spin_us")
         return self._gpu_daemon
 
     def connect(self, socket: str | None = None, *, blocking: bool = True, **options: Any) -> Any:
@@ -151,6 +154,7 @@ class Context:
             "mps": self.mps or mps_is_active(),
             "spin": "default" if self.spin_us is None else f"{self.spin_us} us",
             **({"smoke": "stand-in driver, tiny counts: no figures"} if self.smoke else {}),
+            **({"daemon_spin_us": self._daemon_spin} if self._daemon_spin is not None else {}),
             **self.notes,
         }
 

@@ -28,6 +28,8 @@ static void judge_sleep(struct server *s, uint64_t gap)
 
 static bool may_complete(const struct server *s)
 {
+    if (!list_empty(&s->held.streams))
+        return true;
     for (unsigned i = 0; s->n_jobs_running && i < s->devices.count; i++)
         if (s->jobs_running[i] && s->devices.all[i]->backend->spin)
             return true;
@@ -65,11 +67,11 @@ void spin_socket_used(struct connection *c)
     s->active = true;
     if (!s->config.spin_us)
         return;
-    c->input_active_ns = clock_now_ns();
+    c->input_active_ns = 0;
     if (!list_empty(&c->recent_link))
         return;
     if (s->n_recent == SOCKETS_MAX) {
-        s->crowded_ns = c->input_active_ns;
+        s->crowded_ns = clock_now_ns();
         forget(list_entry(list_first(&s->recent), struct connection, recent_link));
     }
     list_append(&s->recent, &c->recent_link);
@@ -87,6 +89,8 @@ static void poll_sockets(struct server *s, uint64_t now)
     list_for_each_safe (node, after, &s->recent) {
         struct connection *c = list_entry(node, struct connection, recent_link);
 
+        if (!c->input_active_ns)
+            c->input_active_ns = now;
         if (now > c->input_active_ns + s->config.spin_us * 1000)
             forget(c);
         else if (connection_may_read(c))
@@ -106,7 +110,7 @@ bool spin_slice(struct server *s)
         if (s->n_recent)
             poll_sockets(s, now);
         /* Looking costs less than telling the time. */
-        for (unsigned i = 0; i < LOOKS && !s->active; i++) {
+        for (unsigned i = s->n_recent ? LOOKS - 1 : 0; i < LOOKS && !s->active; i++) {
             pump_turn(s);
             ring_pause();
         }

@@ -90,6 +90,7 @@ def test_asked_for_through_the_ring(ring: Ring) -> None:
 
 
 def test_notification_makes_none(connection: raw.Connection, daemon: Daemon) -> None:
+    assert connection.alive()
     before = daemon.holdings()
     connection.send(raw.pack([2, "hello", [{"shm": True}]]))
     assert connection.alive()

@@ -46,7 +46,10 @@ enum {
     X(live_host_registrations)                                                                                         \
     X(live_host_registered_bytes)                                                                                      \
     X(live_pinned) /* cuMemHostAlloc and cuMemAllocHost */                                                             \
-    X(queued)      /* operations on streams that have not ended */                                                     \
+    X(live_graphs)                                                                                                     \
+    X(live_graph_execs)                                                                                                \
+    X(live_captures)                                                                                                   \
+    X(queued) /* operations on streams that have not ended */                                                          \
     X(contexts)                                                                                                        \
     X(streams)                                                                                                         \
     X(events)                                                                                                          \
@@ -56,6 +59,7 @@ enum {
     X(ipc_hits) /* opens of a handle that was open already */                                                          \
     X(vmm_maps)                                                                                                        \
     X(host_registrations)                                                                                              \
+    X(graph_launches)                                                                                                  \
     X(launches)                                                                                                        \
     X(kernels_run)                                                                                                     \
     X(copies_h2d)                                                                                                      \

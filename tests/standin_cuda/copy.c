@@ -59,10 +59,10 @@ static CUresult copy(const char *name, uint64_t to, uint64_t from, size_t size, 
           : !from_device ? STANDIN_COUNTER_copies_h2d
                          : STANDIN_COUNTER_copies_d2d,
           1);
-    if (pageable && !wait)
+    if (pageable && !wait && !stream->capture)
         count(STANDIN_COUNTER_pageable_copies, 1);
     r = stream_enqueue(stream, op);
-    if (r == CUDA_SUCCESS && (wait || pageable))
+    if (r == CUDA_SUCCESS && (wait || pageable) && !stream->capture)
         r = stream_wait(stream, stream->enqueued);
     return leave(r);
 }

@@ -41,6 +41,20 @@
     X(CUDA_ERROR_NOT_SUPPORTED, "operation not supported")                                                             \
     X(CUDA_ERROR_SYSTEM_NOT_READY, "system not yet initialized")                                                       \
     X(CUDA_ERROR_MPS_CONNECTION_FAILED, "MPS client failed to connect to the MPS control daemon or the MPS server")    \
+    X(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "peer access is not supported between these two devices")                    \
+    X(CUDA_ERROR_ILLEGAL_STATE, "the operation cannot be performed in the present state")                              \
+    X(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is already enabled")                                        \
+    X(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, "peer access has not been enabled")                                          \
+    X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing")                       \
+    X(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture")                \
+    X(CUDA_ERROR_STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture sequences")              \
+    X(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began")                     \
+    X(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work")                                        \
+    X(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream")                  \
+    X(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "operation would make the legacy stream depend on a capturing one")          \
+    X(CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream")            \
+    X(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "attempt to terminate a capture from another thread")                    \
+    X(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, "the graph update was not performed: it violated constraints")             \
     X(CUDA_ERROR_UNKNOWN, "unknown error")
 
 struct text {
@@ -82,7 +96,7 @@ API cuGetErrorString(CUresult result, const char **ret_meaning)
 API cuGetProcAddress_v2(const char *symbol, void **ret_function, int version, cuuint64_t flags,
                         CUdriverProcAddressQueryResult *ret_status)
 {
-    static const char *const suffixes[] = {"_v4", "_v2", ""};
+    static const char *const suffixes[] = {"_v4", "_v3", "_v2", ""};
     void *self, *found = NULL;
     char name[128];
     Dl_info info;
@@ -91,10 +105,12 @@ API cuGetProcAddress_v2(const char *symbol, void **ret_function, int version, cu
     (void)flags;
     if (!symbol || !ret_function || !dladdr((const void *)cuGetErrorName, &info))
         return CUDA_ERROR_INVALID_VALUE;
+    if (strcmp(symbol, "cuGraphInstantiate") == 0)
+        symbol = "cuGraphInstantiateWithFlags"; /* since CUDA 12 */
     self = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_NOW);
     if (!self)
         return CUDA_ERROR_UNKNOWN;
-    for (unsigned i = 0; i < 3 && !found; i++) {
+    for (unsigned i = 0; i < 4 && !found; i++) {
         snprintf(name, sizeof(name), "%s%s", symbol, suffixes[i]);
         found = dlsym(self, name);
     }

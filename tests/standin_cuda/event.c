@@ -6,8 +6,10 @@
 
 void event_unref(struct event *event)
 {
-    if (--event->references == 0)
-        free(event);
+    if (--event->references)
+        return;
+    capture_event_clear(event);
+    free(event);
 }
 
 static struct event *event_get(CUevent handle)
@@ -70,6 +72,15 @@ static CUresult mark_enqueue(struct context *context, enum op_kind kind, CUstrea
         return CUDA_ERROR_INVALID_HANDLE;
     if (kind == OP_RECORD && event->context != context)
         return misuse(CUDA_ERROR_INVALID_HANDLE, "the event belongs to another context");
+    if (kind == OP_RECORD && stream->capture)
+        return capture_record_event(stream, event);
+    r = stream->capture ? CUDA_SUCCESS : capture_check_wait(stream); /* the default stream's rule */
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (kind == OP_RECORD)
+        capture_event_clear(event);
+    else if (stream->capture || event->captured_by)
+        return capture_wait_event(stream, event);
     if (kind == OP_WAIT_EVENT && event->done == event->recorded)
         return CUDA_SUCCESS;
     op = op_new(kind);
@@ -119,6 +130,8 @@ API cuEventQuery(CUevent handle)
     event = event_get(handle);
     if (!event)
         return leave(CUDA_ERROR_INVALID_HANDLE);
+    if (event->captured_by)
+        return leave(CUDA_ERROR_CAPTURED_EVENT);
     return leave(event->done < event->recorded ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
 }
 
@@ -135,6 +148,8 @@ API cuEventSynchronize(CUevent handle)
     event = event_get(handle);
     if (!event)
         return leave(CUDA_ERROR_INVALID_HANDLE);
+    if (event->captured_by)
+        return leave(CUDA_ERROR_CAPTURED_EVENT);
     event->references++;
     generation = event->recorded;
     while (event->done < generation && !event->context->broken)
@@ -150,6 +165,8 @@ static CUresult elapsed(float *ret_milliseconds, CUevent start, CUevent end)
 
     if (!first || !last || first->context != last->context)
         return CUDA_ERROR_INVALID_HANDLE;
+    if (first->captured_by || last->captured_by)
+        return CUDA_ERROR_CAPTURED_EVENT;
     if ((first->flags | last->flags) & CU_EVENT_DISABLE_TIMING)
         return misuse(CUDA_ERROR_INVALID_HANDLE, "the event was made without timing");
     if (!first->recorded || !last->recorded)

@@ -218,6 +218,8 @@ static CUresult allocate_on_stream(struct context *context, CUdeviceptr *ret_add
 
     if (r != CUDA_SUCCESS)
         return r;
+    if (stream->capture)
+        return capture_refuse(stream);
     return allocation_new(context, REGION_ASYNC, size, ret_address);
 }
 
@@ -242,6 +244,8 @@ API cuMemFreeAsync(CUdeviceptr address, CUstream handle)
     if (r != CUDA_SUCCESS)
         return r;
     r = stream_get(handle, context, &stream);
+    if (r == CUDA_SUCCESS && stream->capture)
+        r = capture_refuse(stream);
     if (r != CUDA_SUCCESS)
         return leave(r);
     region = freeable(address);

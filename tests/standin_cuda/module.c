@@ -231,44 +231,72 @@ static const void *params_find(size_t size, void **pointers, void **extra)
     return given == size ? data : NULL;
 }
 
-static CUresult launch(struct context *context, struct function *function, CUstream handle, void **pointers,
-                       void **extra)
+CUresult kernel_op_new(const CUDA_KERNEL_NODE_PARAMS *p, struct op **ret_op)
 {
-    size_t size = kernel_params_size(function->kernel);
-    const void *params = params_find(size, pointers, extra);
-    struct stream *stream;
+    const unsigned grid[3] = {p->gridDimX, p->gridDimY, p->gridDimZ};
+    const unsigned block[3] = {p->blockDimX, p->blockDimY, p->blockDimZ};
+    const struct function *function = handle_get(HANDLE_FUNCTION, p->func);
+    const void *params;
     struct op *op;
-    CUresult r = stream_get(handle, context, &stream);
+    size_t size;
 
-    if (r != CUDA_SUCCESS)
-        return r;
+    if (!function)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!geometry_is_valid(grid, block) || p->sharedMemBytes > function->shared_limit)
+        return misuse(CUDA_ERROR_INVALID_VALUE, "grid %u×%u×%u, block %u×%u×%u, %u bytes shared (limit %u)", grid[0],
+                      grid[1], grid[2], block[0], block[1], block[2], p->sharedMemBytes, function->shared_limit);
+    size = kernel_params_size(function->kernel);
+    params = params_find(size, p->kernelParams, p->extra);
     if (!params)
         return CUDA_ERROR_INVALID_VALUE;
     op = op_new(OP_KERNEL);
     if (!op)
         return CUDA_ERROR_OUT_OF_MEMORY;
     op->launch.kernel = function->kernel;
+    op->launch.given = *p;
+    op->launch.given.kernelParams = op->launch.given.extra = NULL;
     memcpy(op->launch.params, params, size);
     if (!kernel_uses(function->kernel, params, op)) {
         free(op);
         return misuse(CUDA_ERROR_INVALID_VALUE, "the kernel's parameters make no sense");
     }
-    count(STANDIN_COUNTER_launches, 1);
-    return stream_enqueue(stream, op);
+    *ret_op = op;
+    return CUDA_SUCCESS;
 }
 
-API cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                   unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void **params, void **extra)
+static CUresult launch(const char *name, CUstream handle, const CUDA_KERNEL_NODE_PARAMS *params)
 {
-    const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
-    struct function *function;
     struct context *context;
-    CUresult r = enter_function("cuLaunchKernel", handle, &context, &function);
+    CUresult r = enter_context(name, &context);
+    struct stream *stream;
+    struct op *op;
 
     if (r != CUDA_SUCCESS)
         return r;
-    if (!geometry_is_valid(grid, block) || shared > function->shared_limit)
-        return leave(misuse(CUDA_ERROR_INVALID_VALUE, "grid %u×%u×%u, block %u×%u×%u, %u bytes shared (limit %u)",
-                            grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, function->shared_limit));
-    return leave(launch(context, function, stream, params, extra));
+    r = stream_get(handle, context, &stream);
+    if (r == CUDA_SUCCESS)
+        r = kernel_op_new(params, &op);
+    if (r != CUDA_SUCCESS)
+        return leave(r);
+    if (!stream->capture)
+        count(STANDIN_COUNTER_launches, 1);
+    return leave(stream_enqueue(stream, op));
+}
+
+API cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                   unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void **params, void **extra)
+{
+    return launch("cuLaunchKernel", stream,
+                  &(CUDA_KERNEL_NODE_PARAMS){function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared,
+                                             params, extra, NULL, NULL});
+}
+
+/* Attributes say how a device goes about it: accepted as they are. */
+API cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction function, void **params, void **extra)
+{
+    if (!c || (c->numAttrs && !c->attrs))
+        return CUDA_ERROR_INVALID_VALUE;
+    return launch("cuLaunchKernel", c->hStream,
+                  &(CUDA_KERNEL_NODE_PARAMS){function, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX,
+                                             c->blockDimY, c->blockDimZ, c->sharedMemBytes, params, extra, NULL, NULL});
 }

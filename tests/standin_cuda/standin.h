@@ -39,6 +39,8 @@ struct context;
 struct stream;
 struct event;
 struct region;
+struct capture;
+struct tips;
 
 extern pthread_mutex_t standin_lock;
 extern pthread_cond_t standin_progress;
@@ -78,7 +80,17 @@ void gate_pass_call(enum standin_gate_id gate);
 
 /* ---- handles.c: handles that know when they are stale ---- */
 
-enum handle_kind { HANDLE_CONTEXT = 1, HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_VMM };
+enum handle_kind {
+    HANDLE_CONTEXT = 1,
+    HANDLE_STREAM,
+    HANDLE_EVENT,
+    HANDLE_MODULE,
+    HANDLE_FUNCTION,
+    HANDLE_VMM,
+    HANDLE_GRAPH,
+    HANDLE_NODE,
+    HANDLE_EXEC
+};
 
 void *handle_new(enum handle_kind kind, void *object);
 /* NULL, and a misuse report, when it is no live handle of that kind. */
@@ -223,6 +235,8 @@ struct op {
         struct {
             const struct kernel *kernel;
             unsigned char params[MAX_PARAMS];
+            CUDA_KERNEL_NODE_PARAMS given; /* but for its pointers */
+            void *pointers[1];
         } launch;
         struct {
             void *to;
@@ -264,6 +278,8 @@ struct stream {
     uint64_t enqueued, completed;
     uint64_t last_time;
     pthread_cond_t work;
+    struct capture *capture; /* NULL: it works */
+    struct tips *tips;       /* while it is captured: what its next node depends on */
 };
 
 CUresult stream_get(CUstream handle, struct context *context, struct stream **ret_stream);
@@ -281,6 +297,9 @@ CUresult streams_wait_context(struct context *context);
 void range_retire(struct context *context, uint64_t address, uint64_t size);
 bool range_in_use(uint64_t address, uint64_t size, const struct stream *except);
 void stream_unref(struct stream *stream);
+/* What is queued on `stream` from now on waits for what is queued on `other` now. */
+void stream_order_after(struct stream *stream, struct stream *other);
+struct stream *stream_find_captured(const struct capture *capture);
 
 /* ---- worker.c ---- */
 
@@ -295,9 +314,32 @@ struct event {
     unsigned references;
     uint64_t recorded, done; /* generations */
     uint64_t time;
+    uint64_t captured_by; /* id of the capture of its last record, or 0 */
+    struct tips *tips;    /* with captured_by: what came before that record */
 };
 
 void event_unref(struct event *event);
+
+/* ---- capture.c ---- */
+
+/* Whether a capture forbids the call; used by enter_context(). */
+CUresult capture_check_call(const char *name, const struct context *context);
+/* Whether the stream may be waited for or asked. */
+CUresult capture_check_wait(struct stream *stream);
+/* Records the op where the stream is being captured. With *ret_taken it has been dealt with. */
+CUresult capture_enqueue(struct stream *stream, struct op *op, bool *ret_taken);
+/* An operation that no graph of this driver can have. */
+CUresult capture_refuse(struct stream *stream);
+CUresult capture_record_event(struct stream *stream, struct event *event);
+/* For a stream that is being captured or an event that was recorded on one. */
+CUresult capture_wait_event(struct stream *stream, struct event *event);
+void capture_event_clear(struct event *event);
+void capture_stream_destroyed(struct stream *stream);
+
+/* ---- module.c ---- */
+
+/* A launch that could be queued, with a copy of its parameters. */
+CUresult kernel_op_new(const CUDA_KERNEL_NODE_PARAMS *params, struct op **ret_op);
 
 /* ---- kernels.c ---- */
 

@@ -82,7 +82,8 @@ CUresult enter_context(const char *name, struct context **ret_context)
         return leave(r);
     if ((*ret_context)->broken)
         return leave((*ret_context)->error);
-    return CUDA_SUCCESS;
+    r = capture_check_call(name, *ret_context);
+    return r == CUDA_SUCCESS ? r : leave(r);
 }
 
 CUresult leave(CUresult result)

@@ -81,6 +81,20 @@ static void append_after(struct stream *stream, struct stream *other)
     append(stream, op);
 }
 
+void stream_order_after(struct stream *stream, struct stream *other)
+{
+    if (stream_start(stream))
+        append_after(stream, other);
+}
+
+struct stream *stream_find_captured(const struct capture *capture)
+{
+    for (struct stream *s = streams; s; s = s->next)
+        if (s->capture == capture)
+            return s;
+    return NULL;
+}
+
 /* What the default stream's rule makes this stream wait for. */
 static void append_barriers(struct stream *stream)
 {
@@ -100,6 +114,11 @@ static void append_barriers(struct stream *stream)
 
 CUresult stream_enqueue(struct stream *stream, struct op *op)
 {
+    bool taken;
+    CUresult r = capture_enqueue(stream, op, &taken);
+
+    if (taken)
+        return r;
     for (unsigned i = 0; i < op->n_uses; i++) {
         const struct region *region = region_find(op->uses[i].address);
 
@@ -265,6 +284,8 @@ API cuStreamDestroy_v2(CUstream handle)
     stream = handle_get(HANDLE_STREAM, handle);
     if (!stream)
         return leave(CUDA_ERROR_INVALID_HANDLE);
+    if (stream->capture)
+        capture_stream_destroyed(stream);
     handle_free(handle);
     stream_end(stream);
     count(STANDIN_COUNTER_live_streams, -1);
@@ -282,6 +303,8 @@ API cuStreamQuery(CUstream handle)
     if (r != CUDA_SUCCESS)
         return r;
     r = stream_get(handle, context, &stream);
+    if (r == CUDA_SUCCESS)
+        r = capture_check_wait(stream);
     if (r == CUDA_SUCCESS && stream->completed < stream->enqueued)
         r = CUDA_ERROR_NOT_READY;
     return leave(r);
@@ -296,6 +319,8 @@ API cuStreamSynchronize(CUstream handle)
     if (r != CUDA_SUCCESS)
         return r;
     r = stream_get(handle, context, &stream);
+    if (r == CUDA_SUCCESS)
+        r = capture_check_wait(stream);
     if (r == CUDA_SUCCESS) {
         /* Synchronising the default stream waits for those that it waits for, too. */
         if (stream == context->default_stream && stream_start(stream))

@@ -16,14 +16,6 @@
 
 #include "test_support.h"
 
-static CUstream new_stream(void)
-{
-    CUstream stream;
-
-    ok(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    return stream;
-}
-
 /* A page that a process shares with its children, registered. */
 static _Atomic uint64_t *shared_words(CUdeviceptr *ret_address)
 {

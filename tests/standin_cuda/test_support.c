@@ -55,6 +55,34 @@ void launch_square(CUdeviceptr a, uint64_t n, CUstream stream)
     ok(cuLaunchKernel(kernel("kops_square_f32_vector"), 4, 1, 1, 256, 1, 1, 0, stream, params, NULL));
 }
 
+CUstream new_stream(void)
+{
+    CUstream stream;
+
+    ok(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
+CUdeviceptr new_floats(float value)
+{
+    CUdeviceptr a;
+    uint32_t bits;
+
+    memcpy(&bits, &value, sizeof(bits));
+    ok(cuMemAlloc(&a, 64));
+    ok(cuMemsetD32(a, bits, 16));
+    ok(cuCtxSynchronize());
+    return a;
+}
+
+float first_of(CUdeviceptr a)
+{
+    float value;
+
+    ok(cuMemcpyDtoH(&value, a, sizeof(value)));
+    return value;
+}
+
 struct standin_fault *arm_fault(const char *function, unsigned countdown, CUresult error, bool sticky)
 {
     struct standin_fault *fault = &control->faults[0];

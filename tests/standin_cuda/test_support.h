@@ -32,6 +32,10 @@ CUfunction kernel(const char *name);
 /* a[i] = a[i]² for n floats. */
 void launch_square(CUdeviceptr a, uint64_t n, CUstream stream);
 
+CUstream new_stream(void); /* CU_STREAM_NON_BLOCKING */
+/* 16 floats. */
+CUdeviceptr new_floats(float value);
+float first_of(CUdeviceptr a);
 /* This process's `countdown`-th next call of the function fails. */
 struct standin_fault *arm_fault(const char *function, unsigned countdown, CUresult error, bool sticky);
 

@@ -1,0 +1,96 @@
+"""The table of targets: what each row is called, and how its numbers are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+ROWS = {
+    "noop_rpc_socket_sleep": "C no-op RPC, socket, all sleep",
+    "noop_rpc_socket_spin": "C no-op RPC, socket, all poll",
+    "noop_rpc_shm": "C no-op RPC, shared memory",
+    "blocking_tiny_add_c_shm": "C blocking tiny add, shared memory",
+    "blocking_mps_tiny_add_c_shm": "the same under MPS",
+    "blocking_tiny_add_python": "Python blocking tiny add, torch tensors",
+    "blocking_mps_tiny_add_python": "the same under MPS",
+    "blocking_tiny_add_python_vs_queue": "Python blocking tiny add",
+    "blocking_tiny_add_python_vs_grpc": "Python blocking tiny add",
+    "ordered_add_c_batch": "ordered tiny add from C, in a batch, MPS",
+    "ordered_add_c_own": "ordered tiny add from C, each on its own, MPS",
+    "ordered_add_python_own": "ordered tiny add from Python, each on its own, MPS",
+    "ordered_add_python_batch": "ordered tiny add from Python, in a batch, MPS",
+    "ordered_chain_c": "C: kernel → daemon op → kernel, pipelined, MPS",
+    "ordered_chain_python": "Python: op → daemon op → op, pipelined, MPS",
+    "program_20_python_vs_eager": "Python program of 20 tiny ops, blocking",
+    "program_20_python_vs_graph": "Python program of 20 tiny ops, blocking",
+    "program_20_c_vs_launches": "C program of 20 tiny ops, blocking",
+    "program_20_c_vs_graph": "C program of 20 tiny ops, blocking",
+    "timing_tiny": "rate of timed tiny ops",
+    "timing_50us": "rate of timed ops of 50 µs",
+    "clients_4_rate": "tiny blocking adds of 4 clients: total rate",
+    "clients_16_rate": "of 16 clients",
+    "clients_64_rate": "of 64 clients",
+    "clients_4_jain": "fairness of 4 clients",
+    "clients_16_jain": "of 16 clients",
+    "clients_64_jain": "of 64 clients",
+    "priority_high_beside_gemms": "high-priority tiny add beside f32 gemms of 8192³",
+    "cached_reference_id": "cached tensor reference in the daemon, buffer id",
+    "cached_reference_ipc": "cached tensor reference in the daemon, IPC handle",
+    "noop_rpc_2_clients_2_cores": "host backend on 2 cores, no-op RPC, 2 clients",
+}
+UNITS = {"us": "µs", "calls/s": "/s", "Jain's index": ""}
+HEAD = ("measure", "against", "kopsd p50 (p99)", "peer p50 (p99)", "ratio", "target", "met")
+
+
+def amount(value: float, unit: str) -> str:
+    if unit == "calls/s":
+        return f"{value / 1000:.3g} k/s" if value >= 1000 else f"{value:.3g} /s"
+    return f"{value:.3g} {UNITS.get(unit, unit)}".strip()
+
+
+def side(summary: Mapping[str, Any] | None, unit: str) -> str:
+    if not summary:
+        return ""
+    return f"{amount(summary['p50'], unit)} ({amount(summary['p99'], unit)})"
+
+
+def target(record: Mapping[str, Any]) -> str:
+    if record["target"] is None:
+        return ""
+    sign = "≤" if record["better"] == "lower" else "≥"
+    bounds = record["detail"].get("target_bounds")
+    if bounds:
+        which = " p99" if bounds.endswith("p99") else ""
+        return f"{sign} {amount(record['target'], record['unit'])}{which}"
+    return f"{sign} {record['target']:g} ×"
+
+
+def cells(label: str, record: Mapping[str, Any]) -> tuple[str, ...]:
+    if record.get("error"):
+        reason = record["error"].strip().splitlines()[-1].replace("|", "\\|")
+        return (label, f"failed: {reason[:120]}", "", "", "", "", "")
+    ratio = "" if record["ratio"] is None else f"{record['ratio']:.3g} ×"
+    met = {True: "yes", False: "**no**", None: ""}[record["met"]]
+    peer = record["peer"]
+    against = (peer.get("name") or "").replace("_", " ") if peer else "–"
+    return (
+        label,
+        against,
+        side(record["ours"], record["unit"]),
+        side(peer, record["unit"]),
+        ratio,
+        target(record),
+        met,
+    )
+
+
+def markdown(records: Mapping[str, Mapping[str, Any]], *, everything: bool = False) -> str:
+    names = [name for name in ROWS if name in records]
+    if everything:
+        names += [name for name in records if name not in ROWS]
+    rows = [HEAD, ("---",) * len(HEAD), *(cells(ROWS.get(name, name), records[name]) for name in names)]
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    missing = [name for name in ROWS if name not in records]
+    if missing:
+        lines += ["", f"Not measured: {', '.join(missing)}."]
+    return "\n".join(lines)
