@@ -31,12 +31,24 @@ struct fake {
     bool vanished;
 };
 
-static atomic_uint_fast64_t inflight = 64;
+static atomic_uint_fast64_t inflight = 64, spin_us;
+static const char *const plain_features[] = {"memfd", NULL};
+static _Atomic(const char *const *) features = plain_features;
 static _Atomic(const char *) device_uuid = "host";
 
 void fake_set_device(const char *uuid)
 {
     atomic_store(&device_uuid, uuid ? uuid : "host");
+}
+
+void fake_set_features(const char *const *list)
+{
+    atomic_store(&features, list ? list : plain_features);
+}
+
+void fake_set_spin(uint64_t us)
+{
+    atomic_store(&spin_us, us);
 }
 
 void fake_set_inflight(uint64_t value)
@@ -55,6 +67,9 @@ static void *connection_main(void *argument)
     for (unsigned i = 0; i < c->n_fds; i++)
         close(c->fds[i]);
     msgpack_unpacked_destroy(&c->unpacked);
+    fake_shm_free(c->shm);
+    if (c->words)
+        munmap((void *)c->words, 4096);
     free(c);
     return NULL;
 }
@@ -207,26 +222,56 @@ static void read_request(struct fake_connection *c, const msgpack_object *o, uin
     }
 }
 
+/* The next message of some bytes; 0: it is not whole. */
+static size_t take(struct fake_connection *c, const char *data, size_t length)
+{
+    /* The bytes are moved behind it: a copy that the next call frees. */
+    static _Thread_local char kept[sizeof(c->data)];
+    size_t used = 0, again = 0;
+
+    if (!length || msgpack_unpack_next(&c->unpacked, data, length, &used) != MSGPACK_UNPACK_SUCCESS)
+        return 0;
+    memcpy(kept, data, used);
+    if (msgpack_unpack_next(&c->unpacked, kept, used, &again) != MSGPACK_UNPACK_SUCCESS)
+        abort();
+    return used;
+}
+
+static bool next_by_ring(struct fake_connection *c, struct fake_request *ret)
+{
+    size_t length, used;
+    char *data;
+
+    if (!c->shm)
+        return false;
+    data = fake_shm_bytes(c, &length);
+    used = take(c, data, length);
+    if (!used)
+        return false;
+    fake_shm_taken(c, used);
+    read_request(c, &c->unpacked.data, 0, 0, ret);
+    must(!ret->n_fds);
+    c->by_ring = true;
+    return true;
+}
+
 bool fake_next(struct fake_connection *c, struct fake_request *ret)
 {
     for (;;) {
-        size_t used = 0;
+        size_t used;
 
-        if (c->length && msgpack_unpack_next(&c->unpacked, c->data, c->length, &used) == MSGPACK_UNPACK_SUCCESS) {
-            /* Text points into data, which is moved below: a copy that the next call frees. */
-            static _Thread_local char kept[sizeof(c->data)];
-            size_t again = 0;
-
-            memcpy(kept, c->data, used);
-            if (msgpack_unpack_next(&c->unpacked, kept, used, &again) != MSGPACK_UNPACK_SUCCESS)
-                abort();
+        if (next_by_ring(c, ret))
+            return true;
+        used = take(c, c->data, c->length);
+        if (used) {
             memmove(c->data, c->data + used, c->length - used);
             c->length -= used;
             c->position += used;
             read_request(c, &c->unpacked.data, c->position - used, c->position, ret);
+            c->by_ring = false;
             return true;
         }
-        if (!receive(c))
+        if (!(c->shm && fake_shm_receive(c)) && !receive(c))
             return false;
     }
 }
@@ -242,6 +287,10 @@ void fake_send(struct fake_connection *c, const void *data, size_t length, const
     struct iovec iov = {.iov_base = (void *)(uintptr_t)data, .iov_len = length};
     struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
 
+    if (c->by_ring && !n_fds) {
+        fake_shm_send(c, data, length);
+        return;
+    }
     if (n_fds) {
         m.msg_control = &control;
         m.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
@@ -414,8 +463,13 @@ static void op(msgpack_packer *p)
 
 static void answer_hello(struct fake_connection *c, uint32_t msgid)
 {
+    const char *const *list = atomic_load(&features);
+    unsigned n_features = 0;
     msgpack_sbuffer b;
     msgpack_packer p;
+
+    while (list[n_features])
+        n_features++;
 
     msgpack_sbuffer_init(&b);
     msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
@@ -431,11 +485,13 @@ static void answer_hello(struct fake_connection *c, uint32_t msgid)
     msgpack_pack_array(&p, 1);
     op(&p);
     text(&p, "limits");
-    msgpack_pack_map(&p, 3);
+    msgpack_pack_map(&p, 5);
+    uint_pair(&p, "spin_us", atomic_load(&spin_us));
+    uint_pair(&p, "sequence_ops", 1024);
     uint_pair(&p, "message_bytes", 100000);
     uint_pair(&p, "inflight", atomic_load(&inflight));
     uint_pair(&p, "rank", 8);
-    text_list(&p, "features", 1, (const char *const[]){"memfd"});
+    text_list(&p, "features", n_features, list);
     text_pair(&p, "of_the_future", "ignored");
     fake_reply_map(c, msgid, &b);
 }
@@ -471,11 +527,15 @@ void fake_answer(struct fake_connection *c, const struct fake_request *r)
         close(r->fds[i]);
     if (r->type != 0)
         return;
-    if (!strcmp(r->method, "hello"))
+    if (!strcmp(r->method, "hello") && fake_param(&r->params, "shm"))
+        fake_shm_answer_hello(c, r->msgid);
+    else if (!strcmp(r->method, "hello"))
         answer_hello(c, r->msgid);
+    else if (!strcmp(r->method, "timelines"))
+        fake_answer_timelines(c, r->msgid);
     else if (!strcmp(r->method, "register") || !strcmp(r->method, "alloc"))
         answer_buffer(c, r);
-    else if (!strcmp(r->method, "run"))
+    else if (!strcmp(r->method, "run") || !strcmp(r->method, "sequence") || !strcmp(r->method, "run_program"))
         fake_reply_run(c, r->msgid, "simple");
     else
         fake_reply_empty(c, r->msgid);

@@ -7,11 +7,13 @@
 #define KOPS_TEST_FAKE_H
 
 #include <msgpack.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct fake;
+struct fake_shm;
 
 struct fake_connection {
     struct fake *fake;
@@ -25,6 +27,9 @@ struct fake_connection {
     uint64_t fds_from, fds_to; /* the bytes that they came with */
     msgpack_unpacked unpacked;
     uint64_t next_buffer;
+    struct fake_shm *shm;   /* once a hello asked for it */
+    bool by_ring;           /* how the last request came, and replies go */
+    _Atomic int64_t *words; /* the page of timelines, once asked for */
 };
 
 struct fake_request {
@@ -59,6 +64,12 @@ void fake_serve_well(struct fake_connection *c, void *context);
 /* hello's limits.inflight of the answers that follow; 64 at first. */
 void fake_set_inflight(uint64_t inflight);
 
+/* hello's features of the answers that follow, NULL-terminated and kept; NULL: "memfd", as at first. */
+void fake_set_features(const char *const *features);
+
+/* hello's limits.spin_us; 0 at first. */
+void fake_set_spin(uint64_t us);
+
 /* The UUID of hello's only device, kept until the next call; NULL: "host", as at first. Not while a hello is answered.
  */
 void fake_set_device(const char *uuid);
@@ -70,6 +81,29 @@ void fake_reply_empty(struct fake_connection *c, uint32_t msgid);
 void fake_reply_run(struct fake_connection *c, uint32_t msgid, const char *variant);
 void fake_reply_error(struct fake_connection *c, uint32_t msgid, const char *code, const char *message);
 void fake_send(struct fake_connection *c, const void *data, size_t length, const int *fds, unsigned n_fds);
+
+/* fake_shm.c: the daemon's side of shared memory. Its hello goes through fake_answer(). */
+void fake_shm_answer_hello(struct fake_connection *c, uint32_t msgid);
+void fake_shm_free(struct fake_shm *s);
+
+/* Waits until there is something to read on the ring or the socket. True: the ring had something, which was appended to
+ * the connection's ring bytes. */
+bool fake_shm_receive(struct fake_connection *c);
+
+/* What came by the ring; `used` of it is taken. */
+char *fake_shm_bytes(struct fake_connection *c, size_t *ret_length);
+void fake_shm_taken(struct fake_connection *c, size_t used);
+
+void fake_shm_send(struct fake_connection *c, const void *data, size_t length);
+
+/* Rings the client's bell. */
+void fake_shm_wake(struct fake_connection *c);
+
+/* The page with the rings' control words: for tests that break them. */
+void *fake_shm_page(struct fake_connection *c);
+
+/* Answers `timelines`; the page is c->words from then on. */
+void fake_answer_timelines(struct fake_connection *c, uint32_t msgid);
 
 /* The member of a request's map; NULL: absent. */
 const msgpack_object *fake_param(const msgpack_object *map, const char *key);
