@@ -91,7 +91,12 @@ def op_methods(name: str, op: dict[str, object], asynchronous: bool) -> list[str
         "device: Device | str | int | None = None",
         "stream: int = 0",
     ]
-    last = ["deadline_ms: int | None = None", "timeout: float | None = ..."]
+    last = [
+        "deadline_ms: int | None = None",
+        'priority: Literal["low", "normal", "high"] | None = None',
+        "blocking: bool | None = None",
+        "timeout: float | None = ...",
+    ]
     result = "T" if len(op["outputs"]) == 1 else "tuple[T, ...]"  # type: ignore[arg-type]
     keyword = "async def" if asynchronous else "def"
     lines = []

@@ -11,21 +11,28 @@ same framework and on the same device. `kops.connect_async` is the same for asyn
 """
 
 from ._aio import AsyncClient, connect_async
+from ._batch import Batch
 from ._client import Client, Pending, connect
 from ._connection import VERSION as __version__
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _errors
+from ._recording import AsyncProgram, AsyncSequence, Program, Sequence
 from ._results import Attr, Device, Info, Op, Profile, Timings
 
 __all__ = [
     "AsyncClient",
+    "AsyncProgram",
+    "AsyncSequence",
     "Attr",
+    "Batch",
     "Client",
     "Device",
     "Info",
     "Op",
     "Pending",
     "Profile",
+    "Program",
+    "Sequence",
     "Timings",
     "__version__",
     "connect",

@@ -20,6 +20,7 @@ from ._errors import ConnectionLost
 from ._link import no_reply
 from ._ops import DEFAULT_TIMEOUT, AsyncOpMethods, check_attrs
 from ._plans import Plan
+from ._recording import AsyncProgram, AsyncSequence
 from ._results import Device, Info, Op, Profile
 from ._session import Call
 
@@ -96,6 +97,7 @@ class AsyncClient(AsyncOpMethods):
         stream: int = 0,
         timing: bool = False,
         deadline_ms: int | None = None,
+        priority: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
         **attrs: Any,
     ) -> Any:
@@ -103,7 +105,7 @@ class AsyncClient(AsyncOpMethods):
         attrs = check_attrs(op, attrs)
         if variant is not None:
             attrs["variant"] = variant
-        return await self._op(op, inputs, out, attrs, device, stream, timing, deadline_ms, timeout)
+        return await self._op(op, inputs, out, attrs, device, stream, timing, deadline_ms, priority, None, timeout)
 
     async def profile(
         self,
@@ -116,6 +118,7 @@ class AsyncClient(AsyncOpMethods):
         device: Device | str | int | None = None,
         stream: int = 0,
         deadline_ms: int | None = None,
+        priority: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
         **attrs: Any,
     ) -> Profile:
@@ -124,19 +127,54 @@ class AsyncClient(AsyncOpMethods):
         if variant is not None:
             attrs["variant"] = variant
         connection = await self._live()
-        options = _plans.options_of(device, stream, True, deadline_ms, warmup, repeat)
+        options = _plans.options_of(connection, device, stream, True, deadline_ms, priority, warmup, repeat)
         plan = _plans.profile(connection, _plans.Request(op, inputs, out, attrs, options))
         answer: Profile = await self._drive(connection, plan, timeout)
         return answer
 
     async def _op(
         self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, stream: int, timing: bool,
-        deadline_ms: int | None, timeout: Any,
+        deadline_ms: int | None, priority: str | None, blocking: bool | None, timeout: Any,
     ) -> Any:  # fmt: skip
         connection = await self._live()
-        options = _plans.options_of(device, stream, timing, deadline_ms)
+        options = _plans.options_of(connection, device, stream, timing, deadline_ms, priority)
         request = _plans.Request(op, values, out, attrs, options)
         return await self._drive(connection, _plans.run(connection, request, timing), timeout)
+
+    # Several ops at once
+
+    def sequence(
+        self,
+        *,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: bool = False,
+        warmup: int = 0,
+        repeat: int = 1,
+        deadline_ms: int | None = None,
+        priority: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+    ) -> AsyncSequence:
+        """As `Client.sequence`: `async with k.sequence() as s:`, and the ops are called on `s`, without `await`."""
+        options = {
+            "stream": stream, "timing": timing, "warmup": warmup, "repeat": repeat, "deadline_ms": deadline_ms,
+            "priority": priority, "timeout": timeout,
+        }  # fmt: skip
+        return AsyncSequence(self, device, options)
+
+    def program(self, *, device: Device | str | int | None = None) -> AsyncProgram:
+        """As `Client.program`: `async with k.program() as p:`, the ops are called on `p`, then `await p.run()`."""
+        return AsyncProgram(self, device)
+
+    async def _run_sequence(self, sequence: AsyncSequence) -> Any:
+        connection = await self._live()
+        options = sequence._run_options
+        plan = _plans.run(connection, sequence.prepared(connection), options["timing"])
+        return sequence.took(await self._drive(connection, plan, options["timeout"]))
+
+    async def _define(self, program: AsyncProgram) -> None:
+        connection = await self._live()
+        await self._drive(connection, program.define(connection), DEFAULT_TIMEOUT)
 
     # Memory
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import _plans
-from ._errors import BadArgument, ConnectionLost
+from ._batch import Batch
+from ._errors import BadArgument, ConnectionLost, KopsError
 from ._link import SocketLink
 from ._ops import DEFAULT_TIMEOUT, OpMethods, check_attrs
-from ._plans import Plan
+from ._plans import Plan, Prepared
+from ._recording import BaseSequence, Program, Recorder, Sequence, record
 from ._results import Device, Info, Op, Profile
 from ._session import Call
 
@@ -76,13 +78,18 @@ class Client(OpMethods):
     `timeout` is in seconds, for every call that names none; None waits for ever.
     """
 
-    def __init__(self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0) -> None:
+    def __init__(
+        self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False
+    ) -> None:
         self.timeout = timeout
+        self.blocking = blocking
         self.spin_us = spin_us
         self._path = socket
         self._closed = False
         self._connection: SocketLink | None = None
         self._connecting = threading.Lock()
+        self._scopes: dict[int, list[Recorder]] = {}  # what records, by thread
+        self._batches: dict[int, Batch] = {}  # by thread
         _clients.add(self)
         self._live()
 
@@ -148,6 +155,8 @@ class Client(OpMethods):
         stream: int = 0,
         timing: bool = False,
         deadline_ms: int | None = None,
+        priority: str | None = None,
+        blocking: bool | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
         **attrs: Any,
     ) -> Any:
@@ -156,7 +165,7 @@ class Client(OpMethods):
         attrs = check_attrs(op, attrs)
         if variant is not None:
             attrs["variant"] = variant
-        return self._op(op, inputs, out, attrs, device, stream, timing, deadline_ms, timeout)
+        return self._op(op, inputs, out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout)
 
     def submit(
         self,
@@ -168,6 +177,7 @@ class Client(OpMethods):
         stream: int = 0,
         timing: bool = False,
         deadline_ms: int | None = None,
+        priority: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
         **attrs: Any,
     ) -> Pending:
@@ -181,7 +191,7 @@ class Client(OpMethods):
         if variant is not None:
             attrs["variant"] = variant
         connection = self._live()
-        options = _plans.options_of(device, stream, timing, deadline_ms)
+        options = _plans.options_of(connection, device, stream, timing, deadline_ms, priority)
         plan = _plans.run(connection, _plans.Request(op, inputs, out, attrs, options), timing, retry=False)
         seconds = self._timeout_of(timeout)
         call = next(plan)
@@ -206,6 +216,7 @@ class Client(OpMethods):
         device: Device | str | int | None = None,
         stream: int = 0,
         deadline_ms: int | None = None,
+        priority: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
         **attrs: Any,
     ) -> Profile:
@@ -214,19 +225,141 @@ class Client(OpMethods):
         if variant is not None:
             attrs["variant"] = variant
         connection = self._live()
-        options = _plans.options_of(device, stream, True, deadline_ms, warmup, repeat)
+        options = _plans.options_of(connection, device, stream, True, deadline_ms, priority, warmup, repeat)
         plan = _plans.profile(connection, _plans.Request(op, inputs, out, attrs, options))
         answer: Profile = self._drive(connection, plan, timeout)
         return answer
 
     def _op(
         self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, stream: int, timing: bool,
-        deadline_ms: int | None, timeout: Any,
+        deadline_ms: int | None, priority: str | None, blocking: bool | None, timeout: Any,
     ) -> Any:  # fmt: skip
-        connection = self._live()
-        options = _plans.options_of(device, stream, timing, deadline_ms)
+        if self._scopes:
+            scopes = self._scopes.get(threading.get_ident())
+            if scopes:
+                return scopes[-1]._op(op, values, out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout)
+        link = self._live()
+        options = _plans.options_of(link, device, stream, timing, deadline_ms, priority)
         request = _plans.Request(op, values, out, attrs, options)
-        return self._drive(connection, _plans.run(connection, request, timing), timeout)
+        return self._carry(link, request, timing, stream, blocking, timeout)
+
+    def _carry(
+        self, link: SocketLink, request: Prepared, timing: bool, stream: int, blocking: bool | None, timeout: Any
+    ) -> Any:
+        """Carries a request out: puts it on the current CUDA stream where that can be, else waits for its reply."""
+        batch = self._batches.get(threading.get_ident()) if self._batches else None
+        if not (timing or stream or (self.blocking if blocking is None else blocking)) and link.offers_ordered:
+            index = request.operands.torch_device
+            if index is not None:
+                return self._enqueue(link, request, index, batch, timeout)
+        if batch is not None:
+            batch.flush()
+        link.check_ordered()
+        return self._drive(link, _plans.run(link, request, timing), timeout)
+
+    def _enqueue(self, link: SocketLink, request: Prepared, index: int, batch: Batch | None, timeout: Any) -> Any:
+        from ._torch import current_stream
+
+        seconds = self._timeout_of(timeout)
+        stream = current_stream(index)
+        if batch is not None:
+            if isinstance(request, _plans.Request) and request.options == _plans.ORDERED and link.offers_sequences:
+                link.check_ordered()
+                batch.add(link, request, index, stream, seconds)
+                return request.result
+            batch.flush()
+        params, unknown = request.params(link.key)
+        if unknown is not None:
+            params = self._drive(link, _plans.prepare(link, request), timeout)
+        link.enqueue(request.method, params, request.names, request.operands.keep, index, stream, seconds)
+        return request.result
+
+    def synchronize(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> None:
+        """Waits until the ordered calls made so far have ended, and raises the first error of one since the last that
+        was raised. Does not wait for other work on the CUDA streams."""
+        batch = self._batches.get(threading.get_ident()) if self._batches else None
+        if batch is not None:
+            batch.flush()
+        link = self._connection
+        if link is not None:
+            link.synchronize(self._timeout_of(timeout))
+
+    # Several ops at once
+
+    def batch(self) -> Batch:
+        """Gathers ordered calls: `with k.batch(): …`. The ops called inside on torch CUDA tensors run one after the
+        other without the stream between them, and travel together, which is the fastest way for many small ones. Other
+        work that is put on the stream inside must not touch their tensors: it is ordered with what came before and
+        comes after the block, not with its ops. Of the calling thread."""
+        return Batch(self)
+
+    def sequence(
+        self,
+        steps: Iterable[Any] | None = None,
+        *,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: bool = False,
+        warmup: int = 0,
+        repeat: int = 1,
+        deadline_ms: int | None = None,
+        priority: str | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+    ) -> Any:
+        """Several ops in one request, run in order.
+
+        `with k.sequence() as s:` records the ops that the block calls on `k` or on `s`, and sends them at its end: what
+        they returned is filled then. With steps, `(op, *inputs)` or `(op, *inputs, {keyword: value})`, sends them at
+        once and returns the list of results, with its Timings for `timing=True` (of the whole sequence; in
+        `s.timings` for the other form). The options are those of an op; everything is checked before the first one
+        runs.
+        """
+        options = {
+            "stream": stream, "timing": timing, "warmup": warmup, "repeat": repeat, "deadline_ms": deadline_ms,
+            "priority": priority, "blocking": blocking, "timeout": timeout,
+        }  # fmt: skip
+        made = Sequence(self, device, options)
+        if steps is None:
+            return made
+        record(made, steps)
+        return self._run_sequence(made)
+
+    def program(self, *, device: Device | str | int | None = None) -> Program:
+        """A sequence that the daemon keeps: `with k.program() as p:` records the ops that the block calls on `k` or on
+        `p`, and `p.run()` runs them, on a GPU as one CUDA graph. What the ops returned is filled by each run; `bind`
+        gives a run other arrays. The arrays must be where the daemon sees them: on a GPU, or made by `k.array`,
+        `k.empty` or `k.zeros`; numbers and lists are constants."""
+        return Program(self, device)
+
+    def _run_sequence(self, sequence: BaseSequence) -> Any:
+        options = sequence._run_options
+        link = self._live()
+        request = sequence.prepared(link)
+        answer = self._carry(link, request, options["timing"], options["stream"], options["blocking"], options["timeout"])
+        return sequence.took(answer)
+
+    def _define(self, program: Program) -> None:
+        link = self._live()
+        self._drive(link, program.define(link), DEFAULT_TIMEOUT)
+
+    def _scope_begin(self, recorder: Recorder) -> None:
+        self._scopes.setdefault(threading.get_ident(), []).append(recorder)
+
+    def _scope_end(self, recorder: Recorder) -> None:
+        here = threading.get_ident()
+        scopes = self._scopes.get(here, [])
+        if recorder in scopes:
+            scopes.remove(recorder)
+        if not scopes:
+            self._scopes.pop(here, None)
+
+    def _batch_begin(self, batch: Batch) -> None:
+        if self._batches.setdefault(threading.get_ident(), batch) is not batch:
+            raise BadArgument("a batch of this thread is open already")
+
+    def _batch_end(self, batch: Batch) -> None:
+        self._batches.pop(threading.get_ident(), None)
 
     # Memory
 
@@ -249,8 +382,10 @@ class Client(OpMethods):
     # Its life
 
     def close(self) -> None:
-        """Ends the connection; the daemon releases what it held. Arrays made by `empty` stay valid. Idempotent."""
+        """Ends the connection, once the ordered calls have ended; the daemon releases what it held. Arrays made by
+        `empty` stay valid. Idempotent."""
         self._closed = True
+        self._settle()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -264,11 +399,21 @@ class Client(OpMethods):
     def __del__(self) -> None:
         connection = self.__dict__.get("_connection")
         if connection is not None:
-            connection.transport.close()
+            self._settle()
+            connection.close()
+
+    def _settle(self) -> None:
+        """Lets the ordered calls end: what they return is used after the client's end."""
+        link = self._connection
+        if link is not None and link.session.failure is None:
+            try:
+                link.synchronize(self.timeout)
+            except KopsError:
+                pass  # nobody is left to hear it
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled client connects anew where it is unpickled, so it can go to spawned workers."""
-        return _connect_again, (self._path, self.timeout, self.spin_us)
+        return _connect_again, (self._path, self.timeout, self.spin_us, self.blocking)
 
     def __repr__(self) -> str:
         connection = self._connection
@@ -287,7 +432,9 @@ class Client(OpMethods):
             if connection is not None and connection.session.failure is None:
                 return connection
             if connection is not None:
-                connection.transport.close()
+                self._connection = None
+                connection.close()
+                connection.check_ordered()
             made = SocketLink(self._path, self.timeout, self.spin_us)
             try:
                 call = made.greet()
@@ -347,16 +494,19 @@ def _arrays() -> Any:
     return _arrays
 
 
-def _connect_again(path: Any, timeout: float | None, spin_us: float) -> Client:
-    return Client(path, timeout=timeout, spin_us=spin_us)
+def _connect_again(path: Any, timeout: float | None, spin_us: float, blocking: bool) -> Client:
+    return Client(path, timeout=timeout, spin_us=spin_us, blocking=blocking)
 
 
-def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0) -> Client:
+def connect(
+    socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False
+) -> Client:
     """Connects to kopsd: a `Client`, to be used with `with`.
 
     `socket` is the only path tried when given, and so is KOPS_SOCKET; otherwise `$XDG_RUNTIME_DIR/kopsd.sock`, then
     `/run/kopsd/kopsd.sock`. `timeout` is the seconds that any call may take, None for ever. `spin_us`: so many
     microseconds a waiting call looks for its reply without sleeping, which saves a few microseconds where a core is
-    free for it. Raises `ConnectFailed`, which lists what was tried.
+    free for it. `blocking`: every call returns when its result is ready, also on torch CUDA tensors. Raises
+    `ConnectFailed`, which lists what was tried.
     """
-    return Client(socket, timeout=timeout, spin_us=spin_us)
+    return Client(socket, timeout=timeout, spin_us=spin_us, blocking=blocking)

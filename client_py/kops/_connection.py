@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any
 
 from . import _transport
-from ._errors import ConnectionLost
+from ._errors import ConnectionLost, Unsupported
 from ._memory import garbage
 from ._results import Info
 from ._session import Call, Session, copy_of
@@ -29,7 +29,7 @@ class Connection:
         self.session = Session()
         self.lock = threading.Lock()
         self.key = next(_keys)
-        self.garbage: deque[int] = deque()
+        self.garbage: deque[int | tuple[str, int]] = deque()  # buffers, and (key, id) of other things
         self.info: Info | None = None
         self.reading = False  # a thread waits for bytes, on behalf of all
         self.followers: list[threading.Event] = []  # the others that wait
@@ -54,7 +54,13 @@ class Connection:
     def release(self) -> None:
         """Queues the releases that are due."""
         while self.garbage:
-            self.session.notify("release", {"buffer": self.garbage.popleft()})
+            gone = self.garbage.popleft()
+            self.session.notify("release", dict([gone]) if isinstance(gone, tuple) else {"buffer": gone})
+
+    def need(self, feature: str) -> None:
+        """Raises Unsupported unless the daemon lists the feature."""
+        if self.info is None or feature not in self.info.features:
+            raise Unsupported(f"this daemon has no feature {feature!r}: a newer one is needed", {"feature": feature})
 
     def flush(self) -> bool:
         """Writes what the socket takes; True when nothing is left. A broken socket is left for the reader to find:

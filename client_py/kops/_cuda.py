@@ -12,9 +12,11 @@ only. Entries whose memory is gone are released when something new is exported, 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import ctypes
 import os
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from ._errors import BadArgument, NoCuda, NotExportable
@@ -72,10 +74,10 @@ class Driver:
     def __init__(self) -> None:
         path = os.environ.get("KOPS_CUDA_DRIVER") or "libcuda.so.1"
         try:
-            self._library = ctypes.CDLL(path)
+            self.library = ctypes.CDLL(path)
         except OSError as error:
             raise NoCuda(f"no CUDA driver: {error}") from error
-        self._attribute = self._library.cuPointerGetAttribute
+        self._attribute = self.library.cuPointerGetAttribute
         self._attribute.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64]
         self._attribute.restype = ctypes.c_int
         self._uuids: dict[int, str] = {}
@@ -84,13 +86,13 @@ class Driver:
 
     def call(self, name: str, *arguments: Any) -> None:
         """Calls a driver function; raises NoCuda, which names it and its error, unless it succeeds."""
-        status = getattr(self._library, name)(*arguments)
+        status = getattr(self.library, name)(*arguments)
         if status:
             raise NoCuda(f"{name}: {self.error_name(status)}", {"driver": self.error_name(status)})
 
     def error_name(self, status: int) -> str:
         text = ctypes.c_char_p()
-        self._library.cuGetErrorName(status, ctypes.byref(text))
+        self.library.cuGetErrorName(status, ctypes.byref(text))
         return (text.value or b"error").decode() if text.value else f"error {status}"
 
     def buffer_id(self, pointer: int) -> int:
@@ -121,7 +123,7 @@ class Driver:
             raw = (ctypes.c_ubyte * 16)()
             device = ctypes.c_int()
             self.call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(ordinal))
-            name = "cuDeviceGetUuid_v2" if hasattr(self._library, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
+            name = "cuDeviceGetUuid_v2" if hasattr(self.library, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
             self.call(name, ctypes.byref(raw), device)
             digits = bytes(raw).hex()
             self._uuids[ordinal] = "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
@@ -132,11 +134,23 @@ class Driver:
         context = self.attribute(pointer, CONTEXT, 0)
         if context:
             return ctypes.c_void_p(context)
+        return ctypes.c_void_p(self.primary_context(self.attribute(pointer, DEVICE_ORDINAL) & 0xFFFFFFFF))
+
+    def primary_context(self, ordinal: int) -> int:
+        """The device's primary context, kept for the life of the process: the one that frameworks use."""
         primary, device = ctypes.c_void_p(), ctypes.c_int()
-        ordinal = self.attribute(pointer, DEVICE_ORDINAL) & 0xFFFFFFFF
         self.call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(ordinal))
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(primary), device)  # kept for the life of the process
-        return primary
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(primary), device)
+        return primary.value or 0
+
+    @contextlib.contextmanager
+    def using(self, context: int) -> Iterator[None]:
+        """Makes a context current meanwhile."""
+        self.call("cuCtxPushCurrent_v2", ctypes.c_void_p(context))
+        try:
+            yield
+        finally:
+            self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
     def synchronize(self, pointer: int, stream: int) -> None:
         """Waits until the stream has drained. `pointer` says whose legacy or per-thread stream 1 and 2 are."""
@@ -156,7 +170,7 @@ class Driver:
         self.call("cuCtxPushCurrent_v2", self.pointer_context(pointer))
         try:
             self.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(pointer))
-            status = self._library.cuIpcGetMemHandle(ctypes.byref(handle), base)
+            status = self.library.cuIpcGetMemHandle(ctypes.byref(handle), base)
         finally:
             self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
         if status:

@@ -24,7 +24,10 @@ class _Default:
 
 DEFAULT_TIMEOUT: Any = _Default()
 
-OPTIONS = "out=None, variant=None, device=None, stream=0, timing=False, deadline_ms=None, timeout=DEFAULT_TIMEOUT"
+OPTIONS = (
+    "out=None, variant=None, device=None, stream=0, timing=False, deadline_ms=None, priority=None, blocking=None, "
+    "timeout=DEFAULT_TIMEOUT"
+)
 
 OPTIONS_DOC = """
 Options of every op:
@@ -35,10 +38,16 @@ Options of every op:
     stream: calls of one client take effect in order within a stream, and in none between streams (0 to 255).
     timing: also measure, and return `(result, Timings)`.
     deadline_ms: the daemon gives up so many milliseconds after the request arrived, with `DeadlineExceeded`.
+    priority: "low", "normal" or "high", among everything that the daemon is asked to run on a device.
+    blocking: True returns when the result is ready; False, the default, where the call can be ordered. See below.
     timeout: seconds to wait for the reply before `Timeout` is raised and the request cancelled; None waits for ever.
 
-Inputs must be ready: the torch stream that is current, or the stream that `__cuda_array_interface__` names, is waited
-for before the request is sent. The result is ready when the call returns. Raises `KopsError`."""
+On torch CUDA tensors a call is *ordered*: it is put on torch's current stream and returns at once, like an op of
+torch's own. Work on that stream before and after it sees its effects in order. An error appears at a later call or at
+`synchronize()`, and names the op. With `blocking=True`, `timing=True` or a `stream`, with a daemon that has no
+feature `ordered`, and on other arrays, inputs must be ready: the torch stream that is current, or the stream that
+`__cuda_array_interface__` names, is waited for before the request is sent, and the result is ready when the call
+returns. The asyncio client always works so. Raises `KopsError`."""
 
 
 def coerce(op: str, attr: dict[str, Any], value: Any) -> Any:
@@ -88,7 +97,7 @@ def _make_method(op: str) -> Callable[..., Any]:
         name = attr["name"]
         lines.append(f"    if {name} != {attr['default']!r}: attrs[{name!r}] = coerce({op!r}, ATTRS[{i}], {name})")
     lines.append("    if variant is not None: attrs['variant'] = variant")
-    lines.append(f"    return self._op({op!r}, ({inputs},), out, attrs, device, stream, timing, deadline_ms, timeout)")
+    lines.append(f"    return self._op({op!r}, ({inputs},), out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout)")
     scope: dict[str, Any] = {"DEFAULT_TIMEOUT": DEFAULT_TIMEOUT, "coerce": coerce, "ATTRS": OPS[op]["attrs"]}
     exec(compile("\n".join(lines), f"<op {op}>", "exec"), scope)
     method: Callable[..., Any] = scope[op]

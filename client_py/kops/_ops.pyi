@@ -24,6 +24,8 @@ class OpMethods:
         stream: int = 0,
         timing: Literal[False] = False,
         deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
         timeout: float | None = ...,
     ) -> T:
         """out = a + b
@@ -43,6 +45,8 @@ class OpMethods:
         stream: int = 0,
         timing: Literal[True],
         deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
         timeout: float | None = ...,
     ) -> tuple[T, Timings]: ...
     @overload
@@ -62,6 +66,8 @@ class OpMethods:
         stream: int = 0,
         timing: Literal[False] = False,
         deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
         timeout: float | None = ...,
     ) -> T:
         """out = alpha * op(a) @ op(b) + beta * out
@@ -89,6 +95,8 @@ class OpMethods:
         stream: int = 0,
         timing: Literal[True],
         deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
         timeout: float | None = ...,
     ) -> tuple[T, Timings]: ...
     @overload
@@ -102,6 +110,8 @@ class OpMethods:
         stream: int = 0,
         timing: Literal[False] = False,
         deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
         timeout: float | None = ...,
     ) -> T:
         """out = a * a
@@ -120,6 +130,8 @@ class OpMethods:
         stream: int = 0,
         timing: Literal[True],
         deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
         timeout: float | None = ...,
     ) -> tuple[T, Timings]: ...
 
@@ -136,6 +148,8 @@ class AsyncOpMethods:
         stream: int = 0,
         timing: Literal[False] = False,
         deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
         timeout: float | None = ...,
     ) -> T:
         """out = a + b
@@ -155,6 +169,8 @@ class AsyncOpMethods:
         stream: int = 0,
         timing: Literal[True],
         deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
         timeout: float | None = ...,
     ) -> tuple[T, Timings]: ...
     @overload
@@ -174,6 +190,8 @@ class AsyncOpMethods:
         stream: int = 0,
         timing: Literal[False] = False,
         deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
         timeout: float | None = ...,
     ) -> T:
         """out = alpha * op(a) @ op(b) + beta * out
@@ -201,6 +219,8 @@ class AsyncOpMethods:
         stream: int = 0,
         timing: Literal[True],
         deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
         timeout: float | None = ...,
     ) -> tuple[T, Timings]: ...
     @overload
@@ -214,6 +234,8 @@ class AsyncOpMethods:
         stream: int = 0,
         timing: Literal[False] = False,
         deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
         timeout: float | None = ...,
     ) -> T:
         """out = a * a
@@ -232,5 +254,7 @@ class AsyncOpMethods:
         stream: int = 0,
         timing: Literal[True],
         deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
         timeout: float | None = ...,
     ) -> tuple[T, Timings]: ...

@@ -7,7 +7,7 @@ request. An error reply is thrown into the plan.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from . import _rules
 from ._connection import Connection
@@ -46,8 +46,30 @@ def register(connection: Connection, source: Source) -> Plan:
     return known
 
 
+class Prepared(Protocol):
+    """A request that works on tensors, before it has their buffer ids."""
+
+    method: str
+    operands: Operands
+
+    @property
+    def names(self) -> tuple[str, ...]: ...  # the ops, for messages
+
+    def params(self, key: int) -> tuple[dict[str, Any], Any]:
+        """What `method` takes, on the connection of that key; or what is to be made known there first: memory, or a
+        program."""
+
+    def renew(self, key: int) -> None:
+        """Looks its memory up again, after a daemon called a reference stale."""
+
+    @property
+    def result(self) -> Any: ...
+
+
 class Request:
     """One `run`, prepared: what to run on which tensors, and what becomes of the reply."""
+
+    method = "run"
 
     def __init__(
         self,
@@ -56,8 +78,10 @@ class Request:
         out: Any,
         attrs: Mapping[str, Any],
         options: dict[str, Any],
+        operands: Operands | None = None,
     ) -> None:
         self.op = op
+        self.names = (op,)
         self.attrs = attrs
         self.options = options
         declared: dict[str, Any] = OPS.get(op, {})
@@ -66,7 +90,7 @@ class Request:
         if declared and len(values) != len(declared["inputs"]):
             names = ", ".join(declared["inputs"])
             raise BadArgument(f"{op} takes {len(declared['inputs'])} inputs ({names}), got {len(values)}")
-        self.operands = Operands()
+        self.operands = operands if operands is not None else Operands()
         self.inputs = inputs(values, self.operands)
         self.outputs = self._outputs(out)
         self.given = out is not None
@@ -110,6 +134,10 @@ class Request:
             params.update(self.options)
         return params, None
 
+    def renew(self, key: int) -> None:
+        for operand in self.inputs + self.outputs:
+            renew(operand)
+
     @property
     def result(self) -> Any:
         outputs = self.outputs
@@ -118,24 +146,34 @@ class Request:
         return tuple(o.value if self.given else o.adapter.result(o.value) for o in outputs)
 
 
-def execute(connection: Connection, request: Request, retry: bool = True) -> Plan:
+def prepare(connection: Connection, request: Prepared) -> Plan:
+    """Makes known what is new to the daemon; returns what the request's method takes."""
+    while True:
+        params, unknown = request.params(connection.key)
+        if unknown is None:
+            return params
+        if isinstance(unknown, Source):
+            yield from register(connection, unknown)
+        else:
+            yield from unknown.define(connection)
+
+
+def execute(connection: Connection, request: Prepared, retry: bool = True) -> Plan:
     """Registers what is new and runs; returns the reply. Once more when the daemon finds a reference stale, which it
     does before anything runs."""
     while True:
         params, unknown = request.params(connection.key)
         if unknown is not None:
-            yield from register(connection, unknown)
-            continue
+            params = yield from prepare(connection, request)
         if request.operands.waits:
             request.operands.synchronize()
         try:
-            reply = yield Call("run", params, (), request.operands.keep)
+            reply = yield Call(request.method, params, (), request.operands.keep)
         except StaleBuffer:
             if not retry:
                 raise
             retry = False
-            for operand in request.inputs + request.outputs:
-                renew(operand)
+            request.renew(connection.key)
         else:
             break
     if request.operands.copies:
@@ -143,7 +181,7 @@ def execute(connection: Connection, request: Request, retry: bool = True) -> Pla
     return reply
 
 
-def run(connection: Connection, request: Request, timing: bool, retry: bool = True) -> Plan:
+def run(connection: Connection, request: Prepared, timing: bool, retry: bool = True) -> Plan:
     """Runs an op: the result, with its Timings when they are asked for."""
     reply = yield from execute(connection, request, retry)
     if timing:
@@ -193,8 +231,21 @@ def trim(connection: Connection) -> Plan:
     return {**reply, "freed": freed}
 
 
-def options_of(device: Any, stream: int, timing: bool, deadline_ms: int | None, warmup: int = 0, repeat: int = 1) -> dict[str, Any]:
-    """The optional keys of `run`; what is the default is left out."""
+ORDERED = {"timing": False}  # the options of an ordered op that asks for nothing else
+PRIORITIES = ("low", "normal", "high")
+
+
+def options_of(
+    connection: Connection,
+    device: Any = None,
+    stream: int = 0,
+    timing: bool = False,
+    deadline_ms: int | None = None,
+    priority: str | None = None,
+    warmup: int = 0,
+    repeat: int = 1,
+) -> dict[str, Any]:
+    """The optional keys of `run`, `sequence` and `run_program`; what is the default is left out."""
     options: dict[str, Any] = {}
     if not timing:
         options["timing"] = False
@@ -204,6 +255,12 @@ def options_of(device: Any, stream: int, timing: bool, deadline_ms: int | None, 
         options["stream"] = stream
     if deadline_ms is not None:
         options["deadline_ms"] = deadline_ms
+    if priority is not None:
+        if priority not in PRIORITIES:
+            raise BadArgument(f"priority must be one of {', '.join(PRIORITIES)}, not {priority!r}", {"key": "priority"})
+        if priority != "normal":
+            connection.need("priority")
+            options["priority"] = priority
     if warmup:
         options["warmup"] = warmup
     if repeat != 1:

@@ -27,6 +27,7 @@ import msgpack
 from ._errors import BadArgument, BadReply, ConnectionLost, KopsError, LimitExceeded, from_reply
 
 REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
+CANCELLABLE = ("run", "sequence", "run_program")
 MSGID_MASK = 0xFFFFFFFF
 MAX_FDS = 16
 MSG_CTRUNC = int(socket.MSG_CTRUNC)  # an enum's operators are slow
@@ -57,6 +58,7 @@ class Call:
         "error",
         "fds",
         "keep",
+        "label",
         "method",
         "msgid",
         "notify",
@@ -81,6 +83,7 @@ class Call:
         self.keep = keep
         self.undo = undo
         self.notify: Callable[[], None] | None = None
+        self.label: Any = None  # for errors that are reported later
         self.msgid = -1
         self.data = b""
         self.sent: list[int] = []  # what each write took; a list, so that one C call can add to it
@@ -164,7 +167,7 @@ class Session:
             if call in self.outbox:
                 self.outbox.remove(call)
             self.pending.pop(call.msgid, None)
-        elif call.method == "run" and self.failure is None and self.pending.get(call.msgid) is call:
+        elif call.method in CANCELLABLE and self.failure is None and self.pending.get(call.msgid) is call:
             cancel = Call("cancel", {"msgid": call.msgid})
             cancel.abandoned = True
             self.enqueue(cancel)

@@ -72,6 +72,14 @@ class Operands:
         for wait in self.waits.values():
             wait()
 
+    @property
+    def torch_device(self) -> int | None:
+        """The CUDA device whose torch tensors these are, all of them; None when some are something else."""
+        if len(self.waits) != 1 or self.staged:
+            return None
+        ((kind, index),) = self.waits
+        return index if kind == "torch" else None
+
     def finish(self) -> None:
         for copy in self.copies:
             copy()

@@ -6,12 +6,21 @@ Autograd does not see the daemon's work: inputs are taken as data, outputs are p
 from __future__ import annotations
 
 import math
+import sys
+from functools import partial
 from typing import Any
 
 from ._cuda import allocations
 from ._errors import BadArgument, Overlap, Unsupported
 from ._memory import pool
 from ._tensors import Adapter, Operand, Operands, unknown_dtype
+
+
+def current_stream(index: int) -> int:
+    """The handle of torch's current stream on a device."""
+    torch = sys.modules["torch"]
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return int(raw(index) if raw is not None else torch.cuda.current_stream(index).cuda_stream)
 
 
 class TorchAdapter(Adapter):
@@ -51,7 +60,10 @@ class TorchAdapter(Adapter):
     def _wait_for(self, index: int, operands: Operands) -> None:
         key = ("torch", index)
         if key not in operands.waits:
-            operands.waits[key] = self._torch.cuda.current_stream(index).synchronize
+            operands.waits[key] = partial(self._synchronize, index)
+
+    def _synchronize(self, index: int) -> None:
+        self._torch.cuda.current_stream(index).synchronize()
 
     def _on_host(self, value: Any, operands: Operands, dtype: str, output: bool, reads: bool) -> Operand:
         shape = tuple(value.shape)

@@ -1,0 +1,407 @@
+"""Several ops in one request: sequences, sent each time, and programs, defined once and run by id.
+
+A recorder has every op as a method. Calling one runs nothing: it allocates the output and notes the step, so that
+later steps can take it as an input. An array in ordinary memory is copied into shared memory when its step is noted,
+and an output back when the sequence has run; a program, which runs again and again, refuses such arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from . import _plans
+from ._connection import Connection
+from ._errors import BadArgument, DtypeMismatch, ShapeMismatch, WrongType
+from ._memory import garbage
+from ._ops import DEFAULT_TIMEOUT, OpMethods, check_attrs
+from ._results import Timings
+from ._session import Call
+from ._tensors import Operand, Operands, adapter_of, inputs, renew
+
+
+class _NothingStaged(dict[Any, Any]):
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise BadArgument(
+            "a program works on memory that the daemon sees: make this array with k.array(), k.empty() or k.zeros()"
+        )
+
+
+def _layout(operand: Operand) -> tuple[Any, ...]:
+    strides = operand.strides
+    return tuple(operand.shape), None if strides is None else tuple(strides), operand.dtype
+
+
+def _identity(operand: Operand) -> tuple[Any, ...]:
+    return (id(operand.source) if operand.source is not None else None, operand.offset, *_layout(operand))
+
+
+class Recorder(OpMethods):
+    """Steps and the tensors that they name."""
+
+    method = "sequence"
+    name = "sequence"
+
+    def __init__(self) -> None:
+        self.operands = Operands()
+        self.results: list[Any] = []
+        self._tensors: list[Operand] = []
+        self._index: dict[Any, int] = {}
+        self._steps: list[dict[str, Any]] = []
+        self._ops: list[str] = []  # for messages
+        self._closed = False
+
+    def __len__(self) -> int:
+        """How many ops were recorded."""
+        return len(self._steps)
+
+    def run_op(self, op: str, *values: Any, out: Any = None, variant: str | None = None, **attrs: Any) -> Any:
+        """Records an op by name, as its method does."""
+        attrs = check_attrs(op, attrs)
+        if variant is not None:
+            attrs["variant"] = variant
+        return self._record(op, values, out, attrs)
+
+    def _op(
+        self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, stream: int, timing: bool,
+        deadline_ms: int | None, priority: str | None, blocking: bool | None, timeout: Any,
+    ) -> Any:  # fmt: skip
+        """An op method was called."""
+        if timing or stream or device is not None or deadline_ms is not None or priority is not None or blocking is not None:
+            raise BadArgument(f"{op} is being recorded: timing, device and the like belong to the whole {self.name}")
+        return self._record(op, values, out, attrs)
+
+    def _record(self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any]) -> Any:
+        if self._closed:
+            raise BadArgument(f"this {self.name} is complete: record another one")
+        self.note(_plans.Request(op, values, out, attrs, {}, self.operands))
+        return self.results[-1]
+
+    def note(self, request: _plans.Request) -> None:
+        """Notes a step whose operands were made with those of this recorder, or are taken over from it."""
+        step: dict[str, Any] = {
+            "op": request.op,
+            "in": [self._of(operand) for operand in request.inputs],
+            "out": [self._of(operand) for operand in request.outputs],
+        }
+        if request.attrs:
+            step["attrs"] = request.attrs
+        self._steps.append(step)
+        self._ops.append(request.op)
+        self.results.append(request.result)
+
+    def _of(self, operand: Operand) -> int:
+        """The operand's place among the tensors; the same memory seen in the same way is one tensor."""
+        key = _identity(operand)
+        found = self._index.get(key)
+        if found is None:
+            found = self._index[key] = len(self._tensors)
+            self._tensors.append(operand)
+        return found
+
+    def body(self, key: int) -> tuple[dict[str, Any], Any]:
+        """`tensors` and `ops` on the connection of that key, or the memory to register first."""
+        if not self._steps:
+            raise BadArgument(f"this {self.name} has no op")
+        tensors = []
+        for operand in self._tensors:
+            buffer = None
+            if operand.source is not None:
+                buffer = operand.source.ids.get(key)
+                if buffer is None:
+                    return {}, operand.source
+            tensors.append(operand.wire(buffer))
+        return {"tensors": tensors, "ops": self._steps}, None
+
+    def params(self, key: int) -> tuple[dict[str, Any], Any]:
+        return self.body(key)
+
+    def renew(self, key: int) -> None:
+        for operand in self._tensors:
+            renew(operand)
+        self._index = {_identity(operand): i for i, operand in enumerate(self._tensors)}
+
+    @property
+    def result(self) -> Any:
+        return self.results
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The ops, for messages."""
+        return tuple(self._ops)
+
+
+def record(recorder: Recorder, steps: Iterable[Any]) -> None:
+    """Notes steps of the form `(op, *inputs)` or `(op, *inputs, {keyword: value})`."""
+    for step in steps:
+        if not isinstance(step, (tuple, list)) or not step or not isinstance(step[0], str):
+            raise WrongType(f"a step is (op, *inputs) or (op, *inputs, {{keyword: value}}), not {step!r:.80}")
+        keywords = step[-1] if isinstance(step[-1], Mapping) else None
+        recorder.run_op(*(step[:-1] if keywords is not None else step), **(keywords or {}))
+
+
+class BaseSequence(Recorder):
+    """Ops that go to the daemon together. `results` has one entry an op, `timings` those of the whole when they were
+    asked for."""
+
+    def __init__(self, client: Any, device: Any, options: dict[str, Any]) -> None:
+        super().__init__()
+        self.timings: Timings | None = None
+        self._client = client
+        self._device = device
+        self._run_options = options
+        self._wire: dict[str, Any] = {}
+
+    def prepared(self, connection: Connection) -> BaseSequence:
+        """Ready to be sent on this connection."""
+        connection.need("sequence")
+        self._closed = True
+        options = self._run_options
+        names = ("stream", "timing", "deadline_ms", "priority", "warmup", "repeat")
+        self._wire = _plans.options_of(connection, self._device, **{name: options[name] for name in names})
+        return self
+
+    def params(self, key: int) -> tuple[dict[str, Any], Any]:
+        body, unknown = self.body(key)
+        return {**body, **self._wire}, unknown
+
+    def took(self, answer: Any) -> Any:
+        """From what the plan returned to what the caller gets."""
+        if self._run_options["timing"]:
+            self.timings = answer[1]
+        return answer
+
+
+class ProgramRun:
+    """One run of a program, with other memory for some of its tensors."""
+
+    method = "run_program"
+    result = None
+
+    def __init__(self, program: BaseProgram, bind: Any, options: dict[str, Any]) -> None:
+        self.program = program
+        self.names = program.names
+        self.options = options
+        self.operands = Operands()
+        self.operands.keep.append(program)
+        self.operands.waits.update(program.operands.waits)
+        self.bound: list[tuple[int, Operand]] = []
+        for recorded, value in bind.items() if isinstance(bind, Mapping) else bind or ():
+            self._bind(recorded, value)
+
+    def _bind(self, recorded: Any, value: Any) -> None:
+        self.operands.staged = _NothingStaged()
+        operand = adapter_of(value).operand(value, self.operands, output=False)
+        index = self.program.index_of(recorded)
+        wanted = self.program._tensors[index]
+        (shape, strides, dtype), (wanted_shape, wanted_strides, wanted_dtype) = _layout(operand), _layout(wanted)
+        if dtype != wanted_dtype:
+            raise DtypeMismatch(f"bind: the program has {wanted_dtype} here, not {dtype}")
+        if shape != wanted_shape or strides != wanted_strides:
+            raise ShapeMismatch(
+                f"bind: the program has shape {wanted_shape} and strides {wanted_strides or 'row-major'} here, not "
+                f"{shape} and {strides or 'row-major'}"
+            )
+        if operand.source is not None:
+            self.bound.append((index, operand))
+
+    def params(self, key: int) -> tuple[dict[str, Any], Any]:
+        program = self.program.ids.get(key)
+        if program is None:
+            return {}, self.program
+        params: dict[str, Any] = {"program": program}
+        if self.bound:
+            bind = []
+            for index, operand in self.bound:
+                assert operand.source is not None
+                buffer = operand.source.ids.get(key)
+                if buffer is None:
+                    return {}, operand.source
+                bind.append({"index": index, "buffer": buffer, "offset": operand.offset})
+            params["bind"] = bind
+        return {**params, **self.options}, None
+
+    def renew(self, key: int) -> None:
+        self.program.renew(key)
+        for _, operand in self.bound:
+            renew(operand)
+
+
+class BaseProgram(Recorder):
+    """Ops that the daemon keeps, and runs when `run` says so. Their outputs are in the arrays that recording made.
+
+    The program keeps its arrays alive. After a lost connection it is defined anew at its next run. `release()`, or
+    the last reference's end, lets the daemon forget it.
+    """
+
+    name = "program"
+
+    def __init__(self, client: Any, device: Any) -> None:
+        super().__init__()
+        self.operands.staged = _NothingStaged()
+        self.ids: dict[int, int] = {}  # by the connection's key
+        self._client = client
+        self._device = device
+
+    def _record(self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any]) -> Any:
+        return super()._record(op, tuple(self._constants(values)), out, attrs)
+
+    def _constants(self, values: tuple[Any, ...]) -> list[Any]:
+        """Numbers and lists as arrays in shared memory."""
+        adapters = [adapter_of(value) for value in values]
+        if not any(adapter.plain for adapter in adapters):
+            return list(values)
+        from . import _arrays
+
+        scratch = Operands()
+        typed = [v for v, adapter in zip(values, adapters, strict=True) if not adapter.plain]
+        dtype = inputs(typed[:1], scratch)[0].dtype if typed else None
+        return [_arrays.array(v, dtype) if adapter.plain else v for v, adapter in zip(values, adapters, strict=True)]
+
+    def index_of(self, recorded: Any) -> int:
+        """The tensor that an array stands for in this program. Raises BadArgument when it is none of the program's."""
+        scratch = Operands()
+        operand = adapter_of(recorded).operand(recorded, scratch)
+        found = self._index.get(_identity(operand))
+        if found is None:
+            raise BadArgument("bind: this array is no operand of the program")
+        return found
+
+    def define(self, connection: Connection) -> _plans.Plan:
+        """Makes the program known to the daemon."""
+        connection.need("program")
+        self._closed = True
+        while True:
+            body, unknown = self.body(connection.key)
+            if unknown is None:
+                break
+            yield from _plans.register(connection, unknown)
+        if self._device is not None:
+            body["device"] = _plans.device_ref(self._device)
+        reply = yield Call("program", body, (), self.operands.keep, _undo_program)
+        known = self.ids.setdefault(connection.key, reply["program"])
+        if known != reply["program"]:
+            connection.garbage.append(("program", reply["program"]))
+        return known
+
+    def renew(self, key: int) -> None:
+        super().renew(key)
+        self._forget(key)
+
+    def release(self) -> None:
+        """The daemon forgets the program. Runs that were sent still finish. Idempotent; a later run defines it anew."""
+        for key in list(self.ids):
+            self._forget(key)
+
+    def _forget(self, key: int) -> None:
+        program = self.ids.pop(key, None)
+        connection = garbage.get(key)
+        if program is not None and connection is not None:
+            connection.garbage.append(("program", program))
+
+    def __del__(self) -> None:
+        if self.__dict__.get("ids"):
+            self.release()
+
+    def _prepared(
+        self, connection: Connection, bind: Any, stream: int, timing: bool, deadline_ms: int | None, priority: str | None,
+        warmup: int, repeat: int,
+    ) -> ProgramRun:  # fmt: skip
+        connection.need("program")
+        self._closed = True
+        options = _plans.options_of(connection, None, stream, timing, deadline_ms, priority, warmup, repeat)
+        return ProgramRun(self, bind, options)
+
+
+def _undo_program(reply: Any) -> tuple[str, dict[str, Any]]:
+    return "release", {"program": reply["program"]}
+
+
+class Sequence(BaseSequence):
+    """See `Client.sequence`."""
+
+    def __enter__(self) -> Sequence:
+        self._client._scope_begin(self)
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        self._client._scope_end(self)
+        if kind is None and len(self):
+            self._client._run_sequence(self)
+
+
+class Program(BaseProgram):
+    """See `Client.program`."""
+
+    def __enter__(self) -> Program:
+        self._client._scope_begin(self)
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        self._client._scope_end(self)
+        if kind is None:
+            self._client._define(self)
+
+    def run(
+        self,
+        bind: Any = None,
+        *,
+        stream: int = 0,
+        timing: bool = False,
+        warmup: int = 0,
+        repeat: int = 1,
+        deadline_ms: int | None = None,
+        priority: str | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+    ) -> Timings | None:
+        """Runs the program on the arrays that it was recorded with; the outputs are then in those that recording
+        returned. `bind` names other arrays for this run: a mapping, or pairs, of a recorded array and another one of
+        the same shape, strides and dtype. `repeat` with `timing` measures. The other options are those of an op; on
+        torch CUDA tensors a run is ordered as an op is. Returns the Timings with `timing=True`."""
+        client = self._client
+        link = client._live()
+        run = self._prepared(link, bind, stream, timing, deadline_ms, priority, warmup, repeat)
+        answer = client._carry(link, run, timing, stream, blocking, timeout)
+        return answer[1] if timing else None
+
+
+class AsyncSequence(BaseSequence):
+    """See `AsyncClient.sequence`."""
+
+    async def __aenter__(self) -> AsyncSequence:
+        return self
+
+    async def __aexit__(self, kind: Any, *_: object) -> None:
+        if kind is None and len(self):
+            await self._client._run_sequence(self)
+
+
+class AsyncProgram(BaseProgram):
+    """See `AsyncClient.program`."""
+
+    async def __aenter__(self) -> AsyncProgram:
+        return self
+
+    async def __aexit__(self, kind: Any, *_: object) -> None:
+        if kind is None:
+            await self._client._define(self)
+
+    async def run(
+        self,
+        bind: Any = None,
+        *,
+        stream: int = 0,
+        timing: bool = False,
+        warmup: int = 0,
+        repeat: int = 1,
+        deadline_ms: int | None = None,
+        priority: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+    ) -> Timings | None:
+        """As `Program.run`; returns when the outputs are ready."""
+        client = self._client
+        connection = await client._live()
+        run = self._prepared(connection, bind, stream, timing, deadline_ms, priority, warmup, repeat)
+        answer = await client._drive(connection, _plans.run(connection, run, timing), timeout)
+        return answer[1] if timing else None
