@@ -151,6 +151,12 @@ bool control_implicit_sync(void)
     return !page->no_implicit_sync;
 }
 
+bool control_channels(uint32_t *ret_entries)
+{
+    *ret_entries = page->channel_entries ? page->channel_entries : CHANNEL_ENTRIES;
+    return page->channels != 0;
+}
+
 uint64_t control_memory_limit(void)
 {
     const char *text = getenv("KOPS_STANDIN_MEMORY");

@@ -49,7 +49,8 @@ enum {
     X(live_graphs)                                                                                                     \
     X(live_graph_execs)                                                                                                \
     X(live_captures)                                                                                                   \
-    X(queued) /* operations on streams that have not ended */                                                          \
+    X(queued)           /* operations on streams that have not ended */                                                \
+    X(blocked_launches) /* calls that wait now for room in a channel */                                                \
     X(contexts)                                                                                                        \
     X(streams)                                                                                                         \
     X(events)                                                                                                          \
@@ -69,6 +70,7 @@ enum {
     X(value_waits)     /* cuStreamWaitValue whose value came */                                                        \
     X(pageable_copies) /* asynchronous copies that blocked, because the host memory was not registered */              \
     X(blocking_waits)  /* calls that had to wait for a stream, an event or the device */                               \
+    X(full_channels)   /* calls that had to wait for room in a channel */                                              \
     X(faults)          /* switches of this page that fired */                                                          \
     X(sticky)          /* 1: a context is broken */                                                                    \
     X(misuse)          /* calls that a correct program does not make; see last_misuse */
@@ -128,6 +130,8 @@ struct standin_control {
     _Atomic uint32_t row_order;        /* rows taken so far */
     _Atomic uint32_t no_implicit_sync; /* 1: free, close and unregister do not wait for the whole device */
     _Atomic uint64_t memory_limit;     /* bytes a process may allocate on one device; 0: KOPS_STANDIN_MEMORY */
+    _Atomic uint32_t channels;         /* 1: streams share channels, as many as CUDA_DEVICE_MAX_CONNECTIONS says */
+    _Atomic uint32_t channel_entries;  /* operations that a channel has room for; 0: 1024 */
     struct standin_gate gates[STANDIN_N_GATES];
     struct standin_fault faults[STANDIN_FAULTS];
     struct standin_row rows[STANDIN_ROWS];

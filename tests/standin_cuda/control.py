@@ -82,6 +82,8 @@ class _Page(ctypes.Structure):
         ("row_order", ctypes.c_uint32),
         ("no_implicit_sync", ctypes.c_uint32),
         ("memory_limit", ctypes.c_uint64),
+        ("channels", ctypes.c_uint32),
+        ("channel_entries", ctypes.c_uint32),
         ("gates", _Gate * len(GATES)),
         ("faults", _Fault * _constant("STANDIN_FAULTS")),
         ("rows", _Row * _constant("STANDIN_ROWS")),
@@ -245,6 +247,15 @@ class Control:
     def set_memory_limit(self, size: int) -> None:
         """Bytes that each process may allocate on a device from now on; 0: the default."""
         self._page.memory_limit = size
+
+    def set_channels(self, on: bool, entries: int = 0) -> None:
+        """On: streams of a process share channels, as many as its CUDA_DEVICE_MAX_CONNECTIONS says (8).
+
+        A wait that is not over holds what was queued behind it in its channel, also on other streams, and a call
+        that queues work blocks while the channel has `entries` operations (0: 1024).
+        """
+        self._page.channel_entries = entries
+        self._page.channels = int(on)
 
     def set_implicit_sync(self, on: bool) -> None:
         """Off: free, close and unregister wait only for work that uses the range, not for the whole device."""

@@ -28,6 +28,8 @@ enum {
     MAX_DEVICES = 16,
     MAX_SLOTS = 1 << 14, /* live cuMemAllocs of one process */
     MAX_USES = 4,
+    MAX_CHANNELS = 32,
+    CHANNEL_ENTRIES = 1024,
     PRIORITY_LEAST = 0,
     PRIORITY_GREATEST = -5, /* the less, the sooner */
     MAX_PARAMS = 1024
@@ -72,6 +74,8 @@ void control_misuse(const char *text);
 /* The error that a switch asks for this call, or CUDA_SUCCESS. */
 CUresult control_fault(const char *function, bool *ret_sticky);
 bool control_implicit_sync(void);
+/* Whether streams share channels, and how much one holds. */
+bool control_channels(uint32_t *ret_entries);
 uint64_t control_memory_limit(void);
 /* Waits until the gate lets one pass, or until *give_up is true. Called without the mutex. */
 void gate_pass(enum standin_gate_id gate, const _Atomic bool *give_up);
@@ -118,6 +122,11 @@ int device_by_uuid(const CUuuid *uuid);
 CUresult device_charge(int device, uint64_t bytes);
 void device_refund(int device, uint64_t bytes);
 
+struct channel {
+    uint64_t places;        /* given out so far */
+    unsigned queued, waits; /* operations in it, and those of them that wait for something */
+};
+
 struct context {
     CUcontext handle;
     int device;
@@ -125,6 +134,8 @@ struct context {
     _Atomic bool broken;
     CUresult error; /* what broke it */
     struct stream *default_stream;
+    struct channel channels[MAX_CHANNELS];
+    unsigned streams_made;
 };
 
 CUresult context_current(struct context **ret_context);
@@ -229,6 +240,7 @@ struct op {
     struct op *next;
     enum op_kind kind;
     uint64_t number;
+    uint64_t place; /* in the stream's channel, or 0 */
     unsigned n_uses;
     struct use uses[MAX_USES];
     union {
@@ -272,6 +284,7 @@ struct stream {
     struct context *context;
     unsigned flags;
     int priority;
+    unsigned channel;
     unsigned references; /* handle, thread, barriers */
     bool destroyed, has_thread;
     struct op *head, **tail; /* the head stays in the list while it runs */
@@ -300,6 +313,17 @@ void stream_unref(struct stream *stream);
 /* What is queued on `stream` from now on waits for what is queued on `other` now. */
 void stream_order_after(struct stream *stream, struct stream *other);
 struct stream *stream_find_captured(const struct capture *capture);
+
+/* ---- channel.c: streams that share a channel, where the control page says that they do ---- */
+
+unsigned channel_choose(struct context *context);
+/* Waits until the stream's channel has room, or the context is broken. */
+void channel_wait_for_room(struct stream *stream);
+void channel_enter(struct stream *stream, struct op *op);
+void channel_leave(struct stream *stream, const struct op *op);
+/* Something before it in its channel waits. `streams` are all that there are. */
+bool channel_holds(const struct stream *streams, const struct stream *stream, const struct op *op);
+bool op_is_held(const struct stream *stream, const struct op *op); /* of stream.c, which knows the streams */
 
 /* ---- worker.c ---- */
 

@@ -60,6 +60,7 @@ static bool stream_start(struct stream *stream)
 static void append(struct stream *stream, struct op *op)
 {
     op->number = ++stream->enqueued;
+    channel_enter(stream, op);
     *stream->tail = op;
     stream->tail = &op->next;
     count(STANDIN_COUNTER_queued, 1);
@@ -129,9 +130,15 @@ CUresult stream_enqueue(struct stream *stream, struct op *op)
         free(op);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    channel_wait_for_room(stream);
     append_barriers(stream);
     append(stream, op);
     return CUDA_SUCCESS;
+}
+
+bool op_is_held(const struct stream *stream, const struct op *op)
+{
+    return channel_holds(streams, stream, op);
 }
 
 CUresult stream_wait(struct stream *stream, uint64_t number)
@@ -203,6 +210,7 @@ struct stream *stream_new(struct context *context, unsigned flags, int priority)
     if (!stream)
         return NULL;
     stream->id = ++last_id;
+    stream->channel = channel_choose(context);
     stream->context = context;
     stream->flags = flags;
     stream->priority = priority;

@@ -143,6 +143,8 @@ static bool op_is_ready(const struct stream *stream, const struct op *op)
 {
     if (stream->context->broken)
         return true;
+    if (op_is_held(stream, op))
+        return false;
     if (op->kind == OP_WAIT_EVENT)
         return op->mark.event->done >= op->mark.generation;
     if (op->kind == OP_AFTER)
@@ -207,6 +209,7 @@ void *stream_main(void *argument)
             if (!stream->head)
                 stream->tail = &stream->head;
             stream->completed = op->number;
+            channel_leave(stream, op);
             free(op);
             count(STANDIN_COUNTER_queued, -1);
             pthread_cond_broadcast(&standin_progress);
