@@ -1,4 +1,4 @@
-/* A daemon that does what a test says, on a real socket.
+/* A daemon that does what a test says, on a real socket (fake.c) and in shared memory (fake_shm.c).
  *
  * fake_start() listens in a folder of its own and gives every connection a thread that runs the test's `serve`. What a
  * test does not care about is answered by fake_answer(). Everything that a handler and the test share is the test's
