@@ -25,15 +25,18 @@ def run_c(context: Context, name: str, transport: str, target: float | None) -> 
         name,
         "us",
         "lower",
-        summary(found["kops_add"]),
-        summary(found["launch_sync"], "in_process_launch_sync"),
+        summary(found["add"]),
+        summary(found["launch"], "in_process_launch_sync"),
         {
             "measured": f"kops_add() of {ELEMENTS} f32 in CUDA memory against event, launch, event,"
             " synchronise, elapsed time of an equal kernel in the calling process",
             "transport": {"shm": "shared-memory rings", "socket": "AF_UNIX stream socket"}[transport],
             "client_wait": "sleeps" if transport == "socket" else "polls as long as it pays",
-            "gpu_us_ours_p50": found["kops_add_gpu"]["p50"],
-            "gpu_us_peer_p50": found["launch_sync_gpu"]["p50"],
+            "gpu_us_ours_p50": found["add_gpu"]["p50"],
+            "gpu_us_peer_p50": found["launch_gpu"]["p50"],
+            "untimed_ours_p50": found["add_untimed"]["p50"],
+            "untimed_peer_p50": found["launch_untimed"]["p50"],
+            "ping_p50": found["ping"]["p50"],
         },
         target=target,
     )
