@@ -48,9 +48,12 @@ HELLO = {
         }
     ],
     "limits": {"message_bytes": 65536, "depth": 32, "nfds": 16, "inflight": 8, "rank": 16},
-    "features": ["memfd"],
+    "features": ["memfd", "sequence", "program", "priority"],
     "of_a_later_version": [1, 2, 3],
 }
+
+
+RUNS = ("run", "sequence", "run_program")
 
 
 class Refused(Exception):
@@ -79,9 +82,11 @@ class Peer:
         self.write_lock = threading.Lock()
         self.running: dict[int, threading.Event] = {}  # msgid -> set when cancelled
         self.release_all = threading.Event()
-        self.runner = threading.Thread(target=self.run_queue, daemon=True)
-        self.queue: list[tuple[int, dict[str, Any]]] = []
+        self.runners: dict[int, threading.Thread] = {}  # by stream
+        self.queues: dict[int, list[tuple[int, str, dict[str, Any]]]] = {}
         self.queued = threading.Condition()
+        self.programs: dict[int, dict[str, Any]] = {}
+        self.page: Any = None  # words of ready, then of done
         self.thread = threading.Thread(target=self.serve, daemon=True)
 
     def serve(self) -> None:
@@ -114,29 +119,40 @@ class Peer:
         method = message[1] if message[0] == 2 else message[2]
         msgid = None if message[0] == 2 else message[1]
         self.daemon.requests.append((method, params))
-        if method == "run" and method not in self.daemon.script:
+        if method in RUNS and (method not in self.daemon.script or "done" in params or "ready" in params):
             self.running[msgid] = threading.Event()
+            stream = params.get("stream", 0)
             with self.queued:
-                self.queue.append((msgid, params))
+                self.queues.setdefault(stream, []).append((msgid, method, params))
+                if stream not in self.runners:
+                    self.runners[stream] = threading.Thread(target=self.run_queue, args=(stream,), daemon=True)
+                    self.runners[stream].start()
                 self.queued.notify_all()
             return
         self.answer(msgid, method, params, own)
 
-    def run_queue(self) -> None:
+    def run_queue(self, stream: int) -> None:
+        queue = self.queues[stream]
         while True:
             with self.queued:
-                self.queued.wait_for(lambda: self.queue or self.ended.is_set())
+                self.queued.wait_for(lambda: queue or self.ended.is_set())
                 if self.ended.is_set():
                     return
-                msgid, params = self.queue.pop(0)
+                msgid, method, params = queue.pop(0)
             cancelled = self.running[msgid]
-            while not self.daemon.gate.wait(0.005) and not cancelled.is_set() and not self.ended.is_set():
+
+            def ready() -> bool:
+                return "ready" not in params or self.page[stream] >= params["ready"]  # noqa: B023
+
+            while not (ready() and self.daemon.gate.wait(0.005)) and not cancelled.is_set() and not self.ended.wait(0.001):
                 pass
+            if self.ended.is_set():
+                return
             self.running.pop(msgid)
             if cancelled.is_set():
                 self.send([1, msgid, {"code": "cancelled", "message": "it was cancelled", "detail": {}}, None])
             else:
-                self.answer(msgid, "run", params, [])
+                self.answer(msgid, method, params, [])
 
     def answer(self, msgid: int | None, method: str, params: dict[str, Any], fds: list[int]) -> None:
         error = result = None
@@ -145,13 +161,22 @@ class Peer:
             result = script(self, params, fds) if script is not None else getattr(self, "do_" + method)(params, fds)
         except Refused as refused:
             error = refused.error
+        if "done" in params:
+            self.page[256 + params["stream"]] = params["done"]
         if msgid is not None and result is not NotImplemented:
-            self.send([1, msgid, error, result])
+            fds = [result.pop("_fd")] if isinstance(result, dict) and "_fd" in result else []
+            self.send([1, msgid, error, result], fds)
 
-    def send(self, message: Any) -> None:
+    def send(self, message: Any, fds: list[int] | None = None) -> None:
         with self.write_lock:
             try:
-                self.socket.sendall(message if isinstance(message, bytes) else msgpack.packb(message))
+                data = message if isinstance(message, bytes) else msgpack.packb(message)
+                if fds:
+                    socket.send_fds(self.socket, [data], fds)
+                    for fd in fds:
+                        os.close(fd)
+                else:
+                    self.socket.sendall(data)
             except OSError:
                 pass
 
@@ -167,7 +192,17 @@ class Peer:
         self.buffers[buffer] = Buffer(fd, params["size"], params)
         return {"buffer": buffer, "size": params["size"]}
 
+    def do_timelines(self, params: dict[str, Any], fds: list[int]) -> Any:
+        fd = os.memfd_create("timelines", os.MFD_CLOEXEC)
+        os.ftruncate(fd, 4096)
+        self.page = memoryview(mmap.mmap(fd, 4096)).cast("q")
+        return {"nfds": 1, "fd": 0, "size": 4096, "streams": 256, "_fd": fd}
+
     def do_release(self, params: dict[str, Any], fds: list[int]) -> Any:
+        if "program" in params:
+            if self.programs.pop(params["program"], None) is None:
+                raise Refused("unknown_program")
+            return {}
         if params["buffer"] not in self.buffers:
             raise Refused("unknown_buffer")
         del self.buffers[params["buffer"]]
@@ -211,11 +246,38 @@ class Peer:
             out[...] = product + attrs["beta"] * out if attrs.get("beta", 0.0) else product
         else:
             raise Refused("unknown_op")
+        return {**self.measured(params), "variant": attrs.get("variant", "fake")}
+
+    def measured(self, params: dict[str, Any]) -> dict[str, Any]:
         timings = {"host_us": 10.0, "total_us": 12.0, "from_the_future": 1}
         if params.get("repeat", 1) > 1:
             samples = [float(i + 1) for i in range(params["repeat"])]
             timings |= {"min": 1.0, "median": 4.0, "p90": 8.0, "max": samples[-1], "samples": samples}
-        return {"timings": timings, "device": "host", "variant": attrs.get("variant", "fake")}
+        return {"timings": timings, "device": "host"}
+
+    def do_sequence(self, params: dict[str, Any], fds: list[int]) -> Any:
+        tensors = params["tensors"]
+        for i, step in enumerate(params["ops"]):
+            try:
+                run = {"in": [tensors[t] for t in step["in"]], "out": [tensors[t] for t in step["out"]]}
+                self.do_run({"op": step["op"], "attrs": step.get("attrs", {}), **run}, fds)
+            except Refused as refused:
+                raise Refused(refused.error["code"], key=f"ops[{i}]") from refused
+        return {**self.measured(params), "variants": ["fake"] * len(params["ops"])}
+
+    def do_program(self, params: dict[str, Any], fds: list[int]) -> Any:
+        program = self.daemon.next_buffer()
+        self.programs[program] = params
+        return {"program": program, "device": "host", "variants": ["fake"] * len(params["ops"])}
+
+    def do_run_program(self, params: dict[str, Any], fds: list[int]) -> Any:
+        kept = self.programs.get(params["program"])
+        if kept is None:
+            raise Refused("unknown_program")
+        tensors = [dict(t) for t in kept["tensors"]]
+        for bound in params.get("bind", ()):
+            tensors[bound["index"]] |= {"buffer": bound["buffer"], "offset": bound["offset"]}
+        return self.do_sequence({**kept, **params, "tensors": tensors}, fds)
 
 
 class FakeDaemon:
@@ -245,7 +307,6 @@ class FakeDaemon:
             peer = Peer(self, sock)
             self.peers.append(peer)
             peer.thread.start()
-            peer.runner.start()
 
     def next_buffer(self) -> int:
         with self._lock:
@@ -272,6 +333,7 @@ class FakeDaemon:
             except OSError:
                 pass
             peer.thread.join()
-            peer.runner.join()
+            for runner in list(peer.runners.values()):
+                runner.join()
             peer.socket.close()
         self.folder.cleanup()

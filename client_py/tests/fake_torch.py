@@ -121,9 +121,11 @@ def empty(shape: tuple[int, ...], *, dtype: dtype, device: Any = None) -> Tensor
 class _Cuda(SimpleNamespace):
     driver: Any = None
     synchronized: list[int]
+    handle: int
 
     def current_stream(self, index: int) -> Any:
-        return SimpleNamespace(synchronize=lambda: self.synchronized.append(index))
+        return SimpleNamespace(synchronize=lambda: self.synchronized.append(index), cuda_stream=self.handle)
 
 
-cuda = _Cuda(synchronized=[])
+cuda = _Cuda(synchronized=[], handle=0)
+_C = SimpleNamespace()  # without what only some versions have

@@ -1,0 +1,236 @@
+"""Sequences and programs: what is recorded, what is sent, what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import kops
+import numpy
+import pytest
+from fake_daemon import FakeDaemon, Refused
+from test_client import wait_for
+
+
+def normal(*shape: int, dtype: str = "float32") -> numpy.ndarray:
+    return numpy.random.default_rng(3).standard_normal(shape).astype(dtype)
+
+
+def sent(daemon: FakeDaemon, method: str) -> list[dict[str, Any]]:
+    return [params for name, params in daemon.requests if name == method]
+
+
+def test_a_block_is_one_request(k: kops.Client, daemon: FakeDaemon) -> None:
+    a, b = normal(4, 4), normal(4, 4)
+    with k.sequence() as s:
+        c = k.add(a, b)
+        d = k.square(c)
+        e = s.gemm(d, b, alpha=0.5)
+        assert daemon.count("sequence") == 0
+    assert daemon.count("run") == 0 and daemon.count("sequence") == 1
+    assert numpy.allclose(c, a + b) and numpy.allclose(d, (a + b) ** 2) and numpy.allclose(e, 0.5 * (d @ b))
+    assert s.results[0] is c and s.results[2] is e and s.timings is None
+    (request,) = sent(daemon, "sequence")
+    assert [op["in"] for op in request["ops"]] == [[0, 1], [2], [3, 1]], "one tensor is named once"
+    assert request["ops"][2]["attrs"] == {"alpha": 0.5} and request["timing"] is False
+
+
+def test_steps_given_as_a_list(k: kops.Client) -> None:
+    a, c = k.array(normal(3, 3)), k.empty((3, 3))
+    results, timings = k.sequence([("add", a, 1.0, {"out": c}), ("gemm", c, a, {"trans_b": True})], timing=True)
+    assert results[0] is c and numpy.allclose(results[1], (a + 1) @ a.T)
+    assert isinstance(timings, kops.Timings) and timings.host_us == 10
+    with pytest.raises(kops.WrongType, match="a step is"):
+        k.sequence(["add"])
+
+
+def test_ordinary_arrays_are_copied_back(k: kops.Client) -> None:
+    a, out, last = normal(5), numpy.empty(5, "float32"), numpy.empty(5, "float32")
+    with k.sequence():
+        k.square(a, out=out)
+        k.add(out, a, out=last)
+        k.add(out, out, out=out)
+    assert numpy.allclose(last, a * a + a) and numpy.allclose(out, 2 * a * a)
+
+
+def test_nothing_is_sent_when_the_block_fails(k: kops.Client, daemon: FakeDaemon) -> None:
+    with pytest.raises(ZeroDivisionError):
+        with k.sequence():
+            k.square(normal(3))
+            raise ZeroDivisionError
+    assert daemon.count("sequence") == 0
+    assert (k.square(numpy.full(3, 2, "float32")) == 4).all(), "calls are no longer recorded"
+    with k.sequence():
+        pass
+    assert daemon.count("sequence") == 0
+
+
+def test_only_the_recording_thread_records(k: kops.Client, daemon: FakeDaemon) -> None:
+    import threading
+
+    a = k.array(normal(3))
+    with k.sequence():
+        k.square(a)
+        other = threading.Thread(target=lambda: k.add(a, a))
+        other.start()
+        other.join()
+        assert daemon.count("run") == 1
+    assert daemon.count("run") == 1
+
+
+def test_options_belong_to_the_whole(k: kops.Client, daemon: FakeDaemon) -> None:
+    a = k.array(normal(3))
+    with k.sequence(timing=True, warmup=1, repeat=4, priority="high", deadline_ms=1000) as s:
+        k.square(a)
+        for options in ({"timing": True}, {"device": 0}, {"deadline_ms": 1}, {"priority": "low"}):
+            with pytest.raises(kops.BadArgument, match="whole"):
+                k.square(a, **options)
+    (request,) = sent(daemon, "sequence")
+    assert len(request["ops"]) == 1
+    assert (request["warmup"], request["repeat"], request["priority"], request["deadline_ms"]) == (1, 4, "high", 1000)
+    assert s.timings is not None and s.timings.median == 4
+
+
+def test_an_error_names_its_place(k: kops.Client, daemon: FakeDaemon) -> None:
+    def refuse(*_: Any) -> Any:
+        raise Refused("shape_mismatch", "ops[1].in does not fit", key="ops[1].in")
+
+    daemon.script["sequence"] = refuse
+    with pytest.raises(kops.ShapeMismatch) as caught:
+        k.sequence([("square", normal(3)), ("square", normal(3))])
+    assert caught.value.detail["key"] == "ops[1].in"
+
+
+def test_a_daemon_without_sequences(daemon: FakeDaemon) -> None:
+    daemon.hello["features"] = []
+    with kops.connect(daemon.path) as k:
+        for call in (
+            lambda: k.sequence([("square", normal(3))]),
+            lambda: k.square(normal(3), priority="high"),
+            lambda: k.program().run(),
+        ):
+            with pytest.raises(kops.Unsupported):
+                call()
+        assert (k.square(numpy.ones(2, "float32"), priority="normal") == 1).all()
+        with pytest.raises(kops.BadArgument, match="low, normal, high"):
+            k.square(normal(3), priority="urgent")
+
+
+def test_a_program_runs_again_and_again(k: kops.Client, daemon: FakeDaemon) -> None:
+    a, b = k.array(normal(4)), k.array(normal(4))
+    with k.program() as p:
+        c = k.add(a, b)
+        d = p.square(c)
+    assert daemon.count("program") == 1 and daemon.count("run_program") == 0 and len(p) == 2
+    assert p.run() is None and numpy.allclose(d, (a + b) ** 2)
+    a[...] = 7
+    timings = p.run(timing=True, repeat=3)
+    assert isinstance(timings, kops.Timings) and len(timings.samples) == 3
+    assert numpy.allclose(d, (7 + b) ** 2)
+    assert daemon.count("program") == 1
+    with pytest.raises(kops.BadArgument, match="complete"):
+        p.square(a)
+
+
+def test_a_program_on_other_arrays(k: kops.Client, daemon: FakeDaemon) -> None:
+    a, b, x, y = (k.array(numpy.full((2, 3), i, "float32")) for i in (1, 2, 3, 4))
+    with k.program() as p:
+        c = k.add(a, b)
+    p.run([(a, x), (c, y)])
+    assert (y == 5).all() and sent(daemon, "run_program")[0]["bind"][0]["index"] == 0
+    p.run()
+    assert (c == 3).all()
+    with pytest.raises(kops.ShapeMismatch, match="bind"):
+        p.run([(a, k.zeros((3, 2)))])
+    with pytest.raises(kops.ShapeMismatch, match="strides"):
+        p.run([(a, k.zeros((3, 2)).T)])
+    with pytest.raises(kops.DtypeMismatch):
+        p.run([(a, k.zeros((2, 3), "f64"))])
+    with pytest.raises(kops.BadArgument, match="no operand"):
+        p.run([(x, a)])
+    assert daemon.count("run_program") == 2
+
+
+def test_a_program_takes_constants_and_no_ordinary_arrays(k: kops.Client) -> None:
+    a = k.array(normal(4))
+    with k.program() as p:
+        b = k.add(a, 1.5)
+        with pytest.raises(kops.BadArgument, match=r"k\.array"):
+            k.add(a, normal(4))
+    gc.collect()
+    k.square(normal(4))  # would take the memory of a constant that nobody kept
+    p.run()
+    assert numpy.allclose(b, a + 1.5)
+
+
+def test_a_program_outlives_its_connection(k: kops.Client, daemon: FakeDaemon) -> None:
+    a = k.array(normal(4))
+    with k.program() as p:
+        b = k.square(a)
+    daemon.peers[0].socket.shutdown(2)
+    with pytest.raises(kops.ConnectionLost):
+        p.run()
+    p.run()
+    assert numpy.allclose(b, a * a) and daemon.count("program") == 2
+
+
+def test_a_program_is_released(k: kops.Client, daemon: FakeDaemon) -> None:
+    a = k.array(normal(4))
+    for explicit in (True, False):
+        with k.program() as p:
+            k.square(a)
+        assert len(daemon.peers[0].programs) == 1
+        if explicit:
+            p.release()
+            p.release()
+        del p
+        gc.collect()
+        k.ping()
+        assert not daemon.peers[0].programs
+
+
+def test_an_unknown_program(k: kops.Client, daemon: FakeDaemon) -> None:
+    with k.program() as p:
+        k.square(k.array(normal(4)))
+    daemon.peers[0].programs.clear()
+    with pytest.raises(kops.UnknownProgram) as caught:
+        p.run()
+    assert isinstance(caught.value, LookupError)
+
+
+def test_an_empty_program(k: kops.Client) -> None:
+    with pytest.raises(kops.BadArgument, match="no op"):
+        with k.program():
+            pass
+
+
+def test_asyncio(daemon: FakeDaemon) -> None:
+    async def main() -> None:
+        async with kops.connect_async(daemon.path, timeout=20) as k:
+            a = k.array(normal(4))
+            async with k.sequence(timing=True) as s:
+                b = s.square(a)
+                c = s.add(b, a)
+            assert numpy.allclose(c, a * a + a) and s.timings is not None
+            async with k.program() as p:
+                d = p.add(a, c)
+            assert await p.run() is None
+            assert numpy.allclose(d, a + c)
+            assert await p.run([(a, c)], timing=True) is not None
+            assert numpy.allclose(d, c + c)
+            p.release()
+            await k.ping()
+            assert not daemon.peers[0].programs
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_sequence(k: kops.Client, daemon: FakeDaemon) -> None:
+    a = k.array(normal(4))
+    daemon.gate.clear()
+    with pytest.raises(kops.Timeout):
+        k.sequence([("square", a)], timeout=0.05)
+    wait_for(lambda: daemon.count("cancel") == 1)
+    daemon.gate.set()
+    assert numpy.allclose(k.square(a), a * a)
