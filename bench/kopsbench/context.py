@@ -96,6 +96,11 @@ class Context:
             raise Skipped("this client has no ordered calls")
         return kops.connect(socket or self.gpu_daemon.socket_path, **{"timeout": 60, **options})
 
+    def python_link(self) -> dict[str, str]:
+        """For the detail of a measure through the Python client."""
+        compiled = any(name.startswith("kops._native") for name in sys.modules)
+        return {"python_client": "compiled extension" if compiled else "pure Python"}
+
     def gpu_client(self) -> Any:
         """A blocking client of gpu_daemon, for one measure: memory of the one before is given back first."""
         self.torch.cuda.empty_cache()

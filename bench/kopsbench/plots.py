@@ -56,7 +56,7 @@ def bar_chart(title: str, note: str, rows: Sequence[Row], *, logarithmic: bool) 
         for i, (name, value, color) in enumerate(row.bars):
             top = y + i * BAR
             drawing.box(LEFT, top, at(value) - LEFT, BAR - 2, color)
-            text = nice(value) if i == 0 else f"{nice(value)}  {name}"
+            text = f"{nice(value)} µs" if i == 0 else f"{nice(value)} µs · {name}"
             drawing.words(at(value) + 5, top + BAR - 4, text, size=11)
         if row.target:
             drawing.line([(at(row.target), y - 3), (at(row.target), y + len(row.bars) * BAR + 1)], TARGET, 2)

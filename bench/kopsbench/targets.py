@@ -21,6 +21,8 @@ ROWS = {
     "ordered_add_python_batch": "ordered tiny add from Python, in a batch, MPS",
     "ordered_chain_c": "C: kernel → daemon op → kernel, pipelined, MPS",
     "ordered_chain_python": "Python: op → daemon op → op, pipelined, MPS",
+    "ordered_add_c_own_time_slicing": "ordered tiny add from C, each on its own, without MPS",
+    "ordered_chain_c_time_slicing": "C: kernel → daemon op → kernel, without MPS",
     "program_20_python_vs_eager": "Python program of 20 tiny ops, blocking",
     "program_20_python_vs_graph": "Python program of 20 tiny ops, blocking",
     "program_20_c_vs_launches": "C program of 20 tiny ops, blocking",

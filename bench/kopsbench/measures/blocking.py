@@ -89,7 +89,8 @@ def run_python(context: Context, name: str, target: float | None) -> Record:
         summarise(peer_times, "torch.add + synchronize"),
         {
             "measured": f"blocking Client.add(out=) of {ELEMENTS} f32 torch CUDA tensors against torch.add(out=)"
-            " + torch.cuda.synchronize()"
+            " + torch.cuda.synchronize()",
+            **context.python_link(),
         },
         target=target,
     )

@@ -25,13 +25,16 @@ SIDES_C = {
 
 
 def run_c(context: Context) -> list[Record]:
-    n_rounds, ops = (2, 50) if context.smoke else (C_ROUNDS, OPS)
+    """Under MPS, many; without, where the GPU takes turns between the processes at every op, a few and without a target."""
+    n_rounds, ops = (C_ROUNDS, OPS) if context.mps else (5, 200)
+    if context.smoke:
+        n_rounds, ops = 2, 50
     found = context.run_program(
         "bench_ordered", "--rounds", n_rounds, "--ops", ops, socket=context.gpu_daemon.socket_path
     )
     return [
         Record(
-            name,
+            name if context.mps else f"{name}_time_slicing",
             "us",
             "lower",
             summary(found[ours]),
@@ -40,7 +43,7 @@ def run_c(context: Context) -> list[Record]:
                 "measured": f"{what}, {ops} in a row and cuStreamSynchronize, by the number of them; 1024 f32",
                 "n": "rounds",
             },
-            target=target,
+            target=target if context.mps else None,
         )
         for name, (ours, peer, what, target) in SIDES_C.items()
     ]
@@ -112,7 +115,7 @@ def run_python(context: Context) -> list[Record]:
             "lower",
             summarise(times),
             summarise(eager, "torch.add(out=)"),
-            {"measured": f"{measured}; {how}; 1024 f32", "n": "rounds"},
+            {"measured": f"{measured}; {how}; 1024 f32", "n": "rounds", **context.python_link()},
             target=target,
         )
         for name, times, how, target in (
@@ -158,11 +161,13 @@ def run_chain(context: Context) -> Record:
             "measured": f"torch.add, Client.add, torch.add (out=, each reads what the last wrote), {ops} times in a row and"
             " torch.cuda.synchronize(), by the number of times; 1024 f32",
             "n": "rounds",
+            **context.python_link(),
         },
         target=1.5,
     )
 
 
 add("ordered_c", run_c, on_gpu=True, mps=True, table=True)
+add("ordered_c_time_slicing", run_c, on_gpu=True, table=True)
 add("ordered_python", run_python, on_gpu=True, mps=True, table=True)
 add("ordered_chain", run_chain, on_gpu=True, mps=True, table=True)

@@ -81,6 +81,7 @@ def run_queue(context: Context) -> Record:
             "measured": f"blocking Client.add(out=) of {ELEMENTS} f32 torch CUDA tensors against putting the three tensors"
             " into a queue of a process that adds, synchronizes and answers True through another",
             "simple_queue_p50": rate(simple).p50,
+            **context.python_link(),
         },
     )
 
@@ -134,6 +135,7 @@ def run_grpc(context: Context) -> Record:
             "measured": f"blocking Client.add(out=) of {ELEMENTS} f32 torch CUDA tensors against a Python gRPC server with"
             " one thread that has the same IPC handles open and calls torch.add and synchronize; the request is"
             " packed once",
+            **context.python_link(),
         },
     )
 

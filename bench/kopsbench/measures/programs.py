@@ -83,7 +83,10 @@ def run_python(context: Context) -> list[Record]:
             context, [timed(program.run), timed(eager_call), timed(graph_call)], calls=context.calls * 2
         )
         check_program(context, program, b, x)
-    measured = f"run() of a program of {OPS} Client.add(out=) of 1024 f32 torch CUDA tensors, blocking"
+    detail = {
+        "measured": f"run() of a program of {OPS} Client.add(out=) of 1024 f32 torch CUDA tensors, blocking",
+        **context.python_link(),
+    }
     return [
         Record(
             "program_20_python_vs_eager",
@@ -91,7 +94,7 @@ def run_python(context: Context) -> list[Record]:
             "higher",
             rate(ours),
             rate(by_eager, "20 torch.add(out=) + synchronize"),
-            {"measured": measured, "ours_p50_us": summarise(ours).p50, "peer_p50_us": summarise(by_eager).p50},
+            {**detail, "ours_p50_us": summarise(ours).p50, "peer_p50_us": summarise(by_eager).p50},
             target=3.0,
         ),
         Record(
@@ -100,7 +103,7 @@ def run_python(context: Context) -> list[Record]:
             "lower",
             summarise(ours),
             summarise(by_graph, "torch.cuda.CUDAGraph.replay + synchronize"),
-            {"measured": measured},
+            detail,
             target=1.3,
         ),
     ]
