@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from ._link import SocketLink
 
 FAR_END = 2**63 - 1
+AFTERMATH = 2.0  # seconds
+DEFAULT_STREAMS = (0, 1)
 QUIET = 0.02  # seconds between the watcher's looks while calls are under way
 DRAIN_EVERY = 8
 WAIT_VALUE_64, WRITE_VALUE_64 = 4, 5  # CUstreamBatchMemOpType
@@ -350,13 +352,18 @@ class Ordered:
             timelines.words[timelines.streams + slot.number] = FAR_END
 
     def _release(self) -> None:
-        """Lets every stream past its waits, then lets go of the page, which is never used again."""
+        """Lets every stream past its waits. What the daemon's device had begun to write may still arrive for a moment,
+        so once is not enough. The page goes when its last reader has; a stream that is not the context's own may have
+        been destroyed by now and cannot be asked, so then the page stays for good. It is never used again."""
         timelines = self.timelines
-        left = dict(self._slots)
-        while True:
-            self._far_ends()
-            left = {key: slot for key, slot in left.items() if not timelines.drained(slot)}
-            if not left:
-                break
-            time.sleep(0.001)
-        timelines.close()
+        if self._calls or self._link.session.notice is not None:
+            end = time.monotonic() + AFTERMATH
+            while time.monotonic() < end:
+                self._far_ends()
+                time.sleep(0.002)
+        self._far_ends()
+        slots = list(self._slots.values())
+        if all(slot.handle in DEFAULT_STREAMS for slot in slots):
+            while not all(timelines.drained(slot) for slot in slots):
+                time.sleep(QUIET)
+            timelines.close()

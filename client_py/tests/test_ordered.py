@@ -1,0 +1,435 @@
+"""Ordered calls, over the stand-in CUDA driver, a small module in torch's place and a daemon that obeys the test."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fake_torch as torch
+import kops
+import numpy
+import pytest
+from fake_daemon import FakeDaemon, Peer, Refused
+from kops import _cuda
+from test_client import wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_READY = 600
+
+
+def library() -> Path | None:
+    builds = [Path(os.environ["KOPS_BUILD"])] if "KOPS_BUILD" in os.environ else sorted((ROOT / "build").glob("*"))
+    return next((path for build in builds if (path := build / "lib" / "libcuda_standin.so").exists()), None)
+
+
+if library() is None:
+    pytest.skip("the stand-in driver is not built", allow_module_level=True)
+sys.path.insert(0, str(ROOT / "tests"))
+standin = pytest.importorskip("standin_cuda")
+
+
+@pytest.fixture(scope="module")
+def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    made = standin.Control(tmp_path_factory.mktemp("standin") / "control")
+    before = dict(os.environ)
+    os.environ.update({"KOPS_CUDA_DRIVER": str(library()), **made.env})
+    _cuda.allocations.after_fork()  # another module's driver may be loaded already
+    yield made
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(scope="module")
+def driver(control: Any) -> Any:
+    return standin.Driver()
+
+
+def say_yes(peer: Peer, params: dict[str, Any], fds: list[int]) -> Any:
+    return {"timings": {"gpu_us": 1.0}, "device": "GPU-x", "variant": "v"}
+
+
+@pytest.fixture(autouse=True)
+def gpu(driver: Any, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """torch tensors in the stand-in's memory; the daemon offers ordered calls and says yes to all of them."""
+    driver.make_current()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(torch.cuda, "driver", driver)
+    monkeypatch.setattr(torch.cuda, "handle", 0)
+    monkeypatch.setattr(torch.cuda, "synchronized", [])
+    daemon.hello["features"] = [*daemon.hello["features"], "ordered"]
+    for method in ("run", "sequence", "run_program"):
+        daemon.script[method] = say_yes
+    yield driver
+    gc.collect()
+
+
+@pytest.fixture
+def stream(driver: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.c_void_p]:
+    """torch's current stream."""
+    made = ctypes.c_void_p()
+    driver.call("cuStreamCreate", ctypes.byref(made), ctypes.c_uint(1))
+    monkeypatch.setattr(torch.cuda, "handle", made.value)
+    yield made
+    driver.call("cuStreamSynchronize", made)
+    driver.call("cuStreamDestroy_v2", made)
+
+
+def tensor(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.float32, device=torch.device("cuda", 0))
+
+
+def drained(driver: Any, stream: ctypes.c_void_p) -> bool:
+    return int(driver.lib.cuStreamQuery(stream)) != NOT_READY
+
+
+def requests(daemon: FakeDaemon, *methods: str) -> list[dict[str, Any]]:
+    return [params for name, params in list(daemon.requests) if name in (methods or ("run",))]
+
+
+def test_a_call_returns_before_its_op_has_run(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
+    a, b = tensor(4, 5), tensor(4, 5)
+    daemon.gate.clear()
+    c = k.add(a, b)
+    assert type(c) is torch.Tensor and c.shape == (4, 5) and c.device.type == "cuda"
+    assert not torch.cuda.synchronized and not drained(gpu, stream), "what comes later waits for the op"
+    daemon.gate.set()
+    k.synchronize()
+    gpu.call("cuStreamSynchronize", stream)
+    (run,) = requests(daemon)
+    assert run["ready"] == run["done"] == 1 and run["timing"] is False
+
+
+def test_an_op_waits_for_what_is_on_the_stream(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
+    a = tensor(4)
+    k.square(a, out=a)
+    k.synchronize()
+    flag = (ctypes.c_uint64 * 512)()
+    gpu.call("cuMemHostRegister_v2", flag, ctypes.c_size_t(4096), ctypes.c_uint(2))
+    there = ctypes.c_uint64()
+    gpu.call("cuMemHostGetDevicePointer_v2", ctypes.byref(there), flag, ctypes.c_uint(0))
+    gpu.call("cuStreamWaitValue64_v2", stream, there, ctypes.c_uint64(1), ctypes.c_uint(0))
+    k.square(a, out=a)
+    k.square(a, out=a)
+    wait_for(lambda: len(requests(daemon)) == 3)
+    with pytest.raises(kops.Timeout):
+        k.synchronize(timeout=0.05)
+    flag[0] = 1
+    k.synchronize()
+    assert [(run["ready"], run["done"], run["stream"]) for run in requests(daemon)] == [(i, i, 255) for i in (1, 2, 3)]
+    gpu.call("cuStreamSynchronize", stream)
+    gpu.call("cuMemHostUnregister", flag)
+
+
+def test_streams_have_timelines_of_their_own(
+    k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = tensor(4)
+    k.square(a, out=a)
+    monkeypatch.setattr(torch.cuda, "handle", 0)
+    k.square(a, out=a)
+    k.square(a, out=a)
+    monkeypatch.setattr(torch.cuda, "handle", stream.value)
+    k.square(a, out=a)
+    k.synchronize()
+    assert [(run["stream"], run["done"]) for run in requests(daemon)] == [(255, 1), (254, 1), (254, 2), (255, 2)]
+
+
+def test_more_calls_than_the_daemon_takes_at_once(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
+    a = tensor(4)
+    for _ in range(200):
+        k.square(a, out=a)
+    k.synchronize()
+    gpu.call("cuStreamSynchronize", stream)
+    assert [run["done"] for run in requests(daemon)] == list(range(1, 201))
+
+
+def test_the_blocking_forms(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:
+    a = tensor(4)
+    k.square(a, out=a, blocking=True)
+    _, timings = k.square(a, out=a, timing=True)
+    assert timings.gpu_us == 1
+    k.square(a, out=a, stream=3)
+    with kops.connect(daemon.path, blocking=True) as blocking:
+        blocking.square(a, out=a)
+        blocking.square(a, out=a, blocking=False)
+    assert torch.cuda.synchronized == [0] * 4
+    assert ["done" in run for run in requests(daemon)] == [False] * 4 + [True]
+
+
+def test_other_arrays_and_other_daemons_block(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
+    a = gpu.empty((4,))
+    k.square(a, out=a)
+    daemon.hello["features"] = ["memfd"]
+    with kops.connect(daemon.path) as other:
+        other.square(tensor(4))
+        with other.batch():
+            other.square(tensor(4))
+    assert not any("done" in run for run in requests(daemon))
+
+
+def test_an_error_comes_later_and_names_its_op(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
+    a = tensor(4)
+
+    def refuse(peer: Peer, params: dict[str, Any], fds: list[int]) -> Any:
+        if params["op"] == "add":
+            raise Refused("device_error", "the driver says no", driver="CUDA_ERROR_X")
+        return say_yes(peer, params, fds)
+
+    daemon.script["run"] = refuse
+    k.square(a, out=a)
+    k.add(a, a)
+    k.square(a, out=a)
+    with pytest.raises(kops.DeviceError, match=r"add \(ordered call 2\): the driver says no") as caught:
+        k.synchronize()
+    assert caught.value.detail == {"driver": "CUDA_ERROR_X", "op": "add", "call": 2}
+    k.synchronize()
+    k.square(a, out=a)
+    k.synchronize()
+    gpu.call("cuStreamSynchronize", stream)
+
+
+def test_an_error_stops_a_later_call(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
+    a = tensor(4)
+
+    def refuse(peer: Peer, params: dict[str, Any], fds: list[int]) -> Any:
+        if params["op"] == "square":
+            raise Refused("device_error")
+        return say_yes(peer, params, fds)
+
+    daemon.script["run"] = refuse
+    k.square(a, out=a)
+
+    def refused() -> bool:
+        try:
+            k.add(a, a)
+        except kops.DeviceError as error:
+            assert "square (ordered call 1)" in str(error)
+            return True
+        return False
+
+    wait_for(refused)
+    k.synchronize()
+
+
+def test_what_is_wrong_at_once_is_said_at_once(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
+    with pytest.raises(kops.ShapeMismatch):
+        k.add(tensor(3), tensor(4))
+    with pytest.raises(kops.BadArgument):
+        k.square(tensor(3), deadline_ms=object())
+    k.square(tensor(3))
+    k.synchronize()
+    gpu.call("cuStreamSynchronize", stream)
+
+
+def test_a_capturing_stream_is_refused(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
+    a = tensor(4)
+    k.square(a, out=a)
+    k.synchronize()
+    gpu.call("cuStreamBeginCapture_v2", stream, ctypes.c_int(2))
+    try:
+        with pytest.raises(kops.Capturing, match="program"):
+            k.square(a, out=a)
+    finally:
+        graph = ctypes.c_void_p()
+        gpu.call("cuStreamEndCapture", stream, ctypes.byref(graph))
+        gpu.call("cuGraphDestroy", graph)
+    assert len(requests(daemon)) == 1
+    k.square(a, out=a)
+    k.synchronize()
+    gpu.call("cuStreamSynchronize", stream)
+
+
+def test_tensors_are_kept_until_the_reply_and_no_longer(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
+    a = tensor(4)
+    daemon.gate.clear()
+    gone = weakref.ref(k.square(a))
+    del a
+    gc.collect()
+    wait_for(lambda: len(requests(daemon)) == 1)
+    assert gone() is not None
+    daemon.gate.set()
+    wait_for(lambda: gone() is None)  # though nobody calls the client any more
+
+
+def test_the_daemons_death_lets_the_streams_go(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
+    a = tensor(4)
+    daemon.gate.clear()
+    for _ in range(7):
+        k.square(a, out=a)
+    assert not drained(gpu, stream)
+    daemon.peers[0].socket.shutdown(2)
+    gpu.call("cuStreamSynchronize", stream)  # as torch.cuda.synchronize() does: no call of the client's
+    daemon.gate.set()
+    with pytest.raises(kops.ConnectionLost, match=r"square \(ordered call 1\)"):
+        k.square(a, out=a)
+    k.square(a, out=a)
+    k.synchronize()
+    assert len(daemon.peers) == 2
+    gpu.call("cuStreamSynchronize", stream)
+
+
+def test_death_while_a_call_waits_for_room(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
+    a = tensor(4)
+    daemon.gate.clear()
+    for _ in range(7):
+        k.square(a, out=a)
+    threading.Timer(0.05, lambda: daemon.peers[0].socket.shutdown(2)).start()
+    with pytest.raises(kops.ConnectionLost):
+        k.square(a, out=a)
+    gpu.call("cuStreamSynchronize", stream)
+    daemon.gate.set()
+
+
+def test_closing_waits_for_the_calls(daemon: FakeDaemon, gpu: Any, stream: Any) -> None:
+    with kops.connect(daemon.path) as k:
+        for _ in range(5):
+            k.square(tensor(4))
+    assert len(requests(daemon)) == 5
+    gpu.call("cuStreamSynchronize", stream)
+    k = kops.connect(daemon.path)
+    k.square(tensor(4))
+    del k
+    gc.collect()
+    gpu.call("cuStreamSynchronize", stream)
+    wait_for(lambda: all(peer.ended.is_set() for peer in daemon.peers))
+
+
+def test_a_batch_travels_together(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
+    a, b = tensor(4), tensor(4)
+    with k.batch():
+        for _ in range(35):
+            c = k.add(a, b)
+            k.square(c, out=b)
+    k.synchronize()
+    gpu.call("cuStreamSynchronize", stream)
+    parts = requests(daemon, "sequence")
+    assert [len(part["ops"]) for part in parts] == [32, 32, 6] and not requests(daemon)
+    assert [("ready" in part, "done" in part) for part in parts] == [(True, False), (False, False), (False, True)]
+    assert [op["op"] for part in parts for op in part["ops"]] == ["add", "square"] * 35
+
+
+def test_what_blocks_in_a_batch_comes_after_its_ops(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
+    a = tensor(4)
+    with k.batch():
+        k.square(a, out=a)
+        k.add(a, a, out=a, blocking=True)
+        k.square(a, out=a)
+        k.synchronize()
+        assert len(requests(daemon, "sequence")) == 2
+        k.square(a, out=a, priority="high")
+    k.synchronize()
+    assert [name for name, params in daemon.requests if name in ("run", "sequence")] == ["sequence", "run", "sequence", "run"]
+    assert requests(daemon)[-1]["priority"] == "high"
+
+
+def test_an_error_in_a_batch_names_its_op(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
+    daemon.script["sequence"] = lambda *_: (_ for _ in ()).throw(Refused("device_error", "no", op_index=1))
+    a = tensor(4)
+    with k.batch():
+        k.square(a, out=a)
+        k.add(a, a, out=a)
+    with pytest.raises(kops.DeviceError, match=r"^add \(ordered call 1\)"):
+        k.synchronize()
+    with pytest.raises(ZeroDivisionError):
+        with k.batch():
+            k.square(a, out=a)
+            raise ZeroDivisionError
+    with pytest.raises(kops.BadArgument, match="open already"):
+        with k.batch(), k.batch():
+            pass
+
+
+def test_sequences_and_programs_are_ordered_too(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
+    a, x = tensor(4), tensor(4)
+    daemon.gate.clear()
+    with k.sequence():
+        b = k.square(a)
+    with k.program() as p:
+        k.add(a, b)
+    p.run()
+    p.run([(a, x)])
+    assert not drained(gpu, stream)
+    daemon.gate.set()
+    p.run(timing=True)
+    assert [r.get("done") for r in requests(daemon, "sequence", "run_program")] == [1, 2, 3, None]
+    gpu.call("cuStreamSynchronize", stream)
+
+
+def test_threads_of_one_stream(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
+    failed = []
+
+    def work() -> None:
+        try:
+            gpu.make_current()
+            for _ in range(50):
+                k.square(tensor(4))
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    k.synchronize()
+    gpu.call("cuStreamSynchronize", stream)
+    assert [run["done"] for run in requests(daemon)] == list(range(1, 201))
+
+
+def test_a_thread_without_a_context(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
+    a = tensor(4)
+    k.square(a, out=a)
+    failed = []
+
+    def work() -> None:
+        try:
+            k.square(a, out=a)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert not failed
+    k.synchronize()
+
+
+def test_more_streams_than_there_are_timelines(
+    k: kops.Client, gpu: Any, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kops._ordered import Timelines
+
+    k.square(tensor(4))
+    k.synchronize()
+    ordered = k._connection._ordered  # type: ignore[union-attr]
+    assert isinstance(ordered.timelines, Timelines)
+    monkeypatch.setattr(ordered.timelines, "put", lambda *_: None)
+    a = tensor(4)
+    for i in range(300):
+        monkeypatch.setattr(torch.cuda, "handle", 1000 + i)
+        peer = daemon.peers[0]
+        peer.page[255 - (i + 1) % 256] = 10  # nobody's stream writes it
+        k.square(a, out=a)
+        k.synchronize()
+    streams = [run["stream"] for run in requests(daemon)]
+    assert len(set(streams)) == 256
+    for number in set(streams):
+        values = [run["done"] for run in requests(daemon) if run["stream"] == number]
+        assert values == sorted(set(values)), "values of one timeline only rise"
+    ordered._slots.clear()
+
+
+def test_numpy_is_as_before(k: kops.Client, daemon: FakeDaemon) -> None:
+    del daemon.script["run"]
+    a = numpy.ones(4, "float32")
+    with k.batch():
+        assert (k.add(a, a) == 2).all()
+    k.synchronize()
