@@ -1,48 +1,57 @@
 """As much of torch as the measures use, on the tests' stand-in driver: to try the measures out where there is no GPU.
 
-Everything happens at once and on the host; no time that is measured with it means anything.
+The tensors are those of the client's tests; what is added here computes on the host. No time that is measured with it means
+anything.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy
 from standin_cuda import DeviceArray, Driver
 
-float32 = numpy.float32
-Tensor = DeviceArray
+sys.path.append(str(Path(__file__).resolve().parents[2] / "client_py" / "tests"))
+import fake_torch  # noqa: E402
+
+sys.modules["torch"] = fake_torch
+_driver = fake_torch.cuda.driver = Driver()
+_here = fake_torch.device("cuda", 0)
+Tensor = fake_torch.Tensor
+Tensor.__cuda_array_interface__ = property(lambda tensor: tensor.array.__cuda_array_interface__)
 
 
-@cache
-def _driver() -> Driver:
-    return Driver()
+def _tensor(array: DeviceArray) -> Tensor:
+    return Tensor(array, fake_torch.float32, _here)
 
 
-def full(shape: tuple[int, ...], value: float, device: str = "cuda", dtype: Any = float32) -> Tensor:
-    return _driver().array(numpy.full(shape, value, dtype))
+def full(shape: tuple[int, ...], value: float, device: str = "cuda") -> Tensor:
+    return _tensor(_driver.array(numpy.full(shape, value, numpy.float32)))
 
 
 def add(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    total = a.numpy() + b.numpy()
+    total = a.array.numpy() + b.array.numpy()
     if out is None:
-        return _driver().array(total)
-    out.driver.write(out.address, total.tobytes())
+        return _tensor(_driver.array(total))
+    _driver.write(out.array.address, total.tobytes())
     _graph.record(lambda: add(a, b, out=out))
     return out
 
 
 def as_tensor(other: Any, device: str = "cuda") -> Tensor:
     described = other.__cuda_array_interface__
-    return DeviceArray(_driver(), described["data"][0], tuple(described["shape"]), numpy.dtype(described["typestr"]))
+    return _tensor(
+        DeviceArray(_driver, described["data"][0], tuple(described["shape"]), numpy.dtype(described["typestr"]), keep=other)
+    )
 
 
 def equal(a: Tensor, b: Tensor) -> bool:
-    return bool((a.numpy() == b.numpy()).all())
+    return bool((a.array.numpy() == b.array.numpy()).all())
 
 
 class _Graph:
@@ -79,6 +88,6 @@ cuda = SimpleNamespace(
     graph=_capture,
     is_available=lambda: True,
     empty_cache=lambda: None,
-    synchronize=lambda: _driver().synchronize(),
+    synchronize=lambda: _driver.synchronize(),
     get_device_name=lambda index=0: "stand-in",
 )
