@@ -95,7 +95,7 @@ struct backend_import {
     bool writable;
     unsigned n_fds; /* MEMORY_CUDA_VMM: allocations in address order; MEMORY_CUDA_POOL: one, the pool's */
     int fds[BACKEND_IMPORT_FDS];
-    uint64_t fd_bytes[BACKEND_IMPORT_FDS]; /* MEMORY_CUDA_VMM: of each allocation */
+    uint64_t fd_bytes[BACKEND_IMPORT_FDS]; /* MEMORY_CUDA_VMM: of each allocation; 0 of a first: all of `size` */
 };
 
 /* ---- jobs ---- */

@@ -6,7 +6,10 @@
  *
  * CUDA IPC entries are keyed by device, handle bytes and the exporter's alloc_id. While a handle is open the driver
  * answers another open of the same bytes with the old pointer, so of all entries with equal bytes at most one is open
- * or changing, and a newer id makes the older entries stale. */
+ * or changing, and a newer id makes the older entries stale. Memory of pools is kept alike, within its pool.
+ *
+ * Memory that is known by its own descriptors stays open until the last reference is gone: the descriptors, without
+ * which it could not be opened again, pin it as much as the mapping does. */
 #ifndef KOPS_BACKEND_MAPPING_H
 #define KOPS_BACKEND_MAPPING_H
 
@@ -37,9 +40,11 @@ struct mapping {
     enum mapping_state state;
     bool keyed;       /* has an alloc_id: shared, and kept while referenced */
     bool kept;        /* stays open while referenced, not only while used */
-    bool reopenable;  /* cuda_ipc */
+    bool reopenable;  /* cuda_ipc, cuda_pool */
     bool stale;       /* its bytes now mean other memory */
     bool close_asked; /* by trim or the idle timer */
+    bool extending;   /* a struct mapping_extension is under way */
+    unsigned areas;   /* of the registry's */
     unsigned references, uses;
     uint64_t alloc_id, identity; /* identity: of a memfd, its inode */
     struct backend_import import;
@@ -48,7 +53,7 @@ struct mapping {
     uid_t uid;
     pid_t pid;                     /* of the process that registered it first */
     struct backend_memory *memory; /* while OPEN */
-    int fd;                        /* of memory that the daemon made, to recognise it by; or -1 */
+    int fd; /* to recognise memory that the daemon made by; of a pool's memory, the pool; or -1 */
     uint64_t unused_since_ns;
     struct list waiters;
     struct error error; /* of the last open that failed */
@@ -64,7 +69,8 @@ struct mapping_registry {
     uv_loop_t *loop;
     const struct device_set *devices;
     struct list buckets[MAPPING_BUCKETS];
-    unsigned count, changing; /* changing: OPENING or CLOSING */
+    unsigned count, changing; /* changing: OPENING, CLOSING or being extended */
+    unsigned areas;           /* of the process's address space that they take */
     struct list closing;      /* mappings that are CLOSING, in the order begun */
     struct list flushes;      /* struct mapping_flush */
     uint64_t next_close_number;
@@ -83,11 +89,17 @@ struct mapping_owner {
     pid_t pid;
 };
 
-/* A reference to another process's CUDA allocation, not opened yet. alloc_id NULL: not shared. The caller compares its
- * own declared size with memory->size once it is open. Errors: stale_buffer, permission_denied, out_of_memory. */
+/* A reference to another process's CUDA allocation (MEMORY_CUDA_IPC, MEMORY_CUDA_POOL), not opened yet. alloc_id NULL:
+ * not shared. The caller compares its own declared size with memory->size once it is open. Of a pool's import the
+ * descriptor is taken if (*ret_mapping)->fd is it. Errors: stale_buffer, permission_denied, out_of_memory. */
 int mapping_get_ipc(struct mapping_registry *r, struct backend_device *device, const struct backend_import *import,
                     const uint64_t *alloc_id, struct mapping_owner owner, struct mapping **ret_mapping,
                     struct error *e);
+
+/* A reference to other processes' allocations (MEMORY_CUDA_VMM), not opened yet and shared with nobody. The import's
+ * descriptors are taken. Error: quota_exceeded. */
+int mapping_get_vmm(struct mapping_registry *r, struct backend_device *device, const struct backend_import *import,
+                    struct mapping_owner owner, struct mapping **ret_mapping, struct error *e);
 
 /* Takes over memory that is open already (a memfd; what alloc made). `fd` is taken too, -1 for none. */
 int mapping_adopt(struct mapping_registry *r, struct backend_memory *memory, struct backend_device *device,
@@ -112,6 +124,20 @@ static inline bool mapping_is_open(const struct mapping *m)
 /* For a used mapping that is not open. The waiter stays the caller's; mapping_stop_waiting() takes it back. */
 void mapping_wait(struct mapping *m, struct mapping_waiter *waiter);
 void mapping_stop_waiting(struct mapping_waiter *waiter);
+
+/* Allocations that go behind those of an open MEMORY_CUDA_VMM mapping. done() is called once, on the loop thread, when
+ * mapping->memory->size has grown, or not (`ok`). The struct stays the caller's, the descriptors are taken. */
+struct mapping_extension {
+    struct backend_import import; /* set by the caller: descriptors and their bytes */
+    void (*done)(struct mapping_extension *x);
+    struct mapping *mapping;
+    bool ok;
+    struct error error;
+    uint64_t size;
+    unsigned areas;
+    struct work work;
+};
+int mapping_extend(struct mapping *m, struct mapping_extension *x, struct error *e);
 
 /* Closes it when nothing uses it and it can be opened again; returns the bytes that this unpins, 0 when it stays. */
 uint64_t mapping_trim(struct mapping *m);

@@ -5,6 +5,7 @@
 #include "graph.h"
 #include "job.h"
 #include "memory.h"
+#include "peer.h"
 #include "pin.h"
 #include "stream.h"
 #include "variants.h"
@@ -32,4 +33,7 @@ const struct backend cuda_backend = {
     .program_free = cuda_program_free,
     .poll = cuda_poll,
     .arm = cuda_arm,
+    .memory_kinds = cuda_memory_kinds,
+    .memory_extend = cuda_memory_extend,
+    .can_access = cuda_can_access,
 };

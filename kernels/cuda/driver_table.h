@@ -76,6 +76,13 @@
     X(MemMap, "", REQUIRED)                                                                                            \
     X(MemUnmap, "", REQUIRED)                                                                                          \
     X(MemSetAccess, "", REQUIRED)                                                                                      \
-    X(MemExportToShareableHandle, "", REQUIRED)
+    X(MemExportToShareableHandle, "", REQUIRED)                                                                        \
+    X(MemImportFromShareableHandle, "", REQUIRED)                                                                      \
+    X(MemGetAllocationPropertiesFromHandle, "", REQUIRED)                                                              \
+    X(MemPoolImportFromShareableHandle, "", OPTIONAL)                                                                  \
+    X(MemPoolImportPointer, "", OPTIONAL)                                                                              \
+    X(MemPoolSetAccess, "", OPTIONAL)                                                                                  \
+    X(DeviceCanAccessPeer, "", OPTIONAL)                                                                               \
+    X(CtxEnablePeerAccess, "", OPTIONAL)
 
 #endif

@@ -1,0 +1,272 @@
+/* Owns the entries of the registry: which memory a reference means, and whether two mean the same. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "backend/mapping_internal.h"
+#include "util/clock.h"
+
+#ifndef KCMP_FILE
+#define KCMP_FILE 0 /* linux/kcmp.h is not on every system */
+#endif
+
+struct list *mapping_bucket(struct mapping_registry *r, const struct backend_import *import)
+{
+    uint64_t h = 14695981039346656037U; /* FNV-1a, over words */
+
+    for (size_t i = 0; i < sizeof(import->handle); i += sizeof(uint64_t)) {
+        uint64_t word;
+
+        memcpy(&word, import->handle + i, sizeof(word));
+        h = (h ^ word) * 1099511628211U;
+    }
+    return &r->buckets[(h ^ h >> 32) % MAPPING_BUCKETS];
+}
+
+static bool same_file(int a, int b)
+{
+    return syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILE, a, b) == 0;
+}
+
+bool mapping_same_handle(const struct mapping *m, const struct backend_device *device,
+                         const struct backend_import *import)
+{
+    if (m->kind != import->kind || m->device != device ||
+        memcmp(m->import.handle, import->handle, sizeof(import->handle)) != 0)
+        return false;
+    /* What a pool exports says where in that pool. */
+    return m->kind == MEMORY_CUDA_IPC || (m->kind == MEMORY_CUDA_POOL && same_file(m->fd, import->fds[0]));
+}
+
+void mapping_close_import(struct backend_import *import)
+{
+    while (import->n_fds)
+        close(import->fds[--import->n_fds]);
+}
+
+/* ---- entries ---- */
+
+static int check_areas(const struct mapping_registry *r, unsigned more, struct error *e)
+{
+    if (r->areas + more <= MAPPINGS_MAX)
+        return 0;
+    error_set(e, ERROR_QUOTA_EXCEEDED, "the daemon holds %u mappings, the most it may; release some", r->areas);
+    error_detail_number(e, "limit", MAPPINGS_MAX);
+    return error_detail_number(e, "current", r->areas);
+}
+
+static struct mapping *mapping_new(struct mapping_registry *r, unsigned areas, struct mapping_owner owner,
+                                   struct error *e)
+{
+    struct mapping *m;
+
+    if (check_areas(r, areas, e) < 0)
+        return NULL;
+    m = calloc(1, sizeof(*m));
+    if (!m) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping");
+        return NULL;
+    }
+    m->registry = r;
+    m->references = 1;
+    m->uid = owner.uid;
+    m->pid = owner.pid;
+    m->fd = -1;
+    m->unused_since_ns = clock_now_ns();
+    list_init(&m->waiters);
+    list_init(&m->link);
+    list_init(&m->closing);
+    m->areas = areas;
+    r->areas += areas;
+    r->count++;
+    return m;
+}
+
+static int stale_reference(struct error *e)
+{
+    return error_set(e, ERROR_STALE_BUFFER,
+                     "the handle's allocation was freed: the same process registered a later one with the same handle");
+}
+
+/* Finds the entry of this id among those with equal bytes, and settles what the others become. */
+static int settle_same_handle(struct mapping_registry *r, struct backend_device *device,
+                              const struct backend_import *import, uint64_t alloc_id, struct mapping_owner owner,
+                              struct mapping **ret_found, struct error *e)
+{
+    struct list *bucket = mapping_bucket(r, import);
+
+    *ret_found = NULL;
+    list_for_each_safe (node, after, bucket) {
+        struct mapping *m = list_entry(node, struct mapping, link);
+
+        if (!m->keyed || !mapping_same_handle(m, device, import))
+            continue;
+        if (m->alloc_id == alloc_id) {
+            if (m->stale)
+                return stale_reference(e);
+            *ret_found = m;
+        } else if (m->uid != owner.uid) {
+            return error_set(e, ERROR_PERMISSION_DENIED,
+                             "another user registered this handle with another alloc_id; it is not replaced");
+        } else if (!m->stale && m->pid == owner.pid && m->alloc_id > alloc_id) {
+            return stale_reference(e); /* buffer ids only grow in a process */
+        }
+    }
+    list_for_each_safe (node, after, bucket) {
+        struct mapping *m = list_entry(node, struct mapping, link);
+
+        if (m->keyed && !m->stale && m->alloc_id != alloc_id && mapping_same_handle(m, device, import)) {
+            m->stale = true;
+            mapping_advance(m);
+        }
+    }
+    return 0;
+}
+
+int mapping_get_ipc(struct mapping_registry *r, struct backend_device *device, const struct backend_import *import,
+                    const uint64_t *alloc_id, struct mapping_owner owner, struct mapping **ret_mapping, struct error *e)
+{
+    struct mapping *m = NULL;
+
+    if (alloc_id && settle_same_handle(r, device, import, *alloc_id, owner, &m, e) < 0)
+        return -1;
+    if (m) {
+        mapping_ref(m);
+        *ret_mapping = m;
+        return 0;
+    }
+    m = mapping_new(r, 1, owner, e);
+    if (!m)
+        return -1;
+    m->kind = import->kind;
+    m->device = device;
+    m->import = *import;
+    m->keyed = m->kept = alloc_id != NULL;
+    m->alloc_id = alloc_id ? *alloc_id : 0;
+    m->reopenable = true;
+    if (import->kind == MEMORY_CUDA_POOL)
+        m->fd = import->fds[0];
+    list_append(mapping_bucket(r, import), &m->link);
+    *ret_mapping = m;
+    return 0;
+}
+
+int mapping_get_vmm(struct mapping_registry *r, struct backend_device *device, const struct backend_import *import,
+                    struct mapping_owner owner, struct mapping **ret_mapping, struct error *e)
+{
+    struct mapping *m = mapping_new(r, import->n_fds, owner, e);
+
+    if (!m)
+        return -1;
+    m->kind = MEMORY_CUDA_VMM;
+    m->device = device;
+    m->import = *import;
+    m->kept = true;
+    list_append(mapping_bucket(r, import), &m->link);
+    *ret_mapping = m;
+    return 0;
+}
+
+int mapping_adopt(struct mapping_registry *r, struct backend_memory *memory, struct backend_device *device,
+                  uint64_t identity, int fd, struct mapping_owner owner, struct mapping **ret_mapping, struct error *e)
+{
+    struct mapping *m = mapping_new(r, 1, owner, e);
+
+    if (!m)
+        return -1;
+    m->kind = memory->kind;
+    m->device = memory->kind == MEMORY_MEMFD ? NULL : device;
+    m->memory = memory;
+    m->import.size = memory->size;
+    m->identity = identity;
+    m->fd = fd;
+    m->state = MAPPING_OPEN;
+    m->kept = true;
+    list_append(mapping_bucket(r, &m->import), &m->link);
+    *ret_mapping = m;
+    return 0;
+}
+
+struct mapping *mapping_find_own(struct mapping_registry *r, struct backend_device *device, int fd)
+{
+    const struct backend_import none = {0};
+    struct list *bucket = mapping_bucket(r, &none);
+
+    list_for_each_safe (node, after, bucket) {
+        struct mapping *m = list_entry(node, struct mapping, link);
+
+        if (m->kind == MEMORY_CUDA_VMM && m->fd >= 0 && m->device == device && m->references && same_file(m->fd, fd)) {
+            mapping_ref(m);
+            return m;
+        }
+    }
+    return NULL;
+}
+
+bool mapping_same_memory(const struct mapping *a, const struct mapping *b)
+{
+    if (a == b)
+        return true;
+    if (a->kind != b->kind || a->device != b->device)
+        return false;
+    if (a->kind == MEMORY_MEMFD)
+        return a->identity && a->identity == b->identity;
+    return mapping_same_handle(a, b->device, &b->import);
+}
+
+/* ---- more of the same memory ---- */
+
+static void take_areas(struct mapping *m, int more)
+{
+    m->areas += (unsigned)more;
+    m->registry->areas += (unsigned)more;
+}
+
+static void extend_run(struct work *work)
+{
+    struct mapping_extension *x = list_entry(work, struct mapping_extension, work);
+    struct mapping *m = x->mapping;
+
+    x->ok = m->device->backend->memory_extend(m->memory, &x->import, &x->size, &x->error) == 0;
+    mapping_close_import(&x->import);
+}
+
+static void extend_done(struct work *work)
+{
+    struct mapping_extension *x = list_entry(work, struct mapping_extension, work);
+    struct mapping *m = x->mapping;
+
+    m->registry->changing--;
+    m->extending = false;
+    if (x->ok)
+        m->memory->size = x->size;
+    else
+        take_areas(m, -(int)x->areas);
+    x->done(x);
+    mapping_unuse(m);
+}
+
+int mapping_extend(struct mapping *m, struct mapping_extension *x, struct error *e)
+{
+    const char *why = NULL;
+
+    if (m->kind != MEMORY_CUDA_VMM || m->fd >= 0)
+        why = "only memory that was registered as cuda_vmm by its descriptors can be extended";
+    else if (m->state != MAPPING_OPEN)
+        why = "the memory is not open yet; extend it after the reply to its registration";
+    else if (m->extending)
+        why = "an extension of this memory is under way; send the next after its reply";
+    if (why)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "%s", why);
+    if (check_areas(m->registry, x->import.n_fds, e) < 0)
+        return -1;
+    x->mapping = m;
+    x->areas = x->import.n_fds;
+    take_areas(m, (int)x->areas);
+    m->registry->changing++;
+    m->extending = true;
+    mapping_use(m);
+    work_submit(m->registry->loop, &x->work, extend_run, extend_done);
+    return 0;
+}

@@ -1,0 +1,20 @@
+/* What mapping.c and mapping_entries.c share. */
+#ifndef KOPS_BACKEND_MAPPING_INTERNAL_H
+#define KOPS_BACKEND_MAPPING_INTERNAL_H
+
+#include "backend/mapping.h"
+
+/* Takes the next step that state, references and uses ask for. May free the mapping. */
+void mapping_advance(struct mapping *m);
+
+/* Where entries with the import's handle bytes are. */
+struct list *mapping_bucket(struct mapping_registry *r, const struct backend_import *import);
+
+/* Whether the mapping was made from the same reference to memory of another process, id apart. */
+bool mapping_same_handle(const struct mapping *m, const struct backend_device *device,
+                         const struct backend_import *import);
+
+/* Closes an import's descriptors. Blocks. */
+void mapping_close_import(struct backend_import *import);
+
+#endif

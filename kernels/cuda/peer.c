@@ -1,0 +1,103 @@
+#include "peer.h"
+
+#include <pthread.h>
+
+/* Guards `mapped` and `peers` of virtual memory against each other: what is mapped while a device is being allowed must
+ * not escape it. Held for a few calls of the driver, once for each memory and device. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* By index of device, which other devices answer. The table of the machine's links does not change. */
+static uint32_t asked[BACKEND_MAX_DEVICES], possible[BACKEND_MAX_DEVICES];
+
+/* Every device of this backend that the process has, by index. */
+static struct cuda_device *admitted[BACKEND_MAX_DEVICES];
+
+bool cuda_can_access(struct backend_device *device, struct backend_device *owner)
+{
+    const uint32_t bit = 1U << owner->index;
+    int can = 0;
+
+    if (device == owner)
+        return true;
+    if (!(asked[device->index] & bit)) {
+        asked[device->index] |= bit;
+        if (cuda.DeviceCanAccessPeer && cuda.CtxEnablePeerAccess &&
+            cuda.DeviceCanAccessPeer(&can, cuda_device(device)->ordinal, cuda_device(owner)->ordinal) == CUDA_SUCCESS &&
+            can)
+            possible[device->index] |= bit;
+    }
+    return possible[device->index] & bit;
+}
+
+CUresult cuda_peer_set_access(const struct cuda_device *d, CUdeviceptr address, uint64_t size, bool writable)
+{
+    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->ordinal},
+                              .flags = writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ};
+    CUresult r = cuda.MemSetAccess(address, size, &access, 1);
+
+    /* Not every driver has reading alone. The server refuses such memory as an output anyway. */
+    if (!writable && (r == CUDA_ERROR_NOT_SUPPORTED || r == CUDA_ERROR_INVALID_VALUE)) {
+        access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        r = cuda.MemSetAccess(address, size, &access, 1);
+    }
+    return r;
+}
+
+int cuda_peer_admit(struct cuda_memory *m, CUdeviceptr address, uint64_t size, struct error *e)
+{
+    struct cuda_device *owner = cuda_device(m->base.device);
+    unsigned peers;
+    CUresult r;
+
+    pthread_mutex_lock(&lock);
+    peers = atomic_load_explicit(&m->peers, memory_order_relaxed);
+    r = cuda_peer_set_access(owner, address, size, m->base.writable);
+    for (unsigned i = 0; r == CUDA_SUCCESS && i < BACKEND_MAX_DEVICES; i++)
+        if (peers & 1U << i)
+            r = cuda_peer_set_access(admitted[i], address, size, m->base.writable);
+    if (r == CUDA_SUCCESS)
+        m->mapped += size;
+    pthread_mutex_unlock(&lock);
+    return cuda_check(owner, r, "cuMemSetAccess", e);
+}
+
+static CUresult allow(struct cuda_device *d, struct cuda_memory *m)
+{
+    const struct cuda_device *owner = cuda_device(m->base.device);
+    CUresult r;
+
+    switch (m->base.kind) {
+    case MEMORY_CUDA_VMM:
+        return cuda_peer_set_access(d, m->base.address, m->mapped, m->base.writable);
+    case MEMORY_CUDA_POOL:
+        return cuda_pool_allow(m->pool, d);
+    default:
+        r = cuda.CtxEnablePeerAccess(owner->context, 0);
+        return r == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : r;
+    }
+}
+
+int cuda_peer_allow(struct cuda_device *d, struct backend_memory *memory, struct error *e)
+{
+    struct cuda_memory *m = cuda_memory(memory);
+    CUresult r;
+
+    if (cuda_peer_is_admitted(d, memory))
+        return 0;
+    if (cuda_enter(d, e) < 0)
+        return -1;
+    pthread_mutex_lock(&lock);
+    r = allow(d, m);
+    if (r == CUDA_SUCCESS) {
+        admitted[d->base.index] = d;
+        atomic_fetch_or_explicit(&m->peers, 1U << d->base.index, memory_order_release);
+    }
+    pthread_mutex_unlock(&lock);
+    if (r == CUDA_SUCCESS || cuda_result_is_sticky(r))
+        return cuda_check(d, r, "cuCtxEnablePeerAccess", e);
+    error_set(e, ERROR_DEVICE_MISMATCH,
+              "%s cannot use memory of %s: the driver gives it no peer access; move the tensors "
+              "to one device",
+              d->base.info.uuid, memory->device->info.uuid);
+    return error_detail_text(e, "driver", cuda_result_name(r));
+}
