@@ -142,19 +142,25 @@ static void write_limits(struct rpc_output *out, const struct server *s)
 static void write_features(struct rpc_output *out, const struct server *s)
 {
     static const char *const always[] = {"memfd", "shm", "sequence", "program", "priority"};
+    static const char *const memory[] = {
+        [MEMORY_CUDA_IPC] = "cuda_ipc", [MEMORY_CUDA_VMM] = "cuda_vmm", [MEMORY_CUDA_POOL] = "cuda_pool"};
     const uint32_t n = sizeof(always) / sizeof(always[0]);
-    bool cuda = false, ordered = false;
+    unsigned kinds = 0;
+    bool ordered = false;
 
     for (unsigned i = 0; i < s->devices.count; i++) {
-        cuda = cuda || s->devices.all[i]->backend->memory_import;
-        ordered = ordered || s->devices.all[i]->signals;
+        struct backend_device *d = s->devices.all[i];
+
+        kinds |= d->backend->memory_kinds ? d->backend->memory_kinds(d) : 0;
+        ordered = ordered || d->signals;
     }
     rpc_write_text(out, "features");
-    rpc_write_array(out, n + cuda + ordered);
+    rpc_write_array(out, n + (unsigned)__builtin_popcount(kinds) + ordered);
     for (uint32_t i = 0; i < n; i++)
         rpc_write_text(out, always[i]);
-    if (cuda)
-        rpc_write_text(out, "cuda_ipc");
+    for (unsigned i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
+        if (kinds & 1U << i)
+            rpc_write_text(out, memory[i]);
     if (ordered)
         rpc_write_text(out, "ordered");
 }

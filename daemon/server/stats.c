@@ -91,7 +91,11 @@ static unsigned users_of(const struct server *s, const struct mapping *m, pid_t 
 static void write_mapping(struct rpc_output *out, const struct server *s, const struct mapping *m)
 {
     static const char *const kinds[] = {
-        [MEMORY_MEMFD] = "memfd", [MEMORY_CUDA_IPC] = "cuda_ipc", [MEMORY_CUDA_VMM] = "cuda_vmm"};
+        [MEMORY_MEMFD] = "memfd",
+        [MEMORY_CUDA_IPC] = "cuda_ipc",
+        [MEMORY_CUDA_VMM] = "cuda_vmm",
+        [MEMORY_CUDA_POOL] = "cuda_pool",
+    };
     pid_t pids[MAX_PIDS];
     unsigned n_pids, users = users_of(s, m, pids, &n_pids);
 

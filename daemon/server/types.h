@@ -217,10 +217,6 @@ struct request {
             bool failed;
         } timelines;
         struct {
-            struct buffer_ref *buffer;
-            struct mapping_waiter waiter;
-        } opening; /* register */
-        struct {
             struct work work;
             struct backend_device *device;
             uint64_t size;
