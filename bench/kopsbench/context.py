@@ -80,6 +80,7 @@ class Context:
     def gpu_daemon(self) -> Daemon:
         """One for all measures on the GPU: making a context for each would take longer than measuring."""
         if self._gpu_daemon is None or not self._gpu_daemon.running():
+            self.__dict__.pop("_gpu_client", None)  # it knew the one that ended
             self._gpu_daemon = self._stack.enter_context(self.daemon(cuda=True))
             with self._gpu_daemon.connect() as connection:
                 self._daemon_spin = connection.call("hello", {"protocol": 1})["limits"].get("spin_us")
@@ -101,10 +102,14 @@ class Context:
         compiled = any(name.startswith("kops._native") for name in sys.modules)
         return {"python_client": "compiled extension" if compiled else "pure Python"}
 
+    @cached_property
+    def _gpu_client(self) -> Any:
+        return self._stack.enter_context(self.connect(timeout=300))
+
     def gpu_client(self) -> Any:
         """A blocking client of gpu_daemon, for one measure: memory of the one before is given back first."""
+        client = self._gpu_client
         self.torch.cuda.empty_cache()
-        client = self._stack.enter_context(self.connect(timeout=300))
         client.trim()
         return client
 
@@ -112,6 +117,9 @@ class Context:
     def torch(self) -> Any:
         """torch with a CUDA device, or Skipped."""
         if self.smoke:
+            lacking = backends.missing(backends.STANDIN)
+            if lacking:
+                raise Skipped(lacking)
             from . import smoke_torch
 
             return smoke_torch

@@ -1,0 +1,102 @@
+"""The benchmarks themselves: every measure of the table runs (on a stand-in, with counts that mean nothing), a measure that
+hangs or dies costs only its own number, and records become a table and figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as xml
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCH = Path(__file__).resolve().parent
+sys.path[:0] = [str(BENCH), str(BENCH.parent / "client_py"), str(BENCH.parent / "tests")]
+
+from kopsbench import measures, runner  # noqa: E402
+from kopsbench.plots import PLOTS  # noqa: E402
+from kopsbench.record import Record, Summary, failure, write  # noqa: E402
+from kopsbench.targets import ROWS, markdown  # noqa: E402
+
+# Answers `good` at once and `slow` never; ends on `bad`.
+WORKER = """
+import os, sys, time
+fd = int(sys.argv[sys.argv.index("--worker") + 1])
+for line in sys.stdin:
+    name = line.strip()
+    if name == "slow":
+        time.sleep(1000)
+    if name == "bad":
+        os._exit(3)
+    os.write(fd, b'{"records": []}\\n')
+os.write(fd, b"{}\\n")
+"""
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=os.environ)
+
+
+def record(**more: Any) -> Record:
+    given: dict[str, Any] = {"measure": "m", "unit": "us", "better": "lower", "ours": Summary(2.0, 9.0, 1), "peer": Summary(4.0, 5.0, 1)}
+    return Record(**{**given, **more})
+
+
+@pytest.mark.skipif("KOPS_BUILD" not in os.environ, reason="KOPS_BUILD names no build folder")
+def test_every_measure_of_the_table_runs(tmp_path: Path) -> None:
+    done = run(str(BENCH / "run"), "--smoke", "--out", str(tmp_path), "--file", "r.json", "table")
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = {one["measure"]: one for one in json.loads((tmp_path / "r.json").read_text())}
+    assert "noop_rpc_socket_sleep" in records
+    for one in records.values():
+        assert one["ours"]["p50"] > 0 or one["measure"].startswith("cached_reference"), one
+        assert one["measure"] in ROWS or one["measure"].endswith("time_slicing"), "a row of the table has a name"
+    n_said = sum(line.startswith("[") for line in done.stderr.splitlines())
+    assert n_said == len(measures.select(["table"])), "every measure has an outcome"
+    table = run(str(BENCH / "table"), str(tmp_path / "r.json"))
+    assert table.returncode == 0 and "C no-op RPC, shared memory" in table.stdout, table.stderr
+    drawn = run(str(BENCH / "plot"), str(tmp_path / "r.json"), "--out", str(tmp_path))
+    assert drawn.returncode == 0, drawn.stderr
+    for picture in tmp_path.glob("*.svg"):
+        assert xml.parse(picture).getroot().tag.endswith("svg")
+
+
+def test_a_measure_that_hangs_or_dies_costs_only_its_own_number() -> None:
+    names = ["good", "slow", "bad", "good"]
+    chosen = [measures.Measure(name, False, lambda context: [], seconds=0.5) for name in names]
+    command = [sys.executable, "-c", WORKER]
+    starting, runner.STARTING_SECONDS = runner.STARTING_SECONDS, 2.0
+    try:
+        replies = [reply for _, reply in runner._run_group(chosen, command, {}, time.monotonic() + 60)]
+    finally:
+        runner.STARTING_SECONDS = starting
+    assert replies[0] == {"records": []} and replies[3] == {"records": []}
+    assert "no answer" in replies[1]["error"] and "status 3" in replies[2]["error"]
+
+
+def test_no_measure_begins_after_the_budget() -> None:
+    chosen = [measures.Measure("good", False, lambda context: [])]
+    (reply,) = (reply for _, reply in runner._run_group(chosen, [sys.executable, "-c", WORKER], {}, time.monotonic() - 1))
+    assert "budget" in reply["skipped"]
+
+
+def test_targets_bound_what_they_say() -> None:
+    assert record(target=0.5).met and not record(target=0.4).met
+    assert record(better="higher", target=0.5).met and not record(better="higher", target=0.6).met
+    assert record(target=2.0, absolute=True).met and not record(target=1.9, absolute=True).met
+    assert not record(target=8.0, absolute=True, statistic="p99").met
+    assert record().met is None and record(peer=None, target=3.0).met is None
+
+
+def test_a_failed_measure_is_a_row_and_no_bar(tmp_path: Path) -> None:
+    context = {"device": "d", "commit": "c", "date": "2026-01-01", "command": "x"}
+    records = {"noop_rpc_shm": failure("noop_rpc_shm", "Boom: no | luck", context)}
+    assert "failed: Boom: no \\| luck" in markdown(records)
+    write(tmp_path / "r.json", records.values())
+    drawn = run(str(BENCH / "plot"), str(tmp_path / "r.json"), "--out", str(tmp_path))
+    assert drawn.returncode == 1 and not list(tmp_path.glob("*.svg"))
+    assert all(draw({}) is None for draw in PLOTS.values())
