@@ -15,8 +15,8 @@
 #include "team.h"
 
 enum {
-    REQUEST_BYTES = 12, /* [0, msgid of three bytes, "ping", [{}]] */
-    REPLY_BYTES = 7,    /* [1, msgid, nil, {}] */
+    REQUEST_BYTES = 14, /* [0, msgid of five bytes, "ping", [{}]] */
+    REPLY_BYTES = 9,    /* [1, msgid, nil, {}] */
     AFTER_A_TURN = 10   /* calls that only warm up what the other side's block cooled down */
 };
 
