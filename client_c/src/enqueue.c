@@ -3,6 +3,18 @@
 
 #include "fail.h"
 
+/* The end of a call: an op that failed before is what the caller should hear of first. */
+static enum kops_code leave(struct kops_client *c, struct lane *lane, enum kops_code r, struct kops_error *e)
+{
+    enum kops_code before = KOPS_OK;
+
+    ordered_collect(c);
+    if (r)
+        before = ordered_report(c, e);
+    ordered_leave(c, lane);
+    return before ? before : r;
+}
+
 enum kops_code enqueue_job(struct kops_client *c, struct job *job, struct wire_how *how, struct wire_raw *raw,
                            const char *name, void *stream, uint64_t deadline, struct kops_error *e)
 {
@@ -20,9 +32,7 @@ enum kops_code enqueue_job(struct kops_client *c, struct job *job, struct wire_h
     job->order = &work;
     if (!r)
         r = job_send(c, job, deadline, NULL, e);
-    ordered_collect(c);
-    ordered_leave(c, work.lane);
-    return r;
+    return leave(c, work.lane, r, e);
 }
 
 /* In a batch: the operands must be known before the op is gathered. */
@@ -56,9 +66,7 @@ enum kops_code enqueue_run(struct kops_client *c, struct job *job, struct wire_r
         job->order = &work;
         r = job_send(c, job, deadline, NULL, e);
     }
-    ordered_collect(c);
-    ordered_leave(c, work.lane);
-    return r;
+    return leave(c, work.lane, r, e);
 }
 
 enum kops_code enqueue_check(const struct kops_options *o, struct kops_error *e)

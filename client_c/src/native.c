@@ -244,8 +244,7 @@ bool native_completed(kops_client *client, uint64_t number)
     uint64_t oldest;
 
     client_enter(client, NULL);
-    if (client->ordered)
-        ordered_collect(client);
+    ordered_collect_all(client);
     oldest = ordered_oldest(client);
     client_leave(client);
     return !oldest || oldest > number;

@@ -249,6 +249,16 @@ void ordered_collect(struct kops_client *c)
         session_poll(c);
 }
 
+void ordered_collect_all(struct kops_client *c)
+{
+    if (!c->ordered || !c->ordered->outstanding)
+        return;
+    if (!c->t.ring.memory || (c->ordered->timeline && atomic_load(&c->ordered->timeline->over)))
+        session_poll(c);
+    else
+        session_drain(c);
+}
+
 /* ---- the page ---- */
 
 bool ordered_current(const struct kops_client *c)

@@ -79,6 +79,9 @@ enum kops_code ordered_report(struct kops_client *c, struct kops_error *e);
 /* Takes in replies that are at hand, so that the daemon need not wait for us. */
 void ordered_collect(struct kops_client *c);
 
+/* The same however few there are, and an end of the connection that nobody has noticed. */
+void ordered_collect_all(struct kops_client *c);
+
 /* ---- for job.c ---- */
 
 /* Whether the page belongs to the present connection; asks for a new one. */

@@ -16,11 +16,12 @@
 enum { RELEASE_FIRST_MS = 1, RELEASE_LAST_MS = 100 };
 
 /* What the daemon's GPU still has under way may overwrite a word with a smaller value. */
-static void release(const struct timeline *t, int stop)
+static void release(struct timeline *t)
 {
-    struct pollfd p = {.fd = stop, .events = POLLIN};
+    struct pollfd p = {.fd = t->stop, .events = POLLIN};
     int pause_ms = RELEASE_FIRST_MS;
 
+    atomic_store(&t->over, true);
     for (unsigned round = 1;; round++) {
         for (unsigned i = 0; i < TIMELINE_STREAMS; i++)
             atomic_store_explicit(&t->words[TIMELINE_STREAMS + i], INT64_MAX, memory_order_relaxed);
@@ -33,13 +34,13 @@ static void release(const struct timeline *t, int stop)
 
 static void *watch(void *argument)
 {
-    const struct timeline *t = argument;
+    struct timeline *t = argument;
     struct pollfd p[2] = {{.fd = t->stop, .events = POLLIN}, {.fd = t->socket, .events = POLLRDHUP}};
 
     while (poll(p, 2, -1) < 0 && errno == EINTR)
         ;
     if (!p[0].revents)
-        release(t, t->stop);
+        release(t);
     return NULL;
 }
 

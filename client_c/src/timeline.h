@@ -26,6 +26,7 @@ struct timeline {
     _Atomic int64_t *words; /* mapped, and registered with the driver */
     int socket;             /* a duplicate of the connection's */
     int stop;               /* eventfd */
+    atomic_bool over;       /* the connection has ended */
     pthread_t watcher;
 };
 
