@@ -9,6 +9,11 @@ enum { STACK_MAX = 32 };
 static _Thread_local CUcontext stack[STACK_MAX];
 static _Thread_local unsigned depth;
 
+struct context *context_get(CUcontext handle)
+{
+    return handle_get(HANDLE_CONTEXT, handle);
+}
+
 CUresult context_current(struct context **ret_context)
 {
     struct context *context;

@@ -45,7 +45,9 @@ enum {
     X(live_vmm_maps)                                                                                                   \
     X(live_host_registrations)                                                                                         \
     X(live_host_registered_bytes)                                                                                      \
-    X(live_pinned) /* cuMemHostAlloc and cuMemAllocHost */                                                             \
+    X(live_pinned)       /* cuMemHostAlloc and cuMemAllocHost */                                                       \
+    X(live_pools)        /* made or imported */                                                                        \
+    X(live_pool_imports) /* pointers of other processes' pools */                                                      \
     X(live_graphs)                                                                                                     \
     X(live_graph_execs)                                                                                                \
     X(live_captures)                                                                                                   \

@@ -198,6 +198,7 @@ static const struct {
     {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR},
     {CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 1},
     {CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, 1},
@@ -252,17 +253,5 @@ API cuDeviceGetAttribute(int *ret_value, CUdevice_attribute attribute, CUdevice 
     if (!ret_value || attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX)
         return leave(CUDA_ERROR_INVALID_VALUE);
     *ret_value = device_attribute(device, attribute);
-    return leave(CUDA_SUCCESS);
-}
-
-API cuDeviceCanAccessPeer(int *ret_can, CUdevice device, CUdevice peer)
-{
-    CUresult r = enter("cuDeviceCanAccessPeer");
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!device_is_valid(device) || !device_is_valid(peer))
-        return leave(CUDA_ERROR_INVALID_DEVICE);
-    *ret_can = device != peer;
     return leave(CUDA_SUCCESS);
 }

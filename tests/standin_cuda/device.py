@@ -80,6 +80,22 @@ class IpcHandle(ctypes.Structure):
     _fields_ = [("reserved", ctypes.c_uint8 * 64)]
 
 
+class PoolProperties(ctypes.Structure):
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("handle_types", ctypes.c_int),
+        ("location", _Location),
+        ("win32", ctypes.c_void_p),
+        ("max_size", ctypes.c_size_t),
+        ("usage", ctypes.c_ushort),
+        ("reserved", ctypes.c_uint8 * 54),
+    ]
+
+
+class PoolPointer(ctypes.Structure):
+    _fields_ = [("reserved", ctypes.c_uint8 * 64)]
+
+
 class Driver:
     """The driver library, with device `ordinal`'s primary context current on the thread that made it."""
 
@@ -220,8 +236,9 @@ class Driver:
         if access:
             self.vmm_access(address, size)
 
-    def vmm_access(self, address: int, size: int, flags: int = 3) -> None:
-        access = AccessDescription(location=_Location(1, self.ordinal), flags=flags)
+    def vmm_access(self, address: int, size: int, flags: int = 3, ordinal: int | None = None) -> None:
+        """For this device, or for another that shall reach the memory as well."""
+        access = AccessDescription(location=_Location(1, self.ordinal if ordinal is None else ordinal), flags=flags)
         self.call(
             "cuMemSetAccess", CUdeviceptr(address), ctypes.c_size_t(size), ctypes.byref(access), ctypes.c_size_t(1)
         )
@@ -231,6 +248,66 @@ class Driver:
 
     def vmm_address_free(self, address: int, size: int) -> None:
         self.call("cuMemAddressFree", CUdeviceptr(address), ctypes.c_size_t(size))
+
+    # ---- pools: what cudaMallocAsync allocates from ----
+
+    def pool_create(self, exportable: bool = True) -> int:
+        properties = PoolProperties(
+            type=1, handle_types=POSIX_FD if exportable else 0, location=_Location(1, self.ordinal)
+        )
+        pool = ctypes.c_void_p()
+        self.call("cuMemPoolCreate", ctypes.byref(pool), ctypes.byref(properties))
+        return pool.value or 0
+
+    def pool_destroy(self, pool: int) -> None:
+        self.call("cuMemPoolDestroy", ctypes.c_void_p(pool))
+
+    def pool_access(self, pool: int, ordinal: int, flags: int = 3) -> None:
+        access = AccessDescription(location=_Location(1, ordinal), flags=flags)
+        self.call("cuMemPoolSetAccess", ctypes.c_void_p(pool), ctypes.byref(access), ctypes.c_size_t(1))
+
+    def pool_alloc(self, pool: int, size: int) -> int:
+        address = CUdeviceptr()
+        self.call(
+            "cuMemAllocFromPoolAsync",
+            ctypes.byref(address),
+            ctypes.c_size_t(size),
+            ctypes.c_void_p(pool),
+            ctypes.c_void_p(None),
+        )
+        return address.value
+
+    def pool_export(self, pool: int) -> int:
+        fd = ctypes.c_int(-1)
+        self.call(
+            "cuMemPoolExportToShareableHandle",
+            ctypes.byref(fd),
+            ctypes.c_void_p(pool),
+            ctypes.c_int(POSIX_FD),
+            ctypes.c_ulonglong(0),
+        )
+        return fd.value
+
+    def pool_import(self, fd: int) -> int:
+        pool = ctypes.c_void_p()
+        self.call(
+            "cuMemPoolImportFromShareableHandle",
+            ctypes.byref(pool),
+            ctypes.c_void_p(fd),
+            ctypes.c_int(POSIX_FD),
+            ctypes.c_ulonglong(0),
+        )
+        return pool.value or 0
+
+    def pool_export_pointer(self, address: int) -> bytes:
+        data = PoolPointer()
+        self.call("cuMemPoolExportPointer", ctypes.byref(data), CUdeviceptr(address))
+        return bytes(data.reserved)
+
+    def pool_import_pointer(self, pool: int, data: bytes) -> int:
+        address, copy = CUdeviceptr(), PoolPointer.from_buffer_copy(data)
+        self.call("cuMemPoolImportPointer", ctypes.byref(address), ctypes.c_void_p(pool), ctypes.byref(copy))
+        return address.value
 
     # ---- arrays ----
 

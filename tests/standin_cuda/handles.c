@@ -14,8 +14,9 @@ struct entry {
 static struct entry *entries;
 static uint32_t n_entries, capacity, first_free = UINT32_MAX;
 
-static const char *const kind_names[] = {"",         "context",           "stream", "event",      "module",
-                                         "function", "allocation handle", "graph",  "graph node", "graph exec"};
+static const char *const kind_names[] = {"",           "context",           "stream", "event",      "module",
+                                         "function",   "allocation handle", "graph",  "graph node", "graph exec",
+                                         "memory pool"};
 
 void *handle_new(enum handle_kind kind, void *object)
 {

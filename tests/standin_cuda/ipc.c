@@ -97,8 +97,7 @@ API cuIpcGetMemHandle(CUipcMemHandle *ret_handle, CUdeviceptr address)
     return leave(CUDA_SUCCESS);
 }
 
-/* Opens another process's descriptor, or -1 when it has gone. */
-static int open_foreign(int pid, int fd, int mode)
+int open_foreign(int pid, int fd, int mode)
 {
     char path[64];
 

@@ -1,9 +1,9 @@
-/* The ranges that the device may touch, and cuMemAlloc's part of them. */
+/* The ranges that devices may touch, and memory that the program allocates. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "standin.h"
+#include "pool.h"
 
 struct region *standin_regions;
 struct slot standin_slots[MAX_SLOTS];
@@ -63,22 +63,24 @@ static struct slot *slot_find(int device, size_t mapped)
     return unused;
 }
 
-static CUresult allocation_new(struct context *context, enum region_kind kind, size_t size, CUdeviceptr *ret_address)
+CUresult allocation_new(struct context *context, struct pool *pool, size_t size, CUdeviceptr *ret_address)
 {
+    enum region_kind kind = pool ? REGION_ASYNC : REGION_ALLOCATION;
+    int device = pool ? pool->device : context->device;
     size_t mapped = round_up(size, GRANULARITY);
-    struct segment_tail tail = {.device = standin_devices[context->device].uuid};
+    struct segment_tail tail = {.device = standin_devices[device].uuid, .handle_types = pool ? pool->handle_types : 0};
     struct region *region;
     struct slot *slot;
     CUresult r;
 
     if (!size || mapped < size)
         return size ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
-    r = device_charge(context->device, mapped);
+    r = device_charge(device, mapped);
     if (r != CUDA_SUCCESS)
         return r;
     r = CUDA_ERROR_OUT_OF_MEMORY;
     region = calloc(1, sizeof(*region));
-    slot = slot_find(context->device, mapped);
+    slot = slot_find(device, mapped);
     if (!region || !slot || (kind == REGION_ALLOCATION && !export_table_ready()))
         goto free_region;
     tail.slot = (uint32_t)(slot - standin_slots);
@@ -96,10 +98,13 @@ static CUresult allocation_new(struct context *context, enum region_kind kind, s
                               .readable = true,
                               .writable = true,
                               .context = context,
-                              .device = context->device,
+                              .device = device,
                               .buffer_id = tail.buffer_id,
-                              .slot = tail.slot};
+                              .slot = tail.slot,
+                              .pool = pool};
     region_add(region);
+    if (pool)
+        pool_charge(pool, mapped);
     count(STANDIN_COUNTER_allocations, 1);
     count(STANDIN_COUNTER_live_allocations, 1);
     count(STANDIN_COUNTER_live_allocation_bytes, (int64_t)size);
@@ -110,11 +115,11 @@ close_fd:
     close(slot->fd);
 free_region:
     free(region);
-    device_refund(context->device, mapped);
+    device_refund(device, mapped);
     return r;
 }
 
-void allocation_end(struct region *region)
+static void allocation_free(struct region *region)
 {
     struct slot *slot = &standin_slots[region->slot];
     static uint64_t order;
@@ -126,9 +131,19 @@ void allocation_end(struct region *region)
     slot->live = false;
     slot->freed_order = ++order;
     device_refund(region->device, slot->mapped);
+    if (region->pool)
+        pool_refund(region->pool, slot->mapped);
     count(STANDIN_COUNTER_live_allocations, -1);
     count(STANDIN_COUNTER_live_allocation_bytes, -(int64_t)region->size);
     free(region);
+}
+
+void allocation_end(struct region *region)
+{
+    if (region->kind == REGION_POOLED)
+        pool_unmap(region);
+    else
+        allocation_free(region);
 }
 
 API cuMemAlloc_v2(CUdeviceptr *ret_address, size_t size)
@@ -139,11 +154,10 @@ API cuMemAlloc_v2(CUdeviceptr *ret_address, size_t size)
     if (r != CUDA_SUCCESS)
         return r;
     gate_pass_call(STANDIN_GATE_allocate);
-    return leave(allocation_new(context, REGION_ALLOCATION, size, ret_address));
+    return leave(allocation_new(context, NULL, size, ret_address));
 }
 
-/* The live region that starts at `address` and may be freed by this call, or NULL after a report. */
-static struct region *freeable(uint64_t address)
+struct region *region_freeable(uint64_t address)
 {
     static const char *const others[] = {
         [REGION_IPC] = "cuIpcCloseMemHandle", [REGION_VMM] = "cuMemUnmap", [REGION_HOST] = "cuMemHostUnregister"};
@@ -153,7 +167,7 @@ static struct region *freeable(uint64_t address)
         misuse(0, "%#llx is not allocated, or was freed before", (unsigned long long)address);
     else if (region->address != address)
         misuse(0, "%#llx lies inside an allocation", (unsigned long long)address);
-    else if (region->kind != REGION_ALLOCATION && region->kind != REGION_ASYNC)
+    else if (region->kind != REGION_ALLOCATION && region->kind != REGION_ASYNC && region->kind != REGION_POOLED)
         misuse(0, "%#llx belongs to %s", (unsigned long long)address, others[region->kind]);
     else
         return region;
@@ -168,7 +182,7 @@ API cuMemFree_v2(CUdeviceptr address)
 
     if (r != CUDA_SUCCESS)
         return r;
-    region = freeable(address);
+    region = region_freeable(address);
     if (!region)
         return leave(CUDA_ERROR_INVALID_VALUE);
     region->freeing = true; /* another thread's free of it meanwhile is a double free */
@@ -207,126 +221,4 @@ API cuMemGetAddressRange_v2(CUdeviceptr *ret_base, size_t *ret_size, CUdeviceptr
     if (ret_size)
         *ret_size = region->size;
     return leave(CUDA_SUCCESS);
-}
-
-/* ---- in stream order ---- */
-
-static CUresult allocate_on_stream(struct context *context, CUdeviceptr *ret_address, size_t size, CUstream handle)
-{
-    struct stream *stream;
-    CUresult r = stream_get(handle, context, &stream);
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (stream->capture)
-        return capture_refuse(stream);
-    return allocation_new(context, REGION_ASYNC, size, ret_address);
-}
-
-API cuMemAllocAsync(CUdeviceptr *ret_address, size_t size, CUstream stream)
-{
-    struct context *context;
-    CUresult r = enter_context("cuMemAllocAsync", &context);
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    return leave(allocate_on_stream(context, ret_address, size, stream));
-}
-
-API cuMemFreeAsync(CUdeviceptr address, CUstream handle)
-{
-    struct context *context;
-    CUresult r = enter_context("cuMemFreeAsync", &context);
-    struct region *region;
-    struct stream *stream;
-    struct op *op;
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = stream_get(handle, context, &stream);
-    if (r == CUDA_SUCCESS && stream->capture)
-        r = capture_refuse(stream);
-    if (r != CUDA_SUCCESS)
-        return leave(r);
-    region = freeable(address);
-    op = op_new(OP_FREE);
-    if (!region || !op) {
-        free(op);
-        return leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    region->freeing = true;
-    op->region = region;
-    return leave(stream_enqueue(stream, op));
-}
-
-/* ---- pools: a name for cuMemAllocAsync, since freed memory goes back at once ---- */
-
-static struct pool {
-    CUdevice device;
-    bool live;
-} pools[64];
-
-static struct pool *pool_get(CUmemoryPool handle)
-{
-    uint64_t index = (uint64_t)(uintptr_t)handle - 0x1000;
-
-    if (index < 64 && pools[index].live)
-        return &pools[index];
-    misuse(0, "%p is no memory pool", (void *)handle);
-    return NULL;
-}
-
-API cuMemPoolCreate(CUmemoryPool *ret_pool, const CUmemPoolProps *properties)
-{
-    CUresult r = enter("cuMemPoolCreate");
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
-        properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE || !device_is_valid(properties->location.id))
-        return leave(CUDA_ERROR_INVALID_VALUE);
-    for (unsigned i = 0; i < 64; i++)
-        if (!pools[i].live) {
-            pools[i] = (struct pool){.device = properties->location.id, .live = true};
-            *ret_pool = (CUmemoryPool)(uintptr_t)(0x1000 + i);
-            return leave(CUDA_SUCCESS);
-        }
-    return leave(CUDA_ERROR_OUT_OF_MEMORY);
-}
-
-API cuMemPoolDestroy(CUmemoryPool handle)
-{
-    CUresult r = enter("cuMemPoolDestroy");
-    struct pool *pool;
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    pool = pool_get(handle);
-    if (!pool)
-        return leave(CUDA_ERROR_INVALID_VALUE);
-    pool->live = false;
-    return leave(CUDA_SUCCESS);
-}
-
-API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
-{
-    CUresult r = enter("cuMemPoolSetAttribute");
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    return leave(pool_get(handle) && attribute > 0 && value ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
-}
-
-API cuMemAllocFromPoolAsync(CUdeviceptr *ret_address, size_t size, CUmemoryPool handle, CUstream stream)
-{
-    struct context *context;
-    CUresult r = enter_context("cuMemAllocFromPoolAsync", &context);
-    struct pool *pool;
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    pool = pool_get(handle);
-    if (!pool || pool->device != context->device)
-        return leave(CUDA_ERROR_INVALID_VALUE);
-    return leave(allocate_on_stream(context, ret_address, size, stream));
 }

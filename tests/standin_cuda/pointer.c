@@ -1,7 +1,7 @@
 /* What a pointer is: cuPointerGetAttribute(s). */
 #include <string.h>
 
-#include "standin.h"
+#include "pool.h"
 
 #define PUT(type, value)                                                                                               \
     do {                                                                                                               \
@@ -15,7 +15,7 @@ static CUresult attribute_get(void *data, CUpointer_attribute attribute, const s
 
     switch ((int)attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-        PUT(CUcontext, region->kind == REGION_VMM || region->kind == REGION_ASYNC ? NULL : region->context->handle);
+        PUT(CUcontext, region->kind == REGION_VMM || region->pool ? NULL : region->context->handle);
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
         PUT(unsigned, host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
@@ -52,7 +52,10 @@ static CUresult attribute_get(void *data, CUpointer_attribute attribute, const s
         PUT(int, 1);
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        PUT(uint64_t, region->kind == REGION_VMM ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0);
+        PUT(uint64_t, region->vmm ? vmm_handle_types(region->vmm) : region->pool ? region->pool->handle_types : 0);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        PUT(CUmemoryPool, region->pool && !region->pool->destroyed ? region->pool->handle : NULL);
         return CUDA_SUCCESS;
     default:
         return CUDA_ERROR_INVALID_VALUE;

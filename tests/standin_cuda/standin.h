@@ -43,6 +43,7 @@ struct event;
 struct region;
 struct capture;
 struct tips;
+struct pool;
 
 extern pthread_mutex_t standin_lock;
 extern pthread_cond_t standin_progress;
@@ -93,7 +94,8 @@ enum handle_kind {
     HANDLE_VMM,
     HANDLE_GRAPH,
     HANDLE_NODE,
-    HANDLE_EXEC
+    HANDLE_EXEC,
+    HANDLE_POOL
 };
 
 void *handle_new(enum handle_kind kind, void *object);
@@ -109,6 +111,7 @@ struct device {
     struct context *primary;
     unsigned retained;
     uint64_t used;
+    struct pool *default_pool, *pool; /* of cuMemAllocAsync; NULL: not made yet */
 };
 
 extern struct device standin_devices[MAX_DEVICES];
@@ -134,10 +137,12 @@ struct context {
     _Atomic bool broken;
     CUresult error; /* what broke it */
     struct stream *default_stream;
+    uint32_t peers; /* devices whose memory it may touch, a bit each */
     struct channel channels[MAX_CHANNELS];
     unsigned streams_made;
 };
 
+struct context *context_get(CUcontext handle);
 CUresult context_current(struct context **ret_context);
 struct context *context_any(int device); /* the device's primary context, or NULL */
 void context_break(struct context *context, CUresult error);
@@ -171,14 +176,22 @@ void address_free(uint64_t address, size_t size);
 
 /* ---- memory.c: every range that the device may touch ---- */
 
-enum region_kind { REGION_ALLOCATION, REGION_ASYNC, REGION_IPC, REGION_VMM, REGION_HOST };
+enum region_kind {
+    REGION_ALLOCATION,
+    REGION_ASYNC,  /* of a pool */
+    REGION_POOLED, /* of another process's pool */
+    REGION_IPC,
+    REGION_VMM,
+    REGION_HOST
+};
 
 struct region {
     struct region *next;
     enum region_kind kind;
     uint64_t address, size;
-    bool readable, writable;
-    bool freeing; /* ASYNC: a free is queued */
+    bool readable, writable;   /* not of VMM and pools */
+    uint32_t readers, writers; /* VMM: a bit a device */
+    bool freeing;              /* ASYNC: a free is queued */
     struct context *context;
     int device;
     uint64_t buffer_id;
@@ -188,6 +201,7 @@ struct region {
     unsigned opens;           /* IPC */
     unsigned char handle[64]; /* IPC */
     struct vmm_handle *vmm;   /* VMM */
+    struct pool *pool;        /* ASYNC, POOLED */
 };
 
 extern struct region *standin_regions;
@@ -196,7 +210,11 @@ struct region *region_find(uint64_t address);
 struct region *region_find_range(uint64_t address, uint64_t size);
 void region_add(struct region *region);
 void region_remove(struct region *region); /* from the list; the struct stays the caller's */
-/* Ends a cuMemAlloc or cuMemAllocAsync. */
+/* Memory of a pool, or cuMemAlloc's own where that is NULL. */
+CUresult allocation_new(struct context *context, struct pool *pool, size_t size, CUdeviceptr *ret_address);
+/* The live region that starts at `address` and that cuMemFree and its kin may free, or NULL after a report. */
+struct region *region_freeable(uint64_t address);
+/* Ends a cuMemAlloc, a cuMemAllocAsync or an imported pointer. */
 void allocation_end(struct region *region);
 
 /* Slots keep their address and their place in the export table, so that handle bytes repeat. */
@@ -211,7 +229,20 @@ struct slot {
 
 extern struct slot standin_slots[MAX_SLOTS];
 
+/* ---- vmm.c ---- */
+
+unsigned vmm_handle_types(const struct vmm_handle *vmm);
+
+/* ---- peer.c ---- */
+
+/* Whether work of the context may touch the region; with `copies` as copy engines do. */
+bool region_allows(const struct region *region, const struct context *context, bool write, bool copies);
+bool devices_are_peers(int device, int other);
+
 /* ---- ipc.c ---- */
+
+/* Opens another process's descriptor, or -1 when it has gone. */
+int open_foreign(int pid, int fd, int mode);
 
 bool export_table_ready(void); /* makes it at the first call */
 void export_slot_set(unsigned slot, int fd, const struct segment_tail *tail);

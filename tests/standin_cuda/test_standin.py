@@ -86,6 +86,35 @@ def _read_vmm_of(driver: Driver, pid: int, fd: int, size: int) -> bytes:
         driver.vmm_address_free(where, granule)
 
 
+def _pool_import_of(driver: Driver, pid: int, fd: int) -> int:
+    received = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
+    try:
+        return driver.pool_import(received)
+    finally:
+        os.close(received)
+
+
+def _read_chunks_of(driver: Driver, pid: int, fds: list[int], size: int) -> list[bytes]:
+    """One address range over several foreign allocations, as a daemon maps an expandable segment."""
+    granule = 2 << 20
+    where = driver.vmm_reserve(granule * len(fds))
+    for i, fd in enumerate(fds):
+        received = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
+        handle = driver.vmm_import(received)
+        os.close(received)
+        driver.vmm_map(where + i * granule, granule, handle, access=False)
+        driver.vmm_release(handle)
+    driver.vmm_access(where, granule * len(fds))
+    try:
+        return [driver.read(where + i * granule, size) for i in range(len(fds))]
+    finally:
+        driver.vmm_unmap(where, granule * len(fds))
+        driver.vmm_address_free(where, granule * len(fds))
+
+
+_HERE = {"read_vmm_of": _read_vmm_of, "read_chunks_of": _read_chunks_of, "pool_import_of": _pool_import_of}
+
+
 def _serve(pipe: Connection, env: dict[str, str]) -> None:
     os.environ.update(env)
     driver = Driver()
@@ -95,7 +124,7 @@ def _serve(pipe: Connection, env: dict[str, str]) -> None:
         except EOFError:
             return
         try:
-            function = partial(_read_vmm_of, driver) if method == "read_vmm_of" else getattr(driver, method)
+            function = partial(_HERE[method], driver) if method in _HERE else getattr(driver, method)
             pipe.send((True, function(*arguments)))
         except CudaError as error:
             pipe.send((False, (error.function, error.code, error.name)))
@@ -265,6 +294,73 @@ def test_vmm_memory_crosses_by_descriptor(control: Control, peers: Callable[...,
     peer.vmm_release(copy)
     row = control.row(peer.pid)
     assert (row.live_vmm_maps, row.live_vmm_handles) == (0, 0)
+
+
+def test_chunks_of_a_segment_are_mapped_as_one_range(control: Control, peers: Callable[..., Peer]) -> None:
+    granule = 2 << 20
+    owner, user = peers(), peers()
+    where = owner.vmm_reserve(3 * granule)
+    fds = []
+    for i in range(3):
+        handle = owner.vmm_create(granule)
+        owner.vmm_map(where + i * granule, granule, handle)
+        owner.write(where + i * granule, b"chunk %d" % i)
+        fds.append(owner.vmm_export(handle))
+        owner.vmm_release(handle)
+    assert user.read_chunks_of(owner.pid, fds, 7) == [b"chunk 0", b"chunk 1", b"chunk 2"]
+    row = control.row(user.pid)
+    assert (row.live_vmm_maps, row.live_vmm_handles, row.live_vmm_reservations) == (0, 0, 0)
+    assert not control.misuses()
+
+
+def test_a_pools_memory_crosses_by_descriptor_and_bytes(control: Control, peers: Callable[..., Peer]) -> None:
+    owner, user = peers(), peers()
+    pool = owner.pool_create()
+    base = owner.pool_alloc(pool, 5000)
+    owner.write(base, b"pooled")
+    imported = user.pool_import_of(owner.pid, owner.pool_export(pool))
+    data = owner.pool_export_pointer(base)
+    there = user.pool_import_pointer(imported, data)
+    assert user.address_range(there + 4999) == (there, 5000)
+    assert user.read(there, 6) == b"pooled"
+    user.write(there, b"P")
+    assert owner.read(base, 6) == b"Pooled"
+    for bad in (bytes(64), data[:8] + os.urandom(56), data[:40] + b"\xff" + data[41:]):
+        with pytest.raises(CudaError) as refused:
+            user.pool_import_pointer(imported, bad)
+        assert refused.value.code == INVALID_VALUE
+    with pytest.raises(CudaError) as refused:
+        user.pool_alloc(imported, 100)
+    assert refused.value.code == INVALID_VALUE
+    owner.free(base)
+    assert user.read(there, 6) == b"Pooled"  # a mapping keeps it
+    with pytest.raises(CudaError) as refused:
+        user.pool_import_pointer(imported, data)
+    assert refused.value.code == INVALID_VALUE
+    assert control.row(user.pid).live_pool_imports == 1
+    user.pool_destroy(imported)
+    user.free(there)
+    owner.pool_destroy(pool)
+    assert control.total("live_pool_imports") == control.total("live_pools") == 0
+    assert not control.misuses()
+
+
+def test_a_pointer_belongs_to_its_pool(peers: Callable[..., Peer]) -> None:
+    owner, user = peers(), peers()
+    first, second = owner.pool_create(), owner.pool_create()
+    data = owner.pool_export_pointer(owner.pool_alloc(first, 100))
+    other = user.pool_import_of(owner.pid, owner.pool_export(second))
+    with pytest.raises(CudaError) as refused:
+        user.pool_import_pointer(other, data)
+    assert refused.value.code == INVALID_VALUE
+    private = owner.pool_create(False)
+    for method, argument in (("pool_export", private), ("pool_export_pointer", owner.pool_alloc(private, 100))):
+        with pytest.raises(CudaError) as refused:
+            getattr(owner, method)(argument)
+        assert refused.value.code == INVALID_VALUE
+    with pytest.raises(CudaError) as refused:
+        owner.pool_export_pointer(owner.alloc_async(100))  # the device's own pool is not exportable
+    assert refused.value.code == INVALID_VALUE
 
 
 def test_device_arrays_are_views_of_device_memory(peers: Callable[..., Peer], control: Control) -> None:

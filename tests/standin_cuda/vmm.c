@@ -81,6 +81,11 @@ static struct vmm_handle *vmm_get(CUmemGenericAllocationHandle handle)
     return handle_get(HANDLE_VMM, (const void *)(uintptr_t)handle);
 }
 
+unsigned vmm_handle_types(const struct vmm_handle *vmm)
+{
+    return vmm->handle_types;
+}
+
 static void vmm_free_if_unused(struct vmm_handle *vmm)
 {
     if (vmm->references || vmm->maps)
@@ -341,12 +346,39 @@ API cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAlloca
     return leave(CUDA_SUCCESS);
 }
 
+static void set_access(struct region *region, const CUmemAccessDesc *access)
+{
+    uint32_t bit = 1U << access->location.id;
+
+    region->readers &= ~bit;
+    region->writers &= ~bit;
+    if (access->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
+        region->readers |= bit;
+    if (access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+        region->writers |= bit;
+}
+
+static CUresult access_check(const CUmemAccessDesc *access, int owner)
+{
+    if (access->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        (access->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && access->flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
+         access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!device_is_valid(access->location.id))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (access->location.id != owner && !devices_are_peers(access->location.id, owner))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return CUDA_SUCCESS;
+}
+
 API cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t n)
 {
     CUresult r = enter_unbroken("cuMemSetAccess");
 
     if (r != CUDA_SUCCESS)
         return r;
+    if (!size || !access || !n)
+        return leave(CUDA_ERROR_INVALID_VALUE);
     for (uint64_t at = address; at < address + size;) {
         struct region *region = region_find(at);
 
@@ -354,17 +386,36 @@ API cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *acce
             region->size > address + size - region->address)
             return leave(CUDA_ERROR_INVALID_VALUE);
         for (size_t i = 0; i < n; i++) {
-            if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || access[i].location.id != region->device)
-                return leave(CUDA_ERROR_INVALID_VALUE); /* no peer access here */
-            region->readable = access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
-            region->writable = access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+            r = access_check(&access[i], region->device);
+            if (r != CUDA_SUCCESS)
+                return leave(r);
+            set_access(region, &access[i]);
         }
         mprotect((void *)(uintptr_t)region->address, region->size,
-                 region->writable   ? PROT_READ | PROT_WRITE
-                 : region->readable ? PROT_READ
-                                    : PROT_NONE);
+                 region->writers   ? PROT_READ | PROT_WRITE
+                 : region->readers ? PROT_READ
+                                   : PROT_NONE);
         at += region->size;
     }
+    return leave(CUDA_SUCCESS);
+}
+
+API cuMemGetAccess(unsigned long long *ret_flags, const CUmemLocation *location, CUdeviceptr address)
+{
+    CUresult r = enter_unbroken("cuMemGetAccess");
+    const struct region *region;
+    uint32_t bit;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    region = region_find(address);
+    if (!ret_flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE || !device_is_valid(location->id) ||
+        !region || region->kind != REGION_VMM)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    bit = 1U << location->id;
+    *ret_flags = region->writers & bit   ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                 : region->readers & bit ? CU_MEM_ACCESS_FLAGS_PROT_READ
+                                         : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return leave(CUDA_SUCCESS);
 }
 

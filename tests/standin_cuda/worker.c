@@ -9,13 +9,6 @@
 
 #include "standin.h"
 
-/* Another device's memory is reached only through an IPC mapping that this context opened, which enabled it. */
-static bool reaches(const struct context *context, const struct region *region)
-{
-    return region->device == context->device || region->kind == REGION_HOST ||
-           (region->kind == REGION_IPC && region->context == context);
-}
-
 /* CUDA_SUCCESS, or what the device would answer to the first access that it may not make. */
 static CUresult uses_check(const struct stream *stream, const struct op *op)
 {
@@ -23,7 +16,7 @@ static CUresult uses_check(const struct stream *stream, const struct op *op)
         const struct use *use = &op->uses[i];
         const struct region *region = region_find_range(use->address, use->size);
 
-        if (!region || !region->readable || (use->write && !region->writable) || !reaches(stream->context, region)) {
+        if (!region || !region_allows(region, stream->context, use->write, op->kind == OP_COPY)) {
             fprintf(stderr, "cuda_standin: illegal %s of %llu bytes at %#llx (%s)\n", use->write ? "write" : "read",
                     (unsigned long long)use->size, (unsigned long long)use->address,
                     !region ? "not mapped" : "not accessible");

@@ -1,0 +1,342 @@
+/* Memory in stream order, and the pools that it is of. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "pool.h"
+
+struct pool *pool_get(CUmemoryPool handle)
+{
+    return handle_get(HANDLE_POOL, handle);
+}
+
+struct pool *pool_new(int device, unsigned handle_types)
+{
+    static uint64_t last_id;
+    struct pool *pool = calloc(1, sizeof(*pool));
+
+    if (!pool)
+        return NULL;
+    pool->handle = handle_new(HANDLE_POOL, pool);
+    if (!pool->handle) {
+        free(pool);
+        return NULL;
+    }
+    pool->device = device;
+    pool->handle_types = handle_types;
+    pool->readers = pool->writers = 1U << device;
+    pool->id = ++last_id;
+    memcpy(pool->token, process_token(), sizeof(pool->token));
+    pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
+    pool->fd = -1;
+    return pool;
+}
+
+void pool_end_if_unused(struct pool *pool)
+{
+    if (!pool->destroyed || pool->regions)
+        return;
+    if (pool->fd >= 0)
+        close(pool->fd);
+    free(pool);
+}
+
+void pool_charge(struct pool *pool, uint64_t bytes)
+{
+    pool->regions++;
+    pool->used += bytes;
+    if (pool->used > pool->used_high)
+        pool->used_high = pool->used;
+}
+
+void pool_refund(struct pool *pool, uint64_t bytes)
+{
+    pool->regions--;
+    pool->used -= bytes;
+    pool_end_if_unused(pool);
+}
+
+static struct pool *default_pool(int device)
+{
+    struct device *d = &standin_devices[device];
+
+    if (!d->default_pool)
+        d->default_pool = pool_new(device, 0);
+    return d->default_pool;
+}
+
+/* ---- memory in stream order ---- */
+
+static CUresult allocate(struct context *context, CUdeviceptr *ret_address, size_t size, struct pool *pool,
+                         CUstream handle)
+{
+    struct stream *stream;
+    CUresult r = stream_get(handle, context, &stream);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!pool)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!ret_address || pool->imported)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture)
+        return capture_refuse(stream);
+    if (pool->max && (size > pool->max || pool->used > pool->max - size))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return allocation_new(context, pool, size, ret_address);
+}
+
+API cuMemAllocAsync(CUdeviceptr *ret_address, size_t size, CUstream stream)
+{
+    struct context *context;
+    CUresult r = enter_context("cuMemAllocAsync", &context);
+    struct device *device;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    device = &standin_devices[context->device];
+    return leave(
+        allocate(context, ret_address, size, device->pool ? device->pool : default_pool(context->device), stream));
+}
+
+API cuMemAllocFromPoolAsync(CUdeviceptr *ret_address, size_t size, CUmemoryPool handle, CUstream stream)
+{
+    struct context *context;
+    CUresult r = enter_context("cuMemAllocFromPoolAsync", &context);
+    struct pool *pool;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    pool = pool_get(handle);
+    return leave(pool ? allocate(context, ret_address, size, pool, stream) : CUDA_ERROR_INVALID_VALUE);
+}
+
+API cuMemFreeAsync(CUdeviceptr address, CUstream handle)
+{
+    struct context *context;
+    CUresult r = enter_context("cuMemFreeAsync", &context);
+    struct region *region;
+    struct stream *stream;
+    struct op *op;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = stream_get(handle, context, &stream);
+    if (r == CUDA_SUCCESS && stream->capture)
+        r = capture_refuse(stream);
+    if (r == CUDA_SUCCESS)
+        r = capture_check_wait(stream);
+    if (r != CUDA_SUCCESS)
+        return leave(r);
+    region = region_freeable(address);
+    op = op_new(OP_FREE);
+    if (!region || !op) {
+        free(op);
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    region->freeing = true;
+    op->region = region;
+    return leave(stream_enqueue(stream, op));
+}
+
+/* ---- pools ---- */
+
+API cuMemPoolCreate(CUmemoryPool *ret_pool, const CUmemPoolProps *p)
+{
+    CUresult r = enter("cuMemPoolCreate");
+    struct pool *pool;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!ret_pool || !p || p->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        p->location.type != CU_MEM_LOCATION_TYPE_DEVICE || !device_is_valid(p->location.id))
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    if (p->handleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return leave(CUDA_ERROR_NOT_SUPPORTED);
+    pool = pool_new(p->location.id, p->handleTypes);
+    if (!pool)
+        return leave(CUDA_ERROR_OUT_OF_MEMORY);
+    pool->max = p->maxSize;
+    count(STANDIN_COUNTER_live_pools, 1);
+    *ret_pool = pool->handle;
+    return leave(CUDA_SUCCESS);
+}
+
+/* As a real driver: returns at once; memory that is live stays so until it is freed. */
+API cuMemPoolDestroy(CUmemoryPool handle)
+{
+    CUresult r = enter("cuMemPoolDestroy");
+    struct pool *pool;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    pool = pool_get(handle);
+    if (!pool || pool == standin_devices[pool->device].default_pool)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    if (standin_devices[pool->device].pool == pool)
+        standin_devices[pool->device].pool = NULL;
+    handle_free(handle);
+    pool->destroyed = true;
+    pool_end_if_unused(pool);
+    count(STANDIN_COUNTER_live_pools, -1);
+    return leave(CUDA_SUCCESS);
+}
+
+static CUresult device_pool(const char *name, CUmemoryPool *ret_pool, CUdevice device, bool current)
+{
+    CUresult r = enter(name);
+    struct pool *pool;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!device_is_valid(device))
+        return leave(CUDA_ERROR_INVALID_DEVICE);
+    pool = current ? standin_devices[device].pool : NULL;
+    if (!pool)
+        pool = default_pool(device);
+    if (!ret_pool || !pool)
+        return leave(ret_pool ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE);
+    *ret_pool = pool->handle;
+    return leave(CUDA_SUCCESS);
+}
+
+API cuDeviceGetDefaultMemPool(CUmemoryPool *ret_pool, CUdevice device)
+{
+    return device_pool("cuDeviceGetDefaultMemPool", ret_pool, device, false);
+}
+
+API cuDeviceGetMemPool(CUmemoryPool *ret_pool, CUdevice device)
+{
+    return device_pool("cuDeviceGetMemPool", ret_pool, device, true);
+}
+
+API cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle)
+{
+    CUresult r = enter("cuDeviceSetMemPool");
+    struct pool *pool;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!device_is_valid(device))
+        return leave(CUDA_ERROR_INVALID_DEVICE);
+    pool = pool_get(handle);
+    if (!pool || pool->device != device || pool->imported)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    standin_devices[device].pool = pool;
+    return leave(CUDA_SUCCESS);
+}
+
+static CUresult enter_pool(const char *name, CUmemoryPool handle, struct pool **ret_pool)
+{
+    CUresult r = enter(name);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    *ret_pool = pool_get(handle);
+    return *ret_pool ? CUDA_SUCCESS : leave(CUDA_ERROR_INVALID_VALUE);
+}
+
+API cuMemPoolTrimTo(CUmemoryPool handle, size_t bytes)
+{
+    struct pool *pool;
+    CUresult r = enter_pool("cuMemPoolTrimTo", handle, &pool);
+
+    (void)bytes; /* nothing is kept that is not in use */
+    return r == CUDA_SUCCESS ? leave(r) : r;
+}
+
+API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
+{
+    struct pool *pool;
+    CUresult r = enter_pool("cuMemPoolSetAttribute", handle, &pool);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!value)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    switch ((int)attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        memcpy(&pool->reuse[attribute - 1], value, sizeof(int));
+        break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        memcpy(&pool->threshold, value, sizeof(pool->threshold));
+        break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        pool->used_high = pool->used;
+        break;
+    default:
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    return leave(CUDA_SUCCESS);
+}
+
+API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *ret_value)
+{
+    struct pool *pool;
+    CUresult r = enter_pool("cuMemPoolGetAttribute", handle, &pool);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!ret_value)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    switch ((int)attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        memcpy(ret_value, &pool->reuse[attribute - 1], sizeof(int));
+        break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        memcpy(ret_value, &pool->threshold, sizeof(pool->threshold));
+        break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+        memcpy(ret_value, &pool->used, sizeof(pool->used));
+        break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        memcpy(ret_value, &pool->used_high, sizeof(pool->used_high));
+        break;
+    default:
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    return leave(CUDA_SUCCESS);
+}
+
+API cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *access, size_t n)
+{
+    struct pool *pool;
+    CUresult r = enter_pool("cuMemPoolSetAccess", handle, &pool);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (n && !access)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    for (size_t i = 0; i < n; i++) {
+        int device = access[i].location.id;
+        bool none = access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE;
+
+        if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+            (!none && access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) || (none && device == pool->device))
+            return leave(CUDA_ERROR_INVALID_VALUE);
+        if (!device_is_valid(device) || (device != pool->device && !devices_are_peers(device, pool->device)))
+            return leave(CUDA_ERROR_INVALID_DEVICE);
+        pool->readers = pool->writers = none ? pool->writers & ~(1U << device) : pool->writers | 1U << device;
+    }
+    return leave(CUDA_SUCCESS);
+}
+
+API cuMemPoolGetAccess(CUmemAccess_flags *ret_flags, CUmemoryPool handle, CUmemLocation *location)
+{
+    struct pool *pool;
+    CUresult r = enter_pool("cuMemPoolGetAccess", handle, &pool);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!ret_flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE || !device_is_valid(location->id))
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    *ret_flags = pool->writers >> location->id & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return leave(CUDA_SUCCESS);
+}

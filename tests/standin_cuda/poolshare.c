@@ -1,0 +1,213 @@
+/* Pools of other processes: a descriptor names the pool, 64 bytes name memory of it.
+ *
+ * The descriptor is a small file that tells what the pool is. The bytes say which descriptor of the exporter is the
+ * memory, and what must be found behind it: what was freed since is refused. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "pool.h"
+
+struct pool_file {
+    char magic[16];
+    unsigned char token[16];
+    uint64_t id;
+    CUuuid device;
+    uint32_t handle_types;
+    uint32_t zero;
+};
+
+struct pointer_data {
+    char magic[8];
+    int32_t pid;
+    int32_t fd;
+    uint64_t pool;
+    uint64_t buffer_id;
+    uint32_t slot;
+    uint32_t zero[3];
+    unsigned char token[16];
+};
+
+_Static_assert(sizeof(struct pointer_data) == sizeof(CUmemPoolPtrExportData), "pointers are 64 bytes");
+
+static const char file_magic[16] = "kops pool 01", pointer_magic[8] = "pooled";
+
+static int file_new(const struct pool *pool)
+{
+    struct pool_file file = {
+        .id = pool->id, .device = standin_devices[pool->device].uuid, .handle_types = pool->handle_types};
+    int fd = memfd_create("standin-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    memcpy(file.magic, file_magic, sizeof(file_magic));
+    memcpy(file.token, pool->token, sizeof(pool->token));
+    if (fd >= 0 && (write(fd, &file, sizeof(file)) != sizeof(file) ||
+                    fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) < 0)) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+API cuMemPoolExportToShareableHandle(void *ret_shareable, CUmemoryPool handle, CUmemAllocationHandleType type,
+                                     unsigned long long flags)
+{
+    CUresult r = enter("cuMemPoolExportToShareableHandle");
+    struct pool *pool;
+    int fd;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    pool = pool_get(handle);
+    if (!pool || !ret_shareable || flags || pool->imported || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+        !(pool->handle_types & (unsigned)type))
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    if (pool->fd < 0)
+        pool->fd = file_new(pool);
+    fd = pool->fd < 0 ? -1 : fcntl(pool->fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0)
+        return leave(CUDA_ERROR_OPERATING_SYSTEM);
+    memcpy(ret_shareable, &fd, sizeof(fd));
+    return leave(CUDA_SUCCESS);
+}
+
+/* The descriptor stays the caller's. */
+API cuMemPoolImportFromShareableHandle(CUmemoryPool *ret_pool, void *shareable, CUmemAllocationHandleType type,
+                                       unsigned long long flags)
+{
+    CUresult r = enter("cuMemPoolImportFromShareableHandle");
+    struct pool_file file;
+    struct pool *pool;
+    int device;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!ret_pool || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+        pread((int)(intptr_t)shareable, &file, sizeof(file), 0) != sizeof(file) ||
+        memcmp(file.magic, file_magic, sizeof(file_magic)) != 0)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    device = device_by_uuid(&file.device);
+    if (device < 0)
+        return leave(CUDA_ERROR_INVALID_DEVICE);
+    pool = pool_new(device, file.handle_types);
+    if (!pool)
+        return leave(CUDA_ERROR_OUT_OF_MEMORY);
+    pool->imported = true;
+    pool->id = file.id;
+    memcpy(pool->token, file.token, sizeof(pool->token));
+    count(STANDIN_COUNTER_live_pools, 1);
+    *ret_pool = pool->handle;
+    return leave(CUDA_SUCCESS);
+}
+
+/* ---- memory ---- */
+
+API cuMemPoolExportPointer(CUmemPoolPtrExportData *ret_data, CUdeviceptr address)
+{
+    CUresult r = enter("cuMemPoolExportPointer");
+    struct pointer_data data = {.pid = getpid()};
+    const struct region *region;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    region = region_find(address);
+    if (!ret_data || !region || region->kind != REGION_ASYNC || region->freeing || region->address != address ||
+        !(region->pool->handle_types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    memcpy(data.magic, pointer_magic, sizeof(pointer_magic));
+    memcpy(data.token, process_token(), sizeof(data.token));
+    data.fd = standin_slots[region->slot].fd;
+    data.pool = region->pool->id;
+    data.buffer_id = region->buffer_id;
+    data.slot = region->slot;
+    memcpy(ret_data, &data, sizeof(data));
+    return leave(CUDA_SUCCESS);
+}
+
+/* The memory that the bytes name, if it is still that: a descriptor, or -1. */
+static int open_pointer(const struct pool *pool, const struct pointer_data *data, struct segment_tail *ret_tail)
+{
+    int fd;
+
+    if (memcmp(data->magic, pointer_magic, sizeof(pointer_magic)) != 0 || data->pid <= 0 || data->fd < 0 ||
+        data->zero[0] || data->zero[1] || data->zero[2] || data->pool != pool->id ||
+        memcmp(data->token, pool->token, sizeof(pool->token)) != 0)
+        return -1;
+    fd = open_foreign(data->pid, data->fd, O_RDWR);
+    if (fd < 0)
+        return -1;
+    if (segment_read_tail(fd, ret_tail) && memcmp(ret_tail->token, data->token, sizeof(data->token)) == 0 &&
+        ret_tail->slot == data->slot && !ret_tail->vmm && ret_tail->buffer_id == data->buffer_id)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static CUresult import(struct context *context, struct pool *pool, const struct pointer_data *data,
+                       CUdeviceptr *ret_address)
+{
+    CUresult r = CUDA_ERROR_INVALID_VALUE;
+    struct segment_tail tail;
+    struct region *region;
+    int fd = open_pointer(pool, data, &tail);
+
+    if (fd < 0)
+        return r;
+    r = CUDA_ERROR_MAP_FAILED;
+    region = calloc(1, sizeof(*region));
+    if (!region)
+        goto close_fd;
+    *region = (struct region){.kind = REGION_POOLED,
+                              .address = address_reserve(tail.size),
+                              .size = tail.size,
+                              .context = context,
+                              .device = pool->device,
+                              .buffer_id = buffer_id_next(),
+                              .pool = pool};
+    if (!region->address)
+        goto free_region;
+    if (!segment_map(region->address, fd, tail.size, PROT_READ | PROT_WRITE))
+        goto free_address;
+    close(fd);
+    region_add(region);
+    pool_charge(pool, tail.size);
+    count(STANDIN_COUNTER_live_pool_imports, 1);
+    *ret_address = region->address;
+    return CUDA_SUCCESS;
+
+free_address:
+    address_free(region->address, tail.size);
+free_region:
+    free(region);
+close_fd:
+    close(fd);
+    return r;
+}
+
+API cuMemPoolImportPointer(CUdeviceptr *ret_address, CUmemoryPool handle, CUmemPoolPtrExportData *bytes)
+{
+    struct context *context;
+    CUresult r = enter_context("cuMemPoolImportPointer", &context);
+    struct pointer_data data;
+    struct pool *pool;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    pool = pool_get(handle);
+    if (!pool || !pool->imported || !ret_address || !bytes)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    memcpy(&data, bytes, sizeof(data));
+    gate_pass_call(STANDIN_GATE_ipc_open);
+    pool = pool_get(handle);
+    return leave(pool ? import(context, pool, &data, ret_address) : CUDA_ERROR_INVALID_VALUE);
+}
+
+void pool_unmap(struct region *region)
+{
+    region_remove(region);
+    address_free(region->address, region->size);
+    pool_refund(region->pool, region->size);
+    count(STANDIN_COUNTER_live_pool_imports, -1);
+    free(region);
+}
