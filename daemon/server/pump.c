@@ -21,6 +21,7 @@ static void check_lost(struct server *s)
 /* Everything that can be done without waiting. Replies of one turn leave in one write a connection. */
 void pump_turn(struct server *s)
 {
+    timelines_poll(s); /* first: what waits for its client's stream holds that stream up */
     for (unsigned i = 0; (s->n_jobs_running || s->woken) && i < s->devices.count; i++)
         if (s->jobs_running[i] || s->woken)
             s->devices.all[i]->backend->poll(s->devices.all[i]);
@@ -28,7 +29,6 @@ void pump_turn(struct server *s)
     check_lost(s);
     stop_check_signal(s);
     channels_poll(s);
-    timelines_poll(s);
     while (!list_empty(&s->dirty)) {
         struct connection *c = list_entry(list_first(&s->dirty), struct connection, dirty_link);
 

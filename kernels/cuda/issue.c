@@ -108,8 +108,7 @@ static int mark_end(struct cuda_stream *s, struct backend_job *base, struct cuda
 
     x->end = NULL;
     x->mark = 0;
-    if ((x->start || !s->flag) &&
-        cuda_event_mark(d, x->start ? EVENT_TIMED_END : EVENT_PLAIN_END, s->stream, &x->end, e) < 0)
+    if ((x->start || !s->flag) && cuda_event_mark(d, cuda_end_kind(s, x), s->stream, &x->end, e) < 0)
         return -1;
     if (signal)
         write_value(&ops[n++], cuda_pin_address(d, base->signal.page) + base->signal.offset, base->signal.value);
@@ -117,7 +116,7 @@ static int mark_end(struct cuda_stream *s, struct backend_job *base, struct cuda
         write_value(&ops[n++], s->flag_address, s->marks + 1);
     if (n && CUDA_CALL(d, e, StreamBatchMemOp, s->stream, n, ops, 0) < 0) {
         /* The event stays recorded, which is harmless to its next user. */
-        cuda_event_return(d, x->start ? EVENT_TIMED_END : EVENT_PLAIN_END, x->end);
+        cuda_event_return(d, cuda_end_kind(s, x), x->end);
         return -1;
     }
     if (s->flag)

@@ -208,8 +208,10 @@ void cuda_submit(struct backend_stream *stream, struct backend_job *base)
         base->started_ns = 0;
         base->impl = job_take(d);
     }
-    if (list_empty(&s->jobs))
+    if (list_empty(&s->jobs)) {
         list_append(&d->busy, &s->link);
+        d->progress_ns = clock_now_ns();
+    }
     list_append(&s->jobs, &base->link);
     if (s->next == &s->jobs)
         s->next = &base->link;

@@ -3,6 +3,7 @@
 #define KOPS_CUDA_JOB_H
 
 #include "backend/backend.h"
+#include "events.h"
 #include "graph.h"
 #include "staging.h"
 #include "stream.h"
@@ -16,8 +17,8 @@ enum {
 
 /* One execution that was issued. */
 struct cuda_execution {
-    CUevent start;  /* NULL: not timed, end is of kind EVENT_PLAIN_END */
-    CUevent end;    /* NULL: only the mark tells */
+    CUevent start;  /* EVENT_TIMED; NULL: not timed */
+    CUevent end;    /* NULL: not timed, and the mark tells */
     uint64_t mark;  /* the stream's flag has at least this value once it has ended; 0: only the event tells */
     unsigned steps; /* launches that it counts for */
 };
@@ -75,6 +76,15 @@ void cuda_stream_issue(struct cuda_stream *s);
 
 /* Back to the pool. Thread: any; the context is current. */
 void cuda_job_give(struct cuda_device *d, struct cuda_job *job);
+
+/* Of which kind the end of an execution is. Events that a thread can sleep on raise an interrupt, which costs the GPU
+ * and the processor several µs each: where a flag tells of the end, none is recorded until somebody wants to sleep. */
+static inline enum cuda_event_kind cuda_end_kind(const struct cuda_stream *s, const struct cuda_execution *x)
+{
+    if (!x->start)
+        return EVENT_PLAIN_END;
+    return s->flag ? EVENT_TIMED : EVENT_TIMED_END;
+}
 
 /* What poll() waits for on the stream. */
 enum cuda_wait { WAIT_NOTHING /* there is something to do now */, WAIT_EVENT, WAIT_FLAG };

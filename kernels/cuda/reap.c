@@ -34,12 +34,40 @@ static bool ended(const struct cuda_stream *s, const struct cuda_execution *x)
     return atomic_load_explicit(s->flag, memory_order_acquire) >= x->mark;
 }
 
+/* An event goes back to the pool, unless a waiter still sleeps on it and returns it then. */
+static void return_end(struct cuda_stream *s, enum cuda_event_kind kind, CUevent event)
+{
+    if (event && event == s->waited) {
+        s->waited = NULL;
+        cuda_waiters_adopt(s->device, kind, event);
+    } else {
+        cuda_event_return(s->device, kind, event);
+    }
+}
+
+static void drop_wake(struct cuda_stream *s)
+{
+    return_end(s, EVENT_PLAIN_END, s->wake);
+    s->wake = NULL;
+}
+
+/* The event behind the last execution that was issued, for a thread to sleep on; NULL: the driver gives none. */
+static CUevent wake_event(struct cuda_stream *s)
+{
+    struct error ignored;
+
+    if (s->wake && s->wake_mark != s->marks)
+        drop_wake(s);
+    if (!s->wake && cuda_event_mark(s->device, EVENT_PLAIN_END, s->stream, &s->wake, &ignored) == 0)
+        s->wake_mark = s->marks;
+    return s->wake;
+}
+
 enum cuda_wait cuda_stream_waits_for(struct cuda_stream *s, CUevent *ret_event)
 {
     const struct backend_job *base;
-    struct cuda_execution *x;
+    const struct cuda_execution *x;
     struct cuda_job *job;
-    struct error ignored;
 
     if (list_empty(&s->jobs))
         return WAIT_NOTHING;
@@ -50,25 +78,19 @@ enum cuda_wait cuda_stream_waits_for(struct cuda_stream *s, CUevent *ret_event)
         return *ret_event ? WAIT_EVENT : WAIT_NOTHING;
     }
     x = &job->executions[job->reaped % JOB_WINDOW];
-    /* The flag comes right behind the event: once that has happened nobody sleeps on it any more. */
-    if (x->mark && (ended(s, x) || (x->end && happened(s->device, x->end))))
-        return WAIT_NOTHING;
-    /* Nothing is behind it, so an event recorded now happens when it ends. */
-    if (!x->end && s->in_flight == 1)
-        cuda_event_mark(s->device, EVENT_PLAIN_END, s->stream, &x->end, &ignored);
-    *ret_event = x->end;
-    return x->end ? WAIT_EVENT : WAIT_FLAG;
-}
-
-/* An event goes back to the pool, unless a waiter still sleeps on it and returns it then. */
-static void return_end(struct cuda_stream *s, enum cuda_event_kind kind, CUevent event)
-{
-    if (event && event == s->waited) {
-        s->waited = NULL;
-        cuda_waiters_adopt(s->device, kind, event);
-    } else {
-        cuda_event_return(s->device, kind, event);
+    if (!x->mark) {
+        *ret_event = x->end;
+        return WAIT_EVENT;
     }
+    if (ended(s, x))
+        return WAIT_NOTHING;
+    if (s->in_flight > 1)
+        return WAIT_FLAG; /* an event recorded now would happen behind all of them */
+    *ret_event = wake_event(s);
+    if (!*ret_event)
+        return WAIT_FLAG;
+    /* Once it has happened nobody sleeps on it any more, and the flag is there or about to be. */
+    return happened(s->device, *ret_event) ? WAIT_NOTHING : WAIT_EVENT;
 }
 
 static void end_execution(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, bool measure)
@@ -81,9 +103,12 @@ static void end_execution(struct cuda_stream *s, struct backend_job *base, struc
         if (!isnan(us))
             base->samples[base->n_samples++] = us;
     }
-    return_end(s, x->start ? EVENT_TIMED_END : EVENT_PLAIN_END, x->end);
+    if (s->wake)
+        drop_wake(s);
+    return_end(s, cuda_end_kind(s, x), x->end);
     cuda_event_return(s->device, EVENT_TIMED, x->start);
     job->reaped++;
+    s->device->progress_ns = clock_now_ns();
     s->in_flight--;
     s->steps_in_flight -= x->steps;
 }

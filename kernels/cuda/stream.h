@@ -23,7 +23,9 @@ struct cuda_stream {
     unsigned steps_in_flight; /* launches in them */
     atomic_ullong *flag;      /* a word of ours that the GPU writes behind each execution; NULL: events tell */
     CUdeviceptr flag_address;
-    uint64_t marks;        /* the last value that was sent to the flag */
+    uint64_t marks; /* the last value that was sent to the flag */
+    CUevent wake;   /* EVENT_PLAIN_END behind mark `wake_mark`, for a thread to sleep on; or NULL */
+    uint64_t wake_mark;
     CUevent waited;        /* the event that a waiter was last given */
     CUdeviceptr workspace; /* for cuBLASLt; 0: none. Jobs of one stream never overlap, so they share it */
 };

@@ -8,11 +8,14 @@
 
 #include "device.h"
 #include "job.h"
+#include "util/clock.h"
 
 enum {
     WAITERS_MAX = 33, /* more streams than run at once on the GPU; the last one sleeps on a timer for the rest */
     WAITER_STACK_BYTES = 256 * 1024,
-    NAP_NS = 200 * 1000
+    NAP_MIN_NS = 20 * 1000, /* a nap lasts this part of the time since something ended, within these bounds */
+    NAP_MAX_NS = 500 * 1000,
+    NAP_SHARE = 8
 };
 
 enum waiter_task { TASK_NONE, TASK_EVENT, TASK_NAP, TASK_QUIT };
@@ -23,6 +26,7 @@ struct waiter {
     pthread_cond_t wanted;
     enum waiter_task task; /* this and what follows under the owner's lock */
     CUevent event;
+    uint64_t nap_ns;
     bool adopted; /* the event's job has ended: return it to the pool */
     enum cuda_event_kind kind;
 };
@@ -34,9 +38,9 @@ struct cuda_waiters {
     struct waiter items[WAITERS_MAX];
 };
 
-static void sleep_on(struct cuda_device *d, CUevent event)
+static void sleep_on(struct cuda_device *d, CUevent event, uint64_t nap_ns)
 {
-    const struct timespec nap = {.tv_nsec = NAP_NS};
+    const struct timespec nap = {.tv_nsec = (long)nap_ns};
     struct error ignored;
 
     /* A wait that fails finds a broken context; poll() then sees it, too. */
@@ -52,6 +56,7 @@ static void *run(void *argument)
     struct cuda_waiters *w = me->owner;
     struct cuda_device *d = w->device;
     struct error ignored;
+    uint64_t nap_ns;
     CUevent event;
 
     cuda_enter(d, &ignored);
@@ -62,8 +67,9 @@ static void *run(void *argument)
             continue;
         }
         event = me->event;
+        nap_ns = me->nap_ns;
         pthread_mutex_unlock(&w->lock);
-        sleep_on(d, event);
+        sleep_on(d, event, nap_ns);
         pthread_mutex_lock(&w->lock);
         if (me->adopted)
             cuda_event_return(d, me->kind, me->event);
@@ -140,6 +146,13 @@ static struct waiter *find_idle(struct cuda_waiters *w)
     return &w->items[w->count++];
 }
 
+static uint64_t nap_time(const struct cuda_device *d)
+{
+    uint64_t ns = (clock_now_ns() - d->progress_ns) / NAP_SHARE;
+
+    return ns < NAP_MIN_NS ? NAP_MIN_NS : ns > NAP_MAX_NS ? NAP_MAX_NS : ns;
+}
+
 /* Gives the event to a thread; the last free one, and one that gets NULL, looks again soon instead. Returns true when a
  * thread sleeps on the event. */
 static bool assign(struct cuda_waiters *w, CUevent event)
@@ -151,6 +164,7 @@ static bool assign(struct cuda_waiters *w, CUevent event)
     if (idle == &w->items[WAITERS_MAX - 1])
         event = NULL;
     idle->event = event;
+    idle->nap_ns = event ? 0 : nap_time(w->device);
     idle->adopted = false;
     idle->task = event ? TASK_EVENT : TASK_NAP;
     pthread_cond_signal(&idle->wanted);
