@@ -421,11 +421,11 @@ static void a_child_has_rings_of_its_own(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_fits_goes_through_the_ring),      cmocka_unit_test(only_where_it_is_offered),
-        cmocka_unit_test(the_environment_decides_for_auto),     cmocka_unit_test(full_rings_do_not_deadlock),
-        cmocka_unit_test(long_messages_keep_their_place),       cmocka_unit_test(a_broken_ring_ends_the_connection),
-        cmocka_unit_test(so_does_a_broken_index_of_the_reader), cmocka_unit_test(threads_share_the_rings),
-        cmocka_unit_test(a_child_has_rings_of_its_own),
+        cmocka_unit_test(what_fits_goes_through_the_ring),   cmocka_unit_test(only_where_it_is_offered),
+        cmocka_unit_test(the_environment_decides_for_auto),  cmocka_unit_test(full_rings_do_not_deadlock),
+        cmocka_unit_test(long_messages_keep_their_place),    cmocka_unit_test(a_long_message_travels_alone),
+        cmocka_unit_test(a_broken_ring_ends_the_connection), cmocka_unit_test(so_does_a_broken_index_of_the_reader),
+        cmocka_unit_test(threads_share_the_rings),           cmocka_unit_test(a_child_has_rings_of_its_own),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
