@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include "fail.h"
+#include "process.h"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 8U
@@ -61,7 +62,7 @@ static enum kops_code register_now(struct kops_buffer *b, uint64_t deadline, str
     struct wire_buffer made;
     enum kops_code r;
 
-    if (b->kind == BUFFER_CUDA && b->cuda_process != getpid())
+    if (b->kind == BUFFER_CUDA && b->cuda_process != process_id())
         return fail(e, KOPS_ERR_NOT_EXPORTABLE,
                     "the buffer is CUDA memory of the parent process: register the child's own memory instead");
     r = session_call(c, wire_pack_register, &request, b->fd, wire_decode_register, &made, deadline, SESSION_ATTEMPTS,

@@ -3,6 +3,7 @@
 
 #include "buffer.h"
 #include "fail.h"
+#include "process.h"
 
 /* ---- exporting ---- */
 
@@ -116,7 +117,7 @@ enum kops_code kops_buffer_register_cuda(kops_client *client, uint64_t pointer, 
     b->alloc_id = x.alloc_id;
     b->base_offset = pointer - x.base;
     b->pointer = pointer;
-    b->cuda_process = getpid();
+    b->cuda_process = process_id();
     memcpy(b->device, x.device, sizeof(b->device));
     r = buffer_ensure(b, client_deadline(client, 0), e);
     if (r) {
@@ -155,7 +156,7 @@ static enum kops_code map_allocation(const struct cuda_driver *d, struct kops_bu
         goto unmap;
     d->vmm_release(allocation); /* the mapping keeps it */
     b->pointer = pointer;
-    b->cuda_process = getpid();
+    b->cuda_process = process_id();
     return KOPS_OK;
 
 unmap:
@@ -173,7 +174,7 @@ static enum kops_code ensure_pointer(const struct cuda_driver *d, struct kops_bu
     enum kops_code r;
     int ordinal;
 
-    if (b->cuda_process == getpid())
+    if (b->cuda_process == process_id())
         return KOPS_OK;
     if (b->kind != BUFFER_VMM)
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "the buffer is %s",
@@ -199,7 +200,7 @@ void buffer_unmap_cuda(struct kops_buffer *b)
     struct kops_error unwanted;
     const struct cuda_driver *d;
 
-    if (b->kind != BUFFER_VMM || b->cuda_process != getpid())
+    if (b->kind != BUFFER_VMM || b->cuda_process != process_id())
         return;
     d = cuda_load(&unwanted);
     if (!d)

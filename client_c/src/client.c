@@ -7,6 +7,7 @@
 
 #include "fail.h"
 #include "ordered.h"
+#include "process.h"
 #include "session.h"
 
 enum { DEFAULT_TIMEOUT_MS = 60000, DEFAULT_CONNECT_TIMEOUT_MS = 5000, FIRST_MESSAGE_MAX = 65536 };
@@ -80,7 +81,7 @@ static void take_over(struct kops_client *c)
 
 void client_enter(struct kops_client *c, struct kops_error *e)
 {
-    pid_t self = getpid(), owner = atomic_load_explicit(&c->owner, memory_order_acquire);
+    pid_t self = process_id(), owner = atomic_load_explicit(&c->owner, memory_order_acquire);
 
     fail_clear(e);
     while (owner != self) {
@@ -297,7 +298,7 @@ static struct kops_client *client_new(const struct kops_connect_options *o)
     transport_init(&c->t);
     if (init_lock(c))
         goto free_client;
-    atomic_init(&c->owner, getpid());
+    atomic_init(&c->owner, process_id());
     c->references = 1;
     c->timeout_ms = o->timeout_ms ? o->timeout_ms : DEFAULT_TIMEOUT_MS;
     c->connect_timeout_ms = o->connect_timeout_ms ? o->connect_timeout_ms : DEFAULT_CONNECT_TIMEOUT_MS;

@@ -1,4 +1,4 @@
-"""The CUDA driver by ctypes: what a device pointer belongs to, its IPC handle, and waiting for a stream.
+"""The CUDA driver by ctypes: what a device pointer belongs to, what of it was exported, and waiting for a stream.
 
 libcuda.so.1 is loaded at the first use of device memory; KOPS_CUDA_DRIVER names another file. Nothing here creates a
 context: the tensors' own is made current for the calls that need one.
@@ -6,7 +6,8 @@ context: the tensors' own is made current for the calls that need one.
 `allocations` caches what was exported, keyed on device, base address and buffer id. A pointer is looked up by address
 and believed only when its buffer id (one driver call, well under a microsecond) is still the same: an address can be
 reused after a free, a buffer id never is. So the second call on a tensor asks the driver that one thing and sends ids
-only. Entries whose memory is gone are released when something new is exported, and by `sweep`. Thread-safe.
+only. Of virtual memory, whose chunks come and go one by one, those that the tensor touches are asked for. Entries whose
+memory is gone are released when something new is exported, and by `sweep`. Thread-safe.
 """
 
 from __future__ import annotations
@@ -19,53 +20,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from ._errors import BadArgument, NoCuda, NotExportable
-from ._memory import Source, release
+from ._errors import BadArgument, NoCuda
+from ._exports import BUFFER_ID, DEVICE_ORDINAL, Allocation, export
+from ._memory import release
 
-# CUpointer_attribute
-CONTEXT, MEMORY_TYPE, BUFFER_ID, IS_MANAGED, DEVICE_ORDINAL, IS_LEGACY_IPC_CAPABLE, MEMPOOL_HANDLE = (
-    1,
-    2,
-    7,
-    8,
-    9,
-    10,
-    17,
-)
-MEMORY_TYPE_HOST = 1
-HANDLE_BYTES = 64
-LEGACY_STREAM = 1
-
-TORCH_HINT = "in PyTorch set PYTORCH_CUDA_ALLOC_CONF (PYTORCH_ALLOC_CONF in newer ones)"
-
-
-class IpcHandle(ctypes.Structure):
-    _fields_ = [("reserved", ctypes.c_ubyte * HANDLE_BYTES)]
-
-
-class Allocation(Source):
-    """One allocation of device memory, exported."""
-
-    __slots__ = ("base", "end", "size", "id", "device", "handle")
-
-    def __init__(self, base: int, size: int, buffer_id: int, device: str, handle: bytes) -> None:
-        super().__init__()
-        self.base = base
-        self.end = base + size
-        self.size = size
-        self.id = buffer_id
-        self.device = device
-        self.handle = handle
-
-    def registration(self) -> tuple[dict[str, Any], tuple[int, ...]]:
-        params = {
-            "kind": "cuda_ipc",
-            "size": self.size,
-            "handle": self.handle,
-            "alloc_id": self.id,
-            "device": self.device,
-        }
-        return params, ()
+CONTEXT, LEGACY_STREAM = 1, 1
 
 
 class Driver:
@@ -160,44 +119,11 @@ class Driver:
         finally:
             self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
-    def export(self, pointer: int) -> Allocation:
-        """The allocation that holds the pointer, with its IPC handle. Raises NotExportable, which says what to
-        change."""
-        buffer_id = self.attribute(pointer, BUFFER_ID)
-        self._check_exportable(pointer)
-        ordinal = self.attribute(pointer, DEVICE_ORDINAL) & 0xFFFFFFFF
-        base, size, handle = ctypes.c_uint64(), ctypes.c_size_t(), IpcHandle()
-        self.call("cuCtxPushCurrent_v2", self.pointer_context(pointer))
-        try:
-            self.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(pointer))
-            status = self.library.cuIpcGetMemHandle(ctypes.byref(handle), base)
-        finally:
-            self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
-        if status:
-            raise NotExportable(f"this device memory has no IPC handle: {self.error_name(status)}; {_advice(False)}")
-        return Allocation(base.value, size.value, buffer_id, self.uuid(ordinal), bytes(handle.reserved))
-
-    def _check_exportable(self, pointer: int) -> None:
-        if self.attribute(pointer, MEMORY_TYPE) & 0xFFFFFFFF == MEMORY_TYPE_HOST:
-            raise NotExportable("this is pinned host memory, not device memory: pass it as a NumPy array or a CPU tensor")
-        if self.attribute(pointer, IS_MANAGED, 0) & 0xFF:
-            raise NotExportable("managed memory (cudaMallocManaged) has no IPC handle: allocate it with cudaMalloc")
-        if not self.attribute(pointer, IS_LEGACY_IPC_CAPABLE, 1) & 0xFF:
-            pooled = bool(self.attribute(pointer, MEMPOOL_HANDLE, 0))
-            raise NotExportable(_advice(pooled), {"pooled": pooled})
-
-
-def _advice(pooled: bool) -> str:
-    if pooled:
-        return (
-            f"memory of cudaMallocAsync has no handle that another process could open: {TORCH_HINT} to backend:native; "
-            "in CuPy use cupy.cuda.MemoryPool instead of MemoryAsyncPool"
-        )
-    return (
-        "virtually mapped memory has no handle that another process could open: "
-        f"{TORCH_HINT} to expandable_segments:False (and backend:native, if it says cudaMallocAsync) before the tensor "
-        "is made"
-    )
+    def address_range(self, pointer: int) -> tuple[int, int]:
+        """Start and bytes of the allocation, or of the mapped chunk, that holds the pointer."""
+        base, size = ctypes.c_uint64(), ctypes.c_size_t()
+        self.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(pointer))
+        return base.value, size.value
 
 
 class Allocations:
@@ -215,28 +141,43 @@ class Allocations:
         return self._driver
 
     def find(self, pointer: int) -> Allocation:
-        """The allocation that holds the pointer; exports it when it is new."""
+        """The allocation that holds the pointer; exports it when it is new. Where it has chunks, cover() is needed."""
         driver = self._driver or self.driver
         starts, found = self._table
         i = bisect.bisect_right(starts, pointer) - 1
         if i >= 0:
             allocation = found[i]
-            if pointer < allocation.end and driver.buffer_id(pointer) == allocation.id:
+            if pointer < allocation.end and (allocation.chunks or driver.buffer_id(pointer) == allocation.id):
                 return allocation
+        return self.cover(pointer, 1)
+
+    def cover(self, pointer: int, nbytes: int) -> Allocation:
+        """One allocation that holds all of these bytes, as they are now."""
+        driver = self._driver or self.driver
+        starts, found = self._table
+        i = bisect.bisect_right(starts, pointer) - 1
+        if i >= 0 and found[i].holds(driver, pointer, nbytes):
+            return found[i]
         with self._lock:
             self._sweep(driver)
-            allocation = driver.export(pointer)
-            starts, found = list(self._table[0]), list(self._table[1])
-            i = bisect.bisect_left(starts, allocation.base)
-            if i < len(starts) and starts[i] == allocation.base:
-                if found[i].id == allocation.id:
-                    return found[i]
-                release(found[i])
-                found[i] = allocation
-            else:
-                starts.insert(i, allocation.base)
-                found.insert(i, allocation)
-            self._table = (starts, found)
+            return self._add(driver, pointer, nbytes)
+
+    def _add(self, driver: Driver, pointer: int, nbytes: int) -> Allocation:
+        found = self._table[1]
+        allocation = next((a for a in found if a.holds(driver, pointer, nbytes)), None)
+        if allocation is not None:
+            return allocation  # another thread was faster
+        allocation = export(driver, pointer, nbytes)
+        while others := [a for a in found if a.base < allocation.end and allocation.base < a.end]:
+            # Chunks of two tensors that overlap: one registration for both, so that the daemon sees what they share.
+            found = [a for a in found if a not in others]
+            base = min(allocation.base, *(a.base for a in others))
+            end = max(allocation.end, *(a.end for a in others))
+            if (base, end) != (allocation.base, allocation.end):
+                allocation = export(driver, base, end - base)
+            for other in others:
+                release(other)
+        self._keep(sorted([*found, allocation], key=lambda a: a.base))
         return allocation
 
     def forget(self, allocation: Allocation) -> None:
@@ -252,7 +193,7 @@ class Allocations:
                 self._sweep(self._driver)
 
     def _sweep(self, driver: Driver) -> None:
-        gone = [a for a in self._table[1] if driver.buffer_id(a.base) != a.id]
+        gone = [a for a in self._table[1] if not a.is_alive(driver)]
         if gone:
             self._keep([a for a in self._table[1] if a not in gone])
             for allocation in gone:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ._cuda import LEGACY_STREAM, allocations
 from ._errors import BadArgument, ReadOnly, Unsupported
-from ._tensors import Adapter, Operand, Operands, unknown_dtype
+from ._tensors import Adapter, Operand, Operands, span, unknown_dtype
 
 TYPESTRS = {"<f4": "f32", "<f8": "f64", "<f2": "f16"}
 NUMPY_NAMES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16"}
@@ -38,6 +38,8 @@ def _refer(
         if any(s < 0 for s in strides):
             raise BadArgument("negative strides cannot be sent: pass a copy")
     allocation = allocations.find(pointer)
+    if allocation.chunks is not None:
+        allocation = allocations.cover(pointer, span(shape, strides, dtype))
     return Operand(value, allocation, pointer - allocation.base, shape, strides, dtype, adapter)
 
 

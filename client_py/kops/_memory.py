@@ -20,6 +20,7 @@ import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 from ._errors import NoMemory, from_os
@@ -58,8 +59,14 @@ class Source:
     def __init__(self) -> None:
         self.ids: dict[int, int] = {}
 
-    def registration(self) -> tuple[dict[str, Any], tuple[int, ...]]:
-        """The params of `register` and the descriptors that go with it."""
+    @property
+    def feature(self) -> str | None:
+        """What the daemon must list in its features to register it."""
+        return None
+
+    def registrations(self) -> Iterator[tuple[dict[str, Any], tuple[int, ...]]]:
+        """The params of `register` and the descriptors that go with it; more follow where one message cannot carry all
+        descriptors. Descriptors are good until the next is asked for."""
         raise NotImplementedError
 
 
@@ -84,8 +91,8 @@ class Segment(Source):
             os.close(self.fd)
             raise NoMemory(f"cannot make {size} bytes of shared memory: {error.strerror}") from error
 
-    def registration(self) -> tuple[dict[str, Any], tuple[int, ...]]:
-        return {"kind": "memfd", "size": self.size, "fd": 0, "nfds": 1}, (self.fd,)
+    def registrations(self) -> Iterator[tuple[dict[str, Any], tuple[int, ...]]]:
+        yield {"kind": "memfd", "size": self.size, "fd": 0, "nfds": 1}, (self.fd,)
 
     def close(self) -> None:
         _libc.munmap(self.address, self.size)

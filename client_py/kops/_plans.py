@@ -6,6 +6,7 @@ request. An error reply is thrown into the plan.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -37,9 +38,20 @@ def _undo_register(reply: Any) -> tuple[str, dict[str, Any]]:
 
 def register(connection: Connection, source: Source) -> Plan:
     """Makes memory known to the daemon; returns its buffer id."""
-    params, fds = source.registration()
-    reply = yield Call("register", params, fds, source, _undo_register)
-    buffer: int = reply["buffer"]
+    if source.feature is not None:
+        connection.need(source.feature)
+    buffer = 0
+    with contextlib.closing(source.registrations()) as messages:
+        for params, fds in messages:
+            if not buffer:
+                reply = yield Call("register", params, fds, source, _undo_register)
+                buffer = reply["buffer"]
+                continue
+            try:
+                yield Call("register", {**params, "extend": buffer}, fds, source)
+            except BaseException:
+                connection.garbage.append(buffer)
+                raise
     known = source.ids.setdefault(connection.key, buffer)
     if known != buffer:
         connection.garbage.append(buffer)  # another thread was faster

@@ -7,11 +7,13 @@ those of one call. Adapters do not talk to the daemon.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ._cuda import Allocation, allocations
+from ._declarations import DTYPES
 from ._errors import DeviceMismatch, UnknownDtype, WrongType
 from ._memory import Source, release
 
@@ -179,13 +181,20 @@ def unknown_dtype(dtype: Any) -> UnknownDtype:
     return UnknownDtype(f"dtype {dtype} is not supported: convert to float32, float64, float16 or bfloat16")
 
 
+def span(shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: str) -> int:
+    """Bytes from a tensor's first element to the end of its furthest; it is not empty."""
+    if strides is None:
+        return math.prod(shape) * DTYPES[dtype]
+    return (1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))) * DTYPES[dtype]
+
+
 def renew(operand: Operand) -> None:
     """Looks an operand's memory up again, after a daemon called the reference stale."""
     source = operand.source
     if isinstance(source, Allocation):
         pointer = source.base + operand.offset
         allocations.forget(source)
-        found = allocations.find(pointer)
+        found = allocations.cover(pointer, span(operand.shape, operand.strides, operand.dtype))
         operand.source, operand.offset = found, pointer - found.base
     elif source is not None:
         release(source)

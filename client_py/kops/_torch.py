@@ -13,7 +13,7 @@ from typing import Any
 from ._cuda import allocations
 from ._errors import BadArgument, Overlap, Unsupported
 from ._memory import pool
-from ._tensors import Adapter, Operand, Operands, unknown_dtype
+from ._tensors import Adapter, Operand, Operands, span, unknown_dtype
 
 
 def current_stream(index: int) -> int:
@@ -55,6 +55,8 @@ class TorchAdapter(Adapter):
         pointer = value.data_ptr()
         allocation = allocations.find(pointer)
         strides = None if value.is_contiguous() else value.stride()
+        if allocation.chunks is not None:
+            allocation = allocations.cover(pointer, span(shape, strides, dtype))
         return Operand(value, allocation, pointer - allocation.base, shape, strides, dtype, self)
 
     def _wait_for(self, index: int, operands: Operands) -> None:

@@ -48,7 +48,7 @@ HELLO = {
         }
     ],
     "limits": {"message_bytes": 65536, "depth": 32, "nfds": 16, "inflight": 8, "rank": 16},
-    "features": ["memfd", "sequence", "program", "priority"],
+    "features": ["memfd", "sequence", "program", "priority", "cuda_ipc", "cuda_vmm", "cuda_pool"],
     "of_a_later_version": [1, 2, 3],
 }
 
@@ -187,7 +187,12 @@ class Peer:
         return params
 
     def do_register(self, params: dict[str, Any], fds: list[int]) -> Any:
-        fd = fds[params["fd"]] if "fd" in params else None
+        if params["kind"] != "memfd":
+            for fd in fds:
+                os.close(fd)
+        if "extend" in params:
+            return {"buffer": params["extend"], "size": params["size"]}
+        fd = fds[params["fd"]] if params["kind"] == "memfd" else None
         buffer = self.daemon.next_buffer()
         self.buffers[buffer] = Buffer(fd, params["size"], params)
         return {"buffer": buffer, "size": params["size"]}

@@ -354,7 +354,7 @@ static CUstreamCaptureStatus status_of(const struct stream *stream)
 API cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *ret_status)
 {
     struct stream *stream;
-    CUresult r = enter_stream("cuStreamIsCapturing", handle, &stream);
+    CUresult r = enter_stream_any("cuStreamIsCapturing", handle, &stream);
 
     if (r != CUDA_SUCCESS)
         return r;
@@ -372,7 +372,7 @@ API cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus *ret_status
                               size_t *ret_count)
 {
     struct stream *stream;
-    CUresult r = enter_stream("cuStreamGetCaptureInfo", handle, &stream);
+    CUresult r = enter_stream_any("cuStreamGetCaptureInfo", handle, &stream);
 
     if (r != CUDA_SUCCESS)
         return r;

@@ -16,8 +16,15 @@ from typing import Any
 import numpy
 
 from . import dlpack
-
-CUdeviceptr = ctypes.c_uint64
+from .structs import (
+    AccessDescription,
+    AllocationProperties,
+    CUdeviceptr,
+    IpcHandle,
+    Location,
+    PoolPointer,
+    PoolProperties,
+)
 
 BUFFER_ID = 7
 IS_LEGACY_CUDA_IPC_CAPABLE = 14
@@ -56,44 +63,6 @@ class CudaError(Exception):
     def __init__(self, function: str, code: int, name: str) -> None:
         super().__init__(f"{function}: {name} ({code})")
         self.function, self.code, self.name = function, code, name
-
-
-class _Location(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
-
-
-class AllocationProperties(ctypes.Structure):
-    _fields_ = [
-        ("type", ctypes.c_int),
-        ("requested_handle_types", ctypes.c_int),
-        ("location", _Location),
-        ("win32", ctypes.c_void_p),
-        ("flags", ctypes.c_uint8 * 8),
-    ]
-
-
-class AccessDescription(ctypes.Structure):
-    _fields_ = [("location", _Location), ("flags", ctypes.c_int)]
-
-
-class IpcHandle(ctypes.Structure):
-    _fields_ = [("reserved", ctypes.c_uint8 * 64)]
-
-
-class PoolProperties(ctypes.Structure):
-    _fields_ = [
-        ("type", ctypes.c_int),
-        ("handle_types", ctypes.c_int),
-        ("location", _Location),
-        ("win32", ctypes.c_void_p),
-        ("max_size", ctypes.c_size_t),
-        ("usage", ctypes.c_ushort),
-        ("reserved", ctypes.c_uint8 * 54),
-    ]
-
-
-class PoolPointer(ctypes.Structure):
-    _fields_ = [("reserved", ctypes.c_uint8 * 64)]
 
 
 class Driver:
@@ -179,10 +148,85 @@ class Driver:
     def ipc_close(self, address: int) -> None:
         self.call("cuIpcCloseMemHandle", CUdeviceptr(address))
 
+    # ---- streams ----
+
+    def stream_create(self, priority: int = 0, blocking: bool = False) -> int:
+        stream = ctypes.c_void_p()
+        self.call(
+            "cuStreamCreateWithPriority",
+            ctypes.byref(stream),
+            ctypes.c_uint(0 if blocking else 1),
+            ctypes.c_int(priority),
+        )
+        return stream.value or 0
+
+    def stream_destroy(self, stream: int) -> None:
+        self.call("cuStreamDestroy_v2", ctypes.c_void_p(stream))
+
+    def stream_synchronize(self, stream: int = 0) -> None:
+        self.call("cuStreamSynchronize", ctypes.c_void_p(stream))
+
+    def stream_is_done(self, stream: int = 0) -> bool:
+        try:
+            self.call("cuStreamQuery", ctypes.c_void_p(stream))
+        except CudaError as error:
+            if error.name != "CUDA_ERROR_NOT_READY":
+                raise
+            return False
+        return True
+
+    def stream_wait_value(self, stream: int, address: int, value: int) -> None:
+        """Holds the stream's later work until the 64-bit word at `address` has reached the value."""
+        self.call(
+            "cuStreamWaitValue64_v2",
+            ctypes.c_void_p(stream),
+            CUdeviceptr(address),
+            ctypes.c_uint64(value),
+            ctypes.c_uint(0),
+        )
+
+    def stream_write_value(self, stream: int, address: int, value: int) -> None:
+        self.call(
+            "cuStreamWriteValue64_v2",
+            ctypes.c_void_p(stream),
+            CUdeviceptr(address),
+            ctypes.c_uint64(value),
+            ctypes.c_uint(0),
+        )
+
+    def stream_fill(self, stream: int, address: int, word: int, count: int) -> None:
+        """Writes `count` 32-bit words in the stream's order; returns at once."""
+        self.call(
+            "cuMemsetD32Async",
+            CUdeviceptr(address),
+            ctypes.c_uint(word),
+            ctypes.c_size_t(count),
+            ctypes.c_void_p(stream),
+        )
+
+    def stream_copy(self, stream: int, to: int, source: int, size: int) -> None:
+        """Between device memory in the stream's order; returns at once."""
+        self.call(
+            "cuMemcpyDtoDAsync_v2",
+            CUdeviceptr(to),
+            CUdeviceptr(source),
+            ctypes.c_size_t(size),
+            ctypes.c_void_p(stream),
+        )
+
+    def capture_begin(self, stream: int, mode: int = 2) -> None:
+        """Mode 0: global, 1: of this thread, 2: relaxed."""
+        self.call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), ctypes.c_int(mode))
+
+    def capture_end(self, stream: int) -> int:
+        graph = ctypes.c_void_p()
+        self.call("cuStreamEndCapture", ctypes.c_void_p(stream), ctypes.byref(graph))
+        return graph.value or 0
+
     # ---- VMM: what torch's expandable segments are made of, and what a daemon's `alloc` returns ----
 
     def vmm_create(self, size: int) -> int:
-        properties = AllocationProperties(type=1, requested_handle_types=POSIX_FD, location=_Location(1, self.ordinal))
+        properties = AllocationProperties(type=1, requested_handle_types=POSIX_FD, location=Location(1, self.ordinal))
         handle = ctypes.c_uint64()
         self.call(
             "cuMemCreate",
@@ -238,7 +282,7 @@ class Driver:
 
     def vmm_access(self, address: int, size: int, flags: int = 3, ordinal: int | None = None) -> None:
         """For this device, or for another that shall reach the memory as well."""
-        access = AccessDescription(location=_Location(1, self.ordinal if ordinal is None else ordinal), flags=flags)
+        access = AccessDescription(location=Location(1, self.ordinal if ordinal is None else ordinal), flags=flags)
         self.call(
             "cuMemSetAccess", CUdeviceptr(address), ctypes.c_size_t(size), ctypes.byref(access), ctypes.c_size_t(1)
         )
@@ -253,7 +297,7 @@ class Driver:
 
     def pool_create(self, exportable: bool = True) -> int:
         properties = PoolProperties(
-            type=1, handle_types=POSIX_FD if exportable else 0, location=_Location(1, self.ordinal)
+            type=1, handle_types=POSIX_FD if exportable else 0, location=Location(1, self.ordinal)
         )
         pool = ctypes.c_void_p()
         self.call("cuMemPoolCreate", ctypes.byref(pool), ctypes.byref(properties))
@@ -263,7 +307,7 @@ class Driver:
         self.call("cuMemPoolDestroy", ctypes.c_void_p(pool))
 
     def pool_access(self, pool: int, ordinal: int, flags: int = 3) -> None:
-        access = AccessDescription(location=_Location(1, ordinal), flags=flags)
+        access = AccessDescription(location=Location(1, ordinal), flags=flags)
         self.call("cuMemPoolSetAccess", ctypes.c_void_p(pool), ctypes.byref(access), ctypes.c_size_t(1))
 
     def pool_alloc(self, pool: int, size: int) -> int:

@@ -356,6 +356,11 @@ void channel_leave(struct stream *stream, const struct op *op);
 bool channel_holds(const struct stream *streams, const struct stream *stream, const struct op *op);
 bool op_is_held(const struct stream *stream, const struct op *op); /* of stream.c, which knows the streams */
 
+/* ---- streaminfo.c ---- */
+
+/* Enters with any context's stream, or with none current; the default stream is the current context's. */
+CUresult enter_stream_any(const char *name, CUstream handle, struct stream **ret_stream);
+
 /* ---- worker.c ---- */
 
 void *stream_main(void *stream);

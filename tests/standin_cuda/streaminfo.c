@@ -1,21 +1,32 @@
-/* What a stream is: its id, context, device, flags and priority. */
+/* What a stream is: its id, context, device, flags and priority. Any stream may be asked, whatever context is current.
+ */
 #include "standin.h"
 
-static CUresult enter_stream(const char *name, CUstream handle, struct stream **ret_stream)
+CUresult enter_stream_any(const char *name, CUstream handle, struct stream **ret_stream)
 {
     struct context *context;
-    CUresult r = enter_context(name, &context);
+    CUresult r;
 
+    if ((uint64_t)(uintptr_t)handle <= 2) { /* the current context's default stream */
+        r = enter_context(name, &context);
+        if (r != CUDA_SUCCESS)
+            return r;
+        r = stream_get(handle, context, ret_stream);
+        return r == CUDA_SUCCESS ? r : leave(r);
+    }
+    r = enter(name);
     if (r != CUDA_SUCCESS)
         return r;
-    r = stream_get(handle, context, ret_stream);
-    return r == CUDA_SUCCESS ? r : leave(r);
+    *ret_stream = handle_get(HANDLE_STREAM, handle);
+    if (!*ret_stream)
+        return leave(CUDA_ERROR_INVALID_HANDLE);
+    return (*ret_stream)->context->broken ? leave((*ret_stream)->context->error) : CUDA_SUCCESS;
 }
 
 API cuStreamGetId(CUstream handle, unsigned long long *ret_id)
 {
     struct stream *stream;
-    CUresult r = enter_stream("cuStreamGetId", handle, &stream);
+    CUresult r = enter_stream_any("cuStreamGetId", handle, &stream);
 
     if (r != CUDA_SUCCESS)
         return r;
@@ -28,7 +39,7 @@ API cuStreamGetId(CUstream handle, unsigned long long *ret_id)
 API cuStreamGetCtx(CUstream handle, CUcontext *ret_context)
 {
     struct stream *stream;
-    CUresult r = enter_stream("cuStreamGetCtx", handle, &stream);
+    CUresult r = enter_stream_any("cuStreamGetCtx", handle, &stream);
 
     if (r != CUDA_SUCCESS)
         return r;
@@ -48,7 +59,7 @@ API cuStreamGetCtx_v2(CUstream handle, CUcontext *ret_context, CUgreenCtx *ret_g
 API cuStreamGetDevice(CUstream handle, CUdevice *ret_device)
 {
     struct stream *stream;
-    CUresult r = enter_stream("cuStreamGetDevice", handle, &stream);
+    CUresult r = enter_stream_any("cuStreamGetDevice", handle, &stream);
 
     if (r != CUDA_SUCCESS)
         return r;
@@ -61,7 +72,7 @@ API cuStreamGetDevice(CUstream handle, CUdevice *ret_device)
 API cuStreamGetFlags(CUstream handle, unsigned *ret_flags)
 {
     struct stream *stream;
-    CUresult r = enter_stream("cuStreamGetFlags", handle, &stream);
+    CUresult r = enter_stream_any("cuStreamGetFlags", handle, &stream);
 
     if (r != CUDA_SUCCESS)
         return r;
@@ -74,7 +85,7 @@ API cuStreamGetFlags(CUstream handle, unsigned *ret_flags)
 API cuStreamGetPriority(CUstream handle, int *ret_priority)
 {
     struct stream *stream;
-    CUresult r = enter_stream("cuStreamGetPriority", handle, &stream);
+    CUresult r = enter_stream_any("cuStreamGetPriority", handle, &stream);
 
     if (r != CUDA_SUCCESS)
         return r;

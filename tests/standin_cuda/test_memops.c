@@ -273,6 +273,7 @@ static void pinned_memory(void)
 static void streams_tell_what_they_are(void)
 {
     unsigned long long ids[3];
+    CUstreamCaptureStatus capturing;
     CUcontext context, current;
     CUstream high, usual;
     int least, greatest, priority;
@@ -299,6 +300,12 @@ static void streams_tell_what_they_are(void)
     assert_ptr_equal(context, current);
     ok(cuStreamGetDevice(NULL, &device));
     assert_int_equal(device, 0);
+    ok(cuCtxSetCurrent(NULL)); /* a stream knows its context */
+    ok(cuStreamGetCtx(high, &context));
+    assert_ptr_equal(context, current);
+    ok(cuStreamIsCapturing(high, &capturing));
+    assert_int_equal(cuStreamGetCtx(NULL, &context), CUDA_ERROR_INVALID_CONTEXT);
+    ok(cuCtxSetCurrent(current));
     ok(cuStreamDestroy(high));
     assert_int_equal(cuStreamGetId(high, &ids[0]), CUDA_ERROR_INVALID_HANDLE);
     ok(cuGetProcAddress("cuStreamWaitValue64", &found, CUDA_VERSION, 0, NULL));

@@ -363,6 +363,24 @@ def test_a_pointer_belongs_to_its_pool(peers: Callable[..., Peer]) -> None:
     assert refused.value.code == INVALID_VALUE
 
 
+def test_a_stream_waits_for_a_word_that_another_process_writes(peers: Callable[..., Peer]) -> None:
+    owner, user = peers(), peers()
+    base = owner.alloc(4096)
+    owner.write(base, bytes(64))
+    there = user.ipc_open(owner.ipc_handle(base))
+    held, free = user.stream_create(), user.stream_create(-1)
+    user.stream_wait_value(held, there, 7)
+    user.stream_fill(held, there + 16, 0x01010101, 1)
+    user.stream_write_value(held, there + 8, 9)
+    user.stream_fill(free, there + 20, 0x02020202, 1)
+    user.stream_synchronize(free)
+    assert owner.read(base + 8, 16) == bytes(12) + b"\2\2\2\2"
+    assert not user.stream_is_done(held)
+    owner.stream_write_value(0, base, 7)
+    user.stream_synchronize(held)
+    assert owner.read(base, 24) == b"\7" + bytes(7) + b"\t" + bytes(7) + b"\1\1\1\1\2\2\2\2"
+
+
 def test_device_arrays_are_views_of_device_memory(peers: Callable[..., Peer], control: Control) -> None:
     code = """
 import numpy

@@ -31,6 +31,13 @@ struct fake {
     bool vanished;
 };
 
+static atomic_bool prefer_socket;
+
+void fake_prefer_socket(bool prefer)
+{
+    atomic_store(&prefer_socket, prefer);
+}
+
 /* ---- sockets ---- */
 
 static void *connection_main(void *argument)
@@ -230,12 +237,20 @@ static bool next_by_ring(struct fake_connection *c, struct fake_request *ret)
     return true;
 }
 
+/* Whether the socket is the stream to look at first. */
+static bool socket_comes_first(struct fake_connection *c)
+{
+    struct pollfd p = {.fd = c->fd, .events = POLLIN};
+
+    return atomic_load(&prefer_socket) && poll(&p, 1, 0) > 0 && receive(c);
+}
+
 bool fake_next(struct fake_connection *c, struct fake_request *ret)
 {
     for (;;) {
         size_t used;
 
-        if (next_by_ring(c, ret))
+        if (!(c->shm && socket_comes_first(c)) && next_by_ring(c, ret))
             return true;
         used = take(c, c->data, c->length);
         if (used) {

@@ -67,6 +67,9 @@ void fake_set_inflight(uint64_t inflight);
 /* hello's features of the answers that follow, NULL-terminated and kept; NULL: "memfd", as at first. */
 void fake_set_features(const char *const *features);
 
+/* Which stream is looked at first where there is shared memory; the ring at first. */
+void fake_prefer_socket(bool prefer);
+
 /* hello's limits.spin_us; 0 at first. */
 void fake_set_spin(uint64_t us);
 

@@ -1,6 +1,7 @@
 /* Messages through shared memory: who takes it, what goes where, what happens when it fills, sleeps or is broken. */
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -177,32 +178,86 @@ static void long_messages_keep_their_place(void **state)
     char *text = malloc(50001), tag[8];
     struct kops_error error;
     kops_ticket tickets[12];
-    struct order o = {.n = 0};
     struct tagged t;
-    kops_client *client;
-    struct fake *f;
 
     (void)state;
     fake_set_features(with_shm);
-    f = fake_start(serve_noting, &o);
-    client = connect_by(f, KOPS_TRANSPORT_SHM, 0);
-    for (int i = 0; i < 12; i++) {
-        memset(text, 'l', 50000);
-        text[50000] = 0;
-        snprintf(tag, sizeof(tag), "%06d", i);
-        memcpy(text, tag, 6);
-        assert_ok(kops_submit(client, tagged_run(&t, i % 4 == 3 ? text : tag), &tickets[i], &error));
+    for (int k = 0; k < 2; k++) { /* whichever stream the daemon looks at first */
+        struct order o = {.n = 0};
+        struct fake *f = fake_start(serve_noting, &o);
+        kops_client *client = connect_by(f, KOPS_TRANSPORT_SHM, 0);
+
+        fake_prefer_socket(k == 1);
+        for (int i = 0; i < 12; i++) {
+            memset(text, 'l', 50000);
+            text[50000] = 0;
+            snprintf(tag, sizeof(tag), "%06d", i);
+            memcpy(text, tag, 6);
+            assert_ok(kops_submit(client, tagged_run(&t, i % 4 == 3 ? text : tag), &tickets[i], &error));
+        }
+        for (int i = 0; i < 12; i++)
+            assert_ok(kops_wait(client, tickets[i], 0, NULL, &error));
+        kops_close(client);
+        fake_stop(f);
+        assert_int_equal(o.n, 12);
+        for (unsigned i = 0; i < 12; i++) {
+            snprintf(tag, sizeof(tag), "%06u", i);
+            assert_memory_equal(o.tags[i], tag, 6);
+            assert_int_equal(o.by_ring[i], i % 4 != 3);
+        }
     }
-    for (int i = 0; i < 12; i++)
-        assert_ok(kops_wait(client, tickets[i], 0, NULL, &error));
+    free(text);
+    fake_prefer_socket(false);
+    fake_set_features(NULL);
+}
+
+/* Answers a run when it is told to. */
+static void serve_held(struct fake_connection *c, void *context)
+{
+    struct fake_request r;
+
+    while (fake_next(c, &r)) {
+        if (!strcmp(r.method, "run"))
+            sem_wait(context);
+        fake_answer(c, &r);
+    }
+}
+
+static void a_long_message_travels_alone(void **state)
+{
+    char *text = malloc(50001);
+    struct kops_error error;
+    kops_ticket first, second;
+    kops_client *client;
+    struct tagged t;
+    struct fake *f;
+    sem_t go;
+
+    (void)state;
+    memset(text, 'l', 50000);
+    text[50000] = 0;
+    sem_init(&go, 0, 0);
+    fake_set_features(with_shm);
+    f = fake_start(serve_held, &go);
+    client = connect_by(f, KOPS_TRANSPORT_SHM, 0);
+    assert_ok(kops_submit(client, tagged_run(&t, "short"), &first, &error));
+    tagged_run(&t, text);
+    t.request.options.timeout_ms = 20;
+    assert_int_equal(kops_submit(client, &t.request, &second, &error), KOPS_ERR_TIMEOUT); /* the first is unanswered */
+    sem_post(&go);
+    assert_ok(kops_wait(client, first, 0, NULL, &error));
+    assert_ok(kops_submit(client, &t.request, &first, &error));
+    tagged_run(&t, "short");
+    t.request.options.timeout_ms = 20;
+    assert_int_equal(kops_submit(client, &t.request, &second, &error), KOPS_ERR_TIMEOUT); /* the long one is */
+    sem_post(&go);
+    assert_ok(kops_wait(client, first, 0, NULL, &error));
+    assert_ok(kops_submit(client, &t.request, &second, &error));
+    sem_post(&go);
+    assert_ok(kops_wait(client, second, 0, NULL, &error));
     kops_close(client);
     fake_stop(f);
-    assert_int_equal(o.n, 12);
-    for (unsigned i = 0; i < 12; i++) {
-        snprintf(tag, sizeof(tag), "%06u", i);
-        assert_memory_equal(o.tags[i], tag, 6);
-        assert_int_equal(o.by_ring[i], i % 4 != 3);
-    }
+    sem_destroy(&go);
     free(text);
     fake_set_features(NULL);
 }
@@ -366,11 +421,11 @@ static void a_child_has_rings_of_its_own(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_fits_goes_through_the_ring),      cmocka_unit_test(only_where_it_is_offered),
-        cmocka_unit_test(the_environment_decides_for_auto),     cmocka_unit_test(full_rings_do_not_deadlock),
-        cmocka_unit_test(long_messages_keep_their_place),       cmocka_unit_test(a_broken_ring_ends_the_connection),
-        cmocka_unit_test(so_does_a_broken_index_of_the_reader), cmocka_unit_test(threads_share_the_rings),
-        cmocka_unit_test(a_child_has_rings_of_its_own),
+        cmocka_unit_test(what_fits_goes_through_the_ring),   cmocka_unit_test(only_where_it_is_offered),
+        cmocka_unit_test(the_environment_decides_for_auto),  cmocka_unit_test(full_rings_do_not_deadlock),
+        cmocka_unit_test(long_messages_keep_their_place),    cmocka_unit_test(a_long_message_travels_alone),
+        cmocka_unit_test(a_broken_ring_ends_the_connection), cmocka_unit_test(so_does_a_broken_index_of_the_reader),
+        cmocka_unit_test(threads_share_the_rings),           cmocka_unit_test(a_child_has_rings_of_its_own),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

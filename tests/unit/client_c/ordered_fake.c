@@ -1,0 +1,179 @@
+#include <dlfcn.h>
+#include <sched.h>
+#include <sys/mman.h>
+
+#include "ordered_fake.h"
+
+/* ---- the driver ---- */
+
+struct cu_calls cu;
+
+void *context, *stream;
+
+_Atomic uint64_t *words;
+uint64_t words_address;
+
+void load(void)
+{
+    static const struct {
+        const char *name;
+        void *into;
+    } functions[] = {{"cuInit", &cu.init},
+                     {"cuDeviceGet", &cu.device_get},
+                     {"cuDevicePrimaryCtxRetain", &cu.retain},
+                     {"cuCtxSetCurrent", &cu.set},
+                     {"cuCtxSynchronize", &cu.synchronize},
+                     {"cuStreamCreate", &cu.stream_create},
+                     {"cuStreamDestroy_v2", &cu.stream_destroy},
+                     {"cuStreamSynchronize", &cu.stream_synchronize},
+                     {"cuStreamQuery", &cu.stream_query},
+                     {"cuMemHostRegister_v2", &cu.host_register},
+                     {"cuMemHostGetDevicePointer_v2", &cu.device_pointer},
+                     {"cuStreamWaitValue64_v2", &cu.wait},
+                     {"cuStreamWriteValue64_v2", &cu.write},
+                     {"cuStreamBeginCapture_v2", &cu.begin_capture},
+                     {"cuStreamEndCapture", &cu.end_capture}};
+    void *library = dlopen(getenv("KOPS_CUDA_DRIVER"), RTLD_NOW);
+    int device;
+
+    for (size_t i = 0; library && i < sizeof(functions) / sizeof(functions[0]); i++) {
+        void *symbol = dlsym(library, functions[i].name);
+
+        memcpy(functions[i].into, &symbol, sizeof(symbol));
+    }
+    if (!library || cu.init(0) || cu.device_get(&device, 0) || cu.retain(&context, device) || cu.set(context) ||
+        cu.stream_create(&stream, 1))
+        fail_msg("no driver: %s", dlerror());
+    words = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(words != MAP_FAILED && !cu.host_register((void *)words, 4096, 2) &&
+                !cu.device_pointer(&words_address, (void *)words, 0));
+}
+
+void close_gate(void)
+{
+    atomic_store(&words[0], 0);
+    assert_int_equal(cu.wait(stream, words_address, 1, 0), 0);
+}
+
+void open_gate(void)
+{
+    atomic_store(&words[0], 1);
+}
+
+/* ---- the daemon ---- */
+
+static void wait_for_word(_Atomic int64_t *word, int64_t value)
+{
+    while (atomic_load(word) - value < 0)
+        sched_yield();
+}
+
+static const msgpack_object *tag_of(const struct fake_request *r)
+{
+    const msgpack_object *attrs = fake_param(&r->params, "attrs");
+
+    return attrs ? fake_param(attrs, "tag") : NULL;
+}
+
+static void reply_failure(struct fake_connection *c, uint32_t msgid, int op_index)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msgpack_pack_array(&p, 4);
+    msgpack_pack_int(&p, 1);
+    msgpack_pack_uint32(&p, msgid);
+    msgpack_pack_map(&p, 3);
+    msgpack_pack_str_with_body(&p, "code", 4);
+    msgpack_pack_str_with_body(&p, "device_error", 12);
+    msgpack_pack_str_with_body(&p, "message", 7);
+    msgpack_pack_str_with_body(&p, "it broke", 8);
+    msgpack_pack_str_with_body(&p, "detail", 6);
+    msgpack_pack_map(&p, op_index >= 0);
+    if (op_index >= 0) {
+        msgpack_pack_str_with_body(&p, "op_index", 8);
+        msgpack_pack_int(&p, op_index);
+    }
+    msgpack_pack_nil(&p);
+    fake_send(c, b.data, b.size, NULL, 0);
+    msgpack_sbuffer_destroy(&b);
+}
+
+/* One stream at a time, in order: what a test needs of a daemon. False: it dies. */
+static bool work(struct fake_connection *c, struct daemon *d, const struct fake_request *r)
+{
+    const msgpack_object *ready = fake_param(&r->params, "ready"), *done = fake_param(&r->params, "done"),
+                         *index = fake_param(&r->params, "stream"), *ops = fake_param(&r->params, "ops");
+    const msgpack_object *tag = tag_of(r);
+    uint64_t s = index ? index->via.u64 : 0;
+    bool failing = d->fail_tag && (ops || fake_is(tag, d->fail_tag));
+    enum death death = atomic_fetch_add(&d->requests, 1) + 1 == d->die_at ? d->die : NEVER;
+
+    atomic_fetch_add(&d->ops, ops ? ops->via.array.size : 1);
+    atomic_fetch_add(&d->sequences, ops != NULL);
+    atomic_fetch_add(&d->streams[s], 1);
+    if (death == BEFORE_READY)
+        return false;
+    if (ready)
+        wait_for_word(&c->words[s], (int64_t)ready->via.u64);
+    if (d->hold)
+        sem_wait(&d->permits);
+    if (death == BEFORE_DONE)
+        return false;
+    if (done)
+        atomic_store(&c->words[256 + s], (int64_t)done->via.u64);
+    if (death == BEFORE_REPLY)
+        return false;
+    if (failing)
+        reply_failure(c, r->msgid, ops ? d->fail_index : -1);
+    else
+        fake_reply_run(c, r->msgid, "simple");
+    return true;
+}
+
+static void serve(struct fake_connection *c, void *context_)
+{
+    struct daemon *d = context_;
+    struct fake_request r;
+    bool alive = true;
+
+    while (alive && fake_next(c, &r)) {
+        if (!strcmp(r.method, "release"))
+            atomic_store(&d->released, atomic_load(&d->ops) + 1);
+        if (!strcmp(r.method, "run") || !strcmp(r.method, "sequence") || !strcmp(r.method, "run_program"))
+            alive = work(c, d, &r);
+        else
+            fake_answer(c, &r);
+    }
+}
+
+static const char *const features[] = {"memfd", "shm", "ordered", "sequence", "program", "priority", NULL};
+
+struct setting *start(enum kops_transport transport, int64_t timeout_ms)
+{
+    struct setting *s = calloc(1, sizeof(*s));
+    struct kops_connect_options options = {.transport = transport, .timeout_ms = timeout_ms};
+
+    sem_init(&s->d.permits, 0, 0);
+    fake_set_features(features);
+    s->f = fake_start(serve, &s->d);
+    options.socket = fake_path(s->f);
+    assert_ok(kops_connect(&options, &s->client, &s->error));
+    return s;
+}
+
+void stop(struct setting *s)
+{
+    kops_close(s->client);
+    fake_stop(s->f);
+    sem_destroy(&s->d.permits);
+    free(s);
+    fake_set_features(NULL);
+}
+
+enum kops_code enqueue(struct setting *s, const char *tag)
+{
+    return kops_enqueue(s->client, tagged_run(&s->t, tag), stream, &s->error);
+}

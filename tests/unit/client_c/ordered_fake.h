@@ -1,0 +1,76 @@
+/* What tests of ordered calls share: the stand-in driver, a gate on a stream, and a daemon that works on timelines. */
+#ifndef KOPS_TEST_ORDERED_FAKE_H
+#define KOPS_TEST_ORDERED_FAKE_H
+
+#include <semaphore.h>
+#include <stdatomic.h>
+
+#include "test.h"
+
+/* ---- the driver ---- */
+
+struct cu_calls {
+    int (*init)(unsigned);
+    int (*device_get)(int *, int);
+    int (*retain)(void **, int);
+    int (*set)(void *);
+    int (*synchronize)(void);
+    int (*stream_create)(void **, unsigned);
+    int (*stream_destroy)(void *);
+    int (*stream_synchronize)(void *);
+    int (*stream_query)(void *);
+    int (*host_register)(void *, size_t, unsigned);
+    int (*device_pointer)(uint64_t *, void *, unsigned);
+    int (*wait)(void *, uint64_t, uint64_t, unsigned);
+    int (*write)(void *, uint64_t, uint64_t, unsigned);
+    int (*begin_capture)(void *, int);
+    int (*end_capture)(void *, void **);
+};
+
+extern struct cu_calls cu;
+
+extern void *context, *stream;
+
+/* Words of the test's own that streams can wait for and write. */
+extern _Atomic uint64_t *words;
+extern uint64_t words_address;
+
+/* Loads the driver, makes `stream` in the current context. */
+void load(void);
+
+/* Nothing on the stream goes on before open_gate(). */
+void close_gate(void);
+void open_gate(void);
+
+/* ---- the daemon ---- */
+
+enum death { NEVER, BEFORE_READY, BEFORE_DONE, BEFORE_REPLY };
+
+struct daemon {
+    sem_t permits; /* with `hold`: one op ends for each */
+    bool hold;
+    enum death die;       /* once, */
+    unsigned die_at;      /* at that request */
+    const char *fail_tag; /* an op with this tag fails; in a sequence, the one at fail_index */
+    int fail_index;
+    atomic_uint requests, sequences, ops, started_early, released;
+    atomic_uint streams[256];
+};
+
+/* ---- a client and its daemon ---- */
+
+struct setting {
+    struct daemon d;
+    struct fake *f;
+    kops_client *client;
+    struct tagged t;
+    struct kops_error error;
+};
+
+struct setting *start(enum kops_transport transport, int64_t timeout_ms);
+void stop(struct setting *s);
+
+/* An op on nothing, on `stream`. */
+enum kops_code enqueue(struct setting *s, const char *tag);
+
+#endif
