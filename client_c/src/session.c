@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "fail.h"
+#include "wire_fast.h"
 
 /* Polling that helps this seldom is cut to a fraction: waits in a row, and the divisor. */
 enum { SPIN_PATIENCE = 8, SPIN_CUT = 8 };
@@ -118,7 +119,7 @@ static const char *take_response(struct kops_client *c, const struct wire_messag
     return wrong;
 }
 
-/* Most replies to ordered calls and pings say nothing but that all is well. */
+/* Most replies say that all is well, and a few numbers at most. */
 static bool take_success(struct kops_client *c, const char *data, size_t length)
 {
     struct call *call;
@@ -128,9 +129,14 @@ static bool take_success(struct kops_client *c, const char *data, size_t length)
     if ((c->t.taking == STREAM_SOCKET && c->t.n_batches) || !wire_is_success(data, length, &msgid, &empty))
         return false;
     call = call_by_msgid(c, msgid);
-    if (!call || call->state != CALL_SENT || call->reply || call->decode != wire_decode_nothing ||
-        (!empty && !call->lane))
+    if (!call || call->state != CALL_SENT || call->reply)
         return false;
+    if (call->decode == wire_decode_run) {
+        if (!wire_fast_run(data, length, call->into))
+            return false;
+    } else if (call->decode != wire_decode_nothing || (!empty && !call->lane)) {
+        return false;
+    }
     call_end(c, call, NULL);
     return true;
 }

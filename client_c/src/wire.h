@@ -145,10 +145,6 @@ struct wire_decoder *wire_decoder_free(struct wire_decoder *d);
  * or a sentence that says what is wrong with the bytes. */
 const char *wire_parse(struct wire_decoder *d, const char *data, size_t length, struct wire_message *ret_message);
 
-/* Whether the message is a response with a small map for a result, which may be empty; nothing but its first bytes is
- * looked at. */
-bool wire_is_success(const char *data, size_t length, uint32_t *ret_msgid, bool *ret_empty);
-
 /* Fills *e (not NULL) from an error map; a malformed one becomes bad_reply. */
 void wire_decode_error(const struct msgpack_object *error, struct kops_error *e);
 

@@ -4,6 +4,7 @@
 
 #include "fail.h"
 #include "wire.h"
+#include "wire_fast.h"
 #include "wire_get.h"
 
 /* Keeps its memory from message to message, so that a reply of usual size allocates nothing. */
@@ -65,46 +66,11 @@ static const char *parse_notification(const msgpack_object *items, struct wire_m
     return NULL;
 }
 
-/* Bytes of the header [1, msgid, ; 0: not in one of the forms that it is usually written in. */
-static size_t response_head(const unsigned char *d, size_t length, uint32_t *ret_msgid)
-{
-    if (length < 5 || d[0] != 0x94 || d[1] != 1)
-        return 0;
-    if (d[2] < 0x80) {
-        *ret_msgid = d[2];
-        return 3;
-    }
-    if (d[2] == 0xcc) {
-        *ret_msgid = d[3];
-        return 4;
-    }
-    if (d[2] == 0xcd && length > 6) {
-        *ret_msgid = (uint32_t)d[3] << 8 | d[4];
-        return 5;
-    }
-    if (d[2] == 0xce && length > 8) {
-        *ret_msgid = (uint32_t)d[3] << 24 | (uint32_t)d[4] << 16 | (uint32_t)d[5] << 8 | d[6];
-        return 7;
-    }
-    return 0;
-}
-
-bool wire_is_success(const char *data, size_t length, uint32_t *ret_msgid, bool *ret_empty)
-{
-    const unsigned char *d = (const unsigned char *)data;
-    size_t head = response_head(d, length, ret_msgid);
-
-    if (!head || length < head + 2 || d[head] != 0xc0)
-        return false;
-    *ret_empty = d[head + 1] == 0x80;
-    return (d[head + 1] & 0xf0) == 0x80;
-}
-
 /* The bytes of a response's result, or of its error: the message ends with nil or begins with it. */
 static void find_body(const char *data, size_t length, struct wire_message *m)
 {
     uint32_t msgid;
-    size_t head = response_head((const unsigned char *)data, length, &msgid);
+    size_t head = wire_response_head((const unsigned char *)data, length, &msgid);
 
     if (!head)
         return;
@@ -270,29 +236,6 @@ bool wire_decode_program(const struct msgpack_object *result, int *fds, unsigned
 
 /* ---- run ---- */
 
-static const struct {
-    const char *key;
-    size_t length, offset;
-} timing_keys[] = {
-#define TIMING(key, member)                                                                                            \
-    {                                                                                                                  \
-        key, sizeof(key) - 1, offsetof(struct kops_result, member)                                                     \
-    }
-    TIMING("recv_to_start_us", recv_to_start_us),
-    TIMING("queue_us", queue_us),
-    TIMING("gpu_us", gpu_us),
-    TIMING("host_us", host_us),
-    TIMING("total_us", total_us),
-    TIMING("map_us", map_us),
-    TIMING("h2d_us", h2d_us),
-    TIMING("d2h_us", d2h_us),
-    TIMING("min", min_us),
-    TIMING("median", median_us),
-    TIMING("p90", p90_us),
-    TIMING("max", max_us),
-#undef TIMING
-};
-
 static void decode_samples(const msgpack_object *samples, struct wire_timings *t)
 {
     if (samples->type != MSGPACK_OBJECT_ARRAY)
@@ -304,16 +247,15 @@ static void decode_samples(const msgpack_object *samples, struct wire_timings *t
 
 static void decode_timing(const msgpack_object_kv *kv, struct wire_timings *t)
 {
-    double value;
+    unsigned from = 0;
+    double *place, value;
 
-    for (size_t i = 0; i < sizeof(timing_keys) / sizeof(timing_keys[0]); i++) {
-        if (!text_is(&kv->key, timing_keys[i].key, timing_keys[i].length))
-            continue;
-        if (get_number(&kv->val, &value))
-            memcpy((char *)&t->result + timing_keys[i].offset, &value, sizeof(value));
+    if (kv->key.type != MSGPACK_OBJECT_STR)
         return;
-    }
-    if (text_is(&kv->key, "samples", 7))
+    place = wire_timing(&t->result, kv->key.via.str.ptr, kv->key.via.str.size, &from);
+    if (place && get_number(&kv->val, &value))
+        *place = value;
+    else if (text_is(&kv->key, "samples", 7))
         decode_samples(&kv->val, t);
 }
 
@@ -334,14 +276,10 @@ bool wire_decode_run(const struct msgpack_object *result, int *fds, unsigned nfd
     struct wire_timings *t = into;
     struct kops_result *r = &t->result;
     const msgpack_object *timings = map_find(result, "timings"), *variant = map_find(result, "variant");
-    double *times[] = {&r->recv_to_start_us, &r->map_us,   &r->queue_us, &r->h2d_us,    &r->d2h_us, &r->gpu_us,
-                       &r->host_us,          &r->total_us, &r->min_us,   &r->median_us, &r->p90_us, &r->max_us};
 
     (void)fds;
     (void)nfds;
-    memset(r, 0, sizeof(*r));
-    for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++)
-        *times[i] = (double)NAN;
+    wire_clear_result(r);
     if (!timings || timings->type != MSGPACK_OBJECT_MAP)
         return false;
     for (uint32_t i = 0; i < timings->via.map.size; i++)
