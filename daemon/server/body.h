@@ -16,8 +16,8 @@ void body_unuse(struct body *body);
 /* Gives the mappings and the memory back. Harmless on zeroes and twice. */
 void body_release(struct body *body);
 
-/* tensor_decode.c: one tensor map; takes its mapping into use. `path` names it in errors ("in[0]"). *ret_buffer is the
- * id of its buffer, 0 where it has none. */
+/* tensor_decode.c: one tensor map; takes its mapping into use. `path` comes before its keys in errors ("in[0].").
+ * *ret_buffer is the id of its buffer, 0 where it has none. */
 int tensor_decode(struct connection *c, const struct rpc_value *value, const char *path, struct tensor *ret_tensor,
                   struct operand_ref *ref, uint64_t *ret_buffer, struct error *e);
 /* Takes a buffer into use for the tensor's memory. `path` is put before the keys in errors ("in[0]."). */

@@ -33,17 +33,21 @@ static int check_count(const struct op *op, uint32_t given, unsigned count, cons
 
 /* ---- one op ---- */
 
+/* Where a tensor of a single op lies in the request; written out, since formatting them takes longer than decoding. */
+static const char *const in_paths[] = {"in[0].", "in[1].", "in[2].", "in[3].", "in[4].", "in[5].", "in[6].", "in[7]."};
+static const char *const out_paths[] = {"out[0].", "out[1].", "out[2].", "out[3]."};
+_Static_assert(OP_MAX_INPUTS <= sizeof(in_paths) / sizeof(in_paths[0]), "a path an input");
+_Static_assert(OP_MAX_OUTPUTS <= sizeof(out_paths) / sizeof(out_paths[0]), "a path an output");
+
 static int decode_operands(struct connection *c, struct body *body, const struct rpc_arg *list, unsigned first,
-                           unsigned count, const char *key, struct error *e)
+                           unsigned count, const char *key, const char *const *paths, struct error *e)
 {
     if (check_count(body->calls[0].call.op, list->length, count, key, e) < 0)
         return -1;
     for (unsigned i = 0; i < count; i++) {
-        char path[PATH_MAX_LENGTH];
         uint64_t buffer;
 
-        snprintf(path, sizeof(path), "%s[%u]", key, i);
-        if (tensor_decode(c, rpc_list_item(list->items, i), path, &body->tensors[first + i], &body->refs[first + i],
+        if (tensor_decode(c, rpc_list_item(list->items, i), paths[i], &body->tensors[first + i], &body->refs[first + i],
                           &buffer, e) < 0)
             return -1;
     }
@@ -60,8 +64,9 @@ static int run_decode_single(struct request *r, const struct rpc_arg *args, stru
         return unknown_op(e);
     body_init_single(run, op->n_inputs + op->n_outputs);
     run->one_call.call.op = op;
-    if (decode_operands(r->connection, &run->body, &args[RUN_in], 0, op->n_inputs, "in", e) < 0 ||
-        decode_operands(r->connection, &run->body, &args[RUN_out], op->n_inputs, op->n_outputs, "out", e) < 0 ||
+    if (decode_operands(r->connection, &run->body, &args[RUN_in], 0, op->n_inputs, "in", in_paths, e) < 0 ||
+        decode_operands(r->connection, &run->body, &args[RUN_out], op->n_inputs, op->n_outputs, "out", out_paths, e) <
+            0 ||
         call_decode_attrs(&run->one_call, args[RUN_attrs].items, &variant, e) < 0 ||
         body_check_handles(&run->body, e) < 0 || call_plan(&run->body, 0, e) < 0 ||
         body_choose_device(r->connection->server, &run->body, &args[RUN_device], &run->device, e) < 0)
@@ -124,15 +129,24 @@ static int decode_call(struct body *body, unsigned i, const struct rpc_value *va
     return call_plan(body, i, e);
 }
 
+/* "tensors[7].", formatted once for all requests. */
+static const char *tensor_path(unsigned i)
+{
+    static char paths[SEQUENCE_TENSORS_MAX][sizeof("tensors[4095].")];
+
+    if (!paths[i][0])
+        snprintf(paths[i], sizeof(paths[i]), "tensors[%u].", i % SEQUENCE_TENSORS_MAX);
+    return paths[i];
+}
+
 static int decode_tensors(struct connection *c, struct body *body, const struct rpc_arg *list, uint64_t *ret_buffers,
                           struct error *e)
 {
     for (unsigned i = 0; i < body->n_tensors; i++) {
-        char path[PATH_MAX_LENGTH];
         uint64_t buffer;
 
-        snprintf(path, sizeof(path), "tensors[%u]", i);
-        if (tensor_decode(c, rpc_list_item(list->items, i), path, &body->tensors[i], &body->refs[i], &buffer, e) < 0)
+        if (tensor_decode(c, rpc_list_item(list->items, i), tensor_path(i), &body->tensors[i], &body->refs[i], &buffer,
+                          e) < 0)
             return -1;
         if (ret_buffers)
             ret_buffers[i] = buffer;

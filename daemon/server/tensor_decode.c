@@ -54,8 +54,7 @@ static int decode_dtype(const struct rpc_arg *name, const char *path, enum dtype
     return fail(e, ERROR_UNKNOWN_DTYPE, path, "dtype", "no such dtype; hello lists what each op takes");
 }
 
-static int decode_layout(const struct rpc_arg *args, const char *name, const char *path, struct tensor *t,
-                         struct error *e)
+static int decode_layout(const struct rpc_arg *args, const char *path, struct tensor *t, struct error *e)
 {
     if (decode_dtype(&args[TENSOR_dtype], path, &t->dtype, e) < 0)
         return -1;
@@ -76,7 +75,7 @@ static int decode_layout(const struct rpc_arg *args, const char *name, const cha
         if (decode_dimensions(&args[TENSOR_strides], "strides", path, t->strides, e) < 0)
             return -1;
     }
-    return tensor_measure(t, name, e);
+    return 0;
 }
 
 /* The mapping of an inline reference: this connection's own from before, or a new one in its care. */
@@ -139,34 +138,48 @@ int tensor_use_buffer(struct connection *c, uint64_t id, const char *path, struc
     return 0;
 }
 
+/* "in[0]" of "in[0]."; only errors need it. */
+static const char *name_of(const char *path, char into[PATH_MAX_LENGTH])
+{
+    size_t n = strlen(path) - 1;
+
+    if (n > PATH_MAX_LENGTH - 1)
+        n = PATH_MAX_LENGTH - 1;
+    memcpy(into, path, n);
+    into[n] = '\0';
+    return into;
+}
+
 int tensor_decode(struct connection *c, const struct rpc_value *value, const char *path, struct tensor *t,
                   struct operand_ref *ref, uint64_t *ret_buffer, struct error *e)
 {
     static const struct rpc_field as_map = {.key = "", .type = RPC_MAP};
     struct rpc_arg args[N_TENSOR_FIELDS], map;
-    char dotted[PATH_MAX_LENGTH + 1];
+    char name[PATH_MAX_LENGTH];
     uint64_t size = 0;
 
     *ret_buffer = 0;
-    if (rpc_decode_value(value, &as_map, path, &map, e) < 0)
+    if (!rpc_is_map(value))
+        return rpc_decode_value(value, &as_map, name_of(path, name), &map, e);
+    if (rpc_decode_map(value, tensor_fields, N_TENSOR_FIELDS, path, args, e) < 0 || decode_layout(args, path, t, e) < 0)
         return -1;
-    snprintf(dotted, sizeof(dotted), "%s.", path);
-    if (rpc_decode_map(map.items, tensor_fields, N_TENSOR_FIELDS, dotted, args, e) < 0 ||
-        decode_layout(args, path, dotted, t, e) < 0)
-        return -1;
+    if (tensor_measure(t, path, e) < 0)
+        return tensor_measure(t, name_of(path, name), e); /* told again, by its name */
     if (args[TENSOR_buffer].present && args[TENSOR_ipc].present)
-        return fail(e, ERROR_INVALID_ARGUMENT, dotted, "ipc", "give either buffer or ipc");
+        return fail(e, ERROR_INVALID_ARGUMENT, path, "ipc", "give either buffer or ipc");
     if (args[TENSOR_ipc].present) {
-        if (resolve_inline(c, args, dotted, ref, &size, e) < 0)
+        if (resolve_inline(c, args, path, ref, &size, e) < 0)
             return -1;
     } else if (args[TENSOR_buffer].present) {
-        if (tensor_use_buffer(c, args[TENSOR_buffer].u, dotted, ref, &size, e) < 0)
+        if (tensor_use_buffer(c, args[TENSOR_buffer].u, path, ref, &size, e) < 0)
             return -1;
         *ret_buffer = args[TENSOR_buffer].u;
     } else if (t->count) {
-        return fail(e, ERROR_MISSING_KEY, dotted, "buffer", "required (or ipc) for a tensor that is not empty");
+        return fail(e, ERROR_MISSING_KEY, path, "buffer", "required (or ipc) for a tensor that is not empty");
     } else {
         return 0;
     }
-    return tensor_check_bounds(t, size, path, e);
+    if (tensor_check_bounds(t, size, path, e) < 0)
+        return tensor_check_bounds(t, size, name_of(path, name), e);
+    return 0;
 }

@@ -35,6 +35,15 @@ static int resolve(void *library, struct cuda_driver *ret_table, char *why, size
         }
         memcpy((char *)&table + functions[i].offset, &symbol, sizeof(symbol));
     }
+    if (!table.EventElapsedTime) {
+        void *symbol = dlsym(library, "cuEventElapsedTime");
+
+        memcpy(&table.EventElapsedTime, &symbol, sizeof(symbol));
+        if (!symbol) {
+            snprintf(why, why_size, "the driver has no cuEventElapsedTime: it is too old");
+            return -1;
+        }
+    }
     *ret_table = table;
     return 0;
 }

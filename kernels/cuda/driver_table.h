@@ -1,8 +1,9 @@
 /* Every function of the CUDA driver that this project calls from the daemon, once.
  *
  * X(Name, suffix, need): the field of struct cuda_driver is `Name`, its type that of cuda.h's `cu<Name>` (whose macros
- * map it to the newest version), and the symbol looked up is "cu<Name><suffix>". EventElapsedTime has no suffix on
- * purpose: its newer version has the same signature, and drivers before 12.8 do not export it. */
+ * map it to the newest version), and the symbol looked up is "cu<Name><suffix>". EventElapsedTime's older version, of
+ * the same signature, stands in where a driver before 12.8 does not export this one: it takes 3.6 us on an H200, not
+ * 0.1. */
 #ifndef KOPS_CUDA_DRIVER_TABLE_H
 #define KOPS_CUDA_DRIVER_TABLE_H
 
@@ -41,7 +42,7 @@
     X(EventRecord, "", REQUIRED)                                                                                       \
     X(EventQuery, "", REQUIRED)                                                                                        \
     X(EventSynchronize, "", REQUIRED)                                                                                  \
-    X(EventElapsedTime, "", REQUIRED)                                                                                  \
+    X(EventElapsedTime, "_v2", OPTIONAL)                                                                               \
     /* graphs */                                                                                                       \
     X(StreamBeginCapture, "_v2", OPTIONAL)                                                                             \
     X(StreamEndCapture, "", OPTIONAL)                                                                                  \
