@@ -25,8 +25,9 @@ struct tensor_copy {
 };
 
 struct gather {
-    bool open;    /* between begin and end */
-    bool started; /* a request of this batch was sent */
+    bool open;                   /* between begin and end */
+    bool started;                /* a request of this batch was sent, */
+    uint32_t started_generation; /* on that connection */
     unsigned bound;
     unsigned n_ops, n_tensors;
     cuda_queue stream;
@@ -157,8 +158,11 @@ enum kops_code batch_add(struct kops_client *c, struct lane *lane, cuda_queue st
 static bool same_connection(struct kops_client *c, struct job *job)
 {
     const struct lane *lane = job->context;
+    struct gather *g = lane->gather;
 
-    return lane->gather->generation == c->generation;
+    job->order->starts = !g->started || g->started_generation != c->generation;
+    g->started_generation = c->generation;
+    return g->generation == c->generation;
 }
 
 static enum kops_code not_the_same(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_error *e)
@@ -181,7 +185,6 @@ enum kops_code batch_flush(struct kops_client *c, struct lane *lane, cuda_queue 
     struct ordered_work work = {.lane = lane,
                                 .stream = stream,
                                 .how = &w.how,
-                                .starts = !g->started,
                                 .waits = waits,
                                 .number = g->number,
                                 .last = g->last,
@@ -208,7 +211,7 @@ enum kops_code batch_flush(struct kops_client *c, struct lane *lane, cuda_queue 
     }
     forget(c, g);
     if (!c->ordered->gathering && c->ordered->releases.length) {
-        struct bytes *late = &c->ordered->releases;
+        struct bytes *late = ordered_releases(c);
 
         bytes_append(session_notifications(c), late->data, late->length);
         late->length = 0;

@@ -149,9 +149,7 @@ enum kops_code kops_synchronize(kops_client *client, void *cuda_stream, int64_t 
     if (client->ordered) {
         if (client->ordered->gathering)
             r = batch_flush_all(client, deadline, e);
-        if (!r && cuda_stream != KOPS_ALL_STREAMS)
-            lane = ordered_find(client, cuda_stream);
-        if (!r && (lane || cuda_stream == KOPS_ALL_STREAMS))
+        if (!r && (!ordered_find(client, cuda_stream, &lane) || lane))
             r = synchronize(client, lane, deadline, e);
         else if (!r)
             r = ordered_report(client, e);

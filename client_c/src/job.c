@@ -27,6 +27,7 @@ static enum kops_code make_known(struct kops_client *c, struct job *job, struct 
     *ret_known = false;
     if (job->order && !ordered_current(c)) {
         call_free(c, call);
+        job->order->starts = true; /* whatever it was part of went with the old connection */
         return ordered_renew(c, deadline, e);
     }
     if (job->resolve && !job->resolve(c, job)) {

@@ -145,14 +145,15 @@ static unsigned long long stream_id(const struct cuda_driver *d, cuda_queue stre
     return d->stream_get_id && !d->stream_get_id(stream, &id) ? id : (uintptr_t)stream;
 }
 
-struct lane *ordered_find(struct kops_client *c, void *stream)
+bool ordered_find(struct kops_client *c, void *stream, struct lane **ret_lane)
 {
     const struct cuda_driver *d = c->ordered->driver;
     cuda_context context = NULL;
 
-    if (d->context_get(&context))
-        return NULL;
-    return present_lane(c->ordered, context, stream_id(d, stream));
+    if (stream == KOPS_ALL_STREAMS || d->context_get(&context) || !context)
+        return false;
+    *ret_lane = present_lane(c->ordered, context, stream_id(d, stream));
+    return true;
 }
 
 static struct lane *find_lane(struct kops_client *c, cuda_context context, unsigned long long id)
@@ -429,7 +430,13 @@ bool ordered_gathering(const struct kops_client *c)
 
 struct bytes *ordered_releases(struct kops_client *c)
 {
-    return &c->ordered->releases;
+    struct ordered *o = c->ordered;
+
+    /* Ids of another connection mean something else on this one. */
+    if (o->releases_generation != c->generation)
+        o->releases.length = 0;
+    o->releases_generation = c->generation;
+    return &o->releases;
 }
 
 /* No stream waits on a page after this; false: nobody can tell. The watchers release what still does. */

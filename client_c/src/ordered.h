@@ -36,11 +36,12 @@ struct ordered {
     bool making;               /* some thread asks for a new one */
     struct lane lanes[TIMELINE_STREAMS];
     struct lane *last;
-    uint64_t number;          /* of the last op */
-    unsigned outstanding;     /* calls, of all lanes */
-    unsigned gathering;       /* lanes whose gathered ops are not sent */
-    struct bytes releases;    /* notifications that must not overtake these */
-    struct kops_error failed; /* the first error since the last report */
+    uint64_t number;              /* of the last op */
+    unsigned outstanding;         /* calls, of all lanes */
+    unsigned gathering;           /* lanes whose gathered ops are not sent */
+    struct bytes releases;        /* notifications that must not overtake these, */
+    uint32_t releases_generation; /* for that connection */
+    struct kops_error failed;     /* the first error since the last report */
 };
 
 /* A call on its way. */
@@ -64,8 +65,8 @@ enum kops_code ordered_enter(struct kops_client *c, void *stream, uint64_t deadl
                              struct kops_error *e);
 void ordered_leave(struct kops_client *c, struct lane *lane);
 
-/* The lane that a stream has; NULL: it has no calls under way. */
-struct lane *ordered_find(struct kops_client *c, void *stream);
+/* The lane that a stream has, NULL when it has no calls under way. False: it may be any. */
+bool ordered_find(struct kops_client *c, void *stream, struct lane **ret_lane);
 
 /* Waits for a lane that another thread may have; false: the deadline passed. */
 bool lane_take(struct kops_client *c, struct lane *lane, uint64_t deadline);

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from . import _plans
+from ._native_link import NativeLink
 from ._recording import Recorder
+from ._torch import current_stream
 
 GATHERED = 32  # ops in one request: few enough that the daemon starts soon, enough that a request costs little
 
@@ -26,16 +29,39 @@ class Batch:
     def __init__(self, client: Any) -> None:
         self._client = client
         self._link: Any = None
+        self._place: tuple[int, int] | None = None  # the stream that libkops gathers for
         self._streams: dict[tuple[int, int], _Stream] = {}
 
     def __enter__(self) -> Batch:
         self._client._batch_begin(self)
+        try:
+            self._begin_native()
+        except BaseException:
+            self._client._batch_end(self)
+            raise
         return self
+
+    def _begin_native(self) -> None:
+        """With the extension, libkops gathers: on the stream that is current now."""
+        link, torch = self._client._live(), sys.modules.get("torch")
+        if not isinstance(link, NativeLink) or torch is None or not (link.offers_ordered and link.offers_sequences):
+            return
+        index = torch.cuda.current_device()
+        self._place = (index, current_stream(index))
+        link.batch(*self._place, True)
+        self._link = link
+
+    def _flush_native(self, again: bool) -> None:
+        if self._place is not None:
+            self._link.batch(*self._place, False)
+            if again:
+                self._link.batch(*self._place, True)
 
     def __exit__(self, kind: Any, *_: object) -> None:
         self._client._batch_end(self)
         try:
-            self.flush()
+            self._flush_native(False)
+            self._flush_gathered(None)
         except Exception:
             if kind is None:  # otherwise the exception that ended the block says more
                 raise
@@ -55,6 +81,10 @@ class Batch:
 
     def flush(self, timeout: float | None = None) -> None:
         """Sends what is gathered. What comes later on the streams waits for it."""
+        self._flush_native(True)
+        self._flush_gathered(timeout)
+
+    def _flush_gathered(self, timeout: float | None) -> None:
         streams, self._streams = self._streams, {}
         for place, stream in streams.items():
             self._send(place, stream, True, timeout)

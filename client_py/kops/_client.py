@@ -6,17 +6,20 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from . import _plans
 from ._batch import Batch
-from ._errors import BadArgument, ConnectionLost, KopsError
+from ._errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
 from ._link import SocketLink
+from ._native_link import FAST_RULES, NativeLink, native, pack
 from ._ops import DEFAULT_TIMEOUT, OpMethods, check_attrs
 from ._plans import Plan, Prepared
 from ._recording import BaseSequence, Program, Recorder, Sequence, record
 from ._results import Device, Info, Op, Profile
 from ._session import Call
+
+Link: TypeAlias = SocketLink | NativeLink
 
 
 class Pending:
@@ -25,7 +28,7 @@ class Pending:
     One that is dropped without `result()` runs all the same; an ordinary array given as its `out` is then not filled.
     """
 
-    def __init__(self, client: Client, connection: SocketLink, plan: Plan, call: Call) -> None:
+    def __init__(self, client: Client, connection: Link, plan: Plan, call: Call) -> None:
         self._client = client
         self._connection = connection
         self._plan: Plan | None = plan
@@ -61,11 +64,7 @@ class Pending:
     def cancel(self) -> bool:
         """Asks the daemon to drop the request, or to stop between repeats; `result()` then raises `Cancelled`. False
         when it had ended already."""
-        if self._call.done:
-            return False
-        cancel = Call("cancel", {"msgid": self._call.msgid})
-        self._connection.exchange(cancel, self._client.timeout)
-        return bool(cancel.outcome().get("cancelled"))
+        return self._connection.cancel(self._call, self._client.timeout)
 
 
 class Client(OpMethods):
@@ -86,7 +85,7 @@ class Client(OpMethods):
         self.spin_us = spin_us
         self._path = socket
         self._closed = False
-        self._connection: SocketLink | None = None
+        self._connection: Link | None = None
         self._connecting = threading.Lock()
         self._scopes: dict[int, list[Recorder]] = {}  # what records, by thread
         self._batches: dict[int, Batch] = {}  # by thread
@@ -239,12 +238,36 @@ class Client(OpMethods):
             if scopes:
                 return scopes[-1]._op(op, values, out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout)
         link = self._live()
+        if (
+            native is not None
+            and device is None
+            and priority is None
+            and deadline_ms is None
+            and not (timing or stream or link.garbage)
+        ):
+            made = self._fast(link, op, values, out, attrs, self.blocking if blocking is None else blocking, timeout)
+            if made is not NotImplemented:
+                return made
         options = _plans.options_of(link, device, stream, timing, deadline_ms, priority)
         request = _plans.Request(op, values, out, attrs, options)
         return self._carry(link, request, timing, stream, blocking, timeout)
 
+    def _fast(
+        self, link: Any, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], blocking: bool, timeout: Any
+    ) -> Any:  # fmt: skip
+        """The op by the extension, from the tensors on; NotImplemented where these are no registered CUDA tensors."""
+        if not link.offers_ordered:
+            blocking = True
+        if blocking and self._batches:
+            return NotImplemented
+        packed, rule = (pack(attrs), 0) if attrs else (None, FAST_RULES.get(op, 0))
+        try:
+            return link.run(op, values, out, packed, rule, blocking, self.timeout if timeout is DEFAULT_TIMEOUT else timeout)
+        except (ConnectionLost, ConnectFailed) as error:
+            raise link.lost(error) from None
+
     def _carry(
-        self, link: SocketLink, request: Prepared, timing: bool, stream: int, blocking: bool | None, timeout: Any
+        self, link: Link, request: Prepared, timing: bool, stream: int, blocking: bool | None, timeout: Any
     ) -> Any:
         """Carries a request out: puts it on the current CUDA stream where that can be, else waits for its reply."""
         batch = self._batches.get(threading.get_ident()) if self._batches else None
@@ -257,12 +280,12 @@ class Client(OpMethods):
         link.check_ordered()
         return self._drive(link, _plans.run(link, request, timing), timeout)
 
-    def _enqueue(self, link: SocketLink, request: Prepared, index: int, batch: Batch | None, timeout: Any) -> Any:
+    def _enqueue(self, link: Link, request: Prepared, index: int, batch: Batch | None, timeout: Any) -> Any:
         from ._torch import current_stream
 
         seconds = self._timeout_of(timeout)
         stream = current_stream(index)
-        if batch is not None:
+        if batch is not None and not isinstance(link, NativeLink):
             if isinstance(request, _plans.Request) and request.options == _plans.ORDERED and link.offers_sequences:
                 link.check_ordered()
                 batch.add(link, request, index, stream, seconds)
@@ -405,7 +428,7 @@ class Client(OpMethods):
     def _settle(self) -> None:
         """Lets the ordered calls end: what they return is used after the client's end."""
         link = self._connection
-        if link is not None and link.session.failure is None:
+        if link is not None and link.alive:
             try:
                 link.synchronize(self.timeout)
             except KopsError:
@@ -417,25 +440,21 @@ class Client(OpMethods):
 
     def __repr__(self) -> str:
         connection = self._connection
-        state = "closed" if self._closed else "not connected" if connection is None else connection.transport.path
+        state = "closed" if self._closed else "not connected" if connection is None else connection.path
         return f"<kops.Client {state}>"
 
-    def _live(self) -> SocketLink:
+    def _live(self) -> Link:
         """The connection; a new one when there is none or it was lost."""
         connection = self._connection
-        if connection is not None and connection.session.failure is None:
+        if connection is not None and connection.alive:
             return connection
         with self._connecting:
             connection = self._connection
             if self._closed:
                 raise ConnectionLost("the client was closed")
-            if connection is not None and connection.session.failure is None:
+            if connection is not None and connection.alive:
                 return connection
-            if connection is not None:
-                self._connection = None
-                connection.close()
-                connection.check_ordered()
-            made = SocketLink(self._path, self.timeout, self.spin_us)
+            made = self._link(connection)
             try:
                 call = made.greet()
                 made.exchange(call, self.timeout)
@@ -445,6 +464,16 @@ class Client(OpMethods):
                 raise
             self._connection = made
             return made
+
+    def _link(self, before: Link | None) -> Link:
+        """A new connection. Raises the error of an ordered call on the one before that nobody has heard of."""
+        if native is not None:
+            return NativeLink(self._path, self.timeout, self.spin_us, before if isinstance(before, NativeLink) else None)
+        if before is not None:
+            self._connection = None
+            before.close()
+            before.check_ordered()
+        return SocketLink(self._path, self.timeout, self.spin_us)
 
     def _forked(self) -> None:
         """In a child process: the parent's connection is none of ours."""
@@ -461,7 +490,7 @@ class Client(OpMethods):
         seconds: float | None = timeout
         return seconds
 
-    def _drive(self, connection: SocketLink, plan: Plan, timeout: Any) -> Any:
+    def _drive(self, connection: Link, plan: Plan, timeout: Any) -> Any:
         """Carries a plan out."""
         seconds = self.timeout if timeout is DEFAULT_TIMEOUT else timeout
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 
 from . import _transport
 from ._errors import ConnectionLost, Unsupported
@@ -18,7 +18,19 @@ from ._session import Call, Session, copy_of
 
 PROTOCOL = 1
 VERSION = "0.1.0"
-_keys = itertools.count(1)
+keys = itertools.count(1)
+
+
+class Peer(Protocol):
+    """The daemon, as plans see it: one connection of any kind."""
+
+    key: int
+    garbage: deque[int | tuple[str, int]]
+    info: Info | None
+
+    def need(self, feature: str) -> None: ...
+
+    def remember(self, source: Any) -> None: ...
 
 
 class Connection:
@@ -28,12 +40,16 @@ class Connection:
         self.transport = _transport.connect(path, timeout)
         self.session = Session()
         self.lock = threading.Lock()
-        self.key = next(_keys)
+        self.key = next(keys)
         self.garbage: deque[int | tuple[str, int]] = deque()  # buffers, and (key, id) of other things
         self.info: Info | None = None
         self.reading = False  # a thread waits for bytes, on behalf of all
         self.followers: list[threading.Event] = []  # the others that wait
         garbage[self.key] = self
+
+    @property
+    def path(self) -> str:
+        return self.transport.path
 
     @property
     def alive(self) -> bool:
@@ -61,6 +77,9 @@ class Connection:
         """Raises Unsupported unless the daemon lists the feature."""
         if self.info is None or feature not in self.info.features:
             raise Unsupported(f"this daemon has no feature {feature!r}: a newer one is needed", {"feature": feature})
+
+    def remember(self, source: Any) -> None:
+        """Memory was registered. A link that looks it up by itself notes it."""
 
     def flush(self) -> bool:
         """Writes what the socket takes; True when nothing is left. A broken socket is left for the reader to find:

@@ -118,6 +118,14 @@ class SocketLink(Connection):
             if self.followers:
                 self.tell_followers()
 
+    def cancel(self, call: Call, timeout: float | None) -> bool:
+        """Asks the daemon to drop a request; False when it had ended."""
+        if call.done:
+            return False
+        cancel = Call("cancel", {"msgid": call.msgid})
+        self.exchange(cancel, timeout)
+        return bool(cancel.outcome().get("cancelled"))
+
     def _put(self, call: Call, timeout: float | None) -> None:
         session = self.session
         while len(session.pending) >= session.inflight:

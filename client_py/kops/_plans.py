@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from . import _rules
-from ._connection import Connection
+from ._connection import Peer
 from ._cuda import allocations
 from ._declarations import OPS
 from ._errors import BadArgument, DtypeMismatch, StaleBuffer, WrongType
@@ -36,7 +36,7 @@ def _undo_register(reply: Any) -> tuple[str, dict[str, Any]]:
     return "release", {"buffer": reply["buffer"]}
 
 
-def register(connection: Connection, source: Source) -> Plan:
+def register(connection: Peer, source: Source) -> Plan:
     """Makes memory known to the daemon; returns its buffer id."""
     if source.feature is not None:
         connection.need(source.feature)
@@ -55,6 +55,7 @@ def register(connection: Connection, source: Source) -> Plan:
     known = source.ids.setdefault(connection.key, buffer)
     if known != buffer:
         connection.garbage.append(buffer)  # another thread was faster
+    connection.remember(source)
     return known
 
 
@@ -158,7 +159,7 @@ class Request:
         return tuple(o.value if self.given else o.adapter.result(o.value) for o in outputs)
 
 
-def prepare(connection: Connection, request: Prepared) -> Plan:
+def prepare(connection: Peer, request: Prepared) -> Plan:
     """Makes known what is new to the daemon; returns what the request's method takes."""
     while True:
         params, unknown = request.params(connection.key)
@@ -170,7 +171,7 @@ def prepare(connection: Connection, request: Prepared) -> Plan:
             yield from unknown.define(connection)
 
 
-def execute(connection: Connection, request: Prepared, retry: bool = True) -> Plan:
+def execute(connection: Peer, request: Prepared, retry: bool = True) -> Plan:
     """Registers what is new and runs; returns the reply. Once more when the daemon finds a reference stale, which it
     does before anything runs."""
     while True:
@@ -193,7 +194,7 @@ def execute(connection: Connection, request: Prepared, retry: bool = True) -> Pl
     return reply
 
 
-def run(connection: Connection, request: Prepared, timing: bool, retry: bool = True) -> Plan:
+def run(connection: Peer, request: Prepared, timing: bool, retry: bool = True) -> Plan:
     """Runs an op: the result, with its Timings when they are asked for."""
     reply = yield from execute(connection, request, retry)
     if timing:
@@ -201,7 +202,7 @@ def run(connection: Connection, request: Prepared, timing: bool, retry: bool = T
     return request.result
 
 
-def profile(connection: Connection, request: Request) -> Plan:
+def profile(connection: Peer, request: Request) -> Plan:
     """Runs an op repeatedly: a Profile."""
     reply = yield from execute(connection, request)
     shapes = [tuple(o.shape) for o in request.inputs]
@@ -235,7 +236,7 @@ def stats(op: str | None, dtype: str | None, device: Any, reset: bool) -> Plan:
     return (yield Call("stats", params))
 
 
-def trim(connection: Connection) -> Plan:
+def trim(connection: Peer) -> Plan:
     """Gives back what is idle here, then asks the daemon to close its idle mappings."""
     allocations.sweep()
     freed = pool.trim()
@@ -248,7 +249,7 @@ PRIORITIES = ("low", "normal", "high")
 
 
 def options_of(
-    connection: Connection,
+    connection: Peer,
     device: Any = None,
     stream: int = 0,
     timing: bool = False,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import _plans
-from ._connection import Connection
+from ._connection import Peer
 from ._errors import BadArgument, DtypeMismatch, ShapeMismatch, WrongType
 from ._memory import garbage
 from ._ops import DEFAULT_TIMEOUT, OpMethods, check_attrs
@@ -152,7 +152,7 @@ class BaseSequence(Recorder):
         self._run_options = options
         self._wire: dict[str, Any] = {}
 
-    def prepared(self, connection: Connection) -> BaseSequence:
+    def prepared(self, connection: Peer) -> BaseSequence:
         """Ready to be sent on this connection."""
         connection.need("sequence")
         self._closed = True
@@ -267,7 +267,7 @@ class BaseProgram(Recorder):
             raise BadArgument("bind: this array is no operand of the program")
         return found
 
-    def define(self, connection: Connection) -> _plans.Plan:
+    def define(self, connection: Peer) -> _plans.Plan:
         """Makes the program known to the daemon."""
         connection.need("program")
         self._closed = True
@@ -304,7 +304,7 @@ class BaseProgram(Recorder):
             self.release()
 
     def _prepared(
-        self, connection: Connection, bind: Any, stream: int, timing: bool, deadline_ms: int | None, priority: str | None,
+        self, connection: Peer, bind: Any, stream: int, timing: bool, deadline_ms: int | None, priority: str | None,
         warmup: int, repeat: int,
     ) -> ProgramRun:  # fmt: skip
         connection.need("program")

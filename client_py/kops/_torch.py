@@ -13,6 +13,7 @@ from typing import Any
 from ._cuda import allocations
 from ._errors import BadArgument, Overlap, Unsupported
 from ._memory import pool
+from ._native_link import configure
 from ._tensors import Adapter, Operand, Operands, span, unknown_dtype
 
 
@@ -26,6 +27,7 @@ def current_stream(index: int) -> int:
 class TorchAdapter(Adapter):
     def __init__(self, torch: Any) -> None:
         self._torch = torch
+        configure(torch)
         self._names = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
         self._dtypes = {name: dtype for dtype, name in self._names.items()}
 

@@ -118,10 +118,17 @@ def empty(shape: tuple[int, ...], *, dtype: dtype, device: Any = None) -> Tensor
     return Tensor(cuda.driver.empty(tuple(shape), _numpy_dtype(dtype)), dtype, device)
 
 
+def empty_like(other: Tensor) -> Tensor:
+    return empty(other.shape, dtype=other.dtype, device=other.device)
+
+
 class _Cuda(SimpleNamespace):
     driver: Any = None
     synchronized: list[int]
     handle: int
+
+    def current_device(self) -> int:
+        return 0
 
     def current_stream(self, index: int) -> Any:
         return SimpleNamespace(synchronize=lambda: self.synchronized.append(index), cuda_stream=self.handle)

@@ -48,11 +48,11 @@ enum death { NEVER, BEFORE_READY, BEFORE_DONE, BEFORE_REPLY };
 
 struct daemon {
     sem_t permits; /* with `hold`: one op ends for each */
-    bool hold;
-    enum death die;       /* once, */
-    unsigned die_at;      /* at that request */
-    const char *fail_tag; /* an op with this tag fails; in a sequence, the one at fail_index */
-    int fail_index;
+    atomic_bool hold;
+    _Atomic enum death die;         /* once, */
+    atomic_uint die_at;             /* at that request */
+    _Atomic(const char *) fail_tag; /* an op with this tag fails; in a sequence, the one at fail_index */
+    atomic_int fail_index;
     atomic_uint requests, sequences, ops, started_early, released;
     atomic_uint streams[256];
 };

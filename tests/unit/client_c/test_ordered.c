@@ -295,6 +295,53 @@ static void what_cannot_be_enqueued(void **state)
     stop(s);
 }
 
+/* Each on a stream of its own, now and then in a batch, now and then blocking. */
+static void *enqueue_often(void *argument)
+{
+    struct setting *s = argument;
+    struct kops_error error;
+    enum kops_code r = KOPS_OK;
+    struct tagged t;
+    void *own;
+
+    if (cu.set(context) || cu.stream_create(&own, 1))
+        return s;
+    for (int i = 0; i < 300 && !r; i++) {
+        if (i % 50 == 10)
+            r = kops_batch_begin(s->client, own, &error);
+        if (!r)
+            r = kops_enqueue(s->client, tagged_run(&t, "x"), own, &error);
+        if (!r && i % 50 == 30)
+            r = kops_batch_end(s->client, own, &error);
+        if (!r && i % 70 == 0)
+            r = kops_ping(s->client, 0, &error);
+    }
+    if (!r)
+        r = kops_synchronize(s->client, own, 0, &error);
+    return r || cu.stream_synchronize(own) || cu.stream_destroy(own) ? s : NULL;
+}
+
+static void threads_enqueue_at_once(void **state)
+{
+    struct setting *s = start(KOPS_TRANSPORT_SHM, 0);
+    pthread_t threads[4];
+
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, enqueue_often, s), 0);
+    for (int i = 0; i < 4; i++) {
+        void *failed;
+
+        pthread_join(threads[i], &failed);
+        assert_null(failed);
+    }
+    assert_ok(kops_synchronize(s->client, KOPS_ALL_STREAMS, 0, &s->error));
+    assert_int_equal(atomic_load(&s->d.ops), 4 * 300);
+    assert_int_equal(native_enqueued(s->client), 4 * 300);
+    assert_true(native_completed(s->client, 4 * 300));
+    stop(s);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -314,6 +361,7 @@ int main(void)
         cmocka_unit_test(a_dead_daemon_releases_the_streams),
         cmocka_unit_test(a_batch_that_cannot_end_well_ends),
         cmocka_unit_test(closing_releases_what_still_waits),
+        cmocka_unit_test(threads_enqueue_at_once),
         cmocka_unit_test(streams_take_turns),
         cmocka_unit_test(what_cannot_be_enqueued),
     };

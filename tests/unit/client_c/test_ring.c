@@ -24,8 +24,7 @@ static kops_client *connect_by(const struct fake *f, enum kops_transport transpo
 
 /* Ways that requests came. */
 struct ways {
-    unsigned by_ring, by_socket, with_fds_by_ring;
-    char last[32];
+    atomic_uint by_ring, by_socket, with_fds_by_ring;
 };
 
 static void serve_counting(struct fake_connection *c, void *context)
@@ -34,8 +33,8 @@ static void serve_counting(struct fake_connection *c, void *context)
     struct fake_request r;
 
     while (fake_next(c, &r)) {
-        *(c->by_ring ? &w->by_ring : &w->by_socket) += 1;
-        w->with_fds_by_ring += c->by_ring && r.n_fds;
+        atomic_fetch_add(c->by_ring ? &w->by_ring : &w->by_socket, 1);
+        atomic_fetch_add(&w->with_fds_by_ring, c->by_ring && r.n_fds);
         fake_answer(c, &r);
     }
 }

@@ -1,4 +1,5 @@
 /* Sequences and programs: what is sent, what is refused before, how long a program lives. Calls for bindings. */
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@ static const char *const with_programs[] = {"memfd", "sequence", "program", NULL
 
 /* What the daemon saw last, as text. */
 struct seen {
+    pthread_mutex_t lock;
     char method[32], ops[64], tensors[256], bind[64];
     unsigned programs, released, runs;
     uint64_t program;
@@ -23,45 +25,74 @@ static void print(const msgpack_object *o, char *into, size_t size)
         into[0] = 0;
 }
 
+/* Notes the request; false: it is answered as usual. */
+static bool note(struct seen *s, const struct fake_request *r)
+{
+    const msgpack_object *program = fake_param(&r->params, "program");
+
+    if (!strcmp(r->method, "release"))
+        s->released += program != NULL;
+    if (r->type != 0 || (strcmp(r->method, "sequence") && strcmp(r->method, "program") &&
+                         strcmp(r->method, "run_program") && strcmp(r->method, "echo")))
+        return false;
+    snprintf(s->method, sizeof(s->method), "%s", r->method);
+    print(fake_param(&r->params, "ops"), s->ops, sizeof(s->ops));
+    print(fake_param(&r->params, "tensors"), s->tensors, sizeof(s->tensors));
+    print(fake_param(&r->params, "bind"), s->bind, sizeof(s->bind));
+    s->program = program ? program->via.u64 : 0;
+    s->programs += !strcmp(r->method, "program");
+    s->runs += !s->hang_up && (!strcmp(r->method, "run_program") || !strcmp(r->method, "sequence"));
+    return true;
+}
+
+static void reply_program(struct fake_connection *c, uint32_t msgid, uint64_t id)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msgpack_pack_map(&p, 1);
+    msgpack_pack_str_with_body(&p, "program", 7);
+    msgpack_pack_uint64(&p, id);
+    fake_reply_map(c, msgid, &b);
+}
+
+static struct seen look(struct seen *s)
+{
+    struct seen copy;
+
+    pthread_mutex_lock(&s->lock);
+    copy = *s;
+    pthread_mutex_unlock(&s->lock);
+    return copy;
+}
+
 static void serve_seeing(struct fake_connection *c, void *context)
 {
     struct seen *s = context;
     struct fake_request r;
 
     while (fake_next(c, &r)) {
-        const msgpack_object *program = fake_param(&r.params, "program");
-        msgpack_sbuffer b;
-        msgpack_packer p;
+        bool noted, hang_up;
+        unsigned programs;
 
-        if (!strcmp(r.method, "release"))
-            s->released += program != NULL;
-        if (r.type != 0 || (strcmp(r.method, "sequence") && strcmp(r.method, "program") &&
-                            strcmp(r.method, "run_program") && strcmp(r.method, "echo"))) {
-            fake_answer(c, &r);
-            continue;
-        }
-        snprintf(s->method, sizeof(s->method), "%s", r.method);
-        print(fake_param(&r.params, "ops"), s->ops, sizeof(s->ops));
-        print(fake_param(&r.params, "tensors"), s->tensors, sizeof(s->tensors));
-        print(fake_param(&r.params, "bind"), s->bind, sizeof(s->bind));
-        s->program = program ? program->via.u64 : 0;
-        if (!strcmp(r.method, "program")) {
-            s->programs++;
-            msgpack_sbuffer_init(&b);
-            msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-            msgpack_pack_map(&p, 1);
-            msgpack_pack_str_with_body(&p, "program", 7);
-            msgpack_pack_uint64(&p, 70 + s->programs);
-            fake_reply_map(c, r.msgid, &b);
-        } else if (!strcmp(r.method, "echo")) {
-            fake_reply_error(c, r.msgid, "unknown_method", "what?");
-        } else if (s->hang_up) {
-            s->hang_up = false;
+        pthread_mutex_lock(&s->lock);
+        noted = note(s, &r);
+        programs = s->programs;
+        hang_up = noted && s->hang_up;
+        s->hang_up &= !hang_up;
+        pthread_mutex_unlock(&s->lock);
+        if (hang_up)
             return;
-        } else {
-            s->runs++;
+        if (!noted)
+            fake_answer(c, &r);
+        else if (!strcmp(r.method, "program"))
+            reply_program(c, r.msgid, 70 + programs);
+        else if (!strcmp(r.method, "echo"))
+            fake_reply_error(c, r.msgid, "unknown_method", "what?");
+        else
             fake_reply_run(c, r.msgid, "simple");
-        }
     }
 }
 
@@ -91,7 +122,7 @@ static const struct kops_sequence *two_steps(struct work *w, kops_buffer *buffer
 
 static void steps_name_their_tensors_by_index(void **state)
 {
-    struct seen s = {.runs = 0};
+    struct seen s = {.lock = PTHREAD_MUTEX_INITIALIZER};
     struct kops_error error;
     struct kops_result result;
     struct kops_options options = {.variant = "blas"};
@@ -108,12 +139,12 @@ static void steps_name_their_tensors_by_index(void **state)
     assert_ok(kops_buffer_alloc_shared(client, 64, &buffer, &error));
     assert_ok(kops_sequence_run(client, two_steps(&w, buffer), NULL, &result, &error));
     assert_true(result.total_us == 20);
-    assert_string_equal(s.method, "sequence");
-    assert_non_null(strstr(s.ops, "\"op\"=>\"add\", \"in\"=>[0, 1], \"out\"=>[2]"));
-    assert_non_null(strstr(s.tensors, "\"buffer\"=>1, \"offset\"=>16, \"shape\"=>[4], \"dtype\"=>\"f32\""));
+    assert_string_equal(look(&s).method, "sequence");
+    assert_non_null(strstr(look(&s).ops, "\"op\"=>\"add\", \"in\"=>[0, 1], \"out\"=>[2]"));
+    assert_non_null(strstr(look(&s).tensors, "\"buffer\"=>1, \"offset\"=>16, \"shape\"=>[4], \"dtype\"=>\"f32\""));
     assert_ok(kops_sequence_submit(client, &w.sequence, NULL, &ticket, &error));
     assert_ok(kops_wait(client, ticket, 0, &result, &error));
-    assert_int_equal(s.runs, 2);
+    assert_int_equal(look(&s).runs, 2);
 
     assert_int_equal(kops_sequence_run(client, &w.sequence, &options, NULL, &error), KOPS_ERR_BAD_ARGUMENT);
     w.steps[1].op = NULL;
@@ -123,7 +154,7 @@ static void steps_name_their_tensors_by_index(void **state)
     w.tensors[2].rank = 9;
     assert_int_equal(kops_sequence_run(client, &w.sequence, NULL, NULL, &error), KOPS_ERR_BAD_ARGUMENT);
     assert_non_null(strstr(error.message, "tensors[2]"));
-    assert_int_equal(s.runs, 2);
+    assert_int_equal(look(&s).runs, 2);
     kops_buffer_release(buffer);
     kops_close(client);
     fake_stop(f);
@@ -132,7 +163,7 @@ static void steps_name_their_tensors_by_index(void **state)
 
 static void a_program_is_defined_once_a_connection(void **state)
 {
-    struct seen s = {.runs = 0};
+    struct seen s = {.lock = PTHREAD_MUTEX_INITIALIZER};
     struct kops_error error;
     kops_buffer *buffer, *other;
     kops_program *program;
@@ -150,23 +181,25 @@ static void a_program_is_defined_once_a_connection(void **state)
     memset(&w, 0xee, sizeof(w)); /* it was copied */
     for (int i = 0; i < 3; i++)
         assert_ok(kops_program_run(program, NULL, 0, NULL, NULL, &error));
-    assert_int_equal(s.programs, 1);
-    assert_int_equal(s.program, 71);
-    assert_string_equal(s.bind, "");
+    assert_int_equal(look(&s).programs, 1);
+    assert_int_equal(look(&s).program, 71);
+    assert_string_equal(look(&s).bind, "");
     assert_ok(kops_program_run(program, &(struct kops_binding){1, other, 32}, 1, NULL, NULL, &error));
-    assert_string_equal(s.bind, "[{\"index\"=>1, \"buffer\"=>2, \"offset\"=>32}]");
+    assert_string_equal(look(&s).bind, "[{\"index\"=>1, \"buffer\"=>2, \"offset\"=>32}]");
     assert_int_equal(kops_program_run(program, &(struct kops_binding){1, NULL, 0}, 1, NULL, NULL, &error),
                      KOPS_ERR_BAD_ARGUMENT);
 
+    pthread_mutex_lock(&s.lock);
     s.hang_up = true;
+    pthread_mutex_unlock(&s.lock);
     assert_int_equal(kops_program_run(program, NULL, 0, NULL, NULL, &error), KOPS_ERR_CONNECTION_LOST);
     assert_ok(kops_program_run(program, NULL, 0, NULL, NULL, &error)); /* defined anew */
-    assert_int_equal(s.programs, 2);
-    assert_int_equal(s.program, 72);
-    assert_int_equal(s.runs, 5);
+    assert_int_equal(look(&s).programs, 2);
+    assert_int_equal(look(&s).program, 72);
+    assert_int_equal(look(&s).runs, 5);
     kops_program_release(program);
     assert_ok(kops_ping(client, 0, &error));
-    assert_int_equal(s.released, 1);
+    assert_int_equal(look(&s).released, 1);
     kops_program_release(NULL);
     kops_buffer_release(other);
     kops_buffer_release(buffer);
@@ -177,7 +210,7 @@ static void a_program_is_defined_once_a_connection(void **state)
 
 static void without_the_feature_nothing_is_sent(void **state)
 {
-    struct seen s = {.runs = 0};
+    struct seen s = {.lock = PTHREAD_MUTEX_INITIALIZER};
     struct kops_error error;
     struct fake *f = fake_start(serve_seeing, &s);
     kops_client *client = connect_to(f);
@@ -191,7 +224,7 @@ static void without_the_feature_nothing_is_sent(void **state)
     assert_ok(kops_synchronize(client, KOPS_ALL_STREAMS, 0, &error)); /* there is nothing to wait for */
     kops_close(client);
     fake_stop(f);
-    assert_string_equal(s.method, "");
+    assert_string_equal(look(&s).method, "");
 }
 
 /* ---- bindings ---- */
@@ -201,7 +234,7 @@ static void a_binding_calls_any_method(void **state)
     static const char register_params[] = "\x84\xa4nfds\x01\xa4kind\xa5memfd\xa4size\x40\xa2"
                                           "fd\x00";
     struct native_reply reply = {.data = NULL};
-    struct seen s = {.runs = 0};
+    struct seen s = {.lock = PTHREAD_MUTEX_INITIALIZER};
     struct kops_error error;
     struct fake *f = fake_start(serve_seeing, &s);
     kops_client *client = connect_to(f);
@@ -231,7 +264,7 @@ static void a_binding_calls_any_method(void **state)
     assert_int_equal(native_wait(client, ticket, 0, &reply, &error), KOPS_ERR_BAD_ARGUMENT);
     native_notify(client, reply.generation, "release", "\x81\xa7program\x05", 10);
     assert_ok(kops_ping(client, 0, &error));
-    assert_int_equal(s.released, 1);
+    assert_int_equal(look(&s).released, 1);
     native_reply_free(&reply);
     close(fd);
     kops_close(client);

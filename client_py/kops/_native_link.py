@@ -1,0 +1,336 @@
+"""A link through the compiled extension: the same methods as `SocketLink`, by libkops instead of Python.
+
+`kops._native` is optional. It is used when it can be imported; KOPS_NATIVE=0 switches it off, and KOPS_NATIVE=<path>
+names the file. libkops connects, reads and writes, also through shared memory where the daemon offers it, and connects
+anew when the connection was lost: each connection is a *generation*, and a link here stands for one of them, as a
+`SocketLink` does. Plans go through `exchange`; ops on torch CUDA tensors whose memory is registered take `fast`, which
+reads the tensors in C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import msgpack
+
+from . import _connection
+from ._connection import PROTOCOL, VERSION
+from ._cuda import allocations
+from ._declarations import OPS
+from ._errors import BY_CODE, BadArgument, ConnectFailed, ConnectionLost, KopsError, Unsupported, from_reply
+from ._exports import Allocation
+from ._link import no_reply
+from ._memory import Source, garbage
+from ._results import Info
+from ._session import CANCELLABLE, Call
+
+_RULES: dict[Any, int] = {"elementwise": 1, "gemm": 2}
+FAST_RULES = {op: _RULES.get(declared["rule"], 0) for op, declared in OPS.items()}
+TIDY_EVERY = 0.02  # seconds between looks for what may be let go, while something is kept
+
+pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+
+
+def _exception(code: str, message: str, detail: dict[str, Any]) -> KopsError:
+    return BY_CODE.get(code, BY_CODE["internal"])(message, detail, code)
+
+
+def load() -> Any:
+    """The extension, or None."""
+    named = os.environ.get("KOPS_NATIVE", "")
+    if named == "0":
+        return None
+    try:
+        module = _from_file(named) if "/" in named else importlib.import_module("kops._native")
+    except ImportError:
+        if named:
+            raise
+        return None
+    if module.version != VERSION:
+        if named:
+            raise ImportError(f"kops._native is of version {module.version}, the package of {VERSION}")
+        return None
+    module.set_errors(_exception)
+    return module
+
+
+def _from_file(path: str) -> ModuleType:
+    found = sys.modules.get("kops._native")
+    if found is not None:
+        return found
+    loader = importlib.machinery.ExtensionFileLoader("kops._native", path)
+    spec = importlib.util.spec_from_loader("kops._native", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    sys.modules["kops._native"] = module
+    return module
+
+
+native = load()
+_configured: Any = None
+
+
+def configure(torch: Any) -> None:
+    """Tells the extension what torch is."""
+    global _configured
+    if native is None or _configured is torch:
+        return
+    from ._torch import current_stream
+
+    types = [torch.Tensor]
+    parameter = getattr(getattr(torch, "nn", None), "Parameter", None)
+    if parameter is not None:
+        types.append(parameter)
+    stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or current_stream
+    empty = torch.empty
+    native.configure(
+        tuple(types),
+        (torch.float32, torch.float64, torch.float16, torch.bfloat16),
+        getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),
+        stream,
+        torch.empty_like,
+        lambda like, shape: empty(shape, dtype=like.dtype, device=like.device),
+    )
+    _configured = torch
+
+
+class NativeLink:
+    """One connection, made by the extension."""
+
+    def __init__(self, path: Any, timeout: float | None, spin_us: float, before: NativeLink | None = None) -> None:
+        """`before` is the link whose connection was lost; this one goes on with its client."""
+        self._native: Any
+        self._kept: threading.Event
+        if before is not None and not before._native.closed:
+            self._native, self._kept = before._native, before._kept
+        else:
+            self._kept = threading.Event()
+            socket = None if path is None else os.fspath(path)
+            self._native = native.Link(socket, f"kops-python {VERSION}", timeout, spin_us, self._kept.set)
+            threading.Thread(target=_tidy, args=(self._native, self._kept), name="kops-tidier", daemon=True).start()
+        self.path: str = self._native.path
+        self.run = self._native.run
+        self.generation: int = self._native.generation()
+        self.key = next(_connection.keys)
+        self.garbage: deque[int | tuple[str, int]] = deque()
+        self.info: Info | None = None
+        self.failure: KopsError | None = None
+        self._open: dict[int, Call] = {}  # submitted, by ticket
+        garbage[self.key] = self
+
+    @property
+    def alive(self) -> bool:
+        return self.failure is None
+
+    # Requests
+
+    def greet(self) -> Call:
+        return Call("hello", {"client": f"kops-python {VERSION}", "protocol": PROTOCOL})
+
+    def greeted(self, reply: Any) -> None:
+        self.info = Info.of(reply)
+
+    def need(self, feature: str) -> None:
+        if self.info is None or feature not in self.info.features:
+            raise Unsupported(f"this daemon has no feature {feature!r}: a newer one is needed", {"feature": feature})
+
+    def release(self) -> None:
+        """Sends the releases that are due."""
+        while self.garbage:
+            gone = self.garbage.popleft()
+            if isinstance(gone, int):
+                self._native.forget(gone)
+                self._native.notify("release", pack({"buffer": gone}))
+            else:
+                self._native.notify("release", pack(dict([gone])))
+
+    def exchange(self, call: Call, timeout: float | None) -> None:
+        """Sends a request and waits until its reply is there."""
+        self._submit(call, timeout)
+        try:
+            self._finish(call, timeout)
+            if not call.done:
+                raise no_reply(call, timeout)
+        except BaseException:
+            self._give_up(call)
+            raise
+
+    def send(self, call: Call, timeout: float | None) -> None:
+        """Sends a request."""
+        self._submit(call, timeout)
+        self._open[call.msgid] = call
+        self._reap()
+
+    def wait(self, call: Call, timeout: float | None) -> None:
+        """Waits for the reply to a request that was sent. It goes on when the wait ends without one."""
+        if not call.done:
+            self._finish(call, timeout)
+            if not call.done:
+                raise no_reply(call, timeout)
+
+    def poll(self) -> None:
+        """Takes in the replies that have arrived."""
+        for call in list(self._open.values()):
+            if not call.done and self._native.done(call.msgid):
+                self._finish(call, 1)
+
+    def cancel(self, call: Call, timeout: float | None) -> bool:
+        """Asks the daemon to drop a request; False when it had ended."""
+        self.poll()
+        if call.done:
+            return False
+        self._native.cancel(call.msgid)
+        return True
+
+    def _submit(self, call: Call, timeout: float | None) -> None:
+        self.check()
+        if self.garbage:
+            self.release()
+        try:
+            data = pack(call.params)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise BadArgument(f"an argument cannot be sent: {error}") from error
+        with self.losing():
+            call.msgid = self._native.submit(self.generation, call.method, data, call.fds, timeout)
+
+    def _finish(self, call: Call, timeout: float | None) -> None:
+        """Fills the call in when its reply comes in time."""
+        try:
+            reply = self._native.wait(call.msgid, timeout)
+        except (ConnectionLost, ConnectFailed) as error:
+            call.error = self.lost(error)
+        except KopsError as error:
+            call.error = error
+        else:
+            if reply is None:
+                return
+            is_error, data, call.reply_fds = reply
+            result = msgpack.unpackb(data)
+            if is_error:
+                call.error = from_reply(result)
+            else:
+                call.result = result
+        self._open.pop(call.msgid, None)
+        call.done = True
+        call.keep = None
+        if call.notify is not None:
+            call.notify()
+
+    def _give_up(self, call: Call) -> None:
+        if not call.done:
+            cancel = call.method in CANCELLABLE
+            self._open.pop(call.msgid, None)
+            self._native.abandon(call.msgid, cancel, (call.keep,))
+
+    def _reap(self) -> None:
+        """Lets go of what requests that nobody waits for keep."""
+        if len(self._open) > 8:
+            self.poll()
+
+    # Ordered calls and fast ones
+
+    @property
+    def offers_ordered(self) -> bool:
+        return self.info is not None and "ordered" in self.info.features
+
+    @property
+    def offers_sequences(self) -> bool:
+        return self.info is not None and "sequence" in self.info.features
+
+    def enqueue(
+        self, method: str, params: dict[str, Any], names: tuple[str, ...], keep: Any, index: int, handle: int,
+        timeout: float | None,
+    ) -> None:  # fmt: skip
+        """Puts a request on a CUDA stream."""
+        self.check()
+        if self.garbage:
+            self.release()
+        params.pop("stream", None)
+        name = names[0] if len(names) == 1 else f"{method} of {len(names)} ops"
+        try:
+            data = pack(params)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise BadArgument(f"an argument cannot be sent: {error}") from error
+        driver = allocations.driver
+        with self.losing(), driver.using(driver.primary_context(index)):
+            self._native.enqueue(method, _name(name), data, (keep,), handle)
+
+    def batch(self, index: int, handle: int, begins: bool) -> None:
+        """Begins a batch on a stream, or ends it."""
+        driver = allocations.driver
+        with self.losing(), driver.using(driver.primary_context(index)):
+            self._native.batch(handle, begins)
+
+    def remember(self, source: Source) -> None:
+        """Tells the fast path of registered device memory."""
+        if isinstance(source, Allocation) and source.chunks is None and (buffer := source.ids.get(self.key)) is not None:
+            context = allocations.driver.pointer_context(source.base).value or 0
+            self._native.remember(source.base, source.size, source.id, buffer, context)
+
+    def synchronize(self, timeout: float | None) -> None:
+        """Waits for the ordered calls; raises the first error since the last report."""
+        with self.losing():
+            self._native.synchronize(timeout)
+
+    def check_ordered(self) -> None:
+        """Errors of ordered calls are raised by libkops."""
+
+    # Its life
+
+    def lost(self, error: KopsError) -> ConnectionLost:
+        """This connection is over: libkops says so, or tried to make another one. What to raise."""
+        self.failure = error if isinstance(error, ConnectionLost) else ConnectionLost(f"the connection was lost; {error}")
+        return self.failure
+
+    @contextlib.contextmanager
+    def losing(self) -> Iterator[None]:
+        try:
+            yield
+        except (ConnectionLost, ConnectFailed) as error:
+            raise self.lost(error) from None
+
+    def check(self) -> None:
+        if self.failure is not None:
+            raise type(self.failure)(self.failure.message, self.failure.detail, self.failure.code)
+
+    def close(self, why: str = "the client was closed") -> None:
+        if self.failure is None:
+            self.failure = ConnectionLost(why)
+        self._native.close()
+        self._kept.set()
+
+    def forsake(self) -> None:
+        """In a forked child: lets go of the parent's connection."""
+        self.failure = ConnectionLost("this connection belongs to the parent process")
+
+
+_names: dict[str, str] = {}
+
+
+def _name(name: str) -> str:
+    """The same name as one object for ever, since the extension keeps its address."""
+    return _names.setdefault(name, name)
+
+
+def _tidy(link: Any, kept: threading.Event) -> None:
+    """A thread: lets go of what ended while nobody called. Sleeps while nothing is kept."""
+    pause = threading.Event()
+    while True:
+        kept.wait()
+        pause.wait(TIDY_EVERY)
+        kept.clear()
+        left = link.collect()
+        if left is None:
+            return
+        if left:
+            kept.set()

@@ -1,0 +1,574 @@
+/* kops._native.Link: one kops_client, and what Python keeps alive for the daemon. */
+#include "python_native.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "fail.h"
+
+enum {
+    SLICE_MS = 50,  /* between looks for signals: the main thread must notice Ctrl-C */
+    GRACE_MS = 250, /* that Ctrl-C waits for the cancelled request's reply */
+    QUIET = 4       /* kept references that the next call need not look at */
+};
+
+/* ---- the client ---- */
+
+bool link_enter(struct link *link)
+{
+    struct kops_error e;
+
+    if (link->client && !link->closing) {
+        link->users++;
+        return true;
+    }
+    fail_clear(&e);
+    fail(&e, KOPS_ERR_CONNECTION_LOST, "the client was closed");
+    native_raise(&e);
+    return false;
+}
+
+static void drop_all(struct kept_list *list);
+
+static void end(struct link *link)
+{
+    PyThreadState *thread;
+    kops_client *client = link->client;
+
+    link->client = NULL;
+    if (client) {
+        thread = PyEval_SaveThread();
+        kops_close(client);
+        PyEval_RestoreThread(thread);
+    }
+    drop_all(&link->enqueued);
+    drop_all(&link->orphans);
+}
+
+void link_leave(struct link *link)
+{
+    PyObject *type, *value, *traceback;
+
+    if (--link->users || !link->closing)
+        return;
+    PyErr_Fetch(&type, &value, &traceback);
+    end(link);
+    PyErr_Restore(type, value, traceback);
+}
+
+/* ---- what is kept ---- */
+
+static int kept_append(struct kept_list *list, uint64_t number, PyObject *references)
+{
+    if (list->count == list->capacity) {
+        size_t room = list->capacity ? 2 * list->capacity : 64;
+        struct kept *grown = malloc(room * sizeof(*grown));
+
+        if (!grown) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        for (size_t i = 0; i < list->count; i++)
+            grown[i] = list->items[(list->first + i) % list->capacity];
+        free(list->items);
+        *list = (struct kept_list){grown, 0, list->count, room};
+    }
+    Py_XINCREF(references);
+    list->items[(list->first + list->count++) % list->capacity] = (struct kept){number, references};
+    return 0;
+}
+
+static struct kept kept_pop(struct kept_list *list)
+{
+    struct kept k = list->items[list->first];
+
+    list->first = (list->first + 1) % list->capacity;
+    list->count--;
+    return k;
+}
+
+/* Gives a ticket of either kind back if it ends in time. */
+static bool take_end(struct link *link, kops_ticket ticket, int64_t timeout_ms)
+{
+    struct native_reply reply = {.data = NULL};
+    enum kops_code r = native_wait(link->client, ticket, timeout_ms, &reply, NULL);
+
+    if (r == KOPS_ERR_BAD_ARGUMENT) /* of a run */
+        r = kops_wait(link->client, ticket, timeout_ms, NULL, NULL);
+    native_reply_free(&reply);
+    return r != KOPS_ERR_TIMEOUT;
+}
+
+static void collect_orphans(struct link *link)
+{
+    for (size_t n = link->orphans.count; n > 0; n--) {
+        struct kept k = kept_pop(&link->orphans);
+        bool ended = false;
+
+        if (!kops_poll(link->client, k.number, &ended, NULL) && !ended) {
+            link->orphans.items[(link->orphans.first + link->orphans.count++) % link->orphans.capacity] = k;
+            continue;
+        }
+        take_end(link, k.number, 1);
+        Py_XDECREF(k.references);
+    }
+}
+
+size_t link_collect(struct link *link)
+{
+    if (!link->client)
+        return 0;
+    if (link->orphans.count)
+        collect_orphans(link);
+    /* Dropping references may run any code, this function included. */
+    while (link->enqueued.count && native_completed(link->client, link->enqueued.items[link->enqueued.first].number)) {
+        struct kept k = kept_pop(&link->enqueued);
+
+        Py_XDECREF(k.references);
+    }
+    return link->enqueued.count + link->orphans.count;
+}
+
+static void wake(struct link *link)
+{
+    PyObject *ignored;
+
+    if (link->awake || !link->wake)
+        return;
+    link->awake = true;
+    ignored = PyObject_CallFunctionObjArgs(link->wake, NULL);
+    if (!ignored)
+        PyErr_Clear();
+    Py_XDECREF(ignored);
+}
+
+int link_keep(struct link *link, PyObject *references)
+{
+    if (link->enqueued.count >= QUIET)
+        link_collect(link);
+    if (kept_append(&link->enqueued, native_enqueued(link->client), references))
+        return -1;
+    wake(link);
+    return 0;
+}
+
+void link_abandon(struct link *link, kops_ticket ticket, bool cancel, PyObject *references)
+{
+    PyThreadState *thread;
+    PyObject *type, *value, *traceback;
+    bool ended = false;
+
+    PyErr_Fetch(&type, &value, &traceback);
+    if (cancel) {
+        thread = PyEval_SaveThread();
+        kops_cancel(link->client, ticket, NULL);
+        ended = take_end(link, ticket, GRACE_MS);
+        PyEval_RestoreThread(thread);
+    }
+    if (!ended && kept_append(&link->orphans, ticket, references))
+        PyErr_Clear();
+    if (!ended)
+        wake(link);
+    PyErr_Restore(type, value, traceback);
+}
+
+int link_wait(struct link *link, kops_ticket ticket, int64_t timeout_ms, struct native_reply *reply,
+              struct kops_error *e)
+{
+    PyThreadState *thread;
+    enum kops_code r;
+
+    for (int64_t left = timeout_ms; timeout_ms < 0 || left > 0; left -= SLICE_MS) {
+        const int64_t slice = timeout_ms < 0 || left > SLICE_MS ? SLICE_MS : left;
+
+        thread = PyEval_SaveThread();
+        r = reply ? native_wait(link->client, ticket, slice, reply, e)
+                  : kops_wait(link->client, ticket, slice, NULL, e);
+        PyEval_RestoreThread(thread);
+        if (r != KOPS_ERR_TIMEOUT)
+            return 1;
+        if (PyErr_CheckSignals())
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- methods ---- */
+
+/* generation(): that of the present connection; connects when there is none. */
+static PyObject *generation(PyObject *self, PyObject *unused)
+{
+    PyThreadState *thread;
+    struct link *link = (struct link *)self;
+    struct kops_error e;
+    uint32_t now;
+
+    (void)unused;
+    if (!link_enter(link))
+        return NULL;
+    thread = PyEval_SaveThread();
+    now = native_generation(link->client, &e);
+    PyEval_RestoreThread(thread);
+    link_leave(link);
+    if (!now)
+        return native_raise(&e);
+    if (now != link->generation) {
+        link->generation = now;
+        link->n_regions = 0;
+    }
+    return PyLong_FromUnsignedLong(now);
+}
+
+/* submit(generation, method, params, fds, timeout): a ticket. */
+static PyObject *submit(PyObject *self, PyObject *arguments)
+{
+    PyThreadState *thread;
+    struct link *link = (struct link *)self;
+    struct raw_request request = {.generation = 0};
+    PyObject *fds, *timeout;
+    unsigned wanted;
+    Py_ssize_t length;
+    kops_ticket ticket;
+    struct kops_error e;
+    enum kops_code r;
+
+    if (!PyArg_ParseTuple(arguments, "Isy#O!O", &wanted, &request.method, &request.params, &length, &PyTuple_Type, &fds,
+                          &timeout) ||
+        !native_milliseconds(timeout, &request.timeout_ms))
+        return NULL;
+    request.generation = wanted;
+    request.length = (size_t)length;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(fds) && i < NATIVE_MAX_FDS; i++)
+        request.fds[request.n_fds++] = (int)PyLong_AsLong(PyTuple_GetItem(fds, i));
+    if (PyErr_Occurred())
+        return NULL;
+    if (!link_enter(link))
+        return NULL;
+    if (link->orphans.count)
+        link_collect(link);
+    thread = PyEval_SaveThread();
+    r = submit_raw(link->client, &request, &ticket, &e);
+    PyEval_RestoreThread(thread);
+    link_leave(link);
+    return r ? native_raise(&e) : PyLong_FromUnsignedLongLong(ticket);
+}
+
+static PyObject *reply_tuple(struct native_reply *reply)
+{
+    PyObject *fds = PyTuple_New(reply->n_fds), *made;
+
+    for (unsigned i = 0; fds && i < reply->n_fds; i++)
+        if (PyTuple_SetItem(fds, i, PyLong_FromLong(reply->fds[i])))
+            Py_CLEAR(fds);
+    made =
+        fds ? Py_BuildValue("(Oy#N)", reply->is_error ? Py_True : Py_False, reply->data, (Py_ssize_t)reply->length, fds)
+            : NULL;
+    if (made)
+        reply->n_fds = 0; /* the caller's now */
+    return made;
+}
+
+/* wait(ticket, timeout): (is an error, its or the result's bytes, descriptors), or None when the time is over; the
+ * ticket is then still valid, as after an exception of a signal's. */
+static PyObject *wait_for(PyObject *self, PyObject *arguments)
+{
+    struct link *link = (struct link *)self;
+    struct native_reply reply = {.data = NULL};
+    unsigned long long ticket;
+    PyObject *timeout, *made = NULL;
+    struct kops_error e;
+    int64_t ms;
+    int ended;
+
+    if (!PyArg_ParseTuple(arguments, "KO", &ticket, &timeout) || !native_milliseconds(timeout, &ms) ||
+        !link_enter(link))
+        return NULL;
+    ended = link_wait(link, ticket, ms, &reply, &e);
+    link_leave(link);
+    if (ended == 0) {
+        made = Py_None;
+        Py_INCREF(made);
+    } else if (ended > 0) {
+        made = e.code ? native_raise(&e) : reply_tuple(&reply);
+    }
+    native_reply_free(&reply);
+    return made;
+}
+
+/* done(ticket): whether wait() would return at once. */
+static PyObject *done(PyObject *self, PyObject *number)
+{
+    struct link *link = (struct link *)self;
+    kops_ticket ticket = PyLong_AsUnsignedLongLong(number);
+    bool is_done = true;
+
+    if (PyErr_Occurred() || !link_enter(link))
+        return NULL;
+    kops_poll(link->client, ticket, &is_done, NULL);
+    link_leave(link);
+    return PyBool_FromLong(is_done);
+}
+
+/* cancel(ticket): asks the daemon to drop it. */
+static PyObject *cancel(PyObject *self, PyObject *number)
+{
+    PyThreadState *thread;
+    struct link *link = (struct link *)self;
+    kops_ticket ticket = PyLong_AsUnsignedLongLong(number);
+    struct kops_error e;
+    enum kops_code r;
+
+    if (PyErr_Occurred() || !link_enter(link))
+        return NULL;
+    thread = PyEval_SaveThread();
+    r = kops_cancel(link->client, ticket, &e);
+    PyEval_RestoreThread(thread);
+    link_leave(link);
+    return r ? native_raise(&e) : (Py_INCREF(Py_None), Py_None);
+}
+
+/* abandon(ticket, cancel, references): nobody waits for it any more; the references live until it has ended. */
+static PyObject *abandon(PyObject *self, PyObject *arguments)
+{
+    unsigned long long ticket;
+    PyObject *references;
+    int too;
+
+    if (!PyArg_ParseTuple(arguments, "KpO", &ticket, &too, &references) || !link_enter((struct link *)self))
+        return NULL;
+    link_abandon((struct link *)self, ticket, too, references);
+    link_leave((struct link *)self);
+    Py_RETURN_NONE;
+}
+
+/* notify(method, params): carried out like a request, never answered. */
+static PyObject *notify(PyObject *self, PyObject *arguments)
+{
+    PyThreadState *thread;
+    struct link *link = (struct link *)self;
+    const char *method, *params;
+    Py_ssize_t length;
+
+    if (!PyArg_ParseTuple(arguments, "sy#", &method, &params, &length) || !link_enter(link))
+        return NULL;
+    thread = PyEval_SaveThread();
+    native_notify(link->client, link->generation, method, params, (size_t)length);
+    PyEval_RestoreThread(thread);
+    link_leave(link);
+    Py_RETURN_NONE;
+}
+
+/* enqueue(method, name, params, references, stream): on a CUDA stream of the current context. */
+static PyObject *enqueue_call(PyObject *self, PyObject *arguments)
+{
+    PyThreadState *thread;
+    struct link *link = (struct link *)self;
+    const char *method, *name, *params;
+    unsigned long long stream;
+    Py_ssize_t length;
+    PyObject *references;
+    struct kops_error e;
+    enum kops_code r;
+    int kept;
+
+    if (!PyArg_ParseTuple(arguments, "ssy#OK", &method, &name, &params, &length, &references, &stream) ||
+        !link_enter(link))
+        return NULL;
+    thread = PyEval_SaveThread();
+    r = native_enqueue_call(link->client, link->generation, method, name, params, (size_t)length,
+                            (void *)(uintptr_t)stream, &e);
+    PyEval_RestoreThread(thread);
+    kept = r ? 0 : link_keep(link, references);
+    link_leave(link);
+    if (r)
+        return native_raise(&e);
+    return kept ? NULL : (Py_INCREF(Py_None), Py_None);
+}
+
+/* batch(stream, begin): begins one, or ends it. */
+static PyObject *batch(PyObject *self, PyObject *arguments)
+{
+    PyThreadState *thread;
+    struct link *link = (struct link *)self;
+    unsigned long long stream;
+    struct kops_error e;
+    enum kops_code r;
+    int begins;
+
+    if (!PyArg_ParseTuple(arguments, "Kp", &stream, &begins) || !link_enter(link))
+        return NULL;
+    thread = PyEval_SaveThread();
+    r = begins ? kops_batch_begin(link->client, (void *)(uintptr_t)stream, &e)
+               : kops_batch_end(link->client, (void *)(uintptr_t)stream, &e);
+    PyEval_RestoreThread(thread);
+    link_leave(link);
+    return r ? native_raise(&e) : (Py_INCREF(Py_None), Py_None);
+}
+
+/* synchronize(timeout): waits for what is enqueued; raises the first error since the last report. */
+static PyObject *synchronize(PyObject *self, PyObject *timeout)
+{
+    PyThreadState *thread;
+    struct link *link = (struct link *)self;
+    struct kops_error e;
+    enum kops_code r;
+    int64_t ms;
+
+    if (!native_milliseconds(timeout, &ms) || !link_enter(link))
+        return NULL;
+    for (int64_t left = ms;; left -= SLICE_MS) {
+        const int64_t slice = ms < 0 || left > SLICE_MS ? SLICE_MS : left;
+
+        thread = PyEval_SaveThread();
+        r = kops_synchronize(link->client, KOPS_ALL_STREAMS, slice, &e);
+        PyEval_RestoreThread(thread);
+        if (r != KOPS_ERR_TIMEOUT || (ms >= 0 && left <= SLICE_MS))
+            break;
+        if (PyErr_CheckSignals())
+            break;
+    }
+    link_collect(link);
+    link_leave(link);
+    if (PyErr_Occurred())
+        return NULL;
+    return r ? native_raise(&e) : (Py_INCREF(Py_None), Py_None);
+}
+
+/* collect(): drops the references that nothing needs any more; how many are left, None when the link is closed. After 0
+ * the next kept one wakes. */
+static PyObject *collect(PyObject *self, PyObject *unused)
+{
+    struct link *link = (struct link *)self;
+    size_t left;
+
+    (void)unused;
+    if (!link->client || link->closing)
+        Py_RETURN_NONE;
+    link->users++;
+    left = link_collect(link);
+    link_leave(link);
+    link->awake = left > 0;
+    return PyLong_FromSize_t(left);
+}
+
+static void drop_all(struct kept_list *list)
+{
+    while (list->count) {
+        struct kept k = kept_pop(list);
+
+        Py_XDECREF(k.references);
+    }
+    free(list->items);
+    *list = (struct kept_list){NULL, 0, 0, 0};
+}
+
+/* close(): ends the connection, once what is enqueued has ended. Calls of other threads end first. */
+static PyObject *close_link(PyObject *self, PyObject *unused)
+{
+    struct link *link = (struct link *)self;
+
+    (void)unused;
+    link->closing = true;
+    if (!link->users)
+        end(link);
+    Py_RETURN_NONE;
+}
+
+/* ---- its life ---- */
+
+static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
+{
+    PyThreadState *thread;
+    struct link *link = (struct link *)self;
+    struct kops_connect_options options = {.socket = NULL};
+    PyObject *timeout, *wake_up;
+    double spin_us;
+    struct kops_error e;
+    enum kops_code r;
+
+    (void)keywords;
+    if (!PyArg_ParseTuple(arguments, "zsOdO", &options.socket, &options.name, &timeout, &spin_us, &wake_up) ||
+        !native_milliseconds(timeout, &options.timeout_ms))
+        return -1;
+    options.connect_timeout_ms = options.timeout_ms;
+    options.spin_us = spin_us > 0 ? (unsigned)spin_us : 0;
+    if (link->client) {
+        PyErr_SetString(PyExc_ValueError, "the link is connected");
+        return -1;
+    }
+    thread = PyEval_SaveThread();
+    r = kops_connect(&options, &link->client, &e);
+    PyEval_RestoreThread(thread);
+    if (r) {
+        native_raise(&e);
+        return -1;
+    }
+    native_replace(&link->wake, wake_up);
+    return 0;
+}
+
+static void deallocate(PyObject *self)
+{
+    struct link *link = (struct link *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject *closed = close_link(self, NULL);
+
+    Py_XDECREF(closed);
+    Py_CLEAR(link->wake);
+    free(link->regions);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static PyObject *path_of(PyObject *self, void *unused)
+{
+    struct link *link = (struct link *)self;
+
+    (void)unused;
+    return PyUnicode_FromString(link->client ? kops_info(link->client)->socket : "");
+}
+
+static PyObject *is_closed(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(((struct link *)self)->closing);
+}
+
+static PyMethodDef methods[] = {
+    {"generation", generation, METH_NOARGS, NULL},
+    {"submit", submit, METH_VARARGS, NULL},
+    {"wait", wait_for, METH_VARARGS, NULL},
+    {"done", done, METH_O, NULL},
+    {"cancel", cancel, METH_O, NULL},
+    {"abandon", abandon, METH_VARARGS, NULL},
+    {"notify", notify, METH_VARARGS, NULL},
+    {"enqueue", enqueue_call, METH_VARARGS, NULL},
+    {"batch", batch, METH_VARARGS, NULL},
+    {"synchronize", synchronize, METH_O, NULL},
+    {"collect", collect, METH_NOARGS, NULL},
+    {"remember", link_remember, METH_VARARGS,
+     "remember(base, size, alloc_id, buffer, context): registered device memory."},
+    {"forget", link_forget, METH_VARARGS, NULL},
+    {"run", (PyCFunction)(void (*)(void))link_run, METH_FASTCALL,
+     "run(op, inputs, out, attrs, rule, blocking, timeout): the output, or NotImplemented."},
+    {"close", close_link, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef members[] = {
+    {"closed", is_closed, NULL, "Whether close() was called.", NULL},
+    {"path", path_of, NULL, "The socket that was connected to.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Link(path, name, timeout, spin_us, wake): a connection. wake() is called when references are kept."},
+    {Py_tp_init, initialise},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_dealloc, deallocate},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, members},
+    {0, NULL},
+};
+
+PyType_Spec link_spec = {"kops._native.Link", sizeof(struct link), 0, Py_TPFLAGS_DEFAULT, slots};

@@ -1,0 +1,92 @@
+/* The module: errors, times, and its two entries. */
+#include "python_native.h"
+
+#include <math.h>
+
+static PyObject *make_error; /* (code, message, detail) → exception */
+
+PyObject *native_raise(const struct kops_error *e)
+{
+    PyObject *detail = PyDict_New(), *made = NULL;
+
+    for (unsigned i = 0; detail && i < e->n_details; i++) {
+        const struct kops_detail *d = &e->details[i];
+        PyObject *value = d->is_text ? PyUnicode_DecodeUTF8(d->text, (Py_ssize_t)strlen(d->text), "replace")
+                                     : PyLong_FromLongLong(d->number);
+
+        if (!value || PyDict_SetItemString(detail, d->key, value))
+            Py_CLEAR(detail);
+        Py_XDECREF(value);
+    }
+    if (detail && make_error)
+        made = PyObject_CallFunction(make_error, "ssO", kops_code_name(e->code), e->message, detail);
+    Py_XDECREF(detail);
+    if (made)
+        PyErr_SetObject((PyObject *)Py_TYPE(made), made);
+    else if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_RuntimeError, e->message);
+    Py_XDECREF(made);
+    return NULL;
+}
+
+bool native_milliseconds(PyObject *seconds, int64_t *ret_ms)
+{
+    double value;
+
+    if (seconds == Py_None) {
+        *ret_ms = KOPS_FOREVER;
+        return true;
+    }
+    value = PyFloat_AsDouble(seconds);
+    if (value == -1 && PyErr_Occurred())
+        return false;
+    *ret_ms = value > 1e12 ? KOPS_FOREVER : value <= 0.001 ? 1 : (int64_t)ceil(value * 1000);
+    return true;
+}
+
+static PyObject *set_errors(PyObject *module, PyObject *function)
+{
+    (void)module;
+    native_replace(&make_error, function);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"set_errors", set_errors, METH_O, "Names the function that makes an exception of a code, a message and a map."},
+    {"configure", tensor_configure, METH_VARARGS,
+     "configure(types, dtypes, exchange, current_stream, empty_like, empty): what torch is here."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    "_native",
+    "The connection to kopsd in C; see kops._native_link.",
+    -1,
+    methods,
+    NULL,
+    NULL,
+    NULL,
+    NULL,
+};
+
+PyMODINIT_FUNC PyInit__native(void);
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    PyObject *module = PyModule_Create(&definition), *type;
+
+    if (!module)
+        return NULL;
+    type = PyType_FromSpec(&link_spec);
+    if (!type || PyModule_AddObject(module, "Link", type)) {
+        Py_XDECREF(type);
+        Py_DECREF(module);
+        return NULL;
+    }
+    if (PyModule_AddStringConstant(module, "version", kops_version())) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}

@@ -1,0 +1,142 @@
+/* kops._native: the Python client's connection in C. One kops_client carries every request of a link: as MessagePack
+ * that Python made (link.c), and, for ops on torch CUDA tensors, straight from the tensors (fast.c, tensor.c).
+ *
+ * Built against Python's stable ABI, so one file serves every version from 3.10 on. All state is guarded by the GIL,
+ * which is given up around everything that may block. */
+#ifndef KOPS_PYTHON_NATIVE_H
+#define KOPS_PYTHON_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030A0000
+#include <Python.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "native.h"
+
+enum { FAST_OPERANDS = 8, FAST_RANK = 8 };
+
+/* Device memory that this connection has registered. */
+struct region {
+    uint64_t base, end;
+    uint64_t alloc_id; /* of the driver: another one means that the memory was freed */
+    uint64_t buffer;
+    void *context;
+};
+
+/* References that wait for an op to end. */
+struct kept {
+    uint64_t number; /* of the op on a stream, or the ticket */
+    PyObject *references;
+};
+
+struct kept_list { /* a ring */
+    struct kept *items;
+    size_t first, count, capacity;
+};
+
+struct link {
+    PyObject ob_base;
+    kops_client *client;    /* NULL: closed */
+    unsigned users;         /* calls that may have given up the GIL */
+    bool closing;           /* the last of them closes it */
+    uint32_t generation;    /* of the connection that the regions and ids are of */
+    PyObject *wake;         /* called when something is kept that nobody looks after */
+    bool awake;             /* somebody does */
+    struct region *regions; /* by address */
+    size_t n_regions, regions_room, last_region;
+    struct kept_list enqueued;
+    struct kept_list orphans; /* submitted, and given up by their caller */
+};
+
+static inline void native_replace(PyObject **at, PyObject *value)
+{
+    PyObject *before = *at;
+
+    Py_XINCREF(value);
+    *at = value;
+    Py_XDECREF(before);
+}
+
+/* module.c */
+
+/* Raises the package's exception for an error. Returns NULL. */
+PyObject *native_raise(const struct kops_error *e);
+
+/* Seconds, or None, as milliseconds for libkops. False with an exception set. */
+bool native_milliseconds(PyObject *seconds, int64_t *ret_ms);
+
+/* submit.c */
+
+/* A run by ids, without waiting: the ticket is for link_wait(). Any thread, without the GIL. */
+enum kops_code submit_run(kops_client *client, const struct native_request *request, kops_ticket *ret_ticket,
+                          struct kops_error *e);
+
+struct raw_request {
+    uint32_t generation; /* 0: of any connection */
+    const char *method;
+    const void *params;
+    size_t length;
+    int fds[NATIVE_MAX_FDS];
+    unsigned n_fds;
+    int64_t timeout_ms;
+};
+
+/* The same for any method. */
+enum kops_code submit_raw(kops_client *client, const struct raw_request *request, kops_ticket *ret_ticket,
+                          struct kops_error *e);
+
+/* link.c */
+
+extern PyType_Spec link_spec;
+
+/* Around every use of the client. False with an exception set: it is closed. */
+bool link_enter(struct link *link);
+void link_leave(struct link *link);
+
+/* Waits for a ticket with the GIL given up, looking after signals. `reply` NULL: of a run. 1: it has ended, with *e; 0:
+ * the time is over; -1: an exception is set. The ticket is still valid after 0 and -1. */
+int link_wait(struct link *link, kops_ticket ticket, int64_t timeout_ms, struct native_reply *reply,
+              struct kops_error *e);
+
+/* Gives a ticket up that still runs; `references` (borrowed) live until it has ended. */
+void link_abandon(struct link *link, kops_ticket ticket, bool cancel, PyObject *references);
+
+/* Keeps references until the op that was enqueued last has ended. */
+int link_keep(struct link *link, PyObject *references);
+
+/* Drops what has ended. Returns how much is left. */
+size_t link_collect(struct link *link);
+
+/* fast.c */
+
+PyObject *link_run(PyObject *self, PyObject *const *arguments, Py_ssize_t count);
+PyObject *link_remember(PyObject *self, PyObject *arguments);
+PyObject *link_forget(PyObject *self, PyObject *arguments);
+
+/* tensor.c */
+
+struct operand {
+    uint64_t pointer;
+    int64_t shape[FAST_RANK], strides[FAST_RANK];
+    unsigned rank;
+    bool contiguous;
+    int device;
+    enum kops_dtype dtype;
+};
+
+/* module.configure(types, dtypes, exchange, current_stream, empty_like, empty): what torch is here. */
+PyObject *tensor_configure(PyObject *module, PyObject *arguments);
+
+/* A torch CUDA tensor with elements. False, without an exception: something else, which the slow path understands. */
+bool tensor_read(PyObject *value, struct operand *ret);
+
+/* torch's current stream of a device. */
+bool tensor_stream(int device, void **ret_stream);
+
+/* New tensors; NULL with an exception set. */
+PyObject *tensor_like(PyObject *value);
+PyObject *tensor_of(PyObject *like, const int64_t *shape, unsigned rank);
+
+#endif
