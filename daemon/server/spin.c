@@ -109,10 +109,11 @@ bool spin_slice(struct server *s)
     while (!s->stopping && wanted(s, now) && now < end) {
         if (s->n_recent)
             poll_sockets(s, now);
+        pump_turn(s); /* also what the sockets brought */
         /* Looking costs less than telling the time. */
-        for (unsigned i = s->n_recent ? LOOKS - 1 : 0; i < LOOKS && !s->active; i++) {
-            pump_turn(s);
+        for (unsigned i = 1; i < LOOKS && !s->n_recent && !s->active; i++) {
             ring_pause();
+            pump_turn(s);
         }
         now = clock_now_ns();
     }
