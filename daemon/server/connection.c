@@ -41,10 +41,27 @@ static void update_poll(struct connection *c)
 
     if (c->closed || (reading == c->reading && writing == c->writing))
         return;
+    c->unwatched = false;
     c->reading = reading;
     c->writing = writing;
     /* UV_DISCONNECT, so that the end of a client is seen also while it is not read. */
     uv_poll_start(&c->poll, (reading ? UV_READABLE : 0) | (writing ? UV_WRITABLE : 0) | UV_DISCONNECT, on_poll);
+}
+
+void connection_unwatch(struct connection *c)
+{
+    if (c->closed || c->unwatched || !c->reading || c->writing)
+        return;
+    c->unwatched = true;
+    uv_poll_stop(&c->poll);
+}
+
+void connection_watch(struct connection *c)
+{
+    if (c->closed || !c->unwatched)
+        return;
+    c->unwatched = false;
+    uv_poll_start(&c->poll, UV_READABLE | UV_DISCONNECT, on_poll);
 }
 
 void connection_mark_dirty(struct connection *c)

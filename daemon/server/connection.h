@@ -23,6 +23,11 @@ void connection_turn(struct connection *c);
 bool connection_may_read(const struct connection *c);
 /* Dispatches a bounded number of messages of its ring. True when there were any. */
 bool connection_read_ring(struct connection *c);
+/* The loop need not watch its socket, because somebody looks at it all the time; it must again. Being watched costs a
+ * sender time at every message. */
+void connection_unwatch(struct connection *c);
+void connection_watch(struct connection *c);
+
 /* Looks at its socket without waiting for the loop to say that it is readable. */
 void connection_read_socket(struct connection *c);
 /* Replies that have not gone. */

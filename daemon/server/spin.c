@@ -6,7 +6,7 @@
 
 /* A slice is short, so that timers, new connections and other sockets are seen to in time. Where more sockets than a
  * few are busy there are no slices: the loop asks for all of them in one call. */
-enum { SLICE_NS = 20000, SOCKETS_MAX = 4, SHRINKS_TO = 8, LOOKS = 4 };
+enum { SLICE_NS = 20000, SOCKETS_MAX = 4, SHRINKS_TO = 8, LOOKS = 4, UNWATCHED_AFTER = 16 };
 
 void spin_init(struct server *s)
 {
@@ -58,6 +58,8 @@ static void forget(struct connection *c)
 {
     list_remove(&c->recent_link);
     c->server->n_recent--;
+    c->spin_hits = 0;
+    connection_watch(c);
 }
 
 void spin_socket_used(struct connection *c)
@@ -91,10 +93,26 @@ static void poll_sockets(struct server *s, uint64_t now)
 
         if (!c->input_active_ns)
             c->input_active_ns = now;
-        if (now > c->input_active_ns + s->config.spin_us * 1000)
+        if (now > c->input_active_ns + s->config.spin_us * 1000) {
             forget(c);
-        else if (connection_may_read(c))
-            connection_read_socket(c);
+            continue;
+        }
+        if (!connection_may_read(c))
+            continue;
+        connection_read_socket(c);
+        if (!c->input_active_ns && ++c->spin_hits == UNWATCHED_AFTER)
+            connection_unwatch(c);
+    }
+}
+
+/* Nobody looks at the sockets from now on. */
+static void watch_sockets(struct server *s)
+{
+    list_for_each_safe (node, after, &s->recent) {
+        struct connection *c = list_entry(node, struct connection, recent_link);
+
+        c->spin_hits = 0;
+        connection_watch(c);
     }
 }
 
@@ -117,5 +135,8 @@ bool spin_slice(struct server *s)
         }
         now = clock_now_ns();
     }
-    return !s->stopping && wanted(s, now);
+    if (!s->stopping && wanted(s, now))
+        return true;
+    watch_sockets(s);
+    return false;
 }

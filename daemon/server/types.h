@@ -112,11 +112,13 @@ struct connection {
     bool reading;                /* the poll handle asks for input */
     bool writing;                /* … for room to write */
     bool input_ended;            /* shutting down: nothing more is read */
+    bool unwatched;              /* … for nothing: the spin looks itself */
     bool input_left;             /* there may be whole messages in `input` */
     struct rpc_channel *channel; /* shared memory; NULL without */
     struct list hot_link;        /* in the server's; alone while the ring sleeps */
     struct list recent_link;
     uint64_t ring_active_ns;     /* 0: just now */
+    unsigned spin_hits;          /* how often the spin found something at its socket, in a row */
     uint64_t input_active_ns;    /* of the socket */
     bool ring_left;              /* there may be whole messages in the channel's input */
     bool from_ring;              /* the message being dispatched came through the ring */
