@@ -253,7 +253,7 @@ class Client(OpMethods):
         return self._carry(link, request, timing, stream, blocking, timeout)
 
     def _fast(
-        self, link: Any, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], blocking: bool, timeout: Any
+        self, link: Any, op: str, values: tuple[Any, ...], out: Any, attrs: Mapping[str, Any], blocking: bool, timeout: Any
     ) -> Any:  # fmt: skip
         """The op by the extension, from the tensors on; NotImplemented where these are no registered CUDA tensors."""
         if not link.offers_ordered:
@@ -294,6 +294,11 @@ class Client(OpMethods):
         params, unknown = request.params(link.key)
         if unknown is not None:
             params = self._drive(link, _plans.prepare(link, request), timeout)
+        if isinstance(link, NativeLink) and isinstance(request, _plans.Request) and request.options == _plans.ORDERED:
+            # Now that their memory is known, as ops of the extension: only these are gathered in a batch.
+            values = tuple(operand.value for operand in request.inputs)
+            if self._fast(link, request.op, values, request.outputs[0].value, request.attrs, False, timeout) is not NotImplemented:
+                return request.result
         link.enqueue(request.method, params, request.names, request.operands.keep, index, stream, seconds)
         return request.result
 

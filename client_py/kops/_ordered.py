@@ -53,16 +53,14 @@ _STEP = re.compile(r"ops\[(\d+)\]")
 
 
 def named(error: KopsError, names: tuple[str, ...], number: int) -> KopsError:
-    """An error as it is reported later: with the op that it is of, where that can be told."""
+    """An error as it is reported later: with the op that it is of. `number` is that of the first of these ops."""
     step = error.detail.get("op_index")
     if step is None and (found := _STEP.match(str(error.detail.get("key", "")))):
         step = int(found[1])
-    name = names[0] if len(names) == 1 else f"{len(names)} ops"
-    if isinstance(step, int) and 0 <= step < len(names) > 1:
-        name = names[step]
-    return type(error)(
-        f"{name} (ordered call {number}): {error.message}", {**error.detail, "op": name, "call": number}, error.code
-    )
+    if not isinstance(step, int) or not 0 <= step < len(names):
+        step = 0
+    message = f"call {number + step} ({names[step]}) on a CUDA stream: {error.message}"
+    return type(error)(message, {**error.detail, "op": names[step], "call": number + step}, error.code)
 
 
 class Slot:
@@ -195,7 +193,8 @@ class Ordered:
         self._link = link
         self._slots: dict[tuple[int, int], Slot] = {}
         self._calls: deque[Call] = deque()  # under way, and perhaps some that have ended
-        self._count = 0
+        self._count = 0  # ops
+        self._calls_made = 0
         self._error: KopsError | None = None
         self._busy = threading.Event()  # calls are under way, or the link has ended
         self._pid = os.getpid()
@@ -212,13 +211,14 @@ class Ordered:
         link = self._link
         session = link.session
         self._room(timeout)
-        self._count += 1
-        if self._count % DRAIN_EVERY == 0 and not link.reading:
+        self._count += len(names)
+        self._calls_made += 1
+        if self._calls_made % DRAIN_EVERY == 0 and not link.reading:
             link.poll()
         self.collect()
         self.check()
         call = Call(method, params, (), keep)
-        call.label = (names, self._count)
+        call.label = (names, self._count - len(names) + 1)
         with link.lock:
             if link.garbage:
                 link.release()

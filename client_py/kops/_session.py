@@ -233,11 +233,16 @@ class Session:
         unpacker.feed(data)
         start = 0
         for message in unpacker:
-            batch = next((b for b in batches if b[0] <= start < b[1]), None)
+            # The kernel glues earlier replies to one that brings descriptors: they are of the one that claims them.
+            claims = self._claims(message)
+            batch = next((b for b in batches if claims and b[0] <= start < b[1]), None)
+            end = unpacker.tell()
+            if any(b is not batch and b[1] <= end for b in batches):
+                raise ValueError(f"descriptors came with a reply that claims none: {_excerpt(message)}")
             self._apply(message, batch[2] if batch else ())
             if batch:
                 batches.remove(batch)
-            start = unpacker.tell()
+            start = end
         if start == len(data):
             del inbox[0]
             self._applied.clear()
@@ -257,6 +262,13 @@ class Session:
         inbox[0:2] = [(data[start:] + following, kept, MERGED, None)]
         self._applied.clear()
         return True
+
+    def _claims(self, message: Any) -> int:
+        """How many descriptors a message says it brings. A ping answers with whatever map it was sent."""
+        if type(message) is not list or len(message) != 4 or type(message[3]) is not dict:
+            return 0
+        call = self.pending.get(message[1]) if type(message[1]) is int else None
+        return 0 if call is not None and call.method == "ping" else message[3].get("nfds", 0)
 
     def _ended(self) -> None:
         self.fail(ConnectionLost("the daemon closed the connection"))
@@ -280,9 +292,9 @@ class Session:
             elif type(result) is not dict:
                 raise ValueError(f"the result is no map: {_excerpt(message)}")
             else:
-                # A ping answers with whatever map it was sent.
-                if len(fds) != (result.get("nfds", 0) if call.method != "ping" else 0):
-                    raise ValueError(f"{len(fds)} descriptors came with a reply that claims {result.get('nfds', 0)}")
+                claims = self._claims(message)
+                if len(fds) != claims:
+                    raise ValueError(f"{len(fds)} descriptors came with a reply that claims {claims}")
                 self._accept(call, result, fds)
             self._applied.add(msgid)
             self._finish(call)

@@ -8,6 +8,7 @@ cleared; `script` may answer a method in its own way.
 from __future__ import annotations
 
 import array
+import fcntl
 import mmap
 import os
 import socket
@@ -39,13 +40,14 @@ HELLO = {
     ],
     "ops": [
         {
-            "name": "add",
-            "inputs": ["a", "b"],
+            "name": name,
+            "inputs": inputs,
             "outputs": ["out"],
             "dtypes": ["f32"],
             "attrs": [],
             "variants": {"host": ["v"]},
         }
+        for name, inputs in (("add", ["a", "b"]), ("square", ["a"]), ("gemm", ["a", "b"]))
     ],
     "limits": {"message_bytes": 65536, "depth": 32, "nfds": 16, "inflight": 8, "rank": 16},
     "features": ["memfd", "sequence", "program", "priority", "cuda_ipc", "cuda_vmm", "cuda_pool"],
@@ -198,8 +200,9 @@ class Peer:
         return {"buffer": buffer, "size": params["size"]}
 
     def do_timelines(self, params: dict[str, Any], fds: list[int]) -> Any:
-        fd = os.memfd_create("timelines", os.MFD_CLOEXEC)
+        fd = os.memfd_create("timelines", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, 4096)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self.page = memoryview(mmap.mmap(fd, 4096)).cast("q")
         return {"nfds": 1, "fd": 0, "size": 4096, "streams": 256, "_fd": fd}
 

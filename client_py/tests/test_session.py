@@ -232,6 +232,18 @@ def test_descriptors_go_to_the_message_that_starts_where_they_came(session: Sess
         os.close(fd)
 
 
+def test_descriptors_glued_to_earlier_replies(session: Session) -> None:
+    """One read may hold whole replies, and then one that brings descriptors."""
+    plain, with_fd = start(session, "ping"), start(session, "alloc")
+    mark_sent(session)
+    fds = pipe()
+    receive(session, chunk(response(plain.msgid, {}) + response(with_fd.msgid, {"nfds": 2, "fd": 0}), fds))
+    assert session.failure is None
+    assert plain.outcome() == {} and with_fd.reply_fds == fds
+    for fd in fds:
+        os.close(fd)
+
+
 @pytest.mark.parametrize("result, count", [({"nfds": 2}, 1), ({"nfds": 1}, 0), ({"nfds": 1}, 2), ({}, 1)])
 def test_a_wrong_claim_of_descriptors_ends_the_connection_and_leaks_none(session: Session, result: Any, count: int) -> None:
     call = start(session, "alloc")
