@@ -61,8 +61,10 @@ void ordered_ended(struct kops_client *c, struct call *call, const struct kops_e
     lane->outstanding--;
     o->outstanding--;
     lane->ended = call->last;
-    if (error && !o->failed.code)
+    if (error && (!o->failed.code || call->number < o->failed_number)) {
+        o->failed_number = call->number;
         note_failure(c, call, error);
+    }
 }
 
 /* ---- streams ---- */

@@ -41,7 +41,8 @@ struct ordered {
     unsigned gathering;           /* lanes whose gathered ops are not sent */
     struct bytes releases;        /* notifications that must not overtake these, */
     uint32_t releases_generation; /* for that connection */
-    struct kops_error failed;     /* the first error since the last report */
+    struct kops_error failed;     /* the first error since the last report: of the op enqueued first, */
+    uint64_t failed_number;       /* with its number */
 };
 
 /* A call on its way. */
