@@ -219,13 +219,24 @@ static enum kops_transport wanted_transport(const struct kops_client *c)
     return strcmp(given, "socket") ? KOPS_TRANSPORT_AUTO : KOPS_TRANSPORT_SOCKET;
 }
 
+static enum kops_code open_ring(struct kops_client *c, struct kops_error *e)
+{
+    const struct wire_hello hello = {.name = c->name, .shm = true};
+    struct wire_shm shm = {.fd = -1, .doorbell = -1, .wake = -1};
+    const char *wrong;
+    enum kops_code r =
+        session_call(c, wire_pack_hello, &hello, -1, wire_decode_shm, &shm, deadline_in(c->connect_timeout_ms), 1, e);
+
+    if (r)
+        return r;
+    wrong = ring_link_open(&c->t.ring, &shm);
+    return wrong ? fail(e, KOPS_ERR_BAD_REPLY, "the daemon's shared memory cannot be used: %s", wrong) : KOPS_OK;
+}
+
 /* Asks for shared memory where it is wanted, and decides how long to poll. */
 static enum kops_code share_memory(struct kops_client *c, uint64_t daemon_spin_us, struct kops_error *e)
 {
-    const struct wire_hello hello = {.name = c->name, .shm = true};
     const enum kops_transport wanted = wanted_transport(c);
-    struct wire_shm shm = {.fd = -1, .doorbell = -1, .wake = -1};
-    const char *wrong;
     enum kops_code r;
 
     c->spin_us = c->spin_option == KOPS_NO_SPIN ? 0 : c->spin_option;
@@ -235,12 +246,13 @@ static enum kops_code share_memory(struct kops_client *c, uint64_t daemon_spin_u
     if (wanted == KOPS_TRANSPORT_SOCKET || !(c->features & FEATURE_SHM) ||
         (wanted == KOPS_TRANSPORT_AUTO && (!daemon_spin_us || sysconf(_SC_NPROCESSORS_ONLN) < SPIN_PROCESSORS)))
         return KOPS_OK;
-    r = session_call(c, wire_pack_hello, &hello, -1, wire_decode_shm, &shm, deadline_in(c->connect_timeout_ms), 1, e);
+    r = open_ring(c, e);
+    if (r && wanted == KOPS_TRANSPORT_AUTO && !c->lost && c->t.fd >= 0) {
+        fail_clear(e); /* a limit, say: the socket does it too */
+        return KOPS_OK;
+    }
     if (r)
         return r;
-    wrong = ring_link_open(&c->t.ring, &shm);
-    if (wrong)
-        return fail(e, KOPS_ERR_BAD_REPLY, "the daemon's shared memory cannot be used: %s", wrong);
     if (!c->spin_option)
         c->spin_us = daemon_spin_us < MAX_SPIN_US ? (unsigned)daemon_spin_us : MAX_SPIN_US;
     return KOPS_OK;
