@@ -64,7 +64,7 @@ static void take_over(struct kops_client *c)
     fail_clear(&c->reason);
     ordered_forget(c); /* CUDA does not survive a fork */
     c->alone = 0;
-    c->lost = c->reading = c->sending = false;
+    c->lost = c->reading = c->sending = c->greeting = false;
     c->users = c->waiters = 0;
     if (!intact) {
         c->calls = NULL;
@@ -281,23 +281,34 @@ static enum kops_code greet(struct kops_client *c, struct kops_error *e)
     return share_memory(c, limits.spin_us, e);
 }
 
+/* What others send on a new connection waits until it is known which way it goes. */
+static bool greeted_by_another(const struct kops_client *c)
+{
+    return c->greeting && !pthread_equal(c->greeter, pthread_self());
+}
+
 enum kops_code session_connect(struct kops_client *c, uint64_t deadline, struct kops_error *e)
 {
     enum kops_code r;
 
-    while (c->lost) {
+    while (c->lost || greeted_by_another(c)) {
         session_sleep(c, deadline);
-        if (c->lost && deadline != DEADLINE_NEVER && clock_ns() >= deadline)
-            return fail(e, KOPS_ERR_TIMEOUT, "the lost connection is still in use");
+        if ((c->lost || greeted_by_another(c)) && deadline != DEADLINE_NEVER && clock_ns() >= deadline)
+            return fail(e, KOPS_ERR_TIMEOUT, "the connection is being made anew");
     }
     if (c->t.fd >= 0)
         return KOPS_OK;
     r = open_socket(c, e);
     if (r)
         return r;
+    c->greeting = true;
+    c->greeter = pthread_self();
     r = greet(c, e);
+    c->greeting = false;
     if (r && c->t.fd >= 0)
         session_lost(c, r, "%s", e->message);
+    if (c->waiters)
+        pthread_cond_broadcast(&c->changed);
     return r;
 }
 

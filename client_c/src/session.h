@@ -88,6 +88,8 @@ struct kops_client {
     bool lost;           /* this connection is over; it is closed once `users` is 0 */
     struct kops_error reason;
     bool reading, sending;
+    bool greeting; /* `greeter` asks what the daemon of a new connection has */
+    pthread_t greeter;
     unsigned spin_us;       /* on this connection, at most */
     unsigned spin_failures; /* waits in a row in which polling did not help */
     unsigned users, waiters;

@@ -8,7 +8,7 @@
 #include "server/connection.h"
 #include "util/clock.h"
 
-enum { BELLS_A_LOOK = 64, COOLS_AFTER_US = 1000 };
+enum { BELLS_A_LOOK = 64, COOLS_AFTER_US = 10000 };
 
 static void heat(struct connection *c)
 {

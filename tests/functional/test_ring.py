@@ -322,6 +322,20 @@ def test_half_a_message_costs_nothing(ring: Ring, daemon: Daemon) -> None:
     assert ring.reply(1).get() == {"x": bytes(1000)}
 
 
+def test_polling_that_never_pays_shrinks() -> None:
+    """Requests further apart than the budget: after a few the daemon spends far less than the whole of it on each."""
+    budget_s, calls = 0.02, 100
+    with Daemon("--spin-us", str(int(budget_s * 1e6)), config=CONFIG) as daemon, daemon.connect() as connection:
+        ring = Ring(connection)
+        before = proc.cpu_ticks(daemon.pid)
+        for i in range(calls):
+            ring.call("ping", {"i": i})
+            select.select([], [], [], 1.5 * budget_s)  # the pace of a client that has other things to do
+        used = (proc.cpu_ticks(daemon.pid) - before) / os.sysconf("SC_CLK_TCK")
+        assert used < calls * budget_s / 2
+        ring.close()
+
+
 # ---- the end ----
 
 

@@ -16,11 +16,22 @@ struct region *region_find(uint64_t address)
     return NULL;
 }
 
+/* Maps of virtual memory that lie side by side are as one to whoever uses them. */
 struct region *region_find_range(uint64_t address, uint64_t size)
 {
-    struct region *r = region_find(address);
+    struct region *first = region_find(address);
 
-    return r && size <= r->size - (address - r->address) ? r : NULL;
+    for (struct region *r = first; r; r = region_find(r->address + r->size)) {
+        const uint64_t here = r->size - (address - r->address);
+
+        if (size <= here)
+            return first;
+        if (r->kind != REGION_VMM)
+            return NULL;
+        address += here;
+        size -= here;
+    }
+    return NULL;
 }
 
 void region_add(struct region *region)

@@ -9,6 +9,15 @@
 
 #include "standin.h"
 
+/* Whether the context may make this access to each of the maps that it touches. */
+static bool use_is_allowed(const struct region *region, const struct use *use, const struct context *context, bool copies)
+{
+    for (; region && region->address < use->address + use->size; region = region_find(region->address + region->size))
+        if (!region_allows(region, context, use->write, copies))
+            return false;
+    return true;
+}
+
 /* CUDA_SUCCESS, or what the device would answer to the first access that it may not make. */
 static CUresult uses_check(const struct stream *stream, const struct op *op)
 {
@@ -16,7 +25,7 @@ static CUresult uses_check(const struct stream *stream, const struct op *op)
         const struct use *use = &op->uses[i];
         const struct region *region = region_find_range(use->address, use->size);
 
-        if (!region || !region_allows(region, stream->context, use->write, op->kind == OP_COPY)) {
+        if (!region || !use_is_allowed(region, use, stream->context, op->kind == OP_COPY)) {
             fprintf(stderr, "cuda_standin: illegal %s of %llu bytes at %#llx (%s)\n", use->write ? "write" : "read",
                     (unsigned long long)use->size, (unsigned long long)use->address,
                     !region ? "not mapped" : "not accessible");

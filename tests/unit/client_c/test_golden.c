@@ -41,16 +41,34 @@ static void requests_are_canonical(void **state)
     struct native_tensor tensors[3];
     const struct kops_attr attrs[2] = {kops_attr_int("alpha", 2), kops_attr_int("beta", -1)};
     struct wire_run run = {.op = "add", .n_inputs = 2, .n_outputs = 1, .tensors = tensors};
+    static const uint32_t first[2] = {0, 0}, second[1] = {1}, add_places[3] = {0, 0, 1}, square_places[2] = {1, 1};
+    const struct kops_step steps[2] = {
+        {.op = "add", .inputs = first, .n_inputs = 2, .outputs = second, .n_outputs = 1},
+        {.op = "square", .inputs = second, .n_inputs = 1, .outputs = second, .n_outputs = 1}};
+    const struct wire_how how = {.stream = 3, .no_timing = true, .priority = "high"};
+    const struct wire_sequence sequence = {
+        .tensors = tensors, .n_tensors = 2, .steps = steps, .n_steps = 2, .how = how};
+    const struct wire_run square = {.op = "square", .n_inputs = 1, .n_outputs = 1};
+    struct bytes packed_tensors = {0}, packed_ops = {0};
+    const struct wire_gathered gathered = {
+        .tensors = &packed_tensors, .ops = &packed_ops, .n_tensors = 2, .n_ops = 2, .how = how};
 
     (void)state;
     for (int i = 0; i < 3; i++)
         tensors[i] = (struct native_tensor){.shape = nothing, .rank = 1, .dtype = KOPS_F32};
+    wire_gather_tensor(&packed_tensors, &tensors[0]);
+    wire_gather_tensor(&packed_tensors, &tensors[1]);
+    wire_gather_op(&packed_ops, &run, add_places);
+    wire_gather_op(&packed_ops, &square, square_places);
     produces("ping_empty", wire_pack_ping, 1, NULL);
     produces("ping_msgid_max", wire_pack_ping, UINT32_MAX, NULL);
     produces("hello_complete", wire_pack_hello, 1, &hello);
     produces("register_memfd_read_only", wire_pack_register, 1, &memfd);
     produces("alloc_minimal", wire_pack_alloc, 1, &alloc);
     produces("run_empty", wire_pack_run, 1, &run);
+    produces("sequence_empty", wire_pack_sequence, 1, &sequence);
+    produces("sequence_empty", wire_pack_gathered, 1, &gathered);
+    produces("program_empty", wire_pack_program, 1, &sequence);
     produces("trim", wire_pack_trim, 1, NULL);
     produces("stats_minimal", wire_pack_stats, 1, &everything);
 
@@ -60,6 +78,8 @@ static void requests_are_canonical(void **state)
     run.attrs = attrs;
     run.n_attrs = 2;
     produces("run_int_for_float", wire_pack_run, 1, &run);
+    bytes_free(&packed_tensors);
+    bytes_free(&packed_ops);
 }
 
 /* ---- bytes that it is sent ---- */
