@@ -10,7 +10,8 @@
 #include "standin.h"
 
 /* Whether the context may make this access to each of the maps that it touches. */
-static bool use_is_allowed(const struct region *region, const struct use *use, const struct context *context, bool copies)
+static bool use_is_allowed(const struct region *region, const struct use *use, const struct context *context,
+                           bool copies)
 {
     for (; region && region->address < use->address + use->size; region = region_find(region->address + region->size))
         if (!region_allows(region, context, use->write, copies))
