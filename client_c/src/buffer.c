@@ -40,20 +40,59 @@ void buffer_free_leave(struct kops_buffer *b)
         munmap(b->data, b->size);
     if (b->fd >= 0)
         close(b->fd);
+    free(b->chunks);
     free(b);
     client_leave_unref(c);
 }
 
 /* ---- registration ---- */
 
+/* One message a chunk: each costs the daemon many times what its round trip does. */
+static enum kops_code register_chunks(struct kops_buffer *b, struct wire_register *request, struct wire_buffer *made,
+                                      uint64_t deadline, struct kops_error *e)
+{
+    cuda_pointer address = b->pointer - b->base_offset;
+    struct kops_client *c = b->client;
+    const uint32_t generation = c->generation;
+
+    request->fd = true;
+    for (unsigned i = 0; i < b->n_chunks; address += b->chunks[i++]) {
+        int fd = -1;
+        enum kops_code r = buffer_export_chunk(address, &fd, e);
+
+        if (!r) {
+            request->chunk_bytes = b->chunks[i];
+            r = session_call(c, wire_pack_register, request, fd, wire_decode_register, made, deadline, 1, e);
+            close(fd);
+        }
+        if (r || c->generation != generation) {
+            if (request->extend && c->generation == generation)
+                session_release(c, wire_pack_release, request->extend);
+            return r ? r : fail(e, KOPS_ERR_CONNECTION_LOST, "the connection was lost");
+        }
+        request->extend = made->id;
+        if (i + 1 < b->n_chunks)
+            request->size = b->chunks[i + 1];
+    }
+    return KOPS_OK;
+}
+
+static bool buffer_is_foreign(const struct kops_buffer *b)
+{
+    return b->kind == BUFFER_CUDA || b->kind == BUFFER_CHUNKS || b->kind == BUFFER_POOL;
+}
+
 static enum kops_code register_now(struct kops_buffer *b, uint64_t deadline, struct kops_error *e)
 {
-    static const char *const kinds[] = {
-        [BUFFER_SHARED] = "memfd", [BUFFER_CUDA] = "cuda_ipc", [BUFFER_VMM] = "cuda_vmm"};
+    static const char *const kinds[] = {[BUFFER_SHARED] = "memfd",
+                                        [BUFFER_CUDA] = "cuda_ipc",
+                                        [BUFFER_VMM] = "cuda_vmm",
+                                        [BUFFER_CHUNKS] = "cuda_vmm",
+                                        [BUFFER_POOL] = "cuda_pool"};
     struct kops_client *c = b->client;
     struct wire_register request = {.kind = kinds[b->kind],
                                     .size = b->size + b->base_offset,
-                                    .handle = b->kind == BUFFER_CUDA ? b->handle.bytes : NULL,
+                                    .handle = b->kind == BUFFER_CUDA || b->kind == BUFFER_POOL ? b->handle.bytes : NULL,
                                     .alloc_id = b->alloc_id,
                                     .fd = b->fd >= 0,
                                     .device = b->kind == BUFFER_SHARED ? NULL : b->device,
@@ -62,11 +101,14 @@ static enum kops_code register_now(struct kops_buffer *b, uint64_t deadline, str
     struct wire_buffer made;
     enum kops_code r;
 
-    if (b->kind == BUFFER_CUDA && b->cuda_process != process_id())
+    if (buffer_is_foreign(b) && b->cuda_process != process_id())
         return fail(e, KOPS_ERR_NOT_EXPORTABLE,
                     "the buffer is CUDA memory of the parent process: register the child's own memory instead");
-    r = session_call(c, wire_pack_register, &request, b->fd, wire_decode_register, &made, deadline, SESSION_ATTEMPTS,
-                     e);
+    r = b->kind == BUFFER_CHUNKS ? register_chunks(b, &request, &made, deadline, e)
+                                 : session_call(c, wire_pack_register, &request, b->fd, wire_decode_register, &made,
+                                                deadline, SESSION_ATTEMPTS, e);
+    if (r && b->kind == BUFFER_CHUNKS && c->generation != generation)
+        return KOPS_OK; /* the caller tries again, with all of them */
     if (r)
         return r;
     /* Where the connection changed meanwhile the id may be of either: the caller tries again. */

@@ -5,96 +5,11 @@
 #include "fail.h"
 #include "process.h"
 
-/* ---- exporting ---- */
-
-/* Why legacy IPC handles are refused for this memory, and what to change. */
-static enum kops_code not_capable(const struct cuda_driver *d, cuda_pointer pointer, struct kops_error *e)
-{
-    void *pool = NULL;
-
-    if (!d->pointer_attribute(&pool, CUDA_ATTRIBUTE_MEMPOOL, pointer) && pool)
-        return fail(e, KOPS_ERR_NOT_EXPORTABLE,
-                    "the memory comes from cudaMallocAsync (a memory pool), which has no IPC handle: allocate it with "
-                    "cudaMalloc or cuMemAlloc; in PyTorch, do not set PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync");
-    return fail(e, KOPS_ERR_NOT_EXPORTABLE,
-                "the memory has no IPC handle, since it was mapped by virtual memory management or came from a memory "
-                "pool (cudaMallocAsync): allocate it with cudaMalloc or cuMemAlloc; in PyTorch, set "
-                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False");
-}
-
-static enum kops_code check_exportable(const struct cuda_driver *d, cuda_pointer pointer, struct kops_error *e)
-{
-    unsigned type = 0, managed = 0;
-    int capable = 1;
-
-    if (d->pointer_attribute(&type, CUDA_ATTRIBUTE_MEMORY_TYPE, pointer) || type != CUDA_MEMORY_TYPE_DEVICE)
-        return fail(e, KOPS_ERR_NOT_EXPORTABLE,
-                    "the pointer is not CUDA device memory: use kops_buffer_alloc_shared() for host memory");
-    if (!d->pointer_attribute(&managed, CUDA_ATTRIBUTE_IS_MANAGED, pointer) && managed)
-        return fail(e, KOPS_ERR_NOT_EXPORTABLE,
-                    "managed memory (cudaMallocManaged) has no IPC handle: allocate it with cudaMalloc or cuMemAlloc");
-    /* Drivers before 11.7 do not know the attribute; asking for the handle tells there. */
-    if (!d->pointer_attribute(&capable, CUDA_ATTRIBUTE_LEGACY_IPC, pointer) && !capable)
-        return not_capable(d, pointer, e);
-    return KOPS_OK;
-}
-
-struct exported {
-    struct cuda_ipc_handle handle;
-    uint64_t alloc_id;
-    cuda_pointer base;
-    size_t size;
-    char device[CUDA_UUID_TEXT];
-};
-
-static enum kops_code export_in_context(const struct cuda_driver *d, cuda_pointer pointer, struct exported *ret,
-                                        struct kops_error *e)
-{
-    unsigned long long id = 0;
-    int ordinal = 0;
-    cuda_status status = d->address_range(&ret->base, &ret->size, pointer);
-
-    if (!status)
-        status = d->pointer_attribute(&id, CUDA_ATTRIBUTE_BUFFER_ID, pointer);
-    if (!status)
-        status = d->pointer_attribute(&ordinal, CUDA_ATTRIBUTE_DEVICE_ORDINAL, pointer);
-    if (status)
-        return cuda_fail(d, e, KOPS_ERR_NOT_EXPORTABLE, status, "looking up the allocation of the pointer");
-    status = d->ipc_handle(&ret->handle, ret->base);
-    if (status)
-        return cuda_fail(d, e, KOPS_ERR_NOT_EXPORTABLE, status,
-                         "cuIpcGetMemHandle: only memory of cudaMalloc or cuMemAlloc has a handle");
-    ret->alloc_id = id;
-    return cuda_device_uuid(d, ordinal, ret->device, e);
-}
-
-static enum kops_code export_memory(const struct cuda_driver *d, cuda_pointer pointer, struct exported *ret,
-                                    struct kops_error *e)
-{
-    cuda_context context = NULL;
-    enum kops_code r = check_exportable(d, pointer, e);
-    cuda_status status;
-
-    if (r)
-        return r;
-    /* The calling thread need not have a context: the memory's own will do. */
-    d->pointer_attribute(&context, CUDA_ATTRIBUTE_CONTEXT, pointer);
-    if (!context)
-        return export_in_context(d, pointer, ret, e);
-    status = d->context_push(context);
-    if (status)
-        return cuda_fail(d, e, KOPS_ERR_NO_CUDA, status, "cuCtxPushCurrent");
-    r = export_in_context(d, pointer, ret, e);
-    cuda_pop(d);
-    return r;
-}
-
 enum kops_code kops_buffer_register_cuda(kops_client *client, uint64_t pointer, enum kops_access access,
                                          kops_buffer **ret_buffer, struct kops_error *ret_error)
 {
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
     const struct cuda_driver *d;
-    struct exported x;
     struct kops_buffer *b;
     enum kops_code r;
 
@@ -104,21 +19,12 @@ enum kops_code kops_buffer_register_cuda(kops_client *client, uint64_t pointer, 
     d = cuda_load(e);
     if (!d)
         return KOPS_ERR_NO_CUDA;
-    r = export_memory(d, pointer, &x, e);
-    if (r)
-        return r;
     client_enter(client, e);
-    b = buffer_new(client, BUFFER_CUDA, x.size - (pointer - x.base), access);
-    if (!b) {
+    r = buffer_export(client, d, pointer, access, &b, e);
+    if (r) {
         client_leave(client);
-        return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a buffer");
+        return r;
     }
-    b->handle = x.handle;
-    b->alloc_id = x.alloc_id;
-    b->base_offset = pointer - x.base;
-    b->pointer = pointer;
-    b->cuda_process = process_id();
-    memcpy(b->device, x.device, sizeof(b->device));
     r = buffer_ensure(b, client_deadline(client, 0), e);
     if (r) {
         buffer_free_leave(b);
@@ -178,8 +84,8 @@ static enum kops_code ensure_pointer(const struct cuda_driver *d, struct kops_bu
         return KOPS_OK;
     if (b->kind != BUFFER_VMM)
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "the buffer is %s",
-                    b->kind == BUFFER_CUDA ? "device memory of the parent process"
-                                           : "shared memory, not device memory");
+                    b->kind == BUFFER_SHARED ? "shared memory, not device memory"
+                                             : "device memory of the parent process");
     r = cuda_find_device(d, b->device, &ordinal, e);
     if (r)
         return r;

@@ -21,7 +21,7 @@ struct cuda_uuid {
     unsigned char bytes[16];
 };
 
-struct cuda_ipc_handle {
+struct cuda_ipc_handle { /* also CUmemPoolPtrExportData */
     unsigned char bytes[WIRE_HANDLE_SIZE];
 };
 
@@ -59,6 +59,7 @@ enum {
     CUDA_OP_WAIT_64 = 4,      /* CU_STREAM_MEM_OP_WAIT_VALUE_64 */
     CUDA_OP_WRITE_64 = 5,     /* CU_STREAM_MEM_OP_WRITE_VALUE_64 */
     CUDA_ERROR_NOT_INITIALIZED = 3,
+    CUDA_ERROR_NOT_SUPPORTED = 801,
     CUDA_ERROR_CAPTURE_FIRST = 900, /* errors of streams under capture */
     CUDA_ERROR_CAPTURE_LAST = 908
 };
@@ -97,7 +98,11 @@ enum {
     X(stream_is_capturing, cuStreamIsCapturing, (cuda_queue, int *))                                                   \
     X(stream_write64, cuStreamWriteValue64_v2, (cuda_queue, cuda_pointer, uint64_t, unsigned))                         \
     X(stream_wait64, cuStreamWaitValue64_v2, (cuda_queue, cuda_pointer, uint64_t, unsigned))                           \
-    X(stream_batch, cuStreamBatchMemOp_v2, (cuda_queue, unsigned, struct cuda_memory_op *, unsigned))
+    X(stream_batch, cuStreamBatchMemOp_v2, (cuda_queue, unsigned, struct cuda_memory_op *, unsigned))                  \
+    X(vmm_retain, cuMemRetainAllocationHandle, (cuda_allocation *, void *))                                            \
+    X(vmm_export, cuMemExportToShareableHandle, (void *, cuda_allocation, int, unsigned long long))                    \
+    X(pool_export, cuMemPoolExportToShareableHandle, (void *, void *, int, unsigned long long))                        \
+    X(pool_export_pointer, cuMemPoolExportPointer, (struct cuda_ipc_handle *, cuda_pointer))
 
 struct cuda_driver {
 #define X(member, name, parameters) cuda_status(*member) parameters;

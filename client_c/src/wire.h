@@ -23,10 +23,12 @@ typedef void wire_pack(struct bytes *out, uint32_t msgid, const void *request);
 struct wire_register {
     const char *kind;
     uint64_t size;
-    const unsigned char *handle; /* cuda_ipc, else NULL */
+    const unsigned char *handle; /* cuda_ipc, cuda_pool; else NULL */
     uint64_t alloc_id;
-    bool fd;            /* one descriptor goes with the message */
-    const char *device; /* NULL: none */
+    bool fd;              /* one descriptor goes with the message */
+    uint64_t chunk_bytes; /* cuda_vmm: of the descriptor's allocation; 0: not said */
+    uint64_t extend;      /* cuda_vmm: the buffer that it continues; 0: none */
+    const char *device;   /* NULL: none */
     enum kops_access access;
 };
 

@@ -78,8 +78,8 @@ void wire_pack_register(struct bytes *out, uint32_t msgid, const void *request)
     const struct wire_register *r = request;
 
     WIRE_BEGIN(out, msgid, "register");
-    mp_map(out, 2 + (r->handle ? 2U : 0U) + (r->fd ? 2U : 0U) + (r->device ? 1U : 0U) +
-                    (r->access == KOPS_ACCESS_R ? 1U : 0U));
+    mp_map(out, 2 + (r->handle ? 2U : 0U) + (r->fd ? 2U : 0U) + (r->device ? 1U : 0U) + (r->chunk_bytes ? 1U : 0U) +
+                    (r->extend ? 1U : 0U) + (r->access == KOPS_ACCESS_R ? 1U : 0U));
     if (r->fd) {
         mp_key(out, "nfds");
         mp_uint(out, 1);
@@ -97,6 +97,15 @@ void wire_pack_register(struct bytes *out, uint32_t msgid, const void *request)
     if (r->fd) {
         mp_key(out, "fd");
         mp_uint(out, 0);
+    }
+    if (r->chunk_bytes) {
+        mp_key(out, "chunk_bytes");
+        mp_array(out, 1);
+        mp_uint(out, r->chunk_bytes);
+    }
+    if (r->extend) {
+        mp_key(out, "extend");
+        mp_uint(out, r->extend);
     }
     if (r->device) {
         mp_key(out, "device");

@@ -15,7 +15,7 @@
 #include "server/timeline.h"
 #include "util/log.h"
 
-enum { READS_A_TURN = 8, RING_MESSAGES_A_TURN = 32 };
+enum { READS_A_TURN = 8, RING_MESSAGES_A_TURN = 8 };
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
