@@ -189,6 +189,10 @@ int link_wait(struct link *link, kops_ticket ticket, int64_t timeout_ms, struct 
             return 1;
         if (PyErr_CheckSignals())
             return -1;
+        if (link->closing) {
+            fail(e, KOPS_ERR_CONNECTION_LOST, "the client was closed");
+            return 1;
+        }
     }
     return 0;
 }
