@@ -65,7 +65,7 @@ def test_where_the_socket_is(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "kopsd.sock").symlink_to(daemon.path)
     kops.connect().close()
     monkeypatch.setenv("KOPS_SOCKET", str(tmp_path / "nothing"))
-    with pytest.raises(kops.ConnectFailed, match="nothing.*No such file") as caught:
+    with pytest.raises(kops.ConnectFailed, match=r"nothing.*No such file") as caught:
         kops.connect()
     assert isinstance(caught.value, ConnectionError) and len(caught.value.detail["tried"]) == 1
     kops.connect(daemon.path).close()
