@@ -68,6 +68,7 @@ static const void *read_device(struct arena *a, const msgpack_object *o)
     d->memory_bytes = uint_or_zero(map_find(o, "memory_bytes"));
     d->compute_units = (unsigned)uint_or_zero(map_find(o, "compute_units"));
     d->is_default = get_bool(map_find(o, "default"));
+    d->mps = get_bool(map_find(o, "mps"));
     return d->name && d->uuid && d->backend && d->arch ? d : NULL;
 }
 

@@ -150,6 +150,7 @@ class Device:
     compute_units: int = 0
     arch: str = ""
     default: bool = False
+    mps: bool = False  # shared by CUDA's Multi-Process Service: a fault of any process there ends all
 
 
 @dataclass(frozen=True)

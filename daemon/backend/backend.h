@@ -41,6 +41,7 @@ struct backend_device_info {
     char arch[16]; /* "sm_90", "avx512", … */
     uint64_t memory_bytes;
     unsigned compute_units;
+    bool shared; /* other processes' work runs beside ours in one context: a fault of theirs is ours, too */
 };
 
 /* First member of every backend's own device struct. */

@@ -72,6 +72,7 @@ static void info_json(const struct kops_info *info)
         json_uint("memory_bytes", (*d)->memory_bytes);
         json_uint("compute_units", (*d)->compute_units);
         json_bool("default", (*d)->is_default);
+        json_bool("mps", (*d)->mps);
         json_end('}');
     }
     json_end(']');
@@ -83,23 +84,35 @@ static void info_json(const struct kops_info *info)
     json_end('}');
 }
 
+static bool runs_under_mps(const struct kops_info *info)
+{
+    for (const struct kops_device *const *d = info->devices; *d; d++)
+        if ((*d)->mps)
+            return true;
+    return false;
+}
+
 static void info_text(const struct kops_info *info)
 {
     struct table t;
 
     printf("%s, pid %lld, at %s, protocol %u\n\n", info->server, (long long)info->pid, info->socket, info->protocol);
-    table_init(&t, "rlllrrl", (const char *const[]){"#", "device", "backend", "arch", "GiB", "units", "uuid"});
+    table_init(&t, "rllllrrl", (const char *const[]){"#", "device", "backend", "arch", "mps", "GiB", "units", "uuid"});
     for (const struct kops_device *const *d = info->devices; *d; d++) {
         table_cell(&t, "%u%s", (*d)->index, (*d)->is_default ? "*" : "");
         table_cell(&t, "%s", (*d)->name);
         table_cell(&t, "%s", (*d)->backend);
         table_cell(&t, "%s", (*d)->arch);
+        table_cell(&t, "%s", (*d)->mps ? "yes" : "no");
         table_cell(&t, "%.1f", (double)(*d)->memory_bytes / (double)(1U << 30));
         table_cell(&t, "%u", (*d)->compute_units);
         table_cell(&t, "%s", (*d)->uuid);
     }
     table_print(&t);
-    printf("(* runs what names no device and lies in shared memory)\n\nlimits:");
+    printf("(* runs what names no device and lies in shared memory)\n");
+    if (runs_under_mps(info))
+        printf("(mps: a fault of any process that shares the GPU so ends the others' work, too)\n");
+    printf("\nlimits:");
     for (size_t i = 0; i < sizeof(limit_names) / sizeof(limit_names[0]); i++)
         printf(" %s %llu%s", limit_names[i].name, (unsigned long long)limit(info, i),
                i + 1 < sizeof(limit_names) / sizeof(limit_names[0]) ? "," : "\n");

@@ -16,7 +16,7 @@ static void write_devices(struct rpc_output *out, const struct server *s)
     for (unsigned i = 0; i < s->devices.count; i++) {
         const struct backend_device *d = s->devices.all[i];
 
-        rpc_write_map(out, 8);
+        rpc_write_map(out, 9);
         rpc_write_entry_uint(out, "index", d->index);
         rpc_write_entry_text(out, "name", d->info.name);
         rpc_write_entry_text(out, "uuid", d->info.uuid);
@@ -25,6 +25,7 @@ static void write_devices(struct rpc_output *out, const struct server *s)
         rpc_write_entry_uint(out, "compute_units", d->info.compute_units);
         rpc_write_entry_text(out, "arch", d->info.arch);
         rpc_write_entry_bool(out, "default", d == s->devices.fallback);
+        rpc_write_entry_bool(out, "mps", d->info.shared);
     }
 }
 

@@ -12,6 +12,7 @@
 #include "waiter.h"
 
 enum {
+    ATTRIBUTE_MPS_ENABLED = 133, /* CU_DEVICE_ATTRIBUTE_MPS_ENABLED, which older headers do not have */
     POOL_KEEP_BYTES = 512 << 20, /* scratch that stays with the daemon between jobs */
     WORKSPACE_BYTES = 32 << 20   /* what cuBLASLt's best algorithms want on the largest devices */
 };
@@ -32,15 +33,22 @@ void cuda_device_break(struct cuda_device *d, CUresult result)
     d->host.wake(d->host.context);
 }
 
+/* What this thread made current last; nothing else in the process changes it on threads that come here. */
+static _Thread_local CUcontext current;
+
 int cuda_enter(struct cuda_device *d, struct error *e)
 {
     CUresult r;
 
     if (cuda_device_is_broken(d))
         return cuda_device_lost(d, e);
-    r = cuda.CtxSetCurrent(d->context);
-    if (r == CUDA_SUCCESS)
+    if (current == d->context)
         return 0;
+    r = cuda.CtxSetCurrent(d->context);
+    if (r == CUDA_SUCCESS) {
+        current = d->context;
+        return 0;
+    }
     /* A context that cannot be made current serves nothing any more, whatever the reason. */
     cuda_device_break(d, r);
     return cuda_device_lost(d, e);
@@ -78,6 +86,7 @@ static int describe(struct cuda_device *d, struct error *e)
              attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
     info->memory_bytes = bytes;
     info->compute_units = (unsigned)attribute(d, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    info->shared = attribute(d, (CUdevice_attribute)ATTRIBUTE_MPS_ENABLED) != 0;
     d->registers_read_only = attribute(d, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) != 0;
     return 0;
 }
@@ -269,6 +278,7 @@ void cuda_close(struct backend_device *base)
     struct cuda_device *d = cuda_device(base);
 
     /* On a broken context every call below fails, which is all that it can do. */
+    current = NULL;
     cuda.CtxSetCurrent(d->context);
     d->waiters = cuda_waiters_free(d->waiters);
     cuda_jobs_close(d);

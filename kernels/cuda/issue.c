@@ -182,23 +182,21 @@ lose_track:
 
 /* ---- the end ---- */
 
-/* What comes after the last execution: the copies back, and the scratch memory's end. */
+/* What comes after the last execution: the copies back, the scratch memory's end, and what tells of them. */
 static int issue_tail(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
 {
     struct cuda_staging *staging = cuda_job_staging(job);
     int r = 0;
 
-    if (staging) {
-        if (!base->failed)
-            r = cuda_staging_write_back(s, staging, base->timing, e);
-        if (cuda_event_mark(s->device, EVENT_TIMED_END, s->stream, &job->tail, e) < 0) {
-            cuda_device_break(s->device, CUDA_ERROR_UNKNOWN);
-            r = -1;
-        }
-    }
+    if (staging && !base->failed)
+        r = cuda_staging_write_back(s, staging, base->timing, e);
     for (unsigned i = 0; job->steps && i < job->n_steps; i++)
         if (job->steps[i].staged)
             cuda_staging_free(s, &job->steps[i].staged->staging);
+    if (staging && cuda_event_mark(s->device, EVENT_TIMED_END, s->stream, &job->tail, e) < 0) {
+        cuda_device_break(s->device, CUDA_ERROR_UNKNOWN);
+        r = -1;
+    }
     return r;
 }
 

@@ -175,6 +175,7 @@ struct kops_device {
     uint64_t memory_bytes;
     unsigned compute_units;
     bool is_default; /**< Runs requests that name no device and have all their tensors in shared memory. */
+    bool mps;        /**< Shared by CUDA's Multi-Process Service: a fault of any process there ends all. */
 };
 
 /** An attribute that an op takes. */
