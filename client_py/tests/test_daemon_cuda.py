@@ -1,0 +1,132 @@
+"""Ordered calls with the real daemon, both on the stand-in CUDA driver: what runs, in what order, on whose memory."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fake_torch as torch
+import kops
+import numpy
+import pytest
+from kops import _cuda
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = os.environ.get("KOPS_BUILD")
+if not (ROOT / "tests" / "support").is_dir() or not ("KOPSD" in os.environ or (BUILD and Path(BUILD, "bin/kopsd").exists())):
+    pytest.skip("no daemon: name it in KOPSD, or its build folder in KOPS_BUILD", allow_module_level=True)
+sys.path.insert(0, str(ROOT / "tests"))
+import standin_cuda as standin  # noqa: E402
+from support import backends  # noqa: E402
+from support.daemon import Daemon  # noqa: E402
+
+if (why := backends.missing(backends.STANDIN)) is not None:
+    pytest.skip(why, allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    control = standin.Control(tmp_path_factory.mktemp("standin") / "control")
+    before = dict(os.environ)
+    os.environ.update({"KOPS_CUDA_DRIVER": str(backends.standin_driver()), **control.env})
+    _cuda.allocations.after_fork()  # another module's driver may be loaded already
+    yield standin.Driver()
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture
+def real(driver: Any) -> Iterator[Daemon]:
+    running = Daemon(config=backends.config(backends.STANDIN))
+    yield running
+    running.cleanup()
+
+
+@pytest.fixture
+def k(real: Daemon, driver: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[kops.Client]:
+    driver.make_current()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(torch.cuda, "driver", driver)
+    monkeypatch.setattr(torch.cuda, "handle", 0)
+    with kops.connect(real.socket_path, timeout=120) as client:
+        if "ordered" not in client.info.features:
+            pytest.skip("the daemon offers no ordered calls")
+        yield client
+    gc.collect()
+
+
+def tensor(driver: Any, *values: float) -> torch.Tensor:
+    return torch.Tensor(driver.array(numpy.asarray(values, "float32")), torch.float32, torch.device("cuda", 0))
+
+
+def numbers(driver: Any, value: torch.Tensor) -> list[float]:
+    """Once the caller's stream has got there: the client is not asked."""
+    driver.synchronize()
+    found: list[float] = value.array.numpy().tolist()
+    return found
+
+
+def test_the_stream_waits_for_the_op(k: kops.Client, driver: Any) -> None:
+    a, b = tensor(driver, 1, 2, 3), tensor(driver, 10, 20, 30)
+    c = k.add(a, b)
+    d = k.square(c)
+    assert numbers(driver, d) == [121, 484, 1089] and numbers(driver, c) == [11, 22, 33]
+
+
+def test_many_in_a_row(k: kops.Client, driver: Any) -> None:
+    x, a = tensor(driver, 0, 0), tensor(driver, 1, 2)
+    for _ in range(400):
+        k.add(x, a, out=x)
+    assert numbers(driver, x) == [400, 800]
+    with k.batch():
+        for _ in range(300):
+            k.add(x, a, out=x)
+    assert numbers(driver, x) == [700, 1400]
+    k.synchronize()
+
+
+def test_programs_and_sequences(k: kops.Client, driver: Any) -> None:
+    a, b, x = tensor(driver, 1, 2), tensor(driver, 3, 4), tensor(driver, 5, 6)
+    with k.sequence():
+        c = k.add(a, b)
+        d = k.square(c)
+    assert numbers(driver, d) == [16, 36]
+    with k.program() as p:
+        e = k.add(d, b)
+        f = k.square(e)
+    for _ in range(3):
+        p.run()
+        k.add(d, a, out=d)
+    assert numbers(driver, f) == [(16 + 2 * 1 + 3) ** 2, (36 + 2 * 2 + 4) ** 2]
+    p.run([(b, x)])
+    assert numbers(driver, e) == [19 + 5, 42 + 6]
+    timings = p.run(timing=True)
+    assert timings is not None and timings.gpu_us is not None
+
+
+def test_a_refused_op_lets_the_stream_go_on(k: kops.Client, driver: Any) -> None:
+    a = tensor(driver, 1, 2, 3, 4)
+    k.square(a[:3], out=a[1:])
+    assert numbers(driver, a) == [1, 2, 3, 4]
+    with pytest.raises(kops.Overlap, match="square"):
+        k.synchronize()
+    assert numbers(driver, k.add(a, a)) == [2, 4, 6, 8]
+
+
+def test_the_daemon_is_killed(k: kops.Client, real: Daemon, driver: Any) -> None:
+    a = tensor(driver, 1, 2)
+    k.square(a, out=a)
+    k.synchronize()
+    real.process.send_signal(signal.SIGSTOP)  # type: ignore[union-attr]
+    for _ in range(100):
+        k.square(a, out=a)
+    real.process.kill()  # type: ignore[union-attr]
+    driver.synchronize()
+    with pytest.raises(kops.ConnectionLost):
+        k.square(a, out=a)
+        k.synchronize()
