@@ -179,9 +179,14 @@ static bool prepare(struct fast *f, PyObject *out, enum rule rule)
 {
     void *context = NULL;
 
-    for (unsigned i = 0; i < f->n_inputs; i++)
-        if (!tensor_read(PyTuple_GetItem(f->inputs, i), &f->operands[i]) || !resolve(f, i))
+    for (unsigned i = 0; i < f->n_inputs; i++) {
+        if (!tensor_read(PyTuple_GetItem(f->inputs, i), &f->operands[i]))
             return false;
+        if (!f->driver && !(f->driver = driver()))
+            return false;
+        if (!resolve(f, i))
+            return false;
+    }
     if (f->driver->context_get(&context) || context != f->context)
         return false;
     if (out == Py_None) {
@@ -208,20 +213,22 @@ static enum kops_code enqueue(struct fast *f, struct kops_error *e)
 /* Waits for the stream, then for the op. 0, a code in *e, or -1 with an exception set. */
 static int run(struct fast *f, struct kops_error *e)
 {
-    PyThreadState *thread;
     PyObject *references;
-    kops_ticket ticket;
+    PyThreadState *thread;
+    kops_ticket ticket = 0;
     int status, ended;
-    enum kops_code r = KOPS_OK;
+    enum kops_code r;
 
     thread = PyEval_SaveThread();
     status = stream_synchronize(f->stream);
     if (status)
         r = cuda_fail(f->driver, e, KOPS_ERR_DEVICE_ERROR, status, "cuStreamSynchronize");
+    else if ((r = submit_run(f->link->client, &f->request, &ticket, e)))
+        ticket = 0;
     else
-        r = submit_run(f->link->client, &f->request, &ticket, e);
+        r = kops_wait(f->link->client, ticket, FIRST_MS, NULL, e);
     PyEval_RestoreThread(thread);
-    if (r)
+    if (!ticket || r != KOPS_ERR_TIMEOUT)
         return (int)r;
     ended = link_wait(f->link, ticket, f->options.timeout_ms, NULL, e);
     if (ended > 0)
@@ -247,7 +254,6 @@ PyObject *link_run(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
         PyErr_SetString(PyExc_TypeError, "run(op, inputs, out, attrs, rule, blocking, timeout)");
         return NULL;
     }
-    f.driver = driver();
     f.inputs = arguments[1];
     f.n_inputs = (unsigned)PyTuple_Size(f.inputs);
     attrs = arguments[3];
@@ -256,7 +262,7 @@ PyObject *link_run(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
     f.op = PyUnicode_AsUTF8AndSize(arguments[0], NULL);
     if (!f.op || !native_milliseconds(arguments[6], &f.options.timeout_ms))
         return NULL;
-    if (!f.driver || !f.link->client || f.link->closing || f.n_inputs == 0 || f.n_inputs >= FAST_OPERANDS ||
+    if (!f.link->client || f.link->closing || f.n_inputs == 0 || f.n_inputs >= FAST_OPERANDS ||
         !prepare(&f, arguments[2], rule)) {
         Py_XDECREF(f.out);
         if (PyErr_Occurred())

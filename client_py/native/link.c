@@ -7,10 +7,9 @@
 #include "fail.h"
 
 enum {
-    FIRST_MS = 1,   /* until Python is asked anything at all */
     SLICE_MS = 50,  /* between looks for signals: the main thread must notice Ctrl-C */
     GRACE_MS = 250, /* that Ctrl-C waits for the cancelled request's reply */
-    QUIET = 4       /* kept references that the next call need not look at */
+    COLLECT = 16    /* calls between looks for references that may go */
 };
 
 /* ---- the client ---- */
@@ -145,8 +144,10 @@ static void wake(struct link *link)
 
 int link_keep(struct link *link, PyObject *references)
 {
-    if (link->enqueued.count >= QUIET)
+    if (link->enqueued.count >= link->collect_at) {
         link_collect(link);
+        link->collect_at = link->enqueued.count + COLLECT;
+    }
     if (kept_append(&link->enqueued, native_enqueued(link->client), references))
         return -1;
     wake(link);

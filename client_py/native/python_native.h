@@ -15,7 +15,11 @@
 
 #include "native.h"
 
-enum { FAST_OPERANDS = 8, FAST_RANK = 8 };
+enum {
+    FAST_OPERANDS = 8,
+    FAST_RANK = 8,
+    FIRST_MS = 1 /* a wait's first part, before Python is asked anything */
+};
 
 /* Device memory that this connection has registered. */
 struct region {
@@ -47,6 +51,7 @@ struct link {
     struct region *regions; /* by address */
     size_t n_regions, regions_room, last_region;
     struct kept_list enqueued;
+    size_t collect_at;        /* when so many are kept */
     struct kept_list orphans; /* submitted, and given up by their caller */
 };
 
