@@ -5,7 +5,10 @@
 
 #include "fail.h"
 
-enum { COLLECT_AT = 8 /* unanswered requests from which on replies are taken in by the way */ };
+enum {
+    COLLECT_AT = 8,   /* unanswered requests from which on replies are taken in by the way, */
+    COLLECT_EACH = 16 /* on the socket, where looking is a system call, once in so many */
+};
 
 /* ---- errors ---- */
 
@@ -248,7 +251,7 @@ void ordered_collect(struct kops_client *c)
 {
     if (c->inflight >= COLLECT_AT && c->t.ring.memory)
         session_drain(c);
-    else if (c->inflight * 2 >= c->max_inflight)
+    else if (c->inflight * 2 >= c->max_inflight && c->inflight % COLLECT_EACH == 0)
         session_poll(c);
 }
 
