@@ -31,6 +31,7 @@ struct gather {
     unsigned bound;
     unsigned n_ops, n_tensors;
     cuda_queue stream;
+    pthread_t thread;      /* for which `stream` has its meaning, where it is that thread's default one */
     uint32_t generation;   /* of the connection whose buffer ids these are */
     uint64_t number, last; /* of the first and last op */
     struct kops_options options;
@@ -138,6 +139,7 @@ enum kops_code batch_add(struct kops_client *c, struct lane *lane, cuda_queue st
         g->number = number;
         g->options = *options;
         g->stream = stream;
+        g->thread = pthread_self();
         c->ordered->gathering++;
     }
     for (unsigned i = 0; i < n; i++)
@@ -220,6 +222,26 @@ enum kops_code batch_flush(struct kops_client *c, struct lane *lane, cuda_queue 
     return r;
 }
 
+/* Whether this thread can put anything on the stream that was named to another one. */
+static bool can_reach(const struct gather *g)
+{
+    return g->stream != CUDA_STREAM_PER_THREAD || pthread_equal(g->thread, pthread_self());
+}
+
+static enum kops_code flush_from_elsewhere(struct kops_client *c, struct lane *lane, uint64_t deadline,
+                                           struct kops_error *e)
+{
+    const struct cuda_driver *d = c->ordered->driver;
+    cuda_status status = d->context_push(lane->context);
+    enum kops_code r;
+
+    if (status)
+        return cuda_fail(d, e, KOPS_ERR_NO_CUDA, status, "cuCtxPushCurrent");
+    r = batch_flush(c, lane, lane->gather->stream, false, deadline, e);
+    cuda_pop(d);
+    return r;
+}
+
 enum kops_code batch_flush_all(struct kops_client *c, uint64_t deadline, struct kops_error *e)
 {
     struct ordered *o = c->ordered;
@@ -228,11 +250,11 @@ enum kops_code batch_flush_all(struct kops_client *c, uint64_t deadline, struct 
     for (unsigned i = 0; i < TIMELINE_STREAMS && o->gathering && !r; i++) {
         struct lane *lane = &o->lanes[i];
 
-        if (!lane->gather || !lane->gather->n_ops)
+        if (!lane->gather || !lane->gather->n_ops || !can_reach(lane->gather))
             continue;
         if (!lane_take(c, lane, deadline))
             return fail(e, KOPS_ERR_TIMEOUT, "another thread's call on a stream did not end in time");
-        r = batch_flush(c, lane, lane->gather->stream, false, deadline, e);
+        r = flush_from_elsewhere(c, lane, deadline, e);
         ordered_leave(c, lane);
     }
     return r;

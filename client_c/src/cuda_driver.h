@@ -38,6 +38,8 @@ struct cuda_memory_op { /* CUstreamBatchMemOpParams: a wait or a write */
     uint64_t unused;
 };
 
+#define CUDA_STREAM_PER_THREAD ((cuda_queue)(uintptr_t)2) /* CU_STREAM_PER_THREAD */
+
 enum cuda_attribute { /* CUpointer_attribute */
                       CUDA_ATTRIBUTE_CONTEXT = 1,
                       CUDA_ATTRIBUTE_MEMORY_TYPE = 2,

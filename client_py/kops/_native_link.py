@@ -32,6 +32,7 @@ from ._link import no_reply
 from ._memory import Source, garbage
 from ._results import Info
 from ._session import CANCELLABLE, Call
+from ._transport import candidates
 
 _RULES: dict[Any, int] = {"elementwise": 1, "gemm": 2}
 FAST_RULES = {op: _RULES.get(declared["rule"], 0) for op, declared in OPS.items()}
@@ -116,7 +117,11 @@ class NativeLink:
         else:
             self._kept = threading.Event()
             socket = None if path is None else os.fspath(path)
-            self._native = native.Link(socket, f"kops-python {VERSION}", timeout, spin_us, self._kept.set)
+            try:
+                self._native = native.Link(socket, f"kops-python {VERSION}", timeout, spin_us, self._kept.set)
+            except ConnectFailed as error:
+                error.detail.setdefault("tried", candidates(path))
+                raise
             threading.Thread(target=_tidy, args=(self._native, self._kept), name="kops-tidier", daemon=True).start()
         self.path: str = self._native.path
         self.run = self._native.run
@@ -156,20 +161,20 @@ class NativeLink:
 
     def exchange(self, call: Call, timeout: float | None) -> None:
         """Sends a request and waits until its reply is there."""
-        self._submit(call, timeout)
+        data = self._encode(call)
+        cancel = call.method in CANCELLABLE
         try:
-            self._finish(call, timeout)
-            if not call.done:
-                raise no_reply(call, timeout)
-        except BaseException:
-            self._give_up(call)
-            raise
+            reply = self._native.call(self.generation, call.method, data, call.fds, timeout, cancel, call.keep)
+        except (ConnectionLost, ConnectFailed) as error:
+            raise self.lost(error) from None
+        if reply is None:
+            raise no_reply(call, timeout)
+        self._take(call, reply)
 
     def send(self, call: Call, timeout: float | None) -> None:
         """Sends a request."""
         self._submit(call, timeout)
         self._open[call.msgid] = call
-        self._reap()
 
     def wait(self, call: Call, timeout: float | None) -> None:
         """Waits for the reply to a request that was sent. It goes on when the wait ends without one."""
@@ -193,15 +198,22 @@ class NativeLink:
         return True
 
     def _submit(self, call: Call, timeout: float | None) -> None:
+        data = self._encode(call)
+        with self.losing():
+            call.msgid = self._native.submit(self.generation, call.method, data, call.fds, timeout)
+
+    def _encode(self, call: Call) -> bytes:
+        """Before a request: its params, once what is due was done."""
         self.check()
+        if self._open:
+            self._reap()
         if self.garbage:
             self.release()
         try:
-            data = pack(call.params)
+            data: bytes = pack(call.params)
         except (TypeError, ValueError, OverflowError) as error:
             raise BadArgument(f"an argument cannot be sent: {error}") from error
-        with self.losing():
-            call.msgid = self._native.submit(self.generation, call.method, data, call.fds, timeout)
+        return data
 
     def _finish(self, call: Call, timeout: float | None) -> None:
         """Fills the call in when its reply comes in time."""
@@ -214,28 +226,31 @@ class NativeLink:
         else:
             if reply is None:
                 return
-            is_error, data, call.reply_fds = reply
-            result = msgpack.unpackb(data)
-            if is_error:
-                call.error = from_reply(result)
-            else:
-                call.result = result
+            self._take(call, reply)
         self._open.pop(call.msgid, None)
         call.done = True
         call.keep = None
         if call.notify is not None:
             call.notify()
 
-    def _give_up(self, call: Call) -> None:
-        if not call.done:
-            cancel = call.method in CANCELLABLE
-            self._open.pop(call.msgid, None)
-            self._native.abandon(call.msgid, cancel, (call.keep,))
+    def _take(self, call: Call, reply: Any) -> None:
+        """Fills the call in."""
+        is_error, data, call.reply_fds = reply
+        result = msgpack.unpackb(data)
+        if is_error:
+            call.error = from_reply(result)
+        else:
+            call.result = result
+        call.done = True
+        call.keep = None
 
     def _reap(self) -> None:
-        """Lets go of what requests that nobody waits for keep."""
-        if len(self._open) > 8:
-            self.poll()
+        """Lets go of what requests keep that have ended and that nobody waited for."""
+        for ticket, call in list(self._open.items()):
+            if not self._native.done(ticket):
+                break
+            if not call.done:
+                self._finish(call, 1)
 
     # Ordered calls and fast ones
 

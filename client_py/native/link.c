@@ -7,6 +7,7 @@
 #include "fail.h"
 
 enum {
+    FIRST_MS = 1,   /* until Python is asked anything at all */
     SLICE_MS = 50,  /* between looks for signals: the main thread must notice Ctrl-C */
     GRACE_MS = 250, /* that Ctrl-C waits for the cancelled request's reply */
     QUIET = 4       /* kept references that the next call need not look at */
@@ -189,6 +190,10 @@ int link_wait(struct link *link, kops_ticket ticket, int64_t timeout_ms, struct 
             return 1;
         if (PyErr_CheckSignals())
             return -1;
+        if (link->closing) {
+            fail(e, KOPS_ERR_CONNECTION_LOST, "the client was closed");
+            return 1;
+        }
     }
     return 0;
 }
@@ -219,6 +224,13 @@ static PyObject *generation(PyObject *self, PyObject *unused)
     return PyLong_FromUnsignedLong(now);
 }
 
+static bool put_fds(struct raw_request *request, PyObject *fds)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_Size(fds) && i < NATIVE_MAX_FDS; i++)
+        request->fds[request->n_fds++] = (int)PyLong_AsLong(PyTuple_GetItem(fds, i));
+    return !PyErr_Occurred();
+}
+
 /* submit(generation, method, params, fds, timeout): a ticket. */
 static PyObject *submit(PyObject *self, PyObject *arguments)
 {
@@ -234,16 +246,10 @@ static PyObject *submit(PyObject *self, PyObject *arguments)
 
     if (!PyArg_ParseTuple(arguments, "Isy#O!O", &wanted, &request.method, &request.params, &length, &PyTuple_Type, &fds,
                           &timeout) ||
-        !native_milliseconds(timeout, &request.timeout_ms))
+        !native_milliseconds(timeout, &request.timeout_ms) || !put_fds(&request, fds) || !link_enter(link))
         return NULL;
     request.generation = wanted;
     request.length = (size_t)length;
-    for (Py_ssize_t i = 0; i < PyTuple_Size(fds) && i < NATIVE_MAX_FDS; i++)
-        request.fds[request.n_fds++] = (int)PyLong_AsLong(PyTuple_GetItem(fds, i));
-    if (PyErr_Occurred())
-        return NULL;
-    if (!link_enter(link))
-        return NULL;
     if (link->orphans.count)
         link_collect(link);
     thread = PyEval_SaveThread();
@@ -291,6 +297,52 @@ static PyObject *wait_for(PyObject *self, PyObject *arguments)
     } else if (ended > 0) {
         made = e.code ? native_raise(&e) : reply_tuple(&reply);
     }
+    native_reply_free(&reply);
+    return made;
+}
+
+/* call(generation, method, params, fds, timeout, cancel, references): submit() and wait() in one. When the time is
+ * over, or a signal raises, the request is given up, and cancelled if it can be; the references live until it has
+ * ended. */
+static PyObject *call(PyObject *self, PyObject *arguments)
+{
+    PyThreadState *thread;
+    struct link *link = (struct link *)self;
+    struct raw_request request = {.generation = 0};
+    struct native_reply reply = {.data = NULL};
+    PyObject *fds, *timeout, *references, *made = NULL;
+    unsigned wanted;
+    Py_ssize_t length;
+    kops_ticket ticket;
+    struct kops_error e;
+    enum kops_code r;
+    int ended = 1, cancels;
+
+    if (!PyArg_ParseTuple(arguments, "Isy#O!OpO", &wanted, &request.method, &request.params, &length, &PyTuple_Type,
+                          &fds, &timeout, &cancels, &references) ||
+        !native_milliseconds(timeout, &request.timeout_ms) || !put_fds(&request, fds) || !link_enter(link))
+        return NULL;
+    request.generation = wanted;
+    request.length = (size_t)length;
+    if (link->orphans.count)
+        link_collect(link);
+    thread = PyEval_SaveThread();
+    r = submit_raw(link->client, &request, &ticket, &e);
+    if (!r)
+        r = native_wait(link->client, ticket, FIRST_MS, &reply, &e);
+    else
+        ticket = 0;
+    PyEval_RestoreThread(thread);
+    if (ticket && r == KOPS_ERR_TIMEOUT) {
+        ended = link_wait(link, ticket, request.timeout_ms, &reply, &e);
+        if (ended <= 0)
+            link_abandon(link, ticket, cancels, references);
+    }
+    link_leave(link);
+    if (ended > 0)
+        made = e.code ? native_raise(&e) : reply_tuple(&reply);
+    else if (ended == 0)
+        made = (Py_INCREF(Py_None), Py_None);
     native_reply_free(&reply);
     return made;
 }
@@ -536,6 +588,7 @@ static PyObject *is_closed(PyObject *self, void *unused)
 
 static PyMethodDef methods[] = {
     {"generation", generation, METH_NOARGS, NULL},
+    {"call", call, METH_VARARGS, NULL},
     {"submit", submit, METH_VARARGS, NULL},
     {"wait", wait_for, METH_VARARGS, NULL},
     {"done", done, METH_O, NULL},

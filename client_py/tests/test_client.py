@@ -18,6 +18,7 @@ import numpy
 import pytest
 from fake_daemon import FakeDaemon, Refused
 from kops._session import Call
+from which import pure_only, unanswered
 
 PACKAGE = str(Path(kops.__file__).parent)
 
@@ -37,7 +38,7 @@ def wait_for(condition: Any) -> None:
 
 def drained(k: kops.Client) -> None:
     """Waits until every request of the client was answered, also those that nobody waits for."""
-    wait_for(lambda: k.ping() == {} and not k._connection.session.pending)
+    wait_for(lambda: k.ping() == {} and not unanswered(k._connection))
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_where_the_socket_is(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "kopsd.sock").symlink_to(daemon.path)
     kops.connect().close()
     monkeypatch.setenv("KOPS_SOCKET", str(tmp_path / "nothing"))
-    with pytest.raises(kops.ConnectFailed, match="nothing: No such file") as caught:
+    with pytest.raises(kops.ConnectFailed, match=r"nothing.*No such file") as caught:
         kops.connect()
     assert isinstance(caught.value, ConnectionError) and len(caught.value.detail["tried"]) == 1
     kops.connect(daemon.path).close()
@@ -132,7 +133,7 @@ def test_a_profile_as_a_table(k: kops.Client) -> None:
 def test_a_pickled_client_connects_anew(k: kops.Client, daemon: FakeDaemon) -> None:
     with pickle.loads(pickle.dumps(k)) as other:
         assert other.ping({"a": 1}) == {"a": 1} and other.timeout == k.timeout
-    assert daemon.count("hello") == 2 and k.ping() == {}
+    assert len(daemon.peers) == 2 and k.ping() == {}
 
 
 def test_an_op_of_a_newer_daemon(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
@@ -174,6 +175,7 @@ def test_messages_larger_than_a_sockets_buffer(daemon: FakeDaemon) -> None:
             assert k.ping(data) == data
 
 
+@pure_only
 def test_what_an_interrupted_reader_left_is_read_first(k: kops.Client) -> None:
     connection, call = k._connection, Call("ping", {"x": 1})
     connection.send(call, 20)
@@ -232,7 +234,7 @@ def test_ctrl_c_cancels_and_leaves_the_connection_usable(k: kops.Client, daemon:
         k.add(a, a, timeout=None)
     presser.join()
     assert daemon.count("cancel") == 1
-    assert not k._connection.session.pending, "the cancelled request's reply was not awaited"
+    assert not unanswered(k._connection), "the cancelled request's reply was not awaited"
     held.set()
     assert (k.square(a) == a * a).all()
 
@@ -251,13 +253,15 @@ def test_submit_keeps_order_and_results(k: kops.Client, daemon: FakeDaemon, a: A
 
 def test_submit_respects_the_limit(k: kops.Client, daemon: FakeDaemon, held: Any, a: Any) -> None:
     k.ping()
-    pending = [k.submit("square", a) for _ in range(7)]
+    pending = []
     with pytest.raises(kops.Timeout):
-        k.submit("square", a, timeout=0.05)
-    wait_for(lambda: daemon.count("run") == 7)
+        for _ in range(20):
+            pending.append(k.submit("square", a, timeout=0.05))
+    assert 7 <= len(pending) <= 8
+    wait_for(lambda: daemon.count("run") == len(pending))
     held.set()
     assert all((p.result() == a * a).all() for p in pending)
-    assert daemon.count("run") == 7
+    assert daemon.count("run") == len(pending)
 
 
 def test_replies_are_read_while_sending(daemon: FakeDaemon) -> None:
@@ -316,7 +320,7 @@ def test_threads_share_a_client(k: kops.Client) -> None:
     for thread in threads:
         thread.join()
     assert not errors
-    assert not k._connection.session.pending
+    assert not unanswered(k._connection)
 
 
 def test_a_waiting_thread_does_not_hold_up_another(k: kops.Client, daemon: FakeDaemon, held: Any, a: Any) -> None:
@@ -363,7 +367,7 @@ def test_a_lost_connection_fails_the_call_and_the_next_connects_anew(k: kops.Cli
         k.square(a)
     del daemon.script["run"]
     assert (k.square(a) == a * a).all()
-    assert daemon.count("hello") == 2 and len(daemon.peers[1].buffers) >= 1
+    assert len(daemon.peers) == 2 and len(daemon.peers[1].buffers) >= 1
 
 
 def test_a_restarted_daemon(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:

@@ -11,6 +11,7 @@ import kops
 import numpy
 import pytest
 from test_client import drained
+from which import pure_only
 
 PACKAGE = str(Path(kops.__file__).parent)
 
@@ -73,6 +74,7 @@ class Interrupter:
 
 # 3.10 has no exception tables to tell where a signal's exception is handled, 3.12 traces instructions in another way.
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="reads the bytecode of Python 3.11")
+@pure_only
 @pytest.mark.parametrize("what", ["ping", "shared", "staged", "submit", "register"])
 def test_ctrl_c_at_any_moment(k: kops.Client, what: str, a: Any) -> None:
     ordinary = numpy.arange(16, dtype="float32")

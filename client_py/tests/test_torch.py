@@ -13,6 +13,7 @@ import numpy
 import pytest
 from fake_daemon import FakeDaemon
 from kops._memory import pool
+from which import unanswered
 
 
 @pytest.fixture(autouse=True)
@@ -136,6 +137,6 @@ def test_cuda_tensors(k: kops.Client, gpu: Any, daemon: FakeDaemon) -> None:
 def test_what_the_daemon_works_on_is_kept(k: kops.Client, gpu: Any, daemon: FakeDaemon) -> None:
     where = torch.device("cuda", 0)
     pending = k.submit("square", torch.empty((1000,), dtype=torch.float32, device=where))
-    (call,) = k._connection.session.pending.values()
+    (call,) = unanswered(k._connection).values()
     assert len(call.keep) == 2
     assert pending.result().shape == (1000,) and call.keep is None

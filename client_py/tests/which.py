@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from kops._native_link import native
 
 pure_only = pytest.mark.skipif(native is not None, reason="looks into the link that is written in Python")
+
+
+def unanswered(connection: Any) -> Any:
+    """The requests of a connection that no reply came to."""
+    return connection.session.pending if hasattr(connection, "session") else connection._open

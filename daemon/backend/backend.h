@@ -121,6 +121,7 @@ struct backend_step {
     const char *variant_used; /* a string that lives as long as the device */
 };
 
+/* Low work is submitted only while the device has no other; a backend may treat it like normal work. */
 enum backend_priority { PRIORITY_NORMAL, PRIORITY_HIGH, PRIORITY_LOW, PRIORITY_COUNT };
 
 /* A 64-bit word of shared memory that is written behind a job's work, in the order of its stream. */

@@ -1,6 +1,16 @@
 #include "server/body.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+
+const char *tensor_path(unsigned i)
+{
+    static char paths[SEQUENCE_TENSORS_MAX][sizeof("tensors[4095].")];
+
+    if (!paths[i][0])
+        snprintf(paths[i], sizeof(paths[i]), "tensors[%u].", i % SEQUENCE_TENSORS_MAX);
+    return paths[i];
+}
 
 void body_init_single(struct run *run, unsigned n_tensors)
 {

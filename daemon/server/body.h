@@ -16,6 +16,10 @@ void body_unuse(struct body *body);
 /* Gives the mappings and the memory back. Harmless on zeroes and twice. */
 void body_release(struct body *body);
 
+/* "tensors[7].", formatted once for all requests: where a tensor of a sequence lies, for errors. i <
+ * SEQUENCE_TENSORS_MAX. */
+const char *tensor_path(unsigned i);
+
 /* tensor_decode.c: one tensor map; takes its mapping into use. `path` comes before its keys in errors ("in[0].").
  * *ret_buffer is the id of its buffer, 0 where it has none. */
 int tensor_decode(struct connection *c, const struct rpc_value *value, const char *path, struct tensor *ret_tensor,

@@ -134,8 +134,19 @@ void profile_add(struct profile *p, const struct op_call *call, const struct bac
     row->count += n_samples ? n_samples : 1;
     for (uint32_t i = 0; i < n_samples; i++)
         histogram_add(&row->execution, samples[i]);
-    if (!isnan(total_us))
-        histogram_add(&row->total, total_us);
+    histogram_add(&row->total, total_us);
+}
+
+void profile_count(struct profile *p, const struct op_call *call, const struct backend_device *device,
+                   const char *variant, uint64_t count)
+{
+    struct row *row;
+    struct key key;
+
+    make_key(&key, call, device, variant);
+    row = find_or_add(p, &key);
+    if (row)
+        row->count += count;
 }
 
 void profile_add_error(struct profile *p, const struct op_call *call, const struct backend_device *device,

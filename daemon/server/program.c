@@ -26,12 +26,50 @@ struct program {
     uint64_t *buffers;                /* of the tensors; 0: an inline reference, or none needed */
     struct body spares[SPARE_BODIES]; /* of runs that have ended, unchanged copies of `body` */
     unsigned n_spares;
+    struct server *server;
+    struct list link;    /* in the server's */
+    uint64_t unprofiled; /* runs, all with the kernels that body.steps names */
 };
 
 /* ---- life ---- */
 
+/* Counts in the profile what has run since the last time. */
+static void profile_runs(struct program *p)
+{
+    const struct body *b = &p->body;
+
+    for (unsigned i = 0; p->unprofiled && i < b->n_calls; i++)
+        profile_count(p->server->profile, &b->calls[i].call, p->device, b->steps[i].variant_used, p->unprofiled);
+    p->unprofiled = 0;
+}
+
+void program_count_run(struct run *run)
+{
+    struct program *p = run->program;
+    const struct body *b = &run->body;
+    bool same = true;
+
+    for (unsigned i = 0; same && i < b->n_calls; i++)
+        same = b->steps[i].variant_used == p->body.steps[i].variant_used;
+    if (!same) {
+        profile_runs(p);
+        for (unsigned i = 0; i < b->n_calls; i++)
+            p->body.steps[i].variant_used = b->steps[i].variant_used;
+    }
+    p->unprofiled++;
+}
+
+void programs_profile(struct server *s)
+{
+    list_for_each_safe (node, after, &s->programs) {
+        profile_runs(list_entry(node, struct program, link));
+    }
+}
+
 static void program_free(struct program *p)
 {
+    profile_runs(p);
+    list_remove(&p->link);
     if (p->replay)
         p->device->backend->program_free(p->device, p->replay);
     for (unsigned i = 0; i < p->body.n_tensors; i++) {
@@ -85,6 +123,8 @@ static int define(struct connection *c, const struct rpc_arg *args, struct progr
     if (!p)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a program");
     p->references = 1;
+    p->server = c->server;
+    list_init(&p->link);
     if (body_decode(c, &args[PROGRAM_tensors], &args[PROGRAM_ops], &args[PROGRAM_device], p->buffers, &p->body,
                     &p->device, e) < 0) {
         body_release(&p->body);
@@ -93,6 +133,7 @@ static int define(struct connection *c, const struct rpc_arg *args, struct progr
         return -1;
     }
     settle(p);
+    list_append(&c->server->programs, &p->link);
     p->id = idtable_add(&c->programs, p);
     if (!p->id) {
         error_set(e, ERROR_QUOTA_EXCEEDED, "this connection keeps %u programs, the most it may; release some",
@@ -138,23 +179,22 @@ static int copy_body(const struct body *from, struct body *ret_body, struct erro
     return 0;
 }
 
-/* The memory that the program was defined on; `bound` says which tensors have other memory in this run. */
+/* The memory that the program was defined on, for the tensors that were not bound to other memory. */
 static int use_own_memory(struct connection *c, const struct program *p, struct body *body, struct error *e)
 {
     for (unsigned i = 0; i < body->n_tensors; i++) {
         struct operand_ref *ref = &body->refs[i];
-        char path[PATH_MAX_LENGTH];
         uint64_t size;
 
         if (ref->mapping)
             continue;
-        snprintf(path, sizeof(path), "tensors[%u].", i);
         if (p->buffers[i]) {
-            if (tensor_use_buffer(c, p->buffers[i], path, ref, &size, e) < 0)
+            if (tensor_use_buffer(c, p->buffers[i], tensor_path(i), ref, &size, e) < 0)
                 return -1;
         } else if (p->body.refs[i].mapping) {
             if (p->body.refs[i].mapping->stale) {
-                error_set(e, ERROR_STALE_BUFFER, "%sipc: its allocation was freed and replaced by its owner", path);
+                error_set(e, ERROR_STALE_BUFFER, "%sipc: its allocation was freed and replaced by its owner",
+                          tensor_path(i));
                 return error_detail_text(e, "key", "program");
             }
             ref->mapping = p->body.refs[i].mapping;

@@ -2,6 +2,7 @@
 
 #include "server/channel.h"
 #include "server/connection.h"
+#include "server/run.h"
 #include "server/spin.h"
 #include "server/stop.h"
 #include "server/timeline.h"
@@ -29,6 +30,7 @@ void pump_turn(struct server *s)
     check_lost(s);
     stop_check_signal(s);
     channels_poll(s);
+    streams_end_yielding(s);
     while (!list_empty(&s->dirty)) {
         struct connection *c = list_entry(list_first(&s->dirty), struct connection, dirty_link);
 
@@ -114,15 +116,17 @@ void pump_wake(void *context)
     uv_async_send(&s->wake);
 }
 
-void pump_submitted(struct server *s, struct backend_device *device)
+void pump_submitted(struct server *s, struct backend_device *device, enum backend_priority priority)
 {
+    s->urgent_running[device->index] += priority != PRIORITY_LOW;
     s->jobs_running[device->index]++;
     s->n_jobs_running++;
     s->active = true;
 }
 
-void pump_done(struct server *s, struct backend_device *device)
+void pump_done(struct server *s, struct backend_device *device, enum backend_priority priority)
 {
+    s->urgent_running[device->index] -= priority != PRIORITY_LOW;
     s->jobs_running[device->index]--;
     s->n_jobs_running--;
     s->active = true;

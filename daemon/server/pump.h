@@ -14,8 +14,8 @@ void pump_turn(struct server *s);
 void pump_wake(void *context);
 
 /* A job was given to the device. */
-void pump_submitted(struct server *s, struct backend_device *device);
+void pump_submitted(struct server *s, struct backend_device *device, enum backend_priority priority);
 /* A job's done() came. */
-void pump_done(struct server *s, struct backend_device *device);
+void pump_done(struct server *s, struct backend_device *device, enum backend_priority priority);
 
 #endif

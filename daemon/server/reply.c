@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "server/profile.h"
+#include "server/program.h"
 #include "server/request.h"
 #include "server/run.h"
 #include "util/clock.h"
@@ -93,10 +94,14 @@ static void write_timings(struct rpc_output *out, const struct request *r, doubl
     free(sorted);
 }
 
-static void note_in_profile(const struct run *run, struct server *s, double total_us)
+static void note_in_profile(struct run *run, struct server *s, double total_us)
 {
     const struct body *b = &run->body;
 
+    if (run->program) {
+        program_count_run(run);
+        return;
+    }
     if (b->n_calls == 1) {
         profile_add(s->profile, &b->calls[0].call, run->device, b->steps[0].variant_used, run->samples,
                     run->job.n_samples, total_us);
@@ -104,7 +109,7 @@ static void note_in_profile(const struct run *run, struct server *s, double tota
     }
     /* The time of several ops together says nothing of one: they are counted. */
     for (unsigned i = 0; i < b->n_calls; i++)
-        profile_add(s->profile, &b->calls[i].call, run->device, b->steps[i].variant_used, NULL, 0, NAN);
+        profile_count(s->profile, &b->calls[i].call, run->device, b->steps[i].variant_used, 1);
 }
 
 /* The kernels used: `variant` of a single op, `variants` of several. */
@@ -119,7 +124,7 @@ static void write_variants(struct rpc_output *out, const struct body *b, bool se
 
 void run_reply(struct request *r)
 {
-    const struct run *run = &r->run;
+    struct run *run = &r->run;
     struct server *s = r->connection->server;
     double total_us = clock_us_between(r->received_ns, clock_now_ns());
     struct rpc_output *out;
@@ -136,8 +141,9 @@ void run_reply(struct request *r)
     out = request_result(r);
     if (!out)
         return;
-    rpc_write_map(out, 3);
+    rpc_write_map(out, run->program ? 2 : 3);
     write_timings(out, r, total_us);
     rpc_write_entry_text(out, "device", run->device->info.uuid);
-    write_variants(out, &run->body, r->method != METHOD_RUN);
+    if (!run->program)
+        write_variants(out, &run->body, r->method == METHOD_SEQUENCE);
 }

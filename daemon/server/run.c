@@ -16,7 +16,7 @@ static void job_done(struct backend_job *job)
     struct run *run = list_entry(job, struct run, job);
     struct request *r = list_entry(run, struct request, run);
 
-    pump_done(r->connection->server, run->device);
+    pump_done(r->connection->server, run->device, run->priority);
     run_finish(r);
 }
 

@@ -31,6 +31,8 @@ void stream_advance(struct stream *stream);
 void stream_remove(struct request *r);
 /* Gives the device queues back to the server's pool. NULL is allowed; returns NULL. */
 struct stream *stream_free(struct stream *stream);
+/* Lets low work go on where its device has no other any more. */
+void streams_end_yielding(struct server *s);
 /* Frees the pool. */
 void stream_pool_free(struct server *s);
 

@@ -129,16 +129,6 @@ static int decode_call(struct body *body, unsigned i, const struct rpc_value *va
     return call_plan(body, i, e);
 }
 
-/* "tensors[7].", formatted once for all requests. */
-static const char *tensor_path(unsigned i)
-{
-    static char paths[SEQUENCE_TENSORS_MAX][sizeof("tensors[4095].")];
-
-    if (!paths[i][0])
-        snprintf(paths[i], sizeof(paths[i]), "tensors[%u].", i % SEQUENCE_TENSORS_MAX);
-    return paths[i];
-}
-
 static int decode_tensors(struct connection *c, struct body *body, const struct rpc_arg *list, uint64_t *ret_buffers,
                           struct error *e)
 {

@@ -118,6 +118,8 @@ int server_new(const struct server_config *config, int listener, struct server *
     s->listener = listener;
     s->started_ns = clock_now_ns();
     list_init(&s->connections);
+    list_init(&s->programs);
+    list_init(&s->yielding);
     if (pump_init(s, e) < 0)
         goto close_loop;
     if (open_devices(s, e) < 0)

@@ -1,5 +1,6 @@
 /* The stats method. */
 #include "server/connection.h"
+#include "server/program.h"
 #include "server/request.h"
 #include "util/clock.h"
 
@@ -129,6 +130,7 @@ void stats_now(struct request *r)
     struct server *s = r->connection->server;
     struct rpc_output *out = request_result(r);
 
+    programs_profile(s);
     if (out) {
         rpc_write_map(out, 4);
         rpc_write_entry_double(out, "uptime_s", clock_us_between(s->started_ns, clock_now_ns()) * 1e-6);

@@ -40,6 +40,7 @@ struct stream *stream_free(struct stream *stream)
     if (!stream)
         return NULL;
     list_remove(&stream->held_link);
+    list_remove(&stream->yield_link);
     for (unsigned i = 0; i < BACKEND_MAX_DEVICES; i++)
         for (unsigned j = 0; j < PRIORITY_COUNT; j++)
             if (stream->backends[i][j])
@@ -83,6 +84,7 @@ struct stream *stream_get(struct connection *c, uint64_t number, struct error *e
     stream->number = (unsigned)number;
     list_init(&stream->queue);
     list_init(&stream->held_link);
+    list_init(&stream->yield_link);
     c->streams[number] = stream;
     return stream;
 }
@@ -117,7 +119,7 @@ static void submit(struct run *run)
     struct request *r = list_entry(run, struct request, run);
 
     run->state = RUN_SUBMITTED;
-    pump_submitted(r->connection->server, run->device);
+    pump_submitted(r->connection->server, run->device, run->priority);
     run->device->backend->submit(queue_of(run), &run->job);
 }
 
@@ -167,6 +169,36 @@ static bool start(struct stream *stream, struct run *run)
     return true;
 }
 
+/* Low work waits while its device has other. */
+static bool must_yield(struct stream *stream, const struct run *run)
+{
+    struct server *s = stream->connection->server;
+
+    if (run->priority != PRIORITY_LOW || !s->urgent_running[run->device->index])
+        return false;
+    if (list_empty(&stream->yield_link))
+        list_append(&s->yielding, &stream->yield_link);
+    return true;
+}
+
+void streams_end_yielding(struct server *s)
+{
+    struct list again;
+
+    if (list_empty(&s->yielding))
+        return;
+    /* Each gets one look; those that must go on waiting are in the list again then. */
+    list_init(&again);
+    list_append(&s->yielding, &again); /* `again` becomes the head of the ring … */
+    list_remove(&s->yielding);         /* … in the old one's place */
+    while (!list_empty(&again)) {
+        struct stream *stream = list_entry(list_first(&again), struct stream, yield_link);
+
+        list_remove(&stream->yield_link);
+        stream_advance(stream);
+    }
+}
+
 /* Takes the first run that was not given to a device one step further. False: nothing can be done now. */
 static bool advance_one(struct stream *stream, struct run *run)
 {
@@ -189,6 +221,8 @@ static bool advance_one(struct stream *stream, struct run *run)
         return false; /* order across devices' queues: the earlier one ends first */
     if (stream->repeating)
         return false; /* it may last: until it ends, what is behind can be cancelled and has deadlines */
+    if (must_yield(stream, run))
+        return false;
     if (!backend_stream(stream, run->device, run->priority, &e)) {
         run->failed = true;
         run->error = e;

@@ -61,7 +61,10 @@ struct server {
     unsigned jobs_running[BACKEND_MAX_DEVICES]; /* submitted, not done */
     unsigned n_jobs_running;
     struct list free_streams[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* struct pooled_stream */
-    struct timeline_poll held; /* streams whose next run waits for its client's word */
+    struct list programs;                                          /* struct program */
+    struct list yielding; /* streams whose next run is of low priority, while other work is on its device */
+    unsigned urgent_running[BACKEND_MAX_DEVICES]; /* of jobs_running, those that are not of low priority */
+    struct timeline_poll held;                    /* streams whose next run waits for its client's word */
 
     int doorbells; /* an epoll of every channel's */
     uv_poll_t doorbells_poll;
@@ -247,6 +250,7 @@ struct stream {
     struct backend_device *device;                                       /* of what is submitted */
     enum backend_priority priority;                                      /* of what is submitted */
     uint64_t last_ready, last_done;                                      /* the highest timeline values so far */
+    struct list yield_link;                                              /* in server->yielding */
     struct list held_link;                                               /* in server->held.streams */
     uint64_t held_since_ns;                                              /* while it is there */
     struct pooled_stream *backends[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* made at first use */

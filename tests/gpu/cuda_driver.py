@@ -27,6 +27,29 @@ class IpcHandle(ctypes.Structure):
     _fields_ = [("reserved", ctypes.c_char * 64)]
 
 
+class Location(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+
+
+class AllocationProperties(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("handle_types", ctypes.c_int), ("location", Location),
+                ("win32", ctypes.c_void_p), ("flags", ctypes.c_uint8 * 8)]  # fmt: skip
+
+
+class PoolProperties(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("handle_types", ctypes.c_int), ("location", Location),
+                ("win32", ctypes.c_void_p), ("max_size", ctypes.c_size_t), ("usage", ctypes.c_ushort),
+                ("reserved", ctypes.c_ubyte * 54)]  # fmt: skip
+
+
+class Array:
+    """float32 memory at an address, as CuPy or Numba would offer it."""
+
+    def __init__(self, address: int, count: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (count,), "typestr": "<f4", "data": (address, False), "version": 3,
+                                         "strides": None, "stream": None}  # fmt: skip
+
+
 class Driver:
     """The first device's primary context, made current in the calling thread."""
 
@@ -110,3 +133,37 @@ class Driver:
     def unmap(self, pointer: int, size: int) -> None:
         self.call("cuMemUnmap", ctypes.c_uint64(pointer), ctypes.c_size_t(size))
         self.call("cuMemAddressFree", ctypes.c_uint64(pointer), ctypes.c_size_t(size))
+
+    def reserve(self, size: int) -> int:
+        """Addresses without memory."""
+        pointer = ctypes.c_uint64()
+        self.call("cuMemAddressReserve", ctypes.byref(pointer), ctypes.c_size_t(size), ctypes.c_size_t(0),
+                  ctypes.c_uint64(0), ctypes.c_uint64(0))  # fmt: skip
+        return pointer.value
+
+    def map_new(self, pointer: int, size: int) -> None:
+        """New shareable memory at reserved addresses; it lasts as long as it is mapped."""
+        properties = AllocationProperties(1, POSIX_FD, Location(LOCATION_DEVICE, self.device))
+        handle = ctypes.c_uint64()
+        self.call("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(size), ctypes.byref(properties), ctypes.c_uint64(0))
+        try:
+            self.call("cuMemMap", ctypes.c_uint64(pointer), ctypes.c_size_t(size), ctypes.c_size_t(0), handle,
+                      ctypes.c_uint64(0))  # fmt: skip
+        finally:
+            self.call("cuMemRelease", handle)
+        access = AccessDescription(LOCATION_DEVICE, self.device, ACCESS_READ_WRITE)
+        self.call("cuMemSetAccess", ctypes.c_uint64(pointer), ctypes.c_size_t(size), ctypes.byref(access), ctypes.c_size_t(1))
+
+    # Pools
+
+    def make_pool(self, exportable: bool) -> int:
+        properties = PoolProperties(1, POSIX_FD if exportable else 0, Location(LOCATION_DEVICE, self.device))
+        pool = ctypes.c_void_p()
+        self.call("cuMemPoolCreate", ctypes.byref(pool), ctypes.byref(properties))
+        return pool.value or 0
+
+    def alloc_from(self, pool: int, size: int) -> int:
+        pointer = ctypes.c_uint64()
+        self.call("cuMemAllocFromPoolAsync", ctypes.byref(pointer), ctypes.c_size_t(size), ctypes.c_void_p(pool), None)
+        self.synchronize()
+        return pointer.value

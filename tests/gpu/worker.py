@@ -130,6 +130,91 @@ def allocator(path: str) -> None:
         say(alive=True)
 
 
+def expandable(path: str) -> None:
+    """Tensors of expandable segments: across many chunks, in part, in place, and where memory was mapped anew."""
+    import kops
+    import torch
+
+    with kops.connect(path) as k:
+        k.add(torch.ones(10, device="cuda"), 1.0)
+        for size in (1, 1000, 3 << 20, 120 << 20):  # f32; the last are 480 MiB: more chunks than a message carries
+            a = torch.arange(size, device="cuda", dtype=torch.float32) % 1000
+            expected = a * a
+            assert torch.equal(k.square(a), expected), size
+            part = a[size // 3 : size // 2 + 1]
+            assert torch.equal(k.square(part), expected[size // 3 : size // 2 + 1]), size
+            k.square(a, out=a)
+            torch.cuda.synchronize()
+            assert torch.equal(a, expected), size
+            say(size=size)
+            del a, expected, part
+        # Other physical memory at addresses that were registered before.
+        for turn in range(6):
+            a = torch.full(((40 << 20) + turn,), float(turn), device="cuda")
+            got = k.square(a)
+            assert bool((got == turn * turn).all()), turn
+            del a, got
+            torch.cuda.empty_cache()
+        say(turns=6)
+
+
+def remapped(path: str) -> None:
+    """Virtual memory by hand: the id of a chunk tells that other memory is mapped at its address."""
+    import ctypes
+
+    import kops
+    from cuda_driver import Array, Driver
+    from kops._cuda import allocations
+    from kops._exports import chunk_id
+
+    driver = Driver()
+    size = 2 << 20
+    address = driver.reserve(2 * size)
+    ids = []
+    with kops.connect(path) as k:
+        for turn in range(4):
+            for at in (address, address + size):
+                driver.map_new(at, size)
+            driver.write(address + size - 400, ctypes.string_at((ctypes.c_float * 200)(*[turn + 2.0] * 200), 800))
+            ids.append([chunk_id(allocations.driver, at) for at in (address, address + size)])
+            a = Array(address + size - 400, 200)
+            k.square(a, out=a)
+            driver.synchronize()
+            got = (ctypes.c_float * 200).from_buffer_copy(driver.read(address + size - 400, 800))
+            assert all(x == (turn + 2.0) ** 2 for x in got), (turn, got[0])
+            for at in (address, address + size):
+                driver.call("cuMemUnmap", ctypes.c_uint64(at), ctypes.c_size_t(size))
+    say(ids=ids)
+
+
+def pooled(path: str) -> None:
+    """Memory of an exportable pool, twice, and of one that is not."""
+    import ctypes
+
+    import kops
+    from cuda_driver import Array, Driver
+
+    driver = Driver()
+    pool = driver.make_pool(exportable=True)
+    with kops.connect(path) as k:
+        for turn in range(3):
+            address = driver.alloc_from(pool, 4 << 20)
+            driver.write(address, ctypes.string_at((ctypes.c_float * 100)(*[turn + 3.0] * 100), 400))
+            a = Array(address, 100)
+            k.square(a, out=a)
+            driver.synchronize()
+            got = (ctypes.c_float * 100).from_buffer_copy(driver.read(address, 400))
+            assert all(x == (turn + 3.0) ** 2 for x in got), (turn, got[0])
+        say(done=True)
+        other = driver.alloc_from(driver.make_pool(exportable=False), 4096)
+        a = Array(other, 100)
+        try:
+            k.square(a, out=a)
+        except kops.KopsError as error:
+            say(code=error.code, message=str(error))
+        k.ping()
+
+
 def _u64(value: int) -> Any:
     import ctypes
 
@@ -149,5 +234,5 @@ def _size(value: int) -> Any:
 
 
 if __name__ == "__main__":
-    roles = {f.__name__: f for f in (checker, exporter, victim, staging, allocator)}
+    roles = {f.__name__: f for f in (checker, exporter, victim, staging, allocator, expandable, remapped, pooled)}
     roles[sys.argv[1]](*sys.argv[2:])

@@ -261,7 +261,9 @@ KOPS_API enum kops_code kops_buffer_alloc(kops_client *client, size_t size, cons
 KOPS_API enum kops_code kops_buffer_register_memfd(kops_client *client, int fd, size_t size, enum kops_access access,
                                                    kops_buffer **ret_buffer, struct kops_error *ret_error);
 
-/** Registers CUDA device memory of this process, made by cuMemAlloc or cudaMalloc.
+/** Registers CUDA device memory of this process, made by cuMemAlloc or cudaMalloc; where the daemon lists `cuda_vmm`,
+ * also by cuMemCreate (PyTorch's expandable segments); where it lists `cuda_pool`, also by cudaMallocAsync from a pool
+ * that can be exported.
  *
  * `pointer` (a CUdeviceptr) may point anywhere into an allocation, as a framework's tensors do: the buffer starts at
  * `pointer` and reaches to the end of the allocation, tensor offsets count from `pointer`. The memory stays the

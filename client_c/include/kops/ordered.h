@@ -29,7 +29,7 @@
  *
  * **Streams** are CUstreams (cudaStream_t is the same); NULL is the legacy default stream. One of 256 at a time can
  * have ops under way. A stream may be destroyed as soon as CUDA allows it. Each thread's own default stream is a stream
- * of its own.
+ * of its own. In the daemon these ops use the streams from 255 down: leave those to them in kops_options.stream.
  *
  * **Threads.** Any thread may call; the ops of one stream run in the order of the calls.
  *
@@ -49,8 +49,8 @@ extern "C" {
 
 /** Puts an op on the caller's CUDA stream and returns. The request may be dropped afterwards.
  *
- * Of the options, `stream` and `samples` must be zero, `no_timing` is implied, timeout_ms limits the wait for room.
- * Nothing was put on the stream when an error is returned. Errors: that of an earlier op (see above); capturing,
+ * Of the options, `device`, `stream` and `samples` must be zero, `no_timing` is implied, timeout_ms limits the wait for
+ * room. Nothing was put on the stream when an error is returned. Errors: that of an earlier op (see above); capturing,
  * no_cuda, unsupported (the daemon or the GPU cannot), bad_argument, timeout, quota_exceeded (256 streams have ops
  * under way), and those of a connection. */
 KOPS_API enum kops_code kops_enqueue(kops_client *client, const struct kops_request *request, void *cuda_stream,
