@@ -15,36 +15,51 @@ static int blame_tensor(const struct body *body, unsigned i, const char *single,
 
 static const char *side_of(const struct body *body, unsigned i)
 {
-    return i < body->calls[0].call.op->n_inputs ? "in" : "out";
+    /* Of several ops none is decoded yet, and the tensor's index says it. */
+    return body->memory || i < body->calls[0].call.op->n_inputs ? "in" : "out";
+}
+
+/* The device of the last tensor that is on one: of a single op that is an output's. NULL: all are memfds. */
+static struct backend_device *device_of_last(const struct body *body)
+{
+    for (unsigned i = body->n_tensors; i--;)
+        if (body->refs[i].mapping && body->refs[i].mapping->device)
+            return body->refs[i].mapping->device;
+    return NULL;
+}
+
+static bool can_access(struct backend_device *device, struct backend_device *owner)
+{
+    return device == owner || (device->backend == owner->backend && device->backend->can_access &&
+                               device->backend->can_access(device, owner));
 }
 
 int body_choose_device(struct server *s, const struct body *body, const struct rpc_arg *arg,
                        struct backend_device **ret_device, struct error *e)
 {
-    struct backend_device *tensors = NULL, *device;
+    struct backend_device *tensors = device_of_last(body), *device = tensors;
 
-    for (unsigned i = 0; i < body->n_tensors; i++) {
-        const struct mapping *m = body->refs[i].mapping;
-
-        if (!m || !m->device)
-            continue;
-        if (tensors && m->device != tensors) {
-            error_set(e, ERROR_DEVICE_MISMATCH, "the tensors live on %s and on %s; move them to one device",
-                      tensors->info.uuid, m->device->info.uuid);
-            return blame_tensor(body, i, side_of(body, i), e);
-        }
-        tensors = m->device;
-    }
-    device = tensors;
     if (!tensors || arg->present) {
         device = request_device(s, arg, e);
         if (!device)
             return -1;
     }
-    if (tensors && device != tensors) {
-        error_set(e, ERROR_DEVICE_MISMATCH, "the tensors live on %s, but device says %s", tensors->info.uuid,
-                  device->info.uuid);
-        return error_detail_text(e, "key", "device");
+    for (unsigned i = 0; i < body->n_tensors; i++) {
+        const struct mapping *m = body->refs[i].mapping;
+
+        if (!m || !m->device || can_access(device, m->device))
+            continue;
+        if (arg->present) {
+            error_set(e, ERROR_DEVICE_MISMATCH,
+                      "the tensors live on %s, but device says %s, which has no access to that memory",
+                      m->device->info.uuid, device->info.uuid);
+            return error_detail_text(e, "key", "device");
+        }
+        error_set(
+            e, ERROR_DEVICE_MISMATCH,
+            "the tensors live on %s and on %s, which have no access to each other's memory; move them to one device",
+            device->info.uuid, m->device->info.uuid);
+        return blame_tensor(body, i, side_of(body, i), e);
     }
     *ret_device = device;
     return 0;

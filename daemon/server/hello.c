@@ -140,6 +140,18 @@ static void write_limits(struct rpc_output *out, const struct server *s)
     rpc_write_entry_uint(out, "spin_us", s->config.spin_us);
 }
 
+static bool has_peers(const struct server *s)
+{
+    for (unsigned i = 0; i < s->devices.count; i++)
+        for (unsigned j = 0; j < s->devices.count; j++) {
+            struct backend_device *a = s->devices.all[i], *b = s->devices.all[j];
+
+            if (a != b && a->backend == b->backend && a->backend->can_access && a->backend->can_access(a, b))
+                return true;
+        }
+    return false;
+}
+
 static void write_features(struct rpc_output *out, const struct server *s)
 {
     static const char *const always[] = {"memfd", "shm", "sequence", "program", "priority"};
@@ -147,7 +159,7 @@ static void write_features(struct rpc_output *out, const struct server *s)
         [MEMORY_CUDA_IPC] = "cuda_ipc", [MEMORY_CUDA_VMM] = "cuda_vmm", [MEMORY_CUDA_POOL] = "cuda_pool"};
     const uint32_t n = sizeof(always) / sizeof(always[0]);
     unsigned kinds = 0;
-    bool ordered = false;
+    bool ordered = false, peers = has_peers(s);
 
     for (unsigned i = 0; i < s->devices.count; i++) {
         struct backend_device *d = s->devices.all[i];
@@ -156,7 +168,7 @@ static void write_features(struct rpc_output *out, const struct server *s)
         ordered = ordered || d->signals;
     }
     rpc_write_text(out, "features");
-    rpc_write_array(out, n + (unsigned)__builtin_popcount(kinds) + ordered);
+    rpc_write_array(out, n + (unsigned)__builtin_popcount(kinds) + ordered + peers);
     for (uint32_t i = 0; i < n; i++)
         rpc_write_text(out, always[i]);
     for (unsigned i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
@@ -164,6 +176,8 @@ static void write_features(struct rpc_output *out, const struct server *s)
             rpc_write_text(out, memory[i]);
     if (ordered)
         rpc_write_text(out, "ordered");
+    if (peers)
+        rpc_write_text(out, "peer");
 }
 
 static void write_shm(struct rpc_output *out)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "device.h"
+#include "peer.h"
 #include "util/clock.h"
 
 static struct cuda_job *job_take(struct cuda_device *d)
@@ -91,6 +92,19 @@ static bool is_staged(const struct backend_job *job)
     return false;
 }
 
+/* The first operand whose memory is another device's that this one was not given access to yet; NULL: none. */
+static struct backend_memory *find_peer(const struct cuda_device *d, const struct backend_job *job)
+{
+    for (unsigned i = 0; i < job->n_steps; i++) {
+        const struct backend_step *step = &job->steps[i];
+
+        for (unsigned t = 0; t < step->op->n_inputs + step->op->n_outputs; t++)
+            if (!cuda_peer_is_admitted(d, step->operands[t].memory))
+                return step->operands[t].memory;
+    }
+    return NULL;
+}
+
 bool cuda_needs_prepare(struct backend_device *base, const struct backend_job *job)
 {
     struct cuda_device *d = cuda_device(base);
@@ -98,7 +112,7 @@ bool cuda_needs_prepare(struct backend_device *base, const struct backend_job *j
 
     if (backend_job_is_empty(job))
         return false;
-    if (is_staged(job))
+    if (is_staged(job) || find_peer(d, job))
         return true;
     if (cuda_graph_is_wanted(job)) {
         graph = cuda_graph_find(job);
@@ -175,10 +189,14 @@ int cuda_prepare(struct backend_stream *stream, struct backend_job *base, struct
 {
     struct cuda_stream *s = cuda_stream(stream);
     struct cuda_device *d = s->device;
+    struct backend_memory *peer;
     struct cuda_job *job;
 
     if (cuda_enter(d, e) < 0)
         return -1;
+    while ((peer = find_peer(d, base)))
+        if (cuda_peer_allow(d, peer, e) < 0)
+            return -1;
     job = job_take(d);
     if (!job)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a job");
