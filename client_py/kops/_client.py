@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,8 @@ from ._results import Device, Info, Op, Profile
 from ._session import Call
 
 Link: TypeAlias = SocketLink | NativeLink
+
+LAST_WAIT = 10.0  # seconds that a client which was dropped waits for its ordered calls
 
 
 class Pending:
@@ -413,7 +416,7 @@ class Client(OpMethods):
         """Ends the connection, once the ordered calls have ended; the daemon releases what it held. Arrays made by
         `empty` stay valid. Idempotent."""
         self._closed = True
-        self._settle()
+        self._settle(self.timeout)
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -426,16 +429,16 @@ class Client(OpMethods):
 
     def __del__(self) -> None:
         connection = self.__dict__.get("_connection")
-        if connection is not None:
-            self._settle()
+        if connection is not None and not sys.is_finalizing():
+            self._settle(LAST_WAIT)
             connection.close()
 
-    def _settle(self) -> None:
+    def _settle(self, timeout: float | None) -> None:
         """Lets the ordered calls end: what they return is used after the client's end."""
         link = self._connection
         if link is not None and link.alive:
             try:
-                link.synchronize(self.timeout)
+                link.synchronize(timeout)
             except KopsError:
                 pass  # nobody is left to hear it
 

@@ -14,7 +14,7 @@ import bisect
 import ctypes
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ._errors import NoCuda, NotExportable
@@ -161,7 +161,7 @@ class Allocation(Source):
     def is_alive(self, driver: Driver) -> bool:
         return self.holds(driver, self.base, self.size if self.chunks is not None else 1)
 
-    def registrations(self) -> Iterator[tuple[dict[str, Any], tuple[int, ...]]]:
+    def registrations(self) -> Generator[tuple[dict[str, Any], tuple[int, ...]], None, None]:
         if self.chunks is not None:
             yield from self._chunked(self.chunks)
             return

@@ -20,7 +20,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 from ._errors import NoMemory, from_os
@@ -64,7 +64,7 @@ class Source:
         """What the daemon must list in its features to register it."""
         return None
 
-    def registrations(self) -> Iterator[tuple[dict[str, Any], tuple[int, ...]]]:
+    def registrations(self) -> Generator[tuple[dict[str, Any], tuple[int, ...]], None, None]:
         """The params of `register` and the descriptors that go with it; more follow where one message cannot carry all
         descriptors. Descriptors are good until the next is asked for."""
         raise NotImplementedError
@@ -91,7 +91,7 @@ class Segment(Source):
             os.close(self.fd)
             raise NoMemory(f"cannot make {size} bytes of shared memory: {error.strerror}") from error
 
-    def registrations(self) -> Iterator[tuple[dict[str, Any], tuple[int, ...]]]:
+    def registrations(self) -> Generator[tuple[dict[str, Any], tuple[int, ...]], None, None]:
         yield {"kind": "memfd", "size": self.size, "fd": 0, "nfds": 1}, (self.fd,)
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ reads the tensors in C.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.machinery
 import importlib.util
@@ -78,6 +79,8 @@ def _from_file(path: str) -> ModuleType:
 
 
 native = load()
+if native is not None:
+    atexit.register(native.leave)
 _configured: Any = None
 
 

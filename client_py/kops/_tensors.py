@@ -12,9 +12,10 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ._cuda import Allocation, allocations
+from ._cuda import allocations
 from ._declarations import DTYPES
 from ._errors import DeviceMismatch, UnknownDtype, WrongType
+from ._exports import Allocation
 from ._memory import Source, release
 
 

@@ -564,8 +564,11 @@ static void deallocate(PyObject *self)
 {
     struct link *link = (struct link *)self;
     PyTypeObject *type = Py_TYPE(self);
-    PyObject *closed = close_link(self, NULL);
+    PyObject *closed;
 
+    if (native_leaving)
+        return; /* closing would wait for the ops under way, whose results nobody will see */
+    closed = close_link(self, NULL);
     Py_XDECREF(closed);
     Py_CLEAR(link->wake);
     free(link->regions);

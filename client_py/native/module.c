@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+bool native_leaving;
+
 static PyObject *make_error; /* (code, message, detail) → exception */
 
 PyObject *native_raise(const struct kops_error *e)
@@ -51,10 +53,19 @@ static PyObject *set_errors(PyObject *module, PyObject *function)
     Py_RETURN_NONE;
 }
 
+static PyObject *leave(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    native_leaving = true;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"set_errors", set_errors, METH_O, "Names the function that makes an exception of a code, a message and a map."},
     {"configure", tensor_configure, METH_VARARGS,
      "configure(types, dtypes, exchange, current_stream, empty_like, empty): what torch is here."},
+    {"leave", leave, METH_NOARGS, "The interpreter ends: links that are dropped from now on are left to the system."},
     {NULL, NULL, 0, NULL},
 };
 

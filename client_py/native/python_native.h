@@ -66,6 +66,8 @@ static inline void native_replace(PyObject **at, PyObject *value)
 
 /* module.c */
 
+extern bool native_leaving; /* the interpreter ends */
+
 /* Raises the package's exception for an error. Returns NULL. */
 PyObject *native_raise(const struct kops_error *e);
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import subprocess
 import sys
 import threading
 import weakref
@@ -403,6 +404,31 @@ def test_a_thread_without_a_context(k: kops.Client, gpu: Any, daemon: FakeDaemon
     thread.join()
     assert not failed
     k.synchronize()
+
+
+LEAVE = """
+import sys
+import fake_torch as torch, kops, standin_cuda
+sys.modules["torch"] = torch
+torch.cuda.driver = standin_cuda.Driver()
+k = kops.connect(sys.argv[1])
+kept = k.square(torch.empty((4,), dtype=torch.float32, device=torch.device("cuda", 0)))
+print("called", flush=True)
+"""
+
+
+def test_the_interpreters_end_waits_for_nothing(daemon: FakeDaemon) -> None:
+    daemon.gate.clear()
+    path = os.pathsep.join([str(ROOT / "client_py"), str(ROOT / "client_py" / "tests"), str(ROOT / "tests")])
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVE, daemon.path],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "called\n", "")
 
 
 @pure_only
