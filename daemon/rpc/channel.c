@@ -93,20 +93,12 @@ struct rpc_channel *rpc_channel_free(struct rpc_channel *ch)
         return NULL;
     munmap(ch->memory, MEMORY_BYTES);
     close(ch->doorbell);
+    ringer_settle(ch->ringer);
     close(ch->wake);
     rpc_input_free(&ch->input);
     rpc_output_free(&ch->output);
     free(ch);
     return NULL;
-}
-
-/* A full pipe has bells enough in it; one that nobody reads any more is the socket's to report. */
-static void wake_client(const struct rpc_channel *ch)
-{
-    const uint64_t one = 1;
-
-    while (write(ch->wake, &one, sizeof(one)) < 0 && errno == EINTR)
-        ;
 }
 
 enum rpc_receive rpc_channel_receive(struct rpc_channel *ch, struct error *e)
@@ -128,7 +120,7 @@ enum rpc_receive rpc_channel_receive(struct rpc_channel *ch, struct error *e)
     }
     n = ring_read(&ch->requests, at, room < RECEIVE_MAX ? room : RECEIVE_MAX);
     if (ring_producer_waits(&ch->requests))
-        wake_client(ch);
+        ringer_ring(ch->ringer, ch->wake);
     return rpc_input_commit(&ch->input, n, NULL, 0, e) < 0 ? RPC_VIOLATION : RPC_RECEIVED;
 }
 
@@ -194,7 +186,7 @@ int rpc_channel_flush(struct rpc_channel *ch, struct error *e)
     if (asked && !rpc_channel_pending(ch))
         ring_producer_wakes(&ch->replies);
     if (written && ring_publish(&ch->replies))
-        wake_client(ch);
+        ringer_ring(ch->ringer, ch->wake);
     return rpc_channel_pending(ch) ? 0 : 1;
 }
 

@@ -11,6 +11,7 @@
 #include "rpc/input.h"
 #include "rpc/output.h"
 #include "rpc/socket.h"
+#include "util/ringer.h"
 
 /* Descriptors of the client, in the order of hello's reply. */
 enum { CHANNEL_MEMORY, CHANNEL_DOORBELL, CHANNEL_WAKE, CHANNEL_FDS };
@@ -19,8 +20,9 @@ struct rpc_channel {
     unsigned char *memory;
     struct ring_consumer requests;
     struct ring_producer replies;
-    int doorbell; /* readable edges: the client has written or read something */
-    int wake;     /* writing wakes the client */
+    int doorbell;          /* readable edges: the client has written or read something */
+    int wake;              /* writing wakes the client */
+    struct ringer *ringer; /* does that, where the owner set one; else NULL */
     struct rpc_input input;
     struct rpc_output output;
     uint64_t message_start; /* of the reply being written, in `output` */

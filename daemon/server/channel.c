@@ -40,6 +40,9 @@ static void on_doorbells(uv_poll_t *poll, int status, int events)
 int channels_init(struct server *s, struct error *e)
 {
     list_init(&s->hot);
+    /* Only where there is a processor for one more thread that is busy. */
+    if (s->config.spin_us && ringer_new(&s->ringer, e) < 0)
+        return -1;
     s->doorbells = epoll_create1(EPOLL_CLOEXEC);
     if (s->doorbells < 0 || uv_poll_init(&s->loop, &s->doorbells_poll, s->doorbells) < 0) {
         if (s->doorbells >= 0)
@@ -58,6 +61,7 @@ void channels_stop(struct server *s)
 
 void channels_free(struct server *s)
 {
+    s->ringer = ringer_free(s->ringer);
     close(s->doorbells);
 }
 
@@ -81,6 +85,7 @@ int channel_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e
         rpc_channel_free(channel);
         return -1;
     }
+    channel->ringer = c->server->ringer;
     c->channel = channel;
     heat(c);
     return 0;
@@ -101,6 +106,7 @@ void channels_poll(struct server *s)
 {
     uint64_t now = 0;
 
+    ringer_turn(s->ringer);
     list_for_each_safe (node, after, &s->hot) {
         struct connection *c = list_entry(node, struct connection, hot_link);
 

@@ -68,8 +68,9 @@ struct server {
 
     int doorbells; /* an epoll of every channel's */
     uv_poll_t doorbells_poll;
-    struct list hot;    /* connections whose rings are looked into at every turn */
-    struct list recent; /* the few connections whose sockets had input last */
+    struct ringer *ringer; /* wakes clients; NULL where the daemon does not spin */
+    struct list hot;       /* connections whose rings are looked into at every turn */
+    struct list recent;    /* the few connections whose sockets had input last */
     unsigned n_recent;
     uint64_t crowded_ns;       /* when there last were more of them than are kept */
     bool active;               /* something came or ended since spin_wanted() was last asked */

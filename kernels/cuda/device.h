@@ -53,6 +53,7 @@ struct cuda_device {
     unsigned idle_stream_count[PRIORITY_COUNT];
     struct cuda_flags flags;
     uint64_t health_checked_ns;
+    unsigned looks;           /* at busy streams; telling the time at each would cost more than looking */
     uint64_t progress_ns;     /* when an execution was last seen to have ended, or work came */
     unsigned unfinished;      /* jobs submitted whose done() was not called */
     unsigned workspaces_held; /* streams that hold a workspace */

@@ -8,7 +8,7 @@
 #include "util/clock.h"
 #include "waiter.h"
 
-enum { HEALTH_NS = 1000 * 1000 };
+enum { HEALTH_NS = 1000 * 1000, LOOKS_A_CLOCK = 64 };
 
 /* True when the event has happened. */
 static bool happened(struct cuda_device *d, CUevent event)
@@ -200,12 +200,15 @@ static void advance_stream(struct cuda_stream *s, struct list *finished)
 /* A flag says nothing of a context that broke, where it is never written: the driver is asked now and then. */
 static void check_health(struct cuda_device *d)
 {
-    uint64_t now = clock_now_ns();
     struct cuda_stream *s;
     struct error ignored;
+    uint64_t now;
     CUresult r;
 
-    if (list_empty(&d->busy) || now - d->health_checked_ns < HEALTH_NS)
+    if (list_empty(&d->busy) || ++d->looks % LOOKS_A_CLOCK)
+        return;
+    now = clock_now_ns();
+    if (now - d->health_checked_ns < HEALTH_NS)
         return;
     d->health_checked_ns = now;
     s = list_entry(list_first(&d->busy), struct cuda_stream, link);
