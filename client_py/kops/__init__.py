@@ -12,10 +12,11 @@ same framework and on the same device. `kops.connect_async` is the same for asyn
 
 from ._aio import AsyncClient, connect_async
 from ._batch import Batch
-from ._client import Client, Pending, connect
+from ._client import Client, connect
 from ._connection import VERSION as __version__
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _errors
+from ._pending import Pending
 from ._recording import AsyncProgram, AsyncSequence, Program, Sequence
 from ._results import Attr, Device, Info, Op, Profile, Timings
 

@@ -18,7 +18,8 @@
 enum {
     FAST_OPERANDS = 8,
     FAST_RANK = 8,
-    FIRST_MS = 1 /* a wait's first part, before Python is asked anything */
+    LINK_SLICE_MS = 50, /* between looks for signals: the main thread must notice Ctrl-C */
+    FIRST_MS = 1        /* a wait's first part, before Python is asked anything */
 };
 
 /* Device memory that this connection has registered. */
@@ -98,9 +99,14 @@ enum kops_code submit_raw(kops_client *client, const struct raw_request *request
 
 extern PyType_Spec link_spec;
 
+/* shared.c */
+
 /* Around every use of the client. False with an exception set: it is closed. */
 bool link_enter(struct link *link);
 void link_leave(struct link *link);
+
+/* Closes the client and drops what is kept; nobody uses it any more. */
+void link_end(struct link *link);
 
 /* Waits for a ticket with the GIL given up, looking after signals. `reply` NULL: of a run. 1: it has ended, with *e; 0:
  * the time is over; -1: an exception is set. The ticket is still valid after 0 and -1. */
