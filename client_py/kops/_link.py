@@ -77,9 +77,9 @@ class SocketLink(Connection):
             self._ordered.check()
 
     def close(self, why: str = "the client was closed") -> None:
-        super().close(why)
         if self._ordered is not None:
             self._ordered.closing()
+        super().close(why)
 
     def forsake(self) -> None:
         super().forsake()

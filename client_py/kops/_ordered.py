@@ -197,6 +197,7 @@ class Ordered:
         self._calls_made = 0
         self._error: KopsError | None = None
         self._busy = threading.Event()  # calls are under way, or the link has ended
+        self._quiet = False  # closed when nothing was under way
         self._pid = os.getpid()
         threading.Thread(target=self._watch, name="kops-watcher", daemon=True).start()
 
@@ -306,7 +307,8 @@ class Ordered:
         return bool(self._calls)
 
     def closing(self) -> None:
-        """The link has ended."""
+        """The link will be closed now."""
+        self._quiet = self._link.session.failure is None and not self.pending
         self._busy.set()
 
     # The watcher
@@ -317,7 +319,7 @@ class Ordered:
             self._busy.wait()
             if os.getpid() != self._pid:
                 return
-            if link.session.failure is not None:
+            if link.session.failure is not None or self._quiet:
                 break
             try:
                 poll = select.poll()
@@ -356,7 +358,7 @@ class Ordered:
         so once is not enough. The page goes when its last reader has; a stream that is not the context's own may have
         been destroyed by now and cannot be asked, so then the page stays for good. It is never used again."""
         timelines = self.timelines
-        if self._calls or self._link.session.notice is not None:
+        if not self._quiet:
             end = time.monotonic() + AFTERMATH
             while time.monotonic() < end:
                 self._far_ends()

@@ -17,6 +17,9 @@ static void job_done(struct backend_job *job)
     struct request *r = list_entry(run, struct request, run);
 
     pump_done(r->connection->server, run->device, run->priority);
+    /* A device that was lost, or a job that there was no memory for, has not written it. */
+    if (job->failed)
+        timeline_write_done(run);
     run_finish(r);
 }
 
@@ -151,14 +154,16 @@ void run_refuse(struct request *r, const struct run_options *o, const struct err
     struct stream *stream;
     struct error ignored;
 
-    if (!o->done || !(stream = stream_get(r->connection, o->stream, &ignored)) ||
+    if ((!o->ready && !o->done) || !(stream = stream_get(r->connection, o->stream, &ignored)) ||
         timeline_check(stream, o->ready, o->done, &ignored) < 0) {
         end_refused(r, e);
         return;
     }
-    /* The caller's stream waits for the word: it comes when what was sent before has ended. */
+    /* The caller's stream waits for the word: it comes when what was sent before has ended. And what comes behind waits
+     * for the caller's stream, be this only the first of a batch. */
     run_release(&r->run);
     r->run.job.n_steps = 0;
+    r->run.ready = o->ready;
     r->run.done = o->done;
     r->run.failed = true;
     r->run.error = *e;
@@ -234,7 +239,7 @@ void run_stop(struct request *r, enum run_stop why)
         return;
     }
     run->failed = true;
-    if (run->done && why != RUN_ABANDONED)
+    if ((run->ready || run->done) && why != RUN_ABANDONED)
         stream_advance(run->stream); /* its word is written in its turn, and then it ends */
     else
         run_finish(r);
@@ -242,16 +247,17 @@ void run_stop(struct request *r, enum run_stop why)
 
 void run_stop_all(struct connection *c, enum run_stop why)
 {
-    /* Stopping one run may end others of its stream; begin anew each time. */
-    for (struct list *node = c->runs.next; node != &c->runs;) {
+    /* The last one first, so that none begins because one before it has ended. Stopping one may end others of its
+     * stream; begin anew each time. */
+    for (struct list *node = c->runs.prev; node != &c->runs;) {
         struct run *run = list_entry(node, struct run, order_link);
 
         if (run->stop == why || run->stop == RUN_ABANDONED) {
-            node = node->next;
+            node = node->prev;
             continue;
         }
         run_stop(list_entry(run, struct request, run), why);
-        node = c->runs.next;
+        node = c->runs.prev;
     }
 }
 

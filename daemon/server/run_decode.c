@@ -264,6 +264,8 @@ void run_refuse_undecoded(struct request *r, const struct rpc_value *params, con
             continue;
         if (rpc_text_is(&key, "stream"))
             o.stream = uint_or_zero(value, STREAMS_MAX - 1);
+        else if (rpc_text_is(&key, "ready"))
+            o.ready = uint_or_zero(value, INT64_MAX - 1);
         else if (rpc_text_is(&key, "done"))
             o.done = uint_or_zero(value, INT64_MAX - 1);
     }

@@ -209,12 +209,13 @@ static bool advance_one(struct stream *stream, struct run *run)
     if (run->failed || backend_job_is_empty(&run->job)) {
         if (run->done && stream->submitted && run->stop != RUN_ABANDONED)
             return false; /* its word is written in its turn */
+        timeline_pass_on(run);
         timeline_write_done(run);
         run_finish(list_entry(run, struct request, run));
         return true;
     }
     if (!timeline_is_reached(run)) {
-        timeline_hold(stream);
+        timeline_hold(run);
         return false;
     }
     if (stream->submitted && (stream->device != run->device || stream->priority != run->priority))

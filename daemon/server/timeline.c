@@ -183,29 +183,54 @@ void timeline_set_signal(struct run *run)
         };
 }
 
+/* What word the run waits for: its own, or one that an earlier run did not wait for. */
+static uint64_t awaited(const struct run *run)
+{
+    return run->ready > run->stream->owed_ready ? run->ready : run->stream->owed_ready;
+}
+
 bool timeline_is_reached(const struct run *run)
 {
+    uint64_t value = awaited(run);
     int64_t now;
 
-    if (!run->ready)
+    if (!value)
         return true;
     now = atomic_load_explicit(word(run->stream->connection->timelines, run->stream->number), memory_order_acquire);
-    return now >= (int64_t)run->ready;
+    return now >= (int64_t)value;
+}
+
+void timeline_pass_on(struct run *run)
+{
+    run->stream->owed_ready = awaited(run);
 }
 
 void timeline_write_done(struct run *run)
 {
-    if (run->done)
-        atomic_store_explicit(word(run->stream->connection->timelines, STREAMS_MAX + run->stream->number),
-                              (int64_t)run->done, memory_order_release);
+    _Atomic(int64_t) *done;
+    int64_t now;
+
+    if (!run->done)
+        return;
+    /* A device may have written the value of a later run already. */
+    done = word(run->stream->connection->timelines, STREAMS_MAX + run->stream->number);
+    now = atomic_load_explicit(done, memory_order_relaxed);
+    while (now < (int64_t)run->done && !atomic_compare_exchange_weak_explicit(
+                                           done, &now, (int64_t)run->done, memory_order_release, memory_order_relaxed))
+        ;
     run->done = 0;
 }
 
-void timeline_hold(struct stream *stream)
+void timeline_hold(struct run *run)
 {
-    if (!list_empty(&stream->held_link))
+    struct stream *stream = run->stream;
+
+    if (!list_empty(&stream->held_link) && stream->held_for == awaited(run))
         return;
+    /* Each wait has its own time, also where the one before it ended unseen by timelines_poll(). */
     stream->held_since_ns = clock_now_ns();
+    stream->held_for = awaited(run);
+    list_remove(&stream->held_link);
     list_append(&stream->connection->server->held.streams, &stream->held_link);
 }
 
@@ -248,7 +273,8 @@ void timelines_poll(struct server *s)
             stream_advance(stream);
             return; /* which may have ended connections: the others come at the next look */
         }
-        if (limit_ns && now - stream->held_since_ns > limit_ns) {
+        timeline_hold(run); /* it may not be the one that was held */
+        if (limit_ns && now > stream->held_since_ns + limit_ns) {
             list_remove(node);
             fail_stalled(stream->connection);
             return;

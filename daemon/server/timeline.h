@@ -31,9 +31,11 @@ int timeline_check(struct stream *stream, uint64_t ready, uint64_t done, struct 
 void timeline_set_signal(struct run *run);
 
 bool timeline_is_reached(const struct run *run);
-/* The stream's next run waits for its word. Harmless when it is held already. */
-void timeline_hold(struct stream *stream);
-/* Writes the done value, if there is one, from here: nothing of the stream is on a device. */
+/* The run, its stream's next, waits for its word. Harmless when it is held already. */
+void timeline_hold(struct run *run);
+/* The run, its stream's next, ends without having waited: what comes behind it waits in its stead. */
+void timeline_pass_on(struct run *run);
+/* Writes the done value, if there is one, from here: all that came before it on the stream has ended. */
 void timeline_write_done(struct run *run);
 
 #endif

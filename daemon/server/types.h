@@ -247,13 +247,14 @@ struct stream {
     unsigned number;
     struct list queue; /* struct run by queue_link: submitted ones first */
     unsigned submitted, preparing;
-    unsigned repeating;                                                  /* submitted runs of several executions */
-    struct backend_device *device;                                       /* of what is submitted */
-    enum backend_priority priority;                                      /* of what is submitted */
-    uint64_t last_ready, last_done;                                      /* the highest timeline values so far */
-    struct list yield_link;                                              /* in server->yielding */
-    struct list held_link;                                               /* in server->held.streams */
-    uint64_t held_since_ns;                                              /* while it is there */
+    unsigned repeating;             /* submitted runs of several executions */
+    struct backend_device *device;  /* of what is submitted */
+    enum backend_priority priority; /* of what is submitted */
+    uint64_t last_ready, last_done; /* the highest timeline values so far */
+    uint64_t owed_ready;    /* what runs that ended without it should have waited for, and those behind them do */
+    struct list yield_link; /* in server->yielding */
+    struct list held_link;  /* in server->held.streams */
+    uint64_t held_since_ns, held_for; /* while it is there: since when, which value */
     struct pooled_stream *backends[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* made at first use */
 };
 

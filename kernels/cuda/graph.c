@@ -254,8 +254,9 @@ void cuda_graph_unref(struct cuda_graph *graph)
         return;
     if (graph->exec)
         cuda.GraphExecDestroy(graph->exec);
+    /* Not on the capturing stream: another thread may be recording what is given to it. */
     if (graph->workspace)
-        cuda.MemFreeAsync(graph->workspace, graph->device->capture);
+        cuda.MemFreeAsync(graph->workspace, graph->device->service);
     free(graph->variants);
     free(graph);
 }

@@ -108,7 +108,7 @@ static int mark_end(struct cuda_stream *s, struct backend_job *base, struct cuda
 
     x->end = NULL;
     x->mark = 0;
-    if ((x->start || !s->flag) && cuda_event_mark(d, cuda_end_kind(s, x), s->stream, &x->end, e) < 0)
+    if (x->start && s->flag && cuda_event_mark(d, cuda_end_kind(s, x), s->stream, &x->end, e) < 0)
         return -1;
     if (signal)
         write_value(&ops[n++], cuda_pin_address(d, base->signal.page) + base->signal.offset, base->signal.value);
@@ -121,6 +121,8 @@ static int mark_end(struct cuda_stream *s, struct backend_job *base, struct cuda
     }
     if (s->flag)
         x->mark = ++s->marks;
+    else if (cuda_event_mark(d, cuda_end_kind(s, x), s->stream, &x->end, e) < 0)
+        return -1; /* it alone tells, so it comes behind the signal */
     job->signalled = job->signalled || signal;
     return 0;
 }

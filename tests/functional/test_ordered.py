@@ -8,13 +8,24 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from gpu_machine import FIXTURES, Machine, N, only_with_the_standin, square, values, vector
+from gpu_machine import (
+    DEVICE_LOST_STATUS,
+    FIXTURES,
+    ILLEGAL_ADDRESS,
+    Machine,
+    N,
+    only_with_the_standin,
+    square,
+    values,
+    vector,
+)
 from support import memfd, proc, raw
 from support.cuda_exporter import Exporter, Memory
 
@@ -196,6 +207,58 @@ def test_deadlines_hold_while_a_run_waits(connection: raw.Connection, memory: tu
     assert page.done(0) == 1 and (values(memory[1]) == -1).all()
 
 
+@pytest.mark.parametrize("how", ["refused", "undecoded", "empty", "cancelled", "deadline"])
+def test_what_follows_waits_for_a_word_that_an_op_before_it_did_not(
+    connection: raw.Connection, memory: tuple[Memory, Memory], how: str
+) -> None:
+    """The first of a batch has the only `ready` of all; the others may not begin early because it does not run."""
+    page = Timelines(connection)
+    empty = {"op": "square", "in": [{"shape": [0], "dtype": "f32"}], "out": [{"shape": [0], "dtype": "f32"}]}
+    first = {
+        "refused": {**square(*memory), "op": "nosuch"},
+        "undecoded": square(*memory, nosuch=1),
+        "empty": {**empty, "device": memory[0].device},
+        "cancelled": square(*memory),
+        "deadline": square(*memory, deadline_ms=1),
+    }[how]
+    head = connection.request("run", {**first, "ready": 3})
+    ids = [connection.request("run", square(*memory)), connection.request("run", square(*memory, done=1))]
+    if how == "cancelled":
+        assert connection.call("cancel", {"msgid": head})["cancelled"] is True
+    assert (connection.reply(head).error is None) == (how == "empty")
+    assert connection.alive() and not set(ids) & set(connection.replies)
+    page.reach(0, 2)
+    assert connection.alive() and not set(ids) & set(connection.replies)
+    assert page.done(0) == 0 and (values(memory[1]) == -1).all()
+    page.reach(0, 3)
+    for msgid in ids:
+        connection.reply(msgid).get()
+    assert page.done(0) == 1 and (values(memory[1]) == 9).all()
+
+
+def test_a_lost_device_passes_what_it_had(tmp_path: Path) -> None:
+    """The word is there with the error, not only when the connection ends."""
+    machine = Machine(tmp_path)
+    with machine.daemon as daemon:
+        exporter = machine.exporter()
+        memory = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+        client = daemon.connect()
+        page = Timelines(client)
+        client.call("run", square(*memory))
+        held = client.request("run", square(*memory, ready=1, stream=1))  # keeps the connection
+        machine.control.fail("kernel", ILLEGAL_ADDRESS, sticky=True, pid=daemon.pid)
+        page.reach(0, 1)
+        assert client.error("run", square(*memory, ready=1, done=1)).code == "device_lost"
+        assert page.done(0) == 1
+        page.reach(1, 1)
+        assert client.reply_error(held).code == "device_lost"
+        client.wait_closed()
+        assert daemon.wait() == DEVICE_LOST_STATUS
+        client.close()
+        exporter.close()
+        daemon.stop(expect=DEVICE_LOST_STATUS)
+
+
 # ---- bad input
 
 
@@ -266,6 +329,24 @@ def test_the_words_go_to_the_far_end_with_the_connection(connection: raw.Connect
     proc.eventually(lambda: (page.words[256:] == FAR_END).all(), "every done word is at its far end")
 
 
+def test_nothing_begins_because_its_connection_ends(
+    machine: Machine, connect: Callable[[], raw.Connection], memory: tuple[Memory, Memory]
+) -> None:
+    """What waits behind a run that waits is dropped with it."""
+    one = connect()
+    page = Timelines(one)
+    one.call("run", square(*memory))  # the memory is open from now on
+    vector(memory[1], np.full(N, -1, np.float32))
+    before = machine.row.calls("cuLaunchKernel")
+    one.request("run", square(*memory, ready=1))
+    for _ in range(5):
+        one.request("run", square(*memory))
+    assert one.alive()
+    one.close()
+    proc.eventually(lambda: page.done(0) == FAR_END, "the connection has ended")
+    assert machine.row.calls("cuLaunchKernel") == before and (values(memory[1]) == -1).all()
+
+
 @pytest.mark.parametrize("reached", [0, 1, 2], ids=["before", "between", "after"])
 def test_a_client_killed(machine: Machine, exporter: Exporter, reached: int) -> None:
     """Before its streams have come to its ops, between two of them, and after: nothing is left."""
@@ -329,6 +410,29 @@ def test_stall_timeout(tmp_path: Path) -> None:
             assert notification and notification["code"] == "stalled"
             proc.eventually(lambda: page.done(0) == FAR_END, "its word is at the far end")
             two.call("run", square(*memory))
+        exporter.close()
+
+
+def test_every_wait_has_the_whole_stall_timeout(tmp_path: Path) -> None:
+    """Also where the wait before it ended while the daemon looked elsewhere: here it is stopped meanwhile."""
+    machine = Machine(tmp_path, more="[server]\nstall_timeout_ms = 3000\n")
+    with machine.daemon as daemon:
+        exporter = machine.exporter()
+        memory = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+        with daemon.connect() as client:
+            page = Timelines(client)
+            ids = [client.request("run", square(*memory, ready=1, done=1))]
+            for i in range(1, 5):
+                assert client.alive()
+                time.sleep(1)  # of the time that is tested
+                os.kill(daemon.pid, signal.SIGSTOP)
+                os.waitpid(daemon.pid, os.WUNTRACED)
+                page.reach(0, i)
+                ids.append(client.request("run", square(*memory, ready=i + 1, done=i + 1)))
+                os.kill(daemon.pid, signal.SIGCONT)
+            page.reach(0, 5)
+            for msgid in ids:
+                client.reply(msgid).get()
         exporter.close()
 
 
