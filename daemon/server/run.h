@@ -33,8 +33,6 @@ void stream_remove(struct request *r);
 struct stream *stream_free(struct stream *stream);
 /* Lets low work go on where its device has no other any more. */
 void streams_end_yielding(struct server *s);
-/* Frees the pool. */
-void stream_pool_free(struct server *s);
 
 /* deadline.c */
 void deadline_add(struct request *r);

@@ -10,6 +10,7 @@
 #include "server/channel.h"
 #include "server/connection.h"
 #include "server/pump.h"
+#include "server/queues.h"
 #include "server/run.h"
 #include "server/stop.h"
 #include "server/timeline.h"
@@ -163,7 +164,7 @@ struct server *server_free(struct server *server)
 {
     if (!server)
         return NULL;
-    stream_pool_free(server);
+    queues_free(server);
     devices_close(&server->devices);
     uv_loop_close(&server->loop);
     channels_free(server);

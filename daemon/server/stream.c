@@ -2,37 +2,21 @@
 
 #include "server/connection.h"
 #include "server/pump.h"
+#include "server/queues.h"
 #include "server/request.h"
 #include "server/run.h"
 #include "server/timeline.h"
 
-/* ---- the devices' queues, pooled ---- */
+/* ---- the devices' queues ---- */
 
 static struct pooled_stream *backend_stream(struct stream *stream, struct backend_device *device,
                                             enum backend_priority priority, struct error *e)
 {
-    struct list *pool = &stream->connection->server->free_streams[device->index][priority];
-    struct pooled_stream *p = stream->backends[device->index][priority];
+    struct pooled_stream **at = &stream->backends[device->index][priority];
 
-    if (p)
-        return p;
-    if (!list_empty(pool)) {
-        p = list_entry(list_first(pool), struct pooled_stream, link);
-        list_remove(&p->link);
-    } else {
-        p = calloc(1, sizeof(*p));
-        if (!p) {
-            error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a stream");
-            return NULL;
-        }
-        list_init(&p->link);
-        if (device->backend->stream_new(device, priority, &p->stream, e) < 0) {
-            free(p);
-            return NULL;
-        }
-    }
-    stream->backends[device->index][priority] = p;
-    return p;
+    if (!*at)
+        *at = queue_take(stream->connection->server, device, priority, PARITY_ANY, e);
+    return *at;
 }
 
 struct stream *stream_free(struct stream *stream)
@@ -41,25 +25,12 @@ struct stream *stream_free(struct stream *stream)
         return NULL;
     list_remove(&stream->held_link);
     list_remove(&stream->yield_link);
+    pairing_end(stream);
     for (unsigned i = 0; i < BACKEND_MAX_DEVICES; i++)
         for (unsigned j = 0; j < PRIORITY_COUNT; j++)
-            if (stream->backends[i][j])
-                list_append(&stream->connection->server->free_streams[i][j], &stream->backends[i][j]->link);
+            queue_give(stream->connection->server, stream->backends[i][j]);
     free(stream);
     return NULL;
-}
-
-void stream_pool_free(struct server *s)
-{
-    for (unsigned i = 0; i < s->devices.count; i++)
-        for (unsigned j = 0; j < PRIORITY_COUNT; j++)
-            list_for_each_safe (node, after, &s->free_streams[i][j]) {
-                struct pooled_stream *p = list_entry(node, struct pooled_stream, link);
-
-                s->devices.all[i]->backend->stream_free(p->stream);
-                list_remove(node);
-                free(p);
-            }
 }
 
 /* ---- the queue ---- */
@@ -229,6 +200,7 @@ static bool advance_one(struct stream *stream, struct run *run)
         run->error = e;
         return true;
     }
+    pairing_note(stream, run);
     return start(stream, run);
 }
 

@@ -61,7 +61,8 @@ struct server {
     unsigned jobs_running[BACKEND_MAX_DEVICES]; /* submitted, not done */
     unsigned n_jobs_running;
     struct list free_streams[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* struct pooled_stream */
-    struct list programs;                                          /* struct program */
+    unsigned streams_made[BACKEND_MAX_DEVICES];
+    struct list programs; /* struct program */
     struct list yielding; /* streams whose next run is of low priority, while other work is on its device */
     unsigned urgent_running[BACKEND_MAX_DEVICES]; /* of jobs_running, those that are not of low priority */
     struct timeline_poll held;                    /* streams whose next run waits for its client's word */
@@ -240,6 +241,14 @@ struct request {
     };
 };
 
+/* Which of a device's queues serves a stream of ordered work: two are tried. See pairing.c. */
+struct pairing {
+    enum { PAIRING_FIRST, PAIRING_OTHER, PAIRING_SETTLED } phase;
+    unsigned seen;                /* ordered runs in this phase */
+    uint64_t last_ns, best_ns[2]; /* when the last one began; the shortest time from one to the next */
+    struct pooled_stream *spare;  /* the first one, while the other is tried */
+};
+
 /* The queue of one stream number of a connection. Runs enter in the order sent; the first that is not submitted goes on
  * when its mappings are open, when its timeline allows, and when the device and its preparation do. */
 struct stream {
@@ -256,10 +265,14 @@ struct stream {
     struct list held_link;  /* in server->held.streams */
     uint64_t held_since_ns, held_for; /* while it is there: since when, which value */
     struct pooled_stream *backends[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* made at first use */
+    struct pairing pairing;
 };
 
 struct pooled_stream {
     struct list link; /* while free */
+    struct backend_device *device;
+    enum backend_priority priority;
+    unsigned number; /* of the device's, in the order made */
     struct backend_stream *stream;
 };
 

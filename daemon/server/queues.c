@@ -1,0 +1,71 @@
+#include "server/queues.h"
+
+#include <stdlib.h>
+
+static struct pooled_stream *find_free(struct list *pool, int parity)
+{
+    list_for_each_safe (node, after, pool) {
+        struct pooled_stream *p = list_entry(node, struct pooled_stream, link);
+
+        if (parity == PARITY_ANY || (int)(p->number % 2) == parity) {
+            list_remove(&p->link);
+            return p;
+        }
+    }
+    return NULL;
+}
+
+static struct pooled_stream *make(struct server *s, struct backend_device *device, enum backend_priority priority,
+                                  struct error *e)
+{
+    struct pooled_stream *p = calloc(1, sizeof(*p));
+
+    if (!p) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a stream");
+        return NULL;
+    }
+    list_init(&p->link);
+    p->device = device;
+    p->priority = priority;
+    if (device->backend->stream_new(device, priority, &p->stream, e) < 0) {
+        free(p);
+        return NULL;
+    }
+    p->number = s->streams_made[device->index]++;
+    return p;
+}
+
+struct pooled_stream *queue_take(struct server *s, struct backend_device *device, enum backend_priority priority,
+                                 int parity, struct error *e)
+{
+    struct pooled_stream *p = find_free(&s->free_streams[device->index][priority], parity), *wrong;
+
+    if (p)
+        return p;
+    p = make(s, device, priority, e);
+    if (!p || parity == PARITY_ANY || (int)(p->number % 2) == parity)
+        return p;
+    wrong = p;
+    p = make(s, device, priority, e);
+    queue_give(s, wrong);
+    return p;
+}
+
+void queue_give(struct server *s, struct pooled_stream *p)
+{
+    if (p)
+        list_append(&s->free_streams[p->device->index][p->priority], &p->link);
+}
+
+void queues_free(struct server *s)
+{
+    for (unsigned i = 0; i < s->devices.count; i++)
+        for (unsigned j = 0; j < PRIORITY_COUNT; j++)
+            list_for_each_safe (node, after, &s->free_streams[i][j]) {
+                struct pooled_stream *p = list_entry(node, struct pooled_stream, link);
+
+                list_remove(node);
+                s->devices.all[i]->backend->stream_free(p->stream);
+                free(p);
+            }
+}
