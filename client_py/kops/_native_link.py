@@ -32,7 +32,7 @@ from ._exports import Allocation
 from ._link import no_reply
 from ._memory import Source, garbage
 from ._results import Info
-from ._session import CANCELLABLE, Call
+from ._session import CANCELLABLE, MSGID_MASK, Call
 from ._transport import candidates
 
 _RULES: dict[Any, int] = {"elementwise": 1, "gemm": 2}
@@ -197,8 +197,9 @@ class NativeLink:
         self.poll()
         if call.done:
             return False
-        self._native.cancel(call.msgid)
-        return True
+        cancel = Call("cancel", {"msgid": call.msgid & MSGID_MASK})  # a ticket's lower half
+        self.exchange(cancel, timeout)
+        return bool(cancel.outcome().get("cancelled"))
 
     def _submit(self, call: Call, timeout: float | None) -> None:
         data = self._encode(call)

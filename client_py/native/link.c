@@ -169,38 +169,6 @@ static PyObject *done(PyObject *self, PyObject *number)
     return PyBool_FromLong(is_done);
 }
 
-/* cancel(ticket): asks the daemon to drop it. */
-static PyObject *cancel(PyObject *self, PyObject *number)
-{
-    PyThreadState *thread;
-    struct link *link = (struct link *)self;
-    kops_ticket ticket = PyLong_AsUnsignedLongLong(number);
-    struct kops_error e;
-    enum kops_code r;
-
-    if (PyErr_Occurred() || !link_enter(link))
-        return NULL;
-    thread = PyEval_SaveThread();
-    r = kops_cancel(link->client, ticket, &e);
-    PyEval_RestoreThread(thread);
-    link_leave(link);
-    return r ? native_raise(&e) : (Py_INCREF(Py_None), Py_None);
-}
-
-/* abandon(ticket, cancel, references): nobody waits for it any more; the references live until it has ended. */
-static PyObject *abandon(PyObject *self, PyObject *arguments)
-{
-    unsigned long long ticket;
-    PyObject *references;
-    int too;
-
-    if (!PyArg_ParseTuple(arguments, "KpO", &ticket, &too, &references) || !link_enter((struct link *)self))
-        return NULL;
-    link_abandon((struct link *)self, ticket, too, references);
-    link_leave((struct link *)self);
-    Py_RETURN_NONE;
-}
-
 /* notify(method, params): carried out like a request, never answered. */
 static PyObject *notify(PyObject *self, PyObject *arguments)
 {
@@ -392,8 +360,6 @@ static PyMethodDef methods[] = {
     {"submit", submit, METH_VARARGS, NULL},
     {"wait", wait_for, METH_VARARGS, NULL},
     {"done", done, METH_O, NULL},
-    {"cancel", cancel, METH_O, NULL},
-    {"abandon", abandon, METH_VARARGS, NULL},
     {"notify", notify, METH_VARARGS, NULL},
     {"enqueue", enqueue_call, METH_VARARGS, NULL},
     {"batch", batch, METH_VARARGS, NULL},
