@@ -116,7 +116,7 @@ class UnknownDevice(KopsError, ValueError):
     """The daemon has no device of that index or UUID."""
 
 class DeviceMismatch(KopsError, ValueError):
-    """The tensors of one request live on different devices."""
+    """The tensors of one request live on devices that have no access to each other's memory."""
 
 class UnknownBuffer(KopsError, LookupError):
     """This connection has no buffer of that id (never had, or released it)."""

@@ -40,8 +40,8 @@ static const struct {
     {                                                                                                                  \
 #name, offsetof(struct kops_limits, name)                                                                      \
     }
-    LIMIT(message_bytes), LIMIT(depth), LIMIT(nfds),   LIMIT(inflight), LIMIT(buffers),
-    LIMIT(streams),       LIMIT(rank),  LIMIT(repeat), LIMIT(warmup),   LIMIT(inline_mappings),
+    LIMIT(message_bytes), LIMIT(depth),  LIMIT(nfds),   LIMIT(inflight),        LIMIT(buffers),      LIMIT(streams),
+    LIMIT(rank),          LIMIT(repeat), LIMIT(warmup), LIMIT(inline_mappings), LIMIT(sequence_ops), LIMIT(spin_us),
 #undef LIMIT
 };
 

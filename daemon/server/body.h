@@ -45,6 +45,8 @@ void call_set_operands(struct body *body, unsigned i);
 int body_check_repeat(const struct body *body, struct error *e);
 /* Equal handle bytes with different ids in one request could never all be open. */
 int body_check_handles(const struct body *body, struct error *e);
+/* Whether jobs of `device` can use memory of `owner`. */
+bool device_can_access(struct backend_device *device, struct backend_device *owner);
 /* The device that the tensors are on, or that `arg` asks for. */
 int body_choose_device(struct server *s, const struct body *body, const struct rpc_arg *arg,
                        struct backend_device **ret_device, struct error *e);

@@ -28,7 +28,7 @@ static struct backend_device *device_of_last(const struct body *body)
     return NULL;
 }
 
-static bool can_access(struct backend_device *device, struct backend_device *owner)
+bool device_can_access(struct backend_device *device, struct backend_device *owner)
 {
     return device == owner || (device->backend == owner->backend && device->backend->can_access &&
                                device->backend->can_access(device, owner));
@@ -47,7 +47,7 @@ int body_choose_device(struct server *s, const struct body *body, const struct r
     for (unsigned i = 0; i < body->n_tensors; i++) {
         const struct mapping *m = body->refs[i].mapping;
 
-        if (!m || !m->device || can_access(device, m->device))
+        if (!m || !m->device || device_can_access(device, m->device))
             continue;
         if (arg->present) {
             error_set(e, ERROR_DEVICE_MISMATCH,

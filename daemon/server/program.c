@@ -241,12 +241,15 @@ static int recheck(const struct program *p, struct body *body, struct error *e)
     struct backend_device *device = p->device;
     char prefix[PATH_MAX_LENGTH];
 
-    for (unsigned i = 0; i < body->n_tensors; i++)
-        if (body->refs[i].mapping && body->refs[i].mapping->device && body->refs[i].mapping->device != p->device) {
-            error_set(e, ERROR_DEVICE_MISMATCH, "the program runs on %s, but tensor %u is bound to memory of %s",
-                      p->device->info.uuid, i, body->refs[i].mapping->device->info.uuid);
-            return error_detail_text(e, "key", "bind");
-        }
+    for (unsigned i = 0; i < body->n_tensors; i++) {
+        const struct mapping *m = body->refs[i].mapping;
+
+        if (!m || !m->device || device_can_access(device, m->device))
+            continue;
+        error_set(e, ERROR_DEVICE_MISMATCH, "the program runs on %s, but tensor %u is bound to memory of %s",
+                  device->info.uuid, i, m->device->info.uuid);
+        return error_detail_text(e, "key", "bind");
+    }
     for (unsigned i = 0; i < body->n_calls; i++) {
         struct body_call *call = &body->calls[i];
         const char *variant = body->steps[i].variant;

@@ -61,10 +61,10 @@ bool cuda_graph_is_wanted(const struct backend_job *job)
     return !plain;
 }
 
-static void list_addresses(const struct backend_job *job, uint64_t *into)
+static void list_addresses(const struct cuda_device *d, const struct backend_job *job, uint64_t *into)
 {
     for (unsigned i = 0; i < job->n_steps; i++)
-        cuda_step_addresses(&job->steps[i], into + (size_t)i * PLAN_MAX_OPERANDS);
+        cuda_step_addresses(d, &job->steps[i], into + (size_t)i * PLAN_MAX_OPERANDS);
 }
 
 static bool is_of(const struct cuda_graph *graph, const struct backend_job *job)
@@ -72,7 +72,7 @@ static bool is_of(const struct cuda_graph *graph, const struct backend_job *job)
     for (unsigned i = 0; i < job->n_steps; i++) {
         uint64_t addresses[PLAN_MAX_OPERANDS];
 
-        cuda_step_addresses(&job->steps[i], addresses);
+        cuda_step_addresses(graph->device, &job->steps[i], addresses);
         if (memcmp(addresses, graph->addresses + (size_t)i * PLAN_MAX_OPERANDS, sizeof(addresses)) != 0)
             return false;
     }
@@ -90,7 +90,7 @@ static struct cuda_graph *use(struct backend_program *p, unsigned at)
     return graph;
 }
 
-struct cuda_graph *cuda_graph_find(const struct backend_job *job)
+struct cuda_graph *cuda_graph_find(const struct cuda_device *d, const struct backend_job *job)
 {
     struct backend_program *p = program_of(job);
     struct cuda_graph *found = NULL;
@@ -99,7 +99,7 @@ struct cuda_graph *cuda_graph_find(const struct backend_job *job)
         return NULL;
     pthread_mutex_lock(&p->lock);
     for (unsigned i = 0; i < GRAPHS_KEPT && p->graphs[i] && !found; i++)
-        if (is_of(p->graphs[i], job))
+        if (p->graphs[i]->device == d && is_of(p->graphs[i], job))
             found = use(p, i);
     pthread_mutex_unlock(&p->lock);
     return found;
@@ -113,7 +113,7 @@ static int prepare_works(struct cuda_device *d, const struct backend_job *job, s
     *ret_workspace = 0;
     for (unsigned i = 0; i < job->n_steps; i++) {
         works[i].plan = &job->steps[i].plan;
-        cuda_step_addresses(&job->steps[i], works[i].addresses);
+        cuda_step_addresses(d, &job->steps[i], works[i].addresses);
         if (plan_is_empty(works[i].plan))
             continue;
         if (cuda_work_prepare(d, &job->steps[i], &works[i], e) < 0) {
@@ -166,7 +166,7 @@ static struct cuda_graph *graph_new(struct cuda_device *d, const struct backend_
     atomic_init(&graph->refs, 1);
     graph->device = d;
     graph->n_steps = job->n_steps;
-    list_addresses(job, graph->addresses);
+    list_addresses(d, job, graph->addresses);
     return graph;
 }
 
@@ -211,7 +211,7 @@ int cuda_graph_make(struct cuda_device *d, const struct backend_job *job, struct
                     struct error *e)
 {
     struct backend_program *p = program_of(job);
-    struct cuda_graph *graph = cuda_graph_find(job);
+    struct cuda_graph *graph = cuda_graph_find(d, job);
     char quoted[300];
 
     if (graph || !p)

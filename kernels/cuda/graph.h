@@ -18,7 +18,7 @@ struct cuda_graph;
 bool cuda_graph_is_wanted(const struct backend_job *job);
 
 /* A reference to the graph of these steps on these addresses, or NULL: none was made yet. Thread: any. */
-struct cuda_graph *cuda_graph_find(const struct backend_job *job);
+struct cuda_graph *cuda_graph_find(const struct cuda_device *d, const struct backend_job *job);
 
 /* Captures the steps, and keeps the graph in *job->program. *ret_graph stays NULL, without an error, where the driver
  * cannot capture them: they are to be launched one by one. Thread: any; the context is current; may block. */

@@ -70,11 +70,11 @@ static int start_step(struct cuda_stream *s, struct backend_step *step, struct c
 static int start(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
 {
     if (!job->prepared && cuda_graph_is_wanted(base))
-        job->graph = cuda_graph_find(base);
+        job->graph = cuda_graph_find(s->device, base);
     if (job->graph) {
         cuda_graph_name_variants(job->graph, base);
     } else {
-        if (!job->steps && cuda_job_take_steps(job, base, e) < 0)
+        if (!job->steps && cuda_job_take_steps(s->device, job, base, e) < 0)
             return -1;
         for (unsigned i = 0; i < base->n_steps; i++)
             if (start_step(s, &base->steps[i], &job->steps[i].work, job->prepared, e) < 0) {

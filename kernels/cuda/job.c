@@ -64,7 +64,8 @@ void cuda_jobs_close(struct cuda_device *d)
     }
 }
 
-int cuda_job_take_steps(struct cuda_job *job, const struct backend_job *base, struct error *e)
+int cuda_job_take_steps(const struct cuda_device *d, struct cuda_job *job, const struct backend_job *base,
+                        struct error *e)
 {
     struct cuda_step *steps = &job->first;
 
@@ -77,7 +78,7 @@ int cuda_job_take_steps(struct cuda_job *job, const struct backend_job *base, st
         steps[i].work.variant = NULL;
         steps[i].work.blaslt = NULL;
         steps[i].staged = NULL;
-        cuda_step_addresses(&base->steps[i], steps[i].work.addresses);
+        cuda_step_addresses(d, &base->steps[i], steps[i].work.addresses);
     }
     job->steps = steps;
     job->n_steps = base->n_steps;
@@ -115,7 +116,7 @@ bool cuda_needs_prepare(struct backend_device *base, const struct backend_job *j
     if (is_staged(job) || find_peer(d, job))
         return true;
     if (cuda_graph_is_wanted(job)) {
-        graph = cuda_graph_find(job);
+        graph = cuda_graph_find(d, job);
         cuda_graph_unref(graph);
         return !graph;
     }
@@ -124,7 +125,7 @@ bool cuda_needs_prepare(struct backend_device *base, const struct backend_job *j
 
         if (plan_is_empty(&job->steps[i].plan))
             continue;
-        cuda_step_addresses(&job->steps[i], addresses);
+        cuda_step_addresses(d, &job->steps[i], addresses);
         if (!cuda_work_is_ready(d, &job->steps[i], addresses))
             return true;
     }
@@ -165,7 +166,7 @@ static int prepare_steps(struct cuda_stream *s, struct backend_job *base, struct
 {
     struct cuda_staging *staging;
 
-    if (cuda_job_take_steps(job, base, e) < 0)
+    if (cuda_job_take_steps(s->device, job, base, e) < 0)
         return -1;
     for (unsigned i = 0; i < base->n_steps; i++)
         if (prepare_step(s, &base->steps[i], &job->steps[i], e) < 0) {

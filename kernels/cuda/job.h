@@ -60,7 +60,8 @@ unsigned cuda_poll(struct backend_device *base);
 /* ---- between job.c, issue.c and reap.c ---- */
 
 /* Room for the job's steps; every one zero but for plan and addresses. */
-int cuda_job_take_steps(struct cuda_job *job, const struct backend_job *base, struct error *e);
+int cuda_job_take_steps(const struct cuda_device *d, struct cuda_job *job, const struct backend_job *base,
+                        struct error *e);
 
 /* The staging of a job of one step, which is copied once for all its executions; or NULL. */
 static inline struct cuda_staging *cuda_job_staging(struct cuda_job *job)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "device.h"
+#include "peer.h"
 
 _Static_assert(sizeof(CUipcMemHandle) == BACKEND_IPC_HANDLE_SIZE, "the wire's handles are the driver's");
 
@@ -87,6 +88,7 @@ static int import_ipc(struct cuda_device *d, const struct backend_import *import
     *ret_memory = cuda_memory_new(d, MEMORY_CUDA_IPC, address, size, import->writable, e);
     if (!*ret_memory)
         goto close_handle;
+    (*ret_memory)->handle = handle;
     return 0;
 
 close_handle:
@@ -147,6 +149,7 @@ void cuda_memory_close(struct backend_memory *memory)
     struct cuda_device *d = cuda_device(memory->device);
     struct error ignored;
 
+    cuda_peer_forget(m);
     /* A broken context gives nothing back before the process ends. */
     if (cuda_enter(d, &ignored) == 0) {
         if (memory->kind == MEMORY_CUDA_IPC)

@@ -14,6 +14,10 @@ struct cuda_memory {
     struct backend_memory base; /* first */
     atomic_uint peers;          /* by index of device: which others may use it; see peer.h */
 
+    /* MEMORY_CUDA_IPC: the handle; and where other devices see the memory, by index, once they were allowed */
+    CUipcMemHandle handle;
+    uint64_t seen_at[BACKEND_MAX_DEVICES];
+
     /* MEMORY_CUDA_VMM: the range of addresses, and the allocations mapped from its start on */
     uint64_t reserved, mapped;
     uint64_t *chunks; /* bytes of each */

@@ -21,7 +21,7 @@ bool cuda_can_access(struct backend_device *device, struct backend_device *owner
         return true;
     if (!(asked[device->index] & bit)) {
         asked[device->index] |= bit;
-        if (cuda.DeviceCanAccessPeer && cuda.CtxEnablePeerAccess &&
+        if (cuda.DeviceCanAccessPeer &&
             cuda.DeviceCanAccessPeer(&can, cuda_device(device)->ordinal, cuda_device(owner)->ordinal) == CUDA_SUCCESS &&
             can)
             possible[device->index] |= bit;
@@ -61,20 +61,44 @@ int cuda_peer_admit(struct cuda_memory *m, CUdeviceptr address, uint64_t size, s
     return cuda_check(owner, r, "cuMemSetAccess", e);
 }
 
+/* Enabling peer access between contexts, as for memory of our own, does not cover memory of other processes: using it
+ * then is an illegal access (H200, driver 580). Each context opens the handle for itself, and sees it elsewhere. */
+static CUresult open_again(struct cuda_device *d, struct cuda_memory *m)
+{
+    CUdeviceptr address;
+    CUresult r = cuda.IpcOpenMemHandle(&address, m->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+
+    if (r == CUDA_SUCCESS)
+        m->seen_at[d->base.index] = address;
+    return r;
+}
+
 static CUresult allow(struct cuda_device *d, struct cuda_memory *m)
 {
-    const struct cuda_device *owner = cuda_device(m->base.device);
-    CUresult r;
-
     switch (m->base.kind) {
     case MEMORY_CUDA_VMM:
         return cuda_peer_set_access(d, m->base.address, m->mapped, m->base.writable);
     case MEMORY_CUDA_POOL:
         return cuda_pool_allow(m->pool, d);
     default:
-        r = cuda.CtxEnablePeerAccess(owner->context, 0);
-        return r == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : r;
+        return open_again(d, m);
     }
+}
+
+uint64_t cuda_peer_address(const struct cuda_device *d, struct backend_memory *memory)
+{
+    if (memory->kind != MEMORY_CUDA_IPC || memory->device == &d->base)
+        return memory->address;
+    return cuda_memory(memory)->seen_at[d->base.index];
+}
+
+void cuda_peer_forget(struct cuda_memory *m)
+{
+    struct error ignored;
+
+    for (unsigned i = 0; m->base.kind == MEMORY_CUDA_IPC && i < BACKEND_MAX_DEVICES; i++)
+        if (m->seen_at[i] && cuda_enter(admitted[i], &ignored) == 0)
+            cuda.IpcCloseMemHandle(m->seen_at[i]);
 }
 
 int cuda_peer_allow(struct cuda_device *d, struct backend_memory *memory, struct error *e)
@@ -94,7 +118,7 @@ int cuda_peer_allow(struct cuda_device *d, struct backend_memory *memory, struct
     }
     pthread_mutex_unlock(&lock);
     if (r == CUDA_SUCCESS || cuda_result_is_sticky(r))
-        return cuda_check(d, r, "cuCtxEnablePeerAccess", e);
+        return cuda_check(d, r, "allowing a peer", e);
     error_set(e, ERROR_DEVICE_MISMATCH,
               "%s cannot use memory of %s: the driver gives it no peer access; move the tensors "
               "to one device",

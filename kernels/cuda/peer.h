@@ -19,6 +19,12 @@ static inline bool cuda_peer_is_admitted(const struct cuda_device *d, struct bac
 /* any; may block. Makes it so. Leaves `d`'s context current. Errors: device_mismatch, device_lost. */
 int cuda_peer_allow(struct cuda_device *d, struct backend_memory *memory, struct error *e);
 
+/* any. Where jobs of `d` see the memory, which is admitted there. */
+uint64_t cuda_peer_address(const struct cuda_device *d, struct backend_memory *memory);
+
+/* any. Undoes what allowing peers took; before the memory is closed. Leaves any context current. */
+void cuda_peer_forget(struct cuda_memory *m);
+
 /* any. cuMemSetAccess for one device. */
 CUresult cuda_peer_set_access(const struct cuda_device *d, CUdeviceptr address, uint64_t size, bool writable);
 

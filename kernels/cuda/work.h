@@ -24,8 +24,9 @@ struct cuda_work {
     struct cuda_launch launch;
 };
 
-/* The operands' places in device memory; 0 for those that have none. */
-void cuda_step_addresses(const struct backend_step *step, uint64_t addresses[PLAN_MAX_OPERANDS]);
+/* The operands' places in device memory, as `d` sees them; 0 for those that have none. */
+void cuda_step_addresses(const struct cuda_device *d, const struct backend_step *step,
+                         uint64_t addresses[PLAN_MAX_OPERANDS]);
 
 /* Chooses the variant and prepares its launch; the plan is not empty, the context current.
  * Thread: any; it may block when cuda_work_is_ready() says no. */

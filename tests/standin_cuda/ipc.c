@@ -132,10 +132,12 @@ static int open_exported(const struct handle *handle, struct segment_tail *ret_t
     return -1;
 }
 
-static struct region *find_open(const unsigned char *bytes)
+/* Each context has its own mapping of a handle, at its own address. */
+static struct region *find_open(const struct context *context, const unsigned char *bytes)
 {
     for (struct region *r = standin_regions; r; r = r->next)
-        if (r->kind == REGION_IPC && !r->freeing && memcmp(r->handle, bytes, CU_IPC_HANDLE_SIZE) == 0)
+        if (r->kind == REGION_IPC && r->context == context && !r->freeing &&
+            memcmp(r->handle, bytes, CU_IPC_HANDLE_SIZE) == 0)
             return r;
     return NULL;
 }
@@ -206,10 +208,10 @@ API cuIpcOpenMemHandle_v2(CUdeviceptr *ret_address, CUipcMemHandle handle, unsig
     if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !ret_address)
         return leave(CUDA_ERROR_INVALID_VALUE);
     /* As a real driver: equal bytes are the same mapping while it is open, whatever their owner has done meanwhile. */
-    region = find_open(bytes);
+    region = find_open(context, bytes);
     if (!region) {
         gate_pass_call(STANDIN_GATE_ipc_open);
-        region = find_open(bytes); /* opened by another thread meanwhile */
+        region = find_open(context, bytes); /* opened by another thread meanwhile */
     }
     if (region) {
         region->opens++;

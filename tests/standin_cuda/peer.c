@@ -24,9 +24,9 @@ bool region_allows(const struct region *region, const struct context *context, b
         return ((write ? region->pool->writers : region->pool->readers) & bit) != 0;
     if (!region->readable || (write && !region->writable))
         return false;
-    if (own || region->kind == REGION_HOST || (context->peers >> region->device & 1))
-        return true;
-    return region->kind == REGION_IPC ? region->context == context || copies : copies;
+    if (region->kind == REGION_IPC) /* whatever peers were enabled */
+        return region->context == context || copies;
+    return own || region->kind == REGION_HOST || (context->peers >> region->device & 1) || copies;
 }
 
 API cuDeviceCanAccessPeer(int *ret_can, CUdevice device, CUdevice peer)

@@ -21,7 +21,7 @@ enum kops_code {
     KOPS_ERR_MISALIGNED = 14, /**< A tensor's byte offset is no multiple of its element size. */
     KOPS_ERR_OVERLAP = 15, /**< An output overlaps itself, another output, or an input that it is not exactly equal to. */
     KOPS_ERR_UNKNOWN_DEVICE = 16, /**< The daemon has no device of that index or UUID. */
-    KOPS_ERR_DEVICE_MISMATCH = 17, /**< The tensors of one request live on different devices. */
+    KOPS_ERR_DEVICE_MISMATCH = 17, /**< The tensors of one request live on devices that have no access to each other's memory. */
     KOPS_ERR_UNKNOWN_BUFFER = 18, /**< This connection has no buffer of that id (never had, or released it). */
     KOPS_ERR_STALE_BUFFER = 19, /**< The memory behind the reference was freed or replaced by its owner; register it anew. */
     KOPS_ERR_INVALID_HANDLE = 20, /**< The driver could not open the IPC handle (bogus, freed, of another GPU, or exported by the daemon itself). */
