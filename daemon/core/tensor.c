@@ -182,9 +182,17 @@ static bool search_pair(const struct common_strides *c, unsigned i, int64_t delt
 
 bool tensor_share_elements(const struct tensor *a, const struct tensor *b)
 {
+    unsigned budget = TENSOR_SEARCH_STEPS;
+
+    return tensor_share_elements_within(a, b, &budget);
+}
+
+bool tensor_share_elements_within(const struct tensor *a, const struct tensor *b, unsigned *budget)
+{
+    unsigned mine = *budget < TENSOR_SEARCH_STEPS ? *budget : TENSOR_SEARCH_STEPS, left = mine;
     struct common_strides c = {0};
-    unsigned budget = 4096;
     int64_t delta;
+    bool share;
 
     if (a->count == 0 || b->count == 0)
         return false;
@@ -193,5 +201,7 @@ bool tensor_share_elements(const struct tensor *a, const struct tensor *b)
     if (a->dtype != b->dtype || !add_strides(&c, a, true) || !add_strides(&c, b, false))
         return true;
     delta = ((int64_t)b->offset - (int64_t)a->offset) / (int64_t)dtype_size(a->dtype);
-    return search_pair(&c, 0, delta, &budget);
+    share = search_pair(&c, 0, delta, &left);
+    *budget -= mine - left;
+    return share;
 }

@@ -9,7 +9,7 @@
 #include "core/dtype.h"
 #include "util/error.h"
 
-enum { TENSOR_MAX_RANK = 8 };
+enum { TENSOR_MAX_RANK = 8, TENSOR_SEARCH_STEPS = 4096 /* for one pair */ };
 
 struct tensor {
     enum dtype dtype;
@@ -42,5 +42,7 @@ bool tensor_same_view(const struct tensor *a, const struct tensor *b);
  * nest, as slicing and transposing make them; otherwise, or when the search grows long, intersecting byte ranges count
  * as sharing. */
 bool tensor_share_elements(const struct tensor *a, const struct tensor *b);
+/* The same for many pairs that share a budget of steps of the search; what is left of it is in *budget. */
+bool tensor_share_elements_within(const struct tensor *a, const struct tensor *b, unsigned *budget);
 
 #endif

@@ -21,6 +21,7 @@ void body_init_single(struct run *run, unsigned n_tensors)
         .refs = run->one_refs,
         .calls = &run->one_call,
         .steps = &run->one_step,
+        .search_steps = BODY_SEARCH_STEPS,
     };
     for (unsigned i = 0; i < n_tensors; i++) {
         run->one_refs[i].mapping = NULL;
@@ -40,12 +41,15 @@ static void *carve(char **at, size_t count, size_t size)
     return start;
 }
 
-int body_new(struct body *ret_body, unsigned n_tensors, unsigned n_calls, struct error *e)
+int body_new(struct body *ret_body, unsigned n_tensors, unsigned n_calls, uint64_t *account, struct error *e)
 {
     const size_t slack = 4 * _Alignof(max_align_t);
-    struct body b = {.n_tensors = n_tensors, .n_calls = n_calls};
-    char *at = calloc(1, n_tensors * (sizeof(*b.tensors) + sizeof(*b.refs)) +
-                             n_calls * (sizeof(*b.calls) + sizeof(*b.steps)) + slack);
+    struct body b = {.n_tensors = n_tensors, .n_calls = n_calls, .search_steps = BODY_SEARCH_STEPS};
+    char *at;
+
+    b.bytes =
+        n_tensors * (sizeof(*b.tensors) + sizeof(*b.refs)) + n_calls * (sizeof(*b.calls) + sizeof(*b.steps)) + slack;
+    at = calloc(1, b.bytes);
 
     if (!at)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for %u ops", n_calls);
@@ -54,8 +58,17 @@ int body_new(struct body *ret_body, unsigned n_tensors, unsigned n_calls, struct
     b.refs = carve(&at, n_tensors, sizeof(*b.refs));
     b.calls = carve(&at, n_calls, sizeof(*b.calls));
     b.steps = carve(&at, n_calls, sizeof(*b.steps));
+    b.account = account;
+    *account += b.bytes;
     *ret_body = b;
     return 0;
+}
+
+void body_move(struct body *body, uint64_t *account)
+{
+    *body->account -= body->bytes;
+    *account += body->bytes;
+    body->account = account;
 }
 
 void body_unuse(struct body *body)
@@ -75,6 +88,8 @@ void body_unuse(struct body *body)
 void body_release(struct body *body)
 {
     body_unuse(body);
+    if (body->account)
+        *body->account -= body->bytes;
     free(body->memory);
     *body = (struct body){0};
 }

@@ -1,5 +1,7 @@
 /* What concerns a body as a whole: its device, its handles, whether it may be repeated. */
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "server/body.h"
 #include "server/request.h"
@@ -95,43 +97,60 @@ int body_check_handles(const struct body *body, struct error *e)
 
 /* ---- repeating ---- */
 
-/* The t-th tensor of call i: its memory and view. */
-static const struct mapping *memory_of(const struct body *body, unsigned i, unsigned t)
-{
-    return body->refs[body->calls[i].tensors[t]].mapping;
-}
+enum { NEVER = UINT_MAX };
 
-static const struct tensor *view_of(const struct body *body, unsigned i, unsigned t)
-{
-    return &body->calls[i].call.tensors[t];
-}
+/* When a tensor is used: numbers of calls. */
+struct tensor_use {
+    unsigned first_read, first_write, last_write;
+};
 
-/* Whether a call before `i` writes exactly what its t-th tensor is. */
-static bool is_written_before(const struct body *body, unsigned i, unsigned t)
+static void note_uses(const struct body *body, struct tensor_use *uses)
 {
-    for (unsigned j = 0; j < i; j++) {
-        const struct op *op = body->calls[j].call.op;
+    for (unsigned i = 0; i < body->n_tensors; i++)
+        uses[i] = (struct tensor_use){NEVER, NEVER, NEVER};
+    for (unsigned i = 0; i < body->n_calls; i++) {
+        const struct body_call *call = &body->calls[i];
+        const unsigned n_inputs = call->call.op->n_inputs;
+        /* gemm with beta reads its output, too. */
+        const bool accumulates = op_reads_output(&call->call, -1);
 
-        for (unsigned o = op->n_inputs; o < op->n_inputs + op->n_outputs; o++)
-            if (memory_of(body, j, o) && mapping_same_memory(memory_of(body, j, o), memory_of(body, i, t)) &&
-                tensor_same_view(view_of(body, j, o), view_of(body, i, t)))
-                return true;
+        for (unsigned o = 0; o < n_inputs + call->call.op->n_outputs; o++) {
+            struct tensor_use *use = &uses[call->tensors[o]];
+
+            if (use->first_read == NEVER && (o < n_inputs || accumulates))
+                use->first_read = i;
+            if (o < n_inputs)
+                continue;
+            use->first_write = use->first_write == NEVER ? i : use->first_write;
+            use->last_write = i;
+        }
     }
-    return false;
 }
 
-/* Whether call `i` or a later one writes an element of its t-th tensor. */
-static bool is_written_after(const struct body *body, unsigned i, unsigned t)
+/* Whether the tensor is read, at `at` first, before it was written anew, and written then or later. Reads of it that
+ * come after the first one need no look: they are worse off in neither respect. */
+static bool is_spoiled(const struct body *body, const struct tensor_use *uses, const uint16_t *written,
+                       unsigned n_written, unsigned i, unsigned *budget)
 {
-    for (unsigned j = i; j < body->n_calls; j++) {
-        const struct op *op = body->calls[j].call.op;
+    const unsigned at = uses[i].first_read;
+    const struct mapping *m = body->refs[i].mapping;
+    const struct tensor *t = &body->tensors[i];
+    bool spoiled = false;
 
-        for (unsigned o = op->n_inputs; o < op->n_inputs + op->n_outputs; o++)
-            if (memory_of(body, j, o) && mapping_same_memory(memory_of(body, j, o), memory_of(body, i, t)) &&
-                tensor_share_elements(view_of(body, j, o), view_of(body, i, t)))
-                return true;
+    for (unsigned j = 0; j < n_written; j++) {
+        const struct tensor *other = &body->tensors[written[j]];
+        bool same;
+
+        if (other->offset >= t->offset + t->extent || t->offset >= other->offset + other->extent ||
+            !mapping_same_memory(m, body->refs[written[j]].mapping))
+            continue;
+        same = tensor_same_view(t, other);
+        if (same && uses[written[j]].first_write < at)
+            return false;
+        if (!spoiled && uses[written[j]].last_write >= at)
+            spoiled = same || tensor_share_elements_within(t, other, budget);
     }
-    return false;
+    return spoiled;
 }
 
 static int refuse(const struct body *body, unsigned i, struct error *e)
@@ -149,17 +168,40 @@ static int refuse(const struct body *body, unsigned i, struct error *e)
     return body->memory ? error_detail_number(e, "op_index", i) : -1;
 }
 
+/* Each tensor that is read against each that is written: some ten thousand steps usually, and some milliseconds where
+ * somebody makes it as long as can be. */
+static unsigned first_spoiled(const struct body *body, struct tensor_use *uses, uint16_t *written)
+{
+    unsigned n_written = 0, budget = BODY_SEARCH_STEPS, first = NEVER;
+
+    note_uses(body, uses);
+    for (unsigned i = 0; i < body->n_tensors; i++)
+        if (uses[i].last_write != NEVER && body->refs[i].mapping)
+            written[n_written++] = (uint16_t)i;
+    for (unsigned i = 0; i < body->n_tensors; i++) {
+        const struct tensor_use *use = &uses[i];
+
+        if (use->first_read < first && use->first_read <= use->first_write && body->refs[i].mapping &&
+            is_spoiled(body, uses, written, n_written, i, &budget))
+            first = use->first_read;
+    }
+    return first;
+}
+
 int body_check_repeat(const struct body *body, struct error *e)
 {
-    for (unsigned i = 0; i < body->n_calls; i++) {
-        const struct op *op = body->calls[i].call.op;
-        /* gemm with beta reads its output, too. */
-        const bool accumulates = op_reads_output(&body->calls[i].call, -1);
-        const unsigned n = op->n_inputs + (accumulates ? op->n_outputs : 0);
+    struct tensor_use few[PLAN_MAX_OPERANDS], *uses = few;
+    uint16_t few_written[PLAN_MAX_OPERANDS], *written = few_written;
+    unsigned first;
 
-        for (unsigned t = 0; t < n; t++)
-            if (memory_of(body, i, t) && is_written_after(body, i, t) && !is_written_before(body, i, t))
-                return refuse(body, i, e);
+    if (body->n_tensors > PLAN_MAX_OPERANDS) {
+        uses = malloc(body->n_tensors * (sizeof(*uses) + sizeof(*written)));
+        if (!uses)
+            return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to check %u tensors", body->n_tensors);
+        written = (uint16_t *)(void *)(uses + body->n_tensors);
     }
-    return 0;
+    first = first_spoiled(body, uses, written);
+    if (uses != few)
+        free(uses);
+    return first == NEVER ? 0 : refuse(body, first, e);
 }

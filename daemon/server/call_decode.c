@@ -127,7 +127,8 @@ int call_check_overlap(struct body *body, unsigned i, struct error *e)
             const struct mapping *a = body->refs[c->tensors[o]].mapping, *b = body->refs[c->tensors[j]].mapping;
             const struct tensor *out = &c->call.tensors[o], *other = &c->call.tensors[j];
 
-            if (!a || !b || !mapping_same_memory(a, b) || !tensor_share_elements(out, other))
+            if (!a || !b || !mapping_same_memory(a, b) ||
+                !tensor_share_elements_within(out, other, &body->search_steps))
                 continue;
             if (j < op->n_inputs && body->steps[i].plan.kind == PLAN_ELEMENTWISE && tensor_same_view(out, other)) {
                 body->steps[i].in_place = (int)j;

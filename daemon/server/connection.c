@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "rpc/socket.h"
+#include "server/body.h"
 #include "server/channel.h"
 #include "server/program.h"
 #include "server/request.h"
@@ -25,7 +26,7 @@ bool connection_may_read(const struct connection *c)
 {
     const struct server *s = c->server;
 
-    return !c->input_ended && c->inflight < s->config.inflight &&
+    return !c->input_ended && c->inflight < s->config.inflight && c->run_bytes <= RUN_BYTES_MAX &&
            buffer_length(&c->output.bytes) <= s->config.output_bytes &&
            (!c->channel || rpc_channel_pending(c->channel) <= s->config.output_bytes);
 }

@@ -112,11 +112,23 @@ static void settle(struct program *p)
     }
 }
 
+/* Copies that are kept for speed alone. */
+static void drop_spares(struct connection *c)
+{
+    for (uint32_t i = 0; i < c->programs.capacity; i++) {
+        struct program *p = idtable_at(&c->programs, i);
+
+        while (p && p->n_spares)
+            body_release(&p->spares[--p->n_spares]);
+    }
+}
+
 static int define(struct connection *c, const struct rpc_arg *args, struct program **ret_program, struct error *e)
 {
     struct program *p = calloc(1, sizeof(*p));
+    uint32_t n = args[PROGRAM_tensors].length;
 
-    if (p && !(p->buffers = calloc(SEQUENCE_TENSORS_MAX, sizeof(*p->buffers)))) {
+    if (p && !(p->buffers = calloc(n < SEQUENCE_TENSORS_MAX ? n + 1 : SEQUENCE_TENSORS_MAX, sizeof(*p->buffers)))) {
         free(p);
         p = NULL;
     }
@@ -125,8 +137,8 @@ static int define(struct connection *c, const struct rpc_arg *args, struct progr
     p->references = 1;
     p->server = c->server;
     list_init(&p->link);
-    if (body_decode(c, &args[PROGRAM_tensors], &args[PROGRAM_ops], &args[PROGRAM_device], p->buffers, &p->body,
-                    &p->device, e) < 0) {
+    if (body_decode(c, &args[PROGRAM_tensors], &args[PROGRAM_ops], &args[PROGRAM_device], p->buffers, &c->program_bytes,
+                    &p->body, &p->device, e) < 0) {
         body_release(&p->body);
         free(p->buffers);
         free(p);
@@ -134,6 +146,17 @@ static int define(struct connection *c, const struct rpc_arg *args, struct progr
     }
     settle(p);
     list_append(&c->server->programs, &p->link);
+    if (c->program_bytes > PROGRAM_BYTES_MAX)
+        drop_spares(c);
+    if (c->program_bytes > PROGRAM_BYTES_MAX) {
+        error_set(e, ERROR_QUOTA_EXCEEDED,
+                  "this connection's programs take %llu bytes, more than they may; release some",
+                  (unsigned long long)c->program_bytes);
+        error_detail_number(e, "limit", PROGRAM_BYTES_MAX);
+        error_detail_number(e, "current", (int64_t)c->program_bytes);
+        unref(p);
+        return -1;
+    }
     p->id = idtable_add(&c->programs, p);
     if (!p->id) {
         error_set(e, ERROR_QUOTA_EXCEEDED, "this connection keeps %u programs, the most it may; release some",
@@ -169,9 +192,9 @@ void handle_program(struct request *r, const struct rpc_arg *args, struct reques
 
 /* ---- running ---- */
 
-static int copy_body(const struct body *from, struct body *ret_body, struct error *e)
+static int copy_body(const struct body *from, struct body *ret_body, uint64_t *account, struct error *e)
 {
-    if (body_new(ret_body, from->n_tensors, from->n_calls, e) < 0)
+    if (body_new(ret_body, from->n_tensors, from->n_calls, account, e) < 0)
         return -1;
     memcpy(ret_body->tensors, from->tensors, from->n_tensors * sizeof(*from->tensors));
     memcpy(ret_body->calls, from->calls, from->n_calls * sizeof(*from->calls));
@@ -250,6 +273,9 @@ static int recheck(const struct program *p, struct body *body, struct error *e)
                   device->info.uuid, i, m->device->info.uuid);
         return error_detail_text(e, "key", "bind");
     }
+    if (body_check_handles(body, e) < 0)
+        return -1;
+    body->search_steps = BODY_SEARCH_STEPS;
     for (unsigned i = 0; i < body->n_calls; i++) {
         struct body_call *call = &body->calls[i];
         const char *variant = body->steps[i].variant;
@@ -291,10 +317,12 @@ int program_bind(struct request *r, const struct rpc_arg *args, struct error *e)
                   (unsigned long long)args[RUN_PROGRAM_program].u);
         return error_detail_text(e, "key", "program");
     }
-    if (p->n_spares)
+    if (p->n_spares) {
         run->body = p->spares[--p->n_spares];
-    else if (copy_body(&p->body, &run->body, e) < 0)
+        body_move(&run->body, &r->connection->run_bytes);
+    } else if (copy_body(&p->body, &run->body, &r->connection->run_bytes, e) < 0) {
         return -1;
+    }
     p->references++;
     run->program = p;
     run->rebound = args[RUN_PROGRAM_bind].present && args[RUN_PROGRAM_bind].length;
@@ -310,8 +338,10 @@ void program_end_run(struct run *run)
 
     if (!p)
         return;
-    if (!run->rebound && p->n_spares < SPARE_BODIES && p->references > 1) {
+    if (!run->rebound && p->n_spares < SPARE_BODIES && p->references > 1 &&
+        *p->body.account + run->body.bytes <= PROGRAM_BYTES_MAX) {
         body_unuse(&run->body);
+        body_move(&run->body, p->body.account);
         p->spares[p->n_spares++] = run->body;
         run->body = (struct body){0};
     }

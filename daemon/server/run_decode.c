@@ -145,14 +145,15 @@ static int decode_tensors(struct connection *c, struct body *body, const struct 
 }
 
 int body_decode(struct connection *c, const struct rpc_arg *tensors, const struct rpc_arg *ops,
-                const struct rpc_arg *device, uint64_t *ret_buffers, struct body *body,
+                const struct rpc_arg *device, uint64_t *ret_buffers, uint64_t *account, struct body *body,
                 struct backend_device **ret_device, struct error *e)
 {
     char prefix[PATH_MAX_LENGTH];
 
     *body = (struct body){0};
     if (limit_length(tensors, "tensors", SEQUENCE_TENSORS_MAX, e) < 0 ||
-        limit_length(ops, "ops", SEQUENCE_OPS_MAX, e) < 0 || body_new(body, tensors->length, ops->length, e) < 0)
+        limit_length(ops, "ops", SEQUENCE_OPS_MAX, e) < 0 ||
+        body_new(body, tensors->length, ops->length, account, e) < 0)
         return -1;
     if (decode_tensors(c, body, tensors, ret_buffers, e) < 0 ||
         body_choose_device(c->server, body, device, ret_device, e) < 0)
@@ -303,7 +304,7 @@ void handle_sequence(struct request *r, const struct rpc_arg *args, struct reque
     (void)fds;
     run_init(r);
     if (body_decode(r->connection, &args[SEQUENCE_tensors], &args[SEQUENCE_ops], &args[SEQUENCE_device], NULL,
-                    &run->body, &run->device, &e) < 0 ||
+                    &r->connection->run_bytes, &run->body, &run->device, &e) < 0 ||
         decode_priority(&args[SEQUENCE_priority], &run->priority, &e) < 0 || run_set_job(r, &o, &e) < 0)
         run_refuse(r, &o, &e);
     else

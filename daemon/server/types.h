@@ -133,6 +133,7 @@ struct connection {
     unsigned n_inline;
     struct list inline_buckets[INLINE_BUCKETS], inline_lru; /* least recently used first */
     unsigned inflight;
+    uint64_t run_bytes, program_bytes; /* of bodies */
     struct request *by_msgid[MSGID_BUCKETS];
     uint64_t next_sequence;
     struct list runs;     /* unfinished run requests, in the order sent */
@@ -174,6 +175,9 @@ struct body {
     struct body_call *calls;
     struct backend_step *steps; /* of the calls */
     void *memory;               /* what the arrays lie in; NULL: the run itself */
+    size_t bytes;               /* of it */
+    uint64_t *account;          /* where they are counted */
+    unsigned search_steps;      /* left for finding out which tensors share elements */
 };
 
 /* How a run is to be run. */

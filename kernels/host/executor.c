@@ -15,6 +15,8 @@ struct backend_stream {
     /* Of the first job; touched only by whoever runs it. */
     struct execution execution;
     uint64_t executed; /* 0: not begun */
+    unsigned step;     /* of the execution that is under way: what comes next … */
+    uint64_t spent_ns; /* … and how long the others took */
 };
 
 static void fail(struct backend_job *job, const struct error *e)
@@ -37,14 +39,32 @@ static int begin(struct executor *x, struct backend_stream *s, struct backend_jo
     return 0;
 }
 
-/* One execution: every step, in order. A single step has its execution from begin(). */
-static int execute(struct executor *x, struct backend_stream *s, struct backend_job *job, const struct seat *seat,
-                   struct error *e)
+/* When others' turn comes, if there are any. */
+struct slice {
+    uint64_t end;
+    const atomic_uint *waiting; /* how many streams; NULL: nobody can */
+};
+
+static bool slice_is_over(const struct slice *slice)
 {
-    for (unsigned i = 0; i < job->n_steps; i++) {
+    return slice->waiting && atomic_load_explicit(slice->waiting, memory_order_relaxed) > 0 &&
+           clock_now_ns() >= slice->end;
+}
+
+/* One execution, or what is left of it: every step, in order, until the last (s->step says so) or until the time slice
+ * is over. A single step has its execution from begin(). */
+static int execute(struct executor *x, struct backend_stream *s, struct backend_job *job, const struct seat *seat,
+                   const struct slice *slice, struct error *e)
+{
+    const unsigned first = s->step;
+
+    for (; s->step < job->n_steps; s->step++) {
+        const unsigned i = s->step;
         struct backend_step *step = &job->steps[i];
         bool stopped = i > 0 && atomic_load_explicit(&job->cancel, memory_order_relaxed);
 
+        if (i > first && !stopped && slice_is_over(slice))
+            return 0;
         if (stopped)
             error_set(e, ERROR_CANCELLED, "cancelled before op %u", i);
         if (stopped || (job->n_steps > 1 && execute_begin(x->device, step, &s->execution, e) < 0) ||
@@ -62,11 +82,11 @@ static bool run(struct executor *x, struct backend_stream *s, struct backend_job
                 const atomic_uint *waiting)
 {
     const uint64_t total = (uint64_t)job->warmup + job->repeat;
-    const uint64_t slice_end = waiting ? clock_now_ns() + SLICE_NS : 0;
+    const struct slice slice = {.end = waiting ? clock_now_ns() + SLICE_NS : 0, .waiting = waiting};
     struct error e;
 
     while (s->executed < total) {
-        uint64_t start, end;
+        uint64_t start;
 
         if (atomic_load_explicit(&job->cancel, memory_order_relaxed)) {
             error_set(&e, ERROR_CANCELLED, "cancelled after %llu of %llu executions", (unsigned long long)s->executed,
@@ -74,23 +94,32 @@ static bool run(struct executor *x, struct backend_stream *s, struct backend_job
             fail(job, &e);
             return true;
         }
-        if (s->executed == 0 && begin(x, s, job, &e) < 0) {
+        if (s->executed == 0 && s->step == 0 && begin(x, s, job, &e) < 0) {
             fail(job, &e);
             return true;
         }
         start = clock_now_ns();
-        if (execute(x, s, job, seat, &e) < 0) {
+        if (execute(x, s, job, seat, &slice, &e) < 0) {
             fail(job, &e);
             return true;
         }
-        end = clock_now_ns();
+        s->spent_ns += clock_now_ns() - start;
+        if (s->step < job->n_steps)
+            return false;
         if (s->executed++ >= job->warmup && job->timing && job->samples)
-            job->samples[job->n_samples++] = clock_us_between(start, end);
-        if (waiting && end >= slice_end && s->executed < total &&
-            atomic_load_explicit(waiting, memory_order_relaxed) > 0)
+            job->samples[job->n_samples++] = clock_us_between(0, s->spent_ns);
+        s->step = 0;
+        s->spent_ns = 0;
+        if (s->executed < total && slice_is_over(&slice))
             return false;
     }
     return true;
+}
+
+static void forget_progress(struct backend_stream *s)
+{
+    s->executed = s->spent_ns = 0;
+    s->step = 0;
 }
 
 /* ---- lanes; with the lock held ---- */
@@ -144,7 +173,7 @@ static void finish(struct executor *x, struct backend_stream *s, struct backend_
 {
     list_remove(&job->link);
     list_append(&x->finished, &job->link);
-    s->executed = 0;
+    forget_progress(s);
     enqueue(x, s);
 }
 
@@ -220,7 +249,7 @@ void executor_submit(struct backend_stream *s, struct backend_job *job)
     }
     pthread_mutex_unlock(&x->lock);
     run(x, s, job, &x->inline_seat, NULL);
-    s->executed = 0;
+    forget_progress(s);
     pthread_mutex_lock(&x->lock);
     list_append(&x->finished, &job->link);
     pthread_mutex_unlock(&x->lock);

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from arrays import BACKEND, POISON, LongRun, Vectors, run_params
-from support import backends, memfd, raw
+from support import backends, memfd, proc, raw
 
 N = 500
 
@@ -103,6 +104,39 @@ def test_repeats_that_would_not_compute_the_same(
         return
     error = connection.error("sequence", params)
     assert error.code == "invalid_argument" and error.key == "repeat" and error.detail["op_index"] == index
+
+
+def spoiled(steps: list[tuple[list[int], int]], views: list[range]) -> int | None:
+    """The first op that reads an element which it or a later one writes, unless the same view was written before."""
+    for i, (ins, _) in enumerate(steps):
+        for t in ins:
+            before = any(views[out] == views[t] for _, out in steps[:i])
+            if not before and any(set(views[out]) & set(views[t]) for _, out in steps[i:]):
+                return i
+    return None
+
+
+def test_which_sequences_may_be_repeated(connection: raw.Connection) -> None:
+    """Random ones, against the rule spelled out: whole, left, right, even and odd parts of two vectors."""
+    rng = random.Random()
+    vectors = Vectors(connection, 2, 32)
+    views = [range(32 * v + at, 32 * v + at + 16 * step, step) for v in (0, 1) for at, step in ((0, 1), (16, 1), (0, 2), (1, 2))]
+    views += views[:3]  # the same once more
+    described = [raw.tensor(vectors.buffer, [16], offset=4 * v.start, strides=[v.step]) for v in views]
+    refused = 0
+    for _ in range(1000):
+        steps: list[tuple[list[int], int]] = []
+        for _ in range(rng.randrange(1, 9)):
+            out = rng.randrange(len(views))
+            fits = [i for i, v in enumerate(views) if v == views[out] or not set(v) & set(views[out])]
+            steps.append((rng.choices(fits, k=2), out))
+        want = spoiled(steps, views)
+        ops = [op("add", ins, out) for ins, out in steps]
+        reply = connection.reply(connection.request("sequence", {"tensors": described, "ops": ops, "repeat": 2}))
+        got = reply.error and reply.error["detail"]["op_index"]
+        assert got == want, (steps, reply)
+        refused += want is not None
+    assert 100 < refused < 1000
 
 
 def test_sequences_and_runs_keep_their_order(connection: raw.Connection, vectors: Vectors) -> None:
@@ -376,3 +410,65 @@ def test_priorities_compute_the_same(connection: raw.Connection, vectors: Vector
     for msgid in ids:
         connection.reply(msgid).get()
     assert (vectors[0] == 2.0**30).all(), "the stream's order holds whatever the priority"
+
+
+# ---- what a connection may take
+
+
+def long_body(vectors: Vectors) -> dict[str, Any]:
+    return {"tensors": [vectors.tensor(i) for i in range(3)], "ops": [op("add", [0, 1], 2)] * 1024}
+
+
+def test_the_memory_of_programs_has_a_limit(connection: raw.Connection, vectors: Vectors) -> None:
+    """In bytes: a thousand short ones are allowed, and so long ones would take gigabytes."""
+    made: list[int] = []
+    for _ in range(2):
+        while True:
+            reply = connection.reply(connection.request("program", long_body(vectors)))
+            if reply.error:
+                break
+            made.append(reply.result["program"])
+            assert len(made) < 200
+            for _ in range(2 if BACKEND == backends.HOST else 0):  # what runs keep for the next ones gives way
+                ids = [connection.request("run_program", {"program": made[-1]}) for _ in range(4)]
+                for msgid in ids:
+                    connection.reply(msgid).get()
+        assert reply.error["code"] == "quota_exceeded" and len(made) >= 10
+        assert reply.error["detail"]["current"] > reply.error["detail"]["limit"]
+        connection.call("run_program", {"program": made[0], "timing": False})
+        for program in made:
+            connection.call("release", {"program": program})
+        made.clear()
+
+
+def test_long_sequences_that_wait_are_not_read(connect: Callable[[], raw.Connection], bystander: raw.Connection) -> None:
+    """A request of some kB becomes megabytes: the daemon reads only so many ahead."""
+    connection = connect()
+    vectors = Vectors(connection, 6, N)
+    LongRun(connection, stream=0)
+    packed = [raw.pack_request(1000 + i, "sequence", {**long_body(vectors), "stream": 0}) for i in range(100)]
+    before = bystander.call("stats")["counters"]["jobs"]
+    data, sent, idle = b"".join(packed), 0, 0
+    connection.socket.setblocking(False)
+    while idle < 50 and sent < len(data):
+        try:
+            sent += connection.socket.send(data[sent:])
+            idle = 0
+        except BlockingIOError:
+            assert bystander.alive()
+            idle += 1
+    taken = bystander.call("stats")["counters"]["jobs"] - before
+    assert 0 < taken < 50, "the daemon holds a hundred sequences"
+
+
+@pytest.mark.skipif(BACKEND != backends.HOST, reason="a GPU takes all of a sequence at once")
+def test_others_have_their_turn_between_the_ops_of_a_sequence(connect: Callable[[], raw.Connection]) -> None:
+    """As between the repeats of an op: a short run is not behind a thousand ops of another client."""
+    one, two = connect(), connect()
+    long, short = Vectors(one, 3, LongRun.LENGTH), Vectors(two, 2, LongRun.LENGTH)
+    long[2][:] = POISON
+    msgid = one.request("sequence", long_body(long))
+    proc.eventually(lambda: long[2][0] != POISON, "the sequence begins")
+    two.call("run", run_params("square", [short.tensor(0)], short.tensor(1)))
+    assert not one.readable(0), "the sequence had all the time"
+    assert one.call("cancel", {"msgid": msgid})["cancelled"] is True

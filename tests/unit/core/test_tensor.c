@@ -169,9 +169,30 @@ static void interleaved_views_are_told_apart(void **state)
     assert_false(tensor_same_view(&left, &right));
 }
 
+/* Many pairs may be looked at, and somebody may make each as hard as can be. */
+static void a_search_ends_with_its_budget(void **state)
+{
+    struct tensor even = make(SHAPE(9, 9, 9), STRIDES(202, 22, 2), 0),
+                  odd = make(SHAPE(9, 9, 9), STRIDES(206, 26, 6), 4);
+    unsigned budget = 20000, pairs = 0;
+    struct error e;
+
+    (void)state;
+    tensor_measure(&even, "", &e);
+    tensor_measure(&odd, "", &e);
+    assert_false(tensor_share_elements(&even, &odd));
+    while (!tensor_share_elements_within(&even, &odd, &budget))
+        assert_true(++pairs < 20000);
+    assert_int_equal(budget, 0);
+    assert_true(pairs > 0);
+    assert_true(tensor_share_elements_within(&even, &odd, &budget));
+    assert_false(tensor_share_elements(&even, &odd));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_search_ends_with_its_budget),
         cmocka_unit_test(measures_extent),
         cmocka_unit_test(refuses_overflow),
         cmocka_unit_test(overlap_agrees_with_counting),

@@ -1,0 +1,362 @@
+"""Random requests of several clients, good and bad ones, by socket and by ring, with connections that end at any time.
+
+What is defined is compared with NumPy; the rest must be answered, and leave nothing behind. KOPS_RANDOM_STEPS is how
+much is done, KOPS_RANDOM_SEED repeats a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_machine import LAUNCH_OUT_OF_RESOURCES, OUT_OF_MEMORY, Machine, only_with_the_standin
+from standin_cuda.control import Fault
+from support import backends, memfd, proc, raw
+from support.cuda_exporter import Exporter
+from support.daemon import Daemon
+from support.ring import Ring
+from test_ordered import FAR_END, Timelines
+
+STEPS = int(os.environ.get("KOPS_RANDOM_STEPS", "400"))
+SEED = int(os.environ.get("KOPS_RANDOM_SEED", str(random.SystemRandom().randrange(1 << 32))))
+LIMITS = "[limits]\nprograms = 24\nbuffers = 64\n"
+MUST_END = {"live_ipc_mappings", "live_host_registrations", "live_graphs", "live_graph_execs", "live_captures"}
+LENGTH, PER_STREAM, STREAMS, IN_FLIGHT = 48, 5, 3, 48
+COUNT = PER_STREAM * STREAMS
+NEVER_BEGAN = {"unknown_program", "unknown_buffer", "unknown_op", "invalid_argument", "unsupported", "quota_exceeded"}
+ODD = [None, True, -1, 0, 1, 2**31, 2**63 - 1, 2**63, 2**64 - 1, 1.5, float("nan"), "", "high", b"", [], {}, [[]], [0] * 5000]
+
+
+class HostSlab:
+    """A client's vectors in shared memory."""
+
+    def __init__(self, client: Client) -> None:
+        self.shared = memfd.Shared(4 * COUNT * LENGTH)
+        self.buffer = client.connection.register(self.shared)
+        self.array = self.shared.view(np.float32, COUNT * LENGTH)
+
+    def read(self) -> np.ndarray:
+        return self.array.copy().reshape(COUNT, LENGTH)
+
+    def write(self, values: np.ndarray) -> None:
+        self.array[:] = values.ravel()
+
+
+class DeviceSlab:
+    """The same on the GPU that is none."""
+
+    def __init__(self, client: Client, exporter: Exporter) -> None:
+        self.memory = exporter.alloc(4 * COUNT * LENGTH)
+        self.buffer = client.connection.call("register", self.memory.register_params())["buffer"]
+
+    def read(self) -> np.ndarray:
+        return np.frombuffer(self.memory.read(self.memory.size), np.float32).reshape(COUNT, LENGTH)
+
+    def write(self, values: np.ndarray) -> None:
+        self.memory.write(values.astype(np.float32).tobytes())
+
+
+Steps = list[tuple[list[int], int]]  # vectors read (one: squared, two: added), vector written
+
+
+class Client:
+    """One connection. What it sends on a stream works on that stream's vectors alone, so that the order is known."""
+
+    def __init__(self, daemon: Daemon, rng: random.Random, exporter: Exporter | None, ring: bool) -> None:
+        self.rng = rng
+        self.careless = rng.random() < 0.5
+        self.connection = daemon.connect()
+        self.ring = Ring(self.connection) if ring else None
+        self.slab = DeviceSlab(self, exporter) if exporter else HostSlab(self)
+        self.device = exporter.device if exporter else "host"
+        self.page = Timelines(self.connection) if exporter else None
+        self.ready, self.done = [0] * STREAMS, [0] * STREAMS
+        self.programs: list[tuple[int, int, Steps]] = []  # id, stream, what it does
+        self.spare_buffers: list[int] = []
+        self.sent: list[tuple[int, Steps | None]] = []  # None: no effect on the vectors
+        self.words: dict[int, tuple[int, int]] = {}  # by msgid: stream, done value
+        self.tainted = False  # something odd was sent that may have worked
+        self.refill()
+
+    def refill(self) -> None:
+        self.mirror = np.random.default_rng(self.rng.randrange(1 << 32)).integers(1, 5, (COUNT, LENGTH)).astype(np.float32)
+        self.slab.write(self.mirror)
+
+    # ---- messages ----
+
+    def request(self, method: str, params: dict[str, Any]) -> int:
+        return (self.ring or self.connection).request(method, params)
+
+    def reply(self, msgid: int) -> raw.Reply:
+        return (self.ring or self.connection).reply(msgid)
+
+    def close(self) -> None:
+        if self.ring:
+            self.ring.close()
+        self.connection.close()
+
+    # ---- parts of requests ----
+
+    def vector(self, index: int) -> dict[str, Any]:
+        view = raw.tensor(self.slab.buffer, [LENGTH], offset=4 * LENGTH * index)
+        if isinstance(self.slab, DeviceSlab) and self.rng.random() < 0.2:
+            view = self.slab.memory.inline([LENGTH], offset=4 * LENGTH * index)
+        return view
+
+    def steps(self, stream: int, most: int) -> Steps:
+        of = range(stream * PER_STREAM, (stream + 1) * PER_STREAM)
+        return [
+            ([self.rng.choice(of) for _ in range(self.rng.choice([1, 2]))], self.rng.choice(of))
+            for _ in range(self.rng.randint(1, most))
+        ]
+
+    def body(self, stream: int, steps: Steps) -> dict[str, Any]:
+        first = stream * PER_STREAM
+        return {
+            "tensors": [self.vector(first + i) for i in range(PER_STREAM)],
+            "ops": [
+                {"op": "square" if len(ins) == 1 else "add", "in": [i - first for i in ins], "out": [out - first]}
+                for ins, out in steps
+            ],
+            **({"device": self.device} if self.rng.random() < 0.3 else {}),
+        }
+
+    def options(self, stream: int) -> dict[str, Any]:
+        rng, options = self.rng, {"stream": stream, "timing": self.rng.random() < 0.5}
+        if rng.random() < 0.3:
+            options["priority"] = rng.choice(["low", "normal", "high"])
+        if rng.random() < 0.1:
+            options["deadline_ms"] = rng.choice([1, 5, 100000])
+        if rng.random() < 0.1:
+            options["repeat"] = rng.choice([2, 3, 50])
+        if self.page and rng.random() < 0.5:
+            self.ready[stream] += rng.randint(1, 3)
+            options["ready"] = self.ready[stream]
+        if self.page and rng.random() < 0.5:
+            self.done[stream] += rng.randint(1, 3)
+            options["done"] = self.done[stream]
+        return options
+
+    def spoil(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Changes something somewhere."""
+        rng, params = self.rng, dict(params)
+        at: Any = params
+        while True:
+            keys = list(at) if isinstance(at, dict) else list(range(len(at)))
+            if not keys:
+                break
+            key = rng.choice(keys)
+            if isinstance(at[key], (dict, list)) and at[key] and rng.random() < 0.7:
+                at[key] = at[key].copy()
+                at = at[key]
+                continue
+            how = rng.random()
+            if how < 0.2:
+                del at[key]
+            elif how < 0.3 and isinstance(at, dict):
+                at[rng.choice(["nosuch", "priority", "ready", "done", "stream", "bind", "repeat"])] = rng.choice(ODD)
+            else:
+                at[key] = rng.choice(ODD)
+            break
+        return params
+
+    # ---- what a client does ----
+
+    def submit(self, method: str, params: dict[str, Any], steps: Steps | None) -> None:
+        if self.careless and self.rng.random() < 0.3:
+            params, self.tainted = self.spoil(params), True
+        msgid = self.request(method, params)
+        self.sent.append((msgid, steps))
+        if not self.tainted and "done" in params:
+            self.words[msgid] = params["stream"], params["done"]
+
+    def run(self) -> None:
+        stream = self.rng.randrange(STREAMS)
+        ((ins, out),) = steps = self.steps(stream, 1)
+        op = {"op": "square" if len(ins) == 1 else "add", "in": [self.vector(i) for i in ins], "out": [self.vector(out)]}
+        self.submit("run", {**op, **self.options(stream)}, steps)
+
+    def sequence(self) -> None:
+        stream = self.rng.randrange(STREAMS)
+        steps = self.steps(stream, self.rng.choice([3, 3, 3, 12, 600]))
+        self.submit("sequence", {**self.body(stream, steps), **self.options(stream)}, steps)
+
+    def define(self) -> None:
+        stream = self.rng.randrange(STREAMS)
+        steps = self.steps(stream, self.rng.choice([1, 5, 5, 40]))
+        params = self.body(stream, steps)
+        if self.careless and self.rng.random() < 0.3:
+            self.tainted = True
+            params = self.spoil(params)
+        reply = self.reply(self.request("program", params))
+        if reply.error is None:
+            self.programs.append((reply.result["program"], stream, steps))
+        elif not self.tainted:
+            assert reply.error["code"] == "quota_exceeded", reply.error
+
+    def run_program(self) -> None:
+        if not self.programs:
+            return
+        program, stream, steps = self.rng.choice(self.programs)
+        bind, moved = [], {}
+        for index in self.rng.sample(range(PER_STREAM), self.rng.choice([0, 0, 1, 2])):
+            target = stream * PER_STREAM + self.rng.randrange(PER_STREAM)
+            bind.append({"index": index, "buffer": self.slab.buffer, "offset": 4 * LENGTH * target})
+            moved[stream * PER_STREAM + index] = target
+        steps = [([moved.get(i, i) for i in ins], moved.get(out, out)) for ins, out in steps]
+        params = {"program": program, **self.options(stream), **({"bind": bind} if bind else {})}
+        self.submit("run_program", params, steps)
+
+    def cancel(self) -> None:
+        if self.sent:
+            self.request("cancel", {"msgid": self.rng.choice(self.sent)[0]})
+
+    def buffers(self) -> None:
+        """Registers another buffer, or releases one."""
+        if self.spare_buffers and self.rng.random() < 0.6:
+            buffer = self.spare_buffers.pop(self.rng.randrange(len(self.spare_buffers)))
+            assert self.reply(self.request("release", {"buffer": buffer})).error is None or self.tainted
+        elif len(self.spare_buffers) < 20:
+            self.spare_buffers.append(self.connection.register(memfd.Shared(4096)))
+
+    def forget(self) -> None:
+        if self.programs:
+            program = self.programs.pop(self.rng.randrange(len(self.programs)))
+            self.request("release", {"program": program[0]})
+
+    def other(self) -> None:
+        method = self.rng.choice(["trim", "stats", "ping", "hello", "nosuch", "cancel", "release", "run_program", "timelines"])
+        self.tainted = self.tainted or method == "release"
+        msgid = self.request(method, {self.rng.choice(["msgid", "program", "buffer", "x"]): self.rng.choice(ODD)})
+        if method == "timelines":
+            self.reach()  # a reply with descriptors is taken in order
+            for fd in self.reply(msgid).fds:
+                os.close(fd)
+
+    def some_words(self) -> None:
+        if self.page:
+            stream = self.rng.randrange(STREAMS)
+            self.page.reach(stream, self.rng.randint(int(self.page.words[stream]), max(self.ready[stream], int(self.page.words[stream]))))
+
+    def reach(self) -> None:
+        for stream in range(self.page.streams if self.page else 0):
+            self.page.reach(stream, FAR_END - 1 if self.tainted else self.ready[stream] if stream < STREAMS else 0)
+
+    def settle(self) -> None:
+        """Everything is answered, and the memory is what the answers say."""
+        self.reach()
+        known = np.ones(COUNT, bool)
+        for msgid, steps in self.sent:
+            error = self.reply(msgid).error
+            for ins, out in steps or []:
+                if error is None:
+                    self.mirror[out] = self.mirror[ins[0]] ** 2 if len(ins) == 1 else self.mirror[ins[0]] + self.mirror[ins[1]]
+                    known[out] = known[ins].all()
+                elif error["code"] not in NEVER_BEGAN:
+                    known[out] = False
+            if error is not None and error["detail"].get("key") in ("ready", "done"):
+                self.words.pop(msgid, None)
+        if not self.tainted:
+            got = self.slab.read()
+            assert (got[known] == self.mirror[known]).all()
+            for stream, done in self.words.values():
+                assert self.page and self.page.done(stream) >= done
+        assert self.reply(self.request("ping", {"a": 1})).get() == {"a": 1}
+        self.sent.clear()
+        self.words.clear()
+        self.refill()
+
+
+ACTIONS: list[tuple[Callable[[Client], None], int]] = [
+    (Client.run, 6),
+    (Client.sequence, 4),
+    (Client.define, 3),
+    (Client.run_program, 6),
+    (Client.cancel, 2),
+    (Client.buffers, 1),
+    (Client.forget, 1),
+    (Client.other, 1),
+    (Client.some_words, 4),
+    (Client.settle, 1),
+]
+
+
+def drive(daemon: Daemon, exporter: Exporter | None, fault: Callable[[random.Random], None] | None = None) -> None:
+    rng = random.Random(SEED)
+    print(f"KOPS_RANDOM_SEED={SEED}")
+    clients: list[Client] = []
+    actions, weights = zip(*ACTIONS, strict=True)
+    with np.errstate(over="ignore"), daemon.connect() as bystander:
+        for _ in range(STEPS):
+            if len(clients) < 4 and (not clients or rng.random() < 0.2):
+                clients.append(Client(daemon, rng, exporter, ring=rng.random() < 0.5))
+            client = rng.choice(clients)
+            rng.choices(actions, weights)[0](client)
+            if len(client.sent) > IN_FLIGHT:
+                client.settle()
+                client.tainted = client.tainted and bool(client.page)
+            if rng.random() < 0.03 or (client.tainted and not client.sent):
+                client.close()
+                clients.remove(client)
+            if fault and rng.random() < 0.02:
+                fault(rng)
+            if rng.random() < 0.05:
+                assert bystander.alive(), daemon.log()
+        for client in clients:
+            client.settle()
+            client.close()
+        assert bystander.alive()
+
+
+@contextlib.contextmanager
+def nothing_stays(daemon: Daemon) -> Iterator[None]:
+    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == 1, "only the listener is there")
+    before = daemon.holdings()
+    yield
+    assert daemon.running(), daemon.log()
+    daemon.wait_holdings(before)
+
+
+def test_on_the_host() -> None:
+    with Daemon(config=backends.config(backends.HOST) + LIMITS) as daemon:
+        with nothing_stays(daemon):
+            drive(daemon, None)
+
+
+@only_with_the_standin
+def test_with_a_gpu_that_is_none(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, more=LIMITS)
+    with machine.daemon as daemon:
+        exporter = machine.exporter()
+
+        faults: list[Fault] = []
+
+        def fault(rng: random.Random) -> None:
+            function, code = rng.choice(
+                [
+                    ("cuLaunchKernel", LAUNCH_OUT_OF_RESOURCES),
+                    ("cuGraphInstantiateWithFlags", OUT_OF_MEMORY),
+                    ("cuStreamBeginCapture", LAUNCH_OUT_OF_RESOURCES),
+                ]
+            )
+            for armed in faults:
+                armed.disarm()
+            faults[:] = [machine.control.fail(function, code, pid=daemon.pid)]
+
+        with nothing_stays(daemon):
+            drive(daemon, exporter, fault)
+        idle = [k for k in machine.row.live() if k in MUST_END]
+        assert len(idle) == len(MUST_END)
+        proc.eventually(lambda: not any(machine.row.live()[k] for k in idle), lambda: str(machine.row.live()))
+        assert not machine.control.misuses()
+        exporter.close()
+
+
+if __name__ == "__main__":
+    pytest.main([__file__, "-q", "-s"])
