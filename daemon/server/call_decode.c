@@ -185,7 +185,8 @@ void call_set_operands(struct body *body, unsigned i)
 
     for (unsigned o = 0; o < c->call.op->n_inputs + c->call.op->n_outputs; o++)
         body->steps[i].operands[o] = (struct backend_operand){
-            .offset = c->call.tensors[o].offset,
+            /* An empty one may be said to lie anywhere, outside of its memory, too. */
+            .offset = c->call.tensors[o].extent ? c->call.tensors[o].offset : 0,
             .extent = c->call.tensors[o].extent,
         };
 }

@@ -148,6 +148,18 @@ def test_bounds_to_the_last_byte(missing: int, connection: raw.Connection) -> No
     assert (error.detail["needed"], error.detail["size"]) == (4096, 4096 - missing)
 
 
+@pytest.mark.parametrize("offset", [2**40, 2**63, 2**64 - 4])
+def test_empty_tensors_lie_anywhere(offset: int, connection: raw.Connection) -> None:
+    """Nobody computes with where they lie; a sanitizer would tell."""
+    shared = memfd.Shared(4096)
+    buffer, out = connection.register(shared), shared.view(np.float32, 16)
+    out[:] = 7
+    at = {"offset": offset}
+    connection.run("gemm", [tensor(buffer, [4, 0], **at), tensor(buffer, [0, 4], **at)], [tensor(buffer, [4, 4])])
+    assert (out == 0).all()
+    connection.run("square", [tensor(buffer, [0], **at)], [tensor(buffer, [0], **at)])
+
+
 def test_released_buffer(connection: raw.Connection) -> None:
     vectors = Vectors(connection, 2, N)
     connection.call("release", {"buffer": vectors.buffer})
