@@ -27,7 +27,18 @@ from . import _connection
 from ._connection import PROTOCOL, VERSION
 from ._cuda import allocations
 from ._declarations import OPS
-from ._errors import BY_CODE, BadArgument, ConnectFailed, ConnectionLost, KopsError, Unsupported, from_reply
+from ._errors import (
+    BY_CODE,
+    BadArgument,
+    ConnectFailed,
+    ConnectionLost,
+    KopsError,
+    StaleBuffer,
+    UnknownBuffer,
+    UnknownProgram,
+    Unsupported,
+    from_reply,
+)
 from ._exports import Allocation
 from ._link import no_reply
 from ._memory import Source, garbage
@@ -173,6 +184,25 @@ class NativeLink:
         if reply is None:
             raise no_reply(call, timeout)
         self._take(call, reply)
+
+    def repeat(self, method: str, data: bytes, timeout: float | None, keep: list[Any]) -> bool:
+        """Sends a packed request and waits until its reply is there, which is not unpacked; keeps `keep` until then, also
+        where the wait ends before. False when it was refused
+        because the daemon does not know something of it (any more): then nothing ran."""
+        if self.failure is not None or self._open or self.garbage:
+            return False
+        try:
+            reply = self._native.call(self.generation, method, data, (), timeout, method in CANCELLABLE, keep)
+        except (ConnectionLost, ConnectFailed) as error:
+            raise self.lost(error) from None
+        if reply is None:
+            raise no_reply(Call(method, {}), timeout)
+        if reply[0]:
+            refusal = from_reply(msgpack.unpackb(reply[1]))
+            if isinstance(refusal, (UnknownProgram, UnknownBuffer, StaleBuffer)):
+                return False
+            raise refusal
+        return True
 
     def send(self, call: Call, timeout: float | None) -> None:
         """Sends a request."""
