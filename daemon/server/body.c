@@ -5,7 +5,7 @@
 
 const char *tensor_path(unsigned i)
 {
-    static char paths[SEQUENCE_TENSORS_MAX][sizeof("tensors[4095].")];
+    static char paths[SEQUENCE_TENSORS_MAX][sizeof("tensors[2047].")];
 
     if (!paths[i][0])
         snprintf(paths[i], sizeof(paths[i]), "tensors[%u].", i % SEQUENCE_TENSORS_MAX);

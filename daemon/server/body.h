@@ -5,7 +5,7 @@
 #include "rpc/value.h"
 #include "server/types.h"
 
-enum { SEQUENCE_OPS_MAX = 1024, SEQUENCE_TENSORS_MAX = 4096 };
+enum { SEQUENCE_OPS_MAX = 512, SEQUENCE_TENSORS_MAX = 2048 };
 /* Of a connection: bodies of runs, beyond which it is not read until some have ended, and of programs. */
 enum { RUN_BYTES_MAX = 32 << 20, PROGRAM_BYTES_MAX = 128 << 20 };
 /* Of a body's checks: a few milliseconds. Where they do not suffice, byte ranges that meet count as shared. */

@@ -15,6 +15,7 @@ enum {
     PAGE_BYTES = 4096,
     LOOK_MIN_NS = 20 * 1000, /* between two looks while the loop sleeps … */
     LOOK_MAX_NS = 1000 * 1000,
+    RESUMED_A_LOOK = 16,
     LOOK_SHARE = 8 /* … or this part of how long the wait has lasted */
 };
 static const int64_t FAR_END = INT64_MAX;
@@ -258,10 +259,12 @@ static void fail_stalled(struct connection *c)
     connection_close(c, "an ordered op stalled");
 }
 
-void timelines_poll(struct server *s)
+/* Resumes the first stream whose word is reached. False: there is none. The list may be another one afterwards, since a
+ * connection may have ended. */
+static bool resume_one(struct server *s)
 {
     const uint64_t limit_ns = s->config.stall_timeout_ms * 1000000;
-    uint64_t now = limit_ns && !list_empty(&s->held.streams) ? clock_now_ns() : 0;
+    uint64_t now = limit_ns ? clock_now_ns() : 0;
 
     list_for_each_safe (node, after, &s->held.streams) {
         struct stream *stream = list_entry(node, struct stream, held_link);
@@ -271,15 +274,22 @@ void timelines_poll(struct server *s)
             list_remove(node);
             s->active = true;
             stream_advance(stream);
-            return; /* which may have ended connections: the others come at the next look */
+            return true;
         }
         timeline_hold(run); /* it may not be the one that was held */
         if (limit_ns && now > stream->held_since_ns + limit_ns) {
             list_remove(node);
             fail_stalled(stream->connection);
-            return;
+            return true;
         }
     }
+    return false;
+}
+
+void timelines_poll(struct server *s)
+{
+    for (unsigned i = 0; i < RESUMED_A_LOOK && !list_empty(&s->held.streams) && resume_one(s); i++)
+        ;
 }
 
 /* ---- the clock ---- */

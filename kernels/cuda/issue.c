@@ -223,7 +223,7 @@ static int issue_signal(struct cuda_stream *s, struct backend_job *base, struct 
 static bool windows_are_full(const struct cuda_stream *s, const struct cuda_job *job)
 {
     return job->issued - job->reaped >= JOB_WINDOW || s->in_flight >= STREAM_WINDOW ||
-           s->steps_in_flight >= STEP_WINDOW;
+           (s->steps_in_flight && s->steps_in_flight + (job->graph ? 1 : job->n_steps) > STEP_WINDOW);
 }
 
 static void begin(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job)

@@ -12,7 +12,7 @@
 enum {
     JOB_WINDOW = 16,    /* executions of one job issued ahead of the last reaped */
     STREAM_WINDOW = 32, /* of all jobs of a stream: launches block when a channel's queue is full (some 1000 entries) */
-    STEP_WINDOW = 512   /* launches of a stream, however they are spread over executions; one execution always goes */
+    STEP_WINDOW = 512   /* launches of a stream, however they are spread over executions: the most ops of a sequence */
 };
 
 /* One execution that was issued. */
