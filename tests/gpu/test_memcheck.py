@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,28 @@ from check import DTYPES, assert_add, assert_gemm, assert_square, gemm_variants
 from support.daemon import Daemon
 
 FOUND_STATUS = 86  # of the sanitizer, when it found something
+
+
+def run_together(k: Any, random: Callable[..., Any]) -> None:
+    """Sequences and programs, as graphs too: on the tensors they were recorded with, and on others."""
+    a, b = random(33, 65), random(33, 65)
+    with k.sequence():
+        total = k.add(a, b)
+        squares = k.square(total)
+    assert_add(total, a, b)
+    assert_square(squares, total)
+    with k.program() as p:
+        total = k.add(a, b)
+        product = k.gemm(total, b.t())
+    for _ in range(3):
+        p.run()
+    other = random(33, 65)
+    p.run(bind={a: other}, blocking=True)
+    assert_add(total, other, b)
+    p.run()
+    k.synchronize()
+    assert_add(total, a, b)
+    assert_gemm(product, total, b.t())
 
 
 def run_everything(torch: Any, k: Any) -> None:
@@ -38,6 +61,7 @@ def run_everything(torch: Any, k: Any) -> None:
                 a, b = random(m, j), random(j, n)
                 assert_gemm(k.gemm(a, b, variant=variant), a, b)
                 assert_gemm(k.gemm(b.t(), a.t(), variant=variant), b.t(), a.t())
+        run_together(k, random)
     gpu = next(device for device in k.devices if device.backend == "cuda")
     staged = k.array(numpy.arange(10_001, dtype=numpy.float32))
     assert bool((numpy.asarray(k.square(staged, device=gpu)) == numpy.arange(10_001, dtype=numpy.float32) ** 2).all())
