@@ -31,6 +31,10 @@ struct rpc_field {
     uint64_t fallback; /* of RPC_UINT and RPC_BOOL, when absent */
 };
 
+/* A struct rpc_field out of a row of proto/generated/methods.h. */
+#define RPC_FIELD(key_, type_, required_, min_, max_, default_)                                                        \
+    {.key = #key_, .type = RPC_##type_, .required = (required_), .min = (min_), .max = (max_), .fallback = (default_)},
+
 struct rpc_arg {
     bool present;
     uint64_t u;                    /* RPC_UINT; RPC_DEVICE when text is NULL */

@@ -6,15 +6,6 @@
 #include "server/body.h"
 #include "server/request.h"
 
-static int fail(struct error *e, enum error_code code, const char *path, const char *key, const char *why)
-{
-    char full[96];
-
-    snprintf(full, sizeof(full), "%s%s", path, key);
-    error_set(e, code, "%s: %s", full, why);
-    return error_detail_text(e, "key", full);
-}
-
 /* ---- attributes ---- */
 
 static int decode_attr(const struct op_attr *attr, const struct rpc_value *value, union op_attr_value *ret,
@@ -44,7 +35,7 @@ static int decode_attr(const struct op_attr *attr, const struct rpc_value *value
                 return 0;
             }
     }
-    return fail(e, ERROR_INVALID_ARGUMENT, "attrs.", attr->name, "not one of the choices that hello lists");
+    return error_at(e, ERROR_INVALID_ARGUMENT, "attrs.", attr->name, "not one of the choices that hello lists");
 }
 
 int call_decode_attrs(struct body_call *call, const struct rpc_value *map, struct rpc_arg *ret_variant, struct error *e)
@@ -62,10 +53,10 @@ int call_decode_attrs(struct body_call *call, const struct rpc_value *map, struc
         unsigned j = 0;
 
         if (rpc_map_entry(map, i, &name.text, &name.length, &value) < 0)
-            return fail(e, ERROR_WRONG_TYPE, "attrs.", "(key)", "keys must be str");
+            return error_at(e, ERROR_WRONG_TYPE, "attrs.", "(key)", "keys must be str");
         if (rpc_text_is(&name, "variant")) {
             if (ret_variant->present)
-                return fail(e, ERROR_UNKNOWN_KEY, "attrs.", "variant", "given twice");
+                return error_at(e, ERROR_UNKNOWN_KEY, "attrs.", "variant", "given twice");
             if (rpc_decode_value(value, &variant, "attrs.", ret_variant, e) < 0)
                 return -1;
             continue;
@@ -78,8 +69,8 @@ int call_decode_attrs(struct body_call *call, const struct rpc_value *map, struc
             for (; n < name.length && n < 32; n++)
                 shown[n] = name.text[n] >= 0x20 && name.text[n] < 0x7f ? name.text[n] : '?';
             shown[n] = '\0';
-            return fail(e, ERROR_UNKNOWN_KEY, "attrs.", shown,
-                        j == op->n_attrs ? "this op has no such attribute" : "given twice");
+            return error_at(e, ERROR_UNKNOWN_KEY, "attrs.", shown,
+                            j == op->n_attrs ? "this op has no such attribute" : "given twice");
         }
         seen |= 1U << j;
         if (decode_attr(&op->attrs[j], value, &call->call.attrs[j], e) < 0)
@@ -111,7 +102,7 @@ static int check_writable(const struct body *body, const struct body_call *call,
         if (!ref->mapping || ref->writable)
             continue;
         snprintf(dotted, sizeof(dotted), "%s.", operand_key(op, o, key));
-        return fail(e, ERROR_READ_ONLY, dotted, "buffer", "was registered with access \"r\", but is an output");
+        return error_at(e, ERROR_READ_ONLY, dotted, "buffer", "was registered with access \"r\", but is an output");
     }
     return 0;
 }

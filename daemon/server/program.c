@@ -8,10 +8,7 @@
 #include "server/request.h"
 #include "server/run.h"
 
-#define FIELD(key_, type_, required_, min_, max_, default_)                                                            \
-    {.key = #key_, .type = RPC_##type_, .required = (required_), .min = (min_), .max = (max_), .fallback = (default_)},
-static const struct rpc_field binding_fields[] = {KOPS_PARAMS_BINDING(FIELD)};
-#undef FIELD
+static const struct rpc_field binding_fields[] = {KOPS_PARAMS_BINDING(RPC_FIELD)};
 enum { N_BINDING_FIELDS = sizeof(binding_fields) / sizeof(binding_fields[0]) };
 
 enum { PATH_MAX_LENGTH = 32, SPARE_BODIES = 8 };

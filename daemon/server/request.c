@@ -12,19 +12,16 @@ enum { FREE_REQUESTS_KEPT = 1024, MAX_FIELDS = 16 };
 
 /* ---- methods ---- */
 
-#define FIELD(key_, type_, required_, min_, max_, default_)                                                            \
-    {.key = #key_, .type = RPC_##type_, .required = (required_), .min = (min_), .max = (max_), .fallback = (default_)},
-static const struct rpc_field hello_fields[] = {KOPS_PARAMS_HELLO(FIELD)};
-static const struct rpc_field register_fields[] = {KOPS_PARAMS_REGISTER(FIELD)};
-static const struct rpc_field alloc_fields[] = {KOPS_PARAMS_ALLOC(FIELD)};
-static const struct rpc_field release_fields[] = {KOPS_PARAMS_RELEASE(FIELD)};
-static const struct rpc_field run_fields[] = {KOPS_PARAMS_RUN(FIELD)};
-static const struct rpc_field sequence_fields[] = {KOPS_PARAMS_SEQUENCE(FIELD)};
-static const struct rpc_field program_fields[] = {KOPS_PARAMS_PROGRAM(FIELD)};
-static const struct rpc_field run_program_fields[] = {KOPS_PARAMS_RUN_PROGRAM(FIELD)};
-static const struct rpc_field cancel_fields[] = {KOPS_PARAMS_CANCEL(FIELD)};
-static const struct rpc_field stats_fields[] = {KOPS_PARAMS_STATS(FIELD)};
-#undef FIELD
+static const struct rpc_field hello_fields[] = {KOPS_PARAMS_HELLO(RPC_FIELD)};
+static const struct rpc_field register_fields[] = {KOPS_PARAMS_REGISTER(RPC_FIELD)};
+static const struct rpc_field alloc_fields[] = {KOPS_PARAMS_ALLOC(RPC_FIELD)};
+static const struct rpc_field release_fields[] = {KOPS_PARAMS_RELEASE(RPC_FIELD)};
+static const struct rpc_field run_fields[] = {KOPS_PARAMS_RUN(RPC_FIELD)};
+static const struct rpc_field sequence_fields[] = {KOPS_PARAMS_SEQUENCE(RPC_FIELD)};
+static const struct rpc_field program_fields[] = {KOPS_PARAMS_PROGRAM(RPC_FIELD)};
+static const struct rpc_field run_program_fields[] = {KOPS_PARAMS_RUN_PROGRAM(RPC_FIELD)};
+static const struct rpc_field cancel_fields[] = {KOPS_PARAMS_CANCEL(RPC_FIELD)};
+static const struct rpc_field stats_fields[] = {KOPS_PARAMS_STATS(RPC_FIELD)};
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 static const struct {

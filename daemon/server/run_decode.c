@@ -8,10 +8,7 @@
 #include "server/request.h"
 #include "server/run.h"
 
-#define FIELD(key_, type_, required_, min_, max_, default_)                                                            \
-    {.key = #key_, .type = RPC_##type_, .required = (required_), .min = (min_), .max = (max_), .fallback = (default_)},
-static const struct rpc_field op_fields[] = {KOPS_PARAMS_OP(FIELD)};
-#undef FIELD
+static const struct rpc_field op_fields[] = {KOPS_PARAMS_OP(RPC_FIELD)};
 enum { N_OP_FIELDS = sizeof(op_fields) / sizeof(op_fields[0]), PATH_MAX_LENGTH = 32 };
 
 static int unknown_op(struct error *e)

@@ -8,20 +8,8 @@
 
 enum { PATH_MAX_LENGTH = 32 };
 
-#define FIELD(key_, type_, required_, min_, max_, default_)                                                            \
-    {.key = #key_, .type = RPC_##type_, .required = (required_), .min = (min_), .max = (max_), .fallback = (default_)},
-static const struct rpc_field tensor_fields[] = {KOPS_PARAMS_TENSOR(FIELD)};
-#undef FIELD
+static const struct rpc_field tensor_fields[] = {KOPS_PARAMS_TENSOR(RPC_FIELD)};
 enum { N_TENSOR_FIELDS = sizeof(tensor_fields) / sizeof(tensor_fields[0]) };
-
-static int fail(struct error *e, enum error_code code, const char *path, const char *key, const char *why)
-{
-    char full[96];
-
-    snprintf(full, sizeof(full), "%s%s", path, key);
-    error_set(e, code, "%s: %s", full, why);
-    return error_detail_text(e, "key", full);
-}
 
 static int decode_dimensions(const struct rpc_arg *list, const char *key, const char *path, int64_t *into,
                              struct error *e)
@@ -33,7 +21,7 @@ static int decode_dimensions(const struct rpc_arg *list, const char *key, const 
         if (rpc_decode_value(rpc_list_item(list->items, i), &item, path, &arg, e) < 0)
             return -1;
         if (arg.i < 0) {
-            fail(e, ERROR_OUT_OF_RANGE, path, key, "must not be negative; copy the tensor to get rid of them");
+            error_at(e, ERROR_OUT_OF_RANGE, path, key, "must not be negative; copy the tensor to get rid of them");
             error_detail_number(e, "min", 0);
             return error_detail_number(e, "max", INT64_MAX);
         }
@@ -51,7 +39,7 @@ static int decode_dtype(const struct rpc_arg *name, const char *path, enum dtype
     }
     KOPS_DTYPES(X)
 #undef X
-    return fail(e, ERROR_UNKNOWN_DTYPE, path, "dtype", "no such dtype; hello lists what each op takes");
+    return error_at(e, ERROR_UNKNOWN_DTYPE, path, "dtype", "no such dtype; hello lists what each op takes");
 }
 
 static int decode_layout(const struct rpc_arg *args, const char *path, struct tensor *t, struct error *e)
@@ -59,7 +47,7 @@ static int decode_layout(const struct rpc_arg *args, const char *path, struct te
     if (decode_dtype(&args[TENSOR_dtype], path, &t->dtype, e) < 0)
         return -1;
     if (args[TENSOR_shape].length > TENSOR_MAX_RANK) {
-        fail(e, ERROR_LIMIT_EXCEEDED, path, "shape", "more dimensions than limits.rank");
+        error_at(e, ERROR_LIMIT_EXCEEDED, path, "shape", "more dimensions than limits.rank");
         error_detail_number(e, "limit", TENSOR_MAX_RANK);
         return error_detail_number(e, "value", args[TENSOR_shape].length);
     }
@@ -71,7 +59,7 @@ static int decode_layout(const struct rpc_arg *args, const char *path, struct te
         tensor_set_contiguous(t);
     } else {
         if (args[TENSOR_strides].length != t->rank)
-            return fail(e, ERROR_INVALID_ARGUMENT, path, "strides", "needs as many entries as shape");
+            return error_at(e, ERROR_INVALID_ARGUMENT, path, "strides", "needs as many entries as shape");
         if (decode_dimensions(&args[TENSOR_strides], "strides", path, t->strides, e) < 0)
             return -1;
     }
@@ -88,16 +76,17 @@ static int resolve_inline(struct connection *c, const struct rpc_arg *args, cons
     struct mapping *m = NULL;
 
     if (args[TENSOR_ipc].length != BACKEND_IPC_HANDLE_SIZE)
-        return fail(e, ERROR_INVALID_ARGUMENT, path, "ipc", "must be the 64 bytes of cuIpcGetMemHandle");
+        return error_at(e, ERROR_INVALID_ARGUMENT, path, "ipc", "must be the 64 bytes of cuIpcGetMemHandle");
     if (!args[TENSOR_size].present)
-        return fail(e, ERROR_MISSING_KEY, path, "size", "required beside ipc");
+        return error_at(e, ERROR_MISSING_KEY, path, "size", "required beside ipc");
     if (!args[TENSOR_device].present)
-        return fail(e, ERROR_MISSING_KEY, path, "device", "required beside ipc");
+        return error_at(e, ERROR_MISSING_KEY, path, "device", "required beside ipc");
     device = request_device(c->server, &args[TENSOR_device], e);
     if (!device)
-        return fail(e, ERROR_UNKNOWN_DEVICE, path, "device", "this daemon serves no such device; hello lists its own");
+        return error_at(e, ERROR_UNKNOWN_DEVICE, path, "device",
+                        "this daemon serves no such device; hello lists its own");
     if (!device->backend->memory_import)
-        return fail(e, ERROR_UNSUPPORTED, path, "device", "that device has no CUDA memory");
+        return error_at(e, ERROR_UNSUPPORTED, path, "device", "that device has no CUDA memory");
     memcpy(import.handle, args[TENSOR_ipc].text, sizeof(import.handle));
     *ret_size = import.size;
     ref->writable = true;
@@ -127,10 +116,11 @@ int tensor_use_buffer(struct connection *c, uint64_t id, const char *path, struc
     const struct buffer_ref *buffer = idtable_get(&c->buffers, id);
 
     if (!buffer)
-        return fail(e, ERROR_UNKNOWN_BUFFER, path, "buffer", "this connection has no such buffer; register it first");
+        return error_at(e, ERROR_UNKNOWN_BUFFER, path, "buffer",
+                        "this connection has no such buffer; register it first");
     if (buffer->mapping->stale)
-        return fail(e, ERROR_STALE_BUFFER, path, "buffer",
-                    "its allocation was freed and replaced by its owner; release it and register the new one");
+        return error_at(e, ERROR_STALE_BUFFER, path, "buffer",
+                        "its allocation was freed and replaced by its owner; release it and register the new one");
     mapping_use(buffer->mapping);
     ref->mapping = buffer->mapping;
     ref->writable = buffer->writable;
@@ -166,7 +156,7 @@ int tensor_decode(struct connection *c, const struct rpc_value *value, const cha
     if (tensor_measure(t, path, e) < 0)
         return tensor_measure(t, name_of(path, name), e); /* told again, by its name */
     if (args[TENSOR_buffer].present && args[TENSOR_ipc].present)
-        return fail(e, ERROR_INVALID_ARGUMENT, path, "ipc", "give either buffer or ipc");
+        return error_at(e, ERROR_INVALID_ARGUMENT, path, "ipc", "give either buffer or ipc");
     if (args[TENSOR_ipc].present) {
         if (resolve_inline(c, args, path, ref, &size, e) < 0)
             return -1;
@@ -175,7 +165,7 @@ int tensor_decode(struct connection *c, const struct rpc_value *value, const cha
             return -1;
         *ret_buffer = args[TENSOR_buffer].u;
     } else if (t->count) {
-        return fail(e, ERROR_MISSING_KEY, path, "buffer", "required (or ipc) for a tensor that is not empty");
+        return error_at(e, ERROR_MISSING_KEY, path, "buffer", "required (or ipc) for a tensor that is not empty");
     } else {
         return 0;
     }

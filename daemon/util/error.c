@@ -48,6 +48,15 @@ int error_detail_text(struct error *e, const char *key, const char *text)
     return -1;
 }
 
+int error_at(struct error *e, enum error_code code, const char *path, const char *key, const char *why)
+{
+    char full[ERROR_DETAIL_TEXT_MAX];
+
+    snprintf(full, sizeof(full), "%s%s", path, key);
+    error_set(e, code, "%s: %s", full, why);
+    return error_detail_text(e, "key", full);
+}
+
 /* Moves `text` to the right by the prefix's length; what does not fit is cut off. */
 static void put_before(char *text, size_t size, const char *prefix)
 {

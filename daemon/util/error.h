@@ -45,6 +45,9 @@ int error_set(struct error *e, enum error_code code, const char *format, ...) __
 int error_detail_number(struct error *e, const char *key, int64_t number);
 int error_detail_text(struct error *e, const char *key, const char *text);
 
+/* Replaces *e with "<path><key>: <why>" and the detail `key`, "<path><key>": a fault of one value in a request. */
+int error_at(struct error *e, enum error_code code, const char *path, const char *key, const char *why);
+
 /* Puts `prefix` before the message and before the detail `key`, where there is one: says where in a larger whole the
  * fault lies. Returns -1. */
 int error_prefix(struct error *e, const char *prefix);
