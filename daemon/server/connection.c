@@ -9,7 +9,6 @@
 #include "rpc/socket.h"
 #include "server/body.h"
 #include "server/channel.h"
-#include "server/program.h"
 #include "server/request.h"
 #include "server/run.h"
 #include "server/spin.h"
@@ -73,6 +72,20 @@ void connection_mark_dirty(struct connection *c)
 
 /* ---- input ---- */
 
+void connection_fail(struct connection *c, const struct error *e, const char *why)
+{
+    struct error ignored;
+
+    if (c->channel) {
+        rpc_channel_settle(c->channel, &c->output);
+        rpc_channel_flush(c->channel, &ignored);
+    }
+    rpc_write_error_notification(&c->output, e);
+    if (!c->output.bytes.failed)
+        rpc_output_flush(&c->output, c->fd);
+    connection_close(c, why);
+}
+
 static void violation(struct connection *c, const struct error *e)
 {
     char why[ERROR_MESSAGE_MAX + 8];
@@ -80,16 +93,7 @@ static void violation(struct connection *c, const struct error *e)
     c->server->counters.protocol_errors++;
     log_warning("protocol_error", "pid=%d uid=%d why=%s", (int)c->pid, (int)c->uid,
                 log_quote(why, sizeof(why), e->message, strlen(e->message)));
-    if (c->channel) {
-        struct error ignored;
-
-        rpc_channel_settle(c->channel, &c->output);
-        rpc_channel_flush(c->channel, &ignored);
-    }
-    rpc_write_error_notification(&c->output, e);
-    if (!c->output.bytes.failed)
-        rpc_output_flush(&c->output, c->fd);
-    connection_close(c, "protocol error");
+    connection_fail(c, e, "protocol error");
 }
 
 /* Dispatches one whole message of the socket's or the ring's input. 1: done; 0: there is none; -1: the connection was
@@ -363,15 +367,6 @@ static void on_handle_closed(uv_handle_t *handle)
     connection_free_if_done(c);
 }
 
-static void drop_inline(struct connection *c, struct inline_ref *ref)
-{
-    list_remove(&ref->bucket);
-    list_remove(&ref->lru);
-    c->n_inline--;
-    mapping_unref(ref->mapping);
-    free(ref);
-}
-
 void connection_close(struct connection *c, const char *why)
 {
     if (c->closed)
@@ -392,108 +387,6 @@ void connection_close(struct connection *c, const char *why)
     rpc_input_free(&c->input);
     run_stop_all(c, RUN_ABANDONED);
     barriers_advance(c);
-    for (uint32_t i = 0; i < c->buffers.capacity; i++)
-        if (idtable_at(&c->buffers, i))
-            connection_drop_buffer(c, idtable_at(&c->buffers, i));
-    for (uint32_t i = 0; i < c->programs.capacity; i++)
-        if (idtable_at(&c->programs, i))
-            program_drop(c, idtable_at(&c->programs, i));
-    while (!list_empty(&c->inline_lru))
-        drop_inline(c, list_entry(list_first(&c->inline_lru), struct inline_ref, lru));
+    connection_drop_all(c);
     connection_free_if_done(c);
-}
-
-/* ---- what it owns ---- */
-
-static struct list *inline_bucket(struct connection *c, const unsigned char *handle)
-{
-    uint64_t h = 0;
-
-    for (size_t i = 0; i < BACKEND_IPC_HANDLE_SIZE; i += sizeof(uint64_t)) {
-        uint64_t word;
-
-        memcpy(&word, handle + i, sizeof(word));
-        h = (h ^ word) * UINT64_C(0x9e3779b97f4a7c15);
-    }
-    return &c->inline_buckets[(h >> 32) % INLINE_BUCKETS];
-}
-
-struct mapping *connection_find_inline(struct connection *c, const struct backend_device *device,
-                                       const unsigned char *handle, uint64_t alloc_id)
-{
-    struct list *bucket = inline_bucket(c, handle);
-
-    list_for_each_safe (node, after, bucket) {
-        struct inline_ref *ref = list_entry(node, struct inline_ref, bucket);
-        const struct mapping *m = ref->mapping;
-
-        if (m->alloc_id != alloc_id || m->device != device || m->stale ||
-            memcmp(m->import.handle, handle, BACKEND_IPC_HANDLE_SIZE) != 0)
-            continue;
-        list_remove(&ref->lru);
-        list_append(&c->inline_lru, &ref->lru);
-        return ref->mapping;
-    }
-    return NULL;
-}
-
-void connection_add_inline(struct connection *c, struct mapping *m)
-{
-    struct inline_ref *ref = malloc(sizeof(*ref));
-
-    if (!ref)
-        return; /* the request goes on without; only the next one pays */
-    if (c->n_inline >= c->server->config.inline_mappings)
-        drop_inline(c, list_entry(list_first(&c->inline_lru), struct inline_ref, lru));
-    mapping_ref(m);
-    ref->mapping = m;
-    list_append(inline_bucket(c, m->import.handle), &ref->bucket);
-    list_append(&c->inline_lru, &ref->lru);
-    c->n_inline++;
-}
-
-bool connection_drop_inline(struct connection *c, const unsigned char *handle)
-{
-    struct list *bucket = inline_bucket(c, handle);
-    bool found = false;
-
-    list_for_each_safe (node, after, bucket) {
-        struct inline_ref *ref = list_entry(node, struct inline_ref, bucket);
-
-        if (!memcmp(ref->mapping->import.handle, handle, BACKEND_IPC_HANDLE_SIZE)) {
-            drop_inline(c, ref);
-            found = true;
-        }
-    }
-    return found;
-}
-
-struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m, uint64_t size, bool writable,
-                                         struct error *e)
-{
-    struct buffer_ref *buffer = malloc(sizeof(*buffer));
-
-    if (!buffer) {
-        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a buffer");
-        return NULL;
-    }
-    *buffer = (struct buffer_ref){.mapping = m, .size = size, .writable = writable};
-    buffer->id = idtable_add(&c->buffers, buffer);
-    if (!buffer->id) {
-        free(buffer);
-        error_set(e, ERROR_QUOTA_EXCEEDED, "this connection holds %u buffers, the most it may; release some",
-                  c->buffers.used);
-        error_detail_number(e, "limit", (int64_t)c->server->config.buffers);
-        error_detail_number(e, "current", (int64_t)c->buffers.used);
-        return NULL;
-    }
-    mapping_ref(m);
-    return buffer;
-}
-
-void connection_drop_buffer(struct connection *c, struct buffer_ref *buffer)
-{
-    idtable_remove(&c->buffers, buffer->id);
-    mapping_unref(buffer->mapping);
-    free(buffer);
 }

@@ -12,6 +12,9 @@ struct connection *connection_new(struct server *server, int fd);
  * last request has ended. `why` is for the log. */
 void connection_close(struct connection *c, const char *why);
 
+/* Ends it after telling the client so: an error notification, behind the replies that are there. */
+void connection_fail(struct connection *c, const struct error *e, const char *why);
+
 /* Frees a closed connection when nothing is left of it. */
 void connection_free_if_done(struct connection *c);
 
@@ -36,6 +39,9 @@ bool connection_has_output(const struct connection *c);
 /* Reads what is there and dispatches it, then reads no more (the daemon is stopping). */
 void connection_end_input(struct connection *c);
 
+/* holdings.c: buffers, inline references and programs. */
+/* Gives everything back that the connection holds; what runs still use stays until they have ended. */
+void connection_drop_all(struct connection *c);
 /* Inline references (see PROTOCOL.md): the mapping of an earlier request with the same handle and id, or NULL. */
 struct mapping *connection_find_inline(struct connection *c, const struct backend_device *device,
                                        const unsigned char *handle, uint64_t alloc_id);

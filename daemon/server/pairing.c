@@ -1,9 +1,9 @@
 /* Which queue of the device goes best with the client's stream.
  *
- * A GPU fetches the work of its channels by two engines, which take turns with the channels in the order they were
- * made. While a client's channel waits for a word, its engine serves others less quickly: on an H200 under MPS one link
- * of ordered work takes 15 us where client and daemon share an engine and 10.7 us where they do not. Neither process
- * can ask which engine a channel is on, but ours alternate, so two are tried in turn, and the better one stays.
+ * On an H200 under MPS one link of ordered work takes 10.7 us with every other queue of the daemon and 15 us with the
+ * rest, and which ones these are depends on the client's stream in the same way: as if two engines fetched the work of
+ * channels, dealt out in the order these were made, and a client's waiting channel slowed the others on its own. No
+ * process can ask for that. So two queues of different parity are tried in turn, and the better one stays.
  *
  * A stream whose ops come one by one is timed as well; what is compared is the shortest distance between two ops, so
  * one pair in quick succession says enough. */

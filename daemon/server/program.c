@@ -275,7 +275,6 @@ static int recheck(const struct program *p, struct body *body, struct error *e)
     body->search_steps = BODY_SEARCH_STEPS;
     for (unsigned i = 0; i < body->n_calls; i++) {
         struct body_call *call = &body->calls[i];
-        const char *variant = body->steps[i].variant;
 
         for (unsigned o = 0; o < call->call.op->n_inputs + call->call.op->n_outputs; o++)
             call->call.tensors[o] = body->tensors[call->tensors[o]];
@@ -283,7 +282,6 @@ static int recheck(const struct program *p, struct body *body, struct error *e)
             snprintf(prefix, sizeof(prefix), "ops[%u].", i);
             return error_prefix(e, prefix);
         }
-        body->steps[i].variant = variant;
     }
     return 0;
 }

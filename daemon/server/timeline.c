@@ -253,10 +253,7 @@ static void fail_stalled(struct connection *c)
 
     error_set(&e, ERROR_STALLED, "an ordered op's stream has not come to it within stall_timeout_ms (%llu)",
               (unsigned long long)c->server->config.stall_timeout_ms);
-    rpc_write_error_notification(&c->output, &e);
-    if (!c->output.bytes.failed)
-        rpc_output_flush(&c->output, c->fd);
-    connection_close(c, "an ordered op stalled");
+    connection_fail(c, &e, "an ordered op stalled");
 }
 
 /* Resumes the first stream whose word is reached. False: there is none. The list may be another one afterwards, since a

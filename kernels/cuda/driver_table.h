@@ -83,7 +83,6 @@
     X(MemPoolImportFromShareableHandle, "", OPTIONAL)                                                                  \
     X(MemPoolImportPointer, "", OPTIONAL)                                                                              \
     X(MemPoolSetAccess, "", OPTIONAL)                                                                                  \
-    X(DeviceCanAccessPeer, "", OPTIONAL)                                                                               \
-    X(CtxEnablePeerAccess, "", OPTIONAL)
+    X(DeviceCanAccessPeer, "", OPTIONAL)
 
 #endif

@@ -150,5 +150,13 @@ def square(memory: Memory, out: Memory, **more: Any) -> dict[str, Any]:
     }
 
 
+def reuse(exporter: Exporter, old: Memory) -> Memory:
+    """Frees and allocates anew: other memory under the same handle bytes, as some drivers do."""
+    old.free()
+    new = exporter.alloc(old.size)
+    assert new.handle == old.handle and new.alloc_id != old.alloc_id, "the stand-in repeats handles"
+    return new
+
+
 # A test module binds these names, which is how pytest finds them.
 FIXTURES = (shared_machine, machine, connect, connection, exporter)

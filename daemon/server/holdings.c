@@ -1,0 +1,120 @@
+/* What a connection holds: references to memory, registered or inline, and programs. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/connection.h"
+#include "server/program.h"
+
+static void drop_inline(struct connection *c, struct inline_ref *ref)
+{
+    list_remove(&ref->bucket);
+    list_remove(&ref->lru);
+    c->n_inline--;
+    mapping_unref(ref->mapping);
+    free(ref);
+}
+
+static struct list *inline_bucket(struct connection *c, const unsigned char *handle)
+{
+    uint64_t h = 0;
+
+    for (size_t i = 0; i < BACKEND_IPC_HANDLE_SIZE; i += sizeof(uint64_t)) {
+        uint64_t word;
+
+        memcpy(&word, handle + i, sizeof(word));
+        h = (h ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+    }
+    return &c->inline_buckets[(h >> 32) % INLINE_BUCKETS];
+}
+
+struct mapping *connection_find_inline(struct connection *c, const struct backend_device *device,
+                                       const unsigned char *handle, uint64_t alloc_id)
+{
+    struct list *bucket = inline_bucket(c, handle);
+
+    list_for_each_safe (node, after, bucket) {
+        struct inline_ref *ref = list_entry(node, struct inline_ref, bucket);
+        const struct mapping *m = ref->mapping;
+
+        if (m->alloc_id != alloc_id || m->device != device || m->stale ||
+            memcmp(m->import.handle, handle, BACKEND_IPC_HANDLE_SIZE) != 0)
+            continue;
+        list_remove(&ref->lru);
+        list_append(&c->inline_lru, &ref->lru);
+        return ref->mapping;
+    }
+    return NULL;
+}
+
+void connection_add_inline(struct connection *c, struct mapping *m)
+{
+    struct inline_ref *ref = malloc(sizeof(*ref));
+
+    if (!ref)
+        return; /* the request goes on without; only the next one pays */
+    if (c->n_inline >= c->server->config.inline_mappings)
+        drop_inline(c, list_entry(list_first(&c->inline_lru), struct inline_ref, lru));
+    mapping_ref(m);
+    ref->mapping = m;
+    list_append(inline_bucket(c, m->import.handle), &ref->bucket);
+    list_append(&c->inline_lru, &ref->lru);
+    c->n_inline++;
+}
+
+bool connection_drop_inline(struct connection *c, const unsigned char *handle)
+{
+    struct list *bucket = inline_bucket(c, handle);
+    bool found = false;
+
+    list_for_each_safe (node, after, bucket) {
+        struct inline_ref *ref = list_entry(node, struct inline_ref, bucket);
+
+        if (!memcmp(ref->mapping->import.handle, handle, BACKEND_IPC_HANDLE_SIZE)) {
+            drop_inline(c, ref);
+            found = true;
+        }
+    }
+    return found;
+}
+
+struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m, uint64_t size, bool writable,
+                                         struct error *e)
+{
+    struct buffer_ref *buffer = malloc(sizeof(*buffer));
+
+    if (!buffer) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a buffer");
+        return NULL;
+    }
+    *buffer = (struct buffer_ref){.mapping = m, .size = size, .writable = writable};
+    buffer->id = idtable_add(&c->buffers, buffer);
+    if (!buffer->id) {
+        free(buffer);
+        error_set(e, ERROR_QUOTA_EXCEEDED, "this connection holds %u buffers, the most it may; release some",
+                  c->buffers.used);
+        error_detail_number(e, "limit", (int64_t)c->server->config.buffers);
+        error_detail_number(e, "current", (int64_t)c->buffers.used);
+        return NULL;
+    }
+    mapping_ref(m);
+    return buffer;
+}
+
+void connection_drop_buffer(struct connection *c, struct buffer_ref *buffer)
+{
+    idtable_remove(&c->buffers, buffer->id);
+    mapping_unref(buffer->mapping);
+    free(buffer);
+}
+
+void connection_drop_all(struct connection *c)
+{
+    for (uint32_t i = 0; i < c->buffers.capacity; i++)
+        if (idtable_at(&c->buffers, i))
+            connection_drop_buffer(c, idtable_at(&c->buffers, i));
+    for (uint32_t i = 0; i < c->programs.capacity; i++)
+        if (idtable_at(&c->programs, i))
+            program_drop(c, idtable_at(&c->programs, i));
+    while (!list_empty(&c->inline_lru))
+        drop_inline(c, list_entry(list_first(&c->inline_lru), struct inline_ref, lru));
+}
