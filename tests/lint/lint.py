@@ -231,6 +231,7 @@ def check_python() -> Iterator[str]:
     config = Path(__file__).resolve().parent / "ruff.toml"
     done = subprocess.run(
         [find_ruff(), "check", "--quiet", "--no-cache", "--output-format", "concise", "--config", str(config), *files],
+        cwd=ROOT,  # what is first-party would depend on it
         capture_output=True,
         text=True,
         check=False,
