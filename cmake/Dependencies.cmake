@@ -24,6 +24,10 @@ kops_dependency(msgpack libmsgpackc.a msgpack-c msgpackc msgpack)
 if(KOPS_DAEMON)
     # The daemon's event loop and thread pool [libuv1-dev].
     kops_dependency(libuv libuv_a.a libuv)
+    # Hashes of sources and seals of cached code [libsodium-dev].
+    kops_dependency(libsodium libsodium.a libsodium)
+    # System call filters of the compiling processes [libseccomp-dev].
+    kops_dependency(libseccomp libseccomp.a libseccomp)
     # The configuration file's syntax [libinih-dev].
     kops_dependency(inih libinih.a inih)
 endif()

@@ -175,6 +175,29 @@ ERRORS = [('protocol_error',
   ('ConnectionError',),
   "The client's stream did not reach an ordered call in time (`server.stall_timeout_ms`); the call "
   'was dropped and the connection is closed after it.'),
+ ('compile_failed',
+  37,
+  'daemon',
+  ('ValueError',),
+  'The source of a kernel was not compiled; `detail.reason` is `source`, `entry`, `time`, `memory` '
+  "or `crash`, `detail.log` the compiler's log."),
+ ('unknown_kernel',
+  38,
+  'daemon',
+  ('LookupError',),
+  'This connection has no kernel or module of that id (never had, or released it).'),
+ ('signature_mismatch',
+  39,
+  'daemon',
+  ('TypeError',),
+  'The declared parameters are not those of the compiled kernel; `detail.key` names the first that '
+  'differs.'),
+ ('job_timeout',
+  40,
+  'daemon',
+  ('TimeoutError',),
+  'A kernel ran longer than `server.job_timeout_s`; the daemon ends, which frees the GPU, and a '
+  'supervisor starts it anew.'),
  ('connect_failed',
   101,
   'client',
@@ -222,9 +245,23 @@ ERRORS = [('protocol_error',
   'the call outside the capture, or define a program.')]
 
 # name -> bytes an element
-DTYPES = {'f32': 4, 'f64': 8, 'f16': 2, 'bf16': 2}
+DTYPES = {'f32': 4,
+ 'f64': 8,
+ 'f16': 2,
+ 'bf16': 2,
+ 'i8': 1,
+ 'u8': 1,
+ 'i16': 2,
+ 'u16': 2,
+ 'i32': 4,
+ 'u32': 4,
+ 'i64': 8,
+ 'u64': 8,
+ 'bool': 1,
+ 'f8_e4m3': 1,
+ 'f8_e5m2': 1}
 
-METHODS = ('hello', 'ping', 'register', 'alloc', 'release', 'run', 'sequence', 'program', 'run_program', 'timelines', 'cancel', 'trim', 'stats')
+METHODS = ('hello', 'ping', 'register', 'alloc', 'release', 'run', 'sequence', 'program', 'run_program', 'compile', 'kernel', 'launch', 'cache', 'timelines', 'cancel', 'trim', 'stats')
 
 OPS = {'add': {'summary': 'out = a + b',
          'doc': "Element by element, with NumPy's broadcasting of `a` and `b`; `out` has the "

@@ -30,6 +30,7 @@ enum {
 
 struct backend;
 struct backend_device;
+struct kernel_limits;   /* core/kernel.h */
 struct backend_stream;  /* the backend's own: a queue whose jobs run in order */
 struct backend_program; /* the backend's own: what it keeps to run the same steps again faster */
 
@@ -99,6 +100,16 @@ struct backend_import {
     uint64_t fd_bytes[BACKEND_IMPORT_FDS]; /* MEMORY_CUDA_VMM: of each allocation; 0 of a first: all of `size` */
 };
 
+/* ---- compiled code of users ---- */
+
+struct backend_code; /* the backend's own: a binary that is loaded on one device */
+
+/* An entry of it; a plain value that is good as long as the code is loaded. */
+struct backend_function {
+    void *handle; /* the backend's own */
+    unsigned registers, static_shared, local_bytes, const_bytes, max_threads;
+};
+
 /* ---- jobs ---- */
 
 /* Where one tensor of the plan lies: element (0, …, 0) is `offset` bytes into `memory`. memory is NULL only
@@ -114,7 +125,7 @@ struct backend_step {
     /* Set by the server before submit(). */
     const struct op *op;
     struct plan plan;
-    struct backend_operand operands[PLAN_MAX_OPERANDS]; /* inputs, then outputs, as in the op */
+    struct backend_operand operands[STEP_MAX_OPERANDS]; /* inputs, then outputs, as in the op */
     int in_place;                                       /* the input that output 0 is exactly, or -1 */
     const char *variant;                                /* forced, one of variants(); or NULL */
 
@@ -246,6 +257,25 @@ struct backend {
                          struct error *e);
     /* loop. Whether jobs of `device` can use memory of `owner`, another device of this backend. NULL: never. */
     bool (*can_access)(struct backend_device *device, struct backend_device *owner);
+
+    /* User kernels: steps whose plan is a PLAN_KERNEL. All NULL where there are none. */
+    /* any; may block. Errors: unsupported (made for another architecture), invalid_argument (no binary at all),
+     * out_of_memory, device_lost. */
+    int (*code_load)(struct backend_device *device, const void *image, size_t size, struct backend_code **ret_code,
+                     struct error *e);
+    /* any; may block. No job uses it. */
+    void (*code_unload)(struct backend_device *device, struct backend_code *code);
+    /* any. All the dynamic shared memory that the device has may be asked for in launches. */
+    int (*code_function)(struct backend_device *device, struct backend_code *code, const char *lowered,
+                         struct backend_function *ret_function, struct error *e);
+    /* any. What launches on the device are bound by; `max_threads` and `static_shared` are a function's. */
+    void (*kernel_limits)(struct backend_device *device, struct kernel_limits *ret_limits);
+
+    /* loop. CLOCK_MONOTONIC: when an execution was last seen to have ended, or work came to an idle device. NULL: jobs
+     * always end. */
+    uint64_t (*progress_ns)(struct backend_device *device);
+    /* loop. Marks the device lost: poll() ends its jobs, and close() waits for nothing that may never end. */
+    void (*abandon)(struct backend_device *device, const struct error *why);
 };
 
 extern const struct backend host_backend;

@@ -31,13 +31,13 @@ static const char *tensor_key(const struct op *op, unsigned i, char into[16])
 int op_plan(const struct op_call *call, struct plan *ret_plan, struct error *e)
 {
     const struct op *op = call->op;
-    enum dtype dtype = call->tensors[0].dtype;
+    enum dtype dtype = call->tensors[0]->dtype;
     char key[16];
 
     for (unsigned i = 1; i < op->n_inputs + op->n_outputs; i++)
-        if (call->tensors[i].dtype != dtype) {
+        if (call->tensors[i]->dtype != dtype) {
             error_set(e, ERROR_DTYPE_MISMATCH, "%s is %s, but in[0] is %s; convert one of them first",
-                      tensor_key(op, i, key), dtype_name(call->tensors[i].dtype), dtype_name(dtype));
+                      tensor_key(op, i, key), dtype_name(call->tensors[i]->dtype), dtype_name(dtype));
             return error_detail_text(e, "key", key);
         }
     if (!(op->dtypes & DTYPE_BIT(dtype))) {
@@ -45,7 +45,7 @@ int op_plan(const struct op_call *call, struct plan *ret_plan, struct error *e)
         return error_detail_text(e, "key", "in[0].dtype");
     }
     for (unsigned i = 0; i < op->n_outputs; i++)
-        if (tensor_overlaps_itself(&call->tensors[op->n_inputs + i])) {
+        if (tensor_overlaps_itself(call->tensors[op->n_inputs + i])) {
             error_set(e, ERROR_OVERLAP, "%s: its strides make different indices share an element",
                       tensor_key(op, op->n_inputs + i, key));
             return error_detail_text(e, "key", key);

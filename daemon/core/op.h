@@ -34,7 +34,8 @@ struct op_call;
 typedef int op_rule(const struct op_call *call, struct plan *ret_plan, struct error *e);
 
 struct op {
-    enum op_id id;
+    enum op_id id; /* OP_COUNT: a user kernel */
+    uint64_t code; /* of a user kernel: what tells it from others of the same name */
     const char *name, *summary, *doc;
     const char *inputs[OP_MAX_INPUTS], *outputs[OP_MAX_OUTPUTS];
     unsigned n_inputs, n_outputs;
@@ -47,7 +48,7 @@ struct op {
 /* One request's op with its tensors (inputs first, then outputs) and attributes (declared order). */
 struct op_call {
     const struct op *op;
-    struct tensor tensors[PLAN_MAX_OPERANDS];
+    const struct tensor *tensors[STEP_MAX_OPERANDS]; /* in the body that has the call */
     union op_attr_value attrs[OP_MAX_ATTRS];
 };
 

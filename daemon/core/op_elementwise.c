@@ -21,12 +21,12 @@ static int broadcast(const struct op_call *call, struct tensor *ret, struct erro
 {
     ret->rank = 0;
     for (unsigned t = 0; t < call->op->n_inputs; t++)
-        if (call->tensors[t].rank > ret->rank)
-            ret->rank = call->tensors[t].rank;
+        if (call->tensors[t]->rank > ret->rank)
+            ret->rank = call->tensors[t]->rank;
     for (unsigned i = 0; i < ret->rank; i++)
         ret->shape[i] = 1;
     for (unsigned t = 0; t < call->op->n_inputs; t++) {
-        const struct tensor *in = &call->tensors[t];
+        const struct tensor *in = call->tensors[t];
 
         for (unsigned i = 0; i < in->rank; i++) {
             int64_t *into = &ret->shape[ret->rank - in->rank + i];
@@ -96,7 +96,7 @@ static void normalise(struct plan_elementwise *p, unsigned operands)
 int op_rule_elementwise(const struct op_call *call, struct plan *ret_plan, struct error *e)
 {
     const unsigned operands = call->op->n_inputs + 1;
-    const struct tensor *out = &call->tensors[call->op->n_inputs];
+    const struct tensor *out = call->tensors[call->op->n_inputs];
     struct plan_elementwise *p = &ret_plan->elementwise;
     struct tensor shape;
 
@@ -112,7 +112,7 @@ int op_rule_elementwise(const struct op_call *call, struct plan *ret_plan, struc
             continue;
         p->shape[p->rank] = shape.shape[i];
         for (unsigned t = 0; t < operands; t++) {
-            const struct tensor *in = &call->tensors[t];
+            const struct tensor *in = call->tensors[t];
             unsigned missing = shape.rank - in->rank;
             bool repeated = i < missing || in->shape[i - missing] == 1;
 

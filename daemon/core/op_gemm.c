@@ -51,7 +51,7 @@ static bool mergeable(const struct plan_gemm *p, unsigned outer, unsigned inner)
 
 static int set_batches(const struct op_call *call, struct plan_gemm *p, struct error *e)
 {
-    const struct tensor *a = &call->tensors[0], *b = &call->tensors[1], *out = &call->tensors[2];
+    const struct tensor *a = call->tensors[0], *b = call->tensors[1], *out = call->tensors[2];
     unsigned n = 0;
 
     p->batch_count = 1;
@@ -85,14 +85,14 @@ static int set_batches(const struct op_call *call, struct plan_gemm *p, struct e
 int op_rule_gemm(const struct op_call *call, struct plan *ret_plan, struct error *e)
 {
     static const char *const keys[] = {"in[0]", "in[1]", "out[0]"};
-    const struct tensor *a = &call->tensors[0], *b = &call->tensors[1], *out = &call->tensors[2];
+    const struct tensor *a = call->tensors[0], *b = call->tensors[1], *out = call->tensors[2];
     const bool trans_a = call->attrs[GEMM_TRANS_A].b, trans_b = call->attrs[GEMM_TRANS_B].b;
     struct plan_gemm *p = &ret_plan->gemm;
     unsigned rank = a->rank > b->rank ? a->rank : b->rank;
 
     for (unsigned t = 0; t < 3; t++)
-        if (call->tensors[t].rank < 2)
-            return mismatch(e, keys[t], "has %u dimensions, gemm needs at least 2", call->tensors[t].rank);
+        if (call->tensors[t]->rank < 2)
+            return mismatch(e, keys[t], "has %u dimensions, gemm needs at least 2", call->tensors[t]->rank);
     if (out->rank != rank)
         return mismatch(e, "out[0]", "has %u dimensions, the inputs' product has %u", out->rank, rank);
     ret_plan->kind = PLAN_GEMM;

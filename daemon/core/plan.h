@@ -11,7 +11,10 @@
 
 enum { PLAN_MAX_OPERANDS = OP_MAX_INPUTS + OP_MAX_OUTPUTS };
 
-enum plan_kind { PLAN_ELEMENTWISE, PLAN_GEMM };
+/* Of one step: a user kernel has more than any op. */
+enum { STEP_MAX_OPERANDS = 16, KERNEL_PARAM_BYTES = 256 };
+
+enum plan_kind { PLAN_ELEMENTWISE, PLAN_GEMM, PLAN_KERNEL };
 
 /* One pass over out's index space. Inputs are already broadcast (stride 0). Dimensions of size 1 are gone,
  * neighbours that are contiguous in every operand are merged, and dimensions are ordered so that out's strides
@@ -42,12 +45,28 @@ struct plan_gemm {
     bool high_precision_only; /* precision = "highest": no tf32 */
 };
 
+struct backend_function;
+
+/* A launch of a user kernel. */
+struct plan_kernel {
+    const struct backend_function *function;
+    unsigned grid[3]; /* any 0: nothing is to be done */
+    unsigned block[3];
+    unsigned cluster[3];   /* 0: none */
+    unsigned shared_bytes; /* dynamic */
+    uint16_t param_bytes;
+    uint16_t n_pointers;                                  /* as many as operands */
+    uint16_t pointers[STEP_MAX_OPERANDS];                 /* where in params the i-th operand's address belongs */
+    _Alignas(8) unsigned char params[KERNEL_PARAM_BYTES]; /* addresses are 0 */
+};
+
 struct plan {
     enum plan_kind kind;
     enum dtype dtype;
     union {
         struct plan_elementwise elementwise;
         struct plan_gemm gemm;
+        struct plan_kernel kernel;
     };
 };
 
@@ -56,6 +75,8 @@ static inline bool plan_is_empty(const struct plan *p)
 {
     if (p->kind == PLAN_ELEMENTWISE)
         return p->elementwise.count == 0;
+    if (p->kind == PLAN_KERNEL)
+        return p->kernel.grid[0] == 0 || p->kernel.grid[1] == 0 || p->kernel.grid[2] == 0;
     return p->gemm.m == 0 || p->gemm.n == 0 || p->gemm.batch_count == 0;
 }
 

@@ -75,6 +75,8 @@ double data_get(const void *data, size_t index, enum kops_dtype dtype)
     case KOPS_BF16:
         memcpy(&half, (const char *)data + index * sizeof(half), sizeof(half));
         return decode_half(half, &formats[dtype]);
+    default:
+        break;
     }
     return (double)NAN;
 }

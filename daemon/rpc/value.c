@@ -25,6 +25,7 @@ static const char *const type_names[] = {
     [RPC_MAP] = "a map",
     [RPC_LIST] = "a list",
     [RPC_DEVICE] = "a device's UUID (str) or index (uint)",
+    [RPC_ANY] = "a value",
 };
 
 static int wrong_type(const struct rpc_field *field, const char *path, struct error *e)
@@ -125,6 +126,9 @@ int rpc_decode_value(const struct rpc_value *value, const struct rpc_field *fiel
         arg.items = value;
         arg.length = o->via.map.size;
         break;
+    case RPC_ANY:
+        arg.items = value;
+        break;
     }
     *ret_arg = arg;
     return 0;
@@ -211,6 +215,27 @@ uint32_t rpc_map_size(const struct rpc_value *map)
 bool rpc_is_map(const struct rpc_value *value)
 {
     return object(value)->type == MSGPACK_OBJECT_MAP;
+}
+
+bool rpc_is_nil(const struct rpc_value *value)
+{
+    return object(value)->type == MSGPACK_OBJECT_NIL;
+}
+
+bool rpc_is_bool(const struct rpc_value *value)
+{
+    return object(value)->type == MSGPACK_OBJECT_BOOLEAN;
+}
+
+bool rpc_is_integer(const struct rpc_value *value)
+{
+    return object(value)->type == MSGPACK_OBJECT_POSITIVE_INTEGER ||
+           object(value)->type == MSGPACK_OBJECT_NEGATIVE_INTEGER;
+}
+
+bool rpc_is_text(const struct rpc_value *value)
+{
+    return object(value)->type == MSGPACK_OBJECT_STR;
 }
 
 int rpc_map_entry(const struct rpc_value *map, uint32_t index, const char **ret_key, uint32_t *ret_length,

@@ -21,6 +21,7 @@ enum rpc_type {
     RPC_MAP,
     RPC_LIST,
     RPC_DEVICE, /* str or uint */
+    RPC_ANY,    /* the handler looks itself */
 };
 
 struct rpc_field {
@@ -43,7 +44,7 @@ struct rpc_arg {
     bool b;                        /* RPC_BOOL */
     const char *text;              /* RPC_STR, RPC_BIN, RPC_DEVICE: not terminated */
     uint32_t length;               /* of text; or entries of a map or list */
-    const struct rpc_value *items; /* RPC_LIST: use rpc_list_item(); RPC_MAP: the map itself */
+    const struct rpc_value *items; /* RPC_LIST: use rpc_list_item(); RPC_MAP, RPC_ANY: the value itself */
 };
 
 /* Matches the map's keys with `fields` and fills args[i] for fields[i]. `path` is put before the keys in errors
@@ -63,6 +64,10 @@ int rpc_map_entry(const struct rpc_value *map, uint32_t index, const char **ret_
                   const struct rpc_value **ret_value);
 uint32_t rpc_map_size(const struct rpc_value *map);
 bool rpc_is_map(const struct rpc_value *value);
+bool rpc_is_nil(const struct rpc_value *value);
+bool rpc_is_bool(const struct rpc_value *value);
+bool rpc_is_integer(const struct rpc_value *value);
+bool rpc_is_text(const struct rpc_value *value);
 
 /* True when the arg's text is exactly `text`. */
 bool rpc_text_is(const struct rpc_arg *arg, const char *text);

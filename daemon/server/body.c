@@ -17,7 +17,7 @@ void body_init_single(struct run *run, unsigned n_tensors)
     run->body = (struct body){
         .n_tensors = n_tensors,
         .n_calls = 1,
-        .tensors = run->one_call.call.tensors,
+        .tensors = run->one_tensors,
         .refs = run->one_refs,
         .calls = &run->one_call,
         .steps = &run->one_step,
@@ -27,6 +27,7 @@ void body_init_single(struct run *run, unsigned n_tensors)
         run->one_refs[i].mapping = NULL;
         run->one_refs[i].waiting = false;
         run->one_call.tensors[i] = (uint16_t)i;
+        run->one_call.call.tensors[i] = &run->one_tensors[i];
     }
     run->one_step.variant = run->one_step.variant_used = NULL;
 }
@@ -47,15 +48,16 @@ int body_new(struct body *ret_body, unsigned n_tensors, unsigned n_calls, uint64
     struct body b = {.n_tensors = n_tensors, .n_calls = n_calls, .search_steps = BODY_SEARCH_STEPS};
     char *at;
 
-    b.bytes =
-        n_tensors * (sizeof(*b.tensors) + sizeof(*b.refs)) + n_calls * (sizeof(*b.calls) + sizeof(*b.steps)) + slack;
+    b.bytes = (n_tensors + 1) * (sizeof(*b.tensors) + sizeof(*b.refs)) +
+              n_calls * (sizeof(*b.calls) + sizeof(*b.steps)) + slack;
     at = calloc(1, b.bytes);
 
     if (!at)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for %u ops", n_calls);
     b.memory = at;
-    b.tensors = carve(&at, n_tensors, sizeof(*b.tensors));
-    b.refs = carve(&at, n_tensors, sizeof(*b.refs));
+    /* One more, without memory: null pointers. */
+    b.tensors = carve(&at, n_tensors + 1, sizeof(*b.tensors));
+    b.refs = carve(&at, n_tensors + 1, sizeof(*b.refs));
     b.calls = carve(&at, n_calls, sizeof(*b.calls));
     b.steps = carve(&at, n_calls, sizeof(*b.steps));
     b.account = account;

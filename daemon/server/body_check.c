@@ -106,7 +106,7 @@ struct tensor_use {
 
 static void note_uses(const struct body *body, struct tensor_use *uses)
 {
-    for (unsigned i = 0; i < body->n_tensors; i++)
+    for (unsigned i = 0; i <= body->n_tensors; i++)
         uses[i] = (struct tensor_use){NEVER, NEVER, NEVER};
     for (unsigned i = 0; i < body->n_calls; i++) {
         const struct body_call *call = &body->calls[i];
@@ -190,15 +190,15 @@ static unsigned first_spoiled(const struct body *body, struct tensor_use *uses, 
 
 int body_check_repeat(const struct body *body, struct error *e)
 {
-    struct tensor_use few[PLAN_MAX_OPERANDS], *uses = few;
-    uint16_t few_written[PLAN_MAX_OPERANDS], *written = few_written;
+    struct tensor_use few[STEP_MAX_OPERANDS + 1], *uses = few;
+    uint16_t few_written[STEP_MAX_OPERANDS], *written = few_written;
     unsigned first;
 
-    if (body->n_tensors > PLAN_MAX_OPERANDS) {
-        uses = malloc(body->n_tensors * (sizeof(*uses) + sizeof(*written)));
+    if (body->n_tensors > STEP_MAX_OPERANDS) {
+        uses = malloc((body->n_tensors + 1) * (sizeof(*uses) + sizeof(*written)));
         if (!uses)
             return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to check %u tensors", body->n_tensors);
-        written = (uint16_t *)(void *)(uses + body->n_tensors);
+        written = (uint16_t *)(void *)(uses + body->n_tensors + 1);
     }
     first = first_spoiled(body, uses, written);
     if (uses != few)

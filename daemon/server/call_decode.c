@@ -116,7 +116,7 @@ int call_check_overlap(struct body *body, unsigned i, struct error *e)
     for (unsigned o = op->n_inputs; o < op->n_inputs + op->n_outputs; o++)
         for (unsigned j = 0; j < o; j++) {
             const struct mapping *a = body->refs[c->tensors[o]].mapping, *b = body->refs[c->tensors[j]].mapping;
-            const struct tensor *out = &c->call.tensors[o], *other = &c->call.tensors[j];
+            const struct tensor *out = c->call.tensors[o], *other = c->call.tensors[j];
 
             if (!a || !b || !mapping_same_memory(a, b) ||
                 !tensor_share_elements_within(out, other, &body->search_steps))
@@ -177,8 +177,8 @@ void call_set_operands(struct body *body, unsigned i)
     for (unsigned o = 0; o < c->call.op->n_inputs + c->call.op->n_outputs; o++)
         body->steps[i].operands[o] = (struct backend_operand){
             /* An empty one may be said to lie anywhere, outside of its memory, too. */
-            .offset = c->call.tensors[o].extent ? c->call.tensors[o].offset : 0,
-            .extent = c->call.tensors[o].extent,
+            .offset = c->call.tensors[o]->extent ? c->call.tensors[o]->offset : 0,
+            .extent = c->call.tensors[o]->extent,
         };
 }
 

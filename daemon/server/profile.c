@@ -1,6 +1,7 @@
 #include "server/profile.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,20 +9,33 @@
 
 enum { BUCKETS = 1024 };
 
-struct key {
-    const struct op *op;
+/* What tells rows apart, but the shapes. Ops are known by their id and user kernels, which come and go, by their code.
+ */
+struct head {
+    uint64_t code;
     const struct backend_device *device;
     const char *variant; /* a string that lives as long as the device; NULL when none was chosen */
+    enum op_id op;
     enum dtype dtype;
-    unsigned ranks[PLAN_MAX_OPERANDS];
-    int64_t shapes[PLAN_MAX_OPERANDS][TENSOR_MAX_RANK]; /* unused places are 0 */
+    unsigned operands;
+    unsigned words; /* of the shapes */
+};
+
+enum { WORDS_MAX = STEP_MAX_OPERANDS * (1 + TENSOR_MAX_RANK) };
+
+struct key {
+    struct head head;
+    const char *name;         /* of the op; the caller's */
+    int64_t words[WORDS_MAX]; /* of each operand its rank, then its shape */
 };
 
 struct row {
     struct list bucket, recent;
-    struct key key;
+    struct head head;
     uint64_t count, errors;
     struct histogram execution, total;
+    char name[PROFILE_NAME_MAX];
+    int64_t words[];
 };
 
 struct profile {
@@ -70,28 +84,48 @@ struct profile *profile_free(struct profile *p)
 static void make_key(struct key *key, const struct op_call *call, const struct backend_device *device,
                      const char *variant)
 {
-    memset(key, 0, sizeof(*key)); /* padding too: keys are compared as bytes */
-    key->op = call->op;
-    key->device = device;
-    key->variant = variant;
-    key->dtype = call->tensors[0].dtype;
-    for (unsigned t = 0; t < call->op->n_inputs + call->op->n_outputs; t++) {
-        key->ranks[t] = call->tensors[t].rank;
-        memcpy(key->shapes[t], call->tensors[t].shape, call->tensors[t].rank * sizeof(int64_t));
+    struct head *head = &key->head;
+
+    memset(head, 0, sizeof(*head)); /* padding too: they are compared as bytes */
+    head->code = call->op->code;
+    head->device = device;
+    head->variant = variant;
+    head->op = call->op->id;
+    head->operands = call->op->n_inputs + call->op->n_outputs;
+    head->dtype = head->operands ? call->tensors[0]->dtype : 0;
+    key->name = call->op->name;
+    for (unsigned t = 0; t < head->operands; t++) {
+        const struct tensor *tensor = call->tensors[t];
+
+        key->words[head->words++] = tensor->rank;
+        memcpy(&key->words[head->words], tensor->shape, tensor->rank * sizeof(int64_t));
+        head->words += tensor->rank;
     }
+}
+
+static uint64_t mix(uint64_t h, const void *data, size_t size)
+{
+    for (size_t i = 0; i + sizeof(uint64_t) <= size; i += sizeof(uint64_t)) {
+        uint64_t word;
+
+        memcpy(&word, (const char *)data + i, sizeof(word));
+        h = (h ^ word) * 1099511628211U; /* FNV-1a, over words */
+    }
+    return h;
 }
 
 static unsigned hash(const struct key *key)
 {
-    uint64_t h = 14695981039346656037U; /* FNV-1a, over words */
+    uint64_t h = mix(14695981039346656037U, &key->head, sizeof(key->head));
 
-    for (size_t i = 0; i + sizeof(uint64_t) <= sizeof(*key); i += sizeof(uint64_t)) {
-        uint64_t word;
-
-        memcpy(&word, (const char *)key + i, sizeof(word));
-        h = (h ^ word) * 1099511628211U;
-    }
+    h = mix(h, key->words, key->head.words * sizeof(key->words[0]));
     return (unsigned)((h ^ h >> 32) % BUCKETS);
+}
+
+static bool is_of(const struct row *row, const struct key *key)
+{
+    return !memcmp(&row->head, &key->head, sizeof(key->head)) &&
+           !memcmp(row->words, key->words, key->head.words * sizeof(key->words[0]));
 }
 
 static struct row *find_or_add(struct profile *p, const struct key *key)
@@ -101,7 +135,7 @@ static struct row *find_or_add(struct profile *p, const struct key *key)
 
     list_for_each_safe (node, after, bucket) {
         row = list_entry(node, struct row, bucket);
-        if (!memcmp(&row->key, key, sizeof(*key))) {
+        if (is_of(row, key)) {
             list_remove(&row->recent);
             list_append(&p->recent, &row->recent);
             return row;
@@ -111,10 +145,12 @@ static struct row *find_or_add(struct profile *p, const struct key *key)
         row_free(p, list_entry(list_first(&p->recent), struct row, recent));
         p->dropped++;
     }
-    row = calloc(1, sizeof(*row));
+    row = calloc(1, sizeof(*row) + key->head.words * sizeof(row->words[0]));
     if (!row)
         return NULL; /* a lost statistic is no reason to fail the job */
-    row->key = *key;
+    row->head = key->head;
+    snprintf(row->name, sizeof(row->name), "%s", key->name);
+    memcpy(row->words, key->words, key->head.words * sizeof(row->words[0]));
     list_append(bucket, &row->bucket);
     list_append(&p->recent, &row->recent);
     p->n_rows++;
@@ -175,19 +211,21 @@ static void write_histogram(struct rpc_output *out, const char *key, const struc
 
 static void write_row(struct rpc_output *out, const struct row *row)
 {
-    const unsigned operands = row->key.op->n_inputs + row->key.op->n_outputs;
+    const int64_t *word = row->words;
 
     rpc_write_map(out, 7 + (row->execution.count > 0) + (row->total.count > 0));
-    rpc_write_entry_text(out, "op", row->key.op->name);
-    rpc_write_entry_text(out, "device", row->key.device->info.uuid);
-    rpc_write_entry_text(out, "variant", row->key.variant ? row->key.variant : "");
-    rpc_write_entry_text(out, "dtype", dtype_name(row->key.dtype));
+    rpc_write_entry_text(out, "op", row->name);
+    rpc_write_entry_text(out, "device", row->head.device->info.uuid);
+    rpc_write_entry_text(out, "variant", row->head.variant ? row->head.variant : "");
+    rpc_write_entry_text(out, "dtype", dtype_name(row->head.dtype));
     rpc_write_text(out, "shapes");
-    rpc_write_array(out, operands);
-    for (unsigned t = 0; t < operands; t++) {
-        rpc_write_array(out, row->key.ranks[t]);
-        for (unsigned i = 0; i < row->key.ranks[t]; i++)
-            rpc_write_uint(out, (uint64_t)row->key.shapes[t][i]);
+    rpc_write_array(out, row->head.operands);
+    for (unsigned t = 0; t < row->head.operands; t++) {
+        int64_t rank = *word++;
+
+        rpc_write_array(out, (uint32_t)rank);
+        while (rank--)
+            rpc_write_uint(out, (uint64_t)*word++);
     }
     rpc_write_entry_uint(out, "count", row->count);
     rpc_write_entry_uint(out, "errors", row->errors);
@@ -200,8 +238,16 @@ static void write_row(struct rpc_output *out, const struct row *row)
 
 static bool matches(const struct row *row, const struct profile_filter *f)
 {
-    return (!f->op || row->key.op == f->op) && (!f->dtype || row->key.dtype == f->dtype) &&
-           (!f->device || row->key.device == f->device);
+    return (!*f->op || !strcmp(row->name, f->op)) && (!f->dtype || row->head.dtype == f->dtype) &&
+           (!f->device || row->head.device == f->device);
+}
+
+bool profile_knows(const struct profile *p, const char *name)
+{
+    for (const struct list *node = p->recent.prev; node != &p->recent; node = node->prev)
+        if (!strcmp(list_entry(node, struct row, recent)->name, name))
+            return true;
+    return false;
 }
 
 void profile_write(const struct profile *p, const struct profile_filter *filter, struct rpc_output *out)

@@ -8,7 +8,7 @@
 #include "rpc/output.h"
 #include "util/list.h"
 
-enum { PROFILE_MAX_ROWS = 1024 };
+enum { PROFILE_MAX_ROWS = 1024, PROFILE_NAME_MAX = 128 /* longer ones are cut */ };
 
 struct profile;
 
@@ -26,10 +26,13 @@ void profile_add_error(struct profile *p, const struct op_call *call, const stru
                        const char *variant);
 
 struct profile_filter {
-    const struct op *op;                 /* NULL: every op */
+    char op[PROFILE_NAME_MAX];           /* "": every op; the name of an op or of a user kernel */
     enum dtype dtype;                    /* 0: every dtype */
     const struct backend_device *device; /* NULL: every device */
 };
+
+/* Whether there is a row of that name. */
+bool profile_knows(const struct profile *p, const char *name);
 
 /* Writes the list of rows, most recently used first. */
 void profile_write(const struct profile *p, const struct profile_filter *filter, struct rpc_output *out);

@@ -196,6 +196,12 @@ static int copy_body(const struct body *from, struct body *ret_body, uint64_t *a
     memcpy(ret_body->tensors, from->tensors, from->n_tensors * sizeof(*from->tensors));
     memcpy(ret_body->calls, from->calls, from->n_calls * sizeof(*from->calls));
     memcpy(ret_body->steps, from->steps, from->n_calls * sizeof(*from->steps));
+    for (unsigned i = 0; i < from->n_calls; i++) {
+        struct body_call *call = &ret_body->calls[i];
+
+        for (unsigned o = 0; o < call->call.op->n_inputs + call->call.op->n_outputs; o++)
+            call->call.tensors[o] = &ret_body->tensors[call->tensors[o]];
+    }
     return 0;
 }
 
@@ -274,10 +280,6 @@ static int recheck(const struct program *p, struct body *body, struct error *e)
         return -1;
     body->search_steps = BODY_SEARCH_STEPS;
     for (unsigned i = 0; i < body->n_calls; i++) {
-        struct body_call *call = &body->calls[i];
-
-        for (unsigned o = 0; o < call->call.op->n_inputs + call->call.op->n_outputs; o++)
-            call->call.tensors[o] = body->tensors[call->tensors[o]];
         if (call_plan(body, i, e) < 0 || call_place(body, i, device, &none, e) < 0) {
             snprintf(prefix, sizeof(prefix), "ops[%u].", i);
             return error_prefix(e, prefix);

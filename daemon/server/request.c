@@ -23,6 +23,11 @@ static const struct rpc_field run_program_fields[] = {KOPS_PARAMS_RUN_PROGRAM(RP
 static const struct rpc_field cancel_fields[] = {KOPS_PARAMS_CANCEL(RPC_FIELD)};
 static const struct rpc_field stats_fields[] = {KOPS_PARAMS_STATS(RPC_FIELD)};
 
+static const struct rpc_field compile_fields[] = {KOPS_PARAMS_COMPILE(RPC_FIELD)};
+static const struct rpc_field kernel_fields[] = {KOPS_PARAMS_KERNEL(RPC_FIELD)};
+static const struct rpc_field launch_fields[] = {KOPS_PARAMS_LAUNCH(RPC_FIELD)};
+static const struct rpc_field cache_fields[] = {KOPS_PARAMS_CACHE(RPC_FIELD)};
+
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 static const struct {
     const char *name;
@@ -43,6 +48,10 @@ static const struct {
     [METHOD_SEQUENCE] = {"sequence", handle_sequence, sequence_fields, COUNT(sequence_fields)},
     [METHOD_PROGRAM] = {"program", handle_program, program_fields, COUNT(program_fields)},
     [METHOD_RUN_PROGRAM] = {"run_program", handle_run_program, run_program_fields, COUNT(run_program_fields)},
+    [METHOD_COMPILE] = {"compile", handle_compile, compile_fields, COUNT(compile_fields)},
+    [METHOD_KERNEL] = {"kernel", handle_kernel, kernel_fields, COUNT(kernel_fields)},
+    [METHOD_LAUNCH] = {"launch", handle_launch, launch_fields, COUNT(launch_fields)},
+    [METHOD_CACHE] = {"cache", handle_cache, cache_fields, COUNT(cache_fields), .brings_fds = true},
     [METHOD_TIMELINES] = {"timelines", handle_timelines, .brings_fds = true},
     [METHOD_CANCEL] = {"cancel", handle_cancel, cancel_fields, COUNT(cancel_fields), .while_stopping = true},
     [METHOD_TRIM] = {"trim", handle_trim},
@@ -200,7 +209,8 @@ static int check_params(const struct rpc_message *message, int method, struct rp
 
 bool request_is_run(const struct request *r)
 {
-    return r->method == METHOD_RUN || r->method == METHOD_SEQUENCE || r->method == METHOD_RUN_PROGRAM;
+    return r->method == METHOD_RUN || r->method == METHOD_SEQUENCE || r->method == METHOD_RUN_PROGRAM ||
+           r->method == METHOD_LAUNCH;
 }
 
 /* A request that its handler never sees. */

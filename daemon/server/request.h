@@ -67,6 +67,21 @@ enum { KOPS_PARAMS_PROGRAM(X) };
 #define X(key, ...) INDEX(RUN_PROGRAM, key)
 enum { KOPS_PARAMS_RUN_PROGRAM(X) };
 #undef X
+#define X(key, ...) INDEX(COMPILE, key)
+enum { KOPS_PARAMS_COMPILE(X) };
+#undef X
+#define X(key, ...) INDEX(KERNEL, key)
+enum { KOPS_PARAMS_KERNEL(X) };
+#undef X
+#define X(key, ...) INDEX(LAUNCH, key)
+enum { KOPS_PARAMS_LAUNCH(X) };
+#undef X
+#define X(key, ...) INDEX(CACHE, key)
+enum { KOPS_PARAMS_CACHE(X) };
+#undef X
+#define X(key, ...) INDEX(PARAM, key)
+enum { KOPS_PARAMS_PARAM(X) };
+#undef X
 #define X(key, ...) INDEX(OP, key)
 enum { KOPS_PARAMS_OP(X) };
 #undef X

@@ -99,7 +99,7 @@ static int decode_indices(struct body *body, struct body_call *call, const struc
         if (rpc_decode_value(rpc_list_item(list->items, i), &item, "", &arg, e) < 0)
             return -1;
         call->tensors[first + i] = (uint16_t)arg.u;
-        call->call.tensors[first + i] = body->tensors[arg.u];
+        call->call.tensors[first + i] = &body->tensors[arg.u];
     }
     return 0;
 }
@@ -115,6 +115,9 @@ static int decode_call(struct body *body, unsigned i, const struct rpc_value *va
     if (rpc_decode_value(value, &as_map, "", &map, e) < 0 ||
         rpc_decode_map(map.items, op_fields, N_OP_FIELDS, "", args, e) < 0)
         return -1;
+    for (unsigned i = OP_op; i <= OP_out; i++)
+        if (!args[i].present)
+            return error_at(e, ERROR_MISSING_KEY, "", op_fields[i].key, "required");
     op = op_find(args[OP_op].text, args[OP_op].length);
     if (!op)
         return unknown_op(e);

@@ -1,4 +1,6 @@
 /* The stats method. */
+#include <stdio.h>
+
 #include "server/connection.h"
 #include "server/program.h"
 #include "server/request.h"
@@ -13,9 +15,11 @@ void handle_stats(struct request *r, const struct rpc_arg *args, struct request_
 
     (void)fds;
     if (args[STATS_op].present) {
-        filter.op = op_find(args[STATS_op].text, args[STATS_op].length);
-        if (!filter.op) {
-            error_set(&e, ERROR_UNKNOWN_OP, "op: no such op; hello lists them");
+        snprintf(filter.op, sizeof(filter.op), "%.*s", (int)args[STATS_op].length, args[STATS_op].text);
+        if (!op_find(args[STATS_op].text, args[STATS_op].length) &&
+            !profile_knows(r->connection->server->profile, filter.op)) {
+            error_set(&e, ERROR_UNKNOWN_OP,
+                      "op: no such op, and no user kernel of that name has run; hello lists the ops");
             error_detail_text(&e, "key", "op");
             request_end_error(r, &e);
             return;

@@ -164,7 +164,8 @@ struct operand_ref {
 /* One op: as it was asked for, and where its tensors are in the body. */
 struct body_call {
     struct op_call call;
-    uint16_t tensors[PLAN_MAX_OPERANDS];
+    uint16_t tensors[STEP_MAX_OPERANDS]; /* in the body; n_tensors: a null pointer */
+    struct kernel *kernel;               /* a reference; NULL: one of the ops */
 };
 
 /* What a run computes: tensors, and ops on them in order. */
@@ -208,7 +209,8 @@ struct run {
     struct work prepare;
     /* The body of a single op. */
     struct body_call one_call;
-    struct operand_ref one_refs[PLAN_MAX_OPERANDS];
+    struct tensor one_tensors[STEP_MAX_OPERANDS];
+    struct operand_ref one_refs[STEP_MAX_OPERANDS];
     struct backend_step one_step;
 };
 

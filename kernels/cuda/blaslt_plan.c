@@ -21,7 +21,7 @@ static struct types types_of(const struct blaslt_problem *problem)
         return (struct types){CUDA_R_16F, CUDA_R_32F, CUBLAS_COMPUTE_32F};
     case DTYPE_BF16:
         return (struct types){CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F};
-    case DTYPE_F32:
+    default:
         break;
     }
     return (struct types){CUDA_R_32F, CUDA_R_32F, problem->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F};

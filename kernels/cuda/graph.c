@@ -64,16 +64,16 @@ bool cuda_graph_is_wanted(const struct backend_job *job)
 static void list_addresses(const struct cuda_device *d, const struct backend_job *job, uint64_t *into)
 {
     for (unsigned i = 0; i < job->n_steps; i++)
-        cuda_step_addresses(d, &job->steps[i], into + (size_t)i * PLAN_MAX_OPERANDS);
+        cuda_step_addresses(d, &job->steps[i], into + (size_t)i * STEP_MAX_OPERANDS);
 }
 
 static bool is_of(const struct cuda_graph *graph, const struct backend_job *job)
 {
     for (unsigned i = 0; i < job->n_steps; i++) {
-        uint64_t addresses[PLAN_MAX_OPERANDS];
+        uint64_t addresses[STEP_MAX_OPERANDS];
 
         cuda_step_addresses(graph->device, &job->steps[i], addresses);
-        if (memcmp(addresses, graph->addresses + (size_t)i * PLAN_MAX_OPERANDS, sizeof(addresses)) != 0)
+        if (memcmp(addresses, graph->addresses + (size_t)i * STEP_MAX_OPERANDS, sizeof(addresses)) != 0)
             return false;
     }
     return true;
@@ -153,7 +153,7 @@ static int record(struct cuda_device *d, struct cuda_graph *graph, const struct 
 
 static struct cuda_graph *graph_new(struct cuda_device *d, const struct backend_job *job, struct error *e)
 {
-    size_t words = (size_t)job->n_steps * PLAN_MAX_OPERANDS;
+    size_t words = (size_t)job->n_steps * STEP_MAX_OPERANDS;
     struct cuda_graph *graph = calloc(1, sizeof(*graph) + words * sizeof(graph->addresses[0]));
 
     if (graph)

@@ -121,7 +121,7 @@ bool cuda_needs_prepare(struct backend_device *base, const struct backend_job *j
         return !graph;
     }
     for (unsigned i = 0; i < job->n_steps; i++) {
-        uint64_t addresses[PLAN_MAX_OPERANDS];
+        uint64_t addresses[STEP_MAX_OPERANDS];
 
         if (plan_is_empty(&job->steps[i].plan))
             continue;

@@ -163,7 +163,7 @@ int cuda_staging_prepare(struct cuda_stream *stream, const struct backend_step *
                          struct plan *plan, uint64_t *addresses, struct error *e)
 {
     struct cuda_device *d = stream->device;
-    struct place places[PLAN_MAX_OPERANDS];
+    struct place places[STEP_MAX_OPERANDS];
     uint64_t total;
 
     staging->active = true;

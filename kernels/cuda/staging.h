@@ -27,7 +27,7 @@ struct cuda_staging {
     CUdeviceptr scratch;                   /* one allocation for all operands, in stream order */
     CUevent h2d_start, h2d_end, d2h_start; /* NULL: nothing copied, or not timed */
     unsigned n_in, n_out;
-    struct cuda_transfer in[PLAN_MAX_OPERANDS], out[OP_MAX_OUTPUTS];
+    struct cuda_transfer in[STEP_MAX_OPERANDS], out[STEP_MAX_OPERANDS];
 };
 
 /* Whether an operand of the step lies in host memory. */

@@ -61,12 +61,12 @@ static int check_variant(struct cuda_device *d, const struct backend_step *step,
  * Memory that is not mapped yet is taken to be aligned as allocations are. */
 static int check_forced(struct cuda_device *d, const struct backend_step *step, struct error *e)
 {
-    uint64_t addresses[PLAN_MAX_OPERANDS];
+    uint64_t addresses[STEP_MAX_OPERANDS];
     struct cuda_launch launch;
 
     if (strcmp(step->variant, cuda_variant_blaslt) == 0)
         return blaslt_check(&step->plan, e);
-    for (unsigned i = 0; i < PLAN_MAX_OPERANDS; i++)
+    for (unsigned i = 0; i < STEP_MAX_OPERANDS; i++)
         addresses[i] = (step->operands[i].memory ? step->operands[i].memory->address : 0) + step->operands[i].offset;
     /* The launcher may ask for the occupancy of a kernel. */
     if (cuda_enter(d, e) < 0)

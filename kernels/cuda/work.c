@@ -9,11 +9,11 @@
 #include "stream.h"
 
 void cuda_step_addresses(const struct cuda_device *d, const struct backend_step *step,
-                         uint64_t addresses[PLAN_MAX_OPERANDS])
+                         uint64_t addresses[STEP_MAX_OPERANDS])
 {
     const unsigned operands = step->op->n_inputs + step->op->n_outputs;
 
-    for (unsigned i = 0; i < PLAN_MAX_OPERANDS; i++) {
+    for (unsigned i = 0; i < STEP_MAX_OPERANDS; i++) {
         const struct backend_operand *o = &step->operands[i];
 
         addresses[i] = i < operands && o->memory ? cuda_peer_address(d, o->memory) + o->offset : 0;

@@ -16,7 +16,7 @@ struct cuda_work {
     /* Set by the caller: what is computed, and on which device addresses (of the operands' first elements). A staged
      * step's plan is its own, with the scratch memory's strides. */
     const struct plan *plan;
-    uint64_t addresses[PLAN_MAX_OPERANDS];
+    uint64_t addresses[STEP_MAX_OPERANDS];
 
     const char *variant;        /* lives as long as the device */
     struct blaslt_plan *blaslt; /* a reference, or NULL: our own kernel */
@@ -26,7 +26,7 @@ struct cuda_work {
 
 /* The operands' places in device memory, as `d` sees them; 0 for those that have none. */
 void cuda_step_addresses(const struct cuda_device *d, const struct backend_step *step,
-                         uint64_t addresses[PLAN_MAX_OPERANDS]);
+                         uint64_t addresses[STEP_MAX_OPERANDS]);
 
 /* Chooses the variant and prepares its launch; the plan is not empty, the context current.
  * Thread: any; it may block when cuda_work_is_ready() says no. */

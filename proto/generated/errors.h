@@ -40,6 +40,10 @@
     X(INTERNAL, "internal", 34) \
     X(UNKNOWN_PROGRAM, "unknown_program", 35) \
     X(STALLED, "stalled", 36) \
+    X(COMPILE_FAILED, "compile_failed", 37) \
+    X(UNKNOWN_KERNEL, "unknown_kernel", 38) \
+    X(SIGNATURE_MISMATCH, "signature_mismatch", 39) \
+    X(JOB_TIMEOUT, "job_timeout", 40) \
     X(CONNECT_FAILED, "connect_failed", 101) \
     X(CONNECTION_LOST, "connection_lost", 102) \
     X(TIMEOUT, "timeout", 103) \

@@ -41,6 +41,10 @@ enum kops_code {
     KOPS_ERR_INTERNAL = 34, /**< A fault of the daemon's own; its log has more. */
     KOPS_ERR_UNKNOWN_PROGRAM = 35, /**< This connection has no program of that id (never had, or released it). */
     KOPS_ERR_STALLED = 36, /**< The client's stream did not reach an ordered call in time (`server.stall_timeout_ms`); the call was dropped and the connection is closed after it. */
+    KOPS_ERR_COMPILE_FAILED = 37, /**< The source of a kernel was not compiled; `detail.reason` is `source`, `entry`, `time`, `memory` or `crash`, `detail.log` the compiler's log. */
+    KOPS_ERR_UNKNOWN_KERNEL = 38, /**< This connection has no kernel or module of that id (never had, or released it). */
+    KOPS_ERR_SIGNATURE_MISMATCH = 39, /**< The declared parameters are not those of the compiled kernel; `detail.key` names the first that differs. */
+    KOPS_ERR_JOB_TIMEOUT = 40, /**< A kernel ran longer than `server.job_timeout_s`; the daemon ends, which frees the GPU, and a supervisor starts it anew. */
     KOPS_ERR_CONNECT_FAILED = 101, /**< No daemon answered on any of the socket paths tried; the message lists them. */
     KOPS_ERR_CONNECTION_LOST = 102, /**< The daemon closed the connection or died; requests without a reply may or may not have run. */
     KOPS_ERR_TIMEOUT = 103, /**< No reply within the client's timeout; the request was cancelled and the connection stays usable. */
@@ -59,6 +63,17 @@ enum kops_dtype {
     KOPS_F64 = 2, /**< IEEE binary64, 8 bytes */
     KOPS_F16 = 3, /**< IEEE binary16, 2 bytes */
     KOPS_BF16 = 4, /**< bfloat16: the upper half of a binary32, 2 bytes */
+    KOPS_I8 = 5, /**< signed 8-bit integer, 1 bytes */
+    KOPS_U8 = 6, /**< unsigned 8-bit integer, 1 bytes */
+    KOPS_I16 = 7, /**< signed 16-bit integer, 2 bytes */
+    KOPS_U16 = 8, /**< unsigned 16-bit integer, 2 bytes */
+    KOPS_I32 = 9, /**< signed 32-bit integer, 4 bytes */
+    KOPS_U32 = 10, /**< unsigned 32-bit integer, 4 bytes */
+    KOPS_I64 = 11, /**< signed 64-bit integer, 8 bytes */
+    KOPS_U64 = 12, /**< unsigned 64-bit integer, 8 bytes */
+    KOPS_BOOL = 13, /**< a byte that is 0 or 1, 1 bytes */
+    KOPS_F8_E4M3 = 14, /**< 8-bit float, 4 bits of exponent, no infinities, 1 bytes */
+    KOPS_F8_E5M2 = 15, /**< 8-bit float, 5 bits of exponent, 1 bytes */
 };
 
 #endif

@@ -67,7 +67,7 @@ void case_elementwise(struct lab_case *c, struct lab_random *r, enum op_id op, e
         c->in_place = 0;
     }
     for (unsigned t = 0; t <= c->call.op->n_inputs; t++)
-        c->call.tensors[t] = c->arrays[t].tensor;
+        c->call.tensors[t] = &c->arrays[t].tensor;
 }
 
 void case_free(struct lab_case *c)
@@ -81,7 +81,7 @@ static void expect(const struct lab_case *c, const unsigned char *before, unsign
 {
     const struct op_call *call = &c->call;
     const unsigned n = call->op->n_inputs;
-    const struct tensor *out = &call->tensors[n];
+    const struct tensor *out = call->tensors[n];
     const enum dtype dtype = out->dtype;
     int64_t index[TENSOR_MAX_RANK] = {0};
 
@@ -89,7 +89,7 @@ static void expect(const struct lab_case *c, const unsigned char *before, unsign
         double x[2];
 
         for (unsigned t = 0; t < n; t++) {
-            const struct tensor *in = &call->tensors[t];
+            const struct tensor *in = call->tensors[t];
             int64_t at[TENSOR_MAX_RANK];
 
             for (unsigned d = 0; d < in->rank; d++)

@@ -85,7 +85,7 @@ void case_gemm(struct lab_case *c, struct lab_random *r, enum dtype dtype, int64
         lab_array_fill(&c->arrays[t], r, false);
         if (t == OUT && c->call.attrs[GEMM_BETA].f == 0)
             memset(c->arrays[OUT].host, 0xff, c->arrays[OUT].size); /* NaN: reading it would show */
-        c->call.tensors[t] = c->arrays[t].tensor;
+        c->call.tensors[t] = &c->arrays[t].tensor;
     }
 }
 
@@ -131,7 +131,7 @@ static struct reference reference_of(const struct lab_case *c, const struct matr
                                      int64_t k, const int64_t *index)
 {
     const double alpha = c->call.attrs[GEMM_ALPHA].f, beta = c->call.attrs[GEMM_BETA].f;
-    const struct tensor *out = &c->call.tensors[OUT];
+    const struct tensor *out = c->call.tensors[OUT];
     const struct tolerance *tolerance = &tolerances[out->dtype];
     const double *row = batch_of(a, index) + index[out->rank - 2] * a->row;
     const double *column = batch_of(b, index) + index[out->rank - 1] * b->column;
@@ -159,7 +159,7 @@ static struct reference reference_of(const struct lab_case *c, const struct matr
 static struct reference *make_reference(const struct lab_case *c)
 {
     const bool trans_a = c->call.attrs[GEMM_TRANS_A].b, trans_b = c->call.attrs[GEMM_TRANS_B].b;
-    const struct tensor *out = &c->call.tensors[OUT], *in = &c->call.tensors[A];
+    const struct tensor *out = c->call.tensors[OUT], *in = c->call.tensors[A];
     const int64_t k = in->shape[in->rank - (trans_a ? 2 : 1)];
     struct matrix a = {0}, b = {0};
     struct reference *all = malloc(out->count * sizeof(*all)), *next = all;
@@ -195,7 +195,7 @@ static int compare(struct lab_case *c, const struct cuda_launch *launch, const s
                    unsigned char *got)
 {
     const struct lab_array *array = &c->arrays[OUT];
-    const struct tensor *out = &c->call.tensors[OUT];
+    const struct tensor *out = c->call.tensors[OUT];
     const size_t size = dtype_size(out->dtype);
     int64_t index[TENSOR_MAX_RANK] = {0};
     char what[160];

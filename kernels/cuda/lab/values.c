@@ -84,6 +84,8 @@ double value_get(enum dtype dtype, const unsigned char *array, size_t i)
     case DTYPE_BF16:
         memcpy(&h, array + i * sizeof(h), sizeof(h));
         return from_bf16(h);
+    default:
+        break;
     }
     return NAN;
 }
@@ -107,6 +109,8 @@ void value_set(enum dtype dtype, unsigned char *array, size_t i, double value)
     case DTYPE_BF16:
         h = to_bf16(f);
         memcpy(array + i * sizeof(h), &h, sizeof(h));
+        break;
+    default:
         break;
     }
 }

@@ -19,6 +19,8 @@ enum cuda_ops_element cuda_ops_element(enum dtype dtype)
         return ELEMENT_F16;
     case DTYPE_BF16:
         return ELEMENT_BF16;
+    default:
+        break;
     }
     return ELEMENT_COUNT;
 }

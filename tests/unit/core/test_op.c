@@ -25,7 +25,15 @@ static struct tensor dense(unsigned rank, const int64_t *shape)
 
 static struct op_call call_of(const char *name, struct tensor a, struct tensor b, struct tensor c)
 {
-    struct op_call call = {.op = op_find(name, strlen(name)), .tensors = {a, b, c}};
+    /* A call refers to its tensors: as many as any test has at a time. */
+    static struct tensor kept[64][3];
+    static unsigned next;
+    struct tensor *tensors = kept[next++ % 64];
+    struct op_call call = {.op = op_find(name, strlen(name)), .tensors = {&tensors[0], &tensors[1], &tensors[2]}};
+
+    tensors[0] = a;
+    tensors[1] = b;
+    tensors[2] = c;
 
     for (unsigned i = 0; i < call.op->n_attrs; i++)
         call.attrs[i] = call.op->attrs[i].fallback;

@@ -357,6 +357,7 @@ static void set_tensor(struct tensor *t, const struct view *v)
 static void plan_job(struct test_job *t, struct op_call *call, const struct view *views)
 {
     unsigned n = call->op->n_inputs + call->op->n_outputs;
+    struct tensor tensors[STEP_MAX_OPERANDS];
     struct error e;
 
     *t = (struct test_job){.job = {.n_steps = 1, .repeat = 1, .timing = true, .done = done},
@@ -364,9 +365,10 @@ static void plan_job(struct test_job *t, struct op_call *call, const struct view
     t->job.steps = &t->step;
     t->job.samples = t->samples;
     for (unsigned i = 0; i < n; i++) {
-        set_tensor(&call->tensors[i], &views[i]);
+        set_tensor(&tensors[i], &views[i]);
+        call->tensors[i] = &tensors[i];
         t->step.operands[i] = (struct backend_operand){
-            .memory = views[i].memory, .offset = call->tensors[i].offset, .extent = call->tensors[i].extent};
+            .memory = views[i].memory, .offset = tensors[i].offset, .extent = tensors[i].extent};
         if (i < call->op->n_inputs && views[i].memory == views[n - 1].memory &&
             views[i].offset == views[n - 1].offset && call->op->id != OP_GEMM)
             t->step.in_place = (int)i;

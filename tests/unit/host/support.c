@@ -259,7 +259,7 @@ void job_init(struct backend_job *job, enum op_id op, struct operand *const *inp
     for (unsigned i = 0; i <= call.op->n_inputs; i++) {
         struct operand *o = i < call.op->n_inputs ? inputs[i] : out;
 
-        call.tensors[i] = o->tensor;
+        call.tensors[i] = &o->tensor;
         memcpy(o->before, o->memory.host, o->memory.size);
         job->steps->operands[i] = (struct backend_operand){&o->memory, o->tensor.offset, o->tensor.extent};
         if (i < call.op->n_inputs && o == out)
