@@ -1,0 +1,102 @@
+/* Compiles CUDA C++ with NVRTC in sandboxed helper processes, several at a time.
+ *
+ * NVRTC reads every file that a source includes, takes up to 100 MB and may crash or never return, so it is never
+ * loaded here: see helper.h for the processes, sandbox.h for what they may do. Each source gets a process of its own,
+ * kept warm in advance; a process that takes too long or is no longer wanted is killed.
+ *
+ * Thread: the loop's, for everything here; no function blocks. */
+#ifndef KOPS_COMPILE_COMPILER_H
+#define KOPS_COMPILE_COMPILER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "compile/compiled.h"
+#include "util/error.h"
+
+struct compiler;
+struct compile_job;
+
+struct compile_file {
+    const char *name; /* what the source's #include says */
+    const char *text;
+    size_t length;
+};
+
+/* Checked by the caller: options are handed to NVRTC as they are, except that the architecture and the include paths of
+ * the toolkit are added. Limits here: names and options without zero bytes, COMPILER_MAX_INPUT bytes in all. */
+struct compile_input {
+    const char *name, *source; /* of the file, in messages; its text */
+    size_t length;
+    const struct compile_file *files;
+    unsigned n_files;
+    const char *const *options;
+    unsigned n_options;
+    const char *const *entries; /* names of functions, or name expressions */
+    unsigned n_entries;         /* 1 … COMPILED_MAX_ENTRIES */
+    const char *arch;           /* "sm_90a" */
+};
+
+enum { COMPILER_MAX_INPUT = 64 << 20, COMPILER_MAX_FILES = 1024, COMPILER_MAX_OPTIONS = 256 };
+
+enum compiler_sandbox {
+    COMPILER_SANDBOX_REQUIRED,    /* Landlock, seccomp, and for root another user, or no compile at all */
+    COMPILER_SANDBOX_BEST_EFFORT, /* what the kernel has */
+    COMPILER_SANDBOX_OFF,
+};
+
+/* Texts are copied. */
+struct compiler_config {
+    const char *nvrtc;   /* path of libnvrtc.so; NULL: searched; "none": there is no compiler */
+    const char *include; /* the toolkit's headers; NULL: beside NVRTC */
+    const char *user;    /* whom the helpers run as when the daemon is root; NULL: nobody */
+    const char *binary;  /* that answers to --compile-helper; NULL: this program */
+    enum compiler_sandbox sandbox;
+    unsigned helpers;    /* compiles at one time, ≥ 1 */
+    unsigned memory_mib; /* address space that one compile may add */
+    unsigned time_s;     /* that one compile may take */
+    unsigned keep_s;     /* after which unused helpers end; 0: never */
+};
+
+/* Why a source did not become code. NULL where the fault is not the source's (then the error says it all). */
+struct compile_failure {
+    const char *reason; /* "source", "time", "memory", "crash", "entry": a literal */
+    const char *log;    /* at most COMPILED_MAX_LOG bytes; zero-terminated */
+    size_t log_length;
+};
+
+/* `compiled` is a reference for the callee, with `key` zero; NULL: failed, `e` says why. */
+typedef void compile_done(void *context, struct compiled *compiled, const struct error *e,
+                          const struct compile_failure *failure);
+
+/* Cheap: starts no process, only looks whether there is a library file. NULL: failed. */
+struct compiler *compiler_new(uv_loop_t *loop, const struct compiler_config *config, struct error *e);
+
+/* Kills all helpers; the jobs' done() are called with ERROR_CANCELLED before closed(). Frees the compiler. */
+void compiler_close(struct compiler *compiler, void (*closed)(void *context), void *context);
+
+/* The name and version of the compiler, "NVRTC 13.0", or "" where there is none: then compiles fail with
+ * ERROR_UNSUPPORTED. Known from the library's file, so no process is needed to ask; valid as long as the compiler. */
+const char *compiler_name(const struct compiler *compiler);
+
+/* Identifies the library and the headers for caches of code: another text when either was replaced. Read anew from the
+ * files' names, sizes and times at the start of the daemon only. */
+const char *compiler_identity(const struct compiler *compiler);
+
+/* Whether a compile can be expected to work: there is a library, this kernel has what the sandbox needs, and the last
+ * start of a helper did not fail. `e` (may be NULL) says why not. */
+bool compiler_usable(const struct compiler *compiler, struct error *e);
+
+/* Starts helpers now, so that the first compile finds them warm. */
+void compiler_warm(struct compiler *compiler);
+
+/* Copies the input. Never fails at once: done() is called later, once, unless the job is cancelled before. */
+struct compile_job *compiler_compile(struct compiler *compiler, const struct compile_input *input, compile_done *done,
+                                     void *context);
+
+/* done() will not be called; the job's process is killed. */
+void compile_job_cancel(struct compile_job *job);
+
+#endif

@@ -1,0 +1,124 @@
+/* Code for whoever asks: a source in, a compiled module out, from memory, from disk or from the compiler. One source is
+ * compiled once, however many ask for it at the same time.
+ *
+ * Owns the compiler, the cache in memory and the cache on disk. Thread: the loop's, for everything here; no function
+ * blocks, what does (reading, writing, hashing of whole archives) runs on the pool. */
+#ifndef KOPS_COMPILE_SERVICE_H
+#define KOPS_COMPILE_SERVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "compile/compiled.h"
+#include "compile/compiler.h"
+#include "util/error.h"
+
+struct code_service;
+struct code_request; /* somebody who waits for code */
+struct code_task;    /* somebody who waits for an administrator's action */
+
+enum { CODE_MAX_FILES = 64, CODE_MAX_OPTIONS = 64, CODE_MAX_FILE_NAME = 255, CODE_KEY_HEX = 64 };
+
+/* Texts are copied. */
+struct code_service_config {
+    struct compiler_config compiler;
+    const char *directory; /* of the cache on disk, made when it is missing; NULL: none */
+    uint64_t disk_bytes;   /* that the files there may take; 0: no cache on disk */
+    uint64_t memory_bytes; /* that compiled code may take beside what clients hold */
+    uint64_t source_bytes; /* that one source with its files may have */
+};
+
+/* Blocks: it opens the directory. A directory that cannot be used is a warning in the log, and the service works
+ * without a cache on disk. NULL: failed. */
+struct code_service *code_service_new(uv_loop_t *loop, const struct code_service_config *config, struct error *e);
+
+/* Drops what is asked for (their done() are not called, the requests and tasks are gone), ends the compiler, waits for
+ * the pool, frees the service and calls closed(). */
+void code_service_close(struct code_service *service, void (*closed)(void *context), void *context);
+
+/* For its name, whether it is usable, to warm it up. */
+struct compiler *code_service_compiler(struct code_service *service);
+
+/* Whether there is a cache on disk. */
+bool code_service_has_disk(const struct code_service *service);
+
+enum code_origin { CODE_COMPILED, CODE_MEMORY, CODE_DISK };
+
+/* "no", "memory", "disk": what the wire says for `cached`. */
+const char *code_origin_name(enum code_origin origin);
+
+/* `compiled` is a reference for the callee, with its key set; NULL: failed, `e` says why and `failure` (may be NULL)
+ * what the compiler said. Both are valid during the call only. */
+typedef void code_done(void *context, struct compiled *compiled, enum code_origin origin, const struct error *e,
+                       const struct compile_failure *failure);
+
+/* Checks the input, and its options and entries against what is allowed (see options.h). Copies what it needs.
+ *
+ * When memory has the code, done() is called before this returns, with *ret_request set to NULL before. Otherwise
+ * *ret_request is set, and done() is called later, once, unless the request is cancelled. Returns -1 with `e` for an
+ * input that is refused: done() is not called then. */
+int code_get(struct code_service *service, const struct compile_input *input, code_done *done, void *context,
+             struct code_request **ret_request, struct error *e);
+
+/* done() will not be called. A compile that nobody else waits for is stopped. */
+void code_request_cancel(struct code_request *request);
+
+struct code_counters {
+    uint64_t compiles;      /* begun */
+    uint64_t memory_hits;   /* requests answered from memory */
+    uint64_t disk_hits;     /* files read, each answering all who had asked for it */
+    uint64_t failures;      /* compiles that failed, for whatever reason */
+    uint64_t joins;         /* requests that joined another's */
+    uint64_t disk_rejected; /* files that were damaged or not ours */
+    uint64_t disk_failures; /* files that could not be written */
+    uint64_t evictions;     /* files removed to make room */
+};
+
+struct code_counters code_service_counters(const struct code_service *service);
+
+/* ---- for administrators: who may call these is the server's decision ---- */
+
+struct code_listed {
+    char key[CODE_KEY_HEX + 1], arch[COMPILED_ARCH_SIZE], compiler[COMPILED_COMPILER_SIZE];
+    unsigned n_names;
+    char **names;   /* of the entries, as asked for */
+    uint64_t bytes; /* on disk, or else in memory */
+    double age_s;   /* since it was last used */
+    bool loaded;    /* in memory */
+    bool on_disk;
+};
+
+/* Each action fills its own part. */
+struct code_result {
+    struct code_listed *listed; /* list: last used first */
+    unsigned n_listed;
+    uint64_t bytes, limit;      /* list: of the cache on disk, without one of that in memory. export: of the archive */
+    uint64_t removed;           /* clear: modules, each counted once, in memory and on disk */
+    uint64_t imported, skipped; /* import: modules; skipped: it had them */
+    int fd;                     /* export: a sealed memfd, at its start; who takes it sets -1 here */
+};
+
+/* NULL result: failed, `e` says why. The result is valid during the call only. */
+typedef void code_task_done(void *context, struct code_result *result, const struct error *e);
+
+/* `key` (64 hex digits; NULL: all) picks one module; one that is not there is an error (ERROR_INVALID_ARGUMENT with key
+ * "key"). done() is called later, once, unless the task is cancelled. Return -1 with `e` when nothing was begun. */
+int code_cache_list(struct code_service *service, code_task_done *done, void *context, struct code_task **ret_task,
+                    struct error *e);
+int code_cache_clear(struct code_service *service, const char *key, code_task_done *done, void *context,
+                     struct code_task **ret_task, struct error *e);
+int code_cache_export(struct code_service *service, const char *key, code_task_done *done, void *context,
+                      struct code_task **ret_task, struct error *e);
+
+/* Reads an archive from `fd` (a memfd or a regular file, from its start; taken in every case, also on failure). All of
+ * it is checked before anything is taken over. That a module is what its key says cannot be checked: whoever imports
+ * trusts who made the archive. Without a cache on disk the modules go to memory, as far as they fit. */
+int code_cache_import(struct code_service *service, int fd, code_task_done *done, void *context,
+                      struct code_task **ret_task, struct error *e);
+
+/* done() will not be called; the action itself runs to its end. */
+void code_task_cancel(struct code_task *task);
+
+#endif

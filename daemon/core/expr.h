@@ -1,0 +1,74 @@
+/* Integer expressions over the arguments of a kernel's call: `ceil_div(n, 256)`, `a.shape[0] * 4`.
+ *
+ *     sum     = product { ("+" | "-") product }
+ *     product = unary { ("*" | "/" | "//" | "%") unary }
+ *     unary   = "-" unary | "(" sum ")" | number | name | function "(" sum { "," sum } ")" | tensor "." property
+ *     property = "numel" [ "()" ] | "rank" [ "()" ] | "shape" "[" integer "]" | "size" "(" integer ")"
+ *
+ * Functions: ceil_div(a, b), min(a, …), max(a, …), next_pow2(a). Numbers are decimal or 0x…; the name `multiprocessors`
+ * is the device's, unless a parameter is called so. Arithmetic is that of 64-bit integers and never wraps: a result
+ * that does not fit is an error, as is a division by zero. `/` and `//` are the same: they round towards minus
+ * infinity, ceil_div() rounds towards plus infinity, and a % b has the sign of b. next_pow2() of anything below 1 is 1.
+ *
+ * An expression is parsed once, into a postfix program with its constants folded, and is immutable from then on: any
+ * thread may evaluate it. Evaluating allocates nothing. */
+#ifndef KOPS_CORE_EXPR_H
+#define KOPS_CORE_EXPR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/tensor.h"
+#include "util/error.h"
+
+enum { EXPR_MAX_TEXT = 256, EXPR_MAX_OPS = 64, EXPR_MAX_NAMES = 32 };
+
+enum expr_kind { EXPR_INTEGER, EXPR_TENSOR, EXPR_UNUSABLE /* a name that is known, but of no integer */ };
+
+struct expr_name {
+    const char *name; /* a C identifier */
+    enum expr_kind kind;
+    unsigned index; /* in expr_inputs: of the integer (below EXPR_MAX_NAMES) or the tensor (below 256) */
+    int rank;       /* of a tensor; -1 when it is not known before the call */
+};
+
+/* What names mean. Borrowed for the parse. */
+struct expr_scope {
+    const struct expr_name *names;
+    unsigned n;
+};
+
+/* What names stand for in one call. */
+struct expr_inputs {
+    const int64_t *integers;
+    const struct tensor *const *tensors; /* NULL for a null pointer: its shape cannot be asked for */
+    int64_t multiprocessors;
+};
+
+struct expr;
+
+/* Errors: invalid_argument (syntax, an unknown name, a constant that does not fit), limit_exceeded (longer than
+ * EXPR_MAX_TEXT, or more than EXPR_MAX_OPS operations), with the detail `position`: the character, from 1. */
+int expr_parse(const char *text, size_t length, const struct expr_scope *scope, struct expr **ret, struct error *e);
+
+/* The same number always. Its text is the number. */
+int expr_constant(int64_t value, struct expr **ret, struct error *e);
+
+/* Takes NULL; returns NULL. */
+struct expr *expr_free(struct expr *x);
+
+/* Errors: out_of_range (a result does not fit 64 bits), invalid_argument (division by zero, a dimension that the tensor
+ * does not have, a null pointer). The message says where in the expression. */
+int expr_evaluate(const struct expr *x, const struct expr_inputs *inputs, int64_t *ret, struct error *e);
+
+/* The text it was parsed from, for messages: what is not printable ASCII is '?'. */
+const char *expr_text(const struct expr *x);
+
+/* Whether it is one number whatever the call. */
+bool expr_is_constant(const struct expr *x);
+
+/* The set of integers that it reads: bit i for index i. */
+uint32_t expr_integers_used(const struct expr *x);
+
+#endif
