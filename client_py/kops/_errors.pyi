@@ -40,6 +40,10 @@ __all__ = [
     "Internal",
     "UnknownProgram",
     "Stalled",
+    "CompileFailed",
+    "UnknownKernel",
+    "SignatureMismatch",
+    "JobTimeout",
     "ConnectFailed",
     "ConnectionLost",
     "Timeout",
@@ -175,6 +179,22 @@ class UnknownProgram(KopsError, LookupError):
 class Stalled(KopsError, ConnectionError):
     """The client's stream did not reach an ordered call in time (`server.stall_timeout_ms`); the call was
     dropped and the connection is closed after it.
+    """
+
+class CompileFailed(KopsError, ValueError):
+    """The source of a kernel was not compiled; `detail.reason` is `source`, `entry`, `time`, `memory` or
+    `crash`, `detail.log` the compiler's log.
+    """
+
+class UnknownKernel(KopsError, LookupError):
+    """This connection has no kernel or module of that id (never had, or released it)."""
+
+class SignatureMismatch(KopsError, TypeError):
+    """The declared parameters are not those of the compiled kernel; `detail.key` names the first that differs."""
+
+class JobTimeout(KopsError, TimeoutError):
+    """A kernel ran longer than `server.job_timeout_s`; the daemon ends, which frees the GPU, and a supervisor
+    starts it anew.
     """
 
 class ConnectFailed(KopsError, ConnectionError):

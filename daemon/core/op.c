@@ -34,16 +34,16 @@ int op_plan(const struct op_call *call, struct plan *ret_plan, struct error *e)
     enum dtype dtype = call->tensors[0]->dtype;
     char key[16];
 
+    if (!(op->dtypes & DTYPE_BIT(dtype))) {
+        error_set(e, ERROR_UNKNOWN_DTYPE, "%s does not take %s", op->name, dtype_name(dtype));
+        return error_detail_text(e, "key", "in[0].dtype");
+    }
     for (unsigned i = 1; i < op->n_inputs + op->n_outputs; i++)
         if (call->tensors[i]->dtype != dtype) {
             error_set(e, ERROR_DTYPE_MISMATCH, "%s is %s, but in[0] is %s; convert one of them first",
                       tensor_key(op, i, key), dtype_name(call->tensors[i]->dtype), dtype_name(dtype));
             return error_detail_text(e, "key", key);
         }
-    if (!(op->dtypes & DTYPE_BIT(dtype))) {
-        error_set(e, ERROR_UNKNOWN_DTYPE, "%s does not take %s", op->name, dtype_name(dtype));
-        return error_detail_text(e, "key", "in[0].dtype");
-    }
     for (unsigned i = 0; i < op->n_outputs; i++)
         if (tensor_overlaps_itself(call->tensors[op->n_inputs + i])) {
             error_set(e, ERROR_OVERLAP, "%s: its strides make different indices share an element",
