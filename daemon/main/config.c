@@ -2,7 +2,9 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <grp.h>
 #include <ini.h>
+#include <limits.h>
 #include <sched.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -10,6 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "server/server.h"
 #include "util/log.h"
 
 enum type { TEXT, NUMBER, OCTAL, SWITCH };
@@ -42,10 +45,17 @@ static const struct setting {
      "How long an ordered op may wait for its client's stream before its connection is closed; 0: for ever, which "
      "costs "
      "nothing but a look now and then."},
+    {"server", "job_timeout_s", NUMBER, AT(job_timeout_s), "60", 0, 86400,
+     "A GPU that has work and ends none of it for so long is given up: the daemon reports what runs there and ends with "
+     "status 75, which frees the GPU; 0: never."},
     {"limits", "message_bytes", NUMBER, AT(message_bytes), "1048576", 4096, 1U << 30, "Bytes of one request."},
     {"limits", "inflight", NUMBER, AT(inflight), "256", 1, 65536, "Unanswered requests of a connection."},
     {"limits", "buffers", NUMBER, AT(buffers), "8192", 1, 1000000, "Registered buffers of a connection."},
     {"limits", "programs", NUMBER, AT(programs), "1024", 1, 65536, "Programs of a connection."},
+    {"limits", "kernels", NUMBER, AT(kernels), "4096", 1, 1000000,
+     "Modules of a connection, and as many kernels."},
+    {"limits", "source_bytes", NUMBER, AT(source_bytes), "1048576", 1024, 1U << 26,
+     "Bytes of one source with the files that it includes; a request must hold it, too (message_bytes)."},
     {"limits", "inline_mappings", NUMBER, AT(inline_mappings), "1024", 1, 65536,
      "Inline references that a connection keeps."},
     {"limits", "output_bytes", NUMBER, AT(output_bytes), "262144", 4096, 1U << 26,
@@ -61,6 +71,30 @@ static const struct setting {
      "Path of cuBLASLt, or none; the usual names by default. Without it gemm uses kopsd's own kernel."},
     {"cuda", "workspace_bytes", NUMBER, AT(cuda_workspace_bytes), "33554432", 0, 1U << 30,
      "Scratch memory for cuBLASLt, for each stream in use."},
+    {"kernels", "user_kernels", TEXT, AT(user_kernels), "owner", 0, 0,
+     "Who may bring kernels: off, owner (root and the daemon's own user), group (also members of "
+     "user_kernels_group), or all. They run in the daemon's context and can read what others share with it."},
+    {"kernels", "user_kernels_group", TEXT, AT(user_kernels_group), NULL, 0, 0,
+     "A group, by name or number, for user_kernels = group."},
+    {"kernels", "nvrtc", TEXT, AT(nvrtc), NULL, 0, 0,
+     "Path of NVRTC's library, or none; the usual names and places by default."},
+    {"kernels", "include", TEXT, AT(include), NULL, 0, 0,
+     "Directory of the CUDA toolkit's headers; beside NVRTC by default."},
+    {"kernels", "sandbox", TEXT, AT(sandbox), "required", 0, 0,
+     "required: sources are compiled only where Landlock and seccomp confine the compiler; best_effort: with what "
+     "there is of them; off: without."},
+    {"kernels", "user", TEXT, AT(compile_user), "nobody", 0, 0,
+     "Whom compilers run as when the daemon is root."},
+    {"kernels", "helpers", NUMBER, AT(helpers), NULL, 1, 256, "Compiles at one time; one a usable core by default."},
+    {"kernels", "memory_mib", NUMBER, AT(compile_memory_mib), "4096", 256, 1U << 20, "Memory that one compile may take."},
+    {"kernels", "time_s", NUMBER, AT(compile_time_s), "120", 1, 86400, "Seconds that one compile may take."},
+    {"kernels", "keep_s", NUMBER, AT(compile_keep_s), "600", 0, 86400,
+     "Seconds after which compilers that nobody uses end (they take some 100 MB); 0: never."},
+    {"cache", "directory", TEXT, AT(cache_directory), NULL, 0, 0,
+     "Where compiled code is kept, or none. Default: $CACHE_DIRECTORY, else /var/cache/kopsd for root, else "
+     "$XDG_CACHE_HOME/kopsd or ~/.cache/kopsd."},
+    {"cache", "disk_mib", NUMBER, AT(cache_disk_mib), "1024", 0, 1U << 20, "Size of the directory; 0: nothing is kept."},
+    {"cache", "memory_mib", NUMBER, AT(cache_memory_mib), "256", 0, 1U << 20, "Compiled code that is kept in memory."},
 #undef AT
 };
 enum { N_SETTINGS = sizeof(settings) / sizeof(settings[0]) };
@@ -150,6 +184,7 @@ int config_init(struct config *c, struct error *e)
 {
     memset(c, 0, sizeof(*c));
     c->spin_us = usable_cores() >= 4 ? 50 : 0;
+    c->helpers = usable_cores() > 0 ? (uint64_t)usable_cores() : 1;
     for (unsigned i = 0; i < N_SETTINGS; i++)
         if (settings[i].fallback && apply(c, &settings[i], settings[i].fallback, e) < 0)
             return -1;
@@ -277,11 +312,85 @@ static int choose_socket(struct config *c, struct error *e)
     return set_text(path, &c->socket, e);
 }
 
+/* No place at all is no error: there is no cache on disk then. */
+static int choose_cache(struct config *c, struct error *e)
+{
+    const char *system = getenv("CACHE_DIRECTORY"), *user = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char path[PATH_MAX];
+
+    if (c->cache_directory)
+        return strcmp(c->cache_directory, "none") == 0 ? set_text("", &c->cache_directory, e) : 0;
+    if (system && *system)
+        snprintf(path, sizeof(path), "%.*s", (int)strcspn(system, ":"), system);
+    else if (geteuid() == 0)
+        snprintf(path, sizeof(path), "/var/cache/kopsd");
+    else if (user && *user)
+        snprintf(path, sizeof(path), "%s/kopsd", user);
+    else if (home && *home)
+        snprintf(path, sizeof(path), "%s/.cache/kopsd", home);
+    else
+        *path = '\0';
+    return set_text(path, &c->cache_directory, e);
+}
+
+static int find_choice(const char *setting, const char *value, const char *const *names, unsigned n, unsigned *ret,
+                       struct error *e)
+{
+    char all[80] = "";
+    size_t length = 0;
+
+    for (unsigned i = 0; i < n; i++) {
+        if (!strcmp(value, names[i])) {
+            *ret = i;
+            return 0;
+        }
+        length += (size_t)snprintf(all + length, sizeof(all) - length, "%s%s", i ? ", " : "", names[i]);
+    }
+    return error_set(e, ERROR_INVALID_ARGUMENT, "%s: \"%.40s\" is none of %s", setting, value, all);
+}
+
+/* By name or number. */
+static int find_group(const char *name, gid_t *ret)
+{
+    const struct group *group = getgrnam(name);
+    unsigned long number;
+    char *end;
+
+    if (group) {
+        *ret = group->gr_gid;
+        return 0;
+    }
+    number = strtoul(name, &end, 10);
+    if (!isdigit((unsigned char)*name) || *end || number > UINT32_MAX)
+        return -1;
+    *ret = (gid_t)number;
+    return 0;
+}
+
+static int check_kernels(struct config *c, struct error *e)
+{
+    static const char *const policies[] = {
+        [USER_KERNELS_OFF] = "off", [USER_KERNELS_OWNER] = "owner", [USER_KERNELS_GROUP] = "group", [USER_KERNELS_ALL] = "all"};
+    static const char *const sandboxes[] = {[COMPILER_SANDBOX_REQUIRED] = "required",
+                                            [COMPILER_SANDBOX_BEST_EFFORT] = "best_effort",
+                                            [COMPILER_SANDBOX_OFF] = "off"};
+    const char *group = c->user_kernels_group;
+
+    if (find_choice("kernels.user_kernels", c->user_kernels, policies, 4, &c->policy, e) < 0 ||
+        find_choice("kernels.sandbox", c->sandbox, sandboxes, 3, &c->sandbox_mode, e) < 0)
+        return -1;
+    if (group && find_group(group, &c->kernels_gid) < 0)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "kernels.user_kernels_group: there is no group \"%.40s\"", group);
+    if (c->policy == USER_KERNELS_GROUP && !group)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "kernels.user_kernels = group needs kernels.user_kernels_group");
+    return 0;
+}
+
 int config_finish(struct config *c, struct error *e)
 {
     enum log_level level;
 
-    if (choose_socket(c, e) < 0)
+    if (choose_socket(c, e) < 0 || choose_cache(c, e) < 0 || check_kernels(c, e) < 0)
         return -1;
     if (strlen(c->socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))
         return error_set(e, ERROR_INVALID_ARGUMENT,

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 #include "util/error.h"
 
@@ -23,6 +24,15 @@ struct config {
     bool cuda_enabled;
     char *cuda_driver, *cuda_blaslt;
     uint64_t cuda_workspace_bytes;
+    /* kernels */
+    uint64_t kernels, source_bytes, job_timeout_s, helpers, compile_memory_mib, compile_time_s, compile_keep_s;
+    char *user_kernels, *user_kernels_group, *nvrtc, *include, *sandbox, *compile_user;
+    /* cache */
+    char *cache_directory; /* "": none */
+    uint64_t cache_disk_mib, cache_memory_mib;
+    /* What config_finish() made of texts: enum user_kernels, enum compiler_sandbox, the group. */
+    unsigned policy, sandbox_mode;
+    gid_t kernels_gid;
 };
 
 int config_init(struct config *c, struct error *e);

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "compile/helper.h"
 #include "main/config.h"
 #include "main/listen.h"
 #include "server/server.h"
@@ -172,6 +173,22 @@ static struct server_config server_config_of(const struct config *c)
         .spin_us = c->spin_us,
         .idle_close_s = c->idle_close_s,
         .shutdown_grace_ms = c->shutdown_grace_ms,
+        .job_timeout_s = c->job_timeout_s,
+        .kernels = c->kernels,
+        .user_kernels = (enum user_kernels)c->policy,
+        .user_kernels_group = c->kernels_gid,
+        .code = {.compiler = {.nvrtc = c->policy == USER_KERNELS_OFF ? "none" : c->nvrtc,
+                              .include = c->include,
+                              .user = c->compile_user,
+                              .sandbox = (enum compiler_sandbox)c->sandbox_mode,
+                              .helpers = (unsigned)c->helpers,
+                              .memory_mib = (unsigned)c->compile_memory_mib,
+                              .time_s = (unsigned)c->compile_time_s,
+                              .keep_s = (unsigned)c->compile_keep_s},
+                 .directory = c->policy == USER_KERNELS_OFF || !*c->cache_directory ? NULL : c->cache_directory,
+                 .disk_bytes = c->cache_disk_mib << 20,
+                 .memory_bytes = c->cache_memory_mib << 20,
+                 .source_bytes = c->source_bytes},
         .backend_config = {.host_threads = (unsigned)c->host_threads,
                            .host_blas = c->host_blas,
                            .cuda_driver = c->cuda_driver,
@@ -241,7 +258,12 @@ int main(int argc, char **argv)
     struct flags flags = {0};
     struct config config = {0};
     struct error e;
-    int status = parse_flags(argc, argv, &flags);
+    int status;
+
+    /* Compilers are this program, too: so they are there wherever it is, and of the same version. */
+    if (argc > 1 && !strcmp(argv[1], "--compile-helper"))
+        return compile_helper_main(argc, argv);
+    status = parse_flags(argc, argv, &flags);
 
     if (status >= 0)
         return status;

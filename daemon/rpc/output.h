@@ -47,6 +47,8 @@ void rpc_write_uint(struct rpc_output *out, uint64_t value);
 void rpc_write_int(struct rpc_output *out, int64_t value);
 void rpc_write_double(struct rpc_output *out, double value);
 void rpc_write_text(struct rpc_output *out, const char *text);
+/* Text of others: what is not UTF-8 becomes '?'. */
+void rpc_write_any_text(struct rpc_output *out, const char *text);
 void rpc_write_array(struct rpc_output *out, uint32_t count);
 void rpc_write_map(struct rpc_output *out, uint32_t count);
 
@@ -63,6 +65,9 @@ void rpc_write_entry_bool(struct rpc_output *out, const char *key, bool value);
 void rpc_write_result(struct rpc_output *out, uint32_t msgid);
 /* A whole error response. */
 void rpc_write_error(struct rpc_output *out, uint32_t msgid, const struct error *e);
+/* With two more details. `log` is any text: see rpc_write_any_text(). */
+void rpc_write_error_log(struct rpc_output *out, uint32_t msgid, const struct error *e, const char *reason,
+                         const char *log);
 /* `[2, "error", [{…}]]` */
 void rpc_write_error_notification(struct rpc_output *out, const struct error *e);
 

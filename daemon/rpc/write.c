@@ -177,19 +177,68 @@ void rpc_write_result(struct rpc_output *out, uint32_t msgid)
     rpc_write_nil(out);
 }
 
-static void write_error_map(struct rpc_output *out, const struct error *e)
+/* The length of the UTF-8 character at `p`, or 0 where there is none. */
+static unsigned utf8_length(const unsigned char *p)
+{
+    static const struct {
+        unsigned char mask, lead, length;
+        uint32_t least;
+    } forms[] = {{0x80, 0x00, 1, 0}, {0xe0, 0xc0, 2, 0x80}, {0xf0, 0xe0, 3, 0x800}, {0xf8, 0xf0, 4, 0x10000}};
+
+    for (unsigned i = 0; i < 4; i++) {
+        uint32_t code = *p & (unsigned char)~forms[i].mask;
+
+        if ((*p & forms[i].mask) != forms[i].lead)
+            continue;
+        for (unsigned j = 1; j < forms[i].length; j++) {
+            if ((p[j] & 0xc0) != 0x80)
+                return 0;
+            code = code << 6 | (p[j] & 0x3f);
+        }
+        return code < forms[i].least || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? 0 : forms[i].length;
+    }
+    return 0;
+}
+
+void rpc_write_any_text(struct rpc_output *out, const char *text)
+{
+    char *copy = strdup(text);
+
+    if (!copy) {
+        out->bytes.failed = true;
+        return;
+    }
+    for (unsigned char *p = (unsigned char *)copy; *p;) {
+        unsigned n = utf8_length(p);
+
+        if (!n)
+            *p = '?';
+        p += n ? n : 1;
+    }
+    rpc_write_text(out, copy);
+    free(copy);
+}
+
+/* `reason` and `log` may be NULL. */
+static void write_error_map(struct rpc_output *out, const struct error *e, const char *reason, const char *log)
 {
     rpc_write_map(out, 3);
     rpc_write_entry_text(out, "code", error_code_name(e->code));
     rpc_write_entry_text(out, "message", e->message);
     rpc_write_text(out, "detail");
-    rpc_write_map(out, e->n_details);
+    rpc_write_map(out, e->n_details + (reason ? 1U : 0) + (log ? 1U : 0));
     for (unsigned i = 0; i < e->n_details; i++) {
         rpc_write_text(out, e->details[i].key);
         if (e->details[i].is_text)
             rpc_write_text(out, e->details[i].text);
         else
             rpc_write_int(out, e->details[i].number);
+    }
+    if (reason)
+        rpc_write_entry_text(out, "reason", reason);
+    if (log) {
+        rpc_write_text(out, "log");
+        rpc_write_any_text(out, log);
     }
 }
 
@@ -198,7 +247,17 @@ void rpc_write_error(struct rpc_output *out, uint32_t msgid, const struct error 
     rpc_write_array(out, 4);
     rpc_write_uint(out, 1);
     rpc_write_uint(out, msgid);
-    write_error_map(out, e);
+    write_error_map(out, e, NULL, NULL);
+    rpc_write_nil(out);
+}
+
+void rpc_write_error_log(struct rpc_output *out, uint32_t msgid, const struct error *e, const char *reason,
+                         const char *log)
+{
+    rpc_write_array(out, 4);
+    rpc_write_uint(out, 1);
+    rpc_write_uint(out, msgid);
+    write_error_map(out, e, reason, log);
     rpc_write_nil(out);
 }
 
@@ -208,5 +267,5 @@ void rpc_write_error_notification(struct rpc_output *out, const struct error *e)
     rpc_write_uint(out, 2);
     rpc_write_text(out, "error");
     rpc_write_array(out, 1);
-    write_error_map(out, e);
+    write_error_map(out, e, NULL, NULL);
 }

@@ -1,5 +1,7 @@
 #include "server/body.h"
 
+#include "server/kernel.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -29,6 +31,7 @@ void body_init_single(struct run *run, unsigned n_tensors)
         run->one_call.tensors[i] = (uint16_t)i;
         run->one_call.call.tensors[i] = &run->one_tensors[i];
     }
+    run->one_call.kernel = NULL;
     run->one_step.variant = run->one_step.variant_used = NULL;
 }
 
@@ -90,6 +93,8 @@ void body_unuse(struct body *body)
 void body_release(struct body *body)
 {
     body_unuse(body);
+    for (unsigned i = 0; i < body->n_calls; i++)
+        kernel_unref(body->calls[i].kernel);
     if (body->account)
         *body->account -= body->bytes;
     free(body->memory);

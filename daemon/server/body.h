@@ -30,6 +30,7 @@ const char *tensor_path(unsigned i);
  * *ret_buffer is the id of its buffer, 0 where it has none. */
 int tensor_decode(struct connection *c, const struct rpc_value *value, const char *path, struct tensor *ret_tensor,
                   struct operand_ref *ref, uint64_t *ret_buffer, struct error *e);
+int tensor_decode_dtype(const struct rpc_arg *name, const char *path, enum dtype *ret, struct error *e);
 /* Takes a buffer into use for the tensor's memory. `path` is put before the keys in errors ("in[0]."). */
 int tensor_use_buffer(struct connection *c, uint64_t id, const char *path, struct operand_ref *ref, uint64_t *ret_size,
                       struct error *e);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "server/body.h"
+#include "server/kernel.h"
 #include "server/request.h"
 
 /* The first place where the tensor is used: "in[0]" of a single op, "tensors[0]" of several. */
@@ -112,12 +113,15 @@ static void note_uses(const struct body *body, struct tensor_use *uses)
         const struct body_call *call = &body->calls[i];
         const unsigned n_inputs = call->call.op->n_inputs;
         /* gemm with beta reads its output, too. */
-        const bool accumulates = op_reads_output(&call->call, -1);
+        const bool accumulates = !call->kernel && op_reads_output(&call->call, -1);
 
         for (unsigned o = 0; o < n_inputs + call->call.op->n_outputs; o++) {
             struct tensor_use *use = &uses[call->tensors[o]];
 
-            if (use->first_read == NEVER && (o < n_inputs || accumulates))
+            bool read = o < n_inputs || accumulates ||
+                        (call->kernel && call->kernel->signature->operands[o]->kind == KERNEL_INOUT);
+
+            if (use->first_read == NEVER && read)
                 use->first_read = i;
             if (o < n_inputs)
                 continue;
@@ -155,7 +159,11 @@ static bool is_spoiled(const struct body *body, const struct tensor_use *uses, c
 
 static int refuse(const struct body *body, unsigned i, struct error *e)
 {
-    if (!body->memory)
+    if (!body->memory && body->calls[0].kernel)
+        error_set(e, ERROR_INVALID_ARGUMENT,
+                  "repeat: the kernel reads what it writes, so repeating would apply it again and again; declare as "
+                  "`out` what it only writes");
+    else if (!body->memory)
         error_set(e, ERROR_INVALID_ARGUMENT,
                   "repeat: the op reads what it writes (in place, or beta is not 0), so repeating would apply it again "
                   "and again; use another output");

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "server/body.h"
+#include "server/code.h"
+#include "server/kernel.h"
 #include "server/request.h"
 
 /* ---- attributes ---- */
@@ -81,9 +83,13 @@ int call_decode_attrs(struct body_call *call, const struct rpc_value *map, struc
 
 /* ---- what it computes ---- */
 
-/* "in[0]" or "out[0]" for the i-th tensor of the call. */
-static const char *operand_key(const struct op *op, unsigned i, char into[16])
+/* "in[0]" or "out[0]" for the i-th tensor of the call; of a kernel "args[0]". */
+static const char *operand_key(const struct body_call *call, unsigned i, char into[16])
 {
+    const struct op *op = call->call.op;
+
+    if (call->kernel)
+        return kernel_operand_key(call->kernel, i, into);
     if (i < op->n_inputs)
         snprintf(into, 16, "in[%u]", i);
     else
@@ -101,7 +107,7 @@ static int check_writable(const struct body *body, const struct body_call *call,
 
         if (!ref->mapping || ref->writable)
             continue;
-        snprintf(dotted, sizeof(dotted), "%s.", operand_key(op, o, key));
+        snprintf(dotted, sizeof(dotted), "%s.", operand_key(call, o, key));
         return error_at(e, ERROR_READ_ONLY, dotted, "buffer", "was registered with access \"r\", but is an output");
     }
     return 0;
@@ -111,8 +117,11 @@ int call_check_overlap(struct body *body, unsigned i, struct error *e)
 {
     const struct body_call *c = &body->calls[i];
     const struct op *op = c->call.op;
+    char out_key[16], other_key[16];
 
     body->steps[i].in_place = -1;
+    if (c->kernel && c->kernel->signature->alias)
+        return 0;
     for (unsigned o = op->n_inputs; o < op->n_inputs + op->n_outputs; o++)
         for (unsigned j = 0; j < o; j++) {
             const struct mapping *a = body->refs[c->tensors[o]].mapping, *b = body->refs[c->tensors[j]].mapping;
@@ -125,9 +134,10 @@ int call_check_overlap(struct body *body, unsigned i, struct error *e)
                 body->steps[i].in_place = (int)j;
                 continue;
             }
-            error_set(e, ERROR_OVERLAP, "out[%u] shares memory with %s[%u]; give it memory of its own",
-                      o - op->n_inputs, j < op->n_inputs ? "in" : "out", j < op->n_inputs ? j : j - op->n_inputs);
-            return error_detail_text(e, "key", "out");
+            error_set(e, ERROR_OVERLAP, "%s shares memory with %s; give it memory of its own%s",
+                      operand_key(c, o, out_key), operand_key(c, j, other_key),
+                      c->kernel ? ", or declare the kernel with `alias`" : "");
+            return error_detail_text(e, "key", c->kernel ? out_key : "out");
         }
     return 0;
 }
@@ -137,7 +147,10 @@ int call_plan(struct body *body, unsigned i, struct error *e)
     struct body_call *call = &body->calls[i];
 
     body->steps[i].op = call->call.op;
-    if (check_writable(body, call, e) < 0 || op_plan(&call->call, &body->steps[i].plan, e) < 0)
+    if (check_writable(body, call, e) < 0)
+        return -1;
+    /* A kernel's plan is there: it depends on scalars, too, and on nothing that other memory changes but alignment. */
+    if (call->kernel ? launch_check_alignment(body, i, e) < 0 : op_plan(&call->call, &body->steps[i].plan, e) < 0)
         return -1;
     return call_check_overlap(body, i, e);
 }
@@ -185,7 +198,14 @@ void call_set_operands(struct body *body, unsigned i)
 int call_place(struct body *body, unsigned i, struct backend_device *device, const struct rpc_arg *variant,
                struct error *e)
 {
-    if (choose_variant(&body->steps[i], device, variant, e) < 0)
+    const struct kernel *k = body->calls[i].kernel;
+
+    if (k && k->code->device != device) {
+        error_set(e, ERROR_DEVICE_MISMATCH, "the kernel is loaded on %s, but this runs on %s: say so with `device`",
+                  k->code->device->info.uuid, device->info.uuid);
+        return error_detail_text(e, "key", "kernel");
+    }
+    if (!k && choose_variant(&body->steps[i], device, variant, e) < 0)
         return -1;
     call_set_operands(body, i);
     return device->backend->check ? device->backend->check(device, &body->steps[i], e) : 0;

@@ -9,6 +9,7 @@
 #include "rpc/socket.h"
 #include "server/body.h"
 #include "server/channel.h"
+#include "server/code.h"
 #include "server/request.h"
 #include "server/run.h"
 #include "server/spin.h"
@@ -313,12 +314,15 @@ struct connection *connection_new(struct server *server, int fd)
     rpc_output_init(&c->output, OUTPUT_MAX);
     idtable_init(&c->buffers, (uint32_t)server->config.buffers);
     idtable_init(&c->programs, (uint32_t)server->config.programs);
+    idtable_init(&c->modules, (uint32_t)server->config.kernels);
+    idtable_init(&c->kernels, (uint32_t)server->config.kernels);
     list_init(&c->link);
     list_init(&c->dirty_link);
     list_init(&c->hot_link);
     list_init(&c->recent_link);
     list_init(&c->inline_lru);
     list_init(&c->runs);
+    list_init(&c->compiles);
     list_init(&c->barriers);
     for (unsigned i = 0; i < INLINE_BUCKETS; i++)
         list_init(&c->inline_buckets[i]);
@@ -356,6 +360,8 @@ void connection_free_if_done(struct connection *c)
     rpc_output_free(&c->output);
     idtable_free(&c->buffers);
     idtable_free(&c->programs);
+    idtable_free(&c->modules);
+    idtable_free(&c->kernels);
     free(c);
 }
 
@@ -369,6 +375,8 @@ static void on_handle_closed(uv_handle_t *handle)
 
 void connection_close(struct connection *c, const char *why)
 {
+    struct error ended;
+
     if (c->closed)
         return;
     c->closed = true;
@@ -386,6 +394,8 @@ void connection_close(struct connection *c, const char *why)
     c->fd = c->pidfd = -1;
     rpc_input_free(&c->input);
     run_stop_all(c, RUN_ABANDONED);
+    error_set(&ended, ERROR_CANCELLED, "the connection ended");
+    compiles_stop(c, &ended);
     barriers_advance(c);
     connection_drop_all(c);
     connection_free_if_done(c);

@@ -5,6 +5,7 @@
 
 #include "server/body.h"
 #include "server/channel.h"
+#include "server/code.h"
 #include "server/request.h"
 
 enum { PROTOCOL = 1, PROTOCOL_MIN = 1 };
@@ -125,7 +126,7 @@ static void write_ops(struct rpc_output *out, const struct server *s)
 static void write_limits(struct rpc_output *out, const struct server *s)
 {
     rpc_write_text(out, "limits");
-    rpc_write_map(out, 12);
+    rpc_write_map(out, 13);
     rpc_write_entry_uint(out, "message_bytes", s->config.message_bytes);
     rpc_write_entry_uint(out, "depth", RPC_MAX_DEPTH);
     rpc_write_entry_uint(out, "nfds", RPC_MAX_FDS);
@@ -138,6 +139,7 @@ static void write_limits(struct rpc_output *out, const struct server *s)
     rpc_write_entry_uint(out, "inline_mappings", s->config.inline_mappings);
     rpc_write_entry_uint(out, "sequence_ops", SEQUENCE_OPS_MAX);
     rpc_write_entry_uint(out, "spin_us", s->config.spin_us);
+    rpc_write_entry_uint(out, "source_bytes", s->config.code.source_bytes);
 }
 
 static bool has_peers(const struct server *s)
@@ -152,14 +154,16 @@ static bool has_peers(const struct server *s)
     return false;
 }
 
-static void write_features(struct rpc_output *out, const struct server *s)
+static void write_features(struct rpc_output *out, const struct connection *c)
 {
+    const struct server *s = c->server;
     static const char *const always[] = {"memfd", "shm", "sequence", "program", "priority"};
     static const char *const memory[] = {
         [MEMORY_CUDA_IPC] = "cuda_ipc", [MEMORY_CUDA_VMM] = "cuda_vmm", [MEMORY_CUDA_POOL] = "cuda_pool"};
     const uint32_t n = sizeof(always) / sizeof(always[0]);
     unsigned kinds = 0;
-    bool ordered = false, peers = has_peers(s);
+    bool ordered = false, peers = has_peers(s), compile = user_code_compiles(c);
+    bool kernels = compile && user_code_device(s);
 
     for (unsigned i = 0; i < s->devices.count; i++) {
         struct backend_device *d = s->devices.all[i];
@@ -168,7 +172,7 @@ static void write_features(struct rpc_output *out, const struct server *s)
         ordered = ordered || d->signals;
     }
     rpc_write_text(out, "features");
-    rpc_write_array(out, n + (unsigned)__builtin_popcount(kinds) + ordered + peers);
+    rpc_write_array(out, n + (unsigned)__builtin_popcount(kinds) + ordered + peers + compile + kernels);
     for (uint32_t i = 0; i < n; i++)
         rpc_write_text(out, always[i]);
     for (unsigned i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
@@ -178,6 +182,10 @@ static void write_features(struct rpc_output *out, const struct server *s)
         rpc_write_text(out, "ordered");
     if (peers)
         rpc_write_text(out, "peer");
+    if (compile)
+        rpc_write_text(out, "compile");
+    if (kernels)
+        rpc_write_text(out, "kernels");
 }
 
 static void write_shm(struct rpc_output *out)
@@ -218,7 +226,7 @@ void handle_hello(struct request *r, const struct rpc_arg *args, struct request_
     }
     out = request_result(r);
     if (out) {
-        rpc_write_map(out, shm ? 10 : 8);
+        rpc_write_map(out, shm ? 11 : 9);
         rpc_write_entry_text(out, "server", "kopsd " KOPS_VERSION);
         rpc_write_entry_uint(out, "protocol", PROTOCOL);
         rpc_write_entry_uint(out, "protocol_min", PROTOCOL_MIN);
@@ -226,7 +234,8 @@ void handle_hello(struct request *r, const struct rpc_arg *args, struct request_
         write_devices(out, c->server);
         write_ops(out, c->server);
         write_limits(out, c->server);
-        write_features(out, c->server);
+        write_features(out, c);
+        user_code_write_hello(out, c);
         if (shm)
             write_shm(out);
         for (unsigned i = 0; shm && i < CHANNEL_FDS; i++)

@@ -1,8 +1,9 @@
-/* What a connection holds: references to memory, registered or inline, and programs. */
+/* What a connection holds: references to memory, registered or inline, programs, modules and kernels. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "server/connection.h"
+#include "server/kernel.h"
 #include "server/program.h"
 
 static void drop_inline(struct connection *c, struct inline_ref *ref)
@@ -115,6 +116,12 @@ void connection_drop_all(struct connection *c)
     for (uint32_t i = 0; i < c->programs.capacity; i++)
         if (idtable_at(&c->programs, i))
             program_drop(c, idtable_at(&c->programs, i));
+    for (uint32_t i = 0; i < c->kernels.capacity; i++)
+        if (idtable_at(&c->kernels, i))
+            kernel_drop(c, idtable_at(&c->kernels, i));
+    for (uint32_t i = 0; i < c->modules.capacity; i++)
+        if (idtable_at(&c->modules, i))
+            module_drop(c, idtable_at(&c->modules, i));
     while (!list_empty(&c->inline_lru))
         drop_inline(c, list_entry(list_first(&c->inline_lru), struct inline_ref, lru));
 }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "server/connection.h"
+#include "server/kernel.h"
 #include "server/program.h"
 #include "server/request.h"
 
@@ -144,6 +145,32 @@ static int release_inline(struct connection *c, const struct rpc_arg *handle, st
     return error_detail_text(e, "key", "ipc");
 }
 
+static int unknown(struct error *e, const char *key, uint64_t id)
+{
+    error_set(e, ERROR_UNKNOWN_KERNEL, "this connection has no %s %llu", key, (unsigned long long)id);
+    return error_detail_text(e, "key", key);
+}
+
+static int release_module(struct connection *c, uint64_t id, struct error *e)
+{
+    struct module *m = idtable_get(&c->modules, id);
+
+    if (!m)
+        return unknown(e, "module", id);
+    module_drop(c, m);
+    return 0;
+}
+
+static int release_kernel(struct connection *c, uint64_t id, struct error *e)
+{
+    struct kernel *k = idtable_get(&c->kernels, id);
+
+    if (!k)
+        return unknown(e, "kernel", id);
+    kernel_drop(c, k);
+    return 0;
+}
+
 static int release_program(struct connection *c, uint64_t id, struct error *e)
 {
     struct program *p = idtable_get(&c->programs, id);
@@ -159,16 +186,23 @@ static int release_program(struct connection *c, uint64_t id, struct error *e)
 void handle_release(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
     struct connection *c = r->connection;
+    unsigned given = 0;
     struct error e;
     int result;
 
     (void)fds;
-    if (args[RELEASE_buffer].present + args[RELEASE_ipc].present + args[RELEASE_program].present != 1)
-        result = bad_argument(&e, "buffer", "release takes one of `buffer`, `ipc` and `program`");
+    for (unsigned i = RELEASE_buffer; i <= RELEASE_kernel; i++)
+        given += args[i].present;
+    if (given != 1)
+        result = bad_argument(&e, "buffer", "release takes one of `buffer`, `ipc`, `program`, `module` and `kernel`");
     else if (args[RELEASE_buffer].present)
         result = release_buffer(c, args[RELEASE_buffer].u, &e);
     else if (args[RELEASE_ipc].present)
         result = release_inline(c, &args[RELEASE_ipc], &e);
+    else if (args[RELEASE_module].present)
+        result = release_module(c, args[RELEASE_module].u, &e);
+    else if (args[RELEASE_kernel].present)
+        result = release_kernel(c, args[RELEASE_kernel].u, &e);
     else
         result = release_program(c, args[RELEASE_program].u, &e);
     if (result < 0)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "server/connection.h"
+#include "server/kernel.h"
 #include "server/request.h"
 #include "server/run.h"
 
@@ -201,6 +202,8 @@ static int copy_body(const struct body *from, struct body *ret_body, uint64_t *a
 
         for (unsigned o = 0; o < call->call.op->n_inputs + call->call.op->n_outputs; o++)
             call->call.tensors[o] = &ret_body->tensors[call->tensors[o]];
+        if (call->kernel)
+            kernel_ref(call->kernel);
     }
     return 0;
 }

@@ -177,6 +177,17 @@ void request_error(struct request *r, const struct error *e)
     rpc_write_error(reply_output(r), r->msgid, e);
 }
 
+void request_error_log(struct request *r, const struct error *e, const char *reason, const char *log)
+{
+    struct connection *c = r->connection;
+
+    c->server->counters.errors++;
+    if (r->notification || c->closed)
+        return;
+    c->server->counters.replies++;
+    rpc_write_error_log(reply_output(r), r->msgid, e, reason, log);
+}
+
 void request_end_empty(struct request *r)
 {
     struct rpc_output *out = request_result(r);

@@ -18,6 +18,8 @@ int dispatch(struct connection *c, const struct rpc_message *message, struct req
 struct rpc_output *request_result(struct request *r);
 /* Answers with an error (or, for a notification, with nothing). request_end() must follow. */
 void request_error(struct request *r, const struct error *e);
+/* The same with `reason` and `log` among the details; `log` is any text, what is not UTF-8 is replaced. */
+void request_error_log(struct request *r, const struct error *e, const char *reason, const char *log);
 /* The request is over and its memory is given back. */
 void request_end(struct request *r);
 

@@ -15,6 +15,18 @@ void run_stop(struct request *r, enum run_stop why);
 void run_finish(struct request *r);
 /* run_decode.c: the same for one whose parameters are wrong as such. */
 void run_refuse_undecoded(struct request *r, const struct rpc_value *params, const struct error *e);
+/* The same for every method that runs something: a run without a body; its priority; after the body, the job. */
+void run_init(struct request *r);
+int run_decode_priority(const struct rpc_arg *arg, enum backend_priority *ret, struct error *e);
+int run_set_job(struct request *r, const struct run_options *o, struct error *e);
+/* The options of such a method, out of its arguments. */
+#define RUN_OPTIONS(METHOD)                                                                                                \
+    {                                                                                                                  \
+        .stream = args[METHOD##_stream].u, .warmup = args[METHOD##_warmup].u, .repeat = args[METHOD##_repeat].u,       \
+        .timing = args[METHOD##_timing].b, .deadline_ms = args[METHOD##_deadline_ms].u,                                \
+        .ready = args[METHOD##_ready].u, .done = args[METHOD##_done].u                                                 \
+    }
+
 /* Stops all of a connection's runs that were not stopped for this reason before. */
 void run_stop_all(struct connection *c, enum run_stop why);
 

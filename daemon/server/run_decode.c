@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "server/body.h"
+#include "server/kernel.h"
 #include "server/program.h"
 #include "server/request.h"
 #include "server/run.h"
@@ -104,7 +105,7 @@ static int decode_indices(struct body *body, struct body_call *call, const struc
     return 0;
 }
 
-static int decode_call(struct body *body, unsigned i, const struct rpc_value *value, struct rpc_arg *ret_variant,
+static int decode_call(struct connection *c, struct body *body, unsigned i, const struct rpc_value *value, struct rpc_arg *ret_variant,
                        struct error *e)
 {
     static const struct rpc_field as_map = {.key = "", .type = RPC_MAP};
@@ -115,6 +116,11 @@ static int decode_call(struct body *body, unsigned i, const struct rpc_value *va
     if (rpc_decode_value(value, &as_map, "", &map, e) < 0 ||
         rpc_decode_map(map.items, op_fields, N_OP_FIELDS, "", args, e) < 0)
         return -1;
+    if (args[OP_kernel].present)
+        return launch_decode_step(c, body, i, args, e);
+    for (unsigned i = OP_args; i <= OP_cluster; i++)
+        if (args[i].present)
+            return error_at(e, ERROR_INVALID_ARGUMENT, "", op_fields[i].key, "takes `kernel` beside it");
     for (unsigned i = OP_op; i <= OP_out; i++)
         if (!args[i].present)
             return error_at(e, ERROR_MISSING_KEY, "", op_fields[i].key, "required");
@@ -161,7 +167,7 @@ int body_decode(struct connection *c, const struct rpc_arg *tensors, const struc
     for (unsigned i = 0; i < body->n_calls; i++) {
         struct rpc_arg variant = {0};
 
-        if (decode_call(body, i, rpc_list_item(ops->items, i), &variant, e) < 0 ||
+        if (decode_call(c, body, i, rpc_list_item(ops->items, i), &variant, e) < 0 ||
             call_place(body, i, *ret_device, &variant, e) < 0) {
             snprintf(prefix, sizeof(prefix), "ops[%u].", i);
             return error_prefix(e, prefix);
@@ -172,7 +178,7 @@ int body_decode(struct connection *c, const struct rpc_arg *tensors, const struc
 
 /* ---- how ---- */
 
-static int decode_priority(const struct rpc_arg *arg, enum backend_priority *ret, struct error *e)
+int run_decode_priority(const struct rpc_arg *arg, enum backend_priority *ret, struct error *e)
 {
     if (!arg->present || rpc_text_is(arg, "normal"))
         *ret = PRIORITY_NORMAL;
@@ -187,7 +193,7 @@ static int decode_priority(const struct rpc_arg *arg, enum backend_priority *ret
     return 0;
 }
 
-static void run_init(struct request *r)
+void run_init(struct request *r)
 {
     struct run *run = &r->run;
 
@@ -222,7 +228,7 @@ static void run_init(struct request *r)
     atomic_init(&run->job.cancel, false);
 }
 
-static int run_set_job(struct request *r, const struct run_options *o, struct error *e)
+int run_set_job(struct request *r, const struct run_options *o, struct error *e)
 {
     struct run *run = &r->run;
 
@@ -274,21 +280,14 @@ void run_refuse_undecoded(struct request *r, const struct rpc_value *params, con
     run_refuse(r, &o, e);
 }
 
-#define OPTIONS(METHOD)                                                                                                \
-    {                                                                                                                  \
-        .stream = args[METHOD##_stream].u, .warmup = args[METHOD##_warmup].u, .repeat = args[METHOD##_repeat].u,       \
-        .timing = args[METHOD##_timing].b, .deadline_ms = args[METHOD##_deadline_ms].u,                                \
-        .ready = args[METHOD##_ready].u, .done = args[METHOD##_done].u                                                 \
-    }
-
 void handle_run(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
-    const struct run_options o = OPTIONS(RUN);
+    const struct run_options o = RUN_OPTIONS(RUN);
     struct error e;
 
     (void)fds;
     run_init(r);
-    if (run_decode_single(r, args, &e) < 0 || decode_priority(&args[RUN_priority], &r->run.priority, &e) < 0 ||
+    if (run_decode_single(r, args, &e) < 0 || run_decode_priority(&args[RUN_priority], &r->run.priority, &e) < 0 ||
         run_set_job(r, &o, &e) < 0)
         run_refuse(r, &o, &e);
     else
@@ -297,7 +296,7 @@ void handle_run(struct request *r, const struct rpc_arg *args, struct request_fd
 
 void handle_sequence(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
-    const struct run_options o = OPTIONS(SEQUENCE);
+    const struct run_options o = RUN_OPTIONS(SEQUENCE);
     struct run *run = &r->run;
     struct error e;
 
@@ -305,7 +304,7 @@ void handle_sequence(struct request *r, const struct rpc_arg *args, struct reque
     run_init(r);
     if (body_decode(r->connection, &args[SEQUENCE_tensors], &args[SEQUENCE_ops], &args[SEQUENCE_device], NULL,
                     &r->connection->run_bytes, &run->body, &run->device, &e) < 0 ||
-        decode_priority(&args[SEQUENCE_priority], &run->priority, &e) < 0 || run_set_job(r, &o, &e) < 0)
+        run_decode_priority(&args[SEQUENCE_priority], &run->priority, &e) < 0 || run_set_job(r, &o, &e) < 0)
         run_refuse(r, &o, &e);
     else
         run_begin(r, &o);
@@ -313,12 +312,12 @@ void handle_sequence(struct request *r, const struct rpc_arg *args, struct reque
 
 void handle_run_program(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
-    const struct run_options o = OPTIONS(RUN_PROGRAM);
+    const struct run_options o = RUN_OPTIONS(RUN_PROGRAM);
     struct error e;
 
     (void)fds;
     run_init(r);
-    if (program_bind(r, args, &e) < 0 || decode_priority(&args[RUN_PROGRAM_priority], &r->run.priority, &e) < 0 ||
+    if (program_bind(r, args, &e) < 0 || run_decode_priority(&args[RUN_PROGRAM_priority], &r->run.priority, &e) < 0 ||
         run_set_job(r, &o, &e) < 0)
         run_refuse(r, &o, &e);
     else

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "server/channel.h"
+#include "server/code.h"
 #include "server/connection.h"
 #include "server/pump.h"
 #include "server/queues.h"
@@ -120,10 +121,14 @@ int server_new(const struct server_config *config, int listener, struct server *
     s->started_ns = clock_now_ns();
     list_init(&s->connections);
     list_init(&s->programs);
+    codes_init(s);
     list_init(&s->yielding);
     if (pump_init(s, e) < 0)
         goto close_loop;
     if (open_devices(s, e) < 0)
+        goto close_devices;
+    s->code_service = code_service_new(&s->loop, &s->config.code, e);
+    if (!s->code_service)
         goto close_devices;
     mapping_registry_init(&s->mappings, &s->loop, &s->devices, config->idle_close_s * UINT64_C(1000000000));
     deadlines_init(s);
@@ -165,6 +170,7 @@ struct server *server_free(struct server *server)
     if (!server)
         return NULL;
     queues_free(server);
+    codes_free(server);
     devices_close(&server->devices);
     uv_loop_close(&server->loop);
     channels_free(server);

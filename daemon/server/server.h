@@ -6,8 +6,10 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "backend/backend.h"
+#include "compile/service.h"
 #include "util/error.h"
 
 struct server;
@@ -19,6 +21,14 @@ enum server_exit {
 };
 
 /* Strings live as long as the server. main/config.c has defaults, ranges and documentation. */
+/* Whose code runs in the daemon's context. */
+enum user_kernels {
+    USER_KERNELS_OFF,
+    USER_KERNELS_OWNER, /* root's and the daemon's own user's */
+    USER_KERNELS_GROUP, /* and that of the members of a group */
+    USER_KERNELS_ALL,
+};
+
 struct server_config {
     const char *default_device; /* UUID or index; NULL: the first */
     uint64_t max_connections;
@@ -26,12 +36,17 @@ struct server_config {
     uint64_t inflight;         /* unanswered requests a connection */
     uint64_t buffers;          /* a connection */
     uint64_t programs;         /* a connection */
+    uint64_t kernels;          /* a connection, and as many modules */
     uint64_t inline_mappings;  /* a connection */
     uint64_t output_bytes;     /* replies waiting for a slow reader, before it is not read any more */
     uint64_t spin_us;          /* polling for a completion before sleeping */
     uint64_t idle_close_s;     /* unused mappings are closed after it; 0: never */
     uint64_t stall_timeout_ms; /* an ordered op waits so long for its stream; 0: for ever */
     uint64_t shutdown_grace_ms;
+    uint64_t job_timeout_s; /* a device that ends nothing for so long is given up; 0: never */
+    enum user_kernels user_kernels;
+    gid_t user_kernels_group;
+    struct code_service_config code;
     struct backend_config backend_config;
     const struct backend *backends[4]; /* in the order of hello's devices; the rest NULL */
 };

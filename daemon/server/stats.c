@@ -1,6 +1,7 @@
 /* The stats method. */
 #include <stdio.h>
 
+#include "server/code.h"
 #include "server/connection.h"
 #include "server/program.h"
 #include "server/request.h"
@@ -136,12 +137,13 @@ void stats_now(struct request *r)
 
     programs_profile(s);
     if (out) {
-        rpc_write_map(out, 4);
+        rpc_write_map(out, 5);
         rpc_write_entry_double(out, "uptime_s", clock_us_between(s->started_ns, clock_now_ns()) * 1e-6);
         write_counters(out, s);
         rpc_write_text(out, "ops");
         profile_write(s->profile, &r->barrier.filter, out);
         write_mappings(out, s);
+        user_code_write_stats(out, s);
     }
     if (r->barrier.reset) {
         profile_reset(s->profile);

@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "server/code.h"
 #include "server/connection.h"
 #include "server/pump.h"
 #include "server/request.h"
@@ -64,7 +65,12 @@ void server_stop(struct server *s)
 static void cancel_everything(struct server *s)
 {
     list_for_each_safe (node, after, &s->connections) {
-        run_stop_all(list_entry(node, struct connection, link), RUN_CANCELLED);
+        struct connection *c = list_entry(node, struct connection, link);
+        struct error e;
+
+        run_stop_all(c, RUN_CANCELLED);
+        error_set(&e, ERROR_SHUTTING_DOWN, "the daemon is ending; connect again");
+        compiles_stop(c, &e);
     }
 }
 
@@ -96,6 +102,8 @@ void server_stop_step(struct server *s)
     atomic_store(&signalled_server, NULL);
     mapping_registry_stop(&s->mappings);
     pump_stop(s);
+    code_service_close(s->code_service, NULL, NULL);
+    s->code_service = NULL;
     uv_close((uv_handle_t *)&s->deadline_timer, NULL);
     uv_close((uv_handle_t *)&s->shutdown_timer, NULL);
 }

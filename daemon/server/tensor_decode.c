@@ -30,7 +30,7 @@ static int decode_dimensions(const struct rpc_arg *list, const char *key, const 
     return 0;
 }
 
-static int decode_dtype(const struct rpc_arg *name, const char *path, enum dtype *ret, struct error *e)
+int tensor_decode_dtype(const struct rpc_arg *name, const char *path, enum dtype *ret, struct error *e)
 {
 #define X(NAME, text, value, size)                                                                                     \
     if (rpc_text_is(name, text)) {                                                                                     \
@@ -44,7 +44,7 @@ static int decode_dtype(const struct rpc_arg *name, const char *path, enum dtype
 
 static int decode_layout(const struct rpc_arg *args, const char *path, struct tensor *t, struct error *e)
 {
-    if (decode_dtype(&args[TENSOR_dtype], path, &t->dtype, e) < 0)
+    if (tensor_decode_dtype(&args[TENSOR_dtype], path, &t->dtype, e) < 0)
         return -1;
     if (args[TENSOR_shape].length > TENSOR_MAX_RANK) {
         error_at(e, ERROR_LIMIT_EXCEEDED, path, "shape", "more dimensions than limits.rank");

@@ -9,6 +9,7 @@
 
 #include "backend/devices.h"
 #include "backend/mapping.h"
+#include "compile/service.h"
 #include "core/op.h"
 #include "proto/generated/methods.h"
 #include "rpc/channel.h"
@@ -32,7 +33,8 @@ struct timeline_poll {
 };
 
 struct server_counters {
-    uint64_t connections_total, requests, replies, errors, jobs, jobs_cancelled, bytes_in, bytes_out, protocol_errors;
+    uint64_t connections_total, requests, replies, errors, jobs, jobs_cancelled, bytes_in, bytes_out, protocol_errors,
+        launches;
 };
 
 struct server {
@@ -63,6 +65,9 @@ struct server {
     struct list free_streams[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* struct pooled_stream */
     unsigned streams_made[BACKEND_MAX_DEVICES];
     struct list programs; /* struct program */
+    struct code_service *code_service;
+    struct list codes, idle_codes; /* struct code: referred to; kept for the next, least recently used first */
+    unsigned n_idle_codes;
     struct list yielding; /* streams whose next run is of low priority, while other work is on its device */
     unsigned urgent_running[BACKEND_MAX_DEVICES]; /* of jobs_running, those that are not of low priority */
     struct timeline_poll held;                    /* streams whose next run waits for its client's word */
@@ -129,6 +134,9 @@ struct connection {
     bool from_ring;              /* the message being dispatched came through the ring */
     struct idtable buffers;      /* struct buffer_ref */
     struct idtable programs;     /* struct program */
+    struct idtable modules;      /* struct module */
+    struct idtable kernels;      /* struct kernel */
+    struct list compiles;        /* requests that wait for code */
     struct timelines *timelines; /* NULL until asked for */
     unsigned n_inline;
     struct list inline_buckets[INLINE_BUCKETS], inline_lru; /* least recently used first */
@@ -150,6 +158,16 @@ enum method {
 
 /* Why a run ends early. */
 enum run_stop { RUN_GOES_ON, RUN_CANCELLED, RUN_DEADLINE, RUN_ABANDONED };
+
+struct code;
+
+/* Waits until code is loaded. */
+struct code_waiter {
+    struct list link;
+    void (*ready)(struct code_waiter *waiter); /* the code is loaded, or cannot be */
+};
+
+enum cache_action { CACHE_LIST, CACHE_CLEAR, CACHE_EXPORT, CACHE_IMPORT };
 
 enum run_state { RUN_QUEUED, RUN_PREPARING, RUN_SUBMITTED };
 
@@ -237,6 +255,18 @@ struct request {
             int fd;
             struct error error;
         } alloc;
+        struct {
+            struct list link; /* in the connection's compiles */
+            struct code_request *request; /* NULL once there is code */
+            struct backend_device *device;
+            enum code_origin origin;
+            struct code *code; /* a reference */
+            struct code_waiter waiter;
+        } compile;
+        struct {
+            enum cache_action action;
+            struct code_task *task;
+        } cache;
         struct {
             struct list link;
             struct profile_filter filter;

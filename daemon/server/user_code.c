@@ -1,0 +1,119 @@
+/* Who may bring code, and what hello and stats say of it. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "compile/service.h"
+#include "server/code.h"
+#include "server/connection.h"
+#include "server/request.h"
+#include "util/log.h"
+
+static const char *const policy_names[] = {
+    [USER_KERNELS_OFF] = "off", [USER_KERNELS_OWNER] = "owner", [USER_KERNELS_GROUP] = "group", [USER_KERNELS_ALL] = "all"};
+
+/* Whether the peer was of that group when it connected. */
+static bool is_in_group(const struct connection *c, gid_t group)
+{
+    gid_t few[64], *groups = few;
+    socklen_t size = sizeof(few);
+    bool found = c->gid == group;
+
+    if (found || c->fd < 0)
+        return found;
+    if (getsockopt(c->fd, SOL_SOCKET, SO_PEERGROUPS, groups, &size) < 0) {
+        if (errno != ERANGE || !(groups = malloc(size)))
+            return false;
+        if (getsockopt(c->fd, SOL_SOCKET, SO_PEERGROUPS, groups, &size) < 0)
+            size = 0;
+    }
+    for (size_t i = 0; i < size / sizeof(gid_t) && !found; i++)
+        found = groups[i] == group;
+    if (groups != few)
+        free(groups);
+    return found;
+}
+
+static bool is_allowed(const struct connection *c)
+{
+    const struct server_config *config = &c->server->config;
+    const bool owner = c->uid == 0 || c->uid == geteuid();
+
+    switch (config->user_kernels) {
+    case USER_KERNELS_OFF:
+        return false;
+    case USER_KERNELS_OWNER:
+        return owner;
+    case USER_KERNELS_GROUP:
+        return owner || is_in_group(c, config->user_kernels_group);
+    case USER_KERNELS_ALL:
+        return true;
+    }
+    return false;
+}
+
+int user_code_check(const struct connection *c, struct error *e)
+{
+    const struct server *s = c->server;
+
+    if (!is_allowed(c)) {
+        log_info("refuse", "why=\"user kernels\" policy=%s pid=%d uid=%d", policy_names[s->config.user_kernels],
+                 (int)c->pid, (int)c->uid);
+        error_set(e, ERROR_PERMISSION_DENIED,
+                  "kernels of users are not for uid %d here (kernels.user_kernels is %s): ask the daemon's "
+                  "administrator, or start a daemon of your own",
+                  (int)c->uid, policy_names[s->config.user_kernels]);
+        error_detail_text(e, "policy", policy_names[s->config.user_kernels]);
+        return -1;
+    }
+    return compiler_usable(code_service_compiler(s->code_service), e) ? 0 : -1;
+}
+
+struct backend_device *user_code_device(const struct server *s)
+{
+    if (s->devices.fallback && s->devices.fallback->backend->code_load)
+        return s->devices.fallback;
+    for (unsigned i = 0; i < s->devices.count; i++)
+        if (s->devices.all[i]->backend->code_load)
+            return s->devices.all[i];
+    return NULL;
+}
+
+void user_code_write_hello(struct rpc_output *out, const struct connection *c)
+{
+    const struct server *s = c->server;
+    char arch[COMPILED_ARCH_SIZE];
+
+    rpc_write_text(out, "kernels");
+    rpc_write_map(out, 4);
+    rpc_write_entry_text(out, "policy", policy_names[s->config.user_kernels]);
+    rpc_write_entry_bool(out, "allowed", is_allowed(c));
+    rpc_write_entry_text(out, "compiler", compiler_name(code_service_compiler(s->code_service)));
+    rpc_write_text(out, "arch");
+    rpc_write_array(out, s->devices.count);
+    for (unsigned i = 0; i < s->devices.count; i++) {
+        code_default_arch(s->devices.all[i], arch);
+        rpc_write_text(out, arch);
+    }
+}
+
+bool user_code_compiles(const struct connection *c)
+{
+    return is_allowed(c) && compiler_usable(code_service_compiler(c->server->code_service), NULL);
+}
+
+void user_code_write_stats(struct rpc_output *out, const struct server *s)
+{
+    const struct code_counters n = code_service_counters(s->code_service);
+
+    rpc_write_text(out, "kernels");
+    rpc_write_map(out, 6);
+    rpc_write_entry_uint(out, "compiles", n.compiles);
+    rpc_write_entry_uint(out, "cache_memory_hits", n.memory_hits);
+    rpc_write_entry_uint(out, "cache_disk_hits", n.disk_hits);
+    rpc_write_entry_uint(out, "failures", n.failures);
+    rpc_write_entry_uint(out, "single_flight_joins", n.joins);
+    rpc_write_entry_uint(out, "launches", s->counters.launches);
+}
