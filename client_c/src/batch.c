@@ -3,12 +3,12 @@
  * The first request of a batch waits for the stream, each has a number of its own to be done with, and the end of the
  * batch lets the stream wait for the last one. Sequences start short, so that the GPU is not idle while the first
  * is gathered. Lock held. */
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "fail.h"
 #include "job.h"
+#include "names.h"
 #include "ordered.h"
 
 enum {
@@ -36,7 +36,7 @@ struct gather {
     uint64_t number, last; /* of the first and last op */
     struct kops_options options;
     struct bytes tensors, ops;
-    unsigned char names[CALL_MAX_OPS]; /* places in hello's list */
+    unsigned char names[CALL_MAX_OPS]; /* their places, see names.h */
     uint16_t after[CALL_MAX_OPS];      /* numbers, counted from the first one */
     struct tensor_copy table[MAX_TENSORS];
 };
@@ -86,14 +86,6 @@ static uint32_t place_of(struct gather *g, const struct native_tensor *t)
     }
     wire_gather_tensor(&g->tensors, t);
     return g->n_tensors++;
-}
-
-static unsigned char name_of(const struct kops_client *c, const char *op)
-{
-    for (unsigned i = 0; i < UCHAR_MAX && c->info.info.ops[i]; i++)
-        if (!strcmp(c->info.info.ops[i]->name, op))
-            return (unsigned char)i;
-    return UCHAR_MAX;
 }
 
 /* What holds for the sequence as a whole. */
@@ -147,7 +139,7 @@ enum kops_code batch_add(struct kops_client *c, struct lane *lane, cuda_queue st
     wire_gather_op(&g->ops, run, places);
     g->last = number;
     g->after[g->n_ops] = (uint16_t)(number - g->number);
-    g->names[g->n_ops++] = name_of(c, run->op);
+    g->names[g->n_ops++] = names_place(c, run->op);
     if (g->tensors.failed || g->ops.failed) {
         forget(c, g);
         return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for the ops of a batch, which were dropped");

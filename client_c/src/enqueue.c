@@ -15,29 +15,9 @@ static enum kops_code leave(struct kops_client *c, struct lane *lane, enum kops_
     return before ? before : r;
 }
 
-enum kops_code enqueue_job(struct kops_client *c, struct job *job, struct wire_how *how, struct wire_raw *raw,
-                           const char *name, void *stream, uint64_t deadline, struct kops_error *e)
-{
-    struct ordered_work work = {
-        .stream = stream, .how = how, .raw = raw, .starts = true, .waits = true, .n_ops = 1, .name = name};
-    enum kops_code r = ordered_enter(c, stream, deadline, &work.lane, e);
-
-    if (r)
-        return r;
-    if (batch_open(work.lane)) {
-        r = batch_flush(c, work.lane, stream, false, deadline, e);
-        batch_join(work.lane, &work);
-    }
-    job->decode = wire_decode_nothing;
-    job->order = &work;
-    if (!r)
-        r = job_send(c, job, deadline, NULL, e);
-    return leave(c, work.lane, r, e);
-}
-
 /* In a batch: the operands must be known before the op is gathered. */
-static enum kops_code gather(struct kops_client *c, struct job *job, struct wire_run *w, struct lane *lane,
-                             void *stream, uint64_t deadline, struct kops_error *e)
+static enum kops_code gather(struct kops_client *c, struct job *job, struct lane *lane, void *stream, uint64_t deadline,
+                             struct kops_error *e)
 {
     enum kops_code r = session_connect(c, deadline, e);
 
@@ -46,26 +26,35 @@ static enum kops_code gather(struct kops_client *c, struct job *job, struct wire
         if (!r)
             r = session_connect(c, deadline, e);
     }
-    return r ? r : batch_add(c, lane, stream, w, c->generation, deadline, e);
+    return r ? r : batch_add(c, lane, stream, job->run, c->generation, deadline, e);
 }
 
-enum kops_code enqueue_run(struct kops_client *c, struct job *job, struct wire_run *w, void *stream, uint64_t deadline,
-                           struct kops_error *e)
+enum kops_code enqueue_work(struct kops_client *c, struct job *job, void *stream, uint64_t deadline,
+                            struct kops_error *e)
 {
-    struct ordered_work work = {
-        .stream = stream, .how = &w->how, .starts = true, .waits = true, .n_ops = 1, .name = client_op_name(c, w->op)};
+    struct ordered_work work = {.stream = stream,
+                                .how = job->how,
+                                .raw = job->raw,
+                                .starts = true,
+                                .waits = true,
+                                .n_ops = 1,
+                                .name = job->name};
     enum kops_code r = ordered_enter(c, stream, deadline, &work.lane, e);
 
     if (r)
         return r;
-    w->how.no_timing = true;
+    if (job->how)
+        job->how->no_timing = true;
+    if (batch_open(work.lane) && job->run)
+        return leave(c, work.lane, gather(c, job, work.lane, stream, deadline, e), e);
     if (batch_open(work.lane)) {
-        r = gather(c, job, w, work.lane, stream, deadline, e);
-    } else {
-        job->decode = wire_decode_nothing;
-        job->order = &work;
-        r = job_send(c, job, deadline, NULL, e);
+        r = batch_flush(c, work.lane, stream, false, deadline, e);
+        batch_join(work.lane, &work);
     }
+    job->decode = wire_decode_nothing;
+    job->order = &work;
+    if (!r)
+        r = job_send(c, job, deadline, NULL, e);
     return leave(c, work.lane, r, e);
 }
 

@@ -7,12 +7,8 @@
 /* What the options of an ordered call may not say. */
 enum kops_code enqueue_check(const struct kops_options *options, struct kops_error *e);
 
-/* One op; inside a batch it is gathered. `job` packs `w`. */
-enum kops_code enqueue_run(struct kops_client *c, struct job *job, struct wire_run *w, void *stream, uint64_t deadline,
-                           struct kops_error *e);
-
-/* Any other request; `how` or `raw` is the part of it that gets the numbers. `name` lives as long as the client. */
-enum kops_code enqueue_job(struct kops_client *c, struct job *job, struct wire_how *how, struct wire_raw *raw,
-                           const char *name, void *stream, uint64_t deadline, struct kops_error *e);
+/* Work that has `how` or `raw`, and a name. Inside a batch, what has `run` is gathered. */
+enum kops_code enqueue_work(struct kops_client *c, struct job *job, void *stream, uint64_t deadline,
+                            struct kops_error *e);
 
 #endif

@@ -110,6 +110,21 @@ static enum kops_code time_out(struct kops_client *c, struct call *call, struct 
                 "the run did not end in time; it was asked to stop, a kernel that is running may still write");
 }
 
+enum kops_code job_await(struct kops_client *c, struct job *job, const char *what, uint64_t deadline,
+                         struct kops_error *e)
+{
+    struct call *call;
+    enum kops_code r = job_send(c, job, deadline, &call, e);
+
+    if (r)
+        return r;
+    if (session_wait(c, call, deadline))
+        return session_finish(c, call, e);
+    session_cancel(c, call);
+    session_abandon(c, call);
+    return fail(e, KOPS_ERR_TIMEOUT, "%s", what);
+}
+
 enum kops_code job_run(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_result *ret_result,
                        struct kops_error *e)
 {

@@ -31,12 +31,21 @@ struct job {
     const int *fds;
     unsigned n_fds;
 
+    /* What a CUDA stream needs of it. */
+    struct wire_how *how; /* the part that gets the numbers, or `raw` does */
+    struct wire_raw *raw;
+    const struct wire_run *run; /* one op or launch, which a batch gathers; NULL: something else */
+    const char *name;           /* of what is run, for messages; lives as long as the client */
     struct ordered_work *order; /* NULL: not on a CUDA stream */
 };
 
 /* After KOPS_OK the call is under way, or has ended; an ordered one is nobody's (*ret_call is not set). */
 enum kops_code job_send(struct kops_client *c, struct job *job, uint64_t deadline, struct call **ret_call,
                         struct kops_error *e);
+
+/* Sends and waits for the reply, be it decoded or as it is. `what` is what a timeout says. */
+enum kops_code job_await(struct kops_client *c, struct job *job, const char *what, uint64_t deadline,
+                         struct kops_error *e);
 
 /* Sends and waits; a run that times out is cancelled. `ret_result` may be NULL. */
 enum kops_code job_run(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_result *ret_result,

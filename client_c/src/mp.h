@@ -68,6 +68,11 @@ static inline void mp_bool(struct bytes *b, bool value)
     mp_byte(b, value ? 0xc3 : 0xc2);
 }
 
+static inline void mp_nil(struct bytes *b)
+{
+    mp_byte(b, 0xc0);
+}
+
 static inline void mp_text_of(struct bytes *b, const char *text, size_t length)
 {
     if (length < 32)

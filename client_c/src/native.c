@@ -20,9 +20,19 @@ void native_reply_free(struct native_reply *r)
 /* Late replies to these bring something that must be given back. */
 static wire_decode *decode_late(const char *method)
 {
-    if (!strcmp(method, "register"))
-        return wire_decode_register;
-    return strcmp(method, "alloc") ? wire_decode_nothing : wire_decode_alloc;
+    static const struct {
+        const char *method;
+        wire_decode *decode;
+    } table[] = {{"register", wire_decode_register},
+                 {"alloc", wire_decode_alloc},
+                 {"program", wire_decode_program},
+                 {"compile", wire_decode_module},
+                 {"kernel", wire_decode_kernel}};
+
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        if (!strcmp(method, table[i].method))
+            return table[i].decode;
+    return wire_decode_nothing;
 }
 
 enum kops_code native_call(kops_client *client, const char *method, const void *params, size_t length, const int *fds,
@@ -33,19 +43,11 @@ enum kops_code native_call(kops_client *client, const char *method, const void *
     const struct wire_raw raw = {.method = method, .params = params, .length = length};
     struct job job = {
         .pack = wire_pack_raw, .wire = &raw, .decode = decode_late(method), .reply = reply, .fds = fds, .n_fds = n_fds};
-    struct call *call;
     enum kops_code r;
 
     client_enter(client, e);
     reply->n_fds = 0;
-    r = job_send(client, &job, deadline, &call, e);
-    if (!r && !session_wait(client, call, deadline)) {
-        session_cancel(client, call);
-        session_abandon(client, call);
-        r = fail(e, KOPS_ERR_TIMEOUT, "the daemon did not reply in time");
-    } else if (!r) {
-        r = session_finish(client, call, e);
-    }
+    r = job_await(client, &job, "the daemon did not reply in time", deadline, e);
     reply->generation = client->generation;
     client_leave(client);
     return r;
@@ -165,6 +167,11 @@ static void begin(struct bound *b, const struct kops_client *c, const struct nat
                                 .tensors = r->tensors,
                                 .packed_attrs = r->attrs,
                                 .packed_attrs_length = r->attrs_length,
+                                .kernel = r->kernel,
+                                .args = r->args,
+                                .n_args = r->n_args,
+                                .geometry = r->geometry,
+                                .geometry_length = r->geometry_length,
                                 .how = {.options = o,
                                         .stream = o ? o->stream : 0,
                                         .no_timing = o && o->no_timing,
@@ -175,7 +182,9 @@ static void begin(struct bound *b, const struct kops_client *c, const struct nat
                           .ensure = not_the_same,
                           .context = &b->generation,
                           .options = o,
-                          .decode = wire_decode_run};
+                          .decode = wire_decode_run,
+                          .how = &b->wire.how,
+                          .run = &b->wire};
 }
 
 enum kops_code native_run(kops_client *client, const struct native_request *request, struct kops_result *ret_result,
@@ -205,7 +214,8 @@ enum kops_code native_enqueue(kops_client *client, const struct native_request *
     r = enqueue_check(request->options, e);
     if (!r) {
         begin(&b, client, request);
-        r = enqueue_run(client, &b.job, &b.wire, cuda_stream, deadline, e);
+        b.job.name = request->kernel ? names_keep(client, request->op) : client_op_name(client, request->op);
+        r = enqueue_work(client, &b.job, cuda_stream, deadline, e);
     }
     client_leave(client);
     return r;
@@ -220,11 +230,13 @@ enum kops_code native_enqueue_call(kops_client *client, uint32_t generation, con
                       .wire = &raw,
                       .resolve = same_connection,
                       .ensure = not_the_same,
-                      .context = &generation};
+                      .context = &generation,
+                      .raw = &raw,
+                      .name = name};
     enum kops_code r;
 
     client_enter(client, e);
-    r = enqueue_job(client, &job, NULL, &raw, name, cuda_stream, client_deadline(client, 0), e);
+    r = enqueue_work(client, &job, cuda_stream, client_deadline(client, 0), e);
     client_leave(client);
     return r;
 }

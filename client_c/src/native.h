@@ -56,12 +56,19 @@ struct native_tensor {
 
 struct native_request {
     uint32_t generation; /* connection that the ids are of; another one is KOPS_ERR_CONNECTION_LOST, nothing was sent */
-    const char *op;      /* outlives the call */
+    const char *op;      /* outlives the call; with a kernel its name, for messages: outlives the client */
     unsigned n_inputs, n_outputs;
     const struct native_tensor *tensors; /* inputs, then outputs */
     const char *attrs;                   /* one MessagePack map, `variant` included; NULL: none */
     size_t attrs_length;
     const struct kops_options *options; /* NULL: the defaults; .variant is NULL */
+
+    /* A launch in place of an op: all tensors are inputs, in the order of the arguments; no `attrs`. */
+    uint64_t kernel;                  /* 0: the op */
+    const struct kops_argument *args; /* KOPS_ARG_TENSOR: the next of `tensors`; its value is not read */
+    unsigned n_args;
+    const char *geometry; /* one MessagePack map of `grid`, `block`, `shared`, `cluster`; NULL: the kernel's own */
+    size_t geometry_length;
 };
 
 /* Runs and waits, as kops_run(). */

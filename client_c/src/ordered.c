@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "fail.h"
+#include "names.h"
 
 enum {
     COLLECT_AT = 8,   /* unanswered requests from which on replies are taken in by the way, */
@@ -23,14 +24,6 @@ enum kops_code ordered_report(struct kops_client *c, struct kops_error *e)
     return e->code;
 }
 
-static const char *op_name(const struct kops_client *c, unsigned char place)
-{
-    for (unsigned i = 0; c->info.info.ops[i]; i++)
-        if (i == place)
-            return c->info.info.ops[i]->name;
-    return NULL;
-}
-
 static void note_failure(struct kops_client *c, const struct call *call, const struct kops_error *error)
 {
     struct kops_error *f = &c->ordered->failed;
@@ -42,7 +35,7 @@ static void note_failure(struct kops_client *c, const struct call *call, const s
         if (!kops_error_number(error, "op_index", &index) || index < 0 || index >= call->n_ops)
             index = 0;
         number += call->after[index];
-        name = op_name(c, call->ops[index]);
+        name = names_at(c, call->ops[index]);
     }
     *f = *error;
     fail(f, error->code, "call %llu%s%s%s on a CUDA stream: %.400s", (unsigned long long)number, name ? " (" : "",

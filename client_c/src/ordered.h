@@ -55,7 +55,7 @@ struct ordered_work {
     uint64_t number, last; /* of its first and last op; 0: not given out yet */
     unsigned n_ops;
     const char *name;           /* of what is run, for messages */
-    const unsigned char *names; /* of gathered ops: places in hello's list; NULL: `name` for all */
+    const unsigned char *names; /* of gathered ops: places of their names; NULL: `name` for all */
     const uint16_t *after;      /* their numbers, counted from the first one's */
 };
 

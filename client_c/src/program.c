@@ -3,11 +3,11 @@
  * The definition is kept here too, in an arena, so that a new connection can be told. A program holds a reference to
  * its client; its members are guarded by the client's lock, or constant. */
 #include <stdlib.h>
-#include <string.h>
 
-#include "arena.h"
-#include "enqueue.h"
+#include "copy.h"
+#include "dispatch.h"
 #include "fail.h"
+#include "kernel.h"
 #include "operand.h"
 #include "sequence.h"
 
@@ -18,36 +18,18 @@ struct kops_program {
     struct arena arena; /* of `sequence` and `device` */
     struct kops_sequence sequence;
     const char *device;
-
-    uint64_t id;
-    uint32_t generation; /* of the connection that knows the id */
-    uint32_t defining;   /* the generation for which some thread is at it; 0: none */
+    struct remote remote;
 };
 
 /* ---- the copy ---- */
 
-static const void *copy(struct arena *a, const void *from, size_t size, bool *whole)
-{
-    void *to = size ? arena_new(a, size) : NULL;
-
-    if (to)
-        memcpy(to, from, size);
-    *whole &= to || !size;
-    return to;
-}
-
-static const char *copy_text(struct arena *a, const char *text, bool *whole)
-{
-    return text ? copy(a, text, strlen(text) + 1, whole) : NULL;
-}
-
 static void copy_step(struct arena *a, struct kops_step *s, bool *whole)
 {
-    struct kops_attr *attrs = (struct kops_attr *)(uintptr_t)copy(a, s->attrs, s->n_attrs * sizeof(*s->attrs), whole);
+    struct kops_attr *attrs = copy_bytes(a, s->attrs, s->n_attrs * sizeof(*s->attrs), whole);
 
     s->op = copy_text(a, s->op, whole);
-    s->inputs = copy(a, s->inputs, s->n_inputs * sizeof(*s->inputs), whole);
-    s->outputs = copy(a, s->outputs, s->n_outputs * sizeof(*s->outputs), whole);
+    s->inputs = copy_bytes(a, s->inputs, s->n_inputs * sizeof(*s->inputs), whole);
+    s->outputs = copy_bytes(a, s->outputs, s->n_outputs * sizeof(*s->outputs), whole);
     s->variant = copy_text(a, s->variant, whole);
     for (size_t i = 0; attrs && i < s->n_attrs; i++) {
         attrs[i].name = copy_text(a, attrs[i].name, whole);
@@ -55,31 +37,36 @@ static void copy_step(struct arena *a, struct kops_step *s, bool *whole)
             attrs[i].value.text = copy_text(a, attrs[i].value.text, whole);
     }
     s->attrs = attrs;
+    s->args = copy_bytes(a, s->args, s->n_args * sizeof(*s->args), whole);
+    s->geometry = copy_bytes(a, s->geometry, s->geometry ? sizeof(*s->geometry) : 0, whole);
 }
 
 /* False: there is no memory. */
 static bool copy_sequence(struct kops_program *p, const struct kops_sequence *s, const char *device)
 {
     bool whole = true;
-    struct kops_step *steps =
-        (struct kops_step *)(uintptr_t)copy(&p->arena, s->steps, s->n_steps * sizeof(*s->steps), &whole);
+    struct kops_step *steps = copy_bytes(&p->arena, s->steps, s->n_steps * sizeof(*s->steps), &whole);
 
     p->sequence = *s;
-    p->sequence.tensors = copy(&p->arena, s->tensors, s->n_tensors * sizeof(*s->tensors), &whole);
+    p->sequence.n_steps = steps ? s->n_steps : 0;
+    p->sequence.tensors = copy_bytes(&p->arena, s->tensors, s->n_tensors * sizeof(*s->tensors), &whole);
     p->sequence.steps = steps;
-    for (size_t i = 0; steps && i < s->n_steps; i++)
+    for (size_t i = 0; i < p->sequence.n_steps; i++) {
         copy_step(&p->arena, &steps[i], &whole);
+        if (steps[i].kernel)
+            steps[i].kernel->references++;
+    }
     p->device = copy_text(&p->arena, device, &whole);
     return whole;
 }
 
 /* ---- making it known ---- */
 
-static enum kops_code define_now(struct kops_program *p, uint64_t deadline, struct kops_error *e)
+static enum kops_code define_now(void *thing, uint64_t deadline, struct kops_error *e)
 {
+    struct kops_program *p = thing;
     struct kops_client *c = p->client;
     struct sequence s;
-    struct call *call;
     uint64_t id = 0;
     enum kops_code r = sequence_begin(&s, c, &p->sequence, NULL, e);
 
@@ -89,51 +76,24 @@ static enum kops_code define_now(struct kops_program *p, uint64_t deadline, stru
     s.job.pack = wire_pack_program;
     s.job.decode = wire_decode_program;
     s.job.into = &id;
-    r = job_send(c, &s.job, deadline, &call, e);
-    if (!r && !session_wait(c, call, deadline)) {
-        session_abandon(c, call);
-        r = fail(e, KOPS_ERR_TIMEOUT, "the daemon did not define the program in time");
-    } else if (!r) {
-        r = session_finish(c, call, e);
-    }
-    /* Where the connection changed meanwhile the id is of the old one: the caller tries again. */
-    if (!r && s.generation == c->generation) {
-        p->id = id;
-        p->generation = s.generation;
-    }
+    r = job_await(c, &s.job, "the daemon did not define the program in time", deadline, e);
+    if (!r)
+        remote_defined(c, &p->remote, id, s.generation);
     sequence_end(&s);
     return r;
 }
 
 static enum kops_code define(struct kops_program *p, uint64_t deadline, struct kops_error *e)
 {
-    struct kops_client *c = p->client;
-
-    for (;;) {
-        enum kops_code r = session_connect(c, deadline, e);
-
-        if (r || p->generation == c->generation)
-            return r;
-        if (p->defining == c->generation) {
-            session_sleep(c, deadline);
-        } else {
-            p->defining = c->generation;
-            r = define_now(p, deadline, e);
-            p->defining = 0;
-            if (c->waiters)
-                pthread_cond_broadcast(&c->changed);
-            if (r)
-                return r;
-        }
-        if (p->generation != c->generation && deadline != DEADLINE_NEVER && clock_ns() >= deadline)
-            return fail(e, KOPS_ERR_TIMEOUT, "the program could not be defined in time");
-    }
+    return remote_ensure(p->client, &p->remote, define_now, p, "program", deadline, e);
 }
 
 static void free_leave(struct kops_program *p)
 {
     struct kops_client *c = p->client;
 
+    for (size_t i = 0; i < p->sequence.n_steps; i++)
+        kernel_unref(p->sequence.steps[i].kernel);
     arena_free(&p->arena);
     free(p);
     client_leave_unref(c);
@@ -175,8 +135,7 @@ kops_program *kops_program_release(kops_program *program)
         return NULL;
     c = program->client;
     client_enter(c, NULL);
-    if (program->generation == c->generation && c->t.fd >= 0 && !c->lost)
-        session_release(c, wire_pack_release_program, program->id);
+    remote_release(c, &program->remote, wire_pack_release_program);
     free_leave(program);
     return NULL;
 }
@@ -203,8 +162,8 @@ static bool resolve(struct kops_client *c, struct job *job)
             return false;
         bound[i] = (struct wire_bound){b->tensor, b->buffer->id, b->offset + b->buffer->base_offset};
     }
-    run->wire.program = run->program->id;
-    return run->program->generation == c->generation;
+    run->wire.program = run->program->remote.id;
+    return remote_known(c, &run->program->remote);
 }
 
 static enum kops_code ensure(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_error *e)
@@ -249,68 +208,53 @@ static enum kops_code begin(struct run *run, struct kops_program *p, const struc
                             .ensure = ensure,
                             .context = run,
                             .options = options,
-                            .decode = wire_decode_run};
+                            .decode = wire_decode_run,
+                            .how = &run->wire.how,
+                            .name = "a program"};
     return KOPS_OK;
+}
+
+static enum kops_code call_program(struct kops_program *p, const struct kops_binding *bindings, size_t n,
+                                   const struct kops_options *options, const struct dispatch *d,
+                                   struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    struct kops_client *c = p->client;
+    const uint64_t deadline = client_deadline(c, options ? options->timeout_ms : 0);
+    struct run run;
+    enum kops_code r;
+
+    client_enter(c, e);
+    r = dispatch_check(d, options, e);
+    if (!r)
+        r = begin(&run, p, bindings, n, options, e);
+    if (!r) {
+        r = dispatch(d, c, &run.job, deadline, e);
+        free(run.many);
+    }
+    client_leave(c);
+    return r;
 }
 
 enum kops_code kops_program_run(kops_program *program, const struct kops_binding *bindings, size_t n_bindings,
                                 const struct kops_options *options, struct kops_result *ret_result,
                                 struct kops_error *ret_error)
 {
-    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
-    struct kops_client *c = program->client;
-    const uint64_t deadline = client_deadline(c, options ? options->timeout_ms : 0);
-    struct run run;
-    enum kops_code r;
-
-    client_enter(c, e);
-    r = begin(&run, program, bindings, n_bindings, options, e);
-    if (!r) {
-        r = job_run(c, &run.job, deadline, ret_result, e);
-        free(run.many);
-    }
-    client_leave(c);
-    return r;
+    return call_program(program, bindings, n_bindings, options,
+                        &(struct dispatch){DISPATCH_RUN, .ret_result = ret_result}, ret_error);
 }
 
 enum kops_code kops_program_submit(kops_program *program, const struct kops_binding *bindings, size_t n_bindings,
                                    const struct kops_options *options, kops_ticket *ret_ticket,
                                    struct kops_error *ret_error)
 {
-    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
-    struct kops_client *c = program->client;
-    const uint64_t deadline = client_deadline(c, options ? options->timeout_ms : 0);
-    struct run run;
-    enum kops_code r;
-
-    client_enter(c, e);
-    r = begin(&run, program, bindings, n_bindings, options, e);
-    if (!r) {
-        r = job_submit(c, &run.job, deadline, ret_ticket, e);
-        free(run.many);
-    }
-    client_leave(c);
-    return r;
+    return call_program(program, bindings, n_bindings, options,
+                        &(struct dispatch){DISPATCH_SUBMIT, .ret_ticket = ret_ticket}, ret_error);
 }
 
 enum kops_code kops_program_enqueue(kops_program *program, const struct kops_binding *bindings, size_t n_bindings,
                                     const struct kops_options *options, void *cuda_stream, struct kops_error *ret_error)
 {
-    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
-    struct kops_client *c = program->client;
-    const uint64_t deadline = client_deadline(c, options ? options->timeout_ms : 0);
-    struct run run;
-    enum kops_code r;
-
-    client_enter(c, e);
-    r = enqueue_check(options, e);
-    if (!r)
-        r = begin(&run, program, bindings, n_bindings, options, e);
-    if (!r) {
-        run.wire.how.no_timing = true;
-        r = enqueue_job(c, &run.job, &run.wire.how, NULL, "a program", cuda_stream, deadline, e);
-        free(run.many);
-    }
-    client_leave(c);
-    return r;
+    return call_program(program, bindings, n_bindings, options,
+                        &(struct dispatch){DISPATCH_ENQUEUE, .stream = cuda_stream}, ret_error);
 }

@@ -1,5 +1,5 @@
 /* Running ops: blocking, on a CUDA stream, and by tickets. */
-#include "enqueue.h"
+#include "dispatch.h"
 #include "fail.h"
 #include "operand.h"
 
@@ -79,66 +79,52 @@ static void begin(struct run *run, const struct kops_client *c, const struct kop
                             .ensure = ensure,
                             .context = run,
                             .options = &r->options,
-                            .decode = wire_decode_run};
+                            .decode = wire_decode_run,
+                            .how = &run->wire.how,
+                            .run = &run->wire};
+}
+
+static enum kops_code call_op(struct kops_client *c, const struct kops_request *request, const struct dispatch *d,
+                              struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    const uint64_t deadline = client_deadline(c, request->options.timeout_ms);
+    struct run run;
+    enum kops_code r;
+
+    client_enter(c, e);
+    r = check(c, request, e);
+    if (!r)
+        r = dispatch_check(d, &request->options, e);
+    if (!r) {
+        begin(&run, c, request);
+        if (d->way == DISPATCH_ENQUEUE)
+            run.job.name = client_op_name(c, request->op);
+        r = dispatch(d, c, &run.job, deadline, e);
+    }
+    client_leave(c);
+    return r;
 }
 
 enum kops_code kops_run(kops_client *client, const struct kops_request *request, struct kops_result *ret_result,
                         struct kops_error *ret_error)
 {
-    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
-    uint64_t deadline = client_deadline(client, request->options.timeout_ms);
-    struct run run;
-    enum kops_code r;
+    return call_op(client, request, &(struct dispatch){DISPATCH_RUN, .ret_result = ret_result}, ret_error);
+}
 
-    client_enter(client, e);
-    r = check(client, request, e);
-    if (!r) {
-        begin(&run, client, request);
-        r = job_run(client, &run.job, deadline, ret_result, e);
-    }
-    client_leave(client);
-    return r;
+enum kops_code kops_submit(kops_client *client, const struct kops_request *request, kops_ticket *ret_ticket,
+                           struct kops_error *ret_error)
+{
+    return call_op(client, request, &(struct dispatch){DISPATCH_SUBMIT, .ret_ticket = ret_ticket}, ret_error);
 }
 
 enum kops_code kops_enqueue(kops_client *client, const struct kops_request *request, void *cuda_stream,
                             struct kops_error *ret_error)
 {
-    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
-    uint64_t deadline = client_deadline(client, request->options.timeout_ms);
-    struct run run;
-    enum kops_code r;
-
-    client_enter(client, e);
-    r = check(client, request, e);
-    if (!r)
-        r = enqueue_check(&request->options, e);
-    if (!r) {
-        begin(&run, client, request);
-        r = enqueue_run(client, &run.job, &run.wire, cuda_stream, deadline, e);
-    }
-    client_leave(client);
-    return r;
+    return call_op(client, request, &(struct dispatch){DISPATCH_ENQUEUE, .stream = cuda_stream}, ret_error);
 }
 
 /* ---- tickets ---- */
-
-enum kops_code kops_submit(kops_client *client, const struct kops_request *request, kops_ticket *ret_ticket,
-                           struct kops_error *ret_error)
-{
-    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
-    uint64_t deadline = client_deadline(client, request->options.timeout_ms);
-    struct run run;
-    enum kops_code r;
-
-    client_enter(client, e);
-    r = check(client, request, e);
-    if (!r) {
-        begin(&run, client, request);
-        r = job_submit(client, &run.job, deadline, ret_ticket, e);
-    }
-    client_leave(client);
-    return r;
-}
 
 static struct call *find(struct kops_client *c, kops_ticket ticket, struct kops_error *e)
 {

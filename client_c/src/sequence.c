@@ -2,8 +2,9 @@
 
 #include <stdlib.h>
 
-#include "enqueue.h"
+#include "dispatch.h"
 #include "fail.h"
+#include "kernel.h"
 #include "operand.h"
 
 static bool resolve(struct kops_client *c, struct job *job)
@@ -13,6 +14,14 @@ static bool resolve(struct kops_client *c, struct job *job)
 
     for (size_t i = 0; i < s->sequence->n_tensors; i++)
         known &= operand_resolve(c, &s->sequence->tensors[i], &s->tensors[i]);
+    for (size_t i = 0; s->kernels && i < s->sequence->n_steps; i++) {
+        const struct kops_kernel *kernel = s->sequence->steps[i].kernel;
+
+        if (!kernel)
+            continue;
+        s->kernels[i] = kernel->remote.id;
+        known &= remote_known(c, &kernel->remote);
+    }
     s->generation = c->generation;
     return known;
 }
@@ -27,7 +36,25 @@ static enum kops_code ensure(struct kops_client *c, struct job *job, uint64_t de
         if (b && b->generation != c->generation)
             return buffer_ensure(b, deadline, e);
     }
+    for (size_t i = 0; s->kernels && i < s->sequence->n_steps; i++) {
+        struct kops_kernel *kernel = s->sequence->steps[i].kernel;
+
+        if (kernel && !remote_known(c, &kernel->remote))
+            return kernel_ensure(kernel, deadline, e);
+    }
     return KOPS_OK;
+}
+
+static enum kops_code check_step(const struct kops_client *c, const struct kops_step *step, size_t i,
+                                 struct kops_error *e)
+{
+    if (step->kernel)
+        return kernel_check_step(c, step, i, e);
+    if (!step->op)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "steps[%zu].op is NULL", i);
+    if (step->n_inputs > KOPS_MAX_OPERANDS || step->n_outputs > KOPS_MAX_OPERANDS)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "steps[%zu] has more than %d tensors", i, KOPS_MAX_OPERANDS);
+    return attrs_check(step->attrs, step->n_attrs, e);
 }
 
 /* What would make a message that means something else; everything about the ops is the daemon's to check. */
@@ -42,16 +69,17 @@ static enum kops_code check(const struct kops_client *c, const struct kops_seque
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.variant is for single runs: set it in the step");
     for (size_t i = 0; !r && i < s->n_tensors; i++)
         r = operand_check(c, &s->tensors[i], "tensors", i, e);
-    for (size_t i = 0; !r && i < s->n_steps; i++) {
-        const struct kops_step *step = &s->steps[i];
-
-        if (!step->op)
-            return fail(e, KOPS_ERR_BAD_ARGUMENT, "steps[%zu].op is NULL", i);
-        if (step->n_inputs > KOPS_MAX_OPERANDS || step->n_outputs > KOPS_MAX_OPERANDS)
-            return fail(e, KOPS_ERR_BAD_ARGUMENT, "steps[%zu] has more than %d tensors", i, KOPS_MAX_OPERANDS);
-        r = attrs_check(step->attrs, step->n_attrs, e);
-    }
+    for (size_t i = 0; !r && i < s->n_steps; i++)
+        r = check_step(c, &s->steps[i], i, e);
     return r;
+}
+
+static bool has_kernels(const struct kops_sequence *s)
+{
+    for (size_t i = 0; i < s->n_steps; i++)
+        if (s->steps[i].kernel)
+            return true;
+    return false;
 }
 
 enum kops_code sequence_begin(struct sequence *s, const struct kops_client *c, const struct kops_sequence *sequence,
@@ -62,13 +90,17 @@ enum kops_code sequence_begin(struct sequence *s, const struct kops_client *c, c
     if (r)
         return r;
     s->sequence = sequence;
+    s->kernels = NULL;
     s->tensors = calloc(sequence->n_tensors ? sequence->n_tensors : 1, sizeof(*s->tensors));
-    if (!s->tensors)
+    if (!s->tensors || (has_kernels(sequence) && !(s->kernels = calloc(sequence->n_steps, sizeof(*s->kernels))))) {
+        free(s->tensors);
         return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a sequence");
+    }
     s->wire = (struct wire_sequence){.tensors = s->tensors,
                                      .n_tensors = sequence->n_tensors,
                                      .steps = sequence->steps,
                                      .n_steps = sequence->n_steps,
+                                     .kernels = s->kernels,
                                      .how = {.options = options,
                                              .stream = options ? options->stream : 0,
                                              .no_timing = options && options->no_timing,
@@ -79,71 +111,59 @@ enum kops_code sequence_begin(struct sequence *s, const struct kops_client *c, c
                           .ensure = ensure,
                           .context = s,
                           .options = options,
-                          .decode = wire_decode_run};
+                          .decode = wire_decode_run,
+                          .how = &s->wire.how,
+                          .name = "a sequence"};
     return KOPS_OK;
 }
 
 void sequence_end(struct sequence *s)
 {
     free(s->tensors);
+    free(s->kernels);
+}
+
+static enum kops_code call_sequence(struct kops_client *c, const struct kops_sequence *sequence,
+                                    const struct kops_options *options, const struct dispatch *d,
+                                    struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    const uint64_t deadline = client_deadline(c, options ? options->timeout_ms : 0);
+    struct sequence s;
+    enum kops_code r;
+
+    client_enter(c, e);
+    r = dispatch_check(d, options, e);
+    if (!r)
+        r = sequence_begin(&s, c, sequence, options, e);
+    if (!r) {
+        r = dispatch(d, c, &s.job, deadline, e);
+        sequence_end(&s);
+    }
+    client_leave(c);
+    return r;
 }
 
 enum kops_code kops_sequence_run(kops_client *client, const struct kops_sequence *sequence,
                                  const struct kops_options *options, struct kops_result *ret_result,
                                  struct kops_error *ret_error)
 {
-    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
-    const uint64_t deadline = client_deadline(client, options ? options->timeout_ms : 0);
-    struct sequence s;
-    enum kops_code r;
-
-    client_enter(client, e);
-    r = sequence_begin(&s, client, sequence, options, e);
-    if (!r) {
-        r = job_run(client, &s.job, deadline, ret_result, e);
-        sequence_end(&s);
-    }
-    client_leave(client);
-    return r;
+    return call_sequence(client, sequence, options, &(struct dispatch){DISPATCH_RUN, .ret_result = ret_result},
+                         ret_error);
 }
 
 enum kops_code kops_sequence_submit(kops_client *client, const struct kops_sequence *sequence,
                                     const struct kops_options *options, kops_ticket *ret_ticket,
                                     struct kops_error *ret_error)
 {
-    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
-    const uint64_t deadline = client_deadline(client, options ? options->timeout_ms : 0);
-    struct sequence s;
-    enum kops_code r;
-
-    client_enter(client, e);
-    r = sequence_begin(&s, client, sequence, options, e);
-    if (!r) {
-        r = job_submit(client, &s.job, deadline, ret_ticket, e);
-        sequence_end(&s);
-    }
-    client_leave(client);
-    return r;
+    return call_sequence(client, sequence, options, &(struct dispatch){DISPATCH_SUBMIT, .ret_ticket = ret_ticket},
+                         ret_error);
 }
 
 enum kops_code kops_sequence_enqueue(kops_client *client, const struct kops_sequence *sequence,
                                      const struct kops_options *options, void *cuda_stream,
                                      struct kops_error *ret_error)
 {
-    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
-    const uint64_t deadline = client_deadline(client, options ? options->timeout_ms : 0);
-    struct sequence s;
-    enum kops_code r;
-
-    client_enter(client, e);
-    r = enqueue_check(options, e);
-    if (!r)
-        r = sequence_begin(&s, client, sequence, options, e);
-    if (!r) {
-        s.wire.how.no_timing = true;
-        r = enqueue_job(client, &s.job, &s.wire.how, NULL, "a sequence", cuda_stream, deadline, e);
-        sequence_end(&s);
-    }
-    client_leave(client);
-    return r;
+    return call_sequence(client, sequence, options, &(struct dispatch){DISPATCH_ENQUEUE, .stream = cuda_stream},
+                         ret_error);
 }

@@ -7,6 +7,7 @@
 struct sequence {
     const struct kops_sequence *sequence;
     struct native_tensor *tensors; /* owned */
+    uint64_t *kernels;             /* ids, one a step; owned, NULL where no step launches any */
     uint32_t generation;           /* of the connection that it was resolved for last */
     struct wire_sequence wire;
     struct job job;

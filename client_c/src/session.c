@@ -47,19 +47,45 @@ void session_lost(struct kops_client *c, enum kops_code code, const char *format
 
 /* ---- receiving ---- */
 
+/* Replies that bring something under an id, and how it is given back. */
+static bool late_id(wire_decode *decode, const struct wire_message *m, int *fds, uint64_t *ret_id,
+                    void (**ret_release)(struct bytes *out, uint64_t id))
+{
+    static const struct {
+        wire_decode *decode;
+        void (*release)(struct bytes *out, uint64_t id);
+    } table[] = {{wire_decode_program, wire_pack_release_program},
+                 {wire_decode_module, wire_pack_release_module},
+                 {wire_decode_kernel, wire_pack_release_kernel}};
+    struct wire_buffer buffer = {.fd = -1};
+    bool whole;
+
+    if (decode == wire_decode_register || decode == wire_decode_alloc) {
+        whole = decode(m->result, fds, m->nfds, &buffer);
+        if (buffer.fd >= 0)
+            close(buffer.fd);
+        *ret_id = buffer.id;
+        *ret_release = wire_pack_release;
+        return whole;
+    }
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        *ret_release = table[i].release;
+        if (decode == table[i].decode)
+            return decode(m->result, fds, m->nfds, ret_id);
+    }
+    return false;
+}
+
 /* Nobody waits for this any more; what it brought is given back. */
 static void drop_late(struct kops_client *c, struct call *call, const struct wire_message *m, int *fds)
 {
-    struct wire_buffer buffer = {.fd = -1};
     wire_decode *decode = call->decode;
+    void (*release)(struct bytes * out, uint64_t id);
+    uint64_t id;
 
     call_end(c, call, NULL);
-    if (m->error || (decode != wire_decode_register && decode != wire_decode_alloc))
-        return;
-    if (decode(m->result, fds, m->nfds, &buffer))
-        wire_pack_release(session_notifications(c), buffer.id), c->unconfirmed = true;
-    if (buffer.fd >= 0)
-        close(buffer.fd);
+    if (!m->error && late_id(decode, m, fds, &id, &release))
+        release(session_notifications(c), id), c->unconfirmed = true;
 }
 
 /* As it came, for whoever asked for that. */

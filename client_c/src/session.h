@@ -23,6 +23,7 @@
 
 #include <kops/kops.h>
 
+#include "names.h"
 #include "transport.h"
 #include "wire.h"
 
@@ -52,7 +53,7 @@ struct call {
     uint64_t number, last; /* of its first and last op */
     unsigned n_ops;        /* that it stands for */
     const char *name;      /* of what it runs; lives as long as the client */
-    bool gathered;         /* several ops, with places in hello's list for names: */
+    bool gathered;         /* several ops, with places for names (names.h): */
     unsigned char ops[CALL_MAX_OPS];
     uint16_t after[CALL_MAX_OPS]; /* their numbers, counted from the first one's */
     struct call *next_free;
@@ -101,6 +102,9 @@ struct kops_client {
     uint64_t max_message;
     uint32_t alone;   /* msgid of a long message: until its reply, nothing else is sent */
     bool unconfirmed; /* a notification went through the ring, and no reply since says that it was read */
+
+    const char *kernel_names[NAMES_MAX_KERNELS]; /* see names.h */
+    unsigned n_kernel_names;
 
     struct ordered *ordered; /* NULL until the first ordered call */
 };

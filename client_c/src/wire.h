@@ -56,6 +56,24 @@ struct wire_run {
     const char *packed_attrs; /* a map in place of the three above; NULL: none */
     size_t packed_attrs_length;
     struct wire_how how;
+
+    uint64_t kernel; /* launched in place of the op, whose name is then the kernel's; all tensors are inputs; 0: none */
+    const struct kops_argument *args;
+    size_t n_args;
+    const struct kops_launch_geometry *launch_geometry; /* NULL: the kernel's, or */
+    const char *geometry;                               /* a map in its place; NULL: none */
+    size_t geometry_length;
+};
+
+struct wire_kernel {
+    uint64_t module;
+    const struct kops_signature *signature;
+};
+
+struct wire_cache {
+    const char *action;
+    const char *key; /* NULL: none */
+    bool fd;         /* one descriptor goes with the message */
 };
 
 struct wire_sequence {
@@ -63,7 +81,8 @@ struct wire_sequence {
     size_t n_tensors;
     const struct kops_step *steps;
     size_t n_steps;
-    const char *device; /* of a program */
+    const uint64_t *kernels; /* their ids, one a step; NULL: no step launches any */
+    const char *device;      /* of a program */
     struct wire_how how;
 };
 
@@ -104,7 +123,7 @@ wire_pack wire_pack_hello;       /* struct wire_hello */
 wire_pack wire_pack_ping;        /* NULL */
 wire_pack wire_pack_register;    /* struct wire_register */
 wire_pack wire_pack_alloc;       /* struct wire_alloc */
-wire_pack wire_pack_run;         /* struct wire_run */
+wire_pack wire_pack_run;         /* struct wire_run: an op or a launch */
 wire_pack wire_pack_sequence;    /* struct wire_sequence */
 wire_pack wire_pack_gathered;    /* struct wire_gathered */
 wire_pack wire_pack_program;     /* struct wire_sequence: its device, not its `how` */
@@ -112,6 +131,9 @@ wire_pack wire_pack_run_program; /* struct wire_run_program */
 wire_pack wire_pack_raw;         /* struct wire_raw */
 wire_pack wire_pack_timelines;   /* NULL */
 wire_pack wire_pack_trim;        /* NULL */
+wire_pack wire_pack_compile;     /* struct kops_source */
+wire_pack wire_pack_kernel;      /* struct wire_kernel */
+wire_pack wire_pack_cache;       /* struct wire_cache */
 wire_pack wire_pack_stats;       /* struct kops_stats_filter */
 
 /* The parts of a gathered sequence. */
@@ -121,6 +143,8 @@ void wire_gather_op(struct bytes *out, const struct wire_run *run, const uint32_
 /* Notifications: carried out, never answered. */
 void wire_pack_release(struct bytes *out, uint64_t buffer);
 void wire_pack_release_program(struct bytes *out, uint64_t program);
+void wire_pack_release_module(struct bytes *out, uint64_t module);
+void wire_pack_release_kernel(struct bytes *out, uint64_t kernel);
 void wire_pack_notification(struct bytes *out, const char *method, const void *params, size_t length);
 void wire_pack_cancel(struct bytes *out, uint32_t msgid);
 
@@ -186,16 +210,45 @@ struct wire_stats {
     struct arena arena;
 };
 
+struct wire_module {
+    uint64_t id;
+    struct kops_module_info info;
+    struct arena arena;
+};
+
+struct wire_cache_list {
+    struct kops_cache cache; /* first: a kops_cache pointer is one to this */
+    struct arena arena;
+};
+
+struct wire_cache_file {
+    int fd; /* the receiver's */
+    uint64_t bytes;
+};
+
+struct wire_cache_counts {
+    uint64_t removed, imported, skipped;
+};
+
+/* A compile's reply as it came. An error is in *e, and the compiler's log in *log (malloc'd; NULL: none). */
+enum kops_code wire_read_module(const struct native_reply *reply, struct wire_module *ret, char **log,
+                                struct kops_error *e);
+
 wire_decode wire_decode_nothing;
-wire_decode wire_decode_register;  /* struct wire_buffer */
-wire_decode wire_decode_alloc;     /* struct wire_buffer */
-wire_decode wire_decode_run;       /* struct wire_timings; without a variant for sequences and programs */
-wire_decode wire_decode_program;   /* uint64_t: id */
-wire_decode wire_decode_shm;       /* struct wire_shm */
-wire_decode wire_decode_timelines; /* struct wire_timelines */
-wire_decode wire_decode_trim;      /* uint64_t: bytes */
-wire_decode wire_decode_info;      /* struct wire_info */
-wire_decode wire_decode_limits;    /* struct kops_limits: hello's limits alone */
-wire_decode wire_decode_stats;     /* struct wire_stats */
+wire_decode wire_decode_register;     /* struct wire_buffer */
+wire_decode wire_decode_alloc;        /* struct wire_buffer */
+wire_decode wire_decode_run;          /* struct wire_timings; without a variant for sequences and programs */
+wire_decode wire_decode_program;      /* uint64_t: id */
+wire_decode wire_decode_module;       /* uint64_t: id */
+wire_decode wire_decode_kernel;       /* uint64_t: id */
+wire_decode wire_decode_shm;          /* struct wire_shm */
+wire_decode wire_decode_timelines;    /* struct wire_timelines */
+wire_decode wire_decode_trim;         /* uint64_t: bytes */
+wire_decode wire_decode_info;         /* struct wire_info */
+wire_decode wire_decode_limits;       /* struct kops_limits: hello's limits alone */
+wire_decode wire_decode_stats;        /* struct wire_stats */
+wire_decode wire_decode_cache_list;   /* struct wire_cache_list */
+wire_decode wire_decode_cache_file;   /* struct wire_cache_file */
+wire_decode wire_decode_cache_counts; /* struct wire_cache_counts */
 
 #endif

@@ -3,54 +3,7 @@
 
 #include "wire.h"
 #include "wire_get.h"
-
-static const char *const *const no_texts = (const char *const[]){NULL};
-
-/* Text, "" where there is none; NULL without memory. */
-static const char *get_text(struct arena *a, const msgpack_object *o)
-{
-    if (!o || o->type != MSGPACK_OBJECT_STR)
-        return "";
-    return arena_text(a, o->via.str.ptr, o->via.str.size);
-}
-
-static size_t list_size(const msgpack_object *o)
-{
-    return o && o->type == MSGPACK_OBJECT_ARRAY ? o->via.array.size : 0;
-}
-
-/* A NULL-terminated list of texts; NULL without memory. */
-static const char *const *get_texts(struct arena *a, const msgpack_object *o)
-{
-    size_t n = list_size(o);
-    const char **texts;
-
-    if (!n)
-        return no_texts;
-    texts = arena_new(a, (n + 1) * sizeof(*texts));
-    for (size_t i = 0; texts && i < n; i++) {
-        texts[i] = get_text(a, &o->via.array.ptr[i]);
-        if (!texts[i])
-            return NULL;
-    }
-    return texts;
-}
-
-/* A NULL-terminated list, `read` makes each element; NULL without memory. */
-typedef const void *read_element(struct arena *a, const msgpack_object *o);
-
-static const void *get_list(struct arena *a, const msgpack_object *o, read_element *read)
-{
-    size_t n = list_size(o);
-    const void **list = arena_new(a, (n + 1) * sizeof(*list));
-
-    for (size_t i = 0; list && i < n; i++) {
-        list[i] = read(a, &o->via.array.ptr[i]);
-        if (!list[i])
-            return NULL;
-    }
-    return list;
-}
+#include "wire_list.h"
 
 /* ---- hello ---- */
 
@@ -161,6 +114,26 @@ static void read_limits(const msgpack_object *o, struct kops_limits *ret)
     ret->inline_mappings = uint_or_zero(map_find(o, "inline_mappings"));
     ret->sequence_ops = uint_or_zero(map_find(o, "sequence_ops"));
     ret->spin_us = uint_or_zero(map_find(o, "spin_us"));
+    ret->source_bytes = uint_or_zero(map_find(o, "source_bytes"));
+}
+
+/* False: no memory. */
+static bool read_kernels(struct arena *a, const msgpack_object *o, const struct kops_kernels_info **ret)
+{
+    const msgpack_object *compiler = map_find(o, "compiler");
+    struct kops_kernels_info *k;
+
+    if (!o)
+        return true;
+    k = arena_new(a, sizeof(*k));
+    if (!k)
+        return false;
+    k->compiler = compiler ? get_text(a, compiler) : NULL;
+    k->policy = get_text(a, map_find(o, "policy"));
+    k->allowed = get_bool(map_find(o, "allowed"));
+    k->arch = get_texts(a, map_find(o, "arch"));
+    *ret = k;
+    return k->policy && k->arch && (k->compiler || !compiler);
 }
 
 bool wire_decode_limits(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
@@ -189,7 +162,8 @@ bool wire_decode_info(const struct msgpack_object *result, int *fds, unsigned nf
     info->ops = get_list(&w->arena, map_find(result, "ops"), read_op);
     info->features = get_texts(&w->arena, map_find(result, "features"));
     read_limits(map_find(result, "limits"), &info->limits);
-    return info->server && info->devices && info->ops && info->features;
+    return info->server && info->devices && info->ops && info->features &&
+           read_kernels(&w->arena, map_find(result, "kernels"), &info->kernels);
 }
 
 /* ---- stats ---- */
@@ -287,5 +261,6 @@ bool wire_decode_stats(const struct msgpack_object *result, int *fds, unsigned n
     w->stats.counters = read_counters(&w->arena, map_find(result, "counters"));
     w->stats.rows = get_list(&w->arena, map_find(result, "ops"), read_row);
     w->stats.mappings = get_list(&w->arena, map_find(result, "mappings"), read_mapping);
-    return w->stats.counters && w->stats.rows && w->stats.mappings;
+    w->stats.kernels = read_counters(&w->arena, map_find(result, "kernels"));
+    return w->stats.counters && w->stats.rows && w->stats.mappings && w->stats.kernels;
 }

@@ -169,6 +169,22 @@ void wire_pack_release_program(struct bytes *out, uint64_t program)
     mp_uint(out, program);
 }
 
+void wire_pack_release_module(struct bytes *out, uint64_t module)
+{
+    begin_notification(out, "release");
+    mp_map(out, 1);
+    mp_key(out, "module");
+    mp_uint(out, module);
+}
+
+void wire_pack_release_kernel(struct bytes *out, uint64_t kernel)
+{
+    begin_notification(out, "release");
+    mp_map(out, 1);
+    mp_key(out, "kernel");
+    mp_uint(out, kernel);
+}
+
 void wire_pack_notification(struct bytes *out, const char *method, const void *params, size_t length)
 {
     begin_notification(out, method);

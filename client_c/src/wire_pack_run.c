@@ -85,7 +85,7 @@ static void pack_run_attrs(struct bytes *b, const struct wire_run *w)
 
 /* ---- how ---- */
 
-static unsigned count_how(const struct wire_how *h)
+unsigned wire_count_how(const struct wire_how *h)
 {
     const struct kops_options *o = h->options;
 
@@ -93,7 +93,7 @@ static unsigned count_how(const struct wire_how *h)
            (o ? (o->device != NULL) + (o->warmup != 0) + (o->repeat != 0) + (o->deadline_ms != 0) : 0);
 }
 
-static void pack_how(struct bytes *b, const struct wire_how *h)
+void wire_pack_how(struct bytes *b, const struct wire_how *h)
 {
     const struct kops_options *o = h->options;
 
@@ -141,8 +141,12 @@ void wire_pack_run(struct bytes *out, uint32_t msgid, const void *request)
 {
     const struct wire_run *w = request;
 
+    if (w->kernel) {
+        wire_pack_launch(out, msgid, w);
+        return;
+    }
     WIRE_BEGIN(out, msgid, "run");
-    mp_map(out, 3 + (has_attrs(w) ? 1U : 0U) + count_how(&w->how));
+    mp_map(out, 3 + (has_attrs(w) ? 1U : 0U) + wire_count_how(&w->how));
     mp_key(out, "op");
     mp_text(out, w->op);
     mp_key(out, "in");
@@ -155,7 +159,7 @@ void wire_pack_run(struct bytes *out, uint32_t msgid, const void *request)
         wire_gather_tensor(out, &w->tensors[w->n_inputs + i]);
     if (has_attrs(w))
         pack_run_attrs(out, w);
-    pack_how(out, &w->how);
+    wire_pack_how(out, &w->how);
 }
 
 /* ---- sequences and programs ---- */
@@ -169,6 +173,10 @@ static void pack_indices(struct bytes *b, const uint32_t *indices, size_t n)
 
 void wire_gather_op(struct bytes *b, const struct wire_run *w, const uint32_t *indices)
 {
+    if (w->kernel) {
+        wire_pack_launch_op(b, w, indices);
+        return;
+    }
     mp_map(b, has_attrs(w) ? 4 : 3);
     mp_key(b, "op");
     mp_text(b, w->op);
@@ -200,8 +208,18 @@ static void pack_work(struct bytes *b, const struct wire_sequence *w)
         wire_gather_tensor(b, &w->tensors[i]);
     mp_key(b, "ops");
     mp_array(b, w->n_steps);
-    for (size_t i = 0; i < w->n_steps; i++)
-        pack_step(b, &w->steps[i]);
+    for (size_t i = 0; i < w->n_steps; i++) {
+        const struct kops_step *s = &w->steps[i];
+        const struct wire_run launch = {.kernel = s->kernel ? w->kernels[i] : 0,
+                                        .args = s->args,
+                                        .n_args = s->n_args,
+                                        .launch_geometry = s->geometry};
+
+        if (s->kernel)
+            wire_pack_launch_op(b, &launch, NULL);
+        else
+            pack_step(b, s);
+    }
 }
 
 void wire_pack_sequence(struct bytes *out, uint32_t msgid, const void *request)
@@ -209,9 +227,9 @@ void wire_pack_sequence(struct bytes *out, uint32_t msgid, const void *request)
     const struct wire_sequence *w = request;
 
     WIRE_BEGIN(out, msgid, "sequence");
-    mp_map(out, 2 + count_how(&w->how));
+    mp_map(out, 2 + wire_count_how(&w->how));
     pack_work(out, w);
-    pack_how(out, &w->how);
+    wire_pack_how(out, &w->how);
 }
 
 void wire_pack_gathered(struct bytes *out, uint32_t msgid, const void *request)
@@ -219,14 +237,14 @@ void wire_pack_gathered(struct bytes *out, uint32_t msgid, const void *request)
     const struct wire_gathered *w = request;
 
     WIRE_BEGIN(out, msgid, "sequence");
-    mp_map(out, 2 + count_how(&w->how));
+    mp_map(out, 2 + wire_count_how(&w->how));
     mp_key(out, "tensors");
     mp_array(out, w->n_tensors);
     bytes_append(out, w->tensors->data, w->tensors->length);
     mp_key(out, "ops");
     mp_array(out, w->n_ops);
     bytes_append(out, w->ops->data, w->ops->length);
-    pack_how(out, &w->how);
+    wire_pack_how(out, &w->how);
 }
 
 void wire_pack_program(struct bytes *out, uint32_t msgid, const void *request)
@@ -247,7 +265,7 @@ void wire_pack_run_program(struct bytes *out, uint32_t msgid, const void *reques
     const struct wire_run_program *w = request;
 
     WIRE_BEGIN(out, msgid, "run_program");
-    mp_map(out, 1 + (w->n_bound != 0) + count_how(&w->how));
+    mp_map(out, 1 + (w->n_bound != 0) + wire_count_how(&w->how));
     mp_key(out, "program");
     mp_uint(out, w->program);
     if (w->n_bound) {
@@ -265,14 +283,15 @@ void wire_pack_run_program(struct bytes *out, uint32_t msgid, const void *reques
             mp_uint(out, w->bound[i].offset);
         }
     }
-    pack_how(out, &w->how);
+    wire_pack_how(out, &w->how);
 }
 
 /* ---- as it comes ---- */
 
-/* Pairs of a packed map, and the bytes of its head; 0 bytes: it is no map. */
-static size_t map_head(const unsigned char *data, size_t length, size_t *ret_pairs)
+size_t wire_map_head(const void *map, size_t length, size_t *ret_pairs)
 {
+    const unsigned char *data = map;
+
     if (length >= 1 && (data[0] & 0xf0) == 0x80) {
         *ret_pairs = data[0] & 0x0f;
         return 1;
@@ -292,13 +311,13 @@ void wire_pack_raw(struct bytes *out, uint32_t msgid, const void *request)
 {
     const struct wire_raw *w = request;
     const struct wire_how how = {.stream = w->stream, .ready = w->ready, .done = w->done};
-    const unsigned more = count_how(&how);
-    size_t pairs = 0, head = more ? map_head(w->params, w->length, &pairs) : 0;
+    const unsigned more = wire_count_how(&how);
+    size_t pairs = 0, head = more ? wire_map_head(w->params, w->length, &pairs) : 0;
 
     wire_begin_request(out, msgid, w->method, strlen(w->method));
     if (head)
         mp_map(out, pairs + more);
     bytes_append(out, (const char *)w->params + head, w->length - head);
     if (head)
-        pack_how(out, &how);
+        wire_pack_how(out, &how);
 }

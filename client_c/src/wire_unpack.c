@@ -234,6 +234,20 @@ bool wire_decode_program(const struct msgpack_object *result, int *fds, unsigned
     return get_uint(map_find(result, "program"), into);
 }
 
+bool wire_decode_module(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+{
+    (void)fds;
+    (void)nfds;
+    return get_uint(map_find(result, "module"), into);
+}
+
+bool wire_decode_kernel(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+{
+    (void)fds;
+    (void)nfds;
+    return get_uint(map_find(result, "kernel"), into);
+}
+
 /* ---- run ---- */
 
 static void decode_samples(const msgpack_object *samples, struct wire_timings *t)

@@ -31,7 +31,7 @@ struct compiled_entry {
     uint32_t shared_bytes; /* static */
     uint32_t local_bytes;  /* of a thread: spilled registers, local arrays */
     uint32_t const_bytes;  /* constant memory of the kernel, without its parameters */
-    uint32_t max_threads;  /* of a block; 0: the source sets no bound (__launch_bounds__) */
+    uint32_t max_threads;  /* of a block: by its registers, and by __launch_bounds__ where the source has it */
     uint32_t n_params;
     uint32_t param_sizes[COMPILED_MAX_PARAMS], param_offsets[COMPILED_MAX_PARAMS]; /* in the order of the source */
 };

@@ -85,6 +85,9 @@ const char *compiler_name(const struct compiler *compiler);
  * files' names, sizes and times at the start of the daemon only. */
 const char *compiler_identity(const struct compiler *compiler);
 
+/* The directory of the toolkit's headers; NULL: none was found. Valid as long as the compiler. */
+const char *compiler_include(const struct compiler *compiler);
+
 /* Whether a compile can be expected to work: there is a library, this kernel has what the sandbox needs, and the last
  * start of a helper did not fail. `e` (may be NULL) says why not. */
 bool compiler_usable(const struct compiler *compiler, struct error *e);

@@ -13,13 +13,14 @@
 
 #include "compile/compiled.h"
 #include "compile/compiler.h"
+#include "compile/options.h"
 #include "util/error.h"
 
 struct code_service;
 struct code_request; /* somebody who waits for code */
 struct code_task;    /* somebody who waits for an administrator's action */
 
-enum { CODE_MAX_FILES = 64, CODE_MAX_OPTIONS = 64, CODE_MAX_FILE_NAME = 255, CODE_KEY_HEX = 64 };
+enum { CODE_MAX_FILES = OPTIONS_MAX_FILES, CODE_MAX_OPTIONS = OPTIONS_MAX, CODE_KEY_HEX = 64 };
 
 /* Texts are copied. */
 struct code_service_config {

@@ -20,7 +20,7 @@
 
 enum {
     KERNEL_MAX_PARAMS = 32,
-    KERNEL_MAX_TENSORS = 16,
+    KERNEL_MAX_TENSORS = STEP_MAX_OPERANDS,
     KERNEL_MAX_NAME = 64,   /* of a parameter, with the terminating 0 */
     KERNEL_MAX_ALIGN = 256, /* what every allocation of the device has */
 };
@@ -61,6 +61,7 @@ struct kernel_dimensions_declaration {
 struct kernel_declaration {
     const char *entry;
     size_t entry_length;
+    uint64_t code; /* op.code */
     unsigned n_params;
     const struct kernel_param_declaration *params;
     struct kernel_dimensions_declaration grid, block, cluster;
@@ -94,7 +95,7 @@ struct kernel_dimensions {
 };
 
 struct kernel_signature {
-    struct op op; /* name, id, n_inputs, n_outputs and dtypes are set; the names of inputs and outputs are not */
+    struct op op; /* of id OP_COUNT; its inputs and outputs are counted, but not named */
     unsigned refs;
     char *entry; /* op.name */
     struct kernel_dimensions grid, block, cluster;

@@ -7,10 +7,14 @@
 
 #include <kops/kops.h>
 
-/* Fills with numbers of magnitude 2^-6 to 1, all bits of the mantissa and the sign random. */
+/* Fills floats with numbers of magnitude 2^-6 to 1, all bits of the mantissa and the sign random; integers with 0
+ * to 99. */
 void data_fill(void *data, size_t count, enum kops_dtype dtype, uint64_t seed);
 
 double data_get(const void *data, size_t index, enum kops_dtype dtype);
+
+/* The nearest value that the dtype has; integers are cut to their range. */
+void data_set(void *data, size_t index, enum kops_dtype dtype, double value);
 
 /* The next number of a splitmix64 sequence. */
 uint64_t data_random(uint64_t *state);

@@ -64,6 +64,8 @@ enum {
     X(host_registrations)                                                                                              \
     X(graph_launches)                                                                                                  \
     X(launches)                                                                                                        \
+    X(cluster_launches)                                                                                                \
+    X(unknown_kernels) /* launches of code that user_kernels.c does not know */                                        \
     X(kernels_run)                                                                                                     \
     X(copies_h2d)                                                                                                      \
     X(copies_d2h)                                                                                                      \

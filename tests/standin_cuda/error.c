@@ -37,6 +37,7 @@
     X(CUDA_ERROR_ILLEGAL_INSTRUCTION, "an illegal instruction was encountered")                                        \
     X(CUDA_ERROR_MISALIGNED_ADDRESS, "misaligned address")                                                             \
     X(CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure")                                                          \
+    X(CUDA_ERROR_INVALID_CLUSTER_SIZE, "invalid cluster size")                                                         \
     X(CUDA_ERROR_NOT_PERMITTED, "operation not permitted")                                                             \
     X(CUDA_ERROR_NOT_SUPPORTED, "operation not supported")                                                             \
     X(CUDA_ERROR_SYSTEM_NOT_READY, "system not yet initialized")                                                       \

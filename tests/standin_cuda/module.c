@@ -1,23 +1,63 @@
-/* Modules, functions and launches. Any image will do: every kernel that kernels.c knows is in each of them. */
+/* Modules and functions. In an image of code for one architecture are the kernels that it says, of which those
+ * of user_kernels.c can be launched. Any other image will do, too: every kernel that kernels.c knows is in each. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cubin.h"
+#include "function.h"
 #include "standin.h"
+#include "user_kernels.h"
 
+enum { FATBIN_MAGIC = (int)0xba55ed50, CLUSTER_PORTABLE = 8, CLUSTER_MAX = 16 };
 enum { SHARED_DEFAULT = 48 << 10, SHARED_MAX = 232448, SHARED_PER_PROCESSOR = 233472, SHARED_RESERVED = 1024 };
-
-struct function {
-    struct function *next;
-    CUfunction handle;
-    const struct kernel *kernel;
-    unsigned shared_limit;
-};
 
 struct module {
     CUmodule handle;
     struct context *context;
     struct function *functions;
+    bool has_cubin;
+    struct cubin cubin;
 };
+
+/* Code runs on later architectures of the same generation, but for what only one of them can. */
+static CUresult cubin_check(const struct cubin *c, int device)
+{
+    unsigned major = (unsigned)device_attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+    unsigned minor = (unsigned)device_attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+
+    if (c->arch / 10 != major || c->arch % 10 > minor || (c->accelerated && c->arch % 10 != minor)) {
+        fprintf(stderr, "cuda_standin: code for sm_%u%s on sm_%u%u\n", c->arch, c->accelerated ? "a" : "", major,
+                minor);
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult image_read(struct module *module, const void *image)
+{
+    CUresult r;
+
+    if (!cubin_is_elf(image)) {
+        uint32_t magic;
+
+        memcpy(&magic, image, sizeof(magic));
+        return magic == (uint32_t)FATBIN_MAGIC ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
+    }
+    switch (cubin_read(image, &module->cubin)) {
+    case CUBIN_OK:
+        break;
+    case CUBIN_NO_MEMORY:
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    default:
+        return CUDA_ERROR_INVALID_IMAGE;
+    }
+    module->has_cubin = true;
+    r = cubin_check(&module->cubin, module->context->device);
+    if (r != CUDA_SUCCESS)
+        cubin_free(&module->cubin);
+    return r;
+}
 
 static CUresult module_load(const char *name, CUmodule *ret_module, const void *image)
 {
@@ -34,6 +74,11 @@ static CUresult module_load(const char *name, CUmodule *ret_module, const void *
     if (!module)
         return leave(CUDA_ERROR_OUT_OF_MEMORY);
     module->context = context;
+    r = image_read(module, image);
+    if (r != CUDA_SUCCESS) {
+        free(module);
+        return leave(r);
+    }
     module->handle = handle_new(HANDLE_MODULE, module);
     count(STANDIN_COUNTER_live_modules, 1);
     *ret_module = module->handle;
@@ -78,16 +123,27 @@ API cuModuleUnload(CUmodule handle)
         handle_free(f->handle);
         free(f);
     }
+    if (module->has_cubin)
+        cubin_free(&module->cubin);
     free(module);
     count(STANDIN_COUNTER_live_modules, -1);
     return leave(CUDA_SUCCESS);
+}
+
+static const struct cubin_kernel *code_named(const struct module *module, const char *name)
+{
+    for (unsigned i = 0; i < module->cubin.n_kernels; i++)
+        if (strcmp(module->cubin.kernels[i].name, name) == 0)
+            return &module->cubin.kernels[i];
+    return NULL;
 }
 
 API cuModuleGetFunction(CUfunction *ret_function, CUmodule handle, const char *name)
 {
     struct context *context;
     CUresult r = enter_context("cuModuleGetFunction", &context);
-    const struct kernel *kernel;
+    const struct cubin_kernel *code = NULL;
+    const struct kernel *kernel = NULL;
     struct function *function;
     struct module *module;
 
@@ -96,18 +152,24 @@ API cuModuleGetFunction(CUfunction *ret_function, CUmodule handle, const char *n
     module = handle_get(HANDLE_MODULE, handle);
     if (!module)
         return leave(CUDA_ERROR_INVALID_HANDLE);
-    kernel = kernel_find(name);
-    if (!kernel)
+    if (module->has_cubin)
+        code = code_named(module, name);
+    else
+        kernel = kernel_find(name);
+    if (!kernel && !code)
         return leave(CUDA_ERROR_NOT_FOUND);
     function = module->functions;
-    while (function && function->kernel != kernel)
+    while (function && (function->kernel != kernel || function->code != code))
         function = function->next;
     if (!function) {
         function = calloc(1, sizeof(*function));
         if (!function)
             return leave(CUDA_ERROR_OUT_OF_MEMORY);
         function->kernel = kernel;
+        function->code = code;
+        function->user = code ? user_kernel_find(code) : NULL;
         function->shared_limit = SHARED_DEFAULT;
+        function->cluster_limit = CLUSTER_PORTABLE;
         function->handle = handle_new(HANDLE_FUNCTION, function);
         function->next = module->functions;
         module->functions = function;
@@ -127,6 +189,11 @@ static CUresult enter_function(const char *name, CUfunction handle, struct conte
     return *ret_function ? CUDA_SUCCESS : leave(CUDA_ERROR_INVALID_HANDLE);
 }
 
+static unsigned static_shared(const struct function *f)
+{
+    return f->code ? f->code->static_shared : 0;
+}
+
 API cuFuncGetAttribute(int *ret_value, CUfunction_attribute attribute, CUfunction handle)
 {
     struct function *function;
@@ -137,10 +204,19 @@ API cuFuncGetAttribute(int *ret_value, CUfunction_attribute attribute, CUfunctio
         return r;
     switch ((int)attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-        *ret_value = 1024;
+        *ret_value = (int)function_max_threads(function);
         break;
     case CU_FUNC_ATTRIBUTE_NUM_REGS:
-        *ret_value = 32;
+        *ret_value = function->code ? (int)function->code->registers : 32;
+        break;
+    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
+        *ret_value = (int)static_shared(function);
+        break;
+    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
+        *ret_value = function->code ? (int)function->code->local_bytes : 0;
+        break;
+    case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:
+        *ret_value = function->code ? (int)function->code->const_bytes : 0;
         break;
     case CU_FUNC_ATTRIBUTE_PTX_VERSION:
     case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
@@ -166,9 +242,11 @@ API cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int va
     if (r != CUDA_SUCCESS)
         return r;
     if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
-        if (value < 0 || value > SHARED_MAX)
+        if (value < 0 || (unsigned)value + static_shared(function) > SHARED_MAX)
             return leave(CUDA_ERROR_INVALID_VALUE);
         function->shared_limit = (unsigned)value;
+    } else if (attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) {
+        function->cluster_limit = value ? CLUSTER_MAX : CLUSTER_PORTABLE;
     } else if (attribute != CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) {
         return leave(CUDA_ERROR_INVALID_VALUE);
     }
@@ -201,102 +279,4 @@ API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *ret_blocks, CUfunction hand
         blocks = 32;
     *ret_blocks = (size_t)blocks > by_shared ? (int)by_shared : blocks;
     return leave(CUDA_SUCCESS);
-}
-
-/* ---- launches ---- */
-
-static bool geometry_is_valid(const unsigned grid[3], const unsigned block[3])
-{
-    if (!grid[0] || !grid[1] || !grid[2] || !block[0] || !block[1] || !block[2])
-        return false;
-    if (grid[0] > 2147483647U || grid[1] > 65535 || grid[2] > 65535)
-        return false;
-    return block[0] <= 1024 && block[1] <= 1024 && block[2] <= 64 && (uint64_t)block[0] * block[1] * block[2] <= 1024;
-}
-
-/* The one parameter's bytes, from either form that a launch may take. */
-static const void *params_find(size_t size, void **pointers, void **extra)
-{
-    const void *data = NULL;
-    size_t given = 0;
-
-    if (pointers)
-        return extra ? NULL : pointers[0];
-    for (; extra && *extra != CU_LAUNCH_PARAM_END; extra += 2) {
-        if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
-            data = extra[1];
-        else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE)
-            given = *(const size_t *)extra[1];
-    }
-    return given == size ? data : NULL;
-}
-
-CUresult kernel_op_new(const CUDA_KERNEL_NODE_PARAMS *p, struct op **ret_op)
-{
-    const unsigned grid[3] = {p->gridDimX, p->gridDimY, p->gridDimZ};
-    const unsigned block[3] = {p->blockDimX, p->blockDimY, p->blockDimZ};
-    const struct function *function = handle_get(HANDLE_FUNCTION, p->func);
-    const void *params;
-    struct op *op;
-    size_t size;
-
-    if (!function)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (!geometry_is_valid(grid, block) || p->sharedMemBytes > function->shared_limit)
-        return misuse(CUDA_ERROR_INVALID_VALUE, "grid %u×%u×%u, block %u×%u×%u, %u bytes shared (limit %u)", grid[0],
-                      grid[1], grid[2], block[0], block[1], block[2], p->sharedMemBytes, function->shared_limit);
-    size = kernel_params_size(function->kernel);
-    params = params_find(size, p->kernelParams, p->extra);
-    if (!params)
-        return CUDA_ERROR_INVALID_VALUE;
-    op = op_new(OP_KERNEL);
-    if (!op)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    op->launch.kernel = function->kernel;
-    op->launch.given = *p;
-    op->launch.given.kernelParams = op->launch.given.extra = NULL;
-    memcpy(op->launch.params, params, size);
-    if (!kernel_uses(function->kernel, params, op)) {
-        free(op);
-        return misuse(CUDA_ERROR_INVALID_VALUE, "the kernel's parameters make no sense");
-    }
-    *ret_op = op;
-    return CUDA_SUCCESS;
-}
-
-static CUresult launch(const char *name, CUstream handle, const CUDA_KERNEL_NODE_PARAMS *params)
-{
-    struct context *context;
-    CUresult r = enter_context(name, &context);
-    struct stream *stream;
-    struct op *op;
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = stream_get(handle, context, &stream);
-    if (r == CUDA_SUCCESS)
-        r = kernel_op_new(params, &op);
-    if (r != CUDA_SUCCESS)
-        return leave(r);
-    if (!stream->capture)
-        count(STANDIN_COUNTER_launches, 1);
-    return leave(stream_enqueue(stream, op));
-}
-
-API cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                   unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void **params, void **extra)
-{
-    return launch("cuLaunchKernel", stream,
-                  &(CUDA_KERNEL_NODE_PARAMS){function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared,
-                                             params, extra, NULL, NULL});
-}
-
-/* Attributes say how a device goes about it: accepted as they are. */
-API cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction function, void **params, void **extra)
-{
-    if (!c || (c->numAttrs && !c->attrs))
-        return CUDA_ERROR_INVALID_VALUE;
-    return launch("cuLaunchKernel", c->hStream,
-                  &(CUDA_KERNEL_NODE_PARAMS){function, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX,
-                                             c->blockDimY, c->blockDimZ, c->sharedMemBytes, params, extra, NULL, NULL});
 }

@@ -276,7 +276,8 @@ struct op {
     struct use uses[MAX_USES];
     union {
         struct {
-            const struct kernel *kernel;
+            const struct kernel *kernel;    /* ours, or NULL */
+            const struct user_kernel *user; /* a user's, or NULL */
             unsigned char params[MAX_PARAMS];
             CUDA_KERNEL_NODE_PARAMS given; /* but for its pointers */
             void *pointers[1];
@@ -396,7 +397,7 @@ CUresult capture_wait_event(struct stream *stream, struct event *event);
 void capture_event_clear(struct event *event);
 void capture_stream_destroyed(struct stream *stream);
 
-/* ---- module.c ---- */
+/* ---- launch.c ---- */
 
 /* A launch that could be queued, with a copy of its parameters. */
 CUresult kernel_op_new(const CUDA_KERNEL_NODE_PARAMS *params, struct op **ret_op);

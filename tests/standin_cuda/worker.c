@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "standin.h"
+#include "user_kernels.h"
 
 /* Whether the context may make this access to each of the maps that it touches. */
 static bool use_is_allowed(const struct region *region, const struct use *use, const struct context *context,
@@ -70,14 +71,18 @@ static void run_work(struct stream *stream, struct op *op)
         return;
     }
     pthread_mutex_unlock(&standin_lock);
-    if (is_kernel)
+    if (is_kernel && op->launch.user)
+        r = user_kernel_run(op->launch.user, &op->launch.given, op->launch.params, &context->broken);
+    else if (is_kernel)
         kernel_run(op->launch.kernel, op->launch.params);
     else if (op->kind == OP_COPY)
         memmove(op->copy.to, op->copy.from, op->copy.size);
     else
         run_fill(op);
     pthread_mutex_lock(&standin_lock);
-    if (is_kernel)
+    if (r != CUDA_SUCCESS)
+        context_break(context, r);
+    else if (is_kernel)
         count(STANDIN_COUNTER_kernels_run, 1);
 }
 

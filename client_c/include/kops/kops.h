@@ -204,6 +204,15 @@ struct kops_limits {
     uint64_t message_bytes, depth, nfds, inflight, buffers, streams, rank, repeat, warmup, inline_mappings;
     uint64_t sequence_ops; /**< Ops of a sequence or program. */
     uint64_t spin_us;      /**< How long the daemon polls before it sleeps; 0: it sleeps at once. */
+    uint64_t source_bytes; /**< Of a source to compile, with its files. */
+};
+
+/** Whether kernels of the user's own can be compiled and launched (<kops/kernel.h>). */
+struct kops_kernels_info {
+    const char *compiler;    /**< "NVRTC 13.0"; NULL when there is none. */
+    const char *policy;      /**< Who may launch any: "off", "owner", "group", "all". */
+    bool allowed;            /**< Whether this client may. */
+    const char *const *arch; /**< What is compiled for each of kops_info.devices; "" for the host. */
 };
 
 /** What the daemon said of itself when kops_connect() connected. Every list is NULL-terminated. */
@@ -216,6 +225,7 @@ struct kops_info {
     const struct kops_op *const *ops;
     const char *const *features;
     struct kops_limits limits;
+    const struct kops_kernels_info *kernels; /**< NULL: the daemon knows nothing of such kernels. */
 };
 
 /** Belongs to the client and lives as long. */
@@ -489,6 +499,8 @@ KOPS_API enum kops_code kops_cancel(kops_client *client, kops_ticket ticket, str
 #endif
 
 /* The other parts, each in a file of its own. */
+#include <kops/cache.h>
+#include <kops/kernel.h>
 #include <kops/ops.h>
 #include <kops/ordered.h>
 #include <kops/program.h>

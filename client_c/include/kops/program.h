@@ -26,13 +26,14 @@
 #ifndef KOPS_PROGRAM_H
 #define KOPS_PROGRAM_H
 
+#include <kops/kernel.h>
 #include <kops/kops.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/** One op of a sequence; its operands are indices into kops_sequence.tensors. */
+/** One op of a sequence, or one launch of a kernel; its operands are indices into kops_sequence.tensors. */
 struct kops_step {
     const char *op;
     const uint32_t *inputs;
@@ -42,6 +43,11 @@ struct kops_step {
     const struct kops_attr *attrs;
     size_t n_attrs;
     const char *variant; /**< As kops_options.variant. */
+
+    kops_kernel *kernel;              /**< In place of all above; NULL: an op. A program keeps it from being freed. */
+    const struct kops_argument *args; /**< One a parameter: numbers, nulls, and kops_arg_index() for tensors. */
+    size_t n_args;
+    const struct kops_launch_geometry *geometry; /**< NULL: the kernel's. */
 };
 
 /** Ops in order, at most kops_limits.sequence_ops. Plain data of the caller's, not needed after the call that takes it.

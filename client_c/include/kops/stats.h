@@ -34,7 +34,7 @@ struct kops_shape {
 
 /** All executions of one op, shape, dtype and kernel on one device. */
 struct kops_stats_row {
-    const char *op, *device, *variant, *dtype;
+    const char *op, *device, *variant, *dtype; /**< A user kernel's: its entry's name, and variant "user". */
     size_t n_shapes;
     const struct kops_shape *shapes; /**< Inputs, then outputs. */
     uint64_t count, errors;
@@ -57,6 +57,7 @@ struct kops_stats {
     const struct kops_counter *const *counters;
     const struct kops_stats_row *const *rows;
     const struct kops_mapping *const *mappings;
+    const struct kops_counter *const *kernels; /**< Of user kernels: compiles, cache hits, launches … */
 };
 
 /** Reads the daemon's counters and timings. `filter` may be NULL. Free the result with kops_stats_free(). */

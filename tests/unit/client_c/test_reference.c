@@ -32,6 +32,75 @@ static void bits_are_read_as_the_dtypes_define(void **state)
     assert_true(data_get(bf16s, 3, KOPS_BF16) == 0.333984375);
 }
 
+static void small_floats_and_integers_are_read(void **state)
+{
+    const uint8_t e4m3[] = {0x38, 0xc0, 0x01, 0x7e, 0x7f}, e5m2[] = {0x3c, 0xc0, 0x01, 0x7b, 0x7c};
+    const uint8_t bytes[] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
+
+    (void)state;
+    assert_true(data_get(e4m3, 0, KOPS_F8_E4M3) == 1 && data_get(e4m3, 1, KOPS_F8_E4M3) == -2);
+    assert_true(data_get(e4m3, 2, KOPS_F8_E4M3) == ldexp(1, -9) && data_get(e4m3, 3, KOPS_F8_E4M3) == 448);
+    assert_true(isnan(data_get(e4m3, 4, KOPS_F8_E4M3)));
+    assert_true(data_get(e5m2, 0, KOPS_F8_E5M2) == 1 && data_get(e5m2, 1, KOPS_F8_E5M2) == -2);
+    assert_true(data_get(e5m2, 2, KOPS_F8_E5M2) == ldexp(1, -16) && data_get(e5m2, 3, KOPS_F8_E5M2) == 57344);
+    assert_true(isinf(data_get(e5m2, 4, KOPS_F8_E5M2)));
+    assert_true(data_get(bytes, 0, KOPS_I8) == -1 && data_get(bytes, 0, KOPS_U8) == 255);
+    assert_true(data_get(bytes, 0, KOPS_I16) == -1 && data_get(bytes, 0, KOPS_U16) == 65535);
+    assert_true(data_get(bytes, 0, KOPS_I64) == -1 && data_get(bytes, 0, KOPS_U32) == 4294967295.0);
+}
+
+static void every_value_is_written_as_it_is_read(void **state)
+{
+    const enum kops_dtype small[] = {KOPS_F16, KOPS_BF16, KOPS_I8,      KOPS_U8,
+                                     KOPS_I16, KOPS_U16,  KOPS_F8_E4M3, KOPS_F8_E5M2};
+    uint16_t from, to;
+
+    (void)state;
+    for (size_t d = 0; d < sizeof(small) / sizeof(small[0]); d++) {
+        const unsigned values = 1U << 8 * kops_dtype_size(small[d]);
+
+        for (unsigned i = 0; i < values; i++) {
+            double value;
+
+            from = (uint16_t)i;
+            to = 0;
+            value = data_get(&from, 0, small[d]);
+            data_set(&to, 0, small[d], value);
+            if (isnan(value))
+                assert_true(isnan(data_get(&to, 0, small[d])));
+            else
+                assert_int_equal(to, from);
+        }
+    }
+}
+
+static void what_lies_between_is_rounded_and_what_lies_outside_is_cut(void **state)
+{
+    uint64_t out = 0;
+
+    (void)state;
+    data_set(&out, 0, KOPS_F16, 1 + ldexp(1, -11));
+    assert_true(data_get(&out, 0, KOPS_F16) == 1); /* a tie: to even */
+    data_set(&out, 0, KOPS_F16, 1 + 3 * ldexp(1, -11));
+    assert_true(data_get(&out, 0, KOPS_F16) == 1 + 2 * ldexp(1, -10));
+    data_set(&out, 0, KOPS_F16, 65535);
+    assert_true(isinf(data_get(&out, 0, KOPS_F16)));
+    data_set(&out, 0, KOPS_F8_E4M3, -1000);
+    assert_true(data_get(&out, 0, KOPS_F8_E4M3) == -448);
+    data_set(&out, 0, KOPS_F32, 1e300);
+    assert_true(isinf(data_get(&out, 0, KOPS_F32)));
+    data_set(&out, 0, KOPS_F32, 0.1);
+    assert_true(data_get(&out, 0, KOPS_F32) == (double)0.1F);
+    data_set(&out, 0, KOPS_I8, 200);
+    assert_true(data_get(&out, 0, KOPS_I8) == 127);
+    data_set(&out, 0, KOPS_I32, -1e20);
+    assert_true(data_get(&out, 0, KOPS_I32) == -2147483648.0);
+    data_set(&out, 0, KOPS_U64, -3);
+    assert_true(data_get(&out, 0, KOPS_U64) == 0);
+    data_set(&out, 0, KOPS_BOOL, 0.5);
+    assert_true(data_get(&out, 0, KOPS_BOOL) == 1);
+}
+
 static void random_data_are_in_range_and_differ(void **state)
 {
     const enum kops_dtype dtypes[] = {KOPS_F32, KOPS_F64, KOPS_F16, KOPS_BF16};
@@ -211,6 +280,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_are_read_as_the_dtypes_define),
+        cmocka_unit_test(small_floats_and_integers_are_read),
+        cmocka_unit_test(every_value_is_written_as_it_is_read),
+        cmocka_unit_test(what_lies_between_is_rounded_and_what_lies_outside_is_cut),
         cmocka_unit_test(random_data_are_in_range_and_differ),
         cmocka_unit_test(add_broadcasts),
         cmocka_unit_test(gemm_transposes_and_scales),

@@ -1,0 +1,323 @@
+/**
+ * @file kernel.h
+ * @brief Kernels of your own: CUDA C++ source that the daemon compiles once for everybody, and launches like its own
+ * ops. <kops/kops.h> includes it.
+ *
+ * @code
+ * static const char text[] = "extern \"C\" __global__ void scale(float *y, const float *x, float a, int n) {"
+ *                            "    int i = blockIdx.x * blockDim.x + threadIdx.x;"
+ *                            "    if (i < n) y[i] = a * x[i]; }";
+ * const struct kops_param params[] = {
+ *     {.name = "y", .kind = KOPS_PARAM_OUT, .dtype = KOPS_F32, .elements = "n"},
+ *     {.name = "x", .kind = KOPS_PARAM_IN, .dtype = KOPS_F32, .elements = "n"},
+ *     {.name = "a", .kind = KOPS_PARAM_SCALAR, .dtype = KOPS_F32},
+ *     {.name = "n", .kind = KOPS_PARAM_SCALAR, .dtype = KOPS_I32},
+ * };
+ * const struct kops_source source = {.text = text, .name = "scale.cu"};
+ * const struct kops_signature signature = {
+ *     .entry = "scale", .params = params, .n_params = 4, .geometry = {.grid = {"ceil_div(n, 256)"}, .block = {"256"}}};
+ * kops_kernel *scale;
+ * char *log;
+ *
+ * if (kops_kernel_compile(client, &source, &signature, &scale, &log, &error))
+ *     errx(1, "%s\n%s", error.message, log ? log : "");
+ * const struct kops_argument args[] = {kops_arg_tensor(&y), kops_arg_tensor(&x), kops_arg_float(2), kops_arg_int(n)};
+ * kops_kernel_launch(scale, args, 4, NULL, NULL, &error);
+ * @endcode
+ *
+ * **Words.** A *source* is compiled into a *module*; a *kernel* is one of its entries with its parameter list and
+ * launch geometry, which every launch is checked against. The daemon keeps what it compiled, in memory and on disk: the
+ * same source is not compiled again, whoever asks.
+ *
+ * **Expressions** (texts in kops_param and kops_geometry) are numbers or formulas such as "ceil_div(n, 256)": 64-bit
+ * integers, `+ - * / %`, parentheses, `ceil_div(a, b)`, `min(…)`, `max(…)`, `next_pow2(a)`; names are the scalar
+ * integer parameters, `x.numel`, `x.rank`, `x.shape[0]` of the tensor parameters, and `multiprocessors` of the device.
+ *
+ * **Trust.** A kernel runs in the daemon's CUDA context and can reach what others mapped there, so the daemon's
+ * configuration says who may launch any: kops_info.kernels has it.
+ *
+ * **Threads, fork, reconnection.** As for clients and buffers: modules and kernels may be used from any number of
+ * threads, kops_module_free() and kops_kernel_free() are the last use of their object. After a reconnection or fork
+ * they are made known anew at their next use, from a copy of the source kept here.
+ */
+#ifndef KOPS_KERNEL_H
+#define KOPS_KERNEL_H
+
+#include <kops/kops.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** A compiled source. */
+typedef struct kops_module kops_module;
+
+/** An entry of a module that can be launched. */
+typedef struct kops_kernel kops_kernel;
+
+enum {
+    KOPS_MAX_PARAMS = 32,        /**< Parameters of a kernel. */
+    KOPS_MAX_KERNEL_TENSORS = 16 /**< Tensors among them. */
+};
+
+/* ---- compiling ----------------------------------------------------------------------------------------------- */
+
+/** A text that the source may `#include` by that name. */
+struct kops_file {
+    const char *name, *text;
+};
+
+/** What to compile. All of it is copied by the call that takes it; zero members are the defaults. */
+struct kops_source {
+    const char *text; /**< CUDA C++. */
+    const char *name; /**< For messages. NULL: "kernel.cu". */
+    const struct kops_file
+        *files; /**< Further files. Of the machine's own, only the CUDA toolkit's headers are found. */
+    size_t n_files;
+    const char *const *options; /**< Of the compiler, from the daemon's allow-list: "-DN=4", "-std=c++17",
+                                     "--use_fast_math", "--maxrregcount=64" … */
+    size_t n_options;
+    const char *const *entries; /**< Names of `__global__` functions, or instantiations: "scale<float, 4>". */
+    size_t n_entries;
+    const char *arch;   /**< "sm_90a". NULL: the device's. */
+    const char *device; /**< UUID or index of the device to launch on. NULL: the default one. */
+    uint64_t reserved[4];
+};
+
+/** What became of an entry. */
+struct kops_entry {
+    const char *name;                                /**< As in kops_source.entries. */
+    const char *lowered;                             /**< Its name in the binary. */
+    unsigned registers;                              /**< Of a thread. */
+    unsigned shared_bytes, local_bytes, const_bytes; /**< Static shared memory of a block; memory of a thread for
+                                                        spilled registers and arrays; constants. */
+    unsigned max_threads;                            /**< Of a block. */
+    size_t n_params;
+    const uint32_t *params; /**< Bytes of each parameter. */
+};
+
+/** What is known about a module. */
+struct kops_module_info {
+    const char *key;      /**< Of the compiled code in the daemon's cache: 64 hexadecimal digits. */
+    const char *arch;     /**< "sm_90a" */
+    const char *compiler; /**< "NVRTC 13.0" */
+    const char *cached;   /**< Where it was found: "no" (it was compiled just now), "memory", "disk". */
+    const char *log;      /**< The compiler's warnings; "" when there are none. */
+    double compile_us;    /**< What compiling took, whenever that was. */
+    uint64_t image_bytes;
+    const struct kops_entry *const *entries; /**< NULL-terminated, in the order asked for. */
+};
+
+/** Compiles a source, or finds it compiled.
+ *
+ * `log` may be NULL. Otherwise *log is set in every case: to the compiler's full output when it refused the source
+ * (free it with kops_log_free()), else to NULL. The message has the first error only. Errors: compile_failed (detail
+ * `reason`: "source", "entry", "time", "memory", "crash"), invalid_argument, limit_exceeded, permission_denied (the
+ * daemon's policy), unsupported (it has no compiler, or is older than this). */
+KOPS_API enum kops_code kops_compile(kops_client *client, const struct kops_source *source, kops_module **ret_module,
+                                     char **log, struct kops_error *ret_error);
+
+/** Belongs to the module and lives as long. Tells of the first compilation, also after a reconnection. */
+KOPS_API const struct kops_module_info *kops_module_info(const kops_module *module);
+
+/** The entry of that name; NULL when there is none. */
+KOPS_API const struct kops_entry *kops_module_entry(const kops_module *module, const char *name);
+
+/** Lets go of the module; its kernels stay usable. Does not wait. NULL is allowed. Returns NULL. */
+KOPS_API kops_module *kops_module_free(kops_module *module);
+
+/** Frees what kops_compile() put into *log. NULL is allowed. */
+KOPS_API void kops_log_free(char *log);
+
+/* ---- kernels ------------------------------------------------------------------------------------------------- */
+
+enum kops_param_kind {
+    KOPS_PARAM_IN = 1,    /**< A tensor that is read. */
+    KOPS_PARAM_OUT = 2,   /**< … written. */
+    KOPS_PARAM_INOUT = 3, /**< … both: such a kernel runs once a call, without warm-up and repeats. */
+    KOPS_PARAM_SCALAR = 4 /**< A number. */
+};
+
+/** A parameter of the kernel, in C's order. */
+struct kops_param {
+    const char *name; /**< For expressions and messages. */
+    enum kops_param_kind kind;
+    enum kops_dtype dtype;            /**< Of the elements, or of the scalar. */
+    unsigned rank;                    /**< Dimensions that a tensor must have. 0: any number. */
+    const char *shape[KOPS_MAX_RANK]; /**< Expressions for them, `rank` many. NULL: any size. */
+    const char *elements;             /**< Expression: how many elements it has at least. NULL: any. */
+    unsigned align;                   /**< Of the address, in bytes. 0: of an element. */
+    bool strided;                     /**< Any strides; otherwise a tensor must be row-major without gaps. */
+    uint64_t reserved[2];
+};
+
+/** How many blocks and threads: expressions, NULL from the first unused dimension on. */
+struct kops_geometry {
+    const char *grid[3], *block[3]; /**< All NULL: every launch says it. */
+    const char *cluster[3];         /**< Blocks of a cluster. All NULL: none. */
+    const char *shared;             /**< Dynamic shared memory of a block in bytes. NULL: 0. */
+};
+
+/** An entry's declaration. Checked against the binary, as far as that tells. */
+struct kops_signature {
+    const char *entry; /**< One of the source's. */
+    const struct kops_param *params;
+    size_t n_params;
+    struct kops_geometry geometry;
+    bool alias; /**< Outputs may overlap other tensors. */
+    uint64_t reserved[4];
+};
+
+/** Declares a kernel. What `signature` points to is copied.
+ * Errors: signature_mismatch (another number of parameters than the binary has, or other sizes), unsupported (the
+ * device runs no kernels), invalid_argument (an expression), permission_denied. */
+KOPS_API enum kops_code kops_kernel_define(kops_module *module, const struct kops_signature *signature,
+                                           kops_kernel **ret_kernel, struct kops_error *ret_error);
+
+/** kops_compile() and kops_kernel_define() in one; without source->entries, the entry is the signature's. */
+KOPS_API enum kops_code kops_kernel_compile(kops_client *client, const struct kops_source *source,
+                                            const struct kops_signature *signature, kops_kernel **ret_kernel,
+                                            char **log, struct kops_error *ret_error);
+
+/** The module that the kernel is of: belongs to the kernel. */
+KOPS_API const kops_module *kops_kernel_module(const kops_kernel *kernel);
+
+/** Its entry's name. */
+KOPS_API const char *kops_kernel_entry(const kops_kernel *kernel);
+
+/** Lets go of the kernel; launches sent before still run, programs with it go on. Does not wait. NULL is allowed.
+ * Returns NULL. */
+KOPS_API kops_kernel *kops_kernel_free(kops_kernel *kernel);
+
+/* ---- launching ----------------------------------------------------------------------------------------------- */
+
+enum kops_argument_kind {
+    KOPS_ARG_NULL = 0, /**< A null pointer for a tensor. */
+    KOPS_ARG_TENSOR = 1,
+    KOPS_ARG_INT = 2,
+    KOPS_ARG_UINT = 3, /**< For numbers above INT64_MAX. */
+    KOPS_ARG_FLOAT = 4,
+    KOPS_ARG_BOOL = 5,
+    KOPS_ARG_INDEX = 6 /**< In a kops_step: a tensor of the sequence. */
+};
+
+/** An argument. Make one with kops_arg_tensor() and its like. */
+struct kops_argument {
+    enum kops_argument_kind kind;
+    union {
+        const struct kops_tensor *tensor; /**< Not owned, read by the call that takes it. */
+        int64_t integer;
+        uint64_t natural;
+        double real;
+        bool boolean;
+        uint32_t index;
+    } value;
+};
+
+static inline struct kops_argument kops_arg_null(void)
+{
+    struct kops_argument a;
+
+    a.kind = KOPS_ARG_NULL;
+    a.value.natural = 0;
+    return a;
+}
+
+static inline struct kops_argument kops_arg_tensor(const struct kops_tensor *tensor)
+{
+    struct kops_argument a;
+
+    a.kind = KOPS_ARG_TENSOR;
+    a.value.tensor = tensor;
+    return a;
+}
+
+static inline struct kops_argument kops_arg_int(int64_t value)
+{
+    struct kops_argument a;
+
+    a.kind = KOPS_ARG_INT;
+    a.value.integer = value;
+    return a;
+}
+
+static inline struct kops_argument kops_arg_uint(uint64_t value)
+{
+    struct kops_argument a;
+
+    a.kind = KOPS_ARG_UINT;
+    a.value.natural = value;
+    return a;
+}
+
+static inline struct kops_argument kops_arg_float(double value)
+{
+    struct kops_argument a;
+
+    a.kind = KOPS_ARG_FLOAT;
+    a.value.real = value;
+    return a;
+}
+
+static inline struct kops_argument kops_arg_bool(bool value)
+{
+    struct kops_argument a;
+
+    a.kind = KOPS_ARG_BOOL;
+    a.value.natural = 0;
+    a.value.boolean = value;
+    return a;
+}
+
+static inline struct kops_argument kops_arg_index(uint32_t tensor)
+{
+    struct kops_argument a;
+
+    a.kind = KOPS_ARG_INDEX;
+    a.value.natural = 0;
+    a.value.index = tensor;
+    return a;
+}
+
+/** Sizes in up to three dimensions, x first; n 0: as the kernel was declared. */
+struct kops_dims {
+    unsigned n;
+    int64_t size[3];
+};
+
+/** A launch's own geometry, in place of the kernel's. Zero: the kernel's. */
+struct kops_launch_geometry {
+    struct kops_dims grid, block, cluster;
+    bool has_shared;
+    uint64_t shared; /**< Bytes, where has_shared. */
+};
+
+/** How to launch. `options.device` and `variant` must be NULL: the device is the module's. */
+struct kops_launch_options {
+    struct kops_launch_geometry geometry;
+    struct kops_options options;
+};
+
+/** Launches the kernel and waits, as kops_run() does. One argument a parameter. `how` (NULL: the defaults) and
+ * `ret_result` may be NULL; the result's variant is "user".
+ * Errors: as kops_run(); dtype_mismatch, shape_mismatch, out_of_bounds, misaligned, overlap, out_of_range (a scalar,
+ * the geometry), their detail `key` naming the place: "args[2]", "grid[0]". */
+KOPS_API enum kops_code kops_kernel_launch(kops_kernel *kernel, const struct kops_argument *args, size_t n_args,
+                                           const struct kops_launch_options *how, struct kops_result *ret_result,
+                                           struct kops_error *ret_error);
+
+/** Sends a launch without waiting: the ticket is for kops_wait(). */
+KOPS_API enum kops_code kops_kernel_submit(kops_kernel *kernel, const struct kops_argument *args, size_t n_args,
+                                           const struct kops_launch_options *how, kops_ticket *ret_ticket,
+                                           struct kops_error *ret_error);
+
+/** Puts a launch on a CUDA stream, as kops_enqueue() does an op; in a batch it is gathered with the others. */
+KOPS_API enum kops_code kops_kernel_enqueue(kops_kernel *kernel, const struct kops_argument *args, size_t n_args,
+                                            const struct kops_launch_options *how, void *cuda_stream,
+                                            struct kops_error *ret_error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

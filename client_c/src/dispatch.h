@@ -1,0 +1,35 @@
+/* The three ways in which a public call sends its work: and wait, for a ticket, on a CUDA stream. Lock held. */
+#ifndef KOPS_CLIENT_DISPATCH_H
+#define KOPS_CLIENT_DISPATCH_H
+
+#include "enqueue.h"
+
+struct dispatch {
+    enum dispatch_way { DISPATCH_RUN, DISPATCH_SUBMIT, DISPATCH_ENQUEUE } way;
+    struct kops_result *ret_result; /* DISPATCH_RUN; may be NULL */
+    kops_ticket *ret_ticket;        /* DISPATCH_SUBMIT */
+    void *stream;                   /* DISPATCH_ENQUEUE */
+};
+
+/* What the options of a call of that way may not say. `options` may be NULL. */
+static inline enum kops_code dispatch_check(const struct dispatch *d, const struct kops_options *options,
+                                            struct kops_error *e)
+{
+    return d->way == DISPATCH_ENQUEUE ? enqueue_check(options, e) : KOPS_OK;
+}
+
+static inline enum kops_code dispatch(const struct dispatch *d, struct kops_client *c, struct job *job,
+                                      uint64_t deadline, struct kops_error *e)
+{
+    switch (d->way) {
+    case DISPATCH_RUN:
+        return job_run(c, job, deadline, d->ret_result, e);
+    case DISPATCH_SUBMIT:
+        return job_submit(c, job, deadline, d->ret_ticket, e);
+    case DISPATCH_ENQUEUE:
+        break;
+    }
+    return enqueue_work(c, job, d->stream, deadline, e);
+}
+
+#endif

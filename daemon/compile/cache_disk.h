@@ -1,0 +1,58 @@
+/* Compiled code on disk: one file a module in a directory that is the daemon's alone, the ones used last kept within a
+ * number of bytes.
+ *
+ * A file counts only when its keyed hash is right: what is damaged, cut off or not ours is removed with a line in the
+ * log and counts as absent. Files are written under another name and renamed, so a reader never sees half of one. They
+ * are not flushed: after a power cut the hash tells which ones are whole, and the others are compiled again.
+ *
+ * Several daemons may share a directory. Thread: any, also several at once; every function but cache_disk_counters()
+ * blocks. */
+#ifndef KOPS_COMPILE_CACHE_DISK_H
+#define KOPS_COMPILE_CACHE_DISK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "compile/compiled.h"
+#include "compile/key.h"
+#include "util/error.h"
+
+struct cache_disk;
+
+/* Makes the directory (mode 0700) when it is missing, with those above it. Refuses one that another user owns or that
+ * others can write. */
+int cache_disk_open(const char *directory, uint64_t limit, struct cache_disk **ret_disk, struct error *e);
+/* NULL is allowed; returns NULL. */
+struct cache_disk *cache_disk_close(struct cache_disk *d);
+
+uint64_t cache_disk_limit(const struct cache_disk *d);
+
+/* A reference, or NULL: it is not there, or no longer. `use`: this is a use, for which the file stays longer. */
+struct compiled *cache_disk_read(struct cache_disk *d, const unsigned char key[KEY_BYTES], bool use);
+
+/* Notes a use of a file that was not read, since memory had it. */
+void cache_disk_touch(struct cache_disk *d, const unsigned char key[KEY_BYTES]);
+
+/* Puts the module there and removes others until all fit. One that is larger than the limit is not kept, which is no
+ * failure. After a failure (a full disk, …) nothing is left behind; the log has a line a minute at most. */
+int cache_disk_write(struct cache_disk *d, const struct compiled *compiled, struct error *e);
+
+/* Whether it was there. */
+bool cache_disk_remove(struct cache_disk *d, const unsigned char key[KEY_BYTES]);
+
+struct cache_disk_file {
+    unsigned char key[KEY_BYTES];
+    uint64_t bytes;
+    struct timespec used; /* by the clock of the day */
+};
+
+/* What is there by name, unchecked; in no order. The caller frees *ret_files. */
+int cache_disk_list(struct cache_disk *d, struct cache_disk_file **ret_files, unsigned *ret_n, struct error *e);
+
+struct cache_disk_counters {
+    uint64_t rejected, failures, evictions;
+};
+struct cache_disk_counters cache_disk_counters(const struct cache_disk *d);
+
+#endif

@@ -1,0 +1,407 @@
+#include "compile/service.h"
+
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compile/key.h"
+#include "compile/options.h"
+#include "compile/service_internal.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+/* Files of modules that memory answers for are told that they are in use this often. */
+#define TOUCH_NS (UINT64_C(3600) * 1000000000)
+
+enum flight_state { READING, COMPILING, FINISHED };
+
+/* One module that is on its way, with all who wait for it. */
+struct flight {
+    struct list link;
+    struct work work; /* of READING */
+    struct code_service *service;
+    enum flight_state state;
+    unsigned char key[KEY_BYTES];
+    struct compile_input *input; /* owned; NULL once the compiler has it */
+    struct compile_job *job;     /* of COMPILING */
+    struct compiled *compiled;   /* what the disk had */
+    struct list waiters;
+};
+
+struct code_request {
+    struct list link; /* of its flight */
+    struct flight *flight;
+    code_done *done;
+    void *context;
+};
+
+struct store { /* a file that is being written, or told that it is used */
+    struct work work;
+    struct code_service *service;
+    struct compiled *compiled; /* a reference */
+};
+
+const char *code_origin_name(enum code_origin origin)
+{
+    static const char *const names[] = {[CODE_COMPILED] = "no", [CODE_MEMORY] = "memory", [CODE_DISK] = "disk"};
+
+    return names[origin];
+}
+
+/* ---- the service itself ---- */
+
+static void open_disk(struct code_service *s, const struct code_service_config *config)
+{
+    struct error e;
+    char path[512];
+
+    if (!config->directory || !config->disk_bytes)
+        return;
+    if (cache_disk_open(config->directory, config->disk_bytes, &s->disk, &e) < 0)
+        log_warning("cache_directory_unusable", "path=%s reason=\"%s\"",
+                    log_quote(path, sizeof(path), config->directory, strlen(config->directory)), e.message);
+}
+
+struct code_service *code_service_new(uv_loop_t *loop, const struct code_service_config *config, struct error *e)
+{
+    struct code_service *s;
+
+    if (sodium_init() < 0) {
+        error_set(e, ERROR_INTERNAL, "libsodium cannot be set up");
+        return NULL;
+    }
+    s = calloc(1, sizeof(*s));
+    if (s)
+        s->memory = cache_memory_new(config->memory_bytes);
+    if (!s || !s->memory) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the cache of code");
+        goto free_service;
+    }
+    s->loop = loop;
+    s->source_bytes = config->source_bytes;
+    s->memory_bytes = config->memory_bytes;
+    list_init(&s->flights);
+    list_init(&s->tasks);
+    s->compiler = compiler_new(loop, &config->compiler, e);
+    if (!s->compiler)
+        goto free_memory;
+    open_disk(s, config);
+    return s;
+
+free_memory:
+    cache_memory_free(s->memory);
+free_service:
+    free(s);
+    return NULL;
+}
+
+void service_let_go(struct code_service *s)
+{
+    if (--s->busy || !s->closing)
+        return;
+    cache_memory_free(s->memory);
+    cache_disk_close(s->disk);
+    if (s->closed)
+        s->closed(s->closed_context);
+    free(s);
+}
+
+static void compiler_closed(void *context)
+{
+    struct code_service *s = context;
+
+    s->compiler = NULL;
+    service_let_go(s);
+}
+
+static void flight_drop_waiters(struct flight *f)
+{
+    list_for_each_safe (node, after, &f->waiters) {
+        list_remove(node);
+        free(list_entry(node, struct code_request, link));
+    }
+}
+
+static void flight_free(struct flight *f)
+{
+    list_remove(&f->link);
+    compiled_unref(f->compiled);
+    free(f->input);
+    free(f);
+}
+
+void code_service_close(struct code_service *service, void (*closed)(void *context), void *context)
+{
+    struct code_service *s = service;
+
+    s->closed = closed;
+    s->closed_context = context;
+    service_hold(s); /* until the compiler is closed */
+    s->closing = true;
+    list_for_each_safe (node, after, &s->flights) {
+        struct flight *f = list_entry(node, struct flight, link);
+
+        flight_drop_waiters(f);
+        if (f->state == COMPILING) {
+            compile_job_cancel(f->job);
+            flight_free(f);
+        }
+    }
+    service_drop_tasks(s);
+    compiler_close(s->compiler, compiler_closed, s);
+}
+
+struct compiler *code_service_compiler(struct code_service *service)
+{
+    return service->compiler;
+}
+
+bool code_service_has_disk(const struct code_service *service)
+{
+    return service->disk;
+}
+
+struct code_counters code_service_counters(const struct code_service *service)
+{
+    struct code_counters c = service->counters;
+
+    if (service->disk) {
+        struct cache_disk_counters disk = cache_disk_counters(service->disk);
+
+        c.disk_rejected = disk.rejected;
+        c.disk_failures = disk.failures;
+        c.evictions = disk.evictions;
+    }
+    return c;
+}
+
+/* ---- files, after the answer ---- */
+
+static void store_run(struct work *work)
+{
+    struct store *t = list_entry(work, struct store, work);
+    struct error e;
+
+    cache_disk_write(t->service->disk, t->compiled, &e); /* counts and logs its failures */
+}
+
+static void touch_run(struct work *work)
+{
+    struct store *t = list_entry(work, struct store, work);
+
+    cache_disk_touch(t->service->disk, t->compiled->key);
+}
+
+static void store_done(struct work *work)
+{
+    struct store *t = list_entry(work, struct store, work);
+    struct code_service *s = t->service;
+
+    compiled_unref(t->compiled);
+    free(t);
+    service_let_go(s);
+}
+
+static void store(struct code_service *s, struct compiled *compiled, void (*run)(struct work *))
+{
+    struct store *t = s->disk ? malloc(sizeof(*t)) : NULL;
+
+    if (!t)
+        return;
+    t->service = s;
+    t->compiled = compiled_ref(compiled);
+    service_hold(s);
+    work_submit(s->loop, &t->work, run, store_done);
+}
+
+/* ---- flights ---- */
+
+/* Tells all who wait, in the order in which they came, and frees the flight. They may ask for more, cancel each other
+ * or close the service meanwhile. */
+static void finish(struct flight *f, struct compiled *compiled, enum code_origin origin, const struct error *e,
+                   const struct compile_failure *failure)
+{
+    struct code_service *s = f->service;
+    struct list *node;
+
+    f->state = FINISHED;
+    service_hold(s);
+    while ((node = list_first(&f->waiters))) {
+        struct code_request *q = list_entry(node, struct code_request, link);
+        code_done *done = q->done;
+        void *context = q->context;
+
+        list_remove(node);
+        free(q);
+        done(context, compiled ? compiled_ref(compiled) : NULL, origin, e, failure);
+    }
+    flight_free(f);
+    service_let_go(s);
+}
+
+static void compile_is_done(void *context, struct compiled *compiled, const struct error *e,
+                            const struct compile_failure *failure)
+{
+    struct flight *f = context;
+    struct code_service *s = f->service;
+
+    f->job = NULL;
+    if (compiled) {
+        memcpy(compiled->key, f->key, KEY_BYTES); /* nobody else has seen it yet */
+        cache_memory_put(s->memory, compiled, clock_now_ns());
+        store(s, compiled, store_run);
+    } else {
+        s->counters.failures++;
+    }
+    finish(f, compiled, CODE_COMPILED, e, failure);
+    compiled_unref(compiled);
+}
+
+static void flight_compile(struct flight *f, const struct compile_input *input)
+{
+    f->state = COMPILING;
+    f->service->counters.compiles++;
+    f->job = compiler_compile(f->service->compiler, input, compile_is_done, f);
+}
+
+static void read_run(struct work *work)
+{
+    struct flight *f = list_entry(work, struct flight, work);
+
+    f->compiled = cache_disk_read(f->service->disk, f->key, true);
+}
+
+static void read_done(struct work *work)
+{
+    struct flight *f = list_entry(work, struct flight, work);
+    struct code_service *s = f->service;
+
+    if (f->compiled && !s->closing) {
+        struct compiled *compiled = compiled_ref(f->compiled);
+
+        cache_memory_put(s->memory, compiled, clock_now_ns());
+        s->counters.disk_hits++;
+        finish(f, compiled, CODE_DISK, NULL, NULL);
+        compiled_unref(compiled);
+    } else if (list_empty(&f->waiters)) { /* all have gone, perhaps with the service */
+        flight_free(f);
+    } else {
+        flight_compile(f, f->input);
+        free(f->input);
+        f->input = NULL;
+    }
+    service_let_go(s);
+}
+
+static struct flight *find_flight(struct code_service *s, const unsigned char *key)
+{
+    list_for_each_safe (node, after, &s->flights) {
+        struct flight *f = list_entry(node, struct flight, link);
+
+        if (f->state != FINISHED && !memcmp(f->key, key, KEY_BYTES))
+            return f;
+    }
+    return NULL;
+}
+
+static struct flight *flight_new(struct code_service *s, const unsigned char *key, const struct compile_input *input,
+                                 struct error *e)
+{
+    struct flight *f = calloc(1, sizeof(*f));
+
+    if (f && s->disk)
+        f->input = service_copy_input(input);
+    if (!f || (s->disk && !f->input)) {
+        free(f);
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a source of %zu bytes", input->length);
+        return NULL;
+    }
+    f->service = s;
+    memcpy(f->key, key, KEY_BYTES);
+    list_init(&f->waiters);
+    list_append(&s->flights, &f->link);
+    if (s->disk) {
+        f->state = READING;
+        service_hold(s);
+        work_submit(s->loop, &f->work, read_run, read_done);
+    } else {
+        flight_compile(f, input);
+    }
+    return f;
+}
+
+static int join(struct code_service *s, const unsigned char *key, const struct compile_input *input, code_done *done,
+                void *context, struct code_request **ret_request, struct error *e)
+{
+    struct code_request *q = malloc(sizeof(*q));
+    struct flight *f;
+
+    if (!q)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a request");
+    f = find_flight(s, key);
+    if (f)
+        s->counters.joins++;
+    else
+        f = flight_new(s, key, input, e);
+    if (!f) {
+        free(q);
+        return -1;
+    }
+    *q = (struct code_request){.flight = f, .done = done, .context = context};
+    list_init(&q->link);
+    list_append(&f->waiters, &q->link);
+    *ret_request = q;
+    return 0;
+}
+
+static bool from_memory(struct code_service *s, const unsigned char *key, code_done *done, void *context,
+                        struct code_request **ret_request)
+{
+    uint64_t now = clock_now_ns();
+    struct cache_item *item = cache_memory_get(s->memory, key, now);
+
+    if (!item)
+        return false;
+    s->counters.memory_hits++;
+    if (now - item->touched_ns >= TOUCH_NS) {
+        item->touched_ns = now;
+        store(s, item->compiled, touch_run);
+    }
+    *ret_request = NULL;
+    done(context, compiled_ref(item->compiled), CODE_MEMORY, NULL, NULL);
+    return true;
+}
+
+int code_get(struct code_service *service, const struct compile_input *input, code_done *done, void *context,
+             struct code_request **ret_request, struct error *e)
+{
+    struct compile_input normal = *input;
+    unsigned char key[KEY_BYTES];
+    struct options options;
+    int r = 0;
+
+    if (service->closing)
+        return error_set(e, ERROR_SHUTTING_DOWN, "the daemon is ending");
+    if (options_check_input(input, service->source_bytes, e) < 0 ||
+        options_normalise(input->options, input->n_options, compiler_include(service->compiler), &options, e) < 0)
+        return -1;
+    normal.options = (const char *const *)options.texts;
+    normal.n_options = options.n;
+    key_make(&normal, compiler_identity(service->compiler), key);
+    if (!from_memory(service, key, done, context, ret_request))
+        r = join(service, key, &normal, done, context, ret_request, e);
+    options_free(&options);
+    return r;
+}
+
+void code_request_cancel(struct code_request *request)
+{
+    struct flight *f = request->flight;
+
+    list_remove(&request->link);
+    free(request);
+    if (f->state == COMPILING && list_empty(&f->waiters)) {
+        compile_job_cancel(f->job);
+        flight_free(f);
+    }
+}

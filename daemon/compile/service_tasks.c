@@ -1,0 +1,459 @@
+/* The administrator's actions on the caches: each looks at memory on the loop's thread, at the disk on the pool, and
+ * answers on the loop's thread. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "compile/archive.h"
+#include "compile/key.h"
+#include "compile/service_internal.h"
+#include "util/clock.h"
+
+/* A module in memory when the task began. */
+struct loaded {
+    struct compiled *compiled; /* a reference */
+    double age_s;
+    bool on_disk; /* found there */
+};
+
+struct code_task {
+    struct list link;
+    struct work work;
+    struct code_service *service;
+    int (*run)(struct code_task *task, struct error *e); /* on the pool */
+    code_task_done *done;                                /* NULL: nobody waits any more */
+    void *context;
+    bool one; /* only the module `key` */
+    unsigned char key[KEY_BYTES];
+    int fd;                /* of import; owned; -1: none */
+    struct loaded *loaded; /* in the order of keys */
+    unsigned n_loaded;
+    struct compiled **collected; /* of import without a disk: references, for memory */
+    unsigned n_collected;
+    int status;
+    struct code_result result;
+    struct error error;
+};
+
+/* ---- what was in memory ---- */
+
+static int by_key(const void *a, const void *b)
+{
+    const struct loaded *x = a, *y = b;
+
+    return memcmp(x->compiled->key, y->compiled->key, KEY_BYTES);
+}
+
+static int take_snapshot(struct code_task *t, struct error *e)
+{
+    struct cache_memory *m = t->service->memory;
+    uint64_t now = clock_now_ns();
+
+    if (!cache_memory_count(m))
+        return 0;
+    t->loaded = calloc(cache_memory_count(m), sizeof(*t->loaded));
+    if (!t->loaded)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to list the cache");
+    for (struct cache_item *i = cache_memory_next(m, NULL); i; i = cache_memory_next(m, i))
+        if (!t->one || !memcmp(i->compiled->key, t->key, KEY_BYTES))
+            t->loaded[t->n_loaded++] =
+                (struct loaded){compiled_ref(i->compiled), clock_us_between(i->used_ns, now) * 1e-6, false};
+    qsort(t->loaded, t->n_loaded, sizeof(t->loaded[0]), by_key);
+    return 0;
+}
+
+static struct loaded *find_loaded(struct code_task *t, const unsigned char *key)
+{
+    size_t low = 0, high = t->n_loaded;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        int order = memcmp(key, t->loaded[middle].compiled->key, KEY_BYTES);
+
+        if (!order)
+            return &t->loaded[middle];
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return NULL;
+}
+
+/* ---- walking over all modules: on disk, then those that only memory has. Pool ---- */
+
+/* `compiled` is borrowed; `file` is NULL for one that is not on disk, `loaded` for one that is not in memory. */
+typedef int visit(struct code_task *t, void *state, const struct compiled *compiled, const struct cache_disk_file *file,
+                  const struct loaded *loaded, struct error *e);
+
+static int visit_file(struct code_task *t, const struct cache_disk_file *file, visit *each, void *state,
+                      struct error *e)
+{
+    struct loaded *loaded = find_loaded(t, file->key);
+    struct compiled *compiled;
+    int r;
+
+    if (t->one && memcmp(file->key, t->key, KEY_BYTES) != 0)
+        return 0;
+    if (loaded)
+        loaded->on_disk = true;
+    compiled = loaded ? compiled_ref(loaded->compiled) : cache_disk_read(t->service->disk, file->key, false);
+    if (!compiled)
+        return 0; /* damaged, or removed meanwhile */
+    r = each(t, state, compiled, file, loaded, e);
+    compiled_unref(compiled);
+    return r;
+}
+
+static int visit_all(struct code_task *t, visit *each, void *state, struct error *e)
+{
+    struct cache_disk_file *files = NULL;
+    unsigned n = 0;
+    int r = 0;
+
+    if (t->service->disk && cache_disk_list(t->service->disk, &files, &n, e) < 0)
+        return -1;
+    for (unsigned i = 0; !r && i < n; i++)
+        r = visit_file(t, &files[i], each, state, e);
+    free(files);
+    for (unsigned i = 0; !r && i < t->n_loaded; i++)
+        if (!t->loaded[i].on_disk)
+            r = each(t, state, t->loaded[i].compiled, NULL, &t->loaded[i], e);
+    return r;
+}
+
+static int not_there(struct error *e)
+{
+    return error_at(e, ERROR_INVALID_ARGUMENT, "", "key", "the cache has no such module");
+}
+
+/* ---- list ---- */
+
+static double age(const struct timespec *used)
+{
+    struct timespec now;
+    double s;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    s = (double)(now.tv_sec - used->tv_sec) + (double)(now.tv_nsec - used->tv_nsec) * 1e-9;
+    return s > 0 ? s : 0;
+}
+
+static void free_listed(struct code_listed *item)
+{
+    for (unsigned i = 0; i < item->n_names; i++)
+        free(item->names[i]);
+    free(item->names);
+}
+
+static int copy_names(struct code_listed *item, const struct compiled *compiled, struct error *e)
+{
+    item->names = calloc(compiled->n_entries ? compiled->n_entries : 1, sizeof(*item->names));
+    for (unsigned i = 0; item->names && i < compiled->n_entries; i++) {
+        item->names[i] = strdup(compiled->entries[i].name);
+        if (!item->names[i])
+            break;
+        item->n_names++;
+    }
+    if (item->n_names == compiled->n_entries)
+        return 0;
+    free_listed(item);
+    return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to list the cache");
+}
+
+static int list_one(struct code_task *t, void *state, const struct compiled *compiled,
+                    const struct cache_disk_file *file, const struct loaded *loaded, struct error *e)
+{
+    struct code_result *r = &t->result;
+    unsigned *capacity = state;
+    struct code_listed item = {.loaded = loaded, .on_disk = file};
+
+    if (r->n_listed == *capacity) {
+        unsigned wanted = *capacity ? 2 * *capacity : 64;
+        struct code_listed *listed = realloc(r->listed, wanted * sizeof(*listed));
+
+        if (!listed)
+            return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to list the cache");
+        r->listed = listed;
+        *capacity = wanted;
+    }
+    key_to_hex(compiled->key, item.key);
+    memcpy(item.arch, compiled->arch, sizeof(item.arch));
+    memcpy(item.compiler, compiled->compiler, sizeof(item.compiler));
+    item.bytes = file ? file->bytes : compiled_memory(compiled);
+    item.age_s = loaded ? loaded->age_s : age(&file->used);
+    if (copy_names(&item, compiled, e) < 0)
+        return -1;
+    if (file || !t->service->disk)
+        r->bytes += item.bytes;
+    r->listed[r->n_listed++] = item;
+    return 0;
+}
+
+static int by_age(const void *a, const void *b)
+{
+    const struct code_listed *x = a, *y = b;
+
+    return x->age_s < y->age_s ? -1 : x->age_s > y->age_s ? 1 : strcmp(x->key, y->key);
+}
+
+static int list_run(struct code_task *t, struct error *e)
+{
+    unsigned capacity = 0;
+
+    t->result.limit = t->service->disk ? cache_disk_limit(t->service->disk) : t->service->memory_bytes;
+    if (visit_all(t, list_one, &capacity, e) < 0)
+        return -1;
+    if (t->result.n_listed)
+        qsort(t->result.listed, t->result.n_listed, sizeof(t->result.listed[0]), by_age);
+    return 0;
+}
+
+/* ---- clear ---- */
+
+/* Memory was cleared when the task began; what it had counts once. Files go unread, also damaged ones. */
+static int clear_run(struct code_task *t, struct error *e)
+{
+    struct cache_disk_file *files = NULL;
+    struct loaded *loaded;
+    unsigned n = 0;
+
+    t->result.removed = t->n_loaded;
+    if (t->service->disk && cache_disk_list(t->service->disk, &files, &n, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < n; i++) {
+        if (t->one && memcmp(files[i].key, t->key, KEY_BYTES) != 0)
+            continue;
+        loaded = find_loaded(t, files[i].key);
+        if (cache_disk_remove(t->service->disk, files[i].key) && !loaded)
+            t->result.removed++;
+    }
+    free(files);
+    return t->one && !t->result.removed ? not_there(e) : 0;
+}
+
+/* ---- export ---- */
+
+static int export_one(struct code_task *t, void *state, const struct compiled *compiled,
+                      const struct cache_disk_file *file, const struct loaded *loaded, struct error *e)
+{
+    (void)t;
+    (void)file;
+    (void)loaded;
+    return archive_add(state, compiled, e);
+}
+
+static int export_run(struct code_task *t, struct error *e)
+{
+    struct archive_writer w = {0};
+    int fd = memfd_create("kops-modules", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (fd < 0)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "memfd_create: %s", strerror(errno));
+    if (archive_begin(&w, fd, e) < 0 || visit_all(t, export_one, &w, e) < 0 || archive_end(&w, e) < 0)
+        goto free_writer;
+    if (t->one && !w.count) {
+        not_there(e);
+        goto free_writer;
+    }
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0) {
+        error_set(e, ERROR_INTERNAL, "sealing the archive: %s", strerror(errno));
+        goto free_writer;
+    }
+    archive_writer_free(&w);
+    t->result.fd = fd;
+    t->result.bytes = w.bytes;
+    return 0;
+
+free_writer:
+    archive_writer_free(&w);
+    close(fd);
+    return -1;
+}
+
+/* ---- import ---- */
+
+static int import_to_disk(struct code_task *t, struct compiled *compiled, struct error *e)
+{
+    struct compiled *old = cache_disk_read(t->service->disk, compiled->key, false);
+
+    if (old) {
+        compiled_unref(old);
+        t->result.skipped++;
+        return 0;
+    }
+    if (cache_disk_write(t->service->disk, compiled, e) < 0)
+        return error_prefix(e, "the module cannot be kept: ");
+    t->result.imported++;
+    return 0;
+}
+
+static int import_to_memory(struct code_task *t, struct compiled *compiled, struct error *e)
+{
+    struct compiled **collected;
+
+    if (find_loaded(t, compiled->key)) {
+        t->result.skipped++;
+        return 0;
+    }
+    collected = realloc(t->collected, (t->n_collected + 1) * sizeof(struct compiled *));
+    if (!collected)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a module");
+    t->collected = collected;
+    t->collected[t->n_collected++] = compiled_ref(compiled);
+    t->result.imported++;
+    return 0;
+}
+
+/* Reads all of the archive; keeps its modules only with `keep`. */
+static int read_archive(struct code_task *t, bool keep, struct error *e)
+{
+    struct archive_reader reader;
+    struct compiled *compiled;
+    uint64_t bytes = 0;
+    int r = archive_open_fd(&reader, &t->fd, e);
+
+    while (!r && (r = archive_next(&reader, &compiled, e)) == 1) {
+        bytes += compiled_memory(compiled);
+        r = 0;
+        if (keep && t->service->disk)
+            r = import_to_disk(t, compiled, e);
+        else if (keep && bytes <= t->service->memory_bytes)
+            r = import_to_memory(t, compiled, e);
+        else if (keep)
+            t->result.skipped++;
+        compiled_unref(compiled);
+    }
+    archive_reader_free(&reader);
+    return r < 0 ? -1 : 0;
+}
+
+/* Twice: an archive that is damaged at its end must not be taken over in part. The second time checks as well, since
+ * whoever gave the file can write to it meanwhile. */
+static int import_run(struct code_task *t, struct error *e)
+{
+    return read_archive(t, false, e) < 0 ? -1 : read_archive(t, true, e);
+}
+
+/* ---- tasks ---- */
+
+static void task_free(struct code_task *t)
+{
+    list_remove(&t->link);
+    for (unsigned i = 0; i < t->n_loaded; i++)
+        compiled_unref(t->loaded[i].compiled);
+    free(t->loaded);
+    for (unsigned i = 0; i < t->n_collected; i++)
+        compiled_unref(t->collected[i]);
+    free(t->collected);
+    for (unsigned i = 0; i < t->result.n_listed; i++)
+        free_listed(&t->result.listed[i]);
+    free(t->result.listed);
+    if (t->result.fd >= 0)
+        close(t->result.fd);
+    if (t->fd >= 0)
+        close(t->fd);
+    free(t);
+}
+
+static void run_on_pool(struct work *work)
+{
+    struct code_task *t = list_entry(work, struct code_task, work);
+
+    t->status = t->run(t, &t->error);
+    if (t->fd >= 0) /* here, since closing can take long */
+        close(t->fd);
+    t->fd = -1;
+}
+
+static void task_done(struct work *work)
+{
+    struct code_task *t = list_entry(work, struct code_task, work);
+    struct code_service *s = t->service;
+
+    for (unsigned i = 0; i < t->n_collected && !t->status && !s->closing; i++)
+        cache_memory_put(s->memory, t->collected[i], clock_now_ns());
+    if (t->done)
+        t->done(t->context, t->status < 0 ? NULL : &t->result, &t->error);
+    task_free(t);
+    service_let_go(s);
+}
+
+static int begin(struct code_service *s, int (*run)(struct code_task *, struct error *), const char *key, int fd,
+                 code_task_done *done, void *context, struct code_task **ret_task, struct error *e)
+{
+    struct code_task *t = calloc(1, sizeof(*t));
+
+    if (!t) {
+        if (fd >= 0)
+            close(fd);
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a task");
+    }
+    t->service = s;
+    t->run = run;
+    t->done = done;
+    t->context = context;
+    t->fd = fd;
+    t->result.fd = -1;
+    list_init(&t->link);
+    t->one = key;
+    if (s->closing)
+        error_set(e, ERROR_SHUTTING_DOWN, "the daemon is ending");
+    else if (key && !key_from_hex(key, t->key))
+        error_at(e, ERROR_INVALID_ARGUMENT, "", "key", "must be 64 hexadecimal digits in lower case");
+    else if (take_snapshot(t, e) == 0) {
+        list_append(&s->tasks, &t->link);
+        service_hold(s);
+        work_submit(s->loop, &t->work, run_on_pool, task_done);
+        *ret_task = t;
+        return 0;
+    }
+    task_free(t);
+    return -1;
+}
+
+int code_cache_list(struct code_service *service, code_task_done *done, void *context, struct code_task **ret_task,
+                    struct error *e)
+{
+    return begin(service, list_run, NULL, -1, done, context, ret_task, e);
+}
+
+int code_cache_clear(struct code_service *service, const char *key, code_task_done *done, void *context,
+                     struct code_task **ret_task, struct error *e)
+{
+    struct code_task *t;
+
+    if (begin(service, clear_run, key, -1, done, context, &t, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < t->n_loaded; i++)
+        cache_memory_remove(service->memory, t->loaded[i].compiled->key);
+    *ret_task = t;
+    return 0;
+}
+
+int code_cache_export(struct code_service *service, const char *key, code_task_done *done, void *context,
+                      struct code_task **ret_task, struct error *e)
+{
+    return begin(service, export_run, key, -1, done, context, ret_task, e);
+}
+
+int code_cache_import(struct code_service *service, int fd, code_task_done *done, void *context,
+                      struct code_task **ret_task, struct error *e)
+{
+    return begin(service, import_run, NULL, fd, done, context, ret_task, e);
+}
+
+void code_task_cancel(struct code_task *task)
+{
+    task->done = NULL;
+}
+
+void service_drop_tasks(struct code_service *s)
+{
+    list_for_each_safe (node, after, &s->tasks)
+        list_entry(node, struct code_task, link)->done = NULL;
+}

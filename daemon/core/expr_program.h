@@ -1,0 +1,60 @@
+/* What expr_parse.c makes and expr.c runs. Private to the two. */
+#ifndef KOPS_CORE_EXPR_PROGRAM_H
+#define KOPS_CORE_EXPR_PROGRAM_H
+
+#include "core/expr.h"
+
+enum { EXPR_EXCERPT = 64 /* of a text in a message, with the terminating 0 */ };
+
+/* Operations of a postfix program: first those that push a value. */
+enum expr_code {
+    EXPR_NUMBER,
+    EXPR_LOAD_INTEGER,
+    EXPR_LOAD_MULTIPROCESSORS,
+    EXPR_LOAD_NUMEL,
+    EXPR_LOAD_RANK,
+    EXPR_LOAD_SIZE, /* of dimension `value`, from the end when negative */
+    EXPR_NEGATE,
+    EXPR_NEXT_POW2,
+    EXPR_ADD,
+    EXPR_SUB,
+    EXPR_MUL,
+    EXPR_DIV,
+    EXPR_MOD,
+    EXPR_CEIL_DIV,
+    EXPR_MIN,
+    EXPR_MAX,
+};
+
+struct expr_op {
+    uint8_t code;
+    uint8_t index;     /* of the integer or the tensor */
+    uint16_t position; /* of the operator or name in the text, from 0 */
+    int64_t value;
+};
+
+struct expr {
+    char text[EXPR_MAX_TEXT + 1];
+    uint32_t integers;
+    unsigned n_ops;
+    struct expr_op ops[];
+};
+
+/* Reasons that expr_apply() gives. */
+extern const char EXPR_BY_ZERO[], EXPR_TOO_LARGE[];
+
+static inline bool expr_is_unary(enum expr_code code)
+{
+    return code == EXPR_NEGATE || code == EXPR_NEXT_POW2;
+}
+
+/* With room for n_ops operations, zeroes. `length` is at most EXPR_MAX_TEXT. */
+struct expr *expr_new(const char *text, size_t length, unsigned n_ops, struct error *e);
+
+/* Returns NULL, or why there is no result. `b` is unused by unary operations. */
+const char *expr_apply(enum expr_code code, int64_t a, int64_t b, int64_t *ret);
+
+/* A text for a message: printable, cut where it is long. */
+const char *expr_excerpt(const char *text, size_t length, char into[EXPR_EXCERPT]);
+
+#endif

@@ -1,0 +1,353 @@
+/* Calls of user kernels: the arguments against the signature, the geometry against the device. */
+#include "core/kernel.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/kernel_internal.h"
+
+/* One call being planned. */
+struct planning {
+    const struct kernel_signature *s;
+    const struct kernel_launch *launch;
+    const struct kernel_limits *limits;
+    struct expr_inputs inputs;
+    bool may_be_empty; /* there are written tensors, and all are empty */
+};
+
+static const char *arg_key(const struct kernel_param *p, char into[24])
+{
+    snprintf(into, 24, "args[%u]", p->index);
+    return into;
+}
+
+int kernel_at_key(const char *key, struct error *e)
+{
+    char prefix[64];
+
+    snprintf(prefix, sizeof(prefix), "%s: ", key);
+    error_prefix(e, prefix);
+    return error_detail_text(e, "key", key);
+}
+
+/* ---- Tensors ---- */
+
+static int check_rank(const struct kernel_param *p, const struct tensor *t, struct error *e)
+{
+    char key[24];
+
+    if (p->rank < 0 || t->rank == (unsigned)p->rank)
+        return 0;
+    error_set(e, ERROR_SHAPE_MISMATCH, "%s: %s has %u dimensions, but the kernel takes %d", arg_key(p, key), p->name,
+              t->rank, p->rank);
+    error_detail_text(e, "key", key);
+    error_detail_number(e, "rank", t->rank);
+    return error_detail_number(e, "needed", p->rank);
+}
+
+static int check_shape(const struct planning *g, const struct kernel_param *p, const struct tensor *t, struct error *e)
+{
+    char key[24];
+
+    for (unsigned i = 0; i < t->rank; i++) {
+        int64_t needed;
+
+        if (!p->shape[i])
+            continue;
+        if (expr_evaluate(p->shape[i], &g->inputs, &needed, e) < 0)
+            return kernel_at_key(arg_key(p, key), e);
+        if (needed == t->shape[i])
+            continue;
+        error_set(e, ERROR_SHAPE_MISMATCH, "%s: %s has size %lld in dimension %u, but the kernel's `%.60s` needs %lld",
+                  arg_key(p, key), p->name, (long long)t->shape[i], i, expr_text(p->shape[i]), (long long)needed);
+        error_detail_text(e, "key", key);
+        error_detail_number(e, "dimension", i);
+        error_detail_number(e, "size", t->shape[i]);
+        return error_detail_number(e, "needed", needed);
+    }
+    return 0;
+}
+
+static int check_elements(const struct planning *g, const struct kernel_param *p, const struct tensor *t,
+                          struct error *e)
+{
+    int64_t needed;
+    char key[24];
+
+    if (expr_evaluate(p->elements, &g->inputs, &needed, e) < 0)
+        return kernel_at_key(arg_key(p, key), e);
+    if (needed <= (int64_t)t->count)
+        return 0;
+    error_set(e, ERROR_SHAPE_MISMATCH, "%s: %s has %llu elements, but the kernel's `%.60s` needs %lld", arg_key(p, key),
+              p->name, (unsigned long long)t->count, expr_text(p->elements), (long long)needed);
+    error_detail_text(e, "key", key);
+    error_detail_number(e, "elements", (int64_t)t->count);
+    return error_detail_number(e, "needed", needed);
+}
+
+static bool is_dense(const struct tensor *t)
+{
+    int64_t stride = 1;
+
+    for (unsigned i = t->rank; i-- > 0;) {
+        if (t->shape[i] == 1)
+            continue;
+        if (t->strides[i] != stride)
+            return false;
+        stride *= t->shape[i]; /* it was measured: this fits */
+    }
+    return true;
+}
+
+/* What a kernel assumes about where the elements lie. */
+static int check_layout(const struct planning *g, const struct kernel_param *p, const struct tensor *t, struct error *e)
+{
+    char key[24];
+
+    if (t->count == 0)
+        return 0;
+    if (!p->strided && !is_dense(t)) {
+        error_set(
+            e, ERROR_SHAPE_MISMATCH,
+            "%s: %s must be dense in row-major order; copy it into such a tensor, or declare the parameter strided",
+            arg_key(p, key), p->name);
+        return error_detail_text(e, "key", key);
+    }
+    if (p->align && t->offset % p->align) {
+        error_set(e, ERROR_MISALIGNED,
+                  "%s: %s begins at byte %llu of its buffer, but the kernel needs a multiple of %u", arg_key(p, key),
+                  p->name, (unsigned long long)t->offset, p->align);
+        error_detail_text(e, "key", key);
+        error_detail_number(e, "offset", (int64_t)t->offset);
+        return error_detail_number(e, "align", p->align);
+    }
+    if (p->strided && p->kind != KERNEL_IN && !g->s->alias && tensor_overlaps_itself(t)) {
+        error_set(e, ERROR_OVERLAP, "%s: the strides of %s make different indices share an element", arg_key(p, key),
+                  p->name);
+        return error_detail_text(e, "key", key);
+    }
+    return 0;
+}
+
+static int check_tensor(const struct planning *g, const struct kernel_param *p, const struct tensor *t, struct error *e)
+{
+    char key[24];
+
+    if (t->dtype != p->dtype) {
+        error_set(e, ERROR_DTYPE_MISMATCH, "%s: %s is %s, but the kernel takes %s", arg_key(p, key), p->name,
+                  dtype_name(t->dtype), dtype_name(p->dtype));
+        return error_detail_text(e, "key", key);
+    }
+    if (check_rank(p, t, e) < 0 || (p->has_shape && check_shape(g, p, t, e) < 0) ||
+        (p->elements && check_elements(g, p, t, e) < 0))
+        return -1;
+    return check_layout(g, p, t, e);
+}
+
+static int check_tensors(struct planning *g, struct error *e)
+{
+    bool some = false, all_empty = true;
+
+    for (unsigned i = 0; i < g->s->n_tensors; i++) {
+        const struct tensor *t = g->inputs.tensors[i];
+
+        if (!t)
+            continue;
+        if (check_tensor(g, g->s->operands[i], t, e) < 0)
+            return -1;
+        if (i >= g->s->op.n_inputs) {
+            some = true;
+            all_empty = all_empty && t->count == 0;
+        }
+    }
+    g->may_be_empty = some && all_empty;
+    return 0;
+}
+
+/* ---- Geometry ---- */
+
+static int missing(const char *name, struct error *e)
+{
+    error_set(e, ERROR_MISSING_KEY, "%s: neither the kernel nor this launch says it; give it in one of them", name);
+    return error_detail_text(e, "key", name);
+}
+
+/* " is `ceil_div(n, 256)`, 0": where a number comes from. */
+static const char *origin(const struct expr *x, char into[96])
+{
+    if (!x || expr_is_constant(x))
+        return "";
+    snprintf(into, 96, "`%.60s` is ", expr_text(x));
+    return into;
+}
+
+static int outside(const char *key, const struct expr *x, int64_t value, int64_t min, int64_t max, const char *hint,
+                   struct error *e)
+{
+    char from[96];
+
+    error_set(e, ERROR_OUT_OF_RANGE, "%s: %s%lld, but it must be from %lld to %lld%s", key, origin(x, from),
+              (long long)value, (long long)min, (long long)max, hint);
+    error_detail_text(e, "key", key);
+    error_detail_number(e, "value", value);
+    error_detail_number(e, "min", min);
+    return error_detail_number(e, "max", max);
+}
+
+/* Numbers of a grid, block or cluster: as the launch gives them or else as declared, within their limits; missing
+ * dimensions are 1. */
+static int set_dimensions(const struct planning *g, const char *name, const struct kernel_dimensions *declared,
+                          const struct kernel_launch_dimensions *given, int64_t min, const unsigned *max,
+                          const char *hint, unsigned ret[3], struct error *e)
+{
+    unsigned n = given->n ? given->n : declared->n;
+    char key[16];
+
+    ret[0] = ret[1] = ret[2] = 1;
+    for (unsigned i = 0; i < n; i++) {
+        const struct expr *x = given->n ? NULL : declared->at[i];
+        int64_t value = given->at[i];
+
+        if (x && expr_evaluate(x, &g->inputs, &value, e) < 0) {
+            snprintf(key, sizeof(key), "%s[%u]", name, i);
+            return kernel_at_key(key, e);
+        }
+        if (value < min || value > max[i]) {
+            snprintf(key, sizeof(key), "%s[%u]", name, i);
+            return outside(key, x, value, min, max[i], hint, e);
+        }
+        ret[i] = (unsigned)value;
+    }
+    return 0;
+}
+
+static int set_block(const struct planning *g, struct plan_kernel *k, struct error *e)
+{
+    const struct kernel_limits *l = g->limits;
+    unsigned limit = l->max_threads;
+    uint64_t threads;
+
+    if (l->function_threads && l->function_threads < limit)
+        limit = l->function_threads;
+    if (set_dimensions(g, "block", &g->s->block, &g->launch->block, 1, l->max_block, " on this device", k->block, e) <
+        0)
+        return -1;
+    threads = (uint64_t)k->block[0] * k->block[1] * k->block[2];
+    if (threads <= limit)
+        return 0;
+    error_set(e, ERROR_OUT_OF_RANGE, "block: %u x %u x %u are %llu threads, but %s at most %u", k->block[0],
+              k->block[1], k->block[2], (unsigned long long)threads,
+              limit < l->max_threads ? "this kernel, for its registers or its launch bounds, runs with"
+                                     : "a block of this device has",
+              limit);
+    error_detail_text(e, "key", "block");
+    error_detail_number(e, "value", (int64_t)threads);
+    error_detail_number(e, "min", 1);
+    return error_detail_number(e, "max", limit);
+}
+
+static int set_shared(const struct planning *g, struct plan_kernel *k, struct error *e)
+{
+    const struct kernel_limits *l = g->limits;
+    const struct expr *x = g->launch->has_shared ? NULL : g->s->shared;
+    int64_t value = g->launch->has_shared ? g->launch->shared : 0;
+    int64_t max = l->max_shared > l->static_shared ? l->max_shared - l->static_shared : 0;
+
+    if (x && expr_evaluate(x, &g->inputs, &value, e) < 0)
+        return kernel_at_key("shared", e);
+    if (value < 0 || value > max)
+        return outside("shared", x, value, 0, max,
+                       l->static_shared ? " bytes: a block's on this device, less the kernel's static ones"
+                                        : " bytes, a block's on this device",
+                       e);
+    k->shared_bytes = (unsigned)value;
+    return 0;
+}
+
+static int set_cluster(const struct planning *g, struct plan_kernel *k, struct error *e)
+{
+    const unsigned *c = k->cluster, limit = g->limits->max_cluster ? g->limits->max_cluster : 1;
+    const unsigned max[3] = {limit, limit, limit};
+    uint64_t blocks;
+
+    if (set_dimensions(g, "cluster", &g->s->cluster, &g->launch->cluster, 1, max, " on this device", k->cluster, e) < 0)
+        return -1;
+    blocks = (uint64_t)c[0] * c[1] * c[2];
+    if (blocks > limit)
+        return outside("cluster", NULL, (int64_t)blocks, 1, limit, " blocks on this device", e);
+    for (unsigned i = 0; i < 3; i++)
+        if (k->grid[i] % c[i]) {
+            char key[16];
+
+            snprintf(key, sizeof(key), "grid[%u]", i);
+            error_set(e, ERROR_INVALID_ARGUMENT, "%s: %u is no multiple of the cluster's %u", key, k->grid[i], c[i]);
+            error_detail_text(e, "key", key);
+            error_detail_number(e, "value", k->grid[i]);
+            return error_detail_number(e, "cluster", c[i]);
+        }
+    if (blocks == 1)
+        memset(k->cluster, 0, sizeof(k->cluster));
+    return 0;
+}
+
+static int set_geometry(const struct planning *g, struct plan_kernel *k, struct error *e)
+{
+    const char *hint = g->may_be_empty ? "" : " (0 only where every tensor that is written is empty)";
+
+    if (!g->launch->grid.n && !g->s->grid.n)
+        return missing("grid", e);
+    if (!g->launch->block.n && !g->s->block.n)
+        return missing("block", e);
+    if (set_dimensions(g, "grid", &g->s->grid, &g->launch->grid, !g->may_be_empty, g->limits->max_grid, hint, k->grid,
+                       e) < 0)
+        return -1;
+    k->shared_bytes = 0;
+    memset(k->cluster, 0, sizeof(k->cluster));
+    if (!k->grid[0] || !k->grid[1] || !k->grid[2]) {
+        k->block[0] = k->block[1] = k->block[2] = 1; /* nothing is launched */
+        return 0;
+    }
+    if (set_block(g, k, e) < 0 || set_shared(g, k, e) < 0)
+        return -1;
+    return g->launch->cluster.n || g->s->cluster.n ? set_cluster(g, k, e) : 0;
+}
+
+/* ---- The plan ---- */
+
+static void set_params(const struct kernel_signature *s, const struct kernel_arg *args, struct plan_kernel *k)
+{
+    k->param_bytes = (uint16_t)s->param_bytes;
+    k->n_pointers = (uint16_t)s->n_tensors;
+    memset(k->params, 0, s->param_bytes);
+    for (unsigned i = 0; i < s->n_params; i++) {
+        const struct kernel_param *p = &s->params[i];
+
+        if (p->kind == KERNEL_SCALAR)
+            memcpy(k->params + p->offset, args[i].value, p->size);
+        else
+            k->pointers[p->operand] = p->offset;
+    }
+}
+
+int kernel_plan(const struct kernel_signature *s, const struct tensor *const *tensors, const struct kernel_arg *args,
+                const struct kernel_launch *launch, const struct kernel_limits *limits, struct plan *ret_plan,
+                struct error *e)
+{
+    int64_t integers[KERNEL_MAX_PARAMS];
+    struct planning g = {
+        .s = s,
+        .launch = launch,
+        .limits = limits,
+        .inputs = {.integers = integers, .tensors = tensors, .multiprocessors = limits->multiprocessors},
+    };
+
+    for (unsigned i = 0; i < s->n_params; i++)
+        if (s->integers >> i & 1 && kernel_scalar_to_int(&s->params[i], args[i].value, &integers[i], e) < 0)
+            return -1;
+    if (check_tensors(&g, e) < 0 || set_geometry(&g, &ret_plan->kernel, e) < 0)
+        return -1;
+    ret_plan->kind = PLAN_KERNEL;
+    ret_plan->dtype = s->n_tensors ? s->operands[0]->dtype : DTYPE_F32;
+    set_params(s, args, &ret_plan->kernel);
+    return 0;
+}

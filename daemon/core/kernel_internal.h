@@ -1,0 +1,16 @@
+/* What the files of core/kernel.h share. */
+#ifndef KOPS_CORE_KERNEL_INTERNAL_H
+#define KOPS_CORE_KERNEL_INTERNAL_H
+
+#include "core/kernel.h"
+
+/* Puts the key before an error's message and adds it as a detail. Returns -1. */
+int kernel_at_key(const char *key, struct error *e);
+
+/* Integers and bool: what expressions can read. */
+bool kernel_is_integer(enum dtype dtype);
+
+/* The value of an integer parameter's bytes. Error: out_of_range, for a u64 of 2^63 or more. */
+int kernel_scalar_to_int(const struct kernel_param *p, const unsigned char value[8], int64_t *ret, struct error *e);
+
+#endif

@@ -1,0 +1,309 @@
+/* Signatures of user kernels: from a declaration, held against the binary. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/kernel_internal.h"
+
+_Static_assert(KERNEL_MAX_PARAMS * 8 <= KERNEL_PARAM_BYTES, "a plan has room for the parameters");
+_Static_assert((int)KERNEL_MAX_PARAMS <= (int)EXPR_MAX_NAMES, "each parameter can be a name in an expression");
+
+enum { POINTER_SIZE = 8, MAX_ENTRY = 4096 };
+
+static int refuse(struct error *e, enum error_code code, unsigned param, const char *key, const char *why)
+{
+    char path[24];
+
+    snprintf(path, sizeof(path), "params[%u]", param);
+    return error_at(e, code, path, key, why);
+}
+
+static int too_many(struct error *e, const char *key, const char *what, unsigned value, unsigned limit)
+{
+    error_set(e, ERROR_LIMIT_EXCEEDED, "%s: %u %s, but a kernel has at most %u", key, value, what, limit);
+    error_detail_text(e, "key", key);
+    error_detail_number(e, "limit", limit);
+    return error_detail_number(e, "value", value);
+}
+
+static bool is_identifier(const char *text, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        char c = text[i];
+
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (i > 0 && c >= '0' && c <= '9')))
+            return false;
+    }
+    return length > 0;
+}
+
+static int set_name(struct kernel_signature *s, unsigned i, const struct kernel_param_declaration *d, struct error *e)
+{
+    struct kernel_param *p = &s->params[i];
+
+    if (!is_identifier(d->name, d->name_length))
+        return refuse(e, ERROR_INVALID_ARGUMENT, i, ".name", "must be a C identifier");
+    if (d->name_length >= sizeof(p->name)) {
+        refuse(e, ERROR_LIMIT_EXCEEDED, i, ".name", "is too long");
+        error_detail_number(e, "limit", sizeof(p->name) - 1);
+        return error_detail_number(e, "value", (int64_t)d->name_length);
+    }
+    memcpy(p->name, d->name, d->name_length);
+    for (unsigned j = 0; j < i; j++)
+        if (!strcmp(s->params[j].name, p->name))
+            return refuse(e, ERROR_INVALID_ARGUMENT, i, ".name", "another parameter has this name");
+    return 0;
+}
+
+static int set_scalar(struct kernel_param *p, const struct kernel_param_declaration *d, struct error *e)
+{
+    if (d->n_shape >= 0 || d->rank >= 0 || d->elements.type != KERNEL_ABSENT || d->align || d->strided)
+        return refuse(e, ERROR_INVALID_ARGUMENT, p->index, "",
+                      "a scalar has no shape, elements, rank, align or strided");
+    if (p->dtype == DTYPE_F8_E4M3 || p->dtype == DTYPE_F8_E5M2)
+        return refuse(e, ERROR_UNKNOWN_DTYPE, p->index, ".dtype", "a scalar cannot be of this type, only a tensor");
+    p->size = (uint16_t)dtype_size(p->dtype);
+    return 0;
+}
+
+static int set_tensor(struct kernel_param *p, const struct kernel_param_declaration *d, struct error *e)
+{
+    if (d->n_shape > TENSOR_MAX_RANK || d->rank > TENSOR_MAX_RANK)
+        return refuse(e, ERROR_INVALID_ARGUMENT, p->index, d->n_shape > TENSOR_MAX_RANK ? ".shape" : ".rank",
+                      "a tensor has at most 8 dimensions");
+    if (d->n_shape >= 0 && d->rank >= 0 && d->rank != d->n_shape)
+        return refuse(e, ERROR_INVALID_ARGUMENT, p->index, ".rank", "differs from the number of dimensions in shape");
+    if ((d->align & (d->align - 1)) || d->align > KERNEL_MAX_ALIGN)
+        return refuse(e, ERROR_INVALID_ARGUMENT, p->index, ".align", "must be a power of two, at most 256");
+    p->rank = d->n_shape >= 0 ? d->n_shape : d->rank < 0 ? -1 : d->rank;
+    p->has_shape = d->n_shape >= 0;
+    p->strided = d->strided;
+    p->align = d->align > dtype_size(p->dtype) ? (unsigned)d->align : 0;
+    p->size = POINTER_SIZE;
+    return 0;
+}
+
+/* All of a parameter but its expressions, which may name those that follow. */
+static int set_param(struct kernel_signature *s, unsigned i, const struct kernel_param_declaration *d, struct error *e)
+{
+    struct kernel_param *p = &s->params[i];
+
+    *p = (struct kernel_param){.index = i, .kind = d->kind, .dtype = d->dtype, .rank = -1};
+    if (set_name(s, i, d, e) < 0)
+        return -1;
+    return d->kind == KERNEL_SCALAR ? set_scalar(p, d, e) : set_tensor(p, d, e);
+}
+
+static int size_mismatch(const struct kernel_param *p, const struct kernel_declaration *d, struct error *e)
+{
+    char key[16];
+
+    snprintf(key, sizeof(key), "params[%u]", p->index);
+    error_set(e, ERROR_SIGNATURE_MISMATCH,
+              "%s: %s is declared as %s%s, %u bytes, but the compiled kernel's parameter %u has %u", key, p->name,
+              p->kind == KERNEL_SCALAR ? "a scalar of type " : "a tensor, a pointer",
+              p->kind == KERNEL_SCALAR ? dtype_name(p->dtype) : "", p->size, p->index, d->sizes[p->index]);
+    error_detail_text(e, "key", key);
+    error_detail_number(e, "declared", p->size);
+    return error_detail_number(e, "compiled", d->sizes[p->index]);
+}
+
+/* Where the parameters' bytes lie, as the binary tells or as C would lay them out. */
+static int lay_out(struct kernel_signature *s, const struct kernel_declaration *d, struct error *e)
+{
+    unsigned end = 0;
+
+    if (d->offsets && d->n_binary != d->n_params) {
+        error_set(e, ERROR_SIGNATURE_MISMATCH, "params: %u declared, but the compiled kernel %.80s has %u", d->n_params,
+                  s->entry, d->n_binary);
+        error_detail_text(e, "key", "params");
+        error_detail_number(e, "declared", d->n_params);
+        return error_detail_number(e, "compiled", d->n_binary);
+    }
+    for (unsigned i = 0; i < s->n_params; i++) {
+        struct kernel_param *p = &s->params[i];
+        unsigned offset = d->offsets ? d->offsets[i] : (end + p->size - 1U) / p->size * p->size;
+
+        if (d->offsets && d->sizes[i] != p->size)
+            return size_mismatch(p, d, e);
+        if (offset > (unsigned)(KERNEL_PARAM_BYTES - p->size))
+            return too_many(e, "params", "bytes of parameters", offset + p->size, KERNEL_PARAM_BYTES);
+        p->offset = (uint16_t)offset;
+        end = offset + p->size > end ? offset + p->size : end;
+    }
+    s->param_bytes = end;
+    return 0;
+}
+
+static void add_operand(struct kernel_signature *s, struct kernel_param *p)
+{
+    p->operand = s->n_tensors;
+    s->operands[s->n_tensors++] = p;
+}
+
+static int order_operands(struct kernel_signature *s, struct error *e)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < s->n_params; i++)
+        n += s->params[i].kind != KERNEL_SCALAR;
+    if (n > KERNEL_MAX_TENSORS)
+        return too_many(e, "params", "tensors", n, KERNEL_MAX_TENSORS);
+    for (unsigned i = 0; i < s->n_params; i++)
+        if (s->params[i].kind == KERNEL_IN)
+            add_operand(s, &s->params[i]);
+    s->op.n_inputs = s->n_tensors;
+    for (unsigned i = 0; i < s->n_params; i++)
+        if (s->params[i].kind == KERNEL_OUT || s->params[i].kind == KERNEL_INOUT)
+            add_operand(s, &s->params[i]);
+    s->op.n_outputs = s->n_tensors - s->op.n_inputs;
+    return 0;
+}
+
+/* A number or an expression; NULL where there is none. */
+static int set_value(struct kernel_signature *s, const struct expr_scope *scope, const struct kernel_value *v,
+                     const char *key, struct expr **ret, struct error *e)
+{
+    if (v->type == KERNEL_ABSENT)
+        return 0;
+    if ((v->type == KERNEL_NUMBER ? expr_constant(v->number, ret, e) : expr_parse(v->text, v->length, scope, ret, e)) <
+        0)
+        return kernel_at_key(key, e);
+    s->integers |= expr_integers_used(*ret);
+    return 0;
+}
+
+static int set_dimensions(struct kernel_signature *s, const struct expr_scope *scope,
+                          const struct kernel_dimensions_declaration *d, const char *name,
+                          struct kernel_dimensions *ret, struct error *e)
+{
+    char key[16];
+
+    if (d->n > 3) {
+        error_set(e, ERROR_INVALID_ARGUMENT, "%s: %u numbers, but there are at most 3 dimensions", name, d->n);
+        return error_detail_text(e, "key", name);
+    }
+    ret->n = d->n;
+    for (unsigned i = 0; i < d->n; i++) {
+        snprintf(key, sizeof(key), "%s[%u]", name, i);
+        if (set_value(s, scope, &d->at[i], key, &ret->at[i], e) < 0)
+            return -1;
+        if (!ret->at[i]) {
+            error_set(e, ERROR_INVALID_ARGUMENT, "%s: must be a number or an expression", key);
+            return error_detail_text(e, "key", key);
+        }
+    }
+    return 0;
+}
+
+static int set_param_expressions(struct kernel_signature *s, const struct expr_scope *scope, unsigned i,
+                                 const struct kernel_param_declaration *d, struct error *e)
+{
+    struct kernel_param *p = &s->params[i];
+    char key[40];
+
+    if (p->kind == KERNEL_SCALAR)
+        return 0;
+    for (int j = 0; j < d->n_shape; j++) {
+        snprintf(key, sizeof(key), "params[%u].shape[%d]", i, j);
+        if (set_value(s, scope, &d->shape[j], key, &p->shape[j], e) < 0)
+            return -1;
+    }
+    snprintf(key, sizeof(key), "params[%u].elements", i);
+    return set_value(s, scope, &d->elements, key, &p->elements, e);
+}
+
+static int set_expressions(struct kernel_signature *s, const struct kernel_declaration *d, struct error *e)
+{
+    struct expr_name names[KERNEL_MAX_PARAMS];
+    struct expr_scope scope = {.names = names, .n = s->n_params};
+
+    for (unsigned i = 0; i < s->n_params; i++) {
+        const struct kernel_param *p = &s->params[i];
+        enum expr_kind kind = kernel_is_integer(p->dtype) ? EXPR_INTEGER : EXPR_UNUSABLE;
+
+        if (p->kind == KERNEL_SCALAR)
+            names[i] = (struct expr_name){.name = p->name, .kind = kind, .index = i};
+        else
+            names[i] = (struct expr_name){p->name, EXPR_TENSOR, p->operand, p->rank};
+    }
+    for (unsigned i = 0; i < s->n_params; i++)
+        if (set_param_expressions(s, &scope, i, &d->params[i], e) < 0)
+            return -1;
+    if (set_dimensions(s, &scope, &d->grid, "grid", &s->grid, e) < 0 ||
+        set_dimensions(s, &scope, &d->block, "block", &s->block, e) < 0 ||
+        set_dimensions(s, &scope, &d->cluster, "cluster", &s->cluster, e) < 0)
+        return -1;
+    return set_value(s, &scope, &d->shared, "shared", &s->shared, e);
+}
+
+static void free_dimensions(struct kernel_dimensions *d)
+{
+    for (unsigned i = 0; i < 3; i++)
+        d->at[i] = expr_free(d->at[i]);
+}
+
+static void free_signature(struct kernel_signature *s)
+{
+    for (unsigned i = 0; i < s->n_params; i++) {
+        for (unsigned j = 0; j < TENSOR_MAX_RANK; j++)
+            expr_free(s->params[i].shape[j]);
+        expr_free(s->params[i].elements);
+    }
+    free_dimensions(&s->grid);
+    free_dimensions(&s->block);
+    free_dimensions(&s->cluster);
+    expr_free(s->shared);
+    free(s->entry);
+    free(s);
+}
+
+int kernel_signature_new(const struct kernel_declaration *d, struct kernel_signature **ret, struct error *e)
+{
+    struct kernel_signature *s;
+
+    if (d->n_params > KERNEL_MAX_PARAMS)
+        return too_many(e, "params", "parameters", d->n_params, KERNEL_MAX_PARAMS);
+    if (d->entry_length == 0 || d->entry_length > MAX_ENTRY)
+        return error_at(e, ERROR_INVALID_ARGUMENT, "", "entry", "must be the name of a compiled function");
+    s = calloc(1, sizeof(*s) + d->n_params * sizeof(s->params[0]));
+    if (!s || !(s->entry = strndup(d->entry, d->entry_length))) {
+        free(s);
+        return error_set(e, ERROR_OUT_OF_MEMORY, "the daemon has too little memory for a kernel");
+    }
+    s->refs = 1;
+    s->alias = d->alias;
+    s->n_params = d->n_params;
+    s->op = (struct op){.id = OP_COUNT, .code = d->code, .name = s->entry, .summary = "", .doc = "", .dtypes = ~0U};
+    for (unsigned i = 0; i < d->n_params; i++)
+        if (set_param(s, i, &d->params[i], e) < 0)
+            goto drop_signature;
+    if (lay_out(s, d, e) < 0 || order_operands(s, e) < 0 || set_expressions(s, d, e) < 0)
+        goto drop_signature;
+    *ret = s;
+    return 0;
+drop_signature:
+    free_signature(s);
+    return -1;
+}
+
+struct kernel_signature *kernel_signature_ref(struct kernel_signature *s)
+{
+    s->refs++;
+    return s;
+}
+
+struct kernel_signature *kernel_signature_unref(struct kernel_signature *s)
+{
+    if (s && --s->refs == 0)
+        free_signature(s);
+    return NULL;
+}
+
+bool kernel_reads_output(const struct kernel_signature *s)
+{
+    for (unsigned i = 0; i < s->n_params; i++)
+        if (s->params[i].kind == KERNEL_INOUT)
+            return true;
+    return false;
+}

@@ -1,0 +1,342 @@
+/* User kernels as plain loops. Each does what one thread an element would do within the launch's grid and block: what
+ * lies beyond them is left alone, so that a wrong geometry shows. Those that step by the whole grid do everything. */
+#include "user_kernels.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "cubin.h"
+#include "standin.h"
+
+enum { BINS = 256 };
+
+/* Pointers and ints in the order of the parameters. */
+struct arguments {
+    uint64_t pointers[3];
+    int32_t numbers[3];
+};
+
+struct launch {
+    uint64_t threads[3]; /* in each direction, of all blocks together */
+    unsigned grid, block, shared;
+};
+
+struct user_kernel {
+    const char *name;
+    const char *parameters; /* p: a pointer, i: an int */
+    void (*uses)(const struct arguments *a, const struct launch *l, struct op *op);
+    CUresult (*run)(const struct arguments *a, const struct launch *l, const _Atomic bool *broken);
+};
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t positive(int32_t n)
+{
+    return n > 0 ? (uint64_t)n : 0;
+}
+
+static float *f32(uint64_t address)
+{
+    return (float *)(uintptr_t)address;
+}
+
+static void use_f32(struct op *op, uint64_t address, uint64_t count, bool write)
+{
+    if (count)
+        op_use(op, address, count * sizeof(float), write);
+}
+
+/* ---- (float *c, const float *a, const float *b, int n) ---- */
+
+static void add_uses_n(const struct arguments *a, uint64_t n, struct op *op)
+{
+    use_f32(op, a->pointers[0], n, true);
+    use_f32(op, a->pointers[1], n, false);
+    use_f32(op, a->pointers[2], n, false);
+}
+
+static CUresult add_run_n(const struct arguments *a, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        f32(a->pointers[0])[i] = f32(a->pointers[1])[i] + f32(a->pointers[2])[i];
+    return CUDA_SUCCESS;
+}
+
+/* Each thread steps by the whole grid. */
+static void add2_uses(const struct arguments *a, const struct launch *l, struct op *op)
+{
+    (void)l;
+    add_uses_n(a, positive(a->numbers[0]), op);
+}
+
+static CUresult add2_run(const struct arguments *a, const struct launch *l, const _Atomic bool *broken)
+{
+    (void)l;
+    (void)broken;
+    return add_run_n(a, positive(a->numbers[0]));
+}
+
+static void vector_add_uses(const struct arguments *a, const struct launch *l, struct op *op)
+{
+    add_uses_n(a, least(positive(a->numbers[0]), l->threads[0]), op);
+}
+
+static CUresult vector_add_run(const struct arguments *a, const struct launch *l, const _Atomic bool *broken)
+{
+    (void)broken;
+    return add_run_n(a, least(positive(a->numbers[0]), l->threads[0]));
+}
+
+/* ---- (const float *in, float *out, int width, int height): each element squared ---- */
+
+static void square_uses(const struct arguments *a, const struct launch *l, struct op *op)
+{
+    uint64_t width = positive(a->numbers[0]), columns = least(width, l->threads[0]);
+    uint64_t rows = least(positive(a->numbers[1]), l->threads[1]), last = rows ? (rows - 1) * width + columns : 0;
+
+    use_f32(op, a->pointers[0], columns ? last : 0, false);
+    use_f32(op, a->pointers[1], columns ? last : 0, true);
+}
+
+static CUresult square_run(const struct arguments *a, const struct launch *l, const _Atomic bool *broken)
+{
+    uint64_t width = positive(a->numbers[0]), columns = least(width, l->threads[0]);
+    uint64_t rows = least(positive(a->numbers[1]), l->threads[1]);
+
+    (void)broken;
+    for (uint64_t y = 0; y < rows; y++)
+        for (uint64_t x = 0; x < columns; x++) {
+            float value = f32(a->pointers[0])[y * width + x];
+
+            f32(a->pointers[1])[y * width + x] = value * value;
+        }
+    return CUDA_SUCCESS;
+}
+
+/* ---- (float *c, const float *a, const float *b, int n, int m, int k): c[n, m] = a[n, k] · b[k, m] ---- */
+
+static void gemm_uses(const struct arguments *a, const struct launch *l, struct op *op)
+{
+    uint64_t n = positive(a->numbers[0]), m = positive(a->numbers[1]), k = positive(a->numbers[2]);
+
+    (void)l;
+    if (!n || !m)
+        return;
+    use_f32(op, a->pointers[0], n * m, true);
+    use_f32(op, a->pointers[1], n * k, false);
+    use_f32(op, a->pointers[2], k * m, false);
+}
+
+/* A thread an element, x the column; blocks that are one-dimensional may divide the work as they like. */
+static CUresult gemm_run(const struct arguments *a, const struct launch *l, const _Atomic bool *broken)
+{
+    uint64_t n = positive(a->numbers[0]), m = positive(a->numbers[1]), k = positive(a->numbers[2]);
+    bool square = l->threads[1] > 1;
+    uint64_t rows = square ? least(n, l->threads[1]) : n, columns = square ? least(m, l->threads[0]) : m;
+
+    for (uint64_t i = 0; i < rows && !*broken; i++)
+        for (uint64_t j = 0; j < columns; j++) {
+            float sum = 0;
+
+            for (uint64_t x = 0; x < k; x++)
+                sum += f32(a->pointers[1])[i * k + x] * f32(a->pointers[2])[x * m + j];
+            f32(a->pointers[0])[i * m + j] = sum;
+        }
+    return CUDA_SUCCESS;
+}
+
+/* ---- (float *out, const float *in, int n) ---- */
+
+static void custom_uses(const struct arguments *a, const struct launch *l, struct op *op)
+{
+    uint64_t n = least(positive(a->numbers[0]), l->threads[0]);
+
+    use_f32(op, a->pointers[0], n, true);
+    use_f32(op, a->pointers[1], n, false);
+}
+
+/* Doubles. */
+static CUresult custom_run(const struct arguments *a, const struct launch *l, const _Atomic bool *broken)
+{
+    uint64_t n = least(positive(a->numbers[0]), l->threads[0]);
+
+    (void)broken;
+    for (uint64_t i = 0; i < n; i++)
+        f32(a->pointers[0])[i] = 2 * f32(a->pointers[1])[i];
+    return CUDA_SUCCESS;
+}
+
+static void sum_uses(const struct arguments *a, const struct launch *l, struct op *op)
+{
+    use_f32(op, a->pointers[0], l->grid, true);
+    use_f32(op, a->pointers[1], positive(a->numbers[0]), false);
+}
+
+/* Each block's part of the sum, the threads stepping by the whole grid; one float of dynamic shared memory a thread. */
+static CUresult sum_run(const struct arguments *a, const struct launch *l, const _Atomic bool *broken)
+{
+    uint64_t n = positive(a->numbers[0]), step = (uint64_t)l->grid * l->block;
+
+    (void)broken;
+    if (l->shared < l->block * sizeof(float)) {
+        fprintf(stderr, "cuda_standin: sum_dynamic_shared has %u bytes of shared memory\n", l->shared);
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
+    for (uint64_t b = 0; b < l->grid; b++) {
+        float sum = 0;
+
+        for (uint64_t t = 0; t < l->block; t++)
+            for (uint64_t i = b * l->block + t; i < n; i += step)
+                sum += f32(a->pointers[1])[i];
+        f32(a->pointers[0])[b] = sum;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* ---- (unsigned *bins, const unsigned char *data, int n): 256 bins, added to, the threads stepping ---- */
+
+static void histogram_uses(const struct arguments *a, const struct launch *l, struct op *op)
+{
+    (void)l;
+    if (a->numbers[0] <= 0)
+        return;
+    op_use(op, a->pointers[0], BINS * sizeof(uint32_t), true);
+    op_use(op, a->pointers[1], positive(a->numbers[0]), false);
+}
+
+static CUresult histogram_run(const struct arguments *a, const struct launch *l, const _Atomic bool *broken)
+{
+    uint32_t *bins = (uint32_t *)(uintptr_t)a->pointers[0];
+    const unsigned char *data = (const unsigned char *)(uintptr_t)a->pointers[1];
+
+    (void)l;
+    (void)broken;
+    for (uint64_t i = 0; i < positive(a->numbers[0]); i++)
+        bins[data[i]]++;
+    return CUDA_SUCCESS;
+}
+
+/* ---- (float *p) ---- */
+
+static void nothing_used(const struct arguments *a, const struct launch *l, struct op *op)
+{
+    (void)a;
+    (void)l;
+    (void)op;
+}
+
+static CUresult spin_run(const struct arguments *a, const struct launch *l, const _Atomic bool *broken)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+
+    (void)a;
+    (void)l;
+    while (!*broken)
+        nanosleep(&pause, NULL);
+    return CUDA_SUCCESS;
+}
+
+static CUresult fault_run(const struct arguments *a, const struct launch *l, const _Atomic bool *broken)
+{
+    (void)a;
+    (void)l;
+    (void)broken;
+    return CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+/* ---- the table ---- */
+
+static const struct user_kernel kernels[] = {
+    {"add2_kernel", "pppi", add2_uses, add2_run},
+    {"vector_add", "pppi", vector_add_uses, vector_add_run},
+    {"square_matrix_kernel", "ppii", square_uses, square_run},
+    {"gemm_kernel", "pppiii", gemm_uses, gemm_run},
+    {"custom_kernel", "ppi", custom_uses, custom_run},
+    {"sum_dynamic_shared", "ppi", sum_uses, sum_run},
+    {"histogram_kernel", "ppi", histogram_uses, histogram_run},
+    {"spin_forever", "p", nothing_used, spin_run},
+    {"fault_kernel", "p", nothing_used, fault_run},
+};
+
+static bool parameters_are(const struct cubin_kernel *kernel, const char *parameters)
+{
+    unsigned n = 0;
+
+    for (; parameters[n]; n++)
+        if (n >= kernel->n_params || kernel->sizes[n] != (parameters[n] == 'p' ? sizeof(uint64_t) : sizeof(int32_t)))
+            return false;
+    return n == kernel->n_params;
+}
+
+/* C++ names a function NAME that is in no namespace _Z<length>NAME<types>. */
+static bool name_is(const char *symbol, const char *name)
+{
+    size_t length = strlen(name);
+    char mangled[64];
+
+    if (strcmp(symbol, name) == 0)
+        return true;
+    snprintf(mangled, sizeof(mangled), "_Z%zu%s", length, name);
+    return strncmp(symbol, mangled, strlen(mangled)) == 0;
+}
+
+const struct user_kernel *user_kernel_find(const struct cubin_kernel *kernel)
+{
+    for (size_t i = 0; i < sizeof(kernels) / sizeof(*kernels); i++)
+        if (name_is(kernel->name, kernels[i].name) && parameters_are(kernel, kernels[i].parameters))
+            return &kernels[i];
+    return NULL;
+}
+
+/* As C lays them out, which an image's offsets say, too. */
+static struct arguments arguments_of(const struct user_kernel *kernel, const unsigned char *params)
+{
+    struct arguments a = {0};
+    size_t at = 0, pointers = 0, numbers = 0;
+
+    for (const char *p = kernel->parameters; *p; p++) {
+        size_t size = *p == 'p' ? sizeof(a.pointers[0]) : sizeof(a.numbers[0]);
+
+        at = (at + size - 1) / size * size;
+        if (*p == 'p')
+            memcpy(&a.pointers[pointers++], params + at, size);
+        else
+            memcpy(&a.numbers[numbers++], params + at, size);
+        at += size;
+    }
+    return a;
+}
+
+static struct launch launch_of(const CUDA_KERNEL_NODE_PARAMS *g)
+{
+    return (struct launch){
+        .threads = {(uint64_t)g->gridDimX * g->blockDimX, (uint64_t)g->gridDimY * g->blockDimY,
+                    (uint64_t)g->gridDimZ * g->blockDimZ},
+        .grid = g->gridDimX * g->gridDimY * g->gridDimZ,
+        .block = g->blockDimX * g->blockDimY * g->blockDimZ,
+        .shared = g->sharedMemBytes,
+    };
+}
+
+void user_kernel_uses(const struct user_kernel *kernel, const CUDA_KERNEL_NODE_PARAMS *geometry, const void *params,
+                      struct op *op)
+{
+    struct arguments a = arguments_of(kernel, params);
+    struct launch l = launch_of(geometry);
+
+    kernel->uses(&a, &l, op);
+}
+
+CUresult user_kernel_run(const struct user_kernel *kernel, const CUDA_KERNEL_NODE_PARAMS *geometry, const void *params,
+                         const _Atomic bool *broken)
+{
+    struct arguments a = arguments_of(kernel, params);
+    struct launch l = launch_of(geometry);
+
+    return kernel->run(&a, &l, broken);
+}
