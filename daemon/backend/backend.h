@@ -160,6 +160,7 @@ struct backend_job {
     bool failed; /* `error` says why; a job that saw `cancel` fails with ERROR_CANCELLED */
     struct error error;
     uint64_t started_ns;   /* CLOCK_MONOTONIC: the first work was given to the device; 0: never */
+    uint32_t ended;        /* executions that have ended so far, warm-up included; kept up to date while it runs */
     uint32_t n_samples;    /* executions timed; 0 without timing */
     double h2d_us, d2h_us; /* NAN: no copy, or not timed; copies between the steps of a job count as execution */
 
@@ -271,10 +272,8 @@ struct backend {
     /* any. What launches on the device are bound by; `max_threads` and `static_shared` are a function's. */
     void (*kernel_limits)(struct backend_device *device, struct kernel_limits *ret_limits);
 
-    /* loop. CLOCK_MONOTONIC: when an execution was last seen to have ended, or work came to an idle device. NULL: jobs
+    /* loop. Marks the device lost: poll() ends its jobs, and close() waits for nothing that may never end. NULL: jobs
      * always end. */
-    uint64_t (*progress_ns)(struct backend_device *device);
-    /* loop. Marks the device lost: poll() ends its jobs, and close() waits for nothing that may never end. */
     void (*abandon)(struct backend_device *device, const struct error *why);
 };
 

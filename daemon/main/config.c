@@ -46,14 +46,14 @@ static const struct setting {
      "costs "
      "nothing but a look now and then."},
     {"server", "job_timeout_s", NUMBER, AT(job_timeout_s), "60", 0, 86400,
-     "A GPU that has work and ends none of it for so long is given up: the daemon reports what runs there and ends with "
+     "A GPU that has work and ends none of it for so long is given up: the daemon reports what runs there and ends "
+     "with "
      "status 75, which frees the GPU; 0: never."},
     {"limits", "message_bytes", NUMBER, AT(message_bytes), "1048576", 4096, 1U << 30, "Bytes of one request."},
     {"limits", "inflight", NUMBER, AT(inflight), "256", 1, 65536, "Unanswered requests of a connection."},
     {"limits", "buffers", NUMBER, AT(buffers), "8192", 1, 1000000, "Registered buffers of a connection."},
     {"limits", "programs", NUMBER, AT(programs), "1024", 1, 65536, "Programs of a connection."},
-    {"limits", "kernels", NUMBER, AT(kernels), "4096", 1, 1000000,
-     "Modules of a connection, and as many kernels."},
+    {"limits", "kernels", NUMBER, AT(kernels), "4096", 1, 1000000, "Modules of a connection, and as many kernels."},
     {"limits", "source_bytes", NUMBER, AT(source_bytes), "1048576", 1024, 1U << 26,
      "Bytes of one source with the files that it includes; a request must hold it, too (message_bytes)."},
     {"limits", "inline_mappings", NUMBER, AT(inline_mappings), "1024", 1, 65536,
@@ -83,17 +83,18 @@ static const struct setting {
     {"kernels", "sandbox", TEXT, AT(sandbox), "required", 0, 0,
      "required: sources are compiled only where Landlock and seccomp confine the compiler; best_effort: with what "
      "there is of them; off: without."},
-    {"kernels", "user", TEXT, AT(compile_user), "nobody", 0, 0,
-     "Whom compilers run as when the daemon is root."},
+    {"kernels", "user", TEXT, AT(compile_user), "nobody", 0, 0, "Whom compilers run as when the daemon is root."},
     {"kernels", "helpers", NUMBER, AT(helpers), NULL, 1, 256, "Compiles at one time; one a usable core by default."},
-    {"kernels", "memory_mib", NUMBER, AT(compile_memory_mib), "4096", 256, 1U << 20, "Memory that one compile may take."},
+    {"kernels", "memory_mib", NUMBER, AT(compile_memory_mib), "4096", 256, 1U << 20,
+     "Memory that one compile may take."},
     {"kernels", "time_s", NUMBER, AT(compile_time_s), "120", 1, 86400, "Seconds that one compile may take."},
     {"kernels", "keep_s", NUMBER, AT(compile_keep_s), "600", 0, 86400,
      "Seconds after which compilers that nobody uses end (they take some 100 MB); 0: never."},
     {"cache", "directory", TEXT, AT(cache_directory), NULL, 0, 0,
      "Where compiled code is kept, or none. Default: $CACHE_DIRECTORY, else /var/cache/kopsd for root, else "
      "$XDG_CACHE_HOME/kopsd or ~/.cache/kopsd."},
-    {"cache", "disk_mib", NUMBER, AT(cache_disk_mib), "1024", 0, 1U << 20, "Size of the directory; 0: nothing is kept."},
+    {"cache", "disk_mib", NUMBER, AT(cache_disk_mib), "1024", 0, 1U << 20,
+     "Size of the directory; 0: nothing is kept."},
     {"cache", "memory_mib", NUMBER, AT(cache_memory_mib), "256", 0, 1U << 20, "Compiled code that is kept in memory."},
 #undef AT
 };
@@ -369,8 +370,10 @@ static int find_group(const char *name, gid_t *ret)
 
 static int check_kernels(struct config *c, struct error *e)
 {
-    static const char *const policies[] = {
-        [USER_KERNELS_OFF] = "off", [USER_KERNELS_OWNER] = "owner", [USER_KERNELS_GROUP] = "group", [USER_KERNELS_ALL] = "all"};
+    static const char *const policies[] = {[USER_KERNELS_OFF] = "off",
+                                           [USER_KERNELS_OWNER] = "owner",
+                                           [USER_KERNELS_GROUP] = "group",
+                                           [USER_KERNELS_ALL] = "all"};
     static const char *const sandboxes[] = {[COMPILER_SANDBOX_REQUIRED] = "required",
                                             [COMPILER_SANDBOX_BEST_EFFORT] = "best_effort",
                                             [COMPILER_SANDBOX_OFF] = "off"};

@@ -119,7 +119,7 @@ static int begin(struct request *r, const struct rpc_arg *args, struct request_f
     struct code_service *service = r->connection->server->code_service;
     char key[CODE_KEY_HEX + 1];
     const char *one = NULL;
-    int fd;
+    int fd = -1;
 
     if (check_administrator(r->connection, &args[CACHE_action], e) < 0 ||
         decode_action(&args[CACHE_action], &r->cache.action, e) < 0)

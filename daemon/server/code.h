@@ -15,12 +15,12 @@ struct code {
     struct server *server;
     unsigned refs;
     enum code_state state;
-    struct compiled *compiled;           /* a reference */
-    struct backend_device *device;       /* NULL: it is not for any device here, and loaded nowhere */
-    struct backend_code *loaded;         /* NULL then, too */
-    struct backend_function *functions;  /* owned: of compiled->entries */
-    struct error error;                  /* CODE_FAILED */
-    struct list waiters;                 /* struct code_waiter */
+    struct compiled *compiled;          /* a reference */
+    struct backend_device *device;      /* NULL: it is not for any device here, and loaded nowhere */
+    struct backend_code *loaded;        /* NULL then, too */
+    struct backend_function *functions; /* owned: of compiled->entries */
+    struct error error;                 /* CODE_FAILED */
+    struct list waiters;                /* struct code_waiter */
     struct work work;
 };
 

@@ -207,8 +207,8 @@ static int kernel_new(struct connection *c, const struct rpc_arg *args, struct k
     struct kernel_param_declaration params[KERNEL_MAX_PARAMS];
     struct kernel_declaration declaration;
     struct kernel *k;
-    struct code *code;
-    unsigned entry;
+    struct code *code = NULL;
+    unsigned entry = 0;
 
     if (find_entry(c, args, &code, &entry, e) < 0 ||
         decode_declaration(args, &code->compiled->entries[entry], params, &declaration, e) < 0)

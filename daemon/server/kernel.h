@@ -18,9 +18,9 @@ struct module {
 struct kernel {
     uint64_t id;
     unsigned refs;
-    struct code *code;                        /* a reference */
+    struct code *code;                       /* a reference */
     const struct backend_function *function; /* in the code */
-    struct kernel_signature *signature;       /* a reference */
+    struct kernel_signature *signature;      /* a reference */
     struct kernel_limits limits;
 };
 

@@ -64,7 +64,8 @@ static int decode_geometry(const struct rpc_arg *grid, const struct rpc_arg *blo
     if (shared->present && shared->u > INT64_MAX)
         return error_at(e, ERROR_OUT_OF_RANGE, "", "shared", "is over 2^63");
     ret->shared = (int64_t)shared->u;
-    return decode_dimensions(grid, "grid", &ret->grid, e) < 0 || decode_dimensions(block, "block", &ret->block, e) < 0 ||
+    return decode_dimensions(grid, "grid", &ret->grid, e) < 0 ||
+                   decode_dimensions(block, "block", &ret->block, e) < 0 ||
                    decode_dimensions(cluster, "cluster", &ret->cluster, e) < 0
                ? -1
                : 0;
@@ -141,8 +142,8 @@ static int finish_call(struct body *body, unsigned i, const struct kernel_arg *v
 
 /* ---- a launch ---- */
 
-static int decode_operands(struct connection *c, struct run *run, const struct rpc_arg *args,
-                           struct kernel_arg *values, uint32_t *ret_null, struct error *e)
+static int decode_operands(struct connection *c, struct run *run, const struct rpc_arg *args, struct kernel_arg *values,
+                           uint32_t *ret_null, struct error *e)
 {
     const struct kernel_signature *s = run->one_call.kernel->signature;
 
@@ -177,8 +178,9 @@ static int check_devices(const struct body *body, struct backend_device *device,
 
         if (!m || !m->device || device_can_access(device, m->device))
             continue;
-        error_set(e, ERROR_DEVICE_MISMATCH, "the kernel is loaded on %s, but a tensor lives on %s; compile for that device",
-                  device->info.uuid, m->device->info.uuid);
+        error_set(e, ERROR_DEVICE_MISMATCH,
+                  "the kernel is loaded on %s, but a tensor lives on %s; compile for that device", device->info.uuid,
+                  m->device->info.uuid);
         kernel_operand_key(body->calls[0].kernel, i, key);
         return error_detail_text(e, "key", key);
     }
@@ -191,7 +193,7 @@ static int launch_decode(struct request *r, const struct rpc_arg *args, struct e
     struct run *run = &r->run;
     struct kernel_arg values[KERNEL_MAX_PARAMS];
     struct kernel_launch launch;
-    struct kernel *k;
+    struct kernel *k = NULL;
     uint32_t null_operands;
 
     if (find_kernel(r->connection, args[LAUNCH_kernel].u, &k, e) < 0 || check_count(k, &args[LAUNCH_args], e) < 0 ||
@@ -264,15 +266,14 @@ static int refuse_op_keys(const struct rpc_arg *args, struct error *e)
     return 0;
 }
 
-int launch_decode_step(struct connection *c, struct body *body, unsigned i, const struct rpc_arg *args,
-                       struct error *e)
+int launch_decode_step(struct connection *c, struct body *body, unsigned i, const struct rpc_arg *args, struct error *e)
 {
     struct body_call *call = &body->calls[i];
     struct kernel_arg values[KERNEL_MAX_PARAMS];
     const struct kernel_signature *s;
     struct kernel_launch launch;
     uint32_t null_operands = 0;
-    struct kernel *k;
+    struct kernel *k = NULL;
 
     if (refuse_op_keys(args, e) < 0 || find_kernel(c, args[OP_kernel].u, &k, e) < 0 ||
         check_count(k, &args[OP_args], e) < 0 ||

@@ -93,6 +93,7 @@ int pump_init(struct server *s, struct error *e)
     uv_prepare_init(&s->loop, &s->prepare);
     uv_check_init(&s->loop, &s->check);
     uv_idle_init(&s->loop, &s->idle);
+    hangs_init(s);
     s->prepare.data = s->check.data = s;
     uv_prepare_start(&s->prepare, on_prepare);
     uv_check_start(&s->check, on_check);
@@ -103,6 +104,7 @@ void pump_stop(struct server *s)
 {
     channels_stop(s);
     timelines_stop(s);
+    hangs_stop(s);
     uv_close((uv_handle_t *)&s->wake, NULL);
     uv_close((uv_handle_t *)&s->prepare, NULL);
     uv_close((uv_handle_t *)&s->check, NULL);
@@ -122,6 +124,8 @@ void pump_submitted(struct server *s, struct backend_device *device, enum backen
     s->jobs_running[device->index]++;
     s->n_jobs_running++;
     s->active = true;
+    if (!uv_is_active((uv_handle_t *)&s->hang_timer))
+        hangs_watch(s);
 }
 
 void pump_done(struct server *s, struct backend_device *device, enum backend_priority priority)

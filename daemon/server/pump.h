@@ -18,4 +18,10 @@ void pump_submitted(struct server *s, struct backend_device *device, enum backen
 /* A job's done() came. */
 void pump_done(struct server *s, struct backend_device *device, enum backend_priority priority);
 
+/* hang.c: jobs that never end. watch() may be called as often as one likes; it is for uv_is_active() to say whether the
+ * timer is to be started. */
+void hangs_init(struct server *s);
+void hangs_watch(struct server *s);
+void hangs_stop(struct server *s);
+
 #endif

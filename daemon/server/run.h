@@ -20,7 +20,7 @@ void run_init(struct request *r);
 int run_decode_priority(const struct rpc_arg *arg, enum backend_priority *ret, struct error *e);
 int run_set_job(struct request *r, const struct run_options *o, struct error *e);
 /* The options of such a method, out of its arguments. */
-#define RUN_OPTIONS(METHOD)                                                                                                \
+#define RUN_OPTIONS(METHOD)                                                                                            \
     {                                                                                                                  \
         .stream = args[METHOD##_stream].u, .warmup = args[METHOD##_warmup].u, .repeat = args[METHOD##_repeat].u,       \
         .timing = args[METHOD##_timing].b, .deadline_ms = args[METHOD##_deadline_ms].u,                                \

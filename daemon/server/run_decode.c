@@ -105,8 +105,8 @@ static int decode_indices(struct body *body, struct body_call *call, const struc
     return 0;
 }
 
-static int decode_call(struct connection *c, struct body *body, unsigned i, const struct rpc_value *value, struct rpc_arg *ret_variant,
-                       struct error *e)
+static int decode_call(struct connection *c, struct body *body, unsigned i, const struct rpc_value *value,
+                       struct rpc_arg *ret_variant, struct error *e)
 {
     static const struct rpc_field as_map = {.key = "", .type = RPC_MAP};
     struct body_call *call = &body->calls[i];
@@ -118,12 +118,12 @@ static int decode_call(struct connection *c, struct body *body, unsigned i, cons
         return -1;
     if (args[OP_kernel].present)
         return launch_decode_step(c, body, i, args, e);
-    for (unsigned i = OP_args; i <= OP_cluster; i++)
-        if (args[i].present)
-            return error_at(e, ERROR_INVALID_ARGUMENT, "", op_fields[i].key, "takes `kernel` beside it");
-    for (unsigned i = OP_op; i <= OP_out; i++)
-        if (!args[i].present)
-            return error_at(e, ERROR_MISSING_KEY, "", op_fields[i].key, "required");
+    for (unsigned f = OP_args; f <= OP_cluster; f++)
+        if (args[f].present)
+            return error_at(e, ERROR_INVALID_ARGUMENT, "", op_fields[f].key, "takes `kernel` beside it");
+    for (unsigned f = OP_op; f <= OP_out; f++)
+        if (!args[f].present)
+            return error_at(e, ERROR_MISSING_KEY, "", op_fields[f].key, "required");
     op = op_find(args[OP_op].text, args[OP_op].length);
     if (!op)
         return unknown_op(e);
@@ -223,6 +223,7 @@ void run_init(struct request *r)
     run->job.failed = false;
     run->job.started_ns = 0;
     run->job.n_samples = 0;
+    run->job.ended = 0;
     run->job.h2d_us = run->job.d2h_us = NAN;
     run->job.impl = NULL;
     atomic_init(&run->job.cancel, false);

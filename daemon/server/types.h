@@ -84,6 +84,9 @@ struct server {
     uint64_t last_activity_ns; /* as of then */
     uint64_t spin_ns;          /* the budget: config.spin_us, or less while it keeps failing */
 
+    uv_timer_t hang_timer;
+    bool hung[BACKEND_MAX_DEVICES];
+
     struct list deadlines; /* runs with a deadline */
     uv_timer_t deadline_timer;
 
@@ -256,7 +259,7 @@ struct request {
             struct error error;
         } alloc;
         struct {
-            struct list link; /* in the connection's compiles */
+            struct list link;             /* in the connection's compiles */
             struct code_request *request; /* NULL once there is code */
             struct backend_device *device;
             enum code_origin origin;
@@ -302,6 +305,9 @@ struct stream {
     uint64_t held_since_ns, held_for; /* while it is there: since when, which value */
     struct pooled_stream *backends[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* made at first use */
     struct pairing pairing;
+    uint64_t watched; /* what hang.c saw first in the queue: its sequence, plus one */
+    uint32_t watched_ended;
+    unsigned watched_ticks;
 };
 
 struct pooled_stream {

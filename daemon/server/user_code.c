@@ -11,8 +11,10 @@
 #include "server/request.h"
 #include "util/log.h"
 
-static const char *const policy_names[] = {
-    [USER_KERNELS_OFF] = "off", [USER_KERNELS_OWNER] = "owner", [USER_KERNELS_GROUP] = "group", [USER_KERNELS_ALL] = "all"};
+static const char *const policy_names[] = {[USER_KERNELS_OFF] = "off",
+                                           [USER_KERNELS_OWNER] = "owner",
+                                           [USER_KERNELS_GROUP] = "group",
+                                           [USER_KERNELS_ALL] = "all"};
 
 /* Whether the peer was of that group when it connected. */
 static bool is_in_group(const struct connection *c, gid_t group)
