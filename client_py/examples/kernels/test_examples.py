@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from common import Example, Place, interpreted, on_gpu  # noqa: E402
-from examples import EXAMPLES  # noqa: E402
+from five import EXAMPLES  # noqa: E402
 
 CASES = [pytest.param(example, size, id=f"{example.name}-{size}") for example in EXAMPLES for size in example.sizes]
 

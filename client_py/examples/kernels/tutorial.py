@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from common import Example, Interpreted, Place, place_of
-from examples import EXAMPLES
+from five import EXAMPLES
 
 WARM_UPS, MEASURED = 10, 10
 SIZES = {"square_matrix": (1024, 1024), "gemm": (1024, 1024, 1024)}
