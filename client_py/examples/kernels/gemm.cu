@@ -1,7 +1,7 @@
 // c = a b, all row-major: a is n × k, b is k × m, c is n × m.
 //
-// A block of 16 × 16 threads computes TILE × TILE elements of c, each thread EACH × EACH of them. The block walks along k
-// in steps of DEPTH, with what it needs of a and b in shared memory. What lies outside the matrices counts as zero.
+// A block of 16 × 16 threads computes TILE × TILE elements of c, each thread EACH × EACH of them. The block walks along
+// k in steps of DEPTH, with what it needs of a and b in shared memory. What lies outside the matrices counts as zero.
 #define TILE  64
 #define DEPTH 16
 #define SIDE  16 // threads along one side of a block
