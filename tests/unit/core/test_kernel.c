@@ -52,11 +52,13 @@ static struct tensor dense(enum dtype dtype, unsigned rank, const int64_t *shape
 
 static const struct error_detail *detail(const struct error *e, const char *key)
 {
+    static const struct error_detail none = {.key = ""};
+
     for (unsigned i = 0; i < e->n_details; i++)
         if (!strcmp(e->details[i].key, key))
             return &e->details[i];
     fail_msg("no detail %s: %s", key, e->message);
-    return NULL;
+    return &none;
 }
 
 static void is_error(const struct error *e, enum error_code code, const char *key, const char *word)
