@@ -1,18 +1,20 @@
 // c = a b, all row-major: a is n × k, b is k × m, c is n × m.
 //
-// A block of 16 × 16 threads computes TILE × TILE elements of c, each thread EACH × EACH of them. The block walks along
-// k in steps of DEPTH, with what it needs of a and b in shared memory. What lies outside the matrices counts as zero.
+// A block of SIDE × SIDE threads computes a tile of TILE × TILE elements of c, each thread EACH × EACH of them. The
+// block walks along k in steps of DEPTH, with what it needs of a and b in shared memory. What lies outside the matrices
+// counts as zero. Threads and blocks have one number each: the tiles of c are counted row by row.
 #define TILE  64
 #define DEPTH 16
-#define SIDE  16 // threads along one side of a block
+#define SIDE  16 // of a block, in threads
 #define EACH  (TILE / SIDE)
 
 extern "C" __global__ void gemm_kernel(float *c, const float *a, const float *b, int n, int m, int k)
 {
     __shared__ float a_tile[DEPTH][TILE + 1]; // transposed; the odd width spreads its columns over the banks
     __shared__ float b_tile[DEPTH][TILE];
-    int thread = threadIdx.y * SIDE + threadIdx.x;
-    int row = blockIdx.y * TILE, column = blockIdx.x * TILE;
+    int thread = threadIdx.x, x0 = thread % SIDE, y0 = thread / SIDE;
+    int tiles = (m + TILE - 1) / TILE; // side by side in c
+    int row = blockIdx.x / tiles * TILE, column = blockIdx.x % tiles * TILE;
     float sum[EACH][EACH] = {};
 
     for (int step = 0; step < k; step += DEPTH) {
@@ -31,8 +33,8 @@ extern "C" __global__ void gemm_kernel(float *c, const float *a, const float *b,
             float from_a[EACH], from_b[EACH];
 
             for (int i = 0; i < EACH; i++) {
-                from_a[i] = a_tile[d][threadIdx.y + i * SIDE];
-                from_b[i] = b_tile[d][threadIdx.x + i * SIDE];
+                from_a[i] = a_tile[d][y0 + i * SIDE];
+                from_b[i] = b_tile[d][x0 + i * SIDE];
             }
             for (int i = 0; i < EACH; i++)
                 for (int j = 0; j < EACH; j++)
@@ -42,7 +44,7 @@ extern "C" __global__ void gemm_kernel(float *c, const float *a, const float *b,
     }
     for (int i = 0; i < EACH; i++)
         for (int j = 0; j < EACH; j++) {
-            int y = row + threadIdx.y + i * SIDE, x = column + threadIdx.x + j * SIDE;
+            int y = row + y0 + i * SIDE, x = column + x0 + j * SIDE;
             if (y < n && x < m)
                 c[(size_t)y * m + x] = sum[i][j];
         }

@@ -13,8 +13,8 @@ def declare(k: Any) -> Any:
         source("gemm.cu"),
         "gemm_kernel",
         "out float c[n][m], const float a[n][k], const float b[k][m], int n, int m, int k",
-        grid=("ceil_div(m, 64)", "ceil_div(n, 64)"),
-        block=(16, 16),
+        grid="ceil_div(n, 64) * ceil_div(m, 64)",
+        block=256,
     )
 
 
