@@ -18,8 +18,8 @@ NOTE = "# Written by client_py/stubs.py from the declarations; run that to chang
 TYPES = {"float": "float", "bool": "bool", "int": "int"}
 
 
-def declarations() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("declarations", PACKAGE / "_declarations.py")
+def declarations(name: str = "declarations") -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, PACKAGE / f"_{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -37,7 +37,7 @@ def docstring(indent: str, *paragraphs: str) -> list[str]:
     return [indent + line if line else "" for line in lines + (['"""'] if len(lines) > 1 else [])]
 
 
-def errors_stub(errors: list[tuple[str, int, str, tuple[str, ...], str]]) -> str:
+def errors_stub(errors: list[tuple[str, int, str, tuple[str, ...], str]], members: dict[str, dict[str, tuple[str, ...]]]) -> str:
     names = {code: "".join(part.capitalize() for part in code.split("_")) for code, *_ in errors}
     lines = [
         NOTE + "from collections.abc import Mapping",
@@ -61,6 +61,8 @@ def errors_stub(errors: list[tuple[str, int, str, tuple[str, ...], str]]) -> str
     ]
     for code, _value, _origin, bases, doc in errors:
         lines += [f"class {names[code]}({', '.join(('KopsError', *bases))}):", *docstring("    ", doc), ""]
+        for name, (kind, text, _) in members.get(code, {}).items():
+            lines += ["    @property", f"    def {name}(self) -> {kind}:", *docstring("        ", text), ""]
     lines += [
         "BY_CODE: dict[str, type[KopsError]]",
         "",
@@ -131,8 +133,8 @@ def ops_stub(ops: dict[str, dict[str, object]]) -> str:
 
 
 def main() -> int:
-    declared = declarations()
-    wanted = {PACKAGE / "_errors.pyi": errors_stub(declared.ERRORS), PACKAGE / "_ops.pyi": ops_stub(declared.OPS)}
+    declared, members = declarations(), declarations("error_members").MEMBERS
+    wanted = {PACKAGE / "_errors.pyi": errors_stub(declared.ERRORS, members), PACKAGE / "_ops.pyi": ops_stub(declared.OPS)}
     check = "--check" in sys.argv[1:]
     stale = [(path, text) for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path, text in stale:

@@ -13,23 +13,34 @@ same framework and on the same device. `kops.connect_async` is the same for asyn
 from ._aio import AsyncClient, connect_async
 from ._batch import Batch
 from ._client import Client, connect
+from ._code import Entry
 from ._connection import VERSION as __version__
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _errors
+from ._inline import cuda_kernel, default_client, load, load_inline
+from ._kernels import AsyncKernel, Kernel
+from ._modules import AsyncModule, Module
 from ._pending import Pending
 from ._recording import AsyncProgram, AsyncSequence, Program, Sequence
 from ._results import Attr, Device, Info, Op, Profile, Timings
+from ._signature import Param
 
 __all__ = [
     "AsyncClient",
+    "AsyncKernel",
+    "AsyncModule",
     "AsyncProgram",
     "AsyncSequence",
     "Attr",
     "Batch",
     "Client",
     "Device",
+    "Entry",
     "Info",
+    "Kernel",
+    "Module",
     "Op",
+    "Param",
     "Pending",
     "Profile",
     "Program",
@@ -38,5 +49,9 @@ __all__ = [
     "__version__",
     "connect",
     "connect_async",
+    "cuda_kernel",
+    "default_client",
+    "load",
+    "load_inline",
 ]
 __all__ += _errors

@@ -18,6 +18,7 @@ from ._client import _arrays
 from ._connection import Connection
 from ._errors import ConnectionLost
 from ._link import no_reply
+from ._modules import AsyncKernelMethods
 from ._ops import DEFAULT_TIMEOUT, AsyncOpMethods, check_attrs
 from ._plans import Plan
 from ._recording import AsyncProgram, AsyncSequence
@@ -25,7 +26,7 @@ from ._results import Device, Info, Op, Profile
 from ._session import Call
 
 
-class AsyncClient(AsyncOpMethods):
+class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
     """As `Client`, with `await`: `c = await k.add(a, b)`. Made by `connect_async`; an async context manager.
 
     Calls of several tasks are pipelined. A task that is cancelled cancels its request.

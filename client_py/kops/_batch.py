@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from . import _plans
+from ._launch import Launch
 from ._native_link import NativeLink
 from ._recording import Recorder
 from ._torch import current_stream
@@ -66,7 +67,7 @@ class Batch:
             if kind is None:  # otherwise the exception that ended the block says more
                 raise
 
-    def add(self, link: Any, request: _plans.Request, index: int, handle: int, timeout: float | None) -> None:
+    def add(self, link: Any, request: _plans.Request | Launch, index: int, handle: int, timeout: float | None) -> None:
         if link is not self._link:
             self._streams.clear()  # gathered for a connection that was lost
             self._link = link

@@ -11,20 +11,21 @@ from typing import Any
 
 from . import _plans
 from ._batch import Batch
-from ._errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
+from ._calls import Calls
+from ._errors import ConnectionLost, KopsError
 from ._link import SocketLink
-from ._native_link import FAST_RULES, NativeLink, native, pack
+from ._modules import KernelMethods
+from ._native_link import NativeLink, native
 from ._ops import DEFAULT_TIMEOUT, OpMethods, check_attrs
 from ._pending import Link, Pending
-from ._plans import Plan, Prepared
-from ._recording import BaseSequence, Program, Recorder, Sequence, record
+from ._recording import Program, Sequence, record
 from ._results import Device, Info, Op, Profile
 from ._session import Call
 
 LAST_WAIT = 10.0  # seconds that a client which was dropped waits for its ordered calls
 
 
-class Client(OpMethods):
+class Client(Calls, OpMethods, KernelMethods):
     """A connection to kopsd. Made by `connect`; a context manager.
 
     Each op of the daemon is a method: `k.add(a, b)`; `help(k.add)` says what it takes. A lost connection raises
@@ -37,17 +38,25 @@ class Client(OpMethods):
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False
     ) -> None:
-        self.timeout = timeout
-        self.blocking = blocking
+        self._prepare(socket, timeout, spin_us, blocking)
+        self._live()
+
+    @classmethod
+    def unconnected(
+        cls, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False
+    ) -> Client:
+        """A client that connects at its first use."""
+        made = cls.__new__(cls)
+        made._prepare(socket, timeout, spin_us, blocking)
+        return made
+
+    def _prepare(self, socket: Any, timeout: float | None, spin_us: float, blocking: bool) -> None:
+        Calls.__init__(self, timeout, blocking)
         self.spin_us = spin_us
         self._path = socket
         self._closed = False
-        self._connection: Link | None = None
         self._connecting = threading.Lock()
-        self._scopes: dict[int, list[Recorder]] = {}  # what records, by thread
-        self._batches: dict[int, Batch] = {}  # by thread
         _clients.add(self)
-        self._live()
 
     # The daemon
 
@@ -186,79 +195,6 @@ class Client(OpMethods):
         answer: Profile = self._drive(connection, plan, timeout)
         return answer
 
-    def _op(
-        self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, stream: int, timing: bool,
-        deadline_ms: int | None, priority: str | None, blocking: bool | None, timeout: Any,
-    ) -> Any:  # fmt: skip
-        if self._scopes:
-            scopes = self._scopes.get(threading.get_ident())
-            if scopes:
-                return scopes[-1]._op(op, values, out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout)
-        link = self._live()
-        if (
-            native is not None
-            and device is None
-            and priority is None
-            and deadline_ms is None
-            and not (timing or stream or link.garbage)
-        ):
-            made = self._fast(link, op, values, out, attrs, self.blocking if blocking is None else blocking, timeout)
-            if made is not NotImplemented:
-                return made
-        options = _plans.options_of(link, device, stream, timing, deadline_ms, priority)
-        request = _plans.Request(op, values, out, attrs, options)
-        return self._carry(link, request, timing, stream, blocking, timeout)
-
-    def _fast(
-        self, link: Any, op: str, values: tuple[Any, ...], out: Any, attrs: Mapping[str, Any], blocking: bool, timeout: Any
-    ) -> Any:  # fmt: skip
-        """The op by the extension, from the tensors on; NotImplemented where these are no registered CUDA tensors."""
-        if not link.offers_ordered:
-            blocking = True
-        if blocking and self._batches:
-            return NotImplemented
-        packed, rule = (pack(attrs), 0) if attrs else (None, FAST_RULES.get(op, 0))
-        try:
-            return link.run(op, values, out, packed, rule, blocking, self.timeout if timeout is DEFAULT_TIMEOUT else timeout)
-        except (ConnectionLost, ConnectFailed) as error:
-            raise link.lost(error) from None
-
-    def _carry(
-        self, link: Link, request: Prepared, timing: bool, stream: int, blocking: bool | None, timeout: Any
-    ) -> Any:
-        """Carries a request out: puts it on the current CUDA stream where that can be, else waits for its reply."""
-        batch = self._batches.get(threading.get_ident()) if self._batches else None
-        if not (timing or stream or (self.blocking if blocking is None else blocking)) and link.offers_ordered:
-            index = request.operands.torch_device
-            if index is not None:
-                return self._enqueue(link, request, index, batch, timeout)
-        if batch is not None:
-            batch.flush()
-        link.check_ordered()
-        return self._drive(link, _plans.run(link, request, timing), timeout)
-
-    def _enqueue(self, link: Link, request: Prepared, index: int, batch: Batch | None, timeout: Any) -> Any:
-        from ._torch import current_stream
-
-        seconds = self._timeout_of(timeout)
-        stream = current_stream(index)
-        if batch is not None and not isinstance(link, NativeLink):
-            if isinstance(request, _plans.Request) and request.options == _plans.ORDERED and link.offers_sequences:
-                link.check_ordered()
-                batch.add(link, request, index, stream, seconds)
-                return request.result
-            batch.flush()
-        params, unknown = request.params(link.key)
-        if unknown is not None:
-            params = self._drive(link, _plans.prepare(link, request), timeout)
-        if isinstance(link, NativeLink) and isinstance(request, _plans.Request) and request.options == _plans.ORDERED:
-            # Now that their memory is known, as ops of the extension: only these are gathered in a batch.
-            values = tuple(operand.value for operand in request.inputs)
-            if self._fast(link, request.op, values, request.outputs[0].value, request.attrs, False, timeout) is not NotImplemented:
-                return request.result
-        link.enqueue(request.method, params, request.names, request.operands.keep, index, stream, seconds)
-        return request.result
-
     def synchronize(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> None:
         """Waits until the ordered calls made so far have ended, and raises the first error of one since the last that
         was raised. Does not wait for other work on the CUDA streams."""
@@ -316,35 +252,6 @@ class Client(OpMethods):
         gives a run other arrays. The arrays must be where the daemon sees them: on a GPU, or made by `k.array`,
         `k.empty` or `k.zeros`; numbers and lists are constants."""
         return Program(self, device)
-
-    def _run_sequence(self, sequence: BaseSequence) -> Any:
-        options = sequence._run_options
-        link = self._live()
-        request = sequence.prepared(link)
-        answer = self._carry(link, request, options["timing"], options["stream"], options["blocking"], options["timeout"])
-        return sequence.took(answer)
-
-    def _define(self, program: Program) -> None:
-        link = self._live()
-        self._drive(link, program.define(link), DEFAULT_TIMEOUT)
-
-    def _scope_begin(self, recorder: Recorder) -> None:
-        self._scopes.setdefault(threading.get_ident(), []).append(recorder)
-
-    def _scope_end(self, recorder: Recorder) -> None:
-        here = threading.get_ident()
-        scopes = self._scopes.get(here, [])
-        if recorder in scopes:
-            scopes.remove(recorder)
-        if not scopes:
-            self._scopes.pop(here, None)
-
-    def _batch_begin(self, batch: Batch) -> None:
-        if self._batches.setdefault(threading.get_ident(), batch) is not batch:
-            raise BadArgument("a batch of this thread is open already")
-
-    def _batch_end(self, batch: Batch) -> None:
-        self._batches.pop(threading.get_ident(), None)
 
     # Memory
 
@@ -443,30 +350,6 @@ class Client(OpMethods):
         self._connecting = threading.Lock()
         if connection is not None:
             connection.forsake()
-
-    # Waiting
-
-    def _timeout_of(self, timeout: Any) -> float | None:
-        if timeout is DEFAULT_TIMEOUT:
-            return self.timeout
-        seconds: float | None = timeout
-        return seconds
-
-    def _drive(self, connection: Link, plan: Plan, timeout: Any) -> Any:
-        """Carries a plan out."""
-        seconds = self.timeout if timeout is DEFAULT_TIMEOUT else timeout
-        try:
-            call = next(plan)
-            while True:
-                try:
-                    connection.exchange(call, seconds)
-                except BaseException as error:
-                    call = plan.throw(error)
-                else:
-                    call = plan.send(call.result) if call.error is None else plan.throw(call.take_error())
-        except StopIteration as stop:
-            return stop.value
-
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 

@@ -12,12 +12,12 @@ import sys
 from typing import Any
 
 from ._cuda import LEGACY_STREAM, allocations
+from ._declarations import DTYPES
+from ._dtypes import DLPACK, NAMES, OF_ML_DTYPES, TYPESTRS
 from ._errors import BadArgument, ReadOnly, Unsupported
 from ._tensors import Adapter, Operand, Operands, span, unknown_dtype
 
-TYPESTRS = {"<f4": "f32", "<f8": "f64", "<f2": "f16"}
-NUMPY_NAMES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16"}
-ITEM_BYTES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2}
+ML_NAMES = {NAMES[short]: short for short in NAMES if NAMES[short] in OF_ML_DTYPES}
 
 
 def _refer(
@@ -53,7 +53,7 @@ def _wait_for(pointer: int, stream: int | None, operands: Operands) -> None:
 def _make(value: Any, shape: tuple[int, ...], dtype: str) -> Any:
     """A new array of the framework and on the device of `value`."""
     package = type(value).__module__.partition(".")[0]
-    name = NUMPY_NAMES[dtype]
+    name = NAMES[dtype]
     if package == "numba":
         return sys.modules["numba"].cuda.device_array(shape, name)
     if package in ("jax", "jaxlib"):
@@ -89,7 +89,7 @@ class DeviceArrayAdapter(Adapter):
         shape = tuple(interface["shape"])
         strides = interface.get("strides")
         if strides is not None:
-            size = ITEM_BYTES[dtype]
+            size = DTYPES[dtype]
             if any(s % size for s in strides):
                 raise BadArgument("strides are no whole elements: pass a copy")
             strides = tuple(s // size for s in strides)
@@ -102,8 +102,8 @@ class DeviceArrayAdapter(Adapter):
 
 
 def _dtype_by_name(value: Any) -> str | None:
-    """bfloat16 has no typestr of its own: ask the array's dtype."""
-    return "bf16" if str(getattr(value, "dtype", "")) == "bfloat16" else None
+    """bfloat16 and 8-bit floats have no typestr of their own: ask the array's dtype."""
+    return ML_NAMES.get(str(getattr(value, "dtype", "")))
 
 
 # DLPack: dlpack.h
@@ -130,7 +130,6 @@ class DLTensor(ctypes.Structure):
 
 
 DL_CPU, DL_CUDA, DL_CUDA_HOST = 1, 2, 3
-DL_DTYPES = {(2, 32): "f32", (2, 64): "f64", (2, 16): "f16", (4, 16): "bf16"}
 
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
@@ -153,7 +152,7 @@ class DLPackAdapter(Adapter):
     def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
         capsule = value.__dlpack__(stream=LEGACY_STREAM)
         tensor = DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
-        dtype = DL_DTYPES.get((tensor.dtype.code, tensor.dtype.bits)) if tensor.dtype.lanes == 1 else None
+        dtype = DLPACK.get((tensor.dtype.code, tensor.dtype.bits)) if tensor.dtype.lanes == 1 else None
         if dtype is None:
             raise unknown_dtype(f"DLPack {tensor.dtype.code}/{tensor.dtype.bits}")
         shape = tuple(tensor.shape[i] for i in range(tensor.ndim))

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ._declarations import ERRORS
+from ._error_members import MEMBERS
 
 __all__ = ["KopsError"]
 
@@ -47,9 +48,21 @@ def class_name(code: str) -> str:
     return "".join(part.capitalize() for part in code.split("_"))
 
 
+SHOWN = 4000  # characters of a log that an error's text has
+
+
+def _with_log(error: Any) -> str:
+    log = error.log.strip()
+    return KopsError.__str__(error) + ("\n" + (log if len(log) <= SHOWN else log[:SHOWN] + "\n…") if log else "")
+
+
 def _make(code: str, value: int, bases: tuple[str, ...], doc: str) -> type[KopsError]:
     parents = (KopsError, *(getattr(builtins, base) for base in bases))
-    members = {"code": code, "value": value, "__doc__": doc, "__module__": "kops"}
+    members: dict[str, Any] = {"code": code, "value": value, "__doc__": doc, "__module__": "kops"}
+    for name, (_kind, text, read) in MEMBERS.get(code, {}).items():
+        members[name] = property(read, doc=text)
+    if "log" in members:
+        members["__str__"] = _with_log
     return type(class_name(code), parents, members)
 
 

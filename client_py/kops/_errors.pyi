@@ -186,6 +186,22 @@ class CompileFailed(KopsError, ValueError):
     `crash`, `detail.log` the compiler's log.
     """
 
+    @property
+    def log(self) -> str:
+        """All that the compiler said."""
+
+    @property
+    def reason(self) -> str:
+        """`source`, `entry`, `time`, `memory` or `crash`."""
+
+    @property
+    def file(self) -> str | None:
+        """Of the first error."""
+
+    @property
+    def line(self) -> int | None:
+        """Of the first error."""
+
 class UnknownKernel(KopsError, LookupError):
     """This connection has no kernel or module of that id (never had, or released it)."""
 

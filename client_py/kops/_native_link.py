@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -26,7 +26,7 @@ import msgpack
 from . import _connection
 from ._connection import PROTOCOL, VERSION
 from ._cuda import allocations
-from ._declarations import OPS
+from ._declarations import DTYPES, OPS
 from ._errors import (
     BY_CODE,
     BadArgument,
@@ -44,10 +44,12 @@ from ._link import no_reply
 from ._memory import Source, garbage
 from ._results import Info
 from ._session import CANCELLABLE, MSGID_MASK, Call
+from ._signature import Param
 from ._transport import candidates
 
 _RULES: dict[Any, int] = {"elementwise": 1, "gemm": 2}
 FAST_RULES = {op: _RULES.get(declared["rule"], 0) for op, declared in OPS.items()}
+_NUMBERS = {name: number for number, name in enumerate(DTYPES, 1)}  # enum kops_dtype
 TIDY_EVERY = 0.02  # seconds between looks for what may be let go, while something is kept
 
 pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
@@ -119,6 +121,20 @@ def configure(torch: Any) -> None:
     _configured = torch
 
 
+def native_kernel(name: str, params: Sequence[Param]) -> Any:
+    """A kernel as the extension knows it; None without one."""
+    if native is None or not hasattr(native, "Kernel"):
+        return None
+    return native.Kernel(_name(name), tuple(_NUMBERS[param.dtype] * (1 if param.is_tensor else -1) for param in params),
+                         tuple(_plain_rank(param) for param in params))  # fmt: skip
+
+
+def _plain_rank(param: Param) -> int:
+    """What the extension checks of a tensor: its rank, -1 for any, -2 for any layout as well."""
+    rank = len(param.shape) if param.shape is not None else param.rank
+    return -2 if param.strided else -1 if rank is None else rank
+
+
 class NativeLink:
     """One connection, made by the extension."""
 
@@ -139,6 +155,7 @@ class NativeLink:
             threading.Thread(target=_tidy, args=(self._native, self._kept), name="kops-tidier", daemon=True).start()
         self.path: str = self._native.path
         self.run = self._native.run
+        self.launch = getattr(self._native, "launch", None)
         self.generation: int = self._native.generation()
         self.key = next(_connection.keys)
         self.garbage: deque[int | tuple[str, int]] = deque()

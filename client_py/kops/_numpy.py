@@ -7,16 +7,16 @@ is, recognised by its address. Any other is copied into a block of the pool for 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import numpy
 
 from ._declarations import DTYPES
+from ._dtypes import FLOATS, NAMES, OF_ML_DTYPES
 from ._errors import BadArgument, Overlap, ReadOnly
 from ._memory import Block, pool
 from ._tensors import Adapter, Operand, Operands, unknown_dtype
-
-NAMES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16"}
 
 # numpy dtype -> (name, native dtype or None when it is that already)
 _dtypes: dict[Any, tuple[str, Any]] = {}
@@ -36,14 +36,15 @@ def dtype_name(dtype: Any) -> tuple[str, Any]:
 
 
 def numpy_dtype(dtype: Any) -> Any:
-    """The NumPy dtype for a wire name, a NumPy dtype or its name. bfloat16 needs the package ml_dtypes."""
+    """The NumPy dtype for a wire name, a NumPy dtype or its name. bfloat16 and 8-bit floats need the package
+    ml_dtypes."""
     name = NAMES.get(dtype, dtype) if isinstance(dtype, str) else dtype
-    if name == "bfloat16":
+    if isinstance(name, str) and name in OF_ML_DTYPES:
         try:
             import ml_dtypes
         except ImportError:
-            raise BadArgument("NumPy has no bfloat16: install ml_dtypes, or use torch tensors") from None
-        return numpy.dtype(ml_dtypes.bfloat16)
+            raise BadArgument(f"NumPy has no {name}: install ml_dtypes, or use torch tensors") from None
+        return numpy.dtype(getattr(ml_dtypes, name))
     made = numpy.dtype(name)
     dtype_name(made)
     return made
@@ -143,22 +144,22 @@ class PlainAdapter(Adapter):
 
     def convert(self, value: Any, dtype: str | None, operands: Operands) -> Operand:
         """As an array of `dtype`; without one its own floating-point dtype if it has one, else f32."""
-        array = as_array(value, None) if dtype is None else numpy.asarray(value, numpy_dtype(dtype))
+        array = as_array(value, None, FLOATS) if dtype is None else numpy.asarray(value, numpy_dtype(dtype))
         return numpy_adapter.operand(array, operands)
 
     def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
         raise BadArgument("out must be an array")
 
 
-def as_array(value: Any, dtype: Any) -> Any:
-    """`value` as a NumPy array of a supported dtype: its own when it is an array of one, else f32."""
+def as_array(value: Any, dtype: Any, keeps: Collection[str] = NAMES) -> Any:
+    """`value` as a NumPy array of a supported dtype: its own when it is an array of one that it `keeps`, else f32."""
     if dtype is not None:
         return numpy.asarray(value, numpy_dtype(dtype))
     array = numpy.asarray(value)
     if hasattr(value, "dtype"):
         try:
-            dtype_name(array.dtype)
-            return array
+            if dtype_name(array.dtype)[0] in keeps:
+                return array
         except TypeError:
             pass
     if array.dtype.kind not in "fiub":

@@ -7,7 +7,7 @@ request. An error reply is thrown into the plan.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from . import _rules
@@ -18,7 +18,7 @@ from ._errors import BadArgument, DtypeMismatch, StaleBuffer, WrongType
 from ._memory import Source, pool
 from ._results import Device, Profile, Timings
 from ._session import Call
-from ._tensors import Operand, Operands, adapter_of, check_devices, inputs, renew
+from ._tensors import Operand, Operands, adapter_of, check_devices, check_floats, inputs, renew
 
 Plan: TypeAlias = Generator[Call, Any, Any]
 
@@ -108,6 +108,8 @@ class Request:
         self.outputs = self._outputs(out)
         self.given = out is not None
         check_devices(self.inputs, self.outputs)
+        if declared:
+            check_floats(op, self.inputs + self.outputs)
 
     def _outputs(self, out: Any) -> list[Operand]:
         operands, attrs = self.operands, self.attrs
@@ -147,6 +149,17 @@ class Request:
             params.update(self.options)
         return params, None
 
+    def step(self, place: Callable[[Operand], int]) -> dict[str, Any]:
+        """As one of a sequence; `place` gives an operand its number there."""
+        step: dict[str, Any] = {
+            "op": self.op,
+            "in": [place(operand) for operand in self.inputs],
+            "out": [place(operand) for operand in self.outputs],
+        }
+        if self.attrs:
+            step["attrs"] = self.attrs
+        return step
+
     def renew(self, key: int) -> None:
         for operand in self.inputs + self.outputs:
             renew(operand)
@@ -159,16 +172,21 @@ class Request:
         return tuple(o.value if self.given else o.adapter.result(o.value) for o in outputs)
 
 
+def make_known(connection: Peer, unknown: Any) -> Plan:
+    """Memory is registered, programs and kernels define themselves."""
+    if isinstance(unknown, Source):
+        yield from register(connection, unknown)
+    else:
+        yield from unknown.define(connection)
+
+
 def prepare(connection: Peer, request: Prepared) -> Plan:
     """Makes known what is new to the daemon; returns what the request's method takes."""
     while True:
         params, unknown = request.params(connection.key)
         if unknown is None:
             return params
-        if isinstance(unknown, Source):
-            yield from register(connection, unknown)
-        else:
-            yield from unknown.define(connection)
+        yield from make_known(connection, unknown)
 
 
 def execute(connection: Peer, request: Prepared, retry: bool = True) -> Plan:

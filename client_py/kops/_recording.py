@@ -15,6 +15,7 @@ import msgpack
 from . import _plans
 from ._connection import Peer
 from ._errors import BadArgument, DtypeMismatch, ShapeMismatch, WrongType
+from ._launch import Launch
 from ._memory import garbage
 from ._ops import DEFAULT_TIMEOUT, OpMethods, check_attrs
 from ._results import Timings
@@ -51,6 +52,7 @@ class Recorder(OpMethods):
         self._index: dict[Any, int] = {}
         self._steps: list[dict[str, Any]] = []
         self._ops: list[str] = []  # for messages
+        self._kernels = False  # some steps launch a kernel
         self._closed = False
 
     def __len__(self) -> int:
@@ -74,22 +76,29 @@ class Recorder(OpMethods):
         return self._record(op, values, out, attrs)
 
     def _record(self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any]) -> Any:
-        if self._closed:
-            raise BadArgument(f"this {self.name} is complete: record another one")
+        self._open()
         self.note(_plans.Request(op, values, out, attrs, {}, self.operands))
         return self.results[-1]
 
-    def note(self, request: _plans.Request) -> None:
+    def launch(
+        self, kernel: Any, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, **named: Any
+    ) -> Any:  # fmt: skip
+        """Records a launch of a kernel, with what calling it takes. Returns its `out` arguments."""
+        self._open()
+        arguments = kernel._positional(arguments, named)
+        geometry = kernel._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
+        self.note(Launch(kernel, arguments, geometry, {}, self.operands))
+        return self.results[-1]
+
+    def _open(self) -> None:
+        if self._closed:
+            raise BadArgument(f"this {self.name} is complete: record another one")
+
+    def note(self, request: _plans.Request | Launch) -> None:
         """Notes a step whose operands were made with those of this recorder, or are taken over from it."""
-        step: dict[str, Any] = {
-            "op": request.op,
-            "in": [self._of(operand) for operand in request.inputs],
-            "out": [self._of(operand) for operand in request.outputs],
-        }
-        if request.attrs:
-            step["attrs"] = request.attrs
-        self._steps.append(step)
+        self._steps.append(request.step(self._of))
         self._ops.append(request.op)
+        self._kernels |= isinstance(request, Launch)
         self.results.append(request.result)
 
     def _of(self, operand: Operand) -> int:
@@ -102,7 +111,7 @@ class Recorder(OpMethods):
         return found
 
     def body(self, key: int) -> tuple[dict[str, Any], Any]:
-        """`tensors` and `ops` on the connection of that key, or the memory to register first."""
+        """`tensors` and `ops` on the connection of that key, or the memory or kernel to make known first."""
         if not self._steps:
             raise BadArgument(f"this {self.name} has no op")
         tensors = []
@@ -113,7 +122,18 @@ class Recorder(OpMethods):
                 if buffer is None:
                     return {}, operand.source
             tensors.append(operand.wire(buffer))
-        return {"tensors": tensors, "ops": self._steps}, None
+        if not self._kernels:
+            return {"tensors": tensors, "ops": self._steps}, None
+        steps = []
+        for step in self._steps:
+            kernel = step.get("kernel")
+            if kernel is not None:
+                known = kernel.ids.get(key)
+                if known is None:
+                    return {}, kernel
+                step = {**step, "kernel": known}
+            steps.append(step)
+        return {"tensors": tensors, "ops": steps}, None
 
     def params(self, key: int) -> tuple[dict[str, Any], Any]:
         return self.body(key)
@@ -279,7 +299,7 @@ class BaseProgram(Recorder):
             body, unknown = self.body(connection.key)
             if unknown is None:
                 break
-            yield from _plans.register(connection, unknown)
+            yield from _plans.make_known(connection, unknown)
         if self._device is not None:
             body["device"] = _plans.device_ref(self._device)
         reply = yield Call("program", body, (), self.operands.keep, _undo_program)

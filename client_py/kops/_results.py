@@ -190,6 +190,7 @@ class Info:
     ops: dict[str, Op]
     limits: dict[str, int]
     features: tuple[str, ...]
+    kernels: dict[str, Any] = field(default_factory=dict)  # of the user's own: `compiler`, `arch`, `policy`, `allowed`
 
     @classmethod
     def of(cls, reply: Mapping[str, Any]) -> Info:
@@ -202,6 +203,7 @@ class Info:
             ops={op["name"]: _op(op) for op in reply.get("ops", ())},
             limits=dict(reply.get("limits", {})),
             features=tuple(reply.get("features", ())),
+            kernels=dict(reply.get("kernels", {})),
         )
 
 

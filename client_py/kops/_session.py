@@ -27,7 +27,7 @@ import msgpack
 from ._errors import BadArgument, BadReply, ConnectionLost, KopsError, LimitExceeded, from_reply
 
 REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
-CANCELLABLE = ("run", "sequence", "run_program")
+CANCELLABLE = ("run", "launch", "sequence", "run_program", "compile")
 MSGID_MASK = 0xFFFFFFFF
 MAX_FDS = 16
 MSG_CTRUNC = int(socket.MSG_CTRUNC)  # an enum's operators are slow

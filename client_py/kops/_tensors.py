@@ -14,6 +14,7 @@ from typing import Any
 
 from ._cuda import allocations
 from ._declarations import DTYPES
+from ._dtypes import FLOATS, NAMES
 from ._errors import DeviceMismatch, UnknownDtype, WrongType
 from ._exports import Allocation
 from ._memory import Source, release
@@ -180,6 +181,13 @@ def check_devices(some: list[Operand], others: list[Operand]) -> None:
 
 def unknown_dtype(dtype: Any) -> UnknownDtype:
     return UnknownDtype(f"dtype {dtype} is not supported: convert to float32, float64, float16 or bfloat16")
+
+
+def check_floats(op: str, operands: Iterable[Operand]) -> None:
+    """Built-in ops compute with floating-point numbers; other dtypes are for kernels."""
+    for operand in operands:
+        if operand.dtype not in FLOATS:
+            raise UnknownDtype(f"{op} of {NAMES[operand.dtype]} is not supported: convert to one of {', '.join(NAMES[n] for n in FLOATS)}")
 
 
 def span(shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: str) -> int:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from ._cuda import allocations
+from ._dtypes import NAMES
 from ._errors import BadArgument, Overlap, Unsupported
 from ._memory import pool
 from ._native_link import configure
@@ -28,8 +29,8 @@ class TorchAdapter(Adapter):
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         configure(torch)
-        self._names = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
-        self._dtypes = {name: dtype for dtype, name in self._names.items()}
+        self._dtypes = {short: getattr(torch, name) for short, name in NAMES.items() if hasattr(torch, name)}
+        self._names = {dtype: short for short, dtype in self._dtypes.items()}
 
     def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
         dtype = self._names.get(value.dtype)

@@ -241,12 +241,14 @@ def test_shared_arrays_outlive_the_client(daemon: FakeDaemon) -> None:
 def test_array_keeps_a_supported_dtype(k: kops.Client) -> None:
     assert k.array([1, 2]).dtype == numpy.float32
     assert k.array(normal(2, dtype="float64")).dtype == numpy.float64
-    assert k.array(numpy.arange(3)).dtype == numpy.float32
+    assert k.array(numpy.arange(3)).dtype == numpy.int64
     assert k.array([1, 2], "f16").dtype == numpy.float16
     assert k.empty((2, 3), "float64").dtype == numpy.float64 and k.empty(3).shape == (3,)
     assert k.zeros((2, 0)).shape == (2, 0) and (k.zeros((3, 3)) == 0).all()
     with pytest.raises(kops.UnknownDtype):
-        k.empty(3, "int32")
+        k.empty(3, "complex64")
+    with pytest.raises(kops.UnknownDtype):
+        k.square(k.empty(3, "int32"))
 
 
 def test_bfloat16_by_ml_dtypes(k: kops.Client, daemon: FakeDaemon) -> None:

@@ -122,12 +122,14 @@ static int push(struct parser *p, size_t at, struct expr_op op)
 static int operate(struct parser *p, size_t at, enum expr_code code)
 {
     unsigned operands = expr_is_unary(code) ? 1 : 2;
-    struct expr_op *a = &p->ops[p->n_ops - operands];
+    struct expr_op *a = &p->ops[p->n_ops - operands], *last = &p->ops[p->n_ops - 1];
     const char *why;
 
-    if (a->code != EXPR_NUMBER || p->ops[p->n_ops - 1].code != EXPR_NUMBER)
+    if (last->code == EXPR_NUMBER && last->value == 0 && expr_is_division(code))
+        return fail(p, at, ERROR_INVALID_ARGUMENT, "%s", EXPR_BY_ZERO);
+    if (a->code != EXPR_NUMBER || last->code != EXPR_NUMBER)
         return push(p, at, (struct expr_op){.code = (uint8_t)code});
-    why = expr_apply(code, a->value, p->ops[p->n_ops - 1].value, &a->value);
+    why = expr_apply(code, a->value, last->value, &a->value);
     if (why)
         return fail(p, at, ERROR_INVALID_ARGUMENT, "%s", why);
     p->n_ops -= operands - 1;

@@ -48,6 +48,11 @@ static inline bool expr_is_unary(enum expr_code code)
     return code == EXPR_NEGATE || code == EXPR_NEXT_POW2;
 }
 
+static inline bool expr_is_division(enum expr_code code)
+{
+    return code == EXPR_DIV || code == EXPR_MOD || code == EXPR_CEIL_DIV;
+}
+
 /* With room for n_ops operations, zeroes. `length` is at most EXPR_MAX_TEXT. */
 struct expr *expr_new(const char *text, size_t length, unsigned n_ops, struct error *e);
 

@@ -314,18 +314,27 @@ static int set_geometry(const struct planning *g, struct plan_kernel *k, struct 
 
 /* ---- The plan ---- */
 
-static void set_params(const struct kernel_signature *s, const struct kernel_arg *args, struct plan_kernel *k)
+static bool is_sparse(const struct tensor *t)
+{
+    return t && t->count * dtype_size(t->dtype) != t->extent;
+}
+
+static void set_params(const struct kernel_signature *s, const struct tensor *const *tensors,
+                       const struct kernel_arg *args, struct plan_kernel *k)
 {
     k->param_bytes = (uint16_t)s->param_bytes;
     k->n_pointers = (uint16_t)s->n_tensors;
+    k->sparse = 0;
     memset(k->params, 0, s->param_bytes);
     for (unsigned i = 0; i < s->n_params; i++) {
         const struct kernel_param *p = &s->params[i];
 
-        if (p->kind == KERNEL_SCALAR)
+        if (p->kind == KERNEL_SCALAR) {
             memcpy(k->params + p->offset, args[i].value, p->size);
-        else
+        } else {
             k->pointers[p->operand] = p->offset;
+            k->sparse |= (uint16_t)(is_sparse(tensors[p->operand]) << p->operand);
+        }
     }
 }
 
@@ -348,6 +357,6 @@ int kernel_plan(const struct kernel_signature *s, const struct tensor *const *te
         return -1;
     ret_plan->kind = PLAN_KERNEL;
     ret_plan->dtype = s->n_tensors ? s->operands[0]->dtype : DTYPE_F32;
-    set_params(s, args, &ret_plan->kernel);
+    set_params(s, tensors, args, &ret_plan->kernel);
     return 0;
 }

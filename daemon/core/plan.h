@@ -55,8 +55,9 @@ struct plan_kernel {
     unsigned cluster[3];   /* 0: none */
     unsigned shared_bytes; /* dynamic */
     uint16_t param_bytes;
-    uint16_t n_pointers;                                  /* as many as operands */
-    uint16_t pointers[STEP_MAX_OPERANDS];                 /* where in params the i-th operand's address belongs */
+    uint16_t n_pointers;                  /* as many as operands */
+    uint16_t pointers[STEP_MAX_OPERANDS]; /* where in params the i-th operand's address belongs */
+    uint16_t sparse; /* operands with other bytes between their elements, a bit each: those are not the kernel's */
     _Alignas(8) unsigned char params[KERNEL_PARAM_BYTES]; /* addresses are 0 */
 };
 

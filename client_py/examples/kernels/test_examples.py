@@ -1,0 +1,65 @@
+"""Every example is right on random data, of odd sizes and empty: in the interpreter, and on a GPU where there is one.
+
+KOPS_SOCKET names the daemon for the GPU's half.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from common import Example, Place, interpreted, on_gpu  # noqa: E402
+from five import EXAMPLES  # noqa: E402
+
+CASES = [pytest.param(example, size, id=f"{example.name}-{size}") for example in EXAMPLES for size in example.sizes]
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Iterator[Place]:
+    if shutil.which("c++") is None and "CXX" not in os.environ:
+        pytest.skip("no C++ compiler")
+    with interpreted() as place:
+        yield place
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[Place]:
+    torch: Any = pytest.importorskip("torch")
+    if not torch.cuda.is_available() or "KOPS_SOCKET" not in os.environ:
+        pytest.skip("needs a GPU and KOPS_SOCKET")
+    with on_gpu() as place:
+        yield place
+
+
+@pytest.mark.parametrize("example, size", CASES)
+def test_right_in_the_interpreter(cpu: Place, example: Example, size: tuple[int, ...]) -> None:
+    example.check(cpu, example.declare(cpu.k), size)
+
+
+@pytest.mark.parametrize("example, size", [*CASES, *((example, example.large) for example in EXAMPLES)])
+def test_right_on_the_gpu(gpu: Place, example: Example, size: tuple[int, ...]) -> None:
+    example.check(gpu, example.declare(gpu.k), size)
+
+
+def test_a_wrong_result_is_found(cpu: Place) -> None:
+    example = EXAMPLES[-1]
+    wrong = example.declare(cpu.k)
+    with pytest.raises(AssertionError):
+        example.check(cpu, lambda c, a, b, n: wrong(c, a, a, n), (255,))
+
+
+@pytest.mark.parametrize("program", ["vector_add.py", "tutorial.py"])
+def test_the_programs_run(cpu: Place, program: str) -> None:
+    done = subprocess.run([sys.executable, str(HERE / program), "--interpret"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "vector_add" in done.stdout

@@ -1,0 +1,27 @@
+"""What some exceptions tell by name, beside `detail`. Imports nothing of the package: `stubs.py` reads it as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def _first_error(log: str) -> tuple[str | None, int | None]:
+    """File and line of the first error: `kernel.cu(3): error: …`."""
+    for text in log.splitlines():
+        place, found, _ = text.partition("): error")
+        name, _, line = place.rpartition("(")
+        if found and line.isdecimal():
+            return name, int(line)
+    return None, None
+
+
+# By error code: each member's name, type, doc and how it is found.
+MEMBERS: dict[str, dict[str, tuple[str, str, Callable[[Any], Any]]]] = {
+    "compile_failed": {
+        "log": ("str", "All that the compiler said.", lambda error: str(error.detail.get("log", ""))),
+        "reason": ("str", "`source`, `entry`, `time`, `memory` or `crash`.", lambda error: str(error.detail.get("reason", ""))),
+        "file": ("str | None", "Of the first error.", lambda error: _first_error(error.log)[0]),
+        "line": ("int | None", "Of the first error.", lambda error: _first_error(error.log)[1]),
+    }
+}

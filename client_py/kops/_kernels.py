@@ -1,0 +1,297 @@
+"""Kernels and modules, as users hold them: what the synchronous and the asyncio ones share, and both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ._code import Code, Entry, release
+from ._connection import Peer
+from ._errors import BadArgument, ConnectFailed, ConnectionLost
+from ._geometry import Geometry
+from ._launch import Launch, profile
+from ._native_link import native, native_kernel
+from ._ops import DEFAULT_TIMEOUT
+from ._plans import Plan, options_of, run
+from ._results import Profile
+from ._session import Call
+from ._signature import Param, parse
+from ._source import signature as signature_of
+
+LANES = ("grid", "block", "shared")  # kernel[grid, block, shared]
+
+
+class BaseKernel:
+    """An entry of a source with its parameter list and launch geometry, and its id on each connection."""
+
+    def __init__(
+        self, client: Any, code: Code, entry: str, signature: str | Iterable[Param] | None, geometry: Geometry, alias: bool = False
+    ) -> None:
+        self.name = entry
+        self.code = code
+        self.ids: dict[int, int] = {}
+        self.params = signature_of(code.scan, entry) if signature is None else parse(signature)
+        self._client = client
+        self._geometry = geometry
+        self._alias = alias
+        self._outs = tuple(i for i, param in enumerate(self.params) if param.kind == "out")
+        self._places = {param.name: i for i, param in enumerate(self.params)}
+        self._native = native_kernel(entry, self.params)
+
+    def define(self, connection: Peer) -> Plan:
+        """Makes the kernel known to the daemon; compiles its source where that connection has not."""
+        module = yield from self.code.define(connection)
+        connection.need("kernels")
+        params = {"module": module, "entry": self.name, "params": [param.wire() for param in self.params], **self._geometry.declared}
+        if self._alias:
+            params["alias"] = True
+        reply = yield Call("kernel", params, (), None, _undo_kernel)
+        known = self.ids.setdefault(connection.key, reply["kernel"])
+        if known != reply["kernel"]:
+            connection.garbage.append(("kernel", reply["kernel"]))  # another thread was faster
+        return known
+
+    @property
+    def signature(self) -> tuple[Param, ...]:
+        """The parameters."""
+        return self.params
+
+    @property
+    def attributes(self) -> Entry:
+        """What the compiler made of it: registers, shared memory, spills…"""
+        return self.code.entry(self.name)
+
+    def _positional(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """All arguments in order. Raises what tells which is missing."""
+        if not named and len(arguments) == len(self.params):
+            return arguments
+        if len(arguments) > len(self.params):
+            raise BadArgument(f"{self.name} takes {len(self.params)} arguments, got {len(arguments)}")
+        given = dict(zip(self._places, arguments))
+        for name, value in named.items():
+            if name not in self._places:
+                raise BadArgument(f"{self.name} has no parameter {name!r}; it takes {', '.join(self._places)}", {"key": name})
+            if name in given:
+                raise BadArgument(f"{self.name} got two values for {name}", {"key": name})
+            given[name] = value
+        missing = [name for name in self._places if name not in given]
+        if missing:
+            raise BadArgument(f"{self.name} needs {', '.join(missing)}: it takes {', '.join(self._places)}", {"key": missing[0]})
+        return tuple(given[name] for name in self._places)
+
+    def _result(self, arguments: tuple[Any, ...]) -> Any:
+        """What a call returns: the `out` arguments."""
+        outs = self._outs
+        if not outs:
+            return None
+        return arguments[outs[0]] if len(outs) == 1 else tuple(arguments[i] for i in outs)
+
+    def _profiled(self, connection: Peer, arguments: tuple[Any, ...], geometry: dict[str, Any], how: dict[str, Any]) -> Plan:
+        several = how["warmup"] or how["repeat"] != 1
+        both = next((param.name for param in self.params if param.kind == "inout"), None)
+        if several and both is not None:
+            raise BadArgument(
+                f"{self.name} may read what it writes, {both}, so it is not repeated: where it does not, mark it `out` in the "
+                f"signature (`out float* {both}`); or profile with warmup=0, repeat=1",
+                {"key": both},
+            )
+        return profile(connection, Launch(self, arguments, geometry, options_of(connection, timing=True, **how)))
+
+    def _fast(self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timeout: Any) -> Any:
+        """The launch by the extension; NotImplemented where it cannot."""
+        return NotImplemented
+
+    def interpret(
+        self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, **named: Any
+    ) -> Any:
+        """Runs the same source on the CPU, in this process, with checks that a GPU does not make: see
+        `kops.interpret`. Arrays are NumPy's or torch CPU tensors, and are written in place."""
+        from . import interpret
+
+        arguments = self._positional(arguments, named)
+        sizes = {**self._geometry.declared, **self._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared})}
+        return interpret.run(
+            self.code.source, self.name, self.params, arguments, sizes["grid"], sizes["block"], sizes.get("shared", 0),
+            files=self.code.files, options=self.code.options,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        parameters = ", ".join(f"{param.kind} {param.dtype} {param.name}" for param in self.params)
+        return f"<kops.{type(self).__name__} {self.name}({parameters})>"
+
+    def __del__(self) -> None:
+        release(self.__dict__.get("ids"), "kernel")
+
+
+class Bound:
+    """A kernel with a geometry, `kernel[grid, block]`: call it as the kernel."""
+
+    def __init__(self, kernel: Any, sizes: Any) -> None:
+        given = sizes if isinstance(sizes, tuple) else (sizes,)
+        if not 1 <= len(given) <= len(LANES):
+            raise BadArgument(f"kernel[{', '.join(LANES)}] takes one to three, not {len(given)}")
+        self._kernel = kernel
+        self._sizes = {name: size for name, size in zip(LANES, given) if size is not None}
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._kernel(*arguments, **{**self._sizes, **keywords})
+
+    def profile(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._kernel.profile(*arguments, **{**self._sizes, **keywords})
+
+    def interpret(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._kernel.interpret(*arguments, **{**self._sizes, **keywords})
+
+
+class Kernel(BaseKernel):
+    """A kernel of your own. Made by `Client.kernel`; call it with its arguments.
+
+    Belongs to its client, and is compiled and declared anew where that connects anew.
+    """
+
+    def __call__(
+        self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
+        timing: bool = False, deadline_ms: int | None = None, priority: str | None = None, blocking: bool | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+    ) -> Any:  # fmt: skip
+        """Launches the kernel, with arguments by position or by parameter name.
+
+        A pointer takes a tensor of its dtype (torch, NumPy, whatever an op takes), or None for a null pointer; a scalar
+        a number. On torch CUDA tensors the launch is put on torch's current stream and returns at once, as an op's;
+        on other arrays it returns when it has ended. Returns the `out` arguments: None when there are none, the one,
+        or a tuple; with `timing=True` the Timings.
+
+        `grid`, `block`, `shared` (bytes) and `cluster` override what was declared: numbers, tuples, or functions of
+        the arguments. The other options are those of an op. Inside `with k.sequence()` and `k.program()` it is recorded.
+        """
+        client = self._client
+        if named or len(arguments) != len(self.params):
+            arguments = self._positional(arguments, named)
+        if grid is None and block is None and shared is None and cluster is None and not self._geometry.functions:
+            geometry = None
+        else:
+            geometry = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
+        if native is not None and not (client._scopes or timing or stream) and deadline_ms is None and priority is None:
+            made = self._fast(client._live(), arguments, geometry, blocking, timeout)
+            if made is not NotImplemented:
+                return made
+        return self._slow(arguments, geometry, stream, timing, deadline_ms, priority, blocking, timeout)
+
+    def _fast(self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timeout: Any) -> Any:
+        """The launch by the extension, from the tensors on; NotImplemented where these are no registered CUDA tensors."""
+        known = self.ids.get(link.key)
+        if known is None or link.garbage or self._native is None:
+            return NotImplemented
+        client = self._client
+        waits = client.blocking if blocking is None else blocking
+        if not link.offers_ordered:
+            waits = True
+        if waits and client._batches:
+            return NotImplemented
+        sizes = None
+        if given is not None:
+            of_call = self._geometry.of_call(arguments, given)
+            sizes = (of_call.get("grid"), of_call.get("block"), of_call.get("cluster"), of_call.get("shared"))
+        seconds = client.timeout if timeout is DEFAULT_TIMEOUT else timeout
+        try:
+            made = link.launch(self._native, known, arguments, sizes, waits, seconds)
+        except (ConnectionLost, ConnectFailed) as error:
+            raise link.lost(error) from None
+        return self._result(arguments) if made is None else NotImplemented
+
+    def _slow(
+        self, arguments: tuple[Any, ...], given: Any, stream: int, timing: bool, deadline_ms: int | None, priority: str | None,
+        blocking: bool | None, timeout: Any,
+    ) -> Any:  # fmt: skip
+        client = self._client
+        recorder = client._recorder()
+        if recorder is not None:
+            if timing or stream or deadline_ms is not None or priority is not None or blocking is not None:
+                raise BadArgument(f"{self.name} is being recorded: timing, stream and the like belong to the whole {recorder.name}")
+            return recorder.launch(self, *arguments, **(given or {}))
+        link = client._live()
+        options = options_of(link, None, stream, timing, deadline_ms, priority)
+        request = Launch(self, arguments, self._geometry.of_call(arguments, given or {}), options)
+        answer = client._carry(link, request, timing, stream, blocking, timeout)
+        return answer[1] if timing else answer
+
+    def __getitem__(self, sizes: Any) -> Bound:
+        """`kernel[grid, block]` or `kernel[grid, block, shared]`: the kernel with that geometry."""
+        return Bound(self, sizes)
+
+    def profile(
+        self, *arguments: Any, warmup: int = 3, repeat: int = 50, grid: Any = None, block: Any = None, shared: Any = None,
+        cluster: Any = None, stream: int = 0, deadline_ms: int | None = None, priority: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+    ) -> Profile:  # fmt: skip
+        """Launches it `warmup` times untimed, then `repeat` times timed, inside the daemon: a `Profile`. More than one
+        launch needs every pointer that is written to be marked `out` in the signature."""
+        client = self._client
+        arguments = self._positional(arguments, named)
+        geometry = self._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
+        link = client._live()
+        how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "warmup": warmup, "repeat": repeat}
+        answer: Profile = client._drive(link, self._profiled(link, arguments, geometry, how), timeout)
+        return answer
+
+    @property
+    def attributes(self) -> Entry:
+        """What the compiler made of it: registers, shared memory, spills… Compiles it where that is not done."""
+        if self.code.compiled is None:
+            client = self._client
+            link = client._live()
+            client._drive(link, self.code.define(link), DEFAULT_TIMEOUT)
+        return super().attributes
+
+    def _declare(self, timeout: Any) -> Kernel:
+        link = self._client._live()
+        if link.key not in self.ids:
+            self._client._drive(link, self.define(link), timeout)
+        return self
+
+
+class AsyncKernel(BaseKernel):
+    """As `Kernel`, with `await`: `await kern(c, a, b, n)`. Made by `AsyncClient.kernel`."""
+
+    async def __call__(
+        self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
+        timing: bool = False, deadline_ms: int | None = None, priority: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+    ) -> Any:  # fmt: skip
+        """As `Kernel`'s; returns when the launch has ended."""
+        client = self._client
+        arguments = self._positional(arguments, named)
+        geometry = self._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
+        connection = await client._live()
+        options = options_of(connection, None, stream, timing, deadline_ms, priority)
+        request = Launch(self, arguments, geometry, options)
+        answer = await client._drive(connection, run(connection, request, timing), timeout)
+        return answer[1] if timing else answer
+
+    def __getitem__(self, sizes: Any) -> Bound:
+        """`kernel[grid, block]`: the kernel with that geometry."""
+        return Bound(self, sizes)
+
+    async def profile(
+        self, *arguments: Any, warmup: int = 3, repeat: int = 50, grid: Any = None, block: Any = None, shared: Any = None,
+        cluster: Any = None, stream: int = 0, deadline_ms: int | None = None, priority: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+    ) -> Profile:  # fmt: skip
+        """As `Kernel.profile`."""
+        client = self._client
+        arguments = self._positional(arguments, named)
+        geometry = self._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
+        connection = await client._live()
+        how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "warmup": warmup, "repeat": repeat}
+        answer: Profile = await client._drive(connection, self._profiled(connection, arguments, geometry, how), timeout)
+        return answer
+
+    async def _declare(self, timeout: Any) -> AsyncKernel:
+        connection = await self._client._live()
+        if connection.key not in self.ids:
+            await self._client._drive(connection, self.define(connection), timeout)
+        return self
+
+
+def _undo_kernel(reply: Any) -> tuple[str, dict[str, Any]]:
+    return "release", {"kernel": reply["kernel"]}

@@ -1,0 +1,150 @@
+"""One launch of a kernel, prepared: its arguments as operands and numbers, and what it says to the daemon.
+
+What is plainly wrong is refused here, before anything is sent, since an ordered call hears of the daemon's error late:
+the number and kinds of arguments, dtypes, ranks, layouts and the ranges of numbers. Sizes are checked by the daemon.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import _rules
+from ._connection import Peer
+from ._errors import BadArgument, DtypeMismatch, OutOfRange, ShapeMismatch, WrongType
+from ._plans import Plan, execute
+from ._results import Profile, Timings
+from ._signature import Param
+from ._tensors import Operand, Operands, adapter_of, check_devices, renew
+
+if TYPE_CHECKING:
+    from ._kernels import BaseKernel
+
+SIGNED = {f"i{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)}
+INTEGERS = SIGNED | {f"u{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)}
+LARGEST = {"f16": 65504.0, "f32": 3.4028234663852886e38, "bf16": 3.3895313892515355e38, "f64": math.inf}
+
+
+def _place(kernel: str, index: int, param: Param) -> str:
+    return f"{kernel}: argument {index + 1} ({param.name})"
+
+
+def scalar(kernel: str, index: int, param: Param, value: Any) -> int | float | bool:
+    """A number as its parameter wants it."""
+    where, detail = _place(kernel, index, param), {"key": f"args[{index}]"}
+    try:
+        if param.dtype in LARGEST:
+            if isinstance(value, (str, bytes)):
+                raise TypeError
+            real = float(value)
+        else:
+            number = operator.index(value)
+    except OverflowError:
+        raise OutOfRange(f"{where}: {value!r:.40} is too large for {param.dtype}", detail) from None
+    except (TypeError, ValueError, RuntimeError):
+        kind = "number" if param.dtype in LARGEST else "whole number"
+        raise WrongType(f"{where} must be a {kind} ({param.dtype}), not {value!r:.80}", detail) from None
+    if param.dtype in LARGEST:
+        if math.isfinite(real) and abs(real) > LARGEST[param.dtype]:
+            raise OutOfRange(f"{where}: {real} is too large for {param.dtype}", detail)
+        return real
+    low, high = (0, 1) if param.dtype == "bool" else INTEGERS[param.dtype]
+    if not low <= number <= high:
+        raise OutOfRange(f"{where}: {number} does not fit {param.dtype}, {low} to {high}", {**detail, "min": low, "max": high})
+    return bool(number) if param.dtype == "bool" else number
+
+
+def tensor(kernel: str, index: int, param: Param, value: Any, operands: Operands) -> Operand:
+    """A tensor as its parameter wants it."""
+    where, detail = _place(kernel, index, param), {"key": f"args[{index}]"}
+    if isinstance(value, (int, float, complex, str, bytes)):
+        raise WrongType(f"{where} is a pointer to {param.dtype}: pass a tensor, or None for a null pointer", detail)
+    adapter = adapter_of(value)
+    if not adapter.plain:
+        operand = adapter.operand(value, operands, output=param.kind != "in")
+    elif param.kind == "in":
+        operand = adapter.convert(value, param.dtype, operands)
+    else:
+        raise WrongType(f"{where} is written: pass an array, not {type(value).__name__}", detail)
+    if operand.dtype != param.dtype:
+        raise DtypeMismatch(f"{where} is of {param.dtype}, but the tensor of {operand.dtype}", detail)
+    rank = len(param.shape) if param.shape is not None else param.rank
+    if rank is not None and len(operand.shape) != rank:
+        raise ShapeMismatch(f"{where} has {rank} dimensions, but the tensor {len(operand.shape)}", detail)
+    if operand.strides is not None and not param.strided:
+        raise BadArgument(f"{where} is not contiguous: pass a copy, or declare it with kops.Param(…, strided=True)", detail)
+    return operand
+
+
+class Launch:
+    """One `launch`."""
+
+    method = "launch"
+
+    def __init__(
+        self, kernel: BaseKernel, arguments: Sequence[Any], geometry: Mapping[str, Any], options: dict[str, Any],
+        operands: Operands | None = None,
+    ) -> None:  # fmt: skip
+        self.kernel = kernel
+        self.op = kernel.name
+        self.names = (kernel.name,)
+        self.geometry = geometry
+        self.options = options
+        self.operands = operands if operands is not None else Operands()
+        self.operands.keep.append(kernel)
+        self.given = tuple(arguments)
+        self.arguments: list[Any] = []
+        for i, (param, value) in enumerate(zip(kernel.params, arguments, strict=True)):
+            if not param.is_tensor:
+                self.arguments.append(scalar(self.op, i, param, value))
+            elif value is None:
+                self.arguments.append(None)
+            else:
+                self.arguments.append(tensor(self.op, i, param, value, self.operands))
+        self.inputs = [argument for argument in self.arguments if isinstance(argument, Operand)]
+        check_devices(self.inputs, [])
+
+    def params(self, key: int) -> tuple[dict[str, Any], Any]:
+        kernel = self.kernel.ids.get(key)
+        if kernel is None:
+            return {}, self.kernel
+        args = []
+        for argument in self.arguments:
+            if isinstance(argument, Operand):
+                buffer = None
+                if argument.source is not None:
+                    buffer = argument.source.ids.get(key)
+                    if buffer is None:
+                        return {}, argument.source
+                args.append(argument.wire(buffer))
+            else:
+                args.append(argument)
+        return {"kernel": kernel, "args": args, **self.geometry, **self.options}, None
+
+    def step(self, place: Callable[[Operand], int]) -> dict[str, Any]:
+        """As one of a sequence; the kernel itself stands for its id."""
+        args = [place(argument) if isinstance(argument, Operand) else argument for argument in self.arguments]
+        return {"kernel": self.kernel, "args": args, **self.geometry}
+
+    def renew(self, key: int) -> None:
+        for operand in self.inputs:
+            renew(operand)
+
+    @property
+    def result(self) -> Any:
+        return self.kernel._result(self.given)
+
+
+def profile(connection: Peer, request: Launch) -> Plan:
+    """Launches repeatedly: a Profile."""
+    reply = yield from execute(connection, request)
+    return Profile(
+        op=request.op,
+        dtype=request.inputs[0].dtype if request.inputs else "",
+        shapes=tuple(tuple(operand.shape) for operand in request.inputs),
+        timings=Timings.of(reply),
+        bytes=sum(_rules.operand_bytes(operand.shape, operand.dtype) for operand in request.inputs),
+        operations=None,
+    )

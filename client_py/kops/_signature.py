@@ -1,0 +1,258 @@
+"""Parameter lists of kernels: written as C writes them, or taken from the source.
+
+A parameter is `[in|out|inout] type [*] name [[size]…]`. A pointer is a tensor of the type's elements: to const it is
+`in`, else `inout` unless it says `out`; the rest are scalars. `name[n]` asks for at least n elements, `name[h][w]` for
+exactly that shape, in expressions over the other arguments. A pointer to a vector (`float4*`) is a tensor of its
+elements, aligned for it, and sizes count vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ._declarations import DTYPES
+from ._errors import BadArgument, WrongType
+from ._tokens import DIRECTIVE, NAME, Token, tokens
+
+KINDS = ("in", "out", "inout", "scalar")
+QUALIFIERS = ("const", "volatile", "__restrict__", "__restrict", "restrict")
+WORDS = ("signed", "unsigned", "char", "short", "int", "long")
+TYPES = {
+    "float": "f32", "double": "f64", "half": "f16", "__half": "f16", "nv_bfloat16": "bf16", "__nv_bfloat16": "bf16", "bool": "bool",
+    "int8_t": "i8", "uint8_t": "u8", "int16_t": "i16", "uint16_t": "u16", "int32_t": "i32", "uint32_t": "u32", "int64_t": "i64",
+    "uint64_t": "u64", "size_t": "u64", "ptrdiff_t": "i64", "intptr_t": "i64", "uintptr_t": "u64",
+    "__nv_fp8_e4m3": "f8_e4m3", "__nv_fp8_e5m2": "f8_e5m2",
+}  # fmt: skip
+TENSORS_ONLY = ("f8_e4m3", "f8_e5m2")
+_LANES = {
+    "char": "i8", "uchar": "u8", "short": "i16", "ushort": "u16", "int": "i32", "uint": "u32", "long": "i64", "ulong": "u64",
+    "longlong": "i64", "ulonglong": "u64", "float": "f32", "double": "f64",
+}  # fmt: skip
+VECTORS = {f"{name}{n}": (dtype, n) for name, dtype in _LANES.items() for n in (1, 2, 3, 4)} | {
+    name: (dtype, 2) for name, dtype in (("half2", "f16"), ("__half2", "f16"), ("nv_bfloat162", "bf16"), ("__nv_bfloat162", "bf16"))
+}
+MAX_VECTOR = 16  # bytes of alignment
+
+
+@dataclass(frozen=True)
+class Param:
+    """A parameter of a kernel, where a signature's text does not say enough.
+
+    `kind`: "in", "out", "inout" or "scalar". `dtype`: of the elements, or of the scalar: f32 f64 f16 bf16 i8 u8 i16 u16
+    i32 u32 i64 u64 bool, for tensors also f8_e4m3 f8_e5m2. Of tensors: `shape` is exact, an entry None for any size;
+    `elements` at least so many; `rank` exact; `align` of the address in bytes; `strided` allows other layouts than
+    row-major. Sizes are numbers or expressions over the other arguments: "n", "a.numel", "a.shape[0]", "ceil_div(n, 4)".
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None = None
+    elements: int | str | None = None
+    rank: int | None = None
+    align: int | None = None
+    strided: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise BadArgument(f"parameter {self.name}: kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
+        if self.dtype not in DTYPES:
+            raise BadArgument(f"parameter {self.name}: no dtype {self.dtype!r}; there are {' '.join(DTYPES)}")
+        if self.kind == "scalar" and self.dtype in TENSORS_ONLY:
+            raise BadArgument(f"parameter {self.name}: {self.dtype} is for tensors only")
+        if self.shape is not None:
+            object.__setattr__(self, "shape", tuple(self.shape))
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.kind != "scalar"
+
+    def wire(self) -> dict[str, Any]:
+        """The param map."""
+        params: dict[str, Any] = {"name": self.name, "kind": self.kind, "dtype": self.dtype}
+        for key in ("shape", "elements", "rank", "align"):
+            if getattr(self, key) is not None:
+                params[key] = getattr(self, key)
+        if self.strided:
+            params["strided"] = True
+        return params
+
+
+class NotParsed(Exception):
+    """A parameter list that cannot be understood: why."""
+
+
+class Declared(NamedTuple):
+    """A parameter as it was read: with its declaration in C, without what only kopsd understands."""
+
+    param: Param
+    c: str
+
+
+def _type_of(words: list[str]) -> tuple[str, int]:
+    """The dtype of a type's words, and how many lanes it has."""
+    name = " ".join(words)
+    if not words:
+        raise NotParsed("no type")
+    if len(words) == 1 and words[0] in TYPES:
+        return TYPES[words[0]], 1
+    if len(words) == 1 and words[0] in VECTORS:
+        return VECTORS[words[0]]
+    if any(word not in WORDS for word in words):
+        hint = ": say what its elements are" if name == "void" else ""
+        raise NotParsed(f"{name} is no type that is known here{hint}")
+    sign = "u" if "unsigned" in words else "i"
+    if "char" in words:
+        return f"{sign}8", 1
+    if "short" in words:
+        return f"{sign}16", 1
+    return f"{sign}{64 if 'long' in words else 32}", 1
+
+
+def _integer_words_fit(words: list[str]) -> bool:
+    """`unsigned long long int` and what else C allows, in any order."""
+    rest = sorted(word for word in words if word not in ("signed", "unsigned"))
+    signs = len(words) - len(rest)
+    allowed: tuple[list[str], ...] = (
+        [], ["char"], ["int"], ["short"], ["int", "short"], ["long"], ["int", "long"], ["long", "long"], ["int", "long", "long"],
+    )  # fmt: skip
+    return signs <= 1 and rest in allowed
+
+
+class _Parameter:
+    """One parameter's tokens."""
+
+    def __init__(self, found: list[Token], text: str, only_c: bool) -> None:
+        self.text = text
+        bracket = next((i for i, t in enumerate(found) if t.text == "["), len(found))
+        self.head, self.tail = found[:bracket], found[bracket:]
+        if only_c and self.tail:
+            raise NotParsed("an array as a parameter")
+        self.kind = ""
+        if not only_c and len(self.head) > 2 and self.head[0].text in KINDS[:3] and self.head[1].kind == NAME:
+            self.kind = self.head.pop(0).text
+
+    def sizes(self) -> list[str]:
+        """The expressions in brackets."""
+        result, depth, start = [], 0, 0
+        for token in self.tail:
+            if token.text == "[":
+                depth += 1
+                if depth == 1:
+                    start = token.start + 1
+            elif token.text == "]":
+                depth -= 1
+                if depth == 0:
+                    result.append(self.text[start : token.start].strip())
+                elif depth < 0:
+                    break
+            elif depth == 0:
+                raise NotParsed(f"`{token.text}` after the sizes")
+        if depth:
+            raise NotParsed("brackets that do not match")
+        return result
+
+    def read(self) -> Declared:
+        const, pointers, words, name = False, 0, [], ""
+        for i, token in enumerate(self.head):
+            if token.text == "*":
+                pointers += 1
+            elif token.text == "&":
+                raise NotParsed("a reference, which a kernel cannot take from another process")
+            elif token.text in QUALIFIERS:
+                const |= token.text == "const" and not pointers
+            elif token.text == "std" or (token.text == "::" and i and self.head[i - 1].text == "std"):
+                pass
+            elif token.kind != NAME:
+                raise NotParsed(f"`{token.text}` is not understood")
+            elif i + 1 == len(self.head):
+                name = token.text
+            elif pointers:
+                raise NotParsed(f"`{token.text}` after a pointer is not understood")
+            else:
+                words.append(token.text)
+        if not name or name in WORDS or name in TYPES or name in VECTORS:
+            raise NotParsed("it has no name")
+        sizes = self.sizes()
+        if pointers > 1 or (pointers and len(words) == 0):
+            raise NotParsed("a pointer to a pointer cannot cross processes" if words else "no type")
+        if all(word in WORDS for word in words) and not _integer_words_fit(words):
+            raise NotParsed(f"{' '.join(words)} is no type")
+        dtype, lanes = _type_of(words)
+        declaration = " ".join(t.text for t in self.head).replace("std :: ", "std::") + ("[]" if sizes and not pointers else "")
+        if pointers or sizes:
+            return Declared(self._tensor(name, dtype, lanes, const, sizes), declaration)
+        if self.kind:
+            raise NotParsed(f"`{self.kind}` is for pointers")
+        if lanes > 1:
+            raise NotParsed("a vector as a scalar: pass its elements one by one")
+        return Declared(Param(name, "scalar", dtype), declaration)
+
+    def _tensor(self, name: str, dtype: str, lanes: int, const: bool, sizes: list[str]) -> Param:
+        kind = self.kind or ("in" if const else "inout")
+        if const and kind != "in":
+            raise NotParsed(f"a pointer to const is `in`, not `{kind}`")
+        if sizes and lanes > 1 and sizes[-1]:
+            sizes[-1] = f"{lanes} * ({sizes[-1]})"
+        wanted: list[int | str | None] = [int(size) if size.isdecimal() else size or None for size in sizes]
+        align = min(lanes * DTYPES[dtype], MAX_VECTOR) if lanes in (2, 4) else None
+        if len(wanted) > 1:
+            return Param(name, kind, dtype, shape=tuple(wanted), align=align)
+        return Param(name, kind, dtype, elements=wanted[0] if wanted else None, align=align)
+
+
+def split(found: Sequence[Token]) -> list[list[Token]]:
+    """The tokens between the commas; none for an empty list or `void`."""
+    if not found or [t.text for t in found] == ["void"]:
+        return []
+    result: list[list[Token]] = [[]]
+    depth = 0
+    for token in found:
+        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(token.text, 0)
+        if token.text == "," and depth == 0:
+            result.append([])
+        else:
+            result[-1].append(token)
+    return result
+
+
+def read(found: Sequence[Token], text: str, only_c: bool = False) -> list[Declared]:
+    """The parameters. Raises NotParsed, which names the one that is not understood."""
+    result: list[Declared] = []
+    for i, part in enumerate(split(found)):
+        shown = text[part[0].start : part[-1].start + len(part[-1].text)] if part else ""
+        try:
+            if not part:
+                raise NotParsed("it is empty")
+            if any(token.kind == DIRECTIVE for token in part):
+                raise NotParsed("a preprocessor directive")
+            made = _Parameter(part, text, only_c).read()
+            if any(made.param.name == other.param.name for other in result):
+                raise NotParsed(f"a second parameter {made.param.name}")
+        except (NotParsed, BadArgument) as error:
+            raise NotParsed(f"parameter {i + 1} (`{shown}`): {error}") from None
+        result.append(made)
+    return result
+
+
+def declarations(text: str) -> list[Declared]:
+    """The parameters of a signature. Raises BadArgument."""
+    try:
+        return read(tokens(text), text)
+    except NotParsed as error:
+        raise BadArgument(f"the signature is not understood: {error}", {"key": "signature"}) from None
+
+
+def parse(signature: str | Iterable[Param]) -> tuple[Param, ...]:
+    """The parameters of a signature, which may also be a list of them."""
+    if isinstance(signature, str):
+        return tuple(declared.param for declared in declarations(signature))
+    params = tuple(signature)
+    for param in params:
+        if not isinstance(param, Param):
+            raise WrongType(f"a signature is a text or a list of kops.Param, not of {type(param).__name__}", {"key": "signature"})
+    if len({param.name for param in params}) != len(params):
+        raise BadArgument("two parameters have the same name", {"key": "signature"})
+    return params

@@ -1,0 +1,56 @@
+// What the headers for kernels need of the runtime. Included by both.
+#ifndef KOPS_HOST_INTERFACE_H
+#define KOPS_HOST_INTERFACE_H
+
+#include <stddef.h>
+
+// Dynamic shared memory of the kernel's object; what a launch does not ask for is out of bounds.
+enum { KOPS_HOST_DYNAMIC_BYTES = 256 << 10 };
+
+struct kops_uint3 {
+    unsigned x, y, z;
+};
+
+// What a C++ type is, for comparing a kernel's parameters with their declaration.
+struct kops_host_parameter {
+    unsigned size;           // bytes
+    unsigned char category;  // 'p' pointer, 'f' floating point, 'i' signed, 'u' unsigned, 'b' bool, 'c' other
+    unsigned char element;   // of a pointer: the category of what it points to, 'v' void
+    unsigned char is_const;  // of a pointer: it points to constants
+    unsigned char reserved;
+    unsigned element_size;
+};
+
+enum kops_host_op {
+    KOPS_HOST_SYNC,
+    KOPS_HOST_SHUFFLE,
+    KOPS_HOST_BALLOT,
+    KOPS_HOST_MATCH_ANY,
+    KOPS_HOST_MATCH_ALL,
+    KOPS_HOST_ADD_SIGNED,
+    KOPS_HOST_MIN_SIGNED,
+    KOPS_HOST_MAX_SIGNED,
+    KOPS_HOST_MIN_UNSIGNED,
+    KOPS_HOST_MAX_UNSIGNED,
+    KOPS_HOST_AND,
+    KOPS_HOST_OR,
+    KOPS_HOST_XOR,
+    KOPS_HOST_ACTIVE,
+};
+
+extern "C" {
+// All threads of the block wait; the sum of their values.
+unsigned kops_host_barrier(unsigned value, const char *name, const char *file, unsigned line);
+// The lanes of the mask wait; the result for the calling one.
+unsigned long long kops_host_collective(unsigned op, unsigned mask, unsigned long long value, int source,
+                                        const char *name, const char *file, unsigned line);
+unsigned kops_host_lane(void);
+unsigned kops_host_thread_index(void);
+// Checks an atomic access that is about to happen. Nothing else runs until the thread waits.
+void kops_host_atomic(const void *address, size_t size, int reads);
+void kops_host_trap(const char *text, const char *file, unsigned line);
+void kops_host_unsupported(const char *text, const char *file, unsigned line);
+long long kops_host_clock(void);
+}
+
+#endif

@@ -1,0 +1,254 @@
+// The functions that instrumented code calls: before each access of memory (the interface of the thread sanitizer, whose
+// own library is not used), for an index outside a declared array, and for atomic operations.
+#include "host.h"
+
+#include <cstdio>
+#include <cstring>
+
+#define HOOKS(N)                                                                                                       \
+    void __tsan_read##N(void *p)                                                                                       \
+    {                                                                                                                  \
+        kops::access(p, N, kops::READ, KOPS_PC);                                                                       \
+    }                                                                                                                  \
+    void __tsan_write##N(void *p)                                                                                      \
+    {                                                                                                                  \
+        kops::access(p, N, kops::WRITE, KOPS_PC);                                                                      \
+    }                                                                                                                  \
+    void __tsan_volatile_read##N(void *p)                                                                              \
+    {                                                                                                                  \
+        kops::access(p, N, kops::READ, KOPS_PC);                                                                       \
+    }                                                                                                                  \
+    void __tsan_volatile_write##N(void *p)                                                                             \
+    {                                                                                                                  \
+        kops::access(p, N, kops::WRITE, KOPS_PC);                                                                      \
+    }                                                                                                                  \
+    void __tsan_read_write##N(void *p)                                                                                 \
+    {                                                                                                                  \
+        kops::access(p, N, kops::READ, KOPS_PC);                                                                       \
+        kops::access(p, N, kops::WRITE, KOPS_PC);                                                                      \
+    }                                                                                                                  \
+    void __tsan_unaligned_read##N(void *p)                                                                             \
+    {                                                                                                                  \
+        kops::access_bytes(p, N, kops::READ, KOPS_PC);                                                                 \
+    }                                                                                                                  \
+    void __tsan_unaligned_write##N(void *p)                                                                            \
+    {                                                                                                                  \
+        kops::access_bytes(p, N, kops::WRITE, KOPS_PC);                                                                \
+    }                                                                                                                  \
+    void __tsan_unaligned_read_write##N(void *p)                                                                       \
+    {                                                                                                                  \
+        kops::access_bytes(p, N, kops::READ, KOPS_PC);                                                                 \
+        kops::access_bytes(p, N, kops::WRITE, KOPS_PC);                                                                \
+    }
+
+// Nothing else runs until the thread waits, so plain operations are atomic.
+#define ATOMICS(BITS, T)                                                                                               \
+    T __tsan_atomic##BITS##_load(const volatile T *p, int)                                                             \
+    {                                                                                                                  \
+        kops::access(const_cast<const T *>(p), sizeof(T), kops::ATOMIC, KOPS_PC);                                      \
+        return *p;                                                                                                     \
+    }                                                                                                                  \
+    void __tsan_atomic##BITS##_store(volatile T *p, T v, int)                                                          \
+    {                                                                                                                  \
+        kops::access(const_cast<const T *>(p), sizeof(T), kops::ATOMIC_STORE, KOPS_PC);                                \
+        *p = v;                                                                                                        \
+    }                                                                                                                  \
+    FETCH(BITS, T, exchange, v)                                                                                        \
+    FETCH(BITS, T, fetch_add, T(old + v))                                                                              \
+    FETCH(BITS, T, fetch_sub, T(old - v))                                                                              \
+    FETCH(BITS, T, fetch_and, T(old &v))                                                                               \
+    FETCH(BITS, T, fetch_or, T(old | v))                                                                               \
+    FETCH(BITS, T, fetch_xor, T(old ^ v))                                                                              \
+    FETCH(BITS, T, fetch_nand, T(~(old & v)))                                                                          \
+    int __tsan_atomic##BITS##_compare_exchange_strong(volatile T *p, T *expected, T v, int, int)                       \
+    {                                                                                                                  \
+        kops::access(const_cast<const T *>(p), sizeof(T), kops::ATOMIC, KOPS_PC);                                      \
+        T old = *p;                                                                                                    \
+        if (old == *expected) {                                                                                        \
+            *p = v;                                                                                                    \
+            return 1;                                                                                                  \
+        }                                                                                                              \
+        *expected = old;                                                                                               \
+        return 0;                                                                                                      \
+    }                                                                                                                  \
+    int __tsan_atomic##BITS##_compare_exchange_weak(volatile T *p, T *expected, T v, int a, int b)                     \
+    {                                                                                                                  \
+        return __tsan_atomic##BITS##_compare_exchange_strong(p, expected, v, a, b);                                    \
+    }                                                                                                                  \
+    T __tsan_atomic##BITS##_compare_exchange_val(volatile T *p, T expected, T v, int a, int b)                         \
+    {                                                                                                                  \
+        __tsan_atomic##BITS##_compare_exchange_strong(p, &expected, v, a, b);                                          \
+        return expected;                                                                                               \
+    }
+
+#define FETCH(BITS, T, NAME, VALUE)                                                                                    \
+    T __tsan_atomic##BITS##_##NAME(volatile T *p, T v, int)                                                            \
+    {                                                                                                                  \
+        kops::access(const_cast<const T *>(p), sizeof(T), kops::ATOMIC, KOPS_PC);                                      \
+        T old = *p;                                                                                                    \
+        *p = VALUE;                                                                                                    \
+        return old;                                                                                                    \
+    }
+
+namespace kops
+{
+namespace
+{
+// What may be of any alignment.
+void access_bytes(const void *p, size_t size, Access access, uintptr_t pc)
+{
+    for (size_t i = 0; i < size; i++)
+        kops::access(static_cast<const char *>(p) + i, 1, access, pc);
+}
+
+// In words as large as its place allows.
+void access_range(const void *p, size_t size, Access access, uintptr_t pc)
+{
+    const char *at = static_cast<const char *>(p);
+    for (size_t n; size; at += n, size -= n) {
+        n = size >= 8 && uintptr_t(at) % 8 == 0 ? 8 : size >= 4 && uintptr_t(at) % 4 == 0 ? 4 : 1;
+        kops::access(at, n, access, pc);
+    }
+}
+
+void *move(void *to, const void *from, size_t size, uintptr_t pc)
+{
+    access_range(from, size, READ, pc);
+    access_range(to, size, WRITE, pc);
+    return memmove(to, from, size);
+}
+
+void *fill(void *to, int value, size_t size, uintptr_t pc)
+{
+    access_range(to, size, WRITE, pc);
+    return memset(to, value, size);
+}
+
+// As the compilers write it into the object.
+struct Type {
+    uint16_t kind, info;
+    char name[1];
+};
+
+struct Bounds {
+    Place place;
+    const Type *array, *index;
+};
+
+[[noreturn]] void bad_index(const Bounds &bounds, uintptr_t handle)
+{
+    Report &report = report_start(OUT_OF_BOUNDS, run.current);
+    report.where = LOCAL_ARRAY;
+    report_place(report, bounds.place);
+    unsigned bits = 1u << (bounds.index->info >> 1);
+    bool is_signed = bounds.index->info & 1;
+    uint64_t value = bits > 64 ? *reinterpret_cast<const uint64_t *>(handle) : handle;
+    if (is_signed && bits < 64)
+        value = uint64_t(int64_t(value << (64 - bits)) >> (64 - bits));
+    report.address = value;
+    snprintf(report.text, sizeof report.text, is_signed ? "index %lld of an array %s" : "index %llu of an array %s",
+             static_cast<long long>(value), bounds.array->name);
+    stop();
+}
+} // namespace
+} // namespace kops
+
+extern "C" {
+
+HOOKS(1)
+HOOKS(2)
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
+
+ATOMICS(8, uint8_t)
+ATOMICS(16, uint16_t)
+ATOMICS(32, uint32_t)
+ATOMICS(64, uint64_t)
+
+void __tsan_init()
+{
+}
+
+void __tsan_func_entry(void *)
+{
+}
+
+void __tsan_func_exit()
+{
+}
+
+void __tsan_vptr_update(void **p, void *)
+{
+    kops::access(p, sizeof *p, kops::WRITE, KOPS_PC);
+}
+
+void __tsan_vptr_read(void **p)
+{
+    kops::access(p, sizeof *p, kops::READ, KOPS_PC);
+}
+
+void __tsan_read_range(void *p, size_t size)
+{
+    kops::access_range(p, size, kops::READ, KOPS_PC);
+}
+
+void __tsan_write_range(void *p, size_t size)
+{
+    kops::access_range(p, size, kops::WRITE, KOPS_PC);
+}
+
+void __tsan_atomic_thread_fence(int)
+{
+}
+
+void __tsan_atomic_signal_fence(int)
+{
+}
+
+void *__wrap_memcpy(void *to, const void *from, size_t size)
+{
+    return kops::move(to, from, size, KOPS_PC);
+}
+
+void *__wrap_memmove(void *to, const void *from, size_t size)
+{
+    return kops::move(to, from, size, KOPS_PC);
+}
+
+void *__wrap_memset(void *to, int value, size_t size)
+{
+    return kops::fill(to, value, size, KOPS_PC);
+}
+
+void *__tsan_memcpy(void *to, const void *from, size_t size)
+{
+    return kops::move(to, from, size, KOPS_PC);
+}
+
+void *__tsan_memmove(void *to, const void *from, size_t size)
+{
+    return kops::move(to, from, size, KOPS_PC);
+}
+
+void *__tsan_memset(void *to, int value, size_t size)
+{
+    return kops::fill(to, value, size, KOPS_PC);
+}
+
+void kops_host_atomic(const void *address, size_t size, int reads)
+{
+    kops::access(address, size, reads ? kops::ATOMIC : kops::ATOMIC_STORE, KOPS_PC);
+}
+
+void __ubsan_handle_out_of_bounds(kops::Bounds *bounds, uintptr_t index)
+{
+    if (kops::run.current)
+        kops::bad_index(*bounds, index);
+}
+
+void __ubsan_handle_out_of_bounds_abort(kops::Bounds *bounds, uintptr_t index)
+{
+    __ubsan_handle_out_of_bounds(bounds, index);
+}
+}

@@ -1,0 +1,218 @@
+// Ending a run: what is reported, signals of the processor, and text that the kernel prints.
+#include "host.h"
+
+#include <csignal>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ucontext.h>
+
+namespace kops
+{
+
+namespace
+{
+
+char output[64 << 10];
+size_t n_output;
+
+const int SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
+enum { N_SIGNALS = sizeof SIGNALS / sizeof *SIGNALS, SIGNAL_STACK = 64 << 10 };
+struct sigaction before[N_SIGNALS];
+stack_t stack_before;
+char signal_stack[SIGNAL_STACK];
+
+uintptr_t counter_of(const ucontext_t *context)
+{
+#if defined(__x86_64__)
+    return uintptr_t(context->uc_mcontext.gregs[REG_RIP]);
+#else
+    return uintptr_t(context->uc_mcontext.pc);
+#endif
+}
+
+Kind kind_of(int signal, bool guard)
+{
+    switch (signal) {
+    case SIGFPE:
+        return DIVISION_BY_ZERO;
+    case SIGILL:
+    case SIGTRAP:
+        return TRAP;
+    default:
+        return guard ? STACK_OVERFLOW : WILD_ACCESS;
+    }
+}
+
+// The kernel did what the processor refuses. Anything else that happens in this process is left to its own handler.
+void on_signal(int number, siginfo_t *info, void *context)
+{
+    if (!run.current) {
+        for (unsigned i = 0; i < N_SIGNALS; i++) {
+            if (SIGNALS[i] == number)
+                sigaction(number, &before[i], nullptr);
+        }
+        return; // happens again, with the handler of before
+    }
+    bool guard = false;
+    uintptr_t address = reinterpret_cast<uintptr_t>(info->si_addr);
+    if (number == SIGSEGV || number == SIGBUS)
+        fiber_of_address(address, &guard);
+    Report &report = report_start(kind_of(number, guard), run.current);
+    report.where = number == SIGSEGV || number == SIGBUS ? NOWHERE : CODE;
+    report.address = address;
+    report.access = -1;
+    report.pc = counter_of(static_cast<const ucontext_t *>(context)) + 1;
+    stop();
+}
+
+} // namespace
+
+bool signals_take()
+{
+    stack_t stack = {};
+    stack.ss_sp = signal_stack;
+    stack.ss_size = sizeof signal_stack;
+    if (sigaltstack(&stack, &stack_before))
+        return false;
+    struct sigaction action = {};
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+    sigemptyset(&action.sa_mask);
+    for (unsigned i = 0; i < N_SIGNALS; i++)
+        sigaction(SIGNALS[i], &action, &before[i]);
+    return true;
+}
+
+void signals_give_back()
+{
+    for (unsigned i = 0; i < N_SIGNALS; i++)
+        sigaction(SIGNALS[i], &before[i], nullptr);
+    sigaltstack(&stack_before, nullptr);
+}
+
+void stop()
+{
+    run.current = nullptr;
+    siglongjmp(run.stopped, 1);
+}
+
+Report &report_start(Kind kind, const Fiber *fiber)
+{
+    Report &report = *run.report;
+    report = Report{};
+    report.kind = kind;
+    report.region = -1;
+    memcpy(report.block, &run.block, sizeof report.block);
+    if (fiber) {
+        report.has_thread = 1;
+        memcpy(report.thread, &fiber->thread, sizeof report.thread);
+    }
+    return report;
+}
+
+void report_place(Report &report, const Place &place)
+{
+    report.line = place.line;
+    snprintf(report.file, sizeof report.file, "%s", place.file);
+}
+
+void report_other(Report &report, const Fiber &fiber)
+{
+    report.has_other = 1;
+    memcpy(report.other, &fiber.thread, sizeof report.other);
+    if (fiber.state == AT_BARRIER || fiber.state == AT_COLLECTIVE) {
+        report.other_line = fiber.place.line;
+        snprintf(report.other_file, sizeof report.other_file, "%s", fiber.place.file);
+    }
+}
+
+// In the stack of the caller of the run: Python must not be called on a fiber's.
+void output_flush()
+{
+    size_t n = n_output;
+    n_output = 0;
+    if (run.launch->progress(output, n) && run.report->kind == NOTHING) {
+        report_start(INTERRUPTED, nullptr);
+        run.current = nullptr;
+        siglongjmp(run.stopped, 1);
+    }
+}
+
+} // namespace kops
+
+extern "C" {
+
+// Text stays here until the scheduler hands it to Python; when there is no room the thread waits for that.
+int __wrap_vprintf(const char *format, va_list arguments)
+{
+    using namespace kops;
+    for (int attempt = 0;; attempt++) {
+        va_list copy;
+        va_copy(copy, arguments);
+        int n = vsnprintf(output + n_output, sizeof output - n_output, format, copy);
+        va_end(copy);
+        if (n < 0)
+            return n;
+        if (size_t(n) < sizeof output - n_output || attempt) {
+            size_t room = sizeof output - n_output - 1;
+            n_output += size_t(n) < room ? size_t(n) : room;
+            return n;
+        }
+        run.current->name = "printf";
+        run.current->state = SPINNING;
+        run.full = true;
+        fiber_yield();
+    }
+}
+
+int __wrap_printf(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int n = __wrap_vprintf(format, arguments);
+    va_end(arguments);
+    return n;
+}
+
+int __wrap_puts(const char *text)
+{
+    return __wrap_printf("%s\n", text);
+}
+
+int __wrap_putchar(int c)
+{
+    __wrap_printf("%c", c);
+    return c;
+}
+
+void kops_host_trap(const char *text, const char *file, unsigned line)
+{
+    kops::Report &report = kops::report_start(text ? kops::ASSERTION : kops::TRAP, kops::run.current);
+    kops::report_place(report, {file, line, 0});
+    if (text)
+        snprintf(report.text, sizeof report.text, "%s", text);
+    kops::stop();
+}
+
+void kops_host_unsupported(const char *text, const char *file, unsigned line)
+{
+    kops::Report &report = kops::report_start(kops::UNSUPPORTED, kops::run.current);
+    kops::report_place(report, {file, line, 0});
+    snprintf(report.text, sizeof report.text, "%s", text);
+    kops::stop();
+}
+
+void __wrap___assert_fail(const char *text, const char *file, unsigned line, const char *)
+{
+    kops_host_trap(text, file, line);
+}
+
+void __wrap_abort()
+{
+    kops::Report &report = kops::report_start(kops::TRAP, kops::run.current);
+    report.pc = KOPS_PC;
+    kops::stop();
+}
+}

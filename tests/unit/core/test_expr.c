@@ -1,0 +1,441 @@
+/* Expressions: the values they have, what is refused and where, and agreement with an evaluator of trees that computes
+ * in 128 bits. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "core/expr.h"
+
+static const struct expr_name NAMES[] = {
+    {"n", EXPR_INTEGER, 0, 0},    {"m", EXPR_INTEGER, 3, 0},      {"a", EXPR_TENSOR, 0, 3},   {"b", EXPR_TENSOR, 1, -1},
+    {"gone", EXPR_TENSOR, 2, -1}, {"alpha", EXPR_UNUSABLE, 5, 0}, {"min", EXPR_INTEGER, 1, 0}};
+static const struct expr_scope SCOPE = {NAMES, sizeof(NAMES) / sizeof(NAMES[0])};
+
+static const struct tensor A = {.dtype = DTYPE_F32, .rank = 3, .shape = {2, 3, 5}, .count = 30},
+                           B = {.dtype = DTYPE_F32, .rank = 1, .shape = {7}, .count = 7};
+static const struct tensor *const TENSORS[] = {&A, &B, NULL};
+
+static int evaluate(const char *text, int64_t n, int64_t m, int64_t *ret, struct error *e)
+{
+    const int64_t integers[] = {n, 11, 0, m};
+    const struct expr_inputs inputs = {integers, TENSORS, 132};
+    struct expr *x;
+    int r;
+
+    if (expr_parse(text, strlen(text), &SCOPE, &x, e) < 0)
+        return -2;
+    r = expr_evaluate(x, &inputs, ret, e);
+    expr_free(x);
+    return r;
+}
+
+static void has_the_value(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t value;
+    } cases[] = {
+        {"0", 0},
+        {"  42\t", 42},
+        {"0xff", 255},
+        {"0XaB", 171},
+        {"9223372036854775807", INT64_MAX},
+        {"-9223372036854775807 - 1", INT64_MIN},
+        {"n", 1000},
+        {"n + m * 2", 1006},
+        {"(n + m) * 2", 2006},
+        {"n - m - 1", 996},
+        {"n - (m - 1)", 998},
+        {"100 / m / 3", 11},
+        {"n % 7 * 2", 12},
+        {"--n", 1000},
+        {"-n", -1000},
+        {"2 - -m", 5},
+        {"-7 / 2", -4},
+        {"-m // 2", -2},
+        {"7 / -2", -4},
+        {"-7 / -2", 3},
+        {"-7 % 3", 2},
+        {"7 % -3", -2},
+        {"-6 % 3", 0},
+        {"(0 - 9223372036854775807 - 1) % (0 - 1)", 0},
+        {"ceil_div(n, 256)", 4},
+        {"ceil_div(1024, 256)", 4},
+        {"ceil_div(1025, 256)", 5},
+        {"ceil_div(-7, 2)", -3},
+        {"ceil_div(7, -2)", -3},
+        {"ceil_div(-7, -2)", 4},
+        {"ceil_div(0, 5)", 0},
+        {"(n + 255) / 256", 4},
+        {"min(n, m)", 3},
+        {"max(n, m, 2000, 5)", 2000},
+        {"min(4)", 4},
+        {"min + 1", 12}, /* a parameter may be called as a function is */
+        {"min(min, 4)", 4},
+        {"next_pow2(n)", 1024},
+        {"next_pow2(1024)", 1024},
+        {"next_pow2(3)", 4},
+        {"next_pow2(2)", 2},
+        {"next_pow2(1)", 1},
+        {"next_pow2(0)", 1},
+        {"next_pow2(-5)", 1},
+        {"next_pow2(0x4000000000000000)", INT64_C(1) << 62},
+        {"a.numel", 30},
+        {"a.numel()", 30},
+        {"a.numel ( ) * 2", 60},
+        {"a.rank", 3},
+        {"b.rank", 1},
+        {"a.shape[0]", 2},
+        {"a.shape[-1]", 5},
+        {"a.size(1)", 3},
+        {"a . size ( -3 )", 2},
+        {"b.shape[ 0 ]", 7},
+        {"multiprocessors * 2", 264},
+        {"min(ceil_div(a.numel, 4), multiprocessors * 8)", 8},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct error e = {0};
+        int64_t value = 0;
+        int r = evaluate(cases[i].text, 1000, 3, &value, &e);
+
+        if (r < 0 || value != cases[i].value)
+            fail_msg("%s: %d, %lld: %s", cases[i].text, r, (long long)value, e.message);
+    }
+}
+
+/* Refused by the parse (-2) or in a call (-1), with a word of the message and the character that is at fault. */
+static void is_refused(void **state)
+{
+    static const struct {
+        const char *text;
+        int result;
+        enum error_code code;
+        int64_t position;
+        const char *word;
+    } cases[] = {
+        {"", -2, ERROR_INVALID_ARGUMENT, 1, "the end"},
+        {"n +", -2, ERROR_INVALID_ARGUMENT, 4, "the end"},
+        {"n n", -2, ERROR_INVALID_ARGUMENT, 3, "operator"},
+        {"(n", -2, ERROR_INVALID_ARGUMENT, 3, ")"},
+        {"n)", -2, ERROR_INVALID_ARGUMENT, 2, "')'"},
+        {"1.5", -2, ERROR_INVALID_ARGUMENT, 2, "'.'"},
+        {"12ab", -2, ERROR_INVALID_ARGUMENT, 3, "digit"},
+        {"0x", -2, ERROR_INVALID_ARGUMENT, 3, "hexadecimal"},
+        {"0xg", -2, ERROR_INVALID_ARGUMENT, 3, "hexadecimal"},
+        {"n ** 2", -2, ERROR_INVALID_ARGUMENT, 4, "'*'"},
+        {"n << 2", -2, ERROR_INVALID_ARGUMENT, 3, "'<'"},
+        {"n + \xc3\xa4", -2, ERROR_INVALID_ARGUMENT, 5, "0xc3"},
+        {"9223372036854775808", -2, ERROR_INVALID_ARGUMENT, 1, "64 bits"},
+        {"0x8000000000000000", -2, ERROR_INVALID_ARGUMENT, 1, "64 bits"},
+        {"n + q", -2, ERROR_INVALID_ARGUMENT, 5, "n, m, a.numel, b.numel, gone.numel, min, multiprocessors"},
+        {"n + alpha", -2, ERROR_INVALID_ARGUMENT, 5, "no integer"},
+        {"a + 1", -2, ERROR_INVALID_ARGUMENT, 1, "a.numel"},
+        {"a.length", -2, ERROR_INVALID_ARGUMENT, 3, "numel"},
+        {"n.numel", -2, ERROR_INVALID_ARGUMENT, 2, "'.'"},
+        {"a.shape", -2, ERROR_INVALID_ARGUMENT, 8, "["},
+        {"a.shape[n]", -2, ERROR_INVALID_ARGUMENT, 9, "dimension"},
+        {"a.shape[0", -2, ERROR_INVALID_ARGUMENT, 10, "]"},
+        {"a.shape(0)", -2, ERROR_INVALID_ARGUMENT, 8, "["},
+        {"a.size[0]", -2, ERROR_INVALID_ARGUMENT, 7, "("},
+        {"a.shape[3]", -2, ERROR_INVALID_ARGUMENT, 9, "it has 3"},
+        {"a.shape[-4]", -2, ERROR_INVALID_ARGUMENT, 10, "it has 3"},
+        {"b.shape[8]", -2, ERROR_INVALID_ARGUMENT, 9, "at most 8"},
+        {"a.numel(1)", -2, ERROR_INVALID_ARGUMENT, 9, ")"},
+        {"foo(1)", -2, ERROR_INVALID_ARGUMENT, 1, "ceil_div(a, b)"},
+        {"n(1)", -2, ERROR_INVALID_ARGUMENT, 2, "'('"},
+        {"ceil_div(1)", -2, ERROR_INVALID_ARGUMENT, 1, "ceil_div(a, b)"},
+        {"ceil_div(1, 2, 3)", -2, ERROR_INVALID_ARGUMENT, 1, "ceil_div(a, b)"},
+        {"next_pow2(1, 2)", -2, ERROR_INVALID_ARGUMENT, 1, "next_pow2(a)"},
+        {"max()", -2, ERROR_INVALID_ARGUMENT, 5, "')'"},
+        {"max(1", -2, ERROR_INVALID_ARGUMENT, 6, "','"},
+        {"ceil_div", -2, ERROR_INVALID_ARGUMENT, 1, "unknown name"},
+        {"n + 1 / 0", -2, ERROR_INVALID_ARGUMENT, 7, "zero"},
+        {"n % 0", -2, ERROR_INVALID_ARGUMENT, 3, "zero"},
+        {"ceil_div(n, 2 - 2)", -2, ERROR_INVALID_ARGUMENT, 1, "zero"},
+        {"9223372036854775807 + 1", -2, ERROR_INVALID_ARGUMENT, 21, "64 bits"},
+        {"n / (m - 3)", -1, ERROR_INVALID_ARGUMENT, 3, "zero"},
+        {"n % (m - 3)", -1, ERROR_INVALID_ARGUMENT, 3, "zero"},
+        {"2 + ceil_div(n, m - 3)", -1, ERROR_INVALID_ARGUMENT, 5, "zero"},
+        {"n * 9223372036854775807", -1, ERROR_OUT_OF_RANGE, 3, "64 bits"},
+        {"n + 9223372036854775807", -1, ERROR_OUT_OF_RANGE, 3, "64 bits"},
+        {"0 - n - 9223372036854775807", -1, ERROR_OUT_OF_RANGE, 7, "64 bits"},
+        {"-(m - 9223372036854775807 - 4)", -1, ERROR_OUT_OF_RANGE, 1, "64 bits"},
+        {"(m - 9223372036854775807 - 4) / (2 - m)", -1, ERROR_OUT_OF_RANGE, 31, "64 bits"},
+        {"next_pow2(m + 0x4000000000000000)", -1, ERROR_OUT_OF_RANGE, 1, "64 bits"},
+        {"1 + b.shape[1]", -1, ERROR_INVALID_ARGUMENT, 5, "b has no dimension 1: it has 1"},
+        {"1 + b.shape[-2]", -1, ERROR_INVALID_ARGUMENT, 5, "b has no dimension -2"},
+        {"2 * gone.numel", -1, ERROR_INVALID_ARGUMENT, 5, "gone is null"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct error e = {0};
+        int64_t value;
+        int r = evaluate(cases[i].text, 1000, 3, &value, &e);
+
+        if (r != cases[i].result || e.code != cases[i].code || e.n_details != 1 ||
+            strcmp(e.details[0].key, "position") != 0 || e.details[0].number != cases[i].position ||
+            !strstr(e.message, cases[i].word))
+            fail_msg("%s: %d, %s at %lld: %s", cases[i].text, r, error_code_name(e.code),
+                     (long long)e.details[0].number, e.message);
+    }
+}
+
+static void has_limits(void **state)
+{
+    char text[EXPR_MAX_TEXT + 2];
+    struct error e = {0};
+    int64_t value;
+
+    (void)state;
+    memset(text, ' ', sizeof(text));
+    text[0] = 'n';
+    text[EXPR_MAX_TEXT] = '\0';
+    assert_int_equal(evaluate(text, 1, 1, &value, &e), 0);
+    text[EXPR_MAX_TEXT] = ' ';
+    text[EXPR_MAX_TEXT + 1] = '\0';
+    assert_int_equal(evaluate(text, 1, 1, &value, &e), -2);
+    assert_int_equal(e.code, ERROR_LIMIT_EXCEEDED);
+
+    text[0] = 'n'; /* n+n+…: two operations for each but the first */
+    for (int i = 1; i < EXPR_MAX_OPS - 1; i += 2)
+        memcpy(text + i, "+n", 3);
+    assert_int_equal(evaluate(text, 2, 1, &value, &e), 0);
+    assert_int_equal(value, EXPR_MAX_OPS);
+    strncat(text, "+n", sizeof(text) - strlen(text) - 1);
+    assert_int_equal(evaluate(text, 2, 1, &value, &e), -2);
+    assert_int_equal(e.code, ERROR_LIMIT_EXCEEDED);
+
+    snprintf(text, sizeof(text), "%.200s1%.50s", "((((((((((((((((((((((((((((((((", "");
+    assert_int_equal(evaluate(text, 2, 1, &value, &e), -2);
+    assert_int_equal(e.code, ERROR_LIMIT_EXCEEDED);
+    memset(text, '-', 200);
+    strncpy(text + 200, "n", 2);
+    assert_int_equal(evaluate(text, 2, 1, &value, &e), -2);
+    assert_int_equal(e.code, ERROR_LIMIT_EXCEEDED);
+}
+
+/* A text with a byte of 0 in it, which ends no text here. */
+static void bytes_of_zero_are_refused(void **state)
+{
+    struct error e = {0};
+    struct expr *x;
+
+    (void)state;
+    assert_int_equal(expr_parse("n\0+1", 4, &SCOPE, &x, &e), -1);
+    assert_non_null(strstr(e.message, "0x00"));
+    assert_int_equal(expr_parse("n\0", 2, &SCOPE, &x, &e), -1);
+    assert_int_equal(expr_parse("n + 1", 1, &SCOPE, &x, &e), 0); /* no more of a text is read than its length */
+    assert_string_equal(expr_text(x), "n");
+    expr_free(x);
+}
+
+static void knows_what_it_reads(void **state)
+{
+    struct error e;
+    struct expr *x;
+
+    (void)state;
+    assert_int_equal(expr_parse("n + m + a.numel", 15, &SCOPE, &x, &e), 0);
+    assert_int_equal(expr_integers_used(x), 1 << 0 | 1 << 3);
+    assert_false(expr_is_constant(x));
+    expr_free(x);
+    assert_int_equal(expr_parse("(3 + 4) * 2 - a.rank", 20, &SCOPE, &x, &e), 0);
+    assert_int_equal(expr_integers_used(x), 0);
+    assert_true(expr_is_constant(x)); /* a's rank is declared */
+    expr_free(x);
+    assert_int_equal(expr_constant(-12, &x, &e), 0);
+    assert_true(expr_is_constant(x));
+    assert_string_equal(expr_text(x), "-12");
+    assert_null(expr_free(x));
+    assert_null(expr_free(NULL));
+}
+
+/* ---- Random trees, written out as text and evaluated here in 128 bits ---- */
+
+struct outcome {
+    bool failed;
+    __int128 value;
+};
+
+struct writer {
+    char text[EXPR_MAX_TEXT * 4];
+    size_t n;
+    unsigned budget;
+};
+
+static void put(struct writer *w, const char *text)
+{
+    size_t n = strlen(text);
+
+    assert_true(w->n + n < sizeof(w->text));
+    memcpy(w->text + w->n, text, n + 1);
+    w->n += n;
+}
+
+static struct outcome outcome_of(__int128 value)
+{
+    return (struct outcome){value > INT64_MAX || value < INT64_MIN, value};
+}
+
+static __int128 round_down(__int128 a, __int128 b)
+{
+    __int128 q = a / b;
+
+    return q * b != a && (a < 0) != (b < 0) ? q - 1 : q;
+}
+
+static int64_t integers[4];
+
+static struct outcome leaf(struct writer *w)
+{
+    static const int64_t numbers[] = {
+        0, 1, 2, 3, 7, 255, 256, 65535, 1 << 30, INT64_C(1) << 31, INT64_C(1) << 62, INT64_MAX};
+    char text[32];
+    int64_t value = numbers[rand() % 12];
+
+    switch (rand() % 5) {
+    case 0:
+        put(w, "n");
+        return (struct outcome){false, integers[0]};
+    case 1:
+        put(w, "m");
+        return (struct outcome){false, integers[3]};
+    case 2:
+        put(w, rand() % 2 ? "a.shape[1]" : "a.size(-2)");
+        return (struct outcome){false, 3};
+    default:
+        snprintf(text, sizeof(text), rand() % 2 ? "%lld" : "0x%llx", (long long)value);
+        put(w, text);
+        return (struct outcome){false, value};
+    }
+}
+
+static struct outcome tree(struct writer *w);
+
+static struct outcome binary(struct writer *w)
+{
+    static const char *const operators[] = {" + ", "-", "*", " / ", "%", " // "};
+    int which = rand() % 6;
+    struct outcome a, b;
+
+    put(w, "(");
+    a = tree(w);
+    put(w, operators[which]);
+    b = tree(w);
+    put(w, ")");
+    if (a.failed || b.failed || (which >= 3 && b.value == 0))
+        return (struct outcome){true, 0};
+    switch (which) {
+    case 0:
+        return outcome_of(a.value + b.value);
+    case 1:
+        return outcome_of(a.value - b.value);
+    case 2:
+        return outcome_of(a.value * b.value);
+    case 4:
+        return outcome_of(a.value - b.value * round_down(a.value, b.value));
+    default:
+        return outcome_of(round_down(a.value, b.value));
+    }
+}
+
+static struct outcome function(struct writer *w)
+{
+    static const char *const names[] = {"min(", "max(", "ceil_div(", "next_pow2("};
+    int which = rand() % 4;
+    struct outcome a, b;
+    __int128 power = 1;
+
+    put(w, names[which]);
+    a = tree(w);
+    if (which == 3) {
+        put(w, ")");
+        while (!a.failed && power < a.value)
+            power *= 2;
+        return a.failed ? a : outcome_of(power);
+    }
+    put(w, ",");
+    b = tree(w);
+    put(w, ")");
+    if (a.failed || b.failed || (which == 2 && b.value == 0))
+        return (struct outcome){true, 0};
+    if (which == 2)
+        return outcome_of(-round_down(-a.value, b.value));
+    return (which == 0) == (a.value < b.value) ? a : b;
+}
+
+static struct outcome tree(struct writer *w)
+{
+    struct outcome a;
+
+    if (w->budget == 0 || rand() % 4 == 0)
+        return leaf(w);
+    w->budget--;
+    switch (rand() % 4) {
+    case 0:
+        put(w, "-");
+        a = tree(w);
+        return a.failed ? a : outcome_of(-a.value);
+    case 1:
+        return function(w);
+    default:
+        return binary(w);
+    }
+}
+
+static void agrees_with_an_evaluator_of_trees(void **state)
+{
+    const struct expr_inputs inputs = {integers, TENSORS, 132};
+    unsigned compared = 0, failed = 0;
+    unsigned seed = (unsigned)time(NULL);
+
+    (void)state;
+    srand(seed);
+    for (int i = 0; i < 50000; i++) {
+        struct writer w = {.budget = 1 + (unsigned)rand() % 8};
+        struct outcome expected;
+        struct error e = {0};
+        struct expr *x;
+        int64_t value;
+        int r;
+
+        integers[0] = rand() % 3 ? rand() % 100 - 50 : rand() % 2 ? INT64_MIN : INT64_MAX;
+        integers[3] = rand() % 3 ? rand() : rand() % 2 ? -1 : 0;
+        expected = tree(&w);
+        if (w.n > EXPR_MAX_TEXT)
+            continue;
+        r = expr_parse(w.text, w.n, &SCOPE, &x, &e);
+        if (!r) {
+            r = expr_evaluate(x, &inputs, &value, &e);
+            expr_free(x);
+        }
+        if (r != (expected.failed ? -1 : 0) || (!r && value != expected.value))
+            fail_msg("seed %u: %s with n = %lld, m = %lld: %d, %lld, but expected %d, %lld: %s", seed, w.text,
+                     (long long)integers[0], (long long)integers[3], r, (long long)value, expected.failed,
+                     (long long)expected.value, e.message);
+        compared++;
+        failed += expected.failed;
+    }
+    assert_true(failed > 100 && compared - failed > 1000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(has_the_value),       cmocka_unit_test(is_refused),
+        cmocka_unit_test(has_limits),          cmocka_unit_test(bytes_of_zero_are_refused),
+        cmocka_unit_test(knows_what_it_reads), cmocka_unit_test(agrees_with_an_evaluator_of_trees),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

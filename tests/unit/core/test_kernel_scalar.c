@@ -1,0 +1,242 @@
+/* Scalar arguments: every type's bytes and range, and rounding to the narrow floating-point types. */
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "core/kernel_internal.h"
+
+static struct kernel_param param_of(enum dtype dtype)
+{
+    return (struct kernel_param){
+        .name = "alpha", .index = 2, .kind = KERNEL_SCALAR, .dtype = dtype, .size = (uint16_t)dtype_size(dtype)};
+}
+
+static void refused(int r, const struct error *e, enum error_code code)
+{
+    assert_int_equal(r, -1);
+    assert_int_equal(e->code, code);
+    assert_string_equal(e->details[0].key, "key");
+    assert_string_equal(e->details[0].text, "args[2]");
+    assert_non_null(strstr(e->message, "alpha"));
+}
+
+static void integers_have_their_types_range(void **state)
+{
+    static const struct {
+        enum dtype dtype;
+        int64_t min;
+        uint64_t max;
+    } types[] = {
+        {DTYPE_I8, -128, 127},
+        {DTYPE_U8, 0, 255},
+        {DTYPE_I16, -32768, 32767},
+        {DTYPE_U16, 0, 65535},
+        {DTYPE_I32, INT32_MIN, INT32_MAX},
+        {DTYPE_U32, 0, UINT32_MAX},
+        {DTYPE_I64, INT64_MIN, INT64_MAX},
+        {DTYPE_U64, 0, UINT64_MAX},
+        {DTYPE_BOOL, 0, 1},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        struct kernel_param p = param_of(types[i].dtype);
+        unsigned char bytes[8];
+        struct error e = {0};
+        int64_t back;
+
+        assert_int_equal(kernel_scalar_from_int(&p, types[i].min, bytes, &e), 0);
+        assert_memory_equal(bytes, &types[i].min, p.size);
+        assert_int_equal(kernel_scalar_to_int(&p, bytes, &back, &e), 0);
+        assert_true(back == types[i].min);
+        assert_int_equal(kernel_scalar_from_uint(&p, types[i].max, bytes, &e), 0);
+        assert_memory_equal(bytes, &types[i].max, p.size);
+        if (types[i].max <= INT64_MAX) {
+            assert_int_equal(kernel_scalar_to_int(&p, bytes, &back, &e), 0);
+            assert_true(back == (int64_t)types[i].max);
+            assert_int_equal(kernel_scalar_from_int(&p, back, bytes, &e), 0);
+        } else {
+            refused(kernel_scalar_to_int(&p, bytes, &back, &e), &e, ERROR_OUT_OF_RANGE);
+        }
+        if (types[i].min > INT64_MIN) {
+            refused(kernel_scalar_from_int(&p, types[i].min - 1, bytes, &e), &e, ERROR_OUT_OF_RANGE);
+            assert_string_equal(e.details[1].key, "min");
+            assert_true(e.details[1].number == types[i].min);
+        }
+        if (types[i].max < UINT64_MAX) {
+            refused(kernel_scalar_from_uint(&p, types[i].max + 1, bytes, &e), &e, ERROR_OUT_OF_RANGE);
+            assert_string_equal(e.details[2].key, "max");
+            assert_true(e.details[2].number == (int64_t)types[i].max);
+        } else {
+            refused(kernel_scalar_from_int(&p, -1, bytes, &e), &e, ERROR_OUT_OF_RANGE);
+            assert_string_equal(e.details[2].text, "18446744073709551615");
+        }
+        assert_int_equal(kernel_scalar_from_bool(&p, true, bytes, &e), 0);
+        assert_int_equal(bytes[0], 1);
+        refused(kernel_scalar_from_float(&p, 1.0, bytes, &e), &e, ERROR_WRONG_TYPE);
+        refused(kernel_scalar_from_float(&p, (double)NAN, bytes, &e), &e, ERROR_WRONG_TYPE);
+    }
+}
+
+static uint64_t float_bits(enum dtype dtype, double value)
+{
+    struct kernel_param p = param_of(dtype);
+    unsigned char bytes[8];
+    uint64_t bits;
+    struct error e = {0};
+
+    if (kernel_scalar_from_float(&p, value, bytes, &e) < 0)
+        fail_msg("%s", e.message);
+    memcpy(&bits, bytes, sizeof(bits));
+    return bits;
+}
+
+static void floats_are_rounded_to_nearest_even(void **state)
+{
+    static const struct {
+        enum dtype dtype;
+        double value;
+        uint64_t bits;
+    } cases[] = {
+        {DTYPE_F64, 0.1, 0x3fb999999999999a},
+        {DTYPE_F32, 0.1, 0x3dcccccd},
+        {DTYPE_F32, -0.0, 0x80000000},
+        {DTYPE_F32, (double)FLT_MAX, 0x7f7fffff},
+        {DTYPE_F32, 1e-60, 0},
+        {DTYPE_F16, 1.0, 0x3c00},
+        {DTYPE_F16, -2.5, 0xc100},
+        {DTYPE_F16, 0.1, 0x2e66},
+        {DTYPE_F16, 65504, 0x7bff},
+        {DTYPE_F16, 65519.9, 0x7bff},
+        {DTYPE_F16, 0x1.002p0, 0x3c00},        /* a tie: to even, below */
+        {DTYPE_F16, 0x1.006p0, 0x3c02},        /* and above */
+        {DTYPE_F16, 0x1.0020000001p0, 0x3c01}, /* no tie, though a float would make it one */
+        {DTYPE_F16, 0x1p-14, 0x0400},
+        {DTYPE_F16, 0x1p-24, 0x0001},
+        {DTYPE_F16, 0x1p-25, 0x0000},
+        {DTYPE_F16, 0x1.8p-25, 0x0001},
+        {DTYPE_F16, 0x1.8p-24, 0x0002},
+        {DTYPE_F16, 0x1.ffcp-15, 0x0400}, /* the largest subnormal's upper neighbour */
+        {DTYPE_F16, 1e-300, 0x0000},
+        {DTYPE_F16, -5e-324, 0x8000},
+        {DTYPE_BF16, 1.0, 0x3f80},
+        {DTYPE_BF16, 0.1, 0x3dcd},
+        {DTYPE_BF16, 3.3895313892515355e38, 0x7f7f},
+        {DTYPE_BF16, 0x1p-133, 0x0001},
+        {DTYPE_BF16, 0x1.01p0, 0x3f80},
+        {DTYPE_BF16, 0x1.03p0, 0x3f82},
+        {DTYPE_F16, (double)INFINITY, 0x7c00},
+        {DTYPE_BF16, -(double)INFINITY, 0xff80},
+        {DTYPE_F32, (double)INFINITY, 0x7f800000},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        if (float_bits(cases[i].dtype, cases[i].value) != cases[i].bits)
+            fail_msg("%s of %a: 0x%llx, not 0x%llx", dtype_name(cases[i].dtype), cases[i].value,
+                     (unsigned long long)float_bits(cases[i].dtype, cases[i].value), (unsigned long long)cases[i].bits);
+    assert_true((float_bits(DTYPE_F16, (double)NAN) & 0x7fff) > 0x7c00);
+    assert_true((float_bits(DTYPE_BF16, (double)NAN) & 0x7fff) > 0x7f80);
+    assert_true((float_bits(DTYPE_F32, (double)NAN) & 0x7fffffff) > 0x7f800000);
+}
+
+static double half_value(unsigned bits)
+{
+    unsigned exponent = bits >> 10 & 31, mantissa = bits & 1023;
+
+    return exponent ? ldexp(1024 + mantissa, (int)exponent - 25) : ldexp(mantissa, -24);
+}
+
+static double bfloat_value(unsigned bits)
+{
+    uint32_t wide = bits << 16;
+    float f;
+
+    memcpy(&f, &wide, sizeof(f));
+    return (double)f;
+}
+
+/* No other number of the type is nearer, and at equal distance the even one is taken. */
+static void checks_nearest(enum dtype dtype, double value, double (*value_of)(unsigned), unsigned largest)
+{
+    unsigned bits = (unsigned)float_bits(dtype, value);
+    double distance = fabs(value_of(bits) - value);
+
+    for (unsigned other = bits ? bits - 1 : 0; other <= bits + 1 && other <= largest; other++) {
+        double d = fabs(value_of(other) - value);
+
+        if (other != bits && (d < distance || (d == distance && !(other & 1))))
+            fail_msg("%s of %a: 0x%x, but 0x%x is nearer", dtype_name(dtype), value, bits, other);
+    }
+}
+
+static void no_other_number_is_nearer(void **state)
+{
+    unsigned seed = (unsigned)time(NULL);
+
+    (void)state;
+    srand(seed);
+    for (int i = 0; i < 200000; i++) {
+        unsigned h = (unsigned)rand() % 0x7bff, b = (unsigned)rand() % 0x7f7f;
+        double part = rand() % 4 ? (rand() % 4096) / 4096.0 : 0.5;
+
+        checks_nearest(DTYPE_F16, half_value(h) + part * (half_value(h + 1) - half_value(h)), half_value, 0x7bff);
+        checks_nearest(DTYPE_BF16, bfloat_value(b) + part * (bfloat_value(b + 1) - bfloat_value(b)), bfloat_value,
+                       0x7f7f);
+    }
+}
+
+static void floats_that_become_infinite_are_refused(void **state)
+{
+    static const struct {
+        enum dtype dtype;
+        double value;
+    } cases[] = {
+        {DTYPE_F32, 1e39}, {DTYPE_F32, -DBL_MAX}, {DTYPE_F32, 0x1.ffffffp127}, {DTYPE_F16, 65520},
+        {DTYPE_F16, -7e4}, {DTYPE_F16, DBL_MAX},  {DTYPE_BF16, 3.4e38},        {DTYPE_BF16, -1e40},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct kernel_param p = param_of(cases[i].dtype);
+        unsigned char bytes[8];
+        struct error e = {0};
+
+        refused(kernel_scalar_from_float(&p, cases[i].value, bytes, &e), &e, ERROR_OUT_OF_RANGE);
+    }
+}
+
+static void integers_and_bools_for_floats(void **state)
+{
+    struct kernel_param p = param_of(DTYPE_F32), h = param_of(DTYPE_F16);
+    unsigned char bytes[8];
+    struct error e = {0};
+    float f = -3, big = 18446744073709551616.0F;
+
+    (void)state;
+    assert_int_equal(kernel_scalar_from_int(&p, -3, bytes, &e), 0);
+    assert_memory_equal(bytes, &f, sizeof(f));
+    assert_int_equal(kernel_scalar_from_uint(&p, UINT64_MAX, bytes, &e), 0);
+    assert_memory_equal(bytes, &big, sizeof(big));
+    refused(kernel_scalar_from_int(&h, 70000, bytes, &e), &e, ERROR_OUT_OF_RANGE);
+    refused(kernel_scalar_from_bool(&p, true, bytes, &e), &e, ERROR_WRONG_TYPE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(integers_have_their_types_range), cmocka_unit_test(floats_are_rounded_to_nearest_even),
+        cmocka_unit_test(no_other_number_is_nearer),       cmocka_unit_test(floats_that_become_infinite_are_refused),
+        cmocka_unit_test(integers_and_bools_for_floats),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
