@@ -38,3 +38,10 @@ def config(backend: str) -> str:
     if backend == STANDIN:
         lines.append("blaslt = none")
     return "\n".join(lines) + "\n"
+
+
+def nvrtc() -> Path | None:
+    """NVRTC's library, which compiles without a GPU; KOPS_NVRTC names another than the toolkit's."""
+    given = os.environ.get("KOPS_NVRTC")
+    places = [Path(given)] if given else sorted(Path("/usr/local").glob("cuda*/lib64/libnvrtc.so.1[0-9]"), reverse=True)
+    return next((p for p in places if p.exists()), None)

@@ -1,0 +1,314 @@
+"""Who may bring code and look after its cache, on a daemon without a GPU; and that compilers leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import memfd, proc, raw
+from support.daemon import Daemon
+from user_kernels import ADD, ADD_PARAMS, ARCH, compile_source, only_with_nvrtc
+
+pytestmark = only_with_nvrtc
+
+HOST = "[cuda]\ndriver = none\n"
+OPEN = HOST + "[server]\nsocket_mode = 0666\n"
+STRANGER, CLUB = 54321, 54399
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root may become others")
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[str], Daemon]]:
+    daemons: list[Daemon] = []
+
+    def new(config: str) -> Daemon:
+        daemons.append(Daemon(config=config))
+        os.chmod(daemons[-1].folder, 0o755)
+        return daemons[-1]
+
+    yield new
+    for daemon in daemons:
+        with daemon:
+            pass
+
+
+def as_user(uid: int, groups: list[int], what: Callable[[], None]) -> None:
+    """Runs it in a child process of that user."""
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setgroups(groups)
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            what()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def expect(daemon: Daemon, allowed: bool) -> None:
+    with daemon.connect() as connection:
+        hello = connection.call("hello")
+        assert hello["kernels"]["allowed"] == allowed
+        assert ("compile" in hello["features"]) == allowed
+        assert "kernels" not in hello["features"]  # there is no GPU
+        params = {"source": ADD, "entries": ["add2_kernel"], "arch": ARCH}
+        if allowed:
+            assert connection.call("compile", params)["arch"] == ARCH
+        else:
+            assert connection.error("compile", params).code == "permission_denied"
+
+
+def test_the_owner_compiles_without_a_gpu(start: Callable[[str], Daemon]) -> None:
+    daemon = start(HOST)
+    expect(daemon, True)
+    with daemon.connect() as connection:
+        assert connection.call("hello")["kernels"]["compiler"].startswith("NVRTC ")
+        assert connection.call("hello")["kernels"]["arch"] == [""]
+        error = connection.error("compile", {"source": ADD, "entries": ["add2_kernel"]})
+        assert error.code == "missing_key" and error.key == "arch"
+        module = compile_source(connection, arch=ARCH)["module"]
+        error = connection.error("kernel", {"module": module, "entry": "add2_kernel", "params": ADD_PARAMS})
+        assert error.code == "unsupported"
+
+
+def test_nobody_compiles_where_it_is_off(start: Callable[[str], Daemon]) -> None:
+    daemon = start(HOST + "[kernels]\nuser_kernels = off\n")
+    expect(daemon, False)
+    assert "event=refuse" in daemon.log()
+
+
+@as_root
+@pytest.mark.parametrize(
+    "policy, groups, allowed",
+    [("owner", [], False), ("group", [], False), ("group", [CLUB], True), ("all", [], True)],
+)
+def test_others_compile_by_policy(
+    start: Callable[[str], Daemon], policy: str, groups: list[int], allowed: bool
+) -> None:
+    more = f"[kernels]\nuser_kernels = {policy}\n" + (f"user_kernels_group = {CLUB}\n" if policy == "group" else "")
+    daemon = start(OPEN + more)
+    expect(daemon, True)
+    as_user(STRANGER, groups, lambda: expect(daemon, allowed))
+
+
+def test_without_a_compiler_it_is_said(start: Callable[[str], Daemon]) -> None:
+    daemon = start(HOST + "[kernels]\nnvrtc = none\n")
+    with daemon.connect() as connection:
+        hello = connection.call("hello")
+        assert hello["kernels"]["compiler"] == "" and "compile" not in hello["features"]
+        error = connection.error("compile", {"source": ADD, "entries": ["add2_kernel"], "arch": ARCH})
+        assert error.code == "unsupported" and "NVRTC" in error.message
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["user_kernels = some", "sandbox = maybe", "user_kernels = group", "user_kernels_group = no-such-group-here"],
+)
+def test_a_wrong_setting_is_refused_at_start(setting: str, tmp_path: Path) -> None:
+    path = tmp_path / "kopsd.conf"
+    path.write_text(f"[kernels]\n{setting}\n", encoding="utf-8")
+    import subprocess
+
+    from support.daemon import binary
+
+    done = subprocess.run(
+        [binary(), "--config", path, "--check-config"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "kernels." in done.stderr
+
+
+# ---- the cache ----
+
+
+def test_the_cache_is_listed_exported_cleared_and_imported(start: Callable[[str], Daemon]) -> None:
+    daemon = start(HOST)
+    with daemon.connect() as connection:
+        key = compile_source(connection, arch=ARCH)["key"]
+        proc.eventually(
+            lambda: any(e["on_disk"] for e in connection.call("cache", {"action": "list"})["entries"]), "it is on disk"
+        )
+        (entry,) = connection.call("cache", {"action": "list"})["entries"]
+        assert entry["key"] == key and entry["names"] == ["add2_kernel"] and entry["arch"] == ARCH
+        assert entry["in_memory"]
+        files = [p for p in (daemon.folder / "cache").rglob("*") if p.is_file()]
+        assert files and all(not stat.S_IMODE(p.stat().st_mode) & 0o077 for p in files)
+        assert not stat.S_IMODE((daemon.folder / "cache").stat().st_mode) & 0o077
+
+        reply = connection.reply(connection.request("cache", {"action": "export"}))
+        assert reply.get()["nfds"] == 1
+        (fd,) = reply.fds
+        archive = os.pread(fd, reply.get()["bytes"] + 1, 0)
+        assert len(archive) == reply.get()["bytes"]
+        assert connection.call("cache", {"action": "clear"}) == {"removed": 1}
+        assert connection.call("cache", {"action": "list"})["entries"] == []
+        assert connection.call("cache", {"action": "import", "fd": 0}, [fd]) == {"imported": 1, "skipped": 0}
+        assert compile_source(connection, arch=ARCH)["cached"] in ("memory", "disk")
+        os.close(fd)
+
+        broken = memfd.Shared(len(archive))
+        os.pwrite(broken.fd, archive[:-1] + bytes([archive[-1] ^ 1]), 0)
+        error = connection.error("cache", {"action": "import", "fd": 0}, [broken.fd])
+        assert error.code == "invalid_argument"
+        assert connection.alive()
+
+
+@pytest.mark.parametrize(
+    "params, code, key",
+    [
+        ({"action": "burn"}, "invalid_argument", "action"),
+        ({}, "missing_key", "action"),
+        ({"action": "clear", "key": "00"}, "invalid_argument", "key"),
+        ({"action": "clear", "key": "0" * 64}, "invalid_argument", "key"),
+        ({"action": "import"}, "missing_key", "fd"),
+        ({"action": "import", "fd": 0}, "invalid_fd", "fd"),
+    ],
+)
+def test_a_cache_action_that_is_refused(
+    start: Callable[[str], Daemon], params: dict[str, Any], code: str, key: str
+) -> None:
+    with start(HOST).connect() as connection:
+        error = connection.error("cache", params)
+        assert error.code == code and error.key == key, error
+
+
+@as_root
+def test_only_administrators_see_the_cache(start: Callable[[str], Daemon]) -> None:
+    daemon = start(OPEN + "[kernels]\nuser_kernels = all\n")
+
+    def look() -> None:
+        with daemon.connect() as connection:
+            for action in ("list", "clear", "export", "import"):
+                assert connection.error("cache", {"action": action}).code == "permission_denied"
+
+    as_user(STRANGER, [], look)
+
+
+@pytest.mark.parametrize("what", ["truncated", "changed", "link", "foreign key"])
+def test_a_poisoned_cache_is_not_believed(start: Callable[[str], Daemon], tmp_path: Path, what: str) -> None:
+    config = HOST + f"[cache]\ndirectory = {tmp_path}/cache\n"
+    first = start(config)
+    with first.connect() as connection:
+        key = compile_source(connection, arch=ARCH)["key"]
+        proc.eventually(
+            lambda: any(e["on_disk"] for e in connection.call("cache", {"action": "list"})["entries"]), "it is on disk"
+        )
+    first.stop()
+    (path,) = [p for p in (tmp_path / "cache").rglob(f"*{key}*") if p.is_file()]
+    data = path.read_bytes()
+    if what == "truncated":
+        path.write_bytes(data[: len(data) // 2])
+    elif what == "changed":
+        path.write_bytes(data[:-100] + bytes([data[-100] ^ 0x40]) + data[-99:])
+    elif what == "link":
+        path.unlink()
+        (tmp_path / "elsewhere").write_bytes(data)
+        path.symlink_to(tmp_path / "elsewhere")
+    else:
+        for other in (tmp_path / "cache").rglob("*"):
+            if other.is_file() and other != path and other.stat().st_size < 200:
+                other.write_bytes(os.urandom(other.stat().st_size))
+    with start(config).connect() as connection:
+        assert compile_source(connection, arch=ARCH)["cached"] == "no"
+        assert compile_source(connection, arch=ARCH)["cached"] == "memory"
+
+
+@pytest.mark.parametrize("size", ["disk_mib = 0", "directory = none", "directory = /proc/nowhere/cache"])
+def test_it_works_without_a_cache_on_disk(start: Callable[[str], Daemon], size: str) -> None:
+    with start(HOST + f"[cache]\n{size}\n").connect() as connection:
+        assert [compile_source(connection, arch=ARCH)["cached"] for _ in range(2)] == ["no", "memory"]
+
+
+# ---- nothing is left ----
+
+
+def helpers_of(pid: int) -> set[int]:
+    """Every process below it that compiles."""
+    children: dict[int, list[int]] = {}
+    commands: dict[int, bytes] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+            commands[int(path.name)] = (path / "cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        children.setdefault(int(fields[1]), []).append(int(path.name))
+    found, look = set(), [pid]
+    while look:
+        for child in children.get(look.pop(), []):
+            look.append(child)
+            if b"--compile-helper" in commands[child]:
+                found.add(child)
+    return found
+
+
+def ended(pids: set[int]) -> bool:
+    for pid in pids:
+        try:
+            if b"--compile-helper" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return False
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+    return True
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_no_compiler_outlives_its_daemon(start: Callable[[str], Daemon], how: signal.Signals) -> None:
+    daemon = start(HOST)
+    with daemon.connect() as connection:
+        compile_source(connection, arch=ARCH)
+        helpers = helpers_of(daemon.pid)
+        assert helpers
+        os.kill(daemon.pid, how)
+        assert daemon.process is not None
+        daemon.process.wait(raw.PATIENCE)
+        daemon.process = None
+    proc.eventually(lambda: ended(helpers), "the compilers have ended")
+
+
+def test_a_compiler_that_is_killed_costs_one_answer(start: Callable[[str], Daemon]) -> None:
+    daemon = start(HOST)
+    with daemon.connect() as connection:
+        compile_source(connection, arch=ARCH)
+        for pid in helpers_of(daemon.pid):
+            os.kill(pid, signal.SIGKILL)
+        reply = connection.reply(
+            connection.request("compile", {"source": ADD + "//2", "entries": ["add2_kernel"], "arch": ARCH})
+        )
+        assert reply.error is None or reply.error["detail"]["reason"] == "crash"
+        assert compile_source(connection, ADD + "//3", arch=ARCH)["cached"] == "no"
+
+
+@as_root
+def test_compilers_are_somebody_else(start: Callable[[str], Daemon]) -> None:
+    daemon = start(HOST)
+    with daemon.connect() as connection:
+        compile_source(connection, arch=ARCH)
+        helpers = helpers_of(daemon.pid)
+        assert helpers
+        for pid in helpers:
+            text = Path(f"/proc/{pid}/status").read_text()
+            uids = next(line for line in text.splitlines() if line.startswith("Uid:")).split()[1:]
+            assert "0" not in uids
+            assert "Seccomp:\t2" in text and "NoNewPrivs:\t1" in text
+
+
+def test_compiles_leave_nothing_in_the_daemon(start: Callable[[str], Daemon]) -> None:
+    daemon = start(HOST)
+    with daemon.connect() as connection:
+        compile_source(connection, arch=ARCH)
+        before = daemon.holdings()
+        for i in range(6):
+            source = ADD + f"// {i}\n" if i % 2 else ADD + f"#error {i}\n"
+            params = {"source": source, "entries": ["add2_kernel"], "arch": ARCH}
+            assert (connection.reply(connection.request("compile", params)).error is None) == bool(i % 2)
+        daemon.wait_holdings(before)
+        proc.eventually(lambda: len(helpers_of(daemon.pid)) <= 3, "spent compilers are gone")

@@ -1,0 +1,79 @@
+"""Sources, declarations and launches of user kernels, for the tests of them. The stand-in driver computes what these
+kernels compute; the real compiler makes their code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support import backends, raw
+
+only_with_nvrtc = pytest.mark.skipif(backends.nvrtc() is None, reason="there is no NVRTC here")
+
+ADD = """extern "C" __global__ void add2_kernel(float* c, const float* a, const float* b, int n)
+{
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        c[i] = a[i] + b[i];
+}
+"""
+OTHERS = """extern "C" __global__ void custom_kernel(float* out, const float* in, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        out[i] = 2 * in[i];
+}
+extern "C" __global__ void histogram_kernel(unsigned* bins, const unsigned char* data, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        atomicAdd(&bins[data[i]], 1u);
+}
+extern "C" __global__ void spin_forever(float* p)
+{
+    while (atomicAdd(p, 0.0f) == 0) {
+    }
+}
+extern "C" __global__ void fault_kernel(float* p)
+{
+    p[1ull << 40] = 1;
+}
+"""
+ARCH = "sm_90a"
+
+
+def pointer(name: str, kind: str, dtype: str = "f32", **more: Any) -> dict[str, Any]:
+    return {"name": name, "kind": kind, "dtype": dtype, **more}
+
+
+def scalar(name: str, dtype: str = "i32") -> dict[str, Any]:
+    return {"name": name, "kind": "scalar", "dtype": dtype}
+
+
+ADD_PARAMS = [pointer("c", "out", elements="n"), pointer("a", "in", elements="n"), pointer("b", "in", elements="n"), scalar("n")]
+CUSTOM_PARAMS = [pointer("out", "out", elements="n"), pointer("in_", "in", elements="n"), scalar("n")]
+
+
+def compile_source(connection: raw.Connection, source: str = ADD, *entries: str, **more: Any) -> dict[str, Any]:
+    return connection.call("compile", {"source": source, "entries": list(entries) or ["add2_kernel"], **more})
+
+
+def declare(connection: raw.Connection, module: int, **more: Any) -> int:
+    """add2_kernel, or what `more` says, of a module."""
+    params = {
+        "module": module,
+        "entry": "add2_kernel",
+        "params": ADD_PARAMS,
+        "grid": ["ceil_div(n, 256)"],
+        "block": [256],
+        **more,
+    }
+    return connection.call("kernel", params)["kernel"]
+
+
+def add_kernel(connection: raw.Connection, **more: Any) -> int:
+    return declare(connection, compile_source(connection)["module"], **more)
+
+
+def custom_kernel(connection: raw.Connection, **more: Any) -> int:
+    module = compile_source(connection, OTHERS, "custom_kernel")["module"]
+    return declare(connection, module, **{"entry": "custom_kernel", "params": CUSTOM_PARAMS, **more})
