@@ -17,7 +17,8 @@ import pytest
 BENCH = Path(__file__).resolve().parent
 sys.path[:0] = [str(BENCH), str(BENCH.parent / "client_py"), str(BENCH.parent / "tests")]
 
-from kopsbench import measures, runner  # noqa: E402
+from kopsbench import measures, runner, user_kernels  # noqa: E402
+from kopsbench.measures.compile import versus  # noqa: E402
 from kopsbench.plots import PLOTS  # noqa: E402
 from kopsbench.record import Record, Summary, failure, write  # noqa: E402
 from kopsbench.targets import ROWS, markdown  # noqa: E402
@@ -100,3 +101,24 @@ def test_a_failed_measure_is_a_row_and_no_bar(tmp_path: Path) -> None:
     drawn = run(str(BENCH / "plot"), str(tmp_path / "r.json"), "--out", str(tmp_path))
     assert drawn.returncode == 1 and not list(tmp_path.glob("*.svg"))
     assert all(draw({}) is None for draw in PLOTS.values())
+
+
+def test_a_peer_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_kernels.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(user_kernels.shutil, "which", lambda program: None if program == "ninja" else f"/bin/{program}")
+    user_kernels.load_inline_missing.cache_clear()
+    lacking = user_kernels.load_inline_missing()
+    user_kernels.load_inline_missing.cache_clear()
+    assert lacking is not None and "ninja" in lacking
+    alone = versus("m", [10.0], [], "load_inline", 100.0, {"measured": "it"}, lacking)
+    assert alone.ratio is None and alone.met is None and "ninja" in alone.as_json({})["detail"]["no_peer"]
+    assert versus("m", [10.0], [1000.0], "load_inline", 100.0, {}, None).met
+    assert not versus("m", [10.0], [900.0], "load_inline", 100.0, {}, None).met
+
+
+def test_every_kernel_of_the_tutorials_has_its_source_and_a_wrapper() -> None:
+    assert {kernel.name for kernel in user_kernels.KERNELS} == {path.stem for path in user_kernels.EXAMPLES.glob("*.cu")}
+    for kernel in user_kernels.KERNELS:
+        assert f"void {kernel.entry}(" in kernel.source
+        assert f"{kernel.entry}<<<" in kernel.inline and f"{kernel.name}_call(" in kernel.inline
+    assert user_kernels.fresh("x") != user_kernels.fresh("x")

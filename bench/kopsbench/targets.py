@@ -38,9 +38,25 @@ ROWS = {
     "priority_high_beside_gemms": "high-priority tiny add beside f32 gemms of 8192³",
     "cached_reference_id": "cached tensor reference in the daemon, buffer id",
     "cached_reference_ipc": "cached tensor reference in the daemon, IPC handle",
+    "compile_cold_to_first_launch": "kernel of a user's: source to first launch, compiled now",
+    "compile_cold_vs_load_inline": "the same",
+    "compile_second_process": "the same, of a kernel that another process had compiled",
+    "compile_second_process_vs_torch_nvrtc": "the same",
+    "compile_second_process_vs_load_inline": "the same",
+    "compile_after_restart": "the same, of a kernel on the disk of a restarted daemon",
+    "compile_single_flight": "compiles when 64 processes ask for the same new kernel",
+    "kernel_launch_python_vs_builtin": "ordered launch of a user's kernel from Python, MPS",
+    "kernel_launch_python_vs_torch_nvrtc": "ordered launch of a user's kernel from Python, MPS",
+    "kernel_launch_blocking_python_vs_builtin": "blocking launch of a user's kernel from Python",
+    "kernel_launch_blocking_python_vs_torch_nvrtc": "blocking launch of a user's kernel from Python",
+    "tutorial_square_matrix": "`square_matrix_kernel` of 8192², GPU time",
+    "tutorial_add2": "`add2_kernel` of 2²⁶, GPU time",
+    "tutorial_gemm": "`gemm_kernel` of 2048³, GPU time",
+    "tutorial_custom": "`custom_kernel` of 2²⁶, GPU time",
+    "tutorial_vector_add": "`vector_add` of 2²⁶, GPU time",
     "noop_rpc_2_clients_2_cores": "host backend on 2 cores, no-op RPC, 2 clients",
 }
-UNITS = {"us": "µs", "calls/s": "/s", "Jain's index": ""}
+UNITS = {"us": "µs", "calls/s": "/s", "Jain's index": "", "compiles": ""}
 HEAD = ("measure", "against", "kopsd p50 (p99)", "peer p50 (p99)", "ratio", "target", "met")
 
 

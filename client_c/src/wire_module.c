@@ -93,7 +93,7 @@ static const void *read_cache_entry(struct arena *a, const msgpack_object *o)
     entry->names = get_texts(a, map_find(o, "names"));
     entry->bytes = uint_or_zero(map_find(o, "bytes"));
     entry->age_s = number_or_nan(map_find(o, "age_s"));
-    entry->loaded = get_bool(map_find(o, "loaded"));
+    entry->in_memory = get_bool(map_find(o, "in_memory"));
     entry->on_disk = get_bool(map_find(o, "on_disk"));
     return entry->key && entry->arch && entry->compiler && entry->names ? entry : NULL;
 }

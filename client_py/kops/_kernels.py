@@ -10,7 +10,7 @@ from ._connection import Peer
 from ._errors import BadArgument, ConnectFailed, ConnectionLost
 from ._geometry import Geometry
 from ._launch import Launch, profile
-from ._native_link import native, native_kernel
+from ._native_link import native, native_kernel, pack
 from ._ops import DEFAULT_TIMEOUT
 from ._plans import Plan, options_of, run
 from ._results import Profile
@@ -190,8 +190,7 @@ class Kernel(BaseKernel):
             return NotImplemented
         sizes = None
         if given is not None:
-            of_call = self._geometry.of_call(arguments, given)
-            sizes = (of_call.get("grid"), of_call.get("block"), of_call.get("cluster"), of_call.get("shared"))
+            sizes = pack(self._geometry.of_call(arguments, given))
         seconds = client.timeout if timeout is DEFAULT_TIMEOUT else timeout
         try:
             made = link.launch(self._native, known, arguments, sizes, waits, seconds)

@@ -27,6 +27,7 @@ from . import _connection
 from ._connection import PROTOCOL, VERSION
 from ._cuda import allocations
 from ._declarations import DTYPES, OPS
+from ._dtypes import NAMES
 from ._errors import (
     BY_CODE,
     BadArgument,
@@ -50,6 +51,7 @@ from ._transport import candidates
 _RULES: dict[Any, int] = {"elementwise": 1, "gemm": 2}
 FAST_RULES = {op: _RULES.get(declared["rule"], 0) for op, declared in OPS.items()}
 _NUMBERS = {name: number for number, name in enumerate(DTYPES, 1)}  # enum kops_dtype
+MAX_PARAMS = 32
 TIDY_EVERY = 0.02  # seconds between looks for what may be let go, while something is kept
 
 pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
@@ -112,7 +114,7 @@ def configure(torch: Any) -> None:
     empty = torch.empty
     native.configure(
         tuple(types),
-        (torch.float32, torch.float64, torch.float16, torch.bfloat16),
+        tuple(getattr(torch, NAMES[name], None) for name in DTYPES),
         getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),
         stream,
         torch.empty_like,
@@ -123,7 +125,7 @@ def configure(torch: Any) -> None:
 
 def native_kernel(name: str, params: Sequence[Param]) -> Any:
     """A kernel as the extension knows it; None without one."""
-    if native is None or not hasattr(native, "Kernel"):
+    if native is None or len(params) > MAX_PARAMS:
         return None
     return native.Kernel(_name(name), tuple(_NUMBERS[param.dtype] * (1 if param.is_tensor else -1) for param in params),
                          tuple(_plain_rank(param) for param in params))  # fmt: skip
@@ -155,7 +157,7 @@ class NativeLink:
             threading.Thread(target=_tidy, args=(self._native, self._kept), name="kops-tidier", daemon=True).start()
         self.path: str = self._native.path
         self.run = self._native.run
-        self.launch = getattr(self._native, "launch", None)
+        self.launch = self._native.launch
         self.generation: int = self._native.generation()
         self.key = next(_connection.keys)
         self.garbage: deque[int | tuple[str, int]] = deque()

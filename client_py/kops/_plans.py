@@ -105,11 +105,13 @@ class Request:
             raise BadArgument(f"{op} takes {len(declared['inputs'])} inputs ({names}), got {len(values)}")
         self.operands = operands if operands is not None else Operands()
         self.inputs = inputs(values, self.operands)
+        if declared:
+            check_floats(op, self.inputs)
         self.outputs = self._outputs(out)
         self.given = out is not None
         check_devices(self.inputs, self.outputs)
-        if declared:
-            check_floats(op, self.inputs + self.outputs)
+        if declared and self.given:
+            check_floats(op, self.outputs)
 
     def _outputs(self, out: Any) -> list[Operand]:
         operands, attrs = self.operands, self.attrs

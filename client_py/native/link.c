@@ -370,6 +370,8 @@ static PyMethodDef methods[] = {
     {"forget", link_forget, METH_VARARGS, NULL},
     {"run", (PyCFunction)(void (*)(void))link_run, METH_FASTCALL,
      "run(op, inputs, out, attrs, rule, blocking, timeout): the output, or NotImplemented."},
+    {"launch", (PyCFunction)(void (*)(void))link_launch, METH_FASTCALL,
+     "launch(kernel, id, arguments, geometry, blocking, timeout): None, or NotImplemented."},
     {"close", close_link, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

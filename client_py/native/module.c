@@ -81,21 +81,26 @@ static struct PyModuleDef definition = {
     NULL,
 };
 
+static bool add_type(PyObject *module, const char *name, PyType_Spec *spec)
+{
+    PyObject *type = PyType_FromSpec(spec);
+
+    if (type && !PyModule_AddObject(module, name, type))
+        return true;
+    Py_XDECREF(type);
+    return false;
+}
+
 PyMODINIT_FUNC PyInit__native(void);
 
 PyMODINIT_FUNC PyInit__native(void)
 {
-    PyObject *module = PyModule_Create(&definition), *type;
+    PyObject *module = PyModule_Create(&definition);
 
     if (!module)
         return NULL;
-    type = PyType_FromSpec(&link_spec);
-    if (!type || PyModule_AddObject(module, "Link", type)) {
-        Py_XDECREF(type);
-        Py_DECREF(module);
-        return NULL;
-    }
-    if (PyModule_AddStringConstant(module, "version", kops_version())) {
+    if (!add_type(module, "Link", &link_spec) || !add_type(module, "Kernel", &kernel_spec) ||
+        PyModule_AddStringConstant(module, "version", kops_version())) {
         Py_DECREF(module);
         return NULL;
     }

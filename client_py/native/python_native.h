@@ -1,5 +1,6 @@
 /* kops._native: the Python client's connection in C. One kops_client carries every request of a link: as MessagePack
- * that Python made (link.c), and, for ops on torch CUDA tensors, straight from the tensors (fast.c, tensor.c).
+ * that Python made (link.c), and, for ops and kernels on torch CUDA tensors, straight from the tensors (fast.c,
+ * launch.c, tensor.c).
  *
  * Built against Python's stable ABI, so one file serves every version from 3.10 on. All state is guarded by the GIL,
  * which is given up around everything that may block. */
@@ -16,7 +17,7 @@
 #include "native.h"
 
 enum {
-    FAST_OPERANDS = 8,
+    FAST_OPERANDS = 16,
     FAST_RANK = 8,
     LINK_SLICE_MS = 50, /* between looks for signals: the main thread must notice Ctrl-C */
     FIRST_MS = 1        /* a wait's first part, before Python is asked anything */
@@ -125,6 +126,15 @@ size_t link_collect(struct link *link);
 /* fast.c */
 
 PyObject *link_run(PyObject *self, PyObject *const *arguments, Py_ssize_t count);
+
+/* launch.c */
+
+extern PyType_Spec kernel_spec;
+
+PyObject *link_launch(PyObject *self, PyObject *const *arguments, Py_ssize_t count);
+
+/* regions.c */
+
 PyObject *link_remember(PyObject *self, PyObject *arguments);
 PyObject *link_forget(PyObject *self, PyObject *arguments);
 

@@ -2,6 +2,7 @@
 #include "python_native.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "fail.h"
 #include "job.h"
@@ -31,7 +32,12 @@ enum kops_code submit_run(kops_client *client, const struct native_request *requ
                             .n_outputs = request->n_outputs,
                             .tensors = request->tensors,
                             .packed_attrs = request->attrs,
-                            .packed_attrs_length = request->attrs_length};
+                            .packed_attrs_length = request->attrs_length,
+                            .kernel = request->kernel,
+                            .args = request->args,
+                            .n_args = request->n_args,
+                            .geometry = request->geometry,
+                            .geometry_length = request->geometry_length};
     struct job job = {.pack = wire_pack_run,
                       .wire = &wire,
                       .resolve = same_connection,
@@ -53,9 +59,18 @@ enum kops_code submit_run(kops_client *client, const struct native_request *requ
 /* A late reply to these brings something that must be given back. */
 static wire_decode *decode_late(const char *method)
 {
-    if (!strcmp(method, "register"))
-        return wire_decode_register;
-    return strcmp(method, "alloc") ? wire_decode_nothing : wire_decode_alloc;
+    static const struct {
+        const char *method;
+        wire_decode *decode;
+    } bringing[] = {
+        {"register", wire_decode_register}, {"alloc", wire_decode_alloc},   {"program", wire_decode_program},
+        {"compile", wire_decode_module},    {"kernel", wire_decode_kernel},
+    };
+
+    for (size_t i = 0; i < sizeof(bringing) / sizeof(bringing[0]); i++)
+        if (!strcmp(method, bringing[i].method))
+            return bringing[i].decode;
+    return wire_decode_nothing;
 }
 
 enum kops_code submit_raw(kops_client *client, const struct raw_request *request, kops_ticket *ret_ticket,

@@ -30,12 +30,12 @@ struct dl_exchange {
     int (*current_stream)(int32_t device_type, int32_t device, void **ret_stream);
 };
 
-enum { DL_CUDA = 2, DL_FLOAT = 2, DL_BFLOAT = 4, MAX_TYPES = 4, MAX_DTYPES = 4 };
+enum { DL_CUDA = 2, MAX_TYPES = 4, MAX_DTYPES = KOPS_F8_E5M2 };
 
 /* ---- what torch is here ---- */
 
 static PyObject *types[MAX_TYPES];   /* tensors, exactly; subclasses may mean anything */
-static PyObject *dtypes[MAX_DTYPES]; /* in the order of enum kops_dtype */
+static PyObject *dtypes[MAX_DTYPES]; /* in the order of enum kops_dtype; None where torch has none */
 static const struct dl_exchange *exchange;
 static PyObject *current_stream, *empty_like, *empty;
 static PyObject *name_data_ptr, *name_shape, *name_stride, *name_is_contiguous, *name_dtype, *name_get_device,
@@ -69,7 +69,7 @@ PyObject *tensor_configure(PyObject *module, PyObject *arguments)
         !intern_names())
         return NULL;
     if (PyTuple_Size(new_types) > MAX_TYPES || PyTuple_Size(new_dtypes) != MAX_DTYPES) {
-        PyErr_SetString(PyExc_ValueError, "configure: too many types, or not four dtypes");
+        PyErr_SetString(PyExc_ValueError, "configure: too many types, or not as many dtypes as there are");
         return NULL;
     }
     exchange = NULL;
@@ -112,6 +112,27 @@ static bool row_major(const struct operand *o)
     return true;
 }
 
+/* DLPack's type codes and bits, the usual ones first. */
+static bool find_dtype(unsigned code, unsigned bits, enum kops_dtype *ret)
+{
+    enum { INT, UINT, FLOAT, BFLOAT = 4, BOOL = 6, F8_E4M3 = 10, F8_E5M2 = 12 };
+    static const struct {
+        unsigned char code, bits, dtype;
+    } known[] = {
+        {FLOAT, 32, KOPS_F32}, {BFLOAT, 16, KOPS_BF16},    {FLOAT, 16, KOPS_F16},      {FLOAT, 64, KOPS_F64},
+        {INT, 32, KOPS_I32},   {INT, 64, KOPS_I64},        {UINT, 8, KOPS_U8},         {INT, 8, KOPS_I8},
+        {INT, 16, KOPS_I16},   {UINT, 16, KOPS_U16},       {UINT, 32, KOPS_U32},       {UINT, 64, KOPS_U64},
+        {BOOL, 8, KOPS_BOOL},  {F8_E4M3, 8, KOPS_F8_E4M3}, {F8_E5M2, 8, KOPS_F8_E5M2},
+    };
+
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (known[i].code == code && known[i].bits == bits) {
+            *ret = (enum kops_dtype)known[i].dtype;
+            return true;
+        }
+    return false;
+}
+
 static bool read_exchange(PyObject *value, struct operand *o)
 {
     struct dl_tensor t = {.data = NULL};
@@ -120,15 +141,7 @@ static bool read_exchange(PyObject *value, struct operand *o)
         return false;
     if (t.device.type != DL_CUDA || t.ndim < 0 || t.ndim > FAST_RANK || t.dtype.lanes != 1)
         return false;
-    if (t.dtype.code == DL_FLOAT && t.dtype.bits == 32)
-        o->dtype = KOPS_F32;
-    else if (t.dtype.code == DL_FLOAT && t.dtype.bits == 64)
-        o->dtype = KOPS_F64;
-    else if (t.dtype.code == DL_FLOAT && t.dtype.bits == 16)
-        o->dtype = KOPS_F16;
-    else if (t.dtype.code == DL_BFLOAT && t.dtype.bits == 16)
-        o->dtype = KOPS_BF16;
-    else
+    if (!find_dtype(t.dtype.code, t.dtype.bits, &o->dtype))
         return false;
     o->pointer = (uint64_t)(uintptr_t)t.data + t.byte_offset;
     o->device = t.device.id;

@@ -154,6 +154,10 @@ static int load(const struct expr *x, const struct expr_op *op, const struct exp
     const struct tensor *t;
     char name[EXPR_EXCERPT], why[EXPR_EXCERPT + 96];
 
+    if (op->code == EXPR_NUMBER) {
+        *ret = op->value;
+        return 0;
+    }
     if (op->code == EXPR_LOAD_INTEGER) {
         *ret = inputs->integers[op->index];
         return 0;
@@ -173,28 +177,33 @@ static int load(const struct expr *x, const struct expr_op *op, const struct exp
     return 0;
 }
 
-int expr_evaluate(const struct expr *x, const struct expr_inputs *inputs, int64_t *ret, struct error *e)
+static int run(const struct expr *x, const struct expr_inputs *inputs, int64_t *ret, struct error *e)
 {
-    int64_t stack[EXPR_MAX_OPS];
+    int64_t stack[EXPR_MAX_OPS] = {0};
     unsigned n = 0;
 
     for (unsigned i = 0; i < x->n_ops; i++) {
         const struct expr_op *op = &x->ops[i];
         const char *why;
+        int64_t b;
 
-        if (op->code == EXPR_NUMBER) {
-            stack[n++] = op->value;
-        } else if (op->code <= EXPR_LOAD_SIZE) {
+        if (op->code <= EXPR_LOAD_SIZE) {
             if (load(x, op, inputs, &stack[n++], e) < 0)
                 return -1;
-        } else {
-            int64_t b = expr_is_unary(op->code) ? 0 : stack[--n];
-
-            why = expr_apply(op->code, stack[n - 1], b, &stack[n - 1]);
-            if (why)
-                return fail(x, op, why == EXPR_BY_ZERO ? ERROR_INVALID_ARGUMENT : ERROR_OUT_OF_RANGE, why, e);
+            continue;
         }
+        b = expr_is_unary(op->code) ? 0 : stack[--n];
+        why = expr_apply(op->code, stack[n - 1], b, &stack[n - 1]);
+        if (why)
+            return fail(x, op, why == EXPR_BY_ZERO ? ERROR_INVALID_ARGUMENT : ERROR_OUT_OF_RANGE, why, e);
     }
     *ret = stack[0];
     return 0;
+}
+
+int expr_evaluate(const struct expr *x, const struct expr_inputs *inputs, int64_t *ret, struct error *e)
+{
+    if (x->n_ops == 1) /* most are a number or a name */
+        return load(x, &x->ops[0], inputs, ret, e);
+    return run(x, inputs, ret, e);
 }

@@ -204,7 +204,7 @@ static int set_dimensions(const struct planning *g, const char *name, const stru
     char key[16];
 
     ret[0] = ret[1] = ret[2] = 1;
-    for (unsigned i = 0; i < n; i++) {
+    for (unsigned i = 0; i < n && i < 3; i++) {
         const struct expr *x = given->n ? NULL : declared->at[i];
         int64_t value = given->at[i];
 

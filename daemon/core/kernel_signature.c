@@ -122,7 +122,8 @@ static int lay_out(struct kernel_signature *s, const struct kernel_declaration *
     }
     for (unsigned i = 0; i < s->n_params; i++) {
         struct kernel_param *p = &s->params[i];
-        unsigned offset = d->offsets ? d->offsets[i] : (end + p->size - 1U) / p->size * p->size;
+        /* Sizes are powers of two, and alignments too. */
+        unsigned offset = d->offsets ? d->offsets[i] : (end + p->size - 1U) & ~(p->size - 1U);
 
         if (d->offsets && d->sizes[i] != p->size)
             return size_mismatch(p, d, e);

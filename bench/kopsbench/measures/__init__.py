@@ -41,9 +41,11 @@ def everything() -> dict[str, Measure]:
     from . import (  # noqa: F401 - they add themselves
         blocking,
         clients,
+        compile,
         elementwise,
         gemm,
         host,
+        launches,
         noop,
         ordered,
         peers,
@@ -52,6 +54,7 @@ def everything() -> dict[str, Measure]:
         reference,
         resources,
         timing,
+        tutorial,
     )
 
     return _ALL

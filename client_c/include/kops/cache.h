@@ -18,7 +18,7 @@ struct kops_cache_entry {
     const char *const *names;          /**< Of its entries, NULL-terminated. */
     uint64_t bytes;
     double age_s;         /**< Since its last use. */
-    bool loaded, on_disk; /**< In the daemon's memory; in its cache directory. */
+    bool in_memory, on_disk; /**< In the daemon's memory; in its cache directory. */
 };
 
 /** Free it with kops_cache_free(). */

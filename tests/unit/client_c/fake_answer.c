@@ -111,7 +111,7 @@ static void answer_hello(struct fake_connection *c, uint32_t msgid)
 
     msgpack_sbuffer_init(&b);
     msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msgpack_pack_map(&p, 9);
+    msgpack_pack_map(&p, 10);
     text_pair(&p, "server", "kopsd 9.8.7");
     uint_pair(&p, "protocol", 1);
     uint_pair(&p, "protocol_min", 1);
@@ -131,6 +131,13 @@ static void answer_hello(struct fake_connection *c, uint32_t msgid)
     uint_pair(&p, "rank", 8);
     text_list(&p, "features", n_features, list);
     text_pair(&p, "of_the_future", "ignored");
+    text(&p, "kernels");
+    msgpack_pack_map(&p, 4);
+    text_pair(&p, "compiler", "NVRTC 9.8");
+    text_pair(&p, "policy", "group");
+    text(&p, "allowed");
+    msgpack_pack_true(&p);
+    text_list(&p, "arch", 1, (const char *const[]){""});
     fake_reply_map(c, msgid, &b);
 }
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -440,6 +441,76 @@ static void tensors_must_fit_the_declaration(void **state)
     kernel_signature_unref(s);
 }
 
+/* A parameter that is not strided takes exactly the tensors whose elements follow one another in the order of indices.
+ */
+static void dense_is_what_walks_memory_in_order(void **state)
+{
+    static const struct kernel_param_declaration params[] = {TENSOR("x", KERNEL_IN, DTYPE_U8)};
+    struct kernel_declaration d = declaration_of(params, 1);
+    unsigned n_dense = 0, n_other = 0, seed = (unsigned)time(NULL);
+    struct kernel_signature *s;
+
+    (void)state;
+    srand(seed);
+    d.grid = (struct kernel_dimensions_declaration){1, {NUMBER(1)}};
+    s = signature_of(&d);
+    for (unsigned i = 0; i < 50000; i++) {
+        struct tensor t = {.dtype = DTYPE_U8, .rank = (unsigned)rand() % 4};
+        struct call c = {.tensors = {&t}, .limits = H200};
+        bool in_order = true;
+        struct plan p;
+        struct error e;
+
+        for (unsigned j = 0; j < t.rank; j++)
+            t.shape[j] = rand() % 4;
+        tensor_set_contiguous(&t);
+        for (unsigned j = 0; j < t.rank; j++)
+            if (rand() % 4 == 0)
+                t.strides[j] = rand() % 5;
+        assert_int_equal(tensor_measure(&t, "", &e), 0);
+        for (int64_t k = 0; k < (int64_t)t.count; k++) {
+            int64_t rest = k, at = 0;
+
+            for (unsigned j = t.rank; j-- > 0; rest /= t.shape[j])
+                at += rest % t.shape[j] * t.strides[j];
+            in_order = in_order && at == k;
+        }
+        if (kernel_plan(s, c.tensors, c.args, &c.launch, &c.limits, &p, &e) != (in_order ? 0 : -1))
+            fail_msg("seed %u, tensor %u", seed, i);
+        in_order ? n_dense++ : n_other++;
+    }
+    assert_true(n_dense > 1000 && n_other > 1000);
+    kernel_signature_unref(s);
+}
+
+/* A backend must not write what lies between the elements of an output. */
+static void a_plan_tells_what_is_not_the_kernels(void **state)
+{
+    static const struct kernel_param_declaration params[] = {
+        TENSOR("out", KERNEL_OUT, DTYPE_F32, .strided = true),
+        TENSOR("in", KERNEL_IN, DTYPE_F32, .strided = true),
+        TENSOR("none", KERNEL_IN, DTYPE_F32),
+    };
+    struct kernel_declaration d = declaration_of(params, 3);
+    struct tensor columns = DENSE(DTYPE_F32, 4, 8), transposed = DENSE(DTYPE_F32, 8, 4);
+    struct call c = {.tensors = {&transposed, NULL, &columns}, .limits = H200};
+    struct kernel_signature *s;
+    struct error e;
+
+    (void)state;
+    d.grid = (struct kernel_dimensions_declaration){1, {NUMBER(1)}};
+    columns.shape[1] = 3;
+    assert_int_equal(tensor_measure(&columns, "", &e), 0);
+    transposed.strides[0] = 1;
+    transposed.strides[1] = 8;
+    assert_int_equal(tensor_measure(&transposed, "", &e), 0);
+    s = signature_of(&d);
+    assert_int_equal(plans(s, &c).kernel.sparse, 1 << 2);
+    c.tensors[2] = &transposed;
+    assert_int_equal(plans(s, &c).kernel.sparse, 0);
+    kernel_signature_unref(s);
+}
+
 static void shapes_ranks_and_alignment(void **state)
 {
     static const struct kernel_param_declaration params[] = {
@@ -679,6 +750,8 @@ int main(void)
         cmocka_unit_test(refuses_declarations_that_make_no_sense),
         cmocka_unit_test(a_call_becomes_a_plan),
         cmocka_unit_test(tensors_must_fit_the_declaration),
+        cmocka_unit_test(dense_is_what_walks_memory_in_order),
+        cmocka_unit_test(a_plan_tells_what_is_not_the_kernels),
         cmocka_unit_test(shapes_ranks_and_alignment),
         cmocka_unit_test(null_pointers),
         cmocka_unit_test(an_empty_grid_is_for_empty_tensors),

@@ -71,6 +71,8 @@ static void integers_have_their_types_range(void **state)
             assert_string_equal(e.details[1].key, "min");
             assert_true(e.details[1].number == types[i].min);
         }
+        if (types[i].max < INT64_MAX)
+            refused(kernel_scalar_from_int(&p, (int64_t)types[i].max + 1, bytes, &e), &e, ERROR_OUT_OF_RANGE);
         if (types[i].max < UINT64_MAX) {
             refused(kernel_scalar_from_uint(&p, types[i].max + 1, bytes, &e), &e, ERROR_OUT_OF_RANGE);
             assert_string_equal(e.details[2].key, "max");

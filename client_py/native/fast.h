@@ -1,0 +1,53 @@
+/* What the short ways of ops (fast.c) and of kernels (launch.c) share. Under the GIL unless a function says otherwise.
+ */
+#ifndef KOPS_PYTHON_FAST_H
+#define KOPS_PYTHON_FAST_H
+
+#include "enqueue.h"
+#include "python_native.h"
+
+/* One request in the making: see fast_begin(). */
+struct fast {
+    struct link *link;
+    const struct cuda_driver *driver;
+    const char *op;
+    PyObject *inputs; /* a tuple, borrowed */
+    PyObject *out;    /* owned */
+    unsigned n_inputs;
+    struct operand operands[FAST_OPERANDS];
+    struct native_tensor tensors[FAST_OPERANDS];
+    void *context, *stream;
+    struct kops_options options;
+    struct native_request request;
+};
+
+/* regions.c */
+
+extern int (*fast_stream_synchronize)(void *stream); /* of the driver, once that is loaded */
+
+/* NULL: there is none. */
+const struct cuda_driver *fast_driver(void);
+
+/* Where the address is registered, if it still is. */
+const struct region *fast_region(struct link *link, const struct cuda_driver *d, uint64_t pointer);
+
+/* send.c */
+
+void fast_begin(struct fast *f, struct link *link, PyObject *inputs);
+
+/* What a short way returns that is none: NotImplemented, or NULL with the exception that is set. */
+PyObject *fast_decline(void);
+
+/* The bytes of a packed map; None leaves them alone. False with an exception set. */
+bool fast_packed(PyObject *value, const char **ret_data, size_t *ret_length);
+
+/* Refers to operand i, which was read. False: it is not registered, or lies where the ones before do not. */
+bool fast_resolve(struct fast *f, unsigned i);
+
+/* Whether the calling thread is where the operands are; finds the current stream. */
+bool fast_place(struct fast *f);
+
+/* Sends the request; `inputs` and `out` live until it has ended. 0, a code in *e, or -1 with an exception set. */
+int fast_send(struct fast *f, bool blocking, struct kops_error *e);
+
+#endif

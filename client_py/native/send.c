@@ -1,0 +1,135 @@
+/* From operands to a request on its way: what ops and launches of kernels do alike. */
+#include "fail.h"
+#include "fast.h"
+
+void fast_begin(struct fast *f, struct link *link, PyObject *inputs)
+{
+    /* Not the arrays, which are large. */
+    f->link = link;
+    f->driver = NULL;
+    f->op = NULL;
+    f->inputs = inputs;
+    f->out = NULL;
+    f->n_inputs = 0;
+    f->context = f->stream = NULL;
+    f->options = (struct kops_options){.no_timing = true};
+}
+
+PyObject *fast_decline(void)
+{
+    if (PyErr_Occurred())
+        return NULL;
+    Py_INCREF(Py_NotImplemented);
+    return Py_NotImplemented;
+}
+
+bool fast_packed(PyObject *value, const char **ret_data, size_t *ret_length)
+{
+    Py_ssize_t length;
+    char *data;
+
+    if (value == Py_None)
+        return true;
+    if (PyBytes_AsStringAndSize(value, &data, &length))
+        return false;
+    *ret_data = data;
+    *ret_length = (size_t)length;
+    return true;
+}
+
+bool fast_resolve(struct fast *f, unsigned i)
+{
+    const struct operand *o = &f->operands[i];
+    const struct region *r;
+
+    if (!f->driver && !(f->driver = fast_driver()))
+        return false;
+    r = fast_region(f->link, f->driver, o->pointer);
+    if (!r || o->device != f->operands[0].device || (i && r->context != f->context))
+        return false;
+    f->context = r->context;
+    f->tensors[i] = (struct native_tensor){.buffer = r->buffer,
+                                           .offset = o->pointer - r->base,
+                                           .shape = o->shape,
+                                           .strides = o->contiguous ? NULL : o->strides,
+                                           .rank = o->rank,
+                                           .dtype = o->dtype};
+    return true;
+}
+
+bool fast_place(struct fast *f)
+{
+    void *context = NULL;
+
+    return !f->driver->context_get(&context) && context == f->context &&
+           tensor_stream(f->operands[0].device, &f->stream);
+}
+
+/* What must live until the request has ended. */
+static PyObject *references(const struct fast *f)
+{
+    if (f->out)
+        return PyTuple_Pack(2, f->inputs, f->out);
+    Py_INCREF(f->inputs);
+    return f->inputs;
+}
+
+static int enqueue(struct fast *f, struct kops_error *e)
+{
+    PyThreadState *thread;
+    PyObject *kept;
+    int r;
+
+    thread = PyEval_SaveThread();
+    r = (int)native_enqueue(f->link->client, &f->request, f->stream, e);
+    PyEval_RestoreThread(thread);
+    if (!r) {
+        kept = references(f);
+        r = kept ? link_keep(f->link, kept) : -1;
+        Py_XDECREF(kept);
+    }
+    return r;
+}
+
+/* Waits for the stream, then for the op. */
+static int run(struct fast *f, struct kops_error *e)
+{
+    PyObject *kept;
+    PyThreadState *thread;
+    kops_ticket ticket = 0;
+    int status, ended;
+    enum kops_code r;
+
+    thread = PyEval_SaveThread();
+    status = fast_stream_synchronize(f->stream);
+    if (status)
+        r = cuda_fail(f->driver, e, KOPS_ERR_DEVICE_ERROR, status, "cuStreamSynchronize");
+    else if ((r = submit_run(f->link->client, &f->request, &ticket, e)))
+        ticket = 0;
+    else
+        r = kops_wait(f->link->client, ticket, FIRST_MS, NULL, e);
+    PyEval_RestoreThread(thread);
+    if (!ticket || r != KOPS_ERR_TIMEOUT)
+        return (int)r;
+    ended = link_wait(f->link, ticket, f->options.timeout_ms, NULL, e);
+    if (ended > 0)
+        return (int)e->code;
+    kept = references(f);
+    link_abandon(f->link, ticket, true, kept);
+    Py_XDECREF(kept);
+    if (ended == 0)
+        return (int)fail(e, KOPS_ERR_TIMEOUT, "the run did not end in time; it was asked to stop");
+    return -1;
+}
+
+int fast_send(struct fast *f, bool blocking, struct kops_error *e)
+{
+    int r;
+
+    f->link->users++;
+    r = blocking ? run(f, e) : enqueue(f, e);
+    link_leave(f->link);
+    if (r > 0 && e->code == KOPS_ERR_CONNECTION_LOST)
+        f->link->n_regions = 0;
+    return r;
+}

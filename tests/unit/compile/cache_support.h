@@ -1,0 +1,41 @@
+/* What the tests of options, keys, caches and the service share: made-up modules, directories, a made-up compiler. */
+#ifndef TESTS_UNIT_COMPILE_CACHE_SUPPORT_H
+#define TESTS_UNIT_COMPILE_CACHE_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "compile/compiled.h"
+#include "compile/compiler.h"
+#include "compile/key.h"
+
+/* A module named after `seed`, whose image has `image_size` bytes. Its content is made up: compiled_verify() of these
+ * tests refuses only a module whose image begins with "bad". */
+struct compiled *module_new(unsigned seed, size_t image_size);
+void module_key(unsigned seed, unsigned char ret_key[KEY_BYTES]);
+void assert_same_module(const struct compiled *a, const struct compiled *b);
+
+/* A new empty directory, mode 0700; `path_of` gives a path in it, valid until the next but three calls. */
+const char *directory_new(void);
+const char *path_of(const char *directory, const char *name);
+const char *path_of_module(const char *directory, unsigned seed);
+/* With all in it. */
+void directory_remove(const char *directory);
+/* Names in it but "secret", ".", "..". */
+unsigned directory_count(const char *directory);
+
+unsigned char *file_read(const char *path, size_t *ret_size);
+void file_write(const char *path, const void *bytes, size_t size);
+/* So many seconds ago. */
+void file_used(const char *path, long seconds);
+
+/* All that is written to stderr from begin to end counts as log; end returns how many lines hold `event`. */
+void log_begin(void);
+unsigned log_end(const char *event);
+
+#endif

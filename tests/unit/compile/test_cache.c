@@ -1,0 +1,333 @@
+/* Compiled code in memory and on disk: what was kept is found, what was used least goes first. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cache_support.h"
+#include "compile/cache_disk.h"
+#include "compile/cache_memory.h"
+
+/* ---- memory ---- */
+
+static void put(struct cache_memory *m, unsigned seed)
+{
+    struct compiled *c = module_new(seed, 10000);
+
+    cache_memory_put(m, c, seed);
+    compiled_unref(c);
+}
+
+static bool has(struct cache_memory *m, unsigned seed)
+{
+    unsigned char key[KEY_BYTES];
+    struct cache_item *item;
+
+    module_key(seed, key);
+    item = cache_memory_get(m, key, 1);
+    return item && item->compiled->image[1] == (unsigned char)(31 + seed);
+}
+
+static void memory_keeps_what_was_used(void **state)
+{
+    struct cache_memory *m = cache_memory_new(35000); /* three of them */
+    unsigned char key[KEY_BYTES];
+    struct compiled *big;
+
+    (void)state;
+    put(m, 1);
+    put(m, 2);
+    put(m, 3);
+    assert_true(has(m, 1)); /* now 2 is the oldest */
+    put(m, 4);
+    assert_true(has(m, 1));
+    assert_false(has(m, 2));
+    assert_true(has(m, 3));
+    assert_true(has(m, 4));
+    assert_int_equal(cache_memory_count(m), 3);
+    assert_in_range(cache_memory_bytes(m), 30000, 35000);
+    put(m, 3); /* again: no second copy, nothing else has to go */
+    assert_int_equal(cache_memory_count(m), 3);
+    big = module_new(9, 36000);
+    cache_memory_put(m, big, 1);
+    assert_int_equal(big->refs, 1);
+    compiled_unref(big);
+    assert_int_equal(cache_memory_count(m), 3);
+    module_key(1, key);
+    assert_true(cache_memory_remove(m, key));
+    assert_false(cache_memory_remove(m, key));
+    assert_false(has(m, 1));
+    m = cache_memory_free(m);
+    assert_null(m);
+}
+
+static void memory_outlives_nobody(void **state)
+{
+    struct cache_memory *m = cache_memory_new(1 << 20);
+    unsigned char key[KEY_BYTES];
+    struct compiled *mine;
+
+    (void)state;
+    put(m, 1);
+    module_key(1, key);
+    mine = compiled_ref(cache_memory_get(m, key, 1)->compiled);
+    cache_memory_free(m);
+    assert_int_equal(mine->refs, 1); /* a client's code stays when the cache is gone */
+    compiled_unref(mine);
+}
+
+static void memory_with_many(void **state)
+{
+    struct cache_memory *m = cache_memory_new(1 << 26);
+    unsigned seen = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < 3000; i++) { /* more than there are buckets */
+        struct compiled *c = module_new(i, 16);
+
+        cache_memory_put(m, c, i);
+        compiled_unref(c);
+    }
+    for (unsigned i = 0; i < 3000; i += 7)
+        assert_true(has(m, i));
+    for (struct cache_item *i = cache_memory_next(m, NULL); i; i = cache_memory_next(m, i))
+        seen++;
+    assert_int_equal(seen, 3000);
+    cache_memory_free(m);
+}
+
+/* ---- disk ---- */
+
+static struct cache_disk *opened(const char *directory, uint64_t limit)
+{
+    struct cache_disk *d = NULL;
+    struct error e;
+
+    if (cache_disk_open(directory, limit, &d, &e) < 0)
+        fail_msg("%s: %s", directory, e.message);
+    return d;
+}
+
+static void store(struct cache_disk *d, unsigned seed, size_t size)
+{
+    struct compiled *c = module_new(seed, size);
+    struct error e;
+
+    assert_int_equal(cache_disk_write(d, c, &e), 0);
+    compiled_unref(c);
+}
+
+static bool on_disk(struct cache_disk *d, unsigned seed, size_t size)
+{
+    struct compiled *wanted = module_new(seed, size), *c;
+
+    c = cache_disk_read(d, wanted->key, true);
+    if (c)
+        assert_same_module(c, wanted);
+    compiled_unref(wanted);
+    compiled_unref(c);
+    return c;
+}
+
+static void disk_outlives_the_daemon(void **state)
+{
+    const char *directory = directory_new();
+    struct cache_disk *d = opened(directory, 1 << 20);
+    struct stat st;
+
+    (void)state;
+    assert_false(on_disk(d, 1, 5000));
+    store(d, 1, 5000);
+    store(d, 2, 1);
+    assert_true(on_disk(d, 1, 5000));
+    cache_disk_close(d);
+    d = opened(directory, 1 << 20);
+    assert_true(on_disk(d, 1, 5000));
+    assert_true(on_disk(d, 2, 1));
+    assert_int_equal(cache_disk_counters(d).rejected, 0);
+    cache_disk_close(d);
+    assert_int_equal(directory_count(directory), 2); /* nothing temporary is left */
+    assert_int_equal(stat(path_of_module(directory, 1), &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    assert_int_equal(stat(path_of(directory, "secret"), &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    assert_int_equal(st.st_size, 32);
+    directory_remove(directory);
+}
+
+static void disk_makes_its_directory(void **state)
+{
+    const char *parent = directory_new();
+    char *path = strdup(path_of(parent, "a/b/")), *above = strdup(path_of(parent, "a"));
+    mode_t mask = umask(0);
+    struct cache_disk *d = opened(path, 1 << 20);
+    struct stat st;
+
+    (void)state;
+    umask(mask);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0700);
+    store(d, 1, 10);
+    cache_disk_close(d);
+    assert_int_equal(directory_count(path), 1);
+    unlink(path_of_module(path, 1));
+    unlink(path_of(path, "secret"));
+    rmdir(path);
+    rmdir(above);
+    free(path);
+    free(above);
+    directory_remove(parent);
+}
+
+/* systemd gives services without a user of their own a link as their cache directory. */
+static void disk_follows_a_link_to_its_directory(void **state)
+{
+    const char *directory = directory_new(), *other = directory_new();
+    char *link = strdup(path_of(other, "link"));
+    struct cache_disk *d;
+
+    (void)state;
+    assert_int_equal(symlink(directory, link), 0);
+    d = opened(link, 1 << 20);
+    store(d, 1, 10);
+    cache_disk_close(d);
+    assert_int_equal(directory_count(directory), 1);
+    free(link);
+    directory_remove(other);
+    directory_remove(directory);
+}
+
+static void disk_keeps_what_was_used(void **state)
+{
+    const char *directory = directory_new();
+    struct cache_disk *d = opened(directory, 45000); /* four of 10 kB */
+    unsigned char key[KEY_BYTES];
+
+    (void)state;
+    for (unsigned i = 1; i <= 4; i++) {
+        store(d, i, 10000);
+        file_used(path_of_module(directory, i), 1000 - i);
+    }
+    assert_int_equal(directory_count(directory), 4);
+    assert_true(on_disk(d, 1, 10000)); /* a use: now 2 is the oldest */
+    module_key(2, key);
+    cache_disk_touch(d, key); /* and now 3 */
+    store(d, 5, 10000);
+    assert_true(on_disk(d, 1, 10000));
+    assert_true(on_disk(d, 2, 10000));
+    assert_true(on_disk(d, 5, 10000));
+    assert_false(on_disk(d, 3, 10000));
+    assert_false(on_disk(d, 4, 10000)); /* some room is made at once */
+    assert_int_equal(cache_disk_counters(d).evictions, 2);
+    /* Looking without using changes nothing. */
+    file_used(path_of_module(directory, 1), 900);
+    module_key(1, key);
+    compiled_unref(cache_disk_read(d, key, false));
+    store(d, 6, 10000);
+    store(d, 7, 10000);
+    assert_false(on_disk(d, 1, 10000));
+    assert_true(on_disk(d, 7, 10000));
+    cache_disk_close(d);
+    directory_remove(directory);
+}
+
+static void disk_counts_what_earlier_daemons_left(void **state)
+{
+    const char *directory = directory_new();
+    struct cache_disk *d = opened(directory, 1 << 20);
+
+    (void)state;
+    for (unsigned i = 1; i <= 4; i++) {
+        store(d, i, 10000);
+        file_used(path_of_module(directory, i), 1000 - i);
+    }
+    cache_disk_close(d);
+    d = opened(directory, 25000); /* less than before */
+    store(d, 5, 10000);
+    assert_int_equal(directory_count(directory), 2);
+    assert_true(on_disk(d, 4, 10000));
+    assert_true(on_disk(d, 5, 10000));
+    cache_disk_close(d);
+    directory_remove(directory);
+}
+
+static void disk_replaces_and_removes(void **state)
+{
+    const char *directory = directory_new();
+    struct cache_disk *d = opened(directory, 25000);
+    struct cache_disk_file *files;
+    unsigned char key[KEY_BYTES];
+    struct error e;
+    unsigned n;
+
+    (void)state;
+    for (unsigned i = 0; i < 20; i++) /* the same one counts once */
+        store(d, 1, 10000);
+    store(d, 2, 10000);
+    assert_true(on_disk(d, 1, 10000));
+    assert_int_equal(cache_disk_list(d, &files, &n, &e), 0);
+    assert_int_equal(n, 2);
+    assert_in_range(files[0].bytes, 10000, 11000);
+    free(files);
+    module_key(1, key);
+    assert_true(cache_disk_remove(d, key));
+    assert_false(cache_disk_remove(d, key));
+    assert_false(on_disk(d, 1, 10000));
+    store(d, 3, 10000); /* there is room for it now */
+    assert_true(on_disk(d, 2, 10000));
+    store(d, 4, 26000); /* never fits: not kept, and nobody goes for it */
+    assert_false(on_disk(d, 4, 26000));
+    assert_int_equal(cache_disk_counters(d).evictions, 0);
+    assert_int_equal(cache_disk_counters(d).failures, 0);
+    cache_disk_close(d);
+    directory_remove(directory);
+}
+
+static void disk_leaves_what_is_not_its_own(void **state)
+{
+    const char *directory = directory_new();
+    struct cache_disk *d = opened(directory, 25000);
+
+    (void)state;
+    file_write(path_of(directory, "notes"), "mine", 4);
+    file_write(path_of(directory, ".new-0123456789abcdef"), "half", 4);
+    file_write(path_of(directory, ".new-fedcba9876543210"), "half", 4);
+    file_used(path_of(directory, ".new-0123456789abcdef"), 7200);
+    store(d, 1, 10000);
+    assert_int_equal(access(path_of(directory, "notes"), F_OK), 0);
+    assert_int_equal(access(path_of(directory, ".new-fedcba9876543210"), F_OK), 0); /* somebody may be writing it */
+    assert_int_not_equal(access(path_of(directory, ".new-0123456789abcdef"), F_OK), 0);
+    cache_disk_close(d);
+    directory_remove(directory);
+}
+
+static void daemons_share_a_directory(void **state)
+{
+    const char *directory = directory_new();
+    struct cache_disk *a = opened(directory, 1 << 20), *b = opened(directory, 1 << 20);
+
+    (void)state;
+    store(a, 1, 100);
+    assert_true(on_disk(b, 1, 100));
+    store(b, 1, 100);
+    assert_true(on_disk(a, 1, 100));
+    cache_disk_close(a);
+    cache_disk_close(b);
+    directory_remove(directory);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_keeps_what_was_used), cmocka_unit_test(memory_outlives_nobody),
+        cmocka_unit_test(memory_with_many),           cmocka_unit_test(disk_outlives_the_daemon),
+        cmocka_unit_test(disk_makes_its_directory),   cmocka_unit_test(disk_follows_a_link_to_its_directory),
+        cmocka_unit_test(disk_keeps_what_was_used),   cmocka_unit_test(disk_counts_what_earlier_daemons_left),
+        cmocka_unit_test(disk_replaces_and_removes),  cmocka_unit_test(disk_leaves_what_is_not_its_own),
+        cmocka_unit_test(daemons_share_a_directory),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

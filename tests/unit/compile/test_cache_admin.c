@@ -1,0 +1,436 @@
+/* The administrator's actions: list, clear, export and import, with a disk and without one, and archives that are
+ * damaged or no archives at all. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "compile/archive.h"
+#include "fake_compiler.h"
+#include "service_support.h"
+
+struct answer {
+    unsigned answers;
+    enum error_code code;
+    char key[64]; /* of the fault */
+    struct code_result result;
+    struct code_listed listed[8];
+    char first_names[8][64];
+};
+
+static void keep(void *context, struct code_result *result, const struct error *e)
+{
+    struct answer *a = context;
+
+    a->answers++;
+    if (!result) {
+        a->code = e->code;
+        if (e->n_details && e->details[0].is_text)
+            snprintf(a->key, sizeof(a->key), "%s", e->details[0].text);
+        return;
+    }
+    a->result = *result;
+    for (unsigned i = 0; i < result->n_listed && i < 8; i++) {
+        a->listed[i] = result->listed[i];
+        assert_int_equal(result->listed[i].n_names, 1);
+        snprintf(a->first_names[i], sizeof(a->first_names[i]), "%s", result->listed[i].names[0]);
+    }
+    result->fd = -1; /* the test's now */
+}
+
+static void wait_for(const struct answer *a)
+{
+    while (!a->answers)
+        uv_run(&loop, UV_RUN_ONCE);
+    assert_int_equal(a->answers, 1);
+}
+
+static struct answer list(struct code_service *s)
+{
+    struct answer a = {0};
+    struct code_task *task;
+    struct error e;
+
+    assert_int_equal(code_cache_list(s, keep, &a, &task, &e), 0);
+    wait_for(&a);
+    assert_int_equal(a.code, 0);
+    return a;
+}
+
+static struct answer clear(struct code_service *s, const char *key)
+{
+    struct answer a = {0};
+    struct code_task *task;
+    struct error e;
+
+    assert_int_equal(code_cache_clear(s, key, keep, &a, &task, &e), 0);
+    wait_for(&a);
+    return a;
+}
+
+static struct answer export_all(struct code_service *s, const char *key)
+{
+    struct answer a = {0};
+    struct code_task *task;
+    struct error e;
+
+    assert_int_equal(code_cache_export(s, key, keep, &a, &task, &e), 0);
+    wait_for(&a);
+    return a;
+}
+
+/* Leaves `fd` open. */
+static struct answer import(struct code_service *s, int fd)
+{
+    struct answer a = {0};
+    struct code_task *task;
+    struct error e;
+
+    assert_int_equal(code_cache_import(s, dup(fd), keep, &a, &task, &e), 0);
+    wait_for(&a);
+    return a;
+}
+
+static struct code_service *with_three(const char *directory)
+{
+    struct code_service *s;
+
+    fake_reset("fake 1");
+    s = service_open(directory);
+    fetch(s, "a", 1);
+    fetch(s, "b", 2);
+    fetch(s, "c", 3);
+    fetch(s, "a", 1); /* used last */
+    until_idle();
+    return s;
+}
+
+static const struct code_listed *listed(const struct answer *a, const char *name)
+{
+    for (unsigned i = 0; i < a->result.n_listed; i++)
+        if (!strcmp(a->first_names[i], name))
+            return &a->listed[i];
+    return NULL;
+}
+
+static void lists_what_is_kept(void **state)
+{
+    const char *directory = directory_new();
+    struct code_service *s = with_three(directory);
+    struct answer a = list(s);
+    uint64_t bytes = a.result.bytes;
+
+    (void)state;
+    assert_int_equal(a.result.n_listed, 3);
+    assert_string_equal(a.first_names[0], "kernel1<float>");
+    assert_string_equal(a.listed[0].arch, "sm_90a");
+    assert_string_equal(a.listed[0].compiler, "NVRTC 13.0");
+    assert_true(a.listed[0].loaded && a.listed[0].on_disk);
+    assert_true(a.listed[0].age_s >= 0 && a.listed[0].age_s <= a.listed[2].age_s);
+    assert_int_equal(bytes, a.listed[0].bytes + a.listed[1].bytes + a.listed[2].bytes);
+    assert_int_equal(a.result.limit, 1 << 20);
+    service_close(s);
+
+    s = service_open(directory); /* from the files alone */
+    file_used(path_of(directory, listed(&a, "kernel2<float>")->key), 500);
+    a = list(s);
+    assert_int_equal(a.result.n_listed, 3);
+    assert_int_equal(a.result.bytes, bytes);
+    assert_string_equal(a.first_names[2], "kernel2<float>");
+    assert_true(a.listed[2].age_s > 499 && a.listed[2].age_s < 4000);
+    assert_false(a.listed[2].loaded);
+    assert_true(a.listed[2].on_disk);
+    a = list(s); /* looking is no use */
+    assert_true(a.listed[2].age_s > 499);
+    service_close(s);
+
+    s = with_three(NULL);
+    a = list(s);
+    assert_int_equal(a.result.n_listed, 3);
+    assert_true(a.listed[1].loaded);
+    assert_false(a.listed[1].on_disk);
+    assert_in_range(a.result.bytes, 3000, 10000);
+    assert_int_equal(a.result.limit, 1 << 20);
+    service_close(s);
+    directory_remove(directory);
+}
+
+static void clears_one_or_all(void **state)
+{
+    const char *directory = directory_new();
+    struct code_service *s = with_three(directory);
+    struct code_task *task;
+    struct answer a = list(s);
+    char key[CODE_KEY_HEX + 1];
+    struct error e;
+
+    (void)state;
+    memcpy(key, listed(&a, "kernel2<float>")->key, sizeof(key));
+    assert_int_equal(clear(s, key).result.removed, 1);
+    a = list(s);
+    assert_int_equal(a.result.n_listed, 2);
+    assert_null(listed(&a, "kernel2<float>"));
+    assert_int_equal(fetch(s, "b", 2), CODE_COMPILED);
+    until_idle();
+    assert_int_equal(clear(s, NULL).result.removed, 3); /* in memory and on disk, each once */
+    assert_int_equal(list(s).result.n_listed, 0);
+    assert_int_equal(directory_count(directory), 0);
+    assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
+    until_idle();
+
+    a = clear(s, key);
+    assert_int_equal(a.code, ERROR_INVALID_ARGUMENT);
+    assert_string_equal(a.key, "key");
+    assert_int_equal(code_cache_clear(s, "short", keep, &a, &task, &e), -1);
+    assert_string_equal(e.details[0].text, "key");
+    assert_int_equal(clear(s, NULL).result.removed, 1);
+    assert_int_equal(clear(s, NULL).result.removed, 0);
+    service_close(s);
+    directory_remove(directory);
+}
+
+/* From a daemon with or without a disk to one with or without. */
+static void from_one_daemon_to_another(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 4; i++) {
+        const char *from = directory_new(), *to = directory_new();
+        struct code_service *s = with_three(i & 1 ? from : NULL);
+        struct answer a = export_all(s, NULL), b;
+        int fd = a.result.fd;
+
+        assert_true(fd >= 0);
+        assert_int_equal(lseek(fd, 0, SEEK_END), a.result.bytes);
+        assert_true(fcntl(fd, F_GET_SEALS) & F_SEAL_WRITE);
+        service_close(s);
+
+        fake_reset("fake 1");
+        s = service_open(i & 2 ? to : NULL);
+        assert_int_equal(fetch(s, "b", 2), CODE_COMPILED);
+        until_idle();
+        b = import(s, fd);
+        assert_int_equal(b.code, 0);
+        assert_int_equal(b.result.imported, 2);
+        assert_int_equal(b.result.skipped, 1);
+        assert_int_equal(fetch(s, "a", 1), i & 2 ? CODE_DISK : CODE_MEMORY);
+        assert_int_equal(fetch(s, "c", 3), i & 2 ? CODE_DISK : CODE_MEMORY);
+        assert_int_equal(import(s, fd).result.skipped, 3);
+        service_close(s);
+        close(fd);
+        if (i & 2) { /* they are this daemon's own now */
+            fake_reset("fake 1");
+            s = service_open(to);
+            assert_int_equal(fetch(s, "a", 1), CODE_DISK);
+            service_close(s);
+        }
+        directory_remove(from);
+        directory_remove(to);
+    }
+}
+
+static void exports_one(void **state)
+{
+    const char *directory = directory_new();
+    struct code_service *s = with_three(directory);
+    struct answer a = list(s), b;
+    char missing[CODE_KEY_HEX + 1];
+
+    (void)state;
+    service_close(s); /* so that only the disk has it */
+    s = service_open(directory);
+    b = export_all(s, listed(&a, "kernel2<float>")->key);
+    clear(s, NULL);
+    assert_int_equal(import(s, b.result.fd).result.imported, 1);
+    assert_int_equal(fetch(s, "b", 2), CODE_DISK);
+    close(b.result.fd);
+    memset(missing, '0', sizeof(missing));
+    missing[CODE_KEY_HEX] = '\0';
+    b = export_all(s, missing);
+    assert_int_equal(b.code, ERROR_INVALID_ARGUMENT);
+    assert_string_equal(b.key, "key");
+    service_close(s);
+    directory_remove(directory);
+}
+
+static int memfd_of(const void *bytes, size_t size)
+{
+    int fd = memfd_create("archive", MFD_CLOEXEC);
+
+    assert_int_equal(write(fd, bytes, size), size);
+    return fd;
+}
+
+static void refused(struct code_service *s, const void *bytes, size_t size, const char *what, size_t i)
+{
+    int fd = memfd_of(bytes, size);
+    struct answer a = import(s, fd);
+
+    if (a.code != ERROR_INVALID_ARGUMENT || strncmp(a.key, "fd", 2) != 0)
+        fail_msg("%s %zu: code %d, key %s", what, i, (int)a.code, a.key);
+    close(fd);
+}
+
+/* Each byte, each length; nothing of such an archive is taken over, also not what comes before the damage. */
+static void damaged_archives(void **state)
+{
+    const char *directory = directory_new();
+    struct code_service *s;
+    struct answer a;
+    unsigned char *good;
+    size_t size;
+
+    (void)state;
+    fake_reset("fake 1");
+    s = service_open(NULL);
+    fetch(s, "a", 1);
+    fetch(s, "b", 2);
+    a = export_all(s, NULL);
+    service_close(s);
+    size = (size_t)a.result.bytes;
+    good = malloc(size + 1);
+    assert_int_equal(pread(a.result.fd, good, size, 0), size);
+    good[size] = 0;
+    close(a.result.fd);
+
+    s = service_open(directory);
+    for (size_t i = 0; i < size; i++) {
+        good[i] ^= (unsigned char)(1U << i % 8);
+        refused(s, good, size, "changed byte", i);
+        good[i] ^= (unsigned char)(1U << i % 8);
+        refused(s, good, i, "length", i);
+    }
+    refused(s, good, size + 1, "longer by", 1);
+    assert_int_equal(directory_count(directory), 0);
+    free(good);
+    service_close(s);
+    directory_remove(directory);
+}
+
+/* With a right checksum, as somebody makes it who knows how. */
+static void malicious_archives(void **state)
+{
+    const char *directory = directory_new();
+    struct code_service *s;
+
+    (void)state;
+    fake_reset("fake 1");
+    s = service_open(directory);
+    for (unsigned i = 0; i < 2; i++) {
+        struct compiled *c = module_new(1, 100), *good = module_new(2, 100);
+        int fd = memfd_create("archive", MFD_CLOEXEC);
+        struct archive_writer w;
+        struct answer a;
+        struct error e;
+
+        if (i == 0)
+            memcpy(c->image, "bad", 3); /* its image has no such kernel */
+        else
+            memset(c->key, 0, sizeof(c->key));
+        assert_int_equal(archive_begin(&w, fd, &e), 0);
+        assert_int_equal(archive_add(&w, good, &e), 0);
+        assert_int_equal(archive_add(&w, c, &e), 0);
+        assert_int_equal(archive_end(&w, &e), 0);
+        archive_writer_free(&w);
+        a = import(s, fd);
+        assert_int_equal(a.code, ERROR_INVALID_ARGUMENT);
+        assert_int_equal(directory_count(directory), 0);
+        close(fd);
+        compiled_unref(c);
+        compiled_unref(good);
+    }
+    service_close(s);
+    directory_remove(directory);
+}
+
+static void no_archives(void **state)
+{
+    struct code_service *s;
+    int pipes[2], fds[4];
+
+    (void)state;
+    fake_reset("fake 1");
+    s = service_open(NULL);
+    assert_int_equal(pipe(pipes), 0);
+    fds[0] = pipes[0];
+    fds[1] = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+    fds[2] = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    fds[3] = pipes[1];
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(import(s, fds[i]).code, ERROR_INVALID_FD);
+    for (unsigned i = 0; i < 4; i++)
+        close(fds[i]);
+    refused(s, "", 0, "empty", 0);
+    refused(s, "KOPS archive 2\0\0                                ", 48, "version", 2);
+    service_close(s);
+}
+
+static void import_beyond_what_fits(void **state)
+{
+    const char *directory = directory_new();
+    struct code_service *s = with_three(NULL);
+    struct answer a = export_all(s, NULL), b;
+
+    (void)state;
+    service_close(s);
+    s = service_open_with(NULL, 0, 4000);
+    b = import(s, a.result.fd);
+    assert_int_equal(b.result.imported + b.result.skipped, 3);
+    assert_in_range(b.result.imported, 1, 2);
+    assert_int_equal(list(s).result.n_listed, b.result.imported);
+    service_close(s);
+    s = service_open_with(directory, 3000, 0); /* the disk keeps what came last */
+    assert_int_equal(import(s, a.result.fd).result.imported, 3);
+    assert_in_range(directory_count(directory), 1, 2);
+    service_close(s);
+    close(a.result.fd);
+    directory_remove(directory);
+}
+
+static void nobody_waits(void **state)
+{
+    const char *directory = directory_new();
+    struct code_service *s = with_three(directory);
+    struct code_task *tasks[3];
+    struct answer a = {0}, archive = export_all(s, NULL);
+    struct error e;
+    int fd = dup(archive.result.fd);
+
+    (void)state;
+    assert_int_equal(code_cache_export(s, NULL, keep, &a, &tasks[0], &e), 0);
+    assert_int_equal(code_cache_list(s, keep, &a, &tasks[1], &e), 0);
+    code_task_cancel(tasks[0]);
+    code_task_cancel(tasks[1]);
+    until_idle();
+    assert_int_equal(a.answers, 0);
+    /* Nor when the service ends: descriptors are closed in every case. */
+    assert_int_equal(code_cache_list(s, keep, &a, &tasks[0], &e), 0);
+    assert_int_equal(code_cache_export(s, NULL, keep, &a, &tasks[1], &e), 0);
+    assert_int_equal(code_cache_import(s, fd, keep, &a, &tasks[2], &e), 0);
+    service_close(s);
+    assert_int_equal(a.answers, 0);
+    assert_int_equal(fcntl(fd, F_GETFD), -1);
+    close(archive.result.fd);
+    directory_remove(directory);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lists_what_is_kept),
+        cmocka_unit_test(clears_one_or_all),
+        cmocka_unit_test(from_one_daemon_to_another),
+        cmocka_unit_test(exports_one),
+        cmocka_unit_test(damaged_archives),
+        cmocka_unit_test(malicious_archives),
+        cmocka_unit_test(no_archives),
+        cmocka_unit_test(import_beyond_what_fits),
+        cmocka_unit_test(nobody_waits),
+    };
+    int failures;
+
+    uv_loop_init(&loop);
+    failures = cmocka_run_group_tests(tests, NULL, NULL);
+    return uv_loop_close(&loop) || failures;
+}

@@ -1,0 +1,419 @@
+/* A cache directory that is damaged, poisoned, full, read-only or somebody else's: nothing in it becomes code that the
+ * daemon did not write, and nothing of it stops the daemon. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cache_support.h"
+#include "compile/cache_disk.h"
+#include "compile/cache_file.h"
+#include "util/error.h"
+
+enum { SOMEBODY = 65534, SIZE = 64 };
+
+static struct cache_disk *opened(const char *directory)
+{
+    struct cache_disk *d = NULL;
+    struct error e;
+
+    if (cache_disk_open(directory, 1 << 20, &d, &e) < 0)
+        fail_msg("%s: %s", directory, e.message);
+    return d;
+}
+
+static void refuses(const char *directory, const char *why)
+{
+    struct cache_disk *d = NULL;
+    struct error e = {0};
+
+    assert_int_equal(cache_disk_open(directory, 1 << 20, &d, &e), -1);
+    assert_null(d);
+    assert_non_null(strstr(e.message, why));
+}
+
+static int try_store(struct cache_disk *d, unsigned seed, struct error *e)
+{
+    struct compiled *c = module_new(seed, SIZE);
+    int r = cache_disk_write(d, c, e);
+
+    compiled_unref(c);
+    return r;
+}
+
+static void store(struct cache_disk *d, unsigned seed)
+{
+    struct error e;
+
+    assert_int_equal(try_store(d, seed, &e), 0);
+}
+
+static bool on_disk(struct cache_disk *d, unsigned seed)
+{
+    struct compiled *wanted = module_new(seed, SIZE), *c;
+
+    c = cache_disk_read(d, wanted->key, true);
+    if (c)
+        assert_same_module(c, wanted);
+    compiled_unref(wanted);
+    compiled_unref(c);
+    return c;
+}
+
+/* The file of module 1 is absent for a reader, who says so in one line and removes it; a new one takes its place. */
+static void counts_as_absent(struct cache_disk *d, const char *directory)
+{
+    uint64_t rejected = cache_disk_counters(d).rejected;
+    struct stat st;
+
+    log_begin();
+    assert_false(on_disk(d, 1));
+    assert_int_equal(log_end("event=cache_file_rejected"), 1);
+    assert_int_equal(cache_disk_counters(d).rejected, rejected + 1);
+    assert_int_equal(lstat(path_of_module(directory, 1), &st), -1);
+    log_begin();
+    assert_false(on_disk(d, 1));
+    assert_int_equal(log_end("event="), 0);
+    store(d, 1);
+    assert_true(on_disk(d, 1));
+}
+
+/* ---- damage ---- */
+
+static void every_byte_and_every_length(void **state)
+{
+    const char *directory = directory_new();
+    struct cache_disk *d = opened(directory);
+    const char *path;
+    unsigned char *good;
+    size_t size;
+
+    (void)state;
+    store(d, 1);
+    good = file_read(path_of_module(directory, 1), &size);
+    path = strdup(path_of_module(directory, 1));
+    assert_in_range(size, 200, 2000);
+    log_begin();
+    for (size_t i = 0; i < size; i++) {
+        good[i] ^= (unsigned char)(1U << i % 8);
+        file_write(path, good, size);
+        good[i] ^= (unsigned char)(1U << i % 8);
+        if (on_disk(d, 1))
+            fail_msg("a change of byte %zu of %zu was not seen", i, size);
+        file_write(path, good, i);
+        if (on_disk(d, 1))
+            fail_msg("a file of %zu bytes in place of %zu was taken", i, size);
+    }
+    good[size] = 0; /* file_read() has room for one more */
+    file_write(path, good, size + 1);
+    assert_false(on_disk(d, 1));
+    assert_int_equal(log_end("event=cache_file_rejected"), 2 * size + 1);
+    file_write(path, good, size);
+    assert_true(on_disk(d, 1)); /* that was all right all along */
+    assert_int_equal(cache_disk_counters(d).rejected, 2 * size + 1);
+    free((char *)path);
+    free(good);
+    cache_disk_close(d);
+    directory_remove(directory);
+}
+
+static void one_module_under_anothers_name(void **state)
+{
+    const char *directory = directory_new();
+    struct cache_disk *d = opened(directory);
+
+    (void)state;
+    store(d, 2);
+    assert_int_equal(rename(path_of_module(directory, 2), path_of_module(directory, 1)), 0);
+    counts_as_absent(d, directory);
+    cache_disk_close(d);
+    directory_remove(directory);
+}
+
+/* ---- poison ---- */
+
+static void files_of_another_daemon(void **state)
+{
+    const char *directory = directory_new(), *other = directory_new();
+    struct cache_disk *d = opened(directory), *o = opened(other);
+
+    (void)state;
+    store(o, 1);
+    assert_int_equal(rename(path_of_module(other, 1), path_of_module(directory, 1)), 0);
+    counts_as_absent(d, directory);
+    cache_disk_close(o);
+    cache_disk_close(d);
+    directory_remove(other);
+    directory_remove(directory);
+}
+
+static void another_secret(void **state)
+{
+    const char *directory = directory_new();
+    struct cache_disk *d = opened(directory);
+
+    (void)state;
+    store(d, 1);
+    cache_disk_close(d);
+    assert_int_equal(unlink(path_of(directory, "secret")), 0);
+    d = opened(directory);
+    counts_as_absent(d, directory);
+    cache_disk_close(d);
+    directory_remove(directory);
+}
+
+/* A secret that others may know or have chosen is none. */
+static void a_secret_that_others_know(void **state)
+{
+    static const unsigned char known[33] = "an attacker has chosen these 32.";
+    const char *directory = directory_new(), *other = directory_new();
+
+    (void)state;
+    for (unsigned i = 0; i < 5; i++) {
+        const char *path = strdup(path_of(directory, "secret"));
+        unsigned char *now;
+        struct cache_disk *d;
+        struct stat st;
+        size_t size;
+
+        unlink(path);
+        if (i == 3) {
+            file_write(path_of(other, "planted"), known, 32);
+            assert_int_equal(symlink(path_of(other, "planted"), path), 0);
+        } else {
+            file_write(path, known, i == 1 ? 31 : i == 2 ? 33 : 32);
+        }
+        if (i == 0)
+            assert_int_equal(chmod(path, 0640), 0);
+        if (i == 4 && (geteuid() != 0 || chown(path, SOMEBODY, SOMEBODY) < 0)) {
+            free((char *)path);
+            continue;
+        }
+        log_begin();
+        d = opened(directory);
+        assert_int_equal(log_end("event=cache_secret_replaced"), 1);
+        assert_int_equal(lstat(path, &st), 0);
+        assert_true(S_ISREG(st.st_mode));
+        assert_int_equal(st.st_uid, geteuid());
+        now = file_read(path, &size);
+        assert_int_equal(size, 32);
+        assert_memory_not_equal(now, known, 32);
+        free(now);
+        store(d, 1);
+        counts_as_absent((file_write(path_of_module(directory, 1), "x", 1), d), directory);
+        cache_disk_close(d);
+        free((char *)path);
+    }
+    directory_remove(other);
+    directory_remove(directory);
+}
+
+static void something_else_in_its_place(void **state)
+{
+    const char *directory = directory_new(), *other = directory_new();
+    struct cache_disk *d = opened(directory);
+    char *path = strdup(path_of_module(directory, 1)), *away = strdup(path_of(other, "away"));
+    struct stat st;
+
+    (void)state;
+    store(d, 1);
+    assert_int_equal(rename(path, away), 0);
+    assert_int_equal(symlink(away, path), 0); /* to a file that would be right */
+    counts_as_absent(d, directory);
+    assert_int_equal(stat(away, &st), 0); /* what it led to stays */
+
+    unlink(path);
+    assert_int_equal(symlink("/dev/zero", path), 0);
+    counts_as_absent(d, directory);
+
+    unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    counts_as_absent(d, directory);
+
+    unlink(path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    counts_as_absent(d, directory);
+
+    assert_int_equal(chmod(path, 0620), 0);
+    counts_as_absent(d, directory);
+    if (geteuid() == 0) {
+        assert_int_equal(chown(path, SOMEBODY, SOMEBODY), 0);
+        counts_as_absent(d, directory);
+    }
+    free(away);
+    free(path);
+    cache_disk_close(d);
+    directory_remove(other);
+    directory_remove(directory);
+}
+
+/* A writer follows no link either: what it leads to is not written. */
+static void writes_beside_a_planted_link(void **state)
+{
+    const char *directory = directory_new(), *other = directory_new();
+    struct cache_disk *d = opened(directory);
+    unsigned char *bytes;
+    struct stat st;
+    size_t size;
+
+    (void)state;
+    file_write(path_of(other, "victim"), "precious", 8);
+    assert_int_equal(symlink(path_of(other, "victim"), path_of_module(directory, 1)), 0);
+    store(d, 1);
+    bytes = file_read(path_of(other, "victim"), &size);
+    assert_int_equal(size, 8);
+    assert_memory_equal(bytes, "precious", 8);
+    free(bytes);
+    assert_int_equal(lstat(path_of_module(directory, 1), &st), 0);
+    assert_true(S_ISREG(st.st_mode));
+    assert_true(on_disk(d, 1));
+    cache_disk_close(d);
+    directory_remove(other);
+    directory_remove(directory);
+}
+
+/* ---- directories ---- */
+
+static void directories_of_others(void **state)
+{
+    const char *directory = directory_new();
+
+    (void)state;
+    assert_int_equal(chmod(directory, 0770), 0);
+    refuses(directory, "others can write");
+    assert_int_equal(chmod(directory, 0702), 0);
+    refuses(directory, "others can write");
+    assert_int_equal(chmod(directory, 0700), 0);
+    if (geteuid() == 0) {
+        assert_int_equal(chown(directory, SOMEBODY, SOMEBODY), 0);
+        refuses(directory, "belongs to user");
+        assert_int_equal(chown(directory, 0, 0), 0);
+    }
+    file_write(path_of(directory, "file"), "", 0);
+    refuses(path_of(directory, "file"), "cannot be opened");
+    refuses(path_of(directory, "file/below"), "cannot be opened");
+    refuses("", "cannot be opened");
+    directory_remove(directory);
+}
+
+static void read_only_directory(void **state)
+{
+    const char *directory = directory_new();
+    bool root = geteuid() == 0;
+    struct cache_disk *d;
+    struct error e;
+
+    (void)state;
+    if (root) { /* whom permissions do not stop */
+        assert_int_equal(chown(directory, SOMEBODY, SOMEBODY), 0);
+        assert_int_equal(seteuid(SOMEBODY), 0);
+    }
+    d = opened(directory);
+    store(d, 1);
+    assert_int_equal(chmod(directory, 0500), 0);
+    log_begin();
+    for (unsigned i = 2; i < 10; i++)
+        assert_int_equal(try_store(d, i, &e), -1);
+    assert_int_equal(log_end("event=cache_write_failed"), 1); /* one line, not eight */
+    assert_int_equal(cache_disk_counters(d).failures, 8);
+    assert_true(on_disk(d, 1)); /* what is there can be used */
+    cache_disk_close(d);
+
+    d = opened(directory); /* also by the next daemon */
+    assert_true(on_disk(d, 1));
+    cache_disk_close(d);
+    assert_int_equal(chmod(directory, 0700), 0);
+    assert_int_equal(unlink(path_of(directory, "secret")), 0);
+    assert_int_equal(chmod(directory, 0500), 0);
+    refuses(directory, "cannot be made"); /* without a secret nothing can */
+    assert_int_equal(chmod(directory, 0700), 0);
+    if (root)
+        assert_int_equal(seteuid(0), 0);
+    directory_remove(directory);
+}
+
+/* Fills what is left, then writes; nothing may stay behind. */
+static void stores_nothing(struct cache_disk *d, const char *directory)
+{
+    struct compiled *c = module_new(5, 50000);
+    struct error e;
+
+    log_begin();
+    assert_int_equal(cache_disk_write(d, c, &e), -1);
+    assert_int_equal(cache_disk_write(d, c, &e), -1);
+    assert_int_equal(log_end("event=cache_write_failed"), 1);
+    assert_int_equal(cache_disk_counters(d).failures, 2);
+    assert_null(cache_disk_read(d, c->key, true));
+    assert_int_equal(directory_count(directory), 1);
+    assert_true(on_disk(d, 1));
+    compiled_unref(c);
+}
+
+static void a_file_that_may_not_grow(void **state)
+{
+    const char *directory = directory_new();
+    struct cache_disk *d = opened(directory);
+    struct rlimit before, limit;
+
+    (void)state;
+    store(d, 1);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    limit = (struct rlimit){10000, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    stores_nothing(d, directory);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    cache_disk_close(d);
+    directory_remove(directory);
+}
+
+/* On a real file system without room, where this process may make one. */
+static void full_disk(void **state)
+{
+    const char *directory = directory_new();
+    struct cache_disk *d;
+
+    (void)state;
+    if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+        mount("none", directory, "tmpfs", 0, "size=32k,mode=0700") < 0) {
+        directory_remove(directory);
+        skip();
+    }
+    d = opened(directory);
+    store(d, 1);
+    stores_nothing(d, directory);
+    cache_disk_close(d);
+
+    assert_int_equal(mount("none", directory, "tmpfs", MS_REMOUNT | MS_RDONLY, "size=32k"), 0);
+    d = opened(directory); /* read-only: what is there can be used */
+    assert_true(on_disk(d, 1));
+    cache_disk_close(d);
+    assert_int_equal(umount(directory), 0);
+    directory_remove(directory);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_byte_and_every_length),
+        cmocka_unit_test(one_module_under_anothers_name),
+        cmocka_unit_test(files_of_another_daemon),
+        cmocka_unit_test(another_secret),
+        cmocka_unit_test(a_secret_that_others_know),
+        cmocka_unit_test(something_else_in_its_place),
+        cmocka_unit_test(writes_beside_a_planted_link),
+        cmocka_unit_test(directories_of_others),
+        cmocka_unit_test(read_only_directory),
+        cmocka_unit_test(a_file_that_may_not_grow),
+        cmocka_unit_test(full_disk),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,358 @@
+/* Which options, names and texts reach the compiler, and in which form. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cache_support.h"
+#include "compile/options.h"
+
+#define TOOLKIT "/opt/toolkit/include"
+
+/* Words of `in` are separated by newlines. */
+static int normalise(const char *in, struct options *ret, struct error *e)
+{
+    static char copy[8192];
+    const char *texts[OPTIONS_MAX + 8];
+    unsigned n = 0;
+
+    snprintf(copy, sizeof(copy), "%s", in);
+    for (char *at = copy, *next; at && *in; at = next) {
+        next = strchr(at, '\n');
+        if (next)
+            *next++ = '\0';
+        texts[n++] = at;
+    }
+    return options_normalise(texts, n, TOOLKIT, ret, e);
+}
+
+static void becomes(const char *in, const char *out)
+{
+    char all[8192] = "";
+    struct options o;
+    struct error e;
+    size_t n = 0;
+
+    if (normalise(in, &o, &e) < 0)
+        fail_msg("%s: %s", in, e.message);
+    for (unsigned i = 0; i < o.n; i++)
+        n += (size_t)snprintf(all + n, sizeof(all) - n, "%s%s", i ? "\n" : "", o.texts[i]);
+    assert_string_equal(all, out);
+    options_free(&o);
+}
+
+static void refused(const char *in, const char *key)
+{
+    struct error e = {0};
+    struct options o;
+
+    if (normalise(in, &o, &e) == 0)
+        fail_msg("%s was allowed", in);
+    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+    assert_string_equal(e.details[0].key, "key");
+    assert_string_equal(e.details[0].text, key);
+}
+
+static void one_spelling(void **state)
+{
+    (void)state;
+    becomes("", "");
+    becomes("-use_fast_math", "--use_fast_math");
+    becomes("--use_fast_math\n--use_fast_math", "--use_fast_math");
+    becomes("-std=c++20", "--std=c++20");
+    becomes("--std\nc++14", "--std=c++14");
+    becomes("-std=c++11\n--std=c++17", "--std=c++17");
+    becomes("-maxrregcount=032", "--maxrregcount=32");
+    becomes("--maxrregcount\n255", "--maxrregcount=255");
+    becomes("-lineinfo\n-G\n-w", "--generate-line-info\n--device-debug\n--disable-warnings");
+    becomes("-dopt", "--dopt=on");
+    becomes("-dopt=on\n-default-device\n-restrict\n--minimal\n-extra-device-vectorization",
+            "--dopt=on\n--extra-device-vectorization\n--device-as-default-execution-space\n--restrict\n--minimal");
+    becomes("-diag-suppress=550,177\n--diag-suppress=177,20", "--diag-suppress=20,177,550");
+    /* The order of those that do not depend on each other changes nothing. */
+    becomes("-w\n-std=c++20\n-G", "--std=c++20\n--device-debug\n--disable-warnings");
+}
+
+static void drops_what_changes_nothing(void **state)
+{
+    (void)state;
+    becomes("-ftz=false\n-prec-div=true\n-prec-sqrt=true\n-fmad=true\n-rdc=false", "");
+    becomes("-ftz=true\n-prec-div=false\n--prec-sqrt=false\n--fmad=false",
+            "--ftz=true\n--prec-div=false\n--prec-sqrt=false\n--fmad=false");
+    becomes("-ftz=true\n-ftz=false", "");
+    /* With fast math they change something. */
+    becomes("--use_fast_math\n-prec-div=true", "--use_fast_math\n--prec-div=true");
+}
+
+static void macros(void **state)
+{
+    (void)state;
+    becomes("-DN=4", "--define-macro=N=4");
+    becomes("-D\nN=4", "--define-macro=N=4");
+    becomes("-D N=4", "--define-macro=N=4");
+    becomes("--define-macro=N=4", "--define-macro=N=4");
+    becomes("-DN", "--define-macro=N");
+    becomes("-DB=2\n-DA=1\n-DB=3", "--define-macro=A=1\n--define-macro=B=3");
+    becomes("-DB=2\n-UB", "--undefine-macro=B");
+    becomes("-DAB=1\n-DA=1", "--define-macro=A=1\n--define-macro=AB=1");
+    becomes("-DSQUARE(x)=x*x", "--define-macro=SQUARE(x)=x*x");
+    becomes("-DTEXT=\"a b\"", "--define-macro=TEXT=\"a b\"");
+    becomes("-DE=", "--define-macro=E=");
+    refused("-D", "options[0]");
+    refused("-D4=4", "options[0]");
+    refused("-w\n-D\n=4", "options[2]");
+    refused("-DA B", "options[0]");
+    refused("-DF(x=1", "options[0]");
+    refused("-UA=1", "options[0]");
+    refused("-DA=\x01", "options[0]");
+    refused("-DA=\xff", "options[0]");
+}
+
+static void include_paths(void **state)
+{
+    struct options o;
+    struct error e;
+    const char *cccl[] = {"-Icccl"};
+
+    (void)state;
+    becomes("-I cccl\n-Icrt//\n-I./cccl/.", "--include-path=" TOOLKIT "/cccl\n--include-path=" TOOLKIT "/crt");
+    becomes("-Icrt\n-Icccl", "--include-path=" TOOLKIT "/crt\n--include-path=" TOOLKIT "/cccl");
+    becomes("-I\n/opt//toolkit/include/cccl", "--include-path=" TOOLKIT "/cccl");
+    becomes("--include-path=" TOOLKIT, "--include-path=" TOOLKIT);
+    refused("-I/etc", "options[0]");
+    refused("-I/opt/toolkit/include2", "options[0]");
+    refused("-I/opt/toolkit", "options[0]");
+    refused("-I..", "options[0]");
+    refused("-Icccl/../../..", "options[0]");
+    refused("-I" TOOLKIT "/../../../etc", "options[0]");
+    refused("-I\n", "options[1]");
+    assert_int_equal(options_normalise(cccl, 1, NULL, &o, &e), -1);
+    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+}
+
+static void everything_else_is_refused(void **state)
+{
+    static const char *const options[] = {
+        "-arch=sm_80",
+        "--gpu-architecture=compute_90",
+        "--pch",
+        "--create-pch=/tmp/x",
+        "--use-pch=/tmp/x",
+        "--pch-dir=/tmp",
+        "-include=/etc/passwd",
+        "--pre-include=/etc/passwd",
+        "--time=/tmp/x",
+        "--fdevice-time-trace=/tmp/x",
+        "--dlink-time-opt",
+        "-dlto",
+        "--ptxas-options=--output-file",
+        "-Xptxas",
+        "-o",
+        "-rdc=true",
+        "-dc",
+        "--relocatable-device-code=true",
+        "-std=c++03",
+        "-std=gnu++17",
+        "-maxrregcount=0",
+        "-maxrregcount=256",
+        "-maxrregcount=-1",
+        "-maxrregcount=1x",
+        "-ftz=yes",
+        "-ftz=",
+        "-w=1",
+        "-dopt=off",
+        "-diag-suppress=1,",
+        "-diag-suppress=a",
+        "--use_fast_mathx",
+        "---use_fast_math",
+        "kernel.cu",
+        "",
+        "-",
+        "--",
+        "--D=1",
+        "--G",
+        "-std",
+        "@/etc/passwd",
+    };
+    char two[128];
+    struct error e;
+    struct options o;
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+        if (!*options[i])
+            continue;
+        snprintf(two, sizeof(two), "-w\n%s", options[i]);
+        refused(two, "options[1]");
+    }
+    refused("\n-w", "options[0]");
+    assert_int_equal(normalise("-arch=sm_80", &o, &e), -1);
+    assert_non_null(strstr(e.message, "--use_fast_math")); /* it says what is allowed */
+    assert_non_null(strstr(e.message, "-minimal"));        /* and nothing of that is cut off */
+}
+
+static void too_many_or_too_long(void **state)
+{
+    const char *texts[OPTIONS_MAX + 1];
+    static char text[OPTIONS_MAX_LENGTH + 2];
+    struct options o;
+    struct error e;
+
+    (void)state;
+    for (unsigned i = 0; i <= OPTIONS_MAX; i++)
+        texts[i] = "-w";
+    assert_int_equal(options_normalise(texts, OPTIONS_MAX + 1, NULL, &o, &e), -1);
+    assert_int_equal(e.code, ERROR_LIMIT_EXCEEDED);
+    assert_int_equal(options_normalise(texts, OPTIONS_MAX, NULL, &o, &e), 0);
+    options_free(&o);
+
+    memset(text, 'a', OPTIONS_MAX_LENGTH + 1);
+    memcpy(text, "-DA=", 4);
+    texts[0] = text;
+    assert_int_equal(options_normalise(texts, 1, NULL, &o, &e), -1);
+    text[OPTIONS_MAX_LENGTH] = '\0';
+    assert_int_equal(options_normalise(texts, 1, NULL, &o, &e), 0);
+    options_free(&o);
+    for (unsigned i = 0; i < OPTIONS_MAX; i++) /* as many different ones as there may be */
+        texts[i] = strdup("-DAxx");
+    for (unsigned i = 0; i < OPTIONS_MAX; i++)
+        snprintf((char *)texts[i] + 3, 3, "%02u", i);
+    assert_int_equal(options_normalise(texts, OPTIONS_MAX, NULL, &o, &e), 0);
+    assert_int_equal(o.n, OPTIONS_MAX);
+    options_free(&o);
+    for (unsigned i = 0; i < OPTIONS_MAX; i++)
+        free((char *)texts[i]);
+}
+
+static struct compile_input input(void)
+{
+    static const char *const entries[] = {"scale<float, 4>", "ns::f<(int*)0>"};
+    static const struct compile_file files[] = {{"a.h", "int a;", 6}, {"dir/b.h", "", 0}};
+
+    return (struct compile_input){.name = "kernel.cu",
+                                  .source = "text",
+                                  .length = 4,
+                                  .files = files,
+                                  .n_files = 2,
+                                  .entries = entries,
+                                  .n_entries = 2,
+                                  .arch = "sm_90a"};
+}
+
+static void bad_input(const struct compile_input *in, enum error_code code, const char *key)
+{
+    struct error e = {0};
+
+    assert_int_equal(options_check_input(in, 1000, &e), -1);
+    assert_int_equal(e.code, code);
+    assert_string_equal(e.details[0].text, key);
+}
+
+static void checks_entries(void **state)
+{
+    static const char *const bad[] = {"", "f;", "f\"", "f\\", "f#", "f\n", "f`", "f@", "\xc3", "f\xed\xa0\x80"};
+    static const char *const good[] = {"f", "_f$1", "f<int, 'a'>", "&ns::f<sizeof(int) * 2>", "größe", "f<S{1}>"};
+    const char *entries[COMPILED_MAX_ENTRIES + 1];
+    static char names[COMPILED_MAX_ENTRIES + 1][8];
+    struct compile_input in = input();
+    char text[OPTIONS_MAX_ENTRY + 2];
+    struct error e;
+
+    (void)state;
+    assert_int_equal(options_check_input(&in, 1000, &e), 0);
+    in.entries = entries;
+    in.n_entries = 2;
+    entries[0] = "f0";
+    for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        entries[1] = bad[i];
+        bad_input(&in, ERROR_INVALID_ARGUMENT, "entries[1]");
+    }
+    for (unsigned i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        entries[1] = good[i];
+        assert_int_equal(options_check_input(&in, 1000, &e), 0);
+    }
+    entries[1] = "f0";
+    bad_input(&in, ERROR_INVALID_ARGUMENT, "entries[1]");
+    memset(text, 'f', sizeof(text));
+    text[OPTIONS_MAX_ENTRY + 1] = '\0';
+    entries[1] = text;
+    bad_input(&in, ERROR_INVALID_ARGUMENT, "entries[1]");
+    in.n_entries = 0;
+    bad_input(&in, ERROR_INVALID_ARGUMENT, "entries");
+    for (unsigned i = 0; i <= COMPILED_MAX_ENTRIES; i++) {
+        snprintf(names[i], sizeof(names[i]), "f%u", i);
+        entries[i] = names[i];
+    }
+    in.n_entries = COMPILED_MAX_ENTRIES + 1;
+    bad_input(&in, ERROR_LIMIT_EXCEEDED, "entries");
+    in.n_entries = COMPILED_MAX_ENTRIES;
+    assert_int_equal(options_check_input(&in, 1000, &e), 0);
+}
+
+static void checks_sources(void **state)
+{
+    struct compile_file files[OPTIONS_MAX_FILES + 1] = {{"a.h", "x", 1}, {"a.h", "y", 1}};
+    static char big[2000];
+    struct compile_input in = input();
+    struct error e;
+
+    (void)state;
+    in.files = files;
+    bad_input(&in, ERROR_INVALID_ARGUMENT, "files[1]");
+    files[1].name = "";
+    bad_input(&in, ERROR_INVALID_ARGUMENT, "files[1]");
+    files[1] = (struct compile_file){"b.h", "\0", 1};
+    bad_input(&in, ERROR_INVALID_ARGUMENT, "files[1]");
+    memset(big, 'x', sizeof(big));
+    files[1] = (struct compile_file){"b.h", big, 995};
+    assert_int_equal(options_check_input(&in, 1000, &e), 0); /* 4 + 1 + 995 */
+    files[1].length++;
+    bad_input(&in, ERROR_LIMIT_EXCEEDED, "source");
+    in.n_files = OPTIONS_MAX_FILES + 1;
+    bad_input(&in, ERROR_LIMIT_EXCEEDED, "files");
+    in.n_files = 0;
+    in.source = big;
+    in.length = 1001;
+    bad_input(&in, ERROR_LIMIT_EXCEEDED, "source");
+    in.source = "a\0b";
+    in.length = 3;
+    bad_input(&in, ERROR_INVALID_ARGUMENT, "source");
+    in = input();
+    in.name = "a\nb";
+    bad_input(&in, ERROR_INVALID_ARGUMENT, "name");
+}
+
+static void checks_architectures(void **state)
+{
+    static const char *const bad[] = {"",       "sm_",     "sm_9",   "sm_1000", "compute_90",
+                                      "sm_90b", "sm_90ax", "sm_90 ", "SM_90"};
+    static const char *const good[] = {"sm_75", "sm_90", "sm_90a", "sm_103f", "sm_120"};
+    struct compile_input in = input();
+    struct error e;
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        in.arch = bad[i];
+        bad_input(&in, ERROR_INVALID_ARGUMENT, "arch");
+    }
+    for (unsigned i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        in.arch = good[i];
+        assert_int_equal(options_check_input(&in, 1000, &e), 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_spelling),
+        cmocka_unit_test(drops_what_changes_nothing),
+        cmocka_unit_test(macros),
+        cmocka_unit_test(include_paths),
+        cmocka_unit_test(everything_else_is_refused),
+        cmocka_unit_test(too_many_or_too_long),
+        cmocka_unit_test(checks_entries),
+        cmocka_unit_test(checks_sources),
+        cmocka_unit_test(checks_architectures),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,446 @@
+/* Who asks for code: one compile for all who ask at once, memory, disk, failures, those who go away. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fake_compiler.h"
+#include "service_support.h"
+
+static struct code_service *fresh(const char *directory)
+{
+    fake_reset("fake 1");
+    return service_open(directory);
+}
+
+static void from_the_compiler_then_memory_then_disk(void **state)
+{
+    const char *directory = directory_new();
+    struct code_service *s = fresh(directory);
+    struct code_counters c;
+
+    (void)state;
+    assert_true(code_service_has_disk(s));
+    assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
+    assert_int_equal(fetch(s, "a", 1), CODE_MEMORY);
+    assert_int_equal(fetch(s, "b", 3), CODE_COMPILED);
+    c = code_service_counters(s);
+    assert_int_equal(c.compiles, 2);
+    assert_int_equal(c.memory_hits, 1);
+    assert_int_equal(c.disk_hits, 0);
+    service_close(s); /* waits for the files */
+
+    s = fresh(directory); /* the next boot */
+    assert_int_equal(fetch(s, "a", 1), CODE_DISK);
+    assert_int_equal(fetch(s, "a", 1), CODE_MEMORY);
+    assert_int_equal(fetch(s, "b", 3), CODE_DISK);
+    c = code_service_counters(s);
+    assert_int_equal(c.compiles, 0);
+    assert_int_equal(c.disk_hits, 2);
+    service_close(s);
+
+    fake_reset("fake 2"); /* another compiler: nothing of the old one is used */
+    s = service_open(directory);
+    assert_int_equal(fetch(s, "a", 4), CODE_COMPILED);
+    service_close(s);
+    directory_remove(directory);
+}
+
+static void damaged_files_are_compiled_again(void **state)
+{
+    const char *directory = directory_new();
+    struct code_service *s = fresh(directory);
+    struct asker a = {0};
+    char hex[CODE_KEY_HEX + 1];
+
+    (void)state;
+    ask(&a, s, "a");
+    until_compiling(1);
+    fake_succeed(module_new(1, 1000));
+    until_answered(&a);
+    key_to_hex(a.compiled->key, hex);
+    asker_clear(&a);
+    service_close(s);
+    assert_int_equal(truncate(path_of(directory, hex), 700), 0);
+
+    s = fresh(directory);
+    log_begin();
+    assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
+    until_idle();
+    assert_int_equal(log_end("event=cache_file_rejected"), 1);
+    assert_int_equal(code_service_counters(s).disk_rejected, 1);
+    service_close(s);
+    s = fresh(directory);
+    assert_int_equal(fetch(s, "a", 1), CODE_DISK);
+    service_close(s);
+    directory_remove(directory);
+}
+
+/* With and without a disk, which is asked in between. */
+static void one_compile_for_all(void **state)
+{
+    const char *directory = directory_new();
+
+    (void)state;
+    for (unsigned disk = 0; disk < 2; disk++) {
+        struct code_service *s = fresh(disk ? directory : NULL);
+        struct asker askers[64] = {0}, other = {0};
+
+        for (unsigned i = 0; i < 32; i++)
+            ask(&askers[i], s, "a");
+        ask(&other, s, "b");
+        until_compiling(2);
+        for (unsigned i = 32; i < 64; i++) /* while it compiles */
+            ask(&askers[i], s, "a");
+        assert_int_equal(fake_begun(), 2);
+        fake_succeed(module_new(1, 1000));
+        fake_succeed(module_new(2, 1000));
+        for (unsigned i = 0; i < 64; i++) {
+            until_answered(&askers[i]);
+            assert_ptr_equal(askers[i].compiled, askers[0].compiled);
+            assert_int_equal(askers[i].origin, CODE_COMPILED);
+        }
+        until_answered(&other);
+        assert_ptr_not_equal(other.compiled, askers[0].compiled);
+        until_idle();
+        assert_int_equal(askers[0].compiled->refs, 64 + 1); /* and the cache */
+        assert_int_equal(fake_begun(), 2);
+        assert_int_equal(code_service_counters(s).joins, 63);
+        assert_int_equal(code_service_counters(s).compiles, 2);
+        for (unsigned i = 0; i < 64; i++) {
+            assert_int_equal(askers[i].answers, 1);
+            asker_clear(&askers[i]);
+        }
+        asker_clear(&other);
+        service_close(s);
+    }
+    directory_remove(directory);
+}
+
+static void failures_are_told_and_forgotten(void **state)
+{
+    const char *directory = directory_new();
+    struct code_service *s = fresh(directory);
+    struct asker a = {0}, b = {0};
+
+    (void)state;
+    ask(&a, s, "a");
+    ask(&b, s, "a");
+    until_compiling(1);
+    fake_fail("source", "k.cu(1): error: expected a declaration");
+    until_answered(&a);
+    until_answered(&b);
+    assert_null(a.compiled);
+    assert_int_equal(a.code, ERROR_INVALID_ARGUMENT);
+    assert_string_equal(a.reason, "source");
+    assert_string_equal(b.log, "k.cu(1): error: expected a declaration");
+    assert_int_equal(code_service_counters(s).failures, 1);
+    asker_clear(&a);
+    asker_clear(&b);
+    assert_int_equal(fetch(s, "a", 1), CODE_COMPILED); /* asked anew: it may have been the time or the memory */
+    service_close(s);
+    directory_remove(directory);
+}
+
+static void those_who_go_away(void **state)
+{
+    const char *directory = directory_new();
+
+    (void)state;
+    for (unsigned disk = 0; disk < 2; disk++) {
+        struct code_service *s = fresh(disk ? directory : NULL);
+        struct asker a = {0}, b = {0};
+
+        ask(&a, s, "a");
+        ask(&b, s, "a");
+        until_compiling(1);
+        code_request_cancel(a.request);
+        assert_int_equal(fake_waiting(), 1); /* b waits on */
+        fake_succeed(module_new(1, 1000));
+        until_answered(&b);
+        assert_int_equal(a.answers, 0);
+        asker_clear(&a);
+        asker_clear(&b);
+
+        ask(&a, s, "b");
+        ask(&b, s, "b");
+        until_compiling(1);
+        code_request_cancel(b.request);
+        code_request_cancel(a.request);
+        assert_int_equal(fake_waiting(), 0); /* nobody is left: the compile is stopped */
+        assert_int_equal(fake_cancelled(), 1);
+        assert_int_equal(a.answers + b.answers, 0);
+        assert_int_equal(fetch(s, "b", 2), CODE_COMPILED);
+
+        ask(&a, s, "c"); /* gone before the disk has answered */
+        if (disk) {
+            code_request_cancel(a.request);
+            until_idle();
+            assert_int_equal(fake_waiting(), 0);
+            ask(&a, s, "c");
+            code_request_cancel(a.request);
+            ask(&b, s, "c"); /* who comes just then */
+            until_compiling(1);
+            fake_succeed(module_new(3, 1000));
+            until_answered(&b);
+            assert_int_equal(a.answers, 0);
+        } else {
+            code_request_cancel(a.request);
+        }
+        asker_clear(&b);
+        service_close(s);
+    }
+    directory_remove(directory);
+}
+
+static struct asker later;
+
+static void cancels_the_next_and_asks_again(struct asker *a)
+{
+    struct asker *next = a->context;
+
+    code_request_cancel(next->request);
+    ask(&later, a->service, "a"); /* memory has it by now, or a new compile begins */
+}
+
+static void answers_may_change_everything(void **state)
+{
+    (void)state;
+    for (unsigned works = 0; works < 2; works++) {
+        struct code_service *s = fresh(NULL);
+        struct asker a = {0}, b = {0}, c = {0};
+
+        later = (struct asker){0};
+        a.then = cancels_the_next_and_asks_again;
+        a.context = &b;
+        ask(&a, s, "a");
+        ask(&b, s, "a");
+        ask(&c, s, "a");
+        if (works)
+            fake_succeed(module_new(1, 1000));
+        else
+            fake_fail("time", "");
+        assert_int_equal(a.answers, 1);
+        assert_int_equal(b.answers, 0);
+        assert_int_equal(c.answers, 1);
+        assert_int_equal(later.answers, works);
+        assert_int_equal(fake_waiting(), !works);
+        if (!works)
+            fake_succeed(module_new(1, 1000));
+        assert_int_equal(later.answers, 1);
+        assert_int_equal(c.answers, 1);
+        asker_clear(&a);
+        asker_clear(&c);
+        asker_clear(&later);
+        service_close(s);
+    }
+}
+
+static bool closed_inside;
+
+static void note(void *context)
+{
+    (void)context;
+    closed_inside = true;
+}
+
+static void closes_the_service(struct asker *a)
+{
+    code_service_close(a->service, note, NULL);
+}
+
+static void closing_at_any_time(void **state)
+{
+    const char *directory = directory_new();
+
+    (void)state;
+    for (unsigned when = 0; when < 4; when++) {
+        struct code_service *s = fresh(directory);
+        struct asker a = {0}, b = {0};
+
+        ask(&a, s, "a");
+        ask(&b, s, "a");
+        if (when == 0) { /* while the disk is asked */
+            service_close(s);
+            assert_int_equal(fake_begun(), 0);
+        } else if (when == 1) { /* while it compiles */
+            until_compiling(1);
+            service_close(s);
+            assert_int_equal(fake_cancelled(), 1);
+        } else { /* while answers are given: in the first one, or right after them, with a file to be written */
+            until_compiling(1);
+            closed_inside = false;
+            if (when == 2)
+                a.then = closes_the_service;
+            fake_succeed(module_new(1, 1000));
+            assert_int_equal(a.answers, 1);
+            assert_int_equal(b.answers, when == 3);
+            if (when == 3)
+                closes_the_service(&b);
+            uv_run(&loop, UV_RUN_DEFAULT);
+            assert_true(closed_inside);
+            unlink(path_of(directory, "secret")); /* the next one compiles again */
+        }
+        if (when < 2)
+            assert_int_equal(a.answers + b.answers, 0);
+        asker_clear(&a);
+        asker_clear(&b);
+    }
+    directory_remove(directory);
+}
+
+static void never(void *context, struct compiled *compiled, enum code_origin origin, const struct error *e,
+                  const struct compile_failure *failure)
+{
+    (void)context;
+    (void)compiled;
+    (void)origin;
+    (void)e;
+    (void)failure;
+    fail_msg("a refused input was answered");
+}
+
+static void refuses_what_is_not_allowed(void **state)
+{
+    static const char *const options[] = {"-w", "-arch=sm_80"};
+    struct code_service *s = fresh(NULL);
+    struct compile_input in = input_of("a");
+    struct code_request *request = (void *)&in;
+    struct error e;
+
+    (void)state;
+    in.options = options;
+    in.n_options = 2;
+    assert_int_equal(code_get(s, &in, never, NULL, &request, &e), -1);
+    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+    assert_string_equal(e.details[0].text, "options[1]");
+    in.n_options = 1;
+    in.n_entries = 0;
+    assert_int_equal(code_get(s, &in, never, NULL, &request, &e), -1);
+    assert_string_equal(e.details[0].text, "entries");
+    in = input_of("a");
+    in.length = 1001;
+    assert_int_equal(code_get(s, &in, never, NULL, &request, &e), -1);
+    assert_int_equal(e.code, ERROR_LIMIT_EXCEEDED);
+    assert_ptr_equal(request, &in); /* left alone */
+    assert_int_equal(fake_begun(), 0);
+    service_close(s);
+}
+
+static void ignore(void *context, struct compiled *compiled, enum code_origin origin, const struct error *e,
+                   const struct compile_failure *failure)
+{
+    (void)origin;
+    (void)e;
+    (void)failure;
+    *(bool *)context = compiled;
+    compiled_unref(compiled);
+}
+
+/* What the compiler gets is the normal form, also when the disk was asked before and the caller's texts are gone. */
+static void what_the_compiler_gets(void **state)
+{
+    const char *directory = directory_new();
+
+    (void)state;
+    for (unsigned disk = 0; disk < 2; disk++) {
+        struct code_service *s = fresh(disk ? directory : NULL);
+        char source[] = "source", option[] = "-DN=4", entry[] = "f<int>", file[] = "b.h", text[] = "1";
+        const char *options[] = {option, "-use_fast_math"}, *same[] = {"--use_fast_math", "-D", "N=4"};
+        const char *entries[] = {entry, "g"};
+        struct compile_file files[] = {{"a.h", "2", 1}, {file, text, 1}};
+        struct compile_input in = {"n.cu", source, 6, files, 2, options, 2, entries, 2, "sm_90a"};
+        struct code_request *request;
+        bool done = false;
+        struct error e;
+
+        assert_int_equal(code_get(s, &in, ignore, &done, &request, &e), 0);
+        memset(source, 'x', 6);
+        memset(option, 'x', 5);
+        memset(entry, 'x', 6);
+        memset(file, 'x', 3);
+        memset(text, 'x', 1);
+        until_compiling(1);
+        assert_string_equal(fake_last()->name, "n.cu");
+        assert_string_equal(fake_last()->source, "source a.h=2 b.h=1");
+        assert_string_equal(fake_last()->options, "--use_fast_math --define-macro=N=4");
+        assert_string_equal(fake_last()->entries, "f<int> g");
+        fake_succeed(module_new(1, 10));
+        assert_true(done);
+
+        /* Other words for the same: no compile. */
+        memcpy(source, "source", 6);
+        memcpy(entry, "f<int>", 6);
+        files[0] = (struct compile_file){"b.h", "1", 1};
+        files[1] = (struct compile_file){"a.h", "2", 1};
+        in.options = same;
+        in.n_options = 3;
+        done = false;
+        assert_int_equal(code_get(s, &in, ignore, &done, &request, &e), 0);
+        assert_true(done);
+        assert_null(request);
+        service_close(s);
+    }
+    directory_remove(directory);
+}
+
+static void works_without_a_usable_directory(void **state)
+{
+    const char *directory = directory_new();
+    struct code_service *s;
+
+    (void)state;
+    assert_int_equal(chmod(directory, 0777), 0);
+    log_begin();
+    s = fresh(directory);
+    assert_int_equal(log_end("event=cache_directory_unusable"), 1);
+    assert_false(code_service_has_disk(s));
+    assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
+    assert_int_equal(fetch(s, "a", 1), CODE_MEMORY);
+    service_close(s);
+    directory_remove(directory);
+}
+
+static void what_memory_has_no_room_for(void **state)
+{
+    const char *directory = directory_new();
+    struct code_service *s;
+
+    (void)state;
+    fake_reset("fake 1");
+    s = service_open_with(directory, 1 << 20, 0);
+    assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
+    until_idle();
+    assert_int_equal(fetch(s, "a", 1), CODE_DISK);
+    assert_int_equal(fetch(s, "a", 1), CODE_DISK);
+    service_close(s);
+    s = service_open_with(directory, 0, 0); /* nothing is kept at all */
+    assert_false(code_service_has_disk(s));
+    assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
+    assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
+    service_close(s);
+    directory_remove(directory);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(from_the_compiler_then_memory_then_disk),
+        cmocka_unit_test(damaged_files_are_compiled_again),
+        cmocka_unit_test(one_compile_for_all),
+        cmocka_unit_test(failures_are_told_and_forgotten),
+        cmocka_unit_test(those_who_go_away),
+        cmocka_unit_test(answers_may_change_everything),
+        cmocka_unit_test(closing_at_any_time),
+        cmocka_unit_test(refuses_what_is_not_allowed),
+        cmocka_unit_test(what_the_compiler_gets),
+        cmocka_unit_test(works_without_a_usable_directory),
+        cmocka_unit_test(what_memory_has_no_room_for),
+    };
+    int failures;
+
+    uv_loop_init(&loop);
+    failures = cmocka_run_group_tests(tests, NULL, NULL);
+    return uv_loop_close(&loop) || failures;
+}
