@@ -47,7 +47,9 @@ class UserKernel:
         return f"#include <torch/extension.h>\n{self.source}\n{self.prototype}\n{{\n{self.wrapper}\n}}\n"
 
 
-def _of_vectors(name: str, entry: str, tensors: tuple[str, ...], grid: str = "ceil_div(n, 256)", blocks: str = "(n + 255) / 256") -> UserKernel:
+def _of_vectors(
+    name: str, entry: str, tensors: tuple[str, ...], grid: str = "ceil_div(n, 256)", blocks: str = "(n + 255) / 256"
+) -> UserKernel:
     out, *inputs = tensors
     signature = ", ".join([f"out float {out}[n]", *(f"const float {one}[n]" for one in inputs), "int n"])
     pointers = ", ".join(f"{one}.data_ptr<float>()" for one in tensors)
@@ -67,7 +69,9 @@ KERNELS = (
         "    square_matrix_kernel<<<grid, 256>>>(in.data_ptr<float>(), out.data_ptr<float>(), width, height);",
         ("in", "out"),
     ),
-    _of_vectors("add2", "add2_kernel", ("c", "a", "b"), "min(ceil_div(n, 256), 16 * multiprocessors)", "std::min((n + 255) / 256, 16 * 132)"),
+    _of_vectors(
+        "add2", "add2_kernel", ("c", "a", "b"), "min(ceil_div(n, 256), 2112)", "std::min((n + 255) / 256, 2112)"
+    ),
     UserKernel(
         "gemm",
         "gemm_kernel",

@@ -167,7 +167,7 @@ int archive_next(struct archive_reader *r, struct compiled **ret_compiled, struc
     static const unsigned char nobody[KEY_BYTES];
     unsigned char sum[SUM_BYTES];
     struct compiled *compiled;
-    size_t payload;
+    size_t payload = 0;
 
     if (r->seen == r->count)
         return r->at == r->size ? 0 : damaged(e, "something stands behind the archive's last module");

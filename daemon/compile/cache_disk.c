@@ -147,7 +147,7 @@ struct compiled *cache_disk_read(struct cache_disk *d, const unsigned char key[K
     unsigned char *bytes = NULL;
     char name[KEY_HEX + 1];
     struct error e;
-    size_t size;
+    size_t size = 0;
     int fd;
 
     key_to_hex(key, name);

@@ -58,6 +58,7 @@ struct compiler_config {
     unsigned memory_mib; /* address space that one compile may add */
     unsigned time_s;     /* that one compile may take */
     unsigned keep_s;     /* after which unused helpers end; 0: never */
+    bool alone;          /* every source gets a helper of its own that is not forked, as where forking is unsafe */
 };
 
 /* Why a source did not become code. NULL where the fault is not the source's (then the error says it all). */
@@ -78,11 +79,11 @@ struct compiler *compiler_new(uv_loop_t *loop, const struct compiler_config *con
 void compiler_close(struct compiler *compiler, void (*closed)(void *context), void *context);
 
 /* The name and version of the compiler, "NVRTC 13.0", or "" where there is none: then compiles fail with
- * ERROR_UNSUPPORTED. Known from the library's file, so no process is needed to ask; valid as long as the compiler. */
+ * ERROR_UNSUPPORTED. Known from the library's files, so no process is needed to ask; valid as long as the compiler. */
 const char *compiler_name(const struct compiler *compiler);
 
-/* Identifies the library and the headers for caches of code: another text when either was replaced. Read anew from the
- * files' names, sizes and times at the start of the daemon only. */
+/* Identifies the library and the headers for caches of code: another text when either was replaced. Read once, by
+ * compiler_new(). */
 const char *compiler_identity(const struct compiler *compiler);
 
 /* The directory of the toolkit's headers; NULL: none was found. Valid as long as the compiler. */
@@ -95,7 +96,8 @@ bool compiler_usable(const struct compiler *compiler, struct error *e);
 /* Starts helpers now, so that the first compile finds them warm. */
 void compiler_warm(struct compiler *compiler);
 
-/* Copies the input. Never fails at once: done() is called later, once, unless the job is cancelled before. */
+/* Copies the input. Never fails at once: done() is called later, once, unless the job is cancelled before. NULL: there
+ * was not even memory for the job, and done() is not called. */
 struct compile_job *compiler_compile(struct compiler *compiler, const struct compile_input *input, compile_done *done,
                                      void *context);
 

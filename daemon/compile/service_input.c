@@ -52,13 +52,12 @@ static void align(struct place *p)
     p->bytes = (p->bytes + 15) & ~(size_t)15;
 }
 
-static struct compile_input *put_input(struct place *p, const struct compile_input *input)
+/* Behind the input itself, whose copy is `to`. */
+static void put_input(struct place *p, const struct compile_input *input, struct compile_input *to)
 {
-    struct compile_input *to = put(p, input, sizeof(*input)), ignored;
     struct compile_file *files;
 
-    if (!to)
-        to = &ignored;
+    p->bytes = sizeof(*to);
     align(p);
     files = put(p, input->files, input->n_files * sizeof(*input->files));
     to->files = files;
@@ -78,15 +77,19 @@ static struct compile_input *put_input(struct place *p, const struct compile_inp
     to->name = put_text(p, input->name);
     to->arch = put_text(p, input->arch);
     to->source = put_bytes(p, input->source, input->length);
-    return to == &ignored ? NULL : to;
 }
 
 struct compile_input *service_copy_input(const struct compile_input *input)
 {
+    struct compile_input to = *input, *copy;
     struct place p = {NULL, 0};
 
-    put_input(&p, input);
-    p.at = malloc(p.bytes);
-    p.bytes = 0;
-    return p.at ? put_input(&p, input) : NULL;
+    put_input(&p, input, &to);
+    copy = malloc(p.bytes);
+    if (!copy)
+        return NULL;
+    p.at = (unsigned char *)copy;
+    put_input(&p, input, &to);
+    *copy = to;
+    return copy;
 }

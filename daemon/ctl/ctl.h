@@ -22,7 +22,7 @@ struct ctl {
 /* argv[0] is the command's name. */
 typedef enum ctl_exit ctl_command(struct ctl *ctl, int argc, char **argv);
 
-ctl_command ctl_ping, ctl_info, ctl_ops, ctl_stats, ctl_run;
+ctl_command ctl_ping, ctl_info, ctl_ops, ctl_stats, ctl_run, ctl_compile, ctl_launch, ctl_cache;
 
 /* Options of every command, for the end of its table; ctl_common() takes what getopt_long returned for them. */
 #define CTL_COMMON_OPTIONS                                                                                             \
@@ -43,6 +43,9 @@ enum ctl_exit ctl_failed(const char *what, const struct kops_error *error);
 
 /* Prints "kopsctl: <message>"; returns CTL_USAGE. */
 enum ctl_exit ctl_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Says that there is none for so many bytes; returns CTL_FAILED. */
+enum ctl_exit ctl_no_memory(size_t bytes);
 
 /* A whole decimal number from `min` to `max`. */
 bool ctl_parse_uint(const char *text, uint64_t min, uint64_t max, uint64_t *ret);

@@ -40,8 +40,9 @@ static const struct {
     {                                                                                                                  \
 #name, offsetof(struct kops_limits, name)                                                                      \
     }
-    LIMIT(message_bytes), LIMIT(depth),  LIMIT(nfds),   LIMIT(inflight),        LIMIT(buffers),      LIMIT(streams),
-    LIMIT(rank),          LIMIT(repeat), LIMIT(warmup), LIMIT(inline_mappings), LIMIT(sequence_ops), LIMIT(spin_us),
+    LIMIT(message_bytes), LIMIT(depth),   LIMIT(nfds),         LIMIT(inflight), LIMIT(buffers),
+    LIMIT(streams),       LIMIT(rank),    LIMIT(repeat),       LIMIT(warmup),   LIMIT(inline_mappings),
+    LIMIT(sequence_ops),  LIMIT(spin_us), LIMIT(source_bytes),
 #undef LIMIT
 };
 
@@ -51,6 +52,27 @@ static uint64_t limit(const struct kops_info *info, size_t i)
 
     memcpy(&value, (const char *)&info->limits + limit_names[i].offset, sizeof(value));
     return value;
+}
+
+static void kernels_json(const struct kops_kernels_info *k)
+{
+    json_begin("kernels", '{');
+    if (k->compiler)
+        json_text("compiler", k->compiler);
+    json_text("policy", k->policy);
+    json_bool("allowed", k->allowed);
+    json_texts("arch", k->arch);
+    json_end('}');
+}
+
+static void kernels_text(const struct kops_kernels_info *k)
+{
+    printf("your own kernels: policy %s (%s), %s", k->policy, k->allowed ? "allowed to you" : "not allowed to you",
+           k->compiler ? k->compiler : "no compiler");
+    for (const char *const *arch = k->arch; *arch; arch++)
+        if (**arch)
+            printf(", %s", *arch);
+    printf("\n");
 }
 
 static void info_json(const struct kops_info *info)
@@ -81,6 +103,8 @@ static void info_json(const struct kops_info *info)
         json_uint(limit_names[i].name, limit(info, i));
     json_end('}');
     json_texts("features", info->features);
+    if (info->kernels)
+        kernels_json(info->kernels);
     json_end('}');
 }
 
@@ -120,6 +144,8 @@ static void info_text(const struct kops_info *info)
     for (const char *const *f = info->features; *f; f++)
         printf(" %s", *f);
     printf("\n");
+    if (info->kernels)
+        kernels_text(info->kernels);
 }
 
 enum ctl_exit ctl_info(struct ctl *ctl, int argc, char **argv)

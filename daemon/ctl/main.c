@@ -16,6 +16,9 @@ static const struct {
     {"ops", "what can be run, on which dtypes, with which attributes", ctl_ops},
     {"stats", "counters, timings of every op and shape, open mappings", ctl_stats},
     {"run", "run an op on random data, measure it, check it", ctl_run},
+    {"compile", "compile CUDA C++, show what became of it", ctl_compile},
+    {"launch", "launch a kernel of a file on random data or files, measure it", ctl_launch},
+    {"cache", "list, clear, export and import compiled kernels", ctl_cache},
 };
 
 static const size_t n_commands = sizeof(commands) / sizeof(commands[0]);
@@ -24,7 +27,7 @@ static void print_usage(FILE *to)
 {
     fprintf(to, "Usage: kopsctl [--socket PATH] [--timeout SECONDS] [--json] COMMAND [OPTION]...\n\nCommands:\n");
     for (size_t i = 0; i < n_commands; i++)
-        fprintf(to, "  %-6s %s\n", commands[i].name, commands[i].what);
+        fprintf(to, "  %-8s %s\n", commands[i].name, commands[i].what);
     fprintf(to, "\n`kopsctl COMMAND --help` tells a command's options.\n"
                 "Without --socket: KOPS_SOCKET, or $XDG_RUNTIME_DIR/kopsd.sock, or /run/kopsd/kopsd.sock.\n"
                 "Exit status: 0 done, 1 failed or the check found wrong results, 2 wrong usage, 3 no daemon.\n");
@@ -40,6 +43,12 @@ enum ctl_exit ctl_usage(const char *format, ...)
     va_end(args);
     fprintf(stderr, "\n");
     return CTL_USAGE;
+}
+
+enum ctl_exit ctl_no_memory(size_t bytes)
+{
+    fprintf(stderr, "kopsctl: no memory for %zu bytes\n", bytes);
+    return CTL_FAILED;
 }
 
 bool ctl_parse_uint(const char *text, uint64_t min, uint64_t max, uint64_t *ret)

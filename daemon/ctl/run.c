@@ -10,30 +10,15 @@
 
 /* ---- memory ---- */
 
-static enum ctl_exit no_memory(size_t bytes)
-{
-    fprintf(stderr, "kopsctl: no memory for %zu bytes\n", bytes);
-    return CTL_FAILED;
-}
-
 /* Random data in the operand's memory; `host` afterwards has them, too. Device memory that cannot be written here stays
  * zero, which is good enough to measure. */
-static enum ctl_exit fill(struct run *r, struct run_operand *o, uint64_t seed)
+static enum ctl_exit fill(struct run *r, struct operand *o, uint64_t seed)
 {
-    size_t count = (size_t)kops_tensor_count(&o->tensor);
     struct kops_error error;
     enum kops_code code;
 
-    o->host = kops_buffer_data(o->buffer);
-    if (o->host) {
-        data_fill(o->host, count, r->args->dtype, seed);
-        return CTL_OK;
-    }
-    o->host = o->copy = malloc(o->bytes);
-    if (!o->host)
-        return no_memory(o->bytes);
-    data_fill(o->host, count, r->args->dtype, seed);
-    code = kops_buffer_write(o->buffer, 0, o->host, o->bytes, &error);
+    data_fill(o->host, (size_t)kops_tensor_count(&o->tensor), r->args->dtype, seed);
+    code = operand_push(o, &error);
     if (code == KOPS_ERR_NO_CUDA && !r->args->check) {
         if (!r->zeros)
             fprintf(stderr, "kopsctl: the data are zeros (%s)\n", error.message);
@@ -46,25 +31,15 @@ static enum ctl_exit fill(struct run *r, struct run_operand *o, uint64_t seed)
 
 static enum ctl_exit make_operand(struct ctl *ctl, struct run *r, size_t i)
 {
-    struct run_operand *o = &r->operands[i];
-    struct kops_error error;
-    enum kops_code code;
+    struct operand *o = &r->operands[i];
+    enum ctl_exit status = operand_make(ctl, o, r->args->device_memory, r->args->device);
 
-    if (!o->bytes)
-        return CTL_OK;
-    if (r->args->device_memory)
-        code = kops_buffer_alloc(ctl->client, o->bytes, r->args->device, &o->buffer, &error);
-    else
-        code = kops_buffer_alloc_shared(ctl->client, o->bytes, &o->buffer, &error);
-    if (code)
-        return ctl_failed("making a buffer", &error);
-    o->tensor.buffer = o->buffer;
-    return fill(r, o, r->args->seed * 1000 + i);
+    return status || !o->bytes ? status : fill(r, o, r->args->seed * 1000 + i);
 }
 
 static enum ctl_exit make_operands(struct ctl *ctl, struct run *r)
 {
-    struct run_operand *out = &r->operands[r->n_inputs];
+    struct operand *out = &r->operands[r->n_inputs];
 
     for (size_t i = 0; i <= r->n_inputs; i++) {
         enum ctl_exit status = make_operand(ctl, r, i);
@@ -75,7 +50,7 @@ static enum ctl_exit make_operands(struct ctl *ctl, struct run *r)
     if (r->args->check && r->c.beta != 0 && out->bytes) {
         r->before = malloc(out->bytes);
         if (!r->before)
-            return no_memory(out->bytes);
+            return ctl_no_memory(out->bytes);
         memcpy(r->before, out->host, out->bytes);
     }
     return CTL_OK;
@@ -83,10 +58,8 @@ static enum ctl_exit make_operands(struct ctl *ctl, struct run *r)
 
 static void release_operands(struct run *r)
 {
-    for (size_t i = 0; i <= r->n_inputs; i++) {
-        free(r->operands[i].copy);
-        kops_buffer_release(r->operands[i].buffer);
-    }
+    for (size_t i = 0; i <= r->n_inputs; i++)
+        operand_free(&r->operands[i]);
     free(r->before);
 }
 
@@ -121,13 +94,13 @@ static enum ctl_exit execute(struct ctl *ctl, struct run *r, double *samples, st
 
 static enum ctl_exit check(struct run *r, struct report *ret)
 {
-    struct run_operand *out = &r->operands[r->n_inputs];
+    struct operand *out = &r->operands[r->n_inputs];
     struct tolerance tolerance;
     struct kops_error error;
 
     if (!reference_tolerance(r->op->name, r->args->dtype, r->c.high, &tolerance))
         return ctl_usage("--check: %s declares no tolerance for %s", r->op->name, kops_dtype_name(r->args->dtype));
-    if (out->copy && kops_buffer_read(out->buffer, 0, out->copy, out->bytes, &error))
+    if (operand_pull(out, &error))
         return ctl_failed("reading device memory", &error);
     for (size_t i = 0; i < r->n_inputs; i++)
         r->c.data[i] = r->operands[i].host;
@@ -145,7 +118,7 @@ static enum ctl_exit measure(struct ctl *ctl, struct run *r)
     enum ctl_exit status;
 
     if (!samples)
-        return no_memory(r->args->repeat * sizeof(*samples));
+        return ctl_no_memory(r->args->repeat * sizeof(*samples));
     status = execute(ctl, r, samples, &result);
     if (!status && r->args->check)
         status = check(r, &report);

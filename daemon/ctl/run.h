@@ -3,6 +3,7 @@
 #define KOPS_CTL_RUN_H
 
 #include "ctl.h"
+#include "operand.h"
 #include "reference.h"
 
 enum { RUN_MAX_ATTRS = 16 };
@@ -16,19 +17,11 @@ struct run_args {
     bool check, device_memory;
 };
 
-/* A tensor of the run. `host` is the mapping, or a copy of device memory. */
-struct run_operand {
-    struct kops_tensor tensor;
-    kops_buffer *buffer; /* NULL: empty */
-    size_t bytes;
-    void *host, *copy; /* copy: ours to free */
-};
-
 struct run {
     const struct run_args *args;
     const struct kops_op *op;
     const struct reference *reference; /* NULL: unknown op */
-    struct run_operand operands[CASE_MAX_INPUTS + 1];
+    struct operand operands[CASE_MAX_INPUTS + 1];
     size_t n_inputs;
     struct kops_attr attrs[RUN_MAX_ATTRS];
     char names[RUN_MAX_ATTRS][48];

@@ -184,13 +184,9 @@ enum ctl_exit run_resolve_shapes(struct run *r)
         memcpy(out->shape, r->c.out.shape, sizeof(out->shape));
     }
     r->c.out = *out;
-    for (size_t i = 0; i <= r->n_inputs; i++) {
-        int64_t count = kops_tensor_count(&r->operands[i].tensor);
-
-        if (count < 0 || (uint64_t)count > (SIZE_MAX >> 1) / kops_dtype_size(r->args->dtype))
+    for (size_t i = 0; i <= r->n_inputs; i++)
+        if (!operand_measure(&r->operands[i]))
             return ctl_usage("--shape %s: too many elements", text);
-        r->operands[i].bytes = (size_t)count * kops_dtype_size(r->args->dtype);
-    }
     return CTL_OK;
 }
 

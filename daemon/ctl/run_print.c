@@ -3,13 +3,9 @@
 #include <stdio.h>
 
 #include "json.h"
+#include "result.h"
 #include "run.h"
 #include "table.h"
-
-static double kernel_us(const struct kops_result *result)
-{
-    return isnan(result->gpu_us) ? result->host_us : result->gpu_us;
-}
 
 static double bytes(const struct run *r)
 {
@@ -30,15 +26,6 @@ static double gflop_per_s(const struct run *r, double us)
     return r->reference && us > 0 ? r->reference->flops(&r->c) / us * 1e-3 : (double)NAN;
 }
 
-static void shape_text(const struct kops_tensor *t, char *into, size_t size)
-{
-    size_t n = 0;
-
-    snprintf(into, size, "scalar");
-    for (unsigned d = 0; d < t->rank && n < size; d++)
-        n += (size_t)snprintf(into + n, size - n, "%s%lld", d ? "x" : "", (long long)t->shape[d]);
-}
-
 static const char *verdict(const struct report *report)
 {
     return !report ? "-" : report->wrong ? "WRONG" : "ok";
@@ -46,7 +33,7 @@ static const char *verdict(const struct report *report)
 
 static void print_text(const struct run *r, const struct kops_result *result, const struct report *report)
 {
-    const double us = kernel_us(result);
+    const double us = result_kernel_us(result);
     const bool by_bytes = !r->reference || r->reference->counts_bytes;
     const double rate = by_bytes ? gb_per_s(r, us) : gflop_per_s(r, us);
     char shapes[TABLE_CELL], out[TABLE_CELL];
@@ -54,7 +41,7 @@ static void print_text(const struct run *r, const struct kops_result *result, co
     struct table t;
 
     for (size_t i = 0; i < r->n_inputs && n < sizeof(shapes); i++) {
-        shape_text(&r->operands[i].tensor, out, sizeof(out));
+        result_shape(&r->operands[i].tensor, out, sizeof(out));
         n += (size_t)snprintf(shapes + n, sizeof(shapes) - n, "%s%s", i ? "," : "", out);
     }
     table_init(&t, "lllllrrrl",
@@ -73,11 +60,7 @@ static void print_text(const struct run *r, const struct kops_result *result, co
         table_cell(&t, "%.1f", rate);
     table_cell(&t, "%s", verdict(report));
     table_print(&t);
-    if (!isnan(result->median_us))
-        printf("%zu executions: min %.1f, median %.1f, p90 %.1f, max %.1f us\n", result->n_samples, result->min_us,
-               result->median_us, result->p90_us, result->max_us);
-    if (!isnan(result->h2d_us) || !isnan(result->d2h_us))
-        printf("copies: to the device %.1f, back %.1f us\n", result->h2d_us, result->d2h_us);
+    result_print_more(result);
     if (report && report->wrong)
         printf("%llu of %llu elements are wrong; element %llu is %.17g, not %.17g (worst error %.3g x the tolerance)\n",
                (unsigned long long)report->wrong, (unsigned long long)report->checked, (unsigned long long)report->at,
@@ -87,56 +70,24 @@ static void print_text(const struct run *r, const struct kops_result *result, co
                (unsigned long long)report->total);
 }
 
-static void json_shape(const struct kops_tensor *t)
-{
-    json_begin(NULL, '[');
-    for (unsigned d = 0; d < t->rank; d++)
-        json_int(NULL, t->shape[d]);
-    json_end(']');
-}
-
-static void json_timings(const struct kops_result *result, const double *samples, size_t room)
-{
-    json_begin("timings", '{');
-    json_number("recv_to_start_us", result->recv_to_start_us);
-    json_number("map_us", result->map_us);
-    json_number("queue_us", result->queue_us);
-    json_number("h2d_us", result->h2d_us);
-    json_number("d2h_us", result->d2h_us);
-    json_number("gpu_us", result->gpu_us);
-    json_number("host_us", result->host_us);
-    json_number("total_us", result->total_us);
-    json_number("min", result->min_us);
-    json_number("median", result->median_us);
-    json_number("p90", result->p90_us);
-    json_number("max", result->max_us);
-    if (result->n_samples) {
-        json_begin("samples", '[');
-        for (size_t i = 0; i < result->n_samples && i < room; i++)
-            json_number(NULL, samples[i]);
-        json_end(']');
-    }
-    json_end('}');
-}
-
 static void print_json(const struct run *r, const struct kops_result *result, const double *samples,
                        const struct report *report)
 {
-    const double us = kernel_us(result);
+    const double us = result_kernel_us(result);
 
     json_begin(NULL, '{');
     json_text("op", r->op->name);
     json_text("dtype", kops_dtype_name(r->args->dtype));
     json_begin("shapes", '[');
     for (size_t i = 0; i <= r->n_inputs; i++)
-        json_shape(&r->operands[i].tensor);
+        result_json_shape(&r->operands[i].tensor);
     json_end(']');
     json_text("device", result->device);
     json_text("variant", result->variant);
     json_text("memory", r->args->device_memory ? "device" : "shared");
     json_number("gb_per_s", gb_per_s(r, us));
     json_number("gflop_per_s", gflop_per_s(r, us));
-    json_timings(result, samples, r->args->repeat);
+    result_json_timings(result, samples, r->args->repeat);
     if (report) {
         json_begin("check", '{');
         json_bool("ok", !report->wrong);

@@ -59,6 +59,10 @@ static void print_json(const struct kops_stats *s)
     for (const struct kops_counter *const *c = s->counters; *c; c++)
         json_uint((*c)->name, (*c)->value);
     json_end('}');
+    json_begin("kernels", '{');
+    for (const struct kops_counter *const *c = s->kernels; *c; c++)
+        json_uint((*c)->name, (*c)->value);
+    json_end('}');
     json_begin("ops", '[');
     for (const struct kops_stats_row *const *row = s->rows; *row; row++)
         row_json(*row);
@@ -145,12 +149,18 @@ static void mappings_text(const struct kops_stats *s)
     table_print(&t);
 }
 
+static void counters_text(const char *title, const struct kops_counter *const *counters)
+{
+    for (const struct kops_counter *const *c = counters; *c; c++)
+        printf("%s%s %llu%s", c == counters ? title : " ", (*c)->name, (unsigned long long)(*c)->value,
+               c[1] ? "," : "\n");
+}
+
 static void print_text(const struct kops_stats *s)
 {
     printf("up %.0f s\n", s->uptime_s);
-    for (const struct kops_counter *const *c = s->counters; *c; c++)
-        printf("%s%s %llu%s", c == s->counters ? "" : " ", (*c)->name, (unsigned long long)(*c)->value,
-               c[1] ? "," : "\n");
+    counters_text("", s->counters);
+    counters_text("your own kernels: ", s->kernels);
     if (*s->rows) {
         printf("\n");
         rows_text(s);

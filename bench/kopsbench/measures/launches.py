@@ -26,7 +26,9 @@ def torch_call(context: Context, c: Any, a: Any, b: Any) -> Any:
     return lambda: kernel(GRID, (BLOCK, 1, 1), arguments)
 
 
-def records(name: str, detail: dict[str, Any], times: list[list[float]], names: tuple[str, str], targets: Any, lacking: Any) -> list[Record]:
+def records(
+    name: str, detail: dict[str, Any], times: list[list[float]], names: tuple[str, str], targets: Any, lacking: Any
+) -> list[Record]:
     """Ours against the built-in op, and against torch's launch where there is one."""
     ours, builtin, *by_torch = times
     made = [

@@ -35,7 +35,7 @@ def operands(context: Context, kernel: UserKernel) -> tuple[tuple[Any, ...], tup
     out, *inputs = vectors
     op: Callable[[], Any] = (lambda: torch.add(*inputs, out=out)) if len(inputs) == 2 else (lambda: torch.mul(inputs[0], 2, out=out))
     blocks = -(-length // 256)
-    return vectors, (length,), (min(blocks, 16 * 132) if kernel.name == "add2" else blocks, 1), op
+    return vectors, (length,), (min(blocks, 2112) if kernel.name == "add2" else blocks, 1), op
 
 
 def peers(context: Context, folder: str) -> tuple[str, Any, str | None]:

@@ -17,7 +17,7 @@ struct kops_cache_entry {
     const char *key, *arch, *compiler; /**< As in kops_module_info. */
     const char *const *names;          /**< Of its entries, NULL-terminated. */
     uint64_t bytes;
-    double age_s;         /**< Since its last use. */
+    double age_s;            /**< Since its last use. */
     bool in_memory, on_disk; /**< In the daemon's memory; in its cache directory. */
 };
 

@@ -18,7 +18,9 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from common import Example, Place, interpreted, on_gpu  # noqa: E402
+import gemm  # noqa: E402
+import kops  # noqa: E402
+from common import Example, Place, interpreted, on_gpu, source  # noqa: E402
 from five import EXAMPLES  # noqa: E402
 
 CASES = [pytest.param(example, size, id=f"{example.name}-{size}") for example in EXAMPLES for size in example.sizes]
@@ -56,6 +58,13 @@ def test_a_wrong_result_is_found(cpu: Place) -> None:
     wrong = example.declare(cpu.k)
     with pytest.raises(AssertionError):
         example.check(cpu, lambda c, a, b, n: wrong(c, a, a, n), (255,))
+
+
+def test_the_interpreter_sees_a_missing_barrier(cpu: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = source("gemm.cu")
+    monkeypatch.setattr(gemm, "source", lambda name: whole.replace("__syncthreads(); // before", "//"))
+    with pytest.raises(kops.interpret.InterpretError, match="race"):
+        gemm.EXAMPLE.check(cpu, gemm.declare(cpu.k), (33, 70, 40))
 
 
 @pytest.mark.parametrize("program", ["vector_add.py", "tutorial.py"])

@@ -144,6 +144,7 @@ static void is_refused(void **state)
         {"a.shape", -2, ERROR_INVALID_ARGUMENT, 8, "["},
         {"a.shape[n]", -2, ERROR_INVALID_ARGUMENT, 9, "dimension"},
         {"a.shape[0", -2, ERROR_INVALID_ARGUMENT, 10, "]"},
+        {"a.shape[99999999999999999999]", -2, ERROR_INVALID_ARGUMENT, 9, "64 bits"},
         {"a.shape(0)", -2, ERROR_INVALID_ARGUMENT, 8, "["},
         {"a.size[0]", -2, ERROR_INVALID_ARGUMENT, 7, "("},
         {"a.shape[3]", -2, ERROR_INVALID_ARGUMENT, 9, "it has 3"},

@@ -1,7 +1,8 @@
 // Fibers: stacks, and changing from one to another.
 //
-// A stack belongs to a fiber from its start to its end; stacks of fibers that ended are reused, the latest first, so that
-// a kernel without barriers runs in one stack. Each has a page without access below it. They are kept between runs.
+// A stack belongs to a fiber from its start to its end; stacks of fibers that ended are reused, the latest first, so
+// that a kernel without barriers runs in one stack. Each has a page without access below it. They are kept between
+// runs.
 #include "host.h"
 
 #include <cstring>

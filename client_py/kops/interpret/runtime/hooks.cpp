@@ -1,5 +1,5 @@
-// The functions that instrumented code calls: before each access of memory (the interface of the thread sanitizer, whose
-// own library is not used), for an index outside a declared array, and for atomic operations.
+// The functions that instrumented code calls: before each access of memory (the interface of the thread sanitizer,
+// whose own library is not used), for an index outside a declared array, and for atomic operations.
 #include "host.h"
 
 #include <cstdio>
@@ -236,9 +236,18 @@ void *__tsan_memset(void *to, int value, size_t size)
     return kops::fill(to, value, size, KOPS_PC);
 }
 
-void kops_host_atomic(const void *address, size_t size, int reads)
+unsigned long long kops_host_atomic(const void *address, size_t size, int reads)
 {
+    kops::fiber_settle();
     kops::access(address, size, reads ? kops::ATOMIC : kops::ATOMIC_STORE, KOPS_PC);
+    unsigned long long bits = 0;
+    memcpy(&bits, address, size <= sizeof bits ? size : sizeof bits);
+    return bits;
+}
+
+void kops_host_store(void *address, size_t size, unsigned long long bits)
+{
+    memcpy(address, &bits, size <= sizeof bits ? size : sizeof bits);
 }
 
 void __ubsan_handle_out_of_bounds(kops::Bounds *bounds, uintptr_t index)

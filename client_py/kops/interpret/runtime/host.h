@@ -3,7 +3,8 @@
 // A run executes the blocks of a grid one after another in the calling thread; the threads of a block are fibers, which
 // change only where they wait for each other (and, now and then, where a thread spins). There is one run at a time in a
 // process: the Python side holds a lock. The runtime is compiled without instrumentation and owns all memory that it
-// uses; the kernel's object is compiled with hooks before each access of memory and knows only what the headers declare.
+// uses; the kernel's object is compiled with hooks before each access of memory and knows only what the headers
+// declare.
 #ifndef KOPS_HOST_H
 #define KOPS_HOST_H
 
@@ -122,8 +123,8 @@ struct Fiber {
 };
 
 struct Warp {
-    uint32_t alive;              // lanes that exist and have not returned
-    uint32_t clock[WARP][WARP];  // [a][b]: the time of lane b that lane a knows of
+    uint32_t alive;             // lanes that exist and have not returned
+    uint32_t clock[WARP][WARP]; // [a][b]: the time of lane b that lane a knows of
 };
 
 enum : size_t { STACK_BYTES = 256 << 10, GUARD_BYTES = 4096 };
@@ -157,6 +158,8 @@ void fiber_yield();
 int fiber_of_address(uintptr_t address, bool *guard); // index of the fiber whose stack it is in, or -1
 
 // schedule.cpp
+void fiber_spin();   // lets all others go on first
+void fiber_settle(); // makes sure that the thread is not interrupted for a while
 void ready(Fiber &fiber);
 int run_launch(const Launch *launch, Report *report);
 

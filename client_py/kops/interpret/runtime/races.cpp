@@ -1,8 +1,8 @@
 // Which threads have used each byte of shared memory since the last barrier.
 //
-// Memory is watched in words of four bytes; a word that is used in parts in a block is watched byte by byte from then on.
-// For each the last accesses by up to four threads are kept. Two accesses are in order if a barrier of the block lies
-// between them (their epochs differ) or, in a warp, if the later lane has learnt of the earlier one's time through
+// Memory is watched in words of four bytes; a word that is used in parts in a block is watched byte by byte from then
+// on. For each the last accesses by up to four threads are kept. Two accesses are in order if a barrier of the block
+// lies between them (their epochs differ) or, in a warp, if the later lane has learnt of the earlier one's time through
 // __syncwarp. Nothing is cleared between blocks: what is older than the block's first epoch does not count.
 #include "host.h"
 
@@ -39,7 +39,8 @@ struct Shadow {
 
 template <typename T> bool make(T *&array, size_t n)
 {
-    void *memory = mmap(nullptr, n * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory =
+        mmap(nullptr, n * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     array = memory == MAP_FAILED ? nullptr : static_cast<T *>(memory);
     return array != nullptr;
 }

@@ -160,10 +160,8 @@ int __wrap_vprintf(const char *format, va_list arguments)
             n_output += size_t(n) < room ? size_t(n) : room;
             return n;
         }
-        run.current->name = "printf";
-        run.current->state = SPINNING;
         run.full = true;
-        fiber_yield();
+        fiber_spin();
     }
 }
 

@@ -1,16 +1,17 @@
 // Running a grid: the blocks in order, in each the threads until all have returned.
 //
-// A thread runs until it waits or returns. Those that may go on come first, so that warps finish one by one; then threads
-// that have not begun; then those that spin. When none of these is left, what the waiting threads wait for is complete, or
-// cannot happen any more and is reported.
+// A thread runs until it waits or returns. Those that may go on come first, so that warps finish one by one; then
+// threads that have not begun; then those that spin. When none of these is left, what the waiting threads wait for is
+// complete, or cannot happen any more and is reported.
 #include "host.h"
 
 #include <cstring>
 #include <ctime>
 
+#define BUILT_IN __attribute__((section("kops_built_in")))
+
 extern "C" {
-kops_uint3 threadIdx, blockIdx;
-kops_uint3 kops_host_block_size, kops_host_grid_size;
+BUILT_IN kops_uint3 threadIdx, blockIdx, kops_host_block_size, kops_host_grid_size;
 }
 
 namespace kops
@@ -21,7 +22,7 @@ Run run;
 namespace
 {
 
-enum { BUDGET = 1 << 14 };
+enum { BUDGET = 1 << 14, MARGIN = 256 };
 
 // Indices of fibers, first in first out. Each fiber is at most once in one of them.
 struct Queue {
@@ -176,6 +177,18 @@ void ready(Fiber &fiber)
     runnable.push(fiber.index);
 }
 
+void fiber_spin()
+{
+    run.current->state = SPINNING;
+    fiber_yield();
+}
+
+void fiber_settle()
+{
+    if (run.budget < MARGIN)
+        fiber_spin();
+}
+
 int run_launch(const Launch *launch, Report *report)
 {
     run.launch = launch;
@@ -224,10 +237,13 @@ unsigned kops_host_barrier(unsigned value, const char *name, const char *file, u
 // Called at each basic block of the kernel.
 void __sanitizer_cov_trace_pc()
 {
-    if (kops::run.current && --kops::run.budget <= 0) {
-        kops::run.current->state = kops::SPINNING;
-        kops::fiber_yield();
-    }
+    if (kops::run.current && --kops::run.budget <= 0)
+        kops::fiber_spin();
+}
+
+long long kops_host_clock()
+{
+    return (long long)(kops::now() * 1e9);
 }
 
 unsigned kops_host_thread_index()

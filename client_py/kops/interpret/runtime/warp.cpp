@@ -90,9 +90,8 @@ uint64_t result_of(const Fiber &fiber, uint32_t lanes)
         return result;
     case MATCH_ANY:
     case MATCH_ALL:
-        for_lanes(lanes, [&](unsigned lane) {
-            result |= uint64_t(lane_of(fiber.warp, lane)->value == fiber.value) << lane;
-        });
+        for_lanes(lanes,
+                  [&](unsigned lane) { result |= uint64_t(lane_of(fiber.warp, lane)->value == fiber.value) << lane; });
         return fiber.op == MATCH_ANY || result == lanes ? result : 0;
     case ACTIVE:
         return lanes;
@@ -188,8 +187,8 @@ uint64_t collective(Collective op, uint32_t mask, uint64_t value, int source, co
         if (!(mask >> fiber.lane & 1)) {
             Report &report = report_start(DIVERGENT_WARP, &fiber);
             report_place(report, place);
-            snprintf(report.text, sizeof report.text, "%s with mask 0x%08x is called by lane %u, which is not in it", name,
-                     mask, fiber.lane);
+            snprintf(report.text, sizeof report.text, "%s with mask 0x%08x is called by lane %u, which is not in it",
+                     name, mask, fiber.lane);
             stop();
         }
         uint32_t lanes = mask & run.warps[fiber.warp].alive;

@@ -1,24 +1,29 @@
-// Atomic functions. A thread runs until it waits, so reading and writing in one go is atomic; the access is checked first.
+// Atomic functions. Between fetching what is there and storing what follows no other thread runs.
 #ifndef KOPS_HOST_ATOMICS_H
 #define KOPS_HOST_ATOMICS_H
 
-// `current` is what is there, `value` the argument. The type of the pointer alone decides, as with overloads.
+// The type of the pointer alone decides, as with overloads.
 template <typename T> struct kops_host_same {
     typedef T type;
 };
 
+template <typename T> KOPS_HOST T kops_host_fetch(T *address, int reads)
+{
+    return kops_host_value_of<T>(kops_host_atomic(address, sizeof(T), reads));
+}
+
+template <typename T> KOPS_HOST void kops_host_keep(T *address, T value)
+{
+    kops_host_store(address, sizeof(T), kops_host_bits_of(value));
+}
+
+// `old` is what is there, `value` the argument.
 #define KOPS_HOST_ATOMIC(NAME, READS, NEXT)                                                                            \
-    template <typename T>                                                                                              \
-    __attribute__((always_inline, no_sanitize("thread"))) inline T kops_host_plain_##NAME(T *address, T value)         \
-    {                                                                                                                  \
-        T current = *address;                                                                                          \
-        *address = NEXT;                                                                                               \
-        return current;                                                                                                \
-    }                                                                                                                  \
     template <typename T> KOPS_HOST T atomic##NAME(T *address, typename kops_host_same<T>::type value)                 \
     {                                                                                                                  \
-        kops_host_atomic(address, sizeof(T), READS);                                                                   \
-        return kops_host_plain_##NAME(address, value);                                                                 \
+        T old = kops_host_fetch(address, READS);                                                                       \
+        kops_host_keep<T>(address, T(NEXT));                                                                           \
+        return old;                                                                                                    \
     }                                                                                                                  \
     template <typename T> KOPS_HOST T atomic##NAME(volatile T *address, typename kops_host_same<T>::type value)        \
     {                                                                                                                  \
@@ -32,3 +37,48 @@ template <typename T> struct kops_host_same {
     {                                                                                                                  \
         return atomic##NAME(address, value);                                                                           \
     }
+
+KOPS_HOST_ATOMIC(Add, 1, old + value)
+KOPS_HOST_ATOMIC(Sub, 1, old - value)
+KOPS_HOST_ATOMIC(Min, 1, value < old ? value : old)
+KOPS_HOST_ATOMIC(Max, 1, value > old ? value : old)
+KOPS_HOST_ATOMIC(And, 1, old &value)
+KOPS_HOST_ATOMIC(Or, 1, old | value)
+KOPS_HOST_ATOMIC(Xor, 1, old ^ value)
+KOPS_HOST_ATOMIC(Exch, 0, value)
+KOPS_HOST_ATOMIC(Inc, 1, old >= value ? 0 : old + 1)
+KOPS_HOST_ATOMIC(Dec, 1, old == 0 || old > value ? value : old - 1)
+
+#undef KOPS_HOST_ATOMIC
+
+template <typename T>
+KOPS_HOST T atomicCAS(T *address, typename kops_host_same<T>::type compare, typename kops_host_same<T>::type value)
+{
+    T old = kops_host_fetch(address, 1);
+    if (old == compare)
+        kops_host_keep<T>(address, value);
+    return old;
+}
+
+template <typename T>
+KOPS_HOST T atomicCAS(volatile T *address, typename kops_host_same<T>::type compare,
+                      typename kops_host_same<T>::type value)
+{
+    return atomicCAS(const_cast<T *>(address), compare, value);
+}
+
+template <typename T>
+KOPS_HOST T atomicCAS_block(T *address, typename kops_host_same<T>::type compare,
+                            typename kops_host_same<T>::type value)
+{
+    return atomicCAS(address, compare, value);
+}
+
+template <typename T>
+KOPS_HOST T atomicCAS_system(T *address, typename kops_host_same<T>::type compare,
+                             typename kops_host_same<T>::type value)
+{
+    return atomicCAS(address, compare, value);
+}
+
+#endif

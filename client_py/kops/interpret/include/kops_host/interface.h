@@ -13,10 +13,10 @@ struct kops_uint3 {
 
 // What a C++ type is, for comparing a kernel's parameters with their declaration.
 struct kops_host_parameter {
-    unsigned size;           // bytes
-    unsigned char category;  // 'p' pointer, 'f' floating point, 'i' signed, 'u' unsigned, 'b' bool, 'c' other
-    unsigned char element;   // of a pointer: the category of what it points to, 'v' void
-    unsigned char is_const;  // of a pointer: it points to constants
+    unsigned size;          // bytes
+    unsigned char category; // 'p' pointer, 'f' floating point, 'i' signed, 'u' unsigned, 'b' bool, 'c' other
+    unsigned char element;  // of a pointer: the category of what it points to, 'v' void
+    unsigned char is_const; // of a pointer: it points to constants
     unsigned char reserved;
     unsigned element_size;
 };
@@ -46,8 +46,9 @@ unsigned long long kops_host_collective(unsigned op, unsigned mask, unsigned lon
                                         const char *name, const char *file, unsigned line);
 unsigned kops_host_lane(void);
 unsigned kops_host_thread_index(void);
-// Checks an atomic access that is about to happen. Nothing else runs until the thread waits.
-void kops_host_atomic(const void *address, size_t size, int reads);
+// Checks an atomic access and returns what is there; nothing else runs until the store, if one follows.
+unsigned long long kops_host_atomic(const void *address, size_t size, int reads);
+void kops_host_store(void *address, size_t size, unsigned long long bits);
 void kops_host_trap(const char *text, const char *file, unsigned line);
 void kops_host_unsupported(const char *text, const char *file, unsigned line);
 long long kops_host_clock(void);

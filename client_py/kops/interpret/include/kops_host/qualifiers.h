@@ -13,21 +13,21 @@
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
 #define __maxnreg__(...)
-#define __forceinline__ inline __attribute__((always_inline))
-#define __noinline__    __attribute__((noinline))
-#define __align__(n)    __attribute__((aligned(n)))
+#define __forceinline__      inline __attribute__((always_inline))
+#define __noinline__         __attribute__((noinline))
+#define __align__(n)         __attribute__((aligned(n)))
 #define __builtin_align__(n) __align__(n)
 
 // What `extern __shared__` becomes: an array that the linker places at the object's dynamic shared memory.
 #define KOPS_HOST_DYNAMIC extern __attribute__((visibility("hidden")))
 
-#define __CUDACC__          1
-#define __CUDACC_RTC__      1
-#define __CUDA_ARCH__       900
+#define __CUDACC__           1
+#define __CUDACC_RTC__       1
+#define __CUDA_ARCH__        900
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0
-#define CUDART_VERSION      13000
-#define CUDA_VERSION        13000
+#define CUDART_VERSION       13000
+#define CUDA_VERSION         13000
 
 // In this header's own functions.
 #define KOPS_HOST inline __attribute__((always_inline))

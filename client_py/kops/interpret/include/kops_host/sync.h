@@ -113,7 +113,8 @@ template <typename T> KOPS_HOST T __shfl_sync(unsigned mask, T value, int source
                              kops_line);
 }
 
-template <typename T> KOPS_HOST T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, KOPS_HOST_PLACE)
+template <typename T>
+KOPS_HOST T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, KOPS_HOST_PLACE)
 {
     int lane = int(kops_host_lane());
     return kops_host_shuffle(mask, value, kops_host_source(lane, lane - int(delta), width), "__shfl_up_sync", kops_file,

@@ -3,16 +3,20 @@
 #define KOPS_HOST_VECTORS_H
 
 #define KOPS_HOST_VECTOR(NAME, T, ALIGN1, ALIGN2, ALIGN4)                                                              \
-    struct alignas(ALIGN1) NAME##1 {                                                                                   \
+    struct alignas(ALIGN1) NAME##1                                                                                     \
+    {                                                                                                                  \
         T x;                                                                                                           \
     };                                                                                                                 \
-    struct alignas(ALIGN2) NAME##2 {                                                                                   \
+    struct alignas(ALIGN2) NAME##2                                                                                     \
+    {                                                                                                                  \
         T x, y;                                                                                                        \
     };                                                                                                                 \
-    struct alignas(ALIGN1) NAME##3 {                                                                                   \
+    struct alignas(ALIGN1) NAME##3                                                                                     \
+    {                                                                                                                  \
         T x, y, z;                                                                                                     \
     };                                                                                                                 \
-    struct alignas(ALIGN4) NAME##4 {                                                                                   \
+    struct alignas(ALIGN4) NAME##4                                                                                     \
+    {                                                                                                                  \
         T x, y, z, w;                                                                                                  \
     };                                                                                                                 \
     KOPS_HOST NAME##1 make_##NAME##1(T x)                                                                              \
@@ -67,8 +71,8 @@ struct dim3 {
 // Constant for a thread, which is all that a function sees of them.
 extern "C" {
 extern const uint3 threadIdx, blockIdx;
-extern const dim3 blockDim __asm__("kops_host_block_size");
-extern const dim3 gridDim __asm__("kops_host_grid_size");
+extern const uint3 blockDim __asm__("kops_host_block_size");
+extern const uint3 gridDim __asm__("kops_host_grid_size");
 }
 
 constexpr int warpSize = 32;

@@ -1,0 +1,234 @@
+"""Arguments: arrays become regions of memory that the kernel may use, numbers the bytes of their C type.
+
+Each array is copied into a region of its own in memory that nothing else lies near, so that an address outside a region
+still tells which one was meant. After a run without errors what was written is copied back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy
+
+from ._errors import InterpretError
+
+__all__ = ["Arguments", "Parameter", "Tensor", "parameters"]
+
+# kops' names: bytes, category in C, format for struct, names of NumPy dtypes that hold it
+DTYPES: dict[str, tuple[int, str, str, tuple[str, ...]]] = {
+    "f32": (4, "f", "f", ("float32",)),
+    "f64": (8, "f", "d", ("float64",)),
+    "f16": (2, "c", "e", ("float16",)),
+    "bf16": (2, "c", "", ("bfloat16", "uint16")),
+    "i8": (1, "i", "b", ("int8",)),
+    "u8": (1, "u", "B", ("uint8",)),
+    "i16": (2, "i", "h", ("int16",)),
+    "u16": (2, "u", "H", ("uint16",)),
+    "i32": (4, "i", "i", ("int32",)),
+    "u32": (4, "u", "I", ("uint32",)),
+    "i64": (8, "i", "q", ("int64",)),
+    "u64": (8, "u", "Q", ("uint64",)),
+    "bool": (1, "b", "?", ("bool",)),
+    "f8_e4m3": (1, "c", "", ("float8_e4m3fn", "uint8")),
+    "f8_e5m2": (1, "c", "", ("float8_e5m2", "uint8")),
+}
+KINDS = ("in", "out", "inout", "scalar")
+GAP = 1 << 30  # bytes of address space on both sides of a tensor
+ALIGNMENT = 256  # as the device's allocator gives
+
+
+class Parameter(NamedTuple):
+    name: str
+    kind: str
+    dtype: str
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.kind != "scalar"
+
+    @property
+    def itemsize(self) -> int:
+        return DTYPES[self.dtype][0]
+
+
+class Tensor(NamedTuple):
+    """An array argument in memory for the kernel."""
+
+    parameter: Parameter
+    start: int  # address
+    size: int  # bytes
+
+
+def parameters(items: Sequence[Any]) -> list[Parameter]:
+    """The declaration in a plain form; each item has `name`, `kind` and `dtype`, as attributes or keys."""
+    result = []
+    for i, item in enumerate(items):
+        get = item.get if isinstance(item, Mapping) else lambda key, item=item: getattr(item, key, None)
+        made = Parameter(str(get("name") or f"argument {i}"), str(get("kind")), str(get("dtype")))
+        if made.kind not in KINDS or made.dtype not in DTYPES:
+            raise InterpretError(f"params[{i}]: kind {made.kind!r} or dtype {made.dtype!r} is unknown", "signature")
+        result.append(made)
+    return result
+
+
+def _is_torch(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "torch"
+
+
+class _Array(NamedTuple):
+    """An argument as a NumPy array, and how what was written reaches the argument."""
+
+    array: Any
+    target: Any  # a torch tensor elsewhere to copy to, or None
+
+
+def _as_array(parameter: Parameter, value: Any) -> _Array:
+    target = None
+    if _is_torch(value):
+        import torch
+
+        tensor = value.detach()
+        if tensor.device.type != "cpu":
+            target, tensor = tensor, tensor.cpu()
+        if str(tensor.dtype) in ("torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2"):
+            if str(tensor.dtype).partition(".")[2] not in DTYPES[parameter.dtype][3]:
+                raise InterpretError(f"{parameter.name}: dtype {tensor.dtype} for a parameter of {parameter.dtype}", "signature")
+            array = tensor.view(torch.uint8 if parameter.itemsize == 1 else torch.int16).numpy()
+            return _Array(array, (target, tensor) if target is not None else None)
+        array = tensor.numpy()
+        target = (target, tensor) if target is not None else None
+    else:
+        array = value
+    if not isinstance(array, numpy.ndarray):
+        if parameter.kind != "in":
+            raise InterpretError(f"{parameter.name}: {type(value).__name__} is no array that could be written", "signature")
+        array = numpy.asarray(array)
+    if array.dtype.name not in DTYPES[parameter.dtype][3]:
+        raise InterpretError(f"{parameter.name}: dtype {array.dtype} for a parameter of {parameter.dtype}", "signature")
+    if not array.dtype.isnative:
+        raise InterpretError(f"{parameter.name}: the bytes of {array.dtype} are swapped", "signature")
+    return _Array(array, target)
+
+
+class Arguments:
+    """What a kernel is called with. Use as a context manager: leaving it frees the memory."""
+
+    def __init__(self, declared: Sequence[Parameter], values: Sequence[Any]) -> None:
+        if len(values) != len(declared):
+            raise InterpretError(f"{len(values)} arguments for {len(declared)} parameters", "signature")
+        self.tensors: list[Tensor] = []
+        self.names: dict[str, Any] = {}  # for expressions
+        self.missing: list[Parameter] = []  # null pointers
+        self._arrays: dict[int, tuple[Parameter, _Array]] = {}
+        self._numbers: dict[int, bytes] = {}
+        for i, (parameter, value) in enumerate(zip(declared, values)):
+            if not parameter.is_tensor:
+                self._numbers[i] = self._number(parameter, value)
+            elif value is None:
+                self.missing.append(parameter)
+                self._numbers[i] = bytes(8)
+            else:
+                array = _as_array(parameter, value)
+                if parameter.kind != "in" and not array.array.flags.writeable:
+                    raise InterpretError(f"{parameter.name}: the array is read-only", "signature")
+                if not array.array.flags.c_contiguous:
+                    raise InterpretError(f"{parameter.name}: the array is not contiguous", "signature")
+                self._arrays[i] = (parameter, array)
+                self.names[parameter.name] = tuple(int(n) for n in array.array.shape)
+        self._count = len(declared)
+        self._memory: mmap.mmap | None = None
+        self._views: list[tuple[Parameter, _Array, Any]] = []
+
+    def _number(self, parameter: Parameter, value: Any) -> bytes:
+        size, category, form, _ = DTYPES[parameter.dtype]
+        if hasattr(value, "item"):
+            value = value.item()
+        try:
+            if category in "iu":
+                value = value.__index__()
+                self.names[parameter.name] = value
+            elif parameter.dtype == "bool":
+                value = bool(value)
+            elif parameter.dtype == "bf16":
+                return _bfloat16(float(value))
+            if not form:
+                raise TypeError("there are no scalars of this type")
+            return struct.pack("=" + form, value)
+        except (struct.error, AttributeError, TypeError, OverflowError) as error:
+            raise InterpretError(f"{parameter.name}: {value!r} is no {parameter.dtype}: {error}", "signature") from None
+
+    @property
+    def written(self) -> int:
+        """Elements that the kernel could write."""
+        return sum(a.array.size for p, a in self._arrays.values() if p.kind != "in")
+
+    @property
+    def can_write(self) -> bool:
+        return any(p.kind != "in" for p, _ in self._arrays.values())
+
+    def _distinct(self) -> dict[tuple[int, int], list[int]]:
+        """Arguments by the memory that they are: one array given twice is one tensor."""
+        found: dict[tuple[int, int], list[int]] = {}
+        for i, (_, array) in self._arrays.items():
+            address = array.array.__array_interface__["data"][0] if array.array.nbytes else -1 - i
+            found.setdefault((address, array.array.nbytes), []).append(i)
+        return found
+
+    def __enter__(self) -> Arguments:
+        distinct = self._distinct()
+        sizes = [-(-size // mmap.PAGESIZE) * mmap.PAGESIZE + mmap.PAGESIZE for _, size in distinct]
+        self.gap = GAP
+        while True:
+            total = sum(sizes) + self.gap * (len(sizes) + 1)
+            try:
+                flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+                self._memory = mmap.mmap(-1, total, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+                break
+            except (OSError, ValueError):
+                if self.gap <= 1 << 16:
+                    raise InterpretError("there is no memory for the tensors", "unsupported") from None
+                self.gap >>= 4
+        base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        offset = self.gap
+        places: dict[int, tuple[int, int]] = {}
+        for (_, size), arguments, room in zip(distinct, distinct.values(), sizes):
+            start = offset + -(base + offset) % ALIGNMENT
+            for i in arguments:
+                parameter, array = self._arrays[i]
+                view = numpy.frombuffer(self._memory, numpy.uint8, size, start) if size else None
+                if view is not None and i == arguments[0]:
+                    view[:] = array.array.reshape(-1).view(numpy.uint8)
+                if parameter.kind != "in" and view is not None:
+                    self._views.append((parameter, array, view))
+                places[i] = (base + start, size)
+            offset += room + self.gap
+        self.tensors = [Tensor(self._arrays[i][0], *places[i]) for i in sorted(places)]
+        self._values = [
+            ctypes.create_string_buffer(self._numbers[i] if i in self._numbers else struct.pack("=Q", places[i][0]), 16)
+            for i in range(self._count)
+        ]
+        self.pointers = (ctypes.c_void_p * (self._count + 1))(*(ctypes.addressof(v) for v in self._values))
+        return self
+
+    def copy_back(self) -> None:
+        """What the kernel wrote, into the arrays."""
+        for _, array, view in self._views:
+            array.array.reshape(-1).view(numpy.uint8)[:] = view
+            if array.target is not None:
+                device_tensor, host_tensor = array.target
+                device_tensor.copy_(host_tensor)
+
+    def __exit__(self, *_: object) -> None:
+        self._views.clear()
+        self._memory = None  # unmapped with the last view of it
+
+
+def _bfloat16(value: float) -> bytes:
+    (bits,) = struct.unpack("=I", struct.pack("=f", value))
+    if value != value:
+        return b"\xff\x7f"
+    return struct.pack("=H", (bits + 0x7FFF + (bits >> 16 & 1)) >> 16)

@@ -1,0 +1,205 @@
+"""Compiling: the runtime once, each kernel once for every content.
+
+Objects are kept in a directory that only the user can write, under names that are hashes of all that goes into them. An
+object is made in a directory of its own and renamed, so that what is found is whole; what fails leaves nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from ._elf import dynamic_names
+from ._errors import InterpretError
+from ._source import for_compiler, translation_unit
+
+__all__ = ["SOURCE_ROOT", "compile_kernel", "compile_runtime"]
+
+HERE = Path(__file__).resolve().parent
+INCLUDE = HERE / "include"
+RUNTIME = HERE / "runtime"
+SOURCE_ROOT = "/kernel/"  # stands for the directory that a kernel was compiled in, in its debug information
+KEEP = 512  # objects in the cache
+COMPILE_SECONDS = 300
+
+_COMMON = ["-fPIC", "-gdwarf-4", "-w", "-fno-exceptions", "-fno-rtti", "-fno-strict-aliasing", "-fwrapv", "-ffp-contract=off",
+           "-fno-delete-null-pointer-checks", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-pthread"]  # fmt: skip
+_WRAPPED = ["printf", "vprintf", "puts", "putchar", "__assert_fail", "abort"]
+_COPIES = ["memcpy", "memmove", "memset"]
+# What moves accesses to where the source has none, or joins them.
+_GCC_PLAIN = ["-fno-gnu-unique", "-fno-tree-loop-im", "-fno-tree-pre", "-fno-code-hoisting", "-fno-tree-vectorize",
+              "-fno-tree-slp-vectorize", "-fno-store-merging", "-fstack-clash-protection"]  # fmt: skip
+_CLANG_PLAIN = ["-fno-vectorize", "-fno-slp-vectorize"]
+
+
+@cache
+def compiler() -> tuple[tuple[str, ...], str]:
+    """The C++ compiler's command, and what it says of itself."""
+    command = shlex.split(os.environ.get("CXX", "")) or ["c++"]
+    if not os.environ.get("CXX") and not shutil.which("c++"):
+        command = [next((name for name in ("g++", "clang++") if shutil.which(name)), "c++")]
+    try:
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        raise InterpretError(
+            f"there is no C++ compiler {command[0]!r}: install g++ or set CXX to one that knows C++17", "compile"
+        ) from None
+    return tuple(command), done.stdout
+
+
+def _is_clang() -> bool:
+    return "clang" in compiler()[1]
+
+
+@cache
+def directory() -> Path:
+    """The cache. A directory that others could write is not used: a new one in their place, for this process only."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    path = Path(base, "kops", "interpret")
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.stat()
+        if found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o022 and os.access(path, os.W_OK):
+            return path.resolve()
+    except OSError:
+        pass
+    return Path(_temporary().name)
+
+
+@cache
+def _temporary() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="kops-interpret-")
+
+
+@cache
+def _headers() -> bytes:
+    """A hash of all that is compiled with a kernel."""
+    digest = hashlib.blake2b(digest_size=16)
+    for folder in (INCLUDE, RUNTIME):
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                digest.update(str(path.relative_to(HERE)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.digest()
+
+
+def _key(*parts: str) -> str:
+    digest = hashlib.blake2b(_headers(), digest_size=20)
+    for part in (compiler()[1], *compiler()[0], *parts):
+        digest.update(str(len(part)).encode() + b":" + part.encode())
+    return digest.hexdigest()
+
+
+def _call(command: Sequence[str], folder: str, what: str) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        raise InterpretError(f"{what}: the compiler took longer than {COMPILE_SECONDS} s", "compile") from None
+    except OSError as error:
+        raise InterpretError(f"{what}: cannot run the compiler: {error}", "compile") from None
+    if done.returncode:
+        log = done.stderr + done.stdout
+        first = next((line for line in log.splitlines() if "error:" in line or "undefined" in line), "see the log")
+        raise InterpretError(f"{what} does not compile: {first.strip()}", "compile", log=log)
+
+
+def _keep(made: str, path: Path) -> None:
+    os.chmod(made, 0o700)
+    os.rename(made, path)
+    entries = sorted((p for p in path.parent.glob("kernel-*.so")), key=lambda p: p.stat().st_mtime if p.exists() else 0.0)
+    for old in entries[:-KEEP]:
+        old.unlink(missing_ok=True)
+
+
+def _mine(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def compile_runtime() -> Path:
+    """The library that kernels run in."""
+    flags = [*_COMMON, "-std=c++17", "-O2", "-shared", "-Wl,-z,now"]
+    path = directory() / f"runtime-{_key(*flags)}.so"
+    if _mine(path):
+        return path
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made = os.path.join(folder, "runtime.so")
+        sources = sorted(str(p) for p in RUNTIME.glob("*.cpp"))
+        _call([*compiler()[0], *flags, *sources, "-o", made], folder, "the interpreter's runtime")
+        _keep(made, path)
+    return path
+
+
+def _translate(options: Sequence[str]) -> list[str]:
+    """Options of the device's compiler as ones of the host's; what means nothing here is left out."""
+    result, standard = [], "c++17"
+    pending = ""
+    for option in options:
+        if pending:
+            result.append(pending + option)
+            pending = ""
+        elif option in ("-D", "-U", "--define-macro", "--undefine-macro"):
+            pending = "-U" if option in ("-U", "--undefine-macro") else "-D"
+        elif option.startswith(("-D", "-U")):
+            result.append(option)
+        elif option.startswith("--define-macro="):
+            result.append("-D" + option.partition("=")[2])
+        elif option.startswith("--undefine-macro="):
+            result.append("-U" + option.partition("=")[2])
+        elif option.startswith(("-std=", "--std=")):
+            wanted = option.partition("=")[2]
+            standard = wanted if wanted in ("c++20", "c++23") else standard
+    return [f"-std={standard}", *result]
+
+
+def _instrumentation() -> list[str]:
+    copies = [f"-fno-builtin-{name}" for name in _COPIES]
+    if _is_clang():
+        return ["-fsanitize=thread,array-bounds", "-fsanitize-coverage=bb,trace-pc", *copies, *_CLANG_PLAIN]
+    return ["-fsanitize=thread", "-fsanitize=bounds", "-fsanitize-coverage=trace-pc", *copies]
+
+
+def compile_kernel(
+    source: str, name: str, entry: str, files: Mapping[str, str], options: Sequence[str], instrumented: bool
+) -> Path:
+    """The shared object of a kernel, made now or before."""
+    runtime = compile_runtime()
+    flags = [*_COMMON, *_translate(options), "-O1", "-fvisibility=hidden", "-fvisibility-inlines-hidden"]
+    if not _is_clang():
+        flags += _GCC_PLAIN
+    flags += _instrumentation() if instrumented else []
+    unit = translation_unit(source, name, entry)
+    path = directory() / f"kernel-{_key(unit, str(runtime), *flags, *(t for item in sorted(files.items()) for t in item))}.so"
+    if _mine(path):
+        os.utime(path)
+        return path
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        for file, text in files.items():
+            place = os.path.normpath(os.path.join(folder, "files", file))
+            if not place.startswith(os.path.join(folder, "files", "")):
+                raise InterpretError(f"the name of a file must be relative and stay inside: {file!r}", "compile")
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            Path(place).write_text(for_compiler(text), encoding="utf-8")
+        Path(folder, "unit.cpp").write_text(unit, encoding="utf-8")
+        includes = ["-I", "files", "-I", str(INCLUDE), "-include", "cuda_on_host.h"]
+        mapped = [f"-fdebug-prefix-map={folder}/files={SOURCE_ROOT[:-1]}", f"-fdebug-prefix-map={folder}={SOURCE_ROOT[:-1]}"]
+        made, thing = os.path.join(folder, "kernel.so"), os.path.join(folder, "unit.o")
+        _call([*compiler()[0], *flags, *includes, *mapped, "-c", "unit.cpp", "-o", thing], folder, name)
+        dynamic = [f"-Wl,--defsym={symbol}=kops_host_dynamic" for symbol in dynamic_names(Path(thing).read_bytes())]
+        wrapped = [f"-Wl,--wrap={symbol}" for symbol in (*_WRAPPED, *(_COPIES if instrumented else ()))]
+        link = ["-shared", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,-Bsymbolic", thing, str(runtime), *dynamic, *wrapped]
+        _call([*compiler()[0], *link, "-o", made], folder, name)
+        _keep(made, path)
+    return path

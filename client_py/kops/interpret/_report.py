@@ -1,0 +1,179 @@
+"""From what the runtime reports to an error that says who did what where."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from ._arguments import Arguments
+from ._compiler import INCLUDE, SOURCE_ROOT
+from ._errors import KINDS, InterpretError
+from ._runtime import Kernel, Region, Report
+
+__all__ = ["error_of"]
+
+TENSOR, SHARED_STATIC, SHARED_DYNAMIC, LOCAL_ARRAY, OTHER_STACK, CODE = range(1, 7)
+_ACCESS = {-1: "access", 0: "read", 1: "write", 2: "atomic access", 3: "atomic access"}
+
+
+def _source_line(kernel: Kernel, counter: int) -> tuple[str, int] | None:
+    """File and line of the kernel's source for the instruction before `counter`; None if no tool here tells."""
+    tool = shutil.which("addr2line") or shutil.which("llvm-addr2line") or shutil.which("llvm-symbolizer")
+    if not counter or not tool:
+        return None
+    base = _base(kernel.path)
+    if base is None:
+        return None
+    command = [tool, "-i", "-e", str(kernel.path), hex(counter - 1 - base)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    for line in done.stdout.splitlines():
+        file, _, number = line.partition(" (")[0].rpartition(":")
+        if file.startswith(SOURCE_ROOT) and number.isdigit() and int(number):
+            return file[len(SOURCE_ROOT) :], int(number)
+    return None
+
+
+def _base(path: Path) -> int | None:
+    """Where an object was loaded."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[5] == str(path) and fields[2].strip("0") == "":
+            return int(fields[0].partition("-")[0], 16)
+    return None
+
+
+def _triple(values: Sequence[int]) -> tuple[int, int, int]:
+    return values[0], values[1], values[2]
+
+
+def _text(triple: tuple[int, int, int]) -> str:
+    return f"({triple[0]},{triple[1]},{triple[2]})"
+
+
+def _at(place: tuple[str, int] | None) -> str:
+    return f", {place[0]}:{place[1]}" if place else ""
+
+
+class _Story:
+    """Collects the parts of one error."""
+
+    def __init__(self, report: Report, kernel: Kernel, arguments: Arguments, regions: Sequence[Region]) -> None:
+        self.report, self.kernel, self.arguments, self.regions = report, kernel, arguments, regions
+        self.kind = KINDS[report.kind]
+        self.place = self._place(report.file, report.line, report.pc)
+        self.other_place = self._place(report.other_file, report.other_line, report.other_pc)
+        self.tensor: str | None = None
+        self.index: int | None = None
+
+    def _place(self, file: bytes, line: int, counter: int) -> tuple[str, int] | None:
+        if not line:
+            return _source_line(self.kernel, counter)
+        name = file.decode(errors="replace")
+        if name.startswith(str(INCLUDE)):
+            return _source_line(self.kernel, counter)
+        name = name[len(SOURCE_ROOT) :] if name.startswith(SOURCE_ROOT) else name
+        return name.removeprefix("files/"), line
+
+    def in_tensor(self) -> str:
+        report = self.report
+        region = self.regions[report.region]
+        named = [t for t in self.arguments.tensors if t.start == region.start]
+        tensor = next((t for t in named if t.parameter.kind == "in"), named[0]) if self.kind == "read_only" else named[0]
+        self.tensor = tensor.parameter.name
+        size = tensor.parameter.itemsize
+        self.index = (report.address - tensor.start) // size
+        count = tensor.size // size
+        text = f"{_ACCESS[report.access]} of {self.tensor}[{self.index}]"
+        if report.size > size:
+            text += f" to [{self.index + report.size // size - 1}]"
+        if self.kind == "read_only":
+            return f"{text}, which is declared as in"
+        return f"{text}, {self.tensor} has {count} element{'s' if count != 1 else ''}"
+
+    def in_shared(self) -> str:
+        report = self.report
+        offset = report.address
+        if report.where == SHARED_DYNAMIC:
+            self.tensor, self.index = "dynamic shared memory", offset
+            return f"{_ACCESS[report.access]} of byte {offset} of dynamic shared memory"
+        for start, size, name in self.kernel.shared:
+            if start <= offset < start + size:
+                self.tensor, self.index = name, offset - start
+                return f"{_ACCESS[report.access]} of {name} (shared, byte {offset - start} of {size})"
+        return f"{_ACCESS[report.access]} of byte {offset} of static shared memory"
+
+    def elsewhere(self) -> str:
+        report = self.report
+        access = _ACCESS[report.access]
+        if report.where == OTHER_STACK:
+            return f"{access} of a local variable of thread {_text(_triple(report.other))}"
+        if report.address < 1 << 32 and self.arguments.missing:
+            parameter = self.arguments.missing[0]
+            self.tensor, self.index = parameter.name, report.address // parameter.itemsize
+            return f"{access} through the null pointer {parameter.name}"
+        if report.address < 4096:
+            return f"{access} through a null pointer"
+        return f"{access} of {report.size or 'some'} bytes at 0x{report.address:x}, which is no memory of the kernel"
+
+    def what(self, launch_shared: int) -> str:
+        report = self.report
+        text: str = report.text.decode(errors="replace")
+        if text:
+            return text
+        if self.kind in ("timeout", "division_by_zero", "trap", "stack_overflow"):
+            return {
+                "timeout": "the kernel ran longer than the time limit",
+                "division_by_zero": "an integer is divided by zero",
+                "trap": "the kernel stopped itself",
+                "stack_overflow": "the thread's local variables exceed its stack",
+            }[self.kind]
+        if self.kind == "misaligned":
+            return f"{_ACCESS[report.access]} of {report.size} bytes at an address that is no multiple of {report.size}"
+        if report.where == TENSOR:
+            return self.in_tensor()
+        if report.where in (SHARED_STATIC, SHARED_DYNAMIC):
+            what = self.in_shared()
+            if self.kind == "out_of_bounds":
+                return f"{what}, the launch has {launch_shared if report.where == SHARED_DYNAMIC else self.kernel.static_bytes}"
+            if self.kind == "uninitialised":
+                return f"{what}, which no thread of the block has written"
+            return what
+        return self.elsewhere()
+
+    def error(self, launch_shared: int) -> InterpretError:
+        report = self.report
+        what = self.what(launch_shared)
+        block = _triple(report.block)
+        thread = _triple(report.thread) if report.has_thread else None
+        other = _triple(report.other) if report.has_other else None
+        who = f"block {_text(block)}" + (f" thread {_text(thread)}" if thread else "")
+        if self.kind == "assertion":
+            what = f"assertion failed: {what}"
+        message = f"{who}: {what}{_at(self.place)}"
+        if self.kind == "race" and other:
+            seconds = f"{_ACCESS[report.other_access]} by thread {_text(other)}{_at(self.other_place)}"
+            message = f"{who}: race: {what}{_at(self.place)}, not ordered after the {seconds}"
+        elif self.other_place and other:
+            message += f" (thread {_text(other)}{_at(self.other_place)})"
+        return InterpretError(
+            message,
+            self.kind,
+            block=block,
+            thread=thread,
+            other=other,
+            tensor=self.tensor,
+            index=self.index,
+            file=self.place[0] if self.place else None,
+            line=self.place[1] if self.place else None,
+            other_line=self.other_place[1] if self.other_place else None,
+        )
+
+
+def error_of(report: Report, kernel: Kernel, arguments: Arguments, regions: Sequence[Region], shared: int) -> InterpretError:
+    """The error for what the runtime reports."""
+    return _Story(report, kernel, arguments, regions).error(shared)

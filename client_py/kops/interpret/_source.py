@@ -1,0 +1,35 @@
+"""A kernel's source as the C++ compiler gets it: unchanged but for the declarations of dynamic shared memory."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["for_compiler", "translation_unit"]
+
+_BETWEEN = r"(?:\s|\\\n|\b(?:volatile|const|static)\b|(?:__align__|alignas)\s*\([^()]*(?:\([^()]*\)[^()]*)*\))*"
+_DYNAMIC = re.compile(rf"\bextern\b({_BETWEEN})\b__shared__\b|\b__shared__\b({_BETWEEN})\bextern\b")
+_ALIGNED = re.compile(r"\b(__shared__|KOPS_HOST_DYNAMIC)(\s+)alignas\b")
+
+
+def for_compiler(text: str) -> str:
+    """`extern __shared__` becomes a word of the headers'; lines stay where they are."""
+    text = _DYNAMIC.sub(lambda m: f"KOPS_HOST_DYNAMIC{(m.group(1) or m.group(2) or '').replace('alignas', '__align__')}", text)
+    return _ALIGNED.sub(r"\1\2__align__", text)
+
+
+def translation_unit(source: str, name: str, entry: str) -> str:
+    """The source with what makes an object of it that can be called."""
+    quoted = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f"""#line 1 "{quoted}"
+{for_compiler(source)}
+#line 1 "<entry>"
+extern "C" {{
+__attribute__((visibility("default"), aligned(1024))) char kops_host_dynamic[KOPS_HOST_DYNAMIC_BYTES];
+}}
+typedef kops_host_entry_of<(&{entry})> kops_host_entry;
+extern "C" {{
+__attribute__((visibility("default"))) unsigned kops_host_count = kops_host_entry::n;
+__attribute__((visibility("default"))) const kops_host_parameter *kops_host_parameters = kops_host_entry::parameters;
+__attribute__((visibility("default"))) void (*kops_host_call)(void **) = kops_host_entry::call;
+}}
+"""

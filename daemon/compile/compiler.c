@@ -1,0 +1,360 @@
+#include "compile/compiler_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compile/sandbox.h"
+#include "util/log.h"
+
+enum { FIRST_DELAY_MS = 100, MAX_DELAY_MS = 30000 };
+
+static void handle_closed(uv_handle_t *handle)
+{
+    struct compiler *c = handle->data;
+
+    c->handles--;
+    compiler_let_go(c);
+}
+
+void compiler_let_go(struct compiler *c)
+{
+    if (!c->closing || c->handles || !list_empty(&c->processes) || !list_empty(&c->forkers))
+        return;
+    if (c->closed)
+        c->closed(c->closed_context);
+    free(c->user);
+    free(c->binary);
+    free(c);
+}
+
+/* Settings and what is found on this machine decide whether compiling is possible at all. */
+static void look(struct compiler *c, const struct compiler_config *config)
+{
+    if (nvrtc_find(config->nvrtc, config->include, &c->place, &c->why) < 0 ||
+        (config->sandbox == COMPILER_SANDBOX_REQUIRED && !sandbox_available(&c->why)))
+        c->unusable = true;
+    snprintf(c->name, sizeof(c->name), "%s", c->place.name);
+    if (c->unusable)
+        log_info("compiler", "usable=no why=\"%s\"", c->why.message);
+    else
+        log_info("compiler", "name=\"%s\" path=%s", c->name, c->place.path);
+}
+
+static void on_kick(uv_timer_t *timer)
+{
+    compiler_schedule(timer->data);
+}
+
+struct compiler *compiler_new(uv_loop_t *loop, const struct compiler_config *config, struct error *e)
+{
+    struct compiler *c = calloc(1, sizeof(*c));
+
+    if (!c)
+        goto fail;
+    c->loop = loop;
+    c->user = strdup(config->user && *config->user ? config->user : "nobody");
+    c->binary = strdup(config->binary ? config->binary : "/proc/self/exe");
+    if (!c->user || !c->binary)
+        goto free_texts;
+    c->sandbox = config->sandbox;
+    c->helpers = config->helpers ? config->helpers : 1;
+    c->memory_mib = config->memory_mib ? config->memory_mib : 1;
+    c->time_s = config->time_s ? config->time_s : 1;
+    c->keep_s = config->keep_s;
+    c->alone = config->alone;
+    list_init(&c->waiting);
+    list_init(&c->processes);
+    list_init(&c->forkers);
+    uv_timer_init(loop, &c->idle);
+    uv_timer_init(loop, &c->kick);
+    c->idle.data = c->kick.data = c;
+    c->handles = 2;
+    look(c, config);
+    return c;
+
+free_texts:
+    free(c->user);
+    free(c->binary);
+    free(c);
+fail:
+    error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the compiler");
+    return NULL;
+}
+
+static void job_free(struct compile_job *job)
+{
+    list_remove(&job->link);
+    buffer_free(&job->request);
+    for (unsigned i = 0; job->entries && i < job->n_entries; i++)
+        free(job->entries[i]);
+    free(job->entries);
+    free(job);
+}
+
+void job_succeed(struct compile_job *job, struct compiled *compiled)
+{
+    static const struct error none;
+    compile_done *done = job->done;
+    void *context = job->context;
+
+    job_free(job);
+    done(context, compiled, &none, NULL);
+}
+
+void job_fail(struct compile_job *job, const struct error *e, const struct compile_failure *failure)
+{
+    compile_done *done = job->done;
+    void *context = job->context;
+
+    job_free(job);
+    done(context, NULL, e, failure);
+}
+
+static void fail_waiting(struct compiler *c, const struct error *why)
+{
+    const struct error e = *why; /* done() may change what `why` points at */
+
+    while (!list_empty(&c->waiting))
+        job_fail(list_entry(list_first(&c->waiting), struct compile_job, link), &e, NULL);
+}
+
+static void fail_broken(struct compiler *c)
+{
+    struct error e;
+
+    error_set(&e, ERROR_LIMIT_EXCEEDED, "the source with its files is larger than %d MiB, or memory is short",
+              COMPILER_MAX_INPUT >> 20);
+    list_for_each_safe (node, after, &c->waiting) {
+        struct compile_job *job = list_entry(node, struct compile_job, link);
+
+        if (job->broken) {
+            job_fail(job, &e, NULL);
+            compiler_kick(c); /* done() may have changed the list */
+            return;
+        }
+    }
+}
+
+static uint64_t now_ms(struct compiler *c)
+{
+    uv_update_time(c->loop);
+    return uv_now(c->loop);
+}
+
+void compiler_helper_failed(struct compiler *c, const struct error *e, bool fatal)
+{
+    uint64_t delay = (uint64_t)FIRST_DELAY_MS << (c->failures < 10 ? c->failures : 10);
+    char quoted[2 * ERROR_MESSAGE_MAX];
+
+    if (c->closing)
+        return;
+    c->failures++;
+    c->not_before_ms = now_ms(c) + (delay < MAX_DELAY_MS ? delay : MAX_DELAY_MS);
+    log_warning("compiler", "failed=%u why=%s", c->failures,
+                log_quote(quoted, sizeof(quoted), e->message, strlen(e->message)));
+    if (fatal) {
+        c->why = *e;
+        c->keep_warm = false;
+        fail_waiting(c, &c->why);
+    }
+    compiler_kick(c);
+}
+
+static void on_idle(uv_timer_t *timer)
+{
+    struct compiler *c = timer->data;
+
+    c->keep_warm = false;
+    list_for_each_safe (node, after, &c->processes)
+        process_kill(list_entry(node, struct process, link));
+    if (c->forker)
+        forker_stop(c->forker);
+}
+
+struct census {
+    unsigned waiting, starting, warm, busy;
+    struct process *first_warm;
+};
+
+static struct census count(const struct compiler *c)
+{
+    struct census n = {0};
+
+    list_for_each_safe (node, after, &c->waiting)
+        n.waiting++;
+    list_for_each_safe (node, after, &c->processes) {
+        struct process *p = list_entry(node, struct process, link);
+
+        n.starting += p->state == PROCESS_STARTING;
+        n.busy += p->state == PROCESS_BUSY;
+        n.warm += p->state == PROCESS_WARM && !p->hung_up;
+        if (p->state == PROCESS_WARM && !p->hung_up && !n.first_warm)
+            n.first_warm = p;
+    }
+    return n;
+}
+
+static void assign(struct compiler *c, struct census *n)
+{
+    for (; n->waiting && n->first_warm && n->busy < c->helpers; *n = count(c)) {
+        struct compile_job *job = list_entry(list_first(&c->waiting), struct compile_job, link);
+
+        list_remove(&job->link);
+        process_assign(n->first_warm, job);
+    }
+}
+
+static void ask(struct compiler *c, const struct census *n)
+{
+    unsigned room = c->helpers - n->busy, wanted = n->waiting < room ? n->waiting : room;
+    struct error e;
+
+    wanted += c->keep_warm;
+    for (unsigned have = n->starting + n->warm; have < wanted; have++) {
+        if (!c->forker) {
+            if (now_ms(c) < c->not_before_ms)
+                uv_timer_start(&c->kick, on_kick, c->not_before_ms - now_ms(c), 0);
+            else if (forker_start(c, &e) < 0)
+                compiler_helper_failed(c, &e, true);
+            return;
+        }
+        if (!c->forker->ready)
+            return;
+        if (!forker_ask(c->forker, &e)) {
+            compiler_helper_failed(c, &e, true);
+            return;
+        }
+    }
+}
+
+static void watch_idleness(struct compiler *c, const struct census *n)
+{
+    if (n->waiting || n->busy || !c->keep_s || !(c->forker || n->warm || n->starting))
+        uv_timer_stop(&c->idle);
+    else if (!uv_is_active((uv_handle_t *)&c->idle))
+        uv_timer_start(&c->idle, on_idle, (uint64_t)c->keep_s * 1000, 0);
+}
+
+void compiler_schedule(struct compiler *c)
+{
+    struct census n;
+
+    if (c->closing)
+        return;
+    if (c->unusable || (c->why.code && now_ms(c) < c->not_before_ms)) {
+        fail_waiting(c, &c->why);
+        return;
+    }
+    fail_broken(c);
+    n = count(c);
+    assign(c, &n);
+    ask(c, &n);
+    watch_idleness(c, &n);
+}
+
+void compiler_kick(struct compiler *c)
+{
+    if (!c->closing)
+        uv_timer_start(&c->kick, on_kick, 0, 0);
+}
+
+void compiler_warm(struct compiler *compiler)
+{
+    if (compiler->unusable || compiler->closing)
+        return;
+    compiler->keep_warm = true;
+    compiler_kick(compiler);
+}
+
+static int fill_job(struct compile_job *job, const struct compile_input *input)
+{
+    buffer_init(&job->request, FRAME_MAX_REQUEST + sizeof(struct frame_header));
+    request_encode(input, &job->request);
+    job->entries = calloc((size_t)input->n_entries + 1, sizeof(*job->entries));
+    if (job->request.failed || !job->entries || strlen(input->arch) >= sizeof(job->arch))
+        return -1;
+    strcpy(job->arch, input->arch);
+    job->n_entries = input->n_entries;
+    for (unsigned i = 0; i < input->n_entries; i++) {
+        job->entries[i] = strdup(input->entries[i]);
+        if (!job->entries[i])
+            return -1;
+    }
+    return 0;
+}
+
+struct compile_job *compiler_compile(struct compiler *compiler, const struct compile_input *input, compile_done *done,
+                                     void *context)
+{
+    struct compile_job *job = calloc(1, sizeof(*job));
+
+    if (!job)
+        return NULL;
+    job->compiler = compiler;
+    job->done = done;
+    job->context = context;
+    list_init(&job->link);
+    list_append(&compiler->waiting, &job->link);
+    if (fill_job(job, input) < 0)
+        job->broken = true;
+    compiler->keep_warm = true;
+    compiler_kick(compiler);
+    return job;
+}
+
+void compile_job_cancel(struct compile_job *job)
+{
+    struct compiler *c = job->compiler;
+
+    if (job->process)
+        process_kill(job->process);
+    job_free(job);
+    compiler_kick(c);
+}
+
+void compiler_close(struct compiler *compiler, void (*closed)(void *context), void *context)
+{
+    struct compiler *c = compiler;
+    struct error e;
+
+    error_set(&e, ERROR_CANCELLED, "the daemon is stopping");
+    c->closing = true;
+    c->closed = closed;
+    c->closed_context = context;
+    fail_waiting(c, &e);
+    list_for_each_safe (node, after, &c->processes) {
+        struct process *p = list_entry(node, struct process, link);
+        struct compile_job *job = p->job;
+
+        process_kill(p);
+        if (job)
+            job_fail(job, &e, NULL);
+    }
+    list_for_each_safe (node, after, &c->forkers)
+        forker_stop(list_entry(node, struct forker, link));
+    uv_close((uv_handle_t *)&c->idle, handle_closed);
+    uv_close((uv_handle_t *)&c->kick, handle_closed);
+}
+
+const char *compiler_name(const struct compiler *compiler)
+{
+    return compiler->name;
+}
+
+const char *compiler_identity(const struct compiler *compiler)
+{
+    return compiler->place.identity;
+}
+
+const char *compiler_include(const struct compiler *compiler)
+{
+    return compiler->place.n_includes ? compiler->place.includes[0] : NULL;
+}
+
+bool compiler_usable(const struct compiler *compiler, struct error *e)
+{
+    if (compiler->why.code && e)
+        *e = compiler->why;
+    return !compiler->why.code;
+}

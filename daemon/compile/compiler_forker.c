@@ -1,0 +1,405 @@
+/* The helper that forks, as the daemon sees it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "compile/compiler_internal.h"
+#include "compile/helper.h"
+#include "util/log.h"
+
+enum { START_MS = 60000, END_MS = 5000, MAX_ARGUMENTS = 12 + HELPER_MAX_INCLUDES };
+
+struct arguments {
+    char texts[MAX_ARGUMENTS][PATH_MAX + 16];
+    char *list[MAX_ARGUMENTS + 1];
+    unsigned n;
+};
+
+static void __attribute__((format(printf, 2, 3))) add(struct arguments *a, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(a->texts[a->n], sizeof(a->texts[0]), format, args);
+    va_end(args);
+    a->list[a->n] = a->texts[a->n];
+    a->n++;
+}
+
+static struct arguments *arguments_new(const struct compiler *c)
+{
+    struct arguments *a = calloc(1, sizeof(*a));
+
+    if (!a)
+        return NULL;
+    add(a, "kopsd");
+    add(a, "%s", HELPER_ARGUMENT);
+    add(a, "nvrtc=%s", c->place.path);
+    if (c->user)
+        add(a, "user=%s", c->user);
+    add(a, "sandbox=%d", (int)c->sandbox);
+    add(a, "memory=%u", c->memory_mib);
+    add(a, "time=%u", c->time_s);
+    add(a, "processes=%u", c->helpers);
+    add(a, "parent=%d", (int)getpid());
+    if (c->alone)
+        add(a, "alone=1");
+    for (unsigned i = 0; i < c->place.n_includes; i++)
+        add(a, "include=%s", c->place.includes[i]);
+    return a;
+}
+
+/* A clean start: default signals, a session of its own (keys pressed at the daemon's terminal are not for it), and of
+ * the environment only what finds libraries. */
+static int spawn(const char *binary, struct arguments *a, int control, pid_t *ret_pid)
+{
+    static char locale[] = "LC_ALL=C", zone[] = "TZ=UTC0";
+    char libraries[PATH_MAX];
+    char *environment[4] = {locale, zone};
+    const char *path = getenv("LD_LIBRARY_PATH");
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    sigset_t all, none;
+    int r;
+
+    if (path && snprintf(libraries, sizeof(libraries), "LD_LIBRARY_PATH=%s", path) < (int)sizeof(libraries))
+        environment[2] = libraries;
+    sigfillset(&all);
+    sigemptyset(&none);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+    posix_spawnattr_setsigdefault(&attributes, &all);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    r = posix_spawn_file_actions_adddup2(&actions, control, HELPER_CONTROL_FD);
+    if (!r)
+        r = posix_spawn(ret_pid, binary, &actions, &attributes, a->list, environment);
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&actions);
+    return r;
+}
+
+/* On the pool: starting a process copies page tables, which takes long in a large daemon. */
+static void start_run(struct work *work)
+{
+    struct forker *f = (struct forker *)work;
+    struct arguments *a = arguments_new(f->compiler);
+    int sockets[2], r;
+
+    if (!a || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0) {
+        error_set(&f->error, ERROR_OUT_OF_MEMORY, "the compiler cannot be started: %s", strerror(errno));
+        goto free_arguments;
+    }
+    r = spawn(f->compiler->binary, a, sockets[1], &f->pid);
+    close(sockets[1]);
+    if (r) {
+        f->pid = 0;
+        error_set(&f->error, ERROR_UNSUPPORTED, "the compiler cannot be started: %.80s: %s", f->compiler->binary,
+                  strerror(r));
+        close(sockets[0]);
+        goto free_arguments;
+    }
+    f->control = sockets[0];
+    f->pidfd = (int)syscall(SYS_pidfd_open, f->pid, 0);
+    if (f->pidfd < 0) { /* it sees the closed socket, and ends */
+        error_set(&f->error, ERROR_UNSUPPORTED, "the compiler cannot be watched: %s", strerror(errno));
+        close(f->control);
+        waitpid(f->pid, NULL, 0);
+        f->pid = 0;
+    }
+free_arguments:
+    free(a);
+}
+
+static void handle_closed(uv_handle_t *handle)
+{
+    struct forker *f = handle->data;
+    struct compiler *c = f->compiler;
+
+    if (--f->handles)
+        return;
+    if (f->pid) {
+        close(f->control);
+        close(f->pidfd);
+    }
+    list_remove(&f->link);
+    free(f);
+    compiler_let_go(c);
+}
+
+static void forget(struct forker *f)
+{
+    if (f->compiler->forker == f)
+        f->compiler->forker = NULL;
+}
+
+static void on_impatience(uv_timer_t *timer)
+{
+    struct forker *f = timer->data;
+    struct error e;
+
+    if (!f->ready && !f->stopped) {
+        f->said_why = true;
+        error_set(&e, ERROR_UNSUPPORTED, "the compiler does not get ready");
+        forget(f);
+        compiler_helper_failed(f->compiler, &e, true);
+    }
+    syscall(SYS_pidfd_send_signal, f->pidfd, SIGKILL, NULL, 0);
+}
+
+void forker_stop(struct forker *f)
+{
+    forget(f);
+    if (f->stopped)
+        return;
+    f->stopped = true;
+    if (!f->polled)
+        return; /* start_done() sees it */
+    uv_poll_stop(&f->control_poll);
+    shutdown(f->control, SHUT_RDWR);
+    uv_timer_start(&f->patience, on_impatience, END_MS, 0);
+}
+
+static struct process *find(const struct forker *f, uint64_t id)
+{
+    list_for_each_safe (node, after, &f->compiler->processes) {
+        struct process *p = list_entry(node, struct process, link);
+
+        if (p->forker == f && p->id == id)
+            return p;
+    }
+    return NULL;
+}
+
+static void on_ready(struct forker *f, const struct helper_event *event)
+{
+    struct compiler *c = f->compiler;
+
+    f->ready = true;
+    f->alone = event->alone;
+    uv_timer_stop(&f->patience);
+    c->failures = 0;
+    c->why.code = ERROR_NONE;
+    snprintf(c->name, sizeof(c->name), "NVRTC %u.%u", event->major, event->minor);
+    log_info("compiler", "pid=%d version=%u.%u alone=%d", (int)f->pid, event->major, event->minor, f->alone);
+    if (event->text[0])
+        log_warning("compiler", "pid=%d sandbox=incomplete why=\"%.200s\"", (int)f->pid, event->text);
+}
+
+static void on_failed(struct forker *f, const struct helper_event *event)
+{
+    struct error e;
+
+    f->said_why = true;
+    error_set(&e, event->code ? (enum error_code)event->code : ERROR_UNSUPPORTED, "%.255s", event->text);
+    forget(f);
+    compiler_helper_failed(f->compiler, &e, true);
+}
+
+/* Takes ownership of `fd` (negative: none). */
+static void on_event(struct forker *f, const struct helper_event *event, int fd)
+{
+    struct process *p = find(f, event->id);
+
+    if (event->kind == HELPER_READY && !f->ready)
+        on_ready(f, event);
+    else if (event->kind == HELPER_FAILED)
+        on_failed(f, event);
+    else if (event->kind == HELPER_FORKED && p && p->pidfd < 0 && fd >= 0) {
+        process_set_pidfd(p, fd);
+        fd = -1;
+    } else if (event->kind == HELPER_EXITED && p && !p->exited)
+        process_set_exited(p, event->status, event->peak_kib);
+    if (fd >= 0)
+        close(fd);
+}
+
+/* Returns 1 with an event, 0 when there is none now, -1 at the end. */
+static int receive(struct forker *f, struct helper_event *event, int *ret_fd)
+{
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec data = {event, sizeof(*event)};
+    struct msghdr message = {
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.space)};
+    ssize_t n;
+
+    do
+        n = recvmsg(f->control, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN)
+        return 0;
+    *ret_fd = -1;
+    if (n > 0 && message.msg_controllen >= CMSG_LEN(sizeof(int)) && control.header.cmsg_type == SCM_RIGHTS)
+        memcpy(ret_fd, CMSG_DATA(&control.header), sizeof(int));
+    if (n == sizeof(*event)) {
+        event->text[sizeof(event->text) - 1] = '\0';
+        return 1;
+    }
+    if (n > 0 && *ret_fd >= 0)
+        close(*ret_fd);
+    return -1;
+}
+
+static void on_control(uv_poll_t *poll, int status, int events)
+{
+    struct forker *f = poll->data;
+    struct compiler *c = f->compiler;
+    struct helper_event event;
+    struct error e;
+    int fd, r = 1;
+
+    (void)events;
+    while (!f->stopped && (r = status < 0 ? -1 : receive(f, &event, &fd)) > 0)
+        on_event(f, &event, fd);
+    if (r < 0 && !f->stopped) {
+        bool expected = f->said_why || (f->alone && f->used);
+
+        uv_poll_stop(&f->control_poll);
+        forget(f);
+        if (!expected) {
+            error_set(&e, ERROR_UNSUPPORTED, "the compiler's helper ended without a word; see the log");
+            compiler_helper_failed(c, &e, !f->ready);
+        }
+        if (!f->alone)
+            forker_stop(f);
+    }
+    compiler_schedule(c);
+}
+
+static void close_all(struct forker *f)
+{
+    uv_close((uv_handle_t *)&f->patience, handle_closed);
+    if (!f->polled)
+        return;
+    uv_close((uv_handle_t *)&f->control_poll, handle_closed);
+    uv_close((uv_handle_t *)&f->pidfd_poll, handle_closed);
+}
+
+/* What it had forked died with it. */
+static void on_end(uv_poll_t *poll, int status, int events)
+{
+    struct forker *f = poll->data;
+    struct compiler *c = f->compiler;
+    int ended;
+
+    (void)status;
+    (void)events;
+    if (waitpid(f->pid, &ended, WNOHANG) != f->pid)
+        return;
+    log_debug("compiler", "pid=%d ended=%d", (int)f->pid, ended);
+    if (!f->stopped)
+        on_control(&f->control_poll, 0, UV_READABLE); /* its last words */
+    forget(f);
+    list_for_each_safe (node, after, &c->processes) {
+        struct process *p = list_entry(node, struct process, link);
+
+        if (p->forker != f)
+            continue;
+        if (!p->exited)
+            process_set_exited(p, f->alone ? ended : SIGKILL, 0);
+        p->forker = NULL;
+    }
+    uv_poll_stop(&f->pidfd_poll);
+    close_all(f);
+    compiler_kick(c);
+}
+
+static void start_done(struct work *work)
+{
+    struct forker *f = (struct forker *)work;
+    struct compiler *c = f->compiler;
+
+    if (f->error.code) {
+        forget(f);
+        compiler_helper_failed(c, &f->error, true);
+        close_all(f);
+        return;
+    }
+    uv_poll_init(c->loop, &f->control_poll, f->control);
+    uv_poll_init(c->loop, &f->pidfd_poll, f->pidfd);
+    f->control_poll.data = f->pidfd_poll.data = f;
+    f->handles += 2;
+    f->polled = true;
+    uv_poll_start(&f->pidfd_poll, UV_READABLE, on_end);
+    if (f->stopped) {
+        f->stopped = false;
+        forker_stop(f);
+        return;
+    }
+    uv_poll_start(&f->control_poll, UV_READABLE, on_control);
+    uv_timer_start(&f->patience, on_impatience, START_MS, 0);
+}
+
+int forker_start(struct compiler *c, struct error *e)
+{
+    struct forker *f = calloc(1, sizeof(*f));
+
+    if (!f)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a helper");
+    f->compiler = c;
+    f->control = f->pidfd = -1;
+    list_init(&f->link);
+    list_append(&c->forkers, &f->link);
+    uv_timer_init(c->loop, &f->patience);
+    f->patience.data = f;
+    f->handles = 1;
+    c->forker = f;
+    work_submit(c->loop, &f->work, start_run, start_done);
+    return 0;
+}
+
+static int send_command(const struct forker *f, const struct helper_command *command, int fd)
+{
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control = {.header = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
+    struct iovec data = {(void *)(uintptr_t)command, sizeof(*command)};
+    struct msghdr message = {
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.space)};
+
+    memcpy(CMSG_DATA(&control.header), &fd, sizeof(int));
+    return sendmsg(f->control, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -1 : 0;
+}
+
+struct process *forker_ask(struct forker *f, struct error *e)
+{
+    struct compiler *c = f->compiler;
+    const struct helper_command command = {++c->next_id};
+    struct process *p;
+    int sockets[2];
+
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) < 0) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no socket for a compile: %s", strerror(errno));
+        return NULL;
+    }
+    p = process_new(f, command.id, sockets[0], e);
+    if (!p) {
+        close(sockets[0]);
+        close(sockets[1]);
+        return NULL;
+    }
+    if (send_command(f, &command, sockets[1]) < 0) {
+        p->state = PROCESS_ENDING; /* nobody will ever be there */
+        process_set_exited(p, 0, 0);
+        error_set(e, ERROR_INTERNAL, "the compiler's helper cannot be asked: %s", strerror(errno));
+        p = NULL;
+    }
+    close(sockets[1]);
+    f->used = true;
+    if (f->alone)
+        forget(f);
+    return p;
+}

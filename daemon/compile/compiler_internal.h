@@ -1,0 +1,112 @@
+/* The compiler's parts: jobs wait for processes; processes come from a helper that forks. All on the loop's thread. */
+#ifndef KOPS_COMPILE_COMPILER_INTERNAL_H
+#define KOPS_COMPILE_COMPILER_INTERNAL_H
+
+#include <sys/types.h>
+
+#include "compile/compiler.h"
+#include "compile/helper_wire.h"
+#include "compile/nvrtc_find.h"
+#include "util/list.h"
+#include "util/work.h"
+
+struct compile_job {
+    struct list link; /* in compiler.waiting; by itself once a process has it */
+    struct compiler *compiler;
+    struct process *process; /* NULL while it waits */
+    struct buffer request;   /* the whole frame */
+    char arch[COMPILED_ARCH_SIZE];
+    char **entries; /* owned: what the answer must be about */
+    unsigned n_entries;
+    bool broken; /* too large, or memory was short */
+    compile_done *done;
+    void *context;
+};
+
+/* The helper that forks. Lives until it was reaped, then frees itself. */
+struct forker {
+    struct work work; /* starting it may block: first */
+    struct compiler *compiler;
+    struct list link; /* in compiler.forkers */
+    pid_t pid;        /* 0: not started */
+    int control, pidfd;
+    uv_poll_t control_poll, pidfd_poll;
+    uv_timer_t patience; /* for a helper that does not get ready, or does not end */
+    struct error error;  /* of starting */
+    unsigned handles;    /* that are not closed */
+    bool polled;         /* the polls were started */
+    bool ready, alone, stopped, said_why;
+    bool used; /* alone: its process was asked for */
+};
+
+enum process_state { PROCESS_STARTING, PROCESS_WARM, PROCESS_BUSY, PROCESS_ENDING };
+
+/* A process that compiles one source. Lives until it has ended and its handles are closed. */
+struct process {
+    struct list link; /* in compiler.processes */
+    struct compiler *compiler;
+    struct forker *forker; /* NULL when that is gone */
+    uint64_t id;
+    enum process_state state;
+    struct compile_job *job; /* of BUSY */
+    int socket, pidfd;       /* pidfd: -1 until it is known */
+    uv_poll_t poll;
+    uv_timer_t deadline;
+    unsigned handles;
+    struct buffer in, out;
+    bool killed, hung_up, exited, closing;
+    int status;
+    uint64_t peak_kib;
+};
+
+struct compiler {
+    uv_loop_t *loop;
+    struct nvrtc_place place;
+    char *user, *binary;
+    enum compiler_sandbox sandbox;
+    unsigned helpers, memory_mib, time_s, keep_s;
+    char name[COMPILED_COMPILER_SIZE];
+    struct list waiting, processes, forkers;
+    struct forker *forker; /* that new processes come from; NULL: none */
+    bool unusable;         /* `why` holds whatever is tried */
+    bool keep_warm;        /* a process more than jobs need is kept */
+    bool alone;
+    struct error why;
+    unsigned failures;      /* helpers in a row that failed */
+    uint64_t not_before_ms; /* in the loop's time: no helper is started earlier */
+    uint64_t next_id;
+    uv_timer_t idle, kick;
+    unsigned handles;
+    bool closing;
+    void (*closed)(void *context);
+    void *closed_context;
+};
+
+/* Gives waiting jobs to processes, asks for processes, starts a helper: whatever is due. */
+void compiler_schedule(struct compiler *c);
+/* The same soon, from the loop. */
+void compiler_kick(struct compiler *c);
+/* Ends the job: removes it and calls its done(). */
+void job_succeed(struct compile_job *job, struct compiled *compiled);
+void job_fail(struct compile_job *job, const struct error *e, const struct compile_failure *failure);
+/* A helper could not be started, or died: waits longer each time. `fatal`: who waits is told. */
+void compiler_helper_failed(struct compiler *c, const struct error *e, bool fatal);
+/* Frees a compiler that is closing once nothing is left of it. */
+void compiler_let_go(struct compiler *c);
+
+/* Starts a helper; it becomes compiler.forker. */
+int forker_start(struct compiler *c, struct error *e);
+/* Lets it end: no more processes come from it. */
+void forker_stop(struct forker *f);
+/* Asks for a process; returns it, starting. */
+struct process *forker_ask(struct forker *f, struct error *e);
+
+/* For forker_ask(): `socket` becomes the process's. */
+struct process *process_new(struct forker *f, uint64_t id, int socket, struct error *e);
+void process_assign(struct process *p, struct compile_job *job);
+/* Its answer is not wanted. */
+void process_kill(struct process *p);
+void process_set_pidfd(struct process *p, int pidfd);
+void process_set_exited(struct process *p, int status, uint64_t peak_kib);
+
+#endif

@@ -1,0 +1,384 @@
+#include "compile/headers.h"
+
+#include <string.h>
+
+/* Included by host code, of no use to a kernel: they are there and empty. */
+static const char *const empty[] = {
+    "ATen/ATen.h",
+    "ATen/cuda/CUDAContext.h",
+    "assert.h",
+    "atomic",
+    "c10/cuda/CUDAException.h",
+    "c10/cuda/CUDAGuard.h",
+    "c10/cuda/CUDAStream.h",
+    "chrono",
+    "cuda_profiler_api.h",
+    "curand.h",
+    "cusparse.h",
+    "errno.h",
+    "exception",
+    "filesystem",
+    "fstream",
+    "functional",
+    "helper_cuda.h",
+    "helper_functions.h",
+    "helper_image.h",
+    "helper_string.h",
+    "helper_timer.h",
+    "initializer_list",
+    "iomanip",
+    "iostream",
+    "istream",
+    "iterator",
+    "map",
+    "memory",
+    "mutex",
+    "numeric",
+    "omp.h",
+    "optional",
+    "ostream",
+    "random",
+    "set",
+    "signal.h",
+    "sstream",
+    "stdexcept",
+    "string_view",
+    "sys/stat.h",
+    "sys/types.h",
+    "thread",
+    "torch/all.h",
+    "torch/extension.h",
+    "torch/types.h",
+    "typeinfo",
+    "unistd.h",
+    "unordered_map",
+};
+
+/* Guards keep what the toolkit's own headers, or the source, have defined already. */
+static const struct {
+    const char *name, *text;
+} headers[] = {
+    {"algorithm", "#pragma once\n"
+                  "namespace std {\n"
+                  "template <class T> __host__ __device__ constexpr const T &min(const T &a, const T &b)\n"
+                  "{\n"
+                  "    return b < a ? b : a;\n"
+                  "}\n"
+                  "template <class T> __host__ __device__ constexpr const T &max(const T &a, const T &b)\n"
+                  "{\n"
+                  "    return a < b ? b : a;\n"
+                  "}\n"
+                  "template <class T> __host__ __device__ constexpr void swap(T &a, T &b)\n"
+                  "{\n"
+                  "    T c = a;\n"
+                  "    a = b;\n"
+                  "    b = c;\n"
+                  "}\n"
+                  "}\n"},
+    {"array", "#pragma once\n"
+              "#include <cuda/std/array>\n"
+              "namespace std {\n"
+              "using namespace cuda::std;\n"
+              "}\n"},
+    {"bit", "#pragma once\n"
+            "#include <cuda/std/bit>\n"
+            "namespace std {\n"
+            "using namespace cuda::std;\n"
+            "}\n"},
+    {"cassert", "#pragma once\n"
+                "#include <assert.h>\n"},
+    {"cfloat", "#pragma once\n"
+               "#include <float.h>\n"},
+    {"climits", "#pragma once\n"
+                "#include <limits.h>\n"},
+    {"cmath", "#pragma once\n"
+              "#include <math.h>\n"
+              "namespace std {\n"
+              "using ::abs; using ::acos; using ::acosh; using ::asin; using ::asinh; using ::atan; using ::atan2; "
+              "using ::atanh; using ::cbrt;\n"
+              "using ::ceil; using ::copysign; using ::cos; using ::cosh; using ::erf; using ::erfc; using ::exp; "
+              "using ::exp2; using ::expm1;\n"
+              "using ::fabs; using ::fdim; using ::floor; using ::fma; using ::fmax; using ::fmin; using ::fmod; using "
+              "::hypot; using ::isfinite;\n"
+              "using ::isinf; using ::isnan; using ::lgamma; using ::log; using ::log10; using ::log1p; using ::log2; "
+              "using ::nearbyint; using ::pow;\n"
+              "using ::remainder; using ::rint; using ::round; using ::signbit; using ::sin; using ::sinh; using "
+              "::sqrt; using ::tan; using ::tanh;\n"
+              "using ::tgamma; using ::trunc;\n"
+              "}\n"},
+    {"complex", "#pragma once\n"
+                "#include <cuda/std/complex>\n"
+                "namespace std {\n"
+                "using namespace cuda::std;\n"
+                "}\n"},
+    {"cstddef", "#pragma once\n"
+                "#include <stddef.h>\n"
+                "namespace std {\n"
+                "using ::size_t; using ::ptrdiff_t;\n"
+                "}\n"},
+    {"cstdint", "#pragma once\n"
+                "#include <stdint.h>\n"
+                "namespace std {\n"
+                "using ::int8_t; using ::int16_t; using ::int32_t; using ::int64_t;\n"
+                "using ::uint8_t; using ::uint16_t; using ::uint32_t; using ::uint64_t;\n"
+                "using ::intptr_t; using ::uintptr_t; using ::intmax_t; using ::uintmax_t;\n"
+                "}\n"},
+    {"cstdio", "#pragma once\n"
+               "#include <stdio.h>\n"},
+    {"cstdlib", "#pragma once\n"
+                "#include <stdlib.h>\n"},
+    {"cstring", "#pragma once\n"
+                "#include <string.h>\n"
+                "namespace std {\n"
+                "using ::memcpy; using ::memset;\n"
+                "}\n"},
+    {"ctime", "#pragma once\n"
+              "#include <time.h>\n"},
+    {"cublasLt.h", "#pragma once\n"
+                   "#include <cublas_v2.h>\n"},
+    {"cublas_v2.h", "#pragma once\n"
+                    "#include <cuda_bf16.h>\n"
+                    "#include <cuda_fp16.h>\n"
+                    "#include <library_types.h>\n"},
+    {"float.h", "#pragma once\n"
+                "#ifndef FLT_RADIX\n"
+                "#define FLT_RADIX 2\n"
+                "#endif\n"
+                "#ifndef FLT_MANT_DIG\n"
+                "#define FLT_MANT_DIG 24\n"
+                "#endif\n"
+                "#ifndef FLT_DIG\n"
+                "#define FLT_DIG 6\n"
+                "#endif\n"
+                "#ifndef FLT_MAX\n"
+                "#define FLT_MAX 3.402823466e+38F\n"
+                "#endif\n"
+                "#ifndef FLT_MIN\n"
+                "#define FLT_MIN 1.175494351e-38F\n"
+                "#endif\n"
+                "#ifndef FLT_EPSILON\n"
+                "#define FLT_EPSILON 1.192092896e-07F\n"
+                "#endif\n"
+                "#ifndef FLT_TRUE_MIN\n"
+                "#define FLT_TRUE_MIN 1.401298464e-45F\n"
+                "#endif\n"
+                "#ifndef DBL_MANT_DIG\n"
+                "#define DBL_MANT_DIG 53\n"
+                "#endif\n"
+                "#ifndef DBL_DIG\n"
+                "#define DBL_DIG 15\n"
+                "#endif\n"
+                "#ifndef DBL_MAX\n"
+                "#define DBL_MAX 1.7976931348623157e+308\n"
+                "#endif\n"
+                "#ifndef DBL_MIN\n"
+                "#define DBL_MIN 2.2250738585072014e-308\n"
+                "#endif\n"
+                "#ifndef DBL_EPSILON\n"
+                "#define DBL_EPSILON 2.2204460492503131e-16\n"
+                "#endif\n"},
+    {"kops/prelude.h", "/* What a source for nvcc may use without an #include, since nvcc includes cuda_runtime.h and, "
+                       "by it, headers of the host. */\n"
+                       "#pragma once\n"
+                       "#include <float.h>\n"
+                       "#include <math.h>\n"
+                       "#include <stddef.h>\n"
+                       "typedef unsigned short ushort;\n"
+                       "typedef unsigned int uint;\n"
+                       "typedef unsigned long ulong;\n"
+                       "typedef signed char int8_t;\n"
+                       "typedef unsigned char uint8_t;\n"
+                       "typedef short int16_t;\n"
+                       "typedef unsigned short uint16_t;\n"
+                       "typedef int int32_t;\n"
+                       "typedef unsigned int uint32_t;\n"
+                       "typedef long long int64_t;\n"
+                       "typedef unsigned long long uint64_t;\n"},
+    {"limits", "#pragma once\n"
+               "#include <cuda/std/limits>\n"
+               "namespace std {\n"
+               "using namespace cuda::std;\n"
+               "}\n"},
+    {"limits.h", "#pragma once\n"
+                 "#if __has_include(<cuda/std/climits>) /* the same types and macros as the toolkit's own headers */\n"
+                 "#include <cuda/std/climits>\n"
+                 "#else\n"
+                 "#define CHAR_BIT 8\n"
+                 "#define SCHAR_MIN (-128)\n"
+                 "#define SCHAR_MAX 127\n"
+                 "#define UCHAR_MAX 255\n"
+                 "#define CHAR_MIN SCHAR_MIN\n"
+                 "#define CHAR_MAX SCHAR_MAX\n"
+                 "#define SHRT_MIN (-32767 - 1)\n"
+                 "#define SHRT_MAX 32767\n"
+                 "#define USHRT_MAX 65535\n"
+                 "#define INT_MIN (-2147483647 - 1)\n"
+                 "#define INT_MAX 2147483647\n"
+                 "#define UINT_MAX 4294967295U\n"
+                 "#define LONG_MIN (-9223372036854775807L - 1)\n"
+                 "#define LONG_MAX 9223372036854775807L\n"
+                 "#define ULONG_MAX 18446744073709551615UL\n"
+                 "#define LLONG_MIN (-9223372036854775807LL - 1)\n"
+                 "#define LLONG_MAX 9223372036854775807LL\n"
+                 "#define ULLONG_MAX 18446744073709551615ULL\n"
+                 "#endif\n"},
+    {"math.h", "#pragma once\n"
+               "#ifndef INFINITY\n"
+               "#define INFINITY (__int_as_float(0x7f800000))\n"
+               "#define NAN (__int_as_float(0x7fffffff))\n"
+               "#define HUGE_VALF INFINITY\n"
+               "#define HUGE_VAL (__longlong_as_double(0x7ff0000000000000LL))\n"
+               "#endif\n"
+               "#ifndef M_PI\n"
+               "#define M_E 2.7182818284590452354\n"
+               "#define M_LOG2E 1.4426950408889634074\n"
+               "#define M_LOG10E 0.43429448190325182765\n"
+               "#define M_LN2 0.69314718055994530942\n"
+               "#define M_LN10 2.30258509299404568402\n"
+               "#define M_PI 3.14159265358979323846\n"
+               "#define M_PI_2 1.57079632679489661923\n"
+               "#define M_PI_4 0.78539816339744830962\n"
+               "#define M_1_PI 0.31830988618379067154\n"
+               "#define M_2_PI 0.63661977236758134308\n"
+               "#define M_2_SQRTPI 1.12837916709551257390\n"
+               "#define M_SQRT2 1.41421356237309504880\n"
+               "#define M_SQRT1_2 0.70710678118654752440\n"
+               "#endif\n"},
+    {"stddef.h", "#pragma once\n"
+                 "#ifndef NULL\n"
+                 "#define NULL 0\n"
+                 "#endif\n"
+                 "#ifndef offsetof\n"
+                 "#define offsetof(type, member) __builtin_offsetof(type, member)\n"
+                 "#endif\n"},
+    {"stdint.h", "#pragma once\n"
+                 "#if __has_include(<cuda/std/cstdint>) /* the same types and macros as the toolkit's own headers */\n"
+                 "#include <cuda/std/cstdint>\n"
+                 "#else\n"
+                 "typedef signed char int8_t;\n"
+                 "typedef unsigned char uint8_t;\n"
+                 "typedef short int16_t;\n"
+                 "typedef unsigned short uint16_t;\n"
+                 "typedef int int32_t;\n"
+                 "typedef unsigned int uint32_t;\n"
+                 "typedef long long int64_t;\n"
+                 "typedef unsigned long long uint64_t;\n"
+                 "typedef signed char int_least8_t;\n"
+                 "typedef unsigned char uint_least8_t;\n"
+                 "typedef short int_least16_t;\n"
+                 "typedef unsigned short uint_least16_t;\n"
+                 "typedef int int_least32_t;\n"
+                 "typedef unsigned int uint_least32_t;\n"
+                 "typedef long long int_least64_t;\n"
+                 "typedef unsigned long long uint_least64_t;\n"
+                 "typedef signed char int_fast8_t;\n"
+                 "typedef unsigned char uint_fast8_t;\n"
+                 "typedef short int_fast16_t;\n"
+                 "typedef unsigned short uint_fast16_t;\n"
+                 "typedef int int_fast32_t;\n"
+                 "typedef unsigned int uint_fast32_t;\n"
+                 "typedef long long int_fast64_t;\n"
+                 "typedef unsigned long long uint_fast64_t;\n"
+                 "typedef long long intptr_t;\n"
+                 "typedef unsigned long long uintptr_t;\n"
+                 "typedef long long intmax_t;\n"
+                 "typedef unsigned long long uintmax_t;\n"
+                 "#define INT8_MIN (-128)\n"
+                 "#define INT8_MAX 127\n"
+                 "#define UINT8_MAX 255\n"
+                 "#define INT16_MIN (-32767 - 1)\n"
+                 "#define INT16_MAX 32767\n"
+                 "#define UINT16_MAX 65535\n"
+                 "#define INT32_MIN (-2147483647 - 1)\n"
+                 "#define INT32_MAX 2147483647\n"
+                 "#define UINT32_MAX 4294967295U\n"
+                 "#define INT64_MIN (-9223372036854775807LL - 1)\n"
+                 "#define INT64_MAX 9223372036854775807LL\n"
+                 "#define UINT64_MAX 18446744073709551615ULL\n"
+                 "#endif\n"
+                 "#ifndef SIZE_MAX\n"
+                 "#define SIZE_MAX 18446744073709551615ULL\n"
+                 "#endif\n"},
+    {"stdio.h", "#pragma once\n"
+                "#include <stddef.h>\n"
+                "typedef struct kops_file FILE;\n"},
+    {"stdlib.h", "#pragma once\n"
+                 "#include <stddef.h>\n"
+                 "#ifndef EXIT_SUCCESS\n"
+                 "#define EXIT_SUCCESS 0\n"
+                 "#define EXIT_FAILURE 1\n"
+                 "#define RAND_MAX 2147483647\n"
+                 "#endif\n"},
+    {"string", "#pragma once\n"
+               "namespace std {\n"
+               "class string {};\n"
+               "}\n"},
+    {"string.h", "#pragma once\n"
+                 "#include <stddef.h>\n"},
+    {"sys/time.h", "#pragma once\n"
+                   "struct timeval {\n"
+                   "    long tv_sec, tv_usec;\n"
+                   "};\n"
+                   "struct timezone {\n"
+                   "    int tz_minuteswest, tz_dsttime;\n"
+                   "};\n"},
+    {"time.h", "#pragma once\n"
+               "typedef long long time_t;\n"
+               "struct timespec {\n"
+               "    long tv_sec, tv_nsec;\n"
+               "};\n"
+               "struct tm;\n"},
+    {"tuple", "#pragma once\n"
+              "#include <cuda/std/tuple>\n"
+              "namespace std {\n"
+              "using namespace cuda::std;\n"
+              "}\n"},
+    {"type_traits", "#pragma once\n"
+                    "#include <cuda/std/type_traits>\n"
+                    "namespace std {\n"
+                    "using namespace cuda::std;\n"
+                    "}\n"},
+    {"utility",
+     "#pragma once\n"
+     "namespace std {\n"
+     "template <class T> struct kops_bare {\n"
+     "    typedef T type;\n"
+     "};\n"
+     "template <class T> struct kops_bare<T &> {\n"
+     "    typedef T type;\n"
+     "};\n"
+     "template <class T> struct kops_bare<T &&> {\n"
+     "    typedef T type;\n"
+     "};\n"
+     "template <class T> __host__ __device__ constexpr typename kops_bare<T>::type &&move(T &&value) noexcept\n"
+     "{\n"
+     "    return static_cast<typename kops_bare<T>::type &&>(value);\n"
+     "}\n"
+     "template <class T> __host__ __device__ constexpr T &&forward(typename kops_bare<T>::type &value) noexcept\n"
+     "{\n"
+     "    return static_cast<T &&>(value);\n"
+     "}\n"
+     "template <class A, class B> struct pair {\n"
+     "    A first;\n"
+     "    B second;\n"
+     "};\n"
+     "}\n"},
+    {"vector", "#pragma once\n"
+               "namespace std {\n"
+               "template <class T, class A = void> class vector {};\n"
+               "}\n"},
+};
+
+enum { N_EMPTY = sizeof(empty) / sizeof(empty[0]), N_HEADERS = sizeof(headers) / sizeof(headers[0]) };
+
+const struct compile_file *headers_builtin(unsigned *ret_n)
+{
+    static struct compile_file files[N_EMPTY + N_HEADERS];
+
+    for (unsigned i = 0; i < N_HEADERS; i++)
+        files[i] = (struct compile_file){headers[i].name, headers[i].text, strlen(headers[i].text)};
+    for (unsigned i = 0; i < N_EMPTY; i++)
+        files[N_HEADERS + i] = (struct compile_file){empty[i], "\n", 1};
+    *ret_n = N_EMPTY + N_HEADERS;
+    return files;
+}

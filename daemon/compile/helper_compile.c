@@ -1,0 +1,353 @@
+#include "compile/helper_compile.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compile/cubin.h"
+#include "compile/headers.h"
+#include "util/clock.h"
+
+/* One run of the compiler. */
+struct attempt {
+    void *program;
+    int result;
+    char *log; /* owned; NULL without memory */
+    size_t log_length;
+    unsigned char *image; /* owned */
+    size_t image_size;
+    double us;
+};
+
+static int fail(struct helper_outcome *o, enum error_code code, enum failure_reason reason, const char *message)
+{
+    o->failure = (struct frame_failure){.code = code, .reason = reason};
+    snprintf(o->failure.message, sizeof(o->failure.message), "%s", message);
+    return -1;
+}
+
+static int no_memory(struct helper_outcome *o)
+{
+    return fail(o, ERROR_COMPILE_FAILED, FAILURE_MEMORY, "the compiler ran out of memory (compile.memory_mib)");
+}
+
+/* The names of symbols go to the binary as they are; all else is an expression that the compiler resolves. */
+static bool is_symbol(const char *entry)
+{
+    return !strncmp(entry, "_Z", 2);
+}
+
+static bool has_file(const struct compile_input *input, const char *name)
+{
+    for (unsigned i = 0; i < input->n_files; i++)
+        if (!strcmp(input->files[i].name, name))
+            return true;
+    return false;
+}
+
+/* The client's files, and those of ours that it has none of. */
+static int create(const struct helper_toolkit *toolkit, const struct compile_input *input, struct attempt *a)
+{
+    unsigned n_builtin, n = 0;
+    const struct compile_file *builtin = headers_builtin(&n_builtin);
+    const char **names = calloc((size_t)input->n_files + n_builtin + 1, 2 * sizeof(*names)), **texts;
+
+    if (!names)
+        return NVRTC_OUT_OF_MEMORY;
+    texts = names + input->n_files + n_builtin + 1;
+    for (unsigned i = 0; i < input->n_files; i++, n++) {
+        names[n] = input->files[i].name;
+        texts[n] = input->files[i].text;
+    }
+    for (unsigned i = 0; i < n_builtin; i++) {
+        if (has_file(input, builtin[i].name))
+            continue;
+        names[n] = builtin[i].name;
+        texts[n++] = builtin[i].text;
+    }
+    a->result = toolkit->nvrtc.CreateProgram(&a->program, input->source, input->name, (int)n, texts, names);
+    free(names);
+    return a->result;
+}
+
+static int compile(const struct helper_toolkit *toolkit, const struct compile_input *input, struct attempt *a)
+{
+    const char *options[COMPILER_MAX_OPTIONS + HELPER_MAX_INCLUDES + 1];
+    char arch[64], includes[HELPER_MAX_INCLUDES][1024];
+    int n = 0;
+
+    snprintf(arch, sizeof(arch), "--gpu-architecture=%.40s", input->arch);
+    options[n++] = arch;
+    for (unsigned i = 0; i < input->n_options; i++)
+        options[n++] = input->options[i];
+    for (unsigned i = 0; i < toolkit->n_includes; i++) {
+        snprintf(includes[i], sizeof(includes[i]), "--include-path=%s", toolkit->includes[i]);
+        options[n++] = includes[i];
+    }
+    return toolkit->nvrtc.CompileProgram(a->program, n, options);
+}
+
+static void fetch_log(const struct nvrtc *n, struct attempt *a)
+{
+    size_t size = 0;
+
+    if (n->GetProgramLogSize(a->program, &size) != NVRTC_SUCCESS || !size)
+        return;
+    a->log = malloc(size);
+    if (!a->log || n->GetProgramLog(a->program, a->log) != NVRTC_SUCCESS)
+        return;
+    a->log[size - 1] = '\0';
+    a->log_length = strlen(a->log);
+    text_clean(a->log, a->log_length);
+    if (a->log_length > COMPILED_MAX_LOG) {
+        a->log_length = COMPILED_MAX_LOG;
+        while (a->log_length && (a->log[a->log_length] & 0xc0) == 0x80)
+            a->log_length--; /* no half characters */
+        a->log[a->log_length] = '\0';
+    }
+}
+
+static int fetch_image(const struct nvrtc *n, struct attempt *a)
+{
+    if (n->GetCUBINSize(a->program, &a->image_size) != NVRTC_SUCCESS || !a->image_size ||
+        a->image_size > COMPILED_MAX_IMAGE)
+        return -1;
+    a->image = malloc(a->image_size);
+    return !a->image || n->GetCUBIN(a->program, (char *)a->image) != NVRTC_SUCCESS ? -1 : 0;
+}
+
+static void attempt(const struct helper_toolkit *toolkit, const struct compile_input *input, bool resolve,
+                    struct attempt *a)
+{
+    uint64_t begin = clock_now_ns();
+
+    *a = (struct attempt){.result = NVRTC_SUCCESS};
+    if (create(toolkit, input, a) != NVRTC_SUCCESS)
+        return;
+    for (unsigned i = 0; resolve && i < input->n_entries && a->result == NVRTC_SUCCESS; i++)
+        if (!is_symbol(input->entries[i]))
+            a->result = toolkit->nvrtc.AddNameExpression(a->program, input->entries[i]);
+    if (a->result == NVRTC_SUCCESS)
+        a->result = compile(toolkit, input, a);
+    fetch_log(&toolkit->nvrtc, a);
+    if (a->result == NVRTC_SUCCESS && fetch_image(&toolkit->nvrtc, a) < 0)
+        a->result = NVRTC_OUT_OF_MEMORY;
+    a->us = clock_us_between(begin, clock_now_ns());
+}
+
+static void attempt_free(const struct helper_toolkit *toolkit, struct attempt *a)
+{
+    if (a->program)
+        toolkit->nvrtc.DestroyProgram(&a->program);
+    free(a->log);
+    free(a->image);
+}
+
+static void steal_log(struct attempt *a, struct helper_outcome *o)
+{
+    o->log = a->log;
+    o->log_length = a->log_length;
+    a->log = NULL;
+}
+
+/* The log's first line that is about an error, or its first. */
+static void first_error(const char *log, char *into, size_t size)
+{
+    const char *at = log ? strstr(log, "error") : NULL, *line = at ? at : log ? log : "";
+    int n;
+
+    while (line > log && line[-1] != '\n')
+        line--;
+    n = (int)strcspn(line, "\n");
+    if ((size_t)n >= size)
+        n = (int)size - 1;
+    snprintf(into, size, "%.*s", n, line);
+    text_clean(into, strlen(into)); /* it may end within a character */
+}
+
+/* "…; it has plain, scale(float*)": what can be asked for instead. */
+static void list_kernels(const struct attempt *a, char *into, size_t size)
+{
+    struct cubin cubin;
+    struct error e;
+    const char *symbol, *separator = "; it has ";
+    uint32_t at = 0;
+    size_t n = 0;
+
+    if (cubin_open(&cubin, a->image, a->image_size, &e) < 0)
+        return;
+    while ((symbol = cubin_next_kernel(&cubin, &at)) && n + 1 < size) {
+        char *readable = nvrtc_demangle(symbol);
+
+        n += (size_t)snprintf(into + n, size - n, "%s%s", separator, readable ? readable : symbol);
+        separator = ", ";
+        free(readable);
+    }
+    if (!at || separator[0] == ';')
+        snprintf(into, size, "; it has no kernel but templates, if any");
+}
+
+static void entry_failure(const struct attempt *a, const char *entry, struct helper_outcome *o)
+{
+    char kernels[140] = "", message[ERROR_MESSAGE_MAX];
+
+    list_kernels(a, kernels, sizeof(kernels));
+    snprintf(message, sizeof(message), "the source has no kernel \"%.80s\"%s", entry, kernels);
+    text_clean(message, strlen(message));
+    fail(o, ERROR_COMPILE_FAILED, FAILURE_ENTRY, message);
+}
+
+/* The first entry that the log complains of. */
+static const char *guilty_entry(const struct compile_input *input, const char *log)
+{
+    for (unsigned i = 0; i < input->n_entries; i++) {
+        const char *at = log;
+        size_t n = strlen(input->entries[i]);
+
+        while ((at = strstr(at, "#pragma nv_mangled_name "))) {
+            at += strlen("#pragma nv_mangled_name ");
+            if (!strncmp(at, input->entries[i], n) && (at[n] == '\n' || !at[n]))
+                return input->entries[i];
+        }
+    }
+    return input->entries[0];
+}
+
+/* A source that compiles when no entries are asked for is not at fault: the entries are. */
+static void compile_failure(const struct helper_toolkit *toolkit, const struct compile_input *input, struct attempt *a,
+                            struct helper_outcome *o)
+{
+    char message[ERROR_MESSAGE_MAX];
+    struct attempt plain;
+
+    if (a->result == NVRTC_OUT_OF_MEMORY) {
+        no_memory(o);
+        return;
+    }
+    first_error(a->log, message, sizeof(message));
+    fail(o, a->result == NVRTC_INVALID_OPTION ? ERROR_INVALID_ARGUMENT : ERROR_COMPILE_FAILED, FAILURE_SOURCE,
+         *message ? message : "the compiler failed without a word");
+    if (a->result == NVRTC_COMPILATION && a->log && strstr(a->log, "__nv_name_map(")) {
+        attempt(toolkit, input, false, &plain);
+        if (plain.result == NVRTC_SUCCESS)
+            entry_failure(&plain, guilty_entry(input, a->log), o);
+        attempt_free(toolkit, &plain);
+    }
+    steal_log(a, o);
+}
+
+static int describe(const struct helper_toolkit *toolkit, const struct compile_input *input, const struct attempt *a,
+                    const struct cubin *cubin, struct compiled *c, struct helper_outcome *o)
+{
+    struct error e;
+
+    for (unsigned i = 0; i < input->n_entries; i++) {
+        struct compiled_entry *entry = &c->entries[i];
+        const char *lowered = input->entries[i];
+
+        if (!is_symbol(lowered) &&
+            toolkit->nvrtc.GetLoweredName(a->program, input->entries[i], &lowered) != NVRTC_SUCCESS) {
+            entry_failure(a, input->entries[i], o);
+            return -1;
+        }
+        entry->name = strdup(input->entries[i]);
+        entry->lowered = strdup(lowered);
+        if (!entry->name || !entry->lowered)
+            return no_memory(o);
+        if (cubin_describe(cubin, entry, &e) < 0) {
+            if (e.code == ERROR_LIMIT_EXCEEDED)
+                return fail(o, e.code, FAILURE_SOURCE, e.message);
+            entry_failure(a, input->entries[i], o);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int assemble(const struct helper_toolkit *toolkit, const struct compile_input *input, struct attempt *a,
+                    struct compiled *c, struct helper_outcome *o)
+{
+    struct cubin cubin;
+    struct error e;
+
+    c->entries = calloc(input->n_entries, sizeof(*c->entries));
+    if (!c->entries)
+        return no_memory(o);
+    c->n_entries = input->n_entries;
+    if (cubin_open(&cubin, a->image, a->image_size, &e) < 0)
+        return fail(o, e.code, FAILURE_SOURCE, e.message);
+    if (describe(toolkit, input, a, &cubin, c, o) < 0)
+        return -1;
+    snprintf(c->arch, sizeof(c->arch), "%s", input->arch);
+    snprintf(c->compiler, sizeof(c->compiler), "NVRTC %d.%d", toolkit->nvrtc.major, toolkit->nvrtc.minor);
+    c->compile_us = a->us;
+    c->log = a->log;
+    c->image = a->image;
+    c->image_size = a->image_size;
+    a->log = NULL;
+    a->image = NULL;
+    if (!c->log)
+        c->log = calloc(1, 1);
+    return c->log ? 0 : no_memory(o);
+}
+
+void helper_compile(const struct helper_toolkit *toolkit, const struct compile_input *input,
+                    struct helper_outcome *ret_outcome)
+{
+    struct helper_outcome *o = ret_outcome;
+    struct compiled *c;
+    struct attempt a;
+
+    *o = (struct helper_outcome){0};
+    attempt(toolkit, input, true, &a);
+    if (a.result != NVRTC_SUCCESS) {
+        compile_failure(toolkit, input, &a, o);
+        goto free_attempt;
+    }
+    c = compiled_new();
+    if (!c)
+        no_memory(o);
+    else if (assemble(toolkit, input, &a, c, o) < 0)
+        compiled_unref(c);
+    else
+        o->compiled = c;
+free_attempt:
+    attempt_free(toolkit, &a);
+}
+
+void helper_outcome_free(struct helper_outcome *outcome)
+{
+    compiled_unref(outcome->compiled);
+    free(outcome->log);
+}
+
+int helper_warm(const struct helper_toolkit *toolkit, struct error *e)
+{
+    static const char source[] = "extern \"C\" __global__ void warm(float *c, const float *a, int n)\n"
+                                 "{\n"
+                                 "    __shared__ float s[256];\n"
+                                 "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+                                 "    s[threadIdx.x] = i < n ? sqrtf(a[i]) : 0.f;\n"
+                                 "    __syncthreads();\n"
+                                 "    for (int k = i; k < n; k += gridDim.x * blockDim.x)\n"
+                                 "        c[k] = fmaf(a[k], s[k & 255], expf(s[0]));\n"
+                                 "}\n";
+    static const char *const entries[] = {"warm"};
+    /* The oldest that this NVRTC and those to come may know. */
+    static const char *const archs[] = {"sm_90", "sm_80", "sm_75", "sm_100", "sm_120"};
+    struct compile_input input = {
+        .name = "warm.cu", .source = source, .length = sizeof(source) - 1, .entries = entries, .n_entries = 1};
+    struct helper_outcome o = {0};
+
+    for (unsigned i = 0; i < sizeof(archs) / sizeof(archs[0]) && !o.compiled; i++) {
+        helper_outcome_free(&o);
+        input.arch = archs[i];
+        helper_compile(toolkit, &input, &o);
+    }
+    if (!o.compiled)
+        error_set(e, ERROR_UNSUPPORTED, "NVRTC does not work here: %.200s", o.failure.message);
+    else
+        e->code = ERROR_NONE;
+    helper_outcome_free(&o);
+    return e->code ? -1 : 0;
+}

@@ -1,0 +1,36 @@
+/* One source through NVRTC, in the process that was made for it.
+ *
+ * Thread: the process's only one. */
+#ifndef KOPS_COMPILE_HELPER_COMPILE_H
+#define KOPS_COMPILE_HELPER_COMPILE_H
+
+#include "compile/compiler.h"
+#include "compile/helper_wire.h"
+#include "compile/nvrtc.h"
+
+enum { HELPER_MAX_INCLUDES = 16 };
+
+/* What stays the same for all sources. */
+struct helper_toolkit {
+    struct nvrtc nvrtc;
+    const char *includes[HELPER_MAX_INCLUDES]; /* directories */
+    unsigned n_includes;
+};
+
+/* Either `compiled`, or the failure and its log. */
+struct helper_outcome {
+    struct compiled *compiled; /* one reference */
+    struct frame_failure failure;
+    char *log; /* malloc'ed; may be NULL */
+    size_t log_length;
+};
+
+void helper_compile(const struct helper_toolkit *toolkit, const struct compile_input *input,
+                    struct helper_outcome *ret_outcome);
+
+void helper_outcome_free(struct helper_outcome *outcome);
+
+/* Compiles a small kernel: whatever is done and allocated once, is then done. */
+int helper_warm(const struct helper_toolkit *toolkit, struct error *e);
+
+#endif

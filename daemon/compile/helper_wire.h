@@ -1,0 +1,86 @@
+/* What the daemon and its helper processes say to each other. Both are the same program, so numbers and structs go as
+ * they are in memory; but a process that compiles has read a stranger's source, so the daemon checks all it says.
+ *
+ * Control socket (SOCK_SEQPACKET), between the daemon and the helper that forks: one struct a message. A process's own
+ * socket (SOCK_STREAM): frames, each a header and its body.
+ *
+ * Pure functions; any thread. */
+#ifndef KOPS_COMPILE_HELPER_WIRE_H
+#define KOPS_COMPILE_HELPER_WIRE_H
+
+#include <stdint.h>
+
+#include "compile/compiler.h"
+#include "util/buffer.h"
+
+/* To the helper: fork a process that serves the socket which comes with the message. */
+struct helper_command {
+    uint64_t id; /* of the process, the daemon's choice */
+};
+
+enum helper_event_kind {
+    HELPER_READY = 1, /* can fork */
+    HELPER_FAILED,    /* cannot, and ends: `code`, `text` */
+    HELPER_FORKED,    /* `id` runs; its pidfd comes with the message */
+    HELPER_EXITED,    /* `id` has ended, or (status -1) could not be forked */
+};
+
+struct helper_event {
+    uint32_t kind;
+    uint32_t code;         /* enum error_code */
+    uint32_t major, minor; /* HELPER_READY: of the compiler */
+    uint64_t id;
+    int32_t status;               /* as from wait() */
+    uint32_t alone;               /* HELPER_READY: this process cannot fork; it serves one socket itself */
+    uint64_t peak_kib;            /* HELPER_EXITED: most memory that it had */
+    char text[ERROR_MESSAGE_MAX]; /* HELPER_READY: what the sandbox lacks, "" when nothing */
+};
+
+enum frame_kind {
+    FRAME_WARM = 1, /* from the process: it waits for a request */
+    FRAME_REQUEST,  /* to the process */
+    FRAME_COMPILED, /* body: compiled_serialize() */
+    FRAME_FAILED,   /* body: see struct frame_failure */
+};
+
+struct frame_header {
+    uint32_t kind, length; /* of the body */
+};
+
+enum { FRAME_MAX_ANSWER = COMPILED_MAX_IMAGE + COMPILED_MAX_LOG + (4 << 20) };
+enum { FRAME_MAX_REQUEST = COMPILER_MAX_INPUT + (4 << 20) };
+
+enum failure_reason { FAILURE_SOURCE, FAILURE_ENTRY, FAILURE_MEMORY, FAILURE_CRASH, FAILURE_TIME, FAILURE_REASONS };
+
+/* "source", … */
+const char *failure_reason_name(enum failure_reason reason);
+
+/* The body of FRAME_FAILED; the log follows it. */
+struct frame_failure {
+    uint32_t code;   /* enum error_code */
+    uint32_t reason; /* enum failure_reason; only with ERROR_COMPILE_FAILED */
+    char message[ERROR_MESSAGE_MAX];
+};
+
+/* Appends a header and a body. */
+void frame_put(struct buffer *into, enum frame_kind kind, const void *body, size_t length);
+
+/* Appends a whole FRAME_REQUEST; into->failed when it does not fit or memory is short. */
+void request_encode(const struct compile_input *input, struct buffer *into);
+
+/* A request as it was read: the texts lie in `bytes`, each with an ending zero. */
+struct request {
+    struct compile_input input;
+    struct compile_file *files;
+    const char **options, **entries;
+};
+
+/* The body of FRAME_REQUEST; refuses (-1) what request_encode() would not have made. */
+int request_decode(const void *bytes, size_t size, struct request *ret_request);
+void request_free(struct request *request);
+
+/* Makes `text` printable for others: what is no UTF-8, or a control character other than tab and newline, becomes '?'.
+ * In place; returns whether anything was wrong. */
+bool text_clean(char *text, size_t length);
+
+#endif

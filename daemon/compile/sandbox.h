@@ -1,0 +1,41 @@
+/* What a helper process gives up before it reads anybody's source: privileges, files, and most system calls.
+ *
+ * Thread: the process's only one; nothing here can be undone. */
+#ifndef KOPS_COMPILE_SANDBOX_H
+#define KOPS_COMPILE_SANDBOX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "util/error.h"
+
+enum { SANDBOX_MAX_DIRECTORIES = 16 };
+
+/* Whether this kernel has what sandbox_enter() needs. A look only; any thread, any process. */
+bool sandbox_available(struct error *e);
+
+/* No new privileges, not dumpable, dies with its parent; for root: another user. To be called before libraries are
+ * loaded. `parent`: the process that must still be there. */
+int sandbox_drop_privileges(const char *user, int parent, struct error *e);
+
+/* The same part after a fork: death with the parent is not inherited. */
+int sandbox_bind_to_parent(int parent);
+
+/* No files but those below the directories, read only; no connection to anything by name or address. */
+int sandbox_enter_landlock(const char *const *directories, unsigned n, struct error *e);
+
+/* Only the system calls that a compile needs; for the helper that forks (`forks`) also those for that. Calls that are
+ * not allowed fail with EPERM. */
+int sandbox_enter_seccomp(bool forks, struct error *e);
+
+struct sandbox_limits {
+    uint64_t memory_bytes; /* address space beyond what the process has now */
+    unsigned cpu_s;        /* beyond what it has used */
+    unsigned files;        /* open at one time */
+};
+
+/* Soft and hard limits; no core dumps, no file may grow. `statm`: a descriptor of /proc/self/statm. */
+int sandbox_limit(const struct sandbox_limits *limits, int statm, struct error *e);
+
+#endif

@@ -1,0 +1,128 @@
+/* kopsctl compile */
+#include <stdio.h>
+#include <string.h>
+
+#include "json.h"
+#include "module.h"
+#include "source.h"
+#include "table.h"
+
+static const char usage[] =
+    "Usage: kopsctl compile FILE [--entry NAME]... [OPTION]...\n\n"
+    "Has the daemon compile CUDA C++, and prints what became of its kernels. What was compiled before, for whomever,\n"
+    "is not compiled again.\n\n"
+    "  -e, --entry NAME       a __global__ function, or an instantiation such as 'scale<float, 4>'; may be repeated.\n"
+    "                         Default: all functions of the file that are no templates\n" SOURCE_USAGE
+    "      --json             print JSON\n\n"
+    "Exit status 1: it was not compiled; the compiler's output is on stderr.\n";
+
+void module_print(const struct kops_module_info *info, const char *name)
+{
+    struct table t;
+
+    printf("%s: %s for %s, %llu bytes, %s (%.1f ms)\nkey %s\n\n", name, info->compiler, info->arch,
+           (unsigned long long)info->image_bytes,
+           strcmp(info->cached, "no") == 0       ? "compiled now"
+           : strcmp(info->cached, "disk") == 0   ? "found on disk"
+           : strcmp(info->cached, "memory") == 0 ? "found in memory"
+                                                 : info->cached,
+           info->compile_us * 1e-3, info->key);
+    table_init(&t, "lrrrrrrl",
+               (const char *const[]){"entry", "registers", "shared", "local", "const", "threads", "params", "bytes"});
+    for (const struct kops_entry *const *e = info->entries; *e; e++) {
+        char sizes[TABLE_CELL] = "";
+        size_t n = 0;
+
+        for (size_t i = 0; i < (*e)->n_params && n < sizeof(sizes); i++)
+            n += (size_t)snprintf(sizes + n, sizeof(sizes) - n, "%s%u", i ? " " : "", (*e)->params[i]);
+        table_cell(&t, "%s", (*e)->name);
+        table_cell(&t, "%u", (*e)->registers);
+        table_cell(&t, "%u", (*e)->shared_bytes);
+        table_cell(&t, "%u", (*e)->local_bytes);
+        table_cell(&t, "%u", (*e)->const_bytes);
+        table_cell(&t, "%u", (*e)->max_threads);
+        table_cell(&t, "%zu", (*e)->n_params);
+        table_cell(&t, "%s", sizes);
+    }
+    table_print(&t);
+    printf(
+        "(threads: of a block at most; bytes: of each parameter; local: spilled registers and arrays of a thread)\n");
+    if (*info->log)
+        printf("\n%s%s", info->log, info->log[strlen(info->log) - 1] == '\n' ? "" : "\n");
+}
+
+void module_json(const struct kops_module_info *info)
+{
+    json_text("key", info->key);
+    json_text("arch", info->arch);
+    json_text("compiler", info->compiler);
+    json_text("cached", info->cached);
+    json_number("compile_us", info->compile_us);
+    json_text("log", info->log);
+    json_uint("image_bytes", info->image_bytes);
+    json_begin("entries", '[');
+    for (const struct kops_entry *const *e = info->entries; *e; e++) {
+        json_begin(NULL, '{');
+        json_text("name", (*e)->name);
+        json_text("lowered", (*e)->lowered);
+        json_uint("registers", (*e)->registers);
+        json_uint("shared_bytes", (*e)->shared_bytes);
+        json_uint("local_bytes", (*e)->local_bytes);
+        json_uint("const_bytes", (*e)->const_bytes);
+        json_uint("max_threads", (*e)->max_threads);
+        json_begin("params", '[');
+        for (size_t i = 0; i < (*e)->n_params; i++)
+            json_uint(NULL, (*e)->params[i]);
+        json_end(']');
+        json_end('}');
+    }
+    json_end(']');
+}
+
+static enum ctl_exit compile(struct ctl *ctl, struct source *s, const char *path)
+{
+    kops_module *module;
+    enum ctl_exit status = source_read(s, path);
+
+    if (!status && !s->s.n_entries)
+        status = source_find_entries(s);
+    if (!status)
+        status = ctl_connect(ctl);
+    if (!status)
+        status = source_compile(ctl, s, &module);
+    if (status)
+        return status;
+    if (ctl->json) {
+        json_begin(NULL, '{');
+        module_json(kops_module_info(module));
+        json_end('}');
+    } else {
+        module_print(kops_module_info(module), s->s.name);
+    }
+    kops_module_free(module);
+    return CTL_OK;
+}
+
+enum ctl_exit ctl_compile(struct ctl *ctl, int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"entry", required_argument, NULL, 'e'}, SOURCE_OPTIONS, CTL_COMMON_OPTIONS};
+    struct source s = {.n_texts = 0};
+    enum ctl_exit status;
+    int option, end = -1;
+
+    while (end < 0 && (option = getopt_long(argc, argv, "e:" SOURCE_LETTERS "h", options, NULL)) != -1) {
+        if (option == 'e')
+            end = source_add_entry(&s, optarg) ? CTL_USAGE : -1;
+        else
+            end = strchr(SOURCE_LETTERS, option) ? source_option(&s, option) : ctl_common(ctl, option, usage);
+    }
+    if (end >= 0)
+        status = (enum ctl_exit)end;
+    else if (optind + 1 != argc)
+        status = ctl_usage("compile takes one file");
+    else
+        status = compile(ctl, &s, argv[optind]);
+    source_free(&s);
+    return status;
+}

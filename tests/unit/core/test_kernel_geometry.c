@@ -1,0 +1,159 @@
+/* Geometry of user kernels' launches: declared or given, within the device's limits. */
+#include "kernel_support.h"
+
+static void an_empty_grid_is_for_empty_tensors(void **state)
+{
+    struct kernel_declaration d = declaration_of(ADD, 4);
+    struct tensor empty = DENSE(DTYPE_F32, 0, 3), t = DENSE(DTYPE_F32, 5);
+    struct kernel_signature *s;
+    struct call c;
+    struct error e;
+    struct plan p;
+
+    (void)state;
+    d.block.at[0] = (struct kernel_value)TEXT("min(n, 256)");
+    d.cluster = (struct kernel_dimensions_declaration){1, {NUMBER(2)}};
+    s = signature_of(&d);
+    c = add_call(s, &empty, 0);
+    p = plans(s, &c);
+    assert_true(plan_is_empty(&p));
+    assert_int_equal(p.kernel.grid[0], 0);
+    assert_int_equal(p.kernel.grid[1], 1);
+    assert_int_equal(p.kernel.block[0], 1);
+    c.tensors[2] = &t;
+    e = refuses_call(s, &c, ERROR_OUT_OF_RANGE, "grid[0]",
+                     "grid[0]: `ceil_div(n, 256)` is 0, but it must be from 1 to 2147483647 (0 only");
+    is_number(&e, "value", 0);
+    is_number(&e, "min", 1);
+    is_number(&e, "max", 2147483647);
+    c.tensors[2] = &empty;
+    set_integer(&c, s, 3, -257);
+    c.tensors[0] = c.tensors[1] = &empty;
+    e = refuses_call(s, &c, ERROR_OUT_OF_RANGE, "grid[0]", "is -1");
+    is_number(&e, "min", 0);
+    kernel_signature_unref(s);
+
+    d.n_params = 0; /* a kernel that writes no tensor at all */
+    d.grid = (struct kernel_dimensions_declaration){2, {NUMBER(1), NUMBER(0)}};
+    d.block.at[0] = (struct kernel_value)NUMBER(1);
+    s = signature_of(&d);
+    refuses_call(s, &c, ERROR_OUT_OF_RANGE, "grid[1]", "grid[1]: 0, but it must be from 1 to 65535");
+    kernel_signature_unref(s);
+}
+
+static void geometry_has_the_devices_limits(void **state)
+{
+    struct kernel_declaration d = declaration_of(ADD, 4);
+    struct kernel_signature *s = signature_of(&d);
+    struct tensor t = DENSE(DTYPE_F32, 1000);
+    const struct call good = add_call(s, &t, 1000);
+    struct call c = good;
+    struct error e;
+
+    (void)state;
+    c.launch.grid = (struct kernel_launch_dimensions){1, {INT64_C(1) << 40}};
+    e = refuses_call(s, &c, ERROR_OUT_OF_RANGE, "grid[0]", "1099511627776");
+    is_number(&e, "value", INT64_C(1) << 40);
+    c.launch.grid = (struct kernel_launch_dimensions){3, {1, 65535, 65536}};
+    e = refuses_call(s, &c, ERROR_OUT_OF_RANGE, "grid[2]", "65536");
+    is_number(&e, "max", 65535);
+    c.launch.grid = (struct kernel_launch_dimensions){3, {2147483647, 65535, 65535}};
+    plans(s, &c);
+
+    c = good;
+    c.launch.block = (struct kernel_launch_dimensions){3, {1, 1, 65}};
+    refuses_call(s, &c, ERROR_OUT_OF_RANGE, "block[2]", "from 1 to 64 on this device");
+    c.launch.block = (struct kernel_launch_dimensions){1, {0}};
+    refuses_call(s, &c, ERROR_OUT_OF_RANGE, "block[0]", "0");
+    c.launch.block = (struct kernel_launch_dimensions){2, {64, 17}};
+    e = refuses_call(s, &c, ERROR_OUT_OF_RANGE, "block", "64 x 17 x 1 are 1088 threads, but a block of this device");
+    is_number(&e, "value", 1088);
+    is_number(&e, "max", 1024);
+    c.launch.block = (struct kernel_launch_dimensions){1, {1024}};
+    plans(s, &c);
+    c.limits.function_threads = 640;
+    e = refuses_call(s, &c, ERROR_OUT_OF_RANGE, "block", "registers or its launch bounds, runs with at most 640");
+    is_number(&e, "max", 640);
+
+    c = good;
+    c.launch.has_shared = true;
+    c.launch.shared = 232448;
+    assert_int_equal(plans(s, &c).kernel.shared_bytes, 232448);
+    c.limits.static_shared = 1024;
+    e = refuses_call(s, &c, ERROR_OUT_OF_RANGE, "shared", "from 0 to 231424");
+    is_number(&e, "value", 232448);
+    is_number(&e, "max", 231424);
+    c.launch.shared = 231424;
+    plans(s, &c);
+    c.launch.shared = -1;
+    refuses_call(s, &c, ERROR_OUT_OF_RANGE, "shared", "-1");
+
+    c = good;
+    c.launch.cluster = (struct kernel_launch_dimensions){1, {9}};
+    refuses_call(s, &c, ERROR_OUT_OF_RANGE, "cluster[0]", "from 1 to 8");
+    c.launch.cluster = (struct kernel_launch_dimensions){2, {4, 4}};
+    e = refuses_call(s, &c, ERROR_OUT_OF_RANGE, "cluster", "16");
+    is_number(&e, "max", 8);
+    c.launch.cluster = (struct kernel_launch_dimensions){1, {3}};
+    e = refuses_call(s, &c, ERROR_INVALID_ARGUMENT, "grid[0]", "4 is no multiple of the cluster's 3");
+    is_number(&e, "value", 4);
+    is_number(&e, "cluster", 3);
+    c.launch.cluster = (struct kernel_launch_dimensions){1, {4}};
+    plans(s, &c);
+    c.limits.max_cluster = 0;
+    refuses_call(s, &c, ERROR_OUT_OF_RANGE, "cluster[0]", "from 1 to 1");
+    kernel_signature_unref(s);
+}
+
+static void geometry_may_be_declared_in_expressions(void **state)
+{
+    struct kernel_declaration d = declaration_of(ADD, 4);
+    struct tensor t = DENSE(DTYPE_F32, 100000);
+    struct kernel_signature *s;
+    struct call c;
+
+    (void)state;
+    d.grid.at[0] = (struct kernel_value)TEXT("min(ceil_div(n, 256), multiprocessors * 2)");
+    d.shared = (struct kernel_value)TEXT("n * 4");
+    s = signature_of(&d);
+    c = add_call(s, &t, 50000);
+    assert_int_equal(plans(s, &c).kernel.grid[0], 196);
+    assert_int_equal(plans(s, &c).kernel.shared_bytes, 200000);
+    set_integer(&c, s, 3, 100000);
+    refuses_call(s, &c, ERROR_OUT_OF_RANGE, "shared", "`n * 4` is 400000");
+    c.launch.has_shared = true;
+    assert_int_equal(plans(s, &c).kernel.grid[0], 264);
+    assert_int_equal(plans(s, &c).kernel.shared_bytes, 0);
+    kernel_signature_unref(s);
+
+    d.shared = (struct kernel_value)TEXT("256 / (n - 100000)"); /* not looked at where the launch gives another */
+    s = signature_of(&d);
+    plans(s, &c);
+    c.launch.has_shared = false;
+    refuses_call(s, &c, ERROR_INVALID_ARGUMENT, "shared",
+                 "shared: `256 / (n - 100000)`: character 5: division by zero");
+    c.launch.has_shared = true;
+    kernel_signature_unref(s);
+
+    d.grid.n = 0;
+    s = signature_of(&d);
+    refuses_call(s, &c, ERROR_MISSING_KEY, "grid", "neither");
+    c.launch.grid = (struct kernel_launch_dimensions){1, {7}};
+    assert_int_equal(plans(s, &c).kernel.grid[0], 7);
+    kernel_signature_unref(s);
+    d.block.n = 0;
+    s = signature_of(&d);
+    refuses_call(s, &c, ERROR_MISSING_KEY, "block", "neither");
+    kernel_signature_unref(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_empty_grid_is_for_empty_tensors),
+        cmocka_unit_test(geometry_has_the_devices_limits),
+        cmocka_unit_test(geometry_may_be_declared_in_expressions),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,221 @@
+/* Signatures of user kernels: what a declaration may say, and what the binary must have. */
+#include "kernel_support.h"
+
+static void refuses(const struct kernel_declaration *d, enum error_code code, const char *key, const char *word)
+{
+    struct kernel_signature *s = NULL;
+    struct error e = {0};
+
+    assert_int_equal(kernel_signature_new(d, &s, &e), -1);
+    assert_null(s);
+    is_error(&e, code, key, word);
+}
+
+/* The same with one parameter. */
+static void refuses_param(struct kernel_param_declaration p, enum error_code code, const char *key, const char *word)
+{
+    struct kernel_declaration d = declaration_of(&p, 1);
+
+    d.grid.n = d.block.n = 0;
+    refuses(&d, code, key, word);
+}
+
+static void operands_are_inputs_then_outputs(void **state)
+{
+    static const struct kernel_param_declaration params[] = {
+        TENSOR("w", KERNEL_INOUT, DTYPE_F64), TENSOR("x", KERNEL_IN, DTYPE_F16), SCALAR("s", DTYPE_F32),
+        TENSOR("y", KERNEL_OUT, DTYPE_I64),   TENSOR("z", KERNEL_IN, DTYPE_U8),
+    };
+    struct kernel_declaration d = declaration_of(params, 5);
+    struct kernel_signature *s;
+
+    (void)state;
+    d.grid.n = 0;
+    d.code = 77;
+    s = signature_of(&d);
+    assert_string_equal(s->op.name, "add2_kernel");
+    assert_int_equal(s->op.id, OP_COUNT);
+    assert_int_equal(s->op.code, 77);
+    assert_int_equal(s->op.n_inputs, 2);
+    assert_int_equal(s->op.n_outputs, 2);
+    assert_int_equal(s->n_tensors, 4);
+    assert_string_equal(s->operands[0]->name, "x");
+    assert_string_equal(s->operands[1]->name, "z");
+    assert_string_equal(s->operands[2]->name, "w");
+    assert_string_equal(s->operands[3]->name, "y");
+    assert_int_equal(s->params[4].operand, 1);
+    assert_int_equal(s->params[4].index, 4);
+    assert_true(kernel_reads_output(s));
+    assert_ptr_equal(kernel_signature_ref(s), s);
+    assert_null(kernel_signature_unref(s));
+    assert_string_equal(s->params[1].name, "x"); /* still there */
+    assert_null(kernel_signature_unref(s));
+    assert_null(kernel_signature_unref(NULL));
+    d = declaration_of(ADD, 4);
+    s = signature_of(&d);
+    assert_false(kernel_reads_output(s));
+    kernel_signature_unref(s);
+}
+
+static void the_binary_must_have_these_parameters(void **state)
+{
+    static const uint32_t five[] = {8, 8, 8, 4, 4}, wide[] = {8, 8, 8, 8}, narrow[] = {8, 4, 8, 4};
+    static const uint32_t far[] = {0, 8, 16, 4000}, gaps[] = {0, 8, 16, 32};
+    struct kernel_declaration d = declaration_of(ADD, 4);
+    struct kernel_signature *s = NULL;
+    struct error e = {0};
+
+    (void)state;
+    d.offsets = ADD_OFFSETS;
+    d.sizes = five;
+    d.n_binary = 5;
+    assert_int_equal(kernel_signature_new(&d, &s, &e), -1);
+    is_error(&e, ERROR_SIGNATURE_MISMATCH, "params", "params: 4 declared, but the compiled kernel add2_kernel has 5");
+    is_number(&e, "declared", 4);
+    is_number(&e, "compiled", 5);
+    d.n_binary = 3;
+    refuses(&d, ERROR_SIGNATURE_MISMATCH, "params", "has 3");
+    d.n_binary = 4;
+    d.sizes = wide;
+    assert_int_equal(kernel_signature_new(&d, &s, &e), -1);
+    is_error(&e, ERROR_SIGNATURE_MISMATCH, "params[3]", "n is declared as a scalar of type i32, 4 bytes");
+    is_number(&e, "declared", 4);
+    is_number(&e, "compiled", 8);
+    d.sizes = narrow;
+    refuses(&d, ERROR_SIGNATURE_MISMATCH, "params[1]", "a is declared as a tensor, a pointer, 8 bytes");
+    d.sizes = ADD_SIZES;
+    d.offsets = far;
+    refuses(&d, ERROR_LIMIT_EXCEEDED, "params", "bytes");
+    d.offsets = gaps;
+    s = signature_of(&d);
+    assert_int_equal(s->params[3].offset, 32);
+    assert_int_equal(s->param_bytes, 36);
+    kernel_signature_unref(s);
+}
+
+/* Where the binary does not tell, parameters lie as members of a struct do. */
+static void lays_out_as_c_does(void **state)
+{
+    static const struct kernel_param_declaration params[] = {
+        SCALAR("a", DTYPE_BOOL),           SCALAR("b", DTYPE_I16), SCALAR("c", DTYPE_U8),   SCALAR("d", DTYPE_F64),
+        TENSOR("p", KERNEL_IN, DTYPE_F32), SCALAR("e", DTYPE_F32), SCALAR("f", DTYPE_BF16),
+    };
+    struct mirror {
+        bool a;
+        int16_t b;
+        uint8_t c;
+        double d;
+        void *p;
+        float e;
+        uint16_t f;
+    };
+    static const size_t expected[] = {
+        offsetof(struct mirror, a), offsetof(struct mirror, b), offsetof(struct mirror, c), offsetof(struct mirror, d),
+        offsetof(struct mirror, p), offsetof(struct mirror, e), offsetof(struct mirror, f)};
+    struct kernel_declaration d = declaration_of(params, 7);
+    struct kernel_signature *s;
+
+    (void)state;
+    d.grid.n = 0;
+    s = signature_of(&d);
+    for (unsigned i = 0; i < 7; i++)
+        assert_int_equal(s->params[i].offset, expected[i]);
+    assert_int_equal(s->param_bytes, offsetof(struct mirror, f) + 2);
+    kernel_signature_unref(s);
+}
+
+static void refuses_declarations_that_make_no_sense(void **state)
+{
+    static struct kernel_param_declaration many[KERNEL_MAX_PARAMS + 1];
+    static char names[KERNEL_MAX_PARAMS + 1][8];
+    struct kernel_declaration d = declaration_of(many, KERNEL_MAX_PARAMS + 1);
+    struct kernel_signature *s;
+    struct error e;
+
+    (void)state;
+    for (unsigned i = 0; i <= KERNEL_MAX_PARAMS; i++) {
+        snprintf(names[i], sizeof(names[i]), "p%u", i);
+        many[i] = (struct kernel_param_declaration)SCALAR("", DTYPE_I64);
+        many[i].name = names[i];
+        many[i].name_length = strlen(names[i]);
+    }
+    d.grid.n = 0;
+    refuses(&d, ERROR_LIMIT_EXCEEDED, "params", "33 parameters");
+    d.n_params = KERNEL_MAX_PARAMS;
+    s = signature_of(&d);
+    kernel_signature_unref(s);
+    for (unsigned i = 0; i <= KERNEL_MAX_TENSORS; i++)
+        many[i].kind = i % 2 ? KERNEL_OUT : KERNEL_IN;
+    refuses(&d, ERROR_LIMIT_EXCEEDED, "params", "17 tensors");
+    many[0].kind = KERNEL_SCALAR;
+    s = signature_of(&d);
+    kernel_signature_unref(s);
+    many[31].name = "p30";
+    refuses(&d, ERROR_INVALID_ARGUMENT, "params[31].name", "another parameter");
+    d.entry_length = 0;
+    refuses(&d, ERROR_INVALID_ARGUMENT, "entry", "name");
+
+    refuses_param((struct kernel_param_declaration)SCALAR("1n", DTYPE_I32), ERROR_INVALID_ARGUMENT, "params[0].name",
+                  "identifier");
+    refuses_param((struct kernel_param_declaration)SCALAR("", DTYPE_I32), ERROR_INVALID_ARGUMENT, "params[0].name",
+                  "identifier");
+    refuses_param((struct kernel_param_declaration)SCALAR("a.b", DTYPE_I32), ERROR_INVALID_ARGUMENT, "params[0].name",
+                  "identifier");
+    refuses_param((struct kernel_param_declaration)SCALAR(
+                      "a123456789b123456789c123456789d123456789e123456789f123456789g123", DTYPE_I32),
+                  ERROR_LIMIT_EXCEEDED, "params[0].name", "long");
+    refuses_param((struct kernel_param_declaration)SCALAR("x", DTYPE_F8_E4M3), ERROR_UNKNOWN_DTYPE, "params[0].dtype",
+                  "tensor");
+    refuses_param((struct kernel_param_declaration)SCALAR("x", DTYPE_I32, .elements = NUMBER(4)),
+                  ERROR_INVALID_ARGUMENT, "params[0]", "scalar");
+    refuses_param((struct kernel_param_declaration)SCALAR("x", DTYPE_I32, .strided = true), ERROR_INVALID_ARGUMENT,
+                  "params[0]", "scalar");
+    refuses_param((struct kernel_param_declaration)TENSOR("x", KERNEL_IN, DTYPE_I32, .align = 24),
+                  ERROR_INVALID_ARGUMENT, "params[0].align", "power");
+    refuses_param((struct kernel_param_declaration)TENSOR("x", KERNEL_IN, DTYPE_I32, .align = 512),
+                  ERROR_INVALID_ARGUMENT, "params[0].align", "256");
+    many[0] = (struct kernel_param_declaration)TENSOR("x", KERNEL_IN, DTYPE_I32);
+    many[0].rank = 9;
+    refuses_param(many[0], ERROR_INVALID_ARGUMENT, "params[0].rank", "8");
+    many[0].n_shape = 9;
+    refuses_param(many[0], ERROR_INVALID_ARGUMENT, "params[0].shape", "8");
+    many[0].n_shape = 2;
+    many[0].rank = 3;
+    refuses_param(many[0], ERROR_INVALID_ARGUMENT, "params[0].rank", "shape");
+    many[0].rank = -1;
+    many[0].shape[1] = (struct kernel_value)TEXT("x.shape[2]"); /* x has two: known at once */
+    d = declaration_of(many, 1);
+    assert_int_equal(kernel_signature_new(&d, &s, &e), -1);
+    is_error(&e, ERROR_INVALID_ARGUMENT, "params[0].shape[1]", "x has no dimension 2");
+    is_number(&e, "position", 9);
+    many[0].n_shape = -1;
+    many[0].elements = (struct kernel_value)TEXT("4 4");
+    refuses(&d, ERROR_INVALID_ARGUMENT, "params[0].elements", "operator");
+
+    d = declaration_of(ADD, 4);
+    d.grid.at[0] = (struct kernel_value)TEXT("ceil_div(count, 256)");
+    refuses(&d, ERROR_INVALID_ARGUMENT, "grid[0]", "unknown name; there are c.numel, a.numel, b.numel, n");
+    d = declaration_of(ADD, 4);
+    d.block.n = 4;
+    refuses(&d, ERROR_INVALID_ARGUMENT, "block", "3");
+    d.block.n = 2;
+    refuses(&d, ERROR_INVALID_ARGUMENT, "block[1]", "number");
+    d = declaration_of(ADD, 4);
+    d.cluster = (struct kernel_dimensions_declaration){1, {TEXT("n / 0")}};
+    refuses(&d, ERROR_INVALID_ARGUMENT, "cluster[0]", "zero");
+    d = declaration_of(ADD, 4);
+    d.shared = (struct kernel_value)TEXT("n *");
+    refuses(&d, ERROR_INVALID_ARGUMENT, "shared", "end");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(operands_are_inputs_then_outputs),
+        cmocka_unit_test(the_binary_must_have_these_parameters),
+        cmocka_unit_test(lays_out_as_c_does),
+        cmocka_unit_test(refuses_declarations_that_make_no_sense),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
