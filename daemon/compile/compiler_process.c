@@ -100,7 +100,7 @@ static void on_deadline(uv_timer_t *timer)
     char message[ERROR_MESSAGE_MAX];
     struct error e;
 
-    snprintf(message, sizeof(message), "the compile took longer than %u s and was stopped (compile.time_s)",
+    snprintf(message, sizeof(message), "the compile took longer than %u s and was stopped (kernels.time_s)",
              p->compiler->time_s);
     if (p->job) {
         fail_job(p, FAILURE_TIME, message);
@@ -281,9 +281,9 @@ static void explain(struct process *p)
     int signal = WIFSIGNALED(p->status) ? WTERMSIG(p->status) : 0;
 
     if (signal == SIGXCPU) {
-        fail_job(p, FAILURE_TIME, "the compile took too much time and was stopped (compile.time_s)");
+        fail_job(p, FAILURE_TIME, "the compile took too much time and was stopped (kernels.time_s)");
     } else if (p->peak_kib > limit_kib / 4 * 3) {
-        snprintf(message, sizeof(message), "the compile took more than %u MiB and was stopped (compile.memory_mib)",
+        snprintf(message, sizeof(message), "the compile took more than %u MiB and was stopped (kernels.memory_mib)",
                  p->compiler->memory_mib);
         fail_job(p, FAILURE_MEMORY, message);
     } else {

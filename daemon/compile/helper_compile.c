@@ -28,7 +28,7 @@ static int fail(struct helper_outcome *o, enum error_code code, enum failure_rea
 
 static int no_memory(struct helper_outcome *o)
 {
-    return fail(o, ERROR_COMPILE_FAILED, FAILURE_MEMORY, "the compiler ran out of memory (compile.memory_mib)");
+    return fail(o, ERROR_COMPILE_FAILED, FAILURE_MEMORY, "the compiler ran out of memory (kernels.memory_mib)");
 }
 
 /* The names of symbols go to the binary as they are; all else is an expression that the compiler resolves. */

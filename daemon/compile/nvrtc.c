@@ -38,7 +38,7 @@ int nvrtc_open(struct nvrtc *n, const char *path, struct error *e)
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         *slots[i] = dlsym(n->library, names[i]);
         if (!*slots[i])
-            return error_set(e, ERROR_UNSUPPORTED, "%.150s is too old: it has no %s (compile.nvrtc)", path, names[i]);
+            return error_set(e, ERROR_UNSUPPORTED, "%.150s is too old: it has no %s (kernels.nvrtc)", path, names[i]);
     }
     if (n->Version(&n->major, &n->minor) != NVRTC_SUCCESS)
         return error_set(e, ERROR_UNSUPPORTED, "%.150s does not tell its version", path);

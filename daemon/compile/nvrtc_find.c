@@ -226,12 +226,12 @@ int nvrtc_find(const char *nvrtc, const char *include, struct nvrtc_place *ret_p
 
     *p = (struct nvrtc_place){0};
     if (nvrtc && !strcmp(nvrtc, "none"))
-        return error_set(e, ERROR_UNSUPPORTED, "compiling is switched off (compile.nvrtc is none)");
+        return error_set(e, ERROR_UNSUPPORTED, "compiling is switched off (kernels.nvrtc is none)");
     if (!find_library(nvrtc, p))
         return error_set(e, ERROR_UNSUPPORTED,
-                         nvrtc && *nvrtc ? "there is no compiler: %.150s (compile.nvrtc) is not there"
+                         nvrtc && *nvrtc ? "there is no compiler: %.150s (kernels.nvrtc) is not there"
                                          : "there is no compiler: NVRTC was not found%s; install the CUDA toolkit's "
-                                           "libnvrtc, or name it in compile.nvrtc",
+                                           "libnvrtc, or name it in kernels.nvrtc",
                          nvrtc && *nvrtc ? nvrtc : "");
     read_version(p);
     find_headers(include && *include ? include : NULL, p);

@@ -44,13 +44,13 @@ bool sandbox_available(struct error *e)
         error_set(
             e, ERROR_UNSUPPORTED,
             "compiling is switched off: this kernel has no Landlock (%s), which keeps sources from reading files; "
-            "enable it (lsm=landlock,…), or set compile.sandbox to best_effort",
+            "enable it (lsm=landlock,…), or set kernels.sandbox to best_effort",
             strerror(errno));
         return false;
     }
     if (prctl(PR_GET_SECCOMP, 0, 0, 0, 0) < 0) {
         error_set(e, ERROR_UNSUPPORTED,
-                  "compiling is switched off: this kernel has no seccomp filters; set compile.sandbox to best_effort");
+                  "compiling is switched off: this kernel has no seccomp filters; set kernels.sandbox to best_effort");
         return false;
     }
     return true;
@@ -58,7 +58,7 @@ bool sandbox_available(struct error *e)
 
 static int failed(struct error *e, const char *what)
 {
-    return error_set(e, ERROR_UNSUPPORTED, "no sandbox for the compiler: %s: %s; see compile.sandbox", what,
+    return error_set(e, ERROR_UNSUPPORTED, "no sandbox for the compiler: %s: %s; see kernels.sandbox", what,
                      strerror(errno));
 }
 
@@ -69,7 +69,7 @@ static int become(const char *user, struct error *e)
     errno = 0;
     p = getpwnam(user);
     if (!p || !p->pw_uid)
-        return error_set(e, ERROR_UNSUPPORTED, "the compiler has nobody to run as: user \"%.64s\" (compile.user) %s",
+        return error_set(e, ERROR_UNSUPPORTED, "the compiler has nobody to run as: user \"%.64s\" (kernels.user) %s",
                          user, p ? "is root" : "is not known");
     if (setgroups(0, NULL) < 0 || setresgid(p->pw_gid, p->pw_gid, p->pw_gid) < 0 ||
         setresuid(p->pw_uid, p->pw_uid, p->pw_uid) < 0)
@@ -136,7 +136,7 @@ int sandbox_enter_landlock(const char *const *directories, unsigned n, struct er
         return failed(e, "Landlock");
     for (unsigned i = 0; i < n; i++) {
         if (allow_reading(ruleset, directories[i]) < 0) {
-            error_set(e, ERROR_UNSUPPORTED, "the compiler cannot read %.100s: %s (compile.include)", directories[i],
+            error_set(e, ERROR_UNSUPPORTED, "the compiler cannot read %.100s: %s (kernels.include)", directories[i],
                       strerror(errno));
             close(ruleset);
             return -1;

@@ -88,7 +88,7 @@ int sandbox_enter_seccomp(bool forks, struct error *e)
     if (filter)
         seccomp_release(filter);
     if (r < 0)
-        return error_set(e, ERROR_UNSUPPORTED, "no sandbox for the compiler: seccomp: %s; see compile.sandbox",
+        return error_set(e, ERROR_UNSUPPORTED, "no sandbox for the compiler: seccomp: %s; see kernels.sandbox",
                          strerror(-r));
     return 0;
 }
