@@ -1,6 +1,8 @@
 /* The backend's table of functions: what the server sees. */
 #include "backend/backend.h"
 
+#include "abandon.h"
+#include "code.h"
 #include "device.h"
 #include "graph.h"
 #include "job.h"
@@ -36,4 +38,10 @@ const struct backend cuda_backend = {
     .memory_kinds = cuda_memory_kinds,
     .memory_extend = cuda_memory_extend,
     .can_access = cuda_can_access,
+    .code_load = cuda_code_load,
+    .code_unload = cuda_code_unload,
+    .code_function = cuda_code_function,
+    .kernel_limits = cuda_kernel_limits,
+    .progress_ns = cuda_progress_ns,
+    .abandon = cuda_abandon,
 };

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "abandon.h"
 #include "blaslt.h"
+#include "code.h"
 #include "job.h"
 #include "stream.h"
 #include "util/log.h"
@@ -146,6 +148,7 @@ static int populate(struct cuda_device *d, bool have_blaslt, struct error *e)
     if (cuda_kernels_load(&d->kernels, d->ordinal, e) < 0)
         return -1;
     init_launch(d);
+    cuda_code_find_limits(d);
     if (CUDA_CALL(NULL, e, StreamCreate, &d->service, CU_STREAM_NON_BLOCKING) < 0)
         goto unload_kernels;
     if (CUDA_CALL(NULL, e, StreamCreate, &d->capture, CU_STREAM_NON_BLOCKING) < 0)
@@ -277,6 +280,10 @@ void cuda_close(struct backend_device *base)
 {
     struct cuda_device *d = cuda_device(base);
 
+    if (d->abandoned) {
+        cuda_device_leave(d);
+        return;
+    }
     /* On a broken context every call below fails, which is all that it can do. */
     current = NULL;
     cuda.CtxSetCurrent(d->context);

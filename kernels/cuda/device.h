@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "backend/backend.h"
+#include "core/kernel.h"
 #include "driver.h"
 #include "events.h"
 #include "flags.h"
@@ -31,7 +32,8 @@ struct cuda_device {
     struct cuda_kernels kernels;
     struct cuda_launch_device launch; /* what launchers ask about this device */
     struct cuda_variants variants;
-    struct blaslt *blaslt; /* NULL: no cuBLASLt here */
+    struct kernel_limits limits; /* of users' kernels */
+    struct blaslt *blaslt;       /* NULL: no cuBLASLt here */
     uint64_t workspace_bytes;
 
     CUmemoryPool pool; /* scratch in stream order; NULL where the device has no pools */
@@ -53,10 +55,13 @@ struct cuda_device {
     unsigned idle_stream_count[PRIORITY_COUNT];
     struct cuda_flags flags;
     uint64_t health_checked_ns;
-    unsigned looks;           /* at busy streams; telling the time at each would cost more than looking */
-    uint64_t progress_ns;     /* when an execution was last seen to have ended, or work came */
-    unsigned unfinished;      /* jobs submitted whose done() was not called */
-    unsigned workspaces_held; /* streams that hold a workspace */
+    unsigned looks;                  /* at busy streams; telling the time at each would cost more than looking */
+    uint64_t progress_ns;            /* when an execution was last seen to have ended, or work came */
+    bool abandoned;                  /* work on it may never end: the driver is left alone from now on */
+    struct error abandoned_why;      /* for the jobs in flight then; no code: they were told */
+    struct cuda_device *left_behind; /* by close(): the next one of a list that nobody reads */
+    unsigned unfinished;             /* jobs submitted whose done() was not called */
+    unsigned workspaces_held;        /* streams that hold a workspace */
 };
 
 static inline struct cuda_device *cuda_device(struct backend_device *base)

@@ -29,6 +29,7 @@
     X(FuncLoad, "", OPTIONAL)                                                                                          \
     X(OccupancyMaxActiveBlocksPerMultiprocessor, "", REQUIRED)                                                         \
     X(LaunchKernel, "", REQUIRED)                                                                                      \
+    X(LaunchKernelEx, "", OPTIONAL)                                                                                    \
     /* streams and events */                                                                                           \
     X(StreamCreate, "", REQUIRED)                                                                                      \
     X(StreamCreateWithPriority, "", REQUIRED)                                                                          \

@@ -252,10 +252,10 @@ void cuda_graph_unref(struct cuda_graph *graph)
 {
     if (!graph || atomic_fetch_sub(&graph->refs, 1) > 1)
         return;
-    if (graph->exec)
+    if (graph->exec && !cuda_device_is_broken(graph->device))
         cuda.GraphExecDestroy(graph->exec);
     /* Not on the capturing stream: another thread may be recording what is given to it. */
-    if (graph->workspace)
+    if (graph->workspace && !cuda_device_is_broken(graph->device))
         cuda.MemFreeAsync(graph->workspace, graph->device->service);
     free(graph->variants);
     free(graph);

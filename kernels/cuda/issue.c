@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "blaslt.h"
+#include "code.h"
 #include "device.h"
 #include "pin.h"
 #include "util/clock.h"
@@ -31,8 +32,11 @@ static void cancel(struct backend_job *base)
 /* The name that an op which has nothing to do answers with: it lives as long as the device. */
 static const char *nominal_variant(struct cuda_device *d, const struct backend_step *step)
 {
-    const char *const *names = cuda_variants(&d->base, step->op, step->plan.dtype);
+    const char *const *names;
 
+    if (step->plan.kind == PLAN_KERNEL)
+        return cuda_variant_user;
+    names = cuda_variants(&d->base, step->op, step->plan.dtype);
     for (unsigned i = 0; names && step->variant && names[i]; i++)
         if (strcmp(names[i], step->variant) == 0)
             return names[i];

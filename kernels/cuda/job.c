@@ -229,7 +229,7 @@ void cuda_submit(struct backend_stream *stream, struct backend_job *base)
     }
     if (list_empty(&s->jobs)) {
         list_append(&d->busy, &s->link);
-        d->progress_ns = clock_now_ns();
+        d->progress_ns = s->progress_ns = clock_now_ns();
     }
     list_append(&s->jobs, &base->link);
     if (s->next == &s->jobs)

@@ -108,7 +108,7 @@ static void end_execution(struct cuda_stream *s, struct backend_job *base, struc
     return_end(s, cuda_end_kind(s, x), x->end);
     cuda_event_return(s->device, EVENT_TIMED, x->start);
     job->reaped++;
-    s->device->progress_ns = clock_now_ns();
+    s->device->progress_ns = s->progress_ns = clock_now_ns();
     s->in_flight--;
     s->steps_in_flight -= x->steps;
 }
@@ -165,7 +165,10 @@ static void fail_stream(struct cuda_stream *s, struct list *finished)
         struct error e;
 
         base->failed = false;
-        cuda_device_lost(s->device, &e);
+        if (s->device->abandoned_why.code != ERROR_NONE)
+            e = s->device->abandoned_why;
+        else
+            cuda_device_lost(s->device, &e);
         cuda_job_fail(base, &e);
         while (job && job->reaped < job->issued)
             end_execution(s, base, job, false);
@@ -237,6 +240,7 @@ static void poll_streams(struct cuda_device *d, struct list *finished)
         list_for_each_safe (node, after, &d->busy) {
             fail_stream(list_entry(node, struct cuda_stream, link), finished);
         }
+        d->abandoned_why.code = ERROR_NONE;
     }
     list_for_each_safe (node, after, &d->busy) {
         struct cuda_stream *s = list_entry(node, struct cuda_stream, link);

@@ -114,8 +114,9 @@ static uint64_t lay_out(const struct backend_step *step, struct place *places, s
 /* Between the mapping and the operand's place on the device: the whole extent, or its elements. */
 static int plan_transfer(struct cuda_device *d, const struct backend_operand *o, size_t element,
                          const struct place *place, uint64_t address, bool to_device, bool elements,
-                         struct cuda_transfer *t, struct error *e)
+                         struct cuda_staging *staging, struct error *e)
 {
+    struct cuda_transfer *t = to_device ? &staging->in[staging->n_in++] : &staging->out[staging->n_out++];
     uint64_t mapped = place->pin.on_device + o->offset;
     const int64_t *there = place->strides, *here = place->view.strides;
     struct plan_elementwise copy;
@@ -126,13 +127,14 @@ static int plan_transfer(struct cuda_device *d, const struct backend_operand *o,
     t->function = NULL;
     if (!elements)
         return 0;
+    t->launch = &staging->launches[staging->n_launches++];
     copy = cuda_view_copy(&place->view, to_device ? here : there, to_device ? there : here);
-    if (cuda_ops_copy(&copy, element, to_device ? mapped : address, to_device ? address : mapped, &d->launch,
-                      &t->launch, e) < 0)
+    if (cuda_ops_copy(&copy, element, to_device ? mapped : address, to_device ? address : mapped, &d->launch, t->launch,
+                      e) < 0)
         return -1;
-    t->function = cuda_kernels_find(&d->kernels, t->launch.kernel);
+    t->function = cuda_kernels_find(&d->kernels, t->launch->kernel);
     if (!t->function)
-        return error_set(e, ERROR_INTERNAL, "no embedded image has the kernel %s", t->launch.kernel);
+        return error_set(e, ERROR_INTERNAL, "no embedded image has the kernel %s", t->launch->kernel);
     return 0;
 }
 
@@ -150,10 +152,9 @@ static int plan_transfers(struct cuda_device *d, const struct backend_step *step
         if (!p->staged)
             continue;
         if (p->same_as == i && p->copied_in &&
-            plan_transfer(d, o, element, p, addresses[i], true, p->packed, &staging->in[staging->n_in++], e) < 0)
+            plan_transfer(d, o, element, p, addresses[i], true, p->packed, staging, e) < 0)
             return -1;
-        if (i >= step->op->n_inputs &&
-            plan_transfer(d, o, element, p, addresses[i], false, gaps, &staging->out[staging->n_out++], e) < 0)
+        if (i >= step->op->n_inputs && plan_transfer(d, o, element, p, addresses[i], false, gaps, staging, e) < 0)
             return -1;
     }
     return 0;
@@ -166,6 +167,8 @@ int cuda_staging_prepare(struct cuda_stream *stream, const struct backend_step *
     struct place places[STEP_MAX_OPERANDS];
     uint64_t total;
 
+    if (step->plan.kind == PLAN_KERNEL)
+        return cuda_staging_prepare_kernel(stream, step, staging, addresses, e);
     staging->active = true;
     find_places(step, places);
     if (pin_all(d, step, places, e) < 0)
@@ -187,8 +190,8 @@ free_scratch:
 
 static int launch(struct cuda_stream *stream, struct cuda_transfer *t, struct error *e)
 {
-    const struct cuda_launch *l = &t->launch;
-    void *params[] = {t->launch.params};
+    const struct cuda_launch *l = t->launch;
+    void *params[] = {t->launch->params};
 
     return CUDA_CALL(stream->device, e, LaunchKernel, t->function, l->grid[0], l->grid[1], l->grid[2], l->block[0],
                      l->block[1], l->block[2], l->shared_bytes, stream->stream, params, NULL);

@@ -19,15 +19,20 @@ struct cuda_transfer {
     CUdeviceptr device;  /* … and there; unused with a kernel */
     uint64_t extent;
     CUfunction function; /* NULL: plain bytes */
-    struct cuda_launch launch;
+    struct cuda_launch *launch;
 };
 
-struct cuda_staging {
+/* Those of ops may move elements; users' kernels have more operands, but their whole extents. */
+enum { STAGING_LAUNCHES = PLAN_MAX_OPERANDS + OP_MAX_OUTPUTS };
+
+struct cuda_staging { /* does not move once it is prepared */
     bool active;
     CUdeviceptr scratch;                   /* one allocation for all operands, in stream order */
     CUevent h2d_start, h2d_end, d2h_start; /* NULL: nothing copied, or not timed */
     unsigned n_in, n_out;
     struct cuda_transfer in[STEP_MAX_OPERANDS], out[STEP_MAX_OPERANDS];
+    unsigned n_launches;
+    struct cuda_launch launches[STAGING_LAUNCHES];
 };
 
 /* Whether an operand of the step lies in host memory. */
@@ -37,6 +42,10 @@ bool cuda_staging_is_needed(const struct backend_step *step);
  * there (those in device memory are left as they are). Undone on failure. Thread: any; may block. */
 int cuda_staging_prepare(struct cuda_stream *stream, const struct backend_step *step, struct cuda_staging *staging,
                          struct plan *plan, uint64_t *addresses, struct error *e);
+
+/* The same for a user's kernel, whose plan knows no strides: operands keep their layout. */
+int cuda_staging_prepare_kernel(struct cuda_stream *stream, const struct backend_step *step,
+                                struct cuda_staging *staging, uint64_t *addresses, struct error *e);
 
 /* Enqueues the copies to the device. After a failure some may be on their way. Thread: any; may block. */
 int cuda_staging_copy_in(struct cuda_stream *stream, struct cuda_staging *staging, bool timing, struct error *e);

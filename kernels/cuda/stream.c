@@ -55,9 +55,11 @@ static void release_workspace(struct cuda_stream *s)
 
 static void destroy(struct cuda_stream *s)
 {
-    release_workspace(s);
     cuda_flag_give(&s->device->flags, s->flag);
-    cuda.StreamDestroy(s->stream);
+    if (!cuda_device_is_broken(s->device)) {
+        release_workspace(s);
+        cuda.StreamDestroy(s->stream);
+    }
     free(s);
 }
 

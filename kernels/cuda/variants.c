@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "blaslt.h"
+#include "code.h"
 #include "device.h"
 
 const char cuda_variant_blaslt[] = "cublaslt";
@@ -85,8 +86,9 @@ static bool stages(const struct backend_step *step)
 int cuda_check_step(struct backend_device *base, const struct backend_step *step, struct error *e)
 {
     struct cuda_device *d = cuda_device(base);
+    const bool is_users = step->plan.kind == PLAN_KERNEL;
 
-    if (check_variant(d, step, e) < 0)
+    if ((is_users ? cuda_code_check(d, &step->plan, e) : check_variant(d, step, e)) < 0)
         return -1;
     if (plan_is_empty(&step->plan))
         return 0;
@@ -94,5 +96,5 @@ int cuda_check_step(struct backend_device *base, const struct backend_step *step
         return error_set(e, ERROR_UNSUPPORTED,
                          "%s has no memory pools, so it cannot copy shared host memory in and out; use device memory",
                          base->info.name);
-    return step->variant ? check_forced(d, step, e) : 0;
+    return step->variant && !is_users ? check_forced(d, step, e) : 0;
 }

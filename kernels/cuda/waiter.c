@@ -135,6 +135,18 @@ struct cuda_waiters *cuda_waiters_free(struct cuda_waiters *w)
     return NULL;
 }
 
+static void wake_nobody(void *context)
+{
+    (void)context;
+}
+
+void cuda_waiters_mute(struct cuda_device *d)
+{
+    pthread_mutex_lock(&d->waiters->lock);
+    d->host.wake = wake_nobody;
+    pthread_mutex_unlock(&d->waiters->lock);
+}
+
 /* An idle thread, or a new one; NULL when all are busy. The last place is kept for the timer. Under the lock. */
 static struct waiter *find_idle(struct cuda_waiters *w)
 {

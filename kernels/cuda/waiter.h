@@ -20,6 +20,9 @@ struct cuda_waiters *cuda_waiters_free(struct cuda_waiters *w);
 /* The vtable's arm(). */
 void cuda_arm(struct backend_device *base);
 
+/* Nobody is woken from now on; threads may sleep in the driver for ever. Thread: loop. */
+void cuda_waiters_mute(struct cuda_device *d);
+
 /* Takes over an event that has happened: it goes back to the pool when no thread sleeps on it. Thread: loop. */
 void cuda_waiters_adopt(struct cuda_device *d, enum cuda_event_kind kind, CUevent event);
 

@@ -1,9 +1,10 @@
-/* Owns the choice between cuBLASLt and our own kernels, and the launch itself. */
+/* Owns the choice between cuBLASLt and our own kernels, and their launch; users' kernels are code.c's. */
 #include "work.h"
 
 #include <string.h>
 
 #include "blaslt.h"
+#include "code.h"
 #include "device.h"
 #include "peer.h"
 #include "stream.h"
@@ -36,6 +37,10 @@ int cuda_work_prepare_own(struct cuda_device *d, const struct backend_step *step
                           struct error *e)
 {
     cuda_work_release(work);
+    if (work->plan->kind == PLAN_KERNEL) {
+        cuda_code_prepare(work);
+        return 0;
+    }
     if (cuda_ops_launch(step->op->id, work->plan, work->addresses, step->variant, &d->launch, &work->launch, e) < 0)
         return -1;
     work->function = cuda_kernels_find(&d->kernels, work->launch.kernel);
@@ -75,6 +80,8 @@ static int issue_own(struct cuda_stream *stream, struct cuda_work *work, struct 
 
 int cuda_work_issue(struct cuda_stream *stream, struct cuda_work *work, struct error *e)
 {
+    if (work->plan->kind == PLAN_KERNEL)
+        return cuda_code_issue(stream, work, e);
     if (!work->blaslt)
         return issue_own(stream, work, e);
     return blaslt_plan_run(stream, work->blaslt, work->plan, work->addresses, e);

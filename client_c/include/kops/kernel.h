@@ -55,6 +55,14 @@ typedef struct kops_module kops_module;
 /** An entry of a module that can be launched. */
 typedef struct kops_kernel kops_kernel;
 
+/** What a daemon says of kernels of one's own: part of kops_info. */
+struct kops_kernels_info {
+    const char *compiler;    /**< "NVRTC 13.0"; NULL when there is none. */
+    const char *policy;      /**< Who may launch any: "off", "owner", "group", "all". */
+    bool allowed;            /**< Whether this client may. */
+    const char *const *arch; /**< What is compiled for each of kops_info.devices; "" for the host. */
+};
+
 enum {
     KOPS_MAX_PARAMS = 32,        /**< Parameters of a kernel. */
     KOPS_MAX_KERNEL_TENSORS = 16 /**< Tensors among them. */

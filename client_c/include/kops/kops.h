@@ -108,8 +108,7 @@ KOPS_API bool kops_error_number(const struct kops_error *error, const char *key,
 /** What carries the messages. KOPS_TRANSPORT_AUTO takes shared memory where it pays: the daemon offers it and polls it
  * (kops_limits.spin_us), and this machine has 4 processors or more; both sides then poll before they sleep, the
  * client for a time that shrinks while it does not help. On the socket nobody polls. `KOPS_TRANSPORT` in the
- * environment
- * ("socket", "shm") decides where the program says AUTO. */
+ * environment ("socket", "shm") decides where the program says AUTO. */
 enum kops_transport {
     KOPS_TRANSPORT_AUTO = 0,
     KOPS_TRANSPORT_SOCKET = 1, /**< The socket alone. */
@@ -207,14 +206,6 @@ struct kops_limits {
     uint64_t source_bytes; /**< Of a source to compile, with its files. */
 };
 
-/** Whether kernels of the user's own can be compiled and launched (<kops/kernel.h>). */
-struct kops_kernels_info {
-    const char *compiler;    /**< "NVRTC 13.0"; NULL when there is none. */
-    const char *policy;      /**< Who may launch any: "off", "owner", "group", "all". */
-    bool allowed;            /**< Whether this client may. */
-    const char *const *arch; /**< What is compiled for each of kops_info.devices; "" for the host. */
-};
-
 /** What the daemon said of itself when kops_connect() connected. Every list is NULL-terminated. */
 struct kops_info {
     const char *server; /**< "kopsd <version>" */
@@ -225,7 +216,7 @@ struct kops_info {
     const struct kops_op *const *ops;
     const char *const *features;
     struct kops_limits limits;
-    const struct kops_kernels_info *kernels; /**< NULL: the daemon knows nothing of such kernels. */
+    const struct kops_kernels_info *kernels; /**< NULL: the daemon is older than kernels of one's own. */
 };
 
 /** Belongs to the client and lives as long. */
@@ -498,7 +489,7 @@ KOPS_API enum kops_code kops_cancel(kops_client *client, kops_ticket ticket, str
 }
 #endif
 
-/* The other parts, each in a file of its own. */
+/* The other parts. */
 #include <kops/cache.h>
 #include <kops/kernel.h>
 #include <kops/ops.h>

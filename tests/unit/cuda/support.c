@@ -332,7 +332,7 @@ void fill(struct backend_memory *m, unsigned count, unsigned seed)
 
 /* ---- jobs ---- */
 
-static void done(struct backend_job *job)
+void job_done(struct backend_job *job)
 {
     struct test_job *t = (struct test_job *)(void *)job;
 
@@ -360,7 +360,7 @@ static void plan_job(struct test_job *t, struct op_call *call, const struct view
     struct tensor tensors[STEP_MAX_OPERANDS];
     struct error e;
 
-    *t = (struct test_job){.job = {.n_steps = 1, .repeat = 1, .timing = true, .done = done},
+    *t = (struct test_job){.job = {.n_steps = 1, .repeat = 1, .timing = true, .done = job_done},
                            .step = {.op = call->op, .in_place = -1}};
     t->job.steps = &t->step;
     t->job.samples = t->samples;

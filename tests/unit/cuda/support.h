@@ -89,6 +89,9 @@ struct test_job {
 void make_job(struct test_job *t, enum op_id op, const struct view *views);
 void make_gemm(struct test_job *t, const struct view *views, double alpha, double beta);
 
+/* The done() of every test_job. */
+void job_done(struct backend_job *job);
+
 struct backend_stream *stream_open(void);
 /* prepare() on another thread where the job needs it, then submit(). Returns false when prepare() failed. */
 bool start(struct backend_stream *stream, struct test_job *t, struct error *e);

@@ -1,0 +1,89 @@
+/* A kernel that never ends: noticed, its jobs ended, everything taken down without waiting for it. */
+#include "kernel_support.h"
+
+#include <unistd.h>
+
+#include "util/clock.h"
+
+enum { N = 1000, BYTES = N * sizeof(float) };
+
+static uint64_t all_calls(void)
+{
+    uint64_t sum = 0;
+
+    for (unsigned i = 0; i < STANDIN_ROWS; i++)
+        if (control->rows[i].pid == getpid())
+            for (unsigned j = 0; j < STANDIN_CALLS; j++)
+                sum += control->rows[i].calls[j].count;
+    return sum;
+}
+
+static void test_a_device_is_left_behind_with_its_endless_kernel(void **state)
+{
+    struct backend_memory *m = device_memory(BYTES), *host = host_memory(BYTES);
+    struct backend_stream *stuck = stream_open(), *busy = stream_open(), *another;
+    struct backend_code *code = load_code();
+    const struct backend_function *spin = load_function(code, "spin_forever"),
+                                  *doubled = load_function(code, "custom_kernel");
+    struct test_job endless, behind, beside;
+    struct error why, e;
+    uint64_t began, calls_before;
+
+    (void)state;
+    KERNEL_JOB(&endless, spin, 1, OUT(m, 1));
+    KERNEL_JOB(&behind, doubled, N, OUT(m, N), IN(m, N), INT(N));
+    assert_true(start(stuck, &endless, &e));
+    assert_true(start(stuck, &behind, &e));
+    began = clock_now_ns();
+
+    /* Other work goes on, and does not hide it. */
+    for (unsigned i = 0; i < 3; i++) {
+        KERNEL_JOB(&beside, doubled, N, OUT(host, N), IN(host, N), INT(N));
+        run_job(busy, &beside);
+    }
+    assert_true(backend->progress_ns(device) <= began);
+    backend->arm(device); /* a thread sleeps in the driver */
+
+    error_set(&why, ERROR_JOB_TIMEOUT, "it ran too long");
+    calls_before = all_calls();
+    backend->abandon(device, &why);
+    finish(&behind);
+    assert_true(endless.done && endless.job.failed && behind.job.failed);
+    assert_int_equal(endless.job.error.code, ERROR_JOB_TIMEOUT);
+    assert_int_equal(behind.job.error.code, ERROR_JOB_TIMEOUT);
+    assert_true(endless.order < behind.order);
+    assert_true(device->lost);
+    assert_int_equal(backend->poll(device), 0);
+
+    /* What comes now is told that the device is lost, and nothing waits. */
+    KERNEL_JOB(&beside, doubled, N, OUT(m, N), IN(m, N), INT(N));
+    backend->submit(busy, &beside.job);
+    finish(&beside);
+    assert_int_equal(beside.job.error.code, ERROR_DEVICE_LOST);
+    assert_int_equal(backend->stream_new(device, PRIORITY_HIGH, &another, &e), -1);
+    assert_int_equal(e.code, ERROR_DEVICE_LOST);
+    backend->stream_free(stuck);
+    backend->stream_free(busy);
+    close_memory(m);
+    close_memory(host);
+    backend->code_unload(device, code);
+    assert_int_equal(all_calls(), calls_before);
+}
+
+static void test_an_idle_device_has_just_made_progress(void **state)
+{
+    uint64_t before = clock_now_ns();
+
+    (void)state;
+    assert_true(backend->progress_ns(device) >= before);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_an_idle_device_has_just_made_progress),
+        cmocka_unit_test(test_a_device_is_left_behind_with_its_endless_kernel),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
