@@ -1,0 +1,75 @@
+// Families of functions that __half and __nv_bfloat16 share: H is the type, H2 a pair of it.
+#ifndef KOPS_HOST_HALF_FUNCTIONS_H
+#define KOPS_HOST_HALF_FUNCTIONS_H
+
+#define KOPS_HOST_PAIR(H, H2, RAW2)                                                                                    \
+    struct alignas(4) RAW2 {                                                                                           \
+        unsigned short x, y;                                                                                           \
+    };                                                                                                                 \
+    struct alignas(4) H2 {                                                                                             \
+        H x, y;                                                                                                        \
+                                                                                                                       \
+        H2() = default;                                                                                                \
+        KOPS_HOST H2(H a, H b) : x(a), y(b)                                                                            \
+        {                                                                                                              \
+        }                                                                                                              \
+    };                                                                                                                 \
+    KOPS_HOST_PAIR_OPERATOR(H2, +)                                                                                     \
+    KOPS_HOST_PAIR_OPERATOR(H2, -)                                                                                     \
+    KOPS_HOST_PAIR_OPERATOR(H2, *)                                                                                     \
+    KOPS_HOST_PAIR_OPERATOR(H2, /)                                                                                     \
+    KOPS_HOST H2 operator-(H2 a)                                                                                       \
+    {                                                                                                                  \
+        return H2(-a.x, -a.y);                                                                                         \
+    }                                                                                                                  \
+    KOPS_HOST bool operator==(H2 a, H2 b)                                                                              \
+    {                                                                                                                  \
+        return a.x == b.x && a.y == b.y;                                                                               \
+    }                                                                                                                  \
+    KOPS_HOST bool operator!=(H2 a, H2 b)                                                                              \
+    {                                                                                                                  \
+        return !(a == b);                                                                                              \
+    }
+
+#define KOPS_HOST_PAIR_OPERATOR(H2, OP)                                                                                \
+    KOPS_HOST H2 operator OP(H2 a, H2 b)                                                                               \
+    {                                                                                                                  \
+        return H2(a.x OP b.x, a.y OP b.y);                                                                             \
+    }                                                                                                                  \
+    KOPS_HOST H2 &operator OP##=(H2 &a, H2 b)                                                                          \
+    {                                                                                                                  \
+        return a = a OP b;                                                                                             \
+    }
+
+#define KOPS_HOST_SMALL_UNARY(H, H2, NAME, VALUE)                                                                      \
+    KOPS_HOST H h##NAME(H a)                                                                                           \
+    {                                                                                                                  \
+        double x = double(float(a));                                                                                   \
+        return H(double(VALUE));                                                                                       \
+    }                                                                                                                  \
+    KOPS_HOST H2 h2##NAME(H2 a)                                                                                        \
+    {                                                                                                                  \
+        return H2(h##NAME(a.x), h##NAME(a.y));                                                                         \
+    }
+
+#define KOPS_HOST_SMALL_BINARY(H, H2, NAME, VALUE)                                                                     \
+    KOPS_HOST H NAME(H a, H b)                                                                                         \
+    {                                                                                                                  \
+        return VALUE;                                                                                                  \
+    }                                                                                                                  \
+    KOPS_HOST H2 NAME##2(H2 a, H2 b)                                                                                   \
+    {                                                                                                                  \
+        return H2(NAME(a.x, b.x), NAME(a.y, b.y));                                                                     \
+    }
+
+#define KOPS_HOST_SMALL_COMPARE(H, H2, NAME, OP)                                                                       \
+    KOPS_HOST bool NAME(H a, H b)                                                                                      \
+    {                                                                                                                  \
+        return a OP b;                                                                                                 \
+    }                                                                                                                  \
+    KOPS_HOST H2 NAME##2(H2 a, H2 b)                                                                                   \
+    {                                                                                                                  \
+        return H2(H(a.x OP b.x ? 1.0f : 0.0f), H(a.y OP b.y ? 1.0f : 0.0f));                                           \
+    }
+
+#endif
