@@ -10,6 +10,8 @@ DLPack; the daemon works on them where they are (ordinary arrays in private memo
 same framework and on the same device. `kops.connect_async` is the same for asyncio. Every error is a `kops.KopsError`.
 """
 
+from typing import Any
+
 from ._aio import AsyncClient, connect_async
 from ._batch import Batch
 from ._client import Client, connect
@@ -17,7 +19,7 @@ from ._code import Entry
 from ._connection import VERSION as __version__
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _errors
-from ._inline import cuda_kernel, default_client, load, load_inline
+from ._inline import cuda_kernel, default_client, kernel, load, load_inline
 from ._kernels import AsyncKernel, Kernel
 from ._modules import AsyncModule, Module
 from ._pending import Pending
@@ -51,7 +53,17 @@ __all__ = [
     "connect_async",
     "cuda_kernel",
     "default_client",
+    "kernel",
     "load",
     "load_inline",
 ]
 __all__ += _errors
+
+
+def __getattr__(name: str) -> Any:
+    """`kops.interpret` is imported when it is first used."""
+    if name != "interpret":
+        raise AttributeError(f"module 'kops' has no attribute {name!r}")
+    import importlib
+
+    return importlib.import_module("kops.interpret")

@@ -99,7 +99,8 @@ class Code:
         self._scan: Scan | None = None
         self.entries = _texts("entries", entries if entries is not None else names(self.scan))
         if not self.entries:
-            raise BadArgument("no kernel to compile: the source shows no plain `__global__ void name(…)`; give entries=", {"key": "entries"})
+            why = "no kernel to compile: the source shows no plain `__global__ void name(…)`; give entries="
+            raise BadArgument(why, {"key": "entries"})
         self.arch = arch
         self.device = None if device is None else device_ref(device)
 
@@ -131,6 +132,12 @@ class Code:
         if known != reply["module"]:
             connection.garbage.append(("module", reply["module"]))  # another thread was faster
         return known
+
+    def only(self) -> str:
+        """The only entry."""
+        if len(self.entries) != 1:
+            raise BadArgument(f"which kernel? There are {', '.join(self.entries)}", {"key": "entry"})
+        return self.entries[0]
 
     def entry(self, name: str) -> Entry:
         """What is known of an entry, once compiled."""

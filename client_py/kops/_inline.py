@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from ._client import Client
+from ._code import Code
 from ._errors import BadArgument
-from ._geometry import Sizes
+from ._geometry import Geometry, Sizes
+from ._kernels import Kernel
 from ._modules import Module
 from ._source import gather, names, scan
-from ._tokens import PUNCTUATION, directive, tokens
+from ._tokens import DIRECTIVE, PUNCTUATION, directive, tokens
 
 _lock = threading.Lock()
 _default: Client | None = None
@@ -42,6 +44,16 @@ def load(path: str | os.PathLike[str], entries: str | Iterable[str] | None = Non
     return default_client().load(path, entries, **how)
 
 
+def kernel(
+    source: str | os.PathLike[str], entry: str | None = None, signature: Any = None, grid: Sizes = None, block: Sizes = None, *,
+    shared: Any = 0, cluster: Sizes = None, options: Iterable[str] = (), files: Mapping[str, str] | None = None,
+    name: str | None = None, arch: str | None = None, device: Any = None, alias: bool = False,
+) -> Kernel:  # fmt: skip
+    """As `Client.kernel`, with the default client, and compiled at its first call: `interpret` works without a daemon."""
+    code = Code(source, entry, options, files, name, arch, device)
+    return Kernel(default_client(), code, code.only(), signature, Geometry(grid, block, shared, cluster), alias)
+
+
 def cuda_kernel(function: Any = None, **how: Any) -> Any:
     """As `Client.cuda_kernel`, with the default client, which connects at the kernel's first call."""
     return default_client().cuda_kernel(function, **how)
@@ -64,7 +76,7 @@ def _joined(value: str | Iterable[str] | None) -> str:
 def _host_code(text: str) -> str | None:
     """What shows that a source holds code for the host, and where."""
     for token in tokens(text):
-        if token.kind == "directive":
+        if token.kind == DIRECTIVE:
             word, rest = directive(token)
             if word == "include" and rest.lstrip('<"').startswith(("torch/", "ATen/", "c10/", "pybind11/")):
                 return f"line {token.line}: #include {rest}"

@@ -102,18 +102,22 @@ class BaseKernel:
         return NotImplemented
 
     def interpret(
-        self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, **named: Any
-    ) -> Any:
-        """Runs the same source on the CPU, in this process, with checks that a GPU does not make: see
-        `kops.interpret`. Arrays are NumPy's or torch CPU tensors, and are written in place."""
+        self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, check: Any = True,
+        timeout: float = 60.0, **named: Any,
+    ) -> Any:  # fmt: skip
+        """Runs the same source on the CPU, in this process, with checks that a GPU does not make, and without a daemon.
+        Arrays are NumPy's or torch CPU tensors, and are written in place; returns what a launch returns. Raises
+        `kops.interpret.InterpretError`. See `kops.interpret.run` for `check` and `timeout`."""
         from . import interpret
 
         arguments = self._positional(arguments, named)
-        sizes = {**self._geometry.declared, **self._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared})}
-        return interpret.run(
-            self.code.source, self.name, self.params, arguments, sizes["grid"], sizes["block"], sizes.get("shared", 0),
-            files=self.code.files, options=self.code.options,
+        given = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
+        sizes = {**self._geometry.declared, **self._geometry.of_call(arguments, given)}
+        interpret.run(
+            self.code.source, self.name, self.params, arguments, **sizes, files=self.code.files, options=self.code.options,
+            check=check, timeout=timeout, name=self.code.name,
         )  # fmt: skip
+        return self._result(arguments)
 
     def __repr__(self) -> str:
         parameters = ", ".join(f"{param.kind} {param.dtype} {param.name}" for param in self.params)

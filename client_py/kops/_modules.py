@@ -99,9 +99,7 @@ class BaseModule:
         self, entry: str | None, signature: Signature, grid: Sizes, block: Sizes, shared: Any, cluster: Sizes, alias: bool
     ) -> Any:
         if entry is None:
-            if len(self._code.entries) != 1:
-                raise BadArgument(f"which kernel? There are {', '.join(self._code.entries)}", {"key": "entry"})
-            entry = self._code.entries[0]
+            entry = self._code.only()
         elif entry not in self._code.entries:
             raise BadArgument(f"no kernel {entry!r} was compiled; there are {', '.join(self._code.entries)}", {"key": "entry"})
         return self._kernel_type(self._client, self._code, entry, signature, Geometry(grid, block, shared, cluster), alias)
@@ -215,10 +213,7 @@ class KernelMethods:
         The rest is as in `compile`. Raises also `SignatureMismatch` where the binary has other parameters.
         """
         code = Code(source, entry, options, files, name, arch, device)
-        if len(code.entries) != 1:
-            raise BadArgument(f"which kernel? The source has {', '.join(code.entries)}", {"key": "entry"})
-        made = Kernel(self, code, code.entries[0], signature, Geometry(grid, block, shared, cluster), alias)
-        return made._declare(timeout)
+        return Kernel(self, code, code.only(), signature, Geometry(grid, block, shared, cluster), alias)._declare(timeout)
 
     def load(self, path: str | os.PathLike[str], entries: str | Iterable[str] | None = None, **how: Any) -> Module:
         """Compiles a .cu file: a `Module` whose attributes are its kernels. The keywords are those of `compile`.
@@ -273,9 +268,7 @@ class AsyncKernelMethods:
     ) -> AsyncKernel:  # fmt: skip
         """As `Client.kernel`: `kern = await k.kernel(…)`, then `await kern(c, a, b, n)`."""
         code = Code(source, entry, options, files, name, arch, device)
-        if len(code.entries) != 1:
-            raise BadArgument(f"which kernel? The source has {', '.join(code.entries)}", {"key": "entry"})
-        made = AsyncKernel(self, code, code.entries[0], signature, Geometry(grid, block, shared, cluster), alias)
+        made = AsyncKernel(self, code, code.only(), signature, Geometry(grid, block, shared, cluster), alias)
         return await made._declare(timeout)
 
     async def load(self, path: str | os.PathLike[str], entries: str | Iterable[str] | None = None, **how: Any) -> AsyncModule:

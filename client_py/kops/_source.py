@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ._errors import BadArgument
 from ._signature import NotParsed, Param, read, split
-from ._tokens import NAME, PUNCTUATION, STRING, Token, defined, included, tokens
+from ._tokens import DIRECTIVE, NAME, PUNCTUATION, STRING, Token, defined, included, tokens
 
 # What may stand between `__global__` and the kernel's name; with an argument in parentheses.
 SPECIFIERS = ("void", "static", "inline", "__inline__", "__forceinline__", "__noinline__", "extern", "__global__")
@@ -65,7 +65,7 @@ def _kernel(found: list[Token], at: int, scope: str) -> Definition | None:
     if end < 0:
         return None
     begin = at
-    while begin > 0 and found[begin - 1].text not in (";", "}", "{") and found[begin - 1].kind != "directive":
+    while begin > 0 and found[begin - 1].text not in (";", "}", "{") and found[begin - 1].kind != DIRECTIVE:
         begin -= 1
     template = any(token.text == "template" for token in found[begin:at])
     return Definition(scope + found[i].text, template, tuple(found[i + 2 : end]), found[i].line)
@@ -113,7 +113,10 @@ def _types(found: list[Token], into: set[str]) -> None:
         if token.text in ("struct", "class", "union", "enum", "using") and i + 1 < len(found):
             into.add(found[i + 1].text)
         elif token.text == "typedef":
-            end = next((k for k in range(i, len(found)) if found[k].text == ";"), len(found))
+            depth, end = 0, i
+            while end < len(found) and not (depth <= 0 and found[end].text == ";"):
+                depth += {"{": 1, "}": -1}.get(found[end].text, 0)
+                end += 1
             into.add(found[end - 1].text)
 
 
@@ -139,6 +142,8 @@ def signature(made: Scan, entry: str) -> tuple[Param, ...]:
         raise BadArgument(f"the source shows {entry} in several forms (lines {lines}): {ask}", {"key": "signature"})
     (kernel, *_) = same
     for token in kernel.params:
+        if token.kind == DIRECTIVE:
+            raise BadArgument(f"a preprocessor directive is in the parameters of {entry}: {ask}", {"key": "signature"})
         if token.kind == NAME and token.text in made.macros:
             raise BadArgument(f"{token.text}, in the parameters of {entry}, is a macro: {ask}", {"key": "signature"})
         if token.text == "=":

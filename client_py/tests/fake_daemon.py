@@ -19,8 +19,9 @@ from typing import Any
 
 import msgpack
 import numpy
+from fake_kernels import KERNELS, KernelMethods
 
-DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16"}
+DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "i32": "int32", "u8": "uint8", "bool": "bool"}
 HELLO = {
     "server": "kopsd 0.0 (fake)",
     "protocol": 1,
@@ -50,12 +51,13 @@ HELLO = {
         for name, inputs in (("add", ["a", "b"]), ("square", ["a"]), ("gemm", ["a", "b"]))
     ],
     "limits": {"message_bytes": 65536, "depth": 32, "nfds": 16, "inflight": 8, "rank": 16},
-    "features": ["memfd", "sequence", "program", "priority", "cuda_ipc", "cuda_vmm", "cuda_pool"],
+    "features": ["memfd", "sequence", "program", "priority", "cuda_ipc", "cuda_vmm", "cuda_pool", "compile", "kernels"],
+    "kernels": KERNELS,
     "of_a_later_version": [1, 2, 3],
 }
 
 
-RUNS = ("run", "sequence", "run_program")
+RUNS = ("run", "launch", "sequence", "run_program")
 
 
 class Refused(Exception):
@@ -73,10 +75,11 @@ class Buffer:
             os.close(fd)
 
 
-class Peer:
+class Peer(KernelMethods):
     """One connection."""
 
     def __init__(self, daemon: FakeDaemon, sock: socket.socket) -> None:
+        super().__init__()
         self.daemon = daemon
         self.socket = sock
         self.buffers: dict[int, Buffer] = {}
@@ -207,6 +210,8 @@ class Peer:
         return {"nfds": 1, "fd": 0, "size": 4096, "streams": 256, "_fd": fd}
 
     def do_release(self, params: dict[str, Any], fds: list[int]) -> Any:
+        if self.release_kernel(params):
+            return {}
         if "program" in params:
             if self.programs.pop(params["program"], None) is None:
                 raise Refused("unknown_program")
@@ -267,6 +272,9 @@ class Peer:
         tensors = params["tensors"]
         for i, step in enumerate(params["ops"]):
             try:
+                if "kernel" in step:
+                    self.step(step, tensors)
+                    continue
                 run = {"in": [tensors[t] for t in step["in"]], "out": [tensors[t] for t in step["out"]]}
                 self.do_run({"op": step["op"], "attrs": step.get("attrs", {}), **run}, fds)
             except Refused as refused:
@@ -289,6 +297,8 @@ class Peer:
 
 
 class FakeDaemon:
+    refused = Refused
+
     def __init__(self) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="kops-fake-")
         self.path = os.path.join(self.folder.name, "kopsd.sock")

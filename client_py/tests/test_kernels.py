@@ -1,0 +1,404 @@
+"""Kernels of the user's own: what is sent, what is refused before anything is sent, and how long they live."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from pathlib import Path
+from typing import Any
+
+import kops
+import numpy
+import pytest
+from fake_daemon import FakeDaemon, Peer, Refused
+from test_client import wait_for
+
+ADD2 = """
+extern "C" __global__ void add2_kernel(float* c, const float* a, const float* b, int n)
+{
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) c[i] = a[i] + b[i];
+}
+"""
+SCALE = 'extern "C" __global__ void scale(float* y, const float* x, float a, int n) { }'
+
+
+def add2(k: kops.Client, **more: Any) -> kops.Kernel:
+    return k.kernel(ADD2, "add2_kernel", grid="ceil_div(n, 256)", block=256, **more)
+
+
+def sent(daemon: FakeDaemon, method: str) -> list[dict[str, Any]]:
+    return [params for name, params in list(daemon.requests) if name == method]
+
+
+def vectors(k: kops.Client, n: int = 100) -> tuple[Any, Any, Any]:
+    a, b = k.array(numpy.arange(n, dtype="float32")), k.array(numpy.ones(n, "float32"))
+    return k.zeros(n), a, b
+
+
+def test_a_kernel_is_compiled_declared_and_launched(k: kops.Client, daemon: FakeDaemon) -> None:
+    kern = add2(k)
+    (compile,) = sent(daemon, "compile")
+    assert compile == {"source": ADD2, "name": "kernel.cu", "entries": ["add2_kernel"]}
+    (declared,) = sent(daemon, "kernel")
+    assert [(p["name"], p["kind"], p["dtype"]) for p in declared["params"]] == [
+        ("c", "inout", "f32"), ("a", "in", "f32"), ("b", "in", "f32"), ("n", "scalar", "i32"),
+    ]  # fmt: skip
+    assert (declared["grid"], declared["block"]) == (["ceil_div(n, 256)"], [256])
+    assert "shared" not in declared and "cluster" not in declared and "alias" not in declared
+    c, a, b = vectors(k)
+    assert kern(c, a, b, 100) is None
+    assert (c == a + b).all()
+    kern(n=3, b=b, a=a, c=c)
+    (first, second) = sent(daemon, "launch")
+    assert first["kernel"] == second["kernel"] and first["args"][3] == 100 and second["args"][3] == 3
+    assert first["timing"] is False and "grid" not in first
+    assert daemon.count("compile") == daemon.count("kernel") == 1
+    assert kern.attributes.registers == 16 and kern.attributes.params == (8, 8, 8, 4)
+    assert "add2_kernel(inout f32 c" in repr(kern)
+
+
+def test_ordinary_arrays_are_copied_and_written_back(k: kops.Client) -> None:
+    kern = add2(k)
+    c = numpy.full(10, 7, "float32")
+    kern(c, numpy.arange(10, dtype="float32"), [1.0] * 10, 8)
+    assert c.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 7, 7], "what the kernel leaves alone stays"
+
+
+def test_out_arguments_are_returned(k: kops.Client) -> None:
+    c, a, b = vectors(k)
+    kern = k.kernel(ADD2, "add2_kernel", "out float* c, const float* a, const float* b, int n", grid=1, block=128)
+    assert kern(c, a, b, 100) is c
+    timings = kern(c, a, b, 100, timing=True)
+    assert isinstance(timings, kops.Timings) and timings.variant == "user"
+    profile = kern.profile(c, a, b, 100, warmup=1, repeat=5)
+    assert profile.op == "add2_kernel" and len(profile.samples) == 5 and profile.bytes == 1200
+    with pytest.raises(kops.BadArgument, match="out float") as error:
+        add2(k).profile(c, a, b, 100)
+    assert error.value.detail["key"] == "c"
+    assert add2(k).profile(c, a, b, 100, warmup=0, repeat=1).variant == "user"
+
+
+def test_geometry_of_one_launch(k: kops.Client, daemon: FakeDaemon) -> None:
+    c, a, b = vectors(k)
+    kern = k.kernel(ADD2, "add2_kernel")
+    with pytest.raises(kops.BadArgument, match="no grid"):
+        kern(c, a, b, 100)
+    with pytest.raises(kops.BadArgument, match="no block"):
+        kern(c, a, b, 100, grid=1)
+    assert not sent(daemon, "launch")
+    kern(c, a, b, 100, grid=numpy.int64(4), block=(16, 2), shared=1024, cluster=2)
+    kern[(1, 2), 32](c, a, b, 100)
+    kern[1, 32, 64](c, a, b, 100, grid=lambda c, a, b, n: -(-n // 32))
+    first, second, third = sent(daemon, "launch")
+    assert (first["grid"], first["block"], first["shared"], first["cluster"]) == ([4], [16, 2], 1024, [2])
+    assert (second["grid"], second["block"]) == ([1, 2], [32]) and "shared" not in second
+    assert (third["grid"], third["block"], third["shared"]) == ([4], [32], 64)
+    for wrong, kind in (({"grid": "n"}, kops.WrongType), ({"grid": -1}, kops.OutOfRange), ({"grid": (1, 1, 1, 1)}, kops.BadArgument),
+                        ({"grid": 1.5}, kops.WrongType), ({"grid": True}, kops.WrongType), ({"shared": "n"}, kops.WrongType)):  # fmt: skip
+        with pytest.raises(kind) as error:
+            kern(c, a, b, 100, **{"grid": 1, "block": 1, **wrong})
+        assert error.value.detail["key"] == next(iter(wrong))
+
+
+def test_geometry_of_the_declaration(k: kops.Client, daemon: FakeDaemon) -> None:
+    c, a, b = vectors(k)
+    kern = k.kernel(
+        ADD2, "add2_kernel", grid=lambda c, a, b, n: (n, 1), block=("min(n, 64)", 2), shared="4 * n", cluster=(2, 1), alias=True
+    )
+    (declared,) = sent(daemon, "kernel")
+    assert declared["block"] == ["min(n, 64)", 2] and declared["shared"] == "4 * n" and declared["cluster"] == [2, 1]
+    assert declared["alias"] is True and "grid" not in declared
+    kern(c, a, b, 100)
+    assert sent(daemon, "launch")[0]["grid"] == [100, 1]
+
+
+@pytest.mark.parametrize(
+    "change, kind, key",
+    [
+        ({"n": 2**31}, kops.OutOfRange, "args[3]"),
+        ({"n": -(2**31) - 1}, kops.OutOfRange, "args[3]"),
+        ({"n": 1.5}, kops.WrongType, "args[3]"),
+        ({"n": "1"}, kops.WrongType, "args[3]"),
+        ({"n": None}, kops.WrongType, "args[3]"),
+        ({"a": 1.0}, kops.WrongType, "args[1]"),
+        ({"c": [1.0]}, kops.WrongType, "args[0]"),
+        ({"a": numpy.zeros(4)}, kops.DtypeMismatch, "args[1]"),
+        ({"b": numpy.zeros(4, "int32")}, kops.DtypeMismatch, "args[2]"),
+        ({"a": "text"}, kops.WrongType, "args[1]"),
+    ],
+)
+def test_wrong_arguments(k: kops.Client, daemon: FakeDaemon, change: dict[str, Any], kind: type[Exception], key: str) -> None:
+    c, a, b = vectors(k)
+    kern = add2(k)
+    with pytest.raises(kind) as error:
+        kern(**{"c": c, "a": a, "b": b, "n": 100, **change})
+    assert error.value.detail["key"] == key and "add2_kernel" in str(error.value)  # type: ignore[attr-defined]
+    assert not sent(daemon, "launch")
+
+
+def test_wrong_calls(k: kops.Client) -> None:
+    c, a, b = vectors(k)
+    kern = add2(k)
+    for arguments, named, why in (
+        ((c, a, b), {}, "needs n"),
+        ((c, a, b, 1, 2), {}, "takes 4"),
+        ((c, a, b, 1), {"n": 2}, "two values for n"),
+        ((c, a, b), {"m": 2}, "no parameter 'm'"),
+    ):
+        with pytest.raises(kops.BadArgument, match=why):
+            kern(*arguments, **named)
+
+
+def test_layouts_and_ranks(k: kops.Client, daemon: FakeDaemon) -> None:
+    _, a, b = vectors(k)
+    matrix = k.zeros((10, 10))
+    kern = add2(k)
+    with pytest.raises(kops.BadArgument, match="contiguous"):
+        kern(matrix.T, a, b, 3)
+    kern(matrix[2:4], a, b, 3)
+    params = [kops.Param("c", "out", "f32", strided=True), *kern.params[1:]]
+    k.kernel(ADD2, "add2_kernel", params, grid=1, block=1)(k.zeros((4, 4)).T, a, b, 0)
+    assert "strides" in sent(daemon, "launch")[-1]["args"][0]
+    exact = k.kernel(ADD2, "add2_kernel", "out float* c[2][n], const float* a[n], const float* b, int n", grid=1, block=1)
+    assert sent(daemon, "kernel")[-1]["params"][0]["shape"] == [2, "n"]
+    with pytest.raises(kops.ShapeMismatch, match="2 dimensions"):
+        exact(a, a, b, 50)
+
+
+def test_null_pointers_numbers_and_other_dtypes(k: kops.Client, daemon: FakeDaemon) -> None:
+    x = k.array(numpy.arange(4, dtype="float32"))
+    kern = k.kernel(SCALE, grid=1, block=32)
+    kern(None, x, numpy.float64(2), numpy.int16(4))
+    args = sent(daemon, "launch")[0]["args"]
+    assert args[0] is None and args[2:] == [2.0, 4] and isinstance(args[2], float)
+    kern(None, x, 3, True)
+    assert sent(daemon, "launch")[1]["args"][2:] == [3.0, 1]
+    with pytest.raises(kops.OutOfRange):
+        kern(None, x, 1e39, 4)
+    kern(None, x, float("inf"), 4)
+    flags = k.kernel(SCALE, "scale", "const unsigned char* y, const bool* x, bool a, unsigned long long n", grid=1, block=1)
+    daemon.script["launch"] = lambda peer, params, fds: peer.measured(params)
+    flags(k.array(numpy.ones(3, "uint8")), k.array(numpy.ones(3, "bool")), True, 2**64 - 1)
+    args = sent(daemon, "launch")[-1]["args"]
+    assert [args[0]["dtype"], args[1]["dtype"], args[2], args[3]] == ["u8", "bool", True, 2**64 - 1]
+    with pytest.raises(kops.OutOfRange):
+        flags(None, None, 2, 0)
+    with pytest.raises(kops.OutOfRange):
+        flags(None, None, True, -1)
+
+
+def test_options_are_those_of_ops(k: kops.Client, daemon: FakeDaemon) -> None:
+    c, a, b = vectors(k)
+    add2(k)(c, a, b, 3, stream=5, deadline_ms=1000, priority="high")
+    launch = sent(daemon, "launch")[0]
+    assert (launch["stream"], launch["deadline_ms"], launch["priority"]) == (5, 1000, "high")
+    daemon.gate.clear()
+    with pytest.raises(kops.Timeout):
+        add2(k)(c, a, b, 3, timeout=0.05)
+    wait_for(lambda: daemon.count("cancel") == 1)
+    daemon.gate.set()
+
+
+def test_compile_errors(k: kops.Client, daemon: FakeDaemon) -> None:
+    log = "add.cu(2): warning: x\nadd.cu(3): error: identifier \"q\" is undefined\nadd.cu(7): error: y\n"
+
+    def refuse(peer: Peer, params: dict[str, Any], fds: list[int]) -> Any:
+        raise Refused("compile_failed", "add.cu(3): error: identifier", reason="source", log=log)
+
+    daemon.script["compile"] = refuse
+    with pytest.raises(kops.CompileFailed) as error:
+        add2(k)
+    assert (error.value.reason, error.value.log, error.value.file, error.value.line) == ("source", log, "add.cu", 3)
+    assert "identifier" in str(error.value) and "add.cu(7)" in str(error.value) and isinstance(error.value, ValueError)
+    assert kops.CompileFailed("x", {"reason": "time"}).line is None
+    with pytest.raises(kops.BadArgument, match="give entries="):
+        k.compile("int x;")
+    with pytest.raises(kops.BadArgument, match="which kernel"):
+        k.kernel(ADD2 + SCALE)
+    with pytest.raises(kops.WrongType):
+        k.kernel(b"bytes", "x")  # type: ignore[arg-type]
+
+
+def test_a_module(k: kops.Client, daemon: FakeDaemon) -> None:
+    module = k.compile(
+        ADD2 + SCALE + "namespace ns { __global__ void scale2(int n) {} }", options=["-DN=3"], files={"a.h": "int a;"}, name="x.cu",
+        arch="sm_80", device=k.devices[0], grid=1, block=64, signatures={"scale": "out float* y, const float* x, float a, int n"},
+    )  # fmt: skip
+    (params,) = sent(daemon, "compile")
+    assert params["entries"] == ["add2_kernel", "scale", "ns::scale2"] and params["options"] == ["-DN=3"]
+    assert params["files"] == {"a.h": "int a;"} and params["name"] == "x.cu" and params["arch"] == "sm_80" and params["device"] == "host"
+    assert module.key == "ab" * 32 and module.arch == "sm_80" and module.cached == "memory" and module.compile_us == 25000.0
+    assert module.log == "a warning" and module.compiler == "NVRTC 0.0" and module.image_bytes == 5000
+    assert list(module.entries) == params["entries"] and module.entries["scale"].max_threads == 1024
+    c, a, b = vectors(k)
+    module.add2_kernel(c, a, b, 100)
+    assert (c == a + b).all() and module.add2_kernel is module["add2_kernel"]
+    assert module.scale(c, a, 2, 100) is c
+    assert module.scale2.name == "ns::scale2"
+    assert module.kernel("scale", grid=3, block=32)._geometry.declared["grid"] == [3]
+    assert "scale2" in dir(module) and "add2_kernel" in repr(module)
+    assert daemon.count("compile") == 1
+    with pytest.raises(AttributeError, match="scale2"):
+        module.absent  # noqa: B018
+    with pytest.raises(KeyError):
+        module["absent"]
+    with pytest.raises(kops.BadArgument, match="which kernel"):
+        module.kernel()
+    with pytest.raises(kops.BadArgument, match="no kernel 'zz'"):
+        module.kernel("zz")
+
+
+def test_templates_by_name(k: kops.Client, daemon: FakeDaemon) -> None:
+    source = "template <typename T> __global__ void scale(T* y, const T* x, T a, int n) {}"
+    with pytest.raises(kops.BadArgument, match="give the signature"):
+        k.kernel(source, "scale<float>", grid=1, block=1)
+    kern = k.kernel(source, "scale<float>", "float* y, const float* x, float a, int n", grid=1, block=1)
+    x = k.array(numpy.arange(4, dtype="float32"))
+    kern(x, x, 2.0, 4)
+    assert x.tolist() == [0, 2, 4, 6]
+    module = k.compile(source, ["scale<float>"], signatures={"scale<float>": kern.params}, grid=1, block=1)
+    assert module["scale<float>"].params == kern.params
+
+
+def test_sequences_and_programs(k: kops.Client, daemon: FakeDaemon) -> None:
+    c, a, b = vectors(k)
+    kern = add2(k)
+    with k.sequence() as s:
+        kern(c, a, b, 100)
+        d = k.square(c)
+        s.launch(kern, d, d, a, n=100, grid=7)
+    assert not sent(daemon, "launch")
+    (params,) = sent(daemon, "sequence")
+    first, second, third = params["ops"]
+    assert first["args"] == [0, 1, 2, 100] and second["op"] == "square" and third["args"] == [3, 3, 1, 100]
+    assert third["grid"] == [7] and first["kernel"] == third["kernel"]
+    assert (c == a + b).all() and (d == c * c + a).all()
+    with pytest.raises(kops.BadArgument, match="being recorded"):
+        with k.sequence():
+            kern(c, a, b, 100, timing=True)
+    with k.program() as p:
+        kern(c, a, a, 100)
+    assert (c == a + b).all()
+    p.run()
+    assert (c == a + a).all()
+    gc.collect()
+    p.run([(c, d)])
+    assert (d == a + a).all()
+
+
+def test_a_kernel_outlives_the_connection(k: kops.Client, daemon: FakeDaemon) -> None:
+    c, a, b = vectors(k)
+    kern = add2(k)
+    kern(c, a, b, 100)
+    with k.program() as p:
+        kern(c, a, a, 100)
+    daemon.peers[0].socket.shutdown(2)
+    with pytest.raises(kops.ConnectionLost):
+        kern(c, a, b, 100)
+    kern(c, a, b, 100)
+    p.run()
+    assert (c == a + a).all()
+    assert len(daemon.peers) == 2 and daemon.count("compile") == daemon.count("kernel") == 2
+    ids = [params["kernel"] for params in sent(daemon, "launch")]
+    assert len(set(ids)) == 2
+
+
+def test_a_lost_device_is_not_tried_again(k: kops.Client, daemon: FakeDaemon) -> None:
+    c, a, b = vectors(k)
+    kern = add2(k)
+
+    def lose(peer: Peer, params: dict[str, Any], fds: list[int]) -> Any:
+        raise Refused("device_lost")
+
+    daemon.script["launch"] = lose
+    with pytest.raises(kops.DeviceLost):
+        kern(c, a, b, 100)
+    assert daemon.count("launch") == 1
+
+
+def test_what_is_dropped_is_released(k: kops.Client, daemon: FakeDaemon) -> None:
+    c, a, b = vectors(k)
+    kern = add2(k)
+    kern(c, a, b, 100)
+    (peer,) = daemon.peers
+    assert len(peer.kernels) == len(peer.modules) == 1
+    other = k.compile(ADD2, grid=1, block=1)
+    other.add2_kernel(c, a, b, 1)
+    del kern, other
+    gc.collect()
+    k.ping()
+    wait_for(lambda: not peer.kernels and not peer.modules)
+
+
+def test_in_a_forked_child(k: kops.Client, daemon: FakeDaemon) -> None:
+    c, a, b = vectors(k)
+    kern = add2(k)
+    kern(c, a, b, 100)
+    pid = os.fork()
+    if pid == 0:
+        ended = 1
+        try:
+            kern(c, a, a, 100)
+            ended = 0 if (c == a + a).all() else 2
+        finally:
+            os._exit(ended)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    kern(c, a, b, 100)
+    assert (c == a + b).all() and daemon.count("compile") == 2
+
+
+def test_a_daemon_without_kernels(daemon: FakeDaemon) -> None:
+    daemon.hello["features"] = [f for f in daemon.hello["features"] if f not in ("compile", "kernels")]
+    kernels = daemon.hello.pop("kernels")
+    with kops.connect(daemon.path) as k:
+        assert k.info.kernels == {}
+        with pytest.raises(kops.Unsupported, match="newer"):
+            add2(k)
+        assert not sent(daemon, "compile")
+    # One that could, but may not: it says so itself.
+    daemon.hello["kernels"] = {**kernels, "policy": "off", "allowed": False}
+
+    def refuse(peer: Peer, params: dict[str, Any], fds: list[int]) -> Any:
+        raise Refused("permission_denied", "user_kernels is off")
+
+    daemon.script["compile"] = refuse
+    with kops.connect(daemon.path) as k:
+        assert k.info.kernels["policy"] == "off"
+        with pytest.raises(kops.PermissionDenied, match="user_kernels"):
+            add2(k)
+
+
+def test_asyncio(daemon: FakeDaemon, tmp_path: Path) -> None:
+    (tmp_path / "add.cu").write_text(ADD2)
+
+    async def main() -> None:
+        async with kops.connect_async(daemon.path, timeout=20) as k:
+            c, a, b = vectors(k)  # type: ignore[arg-type]
+            kern = await k.kernel(ADD2, "add2_kernel", "out float* c, const float* a, const float* b, int n", grid=1, block=256)
+            assert await kern(c, a, b, 100) is c and (c == a + b).all()
+            assert (await kern(c, a, b, n=100, timing=True)).variant == "user"
+            assert len((await kern.profile(c, a, b, 100, repeat=4)).samples) == 4
+            await kern[2, 128](c, a, a, 100)
+            assert sent(daemon, "launch")[-1]["grid"] == [2] and kern.attributes.registers == 16
+            async with k.sequence() as s:
+                s.launch(kern, c, a, b, 100)
+            async with k.program() as p:
+                p.launch(kern, c, a, a, 100)
+            await p.run()
+            assert (c == a + a).all()
+            module = await k.load(tmp_path / "add.cu", grid=1, block=32)
+            await asyncio.gather(*(module.add2_kernel(c, a, b, 100) for _ in range(5)))
+            assert (c == a + b).all()
+            daemon.peers[0].socket.shutdown(2)
+            with pytest.raises(kops.ConnectionLost):
+                await kern(c, a, b, 100)
+            assert await kern(c, a, b, 100) is c
+
+            @k.cuda_kernel(grid=1, block=32)
+            def scale(y: "out float*", x: "const float*", a: "float", n: "int"):  # type: ignore # noqa
+                """if (threadIdx.x < n) y[threadIdx.x] = a * x[threadIdx.x];"""
+
+            assert (await scale(c, a, 3, 100)) is c and (c == 3 * a).all()
+
+    asyncio.run(main())

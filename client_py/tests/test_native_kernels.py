@@ -1,0 +1,234 @@
+"""The extension's short way for kernels on torch CUDA tensors, and what both links do with kernels on CUDA streams."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import weakref
+from typing import Any
+
+import fake_torch as torch
+import kops
+import numpy
+import pytest
+from fake_daemon import FakeDaemon, Peer, Refused
+from kops import _kernels, _native_link
+from test_client import wait_for
+from test_kernels import ADD2, sent
+from test_ordered import control, driver, gpu, say_yes, stream, tensor  # noqa: F401
+
+with_native = pytest.mark.skipif(_native_link.native is None, reason="the extension is not built, or switched off")
+
+SIGNATURE = "out float* c, const float* a, const float* b, int n"
+
+
+@pytest.fixture(autouse=True)
+def yes(daemon: FakeDaemon, gpu: Any) -> None:  # noqa: F811
+    daemon.script["launch"] = say_yes
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The launches that went the long way."""
+    seen: list[str] = []
+    made = _kernels.Launch
+
+    class Seen(made):  # type: ignore[misc, valid-type]
+        def __init__(self, kernel: Any, *rest: Any) -> None:
+            seen.append(kernel.name)
+            super().__init__(kernel, *rest)
+
+    monkeypatch.setattr(_kernels, "Launch", Seen)
+    return seen
+
+
+def of_dtype(kind: Any, *shape: int) -> Any:
+    return torch.empty(shape, dtype=kind, device=torch.device("cuda", 0))
+
+
+def add2(k: kops.Client, **more: Any) -> kops.Kernel:
+    return k.kernel(ADD2, "add2_kernel", SIGNATURE, **{"grid": "ceil_div(n, 256)", "block": 256, **more})
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_a_launch_on_torchs_stream(k: kops.Client, daemon: FakeDaemon, stream: Any, blocking: bool) -> None:  # noqa: F811
+    c, a, b = tensor(10), tensor(10), tensor(10)
+    kern = add2(k)
+    for _ in range(3):
+        assert kern(c, a, b, 10, blocking=blocking) is c
+    k.synchronize()
+    launches = sent(daemon, "launch")
+    assert len(launches) == 3 and all(("ready" in launch) == (not blocking) for launch in launches)
+    assert launches[0]["args"][3] == 10 and launches[0]["timing"] is False
+
+
+@with_native
+@pytest.mark.parametrize("blocking", [False, True])
+def test_it_sends_what_python_sends(
+    k: kops.Client, daemon: FakeDaemon, stream: Any, slow: list[str], blocking: bool  # noqa: F811
+) -> None:
+    c, a, b = tensor(6, 8), tensor(6, 8), tensor(6, 8)
+    kern = add2(k)
+    mixed = k.kernel(
+        ADD2, "add2_kernel",
+        [kops.Param("c", "out", "f32", strided=True), kops.Param("a", "in", "f16", rank=2), kops.Param("b", "in", "i64"),
+         kops.Param("x", "scalar", "f64"), kops.Param("y", "scalar", "u8"), kops.Param("z", "scalar", "bool"),
+         kops.Param("w", "scalar", "u64")],
+        block=32, shared="4 * y",
+    )  # fmt: skip
+    half, long = of_dtype(torch.float16, 2, 3), of_dtype(torch.int64, 5)
+    calls = [
+        lambda: kern(c, a, b, 48, blocking=blocking),
+        lambda: kern(c[2:4], a[1:2], None, -1, blocking=blocking),
+        lambda: kern(n=3, c=c, a=a, b=c, blocking=blocking),
+        lambda: kern[(2, 1), 64, 128](c, a, b, 5, blocking=blocking),
+        lambda: kern(c, a, b, 5, grid=lambda c, a, b, n: n, cluster=1, blocking=blocking),
+        lambda: mixed(c.t(), half, long, 1.5, 255, True, 7, grid=3, blocking=blocking),
+        lambda: mixed(None, half, long, 2, 0, False, 2**63 - 1, grid=3, blocking=blocking),
+        lambda: mixed(c[1:3, ::2], half, long, -1e300, 1, True, 0, grid=3, blocking=blocking),
+    ]
+    for call in calls:  # makes the memory and the kernels known
+        call()
+    k.synchronize()
+    slow.clear()
+    before = len(sent(daemon, "launch"))
+    for call in calls:
+        call()
+    assert not slow
+    k.synchronize()
+    fast = sent(daemon, "launch")[before:]
+    link = k._live()
+    link.launch = lambda *_: NotImplemented
+    for call in calls:
+        call()
+    k.synchronize()
+    plain = sent(daemon, "launch")[before + len(calls) :]
+    assert len(slow) == len(calls) == len(plain)
+
+    def meaning(launch: dict[str, Any]) -> Any:
+        args = [
+            {"offset": 0, "strides": None, **arg, "shape": list(arg["shape"])} if isinstance(arg, dict) else (type(arg), arg)
+            for arg in launch["args"]
+        ]
+        rest = {key: value for key, value in launch.items() if key not in ("args", "ready", "done", "stream")}
+        return args, rest, "ready" in launch
+
+    assert [meaning(launch) for launch in fast] == [meaning(launch) for launch in plain]
+
+
+@with_native
+def test_what_is_something_else_goes_the_long_way(
+    k: kops.Client, daemon: FakeDaemon, stream: Any, slow: list[str]  # noqa: F811
+) -> None:
+    c, a = tensor(4), tensor(4)
+    kern = add2(k)
+    kern(c, a, a, 4)
+    slow.clear()
+    kern(c, a, a, 4)
+    kern(c, a, a, True)
+    assert not slow
+    kern(c, a, a, numpy.int32(4))
+    kern(tensor(0), tensor(0), tensor(0), 0)
+    assert len(slow) == 2
+    for arguments, kind in (
+        ((c, of_dtype(torch.int64, 4), a, 4), kops.DtypeMismatch),
+        ((c, tensor(4, 4).t(), a, 4), kops.BadArgument),
+        ((c, numpy.ones(4, "float32"), a, 4), kops.DeviceMismatch),
+        ((c, a, a, 2**31), kops.OutOfRange),
+        ((c, a, a, 2**64), kops.OutOfRange),
+        ((c, a, a, 1.0), kops.WrongType),
+        ((c, 1.0, a, 4), kops.WrongType),
+        ((c, a, a), kops.BadArgument),
+    ):
+        with pytest.raises(kind):
+            kern(*arguments)
+    k.synchronize()
+    assert len(sent(daemon, "launch")) == 5
+
+
+def test_in_a_batch(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:  # noqa: F811
+    c, a = tensor(4), tensor(4)
+    kern = add2(k)
+    kern(c, a, a, 4)
+    k.square(a, out=a)
+    k.synchronize()
+    before = len(daemon.requests)
+    with k.batch():
+        kern(c, a, a, 4)
+        k.square(c, out=c)
+        kern[2, 32](c, c, a, 3)
+    k.synchronize()
+    methods = [method for method, _ in daemon.requests[before:]]
+    assert methods == ["sequence"]
+    params = daemon.requests[-1][1]
+    first, second, third = params["ops"]
+    assert second["op"] == "square" and first["kernel"] == third["kernel"]
+    assert [first["args"][3], third["args"][3]] == [4, 3] and third["grid"] == [2] and third["block"] == [32]
+    places = [params["tensors"][i] for i in (*first["args"][:3], *third["args"][:3])]
+    assert places[1] == places[2] and places[0] == places[3] == places[4] and places[5] == places[1]
+
+
+def test_an_error_names_the_kernel(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:  # noqa: F811
+    c, a = tensor(4), tensor(4)
+    kern = add2(k)
+    kern(c, a, a, 4)
+    k.synchronize()
+
+    def refuse(peer: Peer, params: dict[str, Any], fds: list[int]) -> Any:
+        raise Refused("shape_mismatch", "args[0] is too small", key="args[0]")
+
+    daemon.script["launch"] = refuse
+    kern(c, a, a, 4)
+    with pytest.raises(kops.ShapeMismatch, match="add2_kernel.*args") as error:
+        k.synchronize()
+    assert error.value.detail["key"] == "args[0]"
+
+
+def test_a_lost_connection(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:  # noqa: F811
+    c, a = tensor(4), tensor(4)
+    kern = add2(k)
+    for _ in range(2):
+        kern(c, a, a, 4, blocking=True)
+    daemon.peers[0].socket.shutdown(2)
+    with pytest.raises(kops.ConnectionLost):
+        kern(c, a, a, 4, blocking=True)
+    for _ in range(3):
+        kern(c, a, a, 4, blocking=True)
+    kern(c, a, a, 4)
+    k.synchronize()
+    assert len(daemon.peers) == 2 and daemon.count("compile") == daemon.count("kernel") == 2
+
+
+def test_arguments_live_until_the_launch_has_ended(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:  # noqa: F811
+    c, a = tensor(4), tensor(4)
+    kern = add2(k)
+    kern(c, a, a, 4)
+    k.synchronize()
+    daemon.gate.clear()
+    temporary = tensor(4)
+    kern(c, temporary, a, 4)
+    kern(c, temporary, a, 4)
+    gone = weakref.ref(temporary)
+    del temporary
+    gc.collect()
+    assert gone() is not None
+    daemon.gate.set()
+    k.synchronize()
+    kern(c, a, a, 4)
+    k.synchronize()
+    gc.collect()
+    if gone() is not None:  # the tidier's turn
+        wait_for(lambda: (gc.collect(), gone() is None)[1])
+
+
+def test_in_a_captured_stream(k: kops.Client, daemon: FakeDaemon, driver: Any, stream: Any) -> None:  # noqa: F811
+    c, a = tensor(4), tensor(4)
+    kern = add2(k)
+    kern(c, a, a, 4)
+    k.synchronize()
+    driver.call("cuStreamBeginCapture_v2", stream, ctypes.c_int(2))
+    with pytest.raises(kops.Capturing):
+        kern(c, a, a, 4)
+    graph = ctypes.c_void_p()
+    driver.call("cuStreamEndCapture", stream, ctypes.byref(graph))
+    assert len(sent(daemon, "launch")) == 1

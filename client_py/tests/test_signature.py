@@ -1,0 +1,244 @@
+"""Parameter lists: as texts, and as sources say them."""
+
+from __future__ import annotations
+
+import kops
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kops._declarations import DTYPES
+from kops._signature import Param, declarations, parse
+from kops._source import gather, names, scan, signature
+from kops._tokens import tokens
+
+SCALARS = {
+    "int": "i32", "unsigned": "u32", "unsigned int": "u32", "int unsigned": "u32", "signed": "i32", "long": "i64", "unsigned long": "u64",
+    "long long": "i64", "long long int": "i64", "unsigned long long": "u64", "size_t": "u64", "char": "i8", "signed char": "i8",
+    "unsigned char": "u8", "short": "i16", "short int": "i16", "unsigned short": "u16", "float": "f32", "double": "f64", "half": "f16",
+    "__half": "f16", "__nv_bfloat16": "bf16", "bool": "bool", "int8_t": "i8", "uint64_t": "u64", "std::int32_t": "i32",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text, dtype", SCALARS.items())
+def test_scalar_types(text: str, dtype: str) -> None:
+    assert parse(f"{text} x") == (Param("x", "scalar", dtype),)
+    assert parse(f"const {text} x")[0].dtype == parse(f"{text} const x")[0].dtype == dtype
+    (pointer,) = parse(f"const {text}* __restrict__ x")
+    assert (pointer.kind, pointer.dtype) == ("in", dtype)
+
+
+def test_the_usual_list() -> None:
+    c, a, b, n = parse("float* c, const float* a, const float* b, int n")
+    assert [p.kind for p in (c, a, b, n)] == ["inout", "in", "in", "scalar"]
+    assert [p.name for p in (c, a, b, n)] == ["c", "a", "b", "n"]
+    assert c.wire() == {"name": "c", "kind": "inout", "dtype": "f32"} and n.wire() == {"name": "n", "kind": "scalar", "dtype": "i32"}
+    assert parse("") == parse("void") == ()
+
+
+def test_what_a_pointer_is() -> None:
+    assert [p.kind for p in parse("out float* a, inout float* b, in float* c, float *const d, float const *e")] == [
+        "out", "inout", "in", "inout", "in",
+    ]  # fmt: skip
+    assert parse("int in, float* out")[1].name == "out"
+    (x,) = parse("const __nv_fp8_e4m3* x")
+    assert x.dtype == "f8_e4m3"
+
+
+def test_sizes() -> None:
+    at_least, exact, any_rows, number = parse("float* a[n * (m + 1)], float* b[h][w], float* c[][w], const float d[16]")
+    assert at_least.elements == "n * (m + 1)" and at_least.shape is None
+    assert exact.shape == ("h", "w") and exact.wire()["shape"] == ("h", "w")
+    assert any_rows.shape == (None, "w")
+    assert number.elements == 16 and number.kind == "in"
+    (nested,) = parse("float* a[b.shape[0]]")
+    assert nested.elements == "b.shape[0]"
+
+
+def test_vectors_are_aligned_elements() -> None:
+    (a, b, c) = parse("const float4* a[n], out half2* b, const uchar3* c[h][w]")
+    assert (a.dtype, a.align, a.elements) == ("f32", 16, "4 * (n)")
+    assert (b.dtype, b.align, b.kind) == ("f16", 4, "out")
+    assert (c.dtype, c.align, c.shape) == ("u8", None, ("h", "3 * (w)"))
+
+
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        ("float*", "no name"),
+        ("float** a", "pointer to a pointer"),
+        ("float& a", "reference"),
+        ("void* p", "elements"),
+        ("thing* p", "thing is no type"),
+        ("unsigned float x", "no type"),
+        ("long long long x", "no type"),
+        ("long short x", "no type"),
+        ("float4 v", "vector"),
+        ("in int n", "pointers"),
+        ("out const float* a", "const"),
+        ("float* a, int a", "second parameter a"),
+        ("int n,", "empty"),
+        ("int n = 3", "="),
+        ("float* a[n", "brackets"),
+        ("float* a[n] b", "after the sizes"),
+        ("__nv_fp8_e5m2 x", "tensors only"),
+        ("float a b", "no type"),
+        ("f(int) x", "not understood"),
+    ],
+)  # fmt: skip
+def test_what_is_not_understood(text: str, why: str) -> None:
+    with pytest.raises(kops.BadArgument, match="signature") as error:
+        parse(text)
+    assert why in str(error.value) and error.value.detail["key"] == "signature"
+
+
+def test_explicit_parameters() -> None:
+    params = [kops.Param("x", "in", "f16", rank=2, align=16, strided=True), kops.Param("n", "scalar", "u8")]
+    assert parse(params) == tuple(params)
+    assert params[0].wire() == {"name": "x", "kind": "in", "dtype": "f16", "rank": 2, "align": 16, "strided": True}
+    assert kops.Param("x", "out", "f32", shape=["n", 3]).wire()["shape"] == ("n", 3)  # type: ignore[arg-type]
+    for wrong in (("x", "ou", "f32"), ("x", "in", "f31"), ("x", "scalar", "f8_e4m3")):
+        with pytest.raises(kops.BadArgument):
+            kops.Param(*wrong)
+    with pytest.raises(kops.BadArgument, match="same name"):
+        parse([params[0], params[0]])
+    with pytest.raises(kops.WrongType):
+        parse([1])  # type: ignore[list-item]
+
+
+identifiers = st.from_regex(r"p[a-z0-9_]{0,8}", fullmatch=True)
+spaces = st.sampled_from(["", " ", "\n\t", " /* float* */ ", " // int\n"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(sorted(SCALARS)), st.booleans(), st.booleans(), identifiers), unique_by=lambda p: p[3]), spaces)
+def test_what_is_written_is_read(parts: list[tuple[str, bool, bool, str]], gap: str) -> None:
+    text = ",".join(
+        f"{gap}{'const ' if const else ''}{kind}{'*' if pointer else ''} {gap}{name}{gap}" for kind, const, pointer, name in parts
+    )
+    made = parse(text)
+    assert [p.name for p in made] == [name for *_, name in parts]
+    for param, (kind, const, pointer, _) in zip(made, parts, strict=True):
+        assert param.dtype == SCALARS[kind] and param.dtype in DTYPES
+        assert param.kind == ("scalar" if not pointer else "in" if const else "inout")
+    # In a kernel's source it is read the same, and its C text again.
+    assert signature(scan(f"__global__ void entry({text}) {{}}"), "entry") == made
+    assert parse(", ".join(d.c for d in declarations(text))) == made
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet="float*int,[]()&<>:const/\"'#\\\n =0123abcR(", max_size=60))
+def test_nonsense_is_refused_or_read(text: str) -> None:
+    found = tokens(text)
+    assert all(text.startswith(token.text, token.start) for token in found)
+    assert all(token.line == text.count("\n", 0, token.start) + 1 for token in found)
+    scan(text)
+    try:
+        parse(text)
+    except kops.BadArgument:
+        pass
+
+
+SOURCE = r"""
+#include <cuda_fp16.h>
+#define REAL float
+#define TWICE(x) \
+    __global__ void in_a_macro(int x)
+// __global__ void in_a_comment(int x);
+const char *text = R"x(__global__ void in_a_string(int x))x", c = '"';
+struct Pair { int a, b; };
+typedef struct { float n; } Other;
+
+extern "C" __global__ void add2_kernel(float* c, const float* a,
+                                       const float *__restrict__ b, /* how many */ int n)
+{ if (n > 0) { c[0] = 1; } }
+static __global__ __launch_bounds__(256, 2) void bounded(unsigned char *out) {}
+void __global__ turned(double x) {}
+namespace a { namespace b::c { __global__ void inner(const half* x, size_t n) {} } }
+namespace { __global__ void hidden(int n) {} }
+extern "C" { __global__ void __cluster_dims__(2, 1, 1) clustered(int n) {} }
+template <typename T, int N> __global__ void scale(T* y, int n) {}
+template <> __global__ void scale<float, 4>(float* y, int n) {}
+__global__ void with_macro(REAL* x) {}
+__global__ void with_struct(Pair* x) {}
+__global__ void with_default(int n = 3) {}
+__global__ void with_array(float x[4]) {}
+__global__ void declared(float* x, int n);
+__global__ void declared(float* x, int n) {}
+#ifdef WIDE
+__global__ void twice(double* x) {}
+#else
+__global__ void twice(float* x) {}
+#endif
+__global__ void conditional(float* x
+#ifdef WIDE
+    , int n
+#endif
+) {}
+"""
+
+
+def test_a_source_shows_its_kernels() -> None:
+    found = scan(SOURCE)
+    assert names(found) == [
+        "add2_kernel", "bounded", "turned", "a::b::c::inner", "hidden", "clustered", "with_macro", "with_struct", "with_default",
+        "with_array", "declared", "twice", "conditional",
+    ]  # fmt: skip
+    assert signature(found, "add2_kernel") == parse("float* c, const float* a, const float* b, int n")
+    assert signature(found, "bounded") == parse("unsigned char* out")
+    assert signature(found, "turned") == parse("double x")
+    assert signature(found, "inner") == signature(found, "a::b::c::inner") == parse("const half* x, size_t n")
+    assert signature(found, "clustered") == signature(found, "hidden") == parse("int n")
+    assert signature(found, "declared") == parse("float* x, int n")
+
+
+@pytest.mark.parametrize(
+    "entry, why",
+    [
+        ("absent", "add2_kernel"),
+        ("scale", "template"),
+        ("scale<float, 4>", "template"),
+        ("with_macro", "REAL"),
+        ("with_struct", "Pair"),
+        ("with_default", "default"),
+        ("with_array", "array"),
+        ("twice", "several forms"),
+        ("conditional", "preprocessor"),
+        ("in_a_macro", "no kernel"),
+        ("in_a_comment", "no kernel"),
+        ("in_a_string", "no kernel"),
+    ],
+)
+def test_what_a_source_does_not_say_plainly(entry: str, why: str) -> None:
+    with pytest.raises(kops.BadArgument, match="give the signature") as error:
+        signature(scan(SOURCE), entry)
+    assert why in str(error.value)
+
+
+def test_macros_of_options_and_files_count() -> None:
+    source = "__global__ void f(real* x, int n) {}"
+    ways: list[tuple[dict[str, str], list[str]]] = [
+        ({}, ["-Dreal=float"]), ({"real.h": "#define real float"}, []), ({"t.h": "typedef float real;"}, []),
+    ]  # fmt: skip
+    for found in (scan(source, files, options) for files, options in ways):
+        with pytest.raises(kops.BadArgument, match="real"):
+            signature(found, "f")
+    # A type of the source's own that has a parameter's name is no matter.
+    assert signature(scan("struct n {}; __global__ void f(float* x, int n) {}"), "f") == parse("float* x, int n")
+
+
+def test_included_files_are_gathered(tmp_path: object) -> None:
+    from pathlib import Path
+
+    here = Path(str(tmp_path))
+    (here / "sub").mkdir()
+    (here / "more").mkdir()
+    (here / "a.cuh").write_text('#include "sub/b.cuh"\n#include "absent.h"\n#include <cuda_fp16.h>\n')
+    (here / "sub" / "b.cuh").write_text('#pragma once\n#include "c.cuh"\n  #  include "c.cuh"\n')
+    (here / "sub" / "c.cuh").write_text("int c;\n")
+    (here / "more" / "d.h").write_text("int d;\n")
+    text = '#include "a.cuh"\n#include <d.h>\n// #include "nothing.h"\n'
+    assert set(gather(text, here)) == {"a.cuh", "sub/b.cuh", "c.cuh"}
+    assert gather(text, here, [here / "more"])["d.h"] == "int d;\n"
+    (here / "c.cuh").write_text("another\n")
+    with pytest.raises(kops.BadArgument, match="different names"):
+        gather(text + '#include "c.cuh"\n', here)
