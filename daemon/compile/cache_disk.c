@@ -109,9 +109,7 @@ static void reject(struct cache_disk *d, const char *name, const char *why)
 {
     atomic_fetch_add(&d->rejected, 1);
     log_warning("cache_file_rejected", "key=%s reason=\"%s\"", name, why);
-    /* A directory in a module's place can stay: it is only in its own way. */
-    if (unlinkat(d->directory, name, 0) < 0 && errno == EISDIR)
-        unlinkat(d->directory, name, AT_REMOVEDIR);
+    cache_disk_unlink(d, name);
 }
 
 /* All of a file that may be ours, in memory of its own: a file that is mapped could shrink under the reader. */
@@ -184,13 +182,9 @@ void cache_disk_touch(struct cache_disk *d, const unsigned char key[KEY_BYTES])
 bool cache_disk_remove(struct cache_disk *d, const unsigned char key[KEY_BYTES])
 {
     char name[KEY_HEX + 1];
-    struct stat st;
 
     key_to_hex(key, name);
-    if (fstatat(d->directory, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || unlinkat(d->directory, name, 0) < 0)
-        return false;
-    cache_disk_removed(d, (uint64_t)st.st_size);
-    return true;
+    return cache_disk_unlink(d, name);
 }
 
 /* A line a minute: a full disk fails every write. */
@@ -205,7 +199,7 @@ static void failed(struct cache_disk *d, const char *name, const struct error *e
                     e->message);
 }
 
-static int put_file(struct cache_disk *d, const char *name, const struct buffer *file, struct error *e)
+static int put_file(struct cache_disk *d, const unsigned char *key, const struct buffer *file, struct error *e)
 {
     char temporary[CACHE_TEMPORARY_SIZE];
     int fd = cache_temporary(d->directory, temporary);
@@ -221,7 +215,7 @@ static int put_file(struct cache_disk *d, const char *name, const struct buffer 
         error_set(e, ERROR_INTERNAL, "closing the file: %s", strerror(errno));
         goto remove_temporary;
     }
-    if (renameat(d->directory, temporary, d->directory, name) < 0) {
+    if (cache_disk_place(d, temporary, key, buffer_length(file)) < 0) {
         error_set(e, ERROR_INTERNAL, "putting the file in place: %s", strerror(errno));
         goto remove_temporary;
     }
@@ -236,25 +230,15 @@ int cache_disk_write(struct cache_disk *d, const struct compiled *compiled, stru
 {
     char name[KEY_HEX + 1];
     struct buffer file;
-    struct stat st;
-    uint64_t bytes, replaced = 0;
     int r;
 
     key_to_hex(compiled->key, name);
     buffer_init(&file, CACHE_FILE_MAX);
     r = cache_file_make(compiled, d->secret, &file);
-    bytes = buffer_length(&file);
     if (r < 0)
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the file");
-    else if (bytes <= d->limit) {
-        if (fstatat(d->directory, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
-            replaced = (uint64_t)st.st_size;
-        r = put_file(d, name, &file, e);
-        if (!r) {
-            cache_disk_removed(d, replaced);
-            cache_disk_added(d, bytes, compiled->key);
-        }
-    }
+    else if (buffer_length(&file) <= d->limit)
+        r = put_file(d, compiled->key, &file, e);
     buffer_free(&file);
     if (r < 0)
         failed(d, name, e);

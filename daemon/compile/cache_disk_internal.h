@@ -12,7 +12,7 @@ struct cache_disk {
     int directory; /* owned: all names are relative to it */
     uint64_t limit;
     unsigned char secret[CACHE_SECRET_BYTES];
-    pthread_mutex_t lock; /* of `bytes` and `scanned`, and for one eviction at a time */
+    pthread_mutex_t lock; /* of `bytes` and `scanned`; held while names come and go */
     uint64_t bytes;       /* in files, once `scanned`; other daemons' writes are seen at the next eviction */
     bool scanned;
     atomic_uint_fast64_t rejected, failures, evictions;
@@ -32,9 +32,10 @@ ssize_t cache_read_all(int fd, void *bytes, size_t size);
  */
 int cache_secret_get(int directory, unsigned char ret_secret[CACHE_SECRET_BYTES], struct error *e);
 
-/* After a file of `bytes` was added: removes the least recently used ones but `kept` when there is too much. */
-void cache_disk_added(struct cache_disk *d, uint64_t bytes, const unsigned char kept[KEY_BYTES]);
-/* After a file was removed. */
-void cache_disk_removed(struct cache_disk *d, uint64_t bytes);
+/* Gives a complete file of `bytes` its name and removes the least recently used other ones when there is too much; -1
+ * with errno. */
+int cache_disk_place(struct cache_disk *d, const char *temporary, const unsigned char key[KEY_BYTES], uint64_t bytes);
+/* Whether it was there. */
+bool cache_disk_unlink(struct cache_disk *d, const char *name);
 
 #endif

@@ -1,5 +1,6 @@
 /* Compiled code in memory and on disk: what was kept is found, what was used least goes first. */
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -318,6 +319,62 @@ static void daemons_share_a_directory(void **state)
     directory_remove(directory);
 }
 
+enum { THREADS = 4, ROUNDS = 200, MODULES = 8 };
+
+static void *use_it(void *context)
+{
+    struct cache_disk *d = context;
+    struct cache_disk_file *files;
+    unsigned char key[KEY_BYTES];
+    struct error e;
+    unsigned n;
+
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        unsigned seed = i * 5 % MODULES;
+        struct compiled *c = module_new(seed, 2000), *found;
+
+        module_key(seed, key);
+        if (cache_disk_write(d, c, &e) < 0)
+            return "a write failed";
+        found = cache_disk_read(d, key, true);
+        if (found && memcmp(found->image, c->image, c->image_size) != 0)
+            return "another module was read";
+        compiled_unref(found);
+        compiled_unref(c);
+        if (i % 16 == 0)
+            cache_disk_remove(d, key);
+        if (i % 32 == 0) {
+            if (cache_disk_list(d, &files, &n, &e) < 0)
+                return "a list failed";
+            free(files);
+        }
+    }
+    return NULL;
+}
+
+/* As the pool's threads do; half of the modules fit. */
+static void disk_for_several_threads(void **state)
+{
+    const char *directory = directory_new();
+    struct cache_disk *d = opened(directory, MODULES / 2 * 2300);
+    pthread_t threads[THREADS];
+    void *fault;
+
+    (void)state;
+    for (unsigned i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, use_it, d), 0);
+    for (unsigned i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_join(threads[i], &fault), 0);
+        if (fault)
+            fail_msg("%s", (const char *)fault);
+    }
+    assert_in_range(directory_count(directory), 1, MODULES / 2);
+    assert_int_equal(cache_disk_counters(d).rejected, 0); /* nobody ever saw half a file */
+    assert_int_equal(cache_disk_counters(d).failures, 0);
+    cache_disk_close(d);
+    directory_remove(directory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -326,7 +383,7 @@ int main(void)
         cmocka_unit_test(disk_makes_its_directory),   cmocka_unit_test(disk_follows_a_link_to_its_directory),
         cmocka_unit_test(disk_keeps_what_was_used),   cmocka_unit_test(disk_counts_what_earlier_daemons_left),
         cmocka_unit_test(disk_replaces_and_removes),  cmocka_unit_test(disk_leaves_what_is_not_its_own),
-        cmocka_unit_test(daemons_share_a_directory),
+        cmocka_unit_test(daemons_share_a_directory),  cmocka_unit_test(disk_for_several_threads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

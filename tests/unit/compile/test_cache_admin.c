@@ -133,7 +133,19 @@ static void lists_what_is_kept(void **state)
     assert_int_equal(a.result.limit, 1 << 20);
     service_close(s);
 
-    s = service_open(directory); /* from the files alone */
+    s = service_open(directory);       /* from the files alone */
+    for (unsigned i = 0; i < 3; i++) { /* whichever was used last comes first */
+        const char *newest = path_of(directory, a.listed[2].key);
+        char name[64];
+
+        snprintf(name, sizeof(name), "%s", a.first_names[2]);
+        file_used(path_of(directory, a.listed[0].key), 300);
+        file_used(path_of(directory, a.listed[1].key), 400);
+        file_used(newest, 200);
+        a = list(s);
+        assert_string_equal(a.first_names[0], name);
+        assert_true(a.listed[0].age_s < a.listed[1].age_s && a.listed[1].age_s < a.listed[2].age_s);
+    }
     file_used(path_of(directory, listed(&a, "kernel2<float>")->key), 500);
     a = list(s);
     assert_int_equal(a.result.n_listed, 3);
