@@ -1,4 +1,4 @@
-/* Work that never ends: how it is noticed, and how a device is left behind with it.
+/* Work that never ends: how a device is left behind with it. The server notices it, by jobs of which nothing ends.
  *
  * The driver has no way to stop a kernel but the end of the process, and calls that wait for the device, such as
  * freeing memory or unloading code, would wait with it. So from abandon() on the driver is left alone: every way in
@@ -11,8 +11,7 @@
 
 struct cuda_device;
 
-/* The vtable's functions. */
-uint64_t cuda_progress_ns(struct backend_device *base);
+/* The vtable's abandon(). */
 void cuda_abandon(struct backend_device *base, const struct error *why);
 
 /* close() of an abandoned device: no thread is joined and nothing is freed that one may still use. */

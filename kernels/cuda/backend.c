@@ -42,6 +42,5 @@ const struct backend cuda_backend = {
     .code_unload = cuda_code_unload,
     .code_function = cuda_code_function,
     .kernel_limits = cuda_kernel_limits,
-    .progress_ns = cuda_progress_ns,
     .abandon = cuda_abandon,
 };

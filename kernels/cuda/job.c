@@ -221,6 +221,7 @@ void cuda_submit(struct backend_stream *stream, struct backend_job *base)
     struct error e;
 
     base->failed = false;
+    base->ended = 0;
     base->n_samples = 0;
     base->h2d_us = base->d2h_us = NAN;
     if (!base->impl) {
@@ -229,7 +230,7 @@ void cuda_submit(struct backend_stream *stream, struct backend_job *base)
     }
     if (list_empty(&s->jobs)) {
         list_append(&d->busy, &s->link);
-        d->progress_ns = s->progress_ns = clock_now_ns();
+        d->progress_ns = clock_now_ns();
     }
     list_append(&s->jobs, &base->link);
     if (s->next == &s->jobs)

@@ -107,8 +107,8 @@ static void end_execution(struct cuda_stream *s, struct backend_job *base, struc
         drop_wake(s);
     return_end(s, cuda_end_kind(s, x), x->end);
     cuda_event_return(s->device, EVENT_TIMED, x->start);
-    job->reaped++;
-    s->device->progress_ns = s->progress_ns = clock_now_ns();
+    base->ended = ++job->reaped;
+    s->device->progress_ns = clock_now_ns();
     s->in_flight--;
     s->steps_in_flight -= x->steps;
 }

@@ -26,7 +26,6 @@ struct cuda_stream {
     uint64_t marks; /* the last value that was sent to the flag */
     CUevent wake;   /* EVENT_PLAIN_END behind mark `wake_mark`, for a thread to sleep on; or NULL */
     uint64_t wake_mark;
-    uint64_t progress_ns;  /* when work came to the idle stream, or an execution was last seen to have ended */
     CUevent waited;        /* the event that a waiter was last given */
     CUdeviceptr workspace; /* for cuBLASLt; 0: none. Jobs of one stream never overlap, so they share it */
 };

@@ -248,6 +248,7 @@ static void test_repeats_are_timed_and_few_are_ahead(void **state)
     t.job.repeat = 50;
     run_job(stream, &t);
     assert_int_equal(t.job.n_samples, 50);
+    assert_int_equal(t.job.ended, 53);
     assert_int_equal(counter(STANDIN_COUNTER_launches) - launches, 53);
 
     launches = counter(STANDIN_COUNTER_launches);
