@@ -13,6 +13,9 @@ NAME, NUMBER, STRING, DIRECTIVE, PUNCTUATION = "name", "number", "string", "dire
 
 _FIRST = frozenset(string.ascii_letters + "_$")
 _REST = frozenset(string.ascii_letters + string.digits + "_$")
+_NUMBER = _REST | {".", "'"}
+_QUOTING = frozenset("\"'RLuU")  # may begin a string
+_PLAIN = _REST | frozenset(" \t,;()*&{}[]=+") - _QUOTING  # no line ends in what begins so
 _LONG = ("<<<", ">>>", "::", "->", "...")  # longest first; a template's >> stays two tokens
 
 
@@ -23,50 +26,41 @@ class Token(NamedTuple):
     line: int  # from 1
 
 
-class _Reader:
-    """Where in the source the next token begins."""
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-        self.at = 0
-        self.line = 1
-        self.fresh = True  # nothing but spaces since the line's begin: `#` starts a directive
-
-    def token(self, kind: str, end: int) -> Token:
-        made = Token(kind, self.source[self.at : end], self.at, self.line)
-        self.line += made.text.count("\n")
-        self.at = end
-        self.fresh = False
-        return made
-
-    def skip(self, end: int) -> None:
-        self.line += self.source.count("\n", self.at, end)
-        self.at = end
-
-
 def tokens(source: str) -> list[Token]:
     """The tokens, without comments. What ends in the middle (a comment, a string) ends with the source."""
-    reader, result = _Reader(source), []
-    while reader.at < len(source):
-        at, c = reader.at, source[reader.at]
-        if c.isspace() or source.startswith("\\\n", at):
-            reader.fresh = reader.fresh or c == "\n"
-            reader.skip(at + (2 if c == "\\" else 1))
-        elif source.startswith("//", at):
-            reader.skip(_line_end(source, at))
-        elif source.startswith("/*", at):
-            reader.skip(_after(source, "*/", at + 2))
-        elif c == "#" and reader.fresh:
-            result.append(reader.token(DIRECTIVE, _line_end(source, at)))
-        elif (end := _string_end(source, at)) > at:
-            result.append(reader.token(STRING, end))
+    result: list[Token] = []
+    at, line, fresh, size = 0, 1, True, len(source)  # fresh: nothing but spaces since the line's begin
+    while at < size:
+        c = source[at]
+        end, kind = at + 1, ""
+        if c == "\n":
+            fresh = True
+        elif c in " \t\r\v\f":
+            pass
+        elif c == "/" and source.startswith("//", at):
+            end = _line_end(source, at)
+        elif c == "/" and source.startswith("/*", at):
+            end = _after(source, "*/", at + 2)
+        elif c == "\\" and source.startswith("\\\n", at):
+            end = at + 2
+        elif c == "#" and fresh:
+            kind, end = DIRECTIVE, _line_end(source, at)
+        elif c in _QUOTING and (end := _string_end(source, at)) > at:
+            kind = STRING
         elif c in _FIRST:
-            result.append(reader.token(NAME, _run_end(source, at, _REST)))
-        elif c.isdigit():
-            result.append(reader.token(NUMBER, _run_end(source, at, _REST | {".", "'"})))
+            kind, end = NAME, _run_end(source, at, _REST)
+        elif c in string.digits:
+            kind, end = NUMBER, _run_end(source, at, _NUMBER)
         else:
-            length = next((len(long) for long in _LONG if source.startswith(long, at)), 1)
-            result.append(reader.token(PUNCTUATION, at + length))
+            kind, end = PUNCTUATION, at + 1
+            if c in "<>:-.":
+                end = at + next((len(long) for long in _LONG if source.startswith(long, at)), 1)
+        if kind:
+            result.append(Token(kind, source[at:end], at, line))
+            fresh = False
+        if c not in _PLAIN:
+            line += source.count("\n", at, end)
+        at = end
     return result
 
 
@@ -95,7 +89,7 @@ def _line_end(source: str, at: int) -> int:
 
 def _string_end(source: str, at: int) -> int:
     """The end of the string or character that begins there; `at` where none does."""
-    for prefix in ("", "R", "L", "u8", "u", "U", "u8R", "uR", "UR", "LR"):
+    for prefix in ("",) if source[at] in "\"'" else ("R", "L", "u8", "u", "U", "u8R", "uR", "UR", "LR"):
         if not source.startswith(prefix, at):
             continue
         quote = source[at + len(prefix) : at + len(prefix) + 1]
