@@ -257,9 +257,14 @@ enum ctl_exit source_compile(struct ctl *ctl, const struct source *s, kops_modul
 
     if (!kops_compile(ctl->client, &s->s, ret_module, &log, &error))
         return CTL_OK;
-    ctl_failed(s->s.name, &error);
-    if (log)
-        fprintf(stderr, "%s%s", log, *log && log[strlen(log) - 1] != '\n' ? "\n" : "");
+    if (log && *log) {
+        const char *reason = kops_error_text(&error, "reason");
+
+        fprintf(stderr, "kopsctl: %s was not compiled [%s%s%s]\n%s%s", s->s.name, kops_code_name(error.code),
+                reason ? ", " : "", reason ? reason : "", log, log[strlen(log) - 1] == '\n' ? "" : "\n");
+    } else {
+        ctl_failed(s->s.name, &error);
+    }
     kops_log_free(log);
     return CTL_FAILED;
 }
