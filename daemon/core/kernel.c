@@ -144,6 +144,19 @@ static int check_tensor(const struct planning *g, const struct kernel_param *p, 
     return check_layout(g, p, t, e);
 }
 
+/* Who says how large a tensor is means that there is one. */
+static int check_null(const struct kernel_param *p, struct error *e)
+{
+    char key[24];
+
+    if (!p->elements && !p->has_shape)
+        return 0;
+    error_set(e, ERROR_SHAPE_MISMATCH,
+              "%s: %s is a null pointer, but it is declared with a size; declare it without one to allow that",
+              arg_key(p, key), p->name);
+    return error_detail_text(e, "key", key);
+}
+
 static int check_tensors(struct planning *g, struct error *e)
 {
     bool some = false, all_empty = true;
@@ -151,8 +164,11 @@ static int check_tensors(struct planning *g, struct error *e)
     for (unsigned i = 0; i < g->s->n_tensors; i++) {
         const struct tensor *t = g->inputs.tensors[i];
 
-        if (!t)
+        if (!t) {
+            if (check_null(g->s->operands[i], e) < 0)
+                return -1;
             continue;
+        }
         if (check_tensor(g, g->s->operands[i], t, e) < 0)
             return -1;
         if (i >= g->s->op.n_inputs) {

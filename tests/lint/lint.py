@@ -128,6 +128,10 @@ def allowed_include(path: Path, included: str) -> bool:
         layer = parts[1]
         if layer == "ctl":
             return top in ("ctl", "kops", "proto")
+        if layer == "compile":  # beside rpc: it knows util only
+            return top in ("compile", "util", "proto")
+        if top == "compile":
+            return layer in ("server", "main")
         rank = LAYERS.index(layer)
         return top == "proto" or (top in LAYERS and LAYERS.index(top) <= rank)
     if parts[0] == "kernels":

@@ -237,7 +237,7 @@ static void an_expression_may_fail_in_a_call(void **state)
 static void null_pointers(void **state)
 {
     static const struct kernel_param_declaration params[] = {
-        PARAM("bias", KERNEL_IN, DTYPE_F32, .rank = -1, .n_shape = 1, .shape = {TEXT("n")}),
+        TENSOR("bias", KERNEL_IN, DTYPE_F32),
         TENSOR("out", KERNEL_OUT, DTYPE_F32, .elements = TEXT("n")),
         SCALAR("n", DTYPE_I32),
     };
@@ -252,9 +252,10 @@ static void null_pointers(void **state)
     p = plans(s, &c);
     assert_int_equal(p.kernel.grid[0], 2);
     assert_int_equal(p.kernel.n_pointers, 2);
-    c.tensors[1] = NULL;
-    plans(s, &c);
-    set_integer(&c, s, 2, 0); /* no tensor that is written is empty: there is none */
+    c.tensors[1] = NULL; /* who declares a size wants a tensor */
+    refuses_call(s, &c, ERROR_SHAPE_MISMATCH, "args[1]", "out is a null pointer");
+    c.tensors[1] = &out;
+    set_integer(&c, s, 2, 0); /* no tensor that is written is empty */
     refuses_call(s, &c, ERROR_OUT_OF_RANGE, "grid[0]", "0");
     kernel_signature_unref(s);
     d.grid.at[0] = (struct kernel_value)TEXT("2 * bias.numel");
