@@ -18,6 +18,7 @@ from ._session import Call
 from ._signature import Param, parse
 from ._source import signature as signature_of
 
+KEPT = 64  # geometries of kernel[…] that were looked at
 LANES = ("grid", "block", "shared")  # kernel[grid, block, shared]
 
 
@@ -31,12 +32,15 @@ class BaseKernel:
         self.code = code
         self.ids: dict[int, int] = {}
         self.params = signature_of(code.scan, entry) if signature is None else parse(signature)
+        self._count = len(self.params)
         self._client = client
         self._geometry = geometry
+        self._functions = geometry.functions
         self._alias = alias
         self._outs = tuple(i for i, param in enumerate(self.params) if param.kind == "out")
         self._places = {param.name: i for i, param in enumerate(self.params)}
         self._native = native_kernel(entry, self.params)
+        self._bound: dict[Any, tuple[dict[str, Any], bytes | None]] = {}
 
     def define(self, connection: Peer) -> Plan:
         """Makes the kernel known to the daemon; compiles its source where that connection has not."""
@@ -97,9 +101,32 @@ class BaseKernel:
             )
         return profile(connection, Launch(self, arguments, geometry, options_of(connection, timing=True, **how)))
 
+    def _bind(self, sizes: Any) -> Bound:
+        """The kernel with a geometry, which is looked at once."""
+        try:
+            found = self._bound.get(sizes)
+        except TypeError:  # a list is among them
+            return Bound(self, *self._looked_at(sizes))
+        if found is None:
+            if len(self._bound) >= KEPT:
+                self._bound.clear()
+            found = self._bound[sizes] = self._looked_at(sizes)
+        return Bound(self, *found)
+
+    def _looked_at(self, sizes: Any) -> tuple[dict[str, Any], bytes | None]:
+        given = sizes if isinstance(sizes, tuple) else (sizes,)
+        if not 1 <= len(given) <= len(LANES):
+            raise BadArgument(f"kernel[{', '.join(LANES)}] takes one to three, not {len(given)}")
+        named = {name: size for name, size in zip(LANES, given) if size is not None}
+        return named, self._packed(named)
+
     def _fast(self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timeout: Any) -> Any:
-        """The launch by the extension; NotImplemented where it cannot."""
+        """The launch by the extension, with a geometry or a packed one; NotImplemented where it cannot."""
         return NotImplemented
+
+    def _packed(self, sizes: dict[str, Any]) -> bytes | None:
+        """A geometry that is the same for all arguments, as the extension sends it; None where that is not used."""
+        return None
 
     def interpret(
         self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, check: Any = True,
@@ -130,15 +157,23 @@ class BaseKernel:
 class Bound:
     """A kernel with a geometry, `kernel[grid, block]`: call it as the kernel."""
 
-    def __init__(self, kernel: Any, sizes: Any) -> None:
-        given = sizes if isinstance(sizes, tuple) else (sizes,)
-        if not 1 <= len(given) <= len(LANES):
-            raise BadArgument(f"kernel[{', '.join(LANES)}] takes one to three, not {len(given)}")
+    __slots__ = ("_kernel", "_sizes", "_packed")
+
+    def __init__(self, kernel: Any, sizes: Mapping[str, Any], packed: bytes | None) -> None:
         self._kernel = kernel
-        self._sizes = {name: size for name, size in zip(LANES, given) if size is not None}
+        self._sizes = sizes
+        self._packed = packed
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        return self._kernel(*arguments, **{**self._sizes, **keywords})
+        """Launches the kernel, with what calling it takes."""
+        kernel = self._kernel
+        if self._packed is not None and not keywords and len(arguments) == kernel._count:
+            client = kernel._client
+            if not client._scopes:
+                made = kernel._fast(client._live(), arguments, self._packed, None, DEFAULT_TIMEOUT)
+                if made is not NotImplemented:
+                    return made
+        return kernel(*arguments, **{**self._sizes, **keywords})
 
     def profile(self, *arguments: Any, **keywords: Any) -> Any:
         return self._kernel.profile(*arguments, **{**self._sizes, **keywords})
@@ -169,9 +204,9 @@ class Kernel(BaseKernel):
         the arguments. The other options are those of an op. Inside `with k.sequence()` and `k.program()` it is recorded.
         """
         client = self._client
-        if named or len(arguments) != len(self.params):
+        if named or len(arguments) != self._count:
             arguments = self._positional(arguments, named)
-        if grid is None and block is None and shared is None and cluster is None and not self._geometry.functions:
+        if grid is None and block is None and shared is None and cluster is None and not self._functions:
             geometry = None
         else:
             geometry = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
@@ -192,15 +227,24 @@ class Kernel(BaseKernel):
             waits = True
         if waits and client._batches:
             return NotImplemented
-        sizes = None
-        if given is not None:
+        sizes = given
+        if given is not None and type(given) is not bytes:
             sizes = pack(self._geometry.of_call(arguments, given))
         seconds = client.timeout if timeout is DEFAULT_TIMEOUT else timeout
         try:
             made = link.launch(self._native, known, arguments, sizes, waits, seconds)
         except (ConnectionLost, ConnectFailed) as error:
             raise link.lost(error) from None
-        return self._result(arguments) if made is None else NotImplemented
+        if made is not None:
+            return NotImplemented
+        return self._result(arguments) if self._outs else None
+
+    def _packed(self, sizes: dict[str, Any]) -> bytes | None:
+        """A geometry that is the same for all arguments, as the extension sends it."""
+        if self._native is None or any(callable(size) for size in sizes.values()) or self._geometry.functions.keys() - sizes.keys():
+            return None
+        packed: bytes = pack(self._geometry.of_call((), sizes))
+        return packed
 
     def _slow(
         self, arguments: tuple[Any, ...], given: Any, stream: int, timing: bool, deadline_ms: int | None, priority: str | None,
@@ -220,7 +264,7 @@ class Kernel(BaseKernel):
 
     def __getitem__(self, sizes: Any) -> Bound:
         """`kernel[grid, block]` or `kernel[grid, block, shared]`: the kernel with that geometry."""
-        return Bound(self, sizes)
+        return self._bind(sizes)
 
     def profile(
         self, *arguments: Any, warmup: int = 3, repeat: int = 50, grid: Any = None, block: Any = None, shared: Any = None,
@@ -273,7 +317,7 @@ class AsyncKernel(BaseKernel):
 
     def __getitem__(self, sizes: Any) -> Bound:
         """`kernel[grid, block]`: the kernel with that geometry."""
-        return Bound(self, sizes)
+        return self._bind(sizes)
 
     async def profile(
         self, *arguments: Any, warmup: int = 3, repeat: int = 50, grid: Any = None, block: Any = None, shared: Any = None,

@@ -162,6 +162,7 @@ class NativeLink:
         self.key = next(_connection.keys)
         self.garbage: deque[int | tuple[str, int]] = deque()
         self.info: Info | None = None
+        self.offers_ordered = self.offers_sequences = False
         self.failure: KopsError | None = None
         self._open: dict[int, Call] = {}  # submitted, by ticket
         garbage[self.key] = self
@@ -177,6 +178,8 @@ class NativeLink:
 
     def greeted(self, reply: Any) -> None:
         self.info = Info.of(reply)
+        self.offers_ordered = "ordered" in self.info.features
+        self.offers_sequences = "sequence" in self.info.features
 
     def need(self, feature: str) -> None:
         if self.info is None or feature not in self.info.features:
@@ -306,14 +309,6 @@ class NativeLink:
                 self._finish(call, 1)
 
     # Ordered calls and fast ones
-
-    @property
-    def offers_ordered(self) -> bool:
-        return self.info is not None and "ordered" in self.info.features
-
-    @property
-    def offers_sequences(self) -> bool:
-        return self.info is not None and "sequence" in self.info.features
 
     def enqueue(
         self, method: str, params: dict[str, Any], names: tuple[str, ...], keep: Any, index: int, handle: int,

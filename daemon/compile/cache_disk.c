@@ -105,11 +105,30 @@ struct cache_disk_counters cache_disk_counters(const struct cache_disk *d)
                                         atomic_load(&d->evictions)};
 }
 
+/* A line a minute, for what happens again with every file: a full disk, too many open files. */
+static bool line_is_due(struct cache_disk *d)
+{
+    uint64_t now = clock_now_ns(), last = atomic_load(&d->logged_ns);
+
+    if (last && now - last < LOG_EVERY_S * UINT64_C(1000000000))
+        return false;
+    return atomic_compare_exchange_strong(&d->logged_ns, &last, now);
+}
+
+/* One that cannot be removed will be met again. */
 static void reject(struct cache_disk *d, const char *name, const char *why)
 {
+    bool gone = cache_disk_unlink(d, name);
+
     atomic_fetch_add(&d->rejected, 1);
-    log_warning("cache_file_rejected", "key=%s reason=\"%s\"", name, why);
-    cache_disk_unlink(d, name);
+    if (gone || line_is_due(d))
+        log_warning("cache_file_rejected", "key=%s removed=%d reason=\"%s\"", name, gone, why);
+}
+
+static void not_read(struct cache_disk *d, const char *name, const char *why)
+{
+    if (line_is_due(d))
+        log_warning("cache_read_failed", "key=%s reason=\"%s\"", name, why);
 }
 
 /* All of a file that may be ours, in memory of its own: a file that is mapped could shrink under the reader. */
@@ -155,14 +174,14 @@ struct compiled *cache_disk_read(struct cache_disk *d, const unsigned char key[K
         if (errno == ELOOP || errno == ENXIO || errno == EACCES)
             reject(d, name, strerror(errno));
         else if (errno != ENOENT)
-            log_warning("cache_read_failed", "key=%s reason=\"%s\"", name, strerror(errno));
+            not_read(d, name, strerror(errno));
         return NULL;
     }
     if (slurp(fd, &bytes, &size, &e) < 0 || cache_file_open(bytes, size, d->secret, key, &compiled, &e) < 0) {
         if (e.code == ERROR_INVALID_ARGUMENT)
             reject(d, name, e.message);
         else
-            log_warning("cache_read_failed", "key=%s reason=\"%s\"", name, e.message);
+            not_read(d, name, e.message);
     } else if (use) {
         futimens(fd, NULL); /* where that is refused, the order of eviction suffers and nothing else */
     }
@@ -187,14 +206,11 @@ bool cache_disk_remove(struct cache_disk *d, const unsigned char key[KEY_BYTES])
     return cache_disk_unlink(d, name);
 }
 
-/* A line a minute: a full disk fails every write. */
 static void failed(struct cache_disk *d, const char *name, const struct error *e)
 {
-    uint64_t count = atomic_fetch_add(&d->failures, 1) + 1, now = clock_now_ns(), last = atomic_load(&d->logged_ns);
+    uint64_t count = atomic_fetch_add(&d->failures, 1) + 1;
 
-    if (last && now - last < LOG_EVERY_S * UINT64_C(1000000000))
-        return;
-    if (atomic_compare_exchange_strong(&d->logged_ns, &last, now))
+    if (line_is_due(d))
         log_warning("cache_write_failed", "key=%s failures=%llu reason=\"%s\"", name, (unsigned long long)count,
                     e->message);
 }

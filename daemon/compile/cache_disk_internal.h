@@ -16,7 +16,7 @@ struct cache_disk {
     uint64_t bytes;       /* in files, once `scanned`; other daemons' writes are seen at the next eviction */
     bool scanned;
     atomic_uint_fast64_t rejected, failures, evictions;
-    atomic_uint_fast64_t logged_ns; /* when a failure was last logged; 0: never */
+    atomic_uint_fast64_t logged_ns; /* when a failure that comes again was last logged; 0: never */
 };
 
 enum { CACHE_TEMPORARY_SIZE = 32 };

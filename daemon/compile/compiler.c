@@ -1,8 +1,10 @@
 #include "compile/compiler_internal.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "compile/sandbox.h"
 #include "util/log.h"
@@ -41,6 +43,15 @@ static void look(struct compiler *c, const struct compiler_config *config)
         log_info("compiler", "name=\"%s\" path=%s", c->name, c->place.path);
 }
 
+static unsigned usable_cores(void)
+{
+    cpu_set_t cores;
+
+    if (sched_getaffinity(0, sizeof(cores), &cores) < 0)
+        return (unsigned)sysconf(_SC_NPROCESSORS_ONLN); /* more cores than the set has room for */
+    return (unsigned)CPU_COUNT(&cores);
+}
+
 static void on_kick(uv_timer_t *timer)
 {
     compiler_schedule(timer->data);
@@ -62,6 +73,7 @@ struct compiler *compiler_new(uv_loop_t *loop, const struct compiler_config *con
     c->memory_mib = config->memory_mib ? config->memory_mib : 1;
     c->time_s = config->time_s ? config->time_s : 1;
     c->keep_s = config->keep_s;
+    c->cores = usable_cores();
     c->alone = config->alone;
     list_init(&c->waiting);
     list_init(&c->processes);
@@ -210,7 +222,8 @@ static void ask(struct compiler *c, const struct census *n)
     unsigned room = c->helpers - n->busy, wanted = n->waiting < room ? n->waiting : room;
     struct error e;
 
-    wanted += c->keep_warm;
+    /* Warming one up takes as much as a compile: not from a job that needs the core. */
+    wanted += c->keep_warm && (!n->busy || n->busy + 1 < c->cores);
     for (unsigned have = n->starting + n->warm; have < wanted; have++) {
         if (!c->forker) {
             if (now_ms(c) < c->not_before_ms)
@@ -257,6 +270,11 @@ void compiler_kick(struct compiler *c)
 {
     if (!c->closing)
         uv_timer_start(&c->kick, on_kick, 0, 0);
+}
+
+bool compiler_is_warm(const struct compiler *compiler)
+{
+    return count(compiler).warm > 0;
 }
 
 void compiler_warm(struct compiler *compiler)

@@ -96,6 +96,9 @@ bool compiler_usable(const struct compiler *compiler, struct error *e);
 /* Starts helpers now, so that the first compile finds them warm. */
 void compiler_warm(struct compiler *compiler);
 
+/* Whether a compile would find a process that is ready. */
+bool compiler_is_warm(const struct compiler *compiler);
+
 /* Copies the input. Never fails at once: done() is called later, once, unless the job is cancelled before. NULL: there
  * was not even memory for the job, and done() is not called. */
 struct compile_job *compiler_compile(struct compiler *compiler, const struct compile_input *input, compile_done *done,

@@ -64,7 +64,7 @@ struct compiler {
     struct nvrtc_place place;
     char *user, *binary;
     enum compiler_sandbox sandbox;
-    unsigned helpers, memory_mib, time_s, keep_s;
+    unsigned helpers, memory_mib, time_s, keep_s, cores;
     char name[COMPILED_COMPILER_SIZE];
     struct list waiting, processes, forkers;
     struct forker *forker; /* that new processes come from; NULL: none */

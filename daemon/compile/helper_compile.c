@@ -220,8 +220,9 @@ static void compile_failure(const struct helper_toolkit *toolkit, const struct c
     char message[ERROR_MESSAGE_MAX];
     struct attempt plain;
 
-    if (a->result == NVRTC_OUT_OF_MEMORY) {
+    if (a->result == NVRTC_OUT_OF_MEMORY || (a->log && strstr(a->log, " error: out of memory\n"))) {
         no_memory(o);
+        steal_log(a, o);
         return;
     }
     first_error(a->log, message, sizeof(message));
@@ -236,6 +237,16 @@ static void compile_failure(const struct helper_toolkit *toolkit, const struct c
     steal_log(a, o);
 }
 
+/* NULL: there is none. */
+static const char *lowered_name(const struct nvrtc *n, const struct attempt *a, const char *entry)
+{
+    const char *lowered = NULL;
+
+    if (n->GetLoweredName(a->program, entry, &lowered) != NVRTC_SUCCESS || !lowered || !*lowered)
+        return NULL;
+    return lowered;
+}
+
 static int describe(const struct helper_toolkit *toolkit, const struct compile_input *input, const struct attempt *a,
                     const struct cubin *cubin, struct compiled *c, struct helper_outcome *o)
 {
@@ -245,8 +256,9 @@ static int describe(const struct helper_toolkit *toolkit, const struct compile_i
         struct compiled_entry *entry = &c->entries[i];
         const char *lowered = input->entries[i];
 
-        if (!is_symbol(lowered) &&
-            toolkit->nvrtc.GetLoweredName(a->program, input->entries[i], &lowered) != NVRTC_SUCCESS) {
+        if (!is_symbol(lowered))
+            lowered = lowered_name(&toolkit->nvrtc, a, lowered);
+        if (!lowered) {
             entry_failure(a, input->entries[i], o);
             return -1;
         }

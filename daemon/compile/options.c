@@ -183,8 +183,13 @@ static int take_path(struct work *w, unsigned i, const char *value, struct error
     if ((*value != '/' && !append_parts(path, sizeof(path), w->include)) || !append_parts(path, sizeof(path), value))
         return refuse(e, i, "must be a directory of the toolkit's headers, without \"..\", like -I cccl");
     n = strlen(base);
-    if (strncmp(path, base, n) != 0 || (path[n] && path[n] != '/'))
-        return refuse(e, i, "lies outside the toolkit's headers; send files of your own in `files`");
+    if (strncmp(path, base, n) != 0 || (path[n] && path[n] != '/')) {
+        char why[ERROR_MESSAGE_MAX];
+
+        snprintf(why, sizeof(why), "lies outside the toolkit's headers, %.100s; send files of your own in `files`",
+                 base);
+        return refuse(e, i, why);
+    }
     for (unsigned k = 0; k < w->n_paths; k++)
         if (!strcmp(w->paths[k], path))
             return 0;

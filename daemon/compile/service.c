@@ -257,11 +257,19 @@ static void compile_is_done(void *context, struct compiled *compiled, const stru
     compiled_unref(compiled);
 }
 
-static void flight_compile(struct flight *f, const struct compile_input *input)
+/* False: there was no memory for it. */
+static bool flight_compile(struct flight *f, const struct compile_input *input)
 {
     f->state = COMPILING;
-    f->service->counters.compiles++;
     f->job = compiler_compile(f->service->compiler, input, compile_is_done, f);
+    if (f->job)
+        f->service->counters.compiles++;
+    return f->job;
+}
+
+static int no_memory(const struct compile_input *input, struct error *e)
+{
+    return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a source of %zu bytes", input->length);
 }
 
 static void read_run(struct work *work)
@@ -275,6 +283,7 @@ static void read_done(struct work *work)
 {
     struct flight *f = list_entry(work, struct flight, work);
     struct code_service *s = f->service;
+    struct error e;
 
     if (f->compiled && !s->closing) {
         struct compiled *compiled = compiled_ref(f->compiled);
@@ -285,10 +294,12 @@ static void read_done(struct work *work)
         compiled_unref(compiled);
     } else if (list_empty(&f->waiters)) { /* all have gone, perhaps with the service */
         flight_free(f);
-    } else {
-        flight_compile(f, f->input);
+    } else if (flight_compile(f, f->input)) {
         free(f->input);
         f->input = NULL;
+    } else {
+        no_memory(f->input, &e);
+        finish(f, NULL, CODE_COMPILED, &e, NULL);
     }
     service_let_go(s);
 }
@@ -313,7 +324,7 @@ static struct flight *flight_new(struct code_service *s, const unsigned char *ke
         f->input = service_copy_input(input);
     if (!f || (s->disk && !f->input)) {
         free(f);
-        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a source of %zu bytes", input->length);
+        no_memory(input, e);
         return NULL;
     }
     f->service = s;
@@ -324,8 +335,10 @@ static struct flight *flight_new(struct code_service *s, const unsigned char *ke
         f->state = READING;
         service_hold(s);
         work_submit(s->loop, &f->work, read_run, read_done);
-    } else {
-        flight_compile(f, input);
+    } else if (!flight_compile(f, input)) {
+        flight_free(f);
+        no_memory(input, e);
+        return NULL;
     }
     return f;
 }

@@ -318,7 +318,7 @@ static int read_archive(struct code_task *t, bool keep, struct error *e)
     int r = archive_open_fd(&reader, &t->fd, e);
 
     while (!r && (r = archive_next(&reader, &compiled, e)) == 1) {
-        bytes += compiled_memory(compiled);
+        bytes += compiled_memory(compiled) + sizeof(struct cache_item);
         r = 0;
         if (keep && t->service->disk)
             r = import_to_disk(t, compiled, e);

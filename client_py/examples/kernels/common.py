@@ -21,8 +21,6 @@ if (HERE.parents[1] / "kops").is_dir():
     sys.path.insert(0, str(HERE.parents[1]))  # of a source tree, where kops is not installed
 
 import kops  # noqa: E402
-from kops import interpret  # noqa: E402
-from kops._signature import parse  # noqa: E402
 
 
 def source(name: str) -> str:
@@ -55,9 +53,8 @@ def on_gpu(socket: str | None = None) -> Iterator[Place]:
 class Interpreted:
     """Declares kernels as a client does; a call runs on the CPU, in this process."""
 
-    def kernel(self, text: str, entry: str, signature: str, grid: Any, block: Any) -> Callable[..., Any]:
-        params = parse(signature)
-        return lambda *args: interpret.run(text, entry, params, args, grid=grid, block=block, device={"multiprocessors": 4})
+    def kernel(self, *declared: Any, **geometry: Any) -> Callable[..., Any]:
+        return kops.kernel(*declared, **geometry).interpret
 
 
 @contextmanager

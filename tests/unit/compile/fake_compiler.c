@@ -22,6 +22,7 @@ struct compile_job {
 
 static const char *identity = "fake 1";
 static unsigned begun, cancelled;
+static bool short_of_memory;
 static struct fake_compile last;
 static struct list jobs = {&jobs, &jobs};
 
@@ -29,7 +30,13 @@ void fake_reset(const char *new_identity)
 {
     identity = new_identity;
     begun = cancelled = 0;
+    short_of_memory = false;
     assert_true(list_empty(&jobs));
+}
+
+void fake_short_of_memory(void)
+{
+    short_of_memory = true;
 }
 
 unsigned fake_begun(void)
@@ -126,9 +133,12 @@ static void join_texts(char *into, size_t size, const char *const *texts, unsign
 struct compile_job *compiler_compile(struct compiler *compiler, const struct compile_input *input, compile_done *done,
                                      void *context)
 {
-    struct compile_job *job = calloc(1, sizeof(*job));
+    struct compile_job *job;
 
     (void)compiler;
+    if (short_of_memory)
+        return NULL;
+    job = calloc(1, sizeof(*job));
     job->done = done;
     job->context = context;
     list_append(&jobs, &job->link);

@@ -12,6 +12,9 @@ struct fake_compile {
 /* Forgets what was counted; the next compiler has that identity. */
 void fake_reset(const char *identity);
 
+/* Until the reset no compile begins. */
+void fake_short_of_memory(void);
+
 unsigned fake_begun(void);   /* compiles since the reset */
 unsigned fake_waiting(void); /* that are neither finished nor cancelled */
 unsigned fake_cancelled(void);

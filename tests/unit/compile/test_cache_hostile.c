@@ -326,6 +326,19 @@ static void read_only_directory(void **state)
     assert_true(on_disk(d, 1)); /* what is there can be used */
     cache_disk_close(d);
 
+    file_write(path_of_module(directory, 1), "damaged", 7); /* and cannot be removed */
+    d = opened(directory);
+    log_begin();
+    for (unsigned i = 0; i < 8; i++)
+        assert_false(on_disk(d, 1));
+    assert_int_equal(log_end("event=cache_file_rejected"), 1);
+    cache_disk_close(d);
+
+    assert_int_equal(chmod(directory, 0700), 0);
+    d = opened(directory);
+    store(d, 1);
+    cache_disk_close(d);
+    assert_int_equal(chmod(directory, 0500), 0);
     d = opened(directory); /* also by the next daemon */
     assert_true(on_disk(d, 1));
     cache_disk_close(d);

@@ -125,6 +125,8 @@ static void include_paths(void **state)
     refused("-Icccl/../../..", "options[0]");
     refused("-I" TOOLKIT "/../../../etc", "options[0]");
     refused("-I\n", "options[1]");
+    assert_int_equal(normalise("-I/etc", &o, &e), -1);
+    assert_non_null(strstr(e.message, TOOLKIT)); /* says where they are */
     assert_int_equal(options_normalise(cccl, 1, NULL, &o, &e), -1);
     assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
 }

@@ -143,6 +143,42 @@ static void failures_are_told_and_forgotten(void **state)
     directory_remove(directory);
 }
 
+static void never(void *context, struct compiled *compiled, enum code_origin origin, const struct error *e,
+                  const struct compile_failure *failure)
+{
+    (void)context;
+    (void)compiled;
+    (void)origin;
+    (void)e;
+    (void)failure;
+    fail_msg("a refused input was answered");
+}
+
+static void without_memory_for_a_compile(void **state)
+{
+    const char *directory = directory_new();
+    struct compile_input in = input_of("a");
+    struct code_service *s = fresh(directory);
+    struct code_request *request;
+    struct asker a = {0}, b = {0};
+    struct error e;
+
+    (void)state;
+    fake_short_of_memory();
+    ask(&a, s, "a");
+    ask(&b, s, "a");
+    until_answered(&a); /* after the disk was asked */
+    assert_int_equal(a.code, ERROR_OUT_OF_MEMORY);
+    assert_int_equal(b.code, ERROR_OUT_OF_MEMORY);
+    service_close(s);
+    s = fresh(NULL);
+    fake_short_of_memory();
+    assert_int_equal(code_get(s, &in, never, NULL, &request, &e), -1);
+    assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
+    service_close(s);
+    directory_remove(directory);
+}
+
 static void those_who_go_away(void **state)
 {
     const char *directory = directory_new();
@@ -290,17 +326,6 @@ static void closing_at_any_time(void **state)
     directory_remove(directory);
 }
 
-static void never(void *context, struct compiled *compiled, enum code_origin origin, const struct error *e,
-                  const struct compile_failure *failure)
-{
-    (void)context;
-    (void)compiled;
-    (void)origin;
-    (void)e;
-    (void)failure;
-    fail_msg("a refused input was answered");
-}
-
 static void refuses_what_is_not_allowed(void **state)
 {
     static const char *const options[] = {"-w", "-arch=sm_80"};
@@ -430,6 +455,7 @@ int main(void)
         cmocka_unit_test(damaged_files_are_compiled_again),
         cmocka_unit_test(one_compile_for_all),
         cmocka_unit_test(failures_are_told_and_forgotten),
+        cmocka_unit_test(without_memory_for_a_compile),
         cmocka_unit_test(those_who_go_away),
         cmocka_unit_test(answers_may_change_everything),
         cmocka_unit_test(closing_at_any_time),

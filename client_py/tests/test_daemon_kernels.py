@@ -1,0 +1,250 @@
+"""Kernels of the user's own with the real daemon and the real compiler, on the stand-in CUDA driver, which computes those
+that it knows by name."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import fake_torch as torch
+import kops
+import numpy
+import pytest
+from kops import _inline
+from test_client import wait_for
+from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
+from test_kernels import ADD2
+
+from support import backends  # isort: skip
+
+if backends.nvrtc() is None:
+    pytest.skip("there is no NVRTC here", allow_module_level=True)
+
+OTHERS = """
+#include <cuda_fp16.h>
+extern "C" __global__ void custom_kernel(float* out, const float* in, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = 2 * in[i];
+}
+extern "C" __global__ void histogram_kernel(unsigned* bins, const unsigned char* data, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) atomicAdd(&bins[data[i]], 1u);
+}
+"""
+SIGNATURE = "out float* c[n], const float* a[n], const float* b[n], int n"
+
+
+def add2(k: kops.Client, alias: bool = False) -> kops.Kernel:  # noqa: F811
+    return k.kernel(ADD2, "add2_kernel", SIGNATURE, grid="ceil_div(n, 256)", block=256, alias=alias)
+
+
+def vectors(driver: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # noqa: F811
+    return tensor(driver, 0, 0, 0, 0), tensor(driver, 1, 2, 3, 4), tensor(driver, 10, 20, 30, 40)
+
+
+def test_torch_tensors(k: kops.Client, driver: Any) -> None:  # noqa: F811
+    c, a, b = vectors(driver)
+    kern = add2(k, alias=True)
+    assert kern(c, a, b, 4) is c
+    assert numbers(driver, c) == [11, 22, 33, 44]
+    d = k.square(c)
+    kern(c, c, d, 3)
+    assert numbers(driver, c) == [132, 506, 1122, 44]
+    kern[4, 32](c, a, a, 4)
+    kern(c, c, a, 4, grid=lambda c, a, b, n: n)
+    k.synchronize()
+    assert numbers(driver, c) == [3, 6, 9, 12]
+    timings = kern(c, a, b, 4, timing=True)
+    assert timings.variant == "user" and timings.gpu_us is not None and timings.gpu_us >= 0
+    profile = kern.profile(c, a, b, 4, repeat=7)
+    assert len(profile.samples) == 7 and profile.op == "add2_kernel" and profile.shapes == ((4,), (4,), (4,))
+    assert 0 < kern.attributes.registers < 256 and kern.attributes.params == (8, 8, 8, 4)
+    (row,) = [row for row in k.stats()["ops"] if row["op"] == "add2_kernel" and row["shapes"] == [[4], [4], [4]]]
+    assert row["variant"] == "user"
+
+
+def test_batches_sequences_and_programs(k: kops.Client, driver: Any) -> None:  # noqa: F811
+    c, a, b = vectors(driver)
+    kern = add2(k, alias=True)
+    with k.batch():
+        for _ in range(20):
+            kern(c, c, a, 4)
+            k.add(c, b, out=c)
+    assert numbers(driver, c) == [220, 440, 660, 880]
+    with k.sequence(timing=True) as s:
+        kern(c, a, b, 4)
+        d = k.square(c)
+        s.launch(kern, c, c, d, n=2)
+    assert numbers(driver, c) == [132, 506, 33, 44] and s.timings is not None
+    with k.program() as p:
+        kern(c, a, a, 4)
+        e = k.add(c, c)
+    p.run()
+    assert numbers(driver, e) == [4, 8, 12, 16]
+    p.run([(a, b)])
+    assert numbers(driver, e) == [40, 80, 120, 160]
+
+
+def test_ordinary_arrays_go_to_the_gpu_and_back(k: kops.Client) -> None:  # noqa: F811
+    kern = add2(k)
+    a, b, c = numpy.arange(1000, dtype="float32"), numpy.ones(1000, "float32"), numpy.zeros(1000, "float32")
+    assert kern(c, a, b, 999) is c
+    assert (c[:999] == a[:999] + 1).all() and c[999] == 0
+    shared = k.zeros(1000)
+    kern(shared, k.array(a), k.array(b), 1000)
+    assert (shared == a + b).all()
+    bins = k.zeros(256, "u32")
+    data = numpy.random.default_rng().integers(0, 256, 5000).astype("uint8")
+    module = k.compile(OTHERS, grid="ceil_div(n, 256)", block=256)
+    module.histogram_kernel(bins, data, 5000)
+    assert (bins == numpy.bincount(data, minlength=256)).all()
+    kern(k.zeros(0), k.zeros(0), k.zeros(0), 0)
+
+
+def test_what_the_daemon_refuses(k: kops.Client, driver: Any) -> None:  # noqa: F811
+    c, a, b = vectors(driver)
+    kern = add2(k)
+    for _ in range(2):  # the long way, then the short one
+        for arguments, more, kind, key in (
+            ((c, a, b, 5), {}, kops.ShapeMismatch, "args[1]"),
+            ((c, c, b, 4), {}, kops.Overlap, "args[0]"),
+            ((c, a, b, -1), {}, kops.KopsError, None),
+            ((c, a, b, 4), {"block": 2048}, kops.OutOfRange, "block[0]"),
+            ((c, a, b, 4), {"grid": (1, 70000)}, kops.OutOfRange, "grid[1]"),
+            ((c, a, b, 4), {"grid": 0}, kops.OutOfRange, "grid[0]"),
+            ((c, a, b, 4), {"shared": 10**6}, kops.OutOfRange, "shared"),
+        ):
+            with pytest.raises(kind) as error:
+                kern(*arguments, blocking=True, **more)
+            assert key is None or error.value.detail["key"] == key  # type: ignore[attr-defined]
+    kern(c, a, b, 5)
+    with pytest.raises(kops.ShapeMismatch, match="add2_kernel"):
+        k.synchronize()
+    with pytest.raises(kops.SignatureMismatch):
+        k.kernel(ADD2, "add2_kernel", "float* c, const float* a, int n", grid=1, block=1)
+    with pytest.raises(kops.SignatureMismatch):
+        k.kernel(ADD2, "add2_kernel", "float* c, const float* a, const float* b, long n", grid=1, block=1)
+    with pytest.raises(kops.InvalidArgument):
+        k.kernel(ADD2, "add2_kernel", SIGNATURE, grid="ceil_div(m, 3)", block=1)
+    kern(c, a, b, 4)
+    assert numbers(driver, c) == [11, 22, 33, 44]
+
+
+def test_sources_that_do_not_compile(k: kops.Client) -> None:  # noqa: F811
+    with pytest.raises(kops.CompileFailed) as error:
+        k.kernel(ADD2.replace("a[i]", "nothing[i]"), "add2_kernel", SIGNATURE, name="wrong.cu")
+    assert (error.value.reason, error.value.file, error.value.line) == ("source", "wrong.cu", 4)
+    assert "nothing" in error.value.log and "nothing" in str(error.value)
+    with pytest.raises(kops.CompileFailed):
+        k.kernel('#include "absent.h"\n' + ADD2, "add2_kernel", SIGNATURE)
+    with pytest.raises(kops.CompileFailed) as error:
+        k.compile(ADD2, "absent")
+    assert error.value.reason == "entry"
+    with pytest.raises(kops.InvalidArgument):
+        k.compile(ADD2, options=["--output-file=/tmp/x"])
+
+
+def test_the_second_client_finds_the_code(k: kops.Client, real: Any, driver: Any) -> None:  # noqa: F811
+    source = ADD2 + f"// {os.urandom(8).hex()}\n"
+    first = k.compile(source)
+    assert first.cached == "no" and first.compile_us > 0 and first.arch.startswith("sm_") and first.compiler.startswith("NVRTC")
+    with kops.connect(real.socket_path, timeout=60) as other:
+        second = other.compile(source, grid=1, block=64)
+        assert second.cached == "memory" and second.key == first.key
+        c, a, b = vectors(driver)
+        second.add2_kernel(c, a, b, 4)
+        assert numbers(driver, c) == [11, 22, 33, 44]
+    assert k.compile(source, options=["-DN=1"]).key != first.key
+
+
+def test_templates_and_included_files(k: kops.Client, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "twice.cuh").write_text("template <typename T> __device__ T twice(T x) { return x + x; }\n")
+    (tmp_path / "scale.cu").write_text(
+        '#include "twice.cuh"\n#include <cuda_fp16.h>\n'
+        "template <typename T, int N> __global__ void scale(T* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = twice(y[threadIdx.x]); }\n"
+    )
+    module = k.load(tmp_path / "scale.cu", ["scale<float, 4>", "scale<__half, 2>"], signatures={"scale<float, 4>": "float* y[n], int n"})
+    assert module.entries["scale<float, 4>"].lowered != "scale" and module["scale<float, 4>"].params[0].elements == "n"
+    assert module.kernel("scale<__half, 2>", "half* y, int n", grid=1, block=32).attributes.params == (8, 4)
+
+
+def test_the_daemon_comes_back(k: kops.Client, real: Any, driver: Any) -> None:  # noqa: F811
+    c, a, b = vectors(driver)
+    kern = add2(k)
+    kern(c, a, b, 4, blocking=True)
+    os.kill(real.pid, signal.SIGKILL)
+    real.process.wait()
+    real.start()
+    with pytest.raises(kops.ConnectionLost):
+        kern(c, a, a, 4, blocking=True)
+    kern(c, a, a, 4, blocking=True)
+    assert numbers(driver, c) == [2, 4, 6, 8]
+
+
+def test_load_inline_and_the_decorator(
+    k: kops.Client, real: Any, driver: Any, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+) -> None:
+    monkeypatch.setenv("KOPS_SOCKET", str(real.socket_path))
+    monkeypatch.setattr(_inline, "_default", None)
+
+    @kops.cuda_kernel(grid="ceil_div(n, 256)", block=256)
+    def custom_kernel(out: "out float*[n]", x: "const float*[n]", n: "int"):  # type: ignore # noqa
+        """
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n)
+            out[i] = 2 * x[i];
+        """
+
+    c, a, _ = vectors(driver)
+    custom_kernel(c, a, 4)
+    assert numbers(driver, c) == [2, 4, 6, 8]
+    mod = kops.load_inline("tutorial", cuda_sources=ADD2, functions=["add2_kernel"], grid=1, block=256, extra_cuda_cflags=["-O2"])
+    mod.add2_kernel(c, a, a, 3)
+    assert numbers(driver, c) == [2, 4, 6, 8]
+    kops.default_client().close()
+
+
+def test_a_kernel_is_released(k: kops.Client, real: Any) -> None:  # noqa: F811
+    kern = add2(k)
+    kern(numpy.zeros(4, "float32"), numpy.zeros(4, "float32"), numpy.zeros(4, "float32"), 4)
+    ids = (dict(kern.ids), dict(kern.code.ids))
+    key = k._live().key
+    del kern
+    gc.collect()
+    k.ping()
+    for what, number in (("kernel", ids[0][key]), ("module", ids[1][key])):
+
+        def refused(what: str = what, number: int = number) -> bool:
+            from kops._session import Call
+
+            call = Call("release", {what: number})
+            k._live().exchange(call, 10)
+            try:
+                call.outcome()
+            except kops.UnknownKernel:
+                return True
+            return False
+
+        wait_for(refused)
+
+
+def test_asyncio(k: kops.Client, real: Any, driver: Any) -> None:  # noqa: F811
+    async def main() -> None:
+        async with kops.connect_async(real.socket_path, timeout=60) as client:
+            c, a, b = vectors(driver)
+            kern = await client.kernel(ADD2, "add2_kernel", SIGNATURE, grid=1, block=256, alias=True)
+            assert await kern(c, a, b, 4) is c
+            assert numbers(driver, c) == [11, 22, 33, 44]
+            async with client.sequence() as s:
+                s.launch(kern, c, c, b, 4)
+            assert numbers(driver, c) == [21, 42, 63, 84]
+            with pytest.raises(kops.ShapeMismatch):
+                await kern(c, a, b, 5)
+
+    asyncio.run(main())

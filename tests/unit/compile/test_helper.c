@@ -1,0 +1,304 @@
+/* Compiles that succeed, and sources at fault. */
+#include <stdio.h>
+#include <string.h>
+
+#include "compile/cubin.h"
+#include "compile/helper.h"
+#include "helper_support.h"
+
+static void test_kernel(void **state)
+{
+    struct fixture *f = fixture_open();
+    struct outcome o;
+
+    (void)state;
+    compile_one(f, SIMPLE_KERNEL, "add", &o);
+    assert_int_equal(o.error.code, ERROR_NONE);
+    assert_non_null(o.compiled);
+    assert_string_equal(o.compiled->arch, "sm_90a");
+    assert_string_equal(o.compiled->compiler, compiler_name(f->compiler));
+    assert_string_equal(o.compiled->log, "");
+    assert_true(o.compiled->compile_us > 0);
+    assert_int_equal(o.compiled->n_entries, 1);
+    assert_string_equal(o.compiled->entries[0].name, "add");
+    assert_string_equal(o.compiled->entries[0].lowered, "add");
+    assert_int_equal(o.compiled->entries[0].n_params, 4);
+    assert_int_equal(o.compiled->entries[0].param_sizes[0], 8);
+    assert_int_equal(o.compiled->entries[0].param_sizes[3], 4);
+    assert_int_equal(o.compiled->entries[0].param_offsets[3], 24);
+    assert_in_range(o.compiled->entries[0].registers, 1, 255);
+    assert_int_equal(o.compiled->entries[0].max_threads, 1024);
+    outcome_free(&o);
+    fixture_close(f);
+}
+
+static void test_names(void **state)
+{
+    static const char source[] = "struct Pair { char c; double d; };\n"
+                                 "namespace ns { __global__ void __launch_bounds__(128) inner(Pair p, int *out)\n"
+                                 "{ __shared__ double s[32]; s[threadIdx.x & 31] = p.d; __syncthreads();\n"
+                                 "  *out = (int)s[p.c & 31]; } }\n"
+                                 "template <class T, int N> __global__ void scale(T *x, T by) { x[N] *= by; }\n"
+                                 "__global__ void plain(short s, float *x) { *x = s; }\n";
+    static const char *const entries[] = {"ns::inner", "scale<double, 3>", "plain", "_Z5plainsPf", NULL};
+    struct fixture *f = fixture_open();
+    const struct compiled_entry *e;
+    struct outcome o;
+
+    (void)state;
+    compile_start(f, source, entries, &o);
+    compile_wait(f, &o);
+    assert_non_null(o.compiled);
+    e = o.compiled->entries;
+    assert_int_equal(o.compiled->n_entries, 4);
+    assert_string_equal(e[0].lowered, "_ZN2ns5innerE4PairPi");
+    assert_int_equal(e[0].shared_bytes, 256);
+    assert_int_equal(e[0].max_threads, 128);
+    assert_int_equal(e[0].param_sizes[0], 16);
+    assert_string_equal(e[1].name, "scale<double, 3>");
+    assert_string_equal(e[1].lowered, "_Z5scaleIdLi3EEvPT_S0_");
+    assert_int_equal(e[1].param_sizes[1], 8);
+    assert_string_equal(e[2].lowered, "_Z5plainsPf");
+    assert_string_equal(e[3].lowered, "_Z5plainsPf");
+    assert_int_equal(e[2].param_sizes[0], 2);
+    assert_int_equal(e[2].param_offsets[1], 8);
+    outcome_free(&o);
+    fixture_close(f);
+}
+
+static void test_files_and_options(void **state)
+{
+    static const char source[] = "#include \"twice.h\"\n"
+                                 "#include <my/three.cuh>\n"
+                                 "#include <stdint.h>\n"
+                                 "#include <cuda_fp16.h>\n"
+                                 "extern \"C\" __global__ void k(uint32_t *p) { *p = twice(*p) + three() + FOUR; }\n";
+    static const char twice[] = "__device__ unsigned twice(unsigned x) { return 2 * x; }\n",
+                      three[] = "__device__ unsigned three() { return 3; }\n";
+    static const struct compile_file files[] = {{"twice.h", twice, sizeof(twice) - 1},
+                                                {"my/three.cuh", three, sizeof(three) - 1}};
+    static const char *const entries[] = {"k"}, *const options[] = {"-DFOUR=4", "--std=c++17"};
+    struct compile_input input = {.name = "some/name.cu",
+                                  .source = source,
+                                  .length = sizeof(source) - 1,
+                                  .files = files,
+                                  .n_files = 2,
+                                  .options = options,
+                                  .n_options = 2,
+                                  .entries = entries,
+                                  .n_entries = 1,
+                                  .arch = "sm_80"};
+    struct fixture *f = fixture_open();
+    struct outcome o;
+
+    (void)state;
+    compile_start_input(f, &input, &o);
+    compile_wait(f, &o);
+    assert_non_null(o.compiled);
+    assert_string_equal(o.compiled->arch, "sm_80");
+    outcome_free(&o);
+    input.n_options = 0;
+    compile_start_input(f, &input, &o);
+    compile_wait(f, &o);
+    assert_failed(&o, ERROR_COMPILE_FAILED, "source");
+    assert_non_null(strstr(o.log, "some/name.cu(5)"));
+    outcome_free(&o);
+    fixture_close(f);
+}
+
+static void test_warnings(void **state)
+{
+    struct fixture *f = fixture_open();
+    struct outcome o;
+
+    (void)state;
+    compile_one(f, "extern \"C\" __global__ void k(int *p) { int unused; *p = 1; }\n", "k", &o);
+    assert_non_null(o.compiled);
+    assert_non_null(strstr(o.compiled->log, "kernel.cu(1)"));
+    assert_non_null(strstr(o.compiled->log, "unused"));
+    outcome_free(&o);
+    fixture_close(f);
+}
+
+/* Each source has a fault that the log names with file and line. */
+static void test_faults(void **state)
+{
+    static const struct {
+        const char *source, *entry, *reason, *in_log, *in_message;
+    } cases[] = {
+        {"\n\nextern \"C\" __global__ void k(int *p) { *p = ; }\n", "k", "source", "kernel.cu(3): error",
+         "kernel.cu(3): error"},
+        {"extern \"C\" __global__ void k(int *p) { *p = nothing; }\n", "k", "source", "\"nothing\" is undefined",
+         "undefined"},
+        {"#include \"missing.h\"\n", "k", "source", "missing.h", "missing.h"},
+        {"#include <missing/also.cuh>\n", "k", "source", "missing/also.cuh", "missing"},
+        {"#error \"not today\"\n", "k", "source", "not today", "not today"},
+        {"int \xff\x01\xc3;\n", "k", "source", "error", "error"},
+        {"\xff\xfe broken \x01 bytes\n", "k", "entry", "", "no kernel"},
+        {SIMPLE_KERNEL, "sub", "entry", "sub", "it has add"},
+        {SIMPLE_KERNEL, "add<float>", "entry", "add<float>", "it has add"},
+        {SIMPLE_KERNEL, "_Z3addv", "entry", "", "it has add"},
+        {"template <class T> __global__ void t(T *x) {}\n", "t", "entry", "t", "no kernel"},
+        {"__device__ void d(int *x) { *x = 1; }\n", "d", "entry", "d", "no kernel"},
+        {"__global__ void o(int *x) {}\n__global__ void o(float *x) {}\n", "o", "entry", "o", "o(float*)"},
+        {"", "k", "entry", "k", "no kernel"},
+    };
+    struct fixture *f = fixture_open();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct outcome o;
+
+        compile_one(f, cases[i].source, cases[i].entry, &o);
+        assert_failed(&o, ERROR_COMPILE_FAILED, cases[i].reason);
+        if (!strstr(o.log, cases[i].in_log) || !strstr(o.error.message, cases[i].in_message))
+            fail_msg("case %zu: %s\n%s", i, o.error.message, o.log);
+        for (const char *c = o.log; *c; c++)
+            assert_true((unsigned char)*c < 0x80 && (*c >= ' ' || *c == '\n' || *c == '\t'));
+        outcome_free(&o);
+    }
+    fixture_close(f);
+}
+
+static void test_unknown_architecture(void **state)
+{
+    static const char *const entries[] = {"add"};
+    const struct compile_input input = {.name = "k.cu",
+                                        .source = SIMPLE_KERNEL,
+                                        .length = strlen(SIMPLE_KERNEL),
+                                        .entries = entries,
+                                        .n_entries = 1,
+                                        .arch = "sm_7x"};
+    struct fixture *f = fixture_open();
+    struct outcome o;
+
+    (void)state;
+    compile_start_input(f, &input, &o);
+    compile_wait(f, &o);
+    assert_null(o.compiled);
+    assert_int_equal(o.error.code, ERROR_INVALID_ARGUMENT);
+    assert_non_null(strstr(o.error.message, "arch"));
+    outcome_free(&o);
+    fixture_close(f);
+}
+
+static void test_many_parameters(void **state)
+{
+    static char source[8192];
+    struct fixture *f = fixture_open();
+    size_t n = (size_t)snprintf(source, sizeof(source), "extern \"C\" __global__ void k(");
+    struct outcome o;
+
+    (void)state;
+    for (int i = 0; i < COMPILED_MAX_PARAMS + 1; i++)
+        n += (size_t)snprintf(source + n, sizeof(source) - n, "%sint a%d", i ? ", " : "", i);
+    snprintf(source + n, sizeof(source) - n, ") {}\n");
+    compile_one(f, source, "k", &o);
+    assert_null(o.compiled);
+    assert_int_equal(o.error.code, ERROR_LIMIT_EXCEEDED);
+    outcome_free(&o);
+    fixture_close(f);
+}
+
+enum { N_PARALLEL = 7 };
+
+static void test_parallel(void **state)
+{
+    static const char *const entries[] = {"k", NULL};
+    struct fixture *f = fixture_open();
+    struct outcome o[N_PARALLEL];
+    char source[200];
+
+    (void)state;
+    for (int i = 0; i < N_PARALLEL; i++) {
+        snprintf(source, sizeof(source), "extern \"C\" __global__ void k(%s *p) { *p = %d%s; }\n",
+                 i % 2 ? "double" : "int", i, i == 4 ? " error" : "");
+        compile_start(f, source, entries, &o[i]);
+    }
+    for (int i = 0; i < N_PARALLEL; i++) {
+        compile_wait(f, &o[i]);
+        if (i == 4)
+            assert_failed(&o[i], ERROR_COMPILE_FAILED, "source");
+        else
+            assert_non_null(o[i].compiled);
+        outcome_free(&o[i]);
+    }
+    fixture_close(f);
+}
+
+static void alone(struct compiler_config *config)
+{
+    config->alone = true;
+}
+
+/* Where the helper must not be forked, each source gets one of its own. */
+static void test_alone(void **state)
+{
+    struct fixture *f = fixture_open_with(alone);
+    struct outcome o;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        compile_one(f, SIMPLE_KERNEL, "add", &o);
+        assert_non_null(o.compiled);
+        outcome_free(&o);
+    }
+    fixture_close(f);
+}
+
+static void test_missing(struct compiler_config *config)
+{
+    config->nvrtc = "/nonexistent/libnvrtc.so.13";
+}
+
+static void none(struct compiler_config *config)
+{
+    config->nvrtc = "none";
+}
+
+static void test_no_compiler(void **state)
+{
+    void (*const changes[])(struct compiler_config *) = {test_missing, none};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct compiler_config config = {.helpers = 1, .memory_mib = 512, .time_s = 10};
+        struct fixture f = {0};
+        struct outcome o;
+        struct error e;
+
+        changes[i](&config);
+        uv_loop_init(&f.loop);
+        f.compiler = compiler_new(&f.loop, &config, &e);
+        assert_non_null(f.compiler);
+        assert_string_equal(compiler_name(f.compiler), "");
+        assert_false(compiler_usable(f.compiler, &e));
+        assert_non_null(strstr(e.message, "kernels.nvrtc"));
+        compile_one(&f, SIMPLE_KERNEL, "add", &o);
+        assert_failed(&o, ERROR_UNSUPPORTED, "");
+        outcome_free(&o);
+        compiler_close(f.compiler, NULL, NULL);
+        uv_run(&f.loop, UV_RUN_DEFAULT);
+        assert_int_equal(uv_loop_close(&f.loop), 0);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_kernel),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_files_and_options),
+        cmocka_unit_test(test_warnings),
+        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_unknown_architecture),
+        cmocka_unit_test(test_many_parameters),
+        cmocka_unit_test(test_parallel),
+        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_no_compiler),
+    };
+
+    if (compile_helper_wanted(argc, argv))
+        return compile_helper_main(argc, argv);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,390 @@
+/* Sources that attack the compiler, and helpers that die: the daemon hears of each, and nothing stays behind. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "compile/helper.h"
+#include "helper_support.h"
+
+/* Unrolls for ever, and takes memory slowly. */
+#define ENDLESS                                                                                                        \
+    "constexpr unsigned long long f(unsigned long long n)\n"                                                           \
+    "{ unsigned long long s = 0; for (unsigned long long i = 0; i < n; i++) s += i * i; return s; }\n"                 \
+    "template <int N> struct X { static constexpr unsigned long long v = X<N - 1>::v + f(1000000 + N); };\n"           \
+    "template <> struct X<0> { static constexpr unsigned long long v = 0; };\n"                                        \
+    "extern \"C\" __global__ void k(unsigned long long *p) { *p = X<190>::v; }\n"
+
+static void test_files_stay_closed(void **state)
+{
+    static const char *const paths[] = {"/etc/passwd",     "../../../../../../../etc/passwd",
+                                        "etc/passwd",      "/proc/self/environ",
+                                        "/proc/self/maps", "/proc/self/cmdline"};
+    struct fixture *f = fixture_open();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+        char source[300];
+        struct outcome o;
+
+        snprintf(source, sizeof(source), "#include \"%s\"\n" SIMPLE_KERNEL, paths[i]);
+        compile_one(f, source, "add", &o);
+        assert_failed(&o, ERROR_COMPILE_FAILED, "source");
+        assert_non_null(strstr(o.log, "cannot open source file"));
+        assert_null(strstr(o.log, "root:"));
+        assert_null(strstr(o.log, "/bin/"));
+        assert_null(strstr(o.log, "nvrtc="));
+        outcome_free(&o);
+    }
+    fixture_close(f);
+}
+
+static void little_time(struct compiler_config *config)
+{
+    config->time_s = 1;
+}
+
+static void test_time(void **state)
+{
+    struct fixture *f = fixture_open_with(little_time);
+    struct outcome endless, good;
+
+    (void)state;
+    compile_one(f, ENDLESS, "k", &endless);
+    assert_failed(&endless, ERROR_COMPILE_FAILED, "time");
+    assert_non_null(strstr(endless.error.message, "1 s"));
+    outcome_free(&endless);
+    fixture_close(f);
+    f = fixture_open();
+    compile_one(f, SIMPLE_KERNEL, "add", &good);
+    assert_non_null(good.compiled);
+    outcome_free(&good);
+    fixture_close(f);
+}
+
+static void little_memory(struct compiler_config *config)
+{
+    config->memory_mib = 256;
+}
+
+/* Doubles a text until the memory is used up; a type's name is as good as any. */
+static void test_memory(void **state)
+{
+    static const char source[] = "#define X1(a) a a a a a a a a a a\n"
+                                 "#define X2(a) X1(X1(a))\n"
+                                 "#define X4(a) X2(X2(a))\n"
+                                 "#define X8(a) X4(X4(a))\n"
+                                 "extern \"C\" __global__ void k(int *p) { X8(*p += 1;) }\n";
+    struct fixture *f = fixture_open_with(little_memory);
+    struct outcome o;
+
+    (void)state;
+    compile_one(f, source, "k", &o);
+    assert_failed(&o, ERROR_COMPILE_FAILED, "memory");
+    outcome_free(&o);
+    compile_one(f, SIMPLE_KERNEL, "add", &o);
+    assert_non_null(o.compiled);
+    outcome_free(&o);
+    fixture_close(f);
+}
+
+static void test_template_bomb(void **state)
+{
+    static const char source[] = "template <int N> struct B { static const int v = B<N + 1>::v + 1; };\n"
+                                 "extern \"C\" __global__ void k(int *p) { *p = B<0>::v; }\n";
+    struct fixture *f = fixture_open();
+    struct outcome o;
+
+    (void)state;
+    compile_one(f, source, "k", &o);
+    assert_failed(&o, ERROR_COMPILE_FAILED, "source");
+    assert_non_null(strstr(o.log, "recursion"));
+    outcome_free(&o);
+    fixture_close(f);
+}
+
+static void test_large_source(void **state)
+{
+    const size_t size = 10 << 20;
+    char *source = malloc(size + 1);
+    struct fixture *f = fixture_open();
+    struct outcome o;
+
+    (void)state;
+    assert_non_null(source);
+    memset(source, '\n', size);
+    source[size] = '\0';
+    memcpy(source + size - strlen(SIMPLE_KERNEL), SIMPLE_KERNEL, strlen(SIMPLE_KERNEL));
+    compile_one(f, source, "add", &o);
+    assert_non_null(o.compiled);
+    outcome_free(&o);
+    free(source);
+    fixture_close(f);
+}
+
+static void test_too_large(void **state)
+{
+    static const char *const entries[] = {"add"};
+    struct compile_input input = {.name = "k.cu", .entries = entries, .n_entries = 1, .arch = "sm_90"};
+    struct fixture *f = fixture_open();
+    struct outcome o;
+    char *source;
+
+    (void)state;
+    input.length = COMPILER_MAX_INPUT + 1;
+    source = calloc(1, input.length + 1);
+    assert_non_null(source);
+    input.source = source;
+    compile_start_input(f, &input, &o);
+    compile_wait(f, &o);
+    assert_failed(&o, ERROR_LIMIT_EXCEEDED, "");
+    outcome_free(&o);
+    free(source);
+    fixture_close(f);
+}
+
+/* A log of megabytes arrives cut off. */
+static void test_large_log(void **state)
+{
+    static const char source[] = "#define W1(n) int n##0 = ; int n##1 = ; int n##2 = ; int n##3 = ; int n##4 = ;\n"
+                                 "#define W2(n) W1(n##0) W1(n##1) W1(n##2) W1(n##3) W1(n##4) W1(n##5) W1(n##6)\n"
+                                 "#define W3(n) W2(n##0) W2(n##1) W2(n##2) W2(n##3) W2(n##4) W2(n##5) W2(n##6)\n"
+                                 "#define W4(n) W3(n##0) W3(n##1) W3(n##2) W3(n##3) W3(n##4) W3(n##5) W3(n##6)\n"
+                                 "extern \"C\" __global__ void k(int *p) { W4(v) }\n";
+    struct fixture *f = fixture_open();
+    struct outcome o;
+
+    (void)state;
+    compile_one(f, source, "k", &o);
+    assert_failed(&o, ERROR_COMPILE_FAILED, "source");
+    assert_in_range(strlen(o.log), 1000, COMPILED_MAX_LOG);
+    outcome_free(&o);
+    fixture_close(f);
+}
+
+static void test_cancel(void **state)
+{
+    static const char *const entries[] = {"k", NULL};
+    struct fixture *f = fixture_open();
+    struct outcome cancelled[3], good;
+    struct compile_job *jobs[3];
+
+    (void)state;
+    compile_one(f, SIMPLE_KERNEL, "add", &good);
+    outcome_free(&good);
+    for (int i = 0; i < 3; i++) /* two run, one waits */
+        jobs[i] = compile_start(f, ENDLESS, entries, &cancelled[i]);
+    for (int i = 0; i < 20; i++)
+        uv_run(&f->loop, UV_RUN_NOWAIT);
+    for (int i = 0; i < 3; i++)
+        compile_job_cancel(jobs[i]);
+    compile_one(f, SIMPLE_KERNEL, "add", &good);
+    assert_non_null(good.compiled);
+    outcome_free(&good);
+    for (int i = 0; i < 3; i++)
+        assert_false(cancelled[i].done);
+    fixture_close(f);
+}
+
+static bool is_warm(void *context)
+{
+    return compiler_is_warm(((struct fixture *)context)->compiler);
+}
+
+static bool is_taken(void *context)
+{
+    return !is_warm(context);
+}
+
+/* Signals every helper with a parent of ours, or those without: the one that forks is our own child. */
+static void kill_helpers(bool those_that_compile)
+{
+    pid_t pids[64];
+    unsigned n = helper_pids(pids, 64);
+
+    assert_in_range(n, 1, 64);
+    for (unsigned i = 0; i < n; i++) {
+        char path[64], text[512], *at;
+        FILE *file;
+        long parent = 0;
+
+        snprintf(path, sizeof(path), "/proc/%d/stat", (int)pids[i]);
+        file = fopen(path, "r");
+        if (!file)
+            continue;
+        if (fgets(text, sizeof(text), file) && (at = strrchr(text, ')')))
+            parent = strtol(at + 4, NULL, 10);
+        fclose(file);
+        if ((parent != (long)getpid()) == those_that_compile)
+            kill(pids[i], SIGKILL);
+    }
+}
+
+static void check_death(bool of_those_that_compile)
+{
+    static const char *const entries[] = {"k", NULL};
+    struct fixture *f = fixture_open();
+    struct outcome o;
+
+    compiler_warm(f->compiler);
+    run_until(f, is_warm, f);
+    compile_start(f, ENDLESS, entries, &o);
+    run_until(f, is_taken, f);
+    kill_helpers(of_those_that_compile);
+    compile_wait(f, &o);
+    assert_failed(&o, ERROR_COMPILE_FAILED, "crash");
+    outcome_free(&o);
+    compile_one(f, SIMPLE_KERNEL, "add", &o);
+    assert_non_null(o.compiled);
+    outcome_free(&o);
+    fixture_close(f);
+}
+
+static void test_death_of_process(void **state)
+{
+    (void)state;
+    check_death(true);
+}
+
+static void test_death_of_helper(void **state)
+{
+    (void)state;
+    check_death(false);
+}
+
+static bool no_helper(void *context)
+{
+    (void)context;
+    return helper_pids(NULL, 0) == 0;
+}
+
+static void keep_shortly(struct compiler_config *config)
+{
+    config->keep_s = 1;
+}
+
+static void test_idle(void **state)
+{
+    struct fixture *f = fixture_open_with(keep_shortly);
+    struct outcome o;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        compile_one(f, SIMPLE_KERNEL, "add", &o);
+        assert_non_null(o.compiled);
+        outcome_free(&o);
+        assert_true(helper_pids(NULL, 0) > 0);
+        run_until(f, no_helper, NULL);
+    }
+    fixture_close(f);
+}
+
+static void test_nothing_stays(void **state)
+{
+    struct fixture *f = fixture_open();
+    unsigned before = 0;
+    struct outcome o;
+
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        compile_one(f, i % 3 ? SIMPLE_KERNEL : "error", "add", &o);
+        outcome_free(&o);
+        run_until(f, is_warm, f);
+        if (i == 1)
+            before = open_descriptors();
+        if (i > 1)
+            assert_int_equal(open_descriptors(), before);
+        assert_in_range(helper_pids(NULL, 0), 1, 4);
+    }
+    fixture_close(f);
+    assert_int_equal(helper_pids(NULL, 0), 0);
+}
+
+static void test_close_at_any_time(void **state)
+{
+    static const char *const entries[] = {"k", NULL};
+    unsigned before = open_descriptors();
+
+    (void)state;
+    for (int turns = 0; turns < 40; turns += 3) {
+        struct fixture *f = fixture_open();
+        struct outcome o;
+
+        compile_start(f, ENDLESS, entries, &o);
+        for (int i = 0; i < turns; i++) {
+            uv_run(&f->loop, UV_RUN_NOWAIT);
+            usleep(5000);
+        }
+        fixture_close(f);
+        assert_true(o.done);
+        assert_failed(&o, ERROR_CANCELLED, "");
+        outcome_free(&o);
+        assert_int_equal(helper_pids(NULL, 0), 0);
+        assert_int_equal(open_descriptors(), before);
+    }
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* not even a zombie */
+    assert_int_equal(errno, ECHILD);
+}
+
+static void no_program(struct compiler_config *config)
+{
+    config->binary = "/bin/false";
+}
+
+static void no_program_file(struct compiler_config *config)
+{
+    config->binary = "/nonexistent/program";
+}
+
+static void unknown_user(struct compiler_config *config)
+{
+    config->user = "no-such-user-here";
+}
+
+static void test_helper_does_not_start(void **state)
+{
+    void (*const changes[])(struct compiler_config *) = {no_program, no_program_file, unknown_user};
+
+    (void)state;
+    for (int i = 0; i < (getuid() ? 2 : 3); i++) {
+        struct fixture *f = fixture_open_with(changes[i]);
+        struct outcome o;
+        struct error e;
+
+        compile_one(f, SIMPLE_KERNEL, "add", &o);
+        assert_failed(&o, ERROR_UNSUPPORTED, "");
+        outcome_free(&o);
+        assert_false(compiler_usable(f->compiler, &e));
+        compile_one(f, SIMPLE_KERNEL, "add", &o); /* at once: not tried again yet */
+        assert_failed(&o, ERROR_UNSUPPORTED, "");
+        outcome_free(&o);
+        fixture_close(f);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_files_stay_closed),
+        cmocka_unit_test(test_time),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_template_bomb),
+        cmocka_unit_test(test_large_source),
+        cmocka_unit_test(test_too_large),
+        cmocka_unit_test(test_large_log),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_death_of_process),
+        cmocka_unit_test(test_death_of_helper),
+        cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_nothing_stays),
+        cmocka_unit_test(test_close_at_any_time),
+        cmocka_unit_test(test_helper_does_not_start),
+    };
+
+    if (compile_helper_wanted(argc, argv))
+        return compile_helper_main(argc, argv);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

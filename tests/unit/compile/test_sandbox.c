@@ -1,0 +1,272 @@
+/* What a process can still do once it is in the sandbox: next to nothing. Each probe runs in a process of its own and
+ * ends with 0 when what it tried was refused. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "compile/sandbox.h"
+
+/* ≥ 0 from a call that must be refused. */
+#define REFUSED(call) ((call) < 0 && (errno == EPERM || errno == EACCES))
+
+static char directory[] = "/tmp/kops-sandbox-XXXXXX";
+static char inside[64];
+
+static bool probe_open(void)
+{
+    return REFUSED(open("/etc/passwd", O_RDONLY)) && REFUSED(open("/proc/self/maps", O_RDONLY)) &&
+           REFUSED(open("/", O_RDONLY | O_DIRECTORY)) && REFUSED(open("/dev/null", O_RDWR));
+}
+
+static bool probe_outside_by_name(void)
+{
+    char path[128];
+
+    snprintf(path, sizeof(path), "%s/../../etc/passwd", directory);
+    return REFUSED(open(path, O_RDONLY));
+}
+
+/* What the sandbox is for must work. */
+static bool probe_inside(void)
+{
+    char text[8];
+    int fd = open(inside, O_RDONLY);
+
+    return fd >= 0 && read(fd, text, sizeof(text)) == 5 && malloc(1 << 20);
+}
+
+static bool probe_write(void)
+{
+    char path[128];
+
+    snprintf(path, sizeof(path), "%s/new", directory);
+    return REFUSED(open(inside, O_WRONLY)) && REFUSED(open(path, O_CREAT | O_WRONLY, 0600)) &&
+           REFUSED(truncate(inside, 0)) && REFUSED(unlink(inside)) && REFUSED(mkdir(path, 0700)) &&
+           REFUSED(rename(inside, path)) && REFUSED(symlink("x", path)) && REFUSED(chmod(inside, 0777));
+}
+
+static bool probe_sockets(void)
+{
+    int pair[2];
+
+    return REFUSED(socket(AF_UNIX, SOCK_STREAM, 0)) && REFUSED(socket(AF_INET, SOCK_STREAM, 0)) &&
+           REFUSED(socket(AF_NETLINK, SOCK_RAW, 0)) && REFUSED(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+}
+
+static bool probe_others(void)
+{
+    struct iovec none = {0};
+    pid_t parent = getppid();
+
+    return REFUSED(kill(parent, 0)) && REFUSED(kill(parent, SIGTERM)) &&
+           REFUSED(syscall(SYS_tgkill, parent, parent, 0)) &&
+           REFUSED(syscall(SYS_pidfd_send_signal, 0, SIGTERM, NULL, 0)) &&
+           REFUSED(ptrace(PTRACE_ATTACH, parent, NULL, NULL)) &&
+           REFUSED(process_vm_readv(parent, &none, 1, &none, 1, 0));
+}
+
+static bool probe_execution(void)
+{
+    char *const arguments[] = {(char *)"true", NULL}, *const environment[] = {NULL};
+
+    return REFUSED(execve("/bin/true", arguments, environment)) &&
+           REFUSED(syscall(SYS_execveat, AT_FDCWD, "/bin/true", arguments, environment, 0)) &&
+           mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED;
+}
+
+static bool probe_fork(void)
+{
+    return REFUSED(fork()) && REFUSED(vfork()) && REFUSED(syscall(SYS_clone3, NULL, 0));
+}
+
+static bool probe_kernel(void)
+{
+    return REFUSED(syscall(SYS_io_uring_setup, 1, NULL)) && REFUSED(syscall(SYS_bpf, 0, NULL, 0)) &&
+           REFUSED(syscall(SYS_perf_event_open, NULL, 0, -1, -1, 0)) && REFUSED(syscall(SYS_userfaultfd, 0)) &&
+           REFUSED(unshare(CLONE_NEWUSER)) && REFUSED(syscall(SYS_keyctl, 0)) &&
+           REFUSED(syscall(SYS_memfd_create, "x", 0)) && REFUSED(syscall(SYS_add_key, NULL, NULL, NULL, 0, 0)) &&
+           REFUSED(syscall(SYS_mount, "", "", "", 0, NULL));
+}
+
+static bool probe_limits(void)
+{
+    const struct rlimit wide = {RLIM_INFINITY, RLIM_INFINITY};
+
+    return setrlimit(RLIMIT_AS, &wide) < 0 && setrlimit(RLIMIT_CPU, &wide) < 0 && setrlimit(RLIMIT_FSIZE, &wide) < 0 &&
+           !malloc((size_t)1 << 30);
+}
+
+static bool probe_user(void)
+{
+    return getuid() != 0 && geteuid() != 0 && setuid(0) < 0 && getgroups(0, NULL) <= 0;
+}
+
+static void enter(bool forks)
+{
+    const char *const directories[] = {directory};
+    const struct sandbox_limits limits = {.memory_bytes = 64 << 20, .cpu_s = 100, .files = 16};
+    int statm = open("/proc/self/statm", O_RDONLY);
+    struct error e;
+
+    if (sandbox_drop_privileges("nobody", getppid(), &e) < 0 || sandbox_enter_landlock(directories, 1, &e) < 0 ||
+        sandbox_limit(&limits, statm, &e) < 0 || sandbox_enter_seccomp(forks, &e) < 0) {
+        fprintf(stderr, "%s\n", e.message);
+        _exit(2);
+    }
+    close(statm);
+}
+
+static int run(bool (*probe)(void), bool forks)
+{
+    pid_t pid = fork();
+    int status;
+
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        enter(forks);
+        _exit(probe() ? 0 : 1);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return status;
+}
+
+static void check(bool (*probe)(void))
+{
+    assert_int_equal(run(probe, false), 0);
+}
+
+static void test_inside(void **state)
+{
+    (void)state;
+    check(probe_inside);
+}
+
+static void test_open(void **state)
+{
+    (void)state;
+    check(probe_open);
+    check(probe_outside_by_name);
+    check(probe_write);
+}
+
+static void test_others(void **state)
+{
+    (void)state;
+    check(probe_others);
+    check(probe_sockets);
+}
+
+static void test_execution(void **state)
+{
+    (void)state;
+    check(probe_execution);
+    check(probe_fork);
+    check(probe_kernel);
+}
+
+/* The helper that forks has a little more, but no more than that. */
+static void test_forking_helper(void **state)
+{
+    (void)state;
+    assert_int_equal(run(probe_open, true), 0);
+    assert_int_equal(run(probe_write, true), 0);
+    assert_int_equal(run(probe_sockets, true), 0);
+    assert_int_equal(run(probe_others, true), 0);
+    assert_int_equal(run(probe_execution, true), 0);
+    assert_int_equal(run(probe_kernel, true), 0);
+    assert_int_not_equal(run(probe_fork, true), 0);
+}
+
+static void test_limits(void **state)
+{
+    (void)state;
+    check(probe_limits);
+    if (getuid() == 0)
+        check(probe_user);
+}
+
+/* Tells the death of its parent: a grandchild ends with the child. */
+static void test_parent(void **state)
+{
+    int pipe_fds[2];
+    char byte;
+    pid_t pid;
+
+    (void)state;
+    assert_int_equal(pipe(pipe_fds), 0);
+    pid = fork();
+    if (pid == 0) {
+        pid_t self = getpid();
+
+        if (fork() == 0) {
+            if (sandbox_bind_to_parent(self) == 0)
+                (void)!write(pipe_fds[1], "x", 1);
+            for (;;)
+                pause();
+        }
+        (void)!read(pipe_fds[0], &byte, 1);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    close(pipe_fds[1]);
+    assert_int_equal(read(pipe_fds[0], &byte, 1), 0); /* the end: nobody holds the other side any more */
+    close(pipe_fds[0]);
+}
+
+static int set_up(void **state)
+{
+    int fd;
+
+    (void)state;
+    if (!mkdtemp(directory) || chmod(directory, 0755) < 0)
+        return -1;
+    snprintf(inside, sizeof(inside), "%s/file", directory);
+    fd = open(inside, O_CREAT | O_WRONLY, 0644);
+    if (fd < 0 || write(fd, "hello", 5) != 5)
+        return -1;
+    return close(fd);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    unlink(inside);
+    rmdir(directory);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_inside),    cmocka_unit_test(test_open),           cmocka_unit_test(test_others),
+        cmocka_unit_test(test_execution), cmocka_unit_test(test_forking_helper), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_parent),
+    };
+    struct error e;
+
+    if (!sandbox_available(&e)) {
+        fprintf(stderr, "not possible here: %s\n", e.message);
+        return 77; /* skipped */
+    }
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
