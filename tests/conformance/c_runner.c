@@ -1,11 +1,20 @@
-/* Runs ops through libkops as lines on stdin say: `kops_c_runner FD SIZE`, FD being a sealed memfd of SIZE bytes.
+/* Runs ops and kernels through libkops as lines on stdin say: `kops_c_runner FD SIZE`, FD being a sealed memfd of SIZE
+ * bytes.
  *
  *     run OP DTYPE INPUTS OUTPUTS ATTRS DEVICE VARIANT     DEVICE and VARIANT may be "-"
  *     tensor OFFSET RANK SHAPE… STRIDES…                   one a tensor, inputs first
  *     attr NAME bool|int|float|text VALUE                  one an attribute
  *
- * After the last line of a run one line is written, its fields separated by tabs: `ok DEVICE VARIANT total_us host_us
- * gpu_us` or `error CODE MESSAGE`. The first line is `ready`. Ends at end of file. */
+ *     kernel PATH ENTRY ARCH PARAMS GRID BLOCK             compiles a file; sizes are separated by ";", "-" is none
+ *     param NAME in|out|inout|scalar DTYPE RANK ELEMENTS   one a parameter; RANK may be 0, ELEMENTS "-"
+ *
+ *     launch ARGS GRID BLOCK                               the last kernel that was made
+ *     arg DTYPE                                            a tensor: its line follows
+ *     arg null|int|float|bool VALUE
+ *
+ * After the last line of a request one line is written, its fields separated by tabs: `ok DEVICE VARIANT total_us
+ * host_us gpu_us`, `ok KEY` for a kernel, or `error CODE KEY MESSAGE`, KEY being what the error names, or "-". The
+ * first line is `ready`. Ends at end of file. */
 #include <err.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +22,7 @@
 
 #include <kops/kops.h>
 
-enum { WORD = 64, MAX_ATTRS = 8, USAGE = 2 };
+enum { WORD = 64, TEXT = 4096, MAX_ATTRS = 8, USAGE = 2 };
 
 struct run {
     char op[WORD], device[WORD], variant[WORD];
@@ -54,15 +63,12 @@ static void read_attr(struct run *r, unsigned i)
         r->attrs[i] = kops_attr_text(r->names[i], r->texts[i]);
 }
 
-/* false: end of file. */
-static bool read_run(struct run *r, kops_buffer *buffer)
+static void read_run(struct run *r, kops_buffer *buffer)
 {
     char dtype[WORD];
-    int n = scanf(" run %63s %63s %u %u %u %63s %63s", r->op, dtype, &r->n_inputs, &r->n_outputs, &r->n_attrs,
-                  r->device, r->variant);
+    int n = scanf(" %63s %63s %u %u %u %63s %63s", r->op, dtype, &r->n_inputs, &r->n_outputs, &r->n_attrs, r->device,
+                  r->variant);
 
-    if (n == EOF)
-        return false;
     if (n != 7 || r->n_inputs > KOPS_MAX_OPERANDS || r->n_outputs > KOPS_MAX_OPERANDS - r->n_inputs ||
         r->n_attrs > MAX_ATTRS || !kops_dtype_parse(dtype, &r->dtype))
         errx(USAGE, "expected: run OP DTYPE INPUTS OUTPUTS ATTRS DEVICE VARIANT");
@@ -70,7 +76,26 @@ static bool read_run(struct run *r, kops_buffer *buffer)
         read_tensor(&r->tensors[i], buffer, r->dtype);
     for (unsigned i = 0; i < r->n_attrs; i++)
         read_attr(r, i);
-    return true;
+}
+
+static void answer_error(const struct kops_error *error)
+{
+    const char *key = kops_error_text(error, "key");
+
+    printf("error\t%s\t%s\t", kops_code_name(error->code), key ? key : "-");
+    for (const char *c = error->message; *c; c++)
+        putchar(*c == '\n' || *c == '\t' ? ' ' : *c);
+    printf("\n");
+}
+
+static void answer(enum kops_code code, const struct kops_result *result, const struct kops_error *error)
+{
+    if (code)
+        answer_error(error);
+    else
+        printf("ok\t%s\t%s\t%g\t%g\t%g\n", result->device, result->variant, result->total_us, result->host_us,
+               result->gpu_us);
+    fflush(stdout);
 }
 
 static void do_run(kops_client *client, const struct run *r)
@@ -89,12 +114,161 @@ static void do_run(kops_client *client, const struct run *r)
                     .variant = strcmp(r->variant, "-") != 0 ? r->variant : NULL},
     };
 
-    if (kops_run(client, &request, &result, &error))
-        printf("error\t%s\t%s\n", kops_code_name(error.code), error.message);
+    answer(kops_run(client, &request, &result, &error), &result, &error);
+}
+
+/* ---- kernels ---- */
+
+/* What a kernel's line and its parameters' say. */
+struct declaration {
+    char path[TEXT], entry[WORD], arch[WORD], grid[TEXT], block[TEXT];
+    struct kops_param params[KOPS_MAX_PARAMS];
+    char names[KOPS_MAX_PARAMS][WORD], elements[KOPS_MAX_PARAMS][TEXT];
+    unsigned n_params;
+};
+
+/* "a;b;c", or "-" for none. */
+static void split_sizes(char *text, const char **ret_sizes)
+{
+    char *next = strcmp(text, "-") != 0 ? text : NULL;
+
+    for (unsigned i = 0; i < 3; i++)
+        ret_sizes[i] = next ? strsep(&next, ";") : NULL;
+}
+
+static void read_param(struct declaration *d, unsigned i)
+{
+    static const char *const kinds[] = {"", "in", "out", "inout", "scalar"};
+    struct kops_param *p = &d->params[i];
+    char kind[WORD], dtype[WORD];
+
+    if (scanf(" param %63s %63s %63s %u %4095s", d->names[i], kind, dtype, &p->rank, d->elements[i]) != 5 ||
+        !kops_dtype_parse(dtype, &p->dtype))
+        errx(USAGE, "expected: param NAME KIND DTYPE RANK ELEMENTS");
+    p->name = d->names[i];
+    for (p->kind = KOPS_PARAM_IN; p->kind < KOPS_PARAM_SCALAR && strcmp(kinds[p->kind], kind) != 0;)
+        p->kind++;
+    p->elements = strcmp(d->elements[i], "-") != 0 ? d->elements[i] : NULL;
+}
+
+static void read_declaration(struct declaration *d)
+{
+    *d = (struct declaration){.n_params = 0};
+    if (scanf(" %4095s %63s %63s %u %4095s %4095s", d->path, d->entry, d->arch, &d->n_params, d->grid, d->block) != 6 ||
+        d->n_params > KOPS_MAX_PARAMS)
+        errx(USAGE, "expected: kernel PATH ENTRY ARCH PARAMS GRID BLOCK");
+    for (unsigned i = 0; i < d->n_params; i++)
+        read_param(d, i);
+}
+
+static char *read_file(const char *path)
+{
+    FILE *file = fopen(path, "re");
+    char *text = NULL;
+    size_t room = 0;
+
+    if (!file || getdelim(&text, &room, 0, file) < 0)
+        err(USAGE, "%s", path);
+    fclose(file);
+    return text;
+}
+
+/* Replaces *kernel. */
+static void do_kernel(kops_client *client, struct declaration *d, kops_kernel **kernel)
+{
+    char *text = read_file(d->path);
+    const struct kops_source source = {.text = text, .arch = strcmp(d->arch, "-") != 0 ? d->arch : NULL};
+    struct kops_signature signature = {.entry = d->entry, .params = d->params, .n_params = d->n_params};
+    struct kops_error error;
+
+    *kernel = kops_kernel_free(*kernel);
+    split_sizes(d->grid, signature.geometry.grid);
+    split_sizes(d->block, signature.geometry.block);
+    if (kops_kernel_compile(client, &source, &signature, kernel, NULL, &error))
+        answer_error(&error);
     else
-        printf("ok\t%s\t%s\t%g\t%g\t%g\n", result.device, result.variant, result.total_us, result.host_us,
-               result.gpu_us);
+        printf("ok\t%s\n", kops_module_info(kops_kernel_module(*kernel))->key);
     fflush(stdout);
+    free(text);
+}
+
+struct arguments {
+    struct kops_argument args[KOPS_MAX_PARAMS];
+    struct kops_tensor tensors[KOPS_MAX_PARAMS];
+    unsigned n_args;
+    struct kops_launch_options how;
+};
+
+static void read_argument(struct arguments *a, unsigned i, kops_buffer *buffer)
+{
+    char kind[WORD], value[WORD];
+    enum kops_dtype dtype;
+
+    if (scanf(" arg %63s", kind) != 1)
+        errx(USAGE, "expected: arg KIND");
+    if (kops_dtype_parse(kind, &dtype) && strcmp(kind, "bool") != 0) {
+        read_tensor(&a->tensors[i], buffer, dtype);
+        a->args[i] = kops_arg_tensor(&a->tensors[i]);
+        return;
+    }
+    if (scanf(" %63s", value) != 1)
+        errx(USAGE, "expected: arg KIND VALUE");
+    if (!strcmp(kind, "int"))
+        a->args[i] = kops_arg_int(strtoll(value, NULL, 10));
+    else if (!strcmp(kind, "float"))
+        a->args[i] = kops_arg_float(strtod(value, NULL));
+    else if (!strcmp(kind, "bool"))
+        a->args[i] = kops_arg_bool(!strcmp(value, "1"));
+    else
+        a->args[i] = kops_arg_null();
+}
+
+static void read_dims(char *text, struct kops_dims *ret)
+{
+    const char *sizes[3];
+
+    split_sizes(text, sizes);
+    for (ret->n = 0; ret->n < 3 && sizes[ret->n]; ret->n++)
+        ret->size[ret->n] = strtoll(sizes[ret->n], NULL, 10);
+}
+
+static void do_launch(kops_kernel *kernel, kops_buffer *buffer)
+{
+    struct arguments a = {.n_args = 0};
+    char grid[TEXT], block[TEXT];
+    struct kops_result result;
+    struct kops_error error;
+
+    if (scanf(" %u %4095s %4095s", &a.n_args, grid, block) != 3 || a.n_args > KOPS_MAX_PARAMS || !kernel)
+        errx(USAGE, "expected: launch ARGS GRID BLOCK, after a kernel");
+    read_dims(grid, &a.how.geometry.grid);
+    read_dims(block, &a.how.geometry.block);
+    for (unsigned i = 0; i < a.n_args; i++)
+        read_argument(&a, i, buffer);
+    answer(kops_kernel_launch(kernel, a.args, a.n_args, &a.how, &result, &error), &result, &error);
+}
+
+static void serve(kops_client *client, kops_buffer *buffer)
+{
+    struct declaration declaration;
+    kops_kernel *kernel = NULL;
+    char word[WORD];
+    struct run r;
+
+    while (scanf(" %63s", word) == 1) {
+        if (!strcmp(word, "run")) {
+            read_run(&r, buffer);
+            do_run(client, &r);
+        } else if (!strcmp(word, "kernel")) {
+            read_declaration(&declaration);
+            do_kernel(client, &declaration, &kernel);
+        } else if (!strcmp(word, "launch")) {
+            do_launch(kernel, buffer);
+        } else {
+            errx(USAGE, "no request `%s`", word);
+        }
+    }
+    kops_kernel_free(kernel);
 }
 
 int main(int argc, char **argv)
@@ -102,7 +276,6 @@ int main(int argc, char **argv)
     struct kops_error error;
     kops_client *client;
     kops_buffer *buffer;
-    struct run r;
 
     if (argc != 3)
         errx(USAGE, "usage: kops_c_runner FD SIZE");
@@ -113,8 +286,7 @@ int main(int argc, char **argv)
         errx(EXIT_FAILURE, "register: %s", error.message);
     printf("ready\n");
     fflush(stdout);
-    while (read_run(&r, buffer))
-        do_run(client, &r);
+    serve(client, buffer);
     kops_buffer_release(buffer);
     kops_close(client);
     return 0;

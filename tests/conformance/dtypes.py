@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-STORAGE = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": np.uint16}
+STORAGE = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": np.uint16, "i32": np.int32}
 
 
 def size(dtype: str) -> int:
