@@ -8,6 +8,7 @@ enum {
     MACHINE_CUDA = 190,
     SYMBOL_IS_KERNEL = 0x10, /* in st_other */
     MAX_SECTIONS = 65280,    /* what an ELF header can say without tricks */
+    MAX_SYMBOLS = 1 << 17,   /* a bound on the time that reading takes */
     RESERVED_SHARED = 1024,  /* of every block from architecture 9.0 on, counted in the section's size */
     SM_RESERVES_SHARED = 90,
 };
@@ -45,10 +46,15 @@ static uint32_t read16(const unsigned char *at)
     return at[0] | (uint32_t)at[1] << 8;
 }
 
-/* The text at `offset` of a section of texts, NULL when it does not end inside. */
+/* The text at `offset` of a section of texts, NULL when it does not end inside, or is too long for a name. */
 static const char *text_at(const struct cubin_section *texts, uint64_t offset)
 {
-    if (!texts->bytes || offset >= texts->size || !memchr(texts->bytes + offset, 0, texts->size - offset))
+    uint64_t left;
+
+    if (!texts->bytes || offset >= texts->size)
+        return NULL;
+    left = texts->size - offset;
+    if (!memchr(texts->bytes + offset, 0, left < COMPILED_MAX_NAME ? left : COMPILED_MAX_NAME))
         return NULL;
     return (const char *)texts->bytes + offset;
 }
@@ -126,6 +132,8 @@ int cubin_open(struct cubin *c, const void *bytes, size_t size, struct error *e)
     if (!find_section(c, ".symtab", "", &c->symbols) || !c->symbols.bytes ||
         !section_at(c, c->symbols.link, &c->symbol_names) || !c->symbol_names.bytes)
         return bad(e, "it has no table of symbols");
+    if (c->symbols.size / sizeof(Elf64_Sym) > MAX_SYMBOLS)
+        return bad(e, "it has too many symbols");
     if (!find_section(c, ".nv.info", "", &c->info))
         c->info = (struct cubin_section){0};
     return 0;

@@ -1,0 +1,262 @@
+/* Compiled code as bytes, requests to helpers, and texts that others see. Nothing here needs a compiler. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "compile/helper_wire.h"
+
+static struct compiled *example(void)
+{
+    struct compiled *c = compiled_new();
+
+    assert_non_null(c);
+    memset(c->key, 0xab, sizeof(c->key));
+    strcpy(c->arch, "sm_90a");
+    strcpy(c->compiler, "NVRTC 13.0");
+    c->compile_us = 1234.5;
+    c->log = strdup("a warning");
+    c->n_entries = 2;
+    c->entries = calloc(2, sizeof(*c->entries));
+    c->entries[0] = (struct compiled_entry){.name = strdup("scale<float>"),
+                                            .lowered = strdup("_Z5scaleIfEvPT_"),
+                                            .registers = 30,
+                                            .shared_bytes = 1024,
+                                            .max_threads = 256,
+                                            .n_params = 3,
+                                            .param_sizes = {8, 1, 4},
+                                            .param_offsets = {0, 8, 12}};
+    c->entries[1] = (struct compiled_entry){
+        .name = strdup("plain"), .lowered = strdup("plain"), .local_bytes = 16, .const_bytes = 64};
+    c->image_size = 100;
+    c->image = malloc(c->image_size);
+    memset(c->image, 7, c->image_size);
+    return c;
+}
+
+static struct buffer serialized(const struct compiled *c)
+{
+    struct buffer b;
+
+    buffer_init(&b, 1 << 20);
+    compiled_serialize(c, &b);
+    assert_false(b.failed);
+    return b;
+}
+
+static void test_round_trip(void **state)
+{
+    struct compiled *c = example(), *back;
+    struct buffer b = serialized(c), again;
+    struct error e;
+
+    (void)state;
+    assert_int_equal(compiled_parse(b.data, b.end, &back, &e), 0);
+    assert_memory_equal(back->key, c->key, sizeof(c->key));
+    assert_string_equal(back->arch, "sm_90a");
+    assert_string_equal(back->log, "a warning");
+    assert_true(back->compile_us == 1234.5);
+    assert_int_equal(back->n_entries, 2);
+    assert_string_equal(back->entries[0].lowered, "_Z5scaleIfEvPT_");
+    assert_int_equal(back->entries[0].param_sizes[1], 1);
+    assert_int_equal(back->entries[0].param_offsets[2], 12);
+    assert_int_equal(back->entries[1].const_bytes, 64);
+    assert_int_equal(back->image_size, 100);
+    again = serialized(back);
+    assert_int_equal(again.end, b.end);
+    assert_memory_equal(again.data, b.data, b.end);
+    assert_true(compiled_memory(back) > 100);
+    assert_ptr_equal(compiled_ref(back), back);
+    compiled_unref(back);
+    assert_null(compiled_unref(back));
+    compiled_unref(c);
+    buffer_free(&b);
+    buffer_free(&again);
+}
+
+static void refuse(const void *bytes, size_t size)
+{
+    struct compiled *c = NULL;
+    struct error e;
+
+    assert_int_equal(compiled_parse(bytes, size, &c, &e), -1);
+    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+    assert_null(c);
+}
+
+static void test_cut_off_or_longer(void **state)
+{
+    struct compiled *c = example();
+    struct buffer b = serialized(c);
+
+    (void)state;
+    for (size_t n = 0; n < b.end; n++) {
+        unsigned char *exact = malloc(n + 1); /* the byte behind it is for a sanitizer to watch */
+
+        memcpy(exact, b.data, n);
+        refuse(exact, n);
+        free(exact);
+    }
+    buffer_append(&b, "", 1);
+    refuse(b.data, b.end);
+    buffer_free(&b);
+    compiled_unref(c);
+}
+
+/* Each change makes a struct that must not come back. */
+static void break_time_as_number(struct compiled *c)
+{
+    c->compile_us = NAN;
+}
+
+static void break_time(struct compiled *c)
+{
+    c->compile_us = -1;
+}
+
+static void break_arch(struct compiled *c)
+{
+    strcpy(c->arch, "sm\n90");
+}
+
+static void break_compiler(struct compiled *c)
+{
+    strcpy(c->compiler, "\xff");
+}
+
+static void break_name(struct compiled *c)
+{
+    c->entries[1].name[0] = '\0';
+}
+
+static void break_lowered(struct compiled *c)
+{
+    c->entries[0].lowered[0] = '\0';
+}
+
+static void break_overlap(struct compiled *c)
+{
+    c->entries[0].param_offsets[1] = 7;
+}
+
+static void break_size(struct compiled *c)
+{
+    c->entries[0].param_sizes[2] = COMPILED_MAX_PARAM_BYTES;
+}
+
+static void break_wrap(struct compiled *c)
+{
+    c->entries[0].param_sizes[2] = UINT32_MAX;
+}
+
+static void break_image(struct compiled *c)
+{
+    c->image_size = 0;
+}
+
+static void test_broken_contents(void **state)
+{
+    void (*const breaks[])(struct compiled *) = {
+        break_time_as_number, break_time,    break_arch, break_compiler, break_name,
+        break_lowered,        break_overlap, break_size, break_wrap,     break_image,
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(breaks) / sizeof(breaks[0]); i++) {
+        struct compiled *c = example();
+        struct buffer b;
+
+        breaks[i](c);
+        b = serialized(c);
+        refuse(b.data, b.end);
+        buffer_free(&b);
+        compiled_unref(c);
+    }
+}
+
+static void test_image_must_fit(void **state)
+{
+    struct compiled *c = example();
+    struct error e;
+
+    (void)state;
+    assert_int_equal(compiled_verify(c, &e), -1); /* a hundred bytes are no cubin */
+    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+    compiled_unref(c);
+}
+
+static void test_request(void **state)
+{
+    static const struct compile_file files[] = {{"a.h", "int a;", 6}, {"b/c.h", "", 0}};
+    static const char *const options[] = {"-DX=1"}, *const entries[] = {"f", "g<int>"};
+    const struct compile_input input = {"k.cu", "code", 4, files, 2, options, 1, entries, 2, "sm_80"};
+    struct frame_header header;
+    struct request q;
+    struct buffer b;
+
+    (void)state;
+    buffer_init(&b, 1 << 20);
+    request_encode(&input, &b);
+    assert_false(b.failed);
+    memcpy(&header, b.data, sizeof(header));
+    assert_int_equal(header.kind, FRAME_REQUEST);
+    assert_int_equal(header.length, b.end - sizeof(header));
+    assert_int_equal(request_decode(b.data + sizeof(header), header.length, &q), 0);
+    assert_string_equal(q.input.arch, "sm_80");
+    assert_string_equal(q.input.source, "code");
+    assert_string_equal(q.input.files[1].name, "b/c.h");
+    assert_int_equal(q.input.files[0].length, 6);
+    assert_string_equal(q.input.options[0], "-DX=1");
+    assert_string_equal(q.input.entries[1], "g<int>");
+    request_free(&q);
+    for (size_t n = 0; n < header.length; n++) {
+        unsigned char *exact = malloc(n + 1);
+
+        memcpy(exact, b.data + sizeof(header), n);
+        assert_int_equal(request_decode(exact, n, &q), -1);
+        free(exact);
+    }
+    buffer_free(&b);
+}
+
+static void test_text_clean(void **state)
+{
+    static const struct {
+        const char *dirty, *clean;
+    } cases[] = {
+        {"plain\ttext\n", "plain\ttext\n"},
+        {"\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80", "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80"},
+        {"a\x01\x1b[31m\x7f", "a??[31m?"},
+        {"\xff\xc3", "??"},
+        {"\xc3(", "?("},
+        {"\xe2\x82", "??"},
+        {"\xc0\x80\xed\xa0\x80", "?????"},
+        {"\xf8\x88\x80\x80\x80", "?????"},
+        {"\xf4\x90\x80\x80", "????"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char *text = strdup(cases[i].dirty);
+
+        assert_int_equal(text_clean(text, strlen(text)), strcmp(cases[i].dirty, cases[i].clean) != 0);
+        assert_string_equal(text, cases[i].clean);
+        free(text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),      cmocka_unit_test(test_cut_off_or_longer),
+        cmocka_unit_test(test_broken_contents), cmocka_unit_test(test_image_must_fit),
+        cmocka_unit_test(test_request),         cmocka_unit_test(test_text_clean),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
