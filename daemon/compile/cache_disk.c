@@ -115,10 +115,16 @@ static bool line_is_due(struct cache_disk *d)
     return atomic_compare_exchange_strong(&d->logged_ns, &last, now);
 }
 
+/* A directory in a module's place can only be in its own way: it goes when it is empty. */
+static bool remove_name(struct cache_disk *d, const char *name)
+{
+    return unlinkat(d->directory, name, 0) == 0 || (errno == EISDIR && unlinkat(d->directory, name, AT_REMOVEDIR) == 0);
+}
+
 /* One that cannot be removed will be met again. */
 static void reject(struct cache_disk *d, const char *name, const char *why)
 {
-    bool gone = cache_disk_unlink(d, name);
+    bool gone = remove_name(d, name);
 
     atomic_fetch_add(&d->rejected, 1);
     if (gone || line_is_due(d))
@@ -203,7 +209,7 @@ bool cache_disk_remove(struct cache_disk *d, const unsigned char key[KEY_BYTES])
     char name[KEY_HEX + 1];
 
     key_to_hex(key, name);
-    return cache_disk_unlink(d, name);
+    return remove_name(d, name);
 }
 
 static void failed(struct cache_disk *d, const char *name, const struct error *e)
@@ -215,7 +221,7 @@ static void failed(struct cache_disk *d, const char *name, const struct error *e
                     e->message);
 }
 
-static int put_file(struct cache_disk *d, const unsigned char *key, const struct buffer *file, struct error *e)
+static int put_file(struct cache_disk *d, const char *name, const struct buffer *file, struct error *e)
 {
     char temporary[CACHE_TEMPORARY_SIZE];
     int fd = cache_temporary(d->directory, temporary);
@@ -231,7 +237,7 @@ static int put_file(struct cache_disk *d, const unsigned char *key, const struct
         error_set(e, ERROR_INTERNAL, "closing the file: %s", strerror(errno));
         goto remove_temporary;
     }
-    if (cache_disk_place(d, temporary, key, buffer_length(file)) < 0) {
+    if (renameat(d->directory, temporary, d->directory, name) < 0) {
         error_set(e, ERROR_INTERNAL, "putting the file in place: %s", strerror(errno));
         goto remove_temporary;
     }
@@ -253,8 +259,11 @@ int cache_disk_write(struct cache_disk *d, const struct compiled *compiled, stru
     r = cache_file_make(compiled, d->secret, &file);
     if (r < 0)
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the file");
-    else if (buffer_length(&file) <= d->limit)
-        r = put_file(d, compiled->key, &file, e);
+    else if (buffer_length(&file) <= d->limit) {
+        r = put_file(d, name, &file, e);
+        if (!r)
+            cache_disk_added(d, buffer_length(&file), compiled->key);
+    }
     buffer_free(&file);
     if (r < 0)
         failed(d, name, e);

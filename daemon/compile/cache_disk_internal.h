@@ -12,8 +12,8 @@ struct cache_disk {
     int directory; /* owned: all names are relative to it */
     uint64_t limit;
     unsigned char secret[CACHE_SECRET_BYTES];
-    pthread_mutex_t lock; /* of `bytes` and `scanned`; held while names come and go */
-    uint64_t bytes;       /* in files, once `scanned`; other daemons' writes are seen at the next eviction */
+    pthread_mutex_t lock; /* of the next two, and for one look at the whole directory at a time */
+    uint64_t bytes;       /* in files, once `scanned`, or more: what is removed shows at the next look */
     bool scanned;
     atomic_uint_fast64_t rejected, failures, evictions;
     atomic_uint_fast64_t logged_ns; /* when a failure that comes again was last logged; 0: never */
@@ -32,10 +32,7 @@ ssize_t cache_read_all(int fd, void *bytes, size_t size);
  */
 int cache_secret_get(int directory, unsigned char ret_secret[CACHE_SECRET_BYTES], struct error *e);
 
-/* Gives a complete file of `bytes` its name and removes the least recently used other ones when there is too much; -1
- * with errno. */
-int cache_disk_place(struct cache_disk *d, const char *temporary, const unsigned char key[KEY_BYTES], uint64_t bytes);
-/* Whether it was there. */
-bool cache_disk_unlink(struct cache_disk *d, const char *name);
+/* After a file of `bytes` has got its name: removes the least recently used other ones when there is too much. */
+void cache_disk_added(struct cache_disk *d, uint64_t bytes, const unsigned char kept[KEY_BYTES]);
 
 #endif

@@ -99,7 +99,7 @@ static void evict(struct cache_disk *d, struct cache_disk_file *files, unsigned 
         if (!memcmp(files[i].key, kept, KEY_BYTES))
             continue;
         key_to_hex(files[i].key, name);
-        if (unlinkat(d->directory, name, 0) < 0)
+        if (unlinkat(d->directory, name, 0) < 0 && errno != ENOENT)
             continue;
         d->bytes -= files[i].bytes;
         atomic_fetch_add(&d->evictions, 1);
@@ -107,22 +107,6 @@ static void evict(struct cache_disk *d, struct cache_disk_file *files, unsigned 
 }
 
 /* With the lock. */
-static void subtract(struct cache_disk *d, uint64_t bytes)
-{
-    d->bytes -= bytes < d->bytes ? bytes : d->bytes;
-}
-
-/* With the lock: the size of a file that counts, 0 for one that is not there. */
-static uint64_t counted(struct cache_disk *d, const char *name)
-{
-    struct stat st;
-
-    if (fstatat(d->directory, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
-        return 0;
-    return (uint64_t)st.st_size;
-}
-
-/* With the lock, after something was added. */
 static void make_room(struct cache_disk *d, const unsigned char *kept)
 {
     struct cache_disk_file *files = NULL;
@@ -140,36 +124,10 @@ static void make_room(struct cache_disk *d, const unsigned char *kept)
     free(files);
 }
 
-int cache_disk_place(struct cache_disk *d, const char *temporary, const unsigned char key[KEY_BYTES], uint64_t bytes)
+void cache_disk_added(struct cache_disk *d, uint64_t bytes, const unsigned char kept[KEY_BYTES])
 {
-    char name[KEY_HEX + 1];
-    uint64_t replaced;
-    int r;
-
-    key_to_hex(key, name);
     pthread_mutex_lock(&d->lock);
-    replaced = counted(d, name);
-    r = renameat(d->directory, temporary, d->directory, name);
-    if (!r) {
-        subtract(d, replaced);
-        d->bytes += bytes;
-        make_room(d, key);
-    }
+    d->bytes += bytes;
+    make_room(d, kept);
     pthread_mutex_unlock(&d->lock);
-    return r;
-}
-
-bool cache_disk_unlink(struct cache_disk *d, const char *name)
-{
-    uint64_t bytes;
-    bool gone;
-
-    pthread_mutex_lock(&d->lock);
-    bytes = counted(d, name);
-    /* A directory in a module's place can only be in its own way: it goes when it is empty. */
-    gone = unlinkat(d->directory, name, 0) == 0 || (errno == EISDIR && unlinkat(d->directory, name, AT_REMOVEDIR) == 0);
-    if (gone)
-        subtract(d, bytes);
-    pthread_mutex_unlock(&d->lock);
-    return gone;
 }
