@@ -12,7 +12,7 @@ from ._errors import BadArgument, ConnectFailed, ConnectionLost
 from ._launch import Launch
 from ._native_link import FAST_RULES, NativeLink, native, pack
 from ._ops import DEFAULT_TIMEOUT
-from ._pending import Link
+from ._pending import Link, Pending
 from ._plans import Plan, Prepared
 from ._recording import BaseSequence, Program, Recorder
 
@@ -102,6 +102,20 @@ class Calls:
             return request.result
         link.enqueue(request.method, params, request.names, request.operands.keep, index, stream, seconds)
         return request.result
+
+    def _submit(self, link: Link, plan: Plan, method: str, timeout: Any) -> Pending:
+        """Carries a plan out up to its request of that method, whose reply is not waited for."""
+        seconds = self._timeout_of(timeout)
+        call = next(plan)
+        while call.method != method:
+            try:
+                link.exchange(call, seconds)
+            except BaseException as error:
+                call = plan.throw(error)
+            else:
+                call = plan.send(call.result) if call.error is None else plan.throw(call.take_error())
+        link.send(call, seconds)
+        return Pending(self, link, plan, call)
 
     def _fast_now(self, link: Any, request: Prepared, timeout: Any) -> bool:
         """Now that their memory is known, as ops of the extension: only these are gathered in a batch."""

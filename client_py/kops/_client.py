@@ -158,17 +158,7 @@ class Client(Calls, OpMethods, KernelMethods):
         connection = self._live()
         options = _plans.options_of(connection, device, stream, timing, deadline_ms, priority)
         plan = _plans.run(connection, _plans.Request(op, inputs, out, attrs, options), timing, retry=False)
-        seconds = self._timeout_of(timeout)
-        call = next(plan)
-        while call.method != "run":
-            try:
-                connection.exchange(call, seconds)
-            except BaseException as error:
-                call = plan.throw(error)
-            else:
-                call = plan.send(call.result) if call.error is None else plan.throw(call.take_error())
-        connection.send(call, seconds)
-        return Pending(self, connection, plan, call)
+        return self._submit(connection, plan, "run", timeout)
 
     def profile(
         self,

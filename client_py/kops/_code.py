@@ -146,6 +146,9 @@ class Code:
                 return entry
         raise BadArgument(f"no entry {name!r} was compiled; there are {', '.join(self.entries)}", {"key": "entry"})
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "ids": {}, "_scan": None}
+
     def __del__(self) -> None:
         release(self.__dict__.get("ids"), "module")
 

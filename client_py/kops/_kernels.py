@@ -9,10 +9,11 @@ from ._code import Code, Entry, release
 from ._connection import Peer
 from ._errors import BadArgument, ConnectFailed, ConnectionLost
 from ._geometry import Geometry
-from ._launch import Launch, profile
+from ._launch import Launch, profile, run
 from ._native_link import native, native_kernel, pack
 from ._ops import DEFAULT_TIMEOUT
-from ._plans import Plan, options_of, run
+from ._pending import Pending
+from ._plans import Plan, options_of
 from ._results import Profile
 from ._session import Call
 from ._signature import Param, parse
@@ -145,6 +146,14 @@ class BaseKernel:
             check=check, timeout=timeout, name=self.code.name,
         )  # fmt: skip
         return self._result(arguments)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to another process, where the kernel is compiled and declared at its first call."""
+        return {**self.__dict__, "ids": {}, "_native": None, "_bound": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._native = native_kernel(self.name, self.params)
 
     def __repr__(self) -> str:
         parameters = ", ".join(f"{param.kind} {param.dtype} {param.name}" for param in self.params)
@@ -281,6 +290,21 @@ class Kernel(BaseKernel):
         answer: Profile = client._drive(link, self._profiled(link, arguments, geometry, how), timeout)
         return answer
 
+    def submit(
+        self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
+        timing: bool = False, deadline_ms: int | None = None, priority: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+    ) -> Pending:  # fmt: skip
+        """Launches it without waiting for the reply, as `Client.submit` does an op."""
+        client = self._client
+        arguments = self._positional(arguments, named)
+        geometry = self._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
+        link = client._live()
+        options = options_of(link, None, stream, timing, deadline_ms, priority)
+        plan = run(link, Launch(self, arguments, geometry, options), timing, retry=False)
+        made: Pending = client._submit(link, plan, "launch", timeout)
+        return made
+
     @property
     def attributes(self) -> Entry:
         """What the compiler made of it: registers, shared memory, spills… Compiles it where that is not done."""
@@ -312,8 +336,7 @@ class AsyncKernel(BaseKernel):
         connection = await client._live()
         options = options_of(connection, None, stream, timing, deadline_ms, priority)
         request = Launch(self, arguments, geometry, options)
-        answer = await client._drive(connection, run(connection, request, timing), timeout)
-        return answer[1] if timing else answer
+        return await client._drive(connection, run(connection, request, timing), timeout)
 
     def __getitem__(self, sizes: Any) -> Bound:
         """`kernel[grid, block]`: the kernel with that geometry."""

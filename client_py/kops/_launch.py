@@ -137,6 +137,12 @@ class Launch:
         return self.kernel._result(self.given)
 
 
+def run(connection: Peer, request: Launch, timing: bool, retry: bool = True) -> Plan:
+    """Launches: what the kernel returns, or its Timings when they are asked for."""
+    reply = yield from execute(connection, request, retry)
+    return Timings.of(reply) if timing else request.result
+
+
 def profile(connection: Peer, request: Launch) -> Plan:
     """Launches repeatedly: a Profile."""
     reply = yield from execute(connection, request)

@@ -12,7 +12,7 @@ from ._plans import Plan
 from ._session import Call
 
 if TYPE_CHECKING:
-    from ._client import Client
+    from ._calls import Calls
 
 Link: TypeAlias = SocketLink | NativeLink
 
@@ -23,7 +23,7 @@ class Pending:
     One that is dropped without `result()` runs all the same; an ordinary array given as its `out` is then not filled.
     """
 
-    def __init__(self, client: Client, connection: Link, plan: Plan, call: Call) -> None:
+    def __init__(self, client: Calls, connection: Link, plan: Plan, call: Call) -> None:
         self._client = client
         self._connection = connection
         self._plan: Plan | None = plan

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -346,6 +347,29 @@ def test_in_a_forked_child(k: kops.Client, daemon: FakeDaemon) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     kern(c, a, b, 100)
     assert (c == a + b).all() and daemon.count("compile") == 2
+
+
+def test_in_another_process(k: kops.Client, daemon: FakeDaemon) -> None:
+    c, a, b = vectors(k)
+    kern = add2(k)
+    copy, other = pickle.loads(pickle.dumps((kern, kern[1, 32])))
+    assert copy.params == kern.params and copy._client is not k and copy._client is other._kernel._client
+    copy(c, a, b, 100)
+    other(c, c, b, 100)
+    assert (c == a + 2).all() and len(daemon.peers) == 2 and daemon.count("compile") == 2
+    copy._client.close()
+
+
+def test_submitted_launches(k: kops.Client, daemon: FakeDaemon) -> None:
+    c, a, b = vectors(k)
+    kern = k.kernel(ADD2, "add2_kernel", "out float* c, const float* a, const float* b, int n")
+    daemon.gate.clear()
+    first = kern.submit(c, a, b, 100, grid=1, block=64)
+    second = kern.submit(c, c, b, n=50, grid=1, block=64, timing=True)
+    assert not first.done()
+    daemon.gate.set()
+    assert first.result() is c and second.result().variant == "user"
+    assert (c[:50] == a[:50] + 2).all() and (c[50:] == a[50:] + 1).all()
 
 
 def test_a_daemon_without_kernels(daemon: FakeDaemon) -> None:
