@@ -164,11 +164,11 @@ def _translate(options: Sequence[str]) -> list[str]:
     return [f"-std={standard}", *result]
 
 
-def _instrumentation() -> list[str]:
-    copies = [f"-fno-builtin-{name}" for name in _COPIES]
-    if _is_clang():
-        return ["-fsanitize=thread,array-bounds", "-fsanitize-coverage=bb,trace-pc", *copies, *_CLANG_PLAIN]
-    return ["-fsanitize=thread", "-fsanitize=bounds", "-fsanitize-coverage=trace-pc", *copies]
+def _instrumentation(accesses: bool) -> list[str]:
+    """Calls at each basic block, for the clock; and before each access."""
+    clock = ["-fsanitize-coverage=bb,trace-pc"] if _is_clang() else ["-fsanitize-coverage=trace-pc"]
+    bounds = "-fsanitize=array-bounds" if _is_clang() else "-fsanitize=bounds"
+    return [*clock, "-fsanitize=thread", bounds, *(f"-fno-builtin-{name}" for name in _COPIES)] if accesses else clock
 
 
 def compile_kernel(
@@ -177,9 +177,8 @@ def compile_kernel(
     """The shared object of a kernel, made now or before."""
     runtime = compile_runtime()
     flags = [*_COMMON, *_translate(options), "-O1", "-fvisibility=hidden", "-fvisibility-inlines-hidden"]
-    if not _is_clang():
-        flags += _GCC_PLAIN
-    flags += _instrumentation() if instrumented else []
+    flags += _CLANG_PLAIN if _is_clang() else _GCC_PLAIN
+    flags += _instrumentation(instrumented)
     unit = translation_unit(source, name, entry)
     path = directory() / f"kernel-{_key(unit, str(runtime), *flags, *(t for item in sorted(files.items()) for t in item))}.so"
     if _mine(path):

@@ -1,0 +1,60 @@
+"""Runs kernels for the tests: `launch` compiles and runs one, `fails` returns the error of one that must fail."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "client_py"))
+numpy = pytest.importorskip("numpy")
+
+from kops.interpret import InterpretError, run  # noqa: E402
+
+TYPES = {"float": "f32", "double": "f64", "half": "f16", "__nv_bfloat16": "bf16", "int": "i32", "unsigned": "u32"}
+TYPES |= {"unsigned char": "u8", "long long": "i64", "bool": "bool"}
+
+
+def params_of(text: str) -> list[dict[str, str]]:
+    """`"float* c, const float* a, int n"` as a list of parameters; what is not const is inout."""
+    result = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        match = re.fullmatch(r"(const )?([\w ]+?)\s*(\*?)\s*(\w+)", part)
+        assert match, part
+        const, kind, pointer, name = match.groups()
+        result.append({"name": name, "kind": ("in" if const else "inout") if pointer else "scalar", "dtype": TYPES[kind]})
+    return result
+
+
+def launch(source: str, entry: str, signature: str, *args: Any, grid: Any = 1, block: Any = 32, **more: Any) -> None:
+    run(source, entry, params_of(signature), args, grid=grid, block=block, **more)
+
+
+@pytest.fixture
+def fails() -> Callable[..., InterpretError]:
+    def call(kind: str, *args: Any, **more: Any) -> InterpretError:
+        with pytest.raises(InterpretError) as caught:
+            launch(*args, **more)
+        assert caught.value.kind == kind, caught.value
+        return caught.value
+
+    return call
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if "XDG_CACHE_HOME" not in os.environ:
+        os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    if not any(map(shutil.which, (os.environ.get("CXX", "c++").split()[0], "g++", "clang++"))):
+        pytest.skip("no C++ compiler")
+
+
+@pytest.fixture
+def rng() -> Any:
+    return numpy.random.default_rng(7)
