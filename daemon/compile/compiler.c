@@ -292,7 +292,7 @@ static int fill_job(struct compile_job *job, const struct compile_input *input)
     job->entries = calloc((size_t)input->n_entries + 1, sizeof(*job->entries));
     if (job->request.failed || !job->entries || strlen(input->arch) >= sizeof(job->arch))
         return -1;
-    strcpy(job->arch, input->arch);
+    memcpy(job->arch, input->arch, strlen(input->arch) + 1);
     job->n_entries = input->n_entries;
     for (unsigned i = 0; i < input->n_entries; i++) {
         job->entries[i] = strdup(input->entries[i]);

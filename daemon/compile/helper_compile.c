@@ -5,19 +5,7 @@
 #include <string.h>
 
 #include "compile/cubin.h"
-#include "compile/headers.h"
-#include "util/clock.h"
-
-/* One run of the compiler. */
-struct attempt {
-    void *program;
-    int result;
-    char *log; /* owned; NULL without memory */
-    size_t log_length;
-    unsigned char *image; /* owned */
-    size_t image_size;
-    double us;
-};
+#include "compile/helper_attempt.h"
 
 static int fail(struct helper_outcome *o, enum error_code code, enum failure_reason reason, const char *message)
 {
@@ -29,118 +17,6 @@ static int fail(struct helper_outcome *o, enum error_code code, enum failure_rea
 static int no_memory(struct helper_outcome *o)
 {
     return fail(o, ERROR_COMPILE_FAILED, FAILURE_MEMORY, "the compiler ran out of memory (kernels.memory_mib)");
-}
-
-/* The names of symbols go to the binary as they are; all else is an expression that the compiler resolves. */
-static bool is_symbol(const char *entry)
-{
-    return !strncmp(entry, "_Z", 2);
-}
-
-static bool has_file(const struct compile_input *input, const char *name)
-{
-    for (unsigned i = 0; i < input->n_files; i++)
-        if (!strcmp(input->files[i].name, name))
-            return true;
-    return false;
-}
-
-/* The client's files, and those of ours that it has none of. */
-static int create(const struct helper_toolkit *toolkit, const struct compile_input *input, struct attempt *a)
-{
-    unsigned n_builtin, n = 0;
-    const struct compile_file *builtin = headers_builtin(&n_builtin);
-    const char **names = calloc((size_t)input->n_files + n_builtin + 1, 2 * sizeof(*names)), **texts;
-
-    if (!names)
-        return NVRTC_OUT_OF_MEMORY;
-    texts = names + input->n_files + n_builtin + 1;
-    for (unsigned i = 0; i < input->n_files; i++, n++) {
-        names[n] = input->files[i].name;
-        texts[n] = input->files[i].text;
-    }
-    for (unsigned i = 0; i < n_builtin; i++) {
-        if (has_file(input, builtin[i].name))
-            continue;
-        names[n] = builtin[i].name;
-        texts[n++] = builtin[i].text;
-    }
-    a->result = toolkit->nvrtc.CreateProgram(&a->program, input->source, input->name, (int)n, texts, names);
-    free(names);
-    return a->result;
-}
-
-static int compile(const struct helper_toolkit *toolkit, const struct compile_input *input, struct attempt *a)
-{
-    const char *options[COMPILER_MAX_OPTIONS + HELPER_MAX_INCLUDES + 1];
-    char arch[64], includes[HELPER_MAX_INCLUDES][1024];
-    int n = 0;
-
-    snprintf(arch, sizeof(arch), "--gpu-architecture=%.40s", input->arch);
-    options[n++] = arch;
-    for (unsigned i = 0; i < input->n_options; i++)
-        options[n++] = input->options[i];
-    for (unsigned i = 0; i < toolkit->n_includes; i++) {
-        snprintf(includes[i], sizeof(includes[i]), "--include-path=%s", toolkit->includes[i]);
-        options[n++] = includes[i];
-    }
-    return toolkit->nvrtc.CompileProgram(a->program, n, options);
-}
-
-static void fetch_log(const struct nvrtc *n, struct attempt *a)
-{
-    size_t size = 0;
-
-    if (n->GetProgramLogSize(a->program, &size) != NVRTC_SUCCESS || !size)
-        return;
-    a->log = malloc(size);
-    if (!a->log || n->GetProgramLog(a->program, a->log) != NVRTC_SUCCESS)
-        return;
-    a->log[size - 1] = '\0';
-    a->log_length = strlen(a->log);
-    text_clean(a->log, a->log_length);
-    if (a->log_length > COMPILED_MAX_LOG) {
-        a->log_length = COMPILED_MAX_LOG;
-        while (a->log_length && (a->log[a->log_length] & 0xc0) == 0x80)
-            a->log_length--; /* no half characters */
-        a->log[a->log_length] = '\0';
-    }
-}
-
-static int fetch_image(const struct nvrtc *n, struct attempt *a)
-{
-    if (n->GetCUBINSize(a->program, &a->image_size) != NVRTC_SUCCESS || !a->image_size ||
-        a->image_size > COMPILED_MAX_IMAGE)
-        return -1;
-    a->image = malloc(a->image_size);
-    return !a->image || n->GetCUBIN(a->program, (char *)a->image) != NVRTC_SUCCESS ? -1 : 0;
-}
-
-static void attempt(const struct helper_toolkit *toolkit, const struct compile_input *input, bool resolve,
-                    struct attempt *a)
-{
-    uint64_t begin = clock_now_ns();
-
-    *a = (struct attempt){.result = NVRTC_SUCCESS};
-    if (create(toolkit, input, a) != NVRTC_SUCCESS)
-        return;
-    for (unsigned i = 0; resolve && i < input->n_entries && a->result == NVRTC_SUCCESS; i++)
-        if (!is_symbol(input->entries[i]))
-            a->result = toolkit->nvrtc.AddNameExpression(a->program, input->entries[i]);
-    if (a->result == NVRTC_SUCCESS)
-        a->result = compile(toolkit, input, a);
-    fetch_log(&toolkit->nvrtc, a);
-    if (a->result == NVRTC_SUCCESS && fetch_image(&toolkit->nvrtc, a) < 0)
-        a->result = NVRTC_OUT_OF_MEMORY;
-    a->us = clock_us_between(begin, clock_now_ns());
-}
-
-static void attempt_free(const struct helper_toolkit *toolkit, struct attempt *a)
-{
-    if (a->program)
-        toolkit->nvrtc.DestroyProgram(&a->program);
-    free(a->log);
-    free(a->image);
 }
 
 static void steal_log(struct attempt *a, struct helper_outcome *o)
@@ -229,22 +105,12 @@ static void compile_failure(const struct helper_toolkit *toolkit, const struct c
     fail(o, a->result == NVRTC_INVALID_OPTION ? ERROR_INVALID_ARGUMENT : ERROR_COMPILE_FAILED, FAILURE_SOURCE,
          *message ? message : "the compiler failed without a word");
     if (a->result == NVRTC_COMPILATION && a->log && strstr(a->log, "__nv_name_map(")) {
-        attempt(toolkit, input, false, &plain);
+        attempt_run(&plain, toolkit, input, false);
         if (plain.result == NVRTC_SUCCESS)
             entry_failure(&plain, guilty_entry(input, a->log), o);
-        attempt_free(toolkit, &plain);
+        attempt_free(&plain, toolkit);
     }
     steal_log(a, o);
-}
-
-/* NULL: there is none. */
-static const char *lowered_name(const struct nvrtc *n, const struct attempt *a, const char *entry)
-{
-    const char *lowered = NULL;
-
-    if (n->GetLoweredName(a->program, entry, &lowered) != NVRTC_SUCCESS || !lowered || !*lowered)
-        return NULL;
-    return lowered;
 }
 
 static int describe(const struct helper_toolkit *toolkit, const struct compile_input *input, const struct attempt *a,
@@ -254,10 +120,8 @@ static int describe(const struct helper_toolkit *toolkit, const struct compile_i
 
     for (unsigned i = 0; i < input->n_entries; i++) {
         struct compiled_entry *entry = &c->entries[i];
-        const char *lowered = input->entries[i];
+        const char *lowered = attempt_lowered(a, toolkit, input->entries[i]);
 
-        if (!is_symbol(lowered))
-            lowered = lowered_name(&toolkit->nvrtc, a, lowered);
         if (!lowered) {
             entry_failure(a, input->entries[i], o);
             return -1;
@@ -303,28 +167,64 @@ static int assemble(const struct helper_toolkit *toolkit, const struct compile_i
     return c->log ? 0 : no_memory(o);
 }
 
-void helper_compile(const struct helper_toolkit *toolkit, const struct compile_input *input,
-                    struct helper_outcome *ret_outcome)
+static void conclude(const struct helper_toolkit *toolkit, const struct compile_input *input, struct attempt *a,
+                     struct helper_outcome *o)
 {
-    struct helper_outcome *o = ret_outcome;
     struct compiled *c;
-    struct attempt a;
 
-    *o = (struct helper_outcome){0};
-    attempt(toolkit, input, true, &a);
-    if (a.result != NVRTC_SUCCESS) {
-        compile_failure(toolkit, input, &a, o);
-        goto free_attempt;
+    if (a->result != NVRTC_SUCCESS) {
+        compile_failure(toolkit, input, a, o);
+        return;
     }
     c = compiled_new();
     if (!c)
         no_memory(o);
-    else if (assemble(toolkit, input, &a, c, o) < 0)
+    else if (assemble(toolkit, input, a, c, o) < 0)
         compiled_unref(c);
     else
         o->compiled = c;
-free_attempt:
-    attempt_free(toolkit, &a);
+}
+
+/* A kernel that is missing may have been taken for the host's code, for a fault that the first attempt names. */
+static void add_log(struct helper_outcome *o, const struct attempt *first)
+{
+    static const char title[] = "With the code for the host:\n";
+    size_t size = o->log_length + sizeof(title) + first->log_length;
+    char *both = o->log && first->log && size <= COMPILED_MAX_LOG ? malloc(size) : NULL;
+
+    if (!both)
+        return;
+    o->log_length = (size_t)snprintf(both, size, "%s%s%s", o->log, title, first->log);
+    free(o->log);
+    o->log = both;
+}
+
+/* What compiles as it is, is never touched. What does not is tried once more as nvcc would take it; the messages are
+ * those of the text that says more. */
+void helper_compile(const struct helper_toolkit *toolkit, const struct compile_input *input,
+                    struct helper_outcome *ret_outcome)
+{
+    struct attempt first, second;
+    struct adapted adapted;
+
+    *ret_outcome = (struct helper_outcome){0};
+    attempt_run(&first, toolkit, input, true);
+    if (first.result != NVRTC_COMPILATION || adapted_make(&adapted, input) < 0) {
+        conclude(toolkit, input, &first, ret_outcome);
+        goto free_first;
+    }
+    attempt_run(&second, toolkit, &adapted.input, true);
+    second.us += first.us;
+    if (second.result == NVRTC_SUCCESS || adapted.changed)
+        conclude(toolkit, &adapted.input, &second, ret_outcome);
+    else
+        conclude(toolkit, input, &first, ret_outcome);
+    if (adapted.changed && !ret_outcome->compiled && ret_outcome->failure.reason == FAILURE_ENTRY)
+        add_log(ret_outcome, &first);
+    attempt_free(&second, toolkit);
+    adapted_free(&adapted);
+free_first:
+    attempt_free(&first, toolkit);
 }
 
 void helper_outcome_free(struct helper_outcome *outcome)

@@ -151,7 +151,7 @@ unsigned helper_pids(pid_t *pids, unsigned max)
         if (entry->d_name[0] < '1' || entry->d_name[0] > '9' || !is_helper(entry->d_name))
             continue;
         if (n < max)
-            pids[n] = (pid_t)atoi(entry->d_name);
+            pids[n] = (pid_t)strtol(entry->d_name, NULL, 10);
         n++;
     }
     closedir(d);

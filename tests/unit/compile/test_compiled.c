@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,8 +18,8 @@ static struct compiled *example(void)
 
     assert_non_null(c);
     memset(c->key, 0xab, sizeof(c->key));
-    strcpy(c->arch, "sm_90a");
-    strcpy(c->compiler, "NVRTC 13.0");
+    snprintf(c->arch, sizeof(c->arch), "%s", "sm_90a");
+    snprintf(c->compiler, sizeof(c->compiler), "%s", "NVRTC 13.0");
     c->compile_us = 1234.5;
     c->log = strdup("a warning");
     c->n_entries = 2;
@@ -121,12 +122,12 @@ static void break_time(struct compiled *c)
 
 static void break_arch(struct compiled *c)
 {
-    strcpy(c->arch, "sm\n90");
+    snprintf(c->arch, sizeof(c->arch), "%s", "sm\n90");
 }
 
 static void break_compiler(struct compiled *c)
 {
-    strcpy(c->compiler, "\xff");
+    snprintf(c->compiler, sizeof(c->compiler), "%s", "\xff");
 }
 
 static void break_name(struct compiled *c)

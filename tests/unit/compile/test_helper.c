@@ -120,6 +120,35 @@ static void test_warnings(void **state)
     fixture_close(f);
 }
 
+/* A file for nvcc: kernels among code for the host. */
+static void test_host_code(void **state)
+{
+    static const char source[] =
+        "#include <stdio.h>\n"
+        "#include <cuda_runtime.h>\n"
+        "#include <vector>\n"
+        "static float host[16];\n"
+        "__global__ void twice(float *x, uint n) { if (threadIdx.x < n) x[threadIdx.x] *= 2; }\n"
+        "void check(cudaError_t e) { if (e) { fprintf(stderr, \"no\\n\"); exit(1); } }\n"
+        "int main() {\n"
+        "  std::vector<float> v(16); float *d; check(cudaMalloc(&d, 64));\n"
+        "  twice<<<1, 16>>>(d, 16); check(cudaDeviceSynchronize()); return 0;\n"
+        "}\n";
+    struct fixture *f = fixture_open();
+    struct outcome o;
+
+    (void)state;
+    compile_one(f, source, "twice", &o);
+    assert_non_null(o.compiled);
+    assert_string_equal(o.compiled->entries[0].lowered, "_Z5twicePfj");
+    outcome_free(&o);
+    compile_one(f, source, "thrice", &o);
+    assert_failed(&o, ERROR_COMPILE_FAILED, "entry");
+    assert_non_null(strstr(o.error.message, "twice(float*, unsigned int)"));
+    outcome_free(&o);
+    fixture_close(f);
+}
+
 /* Each source has a fault that the log names with file and line. */
 static void test_faults(void **state)
 {
@@ -133,7 +162,8 @@ static void test_faults(void **state)
         {"#include \"missing.h\"\n", "k", "source", "missing.h", "missing.h"},
         {"#include <missing/also.cuh>\n", "k", "source", "missing/also.cuh", "missing"},
         {"#error \"not today\"\n", "k", "source", "not today", "not today"},
-        {"int \xff\x01\xc3;\n", "k", "source", "error", "error"},
+        {"int \xff\x01\xc3;\n", "k", "entry", "host variable", "no kernel"},
+        {"__globl__ void k(int *p) { *p = 1; }\n", "k", "entry", "kernel.cu(1): error", "no kernel"},
         {"\xff\xfe broken \x01 bytes\n", "k", "entry", "", "no kernel"},
         {SIMPLE_KERNEL, "sub", "entry", "sub", "it has add"},
         {SIMPLE_KERNEL, "add<float>", "entry", "add<float>", "it has add"},
@@ -290,6 +320,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_files_and_options),
         cmocka_unit_test(test_warnings),
+        cmocka_unit_test(test_host_code),
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_unknown_architecture),
         cmocka_unit_test(test_many_parameters),

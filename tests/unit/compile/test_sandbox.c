@@ -29,7 +29,7 @@
 /* ≥ 0 from a call that must be refused. */
 #define REFUSED(call) ((call) < 0 && (errno == EPERM || errno == EACCES))
 
-static char directory[] = "/tmp/kops-sandbox-XXXXXX";
+static char directory[] = "/tmp/sandbox-XXXXXX";
 static char inside[64];
 
 static bool probe_open(void)

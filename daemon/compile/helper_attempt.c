@@ -1,0 +1,194 @@
+#include "compile/helper_attempt.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compile/headers.h"
+#include "compile/hostcode.h"
+#include "util/clock.h"
+
+enum { ADDED_OPTIONS = 2, MAX_ADAPTED = 1 << 20 /* bytes of text: its tokens take many times that */ };
+
+/* The names of symbols go to the binary as they are; all else is an expression that the compiler resolves. */
+static bool is_symbol(const char *entry)
+{
+    return !strncmp(entry, "_Z", 2);
+}
+
+static bool has_file(const struct compile_input *input, const char *name)
+{
+    for (unsigned i = 0; i < input->n_files; i++)
+        if (!strcmp(input->files[i].name, name))
+            return true;
+    return false;
+}
+
+/* The client's files, and those of ours that it has none of. */
+static int create(const struct helper_toolkit *toolkit, const struct compile_input *input, struct attempt *a)
+{
+    unsigned n_builtin, n = 0;
+    const struct compile_file *builtin = headers_builtin(&n_builtin);
+    const char **names = calloc((size_t)input->n_files + n_builtin + 1, 2 * sizeof(*names)), **texts;
+
+    if (!names)
+        return NVRTC_OUT_OF_MEMORY;
+    texts = names + input->n_files + n_builtin + 1;
+    for (unsigned i = 0; i < input->n_files; i++, n++) {
+        names[n] = input->files[i].name;
+        texts[n] = input->files[i].text;
+    }
+    for (unsigned i = 0; i < n_builtin; i++) {
+        if (has_file(input, builtin[i].name))
+            continue;
+        names[n] = builtin[i].name;
+        texts[n++] = builtin[i].text;
+    }
+    a->result = toolkit->nvrtc.CreateProgram(&a->program, input->source, input->name, (int)n, texts, names);
+    free(names);
+    return a->result;
+}
+
+static int compile(const struct helper_toolkit *toolkit, const struct compile_input *input, struct attempt *a)
+{
+    const char *options[COMPILER_MAX_OPTIONS + ADDED_OPTIONS + HELPER_MAX_INCLUDES + 1];
+    char arch[64], includes[HELPER_MAX_INCLUDES][1024];
+    int n = 0;
+
+    snprintf(arch, sizeof(arch), "--gpu-architecture=%.40s", input->arch);
+    options[n++] = arch;
+    for (unsigned i = 0; i < input->n_options; i++)
+        options[n++] = input->options[i];
+    for (unsigned i = 0; i < toolkit->n_includes; i++) {
+        snprintf(includes[i], sizeof(includes[i]), "--include-path=%s", toolkit->includes[i]);
+        options[n++] = includes[i];
+    }
+    return toolkit->nvrtc.CompileProgram(a->program, n, options);
+}
+
+static void fetch_log(const struct nvrtc *n, struct attempt *a)
+{
+    size_t size = 0;
+
+    if (n->GetProgramLogSize(a->program, &size) != NVRTC_SUCCESS || !size)
+        return;
+    a->log = malloc(size);
+    if (!a->log || n->GetProgramLog(a->program, a->log) != NVRTC_SUCCESS)
+        return;
+    a->log[size - 1] = '\0';
+    a->log_length = strlen(a->log);
+    text_clean(a->log, a->log_length);
+    if (a->log_length > COMPILED_MAX_LOG) {
+        a->log_length = COMPILED_MAX_LOG;
+        while (a->log_length && (a->log[a->log_length] & 0xc0) == 0x80)
+            a->log_length--; /* no half characters */
+        a->log[a->log_length] = '\0';
+    }
+}
+
+static int fetch_image(const struct nvrtc *n, struct attempt *a)
+{
+    if (n->GetCUBINSize(a->program, &a->image_size) != NVRTC_SUCCESS || !a->image_size ||
+        a->image_size > COMPILED_MAX_IMAGE)
+        return -1;
+    a->image = malloc(a->image_size);
+    return !a->image || n->GetCUBIN(a->program, (char *)a->image) != NVRTC_SUCCESS ? -1 : 0;
+}
+
+void attempt_run(struct attempt *a, const struct helper_toolkit *toolkit, const struct compile_input *input,
+                 bool resolve)
+{
+    uint64_t begin = clock_now_ns();
+
+    *a = (struct attempt){.result = NVRTC_SUCCESS};
+    if (create(toolkit, input, a) != NVRTC_SUCCESS)
+        return;
+    for (unsigned i = 0; resolve && i < input->n_entries && a->result == NVRTC_SUCCESS; i++)
+        if (!is_symbol(input->entries[i]))
+            a->result = toolkit->nvrtc.AddNameExpression(a->program, input->entries[i]);
+    if (a->result == NVRTC_SUCCESS)
+        a->result = compile(toolkit, input, a);
+    fetch_log(&toolkit->nvrtc, a);
+    if (a->result == NVRTC_SUCCESS && fetch_image(&toolkit->nvrtc, a) < 0)
+        a->result = NVRTC_OUT_OF_MEMORY;
+    a->us = clock_us_between(begin, clock_now_ns());
+}
+
+void attempt_free(struct attempt *a, const struct helper_toolkit *toolkit)
+{
+    if (a->program)
+        toolkit->nvrtc.DestroyProgram(&a->program);
+    free(a->log);
+    free(a->image);
+}
+
+const char *attempt_lowered(const struct attempt *a, const struct helper_toolkit *toolkit, const char *entry)
+{
+    const char *lowered = NULL;
+
+    if (is_symbol(entry))
+        return entry;
+    if (toolkit->nvrtc.GetLoweredName(a->program, entry, &lowered) != NVRTC_SUCCESS || !lowered || !*lowered)
+        return NULL;
+    return lowered;
+}
+
+static int blank(struct adapted *a, const struct compile_input *input)
+{
+    size_t size = input->length;
+
+    for (unsigned i = 0; i < input->n_files; i++)
+        size += input->files[i].length;
+    a->texts = calloc((size_t)input->n_files + 1, sizeof(*a->texts));
+    if (size > MAX_ADAPTED || !a->texts)
+        return -1;
+    a->texts[0] = (struct hostcode_text){.text = input->source, .length = input->length};
+    for (unsigned i = 0; i < input->n_files; i++)
+        a->texts[i + 1] = (struct hostcode_text){.text = input->files[i].text, .length = input->files[i].length};
+    if (hostcode_blank(a->texts, input->n_files + 1) < 0)
+        return -1;
+    for (unsigned i = 0; i <= input->n_files; i++)
+        a->changed = a->changed || a->texts[i].changed;
+    return 0;
+}
+
+static int replace(struct adapted *a, const struct compile_input *input)
+{
+    unsigned n = input->n_options;
+
+    a->files = calloc((size_t)input->n_files + 1, sizeof(*a->files));
+    a->options = calloc((size_t)n + ADDED_OPTIONS, sizeof(*a->options));
+    if (!a->files || !a->options)
+        return -1;
+    for (unsigned i = 0; i < input->n_files; i++)
+        a->files[i] = (struct compile_file){input->files[i].name, a->texts[i + 1].blanked, input->files[i].length};
+    for (unsigned i = 0; i < n; i++)
+        a->options[i] = input->options[i];
+    a->options[n++] = "-include=kops/prelude.h";
+    if (a->changed)
+        a->options[n++] = "-default-device";
+    a->input.source = a->texts[0].blanked;
+    a->input.files = a->files;
+    a->input.options = a->options;
+    a->input.n_options = n;
+    return 0;
+}
+
+int adapted_make(struct adapted *a, const struct compile_input *input)
+{
+    *a = (struct adapted){.input = *input};
+    if (blank(a, input) < 0 || replace(a, input) < 0) {
+        adapted_free(a);
+        return -1;
+    }
+    return 0;
+}
+
+void adapted_free(struct adapted *a)
+{
+    for (unsigned i = 0; a->texts && i <= a->input.n_files; i++)
+        free(a->texts[i].blanked);
+    free(a->texts);
+    free(a->files);
+    free(a->options);
+}

@@ -1,0 +1,437 @@
+#include "compile/hostcode.h"
+
+#include <ctype.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compile/hostcode_tokens.h"
+
+enum { SCOPES_MAX = 256, CONDITIONS_MAX = 64, WORDS_MAX = 4096 };
+
+/* Names found in the texts; they point into them. */
+struct words {
+    struct {
+        const char *text;
+        size_t length;
+    } list[WORDS_MAX];
+    unsigned n; /* what is over WORDS_MAX is not remembered */
+};
+
+struct program {
+    struct words marks;    /* macros that mark device code */
+    struct words declared; /* functions that an earlier declaration marked for the device */
+};
+
+enum scope {
+    SCOPE_NAMESPACE,
+    SCOPE_CLASS,
+};
+
+struct scan {
+    struct program *program;
+    const struct tokens *t;
+    char *out; /* NULL: only look for declared functions */
+    bool changed;
+    size_t start; /* the token that the statement begins with */
+    bool tail;    /* behind a class or enum, before its semicolon */
+    enum scope scopes[SCOPES_MAX];
+    unsigned n_scopes, conditions[CONDITIONS_MAX], n_conditions;
+};
+
+/* What a declaration says before its body or semicolon. */
+struct head {
+    size_t name; /* of the function */
+    bool parentheses, assigned, colon;
+    bool is_namespace, is_type, is_enum, is_kept;
+    bool device, host, constant, constant_expression;
+};
+
+static bool words_have(const struct words *w, const char *text, size_t length)
+{
+    for (unsigned i = 0; i < w->n; i++)
+        if (w->list[i].length == length && memcmp(w->list[i].text, text, length) == 0)
+            return true;
+    return false;
+}
+
+static void words_add(struct words *w, const char *text, size_t length)
+{
+    if (w->n < WORDS_MAX && !words_have(w, text, length)) {
+        w->list[w->n].text = text;
+        w->list[w->n++].length = length;
+    }
+}
+
+static bool is_one_of(const struct tokens *t, size_t i, const char *const *words)
+{
+    for (; *words; words++)
+        if (token_is(t, i, *words))
+            return true;
+    return false;
+}
+
+/* A macro of a header that is not at hand: C10_HOST_DEVICE, CUTLASS_DEVICE, … */
+static bool looks_like_mark(const char *text, size_t length)
+{
+    bool found = false;
+
+    for (size_t i = 0; i < length; i++) {
+        if (islower((unsigned char)text[i]))
+            return false;
+        found = found || (length - i >= 6 && memcmp(text + i, "DEVICE", 6) == 0);
+    }
+    return found;
+}
+
+static bool marks_device(const struct program *p, const struct tokens *t, size_t i)
+{
+    static const char *const marks[] = {"__global__",      "__device__", "__constant__", "__shared__", "__managed__",
+                                        "__tile_global__", NULL};
+    const char *text = t->text + t->list[i].start;
+    size_t length = t->list[i].length;
+
+    if (t->list[i].kind != TOKEN_NAME)
+        return false;
+    return is_one_of(t, i, marks) || words_have(&p->marks, text, length) || looks_like_mark(text, length);
+}
+
+/* i is at the #else of a conditional that began before; returns the index of its #endif. */
+static size_t skip_branch(const struct tokens *t, size_t i)
+{
+    unsigned depth = 0;
+
+    for (; i < t->n; i++) {
+        if (t->list[i].kind == TOKEN_IF)
+            depth++;
+        else if (t->list[i].kind == TOKEN_ENDIF && depth-- == 0)
+            break;
+    }
+    return i;
+}
+
+/* i is at an opening bracket; returns the index behind its partner. Of a conditional's branches only one counts. */
+static size_t skip_group(const struct tokens *t, size_t i)
+{
+    char open = t->text[t->list[i].start], close = open == '(' ? ')' : open == '[' ? ']' : '}';
+    unsigned depth = 0, saved[CONDITIONS_MAX], n = 0;
+
+    for (; i < t->n; i++) {
+        if (t->list[i].kind == TOKEN_IF && n < CONDITIONS_MAX)
+            saved[n++] = depth;
+        else if (t->list[i].kind == TOKEN_ELSE && n)
+            depth = saved[n - 1];
+        else if (t->list[i].kind == TOKEN_ELSE)
+            i = skip_branch(t, i);
+        else if (t->list[i].kind == TOKEN_ENDIF && n)
+            n--;
+        else if (token_is_mark(t, i, open))
+            depth++;
+        else if (token_is_mark(t, i, close) && --depth == 0)
+            return i + 1;
+    }
+    return t->n;
+}
+
+/* i is at '<'; returns the index behind its '>'. */
+static size_t skip_angles(const struct tokens *t, size_t i, size_t end)
+{
+    unsigned depth = 0;
+
+    while (i < end) {
+        if (token_is_mark(t, i, '<'))
+            depth++;
+        else if (token_is_mark(t, i, '>') && --depth == 0)
+            return i + 1;
+        i = token_is_mark(t, i, '(') || token_is_mark(t, i, '{') ? skip_group(t, i) : i + 1;
+    }
+    return end;
+}
+
+/* i is at `operator`; returns the index of its parameters. */
+static size_t skip_operator(const struct tokens *t, size_t i, size_t end)
+{
+    if (token_is_mark(t, i + 1, '(') && token_is_mark(t, i + 2, ')'))
+        return i + 3;
+    for (i++; i < end && !token_is_mark(t, i, '(');)
+        i++;
+    return i;
+}
+
+/* Reads a name at i, which is no part of brackets; returns the index to go on at. */
+static size_t read_word(struct scan *s, size_t i, size_t end, struct head *h)
+{
+    static const char *const attributes[] = {"alignas",     "__align__",         "__attribute__",    "__declspec",
+                                             "decltype",    "__launch_bounds__", "__cluster_dims__", "__block_size__",
+                                             "__maxnreg__", "noexcept",          "explicit",         "__pragma",
+                                             NULL};
+    static const char *const types[] = {"class", "struct", "union", "enum", NULL};
+    static const char *const kept[] = {"using", "typedef", "static_assert", "asm", "concept", "friend", NULL};
+    static const char *const expressions[] = {"constexpr", "consteval", "constinit", NULL};
+    const struct tokens *t = s->t;
+
+    if (marks_device(s->program, t, i))
+        h->device = true;
+    if (token_is(t, i, "template") && token_is_mark(t, i + 1, '<'))
+        return skip_angles(t, i + 1, end);
+    if (is_one_of(t, i, attributes) && token_is_mark(t, i + 1, '('))
+        return skip_group(t, i + 1);
+    if (token_is(t, i, "operator") && !h->parentheses) {
+        h->name = i;
+        return skip_operator(t, i, end);
+    }
+    h->host = h->host || token_is(t, i, "__host__");
+    h->constant = h->constant || token_is(t, i, "const");
+    h->constant_expression = h->constant_expression || is_one_of(t, i, expressions);
+    if (h->parentheses || h->assigned)
+        return i + 1;
+    h->is_namespace = h->is_namespace || token_is(t, i, "namespace");
+    h->is_type = h->is_type || is_one_of(t, i, types);
+    h->is_enum = h->is_enum || token_is(t, i, "enum");
+    h->is_kept = h->is_kept || is_one_of(t, i, kept);
+    h->name = i;
+    return i + 1;
+}
+
+static struct head read_head(struct scan *s, size_t start, size_t end)
+{
+    struct head h = {.name = SIZE_MAX};
+    const struct tokens *t = s->t;
+
+    for (size_t i = start; i < end;) {
+        if (t->list[i].kind == TOKEN_NAME) {
+            i = read_word(s, i, end, &h);
+        } else if (token_is_mark(t, i, '(') || token_is_mark(t, i, '[') || token_is_mark(t, i, '{')) {
+            h.parentheses = h.parentheses || (token_is_mark(t, i, '(') && !h.assigned);
+            i = skip_group(t, i);
+        } else if (token_is_mark(t, i, '<') && !h.parentheses && !h.assigned) {
+            i = skip_angles(t, i, end);
+        } else if (token_is_mark(t, i, ':') && token_is_mark(t, i + 1, ':')) {
+            i += 2;
+        } else {
+            h.colon = h.colon || (h.parentheses && token_is_mark(t, i, ':'));
+            h.assigned = h.assigned || token_is_mark(t, i, '=');
+            i++;
+        }
+    }
+    return h;
+}
+
+/* What is between the tokens [start, end) becomes blank, but directives stay: they may matter further on. */
+static void blank(struct scan *s, size_t start, size_t end)
+{
+    const struct token *list = s->t->list;
+    size_t from, to;
+
+    if (!s->out || start >= end)
+        return;
+    from = list[start].start;
+    to = list[end - 1].start + list[end - 1].length;
+    for (size_t i = start, at = from; at < to; at++) {
+        while (i < end && list[i].start + list[i].length <= at)
+            i++;
+        if (i < end && at >= list[i].start && token_is_directive(&list[i]) && list[i].kind != TOKEN_PRAGMA)
+            continue;
+        if (s->out[at] != '\n' && s->out[at] != '\r')
+            s->out[at] = ' ';
+    }
+    s->changed = true;
+}
+
+static bool is_declared(const struct scan *s, const struct head *h)
+{
+    const struct token *name = h->name == SIZE_MAX ? NULL : &s->t->list[h->name];
+
+    return name && words_have(&s->program->declared, s->t->text + name->start, name->length);
+}
+
+static bool is_for_host(const struct scan *s, const struct head *h)
+{
+    if (h->device)
+        return false;
+    return h->host || (!h->constant_expression && !is_declared(s, h));
+}
+
+static enum scope scope_of(const struct scan *s)
+{
+    return s->n_scopes ? s->scopes[s->n_scopes - 1] : SCOPE_NAMESPACE;
+}
+
+static size_t enter(struct scan *s, size_t i, enum scope scope)
+{
+    if (s->n_scopes == SCOPES_MAX)
+        return skip_group(s->t, i);
+    s->scopes[s->n_scopes++] = scope;
+    s->start = i + 1;
+    return i + 1;
+}
+
+/* i is at '{'; returns the index to go on at. */
+static size_t open_brace(struct scan *s, size_t i)
+{
+    const struct tokens *t = s->t;
+    struct head h = read_head(s, s->start, i);
+    bool after_name = i > s->start && (t->list[i - 1].kind == TOKEN_NAME || token_is_mark(t, i - 1, '>'));
+    bool after_parameters = i > s->start && token_is_mark(t, i - 1, ')');
+
+    if (s->tail || h.assigned)
+        return skip_group(t, i);
+    if (h.is_namespace || (token_is(t, s->start, "extern") && i == s->start + 2 && t->list[i - 1].kind == TOKEN_STRING))
+        return enter(s, i, SCOPE_NAMESPACE);
+    if (h.is_type && !(h.parentheses && after_parameters)) {
+        if (!h.is_enum)
+            return enter(s, i, SCOPE_CLASS);
+        s->tail = true;
+        return skip_group(t, i);
+    }
+    if (!h.parentheses || (h.colon && after_name)) /* an initial value, of a variable or of a member */
+        return skip_group(t, i);
+    i = skip_group(t, i);
+    if (is_for_host(s, &h))
+        blank(s, s->start, i);
+    s->start = i;
+    return i;
+}
+
+/* i is at ';'. */
+static void end_statement(struct scan *s, size_t i)
+{
+    bool tail = s->tail;
+    struct head h;
+
+    s->tail = false;
+    if (tail || i == s->start || scope_of(s) == SCOPE_CLASS)
+        return;
+    h = read_head(s, s->start, i);
+    if (h.device && h.parentheses && !h.assigned && h.name != SIZE_MAX)
+        words_add(&s->program->declared, s->t->text + s->t->list[h.name].start, s->t->list[h.name].length);
+    if (h.is_kept || h.is_namespace || (h.is_type && !h.parentheses))
+        return;
+    if (s->t->list[s->start].kind == TOKEN_NAME && token_is_mark(s->t, s->start + 1, '(')) /* a macro */
+        return;
+    if (!h.parentheses && (h.constant || h.constant_expression))
+        return;
+    if (is_for_host(s, &h))
+        blank(s, s->start, i + 1);
+}
+
+static void close_brace(struct scan *s, size_t i)
+{
+    s->tail = scope_of(s) == SCOPE_CLASS;
+    if (s->n_scopes)
+        s->n_scopes--;
+    s->start = i + 1;
+}
+
+static void read_directive(struct scan *s, size_t i)
+{
+    enum token_kind kind = s->t->list[i].kind;
+
+    if (kind == TOKEN_IF && s->n_conditions < CONDITIONS_MAX)
+        s->conditions[s->n_conditions++] = s->n_scopes;
+    else if (kind == TOKEN_ELSE && s->n_conditions && s->conditions[s->n_conditions - 1] <= s->n_scopes)
+        s->n_scopes = s->conditions[s->n_conditions - 1];
+    else if (kind == TOKEN_ENDIF && s->n_conditions)
+        s->n_conditions--;
+    if (s->start == i)
+        s->start = i + 1;
+}
+
+static void scan(struct scan *s)
+{
+    static const char *const access[] = {"public", "private", "protected", NULL};
+    const struct tokens *t = s->t;
+
+    for (size_t i = 0; i < t->n;) {
+        if (token_is_directive(&t->list[i])) {
+            read_directive(s, i++);
+        } else if (token_is_mark(t, i, '(') || token_is_mark(t, i, '[')) {
+            i = skip_group(t, i);
+        } else if (token_is_mark(t, i, '{')) {
+            i = open_brace(s, i);
+        } else if (token_is_mark(t, i, '}')) {
+            close_brace(s, i++);
+        } else if (token_is_mark(t, i, ';')) {
+            end_statement(s, i);
+            s->start = ++i;
+        } else if (token_is_mark(t, i, ':') && i == s->start + 1 && is_one_of(t, i - 1, access)) {
+            s->start = ++i;
+        } else {
+            i++;
+        }
+    }
+}
+
+/* Remembers the macro of a #define whose text marks device code. Returns -1 without memory. */
+static int read_define(struct program *p, const char *text, size_t length)
+{
+    struct tokens t;
+    size_t skip = 0;
+
+    while (skip < length && text[skip] != 'e') /* over "#define", which has no more than blanks and these letters */
+        skip++;
+    skip = skip + 5 < length ? skip + 5 : length;
+    if (tokens_cut(&t, text + skip, length - skip) < 0)
+        return -1;
+    for (size_t i = 1; i < t.n; i++)
+        if (marks_device(p, &t, i)) {
+            words_add(&p->marks, t.text + t.list[0].start, t.list[0].length);
+            break;
+        }
+    tokens_free(&t);
+    return 0;
+}
+
+static int read_text(struct program *p, struct hostcode_text *text, struct tokens *ret)
+{
+    struct scan s = {.program = p, .t = ret};
+
+    if (tokens_cut(ret, text->text, text->length) < 0)
+        return -1;
+    for (size_t i = 0; i < ret->n; i++)
+        if (ret->list[i].kind == TOKEN_DEFINE &&
+            read_define(p, text->text + ret->list[i].start, ret->list[i].length) < 0)
+            return -1;
+    scan(&s);
+    return 0;
+}
+
+static int write_text(struct program *p, struct hostcode_text *text, const struct tokens *t)
+{
+    struct scan s = {.program = p, .t = t};
+
+    s.out = malloc(text->length + 1);
+    if (!s.out)
+        return -1;
+    memcpy(s.out, text->text, text->length);
+    s.out[text->length] = '\0';
+    scan(&s);
+    text->blanked = s.out;
+    text->changed = s.changed;
+    return 0;
+}
+
+int hostcode_blank(struct hostcode_text *texts, unsigned n)
+{
+    struct program *p = calloc(1, sizeof(*p));
+    struct tokens *tokens = calloc(n ? n : 1, sizeof(*tokens));
+    int r = p && tokens ? 0 : -1;
+
+    for (unsigned i = 0; i < n; i++)
+        texts[i].blanked = NULL;
+    for (unsigned i = n; i-- > 0 && r == 0;) /* from the last: what is included comes behind what includes it */
+        r = read_text(p, &texts[i], &tokens[i]);
+    for (unsigned i = 0; i < n && r == 0; i++)
+        r = write_text(p, &texts[i], &tokens[i]);
+    for (unsigned i = 0; i < n; i++) {
+        if (tokens)
+            tokens_free(&tokens[i]);
+        if (r < 0) {
+            free(texts[i].blanked);
+            texts[i].blanked = NULL;
+        }
+    }
+    free(tokens);
+    free(p);
+    return r;
+}

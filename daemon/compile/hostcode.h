@@ -1,0 +1,24 @@
+/* Blanks the host code of CUDA sources, for a compiler that knows only device code.
+ *
+ * A .cu file of nvcc's kind holds kernels together with host functions, main(), and variables of the host. What is kept
+ * of it here: functions, templates and variables that are marked for the device (`__global__`, `__device__`, …, or a
+ * macro that stands for one of these), constexpr and const, types, preprocessor directives. What nvcc would compile for
+ * the host alone is replaced by spaces. Lines keep their numbers. Works on tokens: it understands comments, literals,
+ * conditionals and scopes, but expands no macro and resolves no name. Pure functions; any thread. */
+#ifndef KOPS_COMPILE_HOSTCODE_H
+#define KOPS_COMPILE_HOSTCODE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct hostcode_text {
+    const char *text; /* borrowed */
+    size_t length;
+    char *blanked; /* set on success: `length` bytes and a NUL; the caller frees it */
+    bool changed;
+};
+
+/* All texts of one program: macros that one defines are known in the others. Returns 0, or -1 without memory. */
+int hostcode_blank(struct hostcode_text *texts, unsigned n);
+
+#endif
