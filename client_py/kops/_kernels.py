@@ -46,7 +46,8 @@ class BaseKernel:
     def define(self, connection: Peer) -> Plan:
         """Makes the kernel known to the daemon; compiles its source where that connection has not."""
         module = yield from self.code.define(connection)
-        connection.need("kernels")
+        if connection.info is None or not connection.info.kernels:
+            connection.need("kernels")  # a daemon that knows of them says why it launches none
         params = {"module": module, "entry": self.name, "params": [param.wire() for param in self.params], **self._geometry.declared}
         if self._alias:
             params["alias"] = True

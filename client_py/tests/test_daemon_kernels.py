@@ -20,6 +20,7 @@ from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
 from test_kernels import ADD2
 
 from support import backends  # isort: skip
+from support.daemon import Daemon  # isort: skip
 
 if backends.nvrtc() is None:
     pytest.skip("there is no NVRTC here", allow_module_level=True)
@@ -248,3 +249,18 @@ def test_asyncio(k: kops.Client, real: Any, driver: Any) -> None:  # noqa: F811
                 await kern(c, a, b, 5)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("policy", ["off", "owner"])
+def test_whom_the_daemon_lets(driver: Any, policy: str) -> None:  # noqa: F811
+    running = Daemon(config=backends.config(backends.STANDIN) + f"[kernels]\nuser_kernels = {policy}\n")
+    try:
+        with kops.connect(running.socket_path, timeout=60) as k:  # noqa: F811
+            assert k.info.kernels["policy"] == policy and k.info.kernels["allowed"] == (policy == "owner")
+            if policy == "owner":
+                assert add2(k).attributes.name == "add2_kernel"
+                return
+            with pytest.raises(kops.PermissionDenied, match="user_kernels"):
+                add2(k)
+    finally:
+        running.cleanup()

@@ -73,7 +73,7 @@ def test_a_decorated_function(k: kops.Client, daemon: FakeDaemon) -> None:
 
 def test_a_decorated_function_with_a_whole_source(default: kops.Client, daemon: FakeDaemon) -> None:
     @kops.cuda_kernel
-    def add2_kernel(c, a, b, n):  # type: ignore # noqa
+    def add2_kernel(c, a, b, n):  # type: ignore
         """
         __device__ float sum(float a, float b) { return a + b; }
         extern "C" __global__ void add2_kernel(float* c, const float* a, const float* b, int n)
@@ -93,7 +93,7 @@ def test_decorated_functions_that_say_too_little(k: kops.Client) -> None:
     def half(a: "float*", n):  # type: ignore # noqa
         """a[0] = n;"""
 
-    def object_type(a):  # type: ignore # noqa
+    def object_type(a):  # type: ignore
         """a[0] = n;"""
 
     object_type.__annotations__["a"] = int

@@ -179,7 +179,7 @@ def test_an_error_names_the_kernel(k: kops.Client, daemon: FakeDaemon, stream: A
 
     daemon.script["launch"] = refuse
     kern(c, a, a, 4)
-    with pytest.raises(kops.ShapeMismatch, match="add2_kernel.*args") as error:
+    with pytest.raises(kops.ShapeMismatch, match=r"add2_kernel.*args") as error:
         k.synchronize()
     assert error.value.detail["key"] == "args[0]"
 
