@@ -222,11 +222,12 @@ void cuda_code_prepare(struct cuda_work *work)
     work->variant = cuda_variant_user;
 }
 
-static CUresult launch(CUstream stream, const struct cuda_work *work, void **extra)
+static CUresult launch_clusters(CUstream stream, const struct cuda_work *work, void **extra)
 {
     const struct cuda_launch *l = &work->launch;
     const unsigned *cluster = work->plan->kernel.cluster;
-    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
+    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                                   .value.clusterDim = {cluster[0], cluster[1], cluster[2]}};
     CUlaunchConfig config = {.gridDimX = l->grid[0],
                              .gridDimY = l->grid[1],
                              .gridDimZ = l->grid[2],
@@ -238,13 +239,17 @@ static CUresult launch(CUstream stream, const struct cuda_work *work, void **ext
                              .attrs = &attribute,
                              .numAttrs = 1};
 
-    if (!cluster[0])
-        return cuda.LaunchKernel(work->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1],
-                                 l->block[2], l->shared_bytes, stream, NULL, extra);
-    attribute.value.clusterDim.x = cluster[0];
-    attribute.value.clusterDim.y = cluster[1];
-    attribute.value.clusterDim.z = cluster[2];
     return cuda.LaunchKernelEx(&config, work->function, NULL, extra);
+}
+
+static CUresult launch(CUstream stream, const struct cuda_work *work, void **extra)
+{
+    const struct cuda_launch *l = &work->launch;
+
+    if (work->plan->kernel.cluster[0])
+        return launch_clusters(stream, work, extra);
+    return cuda.LaunchKernel(work->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2],
+                             l->shared_bytes, stream, NULL, extra);
 }
 
 /* The device's own limits were checked before; what is left depends on the kernel: its registers, its launch bounds,

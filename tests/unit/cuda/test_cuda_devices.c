@@ -1,5 +1,5 @@
 /* Two GPUs in one daemon. */
-#include "support.h"
+#include "kernel_support.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -102,6 +102,36 @@ static void test_a_handle_of_the_other_gpu_is_refused(void **state)
     assert_int_equal(counter(STANDIN_COUNTER_live_ipc_mappings), 0);
 }
 
+static void test_a_kernel_of_a_user_takes_memory_of_the_other_gpu(void **state)
+{
+    const struct backend_function *doubled;
+    struct backend_memory *there, *here;
+    struct backend_stream *stream;
+    struct backend_code *code;
+    struct test_job t;
+
+    (void)state;
+    device = devices[0];
+    there = device_memory(BYTES);
+    fill(there, N, 2);
+    device = devices[1];
+    here = device_memory(BYTES);
+    code = load_code();
+    doubled = load_function(code, "custom_kernel");
+    stream = stream_open();
+    KERNEL_JOB(&t, doubled, N, OUT(here, N), IN(there, N), INT(N));
+    assert_true(backend->needs_prepare(device, &t.job));
+    run_job(stream, &t);
+    for (unsigned k = 0; k < N; k++)
+        assert_true(floats(here)[k] == 2 * value(k, 2));
+    assert_false(backend->needs_prepare(device, &t.job));
+    backend->stream_free(stream);
+    backend->code_unload(device, code);
+    close_memory(here);
+    close_memory(there);
+    assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -109,6 +139,7 @@ int main(void)
         cmocka_unit_test(test_each_runs_its_own_jobs),
         cmocka_unit_test(test_host_memory_is_pinned_once_for_both),
         cmocka_unit_test(test_a_handle_of_the_other_gpu_is_refused),
+        cmocka_unit_test(test_a_kernel_of_a_user_takes_memory_of_the_other_gpu),
     };
 
     return cmocka_run_group_tests(tests, open_both, close_both);
