@@ -166,6 +166,19 @@ static void answer_buffer(struct fake_connection *c, const struct fake_request *
         close(fd);
 }
 
+/* Of a module or a kernel, about which nothing more is told. */
+static void answer_id(struct fake_connection *c, const struct fake_request *r, const char *key)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msgpack_pack_map(&p, 1);
+    uint_pair(&p, key, ++c->next_buffer);
+    fake_reply_map(c, r->msgid, &b);
+}
+
 void fake_answer(struct fake_connection *c, const struct fake_request *r)
 {
     for (unsigned i = 0; i < r->n_fds; i++)
@@ -180,6 +193,10 @@ void fake_answer(struct fake_connection *c, const struct fake_request *r)
         fake_answer_timelines(c, r->msgid);
     else if (!strcmp(r->method, "register") || !strcmp(r->method, "alloc"))
         answer_buffer(c, r);
+    else if (!strcmp(r->method, "compile"))
+        answer_id(c, r, "module");
+    else if (!strcmp(r->method, "kernel"))
+        answer_id(c, r, "kernel");
     else if (!strcmp(r->method, "run") || !strcmp(r->method, "sequence") || !strcmp(r->method, "run_program"))
         fake_reply_run(c, r->msgid, "simple");
     else

@@ -142,7 +142,8 @@ static void serve(struct fake_connection *c, void *context_)
     while (alive && fake_next(c, &r)) {
         if (!strcmp(r.method, "release"))
             atomic_store(&d->released, atomic_load(&d->ops) + 1);
-        if (!strcmp(r.method, "run") || !strcmp(r.method, "sequence") || !strcmp(r.method, "run_program"))
+        if (!strcmp(r.method, "run") || !strcmp(r.method, "launch") || !strcmp(r.method, "sequence") ||
+            !strcmp(r.method, "run_program"))
             alive = work(c, d, &r);
         else
             fake_answer(c, &r);

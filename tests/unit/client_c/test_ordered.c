@@ -135,6 +135,47 @@ static void a_batch_is_gathered_and_waited_for_once(void **state)
     stop(s);
 }
 
+/* By themselves and in batches, among ops; an error names the kernel, which may be freed meanwhile. */
+static void kernels_are_launched_on_a_stream(void **state)
+{
+    const struct kops_source source = {.text = "void f();"};
+    const struct kops_signature signature = {.entry = "mine"};
+    const struct kops_argument args[] = {kops_arg_tensor(&(struct kops_tensor){.dtype = KOPS_F32, .rank = 1}),
+                                         kops_arg_int(3)};
+    const struct kops_launch_options on_stream = {.options = {.stream = 1}};
+    struct setting *s = start(KOPS_TRANSPORT_SHM, 0);
+    kops_kernel *kernel;
+
+    (void)state;
+    assert_ok(kops_kernel_compile(s->client, &source, &signature, &kernel, NULL, &s->error));
+    close_gate();
+    for (int i = 0; i < 3; i++)
+        assert_ok(kops_kernel_enqueue(kernel, args, 2, NULL, stream, &s->error));
+    assert_false(native_completed(s->client, 1));
+    open_gate();
+    assert_ok(kops_synchronize(s->client, stream, 0, &s->error));
+    assert_int_equal(atomic_load(&s->d.ops), 3);
+    assert_int_equal(atomic_load(&s->d.sequences), 0);
+    assert_int_equal(kops_kernel_enqueue(kernel, args, 2, &on_stream, stream, &s->error), KOPS_ERR_BAD_ARGUMENT);
+
+    s->d.fail_tag = "any";
+    s->d.fail_index = 1;
+    assert_ok(kops_batch_begin(s->client, stream, &s->error));
+    for (int i = 0; i < 2; i++) {
+        assert_ok(kops_enqueue(s->client, gemm(&s->t), stream, &s->error));
+        assert_ok(kops_kernel_enqueue(kernel, args, 2, NULL, stream, &s->error));
+    }
+    kops_kernel_free(kernel);
+    assert_int_equal(atomic_load(&s->d.released), 0);
+    assert_ok(kops_batch_end(s->client, stream, &s->error));
+    assert_int_equal(kops_synchronize(s->client, stream, 0, &s->error), KOPS_ERR_DEVICE_ERROR);
+    assert_non_null(strstr(s->error.message, "call 5 (mine)"));
+    assert_int_equal(atomic_load(&s->d.ops), 7);
+    assert_int_equal(atomic_load(&s->d.sequences), 1);
+    assert_int_equal(cu.stream_synchronize(stream), 0);
+    stop(s);
+}
+
 /* Synchronising inside a batch sends what is gathered; a release does not overtake what uses the buffer. */
 static void gathered_ops_keep_their_order(void **state)
 {
@@ -359,6 +400,7 @@ int main(void)
         cmocka_unit_test(many_wait_for_room_and_not_for_each_other),
         cmocka_unit_test(an_error_comes_with_the_next_call),
         cmocka_unit_test(a_batch_is_gathered_and_waited_for_once),
+        cmocka_unit_test(kernels_are_launched_on_a_stream),
         cmocka_unit_test(gathered_ops_keep_their_order),
         cmocka_unit_test(a_captured_stream_is_refused),
         cmocka_unit_test(a_dead_daemon_releases_the_streams),
