@@ -31,7 +31,7 @@ KEEP = 512  # objects in the cache
 COMPILE_SECONDS = 300
 
 _COMMON = ["-fPIC", "-gdwarf-4", "-w", "-fno-exceptions", "-fno-rtti", "-fno-strict-aliasing", "-fwrapv", "-ffp-contract=off",
-           "-fno-delete-null-pointer-checks", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-pthread"]  # fmt: skip
+           "-fno-delete-null-pointer-checks", "-fno-finite-loops", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-pthread"]  # fmt: skip
 _WRAPPED = ["printf", "vprintf", "puts", "putchar", "__assert_fail", "abort"]
 _COPIES = ["memcpy", "memmove", "memset"]
 # What moves accesses to where the source has none, or joins them.
@@ -167,7 +167,7 @@ def _translate(options: Sequence[str]) -> list[str]:
 def _instrumentation(accesses: bool) -> list[str]:
     """Calls at each basic block, for the clock; and before each access."""
     clock = ["-fsanitize-coverage=bb,trace-pc"] if _is_clang() else ["-fsanitize-coverage=trace-pc"]
-    bounds = "-fsanitize=array-bounds" if _is_clang() else "-fsanitize=bounds"
+    bounds = "-fsanitize=alignment,array-bounds" if _is_clang() else "-fsanitize=alignment,bounds"
     return [*clock, "-fsanitize=thread", bounds, *(f"-fno-builtin-{name}" for name in _COPIES)] if accesses else clock
 
 

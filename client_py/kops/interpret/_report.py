@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -124,6 +125,8 @@ class _Story:
         report = self.report
         text: str = report.text.decode(errors="replace")
         if text:
+            if report.where == LOCAL_ARRAY:
+                self.index = ctypes.c_int64(report.address).value
             return text
         if self.kind in ("timeout", "division_by_zero", "trap", "stack_overflow"):
             return {

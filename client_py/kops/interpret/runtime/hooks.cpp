@@ -150,6 +150,22 @@ struct Bounds {
              static_cast<long long>(value), bounds.array->name);
     stop();
 }
+struct Mismatch {
+    Place place;
+    const Type *type;
+    unsigned char log_alignment, check;
+};
+
+[[noreturn]] void bad_alignment(const Mismatch &mismatch, uintptr_t address)
+{
+    Report &report = report_start(MISALIGNED, run.current);
+    report.where = NOWHERE;
+    report_place(report, mismatch.place);
+    report.address = address;
+    snprintf(report.text, sizeof report.text, "access of %s at an address that is no multiple of %u",
+             mismatch.type->name, 1u << mismatch.log_alignment);
+    stop();
+}
 } // namespace
 } // namespace kops
 
@@ -254,6 +270,12 @@ void __ubsan_handle_out_of_bounds(kops::Bounds *bounds, uintptr_t index)
 {
     if (kops::run.current)
         kops::bad_index(*bounds, index);
+}
+
+void __ubsan_handle_type_mismatch_v1(kops::Mismatch *mismatch, uintptr_t address)
+{
+    if (kops::run.current && address & ((uintptr_t(1) << mismatch->log_alignment) - 1))
+        kops::bad_alignment(*mismatch, address);
 }
 
 void __ubsan_handle_out_of_bounds_abort(kops::Bounds *bounds, uintptr_t index)

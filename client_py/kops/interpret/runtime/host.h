@@ -143,6 +143,12 @@ struct Run {
     uintptr_t image, image_end; // the kernel's object
     sigjmp_buf stopped;
     void *scheduler;
+    // A read of shared memory that nobody had written: reported when the phase ends, unless somebody writes it till
+    // then, which makes it a race. And two writes that conflict unless both write the same: `bytes` is the first one's.
+    bool has_unwritten, has_suspect;
+    Report unwritten, suspect;
+    const char *suspect_at;
+    char suspect_bytes[16];
     Fiber fibers[MAX_THREADS];
     Warp warps[MAX_WARPS];
 };
@@ -174,7 +180,10 @@ void check(uintptr_t address, size_t size, Access access, uintptr_t pc);
 
 // races.cpp
 bool races_prepare(size_t bytes);
-void races_check(size_t offset, size_t size, Access access, uintptr_t pc);
+// `at` is where the bytes are, `offset` their place in the shadow.
+void races_check(const char *at, size_t offset, size_t size, Access access, uintptr_t pc);
+void races_settle();    // a write has happened since it was found suspect
+void races_end_phase(); // all threads are at a barrier, or have returned
 
 // report.cpp
 [[noreturn]] void stop(); // ends the run; what the report says is the caller's

@@ -125,12 +125,14 @@ void check_region(const Region &region, uintptr_t address, size_t size, Access a
     }
 }
 
-void check_shared(size_t offset, size_t limit, size_t shadow, Where where, size_t size, Access access, uintptr_t pc)
+void check_shared(uintptr_t start, size_t offset, size_t limit, Where where, size_t size, Access access, uintptr_t pc)
 {
     if (offset > limit || limit - offset < size)
         refuse(OUT_OF_BOUNDS, where, offset, size, access, pc);
+    size_t dynamic = (run.n_statics + 15) & ~size_t(15);
     if (run.launch->checks)
-        races_check(shadow + offset, size, access, pc);
+        races_check(reinterpret_cast<const char *>(start + offset), where == SHARED_STATIC ? offset : dynamic + offset,
+                    size, access, pc);
 }
 
 // What is neither of a tensor nor shared: variables of the kernel's object, or nothing that a kernel may touch.
@@ -159,13 +161,14 @@ void check_other(uintptr_t address, size_t size, Access access, uintptr_t pc)
 void check(uintptr_t address, size_t size, Access access, uintptr_t pc)
 {
     static const Region *last;
+    races_settle();
     if (address - uintptr_t(__start_kops_built_in) < size_t(__stop_kops_built_in - __start_kops_built_in) &&
         access == READ)
         return;
     if (size <= 16 && address & (size - 1) && (size & (size - 1)) == 0)
         refuse(MISALIGNED, NOWHERE, address, size, access, pc);
     if (address - run.statics < run.n_statics) {
-        check_shared(address - run.statics, run.n_statics, 0, SHARED_STATIC, size, access, pc);
+        check_shared(run.statics, address - run.statics, run.n_statics, SHARED_STATIC, size, access, pc);
         return;
     }
     const Launch &launch = *run.launch;
@@ -177,8 +180,7 @@ void check(uintptr_t address, size_t size, Access access, uintptr_t pc)
     }
     // The gap behind dynamic shared memory is the object's own.
     if (address - run.dynamics < KOPS_HOST_DYNAMIC_BYTES) {
-        size_t offset = address - run.dynamics;
-        check_shared(offset, launch.shared, (run.n_statics + 15) & ~size_t(15), SHARED_DYNAMIC, size, access, pc);
+        check_shared(run.dynamics, address - run.dynamics, launch.shared, SHARED_DYNAMIC, size, access, pc);
         return;
     }
     const Region *region = nearest(address);

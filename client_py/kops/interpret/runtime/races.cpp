@@ -58,23 +58,44 @@ bool ordered(const Slot &before, const Fiber &fiber)
     return before.thread / WARP == fiber.warp && run.warps[fiber.warp].clock[fiber.lane][lane] >= before.clock;
 }
 
-[[noreturn]] void report_race(const Slot &before, size_t offset, size_t size, Access access, uintptr_t pc)
+struct Use {
+    const char *at;
+    size_t offset, size;
+    Access access;
+    uintptr_t pc;
+};
+
+void place_in(Report &report, const Use &use)
 {
-    Report &report = report_start(RACE, run.current);
-    report_other(report, run.fibers[before.thread]);
     size_t dynamic = (run.n_statics + 15) & ~size_t(15);
-    report.where = offset < run.n_statics ? SHARED_STATIC : SHARED_DYNAMIC;
-    report.address = offset < run.n_statics ? offset : offset - dynamic;
-    report.size = size;
-    report.access = access;
-    report.other_access = before.access;
-    report.pc = pc;
-    report.other_pc = run.image + before.pc;
-    stop();
+    report.where = use.offset < run.n_statics ? SHARED_STATIC : SHARED_DYNAMIC;
+    report.address = use.offset < run.n_statics ? use.offset : use.offset - dynamic;
+    report.size = use.size;
+    report.access = use.access;
+    report.pc = use.pc;
 }
 
-void note(Cell &cell, size_t offset, size_t size, Access access, uintptr_t pc)
+void report_race(const Slot &before, const Use &use)
 {
+    Report &report = report_start(RACE, run.current);
+    report.has_other = 1;
+    memcpy(report.other, &run.fibers[before.thread].thread, sizeof report.other);
+    place_in(report, use);
+    report.other_access = before.access;
+    report.other_pc = run.image + before.pc;
+    if (before.access != WRITE || use.access != WRITE || use.size > sizeof run.suspect_bytes)
+        stop();
+    // Threads that write the same do no harm. What is written is known when the thread does something next.
+    run.suspect = report;
+    report = Report{};
+    run.has_suspect = true;
+    run.suspect_at = use.at;
+    memcpy(run.suspect_bytes, use.at, use.size);
+}
+
+void note(Cell &cell, const Use &use)
+{
+    const Access access = use.access;
     const Fiber &fiber = *run.current;
     uint32_t clock = run.warps[fiber.warp].clock[fiber.lane][fiber.lane];
     Slot *own = nullptr;
@@ -92,7 +113,7 @@ void note(Cell &cell, size_t offset, size_t size, Access access, uintptr_t pc)
         }
         bool conflict = (access != READ || slot.access != READ) && !(access == ATOMIC && slot.access == ATOMIC);
         if (conflict && !ordered(slot, fiber))
-            report_race(slot, offset, size, access, pc);
+            report_race(slot, use);
     }
     // A write that comes after everything before makes it irrelevant: what is not ordered after the write is reported.
     if (access == WRITE) {
@@ -109,23 +130,22 @@ void note(Cell &cell, size_t offset, size_t size, Access access, uintptr_t pc)
             victim = (victim + 1) % SLOTS;
     }
     Slot &slot = own ? *own : cell.slots[victim];
-    slot = {run.epoch, uint32_t(pc - run.image), clock, fiber.index, access};
+    slot = {run.epoch, uint32_t(use.pc - run.image), clock, fiber.index, access};
 }
 
-void check_written(size_t offset, size_t size, Access access, uintptr_t pc)
+void check_written(const Use &use)
 {
-    for (size_t i = 0; i < size; i++) {
-        if (shadow.written[offset + i] == run.serial)
+    for (size_t i = 0; i < use.size; i++) {
+        if (shadow.written[use.offset + i] == run.serial)
             return;
     }
+    if (run.has_unwritten)
+        return;
     Report &report = report_start(UNINITIALISED, run.current);
-    size_t dynamic = (run.n_statics + 15) & ~size_t(15);
-    report.where = offset < run.n_statics ? SHARED_STATIC : SHARED_DYNAMIC;
-    report.address = offset < run.n_statics ? offset : offset - dynamic;
-    report.size = size;
-    report.access = access;
-    report.pc = pc;
-    stop();
+    place_in(report, use);
+    run.unwritten = report;
+    report = Report{};
+    run.has_unwritten = true;
 }
 
 } // namespace
@@ -151,33 +171,49 @@ bool races_prepare(size_t bytes)
     return made;
 }
 
-void races_check(size_t offset, size_t size, Access access, uintptr_t pc)
+void races_check(const char *at, size_t offset, size_t size, Access access, uintptr_t pc)
 {
     if (run.launch->checks & CHECK_UNINITIALISED) {
         if (access == READ || access == ATOMIC)
-            check_written(offset, size, access, pc);
+            check_written({at, offset, size, access, pc});
         for (size_t i = 0; access != READ && i < size; i++)
             shadow.written[offset + i] = run.serial;
     }
-    if (access == ATOMIC_STORE)
-        access = ATOMIC;
     if (!(run.launch->checks & CHECK_RACE))
         return;
-    for (size_t at = offset, end = offset + size; at < end;) {
-        size_t word = at / 4, next = word * 4 + 4;
+    const Use use{at, offset, size, access == ATOMIC_STORE ? ATOMIC : access, pc};
+    for (size_t byte = offset, end = offset + size; byte < end;) {
+        size_t word = byte / 4, next = word * 4 + 4;
         if (shadow.split[word] != run.serial) {
-            if (at % 4 == 0 && next <= end) {
-                note(shadow.words[word], offset, size, access, pc);
-                at = next;
+            if (byte % 4 == 0 && next <= end) {
+                note(shadow.words[word], use);
+                byte = next;
                 continue;
             }
             shadow.split[word] = run.serial;
             for (size_t i = 0; i < 4; i++)
                 shadow.bytes[word * 4 + i] = shadow.words[word];
         }
-        for (; at < next && at < end; at++)
-            note(shadow.bytes[at], offset, size, access, pc);
+        for (; byte < next && byte < end; byte++)
+            note(shadow.bytes[byte], use);
     }
+}
+
+void races_settle()
+{
+    if (!run.has_suspect)
+        return;
+    run.has_suspect = false;
+    if (memcmp(run.suspect_at, run.suspect_bytes, run.suspect.size) == 0)
+        return;
+    *run.report = run.suspect;
+    stop();
+}
+
+void races_end_phase()
+{
+    if (run.has_unwritten)
+        stop(); // says so
 }
 
 } // namespace kops

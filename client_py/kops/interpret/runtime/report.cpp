@@ -126,6 +126,9 @@ void signals_give_back()
 
 void stop()
 {
+    // What a thread does with a value that nobody has written follows from that.
+    if (run.has_unwritten && run.report->kind != RACE && run.report->kind != INTERRUPTED)
+        *run.report = run.unwritten;
     run.current = nullptr;
     siglongjmp(run.stopped, 1);
 }
@@ -167,8 +170,7 @@ void output_flush()
     n_output = 0;
     if (run.launch->progress(output, n) && run.report->kind == NOTHING) {
         report_start(INTERRUPTED, nullptr);
-        run.current = nullptr;
-        siglongjmp(run.stopped, 1);
+        stop();
     }
 }
 

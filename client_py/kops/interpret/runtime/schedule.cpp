@@ -83,6 +83,7 @@ bool release_barrier()
         if (fiber.place.line != first->place.line || strcmp(fiber.place.file, first->place.file) != 0)
             return false;
     }
+    races_end_phase();
     uint64_t count = 0;
     for (unsigned i = 0; i < run.n_threads; i++)
         count += run.fibers[i].value;
@@ -126,6 +127,7 @@ void run_thread(Fiber &fiber)
         fiber_prepare(fiber);
     threadIdx = {fiber.thread.x, fiber.thread.y, fiber.thread.z};
     fiber_resume(fiber);
+    races_settle();
     if (fiber.state == EXITED) {
         fiber_release(fiber);
         run.n_live--;
@@ -151,6 +153,7 @@ void run_block()
         else if (!release_barrier())
             report_divergence();
     }
+    races_end_phase();
     if (run.budget <= 0)
         look_at_clock();
 }
@@ -195,6 +198,7 @@ int run_launch(const Launch *launch, Report *report)
     run.report = report;
     *report = Report{};
     run.current = nullptr;
+    run.has_unwritten = run.has_suspect = false;
     run.budget = BUDGET;
     run.n_threads = launch->block[0] * launch->block[1] * launch->block[2];
     run.n_warps = (run.n_threads + WARP - 1) / WARP;
