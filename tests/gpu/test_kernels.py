@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -379,6 +380,42 @@ def test_a_kernel_that_never_ends_frees_the_gpu(torch: Any, fragile: Daemon) -> 
         assert end_of(fragile) == LOST_STATUS
     assert "event=job_timeout" in fragile.log()
     assert torch.equal(a + a, 2 * a)
+
+
+def test_a_kernel_that_never_ends_holds_nobody_up_for_ever(torch: Any, fragile: Daemon) -> None:
+    """Others go on or are told, also one that leaves: closing its memory waits for the device."""
+    import kops
+
+    p, large = torch.zeros(8, device="cuda"), torch.zeros(1 << 26, device="cuda")  # large: memory of its own
+    told: list[str] = []
+
+    def spin() -> None:
+        with kops.connect(fragile.socket_path) as client:
+            kernel = client.kernel(sources.BAD, "spin", "float* p", 1, 1)
+            try:
+                kernel(p, blocking=True)
+            except kops.KopsError as error:
+                told.append(error.code)
+
+    def go_on() -> None:
+        a = torch.ones(4096, device="cuda")
+        with kops.connect(fragile.socket_path) as client:
+            try:
+                while True:
+                    client.add(a, a, blocking=True)
+            except kops.KopsError as error:
+                told.append(error.code)
+
+    leaving = kops.connect(fragile.socket_path)
+    leaving.add(large, large, blocking=True)
+    threads = [threading.Thread(target=spin), threading.Thread(target=go_on)]
+    for thread in threads:
+        thread.start()
+    leaving.close()
+    for thread in threads:
+        thread.join()
+    assert "job_timeout" in told and len(told) == 2
+    assert end_of(fragile) == LOST_STATUS
 
 
 def test_a_kernel_that_faults_ends_its_daemon_only(torch: Any, fragile: Daemon) -> None:
