@@ -1,6 +1,7 @@
 /* A sticky fault: what is in flight fails, what comes after fails, and taking everything down still works. */
-#include "support.h"
+#include "kernel_support.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { N = 1000, BYTES = N * sizeof(float) };
@@ -18,7 +19,12 @@ static void test_everything_fails_and_nothing_crashes(void **state)
     struct backend_stream *streams[2] = {stream_open(), stream_open()}, *another;
     struct backend_import what = {.kind = MEMORY_CUDA_IPC, .size = BYTES};
     struct test_job jobs[6], staged;
+    struct backend_code *code = load_code(), *other_code;
+    const struct backend_function *fault = load_function(code, "fault_kernel");
+    struct backend_function none;
+    unsigned char *image;
     struct error e;
+    size_t size;
     int fd;
 
     (void)state;
@@ -28,13 +34,15 @@ static void test_everything_fails_and_nothing_crashes(void **state)
 
     gate_close(STANDIN_GATE_kernel);
     for (unsigned i = 0; i < 6; i++) {
-        make_job(&jobs[i], OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
+        if (i == 0)
+            KERNEL_JOB(&jobs[i], fault, 32, OUT(m, N));
+        else
+            make_job(&jobs[i], OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
         jobs[i].job.repeat = i == 2 ? 200 : 1;
         assert_true(start(streams[i % 2], &jobs[i], &e));
     }
     assert_int_equal(backend->poll(device), 6);
     backend->arm(device);
-    inject("kernel", 700 /* CUDA_ERROR_ILLEGAL_ADDRESS */, true);
     gate_open(STANDIN_GATE_kernel);
     wait_for_wake();
     for (unsigned i = 0; i < 6; i++) {
@@ -42,7 +50,7 @@ static void test_everything_fails_and_nothing_crashes(void **state)
         if (jobs[i].job.failed) /* some may have ended before the fault */
             expect_lost(&jobs[i].job.error);
     }
-    assert_true(jobs[2].job.failed);
+    assert_true(jobs[0].job.failed && jobs[2].job.failed);
     assert_true(device->lost);
 
     /* A job that comes now. */
@@ -62,7 +70,14 @@ static void test_everything_fails_and_nothing_crashes(void **state)
     expect_lost(&e);
     assert_int_equal(backend->stream_new(device, PRIORITY_NORMAL, &another, &e), -1);
     expect_lost(&e);
+    image = read_file(KOPS_TEST_CUBIN, &size);
+    assert_int_equal(backend->code_load(device, image, size, &other_code, &e), -1);
+    expect_lost(&e);
+    free(image);
+    assert_int_equal(backend->code_function(device, code, "custom_kernel", &none, &e), -1);
+    expect_lost(&e);
 
+    backend->code_unload(device, code);
     backend->stream_free(streams[0]);
     backend->stream_free(streams[1]);
     close_memory(m);
