@@ -52,9 +52,12 @@ class Geometry:
                 self.functions[name] = value
             elif value is not None and not (name == SCALAR and value == 0):
                 self.declared[name] = encode(name, value, True)
+        self._complete = not self.functions and "grid" in self.declared and "block" in self.declared
 
     def of_call(self, arguments: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
         """What one launch says of its own; `given` is what the caller gave for it."""
+        if not given and self._complete:
+            return {}
         result: dict[str, Any] = {}
         for name in NAMES:
             value = given.get(name)

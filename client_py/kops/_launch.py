@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _rules
 from ._connection import Peer
-from ._errors import BadArgument, DtypeMismatch, OutOfRange, ShapeMismatch, WrongType
+from ._errors import BadArgument, DtypeMismatch, KopsError, OutOfRange, ShapeMismatch, WrongType
 from ._plans import Plan, execute
 from ._results import Profile, Timings
 from ._signature import Param
@@ -23,58 +23,68 @@ if TYPE_CHECKING:
     from ._kernels import BaseKernel
 
 SIGNED = {f"i{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)}
-INTEGERS = SIGNED | {f"u{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)}
+INTEGERS = SIGNED | {f"u{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)} | {"bool": (0, 1)}
 LARGEST = {"f16": 65504.0, "f32": 3.4028234663852886e38, "bf16": 3.3895313892515355e38, "f64": math.inf}
 
 
-def _place(kernel: str, index: int, param: Param) -> str:
-    return f"{kernel}: argument {index + 1} ({param.name})"
+def _refusal(kind: type[KopsError], kernel: str, index: int, param: Param, why: str, **detail: Any) -> KopsError:
+    return kind(f"{kernel}: argument {index + 1} ({param.name}) {why}", {"key": f"args[{index}]", **detail})
+
+
+def _real(kernel: str, index: int, param: Param, value: Any) -> float:
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        real = float(value)
+    except OverflowError:
+        raise _refusal(OutOfRange, kernel, index, param, f"is too large for {param.dtype}: {value!r:.40}") from None
+    except (TypeError, ValueError, RuntimeError):
+        raise _refusal(WrongType, kernel, index, param, f"must be a number ({param.dtype}), not {value!r:.80}") from None
+    if abs(real) > LARGEST[param.dtype] and math.isfinite(real):
+        raise _refusal(OutOfRange, kernel, index, param, f"is too large for {param.dtype}: {real}")
+    return real
 
 
 def scalar(kernel: str, index: int, param: Param, value: Any) -> int | float | bool:
     """A number as its parameter wants it."""
-    where, detail = _place(kernel, index, param), {"key": f"args[{index}]"}
+    dtype = param.dtype
+    if dtype in LARGEST:
+        return _real(kernel, index, param, value)
     try:
-        if param.dtype in LARGEST:
-            if isinstance(value, (str, bytes)):
-                raise TypeError
-            real = float(value)
-        else:
-            number = operator.index(value)
-    except OverflowError:
-        raise OutOfRange(f"{where}: {value!r:.40} is too large for {param.dtype}", detail) from None
+        number = operator.index(value)
     except (TypeError, ValueError, RuntimeError):
-        kind = "number" if param.dtype in LARGEST else "whole number"
-        raise WrongType(f"{where} must be a {kind} ({param.dtype}), not {value!r:.80}", detail) from None
-    if param.dtype in LARGEST:
-        if math.isfinite(real) and abs(real) > LARGEST[param.dtype]:
-            raise OutOfRange(f"{where}: {real} is too large for {param.dtype}", detail)
-        return real
-    low, high = (0, 1) if param.dtype == "bool" else INTEGERS[param.dtype]
+        raise _refusal(WrongType, kernel, index, param, f"must be a whole number ({dtype}), not {value!r:.80}") from None
+    low, high = INTEGERS[dtype]
     if not low <= number <= high:
-        raise OutOfRange(f"{where}: {number} does not fit {param.dtype}, {low} to {high}", {**detail, "min": low, "max": high})
-    return bool(number) if param.dtype == "bool" else number
+        why = f"does not fit {dtype}, {low} to {high}: {number}"
+        raise _refusal(OutOfRange, kernel, index, param, why, min=low, max=high)
+    return bool(number) if dtype == "bool" else number
+
+
+def _operand(kernel: str, index: int, param: Param, value: Any, operands: Operands) -> Operand:
+    if isinstance(value, (int, float, complex, str, bytes)):
+        why = f"is a pointer to {param.dtype}: pass a tensor, or None for a null pointer"
+        raise _refusal(WrongType, kernel, index, param, why)
+    adapter = adapter_of(value)
+    if not adapter.plain:
+        return adapter.operand(value, operands, output=param.kind != "in")
+    if param.kind != "in":
+        raise _refusal(WrongType, kernel, index, param, f"is written: pass an array, not {type(value).__name__}")
+    return adapter.convert(value, param.dtype, operands)
 
 
 def tensor(kernel: str, index: int, param: Param, value: Any, operands: Operands) -> Operand:
     """A tensor as its parameter wants it."""
-    where, detail = _place(kernel, index, param), {"key": f"args[{index}]"}
-    if isinstance(value, (int, float, complex, str, bytes)):
-        raise WrongType(f"{where} is a pointer to {param.dtype}: pass a tensor, or None for a null pointer", detail)
-    adapter = adapter_of(value)
-    if not adapter.plain:
-        operand = adapter.operand(value, operands, output=param.kind != "in")
-    elif param.kind == "in":
-        operand = adapter.convert(value, param.dtype, operands)
-    else:
-        raise WrongType(f"{where} is written: pass an array, not {type(value).__name__}", detail)
+    operand = _operand(kernel, index, param, value, operands)
     if operand.dtype != param.dtype:
-        raise DtypeMismatch(f"{where} is of {param.dtype}, but the tensor of {operand.dtype}", detail)
+        raise _refusal(DtypeMismatch, kernel, index, param, f"is of {param.dtype}, but the tensor of {operand.dtype}")
     rank = len(param.shape) if param.shape is not None else param.rank
     if rank is not None and len(operand.shape) != rank:
-        raise ShapeMismatch(f"{where} has {rank} dimensions, but the tensor {len(operand.shape)}", detail)
+        why = f"has {rank} dimensions, but the tensor {len(operand.shape)}"
+        raise _refusal(ShapeMismatch, kernel, index, param, why)
     if operand.strides is not None and not param.strided:
-        raise BadArgument(f"{where} is not contiguous: pass a copy, or declare it with kops.Param(…, strided=True)", detail)
+        why = "is not contiguous: pass a copy, or declare it with kops.Param(…, strided=True)"
+        raise _refusal(BadArgument, kernel, index, param, why)
     return operand
 
 
@@ -96,14 +106,16 @@ class Launch:
         self.operands.keep.append(kernel)
         self.given = tuple(arguments)
         self.arguments: list[Any] = []
+        self.inputs: list[Operand] = []
         for i, (param, value) in enumerate(zip(kernel.params, arguments, strict=True)):
-            if not param.is_tensor:
+            if param.kind == "scalar":
                 self.arguments.append(scalar(self.op, i, param, value))
             elif value is None:
                 self.arguments.append(None)
             else:
-                self.arguments.append(tensor(self.op, i, param, value, self.operands))
-        self.inputs = [argument for argument in self.arguments if isinstance(argument, Operand)]
+                operand = tensor(self.op, i, param, value, self.operands)
+                self.arguments.append(operand)
+                self.inputs.append(operand)
         check_devices(self.inputs, [])
 
     def params(self, key: int) -> tuple[dict[str, Any], Any]:
