@@ -36,7 +36,7 @@ static int take_sizes(const char *what, const char *text, char *room, const char
 
     if (strlen(text) >= LAUNCH_TEXT)
         return (int)ctl_usage("--%s is longer than %d characters", what, LAUNCH_TEXT);
-    strcpy(room, text);
+    memcpy(room, text, strlen(text) + 1);
     ret_sizes[n++] = room;
     for (char *c = room; *c; c++) {
         depth += *c == '(';

@@ -94,7 +94,7 @@ static bool cut_name(struct launch_param *p, char *text)
         end--;
     if (strlen(end) >= sizeof(p->name))
         return false;
-    strcpy(p->name, end);
+    memcpy(p->name, end, strlen(end) + 1);
     p->declared.name = p->name;
     *end = 0;
     return *p->name && !isdigit((unsigned char)*p->name);
@@ -130,7 +130,7 @@ enum ctl_exit launch_param_parse(struct launch_param *p, const char *text)
 
     if (strlen(text) >= sizeof(p->text))
         return ctl_usage("--param is longer than %zu characters", sizeof(p->text));
-    strcpy(p->text, text);
+    memcpy(p->text, text, strlen(text) + 1);
     equals = strchr(p->text, '=');
     if (equals) {
         *equals = 0;
@@ -201,7 +201,7 @@ static bool parse_shape(const struct launch *l, struct launch_param *p)
     char copy[LAUNCH_TEXT], *next = copy, *part;
 
     t->dtype = p->declared.dtype;
-    strcpy(copy, p->dims);
+    memcpy(copy, p->dims, strlen(p->dims) + 1);
     if (!strcmp(copy, "scalar"))
         return true;
     while ((part = strsep(&next, separator)))
