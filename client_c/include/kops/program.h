@@ -26,7 +26,6 @@
 #ifndef KOPS_PROGRAM_H
 #define KOPS_PROGRAM_H
 
-#include <kops/kernel.h>
 #include <kops/kops.h>
 
 #ifdef __cplusplus
@@ -44,7 +43,7 @@ struct kops_step {
     size_t n_attrs;
     const char *variant; /**< As kops_options.variant. */
 
-    kops_kernel *kernel;              /**< In place of all above; NULL: an op. A program keeps it from being freed. */
+    struct kops_kernel *kernel;       /**< In place of all above; NULL: an op. A program keeps it from being freed. */
     const struct kops_argument *args; /**< One a parameter: numbers, nulls, and kops_arg_index() for tensors. */
     size_t n_args;
     const struct kops_launch_geometry *geometry; /**< NULL: the kernel's. */
