@@ -104,7 +104,8 @@ def test_wild_pointer(fails: Fails) -> None:
 
 
 def test_local_variable_of_another_thread(fails: Fails) -> None:
-    source = body("__shared__ int *p; int mine = n;\nif (threadIdx.x == 0) p = &mine;\n__syncthreads();\nc[threadIdx.x] = *p;\n__syncthreads();")
+    source = body("__shared__ int *p; int mine = n;\nif (threadIdx.x == 0) p = &mine;\n__syncthreads();\n"
+                  "c[threadIdx.x] = *p;\n__syncthreads();")  # fmt: skip
     assert fails("wild_access", source, "k", "float* c, int n", zeros(32), 3).line == 5
 
 

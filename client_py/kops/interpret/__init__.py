@@ -43,7 +43,7 @@ def _check_signature(kernel: _runtime.Kernel, declared: Sequence[Parameter], ent
         if have in "vcp" and parameter.is_tensor:
             continue  # void *, or vectors and classes that stand for several elements or bits
         if bytes_ != size or (have in "f" and wanted not in "f") or (have in "iu" and wanted == "f"):
-            raise InterpretError(f"{what}: declared as {parameter.dtype}, in the source it is of {bytes_} bytes and another type", "signature")
+            raise InterpretError(f"{what}: declared as {parameter.dtype}, in the source it is another type of {bytes_} bytes", "signature")
 
 
 def _regions(arguments: Arguments) -> Any:

@@ -144,7 +144,7 @@ class Arguments:
         self._views: list[tuple[Parameter, _Array, Any]] = []
 
     def _number(self, parameter: Parameter, value: Any) -> bytes:
-        size, category, form, _ = DTYPES[parameter.dtype]
+        _, category, form, _ = DTYPES[parameter.dtype]
         if hasattr(value, "item"):
             value = value.item()
         try:

@@ -57,13 +57,13 @@ KOPS_HOST thread_block this_thread_block()
     return thread_block();
 }
 
-// What tiles and coalesced groups share: lanes of one warp, given as a mask. Values of any size are exchanged in parts.
-class kops_host_lanes
+// Lanes of one warp, given as a mask. Values of any size are exchanged in parts.
+class kops_host_exchange
 {
   protected:
     unsigned lanes;
 
-    KOPS_HOST explicit kops_host_lanes(unsigned mask) : lanes(mask)
+    KOPS_HOST explicit kops_host_exchange(unsigned mask) : lanes(mask)
     {
     }
 
@@ -101,6 +101,14 @@ class kops_host_lanes
         for (unsigned left = lanes; left; left &= left - 1, rank++)
             result |= (mask >> (__ffs(int(left)) - 1) & 1u) << rank;
         return result;
+    }
+};
+
+class kops_host_lanes : public kops_host_exchange
+{
+  protected:
+    KOPS_HOST explicit kops_host_lanes(unsigned mask) : kops_host_exchange(mask)
+    {
     }
 
   public:

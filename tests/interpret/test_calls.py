@@ -1,0 +1,255 @@
+"""Calling: arguments, declarations, geometry, the compiler's messages, the cache, interrupts."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import launch, params_of
+
+from kops.interpret import InterpretError, _compiler, run
+
+Fails = Callable[..., Any]
+FILL = "__global__ void fill(float *c, float v, int n) {\n  int i = blockIdx.x * blockDim.x + threadIdx.x;\n  if (i < n) c[i] = v;\n}"
+SIGNATURE = "float* c, float v, int n"
+
+
+def fill(c: Any, v: Any = 1, n: Any = None, **more: Any) -> None:
+    launch(FILL, "fill", SIGNATURE, c, v, len(c) if n is None else n, **{"grid": "ceil_div(n, 32)", **more})
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        ((np.zeros(4, "f4"), 1), "2 arguments for 3"),
+        ((np.zeros(4, "f8"), 1, 4), "dtype float64"),
+        ((np.zeros((4, 4), "f4").T[:, 1:], 1, 4), "contiguous"),
+        ((np.zeros(4, ">f4"), 1, 4), "swapped"),
+        (([0.0], 1, 1), "list"),
+        ((np.zeros(4, "f4"), "x", 4), "'x'"),
+        ((np.zeros(4, "f4"), 1, 2**31), "i32"),
+        ((np.zeros(4, "f4"), 1, 1.5), "i32"),
+    ],
+)
+def test_bad_arguments(fails: Fails, args: tuple[Any, ...], why: str) -> None:
+    assert why in str(fails("signature", FILL, "fill", SIGNATURE, *args))
+
+
+def test_array_that_must_not_be_written(fails: Fails) -> None:
+    c = np.zeros(4, "f4")
+    c.flags.writeable = False
+    fails("signature", FILL, "fill", SIGNATURE, c, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("signature", "args"),
+    [
+        ("float* c, float v", (np.zeros(1, "f4"), 1)),
+        ("double* c, float v, int n", (np.zeros(1, "f8"), 1, 1)),
+        ("int* c, float v, int n", (np.zeros(1, "i4"), 1, 1)),
+        ("float* c, int v, int n", (np.zeros(1, "f4"), 1, 1)),
+        ("float* c, float v, long long n", (np.zeros(1, "f4"), 1, 1)),
+        ("float c, float v, int n", (1, 1, 1)),
+    ],
+)
+def test_declaration_that_is_not_the_sources(fails: Fails, signature: str, args: tuple[Any, ...]) -> None:
+    assert "in the source" in str(fails("signature", FILL, "fill", signature, *args))
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("n", 10), ("ceil_div(n, 3)", 4), ("c.numel", 12), ("c.numel()", 12), ("c.rank", 2), ("c.shape[0]", 3), ("c.size(-1)", 4),
+        ("min(n, 7, 9)", 7), ("max(1, -n)", 1), ("next_pow2(n)", 16), ("-(-n / 4)", 3), ("n % 4 + 2 * 3", 8), ("(n + 1) * 2", 22),
+    ],
+)  # fmt: skip
+def test_expressions(expression: str, value: int) -> None:
+    c = np.zeros((3, 4), "i4")
+    source = "__global__ void k(int *c, int n) { if (blockIdx.x == 0) c[0] = gridDim.x; }"
+    launch(source, "k", "int* c, int n", c, 10, grid=expression, block=1)
+    assert c[0, 0] == value
+
+
+@pytest.mark.parametrize(
+    "grid",
+    ["m", "c", "n /", "n / 0", "n +* 2", "(n", "c.shape[2]", "c.width", "n n", "9999999999999999999", "v", "", "1;", "n" * 300,
+     "1+" * 70 + "1", 2**40, -1, 0, (1, 70000), (1, 1, 1, 1), 1.5],
+)  # fmt: skip
+def test_bad_geometry(fails: Fails, grid: Any) -> None:
+    fails("launch", FILL, "fill", SIGNATURE, np.zeros(4, "f4"), 1, 4, grid=grid)
+
+
+@pytest.mark.parametrize("more", [{"block": 1025}, {"block": (32, 33)}, {"block": (1, 1, 65)}, {"block": 0}, {"shared": 1 << 20}, {"shared": -1}])
+def test_what_no_device_has(fails: Fails, more: dict[str, Any]) -> None:
+    fails("launch", FILL, "fill", SIGNATURE, np.zeros(4, "f4"), 1, 4, **more)
+
+
+def test_nothing_to_write_needs_no_blocks() -> None:
+    fill(np.zeros(0, "f4"))
+
+
+def test_all_of_shared_memory() -> None:
+    source = "__global__ void k(float *c) { extern __shared__ float s[]; s[58111] = 1; c[0] = s[58111]; }"
+    launch(source, "k", "float* c", np.zeros(1, "f4"), block=1, shared=227 * 1024)
+
+
+def test_one_array_twice() -> None:
+    source = "__global__ void k(float *c, const float *a) { c[threadIdx.x] = a[threadIdx.x] + 1; }"
+    a = np.arange(32, dtype="f4")
+    launch(source, "k", "float* c, const float* a", a, a)
+    assert (a == np.arange(1, 33)).all()
+
+
+def test_lists_and_numbers_as_inputs() -> None:
+    source = "__global__ void k(float *c, const long long *a, bool b) { c[threadIdx.x] = b ? a[threadIdx.x] : 0; }"
+    c = np.zeros(3, "f4")
+    launch(source, "k", "float* c, const long long* a, bool b", c, [1, 2, 3], True, block=3)
+    assert c.tolist() == [1, 2, 3]
+
+
+def test_every_type() -> None:
+    names = {"i8": "signed char", "u8": "unsigned char", "i16": "short", "u16": "unsigned short", "i32": "int", "u32": "unsigned",
+             "i64": "long long", "u64": "unsigned long long", "f32": "float", "f64": "double", "bool": "bool"}  # fmt: skip
+    for dtype, cpp in names.items():
+        c = np.zeros(4, {"bool": "?"}.get(dtype, dtype[0] + str(int(dtype[1:]) // 8) if dtype != "bool" else "?"))
+        params = [{"name": "c", "kind": "out", "dtype": dtype}, {"name": "v", "kind": "scalar", "dtype": dtype}]
+        run(f"__global__ void k({cpp} *c, {cpp} v) {{ c[threadIdx.x] = v; }}", "k", params, [c, 1], grid=1, block=4)
+        assert (c == 1).all(), dtype
+
+
+def test_torch_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    c = torch.zeros(40)
+    launch(FILL, "fill", SIGNATURE, c, 2, 40, grid=2)
+    assert (c == 2).all()
+    source = "#include <cuda_bf16.h>\n__global__ void k(__nv_bfloat16 *c) { c[threadIdx.x] = __float2bfloat16(threadIdx.x); }"
+    b = torch.zeros(32, dtype=torch.bfloat16)
+    launch(source, "k", "__nv_bfloat16* c", b)
+    assert (b.float() == torch.arange(32)).all()
+
+
+# ---- the compiler ----
+
+
+def test_syntax_error_with_its_line(fails: Fails) -> None:
+    error = fails("compile", FILL.replace("c[i] = v", "c[i] = w"), "fill", SIGNATURE, np.zeros(1, "f4"), 1, 1)
+    assert "kernel.cu:3" in error.log and "w" in str(error)
+
+
+@pytest.mark.parametrize("entry", ["missing", "fill<int>", "fill(", ""])
+def test_bad_entry(fails: Fails, entry: str) -> None:
+    fails("compile", FILL, entry, SIGNATURE, np.zeros(1, "f4"), 1, 1)
+
+
+def test_missing_include(fails: Fails) -> None:
+    assert "nowhere.h" in fails("compile", '#include "nowhere.h"\n' + FILL, "fill", SIGNATURE, np.zeros(1, "f4"), 1, 1).log
+
+
+def test_function_that_is_only_declared(fails: Fails) -> None:
+    source = "__device__ float other(float);\n" + FILL.replace("= v", "= other(v)")
+    assert "other" in fails("compile", source, "fill", SIGNATURE, np.zeros(1, "f4"), 1, 1).log
+
+
+def test_inline_assembly(fails: Fails) -> None:
+    fails("compile", FILL.replace("c[i] = v;", 'asm volatile("mov.u32 %0, %laneid;" : "=r"(i));'), "fill", SIGNATURE, np.zeros(1, "f4"), 1, 1)
+
+
+def test_files_stay_inside(fails: Fails) -> None:
+    fails("compile", FILL, "fill", SIGNATURE, np.zeros(1, "f4"), 1, 1, files={"../x.h": ""})
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    _compiler.compiler.cache_clear()
+    try:
+        with pytest.raises(InterpretError, match="no-such-compiler") as caught:
+            fill(np.zeros(1, "f4"))
+        assert caught.value.kind == "compile"
+    finally:
+        monkeypatch.undo()
+        _compiler.compiler.cache_clear()
+
+
+def test_second_process_compiles_nothing(tmp_path: Path) -> None:
+    program = (
+        f"import sys; sys.path[:0] = {sys.path!r}\nfrom test_calls import *\n"
+        "c = np.zeros(5, 'f4'); fill(c, 3); assert c.sum() == 15"
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    cache = tmp_path / "kops" / "interpret"
+    made = {p.name: p.stat().st_ino for p in cache.iterdir()}
+    assert len(made) == 2 and cache.stat().st_mode & 0o777 == 0o700
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    assert {p.name: p.stat().st_ino for p in cache.iterdir()} == made
+    cache.chmod(0o777)  # anybody's: not used, and it works without
+    for path in cache.iterdir():
+        path.write_bytes(b"nonsense")
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+
+
+# ---- around a run ----
+
+
+def test_errors_can_be_pickled(fails: Fails) -> None:
+    error = fails("out_of_bounds", FILL, "fill", SIGNATURE, np.zeros(4, "f4"), 1, 5, grid=1)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.kind, copy.thread, copy.line) == (str(error), error.kind, error.thread, error.line)
+
+
+def test_interrupt() -> None:
+    main = threading.main_thread().ident
+    assert main
+    source = '__global__ void k(float *c) { printf("begun\\n"); for (;;) c[0] += 1; }'
+
+    class Stdout:
+        def write(self, _: str) -> None:
+            signal.pthread_kill(main, signal.SIGINT)
+
+        def flush(self) -> None:
+            pass
+
+    before, sys.stdout = sys.stdout, Stdout()  # type: ignore[assignment]
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            launch(source, "k", "float* c", np.zeros(1, "f4"), block=1)
+    finally:
+        sys.stdout = before
+    fill(np.zeros(5, "f4"))
+
+
+def test_threads_take_turns() -> None:
+    arrays = [np.zeros(1000, "f4") for _ in range(8)]
+    threads = [threading.Thread(target=fill, args=(array, i)) for i, array in enumerate(arrays)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all((array == i).all() for i, array in enumerate(arrays))
+
+
+def test_runs_after_errors(fails: Fails) -> None:
+    for _ in range(20):
+        fails("out_of_bounds", FILL, "fill", SIGNATURE, np.zeros(4, "f4"), 1, 500, grid=4, block=128)
+        c = np.zeros(2000, "f4")
+        fill(c, 2, grid=2, block=1024)
+        assert (c == 2).all()
+
+
+def test_declaration_as_objects() -> None:
+    class Item:
+        def __init__(self, **fields: str) -> None:
+            self.__dict__.update(fields)
+
+    c = np.zeros(3, "f4")
+    run(FILL, "fill", [Item(**p) for p in params_of(SIGNATURE)], [c, 4, 3], grid=1, block=32)
+    assert c.tolist() == [4, 4, 4]
