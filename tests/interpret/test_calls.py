@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import launch, params_of
-
 from kops.interpret import InterpretError, _compiler, run
 
 Fails = Callable[..., Any]
@@ -88,7 +87,9 @@ def test_bad_geometry(fails: Fails, grid: Any) -> None:
     fails("launch", FILL, "fill", SIGNATURE, np.zeros(4, "f4"), 1, 4, grid=grid)
 
 
-@pytest.mark.parametrize("more", [{"block": 1025}, {"block": (32, 33)}, {"block": (1, 1, 65)}, {"block": 0}, {"shared": 1 << 20}, {"shared": -1}])
+@pytest.mark.parametrize(
+    "more", [{"block": 1025}, {"block": (32, 33)}, {"block": (1, 1, 65)}, {"block": 0}, {"shared": 1 << 20}, {"shared": -1}]
+)
 def test_what_no_device_has(fails: Fails, more: dict[str, Any]) -> None:
     fails("launch", FILL, "fill", SIGNATURE, np.zeros(4, "f4"), 1, 4, **more)
 
@@ -160,7 +161,8 @@ def test_function_that_is_only_declared(fails: Fails) -> None:
 
 
 def test_inline_assembly(fails: Fails) -> None:
-    fails("compile", FILL.replace("c[i] = v;", 'asm volatile("mov.u32 %0, %laneid;" : "=r"(i));'), "fill", SIGNATURE, np.zeros(1, "f4"), 1, 1)
+    source = FILL.replace("c[i] = v;", 'asm volatile("mov.u32 %0, %laneid;" : "=r"(i));')
+    fails("compile", source, "fill", SIGNATURE, np.zeros(1, "f4"), 1, 1)
 
 
 def test_files_stay_inside(fails: Fails) -> None:

@@ -134,8 +134,9 @@ def test_bits() -> None:
     ("call", "exact"),
     [
         ("rsqrtf(x)", lambda x: x**-0.5), ("__expf(x)", np.exp), ("__logf(x)", np.log), ("__powf(x, 1.5f)", lambda x: x**1.5),
-        ("__fdividef(x, 3.0f)", lambda x: x / 3), ("__fmaf_rn(x, x, 1.0f)", lambda x: x * x + 1), ("sinpif(x)", lambda x: np.sin(np.pi * x)),
-        ("exp10f(x)", lambda x: 10**x), ("__saturatef(x - 1)", lambda x: np.clip(x - 1, 0, 1)), ("max(x, 2.0f)", lambda x: np.maximum(x, 2)),
+        ("__fdividef(x, 3.0f)", lambda x: x / 3), ("__fmaf_rn(x, x, 1.0f)", lambda x: x * x + 1), ("exp10f(x)", lambda x: 10**x),
+        ("sinpif(x)", lambda x: np.sin(np.pi * x)), ("__saturatef(x - 1)", lambda x: np.clip(x - 1, 0, 1)),
+        ("max(x, 2.0f)", lambda x: np.maximum(x, 2)),
         ("fminf(x, 2)", lambda x: np.minimum(x, 2)), ("tanhf(x)", np.tanh), ("norm3df(x, x, x)", lambda x: x * 3**0.5),
         ("normcdff(0.0f) + x", lambda x: x + 0.5), ("__frcp_rn(x)", lambda x: 1 / x), ("cbrtf(x)", np.cbrt),
     ],
@@ -168,7 +169,8 @@ __global__ void k(float *wide, half *again, const half *in, float *halves)
 
 @pytest.mark.parametrize("op", ["+", "-", "*", "/"])
 def test_half_arithmetic_is_rounded_once(rng: Any, op: str) -> None:
-    source = f"#include <cuda_fp16.h>\n__global__ void k(half *c, const half *a, const half *b) {{ c[threadIdx.x] = a[threadIdx.x] {op} b[threadIdx.x]; }}"
+    source = "#include <cuda_fp16.h>\n__global__ void k(half *c, const half *a, const half *b) { "
+    source += f"int i = threadIdx.x; c[i] = a[i] {op} b[i]; }}"
     a, b = rng.integers(0, 0x7C00, (2, 1024)).astype("u2").view("f2")
     c = np.zeros(1024, "f2")
     launch(source, "k", "half* c, const half* a, const half* b", c, a, b, block=1024)
@@ -188,7 +190,8 @@ def test_much_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_constants_and_variables_of_the_device() -> None:
-    source = kernel("out[i] = table[i % 3] + atomicAdd(&counter, 1);", before="__constant__ int table[] = {5, 6, 7};\n__device__ int counter = 100;")
+    before = "__constant__ int table[] = {5, 6, 7};\n__device__ int counter = 100;"
+    source = kernel("out[i] = table[i % 3] + atomicAdd(&counter, 1);", before=before)
     for _ in range(2):  # each run begins anew
         out = np.zeros(4, "i4")
         launch(source, "k", OUT, out, 0, block=4)
@@ -215,17 +218,19 @@ __global__ void k(float4 *out, const float4 *in) { out[threadIdx.x] = in[threadI
 )  # fmt: skip
 def test_declarations_of_dynamic_shared_memory(declaration: str) -> None:
     text = f"{declaration}\n s[i] = i; __syncthreads(); out[i] = s[n - 1 - i];"
-    before = "#define DYNAMIC extern __shared__ int s[];\nnamespace inner { __device__ int unused(int i) { extern __shared__ int t[]; return t[i]; } }"
+    before = "#define DYNAMIC extern __shared__ int s[];\n"
+    before += "namespace inner { __device__ int unused(int i) { extern __shared__ int t[]; return t[i]; } }"
     assert ints(text, count=64, n=64, shared="n * 4", before=before) == list(range(64))[::-1]
 
 
-@pytest.mark.parametrize("declaration", ["__shared__ alignas(16) int s[64];", "static __shared__ int s[64];", "volatile __shared__ int s[64];"])
-def test_declarations_of_shared_memory(declaration: str) -> None:
-    assert ints(f"{declaration}\n s[i] = i; __syncthreads(); out[i] = s[63 - i];", count=64) == list(range(64))[::-1]
+@pytest.mark.parametrize("words", ["__shared__ alignas(16)", "static __shared__", "volatile __shared__"])
+def test_declarations_of_shared_memory(words: str) -> None:
+    assert ints(f"{words} int s[64];\n s[i] = i; __syncthreads(); out[i] = s[63 - i];", count=64) == list(range(64))[::-1]
 
 
 def test_files_macros_and_namespaces() -> None:
-    source = '#include "lib/scale.cuh"\nnamespace app { template <typename T, int N> __global__ void k(T *out) { out[threadIdx.x] = scale(T(N)); } }'
+    source = '#include "lib/scale.cuh"\n'
+    source += 'namespace app { template <typename T, int N> __global__ void k(T *out) { out[threadIdx.x] = scale(T(N)); } }'
     files = {"lib/scale.cuh": "#pragma once\ntemplate <typename T> __device__ T scale(T v) { return v * FACTOR; }\n"}
     out = np.zeros(4, "i4")
     launch(source, "app::k<int, 7>", "int* out", out, block=4, files=files, options=["-DFACTOR=3", "--use_fast_math", "-std=c++17"])
