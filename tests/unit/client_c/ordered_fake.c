@@ -32,7 +32,9 @@ void load(void)
                      {"cuStreamWaitValue64_v2", &cu.wait},
                      {"cuStreamWriteValue64_v2", &cu.write},
                      {"cuStreamBeginCapture_v2", &cu.begin_capture},
-                     {"cuStreamEndCapture", &cu.end_capture}};
+                     {"cuStreamEndCapture", &cu.end_capture},
+                     {"cuMemAlloc_v2", &cu.mem_alloc},
+                     {"cuMemFree_v2", &cu.mem_free}};
     void *library = dlopen(getenv("KOPS_CUDA_DRIVER"), RTLD_NOW);
     int device;
 

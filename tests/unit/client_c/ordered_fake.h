@@ -25,6 +25,8 @@ struct cu_calls {
     int (*write)(void *, uint64_t, uint64_t, unsigned);
     int (*begin_capture)(void *, int);
     int (*end_capture)(void *, void **);
+    int (*mem_alloc)(uint64_t *, size_t);
+    int (*mem_free)(uint64_t);
 };
 
 extern struct cu_calls cu;

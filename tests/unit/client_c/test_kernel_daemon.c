@@ -1,0 +1,213 @@
+/* Kernels with a daemon that compiles and launches them (examples_test starts it): in sequences, programs and batches,
+ * over shared memory and GPU memory, across a new connection. */
+#include "ordered_fake.h"
+#include "session.h"
+
+enum { N = 1000, SKIP = 77 };
+
+static const char text[] = "extern \"C\" __global__ void custom_kernel(float *out, const float *in, int n)\n"
+                           "{\n"
+                           "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+                           "    if (i < n)\n"
+                           "        out[i] = 2 * in[i];\n"
+                           "}\n";
+
+static kops_client *client;
+static kops_kernel *twice;
+static struct kops_error error;
+
+/* In the daemon: a in, b and c written by turns. */
+static struct kops_tensor a, b, c;
+
+static int connect_and_compile(void **state)
+{
+    static const struct kops_param params[] = {
+        {.name = "out", .kind = KOPS_PARAM_OUT, .dtype = KOPS_F32, .rank = 1, .shape = {"n"}},
+        {.name = "in", .kind = KOPS_PARAM_IN, .dtype = KOPS_F32, .rank = 1, .shape = {"n"}},
+        {.name = "n", .kind = KOPS_PARAM_SCALAR, .dtype = KOPS_I32}};
+    const struct kops_source source = {.text = text};
+    const struct kops_signature signature = {.entry = "custom_kernel",
+                                             .params = params,
+                                             .n_params = 3,
+                                             .geometry = {.grid = {"ceil_div(n, 128)"}, .block = {"128"}}};
+
+    (void)state;
+    load();
+    assert_ok(kops_connect(NULL, &client, &error));
+    if (!kops_info_feature(client, "kernels"))
+        exit(SKIP);
+    assert_ok(kops_kernel_compile(client, &source, &signature, &twice, NULL, &error));
+    return 0;
+}
+
+static int close_client(void **state)
+{
+    (void)state;
+    kops_kernel_free(twice);
+    kops_close(client);
+    return 0;
+}
+
+static void place(kops_buffer *buffer)
+{
+    float values[3 * N];
+
+    for (int i = 0; i < 3 * N; i++)
+        values[i] = i < N ? (float)i : -1;
+    assert_ok(kops_buffer_write(buffer, 0, values, sizeof(values), &error));
+    a = b = c = kops_vector(buffer, KOPS_F32, N);
+    b.offset = N * sizeof(float);
+    c.offset = 2 * N * sizeof(float);
+}
+
+static void assert_holds(const struct kops_tensor *t, double factor)
+{
+    float values[N];
+
+    assert_ok(kops_buffer_read(t->buffer, t->offset, values, sizeof(values), &error));
+    for (int i = 0; i < N; i++)
+        if ((double)values[i] != factor * i)
+            fail_msg("element %d is %g, not %g", i, (double)values[i], factor * i);
+}
+
+/* b = 2 (a + a), c = 2 b */
+struct steps {
+    struct kops_tensor tensors[3];
+    uint32_t in[2], out[1];
+    struct kops_argument first[3], second[3];
+    struct kops_launch_geometry small;
+    struct kops_step steps[3];
+    struct kops_sequence sequence;
+};
+
+static const struct kops_sequence *three_steps(struct steps *s)
+{
+    *s = (struct steps){.tensors = {a, b, c},
+                        .in = {0, 0},
+                        .out = {2},
+                        .first = {kops_arg_index(1), kops_arg_index(2), kops_arg_int(N)},
+                        .second = {kops_arg_index(2), kops_arg_index(1), kops_arg_int(N)},
+                        .small = {.grid = {1, {N / 100}}, .block = {1, {100}}}};
+    s->steps[0] = (struct kops_step){.op = "add", .inputs = s->in, .n_inputs = 2, .outputs = s->out, .n_outputs = 1};
+    s->steps[1] = (struct kops_step){.kernel = twice, .args = s->first, .n_args = 3};
+    s->steps[2] = (struct kops_step){.kernel = twice, .args = s->second, .n_args = 3, .geometry = &s->small};
+    s->sequence = (struct kops_sequence){s->tensors, 3, s->steps, 3};
+    return &s->sequence;
+}
+
+static void sequences_and_programs_launch_them(void **state)
+{
+    struct steps s;
+    kops_program *program;
+    kops_buffer *buffer, *other;
+
+    (void)state;
+    assert_ok(kops_buffer_alloc_shared(client, 3 * N * sizeof(float), &buffer, &error));
+    place(buffer);
+    assert_ok(kops_sequence_run(client, three_steps(&s), NULL, NULL, &error));
+    assert_holds(&b, 4);
+    assert_holds(&c, 8);
+    kops_buffer_release(buffer);
+
+    /* On the GPU's own memory, which a program wants. */
+    assert_ok(kops_buffer_alloc(client, 3 * N * sizeof(float), "0", &buffer, &error));
+    assert_ok(kops_buffer_alloc(client, 3 * N * sizeof(float), "0", &other, &error));
+    place(other);
+    place(buffer);
+    assert_ok(kops_program_define(client, three_steps(&s), NULL, &program, &error));
+    assert_ok(kops_program_run(program, NULL, 0, NULL, NULL, &error));
+    assert_holds(&c, 8);
+    const struct kops_binding binding = {.tensor = 2, .buffer = other, .offset = c.offset};
+    assert_ok(kops_program_run(program, &binding, 1, NULL, NULL, &error));
+    c.buffer = other;
+    assert_holds(&c, 8);
+    kops_program_release(program);
+    kops_buffer_release(buffer);
+    kops_buffer_release(other);
+}
+
+static void what_is_wrong_with_a_step_is_named(void **state)
+{
+    struct steps s;
+    kops_buffer *buffer;
+
+    (void)state;
+    assert_ok(kops_buffer_alloc_shared(client, 3 * N * sizeof(float), &buffer, &error));
+    place(buffer);
+    three_steps(&s);
+    s.second[2] = kops_arg_int(N + 1);
+    assert_int_equal(kops_sequence_run(client, &s.sequence, NULL, NULL, &error), KOPS_ERR_SHAPE_MISMATCH);
+    assert_string_equal(kops_error_text(&error, "key"), "ops[2].args[1]"); /* what is read comes first */
+    three_steps(&s);
+    s.small.grid.size[0] = 0;
+    assert_int_equal(kops_sequence_run(client, &s.sequence, NULL, NULL, &error), KOPS_ERR_OUT_OF_RANGE);
+    assert_string_equal(kops_error_text(&error, "key"), "ops[2].grid[0]");
+    kops_buffer_release(buffer);
+}
+
+static void a_stream_launches_them_in_order(void **state)
+{
+    const struct kops_argument to_b[] = {kops_arg_tensor(&b), kops_arg_tensor(&a), kops_arg_int(N)};
+    const struct kops_argument to_c[] = {kops_arg_tensor(&c), kops_arg_tensor(&b), kops_arg_int(N)};
+    const struct kops_argument back[] = {kops_arg_tensor(&b), kops_arg_tensor(&c), kops_arg_int(N)};
+    kops_buffer *buffer;
+    uint64_t pointer;
+
+    (void)state;
+    assert_int_equal(cu.mem_alloc(&pointer, 3 * N * sizeof(float)), 0);
+    assert_ok(kops_buffer_register_cuda(client, pointer, KOPS_ACCESS_RW, &buffer, &error));
+    place(buffer);
+    assert_ok(kops_kernel_enqueue(twice, to_b, 3, NULL, stream, &error));
+    assert_ok(kops_kernel_enqueue(twice, to_c, 3, NULL, stream, &error));
+    assert_ok(kops_kernel_enqueue(twice, back, 3, NULL, stream, &error));
+    assert_ok(kops_synchronize(client, stream, 0, &error));
+    assert_holds(&b, 8);
+    assert_holds(&c, 4);
+    assert_ok(kops_batch_begin(client, stream, &error));
+    assert_ok(kops_kernel_enqueue(twice, to_b, 3, NULL, stream, &error));
+    for (int i = 0; i < 4; i++) {
+        assert_ok(kops_kernel_enqueue(twice, to_c, 3, NULL, stream, &error));
+        assert_ok(kops_kernel_enqueue(twice, back, 3, NULL, stream, &error));
+    }
+    assert_ok(kops_batch_end(client, stream, &error));
+    assert_int_equal(cu.stream_synchronize(stream), 0);
+    assert_holds(&b, 512);
+    assert_holds(&c, 256);
+
+    /* An error comes with the next call, and names the kernel. */
+    const struct kops_argument wrong[] = {kops_arg_tensor(&c), kops_arg_tensor(&b), kops_arg_int(N + 1)};
+    assert_ok(kops_kernel_enqueue(twice, wrong, 3, NULL, stream, &error));
+    assert_int_equal(kops_synchronize(client, stream, 0, &error), KOPS_ERR_SHAPE_MISMATCH);
+    assert_non_null(strstr(error.message, "(custom_kernel)"));
+    kops_buffer_release(buffer);
+    assert_int_equal(cu.mem_free(pointer), 0);
+}
+
+static void a_new_connection_finds_the_kernel_again(void **state)
+{
+    const struct kops_argument args[] = {kops_arg_tensor(&b), kops_arg_tensor(&a), kops_arg_int(N)};
+    kops_buffer *buffer;
+
+    (void)state;
+    assert_ok(kops_buffer_alloc_shared(client, 3 * N * sizeof(float), &buffer, &error));
+    place(buffer);
+    pthread_mutex_lock(&client->lock);
+    session_lost(client, KOPS_ERR_CONNECTION_LOST, "for a test");
+    session_close_lost(client);
+    pthread_mutex_unlock(&client->lock);
+    assert_ok(kops_kernel_launch(twice, args, 3, NULL, NULL, &error));
+    assert_holds(&b, 2);
+    kops_buffer_release(buffer);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sequences_and_programs_launch_them),
+        cmocka_unit_test(what_is_wrong_with_a_step_is_named),
+        cmocka_unit_test(a_stream_launches_them_in_order),
+        cmocka_unit_test(a_new_connection_finds_the_kernel_again),
+    };
+
+    return cmocka_run_group_tests(tests, connect_and_compile, close_client);
+}
