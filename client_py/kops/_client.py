@@ -220,11 +220,11 @@ class Client(Calls, OpMethods, KernelMethods):
     ) -> Any:
         """Several ops in one request, run in order.
 
-        `with k.sequence() as s:` records the ops that the block calls on `k` or on `s`, and sends them at its end: what
-        they returned is filled then. With steps, `(op, *inputs)` or `(op, *inputs, {keyword: value})`, sends them at
-        once and returns the list of results, with its Timings for `timing=True` (of the whole sequence; in
-        `s.timings` for the other form). The options are those of an op; everything is checked before the first one
-        runs.
+        `with k.sequence() as s:` records the ops that the block calls on `k` or on `s`, and kernels, and sends them at
+        its end: what they returned is filled then. With steps, `(op, *inputs)` or `(op, *inputs, {keyword: value})`,
+        also with a kernel for the op, sends them at once and returns the list of results, with its Timings for
+        `timing=True` (of the whole sequence; in `s.timings` for the other form). The options are those of an op;
+        everything is checked before the first one runs.
         """
         options = {
             "stream": stream, "timing": timing, "warmup": warmup, "repeat": repeat, "deadline_ms": deadline_ms,

@@ -22,8 +22,8 @@ DEFAULT_NAME = "kernel.cu"
 class Entry:
     """What the compiler made of one kernel.
 
-    `registers`, `local_bytes` (spills and arrays) and `max_threads` are of one thread's and one block's use; `shared_bytes`
-    is the static shared memory of a block; `params` the bytes of each parameter; `lowered` the name in the binary.
+    `registers` and `local_bytes` (spilled registers and arrays) are of a thread, `shared_bytes` (static) and `max_threads` of
+    a block, `const_bytes` of the kernel; `params` has the bytes of each parameter; `lowered` is the name in the binary.
     """
 
     name: str

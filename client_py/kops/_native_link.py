@@ -44,7 +44,7 @@ from ._exports import Allocation
 from ._link import no_reply
 from ._memory import Source, garbage
 from ._results import Info
-from ._session import CANCELLABLE, MSGID_MASK, Call
+from ._session import CANCELLABLE, DEFAULT_MESSAGE_BYTES, MSGID_MASK, Call, too_long
 from ._signature import Param
 from ._transport import candidates
 
@@ -52,6 +52,7 @@ _RULES: dict[Any, int] = {"elementwise": 1, "gemm": 2}
 FAST_RULES = {op: _RULES.get(declared["rule"], 0) for op, declared in OPS.items()}
 _NUMBERS = {name: number for number, name in enumerate(DTYPES, 1)}  # enum kops_dtype
 MAX_PARAMS = 32
+HEAD = 32  # bytes of a request before its params, at most
 TIDY_EVERY = 0.02  # seconds between looks for what may be let go, while something is kept
 
 pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
@@ -163,6 +164,7 @@ class NativeLink:
         self.garbage: deque[int | tuple[str, int]] = deque()
         self.info: Info | None = None
         self.offers_ordered = self.offers_sequences = False
+        self.message_bytes = DEFAULT_MESSAGE_BYTES
         self.failure: KopsError | None = None
         self._open: dict[int, Call] = {}  # submitted, by ticket
         garbage[self.key] = self
@@ -178,6 +180,7 @@ class NativeLink:
 
     def greeted(self, reply: Any) -> None:
         self.info = Info.of(reply)
+        self.message_bytes = self.info.limits.get("message_bytes", self.message_bytes) - HEAD
         self.offers_ordered = "ordered" in self.info.features
         self.offers_sequences = "sequence" in self.info.features
 
@@ -269,6 +272,8 @@ class NativeLink:
             data: bytes = pack(call.params)
         except (TypeError, ValueError, OverflowError) as error:
             raise BadArgument(f"an argument cannot be sent: {error}") from error
+        if len(data) > self.message_bytes:
+            raise too_long(len(data), self.message_bytes)
         return data
 
     def _finish(self, call: Call, timeout: float | None) -> None:

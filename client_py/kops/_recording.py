@@ -154,12 +154,15 @@ class Recorder(OpMethods):
 
 
 def record(recorder: Recorder, steps: Iterable[Any]) -> None:
-    """Notes steps of the form `(op, *inputs)` or `(op, *inputs, {keyword: value})`."""
+    """Notes steps of the form `(op, *inputs)` or `(op, *inputs, {keyword: value})`; a kernel may be in the op's place."""
+    from ._kernels import BaseKernel
+
     for step in steps:
-        if not isinstance(step, (tuple, list)) or not step or not isinstance(step[0], str):
+        if not isinstance(step, (tuple, list)) or not step or not isinstance(step[0], (str, BaseKernel)):
             raise WrongType(f"a step is (op, *inputs) or (op, *inputs, {{keyword: value}}), not {step!r:.80}")
         keywords = step[-1] if isinstance(step[-1], Mapping) else None
-        recorder.run_op(*(step[:-1] if keywords is not None else step), **(keywords or {}))
+        note = recorder.run_op if isinstance(step[0], str) else recorder.launch
+        note(*(step[:-1] if keywords is not None else step), **(keywords or {}))
 
 
 class BaseSequence(Recorder):

@@ -29,6 +29,7 @@ from ._errors import BadArgument, BadReply, ConnectionLost, KopsError, LimitExce
 REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
 CANCELLABLE = ("run", "launch", "sequence", "run_program", "compile")
 MSGID_MASK = 0xFFFFFFFF
+DEFAULT_MESSAGE_BYTES = 64 * 1024  # until hello told the limit
 MAX_FDS = 16
 MSG_CTRUNC = int(socket.MSG_CTRUNC)  # an enum's operators are slow
 MAX_REPLY = 64 << 20
@@ -114,7 +115,7 @@ class Session:
         self.outbox: deque[Call] = deque()
         self.inbox: list[Chunk] = []
         self.inflight = 16  # until hello told the limit
-        self.message_bytes = 64 * 1024
+        self.message_bytes = DEFAULT_MESSAGE_BYTES
         self.failure: KopsError | None = None
         self.notice: KopsError | None = None  # why the daemon says that it will close
         self._applied: set[int] = set()  # what was answered by the first chunk of the inbox, until that is dropped
@@ -149,10 +150,7 @@ class Session:
         except (TypeError, ValueError, OverflowError) as error:
             raise BadArgument(f"an argument cannot be sent: {error}") from error
         if len(data) > self.message_bytes:
-            raise LimitExceeded(
-                f"the request has {len(data)} bytes, the daemon takes {self.message_bytes}",
-                {"limit": self.message_bytes, "value": len(data)},
-            )
+            raise too_long(len(data), self.message_bytes)
         return data
 
     # Giving up
@@ -345,6 +343,10 @@ def _refuse_ext(code: int, data: bytes) -> None:
 
 def _excerpt(message: Any) -> str:
     return reprlib.repr(message)
+
+
+def too_long(length: int, limit: int) -> LimitExceeded:
+    return LimitExceeded(f"the request has {length} bytes, the daemon takes {limit}", {"limit": limit, "value": length})
 
 
 def copy_of(error: KopsError) -> KopsError:

@@ -151,6 +151,16 @@ def test_sources_that_do_not_compile(k: kops.Client) -> None:  # noqa: F811
         k.compile(ADD2, options=["--output-file=/tmp/x"])
 
 
+def test_a_source_that_is_too_long(k: kops.Client) -> None:  # noqa: F811
+    for megabytes in (0.9, 1.1, 10):
+        try:
+            assert k.compile(ADD2 + "// " + "x" * int(megabytes * 1e6)).entries["add2_kernel"].registers
+        except kops.LimitExceeded as error:
+            assert error.detail["limit"] < error.detail["value"]
+            assert megabytes > 1
+        assert k.ping({"still": "there"}) == {"still": "there"}
+
+
 def test_the_second_client_finds_the_code(k: kops.Client, real: Any, driver: Any) -> None:  # noqa: F811
     source = ADD2 + f"// {os.urandom(8).hex()}\n"
     first = k.compile(source)

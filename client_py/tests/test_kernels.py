@@ -274,7 +274,9 @@ def test_sequences_and_programs(k: kops.Client, daemon: FakeDaemon) -> None:
     first, second, third = params["ops"]
     assert first["args"] == [0, 1, 2, 100] and second["op"] == "square" and third["args"] == [3, 3, 1, 100]
     assert third["grid"] == [7] and first["kernel"] == third["kernel"]
-    assert (c == a + b).all() and (d == c * c + a).all()
+    assert (c == a + b).all() and (d == c * c + a).all() and s.results == [None, d, None]
+    none, e = k.sequence([(kern, c, a, b, 100), ("square", c), (kern, d, a, a, 3, {"grid": 2})])[:2]
+    assert none is None and (e == c * c).all() and (d[:3] == 2 * a[:3]).all()
     with pytest.raises(kops.BadArgument, match="being recorded"):
         with k.sequence():
             kern(c, a, b, 100, timing=True)
