@@ -78,10 +78,14 @@ static void test_memory(void **state)
                                  "#define X4(a) X2(X2(a))\n"
                                  "#define X8(a) X4(X4(a))\n"
                                  "extern \"C\" __global__ void k(int *p) { X8(*p += 1;) }\n";
-    struct fixture *f = fixture_open_with(little_memory);
+    struct fixture *f;
     struct outcome o;
 
     (void)state;
+#if defined(__SANITIZE_ADDRESS__)
+    skip(); /* its allocator does not return when there is no memory */
+#endif
+    f = fixture_open_with(little_memory);
     compile_one(f, source, "k", &o);
     assert_failed(&o, ERROR_COMPILE_FAILED, "memory");
     outcome_free(&o);
