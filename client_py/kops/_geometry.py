@@ -13,6 +13,7 @@ Sizes: TypeAlias = "int | str | tuple[int | str, ...] | list[int | str] | Callab
 
 NAMES = ("grid", "block", "shared", "cluster")
 SCALAR = "shared"
+LARGEST = 2**63 - 1  # for the wire; a device takes less
 
 
 def _size(name: str, value: Any, expressions: bool) -> int | str:
@@ -26,8 +27,8 @@ def _size(name: str, value: Any, expressions: bool) -> int | str:
         number = operator.index(value)
     except TypeError:
         raise WrongType(f"{name} must be numbers or expressions, not {value!r:.80}", {"key": name}) from None
-    if number < 0:
-        raise OutOfRange(f"{name} must not be negative, but is {number}", {"key": name, "min": 0})
+    if not 0 <= number <= LARGEST:
+        raise OutOfRange(f"{name} must be 0 to {LARGEST}, not {number}", {"key": name, "min": 0, "max": LARGEST})
     return number
 
 

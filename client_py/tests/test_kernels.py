@@ -95,7 +95,8 @@ def test_geometry_of_one_launch(k: kops.Client, daemon: FakeDaemon) -> None:
     assert (first["grid"], first["block"], first["shared"], first["cluster"]) == ([4], [16, 2], 1024, [2])
     assert (second["grid"], second["block"]) == ([1, 2], [32]) and "shared" not in second
     assert (third["grid"], third["block"], third["shared"]) == ([4], [32], 64)
-    for wrong, kind in (({"grid": "n"}, kops.WrongType), ({"grid": -1}, kops.OutOfRange), ({"grid": (1, 1, 1, 1)}, kops.BadArgument),
+    for wrong, kind in (({"grid": "n"}, kops.WrongType), ({"grid": -1}, kops.OutOfRange), ({"grid": 2**63}, kops.OutOfRange),
+                        ({"grid": (1, 1, 1, 1)}, kops.BadArgument),
                         ({"grid": 1.5}, kops.WrongType), ({"grid": True}, kops.WrongType), ({"shared": "n"}, kops.WrongType)):  # fmt: skip
         with pytest.raises(kind) as error:
             kern(c, a, b, 100, **{"grid": 1, "block": 1, **wrong})
