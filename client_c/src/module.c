@@ -175,7 +175,7 @@ enum kops_code kops_compile(kops_client *client, const struct kops_source *sourc
                             struct kops_error *ret_error)
 {
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
-    const uint64_t deadline = client_deadline(client, 0);
+    const uint64_t deadline = client_deadline(client, source->timeout_ms);
     enum kops_code r;
 
     if (log)

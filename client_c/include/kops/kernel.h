@@ -88,7 +88,8 @@ struct kops_source {
     const char *const *entries; /**< Names of `__global__` functions, or instantiations: "scale<float, 4>". */
     size_t n_entries;
     const char *arch;   /**< "sm_90a". NULL: the device's. */
-    const char *device; /**< UUID or index of the device to launch on. NULL: the default one. */
+    const char *device; /**< UUID or index of the device to launch on. NULL: the first GPU. */
+    int64_t timeout_ms; /**< Limit of the call. 0: the client's. KOPS_FOREVER: none. */
     uint64_t reserved[4];
 };
 

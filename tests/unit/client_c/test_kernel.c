@@ -18,6 +18,7 @@ struct seen {
     bool refuse;          /* the next compile */
     bool hang_up;         /* at the next launch, without an answer */
     bool wait_for_cancel; /* with the answer to the next compile */
+    unsigned compiles, kernels;
     uint64_t released_module, released_kernel, launched;
 };
 
@@ -47,6 +48,8 @@ static void note(struct seen *s, const struct fake_request *r)
         s->released_module = module->via.u64;
     if (!strcmp(r->method, "release") && kernel)
         s->released_kernel = kernel->via.u64;
+    s->compiles += !strcmp(r->method, "compile");
+    s->kernels += !strcmp(r->method, "kernel");
     if (!strcmp(r->method, "launch"))
         s->launched = kernel->via.u64;
 }
@@ -346,18 +349,56 @@ static void what_nobody_holds_is_released(void **state)
 static void a_module_that_comes_too_late_is_given_back(void **state)
 {
     struct setting *s = *state;
-    const struct kops_connect_options impatient = {.socket = fake_path(s->f), .timeout_ms = 20};
+    struct kops_source impatient = source;
     struct kops_error error;
     kops_module *module;
-    kops_client *client;
+    kops_client *client = connect_to(s->f);
 
-    assert_ok(kops_connect(&impatient, &client, NULL));
+    impatient.timeout_ms = 20;
     set(&s->seen, &s->seen.wait_for_cancel);
-    assert_int_equal(kops_compile(client, &source, &module, NULL, &error), KOPS_ERR_TIMEOUT);
+    assert_int_equal(kops_compile(client, &impatient, &module, NULL, &error), KOPS_ERR_TIMEOUT);
     assert_ok(kops_ping(client, KOPS_FOREVER, &error)); /* the module came before its reply, */
     assert_ok(kops_ping(client, KOPS_FOREVER, &error)); /* what was sent then was read before this one's */
     assert_int_equal(look(&s->seen).released_module, 201);
     kops_close(client);
+}
+
+enum { THREADS = 6, LAUNCHES = 40 };
+
+static void *launch_often(void *context)
+{
+    const struct setting *s = context;
+    struct kops_error error;
+    uintptr_t lost = 0;
+
+    for (int i = 0; i < LAUNCHES; i++) {
+        const enum kops_code r = kops_kernel_launch(s->kernel, s->args, 2, NULL, NULL, &error);
+
+        if (r && r != KOPS_ERR_CONNECTION_LOST)
+            fail_msg("%s", error.message);
+        lost += r != KOPS_OK;
+    }
+    return (void *)lost;
+}
+
+/* One of them tells a new connection, once. */
+static void threads_share_a_kernel(void **state)
+{
+    struct setting *s = *state;
+    pthread_t threads[THREADS];
+    uintptr_t lost = 0;
+    void *of_thread;
+
+    set(&s->seen, &s->seen.hang_up);
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, launch_often, s), 0);
+    for (int i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_join(threads[i], &of_thread), 0);
+        lost += (uintptr_t)of_thread;
+    }
+    assert_in_range(lost, 1, THREADS);
+    assert_int_equal(look(&s->seen).compiles, 2);
+    assert_int_equal(look(&s->seen).kernels, 2);
 }
 
 static void kernels_are_steps_of_sequences(void **state)
@@ -439,10 +480,11 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(a_module_tells_of_its_entries),      TEST(a_launch_is_sent_and_timed),
-        TEST(the_whole_log_of_a_refusal_is_told), TEST(a_new_connection_is_told_what_it_needs),
-        TEST(what_nobody_holds_is_released),      TEST(a_module_that_comes_too_late_is_given_back),
-        TEST(kernels_are_steps_of_sequences),     TEST(what_makes_no_sense_is_refused_before),
+        TEST(a_module_tells_of_its_entries),         TEST(a_launch_is_sent_and_timed),
+        TEST(the_whole_log_of_a_refusal_is_told),    TEST(a_new_connection_is_told_what_it_needs),
+        TEST(what_nobody_holds_is_released),         TEST(a_module_that_comes_too_late_is_given_back),
+        TEST(kernels_are_steps_of_sequences),        TEST(threads_share_a_kernel),
+        TEST(what_makes_no_sense_is_refused_before),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
