@@ -1,6 +1,7 @@
-"""Every example is right on random data, of odd sizes and empty: in the interpreter, and on a GPU where there is one.
+"""Every example is right on random data, of odd sizes and empty: in the interpreter, in a daemon, and on a GPU.
 
-KOPS_SOCKET names the daemon for the GPU's half.
+A daemon is started on the stand-in for a GPU where KOPS_BUILD names a build folder; with KOPS_SOCKET and a GPU the daemon there
+is used, with torch.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ sys.path.insert(0, str(HERE))
 
 import gemm  # noqa: E402
 import kops  # noqa: E402
+import numpy as np  # noqa: E402
 from common import Example, Place, interpreted, on_gpu, source  # noqa: E402
 from five import EXAMPLES  # noqa: E402
 
@@ -35,6 +37,24 @@ def cpu() -> Iterator[Place]:
 
 
 @pytest.fixture(scope="module")
+def standin() -> Iterator[Place]:
+    """The stand-in computes in C what it knows by name: what is tested is what the client and the daemon make of a call."""
+    if "KOPS_BUILD" not in os.environ:
+        pytest.skip("KOPS_BUILD names no build folder")
+    sys.path.append(str(HERE.parents[2] / "tests"))
+    from support import backends
+    from support.daemon import Daemon
+
+    lacking = backends.missing(backends.STANDIN)
+    if lacking:
+        pytest.skip(lacking)
+    with Daemon(config=backends.config(backends.STANDIN)) as daemon, kops.connect(daemon.socket_path) as k:
+        if "kernels" not in k.info.features:
+            pytest.skip("the daemon runs no kernels: no NVRTC, or no sandbox here")
+        yield Place("stand-in", k, lambda array: array.copy(), lambda shape: np.full(tuple(shape), np.nan, np.float32), lambda array: array)
+
+
+@pytest.fixture(scope="module")
 def gpu() -> Iterator[Place]:
     torch: Any = pytest.importorskip("torch")
     if not torch.cuda.is_available() or "KOPS_SOCKET" not in os.environ:
@@ -46,6 +66,11 @@ def gpu() -> Iterator[Place]:
 @pytest.mark.parametrize("example, size", CASES)
 def test_right_in_the_interpreter(cpu: Place, example: Example, size: tuple[int, ...]) -> None:
     example.check(cpu, example.declare(cpu.k), size)
+
+
+@pytest.mark.parametrize("example, size", CASES)
+def test_right_in_a_daemon(standin: Place, example: Example, size: tuple[int, ...]) -> None:
+    example.check(standin, example.declare(standin.k), size)
 
 
 @pytest.mark.parametrize("example, size", [*CASES, *((example, example.large) for example in EXAMPLES)])
