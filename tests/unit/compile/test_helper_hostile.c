@@ -169,10 +169,22 @@ static void test_large_log(void **state)
     fixture_close(f);
 }
 
+/* The one that forks, and what is ready for the next source. */
+static bool only_idle_helpers(void *context)
+{
+    (void)context;
+    return helper_pids(NULL, 0) <= 2;
+}
+
+static void much_time(struct compiler_config *config)
+{
+    config->time_s = 86400;
+}
+
 static void test_cancel(void **state)
 {
     static const char *const entries[] = {"k", NULL};
-    struct fixture *f = fixture_open();
+    struct fixture *f = fixture_open_with(much_time);
     struct outcome cancelled[3], good;
     struct compile_job *jobs[3];
 
@@ -190,6 +202,7 @@ static void test_cancel(void **state)
     outcome_free(&good);
     for (int i = 0; i < 3; i++)
         assert_false(cancelled[i].done);
+    run_until(f, only_idle_helpers, NULL);
     fixture_close(f);
 }
 

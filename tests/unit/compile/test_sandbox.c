@@ -78,7 +78,7 @@ static bool probe_others(void)
     struct iovec none = {0};
     pid_t parent = getppid();
 
-    return REFUSED(kill(parent, 0)) && REFUSED(kill(parent, SIGTERM)) &&
+    return REFUSED(kill(getpid(), 0)) && REFUSED(kill(parent, 0)) && REFUSED(kill(parent, SIGTERM)) &&
            REFUSED(syscall(SYS_tgkill, parent, parent, 0)) &&
            REFUSED(syscall(SYS_pidfd_send_signal, 0, SIGTERM, NULL, 0)) &&
            REFUSED(ptrace(PTRACE_ATTACH, parent, NULL, NULL)) &&
