@@ -47,6 +47,22 @@ static const char *missing_text(const char *const *texts, size_t n, const char *
     return NULL;
 }
 
+/* As the daemon says it of what a message can hold. */
+static enum kops_code check_size(const struct kops_client *c, const struct kops_source *s, struct kops_error *e)
+{
+    const uint64_t limit = c->info.info.limits.source_bytes;
+    uint64_t bytes = strlen(s->text);
+
+    for (size_t i = 0; i < s->n_files; i++)
+        bytes += strlen(s->files[i].text);
+    if (!limit || bytes <= limit)
+        return KOPS_OK;
+    fail(e, KOPS_ERR_LIMIT_EXCEEDED, "the source and its files have %llu bytes, the daemon takes %llu",
+         (unsigned long long)bytes, (unsigned long long)limit);
+    fail_number(e, e->code, "limit", (int64_t)limit);
+    return fail_number(e, e->code, "value", (int64_t)bytes);
+}
+
 static enum kops_code check(const struct kops_client *c, const struct kops_source *s, struct kops_error *e)
 {
     const char *missing = s->text ? NULL : "text";
@@ -62,7 +78,7 @@ static enum kops_code check(const struct kops_client *c, const struct kops_sourc
         missing = missing_text(s->entries, s->n_entries, "entries");
     for (size_t i = 0; !missing && i < s->n_files; i++)
         missing = s->files[i].name && s->files[i].text ? NULL : "files";
-    return missing ? fail(e, KOPS_ERR_BAD_ARGUMENT, "source.%s is NULL, or has a NULL", missing) : KOPS_OK;
+    return missing ? fail(e, KOPS_ERR_BAD_ARGUMENT, "source.%s is NULL, or has a NULL", missing) : check_size(c, s, e);
 }
 
 /* ---- making it known ---- */
