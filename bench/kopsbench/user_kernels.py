@@ -44,7 +44,7 @@ class UserKernel:
     @property
     def inline(self) -> str:
         """A source for load_inline."""
-        return f"#include <torch/extension.h>\n{self.source}\n{self.prototype}\n{{\n{self.wrapper}\n}}\n"
+        return f"{self.source}\n{self.prototype}\n{{\n{self.wrapper}\n}}\n"
 
 
 def _of_vectors(
