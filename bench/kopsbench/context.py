@@ -10,7 +10,6 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -69,16 +68,9 @@ class Context:
             extra += ["--backend", "host"]
         if self.spin_us is not None and not any("server.spin_us" in argument for argument in arguments):
             extra += ["--set", f"server.spin_us={self.spin_us}"]
-        if not any("cache.directory" in argument for argument in arguments):
-            extra += ["--set", f"cache.directory={self._cache_directory}"]
         self.program("kopsd")
         config = backends.config(backends.STANDIN) if cuda and self.smoke else None
         return Daemon(*extra, config=config)
-
-    @cached_property
-    def _cache_directory(self) -> str:
-        """Of compiled code; not the machine's own."""
-        return self._stack.enter_context(tempfile.TemporaryDirectory(prefix="kops-cache-"))
 
     def close(self) -> None:
         """Ends what was kept for several measures."""
