@@ -9,7 +9,7 @@
 #include "compile/sandbox.h"
 #include "util/log.h"
 
-enum { FIRST_DELAY_MS = 100, MAX_DELAY_MS = 30000 };
+enum { FIRST_DELAY_MS = 100, MAX_DELAY_MS = 30000, MAX_SPARES = 8, SPARES_KEPT_MS = 30000 };
 
 static void handle_closed(uv_handle_t *handle)
 {
@@ -74,6 +74,7 @@ struct compiler *compiler_new(uv_loop_t *loop, const struct compiler_config *con
     c->time_s = config->time_s ? config->time_s : 1;
     c->keep_s = config->keep_s;
     c->cores = usable_cores();
+    c->spares = 1;
     c->alone = config->alone;
     list_init(&c->waiting);
     list_init(&c->processes);
@@ -178,6 +179,7 @@ static void on_idle(uv_timer_t *timer)
     struct compiler *c = timer->data;
 
     c->keep_warm = false;
+    c->spares = 1;
     list_for_each_safe (node, after, &c->processes)
         process_kill(list_entry(node, struct process, link));
     if (c->forker)
@@ -223,7 +225,8 @@ static void ask(struct compiler *c, const struct census *n)
     struct error e;
 
     /* Warming one up takes as much as a compile: not from a job that needs the core. */
-    wanted += c->keep_warm && (!n->busy || n->busy + 1 < c->cores);
+    if (c->keep_warm)
+        wanted += n->busy + c->spares < c->cores ? c->spares : !n->busy || n->busy + 1 < c->cores;
     for (unsigned have = n->starting + n->warm; have < wanted; have++) {
         if (!c->forker) {
             if (now_ms(c) < c->not_before_ms)
@@ -285,6 +288,25 @@ void compiler_warm(struct compiler *compiler)
     compiler_kick(compiler);
 }
 
+/* Somebody compiles one source after the other, faster than processes get warm: more are kept. */
+static void adapt_spares(struct compiler *c)
+{
+    const unsigned most = c->cores / 2 < MAX_SPARES ? c->cores / 2 : MAX_SPARES;
+    const uint64_t now = now_ms(c);
+
+    if (!c->forker || !c->forker->ready)
+        return;
+    if (!compiler_is_warm(c)) {
+        c->spares = 2 * c->spares < most ? 2 * c->spares : most;
+        c->spares = c->spares < c->helpers ? c->spares : c->helpers;
+        c->spares = c->spares ? c->spares : 1;
+        c->short_ms = now;
+    } else if (now - c->short_ms > SPARES_KEPT_MS && c->spares > 1) {
+        c->spares--;
+        c->short_ms = now;
+    }
+}
+
 static int fill_job(struct compile_job *job, const struct compile_input *input)
 {
     buffer_init(&job->request, FRAME_MAX_REQUEST + sizeof(struct frame_header));
@@ -317,6 +339,7 @@ struct compile_job *compiler_compile(struct compiler *compiler, const struct com
     if (fill_job(job, input) < 0)
         job->broken = true;
     compiler->keep_warm = true;
+    adapt_spares(compiler);
     compiler_kick(compiler);
     return job;
 }

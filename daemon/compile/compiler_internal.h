@@ -69,7 +69,9 @@ struct compiler {
     struct list waiting, processes, forkers;
     struct forker *forker; /* that new processes come from; NULL: none */
     bool unusable;         /* `why` holds whatever is tried */
-    bool keep_warm;        /* a process more than jobs need is kept */
+    bool keep_warm;        /* processes more than jobs need are kept */
+    unsigned spares;       /* so many */
+    uint64_t short_ms;     /* in the loop's time: when there were last too few, or one was given up */
     bool alone;
     struct error why;
     unsigned failures;      /* helpers in a row that failed */

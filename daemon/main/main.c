@@ -248,6 +248,11 @@ static int serve(struct config *config)
     status = server_run(server, on_ready, config);
     notify_manager("STOPPING=1");
     listener_close(&listener);
+    if (status == SERVER_EXIT_DEVICE_LOST) {
+        /* Threads may be in calls of the driver that never return, and exit() would wait for them. */
+        log_info("stopped", "status=%d", status);
+        _exit(status);
+    }
     server_free(server);
     log_info("stopped", "status=%d", status);
     return status;

@@ -11,6 +11,8 @@
 #include "server/run.h"
 #include "util/log.h"
 
+enum { LOST_GRACE_MS = 500 };
+
 static void on_grace_over(uv_timer_t *timer);
 
 /* The handler stays installed for good, so that a second signal while the process winds up is as harmless as in
@@ -50,6 +52,8 @@ void stop_check_signal(struct server *s)
 
 void server_stop(struct server *s)
 {
+    uint64_t grace = s->config.shutdown_grace_ms;
+
     if (s->stopping)
         return;
     s->stopping = true;
@@ -59,7 +63,10 @@ void server_stop(struct server *s)
     /* What was sent before this is read and answered: with results, or with shutting_down. */
     list_for_each_safe (node, after, &s->connections)
         connection_end_input(list_entry(node, struct connection, link));
-    uv_timer_start(&s->shutdown_timer, on_grace_over, s->config.shutdown_grace_ms, s->config.shutdown_grace_ms + 1000);
+    /* Nothing comes from a lost device any more: what failed is told, and a new daemon is what everybody waits for. */
+    if (s->exit_status == SERVER_EXIT_DEVICE_LOST && grace > LOST_GRACE_MS)
+        grace = LOST_GRACE_MS;
+    uv_timer_start(&s->shutdown_timer, on_grace_over, grace, grace + 1000);
 }
 
 static void cancel_everything(struct server *s)
@@ -79,7 +86,7 @@ static void on_grace_over(uv_timer_t *timer)
 {
     struct server *s = timer->data;
 
-    if (s->cancelled_all) {
+    if (s->cancelled_all || s->exit_status == SERVER_EXIT_DEVICE_LOST) {
         log_error("stop_forced", "jobs=%u why=\"a running kernel does not end\"", s->n_jobs_running);
         _exit(s->exit_status ? s->exit_status : SERVER_EXIT_FAILED);
     }
