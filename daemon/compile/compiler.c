@@ -221,12 +221,14 @@ static void assign(struct compiler *c, struct census *n)
 
 static void ask(struct compiler *c, const struct census *n)
 {
-    unsigned room = c->helpers - n->busy, wanted = n->waiting < room ? n->waiting : room;
+    unsigned room = c->helpers - n->busy, wanted = n->waiting < room ? n->waiting : room, at_work = n->busy + wanted;
     struct error e;
 
     /* Warming one up takes as much as a compile: not from a job that needs the core. */
-    if (c->keep_warm)
-        wanted += n->busy + c->spares < c->cores ? c->spares : !n->busy || n->busy + 1 < c->cores;
+    if (c->keep_warm && at_work + c->spares < c->cores)
+        wanted += c->spares;
+    else if (c->keep_warm && (!at_work || at_work + 1 < c->cores))
+        wanted++;
     for (unsigned have = n->starting + n->warm; have < wanted; have++) {
         if (!c->forker) {
             if (now_ms(c) < c->not_before_ms)
@@ -237,7 +239,7 @@ static void ask(struct compiler *c, const struct census *n)
         }
         if (!c->forker->ready)
             return;
-        if (!forker_ask(c->forker, &e)) {
+        if (!forker_ask(c->forker, have < n->waiting, &e)) {
             compiler_helper_failed(c, &e, true);
             return;
         }

@@ -374,10 +374,10 @@ static int send_command(const struct forker *f, const struct helper_command *com
     return sendmsg(f->control, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -1 : 0;
 }
 
-struct process *forker_ask(struct forker *f, struct error *e)
+struct process *forker_ask(struct forker *f, bool hurry, struct error *e)
 {
     struct compiler *c = f->compiler;
-    const struct helper_command command = {++c->next_id};
+    const struct helper_command command = {++c->next_id, hurry};
     struct process *p;
     int sockets[2];
 

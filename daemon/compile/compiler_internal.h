@@ -100,8 +100,8 @@ void compiler_let_go(struct compiler *c);
 int forker_start(struct compiler *c, struct error *e);
 /* Lets it end: no more processes come from it. */
 void forker_stop(struct forker *f);
-/* Asks for a process; returns it, starting. */
-struct process *forker_ask(struct forker *f, struct error *e);
+/* Asks for a process; returns it, starting. `hurry`: for a job that waits. */
+struct process *forker_ask(struct forker *f, bool hurry, struct error *e);
 
 /* For forker_ask(): `socket` becomes the process's. */
 struct process *process_new(struct forker *f, uint64_t id, int socket, struct error *e);

@@ -162,7 +162,7 @@ static int receive(struct helper_command *command, int *ret_fd)
 }
 
 /* In the new process: keeps its socket and statm, in the places behind the first descriptors. */
-static void begin_process(const struct helper *h, int socket, pid_t parent)
+static void begin_process(const struct helper *h, int socket, pid_t parent, bool hurry)
 {
     int statm = HELPER_SOCKET_FD + 1;
 
@@ -174,27 +174,27 @@ static void begin_process(const struct helper *h, int socket, pid_t parent)
         _exit(1);
     close(HELPER_CONTROL_FD);
     syscall(SYS_close_range, (unsigned)statm + 1, ~0U, 0);
-    helper_serve_one(&h->settings, statm);
+    helper_serve_one(&h->settings, statm, hurry);
 }
 
-static void fork_process(struct helper *h, uint64_t id, int socket)
+static void fork_process(struct helper *h, const struct helper_command *command, int socket)
 {
-    struct helper_event event = {.kind = HELPER_FORKED, .id = id};
+    struct helper_event event = {.kind = HELPER_FORKED, .id = command->id};
     pid_t self = getpid(), pid;
     int pidfd;
 
     pid = h->n < MAX_PROCESSES ? fork() : -1;
     if (pid == 0)
-        begin_process(h, socket, self);
+        begin_process(h, socket, self, command->hurry);
     close(socket);
     if (pid < 0) {
-        tell_exit(id, -1, 0);
+        tell_exit(command->id, -1, 0);
         return;
     }
     pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (pidfd < 0)
         _exit(1); /* takes the process with it */
-    h->processes[h->n++] = (struct process){id, pid, pidfd};
+    h->processes[h->n++] = (struct process){command->id, pid, pidfd};
     tell(&event, pidfd);
 }
 
@@ -230,7 +230,7 @@ static bool turn(struct helper *h, bool listen, int timeout_ms)
         return true;
     if (receive(&command, &socket) < 0)
         return false;
-    fork_process(h, command.id, socket);
+    fork_process(h, &command, socket);
     return true;
 }
 
@@ -246,7 +246,7 @@ static void serve_alone(struct helper *h)
     pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
     event.id = command.id;
     if (pidfd >= 0 && tell(&event, pidfd) == 0)
-        begin_process(h, socket, 0);
+        begin_process(h, socket, 0, true); /* it is warm from its start */
 }
 
 static void serve(struct helper *h)

@@ -34,7 +34,8 @@ bool compile_helper_wanted(int argc, char **argv);
 /* Runs the helper; returns the status to end with. To be called before anything else in main(). */
 int compile_helper_main(int argc, char **argv);
 
-/* The part of a process that compiles, with its socket as HELPER_SOCKET_FD: does not return. */
-void helper_serve_one(const struct helper_settings *settings, int statm) __attribute__((noreturn));
+/* The part of a process that compiles, with its socket as HELPER_SOCKET_FD: does not return. `hurry`: a source waits
+ * already, so that warming up would only delay it. */
+void helper_serve_one(const struct helper_settings *settings, int statm, bool hurry) __attribute__((noreturn));
 
 #endif

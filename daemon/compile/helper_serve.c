@@ -103,7 +103,7 @@ static void confine(const struct helper_settings *s, int statm)
         fail(&e);
 }
 
-void helper_serve_one(const struct helper_settings *settings, int statm)
+void helper_serve_one(const struct helper_settings *settings, int statm, bool hurry)
 {
     struct helper_outcome outcome;
     struct request request;
@@ -113,7 +113,7 @@ void helper_serve_one(const struct helper_settings *settings, int statm)
     void *body;
 
     confine(settings, statm);
-    if (helper_warm(&settings->toolkit, &e) < 0)
+    if (!hurry && helper_warm(&settings->toolkit, &e) < 0)
         fail(&e);
     buffer_init(&out, FRAME_MAX_ANSWER);
     frame_put(&out, FRAME_WARM, NULL, 0);

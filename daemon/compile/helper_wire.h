@@ -15,7 +15,8 @@
 
 /* To the helper: fork a process that serves the socket which comes with the message. */
 struct helper_command {
-    uint64_t id; /* of the process, the daemon's choice */
+    uint64_t id;    /* of the process, the daemon's choice */
+    uint64_t hurry; /* a source waits for it: it does not warm itself up */
 };
 
 enum helper_event_kind {

@@ -1,9 +1,11 @@
 #include "source.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- files and options ---- */
 
@@ -107,13 +109,66 @@ enum ctl_exit source_add_entry(struct source *s, const char *entry)
     return CTL_OK;
 }
 
+/* A file beside the source that is included as "NAME", unless it was given or is none. */
+static enum ctl_exit add_beside(struct source *s, const char *folder, size_t folder_length, const char *name,
+                                size_t length)
+{
+    struct kops_file *file = &s->files[s->s.n_files];
+    char path[PATH_MAX];
+
+    for (size_t i = 0; i < s->s.n_files; i++)
+        if (strlen(s->files[i].name) == length && !memcmp(s->files[i].name, name, length))
+            return CTL_OK;
+    snprintf(path, sizeof(path), "%.*s%.*s", (int)folder_length, folder, (int)length, name);
+    if (*name == '/' || access(path, R_OK) != 0)
+        return CTL_OK; /* the toolkit's, or the compiler will say that it is missing */
+    if (s->s.n_files == SOURCE_MAX)
+        return ctl_usage("more than %d files are included", SOURCE_MAX);
+    file->name = keep(s, name, length);
+    file->text = read_text(s, path);
+    if (!file->name || !file->text)
+        return CTL_FAILED;
+    s->s.files = s->files;
+    s->s.n_files++;
+    return CTL_OK;
+}
+
+/* What lines of a text include in quotes. */
+static enum ctl_exit add_includes(struct source *s, const char *text, const char *folder, size_t folder_length)
+{
+    enum ctl_exit status = CTL_OK;
+
+    for (const char *line = text; line && *line && !status; line = strchr(line, '\n'), line = line ? line + 1 : NULL) {
+        const char *at = line + strspn(line, " \t");
+        size_t length;
+
+        if (*at != '#')
+            continue;
+        at += 1 + strspn(at + 1, " \t");
+        if (strncmp(at, "include", 7) != 0)
+            continue;
+        at += 7 + strspn(at + 7, " \t");
+        length = *at == '"' ? strcspn(at + 1, "\"\n") : 0;
+        if (length)
+            status = add_beside(s, folder, folder_length, at + 1, length);
+    }
+    return status;
+}
+
 enum ctl_exit source_read(struct source *s, const char *path)
 {
     const char *slash = strrchr(path, '/');
+    const size_t folder = slash ? (size_t)(slash + 1 - path) : 0;
+    enum ctl_exit status;
 
-    s->s.name = slash ? slash + 1 : path;
+    s->s.name = path + folder;
     s->s.text = read_text(s, path);
-    return s->s.text ? CTL_OK : CTL_FAILED;
+    if (!s->s.text)
+        return CTL_FAILED;
+    status = add_includes(s, s->s.text, path, folder);
+    for (size_t i = 0; i < s->s.n_files && !status; i++) /* grows */
+        status = add_includes(s, s->files[i].text, path, folder);
+    return status;
 }
 
 void source_free(struct source *s)

@@ -26,14 +26,14 @@ struct source {
     "  -o, --option OPTION    of the compiler, such as -DN=4, -std=c++17, --use_fast_math; may be repeated\n"          \
     "  -a, --arch ARCH        such as sm_90a; default: the device's\n"                                                 \
     "  -d, --device DEVICE    UUID, or index of `kopsctl info`; default: the first GPU\n"                              \
-    "  -i, --include-file F   a file that the source includes as \"F\"; NAME=F: as \"NAME\"; may be repeated\n"
+    "  -i, --include-file F   another file that the source includes as \"F\"; NAME=F: as \"NAME\"; may be repeated\n"
 
 /* Takes one of SOURCE_LETTERS: -1 to go on, or the exit status. */
 int source_option(struct source *s, int option);
 
 enum ctl_exit source_add_entry(struct source *s, const char *entry);
 
-/* Reads the source file. */
+/* Reads the source file, and what it includes in quotes from beside it. */
 enum ctl_exit source_read(struct source *s, const char *path);
 
 /* Adds the `__global__` functions of the source that are no templates. */

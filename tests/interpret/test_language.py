@@ -238,3 +238,75 @@ def test_files_macros_and_namespaces() -> None:
     out = np.zeros(4, "f4")
     launch(source, "app::k<float, 2>", "float* out", out, block=4, files=files, options=["-D", "FACTOR=1.5f"])
     assert out.tolist() == [3] * 4
+
+
+def test_tiles_of_several_warps(fails: Fails) -> None:
+    before = "#include <cooperative_groups.h>\n#include <cooperative_groups/reduce.h>\nnamespace cg = cooperative_groups;"
+    text = """
+    __shared__ cg::block_tile_memory<128> scratch;
+    cg::thread_block block = cg::this_thread_block(scratch);
+    cg::thread_block_tile<64> tile = cg::tiled_partition<64>(block);
+    __shared__ int s[128];
+    s[i] = i;
+    %s
+    out[i] = s[i ^ 32] + 1000 * cg::reduce(tile, 1, cg::plus<int>()) + tile.shfl(i, 3);
+"""
+    source = kernel(text % "tile.sync();", before=before)
+    out = np.zeros(128, "i4")
+    launch(source, "k", OUT, out, 0, block=128)
+    assert out.tolist() == [(i ^ 32) + 64000 + i // 64 * 64 + 3 for i in range(128)]
+    fails("race", kernel(text % "", before=before), "k", OUT, out, 0, block=128)
+    fails("divergent_barrier", kernel(text % "if (i != 5) tile.sync(); else __syncthreads();", before=before), "k", OUT, out, 0, block=128)
+
+
+def test_shared_classes_with_constructors() -> None:
+    before = "#include <cuda_fp16.h>\nstruct Pair { int a, b; Pair() = default; __device__ Pair(int x, int y) : a(x), b(y) {} };"
+    text = """
+    __shared__ Pair pairs[64];
+    __shared__ half2 halves[64];
+    pairs[i] = Pair(i, n);
+    halves[i] = __float2half2_rn(i);
+    __syncthreads();
+    out[i] = pairs[63 - i].a + pairs[63 - i].b + int(__low2float(halves[63 - i]));
+"""
+    assert ints(text, n=1000, count=64, before=before) == [1000 + 2 * (63 - i) for i in range(64)]
+
+
+WHOLE_FILE = """
+#include <torch/extension.h>
+#include <cstdio>
+#include <vector>
+#define CHECK(call) do { if (call) exit(1); } while (0)
+#define DEVICE_FUNCTION __device__ inline
+static std::vector<float> host_values;
+
+DEVICE_FUNCTION float twice(float v) { return 2 * v; }
+
+__global__ void twice_kernel(float *c, const float *a, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) c[i] = twice(a[i]);
+}
+
+torch::Tensor run(torch::Tensor a) { twice_kernel<<<1, 32>>>(nullptr, a.data_ptr<float>(), 0); return a; }
+
+int main(int argc, char **argv)
+{
+    float *d;
+    CHECK(cudaMalloc(&d, 4));
+    twice_kernel<<<1, 1>>>(d, d, 1); // "quotes' in comments
+    printf("%d\\n", argc);
+}
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }
+"""
+
+
+def test_file_with_host_code(fails: Fails) -> None:
+    a, c = np.arange(40, dtype="f4"), np.zeros(40, "f4")
+    launch(WHOLE_FILE, "twice_kernel", "float* c, const float* a, int n", c, a, 40, grid=2)
+    assert (c == 2 * a).all()
+    error = fails("out_of_bounds", WHOLE_FILE, "twice_kernel", "float* c, const float* a, int n", c, a[:9].copy(), 40, grid=2)
+    assert error.line == 14
+    bad = WHOLE_FILE.replace("c[i] = twice", "c[i] = thrice")
+    error = fails("compile", bad, "twice_kernel", "float* c, const float* a, int n", c, a, 40)
+    assert "kernel.cu:14" in error.log and "thrice" in str(error)

@@ -42,7 +42,8 @@ static CUresult image_read(struct module *module, const void *image)
         uint32_t magic;
 
         memcpy(&magic, image, sizeof(magic));
-        return magic == (uint32_t)FATBIN_MAGIC ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
+        /* A fat binary, or PTX: `.version`. */
+        return magic == (uint32_t)FATBIN_MAGIC || *(const char *)image == '.' ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
     }
     switch (cubin_read(image, &module->cubin)) {
     case CUBIN_OK:

@@ -22,23 +22,25 @@ HEAD = ("kernel", "size", "kopsd µs", "torch µs", "kopsd / torch")
 def torch_op(name: str) -> Callable[..., Any]:
     import torch
 
-    return {
+    ops: dict[str, Callable[..., Any]] = {
         "square_matrix": torch.square,
         "add2": torch.add,
         "gemm": torch.mm,
         "custom": lambda a, out: torch.mul(a, 2, out=out),
         "vector_add": torch.add,
-    }[name]
+    }
+    return ops[name]
 
 
 def numpy_op(name: str) -> Callable[..., Any]:
-    return {
+    ops: dict[str, Callable[..., Any]] = {
         "square_matrix": np.square,
         "add2": np.add,
         "gemm": np.matmul,
         "custom": lambda a, out: np.multiply(a, np.float32(2), out=out),
         "vector_add": np.add,
-    }[name]
+    }
+    return ops[name]
 
 
 def timed(call: Callable[[], Any], synchronize: Callable[[], Any]) -> float:

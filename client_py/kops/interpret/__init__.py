@@ -120,6 +120,8 @@ def run(
             checks=_checks(check),
             n_regions=count,
             regions=ctypes.cast(regions, ctypes.c_void_p),
+            guards=ctypes.cast(kernel.guards, ctypes.c_void_p),
+            n_guards=len(kernel.guards),
             dynamic=kernel.dynamic,
         )
         launch.grid[:], launch.block[:] = grid3, block3

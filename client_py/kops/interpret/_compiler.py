@@ -19,7 +19,8 @@ from pathlib import Path
 
 from ._elf import dynamic_names
 from ._errors import InterpretError
-from ._source import for_compiler, translation_unit
+from ._hostcode import blank
+from ._source import HOST_HEADERS, for_compiler, translation_unit
 
 __all__ = ["SOURCE_ROOT", "compile_kernel", "compile_runtime"]
 
@@ -171,6 +172,44 @@ def _instrumentation(accesses: bool) -> list[str]:
     return [*clock, "-fsanitize=thread", bounds, *(f"-fno-builtin-{name}" for name in _COPIES)] if accesses else clock
 
 
+def _write(root: str, folder: str, files: Mapping[str, str]) -> None:
+    base = os.path.join(root, folder, "")
+    os.makedirs(base)
+    for file, text in files.items():
+        place = os.path.normpath(os.path.join(base, file))
+        if not place.startswith(base):
+            raise InterpretError(f"the name of a file must be relative and stay inside: {file!r}", "compile")
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        Path(place).write_text(text, encoding="utf-8")
+
+
+def _compile(folder: str, name: str, unit: str, files: Mapping[str, str], flags: Sequence[str]) -> str:
+    """Makes the object in an empty folder; its path."""
+    _write(folder, "files", {file: for_compiler(text) for file, text in files.items()})
+    _write(folder, "host", HOST_HEADERS)
+    _write(folder, "unit", {"unit.cpp": unit})
+    includes = ["-iquote", "files", "-I", "files", "-I", str(INCLUDE), "-I", "host", "-include", "cuda_on_host.h"]
+    mapped = [f"-fdebug-prefix-map={folder}/files={SOURCE_ROOT[:-1]}", f"-fdebug-prefix-map={folder}={SOURCE_ROOT[:-1]}"]
+    made = os.path.join(folder, "unit.o")
+    _call([*compiler()[0], *flags, *includes, *mapped, "-c", "unit/unit.cpp", "-o", made], folder, name)
+    return made
+
+
+def _objects(folder: str, source: str, name: str, entry: str, files: Mapping[str, str], flags: Sequence[str]) -> str:
+    """As it is; or else, if there is host code in it that could be why it does not compile, without that."""
+    os.makedirs(os.path.join(folder, "whole"))
+    try:
+        return _compile(os.path.join(folder, "whole"), name, translation_unit(source, name, entry), files, flags)
+    except InterpretError:
+        texts = [source, *files.values()]
+        blanked = blank(texts)
+        if blanked == texts:
+            raise
+    os.makedirs(os.path.join(folder, "device"))
+    rest = dict(zip(files, blanked[1:]))
+    return _compile(os.path.join(folder, "device"), name, translation_unit(blanked[0], name, entry), rest, flags)
+
+
 def compile_kernel(
     source: str, name: str, entry: str, files: Mapping[str, str], options: Sequence[str], instrumented: bool
 ) -> Path:
@@ -179,23 +218,14 @@ def compile_kernel(
     flags = [*_COMMON, *_translate(options), "-O1", "-fvisibility=hidden", "-fvisibility-inlines-hidden"]
     flags += _CLANG_PLAIN if _is_clang() else _GCC_PLAIN
     flags += _instrumentation(instrumented)
-    unit = translation_unit(source, name, entry)
-    path = directory() / f"kernel-{_key(unit, str(runtime), *flags, *(t for item in sorted(files.items()) for t in item))}.so"
+    texts = [translation_unit(source, name, entry), *(t for item in sorted(files.items()) for t in item)]
+    path = directory() / f"kernel-{_key(str(runtime), *flags, *texts)}.so"
     if _mine(path):
         os.utime(path)
         return path
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        for file, text in files.items():
-            place = os.path.normpath(os.path.join(folder, "files", file))
-            if not place.startswith(os.path.join(folder, "files", "")):
-                raise InterpretError(f"the name of a file must be relative and stay inside: {file!r}", "compile")
-            os.makedirs(os.path.dirname(place), exist_ok=True)
-            Path(place).write_text(for_compiler(text), encoding="utf-8")
-        Path(folder, "unit.cpp").write_text(unit, encoding="utf-8")
-        includes = ["-I", "files", "-I", str(INCLUDE), "-include", "cuda_on_host.h"]
-        mapped = [f"-fdebug-prefix-map={folder}/files={SOURCE_ROOT[:-1]}", f"-fdebug-prefix-map={folder}={SOURCE_ROOT[:-1]}"]
-        made, thing = os.path.join(folder, "kernel.so"), os.path.join(folder, "unit.o")
-        _call([*compiler()[0], *flags, *includes, *mapped, "-c", "unit.cpp", "-o", thing], folder, name)
+        thing = _objects(folder, source, name, entry, files, flags)
+        made = os.path.join(folder, "kernel.so")
         dynamic = [f"-Wl,--defsym={symbol}=kops_host_dynamic" for symbol in dynamic_names(Path(thing).read_bytes())]
         wrapped = [f"-Wl,--wrap={symbol}" for symbol in (*_WRAPPED, *(_COPIES if instrumented else ()))]
         link = ["-shared", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,-Bsymbolic", thing, str(runtime), *dynamic, *wrapped]

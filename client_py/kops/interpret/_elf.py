@@ -6,7 +6,7 @@ import re
 import struct
 from typing import NamedTuple
 
-__all__ = ["Symbol", "dynamic_names", "shared_variables"]
+__all__ = ["Symbol", "dynamic_names", "guards", "shared_variables"]
 
 _SYMBOL_TABLE, _HIDDEN, _THREAD_LOCAL = 2, 2, 6
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -61,7 +61,12 @@ def plain_name(mangled: str) -> str:
     return best or mangled
 
 
+def guards(data: bytes) -> list[int]:
+    """Offsets of the marks that say whether a shared variable has been initialised, which compilers add to some classes."""
+    return sorted(s.value for s in symbols(data) if s.type == _THREAD_LOCAL and s.section and s.name.startswith("_ZGV"))
+
+
 def shared_variables(data: bytes) -> list[tuple[int, int, str]]:
     """Offset, size and name of each static shared variable, in order."""
-    found = ((s.value, s.size, plain_name(s.name)) for s in symbols(data) if s.type == _THREAD_LOCAL and s.section)
+    found = ((s.value, s.size, plain_name(s.name)) for s in symbols(data) if s.type == _THREAD_LOCAL and s.section and not s.name.startswith("_ZGV"))
     return sorted(found)

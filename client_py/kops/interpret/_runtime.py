@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ._compiler import compile_runtime
-from ._elf import shared_variables
+from ._elf import guards, shared_variables
 
 __all__ = ["Kernel", "Launch", "Region", "Report", "load", "run"]
 
@@ -43,6 +43,8 @@ class Launch(ctypes.Structure):
         ("checks", ctypes.c_uint32),
         ("n_regions", ctypes.c_uint32),
         ("regions", ctypes.c_void_p),
+        ("guards", ctypes.c_void_p),
+        ("n_guards", ctypes.c_uint64),
         ("dynamic", ctypes.c_void_p),
         ("progress", _Progress),
     ]
@@ -94,7 +96,10 @@ class Kernel:
         count = ctypes.c_uint32.in_dll(self.library, "kops_host_count").value
         table = ctypes.c_void_p.in_dll(self.library, "kops_host_parameters").value or 0
         self.parameters: list[Any] = list((_ParameterInfo * count).from_address(table)) if count else []
-        self.shared = shared_variables(path.read_bytes())
+        data = path.read_bytes()
+        self.shared = shared_variables(data)
+        offsets = guards(data)
+        self.guards = (ctypes.c_uint64 * len(offsets))(*offsets)
         runtime = _runtime()
         self.static_bytes: int = runtime.kops_host_static_bytes(self.entry)
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["for_compiler", "translation_unit"]
+__all__ = ["HOST_HEADERS", "for_compiler", "translation_unit"]
+
+# Headers of libraries for the host that sources include and kernels do not need, by name.
+HOST_HEADERS = {
+    name: ""
+    for name in (
+        "ATen/ATen.h", "ATen/cuda/CUDAContext.h", "c10/cuda/CUDAException.h", "c10/cuda/CUDAGuard.h", "c10/cuda/CUDAStream.h",
+        "cublasLt.h", "cublas_v2.h", "cuda_profiler_api.h", "curand.h", "cusparse.h", "helper_cuda.h", "helper_functions.h",
+        "helper_image.h", "helper_string.h", "helper_timer.h", "omp.h", "torch/all.h", "torch/extension.h", "torch/types.h",
+    )
+}  # fmt: skip
+HOST_HEADERS.update(dict.fromkeys(("cublasLt.h", "cublas_v2.h"), "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n"))
 
 _BETWEEN = r"(?:\s|\\\n|\b(?:volatile|const|static)\b|(?:__align__|alignas)\s*\([^()]*(?:\([^()]*\)[^()]*)*\))*"
 _DYNAMIC = re.compile(rf"\bextern\b({_BETWEEN})\b__shared__\b|\b__shared__\b({_BETWEEN})\bextern\b")

@@ -352,15 +352,13 @@ static void a_module_that_comes_too_late_is_given_back(void **state)
     struct kops_source impatient = source;
     struct kops_error error;
     kops_module *module;
-    kops_client *client = connect_to(s->f);
 
     impatient.timeout_ms = 20;
     set(&s->seen, &s->seen.wait_for_cancel);
-    assert_int_equal(kops_compile(client, &impatient, &module, NULL, &error), KOPS_ERR_TIMEOUT);
-    assert_ok(kops_ping(client, KOPS_FOREVER, &error)); /* the module came before its reply, */
-    assert_ok(kops_ping(client, KOPS_FOREVER, &error)); /* what was sent then was read before this one's */
-    assert_int_equal(look(&s->seen).released_module, 201);
-    kops_close(client);
+    assert_int_equal(kops_compile(s->client, &impatient, &module, NULL, &error), KOPS_ERR_TIMEOUT);
+    assert_ok(kops_ping(s->client, KOPS_FOREVER, &error)); /* the module came before its reply, */
+    assert_ok(kops_ping(s->client, KOPS_FOREVER, &error)); /* what was sent then was read before this one's */
+    assert_int_equal(look(&s->seen).released_module, 103);
 }
 
 enum { THREADS = 6, LAUNCHES = 40 };

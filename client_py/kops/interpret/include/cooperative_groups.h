@@ -57,6 +57,16 @@ KOPS_HOST thread_block this_thread_block()
     return thread_block();
 }
 
+// What tiles of several warps need on the device for exchanging values.
+template <unsigned MaxBlockSize = 1024> struct block_tile_memory {
+    char reserved[16];
+};
+
+template <unsigned MaxBlockSize> KOPS_HOST thread_block this_thread_block(block_tile_memory<MaxBlockSize> &)
+{
+    return thread_block();
+}
+
 // Lanes of one warp, given as a mask. Values of any size are exchanged in parts.
 class kops_host_exchange
 {
@@ -178,13 +188,20 @@ class kops_host_lanes : public kops_host_exchange
     }
 };
 
-template <unsigned N, typename Parent = void> class thread_block_tile : public kops_host_lanes
+// A tile of N consecutive threads of the block: of one warp, or of several.
+template <unsigned N, typename Parent = void, bool OfWarp = N <= 32> class thread_block_tile : public kops_host_lanes
 {
-    static_assert(N && N <= 32 && (N & (N - 1)) == 0, "tiles of a warp have a power of two of threads");
+    static_assert(N && (N & (N - 1)) == 0, "tiles have a power of two of threads");
 
   public:
     KOPS_HOST thread_block_tile()
         : kops_host_lanes((N == 32 ? ~0u : (1u << (N & 31)) - 1) << (kops_host_lane() & ~(N - 1)))
+    {
+    }
+
+    // A tile that knows what it is a part of is also one that does not.
+    template <typename Other, typename P = Parent, typename std::enable_if<std::is_void<P>::value, int>::type = 0>
+    KOPS_HOST thread_block_tile(const thread_block_tile<N, Other> &) : thread_block_tile()
     {
     }
 
@@ -211,6 +228,55 @@ template <unsigned N, typename Parent = void> class thread_block_tile : public k
     KOPS_HOST static unsigned meta_group_size()
     {
         return (thread_block::size() + N - 1) / N;
+    }
+};
+
+template <unsigned N, typename Parent> class thread_block_tile<N, Parent, false>
+{
+    static_assert((N & (N - 1)) == 0, "tiles have a power of two of threads");
+
+  public:
+    thread_block_tile() = default;
+
+    template <typename Other, typename P = Parent, typename std::enable_if<std::is_void<P>::value, int>::type = 0>
+    KOPS_HOST thread_block_tile(const thread_block_tile<N, Other, false> &)
+    {
+    }
+
+    KOPS_HOST void sync(KOPS_HOST_PLACE) const
+    {
+        kops_host_exchange_in_tile(N, -1, 0, "tile::sync", kops_file, kops_line);
+    }
+
+    KOPS_HOST static constexpr unsigned size()
+    {
+        return N;
+    }
+
+    KOPS_HOST static constexpr unsigned num_threads()
+    {
+        return N;
+    }
+
+    KOPS_HOST static unsigned thread_rank()
+    {
+        return kops_host_thread_index() & (N - 1);
+    }
+
+    KOPS_HOST static unsigned meta_group_rank()
+    {
+        return kops_host_thread_index() / N;
+    }
+
+    KOPS_HOST static unsigned meta_group_size()
+    {
+        return (thread_block::size() + N - 1) / N;
+    }
+
+    template <typename T> KOPS_HOST T shfl(T value, unsigned rank, KOPS_HOST_PLACE) const
+    {
+        return kops_host_value_of<T>(kops_host_exchange_in_tile(N, int(rank & (N - 1)), kops_host_bits_of(value),
+                                                                "tile::shfl", kops_file, kops_line));
     }
 };
 

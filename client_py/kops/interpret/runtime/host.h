@@ -59,6 +59,8 @@ struct Launch {
     uint32_t checks;
     uint32_t n_regions;
     const Region *regions;
+    const uint64_t *guards; // offsets of marks of initialisation in static shared memory, which are always set
+    uint64_t n_guards;
     char *dynamic;                               // where the kernel's object keeps its dynamic shared memory
     int (*progress)(const char *text, size_t n); // called now and then; non-zero ends the run
 };
@@ -105,6 +107,7 @@ enum Collective : uint32_t {
     OR,
     XOR,
     ACTIVE,
+    TILE, // of several warps: `mask` is its size, `source` a rank in it
 };
 
 struct Fiber {
@@ -182,6 +185,7 @@ void check(uintptr_t address, size_t size, Access access, uintptr_t pc);
 bool races_prepare(size_t bytes);
 // `at` is where the bytes are, `offset` their place in the shadow.
 void races_check(const char *at, size_t offset, size_t size, Access access, uintptr_t pc);
+void races_begin_block();
 void races_settle();    // a write has happened since it was found suspect
 void races_end_phase(); // all threads are at a barrier, or have returned
 

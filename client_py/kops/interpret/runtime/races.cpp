@@ -199,6 +199,14 @@ void races_check(const char *at, size_t offset, size_t size, Access access, uint
     }
 }
 
+void races_begin_block()
+{
+    for (uint64_t i = 0; i < run.launch->n_guards; i++) {
+        for (size_t byte = 0; byte < 8; byte++)
+            shadow.written[run.launch->guards[i] + byte] = run.serial;
+    }
+}
+
 void races_settle()
 {
     if (!run.has_suspect)

@@ -119,6 +119,7 @@ void begin_block()
     // What a block finds in shared memory is anything; as numbers, NaN.
     memset(reinterpret_cast<void *>(run.statics), 0xff, run.n_statics);
     memset(run.launch->dynamic, 0xff, run.launch->shared);
+    races_begin_block();
 }
 
 void run_thread(Fiber &fiber)

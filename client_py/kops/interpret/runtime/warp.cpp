@@ -149,9 +149,20 @@ void describe(const Fiber &fiber, char *text, size_t size)
         snprintf(text, size, "waits in %s", fiber.name);
 }
 
+[[noreturn]] void report_missing_in_tile(const Fiber &fiber)
+{
+    Report &report = report_start(DIVERGENT_BARRIER, &fiber);
+    report_place(report, fiber.place);
+    snprintf(report.text, sizeof report.text, "%s is not reached by all %u threads of the tile", fiber.name,
+             fiber.mask);
+    stop();
+}
+
 // Why the collective in which the fiber waits cannot complete.
 [[noreturn]] void report_missing(const Fiber &fiber)
 {
+    if (fiber.op == TILE)
+        report_missing_in_tile(fiber);
     const Fiber *missing = nullptr;
     for_lanes(fiber.mask & run.warps[fiber.warp].alive, [&](unsigned lane) {
         const Fiber &other = *lane_of(fiber.warp, lane);
@@ -183,7 +194,7 @@ uint64_t collective(Collective op, uint32_t mask, uint64_t value, int source, co
     fiber.name = name;
     fiber.place = place;
     fiber.state = AT_COLLECTIVE;
-    if (op != ACTIVE) {
+    if (op < ACTIVE) {
         if (!(mask >> fiber.lane & 1)) {
             Report &report = report_start(DIVERGENT_WARP, &fiber);
             report_place(report, place);
@@ -210,7 +221,7 @@ void warp_left(Fiber &fiber)
     while (waiting) {
         Fiber &other = *lane_of(fiber.warp, unsigned(__builtin_ctz(waiting)));
         waiting &= waiting - 1;
-        if (other.state != AT_COLLECTIVE || other.op == ACTIVE || !(other.mask >> fiber.lane & 1))
+        if (other.state != AT_COLLECTIVE || other.op >= ACTIVE || !(other.mask >> fiber.lane & 1))
             continue;
         uint32_t lanes = other.mask & warp.alive;
         waiting &= ~lanes;
@@ -219,10 +230,53 @@ void warp_left(Fiber &fiber)
     }
 }
 
+// Completes the exchange in a tile of several warps if all threads that have not returned are in it. What they did
+// before counts as ordered for the whole block, which overlooks races between tiles.
+static void try_tile(const Fiber &fiber)
+{
+    unsigned first = fiber.index / fiber.mask * fiber.mask;
+    unsigned end = first + fiber.mask < run.n_threads ? first + fiber.mask : run.n_threads;
+    for (unsigned i = first; i < end; i++) {
+        const Fiber &other = run.fibers[i];
+        if (other.state != EXITED && (other.state != AT_COLLECTIVE || other.op != TILE || other.mask != fiber.mask))
+            return;
+    }
+    bool sync = false;
+    for (unsigned i = first; i < end; i++) {
+        Fiber &other = run.fibers[i];
+        unsigned source = first + unsigned(other.source);
+        sync = sync || other.source < 0;
+        if (other.state == EXITED || other.source < 0)
+            continue;
+        if (source >= end || run.fibers[source].state == EXITED)
+            report_source(other, other.source, "is not there");
+        other.result = run.fibers[source].value;
+    }
+    for (unsigned i = first; i < end; i++) {
+        if (run.fibers[i].state == AT_COLLECTIVE)
+            ready(run.fibers[i]);
+    }
+    if (sync)
+        run.epoch++;
+}
+
+static bool release_tiles()
+{
+    bool released = false;
+    for (unsigned i = 0; i < run.n_threads; i++) {
+        const Fiber &fiber = run.fibers[i];
+        if (fiber.state != AT_COLLECTIVE || fiber.op != TILE)
+            continue;
+        try_tile(fiber);
+        released = released || fiber.state == READY;
+    }
+    return released;
+}
+
 // Threads of a warp that ask at the same place which lanes are active are those, once no other of the warp can go on.
 bool release_active()
 {
-    bool released = false;
+    bool released = release_tiles();
     for (unsigned w = 0; w < run.n_warps; w++) {
         uint32_t lanes = 0;
         const Fiber *first = nullptr;
@@ -277,6 +331,12 @@ unsigned long long kops_host_collective(unsigned op, unsigned mask, unsigned lon
                                         const char *name, const char *file, unsigned line)
 {
     return kops::collective(kops::Collective(op), mask, value, source, name, {file, line, 0});
+}
+
+unsigned long long kops_host_exchange_in_tile(unsigned size, int rank, unsigned long long value, const char *name,
+                                              const char *file, unsigned line)
+{
+    return kops::collective(kops::TILE, size, value, rank, name, {file, line, 0});
 }
 
 unsigned kops_host_lane()

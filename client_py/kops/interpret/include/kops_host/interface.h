@@ -36,6 +36,7 @@ enum kops_host_op {
     KOPS_HOST_OR,
     KOPS_HOST_XOR,
     KOPS_HOST_ACTIVE,
+    KOPS_HOST_TILE,
 };
 
 extern "C" {
@@ -44,6 +45,9 @@ unsigned kops_host_barrier(unsigned value, const char *name, const char *file, u
 // The lanes of the mask wait; the result for the calling one.
 unsigned long long kops_host_collective(unsigned op, unsigned mask, unsigned long long value, int source,
                                         const char *name, const char *file, unsigned line);
+// The threads of a tile of several warps wait; the value of the one with that rank, if not -1.
+unsigned long long kops_host_exchange_in_tile(unsigned size, int rank, unsigned long long value, const char *name,
+                                              const char *file, unsigned line);
 unsigned kops_host_lane(void);
 unsigned kops_host_thread_index(void);
 // Checks an atomic access and returns what is there; nothing else runs until the store, if one follows.
