@@ -103,7 +103,6 @@ class Launch:
         self.geometry = geometry
         self.options = options
         self.operands = operands if operands is not None else Operands()
-        self.operands.keep.append(kernel)
         self.given = tuple(arguments)
         self.arguments: list[Any] = []
         self.inputs: list[Operand] = []

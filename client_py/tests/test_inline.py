@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -159,3 +160,16 @@ def test_integers_are_kept(k: kops.Client) -> None:
     assert k.empty(3, "bool").dtype == numpy.bool_
     with pytest.raises(kops.UnknownDtype, match="int32"):
         k.add(counts, counts)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="there is no C++ compiler")
+def test_the_same_kernel_on_the_cpu(default: kops.Client, daemon: FakeDaemon) -> None:
+    kern = kops.kernel(ADD2, "add2_kernel", "out float* c, const float* a, const float* b, int n", "ceil_div(n, 32)", 32)
+    a = numpy.arange(100, dtype="float32")
+    c = numpy.zeros_like(a)
+    assert kern.interpret(c, a, b=a, n=99) is c and (c[:99] == 2 * a[:99]).all() and c[99] == 0
+    assert kern[1, 64].interpret(c, a, a, 100) is c and c[99] == 198
+    kern.interpret(c, a, a, 10, grid=lambda *arguments: 1)
+    with pytest.raises(kops.interpret.InterpretError, match=r"\[100\]"):
+        kern.interpret(c, a, a, 101)
+    assert not daemon.peers, "no daemon is asked"

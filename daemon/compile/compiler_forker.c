@@ -292,11 +292,11 @@ static void on_end(uv_poll_t *poll, int status, int events)
 {
     struct forker *f = poll->data;
     struct compiler *c = f->compiler;
-    int ended;
+    int ended = SIGKILL; /* also where somebody else has reaped it */
 
     (void)status;
     (void)events;
-    if (waitpid(f->pid, &ended, WNOHANG) != f->pid)
+    if (waitpid(f->pid, &ended, WNOHANG) == 0)
         return;
     log_debug("compiler", "pid=%d ended=%d", (int)f->pid, ended);
     if (!f->stopped)

@@ -66,6 +66,11 @@ static void tell_exit(uint64_t id, int status, uint64_t peak_kib)
     tell(&event, -1);
 }
 
+static int close_behind_control(void)
+{
+    return (int)syscall(SYS_close_range, HELPER_CONTROL_FD + 1, ~0U, 0);
+}
+
 /* Nothing but the control socket comes along from the daemon. */
 static int close_others(void)
 {
@@ -76,7 +81,7 @@ static int close_others(void)
     for (int fd = 0; fd < 3; fd++)
         if (dup2(null, fd) < 0)
             return -1;
-    return (int)syscall(SYS_close_range, HELPER_CONTROL_FD + 1, ~0U, 0);
+    return close_behind_control();
 }
 
 /* A heap that grows in large steps and keeps what it has: a compile in a fork then finds its pages in place. */
@@ -112,6 +117,7 @@ static int prepare(struct helper *h, struct error *e)
 
     if (sandbox_drop_privileges(user, h->settings.parent, e) < 0)
         return -1;
+    close_behind_control(); /* looking up a user may have left a connection to a name service */
     if (chdir("/") < 0)
         return error_set(e, ERROR_UNSUPPORTED, "the compiler cannot enter /: %s", strerror(errno));
     h->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);

@@ -88,11 +88,12 @@ static void fetch_log(const struct nvrtc *n, struct attempt *a)
 
 static int fetch_image(const struct nvrtc *n, struct attempt *a)
 {
-    if (n->GetCUBINSize(a->program, &a->image_size) != NVRTC_SUCCESS || !a->image_size ||
-        a->image_size > COMPILED_MAX_IMAGE)
-        return -1;
+    if (n->GetCUBINSize(a->program, &a->image_size) != NVRTC_SUCCESS || !a->image_size)
+        return NVRTC_NO_BINARY;
+    if (a->image_size > COMPILED_MAX_IMAGE)
+        return NVRTC_OUT_OF_MEMORY;
     a->image = malloc(a->image_size);
-    return !a->image || n->GetCUBIN(a->program, (char *)a->image) != NVRTC_SUCCESS ? -1 : 0;
+    return a->image ? n->GetCUBIN(a->program, (char *)a->image) : NVRTC_OUT_OF_MEMORY;
 }
 
 void attempt_run(struct attempt *a, const struct helper_toolkit *toolkit, const struct compile_input *input,
@@ -109,8 +110,8 @@ void attempt_run(struct attempt *a, const struct helper_toolkit *toolkit, const 
     if (a->result == NVRTC_SUCCESS)
         a->result = compile(toolkit, input, a);
     fetch_log(&toolkit->nvrtc, a);
-    if (a->result == NVRTC_SUCCESS && fetch_image(&toolkit->nvrtc, a) < 0)
-        a->result = NVRTC_OUT_OF_MEMORY;
+    if (a->result == NVRTC_SUCCESS)
+        a->result = fetch_image(&toolkit->nvrtc, a);
     a->us = clock_us_between(begin, clock_now_ns());
 }
 

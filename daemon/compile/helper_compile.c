@@ -101,6 +101,12 @@ static void compile_failure(const struct helper_toolkit *toolkit, const struct c
         steal_log(a, o);
         return;
     }
+    if (a->result == NVRTC_NO_BINARY) {
+        snprintf(message, sizeof(message), "the compiler makes no binary for \"%.16s\" with these options",
+                 input->arch);
+        fail(o, ERROR_INVALID_ARGUMENT, FAILURE_SOURCE, message);
+        return;
+    }
     first_error(a->log, message, sizeof(message));
     fail(o, a->result == NVRTC_INVALID_OPTION ? ERROR_INVALID_ARGUMENT : ERROR_COMPILE_FAILED, FAILURE_SOURCE,
          *message ? message : "the compiler failed without a word");

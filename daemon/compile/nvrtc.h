@@ -28,6 +28,7 @@ enum nvrtc_result {
     NVRTC_INVALID_INPUT = 3,
     NVRTC_INVALID_OPTION = 5,
     NVRTC_COMPILATION = 6,
+    NVRTC_NO_BINARY = 1000, /* our own: compiled, but not to a cubin */
 };
 
 struct nvrtc {

@@ -295,3 +295,32 @@ def test_bfloat16(rng: Any, n: int) -> None:
     launch(BFLOAT, "scale", signature, y, x, factor, n, grid="ceil_div(n, 32)")
     widened = (x.astype("u4") << 16).view("f4")
     np.testing.assert_array_equal(y, to_bfloat16(widened * factor[0]))
+
+
+WMMA = """
+#include <mma.h>
+using namespace nvcuda;
+// c[m][n] = a[m][k] * b[n][k]^T, one warp a tile of 16 * 16
+__global__ void gemm(float *c, const half *a, const half *b, int n, int k)
+{
+    wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> fa;
+    wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> fb;
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum;
+    wmma::fill_fragment(sum, 0.0f);
+    for (int i = 0; i < k; i += 16) {
+        wmma::load_matrix_sync(fa, a + blockIdx.y * 16 * k + i, k);
+        wmma::load_matrix_sync(fb, b + blockIdx.x * 16 * k + i, k);
+        wmma::mma_sync(sum, fa, fb, sum);
+    }
+    for (int i = 0; i < sum.num_elements; i++)
+        sum.x[i] *= 2;
+    wmma::store_matrix_sync(c + blockIdx.y * 16 * n + blockIdx.x * 16, sum, n, wmma::mem_row_major);
+}
+"""
+
+
+def test_matrix_fragments(rng: Any) -> None:
+    a, b = rng.standard_normal((48, 80)).astype("f2"), rng.standard_normal((32, 80)).astype("f2")
+    c = np.zeros((48, 32), "f4")
+    launch(WMMA, "gemm", "float* c, const half* a, const half* b, int n, int k", c, a, b, 32, 80, grid=(2, 3))
+    np.testing.assert_allclose(c, 2 * a.astype("f8") @ b.astype("f8").T, rtol=1e-5, atol=1e-4)

@@ -68,5 +68,5 @@ def guards(data: bytes) -> list[int]:
 
 def shared_variables(data: bytes) -> list[tuple[int, int, str]]:
     """Offset, size and name of each static shared variable, in order."""
-    found = ((s.value, s.size, plain_name(s.name)) for s in symbols(data) if s.type == _THREAD_LOCAL and s.section and not s.name.startswith("_ZGV"))
-    return sorted(found)
+    found = (s for s in symbols(data) if s.type == _THREAD_LOCAL and s.section and not s.name.startswith("_ZGV"))
+    return sorted((s.value, s.size, plain_name(s.name)) for s in found)

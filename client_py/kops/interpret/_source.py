@@ -7,25 +7,27 @@ import re
 __all__ = ["HOST_HEADERS", "for_compiler", "translation_unit"]
 
 # Headers of libraries for the host that sources include and kernels do not need, by name.
-HOST_HEADERS = {
-    name: ""
-    for name in (
+HOST_HEADERS = dict.fromkeys(
+    (
         "ATen/ATen.h", "ATen/cuda/CUDAContext.h", "c10/cuda/CUDAException.h", "c10/cuda/CUDAGuard.h", "c10/cuda/CUDAStream.h",
-        "cublasLt.h", "cublas_v2.h", "cuda_profiler_api.h", "curand.h", "cusparse.h", "helper_cuda.h", "helper_functions.h",
-        "helper_image.h", "helper_string.h", "helper_timer.h", "omp.h", "torch/all.h", "torch/extension.h", "torch/types.h",
-    )
-}  # fmt: skip
+        "cuda_profiler_api.h", "curand.h", "cusparse.h", "helper_cuda.h", "helper_functions.h", "helper_image.h",
+        "helper_string.h", "helper_timer.h", "omp.h", "torch/all.h", "torch/extension.h", "torch/types.h",
+    ),
+    "",
+)  # fmt: skip
 HOST_HEADERS.update(dict.fromkeys(("cublasLt.h", "cublas_v2.h"), "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n"))
 
 _BETWEEN = r"(?:\s|\\\n|\b(?:volatile|const|static)\b|(?:__align__|alignas)\s*\([^()]*(?:\([^()]*\)[^()]*)*\))*"
 _DYNAMIC = re.compile(rf"\bextern\b({_BETWEEN})\b__shared__\b|\b__shared__\b({_BETWEEN})\bextern\b")
 _ALIGNED = re.compile(r"\b(__shared__|KOPS_HOST_DYNAMIC)(\s+)alignas\b")
+# The C++ library has attributes of this name, so it is no macro.
+_NOT_INLINED = re.compile(r"(?<!\(\()\b__noinline__\b")
 
 
 def for_compiler(text: str) -> str:
-    """`extern __shared__` becomes a word of the headers'; lines stay where they are."""
+    """`extern __shared__` and `__noinline__` become words of the headers; lines stay where they are."""
     text = _DYNAMIC.sub(lambda m: f"KOPS_HOST_DYNAMIC{(m.group(1) or m.group(2) or '').replace('alignas', '__align__')}", text)
-    return _ALIGNED.sub(r"\1\2__align__", text)
+    return _NOT_INLINED.sub("KOPS_HOST_NOINLINE", _ALIGNED.sub(r"\1\2__align__", text))
 
 
 def translation_unit(source: str, name: str, entry: str) -> str:

@@ -192,24 +192,53 @@ static void test_faults(void **state)
 
 static void test_unknown_architecture(void **state)
 {
-    static const char *const entries[] = {"add"};
-    const struct compile_input input = {.name = "k.cu",
-                                        .source = SIMPLE_KERNEL,
-                                        .length = strlen(SIMPLE_KERNEL),
-                                        .entries = entries,
-                                        .n_entries = 1,
-                                        .arch = "sm_7x"};
+    static const char *const entries[] = {"add"}, *const archs[] = {"sm_7x", "sm_10", "compute_90", "", "nonsense"};
+    struct compile_input input = {
+        .name = "k.cu", .source = SIMPLE_KERNEL, .length = strlen(SIMPLE_KERNEL), .entries = entries, .n_entries = 1};
     struct fixture *f = fixture_open();
-    struct outcome o;
 
     (void)state;
-    compile_start_input(f, &input, &o);
-    compile_wait(f, &o);
-    assert_null(o.compiled);
-    assert_int_equal(o.error.code, ERROR_INVALID_ARGUMENT);
-    assert_non_null(strstr(o.error.message, "arch"));
-    outcome_free(&o);
+    for (size_t i = 0; i < sizeof(archs) / sizeof(archs[0]); i++) {
+        struct outcome o;
+
+        input.arch = archs[i];
+        compile_start_input(f, &input, &o);
+        compile_wait(f, &o);
+        assert_failed(&o, ERROR_INVALID_ARGUMENT, "source");
+        assert_non_null(strstr(o.error.message, i == 2 ? "compute_90" : "arch"));
+        outcome_free(&o);
+    }
     fixture_close(f);
+}
+
+static void best_effort(struct compiler_config *config)
+{
+    config->sandbox = COMPILER_SANDBOX_BEST_EFFORT;
+}
+
+static void off(struct compiler_config *config)
+{
+    config->sandbox = COMPILER_SANDBOX_OFF;
+}
+
+static void test_weaker_sandboxes(void **state)
+{
+    void (*const changes[])(struct compiler_config *) = {best_effort, off};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct fixture *f = fixture_open_with(changes[i]);
+        struct outcome o;
+
+        compile_one(f, "#include \"/etc/passwd\"\n" SIMPLE_KERNEL, "add", &o);
+        assert_failed(&o, ERROR_COMPILE_FAILED, "source");
+        assert_int_equal(changes[i] == off, strstr(o.log, "root:") != NULL); /* what switching it off means */
+        outcome_free(&o);
+        compile_one(f, SIMPLE_KERNEL, "add", &o);
+        assert_non_null(o.compiled);
+        outcome_free(&o);
+        fixture_close(f);
+    }
 }
 
 static void test_many_parameters(void **state)
@@ -323,6 +352,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_host_code),
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_unknown_architecture),
+        cmocka_unit_test(test_weaker_sandboxes),
         cmocka_unit_test(test_many_parameters),
         cmocka_unit_test(test_parallel),
         cmocka_unit_test(test_alone),

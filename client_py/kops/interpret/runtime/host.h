@@ -121,7 +121,8 @@ struct Fiber {
     uint32_t mask;
     int32_t source; // lane that a shuffle reads, -1: one that does not exist
     uint64_t value, result;
-    const char *name; // the barrier or collective where the fiber waits
+    const void *shown; // see kops_host_show
+    const char *name;  // the barrier or collective where the fiber waits
     Place place;
 };
 

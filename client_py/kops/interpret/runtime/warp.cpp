@@ -339,6 +339,21 @@ unsigned long long kops_host_exchange_in_tile(unsigned size, int rank, unsigned 
     return kops::collective(kops::TILE, size, value, rank, name, {file, line, 0});
 }
 
+void kops_host_show(const void *what, const char *name, const char *file, unsigned line)
+{
+    kops::run.current->shown = what;
+    kops::collective(kops::SYNC, ~0u, 0, -1, name, {file, line, 0});
+}
+
+void kops_host_look(unsigned lane, void *to, size_t size)
+{
+    const kops::Fiber &fiber = *kops::run.current;
+    unsigned index = fiber.warp * kops::WARP + lane;
+    if (index >= kops::run.n_threads || kops::run.fibers[index].state == kops::EXITED)
+        kops::report_source(fiber, int(lane), "is not there");
+    memcpy(to, kops::run.fibers[index].shown, size);
+}
+
 unsigned kops_host_lane()
 {
     return kops::run.current->lane;

@@ -48,6 +48,9 @@ unsigned long long kops_host_collective(unsigned op, unsigned mask, unsigned lon
 // The threads of a tile of several warps wait; the value of the one with that rank, if not -1.
 unsigned long long kops_host_exchange_in_tile(unsigned size, int rank, unsigned long long value, const char *name,
                                               const char *file, unsigned line);
+// The lanes of the warp wait; from then on others may look at what the pointer points to, until the next showing.
+void kops_host_show(const void *what, const char *name, const char *file, unsigned line);
+void kops_host_look(unsigned lane, void *to, size_t size);
 unsigned kops_host_lane(void);
 unsigned kops_host_thread_index(void);
 // Checks an atomic access and returns what is there; nothing else runs until the store, if one follows.

@@ -14,12 +14,13 @@
 #define __cluster_dims__(...)
 #define __maxnreg__(...)
 #define __forceinline__      inline __attribute__((always_inline))
-#define __noinline__         __attribute__((noinline))
 #define __align__(n)         __attribute__((aligned(n)))
 #define __builtin_align__(n) __align__(n)
 
 // What `extern __shared__` becomes: an array that the linker places at the object's dynamic shared memory.
 #define KOPS_HOST_DYNAMIC extern __attribute__((visibility("hidden")))
+// What `__noinline__` becomes.
+#define KOPS_HOST_NOINLINE __attribute__((noinline))
 
 #define __CUDACC__           1
 #define __CUDACC_RTC__       1
