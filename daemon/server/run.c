@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "server/code.h"
 #include "server/connection.h"
 #include "server/program.h"
 #include "server/pump.h"
@@ -266,13 +267,19 @@ void handle_cancel(struct request *r, const struct rpc_arg *args, struct request
     struct request *target = request_find(r->connection, (uint32_t)args[CANCEL_msgid].u);
     struct rpc_output *out = request_result(r);
     bool found = target && target != r && request_is_run(target) && target->run.stop == RUN_GOES_ON;
+    bool compiles = target && target != r && target->method == METHOD_COMPILE && target->compile.request;
+    struct error e;
 
     (void)fds;
     if (out) {
         rpc_write_map(out, 1);
-        rpc_write_entry_bool(out, "cancelled", found);
+        rpc_write_entry_bool(out, "cancelled", found || compiles);
     }
     if (found)
         run_stop(target, RUN_CANCELLED);
+    if (compiles) {
+        error_set(&e, ERROR_CANCELLED, "the compile was cancelled");
+        compile_stop(target, &e);
+    }
     request_end(r);
 }

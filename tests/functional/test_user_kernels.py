@@ -36,6 +36,11 @@ def compilers(shared_machine: Machine) -> None:
     """The processes that compile are started by the first compile and stay: no leak of a later test."""
     with shared_machine.daemon.connect() as connection:
         compile_source(connection)
+
+
+@pytest.fixture(autouse=True)
+def steady(shared_machine: Machine) -> None:
+    """A spent compiler goes and the next one comes after the answer."""
     proc.eventually(
         lambda: proc.fds(shared_machine.daemon.pid)["socket"] == 3, "the listener, the forker and a spare child are left"
     )
@@ -205,6 +210,16 @@ def test_a_client_that_ends_takes_its_compile_with_it(machine: Machine, connect:
     connection.close()
     proc.eventually(lambda: other.call("stats")["counters"]["connections"] == 1, "only one connection is left")
     assert compile_source(other, ADD + "// after that\n")["cached"] == "no"
+
+
+def test_a_compile_can_be_cancelled(connection: raw.Connection) -> None:
+    slow = """template <int D, int P> struct B { static constexpr long v = B<D - 1, 2 * P>::v + B<D - 1, 2 * P + 1>::v; };
+    template <int P> struct B<0, P> { static constexpr long v = P; };
+    extern "C" __global__ void k(long* p) { *p = B<39, 1>::v; }"""
+    msgid = connection.request("compile", {"source": slow, "entries": ["k"]})
+    assert connection.call("cancel", {"msgid": msgid}) == {"cancelled": True}
+    assert connection.reply_error(msgid).code == "cancelled"
+    assert compile_source(connection)["module"]
 
 
 # ---- declaring ----
@@ -555,8 +570,9 @@ def test_nothing_is_left_of_a_connection(machine: Machine, connect: Callable[[],
     assert compile_source(survivor)["cached"] == "memory"
 
 
-def test_compiles_run_beside_each_other(connect: Callable[[], raw.Connection]) -> None:
-    connections = [connect() for _ in range(4)]
+def test_compiles_run_beside_each_other(tmp_path: Path) -> None:
+    m = Machine(tmp_path, env={"KOPSD_KERNELS_HELPERS": "4"})
+    connections = [m.daemon.connect() for _ in range(4)]
     results: list[Any] = [None] * 4
 
     def work(i: int) -> None:
@@ -568,5 +584,9 @@ def test_compiles_run_beside_each_other(connect: Callable[[], raw.Connection]) -
     for thread in threads:
         thread.join()
     assert results == ["no"] * 4
+    for connection in connections:
+        connection.close()
+    with m.daemon:
+        pass
 
 
