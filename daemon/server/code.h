@@ -41,7 +41,7 @@ bool code_runs_on(const char *arch, const struct backend_device *device);
  * without code of users. */
 void code_default_arch(const struct backend_device *device, char into[COMPILED_ARCH_SIZE]);
 
-/* user_code.c: who may bring code. 0, or -1 and permission_denied or unsupported. */
+/* user_code.c: who may bring code. 0, or -1 and permission_denied. */
 int user_code_check(const struct connection *c, struct error *e);
 /* The first device that runs code of users; NULL: none. */
 struct backend_device *user_code_device(const struct server *s);

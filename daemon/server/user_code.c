@@ -60,17 +60,16 @@ int user_code_check(const struct connection *c, struct error *e)
 {
     const struct server *s = c->server;
 
-    if (!is_allowed(c)) {
-        log_info("refuse", "why=\"user kernels\" policy=%s pid=%d uid=%d", policy_names[s->config.user_kernels],
-                 (int)c->pid, (int)c->uid);
-        error_set(e, ERROR_PERMISSION_DENIED,
-                  "kernels of users are not for uid %d here (kernels.user_kernels is %s): ask the daemon's "
-                  "administrator, or start a daemon of your own",
-                  (int)c->uid, policy_names[s->config.user_kernels]);
-        error_detail_text(e, "policy", policy_names[s->config.user_kernels]);
-        return -1;
-    }
-    return compiler_usable(code_service_compiler(s->code_service), e) ? 0 : -1;
+    if (is_allowed(c))
+        return 0;
+    log_info("refuse", "why=\"user kernels\" policy=%s pid=%d uid=%d", policy_names[s->config.user_kernels],
+             (int)c->pid, (int)c->uid);
+    error_set(
+        e, ERROR_PERMISSION_DENIED,
+        "kernels of users are not for uid %d here (kernels.user_kernels is %s): ask the daemon's administrator, or "
+        "start a daemon of your own",
+        (int)c->uid, policy_names[s->config.user_kernels]);
+    return error_detail_text(e, "policy", policy_names[s->config.user_kernels]);
 }
 
 struct backend_device *user_code_device(const struct server *s)
