@@ -255,3 +255,50 @@ def test_declaration_as_objects() -> None:
     c = np.zeros(3, "f4")
     run(FILL, "fill", [Item(**p) for p in params_of(SIGNATURE)], [c, 4, 3], grid=1, block=32)
     assert c.tolist() == [4, 4, 4]
+
+
+def test_strided_arrays() -> None:
+    source = "__global__ void k(int *c, int stride) { c[(int)threadIdx.x * stride] += threadIdx.x; }"
+    memory = np.zeros(40, "i4")
+    params = [{"name": "c", "kind": "inout", "dtype": "i32", "strided": True}, {"name": "stride", "kind": "scalar", "dtype": "i32"}]
+    run(source, "k", params, [memory[::-4], -4], grid=1, block=10)
+    assert memory[::-4].tolist() == list(range(10)) and memory.sum() == 45
+    with pytest.raises(InterpretError) as caught:
+        run(source, "k", params, [memory[::-4], 4], grid=1, block=10)
+    assert (caught.value.tensor, caught.value.index) == ("c", 4)
+
+
+@pytest.mark.parametrize(
+    ("declared", "good"),
+    [
+        ({"shape": (4, "n")}, True), ({"shape": (None, 3)}, True), ({"shape": (3, 4)}, False), ({"shape": (12,)}, False),
+        ({"elements": "n * 4"}, True), ({"elements": 13}, False), ({"rank": 2}, True), ({"rank": 1}, False),
+    ],
+)  # fmt: skip
+def test_declared_shapes(declared: dict[str, Any], good: bool) -> None:
+    params = [{"name": "c", "kind": "out", "dtype": "i32", **declared}, {"name": "n", "kind": "scalar", "dtype": "i32"}]
+
+    def call() -> None:
+        run("__global__ void k(int *c, int n) { c[0] = n; }", "k", params, [np.zeros((4, 3), "i4"), 3], grid=1, block=1)
+
+    if good:
+        call()
+    else:
+        with pytest.raises(InterpretError, match="declared"):
+            call()
+
+
+def test_arrays_that_overlap(fails: Fails) -> None:
+    source = "__global__ void k(float *c, const float *a) { c[threadIdx.x] = a[threadIdx.x]; }"
+    memory = np.zeros(33, "f4")
+    fails("signature", source, "k", "float* c, const float* a", memory[1:], memory[:-1])
+    launch(source, "k", "float* c, const float* a", memory[1:17], memory[17:], block=16)
+
+
+def test_object_that_is_broken(tmp_path: Path) -> None:
+    program = f"import sys; sys.path[:0] = {sys.path!r}\nfrom test_calls import *\nc = np.zeros(5, 'f4'); fill(c, 3); assert c.sum() == 15"
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    (made,) = (tmp_path / "kops" / "interpret").glob("kernel-*.so")
+    made.write_bytes(made.read_bytes()[:100])
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)

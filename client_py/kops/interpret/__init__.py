@@ -46,6 +46,17 @@ def _check_signature(kernel: _runtime.Kernel, declared: Sequence[Parameter], ent
             raise InterpretError(f"{what}: declared as {parameter.dtype}, in the source it is another type of {bytes_} bytes", "signature")
 
 
+def _load(
+    source: str, name: str, entry: str, files: Mapping[str, str], options: Sequence[str], instrumented: bool
+) -> _runtime.Kernel:
+    path = compile_kernel(source, name, entry, files, options, instrumented)
+    try:
+        return _runtime.load(path)
+    except OSError:  # something happened to it: once more
+        path.unlink(missing_ok=True)
+        return _runtime.load(compile_kernel(source, name, entry, files, options, instrumented))
+
+
 def _regions(arguments: Arguments) -> Any:
     starts: dict[int, list[Any]] = {}
     for tensor in arguments.tensors:
@@ -100,7 +111,7 @@ def run(
     dynamic = evaluate(shared, arguments.names, "shared")
     if cluster is not None:
         dimensions(cluster, arguments.names, "cluster")
-    kernel = _runtime.load(compile_kernel(source, name, entry, files or {}, list(options), check is not False))
+    kernel = _load(source, name, entry, files or {}, options, check is not False)
     _check_signature(kernel, declared, entry)
     if not 0 <= dynamic <= MAX_SHARED - kernel.static_bytes:
         raise InterpretError(

@@ -10,11 +10,13 @@ import ctypes
 import mmap
 import struct
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy
 
 from ._errors import InterpretError
+from ._geometry import evaluate
 
 __all__ = ["Arguments", "Parameter", "Tensor", "parameters"]
 
@@ -45,6 +47,10 @@ class Parameter(NamedTuple):
     name: str
     kind: str
     dtype: str
+    shape: tuple[Any, ...] | None = None
+    elements: Any = None
+    rank: int | None = None
+    strided: bool = False
 
     @property
     def is_tensor(self) -> bool:
@@ -59,16 +65,21 @@ class Tensor(NamedTuple):
     """An array argument in memory for the kernel."""
 
     parameter: Parameter
-    start: int  # address
-    size: int  # bytes
+    start: int  # address of what may be used
+    size: int  # bytes of it
+    pointer: int  # what the kernel gets: the first element
 
 
 def parameters(items: Sequence[Any]) -> list[Parameter]:
-    """The declaration in a plain form; each item has `name`, `kind` and `dtype`, as attributes or keys."""
+    """The declaration in a plain form; each item has `name`, `kind` and `dtype`, as attributes or keys, and may have
+    `shape`, `elements`, `rank` and `strided`."""
     result = []
     for i, item in enumerate(items):
         get = item.get if isinstance(item, Mapping) else lambda key, item=item: getattr(item, key, None)
-        made = Parameter(str(get("name") or f"argument {i}"), str(get("kind")), str(get("dtype")))
+        made = Parameter(
+            str(get("name") or f"argument {i}"), str(get("kind")), str(get("dtype")), get("shape"), get("elements"), get("rank"),
+            bool(get("strided")),
+        )  # fmt: skip
         if made.kind not in KINDS or made.dtype not in DTYPES:
             raise InterpretError(f"params[{i}]: kind {made.kind!r} or dtype {made.dtype!r} is unknown", "signature")
         result.append(made)
@@ -135,13 +146,29 @@ class Arguments:
                 array = _as_array(parameter, value)
                 if parameter.kind != "in" and not array.array.flags.writeable:
                     raise InterpretError(f"{parameter.name}: the array is read-only", "signature")
-                if not array.array.flags.c_contiguous:
+                if not array.array.flags.c_contiguous and not parameter.strided:
                     raise InterpretError(f"{parameter.name}: the array is not contiguous", "signature")
                 self._arrays[i] = (parameter, array)
                 self.names[parameter.name] = tuple(int(n) for n in array.array.shape)
+        for parameter, array in self._arrays.values():
+            self._check_shape(parameter, array.array)
         self._count = len(declared)
         self._memory: mmap.mmap | None = None
-        self._views: list[tuple[Parameter, _Array, Any]] = []
+        self._views: list[tuple[_Array, Any, Any]] = []
+
+    def _check_shape(self, parameter: Parameter, array: Any) -> None:
+        name = parameter.name
+        if parameter.rank is not None and array.ndim != parameter.rank:
+            raise InterpretError(f"{name} has {array.ndim} dimensions, {parameter.rank} are declared", "signature")
+        if parameter.shape is not None:
+            wanted = [None if n is None else evaluate(n, self.names, f"{name}.shape[{i}]") for i, n in enumerate(parameter.shape)]
+            if len(wanted) != array.ndim or any(n not in (None, m) for n, m in zip(wanted, array.shape)):
+                shape = ", ".join("any" if n is None else str(n) for n in wanted)
+                raise InterpretError(f"{name} has shape {tuple(array.shape)}, ({shape}) is declared", "signature")
+        if parameter.elements is not None:
+            least = evaluate(parameter.elements, self.names, f"{name}.elements")
+            if array.size < least:
+                raise InterpretError(f"{name} has {array.size} elements, at least {least} are declared", "signature")
 
     def _number(self, parameter: Parameter, value: Any) -> bytes:
         _, category, form, _ = DTYPES[parameter.dtype]
@@ -171,53 +198,59 @@ class Arguments:
         return any(p.kind != "in" for p, _ in self._arrays.values())
 
     def _distinct(self) -> dict[tuple[int, int], list[int]]:
-        """Arguments by the memory that they are: one array given twice is one tensor."""
+        """Arguments by the memory that they are: one array given twice is one tensor. Address and size of each memory."""
         found: dict[tuple[int, int], list[int]] = {}
         for i, (_, array) in self._arrays.items():
-            address = array.array.__array_interface__["data"][0] if array.array.nbytes else -1 - i
-            found.setdefault((address, array.array.nbytes), []).append(i)
+            found.setdefault(_span(array.array) if array.array.size else (-1 - i, 0), []).append(i)
+        spans = sorted(found)
+        for (low, size), after in pairwise(spans):
+            both = [*found[low, size], *found[after]]
+            if low + size > after[0] and any(self._arrays[i][0].kind != "in" for i in both):
+                names = " and ".join(self._arrays[i][0].name for i in (found[low, size][0], found[after][0]))
+                raise InterpretError(f"{names} share a part of their memory", "signature")
         return found
 
-    def __enter__(self) -> Arguments:
-        distinct = self._distinct()
-        sizes = [-(-size // mmap.PAGESIZE) * mmap.PAGESIZE + mmap.PAGESIZE for _, size in distinct]
+    def _reserve(self, sizes: list[int]) -> mmap.mmap:
+        """Address space for regions of these sizes with gaps between them, as wide as there is room."""
         self.gap = GAP
         while True:
-            total = sum(sizes) + self.gap * (len(sizes) + 1)
             try:
                 flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
-                self._memory = mmap.mmap(-1, total, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-                break
+                total = sum(sizes) + self.gap * (len(sizes) + 1)
+                return mmap.mmap(-1, total, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
             except (OSError, ValueError):
                 if self.gap <= 1 << 16:
                     raise InterpretError("there is no memory for the tensors", "unsupported") from None
                 self.gap >>= 4
+
+    def __enter__(self) -> Arguments:
+        distinct = self._distinct()
+        sizes = [-(-size // mmap.PAGESIZE) * mmap.PAGESIZE + mmap.PAGESIZE for _, size in distinct]
+        self._memory = self._reserve(sizes)
         base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         offset = self.gap
-        places: dict[int, tuple[int, int]] = {}
-        for (_, size), arguments, room in zip(distinct, distinct.values(), sizes):
-            start = offset + -(base + offset) % ALIGNMENT
-            for i in arguments:
-                parameter, array = self._arrays[i]
-                view = numpy.frombuffer(self._memory, numpy.uint8, size, start) if size else None
-                if view is not None and i == arguments[0]:
-                    view[:] = array.array.reshape(-1).view(numpy.uint8)
-                if parameter.kind != "in" and view is not None:
-                    self._views.append((parameter, array, view))
-                places[i] = (base + start, size)
+        tensors: dict[int, Tensor] = {}
+        for (low, size), arguments, room in zip(distinct, distinct.values(), sizes):
+            first = [_data(self._arrays[i][1].array) - low if size else 0 for i in arguments]  # where the first element is
+            start = offset + -(base + offset + first[0]) % ALIGNMENT
+            for i, into in zip(arguments, first):
+                tensors[i] = Tensor(self._arrays[i][0], base + start, size, base + start + into)
+            if size:
+                view = numpy.frombuffer(self._memory, numpy.uint8, size, start)
+                outside = numpy.frombuffer((ctypes.c_uint8 * size).from_address(low), numpy.uint8)
+                view[:] = outside
+                self._views += [(self._arrays[i][1], outside, view) for i in arguments if self._arrays[i][0].kind != "in"]
             offset += room + self.gap
-        self.tensors = [Tensor(self._arrays[i][0], *places[i]) for i in sorted(places)]
-        self._values = [
-            ctypes.create_string_buffer(self._numbers[i] if i in self._numbers else struct.pack("=Q", places[i][0]), 16)
-            for i in range(self._count)
-        ]
+        self.tensors = [tensors[i] for i in sorted(tensors)]
+        bits = {i: struct.pack("=Q", tensor.pointer) for i, tensor in tensors.items()}
+        self._values = [ctypes.create_string_buffer(bits.get(i) or self._numbers[i], 16) for i in range(self._count)]
         self.pointers = (ctypes.c_void_p * (self._count + 1))(*(ctypes.addressof(v) for v in self._values))
         return self
 
     def copy_back(self) -> None:
         """What the kernel wrote, into the arrays."""
-        for _, array, view in self._views:
-            array.array.reshape(-1).view(numpy.uint8)[:] = view
+        for array, outside, view in self._views:
+            outside[:] = view
             if array.target is not None:
                 device_tensor, host_tensor = array.target
                 device_tensor.copy_(host_tensor)
@@ -225,6 +258,20 @@ class Arguments:
     def __exit__(self, *_: object) -> None:
         self._views.clear()
         self._memory = None  # unmapped with the last view of it
+
+
+def _data(array: Any) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _span(array: Any) -> tuple[int, int]:
+    """Address and size of the memory from an array's lowest byte to its highest."""
+    low = high = _data(array)
+    for length, stride in zip(array.shape, array.strides):
+        low += min(stride, 0) * (length - 1)
+        high += max(stride, 0) * (length - 1)
+    return low, high + array.itemsize - low
 
 
 def _bfloat16(value: float) -> bytes:

@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 INCLUDE = HERE / "include"
 RUNTIME = HERE / "runtime"
 SOURCE_ROOT = "/kernel/"  # stands for the directory that a kernel was compiled in, in its debug information
-KEEP = 512  # objects in the cache
+KEEP = {"kernel": 512, "runtime": 8}  # objects in the cache
 COMPILE_SECONDS = 300
 
 _COMMON = ["-fPIC", "-gdwarf-4", "-w", "-fno-exceptions", "-fno-rtti", "-fno-strict-aliasing", "-fwrapv", "-ffp-contract=off",
@@ -116,8 +116,9 @@ def _call(command: Sequence[str], folder: str, what: str) -> None:
 def _keep(made: str, path: Path) -> None:
     os.chmod(made, 0o700)
     os.rename(made, path)
-    entries = sorted((p for p in path.parent.glob("kernel-*.so")), key=lambda p: p.stat().st_mtime if p.exists() else 0.0)
-    for old in entries[:-KEEP]:
+    sort = path.name.partition("-")[0]
+    entries = sorted(path.parent.glob(f"{sort}-*.so"), key=lambda p: p.stat().st_mtime if p.exists() else 0.0)
+    for old in entries[: -KEEP[sort]]:
         old.unlink(missing_ok=True)
 
 
@@ -134,6 +135,7 @@ def compile_runtime() -> Path:
     flags = [*_COMMON, "-std=c++17", "-O2", "-shared", "-Wl,-z,now"]
     path = directory() / f"runtime-{_key(*flags)}.so"
     if _mine(path):
+        os.utime(path)
         return path
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = os.path.join(folder, "runtime.so")

@@ -87,7 +87,7 @@ class _Story:
         tensor = next((t for t in named if t.parameter.kind == "in"), named[0]) if self.kind == "read_only" else named[0]
         self.tensor = tensor.parameter.name
         size = tensor.parameter.itemsize
-        self.index = (report.address - tensor.start) // size
+        self.index = (report.address - tensor.pointer) // size
         count = tensor.size // size
         text = f"{_ACCESS[report.access]} of {self.tensor}[{self.index}]"
         if report.size > size:

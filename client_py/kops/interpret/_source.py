@@ -32,7 +32,7 @@ def for_compiler(text: str) -> str:
 
 def translation_unit(source: str, name: str, entry: str) -> str:
     """The source with what makes an object of it that can be called."""
-    quoted = name.replace("\\", "\\\\").replace('"', '\\"')
+    quoted = (name.rpartition("/")[2] if name.startswith("/") else name).replace("\\", "\\\\").replace('"', '\\"')
     return f"""#line 1 "{quoted}"
 {for_compiler(source)}
 #line 1 "<entry>"

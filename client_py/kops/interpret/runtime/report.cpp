@@ -26,6 +26,7 @@ struct sigaction before[N_SIGNALS];
 stack_t stack_before;
 timer_t timer;
 bool has_timer;
+pid_t run_thread;
 char signal_stack[SIGNAL_STACK];
 
 uintptr_t counter_of(const ucontext_t *context)
@@ -50,31 +51,44 @@ Kind kind_of(int signal, bool guard)
     }
 }
 
-// The kernel did what the processor refuses. Anything else that happens in this process is left to its own handler.
+// What this process did before with a signal that is not for a run.
+void hand_on(int number, siginfo_t *info, void *context)
+{
+    for (unsigned i = 0; i < N_SIGNALS; i++) {
+        if (SIGNALS[i] != number)
+            continue;
+        if (before[i].sa_flags & SA_SIGINFO)
+            before[i].sa_sigaction(number, info, context);
+        else if (before[i].sa_handler != SIG_DFL && before[i].sa_handler != SIG_IGN)
+            before[i].sa_handler(number);
+        else
+            sigaction(number, &before[i], nullptr); // it happens again
+    }
+}
+
+// The kernel did what the processor refuses, or its time is over.
 void on_signal(int number, siginfo_t *info, void *context)
 {
-    if (number == SIGNALS[TIMER_SIGNAL]) {
-        if (!run.current)
-            return; // comes again
-        report_start(TIMEOUT, run.current).pc = counter_of(static_cast<const ucontext_t *>(context)) + 1;
+    bool is_timer = number == SIGNALS[TIMER_SIGNAL];
+    if (pid_t(syscall(SYS_gettid)) != run_thread || !run.current) {
+        if (!is_timer) // which comes again
+            hand_on(number, info, context);
+        return;
+    }
+    uintptr_t counter = counter_of(static_cast<const ucontext_t *>(context)) + 1;
+    if (is_timer) {
+        report_start(TIMEOUT, run.current).pc = counter;
         stop();
     }
-    if (!run.current) {
-        for (unsigned i = 0; i < N_SIGNALS; i++) {
-            if (SIGNALS[i] == number)
-                sigaction(number, &before[i], nullptr);
-        }
-        return; // happens again, with the handler of before
-    }
-    bool guard = false;
+    bool guard = false, is_access = number == SIGSEGV || number == SIGBUS;
     uintptr_t address = reinterpret_cast<uintptr_t>(info->si_addr);
-    if (number == SIGSEGV || number == SIGBUS)
+    if (is_access)
         fiber_of_address(address, &guard);
     Report &report = report_start(kind_of(number, guard), run.current);
-    report.where = number == SIGSEGV || number == SIGBUS ? NOWHERE : CODE;
+    report.where = is_access ? NOWHERE : CODE;
     report.address = address;
     report.access = -1;
-    report.pc = counter_of(static_cast<const ucontext_t *>(context)) + 1;
+    report.pc = counter;
     stop();
 }
 
@@ -84,7 +98,7 @@ void timer_start(double seconds)
     sigevent event = {};
     event.sigev_notify = SIGEV_THREAD_ID;
     event.sigev_signo = SIGNALS[TIMER_SIGNAL];
-    event._sigev_un._tid = pid_t(syscall(SYS_gettid));
+    event._sigev_un._tid = run_thread;
     has_timer = timer_create(CLOCK_MONOTONIC, &event, &timer) == 0;
     if (!has_timer)
         return;
@@ -100,6 +114,7 @@ void timer_start(double seconds)
 
 bool signals_take()
 {
+    run_thread = pid_t(syscall(SYS_gettid));
     stack_t stack = {};
     stack.ss_sp = signal_stack;
     stack.ss_size = sizeof signal_stack;
