@@ -38,6 +38,21 @@ def run_together(k: Any, random: Callable[..., Any]) -> None:
     assert_gemm(product, total, b.t())
 
 
+def run_user_kernels(torch: Any, k: Any) -> None:
+    import kernel_sources as sources
+
+    signature = "out float* c[n], const float* a[n], const float* b[n], int n"
+    add = k.kernel(sources.FIVE, "add2_kernel", signature, grid="ceil_div(n, 256)", block=256)
+    for n in (1, 257, 100_003):
+        a, b, c = (torch.randn(n, device="cuda") for _ in range(3))
+        add(c, a, b, n)
+        assert_add(c, a, b)
+        with k.program() as p:
+            p.launch(add, c, a, b, n)
+            p.launch(add, a, c, b, n)
+        p.run(blocking=True)
+
+
 def run_everything(torch: Any, k: Any) -> None:
     import numpy
 
@@ -62,6 +77,7 @@ def run_everything(torch: Any, k: Any) -> None:
                 assert_gemm(k.gemm(a, b, variant=variant), a, b)
                 assert_gemm(k.gemm(b.t(), a.t(), variant=variant), b.t(), a.t())
         run_together(k, random)
+    run_user_kernels(torch, k)
     gpu = next(device for device in k.devices if device.backend == "cuda")
     staged = k.array(numpy.arange(10_001, dtype=numpy.float32))
     assert bool((numpy.asarray(k.square(staged, device=gpu)) == numpy.arange(10_001, dtype=numpy.float32) ** 2).all())
@@ -74,7 +90,8 @@ def test_memcheck(torch: Any, tmp_path: Path) -> None:
     if not Path(sanitizer).exists():
         pytest.skip("there is no compute-sanitizer")
     report = tmp_path / "memcheck.log"
-    daemon = Daemon(start=False)
+    # The sanitizer follows the compilers, too, and does not fit into their sandbox.
+    daemon = Daemon(start=False, config="[kernels]\nsandbox = off\n")
     # The daemon asks the driver questions that it may refuse: API errors are its business, accesses are ours.
     daemon.command[:0] = [
         sanitizer, "--tool", "memcheck", "--require-cuda-init=no", "--target-processes", "all",
