@@ -6,7 +6,6 @@ import ctypes
 import shutil
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 
 from ._arguments import Arguments
 from ._compiler import INCLUDE, SOURCE_ROOT
@@ -19,15 +18,12 @@ TENSOR, SHARED_STATIC, SHARED_DYNAMIC, LOCAL_ARRAY, OTHER_STACK, CODE = range(1,
 _ACCESS = {-1: "access", 0: "read", 1: "write", 2: "atomic access", 3: "atomic access"}
 
 
-def _source_line(kernel: Kernel, counter: int) -> tuple[str, int] | None:
-    """File and line of the kernel's source for the instruction before `counter`; None if no tool here tells."""
-    tool = shutil.which("addr2line") or shutil.which("llvm-addr2line") or shutil.which("llvm-symbolizer")
-    if not counter or not tool:
+def _source_line(kernel: Kernel, offset: int) -> tuple[str, int] | None:
+    """File and line of the kernel's source for what is at `offset` in its object; None if no tool here tells."""
+    tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
+    if offset < 0 or not tool:
         return None
-    base = _base(kernel.path)
-    if base is None:
-        return None
-    command = [tool, "-i", "-e", str(kernel.path), hex(counter - 1 - base)]
+    command = [tool, "-i", "-e", str(kernel.path), hex(offset)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -36,15 +32,6 @@ def _source_line(kernel: Kernel, counter: int) -> tuple[str, int] | None:
         file, _, number = line.partition(" (")[0].rpartition(":")
         if file.startswith(SOURCE_ROOT) and number.isdigit() and int(number):
             return file[len(SOURCE_ROOT) :], int(number)
-    return None
-
-
-def _base(path: Path) -> int | None:
-    """Where an object was loaded."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        fields = line.split(maxsplit=5)
-        if len(fields) == 6 and fields[5] == str(path) and fields[2].strip("0") == "":
-            return int(fields[0].partition("-")[0], 16)
     return None
 
 
@@ -72,11 +59,9 @@ class _Story:
         self.index: int | None = None
 
     def _place(self, file: bytes, line: int, counter: int) -> tuple[str, int] | None:
-        if not line:
-            return _source_line(self.kernel, counter)
         name = file.decode(errors="replace")
-        if name.startswith(str(INCLUDE)):
-            return _source_line(self.kernel, counter)
+        if not line or name.startswith(str(INCLUDE)):
+            return _source_line(self.kernel, counter - 1 - self.report.image)  # counters are behind the instruction
         name = name[len(SOURCE_ROOT) :] if name.startswith(SOURCE_ROOT) else name
         return name.removeprefix("files/"), line
 

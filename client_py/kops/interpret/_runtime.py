@@ -66,6 +66,7 @@ class Report(ctypes.Structure):
         ("size", ctypes.c_uint64),
         ("pc", ctypes.c_uint64),
         ("other_pc", ctypes.c_uint64),
+        ("image", ctypes.c_uint64),
         ("line", ctypes.c_uint32),
         ("other_line", ctypes.c_uint32),
         ("file", ctypes.c_char * 256),

@@ -82,6 +82,7 @@ struct Report {
     int32_t region;
     uint64_t address, size; // where is SHARED_*: the offset in that memory
     uint64_t pc, other_pc;  // 0: see the lines
+    uint64_t image;         // where the kernel's object begins
     uint32_t line, other_line;
     char file[256], other_file[256], text[512];
 };

@@ -220,7 +220,9 @@ int kops_host_run(const kops::Launch *launch, kops::Report *report)
         snprintf(report->text, sizeof report->text, "there is no memory to watch shared memory with");
         return report->kind;
     }
-    return kops::run_launch(launch, report);
+    kops::run_launch(launch, report);
+    report->image = module->image;
+    return report->kind;
 }
 
 size_t kops_host_static_bytes(void (*entry)(void **))
