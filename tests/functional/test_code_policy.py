@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support import memfd, proc, raw
 from support.daemon import Daemon
-from user_kernels import ADD, ADD_PARAMS, ARCH, compile_source, only_with_nvrtc
+from user_kernels import ADD, ADD_PARAMS, ARCH, compile_source, only_with_nvrtc, wait_for_compilers
 
 pytestmark = only_with_nvrtc
 
@@ -309,8 +309,7 @@ def test_compiles_leave_nothing_in_the_daemon(start: Callable[[str], Daemon]) ->
     daemon = start(HOST)
     with daemon.connect() as connection:
         compile_source(connection, arch=ARCH)
-        # The listener, this connection, the forker and a spare child.
-        proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == 4, "the spent compiler is gone")
+        wait_for_compilers(daemon.pid, connections=1)
         before = daemon.holdings()
         for i in range(6):
             source = ADD + f"// {i}\n" if i % 2 else ADD + f"#error {i}\n"

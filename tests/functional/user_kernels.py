@@ -3,10 +3,14 @@ kernels compute; the real compiler makes their code."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from support import backends, raw
+from gpu_machine import Machine, N, vector
+from support import backends, proc, raw
+from support.cuda_exporter import Exporter, Memory
 
 only_with_nvrtc = pytest.mark.skipif(backends.nvrtc() is None, reason="there is no NVRTC here")
 
@@ -77,3 +81,50 @@ def add_kernel(connection: raw.Connection, **more: Any) -> int:
 def custom_kernel(connection: raw.Connection, **more: Any) -> int:
     module = compile_source(connection, OTHERS, "custom_kernel")["module"]
     return declare(connection, module, **{"entry": "custom_kernel", "params": CUSTOM_PARAMS, **more})
+
+
+def pidfds(pid: int) -> int:
+    count = 0
+    for path in Path(f"/proc/{pid}/fdinfo").iterdir():
+        try:
+            count += "\nPid:" in path.read_text()
+        except FileNotFoundError:
+            pass
+    return count
+
+
+def wait_for_compilers(pid: int, connections: int = 0) -> None:
+    """Until the daemon holds what it holds when nothing is compiled: the one that forks, and a spare process."""
+    proc.eventually(
+        lambda: proc.fds(pid)["socket"] == 3 + connections and pidfds(pid) == 2 + connections,
+        "the listener, the forker and a spare process are left",
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compilers(shared_machine: Machine) -> None:
+    """The processes that compile are started by the first compile and stay: no leak of a later test."""
+    with shared_machine.daemon.connect() as connection:
+        compile_source(connection)
+
+
+@pytest.fixture(autouse=True)
+def steady(shared_machine: Machine) -> None:
+    """A spent compiler goes and the next one comes after the answer."""
+    wait_for_compilers(shared_machine.daemon.pid)
+
+
+@pytest.fixture
+def vectors(exporter: Exporter) -> list[Memory]:
+    """Four vectors of N random numbers."""
+    rng = np.random.default_rng()
+    return [vector(exporter.alloc(4 * N), rng.integers(1, 100, N).astype(np.float32)) for _ in range(4)]
+
+
+def add_args(vectors: list[Memory], n: int = N) -> list[Any]:
+    c, a, b = (v.inline([n]) for v in vectors[:3])
+    return [c, a, b, n]
+
+
+# A test module binds these names, which is how pytest finds them.
+FIXTURES = (compilers, steady, vectors)
