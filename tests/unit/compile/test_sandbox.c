@@ -113,7 +113,7 @@ static bool probe_limits(void)
     const struct rlimit wide = {RLIM_INFINITY, RLIM_INFINITY};
 
     return setrlimit(RLIMIT_AS, &wide) < 0 && setrlimit(RLIMIT_CPU, &wide) < 0 && setrlimit(RLIMIT_FSIZE, &wide) < 0 &&
-           !malloc((size_t)1 << 30);
+           mmap(NULL, (size_t)1 << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED;
 }
 
 static bool probe_user(void)
