@@ -54,7 +54,7 @@ static const struct setting {
     {"limits", "buffers", NUMBER, AT(buffers), "8192", 1, 1000000, "Registered buffers of a connection."},
     {"limits", "programs", NUMBER, AT(programs), "1024", 1, 65536, "Programs of a connection."},
     {"limits", "kernels", NUMBER, AT(kernels), "4096", 1, 1000000, "Modules of a connection, and as many kernels."},
-    {"limits", "source_bytes", NUMBER, AT(source_bytes), "1048576", 1024, 1U << 26,
+    {"limits", "source_bytes", NUMBER, AT(source_bytes), "1000000", 1024, 1U << 26,
      "Bytes of one source with the files that it includes; a request must hold it, too (message_bytes)."},
     {"limits", "inline_mappings", NUMBER, AT(inline_mappings), "1024", 1, 65536,
      "Inline references that a connection keeps."},
