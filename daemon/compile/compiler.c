@@ -174,6 +174,14 @@ void compiler_helper_failed(struct compiler *c, const struct error *e, bool fata
     compiler_kick(c);
 }
 
+void compiler_helper_works(struct compiler *c)
+{
+    c->failures = 0;
+    c->not_before_ms = 0;
+    if (!c->unusable)
+        c->why.code = ERROR_NONE;
+}
+
 static void on_idle(uv_timer_t *timer)
 {
     struct compiler *c = timer->data;
@@ -224,10 +232,10 @@ static void ask(struct compiler *c, const struct census *n)
     unsigned room = c->helpers - n->busy, wanted = n->waiting < room ? n->waiting : room, at_work = n->busy + wanted;
     struct error e;
 
-    /* Warming one up takes as much as a compile: not from a job that needs the core. */
+    /* Making one ready takes about as long as a compile: not from a job that needs the core. */
     if (c->keep_warm && at_work + c->spares < c->cores)
         wanted += c->spares;
-    else if (c->keep_warm && (!at_work || at_work + 1 < c->cores))
+    else if (c->keep_warm && (!at_work || at_work < c->cores))
         wanted++;
     for (unsigned have = n->starting + n->warm; have < wanted; have++) {
         if (!c->forker) {

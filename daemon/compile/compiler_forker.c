@@ -187,8 +187,6 @@ static void on_ready(struct forker *f, const struct helper_event *event)
     f->ready = true;
     f->alone = event->alone;
     uv_timer_stop(&f->patience);
-    c->failures = 0;
-    c->why.code = ERROR_NONE;
     snprintf(c->name, sizeof(c->name), "NVRTC %u.%u", event->major, event->minor);
     log_info("compiler", "pid=%d version=%u.%u alone=%d", (int)f->pid, event->major, event->minor, f->alone);
     if (event->text[0])

@@ -93,6 +93,8 @@ void job_succeed(struct compile_job *job, struct compiled *compiled);
 void job_fail(struct compile_job *job, const struct error *e, const struct compile_failure *failure);
 /* A helper could not be started, or died: waits longer each time. `fatal`: who waits is told. */
 void compiler_helper_failed(struct compiler *c, const struct error *e, bool fatal);
+/* A process waits for a source: what failed before is over. */
+void compiler_helper_works(struct compiler *c);
 /* Frees a compiler that is closing once nothing is left of it. */
 void compiler_let_go(struct compiler *c);
 

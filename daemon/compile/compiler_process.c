@@ -12,7 +12,7 @@
 #include "compile/compiler_internal.h"
 #include "util/log.h"
 
-enum { READ_CHUNK = 64 << 10, START_S = 30 };
+enum { READ_CHUNK = 64 << 10, START_S = 30, MAX_FAILURES = 2 /* in a row, before who waits is told */ };
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
@@ -201,7 +201,7 @@ static void on_failed(struct process *p, const unsigned char *body, size_t lengt
     error_set(&e, (enum error_code)failure.code, "%s", failure.message);
     if (!job) { /* it could not even start */
         free(log);
-        compiler_helper_failed(p->compiler, &e, true);
+        compiler_helper_failed(p->compiler, &e, p->compiler->failures >= MAX_FAILURES);
         return;
     }
     if (log) {
@@ -221,6 +221,7 @@ static void on_frame(struct process *p, uint32_t kind, const unsigned char *body
 {
     if (p->state == PROCESS_STARTING && kind == FRAME_WARM && !length) {
         p->state = PROCESS_WARM;
+        compiler_helper_works(p->compiler);
         uv_timer_stop(&p->deadline);
     } else if (p->state == PROCESS_BUSY && kind == FRAME_COMPILED) {
         on_compiled(p, body, length);
@@ -304,7 +305,7 @@ static void finish(struct process *p)
         explain(p);
     } else if (p->state == PROCESS_STARTING) {
         error_set(&e, ERROR_UNSUPPORTED, "the compiler's process ended while it started (status %d)", p->status);
-        compiler_helper_failed(p->compiler, &e, true);
+        compiler_helper_failed(p->compiler, &e, p->compiler->failures >= MAX_FAILURES);
     }
     p->state = PROCESS_ENDING;
     uv_close((uv_handle_t *)&p->poll, handle_closed);

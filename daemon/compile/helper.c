@@ -16,14 +16,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "compile/helper_pages.h"
 #include "compile/sandbox.h"
 
 enum { MAX_PROCESSES = 256, ENDING_MS = 2000 };
 
 struct helper {
     struct helper_settings settings;
-    int statm, stat; /* of /proc/self: no file can be opened later */
-    unsigned n;      /* of processes */
+    int statm, stat, maps; /* of /proc/self: no file can be opened later */
+    unsigned n;            /* of processes */
     struct process {
         uint64_t id;
         pid_t pid;
@@ -122,12 +123,17 @@ static int prepare(struct helper *h, struct error *e)
         return error_set(e, ERROR_UNSUPPORTED, "the compiler cannot enter /: %s", strerror(errno));
     h->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
     h->stat = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
-    if (h->statm < 0 || h->stat < 0)
+    h->maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    if (h->statm < 0 || h->stat < 0 || h->maps < 0)
         return error_set(e, ERROR_UNSUPPORTED, "the compiler cannot read /proc: %s", strerror(errno));
     tune_heap();
     if (nvrtc_open(&h->settings.toolkit.nvrtc, h->settings.nvrtc, e) < 0 || enter_sandbox(h, e) < 0)
         return -1;
-    return helper_warm(&h->settings.toolkit, e);
+    if (helper_warm(&h->settings.toolkit, e) < 0)
+        return -1;
+    pages_learn(h->maps);
+    close(h->maps);
+    return 0;
 }
 
 /* Whether a fork would leave threads behind, and what they hold with them. The count is the 18th value behind the
@@ -167,31 +173,28 @@ static int receive(struct helper_command *command, int *ret_fd)
     return 0;
 }
 
-/* In the new process: keeps its socket and statm, in the places behind the first descriptors. */
-static void begin_process(const struct helper *h, int socket, pid_t parent, bool hurry)
+/* In the new process: keeps its socket only. */
+static void begin_process(const struct helper *h, int socket, pid_t parent, uint64_t space, bool hurry)
 {
-    int statm = HELPER_SOCKET_FD + 1;
-
     if (parent && sandbox_bind_to_parent(parent) < 0)
         _exit(1);
-    /* The first two are out of the way of their new places: `stat` and the sockets were opened later. */
-    if (dup2(socket, HELPER_CONTROL_FD) < 0 || dup2(h->statm, statm) < 0 ||
-        dup2(HELPER_CONTROL_FD, HELPER_SOCKET_FD) < 0)
+    if (dup2(socket, HELPER_CONTROL_FD) < 0 || dup2(HELPER_CONTROL_FD, HELPER_SOCKET_FD) < 0)
         _exit(1);
     close(HELPER_CONTROL_FD);
-    syscall(SYS_close_range, (unsigned)statm + 1, ~0U, 0);
-    helper_serve_one(&h->settings, statm, hurry);
+    syscall(SYS_close_range, HELPER_SOCKET_FD + 1, ~0U, 0);
+    helper_serve_one(&h->settings, space, hurry);
 }
 
 static void fork_process(struct helper *h, const struct helper_command *command, int socket)
 {
     struct helper_event event = {.kind = HELPER_FORKED, .id = command->id};
+    uint64_t space = sandbox_address_space(h->statm);
     pid_t self = getpid(), pid;
     int pidfd;
 
     pid = h->n < MAX_PROCESSES ? fork() : -1;
     if (pid == 0)
-        begin_process(h, socket, self, command->hurry);
+        begin_process(h, socket, self, space, command->hurry);
     close(socket);
     if (pid < 0) {
         tell_exit(command->id, -1, 0);
@@ -252,7 +255,7 @@ static void serve_alone(struct helper *h)
     pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
     event.id = command.id;
     if (pidfd >= 0 && tell(&event, pidfd) == 0)
-        begin_process(h, socket, 0, true); /* it is warm from its start */
+        begin_process(h, socket, 0, sandbox_address_space(h->statm), true); /* it is warm from its start */
 }
 
 static void serve(struct helper *h)

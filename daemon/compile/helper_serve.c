@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "compile/helper.h"
+#include "compile/helper_pages.h"
 #include "compile/sandbox.h"
 
 enum { OPEN_FILES = 256 }; /* of nested includes */
@@ -90,20 +91,19 @@ static void put_outcome(struct buffer *out, const struct helper_outcome *o)
     *(struct frame_header *)(void *)(out->data + out->start + before) = header;
 }
 
-static void confine(const struct helper_settings *s, int statm)
+static void confine(const struct helper_settings *s, uint64_t space)
 {
-    const struct sandbox_limits limits = {(uint64_t)s->memory_mib << 20, s->time_s, OPEN_FILES};
+    const struct sandbox_limits limits = {space + ((uint64_t)s->memory_mib << 20), s->time_s, OPEN_FILES};
     struct error e;
 
-    if (sandbox_limit(&limits, statm, &e) < 0)
+    if (sandbox_limit(&limits, &e) < 0)
         fail(&e);
-    close(statm);
     if (s->sandbox != COMPILER_SANDBOX_OFF && sandbox_enter_seccomp(false, &e) < 0 &&
         s->sandbox == COMPILER_SANDBOX_REQUIRED)
         fail(&e);
 }
 
-void helper_serve_one(const struct helper_settings *settings, int statm, bool hurry)
+void helper_serve_one(const struct helper_settings *settings, uint64_t space, bool hurry)
 {
     struct helper_outcome outcome;
     struct request request;
@@ -112,8 +112,8 @@ void helper_serve_one(const struct helper_settings *settings, int statm, bool hu
     size_t size;
     void *body;
 
-    confine(settings, statm);
-    if (!hurry && helper_warm(&settings->toolkit, &e) < 0)
+    confine(settings, space);
+    if (!hurry && !pages_populate() && helper_warm(&settings->toolkit, &e) < 0)
         fail(&e);
     buffer_init(&out, FRAME_MAX_ANSWER);
     frame_put(&out, FRAME_WARM, NULL, 0);

@@ -151,7 +151,7 @@ int sandbox_enter_landlock(const char *const *directories, unsigned n, struct er
     return 0;
 }
 
-static uint64_t address_space(int statm)
+uint64_t sandbox_address_space(int statm)
 {
     char text[64];
     ssize_t n = pread(statm, text, sizeof(text) - 1, 0);
@@ -173,14 +173,13 @@ static int limit(int what, uint64_t value)
     return setrlimit(what, &wanted);
 }
 
-int sandbox_limit(const struct sandbox_limits *limits, int statm, struct error *e)
+int sandbox_limit(const struct sandbox_limits *limits, struct error *e)
 {
-    uint64_t space = address_space(statm);
     struct rusage used;
 
     getrusage(RUSAGE_SELF, &used);
-    if (!space || limit(RLIMIT_AS, space + limits->memory_bytes) < 0 || limit(RLIMIT_CORE, 0) < 0 ||
-        limit(RLIMIT_FSIZE, 0) < 0 || limit(RLIMIT_NOFILE, limits->files) < 0 ||
+    if (limit(RLIMIT_AS, limits->memory_bytes) < 0 || limit(RLIMIT_CORE, 0) < 0 || limit(RLIMIT_FSIZE, 0) < 0 ||
+        limit(RLIMIT_NOFILE, limits->files) < 0 ||
         limit(RLIMIT_CPU, (uint64_t)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) + 2 + limits->cpu_s) < 0)
         return failed(e, "limits");
     return 0;

@@ -29,13 +29,17 @@ int sandbox_enter_landlock(const char *const *directories, unsigned n, struct er
  * not allowed fail with EPERM. */
 int sandbox_enter_seccomp(bool forks, struct error *e);
 
+/* What a process has now. `statm`: a descriptor of /proc/self/statm, which tells of the process that opened it. 0:
+ * gone. */
+uint64_t sandbox_address_space(int statm);
+
 struct sandbox_limits {
-    uint64_t memory_bytes; /* address space beyond what the process has now */
+    uint64_t memory_bytes; /* address space, in all */
     unsigned cpu_s;        /* beyond what it has used */
     unsigned files;        /* open at one time */
 };
 
-/* Soft and hard limits; no core dumps, no file may grow. `statm`: a descriptor of /proc/self/statm. */
-int sandbox_limit(const struct sandbox_limits *limits, int statm, struct error *e);
+/* Soft and hard limits; no core dumps, no file may grow. */
+int sandbox_limit(const struct sandbox_limits *limits, struct error *e);
 
 #endif

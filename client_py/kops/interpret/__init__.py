@@ -94,10 +94,10 @@ def run(
 ) -> None:
     """Runs a kernel on the CPU and raises `InterpretError` for the first thing that it does wrong.
 
-    `params` declares the parameters (objects or maps with `name`, `kind` and `dtype`), `args` has an array, a number or
-    None (a null pointer) for each: NumPy arrays, torch tensors, and for `in` what `numpy.asarray` takes. Arrays are
-    contiguous; bfloat16 is that of ml_dtypes or of torch, or uint16 with the bits. Written ones are written in place,
-    when the kernel has ended without an error.
+    `params` declares the parameters (objects or maps with `name`, `kind` and `dtype`), `args` has an array, a
+    number or None (a null pointer) for each: NumPy arrays, torch tensors, and for `in` what `numpy.asarray` takes.
+    Arrays are contiguous unless declared strided; bfloat16 is that of ml_dtypes or of torch, or uint16 with the
+    bits. Written ones are written in place, when the kernel has ended without an error.
 
     `grid`, `block` and `shared` are numbers or expressions as for a launch; `cluster` and `device` change nothing here.
     `files` are what the source includes by name, `options` those of the compile: macros count, the rest does not.

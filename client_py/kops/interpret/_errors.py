@@ -37,8 +37,8 @@ class InterpretError(KopsError):
     `compile` (`log` has the compiler's messages), `signature` and `launch`.
 
     Where they apply, `block` and `thread` say who, `other` is the second thread (of a race, say), `tensor` names the
-    tensor or the shared array, `index` is the element in it, `file` and `line` the place in the source and `other_line`
-    that of the second thread.
+    tensor or the shared array, `index` is the element in it (in shared memory the byte), `file` and `line` the place in the
+    source and `other_line` that of the second thread.
     """
 
     code = "interpret"

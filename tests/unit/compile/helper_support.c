@@ -58,6 +58,7 @@ static void on_done(void *context, struct compiled *compiled, const struct error
 
     assert_false(o->done);
     o->done = true;
+    uv_stop(o->loop); /* it may be about to wait for more */
     o->compiled = compiled;
     o->error = *e;
     if (failure) {
@@ -71,7 +72,7 @@ struct compile_job *compile_start_input(struct fixture *f, const struct compile_
 {
     struct compile_job *job;
 
-    *o = (struct outcome){0};
+    *o = (struct outcome){.loop = &f->loop};
     job = compiler_compile(f->compiler, input, on_done, o);
     assert_non_null(job);
     assert_false(o->done);

@@ -20,6 +20,7 @@ struct fixture {
 };
 
 struct outcome {
+    uv_loop_t *loop;
     bool done;
     struct compiled *compiled;
     struct error error;

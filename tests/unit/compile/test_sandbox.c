@@ -124,12 +124,13 @@ static bool probe_user(void)
 static void enter(bool forks)
 {
     const char *const directories[] = {directory};
-    const struct sandbox_limits limits = {.memory_bytes = 64 << 20, .cpu_s = 100, .files = 16};
+    struct sandbox_limits limits = {.cpu_s = 100, .files = 16};
     int statm = open("/proc/self/statm", O_RDONLY);
     struct error e;
 
+    limits.memory_bytes = sandbox_address_space(statm) + (64 << 20);
     if (sandbox_drop_privileges("nobody", getppid(), &e) < 0 || sandbox_enter_landlock(directories, 1, &e) < 0 ||
-        sandbox_limit(&limits, statm, &e) < 0 || sandbox_enter_seccomp(forks, &e) < 0) {
+        sandbox_limit(&limits, &e) < 0 || sandbox_enter_seccomp(forks, &e) < 0) {
         fprintf(stderr, "%s\n", e.message);
         _exit(2);
     }
