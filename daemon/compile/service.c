@@ -1,5 +1,6 @@
 #include "compile/service.h"
 
+#include <limits.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 /* Files of modules that memory answers for are told that they are in use this often. */
 #define TOUCH_NS (UINT64_C(3600) * 1000000000)
 
-enum flight_state { READING, COMPILING, FINISHED };
+enum flight_state { READING, QUEUED, COMPILING, FINISHED };
 
 /* One module that is on its way, with all who wait for it. */
 struct flight {
@@ -22,6 +23,8 @@ struct flight {
     struct code_service *service;
     enum flight_state state;
     unsigned char key[KEY_BYTES];
+    uint64_t turn; /* of QUEUED: who has the least is next */
+    uint64_t owner;
     struct compile_input *input; /* owned; NULL once the compiler has it */
     struct compile_job *job;     /* of COMPILING */
     struct compiled *compiled;   /* what the disk had */
@@ -80,6 +83,7 @@ struct code_service *code_service_new(uv_loop_t *loop, const struct code_service
     s->loop = loop;
     s->source_bytes = config->source_bytes;
     s->memory_bytes = config->memory_bytes;
+    s->most = config->compiler.helpers ? config->compiler.helpers : UINT_MAX;
     list_init(&s->flights);
     list_init(&s->tasks);
     s->compiler = compiler_new(loop, &config->compiler, e);
@@ -142,10 +146,10 @@ void code_service_close(struct code_service *service, void (*closed)(void *conte
         struct flight *f = list_entry(node, struct flight, link);
 
         flight_drop_waiters(f);
-        if (f->state == COMPILING) {
+        if (f->state == COMPILING)
             compile_job_cancel(f->job);
+        if (f->state == COMPILING || f->state == QUEUED)
             flight_free(f);
-        }
     }
     service_drop_tasks(s);
     compiler_close(s->compiler, compiler_closed, s);
@@ -239,13 +243,17 @@ static void finish(struct flight *f, struct compiled *compiled, enum code_origin
     service_let_go(s);
 }
 
+static void start_queued(struct code_service *s);
+
 static void compile_is_done(void *context, struct compiled *compiled, const struct error *e,
                             const struct compile_failure *failure)
 {
     struct flight *f = context;
     struct code_service *s = f->service;
 
+    service_hold(s);
     f->job = NULL;
+    s->n_compiling--;
     if (compiled) {
         memcpy(compiled->key, f->key, KEY_BYTES); /* nobody else has seen it yet */
         cache_memory_put(s->memory, compiled, clock_now_ns());
@@ -255,21 +263,80 @@ static void compile_is_done(void *context, struct compiled *compiled, const stru
     }
     finish(f, compiled, CODE_COMPILED, e, failure);
     compiled_unref(compiled);
+    start_queued(s);
+    service_let_go(s);
 }
 
 /* False: there was no memory for it. */
 static bool flight_compile(struct flight *f, const struct compile_input *input)
 {
+    struct code_service *s = f->service;
+
     f->state = COMPILING;
-    f->job = compiler_compile(f->service->compiler, input, compile_is_done, f);
-    if (f->job)
-        f->service->counters.compiles++;
+    s->turn = f->turn;
+    f->job = compiler_compile(s->compiler, input, compile_is_done, f);
+    if (f->job) {
+        s->counters.compiles++;
+        s->n_compiling++;
+    }
     return f->job;
 }
 
 static int no_memory(const struct compile_input *input, struct error *e)
 {
     return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a source of %zu bytes", input->length);
+}
+
+/* Owners take turns, so that many compiles of one do not hold up another's. */
+static uint64_t next_turn(const struct code_service *s, uint64_t owner)
+{
+    uint64_t turn = s->turn;
+
+    list_for_each_safe (node, after, &s->flights) {
+        const struct flight *f = list_entry(node, struct flight, link);
+
+        if (f->state == QUEUED && f->owner == owner && f->turn > turn)
+            turn = f->turn;
+    }
+    return turn + 1;
+}
+
+static struct flight *first_queued(struct code_service *s)
+{
+    struct flight *first = NULL;
+
+    list_for_each_safe (node, after, &s->flights) {
+        struct flight *f = list_entry(node, struct flight, link);
+
+        if (f->state == QUEUED && (!first || f->turn < first->turn))
+            first = f;
+    }
+    return first;
+}
+
+/* As many as the compiler has processes for. */
+static void start_queued(struct code_service *s)
+{
+    struct flight *f;
+    struct error e;
+
+    service_hold(s);
+    while (!s->closing && s->n_compiling < s->most && (f = first_queued(s))) {
+        if (flight_compile(f, f->input)) {
+            free(f->input);
+            f->input = NULL;
+        } else {
+            no_memory(f->input, &e);
+            finish(f, NULL, CODE_COMPILED, &e, NULL);
+        }
+    }
+    service_let_go(s);
+}
+
+static void flight_queue(struct flight *f)
+{
+    f->turn = next_turn(f->service, f->owner);
+    f->state = QUEUED;
 }
 
 static void read_run(struct work *work)
@@ -283,7 +350,6 @@ static void read_done(struct work *work)
 {
     struct flight *f = list_entry(work, struct flight, work);
     struct code_service *s = f->service;
-    struct error e;
 
     if (f->compiled && !s->closing) {
         struct compiled *compiled = compiled_ref(f->compiled);
@@ -294,12 +360,9 @@ static void read_done(struct work *work)
         compiled_unref(compiled);
     } else if (list_empty(&f->waiters)) { /* all have gone, perhaps with the service */
         flight_free(f);
-    } else if (flight_compile(f, f->input)) {
-        free(f->input);
-        f->input = NULL;
     } else {
-        no_memory(f->input, &e);
-        finish(f, NULL, CODE_COMPILED, &e, NULL);
+        flight_queue(f);
+        start_queued(s);
     }
     service_let_go(s);
 }
@@ -318,24 +381,28 @@ static struct flight *find_flight(struct code_service *s, const unsigned char *k
 static struct flight *flight_new(struct code_service *s, const unsigned char *key, const struct compile_input *input,
                                  struct error *e)
 {
+    const bool later = s->disk || s->n_compiling >= s->most;
     struct flight *f = calloc(1, sizeof(*f));
 
-    if (f && s->disk)
+    if (f && later)
         f->input = service_copy_input(input);
-    if (!f || (s->disk && !f->input)) {
+    if (!f || (later && !f->input)) {
         free(f);
         no_memory(input, e);
         return NULL;
     }
     f->service = s;
     memcpy(f->key, key, KEY_BYTES);
+    f->owner = input->owner;
     list_init(&f->waiters);
+    list_init(&f->link);
+    flight_queue(f);
     list_append(&s->flights, &f->link);
     if (s->disk) {
         f->state = READING;
         service_hold(s);
         work_submit(s->loop, &f->work, read_run, read_done);
-    } else if (!flight_compile(f, input)) {
+    } else if (!later && !flight_compile(f, input)) {
         flight_free(f);
         no_memory(input, e);
         return NULL;
@@ -352,10 +419,15 @@ static int join(struct code_service *s, const unsigned char *key, const struct c
     if (!q)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a request");
     f = find_flight(s, key);
-    if (f)
-        s->counters.joins++;
-    else
+    if (!f) {
         f = flight_new(s, key, input, e);
+    } else {
+        uint64_t turn = next_turn(s, input->owner);
+
+        s->counters.joins++;
+        if (f->state == QUEUED && turn < f->turn)
+            f->turn = turn;
+    }
     if (!f) {
         free(q);
         return -1;
@@ -410,11 +482,18 @@ int code_get(struct code_service *service, const struct compile_input *input, co
 void code_request_cancel(struct code_request *request)
 {
     struct flight *f = request->flight;
+    struct code_service *s = f->service;
 
     list_remove(&request->link);
     free(request);
-    if (f->state == COMPILING && list_empty(&f->waiters)) {
+    if (!list_empty(&f->waiters))
+        return;
+    if (f->state == QUEUED) {
+        flight_free(f);
+    } else if (f->state == COMPILING) {
         compile_job_cancel(f->job);
         flight_free(f);
+        s->n_compiling--;
+        start_queued(s);
     }
 }

@@ -55,7 +55,8 @@ const char *code_origin_name(enum code_origin origin);
 typedef void code_done(void *context, struct compiled *compiled, enum code_origin origin, const struct error *e,
                        const struct compile_failure *failure);
 
-/* Checks the input, and its options and entries against what is allowed (see options.h). Copies what it needs.
+/* Checks the input, and its options and entries against what is allowed (see options.h). Copies what it needs. Where
+ * more wait than the compiler takes at one time, the inputs' owners take turns.
  *
  * When memory has the code, done() is called before this returns, with *ret_request set to NULL before. Otherwise
  * *ret_request is set, and done() is called later, once, unless the request is cancelled. Returns -1 with `e` for an
@@ -63,7 +64,8 @@ typedef void code_done(void *context, struct compiled *compiled, enum code_origi
 int code_get(struct code_service *service, const struct compile_input *input, code_done *done, void *context,
              struct code_request **ret_request, struct error *e);
 
-/* done() will not be called. A compile that nobody else waits for is stopped. */
+/* done() will not be called. A compile that nobody else waits for is stopped, and others' may begin, or, where memory is
+ * short, fail: their done() is called then. */
 void code_request_cancel(struct code_request *request);
 
 struct code_counters {

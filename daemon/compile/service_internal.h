@@ -16,6 +16,8 @@ struct code_service {
     struct cache_disk *disk; /* NULL: none */
     uint64_t source_bytes, memory_bytes;
     struct list flights, tasks;
+    unsigned n_compiling, most; /* the compiler has so many sources, and is given at most so many */
+    uint64_t turn;              /* of the last one that it was given */
     unsigned busy; /* work on the pool, callbacks that are running: the service stays as long as there is some */
     bool closing;
     void (*closed)(void *context);

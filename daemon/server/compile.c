@@ -102,7 +102,7 @@ static void input_free(struct input *in)
     free(in->texts);
 }
 
-static int decode_input(const struct rpc_arg *args, struct input *in, struct error *e)
+static int decode_input(const struct connection *owner, const struct rpc_arg *args, struct input *in, struct error *e)
 {
     const struct rpc_arg *files = &args[COMPILE_files], *options = &args[COMPILE_options];
     const struct rpc_arg *entries = &args[COMPILE_entries], *name = &args[COMPILE_name];
@@ -136,8 +136,18 @@ static int decode_input(const struct rpc_arg *args, struct input *in, struct err
         .entries = in->entries,
         .n_entries = entries->length,
         .arch = in->arch,
+        .owner = (uintptr_t)owner,
     };
     return 0;
+}
+
+static uint64_t input_bytes(const struct compile_input *input)
+{
+    uint64_t bytes = input->length;
+
+    for (unsigned i = 0; i < input->n_files; i++)
+        bytes += input->files[i].length;
+    return bytes;
 }
 
 /* For which architecture, and where the code is loaded: nowhere when it is another one. */
@@ -272,13 +282,21 @@ static void on_loaded(struct code_waiter *waiter)
     finish(list_entry(waiter, struct request, compile.waiter));
 }
 
+/* From then on its source is kept no more. */
+static void forget_source(struct request *r)
+{
+    r->compile.request = NULL;
+    r->connection->run_bytes -= r->compile.bytes;
+    r->compile.bytes = 0;
+}
+
 static void on_compiled(void *context, struct compiled *compiled, enum code_origin origin, const struct error *e,
                         const struct compile_failure *failure)
 {
     struct request *r = context;
     struct error error;
 
-    r->compile.request = NULL;
+    forget_source(r);
     if (!compiled) {
         log_debug("compile", "pid=%d uid=%d failed=%s", (int)r->connection->pid, (int)r->connection->uid,
                   failure ? failure->reason : error_code_name(e->code));
@@ -315,10 +333,13 @@ void handle_compile(struct request *r, const struct rpc_arg *args, struct reques
     int result;
 
     (void)fds;
-    if (user_code_check(r->connection, &e) < 0 || decode_input(args, &in, &e) < 0) {
+    if (user_code_check(r->connection, &e) < 0 || decode_input(r->connection, args, &in, &e) < 0) {
         request_end_error(r, &e);
         return;
     }
+    /* Sources that wait count as runs do: beyond a bound the connection is not read. */
+    r->compile.bytes = input_bytes(&in.input);
+    r->connection->run_bytes += r->compile.bytes;
     r->compile.request = NULL;
     list_init(&r->compile.link);
     list_append(&r->connection->compiles, &r->compile.link);
@@ -328,6 +349,7 @@ void handle_compile(struct request *r, const struct rpc_arg *args, struct reques
     input_free(&in);
     if (result == 0)
         return;
+    forget_source(r);
     list_remove(&r->compile.link);
     request_end_error(r, &e);
 }
@@ -337,7 +359,7 @@ bool compile_stop(struct request *r, const struct error *e)
     if (!r->compile.request)
         return false; /* what is left is short */
     code_request_cancel(r->compile.request);
-    r->compile.request = NULL;
+    forget_source(r);
     list_remove(&r->compile.link);
     request_end_error(r, e);
     return true;
@@ -345,6 +367,7 @@ bool compile_stop(struct request *r, const struct error *e)
 
 void compiles_stop(struct connection *c, const struct error *e)
 {
-    list_for_each_safe (node, after, &c->compiles)
-        compile_stop(list_entry(node, struct request, compile.link), e);
+    /* Stopping one may end others; begin anew each time. */
+    for (struct list *node = c->compiles.next; node != &c->compiles;)
+        node = compile_stop(list_entry(node, struct request, compile.link), e) ? c->compiles.next : node->next;
 }

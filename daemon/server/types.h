@@ -144,7 +144,7 @@ struct connection {
     unsigned n_inline;
     struct list inline_buckets[INLINE_BUCKETS], inline_lru; /* least recently used first */
     unsigned inflight;
-    uint64_t run_bytes, program_bytes; /* of bodies */
+    uint64_t run_bytes, program_bytes; /* of bodies; of sources that are being compiled with those of runs */
     struct request *by_msgid[MSGID_BUCKETS];
     uint64_t next_sequence;
     struct list runs;     /* unfinished run requests, in the order sent */
@@ -261,6 +261,7 @@ struct request {
         struct {
             struct list link;             /* in the connection's compiles */
             struct code_request *request; /* NULL once there is code */
+            uint64_t bytes;               /* of the source with its files, counted in the connection's run_bytes */
             struct backend_device *device;
             enum code_origin origin;
             struct code *code; /* a reference */

@@ -72,10 +72,16 @@ static void answered(void *context, struct compiled *compiled, enum code_origin 
 
 void ask(struct asker *asker, struct code_service *s, const char *source)
 {
+    ask_of(asker, s, 0, source);
+}
+
+void ask_of(struct asker *asker, struct code_service *s, uint64_t owner, const char *source)
+{
     struct compile_input in = input_of(source);
     struct code_request *request = NULL;
     struct error e;
 
+    in.owner = owner;
     asker->service = s;
     if (code_get(s, &in, answered, asker, &request, &e) < 0)
         fail_msg("%s", e.message);
