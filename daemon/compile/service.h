@@ -64,8 +64,8 @@ typedef void code_done(void *context, struct compiled *compiled, enum code_origi
 int code_get(struct code_service *service, const struct compile_input *input, code_done *done, void *context,
              struct code_request **ret_request, struct error *e);
 
-/* done() will not be called. A compile that nobody else waits for is stopped, and others' may begin, or, where memory is
- * short, fail: their done() is called then. */
+/* done() will not be called. A compile that nobody else waits for is stopped, and others' may begin, or, where memory
+ * is short, fail: their done() is called then. */
 void code_request_cancel(struct code_request *request);
 
 struct code_counters {
