@@ -71,4 +71,7 @@ int compiled_parse(const void *bytes, size_t size, struct compiled **ret_compile
  * does. Who launches a kernel relies on sizes and offsets of parameters: this must hold for code from outside. */
 int compiled_verify(const struct compiled *c, struct error *e);
 
+/* About what it takes on a device when it is loaded: code and variables. */
+uint64_t compiled_device_bytes(const struct compiled *c);
+
 #endif

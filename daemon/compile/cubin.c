@@ -321,6 +321,21 @@ int cubin_describe(const struct cubin *c, struct compiled_entry *entry, struct e
     return 0;
 }
 
+uint64_t compiled_device_bytes(const struct compiled *c)
+{
+    struct cubin_section variables;
+    struct cubin cubin;
+    struct error ignored;
+    uint64_t bytes = c->image_size;
+
+    if (cubin_open(&cubin, c->image, c->image_size, &ignored) < 0)
+        return bytes;
+    /* The ones with values of their own are in the image. */
+    if (find_section(&cubin, ".nv.global", "", &variables) && variables.size < UINT64_MAX / 2)
+        bytes += variables.size;
+    return bytes;
+}
+
 int compiled_verify(const struct compiled *c, struct error *e)
 {
     struct cubin cubin;

@@ -7,7 +7,8 @@
 
 #include "server/connection.h"
 
-enum { IDLE_CODES = 128 };
+/* What stays loaded that nobody refers to: so many, each at most so large on its device. */
+enum { IDLE_CODES = 128, IDLE_BYTES = 2 << 20 };
 
 /* ---- architectures ---- */
 
@@ -105,12 +106,14 @@ static void retire(struct code *code)
         code_free(code);
         return;
     }
-    list_append(&s->idle_codes, &code->link);
-    if (++s->n_idle_codes <= IDLE_CODES)
-        return;
-    code = list_entry(list_first(&s->idle_codes), struct code, link);
-    s->n_idle_codes--;
-    list_remove(&code->link);
+    if (compiled_device_bytes(code->compiled) <= IDLE_BYTES) {
+        list_append(&s->idle_codes, &code->link);
+        if (++s->n_idle_codes <= IDLE_CODES)
+            return;
+        code = list_entry(list_first(&s->idle_codes), struct code, link);
+        s->n_idle_codes--;
+        list_remove(&code->link);
+    }
     work_submit(&s->loop, &code->work, unload, unloaded);
 }
 

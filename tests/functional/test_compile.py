@@ -239,6 +239,19 @@ def test_nothing_is_left_of_a_connection(machine: Machine, connect: Callable[[],
     assert compile_source(survivor)["cached"] == "memory"
 
 
+def test_code_stays_loaded_for_others_unless_it_takes_much_of_the_gpu(machine: Machine, connect: Callable[[], raw.Connection]) -> None:
+    """Variables of a source are memory of the GPU as long as its code is loaded."""
+    large = f"__device__ float table[1 << 22];\n{ADD.replace('a[i]', 'a[i] + table[i]')}"
+    connection, before = connect(), machine.row.live_modules
+    modules = [compile_source(connection, source)["module"] for source in (ADD + "// small\n", large)]
+    assert machine.row.live_modules == before + 2
+    for module in modules:
+        connection.call("release", {"module": module})
+    machine.wait(lambda: machine.row.live_modules == before + 1)
+    assert compile_source(connection, large)["cached"] == "memory"  # it is loaded again
+    assert machine.row.live_modules == before + 2
+
+
 def test_compiles_run_beside_each_other(tmp_path: Path) -> None:
     m = Machine(tmp_path, env={"KOPSD_KERNELS_HELPERS": "4"})
     connections = [m.daemon.connect() for _ in range(4)]
