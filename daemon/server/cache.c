@@ -78,24 +78,23 @@ static void on_done(void *context, struct code_result *result, const struct erro
     request_end(r);
 }
 
-static int check_administrator(const struct connection *c, const struct rpc_arg *action, struct error *e)
+static int check_administrator(const struct connection *c, struct error *e)
 {
-    if (c->uid == 0 || c->uid == geteuid()) {
-        log_info("cache", "action=%.*s pid=%d uid=%d", (int)action->length, action->text, (int)c->pid, (int)c->uid);
+    if (c->uid == 0 || c->uid == geteuid())
         return 0;
-    }
     log_info("refuse", "why=\"cache\" pid=%d uid=%d", (int)c->pid, (int)c->uid);
     error_set(e, ERROR_PERMISSION_DENIED, "the cache of compiled code is for root and the daemon's own user");
     return error_detail_number(e, "uid", c->uid);
 }
 
-static int decode_action(const struct rpc_arg *arg, enum cache_action *ret, struct error *e)
+static int decode_action(const struct connection *c, const struct rpc_arg *arg, enum cache_action *ret, struct error *e)
 {
     static const char *const names[] = {
         [CACHE_LIST] = "list", [CACHE_CLEAR] = "clear", [CACHE_EXPORT] = "export", [CACHE_IMPORT] = "import"};
 
     for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (rpc_text_is(arg, names[i])) {
+            log_info("cache", "action=%s pid=%d uid=%d", names[i], (int)c->pid, (int)c->uid);
             *ret = (enum cache_action)i;
             return 0;
         }
@@ -121,8 +120,8 @@ static int begin(struct request *r, const struct rpc_arg *args, struct request_f
     const char *one = NULL;
     int fd = -1;
 
-    if (check_administrator(r->connection, &args[CACHE_action], e) < 0 ||
-        decode_action(&args[CACHE_action], &r->cache.action, e) < 0)
+    if (check_administrator(r->connection, e) < 0 ||
+        decode_action(r->connection, &args[CACHE_action], &r->cache.action, e) < 0)
         return -1;
     if (args[CACHE_key].present) {
         if (args[CACHE_key].length != CODE_KEY_HEX)
