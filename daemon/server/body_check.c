@@ -7,19 +7,20 @@
 #include "server/kernel.h"
 #include "server/request.h"
 
-/* The first place where the tensor is used: "in[0]" of a single op, "tensors[0]" of several. */
-static int blame_tensor(const struct body *body, unsigned i, const char *single, struct error *e)
+/* Where the tensor is: "tensors[0]" of several ops, of which none may be decoded yet, "args[0]" of a kernel's, "in" or
+ * "out" of a single op. */
+static int blame_tensor(const struct body *body, unsigned i, struct error *e)
 {
+    const struct body_call *call = body->calls;
     char key[24];
 
-    snprintf(key, sizeof(key), "tensors[%u]", i);
-    return error_detail_text(e, "key", body->memory ? key : single);
-}
-
-static const char *side_of(const struct body *body, unsigned i)
-{
-    /* Of several ops none is decoded yet, and the tensor's index says it. */
-    return body->memory || i < body->calls[0].call.op->n_inputs ? "in" : "out";
+    if (body->memory)
+        snprintf(key, sizeof(key), "tensors[%u]", i);
+    else if (call->kernel)
+        kernel_operand_key(call->kernel, i, key);
+    else
+        snprintf(key, sizeof(key), "%s", i < call->call.op->n_inputs ? "in" : "out");
+    return error_detail_text(e, "key", key);
 }
 
 /* The device of the last tensor that is on one: of a single op that is an output's. NULL: all are memfds. */
@@ -62,7 +63,7 @@ int body_choose_device(struct server *s, const struct body *body, const struct r
             e, ERROR_DEVICE_MISMATCH,
             "the tensors live on %s and on %s, which have no access to each other's memory; move them to one device",
             device->info.uuid, m->device->info.uuid);
-        return blame_tensor(body, i, side_of(body, i), e);
+        return blame_tensor(body, i, e);
     }
     *ret_device = device;
     return 0;
@@ -90,7 +91,7 @@ int body_check_handles(const struct body *body, struct error *e)
             error_set(e, ERROR_STALE_BUFFER,
                       "two references of this request have equal handles but different "
                       "alloc_ids; the older allocation was freed");
-            return blame_tensor(body, i, side_of(body, i), e);
+            return blame_tensor(body, i, e);
         }
     }
     return 0;

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import user_kernels as kernels
-from gpu_machine import DEVICE_LOST_STATUS, FIXTURES, Machine, N, only_with_the_standin, values
+from gpu_machine import DEVICE_LOST_STATUS, FIXTURES, Machine, N, only_with_the_standin, reuse, values
 from support import memfd, raw
 from support.cuda_exporter import Exporter, Memory
 from support.raw import tensor
@@ -182,6 +182,14 @@ def test_alignment_is_checked(connection: raw.Connection, vectors: list[Memory])
     args[1] = {**args[1], "offset": 4}
     error = connection.error("launch", {"kernel": kernel, "args": args})
     assert error.code == "misaligned" and error.key == "args[1]"
+
+
+def test_references_that_contradict_each_other_are_named(connection: raw.Connection, exporter: Exporter) -> None:
+    kernel = add_kernel(connection)
+    out, old = exporter.alloc(4 * N), exporter.alloc(4 * N)
+    args = [out.inline([N]), old.inline([N]), reuse(exporter, old).inline([N]), N]
+    error = connection.error("launch", {"kernel": kernel, "args": args})
+    assert error.code == "stale_buffer" and error.key == "args[1]"
 
 
 def test_null_pointers(connection: raw.Connection, vectors: list[Memory]) -> None:
