@@ -132,6 +132,8 @@ int options_check_input(const struct compile_input *input, uint64_t source_bytes
     if (!file_name_valid(input->name))
         return error_at(e, ERROR_INVALID_ARGUMENT, "", "name",
                         "must be 1 to 255 bytes of UTF-8 without control characters");
+    if (input->name[0] == '-') /* the compiler would take it for an option */
+        return error_at(e, ERROR_INVALID_ARGUMENT, "", "name", "must not begin with -");
     /* Sizes first: nothing is read of a source that is too long. */
     if (input->length > source_bytes)
         return too_many(e, "source", source_bytes, input->length);

@@ -128,6 +128,7 @@ def test_an_endless_instantiation_is_ended_by_the_limit(tmp_path: Path) -> None:
         ({"arch": "compute_90"}, "invalid_argument", "arch"),
         ({"files": {"x.h": 3}}, "wrong_type", "files.(file)"),
         ({"name": ""}, "invalid_argument", "name"),
+        ({"name": "--pch"}, "invalid_argument", "name"),
         ({"source": 3}, "wrong_type", "source"),
         ({"device": 99}, "unknown_device", "device"),
     ],
