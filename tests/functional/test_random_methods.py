@@ -22,14 +22,16 @@ from support.cuda_exporter import Exporter
 from support.daemon import Daemon, binary
 from support.ring import Ring
 from test_ordered import FAR_END, Timelines
+from user_kernels import ADD, ADD_PARAMS, ARCH, CUSTOM_PARAMS, OTHERS
 
 STEPS = int(os.environ.get("KOPS_RANDOM_STEPS", "400"))
 SEED = int(os.environ.get("KOPS_RANDOM_SEED", str(random.SystemRandom().randrange(1 << 32))))
-LIMITS = "[limits]\nprograms = 24\nbuffers = 64\n"
+LIMITS = "[limits]\nprograms = 24\nbuffers = 64\n[kernels]\nkeep_s = 1\n"
 MUST_END = {"live_ipc_mappings", "live_host_registrations", "live_graphs", "live_graph_execs", "live_captures"}
 LENGTH, PER_STREAM, STREAMS, IN_FLIGHT = 48, 5, 3, 48
 COUNT = PER_STREAM * STREAMS
 NEVER_BEGAN = {"unknown_program", "unknown_buffer", "unknown_op", "invalid_argument", "unsupported", "quota_exceeded"}
+NEVER_BEGAN |= {"unknown_kernel", "overlap"}
 ODD = [None, True, -1, 0, 1, 2**31, 2**63 - 1, 2**63, 2**64 - 1, 1.5, float("nan"), "", "high", b"", [], {}, [[]], [0] * 5000]
 
 
@@ -65,7 +67,15 @@ class DeviceSlab:
 # A client that says a wrong stream has its own vectors written by two streams at once, which is its own fault.
 NO_RACES = b"__tsan_init" in binary().read_bytes()
 
-Steps = list[tuple[list[int], int]]  # vectors read (one: squared, two: added), vector written
+Steps = list[tuple[str, list[int], int]]  # what, vectors read, vector written
+MEANING: dict[str, Callable[..., np.ndarray]] = {
+    "square": lambda a: a * a,
+    "add": lambda a, b: a + b,
+    "custom_kernel": lambda a: 2 * a,
+    "add2_kernel": lambda a, b: a + b,
+}
+SOURCES = {"custom_kernel": OTHERS, "add2_kernel": ADD}
+PARAMS = {"custom_kernel": CUSTOM_PARAMS, "add2_kernel": ADD_PARAMS}
 
 
 class Client:
@@ -82,6 +92,8 @@ class Client:
         self.ready, self.done = [0] * STREAMS, [0] * STREAMS
         self.programs: list[tuple[int, int, Steps]] = []  # id, stream, what it does
         self.spare_buffers: list[int] = []
+        self.modules: list[tuple[str, int]] = []
+        self.kernels: dict[str, list[int]] = {name: [] for name in SOURCES}
         self.sent: list[tuple[int, Steps | None]] = []  # None: no effect on the vectors
         self.words: dict[int, tuple[int, int]] = {}  # by msgid: stream, done value
         self.tainted = False  # something odd was sent that may have worked
@@ -114,19 +126,28 @@ class Client:
 
     def steps(self, stream: int, most: int) -> Steps:
         of = range(stream * PER_STREAM, (stream + 1) * PER_STREAM)
-        return [
-            ([self.rng.choice(of) for _ in range(self.rng.choice([1, 2]))], self.rng.choice(of))
-            for _ in range(self.rng.randint(1, most))
-        ]
+        steps: Steps = []
+        for _ in range(self.rng.randint(1, most)):
+            what = self.rng.choice([name for name in MEANING if self.kernels.get(name, True)])
+            ins = [self.rng.choice(of) for _ in range(2 if "add" in what else 1)]
+            out = self.rng.choice([i for i in of if what not in SOURCES or i not in ins])
+            steps.append((what, ins, out))
+        return steps
+
+    def call(self, what: str, ins: list[Any], out: Any) -> dict[str, Any]:
+        """What says that an op or a kernel is called: alone or in a sequence."""
+        if what not in SOURCES:
+            return {"op": what, "in": ins, "out": [out]}
+        call = {"kernel": self.rng.choice(self.kernels[what]), "args": [out, *ins, LENGTH]}
+        if self.rng.random() < 0.3:
+            call.update(grid=[self.rng.choice([2, 3])], block=[64], shared=self.rng.choice([0, 16]))
+        return call
 
     def body(self, stream: int, steps: Steps) -> dict[str, Any]:
         first = stream * PER_STREAM
         return {
             "tensors": [self.vector(first + i) for i in range(PER_STREAM)],
-            "ops": [
-                {"op": "square" if len(ins) == 1 else "add", "in": [i - first for i in ins], "out": [out - first]}
-                for ins, out in steps
-            ],
+            "ops": [self.call(what, [i - first for i in ins], out - first) for what, ins, out in steps],
             **({"device": self.device} if self.rng.random() < 0.3 else {}),
         }
 
@@ -181,9 +202,9 @@ class Client:
 
     def run(self) -> None:
         stream = self.rng.randrange(STREAMS)
-        ((ins, out),) = steps = self.steps(stream, 1)
-        op = {"op": "square" if len(ins) == 1 else "add", "in": [self.vector(i) for i in ins], "out": [self.vector(out)]}
-        self.submit("run", {**op, **self.options(stream)}, steps)
+        ((what, ins, out),) = steps = self.steps(stream, 1)
+        call = self.call(what, [self.vector(i) for i in ins], self.vector(out))
+        self.submit("launch" if what in SOURCES else "run", {**call, **self.options(stream)}, steps)
 
     def sequence(self) -> None:
         stream = self.rng.randrange(STREAMS)
@@ -212,7 +233,7 @@ class Client:
             target = stream * PER_STREAM + self.rng.randrange(PER_STREAM)
             bind.append({"index": index, "buffer": self.slab.buffer, "offset": 4 * LENGTH * target})
             moved[stream * PER_STREAM + index] = target
-        steps = [([moved.get(i, i) for i in ins], moved.get(out, out)) for ins, out in steps]
+        steps = [(what, [moved.get(i, i) for i in ins], moved.get(out, out)) for what, ins, out in steps]
         params = {"program": program, **self.options(stream), **({"bind": bind} if bind else {})}
         self.submit("run_program", params, steps)
 
@@ -227,6 +248,38 @@ class Client:
             assert self.reply(self.request("release", {"buffer": buffer})).error is None or self.tainted
         elif len(self.spare_buffers) < 20:
             self.spare_buffers.append(self.connection.register(memfd.Shared(4096)))
+
+    def code(self) -> None:
+        """Compiles, declares or releases, or does not wait to see what comes of it."""
+        rng = self.rng
+        name = rng.choice(list(SOURCES))
+        source = {"source": f"{SOURCES[name]}// {rng.randrange(3)}\n", "entries": [name]}
+        if not self.page:
+            self.sent.append((self.request("compile", {**source, "arch": ARCH}), None))
+        elif rng.random() < 0.15:
+            self.sent.append((self.request("compile", {**source, "options": [f"-DNEW={rng.randrange(1000)}"]}), None))
+        elif rng.random() < 0.3 and self.modules:
+            self.request("release", {"module": self.modules.pop(rng.randrange(len(self.modules)))[1]})
+        elif rng.random() < 0.3 and self.kernels[name]:
+            self.request("release", {"kernel": self.kernels[name].pop()})
+        elif len(self.modules) < 5:
+            self.define_kernel(name, source)
+
+    def define_kernel(self, name: str, source: dict[str, Any]) -> None:
+        """What is compiled, loaded or known already is declared once more."""
+        reply = self.reply(self.request("compile", source))
+        if reply.error is not None:
+            assert reply.error["code"] == "out_of_memory", reply.error  # of the GPU: a fault of the stand-in's
+            return
+        self.modules.append((name, reply.result["module"]))
+        name, module = self.rng.choice(self.modules)
+        params = {"module": module, "entry": name, "params": PARAMS[name], "grid": ["ceil_div(n, 32)"], "block": [32]}
+        if self.careless and self.rng.random() < 0.3:
+            params, self.tainted = self.spoil(params), True
+        reply = self.reply(self.request("kernel", params))
+        assert reply.error is None or self.tainted, reply.error
+        if reply.error is None and not self.tainted:
+            self.kernels[name].append(reply.result["kernel"])
 
     def forget(self) -> None:
         if self.programs:
@@ -261,9 +314,9 @@ class Client:
         for msgid, steps in self.sent:
             error = self.reply(msgid).error
             history.append((msgid, error and error["code"], steps))
-            for ins, out in steps or []:
+            for what, ins, out in steps or []:
                 if error is None:
-                    self.mirror[out] = self.mirror[ins[0]] ** 2 if len(ins) == 1 else self.mirror[ins[0]] + self.mirror[ins[1]]
+                    self.mirror[out] = MEANING[what](*self.mirror[ins])
                     known[out] = known[ins].all()
                 elif error["code"] not in NEVER_BEGAN:
                     known[out] = False
@@ -288,6 +341,7 @@ ACTIONS: list[tuple[Callable[[Client], None], int]] = [
     (Client.run_program, 6),
     (Client.cancel, 2),
     (Client.buffers, 1),
+    (Client.code, 3),
     (Client.forget, 1),
     (Client.other, 1),
     (Client.some_words, 4),
@@ -299,7 +353,8 @@ def drive(daemon: Daemon, exporter: Exporter | None, fault: Callable[[random.Ran
     rng = random.Random(SEED)
     print(f"KOPS_RANDOM_SEED={SEED}")
     clients: list[Client] = []
-    actions, weights = zip(*ACTIONS, strict=True)
+    compiles = backends.nvrtc() is not None
+    actions, weights = zip(*(a for a in ACTIONS if compiles or a[0] is not Client.code), strict=True)
     with np.errstate(over="ignore"), daemon.connect() as bystander:
         for _ in range(STEPS):
             if len(clients) < 4 and (not clients or rng.random() < 0.2):
@@ -321,12 +376,18 @@ def drive(daemon: Daemon, exporter: Exporter | None, fault: Callable[[random.Ran
         assert bystander.alive()
 
 
+def until_idle(daemon: Daemon) -> None:
+    """Clients have gone, and processes that compile, too."""
+    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == 1, lambda: f"more than the listener: {proc.fds(daemon.pid)}")
+
+
 @contextlib.contextmanager
 def nothing_stays(daemon: Daemon) -> Iterator[None]:
-    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == 1, "only the listener is there")
+    until_idle(daemon)
     before = daemon.holdings()
     yield
     assert daemon.running(), daemon.log()
+    until_idle(daemon)
     daemon.wait_holdings(before)
 
 
@@ -350,6 +411,7 @@ def test_with_a_gpu_that_is_none(tmp_path: Path) -> None:
                     ("cuLaunchKernel", LAUNCH_OUT_OF_RESOURCES),
                     ("cuGraphInstantiateWithFlags", OUT_OF_MEMORY),
                     ("cuStreamBeginCapture", LAUNCH_OUT_OF_RESOURCES),
+                    ("cuModuleLoadData", OUT_OF_MEMORY),
                 ]
             )
             for armed in faults:
