@@ -121,4 +121,5 @@ def test_every_kernel_of_the_tutorials_has_its_source_and_a_wrapper() -> None:
     for kernel in user_kernels.KERNELS:
         assert f"void {kernel.entry}(" in kernel.source
         assert f"{kernel.entry}<<<" in kernel.inline and f"{kernel.name}_call(" in kernel.inline
-    assert user_kernels.fresh("x") != user_kernels.fresh("x")
+    source = user_kernels.VECTOR_ADD.source
+    assert len({source, user_kernels.fresh(source), user_kernels.fresh(source)}) == 3

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from check import DTYPES, assert_add, assert_gemm, assert_square, gemm_variants
+from support import proc
 from support.daemon import Daemon
 
 FOUND_STATUS = 86  # of the sanitizer, when it found something
@@ -38,11 +39,15 @@ def run_together(k: Any, random: Callable[..., Any]) -> None:
     assert_gemm(product, total, b.t())
 
 
-def run_user_kernels(torch: Any, k: Any) -> None:
+def user_kernel(k: Any) -> Any:
     import kernel_sources as sources
 
     signature = "out float* c[n], const float* a[n], const float* b[n], int n"
-    add = k.kernel(sources.FIVE, "add2_kernel", signature, grid="ceil_div(n, 256)", block=256)
+    return k.kernel(sources.FIVE, "add2_kernel", signature, grid="ceil_div(n, 256)", block=256)
+
+
+def run_user_kernels(torch: Any, k: Any) -> None:
+    add = user_kernel(k)
     for n in (1, 257, 100_003):
         a, b, c = (torch.randn(n, device="cuda") for _ in range(3))
         add(c, a, b, n)
@@ -90,8 +95,12 @@ def test_memcheck(torch: Any, tmp_path: Path) -> None:
     if not Path(sanitizer).exists():
         pytest.skip("there is no compute-sanitizer")
     report = tmp_path / "memcheck.log"
-    # The sanitizer follows the compilers, too, and does not fit into their sandbox.
-    daemon = Daemon(start=False, config="[kernels]\nsandbox = off\n")
+    # The sanitizer would follow the compilers, too, so code comes from the cache of a daemon without it.
+    env = {"CACHE_DIRECTORY": str(tmp_path / "cache")}
+    with Daemon(env=env) as plain, kops.connect(plain.socket_path) as k:
+        user_kernel(k)
+        proc.eventually(lambda: any(len(p.name) == 64 for p in (tmp_path / "cache").iterdir()), "the code is on disk")
+    daemon = Daemon(start=False, env=env)
     # The daemon asks the driver questions that it may refuse: API errors are its business, accesses are ours.
     daemon.command[:0] = [
         sanitizer, "--tool", "memcheck", "--require-cuda-init=no", "--target-processes", "all",
