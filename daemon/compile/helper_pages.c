@@ -6,6 +6,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* What is larger is reserved, not used: a sanitizer's shadow memory, say. */
+#define MAX_RANGE_BYTES (256UL << 20)
+
 enum { MAX_RANGES = 256, POPULATE_READ = 22, POPULATE_WRITE = 23 /* madvise()'s; since Linux 5.14 */ };
 
 static struct range {
@@ -23,7 +26,7 @@ static void learn_line(const char *line)
     bool written;
 
     if (n_ranges == MAX_RANGES || sscanf(line, "%lx-%lx %4s", &begin, &end, access) != 3 || access[3] != 'p' ||
-        access[0] != 'r' || strstr(line, "[stack]") || strstr(line, "[v"))
+        access[0] != 'r' || end - begin > MAX_RANGE_BYTES || strstr(line, "[stack]") || strstr(line, "[v"))
         return;
     written = access[1] == 'w';
     if (!written && !strstr(line, "nvrtc"))

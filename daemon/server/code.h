@@ -1,7 +1,8 @@
 /* Code of users that is loaded on devices: a compiled source is loaded once a device, whoever asks.
  *
  * A connection's modules and kernels, programs and runs hold references. Code that nobody refers to any more stays
- * loaded for whoever comes next, unless it is large, up to a number. Thread: loop; loading and unloading run on the pool. */
+ * loaded for whoever comes next, unless it is large, up to a number. Thread: loop; loading and unloading run on the
+ * pool. */
 #ifndef KOPS_SERVER_CODE_H
 #define KOPS_SERVER_CODE_H
 

@@ -2,7 +2,7 @@
  * the daemon reports what ran there and ends as for a lost device. Thread: loop.
  *
  * Looked for by a timer that runs only while there are jobs: a stream whose first job is the same, with as many ended
- * executions, over several ticks. So it costs jobs nothing. */
+ * executions, over several ticks, in which no job that came before it got on either. So it costs jobs a comparison. */
 #include <stdio.h>
 #include <string.h>
 
@@ -25,18 +25,31 @@ static struct run *first_on_device(const struct stream *stream)
     return run->state == RUN_SUBMITTED ? run : NULL;
 }
 
-/* Whether it was already first, and no further, at the last ticks. */
-static bool is_stuck(struct stream *stream, const struct run *run)
+/* Whether it is as far as at the last tick. */
+static bool is_still(struct server *s, struct stream *stream, const struct run *run)
 {
-    const uint64_t sequence = list_entry(run, struct request, run)->sequence + 1;
+    const struct request *r = list_entry(run, struct request, run);
 
-    if (stream->watched != sequence || stream->watched_ended != run->job.ended) {
-        stream->watched = sequence;
-        stream->watched_ended = run->job.ended;
+    if (stream->watched == r->sequence + 1 && stream->watched_ended == run->job.ended)
+        return true;
+    if (stream->watched == r->sequence + 1)
+        hangs_note(s, run->device->index, r->received_ns);
+    stream->watched = r->sequence + 1;
+    stream->watched_ended = run->job.ended;
+    stream->watched_ticks = 0;
+    return false;
+}
+
+/* It has been so for several ticks, while nothing that came before it got on: that it may wait for. */
+static bool is_stuck(const struct server *s, struct stream *stream, const struct run *run)
+{
+    const struct request *r = list_entry(run, struct request, run);
+
+    if (s->progress_of_ns[run->device->index] < r->received_ns)
         stream->watched_ticks = 0;
-        return false;
-    }
-    return ++stream->watched_ticks >= TICKS;
+    else
+        stream->watched_ticks++;
+    return stream->watched_ticks >= TICKS;
 }
 
 static void describe(const struct run *run, char *into, size_t size)
@@ -75,22 +88,40 @@ static void give_up(struct server *s, struct run *run)
     error_detail_number(&run->error, "timeout_s", (int64_t)s->config.job_timeout_s);
 }
 
-static void look(struct server *s)
+/* Calls `what` for every stream whose first run is on a device that can be given up. */
+static void each(struct server *s, void (*what)(struct server *s, struct stream *stream, struct run *run))
 {
-    struct error why;
-
     list_for_each_safe (node, after, &s->connections) {
         struct connection *c = list_entry(node, struct connection, link);
 
         for (unsigned i = 0; i < STREAMS_MAX; i++) {
             struct run *run = first_on_device(c->streams[i]);
 
-            if (!run || !run->device->backend->abandon || run->device->lost || !is_stuck(c->streams[i], run))
-                continue;
-            give_up(s, run);
-            s->hung[run->device->index] = true;
+            if (run && run->device->backend->abandon && !run->device->lost)
+                what(s, c->streams[i], run);
         }
     }
+}
+
+static void note(struct server *s, struct stream *stream, struct run *run)
+{
+    stream->still = is_still(s, stream, run);
+}
+
+static void judge(struct server *s, struct stream *stream, struct run *run)
+{
+    if (!stream->still || !is_stuck(s, stream, run))
+        return;
+    give_up(s, run);
+    s->hung[run->device->index] = true;
+}
+
+static void look(struct server *s)
+{
+    struct error why;
+
+    each(s, note);
+    each(s, judge);
     for (unsigned i = 0; i < s->devices.count; i++) {
         if (!s->hung[i] || s->devices.all[i]->lost)
             continue;
@@ -109,10 +140,12 @@ static void on_tick(uv_timer_t *timer)
         look(s);
     else
         uv_timer_stop(timer);
+    memset(s->progress_of_ns, 0xff, sizeof(s->progress_of_ns));
 }
 
 void hangs_init(struct server *s)
 {
+    memset(s->progress_of_ns, 0xff, sizeof(s->progress_of_ns));
     uv_timer_init(&s->loop, &s->hang_timer);
     s->hang_timer.data = s;
 }

@@ -136,6 +136,7 @@ static int finish_call(struct body *body, unsigned i, const struct kernel_arg *v
     if (kernel_plan(k->signature, tensors, values, launch, &k->limits, &step->plan, e) < 0)
         return -1;
     step->plan.kernel.function = k->function;
+    body->n_launches++;
     step->variant = step->variant_used = NULL;
     return call_plan(body, i, e);
 }
@@ -218,7 +219,6 @@ void handle_launch(struct request *r, const struct rpc_arg *args, struct request
 
     (void)fds;
     run_init(r);
-    r->connection->server->counters.launches++;
     if (launch_decode(r, args, &e) < 0 || run_decode_priority(&args[LAUNCH_priority], &r->run.priority, &e) < 0 ||
         run_set_job(r, &o, &e) < 0)
         run_refuse(r, &o, &e);
@@ -295,7 +295,6 @@ int launch_decode_step(struct connection *c, struct body *body, unsigned i, cons
             return -1;
         }
     }
-    c->server->counters.launches++;
     return finish_call(body, i, values, &launch, null_operands, e);
 }
 

@@ -194,6 +194,7 @@ static int copy_body(const struct body *from, struct body *ret_body, uint64_t *a
 {
     if (body_new(ret_body, from->n_tensors, from->n_calls, account, e) < 0)
         return -1;
+    ret_body->n_launches = from->n_launches;
     memcpy(ret_body->tensors, from->tensors, from->n_tensors * sizeof(*from->tensors));
     memcpy(ret_body->calls, from->calls, from->n_calls * sizeof(*from->calls));
     memcpy(ret_body->steps, from->steps, from->n_calls * sizeof(*from->steps));

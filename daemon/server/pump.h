@@ -22,6 +22,12 @@ void pump_done(struct server *s, struct backend_device *device, enum backend_pri
  * timer is to be started. */
 void hangs_init(struct server *s);
 void hangs_watch(struct server *s);
+/* A run that came at `received_ns` got on. */
+static inline void hangs_note(struct server *s, unsigned device, uint64_t received_ns)
+{
+    if (received_ns < s->progress_of_ns[device])
+        s->progress_of_ns[device] = received_ns;
+}
 void hangs_stop(struct server *s);
 
 #endif

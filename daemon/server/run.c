@@ -18,6 +18,7 @@ static void job_done(struct backend_job *job)
     struct request *r = list_entry(run, struct request, run);
 
     pump_done(r->connection->server, run->device, run->priority);
+    hangs_note(r->connection->server, run->device->index, r->received_ns);
     /* A device that was lost, or a job that there was no memory for, has not written it. */
     if (job->failed)
         timeline_write_done(run);
@@ -198,6 +199,7 @@ void run_begin(struct request *r, const struct run_options *o)
     if (o->deadline_ms)
         run->deadline_ns = r->received_ns + o->deadline_ms * 1000000U;
     r->connection->server->counters.jobs++;
+    r->connection->server->counters.launches += run->body.n_launches;
     enqueue(r, stream);
 }
 

@@ -86,6 +86,7 @@ struct server {
 
     uv_timer_t hang_timer;
     bool hung[BACKEND_MAX_DEVICES];
+    uint64_t progress_of_ns[BACKEND_MAX_DEVICES]; /* when the oldest of what has progressed since the last tick came */
 
     struct list deadlines; /* runs with a deadline */
     uv_timer_t deadline_timer;
@@ -192,6 +193,7 @@ struct body_call {
 /* What a run computes: tensors, and ops on them in order. */
 struct body {
     unsigned n_tensors, n_calls;
+    unsigned n_launches; /* of the calls: kernels of users */
     struct tensor *tensors;
     struct operand_ref *refs; /* of the tensors */
     struct body_call *calls;
@@ -309,6 +311,7 @@ struct stream {
     uint64_t watched; /* what hang.c saw first in the queue: its sequence, plus one */
     uint32_t watched_ended;
     unsigned watched_ticks;
+    bool still;
 };
 
 struct pooled_stream {

@@ -291,13 +291,15 @@ def test_an_op_takes_no_args(connection: raw.Connection, vectors: list[Memory]) 
 def test_stats_know_user_kernels(connection: raw.Connection, vectors: list[Memory]) -> None:
     kernel = custom_kernel(connection)
     args = [vectors[0].inline([N]), vectors[1].inline([N]), N]
+    before = connection.call("stats")["kernels"]["launches"]
     for _ in range(3):
         connection.call("launch", {"kernel": kernel, "args": args})
+    assert connection.error("launch", {"kernel": kernel, "args": args[:2]}).code == "invalid_argument"
     stats = connection.call("stats", {"op": "custom_kernel"})
     rows = [r for r in stats["ops"] if r["shapes"] == [[N], [N]]]
     assert len(rows) == 1 and rows[0]["op"] == "custom_kernel" and rows[0]["variant"] == "user"
     assert rows[0]["count"] >= 3
-    assert stats["kernels"]["launches"] >= 3
+    assert stats["kernels"]["launches"] == before + 3
     assert connection.error("stats", {"op": "never_launched"}).code == "unknown_op"
 
 
