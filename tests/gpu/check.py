@@ -40,7 +40,7 @@ def assert_right(op: str, got: Any, reference: Any, scale: Any = None, precision
     if bool(wrong.any()):
         at = int(torch.nonzero(wrong.flatten())[0])
         raise AssertionError(
-            f"{op}: {int(wrong.sum())} of {wrong.numel()} elements are wrong; the first, {at}: "
+            f"{op}, {got.dtype} {tuple(got.shape)}: {int(wrong.sum())} of {wrong.numel()} elements are wrong; the first, {at}: "
             f"{got.flatten()[at].item()} instead of {reference.flatten()[at].item()}"
         )
 
