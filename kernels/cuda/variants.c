@@ -67,7 +67,8 @@ static int check_forced(struct cuda_device *d, const struct backend_step *step, 
 
     if (strcmp(step->variant, cuda_variant_blaslt) == 0)
         return blaslt_check(&step->plan, e);
-    for (unsigned i = 0; i < STEP_MAX_OPERANDS; i++)
+    /* Those behind the op's own are of no step, but of what the memory held before. */
+    for (unsigned i = 0; i < step->op->n_inputs + step->op->n_outputs; i++)
         addresses[i] = (step->operands[i].memory ? step->operands[i].memory->address : 0) + step->operands[i].offset;
     /* The launcher may ask for the occupancy of a kernel. */
     if (cuda_enter(d, e) < 0)

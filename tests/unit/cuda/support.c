@@ -364,6 +364,9 @@ static void plan_job(struct test_job *t, struct op_call *call, const struct view
                            .step = {.op = call->op, .in_place = -1}};
     t->job.steps = &t->step;
     t->job.samples = t->samples;
+    /* A server leaves there what an earlier run had. */
+    for (unsigned i = n; i < STEP_MAX_OPERANDS; i++)
+        t->step.operands[i].memory = (struct backend_memory *)(uintptr_t)8;
     for (unsigned i = 0; i < n; i++) {
         set_tensor(&tensors[i], &views[i]);
         call->tensors[i] = &tensors[i];

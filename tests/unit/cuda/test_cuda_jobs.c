@@ -264,6 +264,7 @@ static void test_a_forced_variant_is_used_or_refused(void **state)
     fill(a, N, 7);
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
     t.step.variant = "strided";
+    assert_int_equal(backend->check(device, &t.step, &e), 0);
     run_job(stream, &t);
     assert_string_equal(t.step.variant_used, "strided");
     for (unsigned i = 0; i < N; i++)
