@@ -66,6 +66,18 @@ static int compile(const struct helper_toolkit *toolkit, const struct compile_in
     return toolkit->nvrtc.CompileProgram(a->program, n, options);
 }
 
+/* Why a file could not be opened says whether there is one, which is not for the source's author to know. */
+static void withhold_reasons(char *log)
+{
+    static const char reason[] = ": Permission denied";
+
+    for (char *at = log; (at = strstr(at, reason));)
+        if (at > log && at[-1] == '"' && at[strlen(reason)] == '\n')
+            memmove(at, at + strlen(reason), strlen(at + strlen(reason)) + 1);
+        else
+            at += strlen(reason);
+}
+
 static void fetch_log(const struct nvrtc *n, struct attempt *a)
 {
     size_t size = 0;
@@ -76,6 +88,7 @@ static void fetch_log(const struct nvrtc *n, struct attempt *a)
     if (!a->log || n->GetProgramLog(a->program, a->log) != NVRTC_SUCCESS)
         return;
     a->log[size - 1] = '\0';
+    withhold_reasons(a->log);
     a->log_length = strlen(a->log);
     text_clean(a->log, a->log_length);
     if (a->log_length > COMPILED_MAX_LOG) {

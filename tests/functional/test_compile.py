@@ -97,6 +97,14 @@ def test_a_source_that_does_not_compile_answers_with_the_log(
     assert connection.alive()
 
 
+def test_a_log_does_not_say_which_files_there_are(connection: raw.Connection) -> None:
+    logs = []
+    for path in ("/etc/passwd", "/etc/nobody"):
+        source = f'#include "{path}"\nextern "C" __global__ void k() {{}}'
+        logs.append(connection.error("compile", {"source": source, "entries": ["k"]}).detail["log"].replace(path, "FILE"))
+    assert logs[0] == logs[1]
+
+
 def test_an_entry_that_is_not_there_is_named(connection: raw.Connection) -> None:
     error = connection.error("compile", {"source": ADD, "entries": ["add2_kernel", "sub2_kernel"]})
     assert error.code == "compile_failed" and error.detail["reason"] == "entry"
