@@ -229,7 +229,7 @@ static int parse_property(struct parser *p, const struct expr_name *tensor, stru
     else
         return fail(p, property.at, ERROR_INVALID_ARGUMENT,
                     "a tensor has numel, rank, shape[0] and size(0), and nothing else here");
-    if (op.code == EXPR_LOAD_NUMEL && take(p, '(') && !take(p, ')'))
+    if (take(p, '(') && !take(p, ')'))
         return fail_syntax(p, ")");
     if (op.code == EXPR_LOAD_RANK && tensor->rank >= 0) {
         op.code = EXPR_NUMBER;

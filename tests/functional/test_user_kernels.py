@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import user_kernels as kernels
 from gpu_machine import DEVICE_LOST_STATUS, FIXTURES, Machine, N, only_with_the_standin, reuse, values
-from support import memfd, raw
+from support import expressions, memfd, raw
 from support.cuda_exporter import Exporter, Memory
+from support.expressions import EXPRESSIONS, SHAPE
 from support.raw import tensor
 from user_kernels import (
     ADD_PARAMS,
@@ -199,6 +200,25 @@ def test_null_pointers(connection: raw.Connection, vectors: list[Memory]) -> Non
     connection.call("launch", {"kernel": kernel, "args": [c, a, None, 0]})  # it reads none of them
     error = connection.error("launch", {"kernel": add_kernel(connection), "args": [c, a, None, 4]})
     assert error.key == "args[2]"
+
+
+@pytest.mark.parametrize("text", EXPRESSIONS)
+def test_expressions(connection: raw.Connection, exporter: Exporter, text: str) -> None:
+    """What one says is seen by asking for more elements than there are."""
+    base = 1_000_000
+    module = compile_source(connection, OTHERS, "custom_kernel")["module"]
+    params = [pointer("out", "out"), pointer("p", "in"), scalar("n")]
+    params[0]["elements"] = f"{base} + ({text})" if EXPRESSIONS[text] is not None else text
+    declaration = {"module": module, "entry": "custom_kernel", "params": params, "grid": [1], "block": [1]}
+    reply = connection.reply(connection.request("kernel", declaration))
+    if reply.error is None:
+        out, p = exporter.alloc(4 * N), exporter.alloc(4 * N)
+        args = [out.inline([1]), p.inline(list(SHAPE)), expressions.N]
+        error = connection.error("launch", {"kernel": reply.result["kernel"], "args": args})
+    else:
+        error = raw.RpcError(reply.error)
+    wanted = EXPRESSIONS[text]
+    assert error.detail.get("needed") == (None if wanted is None else base + wanted), error
 
 
 def test_ids_belong_to_the_connection(connect: Callable[[], raw.Connection], vectors: list[Memory]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "client_py"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / folder) for folder in ("client_py", "tests")]
 numpy = pytest.importorskip("numpy")
 
 from kops.interpret import InterpretError, run  # noqa: E402

@@ -12,7 +12,7 @@ __all__ = ["dimensions", "evaluate"]
 
 MAX_CHARACTERS, MAX_OPERATIONS = 256, 64
 MULTIPROCESSORS = 4  # of the machine that the interpreter is, for kernels that spread over what there is
-_TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_]\w*)|(.))")
+_TOKEN = re.compile(r"\s*(?:(0[xX][0-9a-fA-F]+|\d+)|([A-Za-z_]\w*)|(//|.))")
 _MAX_BLOCK, _MAX_GRID = (1024, 1024, 64), (2**31 - 1, 65535, 65535)
 
 
@@ -78,14 +78,14 @@ class _Expression:
 
     def product(self) -> int:
         value = self.unary()
-        while self.peek() in ("*", "/", "%"):
+        while self.peek() in ("*", "/", "//", "%"):
             operator, right = self.take(), self.unary()
             if operator == "*":
                 value = self.check(value * right)
             elif not right:
                 raise self.error("divides by zero")
             else:
-                value = self.check(value // right if operator == "/" else value % right)
+                value = self.check(value % right if operator == "%" else value // right)
         return value
 
     def unary(self) -> int:
@@ -100,8 +100,8 @@ class _Expression:
             value = self.sum()
             self.take(")")
             return value
-        if token.isdigit():
-            return self.check(int(token))
+        if token[:1].isdigit():
+            return self.check(self.number(token))
         if token in _FUNCTIONS and self.peek() == "(":
             return self.call(token)
         if not re.match(r"[A-Za-z_]", token):
@@ -116,6 +116,11 @@ class _Expression:
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(f"uses {token!r}, which is no integer")
         return self.check(value)
+
+    def number(self, token: str) -> int:
+        if not token[:1].isdigit() or (token[0] == "0" and token.isdigit() and len(token) > 1):
+            raise self.error(f"has {token!r} where a number is expected")
+        return int(token, 16 if token[:2] in ("0x", "0X") else 10)
 
     def call(self, name: str) -> int:
         count, function = _FUNCTIONS[name]
@@ -141,9 +146,15 @@ class _Expression:
                 total *= length
             return self.check(total)
         if field == "rank":
+            if self.peek() == "(":
+                self.take("(")
+                self.take(")")
             return len(shape)
         opening = self.take("[" if field == "shape" else "(")
-        axis = self.sum()
+        sign = -1 if self.peek() == "-" else 1
+        if sign < 0:
+            self.take()
+        axis = sign * self.number(self.take())
         self.take("]" if opening == "[" else ")")
         if not -len(shape) <= axis < len(shape):
             raise self.error(f"asks for dimension {axis} of {name}, which has {len(shape)}")
