@@ -370,16 +370,13 @@ static int find_group(const char *name, gid_t *ret)
 
 static int check_kernels(struct config *c, struct error *e)
 {
-    static const char *const policies[] = {[USER_KERNELS_OFF] = "off",
-                                           [USER_KERNELS_OWNER] = "owner",
-                                           [USER_KERNELS_GROUP] = "group",
-                                           [USER_KERNELS_ALL] = "all"};
     static const char *const sandboxes[] = {[COMPILER_SANDBOX_REQUIRED] = "required",
                                             [COMPILER_SANDBOX_BEST_EFFORT] = "best_effort",
                                             [COMPILER_SANDBOX_OFF] = "off"};
     const char *group = c->user_kernels_group;
 
-    if (find_choice("kernels.user_kernels", c->user_kernels, policies, 4, &c->policy, e) < 0 ||
+    if (find_choice("kernels.user_kernels", c->user_kernels, user_kernels_names, USER_KERNELS_COUNT, &c->policy, e) <
+            0 ||
         find_choice("kernels.sandbox", c->sandbox, sandboxes, 3, &c->sandbox_mode, e) < 0)
         return -1;
     if (group && find_group(group, &c->kernels_gid) < 0)

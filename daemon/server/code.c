@@ -60,9 +60,7 @@ static void load(struct work *work)
     struct code *code = list_entry(work, struct code, work);
     const struct backend *backend = code->device->backend;
     const struct compiled *c = code->compiled;
-    struct error ignored;
 
-    (void)ignored;
     if (backend->code_load(code->device, c->image, c->image_size, &code->loaded, &code->error) < 0) {
         code->loaded = NULL;
         return;

@@ -244,10 +244,7 @@ static struct module *add_module(struct connection *c, struct code *code, struct
     m->id = idtable_add(&c->modules, m);
     if (!m->id) {
         free(m);
-        error_set(e, ERROR_QUOTA_EXCEEDED, "this connection has %u modules, the most it may; release some",
-                  c->modules.used);
-        error_detail_number(e, "limit", (int64_t)c->server->config.kernels);
-        error_detail_number(e, "current", (int64_t)c->modules.used);
+        connection_full(&c->modules, "modules", e);
         return NULL;
     }
     m->code = code_ref(code);

@@ -50,6 +50,8 @@ void connection_add_inline(struct connection *c, struct mapping *m);
 /* Drops every inline reference with these handle bytes; false when there is none. */
 bool connection_drop_inline(struct connection *c, const unsigned char *handle);
 
+/* One of its tables takes no more: fills in quota_exceeded, returns -1. `what` is its entries, in the plural. */
+int connection_full(const struct idtable *table, const char *what, struct error *e);
 /* A new buffer holding its own reference to `m`; NULL and quota_exceeded when there are too many. */
 struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m, uint64_t size, bool writable,
                                          struct error *e);

@@ -78,6 +78,13 @@ bool connection_drop_inline(struct connection *c, const unsigned char *handle)
     return found;
 }
 
+int connection_full(const struct idtable *table, const char *what, struct error *e)
+{
+    error_set(e, ERROR_QUOTA_EXCEEDED, "this connection holds %u %s, the most it may; release some", table->used, what);
+    error_detail_number(e, "limit", (int64_t)table->max);
+    return error_detail_number(e, "current", (int64_t)table->used);
+}
+
 struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m, uint64_t size, bool writable,
                                          struct error *e)
 {
@@ -91,10 +98,7 @@ struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m
     buffer->id = idtable_add(&c->buffers, buffer);
     if (!buffer->id) {
         free(buffer);
-        error_set(e, ERROR_QUOTA_EXCEEDED, "this connection holds %u buffers, the most it may; release some",
-                  c->buffers.used);
-        error_detail_number(e, "limit", (int64_t)c->server->config.buffers);
-        error_detail_number(e, "current", (int64_t)c->buffers.used);
+        connection_full(&c->buffers, "buffers", e);
         return NULL;
     }
     mapping_ref(m);

@@ -190,16 +190,15 @@ static int find_entry(const struct connection *c, const struct rpc_arg *args, st
     return error_detail_text(e, "key", "entry");
 }
 
-/* What tells the kernel from others of the same name: FNV-1a over the code's key and the name. */
-static uint64_t identity(const struct compiled *c, const char *entry)
+/* What tells the kernel from others of the same name: a part of the code's key, which is a hash, and the entry's place.
+ */
+static uint64_t identity(const struct compiled *c, unsigned entry)
 {
-    uint64_t h = 14695981039346656037U;
+    uint64_t id;
 
-    for (unsigned i = 0; i < sizeof(c->key); i++)
-        h = (h ^ c->key[i]) * 1099511628211U;
-    for (; *entry; entry++)
-        h = (h ^ (unsigned char)*entry) * 1099511628211U;
-    return h ? h : 1;
+    memcpy(&id, c->key, sizeof(id));
+    id += entry;
+    return id ? id : 1; /* 0 is the ops' */
 }
 
 static int kernel_new(struct connection *c, const struct rpc_arg *args, struct kernel **ret, struct error *e)
@@ -228,18 +227,14 @@ static int kernel_new(struct connection *c, const struct rpc_arg *args, struct k
     k->refs = 1;
     k->code = code_ref(code);
     k->function = &code->functions[entry];
-    k->signature->op.code = identity(code->compiled, code->compiled->entries[entry].name);
+    k->signature->op.code = identity(code->compiled, entry);
     code->device->backend->kernel_limits(code->device, &k->limits);
     k->limits.function_threads = k->function->max_threads;
     k->limits.static_shared = k->function->static_shared;
     k->id = idtable_add(&c->kernels, k);
     if (!k->id) {
-        error_set(e, ERROR_QUOTA_EXCEEDED, "this connection has %u kernels, the most it may; release some",
-                  c->kernels.used);
-        error_detail_number(e, "limit", (int64_t)c->server->config.kernels);
-        error_detail_number(e, "current", (int64_t)c->kernels.used);
         kernel_unref(k);
-        return -1;
+        return connection_full(&c->kernels, "kernels", e);
     }
     *ret = k;
     return 0;

@@ -157,12 +157,8 @@ static int define(struct connection *c, const struct rpc_arg *args, struct progr
     }
     p->id = idtable_add(&c->programs, p);
     if (!p->id) {
-        error_set(e, ERROR_QUOTA_EXCEEDED, "this connection keeps %u programs, the most it may; release some",
-                  c->programs.used);
-        error_detail_number(e, "limit", (int64_t)c->programs.max);
-        error_detail_number(e, "current", (int64_t)c->programs.used);
         unref(p);
-        return -1;
+        return connection_full(&c->programs, "programs", e);
     }
     *ret_program = p;
     return 0;

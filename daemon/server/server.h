@@ -27,7 +27,10 @@ enum user_kernels {
     USER_KERNELS_OWNER, /* root's and the daemon's own user's */
     USER_KERNELS_GROUP, /* and that of the members of a group */
     USER_KERNELS_ALL,
+    USER_KERNELS_COUNT,
 };
+/* As the configuration and hello say them. */
+extern const char *const user_kernels_names[USER_KERNELS_COUNT];
 
 struct server_config {
     const char *default_device; /* UUID or index; NULL: the first */

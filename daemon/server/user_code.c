@@ -11,10 +11,12 @@
 #include "server/request.h"
 #include "util/log.h"
 
-static const char *const policy_names[] = {[USER_KERNELS_OFF] = "off",
-                                           [USER_KERNELS_OWNER] = "owner",
-                                           [USER_KERNELS_GROUP] = "group",
-                                           [USER_KERNELS_ALL] = "all"};
+const char *const user_kernels_names[USER_KERNELS_COUNT] = {
+    [USER_KERNELS_OFF] = "off",
+    [USER_KERNELS_OWNER] = "owner",
+    [USER_KERNELS_GROUP] = "group",
+    [USER_KERNELS_ALL] = "all",
+};
 
 /* Whether the peer was of that group when it connected. */
 static bool is_in_group(const struct connection *c, gid_t group)
@@ -52,6 +54,8 @@ static bool is_allowed(const struct connection *c)
         return owner || is_in_group(c, config->user_kernels_group);
     case USER_KERNELS_ALL:
         return true;
+    case USER_KERNELS_COUNT:
+        break;
     }
     return false;
 }
@@ -62,14 +66,14 @@ int user_code_check(const struct connection *c, struct error *e)
 
     if (is_allowed(c))
         return 0;
-    log_info("refuse", "why=\"user kernels\" policy=%s pid=%d uid=%d", policy_names[s->config.user_kernels],
+    log_info("refuse", "why=\"user kernels\" policy=%s pid=%d uid=%d", user_kernels_names[s->config.user_kernels],
              (int)c->pid, (int)c->uid);
     error_set(
         e, ERROR_PERMISSION_DENIED,
         "kernels of users are not for uid %d here (kernels.user_kernels is %s): ask the daemon's administrator, or "
         "start a daemon of your own",
-        (int)c->uid, policy_names[s->config.user_kernels]);
-    return error_detail_text(e, "policy", policy_names[s->config.user_kernels]);
+        (int)c->uid, user_kernels_names[s->config.user_kernels]);
+    return error_detail_text(e, "policy", user_kernels_names[s->config.user_kernels]);
 }
 
 struct backend_device *user_code_device(const struct server *s)
@@ -89,7 +93,7 @@ void user_code_write_hello(struct rpc_output *out, const struct connection *c)
 
     rpc_write_text(out, "kernels");
     rpc_write_map(out, 4);
-    rpc_write_entry_text(out, "policy", policy_names[s->config.user_kernels]);
+    rpc_write_entry_text(out, "policy", user_kernels_names[s->config.user_kernels]);
     rpc_write_entry_bool(out, "allowed", is_allowed(c));
     rpc_write_entry_text(out, "compiler", compiler_name(code_service_compiler(s->code_service)));
     rpc_write_text(out, "arch");

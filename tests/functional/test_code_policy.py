@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import subprocess
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from support import memfd, proc, raw
-from support.daemon import Daemon
+from support.daemon import Daemon, binary
 from user_kernels import ADD, ADD_PARAMS, ARCH, compile_source, only_with_nvrtc, wait_for_compilers
 
 pytestmark = only_with_nvrtc
@@ -116,10 +117,6 @@ def test_without_a_compiler_it_is_said(start: Callable[[str], Daemon]) -> None:
 def test_a_wrong_setting_is_refused_at_start(setting: str, tmp_path: Path) -> None:
     path = tmp_path / "kopsd.conf"
     path.write_text(f"[kernels]\n{setting}\n", encoding="utf-8")
-    import subprocess
-
-    from support.daemon import binary
-
     done = subprocess.run(
         [binary(), "--config", path, "--check-config"], capture_output=True, text=True, check=False
     )
