@@ -76,8 +76,8 @@ def public_header(errors: list[dict], dtypes: list[dict]) -> str:
 
 
 def methods_header(methods: list[dict], maps: list[dict]) -> str:
-    out = ["/* KOPS_METHODS: X(NAME, name)", " * KOPS_PARAMS_<NAME>: X(key, TYPE, required, min, max, default); an absent bound is the type's own. */"]
-    out.append(x_macro("KOPS_METHODS", [f"X({m['name'].upper()}, {m['name']})" for m in methods]))
+    out = ["/* KOPS_METHODS: X(NAME, name, CLASS); who may call it, see Access in PROTOCOL.md.", " * KOPS_PARAMS_<NAME>: X(key, TYPE, required, min, max, default); an absent bound is the type's own. */"]
+    out.append(x_macro("KOPS_METHODS", [f"X({m['name'].upper()}, {m['name']}, {m['class'].upper()})" for m in methods]))
     for m in methods + maps:
         if m["params"] == "any":
             continue
@@ -197,7 +197,8 @@ def methods_section(methods: list[dict], maps: list[dict]) -> str:
     out = []
     for m in methods + maps:
         title = f"### `{m['name']}`" if "result" in m else f"### The {m['name']} map"
-        out += [title, "", m["doc"], ""]
+        asked = {"tune": " For those who may tune, see Access.", "administer": " For administrators, see Access."}
+        out += [title, "", m["doc"] + asked.get(m.get("class", "use"), ""), ""]
         if m["params"] == "any":
             out += ["Params: any map.", ""]
         elif not m["params"]:
@@ -253,6 +254,9 @@ def outputs() -> dict[Path, str]:
     check_unique("errors.json", errors, "name", "value")
     check_unique("dtypes.json", dtypes, "name", "value")
     check_unique("methods.json", methods, "name")
+    for m in methods:
+        if m.get("class") not in ("use", "tune", "administer"):
+            raise SystemExit(f"generate.py: methods.json: {m['name']}: `class` is use, tune or administer")
     result = {
         PROTO / "generated/errors.h": errors_header(errors),
         PROTO / "generated/dtypes.h": dtypes_header(dtypes),

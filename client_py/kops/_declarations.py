@@ -242,7 +242,13 @@ ERRORS = [('protocol_error',
   'client',
   ('RuntimeError',),
   'The CUDA stream is being captured into a graph, which an ordered call cannot be part of: make '
-  'the call outside the capture, or define a program.')]
+  'the call outside the capture, or define a program.'),
+ ('buffer_lost',
+  111,
+  'client',
+  ('LookupError',),
+  'The daemon was started anew and this buffer could not be made known to it again (its memory was '
+  "the old daemon's alone, or its owner is gone); what was in it is lost. Make it anew.")]
 
 # name -> bytes an element
 DTYPES = {'f32': 4,

@@ -54,6 +54,7 @@ __all__ = [
     "OsError",
     "NoCuda",
     "Capturing",
+    "BufferLost",
 ]
 
 class KopsError(Exception):
@@ -245,6 +246,11 @@ class NoCuda(KopsError, RuntimeError):
 class Capturing(KopsError, RuntimeError):
     """The CUDA stream is being captured into a graph, which an ordered call cannot be part of: make the call
     outside the capture, or define a program.
+    """
+
+class BufferLost(KopsError, LookupError):
+    """The daemon was started anew and this buffer could not be made known to it again (its memory was the old
+    daemon's alone, or its owner is gone); what was in it is lost. Make it anew.
     """
 
 BY_CODE: dict[str, type[KopsError]]

@@ -226,8 +226,9 @@ void handle_hello(struct request *r, const struct rpc_arg *args, struct request_
     }
     out = request_result(r);
     if (out) {
-        rpc_write_map(out, shm ? 11 : 9);
+        rpc_write_map(out, shm ? 12 : 10);
         rpc_write_entry_text(out, "server", "kopsd " KOPS_VERSION);
+        rpc_write_entry_text(out, "instance", c->server->instance);
         rpc_write_entry_uint(out, "protocol", PROTOCOL);
         rpc_write_entry_uint(out, "protocol_min", PROTOCOL_MIN);
         rpc_write_entry_uint(out, "pid", (uint64_t)getpid());

@@ -95,7 +95,7 @@ enum { KOPS_PARAMS_BINDING(X) };
 /* Handlers, one a method (methods.json): they end the request, or keep it to end it later. */
 struct rpc_value;
 typedef void request_handler(struct request *r, const struct rpc_arg *args, struct request_fds *fds);
-#define X(NAME, name) request_handler handle_##name;
+#define X(NAME, name, CLASS) request_handler handle_##name;
 KOPS_METHODS(X)
 #undef X
 

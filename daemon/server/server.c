@@ -2,8 +2,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -96,6 +98,19 @@ static int choose_default_device(struct server *s, struct error *e)
     return 0;
 }
 
+static void choose_instance(struct server *s)
+{
+    unsigned char bytes[16];
+
+    if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) { /* never on Linux, once it has booted */
+        memset(bytes, 0, sizeof(bytes));
+        memcpy(bytes, &s->started_ns, sizeof(s->started_ns));
+        bytes[15] = (unsigned char)getpid();
+    }
+    for (unsigned i = 0; i < sizeof(bytes); i++)
+        snprintf(s->instance + 2 * (size_t)i, 3, "%02x", bytes[i]);
+}
+
 static int open_devices(struct server *s, struct error *e)
 {
     const struct backend_host host = {.wake = pump_wake, .context = s};
@@ -119,6 +134,7 @@ int server_new(const struct server_config *config, int listener, struct server *
     s->config = *config;
     s->listener = listener;
     s->started_ns = clock_now_ns();
+    choose_instance(s);
     list_init(&s->connections);
     list_init(&s->programs);
     codes_init(s);

@@ -45,6 +45,7 @@ struct server {
     struct profile *profile;
     struct server_counters counters;
     uint64_t started_ns;
+    char instance[2 * 16 + 1]; /* tells this start of the daemon from every other one */
 
     int listener, reserve_fd;
     uv_poll_t listener_poll;
@@ -154,7 +155,7 @@ struct connection {
 };
 
 enum method {
-#define X(NAME, name) METHOD_##NAME,
+#define X(NAME, name, CLASS) METHOD_##NAME,
     KOPS_METHODS(X)
 #undef X
         METHOD_COUNT

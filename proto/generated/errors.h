@@ -53,6 +53,7 @@
     X(NO_MEMORY, "no_memory", 107) \
     X(OS_ERROR, "os_error", 108) \
     X(NO_CUDA, "no_cuda", 109) \
-    X(CAPTURING, "capturing", 110)
+    X(CAPTURING, "capturing", 110) \
+    X(BUFFER_LOST, "buffer_lost", 111)
 
 #endif

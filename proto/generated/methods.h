@@ -2,26 +2,26 @@
 #ifndef KOPS_GENERATED_METHODS_H
 #define KOPS_GENERATED_METHODS_H
 
-/* KOPS_METHODS: X(NAME, name)
+/* KOPS_METHODS: X(NAME, name, CLASS); who may call it, see Access in PROTOCOL.md.
  * KOPS_PARAMS_<NAME>: X(key, TYPE, required, min, max, default); an absent bound is the type's own. */
 #define KOPS_METHODS(X) \
-    X(HELLO, hello) \
-    X(PING, ping) \
-    X(REGISTER, register) \
-    X(ALLOC, alloc) \
-    X(RELEASE, release) \
-    X(RUN, run) \
-    X(SEQUENCE, sequence) \
-    X(PROGRAM, program) \
-    X(RUN_PROGRAM, run_program) \
-    X(COMPILE, compile) \
-    X(KERNEL, kernel) \
-    X(LAUNCH, launch) \
-    X(CACHE, cache) \
-    X(TIMELINES, timelines) \
-    X(CANCEL, cancel) \
-    X(TRIM, trim) \
-    X(STATS, stats)
+    X(HELLO, hello, USE) \
+    X(PING, ping, USE) \
+    X(REGISTER, register, USE) \
+    X(ALLOC, alloc, USE) \
+    X(RELEASE, release, USE) \
+    X(RUN, run, USE) \
+    X(SEQUENCE, sequence, USE) \
+    X(PROGRAM, program, USE) \
+    X(RUN_PROGRAM, run_program, USE) \
+    X(COMPILE, compile, USE) \
+    X(KERNEL, kernel, USE) \
+    X(LAUNCH, launch, USE) \
+    X(CACHE, cache, ADMINISTER) \
+    X(TIMELINES, timelines, USE) \
+    X(CANCEL, cancel, USE) \
+    X(TRIM, trim, USE) \
+    X(STATS, stats, USE)
 
 #define KOPS_PARAMS_HELLO(X) \
     X(client, STR, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0) \

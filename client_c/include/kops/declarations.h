@@ -55,6 +55,7 @@ enum kops_code {
     KOPS_ERR_OS_ERROR = 108, /**< A system call of the client failed; the message has its name and errno. */
     KOPS_ERR_NO_CUDA = 109, /**< The client process has no usable CUDA driver or no current context. */
     KOPS_ERR_CAPTURING = 110, /**< The CUDA stream is being captured into a graph, which an ordered call cannot be part of: make the call outside the capture, or define a program. */
+    KOPS_ERR_BUFFER_LOST = 111, /**< The daemon was started anew and this buffer could not be made known to it again (its memory was the old daemon's alone, or its owner is gone); what was in it is lost. Make it anew. */
 };
 
 /** Element types. */
