@@ -113,7 +113,7 @@ class Connection:
     def close(self, why: str = "the client was closed") -> None:
         """Ends it; every waiting call fails. The caller does not hold the lock."""
         with self.lock:
-            self.session.fail(ConnectionLost(why))
+            self.session.fail(ConnectionLost(why, {"closed": True}))
         self.transport.shutdown()
         self.transport.close()
         self.tell_followers()
@@ -121,7 +121,7 @@ class Connection:
     def forsake(self) -> None:
         """In a forked child: lets go of the parent's socket without a word on it."""
         self.lock = threading.Lock()
-        self.session.fail(ConnectionLost("this connection belongs to the parent process"))
+        self.session.fail(ConnectionLost("this connection belongs to the parent process", {"closed": True}))
         self.transport.close()
 
     def check(self) -> None:
