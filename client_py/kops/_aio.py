@@ -23,7 +23,7 @@ from ._modules import AsyncKernelMethods
 from ._ops import DEFAULT_TIMEOUT, AsyncOpMethods, check_attrs
 from ._plans import Plan
 from ._recording import AsyncProgram, AsyncSequence
-from ._recovery import LOSSES, RUNS, Again, Failed, Patience, Trial, no_hazard, reconnect_timeout_of
+from ._recovery import LOSSES, RUNS, Again, Failed, Patience, Trial, no_hazard, reconnect_timeout_of, shorter
 from ._results import Device, Info, Op, Profile
 from ._session import Call
 
@@ -40,7 +40,7 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
     ) -> None:
         self.timeout = timeout
         self.reconnect_timeout = reconnect_timeout_of(reconnect_timeout)
-        self._met = False  # a daemon has answered before
+        self._found: str | None = None  # where a daemon has answered
         self._repeating: asyncio.Lock | None = None
         self._path = socket
         self._closed = False
@@ -235,28 +235,26 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
             if connection is not None and connection.alive:
                 return connection
             self._disconnect("the connection was lost")
-            patience = Patience(self.reconnect_timeout if self._met else 0.0)
+            patience = Patience(shorter(self.reconnect_timeout, self.timeout))
             first = Patience(self.timeout if self.timeout is not None else math.inf)
             while True:
                 if self._closed:
-                    raise ConnectionLost("the client was closed")
+                    raise ConnectionLost("the client was closed", {"closed": True})
                 try:
                     return await self._greeted(patience)
-                except (ConnectFailed, ConnectionLost) as error:
-                    pause = patience.pause()
-                    if pause is None and not self._met and error.detail.get("busy"):
-                        pause = first.pause()
+                except (ConnectFailed, *LOSSES) as error:
+                    new = self._found is None and isinstance(error, ConnectFailed)
+                    pause = patience.pause() if not new else first.pause() if error.detail.get("busy") else None
                     if pause is None:
-                        raise patience.connecting(error) from None
+                        raise (error if new else patience.connecting(error)) from None
                     await asyncio.sleep(pause)
 
     async def _greeted(self, patience: Patience) -> Connection:
         """A new connection, whose daemon has said what it is. One that is starting takes its time."""
         assert self._loop is not None
-        limit = self.timeout
-        if patience.seconds:
-            limit = patience.left if limit is None else min(limit, patience.left)
-        made = self._connection = Connection(self._path, 0)
+        again = self._found is not None and patience.seconds > 0
+        limit = shorter(patience.left, self.timeout) if again else self.timeout
+        made = self._connection = Connection(self._path if self._found is None else self._found, 0)
         self._loop.add_reader(made.transport.fileno(), self._readable, made)
         try:
             call = made.greet()
@@ -264,10 +262,10 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
             made.greeted(call.outcome())
         except BaseException as error:
             self._disconnect("the daemon did not answer hello")
-            if patience.seconds and isinstance(error, Timeout):
+            if again and isinstance(error, Timeout):
                 raise ConnectFailed(f"{made.path}: kopsd does not answer") from None
             raise
-        self._met = True
+        self._found = made.path
         return made
 
     def _disconnect(self, why: str) -> None:
@@ -318,7 +316,7 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
         answer = await self._follow(connection, plan_of(connection), seconds)
         trial: Trial | None = None
         while type(answer) is Failed:
-            trial = trial or Trial(self.reconnect_timeout, hazard)
+            trial = trial or Trial(self.reconnect_timeout, seconds, hazard)
             again = trial.judge(answer.error, answer.call)
             assert self._repeating is not None
             # In the order of the first tries: a later call may use what an earlier one writes.

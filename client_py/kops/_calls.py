@@ -206,7 +206,7 @@ class Calls:
         seconds = self.timeout if timeout is DEFAULT_TIMEOUT else timeout
         trial: Trial | None = None
         if failed is not None:
-            trial = Trial(self.reconnect_timeout, hazard)
+            trial = Trial(self.reconnect_timeout, seconds, hazard)
             link = self._recover(trial.judge(failed, short_call("run", link)), trial, link)
         while True:
             call, plan = None, plan_of(link)
@@ -222,7 +222,7 @@ class Calls:
             except StopIteration as stop:
                 return stop.value
             except LOSSES as error:
-                trial = trial or Trial(self.reconnect_timeout, hazard)
+                trial = trial or Trial(self.reconnect_timeout, seconds, hazard)
                 link = self._recover(trial.judge(error, call), trial, link)
 
     def _recover(self, again: Again, trial: Trial, link: Link) -> Link:

@@ -20,7 +20,7 @@ from ._native_link import NativeLink, native
 from ._ops import DEFAULT_TIMEOUT, OpMethods, check_attrs
 from ._pending import Link, Pending
 from ._recording import Program, Sequence, record
-from ._recovery import LOSSES, Patience, reconnect_timeout_of
+from ._recovery import LOSSES, Patience, reconnect_timeout_of, shorter
 from ._results import Device, Info, Op, Profile
 
 LAST_WAIT = 10.0  # seconds that a client which was dropped waits for its ordered calls
@@ -35,7 +35,7 @@ class Client(Calls, OpMethods, KernelMethods):
     `timeout` is in seconds, for every call that names none; None waits for ever.
 
     Where the daemon ends, or dies with its device, and another takes its place, the client waits for that one up to
-    `reconnect_timeout` seconds, connects, and makes known again what it uses: memory, programs, kernels. The contents
+    `reconnect_timeout` seconds (no longer than `timeout`), connects, and makes known again what it uses: memory, programs, kernels. The contents
     of arrays stay, since the memory is this process's. A call that waits for its result is then made once more, unless
     the one before may have run and must not run twice: that is where it reads what it writes (in place, a gemm with
     `beta`), and with every kernel of your own. Such a call raises `DeviceLost` when the daemon had said so, else
@@ -67,7 +67,7 @@ class Client(Calls, OpMethods, KernelMethods):
         self.spin_us = spin_us
         self._path = socket
         self._closed = False
-        self._met = False  # a daemon has answered before
+        self._found: str | None = None  # where a daemon has answered
         self._connecting = threading.Lock()
         _clients.add(self)
 
@@ -332,33 +332,34 @@ class Client(Calls, OpMethods, KernelMethods):
 
     def _connect(self, before: Link | None) -> Link:
         """A new connection; waits for a daemon where there was one."""
-        patience = Patience(self.reconnect_timeout if self._met else 0.0)
+        patience = Patience(shorter(self.reconnect_timeout, self.timeout))
         while True:
             if self._closed:
-                raise ConnectionLost("the client was closed")
+                raise ConnectionLost("the client was closed", {"closed": True})
             try:
                 made = self._greeted(self._link(before), patience)
-            except (ConnectFailed, ConnectionLost) as error:
+            except (ConnectFailed, *LOSSES) as error:
+                if self._found is None and isinstance(error, ConnectFailed):
+                    raise  # what there is not may never be
                 pause = patience.pause()
                 if pause is None:
                     raise patience.connecting(error) from None
                 time.sleep(pause)
             else:
-                self._met = True
+                self._found = made.path
                 return made
 
     def _greeted(self, made: Link, patience: Patience) -> Link:
         """A connection whose daemon has said what it is. One that is starting takes its time."""
-        limit = self.timeout
-        if patience.seconds:
-            limit = patience.left if limit is None else min(limit, patience.left)
+        again = self._found is not None and patience.seconds > 0
+        limit = shorter(patience.left, self.timeout) if again else self.timeout
         try:
             call = made.greet()
             made.exchange(call, limit)
             made.greeted(call.outcome())
         except BaseException as error:
             made.close("the daemon did not answer hello")
-            if patience.seconds and isinstance(error, Timeout):
+            if again and isinstance(error, Timeout):
                 raise ConnectFailed(f"{made.path}: kopsd does not answer") from None
             raise
         return made
@@ -380,9 +381,10 @@ class Client(Calls, OpMethods, KernelMethods):
             )
 
     def _link(self, before: Link | None) -> Link:
+        path = self._path if self._found is None else self._found  # that daemon's successor
         if native is not None:
-            return NativeLink(self._path, self.timeout, self.spin_us, before if isinstance(before, NativeLink) else None)
-        return SocketLink(self._path, self.timeout, self.spin_us)
+            return NativeLink(path, self.timeout, self.spin_us, before if isinstance(before, NativeLink) else None)
+        return SocketLink(path, self.timeout, self.spin_us)
 
     def _forked(self) -> None:
         """In a child process: the parent's connection is none of ours."""

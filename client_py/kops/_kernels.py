@@ -258,7 +258,7 @@ class Kernel(BaseKernel):
         if isinstance(error, (ConnectionLost, ConnectFailed)):
             error = link.lost(error)
         if waited:
-            trial = Trial(self._client.reconnect_timeout, lambda: KERNEL_HAZARD)
+            trial = Trial(self._client.reconnect_timeout, None, lambda: KERNEL_HAZARD)
             trial.judge(error, short_call("launch", link))
             return NotImplemented
         raise error from None

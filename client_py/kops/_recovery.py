@@ -41,6 +41,10 @@ def reconnect_timeout_of(given: float | None) -> float:
     return seconds
 
 
+def shorter(seconds: float, timeout: float | None) -> float:
+    return seconds if timeout is None else min(seconds, timeout)
+
+
 class Patience:
     """Waits of growing length, until the time is over."""
 
@@ -63,7 +67,7 @@ class Patience:
 
     def connecting(self, error: KopsError) -> KopsError:
         """What to raise when nobody answered in time."""
-        if not self.seconds:
+        if not self.seconds or not isinstance(error, ConnectFailed):
             return error
         why = f"the connection to kopsd was lost, and no new one could be made within {self.seconds:g} s: {error.message}"
         return ConnectFailed(why, error.detail)
@@ -92,8 +96,8 @@ class Failed:
 class Trial:
     """The tries of one call. `hazard` says why its request must not run twice, None where it may."""
 
-    def __init__(self, reconnect_timeout: float, hazard: Callable[[], str | None]) -> None:
-        self.patience = Patience(reconnect_timeout)
+    def __init__(self, reconnect_timeout: float, timeout: float | None, hazard: Callable[[], str | None]) -> None:
+        self.patience = Patience(shorter(reconnect_timeout, timeout))
         self._hazard = hazard
         self._repeated = False
 
@@ -103,7 +107,7 @@ class Trial:
             raise error
         if isinstance(error, ShuttingDown) and call.answered:
             return self._refused(error)
-        if not call.sent or error.detail.get("unsent"):
+        if not call.sent or sum(call.sent) < len(call.data) or error.detail.get("unsent"):  # half a message runs nothing
             pause = self.patience.pause()
             if pause is None:
                 raise error
