@@ -11,6 +11,7 @@ import asyncio
 import math
 import os
 import weakref
+from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
@@ -41,6 +42,7 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
         self.timeout = timeout
         self.reconnect_timeout = reconnect_timeout_of(reconnect_timeout)
         self._found: str | None = None  # where a daemon has answered
+        self._keys: deque[int] = deque(maxlen=8)  # of the connections so far
         self._repeating: asyncio.Lock | None = None
         self._path = socket
         self._closed = False
@@ -266,6 +268,8 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
                 raise ConnectFailed(f"{made.path}: kopsd does not answer") from None
             raise
         self._found = made.path
+        made.earlier = set(self._keys)
+        self._keys.append(made.key)
         return made
 
     def _disconnect(self, why: str) -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -68,6 +69,7 @@ class Client(Calls, OpMethods, KernelMethods):
         self._path = socket
         self._closed = False
         self._found: str | None = None  # where a daemon has answered
+        self._keys: deque[int] = deque(maxlen=8)  # of the connections so far
         self._connecting = threading.Lock()
         _clients.add(self)
 
@@ -347,6 +349,8 @@ class Client(Calls, OpMethods, KernelMethods):
                 time.sleep(pause)
             else:
                 self._found = made.path
+                made.earlier = set(self._keys)
+                self._keys.append(made.key)
                 return made
 
     def _greeted(self, made: Link, patience: Patience) -> Link:

@@ -27,6 +27,7 @@ class Peer(Protocol):
     key: int
     garbage: deque[int | tuple[str, int]]
     info: Info | None
+    earlier: set[int]
 
     def need(self, feature: str) -> None: ...
 
@@ -43,6 +44,7 @@ class Connection:
         self.key = next(keys)
         self.garbage: deque[int | tuple[str, int]] = deque()  # buffers, and (key, id) of other things
         self.info: Info | None = None
+        self.earlier: set[int] = set()  # keys of connections that this one follows
         self.reading = False  # a thread waits for bytes, on behalf of all
         self.followers: list[threading.Event] = []  # the others that wait
         garbage[self.key] = self

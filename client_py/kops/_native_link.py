@@ -163,6 +163,7 @@ class NativeLink:
         self.key = next(_connection.keys)
         self.garbage: deque[int | tuple[str, int]] = deque()
         self.info: Info | None = None
+        self.earlier: set[int] = set()  # keys of connections that this one follows
         self.offers_ordered = self.offers_sequences = False
         self.message_bytes = DEFAULT_MESSAGE_BYTES
         self.failure: KopsError | None = None

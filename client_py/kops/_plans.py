@@ -56,7 +56,7 @@ def register(connection: Peer, source: Source) -> Plan:
     try:
         return (yield from _register(connection, source))
     except REFUSALS as error:
-        if not source.ids:
+        if not connection.earlier.intersection(source.ids):
             raise
         raise BufferLost(
             f"memory that the daemon had before it was replaced is refused by the one that serves now: {error.message}. Its "
