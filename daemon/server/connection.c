@@ -10,10 +10,12 @@
 #include "server/body.h"
 #include "server/channel.h"
 #include "server/code.h"
+#include "server/events.h"
 #include "server/request.h"
 #include "server/run.h"
 #include "server/spin.h"
 #include "server/timeline.h"
+#include "util/clock.h"
 #include "util/log.h"
 
 enum { READS_A_TURN = 8, RING_MESSAGES_A_TURN = 8 };
@@ -90,10 +92,14 @@ void connection_fail(struct connection *c, const struct error *e, const char *wh
 static void violation(struct connection *c, const struct error *e)
 {
     char why[ERROR_MESSAGE_MAX + 8];
+    unsigned held_back;
 
     c->server->counters.protocol_errors++;
-    log_warning("protocol_error", "pid=%d uid=%d why=%s", (int)c->pid, (int)c->uid,
-                log_quote(why, sizeof(why), e->message, strlen(e->message)));
+    if (log_limit_pass(&c->server->protocol_limit, clock_now_ns(), EVENTS_A_SECOND, &held_back))
+        log_warning("protocol_error", "pid=%d uid=%d why=%s held_back=%u", (int)c->pid, (int)c->uid,
+                    log_quote(why, sizeof(why), e->message, strlen(e->message)), held_back);
+    else
+        c->server->totals.lines_held_back++;
     connection_fail(c, e, "protocol error");
 }
 
@@ -308,6 +314,7 @@ struct connection *connection_new(struct server *server, int fd)
     c->uid = peer.uid;
     c->gid = peer.gid;
     c->pid = peer.pid;
+    c->connected_ns = clock_now_ns();
     c->open_handles = 1;
     c->poll.data = c;
     rpc_input_init(&c->input, server->config.message_bytes);
@@ -338,7 +345,7 @@ struct connection *connection_new(struct server *server, int fd)
         uv_poll_start(&c->exit_poll, UV_READABLE, on_exit_of_peer);
     }
     update_poll(c);
-    log_debug("connect", "pid=%d uid=%d", (int)c->pid, (int)c->uid);
+    event_connect(c);
     return c;
 
 free_connection:
@@ -355,6 +362,7 @@ void connection_free_if_done(struct connection *c)
     for (unsigned i = 0; i < STREAMS_MAX; i++)
         stream_free(c->streams[i]);
     timelines_close(c->server, c->timelines);
+    free(c->latencies);
     list_remove(&c->link);
     rpc_input_free(&c->input);
     rpc_output_free(&c->output);
@@ -381,7 +389,7 @@ void connection_close(struct connection *c, const char *why)
         return;
     c->closed = true;
     c->server->n_connections--;
-    log_debug("disconnect", "pid=%d uid=%d why=\"%s\" inflight=%u", (int)c->pid, (int)c->uid, why, c->inflight);
+    event_disconnect(c, why);
     list_remove(&c->dirty_link);
     spin_socket_closed(c);
     channel_close(c);

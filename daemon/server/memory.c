@@ -96,6 +96,7 @@ static void alloc_done(struct work *work)
     buffer = c->closed ? NULL : connection_add_buffer(c, m, memory->size, true, &r->alloc.error);
     mapping_unref(m);
     if (buffer) {
+        buffer->allocated = true;
         end_allocated(r, buffer);
         return;
     }
