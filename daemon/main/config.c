@@ -96,6 +96,30 @@ static const struct setting {
     {"cache", "disk_mib", NUMBER, AT(cache_disk_mib), "1024", 0, 1U << 20,
      "Size of the directory; 0: nothing is kept."},
     {"cache", "memory_mib", NUMBER, AT(cache_memory_mib), "256", 0, 1U << 20, "Compiled code that is kept in memory."},
+    {"access", "allow", TEXT, AT(access_allow), "*", 0, 0,
+     "Who may connect: users, numbers, @groups, @numbers, * for everybody, owner for nobody but root and the daemon's "
+     "own user, who always may; separated by commas or blanks."},
+    {"access", "deny", TEXT, AT(access_deny), "", 0, 0, "Who may not, even if allowed."},
+    {"access", "tune", TEXT, AT(access_tune), "owner", 0, 0,
+     "Who may also change what others see (PROTOCOL.md, Access)."},
+    {"access", "administer", TEXT, AT(access_administer), "owner", 0, 0,
+     "Who may also administer: the cache of compiled code, ending the daemon's work, everybody's figures."},
+    {"quota", "connections", NUMBER, AT(quota_connections), "1024", 0, 1000000,
+     "Connections of one user; as all of this section: 0 means no limit."},
+    {"quota", "buffers", NUMBER, AT(quota_buffers), "65536", 0, 1U << 30, "Buffers of one user."},
+    {"quota", "mapped_mib", NUMBER, AT(quota_mapped_mib), "0", 0, 1U << 30,
+     "Memory of one user that is registered or referred to, each mapping counted once."},
+    {"quota", "allocated_mib", NUMBER, AT(quota_allocated_mib), "0", 0, 1U << 30,
+     "Memory that alloc made for one user, for as long as the daemon has it."},
+    {"quota", "inflight", NUMBER, AT(quota_inflight), "4096", 0, 1U << 30, "Unanswered requests of one user."},
+    {"quota", "fds", NUMBER, AT(quota_fds), "16384", 0, 1U << 30,
+     "Descriptors that the daemon holds for one user: two a connection, and two more with shared memory."},
+    {"quota", "kernel_mib", NUMBER, AT(quota_kernel_mib), "0", 0, 1U << 30,
+     "Compiled code that modules and kernels of one user keep."},
+    {"quota", "messages_per_s", NUMBER, AT(quota_messages_per_s), "0", 0, 10000000,
+     "Requests of one user in a second; as many may come at once."},
+    {"quota", "device_share", NUMBER, AT(quota_device_share), "0", 0, 100 * 64,
+     "Percent of one device's last second that one user may have had, while others have work, to have more."},
 #undef AT
 };
 enum { N_SETTINGS = sizeof(settings) / sizeof(settings[0]) };
@@ -390,7 +414,7 @@ int config_finish(struct config *c, struct error *e)
 {
     enum log_level level;
 
-    if (choose_socket(c, e) < 0 || choose_cache(c, e) < 0 || check_kernels(c, e) < 0)
+    if (choose_socket(c, e) < 0 || choose_cache(c, e) < 0 || check_kernels(c, e) < 0 || config_resolve_access(c, e) < 0)
         return -1;
     if (strlen(c->socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))
         return error_set(e, ERROR_INVALID_ARGUMENT,
