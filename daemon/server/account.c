@@ -182,7 +182,7 @@ int account_charge(struct account *a, pid_t pid, enum quota quota, uint64_t amou
 {
     uint64_t limit = a->all->limits->of[quota];
 
-    if (limit && (a->used[quota] >= limit || amount > limit - a->used[quota]))
+    if (limit && amount && (a->used[quota] >= limit || amount > limit - a->used[quota]))
         return exceeded(a, pid, quota, a->used[quota], limit, e);
     a->used[quota] += amount;
     return 0;
