@@ -246,13 +246,7 @@ void timeline_hold(struct run *run)
 /* The first run that no device has; NULL: none. */
 static struct run *next_run(struct stream *stream)
 {
-    list_for_each_safe (node, after, &stream->queue) {
-        struct run *run = list_entry(node, struct run, queue_link);
-
-        if (run->state == RUN_QUEUED)
-            return run;
-    }
-    return NULL;
+    return list_empty(&stream->queue) ? NULL : list_entry(list_first(&stream->queue), struct run, queue_link);
 }
 
 static void fail_stalled(struct connection *c)

@@ -302,12 +302,13 @@ struct pairing {
     struct pooled_stream *spare;  /* the first one, while the other is tried */
 };
 
-/* The queue of one stream number of a connection. Runs enter in the order sent; the first that is not submitted goes on
+/* The queue of one stream number of a connection. Runs enter in the order sent; the first that was not given goes on
  * when its mappings are open, when its timeline allows, and when the device and its preparation do. */
 struct stream {
     struct connection *connection;
     unsigned number;
-    struct list queue; /* struct run by queue_link: submitted ones first */
+    struct list given,
+        queue; /* struct run by queue_link: those that a device has or is to have, and those behind them */
     unsigned submitted, preparing;
     unsigned repeating;             /* submitted runs of several executions */
     struct backend_device *device;  /* of what is submitted */
