@@ -2,10 +2,10 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "server/access.h"
 #include "server/connection.h"
 #include "server/drain.h"
 #include "server/latency.h"
@@ -17,7 +17,7 @@
 
 bool may_see(const struct connection *viewer, uid_t uid)
 {
-    return viewer->uid == uid || viewer->uid == 0 || viewer->uid == geteuid();
+    return viewer->uid == uid || access_allows(viewer, ACCESS_ADMINISTER);
 }
 
 void connection_name_process(struct connection *c)
@@ -55,7 +55,11 @@ uint64_t connection_bytes_out(const struct connection *c)
     return c->output.position + (c->channel ? c->channel->output.position : 0);
 }
 
-void holdings_add(const struct connection *c, struct holdings *into)
+struct holdings {
+    uint64_t buffers, mapped_bytes, allocated_bytes, queued;
+};
+
+static void look_at_holdings(const struct connection *c, struct holdings *into)
 {
     struct list *const runs = (struct list *)&c->runs;
 
@@ -70,54 +74,6 @@ void holdings_add(const struct connection *c, struct holdings *into)
     list_for_each_safe (node, after, runs) {
         into->queued += list_entry(node, struct run, order_link)->state != RUN_SUBMITTED;
     }
-    into->inflight += c->inflight;
-    into->requests += c->requests;
-    into->device_us += c->device_us;
-}
-
-static int by_uid(const void *a, const void *b)
-{
-    uid_t x = ((const struct user *)a)->uid, y = ((const struct user *)b)->uid;
-
-    return (x > y) - (x < y);
-}
-
-struct user *users_list(const struct connection *viewer, unsigned *ret_count)
-{
-    struct server *s = viewer->server;
-    struct user *users = calloc(s->n_connections ? s->n_connections : 1, sizeof(*users));
-    unsigned n = 0, kept = 0;
-
-    *ret_count = 0;
-    if (!users)
-        return NULL;
-    list_for_each_safe (node, after, &s->connections) {
-        const struct connection *c = list_entry(node, struct connection, link);
-
-        if (c->closed || !may_see(viewer, c->uid))
-            continue;
-        users[n] = (struct user){.uid = c->uid, .connections = 1};
-        holdings_add(c, &users[n++].holdings);
-    }
-    qsort(users, n, sizeof(*users), by_uid);
-    for (unsigned i = 0; i < n; i++) {
-        struct user *to = kept ? &users[kept - 1] : NULL;
-
-        if (!to || to->uid != users[i].uid) {
-            users[kept++] = users[i];
-            continue;
-        }
-        to->connections++;
-        to->holdings.buffers += users[i].holdings.buffers;
-        to->holdings.mapped_bytes += users[i].holdings.mapped_bytes;
-        to->holdings.allocated_bytes += users[i].holdings.allocated_bytes;
-        to->holdings.inflight += users[i].holdings.inflight;
-        to->holdings.queued += users[i].holdings.queued;
-        to->holdings.requests += users[i].holdings.requests;
-        to->holdings.device_us += users[i].holdings.device_us;
-    }
-    *ret_count = kept;
-    return users;
 }
 
 /* ---- the method ---- */
@@ -154,7 +110,7 @@ static void write_client(struct rpc_output *out, struct connection *c, uint64_t 
     struct holdings h = {0};
 
     connection_name_process(c);
-    holdings_add(c, &h);
+    look_at_holdings(c, &h);
     rpc_write_map(out, 22);
     rpc_write_entry_uint(out, "pid", (uint64_t)c->pid);
     rpc_write_entry_uint(out, "uid", c->uid);
@@ -204,27 +160,54 @@ static void write_clients(struct rpc_output *out, const struct connection *viewe
     }
 }
 
+static void write_user_limits(struct rpc_output *out, const struct quota_limits *limits)
+{
+    uint32_t n = (limits->messages_per_s != 0) + (limits->device_share != 0);
+
+    for (unsigned i = 0; i < QUOTA_COUNT; i++)
+        n += limits->of[i] != 0;
+    rpc_write_text(out, "limits");
+    rpc_write_map(out, n);
+    for (unsigned i = 0; i < QUOTA_COUNT; i++)
+        if (limits->of[i])
+            rpc_write_entry_uint(out, quota_names[i], limits->of[i]);
+    if (limits->messages_per_s)
+        rpc_write_entry_uint(out, "messages_per_s", limits->messages_per_s);
+    if (limits->device_share)
+        rpc_write_entry_uint(out, "device_share", limits->device_share);
+}
+
+static void write_user(struct rpc_output *out, const struct account *a)
+{
+    rpc_write_map(out, 5 + QUOTA_COUNT);
+    rpc_write_entry_uint(out, "uid", a->uid);
+    for (unsigned i = 0; i < QUOTA_COUNT; i++)
+        rpc_write_entry_uint(out, quota_names[i], a->used[i]);
+    rpc_write_entry_uint(out, "requests", a->requests);
+    rpc_write_entry_uint(out, "refused", a->refused);
+    rpc_write_entry_double(out, "device_us", a->device_us);
+    write_user_limits(out, a->all->limits);
+}
+
+/* Those who have something here: connections, or memory that outlives them. */
 static void write_users(struct rpc_output *out, const struct connection *viewer)
 {
-    unsigned n;
-    struct user *users = users_list(viewer, &n);
+    struct list *const all = &viewer->server->accounts.all;
+    uint32_t n = 0;
 
+    list_for_each_safe (node, after, all) {
+        const struct account *a = list_entry(node, struct account, link);
+
+        n += a->references && may_see(viewer, a->uid);
+    }
     rpc_write_text(out, "users");
     rpc_write_array(out, n);
-    for (unsigned i = 0; i < n; i++) {
-        const struct holdings *h = &users[i].holdings;
+    list_for_each_safe (node, after, all) {
+        const struct account *a = list_entry(node, struct account, link);
 
-        rpc_write_map(out, 8);
-        rpc_write_entry_uint(out, "uid", users[i].uid);
-        rpc_write_entry_uint(out, "connections", users[i].connections);
-        rpc_write_entry_uint(out, "buffers", h->buffers);
-        rpc_write_entry_uint(out, "mapped_bytes", h->mapped_bytes);
-        rpc_write_entry_uint(out, "allocated_bytes", h->allocated_bytes);
-        rpc_write_entry_uint(out, "inflight", h->inflight);
-        rpc_write_entry_uint(out, "requests", h->requests);
-        rpc_write_entry_double(out, "device_us", h->device_us);
+        if (a->references && may_see(viewer, a->uid))
+            write_user(out, a);
     }
-    free(users);
 }
 
 static void write_devices(struct rpc_output *out, const struct server *s)

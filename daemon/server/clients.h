@@ -4,23 +4,6 @@
 
 #include "server/types.h"
 
-/* What a connection holds and has asked for. */
-struct holdings {
-    uint64_t buffers, mapped_bytes, allocated_bytes, inflight, queued, requests;
-    double device_us;
-};
-/* Adds a connection's to *into. */
-void holdings_add(const struct connection *c, struct holdings *into);
-
-/* What all of a user's connections do; see Clients in PROTOCOL.md. */
-struct user {
-    uid_t uid;
-    unsigned connections;
-    struct holdings holdings;
-};
-/* The users with open connections that may be shown to `viewer`. Owned by the caller; NULL: no memory, or none. */
-struct user *users_list(const struct connection *viewer, unsigned *ret_count);
-
 /* Whether `viewer` may see what `uid` does. */
 bool may_see(const struct connection *viewer, uid_t uid);
 

@@ -144,5 +144,6 @@ void latency_note_device(const struct request *r, uint64_t now_ns)
         us = clock_us_between(from > run->stream->ended_ns ? from : run->stream->ended_ns, now_ns);
     run->stream->ended_ns = now_ns;
     c->device_us += us;
+    account_add_device_us(c->account, us, now_ns);
     c->server->totals.device_us[run->device->index] += us;
 }

@@ -1,8 +1,5 @@
 /* The method `metrics`: what proto/metrics.json declares, each metric by a function of its own in
  * metrics_*.c. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "server/metrics.h"
 #include "server/request.h"
 #include "server/sampling.h"
@@ -34,12 +31,10 @@ void metrics_now(struct request *r)
     struct error e;
 
     buffer_init(&m.text.bytes, TEXT_MAX);
-    m.users = users_list(m.viewer, &m.n_users);
     for (unsigned i = 0; i < METRIC_COUNT; i++) {
         metrics_head(&m.text, (enum metric)i);
         writers[i](&m);
     }
-    free(m.users);
     buffer_append(&m.text.bytes, "", 1);
     if (m.text.bytes.failed) {
         error_set(&e, ERROR_OUT_OF_MEMORY, "no memory for the metrics");

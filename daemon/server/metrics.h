@@ -9,8 +9,6 @@ struct metrics {
     struct metrics_text text;
     const struct connection *viewer;
     struct server *s;
-    struct user *users; /* that the viewer may see */
-    unsigned n_users;
 };
 
 /* A sample without labels. */

@@ -166,20 +166,58 @@ METRIC_VALUE(profile_rows_dropped, profile_rows_dropped(m->s->profile))
 
 /* ---- users ---- */
 
+/* The accounts are kept for a while when a user's last connection has gone, and so are their series. */
+static void of_users(struct metrics *m, enum metric metric, uint64_t (*value)(const struct account *a))
+{
+    list_for_each_safe (node, after, &m->s->accounts.all) {
+        const struct account *a = list_entry(node, struct account, link);
+
+        if (!may_see(m->viewer, a->uid))
+            continue;
+        metrics_sample(&m->text, metric, "");
+        metrics_label_uint(&m->text, "uid", a->uid);
+        metrics_uint(&m->text, value(a));
+    }
+}
+
 #define METRIC_OF_USERS(id, value)                                                                                     \
+    static uint64_t id##_of(const struct account *a)                                                                   \
+    {                                                                                                                  \
+        return (value);                                                                                                \
+    }                                                                                                                  \
     METRIC(id)                                                                                                         \
     {                                                                                                                  \
-        for (unsigned i = 0; i < m->n_users; i++) {                                                                    \
-            const struct user *user = &m->users[i];                                                                    \
-                                                                                                                       \
-            metrics_sample(&m->text, METRIC_##id, "");                                                                 \
-            metrics_label_uint(&m->text, "uid", user->uid);                                                            \
-            metrics_uint(&m->text, (value));                                                                           \
-        }                                                                                                              \
+        of_users(m, METRIC_##id, id##_of);                                                                             \
     }
 
-METRIC_OF_USERS(user_connections, user->connections)
-METRIC_OF_USERS(user_buffers, user->holdings.buffers)
-METRIC_OF_USERS(user_mapped_bytes, user->holdings.mapped_bytes)
-METRIC_OF_USERS(user_allocated_bytes, user->holdings.allocated_bytes)
-METRIC_OF_USERS(user_requests_in_flight, user->holdings.inflight)
+METRIC_OF_USERS(user_connections, a->used[QUOTA_CONNECTIONS])
+METRIC_OF_USERS(user_buffers, a->used[QUOTA_BUFFERS])
+METRIC_OF_USERS(user_mapped_bytes, a->used[QUOTA_MAPPED])
+METRIC_OF_USERS(user_allocated_bytes, a->used[QUOTA_ALLOCATED])
+METRIC_OF_USERS(user_kernel_bytes, a->used[QUOTA_KERNEL])
+METRIC_OF_USERS(user_fds, a->used[QUOTA_FDS])
+METRIC_OF_USERS(user_requests_in_flight, a->used[QUOTA_INFLIGHT])
+METRIC_OF_USERS(user_requests_total, a->requests)
+METRIC_OF_USERS(user_refused_total, a->refused)
+
+METRIC(user_device_seconds_total)
+{
+    list_for_each_safe (node, after, &m->s->accounts.all) {
+        const struct account *a = list_entry(node, struct account, link);
+
+        if (!may_see(m->viewer, a->uid))
+            continue;
+        metrics_sample(&m->text, METRIC_user_device_seconds_total, "");
+        metrics_label_uint(&m->text, "uid", a->uid);
+        metrics_double(&m->text, a->device_us * 1e-6);
+    }
+}
+
+METRIC(refusals_total)
+{
+    for (unsigned i = 0; i < REFUSED_COUNT; i++) {
+        metrics_sample(&m->text, METRIC_refusals_total, "");
+        metrics_label(&m->text, "what", account_refused_name(i));
+        metrics_uint(&m->text, m->s->accounts.refused[i]);
+    }
+}

@@ -31,11 +31,17 @@
     X(device_memory_bytes, "kopsd_device_memory_bytes", "gauge", "Memory of the device.") \
     X(device_memory_free_bytes, "kopsd_device_memory_free_bytes", "gauge", "Memory of the device that nobody has taken; absent where the driver does not say.") \
     X(mappings, "kopsd_mappings", "gauge", "Pieces of clients' memory that are known: open ones are pinned, closed ones are opened at their next use.") \
-    X(user_connections, "kopsd_user_connections", "gauge", "Open connections of a user; users without any have no series.") \
+    X(user_connections, "kopsd_user_connections", "gauge", "Open connections of a user; 0 for those whose connections have gone, who are forgotten after a while.") \
     X(user_buffers, "kopsd_user_buffers", "gauge", "Buffers of a user.") \
-    X(user_mapped_bytes, "kopsd_user_mapped_bytes", "gauge", "Bytes of the user's registered buffers.") \
-    X(user_allocated_bytes, "kopsd_user_allocated_bytes", "gauge", "Bytes of the user's buffers that the daemon allocated.") \
+    X(user_mapped_bytes, "kopsd_user_mapped_bytes", "gauge", "Bytes of other processes' memory that the user's buffers are of, each piece once.") \
+    X(user_allocated_bytes, "kopsd_user_allocated_bytes", "gauge", "Bytes that the daemon allocated for the user.") \
     X(user_requests_in_flight, "kopsd_user_requests_in_flight", "gauge", "The user's requests without a reply yet.") \
+    X(user_kernel_bytes, "kopsd_user_kernel_bytes", "gauge", "Bytes of the user's modules and kernels.") \
+    X(user_fds, "kopsd_user_fds", "gauge", "File descriptors that the daemon holds for the user.") \
+    X(user_requests_total, "kopsd_user_requests_total", "counter", "Requests of a user.") \
+    X(user_refused_total, "kopsd_user_refused_total", "counter", "What a user was refused, by access or quota.") \
+    X(user_device_seconds_total, "kopsd_user_device_seconds_total", "counter", "Time that devices worked for a user.") \
+    X(refusals_total, "kopsd_refusals_total", "counter", "What was refused to all users: by the quota that was used up, or connect, method and user_kernels for those who may not.") \
     X(compiles_total, "kopsd_compiles_total", "counter", "Sources compiled.") \
     X(compile_failures_total, "kopsd_compile_failures_total", "counter", "Sources that were not compiled.") \
     X(compile_cache_hits_total, "kopsd_compile_cache_hits_total", "counter", "Sources found compiled, in memory or on disk.") \

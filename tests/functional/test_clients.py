@@ -177,6 +177,34 @@ def test_others_see_only_their_own() -> None:
             assert {d["uuid"] for d in mine["devices"]} == {d["uuid"] for d in all_["devices"]}
 
 
+@as_root
+def test_users_and_their_limits() -> None:
+    config = CONFIG + "[server]\nsocket_mode = 0666\n[quota]\nbuffers = 3\nfds = 0\nmapped_mib = 5\n"
+    with Daemon(config=config) as daemon:
+        with daemon.connect() as root, connect_as(daemon, STRANGER) as one, connect_as(daemon, STRANGER) as two:
+            shared = memfd.Shared(1 << 20)
+            for connection in (one, two, one):
+                connection.register(shared)
+            error = two.error("register", {"kind": "memfd", "size": 1 << 20, "fd": 0}, [shared.fd])
+            assert (error.code, error.detail["quota"]) == ("quota_exceeded", "buffers")
+            vectors = Vectors(root, 2, 100_000)
+            root.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+            asked = root.call("clients")
+            owner, stranger = sorted(asked["users"], key=lambda u: u["uid"])
+            assert (stranger["uid"], stranger["connections"], stranger["buffers"]) == (STRANGER, 2, 3)
+            assert stranger["mapped_bytes"] == 3 << 20
+            assert (stranger["requests"], stranger["refused"], stranger["device_us"]) == (4, 1, 0)
+            assert stranger["fds"] >= 4 and stranger["inflight"] == 0
+            assert stranger["limits"]["buffers"] == 3 and stranger["limits"]["mapped_bytes"] == 5 << 20
+            assert "fds" not in stranger["limits"] and "device_share" not in stranger["limits"]
+            assert owner["uid"] == 0 and owner["device_us"] > 0 and owner["inflight"] == 1
+            (row,) = [c for c in asked["clients"] if c["uid"] == 0]
+            assert row["device_us"] == owner["device_us"]
+            text = root.call("metrics")["text"]
+            assert 'kopsd_refusals_total{what="buffers"} 1\n' in text
+            assert f'kopsd_user_refused_total{{uid="{STRANGER}"}} 1\n' in text
+
+
 def test_closed_ones_are_gone(daemon: Daemon, watcher: raw.Connection) -> None:
     with daemon.connect() as connection:
         connection.call("hello", {"client": "brief"})

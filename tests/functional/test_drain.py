@@ -10,6 +10,7 @@ from typing import Any
 import prometheus
 import pytest
 from arrays import LongRun, Vectors
+from other_user import STRANGER, as_root, connect_as
 from support import backends, memfd, raw
 from support.daemon import Daemon
 
@@ -175,6 +176,30 @@ def test_a_notification_drains(server: Daemon) -> None:
     with server.connect() as connection:
         connection.send(raw.pack([2, "drain", [{}]]))
         assert connection.alive() and state(connection) == "draining"
+
+
+@as_root
+def test_for_administrators() -> None:
+    """Others are told so and nothing changes; who is in the list may."""
+    for administer, allowed in (("owner", False), (str(STRANGER), True)):
+        config = CONFIG + f"[server]\nsocket_mode = 0666\n[access]\nadminister = {administer}\n"
+        with Daemon(config=config) as daemon:
+            with connect_as(daemon, STRANGER) as stranger:
+                if allowed:
+                    assert stranger.call("drain")["drained"]
+                    assert len(prometheus.parse(stranger.call("metrics")["text"])["kopsd_user_fds"].samples) == 1
+                    continue
+                for params in ({}, {"stop": True}, {"resume": True}):
+                    error = stranger.error("drain", params)
+                    assert (error.code, error.detail["method"]) == ("permission_denied", "drain")
+                assert state(stranger) == "serving"
+                assert server_serves(stranger)
+
+
+def server_serves(connection: raw.Connection) -> bool:
+    reply = connection.reply(connection.request("alloc", {"size": 1}))
+    os.close(reply.fds[0])
+    return reply.error is None
 
 
 def test_bad_parameters(server: Daemon) -> None:
