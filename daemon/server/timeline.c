@@ -54,16 +54,24 @@ static int make_page(struct connection *c, struct error *e)
     if (!have_signals(c->server))
         return error_set(e, ERROR_UNSUPPORTED,
                          "no device here writes timelines; see `ordered` in hello's features. Use blocking calls");
-    t = calloc(1, sizeof(*t));
-    if (!t)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a page of timelines");
-    t->server = c->server;
-    if (memfd_new(PAGE_BYTES, &t->page, &t->fd, e) < 0) {
-        free(t);
+    if (account_charge(c->account, c->pid, QUOTA_FDS, 1, e) < 0)
         return -1;
+    t = calloc(1, sizeof(*t));
+    if (!t) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a page of timelines");
+        goto discharge;
     }
+    t->server = c->server;
+    if (memfd_new(PAGE_BYTES, &t->page, &t->fd, e) < 0)
+        goto free_timelines;
     c->timelines = t;
     return 0;
+
+free_timelines:
+    free(t);
+discharge:
+    account_discharge(c->account, QUOTA_FDS, 1);
+    return -1;
 }
 
 static void attach(struct work *work)
