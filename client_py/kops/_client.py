@@ -36,14 +36,15 @@ class Client(Calls, OpMethods, KernelMethods):
     `timeout` is in seconds, for every call that names none; None waits for ever.
 
     Where the daemon ends, or dies with its device, and another takes its place, the client waits for that one up to
-    `reconnect_timeout` seconds (no longer than `timeout`), connects, and makes known again what it uses: memory, programs, kernels. The contents
-    of arrays stay, since the memory is this process's. A call that waits for its result is then made once more, unless
-    the one before may have run and must not run twice: that is where it reads what it writes (in place, a gemm with
-    `beta`), and with every kernel of your own. Such a call raises `DeviceLost` when the daemon had said so, else
-    `ConnectionLost`, and what it writes is undefined. What the daemon refused because it is ending (`ShuttingDown`) has
-    not run and is asked again as long as the time allows. Ordered calls and submitted ones are never made again: their
-    errors appear where errors of theirs do, and the calls after that work. `BufferLost`: memory that the daemon had, and
-    that the one which follows does not take. `ConnectFailed`: none came in time; the next call tries again.
+    `reconnect_timeout` seconds (no longer than `timeout`), connects, and makes known again what it uses: memory,
+    programs, kernels. The contents of arrays stay, since the memory is this process's. A call that waits for its
+    result is then made once more, unless the one before may have run and must not run twice: that is where it reads
+    what it writes (in place, a gemm with `beta`), and with every kernel of your own. Such a call raises `DeviceLost`
+    when the daemon had said so, else `ConnectionLost`, and what it writes is undefined. What the daemon refused
+    because it is ending (`ShuttingDown`) has not run and is asked again as long as the time allows. Ordered calls and
+    submitted ones are never made again: their errors appear where errors of theirs do, and the calls after that work.
+    `BufferLost`: memory that the daemon had, and that the one which follows does not take. `ConnectFailed`: none came
+    in time; the next call tries again.
     """
 
     def __init__(
