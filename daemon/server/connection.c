@@ -1,5 +1,6 @@
 #include "server/connection.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -10,11 +11,13 @@
 #include "server/body.h"
 #include "server/channel.h"
 #include "server/code.h"
+#include "server/patience.h"
 #include "server/request.h"
 #include "server/run.h"
 #include "server/spin.h"
 #include "server/timeline.h"
 #include "util/log.h"
+#include "util/watch.h"
 
 enum { READS_A_TURN = 8, RING_MESSAGES_A_TURN = 8 };
 
@@ -22,13 +25,39 @@ static void on_poll(uv_poll_t *poll, int status, int events);
 
 /* ---- polling ---- */
 
-bool connection_may_read(const struct connection *c)
+static bool has_credit(const struct connection *c)
+{
+    return c->inflight < c->server->config.inflight && c->run_bytes <= RUN_BYTES_MAX;
+}
+
+bool connection_is_stuck(const struct connection *c)
 {
     const struct server *s = c->server;
 
-    return !c->input_ended && c->inflight < s->config.inflight && c->run_bytes <= RUN_BYTES_MAX &&
-           buffer_length(&c->output.bytes) <= s->config.output_bytes &&
-           (!c->channel || rpc_channel_pending(c->channel) <= s->config.output_bytes);
+    return buffer_length(&c->output.bytes) > s->config.output_bytes ||
+           (c->channel && rpc_channel_pending(c->channel) > s->config.output_bytes);
+}
+
+bool connection_may_read(const struct connection *c)
+{
+    return !c->input_ended && has_credit(c) && !connection_is_stuck(c);
+}
+
+bool connection_may_look(const struct connection *c)
+{
+    return !c->input_ended && !connection_is_stuck(c) && (has_credit(c) || !c->input_waits);
+}
+
+bool connection_may_look_at_ring(const struct connection *c)
+{
+    return !c->input_ended && !connection_is_stuck(c) && (has_credit(c) || !c->ring_waits);
+}
+
+bool connection_has_part(const struct connection *c)
+{
+    return !c->input_ended &&
+           ((!c->input_left && buffer_length(&c->input.bytes) && connection_may_look(c)) ||
+            (c->channel && !c->ring_left && buffer_length(&c->channel->input.bytes) && connection_may_look_at_ring(c)));
 }
 
 bool connection_has_output(const struct connection *c)
@@ -36,17 +65,24 @@ bool connection_has_output(const struct connection *c)
     return buffer_length(&c->output.bytes) || (c->channel && rpc_channel_pending(c->channel));
 }
 
+/* UV_DISCONNECT, so that the end of a client is seen also while it is not read. */
+static int watch(struct connection *c)
+{
+    c->unwatched = false;
+    return watch_start(&c->poll, (c->reading ? UV_READABLE : 0) | (c->writing ? UV_WRITABLE : 0) | UV_DISCONNECT,
+                       on_poll);
+}
+
 static void update_poll(struct connection *c)
 {
-    bool reading = connection_may_read(c), writing = buffer_length(&c->output.bytes) > 0;
+    bool reading = connection_may_look(c), writing = buffer_length(&c->output.bytes) > 0 && !c->send_later;
 
     if (c->closed || (reading == c->reading && writing == c->writing))
         return;
-    c->unwatched = false;
     c->reading = reading;
     c->writing = writing;
-    /* UV_DISCONNECT, so that the end of a client is seen also while it is not read. */
-    uv_poll_start(&c->poll, (reading ? UV_READABLE : 0) | (writing ? UV_WRITABLE : 0) | UV_DISCONNECT, on_poll);
+    if (watch(c) < 0)
+        connection_close(c, "no memory to watch its socket");
 }
 
 void connection_unwatch(struct connection *c)
@@ -61,8 +97,8 @@ void connection_watch(struct connection *c)
 {
     if (c->closed || !c->unwatched)
         return;
-    c->unwatched = false;
-    uv_poll_start(&c->poll, UV_READABLE | UV_DISCONNECT, on_poll);
+    if (watch(c) < 0)
+        connection_close(c, "no memory to watch its socket");
 }
 
 void connection_mark_dirty(struct connection *c)
@@ -133,13 +169,33 @@ violate:
     return -1;
 }
 
+/* Without credit, requests that take none are served all the same as long as they are next: a client that has as much
+ * in flight as it may can still cancel some of it. *ret_waits: the next message is whole and is not one of those. */
+static bool may_process(struct connection *c, struct rpc_input *in, bool *ret_waits)
+{
+    struct rpc_message message;
+    struct rpc_frame frame;
+    struct error e;
+
+    if (connection_may_read(c))
+        return true;
+    if (*ret_waits || c->input_ended || connection_is_stuck(c))
+        return false;
+    if (rpc_input_next(in, &frame, &e) > 0 &&
+        rpc_message_parse(c->server->arena, frame.data, frame.length, &message, &e) == 0)
+        *ret_waits = !request_takes_no_credit(&message);
+    return !*ret_waits; /* what is wrong with it, process_one() finds out again */
+}
+
 /* Dispatches what is there while the connection may have more requests. */
 static int process(struct connection *c)
 {
     int r = 1;
 
-    while (r > 0 && connection_may_read(c))
+    while (r > 0 && may_process(c, &c->input, &c->input_waits)) {
         r = process_one(c, &c->input);
+        c->input_waits = false;
+    }
     c->input_left = r > 0;
     return r < 0 ? -1 : 0;
 }
@@ -149,12 +205,14 @@ bool connection_read_ring(struct connection *c)
     unsigned messages = 0, reads = 0;
     struct error e;
 
-    while (messages < RING_MESSAGES_A_TURN && reads < READS_A_TURN && connection_may_read(c)) {
+    while (messages < RING_MESSAGES_A_TURN && reads < READS_A_TURN &&
+           may_process(c, &c->channel->input, &c->ring_waits)) {
         size_t before = buffer_length(&c->channel->input.bytes);
         int r = process_one(c, &c->channel->input);
 
         if (r < 0)
             return true;
+        c->ring_waits = false;
         c->ring_left = r > 0;
         if (r > 0) {
             messages++;
@@ -179,7 +237,7 @@ bool connection_read_ring(struct connection *c)
 
 static void read_input(struct connection *c)
 {
-    for (unsigned i = 0; i < READS_A_TURN && connection_may_read(c); i++) {
+    for (unsigned i = 0; i < READS_A_TURN && connection_may_look(c); i++) {
         size_t before = buffer_length(&c->input.bytes);
         bool full = false;
         struct error e;
@@ -211,13 +269,18 @@ void connection_read_socket(struct connection *c)
         connection_mark_dirty(c);
 }
 
+void connection_read_all(struct connection *c)
+{
+    read_input(c);
+    while (!c->closed && c->channel && connection_read_ring(c))
+        ;
+}
+
 void connection_end_input(struct connection *c)
 {
     if (c->closed || c->input_ended)
         return;
-    read_input(c);
-    while (!c->closed && c->channel && connection_read_ring(c))
-        ;
+    connection_read_all(c);
     if (c->closed)
         return;
     c->input_ended = true;
@@ -239,7 +302,8 @@ static int flush_ring(struct connection *c)
 
 void connection_turn(struct connection *c)
 {
-    uint64_t position = c->output.position;
+    uint64_t position = c->output.position, ring_position = c->channel ? c->channel->output.position : 0;
+    int flushed;
 
     if (c->input_left && process(c) < 0)
         return;
@@ -251,14 +315,19 @@ void connection_turn(struct connection *c)
     }
     if (c->channel && flush_ring(c) < 0)
         return;
-    if (rpc_output_flush(&c->output, c->fd) < 0) {
+    flushed = rpc_output_flush(&c->output, c->fd);
+    if (flushed < 0) {
         connection_close(c, "the client is gone");
         return;
     }
+    c->send_later = flushed == RPC_OUTPUT_LATER;
     c->server->counters.bytes_out += c->output.position - position;
-    if (c->input_left && connection_may_read(c))
+    if (c->input_left && connection_may_look(c))
         connection_mark_dirty(c);
     update_poll(c);
+    if (!c->closed)
+        patience_note(c,
+                      c->output.position != position || (c->channel && c->channel->output.position != ring_position));
 }
 
 static void on_poll(uv_poll_t *poll, int status, int events)
@@ -292,16 +361,47 @@ static int pidfd_open_(pid_t pid)
     return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
-struct connection *connection_new(struct server *server, int fd)
+/* A forked child may keep the socket open; the process that connected is what counts. */
+static int watch_process(struct connection *c, struct error *e)
+{
+    int r;
+
+    if (c->pid <= 0) /* in another pid namespace: end of file must do */
+        return 0;
+    c->pidfd = pidfd_open_(c->pid);
+    if (c->pidfd < 0 && (errno == EMFILE || errno == ENFILE))
+        return error_set(e, ERROR_QUOTA_EXCEEDED, "no descriptor to watch your process with; try again later");
+    if (c->pidfd < 0 && errno == ENOMEM)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch your process; try again later");
+    if (c->pidfd < 0) /* it has ended, and somebody else has the socket; or this kernel has no such thing */
+        return 0;
+    r = uv_poll_init(&c->server->loop, &c->exit_poll, c->pidfd);
+    if (r < 0)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "watching your process: %s", uv_strerror(r));
+    c->exit_poll.data = c;
+    c->open_handles++;
+    r = watch_start(&c->exit_poll, UV_READABLE, on_exit_of_peer);
+    return r < 0 ? error_set(e, ERROR_OUT_OF_MEMORY, "watching your process: %s", uv_strerror(r)) : 0;
+}
+
+struct connection *connection_new(struct server *server, int fd, struct error *e)
 {
     struct connection *c = calloc(1, sizeof(*c));
     struct ucred peer;
     socklen_t length = sizeof(peer);
 
-    if (!c)
-        goto close_fd;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0 || uv_poll_init(&server->loop, &c->poll, fd) < 0)
+    if (!c) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for another connection; try again later");
+        return NULL;
+    }
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0) {
+        error_set(e, ERROR_INTERNAL, "asking who you are: %s", strerror(errno));
         goto free_connection;
+    }
+    if (uv_poll_init(&server->loop, &c->poll, fd) < 0) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch your socket; try again later");
+        goto free_connection;
+    }
     c->server = server;
     c->fd = fd;
     c->pidfd = -1;
@@ -326,25 +426,27 @@ struct connection *connection_new(struct server *server, int fd)
     list_init(&c->barriers);
     for (unsigned i = 0; i < INLINE_BUCKETS; i++)
         list_init(&c->inline_buckets[i]);
+    for (unsigned i = 0; i < PATIENCE_COUNT; i++)
+        list_init(&c->waits[i].link);
     list_append(&server->connections, &c->link);
     server->n_connections++;
-    server->counters.connections_total++;
-    /* A forked child may keep the socket open; the process that connected is what counts. pid 0: it lives in
-     * another pid namespace, and end of file must do. */
-    if (peer.pid > 0 && (c->pidfd = pidfd_open_(peer.pid)) >= 0 &&
-        uv_poll_init(&server->loop, &c->exit_poll, c->pidfd) == 0) {
-        c->exit_poll.data = c;
-        c->open_handles++;
-        uv_poll_start(&c->exit_poll, UV_READABLE, on_exit_of_peer);
+    c->reading = true;
+    if (watch_process(c, e) < 0)
+        goto close_connection;
+    if (watch(c) < 0) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch your socket; try again later");
+        goto close_connection;
     }
-    update_poll(c);
+    server->counters.connections_total++;
     log_debug("connect", "pid=%d uid=%d", (int)c->pid, (int)c->uid);
     return c;
 
+close_connection:
+    c->fd = -1; /* the caller's */
+    connection_close(c, "it cannot be served");
+    return NULL;
 free_connection:
     free(c);
-close_fd:
-    close(fd);
     return NULL;
 }
 
@@ -383,12 +485,14 @@ void connection_close(struct connection *c, const char *why)
     c->server->n_connections--;
     log_debug("disconnect", "pid=%d uid=%d why=\"%s\" inflight=%u", (int)c->pid, (int)c->uid, why, c->inflight);
     list_remove(&c->dirty_link);
+    patience_forget(c);
     spin_socket_closed(c);
     channel_close(c);
     uv_close((uv_handle_t *)&c->poll, on_handle_closed);
     if (c->open_handles == 2)
         uv_close((uv_handle_t *)&c->exit_poll, on_handle_closed);
-    close(c->fd);
+    if (c->fd >= 0)
+        close(c->fd);
     if (c->pidfd >= 0)
         close(c->pidfd);
     c->fd = c->pidfd = -1;
