@@ -1,5 +1,5 @@
 /* The daemon's settings: defaults, then the file, then the environment, then flags. Each setting is declared once, in
- * the table of config.c. Strings are owned by the struct. Thread: main, before the loop starts. */
+ * the table of settings.c. Strings are owned by the struct. Thread: main, before the loop starts. */
 #ifndef KOPS_MAIN_CONFIG_H
 #define KOPS_MAIN_CONFIG_H
 
@@ -41,6 +41,9 @@ void config_free(struct config *c);
 
 /* Sets one setting by its full name, "section.key". Errors name the setting and what it takes. */
 int config_set(struct config *c, const char *name, const char *value, struct error *e);
+
+/* Replaces a text of the struct by a copy of `value`. */
+int config_set_text(char **text, const char *value, struct error *e);
 
 /* Reads an INI file; errors say the line. */
 int config_read_file(struct config *c, const char *path, struct error *e);

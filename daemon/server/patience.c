@@ -143,6 +143,11 @@ static void on_timer(uv_timer_t *timer)
     arm(s);
 }
 
+void patience_reload(struct server *s)
+{
+    arm(s);
+}
+
 void patience_init(struct server *s)
 {
     for (unsigned i = 0; i < PATIENCE_COUNT; i++)

@@ -11,6 +11,8 @@ void patience_stop(struct server *s);
 
 /* After a turn of the connection; `sent`: some of its replies went. */
 void patience_note(struct connection *c, bool sent);
+/* The limits may have changed. */
+void patience_reload(struct server *s);
 /* The connection is closed. */
 void patience_forget(struct connection *c);
 

@@ -20,7 +20,7 @@ enum server_exit {
     SERVER_EXIT_DEVICE_LOST = 75, /* EX_TEMPFAIL: start again and it will work */
 };
 
-/* Strings live as long as the server. main/config.c has defaults, ranges and documentation. */
+/* Strings live as long as the server. main/settings.c has defaults, ranges and documentation. */
 /* Whose code runs in the daemon's context. */
 enum user_kernels {
     USER_KERNELS_OFF,
