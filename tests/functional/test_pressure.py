@@ -131,7 +131,8 @@ def test_cancel_without_credit(path: str, connect: Callable[..., raw.Connection]
 def test_stuck_reader_is_dropped() -> None:
     """A client that is paused because it takes no reply is dropped after limits.stuck_reader_s, with what it holds;
     one that takes some now and then is not."""
-    with Daemon("--set", "limits.stuck_reader_s=1") as daemon, daemon.connect() as other:
+    with Daemon("--set", "limits.stuck_reader_s=3") as daemon, daemon.connect() as other:
+        assert other.alive()
         before = daemon.holdings()
         with daemon.connect() as stuck, daemon.connect() as slow:
             data = b"".join(raw.pack_request(i, "ping", {"x": bytes(900)}) for i in range(100))
@@ -139,7 +140,7 @@ def test_stuck_reader_is_dropped() -> None:
                 assert send_until_paused(flooder, data, 10000) < 10000
 
             def dropped() -> bool:
-                slow.socket.recv(16384)
+                slow.socket.recv(200)
                 return "event=drop" in daemon.log()
 
             proc.eventually(dropped, "the stuck reader is dropped")
@@ -172,6 +173,7 @@ def test_half_a_message(path: str) -> None:
     Who sends whole messages, and who sends nothing, is not."""
     with Daemon("--set", "limits.partial_message_s=1") as daemon:
         with daemon.connect() as quiet, daemon.connect() as other:
+            assert quiet.alive() and other.alive()
             before = daemon.holdings()
             with daemon.connect() as half:
                 ring = Ring(half) if path == "ring" else None
