@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
+#include "server/access_list.h"
 #include "util/error.h"
 
 struct config {
@@ -31,6 +32,12 @@ struct config {
     /* cache */
     char *cache_directory; /* "": none */
     uint64_t cache_disk_mib, cache_memory_mib;
+    /* access */
+    char *access_allow, *access_deny, *access_tune, *access_administer;
+    struct access_policy access;
+    /* quota */
+    uint64_t quota_connections, quota_buffers, quota_mapped_mib, quota_allocated_mib, quota_inflight, quota_fds,
+        quota_kernel_mib, quota_messages_per_s, quota_device_share;
     /* What config_finish() made of texts: enum user_kernels, enum compiler_sandbox, the group. */
     unsigned policy, sandbox_mode;
     gid_t kernels_gid;
@@ -53,6 +60,9 @@ int config_read_environment(struct config *c, struct error *e);
 
 /* Fills what depends on the machine (the socket's path) and checks what single settings cannot show. */
 int config_finish(struct config *c, struct error *e);
+
+/* config_lists.c: looks up the users and groups of [access]. */
+int config_resolve_access(struct config *c, struct error *e);
 
 /* Every setting with its value, default and meaning, as a file that config_read_file() reads. */
 void config_print(const struct config *c, FILE *to);

@@ -23,7 +23,7 @@ static void on_listener(uv_poll_t *poll, int status, int events);
 
 /* ---- turning away ---- */
 
-static void log_refusal(struct server *s, const struct error *e)
+void accepting_log_refusal(struct server *s, const struct error *e)
 {
     unsigned held_back;
 
@@ -41,7 +41,6 @@ static void refuse(struct server *s, int fd, const struct error *e)
     rpc_output_flush(notice, fd);
     buffer_consume(&notice->bytes, buffer_length(&notice->bytes));
     close(fd);
-    log_refusal(s, e);
 }
 
 static int out_of_descriptors(const struct server *s, int cause, struct error *e)
@@ -84,7 +83,7 @@ static void rest(struct server *s, int cause)
     struct error e;
 
     error_set(&e, ERROR_OUT_OF_MEMORY, "nobody can be accepted: %s", strerror(cause));
-    log_refusal(s, &e);
+    accepting_log_refusal(s, &e);
     uv_poll_stop(&s->listening.poll);
     uv_update_time(&s->loop);
     uv_timer_start(&s->listening.timer, on_rested, REST_MS, 0);
@@ -102,6 +101,7 @@ static int shed(struct server *s, int cause)
     s->listening.reserve_fd = -1;
     fd = accept4(s->listening.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     out_of_descriptors(s, cause, &e);
+    accepting_log_refusal(s, &e);
     if (fd >= 0)
         refuse(s, fd, &e);
     return take_reserve(s);
@@ -130,6 +130,8 @@ static void take(struct server *s, int fd)
         r = out_of_descriptors(s, EMFILE, &e);
     else if (s->n_connections >= s->config.max_connections)
         r = too_many_connections(s, &e);
+    if (r < 0)
+        accepting_log_refusal(s, &e);
     if (r < 0 || !connection_new(s, fd, &e))
         refuse(s, fd, &e);
 }

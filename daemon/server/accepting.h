@@ -13,6 +13,8 @@ int accepting_open(struct server *s, int fd, struct error *e);
 int accepting_start(struct server *s, struct error *e);
 /* No more of them; harmless when it was called before. */
 void accepting_stop(struct server *s);
+/* A line in the log for a newcomer that is turned away, one a second at most. */
+void accepting_log_refusal(struct server *s, const struct error *e);
 /* When nothing is left to stop: the kept buffer and descriptor. */
 void accepting_free(struct server *s);
 

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "rpc/socket.h"
+#include "server/accepting.h"
+#include "server/access.h"
 #include "server/body.h"
 #include "server/channel.h"
 #include "server/code.h"
@@ -300,6 +302,16 @@ static int flush_ring(struct connection *c)
     return 0;
 }
 
+/* Descriptors of replies that the client does not read. */
+static void count_waiting_fds(struct connection *c)
+{
+    if (c->fds_waiting == c->output.n_attachments)
+        return;
+    account_discharge(c->account, QUOTA_FDS, c->fds_waiting);
+    c->fds_waiting = c->output.n_attachments;
+    account_add(c->account, QUOTA_FDS, c->fds_waiting);
+}
+
 void connection_turn(struct connection *c)
 {
     uint64_t position = c->output.position, ring_position = c->channel ? c->channel->output.position : 0;
@@ -322,6 +334,7 @@ void connection_turn(struct connection *c)
     }
     c->send_later = flushed == RPC_OUTPUT_LATER;
     c->server->counters.bytes_out += c->output.position - position;
+    count_waiting_fds(c);
     if (c->input_left && connection_may_look(c))
         connection_mark_dirty(c);
     update_poll(c);
@@ -384,38 +397,28 @@ static int watch_process(struct connection *c, struct error *e)
     return r < 0 ? error_set(e, ERROR_OUT_OF_MEMORY, "watching your process: %s", uv_strerror(r)) : 0;
 }
 
-struct connection *connection_new(struct server *server, int fd, struct error *e)
+/* Its user's account takes one more, with its socket and pidfd. */
+static int charge_connection(struct connection *c, struct error *e)
 {
-    struct connection *c = calloc(1, sizeof(*c));
-    struct ucred peer;
-    socklen_t length = sizeof(peer);
+    if (account_charge(c->account, c->pid, QUOTA_CONNECTIONS, 1, e) < 0)
+        return -1;
+    if (account_charge(c->account, c->pid, QUOTA_FDS, 2, e) == 0)
+        return 0;
+    account_discharge(c->account, QUOTA_CONNECTIONS, 1);
+    return -1;
+}
 
-    if (!c) {
-        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for another connection; try again later");
-        return NULL;
-    }
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0) {
-        error_set(e, ERROR_INTERNAL, "asking who you are: %s", strerror(errno));
-        goto free_connection;
-    }
-    if (uv_poll_init(&server->loop, &c->poll, fd) < 0) {
-        error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch your socket; try again later");
-        goto free_connection;
-    }
-    c->server = server;
-    c->fd = fd;
-    c->pidfd = -1;
-    c->uid = peer.uid;
-    c->gid = peer.gid;
-    c->pid = peer.pid;
-    c->open_handles = 1;
+static void init(struct connection *c)
+{
+    const struct server_config *config = &c->server->config;
+
     c->poll.data = c;
-    rpc_input_init(&c->input, server->config.message_bytes);
+    rpc_input_init(&c->input, config->message_bytes);
     rpc_output_init(&c->output, OUTPUT_MAX);
-    idtable_init(&c->buffers, (uint32_t)server->config.buffers);
-    idtable_init(&c->programs, (uint32_t)server->config.programs);
-    idtable_init(&c->modules, (uint32_t)server->config.kernels);
-    idtable_init(&c->kernels, (uint32_t)server->config.kernels);
+    idtable_init(&c->buffers, (uint32_t)config->buffers);
+    idtable_init(&c->programs, (uint32_t)config->programs);
+    idtable_init(&c->modules, (uint32_t)config->kernels);
+    idtable_init(&c->kernels, (uint32_t)config->kernels);
     list_init(&c->link);
     list_init(&c->dirty_link);
     list_init(&c->hot_link);
@@ -428,6 +431,45 @@ struct connection *connection_new(struct server *server, int fd, struct error *e
         list_init(&c->inline_buckets[i]);
     for (unsigned i = 0; i < PATIENCE_COUNT; i++)
         list_init(&c->waits[i].link);
+}
+
+/* Who it is, and whether its user may have one more. Refusals of these kinds have their own lines in the log. */
+static int identify(struct connection *c, struct error *e)
+{
+    struct ucred peer;
+    socklen_t length = sizeof(peer);
+
+    if (getsockopt(c->fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0)
+        return error_set(e, ERROR_INTERNAL, "asking who you are: %s", strerror(errno));
+    c->uid = peer.uid;
+    c->gid = peer.gid;
+    c->pid = peer.pid;
+    if (access_enter(c, e) == 0 && charge_connection(c, e) == 0)
+        return 0;
+    access_leave(c);
+    return -1;
+}
+
+struct connection *connection_new(struct server *server, int fd, struct error *e)
+{
+    struct connection *c = calloc(1, sizeof(*c));
+
+    if (!c) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for another connection; try again later");
+        accepting_log_refusal(server, e);
+        return NULL;
+    }
+    c->server = server;
+    c->fd = fd;
+    c->pidfd = -1;
+    init(c);
+    if (identify(c, e) < 0)
+        goto free_connection;
+    if (uv_poll_init(&server->loop, &c->poll, fd) < 0) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch your socket; try again later");
+        goto discharge;
+    }
+    c->open_handles = 1;
     list_append(&server->connections, &c->link);
     server->n_connections++;
     c->reading = true;
@@ -442,9 +484,15 @@ struct connection *connection_new(struct server *server, int fd, struct error *e
     return c;
 
 close_connection:
+    accepting_log_refusal(server, e);
     c->fd = -1; /* the caller's */
     connection_close(c, "it cannot be served");
     return NULL;
+discharge:
+    accepting_log_refusal(server, e);
+    account_discharge(c->account, QUOTA_CONNECTIONS, 1);
+    account_discharge(c->account, QUOTA_FDS, 2);
+    access_leave(c);
 free_connection:
     free(c);
     return NULL;
@@ -456,7 +504,9 @@ void connection_free_if_done(struct connection *c)
         return;
     for (unsigned i = 0; i < STREAMS_MAX; i++)
         stream_free(c->streams[i]);
+    account_discharge(c->account, QUOTA_FDS, c->fds_waiting + (c->timelines ? 1 : 0));
     timelines_close(c->server, c->timelines);
+    access_leave(c);
     list_remove(&c->link);
     rpc_input_free(&c->input);
     rpc_output_free(&c->output);
@@ -496,6 +546,8 @@ void connection_close(struct connection *c, const char *why)
     if (c->pidfd >= 0)
         close(c->pidfd);
     c->fd = c->pidfd = -1;
+    account_discharge(c->account, QUOTA_CONNECTIONS, 1);
+    account_discharge(c->account, QUOTA_FDS, 2);
     rpc_input_free(&c->input);
     run_stop_all(c, RUN_ABANDONED);
     error_set(&ended, ERROR_CANCELLED, "the connection ended");

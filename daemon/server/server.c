@@ -89,6 +89,7 @@ static int prepare(struct server *s, int listener, struct error *e)
     if (!s->profile || !s->arena)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
     s->doorbells = s->held.timer = -1;
+    accounts_init(&s->accounts, &s->config.quota);
     s->started_ns = clock_now_ns();
     choose_instance(s);
     list_init(&s->connections);
@@ -168,6 +169,7 @@ struct server *server_free(struct server *server)
     channels_free(server);
     timelines_free(server);
     accepting_free(server);
+    accounts_free(&server->accounts);
     while (server->free_requests) {
         struct request *r = server->free_requests;
 
