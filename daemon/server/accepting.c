@@ -27,6 +27,7 @@ void accepting_log_refusal(struct server *s, const struct error *e)
 {
     unsigned held_back;
 
+    s->totals.turned_away++;
     if (log_limit_pass(&s->listening.log_limit, clock_now_ns(), LINES_A_SECOND, &held_back))
         log_warning("refuse", "why=\"%s\" code=%s connections=%u held_back=%u", e->message, error_code_name(e->code),
                     s->n_connections, held_back);

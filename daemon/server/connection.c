@@ -7,21 +7,20 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "rpc/socket.h"
 #include "server/accepting.h"
 #include "server/access.h"
 #include "server/body.h"
 #include "server/channel.h"
 #include "server/code.h"
+#include "server/events.h"
 #include "server/patience.h"
 #include "server/request.h"
 #include "server/run.h"
 #include "server/spin.h"
 #include "server/timeline.h"
+#include "util/clock.h"
 #include "util/log.h"
 #include "util/watch.h"
-
-enum { READS_A_TURN = 8, RING_MESSAGES_A_TURN = 8 };
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
@@ -109,7 +108,7 @@ void connection_mark_dirty(struct connection *c)
         list_append(&c->server->dirty, &c->dirty_link);
 }
 
-/* ---- input ---- */
+/* ---- output ---- */
 
 void connection_fail(struct connection *c, const struct error *e, const char *why)
 {
@@ -125,177 +124,13 @@ void connection_fail(struct connection *c, const struct error *e, const char *wh
     connection_close(c, why);
 }
 
-static void violation(struct connection *c, const struct error *e)
-{
-    char why[ERROR_MESSAGE_MAX + 8];
-
-    c->server->counters.protocol_errors++;
-    log_warning("protocol_error", "pid=%d uid=%d why=%s", (int)c->pid, (int)c->uid,
-                log_quote(why, sizeof(why), e->message, strlen(e->message)));
-    connection_fail(c, e, "protocol error");
-}
-
-/* Dispatches one whole message of the socket's or the ring's input. 1: done; 0: there is none; -1: the connection was
- * closed. */
-static int process_one(struct connection *c, struct rpc_input *in)
-{
-    struct request_fds fds = {0};
-    struct rpc_message message;
-    struct rpc_frame frame;
-    struct error e;
-    int r = rpc_input_next(in, &frame, &e);
-
-    if (r == 0)
-        return 0;
-    if (r < 0 || rpc_message_parse(c->server->arena, frame.data, frame.length, &message, &e) < 0 ||
-        rpc_input_claim(in, message.nfds, fds.fds, &e) < 0)
-        goto violate;
-    fds.count = message.nfds;
-    c->from_ring = in != &c->input;
-    r = dispatch(c, &message, &fds, &e);
-    for (unsigned i = 0; i < fds.count;) {
-        if (fds.fds[i] >= 0)
-            i++;
-        else
-            fds.fds[i] = fds.fds[--fds.count];
-    }
-    work_close_fds(&c->server->loop, fds.fds, fds.count);
-    if (c->closed)
-        return -1;
-    if (r < 0 || rpc_input_consume(in, &e) < 0)
-        goto violate;
-    return 1;
-
-violate:
-    violation(c, &e);
-    return -1;
-}
-
-/* Without credit, requests that take none are served all the same as long as they are next: a client that has as much
- * in flight as it may can still cancel some of it. *ret_waits: the next message is whole and is not one of those. */
-static bool may_process(struct connection *c, struct rpc_input *in, bool *ret_waits)
-{
-    struct rpc_message message;
-    struct rpc_frame frame;
-    struct error e;
-
-    if (connection_may_read(c))
-        return true;
-    if (*ret_waits || c->input_ended || connection_is_stuck(c))
-        return false;
-    if (rpc_input_next(in, &frame, &e) > 0 &&
-        rpc_message_parse(c->server->arena, frame.data, frame.length, &message, &e) == 0)
-        *ret_waits = !request_takes_no_credit(&message);
-    return !*ret_waits; /* what is wrong with it, process_one() finds out again */
-}
-
-/* Dispatches what is there while the connection may have more requests. */
-static int process(struct connection *c)
-{
-    int r = 1;
-
-    while (r > 0 && may_process(c, &c->input, &c->input_waits)) {
-        r = process_one(c, &c->input);
-        c->input_waits = false;
-    }
-    c->input_left = r > 0;
-    return r < 0 ? -1 : 0;
-}
-
-bool connection_read_ring(struct connection *c)
-{
-    unsigned messages = 0, reads = 0;
-    struct error e;
-
-    while (messages < RING_MESSAGES_A_TURN && reads < READS_A_TURN &&
-           may_process(c, &c->channel->input, &c->ring_waits)) {
-        size_t before = buffer_length(&c->channel->input.bytes);
-        int r = process_one(c, &c->channel->input);
-
-        if (r < 0)
-            return true;
-        c->ring_waits = false;
-        c->ring_left = r > 0;
-        if (r > 0) {
-            messages++;
-            continue;
-        }
-        switch (rpc_channel_receive(c->channel, &e)) {
-        case RPC_RECEIVED:
-            c->ring_left = true;
-            c->server->counters.bytes_in += buffer_length(&c->channel->input.bytes) - before;
-            reads++;
-            break;
-        case RPC_WOULD_BLOCK:
-        case RPC_END:
-            return messages + reads > 0;
-        case RPC_VIOLATION:
-            violation(c, &e);
-            return true;
-        }
-    }
-    return messages + reads > 0;
-}
-
-static void read_input(struct connection *c)
-{
-    for (unsigned i = 0; i < READS_A_TURN && connection_may_look(c); i++) {
-        size_t before = buffer_length(&c->input.bytes);
-        bool full = false;
-        struct error e;
-
-        switch (rpc_socket_receive(c->fd, &c->input, &full, &e)) {
-        case RPC_WOULD_BLOCK:
-            return;
-        case RPC_END:
-            connection_close(c, "end of file");
-            return;
-        case RPC_VIOLATION:
-            violation(c, &e);
-            return;
-        case RPC_RECEIVED:
-            c->server->counters.bytes_in += buffer_length(&c->input.bytes) - before;
-            c->server->active = true;
-            spin_socket_used(c);
-            break;
-        }
-        if (process(c) < 0 || !full)
-            return;
-    }
-}
-
-void connection_read_socket(struct connection *c)
-{
-    read_input(c);
-    if (!c->closed)
-        connection_mark_dirty(c);
-}
-
-void connection_read_all(struct connection *c)
-{
-    read_input(c);
-    while (!c->closed && c->channel && connection_read_ring(c))
-        ;
-}
-
-void connection_end_input(struct connection *c)
-{
-    if (c->closed || c->input_ended)
-        return;
-    connection_read_all(c);
-    if (c->closed)
-        return;
-    c->input_ended = true;
-    connection_mark_dirty(c);
-}
-
 static int flush_ring(struct connection *c)
 {
     uint64_t position = c->channel->output.position;
     struct error e;
 
     if (rpc_channel_flush(c->channel, &e) < 0) {
-        violation(c, &e);
+        connection_violation(c, &e);
         return -1;
     }
     c->server->counters.bytes_out += c->channel->output.position - position;
@@ -317,7 +152,7 @@ void connection_turn(struct connection *c)
     uint64_t position = c->output.position, ring_position = c->channel ? c->channel->output.position : 0;
     int flushed;
 
-    if (c->input_left && process(c) < 0)
+    if (c->input_left && connection_process(c) < 0)
         return;
     if (c->channel)
         rpc_channel_settle(c->channel, &c->output);
@@ -352,7 +187,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
         return;
     }
     if (events & UV_READABLE)
-        read_input(c);
+        connection_take_input(c);
     if ((events & UV_DISCONNECT) && !c->reading && !c->closed) {
         connection_close(c, "the client hung up");
         return;
@@ -462,6 +297,7 @@ struct connection *connection_new(struct server *server, int fd, struct error *e
     c->server = server;
     c->fd = fd;
     c->pidfd = -1;
+    c->connected_ns = clock_now_ns();
     init(c);
     if (identify(c, e) < 0)
         goto free_connection;
@@ -480,7 +316,7 @@ struct connection *connection_new(struct server *server, int fd, struct error *e
         goto close_connection;
     }
     server->counters.connections_total++;
-    log_debug("connect", "pid=%d uid=%d", (int)c->pid, (int)c->uid);
+    event_connect(c);
     return c;
 
 close_connection:
@@ -506,6 +342,7 @@ void connection_free_if_done(struct connection *c)
         stream_free(c->streams[i]);
     account_discharge(c->account, QUOTA_FDS, c->fds_waiting + (c->timelines ? 1 : 0));
     timelines_close(c->server, c->timelines);
+    free(c->latencies);
     access_leave(c);
     list_remove(&c->link);
     rpc_input_free(&c->input);
@@ -533,7 +370,7 @@ void connection_close(struct connection *c, const char *why)
         return;
     c->closed = true;
     c->server->n_connections--;
-    log_debug("disconnect", "pid=%d uid=%d why=\"%s\" inflight=%u", (int)c->pid, (int)c->uid, why, c->inflight);
+    event_disconnect(c, why);
     list_remove(&c->dirty_link);
     patience_forget(c);
     spin_socket_closed(c);

@@ -22,6 +22,14 @@ void connection_free_if_done(struct connection *c);
 void connection_mark_dirty(struct connection *c);
 void connection_turn(struct connection *c);
 
+/* connection_input.c: what it sends. */
+/* Takes what its socket has, or a bounded part of it, and dispatches it. */
+void connection_take_input(struct connection *c);
+/* Dispatches messages that are there already. -1: the connection was closed. */
+int connection_process(struct connection *c);
+/* Ends it for breaking the protocol. */
+void connection_violation(struct connection *c, const struct error *e);
+
 /* Whether it may have more requests now. */
 bool connection_may_read(const struct connection *c);
 /* Whether to take bytes from its socket, or its ring, to see what comes: also when it has no credit, because some

@@ -9,10 +9,13 @@
 #include "server/accepting.h"
 #include "server/channel.h"
 #include "server/code.h"
+#include "server/drain.h"
+#include "server/latency.h"
 #include "server/patience.h"
 #include "server/pump.h"
 #include "server/queues.h"
 #include "server/run.h"
+#include "server/sampling.h"
 #include "server/stop.h"
 #include "server/timeline.h"
 #include "util/clock.h"
@@ -82,15 +85,20 @@ static void close_handle(uv_handle_t *handle, void *context)
 /* What needs no loop. */
 static int prepare(struct server *s, int listener, struct error *e)
 {
+    struct timespec now;
+
     if (accepting_open(s, listener, e) < 0 || loop_memory_reserve(descriptors_watched(s), e) < 0)
         return -1;
     s->profile = profile_new();
+    s->latencies = latency_table_new();
     s->arena = rpc_arena_new();
-    if (!s->profile || !s->arena)
+    if (!s->profile || !s->latencies || !s->arena)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
     s->doorbells = s->held.timer = -1;
     accounts_init(&s->accounts, &s->config.quota);
     s->started_ns = clock_now_ns();
+    clock_gettime(CLOCK_REALTIME, &now);
+    s->started_s = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
     choose_instance(s);
     list_init(&s->connections);
     list_init(&s->programs);
@@ -104,6 +112,8 @@ static int start(struct server *s, struct error *e)
     mapping_registry_init(&s->mappings, &s->loop, &s->devices, s->config.idle_close_s * UINT64_C(1000000000));
     deadlines_init(s);
     patience_init(s);
+    drain_init(s);
+    sampling_init(s);
     if (pump_init(s, e) < 0 || open_devices(s, e) < 0 || accepting_start(s, e) < 0)
         return -1;
     s->code_service = code_service_new(&s->loop, &s->config.code, e);
@@ -146,6 +156,7 @@ free_server:
     accepting_free(s);
     rpc_arena_free(s->arena);
     profile_free(s->profile);
+    latency_table_free(s->latencies);
     free(s);
     return -1;
 }
@@ -178,6 +189,7 @@ struct server *server_free(struct server *server)
     }
     rpc_arena_free(server->arena);
     profile_free(server->profile);
+    latency_table_free(server->latencies);
     free(server);
     return NULL;
 }
