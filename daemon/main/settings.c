@@ -12,6 +12,9 @@ const struct setting settings[] = {
     {"server", "socket_mode", OCTAL, AT(socket_mode), "0660", 0, 0777, FIXED, "Permissions of the socket, octal."},
     {"server", "socket_group", TEXT, AT(socket_group), NULL, 0, 0, FIXED,
      "Group of the socket; the daemon's own by default."},
+    {"server", "user", TEXT, AT(user), NULL, 0, 0, FIXED,
+     "Whom the daemon becomes when root starts it, once the socket is made; root stays root by default."},
+    {"server", "group", TEXT, AT(group), NULL, 0, 0, FIXED, "With which group; the user's own by default."},
     {"server", "backlog", NUMBER, AT(backlog), "4096", 1, 65535, FIXED, "Connections that may wait to be accepted."},
     {"server", "log_level", TEXT, AT(log_level), "info", 0, 0, LIVE, "error, warning, info or debug."},
     {"server", "max_connections", NUMBER, AT(max_connections), "4096", 1, 1000000, LIVE, "Connections at one time."},
@@ -28,7 +31,12 @@ const struct setting settings[] = {
     {"server", "job_timeout_s", NUMBER, AT(job_timeout_s), "60", 0, 86400, LIVE,
      "A GPU that has work and ends none of it for so long is given up: the daemon reports what runs there and ends "
      "with status 75, which frees the GPU; 0: never."},
-    {"limits", "message_bytes", NUMBER, AT(message_bytes), "1048576", 4096, 1U << 30, LIVE, "Bytes of one request."},
+    {"server", "loop_timeout_s", NUMBER, AT(loop_timeout_s), "30", 0, 86400, FIXED,
+     "A server that serves nobody for so long, because something holds its loop, ends with status 70; 0: never. "
+     "Waiting "
+     "for a GPU that has work is not that: see job_timeout_s."},
+    {"limits", "message_bytes", NUMBER, AT(message_bytes), "1048576", 4096, 1U << 30, LIVE,
+     "Bytes of one request; a new value counts for new connections."},
     {"limits", "inflight", NUMBER, AT(inflight), "256", 1, 65536, LIVE, "Unanswered requests of a connection."},
     {"limits", "buffers", NUMBER, AT(buffers), "8192", 1, 1000000, LIVE, "Registered buffers of a connection."},
     {"limits", "programs", NUMBER, AT(programs), "1024", 1, 65536, LIVE, "Programs of a connection."},

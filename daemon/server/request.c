@@ -235,6 +235,7 @@ static void refuse(struct request *r, const struct rpc_value *params, const stru
 
 int dispatch(struct connection *c, const struct rpc_message *message, struct request_fds *fds, struct error *e)
 {
+    struct server *s = c->server; /* the connection may go with the request */
     struct rpc_arg args[MAX_FIELDS];
     struct error error;
     struct request *r;
@@ -262,7 +263,9 @@ int dispatch(struct connection *c, const struct rpc_message *message, struct req
         refuse(r, message->params, &error);
         return 0;
     }
+    activity_own(&s->activity.request, methods[method].name, c->pid, c->uid);
     methods[method].handler(r, args, fds);
+    activity_disown(&s->activity.request);
     return 0;
 }
 

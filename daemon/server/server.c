@@ -17,6 +17,7 @@
 #include "server/run.h"
 #include "server/stop.h"
 #include "server/timeline.h"
+#include "server/watchdog.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -173,10 +174,18 @@ free_server:
     return -1;
 }
 
-int server_run(struct server *server, void (*on_ready)(void *context), void *context)
+int server_run(struct server *server, const struct server_hooks *hooks)
 {
-    if (on_ready)
-        on_ready(context);
+    struct error e;
+
+    server->hooks = *hooks;
+    if (watchdog_start(server, hooks, &e) < 0) {
+        log_error("start", "why=\"%s\"", e.message);
+        server->exit_status = SERVER_EXIT_FAILED;
+        server_stop(server);
+    } else if (hooks->ready) {
+        hooks->ready(hooks->context);
+    }
     uv_run(&server->loop, UV_RUN_DEFAULT); /* until server_stop_step() has closed every handle */
     return server->exit_status;
 }
@@ -188,6 +197,7 @@ struct server *server_free(struct server *server)
     queues_free(server);
     codes_free(server);
     devices_close(&server->devices);
+    watchdog_stop(server);
     uv_loop_close(&server->loop);
     channels_free(server);
     timelines_free(server);
