@@ -331,7 +331,10 @@ void config_print(const struct config *config, FILE *to)
         switch (s->type) {
         case TEXT:
         case LIST:
-            fprintf(to, *text_at(c, s) ? "%s = %s\n" : ";%s =%s\n", s->key, *text_at(c, s) ? *text_at(c, s) : "");
+            if (!*text_at(c, s))
+                fprintf(to, ";%s =\n", s->key);
+            else
+                fprintf(to, **text_at(c, s) ? "%s = %s\n" : "%s =%s\n", s->key, *text_at(c, s));
             break;
         case NUMBER:
             fprintf(to, "%s = %llu\n", s->key, (unsigned long long)*number_at(c, s));

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
+#include "server/access_list.h"
 #include "util/error.h"
 
 struct config {
@@ -32,6 +33,12 @@ struct config {
     /* cache */
     char *cache_directory; /* "": none */
     uint64_t cache_disk_mib, cache_memory_mib;
+    /* access */
+    char *access_allow, *access_deny, *access_tune, *access_administer;
+    struct access_policy access;
+    /* quota */
+    uint64_t quota_connections, quota_buffers, quota_mapped_mib, quota_allocated_mib, quota_inflight, quota_fds,
+        quota_kernel_mib, quota_messages_per_s, quota_device_share;
     /* What config_finish() made of texts: enum user_kernels, enum compiler_sandbox, the group. */
     unsigned policy, sandbox_mode;
     gid_t kernels_gid;
@@ -61,6 +68,9 @@ int config_take_live(struct config *c, struct config *fresh, struct error *e);
 
 /* The log's level is the process's, not the struct's. */
 void config_apply_log(const struct config *c);
+
+/* config_lists.c: looks up the users and groups of [access]. */
+int config_resolve_access(struct config *c, struct error *e);
 
 /* Every setting with its value, default and meaning, as a file that config_read_file() reads. */
 void config_print(const struct config *c, FILE *to);

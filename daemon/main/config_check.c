@@ -105,7 +105,7 @@ int config_finish(struct config *c, struct error *e)
 {
     enum log_level level;
 
-    if (choose_socket(c, e) < 0 || choose_cache(c, e) < 0 || check_kernels(c, e) < 0)
+    if (choose_socket(c, e) < 0 || choose_cache(c, e) < 0 || check_kernels(c, e) < 0 || config_resolve_access(c, e) < 0)
         return -1;
     if (strlen(c->socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))
         return error_set(e, ERROR_INVALID_ARGUMENT,

@@ -8,10 +8,12 @@ enum { FIXED = false, LIVE = true };
 const struct setting settings[] = {
 #define AT(field) offsetof(struct config, field)
     {"server", "socket", TEXT, AT(socket), NULL, 0, 0, FIXED,
-     "Path of the socket. Default: /run/kopsd/kopsd.sock for root, else $XDG_RUNTIME_DIR/kopsd.sock."},
-    {"server", "socket_mode", OCTAL, AT(socket_mode), "0660", 0, 0777, FIXED, "Permissions of the socket, octal."},
+     "Path of the socket; under systemd the socket unit makes it. Default: /run/kopsd/kopsd.sock for root, else "
+     "$XDG_RUNTIME_DIR/kopsd.sock."},
+    {"server", "socket_mode", OCTAL, AT(socket_mode), "0660", 0, 0777, FIXED,
+     "Permissions of the socket, octal; under systemd the socket unit's business."},
     {"server", "socket_group", TEXT, AT(socket_group), NULL, 0, 0, FIXED,
-     "Group of the socket; the daemon's own by default."},
+     "Group of the socket, which may connect; the daemon's own by default."},
     {"server", "user", TEXT, AT(user), NULL, 0, 0, FIXED,
      "Whom the daemon becomes when root starts it, once the socket is made; root stays root by default."},
     {"server", "group", TEXT, AT(group), NULL, 0, 0, FIXED, "With which group; the user's own by default."},
@@ -83,12 +85,37 @@ const struct setting settings[] = {
     {"kernels", "keep_s", NUMBER, AT(compile_keep_s), "600", 0, 86400, FIXED,
      "Seconds after which compilers that nobody uses end (they take some 100 MB); 0: never."},
     {"cache", "directory", TEXT, AT(cache_directory), NULL, 0, 0, FIXED,
-     "Where compiled code is kept, or none. Default: $CACHE_DIRECTORY, else /var/cache/kopsd for root, else "
+     "Where compiled code is kept, or none. Default: $CACHE_DIRECTORY (systemd's), else /var/cache/kopsd for root, "
+     "else "
      "$XDG_CACHE_HOME/kopsd or ~/.cache/kopsd."},
     {"cache", "disk_mib", NUMBER, AT(cache_disk_mib), "1024", 0, 1U << 20, FIXED,
      "Size of the directory; 0: nothing is kept."},
     {"cache", "memory_mib", NUMBER, AT(cache_memory_mib), "256", 0, 1U << 20, FIXED,
      "Compiled code that is kept in memory."},
+    {"access", "allow", LIST, AT(access_allow), "*", 0, 0, LIVE,
+     "Who may connect: users, numbers, @groups, @numbers, * for everybody, owner for nobody but root and the daemon's "
+     "own user, who always may; separated by commas or blanks."},
+    {"access", "deny", LIST, AT(access_deny), "", 0, 0, LIVE, "Who may not, even if allowed."},
+    {"access", "tune", LIST, AT(access_tune), "owner", 0, 0, LIVE,
+     "Who may also change what others see (PROTOCOL.md, Access)."},
+    {"access", "administer", LIST, AT(access_administer), "owner", 0, 0, LIVE,
+     "Who may also administer: the cache of compiled code, ending the daemon's work, everybody's figures."},
+    {"quota", "connections", NUMBER, AT(quota_connections), "1024", 0, 1000000, LIVE,
+     "Connections of one user; as all of this section: 0 means no limit."},
+    {"quota", "buffers", NUMBER, AT(quota_buffers), "65536", 0, 1U << 30, LIVE, "Buffers of one user."},
+    {"quota", "mapped_mib", NUMBER, AT(quota_mapped_mib), "0", 0, 1U << 30, LIVE,
+     "Memory of one user that is registered or referred to, each mapping counted once."},
+    {"quota", "allocated_mib", NUMBER, AT(quota_allocated_mib), "0", 0, 1U << 30, LIVE,
+     "Memory that alloc made for one user, for as long as the daemon has it."},
+    {"quota", "inflight", NUMBER, AT(quota_inflight), "4096", 0, 1U << 30, LIVE, "Unanswered requests of one user."},
+    {"quota", "fds", NUMBER, AT(quota_fds), "16384", 0, 1U << 30, LIVE,
+     "Descriptors that the daemon holds for one user: two a connection, and two more with shared memory."},
+    {"quota", "kernel_mib", NUMBER, AT(quota_kernel_mib), "0", 0, 1U << 30, LIVE,
+     "Compiled code that modules and kernels of one user keep."},
+    {"quota", "messages_per_s", NUMBER, AT(quota_messages_per_s), "0", 0, 10000000, LIVE,
+     "Requests of one user in a second; as many may come at once."},
+    {"quota", "device_share", NUMBER, AT(quota_device_share), "0", 0, 100 * 64, LIVE,
+     "Percent of one device's last second that one user may have had, while others have work, to have more."},
 #undef AT
 };
 const unsigned n_settings = sizeof(settings) / sizeof(settings[0]);

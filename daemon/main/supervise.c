@@ -213,18 +213,18 @@ static int open_all(struct supervisor *s, struct error *e)
     sigset_t signals;
     int r;
 
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
+    sigaddset(&signals, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &signals, NULL); /* from here on nothing is left behind */
     if (privileges_find(s->config, &privileges, e) < 0)
         return -1;
     r = listener_open(s->config, &privileges, &s->listener, e);
     privileges_free(&privileges);
     if (r < 0)
         return -1;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGHUP);
-    sigaddset(&signals, SIGCHLD);
-    sigprocmask(SIG_BLOCK, &signals, NULL);
     s->signals = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     if (s->signals < 0) {
         error_set(e, ERROR_INTERNAL, "signalfd: %s", strerror(errno));

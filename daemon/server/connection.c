@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "rpc/socket.h"
+#include "server/access.h"
 #include "server/body.h"
 #include "server/channel.h"
 #include "server/code.h"
@@ -237,6 +238,16 @@ static int flush_ring(struct connection *c)
     return 0;
 }
 
+/* Descriptors of replies that the client does not read. */
+static void count_waiting_fds(struct connection *c)
+{
+    if (c->fds_waiting == c->output.n_attachments)
+        return;
+    account_discharge(c->account, QUOTA_FDS, c->fds_waiting);
+    c->fds_waiting = c->output.n_attachments;
+    account_add(c->account, QUOTA_FDS, c->fds_waiting);
+}
+
 void connection_turn(struct connection *c)
 {
     uint64_t position = c->output.position;
@@ -256,6 +267,7 @@ void connection_turn(struct connection *c)
         return;
     }
     c->server->counters.bytes_out += c->output.position - position;
+    count_waiting_fds(c);
     if (c->input_left && connection_may_read(c))
         connection_mark_dirty(c);
     update_poll(c);
@@ -292,15 +304,27 @@ static int pidfd_open_(pid_t pid)
     return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
+/* Its user's account takes one more, with its socket and pidfd. */
+static int charge_connection(struct connection *c, struct error *e)
+{
+    if (account_charge(c->account, c->pid, QUOTA_CONNECTIONS, 1, e) < 0)
+        return -1;
+    if (account_charge(c->account, c->pid, QUOTA_FDS, 2, e) == 0)
+        return 0;
+    account_discharge(c->account, QUOTA_CONNECTIONS, 1);
+    return -1;
+}
+
 struct connection *connection_new(struct server *server, int fd)
 {
     struct connection *c = calloc(1, sizeof(*c));
     struct ucred peer;
     socklen_t length = sizeof(peer);
+    struct error e;
 
     if (!c)
         goto close_fd;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0 || uv_poll_init(&server->loop, &c->poll, fd) < 0)
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0)
         goto free_connection;
     c->server = server;
     c->fd = fd;
@@ -308,6 +332,10 @@ struct connection *connection_new(struct server *server, int fd)
     c->uid = peer.uid;
     c->gid = peer.gid;
     c->pid = peer.pid;
+    if (access_enter(c, &e) < 0 || charge_connection(c, &e) < 0)
+        goto turn_away;
+    if (uv_poll_init(&server->loop, &c->poll, fd) < 0)
+        goto discharge;
     c->open_handles = 1;
     c->poll.data = c;
     rpc_input_init(&c->input, server->config.message_bytes);
@@ -341,10 +369,20 @@ struct connection *connection_new(struct server *server, int fd)
     log_debug("connect", "pid=%d uid=%d", (int)c->pid, (int)c->uid);
     return c;
 
+discharge:
+    account_discharge(c->account, QUOTA_CONNECTIONS, 1);
+    account_discharge(c->account, QUOTA_FDS, 2);
+    access_leave(c);
 free_connection:
     free(c);
 close_fd:
     close(fd);
+    return NULL;
+
+turn_away:
+    access_turn_away(fd, &e);
+    access_leave(c);
+    free(c);
     return NULL;
 }
 
@@ -354,7 +392,9 @@ void connection_free_if_done(struct connection *c)
         return;
     for (unsigned i = 0; i < STREAMS_MAX; i++)
         stream_free(c->streams[i]);
+    account_discharge(c->account, QUOTA_FDS, c->fds_waiting + (c->timelines ? 1 : 0));
     timelines_close(c->server, c->timelines);
+    access_leave(c);
     list_remove(&c->link);
     rpc_input_free(&c->input);
     rpc_output_free(&c->output);
@@ -392,6 +432,8 @@ void connection_close(struct connection *c, const char *why)
     if (c->pidfd >= 0)
         close(c->pidfd);
     c->fd = c->pidfd = -1;
+    account_discharge(c->account, QUOTA_CONNECTIONS, 1);
+    account_discharge(c->account, QUOTA_FDS, 2);
     rpc_input_free(&c->input);
     run_stop_all(c, RUN_ABANDONED);
     error_set(&ended, ERROR_CANCELLED, "the connection ended");

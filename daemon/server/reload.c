@@ -1,4 +1,5 @@
 /* New settings for a server that runs. Thread: loop. */
+#include "server/access.h"
 #include "server/connection.h"
 #include "server/pump.h"
 #include "server/watchdog.h"
@@ -13,12 +14,16 @@ static void limit_connection(struct connection *c, const struct server_config *c
 
 void server_reload(struct server *s, const struct server_config *config)
 {
+    const uint64_t watchdog_us = s->config.watchdog_us; /* the manager's, not the file's */
+
     s->config = *config;
+    s->config.watchdog_us = watchdog_us;
     s->spin_ns = config->spin_us * 1000;
     mapping_registry_set_idle(&s->mappings, config->idle_close_s * UINT64_C(1000000000));
     code_service_limit_source(s->code_service, config->code.source_bytes);
     list_for_each_safe (node, after, &s->connections)
         limit_connection(list_entry(node, struct connection, link), config);
+    access_reload(s);
     hangs_reload(s);
     watchdog_reload(s);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/access.h"
 #include "server/connection.h"
 #include "server/run.h"
 #include "util/clock.h"
@@ -102,6 +103,7 @@ static struct request *request_new(struct connection *c, const struct rpc_messag
         c->by_msgid[r->msgid % MSGID_BUCKETS] = r;
     }
     c->inflight++;
+    account_add(c->account, QUOTA_INFLIGHT, 1);
     s->counters.requests++;
     return r;
 }
@@ -124,6 +126,7 @@ void request_end(struct request *r)
 
     forget_msgid(r);
     c->inflight--;
+    account_discharge(c->account, QUOTA_INFLIGHT, 1);
     if (s->n_free_requests < FREE_REQUESTS_KEPT) {
         r->next = s->free_requests;
         s->free_requests = r;
@@ -233,6 +236,26 @@ static void refuse(struct request *r, const struct rpc_value *params, const stru
         request_end_error(r, e);
 }
 
+static const unsigned char classes[] = {
+#define X(NAME, name, CLASS) ACCESS_##CLASS,
+    KOPS_METHODS(X)
+#undef X
+};
+
+/* Whether the user may call this, now. What takes nothing is answered however much the user has in flight. */
+static int admit(struct connection *c, const struct request *r, struct error *e)
+{
+    struct account *a = c->account;
+    const enum access_class class = classes[r->method];
+
+    if (!access_allows(c, class))
+        return access_refuse(c, methods[r->method].name, class, e);
+    if (account_admit_message(a, c->pid, r->received_ns, e) < 0 ||
+        (!methods[r->method].while_stopping && account_check_inflight(a, c->pid, e) < 0))
+        return -1;
+    return request_is_run(r) ? account_check_share(a, c->pid, r->received_ns, e) : 0;
+}
+
 int dispatch(struct connection *c, const struct rpc_message *message, struct request_fds *fds, struct error *e)
 {
     struct server *s = c->server; /* the connection may go with the request */
@@ -253,7 +276,7 @@ int dispatch(struct connection *c, const struct rpc_message *message, struct req
         return 0;
     }
     r->method = (enum method)method;
-    if (check_params(message, method, args, &error) < 0) {
+    if (admit(c, r, &error) < 0 || check_params(message, method, args, &error) < 0) {
         refuse(r, message->params, &error);
         return 0;
     }

@@ -12,6 +12,16 @@
 
 /* ---- beginning ---- */
 
+/* What it took of its device, at most: its stream runs one after the other. */
+static void charge_device(struct request *r)
+{
+    struct stream *stream = r->run.stream;
+    uint64_t now = clock_now_ns(), from = r->run.ready_ns > stream->ended_ns ? r->run.ready_ns : stream->ended_ns;
+
+    stream->ended_ns = now;
+    account_add_device_us(r->connection->account, clock_us_between(from, now), now);
+}
+
 static void job_done(struct backend_job *job)
 {
     struct run *run = list_entry(job, struct run, job);
@@ -19,6 +29,7 @@ static void job_done(struct backend_job *job)
 
     pump_done(r->connection->server, run);
     hangs_note(r->connection->server, run->device->index, r->received_ns);
+    charge_device(r);
     /* A device that was lost, or a job that there was no memory for, has not written it. */
     if (job->failed)
         timeline_write_done(run);
@@ -70,6 +81,17 @@ static void mappings_ready(struct run *run)
         bind_operands(run);
 }
 
+/* It may be larger than was declared. */
+static void charge_opened(struct connection *c, struct run *run, const struct mapping *m)
+{
+    struct error e;
+    struct hold *hold = connection_hold(c, m, 0, &e);
+
+    if (!hold)
+        fail_run(run, &e);
+    hold_unref(hold);
+}
+
 static void on_mapped(struct mapping_waiter *waiter, bool ok)
 {
     struct operand_ref *operand = list_entry(waiter, struct operand_ref, waiter);
@@ -79,6 +101,8 @@ static void on_mapped(struct mapping_waiter *waiter, bool ok)
     operand->waiting = false;
     if (!ok)
         fail_run(run, &operand->mapping->error);
+    else
+        charge_opened(r->connection, run, operand->mapping);
     if (--run->maps_pending)
         return;
     mappings_ready(run);
@@ -128,6 +152,7 @@ static void enqueue(struct request *r, struct stream *stream)
 {
     stream_enqueue(stream, r);
     list_append(&r->connection->runs, &r->run.order_link);
+    account_begin_run(r->connection->account);
     if (r->run.deadline_ns)
         deadline_add(r);
     wait_for_mappings(r);
@@ -218,6 +243,7 @@ void run_finish(struct request *r)
         deadline_remove(r);
     stream_remove(r);
     list_remove(&run->order_link);
+    account_end_run(c->account);
     run_release(run);
     /* The stream may go with the connection's last request: take its next steps first. */
     c->inflight++;

@@ -134,6 +134,7 @@ int server_new(const struct server_config *config, int listener, struct server *
     }
     s->config = *config;
     s->listener = listener;
+    accounts_init(&s->accounts, &s->config.quota);
     s->started_ns = clock_now_ns();
     choose_instance(s);
     list_init(&s->connections);
@@ -201,6 +202,7 @@ struct server *server_free(struct server *server)
     uv_loop_close(&server->loop);
     channels_free(server);
     timelines_free(server);
+    accounts_free(&server->accounts);
     close(server->reserve_fd);
     while (server->free_requests) {
         struct request *r = server->free_requests;

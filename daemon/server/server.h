@@ -10,6 +10,8 @@
 
 #include "backend/backend.h"
 #include "compile/service.h"
+#include "server/access_list.h"
+#include "server/account.h"
 #include "util/error.h"
 
 struct server;
@@ -52,6 +54,8 @@ struct server_config {
     uint64_t watchdog_us;    /* the manager wants to hear so often that all is well; 0: it does not */
     enum user_kernels user_kernels;
     gid_t user_kernels_group;
+    struct access_policy access;
+    struct quota_limits quota; /* of each user */
     struct code_service_config code;
     struct backend_config backend_config;
     const struct backend *backends[4]; /* in the order of hello's devices; the rest NULL */

@@ -1,6 +1,7 @@
 /* The stats method. */
 #include <stdio.h>
 
+#include "server/access.h"
 #include "server/code.h"
 #include "server/connection.h"
 #include "server/program.h"
@@ -15,6 +16,11 @@ void handle_stats(struct request *r, const struct rpc_arg *args, struct request_
     struct error e;
 
     (void)fds;
+    if (args[STATS_reset].b && !access_allows(r->connection, ACCESS_TUNE)) {
+        access_refuse(r->connection, "stats", ACCESS_TUNE, &e);
+        request_end_error(r, &e);
+        return;
+    }
     if (args[STATS_op].present) {
         snprintf(filter.op, sizeof(filter.op), "%.*s", (int)args[STATS_op].length, args[STATS_op].text);
         if (!op_find(args[STATS_op].text, args[STATS_op].length) &&

@@ -16,6 +16,7 @@
 #include "rpc/input.h"
 #include "rpc/message.h"
 #include "rpc/output.h"
+#include "server/account.h"
 #include "server/activity.h"
 #include "server/profile.h"
 #include "server/server.h"
@@ -45,6 +46,7 @@ struct server {
     struct mapping_registry mappings;
     struct profile *profile;
     struct server_counters counters;
+    struct accounts accounts;
     uint64_t started_ns;
     char instance[2 * 16 + 1]; /* tells this start of the daemon from every other one */
 
@@ -107,6 +109,7 @@ struct server {
 struct buffer_ref {
     uint64_t id;
     struct mapping *mapping; /* a reference */
+    struct hold *hold;       /* a reference: its user's on the mapping */
     uint64_t size;
     bool writable;
 };
@@ -115,6 +118,7 @@ struct buffer_ref {
 struct inline_ref {
     struct list bucket, lru;
     struct mapping *mapping; /* a reference */
+    struct hold *hold;       /* a reference */
 };
 
 struct connection {
@@ -126,6 +130,11 @@ struct connection {
     uid_t uid;
     gid_t gid;
     pid_t pid;
+    struct account *account; /* a reference: its user's */
+    gid_t *groups;           /* beside gid, when it connected */
+    unsigned n_groups;
+    unsigned access;      /* bits by enum access_class */
+    unsigned fds_waiting; /* of replies, as far as they are counted */
     char client[CLIENT_NAME_MAX + 1];
     struct rpc_input input;
     struct rpc_output output;
@@ -185,6 +194,7 @@ enum run_state { RUN_QUEUED, RUN_PREPARING, RUN_SUBMITTED };
 /* A run's use of one tensor's memory. */
 struct operand_ref {
     struct mapping *mapping; /* used; NULL for an empty tensor */
+    struct hold *hold;       /* a reference; where there is a mapping */
     bool writable;           /* the reference allows writing */
     bool waiting;
     struct mapping_waiter waiter;
@@ -298,12 +308,13 @@ struct pairing {
     struct pooled_stream *spare;  /* the first one, while the other is tried */
 };
 
-/* The queue of one stream number of a connection. Runs enter in the order sent; the first that is not submitted goes on
+/* The queue of one stream number of a connection. Runs enter in the order sent; the first that was not given goes on
  * when its mappings are open, when its timeline allows, and when the device and its preparation do. */
 struct stream {
     struct connection *connection;
     unsigned number;
-    struct list queue; /* struct run by queue_link: submitted ones first */
+    struct list given,
+        queue; /* struct run by queue_link: those that a device has or is to have, and those behind them */
     unsigned submitted, preparing;
     unsigned repeating;             /* submitted runs of several executions */
     struct backend_device *device;  /* of what is submitted */
@@ -315,7 +326,8 @@ struct stream {
     uint64_t held_since_ns, held_for; /* while it is there: since when, which value */
     struct pooled_stream *backends[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* made at first use */
     struct pairing pairing;
-    uint64_t watched; /* what hang.c saw first in the queue: its sequence, plus one */
+    uint64_t ended_ns; /* when the last of its runs ended */
+    uint64_t watched;  /* what hang.c saw first in the queue: its sequence, plus one */
     uint32_t watched_ended;
     unsigned watched_ticks;
     bool still;

@@ -27,6 +27,10 @@ int error_set(struct error *e, enum error_code code, const char *format, ...)
     va_start(args, format);
     vsnprintf(e->message, sizeof(e->message), format, args);
     va_end(args);
+    /* A message may quote what somebody sent or wrote: it stays one line, and says nothing to a terminal. */
+    for (char *c = e->message; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = '?';
     return -1;
 }
 

@@ -38,7 +38,7 @@ struct error {
 /* The code's name on the wire, "internal" for an unknown one. */
 const char *error_code_name(enum error_code code);
 
-/* Replaces *e; returns -1, so that `return error_set(...)` reads well. */
+/* Replaces *e; returns -1, so that `return error_set(...)` reads well. Control characters become question marks. */
 int error_set(struct error *e, enum error_code code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Adds a detail to an error that is set; more than ERROR_DETAILS_MAX are dropped. Return -1. */
