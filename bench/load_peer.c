@@ -56,7 +56,7 @@ void peer_start(struct peer *peer)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-    snprintf(peer->path, sizeof(peer->path), "/tmp/kops-bench-%d.sock", (int)getpid());
+    snprintf(peer->path, sizeof(peer->path), "%s/kops-bench-%d.sock", P_tmpdir, (int)getpid());
     memcpy(address.sun_path, peer->path, sizeof(address.sun_path));
     unlink(peer->path);
     if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||

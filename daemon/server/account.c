@@ -124,7 +124,7 @@ struct account *account_unref(struct account *a)
 
 /* ---- refusing ---- */
 
-static const char *name_of(unsigned what)
+const char *account_refused_name(unsigned what)
 {
     static const char *const names[] = {
         [REFUSED_MESSAGES] = "messages_per_s", [REFUSED_SHARE] = "device_share",   [REFUSED_CONNECT] = "connect",
@@ -139,17 +139,18 @@ void account_refused(struct account *a, pid_t pid, unsigned what, uint64_t curre
     uint64_t now = clock_now_ns();
 
     a->refused++;
+    a->all->refused[what]++;
     if (a->said[what].logged_ns && now - a->said[what].logged_ns < second_ns) {
         a->said[what].unsaid++;
         return;
     }
     if (limit)
-        log_warning("refuse", "what=%s pid=%d uid=%u current=%llu limit=%llu unsaid=%llu", name_of(what), (int)pid,
-                    (unsigned)a->uid, (unsigned long long)current, (unsigned long long)limit,
+        log_warning("refuse", "what=%s pid=%d uid=%u current=%llu limit=%llu unsaid=%llu", account_refused_name(what),
+                    (int)pid, (unsigned)a->uid, (unsigned long long)current, (unsigned long long)limit,
                     (unsigned long long)a->said[what].unsaid);
     else
-        log_warning("refuse", "what=%s pid=%d uid=%u unsaid=%llu", name_of(what), (int)pid, (unsigned)a->uid,
-                    (unsigned long long)a->said[what].unsaid);
+        log_warning("refuse", "what=%s pid=%d uid=%u unsaid=%llu", account_refused_name(what), (int)pid,
+                    (unsigned)a->uid, (unsigned long long)a->said[what].unsaid);
     a->said[what].logged_ns = now;
     a->said[what].unsaid = 0;
 }
@@ -171,7 +172,7 @@ static int exceeded(struct account *a, pid_t pid, unsigned what, uint64_t curren
     account_refused(a, pid, what, current, limit);
     error_set(e, ERROR_QUOTA_EXCEEDED, "user %u has %llu, and may have %llu, %s", (unsigned)a->uid,
               (unsigned long long)current, (unsigned long long)limit, more[what]);
-    error_detail_text(e, "quota", name_of(what));
+    error_detail_text(e, "quota", account_refused_name(what));
     error_detail_number(e, "current", (int64_t)current);
     return error_detail_number(e, "limit", (int64_t)limit);
 }

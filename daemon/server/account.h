@@ -36,6 +36,8 @@ struct quota_limits {
 
 /* What is refused, for counting and for the log: the quotas, and beyond them these. */
 enum { REFUSED_MESSAGES = QUOTA_COUNT, REFUSED_SHARE, REFUSED_CONNECT, REFUSED_METHOD, REFUSED_KERNELS, REFUSED_COUNT };
+/* As the log and metrics say it. */
+const char *account_refused_name(unsigned what);
 
 enum { ACCOUNT_BUCKETS = 256, HOLD_BUCKETS = 4096, ACCOUNTS_IDLE_MAX = 256, SHARE_SLOTS = 10 };
 
@@ -46,7 +48,8 @@ struct accounts {
     struct list idle;                     /* by idle_link, the one idle for longest first */
     unsigned n_idle;
     struct list holds[HOLD_BUCKETS];
-    uint64_t runs; /* of all accounts */
+    uint64_t runs;                   /* of all accounts */
+    uint64_t refused[REFUSED_COUNT]; /* of all accounts there ever were */
 };
 
 struct account {

@@ -11,10 +11,12 @@
 #include "server/body.h"
 #include "server/channel.h"
 #include "server/code.h"
+#include "server/events.h"
 #include "server/request.h"
 #include "server/run.h"
 #include "server/spin.h"
 #include "server/timeline.h"
+#include "util/clock.h"
 #include "util/log.h"
 
 enum { READS_A_TURN = 8, RING_MESSAGES_A_TURN = 8 };
@@ -91,10 +93,14 @@ void connection_fail(struct connection *c, const struct error *e, const char *wh
 static void violation(struct connection *c, const struct error *e)
 {
     char why[ERROR_MESSAGE_MAX + 8];
+    unsigned held_back;
 
     c->server->counters.protocol_errors++;
-    log_warning("protocol_error", "pid=%d uid=%d why=%s", (int)c->pid, (int)c->uid,
-                log_quote(why, sizeof(why), e->message, strlen(e->message)));
+    if (log_limit_pass(&c->server->protocol_limit, clock_now_ns(), EVENTS_A_SECOND, &held_back))
+        log_warning("protocol_error", "pid=%d uid=%d why=%s held_back=%u", (int)c->pid, (int)c->uid,
+                    log_quote(why, sizeof(why), e->message, strlen(e->message)), held_back);
+    else
+        c->server->totals.lines_held_back++;
     connection_fail(c, e, "protocol error");
 }
 
@@ -332,6 +338,7 @@ struct connection *connection_new(struct server *server, int fd)
     c->uid = peer.uid;
     c->gid = peer.gid;
     c->pid = peer.pid;
+    c->connected_ns = clock_now_ns();
     if (access_enter(c, &e) < 0 || charge_connection(c, &e) < 0)
         goto turn_away;
     if (uv_poll_init(&server->loop, &c->poll, fd) < 0)
@@ -366,7 +373,7 @@ struct connection *connection_new(struct server *server, int fd)
         uv_poll_start(&c->exit_poll, UV_READABLE, on_exit_of_peer);
     }
     update_poll(c);
-    log_debug("connect", "pid=%d uid=%d", (int)c->pid, (int)c->uid);
+    event_connect(c);
     return c;
 
 discharge:
@@ -394,6 +401,7 @@ void connection_free_if_done(struct connection *c)
         stream_free(c->streams[i]);
     account_discharge(c->account, QUOTA_FDS, c->fds_waiting + (c->timelines ? 1 : 0));
     timelines_close(c->server, c->timelines);
+    free(c->latencies);
     access_leave(c);
     list_remove(&c->link);
     rpc_input_free(&c->input);
@@ -421,7 +429,7 @@ void connection_close(struct connection *c, const char *why)
         return;
     c->closed = true;
     c->server->n_connections--;
-    log_debug("disconnect", "pid=%d uid=%d why=\"%s\" inflight=%u", (int)c->pid, (int)c->uid, why, c->inflight);
+    event_disconnect(c, why);
     list_remove(&c->dirty_link);
     spin_socket_closed(c);
     channel_close(c);

@@ -138,6 +138,7 @@ static void alloc_done(struct work *work)
     hold_unref(hold);
     mapping_unref(m);
     if (buffer) {
+        buffer->allocated = true;
         end_allocated(r, buffer);
         return;
     }

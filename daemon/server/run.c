@@ -12,16 +12,6 @@
 
 /* ---- beginning ---- */
 
-/* What it took of its device, at most: its stream runs one after the other. */
-static void charge_device(struct request *r)
-{
-    struct stream *stream = r->run.stream;
-    uint64_t now = clock_now_ns(), from = r->run.ready_ns > stream->ended_ns ? r->run.ready_ns : stream->ended_ns;
-
-    stream->ended_ns = now;
-    account_add_device_us(r->connection->account, clock_us_between(from, now), now);
-}
-
 static void job_done(struct backend_job *job)
 {
     struct run *run = list_entry(job, struct run, job);
@@ -29,7 +19,6 @@ static void job_done(struct backend_job *job)
 
     pump_done(r->connection->server, run);
     hangs_note(r->connection->server, run->device->index, r->received_ns);
-    charge_device(r);
     /* A device that was lost, or a job that there was no memory for, has not written it. */
     if (job->failed)
         timeline_write_done(run);

@@ -91,5 +91,5 @@ void user_code_write_stats(struct rpc_output *out, const struct server *s)
     rpc_write_entry_uint(out, "cache_disk_hits", n.disk_hits);
     rpc_write_entry_uint(out, "failures", n.failures);
     rpc_write_entry_uint(out, "single_flight_joins", n.joins);
-    rpc_write_entry_uint(out, "launches", s->counters.launches);
+    rpc_write_entry_uint(out, "launches", s->counters.launches - s->counters_then.launches);
 }

@@ -4,12 +4,12 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "server/clients.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -38,13 +38,11 @@ struct watchdog {
 
 static void tell_status(struct watchdog *w)
 {
-    const struct server *s = w->server;
     char text[STATUS_MAX];
 
     if (!w->hooks.status)
         return;
-    snprintf(text, sizeof(text), "%s; %u clients, %u jobs running", s->stopping ? "stopping" : "serving",
-             s->n_connections, s->n_jobs_running);
+    server_status_text(w->server, text, sizeof(text));
     if (!strcmp(text, w->told))
         return;
     memcpy(w->told, text, sizeof(text));

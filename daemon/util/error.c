@@ -41,6 +41,13 @@ int error_detail_number(struct error *e, const char *key, int64_t number)
     return -1;
 }
 
+int error_detail_bool(struct error *e, const char *key, bool value)
+{
+    if (e->n_details < ERROR_DETAILS_MAX)
+        e->details[e->n_details++] = (struct error_detail){.key = key, .is_bool = true, .number = value};
+    return -1;
+}
+
 int error_detail_text(struct error *e, const char *key, const char *text)
 {
     if (e->n_details < ERROR_DETAILS_MAX) {
