@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from . import raw
 
-
 OWN_SOCKETS = 2  # of a daemon without clients: it listens, and tells its manager how it goes
 
 
