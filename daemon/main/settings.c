@@ -111,7 +111,7 @@ const struct setting settings[] = {
      "Memory of one user that is registered or referred to, each mapping counted once."},
     {"quota", "allocated_mib", NUMBER, AT(quota_allocated_mib), "0", 0, 1U << 30, LIVE,
      "Memory that alloc made for one user, for as long as the daemon has it."},
-    {"quota", "inflight", NUMBER, AT(quota_inflight), "4096", 0, 1U << 30, LIVE, "Unanswered requests of one user."},
+    {"quota", "inflight", NUMBER, AT(quota_inflight), "32768", 0, 1U << 30, LIVE, "Unanswered requests of one user."},
     {"quota", "fds", NUMBER, AT(quota_fds), "16384", 0, 1U << 30, LIVE,
      "Descriptors that the daemon holds for one user: two a connection, and two more with shared memory."},
     {"quota", "kernel_mib", NUMBER, AT(quota_kernel_mib), "0", 0, 1U << 30, LIVE,
