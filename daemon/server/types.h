@@ -206,19 +206,19 @@ struct connection {
     struct latencies *latencies; /* NULL until something has run */
     struct rpc_input input;
     struct rpc_output output;
-    bool closed;                 /* the socket is gone; requests may be left */
-    bool reading;                /* the poll handle asks for input */
-    bool writing;                /* … for room to write */
-    bool input_ended;            /* shutting down: nothing more is read */
-    bool unwatched;              /* … for nothing: the spin looks itself */
-    bool input_left;             /* there may be whole messages in `input` */
-    bool input_waits;            /* … and the first one needs credit, which there is not */
-    bool send_later;             /* the kernel has no memory for what there is to send */
+    bool closed;      /* the socket is gone; requests may be left */
+    bool reading;     /* the poll handle asks for input */
+    bool writing;     /* … for room to write */
+    bool input_ended; /* shutting down: nothing more is read */
+    bool unwatched;   /* … for nothing: the spin looks itself */
+    bool input_left;  /* there may be whole messages in `input` */
+    bool input_waits; /* … and the first one needs credit, which there is not */
+    bool send_later;  /* the kernel has no memory for what there is to send */
     struct {
         struct list link;
         uint64_t since_ns;
     } waits[PATIENCE_COUNT];
-    uint64_t part_at; /* where in the streams the message began that is waited for */
+    uint64_t part_at;            /* where in the streams the message began that is waited for */
     struct rpc_channel *channel; /* shared memory; NULL without */
     struct list hot_link;        /* in the server's; alone while the ring sleeps */
     struct list recent_link;
