@@ -17,6 +17,7 @@
 #include "rpc/message.h"
 #include "rpc/output.h"
 #include "server/account.h"
+#include "server/activity.h"
 #include "server/profile.h"
 #include "server/server.h"
 #include "util/idtable.h"
@@ -26,6 +27,9 @@
 
 enum { MSGID_BUCKETS = 256, INLINE_BUCKETS = 256, STREAMS_MAX = 256, CLIENT_NAME_MAX = 64, COMM_MAX = 15 };
 enum { OUTPUT_MAX = 64 * 1024 * 1024 }; /* replies that wait; reading stops long before */
+
+/* What a slow peer is waited for: that it reads, that it sends the rest, that the kernel has memory for its socket. */
+enum patience_for { PATIENCE_READER, PATIENCE_MESSAGE, PATIENCE_KERNEL, PATIENCE_COUNT };
 
 /* The streams that wait for a word of their timelines, and the clock that wakes the loop to look at them. */
 struct timeline_poll {
@@ -98,8 +102,14 @@ struct server {
     double started_s;          /* since 1970 */
     char instance[2 * 16 + 1]; /* tells this start of the daemon from every other one */
 
-    int listener, reserve_fd;
-    uv_poll_t listener_poll;
+    struct {
+        int fd, reserve_fd; /* the socket; one that can be had back when there are no others; -1 */
+        uv_poll_t poll;
+        uv_timer_t timer; /* while nobody can be accepted */
+        bool started;
+        struct rpc_output notice; /* its memory is there when there is no other */
+        struct log_limit log_limit;
+    } listening;
     struct list connections; /* every struct connection, closed ones too */
     unsigned n_connections;  /* not closed */
     struct list dirty;       /* connections with output to flush or input to go on with */
@@ -113,6 +123,7 @@ struct server {
     uv_check_t check;
     uv_idle_t idle;
     unsigned jobs_running[BACKEND_MAX_DEVICES]; /* submitted, not done */
+    struct list on_device[BACKEND_MAX_DEVICES]; /* those: struct run by device_link, the oldest first */
     unsigned n_jobs_running;
     struct list free_streams[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* struct pooled_stream */
     unsigned streams_made[BACKEND_MAX_DEVICES];
@@ -136,10 +147,19 @@ struct server {
     uint64_t last_activity_ns; /* as of then */
     uint64_t spin_ns;          /* the budget: config.spin_us, or less while it keeps failing */
 
+    struct activity activity;
+    struct watchdog *watchdog; /* NULL where nothing is to be watched */
+    struct server_hooks hooks;
+
     uv_timer_t hang_timer;
     bool hung[BACKEND_MAX_DEVICES];
     uint64_t progress_of_ns[BACKEND_MAX_DEVICES]; /* when the oldest of what has progressed since the last tick came */
 
+    struct {
+        struct list lists[PATIENCE_COUNT]; /* connections, those that have waited longest first */
+        uv_timer_t timer;
+        struct log_limit log_limit;
+    } patience;
     struct list deadlines; /* runs with a deadline */
     uv_timer_t deadline_timer;
 
@@ -186,12 +206,19 @@ struct connection {
     struct latencies *latencies; /* NULL until something has run */
     struct rpc_input input;
     struct rpc_output output;
-    bool closed;                 /* the socket is gone; requests may be left */
-    bool reading;                /* the poll handle asks for input */
-    bool writing;                /* … for room to write */
-    bool input_ended;            /* shutting down: nothing more is read */
-    bool unwatched;              /* … for nothing: the spin looks itself */
-    bool input_left;             /* there may be whole messages in `input` */
+    bool closed;      /* the socket is gone; requests may be left */
+    bool reading;     /* the poll handle asks for input */
+    bool writing;     /* … for room to write */
+    bool input_ended; /* shutting down: nothing more is read */
+    bool unwatched;   /* … for nothing: the spin looks itself */
+    bool input_left;  /* there may be whole messages in `input` */
+    bool input_waits; /* … and the first one needs credit, which there is not */
+    bool send_later;  /* the kernel has no memory for what there is to send */
+    struct {
+        struct list link;
+        uint64_t since_ns;
+    } waits[PATIENCE_COUNT];
+    uint64_t part_at;            /* where in the streams the message began that is waited for */
     struct rpc_channel *channel; /* shared memory; NULL without */
     struct list hot_link;        /* in the server's; alone while the ring sleeps */
     struct list recent_link;
@@ -199,6 +226,7 @@ struct connection {
     unsigned spin_hits;          /* how often the spin found something at its socket, in a row */
     uint64_t input_active_ns;    /* of the socket */
     bool ring_left;              /* there may be whole messages in the channel's input */
+    bool ring_waits;             /* as input_waits */
     bool from_ring;              /* the message being dispatched came through the ring */
     struct idtable buffers;      /* struct buffer_ref */
     struct idtable programs;     /* struct program */
@@ -279,7 +307,7 @@ struct run {
     struct program *program; /* referenced while it runs; or NULL */
     bool rebound;            /* the body is not quite the program's */
     struct stream *stream;
-    struct list queue_link, order_link, deadline_link;
+    struct list queue_link, order_link, deadline_link, device_link;
     unsigned maps_pending;
     uint64_t map_started_ns, ready_ns, deadline_ns;
     uint64_t ready, done; /* timeline values; 0: none */
