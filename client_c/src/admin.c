@@ -89,8 +89,8 @@ enum kops_code kops_drain(kops_client *client, const struct kops_drain_options *
     if (o->timeout_ms < 0 || o->timeout_ms > LONGEST_DRAIN_MS)
         return fail(ret_error, KOPS_ERR_BAD_ARGUMENT, "the time to drain is 0 (no limit) to %d ms, not %lld",
                     LONGEST_DRAIN_MS, (long long)o->timeout_ms);
-    r = call_admin(client, "drain", wire_pack_drain, o, wire_decode_drain, &result,
-                   patience_for(client, o->timeout_ms), 1, ret_error);
+    r = call_admin(client, "drain", wire_pack_drain, o, wire_decode_drain, &result, patience_for(client, o->timeout_ms),
+                   1, ret_error);
     if (!r && ret_result)
         *ret_result = result;
     return r;

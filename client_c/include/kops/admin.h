@@ -3,9 +3,9 @@
  * @brief What an administrator asks of a daemon: who uses it, its metrics, that it takes no more work. <kops/kops.h>
  * includes it.
  *
- * Times are in microseconds where a name ends in `_us` and in a struct kops_quantiles, in seconds where it ends in `_s`;
- * memory is in bytes. Every function may be called from any thread. A daemon that is older than a function answers
- * unsupported, whose message says so.
+ * Times are in microseconds where a name ends in `_us` and in a struct kops_quantiles, in seconds where it ends in
+ * `_s`; memory is in bytes. Every function may be called from any thread. A daemon that is older than a function
+ * answers unsupported, whose message says so.
  */
 #ifndef KOPS_ADMIN_H
 #define KOPS_ADMIN_H
@@ -124,10 +124,11 @@ struct kops_drain_result {
 
 /** Lets the daemon take no new work: requests for it are answered shutting_down until it is resumed, started anew, or
  * for ever with `stop`. Returns when no job is in flight any more, or when the time is over: `ret_result->drained` says
- * which. Not bound by the client's own timeout. `options` and `ret_result` may be NULL. Not repeated when the connection
- * is lost meanwhile. For administrators.
+ * which. Not bound by the client's own timeout. `options` and `ret_result` may be NULL. Not repeated when the
+ * connection is lost meanwhile. For administrators.
  *
- * Errors: permission_denied, bad_argument (`stop` with `resume`, a negative time), unsupported, those of a connection. */
+ * Errors: permission_denied, bad_argument (`stop` with `resume`, a negative time), unsupported, those of a connection.
+ */
 KOPS_API enum kops_code kops_drain(kops_client *client, const struct kops_drain_options *options,
                                    struct kops_drain_result *ret_result, struct kops_error *ret_error);
 
