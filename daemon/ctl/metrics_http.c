@@ -182,10 +182,11 @@ static struct addrinfo *parse(const char *text)
     const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
     const char *port = strrchr(text, ':');
     struct addrinfo *found;
+    uint64_t number;
     char host[64];
     size_t length;
 
-    if (!port || port == text || !port[1])
+    if (!port || port == text || !ctl_parse_uint(port + 1, 0, UINT16_MAX, &number))
         return NULL;
     length = (size_t)(port - text);
     if ((*text == '[') != (text[length - 1] == ']') || (*text != '[' && memchr(text, ':', length)))
@@ -248,10 +249,11 @@ static enum ctl_exit run(struct http *http, const struct addrinfo *address, cons
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
     sigemptyset(&unblocked);
-    server = MHD_start_daemon(
-        MHD_NO_FLAG, 0, NULL, NULL, answer, http, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)MAX_CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SILENCE_S, MHD_OPTION_NOTIFY_CONNECTION, notice, http, MHD_OPTION_END);
+    server =
+        MHD_start_daemon(MHD_NO_FLAG, 0, NULL, NULL, answer, http, MHD_OPTION_LISTEN_SOCKET, fd,
+                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                         (size_t)CONNECTION_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SILENCE_S,
+                         MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_CONNECTION, notice, http, MHD_OPTION_END);
     if (!server) {
         fprintf(stderr, "kopsctl: the HTTP server does not start on %s\n", text);
         close(fd);
