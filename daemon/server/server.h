@@ -10,6 +10,8 @@
 
 #include "backend/backend.h"
 #include "compile/service.h"
+#include "server/access_list.h"
+#include "server/account.h"
 #include "util/error.h"
 
 struct server;
@@ -20,7 +22,7 @@ enum server_exit {
     SERVER_EXIT_DEVICE_LOST = 75, /* EX_TEMPFAIL: start again and it will work */
 };
 
-/* Strings live as long as the server. main/config.c has defaults, ranges and documentation. */
+/* Strings live as long as the server. main/settings.c has defaults, ranges and documentation. */
 /* Whose code runs in the daemon's context. */
 enum user_kernels {
     USER_KERNELS_OFF,
@@ -35,20 +37,24 @@ extern const char *const user_kernels_names[USER_KERNELS_COUNT];
 struct server_config {
     const char *default_device; /* UUID or index; NULL: the first */
     uint64_t max_connections;
-    uint64_t message_bytes;    /* of one request */
-    uint64_t inflight;         /* unanswered requests a connection */
-    uint64_t buffers;          /* a connection */
-    uint64_t programs;         /* a connection */
-    uint64_t kernels;          /* a connection, and as many modules */
-    uint64_t inline_mappings;  /* a connection */
-    uint64_t output_bytes;     /* replies waiting for a slow reader, before it is not read any more */
-    uint64_t spin_us;          /* polling for a completion before sleeping */
-    uint64_t idle_close_s;     /* unused mappings are closed after it; 0: never */
-    uint64_t stall_timeout_ms; /* an ordered op waits so long for its stream; 0: for ever */
+    uint64_t message_bytes;     /* of one request */
+    uint64_t inflight;          /* unanswered requests a connection */
+    uint64_t buffers;           /* a connection */
+    uint64_t programs;          /* a connection */
+    uint64_t kernels;           /* a connection, and as many modules */
+    uint64_t inline_mappings;   /* a connection */
+    uint64_t output_bytes;      /* replies waiting for a slow reader, before it is not read any more */
+    uint64_t stuck_reader_s;    /* … and before it is dropped; 0: never */
+    uint64_t partial_message_s; /* a message whose rest does not come; 0: for ever */
+    uint64_t spin_us;           /* polling for a completion before sleeping */
+    uint64_t idle_close_s;      /* unused mappings are closed after it; 0: never */
+    uint64_t stall_timeout_ms;  /* an ordered op waits so long for its stream; 0: for ever */
     uint64_t shutdown_grace_ms;
     uint64_t job_timeout_s; /* a device that ends nothing for so long is given up; 0: never */
     enum user_kernels user_kernels;
     gid_t user_kernels_group;
+    struct access_policy access;
+    struct quota_limits quota; /* of each user */
     struct code_service_config code;
     struct backend_config backend_config;
     const struct backend *backends[4]; /* in the order of hello's devices; the rest NULL */
