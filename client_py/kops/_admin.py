@@ -166,6 +166,10 @@ def drain_patience(wait: float | None, timeout: float | None) -> float | None:
     return None if wait is None or timeout is None else wait + timeout
 
 
+def drain_hazard() -> str:
+    return "the daemon that comes next is not the one that was to drain"
+
+
 class AdminMethods:
     """Methods of `Client`. A daemon that is older than one raises `Unsupported`."""
 
@@ -176,12 +180,12 @@ class AdminMethods:
     def clients(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> Clients:
         """Who is connected, what each one holds and how it is served. Administrators (by default root and the user that
         the daemon runs as) see everybody, others the connections of their own uid."""
-        answer: Clients = self._drive(self._live(), clients(), timeout)
+        answer: Clients = self._drive(self._live(), lambda _: clients(), timeout)
         return answer
 
     def metrics(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> str:
         """All metrics in Prometheus' text format 0.0.4."""
-        answer: str = self._drive(self._live(), metrics(), timeout)
+        answer: str = self._drive(self._live(), lambda _: metrics(), timeout)
         return answer
 
     def drain(
@@ -191,7 +195,7 @@ class AdminMethods:
         in flight. With `stop` the daemon ends then, with `resume` it takes new work again, at once. `timeout` comes on
         top of `wait`. For administrators; not repeated when the connection is lost."""
         patience = drain_patience(wait, self._timeout_of(timeout))
-        answer: Drained = self._drive(self._live(), drain(stop, resume, wait), patience)
+        answer: Drained = self._drive(self._live(), lambda _: drain(stop, resume, wait), patience, drain_hazard)
         return answer
 
 
@@ -204,12 +208,12 @@ class AsyncAdminMethods:
 
     async def clients(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> Clients:
         """As `Client.clients`."""
-        answer: Clients = await self._drive(await self._live(), clients(), timeout)
+        answer: Clients = await self._drive(await self._live(), lambda _: clients(), timeout)
         return answer
 
     async def metrics(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> str:
         """As `Client.metrics`."""
-        answer: str = await self._drive(await self._live(), metrics(), timeout)
+        answer: str = await self._drive(await self._live(), lambda _: metrics(), timeout)
         return answer
 
     async def drain(
@@ -217,5 +221,5 @@ class AsyncAdminMethods:
     ) -> Drained:
         """As `Client.drain`."""
         patience = drain_patience(wait, self.timeout if timeout is DEFAULT_TIMEOUT else timeout)
-        answer: Drained = await self._drive(await self._live(), drain(stop, resume, wait), patience)
+        answer: Drained = await self._drive(await self._live(), lambda _: drain(stop, resume, wait), patience, drain_hazard)
         return answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import kops
@@ -93,3 +94,23 @@ def test_an_older_daemon(k: kops.Client, daemon: FakeDaemon, method: str) -> Non
     daemon.script[method] = unknown
     with pytest.raises(kops.Unsupported, match=f"older than the method `{method}`"):
         getattr(k, method)()
+
+
+def test_drain_is_not_repeated(daemon: FakeDaemon) -> None:
+    """The daemon that follows is not the one that was to end; what can be asked twice is asked again."""
+    seen: list[str] = []
+
+    def lose(peer: Any, params: Any, fds: Any) -> Any:
+        seen.append("lost")
+        if len(seen) == 1:
+            peer.socket.shutdown(socket.SHUT_RDWR)
+            return NotImplemented
+        return ANSWERS["clients"] if daemon.requests[-1][0] == "clients" else ANSWERS["drain"]
+
+    daemon.script["drain"] = daemon.script["clients"] = lose
+    with kops.connect(daemon.path, timeout=20) as k:
+        with pytest.raises(kops.ConnectionLost, match="not the one that was to drain"):
+            k.drain(stop=True)
+        assert len(seen) == 1
+        seen.clear()
+        assert k.clients().state == "draining" and len(seen) == 2

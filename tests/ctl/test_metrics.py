@@ -179,14 +179,14 @@ class Server:
     def raw(self, data: bytes) -> bytes:
         """All that comes back for some bytes, until the server closes."""
         with socket.create_connection((self.host, self.port), timeout=60) as s:
-            s.sendall(data)
-            s.shutdown(socket.SHUT_WR)
             back = b""
             try:
+                s.sendall(data)
+                s.shutdown(socket.SHUT_WR)
                 while more := s.recv(65536):
                     back += more
-            except ConnectionResetError:
-                pass
+            except OSError:
+                pass  # it has closed already
             return back
 
 
