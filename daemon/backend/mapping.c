@@ -282,6 +282,15 @@ static void close_idle(uv_timer_t *timer)
     }
 }
 
+void mapping_registry_set_idle(struct mapping_registry *r, uint64_t idle_close_ns)
+{
+    r->idle_close_ns = idle_close_ns;
+    uv_timer_stop(&r->idle_timer);
+    r->idle_timer_active = false;
+    if (idle_close_ns)
+        start_idle_timer(r); /* it stops by itself where nothing is unused */
+}
+
 static void start_idle_timer(struct mapping_registry *r)
 {
     uint64_t period_ms = r->idle_close_ns / 2000000 + 1;

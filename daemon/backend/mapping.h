@@ -90,6 +90,8 @@ struct mapping_registry {
 
 void mapping_registry_init(struct mapping_registry *r, uv_loop_t *loop, const struct device_set *devices,
                            uint64_t idle_close_ns);
+/* Another time for unused mappings, also for those that are open. */
+void mapping_registry_set_idle(struct mapping_registry *r, uint64_t idle_close_ns);
 /* Stops the timer; every mapping has been released before. */
 void mapping_registry_stop(struct mapping_registry *r);
 

@@ -17,7 +17,7 @@ static void job_done(struct backend_job *job)
     struct run *run = list_entry(job, struct run, job);
     struct request *r = list_entry(run, struct request, run);
 
-    pump_done(r->connection->server, run->device, run->priority);
+    pump_done(r->connection->server, run);
     hangs_note(r->connection->server, run->device->index, r->received_ns);
     /* A device that was lost, or a job that there was no memory for, has not written it. */
     if (job->failed)

@@ -282,4 +282,4 @@ def test_the_accounts_are_empty_in_the_end(start: Callable[[str], Daemon]) -> No
         elif how == "half":
             connection.send(b"\x94")
         connection.close()
-    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == 1, "only the listener is left")
+    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS, "only its own sockets are left")
