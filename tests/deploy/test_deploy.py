@@ -46,7 +46,7 @@ def test_example_settings_are_valid_when_all_are_set(tmp_path: Path) -> None:
 
 
 def test_example_settings_are_complete(tmp_path: Path) -> None:
-    """Every setting that the daemon has, with its default value, and none that it has not."""
+    """Every setting that the daemon has, with its default value, and none that it has not: tools/example_config.py."""
     (tmp_path / "empty.conf").write_text("", encoding="utf-8")
     printed = kopsd("--print-config", "--config", str(tmp_path / "empty.conf"), "--socket", "/tmp/unused.sock")
     assert printed.returncode == 0, printed.stderr
