@@ -1,5 +1,5 @@
-/* Durations in logarithmic buckets, for percentiles within 6 % at constant cost. Runs for ever: buckets that are full are
- * all halved, which makes what is old count less. Not thread safe. */
+/* Durations in logarithmic buckets, for percentiles within 6 % at constant cost. Runs for ever: buckets that are full
+ * are all halved, which makes what is old count less. Not thread safe. */
 #ifndef KOPS_UTIL_HISTOGRAM_H
 #define KOPS_UTIL_HISTOGRAM_H
 
