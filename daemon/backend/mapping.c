@@ -152,6 +152,8 @@ static void mapping_free(struct mapping *m)
         work_close_fds(r->loop, m->import.fds, m->import.n_fds);
     if (m->fd >= 0)
         work_close_fds(r->loop, &m->fd, 1);
+    if (m->bill.settle)
+        m->bill.settle(&m->bill);
     free(m);
 }
 

@@ -32,6 +32,14 @@ struct mapping_waiter {
 
 struct mapping_registry;
 
+/* What somebody is charged for as long as the daemon has the memory. settle() is called when the entry is freed. */
+struct mapping_bill {
+    void (*settle)(const struct mapping_bill *bill); /* NULL: nobody pays */
+    void *payer;
+    uint64_t bytes;
+    unsigned fds;
+};
+
 struct mapping {
     struct list link;    /* in its bucket */
     struct list closing; /* in the registry's list while CLOSING */
@@ -58,6 +66,7 @@ struct mapping {
     struct list waiters;
     struct error error; /* of the last open that failed */
     struct work work;
+    struct mapping_bill bill;
 };
 
 enum {

@@ -7,13 +7,16 @@
 #include <unistd.h>
 
 #include "rpc/socket.h"
+#include "server/access.h"
 #include "server/body.h"
 #include "server/channel.h"
 #include "server/code.h"
+#include "server/events.h"
 #include "server/request.h"
 #include "server/run.h"
 #include "server/spin.h"
 #include "server/timeline.h"
+#include "util/clock.h"
 #include "util/log.h"
 
 enum { READS_A_TURN = 8, RING_MESSAGES_A_TURN = 8 };
@@ -90,10 +93,14 @@ void connection_fail(struct connection *c, const struct error *e, const char *wh
 static void violation(struct connection *c, const struct error *e)
 {
     char why[ERROR_MESSAGE_MAX + 8];
+    unsigned held_back;
 
     c->server->counters.protocol_errors++;
-    log_warning("protocol_error", "pid=%d uid=%d why=%s", (int)c->pid, (int)c->uid,
-                log_quote(why, sizeof(why), e->message, strlen(e->message)));
+    if (log_limit_pass(&c->server->protocol_limit, clock_now_ns(), EVENTS_A_SECOND, &held_back))
+        log_warning("protocol_error", "pid=%d uid=%d why=%s held_back=%u", (int)c->pid, (int)c->uid,
+                    log_quote(why, sizeof(why), e->message, strlen(e->message)), held_back);
+    else
+        c->server->totals.lines_held_back++;
     connection_fail(c, e, "protocol error");
 }
 
@@ -237,6 +244,16 @@ static int flush_ring(struct connection *c)
     return 0;
 }
 
+/* Descriptors of replies that the client does not read. */
+static void count_waiting_fds(struct connection *c)
+{
+    if (c->fds_waiting == c->output.n_attachments)
+        return;
+    account_discharge(c->account, QUOTA_FDS, c->fds_waiting);
+    c->fds_waiting = c->output.n_attachments;
+    account_add(c->account, QUOTA_FDS, c->fds_waiting);
+}
+
 void connection_turn(struct connection *c)
 {
     uint64_t position = c->output.position;
@@ -256,6 +273,7 @@ void connection_turn(struct connection *c)
         return;
     }
     c->server->counters.bytes_out += c->output.position - position;
+    count_waiting_fds(c);
     if (c->input_left && connection_may_read(c))
         connection_mark_dirty(c);
     update_poll(c);
@@ -292,15 +310,27 @@ static int pidfd_open_(pid_t pid)
     return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
+/* Its user's account takes one more, with its socket and pidfd. */
+static int charge_connection(struct connection *c, struct error *e)
+{
+    if (account_charge(c->account, c->pid, QUOTA_CONNECTIONS, 1, e) < 0)
+        return -1;
+    if (account_charge(c->account, c->pid, QUOTA_FDS, 2, e) == 0)
+        return 0;
+    account_discharge(c->account, QUOTA_CONNECTIONS, 1);
+    return -1;
+}
+
 struct connection *connection_new(struct server *server, int fd)
 {
     struct connection *c = calloc(1, sizeof(*c));
     struct ucred peer;
     socklen_t length = sizeof(peer);
+    struct error e;
 
     if (!c)
         goto close_fd;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0 || uv_poll_init(&server->loop, &c->poll, fd) < 0)
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0)
         goto free_connection;
     c->server = server;
     c->fd = fd;
@@ -308,6 +338,11 @@ struct connection *connection_new(struct server *server, int fd)
     c->uid = peer.uid;
     c->gid = peer.gid;
     c->pid = peer.pid;
+    c->connected_ns = clock_now_ns();
+    if (access_enter(c, &e) < 0 || charge_connection(c, &e) < 0)
+        goto turn_away;
+    if (uv_poll_init(&server->loop, &c->poll, fd) < 0)
+        goto discharge;
     c->open_handles = 1;
     c->poll.data = c;
     rpc_input_init(&c->input, server->config.message_bytes);
@@ -338,13 +373,23 @@ struct connection *connection_new(struct server *server, int fd)
         uv_poll_start(&c->exit_poll, UV_READABLE, on_exit_of_peer);
     }
     update_poll(c);
-    log_debug("connect", "pid=%d uid=%d", (int)c->pid, (int)c->uid);
+    event_connect(c);
     return c;
 
+discharge:
+    account_discharge(c->account, QUOTA_CONNECTIONS, 1);
+    account_discharge(c->account, QUOTA_FDS, 2);
+    access_leave(c);
 free_connection:
     free(c);
 close_fd:
     close(fd);
+    return NULL;
+
+turn_away:
+    access_turn_away(fd, &e);
+    access_leave(c);
+    free(c);
     return NULL;
 }
 
@@ -354,7 +399,10 @@ void connection_free_if_done(struct connection *c)
         return;
     for (unsigned i = 0; i < STREAMS_MAX; i++)
         stream_free(c->streams[i]);
+    account_discharge(c->account, QUOTA_FDS, c->fds_waiting + (c->timelines ? 1 : 0));
     timelines_close(c->server, c->timelines);
+    free(c->latencies);
+    access_leave(c);
     list_remove(&c->link);
     rpc_input_free(&c->input);
     rpc_output_free(&c->output);
@@ -381,7 +429,7 @@ void connection_close(struct connection *c, const char *why)
         return;
     c->closed = true;
     c->server->n_connections--;
-    log_debug("disconnect", "pid=%d uid=%d why=\"%s\" inflight=%u", (int)c->pid, (int)c->uid, why, c->inflight);
+    event_disconnect(c, why);
     list_remove(&c->dirty_link);
     spin_socket_closed(c);
     channel_close(c);
@@ -392,6 +440,8 @@ void connection_close(struct connection *c, const char *why)
     if (c->pidfd >= 0)
         close(c->pidfd);
     c->fd = c->pidfd = -1;
+    account_discharge(c->account, QUOTA_CONNECTIONS, 1);
+    account_discharge(c->account, QUOTA_FDS, 2);
     rpc_input_free(&c->input);
     run_stop_all(c, RUN_ABANDONED);
     error_set(&ended, ERROR_CANCELLED, "the connection ended");

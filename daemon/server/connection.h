@@ -42,19 +42,24 @@ void connection_end_input(struct connection *c);
 /* holdings.c: buffers, inline references and programs. */
 /* Gives everything back that the connection holds; what runs still use stays until they have ended. */
 void connection_drop_all(struct connection *c);
-/* Inline references (see PROTOCOL.md): the mapping of an earlier request with the same handle and id, or NULL. */
-struct mapping *connection_find_inline(struct connection *c, const struct backend_device *device,
-                                       const unsigned char *handle, uint64_t alloc_id);
-/* Keeps a reference; the least recently used one makes room. */
-void connection_add_inline(struct connection *c, struct mapping *m);
+/* The user's hold on the mapping, which is charged with its bytes, or with the declared ones until it is open: call it
+ * again then. What alloc made is charged otherwise. NULL: quota_exceeded. */
+struct hold *connection_hold(struct connection *c, const struct mapping *m, uint64_t declared, struct error *e);
+/* From now until the mapping is freed the user is charged with this, which was counted already. */
+void connection_pay_for(struct connection *c, struct mapping *m, uint64_t bytes, unsigned fds);
+/* Inline references (see PROTOCOL.md): that of an earlier request with the same handle and id, or NULL. */
+const struct inline_ref *connection_find_inline(struct connection *c, const struct backend_device *device,
+                                                const unsigned char *handle, uint64_t alloc_id);
+/* Keeps references; the least recently used one makes room. */
+void connection_add_inline(struct connection *c, struct mapping *m, struct hold *hold);
 /* Drops every inline reference with these handle bytes; false when there is none. */
 bool connection_drop_inline(struct connection *c, const unsigned char *handle);
 
 /* One of its tables takes no more: fills in quota_exceeded, returns -1. `what` is its entries, in the plural. */
 int connection_full(const struct idtable *table, const char *what, struct error *e);
-/* A new buffer holding its own reference to `m`; NULL and quota_exceeded when there are too many. */
-struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m, uint64_t size, bool writable,
-                                         struct error *e);
+/* A new buffer holding its own references to `m` and `hold`; NULL and quota_exceeded when there are too many. */
+struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m, struct hold *hold, uint64_t size,
+                                         bool writable, struct error *e);
 /* Forgets it and its reference. */
 void connection_drop_buffer(struct connection *c, struct buffer_ref *buffer);
 

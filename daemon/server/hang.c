@@ -19,9 +19,9 @@ static struct run *first_on_device(const struct stream *stream)
 {
     struct run *run;
 
-    if (!stream || !stream->submitted || list_empty(&stream->queue))
+    if (!stream || !stream->submitted || list_empty(&stream->given))
         return NULL;
-    run = list_entry(list_first(&stream->queue), struct run, queue_link);
+    run = list_entry(list_first(&stream->given), struct run, queue_link);
     return run->state == RUN_SUBMITTED ? run : NULL;
 }
 

@@ -2,6 +2,7 @@
 
 #include "server/channel.h"
 #include "server/connection.h"
+#include "server/drain.h"
 #include "server/run.h"
 #include "server/spin.h"
 #include "server/stop.h"
@@ -31,12 +32,14 @@ void pump_turn(struct server *s)
     stop_check_signal(s);
     channels_poll(s);
     streams_end_yielding(s);
-    while (!list_empty(&s->dirty)) {
-        struct connection *c = list_entry(list_first(&s->dirty), struct connection, dirty_link);
+    do {
+        while (!list_empty(&s->dirty)) {
+            struct connection *c = list_entry(list_first(&s->dirty), struct connection, dirty_link);
 
-        list_remove(&c->dirty_link);
-        connection_turn(c);
-    }
+            list_remove(&c->dirty_link);
+            connection_turn(c);
+        }
+    } while (drain_step(s));
     if (s->stopping)
         server_stop_step(s);
 }

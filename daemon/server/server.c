@@ -12,9 +12,12 @@
 #include "server/channel.h"
 #include "server/code.h"
 #include "server/connection.h"
+#include "server/drain.h"
+#include "server/latency.h"
 #include "server/pump.h"
 #include "server/queues.h"
 #include "server/run.h"
+#include "server/sampling.h"
 #include "server/stop.h"
 #include "server/timeline.h"
 #include "util/clock.h"
@@ -49,6 +52,7 @@ static void shed(struct server *s)
     if (fd >= 0)
         close(fd);
     s->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    s->totals.turned_away++;
     log_warning("refuse", "why=\"out of file descriptors\"");
 }
 
@@ -67,6 +71,7 @@ static void on_listener(uv_poll_t *poll, int status, int events)
             return;
         }
         if (s->n_connections >= s->config.max_connections) {
+            s->totals.turned_away++;
             log_warning("refuse", "why=\"too many connections\" limit=%llu",
                         (unsigned long long)s->config.max_connections);
             refuse(fd, (unsigned)s->config.max_connections);
@@ -126,14 +131,19 @@ static int open_devices(struct server *s, struct error *e)
 int server_new(const struct server_config *config, int listener, struct server **ret_server, struct error *e)
 {
     struct server *s = calloc(1, sizeof(*s));
+    struct timespec now;
 
-    if (!s || !(s->profile = profile_new()) || !(s->arena = rpc_arena_new()) || uv_loop_init(&s->loop) < 0) {
+    if (!s || !(s->profile = profile_new()) || !(s->latencies = latency_table_new()) || !(s->arena = rpc_arena_new()) ||
+        uv_loop_init(&s->loop) < 0) {
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
         goto free_server;
     }
     s->config = *config;
     s->listener = listener;
+    accounts_init(&s->accounts, &s->config.quota);
     s->started_ns = clock_now_ns();
+    clock_gettime(CLOCK_REALTIME, &now);
+    s->started_s = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
     choose_instance(s);
     list_init(&s->connections);
     list_init(&s->programs);
@@ -149,6 +159,8 @@ int server_new(const struct server_config *config, int listener, struct server *
     mapping_registry_init(&s->mappings, &s->loop, &s->devices, config->idle_close_s * UINT64_C(1000000000));
     deadlines_init(s);
     stop_init(s);
+    drain_init(s);
+    sampling_init(s);
     s->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     uv_poll_init(&s->loop, &s->listener_poll, listener);
     s->listener_poll.data = s;
@@ -167,6 +179,7 @@ free_server:
     if (s) {
         rpc_arena_free(s->arena);
         profile_free(s->profile);
+        latency_table_free(s->latencies);
     }
     free(s);
     close(listener);
@@ -191,6 +204,7 @@ struct server *server_free(struct server *server)
     uv_loop_close(&server->loop);
     channels_free(server);
     timelines_free(server);
+    accounts_free(&server->accounts);
     close(server->reserve_fd);
     while (server->free_requests) {
         struct request *r = server->free_requests;
@@ -200,6 +214,7 @@ struct server *server_free(struct server *server)
     }
     rpc_arena_free(server->arena);
     profile_free(server->profile);
+    latency_table_free(server->latencies);
     free(server);
     return NULL;
 }

@@ -10,6 +10,8 @@
 
 #include "backend/backend.h"
 #include "compile/service.h"
+#include "server/access_list.h"
+#include "server/account.h"
 #include "util/error.h"
 
 struct server;
@@ -20,7 +22,7 @@ enum server_exit {
     SERVER_EXIT_DEVICE_LOST = 75, /* EX_TEMPFAIL: start again and it will work */
 };
 
-/* Strings live as long as the server. main/config.c has defaults, ranges and documentation. */
+/* Strings live as long as the server. main/settings.c has defaults, ranges and documentation. */
 /* Whose code runs in the daemon's context. */
 enum user_kernels {
     USER_KERNELS_OFF,
@@ -49,6 +51,8 @@ struct server_config {
     uint64_t job_timeout_s; /* a device that ends nothing for so long is given up; 0: never */
     enum user_kernels user_kernels;
     gid_t user_kernels_group;
+    struct access_policy access;
+    struct quota_limits quota; /* of each user */
     struct code_service_config code;
     struct backend_config backend_config;
     const struct backend *backends[4]; /* in the order of hello's devices; the rest NULL */

@@ -6,9 +6,11 @@
 
 #include "server/code.h"
 #include "server/connection.h"
+#include "server/drain.h"
 #include "server/pump.h"
 #include "server/request.h"
 #include "server/run.h"
+#include "server/sampling.h"
 #include "util/log.h"
 
 enum { LOST_GRACE_MS = 500 };
@@ -103,7 +105,7 @@ void server_stop_step(struct server *s)
         if (!c->closed && !c->inflight && (!connection_has_output(c) || s->cancelled_all))
             connection_close(c, "the daemon is ending");
     }
-    if (!list_empty(&s->connections) || s->mappings.count || s->handles_closed)
+    if (!list_empty(&s->connections) || s->mappings.count || s->sampling.busy || s->handles_closed)
         return;
     s->handles_closed = true;
     atomic_store(&signalled_server, NULL);
@@ -113,4 +115,6 @@ void server_stop_step(struct server *s)
     s->code_service = NULL;
     uv_close((uv_handle_t *)&s->deadline_timer, NULL);
     uv_close((uv_handle_t *)&s->shutdown_timer, NULL);
+    drain_close(s);
+    sampling_close(s);
 }

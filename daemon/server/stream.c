@@ -53,6 +53,7 @@ struct stream *stream_get(struct connection *c, uint64_t number, struct error *e
     }
     stream->connection = c;
     stream->number = (unsigned)number;
+    list_init(&stream->given);
     list_init(&stream->queue);
     list_init(&stream->held_link);
     list_init(&stream->yield_link);
@@ -126,6 +127,8 @@ static bool start(struct stream *stream, struct run *run)
 
     if (prepares && stream->submitted)
         return false;
+    list_remove(&run->queue_link);
+    list_append(&stream->given, &run->queue_link);
     stream->device = run->device;
     stream->priority = run->priority;
     stream->submitted++;
@@ -206,21 +209,7 @@ static bool advance_one(struct stream *stream, struct run *run)
 
 void stream_advance(struct stream *stream)
 {
-    bool more = true;
-
-    while (more && !stream->preparing) {
-        struct run *next = NULL;
-
-        more = false;
-        list_for_each_safe (node, after, &stream->queue) {
-            struct run *run = list_entry(node, struct run, queue_link);
-
-            if (run->state == RUN_QUEUED) {
-                next = run;
-                break;
-            }
-        }
-        if (next)
-            more = advance_one(stream, next);
-    }
+    while (!stream->preparing && !list_empty(&stream->queue))
+        if (!advance_one(stream, list_entry(list_first(&stream->queue), struct run, queue_link)))
+            return;
 }

@@ -16,13 +16,15 @@
 #include "rpc/input.h"
 #include "rpc/message.h"
 #include "rpc/output.h"
+#include "server/account.h"
 #include "server/profile.h"
 #include "server/server.h"
 #include "util/idtable.h"
 #include "util/list.h"
+#include "util/log.h"
 #include "util/work.h"
 
-enum { MSGID_BUCKETS = 256, INLINE_BUCKETS = 256, STREAMS_MAX = 256, CLIENT_NAME_MAX = 64 };
+enum { MSGID_BUCKETS = 256, INLINE_BUCKETS = 256, STREAMS_MAX = 256, CLIENT_NAME_MAX = 64, COMM_MAX = 15 };
 enum { OUTPUT_MAX = 64 * 1024 * 1024 }; /* replies that wait; reading stops long before */
 
 /* The streams that wait for a word of their timelines, and the clock that wakes the loop to look at them. */
@@ -32,9 +34,48 @@ struct timeline_poll {
     uv_poll_t poll;
 };
 
+enum method {
+#define X(NAME, name, CLASS) METHOD_##NAME,
+    KOPS_METHODS(X)
+#undef X
+        METHOD_COUNT
+};
+
+/* They only ever grow: stats subtracts what there was when they were last reset. */
 struct server_counters {
     uint64_t connections_total, requests, replies, errors, jobs, jobs_cancelled, bytes_in, bytes_out, protocol_errors,
         launches;
+};
+
+/* What only metrics tell. */
+enum { ERROR_CODES_MAX = 128 /* every code of the daemon's is below */ };
+struct server_totals {
+    uint64_t requests[METHOD_COUNT + 1]; /* the last: unknown ones */
+    uint64_t errors[ERROR_CODES_MAX];
+    uint64_t faults;          /* of devices and of memory; each has a line in the log */
+    uint64_t turned_away;     /* newcomers, for want of descriptors or room for another connection */
+    uint64_t lines_held_back; /* of the log, by the limits on lines that clients can cause */
+    double device_us[BACKEND_MAX_DEVICES];
+};
+
+/* What takes a call to the system or a driver to find out, asked for on the pool. See sampling.c. */
+struct sampling {
+    struct work work;
+    bool busy;
+    struct list waiting; /* requests */
+    uv_timer_t timer;
+    /* Of the last time; UINT64_MAX: not known. The fresh ones are the pool's while it is busy. */
+    uint64_t memory_free[BACKEND_MAX_DEVICES], resident_bytes, open_fds;
+    uint64_t fresh_free[BACKEND_MAX_DEVICES], fresh_resident_bytes, fresh_open_fds;
+};
+
+/* New work is refused while it lasts. See drain.c. */
+struct drain {
+    bool active, stop, done; /* done: said so in the log */
+    uint64_t stop_by_ns;     /* 0: when nothing is in flight any more */
+    struct list waiting;     /* requests */
+    uv_timer_t timer;
+    unsigned work; /* requests in flight that are work: see dispatch() */
 };
 
 struct server {
@@ -43,8 +84,18 @@ struct server {
     struct device_set devices;
     struct mapping_registry mappings;
     struct profile *profile;
-    struct server_counters counters;
+    struct server_counters counters, counters_then; /* now; at the last reset of stats */
+    struct server_totals totals;
+    struct latency_table *latencies; /* by op, dtype and device */
+    struct drain drain;
+    struct sampling sampling;
+    struct log_limit connect_limit, disconnect_limit, fault_limit, protocol_limit;
+    struct {
+        uint64_t requests, at_ns;
+    } status_then; /* when the status line was last written */
+    struct accounts accounts;
     uint64_t started_ns;
+    double started_s;          /* since 1970 */
     char instance[2 * 16 + 1]; /* tells this start of the daemon from every other one */
 
     int listener, reserve_fd;
@@ -101,14 +152,17 @@ struct server {
 struct buffer_ref {
     uint64_t id;
     struct mapping *mapping; /* a reference */
+    struct hold *hold;       /* a reference: its user's on the mapping */
     uint64_t size;
     bool writable;
+    bool allocated; /* by this connection */
 };
 
 /* A connection's inline reference, kept for the next request that carries the same. */
 struct inline_ref {
     struct list bucket, lru;
     struct mapping *mapping; /* a reference */
+    struct hold *hold;       /* a reference */
 };
 
 struct connection {
@@ -120,7 +174,16 @@ struct connection {
     uid_t uid;
     gid_t gid;
     pid_t pid;
-    char client[CLIENT_NAME_MAX + 1];
+    struct account *account; /* a reference: its user's */
+    gid_t *groups;           /* beside gid, when it connected */
+    unsigned n_groups;
+    unsigned access;      /* bits by enum access_class */
+    unsigned fds_waiting; /* of replies, as far as they are counted */
+    char client[CLIENT_NAME_MAX + 1], comm[COMM_MAX + 1];
+    bool comm_known;
+    uint64_t connected_ns, requests, errors;
+    double device_us;
+    struct latencies *latencies; /* NULL until something has run */
     struct rpc_input input;
     struct rpc_output output;
     bool closed;                 /* the socket is gone; requests may be left */
@@ -154,13 +217,6 @@ struct connection {
     struct stream *streams[STREAMS_MAX];
 };
 
-enum method {
-#define X(NAME, name, CLASS) METHOD_##NAME,
-    KOPS_METHODS(X)
-#undef X
-        METHOD_COUNT
-};
-
 /* Why a run ends early. */
 enum run_stop { RUN_GOES_ON, RUN_CANCELLED, RUN_DEADLINE, RUN_ABANDONED };
 
@@ -179,6 +235,7 @@ enum run_state { RUN_QUEUED, RUN_PREPARING, RUN_SUBMITTED };
 /* A run's use of one tensor's memory. */
 struct operand_ref {
     struct mapping *mapping; /* used; NULL for an empty tensor */
+    struct hold *hold;       /* a reference; where there is a mapping */
     bool writable;           /* the reference allows writing */
     bool waiting;
     struct mapping_waiter waiter;
@@ -244,6 +301,7 @@ struct request {
     uint32_t msgid;
     bool notification;
     bool by_ring; /* it came through the ring, and so goes its reply */
+    bool work;    /* counted in the server's drain.work */
     uint64_t sequence, received_ns;
     struct request *next; /* in its msgid bucket, or in the free list */
     union {
@@ -281,6 +339,10 @@ struct request {
             struct mapping_flush flush;
             uint64_t bytes, count; /* trimmed */
         } barrier;                 /* trim, stats */
+        struct {
+            struct list link; /* in drain.waiting, or sampling.waiting */
+            uint64_t by_ns;   /* drain: 0: as long as it takes */
+        } watch;              /* drain, clients, metrics */
     };
 };
 
@@ -292,12 +354,13 @@ struct pairing {
     struct pooled_stream *spare;  /* the first one, while the other is tried */
 };
 
-/* The queue of one stream number of a connection. Runs enter in the order sent; the first that is not submitted goes on
+/* The queue of one stream number of a connection. Runs enter in the order sent; the first that was not given goes on
  * when its mappings are open, when its timeline allows, and when the device and its preparation do. */
 struct stream {
     struct connection *connection;
     unsigned number;
-    struct list queue; /* struct run by queue_link: submitted ones first */
+    struct list given,
+        queue; /* struct run by queue_link: those that a device has or is to have, and those behind them */
     unsigned submitted, preparing;
     unsigned repeating;             /* submitted runs of several executions */
     struct backend_device *device;  /* of what is submitted */
@@ -309,7 +372,8 @@ struct stream {
     uint64_t held_since_ns, held_for; /* while it is there: since when, which value */
     struct pooled_stream *backends[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* made at first use */
     struct pairing pairing;
-    uint64_t watched; /* what hang.c saw first in the queue: its sequence, plus one */
+    uint64_t ended_ns; /* when the last of its runs ended */
+    uint64_t watched;  /* what hang.c saw first in the queue: its sequence, plus one */
     uint32_t watched_ended;
     unsigned watched_ticks;
     bool still;

@@ -46,6 +46,7 @@ def everything() -> dict[str, Measure]:
         gemm,
         host,
         launches,
+        load,
         noop,
         ordered,
         peers,
