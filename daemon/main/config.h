@@ -16,7 +16,8 @@ struct config {
     char *socket, *socket_group, *log_level, *default_device;
     uint64_t socket_mode, backlog, max_connections, spin_us, shutdown_grace_ms, stall_timeout_ms;
     /* limits */
-    uint64_t message_bytes, inflight, buffers, programs, inline_mappings, output_bytes, idle_close_s;
+    uint64_t message_bytes, inflight, buffers, programs, inline_mappings, output_bytes, stuck_reader_s, partial_message_s,
+        idle_close_s;
     /* host */
     bool host_enabled;
     uint64_t host_threads;

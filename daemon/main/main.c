@@ -170,6 +170,8 @@ static struct server_config server_config_of(const struct config *c)
         .stall_timeout_ms = c->stall_timeout_ms,
         .inline_mappings = c->inline_mappings,
         .output_bytes = c->output_bytes,
+        .stuck_reader_s = c->stuck_reader_s,
+        .partial_message_s = c->partial_message_s,
         .spin_us = c->spin_us,
         .idle_close_s = c->idle_close_s,
         .shutdown_grace_ms = c->shutdown_grace_ms,

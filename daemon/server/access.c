@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,25 +14,30 @@ static const char *const class_names[] = {
 
 /* ---- what the peer is ---- */
 
-/* Without them it is of its first group alone. */
-static void ask_groups(struct connection *c)
+/* Where the kernel does not know them it is of its first group alone. Without memory it is not let in: a list that
+ * denies a group must hold then, too. */
+static int ask_groups(struct connection *c, struct error *e)
 {
     gid_t few[32], *groups = few;
     socklen_t size = sizeof(few);
 
     if (getsockopt(c->fd, SOL_SOCKET, SO_PEERGROUPS, groups, &size) < 0) {
         if (errno != ERANGE)
-            return;
+            return 0;
         groups = NULL; /* size is what they need */
     }
-    if (!size || !(c->groups = malloc(size)))
-        return;
+    if (!size)
+        return 0;
+    c->groups = malloc(size);
+    if (!c->groups)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for another connection");
     if (groups)
         for (unsigned i = 0; i < size / sizeof(gid_t); i++)
             c->groups[i] = groups[i];
     else if (getsockopt(c->fd, SOL_SOCKET, SO_PEERGROUPS, c->groups, &size) < 0)
-        return;
+        return error_set(e, ERROR_INTERNAL, "asking for your groups: %s", strerror(errno));
     c->n_groups = (unsigned)(size / sizeof(gid_t));
+    return 0;
 }
 
 bool access_is_owner(const struct connection *c)
@@ -79,7 +85,8 @@ int access_enter(struct connection *c, struct error *e)
     c->account = account_get(&c->server->accounts, c->uid);
     if (!c->account)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for another connection");
-    ask_groups(c);
+    if (ask_groups(c, e) < 0)
+        return -1;
     c->access = classes_of(c);
     if (!access_allows(c, ACCESS_USE))
         return not_allowed(c, e);
@@ -102,17 +109,6 @@ int access_refuse(struct connection *c, const char *method, enum access_class cl
     error_detail_text(e, "method", method);
     error_detail_text(e, "class", class_names[class]);
     return error_detail_number(e, "uid", c->uid);
-}
-
-void access_turn_away(int fd, const struct error *e)
-{
-    struct rpc_output out;
-
-    rpc_output_init(&out, 4096);
-    rpc_write_error_notification(&out, e);
-    rpc_output_flush(&out, fd);
-    rpc_output_free(&out);
-    close(fd);
 }
 
 void access_reload(struct server *s)

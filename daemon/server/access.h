@@ -12,9 +12,6 @@ enum access_class { ACCESS_USE, ACCESS_TUNE, ACCESS_ADMINISTER };
 int access_enter(struct connection *c, struct error *e);
 void access_leave(struct connection *c);
 
-/* Tells a newcomer why it is not served, and closes its socket. */
-void access_turn_away(int fd, const struct error *e);
-
 /* Whether the connection may call methods of that class. */
 static inline bool access_allows(const struct connection *c, enum access_class class)
 {

@@ -128,7 +128,7 @@ void channels_poll(struct server *s)
         now = now ? now : clock_now_ns();
         if (!c->ring_active_ns)
             c->ring_active_ns = now;
-        else if (now - c->ring_active_ns > COOLS_AFTER_US * UINT64_C(1000) && connection_may_read(c) &&
+        else if (now - c->ring_active_ns > COOLS_AFTER_US * UINT64_C(1000) && connection_may_look_at_ring(c) &&
                  rpc_channel_sleep(c->channel))
             list_remove(&c->hot_link);
     }
@@ -140,7 +140,7 @@ bool channels_sleep(struct server *s)
         struct connection *c = list_entry(node, struct connection, hot_link);
 
         /* One that is paused stays: what it waits for wakes the loop. */
-        if (!connection_may_read(c))
+        if (!connection_may_look_at_ring(c))
             continue;
         if (c->ring_left || !rpc_channel_sleep(c->channel))
             return false;

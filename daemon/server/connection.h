@@ -4,9 +4,9 @@
 
 #include "server/types.h"
 
-/* Takes over an accepted, non-blocking socket. Returns NULL (with the socket closed) when memory or the
- * peer's credentials cannot be had. */
-struct connection *connection_new(struct server *server, int fd);
+/* Takes over an accepted, non-blocking socket. Returns NULL, with the socket still the caller's, when it cannot be
+ * served; *e is for the peer, and the log has a line. */
+struct connection *connection_new(struct server *server, int fd, struct error *e);
 
 /* Ends it: no reply goes out any more, everything it owns is given back, jobs are stopped. It frees itself once its
  * last request has ended. `why` is for the log. */
@@ -22,8 +22,24 @@ void connection_free_if_done(struct connection *c);
 void connection_mark_dirty(struct connection *c);
 void connection_turn(struct connection *c);
 
+/* connection_input.c: what it sends. */
+/* Takes what its socket has, or a bounded part of it, and dispatches it. */
+void connection_take_input(struct connection *c);
+/* Dispatches messages that are there already. -1: the connection was closed. */
+int connection_process(struct connection *c);
+/* Ends it for breaking the protocol. */
+void connection_violation(struct connection *c, const struct error *e);
+
 /* Whether it may have more requests now. */
 bool connection_may_read(const struct connection *c);
+/* Whether to take bytes from its socket, or its ring, to see what comes: also when it has no credit, because some
+ * requests need none. */
+bool connection_may_look(const struct connection *c);
+bool connection_may_look_at_ring(const struct connection *c);
+/* It has so many replies to read that it is not read itself. */
+bool connection_is_stuck(const struct connection *c);
+/* It has sent a part of a message, and the rest would be taken. */
+bool connection_has_part(const struct connection *c);
 /* Dispatches a bounded number of messages of its ring. True when there were any. */
 bool connection_read_ring(struct connection *c);
 /* The loop need not watch its socket, because somebody looks at it all the time; it must again. Being watched costs a
@@ -36,7 +52,9 @@ void connection_read_socket(struct connection *c);
 /* Replies that have not gone. */
 bool connection_has_output(const struct connection *c);
 
-/* Reads what is there and dispatches it, then reads no more (the daemon is stopping). */
+/* Reads what is there and dispatches it, on its socket and its ring. */
+void connection_read_all(struct connection *c);
+/* The same, then reads no more (the daemon is stopping). */
 void connection_end_input(struct connection *c);
 
 /* holdings.c: buffers, inline references and programs. */

@@ -67,15 +67,30 @@ static const struct {
 };
 _Static_assert(COUNT(run_fields) <= MAX_FIELDS && COUNT(register_fields) <= MAX_FIELDS, "raise MAX_FIELDS");
 
-static int find_method(const struct rpc_message *message, struct error *e)
+static int look_up(const struct rpc_message *message)
 {
-    char name[40];
-    unsigned n = 0;
-
     for (unsigned i = 0; i < METHOD_COUNT; i++)
         if (strlen(methods[i].name) == message->method_length &&
             !memcmp(methods[i].name, message->method, message->method_length))
             return (int)i;
+    return -1;
+}
+
+bool request_takes_no_credit(const struct rpc_message *message)
+{
+    int method = look_up(message);
+
+    return method == METHOD_CANCEL || method == METHOD_PING;
+}
+
+static int find_method(const struct rpc_message *message, struct error *e)
+{
+    char name[40];
+    int method = look_up(message);
+    unsigned n = 0;
+
+    if (method >= 0)
+        return method;
     for (; n < message->method_length && n < sizeof(name) - 1; n++)
         name[n] = message->method[n] >= 0x20 && message->method[n] < 0x7f ? message->method[n] : '?';
     name[n] = '\0';

@@ -23,6 +23,9 @@ void request_error_log(struct request *r, const struct error *e, const char *rea
 /* The request is over and its memory is given back. */
 void request_end(struct request *r);
 
+/* Whether it is answered at once and leaves nothing behind, so that it may come also without credit. */
+bool request_takes_no_credit(const struct rpc_message *message);
+
 /* Whether request->run is what it holds. */
 bool request_is_run(const struct request *r);
 

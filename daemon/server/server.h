@@ -37,16 +37,18 @@ extern const char *const user_kernels_names[USER_KERNELS_COUNT];
 struct server_config {
     const char *default_device; /* UUID or index; NULL: the first */
     uint64_t max_connections;
-    uint64_t message_bytes;    /* of one request */
-    uint64_t inflight;         /* unanswered requests a connection */
-    uint64_t buffers;          /* a connection */
-    uint64_t programs;         /* a connection */
-    uint64_t kernels;          /* a connection, and as many modules */
-    uint64_t inline_mappings;  /* a connection */
-    uint64_t output_bytes;     /* replies waiting for a slow reader, before it is not read any more */
-    uint64_t spin_us;          /* polling for a completion before sleeping */
-    uint64_t idle_close_s;     /* unused mappings are closed after it; 0: never */
-    uint64_t stall_timeout_ms; /* an ordered op waits so long for its stream; 0: for ever */
+    uint64_t message_bytes;     /* of one request */
+    uint64_t inflight;          /* unanswered requests a connection */
+    uint64_t buffers;           /* a connection */
+    uint64_t programs;          /* a connection */
+    uint64_t kernels;           /* a connection, and as many modules */
+    uint64_t inline_mappings;   /* a connection */
+    uint64_t output_bytes;      /* replies waiting for a slow reader, before it is not read any more */
+    uint64_t stuck_reader_s;    /* … and before it is dropped; 0: never */
+    uint64_t partial_message_s; /* a message whose rest does not come; 0: for ever */
+    uint64_t spin_us;           /* polling for a completion before sleeping */
+    uint64_t idle_close_s;      /* unused mappings are closed after it; 0: never */
+    uint64_t stall_timeout_ms;  /* an ordered op waits so long for its stream; 0: for ever */
     uint64_t shutdown_grace_ms;
     uint64_t job_timeout_s; /* a device that ends nothing for so long is given up; 0: never */
     enum user_kernels user_kernels;

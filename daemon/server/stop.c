@@ -4,9 +4,11 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "server/accepting.h"
 #include "server/code.h"
 #include "server/connection.h"
 #include "server/drain.h"
+#include "server/patience.h"
 #include "server/pump.h"
 #include "server/request.h"
 #include "server/run.h"
@@ -59,9 +61,7 @@ void server_stop(struct server *s)
     if (s->stopping)
         return;
     s->stopping = true;
-    uv_close((uv_handle_t *)&s->listener_poll, NULL);
-    close(s->listener);
-    s->listener = -1;
+    accepting_stop(s);
     /* What was sent before this is read and answered: with results, or with shutting_down. */
     list_for_each_safe (node, after, &s->connections)
         connection_end_input(list_entry(node, struct connection, link));
@@ -113,6 +113,7 @@ void server_stop_step(struct server *s)
     pump_stop(s);
     code_service_close(s->code_service, NULL, NULL);
     s->code_service = NULL;
+    patience_stop(s);
     uv_close((uv_handle_t *)&s->deadline_timer, NULL);
     uv_close((uv_handle_t *)&s->shutdown_timer, NULL);
     drain_close(s);

@@ -27,6 +27,9 @@
 enum { MSGID_BUCKETS = 256, INLINE_BUCKETS = 256, STREAMS_MAX = 256, CLIENT_NAME_MAX = 64, COMM_MAX = 15 };
 enum { OUTPUT_MAX = 64 * 1024 * 1024 }; /* replies that wait; reading stops long before */
 
+/* What a slow peer is waited for: that it reads, that it sends the rest, that the kernel has memory for its socket. */
+enum patience_for { PATIENCE_READER, PATIENCE_MESSAGE, PATIENCE_KERNEL, PATIENCE_COUNT };
+
 /* The streams that wait for a word of their timelines, and the clock that wakes the loop to look at them. */
 struct timeline_poll {
     struct list streams; /* struct stream by held_link */
@@ -98,8 +101,14 @@ struct server {
     double started_s;          /* since 1970 */
     char instance[2 * 16 + 1]; /* tells this start of the daemon from every other one */
 
-    int listener, reserve_fd;
-    uv_poll_t listener_poll;
+    struct {
+        int fd, reserve_fd; /* the socket; one that can be had back when there are no others; -1 */
+        uv_poll_t poll;
+        uv_timer_t timer; /* while nobody can be accepted */
+        bool started;
+        struct rpc_output notice; /* its memory is there when there is no other */
+        struct log_limit log_limit;
+    } listening;
     struct list connections; /* every struct connection, closed ones too */
     unsigned n_connections;  /* not closed */
     struct list dirty;       /* connections with output to flush or input to go on with */
@@ -140,6 +149,11 @@ struct server {
     bool hung[BACKEND_MAX_DEVICES];
     uint64_t progress_of_ns[BACKEND_MAX_DEVICES]; /* when the oldest of what has progressed since the last tick came */
 
+    struct {
+        struct list lists[PATIENCE_COUNT]; /* connections, those that have waited longest first */
+        uv_timer_t timer;
+        struct log_limit log_limit;
+    } patience;
     struct list deadlines; /* runs with a deadline */
     uv_timer_t deadline_timer;
 
@@ -192,6 +206,13 @@ struct connection {
     bool input_ended;            /* shutting down: nothing more is read */
     bool unwatched;              /* … for nothing: the spin looks itself */
     bool input_left;             /* there may be whole messages in `input` */
+    bool input_waits;            /* … and the first one needs credit, which there is not */
+    bool send_later;             /* the kernel has no memory for what there is to send */
+    struct {
+        struct list link;
+        uint64_t since_ns;
+    } waits[PATIENCE_COUNT];
+    uint64_t part_at; /* where in the streams the message began that is waited for */
     struct rpc_channel *channel; /* shared memory; NULL without */
     struct list hot_link;        /* in the server's; alone while the ring sleeps */
     struct list recent_link;
@@ -199,6 +220,7 @@ struct connection {
     unsigned spin_hits;          /* how often the spin found something at its socket, in a row */
     uint64_t input_active_ns;    /* of the socket */
     bool ring_left;              /* there may be whole messages in the channel's input */
+    bool ring_waits;             /* as input_waits */
     bool from_ring;              /* the message being dispatched came through the ring */
     struct idtable buffers;      /* struct buffer_ref */
     struct idtable programs;     /* struct program */

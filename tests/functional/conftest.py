@@ -47,6 +47,8 @@ def bystander(shared_daemon: Daemon) -> Iterator[raw.Connection]:
 @pytest.fixture
 def daemon(shared_daemon: Daemon, bystander: raw.Connection) -> Iterator[Daemon]:
     """The shared daemon. After the test it holds what it held before, and its other client is served."""
+    with shared_daemon.connect() as newest:
+        assert newest.alive()  # so whoever connected before it, in another test, has been accepted
     assert bystander.alive()
     before = shared_daemon.holdings()
     yield shared_daemon

@@ -213,8 +213,8 @@ def test_inflight_limit_counts_both_paths(ring: Ring, daemon: Daemon) -> None:
             return other.call("stats")["counters"]["requests"] - start - asked >= limit
 
         proc.eventually(taken, "all are taken")
-        ring.request("ping", {})
-        connection.request("ping", {})
+        ring.request("trim", {})
+        connection.request("trim", {})
         assert other.alive() and other.alive()
     assert not ring.take() and not connection.readable(0), "read beyond its credit"
     del work
