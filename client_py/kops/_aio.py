@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from . import _plans
+from ._admin import AsyncAdminMethods
 from ._client import _arrays
 from ._connection import Connection
 from ._errors import ConnectFailed, ConnectionLost, KopsError, Timeout
@@ -29,7 +30,7 @@ from ._results import Device, Info, Op, Profile
 from ._session import Call
 
 
-class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
+class AsyncClient(AsyncOpMethods, AsyncKernelMethods, AsyncAdminMethods):
     """As `Client`, with `await`: `c = await k.add(a, b)`. Made by `connect_async`; an async context manager.
 
     Calls of several tasks are pipelined. A task that is cancelled cancels its request. Lost daemons are waited for and

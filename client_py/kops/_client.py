@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import _plans
+from ._admin import AdminMethods
 from ._batch import Batch
 from ._calls import Calls
 from ._errors import ConnectFailed, ConnectionLost, KopsError, Timeout
@@ -27,7 +28,7 @@ from ._results import Device, Info, Op, Profile
 LAST_WAIT = 10.0  # seconds that a client which was dropped waits for its ordered calls
 
 
-class Client(Calls, OpMethods, KernelMethods):
+class Client(Calls, OpMethods, KernelMethods, AdminMethods):
     """A connection to kopsd. Made by `connect`; a context manager.
 
     Each op of the daemon is a method: `k.add(a, b)`; `help(k.add)` says what it takes. In a forked child the client

@@ -20,7 +20,8 @@ from ._session import Call
 
 DEFAULT_RECONNECT = 10.0  # seconds
 LOSSES = (ConnectionLost, ShuttingDown, DeviceLost)
-RUNS = ("run", "launch", "sequence", "run_program")  # what changes memory; every other request can be made twice
+RUNS = ("run", "launch", "sequence", "run_program")  # what changes memory
+ONCE = (*RUNS, "drain")  # asked whether it can be made twice; every other request can
 PAUSES = (0.002, 0.2)  # seconds between tries, at first and at most
 
 KERNEL_HAZARD = "a kernel of your own may do anything"
@@ -127,7 +128,7 @@ class Trial:
     def _missing(self, error: KopsError, call: Call) -> Again:
         lost = isinstance(error, DeviceLost)
         why = "it was repeated once already" if self._repeated else None
-        if why is None and call.method in RUNS:
+        if why is None and call.method in ONCE:
             why = self._hazard()
         if why is not None:
             raise self._final(error, call.method, lost, why) from error
