@@ -118,16 +118,17 @@ def test_a_client_without_a_pid_holds_nothing_after_its_end() -> None:
             found = proc.holdings(daemon.inner)
             return found["fd socket"], found.get("memfd maps", 0)
 
+        before = held()
         with daemon.connect() as connection:
             add(connection)
-        proc.eventually(lambda: held() == (1, 0), lambda: f"{held()}")
+        proc.eventually(lambda: held() == before, lambda: f"{before}, but {held()}")
         client = subprocess.Popen(
             [sys.executable, "-c", script, daemon.socket_path, str(Path(__file__).parents[1])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
         assert client.stdout is not None and client.stdout.readline() == b"registered\n"
-        assert held() != (1, 0)
+        assert held() != before
         client.kill()
         client.wait()
-        proc.eventually(lambda: held() == (1, 0), lambda: f"{held()}")
+        proc.eventually(lambda: held() == before, lambda: f"{before}, but {held()}")
