@@ -259,7 +259,7 @@ class Kernel(BaseKernel):
             error = link.lost(error)
         if waited:
             trial = Trial(self._client.reconnect_timeout, None, lambda: KERNEL_HAZARD)
-            trial.judge(error, short_call("launch", link))
+            trial.judge(error, short_call("launch", link, error))
             return NotImplemented
         raise error from None
 

@@ -33,6 +33,7 @@ from ._errors import (
     BadArgument,
     ConnectFailed,
     ConnectionLost,
+    DeviceLost,
     KopsError,
     StaleBuffer,
     UnknownBuffer,
@@ -167,12 +168,18 @@ class NativeLink:
         self.offers_ordered = self.offers_sequences = False
         self.message_bytes = DEFAULT_MESSAGE_BYTES
         self.failure: KopsError | None = None
+        self.doomed = False  # the daemon lost its device, and will close
         self._open: dict[int, Call] = {}  # submitted, by ticket
         garbage[self.key] = self
 
     @property
     def alive(self) -> bool:
-        return self.failure is None
+        """Whether new calls may use it."""
+        return self.failure is None and not self.doomed
+
+    @property
+    def ended(self) -> bool:
+        return self.failure is not None
 
     # Requests
 
@@ -226,6 +233,7 @@ class NativeLink:
             raise no_reply(Call(method, {}), timeout)
         if reply[0]:
             refusal = from_reply(msgpack.unpackb(reply[1]))
+            self.doomed |= isinstance(refusal, DeviceLost)
             if isinstance(refusal, (UnknownProgram, UnknownBuffer, StaleBuffer)):
                 return False
             raise refusal
@@ -303,6 +311,7 @@ class NativeLink:
         result = msgpack.unpackb(data)
         if is_error:
             call.error = from_reply(result)
+            self.doomed |= isinstance(call.error, DeviceLost)
         else:
             call.result = result
         call.answered = True

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgpack
 
-from ._errors import BadArgument, BadReply, ConnectionLost, KopsError, LimitExceeded, from_reply
+from ._errors import BadArgument, BadReply, ConnectionLost, DeviceLost, KopsError, LimitExceeded, from_reply
 
 REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
 CANCELLABLE = ("run", "launch", "sequence", "run_program", "compile")
@@ -120,6 +120,7 @@ class Session:
         self.message_bytes = DEFAULT_MESSAGE_BYTES
         self.failure: KopsError | None = None
         self.notice: KopsError | None = None  # why the daemon says that it will close
+        self.doomed = False  # it lost its device, and will close
         self._applied: set[int] = set()  # what was answered by the first chunk of the inbox, until that is dropped
         self._msgids = itertools.count(1)
         self._pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
@@ -289,6 +290,7 @@ class Session:
                 raise ValueError(f"nobody asked what this answers: {_excerpt(message)}")
             if error is not None:
                 call.error = from_reply(error)
+                self.doomed |= isinstance(call.error, DeviceLost)
             elif type(result) is not dict:
                 raise ValueError(f"the result is no map: {_excerpt(message)}")
             else:
