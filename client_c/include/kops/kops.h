@@ -490,11 +490,11 @@ KOPS_API enum kops_code kops_cancel(kops_client *client, kops_ticket ticket, str
 #endif
 
 /* The other parts. */
+#include <kops/admin.h>
 #include <kops/cache.h>
 #include <kops/kernel.h>
 #include <kops/ops.h>
 #include <kops/ordered.h>
 #include <kops/program.h>
 #include <kops/stats.h>
-
 #endif
