@@ -110,6 +110,7 @@ void call_end(struct kops_client *c, struct call *call, const struct kops_error 
     call->into = NULL;
     call->code = error ? error->code : KOPS_OK;
     if (error) {
+        call->unanswered = false;
         call->error = malloc(sizeof(*error));
         if (call->error)
             *call->error = *error;
@@ -119,8 +120,10 @@ void call_end(struct kops_client *c, struct call *call, const struct kops_error 
 void calls_end_all(struct kops_client *c, const struct kops_error *error)
 {
     for (uint32_t i = 0; i < c->n_calls; i++)
-        if (c->calls[i]->state == CALL_SENT || c->calls[i]->state == CALL_LATE)
+        if (c->calls[i]->state == CALL_SENT || c->calls[i]->state == CALL_LATE) {
             call_end(c, c->calls[i], error);
+            c->calls[i]->unanswered = true;
+        }
 }
 
 void calls_free(struct kops_client *c)

@@ -117,6 +117,10 @@ enum kops_transport {
 
 #define KOPS_NO_SPIN (~0U)
 
+/** As kops_connect_options.reconnect_timeout_ms: a call that a daemon's end hits fails at once and is never repeated;
+ * the next one connects anew, without waiting. */
+#define KOPS_NO_RECONNECT (-2)
+
 /** How to connect. Zero: the defaults. Strings are copied. */
 struct kops_connect_options {
     /** Path of the daemon's socket. NULL: `KOPS_SOCKET` when that is set, and nothing else; otherwise
@@ -128,7 +132,11 @@ struct kops_connect_options {
     unsigned spin_us; /**< Busy-wait at most that long for a reply before sleeping: lower latency, a busy core.
                            0: what pays, see KOPS_TRANSPORT_AUTO. KOPS_NO_SPIN: never. */
     enum kops_transport transport;
-    uint64_t reserved[8];
+    /** How long a call waits for a daemon that ended and is started anew (see "A daemon that ends" above). 0:
+     * `KOPS_RECONNECT_TIMEOUT` in the environment (seconds, 0 is KOPS_NO_RECONNECT), or 10 s without that.
+     * KOPS_FOREVER: as long as the call may take. */
+    int64_t reconnect_timeout_ms;
+    uint64_t reserved[7];
 };
 
 /** Connects and asks what the daemon has. `options` may be NULL.
@@ -217,6 +225,7 @@ struct kops_info {
     const char *const *features;
     struct kops_limits limits;
     const struct kops_kernels_info *kernels; /**< NULL: the daemon is older than kernels of one's own. */
+    const char *instance; /**< 32 hex digits that this start of the daemon has made up; "" of an older one. */
 };
 
 /** Belongs to the client and lives as long. */
