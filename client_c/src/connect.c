@@ -227,6 +227,8 @@ static enum kops_code connect_patiently(struct kops_client *c, uint64_t deadline
         if (now >= until)
             return first ? r : give_up(c, deadline, e);
         pause_until(c, earlier(now + (uint64_t)pause_ms * 1000000U, until));
+        if (first && clock_ns() >= once)
+            return r;
         pause_ms = pause_ms * 2 < LAST_PAUSE_MS ? pause_ms * 2 : LAST_PAUSE_MS;
     }
 }
