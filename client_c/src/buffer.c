@@ -88,7 +88,7 @@ static enum kops_code register_all_chunks(struct kops_buffer *b, const struct wi
         struct wire_register copy = *request;
 
         r = register_chunks(b, &copy, made, deadline, e);
-        recovery.answered = true;
+        recovery.sent = true; /* and answered, where one of them was refused */
     } while (r && recovery_again(b->client, &recovery, recovery_always, NULL, deadline, e));
     return r;
 }

@@ -120,7 +120,7 @@ static enum kops_code raw_end(const struct job *job, struct recovery *recovery, 
     wire_reply_error(job->reply, &said);
     if (said.code != KOPS_ERR_SHUTTING_DOWN && said.code != KOPS_ERR_DEVICE_LOST)
         return KOPS_OK;
-    recovery->answered = true;
+    recovery->fate = FATE_ANSWERED;
     *e = said;
     return said.code;
 }

@@ -22,10 +22,8 @@ bool recovery_never(const void *context)
 
 enum kops_code recovery_finish(struct kops_client *c, struct recovery *r, struct call *call, struct kops_error *e)
 {
-    if (call->code) {
-        r->unanswered = call->unanswered;
-        r->answered = !call->unanswered;
-    }
+    r->sent = true;
+    r->fate = call->fate;
     return session_finish(c, call, e);
 }
 
@@ -59,26 +57,36 @@ static void add(struct kops_error *e, const char *text)
     snprintf(e->message + length, sizeof(e->message) - length, "%s", text);
 }
 
+/* The daemon ended under the call, or with it. */
+static bool may_have_run(const struct recovery *r, const struct kops_error *e)
+{
+    if (e->code == KOPS_ERR_DEVICE_LOST)
+        return true;
+    return r->fate == FATE_UNANSWERED && (e->code == KOPS_ERR_CONNECTION_LOST || e->code == KOPS_ERR_SHUTTING_DOWN ||
+                                          e->code == KOPS_ERR_JOB_TIMEOUT);
+}
+
 bool recovery_again(struct kops_client *c, struct recovery *r, recovery_safe *safe, const void *context,
                     uint64_t deadline, struct kops_error *e)
 {
-    const bool answered = r->answered, ended = r->answered || r->unanswered;
-
-    r->answered = r->unanswered = false;
-    if (answered && e->code == KOPS_ERR_SHUTTING_DOWN)
+    if (!r->sent || !safe)
+        return false;
+    r->sent = false;
+    if (r->fate == FATE_UNREAD)
+        return r->unread++ < SESSION_CONNECTIONS;
+    if (r->fate == FATE_ANSWERED && e->code == KOPS_ERR_SHUTTING_DOWN)
         return c->reconnect_timeout_ms && wait_for_another(c, r, deadline);
-    if (!ended || (e->code != KOPS_ERR_DEVICE_LOST &&
-                   (answered || (e->code != KOPS_ERR_CONNECTION_LOST && e->code != KOPS_ERR_SHUTTING_DOWN))))
+    if (!may_have_run(r, e))
         return false;
     if (r->repeated) {
         add(e, "; the call was repeated once, and failed again");
         return false;
     }
-    if (!c->reconnect_timeout_ms || !safe)
+    if (!c->reconnect_timeout_ms)
         return false;
     if (!safe(context)) {
-        add(e, "; the call is not repeated by itself, since it may not run twice (a kernel of one's own, or an output "
-               "that is read): look at its outputs, or make them anew, and call again");
+        add(e, "; it is not repeated by itself, since twice may not be the same as once (a kernel of one's own, an "
+               "output that is read): look what became of it, and call again");
         return false;
     }
     r->repeated = true;

@@ -34,6 +34,9 @@ enum { CALL_MAX_OPS = 64 };
 
 enum call_state { CALL_FREE, CALL_SENT, CALL_DONE, CALL_LATE };
 
+/* What is known of a request that failed: whether the daemon had it. */
+enum call_fate { FATE_ANSWERED, FATE_UNANSWERED, FATE_UNREAD };
+
 struct call {
     uint32_t index; /* of its place in kops_client.calls */
     uint32_t uses;  /* how often that place was used: makes msgids differ */
@@ -42,7 +45,8 @@ struct call {
     bool waited;        /* some thread is in kops_wait() with that ticket */
     enum call_state state;
     enum kops_code code;      /* CALL_DONE: how it ended */
-    bool unanswered;          /* CALL_DONE with a code: that of the connection, no reply came */
+    uint64_t ring_end;        /* where it ends in the request ring; 0: it went over the socket */
+    enum call_fate fate;      /* CALL_DONE with a code */
     struct kops_error *error; /* CALL_DONE with a code; owned, NULL when there was no memory */
     wire_decode *decode;
     void *into;

@@ -179,6 +179,7 @@ enum session_sent session_send(struct kops_client *c, struct outgoing *m, uint64
             wait_for_room(c, m->stream, deadline);
         }
     }
+    m->call->ring_end = m->stream == STREAM_RING ? c->t.ring.requests.head : 0;
     return SESSION_SENT;
 }
 
@@ -313,6 +314,7 @@ enum kops_code session_call(struct kops_client *c, wire_pack *pack, const void *
         return exchange_once(c, &x, &recovery, deadline, 1, e);
     do
         r = exchange_once(c, &x, &recovery, deadline, SESSION_CONNECTIONS, e);
-    while (r && recovery_again(c, &recovery, attempts == SESSION_ATTEMPTS ? recovery_always : NULL, NULL, deadline, e));
+    while (r && recovery_again(c, &recovery, attempts == SESSION_ATTEMPTS ? recovery_always : recovery_never, NULL,
+                               deadline, e));
     return r;
 }

@@ -51,8 +51,9 @@
  *   none of which reads what one of them writes, and everything that only asks or defines. Inputs must not be written
  *   by others while a call is under way, also for this reason.
  * - Every other call fails with KOPS_ERR_DEVICE_LOST when the daemon said that (an op may have done it: suspect kernels
- *   of your own first), else with KOPS_ERR_CONNECTION_LOST: it may or may not have run. So do launches, calls on a CUDA
- *   stream (<kops/ordered.h>), and what was submitted (its ticket tells). The next call is fine.
+ *   of your own first), else with KOPS_ERR_CONNECTION_LOST: it may or may not have run (where it surely did not, the
+ *   error has the detail `ran`: 0). So do launches, calls on a CUDA stream (<kops/ordered.h>), and what was submitted
+ *   (its ticket tells). The next call is fine.
  */
 #ifndef KOPS_KOPS_H
 #define KOPS_KOPS_H
