@@ -4,7 +4,7 @@
     proto/generate.py           writes what is out of date
     proto/generate.py --check   writes nothing; exit status 1 when something is
 
-Reads errors.json, dtypes.json, methods.json and ops/*.json. Writes C tables for
+Reads errors.json, dtypes.json, methods.json, metrics.json and ops/*.json. Writes C tables for
 the daemon (proto/generated/), the public C enums (client_c/include/kops/), the
 Python tables (client_py/kops/_declarations.py) and the tables between
 `<!-- generated: NAME -->` and `<!-- end -->` in PROTOCOL.md and README.md.
@@ -90,6 +90,16 @@ def methods_header(methods: list[dict], maps: list[dict]) -> str:
         out.append(x_macro(f"KOPS_PARAMS_{m['name'].upper()}", rows))
         out += [f"#define KOPS_MAX_{m['name'].upper()}_{p['key'].upper()} {p['max']}" for p in m["params"] if "max" in p]
     return c_header("KOPS_GENERATED_METHODS_H", "\n".join(out))
+
+
+def metrics_header(metrics: list[dict]) -> str:
+    for m in metrics:
+        if m["type"] not in ("counter", "gauge", "histogram") or not re.fullmatch(r"kopsd_[a-z0-9_]+", m["name"]):
+            raise SystemExit(f"generate.py: metrics.json: {m['name']}: a bad name or type")
+        if (m["type"] == "counter") != m["name"].endswith("_total") or "\n" in m["help"] or "\\" in m["help"]:
+            raise SystemExit(f"generate.py: metrics.json: {m['name']}: counters alone end with _total; help is one plain line")
+    rows = [f"X({m['name'].removeprefix('kopsd_')}, {c_string(m['name'])}, {c_string(m['type'])}, {c_string(m['help'])})" for m in metrics]
+    return c_header("KOPS_GENERATED_METRICS_H", "/* X(id, \"name\", \"type\", \"help\") */\n" + x_macro("KOPS_METRICS", rows))
 
 
 def op_ids_header(ops: list[dict]) -> str:
@@ -232,6 +242,11 @@ def ops_summary(ops: list[dict]) -> str:
     return markdown_table(["op", "what", "dtypes", "attributes"], rows)
 
 
+def metrics_section(metrics: list[dict]) -> str:
+    rows = [[f"`{m['name']}`", m["type"], ", ".join(f"`{label}`" for label in m["labels"]), m["help"]] for m in metrics]
+    return markdown_table(["metric", "type", "labels", "meaning"], rows)
+
+
 def errors_section(errors: list[dict]) -> str:
     return markdown_table(["code", "value", "raised by", "meaning"], [[f"`{e['name']}`", e["value"], e["origin"], e["doc"]] for e in errors])
 
@@ -250,10 +265,12 @@ def fill_markers(path: Path, sections: dict[str, str]) -> str:
 def outputs() -> dict[Path, str]:
     errors, dtypes = load("errors.json")["errors"], load("dtypes.json")["dtypes"]
     declared = load("methods.json")
+    metrics = load("metrics.json")["metrics"]
     methods, maps, ops = declared["methods"], declared["maps"], load_ops()
     check_unique("errors.json", errors, "name", "value")
     check_unique("dtypes.json", dtypes, "name", "value")
     check_unique("methods.json", methods, "name")
+    check_unique("metrics.json", metrics, "name")
     for m in methods:
         if m.get("class") not in ("use", "tune", "administer"):
             raise SystemExit(f"generate.py: methods.json: {m['name']}: `class` is use, tune or administer")
@@ -261,6 +278,7 @@ def outputs() -> dict[Path, str]:
         PROTO / "generated/errors.h": errors_header(errors),
         PROTO / "generated/dtypes.h": dtypes_header(dtypes),
         PROTO / "generated/methods.h": methods_header(methods, maps),
+        PROTO / "generated/metrics.h": metrics_header(metrics),
         PROTO / "generated/op_ids.h": op_ids_header(ops),
         PROTO / "generated/op_table.h": op_table_header(ops),
         PROTO / "generated/tolerances.h": tolerances_header(ops),
@@ -268,7 +286,8 @@ def outputs() -> dict[Path, str]:
         ROOT / "client_py/kops/_declarations.py": python_module(errors, dtypes, ops, methods),
     }
     sections = {"methods": methods_section(methods, maps), "ops": ops_section(ops), "ops-summary": ops_summary(ops),
-                "errors": errors_section(errors), "dtypes": markdown_table(["dtype", "bytes", "what"], [[d["name"], d["size"], d["doc"]] for d in dtypes])}
+                "errors": errors_section(errors), "metrics": metrics_section(metrics),
+                "dtypes": markdown_table(["dtype", "bytes", "what"], [[d["name"], d["size"], d["doc"]] for d in dtypes])}
     for doc in (PROTO / "PROTOCOL.md", ROOT / "README.md"):
         if doc.exists():
             result[doc] = fill_markers(doc, sections)

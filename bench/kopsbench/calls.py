@@ -23,9 +23,7 @@ def profile(
     return list(found.samples)
 
 
-def pipelined(
-    client: Any, op: str, calls: Iterable[tuple[Any, ...]], *, ret_variant: list[str], **attributes: Any
-) -> list[float]:
+def pipelined(client: Any, op: str, calls: Iterable[tuple[Any, ...]], *, ret_variant: list[str], **attributes: Any) -> list[float]:
     """Kernel times in microseconds of requests that are all sent before the first reply is waited for, so that the
     daemon can queue them back to back. A call is its inputs and, last, its output."""
     pending = [client.submit(op, *call[:-1], out=call[-1], timing=True, **attributes) for call in calls]

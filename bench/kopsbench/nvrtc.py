@@ -70,9 +70,7 @@ class Module:
 
     def launch(self, grid: int, block: int, arguments: Sequence[Any]) -> None:
         """On the default stream; arguments are ctypes values."""
-        pointers = (ctypes.c_void_p * len(arguments))(
-            *(ctypes.cast(ctypes.byref(argument), ctypes.c_void_p) for argument in arguments)
-        )
+        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.cast(ctypes.byref(argument), ctypes.c_void_p) for argument in arguments))
         sizes = [ctypes.c_uint(size) for size in (grid, 1, 1, block, 1, 1, 0)]
         self.driver.call("cuLaunchKernel", self.function, *sizes, None, pointers, None)
 

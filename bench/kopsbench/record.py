@@ -145,6 +145,4 @@ def row(record: dict[str, Any]) -> tuple[str, ...]:
 def table(records: Sequence[dict[str, Any]]) -> str:
     rows = [COLUMNS, *(row(record) for record in records)]
     widths = [max(len(cells[i]) for cells in rows) for i in range(len(COLUMNS))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip() for cells in rows
-    )
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip() for cells in rows)

@@ -115,9 +115,7 @@ def _run_group(
             worker.kill()
 
 
-def run_all(
-    measures: Sequence[Measure], command: Sequence[str], *, budget: float, smoke: bool
-) -> Iterator[tuple[Measure, dict[str, Any]]]:
+def run_all(measures: Sequence[Measure], command: Sequence[str], *, budget: float, smoke: bool) -> Iterator[tuple[Measure, dict[str, Any]]]:
     """Each measure with its worker's answer, as it comes."""
     until = time.monotonic() + budget
     alone = [measure for measure in measures if not measure.mps]

@@ -45,9 +45,7 @@ def add(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
 
 def as_tensor(other: Any, device: str = "cuda") -> Tensor:
     described = other.__cuda_array_interface__
-    return _tensor(
-        DeviceArray(_driver, described["data"][0], tuple(described["shape"]), numpy.dtype(described["typestr"]), keep=other)
-    )
+    return _tensor(DeviceArray(_driver, described["data"][0], tuple(described["shape"]), numpy.dtype(described["typestr"]), keep=other))
 
 
 def equal(a: Tensor, b: Tensor) -> bool:

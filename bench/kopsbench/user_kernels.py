@@ -69,9 +69,7 @@ KERNELS = (
         "    square_matrix_kernel<<<grid, 256>>>(in.data_ptr<float>(), out.data_ptr<float>(), width, height);",
         ("in", "out"),
     ),
-    _of_vectors(
-        "add2", "add2_kernel", ("c", "a", "b"), "min(ceil_div(n, 256), 2112)", "std::min((n + 255) / 256, 2112)"
-    ),
+    _of_vectors("add2", "add2_kernel", ("c", "a", "b"), "min(ceil_div(n, 256), 2112)", "std::min((n + 255) / 256, 2112)"),
     UserKernel(
         "gemm",
         "gemm_kernel",

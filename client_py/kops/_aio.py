@@ -8,32 +8,43 @@ hold the loop up.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import weakref
-from collections.abc import Generator, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from . import _plans
+from ._admin import AsyncAdminMethods
 from ._client import _arrays
 from ._connection import Connection
-from ._errors import ConnectionLost
+from ._errors import ConnectFailed, ConnectionLost, KopsError, Timeout
 from ._link import no_reply
 from ._modules import AsyncKernelMethods
 from ._ops import DEFAULT_TIMEOUT, AsyncOpMethods, check_attrs
 from ._plans import Plan
 from ._recording import AsyncProgram, AsyncSequence
+from ._recovery import LOSSES, RUNS, Again, Failed, Patience, Trial, no_hazard, reconnect_timeout_of, shorter
 from ._results import Device, Info, Op, Profile
 from ._session import Call
 
 
-class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
+class AsyncClient(AsyncOpMethods, AsyncKernelMethods, AsyncAdminMethods):
     """As `Client`, with `await`: `c = await k.add(a, b)`. Made by `connect_async`; an async context manager.
 
-    Calls of several tasks are pipelined. A task that is cancelled cancels its request.
+    Calls of several tasks are pipelined. A task that is cancelled cancels its request. Lost daemons are waited for and
+    calls repeated as with `Client`: one after the other, in the order in which they were made.
     """
 
-    def __init__(self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None) -> None:
+    def __init__(
+        self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, reconnect_timeout: float | None = None
+    ) -> None:
         self.timeout = timeout
+        self.reconnect_timeout = reconnect_timeout_of(reconnect_timeout)
+        self._found: str | None = None  # where a daemon has answered
+        self._keys: deque[int] = deque(maxlen=8)  # of the connections so far
+        self._repeating: asyncio.Lock | None = None
         self._path = socket
         self._closed = False
         self._connection: Connection | None = None
@@ -64,7 +75,7 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
 
     async def ping(self, data: Mapping[str, Any] | None = None, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, Any]:
         """Asks the daemon for an answer, which is `data`."""
-        answer: dict[str, Any] = await self._drive(await self._live(), _plans.ping(data or {}), timeout)
+        answer: dict[str, Any] = await self._drive(await self._live(), lambda link: _plans.ping(data or {}), timeout)
         return answer
 
     async def stats(
@@ -77,13 +88,13 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
         timeout: float | None = DEFAULT_TIMEOUT,
     ) -> dict[str, Any]:
         """As `Client.stats`."""
-        answer: dict[str, Any] = await self._drive(await self._live(), _plans.stats(op, dtype, device, reset), timeout)
+        connection = await self._live()
+        answer: dict[str, Any] = await self._drive(connection, lambda link: _plans.stats(op, dtype, device, reset), timeout)
         return answer
 
     async def trim(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, int]:
         """As `Client.trim`."""
-        connection = await self._live()
-        answer: dict[str, int] = await self._drive(connection, _plans.trim(connection), timeout)
+        answer: dict[str, int] = await self._drive(await self._live(), _plans.trim, timeout)
         return answer
 
     # Ops
@@ -129,8 +140,8 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
             attrs["variant"] = variant
         connection = await self._live()
         options = _plans.options_of(connection, device, stream, True, deadline_ms, priority, warmup, repeat)
-        plan = _plans.profile(connection, _plans.Request(op, inputs, out, attrs, options))
-        answer: Profile = await self._drive(connection, plan, timeout)
+        request = _plans.Request(op, inputs, out, attrs, options)
+        answer: Profile = await self._drive(connection, lambda link: _plans.profile(link, request), timeout, lambda: request.hazard)
         return answer
 
     async def _op(
@@ -140,7 +151,7 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
         connection = await self._live()
         options = _plans.options_of(connection, device, stream, timing, deadline_ms, priority)
         request = _plans.Request(op, values, out, attrs, options)
-        return await self._drive(connection, _plans.run(connection, request, timing), timeout)
+        return await self._drive(connection, lambda link: _plans.run(link, request, timing), timeout, lambda: request.hazard)
 
     # Several ops at once
 
@@ -170,12 +181,13 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
     async def _run_sequence(self, sequence: AsyncSequence) -> Any:
         connection = await self._live()
         options = sequence._run_options
-        plan = _plans.run(connection, sequence.prepared(connection), options["timing"])
-        return sequence.took(await self._drive(connection, plan, options["timeout"]))
+        request, timing = sequence.prepared(connection), options["timing"]
+        answer = self._drive(connection, lambda link: _plans.run(link, request, timing), options["timeout"], lambda: request.hazard)
+        return sequence.took(await answer)
 
     async def _define(self, program: AsyncProgram) -> None:
         connection = await self._live()
-        await self._drive(connection, program.define(connection), DEFAULT_TIMEOUT)
+        await self._drive(connection, program.define, DEFAULT_TIMEOUT)
 
     # Memory
 
@@ -217,7 +229,7 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
             return connection
         if loop is not self._loop:
             self._disconnect("the client was used on another event loop")
-            self._connecting, self._loop = asyncio.Lock(), loop
+            self._connecting, self._repeating, self._loop = asyncio.Lock(), asyncio.Lock(), loop
         assert self._connecting is not None
         async with self._connecting:
             if self._closed:
@@ -226,16 +238,40 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
             if connection is not None and connection.alive:
                 return connection
             self._disconnect("the connection was lost")
-            made = self._connection = Connection(self._path, self.timeout)
-            loop.add_reader(made.transport.fileno(), self._readable, made)
-            try:
-                call = made.greet()
-                await self._exchange(made, call, self.timeout)
-                made.greeted(call.outcome())
-            except BaseException:
-                self._disconnect("the daemon did not answer hello")
-                raise
-            return made
+            patience = Patience(shorter(self.reconnect_timeout, self.timeout))
+            first = Patience(self.timeout if self.timeout is not None else math.inf)
+            while True:
+                if self._closed:
+                    raise ConnectionLost("the client was closed", {"closed": True})
+                try:
+                    return await self._greeted(patience)
+                except (ConnectFailed, *LOSSES) as error:
+                    new = self._found is None and isinstance(error, ConnectFailed)
+                    pause = patience.pause() if not new else first.pause() if error.detail.get("busy") else None
+                    if pause is None:
+                        raise (error if new else patience.connecting(error)) from None
+                    await asyncio.sleep(pause)
+
+    async def _greeted(self, patience: Patience) -> Connection:
+        """A new connection, whose daemon has said what it is. One that is starting takes its time."""
+        assert self._loop is not None
+        again = self._found is not None and patience.seconds > 0
+        limit = shorter(patience.left, self.timeout) if again else self.timeout
+        made = self._connection = Connection(self._path if self._found is None else self._found, 0)
+        self._loop.add_reader(made.transport.fileno(), self._readable, made)
+        try:
+            call = made.greet()
+            await self._exchange(made, call, limit)
+            made.greeted(call.outcome())
+        except BaseException as error:
+            self._disconnect("the daemon did not answer hello")
+            if again and isinstance(error, Timeout):
+                raise ConnectFailed(f"{made.path}: kopsd does not answer") from None
+            raise
+        self._found = made.path
+        made.earlier = set(self._keys)
+        self._keys.append(made.key)
+        return made
 
     def _disconnect(self, why: str) -> None:
         connection, self._connection = self._connection, None
@@ -249,7 +285,7 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
     def _forked(self) -> None:
         """In a child process: neither the parent's connection nor its loop is ours."""
         connection, self._connection = self._connection, None
-        self._connecting = self._loop = None
+        self._connecting = self._repeating = self._loop = None
         self._writing = False
         if connection is not None:
             connection.forsake()
@@ -277,22 +313,57 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
             else:
                 self._loop.add_writer(connection.transport.fileno(), self._flush, connection)
 
-    async def _drive(self, connection: Connection, plan: Plan, timeout: Any) -> Any:
-        """Carries a plan out."""
+    async def _drive(
+        self, connection: Connection, plan_of: Callable[[Connection], Plan], timeout: Any, hazard: Callable[[], str | None] = no_hazard
+    ) -> Any:
+        """Carries a plan out, and once more where its daemon goes away and that does no harm; see `_recovery`."""
         seconds = self.timeout if timeout is DEFAULT_TIMEOUT else timeout
+        answer = await self._follow(connection, plan_of(connection), seconds)
+        trial: Trial | None = None
+        while type(answer) is Failed:
+            trial = trial or Trial(self.reconnect_timeout, seconds, hazard)
+            again = trial.judge(answer.error, answer.call)
+            assert self._repeating is not None
+            # In the order of the first tries: a later call may use what an earlier one writes.
+            async with _Turn(self._repeating) as turn:
+                connection = await self._recover(again, trial, connection)
+                answer = await self._follow(connection, plan_of(connection), seconds, turn.over)
+        return answer
+
+    async def _follow(
+        self, connection: Connection, plan: Plan, seconds: float | None, sent: Callable[[], None] | None = None
+    ) -> Any:
+        """One try: its answer, or Failed. `sent` is called once the request that runs something is on its way."""
+        call = None
         try:
             call = next(plan)
             while True:
                 try:
-                    await self._exchange(connection, call, seconds)
+                    await self._exchange(connection, call, seconds, sent if call.method in RUNS else None)
                 except BaseException as error:
                     call = plan.throw(error)
                 else:
                     call = plan.send(call.result) if call.error is None else plan.throw(call.take_error())
         except StopIteration as stop:
             return stop.value
+        except LOSSES as error:
+            return Failed(error, call)
 
-    async def _exchange(self, connection: Connection, call: Call, timeout: float | None) -> None:
+    async def _recover(self, again: Again, trial: Trial, connection: Connection) -> Connection:
+        """Waits as it was judged; the connection to go on with."""
+        while again.gone and connection.alive and (pause := trial.patience.pause()) is not None:
+            try:
+                await self._exchange(connection, Call("ping", {}), trial.patience.left)
+            except KopsError:
+                break
+            await asyncio.sleep(pause)
+        if again.pause:
+            await asyncio.sleep(again.pause)
+        return await self._live()
+
+    async def _exchange(
+        self, connection: Connection, call: Call, timeout: float | None, sent: Callable[[], None] | None = None
+    ) -> None:
         """Sends a request and waits until its reply is there."""
         session = connection.session
         assert self._loop is not None
@@ -315,6 +386,8 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
             connection.release()
             session.enqueue(call)
             self._flush(connection)
+            if sent is not None:
+                sent()
             if not await future:
                 raise no_reply(call, timeout)
         except BaseException:
@@ -339,6 +412,27 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
 
         call.notify = notify
         await future
+
+
+class _Turn:
+    """A lock that can be let go before the block ends."""
+
+    def __init__(self, lock: asyncio.Lock) -> None:
+        self._lock = lock
+        self._held = False
+
+    async def __aenter__(self) -> _Turn:
+        await self._lock.acquire()
+        self._held = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.over()
+
+    def over(self) -> None:
+        if self._held:
+            self._held = False
+            self._lock.release()
 
 
 _clients: weakref.WeakSet[AsyncClient] = weakref.WeakSet()
@@ -368,9 +462,11 @@ class _Connecting:
         await self._client.close()
 
 
-def connect_async(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None) -> _Connecting:
+def connect_async(
+    socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, reconnect_timeout: float | None = None
+) -> _Connecting:
     """Connects to kopsd: `async with kops.connect_async() as k:`, or `k = await kops.connect_async()`.
 
     The arguments are those of `connect`.
     """
-    return _Connecting(AsyncClient(socket, timeout=timeout))
+    return _Connecting(AsyncClient(socket, timeout=timeout, reconnect_timeout=reconnect_timeout))

@@ -93,6 +93,6 @@ class Batch:
     def _send(self, place: tuple[int, int], stream: _Stream, end: bool, timeout: float | None) -> None:
         link, recorder = self._link, stream.recorder
         begin, stream.begun = not stream.begun, True
-        params = self._client._drive(link, _plans.prepare(link, recorder), timeout)
+        _, params = self._client._known(link, recorder, timeout)  # where that is another link, what follows says so
         params["timing"] = False
         link.enqueue("sequence", params, recorder.names, recorder.operands.keep, *place, timeout, begin, end)

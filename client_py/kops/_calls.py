@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import _plans
 from ._batch import Batch
-from ._errors import BadArgument, ConnectFailed, ConnectionLost
+from ._errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
 from ._launch import Launch
 from ._native_link import FAST_RULES, NativeLink, native, pack
 from ._ops import DEFAULT_TIMEOUT
 from ._pending import Link, Pending
 from ._plans import Plan, Prepared
 from ._recording import BaseSequence, Program, Recorder
+from ._recovery import LOSSES, Again, Trial, no_hazard, short_call
+from ._session import Call
 
 
 class Calls:
     """The part of a client that calls go through. The rest of it is in `_client`."""
 
-    def __init__(self, timeout: float | None, blocking: bool) -> None:
+    def __init__(self, timeout: float | None, blocking: bool, reconnect_timeout: float) -> None:
         self.timeout = timeout
+        self.reconnect_timeout = reconnect_timeout
         self.blocking = blocking
         self._connection: Link | None = None
         self._scopes: dict[int, list[Recorder]] = {}  # what records, by thread
         self._batches: dict[int, Batch] = {}  # by thread
+        self._submitted: dict[int, list[tuple[Link, Call]]] = {}  # what nobody waits for yet, by thread
 
     def _live(self) -> Link:
         """The connection; a new one when there is none or it was lost."""
@@ -41,7 +46,7 @@ class Calls:
             scopes = self._scopes.get(threading.get_ident())
             if scopes:
                 return scopes[-1]._op(op, values, out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout)
-        link = self._live()
+        link, failed = self._live(), None
         if (
             native is not None
             and device is None
@@ -49,19 +54,23 @@ class Calls:
             and deadline_ms is None
             and not (timing or stream or link.garbage)
         ):
-            made = self._fast(link, op, values, out, attrs, self.blocking if blocking is None else blocking, timeout)
-            if made is not NotImplemented:
-                return made
+            waits = (self.blocking if blocking is None else blocking) or not link.offers_ordered
+            try:
+                made = self._fast(link, op, values, out, attrs, waits, timeout)
+                if made is not NotImplemented:
+                    return made
+            except LOSSES as error:
+                if not waits:
+                    raise
+                failed = error
         options = _plans.options_of(link, device, stream, timing, deadline_ms, priority)
         request = _plans.Request(op, values, out, attrs, options)
-        return self._carry(link, request, timing, stream, blocking, timeout)
+        return self._carry(link, request, timing, stream, blocking, timeout, failed)
 
     def _fast(
         self, link: Any, op: str, values: tuple[Any, ...], out: Any, attrs: Mapping[str, Any], blocking: bool, timeout: Any
     ) -> Any:  # fmt: skip
         """The op by the extension, from the tensors on; NotImplemented where these are no registered CUDA tensors."""
-        if not link.offers_ordered:
-            blocking = True
         if blocking and self._batches:
             return NotImplemented
         packed, rule = (pack(attrs), 0) if attrs else (None, FAST_RULES.get(op, 0))
@@ -71,9 +80,11 @@ class Calls:
             raise link.lost(error) from None
 
     def _carry(
-        self, link: Link, request: Prepared, timing: bool, stream: int, blocking: bool | None, timeout: Any
-    ) -> Any:
-        """Carries a request out: puts it on the current CUDA stream where that can be, else waits for its reply."""
+        self, link: Link, request: Prepared, timing: bool, stream: int, blocking: bool | None, timeout: Any,
+        failed: KopsError | None = None,
+    ) -> Any:  # fmt: skip
+        """Carries a request out: puts it on the current CUDA stream where that can be, else waits for its reply. `failed`
+        is why the extension could not, which waited."""
         batch = self._batches.get(threading.get_ident()) if self._batches else None
         if not (timing or stream or (self.blocking if blocking is None else blocking)) and link.offers_ordered:
             index = request.operands.torch_device
@@ -82,7 +93,7 @@ class Calls:
         if batch is not None:
             batch.flush()
         link.check_ordered()
-        return self._drive(link, _plans.run(link, request, timing), timeout)
+        return self._drive(link, lambda link: _plans.run(link, request, timing), timeout, lambda: request.hazard, failed)
 
     def _enqueue(self, link: Link, request: Prepared, index: int, batch: Batch | None, timeout: Any) -> Any:
         from ._torch import current_stream
@@ -97,14 +108,26 @@ class Calls:
             batch.flush()
         params, unknown = request.params(link.key)
         if unknown is not None:
-            params = self._drive(link, _plans.prepare(link, request), timeout)
+            link, params = self._known(link, request, timeout)
         if isinstance(link, NativeLink) and self._fast_now(link, request, timeout):
             return request.result
         link.enqueue(request.method, params, request.names, request.operands.keep, index, stream, seconds)
         return request.result
 
-    def _submit(self, link: Link, plan: Plan, method: str, timeout: Any) -> Pending:
-        """Carries a plan out up to its request of that method, whose reply is not waited for."""
+    def _known(self, link: Link, request: Prepared, timeout: Any) -> tuple[Link, dict[str, Any]]:
+        """Makes known what is new to the daemon: what the request's method takes, and on which connection."""
+
+        def plan(link: Link) -> Plan:
+            params = yield from _plans.prepare(link, request)
+            return link, params
+
+        answer: tuple[Link, dict[str, Any]] = self._drive(link, plan, timeout)
+        return answer
+
+    def _submit(self, link: Link, request: Any, timing: bool, timeout: Any, run: Callable[..., Plan] = _plans.run) -> Pending:
+        """Carries a request out, by the plan that `run` makes, up to its reply, which is not waited for."""
+        link, _ = self._known(link, request, timeout)
+        plan, method = run(link, request, timing, retry=False), request.method
         seconds = self._timeout_of(timeout)
         call = next(plan)
         while call.method != method:
@@ -115,6 +138,9 @@ class Calls:
             else:
                 call = plan.send(call.result) if call.error is None else plan.throw(call.take_error())
         link.send(call, seconds)
+        mine = self._submitted.setdefault(threading.get_ident(), [])
+        mine[:] = [(on, one) for on, one in mine if not one.done or one.error is not None]
+        mine.append((link, call))
         return Pending(self, link, plan, call)
 
     def _fast_now(self, link: Any, request: Prepared, timeout: Any) -> bool:
@@ -144,7 +170,7 @@ class Calls:
 
     def _define(self, program: Program) -> None:
         link = self._live()
-        self._drive(link, program.define(link), DEFAULT_TIMEOUT)
+        self._drive(link, program.define, DEFAULT_TIMEOUT)
 
     def _scope_begin(self, recorder: Recorder) -> None:
         self._scopes.setdefault(threading.get_ident(), []).append(recorder)
@@ -172,17 +198,41 @@ class Calls:
         seconds: float | None = timeout
         return seconds
 
-    def _drive(self, connection: Link, plan: Plan, timeout: Any) -> Any:
-        """Carries a plan out."""
+    def _drive(
+        self, link: Link, plan_of: Callable[[Link], Plan], timeout: Any, hazard: Callable[[], str | None] = no_hazard,
+        failed: KopsError | None = None,
+    ) -> Any:  # fmt: skip
+        """Carries a plan out, and once more where its daemon goes away and that does no harm; see `_recovery`."""
         seconds = self.timeout if timeout is DEFAULT_TIMEOUT else timeout
-        try:
-            call = next(plan)
-            while True:
-                try:
-                    connection.exchange(call, seconds)
-                except BaseException as error:
-                    call = plan.throw(error)
-                else:
-                    call = plan.send(call.result) if call.error is None else plan.throw(call.take_error())
-        except StopIteration as stop:
-            return stop.value
+        trial: Trial | None = None
+        if failed is not None:
+            trial = Trial(self.reconnect_timeout, seconds, hazard)
+            link = self._recover(trial.judge(failed, short_call("run", link)), trial, link)
+        while True:
+            call, plan = None, plan_of(link)
+            try:
+                call = next(plan)
+                while True:
+                    try:
+                        link.exchange(call, seconds)
+                    except BaseException as error:
+                        call = plan.throw(error)
+                    else:
+                        call = plan.send(call.result) if call.error is None else plan.throw(call.take_error())
+            except StopIteration as stop:
+                return stop.value
+            except LOSSES as error:
+                trial = trial or Trial(self.reconnect_timeout, seconds, hazard)
+                link = self._recover(trial.judge(error, call), trial, link)
+
+    def _recover(self, again: Again, trial: Trial, link: Link) -> Link:
+        """Waits as it was judged; the connection to go on with."""
+        while again.gone and link.alive and (pause := trial.patience.pause()) is not None:
+            try:
+                link.exchange(Call("ping", {}), trial.patience.left)
+            except KopsError:
+                break
+            time.sleep(pause)
+        if again.pause:
+            time.sleep(again.pause)
+        return self._live()

@@ -5,56 +5,73 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import weakref
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import _plans
+from ._admin import AdminMethods
 from ._batch import Batch
 from ._calls import Calls
-from ._errors import ConnectionLost, KopsError
+from ._errors import ConnectFailed, ConnectionLost, KopsError, Timeout
 from ._link import SocketLink
 from ._modules import KernelMethods
 from ._native_link import NativeLink, native
 from ._ops import DEFAULT_TIMEOUT, OpMethods, check_attrs
 from ._pending import Link, Pending
 from ._recording import Program, Sequence, record
+from ._recovery import LOSSES, Patience, reconnect_timeout_of, shorter
 from ._results import Device, Info, Op, Profile
-from ._session import Call
 
 LAST_WAIT = 10.0  # seconds that a client which was dropped waits for its ordered calls
 
 
-class Client(Calls, OpMethods, KernelMethods):
+class Client(Calls, OpMethods, KernelMethods, AdminMethods):
     """A connection to kopsd. Made by `connect`; a context manager.
 
-    Each op of the daemon is a method: `k.add(a, b)`; `help(k.add)` says what it takes. A lost connection raises
-    `ConnectionLost` in the calls that it hits; the next call connects anew and registers memory again. In a
-    forked child the client connects anew at its first use and never touches the parent's socket. Thread-safe.
+    Each op of the daemon is a method: `k.add(a, b)`; `help(k.add)` says what it takes. In a forked child the client
+    connects anew at its first use and never touches the parent's socket. Thread-safe.
 
     `timeout` is in seconds, for every call that names none; None waits for ever.
+
+    Where the daemon ends, or dies with its device, and another takes its place, the client waits for that one up to
+    `reconnect_timeout` seconds (no longer than `timeout`), connects, and makes known again what it uses: memory,
+    programs, kernels. The contents of arrays stay, since the memory is this process's. A call that waits for its
+    result is then made once more, unless the one before may have run and must not run twice: that is where it reads
+    what it writes (in place, a gemm with `beta`), and with every kernel of your own. Such a call raises `DeviceLost`
+    when the daemon had said so, else `ConnectionLost`, and what it writes is undefined. What the daemon refused
+    because it is ending (`ShuttingDown`) has not run and is asked again as long as the time allows. Ordered calls and
+    submitted ones are never made again: their errors appear where errors of theirs do, and the calls after that work.
+    `BufferLost`: memory that the daemon had, and that the one which follows does not take. `ConnectFailed`: none came
+    in time; the next call tries again.
     """
 
     def __init__(
-        self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False
-    ) -> None:
-        self._prepare(socket, timeout, spin_us, blocking)
+        self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False,
+        reconnect_timeout: float | None = None,
+    ) -> None:  # fmt: skip
+        self._prepare(socket, timeout, spin_us, blocking, reconnect_timeout)
         self._live()
 
     @classmethod
     def unconnected(
-        cls, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False
-    ) -> Client:
+        cls, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False,
+        reconnect_timeout: float | None = None,
+    ) -> Client:  # fmt: skip
         """A client that connects at its first use."""
         made = cls.__new__(cls)
-        made._prepare(socket, timeout, spin_us, blocking)
+        made._prepare(socket, timeout, spin_us, blocking, reconnect_timeout)
         return made
 
-    def _prepare(self, socket: Any, timeout: float | None, spin_us: float, blocking: bool) -> None:
-        Calls.__init__(self, timeout, blocking)
+    def _prepare(self, socket: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float | None) -> None:
+        Calls.__init__(self, timeout, blocking, reconnect_timeout_of(reconnect_timeout))
         self.spin_us = spin_us
         self._path = socket
         self._closed = False
+        self._found: str | None = None  # where a daemon has answered
+        self._keys: deque[int] = deque(maxlen=8)  # of the connections so far
         self._connecting = threading.Lock()
         _clients.add(self)
 
@@ -79,10 +96,7 @@ class Client(Calls, OpMethods, KernelMethods):
 
     def ping(self, data: Mapping[str, Any] | None = None, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, Any]:
         """Asks the daemon for an answer, which is `data`."""
-        connection = self._live()
-        call = Call("ping", data or {})
-        connection.exchange(call, self._timeout_of(timeout))
-        answer: dict[str, Any] = call.outcome()
+        answer: dict[str, Any] = self._drive(self._live(), lambda link: _plans.ping(data or {}), timeout)
         return answer
 
     def stats(
@@ -97,15 +111,14 @@ class Client(Calls, OpMethods, KernelMethods):
         """Counters and timings of the daemon since its start or the last reset: a map with `uptime_s`, `counters`,
         `ops` (a row for each op, device, variant, dtype and shapes) and `mappings`. Filters choose rows; `reset` starts
         them anew."""
-        answer: dict[str, Any] = self._drive(self._live(), _plans.stats(op, dtype, device, reset), timeout)
+        answer: dict[str, Any] = self._drive(self._live(), lambda link: _plans.stats(op, dtype, device, reset), timeout)
         return answer
 
     def trim(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, int]:
         """Lets go of memory that is not in use: free shared memory of this process (`freed` bytes), registrations of
         device memory that was freed, and the daemon's idle mappings (`unpinned` bytes in `mappings`). Before retrying
         after an out-of-memory error of one's own."""
-        connection = self._live()
-        answer: dict[str, int] = self._drive(connection, _plans.trim(connection), timeout)
+        answer: dict[str, int] = self._drive(self._live(), _plans.trim, timeout)
         return answer
 
     # Ops
@@ -157,8 +170,7 @@ class Client(Calls, OpMethods, KernelMethods):
             attrs["variant"] = variant
         connection = self._live()
         options = _plans.options_of(connection, device, stream, timing, deadline_ms, priority)
-        plan = _plans.run(connection, _plans.Request(op, inputs, out, attrs, options), timing, retry=False)
-        return self._submit(connection, plan, "run", timeout)
+        return self._submit(connection, _plans.Request(op, inputs, out, attrs, options), timing, timeout)
 
     def profile(
         self,
@@ -181,8 +193,8 @@ class Client(Calls, OpMethods, KernelMethods):
             attrs["variant"] = variant
         connection = self._live()
         options = _plans.options_of(connection, device, stream, True, deadline_ms, priority, warmup, repeat)
-        plan = _plans.profile(connection, _plans.Request(op, inputs, out, attrs, options))
-        answer: Profile = self._drive(connection, plan, timeout)
+        request = _plans.Request(op, inputs, out, attrs, options)
+        answer: Profile = self._drive(connection, lambda link: _plans.profile(link, request), timeout, lambda: request.hazard)
         return answer
 
     def synchronize(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> None:
@@ -295,7 +307,7 @@ class Client(Calls, OpMethods, KernelMethods):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled client connects anew where it is unpickled, so it can go to spawned workers."""
-        return _connect_again, (self._path, self.timeout, self.spin_us, self.blocking)
+        return _connect_again, (self._path, self.timeout, self.spin_us, self.blocking, self.reconnect_timeout)
 
     def __repr__(self) -> str:
         connection = self._connection
@@ -306,38 +318,85 @@ class Client(Calls, OpMethods, KernelMethods):
         """The connection; a new one when there is none or it was lost."""
         connection = self._connection
         if connection is not None and connection.alive:
+            if self._submitted:
+                self._mourn(connection)
             return connection
         with self._connecting:
             connection = self._connection
+            if connection is None or not connection.alive:
+                if isinstance(connection, SocketLink):
+                    # Raises the error of an ordered call on it that nobody has heard of.
+                    self._connection = None
+                    connection.close()
+                    connection.check_ordered()
+                connection = self._connection = self._connect(connection)
+        if self._submitted:
+            self._mourn(connection)
+        return connection
+
+    def _connect(self, before: Link | None) -> Link:
+        """A new connection; waits for a daemon where there was one."""
+        patience = Patience(shorter(self.reconnect_timeout, self.timeout))
+        while True:
             if self._closed:
-                raise ConnectionLost("the client was closed")
-            if connection is not None and connection.alive:
-                return connection
-            made = self._link(connection)
+                raise ConnectionLost("the client was closed", {"closed": True})
             try:
-                call = made.greet()
-                made.exchange(call, self.timeout)
-                made.greeted(call.outcome())
-            except BaseException:
-                made.close("the daemon did not answer hello")
-                raise
-            self._connection = made
-            return made
+                made = self._greeted(self._link(before), patience)
+            except (ConnectFailed, *LOSSES) as error:
+                if self._found is None and isinstance(error, ConnectFailed):
+                    raise  # what there is not may never be
+                pause = patience.pause()
+                if pause is None:
+                    raise patience.connecting(error) from None
+                time.sleep(pause)
+            else:
+                self._found = made.path
+                made.earlier = set(self._keys)
+                self._keys.append(made.key)
+                return made
+
+    def _greeted(self, made: Link, patience: Patience) -> Link:
+        """A connection whose daemon has said what it is. One that is starting takes its time."""
+        again = self._found is not None and patience.seconds > 0
+        limit = shorter(patience.left, self.timeout) if again else self.timeout
+        try:
+            call = made.greet()
+            made.exchange(call, limit)
+            made.greeted(call.outcome())
+        except BaseException as error:
+            made.close("the daemon did not answer hello")
+            if again and isinstance(error, Timeout):
+                raise ConnectFailed(f"{made.path}: kopsd does not answer") from None
+            raise
+        return made
+
+    def _mourn(self, connection: Link) -> None:
+        """Once: what this thread submitted was lost with a connection, and calls that follow may count on it."""
+        mine = self._submitted.get(threading.get_ident())
+        if not mine or mine[0][0] is connection:
+            return
+        before, mine[:] = [one for one in mine if one[0] is not connection], [one for one in mine if one[0] is connection]
+        for link in {id(link): link for link, _ in before}.values():
+            link.poll()
+        lost = [call for _, call in before if isinstance(call.error, LOSSES)]
+        if lost:
+            raise ConnectionLost(
+                f"the daemon went away before it had answered {len(lost)} submitted requests: they may or may not have run and "
+                "what they write is undefined. result() of each tells more; the next call goes on",
+                {"requests": len(lost)},
+            )
 
     def _link(self, before: Link | None) -> Link:
-        """A new connection. Raises the error of an ordered call on the one before that nobody has heard of."""
+        path = self._path if self._found is None else self._found  # that daemon's successor
         if native is not None:
-            return NativeLink(self._path, self.timeout, self.spin_us, before if isinstance(before, NativeLink) else None)
-        if before is not None:
-            self._connection = None
-            before.close()
-            before.check_ordered()
-        return SocketLink(self._path, self.timeout, self.spin_us)
+            return NativeLink(path, self.timeout, self.spin_us, before if isinstance(before, NativeLink) else None)
+        return SocketLink(path, self.timeout, self.spin_us)
 
     def _forked(self) -> None:
         """In a child process: the parent's connection is none of ours."""
         connection, self._connection = self._connection, None
         self._connecting = threading.Lock()
+        self._submitted.clear()
         if connection is not None:
             connection.forsake()
 
@@ -358,19 +417,23 @@ def _arrays() -> Any:
     return _arrays
 
 
-def _connect_again(path: Any, timeout: float | None, spin_us: float, blocking: bool) -> Client:
-    return Client(path, timeout=timeout, spin_us=spin_us, blocking=blocking)
+def _connect_again(path: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float) -> Client:
+    return Client(path, timeout=timeout, spin_us=spin_us, blocking=blocking, reconnect_timeout=reconnect_timeout)
 
 
 def connect(
-    socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False
-) -> Client:
+    socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False,
+    reconnect_timeout: float | None = None,
+) -> Client:  # fmt: skip
     """Connects to kopsd: a `Client`, to be used with `with`.
 
     `socket` is the only path tried when given, and so is KOPS_SOCKET; otherwise `$XDG_RUNTIME_DIR/kopsd.sock`, then
     `/run/kopsd/kopsd.sock`. `timeout` is the seconds that any call may take, None for ever. `spin_us`: so many
     microseconds a waiting call looks for its reply without sleeping, which saves a few microseconds where a core is
-    free for it. `blocking`: every call returns when its result is ready, also on torch CUDA tensors. Raises
-    `ConnectFailed`, which lists what was tried.
+    free for it. `blocking`: every call returns when its result is ready, also on torch CUDA tensors.
+    `reconnect_timeout`: seconds that a call waits for a daemon which has gone away to come back, see `Client`; 0: it
+    does not wait, nothing is repeated, and each loss is an error of the calls that it hits. Without it
+    KOPS_RECONNECT_TIMEOUT, else 10. Raises `ConnectFailed`, which lists what was tried: this first time nothing is
+    waited for but a daemon whose socket is there.
     """
-    return Client(socket, timeout=timeout, spin_us=spin_us, blocking=blocking)
+    return Client(socket, timeout=timeout, spin_us=spin_us, blocking=blocking, reconnect_timeout=reconnect_timeout)

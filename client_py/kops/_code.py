@@ -10,7 +10,7 @@ from typing import Any
 
 from ._connection import Peer
 from ._errors import BadArgument, WrongType
-from ._memory import garbage
+from ._memory import garbage, prune
 from ._plans import Plan, device_ref
 from ._session import Call
 from ._source import Scan, gather, names, scan
@@ -129,6 +129,7 @@ class Code:
         reply = yield Call("compile", self.request(), (), None, _undo_module)
         self.compiled = Compiled.of(reply)
         known = self.ids.setdefault(connection.key, reply["module"])
+        prune(self.ids)
         if known != reply["module"]:
             connection.garbage.append(("module", reply["module"]))  # another thread was faster
         return known

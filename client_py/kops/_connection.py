@@ -27,6 +27,7 @@ class Peer(Protocol):
     key: int
     garbage: deque[int | tuple[str, int]]
     info: Info | None
+    earlier: set[int]
 
     def need(self, feature: str) -> None: ...
 
@@ -43,6 +44,7 @@ class Connection:
         self.key = next(keys)
         self.garbage: deque[int | tuple[str, int]] = deque()  # buffers, and (key, id) of other things
         self.info: Info | None = None
+        self.earlier: set[int] = set()  # keys of connections that this one follows
         self.reading = False  # a thread waits for bytes, on behalf of all
         self.followers: list[threading.Event] = []  # the others that wait
         garbage[self.key] = self
@@ -113,7 +115,7 @@ class Connection:
     def close(self, why: str = "the client was closed") -> None:
         """Ends it; every waiting call fails. The caller does not hold the lock."""
         with self.lock:
-            self.session.fail(ConnectionLost(why))
+            self.session.fail(ConnectionLost(why, {"closed": True}))
         self.transport.shutdown()
         self.transport.close()
         self.tell_followers()
@@ -121,7 +123,7 @@ class Connection:
     def forsake(self) -> None:
         """In a forked child: lets go of the parent's socket without a word on it."""
         self.lock = threading.Lock()
-        self.session.fail(ConnectionLost("this connection belongs to the parent process"))
+        self.session.fail(ConnectionLost("this connection belongs to the parent process", {"closed": True}))
         self.transport.close()
 
     def check(self) -> None:

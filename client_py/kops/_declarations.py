@@ -267,7 +267,7 @@ DTYPES = {'f32': 4,
  'f8_e4m3': 1,
  'f8_e5m2': 1}
 
-METHODS = ('hello', 'ping', 'register', 'alloc', 'release', 'run', 'sequence', 'program', 'run_program', 'compile', 'kernel', 'launch', 'cache', 'timelines', 'cancel', 'trim', 'stats')
+METHODS = ('hello', 'ping', 'register', 'alloc', 'release', 'run', 'sequence', 'program', 'run_program', 'compile', 'kernel', 'launch', 'cache', 'timelines', 'cancel', 'trim', 'stats', 'clients', 'metrics', 'drain')
 
 OPS = {'add': {'summary': 'out = a + b',
          'doc': "Element by element, with NumPy's broadcasting of `a` and `b`; `out` has the "

@@ -121,7 +121,7 @@ def _close(fds: list[int]) -> None:
 class Allocation(Source):
     """One allocation of device memory, or of virtual memory the chunks that tensors touch, exported."""
 
-    __slots__ = ("base", "end", "size", "id", "device", "handle", "chunks", "pool")
+    __slots__ = ("end", "size", "id", "device", "handle", "chunks", "pool")
 
     def __init__(
         self,

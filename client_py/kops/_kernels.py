@@ -7,19 +7,22 @@ from typing import Any
 
 from ._code import Code, Entry, release
 from ._connection import Peer
-from ._errors import BadArgument, ConnectFailed, ConnectionLost
+from ._errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
 from ._geometry import Geometry
 from ._launch import Launch, profile, run
+from ._memory import prune
 from ._native_link import native, native_kernel, pack
 from ._ops import DEFAULT_TIMEOUT
 from ._pending import Pending
 from ._plans import Plan, options_of
+from ._recovery import KERNEL_HAZARD, LOSSES, Trial, short_call
 from ._results import Profile
 from ._session import Call
 from ._signature import Param, parse
 from ._source import signature as signature_of
 
 KEPT = 64  # geometries of kernel[…] that were looked at
+LOSSES_OF_NATIVE = (*LOSSES, ConnectFailed)
 LANES = ("grid", "block", "shared")  # kernel[grid, block, shared]
 
 
@@ -53,6 +56,7 @@ class BaseKernel:
             params["alias"] = True
         reply = yield Call("kernel", params, (), None, _undo_kernel)
         known = self.ids.setdefault(connection.key, reply["kernel"])
+        prune(self.ids)
         if known != reply["kernel"]:
             connection.garbage.append(("kernel", reply["kernel"]))  # another thread was faster
         return known
@@ -92,7 +96,7 @@ class BaseKernel:
             return None
         return arguments[outs[0]] if len(outs) == 1 else tuple(arguments[i] for i in outs)
 
-    def _profiled(self, connection: Peer, arguments: tuple[Any, ...], geometry: dict[str, Any], how: dict[str, Any]) -> Plan:
+    def _measured(self, connection: Peer, arguments: tuple[Any, ...], geometry: dict[str, Any], how: dict[str, Any]) -> Launch:
         several = how["warmup"] or how["repeat"] != 1
         both = next((param.name for param in self.params if param.kind == "inout"), None)
         if several and both is not None:
@@ -101,7 +105,7 @@ class BaseKernel:
                 f"signature (`out float* {both}`); or profile with warmup=0, repeat=1",
                 {"key": both},
             )
-        return profile(connection, Launch(self, arguments, geometry, options_of(connection, timing=True, **how)))
+        return Launch(self, arguments, geometry, options_of(connection, timing=True, **how))
 
     def _bind(self, sizes: Any) -> Bound:
         """The kernel with a geometry, which is looked at once."""
@@ -243,11 +247,21 @@ class Kernel(BaseKernel):
         seconds = client.timeout if timeout is DEFAULT_TIMEOUT else timeout
         try:
             made = link.launch(self._native, known, arguments, sizes, waits, seconds)
-        except (ConnectionLost, ConnectFailed) as error:
-            raise link.lost(error) from None
+        except LOSSES_OF_NATIVE as error:
+            return self._failed(link, error, waits)
         if made is not None:
             return NotImplemented
         return self._result(arguments) if self._outs else None
+
+    def _failed(self, link: Any, error: KopsError, waited: bool) -> Any:
+        """The extension's launch has failed. What did not run goes the long way, which waits for a daemon."""
+        if isinstance(error, (ConnectionLost, ConnectFailed)):
+            error = link.lost(error)
+        if waited:
+            trial = Trial(self._client.reconnect_timeout, None, lambda: KERNEL_HAZARD)
+            trial.judge(error, short_call("launch", link))
+            return NotImplemented
+        raise error from None
 
     def _packed(self, sizes: dict[str, Any]) -> bytes | None:
         """A geometry that is the same for all arguments, as the extension sends it."""
@@ -288,7 +302,8 @@ class Kernel(BaseKernel):
         geometry = self._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
         link = client._live()
         how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "warmup": warmup, "repeat": repeat}
-        answer: Profile = client._drive(link, self._profiled(link, arguments, geometry, how), timeout)
+        launch = self._measured(link, arguments, geometry, how)
+        answer: Profile = client._drive(link, lambda link: profile(link, launch), timeout, lambda: launch.hazard)
         return answer
 
     def submit(
@@ -302,8 +317,7 @@ class Kernel(BaseKernel):
         geometry = self._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
         link = client._live()
         options = options_of(link, None, stream, timing, deadline_ms, priority)
-        plan = run(link, Launch(self, arguments, geometry, options), timing, retry=False)
-        made: Pending = client._submit(link, plan, "launch", timeout)
+        made: Pending = client._submit(link, Launch(self, arguments, geometry, options), timing, timeout, run)
         return made
 
     @property
@@ -312,13 +326,13 @@ class Kernel(BaseKernel):
         if self.code.compiled is None:
             client = self._client
             link = client._live()
-            client._drive(link, self.code.define(link), DEFAULT_TIMEOUT)
+            client._drive(link, self.code.define, DEFAULT_TIMEOUT)
         return super().attributes
 
     def _declare(self, timeout: Any) -> Kernel:
         link = self._client._live()
         if link.key not in self.ids:
-            self._client._drive(link, self.define(link), timeout)
+            self._client._drive(link, self.define, timeout)
         return self
 
 
@@ -337,7 +351,7 @@ class AsyncKernel(BaseKernel):
         connection = await client._live()
         options = options_of(connection, None, stream, timing, deadline_ms, priority)
         request = Launch(self, arguments, geometry, options)
-        return await client._drive(connection, run(connection, request, timing), timeout)
+        return await client._drive(connection, lambda link: run(link, request, timing), timeout, lambda: request.hazard)
 
     def __getitem__(self, sizes: Any) -> Bound:
         """`kernel[grid, block]`: the kernel with that geometry."""
@@ -354,13 +368,14 @@ class AsyncKernel(BaseKernel):
         geometry = self._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
         connection = await client._live()
         how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "warmup": warmup, "repeat": repeat}
-        answer: Profile = await client._drive(connection, self._profiled(connection, arguments, geometry, how), timeout)
+        launch = self._measured(connection, arguments, geometry, how)
+        answer: Profile = await client._drive(connection, lambda link: profile(link, launch), timeout, lambda: launch.hazard)
         return answer
 
     async def _declare(self, timeout: Any) -> AsyncKernel:
         connection = await self._client._live()
         if connection.key not in self.ids:
-            await self._client._drive(connection, self.define(connection), timeout)
+            await self._client._drive(connection, self.define, timeout)
         return self
 
 

@@ -15,6 +15,7 @@ from . import _rules
 from ._connection import Peer
 from ._errors import BadArgument, DtypeMismatch, KopsError, OutOfRange, ShapeMismatch, WrongType
 from ._plans import Plan, execute
+from ._recovery import KERNEL_HAZARD
 from ._results import Profile, Timings
 from ._signature import Param
 from ._tensors import Operand, Operands, adapter_of, check_devices, renew
@@ -142,6 +143,10 @@ class Launch:
     def renew(self, key: int) -> None:
         for operand in self.inputs:
             renew(operand)
+
+    @property
+    def hazard(self) -> str | None:
+        return KERNEL_HAZARD
 
     @property
     def result(self) -> Any:

@@ -54,10 +54,11 @@ def _map(fd: int, size: int) -> int:
 class Source:
     """Memory that can be registered: `ids` has its buffer id on each connection, by the connection's key."""
 
-    __slots__ = ("ids",)
+    __slots__ = ("ids", "base")
 
     def __init__(self) -> None:
         self.ids: dict[int, int] = {}
+        self.base = 0  # its address
 
     @property
     def feature(self) -> str | None:
@@ -86,7 +87,7 @@ class Segment(Source):
         try:
             os.ftruncate(self.fd, size)
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
-            self.address = _map(self.fd, size)
+            self.address = self.base = _map(self.fd, size)
         except OSError as error:
             os.close(self.fd)
             raise NoMemory(f"cannot make {size} bytes of shared memory: {error.strerror}") from error
@@ -264,6 +265,13 @@ class Pool:
 
 # What a source's end means for the connections that registered it: each is told to release the id.
 garbage: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def prune(ids: dict[int, int]) -> None:
+    """Forgets ids on connections that are no more."""
+    if len(ids) > 8:
+        for key in [key for key in ids if key not in garbage]:
+            ids.pop(key, None)
 
 
 def release(source: Source) -> None:

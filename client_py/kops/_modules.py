@@ -185,7 +185,7 @@ class KernelMethods:
         code = Code(source, entries, options, files, name, arch, device)
         client: Any = self
         link = client._live()
-        client._drive(link, code.define(link), timeout)
+        client._drive(link, code.define, timeout)
         return Module(self, code, _launches(grid, block, shared, cluster), signatures)
 
     def kernel(
@@ -257,7 +257,7 @@ class AsyncKernelMethods:
         code = Code(source, entries, options, files, name, arch, device)
         client: Any = self
         connection = await client._live()
-        await client._drive(connection, code.define(connection), timeout)
+        await client._drive(connection, code.define, timeout)
         return AsyncModule(self, code, _launches(grid, block, shared, cluster), signatures)
 
     async def kernel(

@@ -163,6 +163,7 @@ class NativeLink:
         self.key = next(_connection.keys)
         self.garbage: deque[int | tuple[str, int]] = deque()
         self.info: Info | None = None
+        self.earlier: set[int] = set()  # keys of connections that this one follows
         self.offers_ordered = self.offers_sequences = False
         self.message_bytes = DEFAULT_MESSAGE_BYTES
         self.failure: KopsError | None = None
@@ -202,6 +203,7 @@ class NativeLink:
         """Sends a request and waits until its reply is there."""
         data = self._encode(call)
         cancel = call.method in CANCELLABLE
+        call.sent.append(len(data))
         try:
             reply = self._native.call(self.generation, call.method, data, call.fds, timeout, cancel, call.keep)
         except (ConnectionLost, ConnectFailed) as error:
@@ -258,6 +260,7 @@ class NativeLink:
 
     def _submit(self, call: Call, timeout: float | None) -> None:
         data = self._encode(call)
+        call.sent.append(len(data))
         with self.losing():
             call.msgid = self._native.submit(self.generation, call.method, data, call.fds, timeout)
 
@@ -302,6 +305,7 @@ class NativeLink:
             call.error = from_reply(result)
         else:
             call.result = result
+        call.answered = True
         call.done = True
         call.keep = None
 
@@ -356,9 +360,15 @@ class NativeLink:
     # Its life
 
     def lost(self, error: KopsError) -> ConnectionLost:
-        """This connection is over: libkops says so, or tried to make another one. What to raise."""
-        self.failure = error if isinstance(error, ConnectionLost) else ConnectionLost(f"the connection was lost; {error}")
-        return self.failure
+        """This connection is over: libkops says so, or tried to make another one. What to raise; `unsent` among its
+        details says that nothing of the request was written."""
+        unsent = error.detail.pop("unsent", None) or isinstance(error, ConnectFailed)
+        if not isinstance(error, ConnectionLost):
+            error = ConnectionLost(f"the connection was lost; {error}")
+        if self.failure is None:
+            self.failure = error
+        detail = {**error.detail, "unsent": True} if unsent else error.detail
+        return ConnectionLost(error.message, {**detail, "closed": True} if self._native.closed else detail)
 
     @contextlib.contextmanager
     def losing(self) -> Iterator[None]:
@@ -373,13 +383,13 @@ class NativeLink:
 
     def close(self, why: str = "the client was closed") -> None:
         if self.failure is None:
-            self.failure = ConnectionLost(why)
+            self.failure = ConnectionLost(why, {"closed": True})
         self._native.close()
         self._kept.set()
 
     def forsake(self) -> None:
         """In a forked child: lets go of the parent's connection."""
-        self.failure = ConnectionLost("this connection belongs to the parent process")
+        self.failure = ConnectionLost("this connection belongs to the parent process", {"closed": True})
 
 
 _names: dict[str, str] = {}

@@ -14,11 +14,22 @@ from . import _rules
 from ._connection import Peer
 from ._cuda import allocations
 from ._declarations import OPS
-from ._errors import BadArgument, DtypeMismatch, StaleBuffer, WrongType
-from ._memory import Source, pool
+from ._errors import (
+    BadArgument,
+    BufferLost,
+    DeviceMismatch,
+    DtypeMismatch,
+    InvalidFd,
+    InvalidHandle,
+    StaleBuffer,
+    UnknownDevice,
+    Unsupported,
+    WrongType,
+)
+from ._memory import Source, pool, prune
 from ._results import Device, Profile, Timings
 from ._session import Call
-from ._tensors import Operand, Operands, adapter_of, check_devices, check_floats, inputs, renew
+from ._tensors import Operand, Operands, adapter_of, check_devices, check_floats, extent, inputs, overlap, renew
 
 Plan: TypeAlias = Generator[Call, Any, Any]
 
@@ -36,8 +47,25 @@ def _undo_register(reply: Any) -> tuple[str, dict[str, Any]]:
     return "release", {"buffer": reply["buffer"]}
 
 
+REFUSALS = (InvalidFd, InvalidHandle, UnknownDevice, DeviceMismatch, Unsupported)
+
+
 def register(connection: Peer, source: Source) -> Plan:
-    """Makes memory known to the daemon; returns its buffer id."""
+    """Makes memory known to the daemon; returns its buffer id. Raises BufferLost where an earlier connection had it and
+    this daemon refuses it."""
+    try:
+        return (yield from _register(connection, source))
+    except REFUSALS as error:
+        if not connection.earlier.intersection(source.ids):
+            raise
+        raise BufferLost(
+            f"memory that the daemon had before it was replaced is refused by the one that serves now: {error.message}. Its "
+            "contents are still in this process: copy it to where this daemon can use it (k.devices says what it has)",
+            {**error.detail, "refusal": error.code},
+        ) from error
+
+
+def _register(connection: Peer, source: Source) -> Plan:
     if source.feature is not None:
         connection.need(source.feature)
     buffer = 0
@@ -53,6 +81,7 @@ def register(connection: Peer, source: Source) -> Plan:
                 connection.garbage.append(buffer)
                 raise
     known = source.ids.setdefault(connection.key, buffer)
+    prune(source.ids)
     if known != buffer:
         connection.garbage.append(buffer)  # another thread was faster
     connection.remember(source)
@@ -74,6 +103,9 @@ class Prepared(Protocol):
 
     def renew(self, key: int) -> None:
         """Looks its memory up again, after a daemon called a reference stale."""
+
+    @property
+    def hazard(self) -> str | None: ...  # why it must not run twice; None: it may
 
     @property
     def result(self) -> Any: ...
@@ -165,6 +197,16 @@ class Request:
     def renew(self, key: int) -> None:
         for operand in self.inputs + self.outputs:
             renew(operand)
+
+    @property
+    def hazard(self) -> str | None:
+        if self.rule is _rules.UNKNOWN:
+            return f"this client does not know what {self.op} does"
+        if self.rule.reads_out(self.attrs):
+            return f"{self.op} with these attributes reads its output"
+        if any(overlap(extent(output), extent(given)) for output in self.outputs for given in self.inputs):
+            return f"{self.op} writes to memory that it reads"
+        return None
 
     @property
     def result(self) -> Any:

@@ -16,11 +16,12 @@ from . import _plans
 from ._connection import Peer
 from ._errors import BadArgument, DtypeMismatch, ShapeMismatch, WrongType
 from ._launch import Launch
-from ._memory import garbage
+from ._memory import garbage, prune
 from ._ops import DEFAULT_TIMEOUT, OpMethods, check_attrs
+from ._recovery import KERNEL_HAZARD, LOSSES
 from ._results import Timings
 from ._session import Call
-from ._tensors import Operand, Operands, adapter_of, inputs, renew
+from ._tensors import Operand, Operands, adapter_of, extent, inputs, overlap, renew
 
 
 class _NothingStaged(dict[Any, Any]):
@@ -52,6 +53,7 @@ class Recorder(OpMethods):
         self._index: dict[Any, int] = {}
         self._steps: list[dict[str, Any]] = []
         self._ops: list[str] = []  # for messages
+        self._reads: list[str] = []  # ops that read their output
         self._kernels = False  # some steps launch a kernel
         self._closed = False
 
@@ -98,7 +100,10 @@ class Recorder(OpMethods):
         """Notes a step whose operands were made with those of this recorder, or are taken over from it."""
         self._steps.append(request.step(self._of))
         self._ops.append(request.op)
-        self._kernels |= isinstance(request, Launch)
+        if isinstance(request, Launch):
+            self._kernels = True
+        elif request.rule.reads_out(request.attrs):
+            self._reads.append(request.op)
         self.results.append(request.result)
 
     def _of(self, operand: Operand) -> int:
@@ -142,6 +147,27 @@ class Recorder(OpMethods):
         for operand in self._tensors:
             renew(operand)
         self._index = {_identity(operand): i for i, operand in enumerate(self._tensors)}
+
+    @property
+    def hazard(self) -> str | None:
+        return self.hazard_of(self._tensors)
+
+    def hazard_of(self, tensors: list[Operand]) -> str | None:
+        """Why these steps must not run twice on these tensors: from the start again they must find what they found. What
+        a step reads that an earlier one has written is written again before."""
+        if self._kernels:
+            return KERNEL_HAZARD
+        if self._reads:
+            return f"{self._reads[0]} in it reads its output"
+        extents = [extent(operand) for operand in tensors]
+        made: set[int] = set()
+        found: list[int] = []
+        for step in self._steps:
+            found += (i for i in step["in"] if i not in made)
+            made.update(step["out"])
+        if any(overlap(extents[i], extents[o]) for i in found for o in made):
+            return "it writes to memory that it has read before"
+        return None
 
     @property
     def result(self) -> Any:
@@ -246,6 +272,11 @@ class ProgramRun:
             params["bind"] = bind
         return {**params, **self.options}, None
 
+    @property
+    def hazard(self) -> str | None:
+        bound = dict(self.bound)
+        return self.program.hazard_of([bound.get(i, operand) for i, operand in enumerate(self.program._tensors)])
+
     def renew(self, key: int) -> None:
         self.program.renew(key)
         for _, operand in self.bound:
@@ -307,6 +338,7 @@ class BaseProgram(Recorder):
             body["device"] = _plans.device_ref(self._device)
         reply = yield Call("program", body, (), self.operands.keep, _undo_program)
         known = self.ids.setdefault(connection.key, reply["program"])
+        prune(self.ids)
         if known != reply["program"]:
             connection.garbage.append(("program", reply["program"]))
         return known
@@ -389,10 +421,14 @@ class Program(BaseProgram):
         client = self._client
         link = client._live()
         plain = not (bind or stream or timing or warmup or repeat != 1 or deadline_ms or priority)
-        if plain and (client.blocking if blocking is None else blocking) and self._run_again(link, timeout):
-            return None
+        failed = None
+        try:
+            if plain and (client.blocking if blocking is None else blocking) and self._run_again(link, timeout):
+                return None
+        except LOSSES as error:
+            failed = error
         run = self._prepared(link, bind, stream, timing, deadline_ms, priority, warmup, repeat)
-        answer = client._carry(link, run, timing, stream, blocking, timeout)
+        answer = client._carry(link, run, timing, stream, blocking, timeout, failed)
         return answer[1] if timing else None
 
     def _run_again(self, link: Any, timeout: Any) -> bool:
@@ -448,5 +484,5 @@ class AsyncProgram(BaseProgram):
         client = self._client
         connection = await client._live()
         run = self._prepared(connection, bind, stream, timing, deadline_ms, priority, warmup, repeat)
-        answer = await client._drive(connection, _plans.run(connection, run, timing), timeout)
+        answer = await client._drive(connection, lambda link: _plans.run(link, run, timing), timeout, lambda: run.hazard)
         return answer[1] if timing else None

@@ -54,6 +54,7 @@ class Call:
 
     __slots__ = (
         "abandoned",
+        "answered",
         "data",
         "done",
         "error",
@@ -89,6 +90,7 @@ class Call:
         self.data = b""
         self.sent: list[int] = []  # what each write took; a list, so that one C call can add to it
         self.done = False
+        self.answered = False  # by the daemon; a call may also end with its connection
         self.abandoned = False
         self.result: Any = None
         self.error: KopsError | None = None
@@ -294,6 +296,7 @@ class Session:
                 if len(fds) != claims:
                     raise ValueError(f"{len(fds)} descriptors came with a reply that claims {claims}")
                 self._accept(call, result, fds)
+            call.answered = True
             self._applied.add(msgid)
             self._finish(call)
         elif len(message) == 3 and message[0] == NOTIFICATION and message[1] == "error":

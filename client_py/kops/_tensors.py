@@ -197,6 +197,18 @@ def span(shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: str) ->
     return (1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))) * DTYPES[dtype]
 
 
+def extent(operand: Operand) -> tuple[int, int] | None:
+    """The addresses of its elements, from the first to the end of the furthest; None where it has none."""
+    if operand.source is None:
+        return None
+    start = operand.source.base + operand.offset
+    return start, start + span(operand.shape, operand.strides, operand.dtype)
+
+
+def overlap(a: tuple[int, int] | None, b: tuple[int, int] | None) -> bool:
+    return a is not None and b is not None and a[0] < b[1] and b[0] < a[1]
+
+
 def renew(operand: Operand) -> None:
     """Looks an operand's memory up again, after a daemon called the reference stale."""
     source = operand.source

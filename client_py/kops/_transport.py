@@ -37,18 +37,27 @@ def candidates(path: str | os.PathLike[str] | None = None) -> list[str]:
 
 
 def connect(path: str | os.PathLike[str] | None, timeout: float | None) -> Transport:
-    """The first of the candidates that accepts. Raises ConnectFailed, which lists what was tried."""
-    tried = []
+    """The first of the candidates that accepts. Raises ConnectFailed, which lists what was tried; `busy` among its
+    details says that one has no room for another connection at present, which is waited for up to `timeout`."""
+    tried, busy = [], False
     for candidate in candidates(path):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            sock.settimeout(timeout)
+            if timeout == 0:
+                sock.setblocking(False)
+            elif timeout is not None:
+                # Not settimeout(), by which a full backlog is refused.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout))
             sock.connect(candidate)
             return Transport(sock, candidate)
         except OSError as error:
             sock.close()
+            busy |= isinstance(error, BlockingIOError)
             tried.append(f"{candidate}: {error.strerror or error}")
-    raise ConnectFailed("no kopsd answers: " + "; ".join(tried) + ". Start one, or name its socket in KOPS_SOCKET", {"tried": tried})
+    raise ConnectFailed(
+        "no kopsd answers: " + "; ".join(tried) + ". Start one, or name its socket in KOPS_SOCKET",
+        {"tried": tried, "busy": True} if busy else {"tried": tried},
+    )
 
 
 class Transport:
@@ -134,9 +143,13 @@ class Transport:
 
     def _set_limit(self, timeout: float | None) -> None:
         # A timeout in the kernel costs one system call when it changes; one in Python costs a poll for every reply.
-        micro = 0 if timeout is None else max(1, int(timeout * 1e6))
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", micro // 1000000, micro % 1000000))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(timeout))
         self._limit = timeout
+
+
+def _timeval(seconds: float | None) -> bytes:
+    micro = 0 if seconds is None else max(1, int(seconds * 1e6))
+    return struct.pack("ll", micro // 1000000, micro % 1000000)
 
 
 END: Any = (b"", [], 0, None)

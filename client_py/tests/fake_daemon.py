@@ -94,6 +94,12 @@ class Peer(KernelMethods):
         self.page: Any = None  # words of ready, then of done
         self.thread = threading.Thread(target=self.serve, daemon=True)
 
+    def hang_up(self) -> None:
+        try:
+            self.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
     def serve(self) -> None:
         # No limits here: what the client sends is the test's business.
         unpacker = msgpack.Unpacker(raw=False)
@@ -310,16 +316,32 @@ class FakeDaemon:
         self.peers: list[Peer] = []
         self._buffers = 0
         self._lock = threading.Lock()
+        self.start()
+
+    def start(self) -> None:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self.path)
         self._listener.listen()
-        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread = threading.Thread(target=self._accept, args=(self._listener,), daemon=True)
         self._thread.start()
 
-    def _accept(self) -> None:
+    def stop(self) -> None:
+        """As if it had died, and its socket with it. start() is a new one."""
+        os.unlink(self.path)
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Ends the connections; what they had asked is not answered."""
+        for peer in list(self.peers):
+            peer.hang_up()
+
+    def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                sock, _ = self._listener.accept()
+                sock, _ = listener.accept()
             except OSError:
                 return
             peer = Peer(self, sock)
@@ -346,10 +368,7 @@ class FakeDaemon:
         self._listener.close()
         self._thread.join()
         for peer in self.peers:
-            try:
-                peer.socket.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+            peer.hang_up()
             peer.thread.join()
             for runner in list(peer.runners.values()):
                 runner.join()

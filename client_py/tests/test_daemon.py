@@ -140,7 +140,8 @@ def test_memory_goes_back(real: Daemon) -> None:
 
 
 def test_a_daemon_that_is_killed_and_started_again() -> None:
-    with Daemon(config=backends.config(backends.HOST)) as first, kops.connect(first.socket_path, timeout=120) as k:
+    config = backends.config(backends.HOST)
+    with Daemon(config=config) as first, kops.connect(first.socket_path, timeout=120, reconnect_timeout=0) as k:
         a = k.array(normal(1000))
         k.square(a)
         os.kill(first.pid, signal.SIGKILL)

@@ -298,9 +298,8 @@ def test_a_kernel_outlives_the_connection(k: kops.Client, daemon: FakeDaemon) ->
     with k.program() as p:
         kern(c, a, a, 100)
     daemon.peers[0].socket.shutdown(2)
-    with pytest.raises(kops.ConnectionLost):
-        kern(c, a, b, 100)
-    kern(c, a, b, 100)
+    kern(c, a, b, 100)  # was not written yet when the loss was found
+    assert (c == a + b).all()
     p.run()
     assert (c == a + a).all()
     assert len(daemon.peers) == 2 and daemon.count("compile") == daemon.count("kernel") == 2
@@ -418,8 +417,6 @@ def test_asyncio(daemon: FakeDaemon, tmp_path: Path) -> None:
             await asyncio.gather(*(module.add2_kernel(c, a, b, 100) for _ in range(5)))
             assert (c == a + b).all()
             daemon.peers[0].socket.shutdown(2)
-            with pytest.raises(kops.ConnectionLost):
-                await kern(c, a, b, 100)
             assert await kern(c, a, b, 100) is c
 
             @k.cuda_kernel(grid=1, block=32)

@@ -169,8 +169,6 @@ def test_a_program_outlives_its_connection(k: kops.Client, daemon: FakeDaemon) -
     with k.program() as p:
         b = k.square(a)
     daemon.peers[0].socket.shutdown(2)
-    with pytest.raises(kops.ConnectionLost):
-        p.run()
     p.run()
     assert numpy.allclose(b, a * a) and daemon.count("program") == 2
 

@@ -275,6 +275,9 @@ struct backend {
     /* loop. Marks the device lost: poll() ends its jobs, and close() waits for nothing that may never end. NULL: jobs
      * always end. */
     void (*abandon)(struct backend_device *device, const struct error *why);
+
+    /* any; may block. Bytes of the device's memory that are free now. -1, or NULL: it cannot tell. */
+    int (*memory_free)(struct backend_device *device, uint64_t *ret_bytes);
 };
 
 extern const struct backend host_backend;

@@ -2,107 +2,25 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <grp.h>
 #include <ini.h>
-#include <limits.h>
 #include <sched.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include "server/server.h"
+#include "main/settings.h"
 #include "util/log.h"
 
-enum type { TEXT, NUMBER, OCTAL, SWITCH };
-
-/* Numbers have a range; a NULL default of a text means that it is found at start. */
-static const struct setting {
-    const char *section, *key;
-    enum type type;
-    size_t offset;
-    const char *fallback;
-    uint64_t min, max;
-    const char *doc;
-} settings[] = {
-#define AT(field) offsetof(struct config, field)
-    {"server", "socket", TEXT, AT(socket), NULL, 0, 0,
-     "Path of the socket. Default: /run/kopsd/kopsd.sock for root, else $XDG_RUNTIME_DIR/kopsd.sock."},
-    {"server", "socket_mode", OCTAL, AT(socket_mode), "0660", 0, 0777, "Permissions of the socket, octal."},
-    {"server", "socket_group", TEXT, AT(socket_group), NULL, 0, 0, "Group of the socket; the daemon's own by default."},
-    {"server", "backlog", NUMBER, AT(backlog), "4096", 1, 65535, "Connections that may wait to be accepted."},
-    {"server", "log_level", TEXT, AT(log_level), "info", 0, 0, "error, warning, info or debug."},
-    {"server", "max_connections", NUMBER, AT(max_connections), "4096", 1, 1000000, "Connections at one time."},
-    {"server", "default_device", TEXT, AT(default_device), NULL, 0, 0,
-     "UUID or index of the device for requests whose tensors are all shared host memory; the first by default."},
-    {"server", "spin_us", NUMBER, AT(spin_us), NULL, 0, 1000000,
-     "Microseconds of polling for requests and completions before sleeping; 50 where 4 cores or more may be used, else "
-     "0. It shrinks by itself while polling finds nothing."},
-    {"server", "shutdown_grace_ms", NUMBER, AT(shutdown_grace_ms), "5000", 1, 3600000,
-     "How long running jobs may take after SIGTERM before they are cancelled."},
-    {"server", "stall_timeout_ms", NUMBER, AT(stall_timeout_ms), "0", 0, 86400000,
-     "How long an ordered op may wait for its client's stream before its connection is closed; 0: for ever, which "
-     "costs "
-     "nothing but a look now and then."},
-    {"server", "job_timeout_s", NUMBER, AT(job_timeout_s), "60", 0, 86400,
-     "A GPU that has work and ends none of it for so long is given up: the daemon reports what runs there and ends "
-     "with "
-     "status 75, which frees the GPU; 0: never."},
-    {"limits", "message_bytes", NUMBER, AT(message_bytes), "1048576", 4096, 1U << 30, "Bytes of one request."},
-    {"limits", "inflight", NUMBER, AT(inflight), "256", 1, 65536, "Unanswered requests of a connection."},
-    {"limits", "buffers", NUMBER, AT(buffers), "8192", 1, 1000000, "Registered buffers of a connection."},
-    {"limits", "programs", NUMBER, AT(programs), "1024", 1, 65536, "Programs of a connection."},
-    {"limits", "kernels", NUMBER, AT(kernels), "4096", 1, 1000000, "Modules of a connection, and as many kernels."},
-    {"limits", "source_bytes", NUMBER, AT(source_bytes), "1000000", 1024, 1U << 26,
-     "Bytes of one source with the files that it includes; a request must hold it, too (message_bytes)."},
-    {"limits", "inline_mappings", NUMBER, AT(inline_mappings), "1024", 1, 65536,
-     "Inline references that a connection keeps."},
-    {"limits", "output_bytes", NUMBER, AT(output_bytes), "262144", 4096, 1U << 26,
-     "Replies waiting for a client that does not read, in bytes, after which its requests are not read either."},
-    {"limits", "idle_close_s", NUMBER, AT(idle_close_s), "30", 0, 86400,
-     "Seconds after which an unused CUDA IPC mapping is closed, so that its owner's free gives memory back; 0: never."},
-    {"host", "enabled", SWITCH, AT(host_enabled), "true", 0, 0, "Serve the host as a device."},
-    {"host", "threads", NUMBER, AT(host_threads), "0", 0, 4096, "Worker threads; 0: one a usable core."},
-    {"host", "blas", TEXT, AT(host_blas), "auto", 0, 0, "auto, none, or the path of a library with cblas_sgemm."},
-    {"cuda", "enabled", SWITCH, AT(cuda_enabled), "true", 0, 0, "Serve the GPUs that are visible."},
-    {"cuda", "driver", TEXT, AT(cuda_driver), NULL, 0, 0, "Path of the CUDA driver library; libcuda.so.1 by default."},
-    {"cuda", "blaslt", TEXT, AT(cuda_blaslt), NULL, 0, 0,
-     "Path of cuBLASLt, or none; the usual names by default. Without it gemm uses kopsd's own kernel."},
-    {"cuda", "workspace_bytes", NUMBER, AT(cuda_workspace_bytes), "33554432", 0, 1U << 30,
-     "Scratch memory for cuBLASLt, for each stream in use."},
-    {"kernels", "user_kernels", TEXT, AT(user_kernels), "owner", 0, 0,
-     "Who may bring kernels: off, owner (root and the daemon's own user), group (also members of "
-     "user_kernels_group), or all. They run in the daemon's context and can read what others share with it."},
-    {"kernels", "user_kernels_group", TEXT, AT(user_kernels_group), NULL, 0, 0,
-     "A group, by name or number, for user_kernels = group."},
-    {"kernels", "nvrtc", TEXT, AT(nvrtc), NULL, 0, 0,
-     "Path of NVRTC's library, or none; the usual names and places by default."},
-    {"kernels", "include", TEXT, AT(include), NULL, 0, 0,
-     "Directory of the CUDA toolkit's headers; beside NVRTC by default."},
-    {"kernels", "sandbox", TEXT, AT(sandbox), "required", 0, 0,
-     "required: sources are compiled only where Landlock and seccomp confine the compiler; best_effort: with what "
-     "there is of them; off: without."},
-    {"kernels", "user", TEXT, AT(compile_user), "nobody", 0, 0, "Whom compilers run as when the daemon is root."},
-    {"kernels", "helpers", NUMBER, AT(helpers), NULL, 1, 256, "Compiles at one time; one a usable core by default."},
-    {"kernels", "memory_mib", NUMBER, AT(compile_memory_mib), "4096", 256, 1U << 20,
-     "Memory that one compile may take."},
-    {"kernels", "time_s", NUMBER, AT(compile_time_s), "120", 1, 86400, "Seconds that one compile may take."},
-    {"kernels", "keep_s", NUMBER, AT(compile_keep_s), "600", 0, 86400,
-     "Seconds after which compilers that nobody uses end (they take some 100 MB); 0: never."},
-    {"cache", "directory", TEXT, AT(cache_directory), NULL, 0, 0,
-     "Where compiled code is kept, or none. Default: $CACHE_DIRECTORY, else /var/cache/kopsd for root, else "
-     "$XDG_CACHE_HOME/kopsd or ~/.cache/kopsd."},
-    {"cache", "disk_mib", NUMBER, AT(cache_disk_mib), "1024", 0, 1U << 20,
-     "Size of the directory; 0: nothing is kept."},
-    {"cache", "memory_mib", NUMBER, AT(cache_memory_mib), "256", 0, 1U << 20, "Compiled code that is kept in memory."},
-#undef AT
-};
-enum { N_SETTINGS = sizeof(settings) / sizeof(settings[0]) };
+enum { LISTS_MAX = 16 };
 
 static char **text_at(struct config *c, const struct setting *s)
 {
     return (char **)(void *)((char *)c + s->offset);
+}
+
+static bool holds_text(const struct setting *s)
+{
+    return s->type == TEXT || s->type == LIST;
 }
 
 static uint64_t *number_at(struct config *c, const struct setting *s)
@@ -145,22 +63,34 @@ static int set_switch(const struct setting *s, const char *value, bool *ret, str
                      value);
 }
 
-static int set_text(const char *value, char **ret, struct error *e)
+int config_set_text(char **text, const char *value, struct error *e)
 {
     char *copy = strdup(value);
 
     if (!copy)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the configuration");
-    free(*ret);
-    *ret = copy;
+    free(*text);
+    *text = copy;
     return 0;
+}
+
+/* Which words there are is for who uses the list to say; that none of them hides an odd character is checked here. */
+static int set_list(const struct setting *s, const char *value, char **list, struct error *e)
+{
+    for (const char *p = value; *p; p++)
+        if (!isalnum((unsigned char)*p) && !strchr(" \t,_.@*$-", *p))
+            return error_set(e, ERROR_INVALID_ARGUMENT, "%s.%s: \"%.40s\" is no list of names between commas",
+                             s->section, s->key, value);
+    return config_set_text(list, value, e);
 }
 
 static int apply(struct config *c, const struct setting *s, const char *value, struct error *e)
 {
     switch (s->type) {
     case TEXT:
-        return set_text(value, text_at(c, s), e);
+        return config_set_text(text_at(c, s), value, e);
+    case LIST:
+        return set_list(s, value, text_at(c, s), e);
     case NUMBER:
         return set_number(s, value, 10, number_at(c, s), e);
     case OCTAL:
@@ -186,7 +116,7 @@ int config_init(struct config *c, struct error *e)
     memset(c, 0, sizeof(*c));
     c->spin_us = usable_cores() >= 4 ? 50 : 0;
     c->helpers = usable_cores() > 0 ? (uint64_t)usable_cores() : 1;
-    for (unsigned i = 0; i < N_SETTINGS; i++)
+    for (unsigned i = 0; i < n_settings; i++)
         if (settings[i].fallback && apply(c, &settings[i], settings[i].fallback, e) < 0)
             return -1;
     return 0;
@@ -194,14 +124,14 @@ int config_init(struct config *c, struct error *e)
 
 void config_free(struct config *c)
 {
-    for (unsigned i = 0; i < N_SETTINGS; i++)
-        if (settings[i].type == TEXT)
+    for (unsigned i = 0; i < n_settings; i++)
+        if (holds_text(&settings[i]))
             free(*text_at(c, &settings[i]));
 }
 
 static const struct setting *find(const char *section, size_t length, const char *key)
 {
-    for (unsigned i = 0; i < N_SETTINGS; i++)
+    for (unsigned i = 0; i < n_settings; i++)
         if (strlen(settings[i].section) == length && !strncmp(settings[i].section, section, length) &&
             !strcmp(settings[i].key, key))
             return &settings[i];
@@ -221,16 +151,43 @@ int config_set(struct config *c, const char *name, const char *value, struct err
 struct file_context {
     struct config *config;
     struct error *error;
+    const struct setting *lists[LISTS_MAX]; /* that this file has set: what comes now is added */
+    unsigned n_lists;
     bool failed;
 };
+
+/* A list may be longer than a line. */
+static int add_to_list(struct file_context *f, const struct setting *s, const char *value)
+{
+    char **list = text_at(f->config, s), *longer;
+    int r;
+
+    for (unsigned i = 0; i < f->n_lists; i++) {
+        if (f->lists[i] != s)
+            continue;
+        if (asprintf(&longer, "%s,%s", *list, value) < 0)
+            return error_set(f->error, ERROR_OUT_OF_MEMORY, "no memory for the configuration");
+        r = apply(f->config, s, longer, f->error);
+        free(longer);
+        return r;
+    }
+    if (f->n_lists < LISTS_MAX)
+        f->lists[f->n_lists++] = s;
+    return apply(f->config, s, value, f->error);
+}
 
 static int on_entry(void *context, const char *section, const char *name, const char *value)
 {
     struct file_context *f = context;
+    const struct setting *s = find(section, strlen(section), name);
     char full[128];
 
     if (f->failed)
         return 1; /* the first error counts */
+    if (s && s->type == LIST) {
+        f->failed = add_to_list(f, s, value) < 0;
+        return !f->failed;
+    }
     snprintf(full, sizeof(full), "%s.%s", section, name);
     f->failed = config_set(f->config, full, value, f->error) < 0;
     return !f->failed;
@@ -283,7 +240,7 @@ int config_read_environment(struct config *c, struct error *e)
 
     if (value && *value && config_set(c, "server.socket", value, e) < 0)
         return -1;
-    for (unsigned i = 0; i < N_SETTINGS; i++) {
+    for (unsigned i = 0; i < n_settings; i++) {
         char name[64];
 
         snprintf(name, sizeof(name), "KOPSD_%s_%s", settings[i].section, settings[i].key);
@@ -297,109 +254,65 @@ int config_read_environment(struct config *c, struct error *e)
     return 0;
 }
 
-static int choose_socket(struct config *c, struct error *e)
-{
-    const char *runtime = getenv("XDG_RUNTIME_DIR");
-    char path[sizeof(((struct sockaddr_un *)0)->sun_path)] = "/run/kopsd/kopsd.sock";
+/* ---- reading again ---- */
 
-    if (c->socket)
-        return 0;
-    if (geteuid() != 0) {
-        if (!runtime || !*runtime)
-            return error_set(e, ERROR_INVALID_ARGUMENT,
-                             "XDG_RUNTIME_DIR is not set: say where to listen with --socket or KOPS_SOCKET");
-        snprintf(path, sizeof(path), "%s/kopsd.sock", runtime);
+static bool is_equal(struct config *a, struct config *b, const struct setting *s)
+{
+    const char *one, *other;
+
+    switch (s->type) {
+    case TEXT:
+    case LIST:
+        one = *text_at(a, s);
+        other = *text_at(b, s);
+        return one && other ? !strcmp(one, other) : one == other;
+    case NUMBER:
+    case OCTAL:
+        return *number_at(a, s) == *number_at(b, s);
+    case SWITCH:
+        return *switch_at(a, s) == *switch_at(b, s);
     }
-    return set_text(path, &c->socket, e);
+    return true;
 }
 
-/* No place at all is no error: there is no cache on disk then. */
-static int choose_cache(struct config *c, struct error *e)
+static void exchange(struct config *a, struct config *b, const struct setting *s)
 {
-    const char *system = getenv("CACHE_DIRECTORY"), *user = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char path[PATH_MAX];
+    const size_t size = holds_text(s) ? sizeof(char *) : s->type == SWITCH ? sizeof(bool) : sizeof(uint64_t);
+    unsigned char kept[sizeof(uint64_t)], *one = (unsigned char *)a + s->offset,
+                                          *other = (unsigned char *)b + s->offset;
 
-    if (c->cache_directory)
-        return strcmp(c->cache_directory, "none") == 0 ? set_text("", &c->cache_directory, e) : 0;
-    if (system && *system)
-        snprintf(path, sizeof(path), "%.*s", (int)strcspn(system, ":"), system);
-    else if (geteuid() == 0)
-        snprintf(path, sizeof(path), "/var/cache/kopsd");
-    else if (user && *user)
-        snprintf(path, sizeof(path), "%s/kopsd", user);
-    else if (home && *home)
-        snprintf(path, sizeof(path), "%s/.cache/kopsd", home);
-    else
-        *path = '\0';
-    return set_text(path, &c->cache_directory, e);
+    memcpy(kept, one, size);
+    memcpy(one, other, size);
+    memcpy(other, kept, size);
 }
 
-static int find_choice(const char *setting, const char *value, const char *const *names, unsigned n, unsigned *ret,
-                       struct error *e)
+static void exchange_live(struct config *a, struct config *b)
 {
-    char all[80] = "";
-    size_t length = 0;
+    for (unsigned i = 0; i < n_settings; i++)
+        if (settings[i].live)
+            exchange(a, b, &settings[i]);
+}
 
-    for (unsigned i = 0; i < n; i++) {
-        if (!strcmp(value, names[i])) {
-            *ret = i;
-            return 0;
-        }
-        length += (size_t)snprintf(all + length, sizeof(all) - length, "%s%s", i ? ", " : "", names[i]);
+int config_take_live(struct config *c, struct config *fresh, struct error *e)
+{
+    struct error ignored;
+
+    exchange_live(c, fresh);
+    if (config_finish(c, e) < 0) {
+        exchange_live(c, fresh);
+        config_finish(c, &ignored); /* as it was, so that it cannot fail */
+        return -1;
     }
-    return error_set(e, ERROR_INVALID_ARGUMENT, "%s: \"%.40s\" is none of %s", setting, value, all);
-}
+    for (unsigned i = 0; i < n_settings; i++) {
+        const struct setting *s = &settings[i];
 
-/* By name or number. */
-static int find_group(const char *name, gid_t *ret)
-{
-    const struct group *group = getgrnam(name);
-    unsigned long number;
-    char *end;
-
-    if (group) {
-        *ret = group->gr_gid;
-        return 0;
+        if (is_equal(c, fresh, s))
+            continue;
+        if (s->live)
+            log_info("reload_setting", "setting=%s.%s", s->section, s->key);
+        else
+            log_warning("reload_ignored", "setting=%s.%s why=\"needs a restart\"", s->section, s->key);
     }
-    number = strtoul(name, &end, 10);
-    if (!isdigit((unsigned char)*name) || *end || number > UINT32_MAX)
-        return -1;
-    *ret = (gid_t)number;
-    return 0;
-}
-
-static int check_kernels(struct config *c, struct error *e)
-{
-    static const char *const sandboxes[] = {[COMPILER_SANDBOX_REQUIRED] = "required",
-                                            [COMPILER_SANDBOX_BEST_EFFORT] = "best_effort",
-                                            [COMPILER_SANDBOX_OFF] = "off"};
-    const char *group = c->user_kernels_group;
-
-    if (find_choice("kernels.user_kernels", c->user_kernels, user_kernels_names, USER_KERNELS_COUNT, &c->policy, e) <
-            0 ||
-        find_choice("kernels.sandbox", c->sandbox, sandboxes, 3, &c->sandbox_mode, e) < 0)
-        return -1;
-    if (group && find_group(group, &c->kernels_gid) < 0)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "kernels.user_kernels_group: there is no group \"%.40s\"", group);
-    if (c->policy == USER_KERNELS_GROUP && !group)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "kernels.user_kernels = group needs kernels.user_kernels_group");
-    return 0;
-}
-
-int config_finish(struct config *c, struct error *e)
-{
-    enum log_level level;
-
-    if (choose_socket(c, e) < 0 || choose_cache(c, e) < 0 || check_kernels(c, e) < 0)
-        return -1;
-    if (strlen(c->socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))
-        return error_set(e, ERROR_INVALID_ARGUMENT,
-                         "server.socket: the path is too long, a socket's has at most %zu bytes",
-                         sizeof(((struct sockaddr_un *)0)->sun_path) - 1);
-    if (log_level_parse(c->log_level, &level) < 0)
-        return error_set(e, ERROR_INVALID_ARGUMENT,
-                         "server.log_level: \"%.40s\" is none of error, warning, info, debug", c->log_level);
-    log_set_level(level);
     return 0;
 }
 
@@ -408,7 +321,7 @@ void config_print(const struct config *config, FILE *to)
     struct config *c = (struct config *)(uintptr_t)config; /* text_at() and its kin serve writers too */
     const char *section = "";
 
-    for (unsigned i = 0; i < N_SETTINGS; i++) {
+    for (unsigned i = 0; i < n_settings; i++) {
         const struct setting *s = &settings[i];
 
         if (strcmp(section, s->section) != 0)
@@ -417,7 +330,11 @@ void config_print(const struct config *config, FILE *to)
         fprintf(to, "; %s\n", s->doc);
         switch (s->type) {
         case TEXT:
-            fprintf(to, *text_at(c, s) ? "%s = %s\n" : ";%s =%s\n", s->key, *text_at(c, s) ? *text_at(c, s) : "");
+        case LIST:
+            if (!*text_at(c, s))
+                fprintf(to, ";%s =\n", s->key);
+            else
+                fprintf(to, **text_at(c, s) ? "%s = %s\n" : "%s =%s\n", s->key, *text_at(c, s));
             break;
         case NUMBER:
             fprintf(to, "%s = %llu\n", s->key, (unsigned long long)*number_at(c, s));

@@ -1,5 +1,5 @@
 /* The daemon's settings: defaults, then the file, then the environment, then flags. Each setting is declared once, in
- * the table of config.c. Strings are owned by the struct. Thread: main, before the loop starts. */
+ * the table of settings.c. Strings are owned by the struct. Thread: main, before the loop starts. */
 #ifndef KOPS_MAIN_CONFIG_H
 #define KOPS_MAIN_CONFIG_H
 
@@ -8,14 +8,18 @@
 #include <stdio.h>
 #include <sys/types.h>
 
+#include "server/access_list.h"
 #include "util/error.h"
 
 struct config {
+    bool root; /* the process was root's when it began: where things are by default */
     /* server */
     char *socket, *socket_group, *log_level, *default_device;
-    uint64_t socket_mode, backlog, max_connections, spin_us, shutdown_grace_ms, stall_timeout_ms;
+    char *user, *group;
+    uint64_t socket_mode, backlog, max_connections, spin_us, shutdown_grace_ms, stall_timeout_ms, loop_timeout_s;
     /* limits */
-    uint64_t message_bytes, inflight, buffers, programs, inline_mappings, output_bytes, idle_close_s;
+    uint64_t message_bytes, inflight, buffers, programs, inline_mappings, output_bytes, stuck_reader_s,
+        partial_message_s, idle_close_s;
     /* host */
     bool host_enabled;
     uint64_t host_threads;
@@ -30,6 +34,12 @@ struct config {
     /* cache */
     char *cache_directory; /* "": none */
     uint64_t cache_disk_mib, cache_memory_mib;
+    /* access */
+    char *access_allow, *access_deny, *access_tune, *access_administer;
+    struct access_policy access;
+    /* quota */
+    uint64_t quota_connections, quota_buffers, quota_mapped_mib, quota_allocated_mib, quota_inflight, quota_fds,
+        quota_kernel_mib, quota_messages_per_s, quota_device_share;
     /* What config_finish() made of texts: enum user_kernels, enum compiler_sandbox, the group. */
     unsigned policy, sandbox_mode;
     gid_t kernels_gid;
@@ -41,6 +51,9 @@ void config_free(struct config *c);
 /* Sets one setting by its full name, "section.key". Errors name the setting and what it takes. */
 int config_set(struct config *c, const char *name, const char *value, struct error *e);
 
+/* Replaces a text of the struct by a copy of `value`. */
+int config_set_text(char **text, const char *value, struct error *e);
+
 /* Reads an INI file; errors say the line. */
 int config_read_file(struct config *c, const char *path, struct error *e);
 
@@ -49,6 +62,16 @@ int config_read_environment(struct config *c, struct error *e);
 
 /* Fills what depends on the machine (the socket's path) and checks what single settings cannot show. */
 int config_finish(struct config *c, struct error *e);
+
+/* Takes over the live settings of `fresh`, which has been finished, and logs what has changed and what would need a
+ * restart. An error leaves everything as it was. `fresh` holds what was replaced. */
+int config_take_live(struct config *c, struct config *fresh, struct error *e);
+
+/* The log's level is the process's, not the struct's. */
+void config_apply_log(const struct config *c);
+
+/* config_lists.c: looks up the users and groups of [access]. */
+int config_resolve_access(struct config *c, struct error *e);
 
 /* Every setting with its value, default and meaning, as a file that config_read_file() reads. */
 void config_print(const struct config *c, FILE *to);

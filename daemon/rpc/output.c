@@ -85,6 +85,14 @@ static ssize_t send_some(const struct rpc_output *out, int socket, size_t length
     return n;
 }
 
+/* ETOOMANYREFS: more descriptors are on their way, in any socket, than this user may have. */
+static int refused(int cause)
+{
+    if (cause == EAGAIN || cause == EWOULDBLOCK)
+        return 0;
+    return cause == ENOBUFS || cause == ENOMEM || cause == ETOOMANYREFS ? RPC_OUTPUT_LATER : -1;
+}
+
 int rpc_output_flush(struct rpc_output *out, int socket)
 {
     while (buffer_length(&out->bytes)) {
@@ -93,7 +101,7 @@ int rpc_output_flush(struct rpc_output *out, int socket)
         ssize_t n = send_some(out, socket, length, n_fds);
 
         if (n < 0)
-            return errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS ? 0 : -1;
+            return refused(errno);
         for (unsigned i = 0; i < n_fds; i++)
             close(out->attachments[i].fd);
         out->n_attachments -= n_fds;

@@ -36,7 +36,9 @@ static inline uint64_t rpc_output_position(const struct rpc_output *out)
 /* Moves the last `length` bytes, which have no descriptors, to the end of `to`. */
 void rpc_output_move(struct rpc_output *from, size_t length, struct rpc_output *to);
 
-/* Sends what the socket takes. 1: all is sent; 0: the socket is full; -1: the peer is gone. */
+/* Sends what the socket takes. 1: all is sent; 0: the socket is full; RPC_OUTPUT_LATER: the kernel has no memory for it
+ * now, and polling does not tell when it will; -1: the peer is gone. */
+enum { RPC_OUTPUT_LATER = 2 };
 int rpc_output_flush(struct rpc_output *out, int socket);
 
 /* Writing one message at the end. Strings are UTF-8. A failure (no memory, over the maximum) sticks to

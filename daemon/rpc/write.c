@@ -231,6 +231,8 @@ static void write_error_map(struct rpc_output *out, const struct error *e, const
         rpc_write_text(out, e->details[i].key);
         if (e->details[i].is_text)
             rpc_write_text(out, e->details[i].text);
+        else if (e->details[i].is_bool)
+            rpc_write_bool(out, e->details[i].number != 0);
         else
             rpc_write_int(out, e->details[i].number);
     }

@@ -27,6 +27,7 @@ void body_init_single(struct run *run, unsigned n_tensors)
     };
     for (unsigned i = 0; i < n_tensors; i++) {
         run->one_refs[i].mapping = NULL;
+        run->one_refs[i].hold = NULL;
         run->one_refs[i].waiting = false;
         run->one_call.tensors[i] = (uint16_t)i;
         run->one_call.call.tensors[i] = &run->one_tensors[i];
@@ -84,6 +85,7 @@ void body_unuse(struct body *body)
         if (ref->waiting)
             mapping_stop_waiting(&ref->waiter);
         ref->waiting = false;
+        ref->hold = hold_unref(ref->hold);
         if (ref->mapping)
             mapping_unuse(ref->mapping);
         ref->mapping = NULL;

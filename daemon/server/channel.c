@@ -8,6 +8,7 @@
 #include "server/connection.h"
 #include "util/clock.h"
 
+enum { KEPT_FDS = 2 }; /* of a channel: its bells */
 enum { BELLS_A_LOOK = 64, COOLS_AFTER_US = 10000 };
 
 static void heat(struct connection *c)
@@ -76,19 +77,25 @@ int channel_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e
         error_set(e, ERROR_INVALID_ARGUMENT, "shm: this connection has its shared memory already");
         return error_detail_text(e, "key", "shm");
     }
-    if (rpc_channel_new(c->server->config.message_bytes, OUTPUT_MAX, &channel, ret_fds, e) < 0)
+    if (account_charge(c->account, c->pid, QUOTA_FDS, KEPT_FDS, e) < 0)
         return -1;
+    if (rpc_channel_new(c->server->config.message_bytes, OUTPUT_MAX, &channel, ret_fds, e) < 0)
+        goto discharge;
     if (epoll_ctl(c->server->doorbells, EPOLL_CTL_ADD, channel->doorbell, &bell) < 0) {
         error_set(e, ERROR_QUOTA_EXCEEDED, "watching the doorbell: %s", strerror(errno));
         for (unsigned i = 0; i < CHANNEL_FDS; i++)
             close(ret_fds[i]);
         rpc_channel_free(channel);
-        return -1;
+        goto discharge;
     }
     channel->ringer = c->server->ringer;
     c->channel = channel;
     heat(c);
     return 0;
+
+discharge:
+    account_discharge(c->account, QUOTA_FDS, KEPT_FDS);
+    return -1;
 }
 
 void channel_close(struct connection *c)
@@ -98,6 +105,7 @@ void channel_close(struct connection *c)
     list_remove(&c->hot_link);
     epoll_ctl(c->server->doorbells, EPOLL_CTL_DEL, c->channel->doorbell, NULL);
     c->channel = rpc_channel_free(c->channel);
+    account_discharge(c->account, QUOTA_FDS, KEPT_FDS);
 }
 
 /* ---- looking and sleeping ---- */
@@ -120,7 +128,7 @@ void channels_poll(struct server *s)
         now = now ? now : clock_now_ns();
         if (!c->ring_active_ns)
             c->ring_active_ns = now;
-        else if (now - c->ring_active_ns > COOLS_AFTER_US * UINT64_C(1000) && connection_may_read(c) &&
+        else if (now - c->ring_active_ns > COOLS_AFTER_US * UINT64_C(1000) && connection_may_look_at_ring(c) &&
                  rpc_channel_sleep(c->channel))
             list_remove(&c->hot_link);
     }
@@ -132,7 +140,7 @@ bool channels_sleep(struct server *s)
         struct connection *c = list_entry(node, struct connection, hot_link);
 
         /* One that is paused stays: what it waits for wakes the loop. */
-        if (!connection_may_read(c))
+        if (!connection_may_look_at_ring(c))
             continue;
         if (c->ring_left || !rpc_channel_sleep(c->channel))
             return false;

@@ -136,7 +136,7 @@ static int decode_input(const struct connection *owner, const struct rpc_arg *ar
         .entries = in->entries,
         .n_entries = entries->length,
         .arch = in->arch,
-        .owner = (uintptr_t)owner,
+        .owner = owner->uid,
     };
     return 0;
 }
@@ -229,6 +229,7 @@ static void reply(struct request *r, const struct module *m)
 void module_drop(struct connection *c, struct module *m)
 {
     idtable_remove(&c->modules, m->id);
+    hold_unref(m->hold);
     code_unref(m->code);
     free(m);
 }
@@ -241,14 +242,22 @@ static struct module *add_module(struct connection *c, struct code *code, struct
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a module");
         return NULL;
     }
+    m->hold = account_hold(c->account, c->pid, QUOTA_KERNEL, code, code->compiled->image_size, e);
+    if (!m->hold)
+        goto free_module;
     m->id = idtable_add(&c->modules, m);
     if (!m->id) {
-        free(m);
         connection_full(&c->modules, "modules", e);
-        return NULL;
+        goto unref_hold;
     }
     m->code = code_ref(code);
     return m;
+
+unref_hold:
+    hold_unref(m->hold);
+free_module:
+    free(m);
+    return NULL;
 }
 
 /* The code is loaded, or cannot be. */

@@ -1,34 +1,64 @@
 #include "server/connection.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "rpc/socket.h"
+#include "server/accepting.h"
+#include "server/access.h"
 #include "server/body.h"
 #include "server/channel.h"
 #include "server/code.h"
+#include "server/events.h"
+#include "server/patience.h"
 #include "server/request.h"
 #include "server/run.h"
 #include "server/spin.h"
 #include "server/timeline.h"
+#include "util/clock.h"
 #include "util/log.h"
-
-enum { READS_A_TURN = 8, RING_MESSAGES_A_TURN = 8 };
+#include "util/watch.h"
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
 /* ---- polling ---- */
 
-bool connection_may_read(const struct connection *c)
+static bool has_credit(const struct connection *c)
+{
+    return c->inflight < c->server->config.inflight && c->run_bytes <= RUN_BYTES_MAX;
+}
+
+bool connection_is_stuck(const struct connection *c)
 {
     const struct server *s = c->server;
 
-    return !c->input_ended && c->inflight < s->config.inflight && c->run_bytes <= RUN_BYTES_MAX &&
-           buffer_length(&c->output.bytes) <= s->config.output_bytes &&
-           (!c->channel || rpc_channel_pending(c->channel) <= s->config.output_bytes);
+    return buffer_length(&c->output.bytes) > s->config.output_bytes ||
+           (c->channel && rpc_channel_pending(c->channel) > s->config.output_bytes);
+}
+
+bool connection_may_read(const struct connection *c)
+{
+    return !c->input_ended && has_credit(c) && !connection_is_stuck(c);
+}
+
+bool connection_may_look(const struct connection *c)
+{
+    return !c->input_ended && !connection_is_stuck(c) && (has_credit(c) || !c->input_waits);
+}
+
+bool connection_may_look_at_ring(const struct connection *c)
+{
+    return !c->input_ended && !connection_is_stuck(c) && (has_credit(c) || !c->ring_waits);
+}
+
+bool connection_has_part(const struct connection *c)
+{
+    return !c->input_ended &&
+           ((!c->input_left && buffer_length(&c->input.bytes) && connection_may_look(c)) ||
+            (c->channel && !c->ring_left && buffer_length(&c->channel->input.bytes) && connection_may_look_at_ring(c)));
 }
 
 bool connection_has_output(const struct connection *c)
@@ -36,17 +66,24 @@ bool connection_has_output(const struct connection *c)
     return buffer_length(&c->output.bytes) || (c->channel && rpc_channel_pending(c->channel));
 }
 
+/* UV_DISCONNECT, so that the end of a client is seen also while it is not read. */
+static int watch(struct connection *c)
+{
+    c->unwatched = false;
+    return watch_start(&c->poll, (c->reading ? UV_READABLE : 0) | (c->writing ? UV_WRITABLE : 0) | UV_DISCONNECT,
+                       on_poll);
+}
+
 static void update_poll(struct connection *c)
 {
-    bool reading = connection_may_read(c), writing = buffer_length(&c->output.bytes) > 0;
+    bool reading = connection_may_look(c), writing = buffer_length(&c->output.bytes) > 0 && !c->send_later;
 
     if (c->closed || (reading == c->reading && writing == c->writing))
         return;
-    c->unwatched = false;
     c->reading = reading;
     c->writing = writing;
-    /* UV_DISCONNECT, so that the end of a client is seen also while it is not read. */
-    uv_poll_start(&c->poll, (reading ? UV_READABLE : 0) | (writing ? UV_WRITABLE : 0) | UV_DISCONNECT, on_poll);
+    if (watch(c) < 0)
+        connection_close(c, "no memory to watch its socket");
 }
 
 void connection_unwatch(struct connection *c)
@@ -61,8 +98,8 @@ void connection_watch(struct connection *c)
 {
     if (c->closed || !c->unwatched)
         return;
-    c->unwatched = false;
-    uv_poll_start(&c->poll, UV_READABLE | UV_DISCONNECT, on_poll);
+    if (watch(c) < 0)
+        connection_close(c, "no memory to watch its socket");
 }
 
 void connection_mark_dirty(struct connection *c)
@@ -71,7 +108,7 @@ void connection_mark_dirty(struct connection *c)
         list_append(&c->server->dirty, &c->dirty_link);
 }
 
-/* ---- input ---- */
+/* ---- output ---- */
 
 void connection_fail(struct connection *c, const struct error *e, const char *why)
 {
@@ -87,161 +124,35 @@ void connection_fail(struct connection *c, const struct error *e, const char *wh
     connection_close(c, why);
 }
 
-static void violation(struct connection *c, const struct error *e)
-{
-    char why[ERROR_MESSAGE_MAX + 8];
-
-    c->server->counters.protocol_errors++;
-    log_warning("protocol_error", "pid=%d uid=%d why=%s", (int)c->pid, (int)c->uid,
-                log_quote(why, sizeof(why), e->message, strlen(e->message)));
-    connection_fail(c, e, "protocol error");
-}
-
-/* Dispatches one whole message of the socket's or the ring's input. 1: done; 0: there is none; -1: the connection was
- * closed. */
-static int process_one(struct connection *c, struct rpc_input *in)
-{
-    struct request_fds fds = {0};
-    struct rpc_message message;
-    struct rpc_frame frame;
-    struct error e;
-    int r = rpc_input_next(in, &frame, &e);
-
-    if (r == 0)
-        return 0;
-    if (r < 0 || rpc_message_parse(c->server->arena, frame.data, frame.length, &message, &e) < 0 ||
-        rpc_input_claim(in, message.nfds, fds.fds, &e) < 0)
-        goto violate;
-    fds.count = message.nfds;
-    c->from_ring = in != &c->input;
-    r = dispatch(c, &message, &fds, &e);
-    for (unsigned i = 0; i < fds.count;) {
-        if (fds.fds[i] >= 0)
-            i++;
-        else
-            fds.fds[i] = fds.fds[--fds.count];
-    }
-    work_close_fds(&c->server->loop, fds.fds, fds.count);
-    if (c->closed)
-        return -1;
-    if (r < 0 || rpc_input_consume(in, &e) < 0)
-        goto violate;
-    return 1;
-
-violate:
-    violation(c, &e);
-    return -1;
-}
-
-/* Dispatches what is there while the connection may have more requests. */
-static int process(struct connection *c)
-{
-    int r = 1;
-
-    while (r > 0 && connection_may_read(c))
-        r = process_one(c, &c->input);
-    c->input_left = r > 0;
-    return r < 0 ? -1 : 0;
-}
-
-bool connection_read_ring(struct connection *c)
-{
-    unsigned messages = 0, reads = 0;
-    struct error e;
-
-    while (messages < RING_MESSAGES_A_TURN && reads < READS_A_TURN && connection_may_read(c)) {
-        size_t before = buffer_length(&c->channel->input.bytes);
-        int r = process_one(c, &c->channel->input);
-
-        if (r < 0)
-            return true;
-        c->ring_left = r > 0;
-        if (r > 0) {
-            messages++;
-            continue;
-        }
-        switch (rpc_channel_receive(c->channel, &e)) {
-        case RPC_RECEIVED:
-            c->ring_left = true;
-            c->server->counters.bytes_in += buffer_length(&c->channel->input.bytes) - before;
-            reads++;
-            break;
-        case RPC_WOULD_BLOCK:
-        case RPC_END:
-            return messages + reads > 0;
-        case RPC_VIOLATION:
-            violation(c, &e);
-            return true;
-        }
-    }
-    return messages + reads > 0;
-}
-
-static void read_input(struct connection *c)
-{
-    for (unsigned i = 0; i < READS_A_TURN && connection_may_read(c); i++) {
-        size_t before = buffer_length(&c->input.bytes);
-        bool full = false;
-        struct error e;
-
-        switch (rpc_socket_receive(c->fd, &c->input, &full, &e)) {
-        case RPC_WOULD_BLOCK:
-            return;
-        case RPC_END:
-            connection_close(c, "end of file");
-            return;
-        case RPC_VIOLATION:
-            violation(c, &e);
-            return;
-        case RPC_RECEIVED:
-            c->server->counters.bytes_in += buffer_length(&c->input.bytes) - before;
-            c->server->active = true;
-            spin_socket_used(c);
-            break;
-        }
-        if (process(c) < 0 || !full)
-            return;
-    }
-}
-
-void connection_read_socket(struct connection *c)
-{
-    read_input(c);
-    if (!c->closed)
-        connection_mark_dirty(c);
-}
-
-void connection_end_input(struct connection *c)
-{
-    if (c->closed || c->input_ended)
-        return;
-    read_input(c);
-    while (!c->closed && c->channel && connection_read_ring(c))
-        ;
-    if (c->closed)
-        return;
-    c->input_ended = true;
-    connection_mark_dirty(c);
-}
-
 static int flush_ring(struct connection *c)
 {
     uint64_t position = c->channel->output.position;
     struct error e;
 
     if (rpc_channel_flush(c->channel, &e) < 0) {
-        violation(c, &e);
+        connection_violation(c, &e);
         return -1;
     }
     c->server->counters.bytes_out += c->channel->output.position - position;
     return 0;
 }
 
+/* Descriptors of replies that the client does not read. */
+static void count_waiting_fds(struct connection *c)
+{
+    if (c->fds_waiting == c->output.n_attachments)
+        return;
+    account_discharge(c->account, QUOTA_FDS, c->fds_waiting);
+    c->fds_waiting = c->output.n_attachments;
+    account_add(c->account, QUOTA_FDS, c->fds_waiting);
+}
+
 void connection_turn(struct connection *c)
 {
-    uint64_t position = c->output.position;
+    uint64_t position = c->output.position, ring_position = c->channel ? c->channel->output.position : 0;
+    int flushed;
 
-    if (c->input_left && process(c) < 0)
+    if (c->input_left && connection_process(c) < 0)
         return;
     if (c->channel)
         rpc_channel_settle(c->channel, &c->output);
@@ -251,14 +162,20 @@ void connection_turn(struct connection *c)
     }
     if (c->channel && flush_ring(c) < 0)
         return;
-    if (rpc_output_flush(&c->output, c->fd) < 0) {
+    flushed = rpc_output_flush(&c->output, c->fd);
+    if (flushed < 0) {
         connection_close(c, "the client is gone");
         return;
     }
+    c->send_later = flushed == RPC_OUTPUT_LATER;
     c->server->counters.bytes_out += c->output.position - position;
-    if (c->input_left && connection_may_read(c))
+    count_waiting_fds(c);
+    if (c->input_left && connection_may_look(c))
         connection_mark_dirty(c);
     update_poll(c);
+    if (!c->closed)
+        patience_note(c,
+                      c->output.position != position || (c->channel && c->channel->output.position != ring_position));
 }
 
 static void on_poll(uv_poll_t *poll, int status, int events)
@@ -270,7 +187,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
         return;
     }
     if (events & UV_READABLE)
-        read_input(c);
+        connection_take_input(c);
     if ((events & UV_DISCONNECT) && !c->reading && !c->closed) {
         connection_close(c, "the client hung up");
         return;
@@ -292,30 +209,51 @@ static int pidfd_open_(pid_t pid)
     return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
-struct connection *connection_new(struct server *server, int fd)
+/* A forked child may keep the socket open; the process that connected is what counts. */
+static int watch_process(struct connection *c, struct error *e)
 {
-    struct connection *c = calloc(1, sizeof(*c));
-    struct ucred peer;
-    socklen_t length = sizeof(peer);
+    int r;
 
-    if (!c)
-        goto close_fd;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0 || uv_poll_init(&server->loop, &c->poll, fd) < 0)
-        goto free_connection;
-    c->server = server;
-    c->fd = fd;
-    c->pidfd = -1;
-    c->uid = peer.uid;
-    c->gid = peer.gid;
-    c->pid = peer.pid;
-    c->open_handles = 1;
+    if (c->pid <= 0) /* in another pid namespace: end of file must do */
+        return 0;
+    c->pidfd = pidfd_open_(c->pid);
+    if (c->pidfd < 0 && (errno == EMFILE || errno == ENFILE))
+        return error_set(e, ERROR_QUOTA_EXCEEDED, "no descriptor to watch your process with; try again later");
+    if (c->pidfd < 0 && errno == ENOMEM)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch your process; try again later");
+    if (c->pidfd < 0) /* it has ended, and somebody else has the socket; or this kernel has no such thing */
+        return 0;
+    r = uv_poll_init(&c->server->loop, &c->exit_poll, c->pidfd);
+    if (r < 0)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "watching your process: %s", uv_strerror(r));
+    c->exit_poll.data = c;
+    c->open_handles++;
+    r = watch_start(&c->exit_poll, UV_READABLE, on_exit_of_peer);
+    return r < 0 ? error_set(e, ERROR_OUT_OF_MEMORY, "watching your process: %s", uv_strerror(r)) : 0;
+}
+
+/* Its user's account takes one more, with its socket and pidfd. */
+static int charge_connection(struct connection *c, struct error *e)
+{
+    if (account_charge(c->account, c->pid, QUOTA_CONNECTIONS, 1, e) < 0)
+        return -1;
+    if (account_charge(c->account, c->pid, QUOTA_FDS, 2, e) == 0)
+        return 0;
+    account_discharge(c->account, QUOTA_CONNECTIONS, 1);
+    return -1;
+}
+
+static void init(struct connection *c)
+{
+    const struct server_config *config = &c->server->config;
+
     c->poll.data = c;
-    rpc_input_init(&c->input, server->config.message_bytes);
+    rpc_input_init(&c->input, config->message_bytes);
     rpc_output_init(&c->output, OUTPUT_MAX);
-    idtable_init(&c->buffers, (uint32_t)server->config.buffers);
-    idtable_init(&c->programs, (uint32_t)server->config.programs);
-    idtable_init(&c->modules, (uint32_t)server->config.kernels);
-    idtable_init(&c->kernels, (uint32_t)server->config.kernels);
+    idtable_init(&c->buffers, (uint32_t)config->buffers);
+    idtable_init(&c->programs, (uint32_t)config->programs);
+    idtable_init(&c->modules, (uint32_t)config->kernels);
+    idtable_init(&c->kernels, (uint32_t)config->kernels);
     list_init(&c->link);
     list_init(&c->dirty_link);
     list_init(&c->hot_link);
@@ -326,25 +264,73 @@ struct connection *connection_new(struct server *server, int fd)
     list_init(&c->barriers);
     for (unsigned i = 0; i < INLINE_BUCKETS; i++)
         list_init(&c->inline_buckets[i]);
+    for (unsigned i = 0; i < PATIENCE_COUNT; i++)
+        list_init(&c->waits[i].link);
+}
+
+/* Who it is, and whether its user may have one more. Refusals of these kinds have their own lines in the log. */
+static int identify(struct connection *c, struct error *e)
+{
+    struct ucred peer;
+    socklen_t length = sizeof(peer);
+
+    if (getsockopt(c->fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0)
+        return error_set(e, ERROR_INTERNAL, "asking who you are: %s", strerror(errno));
+    c->uid = peer.uid;
+    c->gid = peer.gid;
+    c->pid = peer.pid;
+    if (access_enter(c, e) == 0 && charge_connection(c, e) == 0)
+        return 0;
+    access_leave(c);
+    return -1;
+}
+
+struct connection *connection_new(struct server *server, int fd, struct error *e)
+{
+    struct connection *c = calloc(1, sizeof(*c));
+
+    if (!c) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for another connection; try again later");
+        accepting_log_refusal(server, e);
+        return NULL;
+    }
+    c->server = server;
+    c->fd = fd;
+    c->pidfd = -1;
+    c->connected_ns = clock_now_ns();
+    init(c);
+    if (identify(c, e) < 0)
+        goto free_connection;
+    if (uv_poll_init(&server->loop, &c->poll, fd) < 0) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch your socket; try again later");
+        goto discharge;
+    }
+    c->open_handles = 1;
     list_append(&server->connections, &c->link);
     server->n_connections++;
-    server->counters.connections_total++;
-    /* A forked child may keep the socket open; the process that connected is what counts. pid 0: it lives in
-     * another pid namespace, and end of file must do. */
-    if (peer.pid > 0 && (c->pidfd = pidfd_open_(peer.pid)) >= 0 &&
-        uv_poll_init(&server->loop, &c->exit_poll, c->pidfd) == 0) {
-        c->exit_poll.data = c;
-        c->open_handles++;
-        uv_poll_start(&c->exit_poll, UV_READABLE, on_exit_of_peer);
+    c->reading = true;
+    if (watch_process(c, e) < 0)
+        goto close_connection;
+    if (watch(c) < 0) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch your socket; try again later");
+        goto close_connection;
     }
-    update_poll(c);
-    log_debug("connect", "pid=%d uid=%d", (int)c->pid, (int)c->uid);
+    server->counters.connections_total++;
+    event_connect(c);
     return c;
 
+close_connection:
+    accepting_log_refusal(server, e);
+    c->fd = -1; /* the caller's */
+    connection_close(c, "it cannot be served");
+    return NULL;
+discharge:
+    accepting_log_refusal(server, e);
+    account_discharge(c->account, QUOTA_CONNECTIONS, 1);
+    account_discharge(c->account, QUOTA_FDS, 2);
+    access_leave(c);
 free_connection:
     free(c);
-close_fd:
-    close(fd);
     return NULL;
 }
 
@@ -354,7 +340,10 @@ void connection_free_if_done(struct connection *c)
         return;
     for (unsigned i = 0; i < STREAMS_MAX; i++)
         stream_free(c->streams[i]);
+    account_discharge(c->account, QUOTA_FDS, c->fds_waiting + (c->timelines ? 1 : 0));
     timelines_close(c->server, c->timelines);
+    free(c->latencies);
+    access_leave(c);
     list_remove(&c->link);
     rpc_input_free(&c->input);
     rpc_output_free(&c->output);
@@ -381,17 +370,21 @@ void connection_close(struct connection *c, const char *why)
         return;
     c->closed = true;
     c->server->n_connections--;
-    log_debug("disconnect", "pid=%d uid=%d why=\"%s\" inflight=%u", (int)c->pid, (int)c->uid, why, c->inflight);
+    event_disconnect(c, why);
     list_remove(&c->dirty_link);
+    patience_forget(c);
     spin_socket_closed(c);
     channel_close(c);
     uv_close((uv_handle_t *)&c->poll, on_handle_closed);
     if (c->open_handles == 2)
         uv_close((uv_handle_t *)&c->exit_poll, on_handle_closed);
-    close(c->fd);
+    if (c->fd >= 0)
+        close(c->fd);
     if (c->pidfd >= 0)
         close(c->pidfd);
     c->fd = c->pidfd = -1;
+    account_discharge(c->account, QUOTA_CONNECTIONS, 1);
+    account_discharge(c->account, QUOTA_FDS, 2);
     rpc_input_free(&c->input);
     run_stop_all(c, RUN_ABANDONED);
     error_set(&ended, ERROR_CANCELLED, "the connection ended");

@@ -19,9 +19,9 @@ static struct run *first_on_device(const struct stream *stream)
 {
     struct run *run;
 
-    if (!stream || !stream->submitted || list_empty(&stream->queue))
+    if (!stream || !stream->submitted || list_empty(&stream->given))
         return NULL;
-    run = list_entry(list_first(&stream->queue), struct run, queue_link);
+    run = list_entry(list_first(&stream->given), struct run, queue_link);
     return run->state == RUN_SUBMITTED ? run : NULL;
 }
 
@@ -156,6 +156,13 @@ void hangs_watch(struct server *s)
 
     if (tick && !s->stopping)
         uv_timer_start(&s->hang_timer, on_tick, tick, tick);
+}
+
+void hangs_reload(struct server *s)
+{
+    uv_timer_stop(&s->hang_timer);
+    if (s->n_jobs_running)
+        hangs_watch(s);
 }
 
 void hangs_stop(struct server *s)

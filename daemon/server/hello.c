@@ -5,6 +5,7 @@
 
 #include "server/body.h"
 #include "server/channel.h"
+#include "server/clients.h"
 #include "server/code.h"
 #include "server/request.h"
 
@@ -210,6 +211,7 @@ void handle_hello(struct request *r, const struct rpc_arg *args, struct request_
     struct error e;
 
     (void)fds;
+    connection_name_process(c);
     if (args[HELLO_client].present)
         snprintf(c->client, sizeof(c->client), "%.*s", (int)args[HELLO_client].length, args[HELLO_client].text);
     if (args[HELLO_protocol].present && (args[HELLO_protocol].u < PROTOCOL_MIN || args[HELLO_protocol].u > PROTOCOL)) {

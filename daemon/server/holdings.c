@@ -6,11 +6,37 @@
 #include "server/kernel.h"
 #include "server/program.h"
 
+struct hold *connection_hold(struct connection *c, const struct mapping *m, uint64_t declared, struct error *e)
+{
+    uint64_t bytes = declared;
+
+    if (m->bill.payer == c->account && m->bill.bytes)
+        bytes = 0;
+    else if (mapping_is_open(m) && m->memory->size > declared)
+        bytes = m->memory->size;
+    return account_hold(c->account, c->pid, QUOTA_MAPPED, m, bytes, e);
+}
+
+static void settle(const struct mapping_bill *bill)
+{
+    struct account *a = bill->payer;
+
+    account_discharge(a, QUOTA_ALLOCATED, bill->bytes);
+    account_discharge(a, QUOTA_FDS, bill->fds);
+    account_unref(a);
+}
+
+void connection_pay_for(struct connection *c, struct mapping *m, uint64_t bytes, unsigned fds)
+{
+    m->bill = (struct mapping_bill){.settle = settle, .payer = account_ref(c->account), .bytes = bytes, .fds = fds};
+}
+
 static void drop_inline(struct connection *c, struct inline_ref *ref)
 {
     list_remove(&ref->bucket);
     list_remove(&ref->lru);
     c->n_inline--;
+    hold_unref(ref->hold);
     mapping_unref(ref->mapping);
     free(ref);
 }
@@ -28,8 +54,8 @@ static struct list *inline_bucket(struct connection *c, const unsigned char *han
     return &c->inline_buckets[(h >> 32) % INLINE_BUCKETS];
 }
 
-struct mapping *connection_find_inline(struct connection *c, const struct backend_device *device,
-                                       const unsigned char *handle, uint64_t alloc_id)
+const struct inline_ref *connection_find_inline(struct connection *c, const struct backend_device *device,
+                                                const unsigned char *handle, uint64_t alloc_id)
 {
     struct list *bucket = inline_bucket(c, handle);
 
@@ -42,12 +68,12 @@ struct mapping *connection_find_inline(struct connection *c, const struct backen
             continue;
         list_remove(&ref->lru);
         list_append(&c->inline_lru, &ref->lru);
-        return ref->mapping;
+        return ref;
     }
     return NULL;
 }
 
-void connection_add_inline(struct connection *c, struct mapping *m)
+void connection_add_inline(struct connection *c, struct mapping *m, struct hold *hold)
 {
     struct inline_ref *ref = malloc(sizeof(*ref));
 
@@ -57,6 +83,7 @@ void connection_add_inline(struct connection *c, struct mapping *m)
         drop_inline(c, list_entry(list_first(&c->inline_lru), struct inline_ref, lru));
     mapping_ref(m);
     ref->mapping = m;
+    ref->hold = hold_ref(hold);
     list_append(inline_bucket(c, m->import.handle), &ref->bucket);
     list_append(&c->inline_lru, &ref->lru);
     c->n_inline++;
@@ -81,33 +108,45 @@ bool connection_drop_inline(struct connection *c, const unsigned char *handle)
 int connection_full(const struct idtable *table, const char *what, struct error *e)
 {
     error_set(e, ERROR_QUOTA_EXCEEDED, "this connection holds %u %s, the most it may; release some", table->used, what);
+    error_detail_text(e, "quota", what);
     error_detail_number(e, "limit", (int64_t)table->max);
     return error_detail_number(e, "current", (int64_t)table->used);
 }
 
-struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m, uint64_t size, bool writable,
-                                         struct error *e)
+struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m, struct hold *hold, uint64_t size,
+                                         bool writable, struct error *e)
 {
-    struct buffer_ref *buffer = malloc(sizeof(*buffer));
+    struct buffer_ref *buffer;
 
+    if (account_charge(c->account, c->pid, QUOTA_BUFFERS, 1, e) < 0)
+        return NULL;
+    buffer = malloc(sizeof(*buffer));
     if (!buffer) {
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a buffer");
-        return NULL;
+        goto discharge;
     }
     *buffer = (struct buffer_ref){.mapping = m, .size = size, .writable = writable};
     buffer->id = idtable_add(&c->buffers, buffer);
     if (!buffer->id) {
-        free(buffer);
         connection_full(&c->buffers, "buffers", e);
-        return NULL;
+        goto free_buffer;
     }
     mapping_ref(m);
+    buffer->hold = hold_ref(hold);
     return buffer;
+
+free_buffer:
+    free(buffer);
+discharge:
+    account_discharge(c->account, QUOTA_BUFFERS, 1);
+    return NULL;
 }
 
 void connection_drop_buffer(struct connection *c, struct buffer_ref *buffer)
 {
     idtable_remove(&c->buffers, buffer->id);
+    account_discharge(c->account, QUOTA_BUFFERS, 1);
+    hold_unref(buffer->hold);
     mapping_unref(buffer->mapping);
     free(buffer);
 }

@@ -24,6 +24,7 @@ void kernel_unref(struct kernel *k)
     if (!k || --k->refs)
         return;
     kernel_signature_unref(k->signature);
+    hold_unref(k->hold);
     code_unref(k->code);
     free(k);
 }
@@ -167,7 +168,7 @@ static int decode_declaration(const struct rpc_arg *args, const struct compiled_
 
 /* ---- the method ---- */
 
-static int find_entry(const struct connection *c, const struct rpc_arg *args, struct code **ret_code,
+static int find_entry(const struct connection *c, const struct rpc_arg *args, const struct module **ret_module,
                       unsigned *ret_entry, struct error *e)
 {
     const struct module *m = idtable_get(&c->modules, args[KERNEL_module].u);
@@ -181,7 +182,7 @@ static int find_entry(const struct connection *c, const struct rpc_arg *args, st
     compiled = m->code->compiled;
     for (unsigned i = 0; i < compiled->n_entries; i++)
         if (rpc_text_is(&args[KERNEL_entry], compiled->entries[i].name)) {
-            *ret_code = m->code;
+            *ret_module = m;
             *ret_entry = i;
             return 0;
         }
@@ -206,11 +207,14 @@ static int kernel_new(struct connection *c, const struct rpc_arg *args, struct k
     struct kernel_param_declaration params[KERNEL_MAX_PARAMS];
     struct kernel_declaration declaration;
     struct kernel *k;
-    struct code *code = NULL;
+    const struct module *module = NULL;
+    struct code *code;
     unsigned entry = 0;
 
-    if (find_entry(c, args, &code, &entry, e) < 0 ||
-        decode_declaration(args, &code->compiled->entries[entry], params, &declaration, e) < 0)
+    if (find_entry(c, args, &module, &entry, e) < 0)
+        return -1;
+    code = module->code;
+    if (decode_declaration(args, &code->compiled->entries[entry], params, &declaration, e) < 0)
         return -1;
     if (!code->device) {
         error_set(e, ERROR_UNSUPPORTED, "the module is for %s, and no GPU here runs that: it cannot be launched",
@@ -226,6 +230,7 @@ static int kernel_new(struct connection *c, const struct rpc_arg *args, struct k
     }
     k->refs = 1;
     k->code = code_ref(code);
+    k->hold = hold_ref(module->hold);
     k->function = &code->functions[entry];
     k->signature->op.code = identity(code->compiled, entry);
     code->device->backend->kernel_limits(code->device, &k->limits);

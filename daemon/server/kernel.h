@@ -13,12 +13,14 @@ struct code;
 struct module {
     uint64_t id;
     struct code *code; /* a reference */
+    struct hold *hold; /* a reference: the user's on the code */
 };
 
 struct kernel {
     uint64_t id;
     unsigned refs;
     struct code *code;                       /* a reference */
+    struct hold *hold;                       /* a reference: the user's on the code */
     const struct backend_function *function; /* in the code */
     struct kernel_signature *signature;      /* a reference */
     struct kernel_limits limits;

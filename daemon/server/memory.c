@@ -1,4 +1,6 @@
 /* alloc, release and trim. */
+#include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -67,35 +69,76 @@ static void end_allocated(struct request *r, const struct buffer_ref *buffer)
     request_end(r);
 }
 
+/* The device rounds up, and a descriptor is kept to recognise the memory by. */
+static int charge_rest(struct request *r, uint64_t size, unsigned fds, struct error *e)
+{
+    struct connection *c = r->connection;
+
+    if (size > r->alloc.size && account_charge(c->account, c->pid, QUOTA_ALLOCATED, size - r->alloc.size, e) < 0)
+        return -1;
+    r->alloc.size = size;
+    return fds ? account_charge(c->account, c->pid, QUOTA_FDS, fds, e) : 0;
+}
+
+/* A mapping of what was allocated, which pays for it from then on. Takes the memory in every case. */
+static int adopt(struct request *r, struct mapping **ret)
+{
+    struct connection *c = r->connection;
+    struct backend_memory *memory = r->alloc.memory;
+    const unsigned fds = memory->kind == MEMORY_MEMFD ? 0 : 1;
+    struct error *e = &r->alloc.error;
+    struct stat st;
+    int own_fd = -1;
+
+    if (charge_rest(r, memory->size, fds, e) < 0)
+        goto close_memory;
+    if (fds && (own_fd = fcntl(r->alloc.fd, F_DUPFD_CLOEXEC, 0)) < 0) {
+        error_set(e, ERROR_QUOTA_EXCEEDED, "no descriptor for the memory: %s", strerror(errno));
+        goto discharge_fds;
+    }
+    if (fstat(r->alloc.fd, &st) < 0)
+        st.st_ino = 0;
+    if (mapping_adopt(&c->server->mappings, memory, r->alloc.device, st.st_ino, own_fd, owner_of(c), ret, e) < 0)
+        goto close_own_fd;
+    connection_pay_for(c, *ret, r->alloc.size, fds);
+    return 0;
+
+close_own_fd:
+    if (own_fd >= 0)
+        close(own_fd);
+discharge_fds:
+    account_discharge(c->account, QUOTA_FDS, fds);
+close_memory:
+    r->alloc.device->backend->memory_close(memory);
+    account_discharge(c->account, QUOTA_ALLOCATED, r->alloc.size);
+    return -1;
+}
+
 static void alloc_done(struct work *work)
 {
     struct request *r = (struct request *)(void *)((char *)work - offsetof(struct request, alloc.work));
     struct connection *c = r->connection;
-    struct backend_memory *memory = r->alloc.memory;
-    struct buffer_ref *buffer;
-    struct mapping *m;
-    struct stat st;
-    int own_fd;
+    struct buffer_ref *buffer = NULL;
+    struct mapping *m = NULL;
+    struct hold *hold;
 
-    if (!memory) {
+    if (!r->alloc.memory) {
+        account_discharge(c->account, QUOTA_ALLOCATED, r->alloc.size);
         request_end_error(r, &r->alloc.error);
         return;
     }
-    if (fstat(r->alloc.fd, &st) < 0)
-        st.st_ino = 0;
-    own_fd = memory->kind == MEMORY_MEMFD ? -1 : dup(r->alloc.fd);
-    if (mapping_adopt(&c->server->mappings, memory, r->alloc.device, st.st_ino, own_fd, owner_of(c), &m,
-                      &r->alloc.error) < 0) {
-        if (own_fd >= 0)
-            close(own_fd);
-        r->alloc.device->backend->memory_close(memory);
+    if (adopt(r, &m) < 0) {
         close(r->alloc.fd);
         request_end_error(r, &r->alloc.error);
         return;
     }
-    buffer = c->closed ? NULL : connection_add_buffer(c, m, memory->size, true, &r->alloc.error);
+    hold = c->closed ? NULL : connection_hold(c, m, 0, &r->alloc.error);
+    if (hold)
+        buffer = connection_add_buffer(c, m, hold, m->memory->size, true, &r->alloc.error);
+    hold_unref(hold);
     mapping_unref(m);
     if (buffer) {
+        buffer->allocated = true;
         end_allocated(r, buffer);
         return;
     }
@@ -119,6 +162,10 @@ void handle_alloc(struct request *r, const struct rpc_arg *args, struct request_
         return;
     }
     r->alloc.size = args[ALLOC_size].u;
+    if (account_charge(r->connection->account, r->connection->pid, QUOTA_ALLOCATED, r->alloc.size, &e) < 0) {
+        request_end_error(r, &e);
+        return;
+    }
     r->alloc.error.code = ERROR_INTERNAL;
     work_submit(&r->connection->server->loop, &r->alloc.work, alloc_run, alloc_done);
 }

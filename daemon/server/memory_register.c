@@ -106,6 +106,7 @@ static int decode_one_fd(const struct rpc_arg *args, const struct request_fds *f
 struct registration {
     struct request *request;
     struct mapping_waiter waiter;
+    struct hold *hold; /* a reference, on what was declared */
     uint64_t size;
     bool writable;
 };
@@ -139,10 +140,16 @@ static void on_opened(struct mapping_waiter *waiter, bool ok)
     struct request *r = g->request;
     struct mapping *m = waiter->mapping;
     struct buffer_ref *buffer = NULL;
+    struct hold *hold = NULL;
     struct error e = m->error;
 
     if (ok && !r->connection->closed && (grows(m) || check_true_size(m, g->size, &e) == 0))
-        buffer = connection_add_buffer(r->connection, m, grows(m) ? usable(m, g->size) : g->size, g->writable, &e);
+        hold = connection_hold(r->connection, m, g->size, &e);
+    if (hold)
+        buffer =
+            connection_add_buffer(r->connection, m, hold, grows(m) ? usable(m, g->size) : g->size, g->writable, &e);
+    hold_unref(hold);
+    hold_unref(g->hold);
     if (buffer)
         end_registered(r, buffer);
     else
@@ -158,6 +165,11 @@ static int register_when_open(struct request *r, struct mapping *m, uint64_t siz
 
     if (!g)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a registration");
+    g->hold = connection_hold(r->connection, m, size, e);
+    if (!g->hold) {
+        free(g);
+        return -1;
+    }
     g->request = r;
     g->size = size;
     g->writable = writable;
@@ -190,6 +202,17 @@ static int decode_device(struct request *r, const struct rpc_arg *args, enum bac
     return 0;
 }
 
+/* A pool's descriptor is kept for as long as its memory is referred to. */
+static int pay_for_pool(struct connection *c, struct mapping *m, struct error *e)
+{
+    if (m->fd < 0 || m->bill.payer)
+        return 0;
+    if (account_charge(c->account, c->pid, QUOTA_FDS, 1, e) < 0)
+        return -1;
+    connection_pay_for(c, m, 0, 1);
+    return 0;
+}
+
 /* cuda_ipc and cuda_pool: memory known by the 64 bytes of a handle. */
 static int register_handle(struct request *r, const struct rpc_arg *args, enum backend_memory_kind kind, bool writable,
                            struct request_fds *fds, struct error *e)
@@ -218,7 +241,9 @@ static int register_handle(struct request *r, const struct rpc_arg *args, enum b
         return -1;
     if (import.n_fds && m->fd == import.fds[0])
         fds->fds[index] = -1;
-    result = register_when_open(r, m, import.size, writable, e);
+    result = pay_for_pool(c, m, e);
+    if (result == 0)
+        result = register_when_open(r, m, import.size, writable, e);
     mapping_unref(m);
     return result;
 }
@@ -230,7 +255,8 @@ static int register_memfd(struct request *r, const struct rpc_arg *args, bool wr
 {
     struct connection *c = r->connection;
     struct backend_memory *memory;
-    struct buffer_ref *buffer;
+    struct buffer_ref *buffer = NULL;
+    struct hold *hold;
     struct mapping *m;
     struct stat st;
     unsigned index = 0;
@@ -244,7 +270,10 @@ static int register_memfd(struct request *r, const struct rpc_arg *args, bool wr
         memfd_unmap(memory);
         return -1;
     }
-    buffer = connection_add_buffer(c, m, args[REGISTER_size].u, writable, e);
+    hold = connection_hold(c, m, args[REGISTER_size].u, e);
+    if (hold)
+        buffer = connection_add_buffer(c, m, hold, args[REGISTER_size].u, writable, e);
+    hold_unref(hold);
     if (buffer)
         end_registered(r, buffer);
     mapping_unref(m);

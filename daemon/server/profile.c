@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "util/histogram.h"
+#include "server/latency.h"
 
 enum { BUCKETS = 1024 };
 
@@ -33,7 +33,7 @@ struct row {
     struct list bucket, recent;
     struct head head;
     uint64_t count, errors;
-    struct histogram execution, total;
+    struct histogram queue, execution, total;
     char name[PROFILE_NAME_MAX];
     int64_t words[];
 };
@@ -158,8 +158,9 @@ static struct row *find_or_add(struct profile *p, const struct key *key)
 }
 
 void profile_add(struct profile *p, const struct op_call *call, const struct backend_device *device,
-                 const char *variant, const double *samples, uint32_t n_samples, double total_us)
+                 const char *variant, const double *samples, uint32_t n_samples, const struct latency *latency)
 {
+    const double queue_us = latency->part[LATENCY_QUEUE];
     struct row *row;
     struct key key;
 
@@ -170,7 +171,9 @@ void profile_add(struct profile *p, const struct op_call *call, const struct bac
     row->count += n_samples ? n_samples : 1;
     for (uint32_t i = 0; i < n_samples; i++)
         histogram_add(&row->execution, samples[i]);
-    histogram_add(&row->total, total_us);
+    if (!isnan(queue_us))
+        histogram_add_in(&row->queue, queue_us, latency->bucket[LATENCY_QUEUE]);
+    histogram_add_in(&row->total, latency->part[LATENCY_TOTAL], latency->bucket[LATENCY_TOTAL]);
 }
 
 void profile_count(struct profile *p, const struct op_call *call, const struct backend_device *device,
@@ -200,12 +203,13 @@ void profile_add_error(struct profile *p, const struct op_call *call, const stru
 static void write_histogram(struct rpc_output *out, const char *key, const struct histogram *h)
 {
     rpc_write_text(out, key);
-    rpc_write_map(out, 6);
+    rpc_write_map(out, 7);
     rpc_write_entry_double(out, "min", h->min_us);
     rpc_write_entry_double(out, "mean", h->sum_us / (double)h->count);
     rpc_write_entry_double(out, "p50", histogram_percentile(h, 0.50));
     rpc_write_entry_double(out, "p90", histogram_percentile(h, 0.90));
     rpc_write_entry_double(out, "p99", histogram_percentile(h, 0.99));
+    rpc_write_entry_double(out, "p999", histogram_percentile(h, 0.999));
     rpc_write_entry_double(out, "max", h->max_us);
 }
 
@@ -213,7 +217,7 @@ static void write_row(struct rpc_output *out, const struct row *row)
 {
     const int64_t *word = row->words;
 
-    rpc_write_map(out, 7 + (row->execution.count > 0) + (row->total.count > 0));
+    rpc_write_map(out, 7 + (row->queue.count > 0) + (row->execution.count > 0) + (row->total.count > 0));
     rpc_write_entry_text(out, "op", row->name);
     rpc_write_entry_text(out, "device", row->head.device->info.uuid);
     rpc_write_entry_text(out, "variant", row->head.variant ? row->head.variant : "");
@@ -230,6 +234,8 @@ static void write_row(struct rpc_output *out, const struct row *row)
     rpc_write_entry_uint(out, "count", row->count);
     rpc_write_entry_uint(out, "errors", row->errors);
     /* Not measured means absent. */
+    if (row->queue.count)
+        write_histogram(out, "queue_us", &row->queue);
     if (row->execution.count)
         write_histogram(out, "exec_us", &row->execution);
     if (row->total.count)

@@ -15,10 +15,11 @@ struct profile;
 struct profile *profile_new(void);
 struct profile *profile_free(struct profile *p); /* NULL is allowed; returns NULL */
 
-/* Records one op that ended: its executions' samples (µs) and the request's total.
- */
+struct latency; /* server/latency.h */
+
+/* Records one op that ended: its executions' samples (µs), and how long the request waited and took in all. */
 void profile_add(struct profile *p, const struct op_call *call, const struct backend_device *device,
-                 const char *variant, const double *samples, uint32_t n_samples, double total_us);
+                 const char *variant, const double *samples, uint32_t n_samples, const struct latency *latency);
 /* The same for `count` ops that nothing was measured of. */
 void profile_count(struct profile *p, const struct op_call *call, const struct backend_device *device,
                    const char *variant, uint64_t count);

@@ -71,6 +71,7 @@ static void program_free(struct program *p)
     if (p->replay)
         p->device->backend->program_free(p->device, p->replay);
     for (unsigned i = 0; i < p->body.n_tensors; i++) {
+        p->body.refs[i].hold = hold_unref(p->body.refs[i].hold);
         if (p->body.refs[i].mapping)
             mapping_unref(p->body.refs[i].mapping);
         p->body.refs[i].mapping = NULL;
@@ -102,10 +103,12 @@ static void settle(struct program *p)
 
         if (!m)
             continue;
-        if (p->buffers[i])
+        if (p->buffers[i]) {
+            p->body.refs[i].hold = hold_unref(p->body.refs[i].hold);
             p->body.refs[i].mapping = NULL;
-        else
+        } else {
             mapping_ref(m);
+        }
         mapping_unuse(m);
     }
 }
@@ -150,6 +153,7 @@ static int define(struct connection *c, const struct rpc_arg *args, struct progr
         error_set(e, ERROR_QUOTA_EXCEEDED,
                   "this connection's programs take %llu bytes, more than they may; release some",
                   (unsigned long long)c->program_bytes);
+        error_detail_text(e, "quota", "program_bytes");
         error_detail_number(e, "limit", PROGRAM_BYTES_MAX);
         error_detail_number(e, "current", (int64_t)c->program_bytes);
         unref(p);
@@ -224,6 +228,7 @@ static int use_own_memory(struct connection *c, const struct program *p, struct 
                 return error_detail_text(e, "key", "program");
             }
             ref->mapping = p->body.refs[i].mapping;
+            ref->hold = hold_ref(p->body.refs[i].hold);
             ref->writable = true;
             mapping_use(ref->mapping);
         }

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/events.h"
+#include "server/latency.h"
 #include "server/profile.h"
 #include "server/program.h"
 #include "server/request.h"
@@ -94,7 +96,7 @@ static void write_timings(struct rpc_output *out, const struct request *r, doubl
     free(sorted);
 }
 
-static void note_in_profile(struct run *run, struct server *s, double total_us)
+static void note_in_profile(struct run *run, struct server *s, const struct latency *latency)
 {
     const struct body *b = &run->body;
 
@@ -104,7 +106,7 @@ static void note_in_profile(struct run *run, struct server *s, double total_us)
     }
     if (b->n_calls == 1) {
         profile_add(s->profile, &b->calls[0].call, run->device, b->steps[0].variant_used, run->samples,
-                    run->job.n_samples, total_us);
+                    run->job.n_samples, latency);
         return;
     }
     /* The time of several ops together says nothing of one: they are counted. */
@@ -126,18 +128,25 @@ void run_reply(struct request *r)
 {
     struct run *run = &r->run;
     struct server *s = r->connection->server;
-    double total_us = clock_us_between(r->received_ns, clock_now_ns());
+    const uint64_t now = clock_now_ns();
+    double total_us = clock_us_between(r->received_ns, now);
+    struct latency latency;
     struct rpc_output *out;
     struct error e;
 
+    latency_note_device(r, now);
     if (run->failed) {
         s->counters.jobs_cancelled += run->stop != RUN_GOES_ON;
         if (run->stop == RUN_GOES_ON && run->body.n_calls == 1)
             profile_add_error(s->profile, &run->body.calls[0].call, run->device, run->body.steps[0].variant_used);
+        if (run->stop == RUN_GOES_ON)
+            event_fault(r, &run->error);
         request_error(r, stop_error(run, &e));
         return;
     }
-    note_in_profile(run, s, total_us);
+    latency_of(r, total_us, &latency);
+    latency_note(r, &latency);
+    note_in_profile(run, s, &latency);
     out = request_result(r);
     if (!out)
         return;

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/access.h"
 #include "server/connection.h"
+#include "server/drain.h"
 #include "server/run.h"
 #include "util/clock.h"
 
@@ -27,6 +29,7 @@ static const struct rpc_field compile_fields[] = {KOPS_PARAMS_COMPILE(RPC_FIELD)
 static const struct rpc_field kernel_fields[] = {KOPS_PARAMS_KERNEL(RPC_FIELD)};
 static const struct rpc_field launch_fields[] = {KOPS_PARAMS_LAUNCH(RPC_FIELD)};
 static const struct rpc_field cache_fields[] = {KOPS_PARAMS_CACHE(RPC_FIELD)};
+static const struct rpc_field drain_fields[] = {KOPS_PARAMS_DRAIN(RPC_FIELD)};
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 static const struct {
@@ -36,38 +39,58 @@ static const struct {
     unsigned n_fields;
     bool any_params;     /* the handler gets the map itself, as args[0].items */
     bool while_stopping; /* answered also while the daemon is ending */
+    bool work;           /* not begun while the daemon drains, and what that waits for */
     bool brings_fds;     /* its reply goes over the socket, whichever way the request came */
 } methods[METHOD_COUNT] = {
     [METHOD_HELLO] = {"hello", handle_hello, hello_fields, COUNT(hello_fields), .while_stopping = true,
                       .brings_fds = true},
     [METHOD_PING] = {"ping", handle_ping, .any_params = true, .while_stopping = true},
-    [METHOD_REGISTER] = {"register", handle_register, register_fields, COUNT(register_fields)},
-    [METHOD_ALLOC] = {"alloc", handle_alloc, alloc_fields, COUNT(alloc_fields), .brings_fds = true},
+    [METHOD_REGISTER] = {"register", handle_register, register_fields, COUNT(register_fields), .work = true},
+    [METHOD_ALLOC] = {"alloc", handle_alloc, alloc_fields, COUNT(alloc_fields), .work = true, .brings_fds = true},
     [METHOD_RELEASE] = {"release", handle_release, release_fields, COUNT(release_fields), .while_stopping = true},
-    [METHOD_RUN] = {"run", handle_run, run_fields, COUNT(run_fields)},
-    [METHOD_SEQUENCE] = {"sequence", handle_sequence, sequence_fields, COUNT(sequence_fields)},
-    [METHOD_PROGRAM] = {"program", handle_program, program_fields, COUNT(program_fields)},
-    [METHOD_RUN_PROGRAM] = {"run_program", handle_run_program, run_program_fields, COUNT(run_program_fields)},
-    [METHOD_COMPILE] = {"compile", handle_compile, compile_fields, COUNT(compile_fields)},
-    [METHOD_KERNEL] = {"kernel", handle_kernel, kernel_fields, COUNT(kernel_fields)},
-    [METHOD_LAUNCH] = {"launch", handle_launch, launch_fields, COUNT(launch_fields)},
+    [METHOD_RUN] = {"run", handle_run, run_fields, COUNT(run_fields), .work = true},
+    [METHOD_SEQUENCE] = {"sequence", handle_sequence, sequence_fields, COUNT(sequence_fields), .work = true},
+    [METHOD_PROGRAM] = {"program", handle_program, program_fields, COUNT(program_fields), .work = true},
+    [METHOD_RUN_PROGRAM] = {"run_program", handle_run_program, run_program_fields, COUNT(run_program_fields),
+                            .work = true},
+    [METHOD_COMPILE] = {"compile", handle_compile, compile_fields, COUNT(compile_fields), .work = true},
+    [METHOD_KERNEL] = {"kernel", handle_kernel, kernel_fields, COUNT(kernel_fields), .work = true},
+    [METHOD_LAUNCH] = {"launch", handle_launch, launch_fields, COUNT(launch_fields), .work = true},
     [METHOD_CACHE] = {"cache", handle_cache, cache_fields, COUNT(cache_fields), .brings_fds = true},
-    [METHOD_TIMELINES] = {"timelines", handle_timelines, .brings_fds = true},
+    [METHOD_TIMELINES] = {"timelines", handle_timelines, .work = true, .brings_fds = true},
     [METHOD_CANCEL] = {"cancel", handle_cancel, cancel_fields, COUNT(cancel_fields), .while_stopping = true},
     [METHOD_TRIM] = {"trim", handle_trim},
     [METHOD_STATS] = {"stats", handle_stats, stats_fields, COUNT(stats_fields), .while_stopping = true},
+    [METHOD_CLIENTS] = {"clients", handle_clients, .while_stopping = true},
+    [METHOD_METRICS] = {"metrics", handle_metrics, .while_stopping = true},
+    [METHOD_DRAIN] = {"drain", handle_drain, drain_fields, COUNT(drain_fields), .while_stopping = true},
 };
 _Static_assert(COUNT(run_fields) <= MAX_FIELDS && COUNT(register_fields) <= MAX_FIELDS, "raise MAX_FIELDS");
 
-static int find_method(const struct rpc_message *message, struct error *e)
+static int look_up(const struct rpc_message *message)
 {
-    char name[40];
-    unsigned n = 0;
-
     for (unsigned i = 0; i < METHOD_COUNT; i++)
         if (strlen(methods[i].name) == message->method_length &&
             !memcmp(methods[i].name, message->method, message->method_length))
             return (int)i;
+    return -1;
+}
+
+bool request_takes_no_credit(const struct rpc_message *message)
+{
+    int method = look_up(message);
+
+    return method == METHOD_CANCEL || method == METHOD_PING;
+}
+
+static int find_method(const struct rpc_message *message, struct error *e)
+{
+    char name[40];
+    int method = look_up(message);
+    unsigned n = 0;
+
+    if (method >= 0)
+        return method;
     for (; n < message->method_length && n < sizeof(name) - 1; n++)
         name[n] = message->method[n] >= 0x20 && message->method[n] < 0x7f ? message->method[n] : '?';
     name[n] = '\0';
@@ -101,7 +124,10 @@ static struct request *request_new(struct connection *c, const struct rpc_messag
         r->next = c->by_msgid[r->msgid % MSGID_BUCKETS];
         c->by_msgid[r->msgid % MSGID_BUCKETS] = r;
     }
+    r->work = false;
     c->inflight++;
+    c->requests++;
+    account_add(c->account, QUOTA_INFLIGHT, 1);
     s->counters.requests++;
     return r;
 }
@@ -124,6 +150,8 @@ void request_end(struct request *r)
 
     forget_msgid(r);
     c->inflight--;
+    s->drain.work -= r->work;
+    account_discharge(c->account, QUOTA_INFLIGHT, 1);
     if (s->n_free_requests < FREE_REQUESTS_KEPT) {
         r->next = s->free_requests;
         s->free_requests = r;
@@ -153,6 +181,20 @@ static struct rpc_output *reply_output(struct request *r)
     return r->by_ring ? rpc_channel_begin(c->channel, &c->output) : &c->output;
 }
 
+static void count_error(struct connection *c, const struct error *e)
+{
+    struct server *s = c->server;
+
+    c->errors++;
+    s->counters.errors++;
+    s->totals.errors[(int)e->code < ERROR_CODES_MAX ? e->code : ERROR_INTERNAL]++;
+}
+
+const char *request_method_name(unsigned method)
+{
+    return method < METHOD_COUNT ? methods[method].name : "unknown";
+}
+
 struct rpc_output *request_result(struct request *r)
 {
     struct connection *c = r->connection;
@@ -170,7 +212,7 @@ void request_error(struct request *r, const struct error *e)
 {
     struct connection *c = r->connection;
 
-    c->server->counters.errors++;
+    count_error(c, e);
     if (r->notification || c->closed)
         return;
     c->server->counters.replies++;
@@ -181,7 +223,7 @@ void request_error_log(struct request *r, const struct error *e, const char *rea
 {
     struct connection *c = r->connection;
 
-    c->server->counters.errors++;
+    count_error(c, e);
     if (r->notification || c->closed)
         return;
     c->server->counters.replies++;
@@ -233,8 +275,29 @@ static void refuse(struct request *r, const struct rpc_value *params, const stru
         request_end_error(r, e);
 }
 
+static const unsigned char classes[] = {
+#define X(NAME, name, CLASS) ACCESS_##CLASS,
+    KOPS_METHODS(X)
+#undef X
+};
+
+/* Whether the user may call this, now. What takes nothing is answered however much the user has in flight. */
+static int admit(struct connection *c, const struct request *r, struct error *e)
+{
+    struct account *a = c->account;
+    const enum access_class class = classes[r->method];
+
+    if (!access_allows(c, class))
+        return access_refuse(c, methods[r->method].name, class, e);
+    if (account_admit_message(a, c->pid, r->received_ns, e) < 0 ||
+        (!methods[r->method].while_stopping && account_check_inflight(a, c->pid, e) < 0))
+        return -1;
+    return request_is_run(r) ? account_check_share(a, c->pid, r->received_ns, e) : 0;
+}
+
 int dispatch(struct connection *c, const struct rpc_message *message, struct request_fds *fds, struct error *e)
 {
+    struct server *s = c->server; /* the connection may go with the request */
     struct rpc_arg args[MAX_FIELDS];
     struct error error;
     struct request *r;
@@ -248,11 +311,13 @@ int dispatch(struct connection *c, const struct rpc_message *message, struct req
     method = find_method(message, &error);
     if (method < 0) {
         r->method = METHOD_COUNT;
+        c->server->totals.requests[METHOD_COUNT]++;
         request_end_error(r, &error);
         return 0;
     }
     r->method = (enum method)method;
-    if (check_params(message, method, args, &error) < 0) {
+    c->server->totals.requests[method]++;
+    if (admit(c, r, &error) < 0 || check_params(message, method, args, &error) < 0) {
         refuse(r, message->params, &error);
         return 0;
     }
@@ -262,7 +327,15 @@ int dispatch(struct connection *c, const struct rpc_message *message, struct req
         refuse(r, message->params, &error);
         return 0;
     }
+    if (methods[method].work && drain_refuses(c->server, &error)) {
+        refuse(r, message->params, &error);
+        return 0;
+    }
+    r->work = methods[method].work;
+    c->server->drain.work += r->work;
+    activity_own(&s->activity.request, methods[method].name, c->pid, c->uid);
     methods[method].handler(r, args, fds);
+    activity_disown(&s->activity.request);
     return 0;
 }
 

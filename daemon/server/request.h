@@ -23,6 +23,9 @@ void request_error_log(struct request *r, const struct error *e, const char *rea
 /* The request is over and its memory is given back. */
 void request_end(struct request *r);
 
+/* Whether it is answered at once and leaves nothing behind, so that it may come also without credit. */
+bool request_takes_no_credit(const struct rpc_message *message);
+
 /* Whether request->run is what it holds. */
 bool request_is_run(const struct request *r);
 
@@ -81,6 +84,9 @@ enum { KOPS_PARAMS_LAUNCH(X) };
 #define X(key, ...) INDEX(CACHE, key)
 enum { KOPS_PARAMS_CACHE(X) };
 #undef X
+#define X(key, ...) INDEX(DRAIN, key)
+enum { KOPS_PARAMS_DRAIN(X) };
+#undef X
 #define X(key, ...) INDEX(PARAM, key)
 enum { KOPS_PARAMS_PARAM(X) };
 #undef X
@@ -105,6 +111,9 @@ void barriers_advance(struct connection *c);
 void barrier_enqueue(struct request *r);
 void trim_now(struct request *r);
 void stats_now(struct request *r);
+
+/* As the wire says it; "unknown" for METHOD_COUNT. */
+const char *request_method_name(unsigned method);
 
 /* Resolves a device argument; the default device when absent. NULL and *e when there is none. */
 struct backend_device *request_device(struct server *s, const struct rpc_arg *arg, struct error *e);

@@ -17,7 +17,7 @@ static void job_done(struct backend_job *job)
     struct run *run = list_entry(job, struct run, job);
     struct request *r = list_entry(run, struct request, run);
 
-    pump_done(r->connection->server, run->device, run->priority);
+    pump_done(r->connection->server, run);
     hangs_note(r->connection->server, run->device->index, r->received_ns);
     /* A device that was lost, or a job that there was no memory for, has not written it. */
     if (job->failed)
@@ -70,6 +70,21 @@ static void mappings_ready(struct run *run)
         bind_operands(run);
 }
 
+/* It may be larger than was declared. What is refused then does not stay open. */
+static void charge_opened(struct connection *c, struct run *run, struct mapping *m)
+{
+    struct error e;
+    struct hold *hold = connection_hold(c, m, 0, &e);
+
+    if (hold) {
+        hold_unref(hold);
+        return;
+    }
+    fail_run(run, &e);
+    connection_drop_inline(c, m->import.handle);
+    mapping_close_soon(m);
+}
+
 static void on_mapped(struct mapping_waiter *waiter, bool ok)
 {
     struct operand_ref *operand = list_entry(waiter, struct operand_ref, waiter);
@@ -79,6 +94,8 @@ static void on_mapped(struct mapping_waiter *waiter, bool ok)
     operand->waiting = false;
     if (!ok)
         fail_run(run, &operand->mapping->error);
+    else
+        charge_opened(r->connection, run, operand->mapping);
     if (--run->maps_pending)
         return;
     mappings_ready(run);
@@ -128,6 +145,7 @@ static void enqueue(struct request *r, struct stream *stream)
 {
     stream_enqueue(stream, r);
     list_append(&r->connection->runs, &r->run.order_link);
+    account_begin_run(r->connection->account);
     if (r->run.deadline_ns)
         deadline_add(r);
     wait_for_mappings(r);
@@ -218,6 +236,7 @@ void run_finish(struct request *r)
         deadline_remove(r);
     stream_remove(r);
     list_remove(&run->order_link);
+    account_end_run(c->account);
     run_release(run);
     /* The stream may go with the connection's last request: take its next steps first. */
     c->inflight++;

@@ -1,82 +1,26 @@
 #include "server/server.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
+#include "server/accepting.h"
 #include "server/channel.h"
 #include "server/code.h"
-#include "server/connection.h"
+#include "server/drain.h"
+#include "server/latency.h"
+#include "server/patience.h"
 #include "server/pump.h"
 #include "server/queues.h"
 #include "server/run.h"
+#include "server/sampling.h"
 #include "server/stop.h"
 #include "server/timeline.h"
+#include "server/watchdog.h"
 #include "util/clock.h"
-#include "util/log.h"
-
-enum { ACCEPTS_A_TURN = 64 };
-
-/* ---- listening ---- */
-
-/* Tells a newcomer why it cannot be served. */
-static void refuse(int fd, unsigned limit)
-{
-    struct rpc_output out;
-    struct error e;
-
-    error_set(&e, ERROR_QUOTA_EXCEEDED, "the daemon has %u connections, the most it takes; try again later", limit);
-    error_detail_number(&e, "limit", limit);
-    rpc_output_init(&out, 4096);
-    rpc_write_error_notification(&out, &e);
-    rpc_output_flush(&out, fd);
-    rpc_output_free(&out);
-    close(fd);
-}
-
-/* Out of descriptors: the reserve makes room to take the newcomer off the queue and close it. */
-static void shed(struct server *s)
-{
-    int fd;
-
-    close(s->reserve_fd);
-    fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd >= 0)
-        close(fd);
-    s->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    log_warning("refuse", "why=\"out of file descriptors\"");
-}
-
-static void on_listener(uv_poll_t *poll, int status, int events)
-{
-    struct server *s = poll->data;
-
-    (void)status;
-    (void)events;
-    for (unsigned i = 0; i < ACCEPTS_A_TURN; i++) {
-        int fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
-        if (fd < 0) {
-            if (errno == EMFILE || errno == ENFILE)
-                shed(s);
-            return;
-        }
-        if (s->n_connections >= s->config.max_connections) {
-            log_warning("refuse", "why=\"too many connections\" limit=%llu",
-                        (unsigned long long)s->config.max_connections);
-            refuse(fd, (unsigned)s->config.max_connections);
-            continue;
-        }
-        connection_new(s, fd);
-    }
-}
-
-/* ---- life ---- */
+#include "util/loop_memory.h"
 
 static int choose_default_device(struct server *s, struct error *e)
 {
@@ -111,6 +55,15 @@ static void choose_instance(struct server *s)
         snprintf(s->instance + 2 * (size_t)i, 3, "%02x", bytes[i]);
 }
 
+/* Each connection has a socket and its process to watch; what others have open lies below, too. */
+static unsigned descriptors_watched(const struct server *s)
+{
+    enum { A_CONNECTION = 8, LEAST = 16384, MOST = 1 << 22 };
+    uint64_t wanted = s->config.max_connections * A_CONNECTION;
+
+    return wanted < LEAST ? LEAST : wanted > MOST ? MOST : (unsigned)wanted;
+}
+
 static int open_devices(struct server *s, struct error *e)
 {
     const struct backend_host host = {.wake = pump_wake, .context = s};
@@ -123,60 +76,104 @@ static int open_devices(struct server *s, struct error *e)
     return choose_default_device(s, e);
 }
 
-int server_new(const struct server_config *config, int listener, struct server **ret_server, struct error *e)
+static void close_handle(uv_handle_t *handle, void *context)
 {
-    struct server *s = calloc(1, sizeof(*s));
+    (void)context;
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
 
-    if (!s || !(s->profile = profile_new()) || !(s->arena = rpc_arena_new()) || uv_loop_init(&s->loop) < 0) {
-        error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
-        goto free_server;
-    }
-    s->config = *config;
-    s->listener = listener;
+/* What needs no loop. */
+static int prepare(struct server *s, int listener, struct error *e)
+{
+    struct timespec now;
+
+    if (accepting_open(s, listener, e) < 0 || loop_memory_reserve(descriptors_watched(s), e) < 0)
+        return -1;
+    s->profile = profile_new();
+    s->latencies = latency_table_new();
+    s->arena = rpc_arena_new();
+    if (!s->profile || !s->latencies || !s->arena)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
+    s->doorbells = s->held.timer = -1;
+    accounts_init(&s->accounts, &s->config.quota);
     s->started_ns = clock_now_ns();
+    clock_gettime(CLOCK_REALTIME, &now);
+    s->started_s = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
     choose_instance(s);
     list_init(&s->connections);
     list_init(&s->programs);
     codes_init(s);
     list_init(&s->yielding);
-    if (pump_init(s, e) < 0)
-        goto close_loop;
-    if (open_devices(s, e) < 0)
-        goto close_devices;
+    return 0;
+}
+
+static int start(struct server *s, struct error *e)
+{
+    mapping_registry_init(&s->mappings, &s->loop, &s->devices, s->config.idle_close_s * UINT64_C(1000000000));
+    deadlines_init(s);
+    patience_init(s);
+    drain_init(s);
+    sampling_init(s);
+    if (pump_init(s, e) < 0 || open_devices(s, e) < 0 || accepting_start(s, e) < 0)
+        return -1;
     s->code_service = code_service_new(&s->loop, &s->config.code, e);
     if (!s->code_service)
-        goto close_devices;
-    mapping_registry_init(&s->mappings, &s->loop, &s->devices, config->idle_close_s * UINT64_C(1000000000));
-    deadlines_init(s);
+        return -1;
     stop_init(s);
-    s->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    uv_poll_init(&s->loop, &s->listener_poll, listener);
-    s->listener_poll.data = s;
-    uv_poll_start(&s->listener_poll, UV_READABLE, on_listener);
+    return 0;
+}
+
+int server_new(const struct server_config *config, int listener, struct server **ret_server, struct error *e)
+{
+    struct server *s = calloc(1, sizeof(*s));
+    int r;
+
+    if (!s) {
+        close(listener);
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
+    }
+    s->config = *config;
+    if (prepare(s, listener, e) < 0)
+        goto free_server;
+    r = uv_loop_init(&s->loop);
+    if (r < 0) {
+        error_set(e, ERROR_INTERNAL, "the event loop cannot be set up: %s", uv_strerror(r));
+        goto free_server;
+    }
+    if (start(s, e) < 0)
+        goto close_loop;
     *ret_server = s;
     return 0;
 
-close_devices:
-    devices_close(&s->devices);
-    pump_stop(s);
-    uv_run(&s->loop, UV_RUN_DEFAULT);
-    channels_free(s);
 close_loop:
+    devices_close(&s->devices);
+    uv_walk(&s->loop, close_handle, NULL);
+    uv_run(&s->loop, UV_RUN_DEFAULT);
     uv_loop_close(&s->loop);
+    channels_free(s);
+    timelines_free(s);
 free_server:
-    if (s) {
-        rpc_arena_free(s->arena);
-        profile_free(s->profile);
-    }
+    accepting_free(s);
+    rpc_arena_free(s->arena);
+    profile_free(s->profile);
+    latency_table_free(s->latencies);
     free(s);
-    close(listener);
     return -1;
 }
 
-int server_run(struct server *server, void (*on_ready)(void *context), void *context)
+int server_run(struct server *server, const struct server_hooks *hooks)
 {
-    if (on_ready)
-        on_ready(context);
+    struct error e;
+
+    server->hooks = *hooks;
+    if (watchdog_start(server, hooks, &e) < 0) {
+        log_error("start", "why=\"%s\"", e.message);
+        server->exit_status = SERVER_EXIT_FAILED;
+        server_stop(server);
+    } else if (hooks->ready) {
+        hooks->ready(hooks->context);
+    }
     uv_run(&server->loop, UV_RUN_DEFAULT); /* until server_stop_step() has closed every handle */
     return server->exit_status;
 }
@@ -188,10 +185,12 @@ struct server *server_free(struct server *server)
     queues_free(server);
     codes_free(server);
     devices_close(&server->devices);
+    watchdog_stop(server);
     uv_loop_close(&server->loop);
     channels_free(server);
     timelines_free(server);
-    close(server->reserve_fd);
+    accepting_free(server);
+    accounts_free(&server->accounts);
     while (server->free_requests) {
         struct request *r = server->free_requests;
 
@@ -200,6 +199,7 @@ struct server *server_free(struct server *server)
     }
     rpc_arena_free(server->arena);
     profile_free(server->profile);
+    latency_table_free(server->latencies);
     free(server);
     return NULL;
 }

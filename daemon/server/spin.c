@@ -97,7 +97,7 @@ static void poll_sockets(struct server *s, uint64_t now)
             forget(c);
             continue;
         }
-        if (!connection_may_read(c))
+        if (!connection_may_look(c))
             continue;
         connection_read_socket(c);
         if (!c->input_active_ns && ++c->spin_hits == UNWATCHED_AFTER)

@@ -1,6 +1,7 @@
 /* The stats method. */
 #include <stdio.h>
 
+#include "server/access.h"
 #include "server/code.h"
 #include "server/connection.h"
 #include "server/program.h"
@@ -15,6 +16,11 @@ void handle_stats(struct request *r, const struct rpc_arg *args, struct request_
     struct error e;
 
     (void)fds;
+    if (args[STATS_reset].b && !access_allows(r->connection, ACCESS_TUNE)) {
+        access_refuse(r->connection, "stats", ACCESS_TUNE, &e);
+        request_end_error(r, &e);
+        return;
+    }
     if (args[STATS_op].present) {
         snprintf(filter.op, sizeof(filter.op), "%.*s", (int)args[STATS_op].length, args[STATS_op].text);
         if (!op_find(args[STATS_op].text, args[STATS_op].length) &&
@@ -53,20 +59,20 @@ void handle_stats(struct request *r, const struct rpc_arg *args, struct request_
 
 static void write_counters(struct rpc_output *out, const struct server *s)
 {
-    const struct server_counters *n = &s->counters;
+    const struct server_counters *n = &s->counters, *then = &s->counters_then;
 
     rpc_write_text(out, "counters");
     rpc_write_map(out, 11);
     rpc_write_entry_uint(out, "connections", s->n_connections);
-    rpc_write_entry_uint(out, "connections_total", n->connections_total);
-    rpc_write_entry_uint(out, "requests", n->requests);
-    rpc_write_entry_uint(out, "replies", n->replies);
-    rpc_write_entry_uint(out, "errors", n->errors);
-    rpc_write_entry_uint(out, "jobs", n->jobs);
-    rpc_write_entry_uint(out, "jobs_cancelled", n->jobs_cancelled);
-    rpc_write_entry_uint(out, "bytes_in", n->bytes_in);
-    rpc_write_entry_uint(out, "bytes_out", n->bytes_out);
-    rpc_write_entry_uint(out, "protocol_errors", n->protocol_errors);
+    rpc_write_entry_uint(out, "connections_total", n->connections_total - then->connections_total);
+    rpc_write_entry_uint(out, "requests", n->requests - then->requests);
+    rpc_write_entry_uint(out, "replies", n->replies - then->replies);
+    rpc_write_entry_uint(out, "errors", n->errors - then->errors);
+    rpc_write_entry_uint(out, "jobs", n->jobs - then->jobs);
+    rpc_write_entry_uint(out, "jobs_cancelled", n->jobs_cancelled - then->jobs_cancelled);
+    rpc_write_entry_uint(out, "bytes_in", n->bytes_in - then->bytes_in);
+    rpc_write_entry_uint(out, "bytes_out", n->bytes_out - then->bytes_out);
+    rpc_write_entry_uint(out, "protocol_errors", n->protocol_errors - then->protocol_errors);
     rpc_write_entry_uint(out, "rows_dropped", profile_rows_dropped(s->profile));
 }
 
@@ -147,7 +153,7 @@ void stats_now(struct request *r)
     }
     if (r->barrier.reset) {
         profile_reset(s->profile);
-        s->counters = (struct server_counters){0};
+        s->counters_then = s->counters;
     }
     request_end(r);
 }

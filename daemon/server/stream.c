@@ -53,6 +53,7 @@ struct stream *stream_get(struct connection *c, uint64_t number, struct error *e
     }
     stream->connection = c;
     stream->number = (unsigned)number;
+    list_init(&stream->given);
     list_init(&stream->queue);
     list_init(&stream->held_link);
     list_init(&stream->yield_link);
@@ -87,11 +88,15 @@ static struct backend_stream *queue_of(const struct run *run)
 
 static void submit(struct run *run)
 {
-    struct request *r = list_entry(run, struct request, run);
+    struct connection *c = list_entry(run, struct request, run)->connection;
+    struct activity *a = &c->server->activity;
+    const struct activity_before before =
+        activity_begin(a, run->device, run->body.calls[0].call.op->name, c->pid, c->uid);
 
     run->state = RUN_SUBMITTED;
-    pump_submitted(r->connection->server, run->device, run->priority);
     run->device->backend->submit(queue_of(run), &run->job);
+    activity_end(a, &before);
+    pump_submitted(c->server, run); /* now: what the call waited for was not this one */
 }
 
 static void prepare_run(struct work *work)
@@ -126,6 +131,8 @@ static bool start(struct stream *stream, struct run *run)
 
     if (prepares && stream->submitted)
         return false;
+    list_remove(&run->queue_link);
+    list_append(&stream->given, &run->queue_link);
     stream->device = run->device;
     stream->priority = run->priority;
     stream->submitted++;
@@ -206,21 +213,7 @@ static bool advance_one(struct stream *stream, struct run *run)
 
 void stream_advance(struct stream *stream)
 {
-    bool more = true;
-
-    while (more && !stream->preparing) {
-        struct run *next = NULL;
-
-        more = false;
-        list_for_each_safe (node, after, &stream->queue) {
-            struct run *run = list_entry(node, struct run, queue_link);
-
-            if (run->state == RUN_QUEUED) {
-                next = run;
-                break;
-            }
-        }
-        if (next)
-            more = advance_one(stream, next);
-    }
+    while (!stream->preparing && !list_empty(&stream->queue))
+        if (!advance_one(stream, list_entry(list_first(&stream->queue), struct run, queue_link)))
+            return;
 }

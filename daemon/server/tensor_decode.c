@@ -73,7 +73,8 @@ static int resolve_inline(struct connection *c, const struct rpc_arg *args, cons
     struct backend_import import = {.kind = MEMORY_CUDA_IPC, .size = args[TENSOR_size].u, .writable = true};
     const struct mapping_owner owner = {.uid = c->uid, .pid = c->pid};
     struct backend_device *device;
-    struct mapping *m = NULL;
+    const struct inline_ref *known = NULL;
+    struct mapping *m;
 
     if (args[TENSOR_ipc].length != BACKEND_IPC_HANDLE_SIZE)
         return error_at(e, ERROR_INVALID_ARGUMENT, path, "ipc", "must be the 64 bytes of cuIpcGetMemHandle");
@@ -91,10 +92,11 @@ static int resolve_inline(struct connection *c, const struct rpc_arg *args, cons
     *ret_size = import.size;
     ref->writable = true;
     if (args[TENSOR_alloc_id].present)
-        m = connection_find_inline(c, device, import.handle, args[TENSOR_alloc_id].u);
-    if (m) {
-        mapping_use(m);
-        ref->mapping = m;
+        known = connection_find_inline(c, device, import.handle, args[TENSOR_alloc_id].u);
+    if (known) {
+        mapping_use(known->mapping);
+        ref->mapping = known->mapping;
+        ref->hold = hold_ref(known->hold);
         return 0;
     }
     if (mapping_get_ipc(&c->server->mappings, device, &import,
@@ -102,8 +104,13 @@ static int resolve_inline(struct connection *c, const struct rpc_arg *args, cons
         error_detail_text(e, "key", path);
         return -1;
     }
+    ref->hold = connection_hold(c, m, import.size, e);
+    if (!ref->hold) {
+        mapping_unref(m);
+        return -1;
+    }
     if (m->keyed)
-        connection_add_inline(c, m);
+        connection_add_inline(c, m, ref->hold);
     mapping_use(m);
     ref->mapping = m;
     mapping_unref(m);
@@ -123,6 +130,7 @@ int tensor_use_buffer(struct connection *c, uint64_t id, const char *path, struc
                         "its allocation was freed and replaced by its owner; release it and register the new one");
     mapping_use(buffer->mapping);
     ref->mapping = buffer->mapping;
+    ref->hold = hold_ref(buffer->hold);
     ref->writable = buffer->writable;
     *ret_size = buffer->size;
     return 0;

@@ -54,16 +54,24 @@ static int make_page(struct connection *c, struct error *e)
     if (!have_signals(c->server))
         return error_set(e, ERROR_UNSUPPORTED,
                          "no device here writes timelines; see `ordered` in hello's features. Use blocking calls");
-    t = calloc(1, sizeof(*t));
-    if (!t)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a page of timelines");
-    t->server = c->server;
-    if (memfd_new(PAGE_BYTES, &t->page, &t->fd, e) < 0) {
-        free(t);
+    if (account_charge(c->account, c->pid, QUOTA_FDS, 1, e) < 0)
         return -1;
+    t = calloc(1, sizeof(*t));
+    if (!t) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a page of timelines");
+        goto discharge;
     }
+    t->server = c->server;
+    if (memfd_new(PAGE_BYTES, &t->page, &t->fd, e) < 0)
+        goto free_timelines;
     c->timelines = t;
     return 0;
+
+free_timelines:
+    free(t);
+discharge:
+    account_discharge(c->account, QUOTA_FDS, 1);
+    return -1;
 }
 
 static void attach(struct work *work)
@@ -238,13 +246,7 @@ void timeline_hold(struct run *run)
 /* The first run that no device has; NULL: none. */
 static struct run *next_run(struct stream *stream)
 {
-    list_for_each_safe (node, after, &stream->queue) {
-        struct run *run = list_entry(node, struct run, queue_link);
-
-        if (run->state == RUN_QUEUED)
-            return run;
-    }
-    return NULL;
+    return list_empty(&stream->queue) ? NULL : list_entry(list_first(&stream->queue), struct run, queue_link);
 }
 
 static void fail_stalled(struct connection *c)

@@ -16,14 +16,20 @@
 #include "rpc/input.h"
 #include "rpc/message.h"
 #include "rpc/output.h"
+#include "server/account.h"
+#include "server/activity.h"
 #include "server/profile.h"
 #include "server/server.h"
 #include "util/idtable.h"
 #include "util/list.h"
+#include "util/log.h"
 #include "util/work.h"
 
-enum { MSGID_BUCKETS = 256, INLINE_BUCKETS = 256, STREAMS_MAX = 256, CLIENT_NAME_MAX = 64 };
+enum { MSGID_BUCKETS = 256, INLINE_BUCKETS = 256, STREAMS_MAX = 256, CLIENT_NAME_MAX = 64, COMM_MAX = 15 };
 enum { OUTPUT_MAX = 64 * 1024 * 1024 }; /* replies that wait; reading stops long before */
+
+/* What a slow peer is waited for: that it reads, that it sends the rest, that the kernel has memory for its socket. */
+enum patience_for { PATIENCE_READER, PATIENCE_MESSAGE, PATIENCE_KERNEL, PATIENCE_COUNT };
 
 /* The streams that wait for a word of their timelines, and the clock that wakes the loop to look at them. */
 struct timeline_poll {
@@ -32,9 +38,48 @@ struct timeline_poll {
     uv_poll_t poll;
 };
 
+enum method {
+#define X(NAME, name, CLASS) METHOD_##NAME,
+    KOPS_METHODS(X)
+#undef X
+        METHOD_COUNT
+};
+
+/* They only ever grow: stats subtracts what there was when they were last reset. */
 struct server_counters {
     uint64_t connections_total, requests, replies, errors, jobs, jobs_cancelled, bytes_in, bytes_out, protocol_errors,
         launches;
+};
+
+/* What only metrics tell. */
+enum { ERROR_CODES_MAX = 128 /* every code of the daemon's is below */ };
+struct server_totals {
+    uint64_t requests[METHOD_COUNT + 1]; /* the last: unknown ones */
+    uint64_t errors[ERROR_CODES_MAX];
+    uint64_t faults;          /* of devices and of memory; each has a line in the log */
+    uint64_t turned_away;     /* newcomers, for want of descriptors or room for another connection */
+    uint64_t lines_held_back; /* of the log, by the limits on lines that clients can cause */
+    double device_us[BACKEND_MAX_DEVICES];
+};
+
+/* What takes a call to the system or a driver to find out, asked for on the pool. See sampling.c. */
+struct sampling {
+    struct work work;
+    bool busy;
+    struct list waiting; /* requests */
+    uv_timer_t timer;
+    /* Of the last time; UINT64_MAX: not known. The fresh ones are the pool's while it is busy. */
+    uint64_t memory_free[BACKEND_MAX_DEVICES], resident_bytes, open_fds;
+    uint64_t fresh_free[BACKEND_MAX_DEVICES], fresh_resident_bytes, fresh_open_fds;
+};
+
+/* New work is refused while it lasts. See drain.c. */
+struct drain {
+    bool active, stop, done; /* done: said so in the log */
+    uint64_t stop_by_ns;     /* 0: when nothing is in flight any more */
+    struct list waiting;     /* requests */
+    uv_timer_t timer;
+    unsigned work; /* requests in flight that are work: see dispatch() */
 };
 
 struct server {
@@ -43,12 +88,28 @@ struct server {
     struct device_set devices;
     struct mapping_registry mappings;
     struct profile *profile;
-    struct server_counters counters;
+    struct server_counters counters, counters_then; /* now; at the last reset of stats */
+    struct server_totals totals;
+    struct latency_table *latencies; /* by op, dtype and device */
+    struct drain drain;
+    struct sampling sampling;
+    struct log_limit connect_limit, disconnect_limit, fault_limit, protocol_limit;
+    struct {
+        uint64_t requests, at_ns;
+    } status_then; /* when the status line was last written */
+    struct accounts accounts;
     uint64_t started_ns;
+    double started_s;          /* since 1970 */
     char instance[2 * 16 + 1]; /* tells this start of the daemon from every other one */
 
-    int listener, reserve_fd;
-    uv_poll_t listener_poll;
+    struct {
+        int fd, reserve_fd; /* the socket; one that can be had back when there are no others; -1 */
+        uv_poll_t poll;
+        uv_timer_t timer; /* while nobody can be accepted */
+        bool started;
+        struct rpc_output notice; /* its memory is there when there is no other */
+        struct log_limit log_limit;
+    } listening;
     struct list connections; /* every struct connection, closed ones too */
     unsigned n_connections;  /* not closed */
     struct list dirty;       /* connections with output to flush or input to go on with */
@@ -62,6 +123,7 @@ struct server {
     uv_check_t check;
     uv_idle_t idle;
     unsigned jobs_running[BACKEND_MAX_DEVICES]; /* submitted, not done */
+    struct list on_device[BACKEND_MAX_DEVICES]; /* those: struct run by device_link, the oldest first */
     unsigned n_jobs_running;
     struct list free_streams[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* struct pooled_stream */
     unsigned streams_made[BACKEND_MAX_DEVICES];
@@ -85,10 +147,19 @@ struct server {
     uint64_t last_activity_ns; /* as of then */
     uint64_t spin_ns;          /* the budget: config.spin_us, or less while it keeps failing */
 
+    struct activity activity;
+    struct watchdog *watchdog; /* NULL where nothing is to be watched */
+    struct server_hooks hooks;
+
     uv_timer_t hang_timer;
     bool hung[BACKEND_MAX_DEVICES];
     uint64_t progress_of_ns[BACKEND_MAX_DEVICES]; /* when the oldest of what has progressed since the last tick came */
 
+    struct {
+        struct list lists[PATIENCE_COUNT]; /* connections, those that have waited longest first */
+        uv_timer_t timer;
+        struct log_limit log_limit;
+    } patience;
     struct list deadlines; /* runs with a deadline */
     uv_timer_t deadline_timer;
 
@@ -101,14 +172,17 @@ struct server {
 struct buffer_ref {
     uint64_t id;
     struct mapping *mapping; /* a reference */
+    struct hold *hold;       /* a reference: its user's on the mapping */
     uint64_t size;
     bool writable;
+    bool allocated; /* by this connection */
 };
 
 /* A connection's inline reference, kept for the next request that carries the same. */
 struct inline_ref {
     struct list bucket, lru;
     struct mapping *mapping; /* a reference */
+    struct hold *hold;       /* a reference */
 };
 
 struct connection {
@@ -120,15 +194,31 @@ struct connection {
     uid_t uid;
     gid_t gid;
     pid_t pid;
-    char client[CLIENT_NAME_MAX + 1];
+    struct account *account; /* a reference: its user's */
+    gid_t *groups;           /* beside gid, when it connected */
+    unsigned n_groups;
+    unsigned access;      /* bits by enum access_class */
+    unsigned fds_waiting; /* of replies, as far as they are counted */
+    char client[CLIENT_NAME_MAX + 1], comm[COMM_MAX + 1];
+    bool comm_known;
+    uint64_t connected_ns, requests, errors;
+    double device_us;
+    struct latencies *latencies; /* NULL until something has run */
     struct rpc_input input;
     struct rpc_output output;
-    bool closed;                 /* the socket is gone; requests may be left */
-    bool reading;                /* the poll handle asks for input */
-    bool writing;                /* … for room to write */
-    bool input_ended;            /* shutting down: nothing more is read */
-    bool unwatched;              /* … for nothing: the spin looks itself */
-    bool input_left;             /* there may be whole messages in `input` */
+    bool closed;      /* the socket is gone; requests may be left */
+    bool reading;     /* the poll handle asks for input */
+    bool writing;     /* … for room to write */
+    bool input_ended; /* shutting down: nothing more is read */
+    bool unwatched;   /* … for nothing: the spin looks itself */
+    bool input_left;  /* there may be whole messages in `input` */
+    bool input_waits; /* … and the first one needs credit, which there is not */
+    bool send_later;  /* the kernel has no memory for what there is to send */
+    struct {
+        struct list link;
+        uint64_t since_ns;
+    } waits[PATIENCE_COUNT];
+    uint64_t part_at;            /* where in the streams the message began that is waited for */
     struct rpc_channel *channel; /* shared memory; NULL without */
     struct list hot_link;        /* in the server's; alone while the ring sleeps */
     struct list recent_link;
@@ -136,6 +226,7 @@ struct connection {
     unsigned spin_hits;          /* how often the spin found something at its socket, in a row */
     uint64_t input_active_ns;    /* of the socket */
     bool ring_left;              /* there may be whole messages in the channel's input */
+    bool ring_waits;             /* as input_waits */
     bool from_ring;              /* the message being dispatched came through the ring */
     struct idtable buffers;      /* struct buffer_ref */
     struct idtable programs;     /* struct program */
@@ -152,13 +243,6 @@ struct connection {
     struct list runs;     /* unfinished run requests, in the order sent */
     struct list barriers; /* requests that wait for earlier runs, in the order sent */
     struct stream *streams[STREAMS_MAX];
-};
-
-enum method {
-#define X(NAME, name, CLASS) METHOD_##NAME,
-    KOPS_METHODS(X)
-#undef X
-        METHOD_COUNT
 };
 
 /* Why a run ends early. */
@@ -179,6 +263,7 @@ enum run_state { RUN_QUEUED, RUN_PREPARING, RUN_SUBMITTED };
 /* A run's use of one tensor's memory. */
 struct operand_ref {
     struct mapping *mapping; /* used; NULL for an empty tensor */
+    struct hold *hold;       /* a reference; where there is a mapping */
     bool writable;           /* the reference allows writing */
     bool waiting;
     struct mapping_waiter waiter;
@@ -222,7 +307,7 @@ struct run {
     struct program *program; /* referenced while it runs; or NULL */
     bool rebound;            /* the body is not quite the program's */
     struct stream *stream;
-    struct list queue_link, order_link, deadline_link;
+    struct list queue_link, order_link, deadline_link, device_link;
     unsigned maps_pending;
     uint64_t map_started_ns, ready_ns, deadline_ns;
     uint64_t ready, done; /* timeline values; 0: none */
@@ -244,6 +329,7 @@ struct request {
     uint32_t msgid;
     bool notification;
     bool by_ring; /* it came through the ring, and so goes its reply */
+    bool work;    /* counted in the server's drain.work */
     uint64_t sequence, received_ns;
     struct request *next; /* in its msgid bucket, or in the free list */
     union {
@@ -281,6 +367,10 @@ struct request {
             struct mapping_flush flush;
             uint64_t bytes, count; /* trimmed */
         } barrier;                 /* trim, stats */
+        struct {
+            struct list link; /* in drain.waiting, or sampling.waiting */
+            uint64_t by_ns;   /* drain: 0: as long as it takes */
+        } watch;              /* drain, clients, metrics */
     };
 };
 
@@ -292,12 +382,13 @@ struct pairing {
     struct pooled_stream *spare;  /* the first one, while the other is tried */
 };
 
-/* The queue of one stream number of a connection. Runs enter in the order sent; the first that is not submitted goes on
+/* The queue of one stream number of a connection. Runs enter in the order sent; the first that was not given goes on
  * when its mappings are open, when its timeline allows, and when the device and its preparation do. */
 struct stream {
     struct connection *connection;
     unsigned number;
-    struct list queue; /* struct run by queue_link: submitted ones first */
+    struct list given,
+        queue; /* struct run by queue_link: those that a device has or is to have, and those behind them */
     unsigned submitted, preparing;
     unsigned repeating;             /* submitted runs of several executions */
     struct backend_device *device;  /* of what is submitted */
@@ -309,7 +400,8 @@ struct stream {
     uint64_t held_since_ns, held_for; /* while it is there: since when, which value */
     struct pooled_stream *backends[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* made at first use */
     struct pairing pairing;
-    uint64_t watched; /* what hang.c saw first in the queue: its sequence, plus one */
+    uint64_t ended_ns; /* when the last of its runs ended */
+    uint64_t watched;  /* what hang.c saw first in the queue: its sequence, plus one */
     uint32_t watched_ended;
     unsigned watched_ticks;
     bool still;

@@ -1,15 +1,9 @@
 /* Who may bring code, and what hello and stats say of it. */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include "compile/service.h"
+#include "server/access.h"
 #include "server/code.h"
 #include "server/connection.h"
 #include "server/request.h"
-#include "util/log.h"
 
 const char *const user_kernels_names[USER_KERNELS_COUNT] = {
     [USER_KERNELS_OFF] = "off",
@@ -18,32 +12,10 @@ const char *const user_kernels_names[USER_KERNELS_COUNT] = {
     [USER_KERNELS_ALL] = "all",
 };
 
-/* Whether the peer was of that group when it connected. */
-static bool is_in_group(const struct connection *c, gid_t group)
-{
-    gid_t few[64], *groups = few;
-    socklen_t size = sizeof(few);
-    bool found = c->gid == group;
-
-    if (found || c->fd < 0)
-        return found;
-    if (getsockopt(c->fd, SOL_SOCKET, SO_PEERGROUPS, groups, &size) < 0) {
-        if (errno != ERANGE || !(groups = malloc(size)))
-            return false;
-        if (getsockopt(c->fd, SOL_SOCKET, SO_PEERGROUPS, groups, &size) < 0)
-            size = 0;
-    }
-    for (size_t i = 0; i < size / sizeof(gid_t) && !found; i++)
-        found = groups[i] == group;
-    if (groups != few)
-        free(groups);
-    return found;
-}
-
 static bool is_allowed(const struct connection *c)
 {
     const struct server_config *config = &c->server->config;
-    const bool owner = c->uid == 0 || c->uid == geteuid();
+    const bool owner = access_is_owner(c);
 
     switch (config->user_kernels) {
     case USER_KERNELS_OFF:
@@ -51,7 +23,7 @@ static bool is_allowed(const struct connection *c)
     case USER_KERNELS_OWNER:
         return owner;
     case USER_KERNELS_GROUP:
-        return owner || is_in_group(c, config->user_kernels_group);
+        return owner || access_in_group(c, config->user_kernels_group);
     case USER_KERNELS_ALL:
         return true;
     case USER_KERNELS_COUNT:
@@ -66,8 +38,7 @@ int user_code_check(const struct connection *c, struct error *e)
 
     if (is_allowed(c))
         return 0;
-    log_info("refuse", "why=\"user kernels\" policy=%s pid=%d uid=%d", user_kernels_names[s->config.user_kernels],
-             (int)c->pid, (int)c->uid);
+    account_refused(c->account, c->pid, REFUSED_KERNELS, 0, 0);
     error_set(
         e, ERROR_PERMISSION_DENIED,
         "kernels of users are not for uid %d here (kernels.user_kernels is %s): ask the daemon's administrator, or "
@@ -120,5 +91,5 @@ void user_code_write_stats(struct rpc_output *out, const struct server *s)
     rpc_write_entry_uint(out, "cache_disk_hits", n.disk_hits);
     rpc_write_entry_uint(out, "failures", n.failures);
     rpc_write_entry_uint(out, "single_flight_joins", n.joins);
-    rpc_write_entry_uint(out, "launches", s->counters.launches);
+    rpc_write_entry_uint(out, "launches", s->counters.launches - s->counters_then.launches);
 }

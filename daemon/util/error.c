@@ -27,6 +27,10 @@ int error_set(struct error *e, enum error_code code, const char *format, ...)
     va_start(args, format);
     vsnprintf(e->message, sizeof(e->message), format, args);
     va_end(args);
+    /* A message may quote what somebody sent or wrote: it stays one line, and says nothing to a terminal. */
+    for (char *c = e->message; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = '?';
     return -1;
 }
 
@@ -34,6 +38,13 @@ int error_detail_number(struct error *e, const char *key, int64_t number)
 {
     if (e->n_details < ERROR_DETAILS_MAX)
         e->details[e->n_details++] = (struct error_detail){.key = key, .number = number};
+    return -1;
+}
+
+int error_detail_bool(struct error *e, const char *key, bool value)
+{
+    if (e->n_details < ERROR_DETAILS_MAX)
+        e->details[e->n_details++] = (struct error_detail){.key = key, .is_bool = true, .number = value};
     return -1;
 }
 

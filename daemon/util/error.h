@@ -23,7 +23,7 @@ enum { ERROR_MESSAGE_MAX = 256, ERROR_DETAILS_MAX = 4, ERROR_DETAIL_TEXT_MAX = 6
 
 struct error_detail {
     const char *key; /* a literal */
-    bool is_text;
+    bool is_text, is_bool;
     int64_t number;
     char text[ERROR_DETAIL_TEXT_MAX];
 };
@@ -38,11 +38,12 @@ struct error {
 /* The code's name on the wire, "internal" for an unknown one. */
 const char *error_code_name(enum error_code code);
 
-/* Replaces *e; returns -1, so that `return error_set(...)` reads well. */
+/* Replaces *e; returns -1, so that `return error_set(...)` reads well. Control characters become question marks. */
 int error_set(struct error *e, enum error_code code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Adds a detail to an error that is set; more than ERROR_DETAILS_MAX are dropped. Return -1. */
 int error_detail_number(struct error *e, const char *key, int64_t number);
+int error_detail_bool(struct error *e, const char *key, bool value);
 int error_detail_text(struct error *e, const char *key, const char *text);
 
 /* Replaces *e with "<path><key>: <why>" and the detail `key`, "<path><key>": a fault of one value in a request. */

@@ -25,15 +25,14 @@ static double bucket_value(unsigned bucket)
     return ((double)((1U << HISTOGRAM_SUB_BITS) + sub) + 0.5) * width * 1e-3;
 }
 
+unsigned histogram_bucket(double us)
+{
+    return bucket_of(us > 0 ? (uint64_t)(us * 1e3) : 0);
+}
+
 void histogram_add(struct histogram *h, double us)
 {
-    if (h->count == 0 || us < h->min_us)
-        h->min_us = us;
-    if (h->count == 0 || us > h->max_us)
-        h->max_us = us;
-    h->count++;
-    h->sum_us += us;
-    h->buckets[bucket_of(us > 0 ? (uint64_t)(us * 1e3) : 0)]++;
+    histogram_add_in(h, us, histogram_bucket(us));
 }
 
 double histogram_percentile(const struct histogram *h, double p)

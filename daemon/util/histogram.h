@@ -14,6 +14,19 @@ struct histogram {
 
 void histogram_add(struct histogram *h, double us);
 
+/* The same in two steps, for a duration that goes into several. */
+unsigned histogram_bucket(double us);
+static inline void histogram_add_in(struct histogram *h, double us, unsigned bucket)
+{
+    if (h->count == 0 || us < h->min_us)
+        h->min_us = us;
+    if (h->count == 0 || us > h->max_us)
+        h->max_us = us;
+    h->count++;
+    h->sum_us += us;
+    h->buckets[bucket]++;
+}
+
 /* The value below which the fraction `p` (0 to 1) lies, µs; 0 when empty. Exact at the ends. */
 double histogram_percentile(const struct histogram *h, double p);
 

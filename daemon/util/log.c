@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 static atomic_int threshold = LOG_LEVEL_INFO;
+static atomic_uint_fast64_t lost;
 
 static const struct {
     const char *name;
@@ -59,8 +60,31 @@ void log_write(enum log_level level, const char *event, const char *format, ...)
         n = (int)sizeof(line) - 2;
     line[n++] = '\n';
     for (ssize_t done = 0, r; done < n; done += r)
-        if ((r = write(STDERR_FILENO, line + done, (size_t)(n - done))) <= 0)
+        if ((r = write(STDERR_FILENO, line + done, (size_t)(n - done))) <= 0) {
+            atomic_fetch_add(&lost, 1);
             break;
+        }
+}
+
+bool log_limit_pass(struct log_limit *limit, uint64_t now_ns, unsigned a_second, unsigned *ret_held_back)
+{
+    if (now_ns - limit->second_ns >= UINT64_C(1000000000)) {
+        limit->second_ns = now_ns;
+        limit->passed = 0;
+    }
+    if (limit->passed >= a_second) {
+        limit->held_back++;
+        return false;
+    }
+    limit->passed++;
+    *ret_held_back = limit->held_back;
+    limit->held_back = 0;
+    return true;
+}
+
+uint64_t log_lines_lost(void)
+{
+    return atomic_load(&lost);
 }
 
 char *log_quote(char *into, size_t size, const char *text, size_t length)

@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARNING, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
 
@@ -23,6 +24,18 @@ void log_write(enum log_level level, const char *event, const char *format, ...)
 
 /* Writes `text` in double quotes with escapes into `into`, cutting it to fit. Returns `into`. */
 char *log_quote(char *into, size_t size, const char *text, size_t length);
+
+/* At most so many lines a second of what others can cause as often as they like. The caller's; zero at first. */
+struct log_limit {
+    uint64_t second_ns; /* when the second that is counted began */
+    unsigned passed, held_back;
+};
+
+/* Whether a line may be written now. If so, *ret_held_back says how many could not since the last one. */
+bool log_limit_pass(struct log_limit *limit, uint64_t now_ns, unsigned a_second, unsigned *ret_held_back);
+
+/* Lines that stderr did not take, since the start. */
+uint64_t log_lines_lost(void);
 
 #define log_at(level, event, ...)                                                                                      \
     do {                                                                                                               \

@@ -108,6 +108,12 @@ static int host_check(struct backend_device *device, const struct backend_step *
     return execute_check(to_host(device), step, e);
 }
 
+static int host_memory_free(struct backend_device *device, uint64_t *ret_bytes)
+{
+    (void)device;
+    return cpu_memory_free(ret_bytes);
+}
+
 static unsigned host_poll(struct backend_device *device)
 {
     return executor_poll(&to_host(device)->executor);
@@ -134,4 +140,5 @@ const struct backend host_backend = {
     .submit = executor_submit,
     .poll = host_poll,
     .arm = host_arm,
+    .memory_free = host_memory_free,
 };

@@ -223,6 +223,24 @@ uint64_t cpu_memory_bytes(void)
     return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+int cpu_memory_free(uint64_t *ret_bytes)
+{
+    FILE *f = fopen("/proc/meminfo", "re");
+    unsigned long long kib;
+    char line[128];
+    int found = -1;
+
+    if (!f)
+        return -1;
+    while (found < 0 && fgets(line, sizeof(line), f))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) {
+            *ret_bytes = kib * UINT64_C(1024);
+            found = 0;
+        }
+    fclose(f);
+    return found;
+}
+
 size_t cpu_cache_bytes(void)
 {
     long l3 = -1, l2 = -1;

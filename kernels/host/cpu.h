@@ -25,6 +25,8 @@ unsigned cpu_threads(void);
 unsigned cpu_quota(const char *memberships, const char *root);
 
 uint64_t cpu_memory_bytes(void);
+/* What programs may take of it without swapping. -1: the kernel does not say. */
+int cpu_memory_free(uint64_t *ret_bytes);
 
 /* Bytes of the last cache before memory. */
 size_t cpu_cache_bytes(void);

@@ -46,7 +46,7 @@ def test_example_settings_are_valid_when_all_are_set(tmp_path: Path) -> None:
 
 
 def test_example_settings_are_complete(tmp_path: Path) -> None:
-    """Every setting that the daemon has, with its default value, and none that it has not."""
+    """Every setting that the daemon has, with its default value, and none that it has not: tools/example_config.py."""
     (tmp_path / "empty.conf").write_text("", encoding="utf-8")
     printed = kopsd("--print-config", "--config", str(tmp_path / "empty.conf"), "--socket", "/tmp/unused.sock")
     assert printed.returncode == 0, printed.stderr
@@ -57,6 +57,27 @@ def test_example_settings_are_complete(tmp_path: Path) -> None:
     for name, value in actual.items():
         if value and name not in machine_dependent:
             assert shipped[name] == value, name
+
+
+def explained(text: str) -> dict[str, str]:
+    """What is said of every setting, as one line."""
+    found: dict[str, str] = {}
+    section, said = "", []
+    for line in text.splitlines():
+        if heading := re.fullmatch(r"\[(\w+)\]", line.strip()):
+            section = heading[1]
+        elif entry := re.fullmatch(r";?(\w+) =.*", line.strip()):
+            found[f"{section}.{entry[1]}"] = " ".join(said)
+        said = [*said, line[2:]] if line.startswith("; ") else []
+    return found
+
+
+def test_example_settings_say_what_the_daemon_says(tmp_path: Path) -> None:
+    (tmp_path / "empty.conf").write_text("", encoding="utf-8")
+    printed = kopsd("--print-config", "--config", str(tmp_path / "empty.conf"), "--socket", "/tmp/unused.sock").stdout
+    shipped = explained((DEPLOY / "kopsd.conf").read_text(encoding="utf-8"))
+    for name, said in explained(printed).items():
+        assert shipped[name] == said, name
 
 
 def test_units_load(tmp_path: Path) -> None:

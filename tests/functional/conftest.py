@@ -33,7 +33,7 @@ def warm_up(daemon: Daemon) -> None:
         vectors = Vectors(connection, 2, 1000)
         for stream in range(8):
             connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)], stream=stream)
-    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == 1, "only the listener is left")
+    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS, "only its own sockets are left")
 
 
 @pytest.fixture(scope="session")
@@ -47,6 +47,8 @@ def bystander(shared_daemon: Daemon) -> Iterator[raw.Connection]:
 @pytest.fixture
 def daemon(shared_daemon: Daemon, bystander: raw.Connection) -> Iterator[Daemon]:
     """The shared daemon. After the test it holds what it held before, and its other client is served."""
+    with shared_daemon.connect() as newest:
+        assert newest.alive()  # so whoever connected before it, in another test, has been accepted
     assert bystander.alive()
     before = shared_daemon.holdings()
     yield shared_daemon

@@ -9,6 +9,7 @@ import pytest
 from arrays import LongRun, Vectors, run_params
 from support import proc, raw
 from support.daemon import Daemon, sanitized
+from support.ring import Ring
 
 
 def send_until_paused(connection: raw.Connection, data: bytes, most: int) -> int:
@@ -83,20 +84,138 @@ def test_flooder_that_reads_again_is_served(connection: raw.Connection) -> None:
     assert seen == msgid
 
 
-def test_inflight_limit(connect: Callable[..., raw.Connection], limits: dict[str, int]) -> None:
-    """With its credit used up a connection is not read: what it sends waits in the socket, and others are served."""
-    busy, other = connect(), connect()
-    vectors = Vectors(busy, 2, 10)
-    work = LongRun(busy)
+def exhaust(connection: raw.Connection, limits: dict[str, int]) -> tuple[LongRun, list[int]]:
+    """As many requests in flight as there may be: one that lasts and others behind it."""
+    vectors = Vectors(connection, 2, 10)
+    work = LongRun(connection)
     params = run_params("square", [vectors.tensor(0)], vectors.tensor(1))
-    for _ in range(limits["inflight"] - 1):
-        busy.request("run", params)
+    return work, [connection.request("run", params) for _ in range(limits["inflight"] - 1)]
+
+
+def test_inflight_limit(connect: Callable[..., raw.Connection], limits: dict[str, int]) -> None:
+    """With its credit used up a connection's requests wait in the socket, whatever they are, from the first on that
+    takes credit; others are served."""
+    busy, other = connect(), connect()
+    work, _ = exhaust(busy, limits)
+    busy.request("hello", {})
     ping = busy.request("ping", {})
     assert other.alive()
     # The daemon looked at both sockets since the ping was sent (it answered the other), and again for this.
     assert other.alive()
     assert not busy.readable(0), "read beyond its credit"
     del work, ping
+
+
+@pytest.mark.parametrize("path", ["socket", "ring"])
+def test_cancel_without_credit(path: str, connect: Callable[..., raw.Connection], limits: dict[str, int]) -> None:
+    """Who has as much in flight as may be can still ask whether the daemon is there, and take some of it back."""
+    busy = connect()
+    ring = Ring(busy) if path == "ring" else None
+    work, others = exhaust(busy, limits)
+    call = ring.call if ring else busy.call
+    assert busy.replies == {}
+    assert call("ping", {"still": "there"}) == {"still": "there"}
+    assert call("cancel", {"msgid": others[-1]}) == {"cancelled": True}
+    assert busy.reply_error(others[-1]).code == "cancelled"
+    # There is credit for one again.
+    hello = busy.request("hello", {})
+    assert busy.reply(hello).get()["protocol"] == 1
+    assert call("cancel", {"msgid": work.msgid}) == {"cancelled": True}
+    assert busy.reply_error(work.msgid).code == "cancelled"
+    for msgid in others[:-1]:
+        busy.reply(msgid).get()
+    if ring:
+        ring.close()
+
+
+def test_stuck_reader_is_dropped() -> None:
+    """A client that is paused because it takes no reply is dropped after limits.stuck_reader_s, with what it holds;
+    one that takes some now and then is not."""
+    with Daemon("--set", "limits.stuck_reader_s=3") as daemon, daemon.connect() as other:
+        assert other.alive()
+        before = daemon.holdings()
+        with daemon.connect() as stuck, daemon.connect() as slow:
+            data = b"".join(raw.pack_request(i, "ping", {"x": bytes(900)}) for i in range(100))
+            for flooder in (stuck, slow):
+                assert send_until_paused(flooder, data, 10000) < 10000
+
+            def dropped() -> bool:
+                slow.socket.recv(200)
+                return "event=drop" in daemon.log()
+
+            proc.eventually(dropped, "the stuck reader is dropped")
+            assert "it does not read its replies" in daemon.log()
+            assert daemon.log().count("event=drop") == 1
+            assert other.alive()
+            with pytest.raises(ConnectionResetError):  # what was sent before is there; then comes the end
+                while stuck.socket.recv(1 << 20):
+                    pass
+        daemon.wait_holdings(before)
+
+
+def test_reader_that_is_paused_for_ever() -> None:
+    """0: a client may be stuck as long as it likes."""
+    config = {"limits.stuck_reader_s": 0, "limits.partial_message_s": 1}
+    with Daemon(*(f"--set={k}={v}" for k, v in config.items())) as daemon:
+        with daemon.connect() as stuck, daemon.connect() as half, daemon.connect() as other:
+            data = b"".join(raw.pack_request(i, "ping", {"x": bytes(900)}) for i in range(100))
+            assert send_until_paused(stuck, data, 10000) < 10000
+            half.send(data[:500])
+            half.wait_closed()  # a second and more has passed
+            assert other.alive()
+            assert daemon.log().count("event=drop") == 1
+            assert stuck.socket.recv(100)
+
+
+@pytest.mark.parametrize("path", ["socket", "ring"])
+def test_half_a_message(path: str) -> None:
+    """It holds no more than its own buffer, and its sender is dropped after limits.partial_message_s; it is told why.
+    Who sends whole messages, and who sends nothing, is not."""
+    with Daemon("--set", "limits.partial_message_s=1") as daemon:
+        with daemon.connect() as quiet, daemon.connect() as other:
+            assert quiet.alive() and other.alive()
+            before = daemon.holdings()
+            with daemon.connect() as half:
+                ring = Ring(half) if path == "ring" else None
+                data = raw.pack_request(1, "ping", {"x": bytes(40000)})
+                (ring or half).send(data[:-1])
+                assert other.alive()
+                notification = half.wait_closed()
+                assert notification is not None and notification["code"] == "protocol_error"
+                assert "did not come within 1 s" in notification["message"]
+                if ring:
+                    ring.close()
+            assert "the rest of a message did not come" in daemon.log()
+            assert quiet.alive() and other.alive()
+            daemon.wait_holdings(before)
+
+
+def test_message_that_trickles_in(connect: Callable[..., raw.Connection]) -> None:
+    """A message in many pieces is taken, and each message has its own time."""
+    with Daemon("--set", "limits.partial_message_s=2") as daemon, daemon.connect() as slow, daemon.connect() as half:
+        half.send(b"\x94")
+        ended = False
+        for n in range(100000):
+            data = raw.pack_request(n, "ping", {"n": n})
+            slow.send(data[:5])
+            slow.send(data[5:])
+            assert slow.reply(n).get() == {"n": n}
+            if half.readable(0):
+                ended = True
+                break
+        assert ended, "half a message stayed"
+
+
+def test_waiting_costs_nothing() -> None:
+    """A daemon with half a message and a stuck reader sleeps."""
+    with Daemon() as daemon, daemon.connect() as half, daemon.connect() as stuck, daemon.connect() as other:
+        half.send(b"\x94")
+        data = b"".join(raw.pack_request(i, "ping", {"x": bytes(900)}) for i in range(100))
+        assert send_until_paused(stuck, data, 10000) < 10000
+        assert other.alive()
+        before = proc.context_switches(daemon.pid)
+        select.select([half.socket], [], [], 1)
+        assert proc.context_switches(daemon.pid) - before < 10
 
 
 def test_inflight_credit_comes_back(connection: raw.Connection, limits: dict[str, int]) -> None:

@@ -27,7 +27,7 @@ def ring_daemon(request: pytest.FixtureRequest) -> Iterator[Daemon]:
         maps = proc.maps(daemon.pid)
         with daemon.connect() as connection:
             LongRun(connection)  # what is made at the first use, and kept
-        proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == 1, "only the listener is left")
+        proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS, "only its own sockets are left")
         proc.eventually(lambda: proc.maps(daemon.pid) == maps, "its memory is unmapped")
         yield daemon
 
@@ -213,8 +213,8 @@ def test_inflight_limit_counts_both_paths(ring: Ring, daemon: Daemon) -> None:
             return other.call("stats")["counters"]["requests"] - start - asked >= limit
 
         proc.eventually(taken, "all are taken")
-        ring.request("ping", {})
-        connection.request("ping", {})
+        ring.request("trim", {})
+        connection.request("trim", {})
         assert other.alive() and other.alive()
     assert not ring.take() and not connection.readable(0), "read beyond its credit"
     del work

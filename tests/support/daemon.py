@@ -17,8 +17,14 @@ from pathlib import Path
 from . import proc, raw
 
 ROOT = Path(__file__).resolve().parents[2]
-REPORTS = ("ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "WARNING: ThreadSanitizer", "runtime error:")
-CLOSING = ("the daemon does not stop", "the daemon's log has a sanitizer's report")
+REPORTS = (
+    "ERROR: AddressSanitizer",
+    "ERROR: LeakSanitizer",
+    "WARNING: ThreadSanitizer",
+    "runtime error:",
+    "event=account_leak",
+)
+CLOSING = ("the daemon does not stop", "the daemon's log has a report of a fault")
 
 
 def build_folder() -> Path:

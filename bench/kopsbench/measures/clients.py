@@ -22,7 +22,11 @@ def found_by(context: Context, socket: str) -> dict[int, list[dict[str, Any]]]:
         for count, its in found.items():
             its.append(
                 context.run_program(
-                    "bench_clients", "--clients", count, "--milliseconds", 50 if context.smoke else MILLISECONDS,
+                    "bench_clients",
+                    "--clients",
+                    count,
+                    "--milliseconds",
+                    50 if context.smoke else MILLISECONDS,
                     socket=socket,
                 )  # fmt: skip
             )

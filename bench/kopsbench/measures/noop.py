@@ -84,9 +84,7 @@ def two_processors() -> set[int]:
         others = [
             cpu
             for cpu in allowed[1:]
-            if tuple(
-                Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/{name}").read_text() for name in ("core_id", "physical_package_id")
-            )
+            if tuple(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/{name}").read_text() for name in ("core_id", "physical_package_id"))
             != same_core
         ]
     except OSError:

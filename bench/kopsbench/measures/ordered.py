@@ -29,9 +29,7 @@ def run_c(context: Context) -> list[Record]:
     n_rounds, ops = (C_ROUNDS, OPS) if context.mps else (5, 200)
     if context.smoke:
         n_rounds, ops = 2, 50
-    found = context.run_program(
-        "bench_ordered", "--rounds", n_rounds, "--ops", ops, socket=context.gpu_daemon.socket_path
-    )
+    found = context.run_program("bench_ordered", "--rounds", n_rounds, "--ops", ops, socket=context.gpu_daemon.socket_path)
     return [
         Record(
             name if context.mps else f"{name}_time_slicing",

@@ -67,9 +67,7 @@ def run_queue(context: Context) -> Record:
         queue_call(context, "Queue", (a, b, out)) as by_queue,
         queue_call(context, "SimpleQueue", (a, b, out)) as by_simple_queue,
     ):
-        ours, peer, simple = rounds(
-            context, [timed(lambda: client.add(a, b, out=out)), timed(by_queue), timed(by_simple_queue)], warmup=50
-        )
+        ours, peer, simple = rounds(context, [timed(lambda: client.add(a, b, out=out)), timed(by_queue), timed(by_simple_queue)], warmup=50)
         check_sum(context, a, b, out)
     return record(
         "blocking_tiny_add_python_vs_queue",
@@ -101,9 +99,7 @@ def grpc_call(context: Context, tensors: tuple[Any, ...]) -> Iterator[Callable[[
         "PYTHONPATH": os.pathsep.join([str(ROOT / "bench"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]),
         **({"KOPS_BENCH_SMOKE": "1"} if context.smoke else {}),
     }
-    server = subprocess.Popen(
-        [sys.executable, "-m", "kopsbench.grpc_peer", path], stdin=subprocess.PIPE, env=environment
-    )
+    server = subprocess.Popen([sys.executable, "-m", "kopsbench.grpc_peer", path], stdin=subprocess.PIPE, env=environment)
     try:
         with grpc.insecure_channel(f"unix:{path}") as channel:
             grpc.channel_ready_future(channel).result(STARTING_SECONDS)

@@ -17,9 +17,7 @@ OPS = 20
 
 def run_c(context: Context) -> list[Record]:
     each = 4 if context.smoke else max(context.calls, 200) * 2 // context.blocks
-    found = context.run_program(
-        "bench_program", "--blocks", context.blocks, "--calls", each, socket=context.gpu_daemon.socket_path
-    )
+    found = context.run_program("bench_program", "--blocks", context.blocks, "--calls", each, socket=context.gpu_daemon.socket_path)
     measured = f"kops_program_run() of {OPS} adds of 1024 f32, each reading what the last wrote"
     detail = {"sequence_p50_us": found["sequence"]["p50"]}
     made = [
@@ -79,9 +77,7 @@ def run_python(context: Context) -> list[Record]:
             graph.replay()
             torch.cuda.synchronize()
 
-        ours, by_eager, by_graph = rounds(
-            context, [timed(program.run), timed(eager_call), timed(graph_call)], calls=context.calls * 2
-        )
+        ours, by_eager, by_graph = rounds(context, [timed(program.run), timed(eager_call), timed(graph_call)], calls=context.calls * 2)
         check_program(context, program, b, x)
     detail = {
         "measured": f"run() of a program of {OPS} Client.add(out=) of 1024 f32 torch CUDA tensors, blocking",

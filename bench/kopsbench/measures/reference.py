@@ -71,8 +71,13 @@ def carried(tensors: list[Any]) -> list[dict[str, Any]]:
         base, size = driver.address_range(pointer)
         found.append(
             {
-                "ipc": driver.ipc_handle(base), "size": size, "alloc_id": driver.buffer_id(base), "device": driver.uuid(),
-                "offset": pointer - base, "shape": [ELEMENTS], "dtype": "f32",
+                "ipc": driver.ipc_handle(base),
+                "size": size,
+                "alloc_id": driver.buffer_id(base),
+                "device": driver.uuid(),
+                "offset": pointer - base,
+                "shape": [ELEMENTS],
+                "dtype": "f32",
             }  # fmt: skip
         )
     return found

@@ -445,6 +445,7 @@ KOPS_API enum kops_code kops_cancel(kops_client *client, kops_ticket ticket, str
 #endif
 
 /* The other parts. */
+#include <kops/admin.h>
 #include <kops/cache.h>
 #include <kops/info.h>
 #include <kops/kernel.h>
@@ -452,5 +453,4 @@ KOPS_API enum kops_code kops_cancel(kops_client *client, kops_ticket ticket, str
 #include <kops/ordered.h>
 #include <kops/program.h>
 #include <kops/stats.h>
-
 #endif

@@ -118,12 +118,53 @@ static void quoted_text_stays_one_line(void **state)
     assert_int_equal(text[strlen(text) - 1], '"');
 }
 
+static void lines_are_limited_by_the_second(void **state)
+{
+    const uint64_t second = UINT64_C(1000000000);
+    struct log_limit limit = {0};
+    uint64_t now = 12345 * second;
+    unsigned passed = 0, held_back = 99;
+
+    (void)state;
+    for (int i = 0; i < 1000; i++)
+        passed += log_limit_pass(&limit, now + (uint64_t)i, 7, &held_back);
+    assert_int_equal(passed, 7);
+    assert_int_equal(held_back, 0);
+    assert_false(log_limit_pass(&limit, now + second - 1, 7, &held_back));
+    assert_true(log_limit_pass(&limit, now + second, 7, &held_back));
+    assert_int_equal(held_back, 994); /* of 1001 */
+    assert_true(log_limit_pass(&limit, now + second, 7, &held_back));
+    assert_int_equal(held_back, 0);
+}
+
+static void a_duration_goes_into_several_histograms(void **state)
+{
+    struct histogram *one = calloc(2, sizeof(*one)), *two = one + 1;
+
+    (void)state;
+    for (double us = 0.0004; us < 1e10; us *= 1.3) {
+        unsigned bucket = histogram_bucket(us);
+
+        assert_true(bucket < HISTOGRAM_BUCKETS);
+        histogram_add(one, us);
+        histogram_add_in(two, us, bucket);
+    }
+    assert_memory_equal(one, two, sizeof(*one));
+    assert_int_equal(histogram_bucket(-1), 0);
+    free(one);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ids_are_not_reused),           cmocka_unit_test(table_has_a_limit),
-        cmocka_unit_test(buffer_keeps_order_and_limit), cmocka_unit_test(percentiles_are_close),
-        cmocka_unit_test(errors_carry_details),         cmocka_unit_test(quoted_text_stays_one_line),
+        cmocka_unit_test(ids_are_not_reused),
+        cmocka_unit_test(table_has_a_limit),
+        cmocka_unit_test(buffer_keeps_order_and_limit),
+        cmocka_unit_test(percentiles_are_close),
+        cmocka_unit_test(errors_carry_details),
+        cmocka_unit_test(quoted_text_stays_one_line),
+        cmocka_unit_test(lines_are_limited_by_the_second),
+        cmocka_unit_test(a_duration_goes_into_several_histograms),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,215 @@
+#include "server/accepting.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "server/connection.h"
+#include "util/clock.h"
+#include "util/log.h"
+#include "util/loop_memory.h"
+#include "util/watch.h"
+
+/* Few a turn: a connection costs as much as a request or two, and whoever is served must not wait for many. A loop that
+ * has nothing else to do turns all the faster. */
+enum { ACCEPTS_A_TURN = 2, REST_MS = 50, NOTICE_BYTES = 4096, LINES_A_SECOND = 1 };
+/* Descriptors that newcomers do not get, so that who is there can go on: an eighth of them, this many at most. */
+enum { HEADROOM_MAX = 1024, HEADROOM_PART = 8 };
+
+static void on_listener(uv_poll_t *poll, int status, int events);
+
+/* ---- turning away ---- */
+
+void accepting_log_refusal(struct server *s, const struct error *e)
+{
+    unsigned held_back;
+
+    s->totals.turned_away++;
+    if (log_limit_pass(&s->listening.log_limit, clock_now_ns(), LINES_A_SECOND, &held_back))
+        log_warning("refuse", "why=\"%s\" code=%s connections=%u held_back=%u", e->message, error_code_name(e->code),
+                    s->n_connections, held_back);
+}
+
+/* Tells a newcomer why it cannot be served. Takes no memory. */
+static void refuse(struct server *s, int fd, const struct error *e)
+{
+    struct rpc_output *notice = &s->listening.notice;
+
+    rpc_write_error_notification(notice, e);
+    rpc_output_flush(notice, fd);
+    buffer_consume(&notice->bytes, buffer_length(&notice->bytes));
+    close(fd);
+}
+
+static int out_of_descriptors(const struct server *s, int cause, struct error *e)
+{
+    error_set(e, ERROR_QUOTA_EXCEEDED, "%s; try again later",
+              cause == ENFILE ? "this machine has no descriptors left" : "the daemon has no descriptors left");
+    error_detail_text(e, "quota", "descriptors");
+    return error_detail_number(e, "connections", s->n_connections);
+}
+
+static int too_many_connections(const struct server *s, struct error *e)
+{
+    error_set(e, ERROR_QUOTA_EXCEEDED, "the daemon has %u connections, the most it takes; try again later",
+              s->n_connections);
+    error_detail_text(e, "quota", "max_connections");
+    error_detail_number(e, "current", s->n_connections);
+    return error_detail_number(e, "limit", (int64_t)s->config.max_connections);
+}
+
+static int take_reserve(struct server *s)
+{
+    if (s->listening.reserve_fd < 0)
+        s->listening.reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return s->listening.reserve_fd < 0 ? -1 : 0;
+}
+
+/* ---- accepting ---- */
+
+static void on_rested(uv_timer_t *timer)
+{
+    struct server *s = timer->data;
+
+    if (take_reserve(s) < 0 || watch_start(&s->listening.poll, UV_READABLE, on_listener) < 0)
+        uv_timer_start(timer, on_rested, REST_MS, 0);
+}
+
+/* Nothing can be done about the newcomers: they wait in the queue, and the loop must not turn for them. */
+static void rest(struct server *s, int cause)
+{
+    struct error e;
+
+    error_set(&e, ERROR_OUT_OF_MEMORY, "nobody can be accepted: %s", strerror(cause));
+    accepting_log_refusal(s, &e);
+    uv_poll_stop(&s->listening.poll);
+    uv_update_time(&s->loop);
+    uv_timer_start(&s->listening.timer, on_rested, REST_MS, 0);
+}
+
+/* Out of descriptors: the reserve makes room to take one newcomer off the queue, tell it so and close it. */
+static int shed(struct server *s, int cause)
+{
+    struct error e;
+    int fd;
+
+    if (s->listening.reserve_fd < 0)
+        return -1;
+    close(s->listening.reserve_fd);
+    s->listening.reserve_fd = -1;
+    fd = accept4(s->listening.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    out_of_descriptors(s, cause, &e);
+    accepting_log_refusal(s, &e);
+    if (fd >= 0)
+        refuse(s, fd, &e);
+    return take_reserve(s);
+}
+
+/* Those who are there need descriptors for what they register, and must be able to get them. */
+static bool has_room(int fd)
+{
+    rlim_t headroom;
+    struct rlimit files;
+
+    if ((unsigned)fd >= loop_memory_descriptors())
+        return false;
+    if (getrlimit(RLIMIT_NOFILE, &files) < 0)
+        return true;
+    headroom = files.rlim_cur / HEADROOM_PART;
+    return (rlim_t)fd < files.rlim_cur - (headroom < HEADROOM_MAX ? headroom : HEADROOM_MAX);
+}
+
+static void take(struct server *s, int fd)
+{
+    struct error e;
+    int r = 0;
+
+    if (!has_room(fd))
+        r = out_of_descriptors(s, EMFILE, &e);
+    else if (s->n_connections >= s->config.max_connections)
+        r = too_many_connections(s, &e);
+    if (r < 0)
+        accepting_log_refusal(s, &e);
+    if (r < 0 || !connection_new(s, fd, &e))
+        refuse(s, fd, &e);
+}
+
+static void on_listener(uv_poll_t *poll, int status, int events)
+{
+    struct server *s = poll->data;
+
+    (void)status;
+    (void)events;
+    for (unsigned i = 0; i < ACCEPTS_A_TURN; i++) {
+        int fd = accept4(s->listening.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), cause = errno;
+
+        if (fd >= 0) {
+            take(s, fd);
+            continue;
+        }
+        if (cause == EAGAIN)
+            return;
+        if (cause == EINTR || cause == ECONNABORTED)
+            continue;
+        if ((cause == EMFILE || cause == ENFILE) && shed(s, cause) == 0)
+            continue;
+        rest(s, cause);
+        return;
+    }
+}
+
+/* ---- life ---- */
+
+int accepting_open(struct server *s, int fd, struct error *e)
+{
+    s->listening.fd = fd;
+    s->listening.reserve_fd = -1;
+    rpc_output_init(&s->listening.notice, NOTICE_BYTES);
+    if (!buffer_reserve(&s->listening.notice.bytes, NOTICE_BYTES))
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
+    if (take_reserve(s) < 0)
+        return error_set(e, ERROR_QUOTA_EXCEEDED, "/dev/null: %s", strerror(errno));
+    return 0;
+}
+
+int accepting_start(struct server *s, struct error *e)
+{
+    int r = uv_poll_init(&s->loop, &s->listening.poll, s->listening.fd);
+
+    if (r < 0)
+        return error_set(e, ERROR_INTERNAL, "watching the socket: %s", uv_strerror(r));
+    s->listening.poll.data = s;
+    uv_timer_init(&s->loop, &s->listening.timer);
+    s->listening.timer.data = s;
+    s->listening.started = true;
+    r = watch_start(&s->listening.poll, UV_READABLE, on_listener);
+    if (r < 0) {
+        accepting_stop(s);
+        return error_set(e, ERROR_INTERNAL, "watching the socket: %s", uv_strerror(r));
+    }
+    return 0;
+}
+
+void accepting_stop(struct server *s)
+{
+    if (s->listening.started) {
+        uv_close((uv_handle_t *)&s->listening.poll, NULL);
+        uv_close((uv_handle_t *)&s->listening.timer, NULL);
+        s->listening.started = false;
+    }
+    if (s->listening.fd >= 0)
+        close(s->listening.fd);
+    s->listening.fd = -1;
+}
+
+void accepting_free(struct server *s)
+{
+    accepting_stop(s);
+    if (s->listening.reserve_fd >= 0)
+        close(s->listening.reserve_fd);
+    s->listening.reserve_fd = -1;
+    rpc_output_free(&s->listening.notice);
+}

@@ -1,0 +1,32 @@
+/* Lists of users and groups, as the configuration says them: resolved once, when it is read, and copied by value.
+ * Thread: whoever reads the configuration; names are looked up, which may block. */
+#ifndef KOPS_SERVER_ACCESS_LIST_H
+#define KOPS_SERVER_ACCESS_LIST_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "util/error.h"
+
+enum { ACCESS_LIST_MAX = 64 };
+
+struct access_list {
+    bool everybody; /* "*" */
+    unsigned n_users, n_groups;
+    uid_t users[ACCESS_LIST_MAX];
+    gid_t groups[ACCESS_LIST_MAX];
+};
+
+/* Who may do what. Root and the daemon's own user are in every list but `deny`, and `deny` does not reach them. */
+struct access_policy {
+    struct access_list allow, deny, tune, administer;
+};
+
+/* `text`: user names and numbers, "@group" and "@gid", "*", "owner" (nobody but those who are in every list), separated
+ * by commas or blanks. `name` is the setting's, for errors. */
+int access_list_parse(const char *name, const char *text, struct access_list *ret, struct error *e);
+
+/* `groups` are those of the user beside `gid`. */
+bool access_list_has(const struct access_list *list, uid_t uid, gid_t gid, const gid_t *groups, unsigned n_groups);
+
+#endif

@@ -1,0 +1,181 @@
+/* What clients send: from their sockets and rings to dispatch(), a bounded number of messages a turn. */
+#include <string.h>
+
+#include "rpc/socket.h"
+#include "server/connection.h"
+#include "server/events.h"
+#include "server/request.h"
+#include "server/run.h"
+#include "server/spin.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+enum { READS_A_TURN = 8, RING_MESSAGES_A_TURN = 8 };
+
+void connection_violation(struct connection *c, const struct error *e)
+{
+    char why[ERROR_MESSAGE_MAX + 8];
+    unsigned held_back;
+
+    c->server->counters.protocol_errors++;
+    if (log_limit_pass(&c->server->protocol_limit, clock_now_ns(), EVENTS_A_SECOND, &held_back))
+        log_warning("protocol_error", "pid=%d uid=%d why=%s held_back=%u", (int)c->pid, (int)c->uid,
+                    log_quote(why, sizeof(why), e->message, strlen(e->message)), held_back);
+    else
+        c->server->totals.lines_held_back++;
+    connection_fail(c, e, "protocol error");
+}
+
+/* Dispatches one whole message of the socket's or the ring's input. 1: done; 0: there is none; -1: the connection was
+ * closed. */
+static int process_one(struct connection *c, struct rpc_input *in)
+{
+    struct request_fds fds = {0};
+    struct rpc_message message;
+    struct rpc_frame frame;
+    struct error e;
+    int r = rpc_input_next(in, &frame, &e);
+
+    if (r == 0)
+        return 0;
+    if (r < 0 || rpc_message_parse(c->server->arena, frame.data, frame.length, &message, &e) < 0 ||
+        rpc_input_claim(in, message.nfds, fds.fds, &e) < 0)
+        goto violate;
+    fds.count = message.nfds;
+    c->from_ring = in != &c->input;
+    r = dispatch(c, &message, &fds, &e);
+    for (unsigned i = 0; i < fds.count;) {
+        if (fds.fds[i] >= 0)
+            i++;
+        else
+            fds.fds[i] = fds.fds[--fds.count];
+    }
+    work_close_fds(&c->server->loop, fds.fds, fds.count);
+    if (c->closed)
+        return -1;
+    if (r < 0 || rpc_input_consume(in, &e) < 0)
+        goto violate;
+    return 1;
+
+violate:
+    connection_violation(c, &e);
+    return -1;
+}
+
+/* Without credit, requests that take none are served all the same as long as they are next: a client that has as much
+ * in flight as it may can still cancel some of it. *ret_waits: the next message is whole and is not one of those. */
+static bool may_process(struct connection *c, struct rpc_input *in, bool *ret_waits)
+{
+    struct rpc_message message;
+    struct rpc_frame frame;
+    struct error e;
+
+    if (connection_may_read(c))
+        return true;
+    if (*ret_waits || c->input_ended || connection_is_stuck(c))
+        return false;
+    if (rpc_input_next(in, &frame, &e) > 0 &&
+        rpc_message_parse(c->server->arena, frame.data, frame.length, &message, &e) == 0)
+        *ret_waits = !request_takes_no_credit(&message);
+    return !*ret_waits; /* what is wrong with it, process_one() finds out again */
+}
+
+/* Dispatches what is there while the connection may have more requests. */
+int connection_process(struct connection *c)
+{
+    int r = 1;
+
+    while (r > 0 && may_process(c, &c->input, &c->input_waits)) {
+        r = process_one(c, &c->input);
+        c->input_waits = false;
+    }
+    c->input_left = r > 0;
+    return r < 0 ? -1 : 0;
+}
+
+bool connection_read_ring(struct connection *c)
+{
+    unsigned messages = 0, reads = 0;
+    struct error e;
+
+    while (messages < RING_MESSAGES_A_TURN && reads < READS_A_TURN &&
+           may_process(c, &c->channel->input, &c->ring_waits)) {
+        size_t before = buffer_length(&c->channel->input.bytes);
+        int r = process_one(c, &c->channel->input);
+
+        if (r < 0)
+            return true;
+        c->ring_waits = false;
+        c->ring_left = r > 0;
+        if (r > 0) {
+            messages++;
+            continue;
+        }
+        switch (rpc_channel_receive(c->channel, &e)) {
+        case RPC_RECEIVED:
+            c->ring_left = true;
+            c->server->counters.bytes_in += buffer_length(&c->channel->input.bytes) - before;
+            reads++;
+            break;
+        case RPC_WOULD_BLOCK:
+        case RPC_END:
+            return messages + reads > 0;
+        case RPC_VIOLATION:
+            connection_violation(c, &e);
+            return true;
+        }
+    }
+    return messages + reads > 0;
+}
+
+void connection_take_input(struct connection *c)
+{
+    for (unsigned i = 0; i < READS_A_TURN && connection_may_look(c); i++) {
+        size_t before = buffer_length(&c->input.bytes);
+        bool full = false;
+        struct error e;
+
+        switch (rpc_socket_receive(c->fd, &c->input, &full, &e)) {
+        case RPC_WOULD_BLOCK:
+            return;
+        case RPC_END:
+            connection_close(c, "end of file");
+            return;
+        case RPC_VIOLATION:
+            connection_violation(c, &e);
+            return;
+        case RPC_RECEIVED:
+            c->server->counters.bytes_in += buffer_length(&c->input.bytes) - before;
+            c->server->active = true;
+            spin_socket_used(c);
+            break;
+        }
+        if (connection_process(c) < 0 || !full)
+            return;
+    }
+}
+
+void connection_read_socket(struct connection *c)
+{
+    connection_take_input(c);
+    if (!c->closed)
+        connection_mark_dirty(c);
+}
+
+void connection_read_all(struct connection *c)
+{
+    connection_take_input(c);
+    while (!c->closed && c->channel && connection_read_ring(c))
+        ;
+}
+
+void connection_end_input(struct connection *c)
+{
+    if (c->closed || c->input_ended)
+        return;
+    connection_read_all(c);
+    if (c->closed)
+        return;
+    c->input_ended = true;
+    connection_mark_dirty(c);
+}

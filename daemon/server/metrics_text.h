@@ -1,0 +1,39 @@
+/* Prometheus' text format, version 0.0.4, written into a buffer. The caller's; not thread safe.
+ *
+ *     metrics_head(b, METRIC_requests_total);
+ *     metrics_sample(b, METRIC_requests_total, "");
+ *     metrics_label(b, "method", "run");
+ *     metrics_uint(b, 3);
+ *     → kopsd_requests_total{method="run"} 3 */
+#ifndef KOPS_SERVER_METRICS_TEXT_H
+#define KOPS_SERVER_METRICS_TEXT_H
+
+#include <stdint.h>
+
+#include "proto/generated/metrics.h"
+#include "util/buffer.h"
+
+enum metric {
+#define X(id, name, type, help) METRIC_##id,
+    KOPS_METRICS(X)
+#undef X
+        METRIC_COUNT
+};
+
+struct metrics_text {
+    struct buffer bytes;
+    bool labelled; /* the sample under way has a label */
+};
+
+/* HELP and TYPE. */
+void metrics_head(struct metrics_text *t, enum metric metric);
+
+/* One line: its name with `suffix`, labels, and a value, which ends it. */
+void metrics_sample(struct metrics_text *t, enum metric metric, const char *suffix);
+/* `value` may be anything: what the format has no escape for is replaced. */
+void metrics_label(struct metrics_text *t, const char *name, const char *value);
+void metrics_label_uint(struct metrics_text *t, const char *name, uint64_t value);
+void metrics_uint(struct metrics_text *t, uint64_t value);
+void metrics_double(struct metrics_text *t, double value);
+
+#endif

@@ -1,0 +1,162 @@
+#include "server/patience.h"
+
+#include "server/connection.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+enum { AGAIN_MS = 20, LINES_A_SECOND = 10 };
+
+static void on_timer(uv_timer_t *timer);
+
+static uint64_t limit_ns(const struct server *s, enum patience_for what)
+{
+    switch (what) {
+    case PATIENCE_READER:
+        return s->config.stuck_reader_s * UINT64_C(1000000000);
+    case PATIENCE_MESSAGE:
+        return s->config.partial_message_s * UINT64_C(1000000000);
+    default:
+        return AGAIN_MS * UINT64_C(1000000);
+    }
+}
+
+static struct connection *first(struct server *s, enum patience_for what)
+{
+    struct list *node = list_first(&s->patience.lists[what]);
+
+    return node ? list_entry(node, struct connection, waits[what].link) : NULL;
+}
+
+/* The timer, for the one whose time is over first. */
+static void arm(struct server *s)
+{
+    uint64_t earliest = UINT64_MAX, now = clock_now_ns();
+
+    for (unsigned i = 0; i < PATIENCE_COUNT; i++) {
+        const struct connection *c = first(s, (enum patience_for)i);
+        uint64_t limit = limit_ns(s, (enum patience_for)i);
+
+        if (c && limit && c->waits[i].since_ns + limit < earliest)
+            earliest = c->waits[i].since_ns + limit;
+    }
+    if (earliest == UINT64_MAX) {
+        uv_timer_stop(&s->patience.timer);
+        return;
+    }
+    uv_update_time(&s->loop);
+    uv_timer_start(&s->patience.timer, on_timer, earliest > now ? (earliest - now) / 1000000 + 1 : 0, 0);
+}
+
+/* One that is there already keeps its time, unless it begins anew. */
+static void set(struct connection *c, enum patience_for what, bool waits, bool anew)
+{
+    struct server *s = c->server;
+    const bool waited = !list_empty(&c->waits[what].link);
+
+    if (waited && waits && !anew)
+        return;
+    if (waited)
+        list_remove(&c->waits[what].link);
+    if (waits) {
+        c->waits[what].since_ns = clock_now_ns();
+        list_append(&s->patience.lists[what], &c->waits[what].link);
+    }
+    /* One that left is found out about when the timer fires, unless it was the last. */
+    if (waits ? !uv_is_active((uv_handle_t *)&s->patience.timer) || what == PATIENCE_KERNEL : waited)
+        arm(s);
+}
+
+void patience_note(struct connection *c, bool sent)
+{
+    uint64_t at;
+
+    if (connection_is_stuck(c) || !list_empty(&c->waits[PATIENCE_READER].link))
+        set(c, PATIENCE_READER, connection_is_stuck(c), sent);
+    if (connection_has_part(c) || !list_empty(&c->waits[PATIENCE_MESSAGE].link)) {
+        at = c->input.position + (c->channel ? c->channel->input.position : 0);
+        set(c, PATIENCE_MESSAGE, connection_has_part(c), at != c->part_at);
+        c->part_at = at;
+    }
+    if (c->send_later || !list_empty(&c->waits[PATIENCE_KERNEL].link))
+        set(c, PATIENCE_KERNEL, c->send_later, false);
+}
+
+void patience_forget(struct connection *c)
+{
+    for (unsigned i = 0; i < PATIENCE_COUNT; i++)
+        if (!list_empty(&c->waits[i].link))
+            set(c, (enum patience_for)i, false, false);
+}
+
+/* ---- when it is over ---- */
+
+static void drop(struct connection *c, enum patience_for what)
+{
+    static const char *const why[] = {
+        [PATIENCE_READER] = "it does not read its replies", [PATIENCE_MESSAGE] = "the rest of a message did not come"};
+    struct server *s = c->server;
+    unsigned held_back;
+    struct error e;
+
+    if (log_limit_pass(&s->patience.log_limit, clock_now_ns(), LINES_A_SECOND, &held_back))
+        log_warning("drop", "pid=%d uid=%d why=\"%s\" output_bytes=%zu input_bytes=%zu held_back=%u", (int)c->pid,
+                    (int)c->uid, why[what], buffer_length(&c->output.bytes), buffer_length(&c->input.bytes), held_back);
+    if (what == PATIENCE_READER) {
+        connection_close(c, why[what]);
+        return;
+    }
+    error_set(&e, ERROR_PROTOCOL_ERROR, "the rest of a message did not come within %llu s",
+              (unsigned long long)s->config.partial_message_s);
+    connection_fail(c, &e, why[what]);
+}
+
+/* Its time is over, by the clock. It may be the loop that was busy meanwhile, so what is there now counts. */
+static void look(struct connection *c, enum patience_for what)
+{
+    uint64_t since = c->waits[what].since_ns;
+
+    if (what == PATIENCE_KERNEL) {
+        c->send_later = false;
+        set(c, what, false, false);
+        connection_mark_dirty(c);
+        return;
+    }
+    if (what == PATIENCE_MESSAGE)
+        connection_read_all(c);
+    if (!c->closed)
+        connection_turn(c);
+    if (!c->closed && !list_empty(&c->waits[what].link) && c->waits[what].since_ns == since)
+        drop(c, what);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct server *s = timer->data;
+
+    for (unsigned i = 0; i < PATIENCE_COUNT; i++) {
+        const uint64_t limit = limit_ns(s, (enum patience_for)i), now = clock_now_ns();
+        struct connection *c;
+
+        while (limit && (c = first(s, (enum patience_for)i)) && c->waits[i].since_ns + limit <= now)
+            look(c, (enum patience_for)i);
+    }
+    arm(s);
+}
+
+void patience_reload(struct server *s)
+{
+    arm(s);
+}
+
+void patience_init(struct server *s)
+{
+    for (unsigned i = 0; i < PATIENCE_COUNT; i++)
+        list_init(&s->patience.lists[i]);
+    uv_timer_init(&s->loop, &s->patience.timer);
+    s->patience.timer.data = s;
+}
+
+void patience_stop(struct server *s)
+{
+    uv_close((uv_handle_t *)&s->patience.timer, NULL);
+}

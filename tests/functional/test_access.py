@@ -1,0 +1,184 @@
+"""Who may connect, and who may call what."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support import proc, raw, users
+from support.daemon import Daemon, binary
+from support.users import as_root
+
+HOST = "[cuda]\nenabled = false\n"
+ALICE, BOB, CLUB, OTHERS = 54001, 54002, 54100, 54101
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Daemon]]:
+    daemons: list[Daemon] = []
+
+    def new(config: str, **options: int) -> Daemon:
+        daemons.append(Daemon(config=HOST + users.OPEN + config, **options))
+        return daemons[-1]
+
+    yield new
+    for daemon in daemons:
+        with daemon:
+            pass
+
+
+def refusals(daemon: Daemon, what: str) -> list[str]:
+    return [line for line in daemon.log().splitlines() if "event=refuse" in line and f"what={what} " in line]
+
+
+def may_connect(daemon: Daemon, uid: int, gid: int | None = None, groups: tuple[int, ...] = ()) -> bool:
+    """Served, or told why not and closed."""
+    connection = users.connect(daemon, uid, gid, groups)
+    try:
+        return connection.alive()
+    except raw.Closed as closed:
+        notification = closed.notification
+    except (BrokenPipeError, ConnectionResetError):
+        notification = connection.wait_closed()
+    finally:
+        connection.close()
+    assert notification is not None
+    assert notification["code"] == "permission_denied"
+    assert notification["detail"]["uid"] == uid
+    return False
+
+
+@as_root
+@pytest.mark.parametrize(
+    "lists, uid, gid, groups, allowed",
+    [
+        ("", ALICE, None, (), True),
+        (f"allow = {ALICE}", ALICE, None, (), True),
+        (f"allow = {ALICE}", BOB, None, (), False),
+        (f"allow = {ALICE}, {BOB}", BOB, None, (), True),
+        (f"allow = {ALICE} {BOB}", BOB, None, (), True),
+        ("allow = owner", ALICE, None, (), False),
+        ("allow =", ALICE, None, (), False),
+        ("allow = owner", 0, None, (), True),
+        (f"allow = {CLUB}", ALICE, CLUB, (CLUB,), False),  # that is a user's number
+        (f"allow = @{CLUB}", ALICE, CLUB, (), True),
+        (f"allow = @{CLUB}", ALICE, None, (OTHERS, CLUB), True),
+        (f"allow = @{CLUB}", ALICE, None, tuple(range(60000, 60100)) + (CLUB,), True),
+        (f"allow = @{CLUB}", ALICE, None, (OTHERS,), False),
+        (f"deny = {ALICE}", ALICE, None, (), False),
+        (f"deny = {ALICE}", BOB, None, (), True),
+        (f"deny = @{CLUB}\nallow = {ALICE}", ALICE, None, (CLUB,), False),
+        ("deny = *", ALICE, None, (), False),
+        ("deny = *, root, 0", 0, None, (), True),
+    ],
+)
+def test_the_lists_decide_who_connects(
+    start: Callable[..., Daemon], lists: str, uid: int, gid: int | None, groups: tuple[int, ...], allowed: bool
+) -> None:
+    daemon = start(f"[access]\n{lists}\n")
+    assert may_connect(daemon, uid, gid, groups) == allowed
+    assert len(refusals(daemon, "connect")) == (not allowed)
+    if not allowed:
+        assert f"uid={uid} " in refusals(daemon, "connect")[0]
+        assert f"pid={os.getpid()} " in refusals(daemon, "connect")[0]
+    with daemon.connect() as connection:
+        assert connection.alive()
+
+
+@as_root
+def test_the_daemons_own_user_is_never_denied(start: Callable[..., Daemon]) -> None:
+    daemon = start("[access]\ndeny = *\n", user=ALICE)
+    assert may_connect(daemon, ALICE)
+    assert may_connect(daemon, 0)
+    assert not may_connect(daemon, BOB)
+
+
+@as_root
+def test_names_are_looked_up(start: Callable[..., Daemon]) -> None:
+    import grp
+    import pwd
+
+    daemon = start("[access]\nallow = nobody, @daemon\n")
+    assert may_connect(daemon, pwd.getpwnam("nobody").pw_uid)
+    assert may_connect(daemon, ALICE, None, (grp.getgrnam("daemon").gr_gid,))
+    assert not may_connect(daemon, ALICE)
+
+
+@as_root
+@pytest.mark.parametrize(
+    "lists, tune, administer",
+    [("", False, False), (f"tune = {ALICE}", True, False), (f"administer = @{CLUB}", False, True)],
+)
+def test_methods_have_classes(start: Callable[..., Daemon], lists: str, tune: bool, administer: bool) -> None:
+    daemon = start(f"[access]\n{lists}\n")
+    with users.connect(daemon, ALICE, groups=(CLUB,)) as connection:
+        connection.call("hello")
+        connection.call("stats")
+        for method, params, class_, allowed in [
+            ("stats", {"reset": True}, "tune", tune),
+            ("cache", {"action": "list"}, "administer", administer),
+        ]:
+            reply = connection.reply(connection.request(method, params))
+            if allowed:
+                assert reply.error is None or reply.error["code"] != "permission_denied"
+                continue
+            assert reply.error is not None and reply.error["code"] == "permission_denied"
+            assert reply.error["detail"] == {"method": method, "class": class_, "uid": ALICE}
+            assert f"access.{class_}" in reply.error["message"]
+        assert connection.alive()
+    if not tune:
+        (line,) = refusals(daemon, "method")[:1]
+        assert f"uid={ALICE} " in line and f"pid={os.getpid()} " in line
+    with daemon.connect() as connection:
+        connection.call("stats", {"reset": True})
+
+
+@as_root
+def test_what_needs_a_right_is_refused_before_its_parameters_are_read(start: Callable[..., Daemon]) -> None:
+    daemon = start("")
+    with users.connect(daemon, ALICE) as connection:
+        assert connection.error("cache", {"action": 7}).code == "permission_denied"
+
+
+@as_root
+def test_a_refused_client_does_not_flood_the_log(start: Callable[..., Daemon]) -> None:
+    daemon = start("[access]\ndeny = @" + str(CLUB))
+    for _ in range(200):
+        assert not may_connect(daemon, ALICE, CLUB)
+    assert 1 <= len(refusals(daemon, "connect")) < 50
+    assert not may_connect(daemon, BOB, CLUB)
+    assert any(f"uid={BOB} " in line for line in refusals(daemon, "connect"))
+
+
+@as_root
+def test_turning_clients_away_leaves_nothing(start: Callable[..., Daemon]) -> None:
+    daemon = start(f"[access]\ndeny = {ALICE}\n")
+    assert not may_connect(daemon, ALICE)
+    before = daemon.holdings()
+    for _ in range(20):
+        assert not may_connect(daemon, ALICE)
+    daemon.wait_holdings(before)
+    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS, "only its own sockets are left")
+
+
+@pytest.mark.parametrize("key", ["allow", "deny", "tune", "administer"])
+@pytest.mark.parametrize(
+    "value, why",
+    [
+        ("no-such-user-here", 'no user "no-such-user-here"'),
+        ("@no-such-group-here", 'no group "no-such-group-here"'),
+        ("4294967295", "no user"),
+        ("12x", "no user"),
+        ("-1", "no user"),
+        ("@", "no group"),
+    ],
+)
+def test_a_wrong_list_is_refused_at_start(tmp_path: Path, key: str, value: str, why: str) -> None:
+    path = tmp_path / "kopsd.conf"
+    path.write_text(f"[access]\n{key} = root, {value}\n", encoding="utf-8")
+    command = [binary(), "--config", path, "--socket", tmp_path / "socket", "--check-config"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and f"access.{key}: " in done.stderr and why in done.stderr

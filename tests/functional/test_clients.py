@@ -1,0 +1,241 @@
+"""clients: who is connected, what each holds, how long its requests take; and what the log says of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from arrays import LongRun, Vectors
+from other_user import STRANGER, as_root, connect_as
+from support import backends, memfd, proc, raw
+from support.daemon import Daemon
+from support.ring import Ring
+
+CONFIG = backends.config(backends.HOST)
+KEYS = {
+    "pid": int, "uid": int, "gid": int, "client": str, "comm": str, "connected_s": float, "requests": int,
+    "errors": int, "inflight": int, "queued": int, "buffers": int, "mapped_bytes": int, "allocated_bytes": int,
+    "programs": int, "kernels": int, "bytes_in": int, "bytes_out": int, "output_bytes": int, "paused": bool,
+    "shm": bool, "device_us": float, "latency": dict,
+}  # fmt: skip
+
+
+def named(watcher: raw.Connection, name: str) -> dict[str, Any]:
+    """The one client of that name."""
+    (row,) = [c for c in watcher.call("clients")["clients"] if c["client"] == name]
+    return row
+
+
+@pytest.fixture
+def watcher(connect: Callable[..., raw.Connection]) -> raw.Connection:
+    return connect()
+
+
+def test_every_key_is_there_with_its_type(connection: raw.Connection, watcher: raw.Connection) -> None:
+    connection.call("hello", {"client": "shape 1.0"})
+    reply = watcher.call("clients")
+    assert set(reply) == {"clients", "users", "devices", "state", "uptime_s"}
+    assert reply["state"] == "serving" and reply["uptime_s"] > 0
+    for row in reply["clients"]:
+        assert {k: type(v) for k, v in row.items()} == KEYS
+        assert row["latency"].keys() == {"queue", "device", "total"}
+    row = named(watcher, "shape 1.0")
+    assert (row["pid"], row["uid"], row["gid"]) == (os.getpid(), os.getuid(), os.getgid())
+    assert row["comm"] == Path("/proc/self/comm").read_text(encoding="utf-8").strip()
+    assert 0 <= row["connected_s"] <= reply["uptime_s"] + 60
+    assert row["latency"] == {part: {"count": 0} for part in ("queue", "device", "total")}
+    assert (row["requests"], row["errors"], row["inflight"], row["shm"], row["paused"]) == (1, 0, 0, False, False)
+
+
+def test_what_it_holds(connection: raw.Connection, watcher: raw.Connection) -> None:
+    connection.call("hello", {"client": "holder"})
+    shared = memfd.Shared(10_000)
+    buffer = connection.register(shared)
+    reply = connection.reply(connection.request("alloc", {"size": 4096 * 3}))
+    allocated = reply.get()
+    os.close(reply.fds[0])
+    vectors = [raw.tensor(buffer, [100], offset=400 * i) for i in range(2)]
+    program = connection.call("program", {"tensors": vectors, "ops": [{"op": "square", "in": [0], "out": [1]}]})
+    row = named(watcher, "holder")
+    assert (row["buffers"], row["mapped_bytes"], row["allocated_bytes"]) == (2, 10_000, allocated["size"])
+    assert (row["programs"], row["kernels"]) == (1, 0)
+    (user,) = [u for u in watcher.call("clients")["users"] if u["uid"] == os.getuid()]
+    assert user["mapped_bytes"] >= 10_000 and user["allocated_bytes"] >= allocated["size"] and user["buffers"] >= 2
+    connection.call("release", {"buffer": buffer})
+    connection.call("release", {"buffer": allocated["buffer"]})
+    connection.call("release", {"program": program["program"]})
+    row = named(watcher, "holder")
+    assert (row["buffers"], row["mapped_bytes"], row["allocated_bytes"], row["programs"]) == (0, 0, 0, 0)
+
+
+def test_counts_and_latencies(connection: raw.Connection, watcher: raw.Connection) -> None:
+    connection.call("hello", {"client": "runner"})
+    vectors = Vectors(connection, 2, 100_000)
+    busy_before = watcher.call("clients")["devices"][0]["busy_us"]
+    replies = [connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)], repeat=3) for _ in range(50)]
+    connection.error("no_such_method")
+    row = named(watcher, "runner")
+    assert row["requests"] == 53 and row["errors"] == 1  # with hello and register
+    for part, key in (("queue", "queue_us"), ("total", "total_us")):
+        seen = sorted(r["timings"][key] for r in replies)
+        spread = row["latency"][part]
+        assert spread["count"] == 50
+        assert spread["p50"] <= spread["p90"] <= spread["p99"] <= spread["p999"] <= spread["max"]
+        assert spread["max"] == pytest.approx(seen[-1], rel=1e-9)
+        assert spread["p50"] == pytest.approx(seen[24], rel=0.07, abs=0.002)
+        assert spread["p90"] == pytest.approx(seen[44], rel=0.07, abs=0.002)
+    device = sum(sum(r["timings"]["samples"]) for r in replies)
+    assert row["latency"]["device"]["count"] == 50
+    assert row["device_us"] == pytest.approx(device, rel=1e-6)
+    busy = watcher.call("clients")["devices"][0]["busy_us"] - busy_before
+    assert busy == pytest.approx(device, rel=1e-6)
+
+
+def test_untimed_runs_have_device_time_all_the_same(connection: raw.Connection, watcher: raw.Connection) -> None:
+    """And it is no more than passed: what one run waited for another of its stream is counted once."""
+    connection.call("hello", {"client": "untimed"})
+    vectors = Vectors(connection, 2, 1 << 20)
+    params = {"op": "square", "in": [vectors.tensor(0)], "out": [vectors.tensor(1)], "timing": False}
+    before = named(watcher, "untimed")["connected_s"]
+    for msgid in [connection.request("run", params) for _ in range(40)]:
+        connection.reply(msgid).get()
+    row = named(watcher, "untimed")
+    assert row["latency"]["device"] == {"count": 0} and row["latency"]["total"]["count"] == 40
+    assert 0 < row["device_us"] <= (row["connected_s"] - before) * 1e6
+
+
+def test_in_flight_and_queued(connection: raw.Connection, watcher: raw.Connection) -> None:
+    connection.call("hello", {"client": "busy"})
+    long = LongRun(connection)
+    behind = [connection.request("run", {"op": "square", "in": [long.vectors.tensor(0)],
+                                         "out": [long.vectors.tensor(1)]}) for _ in range(3)]  # fmt: skip
+    assert connection.alive()
+    row = named(watcher, "busy")
+    assert (row["inflight"], row["queued"]) == (4, 3)
+    assert watcher.call("clients")["devices"][0]["running"] >= 1
+    connection.call("cancel", {"msgid": long.msgid})
+    assert connection.reply_error(long.msgid).code == "cancelled"
+    for msgid in behind:
+        connection.reply(msgid).get()
+    row = named(watcher, "busy")
+    assert (row["inflight"], row["queued"]) == (0, 0)
+    assert row["latency"]["total"]["count"] == 3, "what was cancelled has no latency"
+    assert row["device_us"] > 0, "but device time"
+    assert watcher.call("clients")["devices"][0]["running"] == 0
+
+
+def test_one_that_does_not_read_is_paused(connect: Callable[..., raw.Connection], watcher: raw.Connection) -> None:
+    lazy = connect(receive_buffer=4096)
+    lazy.call("hello", {"client": "lazy"})
+    # Short requests with long replies: all of them fit into the socket, few of the replies do.
+    lazy.send(b"".join(raw.pack_request(1000 + i, "hello", {}) for i in range(2000)))
+    proc.eventually(lambda: named(watcher, "lazy")["paused"], "it is not read any more")
+    assert named(watcher, "lazy")["output_bytes"] > 0
+    for i in range(2000):
+        lazy.reply(1000 + i).get()
+    row = named(watcher, "lazy")
+    assert (row["paused"], row["output_bytes"], row["requests"]) == (False, 0, 2001)
+
+
+def test_bytes_and_shared_memory(connection: raw.Connection, watcher: raw.Connection) -> None:
+    connection.call("hello", {"client": "ring"})
+    before = named(watcher, "ring")
+    ring = Ring(connection)
+    for _ in range(10):
+        ring.call("ping", {"x": "y" * 1000})
+    after = named(watcher, "ring")
+    assert after["shm"] and not before["shm"]
+    assert after["bytes_in"] - before["bytes_in"] > 10_000
+    assert after["bytes_out"] - before["bytes_out"] > 10_000
+    ring.close()
+
+
+def test_hostile_names(connection: raw.Connection, watcher: raw.Connection) -> None:
+    """A name that is cut within a character is valid text all the same."""
+    connection.call("hello", {"client": "ä" * 100})
+    rows = [c["client"] for c in watcher.call("clients")["clients"]]
+    assert "ä" * 32 in rows
+    connection.call("hello", {"client": "x" + "ä" * 100})
+    rows = [c["client"] for c in watcher.call("clients")["clients"]]
+    assert "x" + "ä" * 31 + "?" in rows
+
+
+@as_root
+def test_others_see_only_their_own() -> None:
+    with Daemon(config=CONFIG + "[server]\nsocket_mode = 0666\n") as daemon:
+        with daemon.connect() as root, connect_as(daemon, STRANGER) as stranger:
+            assert root.alive() and stranger.alive()
+            mine, all_ = stranger.call("clients"), root.call("clients")
+            assert [c["uid"] for c in mine["clients"]] == [STRANGER] == [u["uid"] for u in mine["users"]]
+            assert sorted(c["uid"] for c in all_["clients"]) == [0, STRANGER]
+            assert [u["uid"] for u in all_["users"]] == [0, STRANGER]
+            assert {d["uuid"] for d in mine["devices"]} == {d["uuid"] for d in all_["devices"]}
+
+
+@as_root
+def test_users_and_their_limits() -> None:
+    config = CONFIG + "[server]\nsocket_mode = 0666\n[quota]\nbuffers = 3\nfds = 0\nmapped_mib = 5\n"
+    with Daemon(config=config) as daemon:
+        with daemon.connect() as root, connect_as(daemon, STRANGER) as one, connect_as(daemon, STRANGER) as two:
+            shared = memfd.Shared(1 << 20)
+            for connection in (one, two, one):
+                connection.register(shared)
+            error = two.error("register", {"kind": "memfd", "size": 1 << 20, "fd": 0}, [shared.fd])
+            assert (error.code, error.detail["quota"]) == ("quota_exceeded", "buffers")
+            vectors = Vectors(root, 2, 100_000)
+            root.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+            asked = root.call("clients")
+            owner, stranger = sorted(asked["users"], key=lambda u: u["uid"])
+            assert (stranger["uid"], stranger["connections"], stranger["buffers"]) == (STRANGER, 2, 3)
+            assert stranger["mapped_bytes"] == 3 << 20
+            assert (stranger["requests"], stranger["refused"], stranger["device_us"]) == (4, 1, 0)
+            assert stranger["fds"] >= 4 and stranger["inflight"] == 0
+            assert stranger["limits"]["buffers"] == 3 and stranger["limits"]["mapped_bytes"] == 5 << 20
+            assert "fds" not in stranger["limits"] and "device_share" not in stranger["limits"]
+            assert owner["uid"] == 0 and owner["device_us"] > 0 and owner["inflight"] == 1
+            (row,) = [c for c in asked["clients"] if c["uid"] == 0]
+            assert row["device_us"] == owner["device_us"]
+            text = root.call("metrics")["text"]
+            assert 'kopsd_refusals_total{what="buffers"} 1\n' in text
+            assert f'kopsd_user_refused_total{{uid="{STRANGER}"}} 1\n' in text
+
+
+def test_closed_ones_are_gone(daemon: Daemon, watcher: raw.Connection) -> None:
+    with daemon.connect() as connection:
+        connection.call("hello", {"client": "brief"})
+        assert named(watcher, "brief")
+    proc.eventually(lambda: not [c for c in watcher.call("clients")["clients"] if c["client"] == "brief"])
+
+
+def test_connects_do_not_flood_the_log() -> None:
+    """At debug level they are in the log, but not more than so many a second; above it not at all."""
+    for level in ("info", "debug"):
+        with Daemon(config=CONFIG + f"[server]\nlog_level = {level}\n") as daemon:
+            with daemon.connect() as watcher:
+                for _ in range(500):
+                    socket.socket(socket.AF_UNIX).connect(daemon.socket_path)
+                proc.eventually(lambda w=watcher: len(w.call("clients")["clients"]) == 1, "they are gone")
+                held = re.search(r"^kopsd_log_lines_held_back_total (\d+)$", watcher.call("metrics")["text"], re.M)
+                uptime = watcher.call("clients")["uptime_s"]
+            lines = re.findall(r"event=(?:dis)?connect ", daemon.log())
+            assert held
+            if level == "info":
+                assert not lines and held[1] == "0"
+            else:
+                assert 2 <= len(lines) <= 2 * 20 * (uptime + 2)
+                assert int(held[1]) + len(lines) >= 1001  # the watcher's own end may not be in it yet
+
+
+def test_disconnect_says_who() -> None:
+    with Daemon(config=CONFIG + "[server]\nlog_level = debug\n") as daemon:
+        with daemon.connect() as connection, daemon.connect() as watcher:
+            connection.call("hello", {"client": 'a "name"'})
+            connection.close()
+            proc.eventually(lambda: len(watcher.call("clients")["clients"]) == 1, "it is gone")
+        (line,) = [x for x in daemon.log().splitlines() if "event=disconnect" in x and "name" in x]
+        assert rf'pid={os.getpid()} uid={os.getuid()} client="a \"name\"" why="end of file" inflight=0 requests=1' in line

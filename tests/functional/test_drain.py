@@ -1,0 +1,220 @@
+"""drain: what was begun ends, nothing new is begun; resume; stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import prometheus
+import pytest
+from arrays import LongRun, Vectors
+from other_user import STRANGER, as_root, connect_as
+from support import backends, memfd, raw
+from support.daemon import Daemon
+
+CONFIG = backends.config(backends.HOST)
+
+
+@pytest.fixture
+def server() -> Iterator[Daemon]:
+    with Daemon(config=CONFIG + "[server]\nsocket_mode = 0666\n") as daemon:
+        yield daemon
+
+
+def state(connection: raw.Connection) -> str:
+    """As every way of asking says it."""
+    told = connection.call("clients")["state"]
+    family = prometheus.parse(connection.call("metrics")["text"])["kopsd_state"]
+    assert {dict(labels)["state"] for (_, labels), value in family.samples.items() if value} == {told}
+    return told
+
+
+def stop(connection: raw.Connection, run: LongRun) -> None:
+    connection.call("cancel", {"msgid": run.msgid})
+    assert connection.reply_error(run.msgid).code == "cancelled"
+
+
+def test_idle(server: Daemon) -> None:
+    with server.connect() as connection:
+        assert connection.call("drain") == {"drained": True, "jobs": 0, "connections": 1}
+        assert state(connection) == "draining"
+        assert connection.call("drain", {"resume": True}) == {"drained": True, "jobs": 0, "connections": 1}
+        assert state(connection) == "serving"
+
+
+def test_work_in_flight_ends_and_new_work_is_refused(server: Daemon) -> None:
+    with server.connect() as worker, server.connect() as admin:
+        vectors = Vectors(worker, 2, 1000)
+        vectors[0][:] = 3
+        long = LongRun(worker)
+        behind = worker.request("run", {"op": "square", "in": [vectors.tensor(0)], "out": [vectors.tensor(1)]})
+        assert worker.alive()
+        asked = admin.request("drain")
+        assert admin.alive()
+        assert state(worker) == "draining"
+        assert asked not in admin.replies
+        shared = memfd.Shared(4096)
+        params: dict[str, Any] = {"op": "square", "in": [vectors.tensor(0)], "out": [vectors.tensor(1)]}
+        body = {"tensors": [vectors.tensor(0)], "ops": []}
+        refused = [
+            ("run", params), ("alloc", {"size": 1}), ("sequence", body), ("program", body),
+            ("run_program", {"program": 1}), ("timelines", {}), ("compile", {"source": "", "entries": []}),
+            ("kernel", {"module": 1, "entry": "", "params": []}), ("launch", {"kernel": 1, "args": []}),
+        ]  # fmt: skip
+        for method, given in refused:
+            error = worker.error(method, given)
+            assert (error.code, error.detail.get("draining")) == ("shutting_down", True), method
+        error = worker.error("register", {"kind": "memfd", "size": 4096, "fd": 0}, [shared.fd])
+        assert (error.code, error.detail.get("draining")) == ("shutting_down", True)
+        for method in ("hello", "stats", "trim", "clients", "metrics"):
+            worker.request(method)
+        worker.call("release", {"buffer": worker.call("clients") and vectors.buffer})
+        assert worker.reply(worker.request("cancel", {"msgid": 999_999})).get() == {"cancelled": False}
+        assert asked not in admin.replies
+        stop(worker, long)
+        worker.reply(behind).get()
+        assert (vectors[1] == 9).all(), "what was queued before has run"
+        assert admin.reply(asked).get() == {"drained": True, "jobs": 0, "connections": 2}
+        with server.connect() as newcomer:
+            assert newcomer.alive()
+            assert newcomer.error("alloc", {"size": 1}).code == "shutting_down"
+            admin.call("drain", {"resume": True})
+            reply = newcomer.reply(newcomer.request("alloc", {"size": 1}))
+            assert reply.get()["buffer"]
+            os.close(reply.fds[0])
+    assert [e for e in ("drain", "drained", "resume") if f"event={e} " not in server.log()] == []
+
+
+def test_a_timeout_ends_the_wait_and_not_the_draining(server: Daemon) -> None:
+    with server.connect() as worker, server.connect() as admin:
+        long = LongRun(worker)
+        assert admin.call("drain", {"timeout_ms": 50}) == {"drained": False, "jobs": 1, "connections": 2}
+        assert state(admin) == "draining"
+        patient, hasty = admin.request("drain"), admin.request("drain", {"timeout_ms": 20})
+        assert admin.reply(hasty).get()["drained"] is False
+        assert patient not in admin.replies
+        stop(worker, long)
+        assert admin.reply(patient).get()["drained"] is True
+
+
+def test_resume_answers_those_who_wait(server: Daemon) -> None:
+    with server.connect() as worker, server.connect() as first, server.connect() as second:
+        long = LongRun(worker)
+        waiting = [(c, c.request("drain", {"stop": c is second})) for c in (first, second)]
+        assert first.alive() and second.alive()
+        assert worker.call("drain", {"resume": True}) == {"drained": False, "jobs": 1, "connections": 3}
+        for connection, msgid in waiting:
+            assert connection.reply(msgid).get()["drained"] is False
+        stop(worker, long)
+        assert worker.alive() and state(worker) == "serving", "the stop was taken back, too"
+
+
+def test_stop_when_idle(server: Daemon) -> None:
+    with server.connect() as connection:
+        assert connection.call("drain", {"stop": True}) == {"drained": True, "jobs": 0, "connections": 1}
+        assert connection.wait_closed() is None
+    assert server.wait() == 0
+
+
+def test_stop_waits_for_what_is_in_flight(server: Daemon) -> None:
+    with server.connect() as worker, server.connect() as admin:
+        vectors = Vectors(worker, 2, 1000)
+        vectors[0][:] = 3
+        long = LongRun(worker)
+        last = worker.request("run", {"op": "square", "in": [vectors.tensor(0)], "out": [vectors.tensor(1)]})
+        assert worker.alive()
+        asked = admin.request("drain", {"stop": True})
+        assert admin.alive() and server.running()
+        worker.request("cancel", {"msgid": long.msgid})
+        worker.reply(last).get()
+        assert (vectors[1] == 9).all()
+        assert admin.reply(asked).get()["drained"] is True
+        assert admin.wait_closed() is None and worker.wait_closed() is None
+    assert server.wait() == 0
+
+
+def test_stop_goes_on_when_the_one_who_asked_is_gone(server: Daemon) -> None:
+    with server.connect() as worker:
+        long = LongRun(worker)
+        with server.connect() as admin:
+            admin.request("drain", {"stop": True})
+            assert admin.alive()
+        assert state(worker) == "draining"
+        stop(worker, long)
+        assert worker.wait_closed() is None
+    assert server.wait() == 0
+
+
+def test_stop_when_the_time_is_over(server: Daemon) -> None:
+    """As after SIGTERM: the grace, then what still runs is cancelled, and the status is 0."""
+    with Daemon(config=CONFIG + "[server]\nshutdown_grace_ms = 50\n") as daemon:
+        with daemon.connect() as worker, daemon.connect() as admin:
+            long = LongRun(worker)
+            reply = admin.call("drain", {"stop": True, "timeout_ms": 50})
+            assert reply["drained"] is False and reply["jobs"] == 1
+            assert worker.reply_error(long.msgid).code == "cancelled"
+            assert worker.wait_closed() is None
+        assert daemon.wait() == 0
+
+
+def test_sigterm_while_draining(server: Daemon) -> None:
+    with Daemon(config=CONFIG + "[server]\nshutdown_grace_ms = 50\n") as daemon:
+        with daemon.connect() as worker, daemon.connect() as admin:
+            long = LongRun(worker)
+            asked = admin.request("drain")
+            assert admin.alive()
+            os.kill(daemon.pid, signal.SIGTERM)
+            assert worker.reply_error(long.msgid).code == "cancelled"
+            assert admin.reply(asked).get()["drained"] is True
+            assert admin.wait_closed() is None
+        assert daemon.wait() == 0
+
+
+def test_a_notification_drains(server: Daemon) -> None:
+    with server.connect() as connection:
+        connection.send(raw.pack([2, "drain", [{}]]))
+        assert connection.alive() and state(connection) == "draining"
+
+
+@as_root
+def test_for_administrators() -> None:
+    """Others are told so and nothing changes; who is in the list may."""
+    for administer, allowed in (("owner", False), (str(STRANGER), True)):
+        config = CONFIG + f"[server]\nsocket_mode = 0666\n[access]\nadminister = {administer}\n"
+        with Daemon(config=config) as daemon:
+            with connect_as(daemon, STRANGER) as stranger:
+                if allowed:
+                    assert stranger.call("drain")["drained"]
+                    assert len(prometheus.parse(stranger.call("metrics")["text"])["kopsd_user_fds"].samples) == 1
+                    continue
+                for params in ({}, {"stop": True}, {"resume": True}):
+                    error = stranger.error("drain", params)
+                    assert (error.code, error.detail["method"]) == ("permission_denied", "drain")
+                assert state(stranger) == "serving"
+                assert server_serves(stranger)
+
+
+def server_serves(connection: raw.Connection) -> bool:
+    reply = connection.reply(connection.request("alloc", {"size": 1}))
+    os.close(reply.fds[0])
+    return reply.error is None
+
+
+def test_bad_parameters(server: Daemon) -> None:
+    with server.connect() as connection:
+        error = connection.error("drain", {"stop": True, "resume": True})
+        assert (error.code, error.key) == ("invalid_argument", "resume")
+        assert connection.error("drain", {"timeout_ms": -1}).code == "out_of_range"
+        assert connection.error("drain", {"now": True}).code == "unknown_key"
+        assert state(connection) == "serving"
+
+
+def test_many_refusals(server: Daemon) -> None:
+    """Each asked gets its answer, and what is served goes on between them."""
+    with server.connect() as connection:
+        connection.call("drain")
+        asked = [connection.request("alloc", {"size": 1}) for _ in range(100)]
+        assert connection.alive()
+        assert {connection.reply_error(m).code for m in asked} == {"shutting_down"}

@@ -1,0 +1,420 @@
+"""What one user may have of the daemon, all of its connections together."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from arrays import LongRun, Vectors
+from gpu_machine import Machine, N, only_with_the_standin, square, vector
+from support import memfd, proc, raw, users
+from support.daemon import Daemon
+from support.users import as_root
+from user_kernels import ARCH, only_with_nvrtc
+
+HOST = "[cuda]\nenabled = false\n"
+ALICE, BOB = 54001, 54002
+MIB = 1 << 20
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[str], Daemon]]:
+    daemons: list[Daemon] = []
+
+    def new(config: str) -> Daemon:
+        daemons.append(Daemon(config=HOST + users.OPEN + config))
+        return daemons[-1]
+
+    yield new
+    for daemon in daemons:
+        with daemon:
+            pass
+
+
+def check(error: dict[str, Any] | raw.RpcError | None, quota: str, current: int, limit: int) -> None:
+    assert error is not None
+    code, detail = (error.code, error.detail) if isinstance(error, raw.RpcError) else (error["code"], error["detail"])
+    assert (code, detail) == ("quota_exceeded", {"quota": quota, "current": current, "limit": limit})
+
+
+def refusals(daemon: Daemon, what: str) -> list[str]:
+    return [line for line in daemon.log().splitlines() if "event=refuse" in line and f"what={what} " in line]
+
+
+def register(connection: raw.Connection, size: int) -> int:
+    """A memfd of its own; the daemon alone keeps it."""
+    fd = memfd.make(size)
+    try:
+        return connection.call("register", {"kind": "memfd", "size": size, "fd": 0}, [fd])["buffer"]
+    finally:
+        os.close(fd)
+
+
+def register_error(connection: raw.Connection, size: int) -> raw.RpcError:
+    fd = memfd.make(size)
+    try:
+        return connection.error("register", {"kind": "memfd", "size": size, "fd": 0}, [fd])
+    finally:
+        os.close(fd)
+
+
+def eventually_accepted(call: Callable[[], Any]) -> Any:
+    """What was given back is counted when the daemon has seen it."""
+    got: list[Any] = []
+
+    def accepted() -> bool:
+        try:
+            got.append(call())
+        except (raw.RpcError, raw.Closed, BrokenPipeError):
+            return False
+        return True
+
+    proc.eventually(accepted, "it is accepted again")
+    return got[0]
+
+
+def test_connections(start: Callable[[str], Daemon]) -> None:
+    daemon = start("[quota]\nconnections = 2\n")
+    with daemon.connect() as first, daemon.connect() as second:
+        assert first.alive() and second.alive()
+        with daemon.connect() as third:
+            check(third.wait_closed(), "connections", 2, 2)
+        assert first.alive()
+        (line,) = refusals(daemon, "connections")
+        assert f"pid={os.getpid()} uid={os.getuid()} current=2 limit=2" in line
+        second.close()
+
+        def again() -> bool:
+            with daemon.connect() as connection:
+                return connection.alive()
+
+        assert eventually_accepted(again)
+
+
+def test_buffers(start: Callable[[str], Daemon]) -> None:
+    daemon = start("[quota]\nbuffers = 3\n")
+    with daemon.connect() as one, daemon.connect() as other:
+        buffer = register(one, 4096)
+        register(one, 4096)
+        register(other, 4096)
+        check(register_error(one, 4096), "buffers", 3, 3)
+        check(register_error(other, 4096), "buffers", 3, 3)
+        check(one.error("alloc", {"size": 4096}), "buffers", 3, 3)
+        one.call("release", {"buffer": buffer})
+        register(other, 4096)
+        check(register_error(one, 4096), "buffers", 3, 3)
+    with daemon.connect() as connection:
+        eventually_accepted(lambda: [register(connection, 4096) for _ in range(3)])
+
+
+def test_mapped_bytes(start: Callable[[str], Daemon]) -> None:
+    daemon = start("[quota]\nmapped_mib = 4\n")
+    with daemon.connect() as one, daemon.connect() as other:
+        buffer = register(one, 3 * MIB)
+        check(register_error(other, MIB + 1), "mapped_bytes", 3 * MIB, 4 * MIB)
+        register(other, MIB)
+        check(register_error(other, 1), "mapped_bytes", 4 * MIB, 4 * MIB)
+        one.call("release", {"buffer": buffer})
+        register(other, 3 * MIB)
+        # What alloc makes is counted elsewhere.
+        one.call("alloc", {"size": 8 * MIB})
+
+
+def test_mapped_bytes_stay_while_a_job_uses_them(start: Callable[[str], Daemon]) -> None:
+    """The connection is gone, the buffer with it; its memory is not before the job has ended."""
+    size = 2 * 4 * LongRun.LENGTH
+    daemon = start(f"[quota]\nmapped_mib = {size // MIB}\n")
+    with daemon.connect() as other:
+        one = daemon.connect()
+        run = LongRun(one)
+        one.call("release", {"buffer": run.vectors.buffer})
+        check(register_error(other, 1), "mapped_bytes", size, size)
+        one.close()
+        eventually_accepted(lambda: register(other, size))
+
+
+def test_allocated_bytes(start: Callable[[str], Daemon]) -> None:
+    daemon = start("[quota]\nallocated_mib = 2\n")
+    with daemon.connect() as one, daemon.connect() as other:
+        check(one.error("alloc", {"size": 3 * MIB}), "allocated_bytes", 0, 2 * MIB)
+        got = one.call("alloc", {"size": MIB})
+        check(other.error("alloc", {"size": 2 * MIB}), "allocated_bytes", got["size"], 2 * MIB)
+        other.call("alloc", {"size": 2 * MIB - got["size"]})
+        one.call("release", {"buffer": got["buffer"]})
+        eventually_accepted(lambda: one.call("alloc", {"size": MIB}))
+    with daemon.connect() as connection:
+        eventually_accepted(lambda: connection.call("alloc", {"size": 2 * MIB}))
+
+
+def test_an_alloc_that_fails_costs_nothing(start: Callable[[str], Daemon]) -> None:
+    daemon = start("[quota]\nallocated_mib = 1073741824\nbuffers = 1\n")
+    with daemon.connect() as connection:
+        assert connection.error("alloc", {"size": 1 << 49}).code in ("out_of_memory", "invalid_argument")
+        kept = connection.call("alloc", {"size": 4096})
+        for _ in range(3):
+            assert connection.error("alloc", {"size": 4096}).detail["quota"] == "buffers"
+        connection.call("release", {"buffer": kept["buffer"]})
+        connection.call("alloc", {"size": 4096})
+
+
+def test_requests_in_flight(start: Callable[[str], Daemon]) -> None:
+    daemon = start("[quota]\ninflight = 2\n")
+    with daemon.connect() as one, daemon.connect() as other:
+        mine, run = Vectors(other, 2, 8), LongRun(one)
+        params = {"op": "square", "in": [mine.tensor(0)], "out": [mine.tensor(1)]}
+        waiting = LongRun(one, wait=False, stream=0)
+        assert one.alive()  # and it has read them
+        check(other.error("run", params), "inflight", 2, 2)
+        # What ends at once is served: or nobody could give anything back.
+        assert other.alive()
+        assert other.call("hello")
+        assert one.call("cancel", {"msgid": waiting.msgid})["cancelled"]
+        assert one.reply_error(waiting.msgid).code == "cancelled"
+        mine[0][:] = 3
+        other.call("run", params)
+        np.testing.assert_array_equal(mine[1], 9)
+        one.call("cancel", {"msgid": run.msgid})
+        assert one.reply_error(run.msgid).code == "cancelled"
+
+
+def test_descriptors(start: Callable[[str], Daemon]) -> None:
+    daemon = start("[quota]\nfds = 7\n")
+    with daemon.connect() as one, daemon.connect() as other:  # two each
+        reply = one.reply(one.request("hello", {"shm": True}))
+        assert reply.error is None
+        check(other.error("hello", {"shm": True}), "fds", 6, 7)
+        with daemon.connect() as third:
+            check(third.wait_closed(), "fds", 6, 7)
+        assert other.alive()
+        for fd in reply.fds:
+            os.close(fd)
+        one.close()
+        eventually_accepted(lambda: other.reply(other.request("hello", {"shm": True})).get())
+
+
+def test_messages_a_second(start: Callable[[str], Daemon]) -> None:
+    daemon = start("[quota]\nmessages_per_s = 20\n")
+    with daemon.connect() as one, daemon.connect() as other:
+        replies = [c.reply(c.request("ping", {"i": i})) for i in range(30) for c in (one, other)]
+        served = sum(r.error is None for r in replies)
+        assert 20 <= served < 60
+        errors = [r.error for r in replies if r.error]
+        for error in errors:
+            assert error["code"] == "quota_exceeded"
+            detail = error["detail"]
+            assert detail["quota"] == "messages_per_s" and detail["limit"] == 20
+            assert 19 <= detail["current"] <= 20 and 1 <= detail["retry_after_ms"] <= 50
+        # A new connection has no second to itself.
+        with daemon.connect() as third:
+            refused = [third.reply(third.request("ping")).error for _ in range(10)]
+        assert any(refused)
+        # And what it was told is true.
+        eventually_accepted(lambda: one.call("ping"))
+        assert len(refusals(daemon, "messages_per_s")) >= 1
+
+
+@as_root
+def test_users_have_accounts_of_their_own(start: Callable[[str], Daemon]) -> None:
+    daemon = start("[quota]\nconnections = 1\nmapped_mib = 1\n")
+    with users.connect(daemon, ALICE) as alice, users.connect(daemon, BOB) as bob, daemon.connect() as root:
+        for connection in (alice, bob, root):
+            register(connection, MIB)
+            check(register_error(connection, 1), "mapped_bytes", MIB, MIB)
+        with users.connect(daemon, BOB) as more:
+            check(more.wait_closed(), "connections", 1, 1)
+        assert f"uid={BOB} " in refusals(daemon, "connections")[0]
+
+
+def keep_busy(connection: raw.Connection, vectors: Vectors, until: float) -> raw.RpcError | None:
+    """Runs one after the other; the first refusal."""
+    params = {"op": "square", "in": [vectors.tensor(0)], "out": [vectors.tensor(1)], "repeat": 20}
+    while time.monotonic() < until:
+        reply = connection.reply(connection.request("run", params))
+        if reply.error:
+            return raw.RpcError(reply.error)
+    return None
+
+
+@as_root
+def test_a_share_of_the_device_while_others_wait(start: Callable[[str], Daemon]) -> None:
+    daemon = start("[quota]\ndevice_share = 10\n")
+    with users.connect(daemon, ALICE) as alice, users.connect(daemon, BOB) as bob:
+        vectors = Vectors(alice, 2, 1 << 20)
+        # Alone she may have it all.
+        assert keep_busy(alice, vectors, time.monotonic() + 1) is None
+        run = LongRun(bob)
+        error = keep_busy(alice, vectors, time.monotonic() + raw.PATIENCE)
+        assert error is not None and error.code == "quota_exceeded"
+        assert error.detail["quota"] == "device_share" and error.detail["limit"] == 10
+        assert error.detail["current"] > 10 and 1 <= error.detail["retry_after_ms"] <= 1000
+        assert alice.alive()  # only runs are refused
+        # What she had is forgotten within a second.
+        params = {"op": "square", "in": [vectors.tensor(0)], "out": [vectors.tensor(1)]}
+        eventually_accepted(lambda: alice.call("run", params))
+        assert refusals(daemon, "device_share")
+        bob.call("cancel", {"msgid": run.msgid})
+        bob.reply_error(run.msgid)
+        assert keep_busy(alice, vectors, time.monotonic() + 0.5) is None
+
+
+def test_the_accounts_are_empty_in_the_end(start: Callable[[str], Daemon]) -> None:
+    """Of every kind a little, ended in every way; Daemon.stop() looks for what was left."""
+    daemon = start("")
+    for how in ("release", "close", "half"):
+        connection = daemon.connect()
+        vectors = Vectors(connection, 2, 1000)
+        allocated = connection.call("alloc", {"size": 4096})
+        tensors = [vectors.tensor(0), vectors.tensor(1)]
+        program = connection.call("program", {"tensors": tensors, "ops": [{"op": "square", "in": [0], "out": [1]}]})
+        connection.call("run_program", {"program": program["program"]})
+        reply = connection.reply(connection.request("hello", {"shm": True}))
+        for fd in reply.fds:
+            os.close(fd)
+        LongRun(connection)
+        for _ in range(10):
+            connection.request("alloc", {"size": 4096})
+        if how == "release":
+            connection.call("release", {"program": program["program"]})
+            connection.call("release", {"buffer": allocated["buffer"]})
+            connection.call("release", {"buffer": vectors.buffer})
+        elif how == "half":
+            connection.send(b"\x94")
+        connection.close()
+    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS, "only its own sockets are left")
+
+
+# ---- memory of a GPU, with a driver that stands in ----
+
+
+@pytest.fixture
+def gpu(tmp_path: Path) -> Iterator[Callable[[str], Machine]]:
+    machines: list[Machine] = []
+
+    def new(config: str) -> Machine:
+        machines.append(Machine(tmp_path, users.OPEN + config))
+        return machines[-1]
+
+    yield new
+    for machine in machines:
+        with machine.daemon:
+            pass
+
+
+@only_with_the_standin
+def test_a_mapping_is_counted_once_and_by_its_true_size(gpu: Callable[[str], Machine]) -> None:
+    machine = gpu("[quota]\nmapped_mib = 5\n")
+    exporter = machine.exporter()
+    large, small, rest = exporter.alloc(3 * MIB), exporter.alloc(MIB), exporter.alloc(2 * MIB)
+    with machine.daemon.connect() as one, machine.daemon.connect() as other:
+        buffers = [one.call("register", {**large.register_params(), "size": 4096})["buffer"] for _ in range(3)]
+        kept = other.call("register", large.register_params())["buffer"]
+        one.call("register", small.register_params())
+        check(one.error("register", rest.register_params()), "mapped_bytes", 4 * MIB, 5 * MIB)
+        # Less is declared than there is, which is known once it is open.
+        check(
+            one.error("register", {**rest.register_params(), "size": 4096}),
+            "mapped_bytes",
+            4 * MIB + 4096,
+            5 * MIB,
+        )
+        for buffer in buffers:
+            one.call("release", {"buffer": buffer})
+        check(one.error("register", rest.register_params()), "mapped_bytes", 4 * MIB, 5 * MIB)
+        other.call("release", {"buffer": kept})
+        one.call("register", rest.register_params())
+        check(other.error("register", large.register_params()), "mapped_bytes", 3 * MIB, 5 * MIB)
+    exporter.close()
+
+
+@only_with_the_standin
+def test_inline_references_are_counted(gpu: Callable[[str], Machine]) -> None:
+    machine = gpu("[quota]\nmapped_mib = 2\n")
+    exporter = machine.exporter()
+    a, b, large = vector(exporter.alloc(MIB)), exporter.alloc(MIB), exporter.alloc(2 * MIB)
+    with machine.daemon.connect() as connection:
+        connection.call("run", square(a, b))
+        error = connection.error("run", square(a, large))
+        assert error.code == "quota_exceeded" and error.detail["quota"] == "mapped_bytes"
+        one = {**large.inline([N]), "size": 4 * N}  # declared smaller than it is
+        connection.call("release", {"ipc": b.handle})
+        error = connection.error("run", {"op": "square", "in": [a.inline([N])], "out": [one]})
+        assert error.code == "quota_exceeded" and error.detail["quota"] == "mapped_bytes"
+        machine.wait(lambda: machine.row.live_ipc_mappings == 1)  # it is not left open
+        program = connection.call(
+            "program",
+            {"tensors": [a.inline([N]), b.inline([N])], "ops": [{"op": "square", "in": [0], "out": [1]}]},
+        )["program"]
+        for memory in (a, b):
+            connection.call("release", {"ipc": memory.handle})
+        check(connection.error("register", large.register_params()), "mapped_bytes", 2 * MIB, 2 * MIB)
+        connection.call("run_program", {"program": program})
+        connection.call("release", {"program": program})
+        connection.call("register", large.register_params())
+    exporter.close()
+
+
+@only_with_the_standin
+@as_root
+def test_who_allocated_pays_until_the_daemon_lets_go(gpu: Callable[[str], Machine]) -> None:
+    machine = gpu("[quota]\nallocated_mib = 2\nmapped_mib = 2\n")
+    with users.connect(machine.daemon, ALICE) as alice, users.connect(machine.daemon, BOB) as bob:
+        params = {"size": 2 * MIB, "device": machine.gpu}
+        reply = alice.reply(alice.request("alloc", params))
+        assert reply.get()["kind"] == "cuda_vmm" and reply.get()["size"] == 2 * MIB
+        shared = {"kind": "cuda_vmm", "size": 2 * MIB, "device": machine.gpu, "fd": 0}
+        # Her own memory is not mapped for her in addition.
+        again = alice.call("register", shared, [reply.fds[0]])["buffer"]
+        register(alice, 2 * MIB)
+        his = bob.call("register", shared, [reply.fds[0]])["buffer"]
+        check(register_error(bob, 1), "mapped_bytes", 2 * MIB, 2 * MIB)
+        alice.call("release", {"buffer": again})
+        alice.call("release", {"buffer": reply.get()["buffer"]})
+        check(alice.error("alloc", params), "allocated_bytes", 2 * MIB, 2 * MIB)
+        bob.call("alloc", params)
+        bob.call("release", {"buffer": his})
+        register(bob, 2 * MIB)
+        eventually_accepted(lambda: alice.call("alloc", params))
+        os.close(reply.fds[0])
+
+
+@only_with_the_standin
+def test_descriptors_of_allocated_memory(gpu: Callable[[str], Machine]) -> None:
+    machine = gpu("[quota]\nfds = 4\n")
+    with machine.daemon.connect() as connection:
+        params = {"size": 1, "device": machine.gpu}
+        one = connection.call("alloc", params)
+        connection.call("alloc", params)
+        check(connection.error("alloc", params), "fds", 4, 4)
+        live = machine.row.live_allocations
+        check(connection.error("alloc", params), "fds", 4, 4)
+        machine.wait(lambda: machine.row.live_allocations == live)
+        connection.call("release", {"buffer": one["buffer"]})
+        eventually_accepted(lambda: connection.call("alloc", params))
+
+
+# ---- kernels ----
+
+
+@only_with_nvrtc
+def test_compiled_code(start: Callable[[str], Daemon]) -> None:
+    daemon = start("[quota]\nkernel_mib = 1\n")
+
+    def source(i: int) -> dict[str, Any]:
+        table = f"__device__ unsigned char table[700000] = {{{i}}};\n"
+        kernel = 'extern "C" __global__ void touch(int i) { table[i]++; }\n'
+        return {"source": table + kernel, "entries": ["touch"], "arch": ARCH}
+
+    with daemon.connect() as one, daemon.connect() as other:
+        first = one.call("compile", source(1))
+        assert 700000 < first["image_bytes"] < MIB
+        again = other.call("compile", source(1))  # the same code
+        check(other.error("compile", source(2)), "kernel_bytes", first["image_bytes"], MIB)
+        one.call("release", {"module": first["module"]})
+        check(one.error("compile", source(2)), "kernel_bytes", first["image_bytes"], MIB)
+        other.call("release", {"module": again["module"]})
+        one.call("compile", source(2))

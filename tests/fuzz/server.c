@@ -1,0 +1,224 @@
+/* A whole server on hostile bytes: what one client can send, from the socket to the kernels of the host and back.
+ *
+ * An input is a script and a stream, as for receive.c: one byte n, then n times {length of the chunk (2 bytes, big
+ * endian), descriptors that come with it}, then the stream's bytes; the rest is one last chunk. The connection has two
+ * buffers from the start, with the ids that the server gives out first. A descriptor with an even place is a sealed
+ * memfd, the others are none that a server takes.
+ *
+ * Beyond memory errors it checks: every reply is a message, no descriptor stays open, and once the client is gone the
+ * server holds nothing for it. */
+#include <fcntl.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "proto/scan.h"
+#include "rpc/output.h"
+#include "rpc/value.h"
+#include "server/connection.h"
+#include "tests/fuzz/fuzz.h"
+#include "util/log.h"
+
+enum { BUFFER_BYTES = 4096, FDS_MAX = 16, TURNS_MAX = 400, REPLIES_MAX = 1 << 20 };
+
+static struct server *server;
+
+static int sealed_memory(void)
+{
+    int fd = memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    FUZZ_CHECK(fd >= 0 && ftruncate(fd, BUFFER_BYTES) == 0);
+    FUZZ_CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+    return fd;
+}
+
+static void start(void)
+{
+    static struct server_config config = {
+        .max_connections = 16,
+        .message_bytes = 65536,
+        .inflight = 16,
+        .buffers = 16,
+        .programs = 8,
+        .kernels = 8,
+        .inline_mappings = 8,
+        .output_bytes = 65536,
+        .shutdown_grace_ms = 1000,
+        .code = {.compiler = {.nvrtc = "none", .helpers = 1}, .memory_bytes = 1 << 20, .source_bytes = 65536},
+        .backend_config = {.host_threads = 1, .host_blas = "none"},
+        .backends = {&host_backend},
+    };
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    struct error e;
+
+    log_set_level(LOG_LEVEL_ERROR);
+    /* Autobind: a name of its own, which nobody connects to. */
+    FUZZ_CHECK(bind(listener, (struct sockaddr *)&address, offsetof(struct sockaddr_un, sun_path)) == 0);
+    FUZZ_CHECK(listen(listener, 1) == 0);
+    FUZZ_CHECK(server_new(&config, listener, &server, &e) == 0);
+}
+
+static void give(int fd, const uint8_t *data, size_t size, unsigned n_fds)
+{
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
+    } control;
+    struct iovec vector = {.iov_base = (void *)(uintptr_t)data, .iov_len = size};
+    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1};
+    int fds[FDS_MAX];
+
+    for (unsigned i = 0; i < n_fds; i++) {
+        fds[i] = i % 2 ? open("/dev/null", O_RDWR | O_CLOEXEC) : sealed_memory();
+        FUZZ_CHECK(fds[i] >= 0);
+    }
+    if (n_fds) {
+        memset(&control, 0, sizeof(control));
+        message.msg_control = &control;
+        message.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+        control.header.cmsg_level = SOL_SOCKET;
+        control.header.cmsg_type = SCM_RIGHTS;
+        control.header.cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+        memcpy(CMSG_DATA(&control.header), fds, n_fds * sizeof(int));
+    }
+    sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL); /* what does not fit is not sent */
+    for (unsigned i = 0; i < n_fds; i++)
+        close(fds[i]);
+}
+
+/* Reads what has come, behind what is there; descriptors that come with it are closed. */
+static size_t take(int fd, uint8_t *into, size_t have)
+{
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
+    } control;
+    struct iovec vector = {.iov_base = into + have, .iov_len = REPLIES_MAX - have};
+    struct msghdr message = {
+        .msg_iov = &vector, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+    ssize_t n = have < REPLIES_MAX ? recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) : 0;
+
+    for (struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(&message) : NULL; c; c = CMSG_NXTHDR(&message, c)) {
+        for (size_t at = 0; CMSG_LEN(at + sizeof(int)) <= c->cmsg_len; at += sizeof(int)) {
+            int received;
+
+            memcpy(&received, CMSG_DATA(c) + at, sizeof(received));
+            close(received);
+        }
+    }
+    return have + (n > 0 ? (size_t)n : 0);
+}
+
+static struct connection *only_connection(void)
+{
+    return list_empty(&server->connections) ? NULL
+                                            : list_entry(list_first(&server->connections), struct connection, link);
+}
+
+/* Turns the loop until the client has its answers, or for long enough. */
+static size_t settle(int fd, uint8_t *replies, size_t have)
+{
+    for (unsigned turn = 0; turn < TURNS_MAX; turn++) {
+        struct connection *c = only_connection();
+        bool busy = c && !c->closed && c->inflight;
+
+        if (turn > 2 && (!c || c->closed || !busy))
+            break;
+        uv_run(&server->loop, busy && turn > 2 ? UV_RUN_ONCE : UV_RUN_NOWAIT);
+        have = take(fd, replies, have);
+    }
+    return have;
+}
+
+static void register_two(int fd)
+{
+    struct rpc_output out;
+
+    for (unsigned i = 0; i < 2; i++) {
+        rpc_output_init(&out, 4096);
+        rpc_write_array(&out, 4);
+        rpc_write_uint(&out, 0);
+        rpc_write_uint(&out, 0xffffff00u + i);
+        rpc_write_text(&out, "register");
+        rpc_write_array(&out, 1);
+        rpc_write_map(&out, 4);
+        rpc_write_entry_text(&out, "kind", "memfd");
+        rpc_write_entry_uint(&out, "size", BUFFER_BYTES);
+        rpc_write_entry_uint(&out, "nfds", 1);
+        rpc_write_entry_uint(&out, "fd", 0);
+        give(fd, out.bytes.data, buffer_length(&out.bytes), 1);
+        rpc_output_free(&out);
+    }
+}
+
+/* Replies are whole messages but for the last, which may not have gone. */
+static void check_replies(const uint8_t *replies, size_t size)
+{
+    size_t at = 0;
+
+    while (at < size) {
+        enum scan_result status;
+        struct scan scan;
+
+        scan_reset(&scan);
+        status = scan_value(&scan, replies + at, size - at, REPLIES_MAX);
+        FUZZ_CHECK(status == SCAN_COMPLETE || (status == SCAN_MORE && size == REPLIES_MAX));
+        if (status != SCAN_COMPLETE)
+            return;
+        at += scan.position;
+    }
+}
+
+static void send_script(int fd, const uint8_t *data, size_t size, uint8_t *replies, size_t *have)
+{
+    const uint8_t *script = data + 1;
+    unsigned n = data[0];
+
+    data += 1 + 3 * n;
+    size -= 1 + 3 * n;
+    for (unsigned i = 0; i < n && size; i++, script += 3) {
+        size_t length = (size_t)script[0] << 8 | script[1];
+
+        if (length > size)
+            length = size;
+        if (length)
+            give(fd, data, length, script[2] % (FDS_MAX + 1));
+        data += length;
+        size -= length;
+        uv_run(&server->loop, UV_RUN_NOWAIT);
+        *have = take(fd, replies, *have);
+    }
+    if (size)
+        give(fd, data, size, 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static uint8_t replies[REPLIES_MAX];
+    size_t have = 0;
+    struct error e;
+    int pair[2];
+
+    if (!server)
+        start();
+    if (size < 1 || size < 1 + 3 * (size_t)data[0])
+        return 0;
+    FUZZ_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
+    FUZZ_CHECK(connection_new(server, pair[0], &e));
+    register_two(pair[1]);
+    have = settle(pair[1], replies, have);
+    send_script(pair[1], data, size, replies, &have);
+    have = settle(pair[1], replies, have);
+    check_replies(replies, have);
+    close(pair[1]);
+    /* Nothing but this connection keeps the loop waiting, and its end must come by itself. */
+    while (!list_empty(&server->connections) || server->mappings.count)
+        uv_run(&server->loop, list_empty(&server->connections) ? UV_RUN_NOWAIT : UV_RUN_ONCE);
+    FUZZ_CHECK(!server->n_connections && !server->n_jobs_running);
+    FUZZ_CHECK(fcntl(pair[0], F_GETFD) < 0);
+    return 0;
+}

@@ -1,0 +1,276 @@
+/* Accounts: what is counted, refused and given back; rates and shares by made-up clocks. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "server/account.h"
+
+enum { PID = 77, ALICE = 1001, BOB = 1002 };
+static const uint64_t ms = 1000000, start_ns = UINT64_C(5000000000000);
+
+struct fixture {
+    struct quota_limits limits;
+    struct accounts all;
+    struct account *alice, *bob;
+};
+
+static int setup(void **state)
+{
+    static struct fixture f;
+
+    memset(&f, 0, sizeof(f));
+    accounts_init(&f.all, &f.limits);
+    f.alice = account_get(&f.all, ALICE);
+    f.bob = account_get(&f.all, BOB);
+    *state = &f;
+    return !f.alice || !f.bob;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    account_unref(f->alice);
+    account_unref(f->bob);
+    accounts_free(&f->all);
+    return 0;
+}
+
+static void assert_refused(const struct error *e, const char *quota, int64_t current, int64_t limit)
+{
+    assert_int_equal(e->code, ERROR_QUOTA_EXCEEDED);
+    assert_string_equal(e->details[0].key, "quota");
+    assert_string_equal(e->details[0].text, quota);
+    assert_string_equal(e->details[1].key, "current");
+    assert_int_equal(e->details[1].number, current);
+    assert_string_equal(e->details[2].key, "limit");
+    assert_int_equal(e->details[2].number, limit);
+}
+
+static int64_t retry_of(const struct error *e)
+{
+    assert_int_equal(e->n_details, 4);
+    assert_string_equal(e->details[3].key, "retry_after_ms");
+    return e->details[3].number;
+}
+
+static void test_one_account_a_user(void **state)
+{
+    struct fixture *f = *state;
+    struct account *again = account_get(&f->all, ALICE);
+
+    assert_ptr_equal(again, f->alice);
+    assert_ptr_not_equal(f->alice, f->bob);
+    assert_int_equal(again->references, 2);
+    account_unref(again);
+}
+
+static void test_idle_accounts_are_kept_for_a_while(void **state)
+{
+    struct fixture *f = *state;
+    struct account *first = account_get(&f->all, 1);
+
+    first->refused = 5;
+    account_unref(first);
+    first = account_get(&f->all, 1);
+    assert_int_equal(first->refused, 5);
+    account_unref(first);
+    for (uid_t uid = 10000; uid < 10000 + ACCOUNTS_IDLE_MAX; uid++)
+        account_unref(account_get(&f->all, uid));
+    assert_int_equal(f->all.n_idle, ACCOUNTS_IDLE_MAX);
+    first = account_get(&f->all, 1);
+    assert_int_equal(first->refused, 0);
+    account_unref(first);
+}
+
+static void test_charges(void **state)
+{
+    struct fixture *f = *state;
+    struct error e;
+
+    for (enum quota q = 0; q < QUOTA_COUNT; q++) {
+        f->limits.of[q] = 10;
+        assert_int_equal(account_charge(f->alice, PID, q, 7, &e), 0);
+        assert_int_equal(account_charge(f->bob, PID, q, 10, &e), 0);
+        assert_int_equal(account_charge(f->alice, PID, q, 4, &e), -1);
+        assert_refused(&e, quota_names[q], 7, 10);
+        assert_int_equal(account_charge(f->alice, PID, q, UINT64_MAX, &e), -1);
+        assert_int_equal(account_charge(f->alice, PID, q, 3, &e), 0);
+        assert_int_equal(account_charge(f->alice, PID, q, 0, &e), 0);
+        assert_int_equal(account_charge(f->alice, PID, q, 1, &e), -1);
+        f->limits.of[q] = 5; /* what is there stays */
+        assert_int_equal(account_charge(f->alice, PID, q, 1, &e), -1);
+        assert_refused(&e, quota_names[q], 10, 5);
+        f->limits.of[q] = 0;
+        assert_int_equal(account_charge(f->alice, PID, q, UINT32_MAX, &e), 0);
+        account_discharge(f->alice, q, UINT32_MAX + UINT64_C(10));
+        account_discharge(f->bob, q, 10);
+        assert_int_equal(f->alice->used[q], 0);
+    }
+    assert_int_equal(f->alice->refused, 4 * QUOTA_COUNT);
+    assert_int_equal(f->bob->refused, 0);
+}
+
+static void test_in_flight_counts_the_asker(void **state)
+{
+    struct fixture *f = *state;
+    struct error e;
+
+    f->limits.of[QUOTA_INFLIGHT] = 1;
+    account_add(f->alice, QUOTA_INFLIGHT, 1);
+    assert_int_equal(account_check_inflight(f->alice, PID, &e), 0);
+    account_add(f->alice, QUOTA_INFLIGHT, 1);
+    assert_int_equal(account_check_inflight(f->alice, PID, &e), -1);
+    assert_refused(&e, "inflight", 1, 1);
+    account_discharge(f->alice, QUOTA_INFLIGHT, 2);
+}
+
+static void test_a_thing_is_counted_once_a_user(void **state)
+{
+    struct fixture *f = *state;
+    int things[2];
+    struct error e;
+    struct hold *a, *b, *c, *other;
+
+    f->limits.of[QUOTA_MAPPED] = 100;
+    a = account_hold(f->alice, PID, QUOTA_MAPPED, &things[0], 60, &e);
+    b = account_hold(f->alice, PID, QUOTA_MAPPED, &things[0], 50, &e);
+    assert_ptr_equal(a, b);
+    assert_int_equal(f->alice->used[QUOTA_MAPPED], 60);
+    other = account_hold(f->bob, PID, QUOTA_MAPPED, &things[0], 60, &e);
+    assert_non_null(other);
+    assert_ptr_not_equal(a, other);
+    assert_int_equal(f->bob->used[QUOTA_MAPPED], 60);
+    assert_null(account_hold(f->alice, PID, QUOTA_MAPPED, &things[1], 41, &e));
+    assert_refused(&e, "mapped_bytes", 60, 100);
+    c = account_hold(f->alice, PID, QUOTA_MAPPED, &things[1], 40, &e);
+    assert_non_null(c);
+    /* It turns out to be larger. */
+    assert_null(account_hold(f->alice, PID, QUOTA_MAPPED, &things[0], 61, &e));
+    assert_int_equal(a->references, 2);
+    hold_unref(c);
+    c = account_hold(f->alice, PID, QUOTA_MAPPED, &things[0], 90, &e);
+    assert_ptr_equal(a, c);
+    assert_int_equal(f->alice->used[QUOTA_MAPPED], 90);
+    hold_unref(a);
+    hold_unref(hold_ref(b));
+    hold_unref(b);
+    assert_int_equal(f->alice->used[QUOTA_MAPPED], 90);
+    hold_unref(c);
+    assert_int_equal(f->alice->used[QUOTA_MAPPED], 0);
+    assert_int_equal(f->bob->used[QUOTA_MAPPED], 60);
+    hold_unref(other);
+    assert_null(hold_unref(NULL));
+}
+
+/* A hold alone keeps the account. */
+static void test_a_hold_outlives_connections(void **state)
+{
+    struct fixture *f = *state;
+    struct account *a = account_get(&f->all, 5);
+    struct error e;
+    struct hold *h = account_hold(a, PID, QUOTA_KERNEL, &e, 10, &e);
+
+    account_unref(a);
+    assert_int_equal(a->references, 1);
+    assert_int_equal(a->used[QUOTA_KERNEL], 10);
+    hold_unref(h);
+    assert_int_equal(a->references, 0);
+}
+
+static void test_messages_a_second(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t now = start_ns;
+    struct error e;
+    unsigned taken = 0;
+
+    for (unsigned i = 0; i < 1000; i++)
+        assert_int_equal(account_admit_message(f->alice, PID, now, &e), 0);
+    f->limits.messages_per_s = 10;
+    for (unsigned i = 0; i < 10; i++)
+        assert_int_equal(account_admit_message(f->alice, PID, now, &e), 0);
+    assert_int_equal(account_admit_message(f->alice, PID, now, &e), -1);
+    assert_refused(&e, "messages_per_s", 10, 10);
+    assert_int_equal(retry_of(&e), 100);
+    assert_int_equal(account_admit_message(f->bob, PID, now, &e), 0);
+    now += 60 * ms;
+    assert_int_equal(account_admit_message(f->alice, PID, now, &e), -1);
+    assert_int_equal(retry_of(&e), 40);
+    now += 40 * ms;
+    assert_int_equal(account_admit_message(f->alice, PID, now, &e), 0);
+    assert_int_equal(account_admit_message(f->alice, PID, now, &e), -1);
+    /* Being refused costs nothing; ten seconds of asking a thousand times get ten seconds' worth. */
+    for (unsigned i = 0; i < 10000; i++) {
+        now += ms;
+        taken += account_admit_message(f->alice, PID, now, &e) == 0;
+    }
+    assert_int_equal(taken, 100);
+    assert_int_equal(f->alice->requests, 1000 + 14 + 10000);
+}
+
+static void test_a_share_while_others_wait(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t now = start_ns + 30 * ms;
+    struct error e;
+
+    f->limits.device_share = 20;
+    account_begin_run(f->alice);
+    account_add_device_us(f->alice, 500000, now);
+    assert_int_equal(account_check_share(f->alice, PID, now, &e), 0); /* alone */
+    account_begin_run(f->bob);
+    assert_int_equal(account_check_share(f->bob, PID, now, &e), 0);
+    assert_int_equal(account_check_share(f->alice, PID, now, &e), -1);
+    assert_refused(&e, "device_share", 50, 20);
+    /* 30 ms in this tenth, 100 in each of four before it and 70 in the fifth: 130 are left once the second one before
+     * it is forgotten, a second after it began. */
+    assert_int_equal(retry_of(&e), 770);
+    assert_int_equal(account_check_share(f->alice, PID, now + 769 * ms, &e), -1);
+    assert_int_equal(retry_of(&e), 1);
+    assert_int_equal(account_check_share(f->alice, PID, now + 770 * ms, &e), 0);
+    account_add_device_us(f->alice, 100000, now + 770 * ms);
+    assert_int_equal(account_check_share(f->alice, PID, now + 770 * ms, &e), -1);
+    account_end_run(f->bob);
+    assert_int_equal(account_check_share(f->alice, PID, now + 770 * ms, &e), 0);
+    account_end_run(f->alice);
+    assert_int_equal(f->all.runs, 0);
+    assert_true(f->alice->device_us == 600000);
+}
+
+/* Of a run that took ten seconds only the last one counts. */
+static void test_a_share_looks_back_one_second(void **state)
+{
+    struct fixture *f = *state;
+    struct error e;
+
+    f->limits.device_share = 100;
+    account_begin_run(f->bob);
+    account_add_device_us(f->alice, 1e7, start_ns + 99 * ms);
+    assert_int_equal(account_check_share(f->alice, PID, start_ns + 99 * ms, &e), 0);
+    f->limits.device_share = 99;
+    assert_int_equal(account_check_share(f->alice, PID, start_ns + 99 * ms, &e), -1);
+    assert_int_equal(account_check_share(f->alice, PID, start_ns + 5000 * ms, &e), 0);
+    account_end_run(f->bob);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_one_account_a_user, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_idle_accounts_are_kept_for_a_while, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_charges, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_in_flight_counts_the_asker, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_thing_is_counted_once_a_user, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_hold_outlives_connections, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_messages_a_second, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_share_while_others_wait, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_share_looks_back_one_second, setup, teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
