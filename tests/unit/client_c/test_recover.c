@@ -238,28 +238,29 @@ static void patience_is_over(void **state)
     fake_stop(f);
 }
 
-/* One dies under several threads, more than once: none of them notices. */
+/* One dies under several threads, again and again: none of them notices. */
 static void threads_go_on(void **state)
 {
-    char script[RUNS * 3 + 1];
-    struct scripted s = SCRIPTED(.script = script);
+    static const char *const ends[] = {"x", "d", "sS", "n"};
+    struct scripted s = SCRIPTED(.script = "");
+    struct fake *f = fake_start(scripted_serve, &s);
+    kops_client *client = connect_to(f);
     struct worker workers[THREADS];
-    kops_client *client;
-    struct fake *f;
+    char script[RUNS + 8] = {0};
 
     (void)state;
-    memset(script, '.', sizeof(script));
-    script[sizeof(script) - 1] = 0;
-    script[RUNS] = 'x';
-    script[RUNS * 2] = 'd';
-    script[RUNS * 2 + THREADS + 1] = 'S';
-    f = fake_start(scripted_serve, &s);
-    client = connect_to(f);
-    run_threads(workers, client, RUNS);
-    for (unsigned i = 0; i < THREADS; i++)
-        if (workers[i].code)
-            fail_msg("thread %u: %s", i, workers[i].message);
-    assert_int_equal(scripted_look(&s).connections, 4);
+    for (unsigned round = 0; round < sizeof(ends) / sizeof(ends[0]); round++) {
+        pthread_mutex_lock(&s.lock);
+        memset(script, '.', RUNS);
+        snprintf(script + RUNS, sizeof(script) - RUNS, "%s", ends[round]);
+        s.script = script;
+        pthread_mutex_unlock(&s.lock);
+        run_threads(workers, client, RUNS);
+        for (unsigned i = 0; i < THREADS; i++)
+            if (workers[i].code)
+                fail_msg("\"%s\": thread %u: %s", ends[round], i, workers[i].message);
+        assert_int_equal(scripted_look(&s).connections, round + 2);
+    }
     kops_close(client);
     fake_stop(f);
 }
