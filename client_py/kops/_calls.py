@@ -16,7 +16,7 @@ from ._ops import DEFAULT_TIMEOUT
 from ._pending import Link, Pending
 from ._plans import Plan, Prepared
 from ._recording import BaseSequence, Program, Recorder
-from ._recovery import LOSSES, Trial, no_hazard, short_call
+from ._recovery import LOSSES, SHORT_LOSSES, Trial, no_hazard, short_call
 from ._session import Call
 
 
@@ -59,7 +59,7 @@ class Calls:
                 made = self._fast(link, op, values, out, attrs, waits, timeout)
                 if made is not NotImplemented:
                     return made
-            except LOSSES as error:
+            except SHORT_LOSSES as error:
                 if not waits:
                     raise
                 failed = error

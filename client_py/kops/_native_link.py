@@ -33,7 +33,6 @@ from ._errors import (
     BadArgument,
     ConnectFailed,
     ConnectionLost,
-    DeviceLost,
     KopsError,
     StaleBuffer,
     UnknownBuffer,
@@ -45,7 +44,7 @@ from ._exports import Allocation
 from ._link import no_reply
 from ._memory import Source, garbage
 from ._results import Info
-from ._session import CANCELLABLE, DEFAULT_MESSAGE_BYTES, MSGID_MASK, Call, too_long
+from ._session import CANCELLABLE, DEFAULT_MESSAGE_BYTES, ENDS, MSGID_MASK, Call, too_long
 from ._signature import Param
 from ._transport import candidates
 
@@ -168,7 +167,7 @@ class NativeLink:
         self.offers_ordered = self.offers_sequences = False
         self.message_bytes = DEFAULT_MESSAGE_BYTES
         self.failure: KopsError | None = None
-        self.doomed = False  # the daemon lost its device, and will close
+        self.doomed = False  # its device is lost or hangs, and it will close
         self._open: dict[int, Call] = {}  # submitted, by ticket
         garbage[self.key] = self
 
@@ -233,7 +232,7 @@ class NativeLink:
             raise no_reply(Call(method, {}), timeout)
         if reply[0]:
             refusal = from_reply(msgpack.unpackb(reply[1]))
-            self.doomed |= isinstance(refusal, DeviceLost)
+            self.doomed |= isinstance(refusal, ENDS)
             if isinstance(refusal, (UnknownProgram, UnknownBuffer, StaleBuffer)):
                 return False
             raise refusal
@@ -311,7 +310,7 @@ class NativeLink:
         result = msgpack.unpackb(data)
         if is_error:
             call.error = from_reply(result)
-            self.doomed |= isinstance(call.error, DeviceLost)
+            self.doomed |= isinstance(call.error, ENDS)
         else:
             call.result = result
         call.answered = True

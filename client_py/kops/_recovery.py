@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ._errors import BadArgument, ConnectFailed, ConnectionLost, DeviceLost, KopsError, ShuttingDown
-from ._session import Call
+from ._errors import BadArgument, ConnectFailed, ConnectionLost, DeviceLost, JobTimeout, KopsError, ShuttingDown
+from ._session import ENDS, Call
 
 DEFAULT_RECONNECT = 10.0  # seconds
 LOSSES = (ConnectionLost, ShuttingDown, DeviceLost)
+SHORT_LOSSES = (*LOSSES, JobTimeout)  # what the extension's own requests fail with, that their connection ends with
 RUNS = ("run", "launch", "sequence", "run_program")  # what changes memory
 ONCE = (*RUNS, "drain")  # asked whether it can be made twice; every other request can
 PAUSES = (0.002, 0.2)  # seconds between tries, at first and at most
@@ -94,7 +95,7 @@ class Trial:
 
     def judge(self, error: KopsError, call: Call | None) -> float:
         """A try has failed: seconds to wait before the next one. Raises what the caller is to hear when that was the last one."""
-        if call is None or not self.patience.seconds or error.detail.get("closed"):
+        if isinstance(error, JobTimeout) or call is None or not self.patience.seconds or error.detail.get("closed"):
             raise error
         if isinstance(error, ShuttingDown) and call.answered:
             return self._refused(error)
@@ -157,5 +158,5 @@ def short_call(method: str, link: Any, error: KopsError) -> Call:
     call = Call(method, {})
     call.sent.append(1)
     call.answered = link.alive
-    link.doomed |= call.answered and isinstance(error, DeviceLost)
+    link.doomed |= call.answered and isinstance(error, ENDS)
     return call
