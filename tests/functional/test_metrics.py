@@ -221,6 +221,8 @@ def test_many_at_once_hold_up_nobody(connect: Callable[..., raw.Connection]) -> 
     greedy.send(b"".join(raw.pack_request(msgid, ("metrics", "clients")[msgid % 2], {}) for msgid in asked))
     for _ in range(20):
         assert modest.alive()
+        rows = modest.call("clients")["clients"]
+        assert max(row["output_bytes"] for row in rows) < 1 << 20, "not all of the answers are made at once"
     assert prometheus.parse(modest.call("metrics")["text"])
     for msgid in asked:
         greedy.reply(msgid).get()
