@@ -255,6 +255,14 @@ uint64_t mapping_trim(struct mapping *m)
     return size;
 }
 
+void mapping_close_soon(struct mapping *m)
+{
+    if (!m->reopenable || m->state != MAPPING_OPEN)
+        return;
+    m->close_asked = true;
+    mapping_advance(m);
+}
+
 /* ---- idle closing ---- */
 
 static void close_idle(uv_timer_t *timer)
