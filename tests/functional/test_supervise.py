@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from arrays import Vectors, run_params
-from support import backends, proc, raw
+from support import backends, proc
 from support.daemon import Daemon
 
 CONFIG = backends.config(backends.HOST)
