@@ -125,7 +125,8 @@ def test_zsh(tmp_path: Path) -> None:
     shell = Terminal([zsh, "-f", "-i"], env, columns=200)
     shell.press(f"fpath=({FOLDER} $fpath); autoload -U compinit; compinit -u -D; print ready:$#_comps\r")
     shell.until(lambda s: re.search(r"ready:[1-9]", s) is not None, "completion is loaded")
-    for typed, completed in (("to", "top"), ("top --it", "top --iterations"), ("cache exp", "cache export"), ("drain --st", "drain --stop")):
+    cases = (("to", "top"), ("top --it", "top --iterations"), ("cache exp", "cache export"), ("drain --st", "drain --stop"))
+    for typed, completed in cases:
         # Completed, then printed in place of run.
         shell.press(f"kopsctl {typed}\t\x01print -r -- \r")
         shell.until(lambda _, line=f"kopsctl {completed}": line in shell.transcript.splitlines(), completed)
