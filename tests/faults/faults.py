@@ -59,8 +59,10 @@ ANSWERS: dict[str, tuple[int, ...]] = {
     "open": (errno.EMFILE, errno.ENFILE),
     "pidfd": (errno.EMFILE, errno.ENOMEM, errno.ENOSYS),
 }
+# What may last: whoever waits for it to pass would wait until the round is over.
+LASTING = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EPIPE, errno.ECONNRESET, errno.EINVAL})
 ALL = os.environ.get("KOPS_FAULTS") == "all"
-STRIDE = 1 if ALL else int(os.environ.get("KOPS_FAULTS", "17"))
+STRIDE = 1 if ALL else int(os.environ.get("KOPS_FAULTS", "3"))
 
 
 class Faults:
@@ -119,6 +121,10 @@ def points(counts: dict[str, int], offset: int = 0) -> Iterator[tuple[str, int, 
                     yield kind, nth, how
 
 
+def may_last(kind: str, how: int) -> bool:
+    return how in LASTING and (kind, how) != ("send", errno.ENOMEM) and kind != "accept"
+
+
 def describe(kind: str, nth: int, how: int) -> str:
     return f"{kind} #{nth}: {'short' if how == SHORT else errno.errorcode[how]}"
 
@@ -149,7 +155,7 @@ class Client:
     """One that takes what a fault does to it: errors that say so, or the end of its connection."""
 
     # What a request may be answered with because of a fault.
-    CODES = frozenset({"out_of_memory", "quota_exceeded", "internal", "device_error", "memory_fault", "bad_descriptor"})
+    CODES = frozenset({"out_of_memory", "quota_exceeded", "internal", "device_error", "memory_fault", "invalid_fd"})
 
     def __init__(self, which: FaultyDaemon, name: str) -> None:
         self.daemon, self.name = which, name
