@@ -23,7 +23,7 @@
 #include "measure.h"
 #include "options.h"
 
-enum { CONNECTIONS_MAX = 4096, WINDOW_MAX = 4096, SAMPLES_MAX = 4000000, INPUT_BYTES = 65536 };
+enum { SENDS_A_TURN = 64, CONNECTIONS_MAX = 4096, WINDOW_MAX = 4096, SAMPLES_MAX = 4000000, INPUT_BYTES = 65536 };
 
 struct link {
     int fd;
@@ -163,7 +163,9 @@ static void send_due(struct load *load)
 
     if (now >= load->stop_ns)
         return;
-    for (; load->due < (double)(now - load->first_due_ns) * 1e-9 * (double)s->rate; load->due++) {
+    /* Only so many at a time: answers are taken meanwhile, however far behind the sending is. */
+    for (unsigned n = 0; n < SENDS_A_TURN && load->due < (double)(now - load->first_due_ns) * 1e-9 * (double)s->rate;
+         n++, load->due++) {
         uint64_t due_ns = load->first_due_ns + (uint64_t)((double)load->due * 1e9 / (double)s->rate);
         size_t tried = 0;
 
@@ -236,7 +238,7 @@ static void print(const struct load *load, double peer_cpu_s)
     getrusage(RUSAGE_SELF, &usage);
     printf("{\"connections\": %zu, \"depth\": %zu, \"offered_per_s\": %zu, \"per_s\": %.1f, \"sent\": %llu, "
            "\"unanswered\": %llu, \"errors\": %llu, \"peer_cpu_s\": %.4f, \"client_cpu_s\": %.4f, \"series\": ",
-           s->connections, s->depth, s->rate, (double)latency.n / seconds, (unsigned long long)load->sent,
+           s->connections, s->depth, s->rate, (double)load->in_time / seconds, (unsigned long long)load->sent,
            (unsigned long long)(load->sent - load->answered), (unsigned long long)load->errors, peer_cpu_s,
            (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
                (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6);

@@ -32,6 +32,31 @@ if(KOPS_DAEMON)
     kops_dependency(inih libinih.a inih)
 endif()
 
+# kops_optional(<option> <package> <what> <pkg-config name>): kops_dep::<name> where the option is not OFF and there is one.
+function(kops_optional option package what name)
+    if(${option} STREQUAL "OFF")
+        return()
+    endif()
+    pkg_check_modules(${name} IMPORTED_TARGET ${name})
+    if(${name}_FOUND)
+        add_library(kops_dep_${name} INTERFACE)
+        add_library(kops_dep::${name} ALIAS kops_dep_${name})
+        target_link_libraries(kops_dep_${name} INTERFACE PkgConfig::${name})
+    elseif(${option} STREQUAL "ON")
+        message(FATAL_ERROR "${option}=ON, but ${name} was not found; on Debian: apt-get install ${package}")
+    else()
+        message(STATUS "${what}: not built (no ${name}; on Debian: apt-get install ${package})")
+    endif()
+endfunction()
+
+# Binaries that travel take no libraries along that not every machine has.
+if(KOPS_DAEMON AND NOT KOPS_STATIC_DEPS)
+    # The live view of kopsctl top [libncurses-dev].
+    kops_optional(KOPS_TOP libncurses-dev "kopsctl top's live view" ncursesw)
+    # The HTTP server of kopsctl metrics [libmicrohttpd-dev].
+    kops_optional(KOPS_HTTP libmicrohttpd-dev "kopsctl metrics' HTTP server" libmicrohttpd)
+endif()
+
 if(KOPS_TESTS)
     # Unit tests in C [libcmocka-dev].
     pkg_search_module(cmocka REQUIRED cmocka)

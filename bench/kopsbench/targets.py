@@ -56,13 +56,21 @@ ROWS = {
     "tutorial_custom": "`custom_kernel` of 2²⁶, GPU time",
     "tutorial_vector_add": "`vector_add` of 2²⁶, GPU time",
     "noop_rpc_2_clients_2_cores": "host backend on 2 cores, no-op RPC, 2 clients",
+    **{
+        f"load_{kind}_{count}_connections": f"{what}, {count} connection{'s' * (count > 1)}, 2 processors"
+        for kind, what in (("noop", "no-op"), ("add", "add of 16 f32, host"))
+        for count in (1, 4, 16, 64, 256)
+    },
+    "load_noop_twice_saturation": "no-op, twice as many asked for as can be given",
+    "load_add_twice_saturation": "add of 16 f32, host, twice as many asked for as can be given",
+    "recovery_fault": "another client's kernel faults: longest wait for a right answer",
 }
-UNITS = {"us": "µs", "calls/s": "/s", "Jain's index": "", "compiles": ""}
+UNITS = {"us": "µs", "calls/s": "/s", "requests/s": "/s", "Jain's index": "", "compiles": ""}
 HEAD = ("measure", "against", "kopsd p50 (p99)", "peer p50 (p99)", "ratio", "target", "met")
 
 
 def amount(value: float, unit: str) -> str:
-    if unit == "calls/s":
+    if unit in ("calls/s", "requests/s"):
         return f"{value / 1000:.3g} k/s" if value >= 1000 else f"{value:.3g} /s"
     return f"{value:.3g} {UNITS.get(unit, unit)}".strip()
 

@@ -158,11 +158,12 @@ bool wire_decode_info(const struct msgpack_object *result, int *fds, unsigned nf
     info->protocol = (unsigned)protocol;
     info->protocol_min = (unsigned)uint_or_zero(map_find(result, "protocol_min"));
     info->server = get_text(&w->arena, map_find(result, "server"));
+    info->instance = get_text(&w->arena, map_find(result, "instance"));
     info->devices = get_list(&w->arena, map_find(result, "devices"), read_device);
     info->ops = get_list(&w->arena, map_find(result, "ops"), read_op);
     info->features = get_texts(&w->arena, map_find(result, "features"));
     read_limits(map_find(result, "limits"), &info->limits);
-    return info->server && info->devices && info->ops && info->features &&
+    return info->server && info->instance && info->devices && info->ops && info->features &&
            read_kernels(&w->arena, map_find(result, "kernels"), &info->kernels);
 }
 

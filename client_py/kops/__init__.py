@@ -12,6 +12,7 @@ same framework and on the same device. `kops.connect_async` is the same for asyn
 
 from typing import Any
 
+from ._admin import ClientInfo, Clients, DeviceLoad, Drained, Latency, Quantiles, UserInfo
 from ._aio import AsyncClient, connect_async
 from ._batch import Batch
 from ._client import Client, connect
@@ -36,18 +37,25 @@ __all__ = [
     "Attr",
     "Batch",
     "Client",
+    "ClientInfo",
+    "Clients",
     "Device",
+    "DeviceLoad",
+    "Drained",
     "Entry",
     "Info",
     "Kernel",
+    "Latency",
     "Module",
     "Op",
     "Param",
     "Pending",
     "Profile",
     "Program",
+    "Quantiles",
     "Sequence",
     "Timings",
+    "UserInfo",
     "__version__",
     "connect",
     "connect_async",

@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from . import _plans
+from ._admin import AsyncAdminMethods
 from ._client import _arrays
 from ._connection import Connection
 from ._errors import ConnectFailed, ConnectionLost, KopsError, Timeout
@@ -24,12 +25,12 @@ from ._modules import AsyncKernelMethods
 from ._ops import DEFAULT_TIMEOUT, AsyncOpMethods, check_attrs
 from ._plans import Plan
 from ._recording import AsyncProgram, AsyncSequence
-from ._recovery import LOSSES, RUNS, Again, Failed, Patience, Trial, no_hazard, reconnect_timeout_of, shorter
+from ._recovery import LOSSES, RUNS, Failed, Patience, Trial, no_hazard, reconnect_timeout_of, shorter
 from ._results import Device, Info, Op, Profile
 from ._session import Call
 
 
-class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
+class AsyncClient(AsyncOpMethods, AsyncKernelMethods, AsyncAdminMethods):
     """As `Client`, with `await`: `c = await k.add(a, b)`. Made by `connect_async`; an async context manager.
 
     Calls of several tasks are pipelined. A task that is cancelled cancels its request. Lost daemons are waited for and
@@ -236,6 +237,8 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
             connection = self._connection
             if connection is not None and connection.alive:
                 return connection
+            if connection is not None:
+                await self._await_end(connection)
             self._disconnect("the connection was lost")
             patience = Patience(shorter(self.reconnect_timeout, self.timeout))
             first = Patience(self.timeout if self.timeout is not None else math.inf)
@@ -321,11 +324,12 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
         trial: Trial | None = None
         while type(answer) is Failed:
             trial = trial or Trial(self.reconnect_timeout, seconds, hazard)
-            again = trial.judge(answer.error, answer.call)
+            pause = trial.judge(answer.error, answer.call)
             assert self._repeating is not None
             # In the order of the first tries: a later call may use what an earlier one writes.
             async with _Turn(self._repeating) as turn:
-                connection = await self._recover(again, trial, connection)
+                await asyncio.sleep(pause)
+                connection = await self._live()
                 answer = await self._follow(connection, plan_of(connection), seconds, turn.over)
         return answer
 
@@ -348,17 +352,15 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods):
         except LOSSES as error:
             return Failed(error, call)
 
-    async def _recover(self, again: Again, trial: Trial, connection: Connection) -> Connection:
-        """Waits as it was judged; the connection to go on with."""
-        while again.gone and connection.alive and (pause := trial.patience.pause()) is not None:
+    async def _await_end(self, connection: Connection) -> None:
+        """A daemon that lost its device ends in a moment, with all that was asked of it."""
+        patience = Patience(shorter(self.reconnect_timeout, self.timeout))
+        while not connection.ended and (pause := patience.pause()) is not None:
             try:
-                await self._exchange(connection, Call("ping", {}), trial.patience.left)
+                await self._exchange(connection, Call("ping", {}), patience.left)
             except KopsError:
                 break
             await asyncio.sleep(pause)
-        if again.pause:
-            await asyncio.sleep(again.pause)
-        return await self._live()
 
     async def _exchange(
         self, connection: Connection, call: Call, timeout: float | None, sent: Callable[[], None] | None = None

@@ -16,7 +16,7 @@ from ._ops import DEFAULT_TIMEOUT
 from ._pending import Link, Pending
 from ._plans import Plan, Prepared
 from ._recording import BaseSequence, Program, Recorder
-from ._recovery import LOSSES, Again, Trial, no_hazard, short_call
+from ._recovery import LOSSES, SHORT_LOSSES, Trial, no_hazard, short_call
 from ._session import Call
 
 
@@ -59,7 +59,7 @@ class Calls:
                 made = self._fast(link, op, values, out, attrs, waits, timeout)
                 if made is not NotImplemented:
                     return made
-            except LOSSES as error:
+            except SHORT_LOSSES as error:
                 if not waits:
                     raise
                 failed = error
@@ -207,7 +207,8 @@ class Calls:
         trial: Trial | None = None
         if failed is not None:
             trial = Trial(self.reconnect_timeout, seconds, hazard)
-            link = self._recover(trial.judge(failed, short_call("run", link)), trial, link)
+            time.sleep(trial.judge(failed, short_call("run", link, failed)))
+            link = self._live()
         while True:
             call, plan = None, plan_of(link)
             try:
@@ -223,16 +224,5 @@ class Calls:
                 return stop.value
             except LOSSES as error:
                 trial = trial or Trial(self.reconnect_timeout, seconds, hazard)
-                link = self._recover(trial.judge(error, call), trial, link)
-
-    def _recover(self, again: Again, trial: Trial, link: Link) -> Link:
-        """Waits as it was judged; the connection to go on with."""
-        while again.gone and link.alive and (pause := trial.patience.pause()) is not None:
-            try:
-                link.exchange(Call("ping", {}), trial.patience.left)
-            except KopsError:
-                break
-            time.sleep(pause)
-        if again.pause:
-            time.sleep(again.pause)
-        return self._live()
+                time.sleep(trial.judge(error, call))
+                link = self._live()

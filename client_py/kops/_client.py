@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import _plans
+from ._admin import AdminMethods
 from ._batch import Batch
 from ._calls import Calls
 from ._errors import ConnectFailed, ConnectionLost, KopsError, Timeout
@@ -23,11 +24,12 @@ from ._pending import Link, Pending
 from ._recording import Program, Sequence, record
 from ._recovery import LOSSES, Patience, reconnect_timeout_of, shorter
 from ._results import Device, Info, Op, Profile
+from ._session import Call
 
 LAST_WAIT = 10.0  # seconds that a client which was dropped waits for its ordered calls
 
 
-class Client(Calls, OpMethods, KernelMethods):
+class Client(Calls, OpMethods, KernelMethods, AdminMethods):
     """A connection to kopsd. Made by `connect`; a context manager.
 
     Each op of the daemon is a method: `k.add(a, b)`; `help(k.add)` says what it takes. In a forked child the client
@@ -323,6 +325,8 @@ class Client(Calls, OpMethods, KernelMethods):
         with self._connecting:
             connection = self._connection
             if connection is None or not connection.alive:
+                if connection is not None:
+                    self._await_end(connection)
                 if isinstance(connection, SocketLink):
                     # Raises the error of an ordered call on it that nobody has heard of.
                     self._connection = None
@@ -332,6 +336,16 @@ class Client(Calls, OpMethods, KernelMethods):
         if self._submitted:
             self._mourn(connection)
         return connection
+
+    def _await_end(self, link: Link) -> None:
+        """A daemon that lost its device ends in a moment, with all that was asked of it."""
+        patience = Patience(shorter(self.reconnect_timeout, self.timeout))
+        while not link.ended and (pause := patience.pause()) is not None:
+            try:
+                link.exchange(Call("ping", {}), patience.left)
+            except KopsError:
+                break
+            time.sleep(pause)
 
     def _connect(self, before: Link | None) -> Link:
         """A new connection; waits for a daemon where there was one."""

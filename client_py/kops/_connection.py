@@ -55,7 +55,12 @@ class Connection:
 
     @property
     def alive(self) -> bool:
-        return self.session.failure is None
+        """Whether new calls may use it."""
+        return self.session.failure is None and not self.session.doomed
+
+    @property
+    def ended(self) -> bool:
+        return self.session.failure is not None
 
     def greet(self) -> Call:
         """The request that opens the conversation."""

@@ -15,14 +15,14 @@ from ._native_link import native, native_kernel, pack
 from ._ops import DEFAULT_TIMEOUT
 from ._pending import Pending
 from ._plans import Plan, options_of
-from ._recovery import KERNEL_HAZARD, LOSSES, Trial, short_call
+from ._recovery import KERNEL_HAZARD, SHORT_LOSSES, Trial, short_call
 from ._results import Profile
 from ._session import Call
 from ._signature import Param, parse
 from ._source import signature as signature_of
 
 KEPT = 64  # geometries of kernel[…] that were looked at
-LOSSES_OF_NATIVE = (*LOSSES, ConnectFailed)
+LOSSES_OF_NATIVE = (*SHORT_LOSSES, ConnectFailed)
 LANES = ("grid", "block", "shared")  # kernel[grid, block, shared]
 
 
@@ -259,7 +259,7 @@ class Kernel(BaseKernel):
             error = link.lost(error)
         if waited:
             trial = Trial(self._client.reconnect_timeout, None, lambda: KERNEL_HAZARD)
-            trial.judge(error, short_call("launch", link))
+            trial.judge(error, short_call("launch", link, error))
             return NotImplemented
         raise error from None
 

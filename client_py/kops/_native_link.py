@@ -44,7 +44,7 @@ from ._exports import Allocation
 from ._link import no_reply
 from ._memory import Source, garbage
 from ._results import Info
-from ._session import CANCELLABLE, DEFAULT_MESSAGE_BYTES, MSGID_MASK, Call, too_long
+from ._session import CANCELLABLE, DEFAULT_MESSAGE_BYTES, ENDS, MSGID_MASK, Call, too_long
 from ._signature import Param
 from ._transport import candidates
 
@@ -167,12 +167,18 @@ class NativeLink:
         self.offers_ordered = self.offers_sequences = False
         self.message_bytes = DEFAULT_MESSAGE_BYTES
         self.failure: KopsError | None = None
+        self.doomed = False  # its device is lost or hangs, and it will close
         self._open: dict[int, Call] = {}  # submitted, by ticket
         garbage[self.key] = self
 
     @property
     def alive(self) -> bool:
-        return self.failure is None
+        """Whether new calls may use it."""
+        return self.failure is None and not self.doomed
+
+    @property
+    def ended(self) -> bool:
+        return self.failure is not None
 
     # Requests
 
@@ -226,6 +232,7 @@ class NativeLink:
             raise no_reply(Call(method, {}), timeout)
         if reply[0]:
             refusal = from_reply(msgpack.unpackb(reply[1]))
+            self.doomed |= isinstance(refusal, ENDS)
             if isinstance(refusal, (UnknownProgram, UnknownBuffer, StaleBuffer)):
                 return False
             raise refusal
@@ -303,6 +310,7 @@ class NativeLink:
         result = msgpack.unpackb(data)
         if is_error:
             call.error = from_reply(result)
+            self.doomed |= isinstance(call.error, ENDS)
         else:
             call.result = result
         call.answered = True

@@ -1,11 +1,11 @@
 """What becomes of a call whose daemon goes away, or says that it will: it is made once more, or its error says why not.
 
 Decides only. The synchronous and the asyncio client ask `Trial.judge` when a call has failed, wait as it says, and
-connect anew; what the daemon knew is registered again by the plans, since ids belong to a connection.
+take the connection that is good now; what the daemon knew is registered again by the plans, since ids belong to a connection.
 
 A request that was never written, or was answered `shutting_down`, did not run: it is made again as often as the time
 allows. One whose reply is missing may have run: it is made again once, if that does no harm. A device that was lost
-takes the daemon with it: the same, once the daemon has gone.
+takes the daemon with it: the same, once the daemon has gone, which is waited for with the next connection.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ._errors import BadArgument, ConnectFailed, ConnectionLost, DeviceLost, KopsError, ShuttingDown
-from ._session import Call
+from ._errors import BadArgument, ConnectFailed, ConnectionLost, DeviceLost, JobTimeout, KopsError, ShuttingDown
+from ._session import ENDS, Call
 
 DEFAULT_RECONNECT = 10.0  # seconds
 LOSSES = (ConnectionLost, ShuttingDown, DeviceLost)
-RUNS = ("run", "launch", "sequence", "run_program")  # what changes memory; every other request can be made twice
+SHORT_LOSSES = (*LOSSES, JobTimeout)  # what the extension's own requests fail with, that their connection ends with
+RUNS = ("run", "launch", "sequence", "run_program")  # what changes memory
+ONCE = (*RUNS, "drain")  # asked whether it can be made twice; every other request can
 PAUSES = (0.002, 0.2)  # seconds between tries, at first and at most
 
 KERNEL_HAZARD = "a kernel of your own may do anything"
@@ -73,16 +75,6 @@ class Patience:
         return ConnectFailed(why, error.detail)
 
 
-class Again:
-    """What to do before a call is made again: to wait `pause` seconds, and with `gone` until its connection has ended."""
-
-    __slots__ = ("pause", "gone")
-
-    def __init__(self, pause: float, gone: bool = False) -> None:
-        self.pause = pause
-        self.gone = gone
-
-
 class Failed:
     """A try that ended with a loss, and the request that it was of."""
 
@@ -101,9 +93,9 @@ class Trial:
         self._hazard = hazard
         self._repeated = False
 
-    def judge(self, error: KopsError, call: Call | None) -> Again:
-        """A try has failed: how to go on. Raises what the caller is to hear when that was the last one."""
-        if call is None or not self.patience.seconds or error.detail.get("closed"):
+    def judge(self, error: KopsError, call: Call | None) -> float:
+        """A try has failed: seconds to wait before the next one. Raises what the caller is to hear when that was the last one."""
+        if isinstance(error, JobTimeout) or call is None or not self.patience.seconds or error.detail.get("closed"):
             raise error
         if isinstance(error, ShuttingDown) and call.answered:
             return self._refused(error)
@@ -111,10 +103,10 @@ class Trial:
             pause = self.patience.pause()
             if pause is None:
                 raise error
-            return Again(pause)
+            return pause
         return self._missing(error, call)
 
-    def _refused(self, error: ShuttingDown) -> Again:
+    def _refused(self, error: ShuttingDown) -> float:
         pause = self.patience.pause()
         if pause is None:
             raise ShuttingDown(
@@ -122,17 +114,17 @@ class Trial:
                 "serves, or wait longer with reconnect_timeout=",
                 error.detail,
             ) from error
-        return Again(pause)
+        return pause
 
-    def _missing(self, error: KopsError, call: Call) -> Again:
+    def _missing(self, error: KopsError, call: Call) -> float:
         lost = isinstance(error, DeviceLost)
         why = "it was repeated once already" if self._repeated else None
-        if why is None and call.method in RUNS:
+        if why is None and call.method in ONCE:
             why = self._hazard()
         if why is not None:
             raise self._final(error, call.method, lost, why) from error
         self._repeated = True
-        return Again(0.0, gone=lost and call.answered)
+        return 0.0
 
     def _final(self, error: KopsError, method: str, lost: bool, why: str) -> KopsError:
         detail = {**error.detail, "method": method}
@@ -161,9 +153,10 @@ def no_hazard() -> None:
     return None
 
 
-def short_call(method: str, link: Any) -> Call:
+def short_call(method: str, link: Any, error: KopsError) -> Call:
     """A request as it would have been, that the extension made by itself."""
     call = Call(method, {})
     call.sent.append(1)
     call.answered = link.alive
+    link.doomed |= call.answered and isinstance(error, ENDS)
     return call

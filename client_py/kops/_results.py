@@ -191,6 +191,7 @@ class Info:
     limits: dict[str, int]
     features: tuple[str, ...]
     kernels: dict[str, Any] = field(default_factory=dict)  # of the user's own: `compiler`, `arch`, `policy`, `allowed`
+    instance: str = ""  # 32 digits that this start of the daemon has made up
 
     @classmethod
     def of(cls, reply: Mapping[str, Any]) -> Info:
@@ -204,6 +205,7 @@ class Info:
             limits=dict(reply.get("limits", {})),
             features=tuple(reply.get("features", ())),
             kernels=dict(reply.get("kernels", {})),
+            instance=reply.get("instance", ""),
         )
 
 

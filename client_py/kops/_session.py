@@ -24,8 +24,9 @@ from typing import Any
 
 import msgpack
 
-from ._errors import BadArgument, BadReply, ConnectionLost, KopsError, LimitExceeded, from_reply
+from ._errors import BadArgument, BadReply, ConnectionLost, DeviceLost, JobTimeout, KopsError, LimitExceeded, from_reply
 
+ENDS = (DeviceLost, JobTimeout)  # after which a daemon ends
 REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
 CANCELLABLE = ("run", "launch", "sequence", "run_program", "compile")
 MSGID_MASK = 0xFFFFFFFF
@@ -120,6 +121,7 @@ class Session:
         self.message_bytes = DEFAULT_MESSAGE_BYTES
         self.failure: KopsError | None = None
         self.notice: KopsError | None = None  # why the daemon says that it will close
+        self.doomed = False  # its device is lost or hangs, and it will close
         self._applied: set[int] = set()  # what was answered by the first chunk of the inbox, until that is dropped
         self._msgids = itertools.count(1)
         self._pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
@@ -289,6 +291,7 @@ class Session:
                 raise ValueError(f"nobody asked what this answers: {_excerpt(message)}")
             if error is not None:
                 call.error = from_reply(error)
+                self.doomed |= isinstance(call.error, ENDS)
             elif type(result) is not dict:
                 raise ValueError(f"the result is no map: {_excerpt(message)}")
             else:

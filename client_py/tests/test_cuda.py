@@ -135,8 +135,6 @@ def test_a_reconnected_client_registers_again(k: kops.Client, gpu: Any, daemon: 
     a = gpu.empty(1000)
     k.square(a, out=a)
     daemon.peers[0].socket.shutdown(2)
-    with pytest.raises(kops.ConnectionLost):
-        k.square(a, out=a)
     k.square(a, out=a)
     assert len(registrations(daemon)) == 2
 

@@ -13,6 +13,7 @@ import pytest
 from fake_daemon import FakeDaemon
 from kops import _native_link, _plans
 from test_ordered import control, driver, gpu, requests, stream, tensor  # noqa: F401
+from test_recovery import hang_up, lose_device
 
 if _native_link.native is None:
     pytest.skip("the extension is not built, or switched off", allow_module_level=True)
@@ -205,10 +206,36 @@ def test_a_lost_connection(k: kops.Client, daemon: FakeDaemon, stream: Any, torc
     for _ in range(2):
         k.square(a, out=a, blocking=True)
     daemon.peers[0].socket.shutdown(2)
-    with pytest.raises(kops.ConnectionLost):
-        k.square(a, out=a, blocking=True)
-    k.square(a, out=a, blocking=True)
+    k.square(a, out=a, blocking=True)  # was not written yet
     assert len(daemon.peers) == 2 and [m for m, _ in daemon.requests].count("register") == 2
+
+
+@pytest.mark.parametrize("how", [hang_up, lose_device])
+def test_the_short_way_is_repeated_as_the_long_one(
+    how: Any, k: kops.Client, daemon: FakeDaemon, stream: Any, torch_of: None, slow: list[str]  # noqa: F811
+) -> None:
+    a, b = tensor(4), tensor(4)
+    k.square(a, out=b, blocking=True)
+    answer = daemon.script["run"]
+    k.square(a, out=b, blocking=True)
+    assert slow == ["square"]
+    for safe in (True, False):
+        daemon.script["run"] = answer
+        for _ in range(2):  # so that the connection knows the memory
+            k.square(a, out=b, blocking=True)
+        asked = [0]
+
+        def script(peer: Any, *rest: Any) -> Any:
+            asked[0] += 1  # noqa: B023
+            return how(peer) if asked[0] == 1 else answer(peer, *rest)  # noqa: B023
+
+        daemon.script["run"] = script
+        if safe:
+            k.square(a, out=b, blocking=True)
+        else:
+            with pytest.raises((kops.ConnectionLost, kops.DeviceLost), match="memory that it reads"):
+                k.square(a, out=a, blocking=True)
+        assert asked == [2 if safe else 1]
 
 
 def test_a_timeout_of_the_short_way(k: kops.Client, daemon: FakeDaemon, stream: Any, torch_of: None) -> None:  # noqa: F811

@@ -255,6 +255,14 @@ uint64_t mapping_trim(struct mapping *m)
     return size;
 }
 
+void mapping_close_soon(struct mapping *m)
+{
+    if (!m->reopenable || m->state != MAPPING_OPEN)
+        return;
+    m->close_asked = true;
+    mapping_advance(m);
+}
+
 /* ---- idle closing ---- */
 
 static void close_idle(uv_timer_t *timer)
@@ -280,6 +288,15 @@ static void close_idle(uv_timer_t *timer)
         uv_timer_stop(timer);
         r->idle_timer_active = false;
     }
+}
+
+void mapping_registry_set_idle(struct mapping_registry *r, uint64_t idle_close_ns)
+{
+    r->idle_close_ns = idle_close_ns;
+    uv_timer_stop(&r->idle_timer);
+    r->idle_timer_active = false;
+    if (idle_close_ns)
+        start_idle_timer(r); /* it stops by itself where nothing is unused */
 }
 
 static void start_idle_timer(struct mapping_registry *r)

@@ -90,6 +90,8 @@ struct mapping_registry {
 
 void mapping_registry_init(struct mapping_registry *r, uv_loop_t *loop, const struct device_set *devices,
                            uint64_t idle_close_ns);
+/* Another time for unused mappings, also for those that are open. */
+void mapping_registry_set_idle(struct mapping_registry *r, uint64_t idle_close_ns);
 /* Stops the timer; every mapping has been released before. */
 void mapping_registry_stop(struct mapping_registry *r);
 
@@ -150,6 +152,8 @@ int mapping_extend(struct mapping *m, struct mapping_extension *x, struct error 
 
 /* Closes it when nothing uses it and it can be opened again; returns the bytes that this unpins, 0 when it stays. */
 uint64_t mapping_trim(struct mapping *m);
+/* Closes it once nothing uses it, if it can be opened again. */
+void mapping_close_soon(struct mapping *m);
 
 /* Waits until everything that is being closed now is closed. done() is called once, on the loop thread; at once where
  * nothing is. The struct stays the caller's. */

@@ -35,6 +35,9 @@ struct code_service_config {
  * without a cache on disk. NULL: failed. */
 struct code_service *code_service_new(uv_loop_t *loop, const struct code_service_config *config, struct error *e);
 
+/* Another size of sources, for what is asked for from now on. */
+void code_service_limit_source(struct code_service *service, uint64_t source_bytes);
+
 /* Drops what is asked for (their done() are not called, the requests and tasks are gone), ends the compiler, waits for
  * the pool, frees the service and calls closed(). */
 void code_service_close(struct code_service *service, void (*closed)(void *context), void *context);

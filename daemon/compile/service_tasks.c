@@ -457,3 +457,8 @@ void service_drop_tasks(struct code_service *s)
     list_for_each_safe (node, after, &s->tasks)
         list_entry(node, struct code_task, link)->done = NULL;
 }
+
+void code_service_limit_source(struct code_service *service, uint64_t source_bytes)
+{
+    service->source_bytes = source_bytes;
+}

@@ -8,7 +8,7 @@
 
 #include <kops/kops.h>
 
-enum ctl_exit { CTL_OK = 0, CTL_FAILED = 1, CTL_USAGE = 2, CTL_NO_DAEMON = 3 };
+enum ctl_exit { CTL_OK = 0, CTL_FAILED = 1, CTL_USAGE = 2, CTL_NO_DAEMON = 3, CTL_NOT_DRAINED = 4 };
 
 /* What every command takes, before or after its name. */
 struct ctl {
@@ -37,6 +37,9 @@ int ctl_common(struct ctl *ctl, int option, const char *usage);
 
 /* Connects; prints why not. CTL_OK, CTL_NO_DAEMON or CTL_FAILED. */
 enum ctl_exit ctl_connect(struct ctl *ctl);
+
+/* The same without a word. */
+enum kops_code ctl_try_connect(struct ctl *ctl, struct kops_error *error);
 
 /* Prints "kopsctl: <what>: <message>" with a hint where there is one; returns CTL_FAILED. */
 enum ctl_exit ctl_failed(const char *what, const struct kops_error *error);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "admin.h"
 #include "ctl.h"
 
 static const struct {
@@ -15,6 +16,10 @@ static const struct {
     {"info", "the daemon, its devices, limits and features", ctl_info},
     {"ops", "what can be run, on which dtypes, with which attributes", ctl_ops},
     {"stats", "counters, timings of every op and shape, open mappings", ctl_stats},
+    {"clients", "who is connected, what each one holds and how it is served", ctl_clients},
+    {"top", "what the daemon does at present, live or for scripts", ctl_top},
+    {"metrics", "metrics for Prometheus: print, write to a file, serve on a port", ctl_metrics},
+    {"drain", "take no new work, wait for what is in flight, stop", ctl_drain},
     {"run", "run an op on random data, measure it, check it", ctl_run},
     {"compile", "compile CUDA C++, show what became of it", ctl_compile},
     {"launch", "launch a kernel of a file on random data or files, measure it", ctl_launch},
@@ -30,7 +35,8 @@ static void print_usage(FILE *to)
         fprintf(to, "  %-8s %s\n", commands[i].name, commands[i].what);
     fprintf(to, "\n`kopsctl COMMAND --help` tells a command's options.\n"
                 "Without --socket: KOPS_SOCKET, or $XDG_RUNTIME_DIR/kopsd.sock, or /run/kopsd/kopsd.sock.\n"
-                "Exit status: 0 done, 1 failed or the check found wrong results, 2 wrong usage, 3 no daemon.\n");
+                "Exit status: 0 done, 1 failed or the check found wrong results, 2 wrong usage, 3 no daemon,\n"
+                "4 (drain) work is left after the time.\n");
 }
 
 enum ctl_exit ctl_usage(const char *format, ...)
@@ -108,15 +114,21 @@ enum ctl_exit ctl_failed(const char *what, const struct kops_error *error)
     return CTL_FAILED;
 }
 
-enum ctl_exit ctl_connect(struct ctl *ctl)
+enum kops_code ctl_try_connect(struct ctl *ctl, struct kops_error *error)
 {
     struct kops_connect_options options = {.socket = ctl->socket,
                                            .name = "kopsctl " KOPS_VERSION,
                                            .timeout_ms = ctl->timeout_ms,
                                            .connect_timeout_ms = ctl->timeout_ms,
                                            .spin_us = ctl->spin_us};
+
+    return kops_connect(&options, &ctl->client, error);
+}
+
+enum ctl_exit ctl_connect(struct ctl *ctl)
+{
     struct kops_error error;
-    enum kops_code r = kops_connect(&options, &ctl->client, &error);
+    enum kops_code r = ctl_try_connect(ctl, &error);
 
     if (!r)
         return CTL_OK;

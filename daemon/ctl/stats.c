@@ -4,6 +4,7 @@
 
 #include "ctl.h"
 #include "json.h"
+#include "stats.h"
 #include "table.h"
 
 static const char usage[] = "Usage: kopsctl stats [--op NAME] [--dtype NAME] [--device UUID] [--reset] [--json]\n\n"
@@ -29,9 +30,8 @@ static void spread_json(const char *key, const struct kops_spread *s)
     json_end('}');
 }
 
-static void row_json(const struct kops_stats_row *row)
+void stats_row_json(const struct kops_stats_row *row)
 {
-    json_begin(NULL, '{');
     json_text("op", row->op);
     json_text("device", row->device);
     json_text("variant", row->variant);
@@ -48,7 +48,6 @@ static void row_json(const struct kops_stats_row *row)
     json_uint("errors", row->errors);
     spread_json("exec_us", &row->exec_us);
     spread_json("total_us", &row->total_us);
-    json_end('}');
 }
 
 static void print_json(const struct kops_stats *s)
@@ -64,8 +63,11 @@ static void print_json(const struct kops_stats *s)
         json_uint((*c)->name, (*c)->value);
     json_end('}');
     json_begin("ops", '[');
-    for (const struct kops_stats_row *const *row = s->rows; *row; row++)
-        row_json(*row);
+    for (const struct kops_stats_row *const *row = s->rows; *row; row++) {
+        json_begin(NULL, '{');
+        stats_row_json(*row);
+        json_end('}');
+    }
     json_end(']');
     json_begin("mappings", '[');
     for (const struct kops_mapping *const *m = s->mappings; *m; m++) {
@@ -87,7 +89,7 @@ static void print_json(const struct kops_stats *s)
     json_end('}');
 }
 
-static void shapes_text(const struct kops_stats_row *row, char *into, size_t size)
+void stats_shapes(const struct kops_stats_row *row, char *into, size_t size)
 {
     size_t n = 0;
 
@@ -111,7 +113,7 @@ static void rows_text(const struct kops_stats *s)
     for (const struct kops_stats_row *const *row = s->rows; *row; row++) {
         char shapes[TABLE_CELL];
 
-        shapes_text(*row, shapes, sizeof(shapes));
+        stats_shapes(*row, shapes, sizeof(shapes));
         table_cell(&t, "%s", (*row)->op);
         table_cell(&t, "%s", shapes);
         table_cell(&t, "%s", (*row)->dtype);

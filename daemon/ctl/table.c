@@ -54,23 +54,29 @@ void table_us(struct table *t, double us)
         table_cell(t, us < 10 ? "%.2f" : us < 1000 ? "%.1f" : "%.0f", us);
 }
 
-void table_print(struct table *t)
+void table_write(struct table *t, FILE *to, size_t max_rows)
 {
+    const size_t cells = max_rows < t->rows / t->columns ? (max_rows + 1) * t->columns : t->rows;
     size_t widest[TABLE_MAX_COLUMNS] = {0};
 
-    for (size_t i = 0; i < t->rows; i++)
+    for (size_t i = 0; i < cells; i++)
         if (width(t->cells[i]) > widest[i % t->columns])
             widest[i % t->columns] = width(t->cells[i]);
-    for (size_t i = 0; i < t->rows; i++) {
+    for (size_t i = 0; i < cells; i++) {
         size_t column = i % t->columns;
         int pad = (int)(widest[column] - width(t->cells[i]));
         bool last = column + 1 == t->columns;
 
         if (t->align[column] == 'r')
-            printf("%*s%s", pad, "", t->cells[i]);
+            fprintf(to, "%*s%s", pad, "", t->cells[i]);
         else
-            printf("%s%*s", t->cells[i], last ? 0 : pad, "");
-        fputs(last ? "\n" : "  ", stdout);
+            fprintf(to, "%s%*s", t->cells[i], last ? 0 : pad, "");
+        fputs(last ? "\n" : "  ", to);
     }
     free(t->cells);
+}
+
+void table_print(struct table *t)
+{
+    table_write(t, stdout, t->rows);
 }

@@ -4,8 +4,9 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
-enum { TABLE_MAX_COLUMNS = 12, TABLE_CELL = 96 };
+enum { TABLE_MAX_COLUMNS = 20, TABLE_CELL = 96 };
 
 struct table {
     unsigned columns;
@@ -23,7 +24,10 @@ void table_cell(struct table *t, const char *format, ...) __attribute__((format(
 /* A number of microseconds, "-" for NAN. */
 void table_us(struct table *t, double us);
 
-/* Prints to stdout and frees. */
+/* Prints at most so many rows, besides the titles, and frees. */
+void table_write(struct table *t, FILE *to, size_t max_rows);
+
+/* All of it to stdout. */
 void table_print(struct table *t);
 
 #endif

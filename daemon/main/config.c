@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "main/settings.h"
+#include "util/log.h"
 
 enum { LISTS_MAX = 16 };
 
@@ -253,6 +254,68 @@ int config_read_environment(struct config *c, struct error *e)
     return 0;
 }
 
+/* ---- reading again ---- */
+
+static bool is_equal(struct config *a, struct config *b, const struct setting *s)
+{
+    const char *one, *other;
+
+    switch (s->type) {
+    case TEXT:
+    case LIST:
+        one = *text_at(a, s);
+        other = *text_at(b, s);
+        return one && other ? !strcmp(one, other) : one == other;
+    case NUMBER:
+    case OCTAL:
+        return *number_at(a, s) == *number_at(b, s);
+    case SWITCH:
+        return *switch_at(a, s) == *switch_at(b, s);
+    }
+    return true;
+}
+
+static void exchange(struct config *a, struct config *b, const struct setting *s)
+{
+    const size_t size = holds_text(s) ? sizeof(char *) : s->type == SWITCH ? sizeof(bool) : sizeof(uint64_t);
+    unsigned char kept[sizeof(uint64_t)], *one = (unsigned char *)a + s->offset,
+                                          *other = (unsigned char *)b + s->offset;
+
+    memcpy(kept, one, size);
+    memcpy(one, other, size);
+    memcpy(other, kept, size);
+}
+
+static void exchange_live(struct config *a, struct config *b)
+{
+    for (unsigned i = 0; i < n_settings; i++)
+        if (settings[i].live)
+            exchange(a, b, &settings[i]);
+}
+
+int config_take_live(struct config *c, struct config *fresh, struct error *e)
+{
+    struct error ignored;
+
+    exchange_live(c, fresh);
+    if (config_finish(c, e) < 0) {
+        exchange_live(c, fresh);
+        config_finish(c, &ignored); /* as it was, so that it cannot fail */
+        return -1;
+    }
+    for (unsigned i = 0; i < n_settings; i++) {
+        const struct setting *s = &settings[i];
+
+        if (is_equal(c, fresh, s))
+            continue;
+        if (s->live)
+            log_info("reload_setting", "setting=%s.%s", s->section, s->key);
+        else
+            log_warning("reload_ignored", "setting=%s.%s why=\"needs a restart\"", s->section, s->key);
+    }
+    return 0;
+}
+
 void config_print(const struct config *config, FILE *to)
 {
     struct config *c = (struct config *)(uintptr_t)config; /* text_at() and its kin serve writers too */
@@ -268,7 +331,10 @@ void config_print(const struct config *config, FILE *to)
         switch (s->type) {
         case TEXT:
         case LIST:
-            fprintf(to, *text_at(c, s) ? "%s = %s\n" : ";%s =%s\n", s->key, *text_at(c, s) ? *text_at(c, s) : "");
+            if (!*text_at(c, s))
+                fprintf(to, ";%s =\n", s->key);
+            else
+                fprintf(to, **text_at(c, s) ? "%s = %s\n" : "%s =%s\n", s->key, *text_at(c, s));
             break;
         case NUMBER:
             fprintf(to, "%s = %llu\n", s->key, (unsigned long long)*number_at(c, s));

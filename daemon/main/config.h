@@ -12,12 +12,14 @@
 #include "util/error.h"
 
 struct config {
+    bool root; /* the process was root's when it began: where things are by default */
     /* server */
     char *socket, *socket_group, *log_level, *default_device;
-    uint64_t socket_mode, backlog, max_connections, spin_us, shutdown_grace_ms, stall_timeout_ms;
+    char *user, *group;
+    uint64_t socket_mode, backlog, max_connections, spin_us, shutdown_grace_ms, stall_timeout_ms, loop_timeout_s;
     /* limits */
-    uint64_t message_bytes, inflight, buffers, programs, inline_mappings, output_bytes, stuck_reader_s, partial_message_s,
-        idle_close_s;
+    uint64_t message_bytes, inflight, buffers, programs, inline_mappings, output_bytes, stuck_reader_s,
+        partial_message_s, idle_close_s;
     /* host */
     bool host_enabled;
     uint64_t host_threads;
@@ -60,6 +62,13 @@ int config_read_environment(struct config *c, struct error *e);
 
 /* Fills what depends on the machine (the socket's path) and checks what single settings cannot show. */
 int config_finish(struct config *c, struct error *e);
+
+/* Takes over the live settings of `fresh`, which has been finished, and logs what has changed and what would need a
+ * restart. An error leaves everything as it was. `fresh` holds what was replaced. */
+int config_take_live(struct config *c, struct config *fresh, struct error *e);
+
+/* The log's level is the process's, not the struct's. */
+void config_apply_log(const struct config *c);
 
 /* config_lists.c: looks up the users and groups of [access]. */
 int config_resolve_access(struct config *c, struct error *e);

@@ -19,7 +19,7 @@ static int choose_socket(struct config *c, struct error *e)
 
     if (c->socket)
         return 0;
-    if (geteuid() != 0) {
+    if (!c->root) {
         if (!runtime || !*runtime)
             return error_set(e, ERROR_INVALID_ARGUMENT,
                              "XDG_RUNTIME_DIR is not set: say where to listen with --socket or KOPS_SOCKET");
@@ -38,7 +38,7 @@ static int choose_cache(struct config *c, struct error *e)
         return strcmp(c->cache_directory, "none") == 0 ? config_set_text(&c->cache_directory, "", e) : 0;
     if (system && *system)
         snprintf(path, sizeof(path), "%.*s", (int)strcspn(system, ":"), system);
-    else if (geteuid() == 0)
+    else if (c->root)
         snprintf(path, sizeof(path), "/var/cache/kopsd");
     else if (user && *user)
         snprintf(path, sizeof(path), "%s/kopsd", user);
@@ -114,6 +114,13 @@ int config_finish(struct config *c, struct error *e)
     if (log_level_parse(c->log_level, &level) < 0)
         return error_set(e, ERROR_INVALID_ARGUMENT,
                          "server.log_level: \"%.40s\" is none of error, warning, info, debug", c->log_level);
-    log_set_level(level);
     return 0;
+}
+
+void config_apply_log(const struct config *c)
+{
+    enum log_level level;
+
+    if (log_level_parse(c->log_level, &level) == 0)
+        log_set_level(level);
 }

@@ -3,177 +3,308 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <libgen.h>
+#include <poll.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-enum { SD_LISTEN_FDS_START = 3 };
+#include "util/log.h"
 
-/* sd_listen_fds(3), without the library: -1 when there is none. */
-static int inherited_socket(struct error *e, int *ret_fd)
+/* THREATS: who may write to the socket's directory can put a file, a link or a socket in its place at any moment. So
+ * such a directory is refused unless it is sticky, where only a file's owner replaces it; links are not followed; the
+ * socket listens only once its mode and owner are right; and what is removed is looked at first. */
+
+enum { SD_LISTEN_FDS_START = 3, STALE_TRIES = 20, STALE_WAIT_MS = 50 };
+
+/* ---- from the service manager ---- */
+
+static bool is_number(const char *text, long number)
 {
-    const char *pid = getenv("LISTEN_PID"), *fds = getenv("LISTEN_FDS");
-    int listening = 0;
-    socklen_t length = sizeof(listening);
+    char *end;
+    long value = text ? strtol(text, &end, 10) : -1;
+
+    return text && *text && !*end && value == number;
+}
+
+static int option(int fd, int name)
+{
+    int value = -1;
+    socklen_t length = sizeof(value);
+
+    return getsockopt(fd, SOL_SOCKET, name, &value, &length) < 0 ? -1 : value;
+}
+
+static int check_inherited(const char *fds, struct error *e)
+{
+    if (!is_number(fds, 1))
+        return error_set(e, ERROR_INVALID_ARGUMENT, "the service manager passed \"%.20s\" sockets; kopsd takes one",
+                         fds);
+    if (option(SD_LISTEN_FDS_START, SO_ACCEPTCONN) != 1)
+        return error_set(e, ERROR_INVALID_ARGUMENT,
+                         "the descriptor from the service manager is no listening socket (Accept=no is needed)");
+    if (option(SD_LISTEN_FDS_START, SO_DOMAIN) != AF_UNIX || option(SD_LISTEN_FDS_START, SO_TYPE) != SOCK_STREAM)
+        return error_set(e, ERROR_INVALID_ARGUMENT,
+                         "the socket from the service manager is no Unix stream socket (ListenStream=/path)");
+    return 0;
+}
+
+/* sd_listen_fds(3), without the library: *ret_fd is -1 when there is none. */
+static int inherited_socket(int *ret_fd, struct error *e)
+{
+    const char *fds = getenv("LISTEN_FDS");
+    bool ours = fds && is_number(getenv("LISTEN_PID"), getpid()) && !is_number(fds, 0);
+    int r = ours ? check_inherited(fds, e) : 0;
 
     *ret_fd = -1;
-    if (!pid || !fds || strtol(pid, NULL, 10) != getpid() || strtol(fds, NULL, 10) < 1)
-        return 0;
-    if (strtol(fds, NULL, 10) > 1)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "the service manager passed %s sockets; kopsd takes one", fds);
-    if (getsockopt(SD_LISTEN_FDS_START, SOL_SOCKET, SO_ACCEPTCONN, &listening, &length) < 0 || !listening)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "the descriptor from the service manager is no listening socket");
-    fcntl(SD_LISTEN_FDS_START, F_SETFD, FD_CLOEXEC);
-    fcntl(SD_LISTEN_FDS_START, F_SETFL, fcntl(SD_LISTEN_FDS_START, F_GETFL) | O_NONBLOCK);
+    /* They are nobody's whom we start. */
     unsetenv("LISTEN_PID");
     unsetenv("LISTEN_FDS");
+    unsetenv("LISTEN_FDNAMES");
+    unsetenv("LISTEN_PIDFDID");
+    if (!ours || r < 0)
+        return r;
+    fcntl(SD_LISTEN_FDS_START, F_SETFD, FD_CLOEXEC);
+    fcntl(SD_LISTEN_FDS_START, F_SETFL, fcntl(SD_LISTEN_FDS_START, F_GETFL) | O_NONBLOCK);
     *ret_fd = SD_LISTEN_FDS_START;
     return 0;
 }
 
-/* The lock, not the socket, says whether a daemon is alive: it goes with the process, however that ends. */
-static int take_lock(const char *path, int *ret_fd, struct error *e)
+static void name_inherited(struct listener *l)
 {
-    char lock[sizeof(((struct sockaddr_un *)0)->sun_path) + 8];
+    struct sockaddr_un address = {0};
+    socklen_t length = sizeof(address);
+
+    if (getsockname(l->fd, (struct sockaddr *)&address, &length) == 0)
+        snprintf(l->path, sizeof(l->path), "%s%.*s", *address.sun_path ? "" : "@", (int)sizeof(address.sun_path) - 2,
+                 address.sun_path + !*address.sun_path);
+}
+
+/* ---- of our own ---- */
+
+/* The directory, opened once: what happens to its own name later does not matter. */
+static int open_directory(const char *path, const struct privileges *owner, int *ret_fd, struct error *e)
+{
+    char copy[sizeof(((struct sockaddr_un *)0)->sun_path)];
+    const char *directory;
+    struct stat st;
     int fd;
 
-    if (!strcmp(path, "/run/kopsd/kopsd.sock"))
-        mkdir("/run/kopsd", 0755); /* where no service manager has made it */
-    snprintf(lock, sizeof(lock), "%s.lock", path);
-    fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return error_set(e, ERROR_PERMISSION_DENIED, "%s: %s", lock, strerror(errno));
-    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-        close(fd);
-        return error_set(e, ERROR_PERMISSION_DENIED, "another kopsd listens on %s; stop it, or choose another --socket",
-                         path);
+    if (!strcmp(path, "/run/kopsd/kopsd.sock") && mkdir("/run/kopsd", 0755) == 0 && owner->drop) {
+        /* Where no service manager has made it. */
+        if (chown("/run/kopsd", owner->uid, owner->gid) < 0)
+            log_warning("socket", "why=\"/run/kopsd cannot be given away: %s\"", strerror(errno));
     }
-    *ret_fd = fd;
-    return 0;
-}
-
-/* With the lock held a socket in the way is a dead daemon's, unless something else answers there. */
-static int clear_stale(const struct sockaddr_un *address, struct error *e)
-{
-    struct stat st;
-    int fd, refused;
-
-    if (lstat(address->sun_path, &st) < 0)
-        return 0;
-    if (!S_ISSOCK(st.st_mode))
-        return error_set(e, ERROR_INVALID_ARGUMENT, "%s exists and is no socket; remove it, or choose another --socket",
-                         address->sun_path);
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    refused = fd >= 0 && connect(fd, (const struct sockaddr *)address, sizeof(*address)) < 0;
-    if (fd >= 0)
-        close(fd);
-    if (!refused)
-        return error_set(e, ERROR_PERMISSION_DENIED, "another program listens on %s", address->sun_path);
-    unlink(address->sun_path);
-    return 0;
-}
-
-static int set_group(const struct config *config, struct error *e)
-{
-    const struct group *group;
-
-    if (!config->socket_group || !*config->socket_group)
-        return 0;
-    group = getgrnam(config->socket_group);
-    if (!group)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "server.socket_group: no group \"%.40s\"", config->socket_group);
-    if (lchown(config->socket, (uid_t)-1, group->gr_gid) < 0)
-        return error_set(e, ERROR_PERMISSION_DENIED, "giving %s to group %.40s: %s", config->socket,
-                         config->socket_group, strerror(errno));
-    return 0;
-}
-
-static int bind_and_listen(const struct config *config, int *ret_fd, struct error *e)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int fd, bound;
-    mode_t mask;
-
-    strncpy(address.sun_path, config->socket, sizeof(address.sun_path) - 1);
-    if (clear_stale(&address, e) < 0)
-        return -1;
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return error_set(e, ERROR_INTERNAL, "socket: %s", strerror(errno));
-    mask = umask(0777 & ~(mode_t)config->socket_mode); /* the mode holds from the first moment */
-    bound = bind(fd, (const struct sockaddr *)&address, sizeof(address));
-    umask(mask);
-    if (bound < 0) {
-        error_set(e, ERROR_PERMISSION_DENIED, "binding %s: %s", config->socket, strerror(errno));
+    snprintf(copy, sizeof(copy), "%s", path);
+    directory = dirname(copy);
+    fd = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) < 0) {
+        error_set(e, ERROR_INVALID_ARGUMENT, "the socket's directory %s: %s", directory, strerror(errno));
         goto close_fd;
     }
-    if (set_group(config, e) < 0)
-        goto unlink_socket;
-    if (listen(fd, (int)config->backlog) < 0) {
-        error_set(e, ERROR_INTERNAL, "listening on %s: %s", config->socket, strerror(errno));
-        goto unlink_socket;
+    if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) {
+        error_set(e, ERROR_PERMISSION_DENIED,
+                  "everybody may write to %s, and so put another socket in the place of this; take that right away "
+                  "(chmod o-w, or +t), or choose another --socket",
+                  directory);
+        goto close_fd;
     }
+    if (st.st_uid != 0 && st.st_uid != geteuid() && st.st_uid != owner->uid)
+        log_warning("socket", "why=\"uid %u owns the socket's directory and may replace the socket\"",
+                    (unsigned)st.st_uid);
     *ret_fd = fd;
     return 0;
 
-unlink_socket:
-    unlink(config->socket);
+close_fd:
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+static const char *file_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
+}
+
+/* The lock, not the socket, says whether a daemon is alive: it goes with the process, however that ends. */
+static int take_lock(struct listener *l, struct error *e)
+{
+    char lock[sizeof(l->path) + 8];
+    struct stat st;
+    int fd;
+
+    snprintf(lock, sizeof(lock), "%s.lock", file_name(l->path));
+    fd = openat(l->directory_fd, lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
+    if (fd < 0)
+        return error_set(e, ERROR_PERMISSION_DENIED, "%s.lock: %s", l->path, strerror(errno));
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || (st.st_uid != geteuid() && st.st_uid != 0)) {
+        error_set(e, ERROR_PERMISSION_DENIED, "%s.lock is not kopsd's own; remove it, or choose another --socket",
+                  l->path);
+        goto close_fd;
+    }
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        error_set(e, ERROR_PERMISSION_DENIED, "another kopsd listens on %s; stop it, or choose another --socket",
+                  l->path);
+        goto close_fd;
+    }
+    l->lock_fd = fd;
+    return 0;
+
 close_fd:
     close(fd);
     return -1;
 }
 
-int listener_open(const struct config *config, struct listener *ret_listener, struct error *e)
+/* Whether nobody answers: 1, 0, or -1 when that cannot be told. */
+static int is_stale(const struct sockaddr_un *address)
 {
-    struct listener l = {.fd = -1, .lock_fd = -1};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), r = -1;
 
-    if (inherited_socket(e, &l.fd) < 0)
+    if (fd < 0)
         return -1;
-    if (l.fd < 0) {
-        if (take_lock(config->socket, &l.lock_fd, e) < 0)
-            return -1;
-        if (bind_and_listen(config, &l.fd, e) < 0) {
-            close(l.lock_fd);
+    if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 || errno == EAGAIN ||
+        errno == EINPROGRESS || errno == EPROTOTYPE)
+        r = 0;
+    else if (errno == ECONNREFUSED || errno == ENOENT)
+        r = 1;
+    close(fd);
+    return r;
+}
+
+/* With the lock held a socket in the way is a dead daemon's, unless something else answers there. One that is only just
+ * dying, with the process that held the lock, is given a moment. */
+static int clear_stale(const struct listener *l, const struct sockaddr_un *address, struct error *e)
+{
+    const char *name = file_name(l->path);
+    struct stat before, now;
+    int stale = 0;
+
+    if (fstatat(l->directory_fd, name, &before, AT_SYMLINK_NOFOLLOW) < 0)
+        return 0;
+    if (!S_ISSOCK(before.st_mode))
+        return error_set(e, ERROR_INVALID_ARGUMENT, "%s exists and is no socket; remove it, or choose another --socket",
+                         l->path);
+    for (unsigned i = 0; i < STALE_TRIES && (stale = is_stale(address)) == 0; i++)
+        poll(NULL, 0, STALE_WAIT_MS);
+    if (stale < 0)
+        return error_set(e, ERROR_PERMISSION_DENIED, "whether somebody listens on %s cannot be told: %s", l->path,
+                         strerror(errno));
+    if (!stale)
+        return error_set(e, ERROR_PERMISSION_DENIED, "another program listens on %s", l->path);
+    if (fstatat(l->directory_fd, name, &now, AT_SYMLINK_NOFOLLOW) < 0)
+        return 0;
+    if (now.st_dev != before.st_dev || now.st_ino != before.st_ino)
+        return error_set(e, ERROR_PERMISSION_DENIED, "somebody else makes a socket at %s", l->path);
+    if (unlinkat(l->directory_fd, name, 0) < 0)
+        return error_set(e, ERROR_PERMISSION_DENIED, "removing the stale socket %s: %s", l->path, strerror(errno));
+    log_info("socket_cleared", "why=\"the daemon that made it is gone\"");
+    return 0;
+}
+
+/* The file that bind() has made, which nobody can use yet. */
+static int own_file(const struct config *config, const struct privileges *owner, struct listener *l, struct error *e)
+{
+    const bool named = config->socket_group && *config->socket_group;
+    const struct group *group = named ? getgrnam(config->socket_group) : NULL;
+    gid_t gid = group ? group->gr_gid : owner->drop ? owner->gid : (gid_t)-1;
+    struct stat st;
+    int fd, r = -1;
+
+    if (named && !group)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "server.socket_group: no group \"%.40s\"", config->socket_group);
+    fd = openat(l->directory_fd, file_name(l->path), O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISSOCK(st.st_mode) || st.st_uid != geteuid() || st.st_nlink != 1)
+        error_set(e, ERROR_PERMISSION_DENIED, "somebody has put something else in the place of %s", l->path);
+    else if ((group || owner->drop) && fchownat(fd, "", owner->drop ? owner->uid : (uid_t)-1, gid, AT_EMPTY_PATH) < 0)
+        error_set(e, ERROR_PERMISSION_DENIED, "giving %s to group %u: %s", l->path, (unsigned)gid, strerror(errno));
+    else
+        r = 0;
+    if (fd >= 0)
+        close(fd);
+    if (r == 0) {
+        l->device = st.st_dev;
+        l->inode = st.st_ino;
+    }
+    return r;
+}
+
+static int bind_and_listen(const struct config *config, const struct privileges *owner, struct listener *l,
+                           struct error *e)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int bound;
+    mode_t mask;
+
+    memcpy(address.sun_path, l->path, sizeof(l->path));
+    if (clear_stale(l, &address, e) < 0)
+        return -1;
+    l->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (l->fd < 0)
+        return error_set(e, ERROR_INTERNAL, "socket: %s", strerror(errno));
+    mask = umask(0777 & ~(mode_t)config->socket_mode); /* the mode holds from the first moment */
+    bound = bind(l->fd, (const struct sockaddr *)&address, sizeof(address));
+    umask(mask);
+    if (bound < 0)
+        return error_set(e, ERROR_PERMISSION_DENIED, "binding %s: %s", l->path, strerror(errno));
+    if (own_file(config, owner, l, e) < 0) {
+        unlinkat(l->directory_fd, file_name(l->path), 0);
+        return -1;
+    }
+    if (listen(l->fd, (int)config->backlog) < 0)
+        return error_set(e, ERROR_INTERNAL, "listening on %s: %s", l->path, strerror(errno));
+    return 0;
+}
+
+int listener_open(const struct config *config, const struct privileges *owner, struct listener *ret_listener,
+                  struct error *e)
+{
+    struct listener l = {.fd = -1, .lock_fd = -1, .directory_fd = -1};
+
+    if (inherited_socket(&l.fd, e) < 0)
+        return -1;
+    if (l.fd >= 0) {
+        name_inherited(&l);
+    } else {
+        snprintf(l.path, sizeof(l.path), "%s", config->socket);
+        if (open_directory(l.path, owner, &l.directory_fd, e) < 0 || take_lock(&l, e) < 0 ||
+            bind_and_listen(config, owner, &l, e) < 0) {
+            listener_close(&l);
             return -1;
         }
-        l.path = config->socket;
     }
     *ret_listener = l;
     return 0;
 }
 
-void listener_close(struct listener *listener)
+static void remove_file(const struct listener *l)
 {
-    if (listener->path)
-        unlink(listener->path);
-    if (listener->lock_fd >= 0)
-        close(listener->lock_fd);
-    listener->path = NULL;
-    listener->lock_fd = -1;
+    const char *name = file_name(l->path);
+    struct stat st;
+
+    if (fstatat(l->directory_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || st.st_dev != l->device || st.st_ino != l->inode)
+        return;
+    /* Without the right to, it is left to the next start, which finds it stale. */
+    if (unlinkat(l->directory_fd, name, 0) < 0)
+        log_info("socket_left", "why=\"%s\"", strerror(errno));
 }
 
-/* sd_notify(3), without the library. */
-void notify_manager(const char *state)
+void listener_close(struct listener *l)
 {
-    const char *path = getenv("NOTIFY_SOCKET");
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    size_t length = path ? strlen(path) : 0;
-    int fd;
-
-    if (!length || length >= sizeof(address.sun_path))
-        return;
-    memcpy(address.sun_path, path, length);
-    if (*path == '@')
-        address.sun_path[0] = '\0';
-    fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return;
-    sendto(fd, state, strlen(state), MSG_NOSIGNAL, (const struct sockaddr *)&address,
-           (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length));
-    close(fd);
+    if (l->inode)
+        remove_file(l);
+    if (l->fd >= 0)
+        close(l->fd);
+    if (l->directory_fd >= 0)
+        close(l->directory_fd);
+    if (l->lock_fd >= 0)
+        close(l->lock_fd);
+    l->fd = l->directory_fd = l->lock_fd = -1;
+    l->inode = 0;
 }

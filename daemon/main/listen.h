@@ -1,24 +1,28 @@
-/* The listening socket: taken from systemd, or made. */
+/* The listening socket: taken from the service manager, or made. Nothing here follows what somebody else may have put
+ * in the socket's place: see THREATS in listen.c. Thread: main. */
 #ifndef KOPS_MAIN_LISTEN_H
 #define KOPS_MAIN_LISTEN_H
 
 #include <stdbool.h>
+#include <sys/un.h>
 
 #include "main/config.h"
+#include "main/privileges.h"
 
 struct listener {
-    int fd;           /* listening, non-blocking; ownership passes on with it */
+    int fd;           /* listening, non-blocking; whoever takes it sets -1 here */
     int lock_fd;      /* held while we listen on a path of our own; -1 otherwise */
-    const char *path; /* to unlink at the end; NULL when it is not ours */
+    int directory_fd; /* of the path, when it is ours; -1 otherwise */
+    dev_t device;     /* our socket's file: what is not that is not ours to remove */
+    ino_t inode;
+    char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* for the log: where clients find us */
 };
 
-/* Refuses when another daemon listens on the path; clears a stale socket. */
-int listener_open(const struct config *config, struct listener *ret_listener, struct error *e);
+/* Refuses when another daemon listens on the path; clears a stale socket. The socket is for whom the daemon becomes. */
+int listener_open(const struct config *config, const struct privileges *owner, struct listener *ret_listener,
+                  struct error *e);
 
-/* Unlinks the socket where it is ours. */
+/* Closes what is open, and removes the socket's file where it is ours. */
 void listener_close(struct listener *listener);
-
-/* Tells the service manager `state` ("READY=1"); does nothing without NOTIFY_SOCKET. */
-void notify_manager(const char *state);
 
 #endif

@@ -8,10 +8,15 @@ enum { FIXED = false, LIVE = true };
 const struct setting settings[] = {
 #define AT(field) offsetof(struct config, field)
     {"server", "socket", TEXT, AT(socket), NULL, 0, 0, FIXED,
-     "Path of the socket. Default: /run/kopsd/kopsd.sock for root, else $XDG_RUNTIME_DIR/kopsd.sock."},
-    {"server", "socket_mode", OCTAL, AT(socket_mode), "0660", 0, 0777, FIXED, "Permissions of the socket, octal."},
+     "Path of the socket; under systemd the socket unit makes it. Default: /run/kopsd/kopsd.sock for root, else "
+     "$XDG_RUNTIME_DIR/kopsd.sock."},
+    {"server", "socket_mode", OCTAL, AT(socket_mode), "0660", 0, 0777, FIXED,
+     "Permissions of the socket, octal; under systemd the socket unit's business."},
     {"server", "socket_group", TEXT, AT(socket_group), NULL, 0, 0, FIXED,
-     "Group of the socket; the daemon's own by default."},
+     "Group of the socket, which may connect; the daemon's own by default."},
+    {"server", "user", TEXT, AT(user), NULL, 0, 0, FIXED,
+     "Whom the daemon becomes when root starts it, once the socket is made; root stays root by default."},
+    {"server", "group", TEXT, AT(group), NULL, 0, 0, FIXED, "With which group; the user's own by default."},
     {"server", "backlog", NUMBER, AT(backlog), "4096", 1, 65535, FIXED, "Connections that may wait to be accepted."},
     {"server", "log_level", TEXT, AT(log_level), "info", 0, 0, LIVE, "error, warning, info or debug."},
     {"server", "max_connections", NUMBER, AT(max_connections), "4096", 1, 1000000, LIVE, "Connections at one time."},
@@ -28,7 +33,12 @@ const struct setting settings[] = {
     {"server", "job_timeout_s", NUMBER, AT(job_timeout_s), "60", 0, 86400, LIVE,
      "A GPU that has work and ends none of it for so long is given up: the daemon reports what runs there and ends "
      "with status 75, which frees the GPU; 0: never."},
-    {"limits", "message_bytes", NUMBER, AT(message_bytes), "1048576", 4096, 1U << 30, LIVE, "Bytes of one request."},
+    {"server", "loop_timeout_s", NUMBER, AT(loop_timeout_s), "30", 0, 86400, FIXED,
+     "A server that serves nobody for so long, because something holds its loop, ends with status 70; 0: never. "
+     "Waiting "
+     "for a GPU that has work is not that: see job_timeout_s."},
+    {"limits", "message_bytes", NUMBER, AT(message_bytes), "1048576", 4096, 1U << 30, LIVE,
+     "Bytes of one request; a new value counts for new connections."},
     {"limits", "inflight", NUMBER, AT(inflight), "256", 1, 65536, LIVE, "Unanswered requests of a connection."},
     {"limits", "buffers", NUMBER, AT(buffers), "8192", 1, 1000000, LIVE, "Registered buffers of a connection."},
     {"limits", "programs", NUMBER, AT(programs), "1024", 1, 65536, LIVE, "Programs of a connection."},
@@ -79,7 +89,8 @@ const struct setting settings[] = {
     {"kernels", "keep_s", NUMBER, AT(compile_keep_s), "600", 0, 86400, FIXED,
      "Seconds after which compilers that nobody uses end (they take some 100 MB); 0: never."},
     {"cache", "directory", TEXT, AT(cache_directory), NULL, 0, 0, FIXED,
-     "Where compiled code is kept, or none. Default: $CACHE_DIRECTORY, else /var/cache/kopsd for root, else "
+     "Where compiled code is kept, or none. Default: $CACHE_DIRECTORY (systemd's), else /var/cache/kopsd for root, "
+     "else "
      "$XDG_CACHE_HOME/kopsd or ~/.cache/kopsd."},
     {"cache", "disk_mib", NUMBER, AT(cache_disk_mib), "1024", 0, 1U << 20, FIXED,
      "Size of the directory; 0: nothing is kept."},
@@ -100,7 +111,7 @@ const struct setting settings[] = {
      "Memory of one user that is registered or referred to, each mapping counted once."},
     {"quota", "allocated_mib", NUMBER, AT(quota_allocated_mib), "0", 0, 1U << 30, LIVE,
      "Memory that alloc made for one user, for as long as the daemon has it."},
-    {"quota", "inflight", NUMBER, AT(quota_inflight), "4096", 0, 1U << 30, LIVE, "Unanswered requests of one user."},
+    {"quota", "inflight", NUMBER, AT(quota_inflight), "32768", 0, 1U << 30, LIVE, "Unanswered requests of one user."},
     {"quota", "fds", NUMBER, AT(quota_fds), "16384", 0, 1U << 30, LIVE,
      "Descriptors that the daemon holds for one user: two a connection, and two more with shared memory."},
     {"quota", "kernel_mib", NUMBER, AT(quota_kernel_mib), "0", 0, 1U << 30, LIVE,

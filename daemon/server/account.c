@@ -189,23 +189,9 @@ int account_charge(struct account *a, pid_t pid, enum quota quota, uint64_t amou
     return 0;
 }
 
-void account_add(struct account *a, enum quota quota, uint64_t amount)
+int account_refuse_inflight(struct account *a, pid_t pid, struct error *e)
 {
-    a->used[quota] += amount;
-}
-
-void account_discharge(struct account *a, enum quota quota, uint64_t amount)
-{
-    a->used[quota] -= amount;
-}
-
-int account_check_inflight(struct account *a, pid_t pid, struct error *e)
-{
-    uint64_t limit = a->all->limits->of[QUOTA_INFLIGHT];
-
-    if (!limit || a->used[QUOTA_INFLIGHT] <= limit)
-        return 0;
-    return exceeded(a, pid, QUOTA_INFLIGHT, a->used[QUOTA_INFLIGHT] - 1, limit, e);
+    return exceeded(a, pid, QUOTA_INFLIGHT, a->used[QUOTA_INFLIGHT] - 1, a->all->limits->of[QUOTA_INFLIGHT], e);
 }
 
 /* ---- rates ---- */
@@ -215,33 +201,16 @@ static uint64_t ms_above(uint64_t ns)
     return (ns + 999999) / 1000000;
 }
 
-int account_admit_message(struct account *a, pid_t pid, uint64_t now_ns, struct error *e)
+int account_limit_messages(struct account *a, pid_t pid, uint64_t now_ns, struct error *e)
 {
-    uint64_t rate = a->all->limits->messages_per_s, each, due;
-
-    a->requests++;
-    if (!rate)
-        return 0;
-    each = second_ns / rate;
-    due = (a->due_ns > now_ns ? a->due_ns : now_ns) + each;
+    const uint64_t rate = a->all->limits->messages_per_s, each = second_ns / rate;
+    const uint64_t due = (a->due_ns > now_ns ? a->due_ns : now_ns) + each;
     if (due - now_ns <= second_ns) {
         a->due_ns = due;
         return 0;
     }
     exceeded(a, pid, REFUSED_MESSAGES, (a->due_ns - now_ns + each - 1) / each, rate, e);
     return error_detail_number(e, "retry_after_ms", (int64_t)ms_above(due - now_ns - second_ns));
-}
-
-void account_begin_run(struct account *a)
-{
-    a->runs++;
-    a->all->runs++;
-}
-
-void account_end_run(struct account *a)
-{
-    a->runs--;
-    a->all->runs--;
 }
 
 static const uint64_t slot_ns = UINT64_C(1000000000) / SHARE_SLOTS;
@@ -278,13 +247,13 @@ void account_add_device_us(struct account *a, double us, uint64_t now_ns)
     }
 }
 
-int account_check_share(struct account *a, pid_t pid, uint64_t now_ns, struct error *e)
+int account_limit_share(struct account *a, pid_t pid, uint64_t now_ns, struct error *e)
 {
     uint64_t percent = a->all->limits->device_share, retry_ns = 0;
     const double us_a_percent = (double)second_ns * 1e-5;
     double used = 0, share = us_a_percent * (double)percent, left;
 
-    if (!percent || a->all->runs == a->runs)
+    if (a->all->runs == a->runs)
         return 0;
     turn_to(a, now_ns);
     for (unsigned i = 0; i < SHARE_SLOTS; i++)

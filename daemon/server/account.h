@@ -83,22 +83,56 @@ struct account *account_unref(struct account *a);
 /* Counts `amount` more, or refuses: quota_exceeded with quota, current and limit. `pid` is for the log. */
 int account_charge(struct account *a, pid_t pid, enum quota quota, uint64_t amount, struct error *e);
 /* The same without refusing: what is there already. */
-void account_add(struct account *a, enum quota quota, uint64_t amount);
-void account_discharge(struct account *a, enum quota quota, uint64_t amount);
+static inline void account_add(struct account *a, enum quota quota, uint64_t amount)
+{
+    a->used[quota] += amount;
+}
+
+static inline void account_discharge(struct account *a, enum quota quota, uint64_t amount)
+{
+    a->used[quota] -= amount;
+}
+
+int account_refuse_inflight(struct account *a, pid_t pid, struct error *e);
+int account_limit_messages(struct account *a, pid_t pid, uint64_t now_ns, struct error *e);
+int account_limit_share(struct account *a, pid_t pid, uint64_t now_ns, struct error *e);
 
 /* One message more; refuses with retry_after_ms what comes faster than allowed, beyond a second's worth at once. */
-int account_admit_message(struct account *a, pid_t pid, uint64_t now_ns, struct error *e);
+static inline int account_admit_message(struct account *a, pid_t pid, uint64_t now_ns, struct error *e)
+{
+    a->requests++;
+    return a->all->limits->messages_per_s ? account_limit_messages(a, pid, now_ns, e) : 0;
+}
+
 /* After the request was counted in QUOTA_INFLIGHT. */
-int account_check_inflight(struct account *a, pid_t pid, struct error *e);
+static inline int account_check_inflight(struct account *a, pid_t pid, struct error *e)
+{
+    uint64_t limit = a->all->limits->of[QUOTA_INFLIGHT];
+
+    return limit && a->used[QUOTA_INFLIGHT] > limit ? account_refuse_inflight(a, pid, e) : 0;
+}
 
 /* A run of the user waits or runs from the one to the other. */
-void account_begin_run(struct account *a);
-void account_end_run(struct account *a);
+static inline void account_begin_run(struct account *a)
+{
+    a->runs++;
+    a->all->runs++;
+}
+
+static inline void account_end_run(struct account *a)
+{
+    a->runs--;
+    a->all->runs--;
+}
+
 /* A run that has ended just now took so long of a device. */
 void account_add_device_us(struct account *a, double us, uint64_t now_ns);
 /* Refuses a run, with retry_after_ms, when the user had more than its share of the last second and other users have
  * runs that wait or run. */
-int account_check_share(struct account *a, pid_t pid, uint64_t now_ns, struct error *e);
+static inline int account_check_share(struct account *a, pid_t pid, uint64_t now_ns, struct error *e)
+{
+    return a->all->limits->device_share ? account_limit_share(a, pid, now_ns, e) : 0;
+}
 
 /* Counts a refusal and writes event=refuse, at most once a second for each account and `what`. `limit` 0: there is no
  * number to say. */

@@ -158,6 +158,13 @@ void hangs_watch(struct server *s)
         uv_timer_start(&s->hang_timer, on_tick, tick, tick);
 }
 
+void hangs_reload(struct server *s)
+{
+    uv_timer_stop(&s->hang_timer);
+    if (s->n_jobs_running)
+        hangs_watch(s);
+}
+
 void hangs_stop(struct server *s)
 {
     uv_close((uv_handle_t *)&s->hang_timer, NULL);

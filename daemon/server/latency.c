@@ -5,6 +5,8 @@
 
 #include "util/clock.h"
 
+static const uint64_t FADE_NS = UINT64_C(60000000000);
+
 #define KOPS_DTYPE_FITS(NAME, name, value, size) _Static_assert((value) < LATENCY_DTYPES, "raise LATENCY_DTYPES");
 KOPS_DTYPES(KOPS_DTYPE_FITS)
 #undef KOPS_DTYPE_FITS
@@ -108,18 +110,38 @@ static struct latency_op *op_of(struct server *s, const struct run *run)
     return *at;
 }
 
-void latency_note(const struct request *r, const struct latency *latency)
+/* A connection's, made at first use; NULL: no memory, and a lost statistic is no reason to fail the job. */
+static struct latencies *latencies_of(struct connection *c, uint64_t now_ns)
+{
+    struct latencies *l = c->latencies;
+
+    if (!l) {
+        l = c->latencies = calloc(1, sizeof(*l));
+        if (l)
+            l->faded_ns = now_ns;
+        return l;
+    }
+    if (__builtin_expect(now_ns - l->faded_ns >= FADE_NS, 0)) {
+        uint64_t halvings = (now_ns - l->faded_ns) / FADE_NS;
+
+        for (unsigned i = 0; i < LATENCY_PARTS; i++)
+            histogram_fade(&l->part[i], halvings < 64 ? (unsigned)halvings : 64);
+        l->faded_ns += halvings * FADE_NS;
+    }
+    return l;
+}
+
+void latency_note(const struct request *r, const struct latency *latency, uint64_t now_ns)
 {
     struct connection *c = r->connection;
     struct latency_op *op = op_of(c->server, &r->run);
+    struct latencies *own = latencies_of(c, now_ns);
 
-    if (!c->latencies)
-        c->latencies = calloc(1, sizeof(*c->latencies)); /* a lost statistic is no reason to fail the job */
     for (unsigned i = 0; i < LATENCY_PARTS; i++) {
         if (isnan(latency->part[i]))
             continue;
-        if (c->latencies)
-            histogram_add_in(&c->latencies->part[i], latency->part[i], latency->bucket[i]);
+        if (own)
+            histogram_add_in(&own->part[i], latency->part[i], latency->bucket[i]);
         if (op) {
             op->buckets[i][bound_of(latency->part[i])]++;
             op->sum_us[i] += latency->part[i];

@@ -17,8 +17,10 @@ struct latency {
     unsigned bucket[LATENCY_PARTS]; /* of a struct histogram; undefined for NAN */
 };
 
+/* What is recent counts more: every minute halves what was before. */
 struct latencies {
     struct histogram part[LATENCY_PARTS];
+    uint64_t faded_ns; /* when that was last done */
 };
 
 /* What a run counts as: its op, or one of these. */
@@ -45,7 +47,7 @@ struct latency_table *latency_table_free(struct latency_table *table); /* NULL i
 /* The times of a run that ended well. */
 void latency_of(const struct request *r, double total_us, struct latency *ret);
 /* Counts them for its connection and its op. */
-void latency_note(const struct request *r, const struct latency *latency);
+void latency_note(const struct request *r, const struct latency *latency, uint64_t now_ns);
 
 /* A run has ended, however: counts the time that its device was busy with it. */
 void latency_note_device(const struct request *r, uint64_t now_ns);

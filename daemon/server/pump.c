@@ -25,11 +25,15 @@ void pump_turn(struct server *s)
 {
     timelines_poll(s); /* first: what waits for its client's stream holds that stream up */
     for (unsigned i = 0; (s->n_jobs_running || s->woken) && i < s->devices.count; i++)
-        if (s->jobs_running[i] || s->woken)
+        if (s->jobs_running[i] || s->woken) {
+            unsigned before = activity_enter(&s->activity, s->devices.all[i]);
+
             s->devices.all[i]->backend->poll(s->devices.all[i]);
+            activity_leave(&s->activity, before);
+        }
     s->woken = false;
     check_lost(s);
-    stop_check_signal(s);
+    stop_check_signals(s);
     channels_poll(s);
     streams_end_yielding(s);
     do {
@@ -61,8 +65,12 @@ static void on_prepare(uv_prepare_t *prepare)
     s->slept = true;
     uv_idle_stop(&s->idle);
     for (unsigned i = 0; s->n_jobs_running && i < s->devices.count; i++)
-        if (s->jobs_running[i])
+        if (s->jobs_running[i]) {
+            unsigned before = activity_enter(&s->activity, s->devices.all[i]);
+
             s->devices.all[i]->backend->arm(s->devices.all[i]);
+            activity_leave(&s->activity, before);
+        }
     timelines_arm(s);
 }
 
@@ -87,9 +95,11 @@ int pump_init(struct server *s, struct error *e)
         return -1;
     if (timelines_init(s, e) < 0)
         return -1;
-    for (unsigned i = 0; i < BACKEND_MAX_DEVICES; i++)
+    for (unsigned i = 0; i < BACKEND_MAX_DEVICES; i++) {
+        list_init(&s->on_device[i]);
         for (unsigned j = 0; j < PRIORITY_COUNT; j++)
             list_init(&s->free_streams[i][j]);
+    }
     if (uv_async_init(&s->loop, &s->wake, on_wake) < 0)
         return error_set(e, ERROR_INTERNAL, "the event loop cannot be set up");
     s->wake.data = s;
@@ -121,20 +131,47 @@ void pump_wake(void *context)
     uv_async_send(&s->wake);
 }
 
-void pump_submitted(struct server *s, struct backend_device *device, enum backend_priority priority)
+/* Says whose the device's oldest job is. */
+static void note_oldest(struct server *s, unsigned device)
 {
-    s->urgent_running[device->index] += priority != PRIORITY_LOW;
-    s->jobs_running[device->index]++;
+    struct activity_owner *oldest = &s->activity.oldest[device];
+    const struct run *run;
+    const struct connection *c;
+
+    if (list_empty(&s->on_device[device])) {
+        activity_disown(oldest);
+        return;
+    }
+    run = list_entry(list_first(&s->on_device[device]), struct run, device_link);
+    c = list_entry(run, struct request, run)->connection;
+    activity_own(oldest, run->body.calls[0].call.op->name, c->pid, c->uid);
+}
+
+void pump_submitted(struct server *s, struct run *run)
+{
+    const unsigned device = run->device->index;
+
+    s->urgent_running[device] += run->priority != PRIORITY_LOW;
+    s->jobs_running[device]++;
     s->n_jobs_running++;
+    list_append(&s->on_device[device], &run->device_link);
+    if (s->jobs_running[device] == 1)
+        note_oldest(s, device);
     s->active = true;
     if (!uv_is_active((uv_handle_t *)&s->hang_timer))
         hangs_watch(s);
 }
 
-void pump_done(struct server *s, struct backend_device *device, enum backend_priority priority)
+void pump_done(struct server *s, struct run *run)
 {
-    s->urgent_running[device->index] -= priority != PRIORITY_LOW;
-    s->jobs_running[device->index]--;
+    const unsigned device = run->device->index;
+    const bool oldest = list_first(&s->on_device[device]) == &run->device_link;
+
+    s->urgent_running[device] -= run->priority != PRIORITY_LOW;
+    s->jobs_running[device]--;
     s->n_jobs_running--;
+    list_remove(&run->device_link);
+    if (oldest)
+        note_oldest(s, device);
     s->active = true;
 }

@@ -14,14 +14,16 @@ void pump_turn(struct server *s);
 void pump_wake(void *context);
 
 /* A job was given to the device. */
-void pump_submitted(struct server *s, struct backend_device *device, enum backend_priority priority);
+void pump_submitted(struct server *s, struct run *run);
 /* A job's done() came. */
-void pump_done(struct server *s, struct backend_device *device, enum backend_priority priority);
+void pump_done(struct server *s, struct run *run);
 
 /* hang.c: jobs that never end. watch() may be called as often as one likes; it is for uv_is_active() to say whether the
  * timer is to be started. */
 void hangs_init(struct server *s);
 void hangs_watch(struct server *s);
+/* server.job_timeout_s has changed. */
+void hangs_reload(struct server *s);
 /* A run that came at `received_ns` got on. */
 static inline void hangs_note(struct server *s, unsigned device, uint64_t received_ns)
 {

@@ -297,6 +297,7 @@ static int admit(struct connection *c, const struct request *r, struct error *e)
 
 int dispatch(struct connection *c, const struct rpc_message *message, struct request_fds *fds, struct error *e)
 {
+    struct server *s = c->server; /* the connection may go with the request */
     struct rpc_arg args[MAX_FIELDS];
     struct error error;
     struct request *r;
@@ -332,7 +333,9 @@ int dispatch(struct connection *c, const struct rpc_message *message, struct req
     }
     r->work = methods[method].work;
     c->server->drain.work += r->work;
+    activity_own(&s->activity.request, methods[method].name, c->pid, c->uid);
     methods[method].handler(r, args, fds);
+    activity_disown(&s->activity.request);
     return 0;
 }
 

@@ -17,7 +17,7 @@ static void job_done(struct backend_job *job)
     struct run *run = list_entry(job, struct run, job);
     struct request *r = list_entry(run, struct request, run);
 
-    pump_done(r->connection->server, run->device, run->priority);
+    pump_done(r->connection->server, run);
     hangs_note(r->connection->server, run->device->index, r->received_ns);
     /* A device that was lost, or a job that there was no memory for, has not written it. */
     if (job->failed)
@@ -70,15 +70,19 @@ static void mappings_ready(struct run *run)
         bind_operands(run);
 }
 
-/* It may be larger than was declared. */
-static void charge_opened(struct connection *c, struct run *run, const struct mapping *m)
+/* It may be larger than was declared. What is refused then does not stay open. */
+static void charge_opened(struct connection *c, struct run *run, struct mapping *m)
 {
     struct error e;
     struct hold *hold = connection_hold(c, m, 0, &e);
 
-    if (!hold)
-        fail_run(run, &e);
-    hold_unref(hold);
+    if (hold) {
+        hold_unref(hold);
+        return;
+    }
+    fail_run(run, &e);
+    connection_drop_inline(c, m->import.handle);
+    mapping_close_soon(m);
 }
 
 static void on_mapped(struct mapping_waiter *waiter, bool ok)

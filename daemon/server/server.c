@@ -20,6 +20,7 @@
 #include "server/sampling.h"
 #include "server/stop.h"
 #include "server/timeline.h"
+#include "server/watchdog.h"
 #include "util/clock.h"
 #include "util/loop_memory.h"
 
@@ -176,10 +177,18 @@ free_server:
     return -1;
 }
 
-int server_run(struct server *server, void (*on_ready)(void *context), void *context)
+int server_run(struct server *server, const struct server_hooks *hooks)
 {
-    if (on_ready)
-        on_ready(context);
+    struct error e;
+
+    server->hooks = *hooks;
+    if (watchdog_start(server, hooks, &e) < 0) {
+        log_error("start", "why=\"%s\"", e.message);
+        server->exit_status = SERVER_EXIT_FAILED;
+        server_stop(server);
+    } else if (hooks->ready) {
+        hooks->ready(hooks->context);
+    }
     uv_run(&server->loop, UV_RUN_DEFAULT); /* until server_stop_step() has closed every handle */
     return server->exit_status;
 }
@@ -191,6 +200,7 @@ struct server *server_free(struct server *server)
     queues_free(server);
     codes_free(server);
     devices_close(&server->devices);
+    watchdog_stop(server);
     uv_loop_close(&server->loop);
     channels_free(server);
     timelines_free(server);

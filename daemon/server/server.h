@@ -19,7 +19,8 @@ struct server;
 enum server_exit {
     SERVER_EXIT_OK = 0,
     SERVER_EXIT_FAILED = 1,
-    SERVER_EXIT_DEVICE_LOST = 75, /* EX_TEMPFAIL: start again and it will work */
+    SERVER_EXIT_LOOP_BLOCKED = 70, /* EX_SOFTWARE: the loop did not turn any more */
+    SERVER_EXIT_DEVICE_LOST = 75,  /* EX_TEMPFAIL: start again and it will work */
 };
 
 /* Strings live as long as the server. main/settings.c has defaults, ranges and documentation. */
@@ -50,7 +51,9 @@ struct server_config {
     uint64_t idle_close_s;      /* unused mappings are closed after it; 0: never */
     uint64_t stall_timeout_ms;  /* an ordered op waits so long for its stream; 0: for ever */
     uint64_t shutdown_grace_ms;
-    uint64_t job_timeout_s; /* a device that ends nothing for so long is given up; 0: never */
+    uint64_t job_timeout_s;  /* a device that ends nothing for so long is given up; 0: never */
+    uint64_t loop_timeout_s; /* a loop that does not turn for so long ends the process; 0: never */
+    uint64_t watchdog_us;    /* the manager wants to hear so often that all is well; 0: it does not */
     enum user_kernels user_kernels;
     gid_t user_kernels_group;
     struct access_policy access;
@@ -60,12 +63,26 @@ struct server_config {
     const struct backend *backends[4]; /* in the order of hello's devices; the rest NULL */
 };
 
-/* `listener` is a listening, non-blocking socket whose ownership passes here. `on_ready` is called once requests are
- * taken. */
+/* What a server tells whoever runs it, on the loop's thread but for alive(). NULL ones are left out. */
+struct server_hooks {
+    void (*ready)(void *context);                         /* requests are taken */
+    void (*reload)(void *context);                        /* SIGHUP came */
+    void (*status)(void *context, const char *text);      /* what it is doing, in a few words; when that has changed */
+    void (*stopping)(void *context, uint64_t at_most_ms); /* the end has begun, or takes so much longer */
+    void (*alive)(void *context);                         /* any thread: the loop turns, or waits for a busy device */
+    void *context;
+};
+
+/* `listener` is a listening, non-blocking socket whose ownership passes here. */
 int server_new(const struct server_config *config, int listener, struct server **ret_server, struct error *e);
 
 /* Until SIGTERM or SIGINT, or a lost device. Returns an exit status (enum server_exit). */
-int server_run(struct server *server, void (*on_ready)(void *context), void *context);
+int server_run(struct server *server, const struct server_hooks *hooks);
+
+/* Takes over what may change while the server runs; all the rest of `config` must be as it was. Limits on what a
+ * connection has count for the connections that are there, too, but for the size of messages. Thread: loop, from the
+ * hook reload(). */
+void server_reload(struct server *server, const struct server_config *config);
 
 /* After server_run(). NULL is allowed; returns NULL. */
 struct server *server_free(struct server *server);

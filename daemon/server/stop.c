@@ -13,22 +13,26 @@
 #include "server/request.h"
 #include "server/run.h"
 #include "server/sampling.h"
+#include "server/watchdog.h"
 #include "util/log.h"
 
-enum { LOST_GRACE_MS = 500 };
+enum { LOST_GRACE_MS = 500, WIND_UP_MS = 10000 };
 
 static void on_grace_over(uv_timer_t *timer);
 
 /* The handler stays installed for good, so that a second signal while the process winds up is as harmless as in
  * between; a uv_signal_t would put the default action back. */
 static _Atomic(struct server *) signalled_server;
-static volatile sig_atomic_t signal_seen;
+static volatile sig_atomic_t signal_seen, reload_seen;
 
 static void on_signal(int number)
 {
     struct server *s = atomic_load(&signalled_server);
 
-    signal_seen = number;
+    if (number == SIGHUP)
+        reload_seen = 1;
+    else
+        signal_seen = number;
     if (s)
         uv_async_send(&s->wake);
 }
@@ -39,19 +43,33 @@ void stop_init(struct server *s)
 
     uv_timer_init(&s->loop, &s->shutdown_timer);
     s->shutdown_timer.data = s;
-    signal_seen = 0;
+    signal_seen = reload_seen = 0;
     atomic_store(&signalled_server, s);
     sigemptyset(&action.sa_mask);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
 }
 
-void stop_check_signal(struct server *s)
+void stop_check_signals(struct server *s)
 {
-    if (!signal_seen || s->stopping)
+    if (s->stopping)
+        return;
+    if (reload_seen) {
+        reload_seen = 0;
+        if (s->hooks.reload)
+            s->hooks.reload(s->hooks.context);
+    }
+    if (!signal_seen)
         return;
     log_info("stop", "signal=%d", (int)signal_seen);
     server_stop(s);
+}
+
+static void tell_stopping(struct server *s, uint64_t grace_ms)
+{
+    if (s->hooks.stopping)
+        s->hooks.stopping(s->hooks.context, grace_ms + WIND_UP_MS);
 }
 
 void server_stop(struct server *s)
@@ -68,6 +86,7 @@ void server_stop(struct server *s)
     /* Nothing comes from a lost device any more: what failed is told, and a new daemon is what everybody waits for. */
     if (s->exit_status == SERVER_EXIT_DEVICE_LOST && grace > LOST_GRACE_MS)
         grace = LOST_GRACE_MS;
+    tell_stopping(s, grace);
     uv_timer_start(&s->shutdown_timer, on_grace_over, grace, grace + 1000);
 }
 
@@ -93,6 +112,7 @@ static void on_grace_over(uv_timer_t *timer)
         _exit(s->exit_status ? s->exit_status : SERVER_EXIT_FAILED);
     }
     s->cancelled_all = true;
+    tell_stopping(s, s->config.shutdown_grace_ms + 1000);
     cancel_everything(s);
 }
 
@@ -109,6 +129,7 @@ void server_stop_step(struct server *s)
         return;
     s->handles_closed = true;
     atomic_store(&signalled_server, NULL);
+    watchdog_wind_up(s);
     mapping_registry_stop(&s->mappings);
     pump_stop(s);
     code_service_close(s->code_service, NULL, NULL);

@@ -6,8 +6,8 @@
 
 void stop_init(struct server *s);
 
-/* Begins the end when SIGTERM or SIGINT came. */
-void stop_check_signal(struct server *s);
+/* Begins the end when SIGTERM or SIGINT came, has the settings read again when SIGHUP came. */
+void stop_check_signals(struct server *s);
 
 /* Begins the end; harmless when it has begun. */
 void server_stop(struct server *s);

@@ -88,11 +88,15 @@ static struct backend_stream *queue_of(const struct run *run)
 
 static void submit(struct run *run)
 {
-    struct request *r = list_entry(run, struct request, run);
+    struct connection *c = list_entry(run, struct request, run)->connection;
+    struct activity *a = &c->server->activity;
+    const struct activity_before before =
+        activity_begin(a, run->device, run->body.calls[0].call.op->name, c->pid, c->uid);
 
     run->state = RUN_SUBMITTED;
-    pump_submitted(r->connection->server, run->device, run->priority);
     run->device->backend->submit(queue_of(run), &run->job);
+    activity_end(a, &before);
+    pump_submitted(c->server, run); /* now: what the call waited for was not this one */
 }
 
 static void prepare_run(struct work *work)

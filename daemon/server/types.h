@@ -17,6 +17,7 @@
 #include "rpc/message.h"
 #include "rpc/output.h"
 #include "server/account.h"
+#include "server/activity.h"
 #include "server/profile.h"
 #include "server/server.h"
 #include "util/idtable.h"
@@ -55,9 +56,9 @@ enum { ERROR_CODES_MAX = 128 /* every code of the daemon's is below */ };
 struct server_totals {
     uint64_t requests[METHOD_COUNT + 1]; /* the last: unknown ones */
     uint64_t errors[ERROR_CODES_MAX];
-    uint64_t faults;          /* of devices and of memory; each has a line in the log */
-    uint64_t turned_away;     /* newcomers, for want of descriptors or room for another connection */
-    uint64_t lines_held_back; /* of the log, by the limits on lines that clients can cause */
+    uint64_t faults;                           /* of devices and of memory; each has a line in the log */
+    uint64_t turned_away;                      /* newcomers, for want of descriptors or room for another connection */
+    uint64_t dropped_readers, dropped_senders; /* clients that were waited for in vain */
     double device_us[BACKEND_MAX_DEVICES];
 };
 
@@ -122,6 +123,7 @@ struct server {
     uv_check_t check;
     uv_idle_t idle;
     unsigned jobs_running[BACKEND_MAX_DEVICES]; /* submitted, not done */
+    struct list on_device[BACKEND_MAX_DEVICES]; /* those: struct run by device_link, the oldest first */
     unsigned n_jobs_running;
     struct list free_streams[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* struct pooled_stream */
     unsigned streams_made[BACKEND_MAX_DEVICES];
@@ -144,6 +146,10 @@ struct server {
     bool slept;                /* the loop blocked since something last came */
     uint64_t last_activity_ns; /* as of then */
     uint64_t spin_ns;          /* the budget: config.spin_us, or less while it keeps failing */
+
+    struct activity activity;
+    struct watchdog *watchdog; /* NULL where nothing is to be watched */
+    struct server_hooks hooks;
 
     uv_timer_t hang_timer;
     bool hung[BACKEND_MAX_DEVICES];
@@ -200,19 +206,19 @@ struct connection {
     struct latencies *latencies; /* NULL until something has run */
     struct rpc_input input;
     struct rpc_output output;
-    bool closed;                 /* the socket is gone; requests may be left */
-    bool reading;                /* the poll handle asks for input */
-    bool writing;                /* … for room to write */
-    bool input_ended;            /* shutting down: nothing more is read */
-    bool unwatched;              /* … for nothing: the spin looks itself */
-    bool input_left;             /* there may be whole messages in `input` */
-    bool input_waits;            /* … and the first one needs credit, which there is not */
-    bool send_later;             /* the kernel has no memory for what there is to send */
+    bool closed;      /* the socket is gone; requests may be left */
+    bool reading;     /* the poll handle asks for input */
+    bool writing;     /* … for room to write */
+    bool input_ended; /* shutting down: nothing more is read */
+    bool unwatched;   /* … for nothing: the spin looks itself */
+    bool input_left;  /* there may be whole messages in `input` */
+    bool input_waits; /* … and the first one needs credit, which there is not */
+    bool send_later;  /* the kernel has no memory for what there is to send */
     struct {
         struct list link;
         uint64_t since_ns;
     } waits[PATIENCE_COUNT];
-    uint64_t part_at; /* where in the streams the message began that is waited for */
+    uint64_t part_at;            /* where in the streams the message began that is waited for */
     struct rpc_channel *channel; /* shared memory; NULL without */
     struct list hot_link;        /* in the server's; alone while the ring sleeps */
     struct list recent_link;
@@ -301,7 +307,7 @@ struct run {
     struct program *program; /* referenced while it runs; or NULL */
     bool rebound;            /* the body is not quite the program's */
     struct stream *stream;
-    struct list queue_link, order_link, deadline_link;
+    struct list queue_link, order_link, deadline_link, device_link;
     unsigned maps_pending;
     uint64_t map_started_ns, ready_ns, deadline_ns;
     uint64_t ready, done; /* timeline values; 0: none */

@@ -35,21 +35,34 @@ void histogram_add(struct histogram *h, double us)
     histogram_add_in(h, us, histogram_bucket(us));
 }
 
-double histogram_percentile(const struct histogram *h, double p)
+void histogram_fade(struct histogram *h, unsigned halvings)
 {
-    double rank = p * (double)h->count;
-    uint64_t seen = 0;
+    for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++)
+        h->buckets[i] = halvings < 32 ? h->buckets[i] >> halvings : 0;
+}
 
-    if (h->count == 0)
-        return 0;
-    for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++) {
-        double value;
+void histogram_percentiles(const struct histogram *h, unsigned n, const double *ps, double *ret_us)
+{
+    uint64_t total = 0, seen = 0;
+    unsigned done = 0;
+
+    for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++)
+        total += h->buckets[i]; /* not `count`: it may have faded */
+    for (unsigned i = 0; total && done < n && i < HISTOGRAM_BUCKETS; i++) {
+        double value = bucket_value(i);
 
         seen += h->buckets[i];
-        if ((double)seen < rank || !h->buckets[i])
-            continue;
-        value = bucket_value(i);
-        return value < h->min_us ? h->min_us : value > h->max_us ? h->max_us : value;
+        while (h->buckets[i] && done < n && (double)seen >= ps[done] * (double)total)
+            ret_us[done++] = value < h->min_us ? h->min_us : value > h->max_us ? h->max_us : value;
     }
-    return h->max_us;
+    while (done < n)
+        ret_us[done++] = h->count ? h->max_us : 0;
+}
+
+double histogram_percentile(const struct histogram *h, double p)
+{
+    double us;
+
+    histogram_percentiles(h, 1, &p, &us);
+    return us;
 }

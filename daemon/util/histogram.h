@@ -1,4 +1,5 @@
-/* Durations in logarithmic buckets, for percentiles within 6 % at constant cost. Not thread safe. */
+/* Durations in logarithmic buckets, for percentiles within 6 % at constant cost. Runs for ever: buckets that are full
+ * are all halved, which makes what is old count less. Not thread safe. */
 #ifndef KOPS_UTIL_HISTOGRAM_H
 #define KOPS_UTIL_HISTOGRAM_H
 
@@ -8,11 +9,14 @@ enum { HISTOGRAM_SUB_BITS = 3, HISTOGRAM_BUCKETS = 40 << HISTOGRAM_SUB_BITS };
 
 struct histogram {
     uint64_t count;
-    double sum_us, min_us, max_us;
+    double sum_us, min_us, max_us; /* of all that were ever added */
     uint32_t buckets[HISTOGRAM_BUCKETS];
 };
 
 void histogram_add(struct histogram *h, double us);
+
+/* Makes what was added so far count less in percentiles: half as much, a quarter, … */
+void histogram_fade(struct histogram *h, unsigned halvings);
 
 /* The same in two steps, for a duration that goes into several. */
 unsigned histogram_bucket(double us);
@@ -24,10 +28,13 @@ static inline void histogram_add_in(struct histogram *h, double us, unsigned buc
         h->max_us = us;
     h->count++;
     h->sum_us += us;
-    h->buckets[bucket]++;
+    if (__builtin_expect(++h->buckets[bucket] == UINT32_MAX, 0))
+        histogram_fade(h, 1);
 }
 
 /* The value below which the fraction `p` (0 to 1) lies, µs; 0 when empty. Exact at the ends. */
 double histogram_percentile(const struct histogram *h, double p);
+/* Several at once, `ps` ascending. */
+void histogram_percentiles(const struct histogram *h, unsigned n, const double *ps, double *ret_us);
 
 #endif

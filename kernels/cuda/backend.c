@@ -43,4 +43,5 @@ const struct backend cuda_backend = {
     .code_function = cuda_code_function,
     .kernel_limits = cuda_kernel_limits,
     .abandon = cuda_abandon,
+    .memory_free = cuda_memory_free,
 };

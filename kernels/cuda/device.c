@@ -56,6 +56,18 @@ int cuda_enter(struct cuda_device *d, struct error *e)
     return cuda_device_lost(d, e);
 }
 
+int cuda_memory_free(struct backend_device *base, uint64_t *ret_bytes)
+{
+    struct cuda_device *d = cuda_device(base);
+    size_t unused, total;
+    struct error e;
+
+    if (!cuda.MemGetInfo || cuda_enter(d, &e) < 0 || CUDA_CALL(d, &e, MemGetInfo, &unused, &total) < 0)
+        return -1;
+    *ret_bytes = unused;
+    return 0;
+}
+
 static int attribute(const struct cuda_device *d, CUdevice_attribute which)
 {
     int value = 0;

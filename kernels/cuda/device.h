@@ -76,6 +76,8 @@ void cuda_close(struct backend_device *base);
 /* Makes the device's context current in the calling thread. Error: device_lost. */
 int cuda_enter(struct cuda_device *d, struct error *e);
 
+int cuda_memory_free(struct backend_device *base, uint64_t *ret_bytes);
+
 /* Any thread: notes a sticky fault and makes the loop poll, which then fails what is in flight. */
 void cuda_device_break(struct cuda_device *d, CUresult result);
 

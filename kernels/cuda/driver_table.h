@@ -17,6 +17,7 @@
     X(DeviceGetUuid, "_v2", REQUIRED)                                                                                  \
     X(DeviceGetAttribute, "", REQUIRED)                                                                                \
     X(DeviceTotalMem, "_v2", REQUIRED)                                                                                 \
+    X(MemGetInfo, "_v2", OPTIONAL)                                                                                     \
     X(DevicePrimaryCtxRetain, "", REQUIRED)                                                                            \
     X(DevicePrimaryCtxRelease, "_v2", REQUIRED)                                                                        \
     X(CtxSetCurrent, "", REQUIRED)                                                                                     \

@@ -73,8 +73,8 @@ def shared_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine
         exporter.close()
         machine.wait(lambda: machine.row.live_ipc_mappings == machine.row.live_host_registrations == 0)
         proc.eventually(
-            lambda: proc.fds(machine.daemon.pid)["socket"] == 1,
-            "only the listener is left",
+            lambda: proc.fds(machine.daemon.pid)["socket"] == proc.OWN_SOCKETS,
+            "only its own sockets are left",
         )
         yield machine
 

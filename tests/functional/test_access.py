@@ -161,7 +161,7 @@ def test_turning_clients_away_leaves_nothing(start: Callable[..., Daemon]) -> No
     for _ in range(20):
         assert not may_connect(daemon, ALICE)
     daemon.wait_holdings(before)
-    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == 1, "only the listener is left")
+    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS, "only its own sockets are left")
 
 
 @pytest.mark.parametrize("key", ["allow", "deny", "tune", "administer"])

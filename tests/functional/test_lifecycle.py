@@ -194,7 +194,7 @@ def test_xdg_runtime_dir(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a user; the super-user's daemon listens in /run."""
     user = NOBODY if os.geteuid() == 0 else None
     with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o777)
+        os.chmod(folder, 0o1777)
         # The checkout may lie where only its owner can go.
         monkeypatch.setenv("KOPSD", shutil.copy(binary(), folder))
         path = f"{folder}/kopsd.sock"

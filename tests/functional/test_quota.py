@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from arrays import LongRun, Vectors
+from gpu_machine import Machine, N, only_with_the_standin, square, vector
 from support import memfd, proc, raw, users
 from support.daemon import Daemon
 from support.users import as_root
+from user_kernels import ARCH, only_with_nvrtc
 
 HOST = "[cuda]\nenabled = false\n"
 ALICE, BOB = 54001, 54002
@@ -282,4 +285,136 @@ def test_the_accounts_are_empty_in_the_end(start: Callable[[str], Daemon]) -> No
         elif how == "half":
             connection.send(b"\x94")
         connection.close()
-    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == 1, "only the listener is left")
+    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS, "only its own sockets are left")
+
+
+# ---- memory of a GPU, with a driver that stands in ----
+
+
+@pytest.fixture
+def gpu(tmp_path: Path) -> Iterator[Callable[[str], Machine]]:
+    machines: list[Machine] = []
+
+    def new(config: str) -> Machine:
+        machines.append(Machine(tmp_path, users.OPEN + config))
+        return machines[-1]
+
+    yield new
+    for machine in machines:
+        with machine.daemon:
+            pass
+
+
+@only_with_the_standin
+def test_a_mapping_is_counted_once_and_by_its_true_size(gpu: Callable[[str], Machine]) -> None:
+    machine = gpu("[quota]\nmapped_mib = 5\n")
+    exporter = machine.exporter()
+    large, small, rest = exporter.alloc(3 * MIB), exporter.alloc(MIB), exporter.alloc(2 * MIB)
+    with machine.daemon.connect() as one, machine.daemon.connect() as other:
+        buffers = [one.call("register", {**large.register_params(), "size": 4096})["buffer"] for _ in range(3)]
+        kept = other.call("register", large.register_params())["buffer"]
+        one.call("register", small.register_params())
+        check(one.error("register", rest.register_params()), "mapped_bytes", 4 * MIB, 5 * MIB)
+        # Less is declared than there is, which is known once it is open.
+        check(
+            one.error("register", {**rest.register_params(), "size": 4096}),
+            "mapped_bytes",
+            4 * MIB + 4096,
+            5 * MIB,
+        )
+        for buffer in buffers:
+            one.call("release", {"buffer": buffer})
+        check(one.error("register", rest.register_params()), "mapped_bytes", 4 * MIB, 5 * MIB)
+        other.call("release", {"buffer": kept})
+        one.call("register", rest.register_params())
+        check(other.error("register", large.register_params()), "mapped_bytes", 3 * MIB, 5 * MIB)
+    exporter.close()
+
+
+@only_with_the_standin
+def test_inline_references_are_counted(gpu: Callable[[str], Machine]) -> None:
+    machine = gpu("[quota]\nmapped_mib = 2\n")
+    exporter = machine.exporter()
+    a, b, large = vector(exporter.alloc(MIB)), exporter.alloc(MIB), exporter.alloc(2 * MIB)
+    with machine.daemon.connect() as connection:
+        connection.call("run", square(a, b))
+        error = connection.error("run", square(a, large))
+        assert error.code == "quota_exceeded" and error.detail["quota"] == "mapped_bytes"
+        one = {**large.inline([N]), "size": 4 * N}  # declared smaller than it is
+        connection.call("release", {"ipc": b.handle})
+        error = connection.error("run", {"op": "square", "in": [a.inline([N])], "out": [one]})
+        assert error.code == "quota_exceeded" and error.detail["quota"] == "mapped_bytes"
+        machine.wait(lambda: machine.row.live_ipc_mappings == 1)  # it is not left open
+        program = connection.call(
+            "program",
+            {"tensors": [a.inline([N]), b.inline([N])], "ops": [{"op": "square", "in": [0], "out": [1]}]},
+        )["program"]
+        for memory in (a, b):
+            connection.call("release", {"ipc": memory.handle})
+        check(connection.error("register", large.register_params()), "mapped_bytes", 2 * MIB, 2 * MIB)
+        connection.call("run_program", {"program": program})
+        connection.call("release", {"program": program})
+        connection.call("register", large.register_params())
+    exporter.close()
+
+
+@only_with_the_standin
+@as_root
+def test_who_allocated_pays_until_the_daemon_lets_go(gpu: Callable[[str], Machine]) -> None:
+    machine = gpu("[quota]\nallocated_mib = 2\nmapped_mib = 2\n")
+    with users.connect(machine.daemon, ALICE) as alice, users.connect(machine.daemon, BOB) as bob:
+        params = {"size": 2 * MIB, "device": machine.gpu}
+        reply = alice.reply(alice.request("alloc", params))
+        assert reply.get()["kind"] == "cuda_vmm" and reply.get()["size"] == 2 * MIB
+        shared = {"kind": "cuda_vmm", "size": 2 * MIB, "device": machine.gpu, "fd": 0}
+        # Her own memory is not mapped for her in addition.
+        again = alice.call("register", shared, [reply.fds[0]])["buffer"]
+        register(alice, 2 * MIB)
+        his = bob.call("register", shared, [reply.fds[0]])["buffer"]
+        check(register_error(bob, 1), "mapped_bytes", 2 * MIB, 2 * MIB)
+        alice.call("release", {"buffer": again})
+        alice.call("release", {"buffer": reply.get()["buffer"]})
+        check(alice.error("alloc", params), "allocated_bytes", 2 * MIB, 2 * MIB)
+        bob.call("alloc", params)
+        bob.call("release", {"buffer": his})
+        register(bob, 2 * MIB)
+        eventually_accepted(lambda: alice.call("alloc", params))
+        os.close(reply.fds[0])
+
+
+@only_with_the_standin
+def test_descriptors_of_allocated_memory(gpu: Callable[[str], Machine]) -> None:
+    machine = gpu("[quota]\nfds = 4\n")
+    with machine.daemon.connect() as connection:
+        params = {"size": 1, "device": machine.gpu}
+        one = connection.call("alloc", params)
+        connection.call("alloc", params)
+        check(connection.error("alloc", params), "fds", 4, 4)
+        live = machine.row.live_allocations
+        check(connection.error("alloc", params), "fds", 4, 4)
+        machine.wait(lambda: machine.row.live_allocations == live)
+        connection.call("release", {"buffer": one["buffer"]})
+        eventually_accepted(lambda: connection.call("alloc", params))
+
+
+# ---- kernels ----
+
+
+@only_with_nvrtc
+def test_compiled_code(start: Callable[[str], Daemon]) -> None:
+    daemon = start("[quota]\nkernel_mib = 1\n")
+
+    def source(i: int) -> dict[str, Any]:
+        table = f"__device__ unsigned char table[700000] = {{{i}}};\n"
+        kernel = 'extern "C" __global__ void touch(int i) { table[i]++; }\n'
+        return {"source": table + kernel, "entries": ["touch"], "arch": ARCH}
+
+    with daemon.connect() as one, daemon.connect() as other:
+        first = one.call("compile", source(1))
+        assert 700000 < first["image_bytes"] < MIB
+        again = other.call("compile", source(1))  # the same code
+        check(other.error("compile", source(2)), "kernel_bytes", first["image_bytes"], MIB)
+        one.call("release", {"module": first["module"]})
+        check(one.error("compile", source(2)), "kernel_bytes", first["image_bytes"], MIB)
+        other.call("release", {"module": again["module"]})
+        one.call("compile", source(2))

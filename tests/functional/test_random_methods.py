@@ -381,7 +381,10 @@ def drive(daemon: Daemon, exporter: Exporter | None, fault: Callable[[random.Ran
 
 def until_idle(daemon: Daemon) -> None:
     """Clients have gone, and processes that compile, too."""
-    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == 1, lambda: f"more than the listener: {proc.fds(daemon.pid)}")
+    proc.eventually(
+        lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS,
+        lambda: f"more than its own sockets: {proc.fds(daemon.pid)}",
+    )
 
 
 @contextlib.contextmanager

@@ -27,10 +27,7 @@ def test_eight_clients_of_both_languages(torch: Any, driver: Any, daemon: Any) -
     if not kopsctl.exists():
         pytest.skip(f"{kopsctl} is not built")
     with ExitStack() as stack:
-        workers = [
-            stack.enter_context(Worker("checker", daemon.socket_path, str(seed), "40"))
-            for seed in range(PYTHON_CLIENTS)
-        ]
+        workers = [stack.enter_context(Worker("checker", daemon.socket_path, str(seed), "40")) for seed in range(PYTHON_CLIENTS)]
         for worker in workers:
             assert worker.hear() == {"ready": True}
         for worker in workers:

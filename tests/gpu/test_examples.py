@@ -23,9 +23,7 @@ def only_where_kernels_are_served(k: Any) -> None:
 
 def run(daemon: Daemon, *arguments: str) -> str:
     env = {**os.environ, "KOPS_SOCKET": daemon.socket_path, "PYTHONPATH": str(ROOT / "client_py")}
-    done = subprocess.run(
-        [sys.executable, *arguments], env=env, cwd=FOLDER, capture_output=True, text=True, check=False, timeout=300
-    )
+    done = subprocess.run([sys.executable, *arguments], env=env, cwd=FOLDER, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

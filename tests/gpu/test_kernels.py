@@ -372,7 +372,7 @@ def test_a_kernel_that_never_ends_frees_the_gpu(torch: Any, fragile: Daemon) -> 
     import kops
 
     p, a = torch.zeros(8, device="cuda"), random(torch, 1000)
-    with kops.connect(fragile.socket_path) as client, kops.connect(fragile.socket_path) as other:
+    with kops.connect(fragile.socket_path, reconnect_timeout=0) as client, kops.connect(fragile.socket_path) as other:
         spin = client.kernel(sources.BAD, "spin", "float* p", 1, 1)
         other.add(a, a, blocking=True)
         with pytest.raises(kops.JobTimeout, match="spin"):
@@ -390,7 +390,7 @@ def test_a_kernel_that_never_ends_holds_nobody_up_for_ever(torch: Any, fragile: 
     told: list[str] = []
 
     def spin() -> None:
-        with kops.connect(fragile.socket_path) as client:
+        with kops.connect(fragile.socket_path, reconnect_timeout=0) as client:
             kernel = client.kernel(sources.BAD, "spin", "float* p", 1, 1)
             try:
                 kernel(p, blocking=True)
@@ -399,14 +399,14 @@ def test_a_kernel_that_never_ends_holds_nobody_up_for_ever(torch: Any, fragile: 
 
     def go_on() -> None:
         a = torch.ones(4096, device="cuda")
-        with kops.connect(fragile.socket_path) as client:
+        with kops.connect(fragile.socket_path, reconnect_timeout=0) as client:
             try:
                 while True:
                     client.add(a, a, blocking=True)
             except kops.KopsError as error:
                 told.append(error.code)
 
-    leaving = kops.connect(fragile.socket_path)
+    leaving = kops.connect(fragile.socket_path, reconnect_timeout=0)
     leaving.add(large, large, blocking=True)
     threads = [threading.Thread(target=spin), threading.Thread(target=go_on)]
     for thread in threads:
@@ -422,7 +422,7 @@ def test_a_kernel_that_faults_ends_its_daemon_only(torch: Any, fragile: Daemon) 
     import kops
 
     a = random(torch, 1000)
-    with kops.connect(fragile.socket_path) as client:
+    with kops.connect(fragile.socket_path, reconnect_timeout=0) as client:
         if any(device.mps for device in client.devices):
             pytest.skip("under MPS the fault is every client's")
         stray = client.kernel(sources.BAD, "stray", "float* p", 1, 32)

@@ -66,9 +66,7 @@ def test_exporter_goes_during_a_run(daemon: Any, raw: Connection, torch: Any, ow
         shape = [SIDE, SIDE]
         operand = tensor(buffer, shape)
         raw.run("gemm", [operand, operand], [tensor(own_output, shape)])
-        msgid = raw.request(
-            "run", {"op": "gemm", "in": [operand, operand], "out": [tensor(own_output, shape)], "repeat": 300}
-        )
+        msgid = raw.request("run", {"op": "gemm", "in": [operand, operand], "out": [tensor(own_output, shape)], "repeat": 300})
         if end == "free":
             worker.tell("free")
             worker.hear()

@@ -120,9 +120,7 @@ def test_memcheck(torch: Any, tmp_path: Path) -> None:
         os.kill(pid, signal.SIGTERM)
         status = daemon.wait()
         text = report.read_text(encoding="utf-8", errors="replace") if report.exists() else ""
-        assert status == 0, (
-            f"status {status}; the sanitizer's report:\n{text[-6000:]}\nthe daemon's log:\n{daemon.log()}"
-        )
+        assert status == 0, f"status {status}; the sanitizer's report:\n{text[-6000:]}\nthe daemon's log:\n{daemon.log()}"
         assert "ERROR SUMMARY: 0 errors" in text, text[-6000:]
     finally:
         daemon.cleanup()

@@ -43,9 +43,7 @@ def test_numba(torch: Any, k: Any) -> None:
     except Exception as error:  # Numba supports fewer drivers than there are
         pytest.skip(f"Numba cannot use this driver: {error}")
     got = k.square(a)
-    host = (
-        got.copy_to_host() if hasattr(got, "copy_to_host") else numpy.asarray(torch.as_tensor(got, device="cuda").cpu())
-    )
+    host = got.copy_to_host() if hasattr(got, "copy_to_host") else numpy.asarray(torch.as_tensor(got, device="cuda").cpu())
     assert bool((host == numpy.arange(1000, dtype=numpy.float32) ** 2).all())
 
 

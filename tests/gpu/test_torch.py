@@ -36,9 +36,7 @@ def test_in_place(torch: Any, k: Any, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    "m, k_, n", [(640, 640, 640), (1000, 17, 333), (1, 1, 1), (4097, 4097, 4097), (16, 4096, 4096)]
-)
+@pytest.mark.parametrize("m, k_, n", [(640, 640, 640), (1000, 17, 333), (1, 1, 1), (4097, 4097, 4097), (16, 4096, 4096)])
 def test_gemm(torch: Any, k: Any, dtype: str, m: int, k_: int, n: int) -> None:
     a, b = random(torch, m, k_, dtype=dtype), random(torch, k_, n, dtype=dtype)
     assert_gemm(k.gemm(a, b), a, b)

@@ -53,9 +53,7 @@ class Worker:
     def finish(self) -> None:
         """Waits for its end, which must be a good one."""
         out, errors = self.process.communicate(timeout=3 * raw.PATIENCE)
-        assert self.process.returncode == 0, (
-            f"status {self.process.returncode}:\n{(out + errors).decode(errors='replace')}"
-        )
+        assert self.process.returncode == 0, f"status {self.process.returncode}:\n{(out + errors).decode(errors='replace')}"
 
     def kill(self) -> None:
         self.process.kill()

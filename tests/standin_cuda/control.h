@@ -29,7 +29,8 @@ enum {
     X(ipc_open)      /* in cuIpcOpenMemHandle, when it truly maps */                                                   \
     X(allocate)      /* in cuMemAlloc and cuMemCreate */                                                               \
     X(host_register) /* in cuMemHostRegister */                                                                        \
-    X(module_load)   /* in cuModuleLoadData and its kin */
+    X(module_load)   /* in cuModuleLoadData and its kin */                                                             \
+    X(memory_info)   /* in cuMemGetInfo */
 
 /* Counters of one process. The first ones go down again when the thing ends. */
 #define STANDIN_COUNTERS(X)                                                                                            \

@@ -210,6 +210,7 @@ API cuMemGetInfo_v2(size_t *ret_free, size_t *ret_total)
 
     if (r != CUDA_SUCCESS)
         return r;
+    gate_pass_call(STANDIN_GATE_memory_info);
     total = control_memory_limit();
     *ret_total = total;
     *ret_free = total > standin_devices[context->device].used ? total - standin_devices[context->device].used : 0;

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 from . import raw
 
+OWN_SOCKETS = 2  # of a daemon without clients: it listens, and tells its manager how it goes
+
 
 def fds(pid: int) -> Counter[str]:
     """Open descriptors by kind: "socket", "memfd", "eventfd", "pidfd", …, or a path."""

@@ -52,6 +52,7 @@ def everything() -> dict[str, Measure]:
         peers,
         priority,
         programs,
+        recovery,
         reference,
         resources,
         timing,

@@ -128,5 +128,5 @@ def run_saturation(context: Context, daemon: Any) -> list[Record]:
     return records
 
 
-add("load", lambda context: on_two_processors(context, run_counts), on_gpu=False, seconds=120)
-add("load_saturation", lambda context: on_two_processors(context, run_saturation), on_gpu=False, seconds=60)
+add("load", lambda context: on_two_processors(context, run_counts), on_gpu=False, table=True, seconds=120)
+add("load_saturation", lambda context: on_two_processors(context, run_saturation), on_gpu=False, table=True, seconds=60)

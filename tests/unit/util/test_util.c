@@ -118,12 +118,96 @@ static void quoted_text_stays_one_line(void **state)
     assert_int_equal(text[strlen(text) - 1], '"');
 }
 
+static void lines_are_limited_by_the_second(void **state)
+{
+    const uint64_t second = UINT64_C(1000000000);
+    struct log_limit limit = {0};
+    uint64_t now = 12345 * second;
+    unsigned passed = 0, held_back = 99;
+
+    (void)state;
+    for (int i = 0; i < 1000; i++)
+        passed += log_limit_pass(&limit, now + (uint64_t)i, 7, &held_back);
+    assert_int_equal(passed, 7);
+    assert_int_equal(held_back, 0);
+    assert_false(log_limit_pass(&limit, now + second - 1, 7, &held_back));
+    assert_true(log_limit_pass(&limit, now + second, 7, &held_back));
+    assert_int_equal(held_back, 994); /* of 1001 */
+    assert_true(log_limit_pass(&limit, now + second, 7, &held_back));
+    assert_int_equal(held_back, 0);
+}
+
+static void a_duration_goes_into_several_histograms(void **state)
+{
+    struct histogram *one = calloc(2, sizeof(*one)), *two = one + 1;
+
+    (void)state;
+    for (double us = 0.0004; us < 1e10; us *= 1.3) {
+        unsigned bucket = histogram_bucket(us);
+
+        assert_true(bucket < HISTOGRAM_BUCKETS);
+        histogram_add(one, us);
+        histogram_add_in(two, us, bucket);
+    }
+    assert_memory_equal(one, two, sizeof(*one));
+    assert_int_equal(histogram_bucket(-1), 0);
+    free(one);
+}
+
+static void what_is_old_fades(void **state)
+{
+    static const double ps[] = {0.1, 0.5, 0.9};
+    struct histogram *h = calloc(1, sizeof(*h));
+    double us[3];
+
+    (void)state;
+    for (int i = 0; i < 1000; i++)
+        histogram_add(h, 10);
+    histogram_fade(h, 3); /* 125 are left */
+    for (int i = 0; i < 400; i++)
+        histogram_add(h, 1000);
+    histogram_percentiles(h, 3, ps, us);
+    assert_true(us[0] < 11 && us[1] > 900 && us[2] > 900);
+    assert_int_equal(h->count, 1400);
+    assert_true(h->min_us == 10);
+    histogram_fade(h, 64);
+    histogram_percentiles(h, 3, ps, us);
+    assert_true(us[0] == 1000 && us[2] == 1000); /* the longest is what is left to say */
+    histogram_add(h, 10);
+    assert_true(histogram_percentile(h, 0.5) < 11);
+    free(h);
+}
+
+static void a_full_bucket_does_not_wrap(void **state)
+{
+    struct histogram *h = calloc(1, sizeof(*h));
+    unsigned often = histogram_bucket(10), seldom = histogram_bucket(1000);
+
+    (void)state;
+    histogram_add(h, 10);
+    histogram_add(h, 1000);
+    h->buckets[often] = UINT32_MAX - 1;
+    h->buckets[seldom] = 1000000;
+    histogram_add(h, 10);
+    assert_int_equal(h->buckets[often], UINT32_MAX / 2);
+    assert_int_equal(h->buckets[seldom], 500000);
+    assert_true(histogram_percentile(h, 0.5) < 11);
+    free(h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ids_are_not_reused),           cmocka_unit_test(table_has_a_limit),
-        cmocka_unit_test(buffer_keeps_order_and_limit), cmocka_unit_test(percentiles_are_close),
-        cmocka_unit_test(errors_carry_details),         cmocka_unit_test(quoted_text_stays_one_line),
+        cmocka_unit_test(ids_are_not_reused),
+        cmocka_unit_test(table_has_a_limit),
+        cmocka_unit_test(buffer_keeps_order_and_limit),
+        cmocka_unit_test(percentiles_are_close),
+        cmocka_unit_test(errors_carry_details),
+        cmocka_unit_test(quoted_text_stays_one_line),
+        cmocka_unit_test(lines_are_limited_by_the_second),
+        cmocka_unit_test(a_duration_goes_into_several_histograms),
+        cmocka_unit_test(what_is_old_fades),
+        cmocka_unit_test(a_full_bucket_does_not_wrap),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

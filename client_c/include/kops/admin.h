@@ -1,0 +1,139 @@
+/**
+ * @file admin.h
+ * @brief What an administrator asks of a daemon: who uses it, its metrics, that it takes no more work. <kops/kops.h>
+ * includes it.
+ *
+ * Times are in microseconds where a name ends in `_us` and in a struct kops_quantiles, in seconds where it ends in
+ * `_s`; memory is in bytes. Every function may be called from any thread. A daemon that is older than a function
+ * answers unsupported, whose message says so.
+ */
+#ifndef KOPS_ADMIN_H
+#define KOPS_ADMIN_H
+
+#include <kops/kops.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** In place of a limit that there is not. */
+#define KOPS_NO_LIMIT UINT64_MAX
+
+/** A distribution in microseconds. NAN: nothing was measured, `count` is 0. */
+struct kops_quantiles {
+    uint64_t count;
+    double p50, p90, p99, p999, max;
+};
+
+/** Where the time of runs went. */
+struct kops_latency {
+    struct kops_quantiles queue;  /**< From arrival until a device had it. */
+    struct kops_quantiles device; /**< On the device. */
+    struct kops_quantiles total;  /**< From arrival until the reply was written. */
+};
+
+/** One connection. Counts are since it was made. */
+struct kops_client_info {
+    int64_t pid, uid, gid;    /**< As the kernel knew them when it connected. */
+    const char *client;       /**< What it calls itself, see kops_connect_options.name. Not to be trusted. */
+    const char *comm;         /**< Its process's name when it connected; "" where that could not be read. */
+    double connected_s;       /**< Since then. */
+    uint64_t requests;        /**< Received. */
+    uint64_t errors;          /**< Of them answered with an error. */
+    uint64_t inflight;        /**< Not answered yet. */
+    uint64_t queued;          /**< Of them runs that no device has yet. */
+    uint64_t buffers;         /**< That it registered or allocated. */
+    uint64_t mapped_bytes;    /**< Of its memory that the daemon has mapped. */
+    uint64_t allocated_bytes; /**< Of the daemon's memory that it has. */
+    uint64_t programs, kernels;
+    uint64_t bytes_in, bytes_out; /**< Through the socket or the ring. */
+    uint64_t output_bytes;        /**< Replies that it has not read. */
+    bool paused;                  /**< The daemon reads nothing of it at present: it has to read its replies first. */
+    bool shm;                     /**< It talks through shared memory. */
+    double device_us;             /**< Time of devices that its runs took. */
+    struct kops_latency latency;
+};
+
+/** What one user may have at the same time; KOPS_NO_LIMIT: as much as there is. */
+struct kops_user_limits {
+    uint64_t connections, buffers, mapped_bytes, allocated_bytes, inflight, fds;
+    uint64_t messages_per_s;
+    uint64_t device_share; /**< Percent of one device's time. */
+};
+
+/** One user: all connections of one uid together. */
+struct kops_user_info {
+    int64_t uid;
+    uint64_t connections, buffers, mapped_bytes, allocated_bytes, inflight, fds;
+    uint64_t requests; /**< Since the daemon knows the user. */
+    uint64_t refused;  /**< Of them because of a limit. */
+    double device_us;
+    struct kops_user_limits limits;
+};
+
+/** How busy a device is. */
+struct kops_device_load {
+    unsigned index;
+    const char *name, *uuid;
+    double busy_us;                     /**< Time that it worked for this daemon's clients, since the daemon's start. */
+    uint64_t running;                   /**< Jobs that it has. */
+    uint64_t memory_total, memory_free; /**< 0 for both: not known. */
+};
+
+/** Every list is NULL-terminated. Free it with kops_clients_free(). */
+struct kops_clients {
+    const struct kops_client_info *const *clients;
+    const struct kops_user_info *const *users;
+    const struct kops_device_load *const *devices;
+    const char *state; /**< "serving", "draining" or "stopping". */
+    double uptime_s;
+};
+
+/** Who is connected, what each one holds and how it is served. Administrators (by default root and the user that the
+ * daemon runs as) see everybody, others the connections of their own uid. The result is the caller's.
+ *
+ * Errors: unsupported, those of a connection. */
+KOPS_API enum kops_code kops_clients(kops_client *client, struct kops_clients **ret_clients,
+                                     struct kops_error *ret_error);
+
+/** NULL is allowed. Returns NULL. */
+KOPS_API struct kops_clients *kops_clients_free(struct kops_clients *clients);
+
+/** All metrics in Prometheus' text format 0.0.4: a text that the caller frees with kops_metrics_free().
+ *
+ * Errors: unsupported, no_memory, those of a connection. */
+KOPS_API enum kops_code kops_metrics(kops_client *client, char **ret_text, struct kops_error *ret_error);
+
+/** NULL is allowed. Returns NULL. */
+KOPS_API char *kops_metrics_free(char *text);
+
+/** What is to happen. Zero: take no new work, and wait for what is in flight as long as it takes. */
+struct kops_drain_options {
+    bool stop;          /**< Then the daemon ends with status 0, also when the time was over before. */
+    bool resume;        /**< Take new work again, at once; alone. */
+    int64_t timeout_ms; /**< Wait so long at most; 0: as long as it takes. */
+    uint64_t reserved[4];
+};
+
+/** What is left. */
+struct kops_drain_result {
+    bool drained;         /**< No job is in flight. */
+    uint64_t jobs;        /**< In flight. */
+    uint64_t connections; /**< Open, this one included. */
+};
+
+/** Lets the daemon take no new work: requests for it are answered shutting_down until it is resumed, started anew, or
+ * for ever with `stop`. Returns when no job is in flight any more, or when the time is over: `ret_result->drained` says
+ * which. Not bound by the client's own timeout. `options` and `ret_result` may be NULL. Not repeated when the
+ * connection is lost meanwhile. For administrators.
+ *
+ * Errors: permission_denied, bad_argument (`stop` with `resume`, a negative time), unsupported, those of a connection.
+ */
+KOPS_API enum kops_code kops_drain(kops_client *client, const struct kops_drain_options *options,
+                                   struct kops_drain_result *ret_result, struct kops_error *ret_error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

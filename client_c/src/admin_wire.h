@@ -1,0 +1,20 @@
+/* The requests and replies of <kops/admin.h> on the wire. */
+#ifndef KOPS_CLIENT_ADMIN_WIRE_H
+#define KOPS_CLIENT_ADMIN_WIRE_H
+
+#include "wire.h"
+
+struct wire_clients {
+    struct kops_clients clients; /* first: a kops_clients pointer is one to this */
+    struct arena arena;
+};
+
+wire_pack wire_pack_clients; /* NULL */
+wire_pack wire_pack_metrics; /* NULL */
+wire_pack wire_pack_drain;   /* struct kops_drain_options */
+
+wire_decode wire_decode_clients; /* struct wire_clients */
+wire_decode wire_decode_metrics; /* char *: malloc'd text */
+wire_decode wire_decode_drain;   /* struct kops_drain_result */
+
+#endif

@@ -1,0 +1,116 @@
+"""clients, metrics and drain of both clients."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import kops
+import pytest
+from fake_daemon import FakeDaemon, Refused
+from kops._admin import drain_patience
+
+ONE = {"count": 3, "p50": 1.0, "p90": 2.0, "p99": 3.0, "p999": 3.5, "max": 4.0}
+CLIENTS = {
+    "clients": [
+        {"pid": 7, "uid": 1000, "gid": 100, "client": "x 1.0", "comm": "x", "connected_s": 2.5, "requests": 4, "queued": 1,
+         "paused": True, "device_us": 12.5, "latency": {"queue": {"count": 0}, "device": {"count": 0}, "total": ONE},
+         "of_a_later_version": 1},
+    ],
+    "users": [{"uid": 1000, "connections": 1, "refused": 2, "limits": {"connections": 1024}}],
+    "devices": [{"index": 0, "name": "host", "uuid": "host", "busy_us": 9.0, "running": 1}],
+    "state": "draining",
+    "uptime_s": 10.5,
+}  # fmt: skip
+ANSWERS = {
+    "clients": CLIENTS,
+    "metrics": {"text": "kopsd_up 1\n"},
+    "drain": {"drained": False, "jobs": 3, "connections": 2},
+}
+
+
+@pytest.fixture(autouse=True)
+def scripted(daemon: FakeDaemon) -> None:
+    for method, answer in ANSWERS.items():
+        daemon.script[method] = lambda peer, params, fds, answer=answer: answer
+
+
+def check(found: kops.Clients, text: str, drained: kops.Drained) -> None:
+    (client,) = found.clients
+    assert (client.pid, client.uid, client.client, client.connected_s, client.paused) == (7, 1000, "x 1.0", 2.5, True)
+    assert client.requests == 4 and client.errors == 0 and client.device_us == 12.5
+    assert client.latency.total == kops.Quantiles(**ONE) and client.latency.queue == kops.Quantiles(0)
+    assert found.users[0].refused == 2 and found.users[0].limits == {"connections": 1024}
+    assert found.devices[0].busy_us == 9.0 and found.devices[0].memory_total is None
+    assert found.state == "draining" and found.uptime_s == 10.5
+    assert text == "kopsd_up 1\n"
+    assert drained == kops.Drained(False, 3, 2)
+
+
+def test_admin(k: kops.Client, daemon: FakeDaemon) -> None:
+    check(k.clients(), k.metrics(), k.drain(stop=True, wait=0.25))
+    assert daemon.requests[-1] == ("drain", {"stop": True, "timeout_ms": 250})
+    k.drain(resume=True)
+    assert daemon.requests[-1] == ("drain", {"resume": True})
+
+
+def test_admin_aio(daemon: FakeDaemon) -> None:
+    async def main() -> None:
+        async with kops.connect_async(daemon.path) as k:
+            check(await k.clients(), await k.metrics(), await k.drain())
+            assert daemon.requests[-1] == ("drain", {})
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_drain_waits_longer_than_other_calls() -> None:
+    """The client's timeout comes on top of the time that the daemon was given."""
+    assert drain_patience(3600, 20) == 3620
+    assert drain_patience(None, 20) is None and drain_patience(3600, None) is None
+
+
+def test_drain_is_for_administrators(k: kops.Client, daemon: FakeDaemon) -> None:
+    def drain(*_: Any) -> Any:
+        raise Refused("permission_denied", "for administrators")
+
+    daemon.script["drain"] = drain
+    with pytest.raises(kops.PermissionDenied, match="administrators"):
+        k.drain()
+
+
+@pytest.mark.parametrize("wrong", [{"stop": True, "resume": True}, {"wait": 0}, {"wait": -1}, {"wait": 1e9}])
+def test_drain_refuses(k: kops.Client, daemon: FakeDaemon, wrong: Any) -> None:
+    with pytest.raises(kops.BadArgument):
+        k.drain(**wrong)
+    assert "drain" not in [method for method, _ in daemon.requests]
+
+
+@pytest.mark.parametrize("method", ANSWERS)
+def test_an_older_daemon(k: kops.Client, daemon: FakeDaemon, method: str) -> None:
+    def unknown(*_: Any) -> Any:
+        raise Refused("unknown_method", "no such method")
+
+    daemon.script[method] = unknown
+    with pytest.raises(kops.Unsupported, match=f"older than the method `{method}`"):
+        getattr(k, method)()
+
+
+def test_drain_is_not_repeated(daemon: FakeDaemon) -> None:
+    """The daemon that follows is not the one that was to end; what can be asked twice is asked again."""
+    seen: list[str] = []
+
+    def lose(peer: Any, params: Any, fds: Any) -> Any:
+        seen.append("lost")
+        if len(seen) == 1:
+            peer.socket.shutdown(socket.SHUT_RDWR)
+            return NotImplemented
+        return ANSWERS["clients"] if daemon.requests[-1][0] == "clients" else ANSWERS["drain"]
+
+    daemon.script["drain"] = daemon.script["clients"] = lose
+    with kops.connect(daemon.path, timeout=20) as k:
+        with pytest.raises(kops.ConnectionLost, match="not the one that was to drain"):
+            k.drain(stop=True)
+        assert len(seen) == 1
+        seen.clear()
+        assert k.clients().state == "draining" and len(seen) == 2

@@ -1,0 +1,220 @@
+/* kopsctl metrics */
+#include "metrics.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "admin.h"
+#include "json.h"
+
+static const char usage[] =
+    "Usage: kopsctl metrics [--json]\n"
+    "       kopsctl metrics --textfile PATH [--interval SECONDS]\n"
+    "       kopsctl metrics --listen ADDRESS:PORT [--allow-remote]\n\n"
+    "The daemon's metrics in Prometheus' text format. The daemon itself needs no network: a file or a port is this\n"
+    "program's. Where no daemon answers, what is written and served says `kopsd_up 0`.\n\n"
+    "      --textfile PATH         write them to PATH, for node_exporter's textfile collector: as one step, so that a\n"
+    "                              reader never sees half of it; mode 0644. A symbolic link at PATH is replaced\n"
+    "      --interval SECONDS      again and again, until ended (from 0.1 on)\n"
+    "      --listen ADDRESS:PORT   serve http://ADDRESS:PORT/metrics until ended, such as 127.0.0.1:9464 or "
+    "[::1]:9464\n"
+    "      --allow-remote          … also to other machines: ADDRESS need not be of this machine alone\n"
+    "      --timeout SECONDS       how long to wait for the daemon (default 5)\n"
+    "      --json                  print {\"text\": …}\n\n"
+    "Exit status with --textfile and without --interval: 3 when no daemon answers; the file says so, too.\n";
+
+static const char up_text[] = "# HELP kopsd_up Whether the daemon answers.\n# TYPE kopsd_up gauge\n";
+
+static const int64_t answer_ms = 5000; /* a scrape waits 10 s by default */
+
+/* Ends the process from anywhere but in the middle of what it writes. */
+void metrics_block_ending(sigset_t *ret_ending)
+{
+    sigemptyset(ret_ending);
+    sigaddset(ret_ending, SIGINT);
+    sigaddset(ret_ending, SIGTERM);
+    sigaddset(ret_ending, SIGHUP);
+    sigprocmask(SIG_BLOCK, ret_ending, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+/* The daemon does not answer, which is no fault of this program's. */
+static bool is_away(enum kops_code code)
+{
+    return code == KOPS_ERR_CONNECT_FAILED || code == KOPS_ERR_CONNECTION_LOST || code == KOPS_ERR_TIMEOUT ||
+           code == KOPS_ERR_SHUTTING_DOWN || code == KOPS_ERR_DEVICE_LOST;
+}
+
+static enum kops_code ask(struct ctl *ctl, char **ret_text, struct kops_error *e)
+{
+    enum kops_code r = ctl->client ? KOPS_OK : ctl_try_connect(ctl, e);
+
+    if (!r)
+        r = kops_metrics(ctl->client, ret_text, e);
+    if (r) {
+        kops_close(ctl->client); /* the next time begins anew, at once */
+        ctl->client = NULL;
+    }
+    return r;
+}
+
+/* Once for each time that it goes or comes. */
+static void tell(struct metrics_source *s, bool up, const struct kops_error *e)
+{
+    if (!up && !s->was_away)
+        fprintf(stderr, "kopsctl: the daemon does not answer: %s\n", e->message);
+    if (up && s->was_away)
+        fprintf(stderr, "kopsctl: the daemon answers again\n");
+    s->was_away = !up;
+}
+
+char *metrics_read(struct metrics_source *s, bool *ret_up, struct kops_error *e)
+{
+    char *text = NULL, *all = NULL;
+    enum kops_code r = ask(s->ctl, &text, e);
+    const char *rest = text ? text : "";
+
+    if (r && !is_away(r))
+        return NULL;
+    tell(s, !r, e);
+    *ret_up = !r;
+    /* The daemon need not say that it is up, but may. */
+    if (!strncmp(rest, "kopsd_up ", 9) || strstr(rest, "\nkopsd_up "))
+        return text;
+    if (asprintf(&all, "%skopsd_up %d\n%s", up_text, !r, rest) < 0) {
+        e->code = KOPS_ERR_NO_MEMORY;
+        snprintf(e->message, sizeof(e->message), "there is no memory for the metrics");
+        all = NULL;
+    }
+    kops_metrics_free(text);
+    return all;
+}
+
+/* ---- printing ---- */
+
+static enum ctl_exit print(struct ctl *ctl)
+{
+    enum ctl_exit status = ctl_connect(ctl);
+    struct kops_error error;
+    char *text;
+
+    if (status)
+        return status;
+    if (kops_metrics(ctl->client, &text, &error))
+        return ctl_failed("metrics", &error);
+    if (ctl->json) {
+        json_begin(NULL, '{');
+        json_text("text", text);
+        json_end('}');
+    } else {
+        fputs(text, stdout);
+    }
+    kops_metrics_free(text);
+    return CTL_OK;
+}
+
+/* ---- to a file ---- */
+
+static enum ctl_exit write_once(struct metrics_source *s, const char *path)
+{
+    struct kops_error error;
+    bool up = true;
+    char *text = metrics_read(s, &up, &error);
+    int r;
+
+    if (!text)
+        return ctl_failed("metrics", &error);
+    r = metrics_replace_file(path, text);
+    free(text);
+    if (r) {
+        fprintf(stderr, "kopsctl: writing %s: %s\n", path, strerror(-r));
+        return CTL_FAILED;
+    }
+    return up ? CTL_OK : CTL_NO_DAEMON;
+}
+
+/* True: a signal ends it. */
+static bool sleep_until(const struct timespec *until, const sigset_t *ending)
+{
+    struct timespec now, left;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    left = (struct timespec){.tv_sec = until->tv_sec - now.tv_sec, .tv_nsec = until->tv_nsec - now.tv_nsec};
+    if (left.tv_nsec < 0) {
+        left.tv_nsec += 1000000000;
+        left.tv_sec--;
+    }
+    if (left.tv_sec < 0)
+        left = (struct timespec){0};
+    return sigtimedwait(ending, NULL, &left) > 0;
+}
+
+static enum ctl_exit write_repeatedly(struct metrics_source *s, const char *path, double interval_s)
+{
+    enum ctl_exit status;
+    struct timespec next;
+    sigset_t ending;
+
+    metrics_block_ending(&ending);
+    status = write_once(s, path);
+    if (status == CTL_FAILED)
+        return status; /* what fails at once was given wrong; what fails later, such as a full disk, may pass */
+    do {
+        clock_gettime(CLOCK_MONOTONIC, &next);
+        next.tv_sec += (time_t)interval_s;
+        next.tv_nsec += (long)((interval_s - (double)(time_t)interval_s) * 1e9);
+        if (next.tv_nsec >= 1000000000) {
+            next.tv_nsec -= 1000000000;
+            next.tv_sec++;
+        }
+        if (sleep_until(&next, &ending))
+            return CTL_OK;
+        write_once(s, path);
+    } while (true);
+}
+
+enum ctl_exit ctl_metrics(struct ctl *ctl, int argc, char **argv)
+{
+    static const struct option options[] = {{"textfile", required_argument, NULL, 't'},
+                                            {"interval", required_argument, NULL, 'i'},
+                                            {"listen", required_argument, NULL, 'l'},
+                                            {"allow-remote", no_argument, NULL, 'r'},
+                                            CTL_COMMON_OPTIONS};
+    struct metrics_source source = {.ctl = ctl};
+    const char *path = NULL, *address = NULL;
+    bool allow_remote = false;
+    double interval_s = 0;
+    int option, end;
+
+    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        if (option == 't')
+            path = optarg;
+        else if (option == 'i' && !admin_parse_seconds(optarg, 0.1, 86400, &interval_s))
+            return ctl_usage("--interval takes seconds from 0.1 on, not `%s`", optarg);
+        else if (option == 'l')
+            address = optarg;
+        else if (option == 'r')
+            allow_remote = true;
+        else if (option != 'i' && (end = ctl_common(ctl, option, usage)) >= 0)
+            return (enum ctl_exit)end;
+    }
+    if (optind < argc)
+        return ctl_usage("metrics takes no `%s`", argv[optind]);
+    if (path && (address || !*path))
+        return ctl_usage(address ? "metrics takes --textfile or --listen, not both" : "--textfile takes a path");
+    if ((interval_s > 0 && !path) || (allow_remote && !address))
+        return ctl_usage("%s needs %s", allow_remote ? "--allow-remote" : "--interval",
+                         allow_remote ? "--listen" : "--textfile");
+    if (ctl->json && (path || address))
+        return ctl_usage("--json is for what is printed");
+    if (!ctl->timeout_ms)
+        ctl->timeout_ms = answer_ms;
+    if (address)
+        return metrics_listen(&source, address, allow_remote);
+    if (!path)
+        return print(ctl);
+    return interval_s > 0 ? write_repeatedly(&source, path, interval_s) : write_once(&source, path);
+}

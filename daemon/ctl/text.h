@@ -1,0 +1,24 @@
+/* Texts of others and large numbers, for people. */
+#ifndef KOPS_CTL_TEXT_H
+#define KOPS_CTL_TEXT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Copies a text that somebody else chose, cut to fit: what a terminal could take for a command becomes `?`. Returns
+ * `into`. */
+const char *text_clean(const char *text, char *into, size_t size);
+
+/* A number of bytes with three digits and a unit: "1.50 GiB". Returns `into`. */
+const char *text_bytes(uint64_t bytes, char *into, size_t size);
+
+/* "950", "1.2k", "3.4M", for rates. Returns `into`. */
+const char *text_rate(double per_s, char *into, size_t size);
+
+/* "42 s", "3 min 10 s", "2 h 5 min", "3 d 4 h". Returns `into`. */
+const char *text_duration(double seconds, char *into, size_t size);
+
+/* A user's name; the number where there is none. Returns `into`. */
+const char *text_user(int64_t uid, char *into, size_t size);
+
+#endif

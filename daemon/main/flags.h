@@ -1,0 +1,31 @@
+/* The command line, and the settings as file, environment and command line together say them. Thread: main;
+ * flags_load() also the loop's, when the settings are read again. */
+#ifndef KOPS_MAIN_FLAGS_H
+#define KOPS_MAIN_FLAGS_H
+
+#include <stdbool.h>
+
+#include "main/config.h"
+
+enum { EXIT_USAGE = 2, FLAGS_MAX = 64, FLAG_NAME_MAX = 80 };
+
+/* Flags are applied last, so they are remembered until the file has been read. Texts are those of argv. */
+struct flags {
+    int argc;
+    char **argv;
+    const char *file;
+    char names[FLAGS_MAX][FLAG_NAME_MAX];
+    const char *values[FLAGS_MAX];
+    unsigned count;
+    bool check, print, supervise;
+    const char *supervise_argument; /* in argv */
+    bool root;                      /* who the process was when it began */
+};
+
+/* Returns -1 to go on, or an exit status. Prints what there is to say. */
+int flags_parse(int argc, char **argv, struct flags *f);
+
+/* `config` is to be freed in any case. */
+int flags_load(const struct flags *f, struct config *config, struct error *e);
+
+#endif

@@ -1,0 +1,29 @@
+/* Whom the daemon runs as: root's rights are for making the socket, and end before any device is opened or any client
+ * is heard. Thread: main, before there are others. */
+#ifndef KOPS_MAIN_PRIVILEGES_H
+#define KOPS_MAIN_PRIVILEGES_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "main/config.h"
+
+struct privileges {
+    bool drop; /* false: the process stays who it is, which uid and gid say */
+    uid_t uid;
+    gid_t gid;
+    char *name, *home; /* owned; NULL where the user has no entry */
+};
+
+/* Looks up server.user and server.group. Only root can become somebody else: others are told that it is ignored. */
+int privileges_find(const struct config *config, struct privileges *ret, struct error *e);
+void privileges_free(struct privileges *p);
+
+/* Gives the directory of the cache to the user, with the files that an earlier daemon of root's left there. Made when
+ * it is missing. What cannot be is said when the cache is opened. */
+void privileges_give_cache(const struct privileges *p, const char *directory);
+
+/* For good: groups, group, user, and nothing that is executed gives any of it back. */
+int privileges_drop(const struct privileges *p, struct error *e);
+
+#endif

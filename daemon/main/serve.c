@@ -1,0 +1,227 @@
+#include "main/serve.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "main/listen.h"
+#include "main/notify.h"
+#include "server/server.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+/* What the hooks are about. */
+struct daemon {
+    const struct flags *flags;
+    struct config *config;
+    struct listener listener;
+    struct notifier notifier;
+    struct server *server;
+};
+
+static struct server_config server_config_of(const struct config *c)
+{
+    struct server_config s = {
+        .default_device = c->default_device,
+        .max_connections = c->max_connections,
+        .message_bytes = c->message_bytes,
+        .inflight = c->inflight,
+        .buffers = c->buffers,
+        .programs = c->programs,
+        .stall_timeout_ms = c->stall_timeout_ms,
+        .inline_mappings = c->inline_mappings,
+        .output_bytes = c->output_bytes,
+        .stuck_reader_s = c->stuck_reader_s,
+        .partial_message_s = c->partial_message_s,
+        .spin_us = c->spin_us,
+        .idle_close_s = c->idle_close_s,
+        .shutdown_grace_ms = c->shutdown_grace_ms,
+        .job_timeout_s = c->job_timeout_s,
+        .loop_timeout_s = c->loop_timeout_s,
+        .kernels = c->kernels,
+        .user_kernels = (enum user_kernels)c->policy,
+        .user_kernels_group = c->kernels_gid,
+        .access = c->access,
+        .quota = {.of = {[QUOTA_CONNECTIONS] = c->quota_connections,
+                         [QUOTA_BUFFERS] = c->quota_buffers,
+                         [QUOTA_MAPPED] = c->quota_mapped_mib << 20,
+                         [QUOTA_ALLOCATED] = c->quota_allocated_mib << 20,
+                         [QUOTA_INFLIGHT] = c->quota_inflight,
+                         [QUOTA_FDS] = c->quota_fds,
+                         [QUOTA_KERNEL] = c->quota_kernel_mib << 20},
+                  .messages_per_s = c->quota_messages_per_s,
+                  .device_share = c->quota_device_share},
+        .code = {.compiler = {.nvrtc = c->policy == USER_KERNELS_OFF ? "none" : c->nvrtc,
+                              .include = c->include,
+                              .user = c->compile_user,
+                              .sandbox = (enum compiler_sandbox)c->sandbox_mode,
+                              .helpers = (unsigned)c->helpers,
+                              .memory_mib = (unsigned)c->compile_memory_mib,
+                              .time_s = (unsigned)c->compile_time_s,
+                              .keep_s = (unsigned)c->compile_keep_s},
+                 .directory = c->policy == USER_KERNELS_OFF || !*c->cache_directory ? NULL : c->cache_directory,
+                 .disk_bytes = c->cache_disk_mib << 20,
+                 .memory_bytes = c->cache_memory_mib << 20,
+                 .source_bytes = c->source_bytes},
+        .backend_config = {.host_threads = (unsigned)c->host_threads,
+                           .host_blas = c->host_blas,
+                           .cuda_driver = c->cuda_driver,
+                           .cuda_blaslt = c->cuda_blaslt,
+                           .cuda_workspace_bytes = c->cuda_workspace_bytes},
+    };
+    unsigned n = 0;
+
+#ifdef KOPS_HAVE_CUDA
+    if (c->cuda_enabled)
+        s.backends[n++] = &cuda_backend;
+#endif
+    if (c->host_enabled)
+        s.backends[n++] = &host_backend;
+    return s;
+}
+
+static void prepare_process(void)
+{
+    struct rlimit files;
+
+    prctl(PR_SET_NAME, "kopsd"); /* whatever the program was started as */
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGHUP, SIG_IGN); /* until there is a server to tell: the settings have just been read */
+    /* A connection takes two descriptors, each shared memory one on its way in. */
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    setenv("UV_THREADPOOL_SIZE", "8", 0); /* opens, copies and allocations that may all block */
+}
+
+/* ---- hooks ---- */
+
+static void on_ready(void *context)
+{
+    const struct daemon *d = context;
+
+    log_info("ready", "version=%s socket=%s pid=%d", KOPS_VERSION, d->listener.path, (int)getpid());
+    notify(&d->notifier, "READY=1");
+}
+
+static void on_status(void *context, const char *text)
+{
+    const struct daemon *d = context;
+
+    notify_maybe(&d->notifier, "STATUS=%s", text);
+}
+
+static void on_stopping(void *context, uint64_t at_most_ms)
+{
+    const struct daemon *d = context;
+
+    notify(&d->notifier, "STOPPING=1\nSTATUS=stopping\nEXTEND_TIMEOUT_USEC=%llu",
+           (unsigned long long)at_most_ms * 1000);
+}
+
+static void on_alive(void *context)
+{
+    const struct daemon *d = context;
+
+    notify_maybe(&d->notifier, "WATCHDOG=1");
+}
+
+static int reload(struct daemon *d, struct error *e)
+{
+    struct server_config settings;
+    struct config fresh = {0};
+    int r = -1;
+
+    if (flags_load(d->flags, &fresh, e) < 0 || config_take_live(d->config, &fresh, e) < 0)
+        goto free_fresh;
+    settings = server_config_of(d->config);
+    server_reload(d->server, &settings);
+    config_apply_log(d->config);
+    r = 0;
+
+free_fresh:
+    config_free(&fresh);
+    return r;
+}
+
+static void on_reload(void *context)
+{
+    struct daemon *d = context;
+    struct error e;
+    char quoted[2 * ERROR_MESSAGE_MAX];
+
+    notify(&d->notifier, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)clock_now_ns() / 1000);
+    if (reload(d, &e) < 0) {
+        log_error("reload", "why=%s", log_quote(quoted, sizeof(quoted), e.message, strlen(e.message)));
+        notify(&d->notifier, "READY=1\nSTATUS=the settings are the old ones: %s", e.message);
+        return;
+    }
+    log_info("reload", "done=true");
+    notify(&d->notifier, "READY=1");
+}
+
+/* ---- life ---- */
+
+/* The socket is made by whom the process was started as, all the rest is done by whom it becomes. */
+static int open_all(struct daemon *d, struct error *e)
+{
+    struct server_config settings = server_config_of(d->config);
+    struct privileges privileges;
+    int r = -1;
+
+    if (privileges_find(d->config, &privileges, e) < 0)
+        return -1;
+    if (listener_open(d->config, &privileges, &d->listener, e) < 0)
+        goto free_privileges;
+    privileges_give_cache(&privileges, settings.code.directory ? settings.code.directory : "");
+    if (privileges_drop(&privileges, e) < 0)
+        goto close_listener;
+    settings.watchdog_us = notify_take_watchdog();
+    r = server_new(&settings, d->listener.fd, &d->server, e);
+    d->listener.fd = -1;
+    if (r == 0)
+        goto free_privileges;
+
+close_listener:
+    listener_close(&d->listener);
+free_privileges:
+    privileges_free(&privileges);
+    return r;
+}
+
+int serve(const struct flags *flags, struct config *config)
+{
+    struct daemon d = {.flags = flags, .config = config};
+    struct server_hooks hooks = {.ready = on_ready, .reload = on_reload, .stopping = on_stopping, .context = &d};
+    struct error e;
+    int status;
+
+    prepare_process();
+    notifier_open(&d.notifier);
+    if (d.notifier.fd >= 0) {
+        hooks.status = on_status;
+        hooks.alive = on_alive;
+    }
+    if (open_all(&d, &e) < 0) {
+        log_error("start", "why=\"%s\"", e.message);
+        notify(&d.notifier, "STATUS=cannot start: %s", e.message);
+        notifier_close(&d.notifier);
+        return SERVER_EXIT_FAILED;
+    }
+    status = server_run(d.server, &hooks);
+    listener_close(&d.listener);
+    if (status == SERVER_EXIT_DEVICE_LOST) {
+        /* Threads may be in calls of the driver that never return, and exit() would wait for them. */
+        log_info("stopped", "status=%d", status);
+        _exit(status);
+    }
+    server_free(d.server);
+    log_info("stopped", "status=%d", status);
+    notifier_close(&d.notifier);
+    return status;
+}

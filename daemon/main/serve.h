@@ -1,0 +1,12 @@
+/* The server's life as a process: who it is, where it listens, whom it tells, and its settings, also when they are read
+ * again. Thread: main, which is the loop's. */
+#ifndef KOPS_MAIN_SERVE_H
+#define KOPS_MAIN_SERVE_H
+
+#include "main/config.h"
+#include "main/flags.h"
+
+/* Returns an exit status. `config` changes when it is read again. */
+int serve(const struct flags *flags, struct config *config);
+
+#endif

@@ -1,0 +1,29 @@
+/* New settings for a server that runs. Thread: loop. */
+#include "server/access.h"
+#include "server/connection.h"
+#include "server/pump.h"
+#include "server/watchdog.h"
+
+static void limit_connection(struct connection *c, const struct server_config *config)
+{
+    c->buffers.max = (uint32_t)config->buffers;
+    c->programs.max = (uint32_t)config->programs;
+    c->modules.max = c->kernels.max = (uint32_t)config->kernels;
+    connection_mark_dirty(c); /* it may be allowed to go on */
+}
+
+void server_reload(struct server *s, const struct server_config *config)
+{
+    const uint64_t watchdog_us = s->config.watchdog_us; /* the manager's, not the file's */
+
+    s->config = *config;
+    s->config.watchdog_us = watchdog_us;
+    s->spin_ns = config->spin_us * 1000;
+    mapping_registry_set_idle(&s->mappings, config->idle_close_s * UINT64_C(1000000000));
+    code_service_limit_source(s->code_service, config->code.source_bytes);
+    list_for_each_safe (node, after, &s->connections)
+        limit_connection(list_entry(node, struct connection, link), config);
+    access_reload(s);
+    hangs_reload(s);
+    watchdog_reload(s);
+}

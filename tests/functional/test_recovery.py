@@ -1,0 +1,422 @@
+"""What the Python client's users notice of a daemon that is killed, replaced or loses its device: nothing, or an error
+that says what to do. With the real daemon, on a socket that the test keeps, as a supervisor does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_machine import (
+    DEVICE_LOST_STATUS,
+    ILLEGAL_ADDRESS,
+    Machine,
+    N,
+    only_with_the_standin,
+    vector,
+)
+from support import backends, proc, raw
+from support.daemon import ROOT, Daemon
+from support.raw import tensor
+
+sys.path.insert(0, str(ROOT / "client_py"))
+import kops
+
+HOST = backends.config(backends.HOST)
+
+
+class Service:
+    """A daemon on a listening socket that outlives it."""
+
+    def __init__(self, folder: Path, config: str = HOST, env: dict[str, str] | None = None) -> None:
+        self.path = str(folder / "kopsd.sock")
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.path)
+        self.listener.listen(64)
+        self.config, self.env = config, env
+        self.daemon = self.start()
+
+    def start(self, config: str | None = None) -> Daemon:
+        self.daemon = Daemon(config=config or self.config, env=self.env, listen=self.listener, socket_path=self.path)
+        return self.daemon
+
+    def kill(self) -> None:
+        self.daemon.process.kill()  # type: ignore[union-attr]
+        self.daemon.process.wait()  # type: ignore[union-attr]
+        self.daemon.cleanup()
+
+    def replace(self) -> Daemon:
+        self.kill()
+        return self.start()
+
+    def end(self) -> None:
+        self.daemon.cleanup()
+        self.listener.close()
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    made = Service(tmp_path)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def k(service: Service) -> Iterator[kops.Client]:
+    with kops.connect(service.path, timeout=raw.PATIENCE, reconnect_timeout=raw.PATIENCE) as client:
+        yield client
+
+
+def under_way(service: Service, call: Any) -> tuple[threading.Thread, list[Any]]:
+    """A thread that is in a call which the daemon has taken in, and its outcome."""
+    outcome: list[Any] = []
+
+    def work() -> None:
+        try:
+            outcome.append(call())
+        except kops.KopsError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with service.daemon.connect() as watch:
+        proc.eventually(lambda: any(row["inflight"] for row in watch.call("clients")["clients"] if "python" in row["client"]))
+    return thread, outcome
+
+
+# Between calls
+
+
+def test_killed_between_calls(service: Service, k: kops.Client) -> None:
+    a, b = k.array(np.arange(100, dtype="f4")), k.array(np.ones(100, "f4"))
+    with k.program() as p:
+        c = k.add(a, b)
+    instance = k.info.instance
+    for _ in range(3):
+        service.replace()
+        k.add(a, b, out=a)  # not even one that must not run twice: it was never written
+        p.run()
+        assert np.array_equal(c, a + b)
+    assert np.array_equal(a, np.arange(100) + 3) and k.info.instance != instance
+
+
+def test_killed_and_nobody_there_for_a_while(service: Service, k: kops.Client) -> None:
+    """The socket keeps the connect waiting."""
+    a = k.array(np.arange(100, dtype="f4"))
+    k.square(a)
+    service.kill()
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(k.square(a)))
+    thread.start()
+    proc.eventually(lambda: waiting(service.listener), "the client waits in the socket's queue")
+    service.start()
+    thread.join()
+    assert np.array_equal(answers[0], a * a)
+
+
+def waiting(listener: socket.socket) -> bool:
+    """Somebody has connected whom nobody has accepted."""
+    return bool(select.select([listener], [], [], 0)[0])
+
+
+def test_a_socket_that_is_gone_for_a_while() -> None:
+    with Daemon(config=HOST) as daemon, kops.connect(daemon.socket_path, reconnect_timeout=raw.PATIENCE) as k:
+        a = k.array(np.arange(100, dtype="f4"))
+        k.square(a)
+        daemon.process.kill()  # type: ignore[union-attr]
+        daemon.process.wait()  # type: ignore[union-attr]
+        Path(daemon.socket_path).unlink()
+        answers: list[Any] = []
+        thread = threading.Thread(target=lambda: answers.append(k.square(a)))
+        thread.start()
+        daemon.start()
+        thread.join()
+        assert np.array_equal(answers[0], a * a)
+
+
+def test_a_daemon_that_is_told_to_end(service: Service, k: kops.Client) -> None:
+    a = k.array(np.arange(100, dtype="f4"))
+    k.square(a)
+    for _ in range(3):
+        service.daemon.process.send_signal(signal.SIGTERM)  # type: ignore[union-attr]
+        starter = threading.Thread(target=lambda: (service.daemon.wait(), service.start()))
+        starter.start()
+        before = a.copy()
+        try:
+            k.add(a, 1, out=a)
+        except kops.ConnectionLost:  # read, and not answered any more
+            pass
+        else:
+            assert np.array_equal(a, before + 1)
+        starter.join()
+        assert np.array_equal(k.square(a), a * a)
+
+
+# During a call
+
+
+def test_killed_during_a_call_that_may_run_twice(service: Service, k: kops.Client) -> None:
+    a, out = k.array(np.full(300_000, 3, "f4")), k.zeros(300_000)
+    thread, outcome = under_way(service, lambda: k.profile("square", a, out=out, warmup=0, repeat=10000))
+    service.replace()
+    thread.join()
+    assert isinstance(outcome[0], kops.Profile) and len(outcome[0].samples) == 10000, outcome
+    assert np.array_equal(out, a * a)
+    with service.daemon.connect() as watch:
+        assert watch.call("stats")["counters"]["jobs"] == 1, "once more, and no more"
+
+
+def test_killed_during_a_call_that_must_not_run_twice(service: Service, k: kops.Client) -> None:
+    a, c = k.array(np.ones((3000, 3000), "f4")), k.zeros((3000, 3000))
+    thread, outcome = under_way(service, lambda: k.gemm(a, a, out=c, beta=1.0))
+    service.replace()
+    thread.join()
+    assert isinstance(outcome[0], kops.ConnectionLost) and "may or may not have run" in str(outcome[0]), outcome
+    with service.daemon.connect() as watch:
+        assert watch.call("stats")["counters"]["jobs"] == 0
+    c[:] = 1
+    small = k.array(np.ones((4, 4), "f4"))
+    assert np.array_equal(k.gemm(small, small, out=c[:4, :4], beta=1.0), np.full((4, 4), 5))
+
+
+def test_stopped_then_killed(service: Service, k: kops.Client) -> None:
+    """It takes nothing in any more, and dies: what it was sent may have been read."""
+    a = k.array(np.arange(100, dtype="f4"))
+    k.square(a)
+    service.daemon.process.send_signal(signal.SIGSTOP)  # type: ignore[union-attr]
+    outcome: list[Any] = []
+    thread = threading.Thread(target=lambda: outcome.append(k.square(a)))
+    thread.start()
+    service.replace()
+    thread.join()
+    assert np.array_equal(outcome[0], a * a)
+
+
+def test_threads_share_a_client(service: Service, k: kops.Client) -> None:
+    """Each answer is right, whatever the daemon was doing when it was killed."""
+    arrays = [k.array(np.full(1000, i, "f4")) for i in range(6)]
+    done, wrong = [0] * 6, []
+    enough = threading.Event()
+
+    def work(i: int) -> None:
+        while not enough.is_set():
+            got = k.add(arrays[i], done[i])
+            if not np.array_equal(got, arrays[i] + np.float32(done[i])):
+                wrong.append(i)
+            done[i] += 1
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for _ in range(4):
+        before = list(done)
+        proc.eventually(lambda: all(now > then for now, then in zip(done, before, strict=True)), "all go on")  # noqa: B023
+        service.replace()
+    enough.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_asyncio(service: Service) -> None:
+    async def work(k: kops.AsyncClient, i: int, enough: asyncio.Event, done: list[int]) -> None:
+        a = k.array(np.full(1000, i, "f4"))
+        while not enough.is_set():
+            assert np.array_equal(await k.add(a, done[i]), a + np.float32(done[i]))
+            done[i] += 1
+
+    async def main() -> None:
+        async with kops.connect_async(service.path, reconnect_timeout=raw.PATIENCE) as k:
+            enough, done = asyncio.Event(), [0] * 4
+            tasks = [asyncio.create_task(work(k, i, enough, done)) for i in range(4)]
+            for _ in range(3):
+                before = list(done)
+                while not all(now > then for now, then in zip(done, before, strict=True)):
+                    await asyncio.sleep(0.001)
+                    assert not any(task.done() for task in tasks), tasks
+                await asyncio.to_thread(service.replace)
+            enough.set()
+            await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+
+
+def test_a_child_goes_on_by_itself(service: Service, k: kops.Client) -> None:
+    a = k.array(np.arange(100, dtype="f4"))
+    k.square(a)
+    service.kill()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if np.array_equal(k.square(a), a * a) else 1)
+    service.start()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert np.array_equal(k.square(a), a * a)
+
+
+# Draining
+
+
+def test_a_daemon_that_drains_is_waited_for(service: Service, k: kops.Client) -> None:
+    a = k.array(np.arange(100, dtype="f4"))
+    k.square(a)
+    with service.daemon.connect() as control:
+        assert control.call("drain")["drained"]
+        with kops.connect(service.path, reconnect_timeout=0.05) as hasty, pytest.raises(kops.ShuttingDown, match="Nothing ran"):
+            hasty.square(a)
+        before = control.call("stats")["counters"]["errors"]
+        answers: list[Any] = []
+        thread = threading.Thread(target=lambda: answers.append(k.add(a, 1, out=a)))
+        thread.start()
+        proc.eventually(lambda: control.call("stats")["counters"]["errors"] > before + 1, "it asks again")
+        assert not answers
+        control.call("drain", {"resume": True})
+        thread.join()
+    assert np.array_equal(a, np.arange(100) + 1), "added once"
+
+
+# Memory that the daemon made
+
+
+def test_daemon_made_memory_outlives_the_daemon(service: Service) -> None:
+    """Whoever kept the descriptor registers it with the next daemon, contents and all."""
+    with service.daemon.connect() as connection:
+        reply = connection.reply(connection.request("alloc", {"size": 4096}))
+        (fd,) = reply.fds
+        reply.fds.clear()
+        assert reply.get()["kind"] == "memfd"
+        view = mmap.mmap(fd, 4096)
+        data = np.frombuffer(view, "f4")
+        data[:512] = np.arange(512)
+        buffer = reply.get()["buffer"]
+        connection.run("square", [tensor(buffer, [512])], [tensor(buffer, [512], offset=2048)])
+        service.replace()
+        connection.wait_closed()
+    with service.daemon.connect() as connection:
+        buffer = connection.call("register", {"kind": "memfd", "size": 4096, "fd": 0}, [fd])["buffer"]
+        assert np.array_equal(data[512:], data[:512] ** 2)
+        connection.run("add", [tensor(buffer, [512]), tensor(buffer, [512])], [tensor(buffer, [512], offset=2048)])
+        assert np.array_equal(data[512:], 2 * data[:512])
+    del data
+    view.close()
+    os.close(fd)
+
+
+# A lost device
+
+
+@only_with_the_standin
+class TestLostDevice:
+    @pytest.fixture
+    def gpu(self, tmp_path: Path) -> Iterator[tuple[Service, Any]]:
+        """A service on a GPU that is none. Shared memory is staged there."""
+        from standin_cuda.control import Control
+
+        control = Control(tmp_path / "control")
+        env = {**control.env, "KOPS_CUDA_DRIVER": str(backends.standin_driver())}
+        made = Service(tmp_path, backends.config(backends.STANDIN), env)
+        yield made, control
+        made.end()
+
+    @pytest.fixture
+    def k(self, gpu: tuple[Service, Any]) -> Iterator[kops.Client]:
+        with kops.connect(gpu[0].path, timeout=raw.PATIENCE) as client:
+            yield client
+
+    def successor(self, service: Service) -> threading.Thread:
+        """Starts the next daemon when this one has ended, as a supervisor does."""
+
+        def follow() -> None:
+            ended = service.daemon
+            assert ended.wait() == DEVICE_LOST_STATUS
+            ended.cleanup()
+            service.start()
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        return thread
+
+    @pytest.mark.parametrize("where", ["kernel", "cuLaunchKernel"])
+    def test_a_safe_call_does_not_notice(self, where: str, gpu: tuple[Service, Any], k: kops.Client) -> None:
+        service, control = gpu
+        on = next(device for device in k.devices if device.backend == "cuda")
+        a = k.array(np.arange(100, dtype="f4"))
+        assert np.array_equal(k.square(a, device=on), a * a)
+        control.fail(where, ILLEGAL_ADDRESS, sticky=True, pid=service.daemon.pid)
+        follower = self.successor(service)
+        assert np.array_equal(k.add(a, a, device=on), 2 * a)
+        follower.join()
+
+    def test_another_call_is_told(self, gpu: tuple[Service, Any], k: kops.Client) -> None:
+        service, control = gpu
+        on = next(device for device in k.devices if device.backend == "cuda")
+        a = k.array(np.arange(100, dtype="f4"))
+        k.square(a, device=on)
+        control.fail("kernel", ILLEGAL_ADDRESS, sticky=True, pid=service.daemon.pid)
+        follower = self.successor(service)
+        with pytest.raises(kops.DeviceLost, match="writes to memory that it reads.*make it anew"):
+            k.square(a, out=a, device=on)
+        a[:] = 3
+        assert np.array_equal(k.square(a, out=a, device=on), np.full(100, 9))
+        follower.join()
+
+    def test_the_others_do_not_notice_either(self, gpu: tuple[Service, Any], k: kops.Client) -> None:
+        service, control = gpu
+        on = next(device for device in k.devices if device.backend == "cuda")
+        a = k.array(np.arange(100, dtype="f4"))
+        k.square(a, device=on)
+        with kops.connect(service.path, timeout=raw.PATIENCE) as other:
+            b = other.array(np.arange(50, dtype="f4"))
+            other.square(b, device=on)
+            control.fail("kernel", ILLEGAL_ADDRESS, sticky=True, pid=service.daemon.pid)
+            follower = self.successor(service)
+            k.add(a, a, device=on)
+            assert np.array_equal(other.square(b, out=b, device=on), np.arange(50, dtype="f4") ** 2)
+            follower.join()
+
+    def test_a_device_that_does_not_come_back(self, gpu: tuple[Service, Any], k: kops.Client) -> None:
+        """Its successor has no GPU: a call that names one is told, others go on."""
+        service, _control = gpu
+        on = next(device for device in k.devices if device.backend == "cuda")
+        a = k.array(np.arange(100, dtype="f4"))
+        k.square(a, device=on)
+        service.kill()
+        service.start(config=HOST)
+        with pytest.raises(kops.UnknownDevice):
+            k.square(a, device=on)
+        assert np.array_equal(k.square(a), a * a)
+
+
+@only_with_the_standin
+def test_device_memory_is_registered_anew(tmp_path: Path) -> None:
+    """Also memory that the daemon made: whoever kept its descriptor imports it again, contents and all."""
+    machine = Machine(tmp_path)
+    with machine.daemon as daemon:
+        exporter = machine.exporter()
+        memory, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+        with daemon.connect() as connection:
+            made = connection.reply(connection.request("alloc", {"size": 4 * N, "device": machine.gpu}))
+            (fd,) = made.fds
+            made.fds.clear()
+            size, buffer = made.get()["size"], made.get()["buffer"]
+            connection.run("square", [memory.inline([N])], [tensor(buffer, [N])])
+            os.kill(daemon.pid, signal.SIGKILL)
+            daemon.process.wait()  # type: ignore[union-attr]
+        daemon.start()
+        with daemon.connect() as connection:
+            params = {"kind": "cuda_vmm", "size": size, "fds": [0], "chunk_bytes": [size], "device": machine.gpu}
+            buffer = connection.call("register", params, [fd])["buffer"]
+            connection.run("add", [memory.inline([N]), tensor(buffer, [N])], [out.inline([N])])
+            assert np.array_equal(np.frombuffer(out.read(4 * N), np.float32), np.full(N, 12)), "3 + the square of 3"
+        os.close(fd)
+        exporter.close()
