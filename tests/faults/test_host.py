@@ -53,10 +53,10 @@ def one_point(daemon: FaultyDaemon, before: dict[str, int], kind: str, nth: int,
     return fired > 0
 
 
-def every_point(daemon: FaultyDaemon, left: list[tuple[str, int, int]], lasts: int, tally: Tally) -> None:
-    """Until one fails, or none is left."""
+def every_point(daemon: FaultyDaemon, left: list[tuple[str, int, int]], sockets: int, lasts: int, tally: Tally) -> None:
+    """Until one fails, or none is left. `sockets`: the daemon's without clients."""
     proc.eventually(
-        lambda: proc.fds(daemon.pid)["socket"] == 1 and not proc.maps(daemon.pid), "only the listener is left"
+        lambda: proc.fds(daemon.pid)["socket"] == sockets and not proc.maps(daemon.pid), "no client is left"
     )
     before = daemon.holdings()
     while left:
@@ -79,11 +79,12 @@ def test_every_point(lasts: int, spin_us: int) -> None:
     left: list[tuple[str, int, int]] | None = None
     while left is None or (left and len(tally.failures) < FAILURES_MAX):
         with FaultyDaemon("--spin-us", str(spin_us)) as daemon:
+            sockets = proc.fds(daemon.pid)["socket"]
             counts = warm(daemon)
             if left is None:
                 left = [p for p in points(counts, lasts % 17) if lasts != ALWAYS or may_last(p[0], p[2])]
             known = len(tally.failures)
-            every_point(daemon, left, lasts, tally)
+            every_point(daemon, left, sockets, lasts, tally)
             daemon.faults.disarm()
             if len(tally.failures) > known and daemon.process:
                 daemon.process.kill()  # whatever state it is in
