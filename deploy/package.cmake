@@ -24,7 +24,7 @@ set(CPACK_DEBIAN_SERVICE_PACKAGE_SECTION admin)
 set(CPACK_DEBIAN_SERVICE_PACKAGE_DEPENDS "systemd | systemd-standalone-sysusers | adduser")
 set(CPACK_DEBIAN_SERVICE_PACKAGE_RECOMMENDS "libopenblas0-pthread")
 set(CPACK_COMPONENT_SERVICE_DESCRIPTION
-    "kernel server for the GPUs of one machine\nAny process hands kopsd tensors by reference over a Unix socket; it runs compiled kernels on them.\nThe daemon, its command-line tool kopsctl, and the units that run it. NVIDIA's driver, cuBLASLt and NVRTC are\nloaded where they are there; without them everything runs on the host's processors.")
+    "\nAny process hands kopsd tensors by reference over a Unix socket; it runs compiled kernels on them.\nThe daemon, its command-line tool kopsctl, and the units that run it. NVIDIA's driver, cuBLASLt and NVRTC are\nloaded where they are there; without them everything runs on the host's processors.")
 set(CPACK_DEBIAN_SERVICE_PACKAGE_CONTROL_EXTRA "${CMAKE_CURRENT_SOURCE_DIR}/debian/postinst"
     "${CMAKE_CURRENT_SOURCE_DIR}/debian/prerm" "${CMAKE_CURRENT_SOURCE_DIR}/debian/postrm"
     "${CMAKE_CURRENT_SOURCE_DIR}/debian/conffiles")
@@ -39,4 +39,5 @@ set(CPACK_COMPONENT_CLIENT_DESCRIPTION
 set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_CURRENT_SOURCE_DIR}/debian/settings.cmake)
 set(CPACK_KOPS_SETTINGS ${CMAKE_CURRENT_SOURCE_DIR}/kopsd.conf)
 set(CPACK_KOPS_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_KOPS_CHANGELOG ${PROJECT_SOURCE_DIR}/CHANGELOG.md)
 include(CPack)

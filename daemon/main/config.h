@@ -70,6 +70,9 @@ int config_take_live(struct config *c, struct config *fresh, struct error *e);
 /* The log's level is the process's, not the struct's. */
 void config_apply_log(const struct config *c);
 
+/* A group by name or number; -1: there is none. */
+int config_find_group(const char *name, gid_t *ret);
+
 /* config_lists.c: looks up the users and groups of [access]. */
 int config_resolve_access(struct config *c, struct error *e);
 

@@ -59,6 +59,12 @@ def test_every_exit_status(pages: dict[str, Path]) -> None:
         assert f"\n.It {status}\n" in text(pages["kopsd.8"])
 
 
+def test_every_exit_status_of_kopsctl(pages: dict[str, Path]) -> None:
+    said = kopsctl("--help").stdout.split("Exit status")[-1]
+    for status in re.findall(r"(?:^|[:,\n]) ?(\d+) ", said):
+        assert f"\n.It {status}\n" in text(pages["kopsctl.1"]), status
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_lint(pages: dict[str, Path], name: str) -> None:
     if mandoc := shutil.which("mandoc"):

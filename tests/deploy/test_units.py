@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 from deployed import DEPLOY, SERVICES, SOCKETS, needs, run, with_paths_of_this_build
+from support.daemon import build_folder
 
 # The highest exposure that systemd-analyze may find, in tenths; 0 is none and 100 all.
 EXPOSURE = {"kopsd.service": 25, "kopsd@.service": 25, "kopsd-metrics.service": 20, "kopsd-mps.service": 80}
@@ -98,3 +100,25 @@ def test_users_and_directories(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
     for line in (DEPLOY / "kops.tmpfiles").read_text(encoding="utf-8").splitlines():
         assert line.startswith("#") or re.fullmatch(r"d /\S+ 0[0-7]{3} (root root|kops kops) -", line), line
+
+
+def test_an_installation_elsewhere_starts_its_own_programs(tmp_path: Path) -> None:
+    """Below any prefix; DESTDIR is where a packager collects the files, and no part of their paths."""
+    cmake = needs("cmake")
+    destination = {"DESTDIR": str(tmp_path), "PATH": os.environ["PATH"]}
+    done = run(cmake, "--install", str(build_folder()), "--component", "service", "--prefix", "/opt/k", env=destination)
+    assert done.returncode == 0, done.stderr
+    installed = tmp_path / "opt/k"
+    starts = [
+        line.split("=", 1)[1].lstrip("-").split()[0]
+        for unit_file in sorted((installed / "lib/systemd/system").iterdir())
+        for line in unit_file.read_text(encoding="utf-8").splitlines()
+        if re.match(r"Exec(Start|StartPre|StopPost)=.*(kopsd|kopsctl)", line)
+    ]
+    assert len(starts) >= 7
+    for program in starts:
+        assert program.startswith("/opt/k/"), program
+        assert os.access(f"{tmp_path}{program}", os.X_OK), program
+    for page in ("man1/kopsctl.1", "man5/kopsd.conf.5", "man8/kopsd.8"):
+        assert (installed / "share/man" / page).is_file()
+    assert not (tmp_path / "etc").exists()  # an administrator's settings are left alone

@@ -186,6 +186,31 @@ def test_hostile_names(connection: raw.Connection, name: str, shown: str) -> Non
     assert after["kopsd_client_connections"].value(client=shown) == 1
 
 
+def test_newcomers_turned_away() -> None:
+    with Daemon(config=CONFIG + "[server]\nmax_connections = 2\n") as daemon:
+        with daemon.connect() as one, daemon.connect() as two:
+            assert one.alive() and two.alive()
+            for _ in range(3):
+                with daemon.connect() as third:
+                    assert third.wait_closed()["code"] == "quota_exceeded"
+            families = read(one)
+            assert families["kopsd_connections_turned_away_total"].value() == 3
+            assert families["kopsd_connections"].value() == families["kopsd_connections_total"].value() == 2
+
+
+def test_many_at_once_hold_up_nobody(connect: Callable[..., raw.Connection]) -> None:
+    """Long answers come as the client reads them; who asks for little meanwhile gets it."""
+    greedy, modest = connect(receive_buffer=4096), connect()
+    asked = range(1000, 2000)
+    greedy.send(b"".join(raw.pack_request(msgid, ("metrics", "clients")[msgid % 2], {}) for msgid in asked))
+    for _ in range(20):
+        assert modest.alive()
+    assert prometheus.parse(modest.call("metrics")["text"])
+    for msgid in asked:
+        greedy.reply(msgid).get()
+    assert greedy.alive()
+
+
 def test_many_names_are_bounded(daemon: Daemon) -> None:
     made = [daemon.connect() for _ in range(50)]
     for i, connection in enumerate(made):
