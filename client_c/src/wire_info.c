@@ -176,6 +176,7 @@ static void read_spread(const msgpack_object *o, struct kops_spread *ret)
     ret->p50 = number_or_nan(map_find(o, "p50"));
     ret->p90 = number_or_nan(map_find(o, "p90"));
     ret->p99 = number_or_nan(map_find(o, "p99"));
+    ret->p999 = number_or_nan(map_find(o, "p999"));
     ret->max = number_or_nan(map_find(o, "max"));
 }
 
@@ -209,6 +210,7 @@ static const void *read_row(struct arena *a, const msgpack_object *o)
     row->dtype = get_text(a, map_find(o, "dtype"));
     row->count = uint_or_zero(map_find(o, "count"));
     row->errors = uint_or_zero(map_find(o, "errors"));
+    read_spread(map_find(o, "queue_us"), &row->queue_us);
     read_spread(map_find(o, "exec_us"), &row->exec_us);
     read_spread(map_find(o, "total_us"), &row->total_us);
     return row->op && row->device && row->variant && row->dtype ? row : NULL;

@@ -38,7 +38,12 @@ const char *latency_kind_name(unsigned kind)
 
 struct latency_table *latency_table_new(void)
 {
-    return calloc(1, sizeof(struct latency_table));
+    struct latency_table *table = calloc(1, sizeof(*table));
+
+    for (unsigned e = 0; table && e < 64; e++)
+        while (table->first_bound[e] < LATENCY_BOUNDS && latency_bounds_ns[table->first_bound[e]] < UINT64_C(1) << e)
+            table->first_bound[e]++;
+    return table;
 }
 
 struct latency_table *latency_table_free(struct latency_table *table)
@@ -51,28 +56,20 @@ struct latency_table *latency_table_free(struct latency_table *table)
     return NULL;
 }
 
-/* The first bucket whose bound is no less. */
-static unsigned bound_of(double us)
+/* The first bucket whose bound is no less. Bounds are at least twice the one before, so that no more than one lies
+ * between two powers of two: a look-up and a comparison find it. */
+static unsigned bound_of(const struct latency_table *table, uint64_t ns)
 {
-    const uint64_t ns = us > 0 ? (uint64_t)(us * 1e3 + 0.5) : 0;
-    unsigned low = 0, high = LATENCY_BOUNDS;
+    const unsigned first = table->first_bound[63 - __builtin_clzll(ns | 1)];
 
-    while (low < high) {
-        unsigned middle = (low + high) / 2;
-
-        if (latency_bounds_ns[middle] < ns)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return first + (first < LATENCY_BOUNDS && ns > latency_bounds_ns[first]);
 }
 
 static double executions_us(const struct run *run)
 {
-    double us = 0;
+    double us = run->samples[0];
 
-    for (uint32_t i = 0; i < run->job.n_samples; i++)
+    for (uint32_t i = 1; i < run->job.n_samples; i++)
         us += run->samples[i];
     return us;
 }
@@ -85,8 +82,10 @@ void latency_of(const struct request *r, double total_us, struct latency *ret)
     ret->part[LATENCY_QUEUE] = started ? clock_us_between(run->ready_ns, run->job.started_ns) : NAN;
     ret->part[LATENCY_DEVICE] = run->job.n_samples ? executions_us(run) : NAN;
     ret->part[LATENCY_TOTAL] = total_us;
-    for (unsigned i = 0; i < LATENCY_PARTS; i++)
-        ret->bucket[i] = isnan(ret->part[i]) ? 0 : histogram_bucket(ret->part[i]);
+    for (unsigned i = 0; i < LATENCY_PARTS; i++) {
+        ret->ns[i] = histogram_ns(ret->part[i]);
+        ret->bucket[i] = histogram_bucket(ret->ns[i]);
+    }
 }
 
 /* Where the run is counted by op; NULL: no memory. */
@@ -143,8 +142,8 @@ void latency_note(const struct request *r, const struct latency *latency, uint64
         if (own)
             histogram_add_in(&own->part[i], latency->part[i], latency->bucket[i]);
         if (op) {
-            op->buckets[i][bound_of(latency->part[i])]++;
-            op->sum_us[i] += latency->part[i];
+            op->buckets[i][bound_of(c->server->latencies, latency->ns[i])]++;
+            op->sum_ns[i] += latency->ns[i];
         }
     }
 }

@@ -1,18 +1,5 @@
 #include "util/histogram.h"
 
-/* Bucket of a duration in ns: its power of two, and the HISTOGRAM_SUB_BITS bits below the leading one. */
-static unsigned bucket_of(uint64_t ns)
-{
-    unsigned exponent, bucket;
-
-    if (ns < 1U << HISTOGRAM_SUB_BITS)
-        return (unsigned)ns;
-    exponent = 63U - (unsigned)__builtin_clzll(ns);
-    bucket = (exponent - HISTOGRAM_SUB_BITS + 1) << HISTOGRAM_SUB_BITS;
-    bucket += (unsigned)(ns >> (exponent - HISTOGRAM_SUB_BITS)) & ((1U << HISTOGRAM_SUB_BITS) - 1);
-    return bucket < HISTOGRAM_BUCKETS ? bucket : HISTOGRAM_BUCKETS - 1;
-}
-
 /* The middle of a bucket, in µs. */
 static double bucket_value(unsigned bucket)
 {
@@ -25,14 +12,9 @@ static double bucket_value(unsigned bucket)
     return ((double)((1U << HISTOGRAM_SUB_BITS) + sub) + 0.5) * width * 1e-3;
 }
 
-unsigned histogram_bucket(double us)
-{
-    return bucket_of(us > 0 ? (uint64_t)(us * 1e3) : 0);
-}
-
 void histogram_add(struct histogram *h, double us)
 {
-    histogram_add_in(h, us, histogram_bucket(us));
+    histogram_add_in(h, us, histogram_bucket(histogram_ns(us)));
 }
 
 void histogram_fade(struct histogram *h, unsigned halvings)

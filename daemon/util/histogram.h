@@ -18,8 +18,25 @@ void histogram_add(struct histogram *h, double us);
 /* Makes what was added so far count less in percentiles: half as much, a quarter, … */
 void histogram_fade(struct histogram *h, unsigned halvings);
 
-/* The same in two steps, for a duration that goes into several. */
-unsigned histogram_bucket(double us);
+/* The same in steps, for a duration that goes into several. */
+static inline uint64_t histogram_ns(double us)
+{
+    return us > 0 ? (uint64_t)(us * 1e3 + 0.5) : 0;
+}
+
+/* Its power of two, and the HISTOGRAM_SUB_BITS bits below the leading one. */
+static inline unsigned histogram_bucket(uint64_t ns)
+{
+    unsigned exponent, bucket;
+
+    if (ns < 1U << HISTOGRAM_SUB_BITS)
+        return (unsigned)ns;
+    exponent = 63U - (unsigned)__builtin_clzll(ns);
+    bucket = (exponent - HISTOGRAM_SUB_BITS + 1) << HISTOGRAM_SUB_BITS;
+    bucket += (unsigned)(ns >> (exponent - HISTOGRAM_SUB_BITS)) & ((1U << HISTOGRAM_SUB_BITS) - 1);
+    return bucket < HISTOGRAM_BUCKETS ? bucket : HISTOGRAM_BUCKETS - 1;
+}
+
 static inline void histogram_add_in(struct histogram *h, double us, unsigned bucket)
 {
     if (h->count == 0 || us < h->min_us)
