@@ -13,6 +13,7 @@ from arrays import LongRun, Vectors
 from other_user import STRANGER, as_root, connect_as
 from support import backends, memfd, raw
 from support.daemon import Daemon
+from user_kernels import ADD, ARCH, only_with_nvrtc, wait_for_compilers
 
 CONFIG = backends.config(backends.HOST)
 
@@ -176,6 +177,20 @@ def test_a_notification_drains(server: Daemon) -> None:
     with server.connect() as connection:
         connection.send(raw.pack([2, "drain", [{}]]))
         assert connection.alive() and state(connection) == "draining"
+
+
+@only_with_nvrtc
+def test_a_compile_is_work(server: Daemon) -> None:
+    """What a compiler process does for somebody is waited for, too, and the answer comes."""
+    config = "[cuda]\ndriver = none\n[kernels]\nuser_kernels = owner\n"
+    with Daemon(config=config) as daemon, daemon.connect() as worker, daemon.connect() as admin:
+        asked = worker.request("compile", {"source": ADD, "entries": ["add2_kernel"], "arch": ARCH})
+        assert worker.alive()
+        drained = admin.request("drain")
+        assert admin.reply(drained).get() == {"drained": True, "jobs": 0, "connections": 2}
+        assert worker.reply(asked).get()["cached"] == "no"
+        assert worker.error("compile", {"source": ADD, "entries": ["add2_kernel"]}).code == "shutting_down"
+        wait_for_compilers(daemon.pid, 2)
 
 
 @as_root
