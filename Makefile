@@ -13,7 +13,7 @@ JOBS ?= $(shell nproc)
 BUILD ?= build/$(PRESET)
 CMAKE_ARGS ?=
 
-.PHONY: build demo test lint tidy asan tsan fuzz cuda gpu-test bench install clean deps help
+.PHONY: build demo test lint tidy asan tsan fuzz cuda gpu-test bench install package package-test boot-test clean deps help
 .DEFAULT_GOAL := build
 
 help:
@@ -68,6 +68,20 @@ bench: build
 ## install  install the release build below PREFIX (/usr/local), DESTDIR respected
 install: build
 	cmake --install $(BUILD) $(if $(PREFIX),--prefix $(PREFIX))
+
+## package  Debian packages of the daemon and of the C client's library, in build/release/package
+package: build
+	tools/install-dependencies package
+	cd $(BUILD) && cpack -G DEB
+
+## package-test, boot-test   the packages in a clean Debian root, and in one that is booted (as root; see deploy/README.md)
+package-test: build
+	tools/install-dependencies package
+	tests/deploy/package $(BUILD)
+
+boot-test: build
+	tools/install-dependencies package
+	tests/deploy/boot $(BUILD)
 
 ## clean    remove every build folder
 clean:

@@ -90,7 +90,7 @@ enum kops_code kops_drain(kops_client *client, const struct kops_drain_options *
         return fail(ret_error, KOPS_ERR_BAD_ARGUMENT, "the time to drain is 0 (no limit) to %d ms, not %lld",
                     LONGEST_DRAIN_MS, (long long)o->timeout_ms);
     r = call_admin(client, "drain", wire_pack_drain, o, wire_decode_drain, &result, patience_for(client, o->timeout_ms),
-                   1, ret_error);
+                   SESSION_ONCE, ret_error);
     if (!r && ret_result)
         *ret_result = result;
     return r;

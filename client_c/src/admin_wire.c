@@ -109,6 +109,7 @@ static const void *read_user(struct arena *a, const msgpack_object *o)
     u->allocated_bytes = uint_or_zero(map_find(o, "allocated_bytes"));
     u->inflight = uint_or_zero(map_find(o, "inflight"));
     u->fds = uint_or_zero(map_find(o, "fds"));
+    u->kernel_bytes = uint_or_zero(map_find(o, "kernel_bytes"));
     u->requests = uint_or_zero(map_find(o, "requests"));
     u->refused = uint_or_zero(map_find(o, "refused"));
     u->device_us = number_or_nan(map_find(o, "device_us"));
@@ -118,6 +119,7 @@ static const void *read_user(struct arena *a, const msgpack_object *o)
                                           .allocated_bytes = limit_of(limits, "allocated_bytes"),
                                           .inflight = limit_of(limits, "inflight"),
                                           .fds = limit_of(limits, "fds"),
+                                          .kernel_bytes = limit_of(limits, "kernel_bytes"),
                                           .messages_per_s = limit_of(limits, "messages_per_s"),
                                           .device_share = limit_of(limits, "device_share")};
     return u;

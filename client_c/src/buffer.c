@@ -62,7 +62,7 @@ static enum kops_code register_chunks(struct kops_buffer *b, struct wire_registe
 
         if (!r) {
             request->chunk_bytes = b->chunks[i];
-            r = session_call(c, wire_pack_register, request, fd, wire_decode_register, made, deadline, 1, e);
+            r = session_call(c, wire_pack_register, request, fd, wire_decode_register, made, deadline, SESSION_HERE, e);
             close(fd);
         }
         if (r || c->generation != generation) {
@@ -75,6 +75,52 @@ static enum kops_code register_chunks(struct kops_buffer *b, struct wire_registe
             request->size = b->chunks[i + 1];
     }
     return KOPS_OK;
+}
+
+/* The same for a daemon that ends meanwhile. */
+static enum kops_code register_all_chunks(struct kops_buffer *b, const struct wire_register *request,
+                                          struct wire_buffer *made, uint64_t deadline, struct kops_error *e)
+{
+    struct recovery recovery = {0};
+    enum kops_code r;
+
+    do {
+        struct wire_register copy = *request;
+
+        r = register_chunks(b, &copy, made, deadline, e);
+        recovery.sent = true; /* and answered, where one of them was refused */
+    } while (r && recovery_again(b->client, &recovery, recovery_always, NULL, deadline, e));
+    return r;
+}
+
+/* What a daemon says of memory that it will not take the next time either. */
+static bool is_final(enum kops_code code)
+{
+    switch (code) {
+    case KOPS_ERR_STALE_BUFFER:
+    case KOPS_ERR_INVALID_HANDLE:
+    case KOPS_ERR_INVALID_FD:
+    case KOPS_ERR_UNKNOWN_DEVICE:
+    case KOPS_ERR_UNSUPPORTED:
+    case KOPS_ERR_DEVICE_MISMATCH:
+    case KOPS_ERR_PERMISSION_DENIED:
+    case KOPS_ERR_NOT_EXPORTABLE:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* It was known to an earlier connection and cannot be made known to this one. */
+static enum kops_code lose(struct kops_buffer *b, struct kops_error *e)
+{
+    const struct kops_error why = *e;
+
+    b->lost = true;
+    return fail(e, KOPS_ERR_BUFFER_LOST,
+                "the buffer was lost when the daemon ended, since the one that runs now does not take its memory "
+                "(%s: %.300s): release it and make it anew",
+                kops_code_name(why.code), why.message);
 }
 
 static bool buffer_is_foreign(const struct kops_buffer *b)
@@ -101,16 +147,20 @@ static enum kops_code register_now(struct kops_buffer *b, uint64_t deadline, str
     struct wire_buffer made;
     enum kops_code r;
 
+    if (b->lost)
+        return fail(e, KOPS_ERR_BUFFER_LOST, "the buffer was lost when the daemon ended: release it and make it anew");
     if (buffer_is_foreign(b) && b->cuda_process != process_id())
         return fail(e, KOPS_ERR_NOT_EXPORTABLE,
                     "the buffer is CUDA memory of the parent process: register the child's own memory instead");
-    r = b->kind == BUFFER_CHUNKS ? register_chunks(b, &request, &made, deadline, e)
+    r = b->kind == BUFFER_CHUNKS ? register_all_chunks(b, &request, &made, deadline, e)
                                  : session_call(c, wire_pack_register, &request, b->fd, wire_decode_register, &made,
                                                 deadline, SESSION_ATTEMPTS, e);
-    if (r && b->kind == BUFFER_CHUNKS && c->generation != generation)
+    if (r && b->kind == BUFFER_CHUNKS && c->generation != generation) {
+        fail_clear(e);
         return KOPS_OK; /* the caller tries again, with all of them */
+    }
     if (r)
-        return r;
+        return b->generation && is_final(r) ? lose(b, e) : r;
     /* Where the connection changed meanwhile the id may be of either: the caller tries again. */
     if (c->generation == generation) {
         b->id = made.id;
@@ -254,9 +304,14 @@ enum kops_code kops_buffer_alloc(kops_client *client, size_t size, const char *d
     enum kops_code r;
 
     client_enter(client, e);
+    r = session_connect(client, client_deadline(client, 0), e);
+    if (r) {
+        client_leave(client);
+        return r;
+    }
+    generation = client->generation;
     r = session_call(client, wire_pack_alloc, &request, -1, wire_decode_alloc, &made, client_deadline(client, 0),
                      SESSION_ATTEMPTS, e);
-    generation = client->generation;
     if (r) {
         client_leave(client);
         return r;
@@ -271,7 +326,8 @@ enum kops_code kops_buffer_alloc(kops_client *client, size_t size, const char *d
     }
     b->fd = made.fd;
     b->id = made.id;
-    b->generation = generation;
+    /* Where the connection changed meanwhile the id may be of either: the next use registers what the fd holds. */
+    b->generation = client->generation == generation ? generation : 0;
     if (made.vmm && where)
         snprintf(b->device, sizeof(b->device), "%s", where->uuid);
     r = made.vmm ? KOPS_OK : map_shared(b, e);

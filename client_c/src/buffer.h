@@ -1,15 +1,15 @@
 /* A buffer: memory of this process or of the daemon, with what it takes to make it known to a connection.
  *
  * `id` is good for the connection of `generation` only; on another one the buffer is registered anew at its next use,
- * from the descriptor or handle kept here. A buffer holds a reference to its client. Members are guarded by the
- * client's lock, or constant once the buffer was given out. */
+ * from the descriptor or handle kept here, or is lost when the daemon refuses it then. A buffer holds a reference to
+ * its client. Members are guarded by the client's lock, or constant once the buffer was given out. */
 #ifndef KOPS_CLIENT_BUFFER_H
 #define KOPS_CLIENT_BUFFER_H
 
 #include <sys/types.h>
 
 #include "cuda_driver.h"
-#include "session.h"
+#include "recover.h"
 
 /* VMM: memory that the daemon's alloc made; CHUNKS: this process's own virtual memory. */
 enum buffer_kind { BUFFER_SHARED, BUFFER_CUDA, BUFFER_VMM, BUFFER_CHUNKS, BUFFER_POOL };
@@ -33,6 +33,7 @@ struct kops_buffer {
 
     uint64_t id;
     uint32_t generation;
+    bool lost;            /* no daemon will take it any more */
     uint32_t registering; /* the generation for which some thread is at it; 0: none */
 };
 

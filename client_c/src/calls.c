@@ -110,17 +110,31 @@ void call_end(struct kops_client *c, struct call *call, const struct kops_error 
     call->into = NULL;
     call->code = error ? error->code : KOPS_OK;
     if (error) {
+        call->fate = FATE_ANSWERED;
         call->error = malloc(sizeof(*error));
         if (call->error)
             *call->error = *error;
     }
 }
 
+/* A daemon that died while nothing was under way is not noticed by who writes to the ring: what it never read never
+ * ran. */
+static void end_unanswered(struct kops_client *c, struct call *call, const struct kops_error *error)
+{
+    const bool unread = c->t.ring.memory && call->ring_end && ring_link_unread(&c->t.ring, call->ring_end);
+
+    call_end(c, call, error);
+    call->fate = unread ? FATE_UNREAD : FATE_UNANSWERED;
+    if (unread && call->error)
+        fail_number(call->error, call->error->code, "ran", 0);
+}
+
 void calls_end_all(struct kops_client *c, const struct kops_error *error)
 {
     for (uint32_t i = 0; i < c->n_calls; i++)
-        if (c->calls[i]->state == CALL_SENT || c->calls[i]->state == CALL_LATE)
-            call_end(c, c->calls[i], error);
+        if (c->calls[i]->state == CALL_SENT || c->calls[i]->state == CALL_LATE) {
+            end_unanswered(c, c->calls[i], error);
+        }
 }
 
 void calls_free(struct kops_client *c)

@@ -1,4 +1,4 @@
-/* Connecting, closing, forks, and what the daemon said of itself. */
+/* Making and closing a client, forks, and what the daemon said of itself. Connecting is connect.c. */
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
@@ -10,8 +10,13 @@
 #include "process.h"
 #include "session.h"
 
-enum { DEFAULT_TIMEOUT_MS = 60000, DEFAULT_CONNECT_TIMEOUT_MS = 5000, FIRST_MESSAGE_MAX = 65536 };
-enum { SPIN_PROCESSORS = 4, MAX_SPIN_US = 1000 }; /* polling pays on so many, and for no longer than that */
+enum {
+    DEFAULT_TIMEOUT_MS = 60000,
+    DEFAULT_CONNECT_TIMEOUT_MS = 5000,
+    DEFAULT_RECONNECT_TIMEOUT_MS = 10000,
+    FIRST_MESSAGE_MAX = 65536,
+    MAX_RECONNECT_S = 1000000
+};
 
 const char *kops_version(void)
 {
@@ -64,6 +69,7 @@ static void take_over(struct kops_client *c)
     fail_clear(&c->reason);
     ordered_forget(c); /* CUDA does not survive a fork */
     c->alone = 0;
+    c->ends_by = 0;
     c->lost = c->reading = c->sending = c->greeting = false;
     c->users = c->waiters = 0;
     if (!intact) {
@@ -142,174 +148,19 @@ const char *client_op_name(const struct kops_client *c, const char *op)
     return known ? known->name : NULL;
 }
 
-/* ---- connecting ---- */
+/* ---- making and closing one ---- */
 
-static int try_path(struct kops_client *c, const char *path, struct bytes *tried)
+static int64_t reconnect_timeout_ms(const struct kops_connect_options *o)
 {
-    char line[256];
-    int r = transport_connect(&c->t, path, c->connect_timeout_ms);
+    const char *given = getenv("KOPS_RECONNECT_TIMEOUT");
+    char *end = NULL;
+    double seconds = given && *given ? strtod(given, &end) : 0;
 
-    if (r) {
-        snprintf(line, sizeof(line), "%s%s (%s)", tried->length ? ", " : "", path, strerror(r));
-        bytes_append(tried, line, strlen(line));
-        return -1;
-    }
-    if (!c->info.info.socket)
-        c->info.info.socket = arena_text(&c->info.arena, path, strlen(path));
-    return 0;
-}
-
-/* A path that was given is the only one tried. */
-static int try_paths(struct kops_client *c, struct bytes *tried)
-{
-    const char *given = c->socket_option ? c->socket_option : getenv("KOPS_SOCKET");
-    const char *runtime = getenv("XDG_RUNTIME_DIR");
-    char path[128];
-
-    if (given && *given)
-        return try_path(c, given, tried);
-    if (runtime && *runtime && (size_t)snprintf(path, sizeof(path), "%s/kopsd.sock", runtime) < sizeof(path) &&
-        !try_path(c, path, tried))
-        return 0;
-    return try_path(c, "/run/kopsd/kopsd.sock", tried);
-}
-
-static enum kops_code open_socket(struct kops_client *c, struct kops_error *e)
-{
-    struct bytes tried = {0};
-
-    if (try_paths(c, &tried)) {
-        fail(e, KOPS_ERR_CONNECT_FAILED,
-             "no daemon answers: %.*s; start kopsd, or set KOPS_SOCKET to the socket of the one that runs",
-             (int)tried.length, tried.data ? tried.data : "");
-        bytes_free(&tried);
-        return KOPS_ERR_CONNECT_FAILED;
-    }
-    bytes_free(&tried);
-    c->generation++;
-    return KOPS_OK;
-}
-
-static unsigned known_features(const struct kops_client *c)
-{
-    static const struct {
-        const char *name;
-        enum client_feature feature;
-    } table[] = {{"shm", FEATURE_SHM},
-                 {"ordered", FEATURE_ORDERED},
-                 {"sequence", FEATURE_SEQUENCE},
-                 {"program", FEATURE_PROGRAM},
-                 {"priority", FEATURE_PRIORITY}};
-    unsigned features = 0;
-
-    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
-        if (kops_info_feature(c, table[i].name))
-            features |= table[i].feature;
-    return features;
-}
-
-static enum kops_transport wanted_transport(const struct kops_client *c)
-{
-    const char *given = getenv("KOPS_TRANSPORT");
-
-    if (c->transport != KOPS_TRANSPORT_AUTO || !given)
-        return c->transport;
-    if (!strcmp(given, "shm"))
-        return KOPS_TRANSPORT_SHM;
-    return strcmp(given, "socket") ? KOPS_TRANSPORT_AUTO : KOPS_TRANSPORT_SOCKET;
-}
-
-static enum kops_code open_ring(struct kops_client *c, struct kops_error *e)
-{
-    const struct wire_hello hello = {.name = c->name, .shm = true};
-    struct wire_shm shm = {.fd = -1, .doorbell = -1, .wake = -1};
-    const char *wrong;
-    enum kops_code r =
-        session_call(c, wire_pack_hello, &hello, -1, wire_decode_shm, &shm, deadline_in(c->connect_timeout_ms), 1, e);
-
-    if (r)
-        return r;
-    wrong = ring_link_open(&c->t.ring, &shm);
-    return wrong ? fail(e, KOPS_ERR_BAD_REPLY, "the daemon's shared memory cannot be used: %s", wrong) : KOPS_OK;
-}
-
-/* Asks for shared memory where it is wanted, and decides how long to poll. */
-static enum kops_code share_memory(struct kops_client *c, uint64_t daemon_spin_us, struct kops_error *e)
-{
-    const enum kops_transport wanted = wanted_transport(c);
-    enum kops_code r;
-
-    c->spin_us = c->spin_option == KOPS_NO_SPIN ? 0 : c->spin_option;
-    c->spin_failures = 0;
-    if (wanted == KOPS_TRANSPORT_SHM && !(c->features & FEATURE_SHM))
-        return fail(e, KOPS_ERR_UNSUPPORTED, "the daemon has no shared memory for messages: use KOPS_TRANSPORT_AUTO");
-    if (wanted == KOPS_TRANSPORT_SOCKET || !(c->features & FEATURE_SHM) ||
-        (wanted == KOPS_TRANSPORT_AUTO && (!daemon_spin_us || sysconf(_SC_NPROCESSORS_ONLN) < SPIN_PROCESSORS)))
-        return KOPS_OK;
-    r = open_ring(c, e);
-    if (r && wanted == KOPS_TRANSPORT_AUTO && !c->lost && c->t.fd >= 0) {
-        fail_clear(e); /* a limit, say: the socket does it too */
-        return KOPS_OK;
-    }
-    if (r)
-        return r;
-    if (!c->spin_option)
-        c->spin_us = daemon_spin_us < MAX_SPIN_US ? (unsigned)daemon_spin_us : MAX_SPIN_US;
-    return KOPS_OK;
-}
-
-/* The first hello tells everything; later ones only the limits, since what kops_info() gave out must not change. */
-static enum kops_code greet(struct kops_client *c, struct kops_error *e)
-{
-    const struct wire_hello hello = {.name = c->name};
-    struct kops_limits limits = {0};
-    bool first = !c->info.info.server;
-    uint64_t deadline = deadline_in(c->connect_timeout_ms);
-    enum kops_code r = session_call(c, wire_pack_hello, &hello, -1, first ? wire_decode_info : wire_decode_limits,
-                                    first ? (void *)&c->info : &limits, deadline, 1, e);
-
-    if (r)
-        return r;
-    if (first) {
-        limits = c->info.info.limits;
-        c->features = known_features(c);
-    }
-    if (limits.inflight)
-        c->max_inflight = limits.inflight < UINT16_MAX ? (uint32_t)limits.inflight : UINT16_MAX;
-    if (limits.message_bytes)
-        c->max_message = limits.message_bytes;
-    return share_memory(c, limits.spin_us, e);
-}
-
-/* What others send on a new connection waits until it is known which way it goes. */
-static bool greeted_by_another(const struct kops_client *c)
-{
-    return c->greeting && !pthread_equal(c->greeter, pthread_self());
-}
-
-enum kops_code session_connect(struct kops_client *c, uint64_t deadline, struct kops_error *e)
-{
-    enum kops_code r;
-
-    while (c->lost || greeted_by_another(c)) {
-        session_sleep(c, deadline);
-        if ((c->lost || greeted_by_another(c)) && deadline != DEADLINE_NEVER && clock_ns() >= deadline)
-            return fail(e, KOPS_ERR_TIMEOUT, "the connection is being made anew");
-    }
-    if (c->t.fd >= 0)
-        return KOPS_OK;
-    r = open_socket(c, e);
-    if (r)
-        return r;
-    c->greeting = true;
-    c->greeter = pthread_self();
-    r = greet(c, e);
-    c->greeting = false;
-    if (r && c->t.fd >= 0)
-        session_lost(c, r, "%s", e->message);
-    if (c->waiters)
-        pthread_cond_broadcast(&c->changed);
-    return r;
+    if (o->reconnect_timeout_ms)
+        return o->reconnect_timeout_ms == KOPS_NO_RECONNECT ? 0 : o->reconnect_timeout_ms;
+    if (!end || end == given || *end || !(seconds >= 0 && seconds <= MAX_RECONNECT_S))
+        return DEFAULT_RECONNECT_TIMEOUT_MS;
+    return (int64_t)(seconds * 1000);
 }
 
 static struct kops_client *client_new(const struct kops_connect_options *o)
@@ -325,6 +176,7 @@ static struct kops_client *client_new(const struct kops_connect_options *o)
     c->references = 1;
     c->timeout_ms = o->timeout_ms ? o->timeout_ms : DEFAULT_TIMEOUT_MS;
     c->connect_timeout_ms = o->connect_timeout_ms ? o->connect_timeout_ms : DEFAULT_CONNECT_TIMEOUT_MS;
+    c->reconnect_timeout_ms = reconnect_timeout_ms(o);
     c->spin_option = o->spin_us;
     c->transport = o->transport;
     c->max_inflight = 1;
@@ -356,6 +208,9 @@ enum kops_code kops_connect(const struct kops_connect_options *options, kops_cli
             return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.reserved is not zero: initialise the struct with {0}");
     if (o->transport < KOPS_TRANSPORT_AUTO || o->transport > KOPS_TRANSPORT_SHM)
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.transport is none of enum kops_transport");
+    if (o->reconnect_timeout_ms < KOPS_NO_RECONNECT)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT,
+                    "options.reconnect_timeout_ms is negative, and neither KOPS_FOREVER nor KOPS_NO_RECONNECT");
     c = client_new(o);
     if (!c)
         return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a client");

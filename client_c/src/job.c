@@ -3,8 +3,7 @@
 #include "fail.h"
 
 enum {
-    CANCEL_GRACE_MS = 250, /* how long a timed-out call waits for the outcome of its cancellation */
-    MAX_RESOLVE = 8        /* connections that may be lost while things are made known, in one call */
+    CANCEL_GRACE_MS = 250 /* how long a timed-out call waits for the outcome of its cancellation */
 };
 
 /* The reply's way. */
@@ -42,9 +41,8 @@ enum kops_code job_send(struct kops_client *c, struct job *job, uint64_t deadlin
                         struct kops_error *e)
 {
     enum kops_code r = job->n_fds ? session_settle(c, deadline, e) : KOPS_OK;
-    unsigned attempt = 1;
 
-    for (unsigned resolved = 0; !r && resolved < MAX_RESOLVE;) {
+    for (unsigned lost = 0; !r && lost < SESSION_CONNECTIONS;) {
         const uint32_t generation = c->generation;
         struct outgoing m;
         enum session_sent sent;
@@ -55,7 +53,7 @@ enum kops_code job_send(struct kops_client *c, struct job *job, uint64_t deadlin
             return r;
         r = make_known(c, job, m.call, deadline, &known, e);
         if (r || !known) {
-            resolved += c->generation != generation;
+            lost += c->generation != generation;
             continue;
         }
         prepare(m.call, job);
@@ -71,8 +69,11 @@ enum kops_code job_send(struct kops_client *c, struct job *job, uint64_t deadlin
         if (r)
             return r;
         sent = session_send(c, &m, deadline, e);
-        if (sent == SESSION_NOT_SENT && !job->order && attempt++ < SESSION_ATTEMPTS)
+        if (sent == SESSION_NOT_SENT && !job->order) {
+            fail_clear(e);
+            lost++;
             continue;
+        }
         if (job->order)
             return KOPS_OK; /* it is on the stream: how it ended, the next call says */
         if (sent == SESSION_SENT)
@@ -110,30 +111,75 @@ static enum kops_code time_out(struct kops_client *c, struct call *call, struct 
                 "the run did not end in time; it was asked to stop, a kernel that is running may still write");
 }
 
-enum kops_code job_await(struct kops_client *c, struct job *job, const char *what, uint64_t deadline,
-                         struct kops_error *e)
+/* A reply that was asked for as it is may say, too, that the daemon ends. */
+static enum kops_code raw_end(const struct job *job, struct recovery *recovery, struct kops_error *e)
+{
+    struct kops_error said;
+
+    if (!job->safe || !job->reply || !job->reply->is_error)
+        return KOPS_OK;
+    wire_reply_error(job->reply, &said);
+    if (said.code != KOPS_ERR_SHUTTING_DOWN && said.code != KOPS_ERR_DEVICE_LOST)
+        return KOPS_OK;
+    recovery->fate = FATE_ANSWERED;
+    *e = said;
+    return said.code;
+}
+
+static enum kops_code await_once(struct kops_client *c, struct job *job, struct recovery *recovery, const char *what,
+                                 uint64_t deadline, struct kops_error *e)
 {
     struct call *call;
     enum kops_code r = job_send(c, job, deadline, &call, e);
 
     if (r)
         return r;
-    if (session_wait(c, call, deadline))
-        return session_finish(c, call, e);
+    if (session_wait(c, call, deadline)) {
+        r = recovery_finish(c, recovery, call, e);
+        return r ? r : raw_end(job, recovery, e);
+    }
     session_cancel(c, call);
     session_abandon(c, call);
     return fail(e, KOPS_ERR_TIMEOUT, "%s", what);
 }
 
-enum kops_code job_run(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_result *ret_result,
-                       struct kops_error *e)
+enum kops_code job_await(struct kops_client *c, struct job *job, const char *what, uint64_t deadline,
+                         struct kops_error *e)
+{
+    struct recovery recovery = {0};
+    enum kops_code r;
+
+    do
+        r = await_once(c, job, &recovery, what, deadline, e);
+    while (r && recovery_again(c, &recovery, job->safe, job->context, deadline, e));
+    return r;
+}
+
+static enum kops_code run_once(struct kops_client *c, struct job *job, struct recovery *recovery, uint64_t deadline,
+                               struct kops_result *ret_result, struct kops_error *e)
 {
     struct call *call;
     enum kops_code r = job_send(c, job, deadline, &call, e);
 
     if (r)
         return r;
-    return session_wait(c, call, deadline) ? job_finish(c, call, ret_result, e) : time_out(c, call, ret_result, e);
+    if (!session_wait(c, call, deadline))
+        return time_out(c, call, ret_result, e);
+    if (!call->code)
+        return job_finish(c, call, ret_result, e);
+    return recovery_finish(c, recovery, call, e);
+}
+
+enum kops_code job_run(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_result *ret_result,
+                       struct kops_error *e)
+{
+    struct recovery recovery = {0};
+    enum kops_code r;
+
+    do
+        r = run_once(c, job, &recovery, deadline, ret_result, e);
+    while (r && recovery_again(c, &recovery, job->safe, job->context, deadline, e));
+    return r;
 }
 
 enum kops_code job_submit(struct kops_client *c, struct job *job, uint64_t deadline, kops_ticket *ret_ticket,

@@ -4,7 +4,7 @@
 #define KOPS_CLIENT_JOB_H
 
 #include "ordered.h"
-#include "session.h"
+#include "recover.h"
 
 struct job;
 
@@ -19,7 +19,10 @@ struct job {
     const void *wire;
     job_resolve *resolve; /* NULL: nothing to resolve */
     job_ensure *ensure;
-    void *context; /* for these two */
+    void *context; /* for these two, and `safe` */
+
+    /* Whether the work does no harm when it runs twice, see recover.h; NULL: the caller's caller repeats it or not. */
+    recovery_safe *safe;
 
     /* What becomes of the reply: decoded into the call's timings, or as it is. */
     const struct kops_options *options; /* for `samples`; NULL: none */

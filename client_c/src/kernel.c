@@ -101,6 +101,7 @@ static enum kops_code define_now(void *thing, uint64_t deadline, struct kops_err
                       .resolve = resolve_module,
                       .ensure = ensure_module,
                       .context = &d,
+                      .safe = recovery_always,
                       .decode = wire_decode_kernel,
                       .into = &id};
     enum kops_code r = job_await(d.kernel->client, &job, "the daemon did not define the kernel in time", deadline, e);

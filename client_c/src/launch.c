@@ -112,6 +112,7 @@ static enum kops_code begin(struct launch *l, struct kops_kernel *k, const struc
                           .resolve = resolve,
                           .ensure = ensure,
                           .context = l,
+                          .safe = recovery_never,
                           .options = o,
                           .decode = wire_decode_run,
                           .how = &l->wire.how,

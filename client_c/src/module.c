@@ -109,6 +109,7 @@ static enum kops_code compile_now(void *thing, uint64_t deadline, struct kops_er
                       .wire = &m->source,
                       .resolve = resolve,
                       .context = compiling,
+                      .safe = recovery_always,
                       .decode = wire_decode_module, /* of a late reply */
                       .reply = &reply};
     enum kops_code r = job_await(c, &job, "the source was not compiled in time", deadline, e);

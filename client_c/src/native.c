@@ -153,7 +153,8 @@ static enum kops_code not_the_same(struct kops_client *c, struct job *job, uint6
     (void)c;
     (void)job;
     (void)deadline;
-    return fail(e, KOPS_ERR_CONNECTION_LOST, "the connection that the buffers were registered on is over");
+    fail(e, KOPS_ERR_CONNECTION_LOST, "the connection that the buffers were registered on is over");
+    return fail_number(e, e->code, "ran", 0);
 }
 
 static void begin(struct bound *b, const struct kops_client *c, const struct native_request *r)

@@ -2,7 +2,8 @@
  *
  * A binding keeps its own objects and shares the client's connection: it makes requests of any method as MessagePack
  * (native_call), and runs by registered buffer ids (native_run, native_enqueue), which are good for one connection: its
- * generation says which. Thread: any. */
+ * generation says which. What a daemon's end hits is not repeated here: that is the binding's to decide. Thread: any.
+ */
 #ifndef KOPS_CLIENT_NATIVE_H
 #define KOPS_CLIENT_NATIVE_H
 

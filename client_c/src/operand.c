@@ -1,5 +1,7 @@
 #include "operand.h"
 
+#include <string.h>
+
 #include "fail.h"
 
 enum kops_code operand_check(const struct kops_client *c, const struct kops_tensor *t, const char *list, size_t place,
@@ -23,6 +25,16 @@ enum kops_code attrs_check(const struct kops_attr *attrs, size_t n, struct kops_
             (attrs[i].type == KOPS_ATTR_TEXT && !attrs[i].value.text))
             return fail(e, KOPS_ERR_BAD_ARGUMENT, "attrs[%zu] has no name, type or text", i);
     return KOPS_OK;
+}
+
+bool attrs_only_write(const struct kops_attr *attrs, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(attrs[i].name, "beta") &&
+            (attrs[i].type == KOPS_ATTR_FLOAT ? attrs[i].value.real != 0.0
+                                              : attrs[i].type != KOPS_ATTR_INT || attrs[i].value.integer != 0))
+            return false;
+    return true;
 }
 
 enum kops_code options_check(const struct kops_options *options, struct kops_error *e)

@@ -9,6 +9,9 @@
 enum kops_code operand_check(const struct kops_client *c, const struct kops_tensor *t, const char *list, size_t place,
                              struct kops_error *e);
 enum kops_code attrs_check(const struct kops_attr *attrs, size_t n, struct kops_error *e);
+/* Whether an op with these attributes does not read what its outputs held before. */
+bool attrs_only_write(const struct kops_attr *attrs, size_t n);
+
 enum kops_code options_check(const struct kops_options *options, struct kops_error *e);
 
 /* Fills *ret, which points into *t; false: the present connection does not know the buffer. */

@@ -76,6 +76,7 @@ static enum kops_code define_now(void *thing, uint64_t deadline, struct kops_err
     s.job.pack = wire_pack_program;
     s.job.decode = wire_decode_program;
     s.job.into = &id;
+    s.job.safe = recovery_always;
     r = job_await(c, &s.job, "the daemon did not define the program in time", deadline, e);
     if (!r)
         remote_defined(c, &p->remote, id, s.generation);
@@ -176,6 +177,30 @@ static enum kops_code ensure(struct kops_client *c, struct job *job, uint64_t de
     return define(run->program, deadline, e);
 }
 
+static bool is_safe(const void *context)
+{
+    const struct run *run = context;
+    const struct kops_sequence *s = &run->program->sequence;
+    struct kops_tensor *tensors = calloc(s->n_tensors + 1, sizeof(*tensors));
+    bool safe;
+
+    if (!tensors)
+        return false;
+    for (size_t i = 0; i < s->n_tensors; i++)
+        tensors[i] = s->tensors[i];
+    for (size_t i = 0; i < run->wire.n_bound; i++) {
+        const struct kops_binding *b = &run->bindings[i];
+
+        if (b->tensor >= s->n_tensors)
+            continue;
+        tensors[b->tensor].buffer = b->buffer;
+        tensors[b->tensor].offset = b->offset;
+    }
+    safe = sequence_is_safe(s, tensors);
+    free(tensors);
+    return safe;
+}
+
 static enum kops_code begin(struct run *run, struct kops_program *p, const struct kops_binding *bindings, size_t n,
                             const struct kops_options *options, struct kops_error *e)
 {
@@ -207,6 +232,7 @@ static enum kops_code begin(struct run *run, struct kops_program *p, const struc
                             .resolve = resolve,
                             .ensure = ensure,
                             .context = run,
+                            .safe = is_safe,
                             .options = options,
                             .decode = wire_decode_run,
                             .how = &run->wire.how,

@@ -88,6 +88,13 @@ ssize_t ring_link_send(struct ring_link *l, const void *data, size_t n)
     return (ssize_t)n;
 }
 
+bool ring_link_unread(const struct ring_link *l, uint64_t end)
+{
+    uint64_t read = atomic_load_explicit(&l->requests.control->tail, memory_order_seq_cst);
+
+    return end - read - 1 < l->requests.size;
+}
+
 ssize_t ring_link_receive(struct ring_link *l, void *into, size_t max)
 {
     int64_t there = ring_available(&l->replies);

@@ -33,6 +33,9 @@ void ring_link_close(struct ring_link *l);
  * ring. */
 ssize_t ring_link_send(struct ring_link *l, const void *data, size_t n);
 
+/* Whether the daemon has not read all up to the place `end` of the request ring's stream. */
+bool ring_link_unread(const struct ring_link *l, uint64_t end);
+
 /* Copies what has come, at most `max` bytes. Returns how many, 0 for none, -EPROTO. */
 ssize_t ring_link_receive(struct ring_link *l, void *into, size_t max);
 

@@ -2,6 +2,7 @@
 #include "dispatch.h"
 #include "fail.h"
 #include "operand.h"
+#include "span.h"
 
 /* A run of the public struct on its way. */
 struct run {
@@ -59,6 +60,28 @@ static enum kops_code ensure(struct kops_client *c, struct job *job, uint64_t de
     return KOPS_OK;
 }
 
+/* Inputs are what they were while outputs lie elsewhere and are only written. */
+static bool is_safe(const void *context)
+{
+    const struct run *run = context;
+    const struct kops_request *r = run->request;
+    struct span inputs[KOPS_MAX_OPERANDS], output;
+
+    if (!attrs_only_write(r->attrs, r->n_attrs))
+        return false;
+    for (size_t i = 0; i < r->n_inputs; i++)
+        if (!span_of(&r->inputs[i], &inputs[i]))
+            return false;
+    for (size_t i = 0; i < r->n_outputs; i++) {
+        if (!span_of(&r->outputs[i], &output))
+            return false;
+        for (size_t k = 0; k < r->n_inputs; k++)
+            if (spans_meet(&inputs[k], &output))
+                return false;
+    }
+    return true;
+}
+
 static void begin(struct run *run, const struct kops_client *c, const struct kops_request *r)
 {
     run->request = r;
@@ -78,6 +101,7 @@ static void begin(struct run *run, const struct kops_client *c, const struct kop
                             .resolve = resolve,
                             .ensure = ensure,
                             .context = run,
+                            .safe = is_safe,
                             .options = &r->options,
                             .decode = wire_decode_run,
                             .how = &run->wire.how,

@@ -6,6 +6,7 @@
 #include "fail.h"
 #include "kernel.h"
 #include "operand.h"
+#include "span.h"
 
 static bool resolve(struct kops_client *c, struct job *job)
 {
@@ -82,6 +83,48 @@ static bool has_kernels(const struct kops_sequence *s)
     return false;
 }
 
+static bool steps_are_safe(const struct kops_sequence *s, bool *reads, bool *writes)
+{
+    for (size_t i = 0; i < s->n_steps; i++) {
+        const struct kops_step *step = &s->steps[i];
+
+        if (step->kernel || !attrs_only_write(step->attrs, step->n_attrs))
+            return false;
+        for (size_t k = 0; k < step->n_inputs; k++)
+            if (step->inputs[k] < s->n_tensors)
+                reads[step->inputs[k]] = true;
+        for (size_t k = 0; k < step->n_outputs; k++)
+            if (step->outputs[k] < s->n_tensors)
+                writes[step->outputs[k]] = true;
+    }
+    return true;
+}
+
+bool sequence_is_safe(const struct kops_sequence *s, const struct kops_tensor *tensors)
+{
+    const size_t n = s->n_tensors;
+    struct span *spans = calloc(n + 1, sizeof(*spans));
+    bool *reads = calloc(n + 1, sizeof(*reads)), *writes = calloc(n + 1, sizeof(*writes));
+    bool safe = spans && reads && writes && steps_are_safe(s, reads, writes);
+
+    for (size_t i = 0; safe && i < n; i++)
+        safe = span_of(&tensors[i], &spans[i]);
+    for (size_t i = 0; safe && i < n; i++)
+        for (size_t k = 0; safe && writes[i] && k < n; k++)
+            safe = !reads[k] || !spans_meet(&spans[i], &spans[k]);
+    free(spans);
+    free(reads);
+    free(writes);
+    return safe;
+}
+
+static bool is_safe(const void *context)
+{
+    const struct sequence *s = context;
+
+    return sequence_is_safe(s->sequence, s->sequence->tensors);
+}
+
 enum kops_code sequence_begin(struct sequence *s, const struct kops_client *c, const struct kops_sequence *sequence,
                               const struct kops_options *options, struct kops_error *e)
 {
@@ -110,6 +153,7 @@ enum kops_code sequence_begin(struct sequence *s, const struct kops_client *c, c
                           .resolve = resolve,
                           .ensure = ensure,
                           .context = s,
+                          .safe = is_safe,
                           .options = options,
                           .decode = wire_decode_run,
                           .how = &s->wire.how,

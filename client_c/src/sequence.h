@@ -18,4 +18,8 @@ enum kops_code sequence_begin(struct sequence *s, const struct kops_client *c, c
                               const struct kops_options *options, struct kops_error *e);
 void sequence_end(struct sequence *s);
 
+/* Whether it does no harm when it runs twice: ops of the daemon alone, and none of them reads what one of them writes.
+ * `tensors` are in place of the sequence's own. */
+bool sequence_is_safe(const struct kops_sequence *s, const struct kops_tensor *tensors);
+
 #endif

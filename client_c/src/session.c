@@ -13,6 +13,9 @@
 /* Polling that helps this seldom is cut to a fraction: waits in a row, and the divisor. */
 enum { SPIN_PATIENCE = 8, SPIN_CUT = 8 };
 
+/* A daemon that lost its device ends so soon. */
+enum { END_GRACE_MS = 500 };
+
 /* ---- the end of a connection ---- */
 
 void session_close_lost(struct kops_client *c)
@@ -22,6 +25,7 @@ void session_close_lost(struct kops_client *c)
     transport_close(&c->t);
     fail_clear(&c->reason);
     c->lost = false;
+    c->ends_by = 0;
     pthread_cond_broadcast(&c->changed);
 }
 
@@ -117,6 +121,14 @@ static bool take_result(struct call *call, const struct wire_message *m, int *fd
     return call->reply ? take_raw(call->reply, m, fds) : call->decode(m->result, fds, m->nfds, call->into);
 }
 
+/* Whatever is sent to a daemon without its device is refused: the next one is waited for. */
+static void take_error(struct kops_client *c, const struct wire_message *m, struct kops_error *ret_error)
+{
+    wire_decode_error(m->error, ret_error);
+    if ((ret_error->code == KOPS_ERR_DEVICE_LOST || ret_error->code == KOPS_ERR_JOB_TIMEOUT) && !c->ends_by)
+        c->ends_by = deadline_in(END_GRACE_MS);
+}
+
 static const char *take_response(struct kops_client *c, const struct wire_message *m)
 {
     struct call *call = call_by_msgid(c, m->msgid);
@@ -126,12 +138,13 @@ static const char *take_response(struct kops_client *c, const struct wire_messag
 
     if (wrong)
         return wrong;
+    if (m->error)
+        take_error(c, m, &error);
     if (!call) {
         wrong = "a response answers no request";
     } else if (call->state == CALL_LATE) {
         drop_late(c, call, m, fds);
     } else if (m->error && !call->reply) {
-        wire_decode_error(m->error, &error);
         call_end(c, call, &error);
     } else if (!take_result(call, m, fds)) {
         fail(&error, KOPS_ERR_BAD_REPLY, "the daemon's result lacks a key, or there is no memory to read it");
@@ -210,7 +223,7 @@ static void take_received(struct kops_client *c, enum transport_result r)
         break;
     case TRANSPORT_CLOSED:
         session_lost(c, KOPS_ERR_CONNECTION_LOST,
-                     "the daemon closed the connection; requests without a reply may or may not have run");
+                     "the daemon ended, or closed the connection; requests without a reply may or may not have run");
         break;
     case TRANSPORT_BROKEN:
         session_lost(c, KOPS_ERR_BAD_REPLY, "the daemon broke the rules for file descriptors or shared memory");

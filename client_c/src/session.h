@@ -34,6 +34,9 @@ enum { CALL_MAX_OPS = 64 };
 
 enum call_state { CALL_FREE, CALL_SENT, CALL_DONE, CALL_LATE };
 
+/* What is known of a request that failed: whether the daemon had it. */
+enum call_fate { FATE_ANSWERED, FATE_UNANSWERED, FATE_UNREAD };
+
 struct call {
     uint32_t index; /* of its place in kops_client.calls */
     uint32_t uses;  /* how often that place was used: makes msgids differ */
@@ -42,6 +45,8 @@ struct call {
     bool waited;        /* some thread is in kops_wait() with that ticket */
     enum call_state state;
     enum kops_code code;      /* CALL_DONE: how it ended */
+    uint64_t ring_end;        /* where it ends in the request ring; 0: it went over the socket */
+    enum call_fate fate;      /* CALL_DONE with a code */
     struct kops_error *error; /* CALL_DONE with a code; owned, NULL when there was no memory */
     wire_decode *decode;
     void *into;
@@ -77,7 +82,7 @@ struct kops_client {
     /* Constant after kops_connect(). */
     char *socket_option; /* NULL: the usual places */
     char *name;
-    int64_t timeout_ms, connect_timeout_ms;
+    int64_t timeout_ms, connect_timeout_ms, reconnect_timeout_ms;
     unsigned spin_option;
     enum kops_transport transport;
     struct wire_info info;
@@ -91,8 +96,11 @@ struct kops_client {
     bool reading, sending;
     bool greeting; /* `greeter` asks what the daemon of a new connection has */
     pthread_t greeter;
-    unsigned spin_us;       /* on this connection, at most */
-    unsigned spin_failures; /* waits in a row in which polling did not help */
+    uint32_t failures;             /* connections that could not be made anew, */
+    struct kops_error unreachable; /* the last one's reason */
+    uint64_t ends_by;              /* the daemon said that it ends: until then nothing is sent; 0: it did not */
+    unsigned spin_us;              /* on this connection, at most */
+    unsigned spin_failures;        /* waits in a row in which polling did not help */
     unsigned users, waiters;
 
     struct call **calls;
@@ -127,7 +135,7 @@ const char *client_op_name(const struct kops_client *c, const char *op);
 
 /* ---- all below are called with the lock held and may drop it while they wait ---- */
 
-/* Makes sure that there is a connection. */
+/* Makes sure that there is a connection: waits for a daemon that is started anew as long as the client may. */
 enum kops_code session_connect(struct kops_client *c, uint64_t deadline, struct kops_error *e);
 
 /* A request on its way out. */
@@ -166,7 +174,7 @@ void session_take_back(struct kops_client *c, struct outgoing *m);
 /* What became of a message. */
 enum session_sent {
     SESSION_SENT,
-    SESSION_NOT_SENT, /* the connection was over before its first byte: worth another try on a new one */
+    SESSION_NOT_SENT, /* the connection was over before its last byte: worth another try on a new one; *e says why */
     SESSION_FAILED    /* *e says why */
 };
 
@@ -179,11 +187,16 @@ bool session_wait(struct kops_client *c, struct call *call, uint64_t deadline);
 /* The outcome of a CALL_DONE; gives the call back. */
 enum kops_code session_finish(struct kops_client *c, struct call *call, struct kops_error *e);
 
+/* Connections that may end, in one try of a call, before the request is sent whole. */
+enum { SESSION_CONNECTIONS = 8 };
+
 /* Gives a call up: its reply will be dropped. */
 void session_abandon(struct kops_client *c, struct call *call);
 
-/* A request that finds the connection over before its first byte was sent is tried once more on a new one. */
-enum { SESSION_ATTEMPTS = 2 };
+/* Whether a request may reach a daemon more than once. SESSION_ATTEMPTS: it does no harm, so it is repeated as
+ * recover.h says. SESSION_ONCE: sent again only where it surely was not carried out. SESSION_HERE: never, since it is
+ * for this connection alone. */
+enum { SESSION_HERE, SESSION_ONCE, SESSION_ATTEMPTS };
 
 /* One whole blocking request, with `fd` unless it is -1. */
 enum kops_code session_call(struct kops_client *c, wire_pack *pack, const void *request, int fd, wire_decode *decode,

@@ -5,6 +5,7 @@
 
 #include "fail.h"
 #include "ordered.h"
+#include "recover.h"
 #include "session.h"
 
 /* Waits until the socket takes bytes again, and takes in replies meanwhile: a daemon that cannot send does not read. */
@@ -128,13 +129,13 @@ static enum session_sent out_of_time(struct kops_client *c, struct outgoing *m, 
 }
 
 /* The connection ended meanwhile, and every call with it. An ordered one has told so already. */
-static enum session_sent gone(struct kops_client *c, struct call *call, bool ordered, bool begun, struct kops_error *e)
+static enum session_sent gone(struct kops_client *c, struct call *call, bool ordered, struct kops_error *e)
 {
     if (ordered)
         fail(e, KOPS_ERR_CONNECTION_LOST, "the connection was lost while the request was sent");
     else
         session_finish(c, call, e);
-    return begun ? SESSION_FAILED : SESSION_NOT_SENT;
+    return SESSION_NOT_SENT; /* nor was part of it: half a message runs nothing */
 }
 
 enum session_sent session_send(struct kops_client *c, struct outgoing *m, uint64_t deadline, struct kops_error *e)
@@ -156,7 +157,7 @@ enum session_sent session_send(struct kops_client *c, struct outgoing *m, uint64
         ssize_t n;
 
         if (c->lost || c->t.fd < 0 || c->generation != generation)
-            return gone(c, m->call, ordered, own < m->length, e);
+            return gone(c, m->call, ordered, e);
         /* Descriptors go with the first byte of their message, and nothing else goes with them. */
         if (m->n_fds && before)
             n = transport_send(&c->t, m->stream, out->sent + before, NULL, 0);
@@ -178,6 +179,7 @@ enum session_sent session_send(struct kops_client *c, struct outgoing *m, uint64
             wait_for_room(c, m->stream, deadline);
         }
     }
+    m->call->ring_end = m->stream == STREAM_RING ? c->t.ring.requests.head : 0;
     return SESSION_SENT;
 }
 
@@ -261,33 +263,59 @@ enum kops_code session_settle(struct kops_client *c, uint64_t deadline, struct k
     return session_call(c, wire_pack_ping, NULL, -1, wire_decode_nothing, NULL, deadline, SESSION_ATTEMPTS, e);
 }
 
-enum kops_code session_call(struct kops_client *c, wire_pack *pack, const void *request, int fd, wire_decode *decode,
-                            void *into, uint64_t deadline, unsigned attempts, struct kops_error *e)
-{
-    enum kops_code r = fd >= 0 ? session_settle(c, deadline, e) : KOPS_OK;
+/* The arguments of session_call(). */
+struct exchange {
+    wire_pack *pack;
+    const void *request;
+    int fd;
+    wire_decode *decode;
+    void *into;
+};
 
-    for (unsigned attempt = 1; !r; attempt++) {
+static enum kops_code exchange_once(struct kops_client *c, const struct exchange *x, struct recovery *recovery,
+                                    uint64_t deadline, unsigned connections, struct kops_error *e)
+{
+    for (;;) {
         struct outgoing m;
         enum session_sent sent;
+        enum kops_code r = session_begin(c, &x->fd, x->fd >= 0, deadline, &m, e);
 
-        r = session_begin(c, &fd, fd >= 0, deadline, &m, e);
         if (r)
             return r;
-        m.call->decode = decode;
-        m.call->into = into;
-        pack(session_out(c, &m), m.call->msgid, request);
+        m.call->decode = x->decode;
+        m.call->into = x->into;
+        x->pack(session_out(c, &m), m.call->msgid, x->request);
         r = session_appended(c, &m, e);
         if (r)
             return r;
         sent = session_send(c, &m, deadline, e);
-        if (sent == SESSION_NOT_SENT && attempt < attempts)
+        if (sent == SESSION_NOT_SENT && --connections) {
+            fail_clear(e);
             continue;
+        }
         if (sent != SESSION_SENT)
             return e->code;
         if (session_wait(c, m.call, deadline))
-            return session_finish(c, m.call, e);
+            return recovery_finish(c, recovery, m.call, e);
         session_abandon(c, m.call);
         return fail(e, KOPS_ERR_TIMEOUT, "the daemon did not reply in time");
     }
+}
+
+enum kops_code session_call(struct kops_client *c, wire_pack *pack, const void *request, int fd, wire_decode *decode,
+                            void *into, uint64_t deadline, unsigned attempts, struct kops_error *e)
+{
+    const struct exchange x = {pack, request, fd, decode, into};
+    struct recovery recovery = {0};
+    enum kops_code r = fd >= 0 ? session_settle(c, deadline, e) : KOPS_OK;
+
+    if (r)
+        return r;
+    if (attempts == SESSION_HERE)
+        return exchange_once(c, &x, &recovery, deadline, 1, e);
+    do
+        r = exchange_once(c, &x, &recovery, deadline, SESSION_CONNECTIONS, e);
+    while (r && recovery_again(c, &recovery, attempts == SESSION_ATTEMPTS ? recovery_always : recovery_never, NULL,
+                               deadline, e));
     return r;
 }

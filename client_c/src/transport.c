@@ -54,7 +54,7 @@ static int set_timeout(int fd, int option, int64_t us)
     return setsockopt(fd, SOL_SOCKET, option, &tv, sizeof(tv));
 }
 
-int transport_connect(struct transport *t, const char *path, int64_t timeout_ms)
+int transport_dial(const char *path, int64_t timeout_ms, int *ret_fd)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     size_t length = strlen(path);
@@ -77,12 +77,17 @@ int transport_connect(struct transport *t, const char *path, int64_t timeout_ms)
         close(fd);
         return r == EAGAIN ? ETIMEDOUT : r;
     }
+    *ret_fd = fd;
+    return 0;
+}
+
+void transport_adopt(struct transport *t, int fd)
+{
     t->fd = fd;
     t->receive_timeout_us = 0;
     t->position = 0;
     for (unsigned i = 0; i < STREAMS; i++)
         scan_reset(&t->in[i].scan);
-    return 0;
 }
 
 static void drop_batch(struct transport *t)

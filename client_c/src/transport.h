@@ -73,8 +73,11 @@ int deadline_poll_ms(uint64_t deadline);
 
 void transport_init(struct transport *t);
 
-/* Returns 0 or an errno. The transport is not connected before. */
-int transport_connect(struct transport *t, const char *path, int64_t timeout_ms);
+/* Connects; returns 0 or an errno. Needs no transport, and no lock. */
+int transport_dial(const char *path, int64_t timeout_ms, int *ret_fd);
+
+/* Takes over what transport_dial() gave. The transport is not connected before. */
+void transport_adopt(struct transport *t, int fd);
 
 /* Closes the socket, the shared memory and unclaimed descriptors, empties the buffers, keeps their memory. */
 void transport_close(struct transport *t);

@@ -234,6 +234,9 @@ struct wire_cache_counts {
 enum kops_code wire_read_module(const struct native_reply *reply, struct wire_module *ret, char **log,
                                 struct kops_error *e);
 
+/* The error of a reply that was asked for as it is. */
+void wire_reply_error(const struct native_reply *reply, struct kops_error *ret_error);
+
 wire_decode wire_decode_nothing;
 wire_decode wire_decode_register;     /* struct wire_buffer */
 wire_decode wire_decode_alloc;        /* struct wire_buffer */

@@ -158,11 +158,12 @@ bool wire_decode_info(const struct msgpack_object *result, int *fds, unsigned nf
     info->protocol = (unsigned)protocol;
     info->protocol_min = (unsigned)uint_or_zero(map_find(result, "protocol_min"));
     info->server = get_text(&w->arena, map_find(result, "server"));
+    info->instance = get_text(&w->arena, map_find(result, "instance"));
     info->devices = get_list(&w->arena, map_find(result, "devices"), read_device);
     info->ops = get_list(&w->arena, map_find(result, "ops"), read_op);
     info->features = get_texts(&w->arena, map_find(result, "features"));
     read_limits(map_find(result, "limits"), &info->limits);
-    return info->server && info->devices && info->ops && info->features &&
+    return info->server && info->instance && info->devices && info->ops && info->features &&
            read_kernels(&w->arena, map_find(result, "kernels"), &info->kernels);
 }
 
@@ -175,6 +176,7 @@ static void read_spread(const msgpack_object *o, struct kops_spread *ret)
     ret->p50 = number_or_nan(map_find(o, "p50"));
     ret->p90 = number_or_nan(map_find(o, "p90"));
     ret->p99 = number_or_nan(map_find(o, "p99"));
+    ret->p999 = number_or_nan(map_find(o, "p999"));
     ret->max = number_or_nan(map_find(o, "max"));
 }
 
@@ -208,6 +210,7 @@ static const void *read_row(struct arena *a, const msgpack_object *o)
     row->dtype = get_text(a, map_find(o, "dtype"));
     row->count = uint_or_zero(map_find(o, "count"));
     row->errors = uint_or_zero(map_find(o, "errors"));
+    read_spread(map_find(o, "queue_us"), &row->queue_us);
     read_spread(map_find(o, "exec_us"), &row->exec_us);
     read_spread(map_find(o, "total_us"), &row->total_us);
     return row->op && row->device && row->variant && row->dtype ? row : NULL;

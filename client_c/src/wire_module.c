@@ -57,6 +57,18 @@ static char *copy_log(const msgpack_object *error)
     return log && log->type == MSGPACK_OBJECT_STR ? strndup(log->via.str.ptr, log->via.str.size) : NULL;
 }
 
+void wire_reply_error(const struct native_reply *reply, struct kops_error *ret_error)
+{
+    msgpack_unpacked unpacked;
+
+    msgpack_unpacked_init(&unpacked);
+    if (msgpack_unpack_next(&unpacked, reply->data, reply->length, NULL) == MSGPACK_UNPACK_SUCCESS)
+        wire_decode_error(&unpacked.data, ret_error);
+    else
+        fail(ret_error, KOPS_ERR_NO_MEMORY, "there is no memory to read the daemon's error");
+    msgpack_unpacked_destroy(&unpacked);
+}
+
 enum kops_code wire_read_module(const struct native_reply *reply, struct wire_module *ret, char **log,
                                 struct kops_error *e)
 {

@@ -56,7 +56,7 @@ class ClientInfo:
     bytes_in: int = 0
     bytes_out: int = 0
     output_bytes: int = 0
-    paused: bool = False  # the daemon reads nothing of it until it has read its replies
+    paused: bool = False  # the daemon reads nothing of it: it has as much in flight or unread as it may
     shm: bool = False
     device_us: float = 0.0
     latency: Latency = Latency()
@@ -73,6 +73,7 @@ class UserInfo:
     allocated_bytes: int = 0
     inflight: int = 0
     fds: int = 0
+    kernel_bytes: int = 0
     requests: int = 0
     refused: int = 0  # requests, because of a limit
     device_us: float = 0.0

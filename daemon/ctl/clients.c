@@ -87,6 +87,7 @@ void admin_user_json(const struct kops_user_info *u)
     json_uint("allocated_bytes", u->allocated_bytes);
     json_uint("inflight", u->inflight);
     json_uint("fds", u->fds);
+    json_uint("kernel_bytes", u->kernel_bytes);
     json_uint("requests", u->requests);
     json_uint("refused", u->refused);
     json_number("device_us", u->device_us);
@@ -97,6 +98,7 @@ void admin_user_json(const struct kops_user_info *u)
     limit_json("allocated_bytes", u->limits.allocated_bytes);
     limit_json("inflight", u->limits.inflight);
     limit_json("fds", u->limits.fds);
+    limit_json("kernel_bytes", u->limits.kernel_bytes);
     limit_json("messages_per_s", u->limits.messages_per_s);
     limit_json("device_share", u->limits.device_share);
     json_end('}');
@@ -205,9 +207,9 @@ static void users_text(const struct kops_clients *s)
 {
     struct table t;
 
-    table_init(&t, "lrrrrrrrrr",
+    table_init(&t, "lrrrrrrrrrr",
                (const char *const[]){"user", "connections", "buffers", "mapped", "allocated", "in flight",
-                                     "descriptors", "requests", "refused", "device s"});
+                                     "descriptors", "kernels", "requests", "refused", "device s"});
     for (const struct kops_user_info *const *p = s->users; *p; p++) {
         const struct kops_user_info *u = *p;
 
@@ -218,6 +220,7 @@ static void users_text(const struct kops_clients *s)
         cell_bytes_of(&t, u->allocated_bytes, u->limits.allocated_bytes);
         cell_of(&t, u->inflight, u->limits.inflight);
         cell_of(&t, u->fds, u->limits.fds);
+        cell_bytes_of(&t, u->kernel_bytes, u->limits.kernel_bytes);
         table_cell(&t, "%llu", (unsigned long long)u->requests);
         table_cell(&t, "%llu", (unsigned long long)u->refused);
         if (isnan(u->device_us))

@@ -15,6 +15,7 @@ struct ctl {
     const char *socket; /* NULL: the usual places */
     int64_t timeout_ms;
     unsigned spin_us;
+    int64_t reconnect_ms; /* as in kops_connect_options */
     bool json;
     kops_client *client; /* after ctl_connect(); closed by main() */
 };

@@ -120,7 +120,8 @@ enum kops_code ctl_try_connect(struct ctl *ctl, struct kops_error *error)
                                            .name = "kopsctl " KOPS_VERSION,
                                            .timeout_ms = ctl->timeout_ms,
                                            .connect_timeout_ms = ctl->timeout_ms,
-                                           .spin_us = ctl->spin_us};
+                                           .spin_us = ctl->spin_us,
+                                           .reconnect_timeout_ms = ctl->reconnect_ms};
 
     return kops_connect(&options, &ctl->client, error);
 }

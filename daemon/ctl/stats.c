@@ -26,6 +26,7 @@ static void spread_json(const char *key, const struct kops_spread *s)
     json_number("p50", s->p50);
     json_number("p90", s->p90);
     json_number("p99", s->p99);
+    json_number("p999", s->p999);
     json_number("max", s->max);
     json_end('}');
 }
@@ -46,6 +47,7 @@ void stats_row_json(const struct kops_stats_row *row)
     json_end(']');
     json_uint("count", row->count);
     json_uint("errors", row->errors);
+    spread_json("queue_us", &row->queue_us);
     spread_json("exec_us", &row->exec_us);
     spread_json("total_us", &row->total_us);
 }
@@ -107,9 +109,9 @@ static void rows_text(const struct kops_stats *s)
 {
     struct table t;
 
-    table_init(&t, "lllllrrrrrr",
-               (const char *const[]){"op", "shapes", "dtype", "variant", "device", "count", "errors", "exec p50 us",
-                                     "p99", "total p50 us", "p99"});
+    table_init(&t, "lllllrrrrrrr",
+               (const char *const[]){"op", "shapes", "dtype", "variant", "device", "count", "errors", "queue p99 us",
+                                     "exec p50 us", "p99", "total p50 us", "p99"});
     for (const struct kops_stats_row *const *row = s->rows; *row; row++) {
         char shapes[TABLE_CELL];
 
@@ -121,6 +123,7 @@ static void rows_text(const struct kops_stats *s)
         table_cell(&t, "%.12s", (*row)->device);
         table_cell(&t, "%llu", (unsigned long long)(*row)->count);
         table_cell(&t, "%llu", (unsigned long long)(*row)->errors);
+        table_us(&t, (*row)->queue_us.p99);
         table_us(&t, (*row)->exec_us.p50);
         table_us(&t, (*row)->exec_us.p99);
         table_us(&t, (*row)->total_us.p50);

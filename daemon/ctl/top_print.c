@@ -85,9 +85,9 @@ void top_print_ops(const struct top_view *v, FILE *to, size_t max_rows)
 {
     struct table t;
 
-    table_init(&t, "lllrrrrrrl",
-               (const char *const[]){"op", "dtype", "variant", "runs/s", "err/s", "exec p50 us", "p99", "total p50 us",
-                                     "p99", "shapes"});
+    table_init(&t, "lllrrrrrrrl",
+               (const char *const[]){"op", "dtype", "variant", "runs/s", "err/s", "queue p99 us", "exec p50 us", "p99",
+                                     "total p50 us", "p99", "shapes"});
     for (size_t i = 0; i < v->n_ops; i++) {
         const struct kops_stats_row *row = v->ops[i].row;
         char text[TABLE_CELL];
@@ -97,6 +97,7 @@ void top_print_ops(const struct top_view *v, FILE *to, size_t max_rows)
         table_cell(&t, "%s", row->variant);
         cell_rate(&t, v->ops[i].runs_s);
         cell_rate(&t, v->ops[i].errors_s);
+        table_us(&t, row->queue_us.p99);
         table_us(&t, row->exec_us.p50);
         table_us(&t, row->exec_us.p99);
         table_us(&t, row->total_us.p50);

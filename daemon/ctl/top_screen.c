@@ -250,6 +250,7 @@ enum ctl_exit top_screen(struct ctl *ctl, double delay_s, enum top_sort by)
 
     if (!ctl->timeout_ms)
         ctl->timeout_ms = answer_ms;
+    ctl->reconnect_ms = KOPS_NO_RECONNECT; /* a daemon that is away is shown as such */
     status = ctl_connect(ctl);
     if (!status)
         status = start(&s);

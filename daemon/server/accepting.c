@@ -23,14 +23,19 @@ static void on_listener(uv_poll_t *poll, int status, int events);
 
 /* ---- turning away ---- */
 
-void accepting_log_refusal(struct server *s, const struct error *e)
+void accepting_log_refusal(struct server *s, int fd, const struct error *e)
 {
+    struct ucred peer = {.pid = 0, .uid = (uid_t)-1};
+    socklen_t length = sizeof(peer);
     unsigned held_back;
 
     s->totals.turned_away++;
-    if (log_limit_pass(&s->listening.log_limit, clock_now_ns(), LINES_A_SECOND, &held_back))
-        log_warning("refuse", "why=\"%s\" code=%s connections=%u held_back=%u", e->message, error_code_name(e->code),
-                    s->n_connections, held_back);
+    if (!log_limit_pass(&s->listening.log_limit, clock_now_ns(), LINES_A_SECOND, &held_back))
+        return;
+    if (fd >= 0)
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length);
+    log_warning("refuse", "why=\"%s\" pid=%d uid=%d code=%s connections=%u held_back=%u", e->message, (int)peer.pid,
+                (int)peer.uid, error_code_name(e->code), s->n_connections, held_back);
 }
 
 /* Tells a newcomer why it cannot be served. Takes no memory. */
@@ -84,7 +89,7 @@ static void rest(struct server *s, int cause)
     struct error e;
 
     error_set(&e, ERROR_OUT_OF_MEMORY, "nobody can be accepted: %s", strerror(cause));
-    accepting_log_refusal(s, &e);
+    accepting_log_refusal(s, -1, &e);
     uv_poll_stop(&s->listening.poll);
     uv_update_time(&s->loop);
     uv_timer_start(&s->listening.timer, on_rested, REST_MS, 0);
@@ -102,7 +107,7 @@ static int shed(struct server *s, int cause)
     s->listening.reserve_fd = -1;
     fd = accept4(s->listening.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     out_of_descriptors(s, cause, &e);
-    accepting_log_refusal(s, &e);
+    accepting_log_refusal(s, fd, &e);
     if (fd >= 0)
         refuse(s, fd, &e);
     return take_reserve(s);
@@ -132,7 +137,7 @@ static void take(struct server *s, int fd)
     else if (s->n_connections >= s->config.max_connections)
         r = too_many_connections(s, &e);
     if (r < 0)
-        accepting_log_refusal(s, &e);
+        accepting_log_refusal(s, fd, &e);
     if (r < 0 || !connection_new(s, fd, &e))
         refuse(s, fd, &e);
 }

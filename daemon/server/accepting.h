@@ -14,7 +14,7 @@ int accepting_start(struct server *s, struct error *e);
 /* No more of them; harmless when it was called before. */
 void accepting_stop(struct server *s);
 /* A line in the log for a newcomer that is turned away, one a second at most. */
-void accepting_log_refusal(struct server *s, const struct error *e);
+void accepting_log_refusal(struct server *s, int fd, const struct error *e);
 /* When nothing is left to stop: the kept buffer and descriptor. */
 void accepting_free(struct server *s);
 

@@ -35,7 +35,16 @@ struct quota_limits {
 };
 
 /* What is refused, for counting and for the log: the quotas, and beyond them these. */
-enum { REFUSED_MESSAGES = QUOTA_COUNT, REFUSED_SHARE, REFUSED_CONNECT, REFUSED_METHOD, REFUSED_KERNELS, REFUSED_COUNT };
+enum {
+    REFUSED_MESSAGES = QUOTA_COUNT,
+    REFUSED_SHARE,
+    REFUSED_CONNECT,
+    REFUSED_METHOD,
+    REFUSED_KERNELS,
+    REFUSED_LIMITS,
+    REFUSED_HANDLE,
+    REFUSED_COUNT
+};
 /* As the log and metrics say it. */
 const char *account_refused_name(unsigned what);
 

@@ -80,17 +80,20 @@ static void look_at_holdings(const struct connection *c, struct holdings *into)
 
 static void write_histogram(struct rpc_output *out, const char *key, const struct histogram *h)
 {
+    static const double ps[] = {0.50, 0.90, 0.99, 0.999};
     const bool any = h && h->count;
+    double us[sizeof(ps) / sizeof(ps[0])];
 
     rpc_write_text(out, key);
     rpc_write_map(out, any ? 6 : 1);
     rpc_write_entry_uint(out, "count", any ? h->count : 0);
     if (!any)
         return;
-    rpc_write_entry_double(out, "p50", histogram_percentile(h, 0.50));
-    rpc_write_entry_double(out, "p90", histogram_percentile(h, 0.90));
-    rpc_write_entry_double(out, "p99", histogram_percentile(h, 0.99));
-    rpc_write_entry_double(out, "p999", histogram_percentile(h, 0.999));
+    histogram_percentiles(h, sizeof(ps) / sizeof(ps[0]), ps, us);
+    rpc_write_entry_double(out, "p50", us[0]);
+    rpc_write_entry_double(out, "p90", us[1]);
+    rpc_write_entry_double(out, "p99", us[2]);
+    rpc_write_entry_double(out, "p999", us[3]);
     rpc_write_entry_double(out, "max", h->max_us);
 }
 

@@ -247,7 +247,7 @@ static struct module *add_module(struct connection *c, struct code *code, struct
         goto free_module;
     m->id = idtable_add(&c->modules, m);
     if (!m->id) {
-        connection_full(&c->modules, "modules", e);
+        connection_full(c, &c->modules, "modules", e);
         goto unref_hold;
     }
     m->code = code_ref(code);

@@ -291,7 +291,7 @@ struct connection *connection_new(struct server *server, int fd, struct error *e
 
     if (!c) {
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for another connection; try again later");
-        accepting_log_refusal(server, e);
+        accepting_log_refusal(server, fd, e);
         return NULL;
     }
     c->server = server;
@@ -320,12 +320,12 @@ struct connection *connection_new(struct server *server, int fd, struct error *e
     return c;
 
 close_connection:
-    accepting_log_refusal(server, e);
+    accepting_log_refusal(server, fd, e);
     c->fd = -1; /* the caller's */
     connection_close(c, "it cannot be served");
     return NULL;
 discharge:
-    accepting_log_refusal(server, e);
+    accepting_log_refusal(server, fd, e);
     account_discharge(c->account, QUOTA_CONNECTIONS, 1);
     account_discharge(c->account, QUOTA_FDS, 2);
     access_leave(c);

@@ -27,7 +27,7 @@ void connection_turn(struct connection *c);
 void connection_take_input(struct connection *c);
 /* Dispatches messages that are there already. -1: the connection was closed. */
 int connection_process(struct connection *c);
-/* Ends it for breaking the protocol. */
+/* Ends it for breaking the protocol, or because the daemon has no room for what it sent. */
 void connection_violation(struct connection *c, const struct error *e);
 
 /* Whether it may have more requests now. */
@@ -60,6 +60,9 @@ void connection_end_input(struct connection *c);
 /* holdings.c: buffers, inline references and programs. */
 /* Gives everything back that the connection holds; what runs still use stays until they have ended. */
 void connection_drop_all(struct connection *c);
+/* mapping_get_ipc() for this connection. */
+int connection_get_ipc(struct connection *c, struct backend_device *device, const struct backend_import *import,
+                       const uint64_t *alloc_id, struct mapping **ret_mapping, struct error *e);
 /* The user's hold on the mapping, which is charged with its bytes, or with the declared ones until it is open: call it
  * again then. What alloc made is charged otherwise. NULL: quota_exceeded. */
 struct hold *connection_hold(struct connection *c, const struct mapping *m, uint64_t declared, struct error *e);
@@ -74,7 +77,7 @@ void connection_add_inline(struct connection *c, struct mapping *m, struct hold 
 bool connection_drop_inline(struct connection *c, const unsigned char *handle);
 
 /* One of its tables takes no more: fills in quota_exceeded, returns -1. `what` is its entries, in the plural. */
-int connection_full(const struct idtable *table, const char *what, struct error *e);
+int connection_full(const struct connection *c, const struct idtable *table, const char *what, struct error *e);
 /* A new buffer holding its own references to `m` and `hold`; NULL and quota_exceeded when there are too many. */
 struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m, struct hold *hold, uint64_t size,
                                          bool writable, struct error *e);

@@ -14,16 +14,11 @@ enum { READS_A_TURN = 8, RING_MESSAGES_A_TURN = 8 };
 
 void connection_violation(struct connection *c, const struct error *e)
 {
-    char why[ERROR_MESSAGE_MAX + 8];
-    unsigned held_back;
+    bool protocol = e->code == ERROR_PROTOCOL_ERROR;
 
-    c->server->counters.protocol_errors++;
-    if (log_limit_pass(&c->server->protocol_limit, clock_now_ns(), EVENTS_A_SECOND, &held_back))
-        log_warning("protocol_error", "pid=%d uid=%d why=%s held_back=%u", (int)c->pid, (int)c->uid,
-                    log_quote(why, sizeof(why), e->message, strlen(e->message)), held_back);
-    else
-        c->server->totals.lines_held_back++;
-    connection_fail(c, e, "protocol error");
+    c->server->counters.protocol_errors += protocol;
+    event_protocol_error(c, e);
+    connection_fail(c, e, protocol ? "protocol error" : "the daemon has no room for what it sent");
 }
 
 /* Dispatches one whole message of the socket's or the ring's input. 1: done; 0: there is none; -1: the connection was

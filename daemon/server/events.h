@@ -1,11 +1,12 @@
 /* What happens to clients, as lines of the log.
  *
- *     connect     debug    pid uid
- *     disconnect  debug    pid uid client why inflight requests errors connected_s
- *     fault       warning  code uuid op pid uid client why: a device or somebody's memory failed while a run used it
+ *     connect         debug    pid uid
+ *     disconnect      debug    pid uid client why inflight requests errors connected_s
+ *     protocol_error  warning  pid uid client why: what came was no valid request, and the connection is closed
+ *     fault           warning  code uuid op pid uid client why: a device or memory failed while a run used it
  *
- * Each at most EVENTS_A_SECOND times a second, with `held_back`, the number of lines of its kind that were left out
- * since the one before, where there were any; metrics counts them. Thread: loop. */
+ * Each at most EVENTS_A_SECOND times a second; `held_back` is the number of lines of its kind that were left out since
+ * the one before. Thread: loop. */
 #ifndef KOPS_SERVER_EVENTS_H
 #define KOPS_SERVER_EVENTS_H
 
@@ -14,6 +15,7 @@
 enum { EVENTS_A_SECOND = 20 };
 
 void event_connect(struct connection *c);
+void event_protocol_error(struct connection *c, const struct error *e);
 void event_disconnect(struct connection *c, const char *why);
 /* Only where the error is one of a device or of memory. */
 void event_fault(const struct request *r, const struct error *e);

@@ -17,6 +17,18 @@ struct hold *connection_hold(struct connection *c, const struct mapping *m, uint
     return account_hold(c->account, c->pid, QUOTA_MAPPED, m, bytes, e);
 }
 
+int connection_get_ipc(struct connection *c, struct backend_device *device, const struct backend_import *import,
+                       const uint64_t *alloc_id, struct mapping **ret_mapping, struct error *e)
+{
+    const struct mapping_owner owner = {.uid = c->uid, .pid = c->pid};
+
+    if (mapping_get_ipc(&c->server->mappings, device, import, alloc_id, owner, ret_mapping, e) == 0)
+        return 0;
+    if (e->code == ERROR_PERMISSION_DENIED) /* it is another user's */
+        account_refused(c->account, c->pid, REFUSED_HANDLE, 0, 0);
+    return -1;
+}
+
 static void settle(const struct mapping_bill *bill)
 {
     struct account *a = bill->payer;
@@ -105,8 +117,9 @@ bool connection_drop_inline(struct connection *c, const unsigned char *handle)
     return found;
 }
 
-int connection_full(const struct idtable *table, const char *what, struct error *e)
+int connection_full(const struct connection *c, const struct idtable *table, const char *what, struct error *e)
 {
+    account_refused(c->account, c->pid, REFUSED_LIMITS, table->used, table->max);
     error_set(e, ERROR_QUOTA_EXCEEDED, "this connection holds %u %s, the most it may; release some", table->used, what);
     error_detail_text(e, "quota", what);
     error_detail_number(e, "limit", (int64_t)table->max);
@@ -128,7 +141,7 @@ struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m
     *buffer = (struct buffer_ref){.mapping = m, .size = size, .writable = writable};
     buffer->id = idtable_add(&c->buffers, buffer);
     if (!buffer->id) {
-        connection_full(&c->buffers, "buffers", e);
+        connection_full(c, &c->buffers, "buffers", e);
         goto free_buffer;
     }
     mapping_ref(m);

@@ -239,7 +239,7 @@ static int kernel_new(struct connection *c, const struct rpc_arg *args, struct k
     k->id = idtable_add(&c->kernels, k);
     if (!k->id) {
         kernel_unref(k);
-        return connection_full(&c->kernels, "kernels", e);
+        return connection_full(c, &c->kernels, "kernels", e);
     }
     *ret = k;
     return 0;

@@ -5,6 +5,8 @@
 
 #include "util/clock.h"
 
+static const uint64_t FADE_NS = UINT64_C(60000000000);
+
 #define KOPS_DTYPE_FITS(NAME, name, value, size) _Static_assert((value) < LATENCY_DTYPES, "raise LATENCY_DTYPES");
 KOPS_DTYPES(KOPS_DTYPE_FITS)
 #undef KOPS_DTYPE_FITS
@@ -36,7 +38,12 @@ const char *latency_kind_name(unsigned kind)
 
 struct latency_table *latency_table_new(void)
 {
-    return calloc(1, sizeof(struct latency_table));
+    struct latency_table *table = calloc(1, sizeof(*table));
+
+    for (unsigned e = 0; table && e < 64; e++)
+        while (table->first_bound[e] < LATENCY_BOUNDS && latency_bounds_ns[table->first_bound[e]] < UINT64_C(1) << e)
+            table->first_bound[e]++;
+    return table;
 }
 
 struct latency_table *latency_table_free(struct latency_table *table)
@@ -49,28 +56,20 @@ struct latency_table *latency_table_free(struct latency_table *table)
     return NULL;
 }
 
-/* The first bucket whose bound is no less. */
-static unsigned bound_of(double us)
+/* The first bucket whose bound is no less. Bounds are at least twice the one before, so that no more than one lies
+ * between two powers of two: a look-up and a comparison find it. */
+static unsigned bound_of(const struct latency_table *table, uint64_t ns)
 {
-    const uint64_t ns = us > 0 ? (uint64_t)(us * 1e3 + 0.5) : 0;
-    unsigned low = 0, high = LATENCY_BOUNDS;
+    const unsigned first = table->first_bound[63 - __builtin_clzll(ns | 1)];
 
-    while (low < high) {
-        unsigned middle = (low + high) / 2;
-
-        if (latency_bounds_ns[middle] < ns)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return first + (first < LATENCY_BOUNDS && ns > latency_bounds_ns[first]);
 }
 
 static double executions_us(const struct run *run)
 {
-    double us = 0;
+    double us = run->samples[0];
 
-    for (uint32_t i = 0; i < run->job.n_samples; i++)
+    for (uint32_t i = 1; i < run->job.n_samples; i++)
         us += run->samples[i];
     return us;
 }
@@ -83,8 +82,10 @@ void latency_of(const struct request *r, double total_us, struct latency *ret)
     ret->part[LATENCY_QUEUE] = started ? clock_us_between(run->ready_ns, run->job.started_ns) : NAN;
     ret->part[LATENCY_DEVICE] = run->job.n_samples ? executions_us(run) : NAN;
     ret->part[LATENCY_TOTAL] = total_us;
-    for (unsigned i = 0; i < LATENCY_PARTS; i++)
-        ret->bucket[i] = isnan(ret->part[i]) ? 0 : histogram_bucket(ret->part[i]);
+    for (unsigned i = 0; i < LATENCY_PARTS; i++) {
+        ret->ns[i] = histogram_ns(ret->part[i]);
+        ret->bucket[i] = histogram_bucket(ret->ns[i]);
+    }
 }
 
 /* Where the run is counted by op; NULL: no memory. */
@@ -108,21 +109,41 @@ static struct latency_op *op_of(struct server *s, const struct run *run)
     return *at;
 }
 
-void latency_note(const struct request *r, const struct latency *latency)
+/* A connection's, made at first use; NULL: no memory, and a lost statistic is no reason to fail the job. */
+static struct latencies *latencies_of(struct connection *c, uint64_t now_ns)
+{
+    struct latencies *l = c->latencies;
+
+    if (!l) {
+        l = c->latencies = calloc(1, sizeof(*l));
+        if (l)
+            l->faded_ns = now_ns;
+        return l;
+    }
+    if (__builtin_expect(now_ns - l->faded_ns >= FADE_NS, 0)) {
+        uint64_t halvings = (now_ns - l->faded_ns) / FADE_NS;
+
+        for (unsigned i = 0; i < LATENCY_PARTS; i++)
+            histogram_fade(&l->part[i], halvings < 64 ? (unsigned)halvings : 64);
+        l->faded_ns += halvings * FADE_NS;
+    }
+    return l;
+}
+
+void latency_note(const struct request *r, const struct latency *latency, uint64_t now_ns)
 {
     struct connection *c = r->connection;
     struct latency_op *op = op_of(c->server, &r->run);
+    struct latencies *own = latencies_of(c, now_ns);
 
-    if (!c->latencies)
-        c->latencies = calloc(1, sizeof(*c->latencies)); /* a lost statistic is no reason to fail the job */
     for (unsigned i = 0; i < LATENCY_PARTS; i++) {
         if (isnan(latency->part[i]))
             continue;
-        if (c->latencies)
-            histogram_add_in(&c->latencies->part[i], latency->part[i], latency->bucket[i]);
+        if (own)
+            histogram_add_in(&own->part[i], latency->part[i], latency->bucket[i]);
         if (op) {
-            op->buckets[i][bound_of(latency->part[i])]++;
-            op->sum_us[i] += latency->part[i];
+            op->buckets[i][bound_of(c->server->latencies, latency->ns[i])]++;
+            op->sum_ns[i] += latency->ns[i];
         }
     }
 }

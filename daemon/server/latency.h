@@ -14,11 +14,14 @@ enum latency_part { LATENCY_QUEUE, LATENCY_DEVICE, LATENCY_TOTAL, LATENCY_PARTS 
 /* µs; NAN: not measured. See Timings in PROTOCOL.md. */
 struct latency {
     double part[LATENCY_PARTS];
-    unsigned bucket[LATENCY_PARTS]; /* of a struct histogram; undefined for NAN */
+    uint64_t ns[LATENCY_PARTS];     /* the same; 0 for NAN */
+    unsigned bucket[LATENCY_PARTS]; /* of a struct histogram */
 };
 
+/* What is recent counts more: every minute halves what was before. */
 struct latencies {
     struct histogram part[LATENCY_PARTS];
+    uint64_t faded_ns; /* when that was last done */
 };
 
 /* What a run counts as: its op, or one of these. */
@@ -31,11 +34,12 @@ extern const uint64_t latency_bounds_ns[LATENCY_BOUNDS];
 
 struct latency_op {
     uint64_t buckets[LATENCY_PARTS][LATENCY_BOUNDS + 1]; /* the last: longer than every bound */
-    double sum_us[LATENCY_PARTS];
+    uint64_t sum_ns[LATENCY_PARTS];
 };
 
 /* By device, kind and dtype (0: none, or several); NULL: nothing yet. */
 struct latency_table {
+    unsigned char first_bound[64]; /* the first that is no less than that power of two */
     struct latency_op *ops[BACKEND_MAX_DEVICES][LATENCY_KINDS][LATENCY_DTYPES];
 };
 
@@ -45,7 +49,7 @@ struct latency_table *latency_table_free(struct latency_table *table); /* NULL i
 /* The times of a run that ended well. */
 void latency_of(const struct request *r, double total_us, struct latency *ret);
 /* Counts them for its connection and its op. */
-void latency_note(const struct request *r, const struct latency *latency);
+void latency_note(const struct request *r, const struct latency *latency, uint64_t now_ns);
 
 /* A run has ended, however: counts the time that its device was busy with it. */
 void latency_note_device(const struct request *r, uint64_t now_ns);

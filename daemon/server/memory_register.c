@@ -237,7 +237,7 @@ static int register_handle(struct request *r, const struct rpc_arg *args, enum b
         import.fds[import.n_fds++] = fds->fds[index];
     }
     memcpy(import.handle, args[REGISTER_handle].text, sizeof(import.handle));
-    if (mapping_get_ipc(&c->server->mappings, device, &import, alloc_id, owner_of(c), &m, e) < 0)
+    if (connection_get_ipc(c, device, &import, alloc_id, &m, e) < 0)
         return -1;
     if (import.n_fds && m->fd == import.fds[0])
         fds->fds[index] = -1;

@@ -157,7 +157,7 @@ static void write_histogram(struct metrics *m, enum metric metric, enum latency_
         metrics_uint(&m->text, n);
     }
     begin_op(m, metric, "_sum", labels);
-    metrics_double(&m->text, op->sum_us[part] * 1e-6);
+    metrics_double(&m->text, (double)op->sum_ns[part] * 1e-9);
     begin_op(m, metric, "_count", labels);
     metrics_uint(&m->text, n);
 }

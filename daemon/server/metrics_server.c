@@ -79,7 +79,7 @@ METRIC(cpu_seconds_total)
     metrics_one_double(m, METRIC_cpu_seconds_total, (double)t.tv_sec + (double)t.tv_nsec * 1e-9);
 }
 
-METRIC_VALUE(log_lines_held_back_total, m->s->totals.lines_held_back)
+METRIC_VALUE(log_lines_held_back_total, log_lines_held_back())
 METRIC_VALUE(log_lines_lost_total, log_lines_lost())
 
 /* ---- connections ---- */
@@ -90,6 +90,16 @@ METRIC_VALUE(connections_turned_away_total, m->s->totals.turned_away)
 METRIC_VALUE(protocol_errors_total, m->s->counters.protocol_errors)
 METRIC_VALUE(received_bytes_total, m->s->counters.bytes_in)
 METRIC_VALUE(sent_bytes_total, m->s->counters.bytes_out)
+
+METRIC(clients_dropped_total)
+{
+    metrics_sample(&m->text, METRIC_clients_dropped_total, "");
+    metrics_label(&m->text, "why", "stuck_reader");
+    metrics_uint(&m->text, m->s->totals.dropped_readers);
+    metrics_sample(&m->text, METRIC_clients_dropped_total, "");
+    metrics_label(&m->text, "why", "partial_message");
+    metrics_uint(&m->text, m->s->totals.dropped_senders);
+}
 
 METRIC(client_connections)
 {

@@ -98,6 +98,10 @@ static void drop(struct connection *c, enum patience_for what)
     unsigned held_back;
     struct error e;
 
+    if (what == PATIENCE_READER)
+        s->totals.dropped_readers++;
+    else
+        s->totals.dropped_senders++;
     if (log_limit_pass(&s->patience.log_limit, clock_now_ns(), LINES_A_SECOND, &held_back))
         log_warning("drop", "pid=%d uid=%d why=\"%s\" output_bytes=%zu input_bytes=%zu held_back=%u", (int)c->pid,
                     (int)c->uid, why[what], buffer_length(&c->output.bytes), buffer_length(&c->input.bytes), held_back);

@@ -202,14 +202,18 @@ void profile_add_error(struct profile *p, const struct op_call *call, const stru
 
 static void write_histogram(struct rpc_output *out, const char *key, const struct histogram *h)
 {
+    static const double ps[] = {0.50, 0.90, 0.99, 0.999};
+    double us[sizeof(ps) / sizeof(ps[0])];
+
+    histogram_percentiles(h, sizeof(ps) / sizeof(ps[0]), ps, us);
     rpc_write_text(out, key);
     rpc_write_map(out, 7);
     rpc_write_entry_double(out, "min", h->min_us);
     rpc_write_entry_double(out, "mean", h->sum_us / (double)h->count);
-    rpc_write_entry_double(out, "p50", histogram_percentile(h, 0.50));
-    rpc_write_entry_double(out, "p90", histogram_percentile(h, 0.90));
-    rpc_write_entry_double(out, "p99", histogram_percentile(h, 0.99));
-    rpc_write_entry_double(out, "p999", histogram_percentile(h, 0.999));
+    rpc_write_entry_double(out, "p50", us[0]);
+    rpc_write_entry_double(out, "p90", us[1]);
+    rpc_write_entry_double(out, "p99", us[2]);
+    rpc_write_entry_double(out, "p999", us[3]);
     rpc_write_entry_double(out, "max", h->max_us);
 }
 

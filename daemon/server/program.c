@@ -156,13 +156,14 @@ static int define(struct connection *c, const struct rpc_arg *args, struct progr
         error_detail_text(e, "quota", "program_bytes");
         error_detail_number(e, "limit", PROGRAM_BYTES_MAX);
         error_detail_number(e, "current", (int64_t)c->program_bytes);
+        account_refused(c->account, c->pid, REFUSED_LIMITS, c->program_bytes, PROGRAM_BYTES_MAX);
         unref(p);
         return -1;
     }
     p->id = idtable_add(&c->programs, p);
     if (!p->id) {
         unref(p);
-        return connection_full(&c->programs, "programs", e);
+        return connection_full(c, &c->programs, "programs", e);
     }
     *ret_program = p;
     return 0;

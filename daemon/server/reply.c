@@ -145,7 +145,7 @@ void run_reply(struct request *r)
         return;
     }
     latency_of(r, total_us, &latency);
-    latency_note(r, &latency);
+    latency_note(r, &latency, now);
     note_in_profile(run, s, &latency);
     out = request_result(r);
     if (!out)

@@ -290,7 +290,7 @@ static int admit(struct connection *c, const struct request *r, struct error *e)
     if (!access_allows(c, class))
         return access_refuse(c, methods[r->method].name, class, e);
     if (account_admit_message(a, c->pid, r->received_ns, e) < 0 ||
-        (!methods[r->method].while_stopping && account_check_inflight(a, c->pid, e) < 0))
+        (methods[r->method].work && account_check_inflight(a, c->pid, e) < 0))
         return -1;
     return request_is_run(r) ? account_check_share(a, c->pid, r->received_ns, e) : 0;
 }
@@ -312,6 +312,7 @@ int dispatch(struct connection *c, const struct rpc_message *message, struct req
     if (method < 0) {
         r->method = METHOD_COUNT;
         c->server->totals.requests[METHOD_COUNT]++;
+        account_admit_message(c->account, c->pid, r->received_ns, &error); /* or says that instead */
         request_end_error(r, &error);
         return 0;
     }

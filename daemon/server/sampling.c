@@ -6,8 +6,9 @@
 #include <unistd.h>
 
 #include "server/clients.h"
+#include "server/connection.h"
 
-enum { PATIENCE_MS = 100 };
+enum { LATE_MS = 100, ANSWERS_A_TURN = 4, UNREAD_MS = 20 };
 
 void sampling_init(struct server *s)
 {
@@ -71,19 +72,36 @@ static void sample(struct work *work)
 
 /* ---- on the loop ---- */
 
-static void answer_all(struct server *s)
-{
-    uv_timer_stop(&s->sampling.timer);
-    while (!list_empty(&s->sampling.waiting)) {
-        struct list *link = list_first(&s->sampling.waiting);
-        struct request *r = (struct request *)(void *)((char *)link - offsetof(struct request, watch.link));
+static void on_late(uv_timer_t *timer);
 
-        list_remove(link);
-        if (r->method == METHOD_CLIENTS)
-            clients_now(r);
-        else
-            metrics_now(r);
+static void answer(struct request *r)
+{
+    list_remove(&r->watch.link);
+    if (r->method == METHOD_CLIENTS)
+        clients_now(r);
+    else
+        metrics_now(r);
+}
+
+/* These answers are long: few in a turn of the loop, and none to a client that has not read what there is already. */
+static void answer_some(struct server *s)
+{
+    unsigned n = 0;
+
+    list_for_each_safe (node, after, &s->sampling.waiting) {
+        struct request *r = (struct request *)(void *)((char *)node - offsetof(struct request, watch.link));
+
+        if (n == ANSWERS_A_TURN)
+            break;
+        if (!r->connection->closed && connection_is_stuck(r->connection) && !s->cancelled_all)
+            continue;
+        answer(r);
+        n++;
     }
+    if (list_empty(&s->sampling.waiting))
+        uv_timer_stop(&s->sampling.timer);
+    else
+        uv_timer_start(&s->sampling.timer, on_late, n == ANSWERS_A_TURN ? 0 : UNREAD_MS, 0);
 }
 
 static void sampled(struct work *work)
@@ -94,12 +112,12 @@ static void sampled(struct work *work)
     memcpy(sampling->memory_free, sampling->fresh_free, sizeof(sampling->memory_free));
     sampling->resident_bytes = sampling->fresh_resident_bytes;
     sampling->open_fds = sampling->fresh_open_fds;
-    answer_all(list_entry(sampling, struct server, sampling));
+    answer_some(list_entry(sampling, struct server, sampling));
 }
 
 static void on_late(uv_timer_t *timer)
 {
-    answer_all(timer->data);
+    answer_some(timer->data);
 }
 
 void sampling_enqueue(struct request *r)
@@ -108,7 +126,7 @@ void sampling_enqueue(struct request *r)
 
     list_append(&s->sampling.waiting, &r->watch.link);
     if (!uv_is_active((uv_handle_t *)&s->sampling.timer))
-        uv_timer_start(&s->sampling.timer, on_late, PATIENCE_MS, 0);
+        uv_timer_start(&s->sampling.timer, on_late, LATE_MS, 0);
     if (s->sampling.busy)
         return;
     s->sampling.busy = true;

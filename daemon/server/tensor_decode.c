@@ -71,7 +71,6 @@ static int resolve_inline(struct connection *c, const struct rpc_arg *args, cons
                           uint64_t *ret_size, struct error *e)
 {
     struct backend_import import = {.kind = MEMORY_CUDA_IPC, .size = args[TENSOR_size].u, .writable = true};
-    const struct mapping_owner owner = {.uid = c->uid, .pid = c->pid};
     struct backend_device *device;
     const struct inline_ref *known = NULL;
     struct mapping *m;
@@ -99,8 +98,8 @@ static int resolve_inline(struct connection *c, const struct rpc_arg *args, cons
         ref->hold = hold_ref(known->hold);
         return 0;
     }
-    if (mapping_get_ipc(&c->server->mappings, device, &import,
-                        args[TENSOR_alloc_id].present ? &args[TENSOR_alloc_id].u : NULL, owner, &m, e) < 0) {
+    if (connection_get_ipc(c, device, &import, args[TENSOR_alloc_id].present ? &args[TENSOR_alloc_id].u : NULL, &m, e) <
+        0) {
         error_detail_text(e, "key", path);
         return -1;
     }

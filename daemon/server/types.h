@@ -56,9 +56,9 @@ enum { ERROR_CODES_MAX = 128 /* every code of the daemon's is below */ };
 struct server_totals {
     uint64_t requests[METHOD_COUNT + 1]; /* the last: unknown ones */
     uint64_t errors[ERROR_CODES_MAX];
-    uint64_t faults;          /* of devices and of memory; each has a line in the log */
-    uint64_t turned_away;     /* newcomers, for want of descriptors or room for another connection */
-    uint64_t lines_held_back; /* of the log, by the limits on lines that clients can cause */
+    uint64_t faults;                           /* of devices and of memory; each has a line in the log */
+    uint64_t turned_away;                      /* newcomers, for want of descriptors or room for another connection */
+    uint64_t dropped_readers, dropped_senders; /* clients that were waited for in vain */
     double device_us[BACKEND_MAX_DEVICES];
 };
 
@@ -163,6 +163,8 @@ struct server {
     struct list deadlines; /* runs with a deadline */
     uv_timer_t deadline_timer;
 
+    struct work read_settings;
+    bool reading_settings;
     uv_timer_t shutdown_timer;
     bool stopping, cancelled_all, handles_closed;
     int exit_status;

@@ -1,18 +1,5 @@
 #include "util/histogram.h"
 
-/* Bucket of a duration in ns: its power of two, and the HISTOGRAM_SUB_BITS bits below the leading one. */
-static unsigned bucket_of(uint64_t ns)
-{
-    unsigned exponent, bucket;
-
-    if (ns < 1U << HISTOGRAM_SUB_BITS)
-        return (unsigned)ns;
-    exponent = 63U - (unsigned)__builtin_clzll(ns);
-    bucket = (exponent - HISTOGRAM_SUB_BITS + 1) << HISTOGRAM_SUB_BITS;
-    bucket += (unsigned)(ns >> (exponent - HISTOGRAM_SUB_BITS)) & ((1U << HISTOGRAM_SUB_BITS) - 1);
-    return bucket < HISTOGRAM_BUCKETS ? bucket : HISTOGRAM_BUCKETS - 1;
-}
-
 /* The middle of a bucket, in µs. */
 static double bucket_value(unsigned bucket)
 {
@@ -25,31 +12,39 @@ static double bucket_value(unsigned bucket)
     return ((double)((1U << HISTOGRAM_SUB_BITS) + sub) + 0.5) * width * 1e-3;
 }
 
-unsigned histogram_bucket(double us)
-{
-    return bucket_of(us > 0 ? (uint64_t)(us * 1e3) : 0);
-}
-
 void histogram_add(struct histogram *h, double us)
 {
-    histogram_add_in(h, us, histogram_bucket(us));
+    histogram_add_in(h, us, histogram_bucket(histogram_ns(us)));
+}
+
+void histogram_fade(struct histogram *h, unsigned halvings)
+{
+    for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++)
+        h->buckets[i] = halvings < 32 ? h->buckets[i] >> halvings : 0;
+}
+
+void histogram_percentiles(const struct histogram *h, unsigned n, const double *ps, double *ret_us)
+{
+    uint64_t total = 0, seen = 0;
+    unsigned done = 0;
+
+    for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++)
+        total += h->buckets[i]; /* not `count`: it may have faded */
+    for (unsigned i = 0; total && done < n && i < HISTOGRAM_BUCKETS; i++) {
+        double value = bucket_value(i);
+
+        seen += h->buckets[i];
+        while (h->buckets[i] && done < n && (double)seen >= ps[done] * (double)total)
+            ret_us[done++] = value < h->min_us ? h->min_us : value > h->max_us ? h->max_us : value;
+    }
+    while (done < n)
+        ret_us[done++] = h->count ? h->max_us : 0;
 }
 
 double histogram_percentile(const struct histogram *h, double p)
 {
-    double rank = p * (double)h->count;
-    uint64_t seen = 0;
+    double us;
 
-    if (h->count == 0)
-        return 0;
-    for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++) {
-        double value;
-
-        seen += h->buckets[i];
-        if ((double)seen < rank || !h->buckets[i])
-            continue;
-        value = bucket_value(i);
-        return value < h->min_us ? h->min_us : value > h->max_us ? h->max_us : value;
-    }
-    return h->max_us;
+    histogram_percentiles(h, 1, &p, &us);
+    return us;
 }

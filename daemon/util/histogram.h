@@ -1,4 +1,5 @@
-/* Durations in logarithmic buckets, for percentiles within 6 % at constant cost. Not thread safe. */
+/* Durations in logarithmic buckets, for percentiles within 6 % at constant cost. Runs for ever: buckets that are full
+ * are all halved, which makes what is old count less. Not thread safe. */
 #ifndef KOPS_UTIL_HISTOGRAM_H
 #define KOPS_UTIL_HISTOGRAM_H
 
@@ -8,14 +9,34 @@ enum { HISTOGRAM_SUB_BITS = 3, HISTOGRAM_BUCKETS = 40 << HISTOGRAM_SUB_BITS };
 
 struct histogram {
     uint64_t count;
-    double sum_us, min_us, max_us;
+    double sum_us, min_us, max_us; /* of all that were ever added */
     uint32_t buckets[HISTOGRAM_BUCKETS];
 };
 
 void histogram_add(struct histogram *h, double us);
 
-/* The same in two steps, for a duration that goes into several. */
-unsigned histogram_bucket(double us);
+/* Makes what was added so far count less in percentiles: half as much, a quarter, … */
+void histogram_fade(struct histogram *h, unsigned halvings);
+
+/* The same in steps, for a duration that goes into several. */
+static inline uint64_t histogram_ns(double us)
+{
+    return us > 0 ? (uint64_t)(us * 1e3 + 0.5) : 0;
+}
+
+/* Its power of two, and the HISTOGRAM_SUB_BITS bits below the leading one. */
+static inline unsigned histogram_bucket(uint64_t ns)
+{
+    unsigned exponent, bucket;
+
+    if (ns < 1U << HISTOGRAM_SUB_BITS)
+        return (unsigned)ns;
+    exponent = 63U - (unsigned)__builtin_clzll(ns);
+    bucket = (exponent - HISTOGRAM_SUB_BITS + 1) << HISTOGRAM_SUB_BITS;
+    bucket += (unsigned)(ns >> (exponent - HISTOGRAM_SUB_BITS)) & ((1U << HISTOGRAM_SUB_BITS) - 1);
+    return bucket < HISTOGRAM_BUCKETS ? bucket : HISTOGRAM_BUCKETS - 1;
+}
+
 static inline void histogram_add_in(struct histogram *h, double us, unsigned bucket)
 {
     if (h->count == 0 || us < h->min_us)
@@ -24,10 +45,13 @@ static inline void histogram_add_in(struct histogram *h, double us, unsigned buc
         h->max_us = us;
     h->count++;
     h->sum_us += us;
-    h->buckets[bucket]++;
+    if (__builtin_expect(++h->buckets[bucket] == UINT32_MAX, 0))
+        histogram_fade(h, 1);
 }
 
 /* The value below which the fraction `p` (0 to 1) lies, µs; 0 when empty. Exact at the ends. */
 double histogram_percentile(const struct histogram *h, double p);
+/* Several at once, `ps` ascending. */
+void histogram_percentiles(const struct histogram *h, unsigned n, const double *ps, double *ret_us);
 
 #endif

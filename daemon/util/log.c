@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 static atomic_int threshold = LOG_LEVEL_INFO;
-static atomic_uint_fast64_t lost;
+static atomic_uint_fast64_t lost, held_back;
 
 static const struct {
     const char *name;
@@ -74,6 +74,7 @@ bool log_limit_pass(struct log_limit *limit, uint64_t now_ns, unsigned a_second,
     }
     if (limit->passed >= a_second) {
         limit->held_back++;
+        atomic_fetch_add_explicit(&held_back, 1, memory_order_relaxed);
         return false;
     }
     limit->passed++;
@@ -85,6 +86,11 @@ bool log_limit_pass(struct log_limit *limit, uint64_t now_ns, unsigned a_second,
 uint64_t log_lines_lost(void)
 {
     return atomic_load(&lost);
+}
+
+uint64_t log_lines_held_back(void)
+{
+    return atomic_load(&held_back);
 }
 
 char *log_quote(char *into, size_t size, const char *text, size_t length)

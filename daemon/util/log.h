@@ -34,8 +34,9 @@ struct log_limit {
 /* Whether a line may be written now. If so, *ret_held_back says how many could not since the last one. */
 bool log_limit_pass(struct log_limit *limit, uint64_t now_ns, unsigned a_second, unsigned *ret_held_back);
 
-/* Lines that stderr did not take, since the start. */
+/* Lines of the whole process that stderr did not take, and that no limit let pass. */
 uint64_t log_lines_lost(void);
+uint64_t log_lines_held_back(void);
 
 #define log_at(level, event, ...)                                                                                      \
     do {                                                                                                               \

@@ -25,7 +25,7 @@ class Terminal:
         self.pid, self.fd = pty.fork()
         if not self.pid:
             os.execve(command[0], command, {**env, "TERM": "vt100"})
-        self.received = ""
+        self.received = self.transcript = ""
         self.status: int | None = None
         self.clear()
         self.resize(rows, columns)
@@ -56,6 +56,7 @@ class Terminal:
         except OSError:
             data = b""
         self.received += data.decode("ascii", "replace")
+        self.transcript += data.decode("ascii", "replace")
         # A sequence that is cut waits for its rest.
         whole = re.sub(r"\x1b(\[[?0-9;]*|[()])?$", "", self.received)
         rest, self.received = self.received[len(whole) :], ""

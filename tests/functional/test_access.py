@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from arrays import LongRun, Vectors
 from support import proc, raw, users
 from support.daemon import Daemon, binary
 from support.users import as_root
@@ -162,6 +163,43 @@ def test_turning_clients_away_leaves_nothing(start: Callable[..., Daemon]) -> No
         assert not may_connect(daemon, ALICE)
     daemon.wait_holdings(before)
     proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS, "only its own sockets are left")
+
+
+@as_root
+def test_new_lists_are_for_those_who_are_there_as_well(start: Callable[..., Daemon]) -> None:
+    daemon = start("")
+    config = HOST + users.OPEN + "[access]\n"
+    with (
+        users.connect(daemon, ALICE) as alice,
+        users.connect(daemon, BOB, groups=(CLUB,)) as bob,
+        daemon.connect() as root,
+    ):
+        assert alice.alive() and bob.alive()
+        users.reload(daemon, config + f"deny = {ALICE}\ntune = @{CLUB}\n")
+        notification = alice.wait_closed()
+        assert notification is not None and notification["code"] == "permission_denied"
+        assert notification["detail"]["uid"] == ALICE
+        assert not may_connect(daemon, ALICE)
+        bob.call("stats", {"reset": True})
+        users.reload(daemon, config + f"allow = {ALICE}, @{CLUB}\n")
+        assert may_connect(daemon, ALICE)
+        assert bob.error("stats", {"reset": True}).code == "permission_denied"
+        assert bob.alive()
+        users.reload(daemon, config + "allow = owner\n")
+        assert bob.wait_closed() is not None
+        assert root.alive()
+
+
+@as_root
+def test_a_run_of_who_is_not_allowed_any_more_is_ended(start: Callable[..., Daemon]) -> None:
+    daemon = start("")
+    with users.connect(daemon, ALICE) as alice:
+        LongRun(alice)
+        users.reload(daemon, HOST + users.OPEN + "[access]\nallow = owner\n")
+        assert alice.wait_closed() is not None
+    with daemon.connect() as root:
+        vectors = Vectors(root, 2, 8)
+        root.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
 
 
 @pytest.mark.parametrize("key", ["allow", "deny", "tune", "administer"])

@@ -213,6 +213,9 @@ def test_messages_a_second(start: Callable[[str], Daemon]) -> None:
         with daemon.connect() as third:
             refused = [third.reply(third.request("ping")).error for _ in range(10)]
         assert any(refused)
+        # Nor is there another way around.
+        names = [one.error("no_such_method").detail.get("quota") for _ in range(10)]
+        assert "messages_per_s" in names
         # And what it was told is true.
         eventually_accepted(lambda: one.call("ping"))
         assert len(refusals(daemon, "messages_per_s")) >= 1
@@ -260,6 +263,31 @@ def test_a_share_of_the_device_while_others_wait(start: Callable[[str], Daemon])
         bob.call("cancel", {"msgid": run.msgid})
         bob.reply_error(run.msgid)
         assert keep_busy(alice, vectors, time.monotonic() + 0.5) is None
+
+
+def test_quotas_are_read_again(start: Callable[[str], Daemon]) -> None:
+    daemon = start("[quota]\nbuffers = 2\n")
+    with daemon.connect() as connection:
+        buffers = [register(connection, 4096) for _ in range(2)]
+        check(register_error(connection, 4096), "buffers", 2, 2)
+        users.reload(daemon, HOST + users.OPEN + "[quota]\nbuffers = 3\n")
+        buffers.append(register(connection, 4096))
+        users.reload(daemon, HOST + users.OPEN + "[quota]\nbuffers = 1\n")
+        # What is there stays.
+        check(register_error(connection, 4096), "buffers", 3, 1)
+        for buffer in buffers:
+            connection.call("release", {"buffer": buffer})
+        register(connection, 4096)
+        check(register_error(connection, 4096), "buffers", 1, 1)
+
+
+def test_what_a_connection_may_have_is_in_the_log_too(start: Callable[[str], Daemon]) -> None:
+    daemon = start("[limits]\nbuffers = 1\n")
+    with daemon.connect() as connection:
+        register(connection, 4096)
+        assert register_error(connection, 4096).detail == {"quota": "buffers", "current": 1, "limit": 1}
+    (line,) = refusals(daemon, "limits")
+    assert f"pid={os.getpid()} uid={os.getuid()} current=1 limit=1" in line
 
 
 def test_the_accounts_are_empty_in_the_end(start: Callable[[str], Daemon]) -> None:
@@ -328,6 +356,27 @@ def test_a_mapping_is_counted_once_and_by_its_true_size(gpu: Callable[[str], Mac
         other.call("release", {"buffer": kept})
         one.call("register", rest.register_params())
         check(other.error("register", large.register_params()), "mapped_bytes", 3 * MIB, 5 * MIB)
+    exporter.close()
+
+
+@only_with_the_standin
+@as_root
+def test_a_mapping_that_users_share_is_charged_to_each(gpu: Callable[[str], Machine]) -> None:
+    machine = gpu("[quota]\nmapped_mib = 2\n")
+    exporter = machine.exporter()
+    shared = exporter.alloc(2 * MIB)
+    with users.connect(machine.daemon, ALICE) as alice, users.connect(machine.daemon, BOB) as bob:
+        hers = alice.call("register", shared.register_params())["buffer"]
+        opened = machine.row.live_ipc_mappings
+        his = bob.call("register", shared.register_params())["buffer"]
+        assert machine.row.live_ipc_mappings == opened
+        for connection in (alice, bob):
+            check(register_error(connection, 1), "mapped_bytes", 2 * MIB, 2 * MIB)
+        alice.call("release", {"buffer": hers})
+        register(alice, 2 * MIB)
+        check(register_error(bob, 1), "mapped_bytes", 2 * MIB, 2 * MIB)
+        bob.call("release", {"buffer": his})
+        register(bob, 2 * MIB)
     exporter.close()
 
 

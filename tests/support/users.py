@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 
-from . import raw
+from . import proc, raw
 from .daemon import Daemon
 
 # The daemon's socket must be open to them, and its folder.
@@ -29,6 +30,14 @@ def acting_as(uid: int, gid: int | None = None, groups: Sequence[int] = ()) -> I
         os.seteuid(0)
         os.setegid(0)
         os.setgroups(had)
+
+
+def reload(daemon: Daemon, config: str) -> None:
+    """The daemon has read its settings again."""
+    before = daemon.log().count("event=reload done=true")
+    (daemon.folder / "kopsd.conf").write_text(config, encoding="utf-8")
+    os.kill(daemon.pid, signal.SIGHUP)
+    proc.eventually(lambda: daemon.log().count("event=reload done=true") > before, daemon.log)
 
 
 def connect(daemon: Daemon, uid: int, gid: int | None = None, groups: Sequence[int] = ()) -> raw.Connection:

@@ -34,7 +34,8 @@ struct kops_latency {
 
 /** One connection. Counts are since it was made. */
 struct kops_client_info {
-    int64_t pid, uid, gid;    /**< As the kernel knew them when it connected. */
+    int64_t pid, uid,
+        gid; /**< As the kernel knew them when it connected; pid 0: of a pid namespace that the daemon does not see. */
     const char *client;       /**< What it calls itself, see kops_connect_options.name. Not to be trusted. */
     const char *comm;         /**< Its process's name when it connected; "" where that could not be read. */
     double connected_s;       /**< Since then. */
@@ -48,15 +49,15 @@ struct kops_client_info {
     uint64_t programs, kernels;
     uint64_t bytes_in, bytes_out; /**< Through the socket or the ring. */
     uint64_t output_bytes;        /**< Replies that it has not read. */
-    bool paused;                  /**< The daemon reads nothing of it at present: it has to read its replies first. */
-    bool shm;                     /**< It talks through shared memory. */
-    double device_us;             /**< Time of devices that its runs took. */
+    bool paused;      /**< The daemon reads nothing of it at present: it has as much in flight or unread as it may. */
+    bool shm;         /**< It talks through shared memory. */
+    double device_us; /**< Time of devices that its runs took. */
     struct kops_latency latency;
 };
 
 /** What one user may have at the same time; KOPS_NO_LIMIT: as much as there is. */
 struct kops_user_limits {
-    uint64_t connections, buffers, mapped_bytes, allocated_bytes, inflight, fds;
+    uint64_t connections, buffers, mapped_bytes, allocated_bytes, inflight, fds, kernel_bytes;
     uint64_t messages_per_s;
     uint64_t device_share; /**< Percent of one device's time. */
 };
@@ -65,8 +66,9 @@ struct kops_user_limits {
 struct kops_user_info {
     int64_t uid;
     uint64_t connections, buffers, mapped_bytes, allocated_bytes, inflight, fds;
-    uint64_t requests; /**< Since the daemon knows the user. */
-    uint64_t refused;  /**< Of them because of a limit. */
+    uint64_t kernel_bytes; /**< Of its modules and kernels. */
+    uint64_t requests;     /**< Since the daemon knows the user. */
+    uint64_t refused;      /**< Of them because of a limit. */
     double device_us;
     struct kops_user_limits limits;
 };

@@ -41,8 +41,19 @@
  * of the parent end with KOPS_ERR_CONNECTION_LOST in the child. Buffers and clients that the child does not need
  * are released there as usual, without an effect on the parent.
  *
- * **A daemon that ends** fails the calls in flight with KOPS_ERR_CONNECTION_LOST (or the error that it named); the next
- * call connects anew, and buffers are registered anew at their next use.
+ * **A daemon that ends**, for whatever reason, is waited for: a service manager starts it anew. Calls connect to its
+ * successor at the same socket, wait for it as long as kops_connect_options.reconnect_timeout_ms (then
+ * KOPS_ERR_CONNECT_FAILED), and make known what they need there: buffers (what kops_buffer_alloc() gave keeps its
+ * contents), programs, modules, kernels. What the new daemon does not take is KOPS_ERR_BUFFER_LOST at every use.
+ * - A blocking call that the daemon refused since it ends (KOPS_ERR_SHUTTING_DOWN) is made again until one takes it.
+ * - A blocking call whose reply did not come, or was KOPS_ERR_DEVICE_LOST, is made again once where that does no harm:
+ *   an op of the daemon's whose outputs overlap no input and are not read (beta = 0), a sequence or program of such ops
+ *   none of which reads what one of them writes, and everything that only asks or defines. Inputs must not be written
+ *   by others while a call is under way, also for this reason.
+ * - Every other call fails with KOPS_ERR_DEVICE_LOST when the daemon said that (an op may have done it: suspect kernels
+ *   of your own first), else with KOPS_ERR_CONNECTION_LOST: it may or may not have run (where it surely did not, the
+ *   error has the detail `ran`: 0). So do launches, calls on a CUDA stream (<kops/ordered.h>), and what was submitted
+ *   (its ticket tells). The next call is fine.
  */
 #ifndef KOPS_KOPS_H
 #define KOPS_KOPS_H
@@ -117,6 +128,10 @@ enum kops_transport {
 
 #define KOPS_NO_SPIN (~0U)
 
+/** As kops_connect_options.reconnect_timeout_ms: a call that a daemon's end hits fails at once and is never repeated;
+ * the next one connects anew, without waiting. */
+#define KOPS_NO_RECONNECT (-2)
+
 /** How to connect. Zero: the defaults. Strings are copied. */
 struct kops_connect_options {
     /** Path of the daemon's socket. NULL: `KOPS_SOCKET` when that is set, and nothing else; otherwise
@@ -128,7 +143,11 @@ struct kops_connect_options {
     unsigned spin_us; /**< Busy-wait at most that long for a reply before sleeping: lower latency, a busy core.
                            0: what pays, see KOPS_TRANSPORT_AUTO. KOPS_NO_SPIN: never. */
     enum kops_transport transport;
-    uint64_t reserved[8];
+    /** How long a call waits for a daemon that ended and is started anew (see "A daemon that ends" above). 0:
+     * `KOPS_RECONNECT_TIMEOUT` in the environment (seconds, 0 is KOPS_NO_RECONNECT), or 10 s without that.
+     * KOPS_FOREVER: as long as the call may take. */
+    int64_t reconnect_timeout_ms;
+    uint64_t reserved[7];
 };
 
 /** Connects and asks what the daemon has. `options` may be NULL.
@@ -147,7 +166,7 @@ KOPS_API enum kops_code kops_ping(kops_client *client, int64_t timeout_ms, struc
 /** The library's version: "0.1.0". */
 KOPS_API const char *kops_version(void);
 
-/* ---- what the daemon has ------------------------------------------------------------------------------------- */
+/* ---- attributes ---------------------------------------------------------------------------------------------- */
 
 /** An attribute's type. */
 enum kops_attr_type { KOPS_ATTR_BOOL = 1, KOPS_ATTR_INT = 2, KOPS_ATTR_FLOAT = 3, KOPS_ATTR_TEXT = 4 };
@@ -163,73 +182,6 @@ struct kops_attr {
         const char *text;
     } value;
 };
-
-/** A device that runs ops. */
-struct kops_device {
-    unsigned index;
-    const char *name;    /**< "NVIDIA H200" */
-    const char *uuid;    /**< "GPU-…" as `nvidia-smi -L` prints it; "host" */
-    const char *backend; /**< "cuda" or "host" */
-    const char *arch;    /**< "sm_90", "avx512" */
-    uint64_t memory_bytes;
-    unsigned compute_units;
-    bool is_default; /**< Runs requests that name no device and have all their tensors in shared memory. */
-    bool mps;        /**< Shared by CUDA's Multi-Process Service: a fault of any process there ends all. */
-};
-
-/** An attribute that an op takes. */
-struct kops_op_attr {
-    const char *name, *doc;
-    struct kops_attr fallback;  /**< Its type, and the value that it has when it is not given. */
-    const char *const *choices; /**< NULL-terminated; NULL unless only these texts are taken. */
-};
-
-/** The kernels that kops_options.variant may name on one device. */
-struct kops_op_variants {
-    const char *device;       /**< UUID */
-    const char *const *names; /**< NULL-terminated, best first */
-};
-
-/** An op. Every list is NULL-terminated. */
-struct kops_op {
-    const char *name, *summary, *doc;
-    const char *const *inputs, *const *outputs, *const *dtypes;
-    const struct kops_op_attr *const *attrs;
-    const struct kops_op_variants *const *variants;
-};
-
-/** What a connection may do at most. */
-struct kops_limits {
-    uint64_t message_bytes, depth, nfds, inflight, buffers, streams, rank, repeat, warmup, inline_mappings;
-    uint64_t sequence_ops; /**< Ops of a sequence or program. */
-    uint64_t spin_us;      /**< How long the daemon polls before it sleeps; 0: it sleeps at once. */
-    uint64_t source_bytes; /**< Of a source to compile, with its files. */
-};
-
-/** What the daemon said of itself when kops_connect() connected. Every list is NULL-terminated. */
-struct kops_info {
-    const char *server; /**< "kopsd <version>" */
-    const char *socket; /**< the path that was connected to */
-    int64_t pid;
-    unsigned protocol, protocol_min;
-    const struct kops_device *const *devices;
-    const struct kops_op *const *ops;
-    const char *const *features;
-    struct kops_limits limits;
-    const struct kops_kernels_info *kernels; /**< NULL: the daemon is older than kernels of one's own. */
-};
-
-/** Belongs to the client and lives as long. */
-KOPS_API const struct kops_info *kops_info(const kops_client *client);
-
-/** The device of that UUID or index ("0"), the default one for NULL; NULL when there is none. */
-KOPS_API const struct kops_device *kops_info_device(const kops_client *client, const char *device);
-
-/** The op of that name; NULL when there is none. */
-KOPS_API const struct kops_op *kops_info_op(const kops_client *client, const char *name);
-
-/** Whether the daemon lists a feature. */
-KOPS_API bool kops_info_feature(const kops_client *client, const char *feature);
 
 /* ---- memory -------------------------------------------------------------------------------------------------- */
 
@@ -250,8 +202,9 @@ KOPS_API enum kops_code kops_buffer_alloc_shared(kops_client *client, size_t siz
 /** Asks the daemon for zeroed memory on a device (UUID or index; NULL: its default).
  *
  * On the host that is shared memory, mapped here. On a GPU it is device memory that belongs to the daemon's connection:
- * kops_buffer_map_cuda() gives a device pointer to it, kops_buffer_read() and kops_buffer_write() copy. It ends with
- * the connection: after a reconnection (or fork) the buffer is usable only where the daemon still takes it.
+ * kops_buffer_map_cuda() gives a device pointer to it, kops_buffer_read() and kops_buffer_write() copy. This process
+ * holds it by a descriptor, so that it outlives a daemon: a new one (or a child's connection) is given it at its next
+ * use, with its contents.
  * Errors: unknown_device, out_of_memory, quota_exceeded. */
 KOPS_API enum kops_code kops_buffer_alloc(kops_client *client, size_t size, const char *device,
                                           kops_buffer **ret_buffer, struct kops_error *ret_error);
@@ -460,13 +413,15 @@ struct kops_result {
  *
  * A call that times out cancels its run: KOPS_ERR_TIMEOUT, the connection stays usable. The outputs are then undefined,
  * and a kernel that was already running may write them for as long as it takes.
- * Errors: the daemon's (its message and details are passed on), timeout, connection_lost, bad_argument. */
+ * Errors: the daemon's (its message and details are passed on), timeout, bad_argument, buffer_lost, and those of "A
+ * daemon that ends" above: connection_lost, device_lost, connect_failed. */
 KOPS_API enum kops_code kops_run(kops_client *client, const struct kops_request *request,
                                  struct kops_result *ret_result, struct kops_error *ret_error);
 
 /** Sends a run without waiting. Any number may be under way: at the daemon's limit (kops_limits.inflight) the call
  * first waits for a reply to an earlier one. Each ticket is given to kops_wait() once. The request may be dropped
- * afterwards, options.samples may not. Errors: as kops_run(), but the run's own come from kops_wait(). */
+ * afterwards, options.samples may not. It is never repeated: a daemon that ends is an error of kops_wait(). Errors: as
+ * kops_run(), but the run's own come from kops_wait(). */
 KOPS_API enum kops_code kops_submit(kops_client *client, const struct kops_request *request, kops_ticket *ret_ticket,
                                     struct kops_error *ret_error);
 
@@ -492,6 +447,7 @@ KOPS_API enum kops_code kops_cancel(kops_client *client, kops_ticket ticket, str
 /* The other parts. */
 #include <kops/admin.h>
 #include <kops/cache.h>
+#include <kops/info.h>
 #include <kops/kernel.h>
 #include <kops/ops.h>
 #include <kops/ordered.h>

@@ -22,7 +22,8 @@
  *
  * **A daemon that dies or hangs up** lets the streams go on within a second, whatever this process does meanwhile
  * (cuCtxSynchronize() included): the ops under way fail with KOPS_ERR_CONNECTION_LOST (or what the daemon said, e.g.
- * KOPS_ERR_STALLED when the stream did not get to an op within the daemon's stall timeout).
+ * KOPS_ERR_DEVICE_LOST, or KOPS_ERR_STALLED when the stream did not get to an op within the daemon's stall timeout),
+ * and are never repeated. Ops enqueued afterwards go to the daemon that is started anew.
  *
  * **Needs** the feature `ordered` of the daemon, a current CUDA context (the stream's), and operands that are CUDA
  * device memory of the same GPU; no shared memory. Works without being told to under MPS, where it is fastest.

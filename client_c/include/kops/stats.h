@@ -24,7 +24,7 @@ struct kops_counter {
 
 /** A distribution in microseconds; NAN: not measured. */
 struct kops_spread {
-    double min, mean, p50, p90, p99, max;
+    double min, mean, p50, p90, p99, p999, max; /**< p999: of newer daemons. */
 };
 
 struct kops_shape {
@@ -38,6 +38,7 @@ struct kops_stats_row {
     size_t n_shapes;
     const struct kops_shape *shapes; /**< Inputs, then outputs. */
     uint64_t count, errors;
+    struct kops_spread queue_us; /**< From ready to run until given to the device; of newer daemons. */
     struct kops_spread exec_us, total_us;
 };
 

@@ -81,10 +81,20 @@ static void *accept_main(void *argument)
     }
 }
 
+static void appear(struct fake *f)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", f->path);
+    f->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (bind(f->listener, (struct sockaddr *)&address, sizeof(address)) || listen(f->listener, 64) ||
+        pthread_create(&f->acceptor, NULL, accept_main, f))
+        abort();
+}
+
 struct fake *fake_start(fake_serve *serve, void *context)
 {
     struct fake *f = calloc(1, sizeof(*f));
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
 
     must(f);
     f->serve = serve;
@@ -93,12 +103,17 @@ struct fake *fake_start(fake_serve *serve, void *context)
     if (!mkdtemp(f->folder) || pipe(f->stop))
         abort();
     snprintf(f->path, sizeof(f->path), "%s/kopsd.sock", f->folder);
-    snprintf(address.sun_path, sizeof(address.sun_path), "%s", f->path);
-    f->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (bind(f->listener, (struct sockaddr *)&address, sizeof(address)) || listen(f->listener, 64) ||
-        pthread_create(&f->acceptor, NULL, accept_main, f))
-        abort();
+    appear(f);
     return f;
+}
+
+void fake_reappear(struct fake *f)
+{
+    char byte;
+
+    must(f->vanished && read(f->stop[0], &byte, 1) == 1);
+    f->vanished = false;
+    appear(f);
 }
 
 const char *fake_path(const struct fake *f)

@@ -52,6 +52,9 @@ void fake_stop(struct fake *f);
 /* Closes the listening socket and its path: no new connection succeeds. */
 void fake_vanish(struct fake *f);
 
+/* Listens at the same path again, after fake_vanish(). */
+void fake_reappear(struct fake *f);
+
 /* Waits for the next whole message; false at the end of the connection. */
 bool fake_next(struct fake_connection *c, struct fake_request *ret);
 

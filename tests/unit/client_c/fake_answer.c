@@ -197,7 +197,10 @@ void fake_answer(struct fake_connection *c, const struct fake_request *r)
         answer_id(c, r, "module");
     else if (!strcmp(r->method, "kernel"))
         answer_id(c, r, "kernel");
-    else if (!strcmp(r->method, "run") || !strcmp(r->method, "sequence") || !strcmp(r->method, "run_program"))
+    else if (!strcmp(r->method, "program"))
+        answer_id(c, r, "program");
+    else if (!strcmp(r->method, "run") || !strcmp(r->method, "launch") || !strcmp(r->method, "sequence") ||
+             !strcmp(r->method, "run_program"))
         fake_reply_run(c, r->msgid, "simple");
     else
         fake_reply_empty(c, r->msgid);

@@ -204,11 +204,13 @@ static void serve_close_at_once(struct fake_connection *c, void *context)
 static void hangs_up_always(void **state)
 {
     struct fake *f = fake_start(serve_close_at_once, NULL);
-    struct kops_connect_options options = {.socket = fake_path(f)};
+    struct kops_connect_options options = {.socket = fake_path(f), .reconnect_timeout_ms = 100};
     struct kops_error error;
     kops_client *client;
 
     (void)state;
+    assert_int_equal(kops_connect(&options, &client, &error), KOPS_ERR_CONNECTION_LOST);
+    options.reconnect_timeout_ms = KOPS_NO_RECONNECT;
     assert_int_equal(kops_connect(&options, &client, &error), KOPS_ERR_CONNECTION_LOST);
     fake_stop(f);
 }
@@ -250,11 +252,13 @@ static void daemon_says_why(void **state)
 static void gone_for_good(void **state)
 {
     struct fake *f = fake_start(serve_one_then_hang_up, NULL);
-    kops_client *client = connect_to(f);
+    struct kops_connect_options options = {.socket = fake_path(f), .reconnect_timeout_ms = KOPS_NO_RECONNECT};
     struct kops_error error;
+    kops_client *client = NULL;
     struct tagged t;
 
     (void)state;
+    assert_ok(kops_connect(&options, &client, &error));
     fake_vanish(f);
     assert_int_equal(kops_run(client, tagged_run(&t, "x"), NULL, &error), KOPS_ERR_CONNECTION_LOST);
     assert_int_equal(kops_ping(client, 0, &error), KOPS_ERR_CONNECT_FAILED);

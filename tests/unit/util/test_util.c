@@ -143,15 +143,56 @@ static void a_duration_goes_into_several_histograms(void **state)
 
     (void)state;
     for (double us = 0.0004; us < 1e10; us *= 1.3) {
-        unsigned bucket = histogram_bucket(us);
+        unsigned bucket = histogram_bucket(histogram_ns(us));
 
         assert_true(bucket < HISTOGRAM_BUCKETS);
         histogram_add(one, us);
         histogram_add_in(two, us, bucket);
     }
     assert_memory_equal(one, two, sizeof(*one));
-    assert_int_equal(histogram_bucket(-1), 0);
+    assert_int_equal(histogram_bucket(histogram_ns(-1)), 0);
     free(one);
+}
+
+static void what_is_old_fades(void **state)
+{
+    static const double ps[] = {0.1, 0.5, 0.9};
+    struct histogram *h = calloc(1, sizeof(*h));
+    double us[3];
+
+    (void)state;
+    for (int i = 0; i < 1000; i++)
+        histogram_add(h, 10);
+    histogram_fade(h, 3); /* 125 are left */
+    for (int i = 0; i < 400; i++)
+        histogram_add(h, 1000);
+    histogram_percentiles(h, 3, ps, us);
+    assert_true(us[0] < 11 && us[1] > 900 && us[2] > 900);
+    assert_int_equal(h->count, 1400);
+    assert_true(h->min_us == 10);
+    histogram_fade(h, 64);
+    histogram_percentiles(h, 3, ps, us);
+    assert_true(us[0] == 1000 && us[2] == 1000); /* the longest is what is left to say */
+    histogram_add(h, 10);
+    assert_true(histogram_percentile(h, 0.5) < 11);
+    free(h);
+}
+
+static void a_full_bucket_does_not_wrap(void **state)
+{
+    struct histogram *h = calloc(1, sizeof(*h));
+    unsigned often = histogram_bucket(10000), seldom = histogram_bucket(1000000);
+
+    (void)state;
+    histogram_add(h, 10);
+    histogram_add(h, 1000);
+    h->buckets[often] = UINT32_MAX - 1;
+    h->buckets[seldom] = 1000000;
+    histogram_add(h, 10);
+    assert_int_equal(h->buckets[often], UINT32_MAX / 2);
+    assert_int_equal(h->buckets[seldom], 500000);
+    assert_true(histogram_percentile(h, 0.5) < 11);
+    free(h);
 }
 
 int main(void)
@@ -165,6 +206,8 @@ int main(void)
         cmocka_unit_test(quoted_text_stays_one_line),
         cmocka_unit_test(lines_are_limited_by_the_second),
         cmocka_unit_test(a_duration_goes_into_several_histograms),
+        cmocka_unit_test(what_is_old_fades),
+        cmocka_unit_test(a_full_bucket_does_not_wrap),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,97 @@
+# bash completion of kopsctl. As /usr/share/bash-completion/completions/kopsctl, or sourced.
+
+_kopsctl() {
+    local commands="ping info ops stats clients top metrics drain run compile launch cache"
+    local common="--help --json --socket --timeout"
+    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command="" i at=0 socket=()
+    COMPREPLY=()
+
+    # `--option=value` comes as three words.
+    if [[ $cur == = ]]; then
+        cur=""
+    elif [[ $prev == = ]]; then
+        prev=${COMP_WORDS[COMP_CWORD - 2]}
+    fi
+
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        case ${COMP_WORDS[i]} in
+            --socket | --timeout)
+                [[ ${COMP_WORDS[i + 1]} == = ]] && ((i++))
+                [[ ${COMP_WORDS[i]} == --timeout || ${COMP_WORDS[i - 1]} == --timeout ]] || socket=(--socket "${COMP_WORDS[i + 1]}")
+                ((i++))
+                ;;
+            -*) ;;
+            *)
+                if [[ -z $command ]]; then
+                    command=${COMP_WORDS[i]}
+                    at=$i
+                fi
+                ;;
+        esac
+    done
+
+    _kopsctl_words() { mapfile -t COMPREPLY < <(compgen -W "$1" -- "$cur"); }
+    _kopsctl_files() {
+        mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        compopt -o filenames 2>/dev/null
+    }
+    # What the daemon has; nothing where none answers.
+    _kopsctl_ops() { _kopsctl_words "$(kopsctl --timeout 1 "${socket[@]}" ops 2>/dev/null | awk 'NR > 1 { print $1 }')"; }
+
+    case $command:$prev in
+        *:--socket | metrics:--textfile | compile:--include-file | compile:-i | launch:--include-file | launch:-i | launch:--save)
+            _kopsctl_files
+            return
+            ;;
+        *:--timeout) return ;;
+        stats:--op) _kopsctl_ops && return ;;
+        stats:--dtype | run:--dtype | run:-t) _kopsctl_words "f32 f64 f16 bf16" && return ;;
+        run:--memory | run:-m | launch:--memory | launch:-m) _kopsctl_words "shared device" && return ;;
+        top:--sort) _kopsctl_words "rate device memory p99 inflight pid" && return ;;
+        metrics:--listen) _kopsctl_words "127.0.0.1:9464" && return ;;
+        # Numbers, names and expressions, which nobody can guess.
+        ping:--count | ping:-c | ping:--spin | stats:--device | top:--iterations | top:-n | top:--delay | top:-d | metrics:--interval) return ;;
+        run:--shape | run:-s | run:--device | run:-d | run:--repeat | run:-n | run:--warmup | run:-w | run:--variant | run:-v) return ;;
+        run:--attr | run:-a | run:--seed | run:--out-shape | cache:--key) return ;;
+        compile:--entry | compile:-e | compile:--option | compile:-o | compile:--arch | compile:-a | compile:--device | compile:-d) return ;;
+        launch:--param | launch:-p | launch:--grid | launch:-g | launch:--block | launch:-b | launch:--cluster | launch:--shared) return ;;
+        launch:--option | launch:-o | launch:--arch | launch:-a | launch:--device | launch:-d | launch:--repeat | launch:-n) return ;;
+        launch:--warmup | launch:-w | launch:--show | launch:--seed) return ;;
+    esac
+
+    if [[ $cur == -* ]]; then
+        case $command in
+            "") _kopsctl_words "$common --version" ;;
+            ping) _kopsctl_words "$common --count --spin" ;;
+            info | ops) _kopsctl_words "$common" ;;
+            stats) _kopsctl_words "$common --op --dtype --device --reset" ;;
+            clients) _kopsctl_words "$common --users" ;;
+            top) _kopsctl_words "$common --batch --iterations --delay --sort" ;;
+            metrics) _kopsctl_words "$common --textfile --interval --listen --allow-remote" ;;
+            drain) _kopsctl_words "$common --stop --resume" ;;
+            run) _kopsctl_words "$common --shape --dtype --device --repeat --warmup --variant --attr --memory --check --seed --out-shape" ;;
+            compile) _kopsctl_words "$common --entry --option --arch --device --include-file" ;;
+            launch)
+                _kopsctl_words "$common --param --grid --block --cluster --shared --option --arch --device --include-file --repeat \
+                    --warmup --memory --show --save --seed"
+                ;;
+            cache) _kopsctl_words "$common --key" ;;
+        esac
+        return
+    fi
+
+    case $command in
+        "") _kopsctl_words "$commands" ;;
+        ops | run) ((COMP_CWORD == at + 1)) && _kopsctl_ops ;;
+        compile | launch) ((COMP_CWORD == at + 1)) && _kopsctl_files ;;
+        cache)
+            if ((COMP_CWORD == at + 1)); then
+                _kopsctl_words "list clear export import"
+            elif [[ ${COMP_WORDS[at + 1]} == export || ${COMP_WORDS[at + 1]} == import ]]; then
+                _kopsctl_files
+            fi
+            ;;
+    esac
+}
+
+complete -F _kopsctl kopsctl

@@ -1,0 +1,193 @@
+"""kopsctl's commands for administrators with a daemon that is one: under load, drained, stopped, started anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ENV, Ctl
+from support import backends, proc, raw
+from support.daemon import Daemon
+from support.users import OPEN, as_root
+from terminal import Terminal
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "functional"))
+
+import prometheus  # noqa: E402
+from arrays import LongRun, Vectors  # noqa: E402
+
+CONFIG = backends.config(backends.HOST) + OPEN
+
+
+@pytest.fixture
+def daemon() -> Iterator[Daemon]:
+    with Daemon(config=CONFIG) as made:
+        yield made
+
+
+@pytest.fixture
+def ctl(daemon: Daemon) -> Ctl:
+    return Ctl(daemon.socket_path)
+
+
+@pytest.fixture
+def load(daemon: Daemon) -> Iterator[int]:
+    """A process that works all the time; its pid."""
+    pid = os.fork()
+    if not pid:
+        try:
+            with raw.Connection(daemon.socket_path) as connection:
+                connection.call("hello", {"client": "load 1.0"})
+                vectors = Vectors(connection, 3, 1000)
+                while True:
+                    connection.run("add", [vectors.tensor(0), vectors.tensor(1)], [vectors.tensor(2)])
+                    connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+        finally:
+            os._exit(1)
+    yield pid
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def of_pid(rows: list[dict[str, Any]], pid: int) -> dict[str, Any]:
+    (row,) = [row for row in rows if row["pid"] == pid]
+    return row
+
+
+def wait_for_load(ctl: Ctl, pid: int) -> None:
+    def works() -> bool:
+        rows = json.loads(ctl("clients", "--json").stdout)["clients"]
+        return any(row["pid"] == pid and row["latency"]["total"]["count"] > 10 for row in rows)
+
+    proc.eventually(works, "the load works")
+
+
+def test_top_under_load(ctl: Ctl, load: int, daemon: Daemon) -> None:
+    wait_for_load(ctl, load)
+    looks = [json.loads(line) for line in ctl("top", "-b", "-n", "2", "-d", "0.3", "--json").stdout.splitlines()]
+    assert len(looks) == 2
+    for look in looks:
+        assert look["interval_s"] > 0.25 and look["state"] == "serving"
+        busy = of_pid(look["clients"], load)
+        assert busy["client"] == "load 1.0" and busy["requests_s"] > 0 and busy["errors_s"] == 0
+        # Everybody's requests together; kopsctl's own are few, and the counts are taken one after the other.
+        assert look["requests_s"] == pytest.approx(busy["requests_s"], rel=0.5)
+        assert 0 < busy["device_share"] < 1.5 and 0 < look["devices"][0]["busy_share"] < 1.5
+        assert busy["latency"]["total"]["p50"] <= busy["latency"]["total"]["p99"]
+        assert {op["op"] for op in look["ops"]} == {"add", "square"}
+        assert sum(op["runs_s"] for op in look["ops"]) == pytest.approx(look["runs_s"], rel=0.5)
+        for op in look["ops"]:
+            assert op["queue_us"]["p999"] >= op["queue_us"]["p50"] > 0 and op["shapes"][0] == [1000]
+    text = ctl("top", "-b", "-n", "1", "-d", "0.1", "--sort", "device").stdout
+    assert "load 1.0" in text.splitlines()[5] and f"pid {daemon.pid}" in text
+
+
+def test_top_live_under_load(ctl: Ctl, load: int) -> None:
+    wait_for_load(ctl, load)
+    if "built without" in ctl("top", status=1).stderr:
+        pytest.skip("this kopsctl has no live view")
+    top = Terminal([*ctl.command, "top", "-d", "0.1"], ENV)
+    top.until(lambda s: "load 1.0" in s and "square" in s and "q quit" in s, "the load is shown")
+    top.press("q")
+    assert top.wait() == 0
+    top.close()
+
+
+def test_clients(ctl: Ctl, daemon: Daemon) -> None:
+    with daemon.connect() as one, daemon.connect():
+        one.call("hello", {"client": "one 1.0"})
+        Vectors(one, 2, 1 << 20)
+        answer = json.loads(ctl("clients", "--json").stdout)
+        mine = [c for c in answer["clients"] if c["pid"] == os.getpid()]
+        assert len(mine) == 2 and {c["client"] for c in mine} == {"one 1.0", ""}
+        assert {c["mapped_bytes"] for c in mine} == {8 << 20, 0} and all(c["uid"] == os.getuid() for c in mine)
+        assert answer["users"][0]["connections"] == 3, "this one, the other, and kopsctl"
+        text = ctl("clients", "--users").stdout
+        assert "one 1.0" in text and "8.00 MiB" in text and " of 1024" in text
+
+
+@as_root
+def test_what_others_see(daemon: Daemon) -> None:
+    """Their own connections; draining is not theirs."""
+    os.chmod(daemon.folder, 0o755)
+    ctl = Ctl(daemon.socket_path)
+
+    def as_nobody(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*ctl.command, *args], capture_output=True, text=True, user=65534, group=65534, extra_groups=[], env=ENV)
+
+    if as_nobody("--version").returncode:
+        pytest.skip("kopsctl lies where others cannot run it")
+    with daemon.connect() as mine:
+        assert mine.alive()
+        answer = json.loads(as_nobody("clients", "--json").stdout)
+        assert [c["uid"] for c in answer["clients"]] == [65534] and [u["uid"] for u in answer["users"]] == [65534]
+        for args in (["drain"], ["drain", "--stop"], ["drain", "--resume"]):
+            refused = as_nobody(*args)
+            assert refused.returncode == 1 and "permission_denied" in refused.stderr
+        assert mine.alive() and json.loads(ctl("clients", "--json").stdout)["state"] == "serving"
+
+
+def test_drain_and_resume(ctl: Ctl, daemon: Daemon) -> None:
+    with daemon.connect() as worker:
+        run = LongRun(worker)
+        assert "1 jobs" in ctl("drain", "--timeout", "0.05", status=4).stdout
+        assert ctl("clients").stdout.endswith("the daemon is draining\n")
+        refused = worker.error("alloc", {"size": 4096})
+        assert refused.code == "shutting_down" and refused.detail["draining"] is True
+        # What waits for the work to end is told when it has.
+        waiting = ctl.start("drain", "--json")
+        worker.call("cancel", {"msgid": run.msgid})
+        out, _ = waiting.communicate()
+        assert waiting.returncode == 0 and json.loads(out)["drained"] is True
+        ctl("drain", "--resume")
+        assert worker.call("alloc", {"size": 4096})["buffer"]
+
+
+def test_drain_and_stop(ctl: Ctl, daemon: Daemon) -> None:
+    with daemon.connect() as worker:
+        LongRun(worker)
+        assert "nevertheless" in ctl("drain", "--stop", "--timeout", "0.05", status=4).stdout
+        assert daemon.wait() == 0
+
+
+def test_drain_and_stop_of_an_idle_one(ctl: Ctl, daemon: Daemon) -> None:
+    assert "ends" in ctl("drain", "--stop").stdout
+    assert daemon.wait() == 0
+    ctl("drain", status=3)
+
+
+def test_textfile(ctl: Ctl, load: int, tmp_path: Path) -> None:
+    """What node_exporter would read."""
+    wait_for_load(ctl, load)
+    path = tmp_path / "kopsd.prom"
+    ctl("metrics", "--textfile", str(path))
+    families = prometheus.parse(path.read_text())
+    assert list(families["kopsd_up"].samples.values()) == [1]
+    assert sum(families["kopsd_jobs_total"].samples.values()) > 10
+    assert "kopsd_up" not in prometheus.parse(ctl("metrics").stdout), "the daemon need not say so"
+
+
+def test_metrics_through_a_restart(ctl: Ctl, daemon: Daemon, tmp_path: Path) -> None:
+    path = tmp_path / "kopsd.prom"
+    writer = ctl.start("metrics", "--textfile", str(path), "--interval", "0.1")
+
+    def up() -> float | None:
+        return next(iter(prometheus.parse(path.read_text())["kopsd_up"].samples.values())) if path.exists() else None
+
+    try:
+        proc.eventually(lambda: up() == 1, "the daemon is up")
+        daemon.stop()
+        proc.eventually(lambda: up() == 0, "the daemon is away")
+        daemon.start()
+        proc.eventually(lambda: up() == 1, "the next one is up")
+    finally:
+        writer.send_signal(signal.SIGTERM)
+        writer.communicate()
+    assert writer.returncode == 0

@@ -1,0 +1,134 @@
+"""Containers: which namespaces a client may have of its own. Shared memory travels as descriptors and needs none in
+common but a way to the socket; what CUDA IPC needs beyond that takes a GPU, see deploy/README.md."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deployed import binary, needs, run
+from support import proc, raw
+from support.daemon import Daemon
+from support.memfd import Shared
+
+NAMESPACES = {
+    "pid": ["--pid", "--fork", "--mount-proc"],
+    "ipc": ["--ipc"],
+    "user": ["--user", "--map-root-user"],
+    "net": ["--net"],
+    "mount": ["--mount"],
+    "uts": ["--uts"],
+    "cgroup": ["--cgroup"],
+    "all": ["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--ipc", "--net", "--mount", "--uts"],
+}
+
+
+def unshare(*flags: str) -> list[str]:
+    """The command's start, or a skip where this machine lets nobody have such namespaces."""
+    command = [needs("unshare"), *([] if os.geteuid() == 0 or "--user" in flags else ["--user", "--map-root-user"]), *flags]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip(f"{' '.join(command)} is not possible here")
+    return command
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    with Daemon("--backend", "host") as started:
+        yield started
+
+
+@pytest.mark.parametrize("kind", NAMESPACES)
+def test_a_client_in_namespaces_of_its_own(daemon: Daemon, kind: str) -> None:
+    start = unshare(*NAMESPACES[kind])
+    done = run(*start, str(binary("kopsctl")), "--socket", daemon.socket_path, "run", "gemm", "--shape", "64x48,48x32", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_daemon_knows_a_contained_client_by_its_own_names(daemon: Daemon) -> None:
+    """Root of a user namespace is no root of the daemon's: it may not do what administrators may."""
+    if os.geteuid() != 0:
+        pytest.skip("takes root, to be another user first")
+    start = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", *unshare("--user", "--map-root-user")]
+    needs("setpriv")
+    os.chmod(daemon.folder, 0o755)
+    os.chmod(daemon.socket_path, 0o666)
+    asked = run(*start, str(binary("kopsctl")), "--socket", daemon.socket_path, "cache", "clear")
+    assert asked.returncode != 0
+    assert "permission" in asked.stderr or "administrator" in asked.stderr or "only" in asked.stderr, asked.stderr
+
+
+class Contained(Daemon):
+    """A daemon in namespaces of its own. In a pid namespace its clients have no pid: SO_PEERCRED says 0."""
+
+    def __init__(self, *flags: str) -> None:
+        start = unshare(*flags, *(["--kill-child"] if "--fork" in flags else []))
+        super().__init__("--backend", "host", start=False)
+        self.command = [*start, *self.command]
+
+    @property
+    def inner(self) -> int:
+        """The daemon's pid as this process knows it; unshare is its parent where it forked."""
+        outer = super().pid
+        children = Path(f"/proc/{outer}/task/{outer}/children").read_text(encoding="utf-8").split()
+        forked = Path(f"/proc/{outer}/comm").read_text(encoding="utf-8").strip() == "unshare"
+        return int(children[0]) if forked else outer
+
+    def stop(self, expect: int = 0) -> None:
+        if self.process is not None and self.process.poll() is None:
+            os.kill(self.inner, signal.SIGTERM)
+            assert self.wait() == expect, self.log()
+        self.process = None
+        self.check_log()
+
+
+def add(connection: raw.Connection, count: int = 1000) -> None:
+    shared = Shared(8 * count)
+    numbers = shared.view("f4", 2 * count)
+    numbers[:count] = range(count)
+    buffer = connection.register(shared)
+    tensor = raw.tensor(buffer, [count])
+    connection.run("add", [tensor, tensor], [raw.tensor(buffer, [count], offset=4 * count)])
+    assert numbers[count + 1] == 2 and numbers[2 * count - 1] == 2 * (count - 1)
+
+
+@pytest.mark.parametrize("kind", ["pid", "ipc", "net", "user"])
+def test_a_daemon_in_namespaces_of_its_own(kind: str) -> None:
+    with Contained(*NAMESPACES[kind]) as daemon:
+        daemon.start()
+        with daemon.connect() as connection:
+            add(connection)
+
+
+def test_a_client_without_a_pid_holds_nothing_after_its_end() -> None:
+    """The daemon cannot watch its process, and lets it go when its socket ends."""
+    script = (
+        "import sys; sys.path[:0] = sys.argv[2:]\n"
+        "from support import raw; from support.memfd import Shared\n"
+        "c = raw.Connection(sys.argv[1]); c.register(Shared(4096)); print('registered', flush=True); sys.stdin.read()"
+    )
+    with Contained(*NAMESPACES["pid"]) as daemon:
+        daemon.start()
+
+        def held() -> tuple[int, int]:
+            found = proc.holdings(daemon.inner)
+            return found["fd socket"], found.get("memfd maps", 0)
+
+        before = held()
+        with daemon.connect() as connection:
+            add(connection)
+        proc.eventually(lambda: held() == before, lambda: f"{before}, but {held()}")
+        client = subprocess.Popen(
+            [sys.executable, "-c", script, daemon.socket_path, str(Path(__file__).parents[1])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert client.stdout is not None and client.stdout.readline() == b"registered\n"
+        assert held() != before
+        client.kill()
+        client.wait()
+        proc.eventually(lambda: held() == before, lambda: f"{before}, but {held()}")

@@ -1,0 +1,92 @@
+#include "real_daemon.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define must(condition)                                                                                                \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            perror(#condition);                                                                                        \
+            abort();                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+void real_daemon_init(struct real_daemon *d)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+    memset(d, 0, sizeof(*d));
+    snprintf(d->folder, sizeof(d->folder), "/tmp/test-kops-recover-XXXXXX");
+    must(mkdtemp(d->folder));
+    snprintf(d->socket, sizeof(d->socket), "%s/kopsd.sock", d->folder);
+    snprintf(d->notify, sizeof(d->notify), "%s/notify", d->folder);
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", d->notify);
+    d->notifications = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    must(!bind(d->notifications, (struct sockaddr *)&address, sizeof(address)));
+}
+
+static void become_kopsd(const struct real_daemon *d)
+{
+    const char *kopsd = getenv("KOPSD");
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setenv("NOTIFY_SOCKET", d->notify, 1);
+    must(kopsd);
+    execl(kopsd, kopsd, "--socket", d->socket, "--backend", "host", "--set", "cache.directory=none", "--log-level",
+          "error", (char *)NULL);
+    perror(kopsd);
+    _exit(127);
+}
+
+static void wait_ready(const struct real_daemon *d)
+{
+    char text[512];
+
+    for (;;) {
+        ssize_t n = recv(d->notifications, text, sizeof(text) - 1, 0);
+
+        must(n >= 0);
+        text[n] = 0;
+        if (strstr(text, "READY=1"))
+            return;
+    }
+}
+
+void real_daemon_start(struct real_daemon *d)
+{
+    must(!d->pid);
+    d->pid = fork();
+    must(d->pid >= 0);
+    if (!d->pid)
+        become_kopsd(d);
+    wait_ready(d);
+}
+
+int real_daemon_end(struct real_daemon *d, int signal)
+{
+    int status = 0;
+
+    must(d->pid && !kill(d->pid, signal) && waitpid(d->pid, &status, 0) == d->pid);
+    d->pid = 0;
+    return status;
+}
+
+void real_daemon_free(struct real_daemon *d)
+{
+    if (d->pid)
+        real_daemon_end(d, SIGKILL);
+    close(d->notifications);
+    unlink(d->notify);
+    unlink(d->socket);
+    /* The daemon's lock beside the socket. */
+    snprintf(d->notify, sizeof(d->notify), "%.80s.lock", d->socket);
+    unlink(d->notify);
+    rmdir(d->folder);
+}

@@ -1,0 +1,335 @@
+/* libkops and a real daemon that is killed and replaced. Needs KOPSD, the daemon's path, in the environment. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/wait.h>
+
+#include "real_daemon.h"
+#include "test.h"
+
+enum { N = 1000, MATRIX = 192, STEPS = 400 };
+
+static const uint32_t places[] = {0, 1, 2};
+
+struct scene {
+    struct real_daemon daemon;
+    kops_client *client;
+    struct kops_error error;
+};
+
+static int begin(void **state)
+{
+    struct scene *s = calloc(1, sizeof(*s));
+    struct kops_connect_options options = {0};
+
+    if (!s)
+        return -1;
+    real_daemon_init(&s->daemon);
+    real_daemon_start(&s->daemon);
+    options.socket = s->daemon.socket;
+    assert_ok(kops_connect(&options, &s->client, &s->error));
+    *state = s;
+    return 0;
+}
+
+static int end(void **state)
+{
+    struct scene *s = *state;
+
+    kops_close(s->client);
+    real_daemon_free(&s->daemon);
+    free(s);
+    return 0;
+}
+
+static void replace(struct scene *s)
+{
+    real_daemon_end(&s->daemon, SIGKILL);
+    real_daemon_start(&s->daemon);
+}
+
+static void succeed(struct scene *s, enum kops_code code)
+{
+    if (code)
+        fail_msg("%s: %s", kops_code_name(code), s->error.message);
+}
+
+/* What the daemon allocated is there after it, and with another one: the contents, too. */
+static void buffers_keep_their_contents(void **state)
+{
+    struct scene *s = *state;
+    kops_buffer *made, *shared;
+    struct kops_tensor a, b;
+    float *in, *out;
+
+    succeed(s, kops_buffer_alloc(s->client, N * sizeof(float), NULL, &made, &s->error));
+    succeed(s, kops_buffer_alloc_shared(s->client, N * sizeof(float), &shared, &s->error));
+    in = kops_buffer_data(made);
+    out = kops_buffer_data(shared);
+    for (int i = 0; i < N; i++)
+        in[i] = (float)i;
+    a = kops_vector(made, KOPS_F32, N);
+    b = kops_vector(shared, KOPS_F32, N);
+    for (int round = 1; round <= 3; round++) {
+        replace(s);
+        for (int i = 0; i < N; i++)
+            assert_true(in[i] == (float)i);
+        succeed(s, kops_add(s->client, &a, &a, &b, NULL, NULL, &s->error));
+        for (int i = 0; i < N; i++)
+            assert_true(out[i] == 2 * (float)i);
+        memset(out, 0, N * sizeof(*out));
+    }
+    kops_buffer_release(made);
+    kops_buffer_release(shared);
+}
+
+static void programs_are_defined_anew(void **state)
+{
+    struct scene *s = *state;
+    kops_program *program;
+    kops_buffer *buffer;
+    struct kops_tensor tensors[3];
+    const struct kops_step steps[] = {
+        {.op = "add", .inputs = places, .n_inputs = 2, .outputs = &places[2], .n_outputs = 1},
+        {.op = "square", .inputs = &places[2], .n_inputs = 1, .outputs = &places[2], .n_outputs = 1}};
+    const struct kops_sequence sequence = {tensors, 3, steps, 2};
+    float *data;
+
+    succeed(s, kops_buffer_alloc(s->client, 3 * N * sizeof(float), NULL, &buffer, &s->error));
+    data = kops_buffer_data(buffer);
+    for (unsigned i = 0; i < 3; i++) {
+        tensors[i] = kops_vector(buffer, KOPS_F32, N);
+        tensors[i].offset = i * N * sizeof(float);
+    }
+    for (int i = 0; i < 2 * N; i++)
+        data[i] = 3;
+    succeed(s, kops_program_define(s->client, &sequence, NULL, &program, &s->error));
+    replace(s);
+    succeed(s, kops_program_run(program, NULL, 0, NULL, NULL, &s->error));
+    assert_true(data[2 * N] == 36);
+    replace(s);
+    succeed(s, kops_sequence_run(s->client, &sequence, NULL, NULL, &s->error));
+    assert_true(data[3 * N - 1] == 36);
+    kops_program_release(program);
+    kops_buffer_release(buffer);
+}
+
+/* ---- in the middle of a call ---- */
+
+/* Products that take a while; their output tells that they run. */
+struct product {
+    struct scene *scene;
+    kops_buffer *buffer;
+    volatile float *data;
+    struct kops_tensor t[3];
+    struct kops_step steps[STEPS + 1]; /* the last one reads what they write, and writes it */
+    struct kops_sequence sequence;
+    pthread_t thread;
+    atomic_bool ended;
+    enum kops_code code;
+    struct kops_error error;
+};
+
+static void *run_product(void *argument)
+{
+    struct product *p = argument;
+
+    p->code = kops_sequence_run(p->scene->client, &p->sequence, NULL, NULL, &p->error);
+    atomic_store(&p->ended, true);
+    return NULL;
+}
+
+static void start_product(struct product *p, struct scene *s, bool updates)
+{
+    *p = (struct product){.scene = s, .sequence = {p->t, 3, p->steps, STEPS + updates}};
+    succeed(s, kops_buffer_alloc_shared(s->client, (size_t)3 * MATRIX * MATRIX * sizeof(float), &p->buffer, &s->error));
+    p->data = kops_buffer_data(p->buffer);
+    for (int i = 0; i < 2 * MATRIX * MATRIX; i++)
+        p->data[i] = 1;
+    for (unsigned i = 0; i < 3; i++) {
+        p->t[i] = kops_matrix(p->buffer, KOPS_F32, MATRIX, MATRIX);
+        p->t[i].offset = (uint64_t)i * MATRIX * MATRIX * sizeof(float);
+    }
+    for (unsigned i = 0; i < STEPS; i++)
+        p->steps[i] =
+            (struct kops_step){.op = "gemm", .inputs = places, .n_inputs = 2, .outputs = &places[2], .n_outputs = 1};
+    p->steps[STEPS] =
+        (struct kops_step){.op = "square", .inputs = &places[2], .n_inputs = 1, .outputs = &places[2], .n_outputs = 1};
+    assert_int_equal(pthread_create(&p->thread, NULL, run_product, p), 0);
+    while (p->data[3 * MATRIX * MATRIX - 1] == 0 && !atomic_load(&p->ended))
+        sched_yield();
+}
+
+static void end_product(struct product *p)
+{
+    pthread_join(p->thread, NULL);
+    kops_buffer_release(p->buffer);
+}
+
+static void killed_in_a_call(void **state)
+{
+    struct scene *s = *state;
+    struct product p;
+
+    start_product(&p, s, false);
+    real_daemon_end(&s->daemon, SIGKILL);
+    p.data[2 * MATRIX * MATRIX] = -1;
+    real_daemon_start(&s->daemon);
+    pthread_join(p.thread, NULL);
+    if (p.code)
+        fail_msg("%s", p.error.message);
+    assert_true(p.data[2 * MATRIX * MATRIX] == MATRIX);
+    kops_buffer_release(p.buffer);
+}
+
+static void killed_in_an_update(void **state)
+{
+    struct scene *s = *state;
+    struct product p;
+
+    start_product(&p, s, true);
+    replace(s);
+    end_product(&p);
+    assert_int_equal(p.code, KOPS_ERR_CONNECTION_LOST);
+    assert_non_null(strstr(p.error.message, "not repeated by itself"));
+    succeed(s, kops_ping(s->client, 0, &s->error));
+}
+
+static void *add_once(void *argument)
+{
+    struct product *p = argument;
+    struct tagged t;
+
+    tagged_run(&t, "x");
+    t.request.n_attrs = 0;
+    p->code = kops_run(p->scene->client, &t.request, NULL, &p->error);
+    return NULL;
+}
+
+/* One that is told to end answers what runs, and refuses what comes: that waits for the next one. */
+static void told_to_end(void **state)
+{
+    struct scene *s = *state;
+    struct product p, q = {.scene = s};
+    int status;
+
+    start_product(&p, s, false);
+    assert_int_equal(kill(s->daemon.pid, SIGTERM), 0);
+    assert_int_equal(pthread_create(&q.thread, NULL, add_once, &q), 0);
+    assert_int_equal(waitpid(s->daemon.pid, &status, 0), s->daemon.pid);
+    s->daemon.pid = 0;
+    real_daemon_start(&s->daemon);
+    pthread_join(q.thread, NULL);
+    end_product(&p);
+    if (p.code || q.code)
+        fail_msg("the product: %s; the other: %s", p.error.message, q.error.message);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* ---- where there is none for a while ---- */
+
+static void no_daemon_for_a_while(void **state)
+{
+    struct scene *s = *state;
+
+    real_daemon_end(&s->daemon, SIGKILL);
+    /* It waits all of its time, and would longer. */
+    assert_int_equal(kops_ping(s->client, 80, &s->error), KOPS_ERR_TIMEOUT);
+    real_daemon_start(&s->daemon);
+    succeed(s, kops_ping(s->client, 0, &s->error));
+}
+
+enum { THREADS = 6, KILLS = 4, RUNS_BETWEEN = 20 };
+
+struct worker {
+    pthread_t thread;
+    struct scene *scene;
+    atomic_uint runs;
+    atomic_bool *stop;
+    enum kops_code code;
+    struct kops_error error;
+    bool wrong;
+};
+
+static void *add_often(void *argument)
+{
+    struct worker *w = argument;
+    kops_buffer *buffer;
+    struct kops_tensor t[3];
+    float *data;
+
+    w->code = kops_buffer_alloc(w->scene->client, 3 * N * sizeof(float), NULL, &buffer, &w->error);
+    if (w->code)
+        return NULL;
+    data = kops_buffer_data(buffer);
+    for (unsigned i = 0; i < 3; i++) {
+        t[i] = kops_vector(buffer, KOPS_F32, N);
+        t[i].offset = i * N * sizeof(float);
+    }
+    while (!w->code && !w->wrong && !atomic_load(w->stop)) {
+        const float value = (float)atomic_load(&w->runs);
+
+        for (int i = 0; i < 2 * N; i++)
+            data[i] = value;
+        w->code = kops_add(w->scene->client, &t[0], &t[1], &t[2], NULL, NULL, &w->error);
+        for (int i = 0; i < N && !w->code; i++)
+            w->wrong |= data[2 * N + i] != 2 * value;
+        atomic_fetch_add(&w->runs, 1);
+    }
+    kops_buffer_release(buffer);
+    return NULL;
+}
+
+/* Every thread has run some ops since. */
+static void wait_for_runs(struct worker *workers)
+{
+    unsigned from[THREADS];
+
+    for (int i = 0; i < THREADS; i++)
+        from[i] = atomic_load(&workers[i].runs);
+    for (int i = 0; i < THREADS; i++)
+        while (!workers[i].code && !workers[i].wrong && atomic_load(&workers[i].runs) - from[i] < RUNS_BETWEEN)
+            sched_yield();
+}
+
+static void killed_under_threads(void **state)
+{
+    struct scene *s = *state;
+    struct worker workers[THREADS];
+    atomic_bool stop = false;
+
+    for (int i = 0; i < THREADS; i++) {
+        workers[i] = (struct worker){.scene = s, .stop = &stop};
+        assert_int_equal(pthread_create(&workers[i].thread, NULL, add_often, &workers[i]), 0);
+    }
+    for (int i = 0; i < KILLS; i++) {
+        wait_for_runs(workers);
+        replace(s);
+    }
+    wait_for_runs(workers);
+    atomic_store(&stop, true);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(workers[i].thread, NULL);
+    for (int i = 0; i < THREADS; i++) {
+        assert_false(workers[i].wrong);
+        if (workers[i].code)
+            fail_msg("thread %d: %s", i, workers[i].error.message);
+    }
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(buffers_keep_their_contents),
+        TEST(programs_are_defined_anew),
+        TEST(killed_in_a_call),
+        TEST(killed_in_an_update),
+        TEST(told_to_end),
+        TEST(no_daemon_for_a_while),
+        TEST(killed_under_threads),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
