@@ -36,6 +36,9 @@ class Memory:
         self.allocated = allocated
         self.keep = keep
 
+    def __repr__(self) -> str:
+        return f"buffer {self.buffer} ({self.access}, {len(self.data)} bytes)"
+
     def check(self) -> None:
         assert np.array_equal(self.data, self.mirror), f"buffer {self.buffer} has changed where nothing was to be written"
 
@@ -173,8 +176,9 @@ class Program:
 
 def tensors_of(steps: list[Step]) -> list[View]:
     found: list[View] = []
-    for step in steps:
-        found += [view for view in step.views if not any(view is one for one in found)]
+    for view in (view for step in steps for view in step.views):
+        if not any(view is one for one in found):
+            found.append(view)
     return found
 
 
@@ -208,10 +212,14 @@ def carry_out(steps: list[Step]) -> None:
         written[id(view)] = view, scale
         if doubt or not exact:
             doubted.append(view)
-    for view, scale in written.values():
-        view.settle(scale if not any(view.meets(other) and other is not view for other in doubted) else np.full(view.shape, np.inf))
-    for memory in {id(view.memory): view.memory for step in steps for view in step.views}.values():
-        memory.check()
+    try:
+        for view, scale in written.values():
+            near = any(view.meets(other) and other is not view for other in doubted)
+            view.settle(np.full(view.shape, np.inf) if near else scale)
+        for memory in {id(view.memory): view.memory for step in steps for view in step.views}.values():
+            memory.check()
+    except AssertionError as error:
+        raise AssertionError(f"{error}\nafter " + "\n".join(map(str, steps))) from None
 
 
 class Client:
