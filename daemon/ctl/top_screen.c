@@ -118,7 +118,7 @@ static void draw(struct screen *s)
     erase();
     if (s->view.now.clients && (to = open_memstream(&text, &size))) {
         top_sort(&s->view, s->by);
-        top_print_summary(&s->view, kops_info(s->ctl->client), to);
+        top_print_summary(&s->view, to);
         fclose(to);
         put_tables(s, put_text(text, 0, SUMMARY_LINES + (int)s->view.n_devices, false) + 1);
         free(text);
@@ -138,12 +138,16 @@ static bool may_pass(enum kops_code code)
 
 static enum kops_code look(struct screen *s, struct kops_error *error)
 {
-    enum kops_code r = top_look(s->ctl, &s->view, error);
+    enum kops_code r = s->ctl->client ? KOPS_OK : ctl_try_connect(s->ctl, error);
     char why[160];
+
+    if (!r)
+        r = top_look(s->ctl, &s->view, error);
 
     s->next_ns = now_ns() + (uint64_t)(s->delay_s * 1e9);
     s->message[0] = 0;
     if (r && may_pass(r)) {
+        s->ctl->client = kops_close(s->ctl->client); /* who answers next may be another */
         snprintf(s->message, sizeof(s->message), "no news, trying again: %s",
                  text_clean(error->message, why, sizeof(why)));
         r = KOPS_OK;

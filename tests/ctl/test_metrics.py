@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import select
 import signal
 import socket
 import stat
@@ -162,6 +163,8 @@ class Server:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         line = process.stdout.readline()
+        if not line and "built without" in (errors := process.communicate()[1]):
+            pytest.skip(errors)
         assert line.startswith("serving http://") and line.endswith("/metrics\n"), (line, process.communicate())
         self.host, _, port = line.split("/")[2].rpartition(":")
         self.host = self.host.strip("[]")
@@ -271,6 +274,27 @@ def test_many_silent_connections_do_not_take_the_port_for_ever(server: Server) -
     assert len(os.listdir(f"/proc/{server.process.pid}/fd")) < 40
     for s in silent[10:]:
         s.close()
+
+
+def test_nobody_takes_a_place_for_ever(server: Server) -> None:
+    """Neither one that is silent, nor one that sends a byte now and then."""
+    silent, slow = (socket.create_connection((server.host, server.port)) for _ in range(2))
+    slow.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+    slow.setblocking(False)
+    ended = False
+    while not ended:
+        ready, _, _ = select.select([slow], [], [], 1)
+        try:
+            ended = bool(ready) and not slow.recv(1000)
+            slow.send(b"x")
+        except OSError:
+            ended = True
+    assert server.process.poll() is None
+    silent.settimeout(0)
+    assert silent.recv(1000) == b"", "it was ended long before"
+    assert server.ask()[0].status == 200
+    silent.close()
+    slow.close()
 
 
 def test_http_on_ipv6(start: Start) -> None:
