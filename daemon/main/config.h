@@ -70,7 +70,13 @@ int config_take_live(struct config *c, struct config *fresh, struct error *e);
 /* The log's level is the process's, not the struct's. */
 void config_apply_log(const struct config *c);
 
-/* config_lists.c: looks up the users and groups of [access]. */
+/* A group by name or number; -1: there is none. */
+int config_find_group(const char *name, gid_t *ret);
+
+/* Looks up the users and groups that it names: thread: any but the loop's, for they may be in a directory on the
+ * network. */
+int config_resolve_names(struct config *c, struct error *e);
+/* config_lists.c: those of [access]. */
 int config_resolve_access(struct config *c, struct error *e);
 
 /* Every setting with its value, default and meaning, as a file that config_read_file() reads. */

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <libgen.h>
 #include <poll.h>
 #include <stddef.h>
@@ -212,17 +211,16 @@ static int clear_stale(const struct listener *l, const struct sockaddr_un *addre
 static int own_file(const struct config *config, const struct privileges *owner, struct listener *l, struct error *e)
 {
     const bool named = config->socket_group && *config->socket_group;
-    const struct group *group = named ? getgrnam(config->socket_group) : NULL;
-    gid_t gid = group ? group->gr_gid : owner->drop ? owner->gid : (gid_t)-1;
+    gid_t gid = owner->drop ? owner->gid : (gid_t)-1;
     struct stat st;
     int fd, r = -1;
 
-    if (named && !group)
+    if (named && config_find_group(config->socket_group, &gid) < 0)
         return error_set(e, ERROR_INVALID_ARGUMENT, "server.socket_group: no group \"%.40s\"", config->socket_group);
     fd = openat(l->directory_fd, file_name(l->path), O_PATH | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st) < 0 || !S_ISSOCK(st.st_mode) || st.st_uid != geteuid() || st.st_nlink != 1)
         error_set(e, ERROR_PERMISSION_DENIED, "somebody has put something else in the place of %s", l->path);
-    else if ((group || owner->drop) && fchownat(fd, "", owner->drop ? owner->uid : (uid_t)-1, gid, AT_EMPTY_PATH) < 0)
+    else if ((named || owner->drop) && fchownat(fd, "", owner->drop ? owner->uid : (uid_t)-1, gid, AT_EMPTY_PATH) < 0)
         error_set(e, ERROR_PERMISSION_DENIED, "giving %s to group %u: %s", l->path, (unsigned)gid, strerror(errno));
     else
         r = 0;

@@ -26,8 +26,11 @@ void notifier_open(struct notifier *n)
         n->address.sun_path[0] = '\0';
     n->length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length);
     n->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (n->fd >= 0)
+    if (n->fd >= 0) {
         setsockopt(n->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+        /* Now, with the rights that there still are. What fails is tried again with each message. */
+        connect(n->fd, (const struct sockaddr *)&n->address, n->length);
+    }
     unsetenv("NOTIFY_SOCKET");
 }
 
@@ -36,6 +39,16 @@ void notifier_close(struct notifier *n)
     if (n->fd >= 0)
         close(n->fd);
     n->fd = -1;
+}
+
+/* To whom it is connected; by name where that has gone and another may have come. */
+static ssize_t send_once(const struct notifier *n, int flags, const char *text, size_t length)
+{
+    ssize_t sent = send(n->fd, text, length, MSG_NOSIGNAL | flags);
+
+    if (sent < 0 && (errno == ECONNREFUSED || errno == ENOTCONN || errno == ECONNRESET))
+        sent = sendto(n->fd, text, length, MSG_NOSIGNAL | flags, (const struct sockaddr *)&n->address, n->length);
+    return sent;
 }
 
 static void tell(const struct notifier *n, int flags, const char *format, va_list args)
@@ -47,9 +60,7 @@ static void tell(const struct notifier *n, int flags, const char *format, va_lis
         return;
     if (length >= (int)sizeof(text))
         length = (int)sizeof(text) - 1;
-    while (sendto(n->fd, text, (size_t)length, MSG_NOSIGNAL | flags, (const struct sockaddr *)&n->address, n->length) <
-               0 &&
-           errno == EINTR)
+    while (send_once(n, flags, text, (size_t)length) < 0 && errno == EINTR)
         ;
 }
 

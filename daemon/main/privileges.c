@@ -48,17 +48,6 @@ static int find_user(const char *name, struct privileges *p, struct error *e)
     return p->name && p->home ? 0 : error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
 }
 
-static int find_group(const char *name, gid_t *ret, struct error *e)
-{
-    const struct group *group = getgrnam(name);
-    unsigned long number;
-
-    if (!group && !is_number(name, &number))
-        return error_set(e, ERROR_INVALID_ARGUMENT, "server.group: there is no group \"%.40s\"", name);
-    *ret = group ? group->gr_gid : (gid_t)number;
-    return 0;
-}
-
 int privileges_find(const struct config *config, struct privileges *ret, struct error *e)
 {
     struct privileges p = {.uid = geteuid(), .gid = getegid()};
@@ -70,8 +59,10 @@ int privileges_find(const struct config *config, struct privileges *ret, struct 
         error_set(e, ERROR_INVALID_ARGUMENT, "server.group needs server.user");
         goto free_names;
     }
-    if (group && find_group(config->group, &p.gid, e) < 0)
+    if (group && config_find_group(config->group, &p.gid) < 0) {
+        error_set(e, ERROR_INVALID_ARGUMENT, "server.group: there is no group \"%.40s\"", config->group);
         goto free_names;
+    }
     p.drop = user && p.uid != 0 && geteuid() == 0;
     if (user && geteuid() != 0 && p.uid != geteuid())
         log_warning("privileges", "why=\"server.user is ignored: only root can become somebody else\"");

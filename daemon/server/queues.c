@@ -19,6 +19,8 @@ static struct pooled_stream *make(struct server *s, struct backend_device *devic
                                   struct error *e)
 {
     struct pooled_stream *p = calloc(1, sizeof(*p));
+    unsigned before;
+    bool made;
 
     if (!p) {
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a stream");
@@ -27,7 +29,10 @@ static struct pooled_stream *make(struct server *s, struct backend_device *devic
     list_init(&p->link);
     p->device = device;
     p->priority = priority;
-    if (device->backend->stream_new(device, priority, &p->stream, e) < 0) {
+    before = activity_enter(&s->activity, device);
+    made = device->backend->stream_new(device, priority, &p->stream, e) == 0;
+    activity_leave(&s->activity, before);
+    if (!made) {
         free(p);
         return NULL;
     }

@@ -30,7 +30,8 @@ enum {
     X(allocate)      /* in cuMemAlloc and cuMemCreate */                                                               \
     X(host_register) /* in cuMemHostRegister */                                                                        \
     X(module_load)   /* in cuModuleLoadData and its kin */                                                             \
-    X(memory_info)   /* in cuMemGetInfo */
+    X(memory_info)   /* in cuMemGetInfo */                                                                             \
+    X(stream_create) /* in cuStreamCreate and its kin */
 
 /* Counters of one process. The first ones go down again when the thing ends. */
 #define STANDIN_COUNTERS(X)                                                                                            \

@@ -265,6 +265,7 @@ API cuStreamCreateWithPriority(CUstream *ret_stream, unsigned flags, int priorit
         priority = PRIORITY_LEAST; /* as a real driver: the nearest one */
     if (priority < PRIORITY_GREATEST)
         priority = PRIORITY_GREATEST;
+    gate_pass_call(STANDIN_GATE_stream_create);
     stream = stream_new(context, flags, priority);
     if (!stream)
         return leave(CUDA_ERROR_OUT_OF_MEMORY);

@@ -42,7 +42,8 @@ def sanitized() -> bool:
 
 
 class Daemon:
-    """A running daemon. `config` is the text of its configuration file."""
+    """A running daemon. `config` is the text of its configuration file. With `manager` what it notifies after it has
+    got ready is kept for heard()."""
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class Daemon:
         give_socket: bool = True,
         listen: socket.socket | None = None,
         user: int | None = None,
+        manager: bool = False,
         start: bool = True,
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="kops-test-"))
@@ -84,6 +86,8 @@ class Daemon:
             os.chown(self.folder, user, user)
         self.process: subprocess.Popen[bytes] | None = None
         self.ready_text = ""
+        self.manager: socket.socket | None = None
+        self.managed = manager
         if start:
             self.start()
 
@@ -94,6 +98,9 @@ class Daemon:
 
     def start(self) -> None:
         notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        if self.manager is not None:
+            self.manager.close()
+            os.unlink(self.folder / "notify")
         notify.bind(str(self.folder / "notify"))
         if self.user is not None:
             os.chown(self.folder / "notify", self.user, self.user)
@@ -113,8 +120,28 @@ class Daemon:
                 assert notify in ready, f"the daemon did not get ready; its log:\n{self.log()}"
                 self.ready_text += notify.recv(4096).decode() + "\n"
         finally:
-            notify.close()
-            os.unlink(self.folder / "notify")
+            if self.managed:
+                self.manager = notify
+            else:
+                notify.close()
+                os.unlink(self.folder / "notify")
+
+    def heard(self, line: str) -> str:
+        """Waits for a notification with such a line, of which a part is enough; the message."""
+        assert self.manager is not None
+        while True:
+            assert select.select([self.manager], [], [], raw.PATIENCE)[0], f"no {line}; the log:\n{self.log()}"
+            message = self.manager.recv(4096).decode()
+            if line in message:
+                return message
+
+    def heard_of_late(self) -> list[str]:
+        """The notifications that are there now."""
+        assert self.manager is not None
+        messages = []
+        while select.select([self.manager], [], [], 0)[0]:
+            messages.append(self.manager.recv(4096).decode())
+        return messages
 
     def start_activated(self, log: object) -> subprocess.Popen[bytes]:
         """With the socket as descriptor 3, as systemd hands it over. LISTEN_PID needs the pid after the fork."""
@@ -176,6 +203,8 @@ class Daemon:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        if self.manager is not None:
+            self.manager.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Daemon:

@@ -1,0 +1,137 @@
+"""SIGHUP: the settings are read again, and what may change while the daemon runs does."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+import pytest
+from arrays import LongRun, Vectors
+from support import backends, memfd, proc, raw
+from support.daemon import Daemon
+
+CONFIG = backends.config(backends.HOST)
+
+
+def reload(daemon: Daemon, text: str) -> list[str]:
+    """The notifications, from RELOADING to READY."""
+    (daemon.folder / "kopsd.conf").write_text(text, encoding="utf-8")
+    os.kill(daemon.pid, signal.SIGHUP)
+    return [daemon.heard("RELOADING=1"), daemon.heard("READY=1")]
+
+
+def test_a_limit_changes() -> None:
+    with Daemon(config=CONFIG, manager=True) as daemon, daemon.connect() as old:
+        assert old.call("hello")["limits"]["inflight"] == 256
+        reload(daemon, CONFIG + "[limits]\ninflight = 3\nbuffers = 2\n")
+        with daemon.connect() as new:
+            limits = new.call("hello")["limits"]
+            assert (limits["inflight"], limits["buffers"]) == (3, 2)
+        # … and for who was there before.
+        for _ in range(2):
+            old.register(memfd.Shared(4096))
+        with pytest.raises(raw.RpcError, match="quota_exceeded"):
+            old.register(memfd.Shared(4096))
+
+
+def test_who_was_held_back_goes_on() -> None:
+    """A connection that was not read, for it had as much in flight as was allowed, is read again."""
+    with Daemon(config=CONFIG + "[limits]\ninflight = 1\n", manager=True) as daemon, daemon.connect() as connection:
+        work = LongRun(connection)
+        connection.request("ping", {"x": 1}, msgid=90)
+        reload(daemon, CONFIG + "[limits]\ninflight = 2\n")
+        assert connection.reply(90).get() == {"x": 1}
+        connection.call("cancel", {"msgid": work.msgid})
+
+
+def test_the_manager_is_told() -> None:
+    """As Type=notify-reload wants it: when it began, by a clock that the manager shares, and when it is done."""
+    with Daemon(config=CONFIG, manager=True) as daemon:
+        first, _ = reload(daemon, CONFIG)
+        assert re.search(r"^MONOTONIC_USEC=\d+$", first, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[limits]\ninflight = many\n", "[limits]\ncolour = red\n", "nonsense\n", "[access]\nallow = no_such_user_here\n"],
+    ids=["value", "key", "syntax", "user"],
+)
+def test_a_bad_file_changes_nothing(text: str) -> None:
+    """The daemon goes on with what it had, and says why: in its log and in its status."""
+    with Daemon(config=CONFIG + "[limits]\ninflight = 5\n", manager=True) as daemon, daemon.connect() as connection:
+        _, last = reload(daemon, CONFIG + text)
+        assert "STATUS=the settings are the old ones: " in last
+        assert "level=error event=reload why=" in daemon.log()
+        assert connection.alive()
+        with daemon.connect() as new:
+            assert new.call("hello")["limits"]["inflight"] == 5
+        reload(daemon, CONFIG + "[limits]\ninflight = 6\n")  # and takes the next one
+        with daemon.connect() as new:
+            assert new.call("hello")["limits"]["inflight"] == 6
+
+
+def test_a_file_that_is_gone() -> None:
+    with Daemon(config=CONFIG, manager=True) as daemon:
+        (daemon.folder / "kopsd.conf").unlink()
+        os.kill(daemon.pid, signal.SIGHUP)
+        daemon.heard("STATUS=the settings are the old ones: ")
+        with daemon.connect() as connection:
+            assert connection.alive()
+
+
+def test_what_needs_a_restart_is_said() -> None:
+    """… and does not happen; what does not need it happens all the same."""
+    with Daemon(config=CONFIG, manager=True) as daemon:
+        reload(daemon, CONFIG + "[host]\nthreads = 1\n[limits]\ninflight = 9\n")
+        assert 'level=warning event=reload_ignored setting=host.threads why="needs a restart"' in daemon.log()
+        assert "event=reload_setting setting=limits.inflight" in daemon.log()
+        with daemon.connect() as connection:
+            assert connection.call("hello")["limits"]["inflight"] == 9
+        # Only what differs is said.
+        assert daemon.log().count("event=reload_ignored") == 1
+
+
+def test_what_is_given_otherwise_stays() -> None:
+    """The environment and the flags come after the file, the second time too."""
+    env = {"KOPSD_LIMITS_INFLIGHT": "11"}
+    with Daemon("--set", "limits.buffers=12", config=CONFIG, env=env, manager=True) as daemon:
+        reload(daemon, CONFIG + "[limits]\ninflight = 3\nbuffers = 3\nprograms = 3\n")
+        with daemon.connect() as connection:
+            limits = connection.call("hello")["limits"]
+        assert (limits["inflight"], limits["buffers"]) == (11, 12)
+
+
+def test_the_level_of_the_log() -> None:
+    with Daemon(config=CONFIG, manager=True) as daemon:
+        with daemon.connect() as connection:
+            assert connection.alive()
+        assert "level=debug" not in daemon.log()
+        reload(daemon, CONFIG + "[server]\nlog_level = debug\n")
+        with daemon.connect() as connection:
+            assert connection.alive()
+        proc.eventually(lambda: "level=debug" in daemon.log(), "it says more")
+
+
+def test_again_and_again() -> None:
+    """Under work, and without a trace."""
+    with Daemon(config=CONFIG, manager=True) as daemon, daemon.connect() as connection:
+        vectors = Vectors(connection, 2, 1000)
+        vectors[0][:] = 3
+        reload(daemon, CONFIG + "[limits]\ninflight = 20\n[access]\ndeny = 4000001, 4000002\n")
+        before = daemon.holdings()
+        for i in range(30):
+            reload(daemon, CONFIG + f"[limits]\ninflight = {20 + i}\n[access]\ndeny = {4000001 + i}\n")
+            vectors[1][:] = 0
+            connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+            assert (vectors[1] == 9).all()
+        daemon.wait_holdings(before)
+
+
+def test_many_at_once() -> None:
+    """Signals that come while the settings are being read are one more reading, not an end."""
+    with Daemon(config=CONFIG, manager=True) as daemon, daemon.connect() as connection:
+        for _ in range(100):
+            os.kill(daemon.pid, signal.SIGHUP)
+        daemon.heard("READY=1")
+        assert connection.alive()

@@ -1,0 +1,248 @@
+"""kopsd --supervise: a parent that holds the socket, where there is no service manager."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from arrays import Vectors, run_params
+from support import backends, proc
+from support.daemon import Daemon
+
+CONFIG = backends.config(backends.HOST)
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+
+
+def children(pid: int) -> list[int]:
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+
+
+def state(pid: int) -> str:
+    """As ps shows it: R, S, T (stopped), Z (ended, not waited for)."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
+
+
+def server_of(daemon: Daemon) -> int:
+    """The pid of the one that serves."""
+    with daemon.connect() as connection:
+        return int(connection.call("hello")["pid"])
+
+
+def supervised(*args: str, config: str = CONFIG, **options: object) -> Daemon:
+    return Daemon("--supervise", *args, config=config, **options)  # type: ignore[arg-type]
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_serves_and_ends() -> None:
+    """SIGTERM to the parent: both end, with status 0, and nothing is left."""
+    with supervised() as daemon:
+        server = server_of(daemon)
+        assert children(daemon.pid) == [server]
+        daemon.stop()
+        assert gone(server)
+        assert not os.path.exists(daemon.socket_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+def test_a_server_that_dies_is_started_again(number: signal.Signals) -> None:
+    with supervised() as daemon:
+        with daemon.connect() as connection:
+            before = connection.call("hello")
+            os.kill(before["pid"], number)
+            connection.wait_closed()
+        with daemon.connect() as connection:
+            after = connection.call("hello")
+        assert after["instance"] != before["instance"]
+        assert children(daemon.pid) == [after["pid"]]
+        assert f"event=supervise_exit pid={before['pid']} signal={int(number)}" in daemon.log()
+
+
+def test_who_connects_in_the_gap_waits_and_is_served() -> None:
+    """The socket stays, and so does what was sent to it while there was no server."""
+    with supervised() as daemon:
+        server = server_of(daemon)
+        os.kill(daemon.pid, signal.SIGSTOP)
+        os.kill(server, signal.SIGKILL)
+        proc.eventually(lambda: state(server) == "Z", "the server has ended")
+        with daemon.connect() as connection:
+            connection.request("ping", {"in": "the gap"}, msgid=7)
+            os.kill(daemon.pid, signal.SIGCONT)
+            assert connection.reply(7).get() == {"in": "the gap"}
+        proc.eventually(lambda: gone(server), "it is no zombie")
+
+
+def test_waits_longer_each_time() -> None:
+    """At once first, then after ever longer waits; the parent sleeps meanwhile."""
+    with supervised() as daemon:
+        for _ in range(3):
+            os.kill(server_of(daemon), signal.SIGKILL)
+        assert server_of(daemon)
+        delays = [int(d) for d in re.findall(r"event=supervise_restart delay_ms=(\d+)", daemon.log())]
+        assert delays == [0, 100, 200]
+
+
+def test_the_server_does_not_outlive_its_parent() -> None:
+    with supervised() as daemon:
+        pidfd = os.pidfd_open(server_of(daemon))
+        daemon.process.kill()
+        daemon.process.wait()
+        proc.wait_exit(pidfd)
+        os.close(pidfd)
+        daemon.start()  # the lock and the socket are no obstacle
+        assert server_of(daemon)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_work_in_flight_is_finished(number: signal.Signals) -> None:
+    with supervised() as daemon:
+        connection = daemon.connect()
+        vectors = Vectors(connection, 2, 4 << 20)
+        vectors[0][:] = 3
+        msgid = connection.request("run", run_params("square", [vectors.tensor(0)], vectors.tensor(1)))
+        proc.eventually(lambda: vectors[1][0] == 9, "the run begins")
+        os.kill(daemon.pid, number)
+        assert connection.reply(msgid).get()["variant"]
+        assert (vectors[1] == 9).all()
+        connection.wait_closed()
+        assert daemon.wait() == 0
+        connection.close()
+
+
+def test_end_in_the_gap() -> None:
+    """SIGTERM while there is no server: an end, with status 0."""
+    with supervised() as daemon:
+        first = server_of(daemon)
+        os.kill(first, signal.SIGKILL)
+        os.kill(server_of(daemon), signal.SIGKILL)  # from now on it waits before it starts another
+        proc.eventually(lambda: "delay_ms=100" in daemon.log(), "the second has ended")
+        daemon.stop()
+        assert not os.path.exists(daemon.socket_path)
+
+
+def test_a_server_that_cannot_start_at_all() -> None:
+    """There is no use in trying again what never worked."""
+    daemon = supervised(config=CONFIG + "[server]\ndefault_device = GPU-none\n", start=False)
+    with daemon:
+        with pytest.raises(AssertionError, match="did not get ready"):
+            daemon.start()
+        assert daemon.wait() == 1
+        assert daemon.log().count("event=supervise_exit") == 1
+        assert not os.path.exists(daemon.socket_path)
+        daemon.process = None
+
+
+def test_wrong_settings() -> None:
+    daemon = supervised(config="[nonsense]\nx = 1\n", start=False)
+    with daemon:
+        with pytest.raises(AssertionError):
+            daemon.start()
+        assert daemon.wait() == 2
+        daemon.process = None
+
+
+def test_settings_that_become_wrong_are_waited_out() -> None:
+    """Once it has worked, a server that cannot start is tried again: an administrator may be at it."""
+    with supervised() as daemon:
+        server = server_of(daemon)
+        (daemon.folder / "kopsd.conf").write_text("[nonsense]\nx = 1\n", encoding="utf-8")
+        os.kill(server, signal.SIGKILL)
+        proc.eventually(lambda: "status=2" in daemon.log(), "the next one has failed")
+        (daemon.folder / "kopsd.conf").write_text(CONFIG, encoding="utf-8")
+        assert server_of(daemon) != server
+
+
+def test_settings_are_read_again() -> None:
+    """SIGHUP is passed on, and the server stays the same."""
+    with supervised() as daemon:
+        server = server_of(daemon)
+        (daemon.folder / "kopsd.conf").write_text(CONFIG + "[limits]\ninflight = 7\n", encoding="utf-8")
+        os.kill(daemon.pid, signal.SIGHUP)
+        proc.eventually(lambda: "event=reload done=true" in daemon.log(), "the settings are read")
+        with daemon.connect() as connection:
+            hello = connection.call("hello")
+        assert (hello["limits"]["inflight"], hello["pid"]) == (7, server)
+
+
+def test_a_server_that_is_not_heard_of_is_ended() -> None:
+    """Stopped as a whole it cannot even watch itself. SIGABRT waits with it, SIGKILL does not."""
+    with supervised("--set", "server.loop_timeout_s=1") as daemon:
+        server = server_of(daemon)
+        os.kill(server, signal.SIGSTOP)
+        assert server_of(daemon) != server
+        assert f"event=supervise_hung pid={server}" in daemon.log()
+        assert gone(server)
+
+
+def test_passes_on_what_the_server_says() -> None:
+    with supervised(manager=True, env={"WATCHDOG_USEC": "300000"}) as daemon:
+        assert daemon.ready_text.count("READY=1") == 1
+        daemon.heard("STATUS=serving")
+        daemon.heard("WATCHDOG=1")
+        os.kill(server_of(daemon), signal.SIGKILL)
+        daemon.heard("STATUS=the server ended with signal 9")
+        assert "STOPPING" not in daemon.heard("READY=1")  # it is we who are, not the server
+        daemon.process.send_signal(signal.SIGTERM)
+        daemon.heard("STOPPING=1")
+        daemon.heard("EXTEND_TIMEOUT_USEC=")
+
+
+def test_only_the_server_is_heard() -> None:
+    """Another process that knows the address cannot speak for it."""
+    with supervised(manager=True) as daemon:
+        address = next(
+            entry.split("=", 1)[1]
+            for entry in Path(f"/proc/{server_of(daemon)}/environ").read_text(encoding="utf-8").split("\0")
+            if entry.startswith("NOTIFY_SOCKET=")
+        )
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+            stranger.sendto(b"STATUS=forged", "\0" + address[1:])
+        daemon.heard("STATUS=serving")
+        assert not any("forged" in m for m in daemon.heard_of_late())
+
+
+def test_with_an_inherited_socket(tmp_path: Path) -> None:
+    """Its own manager's socket: used, and left where it is."""
+    path = str(tmp_path / "activated.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(path)
+        listener.listen(16)
+        with supervised(socket_path=path, listen=listener) as daemon:
+            os.kill(server_of(daemon), signal.SIGKILL)
+            assert server_of(daemon)
+        assert os.path.exists(path)
+
+
+@needs_root
+def test_the_server_gives_its_rights_up() -> None:
+    """The parent needs root's rights to start another; the server has none, and still ends with its parent."""
+    with supervised(config=CONFIG + "[server]\nuser = nobody\n") as daemon:
+        for _ in range(2):
+            server = server_of(daemon)
+            assert proc.status(server, "Uid") == NOBODY
+            assert proc.status(daemon.pid, "Uid") == 0
+            os.kill(server, signal.SIGKILL)
+        pidfd = os.pidfd_open(server_of(daemon))
+        daemon.process.kill()
+        daemon.process.wait()
+        proc.wait_exit(pidfd)
+        os.close(pidfd)
+        daemon.start()
+        daemon.stop()
+        assert not os.path.exists(daemon.socket_path)
+
+
+def test_a_parent_that_waits_uses_no_cpu() -> None:
+    with supervised() as daemon:
+        assert server_of(daemon)
+        before = proc.cpu_ticks(daemon.pid)
+        assert not select.select([daemon.pidfd], [], [], 1.0)[0]  # in which nothing happens; not a limit on anything
+        assert proc.cpu_ticks(daemon.pid) == before
