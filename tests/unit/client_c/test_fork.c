@@ -1,4 +1,5 @@
 /* Children that go on with the client that they inherited. */
+#include <stdatomic.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -6,7 +7,7 @@
 
 /* What each connection saw, by its number; guarded by the replies. */
 struct seen {
-    unsigned requests[8], registers[8];
+    atomic_uint requests[8], registers[8];
 };
 
 static void serve_counting(struct fake_connection *c, void *context)
