@@ -5,7 +5,7 @@
 
 #include "test.h"
 
-/* What each connection saw, by its number; guarded by the replies. */
+/* What each connection saw, by its number. */
 struct seen {
     atomic_uint requests[8], registers[8];
 };
