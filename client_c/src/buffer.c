@@ -155,8 +155,10 @@ static enum kops_code register_now(struct kops_buffer *b, uint64_t deadline, str
     r = b->kind == BUFFER_CHUNKS ? register_all_chunks(b, &request, &made, deadline, e)
                                  : session_call(c, wire_pack_register, &request, b->fd, wire_decode_register, &made,
                                                 deadline, SESSION_ATTEMPTS, e);
-    if (r && b->kind == BUFFER_CHUNKS && c->generation != generation)
+    if (r && b->kind == BUFFER_CHUNKS && c->generation != generation) {
+        fail_clear(e);
         return KOPS_OK; /* the caller tries again, with all of them */
+    }
     if (r)
         return b->generation && is_final(r) ? lose(b, e) : r;
     /* Where the connection changed meanwhile the id may be of either: the caller tries again. */

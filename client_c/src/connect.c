@@ -222,6 +222,8 @@ static enum kops_code connect_patiently(struct kops_client *c, uint64_t deadline
         enum kops_code r = connect_once(c, first || until < once ? once : until, &reached, e);
         uint64_t now = clock_ns();
 
+        if (!r)
+            fail_clear(e); /* of what earlier tries left */
         if (!r || !patient || !passes(r) || (first && (!reached || now >= once)))
             return r;
         if (now >= until)

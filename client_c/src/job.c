@@ -70,6 +70,7 @@ enum kops_code job_send(struct kops_client *c, struct job *job, uint64_t deadlin
             return r;
         sent = session_send(c, &m, deadline, e);
         if (sent == SESSION_NOT_SENT && !job->order) {
+            fail_clear(e);
             lost++;
             continue;
         }

@@ -66,8 +66,8 @@ static bool may_have_run(const struct recovery *r, const struct kops_error *e)
                                           e->code == KOPS_ERR_JOB_TIMEOUT);
 }
 
-bool recovery_again(struct kops_client *c, struct recovery *r, recovery_safe *safe, const void *context,
-                    uint64_t deadline, struct kops_error *e)
+static bool is_made_again(struct kops_client *c, struct recovery *r, recovery_safe *safe, const void *context,
+                          uint64_t deadline, struct kops_error *e)
 {
     if (!r->sent || !safe)
         return false;
@@ -91,4 +91,13 @@ bool recovery_again(struct kops_client *c, struct recovery *r, recovery_safe *sa
     }
     r->repeated = true;
     return deadline == DEADLINE_NEVER || clock_ns() < deadline;
+}
+
+bool recovery_again(struct kops_client *c, struct recovery *r, recovery_safe *safe, const void *context,
+                    uint64_t deadline, struct kops_error *e)
+{
+    if (!is_made_again(c, r, safe, context, deadline, e))
+        return false;
+    fail_clear(e);
+    return true;
 }

@@ -275,7 +275,7 @@ struct exchange {
 static enum kops_code exchange_once(struct kops_client *c, const struct exchange *x, struct recovery *recovery,
                                     uint64_t deadline, unsigned connections, struct kops_error *e)
 {
-    while (connections--) {
+    for (;;) {
         struct outgoing m;
         enum session_sent sent;
         enum kops_code r = session_begin(c, &x->fd, x->fd >= 0, deadline, &m, e);
@@ -289,8 +289,10 @@ static enum kops_code exchange_once(struct kops_client *c, const struct exchange
         if (r)
             return r;
         sent = session_send(c, &m, deadline, e);
-        if (sent == SESSION_NOT_SENT)
+        if (sent == SESSION_NOT_SENT && --connections) {
+            fail_clear(e);
             continue;
+        }
         if (sent != SESSION_SENT)
             return e->code;
         if (session_wait(c, m.call, deadline))
@@ -298,7 +300,6 @@ static enum kops_code exchange_once(struct kops_client *c, const struct exchange
         session_abandon(c, m.call);
         return fail(e, KOPS_ERR_TIMEOUT, "the daemon did not reply in time");
     }
-    return e->code;
 }
 
 enum kops_code session_call(struct kops_client *c, wire_pack *pack, const void *request, int fd, wire_decode *decode,

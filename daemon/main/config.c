@@ -297,12 +297,15 @@ int config_take_live(struct config *c, struct config *fresh, struct error *e)
 {
     struct error ignored;
 
+    const struct access_policy policy = fresh->access;
+
     exchange_live(c, fresh);
     if (config_finish(c, e) < 0) {
         exchange_live(c, fresh);
         config_finish(c, &ignored); /* as it was, so that it cannot fail */
         return -1;
     }
+    c->access = policy;
     for (unsigned i = 0; i < n_settings; i++) {
         const struct setting *s = &settings[i];
 

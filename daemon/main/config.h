@@ -73,7 +73,10 @@ void config_apply_log(const struct config *c);
 /* A group by name or number; -1: there is none. */
 int config_find_group(const char *name, gid_t *ret);
 
-/* config_lists.c: looks up the users and groups of [access]. */
+/* Looks up the users and groups that it names: thread: any but the loop's, for they may be in a directory on the
+ * network. */
+int config_resolve_names(struct config *c, struct error *e);
+/* config_lists.c: those of [access]. */
 int config_resolve_access(struct config *c, struct error *e);
 
 /* Every setting with its value, default and meaning, as a file that config_read_file() reads. */

@@ -93,18 +93,25 @@ static int check_kernels(struct config *c, struct error *e)
             0 ||
         find_choice("kernels.sandbox", c->sandbox, sandboxes, 3, &c->sandbox_mode, e) < 0)
         return -1;
-    if (group && config_find_group(group, &c->kernels_gid) < 0)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "kernels.user_kernels_group: there is no group \"%.40s\"", group);
     if (c->policy == USER_KERNELS_GROUP && !group)
         return error_set(e, ERROR_INVALID_ARGUMENT, "kernels.user_kernels = group needs kernels.user_kernels_group");
     return 0;
+}
+
+int config_resolve_names(struct config *c, struct error *e)
+{
+    const char *group = c->user_kernels_group;
+
+    if (group && config_find_group(group, &c->kernels_gid) < 0)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "kernels.user_kernels_group: there is no group \"%.40s\"", group);
+    return config_resolve_access(c, e);
 }
 
 int config_finish(struct config *c, struct error *e)
 {
     enum log_level level;
 
-    if (choose_socket(c, e) < 0 || choose_cache(c, e) < 0 || check_kernels(c, e) < 0 || config_resolve_access(c, e) < 0)
+    if (choose_socket(c, e) < 0 || choose_cache(c, e) < 0 || check_kernels(c, e) < 0)
         return -1;
     if (strlen(c->socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))
         return error_set(e, ERROR_INVALID_ARGUMENT,

@@ -156,5 +156,5 @@ int flags_load(const struct flags *f, struct config *config, struct error *e)
     for (unsigned i = 0; i < f->count; i++)
         if (config_set(config, f->names[i], f->values[i], e) < 0)
             return -1;
-    return config_finish(config, e);
+    return config_finish(config, e) < 0 ? -1 : config_resolve_names(config, e);
 }

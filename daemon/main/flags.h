@@ -1,5 +1,5 @@
 /* The command line, and the settings as file, environment and command line together say them. Thread: main;
- * flags_load() also the loop's, when the settings are read again. */
+ * flags_load() also one of the pool's, when the settings are read again. */
 #ifndef KOPS_MAIN_FLAGS_H
 #define KOPS_MAIN_FLAGS_H
 

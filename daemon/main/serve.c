@@ -21,6 +21,9 @@ struct daemon {
     struct listener listener;
     struct notifier notifier;
     struct server *server;
+    struct config fresh; /* from on_read() to on_reload() */
+    bool unreadable;
+    struct error error; /* then */
 };
 
 static struct server_config server_config_of(const struct config *c)
@@ -131,38 +134,32 @@ static void on_alive(void *context)
     notify_maybe(&d->notifier, "WATCHDOG=1");
 }
 
-static int reload(struct daemon *d, struct error *e)
+static void on_read(void *context)
 {
-    struct server_config settings;
-    struct config fresh = {0};
-    int r = -1;
+    struct daemon *d = context;
 
-    if (flags_load(d->flags, &fresh, e) < 0 || config_take_live(d->config, &fresh, e) < 0)
-        goto free_fresh;
-    settings = server_config_of(d->config);
-    server_reload(d->server, &settings);
-    config_apply_log(d->config);
-    r = 0;
-
-free_fresh:
-    config_free(&fresh);
-    return r;
+    notify(&d->notifier, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)clock_now_ns() / 1000);
+    d->unreadable = flags_load(d->flags, &d->fresh, &d->error) < 0;
 }
 
 static void on_reload(void *context)
 {
     struct daemon *d = context;
-    struct error e;
+    struct server_config settings;
     char quoted[2 * ERROR_MESSAGE_MAX];
 
-    notify(&d->notifier, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)clock_now_ns() / 1000);
-    if (reload(d, &e) < 0) {
-        log_error("reload", "why=%s", log_quote(quoted, sizeof(quoted), e.message, strlen(e.message)));
-        notify(&d->notifier, "READY=1\nSTATUS=the settings are the old ones: %s", e.message);
-        return;
+    if (d->unreadable || config_take_live(d->config, &d->fresh, &d->error) < 0) {
+        log_error("reload", "why=%s", log_quote(quoted, sizeof(quoted), d->error.message, strlen(d->error.message)));
+        notify(&d->notifier, "READY=1\nSTATUS=the settings are the old ones: %s", d->error.message);
+    } else {
+        settings = server_config_of(d->config);
+        server_reload(d->server, &settings);
+        config_apply_log(d->config);
+        log_info("reload", "done=true");
+        notify(&d->notifier, "READY=1");
     }
-    log_info("reload", "done=true");
-    notify(&d->notifier, "READY=1");
+    config_free(&d->fresh);
+    d->fresh = (struct config){0};
 }
 
 /* ---- life ---- */
@@ -197,7 +194,8 @@ free_privileges:
 int serve(const struct flags *flags, struct config *config)
 {
     struct daemon d = {.flags = flags, .config = config};
-    struct server_hooks hooks = {.ready = on_ready, .reload = on_reload, .stopping = on_stopping, .context = &d};
+    struct server_hooks hooks = {
+        .ready = on_ready, .read = on_read, .reload = on_reload, .stopping = on_stopping, .context = &d};
     struct error e;
     int status;
 
@@ -221,6 +219,7 @@ int serve(const struct flags *flags, struct config *config)
         _exit(status);
     }
     server_free(d.server);
+    config_free(&d.fresh); /* where the end came first */
     log_info("stopped", "status=%d", status);
     notifier_close(&d.notifier);
     return status;

@@ -12,13 +12,19 @@ enum { RECEIVE_MAX = 16 * 1024 };
 
 static const uint64_t MEMORY_BYTES = RING_PAGE_BYTES + RING_REQUEST_BYTES + RING_REPLY_BYTES;
 
+/* What it is that there is no more of. */
+static enum error_code shortage(int cause)
+{
+    return cause == EMFILE || cause == ENFILE ? ERROR_QUOTA_EXCEEDED : ERROR_OUT_OF_MEMORY;
+}
+
 static int make_memory(int *ret_fd, unsigned char **ret_memory, struct error *e)
 {
     int fd = memfd_create("kopsd-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     void *at;
 
     if (fd < 0)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "memfd_create: %s", strerror(errno));
+        return error_set(e, shortage(errno), "memfd_create: %s", strerror(errno));
     if (ftruncate(fd, (off_t)MEMORY_BYTES) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
         goto close_fd;
     at = mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -29,7 +35,7 @@ static int make_memory(int *ret_fd, unsigned char **ret_memory, struct error *e)
     return 0;
 
 close_fd:
-    error_set(e, ERROR_OUT_OF_MEMORY, "making shared memory of %llu bytes: %s", (unsigned long long)MEMORY_BYTES,
+    error_set(e, shortage(errno), "making shared memory of %llu bytes: %s", (unsigned long long)MEMORY_BYTES,
               strerror(errno));
     close(fd);
     return -1;
@@ -58,7 +64,7 @@ close_doorbell:
 close_eventfd:
     close(fds[CHANNEL_DOORBELL]);
 fail:
-    return error_set(e, ERROR_QUOTA_EXCEEDED, "making the bells of the shared memory: %s", strerror(errno));
+    return error_set(e, shortage(errno), "making the bells of the shared memory: %s", strerror(errno));
 }
 
 int rpc_channel_new(size_t message_bytes, size_t output_max, struct rpc_channel **ret_channel, int ret_fds[CHANNEL_FDS],

@@ -58,11 +58,15 @@ int rpc_message_parse(struct rpc_arena *arena, const unsigned char *data, size_t
 {
     struct rpc_message m = {0};
     const msgpack_object *item, *params;
+    const unsigned char *end;
     msgpack_object root;
     uint32_t n;
 
     msgpack_zone_clear(&arena->zone);
-    if (rpc_decode(&arena->zone, data, &root) != data + length)
+    end = rpc_decode(&arena->zone, data, &root);
+    if (!end) /* nothing else can go wrong with what was scanned */
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to decode a message");
+    if (end != data + length)
         return violation(e, "the bytes cannot be decoded");
     if (root.type != MSGPACK_OBJECT_ARRAY || root.via.array.size < 3)
         return violation(e, "a message is [0, msgid, method, [params]] or [2, method, [params]]");

@@ -46,6 +46,10 @@ enum rpc_receive rpc_socket_receive(int socket, struct rpc_input *in, bool *ret_
     do
         n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
+    if (n < 0 && (errno == ENOMEM || errno == ENOBUFS)) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory to receive more");
+        return RPC_VIOLATION;
+    }
     if (n < 0)
         return errno == EAGAIN || errno == EWOULDBLOCK ? RPC_WOULD_BLOCK : RPC_END;
     n_fds = take_fds(&message, fds);
@@ -54,7 +58,11 @@ enum rpc_receive rpc_socket_receive(int socket, struct rpc_input *in, bool *ret_
             close(fds[i]);
         if (n == 0)
             return RPC_END;
-        error_set(e, ERROR_PROTOCOL_ERROR, "more than %d descriptors came with one message", RPC_MAX_FDS);
+        if (n_fds >= RPC_MAX_FDS)
+            error_set(e, ERROR_PROTOCOL_ERROR, "more than %d descriptors came with one message", RPC_MAX_FDS);
+        else /* the kernel could not give this process all of them */
+            error_set(e, ERROR_QUOTA_EXCEEDED,
+                      "the daemon has no descriptors left for those that came; try again later");
         return RPC_VIOLATION;
     }
     *ret_full = (size_t)n == iov.iov_len;

@@ -27,7 +27,7 @@ void connection_turn(struct connection *c);
 void connection_take_input(struct connection *c);
 /* Dispatches messages that are there already. -1: the connection was closed. */
 int connection_process(struct connection *c);
-/* Ends it for breaking the protocol. */
+/* Ends it for breaking the protocol, or because the daemon has no room for what it sent. */
 void connection_violation(struct connection *c, const struct error *e);
 
 /* Whether it may have more requests now. */

@@ -14,9 +14,11 @@ enum { READS_A_TURN = 8, RING_MESSAGES_A_TURN = 8 };
 
 void connection_violation(struct connection *c, const struct error *e)
 {
-    c->server->counters.protocol_errors++;
+    bool protocol = e->code == ERROR_PROTOCOL_ERROR;
+
+    c->server->counters.protocol_errors += protocol;
     event_protocol_error(c, e);
-    connection_fail(c, e, "protocol error");
+    connection_fail(c, e, protocol ? "protocol error" : "the daemon has no room for what it sent");
 }
 
 /* Dispatches one whole message of the socket's or the ring's input. 1: done; 0: there is none; -1: the connection was

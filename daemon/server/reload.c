@@ -2,6 +2,7 @@
 #include "server/access.h"
 #include "server/connection.h"
 #include "server/pump.h"
+#include "server/stop.h"
 #include "server/watchdog.h"
 
 static void limit_connection(struct connection *c, const struct server_config *config)
@@ -10,6 +11,31 @@ static void limit_connection(struct connection *c, const struct server_config *c
     c->programs.max = (uint32_t)config->programs;
     c->modules.max = c->kernels.max = (uint32_t)config->kernels;
     connection_mark_dirty(c); /* it may be allowed to go on */
+}
+
+/* Files, and names that are looked up, may take long. */
+static void read_run(struct work *work)
+{
+    const struct server *s = list_entry(work, struct server, read_settings);
+
+    s->hooks.read(s->hooks.context);
+}
+
+static void read_done(struct work *work)
+{
+    struct server *s = list_entry(work, struct server, read_settings);
+
+    s->reading_settings = false;
+    if (!s->stopping)
+        s->hooks.reload(s->hooks.context);
+}
+
+void server_read_settings(struct server *s)
+{
+    if (!s->hooks.read || !s->hooks.reload)
+        return;
+    s->reading_settings = true;
+    work_submit(&s->loop, &s->read_settings, read_run, read_done);
 }
 
 void server_reload(struct server *s, const struct server_config *config)

@@ -1,5 +1,7 @@
 #include "server/server.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,12 +85,24 @@ static void close_handle(uv_handle_t *handle, void *context)
         uv_close(handle, NULL);
 }
 
+/* libuv makes a pipe for itself when it is first called, and ends the process where there is none to be had. */
+static int probe_pipe(struct error *e)
+{
+    int ends[2];
+
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return error_set(e, ERROR_QUOTA_EXCEEDED, "no descriptors to start with: %s", strerror(errno));
+    close(ends[0]);
+    close(ends[1]);
+    return 0;
+}
+
 /* What needs no loop. */
 static int prepare(struct server *s, int listener, struct error *e)
 {
     struct timespec now;
 
-    if (accepting_open(s, listener, e) < 0 || loop_memory_reserve(descriptors_watched(s), e) < 0)
+    if (accepting_open(s, listener, e) < 0 || probe_pipe(e) < 0 || loop_memory_reserve(descriptors_watched(s), e) < 0)
         return -1;
     s->profile = profile_new();
     s->latencies = latency_table_new();
@@ -147,6 +161,7 @@ int server_new(const struct server_config *config, int listener, struct server *
     return 0;
 
 close_loop:
+    accepting_stop(s);
     devices_close(&s->devices);
     uv_walk(&s->loop, close_handle, NULL);
     uv_run(&s->loop, UV_RUN_DEFAULT);

@@ -63,10 +63,11 @@ struct server_config {
     const struct backend *backends[4]; /* in the order of hello's devices; the rest NULL */
 };
 
-/* What a server tells whoever runs it, on the loop's thread but for alive(). NULL ones are left out. */
+/* What a server tells whoever runs it, on the loop's thread but for read() and alive(). NULL ones are left out. */
 struct server_hooks {
     void (*ready)(void *context);                         /* requests are taken */
-    void (*reload)(void *context);                        /* SIGHUP came */
+    void (*read)(void *context);                          /* a thread of the pool: SIGHUP came */
+    void (*reload)(void *context);                        /* after that */
     void (*status)(void *context, const char *text);      /* what it is doing, in a few words; when that has changed */
     void (*stopping)(void *context, uint64_t at_most_ms); /* the end has begun, or takes so much longer */
     void (*alive)(void *context);                         /* any thread: the loop turns, or waits for a busy device */

@@ -55,10 +55,9 @@ void stop_check_signals(struct server *s)
 {
     if (s->stopping)
         return;
-    if (reload_seen) {
+    if (reload_seen && !s->reading_settings) {
         reload_seen = 0;
-        if (s->hooks.reload)
-            s->hooks.reload(s->hooks.context);
+        server_read_settings(s);
     }
     if (!signal_seen)
         return;

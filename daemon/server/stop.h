@@ -9,6 +9,9 @@ void stop_init(struct server *s);
 /* Begins the end when SIGTERM or SIGINT came, has the settings read again when SIGHUP came. */
 void stop_check_signals(struct server *s);
 
+/* reload.c: the hooks read() and then reload(), unless the end has begun by then. */
+void server_read_settings(struct server *s);
+
 /* Begins the end; harmless when it has begun. */
 void server_stop(struct server *s);
 

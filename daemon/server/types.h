@@ -163,6 +163,8 @@ struct server {
     struct list deadlines; /* runs with a deadline */
     uv_timer_t deadline_timer;
 
+    struct work read_settings;
+    bool reading_settings;
     uv_timer_t shutdown_timer;
     bool stopping, cancelled_all, handles_closed;
     int exit_status;

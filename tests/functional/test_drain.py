@@ -13,6 +13,7 @@ from arrays import LongRun, Vectors
 from other_user import STRANGER, as_root, connect_as
 from support import backends, memfd, raw
 from support.daemon import Daemon
+from user_kernels import ADD, ARCH, only_with_nvrtc, wait_for_compilers
 
 CONFIG = backends.config(backends.HOST)
 
@@ -172,10 +173,46 @@ def test_sigterm_while_draining(server: Daemon) -> None:
         assert daemon.wait() == 0
 
 
+def test_a_supervisor_ends_with_it() -> None:
+    """The end was asked for: nothing is started again."""
+    with Daemon("--supervise", config=CONFIG) as daemon:
+        with daemon.connect() as connection:
+            assert connection.call("drain", {"stop": True})["drained"] is True
+            assert connection.wait_closed() is None
+        assert daemon.wait() == 0
+    assert "event=supervise_restart" not in daemon.log()
+
+
+def test_the_manager_hears_of_it() -> None:
+    with Daemon(config=CONFIG, manager=True) as daemon:
+        with daemon.connect() as connection:
+            connection.call("drain")
+            assert daemon.heard("STATUS=draining; 1 client, 0 jobs running")
+            connection.call("drain", {"resume": True})
+            assert daemon.heard("STATUS=serving; 1 client")
+            connection.call("drain", {"stop": True})
+            assert daemon.heard("STOPPING=1")
+        assert daemon.wait() == 0
+
+
 def test_a_notification_drains(server: Daemon) -> None:
     with server.connect() as connection:
         connection.send(raw.pack([2, "drain", [{}]]))
         assert connection.alive() and state(connection) == "draining"
+
+
+@only_with_nvrtc
+def test_a_compile_is_work(server: Daemon) -> None:
+    """What a compiler process does for somebody is waited for, too, and the answer comes."""
+    config = "[cuda]\ndriver = none\n[kernels]\nuser_kernels = owner\n"
+    with Daemon(config=config) as daemon, daemon.connect() as worker, daemon.connect() as admin:
+        asked = worker.request("compile", {"source": ADD, "entries": ["add2_kernel"], "arch": ARCH})
+        assert worker.alive()
+        drained = admin.request("drain")
+        assert admin.reply(drained).get() == {"drained": True, "jobs": 0, "connections": 2}
+        assert worker.reply(asked).get()["cached"] == "no"
+        assert worker.error("compile", {"source": ADD, "entries": ["add2_kernel"]}).code == "shutting_down"
+        wait_for_compilers(daemon.pid, 2)
 
 
 @as_root

@@ -15,6 +15,7 @@ from other_user import STRANGER, as_root, connect_as
 from prometheus import Family
 from support import backends, memfd, proc, raw
 from support.daemon import Daemon
+from support.ring import Ring
 
 CONFIG = backends.config(backends.HOST)
 DECLARED = json.loads((Path(__file__).resolve().parents[2] / "proto/metrics.json").read_text(encoding="utf-8"))
@@ -198,6 +199,21 @@ def test_newcomers_turned_away() -> None:
             assert families["kopsd_connections"].value() == families["kopsd_connections_total"].value() == 2
 
 
+def test_through_the_ring(connection: raw.Connection) -> None:
+    """The three of them, whatever the way; what is too long for the ring comes over the socket."""
+    ring = Ring(connection)
+    vectors = Vectors(connection, 2, 100)
+    for dtype in ("f32", "f16", "bf16"):
+        t = [raw.tensor(vectors.buffer, [10], dtype, offset=80 * i) for i in range(2)]
+        connection.run("square", t[:1], t[1:])
+    text = ring.call("metrics")["text"]
+    assert prometheus.parse(text)["kopsd_op_total_seconds"].value("_count", op="square", dtype="bf16", device="0") >= 1
+    (row,) = [c for c in ring.call("clients")["clients"] if c["shm"]]
+    assert row["inflight"] == 1
+    assert ring.call("drain", {"resume": True})["drained"] is True
+    ring.close()
+
+
 def test_many_at_once_hold_up_nobody(connect: Callable[..., raw.Connection]) -> None:
     """Long answers come as the client reads them; who asks for little meanwhile gets it."""
     greedy, modest = connect(receive_buffer=4096), connect()
@@ -205,6 +221,8 @@ def test_many_at_once_hold_up_nobody(connect: Callable[..., raw.Connection]) -> 
     greedy.send(b"".join(raw.pack_request(msgid, ("metrics", "clients")[msgid % 2], {}) for msgid in asked))
     for _ in range(20):
         assert modest.alive()
+        rows = modest.call("clients")["clients"]
+        assert max(row["output_bytes"] for row in rows) < 1 << 20, "not all of the answers are made at once"
     assert prometheus.parse(modest.call("metrics")["text"])
     for msgid in asked:
         greedy.reply(msgid).get()

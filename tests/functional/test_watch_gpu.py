@@ -10,6 +10,7 @@ import prometheus
 import pytest
 from gpu_machine import DEVICE_LOST_STATUS, ILLEGAL_ADDRESS, Machine, N, only_with_the_standin, square, vector
 from support import raw
+from user_kernels import add_args, add_kernel, only_with_nvrtc
 
 pytestmark = only_with_the_standin
 
@@ -66,6 +67,26 @@ def test_a_driver_that_hangs_holds_up_nobody(machine: Machine) -> None:
             assert machine.row.waiting("memory_info") == 1, "asked once, however many wait"
             worker.call("run", square(a, b))
         assert device(watcher, machine)["memory_free"] == known
+    exporter.close()
+
+
+@only_with_nvrtc
+def test_kernels_of_users_are_one_kind(machine: Machine) -> None:
+    """However many there are, and whatever they are called."""
+    exporter = machine.exporter()
+    memory = [vector(exporter.alloc(4 * N)) for _ in range(3)]
+    with machine.daemon.connect() as connection:
+        kernel = add_kernel(connection)
+        index = str(device(connection, machine)["index"])
+        for _ in range(3):
+            connection.call("launch", {"kernel": kernel, "args": add_args(memory)})
+        labels = {"op": "user_kernel", "dtype": "f32", "device": index}
+        family = prometheus.parse(connection.call("metrics")["text"])["kopsd_op_total_seconds"]
+        assert family.value("_count", **labels) == 3
+        assert metric(connection, "kopsd_launches_total") == 3
+        (row,) = connection.call("clients")["clients"]
+        assert row["kernels"] == 1 and row["device_us"] > 0
+        assert metric(connection, "kopsd_user_kernel_bytes", uid=str(os.getuid())) > 0
     exporter.close()
 
 

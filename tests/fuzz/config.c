@@ -31,6 +31,8 @@ static int take(const char *text, size_t size, char **ret_printed)
     r = config_read_file(&config, path, &e);
     if (r >= 0)
         r = config_finish(&config, &e);
+    if (r >= 0)
+        r = config_resolve_names(&config, &e);
     if (r < 0) {
         check_error(&e);
     } else {

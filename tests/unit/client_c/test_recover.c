@@ -25,6 +25,8 @@ static void expect_run(const char *script, enum kops_code code, unsigned work, c
 
     if (kops_run(client, tagged_run(&t, "x"), NULL, &error) != code)
         fail_msg("\"%s\": %s: %s", script, kops_code_name(error.code), error.message);
+    if (!code && (error.code || error.message[0]))
+        fail_msg("\"%s\": it went well, and says \"%s\"", script, error.message);
     if (said && !strstr(error.message, said))
         fail_msg("\"%s\": \"%s\" lacks \"%s\"", script, error.message, said);
     assert_int_equal(scripted_look(&s).work, work);
@@ -177,6 +179,7 @@ static void socket_absent_for_a_while(void **state)
     fake_reappear(f);
     t.request.options.timeout_ms = 0;
     assert_ok(kops_run(client, &t.request, NULL, &error));
+    assert_int_equal(error.code, KOPS_OK);
     kops_buffer_release(buffer);
     kops_close(client);
     fake_stop(f);
