@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import sys
+import traceback
 from collections import Counter
 from typing import Any
 
@@ -48,6 +50,8 @@ class Base(RuleBasedStateMachine):
         self.register(1)
 
     def teardown(self) -> None:
+        if isinstance(sys.exc_info()[1], (AssertionError, raw.RpcError, raw.Closed, OSError)):
+            traceback.print_exc()  # hypothesis keeps to itself what does not happen again
         if not hasattr(self, "watch"):
             return
         try:
