@@ -3,6 +3,7 @@
 #include "server/connection.h"
 #include "server/request.h"
 #include "server/stop.h"
+#include "server/watchdog.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -74,6 +75,7 @@ static void resume(struct request *r)
     if (s->drain.active && !s->stopping)
         log_info("resume", "pid=%d uid=%d jobs=%u", (int)r->connection->pid, (int)r->connection->uid, s->drain.work);
     s->drain.active = s->drain.stop = s->drain.done = false;
+    watchdog_tell(s);
     answer_all(s);
     answer(r);
 }
@@ -86,6 +88,7 @@ static void begin(struct request *r, bool stop, uint64_t timeout_ms)
              stop ? "true" : "false", (unsigned long long)timeout_ms, s->drain.work);
     s->drain.active = true;
     s->drain.done = false;
+    watchdog_tell(s);
     r->watch.by_ns = timeout_ms ? r->received_ns + timeout_ms * 1000000U : 0;
     if (stop) {
         s->drain.stop = true;

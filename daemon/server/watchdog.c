@@ -49,6 +49,12 @@ static void tell_status(struct watchdog *w)
     w->hooks.status(w->hooks.context, text);
 }
 
+void watchdog_tell(struct server *s)
+{
+    if (s->watchdog)
+        tell_status(s->watchdog);
+}
+
 static void on_pulse(uv_async_t *async)
 {
     struct watchdog *w = async->data;

@@ -19,6 +19,9 @@ int watchdog_start(struct server *s, const struct server_hooks *hooks, struct er
 /* server.job_timeout_s has changed. */
 void watchdog_reload(struct server *s);
 
+/* The manager hears at once what the server does now, which would else be said with the next sign of life. */
+void watchdog_tell(struct server *s);
+
 /* The loop ends: no signs of life are asked for from now on. What is left to do has server.loop_timeout_s, then the
  * process ends with the server's status as it is. */
 void watchdog_wind_up(struct server *s);

@@ -173,6 +173,28 @@ def test_sigterm_while_draining(server: Daemon) -> None:
         assert daemon.wait() == 0
 
 
+def test_a_supervisor_ends_with_it() -> None:
+    """The end was asked for: nothing is started again."""
+    with Daemon("--supervise", config=CONFIG) as daemon:
+        with daemon.connect() as connection:
+            assert connection.call("drain", {"stop": True})["drained"] is True
+            assert connection.wait_closed() is None
+        assert daemon.wait() == 0
+    assert "event=supervise_restart" not in daemon.log()
+
+
+def test_the_manager_hears_of_it() -> None:
+    with Daemon(config=CONFIG, manager=True) as daemon:
+        with daemon.connect() as connection:
+            connection.call("drain")
+            assert daemon.heard("STATUS=draining; 1 client, 0 jobs running")
+            connection.call("drain", {"resume": True})
+            assert daemon.heard("STATUS=serving; 1 client")
+            connection.call("drain", {"stop": True})
+            assert daemon.heard("STOPPING=1")
+        assert daemon.wait() == 0
+
+
 def test_a_notification_drains(server: Daemon) -> None:
     with server.connect() as connection:
         connection.send(raw.pack([2, "drain", [{}]]))

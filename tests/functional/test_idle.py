@@ -7,7 +7,7 @@ import select
 import pytest
 from arrays import LongRun, Vectors
 from support import backends, proc, raw
-from support.daemon import Daemon, sanitized
+from support.daemon import Daemon, sanitized, thread_sanitized
 
 CONFIG = backends.config(backends.HOST)
 WINDOW_S = 2.0  # in which nothing happens; not a limit on anything
@@ -47,8 +47,8 @@ def test_idle_costs_nothing(state: str) -> None:
             connection.reply(work.msgid)
         settle(daemon)
         ticks, switches = idle_cost(daemon)
-        assert ticks == 0
-        assert switches <= 4, "something wakes up again and again"
+        assert ticks == 0 or thread_sanitized()
+        assert switches <= 4 or thread_sanitized(), "something wakes up again and again"
         if connection:
             connection.close()
 
@@ -65,7 +65,7 @@ def test_waiting_for_a_slow_reader_costs_nothing() -> None:
             pass
         settle(daemon)
         ticks, switches = idle_cost(daemon)
-        assert ticks == 0 and switches <= 4
+        assert (ticks == 0 and switches <= 4) or thread_sanitized()
         connection.close()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from arrays import LongRun, Vectors, run_params
 from support import proc, raw
-from support.daemon import Daemon, sanitized
+from support.daemon import Daemon, sanitized, thread_sanitized
 from support.ring import Ring
 
 
@@ -215,7 +215,7 @@ def test_waiting_costs_nothing() -> None:
         assert other.alive()
         before = proc.context_switches(daemon.pid)
         select.select([half.socket], [], [], 1)
-        assert proc.context_switches(daemon.pid) - before < 10
+        assert proc.context_switches(daemon.pid) - before < 10 or thread_sanitized()
 
 
 def test_inflight_credit_comes_back(connection: raw.Connection, limits: dict[str, int]) -> None:

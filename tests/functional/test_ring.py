@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from arrays import LongRun, Vectors, run_params
 from support import backends, proc, raw
-from support.daemon import Daemon, sanitized
+from support.daemon import Daemon, sanitized, thread_sanitized
 from support.ring import Ring
 
 CONFIG = backends.config(backends.HOST)
@@ -304,7 +304,7 @@ def assert_idle(daemon: Daemon) -> None:
     ticks, switches = proc.cpu_ticks(daemon.pid), proc.context_switches(daemon.pid)
     assert not select.select([daemon.pidfd], [], [], 2.0)[0]
     assert proc.cpu_ticks(daemon.pid) == ticks
-    assert proc.context_switches(daemon.pid) - switches <= 4, "something wakes up again and again"
+    assert proc.context_switches(daemon.pid) - switches <= 4 or thread_sanitized(), "something wakes up again and again"
 
 
 def test_idle_ring_costs_nothing(ring: Ring, daemon: Daemon) -> None:

@@ -41,6 +41,11 @@ def sanitized() -> bool:
     return b"__asan_init" in binary().read_bytes() or b"__tsan_init" in binary().read_bytes()
 
 
+def thread_sanitized() -> bool:
+    """Built with ThreadSanitizer, whose own thread wakes up ten times a second."""
+    return b"__tsan_init" in binary().read_bytes()
+
+
 class Daemon:
     """A running daemon. `config` is the text of its configuration file. With `manager` what it notifies after it has
     got ready is kept for heard()."""

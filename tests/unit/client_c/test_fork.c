@@ -1,12 +1,13 @@
 /* Children that go on with the client that they inherited. */
+#include <stdatomic.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "test.h"
 
-/* What each connection saw, by its number; guarded by the replies. */
+/* What each connection saw, by its number. */
 struct seen {
-    unsigned requests[8], registers[8];
+    atomic_uint requests[8], registers[8];
 };
 
 static void serve_counting(struct fake_connection *c, void *context)
