@@ -79,12 +79,16 @@ class Machine:
             b.pipeline()
             b.run(stream=3)
             stopped(a)
-            allocated = b.attempt(b.connection.call, "alloc", {"size": 8192, "device": 0})
-            if allocated:
-                b.attempt(b.connection.call, "release", {"buffer": allocated["buffer"]})
+            b.attempt(self.allocate, b)
             b.attempt(b.connection.call, "trim")
             b.attempt(b.connection.call, "stats")
             b.run()
+
+    def allocate(self, b: Worker) -> None:
+        reply = b.connection.reply(b.connection.request("alloc", {"size": 8192, "device": 0}))
+        for fd in reply.fds:
+            os.close(fd)
+        b.connection.call("release", {"buffer": reply.get()["buffer"]})
 
     def gpu_memory(self, a: Worker) -> None:
         """References to another process's memory: inline, and registered."""
@@ -107,9 +111,11 @@ class Machine:
             self.play()
         sockets = proc.OWN_SOCKETS
         proc.eventually(
-            lambda: proc.fds(self.daemon.pid)["socket"] == sockets
-            and not self.live()["live_ipc_mappings"]
-            and not self.live()["live_host_registrations"],
+            lambda: (
+                proc.fds(self.daemon.pid)["socket"] == sockets
+                and not self.live()["live_ipc_mappings"]
+                and not self.live()["live_host_registrations"]
+            ),
             lambda: f"no client is left, but {self.live()} {self.daemon.holdings()}",
         )
         self.before = self.live(), self.daemon.holdings()
