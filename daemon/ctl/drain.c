@@ -15,7 +15,7 @@ static const char usage[] =
     "      --resume            take new work again, at once\n"
     "      --timeout SECONDS   how long to wait for the work to end; without it, as long as it takes\n"
     "      --json              print JSON\n\n"
-    "A drained daemon stays so until `--resume` or its next start.\n"
+    "A drained daemon stays so until `--resume` or its next start, also when this program was interrupted.\n"
     "Exit status: 0 drained (or resumed), 1 failed, 2 wrong usage, 3 no daemon, 4 work is left after the time.\n";
 
 enum { LONGEST_S = 86400 };

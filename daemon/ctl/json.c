@@ -7,16 +7,37 @@
 static bool comma;
 static unsigned depth;
 
+/* Bytes of the UTF-8 character there; 0: it is none. */
+static unsigned utf8_length(const unsigned char *c)
+{
+    static const uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
+    unsigned n = *c < 0x80 ? 1 : *c >> 5 == 6 ? 2 : *c >> 4 == 14 ? 3 : *c >> 3 == 30 ? 4 : 0;
+    uint32_t code = n > 1 ? *c & (0x7fU >> n) : *c;
+
+    for (unsigned i = 1; i < n; i++) {
+        if ((c[i] & 0xc0) != 0x80) /* also at the end */
+            return 0;
+        code = code << 6 | (c[i] & 0x3f);
+    }
+    return n && (n == 1 || code >= smallest[n]) && code < 0x110000 && code >> 11 != 0x1b ? n : 0;
+}
+
+/* What is no UTF-8 becomes the character that stands for such: others chose some of the texts. */
 static void put_text(const char *text)
 {
+    unsigned n;
+
     putchar('"');
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+    for (const unsigned char *c = (const unsigned char *)text; *c; c += n ? n : 1) {
+        n = utf8_length(c);
         if (*c == '"' || *c == '\\')
             printf("\\%c", *c);
-        else if (*c < 0x20)
+        else if (*c < 0x20 || *c == 0x7f)
             printf("\\u%04x", *c);
+        else if (n)
+            fwrite(c, 1, n, stdout);
         else
-            putchar(*c);
+            fputs("\\ufffd", stdout);
     }
     putchar('"');
 }
@@ -74,7 +95,7 @@ void json_number(const char *key, double value)
         return;
     begin_value(key);
     if (isfinite(value))
-        printf("%.12g", value);
+        printf("%.15g", value);
     else
         fputs("null", stdout);
 }

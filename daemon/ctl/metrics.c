@@ -55,8 +55,7 @@ static enum kops_code ask(struct ctl *ctl, char **ret_text, struct kops_error *e
     if (!r)
         r = kops_metrics(ctl->client, ret_text, e);
     if (r) {
-        kops_close(ctl->client); /* the next time begins anew, at once */
-        ctl->client = NULL;
+        ctl->client = kops_close(ctl->client); /* the next time begins anew, at once */
     }
     return r;
 }

@@ -49,7 +49,7 @@ static enum ctl_exit batch(struct ctl *ctl, double delay_s, uint64_t iterations,
             if (ctl->json) {
                 top_print_json(&view);
             } else {
-                top_print_summary(&view, kops_info(ctl->client), stdout);
+                top_print_summary(&view, stdout);
                 printf("\n");
                 top_print_clients(&view, stdout, SIZE_MAX);
                 printf("\n");

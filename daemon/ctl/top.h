@@ -26,6 +26,8 @@ struct top_sample {
 };
 
 struct top_view {
+    char server[64]; /* of the daemon of `now` */
+    int64_t pid;
     struct top_sample now, before;
     double interval_s; /* between the two; NAN: there is only one */
     double requests_s, errors_s, jobs_s;
@@ -47,7 +49,7 @@ const char *top_sort_name(enum top_sort by);
 bool top_sort_parse(const char *name, enum top_sort *ret);
 
 /* The parts of a view as text, each line at its own end. */
-void top_print_summary(const struct top_view *v, const struct kops_info *info, FILE *to);
+void top_print_summary(const struct top_view *v, FILE *to);
 void top_print_clients(const struct top_view *v, FILE *to, size_t max_rows);
 void top_print_ops(const struct top_view *v, FILE *to, size_t max_rows);
 

@@ -18,7 +18,7 @@ static const char *percent(double share, char *into, size_t size)
     return into;
 }
 
-void top_print_summary(const struct top_view *v, const struct kops_info *info, FILE *to)
+void top_print_summary(const struct top_view *v, FILE *to)
 {
     const struct kops_clients *s = v->now.clients;
     char a[32], b[32], c[32], at[32] = "";
@@ -27,7 +27,7 @@ void top_print_summary(const struct top_view *v, const struct kops_info *info, F
 
     if (localtime_r(&now, &tm))
         strftime(at, sizeof(at), "%H:%M:%S", &tm);
-    fprintf(to, "%s  %s, pid %lld, up %s: %s, %zu client%s\n", at, info->server, (long long)info->pid,
+    fprintf(to, "%s  %s, pid %lld, up %s: %s, %zu client%s\n", at, v->server, (long long)v->pid,
             text_duration(s->uptime_s, a, sizeof(a)), s->state, v->n_clients, v->n_clients == 1 ? "" : "s");
     fprintf(to, "%s requests/s, %s runs/s, %s errors/s; %llu in flight, %llu queued\n",
             text_rate(v->requests_s, a, sizeof(a)), text_rate(v->jobs_s, b, sizeof(b)),

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "text.h"
 #include "top.h"
 
 /* Connections of one process are told apart by when they were made, as the daemon's clock has it. */
@@ -183,6 +184,7 @@ enum kops_code top_look(struct ctl *ctl, struct top_view *v, struct kops_error *
 {
     struct top_view next = {.before = v->now, .interval_s = (double)NAN};
     enum kops_code r = kops_clients(ctl->client, &next.now.clients, error);
+    const struct kops_info *info;
 
     if (!r)
         r = kops_stats_get(ctl->client, NULL, &next.now.stats, error);
@@ -195,8 +197,11 @@ enum kops_code top_look(struct ctl *ctl, struct top_view *v, struct kops_error *
         free_lists(&next);
         return r;
     }
+    info = kops_info(ctl->client);
+    text_clean(info->server, next.server, sizeof(next.server));
+    next.pid = info->pid;
     /* A daemon that was started anew has nothing to compare with. */
-    if (next.before.clients && next.now.clients->uptime_s > next.before.clients->uptime_s)
+    if (next.before.clients && next.pid == v->pid && next.now.clients->uptime_s > next.before.clients->uptime_s)
         next.interval_s = next.now.clients->uptime_s - next.before.clients->uptime_s;
     compare_clients(&next);
     compare_devices(&next);

@@ -1,7 +1,7 @@
 /* The live view of kopsctl top, on a terminal by ncurses. What is shown is the text of top_print.c, cut to the
  * terminal's size. Single-threaded; owns the terminal between start() and stop(). */
 #include <curses.h>
-#include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +19,7 @@ enum { N_DELAYS = sizeof(delays_s) / sizeof(delays_s[0]), SUMMARY_LINES = 2 };
 struct screen {
     struct ctl *ctl;
     SCREEN *terminal;
+    sigset_t unblocked; /* what is so while it waits, and not else */
     struct top_view view;
     enum top_sort by;
     double delay_s;
@@ -118,7 +119,7 @@ static void draw(struct screen *s)
     erase();
     if (s->view.now.clients && (to = open_memstream(&text, &size))) {
         top_sort(&s->view, s->by);
-        top_print_summary(&s->view, kops_info(s->ctl->client), to);
+        top_print_summary(&s->view, to);
         fclose(to);
         put_tables(s, put_text(text, 0, SUMMARY_LINES + (int)s->view.n_devices, false) + 1);
         free(text);
@@ -138,12 +139,16 @@ static bool may_pass(enum kops_code code)
 
 static enum kops_code look(struct screen *s, struct kops_error *error)
 {
-    enum kops_code r = top_look(s->ctl, &s->view, error);
+    enum kops_code r = s->ctl->client ? KOPS_OK : ctl_try_connect(s->ctl, error);
     char why[160];
+
+    if (!r)
+        r = top_look(s->ctl, &s->view, error);
 
     s->next_ns = now_ns() + (uint64_t)(s->delay_s * 1e9);
     s->message[0] = 0;
     if (r && may_pass(r)) {
+        s->ctl->client = kops_close(s->ctl->client); /* who answers next may be another */
         snprintf(s->message, sizeof(s->message), "no news, trying again: %s",
                  text_clean(error->message, why, sizeof(why)));
         r = KOPS_OK;
@@ -201,16 +206,19 @@ static void press(struct screen *s, int key)
     }
 }
 
-/* Waits for a key until it is time to look again. */
-static void wait_for_key(struct screen *s)
+/* Waits for keys, a signal or another size until it is time to look again. Signals come nowhere else, so that none
+ * comes between a look at `ended` and the wait. */
+static void wait_for_keys(struct screen *s)
 {
-    uint64_t now = now_ns();
+    struct pollfd keys = {.fd = STDIN_FILENO, .events = POLLIN};
+    uint64_t now = now_ns(), ns = s->next_ns > now ? s->next_ns - now : 0;
+    struct timespec wait = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+    int key;
 
-    if (s->paused)
-        timeout(-1);
-    else
-        timeout(s->next_ns > now ? (int)((s->next_ns - now + 999999) / 1000000) : 0);
-    press(s, getch());
+    if (ppoll(&keys, 1, s->paused ? NULL : &wait, &s->unblocked) > 0 && keys.revents & (POLLHUP | POLLERR))
+        s->quit = true; /* the terminal is gone */
+    while (!s->quit && (key = getch()) != ERR)
+        press(s, key);
 }
 
 /* ---- the terminal ---- */
@@ -218,11 +226,18 @@ static void wait_for_key(struct screen *s)
 static enum ctl_exit start(struct screen *s)
 {
     struct sigaction action = {.sa_handler = end};
+    sigset_t blocked;
 
     if (!isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO)) {
         fprintf(stderr, "kopsctl: the live view wants a terminal; `kopsctl top --batch` prints tables instead\n");
         return CTL_FAILED;
     }
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGINT);
+    sigaddset(&blocked, SIGTERM);
+    sigaddset(&blocked, SIGHUP);
+    sigaddset(&blocked, SIGWINCH);
+    sigprocmask(SIG_BLOCK, &blocked, &s->unblocked);
     /* Before ncurses, which would take them as a failure. */
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
@@ -237,6 +252,7 @@ static enum ctl_exit start(struct screen *s)
     cbreak();
     noecho();
     keypad(stdscr, TRUE);
+    nodelay(stdscr, TRUE);
     curs_set(0);
     return CTL_OK;
 }
@@ -261,7 +277,7 @@ enum ctl_exit top_screen(struct ctl *ctl, double delay_s, enum top_sort by)
             r = look(&s, &error);
         if (!r) {
             draw(&s);
-            wait_for_key(&s);
+            wait_for_keys(&s);
         }
     }
     endwin();

@@ -26,7 +26,7 @@ class Ctl:
 
     def __call__(self, *args: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         ended = subprocess.run(
-            [*self.command, *args], capture_output=True, text=True, timeout=raw.PATIENCE, env=ENV, check=False
+            [*self.command, *args], capture_output=True, encoding="utf-8", timeout=raw.PATIENCE, env=ENV, check=False
         )
         assert ended.returncode == status, (ended.returncode, ended.stdout, ended.stderr)
         return ended

@@ -98,7 +98,8 @@ class FakeDaemon:
                 unpacker.feed(data)
                 for message in unpacker:
                     if message[0] == 0:
-                        peer.sendall(msgpack.packb([1, message[1], *self.outcome(message[2], message[3][0])]))
+                        reply = [1, message[1], *self.outcome(message[2], message[3][0])]
+                        peer.sendall(msgpack.packb(reply, unicode_errors="surrogateescape"))
         peer.close()
 
     def outcome(self, method: str, params: dict[str, Any]) -> tuple[Any, Any]:

@@ -53,6 +53,15 @@ def test_names_cannot_command_the_terminal(fake: FakeDaemon, ctl: Ctl) -> None:
     assert json.loads(ctl("clients", "--json").stdout)["clients"][0]["client"] == "\x1b]0;owned\x07\x9b2J\n"
 
 
+def test_names_that_are_no_text(fake: FakeDaemon, ctl: Ctl) -> None:
+    """A process's name may be any bytes: JSON stays JSON."""
+    wrong = ["a\udcff", "\udcc0\udc80", "\udced\udca0\udc80", "\udcf4\udc90\udc80\udc80", "\udce2\udc82", "€\udc80", "ü\x7f𝄞"]
+    fake.answers["clients"] = clients(*(client(i, comm=name) for i, name in enumerate(wrong)))
+    read = [c["comm"] for c in json.loads(ctl("clients", "--json").stdout)["clients"]]
+    assert read == ["a\ufffd", "\ufffd" * 2, "\ufffd" * 3, "\ufffd" * 4, "\ufffd" * 2, "€\ufffd", "ü\x7f𝄞"]
+    assert ctl("clients").stdout.isascii()
+
+
 def test_drained(fake: FakeDaemon, ctl: Ctl) -> None:
     fake.answers["drain"] = {"drained": True, "jobs": 0, "connections": 1}
     assert ctl("drain").stdout == "drained\n"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import ENV, Ctl
-from fake import ONE, FakeDaemon, client, clients, stats
+from fake import HELLO, ONE, FakeDaemon, client, clients, stats
 from terminal import Terminal
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -153,7 +153,8 @@ def test_batch_goes_on_until_nobody_reads(start: Start, work: Work) -> None:
     assert process.wait(60) == -signal.SIGPIPE
 
 
-def test_batch_says_why_it_ends(start: Start, fake: FakeDaemon, work: Work) -> None:
+def test_batch_says_why_it_ends(start: Start, fake: FakeDaemon, work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENV, "KOPS_RECONNECT_TIMEOUT", "0")
     process = start("top", "--batch", "--json", "-d", "0.1")
     work.wait(2)
     fake.close()
@@ -277,7 +278,8 @@ def test_live_goes_on_through_a_restart(open_top: Callable[..., Terminal], fake:
     screen = top.until(lambda s: "trying again" in s, "it says that the daemon is away")
     assert "1.0k requests/s" in screen, "what was seen last stays"
     again = fake.revive()
-    top.until(lambda s: "trying again" not in s and "q quit" in s, "the daemon is back")
+    again.answers["hello"] = {**HELLO, "pid": 4343}
+    top.until(lambda s: "pid 4343" in s and "q quit" in s, "the next daemon is there")
     top.press("q")
     assert top.wait() == 0
     again.close()

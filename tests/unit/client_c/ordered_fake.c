@@ -77,7 +77,7 @@ static const msgpack_object *tag_of(const struct fake_request *r)
     return attrs ? fake_param(attrs, "tag") : NULL;
 }
 
-static void reply_failure(struct fake_connection *c, uint32_t msgid, int op_index)
+static void reply_failure(struct fake_connection *c, uint32_t msgid, const char *code, int op_index)
 {
     msgpack_sbuffer b;
     msgpack_packer p;
@@ -89,7 +89,7 @@ static void reply_failure(struct fake_connection *c, uint32_t msgid, int op_inde
     msgpack_pack_uint32(&p, msgid);
     msgpack_pack_map(&p, 3);
     msgpack_pack_str_with_body(&p, "code", 4);
-    msgpack_pack_str_with_body(&p, "device_error", 12);
+    msgpack_pack_str_with_body(&p, code, strlen(code));
     msgpack_pack_str_with_body(&p, "message", 7);
     msgpack_pack_str_with_body(&p, "it broke", 8);
     msgpack_pack_str_with_body(&p, "detail", 6);
@@ -129,10 +129,10 @@ static bool work(struct fake_connection *c, struct daemon *d, const struct fake_
     if (death == BEFORE_REPLY)
         return false;
     if (failing)
-        reply_failure(c, r->msgid, ops ? d->fail_index : -1);
+        reply_failure(c, r->msgid, d->fail_code ? d->fail_code : "device_error", ops ? d->fail_index : -1);
     else
         fake_reply_run(c, r->msgid, "simple");
-    return true;
+    return death != AFTER_REPLY;
 }
 
 static void serve(struct fake_connection *c, void *context_)

@@ -46,14 +46,15 @@ void open_gate(void);
 
 /* ---- the daemon ---- */
 
-enum death { NEVER, BEFORE_READY, BEFORE_DONE, BEFORE_REPLY };
+enum death { NEVER, BEFORE_READY, BEFORE_DONE, BEFORE_REPLY, AFTER_REPLY };
 
 struct daemon {
     sem_t permits; /* with `hold`: one op ends for each */
     atomic_bool hold;
-    _Atomic enum death die;         /* once, */
-    atomic_uint die_at;             /* at that request */
-    _Atomic(const char *) fail_tag; /* an op with this tag fails; in a sequence, the one at fail_index */
+    _Atomic enum death die;          /* once, */
+    atomic_uint die_at;              /* at that request */
+    _Atomic(const char *) fail_tag;  /* an op with this tag fails; in a sequence, the one at fail_index */
+    _Atomic(const char *) fail_code; /* NULL: device_error */
     atomic_int fail_index;
     atomic_uint requests, sequences, ops, started_early, released;
     atomic_uint streams[256];

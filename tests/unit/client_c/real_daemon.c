@@ -35,12 +35,14 @@ void real_daemon_init(struct real_daemon *d)
 static void become_kopsd(const struct real_daemon *d)
 {
     const char *kopsd = getenv("KOPSD");
+    char driver[512];
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setenv("NOTIFY_SOCKET", d->notify, 1);
     must(kopsd);
-    execl(kopsd, kopsd, "--socket", d->socket, "--backend", "host", "--set", "cache.directory=none", "--log-level",
-          "error", (char *)NULL);
+    snprintf(driver, sizeof(driver), "cuda.driver=%s", d->driver ? d->driver : "");
+    execl(kopsd, kopsd, "--socket", d->socket, "--backend", d->driver ? "cuda" : "host", "--set",
+          "cache.directory=none", "--log-level", "error", "--set", "cuda.blaslt=none", "--set", driver, (char *)NULL);
     perror(kopsd);
     _exit(127);
 }

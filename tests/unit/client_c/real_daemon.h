@@ -1,4 +1,4 @@
-/* A kopsd with the host backend, started, killed and started again at the same socket. Aborts where that fails. The
+/* A kopsd with one backend, started, killed and started again at the same socket. Aborts where that fails. The
  * binary is named by KOPSD in the environment. */
 #ifndef KOPS_TEST_REAL_DAEMON_H
 #define KOPS_TEST_REAL_DAEMON_H
@@ -7,6 +7,7 @@
 
 struct real_daemon {
     char folder[64], socket[96], notify[96];
+    const char *driver; /* of the CUDA backend; NULL: the host's */
     int notifications;
     pid_t pid; /* 0: none runs */
 };

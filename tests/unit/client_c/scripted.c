@@ -16,7 +16,7 @@ static bool is_work(const struct scripted *s, const char *method)
 }
 
 /* What happens to this request; 0: nothing special. */
-static char take(struct scripted *s, const struct fake_request *r, unsigned connection)
+static char take(struct scripted *s, const struct fake_request *r, unsigned connection, const char **ret_refusal)
 {
     char what = 0;
 
@@ -32,6 +32,7 @@ static char take(struct scripted *s, const struct fake_request *r, unsigned conn
     } else if (s->refusal && !strcmp(r->method, "register") && connection > 1) {
         what = 'r';
     }
+    *ret_refusal = s->refusal;
     pthread_mutex_unlock(&s->lock);
     return what;
 }
@@ -84,13 +85,14 @@ void scripted_serve(struct fake_connection *c, void *context)
     struct fake_request r;
 
     while (fake_next(c, &r)) {
-        char what = take(s, &r, c->number);
+        const char *refusal;
+        char what = take(s, &r, c->number, &refusal);
 
         if (strchr("xdDsSnkpr", what) && what) {
             for (unsigned i = 0; i < r.n_fds; i++)
                 close(r.fds[i]);
         }
-        if (!act(c, &r, what, s->refusal))
+        if (!act(c, &r, what, refusal))
             return;
     }
 }

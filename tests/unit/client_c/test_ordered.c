@@ -240,6 +240,30 @@ static void a_dead_daemon_releases_the_streams(void **state)
     }
 }
 
+/* An op takes the device with it: that is told once, nothing is repeated, and what comes goes to the next daemon. */
+static void a_lost_device_is_told_once(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        struct setting *s = start(k ? KOPS_TRANSPORT_SOCKET : KOPS_TRANSPORT_SHM, 0);
+
+        s->d.fail_tag = "bad";
+        s->d.fail_code = "device_lost";
+        s->d.die_at = 2;
+        s->d.die = AFTER_REPLY;
+        assert_ok(enqueue(s, "good"));
+        assert_ok(enqueue(s, "bad"));
+        assert_int_equal(kops_synchronize(s->client, stream, 0, &s->error), KOPS_ERR_DEVICE_LOST);
+        assert_non_null(strstr(s->error.message, "call 2"));
+        assert_int_equal(cu.stream_synchronize(stream), 0);
+        assert_ok(enqueue(s, "good"));
+        assert_ok(kops_synchronize(s->client, stream, 0, &s->error));
+        assert_int_equal(cu.synchronize(), 0);
+        assert_int_equal(atomic_load(&s->d.requests), 3);
+        stop(s);
+    }
+}
+
 /* Also in the middle of a batch, part of which was sent. */
 static void a_batch_that_cannot_end_well_ends(void **state)
 {
@@ -404,6 +428,7 @@ int main(void)
         cmocka_unit_test(gathered_ops_keep_their_order),
         cmocka_unit_test(a_captured_stream_is_refused),
         cmocka_unit_test(a_dead_daemon_releases_the_streams),
+        cmocka_unit_test(a_lost_device_is_told_once),
         cmocka_unit_test(a_batch_that_cannot_end_well_ends),
         cmocka_unit_test(closing_releases_what_still_waits),
         cmocka_unit_test(threads_enqueue_at_once),
