@@ -89,6 +89,9 @@ def test_waits_longer_each_time() -> None:
         assert server_of(daemon)
         delays = [int(d) for d in re.findall(r"event=supervise_restart delay_ms=(\d+)", daemon.log())]
         assert delays == [0, 100, 200]
+        # One that was killed before it was ready makes one gap of several restarts.
+        last = rf"event=recover pid={server_of(daemon)} gap_ms=\d+ restarts=3\n"
+        proc.eventually(lambda: bool(re.search(last, daemon.log())), "the parent says that it serves again")
 
 
 def test_the_server_does_not_outlive_its_parent() -> None:
