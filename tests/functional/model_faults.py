@@ -21,6 +21,16 @@ def drop(key: str) -> Callable[[Params], None]:
     return lambda params: params.__delitem__(key)
 
 
+def shaped(shape: list[int]) -> Callable[[Params], None]:
+    """Row-major, whatever it was."""
+
+    def act(params: Params) -> None:
+        params["shape"] = shape
+        params.pop("strides", None)
+
+    return act
+
+
 def of_first(name: str, change: Callable[[Params], None]) -> Callable[[Params], None]:
     """In a copy of the first map of a list."""
 
@@ -66,9 +76,9 @@ TENSOR: list[Fault] = [
     (put("dtype", "f12"), "unknown_dtype"),
     (put("offset", 1 << 40), "out_of_bounds"),
     (put("offset", 2**63), "out_of_range"),
-    (put("shape", [-1]), "out_of_range"),
-    (put("shape", [1] * 9), "limit_exceeded"),
-    (put("shape", [2**62, 2**62]), "out_of_range"),
+    (shaped([-1]), "out_of_range"),
+    (shaped([1] * 9), "limit_exceeded"),
+    (shaped([2**62, 2**62]), "out_of_range"),
     (put("strides", [1] * 5), "invalid_argument"),
     (put("colour", 1), "unknown_key"),
 ]
