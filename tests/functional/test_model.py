@@ -107,10 +107,9 @@ class Machine(Base):
         if not client.programs:
             return
         program = rng.choice(list(client.programs.values()))
-        gone = [view for view in program.tensors if view.count and view.memory.buffer not in client.buffers]
         options = self.options(rng, [])
         params: dict[str, Any] = {"program": program.id, **options}
-        if gone:
+        if client.missing(program):
             reply = self.ask(client, "run_program", params)
             if reply is not None:
                 assert reply.error is not None
@@ -160,9 +159,10 @@ class Machine(Base):
         method = rng.choice(list(FAULTS))
         params = dict(steps[0].wire()) if method == "run" else body(steps)
         if method == "run_program":
-            if not client.programs:
+            whole = [program.id for program in client.programs.values() if not client.missing(program)]
+            if not whole:
                 return
-            params = {"program": rng.choice(list(client.programs))}
+            params = {"program": rng.choice(whole)}
         change, code = rng.choice(FAULTS[method])
         change(params)
         reply = self.ask(client, method, params)
