@@ -75,6 +75,11 @@ class Base(RuleBasedStateMachine):
 
         proc.eventually(lambda: len(rows()) == len(self.clients), lambda: f"{len(self.clients)} clients, but {rows()}")
 
+    def user(self) -> dict[str, Any]:
+        """What the daemon counts for everybody here."""
+        (row,) = [row for row in self.watch.call("clients")["users"] if row["uid"] == os.getuid()]
+        return row
+
     @property
     def held(self) -> int:
         return sum(client.held for client in self.clients)
@@ -207,14 +212,17 @@ class Base(RuleBasedStateMachine):
         rng = random.Random(seed)
         client = self.pick(rng)
         size = rng.choice([1, 4096, 10000, 300_000, 3 << 20])
-        reply = self.ask(client, "alloc", {"size": size, **self.device(rng)})
+        used, limit, params = sum(c.allocated for c in self.clients), ALLOCATED_MIB << 20, {"size": size, **self.device(rng)}
+        reply = self.ask(client, "alloc", params)
         if reply is None:
             return
+        if reply.error is not None and reply.error["detail"].get("quota") == "allocated_bytes":
+            # What was released counts until the daemon has let go of it.
+            proc.eventually(lambda: self.user()["allocated_bytes"] == used, lambda: f"{used}, but {self.user()}")
+            reply = client.connection.reply(client.connection.request("alloc", params))
         if reply.error is not None:
-            limit = ALLOCATED_MIB << 20
             self.refused(reply.error, "quota_exceeded")
             detail = reply.error["detail"]
-            used = sum(c.allocated for c in self.clients)
             if detail["quota"] == "buffers":
                 assert self.held == BUFFERS == detail["current"]
             else:
