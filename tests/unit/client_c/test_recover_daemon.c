@@ -28,6 +28,7 @@ static int begin(void **state)
     real_daemon_start(&s->daemon);
     options.socket = s->daemon.socket;
     assert_ok(kops_connect(&options, &s->client, &s->error));
+    assert_int_equal(strlen(kops_info(s->client)->instance), 32);
     *state = s;
     return 0;
 }
