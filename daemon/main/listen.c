@@ -133,7 +133,7 @@ static const char *file_name(const char *path)
 }
 
 /* The lock, not the socket, says whether a daemon is alive: it goes with the process, however that ends. */
-static int take_lock(struct listener *l, struct error *e)
+static int take_lock(const struct privileges *owner, struct listener *l, struct error *e)
 {
     char lock[sizeof(l->path) + 8];
     struct stat st;
@@ -143,7 +143,8 @@ static int take_lock(struct listener *l, struct error *e)
     fd = openat(l->directory_fd, lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
     if (fd < 0)
         return error_set(e, ERROR_PERMISSION_DENIED, "%s.lock: %s", l->path, strerror(errno));
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || (st.st_uid != geteuid() && st.st_uid != 0)) {
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) ||
+        (st.st_uid != 0 && st.st_uid != geteuid() && st.st_uid != owner->uid)) {
         error_set(e, ERROR_PERMISSION_DENIED, "%s.lock is not kopsd's own; remove it, or choose another --socket",
                   l->path);
         goto close_fd;
@@ -271,7 +272,7 @@ int listener_open(const struct config *config, const struct privileges *owner, s
         name_inherited(&l);
     } else {
         snprintf(l.path, sizeof(l.path), "%s", config->socket);
-        if (open_directory(l.path, owner, &l.directory_fd, e) < 0 || take_lock(&l, e) < 0 ||
+        if (open_directory(l.path, owner, &l.directory_fd, e) < 0 || take_lock(owner, &l, e) < 0 ||
             bind_and_listen(config, owner, &l, e) < 0) {
             listener_close(&l);
             return -1;

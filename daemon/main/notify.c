@@ -51,7 +51,8 @@ static ssize_t send_once(const struct notifier *n, int flags, const char *text, 
     return sent;
 }
 
-static void tell(const struct notifier *n, int flags, const char *format, va_list args)
+static void __attribute__((format(printf, 3, 0)))
+tell(const struct notifier *n, int flags, const char *format, va_list args)
 {
     char text[MESSAGE_MAX];
     int length = vsnprintf(text, sizeof(text), format, args);

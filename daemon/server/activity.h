@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "backend/backend.h"
+#include "core/tensor.h"
 
 /* Whose it is. */
 struct activity_owner {
@@ -16,10 +17,19 @@ struct activity_owner {
     atomic_uint uid;
 };
 
+enum { ACTIVITY_NO_DTYPE = 255 }; /* it has no tensor */
+
+/* What a device works on: the first op of a job, and that one's first tensor. */
+struct activity_job {
+    struct activity_owner owner;
+    atomic_uint n_ops, dtype, rank;
+    _Atomic int64_t shape[TENSOR_MAX_RANK];
+};
+
 struct activity {
-    struct activity_owner request; /* being dispatched or submitted */
-    atomic_uint device;            /* the index plus one of that whose backend was called; 0: none */
-    struct activity_owner oldest[BACKEND_MAX_DEVICES]; /* of the jobs on a device */
+    struct activity_owner request;                   /* being dispatched or submitted */
+    atomic_uint device;                              /* the index plus one of that whose backend was called; 0: none */
+    struct activity_job oldest[BACKEND_MAX_DEVICES]; /* of the jobs on a device */
 };
 
 #define activity_store(at, value) atomic_store_explicit((at), (value), memory_order_relaxed)

@@ -134,17 +134,26 @@ void pump_wake(void *context)
 /* Says whose the device's oldest job is. */
 static void note_oldest(struct server *s, unsigned device)
 {
-    struct activity_owner *oldest = &s->activity.oldest[device];
+    struct activity_job *oldest = &s->activity.oldest[device];
+    const struct op_call *call;
+    const struct tensor *t;
     const struct run *run;
     const struct connection *c;
 
     if (list_empty(&s->on_device[device])) {
-        activity_disown(oldest);
+        activity_disown(&oldest->owner);
         return;
     }
     run = list_entry(list_first(&s->on_device[device]), struct run, device_link);
     c = list_entry(run, struct request, run)->connection;
-    activity_own(oldest, run->body.calls[0].call.op->name, c->pid, c->uid);
+    call = &run->body.calls[0].call;
+    t = call->op->n_inputs + call->op->n_outputs ? call->tensors[0] : NULL;
+    activity_own(&oldest->owner, call->op->name, c->pid, c->uid);
+    activity_store(&oldest->n_ops, run->body.n_calls);
+    activity_store(&oldest->rank, t ? t->rank : 0);
+    for (unsigned i = 0; t && i < t->rank; i++)
+        activity_store(&oldest->shape[i], t->shape[i]);
+    activity_store(&oldest->dtype, t ? (unsigned)t->dtype : ACTIVITY_NO_DTYPE);
 }
 
 void pump_submitted(struct server *s, struct run *run)

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -15,7 +16,12 @@
 
 #define SECOND UINT64_C(1000000000)
 
-enum { LOOKS = 4 /* a limit is so many looks, and found at most one later */, STATUS_PERIOD_S = 5, STATUS_MAX = 128 };
+enum {
+    LOOKS = 4 /* a limit is so many looks, and found at most one later */,
+    STATUS_PERIOD_S = 5,
+    STATUS_MAX = 128,
+    WHAT_MAX = 200
+};
 
 struct watchdog {
     struct server *server;
@@ -91,16 +97,36 @@ static _Noreturn void end_blocked(struct watchdog *w)
     _exit(SERVER_EXIT_LOOP_BLOCKED);
 }
 
+/* As hang.c says it, of one tensor. */
+static void describe(struct activity_job *job, char *into, size_t size)
+{
+    const unsigned rank = activity_load(&job->rank), dtype = activity_load(&job->dtype),
+                   n_ops = activity_load(&job->n_ops);
+    int n = snprintf(into, size, "%s", owned(&job->owner));
+
+    if (dtype < ACTIVITY_NO_DTYPE && n < (int)size)
+        n += snprintf(into + n, size - (size_t)n, " [");
+    for (unsigned i = 0; dtype < ACTIVITY_NO_DTYPE && i < rank && n < (int)size; i++)
+        n += snprintf(into + n, size - (size_t)n, "%s%lld", i ? "x" : "", (long long)activity_load(&job->shape[i]));
+    if (dtype < ACTIVITY_NO_DTYPE && n < (int)size)
+        n += snprintf(into + n, size - (size_t)n, "] %s", dtype_name((enum dtype)dtype));
+    if (n_ops > 1 && n < (int)size)
+        snprintf(into + n, size - (size_t)n, " and %u more ops", n_ops - 1);
+}
+
 static _Noreturn void end_stuck(struct watchdog *w, unsigned device)
 {
     struct activity *a = &w->server->activity;
-    struct activity_owner *job = &a->oldest[device];
+    struct activity_owner *owner = &a->oldest[device].owner;
+    char what[WHAT_MAX], quoted[2 * WHAT_MAX];
 
     if (log_has_room()) {
+        describe(&a->oldest[device], what, sizeof(what));
         log_error("job_timeout",
                   "uuid=%s pid=%d uid=%u timeout_s=%llu what=%s why=\"a call of the driver waits for it\"",
-                  w->server->devices.all[device]->info.uuid, activity_load(&job->pid), activity_load(&job->uid),
-                  (unsigned long long)(atomic_load(&w->job_limit_ns) / SECOND), owned(job));
+                  w->server->devices.all[device]->info.uuid, activity_load(&owner->pid), activity_load(&owner->uid),
+                  (unsigned long long)(atomic_load(&w->job_limit_ns) / SECOND),
+                  log_quote(quoted, sizeof(quoted), what, strlen(what)));
         log_error("device_lost", "uuid=%s action=exit status=%d in=%s pid=%d uid=%u",
                   w->server->devices.all[device]->info.uuid, SERVER_EXIT_DEVICE_LOST, owned(&a->request),
                   activity_load(&a->request.pid), activity_load(&a->request.uid));
@@ -142,7 +168,7 @@ static void judge(struct watchdog *w, uint64_t silent_ns)
     unsigned device = activity_load(&a->device);
     uint64_t job_limit_ns = atomic_load(&w->job_limit_ns);
 
-    if (device && activity_load(&a->oldest[device - 1].what)) {
+    if (device && activity_load(&a->oldest[device - 1].owner.what)) {
         if (job_limit_ns && silent_ns >= job_limit_ns)
             end_stuck(w, device - 1);
         alive(w);

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from support import backends, memfd, proc, raw
+from support.daemon import thread_sanitized
 
 POISON = -12345.0
 
@@ -38,7 +39,8 @@ class LongRun:
     """A run that lasts until it is stopped: the most repeats that are allowed, on much memory. It has begun to
     execute when this returns; its output tells."""
 
-    LENGTH = 4 << 20
+    # Less where every access is watched: one execution may not take longer than what it is to outlast.
+    LENGTH = 1 << 16 if thread_sanitized() else 4 << 20
 
     def __init__(self, connection: raw.Connection, wait: bool = True, **more: Any) -> None:
         self.vectors = Vectors(connection, 2, self.LENGTH)

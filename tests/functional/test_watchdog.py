@@ -127,7 +127,7 @@ def test_a_driver_that_waits_for_a_kernel_that_never_ends(machine_of: Callable[.
             assert daemon.wait() == DEVICE_LOST_STATUS
         log = daemon.log()
         assert f"event=job_timeout uuid={machine.gpu} pid={os.getpid()} uid={os.getuid()}" in log
-        assert "what=square" in log and "event=loop_blocked" not in log
+        assert 'what="square [1024] f32"' in log and "event=loop_blocked" not in log
         daemon.process = None
 
 
@@ -145,6 +145,18 @@ def test_a_driver_that_never_returns(machine_of: Callable[..., Machine]) -> None
             assert daemon.wait() == LOOP_BLOCKED_STATUS
         log = daemon.log()
         assert re.search(rf"event=loop_blocked timeout_s=1 in=run pid={os.getpid()} uid={os.getuid()} ", log), log
+        daemon.process = None
+
+
+@only_with_the_standin
+def test_a_device_that_does_not_close(machine_of: Callable[..., Machine]) -> None:
+    """The end, too, is watched."""
+    machine = machine_of(job_timeout_s=600)
+    with machine.daemon as daemon, machine.control.gate("context_end"):
+        os.kill(daemon.pid, signal.SIGTERM)
+        machine.wait(lambda: machine.row.waiting("context_end") == 1)
+        assert daemon.wait() == 1
+        assert "event=stop_forced" in daemon.log()
         daemon.process = None
 
 

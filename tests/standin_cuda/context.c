@@ -97,6 +97,7 @@ API cuDevicePrimaryCtxRelease_v2(CUdevice device)
     if (!device_is_valid(device))
         return leave(CUDA_ERROR_INVALID_DEVICE);
     d = &standin_devices[device];
+    gate_pass_call(STANDIN_GATE_context_end);
     if (!d->retained)
         return leave(misuse(CUDA_ERROR_INVALID_CONTEXT, "the primary context of device %d is not retained", device));
     d->retained--;

@@ -31,7 +31,8 @@ enum {
     X(host_register) /* in cuMemHostRegister */                                                                        \
     X(module_load)   /* in cuModuleLoadData and its kin */                                                             \
     X(memory_info)   /* in cuMemGetInfo */                                                                             \
-    X(stream_create) /* in cuStreamCreate and its kin */
+    X(stream_create) /* in cuStreamCreate and its kin */                                                               \
+    X(context_end)   /* in cuDevicePrimaryCtxRelease */
 
 /* Counters of one process. The first ones go down again when the thing ends. */
 #define STANDIN_COUNTERS(X)                                                                                            \

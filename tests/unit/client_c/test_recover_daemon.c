@@ -114,6 +114,40 @@ static void programs_are_defined_anew(void **state)
     kops_buffer_release(buffer);
 }
 
+/* Nothing was under way, so nobody noticed: what the dead one cannot have read is sent to the next one, or was not run
+ * for sure. */
+static void killed_between_calls(void **state)
+{
+    struct scene *s = *state;
+    kops_ticket ticket;
+    kops_buffer *buffer;
+    struct kops_tensor t;
+    struct kops_request request = {.op = "add", .n_inputs = 2, .n_outputs = 1};
+    int64_t ran = 1;
+    float *data;
+
+    succeed(s, kops_buffer_alloc_shared(s->client, 2 * N * sizeof(float), &buffer, &s->error));
+    t = kops_vector(buffer, KOPS_F32, N);
+    data = kops_buffer_data(buffer);
+    data[0] = 1;
+    replace(s);
+    succeed(s, kops_add(s->client, &t, &t, &t, NULL, NULL, &s->error));
+    assert_true(data[0] == 2);
+    replace(s);
+    request.inputs = (struct kops_tensor[]){t, t};
+    request.outputs = &t;
+    succeed(s, kops_submit(s->client, &request, &ticket, &s->error));
+    if (kops_wait(s->client, ticket, 0, NULL, &s->error)) {
+        assert_int_equal(s->error.code, KOPS_ERR_CONNECTION_LOST);
+        assert_true(kops_error_number(&s->error, "ran", &ran));
+        assert_int_equal(ran, 0);
+        assert_true(data[0] == 2);
+    } else {
+        assert_true(data[0] == 4);
+    }
+    kops_buffer_release(buffer);
+}
+
 /* ---- in the middle of a call ---- */
 
 /* Products that take a while; their output tells that they run. */
@@ -322,13 +356,10 @@ static void killed_under_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(buffers_keep_their_contents),
-        TEST(programs_are_defined_anew),
-        TEST(killed_in_a_call),
-        TEST(killed_in_an_update),
-        TEST(told_to_end),
-        TEST(no_daemon_for_a_while),
-        TEST(killed_under_threads),
+        TEST(buffers_keep_their_contents), TEST(programs_are_defined_anew),
+        TEST(killed_between_calls),        TEST(killed_in_a_call),
+        TEST(killed_in_an_update),         TEST(told_to_end),
+        TEST(no_daemon_for_a_while),       TEST(killed_under_threads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
