@@ -277,7 +277,7 @@ enum kops_code session_connect(struct kops_client *c, uint64_t deadline, struct 
         else
             await_end(c, deadline);
         if ((c->lost || c->ends_by || greeted_by_another(c)) && deadline != DEADLINE_NEVER && clock_ns() >= deadline)
-            return fail(e, KOPS_ERR_TIMEOUT, "the connection is being made anew");
+            return fail(e, KOPS_ERR_TIMEOUT, "the call's time was over while another thread waited for the daemon");
     }
     if (c->t.fd >= 0)
         return KOPS_OK;

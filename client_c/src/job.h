@@ -20,6 +20,7 @@ struct job {
     job_resolve *resolve; /* NULL: nothing to resolve */
     job_ensure *ensure;
     void *context; /* for these two, and `safe` */
+    bool here;     /* good on the present connection alone: no other is made for it, `ensure` says why */
 
     /* Whether the work does no harm when it runs twice, see recover.h; NULL: the caller's caller repeats it or not. */
     recovery_safe *safe;

@@ -121,13 +121,13 @@ void native_notify(kops_client *client, uint32_t generation, const char *method,
     client_leave(client);
 }
 
-uint32_t native_generation(kops_client *client, struct kops_error *ret_error)
+uint32_t native_generation(kops_client *client, int64_t timeout_ms, struct kops_error *ret_error)
 {
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
     uint32_t generation;
 
     client_enter(client, e);
-    generation = session_connect(client, client_deadline(client, 0), e) ? 0 : client->generation;
+    generation = session_connect(client, client_deadline(client, timeout_ms), e) ? 0 : client->generation;
     client_leave(client);
     return generation;
 }

@@ -42,8 +42,9 @@ enum kops_code native_wait(kops_client *client, kops_ticket ticket, int64_t time
  * the connection is not that of `generation`. */
 void native_notify(kops_client *client, uint32_t generation, const char *method, const void *params, size_t length);
 
-/* The present connection's; connects when there is none. 0 with *ret_error set when that fails. */
-uint32_t native_generation(kops_client *client, struct kops_error *ret_error);
+/* The present connection's; connects when there is none, for so long (0: the client's timeout). 0 with *ret_error set
+ * when that fails. */
+uint32_t native_generation(kops_client *client, int64_t timeout_ms, struct kops_error *ret_error);
 
 /* An operand by the id that `register` gave. Nothing is copied: the pointers are read during the call. */
 struct native_tensor {

@@ -13,8 +13,8 @@
 /* Polling that helps this seldom is cut to a fraction: waits in a row, and the divisor. */
 enum { SPIN_PATIENCE = 8, SPIN_CUT = 8 };
 
-/* A daemon that lost its device ends so soon. */
-enum { END_GRACE_MS = 500 };
+/* A daemon that lost its device ends so soon, with time to answer what is under way. */
+enum { END_GRACE_MS = 1000 };
 
 /* ---- the end of a connection ---- */
 

@@ -354,7 +354,7 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
             if self._closed:
                 raise ConnectionLost("the client was closed", {"closed": True})
             try:
-                made = self._greeted(self._link(before), patience)
+                made = self._greeted(self._link(before, patience), patience)
             except (ConnectFailed, *LOSSES) as error:
                 if self._found is None and isinstance(error, ConnectFailed):
                     raise  # what there is not may never be
@@ -399,11 +399,13 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
                 {"requests": len(lost)},
             )
 
-    def _link(self, before: Link | None) -> Link:
+    def _link(self, before: Link | None, patience: Patience) -> Link:
         path = self._path if self._found is None else self._found  # that daemon's successor
+        again = self._found is not None and patience.seconds > 0
+        limit = shorter(patience.left, self.timeout) if again else self.timeout
         if native is not None:
-            return NativeLink(path, self.timeout, self.spin_us, before if isinstance(before, NativeLink) else None)
-        return SocketLink(path, self.timeout, self.spin_us)
+            return NativeLink(path, self.timeout, self.spin_us, before if isinstance(before, NativeLink) else None, limit)
+        return SocketLink(path, limit, self.spin_us)
 
     def _forked(self) -> None:
         """In a child process: the parent's connection is none of ours."""

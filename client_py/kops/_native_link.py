@@ -35,6 +35,7 @@ from ._errors import (
     ConnectionLost,
     KopsError,
     StaleBuffer,
+    Timeout,
     UnknownBuffer,
     UnknownProgram,
     Unsupported,
@@ -141,8 +142,10 @@ def _plain_rank(param: Param) -> int:
 class NativeLink:
     """One connection, made by the extension."""
 
-    def __init__(self, path: Any, timeout: float | None, spin_us: float, before: NativeLink | None = None) -> None:
-        """`before` is the link whose connection was lost; this one goes on with its client."""
+    def __init__(
+        self, path: Any, timeout: float | None, spin_us: float, before: NativeLink | None = None, limit: float | None = None
+    ) -> None:
+        """`before` is the link whose connection was lost; this one goes on with its client, for `limit` seconds."""
         self._native: Any
         self._kept: threading.Event
         if before is not None and not before._native.closed:
@@ -159,7 +162,10 @@ class NativeLink:
         self.path: str = self._native.path
         self.run = self._native.run
         self.launch = self._native.launch
-        self.generation: int = self._native.generation()
+        try:
+            self.generation: int = self._native.generation(timeout if before is None else limit)
+        except Timeout as error:
+            raise ConnectFailed(f"{self.path}: kopsd does not answer; {error}") from None
         self.key = next(_connection.keys)
         self.garbage: deque[int | tuple[str, int]] = deque()
         self.info: Info | None = None

@@ -8,19 +8,19 @@
 
 /* ---- methods ---- */
 
-/* generation(): that of the present connection; connects when there is none. */
-static PyObject *generation(PyObject *self, PyObject *unused)
+/* generation(timeout): that of the present connection; connects when there is none. */
+static PyObject *generation(PyObject *self, PyObject *timeout)
 {
     PyThreadState *thread;
     struct link *link = (struct link *)self;
     struct kops_error e;
     uint32_t now;
+    int64_t ms;
 
-    (void)unused;
-    if (!link_enter(link))
+    if (!native_milliseconds(timeout, &ms) || !link_enter(link))
         return NULL;
     thread = PyEval_SaveThread();
-    now = native_generation(link->client, &e);
+    now = native_generation(link->client, ms, &e);
     PyEval_RestoreThread(thread);
     link_leave(link);
     if (!now)
@@ -308,6 +308,7 @@ static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
         !native_milliseconds(timeout, &options.timeout_ms))
         return -1;
     options.connect_timeout_ms = options.timeout_ms;
+    options.reconnect_timeout_ms = KOPS_NO_RECONNECT; /* Python waits and repeats, and hears of Ctrl-C meanwhile */
     options.spin_us = spin_us > 0 ? (unsigned)spin_us : 0;
     if (link->client) {
         PyErr_SetString(PyExc_ValueError, "the link is connected");
@@ -355,7 +356,7 @@ static PyObject *is_closed(PyObject *self, void *unused)
 }
 
 static PyMethodDef methods[] = {
-    {"generation", generation, METH_NOARGS, NULL},
+    {"generation", generation, METH_O, NULL},
     {"call", call, METH_VARARGS, NULL},
     {"submit", submit, METH_VARARGS, NULL},
     {"wait", wait_for, METH_VARARGS, NULL},

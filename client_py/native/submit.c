@@ -44,6 +44,7 @@ enum kops_code submit_run(kops_client *client, const struct native_request *requ
                       .resolve = same_connection,
                       .ensure = not_the_same,
                       .context = &generation,
+                      .here = generation != 0,
                       .decode = wire_decode_nothing};
     enum kops_code r;
 
@@ -84,6 +85,7 @@ enum kops_code submit_raw(kops_client *client, const struct raw_request *request
                       .resolve = same_connection,
                       .ensure = not_the_same,
                       .context = &generation,
+                      .here = generation != 0,
                       .decode = decode_late(request->method),
                       .reply = calloc(1, sizeof(*job.reply)),
                       .owns_reply = true,

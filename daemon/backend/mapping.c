@@ -59,6 +59,8 @@ static void open_done(struct work *work)
     m->registry->changing--;
     m->state = ok ? MAPPING_OPEN : MAPPING_CLOSED;
     mapping_ref(m);
+    if (ok && m->registry->opened)
+        m->registry->opened(m, m->registry->context);
     tell_waiters(m, ok);
     /* After a failure nothing is tried again before somebody new asks. */
     if (--m->references == 0 || ok)

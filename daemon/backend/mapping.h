@@ -86,6 +86,9 @@ struct mapping_registry {
     uint64_t idle_close_ns; /* 0: never */
     uv_timer_t idle_timer;
     bool idle_timer_active;
+    /* Called when a mapping has been opened, before those who wait for it; NULL: nobody asks. */
+    void (*opened)(const struct mapping *m, void *context);
+    void *context;
 };
 
 void mapping_registry_init(struct mapping_registry *r, uv_loop_t *loop, const struct device_set *devices,

@@ -57,8 +57,8 @@ void top_print_clients(const struct top_view *v, FILE *to, size_t max_rows)
     struct table t;
 
     table_init(&t, "rllrrrrrrrrrll",
-               (const char *const[]){"pid", "user", "process", "req/s", "err/s", "device", "in flight", "queued",
-                                     "memory", "unread", "p50 us", "p99 us", "state", "calls itself"});
+               (const char *const[]){"pid", "user", "process", "req/s", "err/s", "device", "p50 us", "p99 us",
+                                     "in flight", "queued", "memory", "unread", "state", "calls itself"});
     for (size_t i = 0; i < v->n_clients; i++) {
         const struct top_client *c = &v->clients[i];
         const struct kops_client_info *info = c->info;
@@ -69,12 +69,12 @@ void top_print_clients(const struct top_view *v, FILE *to, size_t max_rows)
         cell_rate(&t, c->requests_s);
         cell_rate(&t, c->errors_s);
         table_cell(&t, "%s", percent(c->device_share, text, sizeof(text)));
+        table_us(&t, info->latency.total.p50);
+        table_us(&t, info->latency.total.p99);
         table_cell(&t, "%llu", (unsigned long long)info->inflight);
         table_cell(&t, "%llu", (unsigned long long)info->queued);
         table_cell(&t, "%s", text_bytes(info->mapped_bytes + info->allocated_bytes, text, sizeof(text)));
         table_cell(&t, "%s", text_bytes(info->output_bytes, text, sizeof(text)));
-        table_us(&t, info->latency.total.p50);
-        table_us(&t, info->latency.total.p99);
         table_cell(&t, "%s", admin_client_state(info));
         table_cell(&t, "%s", text_clean(info->client, text, sizeof(text)));
     }

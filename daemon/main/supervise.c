@@ -52,11 +52,23 @@ static void restart(struct supervisor *s, const char *how, int number)
     if (s->ready && now - s->ready_at >= HEALTHY_S * SECOND)
         s->delay_ms = 0;
     log_info("supervise_restart", "delay_ms=%u", s->delay_ms);
+    s->restarts++;
+    if (!s->ended_at)
+        s->ended_at = now;
     notify(&s->outer, "STATUS=the server ended with %s %d; it is started again", how, number);
     s->start_at = now + s->delay_ms * MILLISECOND;
     s->delay_ms = s->delay_ms ? 2 * s->delay_ms : FIRST_DELAY_MS;
     if (s->delay_ms > LAST_DELAY_MS)
         s->delay_ms = LAST_DELAY_MS;
+}
+
+/* The child that is ready now took another's place. */
+static void recovered(struct supervisor *s)
+{
+    if (s->ended_at)
+        log_info("recover", "pid=%d gap_ms=%llu restarts=%u", (int)s->child,
+                 (unsigned long long)((s->ready_at - s->ended_at) / MILLISECOND), s->restarts);
+    s->ended_at = 0;
 }
 
 static void end(struct supervisor *s, int status)
@@ -142,6 +154,7 @@ static void on_messages(struct supervisor *s)
         if (m.ready && !s->ready) {
             s->ready = s->ever_ready = true;
             s->ready_at = now;
+            recovered(s);
         }
         if (m.extend_us || m.stopping)
             s->heard_by = now + m.extend_us * 1000 + STOP_MARGIN_S * SECOND;

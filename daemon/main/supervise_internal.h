@@ -31,6 +31,8 @@ struct supervisor {
     uint64_t heard_by; /* the child is to be heard of until then */
     uint64_t kill_at;
     unsigned delay_ms; /* before the next start */
+    uint64_t ended_at; /* the first of the ends since one was ready */
+    unsigned restarts; /* since the start */
     int status;        /* with which we end */
     bool over;
 };

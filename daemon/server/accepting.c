@@ -95,7 +95,8 @@ static void rest(struct server *s, int cause)
     uv_timer_start(&s->listening.timer, on_rested, REST_MS, 0);
 }
 
-/* Out of descriptors: the reserve makes room to take one newcomer off the queue, tell it so and close it. */
+/* Out of descriptors: the reserve makes room to take one newcomer off the queue, tell it so and close it. -1: it did
+ * not, because what is lacking is lacking in the whole machine, or another thread was faster. */
 static int shed(struct server *s, int cause)
 {
     struct error e;
@@ -106,10 +107,13 @@ static int shed(struct server *s, int cause)
     close(s->listening.reserve_fd);
     s->listening.reserve_fd = -1;
     fd = accept4(s->listening.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+        take_reserve(s);
+        return -1;
+    }
     out_of_descriptors(s, cause, &e);
     accepting_log_refusal(s, fd, &e);
-    if (fd >= 0)
-        refuse(s, fd, &e);
+    refuse(s, fd, &e);
     return take_reserve(s);
 }
 

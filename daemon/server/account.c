@@ -273,24 +273,33 @@ int account_limit_share(struct account *a, pid_t pid, uint64_t now_ns, struct er
 
 /* ---- holds ---- */
 
-static struct list *hold_bucket(struct accounts *all, const struct account *a, const void *thing)
+static struct list *hold_bucket(struct accounts *all, const void *thing)
 {
-    uint64_t h = (uint64_t)(uintptr_t)thing * UINT64_C(0x9e3779b97f4a7c15) + a->uid * UINT64_C(0xbf58476d1ce4e5b9);
+    uint64_t h = (uint64_t)(uintptr_t)thing * UINT64_C(0x9e3779b97f4a7c15);
 
     return &all->holds[(h >> 32) % HOLD_BUCKETS];
+}
+
+static int charge_more(struct hold *h, pid_t pid, uint64_t bytes, struct error *e)
+{
+    if (bytes <= h->bytes)
+        return 0;
+    if (account_charge(h->account, pid, h->quota, bytes - h->bytes, e) < 0)
+        return -1;
+    h->bytes = bytes;
+    return 0;
 }
 
 struct hold *account_hold(struct account *a, pid_t pid, enum quota quota, const void *thing, uint64_t bytes,
                           struct error *e)
 {
-    struct list *bucket = hold_bucket(a->all, a, thing);
+    struct list *bucket = hold_bucket(a->all, thing);
     struct hold *h;
 
     list_for_each_safe (node, after, bucket) {
         h = list_entry(node, struct hold, link);
-        if (h->account != a || h->thing != thing)
-            continue;
-        return bytes <= h->bytes || hold_resize(h, pid, bytes, e) == 0 ? hold_ref(h) : NULL;
+        if (h->account == a && h->thing == thing)
+            return charge_more(h, pid, bytes, e) < 0 ? NULL : hold_ref(h);
     }
     if (account_charge(a, pid, quota, bytes, e) < 0)
         return NULL;
@@ -305,13 +314,30 @@ struct hold *account_hold(struct account *a, pid_t pid, enum quota quota, const 
     return h;
 }
 
-int hold_resize(struct hold *h, pid_t pid, uint64_t bytes, struct error *e)
+void accounts_note_size(struct accounts *all, const void *thing, uint64_t bytes)
 {
-    if (bytes <= h->bytes)
-        account_discharge(h->account, h->quota, h->bytes - bytes);
-    else if (account_charge(h->account, pid, h->quota, bytes - h->bytes, e) < 0)
-        return -1;
-    h->bytes = bytes;
+    struct list *bucket = hold_bucket(all, thing);
+
+    list_for_each_safe (node, after, bucket) {
+        struct hold *h = list_entry(node, struct hold, link);
+
+        if (h->thing != thing || bytes <= h->bytes)
+            continue;
+        account_add(h->account, h->quota, bytes - h->bytes);
+        h->bytes = bytes;
+        h->unchecked = true;
+    }
+}
+
+int hold_check(struct hold *h, pid_t pid, struct error *e)
+{
+    uint64_t limit = h->account->all->limits->of[h->quota], used = h->account->used[h->quota];
+
+    if (!h->unchecked)
+        return 0;
+    if (limit && used > limit)
+        return exceeded(h->account, pid, h->quota, used - h->bytes, limit, e);
+    h->unchecked = false;
     return 0;
 }
 

@@ -156,6 +156,7 @@ struct hold {
     const void *thing;
     enum quota quota;
     uint64_t bytes;
+    bool unchecked; /* it has turned out to be larger than what was charged, and is counted as that */
     unsigned references;
 };
 
@@ -163,8 +164,11 @@ struct hold {
  * must be given back before the reference to the thing is. */
 struct hold *account_hold(struct account *a, pid_t pid, enum quota quota, const void *thing, uint64_t bytes,
                           struct error *e);
-/* It turned out to be that large. -1: quota_exceeded, and it counts as before. */
-int hold_resize(struct hold *h, pid_t pid, uint64_t bytes, struct error *e);
+/* The thing has turned out to be that large: so it is counted for everybody who has a hold on it, within the quota or
+ * not. Who goes on to use it calls hold_check(). */
+void accounts_note_size(struct accounts *all, const void *thing, uint64_t bytes);
+/* -1: quota_exceeded, for it has grown over the quota. */
+int hold_check(struct hold *h, pid_t pid, struct error *e);
 void hold_free(struct hold *h);
 
 static inline struct hold *hold_ref(struct hold *h)

@@ -63,9 +63,11 @@ void connection_drop_all(struct connection *c);
 /* mapping_get_ipc() for this connection. */
 int connection_get_ipc(struct connection *c, struct backend_device *device, const struct backend_import *import,
                        const uint64_t *alloc_id, struct mapping **ret_mapping, struct error *e);
-/* The user's hold on the mapping, which is charged with its bytes, or with the declared ones until it is open: call it
- * again then. What alloc made is charged otherwise. NULL: quota_exceeded. */
+/* The user's hold on the mapping, which is charged with its bytes, or with the declared ones until it is open. What
+ * alloc made is charged otherwise. NULL: quota_exceeded. */
 struct hold *connection_hold(struct connection *c, const struct mapping *m, uint64_t declared, struct error *e);
+/* For the registry of mappings: one has been opened, and may be larger than was declared. */
+void connections_note_opened(const struct mapping *m, void *server);
 /* From now until the mapping is freed the user is charged with this, which was counted already. */
 void connection_pay_for(struct connection *c, struct mapping *m, uint64_t bytes, unsigned fds);
 /* Inline references (see PROTOCOL.md): that of an earlier request with the same handle and id, or NULL. */

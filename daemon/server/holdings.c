@@ -29,6 +29,13 @@ int connection_get_ipc(struct connection *c, struct backend_device *device, cons
     return -1;
 }
 
+void connections_note_opened(const struct mapping *m, void *server)
+{
+    struct server *s = server;
+
+    accounts_note_size(&s->accounts, m, m->memory->size);
+}
+
 static void settle(const struct mapping_bill *bill)
 {
     struct account *a = bill->payer;

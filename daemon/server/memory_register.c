@@ -140,15 +140,12 @@ static void on_opened(struct mapping_waiter *waiter, bool ok)
     struct request *r = g->request;
     struct mapping *m = waiter->mapping;
     struct buffer_ref *buffer = NULL;
-    struct hold *hold = NULL;
     struct error e = m->error;
 
-    if (ok && !r->connection->closed && (grows(m) || check_true_size(m, g->size, &e) == 0))
-        hold = connection_hold(r->connection, m, g->size, &e);
-    if (hold)
+    if (ok && !r->connection->closed && (grows(m) || check_true_size(m, g->size, &e) == 0) &&
+        hold_check(g->hold, r->connection->pid, &e) == 0)
         buffer =
-            connection_add_buffer(r->connection, m, hold, grows(m) ? usable(m, g->size) : g->size, g->writable, &e);
-    hold_unref(hold);
+            connection_add_buffer(r->connection, m, g->hold, grows(m) ? usable(m, g->size) : g->size, g->writable, &e);
     hold_unref(g->hold);
     if (buffer)
         end_registered(r, buffer);

@@ -141,19 +141,27 @@ static void begin_op(struct metrics *m, enum metric metric, const char *suffix, 
     metrics_label_uint(&m->text, "device", labels->device);
 }
 
+/* As seconds; made once, as it takes longer than all of the rest. */
+static const char *bound_text(unsigned i)
+{
+    static char texts[LATENCY_BOUNDS][16];
+
+    if (i == LATENCY_BOUNDS)
+        return "+Inf";
+    if (!*texts[i])
+        snprintf(texts[i], sizeof(texts[i]), "%g", (double)latency_bounds_ns[i] * 1e-9);
+    return texts[i];
+}
+
 static void write_histogram(struct metrics *m, enum metric metric, enum latency_part part, const struct latency_op *op,
                             const struct op_labels *labels)
 {
     uint64_t n = 0;
 
     for (unsigned i = 0; i <= LATENCY_BOUNDS; i++) {
-        char bound[16] = "+Inf";
-
         n += op->buckets[part][i];
-        if (i < LATENCY_BOUNDS)
-            snprintf(bound, sizeof(bound), "%g", (double)latency_bounds_ns[i] * 1e-9);
         begin_op(m, metric, "_bucket", labels);
-        metrics_label(&m->text, "le", bound);
+        metrics_label(&m->text, "le", bound_text(i));
         metrics_uint(&m->text, n);
     }
     begin_op(m, metric, "_sum", labels);

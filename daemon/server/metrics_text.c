@@ -38,17 +38,28 @@ void metrics_sample(struct metrics_text *t, enum metric metric, const char *suff
     put(t, suffix);
 }
 
+/* Whether a label's value cannot hold it as it is. The end, too. */
+static bool has_to_go(char c)
+{
+    return c == '\\' || c == '"' || (unsigned char)c < 0x20 || c == 0x7f;
+}
+
 void metrics_label(struct metrics_text *t, const char *name, const char *value)
 {
     put(t, t->labelled ? "," : "{");
     t->labelled = true;
     put(t, name);
     put(t, "=\"");
-    for (; *value; value++) {
-        const char one[2] = {*value, '\0'};
-        const unsigned char c = (unsigned char)*value;
+    while (*value) {
+        size_t n = 0;
 
-        put(t, c == '\\' ? "\\\\" : c == '"' ? "\\\"" : c == '\n' ? "\\n" : c < 0x20 || c == 0x7f ? "?" : one);
+        while (!has_to_go(value[n]))
+            n++;
+        buffer_append(&t->bytes, value, n);
+        value += n;
+        if (*value)
+            put(t, *value == '\\' ? "\\\\" : *value == '"' ? "\\\"" : *value == '\n' ? "\\n" : "?");
+        value += *value != '\0';
     }
     put(t, "\"");
 }

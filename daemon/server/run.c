@@ -71,15 +71,13 @@ static void mappings_ready(struct run *run)
 }
 
 /* It may be larger than was declared. What is refused then does not stay open. */
-static void charge_opened(struct connection *c, struct run *run, struct mapping *m)
+static void check_opened(struct connection *c, struct run *run, struct operand_ref *operand)
 {
+    struct mapping *m = operand->mapping;
     struct error e;
-    struct hold *hold = connection_hold(c, m, 0, &e);
 
-    if (hold) {
-        hold_unref(hold);
+    if (hold_check(operand->hold, c->pid, &e) == 0)
         return;
-    }
     fail_run(run, &e);
     connection_drop_inline(c, m->import.handle);
     mapping_close_soon(m);
@@ -95,7 +93,7 @@ static void on_mapped(struct mapping_waiter *waiter, bool ok)
     if (!ok)
         fail_run(run, &operand->mapping->error);
     else
-        charge_opened(r->connection, run, operand->mapping);
+        check_opened(r->connection, run, operand);
     if (--run->maps_pending)
         return;
     mappings_ready(run);
@@ -111,8 +109,13 @@ static void wait_for_mappings(struct request *r)
     for (unsigned i = 0; i < run->body.n_tensors; i++) {
         struct operand_ref *operand = &run->body.refs[i];
 
-        if (!operand->mapping || mapping_is_open(operand->mapping))
+        if (!operand->mapping)
             continue;
+        if (mapping_is_open(operand->mapping)) {
+            if (operand->hold->unchecked)
+                check_opened(r->connection, run, operand);
+            continue;
+        }
         run->map_started_ns = r->received_ns;
         run->maps_pending++;
         operand->waiting = true;

@@ -11,6 +11,7 @@
 #include "server/accepting.h"
 #include "server/channel.h"
 #include "server/code.h"
+#include "server/connection.h"
 #include "server/drain.h"
 #include "server/latency.h"
 #include "server/patience.h"
@@ -125,6 +126,8 @@ static int prepare(struct server *s, int listener, struct error *e)
 static int start(struct server *s, struct error *e)
 {
     mapping_registry_init(&s->mappings, &s->loop, &s->devices, s->config.idle_close_s * UINT64_C(1000000000));
+    s->mappings.opened = connections_note_opened;
+    s->mappings.context = s;
     deadlines_init(s);
     patience_init(s);
     drain_init(s);

@@ -57,13 +57,22 @@ static struct cuda_memory *vmm_new(struct cuda_device *d, uint64_t address, uint
     return NULL;
 }
 
+/* Unmaps what lies at the address, piece by piece, and gives the range back: not where the driver did not unmap all of
+ * it, because nothing else may come to lie there. */
+static void let_go(CUdeviceptr address, const uint64_t *pieces, unsigned n, uint64_t reserved)
+{
+    const CUdeviceptr start = address;
+    bool gone = true;
+
+    for (unsigned i = 0; i < n; address += pieces[i++])
+        gone = cuda.MemUnmap(address, pieces[i]) == CUDA_SUCCESS && gone;
+    if (gone)
+        cuda.MemAddressFree(start, reserved);
+}
+
 void cuda_vmm_close(struct cuda_memory *m)
 {
-    uint64_t address = m->base.address;
-
-    for (unsigned i = 0; i < m->n_chunks; address += m->chunks[i++])
-        cuda.MemUnmap(address, m->chunks[i]);
-    cuda.MemAddressFree(m->base.address, m->reserved);
+    let_go(m->base.address, m->chunks, m->n_chunks, m->reserved);
 }
 
 /* ---- of other processes ---- */
@@ -239,7 +248,8 @@ static int map_own(struct cuda_device *d, CUmemGenericAllocationHandle handle, u
     return 0;
 
 unmap:
-    cuda.MemUnmap(address, size);
+    let_go(address, &size, 1, size);
+    return -1;
 free_address:
     cuda.MemAddressFree(address, size);
     return -1;
@@ -291,8 +301,7 @@ int cuda_memory_alloc(struct backend_device *base, uint64_t size, struct backend
 close_fd:
     close(fd);
 unmap:
-    cuda.MemUnmap(address, rounded);
-    cuda.MemAddressFree(address, rounded);
+    let_go(address, &rounded, 1, rounded);
 release_handle:
     cuda.MemRelease(handle);
     return -1;

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import stat
@@ -90,6 +91,7 @@ def test_a_reader_never_sees_half_a_file(fake: FakeDaemon, start: Start, tmp_pat
     fake.answers["metrics"] = numbered
     writer = start("metrics", "--textfile", str(path), "--interval", "0.1")
     seen: set[str] = set()
+    beside: set[str] = set()
     proc.eventually(path.exists, "the file is written")
     while len(seen) < 8:
         text = path.read_text()
@@ -97,7 +99,9 @@ def test_a_reader_never_sees_half_a_file(fake: FakeDaemon, start: Start, tmp_pat
         assert text.endswith(f'kopsd_x{{i="19999"}} {n}\nkopsd_end {n}\n')
         assert text.count(f" {n}\n") >= 20001
         seen.add(n)
+        beside |= set(os.listdir(tmp_path)) - {"kopsd.prom"}
         assert writer.poll() is None
+    assert all(name.startswith(".kopsd.prom.") for name in beside), "a collector takes *.prom only"
     writer.send_signal(signal.SIGTERM)
     assert writer.wait() == 0
     assert os.listdir(tmp_path) == ["kopsd.prom"]
@@ -136,8 +140,8 @@ def test_its_temporary_file_cannot_be_laid_in_wait_for(ctl: Ctl, start: Start, f
     """The name differs each time, is not one that a collector reads, and is made anew."""
     trace = tmp_path / "trace"
     path = tmp_path / "kopsd.prom"
-    if subprocess.run(["which", "strace"], capture_output=True).returncode:
-        pytest.skip("strace is not installed")
+    if not shutil.which("strace") or subprocess.run(["strace", "-o", str(trace), "true"], capture_output=True).returncode:
+        pytest.skip("no strace here, or it may not trace")
     names = set()
     for _ in range(2):
         subprocess.run(

@@ -60,7 +60,9 @@ ANSWERS: dict[str, tuple[int, ...]] = {
     "pidfd": (errno.EMFILE, errno.ENOMEM, errno.ENOSYS),
 }
 # What may last: whoever waits for it to pass would wait until the round is over.
-LASTING = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EPIPE, errno.ECONNRESET, errno.EINVAL})
+LASTING = frozenset(
+    {errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EPIPE, errno.ECONNRESET, errno.EINVAL}
+)
 ALL = os.environ.get("KOPS_FAULTS") == "all"
 STRIDE = 1 if ALL else int(os.environ.get("KOPS_FAULTS", "3"))
 

@@ -5,7 +5,9 @@ A sample of the points by default; KOPS_FAULTS=all takes every one, KOPS_FAULTS=
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import time
 from collections import Counter
 
@@ -99,3 +101,39 @@ def test_every_point(lasts: int, spin_us: int) -> None:
     assert not tally.failures, "\n\n".join(tally.failures)
     assert tally.points > (150 if ALL else 5)
     assert tally.silent < tally.points / 4
+
+
+def test_nobody_can_be_accepted() -> None:
+    """While accepting fails, and even the descriptor that is kept does not help, newcomers wait: the daemon sleeps in
+    between, serves who is there, writes a line now and then, and takes everybody in when it has passed."""
+    with FaultyDaemon() as daemon, daemon.connect() as there:
+        assert there.alive()
+        daemon.faults.arm("accept", 1, errno.EMFILE, ALWAYS)
+        newcomers = [daemon.connect() for _ in range(20)]
+        proc.eventually(lambda: "event=refuse" in daemon.log(), "it says so")
+        switches, lines = proc.context_switches(daemon.pid), daemon.log().count("\n")
+        tries = daemon.faults.fired
+        select.select([], [], [], 1)
+        assert there.alive()
+        assert proc.context_switches(daemon.pid) - switches < 200
+        assert 0 < daemon.faults.fired - tries < 100
+        assert daemon.log().count("\n") - lines <= 3
+        daemon.faults.disarm()
+        for newcomer in newcomers:
+            assert newcomer.alive()
+            newcomer.close()
+
+
+def test_no_memory_to_send_with() -> None:
+    """While the kernel has no memory for a socket, the daemon tries again now and then instead of all the time, and
+    nothing is lost."""
+    with FaultyDaemon() as daemon, daemon.connect() as there:
+        assert there.alive()
+        daemon.faults.arm("send", 1, errno.ENOBUFS, ALWAYS)
+        ids = [there.request("ping", {"n": n}) for n in range(10)]
+        proc.eventually(lambda: daemon.faults.fired > 3, "it tries")
+        switches = proc.context_switches(daemon.pid)
+        assert not there.readable(1)
+        assert proc.context_switches(daemon.pid) - switches < 300
+        daemon.faults.disarm()
+        assert [there.reply(msgid).get() for msgid in ids] == [{"n": n} for n in range(10)]

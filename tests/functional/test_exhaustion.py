@@ -68,8 +68,9 @@ def test_newcomers_are_turned_away(daemon: Daemon) -> None:
     """Before the last descriptor is gone: who is there can still register memory, open a ring, and be served."""
     limit_descriptors(daemon, LIMIT)
     with daemon.connect() as first:
-        works(first)
+        assert first.alive()
         before = daemon.holdings()
+        works(first)
         there, told = fill(daemon)
         assert told["code"] == "quota_exceeded" and "descriptors" in str(told["message"]), told
         assert told["detail"]["quota"] == "descriptors"  # type: ignore[index]
@@ -92,9 +93,11 @@ def test_newcomers_are_turned_away(daemon: Daemon) -> None:
 def test_not_one_descriptor_left(daemon: Daemon) -> None:
     """A newcomer is told even then, over the one that is kept; nobody else notices, and the log is not flooded."""
     with daemon.connect() as first, daemon.connect() as second:
+        assert first.alive() and second.alive()
+        memfds = proc.fds(daemon.pid)["memfd"]
         vectors = Vectors(first, 2, 100)
         vectors[0][:] = 3
-        assert second.alive()
+        proc.eventually(lambda: proc.fds(daemon.pid)["memfd"] == memfds, "the mapped memory's descriptor is closed")
         before, log = daemon.holdings(), len(daemon.log())
         began = time.monotonic()
         limit_descriptors(daemon, first_unused(daemon.pid))

@@ -15,7 +15,7 @@ from gpu_machine import Machine, N, only_with_the_standin, square, vector
 from support import memfd, proc, raw, users
 from support.daemon import Daemon
 from support.users import as_root
-from user_kernels import ARCH, only_with_nvrtc
+from user_kernels import ADD, ADD_PARAMS, ARCH, compile_source, only_with_nvrtc
 
 HOST = "[cuda]\nenabled = false\n"
 ALICE, BOB = 54001, 54002
@@ -347,7 +347,7 @@ def test_a_mapping_is_counted_once_and_by_its_true_size(gpu: Callable[[str], Mac
         check(
             one.error("register", {**rest.register_params(), "size": 4096}),
             "mapped_bytes",
-            4 * MIB + 4096,
+            4 * MIB,
             5 * MIB,
         )
         for buffer in buffers:
@@ -394,6 +394,14 @@ def test_inline_references_are_counted(gpu: Callable[[str], Machine]) -> None:
         error = connection.error("run", {"op": "square", "in": [a.inline([N])], "out": [one]})
         assert error.code == "quota_exceeded" and error.detail["quota"] == "mapped_bytes"
         machine.wait(lambda: machine.row.live_ipc_mappings == 1)  # it is not left open
+        # A program's, which nobody waits for before it runs, is counted as what it is and not left open either.
+        params = {"tensors": [a.inline([N]), one], "ops": [{"op": "square", "in": [0], "out": [1]}]}
+        program = connection.call("program", params)["program"]
+        for _ in range(2):
+            error = connection.error("run_program", {"program": program})
+            check(error, "mapped_bytes", MIB, 2 * MIB)
+            machine.wait(lambda: machine.row.live_ipc_mappings == 1)
+        connection.call("release", {"program": program})
         program = connection.call(
             "program",
             {"tensors": [a.inline([N]), b.inline([N])], "ops": [{"op": "square", "in": [0], "out": [1]}]},
@@ -467,3 +475,23 @@ def test_compiled_code(start: Callable[[str], Daemon]) -> None:
         check(one.error("compile", source(2)), "kernel_bytes", first["image_bytes"], MIB)
         other.call("release", {"module": again["module"]})
         one.call("compile", source(2))
+
+
+@only_with_nvrtc
+@only_with_the_standin
+def test_a_kernel_keeps_its_code(gpu: Callable[[str], Machine]) -> None:
+    """Also when its module has been released."""
+    machine = gpu("[quota]\nkernel_mib = 1\n")
+
+    def source(i: int) -> str:
+        return f"__device__ unsigned char table[700000] = {{{i}}};\n" + ADD
+
+    with machine.daemon.connect() as connection:
+        made = compile_source(connection, source(1))
+        params = {"module": made["module"], "entry": "add2_kernel", "params": ADD_PARAMS}
+        kernel = connection.call("kernel", {**params, "grid": [1], "block": [32]})["kernel"]
+        connection.call("release", {"module": made["module"]})
+        another = {"source": source(2), "entries": ["add2_kernel"]}
+        check(connection.error("compile", another), "kernel_bytes", made["image_bytes"], MIB)
+        connection.call("release", {"kernel": kernel})
+        connection.call("compile", another)

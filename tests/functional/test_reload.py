@@ -7,7 +7,7 @@ import re
 import signal
 
 import pytest
-from arrays import LongRun, Vectors
+from arrays import LongRun, Vectors, run_params
 from support import backends, memfd, proc, raw
 from support.daemon import Daemon
 
@@ -36,12 +36,15 @@ def test_a_limit_changes() -> None:
 
 
 def test_who_was_held_back_goes_on() -> None:
-    """A connection that was not read, for it had as much in flight as was allowed, is read again."""
+    """A connection that had as much in flight as was allowed may have more."""
     with Daemon(config=CONFIG + "[limits]\ninflight = 1\n", manager=True) as daemon, daemon.connect() as connection:
+        vectors = Vectors(connection, 2, 1000)
+        vectors[0][:] = 3
         work = LongRun(connection)
-        connection.request("ping", {"x": 1}, msgid=90)
-        reload(daemon, CONFIG + "[limits]\ninflight = 2\n")
-        assert connection.reply(90).get() == {"x": 1}
+        waits = connection.request("run", run_params("square", [vectors.tensor(0)], vectors.tensor(1), stream=1))
+        assert not connection.readable(0.1)
+        reload(daemon, CONFIG + "[limits]\ninflight = 3\n")
+        assert connection.reply(waits).error is None
         connection.call("cancel", {"msgid": work.msgid})
 
 
@@ -88,8 +91,12 @@ def test_what_needs_a_restart_is_said() -> None:
         assert "event=reload_setting setting=limits.inflight" in daemon.log()
         with daemon.connect() as connection:
             assert connection.call("hello")["limits"]["inflight"] == 9
-        # Only what differs is said.
+        # Only what differs is said, for as long as it does.
         assert daemon.log().count("event=reload_ignored") == 1
+        reload(daemon, CONFIG + "[host]\nthreads = 1\n")
+        assert daemon.log().count("event=reload_ignored") == 2
+        reload(daemon, CONFIG)
+        assert daemon.log().count("event=reload_ignored") == 2
 
 
 def test_what_is_given_otherwise_stays() -> None:

@@ -10,7 +10,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from arrays import Vectors, run_params
+from arrays import LongRun, Vectors, run_params
 from support import backends, proc
 from support.daemon import Daemon
 
@@ -89,6 +89,9 @@ def test_waits_longer_each_time() -> None:
         assert server_of(daemon)
         delays = [int(d) for d in re.findall(r"event=supervise_restart delay_ms=(\d+)", daemon.log())]
         assert delays == [0, 100, 200]
+        # One that was killed before it was ready makes one gap of several restarts.
+        last = rf"event=recover pid={server_of(daemon)} gap_ms=\d+ restarts=3\n"
+        proc.eventually(lambda: bool(re.search(last, daemon.log())), "the parent says that it serves again")
 
 
 def test_the_server_does_not_outlive_its_parent() -> None:
@@ -116,6 +119,18 @@ def test_work_in_flight_is_finished(number: signal.Signals) -> None:
         connection.wait_closed()
         assert daemon.wait() == 0
         connection.close()
+
+
+def test_nobody_waits_for_a_server_that_ends() -> None:
+    """Who comes while the last work is done is refused at once, not when all has ended."""
+    with supervised("--set", "server.shutdown_grace_ms=3600000") as daemon:
+        connection = daemon.connect()
+        LongRun(connection)
+        os.kill(daemon.pid, signal.SIGTERM)
+        proc.eventually(lambda: not os.path.exists(daemon.socket_path), "the socket is gone")
+        assert daemon.running()
+        connection.close()
+        assert daemon.wait() == 0
 
 
 def test_end_in_the_gap() -> None:

@@ -28,6 +28,7 @@ static int begin(void **state)
     real_daemon_start(&s->daemon);
     options.socket = s->daemon.socket;
     assert_ok(kops_connect(&options, &s->client, &s->error));
+    assert_int_equal(strlen(kops_info(s->client)->instance), 32);
     *state = s;
     return 0;
 }
@@ -111,6 +112,40 @@ static void programs_are_defined_anew(void **state)
     succeed(s, kops_sequence_run(s->client, &sequence, NULL, NULL, &s->error));
     assert_true(data[3 * N - 1] == 36);
     kops_program_release(program);
+    kops_buffer_release(buffer);
+}
+
+/* Nothing was under way, so nobody noticed: what the dead one cannot have read is sent to the next one, or was not run
+ * for sure. */
+static void killed_between_calls(void **state)
+{
+    struct scene *s = *state;
+    kops_ticket ticket;
+    kops_buffer *buffer;
+    struct kops_tensor t;
+    struct kops_request request = {.op = "add", .n_inputs = 2, .n_outputs = 1};
+    int64_t ran = 1;
+    float *data;
+
+    succeed(s, kops_buffer_alloc_shared(s->client, 2 * N * sizeof(float), &buffer, &s->error));
+    t = kops_vector(buffer, KOPS_F32, N);
+    data = kops_buffer_data(buffer);
+    data[0] = 1;
+    replace(s);
+    succeed(s, kops_add(s->client, &t, &t, &t, NULL, NULL, &s->error));
+    assert_true(data[0] == 2);
+    replace(s);
+    request.inputs = (struct kops_tensor[]){t, t};
+    request.outputs = &t;
+    succeed(s, kops_submit(s->client, &request, &ticket, &s->error));
+    if (kops_wait(s->client, ticket, 0, NULL, &s->error)) {
+        assert_int_equal(s->error.code, KOPS_ERR_CONNECTION_LOST);
+        assert_true(kops_error_number(&s->error, "ran", &ran));
+        assert_int_equal(ran, 0);
+        assert_true(data[0] == 2);
+    } else {
+        assert_true(data[0] == 4);
+    }
     kops_buffer_release(buffer);
 }
 
@@ -226,6 +261,31 @@ static void told_to_end(void **state)
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+/* One that drains refuses work, without ending; whoever has patience gets to it afterwards. */
+static void drained_for_a_while(void **state)
+{
+    struct scene *s = *state;
+    const struct kops_connect_options impatient = {.socket = s->daemon.socket,
+                                                   .reconnect_timeout_ms = KOPS_NO_RECONNECT};
+    struct product p = {.scene = s};
+    kops_client *other;
+    struct tagged t;
+
+    succeed(s, kops_connect(&impatient, &other, &s->error));
+    succeed(s, kops_drain(other, NULL, NULL, &s->error));
+    tagged_run(&t, "x");
+    t.request.n_attrs = 0;
+    assert_int_equal(kops_run(other, &t.request, NULL, &s->error), KOPS_ERR_SHUTTING_DOWN);
+    t.request.options.timeout_ms = 50;
+    assert_int_equal(kops_run(s->client, &t.request, NULL, &s->error), KOPS_ERR_SHUTTING_DOWN);
+    assert_int_equal(pthread_create(&p.thread, NULL, add_once, &p), 0);
+    succeed(s, kops_drain(other, &(struct kops_drain_options){.resume = true}, NULL, &s->error));
+    pthread_join(p.thread, NULL);
+    if (p.code)
+        fail_msg("%s", p.error.message);
+    kops_close(other);
+}
+
 /* ---- where there is none for a while ---- */
 
 static void no_daemon_for_a_while(void **state)
@@ -322,12 +382,10 @@ static void killed_under_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(buffers_keep_their_contents),
-        TEST(programs_are_defined_anew),
-        TEST(killed_in_a_call),
-        TEST(killed_in_an_update),
-        TEST(told_to_end),
-        TEST(no_daemon_for_a_while),
+        TEST(buffers_keep_their_contents), TEST(programs_are_defined_anew),
+        TEST(killed_between_calls),        TEST(killed_in_a_call),
+        TEST(killed_in_an_update),         TEST(told_to_end),
+        TEST(drained_for_a_while),         TEST(no_daemon_for_a_while),
         TEST(killed_under_threads),
     };
 

@@ -334,15 +334,15 @@ static void so_does_a_broken_index_of_the_reader(void **state)
         struct breaking b = {.answer = true, .tail_add = broken[k]};
         struct fake *f = fake_start(serve_breaking, &b);
         kops_client *client = connect_by(f, KOPS_TRANSPORT_SHM, 0);
-        const uint32_t generation = native_generation(client, &error);
+        const uint32_t generation = native_generation(client, 0, &error);
         kops_ticket first, ticket;
 
         (void)kops_trim(client, NULL, &error); /* the answer is no trim's: only that it came counts */
         assert_ok(kops_submit(client, tagged_run(&t, "x"), &first, &error));
         /* One that was not begun is sent anew, on a new connection. */
-        for (int i = 0; i < MANY && native_generation(client, &error) == generation; i++)
+        for (int i = 0; i < MANY && native_generation(client, 0, &error) == generation; i++)
             (void)kops_submit(client, tagged_run(&t, "x"), &ticket, &error);
-        assert_int_not_equal(native_generation(client, &error), generation);
+        assert_int_not_equal(native_generation(client, 0, &error), generation);
         assert_int_equal(kops_wait(client, first, 0, NULL, &error), KOPS_ERR_CONNECTION_LOST);
         kops_close(client);
         fake_stop(f);

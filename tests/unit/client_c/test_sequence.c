@@ -246,7 +246,7 @@ static void a_binding_calls_any_method(void **state)
     assert_int_equal(reply.length, 1);
     assert_memory_equal(reply.data, "\x80", 1);
     assert_false(reply.is_error);
-    assert_int_equal(reply.generation, native_generation(client, &error));
+    assert_int_equal(reply.generation, native_generation(client, 0, &error));
     assert_ok(native_call(client, "register", register_params, sizeof(register_params) - 1, &fd, 1, 0, &reply, &error));
     assert_memory_equal(reply.data,
                         "\x82\xa6"
@@ -280,7 +280,7 @@ static void a_binding_runs_by_ids(void **state)
     struct kops_result result;
     struct fake *f = fake_start(fake_serve_well, NULL);
     kops_client *client = connect_to(f);
-    struct native_request request = {.generation = native_generation(client, &error),
+    struct native_request request = {.generation = native_generation(client, 0, &error),
                                      .op = "square",
                                      .n_inputs = 1,
                                      .n_outputs = 1,

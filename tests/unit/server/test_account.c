@@ -153,6 +153,7 @@ static void test_a_thing_is_counted_once_a_user(void **state)
     assert_null(account_hold(f->alice, PID, QUOTA_MAPPED, &things[0], 61, &e));
     assert_int_equal(a->references, 2);
     hold_unref(c);
+    assert_int_equal(hold_check(a, PID, &e), 0);
     c = account_hold(f->alice, PID, QUOTA_MAPPED, &things[0], 90, &e);
     assert_ptr_equal(a, c);
     assert_int_equal(f->alice->used[QUOTA_MAPPED], 90);
@@ -165,6 +166,37 @@ static void test_a_thing_is_counted_once_a_user(void **state)
     assert_int_equal(f->bob->used[QUOTA_MAPPED], 60);
     hold_unref(other);
     assert_null(hold_unref(NULL));
+}
+
+static void test_a_thing_that_grows(void **state)
+{
+    struct fixture *f = *state;
+    int thing;
+    struct error e;
+    struct hold *a, *b;
+
+    f->limits.of[QUOTA_MAPPED] = 100;
+    assert_int_equal(account_charge(f->alice, PID, QUOTA_MAPPED, 30, &e), 0);
+    a = account_hold(f->alice, PID, QUOTA_MAPPED, &thing, 1, &e);
+    b = account_hold(f->bob, PID, QUOTA_MAPPED, &thing, 1, &e);
+    accounts_note_size(&f->all, &thing, 80);
+    assert_int_equal(f->alice->used[QUOTA_MAPPED], 110);
+    assert_int_equal(f->bob->used[QUOTA_MAPPED], 80);
+    assert_int_equal(hold_check(b, PID, &e), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(hold_check(a, PID, &e), -1);
+        assert_refused(&e, "mapped_bytes", 30, 100);
+    }
+    account_discharge(f->alice, QUOTA_MAPPED, 30);
+    assert_int_equal(hold_check(a, PID, &e), 0);
+    /* Opened again it is no larger; a quota that has become less is for what comes. */
+    f->limits.of[QUOTA_MAPPED] = 50;
+    accounts_note_size(&f->all, &thing, 80);
+    assert_int_equal(hold_check(a, PID, &e), 0);
+    hold_unref(a);
+    hold_unref(b);
+    assert_int_equal(f->alice->used[QUOTA_MAPPED], 0);
+    assert_int_equal(f->bob->used[QUOTA_MAPPED], 0);
 }
 
 /* A hold alone keeps the account. */
@@ -266,6 +298,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_charges, setup, teardown),
         cmocka_unit_test_setup_teardown(test_in_flight_counts_the_asker, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_thing_is_counted_once_a_user, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_thing_that_grows, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_hold_outlives_connections, setup, teardown),
         cmocka_unit_test_setup_teardown(test_messages_a_second, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_share_while_others_wait, setup, teardown),

@@ -1,0 +1,100 @@
+"""The asyncio client when its daemon goes away: the same rules, and the order of calls that were under way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import kops
+import pytest
+from fake_daemon import FakeDaemon
+from test_recovery import always, hang_up, lose_device, once, refuse
+
+
+@pytest.fixture
+def run_async(daemon: FakeDaemon) -> Iterator[Callable[..., Any]]:
+    def run(main: Callable[[kops.AsyncClient], Any], **options: Any) -> None:
+        async def inside() -> None:
+            async with kops.connect_async(daemon.path, **{"timeout": 20, **options}) as k:
+                await main(k)
+
+        asyncio.run(inside())
+
+    yield run
+
+
+@pytest.mark.parametrize("how", [hang_up, lose_device])
+def test_async_calls_are_repeated_as_well(how: Any, run_async: Any, daemon: FakeDaemon) -> None:
+    async def main(k: kops.AsyncClient) -> None:
+        a = k.array([1.0, 2.0, 3.0])
+        asked = once(daemon, "run", how)
+        assert list(await k.square(a)) == [1, 4, 9] and asked == [2]
+        async with k.sequence() as s:
+            b = s.square(s.add(a, a))
+        assert list(b) == [4, 16, 36]
+        asked = once(daemon, "run", how)
+        with pytest.raises(kops.ConnectionLost if how is hang_up else kops.DeviceLost, match="memory that it reads"):
+            await k.square(a, out=a)
+        assert asked == [1]
+        asked = always(daemon, "run", how)
+        with pytest.raises((kops.ConnectionLost, kops.DeviceLost)):
+            await k.square(a)
+        assert asked == [2]
+
+    run_async(main)
+
+
+def test_async_calls_are_repeated_in_order(run_async: Any, daemon: FakeDaemon) -> None:
+    """Each reads what the one before it writes."""
+
+    async def main(k: kops.AsyncClient) -> None:
+        chain = [k.array([2.0])] + [k.zeros(1) for _ in range(5)]
+        for one in chain:
+            await k.square(one)
+        before = daemon.count("run")
+        daemon.gate.clear()
+        tasks = [asyncio.create_task(k.add(chain[i], chain[i], out=chain[i + 1])) for i in range(5)]
+        while daemon.count("run") < before + 5:
+            await asyncio.sleep(0.001)
+        daemon.hang_up()
+        daemon.gate.set()
+        await asyncio.gather(*tasks)
+        assert [float(one[0]) for one in chain] == [2, 4, 8, 16, 32, 64]
+
+    run_async(main)
+
+
+def test_async_clients_wait_for_a_socket(run_async: Any, daemon: FakeDaemon) -> None:
+    async def main(k: kops.AsyncClient) -> None:
+        a = k.array([1.0, 2.0])
+        await k.square(a)
+        daemon.stop()
+        task = asyncio.create_task(k.square(a))
+        while not task.done() and k._connection is not None and k._connection.alive:
+            await asyncio.sleep(0.001)
+        daemon.start()
+        assert list(await task) == [1, 4]
+
+    run_async(main)
+
+
+def test_async_clients_give_up(run_async: Any, daemon: FakeDaemon) -> None:
+    async def main(k: kops.AsyncClient) -> None:
+        daemon.stop()
+        with pytest.raises(kops.ConnectFailed, match=r"within 0\.1 s"):
+            await k.ping()
+        daemon.start()
+        assert await k.ping({"x": 1}) == {"x": 1}
+        asked = always(daemon, "run", refuse)
+        with pytest.raises(kops.ShuttingDown, match="Nothing ran"):
+            await k.square([1.0])
+        assert asked[0] > 2
+        daemon.stop()
+        start = threading.Timer(0.02, daemon.start)
+        start.start()
+        assert await k.ping({"x": 2}) == {"x": 2}
+        start.join()
+
+    run_async(main, reconnect_timeout=0.1)

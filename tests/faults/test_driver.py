@@ -1,0 +1,235 @@
+"""Every call of the CUDA driver fails once, in turn, by itself and as a fault that breaks the context: the daemon goes
+on serving, with the error told to whom it concerns, or ends with the status that says that a device was lost.
+
+The driver is the stand-in; its control page has the switches. A sample of the points by default; KOPS_FAULTS=all takes
+every one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from faults import ALL, STRIDE, Client, FaultyDaemon
+from gpu_machine import DEVICE_LOST_STATUS, only_with_the_standin, vector
+from scenario import Worker, several_ops, shared_memory, stopped
+from standin_cuda.control import Control
+from support import backends, proc, raw
+from support.cuda_exporter import Exporter, Memory
+
+pytestmark = only_with_the_standin
+
+INVALID_VALUE, OUT_OF_MEMORY, UNKNOWN, ILLEGAL_ADDRESS, LAUNCH_FAILED = 1, 2, 999, 700, 719
+# error, and whether the context is broken from then on
+ANSWERS = ((OUT_OF_MEMORY, False), (INVALID_VALUE, False), (UNKNOWN, False), (ILLEGAL_ADDRESS, True))
+WORK = (("kernel", LAUNCH_FAILED), ("copy", ILLEGAL_ADDRESS))  # on streams: always for good
+A_FUNCTION_MAX = 25 if ALL else 3  # calls of one function that fail
+FAILURES_MAX = 20
+# What these do not give back stays, once.
+RELEASES = ("Close", "Free", "Unmap", "Release", "Destroy", "Unregister", "Unload")
+KEPT = ("live_streams", "live_events", "live_modules", "live_allocations", "live_allocation_bytes")
+EXPECTED = Client.CODES | {"device_lost", "shutting_down", "launch_failed", "bad_handle", "open_failed", "unsupported"}
+
+
+class Fault:
+    """Stands where a FaultyDaemon has its faults: whether anything failed."""
+
+    fired = 0
+
+
+class Machine:
+    """A daemon on the stand-in driver, which is started anew when it has ended, and a process that has GPU memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.control = Control(folder / "control")
+        env = {**self.control.env, "KOPS_CUDA_DRIVER": str(backends.standin_driver())}
+        self.daemon = FaultyDaemon(config=backends.config(backends.STANDIN), env=env)
+        self.exporter = Exporter(env)
+        self.ins: Memory = vector(self.exporter.alloc(4096))
+        self.out: Memory = self.exporter.alloc(4096)
+        self.before: tuple[dict[str, int], dict[str, int]] = ({}, {})
+
+    def live(self) -> dict[str, int]:
+        return {k: v for k, v in self.control.row(self.daemon.pid).live().items() if k not in KEPT}
+
+    def calls(self) -> Counter[str]:
+        entries = self.control.row(self.daemon.pid)._row.calls
+        return Counter({e.function.decode(): int(e.count) for e in entries if e.count})
+
+    def play(self) -> None:
+        with contextlib.ExitStack() as stack:
+            a, b = Worker(self.daemon, "a"), Worker(self.daemon, "b")
+            for client in (a, b):
+                client.CODES = EXPECTED  # type: ignore[misc]
+                stack.callback(client.close)
+            a.prepare()
+            b.prepare()
+            a.run()
+            ring = shared_memory(a)
+            if ring:
+                stack.callback(ring.close)
+            self.gpu_memory(a)
+            several_ops(a)
+            b.pipeline()
+            b.run(stream=3)
+            stopped(a)
+            b.attempt(self.allocate, b)
+            b.attempt(b.connection.call, "trim")
+            b.attempt(b.connection.call, "stats")
+            b.run()
+
+    def allocate(self, b: Worker) -> None:
+        reply = b.connection.reply(b.connection.request("alloc", {"size": 8192, "device": 0}))
+        for fd in reply.fds:
+            os.close(fd)
+        b.connection.call("release", {"buffer": reply.get()["buffer"]})
+
+    def gpu_memory(self, a: Worker) -> None:
+        """References to another process's memory: inline, and registered."""
+        shape = [1024]
+        params = {"op": "square", "in": [self.ins.inline(shape)], "out": [self.out.inline(shape)]}
+        for _ in range(2):
+            if a.attempt(a.connection.call, "run", params) is not None:
+                assert (np.frombuffer(self.out.read(4096), np.float32) == 9).all()
+        kept = a.attempt(a.connection.call, "register", self.ins.register_params())
+        if kept:
+            params = {"op": "add", "in": [raw.tensor(kept["buffer"], shape)] * 2, "out": [self.out.inline(shape)]}
+            if a.attempt(a.connection.call, "run", params) is not None:
+                assert (np.frombuffer(self.out.read(4096), np.float32) == 6).all()
+            a.attempt(a.connection.call, "release", {"buffer": kept["buffer"]})
+
+    def settle(self) -> None:
+        """Warm, and what it holds then is what it must hold after every fault."""
+        Fault.fired = 0
+        for _ in range(2):
+            self.play()
+        sockets = proc.OWN_SOCKETS
+        proc.eventually(
+            lambda: (
+                proc.fds(self.daemon.pid)["socket"] == sockets
+                and not self.live()["live_ipc_mappings"]
+                and not self.live()["live_host_registrations"]
+            ),
+            lambda: f"no client is left, but {self.live()} {self.daemon.holdings()}",
+        )
+        self.before = self.live(), self.daemon.holdings()
+
+    def ended(self) -> bool:
+        """It has given the device up, and is another daemon now."""
+        if self.daemon.running():
+            return False
+        status = self.daemon.wait()
+        assert status == DEVICE_LOST_STATUS, f"status {status}"
+        self.restart()
+        return True
+
+    def restart(self) -> None:
+        os.close(self.daemon.pidfd)
+        self.daemon.log_path.unlink()
+        self.daemon.start()
+        self.settle()
+
+    def works(self) -> bool:
+        """Somebody who connects now is served; False when the daemon ends instead."""
+        try:
+            Fault.fired = 0
+            self.play()
+        except (AssertionError, OSError) as error:
+            if not self.daemon.running():
+                return False
+            # On its way out, or broken.
+            try:
+                proc.wait_exit(self.daemon.pidfd)
+            except AssertionError:
+                raise error from None
+            return False
+        return True
+
+    def one_point(self, function: str, nth: int, error: int, sticky: bool) -> str:
+        fault = self.control.fail(function, error, nth=nth, sticky=sticky, pid=self.daemon.pid)
+        Fault.fired = 1
+        with contextlib.suppress(OSError):  # it may end at any moment: then nobody can connect
+            try:
+                self.play()
+            except AssertionError as failed:
+                if "could not even connect" not in str(failed):
+                    raise
+        fired = fault.fired
+        fault.disarm()
+        if not fired:
+            return "not reached" if not self.ended() else "ended"
+        if not self.works():
+            self.ended()
+            return "ended"
+        live, holdings = self.before
+        more = 1 if any(word in function for word in RELEASES) else 0
+
+        def settled() -> bool:
+            now = self.live()
+            return all(live[k] <= now[k] <= live[k] + more for k in live if not k.endswith("_bytes")) and (
+                more > 0 or (now == live and self.daemon.holdings() == holdings)
+            )
+
+        proc.eventually(settled, lambda: f"it held {self.before}, and now {self.live()} {self.daemon.holdings()}")
+        if more:
+            self.before = self.live(), self.daemon.holdings()
+        return "served"
+
+    def close(self) -> None:
+        self.exporter.close()
+        if self.daemon.running():
+            self.daemon.stop()
+        self.daemon.cleanup()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    made.daemon.faults = Fault()  # type: ignore[assignment]
+    monkeypatch.setattr(FaultyDaemon, "start", super(FaultyDaemon, made.daemon).start.__func__)
+    yield made
+    made.close()
+
+
+def driver_points(counts: Counter[str]) -> list[tuple[str, int, int, bool]]:
+    every = [
+        (function, nth, error, sticky)
+        for error, sticky in ANSWERS
+        for function, n in sorted(counts.items())
+        for nth in range(1, min(n, A_FUNCTION_MAX) + 1)
+    ]
+    every += [(work, nth, error, True) for work, error in WORK for nth in range(1, min(20, A_FUNCTION_MAX * 2))]
+    return [point for n, point in enumerate(every) if n % (1 if ALL else 7 * STRIDE) == 0]
+
+
+def test_every_call_of_the_driver(machine: Machine) -> None:
+    outcomes, failures, began = Counter[str](), [], time.monotonic()
+    machine.settle()
+    start = machine.calls()
+    machine.play()
+    for function, nth, error, sticky in driver_points(machine.calls() - start):
+        try:
+            outcomes[machine.one_point(function, nth, error, sticky)] += 1
+        except (AssertionError, OSError, raw.RpcError, raw.Closed) as failed:
+            what = f"{function} #{nth}: {error}{' for good' if sticky else ''}: {failed!r}"
+            failures.append(f"{what}; the log: {machine.daemon.log()[-1500:]}")
+            if len(failures) == FAILURES_MAX:
+                break
+            if machine.daemon.running() and machine.daemon.process:
+                machine.daemon.process.kill()
+                machine.daemon.process.wait()
+            machine.restart()
+    report = f"driver: {outcomes.total()} points, {dict(outcomes)}; {time.monotonic() - began:.0f} s"
+    print(report)
+    if "KOPS_FAULTS_REPORT" in os.environ:
+        with open(os.environ["KOPS_FAULTS_REPORT"], "a", encoding="utf-8") as file:
+            file.write(report + "\n")
+    assert not failures, "\n\n".join(failures)
+    assert outcomes["served"] > 0 and outcomes["ended"] > 0
+    assert not machine.control.misuses()

@@ -1,0 +1,176 @@
+"""Requests that are bad for one reason: what is changed in a good one, and the codes that may answer it."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+from support import memfd
+
+Params = dict[str, Any]
+Fault = tuple[Callable[[Params], None], str]
+
+
+def put(key: str, value: Any) -> Callable[[Params], None]:
+    return lambda params: params.__setitem__(key, value)
+
+
+def drop(key: str) -> Callable[[Params], None]:
+    return lambda params: params.__delitem__(key)
+
+
+def of_first(name: str, change: Callable[[Params], None]) -> Callable[[Params], None]:
+    """In a copy of the first map of a list."""
+
+    def act(params: Params) -> None:
+        params[name] = [dict(params[name][0]), *params[name][1:]]
+        change(params[name][0])
+
+    return act
+
+
+OPTIONS: list[Fault] = [
+    (put("colour", 1), "unknown_key"),
+    (put("stream", "0"), "wrong_type"),
+    (put("stream", 256), "out_of_range"),
+    (put("stream", -1), "out_of_range"),
+    (put("repeat", 0), "out_of_range"),
+    (put("warmup", 10001), "out_of_range"),
+    (put("deadline_ms", 0), "out_of_range"),
+    (put("priority", "urgent"), "invalid_argument"),
+    (put("timing", 1), "wrong_type"),
+    (put("ready", 0), "out_of_range"),
+]
+BODY: list[Fault] = [
+    (drop("tensors"), "missing_key"),
+    (drop("ops"), "missing_key"),
+    (put("ops", []), "invalid_argument"),
+    (put("tensors", {}), "wrong_type"),
+    (put("device", 99), "unknown_device"),
+    (of_first("ops", put("op", "cube")), "unknown_op"),
+    (of_first("ops", put("op", 7)), "wrong_type"),
+    (of_first("ops", put("in", [])), "invalid_argument"),
+    (of_first("ops", put("out", [5000])), "out_of_range"),
+    (of_first("ops", put("colour", 0)), "unknown_key"),
+    (of_first("ops", put("attrs", {"nosuch": 1})), "unknown_key"),
+]
+# Of the first input of a run, which has elements.
+TENSOR: list[Fault] = [
+    (put("buffer", 2**40), "unknown_buffer"),
+    (put("buffer", "1"), "wrong_type"),
+    (drop("buffer"), "missing_key"),
+    (drop("shape"), "missing_key"),
+    (put("dtype", "i8"), "unknown_dtype"),
+    (put("dtype", "f12"), "unknown_dtype"),
+    (put("offset", 1 << 40), "out_of_bounds"),
+    (put("offset", 2**63), "out_of_range"),
+    (put("shape", [-1]), "out_of_range"),
+    (put("shape", [1] * 9), "limit_exceeded"),
+    (put("shape", [2**62, 2**62]), "out_of_range"),
+    (put("strides", [1] * 5), "invalid_argument"),
+    (put("colour", 1), "unknown_key"),
+]
+RUN: list[Fault] = [
+    *OPTIONS,
+    *((of_first("in", change), code) for change, code in TENSOR),
+    (put("op", "cube"), "unknown_op"),
+    (put("op", 1), "wrong_type"),
+    (drop("op"), "missing_key"),
+    (drop("in"), "missing_key"),
+    (drop("out"), "missing_key"),
+    (put("in", []), "invalid_argument"),
+    (lambda params: params.__setitem__("in", params["in"] * 3), "limit_exceeded"),
+    (put("device", 99), "unknown_device"),
+    (put("device", "GPU-none"), "unknown_device"),
+    (put("attrs", {"nosuch": 1}), "unknown_key"),
+    (put("attrs", {"variant": "nosuch"}), "invalid_argument"),
+    (put("attrs", []), "wrong_type"),
+]
+FAULTS: dict[str, list[Fault]] = {
+    "run": RUN,
+    "sequence": [*OPTIONS, *BODY],
+    "program": [(put("colour", 1), "unknown_key"), *BODY],
+    "run_program": [
+        *OPTIONS,
+        (put("program", 2**40), "unknown_program"),
+        (drop("program"), "missing_key"),
+        (put("program", "1"), "wrong_type"),
+        (put("bind", [{"index": 5000, "buffer": 1}]), "invalid_argument"),
+        (put("bind", [{"buffer": 1}]), "missing_key"),
+        (put("bind", [{"index": 0, "buffer": 2**40}]), "unknown_buffer"),
+    ],
+}
+
+# Whole requests, of nobody's memory.
+SINGLE: list[tuple[str, Params, str]] = [
+    ("nosuch", {}, "unknown_method"),
+    ("hello", {"protocol": 99}, "protocol_mismatch"),
+    ("hello", {"client": 5}, "wrong_type"),
+    ("hello", {"colour": 5}, "unknown_key"),
+    ("alloc", {"size": 0}, "out_of_range"),
+    ("alloc", {}, "missing_key"),
+    ("alloc", {"size": "big"}, "wrong_type"),
+    ("alloc", {"size": 4096, "device": 99}, "unknown_device"),
+    ("release", {}, "invalid_argument"),
+    ("release", {"buffer": 1, "program": 1}, "invalid_argument"),
+    ("release", {"buffer": 2**40}, "unknown_buffer"),
+    ("release", {"program": 2**40}, "unknown_program"),
+    ("release", {"module": 2**40}, "unknown_kernel"),
+    ("release", {"kernel": 2**40}, "unknown_kernel"),
+    ("release", {"buffer": -1}, "out_of_range"),
+    ("cancel", {}, "missing_key"),
+    ("cancel", {"msgid": "x"}, "wrong_type"),
+    ("cancel", {"msgid": 2**32}, "out_of_range"),
+    ("trim", {"colour": 1}, "unknown_key"),
+    ("stats", {"dtype": 5}, "wrong_type"),
+    ("stats", {"device": 99}, "unknown_device"),
+    ("stats", {"op": "nosuch"}, "unknown_op"),
+    ("clients", {"colour": 1}, "unknown_key"),
+    ("metrics", {"colour": 1}, "unknown_key"),
+    ("drain", {"timeout_ms": "1"}, "wrong_type"),
+    ("drain", {"stop": True, "resume": True}, "invalid_argument"),
+    ("cache", {}, "missing_key"),
+    ("cache", {"action": "nosuch"}, "invalid_argument"),
+    ("timelines", {"colour": 1}, "unknown_key"),
+    ("compile", {"source": ""}, "missing_key"),
+    ("kernel", {"module": 2**40, "entry": "f", "params": []}, "unknown_kernel"),
+    ("kernel", {"entry": "f", "params": []}, "missing_key"),
+    ("launch", {"kernel": 2**40, "args": []}, "unknown_kernel"),
+    ("launch", {"kernel": 1}, "missing_key"),
+]
+# After which a connection is closed.
+VIOLATIONS: list[bytes] = [
+    b"\xc1",
+    b"\x94\x00\x01\xa4ping\x91\xc7\x01\x05x",  # an ext value
+    b"\x93\x00\x01\xa4ping",
+    b"\x94\x05\x01\xa4ping\x91\x80",
+    b"\x94\x00\xa1x\xa4ping\x91\x80",
+    b"\x94\x00\x01\xa4ping\x91" + b"\x91" * 40,
+    b"\x94\x00\x01\xa4ping\xdd\xff\xff\xff\xff",
+    b"\x94\x00\x01\xa4ping\x91\x81\xa4nfds\x01",  # which nobody has sent
+    b"\x80",
+    b"\x00",
+]
+
+
+def bad_registration(rng: random.Random) -> tuple[Params, list[int], str]:
+    """Params, descriptors that the caller closes, and the code."""
+    params: Params = {"kind": "memfd", "size": 4096, "fd": 0}
+    kinds: list[Callable[[], tuple[Params, int, str]]] = [
+        lambda: ({**params, "size": 4097}, memfd.make(4096), "invalid_fd"),
+        lambda: (params, memfd.make(4096, ()), "invalid_fd"),
+        lambda: (params, os.open("/dev/null", os.O_RDWR), "invalid_fd"),
+        lambda: ({**params, "size": 0}, memfd.make(4096), "out_of_range"),
+        lambda: ({**params, "kind": "paper"}, memfd.make(4096), "invalid_argument"),
+        lambda: ({**params, "access": "x"}, memfd.make(4096), "invalid_argument"),
+        lambda: ({**params, "fd": 1}, memfd.make(4096), "out_of_range"),
+        lambda: ({**params, "fd": "0"}, memfd.make(4096), "wrong_type"),
+        lambda: ({"kind": "memfd", "size": 4096}, memfd.make(4096), "missing_key"),
+        lambda: ({"kind": "memfd", "fd": 0}, memfd.make(4096), "missing_key"),
+        lambda: ({**params, "colour": 1}, memfd.make(4096), "unknown_key"),
+        lambda: (params, memfd.make(4096, ("shrink", "write")), "read_only"),
+    ]
+    made, fd, code = rng.choice(kinds)()
+    return made, [fd], code
