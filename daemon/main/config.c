@@ -286,26 +286,12 @@ static void exchange(struct config *a, struct config *b, const struct setting *s
     memcpy(other, kept, size);
 }
 
-static void exchange_live(struct config *a, struct config *b)
+void config_take_live(struct config *c, struct config *fresh)
 {
     for (unsigned i = 0; i < n_settings; i++)
         if (settings[i].live)
-            exchange(a, b, &settings[i]);
-}
-
-int config_take_live(struct config *c, struct config *fresh, struct error *e)
-{
-    struct error ignored;
-
-    const struct access_policy policy = fresh->access;
-
-    exchange_live(c, fresh);
-    if (config_finish(c, e) < 0) {
-        exchange_live(c, fresh);
-        config_finish(c, &ignored); /* as it was, so that it cannot fail */
-        return -1;
-    }
-    c->access = policy;
+            exchange(c, fresh, &settings[i]);
+    c->access = fresh->access; /* what config_finish() has made of lists, which are live */
     for (unsigned i = 0; i < n_settings; i++) {
         const struct setting *s = &settings[i];
 
@@ -316,7 +302,6 @@ int config_take_live(struct config *c, struct config *fresh, struct error *e)
         else
             log_warning("reload_ignored", "setting=%s.%s why=\"needs a restart\"", s->section, s->key);
     }
-    return 0;
 }
 
 void config_print(const struct config *config, FILE *to)
