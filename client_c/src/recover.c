@@ -1,6 +1,5 @@
 #include "recover.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 

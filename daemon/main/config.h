@@ -64,8 +64,8 @@ int config_read_environment(struct config *c, struct error *e);
 int config_finish(struct config *c, struct error *e);
 
 /* Takes over the live settings of `fresh`, which has been finished, and logs what has changed and what would need a
- * restart. An error leaves everything as it was. `fresh` holds what was replaced. */
-int config_take_live(struct config *c, struct config *fresh, struct error *e);
+ * restart. `fresh` holds what was replaced. Looks nothing up, so that it does not block. */
+void config_take_live(struct config *c, struct config *fresh);
 
 /* The log's level is the process's, not the struct's. */
 void config_apply_log(const struct config *c);

@@ -20,10 +20,10 @@ static int choose_socket(struct config *c, struct error *e)
     if (c->socket)
         return 0;
     if (!c->root) {
-        if (!runtime || !*runtime)
-            return error_set(e, ERROR_INVALID_ARGUMENT,
-                             "XDG_RUNTIME_DIR is not set: say where to listen with --socket or KOPS_SOCKET");
-        snprintf(path, sizeof(path), "%s/kopsd.sock", runtime);
+        /* Without a place: the socket may come from the service manager. */
+        *path = '\0';
+        if (runtime && *runtime && snprintf(path, sizeof(path), "%s/kopsd.sock", runtime) >= (int)sizeof(path))
+            return error_set(e, ERROR_INVALID_ARGUMENT, "XDG_RUNTIME_DIR is too long for a socket in it");
     }
     return config_set_text(&c->socket, path, e);
 }

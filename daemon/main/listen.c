@@ -271,6 +271,9 @@ int listener_open(const struct config *config, const struct privileges *owner, s
     if (l.fd >= 0) {
         name_inherited(&l);
     } else {
+        if (!*config->socket)
+            return error_set(e, ERROR_INVALID_ARGUMENT,
+                             "XDG_RUNTIME_DIR is not set: say where to listen with --socket or KOPS_SOCKET");
         snprintf(l.path, sizeof(l.path), "%s", config->socket);
         if (open_directory(l.path, owner, &l.directory_fd, e) < 0 || take_lock(owner, &l, e) < 0 ||
             bind_and_listen(config, owner, &l, e) < 0) {

@@ -148,10 +148,11 @@ static void on_reload(void *context)
     struct server_config settings;
     char quoted[2 * ERROR_MESSAGE_MAX];
 
-    if (d->unreadable || config_take_live(d->config, &d->fresh, &d->error) < 0) {
+    if (d->unreadable) {
         log_error("reload", "why=%s", log_quote(quoted, sizeof(quoted), d->error.message, strlen(d->error.message)));
         notify(&d->notifier, "READY=1\nSTATUS=the settings are the old ones: %s", d->error.message);
     } else {
+        config_take_live(d->config, &d->fresh);
         settings = server_config_of(d->config);
         server_reload(d->server, &settings);
         config_apply_log(d->config);

@@ -108,8 +108,9 @@ static int shed(struct server *s, int cause)
     s->listening.reserve_fd = -1;
     fd = accept4(s->listening.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
-        take_reserve(s);
-        return -1;
+        const bool nobody = errno == EAGAIN; /* the descriptor is asked for before the queue is looked into */
+
+        return take_reserve(s) == 0 && nobody ? 0 : -1;
     }
     out_of_descriptors(s, cause, &e);
     accepting_log_refusal(s, fd, &e);

@@ -10,7 +10,8 @@
 #include "util/clock.h"
 #include "util/log.h"
 
-enum { READS_A_TURN = 8, RING_MESSAGES_A_TURN = 8 };
+/* So much of one connection before the others, and the devices, have their turn. */
+enum { READS_A_TURN = 8, MESSAGES_A_TURN = 8, RING_MESSAGES_A_TURN = 8, LAST_TURNS = 256 };
 
 void connection_violation(struct connection *c, const struct error *e)
 {
@@ -75,12 +76,12 @@ static bool may_process(struct connection *c, struct rpc_input *in, bool *ret_wa
     return !*ret_waits; /* what is wrong with it, process_one() finds out again */
 }
 
-/* Dispatches what is there while the connection may have more requests. */
+/* Dispatches what is there, up to a turn's share, while the connection may have more requests. */
 int connection_process(struct connection *c)
 {
     int r = 1;
 
-    while (r > 0 && may_process(c, &c->input, &c->input_waits)) {
+    for (unsigned n = 0; r > 0 && n < MESSAGES_A_TURN && may_process(c, &c->input, &c->input_waits); n++) {
         r = process_one(c, &c->input);
         c->input_waits = false;
     }
@@ -125,6 +126,9 @@ bool connection_read_ring(struct connection *c)
 
 void connection_take_input(struct connection *c)
 {
+    /* What is left of the last turn comes first; nothing is read on top of it. */
+    if (c->input_left && (connection_process(c) < 0 || (c->input_left && !c->input_waits)))
+        return;
     for (unsigned i = 0; i < READS_A_TURN && connection_may_look(c); i++) {
         size_t before = buffer_length(&c->input.bytes);
         bool full = false;
@@ -145,7 +149,7 @@ void connection_take_input(struct connection *c)
             spin_socket_used(c);
             break;
         }
-        if (connection_process(c) < 0 || !full)
+        if (connection_process(c) < 0 || !full || (c->input_left && !c->input_waits))
             return;
     }
 }
@@ -159,7 +163,11 @@ void connection_read_socket(struct connection *c)
 
 void connection_read_all(struct connection *c)
 {
-    connection_take_input(c);
+    for (unsigned turn = 0; turn < LAST_TURNS && !c->closed; turn++) {
+        connection_take_input(c);
+        if (c->closed || !c->input_left || !connection_may_look(c))
+            break;
+    }
     while (!c->closed && c->channel && connection_read_ring(c))
         ;
 }

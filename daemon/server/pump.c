@@ -20,6 +20,20 @@ static void check_lost(struct server *s)
         }
 }
 
+/* Each connection that has something to do does its share of it, once. */
+static void turn_dirty(struct server *s)
+{
+    struct list now;
+
+    list_take(&now, &s->dirty); /* who has more to do comes into an empty list */
+    while (!list_empty(&now)) {
+        struct connection *c = list_entry(list_first(&now), struct connection, dirty_link);
+
+        list_remove(&c->dirty_link);
+        connection_turn(c);
+    }
+}
+
 /* Everything that can be done without waiting. Replies of one turn leave in one write a connection. */
 void pump_turn(struct server *s)
 {
@@ -36,14 +50,9 @@ void pump_turn(struct server *s)
     stop_check_signals(s);
     channels_poll(s);
     streams_end_yielding(s);
-    do {
-        while (!list_empty(&s->dirty)) {
-            struct connection *c = list_entry(list_first(&s->dirty), struct connection, dirty_link);
-
-            list_remove(&c->dirty_link);
-            connection_turn(c);
-        }
-    } while (drain_step(s));
+    do
+        turn_dirty(s);
+    while (drain_step(s));
     if (s->stopping)
         server_stop_step(s);
 }
@@ -58,7 +67,7 @@ static void on_prepare(uv_prepare_t *prepare)
     struct server *s = prepare->data;
 
     pump_turn(s);
-    if (spin_slice(s) || !channels_sleep(s)) {
+    if (!list_empty(&s->dirty) || spin_slice(s) || !channels_sleep(s)) {
         uv_idle_start(&s->idle, on_idle);
         return;
     }

@@ -166,9 +166,7 @@ void streams_end_yielding(struct server *s)
     if (list_empty(&s->yielding))
         return;
     /* Each gets one look; those that must go on waiting are in the list again then. */
-    list_init(&again);
-    list_append(&s->yielding, &again); /* `again` becomes the head of the ring … */
-    list_remove(&s->yielding);         /* … in the old one's place */
+    list_take(&again, &s->yielding);
     while (!list_empty(&again)) {
         struct stream *stream = list_entry(list_first(&again), struct stream, yield_link);
 

@@ -41,6 +41,14 @@ static inline void list_remove(struct list *node)
     list_init(node);
 }
 
+/* Makes `to` the head of all that `from` has, which is empty afterwards. */
+static inline void list_take(struct list *to, struct list *from)
+{
+    list_init(to);
+    list_append(from, to);
+    list_remove(from);
+}
+
 static inline struct list *list_first(const struct list *head)
 {
     return list_empty(head) ? NULL : head->next;

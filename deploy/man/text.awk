@@ -1,8 +1,9 @@
 # Shared by the pages' scripts: text as mdoc's input.
 
-# Text that mdoc must not take for an escape.
+# Text that mdoc must not take for an escape, in ASCII.
 function plain(text) {
     gsub(/\\/, "\\e", text)
+    gsub(/…/, "...", text)
     return text
 }
 

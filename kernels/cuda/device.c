@@ -75,6 +75,16 @@ static int attribute(const struct cuda_device *d, CUdevice_attribute which)
     return cuda.DeviceGetAttribute(&value, which, d->ordinal) == CUDA_SUCCESS ? value : 0;
 }
 
+/* One that decides what the device is used for: not knowing is no answer, but for a driver that does not know it. */
+static int ask(const struct cuda_device *d, CUdevice_attribute which, int *ret, struct error *e)
+{
+    CUresult r = cuda.DeviceGetAttribute(ret, which, d->ordinal);
+
+    if (r == CUDA_ERROR_INVALID_VALUE)
+        *ret = 0;
+    return r == CUDA_ERROR_INVALID_VALUE ? 0 : cuda_check(NULL, r, "cuDeviceGetAttribute", e);
+}
+
 /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", as nvidia-smi prints it. */
 static void format_uuid(const CUuuid *uuid, char *into, size_t size)
 {
@@ -88,18 +98,21 @@ static void format_uuid(const CUuuid *uuid, char *into, size_t size)
 static int describe(struct cuda_device *d, struct error *e)
 {
     struct backend_device_info *info = &d->base.info;
+    int major, minor, processors;
     CUuuid uuid;
     size_t bytes;
 
     if (CUDA_CALL(NULL, e, DeviceGetName, info->name, sizeof(info->name), d->ordinal) < 0 ||
         CUDA_CALL(NULL, e, DeviceGetUuid, &uuid, d->ordinal) < 0 ||
-        CUDA_CALL(NULL, e, DeviceTotalMem, &bytes, d->ordinal) < 0)
+        CUDA_CALL(NULL, e, DeviceTotalMem, &bytes, d->ordinal) < 0 ||
+        CUDA_CALL(NULL, e, DeviceGetAttribute, &major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, d->ordinal) < 0 ||
+        CUDA_CALL(NULL, e, DeviceGetAttribute, &minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, d->ordinal) < 0 ||
+        CUDA_CALL(NULL, e, DeviceGetAttribute, &processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, d->ordinal) < 0)
         return -1;
     format_uuid(&uuid, info->uuid, sizeof(info->uuid));
-    snprintf(info->arch, sizeof(info->arch), "sm_%d%d", attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
-             attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+    snprintf(info->arch, sizeof(info->arch), "sm_%d%d", major, minor);
     info->memory_bytes = bytes;
-    info->compute_units = (unsigned)attribute(d, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    info->compute_units = (unsigned)processors;
     info->shared = attribute(d, (CUdevice_attribute)ATTRIBUTE_MPS_ENABLED) != 0;
     d->registers_read_only = attribute(d, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) != 0;
     return 0;
@@ -111,8 +124,11 @@ static int make_pool(struct cuda_device *d, struct error *e)
     CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                             .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->ordinal}};
     cuuint64_t keep = POOL_KEEP_BYTES;
+    int supported;
 
-    if (!attribute(d, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED))
+    if (ask(d, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, &supported, e) < 0)
+        return -1;
+    if (!supported)
         return 0;
     if (CUDA_CALL(NULL, e, MemPoolCreate, &d->pool, &props) < 0)
         return -1;

@@ -160,6 +160,17 @@ static int plan_transfers(struct cuda_device *d, const struct backend_step *step
     return 0;
 }
 
+int cuda_staging_scratch(struct cuda_stream *stream, uint64_t bytes, CUdeviceptr *ret, struct error *e)
+{
+    struct cuda_device *d = stream->device;
+
+    if (!d->pool)
+        return error_set(e, ERROR_UNSUPPORTED,
+                         "%s has no memory pools, so it cannot copy shared host memory in and out; use device memory",
+                         d->base.info.name);
+    return CUDA_CALL(d, e, MemAllocFromPoolAsync, ret, bytes, d->pool, stream->stream);
+}
+
 int cuda_staging_prepare(struct cuda_stream *stream, const struct backend_step *step, struct cuda_staging *staging,
                          struct plan *plan, uint64_t *addresses, struct error *e)
 {
@@ -174,7 +185,7 @@ int cuda_staging_prepare(struct cuda_stream *stream, const struct backend_step *
     if (pin_all(d, step, places, e) < 0)
         return -1;
     total = lay_out(step, places, plan);
-    if (CUDA_CALL(d, e, MemAllocFromPoolAsync, &staging->scratch, total, d->pool, stream->stream) < 0)
+    if (cuda_staging_scratch(stream, total, &staging->scratch, e) < 0)
         return -1;
     for (unsigned i = 0; i < operand_count(step); i++)
         if (places[i].staged)

@@ -43,6 +43,9 @@ bool cuda_staging_is_needed(const struct backend_step *step);
 int cuda_staging_prepare(struct cuda_stream *stream, const struct backend_step *step, struct cuda_staging *staging,
                          struct plan *plan, uint64_t *addresses, struct error *e);
 
+/* Memory for copies, freed in the stream's order. *e says so where the device has none to give that way. */
+int cuda_staging_scratch(struct cuda_stream *stream, uint64_t bytes, CUdeviceptr *ret, struct error *e);
+
 /* The same for a user's kernel, whose plan knows no strides: operands keep their layout. */
 int cuda_staging_prepare_kernel(struct cuda_stream *stream, const struct backend_step *step,
                                 struct cuda_staging *staging, uint64_t *addresses, struct error *e);

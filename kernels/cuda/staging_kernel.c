@@ -120,7 +120,7 @@ int cuda_staging_prepare_kernel(struct cuda_stream *stream, const struct backend
     find_ranges(step, &all);
     if (lay_out(d, &all, &total, e) < 0)
         return -1;
-    if (total && CUDA_CALL(d, e, MemAllocFromPoolAsync, &staging->scratch, total, d->pool, stream->stream) < 0)
+    if (total && cuda_staging_scratch(stream, total, &staging->scratch, e) < 0)
         return -1;
     for (unsigned i = 0; i < all.n; i++) {
         struct range *r = &all.items[i];

@@ -66,6 +66,12 @@ def test_every_exit_status_of_kopsctl(pages: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
+def test_ascii(pages: dict[str, Path], name: str) -> None:
+    """Formatters differ in what they take other characters for."""
+    assert pages[name].read_bytes().isascii()
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_lint(pages: dict[str, Path], name: str) -> None:
     if mandoc := shutil.which("mandoc"):
         done = run(mandoc, "-Tlint", "-Wstyle", str(pages[name]))

@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 from faults import ALL, STRIDE, Client, FaultyDaemon
 from gpu_machine import DEVICE_LOST_STATUS, only_with_the_standin, vector
-from scenario import Worker, several_ops, shared_memory, stopped
+from scenario import Worker, fresh_client, several_ops, shared_memory, stopped
 from standin_cuda.control import Control
 from support import backends, proc, raw
 from support.cuda_exporter import Exporter, Memory
+from test_startup import start, stop
 
 pytestmark = only_with_the_standin
 
@@ -233,3 +234,60 @@ def test_every_call_of_the_driver(machine: Machine) -> None:
     assert not failures, "\n\n".join(failures)
     assert outcomes["served"] > 0 and outcomes["ended"] > 0
     assert not machine.control.misuses()
+
+
+def test_every_call_of_the_start(tmp_path: Path) -> None:
+    """A GPU that cannot be used is no reason not to serve: the daemon says so and has its other devices, or says why it
+    cannot start."""
+    outcomes, failures, began = Counter[str](), [], time.monotonic()
+    control = Control(tmp_path / "control")
+    daemon = FaultyDaemon(config=backends.config(backends.STANDIN), env=control.env, start=False)
+    try:
+        assert start(daemon, "none", 1, 0) is None
+        entries = control.row(daemon.pid)._row.calls
+        counts = Counter({e.function.decode(): int(e.count) for e in entries if e.count})
+        stop(daemon)
+        points = [point for point in driver_points(counts) if point[0] not in ("kernel", "copy")]
+        for function, nth, error, sticky in points:
+            what = f"{function} #{nth}: {error}{' for good' if sticky else ''}"
+            fault = control.fail(function, error, nth=nth, sticky=sticky)
+            try:
+                status = start(daemon, "none", 1, 0)
+                outcomes["not reached" if not fault.fired else "served" if status is None else f"status {status}"] += 1
+                fault.disarm()
+                if status is None:
+                    serves_or_gives_up(daemon)
+                else:
+                    assert status in (1, DEVICE_LOST_STATUS), f"status {status}"
+                    assert "event=start why=" in daemon.log() or "event=device_lost" in daemon.log(), (
+                        "it does not say why"
+                    )
+            except (AssertionError, OSError, raw.RpcError, raw.Closed) as failed:
+                failures.append(f"{what}: {failed!r}; the log: {daemon.log()[-1500:]}")
+                fault.disarm()
+                if daemon.running() and daemon.process:
+                    daemon.process.kill()
+                    daemon.process.wait()
+    finally:
+        daemon.cleanup()
+    report = f"driver, start: {outcomes.total()} points, {dict(outcomes)}; {time.monotonic() - began:.0f} s"
+    print(report)
+    if "KOPS_FAULTS_REPORT" in os.environ:
+        with open(os.environ["KOPS_FAULTS_REPORT"], "a", encoding="utf-8") as file:
+            file.write(report + "\n")
+    assert not failures, "\n\n".join(failures[:FAILURES_MAX])
+    assert outcomes["served"] > 0
+
+
+def serves_or_gives_up(daemon: FaultyDaemon) -> None:
+    """It serves, though its GPU may do less than others, which it says; or it ends, because the GPU is lost."""
+    try:
+        fresh_client(daemon)
+    except (raw.RpcError, raw.Closed, OSError) as error:
+        if isinstance(error, raw.RpcError) and error.code == "unsupported":
+            stop(daemon)
+            return
+        assert daemon.wait() == DEVICE_LOST_STATUS
+        os.close(daemon.pidfd)
+        return
+    stop(daemon)

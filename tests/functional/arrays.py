@@ -40,7 +40,7 @@ class LongRun:
     execute when this returns; its output tells."""
 
     # Less where every access is watched: one execution may not take longer than what it is to outlast.
-    LENGTH = 1 << 16 if thread_sanitized() else 4 << 20
+    LENGTH = 1 << 18 if thread_sanitized() else 4 << 20
 
     def __init__(self, connection: raw.Connection, wait: bool = True, **more: Any) -> None:
         self.vectors = Vectors(connection, 2, self.LENGTH)

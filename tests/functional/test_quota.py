@@ -397,6 +397,7 @@ def test_inline_references_are_counted(gpu: Callable[[str], Machine]) -> None:
         # A program's, which nobody waits for before it runs, is counted as what it is and not left open either.
         params = {"tensors": [a.inline([N]), one], "ops": [{"op": "square", "in": [0], "out": [1]}]}
         program = connection.call("program", params)["program"]
+        machine.wait(lambda: machine.row.live_ipc_mappings == 2)
         for _ in range(2):
             error = connection.error("run_program", {"program": program})
             check(error, "mapped_bytes", MIB, 2 * MIB)

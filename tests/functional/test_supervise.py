@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from arrays import LongRun, Vectors, run_params
 from support import backends, proc
-from support.daemon import Daemon
+from support.daemon import Daemon, sanitized
 
 CONFIG = backends.config(backends.HOST)
 NOBODY = 65534
@@ -54,6 +54,8 @@ def test_serves_and_ends() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
 def test_a_server_that_dies_is_started_again(number: signal.Signals) -> None:
+    if sanitized() and number == signal.SIGSEGV:
+        pytest.skip("the sanitizer takes it for a fault of the daemon's")
     with supervised() as daemon:
         with daemon.connect() as connection:
             before = connection.call("hello")
@@ -63,8 +65,7 @@ def test_a_server_that_dies_is_started_again(number: signal.Signals) -> None:
             after = connection.call("hello")
         assert after["instance"] != before["instance"]
         assert children(daemon.pid) == [after["pid"]]
-        # A sanitizer makes a status of its own of some signals.
-        assert re.search(rf"event=supervise_exit pid={before['pid']} (signal={int(number)}|status=\d+)\n", daemon.log())
+        assert f"event=supervise_exit pid={before['pid']} signal={int(number)}\n" in daemon.log()
 
 
 def test_who_connects_in_the_gap_waits_and_is_served() -> None:

@@ -1,11 +1,22 @@
 /* Device memory over the death of a real daemon, with a driver in host memory (tests/standin_cuda). Needs KOPSD and
  * KOPS_CUDA_DRIVER, their paths, in the environment. */
+#include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "ordered_fake.h"
 #include "real_daemon.h"
+#include "tests/standin_cuda/control.h"
 
-enum { N = 1000, BYTES = N * sizeof(float) };
+enum { N = 1000, BYTES = N * sizeof(float), ILLEGAL_ADDRESS = 700, DEVICE_LOST_STATUS = 75 };
+
+/* Of the driver, in every process. */
+static struct standin_control *control;
+static char control_path[] = "/tmp/test-kops-control-XXXXXX";
 
 struct scene {
     struct real_daemon daemon;
@@ -165,6 +176,97 @@ static void streams_go_on(void **state)
         cu.mem_free(memory[i]);
 }
 
+/* ---- a device that is lost ---- */
+
+/* The next kernels, so many, break the daemon's context. */
+static void break_kernels(unsigned times)
+{
+    struct standin_fault *fault = &control->faults[0];
+
+    snprintf(fault->function, sizeof(fault->function), "kernel");
+    fault->countdown = 1;
+    fault->times = times;
+    fault->error = ILLEGAL_ADDRESS;
+    fault->sticky = 1;
+    fault->armed = 1;
+}
+
+struct square {
+    struct scene *scene;
+    struct kops_tensor from, to;
+    pthread_t thread;
+    enum kops_code code;
+    struct kops_error error;
+};
+
+static void *run_square(void *argument)
+{
+    struct square *q = argument;
+
+    q->code = kops_square(q->scene->client, &q->from, &q->to, NULL, NULL, &q->error);
+    return NULL;
+}
+
+/* Squares values under daemons that end by themselves, so many, and are started anew. */
+static void square_with_losses(struct scene *s, struct square *q, kops_buffer *from, kops_buffer *to, unsigned losses)
+{
+    *q = (struct square){s, kops_vector(from, KOPS_F32, N), kops_vector(to, KOPS_F32, N)};
+    succeed(s, kops_buffer_write(from, 0, s->values, BYTES, &s->error));
+    break_kernels(losses);
+    assert_int_equal(pthread_create(&q->thread, NULL, run_square, q), 0);
+    for (unsigned i = 0; i < losses; i++) {
+        int status;
+
+        assert_int_equal(waitpid(s->daemon.pid, &status, 0), s->daemon.pid);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), DEVICE_LOST_STATUS);
+        s->daemon.pid = 0;
+        real_daemon_start(&s->daemon);
+    }
+    pthread_join(q->thread, NULL);
+}
+
+static void a_lost_device(void **state)
+{
+    struct scene *s = *state;
+    kops_buffer *in, *out;
+    struct square q;
+
+    succeed(s, kops_buffer_alloc(s->client, BYTES, NULL, &in, &s->error));
+    succeed(s, kops_buffer_alloc(s->client, BYTES, NULL, &out, &s->error));
+    /* A call that may run twice does not notice, */
+    square_with_losses(s, &q, in, out, 1);
+    if (q.code)
+        fail_msg("%s", q.error.message);
+    expect_squares(s, out);
+    /* unless it happens again. */
+    square_with_losses(s, &q, in, out, 2);
+    assert_int_equal(q.code, KOPS_ERR_DEVICE_LOST);
+    assert_non_null(strstr(q.error.message, "repeated once"));
+    /* One that may not is told, and the next one is fine. */
+    square_with_losses(s, &q, in, in, 1);
+    assert_int_equal(q.code, KOPS_ERR_DEVICE_LOST);
+    assert_non_null(strstr(q.error.message, "not repeated by itself"));
+    succeed(s, kops_buffer_write(in, 0, s->values, BYTES, &s->error));
+    succeed(s, kops_square(s->client, &q.from, &q.to, NULL, NULL, &s->error));
+    expect_squares(s, in);
+    kops_buffer_release(in);
+    kops_buffer_release(out);
+}
+
+static void open_control(void)
+{
+    int fd = mkstemp(control_path);
+
+    if (fd < 0 || ftruncate(fd, sizeof(*control)))
+        abort();
+    control = mmap(NULL, sizeof(*control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (control == MAP_FAILED)
+        abort();
+    close(fd);
+    setenv("KOPS_STANDIN_CONTROL", control_path, 1);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void)
@@ -174,7 +276,12 @@ int main(void)
         TEST(exports_are_given_to_the_next_one),
         TEST(what_is_gone_is_lost),
         TEST(streams_go_on),
+        TEST(a_lost_device),
     };
+    int failed;
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    open_control();
+    failed = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(control_path);
+    return failed;
 }

@@ -28,6 +28,7 @@ static int begin(void **state)
     real_daemon_start(&s->daemon);
     options.socket = s->daemon.socket;
     assert_ok(kops_connect(&options, &s->client, &s->error));
+    assert_int_equal(strlen(kops_info(s->client)->instance), 32);
     *state = s;
     return 0;
 }
@@ -260,6 +261,31 @@ static void told_to_end(void **state)
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+/* One that drains refuses work, without ending; whoever has patience gets to it afterwards. */
+static void drained_for_a_while(void **state)
+{
+    struct scene *s = *state;
+    const struct kops_connect_options impatient = {.socket = s->daemon.socket,
+                                                   .reconnect_timeout_ms = KOPS_NO_RECONNECT};
+    struct product p = {.scene = s};
+    kops_client *other;
+    struct tagged t;
+
+    succeed(s, kops_connect(&impatient, &other, &s->error));
+    succeed(s, kops_drain(other, NULL, NULL, &s->error));
+    tagged_run(&t, "x");
+    t.request.n_attrs = 0;
+    assert_int_equal(kops_run(other, &t.request, NULL, &s->error), KOPS_ERR_SHUTTING_DOWN);
+    t.request.options.timeout_ms = 50;
+    assert_int_equal(kops_run(s->client, &t.request, NULL, &s->error), KOPS_ERR_SHUTTING_DOWN);
+    assert_int_equal(pthread_create(&p.thread, NULL, add_once, &p), 0);
+    succeed(s, kops_drain(other, &(struct kops_drain_options){.resume = true}, NULL, &s->error));
+    pthread_join(p.thread, NULL);
+    if (p.code)
+        fail_msg("%s", p.error.message);
+    kops_close(other);
+}
+
 /* ---- where there is none for a while ---- */
 
 static void no_daemon_for_a_while(void **state)
@@ -280,9 +306,9 @@ struct worker {
     struct scene *scene;
     atomic_uint runs;
     atomic_bool *stop;
-    enum kops_code code;
+    atomic_int code; /* enum kops_code */
     struct kops_error error;
-    bool wrong;
+    atomic_bool wrong;
 };
 
 static void *add_often(void *argument)
@@ -359,7 +385,8 @@ int main(void)
         TEST(buffers_keep_their_contents), TEST(programs_are_defined_anew),
         TEST(killed_between_calls),        TEST(killed_in_a_call),
         TEST(killed_in_an_update),         TEST(told_to_end),
-        TEST(no_daemon_for_a_while),       TEST(killed_under_threads),
+        TEST(drained_for_a_while),         TEST(no_daemon_for_a_while),
+        TEST(killed_under_threads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
