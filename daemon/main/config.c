@@ -74,6 +74,17 @@ int config_set_text(char **text, const char *value, struct error *e)
     return 0;
 }
 
+/* What a file could not say is refused wherever it comes from, so that what is printed can be read again. */
+static int set_text(const struct setting *s, const char *value, char **text, struct error *e)
+{
+    for (const char *p = value; *p; p++)
+        if (iscntrl((unsigned char)*p) || (*p == ';' && (p == value || isspace((unsigned char)p[-1]))))
+            return error_set(e, ERROR_INVALID_ARGUMENT,
+                             "%s.%s: \"%.40s\" has a control character, or what begins a comment in a file", s->section,
+                             s->key, value);
+    return config_set_text(text, value, e);
+}
+
 /* Which words there are is for who uses the list to say; that none of them hides an odd character is checked here. */
 static int set_list(const struct setting *s, const char *value, char **list, struct error *e)
 {
@@ -88,7 +99,7 @@ static int apply(struct config *c, const struct setting *s, const char *value, s
 {
     switch (s->type) {
     case TEXT:
-        return config_set_text(text_at(c, s), value, e);
+        return set_text(s, value, text_at(c, s), e);
     case LIST:
         return set_list(s, value, text_at(c, s), e);
     case NUMBER:

@@ -283,6 +283,10 @@ class Client:
 
     # Work
 
+    def missing(self, program: Program) -> bool:
+        """Memory of it was released."""
+        return any(view.count and view.memory.buffer not in self.buffers for view in program.tensors)
+
     def roomy(self) -> list[Memory]:
         """Where tensors of any of the sizes below have room."""
         return [memory for memory in self.buffers.values() if len(memory.data) >= 4096]

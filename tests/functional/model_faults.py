@@ -21,6 +21,20 @@ def drop(key: str) -> Callable[[Params], None]:
     return lambda params: params.__delitem__(key)
 
 
+def shaped(shape: list[int]) -> Callable[[Params], None]:
+    """Row-major, whatever it was."""
+
+    def act(params: Params) -> None:
+        params["shape"] = shape
+        params.pop("strides", None)
+
+    return act
+
+
+def attribute(name: str, value: Any) -> Callable[[Params], None]:
+    return lambda params: params.__setitem__("attrs", {**params.get("attrs", {}), name: value})
+
+
 def of_first(name: str, change: Callable[[Params], None]) -> Callable[[Params], None]:
     """In a copy of the first map of a list."""
 
@@ -54,7 +68,7 @@ BODY: list[Fault] = [
     (of_first("ops", put("in", [])), "invalid_argument"),
     (of_first("ops", put("out", [5000])), "out_of_range"),
     (of_first("ops", put("colour", 0)), "unknown_key"),
-    (of_first("ops", put("attrs", {"nosuch": 1})), "unknown_key"),
+    (of_first("ops", attribute("nosuch", 1)), "unknown_key"),
 ]
 # Of the first input of a run, which has elements.
 TENSOR: list[Fault] = [
@@ -66,9 +80,9 @@ TENSOR: list[Fault] = [
     (put("dtype", "f12"), "unknown_dtype"),
     (put("offset", 1 << 40), "out_of_bounds"),
     (put("offset", 2**63), "out_of_range"),
-    (put("shape", [-1]), "out_of_range"),
-    (put("shape", [1] * 9), "limit_exceeded"),
-    (put("shape", [2**62, 2**62]), "out_of_range"),
+    (shaped([-1]), "out_of_range"),
+    (shaped([1] * 9), "limit_exceeded"),
+    (shaped([2**62, 2**62]), "out_of_range"),
     (put("strides", [1] * 5), "invalid_argument"),
     (put("colour", 1), "unknown_key"),
 ]
@@ -84,8 +98,8 @@ RUN: list[Fault] = [
     (lambda params: params.__setitem__("in", params["in"] * 3), "limit_exceeded"),
     (put("device", 99), "unknown_device"),
     (put("device", "GPU-none"), "unknown_device"),
-    (put("attrs", {"nosuch": 1}), "unknown_key"),
-    (put("attrs", {"variant": "nosuch"}), "invalid_argument"),
+    (attribute("nosuch", 1), "unknown_key"),
+    (attribute("variant", "nosuch"), "invalid_argument"),
     (put("attrs", []), "wrong_type"),
 ]
 FAULTS: dict[str, list[Fault]] = {

@@ -16,7 +16,7 @@ from model_faults import SINGLE, VIOLATIONS, bad_registration
 from support import proc, raw
 from support.daemon import Daemon
 
-BUFFERS, PROGRAMS, CONNECTIONS, ALLOCATED_MIB = 12, 4, 6, 1
+BUFFERS, PROGRAMS, CONNECTIONS, ALLOCATED_MIB = 12, 4, 6, 8
 CONFIG = f"""[limits]
 programs = {PROGRAMS}
 [quota]
@@ -74,6 +74,11 @@ class Base(RuleBasedStateMachine):
             return [row for row in self.watch.call("clients")["clients"] if row["client"] != "watch"]
 
         proc.eventually(lambda: len(rows()) == len(self.clients), lambda: f"{len(self.clients)} clients, but {rows()}")
+
+    def user(self) -> dict[str, Any]:
+        """What the daemon counts for everybody here."""
+        (row,) = [row for row in self.watch.call("clients")["users"] if row["uid"] == os.getuid()]
+        return row
 
     @property
     def held(self) -> int:
@@ -206,19 +211,23 @@ class Base(RuleBasedStateMachine):
     def alloc(self, seed: int) -> None:
         rng = random.Random(seed)
         client = self.pick(rng)
-        size = rng.choice([1, 4096, 10000, 300_000])
-        reply = self.ask(client, "alloc", {"size": size, **self.device(rng)})
+        size = rng.choice([1, 4096, 10000, 300_000, 3 << 20])
+        used, limit, params = sum(c.allocated for c in self.clients), ALLOCATED_MIB << 20, {"size": size, **self.device(rng)}
+        reply = self.ask(client, "alloc", params)
         if reply is None:
             return
+        if reply.error is not None and reply.error["detail"].get("quota") == "allocated_bytes":
+            # What was released counts until the daemon has let go of it.
+            proc.eventually(lambda: self.user()["allocated_bytes"] == used, lambda: f"{used}, but {self.user()}")
+            reply = client.connection.reply(client.connection.request("alloc", params))
         if reply.error is not None:
-            limit = ALLOCATED_MIB << 20
             self.refused(reply.error, "quota_exceeded")
             detail = reply.error["detail"]
-            used = sum(c.allocated for c in self.clients)
             if detail["quota"] == "buffers":
                 assert self.held == BUFFERS == detail["current"]
             else:
-                assert (detail["quota"], detail["current"], detail["limit"]) == ("allocated_bytes", used, limit)
+                assert (detail["quota"], detail["limit"]) == ("allocated_bytes", limit)
+                assert detail["current"] in (used, used + size), "what is rounded up is charged after the rest"
                 assert used + size > limit - (2 << 20), "refused before it is too much"
         else:
             assert self.held < BUFFERS and reply.get()["size"] >= size

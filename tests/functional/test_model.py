@@ -17,15 +17,27 @@ from arrays import BACKEND
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
-from model import Client, Program, Step, body, bound, carry_out, refill, tensors_of
+from model import Client, Program, Step, View, body, bound, carry_out, refill, tensors_of
 from model_faults import FAULTS
 from model_machine import BUFFERS, CONFIG, PROGRAMS, SEEDS, Base, answers, executed
 from support import backends, memfd, proc, raw
 from support.daemon import Daemon
+from user_kernels import ARCH
 
 LONG = "KOPS_MODEL_STEPS" in os.environ
 STEPS = int(os.environ.get("KOPS_MODEL_STEPS", "1500"))
 STEPS_OF_A_RUN = 50
+SCALE = """extern "C" __global__ void scale(float *y, const float *x, int n)
+{{
+    if (threadIdx.x < n)
+        y[threadIdx.x] = {factor} * x[threadIdx.x];
+}}
+"""
+SCALE_PARAMS = [
+    {"name": "y", "kind": "out", "dtype": "f32"},
+    {"name": "x", "kind": "in", "dtype": "f32"},
+    {"name": "n", "kind": "scalar", "dtype": "i32"},
+]
 
 
 class Machine(Base):
@@ -107,10 +119,9 @@ class Machine(Base):
         if not client.programs:
             return
         program = rng.choice(list(client.programs.values()))
-        gone = [view for view in program.tensors if view.count and view.memory.buffer not in client.buffers]
         options = self.options(rng, [])
         params: dict[str, Any] = {"program": program.id, **options}
-        if gone:
+        if client.missing(program):
             reply = self.ask(client, "run_program", params)
             if reply is not None:
                 assert reply.error is not None
@@ -160,9 +171,10 @@ class Machine(Base):
         method = rng.choice(list(FAULTS))
         params = dict(steps[0].wire()) if method == "run" else body(steps)
         if method == "run_program":
-            if not client.programs:
+            whole = [program.id for program in client.programs.values() if not client.missing(program)]
+            if not whole:
                 return
-            params = {"program": rng.choice(list(client.programs))}
+            params = {"program": rng.choice(whole)}
         change, code = rng.choice(FAULTS[method])
         change(params)
         reply = self.ask(client, method, params)
@@ -271,6 +283,50 @@ class Machine(Base):
             self.refused(refused.error, "unsupported", "invalid_argument")
             steps[0].out.memory.check()
 
+    # Kernels
+
+    @rule(seed=SEEDS)
+    def compile(self, seed: int) -> None:
+        """Code that is compiled once and then known, and what is made of it where there is a GPU."""
+        rng = random.Random(seed)
+        client = self.pick(rng)
+        factor = rng.choice([2, 3])
+        params = {"source": SCALE.format(factor=factor), "entries": ["scale"], **({"arch": ARCH} if BACKEND == backends.HOST else {})}
+        reply = self.ask(client, "compile", params)
+        if reply is None:
+            return
+        if reply.error is not None:
+            self.refused(reply.error, "unsupported")  # there is no compiler here
+            return
+        module = reply.get()["module"]
+        made = self.ask(client, "kernel", {"module": module, "entry": "scale", "params": SCALE_PARAMS, "grid": [1], "block": [64]})
+        assert made is not None
+        if made.error is not None:
+            assert BACKEND == backends.HOST
+            self.refused(made.error, "unsupported")
+        elif BACKEND == backends.CUDA:
+            self.launch(client, made.get()["kernel"], factor, rng)
+        if made.error is None:
+            self.ask(client, "release", {"kernel": made.get()["kernel"]})
+        assert self.ask(client, "release", {"module": module}).get() == {}  # type: ignore[union-attr]
+        gone = self.ask(client, "release", {"module": module})
+        assert gone is not None
+        self.refused(gone.error, "unknown_kernel")
+
+    def launch(self, client: Client, kernel: int, factor: int, rng: random.Random) -> None:
+        step = client.step(rng, "f32")
+        if step is None or not step.out.count:
+            return
+        out, read = (View(step.out.memory, slot * 1024, (64,), None, "f32") for slot in rng.sample(range(4), 2))
+        for view in (out, read):
+            view.fill(rng)
+        reply = self.ask(client, "launch", {"kernel": kernel, "args": [out.wire(), read.wire(), 64]})
+        assert reply is not None
+        self.answered(reply.get(), {})
+        out.write(factor * read.numbers())
+        out.settle(None)
+        out.memory.check()
+
     # Watching
 
     @rule(seed=SEEDS)
@@ -345,7 +401,14 @@ def test_model() -> None:
             phases=(Phase.generate, Phase.shrink)[: 1 + (os.environ.get("KOPS_MODEL_SHRINK", "1") != "0")],
         )  # fmt: skip
         run_state_machine_as_test(Machine, settings=how)
-        proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS, "nobody is left")
+        with daemon.connect() as last:
+            proc.eventually(lambda: len(last.call("clients")["clients"]) == 1, "nobody else is left")
+
+            def kept() -> list[int]:
+                (user,) = last.call("clients")["users"]
+                return [user["buffers"], user["mapped_bytes"], user["allocated_bytes"]]
+
+            proc.eventually(lambda: kept() == [0, 0, 0], lambda: f"nothing is kept, but {kept()}")
     print(f"{sum(executed.values())} requests: {dict(executed.most_common())}; answers: {dict(answers.most_common())}")
 
 

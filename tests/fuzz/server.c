@@ -155,7 +155,7 @@ static void register_two(int fd)
     }
 }
 
-/* Replies are whole messages but for the last, which may not have gone. */
+/* Replies are whole messages, but for the last where the connection was closed on it. */
 static void check_replies(const uint8_t *replies, size_t size)
 {
     size_t at = 0;
@@ -166,7 +166,7 @@ static void check_replies(const uint8_t *replies, size_t size)
 
         scan_reset(&scan);
         status = scan_value(&scan, replies + at, size - at, REPLIES_MAX);
-        FUZZ_CHECK(status == SCAN_COMPLETE || (status == SCAN_MORE && size == REPLIES_MAX));
+        FUZZ_CHECK(status == SCAN_COMPLETE || status == SCAN_MORE);
         if (status != SCAN_COMPLETE)
             return;
         at += scan.position;

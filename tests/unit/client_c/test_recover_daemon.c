@@ -306,9 +306,9 @@ struct worker {
     struct scene *scene;
     atomic_uint runs;
     atomic_bool *stop;
-    enum kops_code code;
+    atomic_int code; /* enum kops_code */
     struct kops_error error;
-    bool wrong;
+    atomic_bool wrong;
 };
 
 static void *add_often(void *argument)
