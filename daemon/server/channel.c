@@ -7,6 +7,7 @@
 
 #include "server/connection.h"
 #include "util/clock.h"
+#include "util/watch.h"
 
 enum { KEPT_FDS = 2 }; /* of a channel: its bells */
 enum { BELLS_A_LOOK = 64, COOLS_AFTER_US = 10000 };
@@ -45,13 +46,11 @@ int channels_init(struct server *s, struct error *e)
     if (s->config.spin_us && ringer_new(&s->ringer, e) < 0)
         return -1;
     s->doorbells = epoll_create1(EPOLL_CLOEXEC);
-    if (s->doorbells < 0 || uv_poll_init(&s->loop, &s->doorbells_poll, s->doorbells) < 0) {
-        if (s->doorbells >= 0)
-            close(s->doorbells);
-        return error_set(e, ERROR_INTERNAL, "the event loop cannot be set up");
-    }
+    if (s->doorbells < 0 || uv_poll_init(&s->loop, &s->doorbells_poll, s->doorbells) < 0)
+        return error_set(e, ERROR_INTERNAL, "the event loop cannot be set up"); /* channels_free() follows */
     s->doorbells_poll.data = s;
-    uv_poll_start(&s->doorbells_poll, UV_READABLE, on_doorbells);
+    if (watch_start(&s->doorbells_poll, UV_READABLE, on_doorbells) < 0)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch doorbells");
     return 0;
 }
 

@@ -1,6 +1,7 @@
 /* New settings for a server that runs. Thread: loop. */
 #include "server/access.h"
 #include "server/connection.h"
+#include "server/patience.h"
 #include "server/pump.h"
 #include "server/stop.h"
 #include "server/watchdog.h"
@@ -51,5 +52,6 @@ void server_reload(struct server *s, const struct server_config *config)
         limit_connection(list_entry(node, struct connection, link), config);
     access_reload(s);
     hangs_reload(s);
+    patience_reload(s);
     watchdog_reload(s);
 }

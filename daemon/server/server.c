@@ -24,6 +24,7 @@
 #include "server/watchdog.h"
 #include "util/clock.h"
 #include "util/loop_memory.h"
+#include "util/watch.h"
 
 static int choose_default_device(struct server *s, struct error *e)
 {
@@ -132,7 +133,11 @@ static int start(struct server *s, struct error *e)
     patience_init(s);
     drain_init(s);
     sampling_init(s);
-    if (pump_init(s, e) < 0 || open_devices(s, e) < 0 || accepting_start(s, e) < 0)
+    if (pump_init(s, e) < 0)
+        return -1;
+    if (watch_loop(&s->loop) < 0)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the event loop");
+    if (open_devices(s, e) < 0 || accepting_start(s, e) < 0)
         return -1;
     s->code_service = code_service_new(&s->loop, &s->config.code, e);
     if (!s->code_service)

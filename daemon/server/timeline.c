@@ -10,6 +10,7 @@
 #include "server/request.h"
 #include "server/run.h"
 #include "util/clock.h"
+#include "util/watch.h"
 
 enum {
     PAGE_BYTES = 4096,
@@ -330,7 +331,8 @@ int timelines_init(struct server *s, struct error *e)
     if (s->held.timer < 0 || uv_poll_init(&s->loop, &s->held.poll, s->held.timer) < 0)
         return error_set(e, ERROR_INTERNAL, "the clock of ordered work cannot be set up");
     s->held.poll.data = &s->held;
-    uv_poll_start(&s->held.poll, UV_READABLE, on_clock);
+    if (watch_start(&s->held.poll, UV_READABLE, on_clock) < 0)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch the clock of ordered work");
     return 0;
 }
 

@@ -3,21 +3,31 @@
 #include <errno.h>
 #include <sys/epoll.h>
 
+/* libuv adds a descriptor when it next waits, and aborts if it cannot. What is there already it only changes, and that
+ * needs no memory. */
+static int add(uv_loop_t *loop, int fd)
+{
+    struct epoll_event nothing_yet = {.data.fd = fd};
+
+    return epoll_ctl(uv_backend_fd(loop), EPOLL_CTL_ADD, fd, &nothing_yet) < 0 && errno != EEXIST ? -errno : 0;
+}
+
+int watch_loop(uv_loop_t *loop)
+{
+    int r = loop->async_io_watcher.fd >= 0 ? add(loop, loop->async_io_watcher.fd) : 0;
+
+    return r < 0 || loop->signal_pipefd[0] < 0 ? r : add(loop, loop->signal_pipefd[0]);
+}
+
 int watch_start(uv_poll_t *poll, int events, uv_poll_cb callback)
 {
-    struct epoll_event nothing_yet = {0};
     uv_os_fd_t fd;
     int r = uv_poll_start(poll, events, callback);
 
     if (r < 0 || (r = uv_fileno((const uv_handle_t *)poll, &fd)) < 0)
         return r;
-    /* libuv adds it when it next waits, and aborts if it cannot. What is there already it only changes, and that needs
-     * no memory. */
-    nothing_yet.data.fd = fd;
-    if (epoll_ctl(uv_backend_fd(poll->loop), EPOLL_CTL_ADD, fd, &nothing_yet) < 0 && errno != EEXIST) {
-        r = -errno;
+    r = add(poll->loop, fd);
+    if (r < 0)
         uv_poll_stop(poll);
-        return r;
-    }
-    return 0;
+    return r;
 }

@@ -5,6 +5,9 @@
 
 #include <uv.h>
 
+/* What the loop watches for itself, once, before it runs. Returns 0 or a negative errno. */
+int watch_loop(uv_loop_t *loop);
+
 /* As uv_poll_start(). Returns 0, or a negative errno, and then it is not watched. */
 int watch_start(uv_poll_t *poll, int events, uv_poll_cb callback);
 

@@ -138,7 +138,7 @@ class FaultyDaemon(daemon.Daemon):
         super().__init__(*args, config=config or backends.config(backends.HOST), start=False, **more)
         self.command[0] = str(daemon.build_folder() / "bin" / "kopsd_faults")
         self.faults = Faults(self.folder / "faults")
-        self.env["KOPS_FAULTS"] = str(self.faults.path)
+        self.env["KOPS_FAULTS_FILE"] = str(self.faults.path)
         # Its allocator says no, too, instead of ending the process.
         self.env["ASAN_OPTIONS"] += ":allocator_may_return_null=1:handle_segv=1"
         if start:

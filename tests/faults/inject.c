@@ -1,6 +1,6 @@
 /* Linked into a daemon for tests, in front of the allocator and of the system calls that it makes: any of them can be
- * made to fail, by number. KOPS_FAULTS names a file that the test shares with it; layout.h says what is in it. Other
- * processes that the daemon makes are left alone.
+ * made to fail, by number. KOPS_FAULTS_FILE names a file that the test shares with it; layout.h says what is in it.
+ * Other processes that the daemon makes are left alone.
  *
  * Each function here stands for the one that its name says behind __wrap_ (the linker's --wrap). */
 #include <errno.h>
@@ -26,7 +26,7 @@ static pid_t owner;
 
 __attribute__((constructor)) static void open_faults(void)
 {
-    const char *path = getenv("KOPS_FAULTS");
+    const char *path = getenv("KOPS_FAULTS_FILE");
     int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
     void *at = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(*faults), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     uint64_t nobody = 0;

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import select
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -188,6 +190,18 @@ def test_half_a_message(path: str) -> None:
             assert "the rest of a message did not come" in daemon.log()
             assert quiet.alive() and other.alive()
             daemon.wait_holdings(before)
+
+
+def test_patience_ends_with_a_reload() -> None:
+    """A limit that is taken over holds for who waits already."""
+    with Daemon(config="[limits]\npartial_message_s = 0\n") as daemon, daemon.connect() as half:
+        assert half.alive()
+        half.send(b"\x94")
+        assert not half.readable(1)
+        (daemon.folder / "kopsd.conf").write_text("[limits]\npartial_message_s = 1\n", encoding="utf-8")
+        os.kill(daemon.pid, signal.SIGHUP)
+        told = half.wait_closed()
+        assert told is not None and "did not come within 1 s" in told["message"]
 
 
 def test_message_that_trickles_in(connect: Callable[..., raw.Connection]) -> None:
