@@ -114,8 +114,9 @@ ERRORS = [('protocol_error',
   24,
   'daemon',
   ('ResourceWarning',),
-  'The connection or user holds as much of something as it may; `detail` has `limit` and '
-  '`current`.'),
+  'The connection or user holds as much of something as it may; `detail` has `quota` (of what), '
+  '`limit` and `current`, and for rates `retry_after_ms`. Also where the daemon has no descriptors '
+  'left.'),
  ('unsupported',
   25,
   'daemon',
@@ -157,12 +158,14 @@ ERRORS = [('protocol_error',
   32,
   'daemon',
   ('PermissionError',),
-  'The reference belongs to another user.'),
+  "The client's user may not connect (`detail.uid`), may not call this method (`detail.method` and "
+  '`class`) or bring kernels, or the reference belongs to another user.'),
  ('shutting_down',
   33,
   'daemon',
   ('ConnectionError',),
-  'The daemon is ending and takes no new work.'),
+  'The daemon is ending, or draining (`detail.draining` is true), and takes no new work; the '
+  'request has not run.'),
  ('internal', 34, 'daemon', ('RuntimeError',), "A fault of the daemon's own; its log has more."),
  ('unknown_program',
   35,

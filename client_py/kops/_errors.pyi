@@ -142,7 +142,9 @@ class LimitExceeded(KopsError, ValueError):
     """More of something than one request may carry; `detail` has `limit` and `value`."""
 
 class QuotaExceeded(KopsError, ResourceWarning):
-    """The connection or user holds as much of something as it may; `detail` has `limit` and `current`."""
+    """The connection or user holds as much of something as it may; `detail` has `quota` (of what), `limit` and
+    `current`, and for rates `retry_after_ms`. Also where the daemon has no descriptors left.
+    """
 
 class Unsupported(KopsError, NotImplementedError):
     """This daemon, device or build cannot do it; the message says what can be done instead."""
@@ -166,10 +168,14 @@ class DeviceLost(KopsError, RuntimeError):
     """The device's context is broken; the daemon ends with its own exit status and a supervisor starts it anew."""
 
 class PermissionDenied(KopsError, PermissionError):
-    """The reference belongs to another user."""
+    """The client's user may not connect (`detail.uid`), may not call this method (`detail.method` and `class`)
+    or bring kernels, or the reference belongs to another user.
+    """
 
 class ShuttingDown(KopsError, ConnectionError):
-    """The daemon is ending and takes no new work."""
+    """The daemon is ending, or draining (`detail.draining` is true), and takes no new work; the request has not
+    run.
+    """
 
 class Internal(KopsError, RuntimeError):
     """A fault of the daemon's own; its log has more."""

@@ -52,6 +52,7 @@ static int check_areas(const struct mapping_registry *r, unsigned more, struct e
     if (r->areas + more <= MAPPINGS_MAX)
         return 0;
     error_set(e, ERROR_QUOTA_EXCEEDED, "the daemon holds %u mappings, the most it may; release some", r->areas);
+    error_detail_text(e, "quota", "mappings");
     error_detail_number(e, "limit", MAPPINGS_MAX);
     return error_detail_number(e, "current", r->areas);
 }

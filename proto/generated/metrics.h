@@ -42,7 +42,7 @@
     X(user_requests_total, "kopsd_user_requests_total", "counter", "Requests of a user.") \
     X(user_refused_total, "kopsd_user_refused_total", "counter", "What a user was refused, by access or quota.") \
     X(user_device_seconds_total, "kopsd_user_device_seconds_total", "counter", "Time that devices worked for a user.") \
-    X(refusals_total, "kopsd_refusals_total", "counter", "What was refused to all users: by the quota that was used up, or connect, method and user_kernels for those who may not.") \
+    X(refusals_total, "kopsd_refusals_total", "counter", "What was refused to all users: by the quota that was used up, limits for those of a connection, connect, method and user_kernels for those who may not, handle for another user's memory.") \
     X(compiles_total, "kopsd_compiles_total", "counter", "Sources compiled.") \
     X(compile_failures_total, "kopsd_compile_failures_total", "counter", "Sources that were not compiled.") \
     X(compile_cache_hits_total, "kopsd_compile_cache_hits_total", "counter", "Sources found compiled, in memory or on disk.") \

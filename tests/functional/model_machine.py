@@ -29,6 +29,7 @@ VALUES = st.integers(-(2**63), 2**64 - 1) | st.text(max_size=9) | st.none()
 
 executed: Counter[str] = Counter()
 answers: Counter[str] = Counter()
+made: Counter[str] = Counter()
 
 
 class Base(RuleBasedStateMachine):
@@ -263,6 +264,7 @@ class Base(RuleBasedStateMachine):
 
     @invariant()
     def nothing_else_was_written(self) -> None:
+        made["steps"] += 1
         for client in getattr(self, "clients", ()):
             for memory in client.buffers.values():
                 memory.check()

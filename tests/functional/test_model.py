@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 from model import Client, Program, Step, View, body, bound, carry_out, refill, tensors_of
 from model_faults import FAULTS
-from model_machine import BUFFERS, CONFIG, PROGRAMS, SEEDS, Base, answers, executed
+from model_machine import BUFFERS, CONFIG, PROGRAMS, SEEDS, Base, answers, executed, made
 from support import backends, memfd, proc, raw
 from support.daemon import Daemon
 from user_kernels import ARCH
@@ -409,7 +409,7 @@ def test_model() -> None:
                 return [user["buffers"], user["mapped_bytes"], user["allocated_bytes"]]
 
             proc.eventually(lambda: kept() == [0, 0, 0], lambda: f"nothing is kept, but {kept()}")
-    print(f"{sum(executed.values())} requests: {dict(executed.most_common())}; answers: {dict(answers.most_common())}")
+    print(f"{made['steps']} steps, {sum(executed.values())} requests: {dict(executed.most_common())}; answers: {dict(answers.most_common())}")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ enum kops_code {
     KOPS_ERR_INVALID_FD = 21, /**< The file descriptor is no sealed memfd of the declared size; the message says which check failed. */
     KOPS_ERR_READ_ONLY = 22, /**< An output lies in a buffer that was registered read-only or is sealed against writing. */
     KOPS_ERR_LIMIT_EXCEEDED = 23, /**< More of something than one request may carry; `detail` has `limit` and `value`. */
-    KOPS_ERR_QUOTA_EXCEEDED = 24, /**< The connection or user holds as much of something as it may; `detail` has `limit` and `current`. */
+    KOPS_ERR_QUOTA_EXCEEDED = 24, /**< The connection or user holds as much of something as it may; `detail` has `quota` (of what), `limit` and `current`, and for rates `retry_after_ms`. Also where the daemon has no descriptors left. */
     KOPS_ERR_UNSUPPORTED = 25, /**< This daemon, device or build cannot do it; the message says what can be done instead. */
     KOPS_ERR_OUT_OF_MEMORY = 26, /**< The device or host has too little free memory. */
     KOPS_ERR_DEADLINE_EXCEEDED = 27, /**< `deadline_ms` passed before the job ended; outputs are undefined when it had started. */
@@ -36,8 +36,8 @@ enum kops_code {
     KOPS_ERR_MEMORY_FAULT = 29, /**< Shared memory behind a tensor could not be accessed while the job ran (its pages are gone). */
     KOPS_ERR_DEVICE_ERROR = 30, /**< The driver refused or failed the work; the device goes on. `detail.driver` names the driver's error. */
     KOPS_ERR_DEVICE_LOST = 31, /**< The device's context is broken; the daemon ends with its own exit status and a supervisor starts it anew. */
-    KOPS_ERR_PERMISSION_DENIED = 32, /**< The reference belongs to another user. */
-    KOPS_ERR_SHUTTING_DOWN = 33, /**< The daemon is ending and takes no new work. */
+    KOPS_ERR_PERMISSION_DENIED = 32, /**< The client's user may not connect (`detail.uid`), may not call this method (`detail.method` and `class`) or bring kernels, or the reference belongs to another user. */
+    KOPS_ERR_SHUTTING_DOWN = 33, /**< The daemon is ending, or draining (`detail.draining` is true), and takes no new work; the request has not run. */
     KOPS_ERR_INTERNAL = 34, /**< A fault of the daemon's own; its log has more. */
     KOPS_ERR_UNKNOWN_PROGRAM = 35, /**< This connection has no program of that id (never had, or released it). */
     KOPS_ERR_STALLED = 36, /**< The client's stream did not reach an ordered call in time (`server.stall_timeout_ms`); the call was dropped and the connection is closed after it. */
