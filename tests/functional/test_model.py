@@ -409,7 +409,8 @@ def test_model() -> None:
                 return [user["buffers"], user["mapped_bytes"], user["allocated_bytes"]]
 
             proc.eventually(lambda: kept() == [0, 0, 0], lambda: f"nothing is kept, but {kept()}")
-    print(f"{made['steps']} steps, {sum(executed.values())} requests: {dict(executed.most_common())}; answers: {dict(answers.most_common())}")
+    requests, said = dict(executed.most_common()), dict(answers.most_common())
+    print(f"{made['steps']} steps, {sum(executed.values())} requests: {requests}; answers: {said}")
 
 
 if __name__ == "__main__":
