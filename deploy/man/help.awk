@@ -36,8 +36,8 @@ in_usage && !/^(Usage|usage|   )/ {
 }
 in_usage {
     line = $0
-    sub(/^([Uu]sage:|       )/, "", line)
-    usage = usage plain(substr(line, 2)) "\n"
+    sub(/^([Uu]sage: |       )/, "", line)
+    usage = usage plain(line) "\n"
     next
 }
 # An option and, behind two blanks or on the next line, its meaning.

@@ -47,6 +47,16 @@ def test_every_command_and_its_flags(pages: dict[str, Path]) -> None:
         assert flags(kopsctl(command, "--help").stdout) <= flags(page), command
 
 
+def test_every_usage(pages: dict[str, Path]) -> None:
+    """A command's ways to be called, each on a line of its own, as the command says them."""
+    page = text(pages["kopsctl.1"])
+    for command in commands():
+        usages = re.findall(r"^(?:Usage: |       )(kopsctl .*)$", kopsctl(command, "--help").stdout, re.M)
+        assert usages, command
+        for usage in usages:
+            assert f"\n{usage}\n" in page
+
+
 def test_every_setting(pages: dict[str, Path]) -> None:
     printed = kopsd("--print-config", "--config", "/dev/null", "--socket", "/tmp/unused.sock").stdout
     keys = re.findall(r"^;?(\w+) =", printed, re.M)
