@@ -23,7 +23,7 @@ static void on_grace_over(uv_timer_t *timer);
 /* The handler stays installed for good, so that a second signal while the process winds up is as harmless as in
  * between; a uv_signal_t would put the default action back. */
 static _Atomic(struct server *) signalled_server;
-static volatile sig_atomic_t signal_seen, reload_seen;
+static atomic_int signal_seen, reload_seen; /* lock-free; any thread may be the one that is interrupted */
 
 static void on_signal(int number)
 {
