@@ -163,12 +163,18 @@ void connection_read_socket(struct connection *c)
 
 void connection_read_all(struct connection *c)
 {
+    uint64_t end;
+
     for (unsigned turn = 0; turn < LAST_TURNS && !c->closed; turn++) {
         connection_take_input(c);
         if (c->closed || !c->input_left || !connection_may_look(c))
             break;
     }
-    while (!c->closed && c->channel && connection_read_ring(c))
+    if (c->closed || !c->channel)
+        return;
+    /* What the ring can hold was there at most; who writes on while it is read would never let this end. */
+    end = c->channel->input.position + buffer_length(&c->channel->input.bytes) + RING_REQUEST_BYTES;
+    while (!c->closed && c->channel->input.position < end && connection_read_ring(c))
         ;
 }
 

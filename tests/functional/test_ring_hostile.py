@@ -320,3 +320,30 @@ def test_flood_does_not_starve_others(daemon: Daemon, spawn: Callable[[Callable[
         ring.close()
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
+
+
+def test_flood_does_not_keep_the_daemon_from_ending(spawn: Callable[[Callable[[], object]], int]) -> None:
+    """What was sent before is read to its end; a ring that is always full of notifications has none."""
+    with Daemon("--spin-us", "0", config=CONFIG) as daemon, daemon.connect() as connection:
+        ring = Ring(connection)
+        note = raw.pack([2, "nopenopenop", [{}]])
+        assert len(note) == 16
+        start = ring.head
+        ring.put(note * (ring.request_bytes // 16))
+
+        def flood() -> None:
+            while True:
+                read = (ring.get(TAIL) - start) // 16 * 16
+                ring.set(HEAD, start + read + ring.request_bytes - 16)
+                if ring.get(CONSUMER_SLEEPS, ctypes.c_uint32):
+                    ring.ring()
+
+        for _ in range(4):
+            spawn(flood)
+        proc.eventually(lambda: ring.get(TAIL) > 2 * ring.request_bytes, "the flood is read")
+        os.kill(daemon.pid, signal.SIGSTOP)  # until both are there
+        before = ring.get(TAIL)
+        os.kill(daemon.pid, signal.SIGTERM)
+        os.kill(daemon.pid, signal.SIGCONT)
+        assert daemon.wait() == 0
+        assert ring.get(TAIL) - before <= 2 * ring.request_bytes
