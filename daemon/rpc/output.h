@@ -50,6 +50,7 @@ void rpc_write_int(struct rpc_output *out, int64_t value);
 void rpc_write_double(struct rpc_output *out, double value);
 void rpc_write_text(struct rpc_output *out, const char *text);
 /* Text of others: what is not UTF-8 becomes '?'. */
+void rpc_make_text(char *text);
 void rpc_write_any_text(struct rpc_output *out, const char *text);
 void rpc_write_array(struct rpc_output *out, uint32_t count);
 void rpc_write_map(struct rpc_output *out, uint32_t count);

@@ -200,6 +200,17 @@ static unsigned utf8_length(const unsigned char *p)
     return 0;
 }
 
+void rpc_make_text(char *text)
+{
+    for (unsigned char *p = (unsigned char *)text; *p;) {
+        unsigned n = utf8_length(p);
+
+        if (!n)
+            *p = '?';
+        p += n ? n : 1;
+    }
+}
+
 void rpc_write_any_text(struct rpc_output *out, const char *text)
 {
     char *copy = strdup(text);
@@ -208,13 +219,7 @@ void rpc_write_any_text(struct rpc_output *out, const char *text)
         out->bytes.failed = true;
         return;
     }
-    for (unsigned char *p = (unsigned char *)copy; *p;) {
-        unsigned n = utf8_length(p);
-
-        if (!n)
-            *p = '?';
-        p += n ? n : 1;
-    }
+    rpc_make_text(copy);
     rpc_write_text(out, copy);
     free(copy);
 }

@@ -101,10 +101,22 @@ METRIC(clients_dropped_total)
     metrics_uint(&m->text, m->s->totals.dropped_senders);
 }
 
+/* As it comes out in the end: names that differ only before that are one series, since a scraper that finds two with
+ * the same labels takes nothing at all. */
+static void name_of(const struct connection *c, char into[CLIENT_NAME_MAX + 1])
+{
+    memcpy(into, c->client, CLIENT_NAME_MAX + 1);
+    for (char *p = into; *p; p++)
+        if (((unsigned char)*p < 0x20 && *p != '\n') || *p == 0x7f)
+            *p = '?';
+    rpc_make_text(into);
+}
+
 METRIC(client_connections)
 {
     enum { NAMES_MAX = 32 };
-    const char *names[NAMES_MAX];
+    static const char others[] = "(other)";
+    char names[NAMES_MAX + 1][CLIENT_NAME_MAX + 1];
     unsigned counts[NAMES_MAX + 1] = {0}, n = 0;
 
     list_for_each_safe (node, after, &m->s->connections) {
@@ -113,10 +125,11 @@ METRIC(client_connections)
 
         if (c->closed || !may_see(m->viewer, c->uid))
             continue;
-        while (i < n && strcmp(names[i], c->client) != 0)
+        name_of(c, names[n]);
+        while (i < n && strcmp(names[i], names[n]) != 0)
             i++;
-        if (i == n && n < NAMES_MAX)
-            names[n++] = c->client;
+        if (i == n && n < NAMES_MAX && strcmp(names[n], others) != 0)
+            n++;
         counts[i < n ? i : NAMES_MAX]++;
     }
     for (unsigned i = 0; i < n; i++) {
@@ -127,7 +140,7 @@ METRIC(client_connections)
     if (!counts[NAMES_MAX])
         return;
     metrics_sample(&m->text, METRIC_client_connections, "");
-    metrics_label(&m->text, "client", "(other)");
+    metrics_label(&m->text, "client", others);
     metrics_uint(&m->text, counts[NAMES_MAX]);
 }
 

@@ -193,6 +193,29 @@ def test_hostile_names(connection: raw.Connection, name: str, shown: str) -> Non
     assert after["kopsd_client_connections"].value(client=shown) == 1
 
 
+@pytest.mark.parametrize(("names", "shown"), [((b"a\x01", b"a\x02", b"a?"), "a?"), ((b"\xff", b"\xfe", b"?"), "?")])
+def test_names_that_come_out_alike(names: tuple[bytes, ...], shown: str, daemon: Daemon) -> None:
+    """They are one series: a scraper takes nothing of a text that has one twice."""
+    hello = raw.pack([0, 1, "hello", [{"client": ""}]])
+    made = [daemon.connect() for _ in names]
+    for connection, name in zip(made, names, strict=True):
+        connection.send(hello[:-1] + bytes([0xA0 + len(name)]) + name)
+        connection.reply(1).get()
+    assert read(made[0])["kopsd_client_connections"].value(client=shown) == len(names)
+    for connection in made:
+        connection.close()
+
+
+def test_a_name_like_that_of_the_others(daemon: Daemon) -> None:
+    made = [daemon.connect() for _ in range(40)]
+    for i, connection in enumerate(made):
+        connection.call("hello", {"client": f"name {i}" if i else "(other)"})
+    family = read(made[0])["kopsd_client_connections"]
+    assert sum(family.samples.values()) >= 40 and family.value(client="(other)") >= 1
+    for connection in made:
+        connection.close()
+
+
 def test_newcomers_turned_away() -> None:
     with Daemon(config=CONFIG + "[server]\nmax_connections = 2\n") as daemon:
         with daemon.connect() as one, daemon.connect() as two:
