@@ -53,7 +53,7 @@ static void set_number(const char *name, unsigned long long value)
 
 static _Noreturn void become_server(const struct supervisor *s, char **argv, pid_t parent)
 {
-    sigset_t none;
+    sigset_t hangup;
 
     /* As long as we live; also when we have gone before this was said. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -71,8 +71,9 @@ static _Noreturn void become_server(const struct supervisor *s, char **argv, pid
         set_number("WATCHDOG_USEC", s->patience_ns / 1000);
         set_number("WATCHDOG_PID", (unsigned long long)getpid());
     }
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
+    sigemptyset(&hangup);
+    sigaddset(&hangup, SIGHUP); /* it unblocks that itself, when there is something to read again */
+    sigprocmask(SIG_SETMASK, &hangup, NULL);
     execv("/proc/self/exe", argv);
     execvp(argv[0], argv);
     fprintf(stderr, "kopsd: starting the server: %s\n", strerror(errno));
