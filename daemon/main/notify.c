@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -12,13 +13,27 @@
 
 enum { MESSAGE_MAX = 1024 };
 
+/* -1: this process was not started by a supervisor. */
+static int take_fd(void)
+{
+    const char *text = getenv(NOTIFIER_FD);
+    const int fd = text && isdigit((unsigned char)*text) ? (int)strtol(text, NULL, 10) : -1;
+
+    unsetenv(NOTIFIER_FD);
+    return fd >= 0 && fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 ? fd : -1;
+}
+
 void notifier_open(struct notifier *n)
 {
     const struct timeval patience = {.tv_sec = 1};
     const char *path = getenv("NOTIFY_SOCKET");
     size_t length = path ? strlen(path) : 0;
 
-    *n = (struct notifier){.fd = -1, .address = {.sun_family = AF_UNIX}};
+    *n = (struct notifier){.fd = take_fd(), .address = {.sun_family = AF_UNIX}};
+    if (n->fd >= 0) {
+        setsockopt(n->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+        return;
+    }
     if (length < 2 || length >= sizeof(n->address.sun_path) || (*path != '/' && *path != '@'))
         return;
     memcpy(n->address.sun_path, path, length);

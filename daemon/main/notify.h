@@ -8,6 +8,9 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+/* The variable with which a supervisor says which descriptor to use instead of a socket with a name. */
+#define NOTIFIER_FD "KOPS_SUPERVISOR_FD"
+
 struct notifier {
     int fd; /* -1: there is no manager */
     struct sockaddr_un address;

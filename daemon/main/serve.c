@@ -90,10 +90,14 @@ static struct server_config server_config_of(const struct config *c)
 static void prepare_process(void)
 {
     struct rlimit files;
+    sigset_t hangup;
 
     prctl(PR_SET_NAME, "kopsd"); /* whatever the program was started as */
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGHUP, SIG_IGN); /* until there is a server to tell: the settings have just been read */
+    /* Until there is a server to tell: the settings may be new ones since they were read. */
+    sigemptyset(&hangup);
+    sigaddset(&hangup, SIGHUP);
+    sigprocmask(SIG_BLOCK, &hangup, NULL);
     /* A connection takes two descriptors, each shared memory one on its way in. */
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;

@@ -256,7 +256,7 @@ close_listener:
 
 int supervise(const struct flags *flags, const struct config *config)
 {
-    struct supervisor s = {.flags = flags, .config = config, .signals = -1, .inner = -1};
+    struct supervisor s = {.flags = flags, .config = config, .signals = -1, .inner = -1, .inner_end = -1};
     struct error e;
 
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
@@ -278,6 +278,7 @@ int supervise(const struct flags *flags, const struct config *config)
     }
     listener_close(&s.listener);
     close(s.inner);
+    close(s.inner_end);
     close(s.signals);
     notifier_close(&s.outer);
     return s.status;

@@ -1,7 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,22 +10,22 @@
 
 #include "main/supervise_internal.h"
 
-enum { LISTEN_FD = 3 };
+enum { LISTEN_FD = 3, NOTIFY_FD = 4 };
 
 int child_listen(struct supervisor *s, struct error *e)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    socklen_t length = sizeof(address);
     const int yes = 1;
+    int ends[2];
 
-    s->inner = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    /* The kernel chooses an abstract name; whose a message is, it says too. */
-    if (s->inner < 0 || bind(s->inner, (const struct sockaddr *)&address, sizeof(sa_family_t)) < 0 ||
-        setsockopt(s->inner, SOL_SOCKET, SO_PASSCRED, &yes, sizeof(yes)) < 0 ||
-        getsockname(s->inner, (struct sockaddr *)&address, &length) < 0)
+    /* A pair, since others could fill what has a name. Whose a message is, the kernel says. */
+    if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends) < 0)
         return error_set(e, ERROR_INTERNAL, "the socket for notifications: %s", strerror(errno));
-    snprintf(s->inner_name, sizeof(s->inner_name), "@%.*s", (int)(length - offsetof(struct sockaddr_un, sun_path) - 1),
-             address.sun_path + 1);
+    s->inner = ends[0];
+    s->inner_end = fcntl(ends[1], F_DUPFD_CLOEXEC, NOTIFY_FD + 1); /* out of the way of what the child gets */
+    close(ends[1]);
+    if (s->inner_end < 0 || fcntl(s->inner, F_SETFL, O_NONBLOCK) < 0 ||
+        setsockopt(s->inner, SOL_SOCKET, SO_PASSCRED, &yes, sizeof(yes)) < 0)
+        return error_set(e, ERROR_INTERNAL, "the socket for notifications: %s", strerror(errno));
     return 0;
 }
 
@@ -53,7 +52,7 @@ static void set_number(const char *name, unsigned long long value)
 
 static _Noreturn void become_server(const struct supervisor *s, char **argv, pid_t parent)
 {
-    sigset_t none;
+    sigset_t hangup;
 
     /* As long as we live; also when we have gone before this was said. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -63,16 +62,19 @@ static _Noreturn void become_server(const struct supervisor *s, char **argv, pid
         fcntl(LISTEN_FD, F_SETFD, 0);
     else if (dup2(s->listener.fd, LISTEN_FD) < 0)
         _exit(EXIT_FAILURE);
+    if (dup2(s->inner_end, NOTIFY_FD) < 0)
+        _exit(EXIT_FAILURE);
     set_number("LISTEN_PID", (unsigned long long)getpid());
     set_number("LISTEN_FDS", 1);
     setenv("LISTEN_FDNAMES", "kopsd", 1);
-    setenv("NOTIFY_SOCKET", s->inner_name, 1);
+    set_number(NOTIFIER_FD, NOTIFY_FD);
     if (s->patience_ns) {
         set_number("WATCHDOG_USEC", s->patience_ns / 1000);
         set_number("WATCHDOG_PID", (unsigned long long)getpid());
     }
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
+    sigemptyset(&hangup);
+    sigaddset(&hangup, SIGHUP); /* it unblocks that itself, when there is something to read again */
+    sigprocmask(SIG_SETMASK, &hangup, NULL);
     execv("/proc/self/exe", argv);
     execvp(argv[0], argv);
     fprintf(stderr, "kopsd: starting the server: %s\n", strerror(errno));

@@ -17,9 +17,8 @@ struct supervisor {
     struct listener listener;
     struct notifier outer; /* our own manager */
     uint64_t outer_watchdog_ns, tell_at;
-    int signals;                                                      /* a signalfd */
-    int inner;                                                        /* where the child notifies */
-    char inner_name[sizeof(((struct sockaddr_un *)0)->sun_path) + 1]; /* as NOTIFY_SOCKET says it */
+    int signals;          /* a signalfd */
+    int inner, inner_end; /* where the child notifies, and its end of that */
     uint64_t patience_ns; /* a child that is ready is to be heard of so often; 0: never */
 
     pid_t child;       /* 0: there is none */

@@ -63,7 +63,8 @@ static void look_at_holdings(const struct connection *c, struct holdings *into)
 {
     struct list *const runs = (struct list *)&c->runs;
 
-    for (uint32_t i = 0; i < c->buffers.capacity; i++) {
+    /* Not the places of those that it had once: of many connections they are millions. */
+    for (uint32_t i = 0; i < c->buffers.capacity && into->buffers < c->buffers.used; i++) {
         const struct buffer_ref *buffer = idtable_at(&c->buffers, i);
 
         if (!buffer)

@@ -40,6 +40,7 @@ static void on_signal(int number)
 void stop_init(struct server *s)
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigset_t hangup;
 
     uv_timer_init(&s->loop, &s->shutdown_timer);
     s->shutdown_timer.data = s;
@@ -49,6 +50,10 @@ void stop_init(struct server *s)
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
+    /* One that came during the start has waited for this. */
+    sigemptyset(&hangup);
+    sigaddset(&hangup, SIGHUP);
+    pthread_sigmask(SIG_UNBLOCK, &hangup, NULL);
 }
 
 void stop_check_signals(struct server *s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 
 import pytest
 from arrays import LongRun, Vectors, run_params
@@ -142,3 +143,19 @@ def test_many_at_once() -> None:
             os.kill(daemon.pid, signal.SIGHUP)
         daemon.heard("READY=1")
         assert connection.alive()
+
+
+def test_while_it_starts() -> None:
+    """The settings may have been read already, so they are read again as soon as there is a server."""
+    told_at_once = (
+        "import os, signal, sys\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})\n"
+        "os.kill(os.getpid(), signal.SIGHUP)\n"  # waits, and goes with the process to the next program
+        "os.execv(sys.argv[1], sys.argv[1:])\n"
+    )
+    with Daemon(config=CONFIG, manager=True, start=False) as daemon:
+        daemon.command = [sys.executable, "-c", told_at_once, *daemon.command]
+        daemon.start()
+        daemon.heard("RELOADING=1")
+        daemon.heard("READY=1")
+        assert daemon.log().count("event=reload done=true") == 1
