@@ -152,8 +152,9 @@ def test_storm_of_connects(daemon: Daemon) -> None:
     """While another process connects and hangs up as fast as it can, a client is served, rightly; and so is every
     connect."""
     with daemon.connect() as working:
-        works(working)
+        assert working.alive()
         before = daemon.holdings()
+        works(working)
         start = working.call("stats")["counters"]["connections_total"]
         storm = subprocess.Popen(
             [sys.executable, "-c", STORM, daemon.socket_path, "5000"], stdout=subprocess.PIPE, text=True
