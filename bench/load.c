@@ -285,6 +285,14 @@ int main(int argc, char **argv)
             fail("epoll_ctl");
     }
     run(&load);
+    for (size_t i = 0; i < setting.connections; i++) {
+        close(load.links[i].fd);
+        free(load.links[i].input);
+        free(load.links[i].request);
+    }
+    free(load.links);
+    close(load.epoll);
     print(&load, setting.peer ? peer_stop(&peer) : 0);
+    series_deinit(&load.latency);
     return load.errors || load.answered != load.sent;
 }
