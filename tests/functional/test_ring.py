@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from arrays import LongRun, Vectors, run_params
 from support import backends, proc, raw
-from support.daemon import Daemon, sanitized, thread_sanitized
+from support.daemon import Daemon, sanitized
+from support.idle import assert_idle
 from support.ring import Ring
 
 CONFIG = backends.config(backends.HOST)
@@ -290,21 +291,6 @@ def test_idle_with_unread_replies_costs_nothing(ring: Ring, daemon: Daemon) -> N
 
 
 # ---- sleeping ----
-
-
-def assert_idle(daemon: Daemon) -> None:
-    last = [-1]
-
-    def quiet() -> bool:
-        now, before = proc.context_switches(daemon.pid), last[0]
-        last[0] = now
-        return now == before
-
-    proc.eventually(quiet, "the daemon sleeps")
-    ticks, switches = proc.cpu_ticks(daemon.pid), proc.context_switches(daemon.pid)
-    assert not select.select([daemon.pidfd], [], [], 2.0)[0]
-    assert proc.cpu_ticks(daemon.pid) == ticks
-    assert proc.context_switches(daemon.pid) - switches <= 4 or thread_sanitized(), "something wakes up again and again"
 
 
 def test_idle_ring_costs_nothing(ring: Ring, daemon: Daemon) -> None:

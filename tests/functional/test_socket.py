@@ -234,9 +234,9 @@ def test_under_systemd_socket_activate(tmp_path: Path) -> None:
     path = tmp_path / "kopsd.sock"
     command = ["systemd-socket-activate", "--listen", str(path), str(binary()), "--config", "/dev/null", "--socket", path]
     env = {**os.environ, "KOPSD_CUDA_DRIVER": "none", "CACHE_DIRECTORY": str(tmp_path / "cache")}
-    process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
     try:
-        proc.eventually(path.is_socket, "it listens")
+        assert process.stderr and "Listening on" in process.stderr.readline()
         with raw.Connection(str(path)) as connection:
             assert connection.call("hello")["pid"] == process.pid
         process.send_signal(signal.SIGTERM)
@@ -295,6 +295,11 @@ def test_a_socket_that_it_may_not_remove_is_no_obstacle(common: Path) -> None:
             assert "event=socket_left" in daemon.log()
 
 
+def kept(cache: Path) -> list[str]:
+    """The compiled code there; what is still being written has other names."""
+    return [name for name in os.listdir(cache) if len(name) == 64]
+
+
 @needs_root
 @pytest.mark.skipif(backends.nvrtc() is None, reason="no NVRTC here")
 def test_code_is_compiled_and_kept_without_root(common: Path) -> None:
@@ -305,6 +310,7 @@ def test_code_is_compiled_and_kept_without_root(common: Path) -> None:
     with Daemon(config=CONFIG + "[server]\nuser = nobody\n", env=env) as daemon, daemon.connect() as connection:
         assert compile_source(connection, arch=ARCH)["cached"] == "disk"
         assert compile_source(connection, arch=ARCH, options=["-DANOTHER=1"])["cached"] == "no"
+        proc.eventually(lambda: len(kept(common / "cache")) == 2, "both are on the disk")
         assert all(p.stat().st_uid == NOBODY for p in (common / "cache").iterdir())
 
 

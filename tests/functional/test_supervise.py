@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import signal
 import socket
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from arrays import LongRun, Vectors, run_params
 from support import backends, proc
 from support.daemon import Daemon, sanitized
+from support.idle import assert_idle
 
 CONFIG = backends.config(backends.HOST)
 NOBODY = 65534
@@ -257,6 +257,4 @@ def test_the_server_gives_its_rights_up() -> None:
 def test_a_parent_that_waits_uses_no_cpu() -> None:
     with supervised() as daemon:
         assert server_of(daemon)
-        before = proc.cpu_ticks(daemon.pid)
-        assert not select.select([daemon.pidfd], [], [], 1.0)[0]  # in which nothing happens; not a limit on anything
-        assert proc.cpu_ticks(daemon.pid) == before
+        assert_idle(daemon)
