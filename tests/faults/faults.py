@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from support import backends, daemon, proc, raw
+from support import backends, daemon, raw
 
 # layout.h has the same.
 KINDS = (
@@ -147,10 +147,6 @@ class FaultyDaemon(daemon.Daemon):
     def start(self) -> None:
         self.faults.new_process()
         super().start()
-
-
-def settled(which: daemon.Daemon, before: dict[str, int]) -> None:
-    proc.eventually(lambda: which.holdings() == before, lambda: f"it held {before}, and now {which.holdings()}")
 
 
 class Client:

@@ -174,7 +174,7 @@ class Machine:
         def settled() -> bool:
             now = self.live()
             return all(live[k] <= now[k] <= live[k] + more for k in live if not k.endswith("_bytes")) and (
-                more > 0 or (now == live and self.daemon.holdings() == holdings)
+                more > 0 or (now == live and proc.no_more(self.daemon.holdings(), holdings))
             )
 
         proc.eventually(settled, lambda: f"it held {self.before}, and now {self.live()} {self.daemon.holdings()}")

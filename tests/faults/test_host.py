@@ -12,7 +12,7 @@ import time
 from collections import Counter
 
 import pytest
-from faults import ALL, ALWAYS, FaultyDaemon, describe, may_last, points, settled
+from faults import ALL, ALWAYS, FaultyDaemon, describe, may_last, points
 from scenario import fresh_client, play
 from support import proc, raw
 
@@ -50,7 +50,7 @@ def one_point(daemon: FaultyDaemon, before: dict[str, int], kind: str, nth: int,
     fired = daemon.faults.fired
     daemon.faults.disarm()
     fresh_client(daemon)
-    settled(daemon, before)
+    daemon.wait_holdings(before)
     assert daemon.running()
     return fired > 0
 

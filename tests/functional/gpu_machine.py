@@ -95,7 +95,7 @@ def machine(shared_machine: Machine) -> Iterator[Machine]:
 
     def settled() -> bool:
         # Streams, events and scratch are pooled.
-        return all(v == before[k] for k, v in m.row.live().items() if k not in keep)
+        return proc.no_more({k: v for k, v in m.row.live().items() if k not in keep}, before)
 
     proc.eventually(settled, lambda: f"{before}, but {m.row.live()}")
     assert not m.control.misuses()

@@ -173,7 +173,7 @@ class Daemon:
 
     def wait_holdings(self, before: dict[str, int]) -> None:
         """Descriptors and mappings return to where they were."""
-        proc.eventually(lambda: self.holdings() == before, lambda: f"{before}, but {self.holdings()}")
+        proc.eventually(lambda: proc.no_more(self.holdings(), before), lambda: f"{before}, but {self.holdings()}")
 
     def running(self) -> bool:
         return self.process is not None and self.process.poll() is None

@@ -7,7 +7,7 @@ import re
 import select
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from . import raw
 
@@ -75,6 +75,11 @@ def context_switches(pid: int) -> int:
 def holdings(pid: int) -> dict[str, int]:
     """What must return to where it was: descriptors by kind, and mapped memfds."""
     return {**{f"fd {kind}": n for kind, n in sorted(fds(pid).items())}, "memfd maps": maps(pid)}
+
+
+def no_more(now: Mapping[str, int], before: Mapping[str, int]) -> bool:
+    """Nothing has leaked; what was looked at while an earlier user's things still went may have become less."""
+    return all(n <= before.get(what, 0) for what, n in now.items())
 
 
 def eventually(condition: Callable[[], bool], what: str | Callable[[], str] = "") -> None:
