@@ -19,7 +19,7 @@ static void open_run(struct work *work)
     if (m->device->backend->memory_import(m->device, &m->import, &m->memory, &m->error) < 0)
         m->memory = NULL;
     /* Descriptors of memory keep it allocated; the mapping does that, too, and for as long as it is wanted. */
-    if (m->kind == MEMORY_CUDA_VMM)
+    if (m->memory && m->kind == MEMORY_CUDA_VMM)
         mapping_close_import(&m->import);
 }
 
@@ -58,6 +58,8 @@ static void open_done(struct work *work)
 
     m->registry->changing--;
     m->state = ok ? MAPPING_OPEN : MAPPING_CLOSED;
+    if (m->kind == MEMORY_CUDA_VMM)
+        mapping_discard_import(m, &m->import);
     mapping_ref(m);
     if (ok && m->registry->opened)
         m->registry->opened(m, m->registry->context);
@@ -150,9 +152,9 @@ static void mapping_free(struct mapping *m)
     r->count--;
     r->areas -= m->areas;
     list_remove(&m->link);
-    if (m->kind == MEMORY_CUDA_VMM && m->import.n_fds) /* it was never opened */
-        work_close_fds(r->loop, m->import.fds, m->import.n_fds);
-    if (m->fd >= 0)
+    if (m->import.n_fds) /* a pool's, or what was never opened */
+        mapping_discard_import(m, &m->import);
+    else if (m->fd >= 0)
         work_close_fds(r->loop, &m->fd, 1);
     if (m->bill.settle)
         m->bill.settle(&m->bill);

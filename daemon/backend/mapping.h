@@ -88,6 +88,8 @@ struct mapping_registry {
     bool idle_timer_active;
     /* Called when a mapping has been opened, before those who wait for it; NULL: nobody asks. */
     void (*opened)(const struct mapping *m, void *context);
+    /* Takes descriptors that a client of this user sent; NULL: they are closed on the pool. */
+    void (*close_fds)(void *context, uid_t uid, const int *fds, unsigned count);
     void *context;
 };
 

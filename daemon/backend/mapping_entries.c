@@ -45,6 +45,17 @@ void mapping_close_import(struct backend_import *import)
         close(import->fds[--import->n_fds]);
 }
 
+void mapping_discard_import(const struct mapping *m, struct backend_import *import)
+{
+    const struct mapping_registry *r = m->registry;
+
+    if (r->close_fds)
+        r->close_fds(r->context, m->uid, import->fds, import->n_fds);
+    else
+        work_close_fds(r->loop, import->fds, import->n_fds);
+    import->n_fds = 0;
+}
+
 /* ---- entries ---- */
 
 static int check_areas(const struct mapping_registry *r, unsigned more, struct error *e)
@@ -230,7 +241,8 @@ static void extend_run(struct work *work)
     struct mapping *m = x->mapping;
 
     x->ok = m->device->backend->memory_extend(m->memory, &x->import, &x->size, &x->error) == 0;
-    mapping_close_import(&x->import);
+    if (x->ok)
+        mapping_close_import(&x->import);
 }
 
 static void extend_done(struct work *work)
@@ -240,6 +252,7 @@ static void extend_done(struct work *work)
 
     m->registry->changing--;
     m->extending = false;
+    mapping_discard_import(m, &x->import);
     if (x->ok)
         m->memory->size = x->size;
     else

@@ -14,7 +14,10 @@ struct list *mapping_bucket(struct mapping_registry *r, const struct backend_imp
 bool mapping_same_handle(const struct mapping *m, const struct backend_device *device,
                          const struct backend_import *import);
 
-/* Closes an import's descriptors. Blocks. */
+/* Closes an import's descriptors, which the driver has found to be its own. Blocks. */
 void mapping_close_import(struct backend_import *import);
+
+/* Gives descriptors away that a client sent and that may be anything. Loop thread. */
+void mapping_discard_import(const struct mapping *m, struct backend_import *import);
 
 #endif

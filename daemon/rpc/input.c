@@ -12,16 +12,20 @@ void rpc_input_init(struct rpc_input *in, size_t limit)
     in->limit = limit;
 }
 
-static void close_batch(struct rpc_fd_batch *batch)
+void rpc_input_discard(const struct rpc_input *in, const int *fds, unsigned count)
 {
-    for (unsigned i = 0; i < batch->count; i++)
-        close(batch->fds[i]);
+    if (in->discard) {
+        in->discard(in->context, fds, count);
+        return;
+    }
+    for (unsigned i = 0; i < count; i++)
+        close(fds[i]);
 }
 
 void rpc_input_free(struct rpc_input *in)
 {
     for (unsigned i = 0; i < in->n_batches; i++)
-        close_batch(&in->batches[i]);
+        rpc_input_discard(in, in->batches[i].fds, in->batches[i].count);
     in->n_batches = 0;
     buffer_free(&in->bytes);
 }
@@ -50,7 +54,7 @@ int rpc_input_commit(struct rpc_input *in, size_t n, const int *fds, unsigned n_
         return 0;
     memcpy(batch.fds, fds, n_fds * sizeof(fds[0]));
     if (in->n_batches == RPC_MAX_BATCHES) {
-        close_batch(&batch);
+        rpc_input_discard(in, fds, n_fds);
         return error_set(e, ERROR_PROTOCOL_ERROR, "descriptors arrived that no message starts with");
     }
     in->batches[in->n_batches++] = batch;

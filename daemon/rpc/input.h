@@ -30,6 +30,9 @@ struct rpc_input {
     size_t limit; /* of one message */
     unsigned n_batches;
     struct rpc_fd_batch batches[RPC_MAX_BATCHES];
+    /* Takes descriptors that no message has claimed; NULL: they are closed. */
+    void (*discard)(void *context, const int *fds, unsigned count);
+    void *context;
 };
 
 struct rpc_frame {
@@ -38,7 +41,8 @@ struct rpc_frame {
 };
 
 void rpc_input_init(struct rpc_input *in, size_t limit);
-void rpc_input_free(struct rpc_input *in); /* closes unclaimed descriptors */
+void rpc_input_free(struct rpc_input *in); /* discards unclaimed descriptors */
+void rpc_input_discard(const struct rpc_input *in, const int *fds, unsigned count);
 
 /* Where to read to, and how much at most; NULL when memory is short. */
 unsigned char *rpc_input_reserve(struct rpc_input *in, size_t *ret_room);

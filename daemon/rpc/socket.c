@@ -3,7 +3,8 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
+
+enum { KERNEL_MAX_FDS = 253 }; /* SCM_MAX_FD of Linux */
 
 static unsigned take_fds(struct msghdr *message, int *fds)
 {
@@ -23,18 +24,18 @@ static unsigned take_fds(struct msghdr *message, int *fds)
 
 enum rpc_receive rpc_socket_receive(int socket, struct rpc_input *in, bool *ret_full, struct error *e)
 {
-    /* Room for exactly the descriptors that one message may have: with more, the kernel says MSG_CTRUNC. CMSG_SPACE
-     * rounds up, which could let one more in. */
+    /* Room for all that can come at once, though a message may have fewer: the kernel would close those that find none,
+     * here and now, and that may last. CMSG_SPACE rounds up, which could let one more in. */
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(RPC_MAX_FDS * sizeof(int)) + sizeof(long)];
+        char bytes[CMSG_SPACE(KERNEL_MAX_FDS * sizeof(int)) + sizeof(long)];
     } control;
-    int fds[RPC_MAX_FDS + 4];
+    int fds[KERNEL_MAX_FDS + 4];
     struct iovec iov;
     struct msghdr message = {.msg_iov = &iov,
                              .msg_iovlen = 1,
                              .msg_control = &control,
-                             .msg_controllen = CMSG_LEN(RPC_MAX_FDS * sizeof(int))};
+                             .msg_controllen = CMSG_LEN(KERNEL_MAX_FDS * sizeof(int))};
     unsigned n_fds;
     ssize_t n;
 
@@ -54,11 +55,10 @@ enum rpc_receive rpc_socket_receive(int socket, struct rpc_input *in, bool *ret_
         return errno == EAGAIN || errno == EWOULDBLOCK ? RPC_WOULD_BLOCK : RPC_END;
     n_fds = take_fds(&message, fds);
     if (n == 0 || (message.msg_flags & MSG_CTRUNC) || n_fds > RPC_MAX_FDS) {
-        for (unsigned i = 0; i < n_fds; i++)
-            close(fds[i]);
+        rpc_input_discard(in, fds, n_fds);
         if (n == 0)
             return RPC_END;
-        if (n_fds >= RPC_MAX_FDS)
+        if (n_fds > RPC_MAX_FDS)
             error_set(e, ERROR_PROTOCOL_ERROR, "more than %d descriptors came with one message", RPC_MAX_FDS);
         else /* the kernel could not give this process all of them */
             error_set(e, ERROR_QUOTA_EXCEEDED,

@@ -38,7 +38,18 @@ void accepting_log_refusal(struct server *s, int fd, const struct error *e)
                 (int)peer.uid, error_code_name(e->code), s->n_connections, held_back);
 }
 
-/* Tells a newcomer why it cannot be served. Takes no memory. */
+/* With what it has sent already, which may be descriptors. */
+static void close_newcomer(struct server *s, int fd)
+{
+    struct ucred peer = {.uid = (uid_t)-1};
+    socklen_t length = sizeof(peer);
+
+    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length);
+    if (!closer_close_socket(fd))
+        connections_close_fds(s, peer.uid, &fd, 1);
+}
+
+/* Tells a newcomer why it cannot be served. */
 static void refuse(struct server *s, int fd, const struct error *e)
 {
     struct rpc_output *notice = &s->listening.notice;
@@ -46,7 +57,7 @@ static void refuse(struct server *s, int fd, const struct error *e)
     rpc_write_error_notification(notice, e);
     rpc_output_flush(notice, fd);
     buffer_consume(&notice->bytes, buffer_length(&notice->bytes));
-    close(fd);
+    close_newcomer(s, fd);
 }
 
 static int out_of_descriptors(const struct server *s, int cause, struct error *e)

@@ -2,11 +2,15 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "util/clock.h"
 #include "util/log.h"
 
 static const uint64_t second_ns = UINT64_C(1000000000);
+
+/* So many of a user's descriptors may wait to be closed when the user has all that may be. */
+enum { CLOSING_MAX = 256 };
 
 const char *const quota_names[QUOTA_COUNT] = {
     [QUOTA_CONNECTIONS] = "connections",   [QUOTA_BUFFERS] = "buffers",   [QUOTA_MAPPED] = "mapped_bytes",
@@ -59,6 +63,15 @@ static struct list *bucket_of(struct accounts *all, uid_t uid)
     return &all->buckets[(uint32_t)((uint64_t)uid * 0x9e3779b1U) >> 24];
 }
 
+static void on_closed(struct closer_lane *lane, unsigned count)
+{
+    struct account *a = list_entry(lane, struct account, lane);
+
+    a->closing -= count;
+    account_discharge(a, QUOTA_FDS, count);
+    account_unref(a);
+}
+
 struct account *account_get(struct accounts *all, uid_t uid)
 {
     struct list *bucket = bucket_of(all, uid);
@@ -75,6 +88,7 @@ struct account *account_get(struct accounts *all, uid_t uid)
     a->all = all;
     a->uid = uid;
     a->references = 1;
+    closer_lane_init(&a->lane, on_closed);
     list_init(&a->idle_link);
     list_append(bucket, &a->bucket_link);
     list_append(&all->all, &a->link);
@@ -120,6 +134,38 @@ struct account *account_unref(struct account *a)
     if (++a->all->n_idle > ACCOUNTS_IDLE_MAX)
         free_oldest_idle(a->all);
     return NULL;
+}
+
+/* ---- closing ---- */
+
+void account_close_fds(struct account *a, const int *fds, unsigned count)
+{
+    if (!count)
+        return;
+    if (!a->all->closer) {
+        for (unsigned i = 0; i < count; i++)
+            close(fds[i]);
+        return;
+    }
+    account_ref(a);
+    account_add(a, QUOTA_FDS, count);
+    a->closing += count;
+    closer_close(a->all->closer, &a->lane, fds, count);
+}
+
+void account_close_socket(struct account *a, int fd)
+{
+    if (!closer_close_socket(fd))
+        account_close_fds(a, &fd, 1);
+}
+
+int account_check_closing(struct account *a, pid_t pid, struct error *e)
+{
+    uint64_t limit = a->all->limits->of[QUOTA_FDS];
+
+    if (a->closing < CLOSING_MAX || !limit || a->used[QUOTA_FDS] < limit)
+        return 0;
+    return account_charge(a, pid, QUOTA_FDS, 1, e);
 }
 
 /* ---- refusing ---- */

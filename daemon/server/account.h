@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "util/closer.h"
 #include "util/error.h"
 #include "util/list.h"
 
@@ -57,6 +58,7 @@ struct accounts {
     struct list idle;                     /* by idle_link, the one idle for longest first */
     unsigned n_idle;
     struct list holds[HOLD_BUCKETS];
+    struct closer *closer;           /* the server's; NULL: descriptors are closed at once */
     uint64_t runs;                   /* of all accounts */
     uint64_t refused[REFUSED_COUNT]; /* of all accounts there ever were */
 };
@@ -67,7 +69,9 @@ struct account {
     uid_t uid;
     unsigned references;
     uint64_t used[QUOTA_COUNT];
-    uint64_t runs; /* waiting or running */
+    struct closer_lane lane;
+    unsigned closing; /* descriptors in it, which count as the user's */
+    uint64_t runs;    /* waiting or running */
     uint64_t requests, refused;
     double device_us;
     uint64_t due_ns; /* when its messages so far would have come at the rate allowed */
@@ -101,6 +105,14 @@ static inline void account_discharge(struct account *a, enum quota quota, uint64
 {
     a->used[quota] -= amount;
 }
+
+/* Descriptors that came from the user and that nobody keeps. Takes ownership; they are charged until they are closed,
+ * which may take as long as the user likes. */
+void account_close_fds(struct account *a, const int *fds, unsigned count);
+/* A connected socket of the user's, in which things of the user's may wait. */
+void account_close_socket(struct account *a, int fd);
+/* Whether more may come while those that came before are still being closed. */
+int account_check_closing(struct account *a, pid_t pid, struct error *e);
 
 int account_refuse_inflight(struct account *a, pid_t pid, struct error *e);
 int account_limit_messages(struct account *a, pid_t pid, uint64_t now_ns, struct error *e);

@@ -243,12 +243,21 @@ static int charge_connection(struct connection *c, struct error *e)
     return -1;
 }
 
+static void discard_fds(void *context, const int *fds, unsigned count)
+{
+    struct connection *c = context;
+
+    account_close_fds(c->account, fds, count);
+}
+
 static void init(struct connection *c)
 {
     const struct server_config *config = &c->server->config;
 
     c->poll.data = c;
     rpc_input_init(&c->input, config->message_bytes);
+    c->input.discard = discard_fds;
+    c->input.context = c;
     rpc_output_init(&c->output, OUTPUT_MAX);
     idtable_init(&c->buffers, (uint32_t)config->buffers);
     idtable_init(&c->programs, (uint32_t)config->programs);
@@ -379,7 +388,7 @@ void connection_close(struct connection *c, const char *why)
     if (c->open_handles == 2)
         uv_close((uv_handle_t *)&c->exit_poll, on_handle_closed);
     if (c->fd >= 0)
-        close(c->fd);
+        account_close_socket(c->account, c->fd);
     if (c->pidfd >= 0)
         close(c->pidfd);
     c->fd = c->pidfd = -1;

@@ -68,6 +68,8 @@ int connection_get_ipc(struct connection *c, struct backend_device *device, cons
 struct hold *connection_hold(struct connection *c, const struct mapping *m, uint64_t declared, struct error *e);
 /* For the registry of mappings: one has been opened, and may be larger than was declared. */
 void connections_note_opened(const struct mapping *m, void *server);
+/* Closes what somebody of this user sent, however long that takes. */
+void connections_close_fds(void *server, uid_t uid, const int *fds, unsigned count);
 /* From now until the mapping is freed the user is charged with this, which was counted already. */
 void connection_pay_for(struct connection *c, struct mapping *m, uint64_t bytes, unsigned fds);
 /* Inline references (see PROTOCOL.md): that of an earlier request with the same handle and id, or NULL. */

@@ -38,6 +38,10 @@ static int process_one(struct connection *c, struct rpc_input *in)
         rpc_input_claim(in, message.nfds, fds.fds, &e) < 0)
         goto violate;
     fds.count = message.nfds;
+    if (fds.count && account_check_closing(c->account, c->pid, &e) < 0) {
+        account_close_fds(c->account, fds.fds, fds.count);
+        goto violate;
+    }
     c->from_ring = in != &c->input;
     r = dispatch(c, &message, &fds, &e);
     for (unsigned i = 0; i < fds.count;) {
@@ -46,7 +50,7 @@ static int process_one(struct connection *c, struct rpc_input *in)
         else
             fds.fds[i] = fds.fds[--fds.count];
     }
-    work_close_fds(&c->server->loop, fds.fds, fds.count);
+    account_close_fds(c->account, fds.fds, fds.count);
     if (c->closed)
         return -1;
     if (r < 0 || rpc_input_consume(in, &e) < 0)

@@ -36,6 +36,18 @@ void connections_note_opened(const struct mapping *m, void *server)
     accounts_note_size(&s->accounts, m, m->memory->size);
 }
 
+void connections_close_fds(void *server, uid_t uid, const int *fds, unsigned count)
+{
+    struct server *s = server;
+    struct account *a = count ? account_get(&s->accounts, uid) : NULL;
+
+    if (a)
+        account_close_fds(a, fds, count);
+    else
+        work_close_fds(&s->loop, fds, count);
+    account_unref(a);
+}
+
 static void settle(const struct mapping_bill *bill)
 {
     struct account *a = bill->payer;

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "backend/memfd.h"
 #include "server/connection.h"
@@ -247,7 +248,7 @@ static int register_handle(struct request *r, const struct rpc_arg *args, enum b
 
 /* ---- shared host memory ---- */
 
-static int register_memfd(struct request *r, const struct rpc_arg *args, bool writable, const struct request_fds *fds,
+static int register_memfd(struct request *r, const struct rpc_arg *args, bool writable, struct request_fds *fds,
                           struct error *e)
 {
     struct connection *c = r->connection;
@@ -271,8 +272,11 @@ static int register_memfd(struct request *r, const struct rpc_arg *args, bool wr
     if (hold)
         buffer = connection_add_buffer(c, m, hold, args[REGISTER_size].u, writable, e);
     hold_unref(hold);
-    if (buffer)
+    if (buffer) {
+        close(fds->fds[index]); /* the mapping keeps the memory: this frees nothing */
+        fds->fds[index] = -1;
         end_registered(r, buffer);
+    }
     mapping_unref(m);
     return buffer ? 0 : -1;
 }

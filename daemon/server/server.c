@@ -127,7 +127,11 @@ static int prepare(struct server *s, int listener, struct error *e)
 static int start(struct server *s, struct error *e)
 {
     mapping_registry_init(&s->mappings, &s->loop, &s->devices, s->config.idle_close_s * UINT64_C(1000000000));
+    s->accounts.closer = closer_new(&s->loop);
+    if (!s->accounts.closer)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the event loop");
     s->mappings.opened = connections_note_opened;
+    s->mappings.close_fds = connections_close_fds;
     s->mappings.context = s;
     deadlines_init(s);
     patience_init(s);
@@ -176,6 +180,7 @@ close_loop:
     uv_loop_close(&s->loop);
     channels_free(s);
     timelines_free(s);
+    closer_free(s->accounts.closer);
 free_server:
     accepting_free(s);
     rpc_arena_free(s->arena);
@@ -214,6 +219,7 @@ struct server *server_free(struct server *server)
     timelines_free(server);
     accepting_free(server);
     accounts_free(&server->accounts);
+    closer_free(server->accounts.closer);
     while (server->free_requests) {
         struct request *r = server->free_requests;
 

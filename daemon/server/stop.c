@@ -143,4 +143,5 @@ void server_stop_step(struct server *s)
     uv_close((uv_handle_t *)&s->shutdown_timer, NULL);
     drain_close(s);
     sampling_close(s);
+    closer_stop(s->accounts.closer);
 }

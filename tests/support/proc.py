@@ -63,6 +63,15 @@ def cpu_ticks(pid: int) -> int:
     return int(fields[11]) + int(fields[12])
 
 
+def states(pid: int) -> set[str]:
+    """Of all its threads: R, S, T when stopped, …"""
+    found = set()
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/stat", encoding="utf-8") as file:
+            found.add(file.read().rsplit(")", 1)[1].split()[0])
+    return found
+
+
 def context_switches(pid: int) -> int:
     """Voluntary ones, of all threads: how often something woke up and slept again."""
     total = 0

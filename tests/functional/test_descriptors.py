@@ -1,0 +1,206 @@
+"""Descriptors whose close takes as long as their owner likes: nobody else waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from arrays import Vectors
+from gpu_machine import Machine, only_with_the_standin
+from support import backends, proc, raw, users
+from support.daemon import Daemon
+
+CONFIG = backends.config(backends.HOST)
+ALICE, BOB = 4001, 4002
+FOREVER_S = 30000
+POOL_THREADS = 4  # libuv's
+GARBAGE = b"\xc1"
+
+
+class Lingering:
+    """A TCP connection whose last close waits: what was sent is not taken by the other end."""
+
+    def __init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            self.own = socket.create_connection(listener.getsockname())
+            self.reader, _ = listener.accept()
+        self.own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, FOREVER_S))
+        self.own.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self.own.send(bytes(65536))
+
+    def end(self) -> None:
+        self.own.close()
+        self.reader.close()
+
+
+@pytest.fixture
+def lingering() -> Iterator[Callable[[], Lingering]]:
+    made: list[Lingering] = []
+
+    def new() -> Lingering:
+        made.append(Lingering())
+        return made[-1]
+
+    yield new
+    for one in made:
+        one.reader.close()  # first: then nothing lingers
+        one.end()
+
+
+@contextlib.contextmanager
+def stopped(daemon: Daemon) -> Iterator[None]:
+    """What is sent meanwhile is all there when the daemon looks; and the last close is the daemon's."""
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        proc.eventually(lambda: proc.states(daemon.pid) == {"T"}, "it is stopped")
+        yield
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+
+
+def register(fd: int = 0) -> dict[str, object]:
+    return {"kind": "memfd", "size": 4096, "fd": fd}
+
+
+def send_refused(connection: raw.Connection, fd: int) -> None:
+    connection.request("register", register(), fds=[fd])
+
+
+def send_half(connection: raw.Connection, fd: int) -> None:
+    connection.send(raw.pack_request(1, "register", {**register(), "nfds": 1})[:9], fds=[fd])
+    connection.close()
+
+
+def send_behind_garbage(connection: raw.Connection, fd: int) -> None:
+    connection.send(GARBAGE)
+    for _ in range(3):
+        connection.send(raw.pack_request(1, "ping", {}), fds=[fd])
+
+
+def send_too_many(connection: raw.Connection, fd: int) -> None:
+    connection.send(raw.pack_request(1, "ping", {}), fds=[0] * 20 + [fd])
+
+
+def threads(daemon: Daemon) -> int:
+    return proc.status(daemon.pid, "Threads")
+
+
+@pytest.mark.parametrize("send", [send_refused, send_half, send_behind_garbage, send_too_many])
+def test_a_close_that_lasts_holds_up_nobody(send: Callable[[raw.Connection, int], None], lingering: Callable[[], Lingering]) -> None:
+    with Daemon(config=CONFIG) as daemon, daemon.connect() as other:
+        vectors = Vectors(other, 2, 1000)
+        other.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+        other.call("trim")
+        before, more = daemon.holdings(), threads(daemon)
+        rude = [lingering() for _ in range(POOL_THREADS + 1)]
+        connections = [daemon.connect() for _ in rude]
+        with stopped(daemon):
+            for connection, one in zip(connections, rude, strict=True):
+                send(connection, one.own.fileno())
+                one.own.close()
+        for _ in range(10):
+            other.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+            Vectors(other, 1, 100)
+            other.call("trim")
+        for connection in connections:
+            connection.close()
+        assert threads(daemon) == more + 1, "they are no longer being closed"
+        for one in rude:
+            one.end()
+        proc.eventually(lambda: threads(daemon) == more, "all are closed")
+        daemon.wait_holdings({**before, "memfd maps": before["memfd maps"] + 10})
+
+
+def test_the_end_does_not_wait_for_it(lingering: Callable[[], Lingering]) -> None:
+    with Daemon("--set", "server.loop_timeout_s=0", config=CONFIG) as daemon:
+        rude = lingering()
+        with daemon.connect() as connection:
+            with stopped(daemon):
+                send_refused(connection, rude.own.fileno())
+                rude.own.close()
+            assert connection.alive()
+        daemon.stop()
+
+
+def test_a_newcomer_who_is_turned_away(lingering: Callable[[], Lingering]) -> None:
+    with Daemon("--set", "server.max_connections=2", config=CONFIG) as daemon, daemon.connect() as other:
+        assert other.alive()
+        with daemon.connect() as second:
+            assert second.alive()
+            before, rude = threads(daemon), lingering()
+            with stopped(daemon), daemon.connect() as third:
+                third.send(raw.pack_request(1, "ping", {}), fds=[rude.own.fileno()])
+                rude.own.close()
+            assert other.alive()
+            proc.eventually(lambda: threads(daemon) == before + 1, "it is still being closed")
+            assert other.alive()
+            rude.end()
+            proc.eventually(lambda: threads(daemon) == before, "it is closed")
+
+
+@users.as_root
+def test_they_count_as_their_user_s(lingering: Callable[[], Lingering]) -> None:
+    """Until they are closed. Whoever sends more and more such is refused, and only that user."""
+    with Daemon(config=CONFIG + users.OPEN + "[quota]\nfds = 300\n") as daemon, users.connect(daemon, BOB) as other:
+        rude, (one, two) = lingering(), os.pipe()
+        with users.connect(daemon, ALICE) as connection:
+            with stopped(daemon):
+                first = connection.request("register", register(), fds=[rude.own.fileno()])
+                rude.own.close()
+                for _ in range(25):
+                    connection.request("register", register(), fds=[one] * 15)
+            assert connection.reply_error(first).code == "invalid_fd"
+            notification = connection.wait_closed()
+            assert notification is not None and notification["code"] == "quota_exceeded"
+            assert notification["detail"]["quota"] == "fds" and notification["detail"]["limit"] == 300
+        with users.connect(daemon, ALICE) as connection:
+            notification = connection.wait_closed()
+            assert notification is not None and notification["code"] == "quota_exceeded"
+        assert other.alive()
+        assert other.error("register", register(), fds=[one]).code == "invalid_fd"
+        rude.end()
+
+        def welcome() -> bool:
+            with users.connect(daemon, ALICE) as connection, contextlib.suppress(raw.Closed, OSError):
+                return connection.alive()
+            return False
+
+        proc.eventually(welcome, "she may connect again")
+        os.close(one)
+        os.close(two)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path, users.OPEN)
+    yield machine
+    with machine.daemon:
+        pass
+
+
+@only_with_the_standin
+def test_what_a_driver_does_not_know(machine: Machine, lingering: Callable[[], Lingering]) -> None:
+    """As a handle of memory it is refused, which the driver is asked for on the pool."""
+    exporter = machine.exporter()
+    with machine.daemon.connect() as connection, machine.daemon.connect() as other:
+        rude = [lingering() for _ in range(POOL_THREADS + 1)]
+        params = {"kind": "cuda_vmm", "size": 2 << 20, "device": machine.gpu, "fd": 0}
+        with stopped(machine.daemon):
+            msgids = [connection.request("register", params, fds=[one.own.fileno()]) for one in rude]
+            for one in rude:
+                one.own.close()
+        for msgid in msgids:
+            connection.reply_error(msgid)
+        other.call("register", exporter.alloc(4096).register_params())
+        for one in rude:
+            one.end()
+    exporter.close()
