@@ -19,7 +19,7 @@ from support.daemon import Daemon
 CONFIG = backends.config(backends.HOST)
 ALICE, BOB = 4001, 4002
 FOREVER_S = 30000
-POOL_THREADS = 4  # libuv's
+POOL_THREADS = 8
 GARBAGE = b"\xc1"
 
 
