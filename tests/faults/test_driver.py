@@ -20,7 +20,7 @@ from faults import ALL, STRIDE, Client, FaultyDaemon
 from gpu_machine import DEVICE_LOST_STATUS, only_with_the_standin, vector
 from scenario import Worker, fresh_client, several_ops, shared_memory, stopped
 from standin_cuda.control import Control
-from support import backends, proc, raw
+from support import backends, proc, raw, records
 from support.cuda_exporter import Exporter, Memory
 from test_startup import start, stop
 
@@ -228,9 +228,10 @@ def test_every_call_of_the_driver(machine: Machine) -> None:
             machine.restart()
     report = f"driver: {outcomes.total()} points, {dict(outcomes)}; {time.monotonic() - began:.0f} s"
     print(report)
-    if "KOPS_FAULTS_REPORT" in os.environ:
-        with open(os.environ["KOPS_FAULTS_REPORT"], "a", encoding="utf-8") as file:
-            file.write(report + "\n")
+    records.keep(
+        "faults_driver", "points", outcomes.total(), seconds=round(time.monotonic() - began), outcomes=dict(outcomes),
+        failed=len(failures),
+    )  # fmt: skip
     assert not failures, "\n\n".join(failures)
     assert outcomes["served"] > 0 and outcomes["ended"] > 0
     assert not machine.control.misuses()
@@ -272,9 +273,10 @@ def test_every_call_of_the_start(tmp_path: Path) -> None:
         daemon.cleanup()
     report = f"driver, start: {outcomes.total()} points, {dict(outcomes)}; {time.monotonic() - began:.0f} s"
     print(report)
-    if "KOPS_FAULTS_REPORT" in os.environ:
-        with open(os.environ["KOPS_FAULTS_REPORT"], "a", encoding="utf-8") as file:
-            file.write(report + "\n")
+    records.keep(
+        "faults_driver_start", "points", outcomes.total(), seconds=round(time.monotonic() - began), outcomes=dict(outcomes),
+        failed=len(failures),
+    )  # fmt: skip
     assert not failures, "\n\n".join(failures[:FAILURES_MAX])
     assert outcomes["served"] > 0
 

@@ -6,7 +6,6 @@ A sample of the points by default; KOPS_FAULTS=all takes every one, KOPS_FAULTS=
 from __future__ import annotations
 
 import errno
-import os
 import select
 import time
 from collections import Counter
@@ -14,7 +13,7 @@ from collections import Counter
 import pytest
 from faults import ALL, ALWAYS, FaultyDaemon, describe, may_last, points
 from scenario import fresh_client, play
-from support import proc, raw
+from support import proc, raw, records
 
 FAILURES_MAX = 20
 ROUNDS = 3  # before anything is counted: what is made once and kept is there then
@@ -95,9 +94,10 @@ def test_every_point(lasts: int, spin_us: int) -> None:
                 daemon.start()
     report = f"host, lasting {lasts}, spin {spin_us}: {tally}; {time.monotonic() - began:.0f} s"
     print(report)
-    if "KOPS_FAULTS_REPORT" in os.environ:
-        with open(os.environ["KOPS_FAULTS_REPORT"], "a", encoding="utf-8") as file:
-            file.write(report + "\n")
+    records.keep(
+        "faults_host", "points", tally.points, lasting="always" if lasts == ALWAYS else lasts, spin_us=spin_us,
+        seconds=round(time.monotonic() - began), kinds=dict(tally.by_kind), not_reached=tally.silent, failed=len(tally.failures),
+    )  # fmt: skip
     assert not tally.failures, "\n\n".join(tally.failures)
     assert tally.points > (150 if ALL else 5)
     assert tally.silent < tally.points / 4

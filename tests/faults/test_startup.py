@@ -14,7 +14,7 @@ from collections import Counter
 import pytest
 from faults import ALL, FaultyDaemon, describe, points
 from scenario import fresh_client
-from support import raw
+from support import raw, records
 
 LIBUV = ("pipe", 2)  # it makes one when first called, and aborts without; the daemon has tried whether there is one
 CANNOT_START = (1, 2)  # the second: its settings could not be read
@@ -98,9 +98,10 @@ def test_every_point_of_the_start() -> None:
         daemon.cleanup()
     report = f"start: {outcomes.total()} points, {dict(outcomes)}; {time.monotonic() - began:.0f} s"
     print(report)
-    if "KOPS_FAULTS_REPORT" in os.environ:
-        with open(os.environ["KOPS_FAULTS_REPORT"], "a", encoding="utf-8") as file:
-            file.write(report + "\n")
+    records.keep(
+        "faults_start", "points", outcomes.total(), seconds=round(time.monotonic() - began), outcomes=dict(outcomes),
+        failed=len(failures),
+    )  # fmt: skip
     assert not failures, "\n\n".join(failures)
     assert outcomes.total() > (100 if ALL else 5)
     assert outcomes["status 1"] > 0

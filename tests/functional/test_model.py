@@ -20,7 +20,7 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 from model import Client, Program, Step, View, body, bound, carry_out, refill, tensors_of
 from model_faults import FAULTS
 from model_machine import BUFFERS, CONFIG, PROGRAMS, SEEDS, Base, answers, executed, made
-from support import backends, memfd, proc, raw
+from support import backends, memfd, proc, raw, records
 from support.daemon import Daemon
 from user_kernels import ARCH
 
@@ -410,6 +410,7 @@ def test_model() -> None:
 
             proc.eventually(lambda: kept() == [0, 0, 0], lambda: f"nothing is kept, but {kept()}")
     requests, said = dict(executed.most_common()), dict(answers.most_common())
+    records.keep("model", "steps", made["steps"], BACKEND == backends.CUDA, backend=BACKEND, requests=requests, answers=said)
     print(f"{made['steps']} steps, {sum(executed.values())} requests: {requests}; answers: {said}")
 
 
