@@ -38,7 +38,7 @@ def on_two_processors(context: Context, measure: Callable[[Context, Any], list[R
 
 def one(context: Context, daemon: Any, *arguments: Any) -> Found:
     """What one run found, with the daemon's processor time for each request."""
-    milliseconds = 60 if context.smoke else MILLISECONDS
+    milliseconds = 300 if context.smoke else MILLISECONDS
     before = proc.cpu_ticks(daemon.pid)
     found = context.run_program("bench_load", "--milliseconds", milliseconds, *arguments, socket=daemon.socket_path, seconds=60)
     found["cpu_us"] = (proc.cpu_ticks(daemon.pid) - before) * TICK_US / max(found["sent"], 1)
