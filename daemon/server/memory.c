@@ -143,7 +143,10 @@ static void alloc_done(struct work *work)
         return;
     }
     close(r->alloc.fd);
-    request_end_error(r, &r->alloc.error);
+    if (c->closed)
+        request_abandon(r);
+    else
+        request_end_error(r, &r->alloc.error);
 }
 
 void handle_alloc(struct request *r, const struct rpc_arg *args, struct request_fds *fds)

@@ -149,6 +149,8 @@ static void on_opened(struct mapping_waiter *waiter, bool ok)
     hold_unref(g->hold);
     if (buffer)
         end_registered(r, buffer);
+    else if (ok && r->connection->closed)
+        request_abandon(r);
     else
         request_end_error(r, &e);
     mapping_unuse(m);
@@ -375,6 +377,8 @@ static void on_extended(struct mapping_extension *x)
     if (x->ok && buffer && buffer->mapping == x->mapping) {
         buffer->size = usable(x->mapping, x->mapping->import.size);
         end_registered(r, buffer);
+    } else if (x->ok && r->connection->closed) {
+        request_abandon(r);
     } else {
         if (x->ok)
             error_set(&x->error, ERROR_UNKNOWN_BUFFER, "the buffer was released meanwhile");
