@@ -74,9 +74,13 @@ static int charge_rest(struct request *r, uint64_t size, unsigned fds, struct er
 {
     struct connection *c = r->connection;
 
-    if (size > r->alloc.size && account_charge(c->account, c->pid, QUOTA_ALLOCATED, size - r->alloc.size, e) < 0)
-        return -1;
-    r->alloc.size = size;
+    if (size > r->alloc.size) {
+        account_discharge(c->account, QUOTA_ALLOCATED, r->alloc.size);
+        r->alloc.size = 0; /* all or nothing: a refusal says what the user has without this */
+        if (account_charge(c->account, c->pid, QUOTA_ALLOCATED, size, e) < 0)
+            return -1;
+        r->alloc.size = size;
+    }
     return fds ? account_charge(c->account, c->pid, QUOTA_FDS, fds, e) : 0;
 }
 
