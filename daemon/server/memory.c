@@ -9,6 +9,7 @@
 #include "server/kernel.h"
 #include "server/program.h"
 #include "server/request.h"
+#include "util/shortage.h"
 
 struct backend_device *request_device(struct server *s, const struct rpc_arg *arg, struct error *e)
 {
@@ -97,7 +98,7 @@ static int adopt(struct request *r, struct mapping **ret)
     if (charge_rest(r, memory->size, fds, e) < 0)
         goto close_memory;
     if (fds && (own_fd = fcntl(r->alloc.fd, F_DUPFD_CLOEXEC, 0)) < 0) {
-        error_set(e, ERROR_QUOTA_EXCEEDED, "no descriptor for the memory: %s", strerror(errno));
+        error_shortage(e, errno, "keeping the memory");
         goto discharge_fds;
     }
     if (fstat(r->alloc.fd, &st) < 0)
