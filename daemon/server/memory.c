@@ -139,11 +139,10 @@ static void alloc_done(struct work *work)
     }
     hold = c->closed ? NULL : connection_hold(c, m, 0, &r->alloc.error);
     if (hold)
-        buffer = connection_add_buffer(c, m, hold, m->memory->size, true, &r->alloc.error);
+        buffer = connection_add_buffer(c, m, hold, m->memory->size, BUFFER_ALLOCATED, &r->alloc.error);
     hold_unref(hold);
     mapping_unref(m);
     if (buffer) {
-        buffer->allocated = true;
         end_allocated(r, buffer);
         return;
     }
