@@ -10,6 +10,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "util/shortage.h"
+
 static int refuse(struct error *e, const char *why)
 {
     error_set(e, ERROR_INVALID_FD, "%s", why);
@@ -76,7 +78,7 @@ int memfd_new(uint64_t size, struct backend_memory **ret_memory, int *ret_fd, st
     int fd = memfd_create("kopsd", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     if (fd < 0)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "memfd_create: %s", strerror(errno));
+        return error_shortage(e, errno, "memfd_create");
     if (size > INT64_MAX || ftruncate(fd, (off_t)size) < 0 ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
         error_set(e, ERROR_OUT_OF_MEMORY, "making shared memory of %llu bytes: %s", (unsigned long long)size,

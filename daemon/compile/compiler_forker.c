@@ -15,6 +15,8 @@
 #include "compile/compiler_internal.h"
 #include "compile/helper.h"
 #include "util/log.h"
+#include "util/shortage.h"
+#include "util/watch.h"
 
 enum { START_MS = 60000, END_MS = 5000, MAX_ARGUMENTS = 12 + HELPER_MAX_INCLUDES };
 
@@ -96,7 +98,7 @@ static void start_run(struct work *work)
     int sockets[2], r;
 
     if (!a || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0) {
-        error_set(&f->error, ERROR_OUT_OF_MEMORY, "the compiler cannot be started: %s", strerror(errno));
+        error_shortage(&f->error, a ? errno : ENOMEM, "starting the compiler");
         goto free_arguments;
     }
     r = spawn(f->compiler->binary, a, sockets[1], &f->pid);
@@ -162,7 +164,7 @@ void forker_stop(struct forker *f)
     if (f->stopped)
         return;
     f->stopped = true;
-    if (!f->polled)
+    if (f->polls < 2)
         return; /* start_done() sees it */
     uv_poll_stop(&f->control_poll);
     shutdown(f->control, SHUT_RDWR);
@@ -279,10 +281,10 @@ static void on_control(uv_poll_t *poll, int status, int events)
 static void close_all(struct forker *f)
 {
     uv_close((uv_handle_t *)&f->patience, handle_closed);
-    if (!f->polled)
-        return;
-    uv_close((uv_handle_t *)&f->control_poll, handle_closed);
-    uv_close((uv_handle_t *)&f->pidfd_poll, handle_closed);
+    if (f->polls > 0)
+        uv_close((uv_handle_t *)&f->control_poll, handle_closed);
+    if (f->polls > 1)
+        uv_close((uv_handle_t *)&f->pidfd_poll, handle_closed);
 }
 
 /* What it had forked died with it. */
@@ -314,29 +316,54 @@ static void on_end(uv_poll_t *poll, int status, int events)
     compiler_kick(c);
 }
 
+static int add_poll(struct forker *f, uv_poll_t *poll, int fd)
+{
+    int r = uv_poll_init(f->compiler->loop, poll, fd);
+
+    if (r < 0)
+        return r;
+    poll->data = f;
+    f->polls++;
+    f->handles++;
+    return 0;
+}
+
+/* A helper that cannot be watched is of no use. It has only just begun, so that reaping it takes no time. */
+static void watch(struct forker *f)
+{
+    int r = add_poll(f, &f->control_poll, f->control);
+
+    if (r == 0)
+        r = add_poll(f, &f->pidfd_poll, f->pidfd);
+    if (r == 0)
+        r = watch_start(&f->pidfd_poll, UV_READABLE, on_end);
+    if (r == 0 && !f->stopped)
+        r = watch_start(&f->control_poll, UV_READABLE, on_control);
+    if (r == 0)
+        return;
+    error_set(&f->error, ERROR_OUT_OF_MEMORY, "the compiler cannot be watched: %s", uv_strerror(r));
+    syscall(SYS_pidfd_send_signal, f->pidfd, SIGKILL, NULL, 0);
+    waitpid(f->pid, NULL, 0);
+}
+
 static void start_done(struct work *work)
 {
     struct forker *f = (struct forker *)work;
     struct compiler *c = f->compiler;
 
+    if (!f->error.code)
+        watch(f);
     if (f->error.code) {
         forget(f);
         compiler_helper_failed(c, &f->error, true);
         close_all(f);
         return;
     }
-    uv_poll_init(c->loop, &f->control_poll, f->control);
-    uv_poll_init(c->loop, &f->pidfd_poll, f->pidfd);
-    f->control_poll.data = f->pidfd_poll.data = f;
-    f->handles += 2;
-    f->polled = true;
-    uv_poll_start(&f->pidfd_poll, UV_READABLE, on_end);
     if (f->stopped) {
         f->stopped = false;
         forker_stop(f);
         return;
     }
-    uv_poll_start(&f->control_poll, UV_READABLE, on_control);
     uv_timer_start(&f->patience, on_impatience, START_MS, 0);
 }
 
@@ -380,12 +407,11 @@ struct process *forker_ask(struct forker *f, bool hurry, struct error *e)
     int sockets[2];
 
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) < 0) {
-        error_set(e, ERROR_OUT_OF_MEMORY, "no socket for a compile: %s", strerror(errno));
+        error_shortage(e, errno, "a socket for a compile");
         return NULL;
     }
     p = process_new(f, command.id, sockets[0], e);
     if (!p) {
-        close(sockets[0]);
         close(sockets[1]);
         return NULL;
     }

@@ -34,7 +34,7 @@ struct forker {
     uv_timer_t patience; /* for a helper that does not get ready, or does not end */
     struct error error;  /* of starting */
     unsigned handles;    /* that are not closed */
-    bool polled;         /* the polls were started */
+    unsigned polls;      /* that there are: control's, then the pidfd's */
     bool ready, alone, stopped, said_why;
     bool used; /* alone: its process was asked for */
 };
@@ -105,7 +105,7 @@ void forker_stop(struct forker *f);
 /* Asks for a process; returns it, starting. `hurry`: for a job that waits. */
 struct process *forker_ask(struct forker *f, bool hurry, struct error *e);
 
-/* For forker_ask(): `socket` becomes the process's. */
+/* For forker_ask(). Takes `socket` in every case. */
 struct process *process_new(struct forker *f, uint64_t id, int socket, struct error *e);
 void process_assign(struct process *p, struct compile_job *job);
 /* Its answer is not wanted. */

@@ -11,6 +11,7 @@
 
 #include "compile/compiler_internal.h"
 #include "util/log.h"
+#include "util/watch.h"
 
 enum { READ_CHUNK = 64 << 10, START_S = 30, MAX_FAILURES = 2 /* in a row, before who waits is told */ };
 
@@ -42,6 +43,7 @@ struct process *process_new(struct forker *f, uint64_t id, int socket, struct er
 
     if (!p || uv_poll_init(c->loop, &p->poll, socket) < 0) {
         free(p);
+        close(socket);
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a compile");
         return NULL;
     }
@@ -53,7 +55,12 @@ struct process *process_new(struct forker *f, uint64_t id, int socket, struct er
     buffer_init(&p->out, FRAME_MAX_REQUEST + sizeof(struct frame_header));
     list_init(&p->link);
     list_append(&c->processes, &p->link);
-    uv_poll_start(&p->poll, UV_READABLE, on_poll);
+    if (watch_start(&p->poll, UV_READABLE, on_poll) < 0) {
+        p->state = PROCESS_ENDING; /* nobody was asked for it */
+        process_set_exited(p, 0, 0);
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch a compile");
+        return NULL;
+    }
     start_deadline(p, START_S + c->time_s);
     return p;
 }
@@ -142,6 +149,7 @@ void process_assign(struct process *p, struct compile_job *job)
     p->out = job->request;
     job->request = empty;
     start_deadline(p, p->compiler->time_s);
+    /* It is watched already: a change cannot fail. */
     uv_poll_start(&p->poll, flush(p) ? UV_READABLE : UV_READABLE | UV_WRITABLE, on_poll);
 }
 

@@ -12,6 +12,7 @@
 #include "compile/key.h"
 #include "compile/service_internal.h"
 #include "util/clock.h"
+#include "util/shortage.h"
 
 /* A module in memory when the task began. */
 struct loaded {
@@ -253,7 +254,7 @@ static int export_run(struct code_task *t, struct error *e)
     int fd = memfd_create("kops-modules", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     if (fd < 0)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "memfd_create: %s", strerror(errno));
+        return error_shortage(e, errno, "memfd_create");
     if (archive_begin(&w, fd, e) < 0 || visit_all(t, export_one, &w, e) < 0 || archive_end(&w, e) < 0)
         goto free_writer;
     if (t->one && !w.count) {

@@ -159,12 +159,15 @@ int config_set(struct config *c, const char *name, const char *value, struct err
     return apply(c, s, value, e);
 }
 
+/* Reading a file: inih asks for a line, and tells what it made of it. */
 struct file_context {
     struct config *config;
-    struct error *error;
+    FILE *file;
+    struct error error;                     /* the first one */
+    unsigned line, failed;                  /* the line that was read last; that of the error, 0: none */
+    bool entries;                           /* in this section, so that an indented line goes on with the last */
     const struct setting *lists[LISTS_MAX]; /* that this file has set: what comes now is added */
     unsigned n_lists;
-    bool failed;
 };
 
 /* A list may be longer than a line. */
@@ -177,14 +180,14 @@ static int add_to_list(struct file_context *f, const struct setting *s, const ch
         if (f->lists[i] != s)
             continue;
         if (asprintf(&longer, "%s,%s", *list, value) < 0)
-            return error_set(f->error, ERROR_OUT_OF_MEMORY, "no memory for the configuration");
-        r = apply(f->config, s, longer, f->error);
+            return error_set(&f->error, ERROR_OUT_OF_MEMORY, "no memory for the configuration");
+        r = apply(f->config, s, longer, &f->error);
         free(longer);
         return r;
     }
     if (f->n_lists < LISTS_MAX)
         f->lists[f->n_lists++] = s;
-    return apply(f->config, s, value, f->error);
+    return apply(f->config, s, value, &f->error);
 }
 
 static int on_entry(void *context, const char *section, const char *name, const char *value)
@@ -192,57 +195,81 @@ static int on_entry(void *context, const char *section, const char *name, const 
     struct file_context *f = context;
     const struct setting *s = find(section, strlen(section), name);
     char full[128];
+    int r;
 
     if (f->failed)
         return 1; /* the first error counts */
-    if (s && s->type == LIST) {
-        f->failed = add_to_list(f, s, value) < 0;
-        return !f->failed;
-    }
     snprintf(full, sizeof(full), "%s.%s", section, name);
-    f->failed = config_set(f->config, full, value, f->error) < 0;
-    return !f->failed;
+    r = s && s->type == LIST ? add_to_list(f, s, value) : config_set(f->config, full, value, &f->error);
+    if (r < 0)
+        f->failed = f->line;
+    return r == 0;
 }
 
-/* inih cuts longer lines in two without a word. */
-enum { LINE_MAX_LENGTH = 198 };
-
-static int check_line_lengths(const char *path, struct error *e)
+/* inih says nothing of a section without entries. */
+static int check_section(struct file_context *f, const char *text)
 {
-    FILE *file = fopen(path, "re");
-    unsigned line = 1, length = 0;
-    int c;
+    const bool indented = isspace((unsigned char)*text);
+    size_t length;
 
-    if (!file)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "%s: %s", path, strerror(errno));
-    while ((c = getc(file)) != EOF && length <= LINE_MAX_LENGTH) {
-        length = c == '\n' ? 0 : length + 1;
-        line += c == '\n';
+    text += strspn(text, " \t\v\f\r");
+    if (*text != '[' || (indented && f->entries)) {
+        f->entries = f->entries || (*text && !strchr(";#", *text));
+        return 0;
     }
-    fclose(file);
-    if (length > LINE_MAX_LENGTH)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "%s:%u: a line has at most %d characters", path, line,
-                         LINE_MAX_LENGTH);
-    return 0;
+    f->entries = false;
+    length = strcspn(++text, "]");
+    if (text[length] != ']') /* which inih says */
+        return 0;
+    for (unsigned i = 0; i < n_settings; i++)
+        if (strlen(settings[i].section) == length && !strncmp(settings[i].section, text, length))
+            return 0;
+    return error_set(&f->error, ERROR_UNKNOWN_KEY, "no section [%.*s]; kopsd --print-config lists them",
+                     (int)(length < 40 ? length : 40), text);
+}
+
+/* One line of at most `size` bytes with its end, as fgets() would have it. inih cuts longer ones in two without a word,
+ * so they are refused here. */
+static char *read_line(char *text, int size, void *context)
+{
+    struct file_context *f = context;
+    static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, which inih skips */
+    int length = 0, c;
+
+    while ((c = getc(f->file)) != EOF && c != '\n' && length < size - 1)
+        text[length++] = (char)c;
+    if (c == EOF && !length)
+        return NULL;
+    text[length] = '\0';
+    f->line++;
+    if (f->failed)
+        return NULL;
+    if (length > size - 2)
+        error_set(&f->error, ERROR_INVALID_ARGUMENT, "a line has at most %d characters", size - 2);
+    else if (check_section(f, f->line == 1 && !strncmp(text, mark, strlen(mark)) ? text + strlen(mark) : text) == 0)
+        return text;
+    f->failed = f->line;
+    return NULL;
 }
 
 int config_read_file(struct config *c, const char *path, struct error *e)
 {
-    struct error entry = {0};
-    struct file_context context = {.config = c, .error = &entry};
-    int line;
+    struct file_context f = {.config = c, .file = fopen(path, "re")};
+    int line, r = 0;
 
-    if (check_line_lengths(path, e) < 0)
-        return -1;
-    line = ini_parse(path, on_entry, &context);
-
-    if (line == 0)
-        return 0;
+    if (!f.file)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "%s: %s", path, strerror(errno));
+    line = ini_parse_stream(read_line, &f, on_entry, &f);
     if (line < 0)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "%s: %s", path, line == -1 ? strerror(errno) : "no memory");
-    if (context.failed)
-        return error_set(e, entry.code, "%s:%d: %s", path, line, entry.message);
-    return error_set(e, ERROR_INVALID_ARGUMENT, "%s:%d: neither [section], key = value nor a comment", path, line);
+        r = error_set(e, ERROR_INVALID_ARGUMENT, "%s: no memory", path);
+    else if (f.failed && (!line || f.failed <= (unsigned)line))
+        r = error_set(e, f.error.code, "%s:%u: %s", path, f.failed, f.error.message);
+    else if (line)
+        r = error_set(e, ERROR_INVALID_ARGUMENT, "%s:%d: neither [section], key = value nor a comment", path, line);
+    else if (ferror(f.file))
+        r = error_set(e, ERROR_INVALID_ARGUMENT, "%s: it cannot be read", path);
+    fclose(f.file);
+    return r;
 }
 
 int config_read_environment(struct config *c, struct error *e)

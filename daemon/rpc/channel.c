@@ -8,15 +8,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "util/shortage.h"
+
 enum { RECEIVE_MAX = 16 * 1024 };
 
 static const uint64_t MEMORY_BYTES = RING_PAGE_BYTES + RING_REQUEST_BYTES + RING_REPLY_BYTES;
-
-/* What it is that there is no more of. */
-static enum error_code shortage(int cause)
-{
-    return cause == EMFILE || cause == ENFILE ? ERROR_QUOTA_EXCEEDED : ERROR_OUT_OF_MEMORY;
-}
 
 static int make_memory(int *ret_fd, unsigned char **ret_memory, struct error *e)
 {
@@ -24,7 +20,7 @@ static int make_memory(int *ret_fd, unsigned char **ret_memory, struct error *e)
     void *at;
 
     if (fd < 0)
-        return error_set(e, shortage(errno), "memfd_create: %s", strerror(errno));
+        return error_shortage(e, errno, "memfd_create");
     if (ftruncate(fd, (off_t)MEMORY_BYTES) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
         goto close_fd;
     at = mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -35,8 +31,7 @@ static int make_memory(int *ret_fd, unsigned char **ret_memory, struct error *e)
     return 0;
 
 close_fd:
-    error_set(e, shortage(errno), "making shared memory of %llu bytes: %s", (unsigned long long)MEMORY_BYTES,
-              strerror(errno));
+    error_shortage(e, errno, "making the shared memory");
     close(fd);
     return -1;
 }
@@ -64,7 +59,7 @@ close_doorbell:
 close_eventfd:
     close(fds[CHANNEL_DOORBELL]);
 fail:
-    return error_set(e, shortage(errno), "making the bells of the shared memory: %s", strerror(errno));
+    return error_shortage(e, errno, "making the bells of the shared memory");
 }
 
 int rpc_channel_new(size_t message_bytes, size_t output_max, struct rpc_channel **ret_channel, int ret_fds[CHANNEL_FDS],

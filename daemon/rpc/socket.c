@@ -6,6 +6,8 @@
 
 enum { KERNEL_MAX_FDS = 253 }; /* SCM_MAX_FD of Linux */
 
+#include "util/shortage.h"
+
 static unsigned take_fds(struct msghdr *message, int *fds)
 {
     unsigned n = 0;
@@ -61,8 +63,7 @@ enum rpc_receive rpc_socket_receive(int socket, struct rpc_input *in, bool *ret_
         if (n_fds > RPC_MAX_FDS)
             error_set(e, ERROR_PROTOCOL_ERROR, "more than %d descriptors came with one message", RPC_MAX_FDS);
         else /* the kernel could not give this process all of them */
-            error_set(e, ERROR_QUOTA_EXCEEDED,
-                      "the daemon has no descriptors left for those that came; try again later");
+            error_shortage(e, EMFILE, "the descriptors that came");
         return RPC_VIOLATION;
     }
     *ret_full = (size_t)n == iov.iov_len;

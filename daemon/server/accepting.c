@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/loop_memory.h"
+#include "util/shortage.h"
 #include "util/watch.h"
 
 /* Few a turn: a connection costs as much as a request or two, and whoever is served must not wait for many. A loop that
@@ -60,11 +60,26 @@ static void refuse(struct server *s, int fd, const struct error *e)
     close_newcomer(s, fd);
 }
 
-static int out_of_descriptors(const struct server *s, int cause, struct error *e)
+/* Newcomers get descriptors below this: those who are there need some for what they register, and what is beyond the
+ * loop's memory cannot be watched. */
+static uint64_t newcomers_max(void)
+{
+    const uint64_t most = shortage_descriptors_max(), headroom = most / HEADROOM_PART;
+    const uint64_t below = most - (headroom < HEADROOM_MAX ? headroom : HEADROOM_MAX);
+
+    return below < loop_memory_descriptors() ? below : loop_memory_descriptors();
+}
+
+static int out_of_descriptors(const struct server *s, int cause, uint64_t taken, struct error *e)
 {
     error_set(e, ERROR_QUOTA_EXCEEDED, "%s; try again later",
-              cause == ENFILE ? "this machine has no descriptors left" : "the daemon has no descriptors left");
+              cause == ENFILE ? "this machine has no descriptors left"
+                              : "the daemon has no descriptors left for newcomers");
     error_detail_text(e, "quota", "descriptors");
+    if (cause != ENFILE) {
+        error_detail_number(e, "current", (int64_t)taken);
+        error_detail_number(e, "limit", (int64_t)newcomers_max());
+    }
     return error_detail_number(e, "connections", s->n_connections);
 }
 
@@ -123,24 +138,10 @@ static int shed(struct server *s, int cause)
 
         return take_reserve(s) == 0 && nobody ? 0 : -1;
     }
-    out_of_descriptors(s, cause, &e);
+    out_of_descriptors(s, cause, shortage_descriptors_max(), &e);
     accepting_log_refusal(s, fd, &e);
     refuse(s, fd, &e);
     return take_reserve(s);
-}
-
-/* Those who are there need descriptors for what they register, and must be able to get them. */
-static bool has_room(int fd)
-{
-    rlim_t headroom;
-    struct rlimit files;
-
-    if ((unsigned)fd >= loop_memory_descriptors())
-        return false;
-    if (getrlimit(RLIMIT_NOFILE, &files) < 0)
-        return true;
-    headroom = files.rlim_cur / HEADROOM_PART;
-    return (rlim_t)fd < files.rlim_cur - (headroom < HEADROOM_MAX ? headroom : HEADROOM_MAX);
 }
 
 static void take(struct server *s, int fd)
@@ -148,8 +149,8 @@ static void take(struct server *s, int fd)
     struct error e;
     int r = 0;
 
-    if (!has_room(fd))
-        r = out_of_descriptors(s, EMFILE, &e);
+    if ((uint64_t)fd >= newcomers_max()) /* the lowest there is: those below are taken */
+        r = out_of_descriptors(s, EMFILE, (uint64_t)fd, &e);
     else if (s->n_connections >= s->config.max_connections)
         r = too_many_connections(s, &e);
     if (r < 0)

@@ -7,6 +7,7 @@
 
 #include "server/connection.h"
 #include "util/clock.h"
+#include "util/shortage.h"
 #include "util/watch.h"
 
 enum { KEPT_FDS = 2 }; /* of a channel: its bells */
@@ -81,7 +82,7 @@ int channel_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e
     if (rpc_channel_new(c->server->config.message_bytes, OUTPUT_MAX, &channel, ret_fds, e) < 0)
         goto discharge;
     if (epoll_ctl(c->server->doorbells, EPOLL_CTL_ADD, channel->doorbell, &bell) < 0) {
-        error_set(e, ERROR_QUOTA_EXCEEDED, "watching the doorbell: %s", strerror(errno));
+        error_shortage(e, errno, "watching the doorbell");
         for (unsigned i = 0; i < CHANNEL_FDS; i++)
             close(ret_fds[i]);
         rpc_channel_free(channel);

@@ -55,28 +55,6 @@ uint64_t connection_bytes_out(const struct connection *c)
     return c->output.position + (c->channel ? c->channel->output.position : 0);
 }
 
-struct holdings {
-    uint64_t buffers, mapped_bytes, allocated_bytes, queued;
-};
-
-static void look_at_holdings(const struct connection *c, struct holdings *into)
-{
-    struct list *const runs = (struct list *)&c->runs;
-
-    /* Not the places of those that it had once: of many connections they are millions. */
-    for (uint32_t i = 0; i < c->buffers.capacity && into->buffers < c->buffers.used; i++) {
-        const struct buffer_ref *buffer = idtable_at(&c->buffers, i);
-
-        if (!buffer)
-            continue;
-        into->buffers++;
-        *(buffer->allocated ? &into->allocated_bytes : &into->mapped_bytes) += buffer->size;
-    }
-    list_for_each_safe (node, after, runs) {
-        into->queued += list_entry(node, struct run, order_link)->state != RUN_SUBMITTED;
-    }
-}
-
 /* ---- the method ---- */
 
 static void write_histogram(struct rpc_output *out, const char *key, const struct histogram *h)
@@ -111,10 +89,7 @@ static void write_latency(struct rpc_output *out, const struct connection *c)
 
 static void write_client(struct rpc_output *out, struct connection *c, uint64_t now)
 {
-    struct holdings h = {0};
-
     connection_name_process(c);
-    look_at_holdings(c, &h);
     rpc_write_map(out, 22);
     rpc_write_entry_uint(out, "pid", (uint64_t)c->pid);
     rpc_write_entry_uint(out, "uid", c->uid);
@@ -127,10 +102,10 @@ static void write_client(struct rpc_output *out, struct connection *c, uint64_t 
     rpc_write_entry_uint(out, "requests", c->requests);
     rpc_write_entry_uint(out, "errors", c->errors);
     rpc_write_entry_uint(out, "inflight", c->inflight);
-    rpc_write_entry_uint(out, "queued", h.queued);
-    rpc_write_entry_uint(out, "buffers", h.buffers);
-    rpc_write_entry_uint(out, "mapped_bytes", h.mapped_bytes);
-    rpc_write_entry_uint(out, "allocated_bytes", h.allocated_bytes);
+    rpc_write_entry_uint(out, "queued", c->queued);
+    rpc_write_entry_uint(out, "buffers", c->buffers.used);
+    rpc_write_entry_uint(out, "mapped_bytes", c->mapped_bytes);
+    rpc_write_entry_uint(out, "allocated_bytes", c->allocated_bytes);
     rpc_write_entry_uint(out, "programs", c->programs.used);
     rpc_write_entry_uint(out, "kernels", c->kernels.used);
     rpc_write_entry_uint(out, "bytes_in", connection_bytes_in(c));

@@ -20,6 +20,7 @@
 #include "server/timeline.h"
 #include "util/clock.h"
 #include "util/log.h"
+#include "util/shortage.h"
 #include "util/watch.h"
 
 static void on_poll(uv_poll_t *poll, int status, int events);
@@ -217,10 +218,8 @@ static int watch_process(struct connection *c, struct error *e)
     if (c->pid <= 0) /* in another pid namespace: end of file must do */
         return 0;
     c->pidfd = pidfd_open_(c->pid);
-    if (c->pidfd < 0 && (errno == EMFILE || errno == ENFILE))
-        return error_set(e, ERROR_QUOTA_EXCEEDED, "no descriptor to watch your process with; try again later");
-    if (c->pidfd < 0 && errno == ENOMEM)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch your process; try again later");
+    if (c->pidfd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
+        return error_shortage(e, errno, "watching your process");
     if (c->pidfd < 0) /* it has ended, and somebody else has the socket; or this kernel has no such thing */
         return 0;
     r = uv_poll_init(&c->server->loop, &c->exit_poll, c->pidfd);

@@ -82,9 +82,12 @@ bool connection_drop_inline(struct connection *c, const unsigned char *handle);
 
 /* One of its tables takes no more: fills in quota_exceeded, returns -1. `what` is its entries, in the plural. */
 int connection_full(const struct connection *c, const struct idtable *table, const char *what, struct error *e);
+enum buffer_kind { BUFFER_READ_ONLY, BUFFER_WRITABLE, BUFFER_ALLOCATED /* by this connection; writable */ };
 /* A new buffer holding its own references to `m` and `hold`; NULL and quota_exceeded when there are too many. */
 struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m, struct hold *hold, uint64_t size,
-                                         bool writable, struct error *e);
+                                         enum buffer_kind kind, struct error *e);
+/* It has become larger. */
+void connection_resize_buffer(struct connection *c, struct buffer_ref *buffer, uint64_t size);
 /* Forgets it and its reference. */
 void connection_drop_buffer(struct connection *c, struct buffer_ref *buffer);
 

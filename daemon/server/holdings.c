@@ -145,8 +145,13 @@ int connection_full(const struct connection *c, const struct idtable *table, con
     return error_detail_number(e, "current", (int64_t)table->used);
 }
 
+static uint64_t *bytes_like(struct connection *c, const struct buffer_ref *buffer)
+{
+    return buffer->allocated ? &c->allocated_bytes : &c->mapped_bytes;
+}
+
 struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m, struct hold *hold, uint64_t size,
-                                         bool writable, struct error *e)
+                                         enum buffer_kind kind, struct error *e)
 {
     struct buffer_ref *buffer;
 
@@ -157,12 +162,14 @@ struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a buffer");
         goto discharge;
     }
-    *buffer = (struct buffer_ref){.mapping = m, .size = size, .writable = writable};
+    *buffer = (struct buffer_ref){
+        .mapping = m, .size = size, .writable = kind != BUFFER_READ_ONLY, .allocated = kind == BUFFER_ALLOCATED};
     buffer->id = idtable_add(&c->buffers, buffer);
     if (!buffer->id) {
         connection_full(c, &c->buffers, "buffers", e);
         goto free_buffer;
     }
+    *bytes_like(c, buffer) += size;
     mapping_ref(m);
     buffer->hold = hold_ref(hold);
     return buffer;
@@ -174,9 +181,16 @@ discharge:
     return NULL;
 }
 
+void connection_resize_buffer(struct connection *c, struct buffer_ref *buffer, uint64_t size)
+{
+    *bytes_like(c, buffer) += size - buffer->size;
+    buffer->size = size;
+}
+
 void connection_drop_buffer(struct connection *c, struct buffer_ref *buffer)
 {
     idtable_remove(&c->buffers, buffer->id);
+    *bytes_like(c, buffer) -= buffer->size;
     account_discharge(c->account, QUOTA_BUFFERS, 1);
     hold_unref(buffer->hold);
     mapping_unref(buffer->mapping);

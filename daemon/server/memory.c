@@ -9,6 +9,7 @@
 #include "server/kernel.h"
 #include "server/program.h"
 #include "server/request.h"
+#include "util/shortage.h"
 
 struct backend_device *request_device(struct server *s, const struct rpc_arg *arg, struct error *e)
 {
@@ -74,9 +75,13 @@ static int charge_rest(struct request *r, uint64_t size, unsigned fds, struct er
 {
     struct connection *c = r->connection;
 
-    if (size > r->alloc.size && account_charge(c->account, c->pid, QUOTA_ALLOCATED, size - r->alloc.size, e) < 0)
-        return -1;
-    r->alloc.size = size;
+    if (size > r->alloc.size) {
+        account_discharge(c->account, QUOTA_ALLOCATED, r->alloc.size);
+        r->alloc.size = 0; /* all or nothing: a refusal says what the user has without this */
+        if (account_charge(c->account, c->pid, QUOTA_ALLOCATED, size, e) < 0)
+            return -1;
+        r->alloc.size = size;
+    }
     return fds ? account_charge(c->account, c->pid, QUOTA_FDS, fds, e) : 0;
 }
 
@@ -93,7 +98,7 @@ static int adopt(struct request *r, struct mapping **ret)
     if (charge_rest(r, memory->size, fds, e) < 0)
         goto close_memory;
     if (fds && (own_fd = fcntl(r->alloc.fd, F_DUPFD_CLOEXEC, 0)) < 0) {
-        error_set(e, ERROR_QUOTA_EXCEEDED, "no descriptor for the memory: %s", strerror(errno));
+        error_shortage(e, errno, "keeping the memory");
         goto discharge_fds;
     }
     if (fstat(r->alloc.fd, &st) < 0)
@@ -134,16 +139,18 @@ static void alloc_done(struct work *work)
     }
     hold = c->closed ? NULL : connection_hold(c, m, 0, &r->alloc.error);
     if (hold)
-        buffer = connection_add_buffer(c, m, hold, m->memory->size, true, &r->alloc.error);
+        buffer = connection_add_buffer(c, m, hold, m->memory->size, BUFFER_ALLOCATED, &r->alloc.error);
     hold_unref(hold);
     mapping_unref(m);
     if (buffer) {
-        buffer->allocated = true;
         end_allocated(r, buffer);
         return;
     }
     close(r->alloc.fd);
-    request_end_error(r, &r->alloc.error);
+    if (c->closed)
+        request_abandon(r);
+    else
+        request_end_error(r, &r->alloc.error);
 }
 
 void handle_alloc(struct request *r, const struct rpc_arg *args, struct request_fds *fds)

@@ -19,6 +19,11 @@ static int bad_argument(struct error *e, const char *key, const char *why)
     return error_detail_text(e, "key", key);
 }
 
+static enum buffer_kind kind_of(bool writable)
+{
+    return writable ? BUFFER_WRITABLE : BUFFER_READ_ONLY;
+}
+
 static int missing(struct error *e, const char *key, const char *why)
 {
     error_set(e, ERROR_MISSING_KEY, "%s", why);
@@ -145,11 +150,13 @@ static void on_opened(struct mapping_waiter *waiter, bool ok)
 
     if (ok && !r->connection->closed && (grows(m) || check_true_size(m, g->size, &e) == 0) &&
         hold_check(g->hold, r->connection->pid, &e) == 0)
-        buffer =
-            connection_add_buffer(r->connection, m, g->hold, grows(m) ? usable(m, g->size) : g->size, g->writable, &e);
+        buffer = connection_add_buffer(r->connection, m, g->hold, grows(m) ? usable(m, g->size) : g->size,
+                                       kind_of(g->writable), &e);
     hold_unref(g->hold);
     if (buffer)
         end_registered(r, buffer);
+    else if (ok && r->connection->closed)
+        request_abandon(r);
     else
         request_end_error(r, &e);
     mapping_unuse(m);
@@ -270,7 +277,7 @@ static int register_memfd(struct request *r, const struct rpc_arg *args, bool wr
     }
     hold = connection_hold(c, m, args[REGISTER_size].u, e);
     if (hold)
-        buffer = connection_add_buffer(c, m, hold, args[REGISTER_size].u, writable, e);
+        buffer = connection_add_buffer(c, m, hold, args[REGISTER_size].u, kind_of(writable), e);
     hold_unref(hold);
     if (buffer) {
         close(fds->fds[index]); /* the mapping keeps the memory: this frees nothing */
@@ -377,8 +384,10 @@ static void on_extended(struct mapping_extension *x)
     struct buffer_ref *buffer = r->connection->closed ? NULL : idtable_get(&r->connection->buffers, g->buffer);
 
     if (x->ok && buffer && buffer->mapping == x->mapping) {
-        buffer->size = usable(x->mapping, x->mapping->import.size);
+        connection_resize_buffer(r->connection, buffer, usable(x->mapping, x->mapping->import.size));
         end_registered(r, buffer);
+    } else if (x->ok && r->connection->closed) {
+        request_abandon(r);
     } else {
         if (x->ok)
             error_set(&x->error, ERROR_UNKNOWN_BUFFER, "the buffer was released meanwhile");

@@ -68,11 +68,7 @@ METRIC(jobs_queued)
     uint64_t n = 0;
 
     list_for_each_safe (node, after, &m->s->connections) {
-        struct connection *c = list_entry(node, struct connection, link);
-
-        list_for_each_safe (run, run_after, &c->runs) {
-            n += list_entry(run, struct run, order_link)->state != RUN_SUBMITTED;
-        }
+        n += list_entry(node, struct connection, link)->queued;
     }
     metrics_one(m, METRIC_jobs_queued, n);
 }

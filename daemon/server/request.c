@@ -245,6 +245,14 @@ void request_end_error(struct request *r, const struct error *e)
     request_end(r);
 }
 
+void request_abandon(struct request *r)
+{
+    struct error e;
+
+    error_set(&e, ERROR_CANCELLED, "the connection ended");
+    request_end_error(r, &e);
+}
+
 /* ---- dispatch ---- */
 
 static int check_params(const struct rpc_message *message, int method, struct rpc_arg *args, struct error *e)

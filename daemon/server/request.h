@@ -36,6 +36,8 @@ struct request *request_find(struct connection *c, uint32_t msgid);
 void request_end_empty(struct request *r);
 /* An error, and the end. */
 void request_end_error(struct request *r, const struct error *e);
+/* The end of one whose connection ended before it: it counts as cancelled, for nothing was wrong with it. */
+void request_abandon(struct request *r);
 
 /* Where a handler finds its arguments: args[RUN_op], args[ALLOC_size], … */
 #define INDEX(prefix, key) prefix##_##key,

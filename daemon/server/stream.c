@@ -65,6 +65,7 @@ void stream_enqueue(struct stream *stream, struct request *r)
 {
     r->run.stream = stream;
     r->run.state = RUN_QUEUED;
+    r->connection->queued++;
     list_append(&stream->queue, &r->run.queue_link);
 }
 
@@ -73,6 +74,7 @@ void stream_remove(struct request *r)
     struct stream *stream = r->run.stream;
 
     list_remove(&r->run.queue_link);
+    r->connection->queued -= r->run.state != RUN_SUBMITTED;
     if (r->run.state != RUN_QUEUED) {
         stream->submitted--;
         stream->repeating -= repeats(&r->run);
@@ -94,6 +96,7 @@ static void submit(struct run *run)
         activity_begin(a, run->device, run->body.calls[0].call.op->name, c->pid, c->uid);
 
     run->state = RUN_SUBMITTED;
+    c->queued--;
     run->device->backend->submit(queue_of(run), &run->job);
     activity_end(a, &before);
     pump_submitted(c->server, run); /* now: what the call waited for was not this one */

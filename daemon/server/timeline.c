@@ -1,5 +1,6 @@
 #include "server/timeline.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/timerfd.h>
@@ -10,6 +11,7 @@
 #include "server/request.h"
 #include "server/run.h"
 #include "util/clock.h"
+#include "util/shortage.h"
 #include "util/watch.h"
 
 enum {
@@ -99,6 +101,12 @@ static void attach_done(struct work *work)
         return;
     }
     t->attached = true;
+    fd = fcntl(t->fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) {
+        error_shortage(&r->timelines.error, errno, "giving you the page");
+        request_end_error(r, &r->timelines.error);
+        return;
+    }
     start = rpc_output_position(&r->connection->output);
     out = request_result(r);
     if (out) {
@@ -107,9 +115,10 @@ static void attach_done(struct work *work)
         rpc_write_entry_uint(out, "fd", 0);
         rpc_write_entry_uint(out, "size", PAGE_BYTES);
         rpc_write_entry_uint(out, "streams", STREAMS_MAX);
-        fd = fcntl(t->fd, F_DUPFD_CLOEXEC, 0);
-        if (fd < 0 || rpc_output_attach(out, start, fd) < 0)
+        if (rpc_output_attach(out, start, fd) < 0)
             out->bytes.failed = true;
+    } else {
+        close(fd);
     }
     request_end(r);
 }

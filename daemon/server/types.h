@@ -231,6 +231,8 @@ struct connection {
     bool ring_waits;             /* as input_waits */
     bool from_ring;              /* the message being dispatched came through the ring */
     struct idtable buffers;      /* struct buffer_ref */
+    uint64_t mapped_bytes;       /* of buffers that were registered */
+    uint64_t allocated_bytes;    /* … that alloc made */
     struct idtable programs;     /* struct program */
     struct idtable modules;      /* struct module */
     struct idtable kernels;      /* struct kernel */
@@ -243,6 +245,7 @@ struct connection {
     struct request *by_msgid[MSGID_BUCKETS];
     uint64_t next_sequence;
     struct list runs;     /* unfinished run requests, in the order sent */
+    unsigned queued;      /* … that no device has */
     struct list barriers; /* requests that wait for earlier runs, in the order sent */
     struct stream *streams[STREAMS_MAX];
 };

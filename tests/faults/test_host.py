@@ -6,6 +6,7 @@ A sample of the points by default; KOPS_FAULTS=all takes every one, KOPS_FAULTS=
 from __future__ import annotations
 
 import errno
+import itertools
 import select
 import time
 from collections import Counter
@@ -14,6 +15,7 @@ import pytest
 from faults import ALL, ALWAYS, FaultyDaemon, describe, may_last, points
 from scenario import fresh_client, play
 from support import proc, raw, records
+from user_kernels import ADD, ARCH, only_with_nvrtc
 
 FAILURES_MAX = 20
 ROUNDS = 3  # before anything is counted: what is made once and kept is there then
@@ -101,6 +103,30 @@ def test_every_point(lasts: int, spin_us: int) -> None:
     assert not tally.failures, "\n\n".join(tally.failures)
     assert tally.points > (150 if ALL else 5)
     assert tally.silent < tally.points / 4
+
+
+@only_with_nvrtc
+@pytest.mark.parametrize("nth", range(1, 9))
+def test_no_memory_to_watch_a_compiler(nth: int) -> None:
+    """The helper, what it says, the processes that compile: a request is refused or goes on with another, the next ones
+    are served, and nothing is left."""
+    sources = (ADD + f"// {n}\n" for n in itertools.count())
+    with FaultyDaemon("--set", "kernels.keep_s=1") as daemon:
+        before = daemon.holdings()
+        with daemon.connect() as connection:
+
+            def compiled() -> bool:
+                params = {"source": next(sources), "entries": ["add2_kernel"], "arch": ARCH}
+                error = connection.reply(connection.request("compile", params)).error
+                assert error is None or error["code"] == "out_of_memory", error
+                return error is None
+
+            assert connection.alive()
+            daemon.faults.arm("epoll", nth, errno.ENOMEM)
+            proc.eventually(lambda: not compiled() or daemon.faults.fired > 0, "it fails once")
+            daemon.faults.disarm()
+            proc.eventually(compiled, "it goes on when that is over")
+        settled(daemon, before)
 
 
 def test_nobody_can_be_accepted() -> None:

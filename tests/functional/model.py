@@ -245,6 +245,10 @@ class Client:
     def allocated(self) -> int:
         return sum(m.allocated for m in self.buffers.values()) + sum(self.opaque.values())
 
+    @property
+    def mapped(self) -> int:
+        return sum(len(m.data) for m in self.buffers.values() if not m.allocated)
+
     # Memory
 
     def register_params(self, rng: random.Random) -> tuple[dict[str, Any], memfd.Shared]:

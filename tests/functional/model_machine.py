@@ -228,7 +228,7 @@ class Base(RuleBasedStateMachine):
                 assert self.held == BUFFERS == detail["current"]
             else:
                 assert (detail["quota"], detail["limit"]) == ("allocated_bytes", limit)
-                assert detail["current"] in (used, used + size), "what is rounded up is charged after the rest"
+                assert detail["current"] == used
                 assert used + size > limit - (2 << 20), "refused before it is too much"
         else:
             assert self.held < BUFFERS and reply.get()["size"] >= size

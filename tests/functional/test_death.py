@@ -11,9 +11,10 @@ import socket
 from collections.abc import Callable
 
 import numpy as np
+import prometheus
 import pytest
 from arrays import LongRun, Vectors, run_params
-from support import memfd, raw
+from support import memfd, proc, raw
 from support.daemon import Daemon
 
 Spawn = Callable[[Callable[[], object]], int]
@@ -83,6 +84,27 @@ def test_killed_in_the_middle_of_a_message_with_descriptors(daemon: Daemon, spaw
 def test_killed_before_it_reads_its_replies(daemon: Daemon, spawn: Spawn) -> None:
     """Replies with descriptors (alloc) are under way to nobody."""
     kill(child_with(daemon, lambda c: [c.request("alloc", {"size": 4096}) for _ in range(30)], spawn))
+
+
+def test_what_is_made_for_nobody_is_cancelled_not_failed(daemon: Daemon) -> None:
+    """Memory comes when the one who asked for it is gone: that is no fault of the daemon's, nor counted as one."""
+    with daemon.connect() as watcher:
+
+        def errors() -> dict[str, float]:
+            family = prometheus.parse(watcher.call("metrics")["text"])["kopsd_errors_total"]
+            return {dict(labels)["code"]: value for (_, labels), value in family.samples.items()}
+
+        before = errors()
+
+        def abandoned() -> bool:
+            with daemon.connect() as connection:
+                for _ in range(30):
+                    connection.request("alloc", {"size": 4096})
+            return errors() != before
+
+        proc.eventually(abandoned, "some of them end before their memory comes")
+        now = errors()
+        assert {code for code, n in now.items() if n != before.get(code, 0)} == {"cancelled"}
 
 
 @pytest.mark.parametrize("round_", range(10))

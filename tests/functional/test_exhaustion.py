@@ -73,7 +73,9 @@ def test_newcomers_are_turned_away(daemon: Daemon) -> None:
         works(first)
         there, told = fill(daemon)
         assert told["code"] == "quota_exceeded" and "descriptors" in str(told["message"]), told
-        assert told["detail"]["quota"] == "descriptors"  # type: ignore[index]
+        detail = told["detail"]
+        assert isinstance(detail, dict) and detail.pop("quota") == "descriptors"
+        assert detail == {"current": detail["limit"], "limit": LIMIT - LIMIT // 8, "connections": len(there) + 1}
         assert len(there) > LIMIT // 4
         works(first)
         works(there[-1])
@@ -100,11 +102,14 @@ def test_not_one_descriptor_left(daemon: Daemon) -> None:
         proc.eventually(lambda: proc.fds(daemon.pid)["memfd"] == memfds, "the mapped memory's descriptor is closed")
         before, log = daemon.holdings(), len(daemon.log())
         began = time.monotonic()
-        limit_descriptors(daemon, first_unused(daemon.pid))
+        limit = first_unused(daemon.pid)
+        limit_descriptors(daemon, limit)
         for _ in range(200):
             with daemon.connect() as newcomer:
                 told = refusal(newcomer)
                 assert told is not None and told["code"] == "quota_exceeded", told
+                detail = told["detail"]
+                assert isinstance(detail, dict) and detail["current"] == limit > detail["limit"] > 0
             first.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
             assert (vectors[1] == 9).all()
         lines = daemon.log()[log:].count("event=refuse")
@@ -123,14 +128,20 @@ def test_descriptors_that_cannot_be_taken(daemon: Daemon) -> None:
     with daemon.connect() as first, daemon.connect() as second:
         assert first.alive() and second.alive()
         before = daemon.holdings()
-        limit_descriptors(daemon, first_unused(daemon.pid))
+        limit = first_unused(daemon.pid)
+        full = {"quota": "descriptors", "current": limit, "limit": limit}
+        limit_descriptors(daemon, limit)
         shared = memfd.Shared(4096)
         first.request("register", {"kind": "memfd", "size": 4096, "fd": 0, "access": "rw"}, [shared.fd])
         told = first.wait_closed()
-        assert told is not None and told["code"] == "quota_exceeded", told
+        assert told is not None and (told["code"], told["detail"]) == ("quota_exceeded", full), told
         assert second.alive()
-        error = second.error("hello", {"shm": True})
-        assert error.code == "quota_exceeded"
+        # Where the first one's were there is room for some of these, but not for all.
+        for method, params in (("hello", {"shm": True}), ("alloc", {"size": 4096})):
+            limit_descriptors(daemon, first_unused(daemon.pid))
+            error = second.error(method, params)
+            assert (error.code, error.detail["quota"]) == ("quota_exceeded", "descriptors")
+            assert error.detail["current"] == error.detail["limit"] <= limit
         assert second.alive()
         limit_descriptors(daemon, 4096)
         with daemon.connect() as newcomer:

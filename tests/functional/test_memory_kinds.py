@@ -135,12 +135,18 @@ def test_a_tensor_across_chunks(connection: raw.Connection, exporter: Exporter, 
     segment.free()
 
 
+def held(connection: raw.Connection) -> tuple[int, int]:
+    (row,) = connection.call("clients")["clients"]
+    return row["buffers"], row["mapped_bytes"]
+
+
 def test_usable_as_far_as_it_is_there(connection: raw.Connection, exporter: Exporter) -> None:
     segment = Segment(exporter, [CHUNK] * 3)
     with taken(exporter, segment.fds) as fds:
         result = connection.call("register", {**segment.params(0, 1), "size": segment.size}, fds[:1])
         buffer = result["buffer"]
         assert result["size"] == CHUNK
+        assert held(connection) == (1, CHUNK)
         there, beyond = [tensor(buffer, [10])], [tensor(buffer, [10], offset=CHUNK)]
         connection.run("square", there, [tensor(buffer, [10], offset=400)])
         assert connection.run_error("square", there, beyond).code == "out_of_bounds"
@@ -150,6 +156,9 @@ def test_usable_as_far_as_it_is_there(connection: raw.Connection, exporter: Expo
         # It is complete now.
         error = connection.error("register", more, fds[1:])
         assert (error.code, error.key) == ("invalid_argument", "chunk_bytes")
+        assert held(connection) == (1, segment.size)
+        connection.call("release", {"buffer": buffer})
+        assert held(connection) == (0, 0)
     segment.free()
 
 

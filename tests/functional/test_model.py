@@ -363,7 +363,7 @@ class Machine(Base):
         for client in self.clients:
             row = rows[client.name]
             assert (row["buffers"], row["programs"]) == (client.held, len(client.programs)), row
-            assert row["allocated_bytes"] == client.allocated, row
+            assert (row["mapped_bytes"], row["allocated_bytes"]) == (client.mapped, client.allocated), row
             assert row["uid"] == os.getuid() and row["pid"] == os.getpid()
         (user,) = [user for user in told["users"] if user["uid"] == os.getuid()]
         assert (user["connections"], user["buffers"]) == (len(self.clients) + 1, self.held)

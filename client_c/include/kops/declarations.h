@@ -28,7 +28,7 @@ enum kops_code {
     KOPS_ERR_INVALID_FD = 21, /**< The file descriptor is no sealed memfd of the declared size; the message says which check failed. */
     KOPS_ERR_READ_ONLY = 22, /**< An output lies in a buffer that was registered read-only or is sealed against writing. */
     KOPS_ERR_LIMIT_EXCEEDED = 23, /**< More of something than one request may carry; `detail` has `limit` and `value`. */
-    KOPS_ERR_QUOTA_EXCEEDED = 24, /**< The connection or user holds as much of something as it may; `detail` has `quota` (of what), `limit` and `current`, and for rates `retry_after_ms`. Also where the daemon has no descriptors left. */
+    KOPS_ERR_QUOTA_EXCEEDED = 24, /**< The connection or user holds as much of something as it may; `detail` has `quota` (of what), `limit` and `current`, and for rates `retry_after_ms`. Also where the daemon or the machine has no descriptors left: `quota` is `descriptors`, without the numbers where it is the machine. */
     KOPS_ERR_UNSUPPORTED = 25, /**< This daemon, device or build cannot do it; the message says what can be done instead. */
     KOPS_ERR_OUT_OF_MEMORY = 26, /**< The device or host has too little free memory. */
     KOPS_ERR_DEADLINE_EXCEEDED = 27, /**< `deadline_ms` passed before the job ended; outputs are undefined when it had started. */
