@@ -126,7 +126,7 @@ def test_no_memory_to_watch_a_compiler(nth: int) -> None:
             proc.eventually(lambda: not compiled() or daemon.faults.fired > 0, "it fails once")
             daemon.faults.disarm()
             proc.eventually(compiled, "it goes on when that is over")
-        settled(daemon, before)
+        daemon.wait_holdings(before)
 
 
 def test_nobody_can_be_accepted() -> None:
