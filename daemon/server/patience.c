@@ -1,10 +1,17 @@
 #include "server/patience.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
+#include "server/clients.h"
 #include "server/connection.h"
 #include "util/clock.h"
 #include "util/log.h"
 
 enum { AGAIN_MS = 20, LINES_A_SECOND = 10 };
+/* What a paused client has to read on average, or it would keep its place by a byte now and then. Nothing is added
+ * meanwhile but replies to what it has in flight, so whoever reads that much catches up. */
+enum { LEAST_BYTES_A_SECOND = 1024 };
 
 static void on_timer(uv_timer_t *timer);
 
@@ -66,12 +73,43 @@ static void set(struct connection *c, enum patience_for what, bool waits, bool a
         arm(s);
 }
 
+/* What it has taken of its replies, but for a number that stays. Beside what has gone it is what the kernel still has
+ * of that, which it takes back in pieces of some ten thousand bytes, and goes on to send later still: a reader may be
+ * slower than that. */
+static int64_t taken(const struct connection *c)
+{
+    int unread = 0;
+
+    if (ioctl(c->fd, SIOCOUTQ, &unread) < 0)
+        unread = 0;
+    return (int64_t)connection_bytes_out(c) - unread;
+}
+
+/* It has read what it must in the time that runs, or all that waited when that began. */
+static bool has_read(const struct connection *c)
+{
+    const uint64_t least = c->server->config.stuck_reader_s * LEAST_BYTES_A_SECOND;
+
+    return taken(c) - c->read_from >= (int64_t)(least < c->read_waiting ? least : c->read_waiting);
+}
+
+static void note_reader(struct connection *c, bool moved)
+{
+    const bool anew = list_empty(&c->waits[PATIENCE_READER].link) || (moved && has_read(c));
+
+    set(c, PATIENCE_READER, connection_is_stuck(c), anew);
+    if (!anew)
+        return;
+    c->read_from = taken(c);
+    c->read_waiting = buffer_length(&c->output.bytes) + (c->channel ? rpc_channel_pending(c->channel) : 0);
+}
+
 void patience_note(struct connection *c, bool sent)
 {
     uint64_t at;
 
     if (connection_is_stuck(c) || !list_empty(&c->waits[PATIENCE_READER].link))
-        set(c, PATIENCE_READER, connection_is_stuck(c), sent);
+        note_reader(c, sent);
     if (connection_has_part(c) || !list_empty(&c->waits[PATIENCE_MESSAGE].link)) {
         at = c->input.position + (c->channel ? c->channel->input.position : 0);
         set(c, PATIENCE_MESSAGE, connection_has_part(c), at != c->part_at);
@@ -129,6 +167,8 @@ static void look(struct connection *c, enum patience_for what)
         connection_read_all(c);
     if (!c->closed)
         connection_turn(c);
+    if (!c->closed && what == PATIENCE_READER && !list_empty(&c->waits[what].link))
+        note_reader(c, true);
     if (!c->closed && !list_empty(&c->waits[what].link) && c->waits[what].since_ns == since)
         drop(c, what);
 }

@@ -220,6 +220,8 @@ struct connection {
         struct list link;
         uint64_t since_ns;
     } waits[PATIENCE_COUNT];
+    int64_t read_from;           /* when its time as a reader began: what it had taken of its replies … */
+    uint64_t read_waiting;       /* … and what waited */
     uint64_t part_at;            /* where in the streams the message began that is waited for */
     struct rpc_channel *channel; /* shared memory; NULL without */
     struct list hot_link;        /* in the server's; alone while the ring sleeps */

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from arrays import LongRun, Vectors
-from other_user import STRANGER, as_root, connect_as
-from support import backends, memfd, proc, raw
+from support import backends, memfd, proc, raw, users
 from support.daemon import Daemon
 from support.ring import Ring
+from support.users import STRANGER, as_root
 
 CONFIG = backends.config(backends.HOST)
 KEYS = {
@@ -207,8 +207,8 @@ def test_hostile_names(connection: raw.Connection, watcher: raw.Connection) -> N
 
 @as_root
 def test_others_see_only_their_own() -> None:
-    with Daemon(config=CONFIG + "[server]\nsocket_mode = 0666\n") as daemon:
-        with daemon.connect() as root, connect_as(daemon, STRANGER) as stranger:
+    with Daemon(config=CONFIG + users.OPEN) as daemon:
+        with daemon.connect() as root, users.connect(daemon, STRANGER) as stranger:
             assert root.alive() and stranger.alive()
             mine, all_ = stranger.call("clients"), root.call("clients")
             assert [c["uid"] for c in mine["clients"]] == [STRANGER] == [u["uid"] for u in mine["users"]]
@@ -219,9 +219,9 @@ def test_others_see_only_their_own() -> None:
 
 @as_root
 def test_users_and_their_limits() -> None:
-    config = CONFIG + "[server]\nsocket_mode = 0666\n[quota]\nbuffers = 3\nfds = 0\nmapped_mib = 5\n"
+    config = CONFIG + users.OPEN + "[quota]\nbuffers = 3\nfds = 0\nmapped_mib = 5\n"
     with Daemon(config=config) as daemon:
-        with daemon.connect() as root, connect_as(daemon, STRANGER) as one, connect_as(daemon, STRANGER) as two:
+        with daemon.connect() as root, users.connect(daemon, STRANGER) as one, users.connect(daemon, STRANGER) as two:
             shared = memfd.Shared(1 << 20)
             for connection in (one, two, one):
                 connection.register(shared)

@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 from support import memfd, proc, raw
 from support.daemon import Daemon, binary
+from support.users import OPEN, STRANGER, as_root
 from user_kernels import ADD, ADD_PARAMS, ARCH, compile_source, only_with_nvrtc, wait_for_compilers
 
 pytestmark = only_with_nvrtc
 
 HOST = "[cuda]\ndriver = none\n"
-OPEN = HOST + "[server]\nsocket_mode = 0666\n"
-STRANGER, CLUB = 54321, 54399
-as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root may become others")
+CLUB = 54399
 
 
 @pytest.fixture
@@ -96,7 +95,7 @@ def test_others_compile_by_policy(
     start: Callable[[str], Daemon], policy: str, groups: list[int], allowed: bool
 ) -> None:
     more = f"[kernels]\nuser_kernels = {policy}\n" + (f"user_kernels_group = {CLUB}\n" if policy == "group" else "")
-    daemon = start(OPEN + more)
+    daemon = start(HOST + OPEN + more)
     expect(daemon, True)
     as_user(STRANGER, groups, lambda: expect(daemon, allowed))
 
@@ -179,7 +178,7 @@ def test_a_cache_action_that_is_refused(
 
 @as_root
 def test_only_administrators_see_the_cache(start: Callable[[str], Daemon]) -> None:
-    daemon = start(OPEN + "[kernels]\nuser_kernels = all\n")
+    daemon = start(HOST + OPEN + "[kernels]\nuser_kernels = all\n")
 
     def look() -> None:
         with daemon.connect() as connection:

@@ -10,9 +10,9 @@ from typing import Any
 import prometheus
 import pytest
 from arrays import LongRun, Vectors
-from other_user import STRANGER, as_root, connect_as
-from support import backends, memfd, raw
+from support import backends, memfd, raw, users
 from support.daemon import Daemon
+from support.users import STRANGER, as_root
 from user_kernels import ADD, ARCH, only_with_nvrtc, wait_for_compilers
 
 CONFIG = backends.config(backends.HOST)
@@ -20,7 +20,7 @@ CONFIG = backends.config(backends.HOST)
 
 @pytest.fixture
 def server() -> Iterator[Daemon]:
-    with Daemon(config=CONFIG + "[server]\nsocket_mode = 0666\n") as daemon:
+    with Daemon(config=CONFIG + users.OPEN) as daemon:
         yield daemon
 
 
@@ -219,9 +219,9 @@ def test_a_compile_is_work(server: Daemon) -> None:
 def test_for_administrators() -> None:
     """Others are told so and nothing changes; who is in the list may."""
     for administer, allowed in (("owner", False), (str(STRANGER), True)):
-        config = CONFIG + f"[server]\nsocket_mode = 0666\n[access]\nadminister = {administer}\n"
+        config = CONFIG + users.OPEN + f"[access]\nadminister = {administer}\n"
         with Daemon(config=config) as daemon:
-            with connect_as(daemon, STRANGER) as stranger:
+            with users.connect(daemon, STRANGER) as stranger:
                 if allowed:
                     assert stranger.call("drain")["drained"]
                     assert len(prometheus.parse(stranger.call("metrics")["text"])["kopsd_user_fds"].samples) == 1

@@ -11,11 +11,11 @@ from pathlib import Path
 import prometheus
 import pytest
 from arrays import LongRun, Vectors
-from other_user import STRANGER, as_root, connect_as
 from prometheus import Family
-from support import backends, memfd, proc, raw
+from support import backends, memfd, proc, raw, users
 from support.daemon import Daemon
 from support.ring import Ring
+from support.users import STRANGER, as_root
 
 CONFIG = backends.config(backends.HOST)
 DECLARED = json.loads((Path(__file__).resolve().parents[2] / "proto/metrics.json").read_text(encoding="utf-8"))
@@ -271,8 +271,8 @@ def test_many_names_are_bounded(daemon: Daemon) -> None:
 
 @as_root
 def test_others_see_no_series_of_users() -> None:
-    with Daemon(config=CONFIG + "[server]\nsocket_mode = 0666\n") as daemon:
-        with daemon.connect() as root, connect_as(daemon, STRANGER) as stranger:
+    with Daemon(config=CONFIG + users.OPEN) as daemon:
+        with daemon.connect() as root, users.connect(daemon, STRANGER) as stranger:
             root.call("hello", {"client": "of root"})
             stranger.call("hello", {"client": "of the stranger"})
             mine, everything = read(stranger), read(root)

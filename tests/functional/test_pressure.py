@@ -12,7 +12,7 @@ import pytest
 from arrays import LongRun, Vectors, run_params
 from support import proc, raw
 from support.daemon import Daemon, sanitized, thread_sanitized
-from support.ring import Ring
+from support.ring import REPLY, TAIL, Ring
 
 
 def send_until_paused(connection: raw.Connection, data: bytes, most: int) -> int:
@@ -154,6 +154,42 @@ def test_stuck_reader_is_dropped() -> None:
             with contextlib.suppress(ConnectionResetError):  # what was sent before is there; then comes the end
                 while stuck.socket.recv(1 << 20):
                     pass
+        daemon.wait_holdings(before)
+
+
+def test_trickling_reader_is_dropped() -> None:
+    """One that takes a byte now and then does not keep its place by it; one that takes some thousand a second does."""
+    with Daemon("--set", "limits.stuck_reader_s=2") as daemon, daemon.connect() as other:
+        assert other.alive()
+        before = daemon.holdings()
+        with daemon.connect() as trickling, daemon.connect() as slow:
+            data = b"".join(raw.pack_request(i, "ping", {"x": bytes(900)}) for i in range(100))
+            assert send_until_paused(slow, data, 10000) < 10000
+            ring = Ring(trickling)
+            trickling.call("hello", {"client": "trickling"})
+
+            def paused() -> bool:
+                if ring.room() >= len(data):
+                    ring.put(data)
+                    ring.publish()
+                return any(c["paused"] and c["client"] == "trickling" for c in other.call("clients")["clients"])
+
+            proc.eventually(paused, "it is not read any more")
+
+            def dropped() -> bool:
+                if slow.readable(0):
+                    slow.socket.recv(300)
+                ring.tail += 1
+                ring.set(REPLY + TAIL, ring.tail)
+                ring.ring()
+                return "event=drop" in daemon.log()
+
+            proc.eventually(dropped, "the one that trickles is dropped")
+            assert ring.tail < 2 * 2048
+            assert daemon.log().count("event=drop") == 1
+            trickling.wait_closed()
+            ring.close()
+        assert other.alive()
         daemon.wait_holdings(before)
 
 

@@ -14,6 +14,7 @@ from .daemon import Daemon
 
 # The daemon's socket must be open to them, and its folder.
 OPEN = "[server]\nsocket_mode = 0666\n"
+STRANGER = 54321
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root may become others")
 
 
