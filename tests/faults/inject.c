@@ -297,6 +297,8 @@ REAL(FILE *, fopen, const char *path, const char *mode)
 }
 
 /* Of those without a function only what a connection needs. */
+/* Reads as many arguments as a call may have, the last of which may be none but the caller's stack. */
+__attribute__((no_sanitize_address)) long __wrap_syscall(long number, ...);
 REAL(long, syscall, long number, ...)
 {
     va_list arguments;
