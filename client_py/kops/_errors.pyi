@@ -143,7 +143,8 @@ class LimitExceeded(KopsError, ValueError):
 
 class QuotaExceeded(KopsError, ResourceWarning):
     """The connection or user holds as much of something as it may; `detail` has `quota` (of what), `limit` and
-    `current`, and for rates `retry_after_ms`. Also where the daemon has no descriptors left.
+    `current`, and for rates `retry_after_ms`. Also where the daemon or the machine has no descriptors left:
+    `quota` is `descriptors`, without the numbers where it is the machine.
     """
 
 class Unsupported(KopsError, NotImplementedError):
