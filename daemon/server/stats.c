@@ -1,5 +1,6 @@
 /* The stats method. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "server/access.h"
 #include "server/code.h"
@@ -76,31 +77,64 @@ static void write_counters(struct rpc_output *out, const struct server *s)
     rpc_write_entry_uint(out, "rows_dropped", profile_rows_dropped(s->profile));
 }
 
-/* The connections that refer to a mapping, by buffers or inline. */
-static unsigned users_of(const struct server *s, const struct mapping *m, pid_t pids[MAX_PIDS], unsigned *ret_n_pids)
+/* ---- who refers to mappings, by buffers or inline ---- */
+
+struct holders {
+    const struct mapping *mapping; /* NULL: a free slot */
+    unsigned references, n_pids;
+    pid_t pids[MAX_PIDS];
+};
+
+/* A slot for each mapping by its address, found out in one pass: there may be some ten thousand of them, and as many
+ * buffers. */
+struct holders_table {
+    struct holders *slots;
+    size_t mask;
+};
+
+static struct holders *holders_of(const struct holders_table *t, const struct mapping *m)
 {
-    unsigned users = 0, n = 0;
+    size_t i = (size_t)(((uint64_t)(uintptr_t)m * UINT64_C(0x9e3779b97f4a7c15)) >> 32);
 
-    list_for_each_safe (node, after, &s->connections) {
-        const struct connection *c = list_entry(node, struct connection, link);
-        unsigned here = 0;
-
-        for (uint32_t i = 0; i < c->buffers.capacity; i++) {
-            const struct buffer_ref *buffer = idtable_at(&c->buffers, i);
-
-            here += buffer && buffer->mapping == m;
-        }
-        list_for_each_safe (ref, ref_after, &c->inline_lru)
-            here += list_entry(ref, struct inline_ref, lru)->mapping == m;
-        users += here;
-        if (here && n < MAX_PIDS && (!n || pids[n - 1] != c->pid))
-            pids[n++] = c->pid;
-    }
-    *ret_n_pids = n;
-    return users;
+    while (t->slots[i & t->mask].mapping && t->slots[i & t->mask].mapping != m)
+        i++;
+    return &t->slots[i & t->mask];
 }
 
-static void write_mapping(struct rpc_output *out, const struct server *s, const struct mapping *m)
+static void add_holder(const struct holders_table *t, const struct mapping *m, const struct connection *c)
+{
+    struct holders *h = holders_of(t, m);
+
+    h->mapping = m;
+    h->references++;
+    if (h->n_pids < MAX_PIDS && (!h->n_pids || h->pids[h->n_pids - 1] != c->pid))
+        h->pids[h->n_pids++] = c->pid;
+}
+
+/* Whoever refers to one keeps it in the registry, so that there is always a free slot. */
+static int find_holders(const struct server *s, struct holders_table *t)
+{
+    size_t size = 64;
+
+    while (size < 2 * (size_t)s->mappings.count)
+        size *= 2;
+    t->mask = size - 1;
+    t->slots = calloc(size, sizeof(*t->slots));
+    if (!t->slots)
+        return -1;
+    list_for_each_safe (node, after, &s->connections) {
+        const struct connection *c = list_entry(node, struct connection, link);
+
+        for (uint32_t i = 0; i < c->buffers.capacity; i++)
+            if (idtable_at(&c->buffers, i))
+                add_holder(t, ((const struct buffer_ref *)idtable_at(&c->buffers, i))->mapping, c);
+        list_for_each_safe (ref, ref_after, &c->inline_lru)
+            add_holder(t, list_entry(ref, struct inline_ref, lru)->mapping, c);
+    }
+    return 0;
+}
+
+static void write_mapping(struct rpc_output *out, const struct mapping *m, const struct holders *h)
 {
     static const char *const kinds[] = {
         [MEMORY_MEMFD] = "memfd",
@@ -108,8 +142,6 @@ static void write_mapping(struct rpc_output *out, const struct server *s, const 
         [MEMORY_CUDA_VMM] = "cuda_vmm",
         [MEMORY_CUDA_POOL] = "cuda_pool",
     };
-    pid_t pids[MAX_PIDS];
-    unsigned n_pids, users = users_of(s, m, pids, &n_pids);
 
     rpc_write_map(out, m->device ? 7 : 6);
     rpc_write_entry_text(out, "kind", kinds[m->kind]);
@@ -118,29 +150,39 @@ static void write_mapping(struct rpc_output *out, const struct server *s, const 
     /* While it is OPENING or CLOSING its memory belongs to the pool. */
     rpc_write_entry_uint(out, "size", m->state == MAPPING_OPEN ? m->memory->size : m->import.size);
     rpc_write_entry_bool(out, "open", m->state == MAPPING_OPEN);
-    rpc_write_entry_uint(out, "users", users);
+    rpc_write_entry_uint(out, "users", h->references);
     rpc_write_text(out, "pids");
-    rpc_write_array(out, n_pids);
-    for (unsigned i = 0; i < n_pids; i++)
-        rpc_write_uint(out, (uint64_t)pids[i]);
+    rpc_write_array(out, h->n_pids);
+    for (unsigned i = 0; i < h->n_pids; i++)
+        rpc_write_uint(out, (uint64_t)h->pids[i]);
     rpc_write_entry_double(out, "idle_s", m->uses ? 0 : clock_us_between(m->unused_since_ns, clock_now_ns()) * 1e-6);
 }
 
-/* Every mapping is listed; the work grows with mappings times buffers, which an administrator's request may cost. */
-static void write_mappings(struct rpc_output *out, const struct server *s)
+static void write_mappings(struct rpc_output *out, const struct server *s, const struct holders_table *t)
 {
     rpc_write_text(out, "mappings");
     rpc_write_array(out, s->mappings.count);
     for (unsigned i = 0; i < MAPPING_BUCKETS; i++)
-        list_for_each_safe (node, after, &s->mappings.buckets[i])
-            write_mapping(out, s, list_entry(node, struct mapping, link));
+        list_for_each_safe (node, after, &s->mappings.buckets[i]) {
+            const struct mapping *m = list_entry(node, struct mapping, link);
+
+            write_mapping(out, m, holders_of(t, m));
+        }
 }
 
 void stats_now(struct request *r)
 {
     struct server *s = r->connection->server;
-    struct rpc_output *out = request_result(r);
+    struct holders_table holders;
+    struct rpc_output *out;
+    struct error e;
 
+    if (find_holders(s, &holders) < 0) {
+        error_set(&e, ERROR_OUT_OF_MEMORY, "no memory to look who refers to what");
+        request_end_error(r, &e);
+        return;
+    }
+    out = request_result(r);
     programs_profile(s);
     if (out) {
         rpc_write_map(out, 5);
@@ -148,9 +190,10 @@ void stats_now(struct request *r)
         write_counters(out, s);
         rpc_write_text(out, "ops");
         profile_write(s->profile, &r->barrier.filter, out);
-        write_mappings(out, s);
+        write_mappings(out, s, &holders);
         user_code_write_stats(out, s);
     }
+    free(holders.slots);
     if (r->barrier.reset) {
         profile_reset(s->profile);
         s->counters_then = s->counters;

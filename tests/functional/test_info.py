@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,28 @@ def test_stats_mappings(connection: raw.Connection) -> None:
     assert found[0]["kind"] == "memfd" and "device" not in found[0]
     assert found[0]["users"] == 1 and found[0]["pids"] == [os.getpid()]
     assert type(found[0]["open"]) is bool and found[0]["idle_s"] >= 0
+
+
+def test_stats_tell_who_refers_to_what(daemon: Daemon, connection: raw.Connection, spawn: Callable[..., int]) -> None:
+    """Each of many mappings by itself, of two processes."""
+    size, ready, done = 54321, *os.pipe()
+
+    def child() -> None:
+        with daemon.connect() as its_own:
+            for i in range(200):
+                its_own.register(memfd.Shared(size + 2 * i))
+            os.write(done, b"x")
+            signal.pause()
+
+    pid = spawn(child)
+    os.close(done)
+    for i in range(200):
+        connection.register(memfd.Shared(size + 2 * i + 1))
+    assert os.read(ready, 1) == b"x", "the child failed"
+    os.close(ready)
+    rows = {m["size"]: m for m in connection.call("stats")["mappings"]}
+    for i in range(400):
+        assert (rows[size + i]["users"], rows[size + i]["pids"]) == (1, [os.getpid() if i % 2 else pid])
 
 
 def test_stats_while_mappings_come_and_go(connect: Callable[..., raw.Connection]) -> None:
