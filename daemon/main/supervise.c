@@ -98,6 +98,27 @@ static void child_ended(struct supervisor *s, int wait_status)
         restart(s, how, number);
 }
 
+static void on_messages(struct supervisor *s)
+{
+    struct child_message m;
+
+    while (child_hear(s, &m)) {
+        const uint64_t now = clock_now_ns();
+
+        if (*m.passed)
+            notify(&s->outer, "%s", m.passed);
+        if (m.ready && !s->ready) {
+            s->ready = s->ever_ready = true;
+            s->ready_at = now;
+            recovered(s);
+        }
+        if (m.extend_us || m.stopping)
+            s->heard_by = now + m.extend_us * 1000 + STOP_MARGIN_S * SECOND;
+        else if (s->ready && !s->stopping && (m.ready || m.alive))
+            s->heard_by = s->patience_ns ? now + s->patience_ns : 0;
+    }
+}
+
 /* Orphans of the child's are ours, and are waited for as well. */
 static void reap(struct supervisor *s)
 {
@@ -105,8 +126,10 @@ static void reap(struct supervisor *s)
     pid_t pid;
 
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
-        if (pid == s->child)
+        if (pid == s->child) {
+            on_messages(s); /* what it said before it ended */
             child_ended(s, status);
+        }
 }
 
 /* ---- what comes ---- */
@@ -139,27 +162,6 @@ static void on_signals(struct supervisor *s)
             stop(s, (int)info.ssi_signo);
         else if (s->child)
             kill(s->child, SIGHUP);
-    }
-}
-
-static void on_messages(struct supervisor *s)
-{
-    struct child_message m;
-
-    while (child_hear(s, &m)) {
-        const uint64_t now = clock_now_ns();
-
-        if (*m.passed)
-            notify(&s->outer, "%s", m.passed);
-        if (m.ready && !s->ready) {
-            s->ready = s->ever_ready = true;
-            s->ready_at = now;
-            recovered(s);
-        }
-        if (m.extend_us || m.stopping)
-            s->heard_by = now + m.extend_us * 1000 + STOP_MARGIN_S * SECOND;
-        else if (s->ready && !s->stopping && (m.ready || m.alive))
-            s->heard_by = s->patience_ns ? now + s->patience_ns : 0;
     }
 }
 
@@ -272,7 +274,7 @@ int supervise(const struct flags *flags, const struct config *config)
     start(&s);
     while (!s.over) {
         wait_for_something(&s);
-        on_messages(&s); /* first: what the child said before it ended */
+        on_messages(&s);
         on_signals(&s);
         on_time(&s);
     }

@@ -102,7 +102,7 @@ def test_every_point(lasts: int, spin_us: int) -> None:
     )  # fmt: skip
     assert not tally.failures, "\n\n".join(tally.failures)
     assert tally.points > (150 if ALL else 5)
-    assert tally.silent < tally.points / 4
+    assert tally.silent < tally.points / 2  # a busy machine takes more or fewer calls for the same
 
 
 @only_with_nvrtc
