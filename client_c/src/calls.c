@@ -118,10 +118,10 @@ void call_end(struct kops_client *c, struct call *call, const struct kops_error 
 }
 
 /* A daemon that died while nothing was under way is not noticed by who writes to the ring: what it never read never
- * ran. */
-static void end_unanswered(struct kops_client *c, struct call *call, const struct kops_error *error)
+ * ran. One that is still there may be about to read it. */
+static void end_unanswered(struct kops_client *c, struct call *call, const struct kops_error *error, bool hung_up)
 {
-    const bool unread = c->t.ring.memory && call->ring_end && ring_link_unread(&c->t.ring, call->ring_end);
+    const bool unread = hung_up && c->t.ring.memory && call->ring_end && ring_link_unread(&c->t.ring, call->ring_end);
 
     call_end(c, call, error);
     call->fate = unread ? FATE_UNREAD : FATE_UNANSWERED;
@@ -129,11 +129,11 @@ static void end_unanswered(struct kops_client *c, struct call *call, const struc
         fail_number(call->error, call->error->code, "ran", 0);
 }
 
-void calls_end_all(struct kops_client *c, const struct kops_error *error)
+void calls_end_all(struct kops_client *c, const struct kops_error *error, bool hung_up)
 {
     for (uint32_t i = 0; i < c->n_calls; i++)
         if (c->calls[i]->state == CALL_SENT || c->calls[i]->state == CALL_LATE) {
-            end_unanswered(c, c->calls[i], error);
+            end_unanswered(c, c->calls[i], error, hung_up);
         }
 }
 

@@ -82,7 +82,7 @@ static void take_over(struct kops_client *c)
         if (!c->calls[i]->ticket && c->calls[i]->state == CALL_SENT)
             c->calls[i]->state = CALL_LATE; /* its caller is no thread of ours */
     }
-    calls_end_all(c, &gone);
+    calls_end_all(c, &gone, false);
 }
 
 void client_enter(struct kops_client *c, struct kops_error *e)

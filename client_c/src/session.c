@@ -44,7 +44,7 @@ void session_lost(struct kops_client *c, enum kops_code code, const char *format
     }
     c->lost = true;
     shutdown(c->t.fd, SHUT_RDWR);
-    calls_end_all(c, &c->reason);
+    calls_end_all(c, &c->reason, code == KOPS_ERR_CONNECTION_LOST);
     pthread_cond_broadcast(&c->changed);
     session_close_lost(c);
 }

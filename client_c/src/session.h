@@ -243,8 +243,8 @@ struct call *call_by_ticket(struct kops_client *c, kops_ticket ticket);
 /* CALL_SENT becomes CALL_DONE with this error (NULL: success), CALL_LATE becomes free. */
 void call_end(struct kops_client *c, struct call *call, const struct kops_error *error);
 
-/* Ends every unanswered call. */
-void calls_end_all(struct kops_client *c, const struct kops_error *error);
+/* Ends every unanswered call. `hung_up`: the daemon has ended the connection, and reads nothing of it any more. */
+void calls_end_all(struct kops_client *c, const struct kops_error *error, bool hung_up);
 
 void calls_free(struct kops_client *c);
 

@@ -1,6 +1,7 @@
 /* Messages through shared memory: who takes it, what goes where, what happens when it fills, sleeps or is broken. */
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -320,6 +321,50 @@ static void a_broken_ring_ends_the_connection(void **state)
     fake_set_features(NULL);
 }
 
+/* Greets, answers one ping, and then says nonsense by the socket when there is something in the ring to read. */
+static void serve_nonsense(struct fake_connection *c, void *context)
+{
+    atomic_uint *connections = context;
+    struct fake_request r;
+    struct ring_page *page;
+
+    if (atomic_fetch_add(connections, 1)) {
+        fake_serve_well(c, NULL);
+        return;
+    }
+    while (fake_next(c, &r)) {
+        fake_answer(c, &r);
+        if (!c->by_ring)
+            continue;
+        page = fake_shm_page(c);
+        while (atomic_load(&page->request.head) == atomic_load(&page->request.tail))
+            sched_yield();
+        fake_send(c, "\xc1", 1, NULL, 0);
+        return;
+    }
+}
+
+/* A daemon that talks nonsense is there: it may read, and run, what it had not read when the client gave it up. */
+static void who_gives_up_does_not_repeat(void **state)
+{
+    atomic_uint connections = 0;
+    struct kops_error error;
+    struct fake *f;
+    kops_client *client;
+
+    (void)state;
+    fake_set_features(with_shm);
+    f = fake_start(serve_nonsense, &connections);
+    client = connect_by(f, KOPS_TRANSPORT_SHM, KOPS_NO_SPIN);
+    assert_ok(kops_ping(client, 0, &error));
+    assert_int_equal(kops_trim(client, NULL, &error), KOPS_ERR_BAD_REPLY);
+    assert_int_equal(atomic_load(&connections), 1);
+    assert_ok(kops_ping(client, 0, &error));
+    kops_close(client);
+    fake_stop(f);
+    fake_set_features(NULL);
+}
+
 /* The daemon's index of what it has read is looked at when the ring seems full. */
 static void so_does_a_broken_index_of_the_reader(void **state)
 {
@@ -425,6 +470,7 @@ int main(void)
         cmocka_unit_test(long_messages_keep_their_place),    cmocka_unit_test(a_long_message_travels_alone),
         cmocka_unit_test(a_broken_ring_ends_the_connection), cmocka_unit_test(so_does_a_broken_index_of_the_reader),
         cmocka_unit_test(threads_share_the_rings),           cmocka_unit_test(a_child_has_rings_of_its_own),
+        cmocka_unit_test(who_gives_up_does_not_repeat),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
