@@ -397,7 +397,6 @@ def test_inline_references_are_counted(gpu: Callable[[str], Machine]) -> None:
         other.call("trim")  # nothing of hers, but it waits until the daemon, too, knows what is closed
         # A program's, which nobody waits for before it runs, is counted as what it is and not left open either.
         params = {"tensors": [a.inline([N]), one], "ops": [{"op": "square", "in": [0], "out": [1]}]}
-        connection.call("trim")  # what is still being closed is not opened ahead
         program = connection.call("program", params)["program"]
         machine.wait(lambda: machine.row.live_ipc_mappings == 2)
         for _ in range(2):
