@@ -19,6 +19,7 @@ from .noop import two_processors
 
 COUNTS = (1, 4, 16, 64, 256)
 ROUNDS, MILLISECONDS = 3, 1000
+SATURATION_ROUNDS = 9
 SATURATION_CONNECTIONS, SATURATION_DEPTH = 64, 8
 HOLDS = 0.9
 TICK_US = 1e6 / os.sysconf("SC_CLK_TCK")
@@ -101,7 +102,7 @@ def run_saturation(context: Context, daemon: Any) -> list[Record]:
     records = []
     for kind, flags in (("noop", ()), ("add", ("--add",))):
         most, over = [], []
-        for _ in range(1 if context.smoke else ROUNDS):
+        for _ in range(1 if context.smoke else SATURATION_ROUNDS):
             most.append(one(context, daemon, *connections, *flags, "--depth", SATURATION_DEPTH))
             rate = int(2 * most[-1]["per_s"])
             over.append(one(context, daemon, *connections, *flags, "--rate", rate))
@@ -129,4 +130,4 @@ def run_saturation(context: Context, daemon: Any) -> list[Record]:
 
 
 add("load", lambda context: on_two_processors(context, run_counts), on_gpu=False, table=True, seconds=120)
-add("load_saturation", lambda context: on_two_processors(context, run_saturation), on_gpu=False, table=True, seconds=60)
+add("load_saturation", lambda context: on_two_processors(context, run_saturation), on_gpu=False, table=True, seconds=90)
