@@ -35,7 +35,7 @@ FAILURES_MAX = 20
 # What these do not give back stays, once.
 RELEASES = ("Close", "Free", "Unmap", "Release", "Destroy", "Unregister", "Unload")
 KEPT = ("live_streams", "live_events", "live_modules", "live_allocations", "live_allocation_bytes")
-EXPECTED = Client.CODES | {"device_lost", "shutting_down", "launch_failed", "bad_handle", "open_failed", "unsupported"}
+EXPECTED = Client.CODES | {"device_lost", "shutting_down", "invalid_handle", "unsupported"}
 
 
 class Fault:
