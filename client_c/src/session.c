@@ -1,6 +1,7 @@
 /* The receiving half, and the end of a connection. */
 #include "session.h"
 
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,12 +30,22 @@ void session_close_lost(struct kops_client *c)
     pthread_cond_broadcast(&c->changed);
 }
 
+/* It has closed its end: what it did not read it never will. */
+static bool hung_up(const struct kops_client *c)
+{
+    struct pollfd end = {.fd = c->t.fd, .events = POLLRDHUP};
+
+    return poll(&end, 1, 0) > 0 && end.revents & (POLLRDHUP | POLLHUP);
+}
+
 void session_lost(struct kops_client *c, enum kops_code code, const char *format, ...)
 {
+    bool ended;
     va_list args;
 
     if (c->lost || c->t.fd < 0)
         return;
+    ended = code == KOPS_ERR_CONNECTION_LOST && hung_up(c);
     /* What the daemon said before it closed the connection is the better reason. */
     if (!c->reason.code) {
         fail(&c->reason, code, "%s", "");
@@ -44,7 +55,7 @@ void session_lost(struct kops_client *c, enum kops_code code, const char *format
     }
     c->lost = true;
     shutdown(c->t.fd, SHUT_RDWR);
-    calls_end_all(c, &c->reason, code == KOPS_ERR_CONNECTION_LOST);
+    calls_end_all(c, &c->reason, ended);
     pthread_cond_broadcast(&c->changed);
     session_close_lost(c);
 }

@@ -343,6 +343,7 @@ static void watch(struct forker *f)
         return;
     error_set(&f->error, ERROR_OUT_OF_MEMORY, "the compiler cannot be watched: %s", uv_strerror(r));
     syscall(SYS_pidfd_send_signal, f->pidfd, SIGKILL, NULL, 0);
+    shutdown(f->control, SHUT_RDWR); /* where it is another user's: then it ends by itself */
     waitpid(f->pid, NULL, 0);
 }
 

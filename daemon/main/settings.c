@@ -51,8 +51,8 @@ const struct setting settings[] = {
     {"limits", "output_bytes", NUMBER, AT(output_bytes), "262144", 4096, 1U << 26, LIVE,
      "Replies waiting for a client that does not read, in bytes, after which its requests are not read either."},
     {"limits", "stuck_reader_s", NUMBER, AT(stuck_reader_s), "30", 0, 86400, LIVE,
-     "Seconds after which a client that is not read is dropped unless it took 1 KiB a second of the replies that wait; "
-     "0: never."},
+     "Seconds after which a client that is not read is dropped unless it took 1 KiB a second of the replies that wait, "
+     "as far as the kernel tells, in steps of up to 40 KB; 0: never."},
     {"limits", "partial_message_s", NUMBER, AT(partial_message_s), "60", 0, 86400, LIVE,
      "Seconds after which a client is dropped that has sent a part of a message and not the rest; 0: never."},
     {"limits", "idle_close_s", NUMBER, AT(idle_close_s), "30", 0, 86400, LIVE,

@@ -4,9 +4,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { KERNEL_MAX_FDS = 253 }; /* SCM_MAX_FD of Linux */
-
 #include "util/shortage.h"
+
+enum { KERNEL_MAX_FDS = 253 }; /* SCM_MAX_FD of Linux */
 
 static unsigned take_fds(struct msghdr *message, int *fds)
 {

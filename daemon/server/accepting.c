@@ -38,15 +38,33 @@ void accepting_log_refusal(struct server *s, int fd, const struct error *e)
                 (int)peer.uid, error_code_name(e->code), s->n_connections, held_back);
 }
 
+static int accept_one(struct server *s)
+{
+    const int on = 1;
+    int fd = accept4(s->listening.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), cause = errno;
+
+    /* What is sent out of band the kernel would drop on the way, with the descriptors that came with it. */
+    if (fd >= 0)
+        setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof(on));
+    errno = cause;
+    return fd;
+}
+
 /* With what it has sent already, which may be descriptors. */
 static void close_newcomer(struct server *s, int fd)
 {
     struct ucred peer = {.uid = (uid_t)-1};
     socklen_t length = sizeof(peer);
 
+    struct account *a;
+
     getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length);
-    if (!closer_close_socket(fd))
-        connections_close_fds(s, peer.uid, &fd, 1);
+    a = account_get(&s->accounts, peer.uid);
+    if (a)
+        account_close_socket(a, fd);
+    else if (!closer_close_socket(fd))
+        work_close_fds(&s->loop, &fd, 1);
+    account_unref(a);
 }
 
 /* Tells a newcomer why it cannot be served. */
@@ -132,7 +150,7 @@ static int shed(struct server *s, int cause)
         return -1;
     close(s->listening.reserve_fd);
     s->listening.reserve_fd = -1;
-    fd = accept4(s->listening.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    fd = accept_one(s);
     if (fd < 0) {
         const bool nobody = errno == EAGAIN; /* the descriptor is asked for before the queue is looked into */
 
@@ -166,7 +184,7 @@ static void on_listener(uv_poll_t *poll, int status, int events)
     (void)status;
     (void)events;
     for (unsigned i = 0; i < ACCEPTS_A_TURN; i++) {
-        int fd = accept4(s->listening.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), cause = errno;
+        int fd = accept_one(s), cause = errno;
 
         if (fd >= 0) {
             take(s, fd);

@@ -63,13 +63,21 @@ static struct list *bucket_of(struct accounts *all, uid_t uid)
     return &all->buckets[(uint32_t)((uint64_t)uid * 0x9e3779b1U) >> 24];
 }
 
-static void on_closed(struct closer_lane *lane, unsigned count)
+static void closed(struct account *a, unsigned count)
 {
-    struct account *a = list_entry(lane, struct account, lane);
-
     a->closing -= count;
     account_discharge(a, QUOTA_FDS, count);
     account_unref(a);
+}
+
+static void on_closed_files(struct closer_lane *lane, unsigned count)
+{
+    closed(list_entry(lane, struct account, files), count);
+}
+
+static void on_closed_socket(struct closer_lane *lane, unsigned count)
+{
+    closed(list_entry(lane, struct account, sockets), count);
 }
 
 struct account *account_get(struct accounts *all, uid_t uid)
@@ -88,7 +96,8 @@ struct account *account_get(struct accounts *all, uid_t uid)
     a->all = all;
     a->uid = uid;
     a->references = 1;
-    closer_lane_init(&a->lane, on_closed);
+    closer_lane_init(&a->files, on_closed_files);
+    closer_lane_init(&a->sockets, on_closed_socket);
     list_init(&a->idle_link);
     list_append(bucket, &a->bucket_link);
     list_append(&all->all, &a->link);
@@ -138,7 +147,7 @@ struct account *account_unref(struct account *a)
 
 /* ---- closing ---- */
 
-void account_close_fds(struct account *a, const int *fds, unsigned count)
+static void close_by(struct account *a, struct closer_lane *lane, const int *fds, unsigned count)
 {
     if (!count)
         return;
@@ -150,13 +159,18 @@ void account_close_fds(struct account *a, const int *fds, unsigned count)
     account_ref(a);
     account_add(a, QUOTA_FDS, count);
     a->closing += count;
-    closer_close(a->all->closer, &a->lane, fds, count);
+    closer_close(a->all->closer, lane, fds, count);
+}
+
+void account_close_fds(struct account *a, const int *fds, unsigned count)
+{
+    close_by(a, &a->files, fds, count);
 }
 
 void account_close_socket(struct account *a, int fd)
 {
     if (!closer_close_socket(fd))
-        account_close_fds(a, &fd, 1);
+        close_by(a, &a->sockets, &fd, 1);
 }
 
 int account_check_closing(struct account *a, pid_t pid, struct error *e)

@@ -69,9 +69,9 @@ struct account {
     uid_t uid;
     unsigned references;
     uint64_t used[QUOTA_COUNT];
-    struct closer_lane lane;
-    unsigned closing; /* descriptors in it, which count as the user's */
-    uint64_t runs;    /* waiting or running */
+    struct closer_lane files, sockets; /* what is closed for the user; sockets: connections with what waits in them */
+    unsigned closing;                  /* descriptors in both, which count as the user's */
+    uint64_t runs;                     /* waiting or running */
     uint64_t requests, refused;
     double device_us;
     uint64_t due_ns; /* when its messages so far would have come at the rate allowed */

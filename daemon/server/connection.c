@@ -351,9 +351,9 @@ void connection_free_if_done(struct connection *c)
     account_discharge(c->account, QUOTA_FDS, c->fds_waiting + (c->timelines ? 1 : 0));
     timelines_close(c->server, c->timelines);
     free(c->latencies);
+    rpc_input_free(&c->input);
     access_leave(c);
     list_remove(&c->link);
-    rpc_input_free(&c->input);
     rpc_output_free(&c->output);
     idtable_free(&c->buffers);
     idtable_free(&c->programs);

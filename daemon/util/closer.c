@@ -9,7 +9,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { STACK_BYTES = 256 * 1024, PEEK_BYTES = 4096 };
+enum { STACK_BYTES = 256 * 1024, PEEK_BYTES = 4096, WAITING_MAX = 256 };
+/* Ends what can be interrupted; whom it is sent to by somebody else does not mind. */
+enum { INTERRUPTION = SIGURG };
 
 struct closing {
     struct list link; /* in its lane's `waiting`, then in `closed` */
@@ -55,12 +57,19 @@ static struct closing *next_of(struct closer *closer, struct closing *c)
     list_append(&closer->closed, &c->link);
     uv_async_send(&closer->finished);
     next = list_first(&lane->waiting);
-    if (next)
+    if (next) {
         list_remove(next);
-    else
+        lane->n_waiting--;
+    } else {
         list_remove(&lane->link);
+    }
     lane->now = next ? list_entry(next, struct closing, link) : NULL;
     return lane->now;
+}
+
+static void interrupted(int number)
+{
+    (void)number;
 }
 
 static void *work_off(void *first)
@@ -83,20 +92,21 @@ static void *work_off(void *first)
     return NULL;
 }
 
+/* Under the lock. */
 static int start_thread(struct closing *first)
 {
-    sigset_t all, before;
+    sigset_t others, before;
     pthread_attr_t attr;
-    pthread_t thread;
     int r = pthread_attr_init(&attr);
 
     if (r)
         return -r;
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
-    sigfillset(&all); /* signals are the loop's thread's */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    r = pthread_create(&thread, &attr, work_off, first);
+    sigfillset(&others); /* signals are the loop's thread's */
+    sigdelset(&others, INTERRUPTION);
+    pthread_sigmask(SIG_SETMASK, &others, &before);
+    r = pthread_create(&first->lane->thread, &attr, work_off, first);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
     return -r;
@@ -128,6 +138,7 @@ static void on_finished(uv_async_t *async)
 
 struct closer *closer_new(uv_loop_t *loop)
 {
+    struct sigaction action = {.sa_handler = interrupted}; /* without SA_RESTART: that is what it is for */
     struct closer *closer = calloc(1, sizeof(*closer));
 
     if (!closer)
@@ -136,6 +147,8 @@ struct closer *closer_new(uv_loop_t *loop)
         free(closer);
         return NULL;
     }
+    sigemptyset(&action.sa_mask);
+    sigaction(INTERRUPTION, &action, NULL);
     closer->finished.data = closer;
     pthread_mutex_init(&closer->lock, NULL);
     list_init(&closer->lanes);
@@ -154,6 +167,7 @@ void closer_stop(struct closer *closer)
 
         list_remove(&lane->link);
         list_take(&waiting, &lane->waiting);
+        lane->n_waiting = 0;
         lane->done(lane, lane->now->count); /* its thread frees it, if it ever gets there */
         tell(&waiting);
     }
@@ -180,6 +194,7 @@ void closer_lane_init(struct closer_lane *lane, void (*done)(struct closer_lane 
 {
     list_init(&lane->link);
     list_init(&lane->waiting);
+    lane->n_waiting = 0;
     lane->now = NULL;
     lane->done = done;
 }
@@ -187,7 +202,7 @@ void closer_lane_init(struct closer_lane *lane, void (*done)(struct closer_lane 
 void closer_close(struct closer *closer, struct closer_lane *lane, const int *fds, unsigned count)
 {
     struct closing *c = malloc(sizeof(*c) + count * sizeof(c->fds[0]));
-    bool start;
+    bool here = false;
 
     if (!c) {
         close_all(fds, count);
@@ -200,16 +215,18 @@ void closer_close(struct closer *closer, struct closer_lane *lane, const int *fd
     memcpy(c->fds, fds, count * sizeof(c->fds[0]));
     list_init(&c->link);
     pthread_mutex_lock(&closer->lock);
-    start = !lane->now;
-    if (start) {
+    if (!lane->now) {
         lane->now = c;
         list_append(&closer->lanes, &lane->link);
         closer->threads++;
+        here = start_thread(c) < 0;
     } else {
         list_append(&lane->waiting, &c->link);
+        if (++lane->n_waiting > WAITING_MAX)
+            pthread_kill(lane->thread, INTERRUPTION); /* it is there: it takes the lock before it ends */
     }
     pthread_mutex_unlock(&closer->lock);
-    if (start && start_thread(c) < 0)
+    if (here)
         work_off(c);
 }
 

@@ -3,12 +3,15 @@
  * The close of such a descriptor may take as long as its maker likes: a socket lingers over what it has not sent, a
  * file system of a user's own answers when it pleases, and a socket drops with itself whatever waits in it unread. So
  * no thread that anybody else needs does it. A lane is somebody's: what is in it is closed one after the other by one
- * thread, which there is while something is left; lanes do not wait for each other.
+ * thread, which there is while something is left; lanes do not wait for each other. Where too much waits in one, its
+ * thread is interrupted, for which a socket does not linger on; a file system need not mind, so files that a file
+ * system may be asked about at their close have lanes of their own.
  *
  * Thread: all functions are the loop's. */
 #ifndef KOPS_UTIL_CLOSER_H
 #define KOPS_UTIL_CLOSER_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <uv.h>
 
@@ -21,7 +24,9 @@ struct closing;
 struct closer_lane {
     struct list link; /* the closer's, while there is something in it */
     struct closing *now;
+    pthread_t thread; /* while there is something in it */
     struct list waiting;
+    unsigned n_waiting;
     void (*done)(struct closer_lane *lane, unsigned count); /* on the loop's thread: so many are closed */
 };
 

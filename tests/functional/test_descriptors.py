@@ -147,6 +147,43 @@ def test_a_newcomer_who_is_turned_away(lingering: Callable[[], Lingering]) -> No
             proc.eventually(lambda: threads(daemon) == before, "it is closed")
 
 
+def test_out_of_band(lingering: Callable[[], Lingering]) -> None:
+    """What the kernel would drop by itself, were it not asked to keep it in line."""
+    with Daemon(config=CONFIG) as daemon, daemon.connect() as other, daemon.connect() as connection:
+        assert other.alive() and connection.alive()
+        rude = lingering()
+        with stopped(daemon):
+            fds = struct.pack("i", rude.own.fileno())
+            connection.socket.sendmsg([GARBAGE], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)], socket.MSG_OOB)
+            connection.request("ping", {})
+            rude.own.close()
+        assert other.alive()
+        notification = connection.wait_closed()
+        assert notification is not None and notification["code"] == "protocol_error"
+        assert other.alive()
+
+
+@users.as_root
+def test_newcomers_do_not_pile_up(lingering: Callable[[], Lingering]) -> None:
+    """Those of a user who has all that may be, with descriptors, behind one whose close lasts."""
+    with Daemon(config=CONFIG + users.OPEN + "[quota]\nconnections = 1\n") as daemon, users.connect(daemon, BOB) as other:
+        rude, (one, two) = lingering(), os.pipe()
+        with users.connect(daemon, ALICE) as connection:
+            assert connection.alive() and other.alive()
+            before = proc.fds(daemon.pid).total()
+            with stopped(daemon):
+                for n in range(1000):
+                    with users.connect(daemon, ALICE) as newcomer:
+                        newcomer.send(raw.pack_request(1, "ping", {}), fds=[one if n else rude.own.fileno()])
+                rude.own.close()
+            assert other.alive() and connection.alive()
+            with users.connect(daemon, ALICE) as newcomer:
+                assert newcomer.wait_closed()  # it came behind all of them
+            assert proc.fds(daemon.pid).total() < before + 400
+        os.close(one)
+        os.close(two)
+
+
 @users.as_root
 def test_they_count_as_their_user_s(lingering: Callable[[], Lingering]) -> None:
     """Until they are closed. Whoever sends more and more such is refused, and only that user."""

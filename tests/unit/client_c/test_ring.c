@@ -324,6 +324,7 @@ static void a_broken_ring_ends_the_connection(void **state)
 /* Greets, answers one ping, and then says nonsense by the socket when there is something in the ring to read. */
 static void serve_nonsense(struct fake_connection *c, void *context)
 {
+    struct pollfd end = {.fd = c->fd, .events = POLLRDHUP};
     atomic_uint *connections = context;
     struct fake_request r;
     struct ring_page *page;
@@ -340,6 +341,8 @@ static void serve_nonsense(struct fake_connection *c, void *context)
         while (atomic_load(&page->request.head) == atomic_load(&page->request.tail))
             sched_yield();
         fake_send(c, "\xc1", 1, NULL, 0);
+        while (poll(&end, 1, -1) < 0)
+            ;
         return;
     }
 }
