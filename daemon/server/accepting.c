@@ -55,7 +55,6 @@ static void close_newcomer(struct server *s, int fd)
 {
     struct ucred peer = {.uid = (uid_t)-1};
     socklen_t length = sizeof(peer);
-
     struct account *a;
 
     getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length);

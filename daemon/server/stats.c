@@ -125,9 +125,12 @@ static int find_holders(const struct server *s, struct holders_table *t)
     list_for_each_safe (node, after, &s->connections) {
         const struct connection *c = list_entry(node, struct connection, link);
 
-        for (uint32_t i = 0; i < c->buffers.capacity; i++)
-            if (idtable_at(&c->buffers, i))
-                add_holder(t, ((const struct buffer_ref *)idtable_at(&c->buffers, i))->mapping, c);
+        for (uint32_t i = 0; i < c->buffers.capacity; i++) {
+            const struct buffer_ref *buffer = idtable_at(&c->buffers, i);
+
+            if (buffer)
+                add_holder(t, buffer->mapping, c);
+        }
         list_for_each_safe (ref, ref_after, &c->inline_lru)
             add_holder(t, list_entry(ref, struct inline_ref, lru)->mapping, c);
     }
