@@ -66,6 +66,13 @@ static bool valid(const struct wire_timelines *made)
            fstat(made->fd, &st) == 0 && st.st_size >= TIMELINE_BYTES;
 }
 
+/* Pages that the driver could not let go of keep their addresses: others there could not be registered. */
+static void unregister(const struct cuda_driver *d, struct timeline *t)
+{
+    if (d->host_unregister((void *)t->words) == 0)
+        munmap((void *)t->words, TIMELINE_BYTES);
+}
+
 static enum kops_code map_words(struct timeline *t, const struct wire_timelines *made, struct kops_error *e)
 {
     void *words;
@@ -94,7 +101,8 @@ enum kops_code timeline_open(const struct cuda_driver *d, const struct wire_time
     status = d->host_register((void *)t->words, TIMELINE_BYTES, CUDA_HOST_PORTABLE | CUDA_HOST_DEVICEMAP);
     if (status) {
         r = cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuMemHostRegister of the page of timelines");
-        goto unmap;
+        munmap((void *)t->words, TIMELINE_BYTES);
+        goto free_timeline;
     }
     t->socket = fcntl(socket, F_DUPFD_CLOEXEC, 0);
     t->stop = eventfd(0, EFD_CLOEXEC);
@@ -112,9 +120,7 @@ enum kops_code timeline_open(const struct cuda_driver *d, const struct wire_time
 
 close_descriptors:
     timeline_forget(t);
-    d->host_unregister((void *)t->words);
-unmap:
-    munmap((void *)t->words, TIMELINE_BYTES);
+    unregister(d, t);
 free_timeline:
     free(t);
     return r;
@@ -138,8 +144,7 @@ struct timeline *timeline_close(struct timeline *t)
     if (write(t->stop, &one, sizeof(one)) == sizeof(one))
         pthread_join(t->watcher, NULL);
     timeline_forget(t);
-    t->driver->host_unregister((void *)t->words);
-    munmap((void *)t->words, TIMELINE_BYTES);
+    unregister(t->driver, t);
     free(t);
     return NULL;
 }

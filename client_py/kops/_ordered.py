@@ -178,10 +178,12 @@ class Timelines:
             return int(self._query(ctypes.c_void_p(slot.handle))) != NOT_READY
 
     def close(self) -> None:
-        """Once nothing on any stream refers to the page."""
+        """Once nothing on any stream refers to the page. One that the driver could not let go of keeps its addresses:
+        another there could not be registered."""
         if self._registered is not None:
             with self._driver.using(self.context(self._registered)):
-                self._driver.library.cuMemHostUnregister(ctypes.c_void_p(self.address))
+                if self._driver.library.cuMemHostUnregister(ctypes.c_void_p(self.address)):
+                    return
         _libc.munmap(self.address, self.size)
 
 

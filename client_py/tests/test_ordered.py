@@ -23,7 +23,7 @@ from test_client import wait_for
 from which import pure_only
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_READY = 600
+NOT_READY, UNKNOWN = 600, 999
 
 
 def library() -> Path | None:
@@ -303,6 +303,25 @@ def test_closing_waits_for_the_calls(daemon: FakeDaemon, gpu: Any, stream: Any) 
     gc.collect()
     gpu.call("cuStreamSynchronize", stream)
     wait_for(lambda: all(peer.ended.is_set() for peer in daemon.peers))
+
+
+def shared_pages() -> set[int]:
+    """Addresses at which this process has mapped shared memory."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {int(line.split("-")[0], 16) for line in lines if "/memfd:" in line}
+
+
+def test_pages_that_the_driver_does_not_let_go_of(daemon: FakeDaemon, control: Any, gpu: Any) -> None:
+    """Their addresses are given to no other memory, for that could not be registered."""
+    kept, flags = set[int](), ctypes.c_uint()
+    for _ in range(3):
+        fault = control.fail("cuMemHostUnregister", UNKNOWN, pid=os.getpid())
+        with kops.connect(daemon.path) as k:
+            k.square(tensor(4))
+            flags_of = gpu.lib.cuMemHostGetFlags
+            kept |= {page for page in shared_pages() if flags_of(ctypes.byref(flags), ctypes.c_void_p(page)) == 0}
+        wait_for(lambda fault=fault: fault.fired)
+    assert len(kept) == 3 and kept <= shared_pages()
 
 
 def test_a_batch_travels_together(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:

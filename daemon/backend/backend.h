@@ -82,6 +82,7 @@ struct backend_memory {
     uint64_t address;              /* device memory: device pointer; else 0 */
     struct backend_device *device; /* device memory: where it lives; NULL for a memfd */
     void *impl;                    /* the device backend's own */
+    bool address_taken;            /* MEMORY_MEMFD: a device could not let go of `host`; memory_detach() sets it */
     /* MEMORY_MEMFD: what a device's backend keeps for it (pinning), by device index; made in prepare(), under
      * the backend's own lock; given back through memory_detach(). */
     void *attached[BACKEND_MAX_DEVICES];
@@ -213,7 +214,8 @@ struct backend {
                         struct error *e);
     /* any. Unmaps what memory_import() or memory_alloc() made; no job uses it. */
     void (*memory_close)(struct backend_memory *memory);
-    /* any. Gives back attached[device->index] of a memfd; no job uses it. NULL where nothing is ever attached. */
+    /* any. Gives back attached[device->index] of a memfd; no job uses it. What the device does not let go of is said in
+     * memory->address_taken. NULL where nothing is ever attached. */
     void (*memory_detach)(struct backend_device *device, struct backend_memory *memory);
     /* any. Makes a writable memfd known to the device, for signals; memory_detach() undoes it. NULL where
      * device->signals is never set. */

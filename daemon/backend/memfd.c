@@ -10,6 +10,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "util/log.h"
 #include "util/shortage.h"
 
 static int refuse(struct error *e, const char *why)
@@ -95,11 +96,24 @@ close_fd:
     return -1;
 }
 
+/* Whatever came to lie at addresses that a device still takes for the old memory would be read wrongly, or not be
+ * registered. Nothing does: they stay mapped, to nothing. */
+static void hold_addresses(const struct backend_memory *memory)
+{
+    void *at = mmap(memory->host, memory->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+
+    if (at == MAP_FAILED)
+        log_warning("memory_kept", "bytes=%llu why=\"%s\"", (unsigned long long)memory->size, strerror(errno));
+}
+
 struct backend_memory *memfd_unmap(struct backend_memory *memory)
 {
-    if (memory) {
+    if (!memory)
+        return NULL;
+    if (memory->address_taken)
+        hold_addresses(memory);
+    else
         munmap(memory->host, memory->size);
-        free(memory);
-    }
+    free(memory);
     return NULL;
 }

@@ -7,6 +7,7 @@
 
 #include "device.h"
 #include "util/list.h"
+#include "util/log.h"
 
 struct cuda_pin {
     struct list link; /* in pins */
@@ -127,11 +128,26 @@ int cuda_memory_attach(struct backend_device *base, struct backend_memory *memor
     return 0;
 }
 
+/* A failure breaks nothing that works: the device goes on, and the addresses are given up. */
+static void unregister(struct cuda_device *d, struct backend_memory *memory)
+{
+    struct error ignored;
+    CUresult r;
+
+    memory->address_taken = true;
+    if (cuda_enter(d, &ignored) < 0)
+        return;
+    r = cuda.MemHostUnregister(memory->host);
+    memory->address_taken = r != CUDA_SUCCESS;
+    if (r != CUDA_SUCCESS)
+        log_warning("unregister_failed", "device=%s bytes=%llu driver=%s", d->base.info.uuid,
+                    (unsigned long long)memory->size, cuda_result_name(r));
+}
+
 void cuda_memory_detach(struct backend_device *base, struct backend_memory *memory)
 {
     struct cuda_device *d = cuda_device(base);
     struct cuda_pin *pin;
-    struct error ignored;
 
     pthread_mutex_lock(&pins_lock);
     pin = memory->attached[base->index];
@@ -143,8 +159,8 @@ void cuda_memory_detach(struct backend_device *base, struct backend_memory *memo
     pthread_mutex_unlock(&pins_lock);
     if (!pin)
         return;
-    if (pin->registered && cuda_enter(d, &ignored) == 0)
-        cuda.MemHostUnregister(memory->host);
+    if (pin->registered)
+        unregister(d, memory);
     pthread_mutex_destroy(&pin->lock);
     free(pin);
 }

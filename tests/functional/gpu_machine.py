@@ -20,7 +20,7 @@ only_with_the_standin = pytest.mark.skipif(
 )
 
 N = 1024  # elements of a vector
-ILLEGAL_ADDRESS, OUT_OF_MEMORY, LAUNCH_OUT_OF_RESOURCES = 700, 2, 701
+ILLEGAL_ADDRESS, OUT_OF_MEMORY, LAUNCH_OUT_OF_RESOURCES, UNKNOWN = 700, 2, 701, 999
 DEVICE_LOST_STATUS = 75
 
 

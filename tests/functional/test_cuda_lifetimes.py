@@ -15,6 +15,7 @@ from gpu_machine import (
     ILLEGAL_ADDRESS,
     LAUNCH_OUT_OF_RESOURCES,
     OUT_OF_MEMORY,
+    UNKNOWN,
     Machine,
     N,
     only_with_the_standin,
@@ -24,7 +25,7 @@ from gpu_machine import (
     values,
     vector,
 )
-from support import proc, raw
+from support import memfd, proc, raw
 from support.cuda_exporter import Exporter
 from support.raw import tensor
 
@@ -213,6 +214,25 @@ def test_out_of_device_memory(connection: raw.Connection, machine: Machine) -> N
     for fd in reply.fds:
         os.close(fd)
     reply.fds.clear()
+
+
+def test_memory_that_the_driver_does_not_let_go_of(tmp_path: Path) -> None:
+    """Its addresses are given to no other memory: the GPU could not register that, or would read the old pages."""
+    machine = Machine(tmp_path)
+    with machine.daemon as daemon, daemon.connect() as connection:
+        shared = memfd.Shared(8 * N)
+        for value in (2, 3, 4, 5):
+            fault = machine.control.fail("cuMemHostUnregister", UNKNOWN, pid=daemon.pid)
+            shared.view(np.float32, N)[:] = value
+            buffer = connection.register(shared)
+            view = tensor(buffer, [N])
+            connection.run("square", [view], [{**view, "offset": 4 * N}], device=machine.gpu)
+            assert (shared.view(np.float32, N, 4 * N) == value * value).all()
+            connection.call("release", {"buffer": buffer})
+            machine.wait(lambda fault=fault: fault.fired)
+            proc.eventually(lambda: not proc.maps(daemon.pid), "the memory itself is let go of")
+        assert machine.row.live_host_registrations == 4
+        assert "event=unregister_failed" in daemon.log()
 
 
 @pytest.mark.parametrize("how", ["kernel", "cuLaunchKernel", "cuIpcOpenMemHandle"])

@@ -28,6 +28,8 @@ void load(void)
                      {"cuStreamSynchronize", &cu.stream_synchronize},
                      {"cuStreamQuery", &cu.stream_query},
                      {"cuMemHostRegister_v2", &cu.host_register},
+                     {"cuMemHostUnregister", &cu.host_unregister},
+                     {"cuMemHostGetFlags", &cu.host_flags},
                      {"cuMemHostGetDevicePointer_v2", &cu.device_pointer},
                      {"cuStreamWaitValue64_v2", &cu.wait},
                      {"cuStreamWriteValue64_v2", &cu.write},

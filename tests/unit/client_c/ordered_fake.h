@@ -20,6 +20,8 @@ struct cu_calls {
     int (*stream_synchronize)(void *);
     int (*stream_query)(void *);
     int (*host_register)(void *, size_t, unsigned);
+    int (*host_unregister)(void *);
+    int (*host_flags)(unsigned *, void *);
     int (*device_pointer)(uint64_t *, void *, unsigned);
     int (*wait)(void *, uint64_t, uint64_t, unsigned);
     int (*write)(void *, uint64_t, uint64_t, unsigned);
