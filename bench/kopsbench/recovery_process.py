@@ -1,18 +1,23 @@
-"""A client of a daemon that loses its device: `python -m kopsbench.recovery_process ROLE SOCKET`.
+"""A client beside others of which one makes trouble: `python -m kopsbench.recovery_process ROLE SOCKET`.
 
 bystander_torch, bystander_numpy: small blocking adds, one after the other, each checked, until a line comes on stdin.
-culprit: a kernel that writes where no memory is. Each prints a line when it is ready, waits for one, and ends with a
-line of JSON."""
+fault: a kernel that writes where no memory is. killed: gemms of its own memory until it is killed. freed: frees that
+memory while they run. no_memory: allocates until nothing is left. Each prints a line when it is ready, waits for one,
+and ends with a line of JSON."""
 
 from __future__ import annotations
 
 import json
+import os
 import select
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+SIDE = 4096  # a gemm of f32 that takes milliseconds
+MANY, SOME = 10_000, 300  # of them
+CHUNKS = 32  # in which all of the GPU's memory is asked for
 BAD = 'extern "C" __global__ void bad(float *p) { p[1ull << 40] = 1; }'
 
 
@@ -70,7 +75,8 @@ def stand_by(kops: Any, client: Any, role: str) -> dict[str, Any]:
     return {"good": good, "wrong": wrong, "errors": errors, "longest_s": longest}
 
 
-def fault(kops: Any, client: Any) -> dict[str, Any]:
+def fault(kops: Any, socket: str) -> dict[str, Any]:
+    client = kops.connect(socket, timeout=60, blocking=True)
     kernel = client.kernel(BAD, "bad", "inout float* p", grid=1, block=1)
     memory = client.empty((64,), "f32")
     say("ready")
@@ -83,13 +89,77 @@ def fault(kops: Any, client: Any) -> dict[str, Any]:
         return {"error": type(error).__name__, "after_s": time.monotonic() - start}
 
 
+def gemms_under_way(connection: Any, count: int) -> tuple[Any, int, int]:
+    """The driver, the pointer to the memory that the gemms work on, and the request's id."""
+    from cuda_driver import Driver
+    from support.raw import tensor
+
+    driver = Driver()
+    size = SIDE * SIDE * 4
+    pointer = driver.alloc(3 * size)
+    buffer = connection.call("register", driver.export(pointer))["buffer"]
+    a, b, out = (tensor(buffer, [SIDE, SIDE], offset=i * size) for i in range(3))
+    connection.call("run", {"op": "gemm", "in": [a, b], "out": [out]})
+    say("ready")
+    sys.stdin.readline()
+    msgid = connection.request("run", {"op": "gemm", "in": [a, b], "out": [out], "repeat": count})
+    connection.call("ping")  # answered once the run was taken
+    return driver, pointer, msgid
+
+
+def killed(kops: Any, socket: str) -> dict[str, Any]:
+    from support.raw import Connection
+
+    with Connection(socket) as connection:
+        gemms_under_way(connection, MANY)
+        say("running")
+        sys.stdin.readline()
+    return {"error": "nobody killed it"}
+
+
+def freed(kops: Any, socket: str) -> dict[str, Any]:
+    from support.raw import Connection
+
+    with Connection(socket) as connection:
+        driver, pointer, msgid = gemms_under_way(connection, SOME)
+        start = time.monotonic()
+        driver.free(pointer)
+        free_s = time.monotonic() - start
+        reply = connection.reply(msgid)
+        error = reply.error and reply.error["code"]
+        return {"error": error, "free_s": free_s, "after_s": time.monotonic() - start}
+
+
+def no_memory(kops: Any, socket: str) -> dict[str, Any]:
+    from support.raw import Connection
+
+    with Connection(socket) as connection:
+        device = next(row for row in connection.call("hello")["devices"] if row["backend"] == "cuda")
+        chunk = device["memory_bytes"] // CHUNKS
+        say("ready")
+        sys.stdin.readline()
+        start = time.monotonic()
+        for taken in range(2 * CHUNKS):
+            reply = connection.reply(connection.request("alloc", {"size": chunk, "device": device["index"]}))
+            if reply.error is not None:
+                return {"error": reply.error["code"], "taken_bytes": taken * chunk, "after_s": time.monotonic() - start}
+            for fd in reply.fds:
+                os.close(fd)
+            reply.fds.clear()
+    return {"error": None}
+
+
+TROUBLES = {"fault": fault, "killed": killed, "freed": freed, "no_memory": no_memory}
+
+
 def main() -> int:
     import kops
 
     role, socket = sys.argv[1:3]
-    client = kops.connect(socket, timeout=60, blocking=True)
-    say(fault(kops, client) if role == "culprit" else stand_by(kops, client, role))
-    sys.stdout.flush()
+    if role in TROUBLES:
+        say(TROUBLES[role](kops, socket))
+    else:
+        say(stand_by(kops, kops.connect(socket, timeout=60, blocking=True), role))
     return 0
 
 

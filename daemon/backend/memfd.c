@@ -100,7 +100,8 @@ close_fd:
  * registered. Nothing does: they stay mapped, to nothing. */
 static void hold_addresses(const struct backend_memory *memory)
 {
-    void *at = mmap(memory->host, memory->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    void *at =
+        mmap(memory->host, memory->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 
     if (at == MAP_FAILED)
         log_warning("memory_kept", "bytes=%llu why=\"%s\"", (unsigned long long)memory->size, strerror(errno));

@@ -1,5 +1,5 @@
-"""A kernel of one client faults, which costs the device's context: how long the others are without answers, and what
-they see of it. The daemon is supervised: its socket stays, a new one takes over."""
+"""What one client's trouble costs the others: how long they are without answers, and what they see of it. The daemon
+is supervised: after a fault, which costs the device's context, its socket stays and a new one takes over."""
 
 from __future__ import annotations
 
@@ -8,27 +8,39 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from support import raw
 from support.daemon import ROOT
 
 from ..context import Context, Skipped
-from ..record import Record, summarise
+from ..record import Record, Summary
 from . import add
 
 ROUNDS = 3
 TARGET_S = 1.5
-SECONDS = 30.0  # in which a daemon is back, or will not be
+SECONDS = 30.0  # in which all is as before, or will not be
+BYSTANDERS = ("bystander_torch", "bystander_numpy")
+GIB = 1 << 30
+
+# What happens while the others add.
+TROUBLES = {
+    "fault": "a kernel of another client writes where no memory is",
+    "killed": "another client is killed (SIGKILL) while its gemms run",
+    "freed": "another client frees the memory that its gemms run on",
+    "no_memory": "another client allocates all of the GPU's memory",
+}
 
 
 class Other:
     """A client in a process of its own."""
 
     def __init__(self, role: str, socket: str) -> None:
-        paths = [str(ROOT / "client_py"), str(Path(__file__).resolve().parents[2])]
+        paths = [str(ROOT / "client_py"), str(Path(__file__).resolve().parents[2]), str(ROOT / "tests"), str(ROOT / "tests/gpu")]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "kopsbench.recovery_process", role, socket],
             env={**os.environ, "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])},
@@ -56,92 +68,103 @@ class Other:
         self.process.wait()
 
 
-def one_fault(context: Context, bystanders: tuple[str, ...]) -> dict[str, Any]:
+def free_memory(connection: raw.Connection) -> int:
+    """Bytes of the GPU's that are free."""
+    return next(int(row["memory_free"]) for row in connection.call("clients")["devices"] if row["uuid"].startswith("GPU-"))
+
+
+def make_trouble(other: Other) -> dict[str, Any]:
+    other.tell()
+    if other.role != "killed":
+        return other.hear()
+    assert other.hear() == "running"
+    other.kill()
+    return {"error": "killed"}
+
+
+def wait_for_a_new_daemon(daemon: Any, instance: int) -> None:
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:  # a connection in the gap waits in the socket's queue
+        with daemon.connect() as connection:
+            try:
+                if connection.call("hello")["instance"] != instance:
+                    return
+            except (raw.Closed, raw.RpcError, OSError):
+                pass  # the old daemon's last moments
+    raise RuntimeError(f"no new daemon within {SECONDS:g} s")
+
+
+def wait_until_given_back(daemon: Any, pid: int, unused: int) -> float:
+    """Seconds until nothing of the process is left in the daemon, and its memory is free."""
+    start = time.monotonic()
+    with daemon.connect() as connection:
+        while time.monotonic() < start + SECONDS:
+            clients = connection.call("clients")["clients"]
+            if all(row["pid"] != pid for row in clients) and free_memory(connection) > unused - GIB:
+                return time.monotonic() - start
+    raise RuntimeError(f"the daemon still has something of {pid} after {SECONDS:g} s")
+
+
+def one(context: Context, trouble: str) -> dict[str, Any]:
+    """What each client said, by its role."""
     with ExitStack() as stack:
         daemon = stack.enter_context(context.daemon("--supervise", cuda=True))
         with daemon.connect() as connection:
             hello = connection.call("hello")
             if "kernels" not in hello["features"]:
                 raise Skipped("this daemon takes no kernels of users, so none can fault")
-        others = [Other(role, daemon.socket_path) for role in ("culprit", *bystanders)]
+        others = [Other(role, daemon.socket_path) for role in (trouble, *BYSTANDERS)]
         for other in others:
             stack.callback(other.kill)
         culprit, *rest = others
-        culprit.tell()
-        found = {"culprit": culprit.hear()}
-        until = time.monotonic() + SECONDS
-        while True:  # a connection in the gap waits in the socket's queue
-            with daemon.connect() as connection:
-                try:
-                    if connection.call("hello")["instance"] != hello["instance"]:
-                        break
-                except (raw.Closed, raw.RpcError, OSError):
-                    pass  # the old daemon's last moments
-            if time.monotonic() > until:
-                raise RuntimeError(f"no new daemon within {SECONDS:g} s")
-        time.sleep(1.0)  # calls as usual again, so that the longest wait is that of the fault
+        with daemon.connect() as connection:
+            unused = free_memory(connection)
+        found = {"culprit": make_trouble(culprit)}
+        if trouble == "fault":
+            wait_for_a_new_daemon(daemon, hello["instance"])
+        else:
+            culprit.process.wait()
+            found["culprit"]["given_back_s"] = wait_until_given_back(daemon, culprit.process.pid, unused)
+        time.sleep(1.0)  # calls as usual again, so that the longest wait is that of the trouble
         for other in rest:
             if other.process.poll() is None:
-                try:
+                with suppress(BrokenPipeError):
                     other.tell()
-                except BrokenPipeError:
-                    pass
             found[other.role] = other.hear()
+        with daemon.connect() as connection:
+            found["restarted"] = connection.call("hello")["instance"] != hello["instance"]
     return found
 
 
-def need_gpu(context: Context) -> None:
+def run(context: Context, trouble: str) -> Record:
     if context.smoke:
         raise Skipped("the stand-in for a GPU does not fault")
-
-
-def run(context: Context) -> Record:
-    need_gpu(context)
-    found = [one_fault(context, ("bystander_torch", "bystander_numpy")) for _ in range(ROUNDS)]
-    outages = [its[role]["longest_s"] * 1e6 for its in found for role in its if role != "culprit"]
-    seconds = summarise(outages)
-    seconds.p50, seconds.p99 = seconds.p50 * 1e-6, seconds.p99 * 1e-6
+    found = [one(context, trouble) for _ in range(ROUNDS)]
+    bystanders = [its[role] for its in found for role in BYSTANDERS]
+    waits = sorted(its["longest_s"] for its in bystanders if "longest_s" in its)
     return Record(
-        "recovery_fault",
+        f"recovery_{trouble}_mps" if context.mps else f"recovery_{trouble}",
         "s",
         "lower",
-        seconds,
+        Summary(median(waits), waits[-1], len(waits)),
         None,
         {
-            "measured": "the longest time from one right answer to the next of clients that add all the time, while a kernel of"
-            " another client writes where no memory is; kopsd --supervise",
+            "measured": "the longest time from one right answer to the next of clients that add all the time, while"
+            f" {TROUBLES[trouble]}; kopsd --supervise",
             "p99": "the longest",
-            "errors_of_bystanders": [its[role]["errors"] for its in found for role in its if role != "culprit"],
-            "wrong_answers": sum(its[role]["wrong"] for its in found for role in its if role != "culprit"),
-            "culprit": [its["culprit"]["error"] for its in found],
-            "culprit_after_s": [its["culprit"].get("after_s") for its in found],
-            "peer": "none: without a daemon the process that faults has to be started anew",
+            "errors_of_bystanders": [its["errors"] for its in bystanders],
+            "lost_their_own_context": [role for its in found for role in BYSTANDERS if "own_context" in its[role]],
+            "wrong_answers": sum(its["wrong"] for its in bystanders),
+            "culprit": [its["culprit"] for its in found],
+            "daemon_restarted": [its["restarted"] for its in found],
+            "peer": "none: without a daemon each process has its own device memory and its own faults",
         },
-        target=TARGET_S,
+        target=TARGET_S if trouble == "fault" and not context.mps else None,
         absolute=True,
         statistic="p99",
     )
 
 
-def run_mps(context: Context) -> Record:
-    """Under MPS a fault takes every client's context along: what is left is measured with clients that have none."""
-    found = one_fault(context, ("bystander_torch", "bystander_numpy"))
-    outage = summarise([found["bystander_numpy"].get("longest_s", float("nan"))])
-    return Record(
-        "recovery_fault_mps",
-        "s",
-        "lower",
-        outage,
-        None,
-        {
-            "measured": "as recovery_fault, under MPS, of a client in shared memory without a context of its own",
-            "client_with_torch": found["bystander_torch"],
-            "client_without_cuda": found["bystander_numpy"],
-            "culprit": found["culprit"],
-            "peer": "none",
-        },
-    )
-
-
-add("recovery_fault", run, on_gpu=True, table=True, seconds=120)
-add("recovery_fault_mps", run_mps, on_gpu=True, mps=True, seconds=60)
+for _trouble in TROUBLES:
+    add(f"recovery_{_trouble}", partial(run, trouble=_trouble), on_gpu=True, table=_trouble == "fault", seconds=120)
+    add(f"recovery_{_trouble}_mps", partial(run, trouble=_trouble), on_gpu=True, mps=True, seconds=120)
