@@ -23,7 +23,7 @@ from test_client import wait_for
 from which import pure_only
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_READY, UNKNOWN = 600, 999
+NOT_READY = 600
 
 
 def library() -> Path | None:
@@ -305,25 +305,6 @@ def test_closing_waits_for_the_calls(daemon: FakeDaemon, gpu: Any, stream: Any) 
     wait_for(lambda: all(peer.ended.is_set() for peer in daemon.peers))
 
 
-def shared_pages() -> set[int]:
-    """Addresses at which this process has mapped shared memory."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return {int(line.split("-")[0], 16) for line in lines if "/memfd:" in line}
-
-
-def test_pages_that_the_driver_does_not_let_go_of(daemon: FakeDaemon, control: Any, gpu: Any) -> None:
-    """Their addresses are given to no other memory, for that could not be registered."""
-    kept, flags = set[int](), ctypes.c_uint()
-    for _ in range(3):
-        fault = control.fail("cuMemHostUnregister", UNKNOWN, pid=os.getpid())
-        with kops.connect(daemon.path) as k:
-            k.square(tensor(4))
-            flags_of = gpu.lib.cuMemHostGetFlags
-            kept |= {page for page in shared_pages() if flags_of(ctypes.byref(flags), ctypes.c_void_p(page)) == 0}
-        wait_for(lambda fault=fault: fault.fired)
-    assert len(kept) == 3 and kept <= shared_pages()
-
-
 def test_a_batch_travels_together(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
     a, b, c = tensor(4), tensor(4), tensor(4)
     with k.batch():
@@ -425,28 +406,51 @@ def test_a_thread_without_a_context(k: kops.Client, gpu: Any, daemon: FakeDaemon
     k.synchronize()
 
 
-LEAVE = """
-import sys
+IMPORTS = """
+import os, sys, time
 import fake_torch as torch, kops, standin_cuda
 sys.modules["torch"] = torch
 torch.cuda.driver = standin_cuda.Driver()
+tensor = torch.empty((4,), dtype=torch.float32, device=torch.device("cuda", 0))
+"""
+KEEP = """
+control = standin_cuda.Control(sys.argv[2])
+for _ in range(3):
+    fault = control.fail("cuMemHostUnregister", 999, pid=os.getpid())
+    with kops.connect(sys.argv[1]) as k:
+        k.square(tensor)
+    while not fault.fired:
+        time.sleep(0.001)
+print("called", flush=True)
+"""
+LEAVE = """
 k = kops.connect(sys.argv[1])
-kept = k.square(torch.empty((4,), dtype=torch.float32, device=torch.device("cuda", 0)))
+kept = k.square(tensor)
 print("called", flush=True)
 """
 
 
-def test_the_interpreters_end_waits_for_nothing(daemon: FakeDaemon) -> None:
-    daemon.gate.clear()
+def in_a_process(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(ROOT / "client_py"), str(ROOT / "client_py" / "tests"), str(ROOT / "tests")])
-    done = subprocess.run(
-        [sys.executable, "-c", LEAVE, daemon.path],
+    return subprocess.run(
+        [sys.executable, "-c", IMPORTS + script, *arguments],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
+
+
+def test_a_page_that_the_driver_does_not_let_go_of(daemon: FakeDaemon, control: Any) -> None:
+    """Its addresses are given to no other page, for that could not be registered."""
+    done = in_a_process(KEEP, daemon.path, str(control.path))
+    assert done.returncode == 0 and done.stdout == "called\n", done.stderr
+
+
+def test_the_interpreters_end_waits_for_nothing(daemon: FakeDaemon) -> None:
+    daemon.gate.clear()
+    done = in_a_process(LEAVE, daemon.path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "called\n", "")
 
 
