@@ -37,6 +37,13 @@ enum kops_code kops_buffer_register_cuda(kops_client *client, uint64_t pointer, 
 
 /* ---- mapping what the daemon allocated ---- */
 
+/* Where the driver does not unmap, nothing else may come to lie. */
+static void unmap(const struct cuda_driver *d, cuda_pointer pointer, size_t size)
+{
+    if (d->vmm_unmap(pointer, size) == 0)
+        d->vmm_unreserve(pointer, size);
+}
+
 static enum kops_code map_allocation(const struct cuda_driver *d, struct kops_buffer *b, int ordinal,
                                      struct kops_error *e)
 {
@@ -66,7 +73,8 @@ static enum kops_code map_allocation(const struct cuda_driver *d, struct kops_bu
     return KOPS_OK;
 
 unmap:
-    d->vmm_unmap(pointer, b->size);
+    unmap(d, pointer, b->size);
+    goto release_allocation;
 free_reservation:
     d->vmm_unreserve(pointer, b->size);
 release_allocation:
@@ -111,8 +119,7 @@ void buffer_unmap_cuda(struct kops_buffer *b)
     d = cuda_load(&unwanted);
     if (!d)
         return;
-    d->vmm_unmap(b->pointer, b->size);
-    d->vmm_unreserve(b->pointer, b->size);
+    unmap(d, b->pointer, b->size);
     b->cuda_process = 0;
 }
 

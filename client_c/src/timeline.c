@@ -66,10 +66,17 @@ static bool valid(const struct wire_timelines *made)
            fstat(made->fd, &st) == 0 && st.st_size >= TIMELINE_BYTES;
 }
 
-/* Pages that the driver could not let go of keep their addresses: others there could not be registered. */
-static void unregister(const struct cuda_driver *d, struct timeline *t)
+/* In whatever thread. A page that the driver does not let go of keeps its addresses: others there could not be
+ * registered. */
+static void unregister(struct timeline *t)
 {
-    if (d->host_unregister((void *)t->words) == 0)
+    const struct cuda_driver *d = t->driver;
+    const bool pushed = d->context_push(t->context) == 0;
+    const cuda_status status = d->host_unregister((void *)t->words);
+
+    if (pushed)
+        cuda_pop(d);
+    if (status == 0 || status == CUDA_ERROR_NOT_REGISTERED)
         munmap((void *)t->words, TIMELINE_BYTES);
 }
 
@@ -98,6 +105,7 @@ enum kops_code timeline_open(const struct cuda_driver *d, const struct wire_time
         goto free_timeline;
     t->generation = generation;
     t->driver = d;
+    d->context_get(&t->context);
     status = d->host_register((void *)t->words, TIMELINE_BYTES, CUDA_HOST_PORTABLE | CUDA_HOST_DEVICEMAP);
     if (status) {
         r = cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuMemHostRegister of the page of timelines");
@@ -120,7 +128,7 @@ enum kops_code timeline_open(const struct cuda_driver *d, const struct wire_time
 
 close_descriptors:
     timeline_forget(t);
-    unregister(d, t);
+    unregister(t);
 free_timeline:
     free(t);
     return r;
@@ -144,7 +152,7 @@ struct timeline *timeline_close(struct timeline *t)
     if (write(t->stop, &one, sizeof(one)) == sizeof(one))
         pthread_join(t->watcher, NULL);
     timeline_forget(t);
-    unregister(t->driver, t);
+    unregister(t);
     free(t);
     return NULL;
 }

@@ -23,6 +23,7 @@ struct timeline {
     struct timeline *next; /* older ones */
     uint32_t generation;
     const struct cuda_driver *driver;
+    cuda_context context;   /* in which the words were registered */
     _Atomic int64_t *words; /* mapped, and registered with the driver */
     int socket;             /* a duplicate of the connection's */
     int stop;               /* eventfd */

@@ -39,7 +39,7 @@ DEFAULT_STREAMS = (0, 1)
 QUIET = 0.02  # seconds between the watcher's looks while calls are under way
 DRAIN_EVERY = 8
 WAIT_VALUE_64, WRITE_VALUE_64 = 4, 5  # CUstreamBatchMemOpType
-NOT_READY = 600
+NOT_READY, NOT_REGISTERED = 600, 713
 CAPTURE_ERRORS = range(900, 910)
 PORTABLE, DEVICEMAP = 1, 2
 
@@ -182,8 +182,9 @@ class Timelines:
         another there could not be registered."""
         if self._registered is not None:
             with self._driver.using(self.context(self._registered)):
-                if self._driver.library.cuMemHostUnregister(ctypes.c_void_p(self.address)):
-                    return
+                status = self._driver.library.cuMemHostUnregister(ctypes.c_void_p(self.address))
+            if status not in (0, NOT_REGISTERED):
+                return
         _libc.munmap(self.address, self.size)
 
 

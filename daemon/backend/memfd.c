@@ -104,7 +104,7 @@ static void hold_addresses(const struct backend_memory *memory)
         mmap(memory->host, memory->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 
     if (at == MAP_FAILED)
-        log_warning("memory_kept", "bytes=%llu why=\"%s\"", (unsigned long long)memory->size, strerror(errno));
+        log_warning("addresses_not_kept", "bytes=%llu why=\"%s\"", (unsigned long long)memory->size, strerror(errno));
 }
 
 struct backend_memory *memfd_unmap(struct backend_memory *memory)

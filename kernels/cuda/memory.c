@@ -143,6 +143,14 @@ unsigned cuda_memory_kinds(struct backend_device *base)
     return kinds;
 }
 
+void cuda_memory_close_handle(struct cuda_device *d, CUdeviceptr address)
+{
+    CUresult r = cuda.IpcCloseMemHandle(address);
+
+    if (r != CUDA_SUCCESS)
+        cuda_device_break(d, r);
+}
+
 void cuda_memory_close(struct backend_memory *memory)
 {
     struct cuda_memory *m = cuda_memory(memory);
@@ -153,7 +161,7 @@ void cuda_memory_close(struct backend_memory *memory)
     /* A broken context gives nothing back before the process ends. */
     if (cuda_enter(d, &ignored) == 0) {
         if (memory->kind == MEMORY_CUDA_IPC)
-            cuda.IpcCloseMemHandle(memory->address);
+            cuda_memory_close_handle(d, memory->address);
         else if (memory->kind == MEMORY_CUDA_VMM)
             cuda_vmm_close(m);
         else

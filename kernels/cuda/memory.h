@@ -22,6 +22,7 @@ struct cuda_memory {
     uint64_t reserved, mapped;
     uint64_t *chunks; /* bytes of each */
     unsigned n_chunks;
+    bool stuck; /* the driver did not unmap a piece: the range stays taken, and nothing more is mapped there */
 
     struct cuda_pool *pool; /* MEMORY_CUDA_POOL: a reference */
 };
@@ -49,6 +50,10 @@ struct cuda_memory *cuda_memory_new(struct cuda_device *d, enum backend_memory_k
 /* Fills `e` for something of another process that `call` refused. The driver does so with various codes, even
  * "unknown"; none of them says that the context broke, which the next call would show. */
 int cuda_memory_refused(struct cuda_device *d, CUresult r, const char *call, const char *why, struct error *e);
+/* Closes a CUDA IPC handle. The device is lost when the driver does not: a handle of the same bytes, which may mean
+ * other memory by then, would bring up the old. */
+void cuda_memory_close_handle(struct cuda_device *d, CUdeviceptr address);
+
 int cuda_memory_too_small(uint64_t needed, uint64_t size, struct error *e);
 
 /* Whether opened memory is of this device and as large as was declared. */

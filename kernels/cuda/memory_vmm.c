@@ -57,22 +57,26 @@ static struct cuda_memory *vmm_new(struct cuda_device *d, uint64_t address, uint
     return NULL;
 }
 
-/* Unmaps what lies at the address, piece by piece, and gives the range back: not where the driver did not unmap all of
- * it, because nothing else may come to lie there. */
-static void let_go(CUdeviceptr address, const uint64_t *pieces, unsigned n, uint64_t reserved)
+/* Unmaps what lies at the address, piece by piece. False: some of it stays, so nothing else may come to lie there. */
+static bool unmap_pieces(CUdeviceptr address, const uint64_t *pieces, unsigned n)
 {
-    const CUdeviceptr start = address;
     bool gone = true;
 
     for (unsigned i = 0; i < n; address += pieces[i++])
         gone = cuda.MemUnmap(address, pieces[i]) == CUDA_SUCCESS && gone;
-    if (gone)
-        cuda.MemAddressFree(start, reserved);
+    return gone;
+}
+
+static void let_go(CUdeviceptr address, uint64_t size)
+{
+    if (unmap_pieces(address, &size, 1))
+        cuda.MemAddressFree(address, size);
 }
 
 void cuda_vmm_close(struct cuda_memory *m)
 {
-    let_go(m->base.address, m->chunks, m->n_chunks, m->reserved);
+    if (unmap_pieces(m->base.address, m->chunks, m->n_chunks) && !m->stuck)
+        cuda.MemAddressFree(m->base.address, m->reserved);
 }
 
 /* ---- of other processes ---- */
@@ -165,10 +169,7 @@ static int map_chunks(struct cuda_device *d, struct cuda_memory *m, const struct
     return 0;
 
 unmap:
-    while (n--) {
-        bytes -= import->fd_bytes[n];
-        cuda.MemUnmap(start + bytes, import->fd_bytes[n]);
-    }
+    m->stuck = !unmap_pieces(start, import->fd_bytes, n);
     return -1;
 }
 
@@ -179,6 +180,7 @@ int cuda_vmm_import(struct cuda_device *d, const struct backend_import *given, s
     uint64_t reserved = 0;
     CUdeviceptr address;
     struct cuda_memory *m;
+    bool stuck;
 
     if (given->size > d->base.info.memory_bytes)
         return cuda_memory_too_small(given->size, d->base.info.memory_bytes, e);
@@ -201,8 +203,11 @@ int cuda_vmm_import(struct cuda_device *d, const struct backend_import *given, s
     return 0;
 
 free_memory:
+    stuck = m->stuck;
     free(m->chunks);
     free(m);
+    if (stuck)
+        return -1;
 free_address:
     cuda.MemAddressFree(address, reserved);
     return -1;
@@ -214,7 +219,11 @@ int cuda_memory_extend(struct backend_memory *memory, const struct backend_impor
     struct cuda_memory *m = cuda_memory(memory);
     struct cuda_device *d = cuda_device(memory->device);
 
-    if (cuda_enter(d, e) < 0 || check_chunks(d, more, m->reserved - m->mapped, e) < 0 || map_chunks(d, m, more, e) < 0)
+    if (cuda_enter(d, e) < 0)
+        return -1;
+    if (m->stuck)
+        return error_set(e, ERROR_DEVICE_ERROR, "the driver did not undo an extension that failed: register it anew");
+    if (check_chunks(d, more, m->reserved - m->mapped, e) < 0 || map_chunks(d, m, more, e) < 0)
         return -1;
     *ret_size = m->mapped;
     return 0;
@@ -248,7 +257,7 @@ static int map_own(struct cuda_device *d, CUmemGenericAllocationHandle handle, u
     return 0;
 
 unmap:
-    let_go(address, &size, 1, size);
+    let_go(address, size);
     return -1;
 free_address:
     cuda.MemAddressFree(address, size);
@@ -301,7 +310,7 @@ int cuda_memory_alloc(struct backend_device *base, uint64_t size, struct backend
 close_fd:
     close(fd);
 unmap:
-    let_go(address, &rounded, 1, rounded);
+    let_go(address, rounded);
 release_handle:
     cuda.MemRelease(handle);
     return -1;

@@ -98,7 +98,7 @@ void cuda_peer_forget(struct cuda_memory *m)
 
     for (unsigned i = 0; m->base.kind == MEMORY_CUDA_IPC && i < BACKEND_MAX_DEVICES; i++)
         if (m->seen_at[i] && cuda_enter(admitted[i], &ignored) == 0)
-            cuda.IpcCloseMemHandle(m->seen_at[i]);
+            cuda_memory_close_handle(admitted[i], m->seen_at[i]);
 }
 
 int cuda_peer_allow(struct cuda_device *d, struct backend_memory *memory, struct error *e)

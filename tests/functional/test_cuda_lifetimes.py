@@ -235,6 +235,19 @@ def test_memory_that_the_driver_does_not_let_go_of(tmp_path: Path) -> None:
         assert "event=unregister_failed" in daemon.log()
 
 
+def test_a_handle_that_the_driver_does_not_close(tmp_path: Path) -> None:
+    """Other memory may get the same handle, and must not be taken for what is still open."""
+    machine = Machine(tmp_path)
+    with machine.daemon as daemon, daemon.connect() as connection:
+        exporter = machine.exporter()
+        buffer = register(connection, vector(exporter.alloc(4 * N)))
+        connection.run("square", [tensor(buffer, [N])], [tensor(buffer, [N])])
+        machine.control.fail("cuIpcCloseMemHandle", UNKNOWN, pid=daemon.pid)
+        connection.call("release", {"buffer": buffer})
+        connection.wait_closed()
+        daemon.stop(DEVICE_LOST_STATUS)
+
+
 @pytest.mark.parametrize("how", ["kernel", "cuLaunchKernel", "cuIpcOpenMemHandle"])
 def test_lost_device(how: str, tmp_path: Path) -> None:
     """A broken context cannot be mended: what is in flight fails, and the daemon ends with its own status."""

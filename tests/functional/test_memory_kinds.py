@@ -5,11 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from gpu_machine import Machine, connect, connection, exporter, machine, only_with_the_standin, shared_machine
+from gpu_machine import (
+    OUT_OF_MEMORY,
+    UNKNOWN,
+    Machine,
+    connect,
+    connection,
+    exporter,
+    machine,
+    only_with_the_standin,
+    shared_machine,
+)
 from support import memfd, raw
 from support.cuda_exporter import Exporter
 from support.raw import tensor
@@ -160,6 +171,34 @@ def test_usable_as_far_as_it_is_there(connection: raw.Connection, exporter: Expo
         connection.call("release", {"buffer": buffer})
         assert held(connection) == (0, 0)
     segment.free()
+
+
+def test_an_extension_that_cannot_be_undone(tmp_path: Path) -> None:
+    """What is there stays of use; nothing more is mapped behind a piece that the driver keeps."""
+    machine = Machine(tmp_path)
+    with machine.daemon as daemon, daemon.connect() as connection:
+        exporter = machine.exporter()
+        segment = Segment(exporter, [CHUNK] * 3)
+        segment.write(np.full(10, 3, np.float32))
+        with taken(exporter, segment.fds) as fds:
+            buffer = connection.call("register", {**segment.params(0, 1), "size": segment.size}, fds[:1])["buffer"]
+            more = {**segment.params(1, 2), "extend": buffer}
+            faults = [
+                machine.control.fail("cuMemMap", OUT_OF_MEMORY, nth=2, pid=daemon.pid),
+                machine.control.fail("cuMemUnmap", UNKNOWN, pid=daemon.pid),
+            ]
+            assert connection.error("register", more, fds[1:]).code == "out_of_memory"
+            assert all(fault.fired for fault in faults)
+            error = connection.error("register", more, fds[1:])
+            assert error.code == "device_error" and "anew" in str(error)
+            connection.run("square", [tensor(buffer, [10])], [tensor(buffer, [10], offset=400)])
+            assert (segment.read(10, 400) == 9).all()
+            connection.call("release", {"buffer": buffer})
+            anew = segment.register(connection)
+            connection.run("square", [tensor(anew, [10])], [tensor(anew, [10], offset=2 * CHUNK)])
+            assert (segment.read(10, 2 * CHUNK) == 9).all()
+        assert not machine.control.misuses()
+        exporter.close()
 
 
 def test_extended_while_a_job_uses_it(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:

@@ -4,6 +4,7 @@ is supervised: after a fault, which costs the device's context, its socket stays
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -12,13 +13,14 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from support import raw
 from support.daemon import ROOT
 
 from ..context import Context, Skipped
 from ..record import Record, Summary
+from ..recovery_process import SIDE
 from . import add
 
 ROUNDS = 3
@@ -26,6 +28,7 @@ TARGET_S = 1.5
 SECONDS = 30.0  # in which all is as before, or will not be
 BYSTANDERS = ("bystander_torch", "bystander_numpy")
 GIB = 1 << 30
+GEMM_BYTES = 3 * SIDE * SIDE * 4
 
 # What happens while the others add.
 TROUBLES = {
@@ -68,9 +71,27 @@ class Other:
         self.process.wait()
 
 
-def free_memory(connection: raw.Connection) -> int:
-    """Bytes of the GPU's that are free."""
-    return next(int(row["memory_free"]) for row in connection.call("clients")["devices"] if row["uuid"].startswith("GPU-"))
+class Held(NamedTuple):
+    """What the daemon has of clients, and what it leaves of the GPU's memory, in bytes."""
+
+    mapped: int
+    allocated: int
+    free: int
+
+    @classmethod
+    def now(cls, connection: raw.Connection) -> Held:
+        said = connection.call("clients")
+        free = next(int(row["memory_free"]) for row in said["devices"] if row["uuid"].startswith("GPU-"))
+        return cls(*(sum(row[key] for row in said["users"]) for key in ("mapped_bytes", "allocated_bytes")), free)
+
+    def less(self, trouble: str) -> Held:
+        """The same without what the one that makes trouble had, or nearly."""
+        if trouble == "no_memory":
+            return self._replace(free=self.free - GIB)
+        return self._replace(mapped=self.mapped - GEMM_BYTES, free=self.free + GEMM_BYTES // 2)
+
+    def within(self, other: Held) -> bool:
+        return self.mapped <= other.mapped and self.allocated <= other.allocated and self.free >= other.free
 
 
 def make_trouble(other: Other) -> dict[str, Any]:
@@ -78,7 +99,7 @@ def make_trouble(other: Other) -> dict[str, Any]:
     if other.role != "killed":
         return other.hear()
     assert other.hear() == "running"
-    other.kill()
+    other.process.kill()
     return {"error": "killed"}
 
 
@@ -94,15 +115,14 @@ def wait_for_a_new_daemon(daemon: Any, instance: int) -> None:
     raise RuntimeError(f"no new daemon within {SECONDS:g} s")
 
 
-def wait_until_given_back(daemon: Any, pid: int, unused: int) -> float:
-    """Seconds until nothing of the process is left in the daemon, and its memory is free."""
+def wait_until_given_back(daemon: Any, expected: Held) -> float:
+    """Seconds until the daemon has nothing more of a client that ends now; its process's end is part of it."""
     start = time.monotonic()
     with daemon.connect() as connection:
         while time.monotonic() < start + SECONDS:
-            clients = connection.call("clients")["clients"]
-            if all(row["pid"] != pid for row in clients) and free_memory(connection) > unused - GIB:
+            if Held.now(connection).within(expected):
                 return time.monotonic() - start
-    raise RuntimeError(f"the daemon still has something of {pid} after {SECONDS:g} s")
+    raise RuntimeError(f"the daemon still has something of a client that ended {SECONDS:g} s ago")
 
 
 def one(context: Context, trouble: str) -> dict[str, Any]:
@@ -118,13 +138,12 @@ def one(context: Context, trouble: str) -> dict[str, Any]:
             stack.callback(other.kill)
         culprit, *rest = others
         with daemon.connect() as connection:
-            unused = free_memory(connection)
+            held = Held.now(connection)
         found = {"culprit": make_trouble(culprit)}
         if trouble == "fault":
             wait_for_a_new_daemon(daemon, hello["instance"])
         else:
-            culprit.process.wait()
-            found["culprit"]["given_back_s"] = wait_until_given_back(daemon, culprit.process.pid, unused)
+            found["culprit"]["given_back_s"] = wait_until_given_back(daemon, held.less(trouble))
         time.sleep(1.0)  # calls as usual again, so that the longest wait is that of the trouble
         for other in rest:
             if other.process.poll() is None:
@@ -146,7 +165,7 @@ def run(context: Context, trouble: str) -> Record:
         f"recovery_{trouble}_mps" if context.mps else f"recovery_{trouble}",
         "s",
         "lower",
-        Summary(median(waits), waits[-1], len(waits)),
+        Summary(median(waits), waits[-1], len(waits)) if waits else Summary(math.nan, math.nan, 0),
         None,
         {
             "measured": "the longest time from one right answer to the next of clients that add all the time, while"

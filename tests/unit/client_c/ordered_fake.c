@@ -1,6 +1,9 @@
 #include <dlfcn.h>
 #include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "ordered_fake.h"
 
@@ -12,6 +15,41 @@ void *context, *stream;
 
 _Atomic uint64_t *words;
 uint64_t words_address;
+
+static struct standin_control *control;
+static char control_path[] = "/tmp/test-kops-control-XXXXXX";
+
+void open_control(void)
+{
+    int fd = mkstemp(control_path);
+
+    if (fd < 0 || ftruncate(fd, sizeof(*control)))
+        abort();
+    control = mmap(NULL, sizeof(*control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (control == MAP_FAILED)
+        abort();
+    close(fd);
+    setenv("KOPS_STANDIN_CONTROL", control_path, 1);
+}
+
+void close_control(void)
+{
+    unlink(control_path);
+}
+
+const struct standin_fault *fail_next(const char *function, unsigned times, int error, bool sticky)
+{
+    struct standin_fault *fault = &control->faults[0];
+
+    snprintf(fault->function, sizeof(fault->function), "%s", function);
+    fault->countdown = 1;
+    fault->times = times;
+    fault->error = error;
+    fault->sticky = sticky;
+    fault->pid = 0;
+    fault->armed = 1;
+    return fault;
+}
 
 void load(void)
 {
@@ -28,7 +66,6 @@ void load(void)
                      {"cuStreamSynchronize", &cu.stream_synchronize},
                      {"cuStreamQuery", &cu.stream_query},
                      {"cuMemHostRegister_v2", &cu.host_register},
-                     {"cuMemHostUnregister", &cu.host_unregister},
                      {"cuMemHostGetFlags", &cu.host_flags},
                      {"cuMemHostGetDevicePointer_v2", &cu.device_pointer},
                      {"cuStreamWaitValue64_v2", &cu.wait},

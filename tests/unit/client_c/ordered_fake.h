@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "test.h"
+#include "tests/standin_cuda/control.h"
 
 /* ---- the driver ---- */
 
@@ -20,7 +21,6 @@ struct cu_calls {
     int (*stream_synchronize)(void *);
     int (*stream_query)(void *);
     int (*host_register)(void *, size_t, unsigned);
-    int (*host_unregister)(void *);
     int (*host_flags)(unsigned *, void *);
     int (*device_pointer)(uint64_t *, void *, unsigned);
     int (*wait)(void *, uint64_t, uint64_t, unsigned);
@@ -38,6 +38,12 @@ extern void *context, *stream;
 /* Words of the test's own that streams can wait for and write. */
 extern _Atomic uint64_t *words;
 extern uint64_t words_address;
+
+/* The driver's switches, for it and those of processes that are started from now on: before load(). */
+void open_control(void);
+void close_control(void);
+/* The next calls of the function fail, in whatever process. */
+const struct standin_fault *fail_next(const char *function, unsigned times, int error, bool sticky);
 
 /* Loads the driver, makes `stream` in the current context. */
 void load(void);

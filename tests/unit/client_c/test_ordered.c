@@ -1,7 +1,6 @@
 /* Ordered calls: a fake daemon and a driver in host memory (tests/standin_cuda) that share a page of timelines. */
 #include <pthread.h>
 #include <sched.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -302,42 +301,6 @@ static void closing_releases_what_still_waits(void **state)
     stop(s);
 }
 
-/* The page of timelines: shared memory that a device knows. */
-static void *registered_page(void)
-{
-    FILE *maps = fopen("/proc/self/maps", "r");
-    char line[512];
-    void *found = NULL, *page;
-    unsigned flags;
-
-    assert_non_null(maps);
-    while (!found && fgets(line, sizeof(line), maps))
-        if (strstr(line, "/memfd:") && sscanf(line, "%p-", &page) == 1 && cu.host_flags(&flags, page) == 0)
-            found = page;
-    fclose(maps);
-    return found;
-}
-
-static void a_page_that_the_driver_keeps_keeps_its_addresses(void **state)
-{
-    struct setting *s = start(KOPS_TRANSPORT_SHM, 30);
-    unsigned char there;
-    void *page;
-
-    (void)state;
-    assert_ok(enqueue(s, "x"));
-    assert_ok(kops_synchronize(s->client, KOPS_ALL_STREAMS, 0, &s->error));
-    assert_int_equal(cu.synchronize(), 0);
-    page = registered_page();
-    assert_non_null(page);
-    assert_int_equal(cu.host_unregister(page), 0); /* once more fails */
-    kops_close(s->client);
-    assert_int_equal(mincore(page, 4096, &there), 0); /* mapped */
-    assert_int_equal(munmap(page, 4096), 0);
-    s->client = NULL;
-    stop(s);
-}
-
 static void streams_take_turns(void **state)
 {
     struct setting *s = start(KOPS_TRANSPORT_SHM, 0);
@@ -468,7 +431,6 @@ int main(void)
         cmocka_unit_test(a_lost_device_is_told_once),
         cmocka_unit_test(a_batch_that_cannot_end_well_ends),
         cmocka_unit_test(closing_releases_what_still_waits),
-        cmocka_unit_test(a_page_that_the_driver_keeps_keeps_its_addresses),
         cmocka_unit_test(threads_enqueue_at_once),
         cmocka_unit_test(streams_take_turns),
         cmocka_unit_test(what_cannot_be_enqueued),

@@ -10,13 +10,8 @@
 
 #include "ordered_fake.h"
 #include "real_daemon.h"
-#include "tests/standin_cuda/control.h"
 
 enum { N = 1000, BYTES = N * sizeof(float), ILLEGAL_ADDRESS = 700, DEVICE_LOST_STATUS = 75 };
-
-/* Of the driver, in every process. */
-static struct standin_control *control;
-static char control_path[] = "/tmp/test-kops-control-XXXXXX";
 
 struct scene {
     struct real_daemon daemon;
@@ -178,19 +173,6 @@ static void streams_go_on(void **state)
 
 /* ---- a device that is lost ---- */
 
-/* The next kernels, so many, break the daemon's context. */
-static void break_kernels(unsigned times)
-{
-    struct standin_fault *fault = &control->faults[0];
-
-    snprintf(fault->function, sizeof(fault->function), "kernel");
-    fault->countdown = 1;
-    fault->times = times;
-    fault->error = ILLEGAL_ADDRESS;
-    fault->sticky = 1;
-    fault->armed = 1;
-}
-
 struct square {
     struct scene *scene;
     struct kops_tensor from, to;
@@ -212,7 +194,7 @@ static void square_with_losses(struct scene *s, struct square *q, kops_buffer *f
 {
     *q = (struct square){s, kops_vector(from, KOPS_F32, N), kops_vector(to, KOPS_F32, N)};
     succeed(s, kops_buffer_write(from, 0, s->values, BYTES, &s->error));
-    break_kernels(losses);
+    fail_next("kernel", losses, ILLEGAL_ADDRESS, true);
     assert_int_equal(pthread_create(&q->thread, NULL, run_square, q), 0);
     for (unsigned i = 0; i < losses; i++) {
         int status;
@@ -254,19 +236,6 @@ static void a_lost_device(void **state)
     kops_buffer_release(out);
 }
 
-static void open_control(void)
-{
-    int fd = mkstemp(control_path);
-
-    if (fd < 0 || ftruncate(fd, sizeof(*control)))
-        abort();
-    control = mmap(NULL, sizeof(*control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (control == MAP_FAILED)
-        abort();
-    close(fd);
-    setenv("KOPS_STANDIN_CONTROL", control_path, 1);
-}
-
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void)
@@ -282,6 +251,6 @@ int main(void)
 
     open_control();
     failed = cmocka_run_group_tests(tests, NULL, NULL);
-    unlink(control_path);
+    close_control();
     return failed;
 }
