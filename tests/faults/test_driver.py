@@ -110,16 +110,15 @@ class Machine:
         Fault.fired = 0
         for _ in range(2):
             self.play()
-        sockets = proc.OWN_SOCKETS
         proc.eventually(
-            lambda: (
-                proc.fds(self.daemon.pid)["socket"] == sockets
-                and not self.live()["live_ipc_mappings"]
-                and not self.live()["live_host_registrations"]
-            ),
+            lambda: self.left() and not self.live()["live_host_registrations"],
             lambda: f"no client is left, but {self.live()} {self.daemon.holdings()}",
         )
         self.before = self.live(), self.daemon.holdings()
+
+    def left(self) -> bool:
+        """No client is there, and what clients had on the GPU is closed (which cannot fail without an end)."""
+        return proc.fds(self.daemon.pid)["socket"] == proc.OWN_SOCKETS and not self.live()["live_ipc_mappings"]
 
     def ended(self) -> bool:
         """It has given the device up, and is another daemon now."""
@@ -173,9 +172,9 @@ class Machine:
 
         def settled() -> bool:
             now = self.live()
-            return all(live[k] <= now[k] <= live[k] + more for k in live if not k.endswith("_bytes")) and (
-                more > 0 or (now == live and proc.no_more(self.daemon.holdings(), holdings))
-            )
+            if more:
+                return self.left() and all(now[k] <= live[k] + more for k in live if not k.endswith("_bytes"))
+            return proc.no_more(now, live) and proc.no_more(self.daemon.holdings(), holdings)
 
         proc.eventually(settled, lambda: f"it held {self.before}, and now {self.live()} {self.daemon.holdings()}")
         if more:
