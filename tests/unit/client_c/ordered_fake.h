@@ -47,6 +47,8 @@ const struct standin_fault *fail_next(const char *function, unsigned times, int 
 
 /* Loads the driver, makes `stream` in the current context. */
 void load(void);
+/* The same as the set-up of a group of tests. */
+int load_for_all(void **state);
 
 /* Nothing on the stream goes on before open_gate(). */
 void close_gate(void);

@@ -410,13 +410,6 @@ static void threads_enqueue_at_once(void **state)
     stop(s);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    load();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -436,5 +429,5 @@ int main(void)
         cmocka_unit_test(what_cannot_be_enqueued),
     };
 
-    return cmocka_run_group_tests(tests, set_up, NULL);
+    return cmocka_run_group_tests(tests, load_for_all, NULL);
 }

@@ -4,9 +4,7 @@
 
 #include "ordered_fake.h"
 
-enum { UNKNOWN = 999 };
-
-enum { PAGES_MAX = 64 };
+enum { UNKNOWN = 999, PAGES_MAX = 64 };
 
 struct pages {
     void *at[PAGES_MAX];
@@ -97,13 +95,6 @@ static void a_page_that_the_driver_keeps_keeps_its_addresses(void **state)
     stop(s);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    load();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -113,7 +104,7 @@ int main(void)
     int failed;
 
     open_control();
-    failed = cmocka_run_group_tests(tests, set_up, NULL);
+    failed = cmocka_run_group_tests(tests, load_for_all, NULL);
     close_control();
     return failed;
 }
