@@ -7,7 +7,7 @@
 Reads errors.json, dtypes.json, methods.json, metrics.json and ops/*.json. Writes C tables for
 the daemon (proto/generated/), the public C enums (client_c/include/kops/), the
 Python tables (client_py/kops/_declarations.py) and the tables between
-`<!-- generated: NAME -->` and `<!-- end -->` in PROTOCOL.md and README.md.
+`<!-- generated: NAME -->` and `<!-- end -->` in PROTOCOL.md and docs/ops.md.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def errors_header(errors: list[dict]) -> str:
 
 def dtypes_header(dtypes: list[dict]) -> str:
     rows = [f"X({d['name'].upper()}, {c_string(d['name'])}, {d['value']}, {d['size']})" for d in dtypes]
-    return c_header("KOPS_GENERATED_DTYPES_H", "/* X(NAME, \"name\", value, bytes) */\n" + x_macro("KOPS_DTYPES", rows))
+    names = [f"X({c_string(c)}, {d['name'].upper()})" for d in dtypes for c in d["c"]]
+    return c_header("KOPS_GENERATED_DTYPES_H", "/* X(NAME, \"name\", value, bytes) */\n" + x_macro("KOPS_DTYPES", rows)
+                    + "\n/* What C and CUDA call them: X(\"name\", NAME) */\n" + x_macro("KOPS_C_TYPES", names))
 
 
 def public_header(errors: list[dict], dtypes: list[dict]) -> str:
@@ -183,6 +185,7 @@ def python_module(errors: list[dict], dtypes: list[dict], ops: list[dict], metho
     op_rows = {o["name"]: {k: v for k, v in o.items() if k not in ("name", "since")} for o in ops}
     return (f'"""{NOTE}"""\n\n# (name, value, origin, builtin bases, doc)\n' + literal("ERRORS", error_rows)
             + "\n# name -> bytes an element\n" + literal("DTYPES", {d["name"]: d["size"] for d in dtypes})
+            + "\n# what C and CUDA call them\n" + literal("C_TYPES", {c: d["name"] for d in dtypes for c in d["c"]})
             + "\nMETHODS = " + repr(tuple(m["name"] for m in methods)) + "\n"
             + "\n" + literal("OPS", op_rows))
 
@@ -288,7 +291,7 @@ def outputs() -> dict[Path, str]:
     sections = {"methods": methods_section(methods, maps), "ops": ops_section(ops), "ops-summary": ops_summary(ops),
                 "errors": errors_section(errors), "metrics": metrics_section(metrics),
                 "dtypes": markdown_table(["dtype", "bytes", "what"], [[d["name"], d["size"], d["doc"]] for d in dtypes])}
-    for doc in (PROTO / "PROTOCOL.md", ROOT / "README.md"):
+    for doc in (PROTO / "PROTOCOL.md", ROOT / "docs/ops.md"):
         if doc.exists():
             result[doc] = fill_markers(doc, sections)
     return result

@@ -99,20 +99,28 @@ static inline void end_value(struct scan *s)
         s->depth--;
 }
 
-enum scan_result scan_value(struct scan *s, const unsigned char *data, size_t length, size_t limit)
+static inline enum scan_result complete(struct scan *s)
+{
+    s->values++;
+    return SCAN_COMPLETE;
+}
+
+enum scan_result scan_some(struct scan *s, const unsigned char *data, size_t length, size_t limit, uint64_t values)
 {
     const size_t bound = length < limit ? length : limit;
 
-    while (s->position < length) {
+    for (; s->position < length; values--, s->values++) {
         const size_t small = small_value(data[s->position]);
         struct shape shape;
         enum scan_result r;
 
+        if (!values)
+            return SCAN_PAUSED;
         if (small && small <= bound - s->position && s->depth) {
             s->position += small;
             end_value(s);
             if (!s->depth)
-                return SCAN_COMPLETE;
+                return complete(s);
             continue;
         }
         r = read_shape(data + s->position, length - s->position, &shape);
@@ -133,9 +141,14 @@ enum scan_result scan_value(struct scan *s, const unsigned char *data, size_t le
         }
         end_value(s);
         if (!s->depth)
-            return SCAN_COMPLETE;
+            return complete(s);
     }
     return length >= limit ? SCAN_TOO_LONG : SCAN_MORE;
+}
+
+enum scan_result scan_value(struct scan *s, const unsigned char *data, size_t length, size_t limit)
+{
+    return scan_some(s, data, length, limit, UINT64_MAX);
 }
 
 const char *scan_result_text(enum scan_result result)
@@ -144,6 +157,7 @@ const char *scan_result_text(enum scan_result result)
     case SCAN_COMPLETE:
         return "complete";
     case SCAN_MORE:
+    case SCAN_PAUSED:
         return "the message is incomplete";
     case SCAN_TOO_LONG:
         return "the message is longer than limits.message_bytes, or announces more than fits into it";

@@ -105,8 +105,12 @@ static const void *read_user(struct arena *a, const msgpack_object *o)
     u->uid = (int64_t)uint_or_zero(map_find(o, "uid"));
     u->connections = uint_or_zero(map_find(o, "connections"));
     u->buffers = uint_or_zero(map_find(o, "buffers"));
+    u->mappings = uint_or_zero(map_find(o, "mappings"));
     u->mapped_bytes = uint_or_zero(map_find(o, "mapped_bytes"));
     u->allocated_bytes = uint_or_zero(map_find(o, "allocated_bytes"));
+    u->host_bytes = uint_or_zero(map_find(o, "host_bytes"));
+    u->program_bytes = uint_or_zero(map_find(o, "program_bytes"));
+    u->waiting_bytes = uint_or_zero(map_find(o, "waiting_bytes"));
     u->inflight = uint_or_zero(map_find(o, "inflight"));
     u->fds = uint_or_zero(map_find(o, "fds"));
     u->kernel_bytes = uint_or_zero(map_find(o, "kernel_bytes"));
@@ -115,8 +119,12 @@ static const void *read_user(struct arena *a, const msgpack_object *o)
     u->device_us = number_or_nan(map_find(o, "device_us"));
     u->limits = (struct kops_user_limits){.connections = limit_of(limits, "connections"),
                                           .buffers = limit_of(limits, "buffers"),
+                                          .mappings = limit_of(limits, "mappings"),
                                           .mapped_bytes = limit_of(limits, "mapped_bytes"),
                                           .allocated_bytes = limit_of(limits, "allocated_bytes"),
+                                          .host_bytes = limit_of(limits, "host_bytes"),
+                                          .program_bytes = limit_of(limits, "program_bytes"),
+                                          .waiting_bytes = limit_of(limits, "waiting_bytes"),
                                           .inflight = limit_of(limits, "inflight"),
                                           .fds = limit_of(limits, "fds"),
                                           .kernel_bytes = limit_of(limits, "kernel_bytes"),

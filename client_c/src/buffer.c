@@ -9,12 +9,18 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "available.h"
 #include "fail.h"
 #include "process.h"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 8U
 #endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+static const size_t touched_at_once = (size_t)64 << 20;
 
 struct kops_buffer *buffer_new(struct kops_client *c, enum buffer_kind kind, uint64_t size, enum kops_access access)
 {
@@ -224,21 +230,50 @@ static enum kops_code map_shared(struct kops_buffer *b, struct kops_error *e)
     return KOPS_OK;
 }
 
-/* Registers first: the daemon's check of the descriptor has the better message, and touching a mapping longer than
- * its file kills the process. */
-static enum kops_code give_out_shared(struct kops_buffer *b, kops_buffer **ret_buffer, struct kops_error *e)
+/* Takes every page now. The kernel charges a shared page to the process that first touches it: that is to be this one,
+ * and not the daemon that writes an output there. Before Linux 5.14 without mapping the pages. */
+static enum kops_code touch_all(const struct kops_buffer *b, struct kops_error *e)
+{
+    bool populates = true;
+    size_t length;
+
+    for (size_t at = 0; at < b->size; at += length) {
+        int r;
+
+        length = b->size - at < touched_at_once ? b->size - at : touched_at_once;
+        do {
+            r = populates ? madvise((char *)b->data + at, length, MADV_POPULATE_WRITE)
+                          : fallocate(b->fd, 0, (off_t)at, (off_t)length);
+            if (r && populates && errno == EINVAL) {
+                populates = false;
+                errno = EINTR;
+            }
+        } while (r && errno == EINTR);
+        if (r && !populates && errno == EOPNOTSUPP)
+            return KOPS_OK;
+        if (r)
+            return fail(e, KOPS_ERR_OUT_OF_MEMORY, "the system has no memory for the pages of %llu bytes: %s",
+                        (unsigned long long)b->size, strerror(errno));
+    }
+    return KOPS_OK;
+}
+
+/* Registers first: the daemon's check of the descriptor has the better message, its quota is asked before there are
+ * pages, and touching a mapping longer than its file kills the process. */
+static enum kops_code give_out_shared(struct kops_buffer *b, bool touch, kops_buffer **ret_buffer, struct kops_error *e)
 {
     struct kops_client *c = b->client;
     enum kops_code r = buffer_ensure(b, client_deadline(c, 0), e);
 
     if (!r)
         r = map_shared(b, e);
+    client_leave(c);
+    if (!r && touch)
+        r = touch_all(b, e);
     if (r) {
-        client_leave(c);
         kops_buffer_release(b);
         return r;
     }
-    client_leave(c);
     *ret_buffer = b;
     return KOPS_OK;
 }
@@ -252,9 +287,11 @@ enum kops_code kops_buffer_alloc_shared(kops_client *client, size_t size, kops_b
     int fd = -1;
 
     fail_clear(e);
-    if (!size || size > INT64_MAX)
+    if (!size)
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "a buffer has at least one byte");
-    r = make_memfd(size, &fd, e);
+    r = memory_check(size, e);
+    if (!r)
+        r = make_memfd(size, &fd, e);
     if (r)
         return r;
     client_enter(client, e);
@@ -265,7 +302,7 @@ enum kops_code kops_buffer_alloc_shared(kops_client *client, size_t size, kops_b
         return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a buffer");
     }
     b->fd = fd;
-    return give_out_shared(b, ret_buffer, e);
+    return give_out_shared(b, true, ret_buffer, e);
 }
 
 enum kops_code kops_buffer_register_memfd(kops_client *client, int fd, size_t size, enum kops_access access,
@@ -289,7 +326,7 @@ enum kops_code kops_buffer_register_memfd(kops_client *client, int fd, size_t si
         return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a buffer");
     }
     b->fd = own;
-    return give_out_shared(b, ret_buffer, e);
+    return give_out_shared(b, false, ret_buffer, e);
 }
 
 enum kops_code kops_buffer_alloc(kops_client *client, size_t size, const char *device, kops_buffer **ret_buffer,
@@ -303,6 +340,8 @@ enum kops_code kops_buffer_alloc(kops_client *client, size_t size, const char *d
     uint32_t generation;
     enum kops_code r;
 
+    if (where && !strcmp(where->backend, "host"))
+        return kops_buffer_alloc_shared(client, size, ret_buffer, ret_error);
     client_enter(client, e);
     r = session_connect(client, client_deadline(client, 0), e);
     if (r) {

@@ -145,13 +145,14 @@ struct backend_signal {
 
 struct backend_job {
     /* Set by the server before submit(). */
-    struct backend_step *steps;            /* one execution of the job is all of them, in order */
-    unsigned n_steps;                      /* ≥ 1 */
-    uint32_t warmup, repeat;               /* repeat ≥ 1 */
-    bool timing;                           /* false: leave device events out */
-    double *samples;                       /* room for `repeat` execution times, µs */
-    struct backend_signal signal;          /* written also when the job fails or is cancelled */
-    struct backend_program **program;      /* NULL, or where the backend keeps what replays these steps */
+    struct backend_step *steps;       /* one execution of the job is all of them, in order */
+    unsigned n_steps;                 /* ≥ 1 */
+    uint32_t warmup, repeat;          /* repeat ≥ 1 */
+    bool timing;                      /* false: leave device events out; see times_always */
+    uint64_t owner;                   /* whose job it is: a backend that chooses among jobs shares its time by owner */
+    double *samples;                  /* room for `repeat` execution times, µs */
+    struct backend_signal signal;     /* written also when the job fails or is cancelled */
+    struct backend_program **program; /* NULL, or where the backend keeps what replays these steps */
     void (*done)(struct backend_job *job); /* called once, on the loop thread, from poll() */
 
     /* Set by the server at any time (any thread reads it): start nothing more of this job, end it soon. */
@@ -162,7 +163,7 @@ struct backend_job {
     struct error error;
     uint64_t started_ns;   /* CLOCK_MONOTONIC: the first work was given to the device; 0: never */
     uint32_t ended;        /* executions that have ended so far, warm-up included; kept up to date while it runs */
-    uint32_t n_samples;    /* executions timed; 0 without timing */
+    uint32_t n_samples;    /* executions timed; 0 without timing, but see times_always */
     double h2d_us, d2h_us; /* NAN: no copy, or not timed; copies between the steps of a job count as execution */
 
     /* The backend's own from submit() (or prepare()) until done(). */
@@ -191,6 +192,7 @@ static inline void backend_job_blame(const struct backend_job *job, unsigned ste
 struct backend {
     unsigned abi;              /* BACKEND_ABI */
     const char *name;          /* "host", "cuda": hello's `backend` */
+    bool host_memory;          /* memory_alloc() makes the host's memory */
     const char *execution_key; /* what a timing of one execution is called: "host_us", "gpu_us" */
 
     /* any. Finds and opens every device; fills `ret_devices` (room for `max`). No driver or no device is no error: 0
@@ -247,6 +249,9 @@ struct backend {
     /* loop. After poll() left jobs unfinished and before the loop sleeps: host->wake() must come once there is
      * something for poll() to do. */
     void (*arm)(struct backend_device *device);
+
+    /* Executions are timed whether job->timing asks for it or not. */
+    bool times_always;
 
     /* Completions are seen by polling only until arm() is called: polling for a while before sleeping pays. */
     bool spin;

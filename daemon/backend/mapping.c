@@ -35,10 +35,8 @@ static void close_run(struct work *work)
         memfd_unmap(m->memory);
     else
         m->device->backend->memory_close(m->memory);
-    if (m->fd >= 0 && !m->reopenable) {
-        close(m->fd);
-        m->fd = -1;
-    }
+    if (m->closing_fd >= 0)
+        close(m->closing_fd);
 }
 
 static void tell_waiters(struct mapping *m, bool ok)
@@ -51,35 +49,49 @@ static void tell_waiters(struct mapping *m, bool ok)
     }
 }
 
+static struct mapping *hold_next(struct list *bucket, struct list *node)
+{
+    struct mapping *next = node->next == bucket ? NULL : list_entry(node->next, struct mapping, link);
+
+    if (next)
+        mapping_ref(next);
+    return next;
+}
+
+/* Entries with the same bytes may have waited for this one, which is closed. Those who wait for them are told, and may
+ * give up any entry but the one at hand. */
+static void advance_others(struct mapping *m)
+{
+    struct list *bucket = mapping_bucket(m->registry, &m->import);
+
+    mapping_ref(m);
+    for (struct mapping *other = hold_next(bucket, bucket), *next; other; other = next) {
+        if (other != m && !list_empty(&other->waiters) && mapping_same_handle(other, m->device, &m->import))
+            mapping_advance(other);
+        next = hold_next(bucket, &other->link);
+        mapping_unref(other);
+    }
+    m->references--; /* what it asks for is the caller's to see */
+}
+
 static void open_done(struct work *work)
 {
     struct mapping *m = list_entry(work, struct mapping, work);
     bool ok = m->memory != NULL;
 
     m->registry->changing--;
-    m->state = ok ? MAPPING_OPEN : MAPPING_CLOSED;
+    mapping_set_state(m, ok ? MAPPING_OPEN : MAPPING_CLOSED);
     if (m->kind == MEMORY_CUDA_VMM)
         mapping_discard_import(m, &m->import);
     mapping_ref(m);
     if (ok && m->registry->opened)
         m->registry->opened(m, m->registry->context);
     tell_waiters(m, ok);
+    if (!ok && m->reopenable)
+        advance_others(m);
     /* After a failure nothing is tried again before somebody new asks. */
     if (--m->references == 0 || ok)
         mapping_advance(m);
-}
-
-/* Entries with the same bytes may have waited for this one to close. */
-static void advance_others(struct mapping *m)
-{
-    struct list *bucket = mapping_bucket(m->registry, &m->import);
-
-    list_for_each_safe (node, after, bucket) {
-        struct mapping *other = list_entry(node, struct mapping, link);
-
-        if (other != m && other->uses && mapping_same_handle(other, m->device, &m->import))
-            mapping_advance(other);
-    }
 }
 
 /* Ends the flushes that waited for no close but those that are done. */
@@ -114,7 +126,8 @@ static void close_done(struct work *work)
     r->changing--;
     list_remove(&m->closing);
     m->memory = NULL;
-    m->state = MAPPING_CLOSED;
+    m->closing_fd = -1;
+    mapping_set_state(m, MAPPING_CLOSED);
     if (m->reopenable)
         advance_others(m);
     mapping_advance(m);
@@ -150,15 +163,26 @@ static void mapping_free(struct mapping *m)
     struct mapping_registry *r = m->registry;
 
     r->count--;
+    r->in_state[m->state]--;
     r->areas -= m->areas;
     list_remove(&m->link);
     if (m->import.n_fds) /* a pool's, or what was never opened */
         mapping_discard_import(m, &m->import);
     else if (m->fd >= 0)
         work_close_fds(r->loop, &m->fd, 1);
-    if (m->bill.settle)
-        m->bill.settle(&m->bill);
+    if (r->settle)
+        r->settle(m);
     free(m);
+}
+
+/* Memory that alloc made is not recognised any more; the thread that closes it has its descriptor. */
+static void hand_over_own(struct mapping *m)
+{
+    if (m->fd < 0 || m->reopenable)
+        return;
+    file_set_remove(&m->registry->own, m->fd, m);
+    m->closing_fd = m->fd;
+    m->fd = -1;
 }
 
 void mapping_advance(struct mapping *m)
@@ -170,10 +194,11 @@ void mapping_advance(struct mapping *m)
     case MAPPING_OPEN:
         if (m->uses || (m->references && m->kept && !m->stale && !m->close_asked))
             return;
-        m->state = MAPPING_CLOSING;
+        mapping_set_state(m, MAPPING_CLOSING);
         m->close_asked = false;
         m->registry->changing++;
         m->close_number = m->registry->next_close_number++;
+        hand_over_own(m);
         list_append(&m->registry->closing, &m->closing);
         work_submit(m->registry->loop, &m->work, close_run, close_done);
         return;
@@ -195,7 +220,7 @@ void mapping_advance(struct mapping *m)
         if (blocked_by_another(m))
             return;
         m->close_asked = false;
-        m->state = MAPPING_OPENING;
+        mapping_set_state(m, MAPPING_OPENING);
         m->registry->changing++;
         work_submit(m->registry->loop, &m->work, open_run, open_done);
         return;
@@ -209,8 +234,11 @@ void mapping_ref(struct mapping *m)
 
 struct mapping *mapping_unref(struct mapping *m)
 {
-    if (m && --m->references == 0)
-        mapping_advance(m);
+    if (!m || --m->references)
+        return NULL;
+    if (m->registry->unreferenced)
+        m->registry->unreferenced(m);
+    mapping_advance(m);
     return NULL;
 }
 
@@ -329,4 +357,5 @@ void mapping_registry_init(struct mapping_registry *r, uv_loop_t *loop, const st
 void mapping_registry_stop(struct mapping_registry *r)
 {
     uv_close((uv_handle_t *)&r->idle_timer, NULL);
+    file_set_free(&r->own);
 }

@@ -17,10 +17,12 @@
 
 #include "backend/backend.h"
 #include "backend/devices.h"
+#include "backend/file_set.h"
 #include "util/list.h"
 #include "util/work.h"
 
 enum mapping_state { MAPPING_CLOSED, MAPPING_OPENING, MAPPING_OPEN, MAPPING_CLOSING };
+enum { MAPPING_STATES = MAPPING_CLOSING + 1 };
 
 /* Somebody who waits until a mapping is open. ready() is called once, on the loop thread; not ok: mapping->error. */
 struct mapping_waiter {
@@ -31,14 +33,6 @@ struct mapping_waiter {
 };
 
 struct mapping_registry;
-
-/* What somebody is charged for as long as the daemon has the memory. settle() is called when the entry is freed. */
-struct mapping_bill {
-    void (*settle)(const struct mapping_bill *bill); /* NULL: nobody pays */
-    void *payer;
-    uint64_t bytes;
-    unsigned fds;
-};
 
 struct mapping {
     struct list link;    /* in its bucket */
@@ -61,12 +55,14 @@ struct mapping {
     uid_t uid;
     pid_t pid;                     /* of the process that registered it first */
     struct backend_memory *memory; /* while OPEN */
-    int fd; /* to recognise memory that the daemon made by; of a pool's memory, the pool; or -1 */
+    int fd; /* to recognise memory that the daemon made by (in registry.own); of a pool's memory, the pool; or -1 */
+    int closing_fd; /* while CLOSING, the pool's thread closes it: what `fd` was of memory that the daemon made; or -1
+                     */
     uint64_t unused_since_ns;
     struct list waiters;
     struct error error; /* of the last open that failed */
     struct work work;
-    struct mapping_bill bill;
+    void *bill; /* the server's: what its user is charged with for as long as there is the entry */
 };
 
 enum {
@@ -77,17 +73,26 @@ enum {
 struct mapping_registry {
     uv_loop_t *loop;
     const struct device_set *devices;
-    struct list buckets[MAPPING_BUCKETS];
-    unsigned count, changing; /* changing: OPENING, CLOSING or being extended */
-    unsigned areas;           /* of the process's address space that they take */
-    struct list closing;      /* mappings that are CLOSING, in the order begun */
-    struct list flushes;      /* struct mapping_flush */
+    struct list buckets[MAPPING_BUCKETS]; /* entries with a handle by that, others one after the other */
+    unsigned next_bucket;                 /* of those */
+    struct file_set own;                  /* struct mapping: memory that alloc made and that is open */
+    unsigned count, changing;             /* changing: OPENING, CLOSING or being extended */
+    unsigned areas;                       /* of the process's address space that they take */
+    unsigned in_state[MAPPING_STATES];
+    struct list closing; /* mappings that are CLOSING, in the order begun */
+    struct list flushes; /* struct mapping_flush */
     uint64_t next_close_number;
     uint64_t idle_close_ns; /* 0: never */
     uv_timer_t idle_timer;
     bool idle_timer_active;
     /* Called when a mapping has been opened, before those who wait for it; NULL: nobody asks. */
     void (*opened)(const struct mapping *m, void *context);
+    /* The entry is to take so many areas, of which its user may have no more: -1. NULL: anybody may. */
+    int (*charge)(struct mapping *m, unsigned areas, struct error *e);
+    /* The last reference is gone; the memory may be a while in closing. With charge(). */
+    void (*unreferenced)(struct mapping *m);
+    /* The entry is freed: its bill is settled. With charge(). */
+    void (*settle)(struct mapping *m);
     /* Takes descriptors that a client of this user sent; NULL: they are closed on the pool. */
     void (*close_fds)(void *context, uid_t uid, const int *fds, unsigned count);
     void *context;
@@ -97,7 +102,7 @@ void mapping_registry_init(struct mapping_registry *r, uv_loop_t *loop, const st
                            uint64_t idle_close_ns);
 /* Another time for unused mappings, also for those that are open. */
 void mapping_registry_set_idle(struct mapping_registry *r, uint64_t idle_close_ns);
-/* Stops the timer; every mapping has been released before. */
+/* Stops the timer, frees the index; every mapping has been released and closed before. */
 void mapping_registry_stop(struct mapping_registry *r);
 
 struct mapping_owner {
@@ -117,7 +122,8 @@ int mapping_get_ipc(struct mapping_registry *r, struct backend_device *device, c
 int mapping_get_vmm(struct mapping_registry *r, struct backend_device *device, const struct backend_import *import,
                     struct mapping_owner owner, struct mapping **ret_mapping, struct error *e);
 
-/* Takes over memory that is open already (a memfd; what alloc made). `fd` is taken too, -1 for none. */
+/* Takes over memory that is open already: a memfd, or what alloc made, which `fd` is a descriptor of and which
+ * mapping_find_own() finds. `fd` is taken too, -1 for none. On failure both stay the caller's. */
 int mapping_adopt(struct mapping_registry *r, struct backend_memory *memory, struct backend_device *device,
                   uint64_t identity, int fd, struct mapping_owner owner, struct mapping **ret_mapping, struct error *e);
 

@@ -29,6 +29,12 @@ static bool same_file(int a, int b)
     return syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILE, a, b) == 0;
 }
 
+/* For entries that nobody looks up by a handle: they are spread evenly, so that no look-up has to pass many. */
+static struct list *any_bucket(struct mapping_registry *r)
+{
+    return &r->buckets[r->next_bucket++ % MAPPING_BUCKETS];
+}
+
 bool mapping_same_handle(const struct mapping *m, const struct backend_device *device,
                          const struct backend_import *import)
 {
@@ -68,13 +74,25 @@ static int check_areas(const struct mapping_registry *r, unsigned more, struct e
     return error_detail_number(e, "current", r->areas);
 }
 
+/* From now on it takes so many areas. Fewer are never refused. */
+static int set_areas(struct mapping *m, unsigned areas, struct error *e)
+{
+    struct mapping_registry *r = m->registry;
+
+    if (areas > m->areas && check_areas(r, areas - m->areas, e) < 0)
+        return -1;
+    if (r->charge && r->charge(m, areas, e) < 0)
+        return -1;
+    r->areas += areas - m->areas;
+    m->areas = areas;
+    return 0;
+}
+
 static struct mapping *mapping_new(struct mapping_registry *r, unsigned areas, struct mapping_owner owner,
                                    struct error *e)
 {
     struct mapping *m;
 
-    if (check_areas(r, areas, e) < 0)
-        return NULL;
     m = calloc(1, sizeof(*m));
     if (!m) {
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping");
@@ -84,14 +102,17 @@ static struct mapping *mapping_new(struct mapping_registry *r, unsigned areas, s
     m->references = 1;
     m->uid = owner.uid;
     m->pid = owner.pid;
-    m->fd = -1;
+    m->fd = m->closing_fd = -1;
     m->unused_since_ns = clock_now_ns();
     list_init(&m->waiters);
     list_init(&m->link);
     list_init(&m->closing);
-    m->areas = areas;
-    r->areas += areas;
+    if (set_areas(m, areas, e) < 0) {
+        free(m);
+        return NULL;
+    }
     r->count++;
+    r->in_state[m->state]++;
     return m;
 }
 
@@ -175,7 +196,7 @@ int mapping_get_vmm(struct mapping_registry *r, struct backend_device *device, c
     m->device = device;
     m->import = *import;
     m->kept = true;
-    list_append(mapping_bucket(r, import), &m->link);
+    list_append(any_bucket(r), &m->link);
     *ret_mapping = m;
     return 0;
 }
@@ -183,8 +204,11 @@ int mapping_get_vmm(struct mapping_registry *r, struct backend_device *device, c
 int mapping_adopt(struct mapping_registry *r, struct backend_memory *memory, struct backend_device *device,
                   uint64_t identity, int fd, struct mapping_owner owner, struct mapping **ret_mapping, struct error *e)
 {
-    struct mapping *m = mapping_new(r, 1, owner, e);
+    struct mapping *m;
 
+    if (fd >= 0 && file_set_reserve(&r->own) < 0)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping");
+    m = mapping_new(r, 1, owner, e);
     if (!m)
         return -1;
     m->kind = memory->kind;
@@ -193,27 +217,23 @@ int mapping_adopt(struct mapping_registry *r, struct backend_memory *memory, str
     m->import.size = memory->size;
     m->identity = identity;
     m->fd = fd;
-    m->state = MAPPING_OPEN;
+    mapping_set_state(m, MAPPING_OPEN);
     m->kept = true;
-    list_append(mapping_bucket(r, &m->import), &m->link);
+    if (fd >= 0)
+        file_set_add(&r->own, fd, m);
+    list_append(any_bucket(r), &m->link);
     *ret_mapping = m;
     return 0;
 }
 
 struct mapping *mapping_find_own(struct mapping_registry *r, struct backend_device *device, int fd)
 {
-    const struct backend_import none = {0};
-    struct list *bucket = mapping_bucket(r, &none);
+    struct mapping *m = file_set_find(&r->own, fd);
 
-    list_for_each_safe (node, after, bucket) {
-        struct mapping *m = list_entry(node, struct mapping, link);
-
-        if (m->kind == MEMORY_CUDA_VMM && m->fd >= 0 && m->device == device && m->references && same_file(m->fd, fd)) {
-            mapping_ref(m);
-            return m;
-        }
-    }
-    return NULL;
+    if (!m || m->device != device || !m->references)
+        return NULL;
+    mapping_ref(m);
+    return m;
 }
 
 bool mapping_same_memory(const struct mapping *a, const struct mapping *b)
@@ -228,12 +248,6 @@ bool mapping_same_memory(const struct mapping *a, const struct mapping *b)
 }
 
 /* ---- more of the same memory ---- */
-
-static void take_areas(struct mapping *m, int more)
-{
-    m->areas += (unsigned)more;
-    m->registry->areas += (unsigned)more;
-}
 
 static void extend_run(struct work *work)
 {
@@ -256,7 +270,7 @@ static void extend_done(struct work *work)
     if (x->ok)
         m->memory->size = x->size;
     else
-        take_areas(m, -(int)x->areas);
+        set_areas(m, m->areas - x->areas, &x->error);
     x->done(x);
     mapping_unuse(m);
 }
@@ -273,11 +287,10 @@ int mapping_extend(struct mapping *m, struct mapping_extension *x, struct error 
         why = "an extension of this memory is under way; send the next after its reply";
     if (why)
         return error_set(e, ERROR_INVALID_ARGUMENT, "%s", why);
-    if (check_areas(m->registry, x->import.n_fds, e) < 0)
+    if (set_areas(m, m->areas + x->import.n_fds, e) < 0)
         return -1;
     x->mapping = m;
     x->areas = x->import.n_fds;
-    take_areas(m, (int)x->areas);
     m->registry->changing++;
     m->extending = true;
     mapping_use(m);

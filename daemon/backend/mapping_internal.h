@@ -4,6 +4,13 @@
 
 #include "backend/mapping.h"
 
+static inline void mapping_set_state(struct mapping *m, enum mapping_state state)
+{
+    m->registry->in_state[m->state]--;
+    m->registry->in_state[state]++;
+    m->state = state;
+}
+
 /* Takes the next step that state, references and uses ask for. May free the mapping. */
 void mapping_advance(struct mapping *m);
 

@@ -9,7 +9,10 @@
 #include "compile/sandbox.h"
 #include "util/log.h"
 
-enum { FIRST_DELAY_MS = 100, MAX_DELAY_MS = 30000, MAX_SPARES = 8, SPARES_KEPT_MS = 30000 };
+enum { FIRST_DELAY_MS = 100, TOLERATED_DELAY_MS = 1000, MAX_DELAY_MS = 30000, MAX_SPARES = 8, SPARES_KEPT_MS = 30000 };
+
+/* Of one source: processes that may end over it, and helpers that may take its process along. */
+enum { MAX_ENDED = 2, MAX_LOST = 8 };
 
 static void handle_closed(uv_handle_t *handle)
 {
@@ -155,18 +158,32 @@ static uint64_t now_ms(struct compiler *c)
     return uv_now(c->loop);
 }
 
-void compiler_helper_failed(struct compiler *c, const struct error *e, bool fatal)
+bool job_repeat(struct compile_job *job, bool lost)
 {
-    uint64_t delay = (uint64_t)FIRST_DELAY_MS << (c->failures < 10 ? c->failures : 10);
+    struct compiler *c = job->compiler;
+
+    if (c->closing || (lost ? ++job->lost >= MAX_LOST : ++job->ended >= MAX_ENDED))
+        return false;
+    log_warning("compiler", "repeated=yes lost=%s", lost ? "helper" : "process");
+    job->process = NULL;
+    list_append(c->waiting.next, &job->link);
+    compiler_kick(c);
+    return true;
+}
+
+void compiler_helper_failed(struct compiler *c, const struct error *e, unsigned tolerated)
+{
+    const uint64_t now = now_ms(c), longest = c->failures < tolerated ? TOLERATED_DELAY_MS : MAX_DELAY_MS;
+    const uint64_t delay = (uint64_t)FIRST_DELAY_MS << (c->failures < 10 ? c->failures : 10);
     char quoted[2 * ERROR_MESSAGE_MAX];
 
-    if (c->closing)
+    if (c->closing || (tolerated && now < c->not_before_ms))
         return;
     c->failures++;
-    c->not_before_ms = now_ms(c) + (delay < MAX_DELAY_MS ? delay : MAX_DELAY_MS);
+    c->not_before_ms = now + (delay < longest ? delay : longest);
     log_warning("compiler", "failed=%u why=%s", c->failures,
                 log_quote(quoted, sizeof(quoted), e->message, strlen(e->message)));
-    if (fatal) {
+    if (c->failures > tolerated) {
         c->why = *e;
         c->keep_warm = false;
         fail_waiting(c, &c->why);
@@ -231,6 +248,7 @@ static void ask(struct compiler *c, const struct census *n)
 {
     unsigned room = c->helpers - n->busy, wanted = n->waiting < room ? n->waiting : room, at_work = n->busy + wanted;
     struct error e;
+    int r;
 
     /* Making one ready takes about as long as a compile: not from a job that needs the core. */
     if (c->keep_warm && at_work + c->spares < c->cores)
@@ -238,17 +256,20 @@ static void ask(struct compiler *c, const struct census *n)
     else if (c->keep_warm && (!at_work || at_work < c->cores))
         wanted++;
     for (unsigned have = n->starting + n->warm; have < wanted; have++) {
-        if (!c->forker) {
-            if (now_ms(c) < c->not_before_ms)
-                uv_timer_start(&c->kick, on_kick, c->not_before_ms - now_ms(c), 0);
-            else if (forker_start(c, &e) < 0)
-                compiler_helper_failed(c, &e, true);
+        if (now_ms(c) < c->not_before_ms) {
+            uv_timer_start(&c->kick, on_kick, c->not_before_ms - now_ms(c), 0);
             return;
         }
-        if (!c->forker->ready)
+        if (!c->forker) {
+            if (forker_start(c, &e) < 0)
+                compiler_helper_failed(c, &e, TOLERATED_NEVER);
             return;
-        if (!forker_ask(c->forker, have < n->waiting, &e)) {
-            compiler_helper_failed(c, &e, true);
+        }
+        if (!c->forker->ready || c->forker->hung_up)
+            return;
+        r = forker_ask(c->forker, have < n->waiting, &e);
+        if (r) {
+            compiler_helper_failed(c, &e, r < 0 ? TOLERATED_NEVER : TOLERATED_LOSSES);
             return;
         }
     }

@@ -37,7 +37,7 @@ struct compile_input {
     const char *const *entries; /* names of functions, or name expressions */
     unsigned n_entries;         /* 1 … COMPILED_MAX_ENTRIES */
     const char *arch;           /* "sm_90a" */
-    uint64_t owner;             /* whose it is, any number: see code_get() */
+    uint64_t user, connection;  /* who asks, any numbers: who takes turns with whom, see turns.h */
 };
 
 enum { COMPILER_MAX_INPUT = 64 << 20, COMPILER_MAX_FILES = 1024, COMPILER_MAX_OPTIONS = 256 };

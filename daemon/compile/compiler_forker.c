@@ -149,12 +149,14 @@ static void on_impatience(uv_timer_t *timer)
     struct forker *f = timer->data;
     struct error e;
 
-    if (!f->ready && !f->stopped) {
+    if (!f->ready && !f->stopped && !f->hung_up) {
         f->said_why = true;
         error_set(&e, ERROR_UNSUPPORTED, "the compiler does not get ready");
         forget(f);
-        compiler_helper_failed(f->compiler, &e, true);
+        compiler_helper_failed(f->compiler, &e, TOLERATED_NEVER);
     }
+    if (f->hung_up)
+        forget(f); /* also where it may not be killed */
     syscall(SYS_pidfd_send_signal, f->pidfd, SIGKILL, NULL, 0);
 }
 
@@ -202,7 +204,7 @@ static void on_failed(struct forker *f, const struct helper_event *event)
     f->said_why = true;
     error_set(&e, event->code ? (enum error_code)event->code : ERROR_UNSUPPORTED, "%.255s", event->text);
     forget(f);
-    compiler_helper_failed(f->compiler, &e, true);
+    compiler_helper_failed(f->compiler, &e, TOLERATED_NEVER);
 }
 
 /* Takes ownership of `fd` (negative: none). */
@@ -252,28 +254,31 @@ static int receive(struct forker *f, struct helper_event *event, int *ret_fd)
     return -1;
 }
 
+/* It was to end now, or has said why it does. */
+static bool ends_as_expected(const struct forker *f)
+{
+    return f->stopped || f->said_why || (f->alone && f->used);
+}
+
 static void on_control(uv_poll_t *poll, int status, int events)
 {
     struct forker *f = poll->data;
     struct compiler *c = f->compiler;
     struct helper_event event;
-    struct error e;
     int fd, r = 1;
 
     (void)events;
     while (!f->stopped && (r = status < 0 ? -1 : receive(f, &event, &fd)) > 0)
         on_event(f, &event, fd);
     if (r < 0 && !f->stopped) {
-        bool expected = f->said_why || (f->alone && f->used);
-
         uv_poll_stop(&f->control_poll);
-        forget(f);
-        if (!expected) {
-            error_set(&e, ERROR_UNSUPPORTED, "the compiler's helper ended without a word; see the log");
-            compiler_helper_failed(c, &e, !f->ready);
-        }
-        if (!f->alone)
+        f->hung_up = true;
+        if (ends_as_expected(f))
+            forget(f);
+        if (f->said_why && !f->alone)
             forker_stop(f);
+        else if (!ends_as_expected(f)) /* what it died of is known when it is reaped */
+            uv_timer_start(&f->patience, on_impatience, END_MS, 0);
     }
     compiler_schedule(c);
 }
@@ -285,6 +290,18 @@ static void close_all(struct forker *f)
         uv_close((uv_handle_t *)&f->control_poll, handle_closed);
     if (f->polls > 1)
         uv_close((uv_handle_t *)&f->pidfd_poll, handle_closed);
+}
+
+/* A helper that somebody killed is no reason to tell those who wait; one that ends at its start is. */
+static void note_end(struct forker *f, int status)
+{
+    struct error e;
+
+    if (ends_as_expected(f))
+        return;
+    error_set(&e, ERROR_UNSUPPORTED, "the compiler's helper ended without a word (%s %d); see the log",
+              WIFSIGNALED(status) ? "signal" : "status", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    compiler_helper_failed(f->compiler, &e, f->ready || WIFSIGNALED(status) ? TOLERATED_LOSSES : TOLERATED_NEVER);
 }
 
 /* What it had forked died with it. */
@@ -299,16 +316,19 @@ static void on_end(uv_poll_t *poll, int status, int events)
     if (waitpid(f->pid, &ended, WNOHANG) == 0)
         return;
     log_debug("compiler", "pid=%d ended=%d", (int)f->pid, ended);
-    if (!f->stopped)
+    if (!f->stopped && !f->hung_up)
         on_control(&f->control_poll, 0, UV_READABLE); /* its last words */
     forget(f);
+    note_end(f, ended);
     list_for_each_safe (node, after, &c->processes) {
         struct process *p = list_entry(node, struct process, link);
 
         if (p->forker != f)
             continue;
-        if (!p->exited)
-            process_set_exited(p, f->alone ? ended : SIGKILL, 0);
+        if (!p->exited && f->alone)
+            process_set_exited(p, ended, 0);
+        else if (!p->exited)
+            process_set_lost(p);
         p->forker = NULL;
     }
     uv_poll_stop(&f->pidfd_poll);
@@ -356,7 +376,7 @@ static void start_done(struct work *work)
         watch(f);
     if (f->error.code) {
         forget(f);
-        compiler_helper_failed(c, &f->error, true);
+        compiler_helper_failed(c, &f->error, TOLERATED_NEVER);
         close_all(f);
         return;
     }
@@ -400,31 +420,29 @@ static int send_command(const struct forker *f, const struct helper_command *com
     return sendmsg(f->control, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -1 : 0;
 }
 
-struct process *forker_ask(struct forker *f, bool hurry, struct error *e)
+int forker_ask(struct forker *f, bool hurry, struct error *e)
 {
     struct compiler *c = f->compiler;
     const struct helper_command command = {++c->next_id, hurry};
     struct process *p;
-    int sockets[2];
+    int sockets[2], r = 0;
 
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) < 0) {
-        error_shortage(e, errno, "a socket for a compile");
-        return NULL;
-    }
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) < 0)
+        return error_shortage(e, errno, "a socket for a compile");
     p = process_new(f, command.id, sockets[0], e);
     if (!p) {
         close(sockets[1]);
-        return NULL;
+        return -1;
     }
     if (send_command(f, &command, sockets[1]) < 0) {
         p->state = PROCESS_ENDING; /* nobody will ever be there */
         process_set_exited(p, 0, 0);
-        error_set(e, ERROR_INTERNAL, "the compiler's helper cannot be asked: %s", strerror(errno));
-        p = NULL;
+        error_set(e, ERROR_UNSUPPORTED, "the compiler's helper cannot be asked: %s", strerror(errno));
+        r = 1;
     }
     close(sockets[1]);
     f->used = true;
     if (f->alone)
         forget(f);
-    return p;
+    return r;
 }

@@ -14,11 +14,13 @@ struct compile_job {
     struct list link; /* in compiler.waiting; by itself once a process has it */
     struct compiler *compiler;
     struct process *process; /* NULL while it waits */
-    struct buffer request;   /* the whole frame */
+    struct buffer request;   /* the whole frame, kept for a second process */
     char arch[COMPILED_ARCH_SIZE];
     char **entries; /* owned: what the answer must be about */
     unsigned n_entries;
-    bool broken; /* too large, or memory was short */
+    bool broken;    /* too large, or memory was short */
+    unsigned ended; /* processes that ended over it */
+    unsigned lost;  /* … that ended with the helper that had forked them */
     compile_done *done;
     void *context;
 };
@@ -35,7 +37,7 @@ struct forker {
     struct error error;  /* of starting */
     unsigned handles;    /* that are not closed */
     unsigned polls;      /* that there are: control's, then the pidfd's */
-    bool ready, alone, stopped, said_why;
+    bool ready, alone, stopped, said_why, hung_up;
     bool used; /* alone: its process was asked for */
 };
 
@@ -53,8 +55,10 @@ struct process {
     uv_poll_t poll;
     uv_timer_t deadline;
     unsigned handles;
-    struct buffer in, out;
+    struct buffer in;
+    size_t sent; /* of the job's request */
     bool killed, hung_up, exited, closing;
+    bool lost; /* it ended with its helper, not by itself */
     int status;
     uint64_t peak_kib;
 };
@@ -88,11 +92,19 @@ struct compiler {
 void compiler_schedule(struct compiler *c);
 /* The same soon, from the loop. */
 void compiler_kick(struct compiler *c);
+/* Its process has ended without an answer, by itself or lost with its helper: the job waits again, before all others.
+ * False, and nothing done: that has happened too often. */
+bool job_repeat(struct compile_job *job, bool lost);
 /* Ends the job: removes it and calls its done(). */
 void job_succeed(struct compile_job *job, struct compiled *compiled);
 void job_fail(struct compile_job *job, const struct error *e, const struct compile_failure *failure);
-/* A helper could not be started, or died: waits longer each time. `fatal`: who waits is told. */
-void compiler_helper_failed(struct compiler *c, const struct error *e, bool fatal);
+/* How often in a row something may fail, with no process getting ready meanwhile, before all who wait are told. What
+ * ends without a word was killed by somebody, or crashed: no source that waits is to blame. */
+enum { TOLERATED_NEVER = 0, TOLERATED_STARTS = 2, TOLERATED_LOSSES = 8 };
+
+/* A helper or a process could not be started, or died: waits longer each time. What fails before that time is over
+ * failed with it, and does not count again unless it is never tolerated. */
+void compiler_helper_failed(struct compiler *c, const struct error *e, unsigned tolerated);
 /* A process waits for a source: what failed before is over. */
 void compiler_helper_works(struct compiler *c);
 /* Frees a compiler that is closing once nothing is left of it. */
@@ -102,8 +114,9 @@ void compiler_let_go(struct compiler *c);
 int forker_start(struct compiler *c, struct error *e);
 /* Lets it end: no more processes come from it. */
 void forker_stop(struct forker *f);
-/* Asks for a process; returns it, starting. `hurry`: for a job that waits. */
-struct process *forker_ask(struct forker *f, bool hurry, struct error *e);
+/* Asks for a process, which is in compiler.processes then. `hurry`: for a job that waits. Returns 1 with `e` when the
+ * helper does not listen any more, -1 with `e` when the daemon lacks something. */
+int forker_ask(struct forker *f, bool hurry, struct error *e);
 
 /* For forker_ask(). Takes `socket` in every case. */
 struct process *process_new(struct forker *f, uint64_t id, int socket, struct error *e);
@@ -112,5 +125,7 @@ void process_assign(struct process *p, struct compile_job *job);
 void process_kill(struct process *p);
 void process_set_pidfd(struct process *p, int pidfd);
 void process_set_exited(struct process *p, int status, uint64_t peak_kib);
+/* It ended with the helper that had forked it. */
+void process_set_lost(struct process *p);
 
 #endif

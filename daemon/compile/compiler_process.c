@@ -13,7 +13,7 @@
 #include "util/log.h"
 #include "util/watch.h"
 
-enum { READ_CHUNK = 64 << 10, START_S = 30, MAX_FAILURES = 2 /* in a row, before who waits is told */ };
+enum { READ_CHUNK = 64 << 10, START_S = 30 };
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
@@ -28,7 +28,6 @@ static void handle_closed(uv_handle_t *handle)
     if (p->pidfd >= 0)
         close(p->pidfd);
     buffer_free(&p->in);
-    buffer_free(&p->out);
     list_remove(&p->link);
     free(p);
     compiler_let_go(c);
@@ -52,7 +51,6 @@ struct process *process_new(struct forker *f, uint64_t id, int socket, struct er
     p->poll.data = p->deadline.data = p;
     p->handles = 2;
     buffer_init(&p->in, FRAME_MAX_ANSWER + sizeof(struct frame_header));
-    buffer_init(&p->out, FRAME_MAX_REQUEST + sizeof(struct frame_header));
     list_init(&p->link);
     list_append(&c->processes, &p->link);
     if (watch_start(&p->poll, UV_READABLE, on_poll) < 0) {
@@ -113,7 +111,7 @@ static void on_deadline(uv_timer_t *timer)
         fail_job(p, FAILURE_TIME, message);
     } else {
         error_set(&e, ERROR_UNSUPPORTED, "the compiler's process does not get ready");
-        compiler_helper_failed(p->compiler, &e, true);
+        compiler_helper_failed(p->compiler, &e, TOLERATED_STARTS);
     }
     process_kill(p);
 }
@@ -127,27 +125,26 @@ static void start_deadline(struct process *p, unsigned seconds)
 /* Returns false when there is more to write. */
 static bool flush(struct process *p)
 {
-    while (buffer_length(&p->out)) {
-        ssize_t n = send(p->socket, p->out.data + p->out.start, buffer_length(&p->out), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const struct buffer *request = p->job ? &p->job->request : NULL;
+
+    while (request && p->sent < buffer_length(request)) {
+        ssize_t n = send(p->socket, request->data + request->start + p->sent, buffer_length(request) - p->sent,
+                         MSG_NOSIGNAL | MSG_DONTWAIT);
 
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
             return errno != EAGAIN; /* a broken connection is seen by reading */
-        buffer_consume(&p->out, (size_t)n);
+        p->sent += (size_t)n;
     }
     return true;
 }
 
 void process_assign(struct process *p, struct compile_job *job)
 {
-    struct buffer empty = p->out;
-
     p->state = PROCESS_BUSY;
     p->job = job;
     job->process = p;
-    p->out = job->request;
-    job->request = empty;
     start_deadline(p, p->compiler->time_s);
     /* It is watched already: a change cannot fail. */
     uv_poll_start(&p->poll, flush(p) ? UV_READABLE : UV_READABLE | UV_WRITABLE, on_poll);
@@ -209,7 +206,7 @@ static void on_failed(struct process *p, const unsigned char *body, size_t lengt
     error_set(&e, (enum error_code)failure.code, "%s", failure.message);
     if (!job) { /* it could not even start */
         free(log);
-        compiler_helper_failed(p->compiler, &e, p->compiler->failures >= MAX_FAILURES);
+        compiler_helper_failed(p->compiler, &e, TOLERATED_STARTS);
         return;
     }
     if (log) {
@@ -295,6 +292,8 @@ static void explain(struct process *p)
         snprintf(message, sizeof(message), "the compile took more than %u MiB and was stopped (kernels.memory_mib)",
                  p->compiler->memory_mib);
         fail_job(p, FAILURE_MEMORY, message);
+    } else if (job_repeat(p->job, p->lost)) {
+        p->job = NULL;
     } else {
         snprintf(message, sizeof(message), "the compiler crashed on this source (%s %d)", signal ? "signal" : "status",
                  signal ? signal : WEXITSTATUS(p->status));
@@ -311,9 +310,9 @@ static void finish(struct process *p)
     p->closing = true;
     if (p->job) {
         explain(p);
-    } else if (p->state == PROCESS_STARTING) {
+    } else if (p->state == PROCESS_STARTING && !p->lost) {
         error_set(&e, ERROR_UNSUPPORTED, "the compiler's process ended while it started (status %d)", p->status);
-        compiler_helper_failed(p->compiler, &e, p->compiler->failures >= MAX_FAILURES);
+        compiler_helper_failed(p->compiler, &e, TOLERATED_LOSSES);
     }
     p->state = PROCESS_ENDING;
     uv_close((uv_handle_t *)&p->poll, handle_closed);
@@ -346,4 +345,10 @@ void process_set_exited(struct process *p, int status, uint64_t peak_kib)
     if (!p->hung_up)
         fill(p); /* an answer may wait there still */
     finish(p);
+}
+
+void process_set_lost(struct process *p)
+{
+    p->lost = true;
+    process_set_exited(p, SIGKILL, 0);
 }

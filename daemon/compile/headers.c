@@ -6,20 +6,36 @@
 static const char *const empty[] = {
     "ATen/ATen.h",
     "ATen/cuda/CUDAContext.h",
+    "arpa/inet.h",
     "assert.h",
     "atomic",
     "c10/cuda/CUDAException.h",
     "c10/cuda/CUDAGuard.h",
     "c10/cuda/CUDAStream.h",
     "chrono",
+    "condition_variable",
+    "ctype.h",
+    "cub/device/device_histogram.cuh",
+    "cub/device/device_radix_sort.cuh",
+    "cub/device/device_reduce.cuh",
+    "cub/device/device_scan.cuh",
+    "cub/device/device_segmented_reduce.cuh",
+    "cub/device/device_select.cuh",
     "cuda_profiler_api.h",
+    "cudnn.h",
+    "cudnn_frontend.h",
     "curand.h",
     "cusparse.h",
+    "deque",
+    "dirent.h",
     "errno.h",
     "exception",
+    "fcntl.h",
     "filesystem",
     "fstream",
     "functional",
+    "future",
+    "glob.h",
     "helper_cuda.h",
     "helper_functions.h",
     "helper_image.h",
@@ -30,21 +46,30 @@ static const char *const empty[] = {
     "iostream",
     "istream",
     "iterator",
+    "list",
     "map",
     "memory",
+    "mpi.h",
     "mutex",
+    "nccl.h",
     "numeric",
+    "nvToolsExt.h",
+    "nvml.h",
+    "nvtx3/nvToolsExt.h",
+    "nvtx3/nvToolsExtCudaRt.h",
     "omp.h",
     "optional",
     "ostream",
+    "queue",
     "random",
+    "regex",
     "set",
     "signal.h",
     "sstream",
+    "stack",
     "stdexcept",
     "string_view",
     "sys/stat.h",
-    "sys/types.h",
     "thread",
     "torch/all.h",
     "torch/extension.h",
@@ -52,6 +77,7 @@ static const char *const empty[] = {
     "typeinfo",
     "unistd.h",
     "unordered_map",
+    "unordered_set",
 };
 
 /* Guards keep what the toolkit's own headers, or the source, have defined already. */
@@ -134,6 +160,37 @@ static const struct {
                 "}\n"},
     {"ctime", "#pragma once\n"
               "#include <time.h>\n"},
+    {"cub/cub.cuh", "/* What a kernel may use of it: the rest is for the host, and does not compile here. */\n"
+                    "#pragma once\n"
+                    "#include <cub/block/block_adjacent_difference.cuh>\n"
+                    "#include <cub/block/block_discontinuity.cuh>\n"
+                    "#include <cub/block/block_exchange.cuh>\n"
+                    "#include <cub/block/block_histogram.cuh>\n"
+                    "#include <cub/block/block_load.cuh>\n"
+                    "#include <cub/block/block_merge_sort.cuh>\n"
+                    "#include <cub/block/block_radix_rank.cuh>\n"
+                    "#include <cub/block/block_radix_sort.cuh>\n"
+                    "#include <cub/block/block_reduce.cuh>\n"
+                    "#include <cub/block/block_run_length_decode.cuh>\n"
+                    "#include <cub/block/block_scan.cuh>\n"
+                    "#include <cub/block/block_shuffle.cuh>\n"
+                    "#include <cub/block/block_store.cuh>\n"
+                    "#include <cub/warp/warp_exchange.cuh>\n"
+                    "#include <cub/warp/warp_load.cuh>\n"
+                    "#include <cub/warp/warp_merge_sort.cuh>\n"
+                    "#include <cub/warp/warp_reduce.cuh>\n"
+                    "#include <cub/warp/warp_scan.cuh>\n"
+                    "#include <cub/warp/warp_store.cuh>\n"
+                    "#include <cub/thread/thread_load.cuh>\n"
+                    "#include <cub/thread/thread_operators.cuh>\n"
+                    "#include <cub/thread/thread_reduce.cuh>\n"
+                    "#include <cub/thread/thread_scan.cuh>\n"
+                    "#include <cub/thread/thread_search.cuh>\n"
+                    "#include <cub/thread/thread_sort.cuh>\n"
+                    "#include <cub/thread/thread_store.cuh>\n"
+                    "#include <cub/iterator/arg_index_input_iterator.cuh>\n"
+                    "#include <cub/iterator/cache_modified_input_iterator.cuh>\n"
+                    "#include <cub/iterator/cache_modified_output_iterator.cuh>\n"},
     {"cublasLt.h", "#pragma once\n"
                    "#include <cublas_v2.h>\n"},
     {"cublas_v2.h", "#pragma once\n"
@@ -183,9 +240,7 @@ static const struct {
                        "#include <float.h>\n"
                        "#include <math.h>\n"
                        "#include <stddef.h>\n"
-                       "typedef unsigned short ushort;\n"
-                       "typedef unsigned int uint;\n"
-                       "typedef unsigned long ulong;\n"
+                       "#include <sys/types.h>\n"
                        "typedef signed char int8_t;\n"
                        "typedef unsigned char uint8_t;\n"
                        "typedef short int16_t;\n"
@@ -194,6 +249,18 @@ static const struct {
                        "typedef unsigned int uint32_t;\n"
                        "typedef long long int64_t;\n"
                        "typedef unsigned long long uint64_t;\n"},
+    {"kops/prelude_std.h",
+     "/* As the prelude, for sources that use namespace std: what the C++ library's <cmath>, <cstdlib>, "
+     "<cstring> and <utility> bring along. */\n"
+     "#pragma once\n"
+     "#include <algorithm>\n"
+     "#include <cmath>\n"
+     "#include <cstddef>\n"
+     "#include <cstdint>\n"
+     "#include <cstring>\n"
+     "#include <limits>\n"
+     "#include <type_traits>\n"
+     "#include <utility>\n"},
     {"limits", "#pragma once\n"
                "#include <cuda/std/limits>\n"
                "namespace std {\n"
@@ -322,6 +389,11 @@ static const struct {
                    "struct timezone {\n"
                    "    int tz_minuteswest, tz_dsttime;\n"
                    "};\n"},
+    {"sys/types.h", "#pragma once\n"
+                    "typedef unsigned short ushort;\n"
+                    "typedef unsigned int uint;\n"
+                    "typedef unsigned long ulong;\n"
+                    "typedef long ssize_t;\n"},
     {"time.h", "#pragma once\n"
                "typedef long long time_t;\n"
                "struct timespec {\n"
@@ -338,31 +410,12 @@ static const struct {
                     "namespace std {\n"
                     "using namespace cuda::std;\n"
                     "}\n"},
-    {"utility",
-     "#pragma once\n"
-     "namespace std {\n"
-     "template <class T> struct kops_bare {\n"
-     "    typedef T type;\n"
-     "};\n"
-     "template <class T> struct kops_bare<T &> {\n"
-     "    typedef T type;\n"
-     "};\n"
-     "template <class T> struct kops_bare<T &&> {\n"
-     "    typedef T type;\n"
-     "};\n"
-     "template <class T> __host__ __device__ constexpr typename kops_bare<T>::type &&move(T &&value) noexcept\n"
-     "{\n"
-     "    return static_cast<typename kops_bare<T>::type &&>(value);\n"
-     "}\n"
-     "template <class T> __host__ __device__ constexpr T &&forward(typename kops_bare<T>::type &value) noexcept\n"
-     "{\n"
-     "    return static_cast<T &&>(value);\n"
-     "}\n"
-     "template <class A, class B> struct pair {\n"
-     "    A first;\n"
-     "    B second;\n"
-     "};\n"
-     "}\n"},
+    {"utility", "/* NVRTC itself has std::move and std::forward. */\n"
+                "#pragma once\n"
+                "#include <cuda/std/utility>\n"
+                "namespace std {\n"
+                "using namespace cuda::std;\n"
+                "}\n"},
     {"vector", "#pragma once\n"
                "namespace std {\n"
                "template <class T, class A = void> class vector {};\n"

@@ -67,6 +67,20 @@ static void tell_exit(uint64_t id, int status, uint64_t peak_kib)
     tell(&event, -1);
 }
 
+/* Of the daemon's processes these are to go first when memory runs out. Where that cannot be said they go as the daemon
+ * does. */
+static void go_first(void)
+{
+    static const char score[] = "500";
+    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return;
+    if (write(fd, score, sizeof(score) - 1) < 0)
+        errno = 0;
+    close(fd);
+}
+
 static int close_behind_control(void)
 {
     return (int)syscall(SYS_close_range, HELPER_CONTROL_FD + 1, ~0U, 0);
@@ -286,6 +300,7 @@ int compile_helper_main(int argc, char **argv)
 
     if (helper_settings_parse(argc, argv, &h.settings) < 0 || close_others() < 0)
         return 2;
+    go_first();
     if (prepare(&h, &e) < 0) {
         tell_failure(&e);
         return 1;

@@ -8,7 +8,7 @@
 #include "compile/hostcode.h"
 #include "util/clock.h"
 
-enum { ADDED_OPTIONS = 2, MAX_ADAPTED = 1 << 20 /* bytes of text: its tokens take many times that */ };
+enum { ADDED_OPTIONS = 3, MAX_ADAPTED = 1 << 20 /* bytes of text: its tokens take many times that */ };
 
 /* The names of symbols go to the binary as they are; all else is an expression that the compiler resolves. */
 static bool is_symbol(const char *entry)
@@ -166,6 +166,15 @@ static int blank(struct adapted *a, const struct compile_input *input)
     return 0;
 }
 
+/* Whether what is left of the texts names something of the C++ library: its headers take longer than the others. */
+static bool names_std(const struct adapted *a, unsigned n_texts)
+{
+    for (unsigned i = 0; i < n_texts; i++)
+        if (strstr(a->texts[i].blanked, "std::"))
+            return true;
+    return false;
+}
+
 static int replace(struct adapted *a, const struct compile_input *input)
 {
     unsigned n = input->n_options;
@@ -179,6 +188,8 @@ static int replace(struct adapted *a, const struct compile_input *input)
     for (unsigned i = 0; i < n; i++)
         a->options[i] = input->options[i];
     a->options[n++] = "-include=kops/prelude.h";
+    if (names_std(a, input->n_files + 1))
+        a->options[n++] = "-include=kops/prelude_std.h";
     if (a->changed)
         a->options[n++] = "-default-device";
     a->input.source = a->texts[0].blanked;

@@ -205,8 +205,19 @@ static void add_log(struct helper_outcome *o, const struct attempt *first)
     o->log = both;
 }
 
-/* What compiles as it is, is never touched. What does not is tried once more as nvcc would take it; the messages are
- * those of the text that says more. */
+static unsigned count_errors(const struct attempt *a)
+{
+    static const char error[] = "error:";
+    unsigned n = 0;
+
+    for (const char *at = a->log; at && (at = strstr(at, error)); at += sizeof(error) - 1)
+        n++;
+    return n;
+}
+
+/* What compiles as it is, is never touched. What does not is tried once more as nvcc would take it. Where that fails as
+ * well, the messages are those of the attempt with fewer errors: what the first one lacks, such as `uint`, is not what
+ * is wrong with the source. */
 void helper_compile(const struct helper_toolkit *toolkit, const struct compile_input *input,
                     struct helper_outcome *ret_outcome)
 {
@@ -221,7 +232,7 @@ void helper_compile(const struct helper_toolkit *toolkit, const struct compile_i
     }
     attempt_run(&second, toolkit, &adapted.input, true);
     second.us += first.us;
-    if (second.result == NVRTC_SUCCESS || adapted.changed)
+    if (second.result == NVRTC_SUCCESS || adapted.changed || count_errors(&second) <= count_errors(&first))
         conclude(toolkit, &adapted.input, &second, ret_outcome);
     else
         conclude(toolkit, input, &first, ret_outcome);

@@ -23,10 +23,9 @@ struct flight {
     struct code_service *service;
     enum flight_state state;
     unsigned char key[KEY_BYTES];
-    uint64_t turn; /* of QUEUED: who has the least is next */
-    uint64_t owner;
     struct compile_input *input; /* owned; NULL once the compiler has it */
     struct compile_job *job;     /* of COMPILING */
+    struct turn_place *place;    /* of COMPILING: a reference to that of the waiter whose turn it was */
     struct compiled *compiled;   /* what the disk had */
     struct list waiters;
 };
@@ -34,14 +33,10 @@ struct flight {
 struct code_request {
     struct list link; /* of its flight */
     struct flight *flight;
+    struct turn_place *place; /* a reference */
+    uint64_t number;          /* in the order of asking */
     code_done *done;
     void *context;
-};
-
-struct store { /* a file that is being written, or told that it is used */
-    struct work work;
-    struct code_service *service;
-    struct compiled *compiled; /* a reference */
 };
 
 const char *code_origin_name(enum code_origin origin)
@@ -86,6 +81,7 @@ struct code_service *code_service_new(uv_loop_t *loop, const struct code_service
     s->most = config->compiler.helpers ? config->compiler.helpers : UINT_MAX;
     list_init(&s->flights);
     list_init(&s->tasks);
+    turns_init(&s->turns);
     s->compiler = compiler_new(loop, &config->compiler, e);
     if (!s->compiler)
         goto free_memory;
@@ -118,12 +114,27 @@ static void compiler_closed(void *context)
     service_let_go(s);
 }
 
+static void request_free(struct code_request *q)
+{
+    list_remove(&q->link);
+    turn_place_unref(q->place);
+    free(q);
+}
+
 static void flight_drop_waiters(struct flight *f)
 {
-    list_for_each_safe (node, after, &f->waiters) {
-        list_remove(node);
-        free(list_entry(node, struct code_request, link));
-    }
+    list_for_each_safe (node, after, &f->waiters)
+        request_free(list_entry(node, struct code_request, link));
+}
+
+/* The compiler has ended it, or was told to. */
+static void flight_leave_compiler(struct flight *f)
+{
+    f->service->n_compiling--;
+    f->job = NULL;
+    turn_end(f->place);
+    turn_place_unref(f->place);
+    f->place = NULL;
 }
 
 static void flight_free(struct flight *f)
@@ -146,8 +157,10 @@ void code_service_close(struct code_service *service, void (*closed)(void *conte
         struct flight *f = list_entry(node, struct flight, link);
 
         flight_drop_waiters(f);
-        if (f->state == COMPILING)
+        if (f->state == COMPILING) {
             compile_job_cancel(f->job);
+            flight_leave_compiler(f);
+        }
         if (f->state == COMPILING || f->state == QUEUED)
             flight_free(f);
     }
@@ -179,45 +192,6 @@ struct code_counters code_service_counters(const struct code_service *service)
     return c;
 }
 
-/* ---- files, after the answer ---- */
-
-static void store_run(struct work *work)
-{
-    struct store *t = list_entry(work, struct store, work);
-    struct error e;
-
-    cache_disk_write(t->service->disk, t->compiled, &e); /* counts and logs its failures */
-}
-
-static void touch_run(struct work *work)
-{
-    struct store *t = list_entry(work, struct store, work);
-
-    cache_disk_touch(t->service->disk, t->compiled->key);
-}
-
-static void store_done(struct work *work)
-{
-    struct store *t = list_entry(work, struct store, work);
-    struct code_service *s = t->service;
-
-    compiled_unref(t->compiled);
-    free(t);
-    service_let_go(s);
-}
-
-static void store(struct code_service *s, struct compiled *compiled, void (*run)(struct work *))
-{
-    struct store *t = s->disk ? malloc(sizeof(*t)) : NULL;
-
-    if (!t)
-        return;
-    t->service = s;
-    t->compiled = compiled_ref(compiled);
-    service_hold(s);
-    work_submit(s->loop, &t->work, run, store_done);
-}
-
 /* ---- flights ---- */
 
 /* Tells all who wait, in the order in which they came, and frees the flight. They may ask for more, cancel each other
@@ -235,8 +209,7 @@ static void finish(struct flight *f, struct compiled *compiled, enum code_origin
         code_done *done = q->done;
         void *context = q->context;
 
-        list_remove(node);
-        free(q);
+        request_free(q);
         done(context, compiled ? compiled_ref(compiled) : NULL, origin, e, failure);
     }
     flight_free(f);
@@ -252,12 +225,11 @@ static void compile_is_done(void *context, struct compiled *compiled, const stru
     struct code_service *s = f->service;
 
     service_hold(s);
-    f->job = NULL;
-    s->n_compiling--;
+    flight_leave_compiler(f);
     if (compiled) {
         memcpy(compiled->key, f->key, KEY_BYTES); /* nobody else has seen it yet */
         cache_memory_put(s->memory, compiled, clock_now_ns());
-        store(s, compiled, store_run);
+        service_store(s, compiled);
     } else {
         s->counters.failures++;
     }
@@ -267,19 +239,20 @@ static void compile_is_done(void *context, struct compiled *compiled, const stru
     service_let_go(s);
 }
 
-/* False: there was no memory for it. */
-static bool flight_compile(struct flight *f, const struct compile_input *input)
+/* On account of `place`. False: there was no memory for it. */
+static bool flight_compile(struct flight *f, struct turn_place *place, const struct compile_input *input)
 {
     struct code_service *s = f->service;
 
     f->state = COMPILING;
-    s->turn = f->turn;
     f->job = compiler_compile(s->compiler, input, compile_is_done, f);
-    if (f->job) {
-        s->counters.compiles++;
-        s->n_compiling++;
-    }
-    return f->job;
+    if (!f->job)
+        return false;
+    f->place = turn_place_ref(place);
+    turn_begin(place);
+    s->counters.compiles++;
+    s->n_compiling++;
+    return true;
 }
 
 static int no_memory(const struct compile_input *input, struct error *e)
@@ -287,29 +260,27 @@ static int no_memory(const struct compile_input *input, struct error *e)
     return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a source of %zu bytes", input->length);
 }
 
-/* Owners take turns, so that many compiles of one do not hold up another's. */
-static uint64_t next_turn(const struct code_service *s, uint64_t owner)
+static bool is_before(const struct code_request *a, const struct code_request *b)
 {
-    uint64_t turn = s->turn;
-
-    list_for_each_safe (node, after, &s->flights) {
-        const struct flight *f = list_entry(node, struct flight, link);
-
-        if (f->state == QUEUED && f->owner == owner && f->turn > turn)
-            turn = f->turn;
-    }
-    return turn + 1;
+    return turn_is_before(a->place, b->place) || (a->place == b->place && a->number < b->number);
 }
 
-static struct flight *first_queued(struct code_service *s)
+/* Whose source is compiled next; NULL: none waits. */
+static struct code_request *first_queued(struct code_service *s)
 {
-    struct flight *first = NULL;
+    struct code_request *first = NULL;
 
     list_for_each_safe (node, after, &s->flights) {
         struct flight *f = list_entry(node, struct flight, link);
 
-        if (f->state == QUEUED && (!first || f->turn < first->turn))
-            first = f;
+        if (f->state != QUEUED)
+            continue;
+        list_for_each_safe (waiter, next, &f->waiters) {
+            struct code_request *q = list_entry(waiter, struct code_request, link);
+
+            if (!first || is_before(q, first))
+                first = q;
+        }
     }
     return first;
 }
@@ -317,12 +288,14 @@ static struct flight *first_queued(struct code_service *s)
 /* As many as the compiler has processes for. */
 static void start_queued(struct code_service *s)
 {
+    struct code_request *q;
     struct flight *f;
     struct error e;
 
     service_hold(s);
-    while (!s->closing && s->n_compiling < s->most && (f = first_queued(s))) {
-        if (flight_compile(f, f->input)) {
+    while (!s->closing && s->n_compiling < s->most && (q = first_queued(s))) {
+        f = q->flight;
+        if (flight_compile(f, q->place, f->input)) {
             free(f->input);
             f->input = NULL;
         } else {
@@ -331,12 +304,6 @@ static void start_queued(struct code_service *s)
         }
     }
     service_let_go(s);
-}
-
-static void flight_queue(struct flight *f)
-{
-    f->turn = next_turn(f->service, f->owner);
-    f->state = QUEUED;
 }
 
 static void read_run(struct work *work)
@@ -361,7 +328,7 @@ static void read_done(struct work *work)
     } else if (list_empty(&f->waiters)) { /* all have gone, perhaps with the service */
         flight_free(f);
     } else {
-        flight_queue(f);
+        f->state = QUEUED;
         start_queued(s);
     }
     service_let_go(s);
@@ -378,8 +345,9 @@ static struct flight *find_flight(struct code_service *s, const unsigned char *k
     return NULL;
 }
 
-static struct flight *flight_new(struct code_service *s, const unsigned char *key, const struct compile_input *input,
-                                 struct error *e)
+/* On account of `place`, where it begins at once. */
+static struct flight *flight_new(struct code_service *s, const unsigned char *key, struct turn_place *place,
+                                 const struct compile_input *input, struct error *e)
 {
     const bool later = s->disk || s->n_compiling >= s->most;
     struct flight *f = calloc(1, sizeof(*f));
@@ -393,16 +361,15 @@ static struct flight *flight_new(struct code_service *s, const unsigned char *ke
     }
     f->service = s;
     memcpy(f->key, key, KEY_BYTES);
-    f->owner = input->owner;
+    f->state = QUEUED;
     list_init(&f->waiters);
     list_init(&f->link);
-    flight_queue(f);
     list_append(&s->flights, &f->link);
     if (s->disk) {
         f->state = READING;
         service_hold(s);
         work_submit(s->loop, &f->work, read_run, read_done);
-    } else if (!later && !flight_compile(f, input)) {
+    } else if (!later && !flight_compile(f, place, input)) {
         flight_free(f);
         no_memory(input, e);
         return NULL;
@@ -413,30 +380,32 @@ static struct flight *flight_new(struct code_service *s, const unsigned char *ke
 static int join(struct code_service *s, const unsigned char *key, const struct compile_input *input, code_done *done,
                 void *context, struct code_request **ret_request, struct error *e)
 {
+    struct turn_place *place = turn_place_get(&s->turns, input->user, input->connection);
     struct code_request *q = malloc(sizeof(*q));
     struct flight *f;
 
-    if (!q)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a request");
+    if (!q || !place) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a request");
+        goto free_request;
+    }
     f = find_flight(s, key);
-    if (!f) {
-        f = flight_new(s, key, input, e);
-    } else {
-        uint64_t turn = next_turn(s, input->owner);
-
+    if (f)
         s->counters.joins++;
-        if (f->state == QUEUED && turn < f->turn)
-            f->turn = turn;
-    }
-    if (!f) {
-        free(q);
-        return -1;
-    }
-    *q = (struct code_request){.flight = f, .done = done, .context = context};
+    else
+        f = flight_new(s, key, place, input, e);
+    if (!f)
+        goto free_request;
+    *q =
+        (struct code_request){.flight = f, .place = place, .number = ++s->n_requests, .done = done, .context = context};
     list_init(&q->link);
     list_append(&f->waiters, &q->link);
     *ret_request = q;
     return 0;
+
+free_request:
+    free(q);
+    turn_place_unref(place);
+    return -1;
 }
 
 static bool from_memory(struct code_service *s, const unsigned char *key, code_done *done, void *context,
@@ -450,7 +419,7 @@ static bool from_memory(struct code_service *s, const unsigned char *key, code_d
     s->counters.memory_hits++;
     if (now - item->touched_ns >= TOUCH_NS) {
         item->touched_ns = now;
-        store(s, item->compiled, touch_run);
+        service_touch(s, item->compiled);
     }
     *ret_request = NULL;
     done(context, compiled_ref(item->compiled), CODE_MEMORY, NULL, NULL);
@@ -484,16 +453,15 @@ void code_request_cancel(struct code_request *request)
     struct flight *f = request->flight;
     struct code_service *s = f->service;
 
-    list_remove(&request->link);
-    free(request);
+    request_free(request);
     if (!list_empty(&f->waiters))
         return;
     if (f->state == QUEUED) {
         flight_free(f);
     } else if (f->state == COMPILING) {
         compile_job_cancel(f->job);
+        flight_leave_compiler(f);
         flight_free(f);
-        s->n_compiling--;
         start_queued(s);
     }
 }

@@ -59,7 +59,7 @@ typedef void code_done(void *context, struct compiled *compiled, enum code_origi
                        const struct compile_failure *failure);
 
 /* Checks the input, and its options and entries against what is allowed (see options.h). Copies what it needs. Where
- * more wait than the compiler takes at one time, the inputs' owners take turns.
+ * more wait than the compiler takes at one time, users take turns, then the connections of each (turns.h).
  *
  * When memory has the code, done() is called before this returns, with *ret_request set to NULL before. Otherwise
  * *ret_request is set, and done() is called later, once, unless the request is cancelled. Returns -1 with `e` for an

@@ -1,11 +1,12 @@
-/* What the service's files share: its state, who waits for code (service.c), the administrator's actions
- * (service_tasks.c). Thread: the loop's, except where a function says pool. */
+/* What the service's files share: its state, who waits for code (service.c), files on disk (service_files.c), the
+ * administrator's actions (service_tasks.c). Thread: the loop's, except where a function says pool. */
 #ifndef KOPS_COMPILE_SERVICE_INTERNAL_H
 #define KOPS_COMPILE_SERVICE_INTERNAL_H
 
 #include "compile/cache_disk.h"
 #include "compile/cache_memory.h"
 #include "compile/service.h"
+#include "compile/turns.h"
 #include "util/list.h"
 #include "util/work.h"
 
@@ -17,7 +18,8 @@ struct code_service {
     uint64_t source_bytes, memory_bytes;
     struct list flights, tasks;
     unsigned n_compiling, most; /* the compiler has so many sources, and is given at most so many */
-    uint64_t turn;              /* of the last one that it was given */
+    struct turns turns;         /* of those who wait for it */
+    uint64_t n_requests;        /* so far */
     unsigned busy; /* work on the pool, callbacks that are running: the service stays as long as there is some */
     bool closing;
     void (*closed)(void *context);
@@ -35,6 +37,10 @@ void service_let_go(struct code_service *s);
 
 /* Copies an input with all it points at into one allocation for free(); NULL when memory is short. */
 struct compile_input *service_copy_input(const struct compile_input *input);
+
+/* Writes the module's file on the pool, or tells it that it is in use. What fails costs a line in the log. */
+void service_store(struct code_service *s, struct compiled *compiled);
+void service_touch(struct code_service *s, struct compiled *compiled);
 
 /* The tasks are gone for their owners; what runs on the pool ends by itself. */
 void service_drop_tasks(struct code_service *s);

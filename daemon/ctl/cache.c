@@ -96,8 +96,7 @@ static enum ctl_exit clear(struct ctl *ctl, const char *key)
 
 static enum ctl_exit failed_file(const char *what, const char *path)
 {
-    fprintf(stderr, "kopsctl: %s %s: %s\n", what, path, strerror(errno));
-    return CTL_FAILED;
+    return ctl_complain("os_error", "%s %s: %s", what, path, strerror(errno));
 }
 
 static bool copy(int from, int to)

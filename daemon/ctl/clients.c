@@ -83,8 +83,12 @@ void admin_user_json(const struct kops_user_info *u)
     json_int("uid", u->uid);
     json_uint("connections", u->connections);
     json_uint("buffers", u->buffers);
+    json_uint("mappings", u->mappings);
     json_uint("mapped_bytes", u->mapped_bytes);
     json_uint("allocated_bytes", u->allocated_bytes);
+    json_uint("host_bytes", u->host_bytes);
+    json_uint("program_bytes", u->program_bytes);
+    json_uint("waiting_bytes", u->waiting_bytes);
     json_uint("inflight", u->inflight);
     json_uint("fds", u->fds);
     json_uint("kernel_bytes", u->kernel_bytes);
@@ -94,8 +98,12 @@ void admin_user_json(const struct kops_user_info *u)
     json_begin("limits", '{');
     limit_json("connections", u->limits.connections);
     limit_json("buffers", u->limits.buffers);
+    limit_json("mappings", u->limits.mappings);
     limit_json("mapped_bytes", u->limits.mapped_bytes);
     limit_json("allocated_bytes", u->limits.allocated_bytes);
+    limit_json("host_bytes", u->limits.host_bytes);
+    limit_json("program_bytes", u->limits.program_bytes);
+    limit_json("waiting_bytes", u->limits.waiting_bytes);
     limit_json("inflight", u->limits.inflight);
     limit_json("fds", u->limits.fds);
     limit_json("kernel_bytes", u->limits.kernel_bytes);
@@ -207,17 +215,22 @@ static void users_text(const struct kops_clients *s)
 {
     struct table t;
 
-    table_init(&t, "lrrrrrrrrrr",
-               (const char *const[]){"user", "connections", "buffers", "mapped", "allocated", "in flight",
-                                     "descriptors", "kernels", "requests", "refused", "device s"});
+    table_init(&t, "lrrrrrrrrrrrrrr",
+               (const char *const[]){"user", "connections", "buffers", "mappings", "mapped", "allocated", "host memory",
+                                     "programs", "waiting", "in flight", "descriptors", "kernels", "requests",
+                                     "refused", "device s"});
     for (const struct kops_user_info *const *p = s->users; *p; p++) {
         const struct kops_user_info *u = *p;
 
         cell_user(&t, u->uid);
         cell_of(&t, u->connections, u->limits.connections);
         cell_of(&t, u->buffers, u->limits.buffers);
+        cell_of(&t, u->mappings, u->limits.mappings);
         cell_bytes_of(&t, u->mapped_bytes, u->limits.mapped_bytes);
         cell_bytes_of(&t, u->allocated_bytes, u->limits.allocated_bytes);
+        cell_bytes_of(&t, u->host_bytes, u->limits.host_bytes);
+        cell_bytes_of(&t, u->program_bytes, u->limits.program_bytes);
+        cell_bytes_of(&t, u->waiting_bytes, u->limits.waiting_bytes);
         cell_of(&t, u->inflight, u->limits.inflight);
         cell_of(&t, u->fds, u->limits.fds);
         cell_bytes_of(&t, u->kernel_bytes, u->limits.kernel_bytes);

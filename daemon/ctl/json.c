@@ -4,8 +4,29 @@
 #include <math.h>
 #include <stdio.h>
 
-static bool comma;
-static unsigned depth;
+/* A stream, and what is open on it. */
+struct json {
+    FILE *file; /* NULL: stdout */
+    bool comma;
+    unsigned depth;
+};
+
+static struct json json, diverted;
+
+static FILE *out(void)
+{
+    return json.file ? json.file : stdout;
+}
+
+void json_divert(FILE *to)
+{
+    if (to) {
+        diverted = json;
+        json = (struct json){.file = to};
+    } else {
+        json = diverted;
+    }
+}
 
 /* Bytes of the UTF-8 character there; 0: it is none. */
 static unsigned utf8_length(const unsigned char *c)
@@ -27,47 +48,47 @@ static void put_text(const char *text)
 {
     unsigned n;
 
-    putchar('"');
+    putc('"', out());
     for (const unsigned char *c = (const unsigned char *)text; *c; c += n ? n : 1) {
         n = utf8_length(c);
         if (*c == '"' || *c == '\\')
-            printf("\\%c", *c);
+            fprintf(out(), "\\%c", *c);
         else if (*c < 0x20 || *c == 0x7f)
-            printf("\\u%04x", *c);
+            fprintf(out(), "\\u%04x", *c);
         else if (n)
-            fwrite(c, 1, n, stdout);
+            fwrite(c, 1, n, out());
         else
-            fputs("\\ufffd", stdout);
+            fputs("\\ufffd", out());
     }
-    putchar('"');
+    putc('"', out());
 }
 
 static void begin_value(const char *key)
 {
-    if (comma)
-        fputs(", ", stdout);
-    comma = true;
+    if (json.comma)
+        fputs(", ", out());
+    json.comma = true;
     if (key) {
         put_text(key);
-        fputs(": ", stdout);
+        fputs(": ", out());
     }
 }
 
 void json_begin(const char *key, char bracket)
 {
     begin_value(key);
-    putchar(bracket);
-    comma = false;
-    depth++;
+    putc(bracket, out());
+    json.comma = false;
+    json.depth++;
 }
 
 void json_end(char bracket)
 {
-    putchar(bracket);
-    comma = true;
-    if (--depth == 0) {
-        putchar('\n');
-        comma = false;
+    putc(bracket, out());
+    json.comma = true;
+    if (--json.depth == 0) {
+        putc('\n', out());
+        json.comma = false;
     }
 }
 
@@ -80,13 +101,13 @@ void json_text(const char *key, const char *value)
 void json_uint(const char *key, uint64_t value)
 {
     begin_value(key);
-    printf("%" PRIu64, value);
+    fprintf(out(), "%" PRIu64, value);
 }
 
 void json_int(const char *key, int64_t value)
 {
     begin_value(key);
-    printf("%" PRId64, value);
+    fprintf(out(), "%" PRId64, value);
 }
 
 void json_number(const char *key, double value)
@@ -95,15 +116,15 @@ void json_number(const char *key, double value)
         return;
     begin_value(key);
     if (isfinite(value))
-        printf("%.15g", value);
+        fprintf(out(), "%.15g", value);
     else
-        fputs("null", stdout);
+        fputs("null", out());
 }
 
 void json_bool(const char *key, bool value)
 {
     begin_value(key);
-    fputs(value ? "true" : "false", stdout);
+    fputs(value ? "true" : "false", out());
 }
 
 void json_texts(const char *key, const char *const *values)

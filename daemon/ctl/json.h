@@ -1,10 +1,11 @@
-/* Writes JSON to stdout, on one line. Keys are NULL inside lists. Numbers that were not measured (NAN) are left out of
- * maps. */
+/* Writes JSON on one line, to stdout unless it is diverted. Keys are NULL inside lists. Numbers that were not measured
+ * (NAN) are left out of maps. */
 #ifndef KOPS_CTL_JSON_H
 #define KOPS_CTL_JSON_H
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* `bracket` is '{' or '['; json_end() takes the closing one, and ends the line when nothing is open any more. */
 void json_begin(const char *key, char bracket);
@@ -15,6 +16,9 @@ void json_uint(const char *key, uint64_t value);
 void json_int(const char *key, int64_t value);
 void json_number(const char *key, double value);
 void json_bool(const char *key, bool value);
+
+/* What follows goes to that stream, also in the midst of something; NULL: no longer. Does not nest. */
+void json_divert(FILE *to);
 
 /* A NULL-terminated list. */
 void json_texts(const char *key, const char *const *values);

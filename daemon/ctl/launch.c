@@ -41,8 +41,7 @@ static enum ctl_exit save(const struct launch_param *p, const char *path)
         written &= fclose(file) == 0;
     if (written)
         return CTL_OK;
-    fprintf(stderr, "kopsctl: writing %s: %s\n", path, strerror(errno));
-    return CTL_FAILED;
+    return ctl_complain("os_error", "writing %s: %s", path, strerror(errno));
 }
 
 /* What was written, brought here and into the files that were asked for. */

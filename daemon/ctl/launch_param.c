@@ -9,52 +9,6 @@
 #include "data.h"
 #include "launch.h"
 
-static const struct {
-    const char *name;
-    enum kops_dtype dtype;
-} c_types[] = {
-    {"float", KOPS_F32},
-    {"double", KOPS_F64},
-    {"__half", KOPS_F16},
-    {"half", KOPS_F16},
-    {"__nv_bfloat16", KOPS_BF16},
-    {"char", KOPS_I8},
-    {"signed char", KOPS_I8},
-    {"int8_t", KOPS_I8},
-    {"unsigned char", KOPS_U8},
-    {"uint8_t", KOPS_U8},
-    {"short", KOPS_I16},
-    {"int16_t", KOPS_I16},
-    {"unsigned short", KOPS_U16},
-    {"uint16_t", KOPS_U16},
-    {"int", KOPS_I32},
-    {"int32_t", KOPS_I32},
-    {"unsigned", KOPS_U32},
-    {"unsigned int", KOPS_U32},
-    {"uint32_t", KOPS_U32},
-    {"long", KOPS_I64},
-    {"long long", KOPS_I64},
-    {"int64_t", KOPS_I64},
-    {"unsigned long", KOPS_U64},
-    {"unsigned long long", KOPS_U64},
-    {"uint64_t", KOPS_U64},
-    {"size_t", KOPS_U64},
-    {"bool", KOPS_BOOL},
-    {"__nv_fp8_e4m3", KOPS_F8_E4M3},
-    {"__nv_fp8_e5m2", KOPS_F8_E5M2},
-};
-
-static bool parse_type(const char *type, enum kops_dtype *ret)
-{
-    for (size_t i = 0; i < sizeof(c_types) / sizeof(c_types[0]); i++) {
-        if (!strcmp(c_types[i].name, type)) {
-            *ret = c_types[i].dtype;
-            return true;
-        }
-    }
-    return kops_dtype_parse(type, ret);
-}
-
 static char *trim(char *text)
 {
     size_t length;
@@ -139,7 +93,7 @@ enum ctl_exit launch_param_parse(struct launch_param *p, const char *text)
     head = trim(p->text);
     if (!cut_name(p, head) || !cut_type(head, type, sizeof(type), &is_const, &pointer))
         return ctl_usage("--param takes TYPE NAME=NUMBER or TYPE* NAME[SHAPE], not `%s`", text);
-    if (!parse_type(type, &p->declared.dtype))
+    if (!kops_dtype_parse(type, &p->declared.dtype))
         return ctl_usage("--param %s: no type `%s` is known here; f32, i64, bf16 ... will do as well", text, type);
     p->declared.kind = !pointer   ? KOPS_PARAM_SCALAR
                        : is_const ? KOPS_PARAM_IN

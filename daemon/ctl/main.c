@@ -1,6 +1,5 @@
 /* Options that come before the command, and the table of commands. */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,35 +25,21 @@ static const struct {
     {"cache", "list, clear, export and import compiled kernels", ctl_cache},
 };
 
+/* People look at what it says, so that a daemon which does not answer is to be told of. */
+enum { DEFAULT_TIMEOUT_MS = 60000 };
+
 static const size_t n_commands = sizeof(commands) / sizeof(commands[0]);
 
 static void print_usage(FILE *to)
 {
-    fprintf(to, "Usage: kopsctl [--socket PATH] [--timeout SECONDS] [--json] COMMAND [OPTION]...\n\nCommands:\n");
+    fprintf(to, "Usage: kopsctl [-V] [--socket PATH] [--timeout SECONDS] [--json] COMMAND [OPTION]...\n\nCommands:\n");
     for (size_t i = 0; i < n_commands; i++)
         fprintf(to, "  %-8s %s\n", commands[i].name, commands[i].what);
     fprintf(to, "\n`kopsctl COMMAND --help` tells a command's options.\n"
+                "--timeout is for each request; 60 without it.\n"
                 "Without --socket: KOPS_SOCKET, or $XDG_RUNTIME_DIR/kopsd.sock, or /run/kopsd/kopsd.sock.\n"
                 "Exit status: 0 done, 1 failed or the check found wrong results, 2 wrong usage, 3 no daemon,\n"
                 "4 (drain) work is left after the time.\n");
-}
-
-enum ctl_exit ctl_usage(const char *format, ...)
-{
-    va_list args;
-
-    fprintf(stderr, "kopsctl: ");
-    va_start(args, format);
-    vfprintf(stderr, format, args);
-    va_end(args);
-    fprintf(stderr, "\n");
-    return CTL_USAGE;
-}
-
-enum ctl_exit ctl_no_memory(size_t bytes)
-{
-    fprintf(stderr, "kopsctl: no memory for %zu bytes\n", bytes);
-    return CTL_FAILED;
 }
 
 bool ctl_parse_uint(const char *text, uint64_t min, uint64_t max, uint64_t *ret)
@@ -71,6 +56,8 @@ bool ctl_parse_uint(const char *text, uint64_t min, uint64_t max, uint64_t *ret)
     *ret = value;
     return true;
 }
+
+static char **arguments; /* what getopt_long is at */
 
 int ctl_common(struct ctl *ctl, int option, const char *usage)
 {
@@ -96,29 +83,18 @@ int ctl_common(struct ctl *ctl, int option, const char *usage)
         else
             print_usage(stdout);
         return CTL_OK;
-    default: /* getopt_long has said what is wrong */
+    default: /* getopt_long has said what is wrong, unless it is not to */
+        if (ctl_has_json_errors())
+            ctl_usage("%s is no option here, or lacks its value", arguments[optind - 1]);
         return CTL_USAGE;
     }
-}
-
-enum ctl_exit ctl_failed(const char *what, const struct kops_error *error)
-{
-    const char *driver = kops_error_text(error, "driver");
-
-    fprintf(stderr, "kopsctl: %s: %s [%s%s%s]\n", what, error->message, kops_code_name(error->code), driver ? ", " : "",
-            driver ? driver : "");
-    if (error->code == KOPS_ERR_TIMEOUT)
-        fprintf(stderr, "kopsctl: give it longer with --timeout SECONDS\n");
-    if (error->code == KOPS_ERR_DEVICE_LOST)
-        fprintf(stderr, "kopsctl: the daemon restarts where a supervisor looks after it; try again then\n");
-    return CTL_FAILED;
 }
 
 enum kops_code ctl_try_connect(struct ctl *ctl, struct kops_error *error)
 {
     struct kops_connect_options options = {.socket = ctl->socket,
                                            .name = "kopsctl " KOPS_VERSION,
-                                           .timeout_ms = ctl->timeout_ms,
+                                           .timeout_ms = ctl->timeout_ms ? ctl->timeout_ms : DEFAULT_TIMEOUT_MS,
                                            .connect_timeout_ms = ctl->timeout_ms,
                                            .spin_us = ctl->spin_us,
                                            .reconnect_timeout_ms = ctl->reconnect_ms};
@@ -156,13 +132,25 @@ double ctl_quantile(const double *sorted, size_t n, double share)
     return sorted[i < n ? i : n - 1];
 }
 
+/* Before anything is wrong: --json may come behind the option that is. */
+static void look_for_json(char **argv)
+{
+    for (; *argv && strcmp(*argv, "--") != 0; argv++)
+        if (!strcmp(*argv, "--json")) {
+            ctl_errors_as_json();
+            opterr = 0;
+        }
+}
+
 int main(int argc, char **argv)
 {
     static const struct option options[] = {{"version", no_argument, NULL, 'V'}, CTL_COMMON_OPTIONS};
     struct ctl ctl = {0};
     int option, status = CTL_USAGE;
 
-    while ((option = getopt_long(argc, argv, "+h", options, NULL)) != -1) {
+    arguments = argv;
+    look_for_json(argv);
+    while ((option = getopt_long(argc, argv, "+hV", options, NULL)) != -1) {
         int end;
 
         if (option == 'V') {
@@ -174,6 +162,8 @@ int main(int argc, char **argv)
             return end;
     }
     if (optind == argc) {
+        if (ctl_has_json_errors())
+            return (int)ctl_usage("no command; `kopsctl --help` lists them");
         print_usage(stderr);
         return CTL_USAGE;
     }
@@ -182,12 +172,12 @@ int main(int argc, char **argv)
             continue;
         argc -= optind;
         argv += optind;
+        arguments = argv;
         optind = 0; /* starts getopt_long anew */
         status = (int)commands[i].run(&ctl, argc, argv);
         kops_close(ctl.client);
         if (fflush(stdout) || ferror(stdout)) {
-            fprintf(stderr, "kopsctl: writing the output: %s\n", strerror(errno));
-            return CTL_FAILED;
+            return (int)ctl_complain("os_error", "writing the output: %s", strerror(errno));
         }
         return status;
     }

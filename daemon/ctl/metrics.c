@@ -64,9 +64,9 @@ static enum kops_code ask(struct ctl *ctl, char **ret_text, struct kops_error *e
 static void tell(struct metrics_source *s, bool up, const struct kops_error *e)
 {
     if (!up && !s->was_away)
-        fprintf(stderr, "kopsctl: the daemon does not answer: %s\n", e->message);
+        ctl_note("the daemon does not answer: %s", e->message);
     if (up && s->was_away)
-        fprintf(stderr, "kopsctl: the daemon answers again\n");
+        ctl_note("the daemon answers again");
     s->was_away = !up;
 }
 
@@ -128,10 +128,8 @@ static enum ctl_exit write_once(struct metrics_source *s, const char *path)
         return ctl_failed("metrics", &error);
     r = metrics_replace_file(path, text);
     free(text);
-    if (r) {
-        fprintf(stderr, "kopsctl: writing %s: %s\n", path, strerror(-r));
-        return CTL_FAILED;
-    }
+    if (r)
+        return ctl_complain("os_error", "writing %s: %s", path, strerror(-r));
     return up ? CTL_OK : CTL_NO_DAEMON;
 }
 

@@ -158,8 +158,7 @@ static enum ctl_exit serve(struct http *http, struct MHD_Daemon *server, const s
     }
     return CTL_OK;
 fail:
-    fprintf(stderr, "kopsctl: waiting for connections: %s\n", strerror(errno));
-    return CTL_FAILED;
+    return ctl_complain("os_error", "waiting for connections: %s", strerror(errno));
 }
 
 /* ---- the address ---- */
@@ -212,7 +211,7 @@ static int listen_on(const struct addrinfo *address, const char *text)
         (address->ai_family != AF_INET6 || !setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on))) &&
         !bind(fd, address->ai_addr, address->ai_addrlen) && !listen(fd, MAX_CONNECTIONS))
         return fd;
-    fprintf(stderr, "kopsctl: listening on %s: %s\n", text, strerror(errno));
+    ctl_complain("os_error", "listening on %s: %s", text, strerror(errno));
     if (fd >= 0)
         close(fd);
     return -1;
@@ -255,9 +254,8 @@ static enum ctl_exit run(struct http *http, const struct addrinfo *address, cons
                          (size_t)CONNECTION_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SILENCE_S,
                          MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_CONNECTION, notice, http, MHD_OPTION_END);
     if (!server) {
-        fprintf(stderr, "kopsctl: the HTTP server does not start on %s\n", text);
         close(fd);
-        return CTL_FAILED;
+        return ctl_complain("os_error", "the HTTP server does not start on %s", text);
     }
     tell_address(fd);
     status = serve(http, server, &unblocked);

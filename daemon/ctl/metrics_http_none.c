@@ -1,6 +1,4 @@
 /* In place of the HTTP server, where kopsctl is built without libmicrohttpd. */
-#include <stdio.h>
-
 #include "metrics.h"
 
 enum ctl_exit metrics_listen(struct metrics_source *s, const char *address, bool allow_remote)
@@ -8,7 +6,7 @@ enum ctl_exit metrics_listen(struct metrics_source *s, const char *address, bool
     (void)s;
     (void)address;
     (void)allow_remote;
-    fprintf(stderr, "kopsctl: this kopsctl was built without libmicrohttpd and serves no port; `kopsctl metrics "
-                    "--textfile` writes a file for node_exporter instead\n");
-    return CTL_FAILED;
+    return ctl_complain("unsupported",
+                        "this kopsctl was built without libmicrohttpd and serves no port; `kopsctl metrics --textfile` "
+                        "writes a file for node_exporter instead");
 }

@@ -21,7 +21,7 @@ static enum ctl_exit fill(struct run *r, struct operand *o, uint64_t seed)
     code = operand_push(o, &error);
     if (code == KOPS_ERR_NO_CUDA && !r->args->check) {
         if (!r->zeros)
-            fprintf(stderr, "kopsctl: the data are zeros (%s)\n", error.message);
+            ctl_note("the data are zeros (%s)", error.message);
         r->zeros = true;
         memset(o->host, 0, o->bytes);
         return CTL_OK;

@@ -27,7 +27,7 @@ char *source_read_file(const char *path, size_t *ret_size)
         size += got;
     }
     if (!file || got || ferror(file)) {
-        fprintf(stderr, "kopsctl: reading %s: %s\n", path, strerror(errno));
+        ctl_complain("os_error", "reading %s: %s", path, strerror(errno));
         free(data);
         data = NULL;
     } else {
@@ -55,7 +55,7 @@ static const char *read_text(struct source *s, const char *path)
     char *text = source_read_file(path, &size);
 
     if (text && memchr(text, 0, size)) {
-        fprintf(stderr, "kopsctl: %s: a source has no zero bytes\n", path);
+        ctl_complain("bad_argument", "%s: a source has no zero bytes", path);
         free(text);
         return NULL;
     }
@@ -312,14 +312,7 @@ enum ctl_exit source_compile(struct ctl *ctl, const struct source *s, kops_modul
 
     if (!kops_compile(ctl->client, &s->s, ret_module, &log, &error))
         return CTL_OK;
-    if (log && *log) {
-        const char *reason = kops_error_text(&error, "reason");
-
-        fprintf(stderr, "kopsctl: %s was not compiled [%s%s%s]\n%s%s", s->s.name, kops_code_name(error.code),
-                reason ? ", " : "", reason ? reason : "", log, log[strlen(log) - 1] == '\n' ? "" : "\n");
-    } else {
-        ctl_failed(s->s.name, &error);
-    }
+    ctl_not_compiled(s->s.name, &error, log);
     kops_log_free(log);
     return CTL_FAILED;
 }

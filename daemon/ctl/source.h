@@ -24,7 +24,7 @@ struct source {
 #define SOURCE_LETTERS "o:a:d:i:"
 #define SOURCE_USAGE                                                                                                   \
     "  -o, --option OPTION    of the compiler, such as -DN=4, -std=c++17, --use_fast_math; may be repeated\n"          \
-    "  -a, --arch ARCH        such as sm_90a; default: the device's\n"                                                 \
+    "  -a, --arch ARCH        such as sm_90a; default: the device's; required where there is no GPU\n"                 \
     "  -d, --device DEVICE    UUID, or index of `kopsctl info`; default: the first GPU\n"                              \
     "  -i, --include-file F   another file that the source includes as \"F\"; NAME=F: as \"NAME\"; may be repeated\n"
 

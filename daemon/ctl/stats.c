@@ -7,14 +7,16 @@
 #include "stats.h"
 #include "table.h"
 
-static const char usage[] = "Usage: kopsctl stats [--op NAME] [--dtype NAME] [--device UUID] [--reset] [--json]\n\n"
-                            "Prints the daemon's counters, the timings of every op, shape, dtype and kernel, and the\n"
-                            "mappings that it holds of its clients' memory.\n\n"
-                            "      --op NAME      only this op's rows\n"
-                            "      --dtype NAME   only this dtype's rows\n"
-                            "      --device UUID  only this device's rows (an index of `kopsctl info` will do)\n"
-                            "      --reset        start counting anew afterwards\n"
-                            "      --json         print JSON\n";
+static const char usage[] =
+    "Usage: kopsctl stats [--op NAME] [--dtype NAME] [--device UUID] [--reset] [--json]\n\n"
+    "Prints the daemon's counters, the timings of every op, shape, dtype and kernel, and the\n"
+    "mappings that it holds of its clients' memory. \"exec\" is an execution on its device: the\n"
+    "host times all, a GPU those of calls with timing and one in 61 of the others.\n\n"
+    "      --op NAME      only this op's rows\n"
+    "      --dtype NAME   only this dtype's rows\n"
+    "      --device UUID  only this device's rows (an index of `kopsctl info` will do)\n"
+    "      --reset        start counting anew afterwards\n"
+    "      --json         print JSON\n";
 
 static void spread_json(const char *key, const struct kops_spread *s)
 {

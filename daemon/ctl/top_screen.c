@@ -228,10 +228,9 @@ static enum ctl_exit start(struct screen *s)
     struct sigaction action = {.sa_handler = end};
     sigset_t blocked;
 
-    if (!isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO)) {
-        fprintf(stderr, "kopsctl: the live view wants a terminal; `kopsctl top --batch` prints tables instead\n");
-        return CTL_FAILED;
-    }
+    if (!isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO))
+        return ctl_complain("unsupported",
+                            "the live view wants a terminal; `kopsctl top --batch` prints tables instead");
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGINT);
     sigaddset(&blocked, SIGTERM);
@@ -243,11 +242,9 @@ static enum ctl_exit start(struct screen *s)
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
     s->terminal = newterm(NULL, stdout, stdin);
-    if (!s->terminal) {
-        fprintf(stderr, "kopsctl: the terminal `%s` is not known; set TERM, or use `kopsctl top --batch`\n",
-                getenv("TERM") ? getenv("TERM") : "");
-        return CTL_FAILED;
-    }
+    if (!s->terminal)
+        return ctl_complain("unsupported", "the terminal `%s` is not known; set TERM, or use `kopsctl top --batch`",
+                            getenv("TERM") ? getenv("TERM") : "");
     set_term(s->terminal);
     cbreak();
     noecho();

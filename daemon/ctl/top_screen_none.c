@@ -6,8 +6,7 @@ enum ctl_exit top_screen(struct ctl *ctl, double delay_s, enum top_sort by)
     (void)ctl;
     (void)delay_s;
     (void)by;
-    fprintf(stderr,
-            "kopsctl: this kopsctl was built without ncurses and has no live view; `kopsctl top --batch` prints "
-            "tables instead\n");
-    return CTL_FAILED;
+    return ctl_complain("unsupported",
+                        "this kopsctl was built without ncurses and has no live view; `kopsctl top --batch` prints "
+                        "tables instead");
 }

@@ -127,6 +127,7 @@ int config_init(struct config *c, struct error *e)
     memset(c, 0, sizeof(*c));
     c->spin_us = usable_cores() >= 4 ? 50 : 0;
     c->helpers = usable_cores() > 0 ? (uint64_t)usable_cores() : 1;
+    config_init_shares(c);
     for (unsigned i = 0; i < n_settings; i++)
         if (settings[i].fallback && apply(c, &settings[i], settings[i].fallback, e) < 0)
             return -1;
@@ -138,6 +139,7 @@ void config_free(struct config *c)
     for (unsigned i = 0; i < n_settings; i++)
         if (holds_text(&settings[i]))
             free(*text_at(c, &settings[i]));
+    subordinates_free(&c->subordinates);
 }
 
 static const struct setting *find(const char *section, size_t length, const char *key)
@@ -154,9 +156,16 @@ int config_set(struct config *c, const char *name, const char *value, struct err
     const char *dot = strchr(name, '.');
     const struct setting *s = dot ? find(name, (size_t)(dot - name), dot + 1) : NULL;
 
-    if (!s)
-        return error_set(e, ERROR_UNKNOWN_KEY, "no setting \"%.80s\"; kopsd --print-config lists them", name);
-    return apply(c, s, value, e);
+    const struct setting *nearest;
+
+    if (s)
+        return apply(c, s, value, e);
+    nearest = config_nearest(name);
+    if (nearest)
+        return error_set(e, ERROR_UNKNOWN_KEY,
+                         "no setting \"%.80s\"; did you mean %s.%s? kopsd --print-config lists them", name,
+                         nearest->section, nearest->key);
+    return error_set(e, ERROR_UNKNOWN_KEY, "no setting \"%.80s\"; kopsd --print-config lists them", name);
 }
 
 /* Reading a file: inih asks for a line, and tells what it made of it. */
@@ -229,22 +238,27 @@ static int check_section(struct file_context *f, const char *text)
 }
 
 /* One line of at most `size` bytes with its end, as fgets() would have it. inih cuts longer ones in two without a word,
- * so they are refused here. */
+ * and hides what follows a zero byte, so both are refused here. */
 static char *read_line(char *text, int size, void *context)
 {
     struct file_context *f = context;
     static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, which inih skips */
+    bool zero = false;
     int length = 0, c;
 
-    while ((c = getc(f->file)) != EOF && c != '\n' && length < size - 1)
+    while ((c = getc(f->file)) != EOF && c != '\n' && length < size - 1) {
+        zero = zero || !c;
         text[length++] = (char)c;
+    }
     if (c == EOF && !length)
         return NULL;
     text[length] = '\0';
     f->line++;
     if (f->failed)
         return NULL;
-    if (length > size - 2)
+    if (zero)
+        error_set(&f->error, ERROR_INVALID_ARGUMENT, "a zero byte hides the rest of the line; take it out");
+    else if (length > size - 2)
         error_set(&f->error, ERROR_INVALID_ARGUMENT, "a line has at most %d characters", size - 2);
     else if (check_section(f, f->line == 1 && !strncmp(text, mark, strlen(mark)) ? text + strlen(mark) : text) == 0)
         return text;
@@ -259,6 +273,10 @@ int config_read_file(struct config *c, const char *path, struct error *e)
 
     if (!f.file)
         return error_set(e, ERROR_INVALID_ARGUMENT, "%s: %s", path, strerror(errno));
+    if (config_check_trust(fileno(f.file), path, c->root, e) < 0) {
+        r = -1;
+        goto close_file;
+    }
     line = ini_parse_stream(read_line, &f, on_entry, &f);
     if (line < 0)
         r = error_set(e, ERROR_INVALID_ARGUMENT, "%s: no memory", path);
@@ -268,28 +286,9 @@ int config_read_file(struct config *c, const char *path, struct error *e)
         r = error_set(e, ERROR_INVALID_ARGUMENT, "%s:%d: neither [section], key = value nor a comment", path, line);
     else if (ferror(f.file))
         r = error_set(e, ERROR_INVALID_ARGUMENT, "%s: it cannot be read", path);
+close_file:
     fclose(f.file);
     return r;
-}
-
-int config_read_environment(struct config *c, struct error *e)
-{
-    const char *value = getenv("KOPS_SOCKET");
-
-    if (value && *value && config_set(c, "server.socket", value, e) < 0)
-        return -1;
-    for (unsigned i = 0; i < n_settings; i++) {
-        char name[64];
-
-        snprintf(name, sizeof(name), "KOPSD_%s_%s", settings[i].section, settings[i].key);
-        for (char *p = name; *p; p++)
-            *p = (char)toupper((unsigned char)*p);
-        value = getenv(name);
-        if (!value || apply(c, &settings[i], value, e) == 0)
-            continue;
-        return -1;
-    }
-    return 0;
 }
 
 /* ---- reading again ---- */
@@ -326,9 +325,14 @@ static void exchange(struct config *a, struct config *b, const struct setting *s
 
 void config_take_live(struct config *c, struct config *fresh)
 {
+    struct subordinates old;
+
     for (unsigned i = 0; i < n_settings; i++)
         if (settings[i].live)
             exchange(c, fresh, &settings[i]);
+    old = c->subordinates;
+    c->subordinates = fresh->subordinates;
+    fresh->subordinates = old;
     c->access = fresh->access; /* what config_finish() has made of lists, which are live */
     for (unsigned i = 0; i < n_settings; i++) {
         const struct setting *s = &settings[i];
@@ -339,6 +343,24 @@ void config_take_live(struct config *c, struct config *fresh)
             log_info("reload_setting", "setting=%s.%s", s->section, s->key);
         else
             log_warning("reload_ignored", "setting=%s.%s why=\"needs a restart\"", s->section, s->key);
+    }
+}
+
+/* As comments whose lines a configuration file may have. */
+static void print_comment(const char *text, FILE *to)
+{
+    enum { COLUMNS = 118 };
+
+    while (*text) {
+        size_t length = strlen(text);
+
+        if (length > COLUMNS)
+            for (length = COLUMNS; length && text[length] != ' ';)
+                length--;
+        if (!length) /* one word that is longer */
+            length = strcspn(text, " ");
+        fprintf(to, "; %.*s\n", (int)length, text);
+        text += length + strspn(text + length, " ");
     }
 }
 
@@ -353,7 +375,7 @@ void config_print(const struct config *config, FILE *to)
         if (strcmp(section, s->section) != 0)
             fprintf(to, "%s[%s]\n", *section ? "\n" : "", s->section);
         section = s->section;
-        fprintf(to, "; %s\n", s->doc);
+        print_comment(s->doc, to);
         switch (s->type) {
         case TEXT:
         case LIST:

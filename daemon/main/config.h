@@ -9,7 +9,10 @@
 #include <sys/types.h>
 
 #include "server/access_list.h"
+#include "server/account.h"
 #include "util/error.h"
+
+struct setting;
 
 struct config {
     bool root; /* the process was root's when it began: where things are by default */
@@ -35,11 +38,14 @@ struct config {
     char *cache_directory; /* "": none */
     uint64_t cache_disk_mib, cache_memory_mib;
     /* access */
+    char *subuid;
+    struct subordinates subordinates;
     char *access_allow, *access_deny, *access_tune, *access_administer;
     struct access_policy access;
     /* quota */
-    uint64_t quota_connections, quota_buffers, quota_mapped_mib, quota_allocated_mib, quota_inflight, quota_fds,
-        quota_kernel_mib, quota_messages_per_s, quota_device_share;
+    uint64_t quota_connections, quota_buffers, quota_mappings, quota_mapped_mib, quota_allocated_mib, quota_host_mib,
+        quota_host_all_mib, quota_program_mib, quota_waiting_mib, quota_inflight, quota_fds, quota_kernel_mib,
+        quota_messages_per_s, quota_device_share;
     /* What config_finish() made of texts: enum user_kernels, enum compiler_sandbox, the group. */
     unsigned policy, sandbox_mode;
     gid_t kernels_gid;
@@ -54,10 +60,12 @@ int config_set(struct config *c, const char *name, const char *value, struct err
 /* Replaces a text of the struct by a copy of `value`. */
 int config_set_text(char **text, const char *value, struct error *e);
 
-/* Reads an INI file; errors say the line. */
+/* Reads an INI file; errors say the line. A file that others than its owner may write to is an error for a process that
+ * root started (c->root), otherwise a line in the log. */
 int config_read_file(struct config *c, const char *path, struct error *e);
 
-/* Reads KOPSD_<SECTION>_<KEY> for every setting, and KOPS_SOCKET. */
+/* Reads KOPSD_<SECTION>_<KEY> for every setting, and KOPS_SOCKET. Another KOPSD_… is an error that names the setting it
+ * may be meant to be. */
 int config_read_environment(struct config *c, struct error *e);
 
 /* Fills what depends on the machine (the socket's path) and checks what single settings cannot show. */
@@ -76,6 +84,15 @@ int config_find_group(const char *name, gid_t *ret);
 /* Looks up the users and groups that it names: thread: any but the loop's, for they may be in a directory on the
  * network. */
 int config_resolve_names(struct config *c, struct error *e);
+/* config_shares.c: one user's share of what all users have together. What is not said is found by config_finish(). */
+void config_init_shares(struct config *c);
+void config_finish_shares(struct config *c);
+/* A line in the log for each that is so large that one user can leave others next to nothing. */
+void config_log_shares(const struct config *c);
+/* config_trust.c: of an open file, see config_read_file(). */
+int config_check_trust(int fd, const char *path, bool root, struct error *e);
+/* config_nearest.c: the setting that a name, "section.key" or SECTION_KEY, is a slip of; NULL: none. */
+const struct setting *config_nearest(const char *name);
 /* config_lists.c: those of [access]. */
 int config_resolve_access(struct config *c, struct error *e);
 

@@ -104,6 +104,9 @@ int config_resolve_names(struct config *c, struct error *e)
 
     if (group && config_find_group(group, &c->kernels_gid) < 0)
         return error_set(e, ERROR_INVALID_ARGUMENT, "kernels.user_kernels_group: there is no group \"%.40s\"", group);
+    subordinates_free(&c->subordinates);
+    if (strcmp(c->subuid, "none") != 0 && subordinates_read(&c->subordinates, c->subuid) < 0)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the configuration");
     return config_resolve_access(c, e);
 }
 
@@ -113,6 +116,7 @@ int config_finish(struct config *c, struct error *e)
 
     if (choose_socket(c, e) < 0 || choose_cache(c, e) < 0 || check_kernels(c, e) < 0)
         return -1;
+    config_finish_shares(c);
     if (strlen(c->socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))
         return error_set(e, ERROR_INVALID_ARGUMENT,
                          "server.socket: the path is too long, a socket's has at most %zu bytes",

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "main/bound.h"
 #include "util/log.h"
 
 /* THREATS: who may write to the socket's directory can put a file, a link or a socket in its place at any moment. So
@@ -196,8 +197,9 @@ static int clear_stale(const struct listener *l, const struct sockaddr_un *addre
     if (stale < 0)
         return error_set(e, ERROR_PERMISSION_DENIED, "whether somebody listens on %s cannot be told: %s", l->path,
                          strerror(errno));
-    if (!stale)
-        return error_set(e, ERROR_PERMISSION_DENIED, "another program listens on %s", l->path);
+    if (!stale || socket_is_bound(&before))
+        return error_set(e, ERROR_PERMISSION_DENIED, "another program %s %s; stop it, or choose another --socket",
+                         stale ? "has its socket at" : "listens on", l->path);
     if (fstatat(l->directory_fd, name, &now, AT_SYMLINK_NOFOLLOW) < 0)
         return 0;
     if (now.st_dev != before.st_dev || now.st_ino != before.st_ino)

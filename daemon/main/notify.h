@@ -11,6 +11,9 @@
 /* The variable with which a supervisor says which descriptor to use instead of a socket with a name. */
 #define NOTIFIER_FD "KOPS_SUPERVISOR_FD"
 
+/* What a server tells its supervisor once it has answered a request; a service manager skips it. */
+#define NOTIFIER_SERVED "X_KOPS_SERVED=1"
+
 struct notifier {
     int fd; /* -1: there is no manager */
     struct sockaddr_un address;

@@ -1,5 +1,7 @@
 #include "main/serve.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +22,7 @@ struct daemon {
     struct config *config;
     struct listener listener;
     struct notifier notifier;
+    int served_fd; /* see take_served_file() */
     struct server *server;
     struct config fresh; /* from on_read() to on_reload() */
     bool unreadable;
@@ -49,13 +52,19 @@ static struct server_config server_config_of(const struct config *c)
         .user_kernels = (enum user_kernels)c->policy,
         .user_kernels_group = c->kernels_gid,
         .access = c->access,
-        .quota = {.of = {[QUOTA_CONNECTIONS] = c->quota_connections,
+        .quota = {.subordinates = c->subordinates,
+                  .of = {[QUOTA_CONNECTIONS] = c->quota_connections,
                          [QUOTA_BUFFERS] = c->quota_buffers,
+                         [QUOTA_MAPPINGS] = c->quota_mappings,
                          [QUOTA_MAPPED] = c->quota_mapped_mib << 20,
                          [QUOTA_ALLOCATED] = c->quota_allocated_mib << 20,
+                         [QUOTA_HOST] = c->quota_host_mib << 20,
+                         [QUOTA_PROGRAMS] = c->quota_program_mib << 20,
+                         [QUOTA_WAITING] = c->quota_waiting_mib << 20,
                          [QUOTA_INFLIGHT] = c->quota_inflight,
                          [QUOTA_FDS] = c->quota_fds,
                          [QUOTA_KERNEL] = c->quota_kernel_mib << 20},
+                  .of_all = {[QUOTA_HOST] = c->quota_host_all_mib << 20},
                   .messages_per_s = c->quota_messages_per_s,
                   .device_share = c->quota_device_share},
         .code = {.compiler = {.nvrtc = c->policy == USER_KERNELS_OFF ? "none" : c->nvrtc,
@@ -116,6 +125,27 @@ static void on_ready(void *context)
     notify(&d->notifier, "READY=1");
 }
 
+/* Where the daemon says that it has answered a request; -1: nobody wants to know. See deploy/kopsd-backoff. */
+static int take_served_file(void)
+{
+    const char *path = getenv("KOPS_SERVED_FILE");
+    const int fd = path && *path ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
+
+    if (path && *path && fd < 0)
+        log_warning("served_file", "why=\"%s\"", strerror(errno));
+    unsetenv("KOPS_SERVED_FILE");
+    return fd;
+}
+
+static void on_served(void *context)
+{
+    const struct daemon *d = context;
+
+    notify_maybe(&d->notifier, NOTIFIER_SERVED);
+    if (d->served_fd >= 0 && write(d->served_fd, "1\n", 2) < 0)
+        log_warning("served_file", "why=\"%s\"", strerror(errno));
+}
+
 static void on_status(void *context, const char *text)
 {
     const struct daemon *d = context;
@@ -160,6 +190,7 @@ static void on_reload(void *context)
         settings = server_config_of(d->config);
         server_reload(d->server, &settings);
         config_apply_log(d->config);
+        config_log_shares(d->config);
         log_info("reload", "done=true");
         notify(&d->notifier, "READY=1");
     }
@@ -199,17 +230,23 @@ free_privileges:
 int serve(const struct flags *flags, struct config *config)
 {
     struct daemon d = {.flags = flags, .config = config};
-    struct server_hooks hooks = {
-        .ready = on_ready, .read = on_read, .reload = on_reload, .stopping = on_stopping, .context = &d};
+    struct server_hooks hooks = {.ready = on_ready,
+                                 .served = on_served,
+                                 .read = on_read,
+                                 .reload = on_reload,
+                                 .stopping = on_stopping,
+                                 .context = &d};
     struct error e;
     int status;
 
     prepare_process();
     notifier_open(&d.notifier);
+    d.served_fd = take_served_file();
     if (d.notifier.fd >= 0) {
         hooks.status = on_status;
         hooks.alive = on_alive;
     }
+    config_log_shares(config);
     if (open_all(&d, &e) < 0) {
         log_error("start", "why=\"%s\"", e.message);
         notify(&d.notifier, "STATUS=cannot start: %s", e.message);

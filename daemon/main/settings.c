@@ -105,17 +105,37 @@ const struct setting settings[] = {
      "Who may also change what others see (PROTOCOL.md, Access)."},
     {"access", "administer", LIST, AT(access_administer), "owner", 0, 0, LIVE,
      "Who may also administer: the cache of compiled code, ending the daemon's work, everybody's figures."},
-    {"quota", "connections", NUMBER, AT(quota_connections), "1024", 0, 1000000, LIVE,
-     "Connections of one user; as all of this section: 0 means no limit."},
+    {"access", "subuid", TEXT, AT(subuid), "/etc/subuid", 0, 0, LIVE,
+     "File of the ranges of users that a user may become (subuid(5)): what those have counts as that user's; none: "
+     "they "
+     "count as users of their own."},
+    {"quota", "connections", NUMBER, AT(quota_connections), NULL, 0, 1000000, LIVE,
+     "Connections of one user; a quarter of server.max_connections by default. As all of this section: 0 means no "
+     "limit."},
     {"quota", "buffers", NUMBER, AT(quota_buffers), "65536", 0, 1U << 30, LIVE, "Buffers of one user."},
+    {"quota", "mappings", NUMBER, AT(quota_mappings), NULL, 0, 1U << 30, LIVE,
+     "Pieces of memory of one user that are registered, referred to or made by alloc; a quarter of the daemon's 49152 "
+     "by default."},
     {"quota", "mapped_mib", NUMBER, AT(quota_mapped_mib), "0", 0, 1U << 30, LIVE,
      "Memory of one user that is registered or referred to, each mapping counted once."},
     {"quota", "allocated_mib", NUMBER, AT(quota_allocated_mib), "0", 0, 1U << 30, LIVE,
      "Memory that alloc made for one user, for as long as the daemon has it."},
+    {"quota", "host_mib", NUMBER, AT(quota_host_mib), NULL, 0, 1U << 30, LIVE,
+     "The host's memory that one user has mapped here: shared memory that is registered, counted in full before a page "
+     "of it is touched, and what alloc made of it; half of the memory by default, which is the control group's or the "
+     "machine's."},
+    {"quota", "host_all_mib", NUMBER, AT(quota_host_all_mib), NULL, 0, 1U << 30, LIVE,
+     "The same of all users together; three quarters of the memory by default."},
+    {"quota", "program_mib", NUMBER, AT(quota_program_mib), "256", 0, 1U << 30, LIVE,
+     "Memory of the daemon's that programs of one user take; 128 a connection at most."},
+    {"quota", "waiting_mib", NUMBER, AT(quota_waiting_mib), "64", 0, 1U << 30, LIVE,
+     "Memory of the daemon's that requests which wait, and replies that are not read, of one user take; beyond it the "
+     "user's connections are not read."},
     {"quota", "inflight", NUMBER, AT(quota_inflight), "32768", 0, 1U << 30, LIVE, "Unanswered requests of one user."},
-    {"quota", "fds", NUMBER, AT(quota_fds), "16384", 0, 1U << 30, LIVE,
-     "Descriptors that the daemon holds for one user: two a connection, and two more with shared memory."},
-    {"quota", "kernel_mib", NUMBER, AT(quota_kernel_mib), "0", 0, 1U << 30, LIVE,
+    {"quota", "fds", NUMBER, AT(quota_fds), NULL, 0, 1U << 30, LIVE,
+     "Descriptors that the daemon holds for one user: two a connection, and two more with shared memory; a quarter of "
+     "the daemon's by default, 16384 at most."},
+    {"quota", "kernel_mib", NUMBER, AT(quota_kernel_mib), "1024", 0, 1U << 30, LIVE,
      "Compiled code that modules and kernels of one user keep."},
     {"quota", "messages_per_s", NUMBER, AT(quota_messages_per_s), "0", 0, 10000000, LIVE,
      "Requests of one user in a second; as many may come at once."},

@@ -19,9 +19,6 @@
 #define SECOND      (1000 * MILLISECOND)
 
 enum {
-    FIRST_DELAY_MS = 100,
-    LAST_DELAY_MS = 10000,
-    HEALTHY_S = 60,      /* a server that was ready for so long is no failing one */
     START_LIMIT_S = 300, /* to get ready */
     STOP_MARGIN_S = 30,  /* to end, beyond server.shutdown_grace_ms */
     ABORT_LIMIT_S = 5    /* from SIGABRT to SIGKILL */
@@ -34,7 +31,7 @@ static void start(struct supervisor *s)
     struct error e;
 
     s->start_at = 0;
-    s->ready = false;
+    s->ready = s->served = false;
     if (child_start(s, &e) < 0) {
         log_error("supervise_start", "why=\"%s\"", e.message);
         s->start_at = clock_now_ns() + SECOND;
@@ -48,18 +45,14 @@ static void start(struct supervisor *s)
 static void restart(struct supervisor *s, const char *how, int number)
 {
     const uint64_t now = clock_now_ns();
+    const unsigned delay_ms = backoff_after(&s->backoff, s->served, now / MILLISECOND);
 
-    if (s->ready && now - s->ready_at >= HEALTHY_S * SECOND)
-        s->delay_ms = 0;
-    log_info("supervise_restart", "delay_ms=%u", s->delay_ms);
+    log_info("supervise_restart", "delay_ms=%u", delay_ms);
     s->restarts++;
     if (!s->ended_at)
         s->ended_at = now;
     notify(&s->outer, "STATUS=the server ended with %s %d; it is started again", how, number);
-    s->start_at = now + s->delay_ms * MILLISECOND;
-    s->delay_ms = s->delay_ms ? 2 * s->delay_ms : FIRST_DELAY_MS;
-    if (s->delay_ms > LAST_DELAY_MS)
-        s->delay_ms = LAST_DELAY_MS;
+    s->start_at = now + delay_ms * MILLISECOND;
 }
 
 /* The child that is ready now took another's place. */
@@ -112,6 +105,7 @@ static void on_messages(struct supervisor *s)
             s->ready_at = now;
             recovered(s);
         }
+        s->served = s->served || m.served;
         if (m.extend_us || m.stopping)
             s->heard_by = now + m.extend_us * 1000 + STOP_MARGIN_S * SECOND;
         else if (s->ready && !s->stopping && (m.ready || m.alive))

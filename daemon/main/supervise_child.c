@@ -116,6 +116,10 @@ static void hear_line(struct child_message *m, const char *line, size_t length)
         m->stopping = true; /* that it ends does not mean that we do */
         return;
     }
+    if (length == strlen(NOTIFIER_SERVED) && !strncmp(line, NOTIFIER_SERVED, length)) {
+        m->served = true;
+        return;
+    }
     if (length > strlen(extend) && !strncmp(line, extend, strlen(extend)))
         m->extend_us = strtoull(line + strlen(extend), NULL, 10);
     snprintf(m->passed + used, sizeof(m->passed) - used, "%s%.*s", used ? "\n" : "", (int)length, line);

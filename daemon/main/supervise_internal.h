@@ -9,6 +9,7 @@
 #include "main/flags.h"
 #include "main/listen.h"
 #include "main/notify.h"
+#include "util/backoff.h"
 
 /* Times are of CLOCK_MONOTONIC; 0: none. */
 struct supervisor {
@@ -23,13 +24,14 @@ struct supervisor {
 
     pid_t child;       /* 0: there is none */
     bool ready;        /* the child is */
+    bool served;       /* it has answered a request */
     bool ever_ready;   /* one was */
     bool stopping;     /* we were told to end */
     uint64_t ready_at; /* when it got so */
     uint64_t start_at; /* the next one */
     uint64_t heard_by; /* the child is to be heard of until then */
     uint64_t kill_at;
-    unsigned delay_ms; /* before the next start */
+    struct backoff backoff;
     uint64_t ended_at; /* the first of the ends since one was ready */
     unsigned restarts; /* since the start */
     int status;        /* with which we end */
@@ -44,7 +46,7 @@ int child_start(struct supervisor *s, struct error *e);
 
 /* What the child has said. */
 struct child_message {
-    bool ready, alive, stopping;
+    bool ready, alive, served, stopping;
     uint64_t extend_us;
     char passed[1024]; /* the lines that are for our own manager as well */
 };

@@ -12,8 +12,6 @@
 
 enum { RECEIVE_MAX = 16 * 1024 };
 
-static const uint64_t MEMORY_BYTES = RING_PAGE_BYTES + RING_REQUEST_BYTES + RING_REPLY_BYTES;
-
 static int make_memory(int *ret_fd, unsigned char **ret_memory, struct error *e)
 {
     int fd = memfd_create("kopsd-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -21,9 +19,10 @@ static int make_memory(int *ret_fd, unsigned char **ret_memory, struct error *e)
 
     if (fd < 0)
         return error_shortage(e, errno, "memfd_create");
-    if (ftruncate(fd, (off_t)MEMORY_BYTES) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+    if (ftruncate(fd, (off_t)RPC_CHANNEL_BYTES) < 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
         goto close_fd;
-    at = mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    at = mmap(NULL, RPC_CHANNEL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED)
         goto close_fd;
     *ret_fd = fd;
@@ -81,7 +80,7 @@ int rpc_channel_new(size_t message_bytes, size_t output_max, struct rpc_channel 
     return 0;
 
 unmap:
-    munmap(ch->memory, MEMORY_BYTES);
+    munmap(ch->memory, RPC_CHANNEL_BYTES);
     close(ret_fds[CHANNEL_MEMORY]);
 free_channel:
     free(ch);
@@ -92,7 +91,7 @@ struct rpc_channel *rpc_channel_free(struct rpc_channel *ch)
 {
     if (!ch)
         return NULL;
-    munmap(ch->memory, MEMORY_BYTES);
+    munmap(ch->memory, RPC_CHANNEL_BYTES);
     close(ch->doorbell);
     ringer_settle(ch->ringer);
     close(ch->wake);

@@ -16,6 +16,8 @@
 /* Descriptors of the client, in the order of hello's reply. */
 enum { CHANNEL_MEMORY, CHANNEL_DOORBELL, CHANNEL_WAKE, CHANNEL_FDS };
 
+enum { RPC_CHANNEL_BYTES = RING_PAGE_BYTES + RING_REQUEST_BYTES + RING_REPLY_BYTES }; /* of shared memory */
+
 struct rpc_channel {
     unsigned char *memory;
     struct ring_consumer requests;
@@ -52,6 +54,12 @@ int rpc_channel_flush(struct rpc_channel *channel, struct error *e);
 bool rpc_channel_sleep(struct rpc_channel *channel);
 /* The daemon looks by itself again: the client need not ring. */
 void rpc_channel_wake(struct rpc_channel *channel);
+
+/* Requests, or an index that is to be complained about, are in the ring. */
+static inline bool rpc_channel_has(struct rpc_channel *channel)
+{
+    return ring_available(&channel->requests) != 0;
+}
 
 /* Replies that wait for room. */
 static inline size_t rpc_channel_pending(const struct rpc_channel *channel)

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { READ_ROOM = 16 * 1024 };
+enum { READ_ROOM = 16 * 1024, VALUES_A_CALL = 16 * 1024 };
 
 void rpc_input_init(struct rpc_input *in, size_t limit)
 {
@@ -66,17 +66,20 @@ int rpc_input_next(struct rpc_input *in, struct rpc_frame *ret_frame, struct err
     const unsigned char *data;
     enum scan_result r;
 
+    in->paused = false;
     if (!buffer_length(&in->bytes))
         return 0;
     data = in->bytes.data + in->bytes.start;
     /* A finished scan stands at the message's end until rpc_input_consume(). */
-    r = in->scan.position && !in->scan.depth ? SCAN_COMPLETE
-                                             : scan_value(&in->scan, data, buffer_length(&in->bytes), in->limit);
-    if (r == SCAN_MORE)
+    r = in->scan.position && !in->scan.depth
+            ? SCAN_COMPLETE
+            : scan_some(&in->scan, data, buffer_length(&in->bytes), in->limit, VALUES_A_CALL);
+    in->paused = r == SCAN_PAUSED;
+    if (r == SCAN_MORE || r == SCAN_PAUSED)
         return 0;
     if (r != SCAN_COMPLETE)
         return error_set(e, ERROR_PROTOCOL_ERROR, "%s", scan_result_text(r));
-    *ret_frame = (struct rpc_frame){data, in->scan.position};
+    *ret_frame = (struct rpc_frame){data, in->scan.position, in->scan.values};
     return 1;
 }
 

@@ -5,6 +5,7 @@
 #ifndef KOPS_RPC_INPUT_H
 #define KOPS_RPC_INPUT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,17 +28,13 @@ struct rpc_input {
     struct buffer bytes;
     uint64_t position; /* of bytes.data[bytes.start] in the stream */
     struct scan scan;
+    bool paused;  /* the scan of what is there is not at its end: rpc_input_next() goes on with it */
     size_t limit; /* of one message */
     unsigned n_batches;
     struct rpc_fd_batch batches[RPC_MAX_BATCHES];
     /* Takes descriptors that no message has claimed; NULL: they are closed. */
     void (*discard)(void *context, const int *fds, unsigned count);
     void *context;
-};
-
-struct rpc_frame {
-    const unsigned char *data; /* until rpc_input_consume() */
-    size_t length;
 };
 
 void rpc_input_init(struct rpc_input *in, size_t limit);
@@ -51,7 +48,8 @@ unsigned char *rpc_input_reserve(struct rpc_input *in, size_t *ret_room);
  */
 int rpc_input_commit(struct rpc_input *in, size_t n, const int *fds, unsigned n_fds, struct error *e);
 
-/* 1: *ret_frame is the next message; 0: bytes are missing; -1: a violation. */
+/* 1: *ret_frame is the next message; 0: bytes are missing, or (in->paused) this call has looked at as many values as
+ * one does, some 100 µs' worth; -1: a violation. */
 int rpc_input_next(struct rpc_input *in, struct rpc_frame *ret_frame, struct error *e);
 
 /* Hands over the descriptors of the message that rpc_input_next() returned; it claims `nfds`. -1: a violation. */

@@ -57,6 +57,11 @@ void rpc_write_map(struct rpc_output *out, uint32_t count);
 
 struct rpc_value;
 void rpc_write_value(struct rpc_output *out, const struct rpc_value *value);
+/* An array whose length is not known yet: where that is, for rpc_patch_array_head(). Nothing may be flushed before. */
+size_t rpc_write_array_head(struct rpc_output *out);
+void rpc_patch_array_head(struct rpc_output *out, size_t at, uint32_t n);
+/* A value as its bytes, which were scanned. */
+void rpc_write_raw(struct rpc_output *out, const void *bytes, size_t length);
 
 /* key and value of a map's entry. */
 void rpc_write_entry_text(struct rpc_output *out, const char *key, const char *text);

@@ -138,6 +138,30 @@ void rpc_write_map(struct rpc_output *out, uint32_t count)
         write_wide(out, 0xdf, count, 4);
 }
 
+size_t rpc_write_array_head(struct rpc_output *out)
+{
+    static const unsigned char head[5] = {0xdd};
+
+    buffer_append(&out->bytes, head, sizeof(head));
+    return buffer_length(&out->bytes) - 4;
+}
+
+void rpc_patch_array_head(struct rpc_output *out, size_t at, uint32_t n)
+{
+    unsigned char *p;
+
+    if (out->bytes.failed)
+        return;
+    p = out->bytes.data + out->bytes.start + at;
+    for (unsigned i = 0; i < 4; i++)
+        p[i] = (unsigned char)(n >> (24 - 8 * i));
+}
+
+void rpc_write_raw(struct rpc_output *out, const void *bytes, size_t length)
+{
+    buffer_append(&out->bytes, bytes, length);
+}
+
 void rpc_write_value(struct rpc_output *out, const struct rpc_value *value)
 {
     msgpack_packer p = packer(out);

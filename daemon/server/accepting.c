@@ -18,6 +18,8 @@
 enum { ACCEPTS_A_TURN = 2, REST_MS = 50, NOTICE_BYTES = 4096, LINES_A_SECOND = 1 };
 /* Descriptors that newcomers do not get, so that who is there can go on: an eighth of them, this many at most. */
 enum { HEADROOM_MAX = 1024, HEADROOM_PART = 8 };
+/* Looks at the sockets that wait to be closed, and how many of those may find nothing closed. */
+enum { CROWD_MS = 1, CROWD_STILL = 10 };
 
 static void on_listener(uv_poll_t *poll, int status, int events);
 
@@ -50,6 +52,13 @@ static int accept_one(struct server *s)
     return fd;
 }
 
+static void close_with_crowd(struct server *s, struct account *a, int fd)
+{
+    account_close_socket(a, fd);
+    if (!s->listening.crowd && (s->listening.crowd_was = account_crowd(a)) > 0)
+        s->listening.crowd = account_ref(a);
+}
+
 /* With what it has sent already, which may be descriptors. */
 static void close_newcomer(struct server *s, int fd)
 {
@@ -60,7 +69,7 @@ static void close_newcomer(struct server *s, int fd)
     getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length);
     a = account_get(&s->accounts, peer.uid);
     if (a)
-        account_close_socket(a, fd);
+        close_with_crowd(s, a, fd);
     else if (!closer_close_socket(fd))
         work_close_fds(&s->loop, &fd, 1);
     account_unref(a);
@@ -138,6 +147,31 @@ static void rest(struct server *s, int cause)
     uv_timer_start(&s->listening.timer, on_rested, REST_MS, 0);
 }
 
+static void on_crowd(uv_timer_t *timer)
+{
+    struct server *s = timer->data;
+    const unsigned now = account_crowd(s->listening.crowd);
+
+    s->listening.still = now == s->listening.crowd_was ? s->listening.still + 1 : 0;
+    s->listening.crowd_was = now;
+    if (now && s->listening.still < CROWD_STILL)
+        return;
+    if (watch_start(&s->listening.poll, UV_READABLE, on_listener) < 0)
+        return; /* once more */
+    uv_timer_stop(timer);
+    s->listening.crowd = account_unref(s->listening.crowd);
+}
+
+/* More sockets wait to be closed than may, and the thread that closes them is behind: newcomers wait in the queue, in
+ * their own memory, until it has caught up, or does not get on at all, as where a file system does not answer. */
+static void wait_for_crowd(struct server *s)
+{
+    s->listening.still = 0;
+    uv_poll_stop(&s->listening.poll);
+    uv_update_time(&s->loop);
+    uv_timer_start(&s->listening.timer, on_crowd, CROWD_MS, CROWD_MS);
+}
+
 /* Out of descriptors: the reserve makes room to take one newcomer off the queue, tell it so and close it. -1: it did
  * not, because what is lacking is lacking in the whole machine, or another thread was faster. */
 static int shed(struct server *s, int cause)
@@ -185,10 +219,14 @@ static void on_listener(uv_poll_t *poll, int status, int events)
     for (unsigned i = 0; i < ACCEPTS_A_TURN; i++) {
         int fd = accept_one(s), cause = errno;
 
-        if (fd >= 0) {
+        if (fd >= 0)
             take(s, fd);
-            continue;
+        if (s->listening.crowd) {
+            wait_for_crowd(s);
+            return;
         }
+        if (fd >= 0)
+            continue;
         if (cause == EAGAIN)
             return;
         if (cause == EINTR || cause == ECONNABORTED)
@@ -239,6 +277,7 @@ void accepting_stop(struct server *s)
         uv_close((uv_handle_t *)&s->listening.timer, NULL);
         s->listening.started = false;
     }
+    s->listening.crowd = account_unref(s->listening.crowd);
     if (s->listening.fd >= 0)
         close(s->listening.fd);
     s->listening.fd = -1;

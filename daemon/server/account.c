@@ -13,8 +13,11 @@ static const uint64_t second_ns = UINT64_C(1000000000);
 enum { CLOSING_MAX = 256 };
 
 const char *const quota_names[QUOTA_COUNT] = {
-    [QUOTA_CONNECTIONS] = "connections",   [QUOTA_BUFFERS] = "buffers",   [QUOTA_MAPPED] = "mapped_bytes",
-    [QUOTA_ALLOCATED] = "allocated_bytes", [QUOTA_INFLIGHT] = "inflight", [QUOTA_FDS] = "fds",
+    [QUOTA_CONNECTIONS] = "connections",   [QUOTA_BUFFERS] = "buffers",
+    [QUOTA_MAPPINGS] = "mappings",         [QUOTA_MAPPED] = "mapped_bytes",
+    [QUOTA_ALLOCATED] = "allocated_bytes", [QUOTA_HOST] = "host_bytes",
+    [QUOTA_PROGRAMS] = "program_bytes",    [QUOTA_WAITING] = "waiting_bytes",
+    [QUOTA_INFLIGHT] = "inflight",         [QUOTA_FDS] = "fds",
     [QUOTA_KERNEL] = "kernel_bytes",
 };
 
@@ -29,10 +32,12 @@ void accounts_init(struct accounts *all, const struct quota_limits *limits)
         list_init(&all->holds[i]);
     list_init(&all->all);
     list_init(&all->idle);
+    list_init(&all->starving);
 }
 
 static void account_free(struct account *a)
 {
+    list_remove(&a->held_link);
     list_remove(&a->bucket_link);
     list_remove(&a->link);
     free(a);
@@ -63,25 +68,18 @@ static struct list *bucket_of(struct accounts *all, uid_t uid)
     return &all->buckets[(uint32_t)((uint64_t)uid * 0x9e3779b1U) >> 24];
 }
 
-static void closed(struct account *a, unsigned count)
+static void on_closed(struct closer_lane *closer, unsigned count)
 {
-    a->closing -= count;
-    account_discharge(a, QUOTA_FDS, count);
-    account_unref(a);
+    struct account_lane *lane = list_entry(closer, struct account_lane, closer);
+
+    charge_note(&lane->fds, lane->fds.amount - count);
+    if (!lane->fds.amount)
+        charge_free(&lane->fds);
 }
 
-static void on_closed_files(struct closer_lane *lane, unsigned count)
+struct account *account_get(struct accounts *all, uid_t user)
 {
-    closed(list_entry(lane, struct account, files), count);
-}
-
-static void on_closed_socket(struct closer_lane *lane, unsigned count)
-{
-    closed(list_entry(lane, struct account, sockets), count);
-}
-
-struct account *account_get(struct accounts *all, uid_t uid)
-{
+    const uid_t uid = subordinates_owner(&all->limits->subordinates, user);
     struct list *bucket = bucket_of(all, uid);
     struct account *a;
 
@@ -96,9 +94,15 @@ struct account *account_get(struct accounts *all, uid_t uid)
     a->all = all;
     a->uid = uid;
     a->references = 1;
-    closer_lane_init(&a->files, on_closed_files);
-    closer_lane_init(&a->sockets, on_closed_socket);
+    closer_lane_init(&a->files.closer, on_closed);
+    closer_lane_init(&a->sockets.closer, on_closed);
     list_init(&a->idle_link);
+    list_init(&a->starving_link);
+    list_init(&a->starved);
+    schedule_user_init(&a->turns);
+    list_init(&a->reports);
+    list_init(&a->held);
+    list_init(&a->held_link);
     list_append(bucket, &a->bucket_link);
     list_append(&all->all, &a->link);
     return a;
@@ -145,43 +149,6 @@ struct account *account_unref(struct account *a)
     return NULL;
 }
 
-/* ---- closing ---- */
-
-static void close_by(struct account *a, struct closer_lane *lane, const int *fds, unsigned count)
-{
-    if (!count)
-        return;
-    if (!a->all->closer) {
-        for (unsigned i = 0; i < count; i++)
-            close(fds[i]);
-        return;
-    }
-    account_ref(a);
-    account_add(a, QUOTA_FDS, count);
-    a->closing += count;
-    closer_close(a->all->closer, lane, fds, count);
-}
-
-void account_close_fds(struct account *a, const int *fds, unsigned count)
-{
-    close_by(a, &a->files, fds, count);
-}
-
-void account_close_socket(struct account *a, int fd)
-{
-    if (!closer_close_socket(fd))
-        close_by(a, &a->sockets, &fd, 1);
-}
-
-int account_check_closing(struct account *a, pid_t pid, struct error *e)
-{
-    uint64_t limit = a->all->limits->of[QUOTA_FDS];
-
-    if (a->closing < CLOSING_MAX || !limit || a->used[QUOTA_FDS] < limit)
-        return 0;
-    return account_charge(a, pid, QUOTA_FDS, 1, e);
-}
-
 /* ---- refusing ---- */
 
 const char *account_refused_name(unsigned what)
@@ -216,43 +183,148 @@ void account_refused(struct account *a, pid_t pid, unsigned what, uint64_t curre
     a->said[what].unsaid = 0;
 }
 
-static int exceeded(struct account *a, pid_t pid, unsigned what, uint64_t current, uint64_t limit, struct error *e)
+struct refusal {
+    const char *things, *setting, *advice; /* advice: where the user has any */
+};
+
+static const struct refusal refusals[REFUSED_COUNT] = {
+    [QUOTA_CONNECTIONS] = {"connections", "connections", "close some"},
+    [QUOTA_BUFFERS] = {"buffers", "buffers", "release some"},
+    [QUOTA_MAPPINGS] = {"mappings, of buffers and inline references", "mappings", "release some"},
+    [QUOTA_MAPPED] = {"bytes of memory mapped here", "mapped_mib", "release some buffers"},
+    [QUOTA_ALLOCATED] = {"bytes from alloc", "allocated_mib", "release some buffers"},
+    [QUOTA_HOST] = {"bytes of the host's memory mapped here", "host_mib", "release some buffers"},
+    [QUOTA_PROGRAMS] = {"bytes of programs", "program_mib", "release some"},
+    [QUOTA_WAITING] = {"bytes that wait here", "waiting_mib", "read replies"},
+    [QUOTA_INFLIGHT] = {"unanswered requests", "inflight", "wait for replies"},
+    [QUOTA_FDS] = {"descriptors held here", "fds", "close connections or release buffers"},
+    [QUOTA_KERNEL] = {"bytes of kernels", "kernel_mib", "release some modules and kernels"},
+    [REFUSED_MESSAGES] = {"messages a second", "messages_per_s", "send them more slowly"},
+    [REFUSED_SHARE] = {"percent of a device's last second while others wait", "device_share",
+                       "try again a little later"},
+};
+
+static int exceeded(struct account *a, pid_t pid, unsigned what, uint64_t current, uint64_t limit, uint64_t asked,
+                    struct error *e)
 {
-    static const char *const more[REFUSED_COUNT] = {
-        [QUOTA_CONNECTIONS] = "connections; close some",
-        [QUOTA_BUFFERS] = "buffers; release some",
-        [QUOTA_MAPPED] = "bytes of memory mapped here; release some buffers",
-        [QUOTA_ALLOCATED] = "bytes from alloc; release some buffers",
-        [QUOTA_INFLIGHT] = "unanswered requests; wait for replies",
-        [QUOTA_FDS] = "descriptors held here; close connections or release buffers",
-        [QUOTA_KERNEL] = "bytes of kernels; release some modules and kernels",
-        [REFUSED_MESSAGES] = "messages a second; send them more slowly",
-        [REFUSED_SHARE] = "percent of a device's last second while others wait; try again a little later",
-    };
+    const struct refusal *r = &refusals[what];
 
     account_refused(a, pid, what, current, limit);
-    error_set(e, ERROR_QUOTA_EXCEEDED, "user %u has %llu, and may have %llu, %s", (unsigned)a->uid,
-              (unsigned long long)current, (unsigned long long)limit, more[what]);
+    error_set(e, ERROR_QUOTA_EXCEEDED, "user %u asked for %llu, has %llu and may have %llu %s (quota.%s)%s%s",
+              (unsigned)a->uid, (unsigned long long)asked, (unsigned long long)current, (unsigned long long)limit,
+              r->things, r->setting, current ? "; " : "", current ? r->advice : "");
     error_detail_text(e, "quota", account_refused_name(what));
     error_detail_number(e, "current", (int64_t)current);
     return error_detail_number(e, "limit", (int64_t)limit);
 }
 
+static int all_exceeded(struct account *a, pid_t pid, enum quota quota, uint64_t current, uint64_t limit,
+                        uint64_t asked, struct error *e)
+{
+    account_refused(a, pid, quota, current, limit);
+    error_set(e, ERROR_QUOTA_EXCEEDED,
+              "user %u asked for %llu, all users together have %llu and may have %llu %s (quota.host_all_mib)",
+              (unsigned)a->uid, (unsigned long long)asked, (unsigned long long)current, (unsigned long long)limit,
+              refusals[quota].things);
+    error_detail_text(e, "quota", "host_all_bytes");
+    error_detail_number(e, "current", (int64_t)current);
+    return error_detail_number(e, "limit", (int64_t)limit);
+}
+
+/* ---- closing ---- */
+
+static void close_by(struct account *a, struct account_lane *lane, const int *fds, unsigned count)
+{
+    if (!count)
+        return;
+    if (!a->all->closer) {
+        for (unsigned i = 0; i < count; i++)
+            close(fds[i]);
+        return;
+    }
+    if (lane->fds.account)
+        charge_note(&lane->fds, lane->fds.amount + count);
+    else
+        charge_count(&lane->fds, a, QUOTA_FDS, count);
+    closer_close(a->all->closer, &lane->closer, fds, count);
+}
+
+void account_close_fds(struct account *a, const int *fds, unsigned count)
+{
+    close_by(a, &a->files, fds, count);
+}
+
+void account_close_socket(struct account *a, int fd)
+{
+    if (!closer_close_socket(fd))
+        close_by(a, &a->sockets, &fd, 1);
+}
+
+unsigned account_crowd(struct account *a)
+{
+    return a->all->closer ? closer_crowd(a->all->closer, &a->sockets.closer) : 0;
+}
+
+int account_check_closing(struct account *a, pid_t pid, struct error *e)
+{
+    uint64_t limit = a->all->limits->of[QUOTA_FDS];
+
+    if (a->files.fds.amount + a->sockets.fds.amount < CLOSING_MAX || !limit || a->used[QUOTA_FDS] < limit)
+        return 0;
+    return exceeded(a, pid, QUOTA_FDS, a->used[QUOTA_FDS], limit, 1, e);
+}
+
 /* ---- amounts ---- */
 
-int account_charge(struct account *a, pid_t pid, enum quota quota, uint64_t amount, struct error *e)
+static bool fits(uint64_t limit, uint64_t used, uint64_t amount)
 {
-    uint64_t limit = a->all->limits->of[quota];
+    return !limit || !amount || (used < limit && amount <= limit - used);
+}
 
-    if (limit && amount && (a->used[quota] >= limit || amount > limit - a->used[quota]))
-        return exceeded(a, pid, quota, a->used[quota], limit, e);
-    a->used[quota] += amount;
+/* `apart` of what is used is what becomes `amount`. */
+static int check(struct account *a, pid_t pid, enum quota quota, uint64_t apart, uint64_t amount, struct error *e)
+{
+    const uint64_t limit = a->all->limits->of[quota], of_all = a->all->limits->of_all[quota];
+    const uint64_t used = a->used[quota] - apart, all_used = a->all->used[quota] - apart;
+    int r = 0;
+
+    if (!fits(limit, used, amount))
+        r = exceeded(a, pid, quota, used, limit, amount, e);
+    else if (!fits(of_all, all_used, amount))
+        r = all_exceeded(a, pid, quota, all_used, of_all, amount, e);
+    if (r < 0 && quota == QUOTA_HOST)
+        error_detail_number(e, "asked", amount > INT64_MAX ? INT64_MAX : (int64_t)amount);
+    return r;
+}
+
+int charge_take(struct charge *charge, struct account *a, pid_t pid, enum quota quota, uint64_t amount, struct error *e)
+{
+    if (check(a, pid, quota, 0, amount, e) < 0)
+        return -1;
+    charge_count(charge, a, quota, amount);
     return 0;
+}
+
+int charge_change(struct charge *charge, pid_t pid, uint64_t amount, struct error *e)
+{
+    struct account *a = charge->account;
+
+    if (amount > charge->amount && check(a, pid, charge->quota, charge->amount, amount, e) < 0)
+        return -1;
+    charge_note(charge, amount);
+    return 0;
+}
+
+int charge_check(const struct charge *charge, pid_t pid, struct error *e)
+{
+    struct account *a = charge->account;
+
+    return check(a, pid, charge->quota, charge->amount, charge->amount, e);
 }
 
 int account_refuse_inflight(struct account *a, pid_t pid, struct error *e)
 {
-    return exceeded(a, pid, QUOTA_INFLIGHT, a->used[QUOTA_INFLIGHT] - 1, a->all->limits->of[QUOTA_INFLIGHT], e);
+    return exceeded(a, pid, QUOTA_INFLIGHT, a->used[QUOTA_INFLIGHT] - 1, a->all->limits->of[QUOTA_INFLIGHT], 1, e);
 }
 
 /* ---- rates ---- */
@@ -270,7 +342,7 @@ int account_limit_messages(struct account *a, pid_t pid, uint64_t now_ns, struct
         a->due_ns = due;
         return 0;
     }
-    exceeded(a, pid, REFUSED_MESSAGES, (a->due_ns - now_ns + each - 1) / each, rate, e);
+    exceeded(a, pid, REFUSED_MESSAGES, (a->due_ns - now_ns + each - 1) / each, rate, 1, e);
     return error_detail_number(e, "retry_after_ms", (int64_t)ms_above(due - now_ns - second_ns));
 }
 
@@ -327,84 +399,6 @@ int account_limit_share(struct account *a, pid_t pid, uint64_t now_ns, struct er
         left -= a->share_us[i % SHARE_SLOTS];
         retry_ns = (i + SHARE_SLOTS) * slot_ns - now_ns;
     }
-    exceeded(a, pid, REFUSED_SHARE, (uint64_t)ceil(used / us_a_percent), percent, e);
+    exceeded(a, pid, REFUSED_SHARE, (uint64_t)ceil(used / us_a_percent), percent, 1, e);
     return error_detail_number(e, "retry_after_ms", (int64_t)ms_above(retry_ns));
-}
-
-/* ---- holds ---- */
-
-static struct list *hold_bucket(struct accounts *all, const void *thing)
-{
-    uint64_t h = (uint64_t)(uintptr_t)thing * UINT64_C(0x9e3779b97f4a7c15);
-
-    return &all->holds[(h >> 32) % HOLD_BUCKETS];
-}
-
-static int charge_more(struct hold *h, pid_t pid, uint64_t bytes, struct error *e)
-{
-    if (bytes <= h->bytes)
-        return 0;
-    if (account_charge(h->account, pid, h->quota, bytes - h->bytes, e) < 0)
-        return -1;
-    h->bytes = bytes;
-    return 0;
-}
-
-struct hold *account_hold(struct account *a, pid_t pid, enum quota quota, const void *thing, uint64_t bytes,
-                          struct error *e)
-{
-    struct list *bucket = hold_bucket(a->all, thing);
-    struct hold *h;
-
-    list_for_each_safe (node, after, bucket) {
-        h = list_entry(node, struct hold, link);
-        if (h->account == a && h->thing == thing)
-            return charge_more(h, pid, bytes, e) < 0 ? NULL : hold_ref(h);
-    }
-    if (account_charge(a, pid, quota, bytes, e) < 0)
-        return NULL;
-    h = malloc(sizeof(*h));
-    if (!h) {
-        account_discharge(a, quota, bytes);
-        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for an account");
-        return NULL;
-    }
-    *h = (struct hold){.account = account_ref(a), .thing = thing, .quota = quota, .bytes = bytes, .references = 1};
-    list_append(bucket, &h->link);
-    return h;
-}
-
-void accounts_note_size(struct accounts *all, const void *thing, uint64_t bytes)
-{
-    struct list *bucket = hold_bucket(all, thing);
-
-    list_for_each_safe (node, after, bucket) {
-        struct hold *h = list_entry(node, struct hold, link);
-
-        if (h->thing != thing || bytes <= h->bytes)
-            continue;
-        account_add(h->account, h->quota, bytes - h->bytes);
-        h->bytes = bytes;
-        h->unchecked = true;
-    }
-}
-
-int hold_check(struct hold *h, pid_t pid, struct error *e)
-{
-    uint64_t limit = h->account->all->limits->of[h->quota], used = h->account->used[h->quota];
-
-    if (!h->unchecked)
-        return 0;
-    if (limit && used > limit)
-        return exceeded(h->account, pid, h->quota, used - h->bytes, limit, e);
-    h->unchecked = false;
-    return 0;
-}
-
-void hold_free(struct hold *h)
-{
-    account_discharge(h->account, h->quota, h->bytes);
-    list_remove(&h->link);
-    account_unref(h->account);
-    free(h);
 }

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "server/schedule.h"
 #include "util/closer.h"
 #include "util/error.h"
 #include "util/list.h"
@@ -17,8 +18,13 @@
 enum quota {
     QUOTA_CONNECTIONS,
     QUOTA_BUFFERS,
+    QUOTA_MAPPINGS,  /* of the daemon's, by the areas of memory that they take: a part of MAPPINGS_MAX */
     QUOTA_MAPPED,    /* bytes of others' memory that is registered or referred to, each mapping once */
     QUOTA_ALLOCATED, /* bytes that alloc made, for as long as the daemon has them */
+    QUOTA_HOST, /* bytes of the host's memory that are mapped here, each file once: registered, alloc's, the channels'
+                 */
+    QUOTA_PROGRAMS, /* bytes that programs take here */
+    QUOTA_WAITING,  /* bytes that wait here: requests not read to their end, bodies of runs, sources, unread replies */
     QUOTA_INFLIGHT,
     QUOTA_FDS,    /* descriptors that the daemon holds: sockets, pidfds, bells, kept memory, replies that wait */
     QUOTA_KERNEL, /* bytes of modules and kernels, each module's code once */
@@ -28,9 +34,24 @@ enum quota {
 /* As errors and the log say them; the same names are keys of `clients`. */
 extern const char *const quota_names[QUOTA_COUNT];
 
+/* Users that another user may become, by /etc/subuid: what they have is that one's. Rising, none overlapping. */
+struct subordinates {
+    struct subordinate {
+        uint32_t first, last, owner;
+    } * ranges;
+    unsigned count;
+};
+/* Reads a file of "owner:first:count" lines, owners by name or number. No file, and lines that make no sense, are none.
+ * -1: no memory. Blocks, for names may be looked up in a network. */
+int subordinates_read(struct subordinates *s, const char *path);
+void subordinates_free(struct subordinates *s);
+uid_t subordinates_owner(const struct subordinates *s, uid_t uid);
+
 /* 0: no limit. */
 struct quota_limits {
+    struct subordinates subordinates; /* whoever made the settings owns them */
     uint64_t of[QUOTA_COUNT];
+    uint64_t of_all[QUOTA_COUNT]; /* of all users together */
     uint64_t messages_per_s;
     uint64_t device_share; /* percent of one device's time */
 };
@@ -51,16 +72,34 @@ const char *account_refused_name(unsigned what);
 
 enum { ACCOUNT_BUCKETS = 256, HOLD_BUCKETS = 4096, ACCOUNTS_IDLE_MAX = 256, SHARE_SLOTS = 10 };
 
+struct connection;
+
 struct accounts {
     const struct quota_limits *limits;    /* the server's: may change at any time */
     struct list buckets[ACCOUNT_BUCKETS]; /* struct account by bucket_link */
     struct list all;                      /* by link; those without references, too */
+    struct list starving;                 /* by starving_link: those over QUOTA_WAITING with connections that wait */
     struct list idle;                     /* by idle_link, the one idle for longest first */
     unsigned n_idle;
     struct list holds[HOLD_BUCKETS];
     struct closer *closer;           /* the server's; NULL: descriptors are closed at once */
+    uint64_t used[QUOTA_COUNT];      /* of all accounts */
     uint64_t runs;                   /* of all accounts */
     uint64_t refused[REFUSED_COUNT]; /* of all accounts there ever were */
+};
+
+/* A part of one of a user's quotas, and who has it is its one holder: it is taken once, and given back by whatever ends
+ * the holder. Zeroes are a charge of nothing, which may be freed and moved. */
+struct charge {
+    struct account *account; /* a reference; NULL: nothing is charged */
+    enum quota quota;
+    uint64_t amount;
+};
+
+/* Descriptors of a user's that are being closed. They count as the user's. */
+struct account_lane {
+    struct closer_lane closer;
+    struct charge fds;
 };
 
 struct account {
@@ -68,10 +107,16 @@ struct account {
     struct accounts *all;
     uid_t uid;
     unsigned references;
-    uint64_t used[QUOTA_COUNT];
-    struct closer_lane files, sockets; /* what is closed for the user; sockets: connections with what waits in them */
-    unsigned closing;                  /* descriptors in both, which count as the user's */
-    uint64_t runs;                     /* waiting or running */
+    struct list starving_link, starved; /* connections that are not read: see backlog.h */
+    const void *favoured;               /* one that is, all the same; NULL: none */
+    struct connection *reporting;       /* a long answer is built for it (report.c); NULL */
+    struct list held, held_link; /* its streams that wait (timeline.c), the next one first; in the server's users */
+    unsigned looked;             /* the turn in which they were looked at last */
+    struct list reports;         /* connections by report_link that wait for that */
+    uint64_t used[QUOTA_COUNT];  /* the sum of its charges */
+    struct schedule_user turns;  /* of the loop; its tasks are the connections */
+    struct account_lane files, sockets; /* what is closed for the user; sockets: connections with what waits in them */
+    uint64_t runs;                      /* waiting or running */
     uint64_t requests, refused;
     double device_us;
     uint64_t due_ns; /* when its messages so far would have come at the rate allowed */
@@ -87,23 +132,57 @@ void accounts_init(struct accounts *all, const struct quota_limits *limits);
 /* Every reference has been given back. */
 void accounts_free(struct accounts *all);
 
-/* A reference to the user's account; NULL: no memory. */
+/* A reference to the account of the user, or of the one that the user is a subordinate of; NULL: no memory. */
 struct account *account_get(struct accounts *all, uid_t uid);
 struct account *account_ref(struct account *a);
 /* NULL is allowed; returns NULL. */
 struct account *account_unref(struct account *a);
 
-/* Counts `amount` more, or refuses: quota_exceeded with quota, current and limit. `pid` is for the log. */
-int account_charge(struct account *a, pid_t pid, enum quota quota, uint64_t amount, struct error *e);
-/* The same without refusing: what is there already. */
-static inline void account_add(struct account *a, enum quota quota, uint64_t amount)
+/* Takes `amount` of the user's quota, or refuses: quota_exceeded with quota, current and limit. *charge is one of
+ * nothing; `pid` is for the log. */
+int charge_take(struct charge *charge, struct account *a, pid_t pid, enum quota quota, uint64_t amount,
+                struct error *e);
+/* The same charge becomes `amount`, or stays as it is where that is refused. What the error says the user has is
+ * without this charge. */
+int charge_change(struct charge *charge, pid_t pid, uint64_t amount, struct error *e);
+/* Whether it is within the quota, as charge_note() does not ask. */
+int charge_check(const struct charge *charge, pid_t pid, struct error *e);
+/* What a charge is turns out to be another amount: within the quota or not. */
+static inline void charge_note(struct charge *charge, uint64_t amount)
 {
-    a->used[quota] += amount;
+    charge->account->used[charge->quota] += amount - charge->amount;
+    charge->account->all->used[charge->quota] += amount - charge->amount;
+    charge->amount = amount;
 }
 
-static inline void account_discharge(struct account *a, enum quota quota, uint64_t amount)
+/* As charge_take(), without refusing: what is there already. */
+static inline void charge_count(struct charge *charge, struct account *a, enum quota quota, uint64_t amount)
 {
-    a->used[quota] -= amount;
+    *charge = (struct charge){.account = account_ref(a), .quota = quota, .amount = amount};
+    a->used[quota] += amount;
+    a->all->used[quota] += amount;
+}
+
+/* Gives it back; it is one of nothing then. */
+static inline void charge_free(struct charge *charge)
+{
+    struct charge old = *charge;
+
+    *charge = (struct charge){0};
+    if (!old.account)
+        return;
+    old.account->used[old.quota] -= old.amount;
+    old.account->all->used[old.quota] -= old.amount;
+    account_unref(old.account);
+}
+
+/* Another holder has it from now on. */
+static inline struct charge charge_move(struct charge *from)
+{
+    struct charge moved = *from;
+
+    *from = (struct charge){0};
+    return moved;
 }
 
 /* Descriptors that came from the user and that nobody keeps. Takes ownership; they are charged until they are closed,
@@ -111,6 +190,14 @@ static inline void account_discharge(struct account *a, enum quota quota, uint64
 void account_close_fds(struct account *a, const int *fds, unsigned count);
 /* A connected socket of the user's, in which things of the user's may wait. */
 void account_close_socket(struct account *a, int fd);
+/* Whether the user has less than the quota. */
+static inline bool account_has_room(const struct account *a, enum quota quota)
+{
+    return !a->all->limits->of[quota] || a->used[quota] < a->all->limits->of[quota];
+}
+
+/* How many more sockets of the user's wait to be closed than may; those are hurried along. */
+unsigned account_crowd(struct account *a);
 /* Whether more may come while those that came before are still being closed. */
 int account_check_closing(struct account *a, pid_t pid, struct error *e);
 
@@ -158,44 +245,5 @@ static inline int account_check_share(struct account *a, pid_t pid, uint64_t now
 /* Counts a refusal and writes event=refuse, at most once a second for each account and `what`. `limit` 0: there is no
  * number to say. */
 void account_refused(struct account *a, pid_t pid, unsigned what, uint64_t current, uint64_t limit);
-
-/* ---- what several references of one user share ---- */
-
-/* A user's hold on a mapping or on code: counted once, as long as there is any reference. */
-struct hold {
-    struct list link;
-    struct account *account; /* a reference */
-    const void *thing;
-    enum quota quota;
-    uint64_t bytes;
-    bool unchecked; /* it has turned out to be larger than what was charged, and is counted as that */
-    unsigned references;
-};
-
-/* A reference to the account's hold on `thing`, which becomes at least `bytes`. NULL: quota_exceeded, or no memory. It
- * must be given back before the reference to the thing is. */
-struct hold *account_hold(struct account *a, pid_t pid, enum quota quota, const void *thing, uint64_t bytes,
-                          struct error *e);
-/* The thing has turned out to be that large: so it is counted for everybody who has a hold on it, within the quota or
- * not. Who goes on to use it calls hold_check(). */
-void accounts_note_size(struct accounts *all, const void *thing, uint64_t bytes);
-/* -1: quota_exceeded, for it has grown over the quota. */
-int hold_check(struct hold *h, pid_t pid, struct error *e);
-void hold_free(struct hold *h);
-
-static inline struct hold *hold_ref(struct hold *h)
-{
-    if (h)
-        h->references++;
-    return h;
-}
-
-/* NULL is allowed; returns NULL. */
-static inline struct hold *hold_unref(struct hold *h)
-{
-    if (h && --h->references == 0)
-        hold_free(h);
-    return NULL;
-}
 
 #endif

@@ -46,7 +46,7 @@ static void *carve(char **at, size_t count, size_t size)
     return start;
 }
 
-int body_new(struct body *ret_body, unsigned n_tensors, unsigned n_calls, uint64_t *account, struct error *e)
+int body_new(struct body *ret_body, unsigned n_tensors, unsigned n_calls, struct body_pot *pot, struct error *e)
 {
     const size_t slack = 4 * _Alignof(max_align_t);
     struct body b = {.n_tensors = n_tensors, .n_calls = n_calls, .search_steps = BODY_SEARCH_STEPS};
@@ -64,17 +64,20 @@ int body_new(struct body *ret_body, unsigned n_tensors, unsigned n_calls, uint64
     b.refs = carve(&at, n_tensors + 1, sizeof(*b.refs));
     b.calls = carve(&at, n_calls, sizeof(*b.calls));
     b.steps = carve(&at, n_calls, sizeof(*b.steps));
-    b.account = account;
-    *account += b.bytes;
+    b.pot = pot;
+    pot->bytes += b.bytes;
+    charge_count(&b.charge, pot->account, pot->quota, b.bytes);
     *ret_body = b;
     return 0;
 }
 
-void body_move(struct body *body, uint64_t *account)
+void body_move(struct body *body, struct body_pot *pot)
 {
-    *body->account -= body->bytes;
-    *account += body->bytes;
-    body->account = account;
+    body->pot->bytes -= body->bytes;
+    pot->bytes += body->bytes;
+    body->pot = pot;
+    charge_free(&body->charge);
+    charge_count(&body->charge, pot->account, pot->quota, body->bytes);
 }
 
 void body_unuse(struct body *body)
@@ -97,8 +100,9 @@ void body_release(struct body *body)
     body_unuse(body);
     for (unsigned i = 0; i < body->n_calls; i++)
         kernel_unref(body->calls[i].kernel);
-    if (body->account)
-        *body->account -= body->bytes;
+    if (body->pot)
+        body->pot->bytes -= body->bytes;
+    charge_free(&body->charge);
     free(body->memory);
     *body = (struct body){0};
 }

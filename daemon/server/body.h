@@ -13,10 +13,10 @@ enum { BODY_SEARCH_STEPS = 32 * 1024 };
 
 /* The body of one op, in the run itself. */
 void body_init_single(struct run *run, unsigned n_tensors);
-/* Room for that much, counted in *account; tensors have no memory yet. -1: no memory. */
-int body_new(struct body *ret_body, unsigned n_tensors, unsigned n_calls, uint64_t *account, struct error *e);
+/* Room for that much, counted in *pot and, without asking, for its user; tensors have no memory yet. -1: no memory. */
+int body_new(struct body *ret_body, unsigned n_tensors, unsigned n_calls, struct body_pot *pot, struct error *e);
 /* Counts its memory there instead. */
-void body_move(struct body *body, uint64_t *account);
+void body_move(struct body *body, struct body_pot *pot);
 /* Gives the mappings back; what is computed stays. */
 void body_unuse(struct body *body);
 /* Gives the mappings and the memory back. Harmless on zeroes and twice. */
@@ -61,7 +61,7 @@ int body_choose_device(struct server *s, const struct body *body, const struct r
 /* run_decode.c: a sequence's tensors and ops, for the device they are on. ret_buffers, room for as many as the list's
  * or SEQUENCE_TENSORS_MAX, or NULL, gets the tensors' buffers. After a failure the body must be released. */
 int body_decode(struct connection *c, const struct rpc_arg *tensors, const struct rpc_arg *ops,
-                const struct rpc_arg *device, uint64_t *ret_buffers, uint64_t *account, struct body *body,
+                const struct rpc_arg *device, uint64_t *ret_buffers, struct body_pot *pot, struct body *body,
                 struct backend_device **ret_device, struct error *e);
 
 #endif

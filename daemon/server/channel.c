@@ -77,8 +77,9 @@ int channel_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e
         error_set(e, ERROR_INVALID_ARGUMENT, "shm: this connection has its shared memory already");
         return error_detail_text(e, "key", "shm");
     }
-    if (account_charge(c->account, c->pid, QUOTA_FDS, KEPT_FDS, e) < 0)
-        return -1;
+    if (charge_take(&c->bell_fds, c->account, c->pid, QUOTA_FDS, KEPT_FDS, e) < 0 ||
+        charge_take(&c->ring_bytes, c->account, c->pid, QUOTA_HOST, RPC_CHANNEL_BYTES, e) < 0)
+        goto discharge;
     if (rpc_channel_new(c->server->config.message_bytes, OUTPUT_MAX, &channel, ret_fds, e) < 0)
         goto discharge;
     if (epoll_ctl(c->server->doorbells, EPOLL_CTL_ADD, channel->doorbell, &bell) < 0) {
@@ -94,7 +95,8 @@ int channel_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e
     return 0;
 
 discharge:
-    account_discharge(c->account, QUOTA_FDS, KEPT_FDS);
+    charge_free(&c->bell_fds);
+    charge_free(&c->ring_bytes);
     return -1;
 }
 
@@ -105,7 +107,8 @@ void channel_close(struct connection *c)
     list_remove(&c->hot_link);
     epoll_ctl(c->server->doorbells, EPOLL_CTL_DEL, c->channel->doorbell, NULL);
     c->channel = rpc_channel_free(c->channel);
-    account_discharge(c->account, QUOTA_FDS, KEPT_FDS);
+    charge_free(&c->bell_fds);
+    charge_free(&c->ring_bytes);
 }
 
 /* ---- looking and sleeping ---- */
@@ -120,9 +123,11 @@ void channels_poll(struct server *s)
 
         if (rpc_channel_pending(c->channel))
             connection_mark_dirty(c);
-        if (connection_read_ring(c)) {
+        if (connection_may_look_at_ring(c) && (c->ring_left || rpc_channel_has(c->channel))) {
             c->ring_active_ns = 0; /* set below, where it is next found empty */
             s->active = true;
+            c->ring_ready = true;
+            connection_mark_dirty(c);
             continue;
         }
         now = now ? now : clock_now_ns();

@@ -9,6 +9,7 @@
 #include "server/connection.h"
 #include "server/drain.h"
 #include "server/latency.h"
+#include "server/report.h"
 #include "server/request.h"
 #include "server/sampling.h"
 #include "util/clock.h"
@@ -118,27 +119,6 @@ static void write_client(struct rpc_output *out, struct connection *c, uint64_t 
     write_latency(out, c);
 }
 
-static void write_clients(struct rpc_output *out, const struct connection *viewer)
-{
-    struct server *s = viewer->server;
-    const uint64_t now = clock_now_ns();
-    uint32_t n = 0;
-
-    list_for_each_safe (node, after, &s->connections) {
-        const struct connection *c = list_entry(node, struct connection, link);
-
-        n += !c->closed && may_see(viewer, c->uid);
-    }
-    rpc_write_text(out, "clients");
-    rpc_write_array(out, n);
-    list_for_each_safe (node, after, &s->connections) {
-        struct connection *c = list_entry(node, struct connection, link);
-
-        if (!c->closed && may_see(viewer, c->uid))
-            write_client(out, c, now);
-    }
-}
-
 static void write_user_limits(struct rpc_output *out, const struct quota_limits *limits)
 {
     uint32_t n = (limits->messages_per_s != 0) + (limits->device_share != 0);
@@ -216,20 +196,53 @@ void handle_clients(struct request *r, const struct rpc_arg *args, struct reques
     sampling_enqueue(r);
 }
 
-void clients_now(struct request *r)
+static bool clients_end(struct report *report)
 {
-    const struct server *s = r->connection->server;
-    struct rpc_output *out = request_result(r);
+    const struct server *s = report->request->connection->server;
+    struct rpc_output *out = &report->out;
 
-    if (out) {
-        rpc_write_map(out, 5);
-        write_clients(out, r->connection);
-        write_users(out, r->connection);
-        rpc_write_entry_text(out, "state", server_state_names[server_state(s)]);
-        rpc_write_entry_double(out, "uptime_s", clock_us_between(s->started_ns, clock_now_ns()) * 1e-6);
-        write_devices(out, s);
+    rpc_patch_array_head(out, report->count_at, report->n_clients);
+    write_users(out, report->request->connection);
+    rpc_write_entry_text(out, "state", server_state_names[server_state(s)]);
+    rpc_write_entry_double(out, "uptime_s", clock_us_between(s->started_ns, clock_now_ns()) * 1e-6);
+    write_devices(out, s);
+    return true;
+}
+
+/* Some of the connections; the last piece has the rest of the answer. */
+static bool clients_next(struct report *report)
+{
+    enum { CLIENTS_A_PIECE = 32, LOOKS_A_PIECE = 1024 };
+    const struct connection *viewer = report->request->connection;
+    const uint64_t now = clock_now_ns();
+    unsigned written = 0, looks = 0;
+
+    while (report->at != &viewer->server->connections) {
+        struct connection *c = list_entry(report->at, struct connection, link);
+
+        if (written == CLIENTS_A_PIECE || looks++ == LOOKS_A_PIECE)
+            return false;
+        report->at = report->at->next;
+        if (c->closed || !may_see(viewer, c->uid))
+            continue;
+        write_client(&report->out, c, now);
+        written++;
+        report->n_clients++;
     }
-    request_end(r);
+    return clients_end(report);
+}
+
+bool clients_begin(struct report *report)
+{
+    struct server *s = report->request->connection->server;
+
+    rpc_write_map(&report->out, 5);
+    rpc_write_text(&report->out, "clients");
+    report->count_at = rpc_write_array_head(&report->out);
+    report->at = s->connections.next;
+    list_append(&s->walks, &report->walk);
+    report->step = clients_next;
+    return clients_next(report);
 }
 
 /* ---- one line for the service manager ---- */

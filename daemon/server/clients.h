@@ -14,10 +14,6 @@ uint64_t connection_bytes_out(const struct connection *c);
 /* Looks up the name of the peer's process, once. */
 void connection_name_process(struct connection *c);
 
-/* Answer, once sampling.c has what it takes. */
-void clients_now(struct request *r);
-void metrics_now(struct request *r);
-
 /* "serving; 3 clients, 2 jobs running, 1.2k requests/s": the rate since the last call. */
 void server_status_text(struct server *s, char *into, size_t size);
 

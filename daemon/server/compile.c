@@ -136,7 +136,8 @@ static int decode_input(const struct connection *owner, const struct rpc_arg *ar
         .entries = in->entries,
         .n_entries = entries->length,
         .arch = in->arch,
-        .owner = owner->uid,
+        .user = owner->uid,
+        .connection = (uintptr_t)owner, /* it outlives its requests */
     };
     return 0;
 }
@@ -167,10 +168,14 @@ static int choose_target(struct server *s, const struct rpc_arg *args, char arch
         *ret_device = d && code_runs_on(arch, d) ? d : NULL;
         return 0;
     }
-    if (!d || !d->backend->code_load)
+    if (!d || !d->backend->code_load) {
+        /* A daemon that cannot compile at all says that: the key would not help. */
+        if (!compiler_usable(code_service_compiler(s->code_service), e))
+            return -1;
         return error_at(e, ERROR_MISSING_KEY, "", "arch",
                         d ? "that device runs no kernels of users: say what to compile for, such as sm_90a"
                           : "there is no GPU here: say what to compile for, such as sm_90a");
+    }
     code_default_arch(d, arch);
     *ret_device = d;
     return 0;
@@ -242,7 +247,7 @@ static struct module *add_module(struct connection *c, struct code *code, struct
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a module");
         return NULL;
     }
-    m->hold = account_hold(c->account, c->pid, QUOTA_KERNEL, code, code->compiled->image_size, e);
+    m->hold = hold_take(c->account, c->pid, QUOTA_KERNEL, code, code->compiled->image_size, e);
     if (!m->hold)
         goto free_module;
     m->id = idtable_add(&c->modules, m);
@@ -292,7 +297,8 @@ static void on_loaded(struct code_waiter *waiter)
 static void forget_source(struct request *r)
 {
     r->compile.request = NULL;
-    r->connection->run_bytes -= r->compile.bytes;
+    r->connection->source_bytes -= r->compile.bytes;
+    charge_free(&r->compile.charge);
     r->compile.bytes = 0;
 }
 
@@ -345,7 +351,8 @@ void handle_compile(struct request *r, const struct rpc_arg *args, struct reques
     }
     /* Sources that wait count as runs do: beyond a bound the connection is not read. */
     r->compile.bytes = input_bytes(&in.input);
-    r->connection->run_bytes += r->compile.bytes;
+    r->connection->source_bytes += r->compile.bytes;
+    charge_count(&r->compile.charge, r->connection->account, QUOTA_WAITING, r->compile.bytes);
     r->compile.request = NULL;
     list_init(&r->compile.link);
     list_append(&r->connection->compiles, &r->compile.link);

@@ -9,11 +9,13 @@
 
 #include "server/accepting.h"
 #include "server/access.h"
+#include "server/backlog.h"
 #include "server/body.h"
 #include "server/channel.h"
 #include "server/code.h"
 #include "server/events.h"
 #include "server/patience.h"
+#include "server/report.h"
 #include "server/request.h"
 #include "server/run.h"
 #include "server/spin.h"
@@ -27,17 +29,24 @@ static void on_poll(uv_poll_t *poll, int status, int events);
 
 /* ---- polling ---- */
 
+/* Descriptors of one reply at most. So many may wait in the output, with those of the requests in flight. */
+enum { REPLY_FDS = CHANNEL_FDS, WAITING_REPLY_FDS = RPC_OUTPUT_MAX_ATTACHMENTS - REPLY_FDS };
+/* Of a message whose end has not come, while its user has no room. */
+enum { INPUT_WITHOUT_ROOM = 4096 };
+
 static bool has_credit(const struct connection *c)
 {
-    return c->inflight < c->server->config.inflight && c->run_bytes <= RUN_BYTES_MAX;
+    if (c->fd_replies + c->output.n_attachments > WAITING_REPLY_FDS)
+        return false;
+    return c->inflight < c->server->config.inflight && c->run_bodies.bytes + c->source_bytes <= RUN_BYTES_MAX &&
+           backlog_admits(c);
 }
 
 bool connection_is_stuck(const struct connection *c)
 {
-    const struct server *s = c->server;
+    const uint64_t most = backlog_output_max(c);
 
-    return buffer_length(&c->output.bytes) > s->config.output_bytes ||
-           (c->channel && rpc_channel_pending(c->channel) > s->config.output_bytes);
+    return buffer_length(&c->output.bytes) > most || (c->channel && rpc_channel_pending(c->channel) > most);
 }
 
 bool connection_may_read(const struct connection *c)
@@ -45,14 +54,23 @@ bool connection_may_read(const struct connection *c)
     return !c->input_ended && has_credit(c) && !connection_is_stuck(c);
 }
 
+/* Without credit a connection is read for requests that take none, as long as it is not known what comes. Where its
+ * user has no room, only for small ones: a long `ping` must not grow what waits. */
+static bool may_look(const struct connection *c, const struct rpc_input *in, bool waits)
+{
+    if (c->input_ended || connection_is_stuck(c))
+        return false;
+    return has_credit(c) || (!waits && (backlog_admits(c) || buffer_length(&in->bytes) < INPUT_WITHOUT_ROOM));
+}
+
 bool connection_may_look(const struct connection *c)
 {
-    return !c->input_ended && !connection_is_stuck(c) && (has_credit(c) || !c->input_waits);
+    return may_look(c, &c->input, c->input_waits);
 }
 
 bool connection_may_look_at_ring(const struct connection *c)
 {
-    return !c->input_ended && !connection_is_stuck(c) && (has_credit(c) || !c->ring_waits);
+    return may_look(c, &c->channel->input, c->ring_waits);
 }
 
 bool connection_has_part(const struct connection *c)
@@ -105,8 +123,8 @@ void connection_watch(struct connection *c)
 
 void connection_mark_dirty(struct connection *c)
 {
-    if (!c->closed && list_empty(&c->dirty_link))
-        list_append(&c->server->dirty, &c->dirty_link);
+    if (!c->closed)
+        schedule_add(&c->server->schedule, &c->account->turns, &c->task);
 }
 
 /* ---- output ---- */
@@ -141,11 +159,20 @@ static int flush_ring(struct connection *c)
 /* Descriptors of replies that the client does not read. */
 static void count_waiting_fds(struct connection *c)
 {
-    if (c->fds_waiting == c->output.n_attachments)
-        return;
-    account_discharge(c->account, QUOTA_FDS, c->fds_waiting);
-    c->fds_waiting = c->output.n_attachments;
-    account_add(c->account, QUOTA_FDS, c->fds_waiting);
+    if (c->waiting_fds.amount != c->output.n_attachments)
+        charge_note(&c->waiting_fds, c->output.n_attachments);
+}
+
+/* What has come, or a part of it. -1: the connection was closed. */
+static int take_some(struct connection *c)
+{
+    if (c->readable)
+        connection_take_input(c);
+    else if (c->input_left)
+        connection_process(c);
+    if (!c->closed && c->ring_ready)
+        connection_read_ring(c);
+    return c->closed ? -1 : 0;
 }
 
 void connection_turn(struct connection *c)
@@ -153,8 +180,10 @@ void connection_turn(struct connection *c)
     uint64_t position = c->output.position, ring_position = c->channel ? c->channel->output.position : 0;
     int flushed;
 
-    if (c->input_left && connection_process(c) < 0)
+    if (take_some(c) < 0)
         return;
+    barriers_step(c);
+    reports_step(c);
     if (c->channel)
         rpc_channel_settle(c->channel, &c->output);
     if (c->output.bytes.failed || (c->channel && c->channel->output.bytes.failed)) {
@@ -171,7 +200,11 @@ void connection_turn(struct connection *c)
     c->send_later = flushed == RPC_OUTPUT_LATER;
     c->server->counters.bytes_out += c->output.position - position;
     count_waiting_fds(c);
+    backlog_note(c);
     if (c->input_left && connection_may_look(c))
+        connection_mark_dirty(c);
+    barriers_advance(c);
+    if (!list_empty(&c->reports) && list_empty(&c->report_link) && !connection_is_stuck(c))
         connection_mark_dirty(c);
     update_poll(c);
     if (!c->closed)
@@ -187,8 +220,14 @@ static void on_poll(uv_poll_t *poll, int status, int events)
         connection_close(c, "socket error");
         return;
     }
-    if (events & UV_READABLE)
-        connection_take_input(c);
+    if (events & UV_READABLE) {
+        if (schedule_begin_at_once(&c->server->schedule, &c->account->turns))
+            connection_take_input(c);
+        else
+            c->readable = true;
+        if (!c->closed)
+            backlog_note(c); /* before others are looked at */
+    }
     if ((events & UV_DISCONNECT) && !c->reading && !c->closed) {
         connection_close(c, "the client hung up");
         return;
@@ -231,15 +270,24 @@ static int watch_process(struct connection *c, struct error *e)
     return r < 0 ? error_set(e, ERROR_OUT_OF_MEMORY, "watching your process: %s", uv_strerror(r)) : 0;
 }
 
-/* Its user's account takes one more, with its socket and pidfd. */
+/* Its user's account takes one more, with its socket and pidfd. Both are given back at its close. */
 static int charge_connection(struct connection *c, struct error *e)
 {
-    if (account_charge(c->account, c->pid, QUOTA_CONNECTIONS, 1, e) < 0)
+    if (charge_take(&c->charge, c->account, c->pid, QUOTA_CONNECTIONS, 1, e) < 0)
         return -1;
-    if (account_charge(c->account, c->pid, QUOTA_FDS, 2, e) == 0)
-        return 0;
-    account_discharge(c->account, QUOTA_CONNECTIONS, 1);
-    return -1;
+    if (charge_take(&c->socket_fds, c->account, c->pid, QUOTA_FDS, 2, e) < 0)
+        return -1;
+    charge_count(&c->waiting_fds, c->account, QUOTA_FDS, 0);
+    charge_count(&c->backlog, c->account, QUOTA_WAITING, 0);
+    return 0;
+}
+
+static void give_back_charges(struct connection *c)
+{
+    charge_free(&c->charge);
+    charge_free(&c->socket_fds);
+    charge_free(&c->waiting_fds);
+    charge_free(&c->backlog);
 }
 
 static void discard_fds(void *context, const int *fds, unsigned count)
@@ -263,13 +311,16 @@ static void init(struct connection *c)
     idtable_init(&c->modules, (uint32_t)config->kernels);
     idtable_init(&c->kernels, (uint32_t)config->kernels);
     list_init(&c->link);
-    list_init(&c->dirty_link);
+    schedule_task_init(&c->task);
     list_init(&c->hot_link);
     list_init(&c->recent_link);
+    list_init(&c->starved_link);
     list_init(&c->inline_lru);
     list_init(&c->runs);
     list_init(&c->compiles);
     list_init(&c->barriers);
+    list_init(&c->reports);
+    list_init(&c->report_link);
     for (unsigned i = 0; i < INLINE_BUCKETS; i++)
         list_init(&c->inline_buckets[i]);
     for (unsigned i = 0; i < PATIENCE_COUNT; i++)
@@ -287,8 +338,14 @@ static int identify(struct connection *c, struct error *e)
     c->uid = peer.uid;
     c->gid = peer.gid;
     c->pid = peer.pid;
-    if (access_enter(c, e) == 0 && charge_connection(c, e) == 0)
+    if (access_enter(c, e) < 0)
+        goto leave;
+    c->run_bodies = (struct body_pot){.account = c->account, .quota = QUOTA_WAITING};
+    c->program_bodies = (struct body_pot){.account = c->account, .quota = QUOTA_PROGRAMS};
+    if (charge_connection(c, e) == 0)
         return 0;
+    give_back_charges(c);
+leave:
     access_leave(c);
     return -1;
 }
@@ -334,8 +391,7 @@ close_connection:
     return NULL;
 discharge:
     accepting_log_refusal(server, fd, e);
-    account_discharge(c->account, QUOTA_CONNECTIONS, 1);
-    account_discharge(c->account, QUOTA_FDS, 2);
+    give_back_charges(c);
     access_leave(c);
 free_connection:
     free(c);
@@ -348,13 +404,14 @@ void connection_free_if_done(struct connection *c)
         return;
     for (unsigned i = 0; i < STREAMS_MAX; i++)
         stream_free(c->streams[i]);
-    account_discharge(c->account, QUOTA_FDS, c->fds_waiting + (c->timelines ? 1 : 0));
     timelines_close(c->server, c->timelines);
     free(c->latencies);
     rpc_input_free(&c->input);
-    access_leave(c);
-    list_remove(&c->link);
     rpc_output_free(&c->output);
+    give_back_charges(c);
+    access_leave(c);
+    reports_pass_by(c);
+    list_remove(&c->link);
     idtable_free(&c->buffers);
     idtable_free(&c->programs);
     idtable_free(&c->modules);
@@ -379,8 +436,9 @@ void connection_close(struct connection *c, const char *why)
     c->closed = true;
     c->server->n_connections--;
     event_disconnect(c, why);
-    list_remove(&c->dirty_link);
+    schedule_remove(&c->account->turns, &c->task);
     patience_forget(c);
+    backlog_forget(c);
     spin_socket_closed(c);
     channel_close(c);
     uv_close((uv_handle_t *)&c->poll, on_handle_closed);
@@ -391,13 +449,14 @@ void connection_close(struct connection *c, const char *why)
     if (c->pidfd >= 0)
         close(c->pidfd);
     c->fd = c->pidfd = -1;
-    account_discharge(c->account, QUOTA_CONNECTIONS, 1);
-    account_discharge(c->account, QUOTA_FDS, 2);
+    charge_free(&c->charge);
+    charge_free(&c->socket_fds);
     rpc_input_free(&c->input);
     run_stop_all(c, RUN_ABANDONED);
     error_set(&ended, ERROR_CANCELLED, "the connection ended");
     compiles_stop(c, &ended);
     barriers_advance(c);
+    reports_abandon(c);
     connection_drop_all(c);
     connection_free_if_done(c);
 }

@@ -68,10 +68,14 @@ int connection_get_ipc(struct connection *c, struct backend_device *device, cons
 struct hold *connection_hold(struct connection *c, const struct mapping *m, uint64_t declared, struct error *e);
 /* For the registry of mappings: one has been opened, and may be larger than was declared. */
 void connections_note_opened(const struct mapping *m, void *server);
+/* … and an entry's user is charged with its areas, or may have no more; with that and the rest of its bill no longer.
+ */
+int mapping_charge_areas(struct mapping *m, unsigned areas, struct error *e);
+void mapping_settle(struct mapping *m);
+/* … and with shared memory no longer than somebody refers to it: who releases some can register as much at once. */
+void mapping_settle_shared(struct mapping *m);
 /* Closes what somebody of this user sent, however long that takes. */
 void connections_close_fds(void *server, uid_t uid, const int *fds, unsigned count);
-/* From now until the mapping is freed the user is charged with this, which was counted already. */
-void connection_pay_for(struct connection *c, struct mapping *m, uint64_t bytes, unsigned fds);
 /* Inline references (see PROTOCOL.md): that of an earlier request with the same handle and id, or NULL. */
 const struct inline_ref *connection_find_inline(struct connection *c, const struct backend_device *device,
                                                 const unsigned char *handle, uint64_t alloc_id);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "rpc/socket.h"
+#include "server/backlog.h"
 #include "server/connection.h"
 #include "server/events.h"
 #include "server/request.h"
@@ -11,7 +12,7 @@
 #include "util/log.h"
 
 /* So much of one connection before the others, and the devices, have their turn. */
-enum { READS_A_TURN = 8, MESSAGES_A_TURN = 8, RING_MESSAGES_A_TURN = 8, LAST_TURNS = 256 };
+enum { READS_A_TURN = 8, LONG_MESSAGE = 2048, MESSAGES_A_TURN = 64, RING_MESSAGES_A_TURN = 64, LAST_TURNS = 256 };
 
 void connection_violation(struct connection *c, const struct error *e)
 {
@@ -22,8 +23,8 @@ void connection_violation(struct connection *c, const struct error *e)
     connection_fail(c, e, protocol ? "protocol error" : "the daemon has no room for what it sent");
 }
 
-/* Dispatches one whole message of the socket's or the ring's input. 1: done; 0: there is none; -1: the connection was
- * closed. */
+/* Dispatches one whole message of the socket's or the ring's input, or looks through a part of it. 1: done, and there
+ * may be more; 0: there is none; -1: the connection was closed. */
 static int process_one(struct connection *c, struct rpc_input *in)
 {
     struct request_fds fds = {0};
@@ -33,8 +34,8 @@ static int process_one(struct connection *c, struct rpc_input *in)
     int r = rpc_input_next(in, &frame, &e);
 
     if (r == 0)
-        return 0;
-    if (r < 0 || rpc_message_parse(c->server->arena, frame.data, frame.length, &message, &e) < 0 ||
+        return in->paused ? 1 : 0;
+    if (r < 0 || rpc_message_parse(c->server->arena, &frame, &message, &e) < 0 ||
         rpc_input_claim(in, message.nfds, fds.fds, &e) < 0)
         goto violate;
     fds.count = message.nfds;
@@ -44,6 +45,8 @@ static int process_one(struct connection *c, struct rpc_input *in)
     }
     c->from_ring = in != &c->input;
     r = dispatch(c, &message, &fds, &e);
+    if (frame.length > LONG_MESSAGE)
+        schedule_note(&c->server->schedule, clock_now_ns());
     for (unsigned i = 0; i < fds.count;) {
         if (fds.fds[i] >= 0)
             i++;
@@ -74,10 +77,17 @@ static bool may_process(struct connection *c, struct rpc_input *in, bool *ret_wa
         return true;
     if (*ret_waits || c->input_ended || connection_is_stuck(c))
         return false;
-    if (rpc_input_next(in, &frame, &e) > 0 &&
-        rpc_message_parse(c->server->arena, frame.data, frame.length, &message, &e) == 0)
+    if (rpc_input_next(in, &frame, &e) > 0 && rpc_message_parse(c->server->arena, &frame, &message, &e) == 0)
         *ret_waits = !request_takes_no_credit(&message);
     return !*ret_waits; /* what is wrong with it, process_one() finds out again */
+}
+
+/* Whether the connection's time is over. A message reads the clock; looking through one does not. */
+static bool is_over(const struct connection *c, const struct rpc_input *in)
+{
+    struct schedule *s = &c->server->schedule;
+
+    return in->paused ? schedule_is_over_now(s) : schedule_is_over(s);
 }
 
 /* Dispatches what is there, up to a turn's share, while the connection may have more requests. */
@@ -86,6 +96,8 @@ int connection_process(struct connection *c)
     int r = 1;
 
     for (unsigned n = 0; r > 0 && n < MESSAGES_A_TURN && may_process(c, &c->input, &c->input_waits); n++) {
+        if (n && is_over(c, &c->input))
+            break;
         r = process_one(c, &c->input);
         c->input_waits = false;
     }
@@ -98,7 +110,8 @@ bool connection_read_ring(struct connection *c)
     unsigned messages = 0, reads = 0;
     struct error e;
 
-    while (messages < RING_MESSAGES_A_TURN && reads < READS_A_TURN &&
+    c->ring_ready = false;
+    while (messages < RING_MESSAGES_A_TURN && reads < READS_A_TURN && !(messages && is_over(c, &c->channel->input)) &&
            may_process(c, &c->channel->input, &c->ring_waits)) {
         size_t before = buffer_length(&c->channel->input.bytes);
         int r = process_one(c, &c->channel->input);
@@ -130,6 +143,7 @@ bool connection_read_ring(struct connection *c)
 
 void connection_take_input(struct connection *c)
 {
+    c->readable = false;
     /* What is left of the last turn comes first; nothing is read on top of it. */
     if (c->input_left && (connection_process(c) < 0 || (c->input_left && !c->input_waits)))
         return;
@@ -153,7 +167,8 @@ void connection_take_input(struct connection *c)
             spin_socket_used(c);
             break;
         }
-        if (connection_process(c) < 0 || !full || (c->input_left && !c->input_waits))
+        if (connection_process(c) < 0 || !full || (c->input_left && !c->input_waits) ||
+            schedule_is_over_now(&c->server->schedule))
             return;
     }
 }
@@ -161,8 +176,10 @@ void connection_take_input(struct connection *c)
 void connection_read_socket(struct connection *c)
 {
     connection_take_input(c);
-    if (!c->closed)
-        connection_mark_dirty(c);
+    if (c->closed)
+        return;
+    backlog_note(c);
+    connection_mark_dirty(c);
 }
 
 void connection_read_all(struct connection *c)

@@ -12,7 +12,7 @@ static void arm(struct server *s)
     list_for_each_safe (node, after, &s->deadlines) {
         const struct run *run = list_entry(node, struct run, deadline_link);
 
-        if (run->stop == RUN_GOES_ON && run->deadline_ns < earliest)
+        if (run->deadline_ns < earliest)
             earliest = run->deadline_ns;
     }
     if (earliest == UINT64_MAX) {
@@ -28,7 +28,7 @@ static void on_timer(uv_timer_t *timer)
     struct server *s = timer->data;
     bool again = true;
 
-    /* Stopping one run may end others; begin anew each time. */
+    /* Each that is late leaves the list. Stopping one run may end others; begin anew each time. */
     while (again) {
         uint64_t now = clock_now_ns();
 
@@ -36,8 +36,8 @@ static void on_timer(uv_timer_t *timer)
         list_for_each_safe (node, after, &s->deadlines) {
             struct run *run = list_entry(node, struct run, deadline_link);
 
-            if (run->stop == RUN_GOES_ON && run->deadline_ns <= now) {
-                run_stop(list_entry(run, struct request, run), RUN_DEADLINE);
+            if (run->deadline_ns <= now) {
+                run_deadline(list_entry(run, struct request, run));
                 again = true;
                 break;
             }

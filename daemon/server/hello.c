@@ -127,8 +127,9 @@ static void write_ops(struct rpc_output *out, const struct server *s)
 static void write_limits(struct rpc_output *out, const struct server *s)
 {
     rpc_write_text(out, "limits");
-    rpc_write_map(out, 13);
+    rpc_write_map(out, 14);
     rpc_write_entry_uint(out, "message_bytes", s->config.message_bytes);
+    rpc_write_entry_uint(out, "message_values", RPC_MAX_VALUES);
     rpc_write_entry_uint(out, "depth", RPC_MAX_DEPTH);
     rpc_write_entry_uint(out, "nfds", RPC_MAX_FDS);
     rpc_write_entry_uint(out, "inflight", s->config.inflight);
@@ -254,6 +255,6 @@ void handle_ping(struct request *r, const struct rpc_arg *args, struct request_f
 
     (void)fds;
     if (out)
-        rpc_write_value(out, args[0].items);
+        rpc_write_raw(out, args[0].text, args[0].length);
     request_end(r);
 }

@@ -8,13 +8,14 @@
 
 struct hold *connection_hold(struct connection *c, const struct mapping *m, uint64_t declared, struct error *e)
 {
+    const struct bill *bill = m->bill;
     uint64_t bytes = declared;
 
-    if (m->bill.payer == c->account && m->bill.bytes)
+    if (bill && bill->allocated.account == c->account)
         bytes = 0;
     else if (mapping_is_open(m) && m->memory->size > declared)
         bytes = m->memory->size;
-    return account_hold(c->account, c->pid, QUOTA_MAPPED, m, bytes, e);
+    return hold_take(c->account, c->pid, QUOTA_MAPPED, m, bytes, e);
 }
 
 int connection_get_ipc(struct connection *c, struct backend_device *device, const struct backend_import *import,
@@ -33,7 +34,7 @@ void connections_note_opened(const struct mapping *m, void *server)
 {
     struct server *s = server;
 
-    accounts_note_size(&s->accounts, m, m->memory->size);
+    holds_note_size(&s->accounts, m, m->memory->size);
 }
 
 void connections_close_fds(void *server, uid_t uid, const int *fds, unsigned count)
@@ -48,18 +49,57 @@ void connections_close_fds(void *server, uid_t uid, const int *fds, unsigned cou
     account_unref(a);
 }
 
-static void settle(const struct mapping_bill *bill)
+int mapping_charge_areas(struct mapping *m, unsigned areas, struct error *e)
 {
-    struct account *a = bill->payer;
+    struct server *s = m->registry->context;
+    struct bill *bill = m->bill;
+    struct account *a;
 
-    account_discharge(a, QUOTA_ALLOCATED, bill->bytes);
-    account_discharge(a, QUOTA_FDS, bill->fds);
+    if (bill)
+        return charge_change(&bill->areas, m->pid, areas, e);
+    bill = calloc(1, sizeof(*bill));
+    a = account_get(&s->accounts, m->uid);
+    if (!bill || !a)
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping");
+    else if (charge_take(&bill->areas, a, m->pid, QUOTA_MAPPINGS, areas, e) == 0)
+        m->bill = bill;
     account_unref(a);
+    if (m->bill)
+        return 0;
+    free(bill);
+    return -1;
 }
 
-void connection_pay_for(struct connection *c, struct mapping *m, uint64_t bytes, unsigned fds)
+static void settle_host(const struct mapping *m, struct bill *bill)
 {
-    m->bill = (struct mapping_bill){.settle = settle, .payer = account_ref(c->account), .bytes = bytes, .fds = fds};
+    struct server *s = m->registry->context;
+
+    bill->host = hold_unref(bill->host);
+    host_room_give(&s->host_room, bill->holes);
+    bill->holes = 0;
+}
+
+void mapping_settle_shared(struct mapping *m)
+{
+    struct bill *bill = m->bill;
+
+    if (!bill || m->kind != MEMORY_MEMFD) /* entries of other kinds may be found again */
+        return;
+    charge_free(&bill->areas);
+    settle_host(m, bill);
+}
+
+void mapping_settle(struct mapping *m)
+{
+    struct bill *bill = m->bill;
+
+    if (!bill)
+        return;
+    charge_free(&bill->areas);
+    charge_free(&bill->allocated);
+    charge_free(&bill->fds);
+    settle_host(m, bill);
+    free(bill);
 }
 
 static void drop_inline(struct connection *c, struct inline_ref *ref)
@@ -153,31 +193,30 @@ static uint64_t *bytes_like(struct connection *c, const struct buffer_ref *buffe
 struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m, struct hold *hold, uint64_t size,
                                          enum buffer_kind kind, struct error *e)
 {
-    struct buffer_ref *buffer;
+    struct buffer_ref *buffer = malloc(sizeof(*buffer));
 
-    if (account_charge(c->account, c->pid, QUOTA_BUFFERS, 1, e) < 0)
-        return NULL;
-    buffer = malloc(sizeof(*buffer));
     if (!buffer) {
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a buffer");
-        goto discharge;
+        return NULL;
     }
     *buffer = (struct buffer_ref){
         .mapping = m, .size = size, .writable = kind != BUFFER_READ_ONLY, .allocated = kind == BUFFER_ALLOCATED};
+    if (charge_take(&buffer->charge, c->account, c->pid, QUOTA_BUFFERS, 1, e) < 0)
+        goto free_buffer;
     buffer->id = idtable_add(&c->buffers, buffer);
     if (!buffer->id) {
         connection_full(c, &c->buffers, "buffers", e);
-        goto free_buffer;
+        goto discharge;
     }
     *bytes_like(c, buffer) += size;
     mapping_ref(m);
     buffer->hold = hold_ref(hold);
     return buffer;
 
+discharge:
+    charge_free(&buffer->charge);
 free_buffer:
     free(buffer);
-discharge:
-    account_discharge(c->account, QUOTA_BUFFERS, 1);
     return NULL;
 }
 
@@ -191,7 +230,7 @@ void connection_drop_buffer(struct connection *c, struct buffer_ref *buffer)
 {
     idtable_remove(&c->buffers, buffer->id);
     *bytes_like(c, buffer) -= buffer->size;
-    account_discharge(c->account, QUOTA_BUFFERS, 1);
+    charge_free(&buffer->charge);
     hold_unref(buffer->hold);
     mapping_unref(buffer->mapping);
     free(buffer);

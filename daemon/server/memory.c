@@ -19,8 +19,12 @@ struct backend_device *request_device(struct server *s, const struct rpc_arg *ar
         return s->devices.fallback;
     d = arg->text ? devices_find_uuid(&s->devices, arg->text, arg->length) : devices_find_index(&s->devices, arg->u);
     if (!d) {
-        error_set(e, ERROR_UNKNOWN_DEVICE, "this daemon serves no such device; hello lists the %u that it has",
-                  s->devices.count);
+        if (s->devices.count == 1)
+            error_set(e, ERROR_UNKNOWN_DEVICE, "this daemon has no such device; its only one is 0, %s",
+                      s->devices.all[0]->info.uuid);
+        else
+            error_set(e, ERROR_UNKNOWN_DEVICE, "this daemon has no such device; it has %u, numbered from 0",
+                      s->devices.count);
         error_detail_text(e, "key", "device");
     }
     return d;
@@ -70,52 +74,60 @@ static void end_allocated(struct request *r, const struct buffer_ref *buffer)
     request_end(r);
 }
 
-/* The device rounds up, and a descriptor is kept to recognise the memory by. */
-static int charge_rest(struct request *r, uint64_t size, unsigned fds, struct error *e)
+static void give_back(struct request *r)
 {
-    struct connection *c = r->connection;
-
-    if (size > r->alloc.size) {
-        account_discharge(c->account, QUOTA_ALLOCATED, r->alloc.size);
-        r->alloc.size = 0; /* all or nothing: a refusal says what the user has without this */
-        if (account_charge(c->account, c->pid, QUOTA_ALLOCATED, size, e) < 0)
-            return -1;
-        r->alloc.size = size;
-    }
-    return fds ? account_charge(c->account, c->pid, QUOTA_FDS, fds, e) : 0;
+    host_room_give(&r->connection->server->host_room, r->alloc.holes);
+    charge_free(&r->alloc.host);
+    charge_free(&r->alloc.charge);
 }
 
-/* A mapping of what was allocated, which pays for it from then on. Takes the memory in every case. */
+/* A mapping of what was allocated, which holds the charges from then on. Takes the memory in every case. The device
+ * rounds up, and a descriptor is kept to recognise the memory by. */
 static int adopt(struct request *r, struct mapping **ret)
 {
     struct connection *c = r->connection;
     struct backend_memory *memory = r->alloc.memory;
     const unsigned fds = memory->kind == MEMORY_MEMFD ? 0 : 1;
     struct error *e = &r->alloc.error;
+    struct charge kept = {0};
+    struct hold *host = NULL;
+    struct bill *bill;
     struct stat st;
     int own_fd = -1;
 
-    if (charge_rest(r, memory->size, fds, e) < 0)
+    if (charge_change(&r->alloc.charge, c->pid, memory->size, e) < 0 ||
+        charge_take(&kept, c->account, c->pid, QUOTA_FDS, fds, e) < 0)
         goto close_memory;
     if (fds && (own_fd = fcntl(r->alloc.fd, F_DUPFD_CLOEXEC, 0)) < 0) {
         error_shortage(e, errno, "keeping the memory");
         goto discharge_fds;
     }
     if (fstat(r->alloc.fd, &st) < 0)
-        st.st_ino = 0;
-    if (mapping_adopt(&c->server->mappings, memory, r->alloc.device, st.st_ino, own_fd, owner_of(c), ret, e) < 0)
+        st = (struct stat){0};
+    charge_free(&r->alloc.host); /* there is a file now, which others of the user's connections may register */
+    if (memory->kind == MEMORY_MEMFD &&
+        !(host = hold_take_file(c->account, c->pid, QUOTA_HOST, st.st_dev, st.st_ino, memory->size, e)))
         goto close_own_fd;
-    connection_pay_for(c, *ret, r->alloc.size, fds);
+    if (mapping_adopt(&c->server->mappings, memory, r->alloc.device, st.st_ino, own_fd, owner_of(c), ret, e) < 0)
+        goto unref_host;
+    bill = (*ret)->bill;
+    bill->host = host;
+    bill->holes = r->alloc.holes;
+    r->alloc.holes = 0;
+    bill->allocated = charge_move(&r->alloc.charge);
+    bill->fds = charge_move(&kept);
     return 0;
 
+unref_host:
+    hold_unref(host);
 close_own_fd:
     if (own_fd >= 0)
         close(own_fd);
 discharge_fds:
-    account_discharge(c->account, QUOTA_FDS, fds);
+    charge_free(&kept);
 close_memory:
     r->alloc.device->backend->memory_close(memory);
-    account_discharge(c->account, QUOTA_ALLOCATED, r->alloc.size);
+    give_back(r);
     return -1;
 }
 
@@ -128,7 +140,7 @@ static void alloc_done(struct work *work)
     struct hold *hold;
 
     if (!r->alloc.memory) {
-        account_discharge(c->account, QUOTA_ALLOCATED, r->alloc.size);
+        give_back(r);
         request_end_error(r, &r->alloc.error);
         return;
     }
@@ -153,6 +165,27 @@ static void alloc_done(struct work *work)
         request_end_error(r, &r->alloc.error);
 }
 
+static int charge_alloc(struct request *r, struct error *e)
+{
+    struct connection *c = r->connection;
+    const uint64_t host = r->alloc.device->backend->host_memory ? r->alloc.size : 0;
+
+    if (charge_take(&r->alloc.charge, c->account, c->pid, QUOTA_ALLOCATED, r->alloc.size, e) < 0)
+        return -1;
+    if (charge_take(&r->alloc.host, c->account, c->pid, QUOTA_HOST, host, e) < 0)
+        goto discharge;
+    if (host_room_take(&c->server->host_room, c->account->used[QUOTA_HOST], host, e) < 0)
+        goto discharge_host;
+    r->alloc.holes = host;
+    return 0;
+
+discharge_host:
+    charge_free(&r->alloc.host);
+discharge:
+    charge_free(&r->alloc.charge);
+    return -1;
+}
+
 void handle_alloc(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
     struct error e;
@@ -169,7 +202,7 @@ void handle_alloc(struct request *r, const struct rpc_arg *args, struct request_
         return;
     }
     r->alloc.size = args[ALLOC_size].u;
-    if (account_charge(r->connection->account, r->connection->pid, QUOTA_ALLOCATED, r->alloc.size, &e) < 0) {
+    if (charge_alloc(r, &e) < 0) {
         request_end_error(r, &e);
         return;
     }

@@ -210,12 +210,11 @@ static int decode_device(struct request *r, const struct rpc_arg *args, enum bac
 /* A pool's descriptor is kept for as long as its memory is referred to. */
 static int pay_for_pool(struct connection *c, struct mapping *m, struct error *e)
 {
-    if (m->fd < 0 || m->bill.payer)
+    struct bill *bill = m->bill;
+
+    if (m->fd < 0 || bill->fds.account)
         return 0;
-    if (account_charge(c->account, c->pid, QUOTA_FDS, 1, e) < 0)
-        return -1;
-    connection_pay_for(c, m, 0, 1);
-    return 0;
+    return charge_take(&bill->fds, c->account, c->pid, QUOTA_FDS, 1, e);
 }
 
 /* cuda_ipc and cuda_pool: memory known by the 64 bytes of a handle. */
@@ -255,13 +254,23 @@ static int register_handle(struct request *r, const struct rpc_arg *args, enum b
 
 /* ---- shared host memory ---- */
 
+/* Bytes of it at least that have no page. */
+static uint64_t holes_of(const struct stat *st, uint64_t size)
+{
+    const uint64_t there = (uint64_t)st->st_blocks * 512;
+
+    return there < size ? size - there : 0;
+}
+
 static int register_memfd(struct request *r, const struct rpc_arg *args, bool writable, struct request_fds *fds,
                           struct error *e)
 {
     struct connection *c = r->connection;
     struct backend_memory *memory;
     struct buffer_ref *buffer = NULL;
-    struct hold *hold;
+    struct host_room *room = &c->server->host_room;
+    struct hold *hold, *host;
+    struct bill *bill;
     struct mapping *m;
     struct stat st;
     unsigned index = 0;
@@ -270,11 +279,16 @@ static int register_memfd(struct request *r, const struct rpc_arg *args, bool wr
         memfd_map(fds->fds[index], args[REGISTER_size].u, writable, &memory, e) < 0)
         return -1;
     if (fstat(fds->fds[index], &st) < 0)
-        st.st_ino = 0;
-    if (mapping_adopt(&c->server->mappings, memory, NULL, st.st_ino, -1, owner_of(c), &m, e) < 0) {
-        memfd_unmap(memory);
-        return -1;
-    }
+        st = (struct stat){0};
+    /* No page of it is touched before its full size is charged: whoever touches a page first is who has it. */
+    host = hold_take_file(c->account, c->pid, QUOTA_HOST, st.st_dev, st.st_ino, args[REGISTER_size].u, e);
+    if (!host || host_room_take(room, c->account->used[QUOTA_HOST], holes_of(&st, args[REGISTER_size].u), e) < 0)
+        goto unref_host;
+    if (mapping_adopt(&c->server->mappings, memory, NULL, st.st_ino, -1, owner_of(c), &m, e) < 0)
+        goto give_room;
+    bill = m->bill;
+    bill->host = host;
+    bill->holes = holes_of(&st, args[REGISTER_size].u);
     hold = connection_hold(c, m, args[REGISTER_size].u, e);
     if (hold)
         buffer = connection_add_buffer(c, m, hold, args[REGISTER_size].u, kind_of(writable), e);
@@ -286,6 +300,13 @@ static int register_memfd(struct request *r, const struct rpc_arg *args, bool wr
     }
     mapping_unref(m);
     return buffer ? 0 : -1;
+
+give_room:
+    host_room_give(room, holes_of(&st, args[REGISTER_size].u));
+unref_host:
+    hold_unref(host);
+    memfd_unmap(memory);
+    return -1;
 }
 
 /* ---- virtual memory, by descriptors ---- */

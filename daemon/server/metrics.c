@@ -1,6 +1,7 @@
 /* The method `metrics`: what proto/metrics.json declares, each metric by a function of its own in
  * metrics_*.c. */
 #include "server/metrics.h"
+#include "server/report.h"
 #include "server/request.h"
 #include "server/sampling.h"
 
@@ -24,26 +25,30 @@ void handle_metrics(struct request *r, const struct rpc_arg *args, struct reques
     sampling_enqueue(r);
 }
 
-void metrics_now(struct request *r)
+/* One metric after the other. */
+static bool metrics_next(struct report *report)
 {
-    struct metrics m = {.viewer = r->connection, .s = r->connection->server};
-    struct rpc_output *out;
-    struct error e;
+    struct metrics *m = &report->metrics;
 
-    buffer_init(&m.text.bytes, TEXT_MAX);
-    for (unsigned i = 0; i < METRIC_COUNT; i++) {
-        metrics_head(&m.text, (enum metric)i);
-        writers[i](&m);
+    if (report->next_metric < METRIC_COUNT) {
+        metrics_head(&m->text, (enum metric)report->next_metric);
+        writers[report->next_metric++](m);
+        return false;
     }
-    buffer_append(&m.text.bytes, "", 1);
-    if (m.text.bytes.failed) {
-        error_set(&e, ERROR_OUT_OF_MEMORY, "no memory for the metrics");
-        request_error(r, &e);
-    } else if ((out = request_result(r))) {
-        rpc_write_map(out, 1);
-        rpc_write_text(out, "text");
-        rpc_write_any_text(out, (const char *)m.text.bytes.data + m.text.bytes.start);
-    }
-    buffer_free(&m.text.bytes);
-    request_end(r);
+    buffer_append(&m->text.bytes, "", 1);
+    report->failed = m->text.bytes.failed;
+    rpc_write_map(&report->out, 1);
+    rpc_write_text(&report->out, "text");
+    if (!report->failed)
+        rpc_write_any_text(&report->out, (const char *)m->text.bytes.data + m->text.bytes.start);
+    return true;
+}
+
+bool metrics_begin(struct report *report)
+{
+    report->metrics.viewer = report->request->connection;
+    report->metrics.s = report->request->connection->server;
+    buffer_init(&report->metrics.text.bytes, TEXT_MAX);
+    report->step = metrics_next;
+    return false;
 }

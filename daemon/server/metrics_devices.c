@@ -81,15 +81,11 @@ METRIC(mappings)
                                         [MAPPING_OPENING] = "opening",
                                         [MAPPING_OPEN] = "open",
                                         [MAPPING_CLOSING] = "closing"};
-    uint64_t counts[sizeof(names) / sizeof(names[0])] = {0};
 
-    for (unsigned i = 0; i < MAPPING_BUCKETS; i++)
-        list_for_each_safe (node, after, &m->s->mappings.buckets[i])
-            counts[list_entry(node, struct mapping, link)->state]++;
     for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         metrics_sample(&m->text, METRIC_mappings, "");
         metrics_label(&m->text, "state", names[i]);
-        metrics_uint(&m->text, counts[i]);
+        metrics_uint(&m->text, m->s->mappings.in_state[i]);
     }
 }
 

@@ -13,6 +13,7 @@ enum { BUCKETS = 1024 };
  */
 struct head {
     uint64_t code;
+    uid_t uid;
     const struct backend_device *device;
     const char *variant; /* a string that lives as long as the device; NULL when none was chosen */
     enum op_id op;
@@ -81,13 +82,14 @@ struct profile *profile_free(struct profile *p)
     return NULL;
 }
 
-static void make_key(struct key *key, const struct op_call *call, const struct backend_device *device,
+static void make_key(struct key *key, uid_t uid, const struct op_call *call, const struct backend_device *device,
                      const char *variant)
 {
     struct head *head = &key->head;
 
     memset(head, 0, sizeof(*head)); /* padding too: they are compared as bytes */
     head->code = call->op->code;
+    head->uid = uid;
     head->device = device;
     head->variant = variant;
     head->op = call->op->id;
@@ -157,14 +159,14 @@ static struct row *find_or_add(struct profile *p, const struct key *key)
     return row;
 }
 
-void profile_add(struct profile *p, const struct op_call *call, const struct backend_device *device,
+void profile_add(struct profile *p, uid_t uid, const struct op_call *call, const struct backend_device *device,
                  const char *variant, const double *samples, uint32_t n_samples, const struct latency *latency)
 {
     const double queue_us = latency->part[LATENCY_QUEUE];
     struct row *row;
     struct key key;
 
-    make_key(&key, call, device, variant);
+    make_key(&key, uid, call, device, variant);
     row = find_or_add(p, &key);
     if (!row)
         return;
@@ -176,25 +178,25 @@ void profile_add(struct profile *p, const struct op_call *call, const struct bac
     histogram_add_in(&row->total, latency->part[LATENCY_TOTAL], latency->bucket[LATENCY_TOTAL]);
 }
 
-void profile_count(struct profile *p, const struct op_call *call, const struct backend_device *device,
+void profile_count(struct profile *p, uid_t uid, const struct op_call *call, const struct backend_device *device,
                    const char *variant, uint64_t count)
 {
     struct row *row;
     struct key key;
 
-    make_key(&key, call, device, variant);
+    make_key(&key, uid, call, device, variant);
     row = find_or_add(p, &key);
     if (row)
         row->count += count;
 }
 
-void profile_add_error(struct profile *p, const struct op_call *call, const struct backend_device *device,
+void profile_add_error(struct profile *p, uid_t uid, const struct op_call *call, const struct backend_device *device,
                        const char *variant)
 {
     struct row *row;
     struct key key;
 
-    make_key(&key, call, device, variant);
+    make_key(&key, uid, call, device, variant);
     row = find_or_add(p, &key);
     if (row)
         row->errors++;
@@ -221,8 +223,9 @@ static void write_row(struct rpc_output *out, const struct row *row)
 {
     const int64_t *word = row->words;
 
-    rpc_write_map(out, 7 + (row->queue.count > 0) + (row->execution.count > 0) + (row->total.count > 0));
+    rpc_write_map(out, 8 + (row->queue.count > 0) + (row->execution.count > 0) + (row->total.count > 0));
     rpc_write_entry_text(out, "op", row->name);
+    rpc_write_entry_uint(out, "uid", row->head.uid);
     rpc_write_entry_text(out, "device", row->head.device->info.uuid);
     rpc_write_entry_text(out, "variant", row->head.variant ? row->head.variant : "");
     rpc_write_entry_text(out, "dtype", dtype_name(row->head.dtype));
@@ -246,17 +249,25 @@ static void write_row(struct rpc_output *out, const struct row *row)
         write_histogram(out, "total_us", &row->total);
 }
 
-static bool matches(const struct row *row, const struct profile_filter *f)
+static bool may_see_row(const struct row *row, const struct profile_filter *f)
 {
-    return (!*f->op || !strcmp(row->name, f->op)) && (!f->dtype || row->head.dtype == f->dtype) &&
-           (!f->device || row->head.device == f->device);
+    return f->everybody || row->head.uid == f->uid;
 }
 
-bool profile_knows(const struct profile *p, const char *name)
+static bool matches(const struct row *row, const struct profile_filter *f)
 {
-    for (const struct list *node = p->recent.prev; node != &p->recent; node = node->prev)
-        if (!strcmp(list_entry(node, struct row, recent)->name, name))
+    return may_see_row(row, f) && (!*f->op || !strcmp(row->name, f->op)) &&
+           (!f->dtype || row->head.dtype == f->dtype) && (!f->device || row->head.device == f->device);
+}
+
+bool profile_knows(const struct profile *p, const struct profile_filter *filter)
+{
+    for (const struct list *node = p->recent.prev; node != &p->recent; node = node->prev) {
+        const struct row *row = list_entry(node, struct row, recent);
+
+        if (may_see_row(row, filter) && !strcmp(row->name, filter->op))
             return true;
+    }
     return false;
 }
 

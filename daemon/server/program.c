@@ -25,6 +25,7 @@ struct program {
     struct body spares[SPARE_BODIES]; /* of runs that have ended, unchanged copies of `body` */
     unsigned n_spares;
     struct server *server;
+    uid_t uid;           /* of the connection */
     struct list link;    /* in the server's */
     uint64_t unprofiled; /* runs, all with the kernels that body.steps names */
 };
@@ -37,7 +38,8 @@ static void profile_runs(struct program *p)
     const struct body *b = &p->body;
 
     for (unsigned i = 0; p->unprofiled && i < b->n_calls; i++)
-        profile_count(p->server->profile, &b->calls[i].call, p->device, b->steps[i].variant_used, p->unprofiled);
+        profile_count(p->server->profile, p->uid, &b->calls[i].call, p->device, b->steps[i].variant_used,
+                      p->unprofiled);
     p->unprofiled = 0;
 }
 
@@ -66,6 +68,7 @@ void programs_profile(struct server *s)
 
 static void program_free(struct program *p)
 {
+    trimming_note(&p->server->trimming, p->body.bytes * (1 + p->n_spares));
     profile_runs(p);
     list_remove(&p->link);
     if (p->replay)
@@ -113,15 +116,29 @@ static void settle(struct program *p)
     }
 }
 
-/* Copies that are kept for speed alone. */
+/* Copies that are kept for speed alone, of all connections of its user. */
 static void drop_spares(struct connection *c)
 {
-    for (uint32_t i = 0; i < c->programs.capacity; i++) {
-        struct program *p = idtable_at(&c->programs, i);
+    list_for_each_safe (node, after, &c->server->programs) {
+        struct program *p = list_entry(node, struct program, link);
 
-        while (p && p->n_spares)
+        while (p->n_spares && p->body.charge.account == c->account)
             body_release(&p->spares[--p->n_spares]);
     }
+}
+
+static int check_bytes(struct connection *c, struct error *e)
+{
+    const uint64_t bytes = c->program_bodies.bytes;
+
+    if (bytes <= PROGRAM_BYTES_MAX)
+        return 0;
+    error_set(e, ERROR_QUOTA_EXCEEDED, "this connection's programs take %llu bytes, more than they may; release some",
+              (unsigned long long)bytes);
+    error_detail_text(e, "quota", "program_bytes");
+    error_detail_number(e, "limit", PROGRAM_BYTES_MAX);
+    account_refused(c->account, c->pid, REFUSED_LIMITS, bytes, PROGRAM_BYTES_MAX);
+    return error_detail_number(e, "current", (int64_t)bytes);
 }
 
 static int define(struct connection *c, const struct rpc_arg *args, struct program **ret_program, struct error *e)
@@ -137,9 +154,10 @@ static int define(struct connection *c, const struct rpc_arg *args, struct progr
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a program");
     p->references = 1;
     p->server = c->server;
+    p->uid = c->uid;
     list_init(&p->link);
-    if (body_decode(c, &args[PROGRAM_tensors], &args[PROGRAM_ops], &args[PROGRAM_device], p->buffers, &c->program_bytes,
-                    &p->body, &p->device, e) < 0) {
+    if (body_decode(c, &args[PROGRAM_tensors], &args[PROGRAM_ops], &args[PROGRAM_device], p->buffers,
+                    &c->program_bodies, &p->body, &p->device, e) < 0) {
         body_release(&p->body);
         free(p->buffers);
         free(p);
@@ -147,16 +165,9 @@ static int define(struct connection *c, const struct rpc_arg *args, struct progr
     }
     settle(p);
     list_append(&c->server->programs, &p->link);
-    if (c->program_bytes > PROGRAM_BYTES_MAX)
+    if (c->program_bodies.bytes > PROGRAM_BYTES_MAX || !account_has_room(c->account, QUOTA_PROGRAMS))
         drop_spares(c);
-    if (c->program_bytes > PROGRAM_BYTES_MAX) {
-        error_set(e, ERROR_QUOTA_EXCEEDED,
-                  "this connection's programs take %llu bytes, more than they may; release some",
-                  (unsigned long long)c->program_bytes);
-        error_detail_text(e, "quota", "program_bytes");
-        error_detail_number(e, "limit", PROGRAM_BYTES_MAX);
-        error_detail_number(e, "current", (int64_t)c->program_bytes);
-        account_refused(c->account, c->pid, REFUSED_LIMITS, c->program_bytes, PROGRAM_BYTES_MAX);
+    if (check_bytes(c, e) < 0 || charge_check(&p->body.charge, c->pid, e) < 0) {
         unref(p);
         return -1;
     }
@@ -191,9 +202,9 @@ void handle_program(struct request *r, const struct rpc_arg *args, struct reques
 
 /* ---- running ---- */
 
-static int copy_body(const struct body *from, struct body *ret_body, uint64_t *account, struct error *e)
+static int copy_body(const struct body *from, struct body *ret_body, struct body_pot *pot, struct error *e)
 {
-    if (body_new(ret_body, from->n_tensors, from->n_calls, account, e) < 0)
+    if (body_new(ret_body, from->n_tensors, from->n_calls, pot, e) < 0)
         return -1;
     ret_body->n_launches = from->n_launches;
     memcpy(ret_body->tensors, from->tensors, from->n_tensors * sizeof(*from->tensors));
@@ -237,17 +248,36 @@ static int use_own_memory(struct connection *c, const struct program *p, struct 
     return 0;
 }
 
-static int decode_binding(struct connection *c, struct body *body, const struct rpc_value *value, const char *path,
+/* "bind[7" and `after`, for as many as a message has: with printf() that is a third of what a binding costs. */
+static void binding_path(unsigned i, const char *after, char into[PATH_MAX_LENGTH])
+{
+    static const char key[] = "bind[";
+    char digits[10];
+    unsigned n = 0, at = sizeof(key) - 1;
+
+    memcpy(into, key, at);
+    do
+        digits[n++] = (char)('0' + i % 10);
+    while (i /= 10);
+    while (n)
+        into[at++] = digits[--n];
+    do
+        into[at++] = *after;
+    while (*after++);
+}
+
+static int decode_binding(struct connection *c, struct body *body, const struct rpc_value *value, unsigned i,
                           unsigned *ret_index, struct error *e)
 {
     static const struct rpc_field as_map = {.key = "", .type = RPC_MAP};
     struct rpc_arg args[N_BINDING_FIELDS], map;
-    char dotted[PATH_MAX_LENGTH + 1];
+    char path[PATH_MAX_LENGTH], dotted[PATH_MAX_LENGTH];
     struct operand_ref *ref;
     struct tensor *t;
     uint64_t size;
 
-    snprintf(dotted, sizeof(dotted), "%s.", path);
+    binding_path(i, "]", path);
+    binding_path(i, "].", dotted);
     if (rpc_decode_value(value, &as_map, path, &map, e) < 0 ||
         rpc_decode_map(map.items, binding_fields, N_BINDING_FIELDS, dotted, args, e) < 0)
         return -1;
@@ -298,11 +328,9 @@ static int bind_memory(struct connection *c, const struct program *p, struct bod
                        struct error *e)
 {
     for (uint32_t i = 0; list->present && i < list->length; i++) {
-        char path[PATH_MAX_LENGTH];
         unsigned index;
 
-        snprintf(path, sizeof(path), "bind[%u]", i);
-        if (decode_binding(c, body, rpc_list_item(list->items, i), path, &index, e) < 0)
+        if (decode_binding(c, body, rpc_list_item(list->items, i), i, &index, e) < 0)
             return -1;
     }
     if (use_own_memory(c, p, body, e) < 0)
@@ -322,8 +350,8 @@ int program_bind(struct request *r, const struct rpc_arg *args, struct error *e)
     }
     if (p->n_spares) {
         run->body = p->spares[--p->n_spares];
-        body_move(&run->body, &r->connection->run_bytes);
-    } else if (copy_body(&p->body, &run->body, &r->connection->run_bytes, e) < 0) {
+        body_move(&run->body, &r->connection->run_bodies);
+    } else if (copy_body(&p->body, &run->body, &r->connection->run_bodies, e) < 0) {
         return -1;
     }
     p->references++;
@@ -342,9 +370,10 @@ void program_end_run(struct run *run)
     if (!p)
         return;
     if (!run->rebound && p->n_spares < SPARE_BODIES && p->references > 1 &&
-        *p->body.account + run->body.bytes <= PROGRAM_BYTES_MAX) {
+        p->body.pot->bytes + run->body.bytes <= PROGRAM_BYTES_MAX &&
+        account_has_room(p->body.pot->account, QUOTA_PROGRAMS)) {
         body_unuse(&run->body);
-        body_move(&run->body, p->body.account);
+        body_move(&run->body, p->body.pot);
         p->spares[p->n_spares++] = run->body;
         run->body = (struct body){0};
     }

@@ -1,5 +1,6 @@
 #include "server/pump.h"
 
+#include "server/backlog.h"
 #include "server/channel.h"
 #include "server/connection.h"
 #include "server/drain.h"
@@ -20,18 +21,9 @@ static void check_lost(struct server *s)
         }
 }
 
-/* Each connection that has something to do does its share of it, once. */
-static void turn_dirty(struct server *s)
+static void serve(struct schedule_task *task)
 {
-    struct list now;
-
-    list_take(&now, &s->dirty); /* who has more to do comes into an empty list */
-    while (!list_empty(&now)) {
-        struct connection *c = list_entry(list_first(&now), struct connection, dirty_link);
-
-        list_remove(&c->dirty_link);
-        connection_turn(c);
-    }
+    connection_turn(list_entry(task, struct connection, task));
 }
 
 /* Everything that can be done without waiting. Replies of one turn leave in one write a connection. */
@@ -50,8 +42,9 @@ void pump_turn(struct server *s)
     stop_check_signals(s);
     channels_poll(s);
     streams_end_yielding(s);
+    backlog_turn(s);
     do
-        turn_dirty(s);
+        schedule_turn(&s->schedule, serve);
     while (drain_step(s));
     if (s->stopping)
         server_stop_step(s);
@@ -66,8 +59,10 @@ static void on_prepare(uv_prepare_t *prepare)
 {
     struct server *s = prepare->data;
 
-    pump_turn(s);
-    if (!list_empty(&s->dirty) || spin_slice(s) || !channels_sleep(s)) {
+    /* Where the last turn has left work, the sockets are looked at before the next one. */
+    if (!schedule_waits(&s->schedule))
+        pump_turn(s);
+    if (schedule_waits(&s->schedule) || spin_slice(s) || !channels_sleep(s)) {
         uv_idle_start(&s->idle, on_idle);
         return;
     }
@@ -98,7 +93,6 @@ static void on_wake(uv_async_t *async)
 
 int pump_init(struct server *s, struct error *e)
 {
-    list_init(&s->dirty);
     spin_init(s);
     if (channels_init(s, e) < 0)
         return -1;

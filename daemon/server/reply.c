@@ -11,22 +11,35 @@
 #include "server/run.h"
 #include "util/clock.h"
 
-static const struct error *stop_error(const struct run *run, struct error *into)
+static const char goes_on[] = "; its work goes on and uses its memory until it has ended: trim is answered then",
+                  undefined[] = "; the outputs are undefined", not_started[] = "; it had not started";
+
+/* `what`: what has become of the work. */
+static void set_stop_error(const struct run *run, bool ended, const char *what, struct error *into)
 {
-    switch (run->stop) {
-    case RUN_DEADLINE:
-        error_set(into, ERROR_DEADLINE_EXCEEDED, "deadline_ms passed before the job ended%s",
-                  run->job.started_ns ? "; the outputs are undefined" : "; it had not started");
-        return into;
-    case RUN_CANCELLED:
-    case RUN_ABANDONED:
-        error_set(into, ERROR_CANCELLED, "the job was cancelled%s",
-                  run->job.started_ns ? "; the outputs are undefined" : " before it started");
-        return into;
-    case RUN_GOES_ON:
-        break;
-    }
-    return &run->error;
+    if (run->stop == RUN_DEADLINE)
+        error_set(into, ERROR_DEADLINE_EXCEEDED, "deadline_ms passed before the job ended%s", what);
+    else
+        error_set(into, ERROR_CANCELLED, "the job was cancelled%s", what);
+    error_detail_bool(into, "ended", ended);
+}
+
+static const struct error *end_error(const struct run *run, struct error *into)
+{
+    if (run->stop == RUN_GOES_ON)
+        return &run->error;
+    set_stop_error(run, true, run->job.started_ns ? undefined : not_started, into);
+    return into;
+}
+
+void run_reply_early(struct request *r)
+{
+    struct error e;
+
+    set_stop_error(&r->run, false, goes_on, &e);
+    r->connection->server->counters.jobs_cancelled++;
+    request_error(r, &e);
+    request_answered(r);
 }
 
 static int by_value(const void *a, const void *b)
@@ -58,13 +71,15 @@ static void write_if_measured(struct rpc_output *out, const char *key, double us
 static void write_timings(struct rpc_output *out, const struct request *r, double total_us)
 {
     const struct run *run = &r->run;
-    const uint32_t n = run->job.n_samples;
-    const bool many = run->job.repeat > 1 && n, started = run->job.started_ns != 0;
-    double *sorted = many ? malloc(n * sizeof(double)) : NULL;
+    const uint32_t n = run->sampled ? 0 : run->job.n_samples;
+    const double h2d_us = run->sampled ? NAN : run->job.h2d_us, d2h_us = run->sampled ? NAN : run->job.d2h_us;
+    const bool several = run->job.repeat > 1 && n, started = run->job.started_ns != 0;
+    const bool many = several && run->job.timing;
+    double *sorted = several ? malloc(n * sizeof(double)) : NULL;
     uint32_t entries = 1;
 
-    entries += (started ? 2U : 0) + !isnan(run->map_us) + !isnan(run->job.h2d_us) + !isnan(run->job.d2h_us);
-    entries += (n ? 1U : 0) + (sorted ? 4U : 0) + (many ? 1U : 0);
+    entries += (started ? 2U : 0) + !isnan(run->map_us) + !isnan(h2d_us) + !isnan(d2h_us);
+    entries += (n ? 1U : 0) + (sorted && many ? 4U : 0) + (many ? 1U : 0);
     if (sorted) {
         memcpy(sorted, run->samples, n * sizeof(double));
         qsort(sorted, n, sizeof(double), by_value);
@@ -76,11 +91,11 @@ static void write_timings(struct rpc_output *out, const struct request *r, doubl
         rpc_write_entry_double(out, "queue_us", clock_us_between(run->ready_ns, run->job.started_ns));
     }
     write_if_measured(out, "map_us", run->map_us);
-    write_if_measured(out, "h2d_us", run->job.h2d_us);
-    write_if_measured(out, "d2h_us", run->job.d2h_us);
+    write_if_measured(out, "h2d_us", h2d_us);
+    write_if_measured(out, "d2h_us", d2h_us);
     if (n)
         rpc_write_entry_double(out, run->device->backend->execution_key, sorted ? median(sorted, n) : run->samples[0]);
-    if (sorted) {
+    if (sorted && many) {
         rpc_write_entry_double(out, "min", sorted[0]);
         rpc_write_entry_double(out, "median", median(sorted, n));
         rpc_write_entry_double(out, "p90", percentile(sorted, n, 0.9));
@@ -96,8 +111,9 @@ static void write_timings(struct rpc_output *out, const struct request *r, doubl
     free(sorted);
 }
 
-static void note_in_profile(struct run *run, struct server *s, const struct latency *latency)
+static void note_in_profile(struct run *run, const struct connection *c, const struct latency *latency)
 {
+    struct profile *profile = c->server->profile;
     const struct body *b = &run->body;
 
     if (run->program) {
@@ -105,13 +121,13 @@ static void note_in_profile(struct run *run, struct server *s, const struct late
         return;
     }
     if (b->n_calls == 1) {
-        profile_add(s->profile, &b->calls[0].call, run->device, b->steps[0].variant_used, run->samples,
+        profile_add(profile, c->uid, &b->calls[0].call, run->device, b->steps[0].variant_used, run->samples,
                     run->job.n_samples, latency);
         return;
     }
     /* The time of several ops together says nothing of one: they are counted. */
     for (unsigned i = 0; i < b->n_calls; i++)
-        profile_count(s->profile, &b->calls[i].call, run->device, b->steps[i].variant_used, 1);
+        profile_count(profile, c->uid, &b->calls[i].call, run->device, b->steps[i].variant_used, 1);
 }
 
 /* The kernels used: `variant` of a single op, `variants` of several. */
@@ -135,18 +151,21 @@ void run_reply(struct request *r)
     struct error e;
 
     latency_note_device(r, now);
+    if (r->answered)
+        return;
     if (run->failed) {
         s->counters.jobs_cancelled += run->stop != RUN_GOES_ON;
         if (run->stop == RUN_GOES_ON && run->body.n_calls == 1)
-            profile_add_error(s->profile, &run->body.calls[0].call, run->device, run->body.steps[0].variant_used);
+            profile_add_error(s->profile, r->connection->uid, &run->body.calls[0].call, run->device,
+                              run->body.steps[0].variant_used);
         if (run->stop == RUN_GOES_ON)
             event_fault(r, &run->error);
-        request_error(r, stop_error(run, &e));
+        request_error(r, end_error(run, &e));
         return;
     }
     latency_of(r, total_us, &latency);
     latency_note(r, &latency, now);
-    note_in_profile(run, s, &latency);
+    note_in_profile(run, r->connection, &latency);
     out = request_result(r);
     if (!out)
         return;

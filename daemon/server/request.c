@@ -37,7 +37,7 @@ static const struct {
     request_handler *handler;
     const struct rpc_field *fields;
     unsigned n_fields;
-    bool any_params;     /* the handler gets the map itself, as args[0].items */
+    bool any_params;     /* the handler gets the map itself, as args[0].items, and its bytes, as text */
     bool while_stopping; /* answered also while the daemon is ending */
     bool work;           /* not begun while the daemon drains, and what that waits for */
     bool brings_fds;     /* its reply goes over the socket, whichever way the request came */
@@ -118,16 +118,17 @@ static struct request *request_new(struct connection *c, const struct rpc_messag
     r->notification = message->notification;
     r->by_ring = c->from_ring;
     r->received_ns = clock_now_ns();
+    schedule_note(&s->schedule, r->received_ns);
     r->sequence = c->next_sequence++;
     r->next = NULL;
     if (!r->notification) {
         r->next = c->by_msgid[r->msgid % MSGID_BUCKETS];
         c->by_msgid[r->msgid % MSGID_BUCKETS] = r;
     }
-    r->work = false;
+    r->work = r->answered = r->brings_fds = false;
     c->inflight++;
     c->requests++;
-    account_add(c->account, QUOTA_INFLIGHT, 1);
+    charge_count(&r->charge, c->account, QUOTA_INFLIGHT, 1);
     s->counters.requests++;
     return r;
 }
@@ -136,11 +137,18 @@ static void forget_msgid(struct request *r)
 {
     struct request **at = &r->connection->by_msgid[r->msgid % MSGID_BUCKETS];
 
-    if (r->notification)
+    if (r->notification || r->answered)
         return;
     while (*at != r)
         at = &(*at)->next;
     *at = r->next;
+}
+
+void request_answered(struct request *r)
+{
+    forget_msgid(r);
+    r->answered = true;
+    connection_mark_dirty(r->connection);
 }
 
 void request_end(struct request *r)
@@ -149,9 +157,13 @@ void request_end(struct request *r)
     struct server *s = c->server;
 
     forget_msgid(r);
+    if (!s->served && s->hooks.served)
+        s->hooks.served(s->hooks.context);
+    s->served = true;
     c->inflight--;
+    c->fd_replies -= r->brings_fds;
     s->drain.work -= r->work;
-    account_discharge(c->account, QUOTA_INFLIGHT, 1);
+    charge_free(&r->charge);
     if (s->n_free_requests < FREE_REQUESTS_KEPT) {
         r->next = s->free_requests;
         s->free_requests = r;
@@ -257,12 +269,20 @@ void request_abandon(struct request *r)
 
 static int check_params(const struct rpc_message *message, int method, struct rpc_arg *args, struct error *e)
 {
+    if (message->values > RPC_MAX_VALUES) {
+        error_set(e, ERROR_LIMIT_EXCEEDED, "a message has at most %d values (limits.message_values), this one has %llu",
+                  RPC_MAX_VALUES, (unsigned long long)message->values);
+        error_detail_number(e, "limit", RPC_MAX_VALUES);
+        return error_detail_number(e, "value", (int64_t)message->values);
+    }
     if (!message->params) {
         error_set(e, ERROR_WRONG_TYPE, "params must be a list of exactly one map");
         return error_detail_text(e, "key", "params");
     }
     if (methods[method].any_params) {
         args[0].items = message->params;
+        args[0].text = (const char *)message->raw;
+        args[0].length = (uint32_t)message->raw_length;
         return 0;
     }
     return rpc_decode_map(message->params, methods[method].fields, methods[method].n_fields, "", args, e);
@@ -340,7 +360,13 @@ int dispatch(struct connection *c, const struct rpc_message *message, struct req
         refuse(r, message->params, &error);
         return 0;
     }
+    if (r->notification && (method == METHOD_CLIENTS || method == METHOD_METRICS)) {
+        request_end(r); /* nobody would read what it has to tell, and telling takes long */
+        return 0;
+    }
     r->work = methods[method].work;
+    r->brings_fds = methods[method].brings_fds;
+    c->fd_replies += r->brings_fds;
     c->server->drain.work += r->work;
     activity_own(&s->activity.request, methods[method].name, c->pid, c->uid);
     methods[method].handler(r, args, fds);
@@ -350,28 +376,56 @@ int dispatch(struct connection *c, const struct rpc_message *message, struct req
 
 /* ---- barriers ---- */
 
-void barrier_enqueue(struct request *r)
+/* The first one, if nothing that was sent before it is unfinished. */
+static struct request *ready_barrier(const struct connection *c)
 {
-    list_append(&r->connection->barriers, &r->barrier.link);
-    barriers_advance(r->connection);
+    const struct list *node = list_first(&c->barriers);
+    const struct run *oldest;
+    struct request *r;
+
+    if (!node)
+        return NULL;
+    r = (struct request *)(void *)((char *)node - offsetof(struct request, barrier.link));
+    if (c->closed || list_empty(&c->runs))
+        return r;
+    oldest = list_entry(list_first(&c->runs), struct run, order_link);
+    return list_entry(oldest, struct request, run)->sequence < r->sequence ? NULL : r;
+}
+
+/* A client that has not read what there is gets no more of it, unless the end does not wait for it any longer. */
+static bool may_answer(const struct connection *c)
+{
+    return !connection_is_stuck(c) || c->server->cancelled_all;
+}
+
+/* Their answers may be long, so each is a piece of work of its own. */
+void barriers_step(struct connection *c)
+{
+    struct request *r = ready_barrier(c);
+
+    if (!r || !may_answer(c))
+        return;
+    list_remove(&r->barrier.link);
+    if (r->method == METHOD_TRIM)
+        trim_now(r);
+    else
+        stats_now(r);
 }
 
 void barriers_advance(struct connection *c)
 {
-    while (!list_empty(&c->barriers)) {
-        struct list *node = list_first(&c->barriers);
-        struct request *r = (struct request *)(void *)((char *)node - offsetof(struct request, barrier.link));
+    if (!c->closed && ready_barrier(c) && may_answer(c))
+        connection_mark_dirty(c);
+    while (c->closed && !list_empty(&c->barriers)) {
+        struct request *r = ready_barrier(c);
 
-        if (!list_empty(&c->runs)) {
-            struct run *oldest = list_entry(list_first(&c->runs), struct run, order_link);
-
-            if (list_entry(oldest, struct request, run)->sequence < r->sequence && !c->closed)
-                return;
-        }
-        list_remove(node);
-        if (r->method == METHOD_TRIM)
-            trim_now(r);
-        else
-            stats_now(r);
+        list_remove(&r->barrier.link);
+        request_abandon(r);
     }
+}
+
+void barrier_enqueue(struct request *r)
+{
+    list_append(&r->connection->barriers, &r->barrier.link);
+    barriers_advance(r->connection);
 }

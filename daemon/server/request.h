@@ -20,6 +20,9 @@ struct rpc_output *request_result(struct request *r);
 void request_error(struct request *r, const struct error *e);
 /* The same with `reason` and `log` among the details; `log` is any text, what is not UTF-8 is replaced. */
 void request_error_log(struct request *r, const struct error *e, const char *reason, const char *log);
+/* The reply has been written and work of the request goes on: its msgid is free, all else is its own until
+ * request_end(), its place among the requests in flight, too. No other reply follows. */
+void request_answered(struct request *r);
 /* The request is over and its memory is given back. */
 void request_end(struct request *r);
 
@@ -107,9 +110,11 @@ typedef void request_handler(struct request *r, const struct rpc_arg *args, stru
 KOPS_METHODS(X)
 #undef X
 
-/* trim and stats wait until every earlier run has ended: they queue behind c->barriers, and barriers_advance(), called
- * when a run has ended, carries them out. */
+/* trim and stats wait until every earlier run has ended: they queue behind c->barriers. barriers_advance(), called when
+ * a run or the connection has ended, sees to it that the connection has its turn, in which barriers_step() carries out
+ * one of them. A client that has not read its replies gets no more of them. */
 void barriers_advance(struct connection *c);
+void barriers_step(struct connection *c);
 void barrier_enqueue(struct request *r);
 void trim_now(struct request *r);
 void stats_now(struct request *r);

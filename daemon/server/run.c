@@ -10,7 +10,21 @@
 #include "server/timeline.h"
 #include "util/clock.h"
 
+enum { SAMPLE_ONE_IN = 61 /* untimed runs: no power of two, as loops of clients often are */ };
+
 /* ---- beginning ---- */
+
+/* The end of a job costs its user, too: that of several ops as long as it takes. */
+static void finish_charged(struct request *r)
+{
+    enum { FEW = 8, OF_FEW_NS = 1000 };
+    struct account *account = account_ref(r->connection->account);
+    const uint64_t before = r->run.body.n_calls > FEW ? clock_thread_ns() : 0;
+
+    run_finish(r);
+    schedule_charge(&account->turns, before ? clock_thread_ns() - before : OF_FEW_NS);
+    account_unref(account);
+}
 
 static void job_done(struct backend_job *job)
 {
@@ -22,7 +36,7 @@ static void job_done(struct backend_job *job)
     /* A device that was lost, or a job that there was no memory for, has not written it. */
     if (job->failed)
         timeline_write_done(run);
-    run_finish(r);
+    finish_charged(r);
 }
 
 static void fail_run(struct run *run, const struct error *e)
@@ -193,6 +207,15 @@ void run_refuse(struct request *r, const struct run_options *o, const struct err
     enqueue(r, stream);
 }
 
+/* Statistics want to know how long devices take, also where no client does. Events cost a run some 0.5 to 1 us. */
+static void sample_some(struct server *s, struct run *run)
+{
+    if (run->job.timing || run->device->backend->times_always || run->job.warmup + run->job.repeat > 1)
+        return;
+    run->sampled = s->untimed[run->device->index]++ % SAMPLE_ONE_IN == 0;
+    run->job.timing = run->sampled;
+}
+
 void run_begin(struct request *r, const struct run_options *o)
 {
     struct run *run = &r->run;
@@ -217,6 +240,8 @@ void run_begin(struct request *r, const struct run_options *o)
     run->stream = stream;
     timeline_set_signal(run);
     run->job.done = job_done;
+    run->job.owner = r->connection->uid;
+    sample_some(r->connection->server, run);
     if (o->deadline_ms)
         run->deadline_ns = r->received_ns + o->deadline_ms * 1000000U;
     r->connection->server->counters.jobs++;
@@ -234,6 +259,8 @@ void run_finish(struct request *r)
 
     if (run->job.failed)
         fail_run(run, &run->job.error);
+    /* Whoever was told that it is stopped learns nothing else, be it that the device was done in time. */
+    run->failed = run->failed || run->stop != RUN_GOES_ON;
     run_reply(r);
     if (run->deadline_ns)
         deadline_remove(r);
@@ -253,12 +280,19 @@ void run_finish(struct request *r)
 
 /* ---- stopping ---- */
 
+/* The first reason stays, since somebody may have been told of it; that nobody is there any more comes over it. */
+static bool can_stop(const struct run *run, enum run_stop why)
+{
+    return run->stop == RUN_GOES_ON || (why == RUN_ABANDONED && run->stop != RUN_ABANDONED);
+}
+
 void run_stop(struct request *r, enum run_stop why)
 {
     struct run *run = &r->run;
 
-    if (run->stop != RUN_ABANDONED)
-        run->stop = why;
+    if (!can_stop(run, why))
+        return;
+    run->stop = why;
     if (run->state != RUN_QUEUED) {
         atomic_store(&run->job.cancel, true); /* it ends through done() */
         return;
@@ -270,6 +304,22 @@ void run_stop(struct request *r, enum run_stop why)
         run_finish(r);
 }
 
+void run_deadline(struct request *r)
+{
+    struct run *run = &r->run;
+
+    run->deadline_ns = 0;
+    deadline_remove(r);
+    if (run->state == RUN_QUEUED) {
+        run_stop(r, RUN_DEADLINE);
+        return;
+    }
+    run_stop(r, RUN_DEADLINE);
+    /* Ordered work is answered when its word is written: the caller's stream waits for that in any case. */
+    if (!run->done && run->stop != RUN_ABANDONED)
+        run_reply_early(r);
+}
+
 void run_stop_all(struct connection *c, enum run_stop why)
 {
     /* The last one first, so that none begins because one before it has ended. Stopping one may end others of its
@@ -277,7 +327,7 @@ void run_stop_all(struct connection *c, enum run_stop why)
     for (struct list *node = c->runs.prev; node != &c->runs;) {
         struct run *run = list_entry(node, struct run, order_link);
 
-        if (run->stop == why || run->stop == RUN_ABANDONED) {
+        if (!can_stop(run, why)) {
             node = node->prev;
             continue;
         }
@@ -290,7 +340,8 @@ void handle_cancel(struct request *r, const struct rpc_arg *args, struct request
 {
     struct request *target = request_find(r->connection, (uint32_t)args[CANCEL_msgid].u);
     struct rpc_output *out = request_result(r);
-    bool found = target && target != r && request_is_run(target) && target->run.stop == RUN_GOES_ON;
+    bool found = target && target != r && request_is_run(target) &&
+                 (target->run.stop == RUN_GOES_ON || target->run.stop == RUN_CANCELLED);
     bool compiles = target && target != r && target->method == METHOD_COMPILE && target->compile.request;
     struct error e;
 

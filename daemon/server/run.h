@@ -9,8 +9,11 @@
 void run_begin(struct request *r, const struct run_options *o);
 /* Answers a run that could not be decoded, in its turn where it is ordered. Gives everything back. */
 void run_refuse(struct request *r, const struct run_options *o, const struct error *e);
-/* Stops a run for `why`: a queued one ends at once, a running one between repeats. */
+/* Stops a run for `why`, unless it was stopped before: a queued one ends at once; one that a device has ends when the
+ * device has let go of it, and at its deadline it is answered first. */
 void run_stop(struct request *r, enum run_stop why);
+/* Its deadline has passed. */
+void run_deadline(struct request *r);
 /* The run is over: replies, gives everything back, lets the next one go on. */
 void run_finish(struct request *r);
 /* run_decode.c: the same for one whose parameters are wrong as such. */
@@ -30,8 +33,10 @@ int run_set_job(struct request *r, const struct run_options *o, struct error *e)
 /* Stops all of a connection's runs that were not stopped for this reason before. */
 void run_stop_all(struct connection *c, enum run_stop why);
 
-/* reply.c: answers an ended run. */
+/* reply.c: answers an ended run; counts it alone where it was answered before. */
 void run_reply(struct request *r);
+/* Answers a stopped run whose work a device still has. */
+void run_reply_early(struct request *r);
 
 /* stream.c */
 /* The connection's stream of that number, made at its first use; NULL: no memory. */

@@ -14,7 +14,11 @@ enum { N_OP_FIELDS = sizeof(op_fields) / sizeof(op_fields[0]), PATH_MAX_LENGTH =
 
 static int unknown_op(struct error *e)
 {
-    error_set(e, ERROR_UNKNOWN_OP, "op: no such op; hello lists them");
+    char names[256] = "";
+
+    for (unsigned i = 0, at = 0; i < OP_COUNT && at < sizeof(names); i++)
+        at += (unsigned)snprintf(names + at, sizeof(names) - at, "%s%s", i ? ", " : "", op_get(i)->name);
+    error_set(e, ERROR_UNKNOWN_OP, "op: no such op; there are %s", names);
     return error_detail_text(e, "key", "op");
 }
 
@@ -22,8 +26,8 @@ static int check_count(const struct op *op, uint32_t given, unsigned count, cons
 {
     if (given == count)
         return 0;
-    error_set(e, given > count ? ERROR_LIMIT_EXCEEDED : ERROR_INVALID_ARGUMENT, "%s: %s takes %u tensors there, not %u",
-              key, op->name, count, given);
+    error_set(e, given > count ? ERROR_LIMIT_EXCEEDED : ERROR_INVALID_ARGUMENT,
+              "%s: %s takes %u tensor%s there, not %u", key, op->name, count, count == 1 ? "" : "s", given);
     error_detail_text(e, "key", key);
     error_detail_number(e, "limit", count);
     return error_detail_number(e, "value", given);
@@ -151,15 +155,14 @@ static int decode_tensors(struct connection *c, struct body *body, const struct 
 }
 
 int body_decode(struct connection *c, const struct rpc_arg *tensors, const struct rpc_arg *ops,
-                const struct rpc_arg *device, uint64_t *ret_buffers, uint64_t *account, struct body *body,
+                const struct rpc_arg *device, uint64_t *ret_buffers, struct body_pot *pot, struct body *body,
                 struct backend_device **ret_device, struct error *e)
 {
     char prefix[PATH_MAX_LENGTH];
 
     *body = (struct body){0};
     if (limit_length(tensors, "tensors", SEQUENCE_TENSORS_MAX, e) < 0 ||
-        limit_length(ops, "ops", SEQUENCE_OPS_MAX, e) < 0 ||
-        body_new(body, tensors->length, ops->length, account, e) < 0)
+        limit_length(ops, "ops", SEQUENCE_OPS_MAX, e) < 0 || body_new(body, tensors->length, ops->length, pot, e) < 0)
         return -1;
     if (decode_tensors(c, body, tensors, ret_buffers, e) < 0 ||
         body_choose_device(c->server, body, device, ret_device, e) < 0)
@@ -203,7 +206,7 @@ void run_init(struct request *r)
     run->device = NULL;
     run->program = NULL;
     run->stream = NULL;
-    run->failed = false;
+    run->failed = run->sampled = false;
     run->maps_pending = 0;
     run->map_us = NAN;
     run->map_started_ns = run->ready_ns = run->deadline_ns = 0;
@@ -304,7 +307,7 @@ void handle_sequence(struct request *r, const struct rpc_arg *args, struct reque
     (void)fds;
     run_init(r);
     if (body_decode(r->connection, &args[SEQUENCE_tensors], &args[SEQUENCE_ops], &args[SEQUENCE_device], NULL,
-                    &r->connection->run_bytes, &run->body, &run->device, &e) < 0 ||
+                    &r->connection->run_bodies, &run->body, &run->device, &e) < 0 ||
         run_decode_priority(&args[SEQUENCE_priority], &run->priority, &e) < 0 || run_set_job(r, &o, &e) < 0)
         run_refuse(r, &o, &e);
     else

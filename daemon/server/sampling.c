@@ -5,10 +5,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "server/clients.h"
-#include "server/connection.h"
+#include "server/report.h"
+#include "server/request.h"
 
-enum { LATE_MS = 100, ANSWERS_A_TURN = 4, UNREAD_MS = 20 };
+enum { LATE_MS = 100 };
 
 void sampling_init(struct server *s)
 {
@@ -74,34 +74,16 @@ static void sample(struct work *work)
 
 static void on_late(uv_timer_t *timer);
 
-static void answer(struct request *r)
+/* Everybody who waits. */
+static void answer_all(struct server *s)
 {
-    list_remove(&r->watch.link);
-    if (r->method == METHOD_CLIENTS)
-        clients_now(r);
-    else
-        metrics_now(r);
-}
+    uv_timer_stop(&s->sampling.timer);
+    while (!list_empty(&s->sampling.waiting)) {
+        struct list *node = list_first(&s->sampling.waiting);
 
-/* These answers are long: few in a turn of the loop, and none to a client that has not read what there is already. */
-static void answer_some(struct server *s)
-{
-    unsigned n = 0;
-
-    list_for_each_safe (node, after, &s->sampling.waiting) {
-        struct request *r = (struct request *)(void *)((char *)node - offsetof(struct request, watch.link));
-
-        if (n == ANSWERS_A_TURN)
-            break;
-        if (!r->connection->closed && connection_is_stuck(r->connection) && !s->cancelled_all)
-            continue;
-        answer(r);
-        n++;
+        list_remove(node);
+        report_enqueue((struct request *)(void *)((char *)node - offsetof(struct request, watch.link)));
     }
-    if (list_empty(&s->sampling.waiting))
-        uv_timer_stop(&s->sampling.timer);
-    else
-        uv_timer_start(&s->sampling.timer, on_late, n == ANSWERS_A_TURN ? 0 : UNREAD_MS, 0);
 }
 
 static void sampled(struct work *work)
@@ -112,12 +94,12 @@ static void sampled(struct work *work)
     memcpy(sampling->memory_free, sampling->fresh_free, sizeof(sampling->memory_free));
     sampling->resident_bytes = sampling->fresh_resident_bytes;
     sampling->open_fds = sampling->fresh_open_fds;
-    answer_some(list_entry(sampling, struct server, sampling));
+    answer_all(list_entry(sampling, struct server, sampling));
 }
 
 static void on_late(uv_timer_t *timer)
 {
-    answer_some(timer->data);
+    answer_all(timer->data);
 }
 
 void sampling_enqueue(struct request *r)

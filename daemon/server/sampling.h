@@ -8,8 +8,7 @@
 void sampling_init(struct server *s);
 void sampling_close(struct server *s);
 
-/* Asks anew, and then calls clients_now() or metrics_now(), with what is known when the answer does not come in time.
- */
+/* Asks anew, and then calls report_enqueue(), with what is known when the answer does not come in time. */
 void sampling_enqueue(struct request *r);
 
 #endif

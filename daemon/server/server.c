@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "server/accepting.h"
+#include "server/backlog.h"
 #include "server/channel.h"
 #include "server/code.h"
 #include "server/connection.h"
@@ -118,6 +119,8 @@ static int prepare(struct server *s, int listener, struct error *e)
     s->started_s = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
     choose_instance(s);
     list_init(&s->connections);
+    list_init(&s->walks);
+    schedule_init(&s->schedule, clock_now_ns, clock_thread_ns);
     list_init(&s->programs);
     codes_init(s);
     list_init(&s->yielding);
@@ -132,9 +135,14 @@ static int start(struct server *s, struct error *e)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the event loop");
     s->mappings.opened = connections_note_opened;
     s->mappings.close_fds = connections_close_fds;
+    s->mappings.charge = mapping_charge_areas;
+    s->mappings.unreferenced = mapping_settle_shared;
+    s->mappings.settle = mapping_settle;
     s->mappings.context = s;
     deadlines_init(s);
     patience_init(s);
+    backlog_init(s);
+    trimming_init(&s->trimming, &s->loop);
     drain_init(s);
     sampling_init(s);
     if (pump_init(s, e) < 0)

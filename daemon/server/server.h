@@ -66,6 +66,7 @@ struct server_config {
 /* What a server tells whoever runs it, on the loop's thread but for read() and alive(). NULL ones are left out. */
 struct server_hooks {
     void (*ready)(void *context);                         /* requests are taken */
+    void (*served)(void *context);                        /* the first request has ended */
     void (*read)(void *context);                          /* a thread of the pool: SIGHUP came */
     void (*reload)(void *context);                        /* after that */
     void (*status)(void *context, const char *text);      /* what it is doing, in a few words; when that has changed */

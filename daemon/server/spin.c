@@ -28,7 +28,7 @@ static void judge_sleep(struct server *s, uint64_t gap)
 
 static bool may_complete(const struct server *s)
 {
-    if (!list_empty(&s->held.streams))
+    if (!list_empty(&s->held.users))
         return true;
     for (unsigned i = 0; s->n_jobs_running && i < s->devices.count; i++)
         if (s->jobs_running[i] && s->devices.all[i]->backend->spin)
@@ -99,6 +99,11 @@ static void poll_sockets(struct server *s, uint64_t now)
         }
         if (!connection_may_look(c))
             continue;
+        if (!schedule_begin_at_once(&s->schedule, &c->account->turns)) {
+            c->readable = true;
+            connection_mark_dirty(c);
+            continue;
+        }
         connection_read_socket(c);
         if (!c->input_active_ns && ++c->spin_hits == UNWATCHED_AFTER)
             connection_unwatch(c);

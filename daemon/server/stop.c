@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "server/accepting.h"
+#include "server/backlog.h"
 #include "server/code.h"
 #include "server/connection.h"
 #include "server/drain.h"
@@ -103,6 +104,7 @@ static void cancel_everything(struct server *s)
         run_stop_all(c, RUN_CANCELLED);
         error_set(&e, ERROR_SHUTTING_DOWN, "the daemon is ending; connect again");
         compiles_stop(c, &e);
+        barriers_advance(c);
     }
 }
 
@@ -139,6 +141,8 @@ void server_stop_step(struct server *s)
     code_service_close(s->code_service, NULL, NULL);
     s->code_service = NULL;
     patience_stop(s);
+    backlog_stop(s);
+    trimming_stop(&s->trimming);
     uv_close((uv_handle_t *)&s->deadline_timer, NULL);
     uv_close((uv_handle_t *)&s->shutdown_timer, NULL);
     drain_close(s);

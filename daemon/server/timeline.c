@@ -18,8 +18,11 @@ enum {
     PAGE_BYTES = 4096,
     LOOK_MIN_NS = 20 * 1000, /* between two looks while the loop sleeps … */
     LOOK_MAX_NS = 1000 * 1000,
-    RESUMED_A_LOOK = 16,
-    LOOK_SHARE = 8 /* … or this part of how long the wait has lasted */
+    LOOK_SHARE = 8, /* … or this part of how long the newest wait has lasted */
+    /* Streams of a user, and users, that are looked at in a turn. However many wait, a turn costs no more than that. */
+    LOOKS_A_TURN = 16,
+    LOOKS_AFTER_SLEEP = 256,
+    USERS_A_TURN = 16
 };
 static const int64_t FAR_END = INT64_MAX;
 
@@ -27,9 +30,13 @@ static const int64_t FAR_END = INT64_MAX;
 struct timelines {
     struct backend_memory *page;
     int fd;
-    bool attached; /* to every device that can write it */
+    bool attached; /* to every device that can write it: from then on only read, until the end */
     struct server *server;
-    struct work work;
+    struct charge charge; /* QUOTA_FDS */
+    struct work work;     /* of attaching, which has the page for itself, or of giving it back */
+    bool failed;          /* set by that, with `error` */
+    struct error error;
+    struct list waiting; /* struct request, while it is attached */
 };
 
 static _Atomic(int64_t) *word(const struct timelines *t, unsigned index)
@@ -57,54 +64,47 @@ static int make_page(struct connection *c, struct error *e)
     if (!have_signals(c->server))
         return error_set(e, ERROR_UNSUPPORTED,
                          "no device here writes timelines; see `ordered` in hello's features. Use blocking calls");
-    if (account_charge(c->account, c->pid, QUOTA_FDS, 1, e) < 0)
-        return -1;
     t = calloc(1, sizeof(*t));
-    if (!t) {
-        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a page of timelines");
-        goto discharge;
-    }
+    if (!t)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a page of timelines");
     t->server = c->server;
-    if (memfd_new(PAGE_BYTES, &t->page, &t->fd, e) < 0)
+    list_init(&t->waiting);
+    if (charge_take(&t->charge, c->account, c->pid, QUOTA_FDS, 1, e) < 0)
         goto free_timelines;
+    if (memfd_new(PAGE_BYTES, &t->page, &t->fd, e) < 0)
+        goto discharge;
     c->timelines = t;
     return 0;
 
+discharge:
+    charge_free(&t->charge);
 free_timelines:
     free(t);
-discharge:
-    account_discharge(c->account, QUOTA_FDS, 1);
     return -1;
 }
 
 static void attach(struct work *work)
 {
-    struct request *r = (struct request *)(void *)((char *)work - offsetof(struct request, timelines.work));
-    const struct device_set *devices = &r->connection->server->devices;
+    struct timelines *t = list_entry(work, struct timelines, work);
+    const struct device_set *devices = &t->server->devices;
 
-    for (unsigned i = 0; i < devices->count && !r->timelines.failed; i++)
+    t->failed = false;
+    for (unsigned i = 0; i < devices->count && !t->failed; i++)
         if (devices->all[i]->signals)
-            r->timelines.failed = devices->all[i]->backend->memory_attach(
-                                      devices->all[i], r->connection->timelines->page, &r->timelines.error) < 0;
+            t->failed = devices->all[i]->backend->memory_attach(devices->all[i], t->page, &t->error) < 0;
 }
 
-static void attach_done(struct work *work)
+static void answer(struct request *r, const struct timelines *t)
 {
-    struct request *r = (struct request *)(void *)((char *)work - offsetof(struct request, timelines.work));
-    struct timelines *t = r->connection->timelines;
     struct rpc_output *out;
+    struct error e;
     uint64_t start;
     int fd;
 
-    if (r->timelines.failed) {
-        request_end_error(r, &r->timelines.error);
-        return;
-    }
-    t->attached = true;
     fd = fcntl(t->fd, F_DUPFD_CLOEXEC, 0);
     if (fd < 0) {
-        error_shortage(&r->timelines.error, errno, "giving you the page");
-        request_end_error(r, &r->timelines.error);
+        error_shortage(&e, errno, "giving you the page");
+        request_end_error(r, &e);
         return;
     }
     start = rpc_output_position(&r->connection->output);
@@ -123,18 +123,47 @@ static void attach_done(struct work *work)
     request_end(r);
 }
 
+static void attach_done(struct work *work)
+{
+    struct timelines *t = list_entry(work, struct timelines, work);
+    const struct error e = t->error;
+    const bool failed = t->failed;
+    struct list waiting;
+
+    t->attached = !failed;
+    list_take(&waiting, &t->waiting);
+    while (!list_empty(&waiting)) { /* the end of the last one may free the page */
+        struct request *r = list_entry(list_first(&waiting), struct request, timelines.link);
+
+        list_remove(&r->timelines.link);
+        if (failed)
+            request_end_error(r, &e);
+        else
+            answer(r, t);
+    }
+}
+
 void handle_timelines(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
+    struct connection *c = r->connection;
+    struct timelines *t;
     struct error e;
 
     (void)args;
     (void)fds;
-    if (make_page(r->connection, &e) < 0) {
+    if (make_page(c, &e) < 0) {
         request_end_error(r, &e);
         return;
     }
-    r->timelines.failed = false;
-    work_submit(&r->connection->server->loop, &r->timelines.work, attach, attach_done);
+    t = c->timelines;
+    if (t->attached) {
+        answer(r, t);
+        return;
+    }
+    if (list_empty(&t->waiting)) /* one at a time: jobs read what it leaves behind */
+        work_submit(&c->server->loop, &t->work, attach, attach_done);
+    list_init(&r->timelines.link);
+    list_append(&t->waiting, &r->timelines.link);
 }
 
 /* On a thread: giving a registration back may block. */
@@ -152,7 +181,10 @@ static void detach(struct work *work)
 
 static void detach_done(struct work *work)
 {
-    free(list_entry(work, struct timelines, work));
+    struct timelines *t = list_entry(work, struct timelines, work);
+
+    charge_free(&t->charge);
+    free(t);
 }
 
 void timelines_close(struct server *s, struct timelines *t)
@@ -243,14 +275,19 @@ void timeline_write_done(struct run *run)
 void timeline_hold(struct run *run)
 {
     struct stream *stream = run->stream;
+    struct account *a = stream->connection->account;
+    struct server *s = stream->connection->server;
 
     if (!list_empty(&stream->held_link) && stream->held_for == awaited(run))
         return;
     /* Each wait has its own time, also where the one before it ended unseen by timelines_poll(). */
     stream->held_since_ns = clock_now_ns();
     stream->held_for = awaited(run);
+    s->held.newest_ns = stream->held_since_ns;
     list_remove(&stream->held_link);
-    list_append(&stream->connection->server->held.streams, &stream->held_link);
+    list_append(a->held.next, &stream->held_link); /* before the first: it is looked at next */
+    if (list_empty(&a->held_link))
+        list_append(s->held.users.next, &a->held_link);
 }
 
 /* The first run that no device has; NULL: none. */
@@ -268,37 +305,64 @@ static void fail_stalled(struct connection *c)
     connection_fail(c, &e, "an ordered op stalled");
 }
 
-/* Resumes the first stream whose word is reached. False: there is none. The list may be another one afterwards, since a
- * connection may have ended. */
-static bool resume_one(struct server *s)
+/* Resumes the stream if its word is reached. The connection may have ended afterwards. */
+static void look(struct server *s, struct stream *stream)
 {
+    enum { RESUMED_NS = 1000 };
     const uint64_t limit_ns = s->config.stall_timeout_ms * 1000000;
-    uint64_t now = limit_ns ? clock_now_ns() : 0;
+    struct run *run = next_run(stream);
 
-    list_for_each_safe (node, after, &s->held.streams) {
-        struct stream *stream = list_entry(node, struct stream, held_link);
-        struct run *run = next_run(stream);
-
-        if (!run || timeline_is_reached(run)) {
-            list_remove(node);
-            s->active = true;
-            stream_advance(stream);
-            return true;
-        }
-        timeline_hold(run); /* it may not be the one that was held */
-        if (limit_ns && now > stream->held_since_ns + limit_ns) {
-            list_remove(node);
-            fail_stalled(stream->connection);
-            return true;
-        }
+    if (!run || timeline_is_reached(run)) {
+        list_remove(&stream->held_link);
+        s->active = true;
+        schedule_charge(&stream->connection->account->turns, RESUMED_NS);
+        stream_advance(stream);
+        return;
     }
-    return false;
+    timeline_hold(run); /* it may not be the one that was held */
+    if (limit_ns && clock_now_ns() > stream->held_since_ns + limit_ns) {
+        list_remove(&stream->held_link);
+        fail_stalled(stream->connection);
+    }
+}
+
+/* Each of the user's streams once at most, and a bounded number of them. */
+static void look_at_user(struct server *s, struct account *a, unsigned looks)
+{
+    while (looks-- && !list_empty(&a->held)) {
+        struct stream *stream = list_entry(list_first(&a->held), struct stream, held_link);
+
+        if (stream->looked == s->held.turn)
+            return;
+        stream->looked = s->held.turn;
+        list_remove(&stream->held_link);
+        list_append(&a->held, &stream->held_link);
+        look(s, stream);
+    }
+    if (list_empty(&a->held))
+        list_remove(&a->held_link);
 }
 
 void timelines_poll(struct server *s)
 {
-    for (unsigned i = 0; i < RESUMED_A_LOOK && !list_empty(&s->held.streams) && resume_one(s); i++)
-        ;
+    const unsigned looks = s->held.slept ? LOOKS_AFTER_SLEEP : LOOKS_A_TURN;
+
+    s->held.slept = false;
+    if (list_empty(&s->held.users))
+        return;
+    s->held.turn++;
+    for (unsigned i = 0; i < USERS_A_TURN && !list_empty(&s->held.users); i++) {
+        struct account *a = list_entry(list_first(&s->held.users), struct account, held_link);
+
+        if (a->looked == s->held.turn)
+            return;
+        a->looked = s->held.turn;
+        list_remove(&a->held_link);
+        list_append(&s->held.users, &a->held_link);
+        account_ref(a); /* its last connection may end */
+        look_at_user(s, a, looks);
+        account_unref(a);
+    }
 }
 
 /* ---- the clock ---- */
@@ -316,18 +380,13 @@ static void on_clock(uv_poll_t *poll, int status, int events)
 
 void timelines_arm(struct server *s)
 {
-    uint64_t now, youngest = 0, wait;
     struct itimerspec spec = {0};
+    uint64_t wait;
 
-    if (list_empty(&s->held.streams))
+    if (list_empty(&s->held.users))
         return;
-    now = clock_now_ns();
-    list_for_each_safe (node, after, &s->held.streams) {
-        const struct stream *stream = list_entry(node, struct stream, held_link);
-
-        youngest = stream->held_since_ns > youngest ? stream->held_since_ns : youngest;
-    }
-    wait = (now - youngest) / LOOK_SHARE;
+    s->held.slept = true;
+    wait = (clock_now_ns() - s->held.newest_ns) / LOOK_SHARE;
     wait = wait < LOOK_MIN_NS ? LOOK_MIN_NS : wait > LOOK_MAX_NS ? LOOK_MAX_NS : wait;
     spec.it_value.tv_nsec = (long)wait;
     timerfd_settime(s->held.timer, 0, &spec, NULL);
@@ -335,7 +394,7 @@ void timelines_arm(struct server *s)
 
 int timelines_init(struct server *s, struct error *e)
 {
-    list_init(&s->held.streams);
+    list_init(&s->held.users);
     s->held.timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (s->held.timer < 0 || uv_poll_init(&s->loop, &s->held.poll, s->held.timer) < 0)
         return error_set(e, ERROR_INTERNAL, "the clock of ordered work cannot be set up");

@@ -18,8 +18,12 @@
 #include "rpc/output.h"
 #include "server/account.h"
 #include "server/activity.h"
+#include "server/hold.h"
+#include "server/host_room.h"
 #include "server/profile.h"
+#include "server/schedule.h"
 #include "server/server.h"
+#include "server/trimming.h"
 #include "util/idtable.h"
 #include "util/list.h"
 #include "util/log.h"
@@ -33,8 +37,11 @@ enum patience_for { PATIENCE_READER, PATIENCE_MESSAGE, PATIENCE_KERNEL, PATIENCE
 
 /* The streams that wait for a word of their timelines, and the clock that wakes the loop to look at them. */
 struct timeline_poll {
-    struct list streams; /* struct stream by held_link */
-    int timer;           /* timerfd */
+    struct list users;  /* struct account by held_link: whose streams wait, the next one first */
+    unsigned turn;      /* of looking at them */
+    bool slept;         /* since the last one */
+    uint64_t newest_ns; /* when a stream began to wait last */
+    int timer;          /* timerfd */
     uv_poll_t poll;
 };
 
@@ -107,13 +114,19 @@ struct server {
         uv_poll_t poll;
         uv_timer_t timer; /* while nobody can be accepted */
         bool started;
-        struct rpc_output notice; /* its memory is there when there is no other */
+        struct account *crowd;     /* a reference: whose turned-away sockets are waited for; NULL */
+        unsigned crowd_was, still; /* as of the last look; how many looks it has not changed */
+        struct rpc_output notice;  /* its memory is there when there is no other */
         struct log_limit log_limit;
     } listening;
-    struct list connections; /* every struct connection, closed ones too */
-    unsigned n_connections;  /* not closed */
-    struct list dirty;       /* connections with output to flush or input to go on with */
-    struct rpc_arena *arena; /* the message being dispatched */
+    uv_timer_t backlog_timer; /* while users wait for room: see backlog.c */
+    struct trimming trimming;
+    struct host_room host_room;
+    struct list connections;  /* every struct connection, closed ones too */
+    struct list walks;        /* struct report by walk: those that go through the connections */
+    unsigned n_connections;   /* not closed */
+    struct schedule schedule; /* of connections with output to flush, input to take or something to answer */
+    struct rpc_arena *arena;  /* the message being dispatched */
     struct request *free_requests;
     unsigned n_free_requests;
 
@@ -123,6 +136,7 @@ struct server {
     uv_check_t check;
     uv_idle_t idle;
     unsigned jobs_running[BACKEND_MAX_DEVICES]; /* submitted, not done */
+    unsigned untimed[BACKEND_MAX_DEVICES];      /* runs that nobody wanted timed */
     struct list on_device[BACKEND_MAX_DEVICES]; /* those: struct run by device_link, the oldest first */
     unsigned n_jobs_running;
     struct list free_streams[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* struct pooled_stream */
@@ -150,6 +164,7 @@ struct server {
     struct activity activity;
     struct watchdog *watchdog; /* NULL where nothing is to be watched */
     struct server_hooks hooks;
+    bool served; /* a request has ended */
 
     uv_timer_t hang_timer;
     bool hung[BACKEND_MAX_DEVICES];
@@ -170,11 +185,21 @@ struct server {
     int exit_status;
 };
 
+/* Charges that a mapping holds (mapping.bill): what the daemon has for as long as there is the entry. */
+struct bill {
+    struct charge areas;     /* QUOTA_MAPPINGS */
+    struct charge allocated; /* QUOTA_ALLOCATED: alloc made the memory */
+    struct charge fds;       /* QUOTA_FDS: the kept descriptor */
+    struct hold *host;       /* a reference: QUOTA_HOST, on the file; NULL: it is no memory of the host's */
+    uint64_t holes;          /* of it, in the server's host_room */
+};
+
 /* A connection's reference to memory. */
 struct buffer_ref {
     uint64_t id;
     struct mapping *mapping; /* a reference */
     struct hold *hold;       /* a reference: its user's on the mapping */
+    struct charge charge;    /* QUOTA_BUFFERS */
     uint64_t size;
     bool writable;
     bool allocated; /* by this connection */
@@ -187,9 +212,17 @@ struct inline_ref {
     struct hold *hold;       /* a reference */
 };
 
+/* What a connection's bodies of one kind take together, and the quota that they count in. */
+struct body_pot {
+    struct account *account; /* the connection's */
+    enum quota quota;
+    uint64_t bytes;
+};
+
 struct connection {
     struct server *server;
-    struct list link, dirty_link;
+    struct list link;
+    struct schedule_task task; /* in its user's turns */
     int fd, pidfd;
     uv_poll_t poll, exit_poll;
     unsigned open_handles; /* uv handles whose close callback has not come */
@@ -199,8 +232,13 @@ struct connection {
     struct account *account; /* a reference: its user's */
     gid_t *groups;           /* beside gid, when it connected */
     unsigned n_groups;
-    unsigned access;      /* bits by enum access_class */
-    unsigned fds_waiting; /* of replies, as far as they are counted */
+    unsigned access;           /* bits by enum access_class */
+    struct charge charge;      /* QUOTA_CONNECTIONS, and QUOTA_FDS: … */
+    struct charge socket_fds;  /* … its socket and pidfd */
+    struct charge bell_fds;    /* … the channel's, */
+    struct charge ring_bytes;  /* with QUOTA_HOST for its memory */
+    struct charge backlog;     /* QUOTA_WAITING: of its input and output */
+    struct charge waiting_fds; /* … of replies, as far as they are counted */
     char client[CLIENT_NAME_MAX + 1], comm[COMM_MAX + 1];
     bool comm_known;
     uint64_t connected_ns, requests, errors;
@@ -211,6 +249,8 @@ struct connection {
     bool closed;      /* the socket is gone; requests may be left */
     bool reading;     /* the poll handle asks for input */
     bool writing;     /* … for room to write */
+    bool readable;    /* the socket has something that is to be read in the connection's turn … */
+    bool ring_ready;  /* … and so does the ring */
     bool input_ended; /* shutting down: nothing more is read */
     bool unwatched;   /* … for nothing: the spin looks itself */
     bool input_left;  /* there may be whole messages in `input` */
@@ -223,6 +263,7 @@ struct connection {
     int64_t read_from;           /* when its time as a reader began: what it had taken of its replies … */
     uint64_t read_waiting;       /* … and what waited */
     uint64_t part_at;            /* where in the streams the message began that is waited for */
+    struct list starved_link;    /* in its account's */
     struct rpc_channel *channel; /* shared memory; NULL without */
     struct list hot_link;        /* in the server's; alone while the ring sleeps */
     struct list recent_link;
@@ -242,13 +283,17 @@ struct connection {
     struct timelines *timelines; /* NULL until asked for */
     unsigned n_inline;
     struct list inline_buckets[INLINE_BUCKETS], inline_lru; /* least recently used first */
-    unsigned inflight;
-    uint64_t run_bytes, program_bytes; /* of bodies; of sources that are being compiled with those of runs */
+    unsigned inflight, fd_replies;                          /* fd_replies: those whose replies will have descriptors */
+    struct body_pot run_bodies, program_bodies;
+    uint64_t source_bytes; /* of sources that are being compiled */
     struct request *by_msgid[MSGID_BUCKETS];
     uint64_t next_sequence;
-    struct list runs;     /* unfinished run requests, in the order sent */
-    unsigned queued;      /* … that no device has */
-    struct list barriers; /* requests that wait for earlier runs, in the order sent */
+    struct list runs;        /* unfinished run requests, in the order sent */
+    unsigned queued;         /* … that no device has */
+    struct list barriers;    /* requests that wait for earlier runs, in the order sent */
+    struct list reports;     /* requests for long answers, the first of which … */
+    struct report *report;   /* … is built; NULL */
+    struct list report_link; /* in the user's reports */
     struct stream *streams[STREAMS_MAX];
 };
 
@@ -293,7 +338,8 @@ struct body {
     struct backend_step *steps; /* of the calls */
     void *memory;               /* what the arrays lie in; NULL: the run itself */
     size_t bytes;               /* of it */
-    uint64_t *account;          /* where they are counted */
+    struct body_pot *pot;       /* where they are counted, */
+    struct charge charge;       /* and for their user */
     unsigned search_steps;      /* left for finding out which tensors share elements */
 };
 
@@ -313,6 +359,7 @@ struct run {
     enum backend_priority priority;
     struct program *program; /* referenced while it runs; or NULL */
     bool rebound;            /* the body is not quite the program's */
+    bool sampled;            /* timed for the statistics alone: nobody asked */
     struct stream *stream;
     struct list queue_link, order_link, deadline_link, device_link;
     unsigned maps_pending;
@@ -335,21 +382,25 @@ struct request {
     enum method method;
     uint32_t msgid;
     bool notification;
-    bool by_ring; /* it came through the ring, and so goes its reply */
-    bool work;    /* counted in the server's drain.work */
+    bool by_ring;    /* it came through the ring, and so goes its reply */
+    bool work;       /* counted in the server's drain.work */
+    bool brings_fds; /* its reply has descriptors; counted in the connection's fd_replies */
+    bool answered;   /* before its work has ended: nobody has its msgid any more */
     uint64_t sequence, received_ns;
+    struct charge charge; /* QUOTA_INFLIGHT */
     struct request *next; /* in its msgid bucket, or in the free list */
     union {
         struct run run; /* run, sequence, run_program */
         struct {
-            struct work work;
-            struct error error;
-            bool failed;
+            struct list link; /* in the page's, while it is attached */
         } timelines;
         struct {
             struct work work;
             struct backend_device *device;
             uint64_t size;
+            struct charge charge; /* QUOTA_ALLOCATED; a mapping's from when there is one */
+            struct charge host;   /* QUOTA_HOST, until there is a file to be charged for */
+            uint64_t holes;       /* in the server's host_room; a mapping's from when there is one */
             struct backend_memory *memory;
             int fd;
             struct error error;
@@ -357,7 +408,8 @@ struct request {
         struct {
             struct list link;             /* in the connection's compiles */
             struct code_request *request; /* NULL once there is code */
-            uint64_t bytes;               /* of the source with its files, counted in the connection's run_bytes */
+            uint64_t bytes;               /* of the source with its files, counted in the connection's source_bytes */
+            struct charge charge;         /* QUOTA_WAITING: those */
             struct backend_device *device;
             enum code_origin origin;
             struct code *code; /* a reference */
@@ -403,7 +455,8 @@ struct stream {
     uint64_t last_ready, last_done; /* the highest timeline values so far */
     uint64_t owed_ready;    /* what runs that ended without it should have waited for, and those behind them do */
     struct list yield_link; /* in server->yielding */
-    struct list held_link;  /* in server->held.streams */
+    struct list held_link;  /* in its user's held */
+    unsigned looked;        /* the turn in which it was looked at last */
     uint64_t held_since_ns, held_for; /* while it is there: since when, which value */
     struct pooled_stream *backends[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* made at first use */
     struct pairing pairing;

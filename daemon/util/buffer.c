@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_CAPACITY = 4096, KEPT_CAPACITY = 64 * 1024 };
+enum { FIRST_CAPACITY = 4096 };
 
 void buffer_init(struct buffer *b, size_t max)
 {
@@ -62,7 +62,7 @@ void buffer_consume(struct buffer *b, size_t n)
     if (b->start < b->end)
         return;
     b->start = b->end = 0;
-    if (b->capacity > KEPT_CAPACITY) { /* one big message must not cost its memory for ever */
+    if (b->capacity > BUFFER_KEPT) {
         free(b->data);
         b->data = NULL;
         b->capacity = 0;

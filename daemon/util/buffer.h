@@ -5,6 +5,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* What an empty buffer keeps of its memory at most: one big message must not cost its own for ever. */
+enum { BUFFER_KEPT = 16 * 1024 };
+
 struct buffer {
     unsigned char *data; /* owned */
     size_t start, end;   /* the content is data[start, end) */
@@ -30,6 +33,12 @@ void buffer_consume(struct buffer *b, size_t n);
 static inline size_t buffer_length(const struct buffer *b)
 {
     return b->end - b->start;
+}
+
+/* What the content takes of the process's memory, where that is worth counting. */
+static inline size_t buffer_held(const struct buffer *b)
+{
+    return b->capacity > BUFFER_KEPT ? b->capacity : buffer_length(b);
 }
 
 #endif

@@ -230,6 +230,18 @@ void closer_close(struct closer *closer, struct closer_lane *lane, const int *fd
         work_off(c);
 }
 
+unsigned closer_crowd(struct closer *closer, struct closer_lane *lane)
+{
+    unsigned more;
+
+    pthread_mutex_lock(&closer->lock);
+    more = lane->n_waiting > WAITING_MAX ? lane->n_waiting - WAITING_MAX : 0;
+    if (more)
+        pthread_kill(lane->thread, INTERRUPTION);
+    pthread_mutex_unlock(&closer->lock);
+    return more;
+}
+
 /* Whether descriptors may be among what waits in the socket. A look without room for them says so. */
 static bool brings_descriptors(int socket)
 {

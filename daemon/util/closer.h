@@ -42,6 +42,10 @@ void closer_lane_init(struct closer_lane *lane, void (*done)(struct closer_lane 
 /* Takes ownership of all of them. Where there is no memory or no thread to be had they are closed at once. */
 void closer_close(struct closer *closer, struct closer_lane *lane, const int *fds, unsigned count);
 
+/* How many more wait in the lane than may, and interrupts its thread where there are any. Nothing holds them back: that
+ * is for who brings them. */
+unsigned closer_crowd(struct closer *closer, struct closer_lane *lane);
+
 /* Closes a connected Unix socket: true when that was done here, since no descriptors wait in it. Else nothing comes in
  * any more, and it is the caller's to give to a lane. */
 bool closer_close_socket(int socket);

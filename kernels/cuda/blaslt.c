@@ -9,6 +9,8 @@
 
 struct blaslt_api blaslt_api;
 
+static struct blaslt_context_api in_context;
+
 /* The versions whose interface this is, where the loader looks (LD_LIBRARY_PATH, the system's folders), then where the
  * toolkit lies. */
 static const char *const usual_names[] = {
@@ -19,35 +21,64 @@ static const char *const usual_names[] = {
     NULL,
 };
 
-static const struct {
+struct function {
     const char *symbol;
     size_t offset;
-} functions[] = {
+};
+
+static const struct function functions[] = {
 #define X(Name) {"cublasLt" #Name, offsetof(struct blaslt_api, Name)},
     BLASLT_FUNCTIONS(X)
 #undef X
 };
 
+static const struct function context_functions[] = {
+#define X(Name) {"cublasLt" #Name, offsetof(struct blaslt_context_api, Name)},
+    BLASLT_CONTEXT_FUNCTIONS(X)
+#undef X
+};
+
+/* The symbol that the library does not have, or NULL. */
+static const char *resolve(void *library, const struct function *wanted, size_t n, void *table)
+{
+    for (size_t i = 0; i < n; i++) {
+        void *symbol = dlsym(library, wanted[i].symbol);
+
+        if (!symbol)
+            return wanted[i].symbol;
+        memcpy((char *)table + wanted[i].offset, &symbol, sizeof(symbol));
+    }
+    return NULL;
+}
+
 static int load_from(const char *path, char *why, size_t why_size)
 {
     struct blaslt_api api = {.library = dlopen(path, RTLD_NOW | RTLD_LOCAL)};
+    struct blaslt_context_api context_api;
+    const char *missing;
 
     if (!api.library) {
         snprintf(why, why_size, "%s", dlerror());
         return -1;
     }
-    for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
-        void *symbol = dlsym(api.library, functions[i].symbol);
-
-        if (!symbol) {
-            snprintf(why, why_size, "%s has no %s", path, functions[i].symbol);
-            dlclose(api.library);
-            return -1;
-        }
-        memcpy((char *)&api + functions[i].offset, &symbol, sizeof(symbol));
+    missing = resolve(api.library, functions, sizeof(functions) / sizeof(functions[0]), &api);
+    if (!missing)
+        missing = resolve(api.library, context_functions, sizeof(context_functions) / sizeof(context_functions[0]),
+                          &context_api);
+    if (missing) {
+        snprintf(why, why_size, "%s has no %s", path, missing);
+        dlclose(api.library);
+        return -1;
     }
     blaslt_api = api;
+    in_context = context_api;
     return 0;
+}
+
+const struct blaslt_context_api *blaslt_on(const struct cuda_device *d)
+{
+    cuda_on(d);
+    return &in_context;
 }
 
 int blaslt_load(const char *path, char *why, size_t why_size)
@@ -99,7 +130,7 @@ struct blaslt *blaslt_free(struct blaslt *b)
         blaslt_plan_unref(list_entry(node, struct blaslt_plan, link));
     }
     if (b->handle)
-        blaslt_api.Destroy(b->handle);
+        blaslt_on(b->device)->Destroy(b->handle);
     pthread_mutex_destroy(&b->lock);
     pthread_mutex_destroy(&b->handle_lock);
     free(b);
@@ -112,7 +143,7 @@ int blaslt_handle(struct blaslt *b, cublasLtHandle_t *ret_handle, struct error *
 
     pthread_mutex_lock(&b->handle_lock);
     if (!b->handle)
-        status = blaslt_api.Create(&b->handle);
+        status = blaslt_on(b->device)->Create(&b->handle);
     if (status == CUBLAS_STATUS_SUCCESS)
         *ret_handle = b->handle;
     pthread_mutex_unlock(&b->handle_lock);

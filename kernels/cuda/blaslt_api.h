@@ -21,6 +21,15 @@ struct blaslt_api {
 
 extern struct blaslt_api blaslt_api; /* filled once by blaslt_load() */
 
+struct blaslt_context_api {
+#define X(Name) __typeof__(cublasLt##Name) *Name;
+    BLASLT_CONTEXT_FUNCTIONS(X)
+#undef X
+};
+
+/* The functions that work in a context, with the device's made current, as cuda_on() does. */
+const struct blaslt_context_api *blaslt_on(const struct cuda_device *d);
+
 enum { BLASLT_CANDIDATES = 8, BLASLT_BUCKETS = 1024, BLASLT_PLANS_MAX = 2048 };
 
 struct blaslt {

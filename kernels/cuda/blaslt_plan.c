@@ -117,7 +117,8 @@ static cublasStatus_t make_preference(const struct blaslt_problem *q, uint64_t w
 }
 
 /* Asks for candidates, best first by the library's own estimate, and keeps the usable ones. None is no failure. */
-static cublasStatus_t ask(cublasLtHandle_t handle, struct blaslt_plan *p, uint64_t workspace_bytes)
+static cublasStatus_t ask(const struct blaslt *b, cublasLtHandle_t handle, struct blaslt_plan *p,
+                          uint64_t workspace_bytes)
 {
     cublasLtMatmulPreference_t preference;
     cublasStatus_t status;
@@ -126,9 +127,9 @@ static cublasStatus_t ask(cublasLtHandle_t handle, struct blaslt_plan *p, uint64
     status = make_preference(&p->problem, workspace_bytes, &preference);
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
-    status = blaslt_api.MatmulAlgoGetHeuristic(handle, p->operation, p->layouts[BLASLT_A], p->layouts[BLASLT_B],
-                                               p->layouts[BLASLT_D], p->layouts[BLASLT_D], preference,
-                                               BLASLT_CANDIDATES, p->candidates, &found);
+    status = blaslt_on(b->device)->MatmulAlgoGetHeuristic(
+        handle, p->operation, p->layouts[BLASLT_A], p->layouts[BLASLT_B], p->layouts[BLASLT_D], p->layouts[BLASLT_D],
+        preference, BLASLT_CANDIDATES, p->candidates, &found);
     blaslt_api.MatmulPreferenceDestroy(preference);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE)
         return CUBLAS_STATUS_SUCCESS;
@@ -155,7 +156,7 @@ int blaslt_plan_make(struct blaslt *b, const struct blaslt_problem *problem, uin
     p->problem = *problem;
     status = describe(p, types_of(problem));
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = ask(handle, p, workspace_bytes);
+        status = ask(b, handle, p, workspace_bytes);
     if (status != CUBLAS_STATUS_SUCCESS) {
         blaslt_plan_unref(p);
         return blaslt_fail(status, "cublasLtMatmulAlgoGetHeuristic", e);
@@ -193,11 +194,12 @@ static cublasStatus_t run_call(struct cuda_stream *stream, struct blaslt_plan *p
 
     for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
         at[o] = (void *)(uintptr_t)(addresses[layout->source[o]] + call->offset[o]);
-    return blaslt_api.Matmul(
-        stream->device->blaslt->handle, p->operation, f64 ? (void *)&scale64[0] : (void *)&scale32[0], at[BLASLT_A],
-        p->layouts[BLASLT_A], at[BLASLT_B], p->layouts[BLASLT_B], f64 ? (void *)&scale64[1] : (void *)&scale32[1],
-        at[BLASLT_D], p->layouts[BLASLT_D], at[BLASLT_D], p->layouts[BLASLT_D], &p->candidates[p->chosen].algo,
-        (void *)(uintptr_t)stream->workspace, blaslt_plan_workspace(p), (cudaStream_t)stream->stream);
+    return blaslt_on(stream->device)
+        ->Matmul(stream->device->blaslt->handle, p->operation, f64 ? (void *)&scale64[0] : (void *)&scale32[0],
+                 at[BLASLT_A], p->layouts[BLASLT_A], at[BLASLT_B], p->layouts[BLASLT_B],
+                 f64 ? (void *)&scale64[1] : (void *)&scale32[1], at[BLASLT_D], p->layouts[BLASLT_D], at[BLASLT_D],
+                 p->layouts[BLASLT_D], &p->candidates[p->chosen].algo, (void *)(uintptr_t)stream->workspace,
+                 blaslt_plan_workspace(p), (cudaStream_t)stream->stream);
 }
 
 int blaslt_plan_run(struct cuda_stream *stream, struct blaslt_plan *p, const struct plan *plan,

@@ -62,7 +62,7 @@ int cuda_code_load(struct backend_device *base, const void *image, size_t size, 
     code = calloc(1, sizeof(*code));
     if (!code)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a module's record");
-    r = cuda.ModuleLoadData(&code->module, image);
+    r = cuda_on(d)->ModuleLoadData(&code->module, image);
     if (r != CUDA_SUCCESS) {
         free(code);
         return refuse(d, r, &about, e);
@@ -78,7 +78,7 @@ void cuda_code_unload(struct backend_device *base, struct backend_code *code)
 
     /* On a broken context the call does nothing, behind a kernel that never ends it would not return. */
     if (cuda_enter(d, &ignored) == 0)
-        cuda.ModuleUnload(code->module);
+        cuda_on(d)->ModuleUnload(code->module);
     free(code);
 }
 
@@ -138,13 +138,13 @@ int cuda_code_function(struct backend_device *base, struct backend_code *code, c
 
     if (cuda_enter(d, e) < 0)
         return -1;
-    r = cuda.ModuleGetFunction(&function, code->module, lowered);
+    r = cuda_on(d)->ModuleGetFunction(&function, code->module, lowered);
     if (r == CUDA_ERROR_NOT_FOUND)
         return error_set(e, ERROR_INVALID_ARGUMENT, "the code has no kernel %.128s", lowered);
     if (cuda_check(d, r, "cuModuleGetFunction", e) < 0)
         return -1;
     /* Eager even where the environment asks for lazy loading: the first launch must not wait for the device. */
-    if (cuda.FuncLoad && CUDA_CALL(d, e, FuncLoad, function) < 0)
+    if (CUDA_HAS(FuncLoad) && CUDA_CALL(d, e, FuncLoad, function) < 0)
         return -1;
     if (describe(d, function, &f, e) < 0 || allow_all(d, function, &f, e) < 0)
         return -1;
@@ -167,7 +167,7 @@ static unsigned find_max_cluster(const struct cuda_device *d)
 {
     unsigned major = device_attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
 
-    if (!cuda.LaunchKernelEx || !device_attribute(d, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH))
+    if (!CUDA_HAS(LaunchKernelEx) || !device_attribute(d, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH))
         return 0;
     return major == 9 || major == 10 ? CLUSTER_LARGE : CLUSTER_PORTABLE;
 }
@@ -200,7 +200,7 @@ void cuda_kernel_limits(struct backend_device *base, struct kernel_limits *ret_l
 
 int cuda_code_check(struct cuda_device *d, const struct plan *plan, struct error *e)
 {
-    if (plan->kernel.cluster[0] && !cuda.LaunchKernelEx)
+    if (plan->kernel.cluster[0] && !CUDA_HAS(LaunchKernelEx))
         return error_set(e, ERROR_UNSUPPORTED, "the driver of %s is too old for clusters", d->base.info.name);
     return 0;
 }
@@ -222,7 +222,7 @@ void cuda_code_prepare(struct cuda_work *work)
     work->variant = cuda_variant_user;
 }
 
-static CUresult launch_clusters(CUstream stream, const struct cuda_work *work, void **extra)
+static CUresult launch_clusters(const struct cuda_stream *s, const struct cuda_work *work, void **extra)
 {
     const struct cuda_launch *l = &work->launch;
     const unsigned *cluster = work->plan->kernel.cluster;
@@ -235,21 +235,21 @@ static CUresult launch_clusters(CUstream stream, const struct cuda_work *work, v
                              .blockDimY = l->block[1],
                              .blockDimZ = l->block[2],
                              .sharedMemBytes = l->shared_bytes,
-                             .hStream = stream,
+                             .hStream = s->stream,
                              .attrs = &attribute,
                              .numAttrs = 1};
 
-    return cuda.LaunchKernelEx(&config, work->function, NULL, extra);
+    return cuda_on(s->device)->LaunchKernelEx(&config, work->function, NULL, extra);
 }
 
-static CUresult launch(CUstream stream, const struct cuda_work *work, void **extra)
+static CUresult launch(const struct cuda_stream *s, const struct cuda_work *work, void **extra)
 {
     const struct cuda_launch *l = &work->launch;
 
     if (work->plan->kernel.cluster[0])
-        return launch_clusters(stream, work, extra);
-    return cuda.LaunchKernel(work->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2],
-                             l->shared_bytes, stream, NULL, extra);
+        return launch_clusters(s, work, extra);
+    return cuda_on(s->device)->LaunchKernel(work->function, l->grid[0], l->grid[1], l->grid[2], l->block[0],
+                                            l->block[1], l->block[2], l->shared_bytes, s->stream, NULL, extra);
 }
 
 /* The device's own limits were checked before; what is left depends on the kernel: its registers, its launch bounds,
@@ -277,7 +277,7 @@ int cuda_code_issue(struct cuda_stream *stream, struct cuda_work *work, struct e
     struct cuda_launch *l = &work->launch;
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, l->params, CU_LAUNCH_PARAM_BUFFER_SIZE, &l->params_size,
                      CU_LAUNCH_PARAM_END};
-    CUresult r = launch(stream->stream, work, l->params_size ? extra : NULL);
+    CUresult r = launch(stream, work, l->params_size ? extra : NULL);
 
     return r == CUDA_SUCCESS ? 0 : refuse_launch(stream->device, r, l, e);
 }

@@ -35,22 +35,15 @@ void cuda_device_break(struct cuda_device *d, CUresult result)
     d->host.wake(d->host.context);
 }
 
-/* What this thread made current last; nothing else in the process changes it on threads that come here. */
-static _Thread_local CUcontext current;
-
 int cuda_enter(struct cuda_device *d, struct error *e)
 {
     CUresult r;
 
     if (cuda_device_is_broken(d))
         return cuda_device_lost(d, e);
-    if (current == d->context)
+    r = cuda_driver_enter(d->context);
+    if (r == CUDA_SUCCESS)
         return 0;
-    r = cuda.CtxSetCurrent(d->context);
-    if (r == CUDA_SUCCESS) {
-        current = d->context;
-        return 0;
-    }
     /* A context that cannot be made current serves nothing any more, whatever the reason. */
     cuda_device_break(d, r);
     return cuda_device_lost(d, e);
@@ -62,7 +55,7 @@ int cuda_memory_free(struct backend_device *base, uint64_t *ret_bytes)
     size_t unused, total;
     struct error e;
 
-    if (!cuda.MemGetInfo || cuda_enter(d, &e) < 0 || CUDA_CALL(d, &e, MemGetInfo, &unused, &total) < 0)
+    if (!CUDA_HAS(MemGetInfo) || cuda_enter(d, &e) < 0 || CUDA_CALL(d, &e, MemGetInfo, &unused, &total) < 0)
         return -1;
     *ret_bytes = unused;
     return 0;
@@ -102,12 +95,12 @@ static int describe(struct cuda_device *d, struct error *e)
     CUuuid uuid;
     size_t bytes;
 
-    if (CUDA_CALL(NULL, e, DeviceGetName, info->name, sizeof(info->name), d->ordinal) < 0 ||
-        CUDA_CALL(NULL, e, DeviceGetUuid, &uuid, d->ordinal) < 0 ||
-        CUDA_CALL(NULL, e, DeviceTotalMem, &bytes, d->ordinal) < 0 ||
-        CUDA_CALL(NULL, e, DeviceGetAttribute, &major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, d->ordinal) < 0 ||
-        CUDA_CALL(NULL, e, DeviceGetAttribute, &minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, d->ordinal) < 0 ||
-        CUDA_CALL(NULL, e, DeviceGetAttribute, &processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, d->ordinal) < 0)
+    if (CUDA_DRIVER_CALL(e, DeviceGetName, info->name, sizeof(info->name), d->ordinal) < 0 ||
+        CUDA_DRIVER_CALL(e, DeviceGetUuid, &uuid, d->ordinal) < 0 ||
+        CUDA_DRIVER_CALL(e, DeviceTotalMem, &bytes, d->ordinal) < 0 ||
+        CUDA_DRIVER_CALL(e, DeviceGetAttribute, &major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, d->ordinal) < 0 ||
+        CUDA_DRIVER_CALL(e, DeviceGetAttribute, &minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, d->ordinal) < 0 ||
+        CUDA_DRIVER_CALL(e, DeviceGetAttribute, &processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, d->ordinal) < 0)
         return -1;
     format_uuid(&uuid, info->uuid, sizeof(info->uuid));
     snprintf(info->arch, sizeof(info->arch), "sm_%d%d", major, minor);
@@ -130,10 +123,10 @@ static int make_pool(struct cuda_device *d, struct error *e)
         return -1;
     if (!supported)
         return 0;
-    if (CUDA_CALL(NULL, e, MemPoolCreate, &d->pool, &props) < 0)
+    if (CUDA_OPEN_CALL(d, e, MemPoolCreate, &d->pool, &props) < 0)
         return -1;
-    if (CUDA_CALL(NULL, e, MemPoolSetAttribute, d->pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep) < 0) {
-        cuda.MemPoolDestroy(d->pool);
+    if (CUDA_OPEN_CALL(d, e, MemPoolSetAttribute, d->pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep) < 0) {
+        cuda_on(d)->MemPoolDestroy(d->pool);
         return -1;
     }
     return 0;
@@ -145,7 +138,7 @@ static int find_priorities(struct cuda_device *d, struct error *e)
 {
     int least, greatest;
 
-    if (CUDA_CALL(NULL, e, CtxGetStreamPriorityRange, &least, &greatest) < 0)
+    if (CUDA_OPEN_CALL(d, e, CtxGetStreamPriorityRange, &least, &greatest) < 0)
         return -1;
     d->priorities[PRIORITY_LOW] = least;
     d->priorities[PRIORITY_HIGH] = greatest;
@@ -157,7 +150,7 @@ static unsigned occupancy(void *context, const char *kernel, unsigned block, uns
 {
     struct cuda_device *d = context;
 
-    return cuda_kernels_occupancy(&d->kernels, kernel, block, shared);
+    return cuda_kernels_occupancy(d, &d->kernels, kernel, block, shared);
 }
 
 static void init_launch(struct cuda_device *d)
@@ -173,13 +166,13 @@ static void init_launch(struct cuda_device *d)
 /* What lives in the context, which is current. */
 static int populate(struct cuda_device *d, bool have_blaslt, struct error *e)
 {
-    if (cuda_kernels_load(&d->kernels, d->ordinal, e) < 0)
+    if (cuda_kernels_load(d, &d->kernels, e) < 0)
         return -1;
     init_launch(d);
     cuda_code_find_limits(d);
-    if (CUDA_CALL(NULL, e, StreamCreate, &d->service, CU_STREAM_NON_BLOCKING) < 0)
+    if (CUDA_OPEN_CALL(d, e, StreamCreate, &d->service, CU_STREAM_NON_BLOCKING) < 0)
         goto unload_kernels;
-    if (CUDA_CALL(NULL, e, StreamCreate, &d->capture, CU_STREAM_NON_BLOCKING) < 0)
+    if (CUDA_OPEN_CALL(d, e, StreamCreate, &d->capture, CU_STREAM_NON_BLOCKING) < 0)
         goto destroy_service;
     if (find_priorities(d, e) < 0 || cuda_flags_open(d, &d->flags, e) < 0)
         goto destroy_capture;
@@ -199,15 +192,15 @@ static int populate(struct cuda_device *d, bool have_blaslt, struct error *e)
 
 destroy_pool:
     if (d->pool)
-        cuda.MemPoolDestroy(d->pool);
+        cuda_on(d)->MemPoolDestroy(d->pool);
 close_flags:
-    cuda_flags_close(&d->flags);
+    cuda_flags_close(d, &d->flags);
 destroy_capture:
-    cuda.StreamDestroy(d->capture);
+    cuda_on(d)->StreamDestroy(d->capture);
 destroy_service:
-    cuda.StreamDestroy(d->service);
+    cuda_on(d)->StreamDestroy(d->service);
 unload_kernels:
-    cuda_kernels_unload(&d->kernels);
+    cuda_kernels_unload(d, &d->kernels);
     return -1;
 }
 
@@ -230,18 +223,18 @@ static struct cuda_device *device_open(const struct backend_config *config, cons
     list_init(&d->busy);
     for (unsigned i = 0; i < PRIORITY_COUNT; i++)
         list_init(&d->idle_streams[i]);
-    if (CUDA_CALL(NULL, e, DeviceGet, &d->ordinal, number) < 0 || describe(d, e) < 0)
+    if (CUDA_DRIVER_CALL(e, DeviceGet, &d->ordinal, number) < 0 || describe(d, e) < 0)
         goto free_device;
-    if (CUDA_CALL(NULL, e, DevicePrimaryCtxRetain, &d->context, d->ordinal) < 0)
+    if (CUDA_DRIVER_CALL(e, DevicePrimaryCtxRetain, &d->context, d->ordinal) < 0)
         goto free_device;
-    if (CUDA_CALL(NULL, e, CtxSetCurrent, d->context) < 0 || populate(d, have_blaslt, e) < 0)
+    if (cuda_check(NULL, cuda_driver_enter(d->context), "cuCtxSetCurrent", e) < 0 || populate(d, have_blaslt, e) < 0)
         goto release_context;
     return d;
 
 release_context:
     cuda.DevicePrimaryCtxRelease(d->ordinal);
 free_device:
-    cuda_events_destroy(&d->events);
+    cuda_events_destroy(d, &d->events);
     pthread_mutex_destroy(&d->capture_lock);
     pthread_mutex_destroy(&d->job_lock);
     free(d);
@@ -313,20 +306,18 @@ void cuda_close(struct backend_device *base)
         return;
     }
     /* On a broken context every call below fails, which is all that it can do. */
-    current = NULL;
-    cuda.CtxSetCurrent(d->context);
     d->waiters = cuda_waiters_free(d->waiters);
     cuda_jobs_close(d);
     d->blaslt = blaslt_free(d->blaslt);
     cuda_streams_close(d);
-    cuda_events_destroy(&d->events);
+    cuda_events_destroy(d, &d->events);
     if (d->pool)
-        cuda.MemPoolDestroy(d->pool);
-    cuda_flags_close(&d->flags);
-    cuda.StreamDestroy(d->capture);
-    cuda.StreamDestroy(d->service);
-    cuda_kernels_unload(&d->kernels);
-    cuda.CtxSetCurrent(NULL);
+        cuda_on(d)->MemPoolDestroy(d->pool);
+    cuda_flags_close(d, &d->flags);
+    cuda_on(d)->StreamDestroy(d->capture);
+    cuda_on(d)->StreamDestroy(d->service);
+    cuda_kernels_unload(d, &d->kernels);
+    cuda_driver_enter(NULL);
     cuda.DevicePrimaryCtxRelease(d->ordinal);
     pthread_mutex_destroy(&d->capture_lock);
     pthread_mutex_destroy(&d->job_lock);

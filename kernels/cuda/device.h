@@ -57,6 +57,7 @@ struct cuda_device {
     uint64_t health_checked_ns;
     unsigned looks;                  /* at busy streams; telling the time at each would cost more than looking */
     uint64_t progress_ns;            /* when an execution was last seen to have ended, or work came */
+    bool told_of_naps;               /* the driver refused an event to sleep on, and the log has it */
     bool abandoned;                  /* work on it may never end: the driver is left alone from now on */
     struct error abandoned_why;      /* for the jobs in flight then; no code: they were told */
     struct cuda_device *left_behind; /* by close(): the next one of a list that nobody reads */

@@ -10,46 +10,67 @@
 
 struct cuda_driver cuda;
 
+static struct cuda_context_driver in_context;
+
+/* What this thread made current last; nothing else in the process changes it on threads that come here. */
+static _Thread_local CUcontext current;
+
 enum need { OPTIONAL, REQUIRED };
 
-static const struct {
+struct function {
     const char *symbol;
     size_t offset;
     enum need need;
-} functions[] = {
+};
+
+static const struct function functions[] = {
 #define X(Name, suffix, need) {"cu" #Name suffix, offsetof(struct cuda_driver, Name), need},
     CUDA_DRIVER_FUNCTIONS(X)
 #undef X
 };
 
-static int resolve(void *library, struct cuda_driver *ret_table, char *why, size_t why_size)
+static const struct function context_functions[] = {
+#define X(Name, suffix, need) {"cu" #Name suffix, offsetof(struct cuda_context_driver, Name), need},
+    CUDA_CONTEXT_FUNCTIONS(X)
+#undef X
+};
+
+static int resolve(void *library, const struct function *wanted, size_t n, void *table, char *why, size_t why_size)
 {
-    struct cuda_driver table = {0};
+    for (size_t i = 0; i < n; i++) {
+        void *symbol = dlsym(library, wanted[i].symbol);
 
-    for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
-        void *symbol = dlsym(library, functions[i].symbol);
-
-        if (!symbol && functions[i].need == REQUIRED) {
-            snprintf(why, why_size, "the driver has no %s: it is too old", functions[i].symbol);
+        if (!symbol && wanted[i].need == REQUIRED) {
+            snprintf(why, why_size, "the driver has no %s: it is too old", wanted[i].symbol);
             return -1;
         }
-        memcpy((char *)&table + functions[i].offset, &symbol, sizeof(symbol));
+        memcpy((char *)table + wanted[i].offset, &symbol, sizeof(symbol));
     }
-    if (!table.EventElapsedTime) {
+    return 0;
+}
+
+static int resolve_all(void *library, struct cuda_driver *ret_driver, struct cuda_context_driver *ret_in_context,
+                       char *why, size_t why_size)
+{
+    if (resolve(library, functions, sizeof(functions) / sizeof(functions[0]), ret_driver, why, why_size) < 0 ||
+        resolve(library, context_functions, sizeof(context_functions) / sizeof(context_functions[0]), ret_in_context,
+                why, why_size) < 0)
+        return -1;
+    if (!ret_in_context->EventElapsedTime) {
         void *symbol = dlsym(library, "cuEventElapsedTime");
 
-        memcpy(&table.EventElapsedTime, &symbol, sizeof(symbol));
+        memcpy(&ret_in_context->EventElapsedTime, &symbol, sizeof(symbol));
         if (!symbol) {
             snprintf(why, why_size, "the driver has no cuEventElapsedTime: it is too old");
             return -1;
         }
     }
-    *ret_table = table;
     return 0;
 }
 
 int cuda_driver_load(const char *path, char *why, size_t why_size)
 {
+    struct cuda_context_driver context_table;
     struct cuda_driver table;
     void *library;
     CUresult r;
@@ -59,7 +80,7 @@ int cuda_driver_load(const char *path, char *why, size_t why_size)
         snprintf(why, why_size, "%s", dlerror());
         return -1;
     }
-    if (resolve(library, &table, why, why_size) < 0)
+    if (resolve_all(library, &table, &context_table, why, why_size) < 0)
         goto close_library;
 
     /* Both are read by cuInit(). More channels let more streams run at once; lazily loaded kernels would be loaded at
@@ -74,13 +95,40 @@ int cuda_driver_load(const char *path, char *why, size_t why_size)
         snprintf(why, why_size, "cuInit: %s", name ? name : "unknown error");
         goto close_library;
     }
-    /* Opening the same library again gives the same table; the extra reference is harmless. */
+    /* Opening the same library again gives the same tables; the extra reference is harmless. */
     cuda = table;
+    in_context = context_table;
     return 0;
 
 close_library:
     dlclose(library);
     return -1;
+}
+
+CUresult cuda_driver_enter(CUcontext context)
+{
+    CUresult r;
+
+    if (context && current == context)
+        return CUDA_SUCCESS;
+    r = cuda.CtxSetCurrent(context);
+    current = r == CUDA_SUCCESS ? context : NULL;
+    return r;
+}
+
+const struct cuda_context_driver *cuda_on(const struct cuda_device *d)
+{
+    if (__builtin_expect(current != d->context, 0) && cuda_driver_enter(d->context) != CUDA_SUCCESS)
+        cuda_driver_enter(NULL);
+    return &in_context;
+}
+
+bool cuda_driver_has(size_t offset)
+{
+    void *symbol;
+
+    memcpy(&symbol, (const char *)&in_context + offset, sizeof(symbol));
+    return symbol != NULL;
 }
 
 const char *cuda_result_name(CUresult result)

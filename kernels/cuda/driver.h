@@ -20,7 +20,24 @@ struct cuda_driver {
 #undef X
 };
 
+struct cuda_context_driver {
+#define X(Name, suffix, need) __typeof__(cu##Name) *Name;
+    CUDA_CONTEXT_FUNCTIONS(X)
+#undef X
+};
+
 extern struct cuda_driver cuda;
+
+/* The functions that need a context, with the device's made current in the calling thread: no call reaches another
+ * device's context, whatever this thread did before. Where it cannot be made current none is, and each call fails. */
+const struct cuda_context_driver *cuda_on(const struct cuda_device *d);
+
+/* Makes the context current in the calling thread, or none for NULL. */
+CUresult cuda_driver_enter(CUcontext context);
+
+/* Whether the driver has an optional function of struct cuda_context_driver: CUDA_HAS(LaunchKernelEx). */
+bool cuda_driver_has(size_t offset);
+#define CUDA_HAS(Name) cuda_driver_has(offsetof(struct cuda_context_driver, Name))
 
 /* Loads the driver and initialises it. A machine without one is normal: returns a negative number and says why in
  * `why`, NUL-terminated. The library stays loaded until the process ends. */
@@ -40,7 +57,13 @@ static inline int cuda_check(struct cuda_device *device, CUresult result, const 
     return __builtin_expect(result == CUDA_SUCCESS, 1) ? 0 : cuda_fail(device, result, call, e);
 }
 
-/* One driver call as a fallible function: CUDA_CALL(device, e, MemUnmap, address, size). */
-#define CUDA_CALL(device, e, Name, ...) cuda_check((device), cuda.Name(__VA_ARGS__), "cu" #Name, (e))
+/* One driver call on a device as a fallible function: CUDA_CALL(device, e, MemUnmap, address, size). */
+#define CUDA_CALL(device, e, Name, ...) cuda_check((device), cuda_on(device)->Name(__VA_ARGS__), "cu" #Name, (e))
+
+/* The same while the device is being opened: a sticky result breaks nothing that anybody uses. */
+#define CUDA_OPEN_CALL(device, e, Name, ...) cuda_check(NULL, cuda_on(device)->Name(__VA_ARGS__), "cu" #Name, (e))
+
+/* One that needs no context. */
+#define CUDA_DRIVER_CALL(e, Name, ...) cuda_check(NULL, cuda.Name(__VA_ARGS__), "cu" #Name, (e))
 
 #endif

@@ -1,14 +1,14 @@
 /* Every function of the CUDA driver that this project calls from the daemon, once.
  *
- * X(Name, suffix, need): the field of struct cuda_driver is `Name`, its type that of cuda.h's `cu<Name>` (whose macros
- * map it to the newest version), and the symbol looked up is "cu<Name><suffix>". EventElapsedTime's older version, of
- * the same signature, stands in where a driver before 12.8 does not export this one: it takes 3.6 us on an H200, not
- * 0.1. */
+ * X(Name, suffix, need): the field of struct cuda_driver or struct cuda_context_driver is `Name`, its type that of
+ * cuda.h's `cu<Name>` (whose macros map it to the newest version), and the symbol looked up is "cu<Name><suffix>".
+ * EventElapsedTime's older version, of the same signature, stands in where a driver before 12.8 does not export this
+ * one: it takes 3.6 us on an H200, not 0.1. */
 #ifndef KOPS_CUDA_DRIVER_TABLE_H
 #define KOPS_CUDA_DRIVER_TABLE_H
 
+/* About the driver and its devices: callable on any thread. */
 #define CUDA_DRIVER_FUNCTIONS(X)                                                                                       \
-    /* the driver and its devices */                                                                                   \
     X(Init, "", REQUIRED)                                                                                              \
     X(GetErrorName, "", REQUIRED)                                                                                      \
     X(DeviceGetCount, "", REQUIRED)                                                                                    \
@@ -17,10 +17,15 @@
     X(DeviceGetUuid, "_v2", REQUIRED)                                                                                  \
     X(DeviceGetAttribute, "", REQUIRED)                                                                                \
     X(DeviceTotalMem, "_v2", REQUIRED)                                                                                 \
-    X(MemGetInfo, "_v2", OPTIONAL)                                                                                     \
     X(DevicePrimaryCtxRetain, "", REQUIRED)                                                                            \
     X(DevicePrimaryCtxRelease, "_v2", REQUIRED)                                                                        \
     X(CtxSetCurrent, "", REQUIRED)                                                                                     \
+    X(DeviceCanAccessPeer, "", OPTIONAL)
+
+/* In a context: they act on the current one, or take handles that belong to one. Those of virtual memory would do
+ * without, and are held to the same rule. Only cuda_on() gives them out. */
+#define CUDA_CONTEXT_FUNCTIONS(X)                                                                                      \
+    X(MemGetInfo, "_v2", OPTIONAL)                                                                                     \
     /* kernels */                                                                                                      \
     X(ModuleLoadData, "", REQUIRED)                                                                                    \
     X(ModuleUnload, "", REQUIRED)                                                                                      \
@@ -84,7 +89,6 @@
     X(MemGetAllocationPropertiesFromHandle, "", REQUIRED)                                                              \
     X(MemPoolImportFromShareableHandle, "", OPTIONAL)                                                                  \
     X(MemPoolImportPointer, "", OPTIONAL)                                                                              \
-    X(MemPoolSetAccess, "", OPTIONAL)                                                                                  \
-    X(DeviceCanAccessPeer, "", OPTIONAL)
+    X(MemPoolSetAccess, "", OPTIONAL)
 
 #endif

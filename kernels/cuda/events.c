@@ -18,13 +18,13 @@ void cuda_events_init(struct cuda_events *pool)
     pthread_mutex_init(&pool->lock, NULL);
 }
 
-void cuda_events_destroy(struct cuda_events *pool)
+void cuda_events_destroy(struct cuda_device *d, struct cuda_events *pool)
 {
     for (unsigned kind = 0; kind < EVENT_KINDS; kind++) {
         struct cuda_event_stack *stack = &pool->free[kind];
 
         while (stack->count > 0)
-            cuda.EventDestroy(stack->items[--stack->count]);
+            cuda_on(d)->EventDestroy(stack->items[--stack->count]);
         free(stack->items);
     }
     pthread_mutex_destroy(&pool->lock);
@@ -91,11 +91,11 @@ void cuda_event_return(struct cuda_device *d, enum cuda_event_kind kind, CUevent
     pthread_mutex_unlock(&d->events.lock);
 }
 
-double cuda_event_us(CUevent from, CUevent to)
+double cuda_event_us(struct cuda_device *d, CUevent from, CUevent to)
 {
     float ms;
 
-    if (!from || !to || cuda.EventElapsedTime(&ms, from, to) != CUDA_SUCCESS)
+    if (!from || !to || cuda_on(d)->EventElapsedTime(&ms, from, to) != CUDA_SUCCESS)
         return NAN;
     return (double)ms * 1e3;
 }

@@ -24,9 +24,9 @@ struct cuda_events {
 
 void cuda_events_init(struct cuda_events *pool);
 /* Destroys the free ones; all must have been returned, except on a broken context. */
-void cuda_events_destroy(struct cuda_events *pool);
+void cuda_events_destroy(struct cuda_device *d, struct cuda_events *pool);
 
-/* An event that no one else holds. The context is current. */
+/* An event that no one else holds. */
 int cuda_event_take(struct cuda_device *d, enum cuda_event_kind kind, CUevent *ret_event, struct error *e);
 
 /* cuda_event_take() and its record on the stream. */
@@ -36,7 +36,8 @@ int cuda_event_mark(struct cuda_device *d, enum cuda_event_kind kind, CUstream s
 /* NULL is allowed. */
 void cuda_event_return(struct cuda_device *d, enum cuda_event_kind kind, CUevent event);
 
-/* Microseconds between two events that have happened; NAN where either is NULL or the driver has no answer. */
-double cuda_event_us(CUevent from, CUevent to);
+/* Microseconds between two events of the device that have happened; NAN where either is NULL or the driver has no
+ * answer. */
+double cuda_event_us(struct cuda_device *d, CUevent from, CUevent to);
 
 #endif

@@ -11,7 +11,7 @@ static bool has_memory_operations(const struct cuda_device *d)
 {
     int yes = 0;
 
-    return cuda.StreamBatchMemOp &&
+    return CUDA_HAS(StreamBatchMemOp) &&
            cuda.DeviceGetAttribute(&yes, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, d->ordinal) ==
                CUDA_SUCCESS &&
            yes;
@@ -26,10 +26,10 @@ int cuda_flags_open(struct cuda_device *d, struct cuda_flags *flags, struct erro
     flags->n_free = 0;
     if (!has_memory_operations(d))
         return 0;
-    if (CUDA_CALL(NULL, e, MemHostAlloc, &host, bytes, CU_MEMHOSTALLOC_DEVICEMAP) < 0)
+    if (CUDA_OPEN_CALL(d, e, MemHostAlloc, &host, bytes, CU_MEMHOSTALLOC_DEVICEMAP) < 0)
         return -1;
-    if (CUDA_CALL(NULL, e, MemHostGetDevicePointer, &flags->on_device, host, 0) < 0) {
-        cuda.MemFreeHost(host);
+    if (CUDA_OPEN_CALL(d, e, MemHostGetDevicePointer, &flags->on_device, host, 0) < 0) {
+        cuda_on(d)->MemFreeHost(host);
         return -1;
     }
     memset(host, 0, bytes);
@@ -39,10 +39,10 @@ int cuda_flags_open(struct cuda_device *d, struct cuda_flags *flags, struct erro
     return 0;
 }
 
-void cuda_flags_close(struct cuda_flags *flags)
+void cuda_flags_close(struct cuda_device *d, struct cuda_flags *flags)
 {
     if (flags->host)
-        cuda.MemFreeHost(flags->host);
+        cuda_on(d)->MemFreeHost(flags->host);
     flags->host = NULL;
 }
 

@@ -23,7 +23,7 @@ struct cuda_flags {
 /* Leaves `flags` empty where the driver or the device has no 64-bit stream memory operations. The context is current.
  */
 int cuda_flags_open(struct cuda_device *d, struct cuda_flags *flags, struct error *e);
-void cuda_flags_close(struct cuda_flags *flags);
+void cuda_flags_close(struct cuda_device *d, struct cuda_flags *flags);
 
 /* A word that is 0 and that nothing on its way to the device will write; NULL: none is left. */
 atomic_ullong *cuda_flag_take(struct cuda_flags *flags, CUdeviceptr *ret_address);

@@ -50,7 +50,7 @@ bool cuda_graph_is_wanted(const struct backend_job *job)
     struct backend_program *p;
     bool plain;
 
-    if (!job->program || job->n_steps < 2 || !cuda.GraphInstantiateWithFlags)
+    if (!job->program || job->n_steps < 2 || !CUDA_HAS(GraphInstantiateWithFlags))
         return false;
     p = program_of(job);
     if (!p)
@@ -147,7 +147,7 @@ static int record(struct cuda_device *d, struct cuda_graph *graph, const struct 
     if (r == 0)
         r = CUDA_CALL(d, e, GraphInstantiateWithFlags, &graph->exec, recorded, 0);
     if (recorded)
-        cuda.GraphDestroy(recorded);
+        cuda_on(d)->GraphDestroy(recorded);
     return r;
 }
 
@@ -253,10 +253,10 @@ void cuda_graph_unref(struct cuda_graph *graph)
     if (!graph || atomic_fetch_sub(&graph->refs, 1) > 1)
         return;
     if (graph->exec && !cuda_device_is_broken(graph->device))
-        cuda.GraphExecDestroy(graph->exec);
+        cuda_on(graph->device)->GraphExecDestroy(graph->exec);
     /* Not on the capturing stream: another thread may be recording what is given to it. */
     if (graph->workspace && !cuda_device_is_broken(graph->device))
-        cuda.MemFreeAsync(graph->workspace, graph->device->service);
+        cuda_on(graph->device)->MemFreeAsync(graph->workspace, graph->device->service);
     free(graph->variants);
     free(graph);
 }

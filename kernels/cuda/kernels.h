@@ -8,6 +8,8 @@
 
 #include "util/error.h"
 
+struct cuda_device;
+
 enum { CUDA_OCCUPANCIES = 4 }; /* remembered per kernel: launchers use one or two block sizes */
 
 struct cuda_kernel {
@@ -26,14 +28,15 @@ struct cuda_kernels {
     pthread_mutex_t lock;
 };
 
-/* Loads every image and looks up every kernel in the current context. */
-int cuda_kernels_load(struct cuda_kernels *k, CUdevice ordinal, struct error *e);
-void cuda_kernels_unload(struct cuda_kernels *k);
+/* Loads every image and looks up every kernel in the device's context. */
+int cuda_kernels_load(struct cuda_device *d, struct cuda_kernels *k, struct error *e);
+void cuda_kernels_unload(struct cuda_device *d, struct cuda_kernels *k);
 
 /* NULL when no image has it. */
 CUfunction cuda_kernels_find(struct cuda_kernels *k, const char *name);
 
-/* Blocks that fit on one multiprocessor, at least 1. The context is current. Thread: any. */
-unsigned cuda_kernels_occupancy(struct cuda_kernels *k, const char *name, unsigned block, unsigned shared);
+/* Blocks that fit on one multiprocessor, at least 1. Thread: any. */
+unsigned cuda_kernels_occupancy(struct cuda_device *d, struct cuda_kernels *k, const char *name, unsigned block,
+                                unsigned shared);
 
 #endif

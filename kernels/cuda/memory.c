@@ -76,7 +76,7 @@ static int import_ipc(struct cuda_device *d, const struct backend_import *import
     CUresult r;
 
     memcpy(&handle, import->handle, sizeof(handle));
-    r = cuda.IpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    r = cuda_on(d)->IpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     if (r != CUDA_SUCCESS)
         return cuda_memory_refused(
             d, r, "cuIpcOpenMemHandle",
@@ -92,7 +92,7 @@ static int import_ipc(struct cuda_device *d, const struct backend_import *import
     return 0;
 
 close_handle:
-    cuda.IpcCloseMemHandle(address);
+    cuda_on(d)->IpcCloseMemHandle(address);
     return -1;
 }
 
@@ -145,7 +145,7 @@ unsigned cuda_memory_kinds(struct backend_device *base)
 
 void cuda_memory_close_handle(struct cuda_device *d, CUdeviceptr address)
 {
-    CUresult r = cuda.IpcCloseMemHandle(address);
+    CUresult r = cuda_on(d)->IpcCloseMemHandle(address);
 
     if (r != CUDA_SUCCESS)
         cuda_device_break(d, r);

@@ -31,7 +31,7 @@ static struct list pools = {&pools, &pools};
 
 bool cuda_pools_import(void)
 {
-    return cuda.MemPoolImportFromShareableHandle && cuda.MemPoolImportPointer && cuda.MemPoolSetAccess;
+    return CUDA_HAS(MemPoolImportFromShareableHandle) && CUDA_HAS(MemPoolImportPointer) && CUDA_HAS(MemPoolSetAccess);
 }
 
 static CUmemAccessDesc access_of(const struct cuda_device *d)
@@ -44,7 +44,7 @@ CUresult cuda_pool_allow(const struct cuda_pool *pool, const struct cuda_device 
 {
     const CUmemAccessDesc access = access_of(peer);
 
-    return cuda.MemPoolSetAccess(pool->pool, &access, 1);
+    return cuda_on(pool->device)->MemPoolSetAccess(pool->pool, &access, 1);
 }
 
 static struct cuda_pool *pool_new(struct cuda_device *d, int fd, struct error *e)
@@ -62,8 +62,8 @@ static struct cuda_pool *pool_new(struct cuda_device *d, int fd, struct error *e
         error_set(e, ERROR_OUT_OF_MEMORY, "duplicating a pool's descriptor: %s", strerror(errno));
         goto free_record;
     }
-    r = cuda.MemPoolImportFromShareableHandle(&p->pool, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                              0);
+    r = cuda_on(d)->MemPoolImportFromShareableHandle(&p->pool, (void *)(intptr_t)fd,
+                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (r != CUDA_SUCCESS) {
         cuda_memory_refused(d, r, "cuMemPoolImportFromShareableHandle",
                             "the descriptor is not that of a memory pool on a GPU that the daemon uses", e);
@@ -75,7 +75,7 @@ static struct cuda_pool *pool_new(struct cuda_device *d, int fd, struct error *e
     return p;
 
 destroy_pool:
-    cuda.MemPoolDestroy(p->pool);
+    cuda_on(p->device)->MemPoolDestroy(p->pool);
 close_fd:
     close(p->fd);
 free_record:
@@ -107,7 +107,7 @@ static void pool_put(struct cuda_pool *p)
     pthread_mutex_lock(&lock);
     if (--p->references == 0) {
         list_remove(&p->link);
-        cuda.MemPoolDestroy(p->pool);
+        cuda_on(p->device)->MemPoolDestroy(p->pool);
         close(p->fd);
         free(p);
     }
@@ -117,8 +117,8 @@ static void pool_put(struct cuda_pool *p)
 /* Tells the exporter's driver that the memory is not used here any more. */
 static void give_back(struct cuda_device *d, CUdeviceptr address)
 {
-    if (cuda.MemFreeAsync(address, d->service) == CUDA_SUCCESS)
-        cuda.StreamSynchronize(d->service);
+    if (cuda_on(d)->MemFreeAsync(address, d->service) == CUDA_SUCCESS)
+        cuda_on(d)->StreamSynchronize(d->service);
 }
 
 int cuda_pool_import(struct cuda_device *d, const struct backend_import *import, struct cuda_memory **ret_memory,
@@ -137,7 +137,7 @@ int cuda_pool_import(struct cuda_device *d, const struct backend_import *import,
     if (!pool)
         return -1;
     memcpy(&data, import->handle, sizeof(data));
-    r = cuda.MemPoolImportPointer(&address, pool->pool, &data);
+    r = cuda_on(d)->MemPoolImportPointer(&address, pool->pool, &data);
     if (r != CUDA_SUCCESS) {
         cuda_memory_refused(d, r, "cuMemPoolImportPointer",
                             "the handle is no pointer of this pool: its memory was freed or its owner has ended", e);

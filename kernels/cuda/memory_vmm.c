@@ -58,25 +58,27 @@ static struct cuda_memory *vmm_new(struct cuda_device *d, uint64_t address, uint
 }
 
 /* Unmaps what lies at the address, piece by piece. False: some of it stays, so nothing else may come to lie there. */
-static bool unmap_pieces(CUdeviceptr address, const uint64_t *pieces, unsigned n)
+static bool unmap_pieces(const struct cuda_device *d, CUdeviceptr address, const uint64_t *pieces, unsigned n)
 {
     bool gone = true;
 
     for (unsigned i = 0; i < n; address += pieces[i++])
-        gone = cuda.MemUnmap(address, pieces[i]) == CUDA_SUCCESS && gone;
+        gone = cuda_on(d)->MemUnmap(address, pieces[i]) == CUDA_SUCCESS && gone;
     return gone;
 }
 
-static void let_go(CUdeviceptr address, uint64_t size)
+static void let_go(const struct cuda_device *d, CUdeviceptr address, uint64_t size)
 {
-    if (unmap_pieces(address, &size, 1))
-        cuda.MemAddressFree(address, size);
+    if (unmap_pieces(d, address, &size, 1))
+        cuda_on(d)->MemAddressFree(address, size);
 }
 
 void cuda_vmm_close(struct cuda_memory *m)
 {
-    if (unmap_pieces(m->base.address, m->chunks, m->n_chunks) && !m->stuck)
-        cuda.MemAddressFree(m->base.address, m->reserved);
+    const struct cuda_device *d = cuda_device(m->base.device);
+
+    if (unmap_pieces(d, m->base.address, m->chunks, m->n_chunks) && !m->stuck)
+        cuda_on(d)->MemAddressFree(m->base.address, m->reserved);
 }
 
 /* ---- of other processes ---- */
@@ -122,8 +124,8 @@ static int check_allocation(struct cuda_device *d, CUmemGenericAllocationHandle 
 static int map_chunk(struct cuda_device *d, uint64_t address, int fd, uint64_t bytes, struct error *e)
 {
     CUmemGenericAllocationHandle handle;
-    CUresult r =
-        cuda.MemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    CUresult r = cuda_on(d)->MemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
+                                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     int result = -1;
 
     if (r != CUDA_SUCCESS)
@@ -132,7 +134,7 @@ static int map_chunk(struct cuda_device *d, uint64_t address, int fd, uint64_t b
             "the descriptor is not that of shareable device memory on a GPU that the daemon uses", e);
     if (check_allocation(d, handle, e) < 0)
         goto release_handle;
-    r = cuda.MemMap(address, bytes, 0, handle, 0);
+    r = cuda_on(d)->MemMap(address, bytes, 0, handle, 0);
     if (r == CUDA_ERROR_NOT_SUPPORTED || r == CUDA_ERROR_INVALID_VALUE) {
         bad_chunks(e, ERROR_OUT_OF_BOUNDS, "an allocation is smaller than declared");
         error_detail_number(e, "needed", (int64_t)bytes);
@@ -142,7 +144,7 @@ static int map_chunk(struct cuda_device *d, uint64_t address, int fd, uint64_t b
     }
 
 release_handle:
-    cuda.MemRelease(handle); /* the mapping keeps the memory */
+    cuda_on(d)->MemRelease(handle); /* the mapping keeps the memory */
     return result;
 }
 
@@ -169,7 +171,7 @@ static int map_chunks(struct cuda_device *d, struct cuda_memory *m, const struct
     return 0;
 
 unmap:
-    m->stuck = !unmap_pieces(start, import->fd_bytes, n);
+    m->stuck = !unmap_pieces(d, start, import->fd_bytes, n);
     return -1;
 }
 
@@ -209,7 +211,7 @@ free_memory:
     if (stuck)
         return -1;
 free_address:
-    cuda.MemAddressFree(address, reserved);
+    cuda_on(d)->MemAddressFree(address, reserved);
     return -1;
 }
 
@@ -257,10 +259,10 @@ static int map_own(struct cuda_device *d, CUmemGenericAllocationHandle handle, u
     return 0;
 
 unmap:
-    let_go(address, size);
+    let_go(d, address, size);
     return -1;
 free_address:
-    cuda.MemAddressFree(address, size);
+    cuda_on(d)->MemAddressFree(address, size);
     return -1;
 }
 
@@ -302,7 +304,7 @@ int cuda_memory_alloc(struct backend_device *base, uint64_t size, struct backend
         goto close_fd;
     m->base.size = m->mapped = m->chunks[0] = rounded;
     m->n_chunks = 1;
-    cuda.MemRelease(handle); /* the mapping and the descriptor keep the memory */
+    cuda_on(d)->MemRelease(handle); /* the mapping and the descriptor keep the memory */
     *ret_memory = &m->base;
     *ret_fd = fd;
     return 0;
@@ -310,8 +312,8 @@ int cuda_memory_alloc(struct backend_device *base, uint64_t size, struct backend
 close_fd:
     close(fd);
 unmap:
-    let_go(address, rounded);
+    let_go(d, address, rounded);
 release_handle:
-    cuda.MemRelease(handle);
+    cuda_on(d)->MemRelease(handle);
     return -1;
 }

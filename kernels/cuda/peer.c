@@ -33,12 +33,12 @@ CUresult cuda_peer_set_access(const struct cuda_device *d, CUdeviceptr address, 
 {
     CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->ordinal},
                               .flags = writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ};
-    CUresult r = cuda.MemSetAccess(address, size, &access, 1);
+    CUresult r = cuda_on(d)->MemSetAccess(address, size, &access, 1);
 
     /* Not every driver has reading alone. The server refuses such memory as an output anyway. */
     if (!writable && (r == CUDA_ERROR_NOT_SUPPORTED || r == CUDA_ERROR_INVALID_VALUE)) {
         access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-        r = cuda.MemSetAccess(address, size, &access, 1);
+        r = cuda_on(d)->MemSetAccess(address, size, &access, 1);
     }
     return r;
 }
@@ -66,7 +66,7 @@ int cuda_peer_admit(struct cuda_memory *m, CUdeviceptr address, uint64_t size, s
 static CUresult open_again(struct cuda_device *d, struct cuda_memory *m)
 {
     CUdeviceptr address;
-    CUresult r = cuda.IpcOpenMemHandle(&address, m->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    CUresult r = cuda_on(d)->IpcOpenMemHandle(&address, m->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 
     if (r == CUDA_SUCCESS)
         m->seen_at[d->base.index] = address;

@@ -137,7 +137,7 @@ static void unregister(struct cuda_device *d, struct backend_memory *memory)
     memory->address_taken = true;
     if (cuda_enter(d, &ignored) < 0)
         return;
-    r = cuda.MemHostUnregister(memory->host);
+    r = cuda_on(d)->MemHostUnregister(memory->host);
     memory->address_taken = r != CUDA_SUCCESS && r != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     if (r != CUDA_SUCCESS)
         log_warning("unregister_failed", "device=%s bytes=%llu driver=%s", d->base.info.uuid,

@@ -3,9 +3,11 @@
 #include "job.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "device.h"
 #include "util/clock.h"
+#include "util/log.h"
 #include "waiter.h"
 
 enum { HEALTH_NS = 1000 * 1000, LOOKS_A_CLOCK = 64 };
@@ -13,7 +15,7 @@ enum { HEALTH_NS = 1000 * 1000, LOOKS_A_CLOCK = 64 };
 /* True when the event has happened. */
 static bool happened(struct cuda_device *d, CUevent event)
 {
-    CUresult r = cuda.EventQuery(event);
+    CUresult r = cuda_on(d)->EventQuery(event);
     struct error ignored;
 
     if (r == CUDA_SUCCESS)
@@ -51,15 +53,25 @@ static void drop_wake(struct cuda_stream *s)
     s->wake = NULL;
 }
 
-/* The event behind the last execution that was issued, for a thread to sleep on; NULL: the driver gives none. */
+/* The event behind the last execution that was issued, for a thread to sleep on; NULL: the driver gives none, and a
+ * thread naps instead. That works, so only the log tells. */
 static CUevent wake_event(struct cuda_stream *s)
 {
-    struct error ignored;
+    struct error e;
 
     if (s->wake && s->wake_mark != s->marks)
         drop_wake(s);
-    if (!s->wake && cuda_event_mark(s->device, EVENT_PLAIN_END, s->stream, &s->wake, &ignored) == 0)
+    if (s->wake)
+        return s->wake;
+    if (cuda_event_mark(s->device, EVENT_PLAIN_END, s->stream, &s->wake, &e) == 0) {
         s->wake_mark = s->marks;
+    } else if (!s->device->told_of_naps) {
+        char quoted[300];
+
+        s->device->told_of_naps = true;
+        log_warning("cuda_event_refused", "device=%s reason=%s", s->device->base.info.uuid,
+                    log_quote(quoted, sizeof(quoted), e.message, strlen(e.message)));
+    }
     return s->wake;
 }
 
@@ -98,7 +110,7 @@ static void end_execution(struct cuda_stream *s, struct backend_job *base, struc
     struct cuda_execution *x = &job->executions[job->reaped % JOB_WINDOW];
 
     if (x->start && measure) {
-        double us = cuda_event_us(x->start, x->end);
+        double us = cuda_event_us(s->device, x->start, x->end);
 
         if (!isnan(us))
             base->samples[base->n_samples++] = us;
@@ -130,8 +142,8 @@ static bool reap(struct cuda_stream *s, struct backend_job *base)
         return false;
     staging = cuda_job_staging(job);
     if (base->timing && staging) {
-        base->h2d_us = cuda_event_us(staging->h2d_start, staging->h2d_end);
-        base->d2h_us = cuda_event_us(staging->d2h_start, job->tail);
+        base->h2d_us = cuda_event_us(s->device, staging->h2d_start, staging->h2d_end);
+        base->d2h_us = cuda_event_us(s->device, staging->d2h_start, job->tail);
     }
     return true;
 }
@@ -215,7 +227,7 @@ static void check_health(struct cuda_device *d)
         return;
     d->health_checked_ns = now;
     s = list_entry(list_first(&d->busy), struct cuda_stream, link);
-    r = cuda.StreamQuery(s->stream);
+    r = cuda_on(d)->StreamQuery(s->stream);
     if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY) {
         cuda_fail(d, r, "cuStreamQuery", &ignored);
         cuda_device_break(d, r);

@@ -244,7 +244,7 @@ int cuda_staging_write_back(struct cuda_stream *stream, struct cuda_staging *sta
 void cuda_staging_free(struct cuda_stream *stream, struct cuda_staging *staging)
 {
     if (staging->scratch)
-        cuda.MemFreeAsync(staging->scratch, stream->stream);
+        cuda_on(stream->device)->MemFreeAsync(staging->scratch, stream->stream);
     staging->scratch = 0;
 }
 

@@ -48,7 +48,7 @@ static void release_workspace(struct cuda_stream *s)
 {
     if (!s->workspace)
         return;
-    cuda.MemFreeAsync(s->workspace, s->stream);
+    cuda_on(s->device)->MemFreeAsync(s->workspace, s->stream);
     s->workspace = 0;
     s->device->workspaces_held--;
 }
@@ -58,7 +58,7 @@ static void destroy(struct cuda_stream *s)
     cuda_flag_give(&s->device->flags, s->flag);
     if (!cuda_device_is_broken(s->device)) {
         release_workspace(s);
-        cuda.StreamDestroy(s->stream);
+        cuda_on(s->device)->StreamDestroy(s->stream);
     }
     free(s);
 }

@@ -128,7 +128,9 @@ static void host_arm(struct backend_device *device)
 const struct backend host_backend = {
     .abi = BACKEND_ABI,
     .name = "host",
+    .host_memory = true,
     .execution_key = "host_us",
+    .times_always = true,
     .open = host_open,
     .close = host_close,
     .variants = host_variants,

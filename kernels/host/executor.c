@@ -6,12 +6,13 @@
 #include "device.h"
 #include "util/clock.h"
 
-static const uint64_t SLICE_NS = 3000000;
+static const uint64_t SLICE_NS = OWNERS_QUANTUM_NS;
 
 struct backend_stream {
     struct executor *executor;
-    struct list jobs; /* unfinished ones, in order; the first may be running */
-    struct list link; /* in a lane's `ready` while it waits for its turn */
+    struct list jobs;       /* unfinished ones, in order; the first may be running */
+    struct lane_pair *pair; /* of the first job */
+    struct list link;       /* among what is ready of its owner while it waits for its turn */
     /* Of the first job; touched only by whoever runs it. */
     struct execution execution;
     uint64_t executed; /* 0: not begun */
@@ -51,6 +52,20 @@ static bool slice_is_over(const struct slice *slice)
            clock_now_ns() >= slice->end;
 }
 
+/* One step; what of it was not begun when the job is cancelled is left out. */
+static int execute_step(struct executor *x, const struct backend_stream *s, const struct backend_job *job,
+                        const struct seat *seat, const struct backend_step *step, struct error *e)
+{
+    int r;
+
+    pool_watch(seat->pool, &job->cancel);
+    r = execute_once(x->device, seat, step, &s->execution, e);
+    pool_watch(seat->pool, NULL);
+    if (r == 0 && atomic_load_explicit(&job->cancel, memory_order_relaxed))
+        r = error_set(e, ERROR_CANCELLED, "cancelled while it ran");
+    return r;
+}
+
 /* One execution, or what is left of it: every step, in order, until the last (s->step says so) or until the time slice
  * is over. A single step has its execution from begin(). */
 static int execute(struct executor *x, struct backend_stream *s, struct backend_job *job, const struct seat *seat,
@@ -68,7 +83,7 @@ static int execute(struct executor *x, struct backend_stream *s, struct backend_
         if (stopped)
             error_set(e, ERROR_CANCELLED, "cancelled before op %u", i);
         if (stopped || (job->n_steps > 1 && execute_begin(x->device, step, &s->execution, e) < 0) ||
-            execute_once(x->device, seat, step, &s->execution, e) < 0) {
+            execute_step(x, s, job, seat, step, e) < 0) {
             backend_job_blame(job, i, e);
             return -1;
         }
@@ -106,7 +121,7 @@ static bool run(struct executor *x, struct backend_stream *s, struct backend_job
         s->spent_ns += clock_now_ns() - start;
         if (s->step < job->n_steps)
             return false;
-        if (s->executed++ >= job->warmup && job->timing && job->samples)
+        if (s->executed++ >= job->warmup && job->samples)
             job->samples[job->n_samples++] = clock_us_between(0, s->spent_ns);
         s->step = 0;
         s->spent_ns = 0;
@@ -133,6 +148,33 @@ static bool start(struct lane *lane)
     return lane->started;
 }
 
+static void make_ready(struct lane *lane, struct backend_stream *s, const struct backend_job *job)
+{
+    owners_add(&lane->owners, owners_get(&lane->owners, job->owner), &s->link);
+    atomic_fetch_add_explicit(&lane->ready_count, 1, memory_order_relaxed);
+}
+
+static int open_pair(struct executor *x, struct lane_pair *pair, struct error *e);
+
+/* The owner's; else one that nobody uses; else a new one; else the one with the fewest streams. */
+static struct lane_pair *find_pair(struct executor *x, uint64_t owner)
+{
+    struct lane_pair *found = &x->pairs[0];
+    struct error e;
+
+    for (unsigned i = 0; i < x->n_pairs; i++)
+        if (x->pairs[i].streams && x->pairs[i].owner == owner)
+            return &x->pairs[i];
+    for (unsigned i = 0; i < x->n_pairs; i++)
+        if (x->pairs[i].streams < found->streams)
+            found = &x->pairs[i];
+    if (found->streams && x->n_pairs < EXECUTOR_PAIRS && open_pair(x, &x->pairs[x->n_pairs], &e) == 0)
+        found = &x->pairs[x->n_pairs++];
+    if (!found->streams)
+        found->owner = owner;
+    return found;
+}
+
 /* Gives the stream's first job its turn; where no thread can be had for it, it fails and the next one is tried. True
  * when jobs failed. */
 static bool enqueue(struct executor *x, struct backend_stream *s)
@@ -141,12 +183,14 @@ static bool enqueue(struct executor *x, struct backend_stream *s)
 
     for (struct list *node = list_first(&s->jobs); node; node = list_first(&s->jobs)) {
         struct backend_job *job = list_entry(node, struct backend_job, link);
-        struct lane *lane = execute_place(x->device, job) == EXECUTE_HEAVY ? &x->heavy : &x->light;
+        struct lane_pair *pair = find_pair(x, job->owner);
+        struct lane *lane = execute_place(x->device, job) == EXECUTE_HEAVY ? &pair->heavy : &pair->light;
         struct error e;
 
         if (start(lane)) {
-            list_append(&lane->ready, &s->link);
-            atomic_fetch_add_explicit(&lane->ready_count, 1, memory_order_relaxed);
+            s->pair = pair;
+            pair->streams++;
+            make_ready(lane, s, job);
             pthread_cond_signal(&lane->wake);
             return failed;
         }
@@ -159,13 +203,15 @@ static bool enqueue(struct executor *x, struct backend_stream *s)
     return failed;
 }
 
-static struct backend_stream *dequeue(struct lane *lane)
+/* NULL: nothing is ready. */
+static struct backend_stream *dequeue(struct lane *lane, struct owner **ret_owner)
 {
-    struct backend_stream *s = list_entry(list_first(&lane->ready), struct backend_stream, link);
+    struct list *node = owners_next(&lane->owners, ret_owner);
 
-    list_remove(&s->link);
+    if (!node)
+        return NULL;
     atomic_fetch_sub_explicit(&lane->ready_count, 1, memory_order_relaxed);
-    return s;
+    return list_entry(node, struct backend_stream, link);
 }
 
 /* The stream's first job has ended; the next one gets its turn. Afterwards the stream may be gone once the lock is. */
@@ -174,6 +220,7 @@ static void finish(struct executor *x, struct backend_stream *s, struct backend_
     list_remove(&job->link);
     list_append(&x->finished, &job->link);
     forget_progress(s);
+    s->pair->streams--;
     enqueue(x, s);
 }
 
@@ -194,20 +241,23 @@ static void *lane_main(void *argument)
     for (;;) {
         struct backend_stream *s;
         struct backend_job *job;
+        struct owner *owner;
+        uint64_t began_ns, took_ns;
         bool ended;
 
-        while (list_empty(&lane->ready) && !x->stop)
+        while (!x->stop && !(s = dequeue(lane, &owner)))
             pthread_cond_wait(&lane->wake, &x->lock);
         if (x->stop)
             break;
-        s = dequeue(lane);
         job = list_entry(list_first(&s->jobs), struct backend_job, link);
         pthread_mutex_unlock(&x->lock);
+        began_ns = lane->clock();
         ended = run(x, s, job, &lane->seat, &lane->ready_count);
+        took_ns = lane->clock() - began_ns;
         pthread_mutex_lock(&x->lock);
+        owners_charge(owner, took_ns);
         if (!ended) {
-            list_append(&lane->ready, &s->link);
-            atomic_fetch_add_explicit(&lane->ready_count, 1, memory_order_relaxed);
+            make_ready(lane, s, job);
             continue;
         }
         finish(x, s, job);
@@ -306,11 +356,11 @@ static void close_seat(struct seat *seat)
     seat->guard = guard_free(seat->guard);
 }
 
-static void init_lane(struct lane *lane, struct executor *x, const char *name)
+static void init_lane(struct lane *lane, struct executor *x, const char *name, uint64_t (*clock)(void))
 {
-    *lane = (struct lane){.executor = x, .thread_name = name};
+    *lane = (struct lane){.executor = x, .thread_name = name, .clock = clock};
     pthread_cond_init(&lane->wake, NULL);
-    list_init(&lane->ready);
+    owners_init(&lane->owners);
 }
 
 static void close_lane(struct lane *lane)
@@ -321,16 +371,33 @@ static void close_lane(struct lane *lane)
     pthread_cond_destroy(&lane->wake);
 }
 
+static void close_pair(struct lane_pair *pair)
+{
+    close_lane(&pair->light);
+    close_lane(&pair->heavy);
+}
+
+static int open_pair(struct executor *x, struct lane_pair *pair, struct error *e)
+{
+    *pair = (struct lane_pair){0};
+    /* A single thread may have had to wait for others of the machine, which is no fault of its job. */
+    init_lane(&pair->light, x, "kops-light", clock_thread_ns);
+    init_lane(&pair->heavy, x, "kops-heavy", clock_now_ns);
+    if (open_seat(&pair->light.seat, 1, e) < 0 || open_seat(&pair->heavy.seat, x->threads, e) < 0) {
+        close_pair(pair);
+        return -1;
+    }
+    return 0;
+}
+
 int executor_open(struct executor *x, struct host_device *device, unsigned threads, struct error *e)
 {
-    *x = (struct executor){.device = device};
+    *x = (struct executor){.device = device, .threads = threads};
     pthread_mutex_init(&x->lock, NULL);
     list_init(&x->finished);
-    init_lane(&x->light, x, "kops-light");
-    init_lane(&x->heavy, x, "kops-heavy");
-    if (open_seat(&x->inline_seat, 1, e) < 0 || open_seat(&x->light.seat, 1, e) < 0 ||
-        open_seat(&x->heavy.seat, threads, e) < 0)
+    if (open_seat(&x->inline_seat, 1, e) < 0 || open_pair(x, &x->pairs[0], e) < 0)
         return -1;
+    x->n_pairs = 1;
     return 0;
 }
 
@@ -338,11 +405,13 @@ void executor_close(struct executor *x)
 {
     pthread_mutex_lock(&x->lock);
     x->stop = true;
-    pthread_cond_signal(&x->light.wake);
-    pthread_cond_signal(&x->heavy.wake);
+    for (unsigned i = 0; i < x->n_pairs; i++) {
+        pthread_cond_signal(&x->pairs[i].light.wake);
+        pthread_cond_signal(&x->pairs[i].heavy.wake);
+    }
     pthread_mutex_unlock(&x->lock);
-    close_lane(&x->light);
-    close_lane(&x->heavy);
+    for (unsigned i = 0; i < x->n_pairs; i++)
+        close_pair(&x->pairs[i]);
     close_seat(&x->inline_seat);
     pthread_mutex_destroy(&x->lock);
 }

@@ -7,10 +7,15 @@
 
 enum {
     BLOCK = 1024,           /* edge of a copied block */
-    WHOLE = 1 << 30,        /* edge of a block that is used in place */
+    LEAST_EDGE = 1536,      /* of a block that is used in place, but where the matrix ends */
+    LEAST_DEPTH = 4096,     /* along k */
+    EDGE_UNIT = 64,         /* its edges are multiples of it */
     PACK_BYTES = 64 << 10,  /* copied by a thread at a time */
     SMALL = 160 * 160 * 160 /* m·n·k of products that are worth a thread each, not several */
 };
+
+/* A library's call cannot be stopped, so products are cut where a call would take longer than some 100 ms. */
+static const double CALL_FLOPS_A_THREAD = 4e9;
 
 /* A matrix as CBLAS wants it in row-major order. */
 struct view {
@@ -109,6 +114,11 @@ static bool try_vector(const struct gemm_call *call, const struct blas *blas, co
 
 /* ---- one call ---- */
 
+static double call_flops(const struct blas *blas)
+{
+    return CALL_FLOPS_A_THREAD * (blas->threads ? blas->threads : 1);
+}
+
 static bool try_direct(const struct gemm_call *call, const struct blas *blas, const struct gemm_problem *g)
 {
     struct view a, b, out;
@@ -117,6 +127,8 @@ static bool try_direct(const struct gemm_call *call, const struct blas *blas, co
         return false;
     if (try_vector(call, blas, g))
         return true;
+    if (2.0 * (double)g->m * (double)g->n * (double)g->k > call_flops(blas))
+        return false;
     if (g->m > INT_MAX || g->n > INT_MAX || g->k > INT_MAX || !get_view(&g->a, g->m, g->k, &a) ||
         !get_view(&g->b, g->k, g->n, &b) || !get_view(&g->out, g->m, g->n, &out) || out.transposed)
         return false;
@@ -197,8 +209,20 @@ struct blocks {
     unsigned char *a, *b, *out; /* scratch */
 };
 
-static int plan_blocks(const struct gemm_call *call, const struct gemm_problem *g, struct blocks *ret, struct error *e)
+/* `n` in equal parts of about `most`, no less than `least_part`. */
+static int64_t cut(int64_t n, double most, int64_t least_part)
 {
+    const int64_t limit = least((int64_t)1 << 30, most < (double)n ? (int64_t)most : n);
+    const int64_t part = limit < least_part ? least(n, least_part) : limit;
+    const int64_t parts = (n + part - 1) / part, even = (n + parts - 1) / parts;
+
+    return parts == 1 ? n : least(n, (even + EDGE_UNIT - 1) / EDGE_UNIT * EDGE_UNIT);
+}
+
+static int plan_blocks(const struct gemm_call *call, const struct blas *blas, const struct gemm_problem *g,
+                       struct blocks *ret, struct error *e)
+{
+    const double flops = call_flops(blas) / 2;
     const enum dtype computed = kernels_compute_dtype(g->dtype);
     const size_t element = dtype_size(computed);
     struct view unused, out;
@@ -207,9 +231,9 @@ static int plan_blocks(const struct gemm_call *call, const struct gemm_problem *
                        .copy_out = g->dtype != computed || !get_view(&g->out, g->m, g->n, &out) || out.transposed};
     size_t a, b;
 
-    s.m = least(g->m, s.copy_a || s.copy_out ? BLOCK : WHOLE);
-    s.n = least(g->n, s.copy_b || s.copy_out ? BLOCK : WHOLE);
-    s.k = least(g->k, s.copy_a || s.copy_b ? BLOCK : WHOLE);
+    s.m = s.copy_a || s.copy_out ? least(g->m, BLOCK) : cut(g->m, flops / ((double)g->n * (double)g->k), LEAST_EDGE);
+    s.n = s.copy_b || s.copy_out ? least(g->n, BLOCK) : cut(g->n, flops / ((double)s.m * (double)g->k), LEAST_EDGE);
+    s.k = s.copy_a || s.copy_b ? least(g->k, BLOCK) : cut(g->k, flops / ((double)s.m * (double)s.n), LEAST_DEPTH);
     a = s.copy_a ? (size_t)(s.m * s.k) * element : 0;
     b = s.copy_b ? (size_t)(s.k * s.n) * element : 0;
     if (pool_reserve_caller(call->pool, a + b + (s.copy_out ? (size_t)(s.m * s.n) * element : 0), e) < 0)
@@ -232,7 +256,7 @@ static void run_block(const struct gemm_call *call, const struct blas *blas, con
 
     if (!s->copy_out)
         get_view(&target, m, n, &out);
-    for (int64_t p = 0; p < g->k; p += s->k) {
+    for (int64_t p = 0; p < g->k && !pool_is_stopped(call->pool); p += s->k) {
         const int64_t k = least(s->k, g->k - p);
         struct gemm_matrix from_a = part_of(&g->a, g->dtype, i, p), from_b = part_of(&g->b, g->dtype, p, j);
         const double alpha = s->copy_out ? 1 : g->alpha, beta = s->copy_out ? 0 : g->beta;
@@ -268,10 +292,10 @@ static int run_one(const struct gemm_call *call, const struct blas *blas, const 
 
     if (try_direct(call, blas, g))
         return 0;
-    if (plan_blocks(call, g, &s, e) < 0)
+    if (plan_blocks(call, blas, g, &s, e) < 0)
         return -1;
     for (int64_t i = 0; i < g->m; i += s.m)
-        for (int64_t j = 0; j < g->n; j += s.n)
+        for (int64_t j = 0; j < g->n && !pool_is_stopped(call->pool); j += s.n)
             run_block(call, blas, g, &s, i, j);
     return 0;
 }
@@ -309,7 +333,7 @@ int gemm_blas(const struct gemm_call *call, struct blas *blas, struct error *e)
             return 0;
         }
     }
-    for (; done < p->batch_count; done++) {
+    for (; done < p->batch_count && !pool_is_stopped(call->pool); done++) {
         g = gemm_problem_at(call, done);
         if (run_one(call, blas, &g, e) < 0)
             return -1;

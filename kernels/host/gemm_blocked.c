@@ -90,7 +90,7 @@ static void run_tile(const struct part *t)
     const struct gemm_problem *g = t->g;
     const size_t k = (size_t)g->k;
 
-    for (size_t p0 = 0; p0 < k; p0 += b->depth) {
+    for (size_t p0 = 0; p0 < k && !pool_is_stopped(b->call->pool); p0 += b->depth) {
         const size_t depth = least(b->depth, k - p0);
 
         pack_b(t, p0, depth);

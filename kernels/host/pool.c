@@ -35,6 +35,7 @@ struct pool {
     pool_task *task;
     void *context;
     size_t items;
+    const atomic_bool *watched;
     _Atomic size_t next __attribute__((aligned(64)));
     struct member members[]; /* 0: the caller */
 };
@@ -72,12 +73,22 @@ void pool_block_signals(void)
     pthread_sigmask(SIG_SETMASK, &set, NULL);
 }
 
+void pool_watch(struct pool *p, const atomic_bool *stop)
+{
+    p->watched = stop;
+}
+
+bool pool_is_stopped(const struct pool *p)
+{
+    return p->watched && atomic_load_explicit(p->watched, memory_order_relaxed);
+}
+
 static void run_items(struct pool *p, unsigned thread)
 {
     for (;;) {
         size_t item = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
 
-        if (item >= p->items)
+        if (item >= p->items || pool_is_stopped(p))
             return;
         p->task(p->context, thread, item);
     }
@@ -173,7 +184,7 @@ void pool_run(struct pool *p, size_t items, pool_task *task, void *context)
     uint32_t state;
 
     if (p->threads == 1 || items <= 1) {
-        for (size_t i = 0; i < items; i++)
+        for (size_t i = 0; i < items && !pool_is_stopped(p); i++)
             task(context, 0, i);
         return;
     }

@@ -6,6 +6,8 @@
 #ifndef KOPS_HOST_POOL_H
 #define KOPS_HOST_POOL_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "util/error.h"
@@ -25,6 +27,11 @@ typedef void pool_task(void *context, unsigned thread, size_t item);
 
 /* Runs the task once for every item below `items`, in any order and on any thread; returns when all have ended. */
 void pool_run(struct pool *pool, size_t items, pool_task *task, void *context);
+
+/* From the next pool_run() on, items that were not begun are left out once *stop is true. NULL: none are. */
+void pool_watch(struct pool *pool, const atomic_bool *stop);
+/* Whether it is true: for tasks that are long, and for callers between two runs. */
+bool pool_is_stopped(const struct pool *pool);
 
 /* Gives each thread at least `bytes` of scratch, aligned to a page; what was in it is lost. Errors: out_of_memory. */
 int pool_reserve(struct pool *pool, size_t bytes, struct error *e);

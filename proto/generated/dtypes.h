@@ -20,4 +20,33 @@
     X(F8_E4M3, "f8_e4m3", 14, 1) \
     X(F8_E5M2, "f8_e5m2", 15, 1)
 
+/* What C and CUDA call them: X("name", NAME) */
+#define KOPS_C_TYPES(X) \
+    X("float", F32) \
+    X("double", F64) \
+    X("half", F16) \
+    X("__half", F16) \
+    X("nv_half", F16) \
+    X("nv_bfloat16", BF16) \
+    X("__nv_bfloat16", BF16) \
+    X("int8_t", I8) \
+    X("uint8_t", U8) \
+    X("int16_t", I16) \
+    X("uint16_t", U16) \
+    X("ushort", U16) \
+    X("int32_t", I32) \
+    X("uint32_t", U32) \
+    X("uint", U32) \
+    X("int64_t", I64) \
+    X("ptrdiff_t", I64) \
+    X("intptr_t", I64) \
+    X("ssize_t", I64) \
+    X("uint64_t", U64) \
+    X("size_t", U64) \
+    X("uintptr_t", U64) \
+    X("ulong", U64) \
+    X("bool", BOOL) \
+    X("__nv_fp8_e4m3", F8_E4M3) \
+    X("__nv_fp8_e5m2", F8_E5M2)
+
 #endif

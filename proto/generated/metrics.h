@@ -36,6 +36,10 @@
     X(user_buffers, "kopsd_user_buffers", "gauge", "Buffers of a user.") \
     X(user_mapped_bytes, "kopsd_user_mapped_bytes", "gauge", "Bytes of other processes' memory that the user's buffers are of, each piece once.") \
     X(user_allocated_bytes, "kopsd_user_allocated_bytes", "gauge", "Bytes that the daemon allocated for the user.") \
+    X(user_mappings, "kopsd_user_mappings", "gauge", "Pieces of memory that the daemon knows for the user.") \
+    X(user_host_bytes, "kopsd_user_host_bytes", "gauge", "Bytes of the host's memory that are mapped for the user, each file once.") \
+    X(user_program_bytes, "kopsd_user_program_bytes", "gauge", "Bytes that the user's programs take.") \
+    X(user_waiting_bytes, "kopsd_user_waiting_bytes", "gauge", "Bytes of the user's requests and replies that wait.") \
     X(user_requests_in_flight, "kopsd_user_requests_in_flight", "gauge", "The user's requests without a reply yet.") \
     X(user_kernel_bytes, "kopsd_user_kernel_bytes", "gauge", "Bytes of the user's modules and kernels.") \
     X(user_fds, "kopsd_user_fds", "gauge", "File descriptors that the daemon holds for the user.") \
@@ -48,7 +52,7 @@
     X(compile_cache_hits_total, "kopsd_compile_cache_hits_total", "counter", "Sources found compiled, in memory or on disk.") \
     X(compile_joins_total, "kopsd_compile_joins_total", "counter", "Requests that waited for a compile that another had begun.") \
     X(op_queue_seconds, "kopsd_op_queue_seconds", "histogram", "From ready to run until given to the device. op is an op's name, user_kernel, sequence or program; dtype is empty where there are several.") \
-    X(op_device_seconds, "kopsd_op_device_seconds", "histogram", "Device time of a run's timed executions together.") \
+    X(op_device_seconds, "kopsd_op_device_seconds", "histogram", "Device time of a run's timed executions together: on a GPU of runs with timing, and of one in 61 others.") \
     X(op_total_seconds, "kopsd_op_total_seconds", "histogram", "From the request's decoding to its reply.") \
     X(profile_rows_dropped, "kopsd_profile_rows_dropped", "gauge", "Rows that stats has left out since its last reset, for want of room.") \
     X(log_lines_held_back_total, "kopsd_log_lines_held_back_total", "counter", "Lines of the log not written because there were too many of their kind in a second.") \

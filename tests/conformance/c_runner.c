@@ -206,7 +206,8 @@ static void read_argument(struct arguments *a, unsigned i, kops_buffer *buffer)
 
     if (scanf(" arg %63s", kind) != 1)
         errx(USAGE, "expected: arg KIND");
-    if (kops_dtype_parse(kind, &dtype) && strcmp(kind, "bool") != 0) {
+    if (strcmp(kind, "int") != 0 && strcmp(kind, "float") != 0 && strcmp(kind, "bool") != 0 &&
+        kops_dtype_parse(kind, &dtype)) { /* which knows the types of C, too */
         read_tensor(&a->tensors[i], buffer, dtype);
         a->args[i] = kops_arg_tensor(&a->tensors[i]);
         return;

@@ -52,8 +52,9 @@ def client(pid: int, **more: Any) -> dict[str, Any]:
 
 def user(uid: int, **more: Any) -> dict[str, Any]:
     return {
-        "uid": uid, "connections": 1, "buffers": 2, "mapped_bytes": 3, "allocated_bytes": 4, "inflight": 5, "fds": 6,
-        "kernel_bytes": 10, "requests": 7, "refused": 8, "device_us": 9e6, "limits": {"connections": 1024, "mapped_bytes": 1 << 30}, **more,
+        "uid": uid, "connections": 1, "buffers": 2, "mappings": 11, "mapped_bytes": 3, "allocated_bytes": 4,
+        "host_bytes": 12, "program_bytes": 13, "waiting_bytes": 14, "inflight": 5, "fds": 6, "kernel_bytes": 10, "requests": 7,
+        "refused": 8, "device_us": 9e6, "limits": {"connections": 1024, "mapped_bytes": 1 << 30}, **more,
     }  # fmt: skip
 
 

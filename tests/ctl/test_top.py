@@ -161,7 +161,7 @@ def test_batch_says_why_it_ends(start: Start, fake: FakeDaemon, work: Work, monk
     work.wait(2)
     fake.close()
     _, errors = process.communicate()
-    assert process.returncode == 1 and "kopsctl: top: " in errors
+    assert process.returncode == 1 and json.loads(errors)["error"]["what"] == "top"
 
 
 def test_a_full_disk_is_noticed(ctl: Ctl, work: Work) -> None:

@@ -80,6 +80,15 @@ def test_the_owner_compiles_without_a_gpu(start: Callable[[str], Daemon]) -> Non
         assert error.code == "unsupported"
 
 
+def test_kopsctl_names_its_option_where_there_is_no_gpu(start: Callable[[str], Daemon], tmp_path: Path) -> None:
+    daemon = start(HOST)
+    (tmp_path / "add2.cu").write_text(ADD, encoding="utf-8")
+    command = [str(binary("kopsctl")), "--socket", daemon.socket_path, "compile", str(tmp_path / "add2.cu")]
+    without = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert without.returncode == 1 and "no GPU" in without.stderr and "--arch sm_" in without.stderr
+    assert "add2_kernel" in subprocess.run([*command, "--arch", ARCH], capture_output=True, text=True, check=True).stdout
+
+
 def test_nobody_compiles_where_it_is_off(start: Callable[[str], Daemon]) -> None:
     daemon = start(HOST + "[kernels]\nuser_kernels = off\n")
     expect(daemon, False)
@@ -100,12 +109,14 @@ def test_others_compile_by_policy(
     as_user(STRANGER, groups, lambda: expect(daemon, allowed))
 
 
-def test_without_a_compiler_it_is_said(start: Callable[[str], Daemon]) -> None:
+@pytest.mark.parametrize("arch", [{"arch": ARCH}, {}], ids=["arch", "no arch"])
+def test_without_a_compiler_it_is_said(start: Callable[[str], Daemon], arch: dict[str, str]) -> None:
+    """Also to who says no architecture: the key would not help."""
     daemon = start(HOST + "[kernels]\nnvrtc = none\n")
     with daemon.connect() as connection:
         hello = connection.call("hello")
         assert hello["kernels"]["compiler"] == "" and "compile" not in hello["features"]
-        error = connection.error("compile", {"source": ADD, "entries": ["add2_kernel"], "arch": ARCH})
+        error = connection.error("compile", {"source": ADD, "entries": ["add2_kernel"], **arch})
         assert error.code == "unsupported" and "kernels.nvrtc" in error.message
 
 

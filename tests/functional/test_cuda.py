@@ -64,6 +64,20 @@ def test_timing_false(connection: raw.Connection, exporter: Exporter) -> None:
     assert "gpu_us" not in timings and timings["total_us"] > 0
 
 
+def test_some_untimed_runs_are_timed_for_the_statistics(
+    connection: raw.Connection, exporter: Exporter, machine: Machine
+) -> None:
+    """One in 61, in whose replies nothing shows."""
+    a, out = vector(exporter.alloc(4 * 99)), exporter.alloc(4 * 99)
+    params = {"op": "square", "in": [a.inline([99])], "out": [out.inline([99])], "timing": False}
+    for _ in range(2 * 61):
+        assert not {"gpu_us", "samples"} & set(connection.call("run", params)["timings"])
+    (row,) = [r for r in connection.call("stats")["ops"] if r["shapes"] == [[99], [99]]]
+    assert row["count"] == 2 * 61 and row["exec_us"]["p50"] > 0
+    timed = sum(r["latency"]["device"]["count"] for r in connection.call("clients")["clients"])
+    assert timed == 2
+
+
 def test_one_mapping_for_all(connect: Callable[[], raw.Connection], exporter: Exporter, machine: Machine) -> None:
     """Equal handle and id: one open for the process, gone with the last user."""
     a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)

@@ -132,7 +132,8 @@ def test_the_end_does_not_wait_for_it(lingering: Callable[[], Lingering]) -> Non
 
 
 def test_a_newcomer_who_is_turned_away(lingering: Callable[[], Lingering]) -> None:
-    with Daemon("--set", "server.max_connections=2", config=CONFIG) as daemon, daemon.connect() as other:
+    bounds = ("--set", "server.max_connections=2", "--set", "quota.connections=0")
+    with Daemon(*bounds, config=CONFIG) as daemon, daemon.connect() as other:
         assert other.alive()
         with daemon.connect() as second:
             assert second.alive()
@@ -182,6 +183,27 @@ def test_newcomers_do_not_pile_up(lingering: Callable[[], Lingering]) -> None:
             assert proc.fds(daemon.pid).total() < before + 400
         os.close(one)
         os.close(two)
+
+
+@users.as_root
+def test_newcomers_wait_for_closes_that_last(lingering: Callable[[], Lingering]) -> None:
+    """Each of them has brought one whose close lasts: newcomers wait until those before them are closed."""
+    with Daemon(config=CONFIG + users.OPEN + "[quota]\nconnections = 1\n") as daemon, users.connect(daemon, BOB) as other:
+        with users.connect(daemon, ALICE) as connection:
+            assert connection.alive() and other.alive()
+            before = proc.fds(daemon.pid).total()
+            with stopped(daemon):
+                for _ in range(700):
+                    rude = lingering()
+                    with users.connect(daemon, ALICE) as newcomer:
+                        newcomer.send(raw.pack_request(1, "ping", {}), fds=[rude.own.fileno()])
+                    rude.own.close()
+            with users.connect(daemon, ALICE) as newcomer:
+                assert newcomer.wait_closed()  # it came behind all of them
+            assert proc.fds(daemon.pid).total() < before + 300
+            assert other.alive() and connection.alive()
+            with users.connect(daemon, BOB + 1) as another:
+                assert another.alive()
 
 
 @users.as_root

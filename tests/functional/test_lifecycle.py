@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import socket
 import stat
@@ -190,13 +189,11 @@ def test_kops_socket(tmp_path: Path) -> None:
             assert connection.alive()
 
 
-def test_xdg_runtime_dir(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_xdg_runtime_dir() -> None:
     """For a user; the super-user's daemon listens in /run."""
     user = NOBODY if os.geteuid() == 0 else None
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o1777)
-        # The checkout may lie where only its owner can go.
-        monkeypatch.setenv("KOPSD", shutil.copy(binary(), folder))
         path = f"{folder}/kopsd.sock"
         env = {"XDG_RUNTIME_DIR": folder}
         with Daemon(config=CONFIG, socket_path=path, give_socket=False, env=env, user=user) as daemon:

@@ -217,7 +217,7 @@ def test_a_name_like_that_of_the_others(daemon: Daemon) -> None:
 
 
 def test_newcomers_turned_away() -> None:
-    with Daemon(config=CONFIG + "[server]\nmax_connections = 2\n") as daemon:
+    with Daemon(config=CONFIG + "[server]\nmax_connections = 2\n[quota]\nconnections = 0\n") as daemon:
         with daemon.connect() as one, daemon.connect() as two:
             assert one.alive() and two.alive()
             for _ in range(3):

@@ -28,6 +28,7 @@ from gpu_machine import (
 )
 from support import memfd, proc, raw
 from support.cuda_exporter import Exporter, Memory
+from support.daemon import Daemon
 
 pytestmark = only_with_the_standin
 shared_machine, machine, connect, connection, exporter = FIXTURES
@@ -121,6 +122,43 @@ def test_many_in_flight(connection: raw.Connection, exporter: Exporter) -> None:
     for i in range(180):
         want[i % 2] = np.float32(want[0] + want[1])
     assert (values(x) == want[0]).all() and (values(y) == want[1]).all()
+
+
+def loop_ns(daemon: Daemon) -> int:
+    """Processor time of the loop's thread."""
+    return int(Path(f"/proc/{daemon.pid}/task/{daemon.pid}/schedstat").read_text().split()[0])
+
+
+def test_runs_that_wait_are_not_all_looked_at_in_each_turn(
+    machine: Machine, connect: Callable[[], raw.Connection], memory: tuple[Memory, Memory]
+) -> None:
+    def pings_ns() -> int:
+        before = loop_ns(machine.daemon)
+        for _ in range(500):
+            assert probe.alive()
+        return loop_ns(machine.daemon) - before
+
+    def hold(connections: int) -> None:
+        for _ in range(connections):
+            connection = connect()
+            page = Timelines(connection)
+            waiting[page] = [
+                connection.request("run", square(*memory, stream=i, ready=1, done=1, timing=False))
+                for i in range(page.streams - 1)
+            ]
+
+    probe, waiting = connect(), {}
+    pings_ns()
+    hold(2)
+    few = pings_ns()
+    hold(22)
+    assert pings_ns() < 4 * few, "what 6,000 streams wait for is looked at for each ping"
+    for page, ids in waiting.items():
+        for stream in range(len(ids)):
+            page.reach(stream, 1)
+    for page, ids in waiting.items():
+        for stream in range(len(ids)):
+            page.wait_done(stream, 1)
 
 
 def test_a_batch_has_one_pair_of_words(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:

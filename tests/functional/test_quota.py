@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from user_kernels import ADD, ADD_PARAMS, ARCH, compile_source, only_with_nvrtc
 HOST = "[cuda]\nenabled = false\n"
 ALICE, BOB = 54001, 54002
 MIB = 1 << 20
+ALL_MAPPINGS = 49152  # that the daemon holds for everybody
+REGISTER = {"kind": "memfd", "size": 4096, "fd": 0}
 
 
 @pytest.fixture
@@ -112,6 +115,44 @@ def test_buffers(start: Callable[[str], Daemon]) -> None:
         eventually_accepted(lambda: [register(connection, 4096) for _ in range(3)])
 
 
+def test_mappings(start: Callable[[str], Daemon]) -> None:
+    daemon = start("[quota]\nmappings = 3\n")
+    with daemon.connect() as one, daemon.connect() as other:
+        buffer = register(one, 4096)
+        register(other, 4096)
+        made = other.call("alloc", {"size": 4096})["buffer"]
+        check(register_error(one, 4096), "mappings", 3, 3)
+        check(other.error("alloc", {"size": 4096}), "mappings", 3, 3)
+        one.call("release", {"buffer": buffer})
+        register(other, 4096)
+        check(register_error(one, 4096), "mappings", 3, 3)
+        other.call("release", {"buffer": made})
+        eventually_accepted(lambda: register(one, 4096))
+
+
+@as_root
+def test_one_user_does_not_take_all_mappings(start: Callable[[str], Daemon]) -> None:
+    """With the settings as they are when nobody says anything."""
+    daemon = start("")
+    with users.connect(daemon, BOB) as bob, ExitStack() as hers:
+        fd = memfd.make(4096)
+        hers.callback(os.close, fd)
+        connections = [hers.enter_context(users.connect(daemon, ALICE)) for _ in range(8)]
+        taken, refused = 0, None
+        while connections and refused is None:
+            connection = connections.pop()
+            for _ in range(8192):  # limits.buffers
+                reply = connection.reply(connection.request("register", REGISTER, [fd]))
+                refused = refused or reply.error
+                if refused:
+                    break
+                taken += 1
+        assert refused is not None, f"she has {taken} mappings"
+        check(refused, "mappings", taken, taken)
+        assert taken <= ALL_MAPPINGS // 3
+        register(bob, 4096)
+
+
 def test_mapped_bytes(start: Callable[[str], Daemon]) -> None:
     daemon = start("[quota]\nmapped_mib = 4\n")
     with daemon.connect() as one, daemon.connect() as other:
@@ -152,7 +193,7 @@ def test_allocated_bytes(start: Callable[[str], Daemon]) -> None:
 
 
 def test_an_alloc_that_fails_costs_nothing(start: Callable[[str], Daemon]) -> None:
-    daemon = start("[quota]\nallocated_mib = 1073741824\nbuffers = 1\n")
+    daemon = start("[quota]\nallocated_mib = 1073741824\nhost_mib = 0\nhost_all_mib = 0\nbuffers = 1\n")
     with daemon.connect() as connection:
         assert connection.error("alloc", {"size": 1 << 49}).code in ("out_of_memory", "invalid_argument")
         kept = connection.call("alloc", {"size": 4096})
@@ -241,6 +282,28 @@ def keep_busy(connection: raw.Connection, vectors: Vectors, until: float) -> raw
         if reply.error:
             return raw.RpcError(reply.error)
     return None
+
+
+@as_root
+def test_subordinate_users_count_as_their_owner(start: Callable[[str], Daemon], tmp_path: Path) -> None:
+    """As in a user namespace: newuidmap lets a user be all of a range of /etc/subuid."""
+    subuid = tmp_path / "subuid"
+    subuid.write_text(f"nonsense\n{ALICE}:100000:3\n{BOB}:100003:65536\n", encoding="utf-8")
+    access = f"[access]\nsubuid = {subuid}\n"
+    daemon = start("[quota]\nconnections = 3\n" + access)
+    with ExitStack() as there:
+        hers = [there.enter_context(users.connect(daemon, uid)) for uid in (ALICE, 100000, 100002)]
+        assert all(connection.alive() for connection in hers)
+        with users.connect(daemon, 100001) as more:
+            check(more.wait_closed(), "connections", 3, 3)
+        his = there.enter_context(users.connect(daemon, 100003))
+        assert his.alive()
+        rows = {row["uid"]: row["connections"] for row in hers[0].call("clients")["users"]}
+        assert rows == {ALICE: 3}
+        # Another file counts from the next connection on.
+        subuid.write_text("", encoding="utf-8")
+        users.reload(daemon, HOST + users.OPEN + "[quota]\nconnections = 3\n" + access)
+        assert there.enter_context(users.connect(daemon, 100001)).alive()
 
 
 @as_root
@@ -414,6 +477,22 @@ def test_inline_references_are_counted(gpu: Callable[[str], Machine]) -> None:
         connection.call("run_program", {"program": program})
         connection.call("release", {"program": program})
         connection.call("register", large.register_params())
+    exporter.close()
+
+
+@only_with_the_standin
+def test_inline_references_are_mappings(gpu: Callable[[str], Machine]) -> None:
+    machine = gpu("[quota]\nmappings = 2\n")
+    exporter = machine.exporter()
+    a, b, c = (vector(exporter.alloc(MIB)) for _ in range(3))
+    with machine.daemon.connect() as connection, machine.daemon.connect() as other:
+        connection.call("run", square(a, b))
+        error = connection.error("run", square(a, c))
+        assert error.code == "quota_exceeded" and error.detail["quota"] == "mappings"
+        check(other.error("register", c.register_params()), "mappings", 2, 2)
+        connection.call("run", square(b, a))  # which it has
+        connection.call("release", {"ipc": b.handle})
+        eventually_accepted(lambda: other.call("run", square(a, c)))
     exporter.close()
 
 

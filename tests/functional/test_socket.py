@@ -122,6 +122,17 @@ def test_a_datagram_socket_is_left_alone(tmp_path: Path) -> None:
         assert path.is_socket()
 
 
+def test_a_socket_whose_program_does_not_listen_yet_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "kopsd.sock"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        before = path.stat().st_ino
+        assert "another program has its socket" in refused(path)
+        assert path.stat().st_ino == before
+    with Daemon(socket_path=str(path)) as daemon:  # its maker has gone
+        assert daemon.connect().alive()
+
+
 def test_of_many_that_start_at_once_one_serves(tmp_path: Path) -> None:
     """A stale socket is in the way of all of them, and each would clear it."""
     path = tmp_path / "kopsd.sock"
@@ -332,9 +343,8 @@ def test_an_unknown_user(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_who_is_not_root_stays(common: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_not_root_stays(common: Path) -> None:
     os.chmod(common, 0o1777)
-    monkeypatch.setenv("KOPSD", shutil.copy(binary(), common))
     path = str(common / "kopsd.sock")
     with Daemon(config=CONFIG + "[server]\nuser = root\n", socket_path=path, user=NOBODY) as daemon:
         assert words(daemon.pid, "Uid")[0] == str(NOBODY)

@@ -82,17 +82,42 @@ def test_who_connects_in_the_gap_waits_and_is_served() -> None:
         proc.eventually(lambda: gone(server), "it is no zombie")
 
 
+def restarts(daemon: Daemon) -> list[int]:
+    """The delays so far, in ms."""
+    return [int(d) for d in re.findall(r"event=supervise_restart delay_ms=(\d+)", daemon.log())]
+
+
+def end_before_it_answers(daemon: Daemon) -> None:
+    """Kills the server as soon as there is one, and waits until its end is known."""
+    before = len(restarts(daemon))
+    proc.eventually(lambda: len(children(daemon.pid)) == 1, "there is a server")
+    os.kill(children(daemon.pid)[0], signal.SIGKILL)
+    proc.eventually(lambda: len(restarts(daemon)) > before, "it has ended")
+
+
 def test_waits_longer_each_time() -> None:
-    """At once first, then after ever longer waits; the parent sleeps meanwhile."""
+    """For servers that answered nothing: at once first, then after ever longer waits; the parent sleeps meanwhile."""
     with supervised() as daemon:
         for _ in range(3):
-            os.kill(server_of(daemon), signal.SIGKILL)
+            end_before_it_answers(daemon)
         assert server_of(daemon)
-        delays = [int(d) for d in re.findall(r"event=supervise_restart delay_ms=(\d+)", daemon.log())]
-        assert delays == [0, 100, 200]
+        assert restarts(daemon) == [0, 100, 200]
         # One that was killed before it was ready makes one gap of several restarts.
         last = rf"event=recover pid={server_of(daemon)} gap_ms=\d+ restarts=3\n"
         proc.eventually(lambda: bool(re.search(last, daemon.log())), "the parent says that it serves again")
+
+
+def test_a_server_that_had_served_is_started_at_once() -> None:
+    """However often it is killed, unless that goes on without a pause; then the waits are short."""
+    with supervised() as daemon:
+        for _ in range(8):
+            os.kill(server_of(daemon), signal.SIGKILL)
+        assert server_of(daemon)
+        assert restarts(daemon) == [0] * 8
+        while len(restarts(daemon)) < 100 and not restarts(daemon)[-1]:
+            os.kill(server_of(daemon), signal.SIGKILL)
+        assert server_of(daemon)
+        assert 0 < restarts(daemon)[-1] <= 2000
 
 
 def test_the_server_does_not_outlive_its_parent() -> None:
@@ -137,10 +162,9 @@ def test_nobody_waits_for_a_server_that_ends() -> None:
 def test_end_in_the_gap() -> None:
     """SIGTERM while there is no server: an end, with status 0."""
     with supervised() as daemon:
-        first = server_of(daemon)
-        os.kill(first, signal.SIGKILL)
-        os.kill(server_of(daemon), signal.SIGKILL)  # from now on it waits before it starts another
-        proc.eventually(lambda: "delay_ms=100" in daemon.log(), "the second has ended")
+        end_before_it_answers(daemon)
+        end_before_it_answers(daemon)  # from now on it waits before it starts another
+        assert restarts(daemon) == [0, 100]
         daemon.stop()
         assert not os.path.exists(daemon.socket_path)
 

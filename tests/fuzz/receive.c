@@ -92,6 +92,7 @@ static void check_echo(struct state *s, const struct rpc_value *params)
     struct rpc_output first, second;
     struct rpc_message again;
     struct error e = {0};
+    struct rpc_frame frame;
     struct scan scan;
 
     rpc_output_init(&first, 4 * LIMIT);
@@ -101,7 +102,8 @@ static void check_echo(struct state *s, const struct rpc_value *params)
     scan_reset(&scan);
     FUZZ_CHECK(scan_value(&scan, first.bytes.data, buffer_length(&first.bytes), 4 * LIMIT) == SCAN_COMPLETE);
     FUZZ_CHECK(scan.position == buffer_length(&first.bytes));
-    FUZZ_CHECK(!rpc_message_parse(s->second_arena, first.bytes.data, buffer_length(&first.bytes), &again, &e));
+    frame = (struct rpc_frame){first.bytes.data, scan.position, scan.values};
+    FUZZ_CHECK(!rpc_message_parse(s->second_arena, &frame, &again, &e));
     FUZZ_CHECK(again.params && rpc_map_size(again.params) == rpc_map_size(params));
     write_request(&second, again.params);
     FUZZ_CHECK(buffer_length(&first.bytes) == buffer_length(&second.bytes));
@@ -159,7 +161,7 @@ static int take_messages(struct state *s)
 
         FUZZ_CHECK(frame.length > 0 && frame.length <= LIMIT);
         check_decoded(frame.data, frame.length);
-        if (rpc_message_parse(s->arena, frame.data, frame.length, &message, &e) < 0) {
+        if (rpc_message_parse(s->arena, &frame, &message, &e) < 0) {
             check_error(&e);
             return -1;
         }

@@ -83,7 +83,7 @@ static int take_messages(struct state *s)
         if (r < 0)
             return violated(&e);
         FUZZ_CHECK(frame.length > 0 && frame.length <= LIMIT);
-        if (rpc_message_parse(s->arena, frame.data, frame.length, &message, &e) < 0)
+        if (rpc_message_parse(s->arena, &frame, &message, &e) < 0)
             return violated(&e);
         if (rpc_input_claim(&s->channel->input, message.nfds, fds, &e) < 0)
             return violated(&e);

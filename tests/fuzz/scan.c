@@ -48,6 +48,36 @@ static void check_in_steps(const uint8_t *data, size_t size, enum scan_result wh
     FUZZ_CHECK(r != SCAN_COMPLETE || s.position == end);
 }
 
+/* Paused after every `part` values it says the same in the end, and has counted as many. */
+static void check_in_parts(const uint8_t *data, size_t size, enum scan_result whole, const struct scan *expected,
+                           uint64_t part)
+{
+    enum scan_result r = SCAN_PAUSED;
+    struct scan s;
+
+    scan_reset(&s);
+    while (r == SCAN_PAUSED) {
+        const uint64_t before = s.values;
+
+        r = scan_some(&s, data, size, LIMIT, part);
+        FUZZ_CHECK(s.values - before == part || r != SCAN_PAUSED);
+        FUZZ_CHECK(s.values - before <= part);
+    }
+    FUZZ_CHECK(r == whole && s.position == expected->position && s.values == expected->values);
+}
+
+/* Arrays and maps included. */
+static uint64_t count_values(const msgpack_object *o)
+{
+    uint64_t n = 1;
+
+    for (uint32_t i = 0; o->type == MSGPACK_OBJECT_ARRAY && i < o->via.array.size; i++)
+        n += count_values(&o->via.array.ptr[i]);
+    for (uint32_t i = 0; o->type == MSGPACK_OBJECT_MAP && i < o->via.map.size; i++)
+        n += count_values(&o->via.map.ptr[i].key) + count_values(&o->via.map.ptr[i].val);
+    return n;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     enum scan_result r;
@@ -62,6 +92,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         for (unsigned i = 0; i < s.depth; i++)
             FUZZ_CHECK(s.remaining[i] <= LIMIT); /* what is announced fits */
     check_in_steps(data, size, r, s.position);
+    check_in_parts(data, size, r, &s, 1);
+    check_in_parts(data, size, r, &s, 7);
     if (r == SCAN_COMPLETE) {
         msgpack_unpacked unpacked;
         size_t offset = 0;
@@ -71,6 +103,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         FUZZ_CHECK(msgpack_unpack_next(&unpacked, (const char *)data, size, &offset) == MSGPACK_UNPACK_SUCCESS);
         FUZZ_CHECK(offset == s.position);
         FUZZ_CHECK(depth_of(&unpacked.data) <= SCAN_MAX_DEPTH);
+        FUZZ_CHECK(count_values(&unpacked.data) == s.values);
         msgpack_unpacked_destroy(&unpacked);
     }
     return 0;

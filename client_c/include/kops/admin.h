@@ -14,6 +14,8 @@
 
 #ifdef __cplusplus
 extern "C" {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow" /* a function and a struct of one name, as C has them */
 #endif
 
 /** In place of a limit that there is not. */
@@ -57,7 +59,8 @@ struct kops_client_info {
 
 /** What one user may have at the same time; KOPS_NO_LIMIT: as much as there is. */
 struct kops_user_limits {
-    uint64_t connections, buffers, mapped_bytes, allocated_bytes, inflight, fds, kernel_bytes;
+    uint64_t connections, buffers, mappings, mapped_bytes, allocated_bytes, host_bytes, program_bytes, waiting_bytes,
+        inflight, fds, kernel_bytes;
     uint64_t messages_per_s;
     uint64_t device_share; /**< Percent of one device's time. */
 };
@@ -65,7 +68,13 @@ struct kops_user_limits {
 /** One user: all connections of one uid together. */
 struct kops_user_info {
     int64_t uid;
-    uint64_t connections, buffers, mapped_bytes, allocated_bytes, inflight, fds;
+    uint64_t connections, buffers;
+    uint64_t mappings; /**< Pieces of memory that the daemon knows. */
+    uint64_t mapped_bytes, allocated_bytes;
+    uint64_t host_bytes;    /**< Of the host's memory, mapped by the daemon. */
+    uint64_t program_bytes; /**< Of its programs. */
+    uint64_t waiting_bytes; /**< Of requests and replies that wait. */
+    uint64_t inflight, fds;
     uint64_t kernel_bytes; /**< Of its modules and kernels. */
     uint64_t requests;     /**< Since the daemon knows the user. */
     uint64_t refused;      /**< Of them because of a limit. */
@@ -135,6 +144,7 @@ KOPS_API enum kops_code kops_drain(kops_client *client, const struct kops_drain_
                                    struct kops_drain_result *ret_result, struct kops_error *ret_error);
 
 #ifdef __cplusplus
+#pragma GCC diagnostic pop
 }
 #endif
 

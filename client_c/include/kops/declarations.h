@@ -31,8 +31,8 @@ enum kops_code {
     KOPS_ERR_QUOTA_EXCEEDED = 24, /**< The connection or user holds as much of something as it may; `detail` has `quota` (of what), `limit` and `current`, and for rates `retry_after_ms`. Also where the daemon or the machine has no descriptors left: `quota` is `descriptors`, without the numbers where it is the machine. */
     KOPS_ERR_UNSUPPORTED = 25, /**< This daemon, device or build cannot do it; the message says what can be done instead. */
     KOPS_ERR_OUT_OF_MEMORY = 26, /**< The device or host has too little free memory. */
-    KOPS_ERR_DEADLINE_EXCEEDED = 27, /**< `deadline_ms` passed before the job ended; outputs are undefined when it had started. */
-    KOPS_ERR_CANCELLED = 28, /**< The job was cancelled; outputs are undefined when it had started. */
+    KOPS_ERR_DEADLINE_EXCEEDED = 27, /**< `deadline_ms` passed before the job ended. `detail.ended` is false while the job still uses its memory; outputs are undefined when it had started. */
+    KOPS_ERR_CANCELLED = 28, /**< The job was cancelled. `detail.ended` is false while the job still uses its memory; outputs are undefined when it had started. */
     KOPS_ERR_MEMORY_FAULT = 29, /**< Shared memory behind a tensor could not be accessed while the job ran (its pages are gone). */
     KOPS_ERR_DEVICE_ERROR = 30, /**< The driver refused or failed the work; the device goes on. `detail.driver` names the driver's error. */
     KOPS_ERR_DEVICE_LOST = 31, /**< The device's context is broken; the daemon ends with its own exit status and a supervisor starts it anew. */

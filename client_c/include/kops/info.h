@@ -9,6 +9,8 @@
 
 #ifdef __cplusplus
 extern "C" {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow" /* a function and a struct of one name, as C has them */
 #endif
 
 /** A device that runs ops. */
@@ -80,6 +82,7 @@ KOPS_API const struct kops_op *kops_info_op(const kops_client *client, const cha
 KOPS_API bool kops_info_feature(const kops_client *client, const char *feature);
 
 #ifdef __cplusplus
+#pragma GCC diagnostic pop
 }
 #endif
 

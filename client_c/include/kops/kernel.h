@@ -47,6 +47,8 @@
 
 #ifdef __cplusplus
 extern "C" {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow" /* a function and a struct of one name, as C has them */
 #endif
 
 /** A compiled source. */
@@ -87,7 +89,7 @@ struct kops_source {
     size_t n_options;
     const char *const *entries; /**< Names of `__global__` functions, or instantiations: "scale<float, 4>". */
     size_t n_entries;
-    const char *arch;   /**< "sm_90a". NULL: the device's. */
+    const char *arch;   /**< "sm_90a". NULL: the device's; required where there is no GPU. */
     const char *device; /**< UUID or index of the device to launch on. NULL: the first GPU. */
     int64_t timeout_ms; /**< Limit of the call. 0: the client's. KOPS_FOREVER: none. */
     uint64_t reserved[4];
@@ -326,6 +328,7 @@ KOPS_API enum kops_code kops_kernel_enqueue(kops_kernel *kernel, const struct ko
                                             struct kops_error *ret_error);
 
 #ifdef __cplusplus
+#pragma GCC diagnostic pop
 }
 #endif
 

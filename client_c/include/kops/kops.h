@@ -137,8 +137,11 @@ struct kops_connect_options {
     /** Path of the daemon's socket. NULL: `KOPS_SOCKET` when that is set, and nothing else; otherwise
      * `$XDG_RUNTIME_DIR/kopsd.sock`, then `/run/kopsd/kopsd.sock`. */
     const char *socket;
-    const char *name;   /**< Name and version of the program, for the daemon's log. NULL: "libkops <version>". */
-    int64_t timeout_ms; /**< Limit of every call that names none. 0: 60 s. KOPS_FOREVER: no limit. */
+    const char *name; /**< Name and version of the program, for the daemon's log. NULL: "libkops <version>". */
+    /** Limit of every call that names none. 0 and KOPS_FOREVER: no limit, as in the Python client: most of a call's
+     * time may be other people's work in front of it, and a call that times out is cancelled. What hangs is ended by
+     * the daemon (`server.job_timeout_s`) or its watchdog, and a daemon that is gone is an error. */
+    int64_t timeout_ms;
     int64_t connect_timeout_ms; /**< Limit of connecting. 0: 5 s. */
     unsigned spin_us; /**< Busy-wait at most that long for a reply before sleeping: lower latency, a busy core.
                            0: what pays, see KOPS_TRANSPORT_AUTO. KOPS_NO_SPIN: never. */
@@ -194,14 +197,16 @@ enum kops_access {
 /** Makes shared memory in this process and registers it. Zeroed, mapped (kops_buffer_data()), sealed against resizing.
  *
  * Works with every daemon, with or without GPU, and needs no CUDA in this process; a GPU's runs copy it there and
- * back.
- * Errors: os_error, no_memory, quota_exceeded, and those of a connection. */
+ * back. All of its pages are taken at once, and are charged to this process and its control group. What is more than
+ * the machine, the control group or a resource limit has left is out_of_memory before anything is allocated, with the
+ * details `asked`, `available` (bytes) and `limit` (of what).
+ * Errors: out_of_memory, os_error, no_memory, quota_exceeded, and those of a connection. */
 KOPS_API enum kops_code kops_buffer_alloc_shared(kops_client *client, size_t size, kops_buffer **ret_buffer,
                                                  struct kops_error *ret_error);
 
 /** Asks the daemon for zeroed memory on a device (UUID or index; NULL: its default).
  *
- * On the host that is shared memory, mapped here. On a GPU it is device memory that belongs to the daemon's connection:
+ * On the host that is kops_buffer_alloc_shared(). On a GPU it is device memory that belongs to the daemon's connection:
  * kops_buffer_map_cuda() gives a device pointer to it, kops_buffer_read() and kops_buffer_write() copy. This process
  * holds it by a descriptor, so that it outlives a daemon: a new one (or a child's connection) is given it at its next
  * use, with its contents.
@@ -311,7 +316,8 @@ KOPS_API size_t kops_dtype_size(enum kops_dtype dtype);
 /** "f32"; "?" for no dtype. */
 KOPS_API const char *kops_dtype_name(enum kops_dtype dtype);
 
-/** From a name; false when there is none such. */
+/** From a dtype's name, "bf16", or a type of C or CUDA, "__nv_bfloat16" or "unsigned long long"; false when it is
+ * neither. */
 KOPS_API bool kops_dtype_parse(const char *name, enum kops_dtype *ret_dtype);
 
 /** Elements: the product of the shape. -1 when it does not fit, or a dimension is negative. */
@@ -369,10 +375,13 @@ struct kops_options {
                                default. */
     const char *variant;  /**< Forces one kernel, see kops_op.variants. NULL: the best. */
     unsigned stream;      /**< Runs of one stream keep their order, different streams may overlap. */
-    bool no_timing;       /**< Leave device events out: gpu_us, h2d_us, d2h_us are then not measured. */
+    bool no_timing;       /**< Leave device events out: gpu_us, h2d_us, d2h_us are then not told, nor what is of several
+                               executions. host_us always is. */
     uint32_t warmup;      /**< Untimed executions first. */
     uint32_t repeat;      /**< Timed executions. 0: 1. */
-    uint32_t deadline_ms; /**< The daemon drops the run that long after its arrival. 0: never. */
+    uint32_t deadline_ms; /**< That long after the run's arrival the daemon answers KOPS_ERR_DEADLINE_EXCEEDED. Its
+                               detail "ended" is 0 while a kernel that could not be stopped still uses the run's memory:
+                               until kops_trim() has returned, its buffers are not for other uses. 0: never. */
     int64_t timeout_ms;   /**< Limit of the call. 0: the client's. KOPS_FOREVER: none. */
     double *samples;      /**< Room for execution times in µs (with repeat > 1), in order; NULL: not wanted. With
                                kops_submit() it stays in use until kops_wait(). */
@@ -436,8 +445,9 @@ KOPS_API enum kops_code kops_wait(kops_client *client, kops_ticket ticket, int64
 KOPS_API enum kops_code kops_poll(kops_client *client, kops_ticket ticket, bool *ret_done,
                                   struct kops_error *ret_error);
 
-/** Asks the daemon to drop a submitted run, or to stop it between repeats; kops_wait() then tells how it ended
- * (KOPS_ERR_CANCELLED, or as usual when it was too late). */
+/** Asks the daemon to drop a submitted run, or to stop its work as soon as that can be. kops_wait() then tells how it
+ * ended: KOPS_ERR_CANCELLED, once the work has ended (a GPU's kernel that runs is not stopped), or as usual when it was
+ * too late. */
 KOPS_API enum kops_code kops_cancel(kops_client *client, kops_ticket ticket, struct kops_error *ret_error);
 
 #ifdef __cplusplus

@@ -39,7 +39,9 @@ struct kops_stats_row {
     const struct kops_shape *shapes; /**< Inputs, then outputs. */
     uint64_t count, errors;
     struct kops_spread queue_us; /**< From ready to run until given to the device; of newer daemons. */
-    struct kops_spread exec_us, total_us;
+    struct kops_spread exec_us;  /**< Of executions that were timed: all of the host's; on a GPU those of runs with
+                                      timing, and one in 61 of the others. */
+    struct kops_spread total_us;
 };
 
 /** One mapping of the daemon's registry. */

@@ -9,8 +9,11 @@
 
 #include <cmocka.h>
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "backend/mapping.h"
+#include "backend/memfd.h"
 
 static atomic_uint n_open, n_opened;
 static atomic_bool refuse_open;
@@ -263,6 +266,31 @@ static void failed_open_tells_and_may_be_tried_again(void **state)
     mapping_unref(m);
 }
 
+/* Who comes with a newer id while the older is being opened is told as well when that fails. */
+static void failed_open_lets_the_next_one_try(void **state)
+{
+    struct fixture *f = *state;
+    struct mapping_waiter w[3];
+    struct mapping *m[3];
+    struct error e;
+    int ready[3] = {0};
+
+    atomic_store(&refuse_open, true);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(get(f, 'a', 5 + i, ann, &m[i], &e), 0);
+        mapping_use(m[i]);
+        w[i] = (struct mapping_waiter){.ready = on_ready, .context = &ready[i]};
+        mapping_wait(m[i], &w[i]);
+    }
+    settle(f);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(ready[i], -1);
+        assert_int_equal(m[i]->error.code, i == 1 ? ERROR_STALE_BUFFER : ERROR_INVALID_HANDLE);
+        mapping_unuse(m[i]);
+        mapping_unref(m[i]);
+    }
+}
+
 static void without_id_it_is_neither_shared_nor_kept(void **state)
 {
     struct fixture *f = *state;
@@ -461,10 +489,66 @@ static void pools_tell_equal_pointers_apart(void **state)
         uv_run(&f->loop, UV_RUN_ONCE);
 }
 
+/* A look-up by a handle passes few entries that have none, however many there are. */
+static void memfds_are_in_nobody_s_way(void **state)
+{
+    enum { MANY = 2 * MAPPING_BUCKETS };
+    struct mapping **mappings = calloc(MANY, sizeof(struct mapping *));
+    struct fixture *f = *state;
+    struct error e;
+
+    assert_non_null(mappings);
+    for (unsigned i = 0; i < MANY; i++) {
+        struct backend_memory *memory;
+        int fd;
+
+        assert_int_equal(memfd_new(4096, &memory, &fd, &e), 0);
+        close(fd);
+        assert_int_equal(mapping_adopt(&f->registry, memory, NULL, i, -1, ann, &mappings[i], &e), 0);
+    }
+    for (unsigned i = 0; i < MAPPING_BUCKETS; i++) {
+        unsigned length = 0;
+
+        list_for_each_safe (node, after, &f->registry.buckets[i])
+            length++;
+        assert_int_equal(length, 2);
+    }
+    for (unsigned i = 0; i < MANY; i++)
+        mapping_unref(mappings[i]);
+    settle(f);
+    free(mappings);
+}
+
+/* Memory that alloc made is recognised until it is given back. */
+static void own_memory_is_found_by_its_descriptor(void **state)
+{
+    struct fixture *f = *state;
+    struct backend_import import = handle('o');
+    struct backend_memory *memory;
+    struct mapping *m, *found;
+    struct error e;
+    int fd = memfd_create("own", MFD_CLOEXEC), other = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+    assert_int_equal(device.backend->memory_import(&device, &import, &memory, &e), 0);
+    memory->kind = MEMORY_CUDA_VMM;
+    assert_int_equal(mapping_adopt(&f->registry, memory, &device, 1, fd, ann, &m, &e), 0);
+    found = mapping_find_own(&f->registry, &device, other);
+    assert_ptr_equal(found, m);
+    mapping_unref(found);
+    mapping_unref(m);
+    assert_null(mapping_find_own(&f->registry, &device, other)); /* also while it is being closed */
+    settle(f);
+    assert_int_equal(fcntl(fd, F_GETFD), -1);
+    close(other);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
+        TEST(failed_open_lets_the_next_one_try),
+        TEST(memfds_are_in_nobody_s_way),
+        TEST(own_memory_is_found_by_its_descriptor),
         TEST(same_reference_is_opened_once),
         TEST(newer_id_replaces_the_older),
         TEST(older_id_is_refused),

@@ -55,7 +55,7 @@ static void device(msgpack_packer *p)
     uint_pair(p, "index", 0);
     text_pair(p, "name", "a processor");
     text_pair(p, "uuid", atomic_load(&device_uuid));
-    text_pair(p, "backend", "host");
+    text_pair(p, "backend", strcmp(atomic_load(&device_uuid), "host") != 0 ? "cuda" : "host");
     uint_pair(p, "memory_bytes", 1 << 30);
     uint_pair(p, "compute_units", 4);
     text_pair(p, "arch", "avx2");

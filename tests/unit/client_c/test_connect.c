@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "session.h"
 #include "test.h"
 
 static void info_is_read(void **state)
@@ -39,6 +40,24 @@ static void info_is_read(void **state)
     assert_null(op->attrs[2]);
     assert_string_equal(op->variants[0]->device, "host");
     assert_string_equal(op->variants[0]->names[1], "blocked");
+    kops_close(client);
+    fake_stop(f);
+}
+
+/* As in Python: a call waits as long as it takes, unless somebody says otherwise. */
+static void without_a_timeout_there_is_no_limit(void **state)
+{
+    struct fake *f = fake_start(fake_serve_well, NULL);
+    struct kops_connect_options options = {.socket = fake_path(f), .timeout_ms = 1234};
+    kops_client *client = connect_to(f);
+
+    (void)state;
+    assert_true(client_deadline(client, 0) == DEADLINE_NEVER);
+    assert_true(client_deadline(client, 10000) != DEADLINE_NEVER);
+    kops_close(client);
+    assert_ok(kops_connect(&options, &client, NULL));
+    assert_true(client_deadline(client, 0) != DEADLINE_NEVER);
+    assert_true(client_deadline(client, KOPS_FOREVER) == DEADLINE_NEVER);
     kops_close(client);
     fake_stop(f);
 }
@@ -270,6 +289,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(info_is_read),
+        cmocka_unit_test(without_a_timeout_there_is_no_limit),
         cmocka_unit_test(nothing_answers),
         cmocka_unit_test(search_order),
         cmocka_unit_test(protocol_mismatch),

@@ -47,6 +47,7 @@ static void what_fits_goes_through_the_ring(void **state)
 
     (void)state;
     fake_set_features(with_shm);
+    fake_set_device("GPU-0"); /* whose memory the daemon makes */
     for (int i = 0; i < 2; i++) {
         struct ways w = {0};
         struct fake *f = fake_start(serve_counting, &w);
@@ -69,6 +70,7 @@ static void what_fits_goes_through_the_ring(void **state)
         assert_true(w.by_ring >= 6);      /* pings, run, alloc, releases */
         assert_int_equal(w.with_fds_by_ring, 0);
     }
+    fake_set_device(NULL);
     fake_set_features(NULL);
 }
 

@@ -63,6 +63,7 @@ static void serve_seeing(struct fake_connection *c, void *context)
     struct fake_request r;
 
     while (fake_next(c, &r)) {
+        snprintf(s->method, sizeof(s->method), "%s", r.method);
         if (!strcmp(r.method, "run"))
             see_run(s, &r.params);
         if (!strcmp(r.method, "register")) {
@@ -306,17 +307,54 @@ static void shared_memory_is_shared(void **state)
     assert_int_equal(x->seen.releases, 2);
 }
 
-static void alloc_maps_what_the_daemon_made(void **state)
+/* Memory of the host is this process's own, also where it is asked for by device. */
+static void alloc_on_the_host(void **state)
 {
     struct fixture *x = *state;
     kops_buffer *b;
     uint64_t pointer;
 
     assert_ok(kops_buffer_alloc(x->client, 5000, NULL, &b, &x->error));
+    assert_string_equal(x->seen.method, "register");
     assert_int_equal(kops_buffer_size(b), 5000);
     memset(kops_buffer_data(b), 7, 5000);
     assert_int_equal(kops_buffer_map_cuda(b, &pointer, &x->error), KOPS_ERR_BAD_ARGUMENT);
     kops_buffer_release(b);
+}
+
+/* Pages are charged to whoever touches them first: to this process, before the daemon writes there. */
+static void shared_memory_is_taken_at_once(void **state)
+{
+    const size_t size = (size_t)4 << 20;
+    struct fixture *x = *state;
+    unsigned char present[1024];
+    kops_buffer *b;
+
+    assert_ok(kops_buffer_alloc_shared(x->client, size, &b, &x->error));
+    assert_int_equal(mincore(kops_buffer_data(b), size, present), 0);
+    for (size_t i = 0; i < size / (size_t)sysconf(_SC_PAGESIZE); i++)
+        assert_true(present[i] & 1);
+    kops_buffer_release(b);
+}
+
+static void more_than_there_is(void **state)
+{
+    static const uint64_t sizes[] = {UINT64_C(1) << 42, INT64_MAX, UINT64_MAX};
+    struct fixture *x = *state;
+    int64_t asked, available;
+    kops_buffer *b;
+
+    x->seen.method[0] = 0;
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(kops_buffer_alloc_shared(x->client, sizes[i], &b, &x->error), KOPS_ERR_OUT_OF_MEMORY);
+        assert_non_null(strstr(x->error.message, "of shared memory were asked for, and"));
+        assert_true(kops_error_number(&x->error, "asked", &asked));
+        assert_true(kops_error_number(&x->error, "available", &available));
+        assert_true(available < asked && available > 0);
+        assert_non_null(kops_error_text(&x->error, "limit"));
+        assert_int_equal(kops_buffer_alloc(x->client, sizes[i], NULL, &b, &x->error), KOPS_ERR_OUT_OF_MEMORY);
+    }
+    assert_string_equal(x->seen.method, ""); /* the daemon has heard nothing of it */
 }
 
 static unsigned open_fds(void)
@@ -392,7 +430,9 @@ int main(void)
         test(arguments_are_checked),
         test(a_request_may_be_too_long),
         test(shared_memory_is_shared),
-        test(alloc_maps_what_the_daemon_made),
+        test(alloc_on_the_host),
+        test(shared_memory_is_taken_at_once),
+        test(more_than_there_is),
         test(buffers_leave_nothing_behind),
         test(buffers_outlive_their_client),
         cmocka_unit_test(dtypes_and_counts),

@@ -208,6 +208,7 @@ static void late_buffer_is_released(void **state)
     kops_buffer *buffer;
 
     (void)state;
+    fake_set_device("GPU-0"); /* whose memory the daemon makes */
     assert_ok(kops_connect(&options, &client, &error));
     assert_int_equal(kops_buffer_alloc(client, 4096, NULL, &buffer, &error), KOPS_ERR_TIMEOUT);
     assert_ok(kops_ping(client, KOPS_FOREVER, &error)); /* the late reply is in front of this one */
@@ -215,6 +216,7 @@ static void late_buffer_is_released(void **state)
     assert_int_equal(released, 1);
     kops_close(client);
     fake_stop(f);
+    fake_set_device(NULL);
 }
 
 int main(void)

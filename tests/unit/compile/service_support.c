@@ -72,16 +72,17 @@ static void answered(void *context, struct compiled *compiled, enum code_origin 
 
 void ask(struct asker *asker, struct code_service *s, const char *source)
 {
-    ask_of(asker, s, 0, source);
+    ask_from(asker, s, 0, 0, source);
 }
 
-void ask_of(struct asker *asker, struct code_service *s, uint64_t owner, const char *source)
+void ask_from(struct asker *asker, struct code_service *s, uint64_t user, uint64_t connection, const char *source)
 {
     struct compile_input in = input_of(source);
     struct code_request *request = NULL;
     struct error e;
 
-    in.owner = owner;
+    in.user = user;
+    in.connection = connection;
     asker->service = s;
     if (code_get(s, &in, answered, asker, &request, &e) < 0)
         fail_msg("%s", e.message);

@@ -29,7 +29,7 @@ struct asker {
 struct compile_input input_of(const char *source);
 /* Expects that it is taken. */
 void ask(struct asker *asker, struct code_service *s, const char *source);
-void ask_of(struct asker *asker, struct code_service *s, uint64_t owner, const char *source);
+void ask_from(struct asker *asker, struct code_service *s, uint64_t user, uint64_t connection, const char *source);
 void asker_clear(struct asker *asker);
 
 /* Runs the loop until that many compiles wait, or the asker has so many answers, or nothing runs on the pool. */

@@ -149,6 +149,54 @@ static void test_host_code(void **state)
     fixture_close(f);
 }
 
+/* Without an #include, or with one that NVRTC cannot follow. */
+static void test_what_nvcc_has_unasked(void **state)
+{
+    static const char *const sources[] = {
+        "extern \"C\" __global__ void k(uint *x, ushort y, ulong z, size_t n, uint32_t w) { *x = y + z + n + w; }\n",
+        "#include <sys/types.h>\nextern \"C\" __global__ void k(uint *x) { *x = 1; }\n",
+        "#include <algorithm>\n#include <cuda/barrier>\nextern \"C\" __global__ void k(uint *x)\n"
+        "{ __shared__ cuda::barrier<cuda::thread_scope_block> b; if (!threadIdx.x) init(&b, 32); __syncthreads();\n"
+        "  b.arrive_and_wait(); x[threadIdx.x] = std::min(1, 2); }\n",
+        "template <class T> __device__ typename std::enable_if<sizeof(T) == 4, T>::type f(T a) { return a; }\n"
+        "extern \"C\" __global__ void k(float *x) { *x = std::is_same<float, float>::value ? f(*x) : 0; }\n",
+        "#include <utility>\n#include <cuda_fp16.h>\n#include <type_traits>\nextern \"C\" __global__ void k(half2 *x)\n"
+        "{ half2 a = x[1]; std::pair<int, int> p{1, 2}; x[p.first] = std::move(a); }\n",
+        "#include <cub/cub.cuh>\nextern \"C\" __global__ void k(float *x)\n"
+        "{ typedef cub::BlockReduce<float, 128> Reduce; __shared__ typename Reduce::TempStorage t;\n"
+        "  float s = Reduce(t).Sum(x[threadIdx.x]); if (!threadIdx.x) *x = s; }\n",
+        "#include <nvtx3/nvToolsExt.h>\n#include <nccl.h>\nvoid host() { nvtxRangePop(); ncclGroupEnd(); }\n"
+        "extern \"C\" __global__ void k(int *x) { *x = 1; }\n",
+    };
+    struct fixture *f = fixture_open();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
+        struct outcome o;
+
+        compile_one(f, sources[i], "k", &o);
+        if (!o.compiled)
+            fail_msg("source %zu: %s\n%s", i, o.error.message, o.log);
+        outcome_free(&o);
+    }
+    fixture_close(f);
+}
+
+/* A fault beside `uint` is what is said, not that NVRTC by itself has none. */
+static void test_the_messages_are_about_the_fault(void **state)
+{
+    struct fixture *f = fixture_open();
+    struct outcome o;
+
+    (void)state;
+    compile_one(f, "extern \"C\" __global__ void k(uint *x) { uint i = MISSING; *x = i; }\n", "k", &o);
+    assert_failed(&o, ERROR_COMPILE_FAILED, "source");
+    assert_non_null(strstr(o.error.message, "MISSING"));
+    assert_null(strstr(o.log, "\"uint\""));
+    outcome_free(&o);
+    fixture_close(f);
+}
+
 /* Each source has a fault that the log names with file and line. */
 static void test_faults(void **state)
 {
@@ -350,6 +398,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_files_and_options),
         cmocka_unit_test(test_warnings),
         cmocka_unit_test(test_host_code),
+        cmocka_unit_test(test_what_nvcc_has_unasked),
+        cmocka_unit_test(test_the_messages_are_about_the_fault),
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_unknown_architecture),
         cmocka_unit_test(test_weaker_sandboxes),

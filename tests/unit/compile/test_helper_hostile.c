@@ -240,42 +240,107 @@ static void kill_helpers(bool those_that_compile)
     }
 }
 
-static void check_death(bool of_those_that_compile)
-{
-    static const char *const entries[] = {"k", NULL};
-    struct fixture *f = fixture_open();
-    struct outcome o;
-
-    compiler_warm(f->compiler);
-    run_until(f, is_warm, f);
-    compile_start(f, ENDLESS, entries, &o);
-    run_until(f, is_taken, f);
-    kill_helpers(of_those_that_compile);
-    compile_wait(f, &o);
-    assert_failed(&o, ERROR_COMPILE_FAILED, "crash");
-    outcome_free(&o);
-    compile_one(f, SIMPLE_KERNEL, "add", &o);
-    assert_non_null(o.compiled);
-    outcome_free(&o);
-    fixture_close(f);
-}
-
-static void test_death_of_process(void **state)
-{
-    (void)state;
-    check_death(true);
-}
-
-static void test_death_of_helper(void **state)
-{
-    (void)state;
-    check_death(false);
-}
-
 static bool no_helper(void *context)
 {
     (void)context;
     return helper_pids(NULL, 0) == 0;
+}
+
+static bool some_helper(void *context)
+{
+    return !no_helper(context);
+}
+
+/* Begins a compile that lasts, with a process ready beside it. */
+static void start_endless(struct fixture *f, struct outcome *o)
+{
+    static const char *const entries[] = {"k", NULL};
+
+    compiler_warm(f->compiler);
+    run_until(f, is_warm, f);
+    compile_start(f, ENDLESS, entries, o);
+    run_until(f, is_taken, f);
+}
+
+/* Until it has another process: only then is one kept ready again. */
+static void wait_for_repetition(struct fixture *f)
+{
+    run_until(f, is_taken, f);
+    run_until(f, is_warm, f);
+}
+
+static void test_death_of_process(void **state)
+{
+    static const char *const entries[] = {"add", NULL};
+    struct fixture *f = fixture_open();
+    struct outcome o, others[4];
+
+    (void)state;
+    start_endless(f, &o);
+    kill_helpers(true);
+    wait_for_repetition(f);
+    assert_false(o.done); /* it may have been no fault of its own */
+    for (int i = 0; i < 4; i++)
+        compile_start(f, SIMPLE_KERNEL, entries, &others[i]);
+    kill_helpers(true);
+    compile_wait(f, &o);
+    assert_failed(&o, ERROR_COMPILE_FAILED, "crash");
+    outcome_free(&o);
+    for (int i = 0; i < 4; i++) {
+        compile_wait(f, &others[i]);
+        assert_non_null(others[i].compiled);
+        outcome_free(&others[i]);
+    }
+    fixture_close(f);
+}
+
+/* No source is to blame for the end of the helper that forks. */
+static void test_death_of_helper(void **state)
+{
+    static const char *const entries[] = {"add", NULL};
+    struct fixture *f = fixture_open();
+    struct outcome endless, others[4];
+
+    (void)state;
+    start_endless(f, &endless);
+    for (int i = 0; i < 4; i++)
+        compile_start(f, SIMPLE_KERNEL, entries, &others[i]);
+    for (int i = 0; i < 5; i++) {
+        kill_helpers(false);
+        wait_for_repetition(f);
+    }
+    for (int i = 0; i < 4; i++) {
+        compile_wait(f, &others[i]);
+        assert_non_null(others[i].compiled);
+        outcome_free(&others[i]);
+    }
+    assert_false(endless.done);
+    fixture_close(f);
+    assert_int_equal(endless.error.code, ERROR_CANCELLED);
+    outcome_free(&endless);
+}
+
+/* Those who wait are not told of helpers that are killed while they start. */
+static void test_death_at_the_start(void **state)
+{
+    static const char *const entries[] = {"add", NULL};
+    struct fixture *f = fixture_open();
+    struct outcome o[3];
+
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        compile_start(f, SIMPLE_KERNEL, entries, &o[i]);
+    for (int i = 0; i < 4; i++) {
+        run_until(f, some_helper, NULL);
+        kill_helpers(false);
+        run_until(f, no_helper, NULL);
+    }
+    for (int i = 0; i < 3; i++) {
+        compile_wait(f, &o[i]);
+        assert_non_null(o[i].compiled);
+        outcome_free(&o[i]);
+    }
+    fixture_close(f);
 }
 
 static void keep_shortly(struct compiler_config *config)
@@ -394,6 +459,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_death_of_process),
         cmocka_unit_test(test_death_of_helper),
+        cmocka_unit_test(test_death_at_the_start),
         cmocka_unit_test(test_idle),
         cmocka_unit_test(test_nothing_stays),
         cmocka_unit_test(test_close_at_any_time),

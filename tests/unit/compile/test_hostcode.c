@@ -10,6 +10,8 @@
 
 #include "compile/hostcode.h"
 
+#include "hostcode_vectors.h"
+
 #define KERNEL "__global__ void k(float *a) { a[0] = 1; }\n"
 
 /* `kept` and `gone` are lists of pieces of the source, which end with NULL. */
@@ -152,6 +154,23 @@ static void broken_texts_are_survived(void **state)
     }
 }
 
+/* The interpreter, in Python, has the same rules; both run tests/vectors/hostcode.json. */
+static void what_is_left_is_what_the_interpreter_leaves(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(hostcode) / sizeof(hostcode[0]); i++) {
+        struct hostcode_text texts[HOSTCODE_TEXTS];
+
+        for (unsigned j = 0; j < hostcode[i].n; j++)
+            texts[j] = (struct hostcode_text){.text = hostcode[i].texts[j], .length = strlen(hostcode[i].texts[j])};
+        assert_int_equal(hostcode_blank(texts, hostcode[i].n), 0);
+        for (unsigned j = 0; j < hostcode[i].n; j++) {
+            assert_string_equal(texts[j].blanked, hostcode[i].blanked[j]);
+            free(texts[j].blanked);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -163,6 +182,7 @@ int main(void)
         cmocka_unit_test(macros_of_one_text_count_in_the_others),
         cmocka_unit_test(what_is_all_for_the_device_is_unchanged),
         cmocka_unit_test(broken_texts_are_survived),
+        cmocka_unit_test(what_is_left_is_what_the_interpreter_leaves),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,10 +25,15 @@ static struct code_service *service_of_few(const char *directory)
 }
 
 /* The loop reads the disk before the next one asks, so the order is that of the calls. */
-static void ask_as(struct asker *asker, struct code_service *s, uint64_t owner, const char *source)
+static void ask_on(struct asker *asker, struct code_service *s, uint64_t user, uint64_t connection, const char *source)
 {
-    ask_of(asker, s, owner, source);
+    ask_from(asker, s, user, connection, source);
     uv_run(&loop, UV_RUN_DEFAULT);
+}
+
+static void ask_as(struct asker *asker, struct code_service *s, uint64_t user, const char *source)
+{
+    ask_on(asker, s, user, 0, source);
 }
 
 /* Ends the oldest compile. What is begun in its place has this source. */
@@ -42,7 +47,7 @@ static void expect_next(unsigned seed, const char *source)
         assert_string_equal(fake_last()->source, source);
 }
 
-static void owners_take_turns(void **state)
+static void users_take_turns(void **state)
 {
     static const char *const many[] = {"m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7"};
     const char *directory = directory_new();
@@ -57,15 +62,15 @@ static void owners_take_turns(void **state)
         assert_int_equal(fake_waiting(), COMPILERS); /* the compiler has no more than it can do at one time */
         ask_as(&b[0], s, 2, "b0");
         ask_as(&b[1], s, 2, "b1");
-        expect_next(1, "m2");
-        expect_next(2, "b0");
+        expect_next(1, "b0"); /* m1 is still compiled */
+        expect_next(2, "m2");
         ask_as(&c, s, 3, "c0");
         ask_as(&shared, s, 3, "m7"); /* whoever joins brings the own turn along */
-        expect_next(3, "m3");
+        expect_next(3, "c0");
         expect_next(4, "b1");
-        expect_next(5, "c0");
-        expect_next(6, "m4");
-        expect_next(7, "m7");
+        expect_next(5, "m3");
+        expect_next(6, "m7");
+        expect_next(7, "m4");
         expect_next(8, "m5");
         expect_next(9, "m6");
         expect_next(10, NULL);
@@ -83,6 +88,81 @@ static void owners_take_turns(void **state)
         service_close(s);
     }
     directory_remove(directory);
+}
+
+/* Somebody's second program does not wait for all that the first one has asked for. */
+static void connections_of_a_user_take_turns(void **state)
+{
+    static const char *const many[] = {"m0", "m1", "m2", "m3", "m4", "m5"};
+    struct code_service *s = service_of_few(NULL);
+    struct asker first[6] = {0}, second[2] = {0}, other = {0};
+
+    (void)state;
+    for (unsigned i = 0; i < 6; i++)
+        ask_on(&first[i], s, 1, 10, many[i]);
+    ask_on(&second[0], s, 1, 20, "s0");
+    ask_on(&second[1], s, 1, 20, "s1");
+    ask_on(&other, s, 2, 10, "o0"); /* another user's, of the same number */
+    expect_next(1, "o0");
+    expect_next(2, "s0");
+    expect_next(3, "m2");
+    expect_next(4, "s1");
+    expect_next(5, "m3");
+    expect_next(6, "m4");
+    expect_next(7, "m5");
+    expect_next(8, NULL);
+    expect_next(9, NULL);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    for (unsigned i = 0; i < 6; i++)
+        asker_clear(&first[i]);
+    asker_clear(&second[0]);
+    asker_clear(&second[1]);
+    asker_clear(&other);
+    service_close(s);
+}
+
+/* Many connections get their user no more than one. */
+static void connections_do_not_count_as_users(void **state)
+{
+    static const char *const many[] = {"m0", "m1", "m2", "m3", "m4", "m5"}, *const few[] = {"f0", "f1", "f2"};
+    struct code_service *s = service_of_few(NULL);
+    struct asker a[6] = {0}, b[3] = {0};
+
+    (void)state;
+    for (unsigned i = 0; i < 6; i++)
+        ask_on(&a[i], s, 1, i, many[i]);
+    for (unsigned i = 0; i < 3; i++)
+        ask_on(&b[i], s, 2, 100, few[i]);
+    expect_next(1, "f0");
+    expect_next(2, "m2");
+    expect_next(3, "f1");
+    expect_next(4, "m3");
+    expect_next(5, "f2");
+    service_close(s);
+    for (unsigned i = 0; i < 6; i++)
+        asker_clear(&a[i]);
+    for (unsigned i = 0; i < 3; i++)
+        asker_clear(&b[i]);
+}
+
+/* The turn of somebody who has gone is nobody's. */
+static void turns_of_those_who_leave_are_gone(void **state)
+{
+    struct code_service *s = service_of_few(NULL);
+    struct asker a[3] = {0}, joined = {0}, left = {0};
+    static const char *const sources[] = {"a0", "a1", "a2"};
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++)
+        ask_as(&a[i], s, 1, sources[i]);
+    ask_as(&joined, s, 1, "x");
+    ask_as(&left, s, 2, "x");
+    code_request_cancel(left.request);
+    expect_next(1, "a2");
+    expect_next(2, "x");
+    service_close(s);
+    for (unsigned i = 0; i < 3; i++)
+        asker_clear(&a[i]);
 }
 
 static void those_who_leave_make_room(void **state)
@@ -146,7 +226,10 @@ static void without_memory_later(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(owners_take_turns),
+        cmocka_unit_test(users_take_turns),
+        cmocka_unit_test(connections_of_a_user_take_turns),
+        cmocka_unit_test(connections_do_not_count_as_users),
+        cmocka_unit_test(turns_of_those_who_leave_are_gone),
         cmocka_unit_test(those_who_leave_make_room),
         cmocka_unit_test(closing_while_some_wait),
         cmocka_unit_test(without_memory_later),

@@ -187,6 +187,7 @@ int teardown(void **state)
     backend->close(device);
     device = NULL;
     exporter_stop();
+    assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
     return 0;
 }
 

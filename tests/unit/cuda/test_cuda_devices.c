@@ -1,6 +1,7 @@
 /* Two GPUs in one daemon. */
 #include "kernel_support.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,6 +52,41 @@ static void test_each_runs_its_own_jobs(void **state)
         assert_false(jobs[i].job.failed);
         for (unsigned k = 0; k < N; k++)
             assert_true(floats(m[i])[k] == value(k, i) * value(k, i));
+        backend->stream_free(streams[i]);
+        close_memory(m[i]);
+    }
+    assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
+}
+
+/* The loop works on one device, then hands the other's work to a sleeping thread: in that one's context. */
+static void test_each_is_armed_in_its_own_context(void **state)
+{
+    struct backend_stream *streams[2];
+    struct backend_memory *m[2];
+    struct test_job jobs[2];
+    uint64_t slept = calls("cuEventSynchronize");
+    struct error e;
+
+    (void)state;
+    gate_close(STANDIN_GATE_kernel);
+    for (unsigned i = 0; i < 2; i++) {
+        device = devices[i];
+        streams[i] = stream_open();
+        m[i] = device_memory(BYTES);
+        fill(m[i], N, i);
+        make_job(&jobs[i], OP_SQUARE, (struct view[]){VECTOR(m[i], N), VECTOR(m[i], N)});
+        jobs[i].job.timing = false;
+        assert_true(start(streams[i], &jobs[i], &e));
+    }
+    backend->arm(devices[0]);
+    backend->arm(devices[1]);
+    while (calls("cuEventSynchronize") < slept + 2) /* a nap would hide an event that was refused */
+        sched_yield();
+    gate_open(STANDIN_GATE_kernel);
+    for (unsigned i = 0; i < 2; i++) {
+        device = devices[i];
+        finish(&jobs[i]);
+        assert_false(jobs[i].job.failed);
         backend->stream_free(streams[i]);
         close_memory(m[i]);
     }
@@ -137,6 +173,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_they_are_told_apart),
         cmocka_unit_test(test_each_runs_its_own_jobs),
+        cmocka_unit_test(test_each_is_armed_in_its_own_context),
         cmocka_unit_test(test_host_memory_is_pinned_once_for_both),
         cmocka_unit_test(test_a_handle_of_the_other_gpu_is_refused),
         cmocka_unit_test(test_a_kernel_of_a_user_takes_memory_of_the_other_gpu),

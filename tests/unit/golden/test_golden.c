@@ -57,8 +57,7 @@ static enum outcome take(struct rpc_input *in, struct rpc_arena *arena, struct r
 
     if (next <= 0)
         return next ? CLOSED : INCOMPLETE;
-    if (rpc_message_parse(arena, frame.data, frame.length, &message, &e) < 0 ||
-        rpc_input_claim(in, message.nfds, fds, &e) < 0)
+    if (rpc_message_parse(arena, &frame, &message, &e) < 0 || rpc_input_claim(in, message.nfds, fds, &e) < 0)
         return CLOSED;
     for (unsigned i = 0; i < message.nfds; i++)
         close(fds[i]);

@@ -117,6 +117,65 @@ static void test_order_in_a_stream(void **state)
     fixture_close(&f);
 }
 
+/* A product of single numbers that takes seconds: strides of 0 repeat them. */
+static void long_init(struct addition *x)
+{
+    const int64_t one[] = {1, 1};
+
+    operand_init(&x->a, DTYPE_F32, 2, one, CONTIGUOUS);
+    operand_init(&x->b, DTYPE_F32, 2, one, CONTIGUOUS);
+    operand_init(&x->out, DTYPE_F32, 2, one, CONTIGUOUS);
+    x->a.tensor.shape[1] = x->b.tensor.shape[0] = (int64_t)1 << 31;
+    x->a.tensor.strides[1] = x->b.tensor.strides[0] = 0;
+    assert_int_equal(tensor_measure(&x->a.tensor, "a", &(struct error){0}), 0);
+    assert_int_equal(tensor_measure(&x->b.tensor, "b", &(struct error){0}), 0);
+    job_init(&x->job, OP_GEMM, (struct operand *[]){&x->a, &x->b}, &x->out, NULL);
+    x->job.timing = false;
+}
+
+/* Long kernels keep nobody's jobs from running but their owner's, however many streams that one has. */
+static void test_owners_share_the_processors(void **state)
+{
+    enum { STREAMS = 4 };
+    const int64_t sizes[] = {20000, LARGE}; /* of either lane */
+    struct backend_stream *streams[STREAMS], *second;
+    struct addition lasting[STREAMS];
+    struct fixture f;
+    struct error e;
+
+    (void)state;
+    fixture_open(&f, NULL);
+    assert_int_equal(host_backend.stream_new(f.device, PRIORITY_NORMAL, &second, &e), 0);
+    for (unsigned i = 0; i < STREAMS; i++) {
+        assert_int_equal(host_backend.stream_new(f.device, PRIORITY_NORMAL, &streams[i], &e), 0);
+        long_init(&lasting[i]);
+        lasting[i].job.owner = 1;
+        host_backend.submit(streams[i], &lasting[i].job);
+    }
+    for (unsigned i = 0; i < COUNT(sizes); i++) {
+        struct addition other;
+
+        addition_init(&other, sizes[i]);
+        other.job.owner = 2;
+        host_backend.submit(second, &other.job);
+        fixture_wait(&f, &other.job);
+        assert_true(job_is_done(&other.job));
+        assert_false(other.job.failed);
+        for (unsigned j = 0; j < STREAMS; j++)
+            assert_false(job_is_done(&lasting[j].job));
+        addition_deinit(&other);
+    }
+    for (unsigned i = 0; i < STREAMS; i++)
+        atomic_store(&lasting[i].job.cancel, true);
+    fixture_wait(&f, NULL);
+    for (unsigned i = 0; i < STREAMS; i++) {
+        addition_deinit(&lasting[i]);
+        host_backend.stream_free(streams[i]);
+    }
+    host_backend.stream_free(second);
+    fixture_close(&f);
+}
+
 /* A job that repeats for long does not keep another stream's from running, whichever lane they are in. */
 static void test_streams_take_turns(void **state)
 {
@@ -155,6 +214,62 @@ static void test_streams_take_turns(void **state)
         host_backend.stream_free(second);
         fixture_close(&f);
     }
+}
+
+static unsigned bobs_done, bobs_before_alices[2];
+static struct backend_job *alices_first;
+
+static void count_bobs(struct backend_job *job)
+{
+    job->impl = job;
+    bobs_done++;
+}
+
+static void note_alices(struct backend_job *job)
+{
+    bobs_before_alices[job != alices_first] = bobs_done;
+    job->impl = job;
+}
+
+/* A job of an owner waits for the others' turn of some 500 µs, not for a job of each of the streams that they have. */
+static void test_owners_take_turns(void **state)
+{
+    enum { STREAMS = 40, EACH = 20, ALICES = 15, ALICE = 1, BOB = 2 };
+    static struct backend_job bobs[STREAMS][EACH], alices[ALICES];
+    struct backend_stream *streams[STREAMS];
+    struct addition small;
+    struct fixture f;
+    struct error e;
+
+    (void)state;
+    bobs_done = 0;
+    fixture_open(&f, NULL);
+    addition_init(&small, 5000);
+    small.job.repeat = 10;
+    small.job.timing = false;
+    for (unsigned i = 0; i < STREAMS; i++) {
+        assert_int_equal(host_backend.stream_new(f.device, PRIORITY_NORMAL, &streams[i], &e), 0);
+        for (unsigned j = 0; j < EACH; j++) {
+            bobs[i][j] = small.job;
+            bobs[i][j].owner = BOB;
+            bobs[i][j].done = count_bobs;
+            host_backend.submit(streams[i], &bobs[i][j]);
+        }
+    }
+    alices_first = &alices[0];
+    for (unsigned i = 0; i < ALICES; i++) {
+        alices[i] = small.job;
+        alices[i].owner = ALICE;
+        alices[i].done = note_alices;
+        host_backend.submit(f.stream, &alices[i]);
+    }
+    fixture_wait(&f, NULL);
+    assert_int_equal(bobs_done, STREAMS * EACH);
+    assert_in_range(bobs_before_alices[1] - bobs_before_alices[0], 0, (ALICES - 1) * STREAMS / 2);
+    for (unsigned i = 0; i < STREAMS; i++)
+        host_backend.stream_free(streams[i]);
+    addition_deinit(&small);
+    fixture_close(&f);
 }
 
 /* Cancelled before it starts, in every place that a job can wait. */
@@ -281,6 +396,8 @@ int main(void)
         cmocka_unit_test(test_repeats_are_timed),
         cmocka_unit_test(test_order_in_a_stream),
         cmocka_unit_test(test_streams_take_turns),
+        cmocka_unit_test(test_owners_take_turns),
+        cmocka_unit_test(test_owners_share_the_processors),
         cmocka_unit_test(test_cancel_before_start),
         cmocka_unit_test(test_many_streams),
         cmocka_unit_test(test_open_and_close),

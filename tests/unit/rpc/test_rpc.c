@@ -90,7 +90,7 @@ static void frames_come_in_any_pieces(void **state)
         for (size_t at = 0; at < length; at += step) {
             assert_int_equal(feed(&in, bytes + at, at + step > length ? length - at : step, NULL, 0, &e), 0);
             while (rpc_input_next(&in, &frame, &e) == 1) {
-                assert_int_equal(rpc_message_parse(arena, frame.data, frame.length, &m, &e), 0);
+                assert_int_equal(rpc_message_parse(arena, &frame, &m, &e), 0);
                 assert_int_equal(m.msgid, seen++);
                 assert_int_equal(rpc_input_consume(&in, &e), 0);
             }
@@ -208,6 +208,36 @@ static void too_long_is_refused_early(void **state)
 }
 
 /* Three messages, the middle one with a descriptor: it must arrive with that one's first byte and nothing after it. */
+/* A message of many values is looked through in parts, and what was looked through is not looked at again. */
+static void many_values_take_several_calls(void **state)
+{
+    enum { VALUES = 100000 };
+    static unsigned char bytes[5 + VALUES] = {0xdd, VALUES >> 24, VALUES >> 16 & 0xff, VALUES >> 8 & 0xff,
+                                              VALUES & 0xff};
+    struct rpc_frame frame = {0};
+    unsigned calls = 0;
+    struct rpc_input in;
+    uint64_t seen = 0;
+    struct error e;
+
+    (void)state;
+    rpc_input_init(&in, sizeof(bytes));
+    for (size_t at = 0; at < sizeof(bytes); at += 10000)
+        assert_int_equal(feed(&in, bytes + at, at + 10000 > sizeof(bytes) ? sizeof(bytes) - at : 10000, NULL, 0, &e),
+                         0);
+    while (rpc_input_next(&in, &frame, &e) == 0) {
+        assert_true(in.paused);
+        assert_in_range(in.scan.values - seen, 1, 20000);
+        seen = in.scan.values;
+        calls++;
+    }
+    assert_false(in.paused);
+    assert_in_range(calls, 5, 10);
+    assert_int_equal(frame.values, VALUES + 1);
+    assert_int_equal(frame.length, sizeof(bytes));
+    rpc_input_free(&in);
+}
+
 static void output_sends_descriptors_with_their_message(void **state)
 {
     struct rpc_output out;
@@ -240,7 +270,7 @@ static void output_sends_descriptors_with_their_message(void **state)
         for (; rpc_input_next(&in, &frame, &e) == 1; i++) {
             struct rpc_message m;
 
-            assert_int_equal(rpc_message_parse(arena, frame.data, frame.length, &m, &e), 0);
+            assert_int_equal(rpc_message_parse(arena, &frame, &m, &e), 0);
             assert_int_equal(rpc_input_claim(&in, m.nfds, got, &e), 0);
             if (m.nfds)
                 assert_true(fcntl(got[0], F_GETFD) & FD_CLOEXEC);
@@ -298,6 +328,7 @@ int main(void)
         cmocka_unit_test(descriptors_go_with_the_message_that_starts_there),
         cmocka_unit_test(wrong_claims_are_violations),
         cmocka_unit_test(too_long_is_refused_early),
+        cmocka_unit_test(many_values_take_several_calls),
         cmocka_unit_test(output_sends_descriptors_with_their_message),
         cmocka_unit_test(too_many_descriptors_are_refused),
     };

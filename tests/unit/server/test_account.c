@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "server/account.h"
+#include "server/hold.h"
 
 enum { PID = 77, ALICE = 1001, BOB = 1002 };
 static const uint64_t ms = 1000000, start_ns = UINT64_C(5000000000000);
@@ -93,23 +93,31 @@ static void test_charges(void **state)
     struct error e;
 
     for (enum quota q = 0; q < QUOTA_COUNT; q++) {
+        struct charge a = {0}, b = {0}, rest = {0}, none = {0}, refused = {0};
+
         f->limits.of[q] = 10;
-        assert_int_equal(account_charge(f->alice, PID, q, 7, &e), 0);
-        assert_int_equal(account_charge(f->bob, PID, q, 10, &e), 0);
-        assert_int_equal(account_charge(f->alice, PID, q, 4, &e), -1);
+        assert_int_equal(charge_take(&a, f->alice, PID, q, 7, &e), 0);
+        assert_int_equal(charge_take(&b, f->bob, PID, q, 10, &e), 0);
+        assert_int_equal(charge_take(&refused, f->alice, PID, q, 4, &e), -1);
         assert_refused(&e, quota_names[q], 7, 10);
-        assert_int_equal(account_charge(f->alice, PID, q, UINT64_MAX, &e), -1);
-        assert_int_equal(account_charge(f->alice, PID, q, 3, &e), 0);
-        assert_int_equal(account_charge(f->alice, PID, q, 0, &e), 0);
-        assert_int_equal(account_charge(f->alice, PID, q, 1, &e), -1);
+        assert_int_equal(charge_take(&refused, f->alice, PID, q, UINT64_MAX, &e), -1);
+        assert_int_equal(charge_take(&rest, f->alice, PID, q, 3, &e), 0);
+        assert_int_equal(charge_take(&none, f->alice, PID, q, 0, &e), 0);
+        assert_int_equal(charge_take(&refused, f->alice, PID, q, 1, &e), -1);
         f->limits.of[q] = 5; /* what is there stays */
-        assert_int_equal(account_charge(f->alice, PID, q, 1, &e), -1);
+        assert_int_equal(charge_take(&refused, f->alice, PID, q, 1, &e), -1);
         assert_refused(&e, quota_names[q], 10, 5);
         f->limits.of[q] = 0;
-        assert_int_equal(account_charge(f->alice, PID, q, UINT32_MAX, &e), 0);
-        account_discharge(f->alice, q, UINT32_MAX + UINT64_C(10));
-        account_discharge(f->bob, q, 10);
+        assert_int_equal(charge_change(&rest, PID, UINT32_MAX, &e), 0);
+        charge_free(&refused); /* nothing was taken */
+        assert_int_equal(f->alice->used[q], 7 + (uint64_t)UINT32_MAX);
+        charge_free(&a);
+        charge_free(&rest);
+        charge_free(&rest); /* given back once */
+        charge_free(&none);
+        charge_free(&b);
         assert_int_equal(f->alice->used[q], 0);
+        assert_int_equal(f->bob->used[q], 0);
     }
     assert_int_equal(f->alice->refused, 4 * QUOTA_COUNT);
     assert_int_equal(f->bob->refused, 0);
@@ -120,13 +128,60 @@ static void test_in_flight_counts_the_asker(void **state)
     struct fixture *f = *state;
     struct error e;
 
+    struct charge first, second;
+
     f->limits.of[QUOTA_INFLIGHT] = 1;
-    account_add(f->alice, QUOTA_INFLIGHT, 1);
+    charge_count(&first, f->alice, QUOTA_INFLIGHT, 1);
     assert_int_equal(account_check_inflight(f->alice, PID, &e), 0);
-    account_add(f->alice, QUOTA_INFLIGHT, 1);
+    charge_count(&second, f->alice, QUOTA_INFLIGHT, 1);
     assert_int_equal(account_check_inflight(f->alice, PID, &e), -1);
     assert_refused(&e, "inflight", 1, 1);
-    account_discharge(f->alice, QUOTA_INFLIGHT, 2);
+    charge_free(&first);
+    charge_free(&second);
+}
+
+static void test_a_charge_that_changes(void **state)
+{
+    struct fixture *f = *state;
+    struct charge charge, other;
+    struct error e;
+
+    f->limits.of[QUOTA_ALLOCATED] = 10;
+    assert_int_equal(charge_take(&charge, f->alice, PID, QUOTA_ALLOCATED, 4, &e), 0);
+    assert_int_equal(charge_take(&other, f->alice, PID, QUOTA_ALLOCATED, 3, &e), 0);
+    assert_int_equal(charge_change(&charge, PID, 7, &e), 0);
+    assert_int_equal(charge_change(&charge, PID, 8, &e), -1);
+    assert_refused(&e, "allocated_bytes", 3, 10); /* without this charge */
+    assert_int_equal(charge.amount, 7);
+    assert_int_equal(charge_change(&charge, PID, 2, &e), 0);
+    assert_int_equal(f->alice->used[QUOTA_ALLOCATED], 5);
+    charge_note(&charge, 20);
+    assert_int_equal(charge_check(&charge, PID, &e), -1);
+    assert_int_equal(charge_check(&other, PID, &e), -1);
+    assert_int_equal(charge_change(&charge, PID, 15, &e), 0); /* less is never refused */
+    charge_free(&charge);
+    assert_int_equal(charge_check(&other, PID, &e), 0);
+    charge_free(&other);
+    assert_int_equal(f->alice->used[QUOTA_ALLOCATED], 0);
+}
+
+/* Whoever has it gives it back, however long its user has been gone. */
+static void test_a_charge_has_one_holder(void **state)
+{
+    struct fixture *f = *state;
+    struct account *a = account_get(&f->all, 1);
+    struct charge first, second;
+    struct error e;
+
+    assert_int_equal(charge_take(&first, a, PID, QUOTA_FDS, 2, &e), 0);
+    account_unref(a);
+    second = charge_move(&first);
+    charge_free(&first); /* it is the other's */
+    assert_int_equal(a->used[QUOTA_FDS], 2);
+    assert_int_equal(a->references, 1);
+    charge_free(&second);
+    assert_int_equal(a->used[QUOTA_FDS], 0);
+    assert_int_equal(a->references, 0);
 }
 
 static void test_a_thing_is_counted_once_a_user(void **state)
@@ -137,24 +192,24 @@ static void test_a_thing_is_counted_once_a_user(void **state)
     struct hold *a, *b, *c, *other;
 
     f->limits.of[QUOTA_MAPPED] = 100;
-    a = account_hold(f->alice, PID, QUOTA_MAPPED, &things[0], 60, &e);
-    b = account_hold(f->alice, PID, QUOTA_MAPPED, &things[0], 50, &e);
+    a = hold_take(f->alice, PID, QUOTA_MAPPED, &things[0], 60, &e);
+    b = hold_take(f->alice, PID, QUOTA_MAPPED, &things[0], 50, &e);
     assert_ptr_equal(a, b);
     assert_int_equal(f->alice->used[QUOTA_MAPPED], 60);
-    other = account_hold(f->bob, PID, QUOTA_MAPPED, &things[0], 60, &e);
+    other = hold_take(f->bob, PID, QUOTA_MAPPED, &things[0], 60, &e);
     assert_non_null(other);
     assert_ptr_not_equal(a, other);
     assert_int_equal(f->bob->used[QUOTA_MAPPED], 60);
-    assert_null(account_hold(f->alice, PID, QUOTA_MAPPED, &things[1], 41, &e));
+    assert_null(hold_take(f->alice, PID, QUOTA_MAPPED, &things[1], 41, &e));
     assert_refused(&e, "mapped_bytes", 60, 100);
-    c = account_hold(f->alice, PID, QUOTA_MAPPED, &things[1], 40, &e);
+    c = hold_take(f->alice, PID, QUOTA_MAPPED, &things[1], 40, &e);
     assert_non_null(c);
     /* It turns out to be larger. */
-    assert_null(account_hold(f->alice, PID, QUOTA_MAPPED, &things[0], 61, &e));
+    assert_null(hold_take(f->alice, PID, QUOTA_MAPPED, &things[0], 61, &e));
     assert_int_equal(a->references, 2);
     hold_unref(c);
     assert_int_equal(hold_check(a, PID, &e), 0);
-    c = account_hold(f->alice, PID, QUOTA_MAPPED, &things[0], 90, &e);
+    c = hold_take(f->alice, PID, QUOTA_MAPPED, &things[0], 90, &e);
     assert_ptr_equal(a, c);
     assert_int_equal(f->alice->used[QUOTA_MAPPED], 90);
     hold_unref(a);
@@ -173,13 +228,14 @@ static void test_a_thing_that_grows(void **state)
     struct fixture *f = *state;
     int thing;
     struct error e;
+    struct charge charge;
     struct hold *a, *b;
 
     f->limits.of[QUOTA_MAPPED] = 100;
-    assert_int_equal(account_charge(f->alice, PID, QUOTA_MAPPED, 30, &e), 0);
-    a = account_hold(f->alice, PID, QUOTA_MAPPED, &thing, 1, &e);
-    b = account_hold(f->bob, PID, QUOTA_MAPPED, &thing, 1, &e);
-    accounts_note_size(&f->all, &thing, 80);
+    assert_int_equal(charge_take(&charge, f->alice, PID, QUOTA_MAPPED, 30, &e), 0);
+    a = hold_take(f->alice, PID, QUOTA_MAPPED, &thing, 1, &e);
+    b = hold_take(f->bob, PID, QUOTA_MAPPED, &thing, 1, &e);
+    holds_note_size(&f->all, &thing, 80);
     assert_int_equal(f->alice->used[QUOTA_MAPPED], 110);
     assert_int_equal(f->bob->used[QUOTA_MAPPED], 80);
     assert_int_equal(hold_check(b, PID, &e), 0);
@@ -187,11 +243,11 @@ static void test_a_thing_that_grows(void **state)
         assert_int_equal(hold_check(a, PID, &e), -1);
         assert_refused(&e, "mapped_bytes", 30, 100);
     }
-    account_discharge(f->alice, QUOTA_MAPPED, 30);
+    charge_free(&charge);
     assert_int_equal(hold_check(a, PID, &e), 0);
     /* Opened again it is no larger; a quota that has become less is for what comes. */
     f->limits.of[QUOTA_MAPPED] = 50;
-    accounts_note_size(&f->all, &thing, 80);
+    holds_note_size(&f->all, &thing, 80);
     assert_int_equal(hold_check(a, PID, &e), 0);
     hold_unref(a);
     hold_unref(b);
@@ -205,7 +261,7 @@ static void test_a_hold_outlives_connections(void **state)
     struct fixture *f = *state;
     struct account *a = account_get(&f->all, 5);
     struct error e;
-    struct hold *h = account_hold(a, PID, QUOTA_KERNEL, &e, 10, &e);
+    struct hold *h = hold_take(a, PID, QUOTA_KERNEL, &e, 10, &e);
 
     account_unref(a);
     assert_int_equal(a->references, 1);
@@ -297,6 +353,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_idle_accounts_are_kept_for_a_while, setup, teardown),
         cmocka_unit_test_setup_teardown(test_charges, setup, teardown),
         cmocka_unit_test_setup_teardown(test_in_flight_counts_the_asker, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_charge_that_changes, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_charge_has_one_holder, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_thing_is_counted_once_a_user, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_thing_that_grows, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_hold_outlives_connections, setup, teardown),

@@ -1,0 +1,28 @@
+/* How much memory this process may still take, read before shared memory is made. Thread: any.
+ *
+ * The least of: MemAvailable of the machine; what is free in the process's memory control group and in each above it
+ * (version 1 or 2; pages of files that the kernel can drop count as free); RLIMIT_AS; RLIMIT_FSIZE, which bounds memfds
+ * too. Of the first two a sixteenth, 1 GiB at most, is left to others. A figure that cannot be read bounds nothing.
+ *
+ * The Python client has the same rule in _available.py, and client_py/tests/available.json cases for both. */
+#ifndef KOPS_CLIENT_AVAILABLE_H
+#define KOPS_CLIENT_AVAILABLE_H
+
+#include <kops/kops.h>
+
+/* Bytes; `of` says for people of what. */
+struct memory_bound {
+    uint64_t size;
+    char of[256];
+};
+
+/* The least bound, exact where it is below `enough`; UINT64_MAX where there is none. `root` is where /proc and /sys
+ * are, "" but in tests; the limits are soft ones, UINT64_MAX for none. */
+void memory_bound(const char *root, uint64_t enough, uint64_t address_space, uint64_t file_size,
+                  struct memory_bound *ret);
+
+/* out_of_memory, with the details `asked` and `available`, where so many bytes of shared memory are more than there
+ * is. Less than 1 MiB is granted without a look. */
+enum kops_code memory_check(uint64_t size, struct kops_error *e);
+
+#endif

@@ -1,0 +1,38 @@
+/* Whose source is compiled next, where more wait than the compiler takes: users take turns, and the connections of one
+ * user take turns among themselves. Next is the user with the fewest compiles running, of several the one whose last
+ * compile began longest ago; of that user's connections, the one that is next by the same rule. So a connection that
+ * asks for much delays the others by no more than what it has running.
+ *
+ * A place is one connection's; it is kept while somebody holds a reference, that is while the connection has sources
+ * that wait or are compiled. Thread: the caller's only. */
+#ifndef KOPS_COMPILE_TURNS_H
+#define KOPS_COMPILE_TURNS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "util/list.h"
+
+struct turns {
+    struct list users;
+    uint64_t begun; /* compiles, so far */
+};
+
+struct turn_place;
+
+/* No place may be left when the turns are given up. */
+void turns_init(struct turns *turns);
+
+/* A reference to the place of that connection. NULL: memory is short. */
+struct turn_place *turn_place_get(struct turns *turns, uint64_t user, uint64_t connection);
+struct turn_place *turn_place_ref(struct turn_place *place);
+void turn_place_unref(struct turn_place *place); /* NULL: nothing */
+
+/* Whether `a` is served before `b`; neither is before the other when both are the same. */
+bool turn_is_before(const struct turn_place *a, const struct turn_place *b);
+
+/* A compile begins, and ends, on account of that place. */
+void turn_begin(struct turn_place *place);
+void turn_end(struct turn_place *place);
+
+#endif

@@ -1,0 +1,89 @@
+/* One user's share of what all users have together. */
+#include <sys/resource.h>
+
+#include "backend/mapping.h"
+#include "main/config.h"
+#include "util/host_memory.h"
+#include "util/log.h"
+
+/* Of what all share a user has this part, where the settings do not say; a user who has more than half of it is worth a
+ * line in the log. Four users must conspire to take all. */
+enum { PART = 4, LARGE_PART = 2, FDS_MOST = 16384 };
+static const uint64_t UNSAID = UINT64_MAX;
+
+struct share {
+    const char *setting;
+    uint64_t all, *quota, most; /* most: of what is found here; 0: any */
+};
+
+enum { N_SHARES = 3 };
+
+/* The daemon takes all the descriptors that it may have. */
+static uint64_t descriptors(void)
+{
+    struct rlimit files;
+
+    return getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_max > INT64_MAX ? INT64_MAX : files.rlim_max;
+}
+
+static void list_shares(struct config *c, struct share into[N_SHARES])
+{
+    const struct share all[N_SHARES] = {
+        {"quota.connections", c->max_connections, &c->quota_connections, 0},
+        {"quota.mappings", MAPPINGS_MAX, &c->quota_mappings, 0},
+        {"quota.fds", descriptors(), &c->quota_fds, FDS_MOST},
+    };
+
+    for (unsigned i = 0; i < N_SHARES; i++)
+        into[i] = all[i];
+}
+
+void config_init_shares(struct config *c)
+{
+    struct share shares[N_SHARES];
+
+    list_shares(c, shares);
+    for (unsigned i = 0; i < N_SHARES; i++)
+        *shares[i].quota = UNSAID;
+    c->quota_host_mib = c->quota_host_all_mib = UNSAID;
+}
+
+/* Pages that the daemon touches first are its own for the kernel, so all that is mapped must fit beside what it has
+ * itself and what others have of the machine. One user is often the only one, so the part is larger than elsewhere. */
+static void find_host_memory(struct config *c)
+{
+    const uint64_t mib = host_memory_total() >> 20;
+
+    if (c->quota_host_mib == UNSAID)
+        c->quota_host_mib = mib / 2 ? mib / 2 : 1;
+    if (c->quota_host_all_mib == UNSAID)
+        c->quota_host_all_mib = mib - mib / 4;
+}
+
+void config_finish_shares(struct config *c)
+{
+    struct share shares[N_SHARES];
+
+    find_host_memory(c);
+    list_shares(c, shares);
+    for (unsigned i = 0; i < N_SHARES; i++) {
+        const struct share *s = &shares[i];
+
+        if (*s->quota != UNSAID)
+            continue;
+        *s->quota = s->all / PART ? s->all / PART : 1; /* 0 is no limit */
+        if (s->most && *s->quota > s->most)
+            *s->quota = s->most;
+    }
+}
+
+void config_log_shares(const struct config *config)
+{
+    struct share shares[N_SHARES];
+
+    list_shares((struct config *)(uintptr_t)config, shares); /* which only reads here */
+    for (unsigned i = 0; i < N_SHARES; i++)
+        if (*shares[i].quota > shares[i].all / LARGE_PART)
+            log_warning("large_quota", "setting=%s value=%llu of_all=%llu why=\"one user can leave others too little\"",
+                        shares[i].setting, (unsigned long long)*shares[i].quota, (unsigned long long)shares[i].all);
+}

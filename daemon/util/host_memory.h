@@ -1,0 +1,23 @@
+/* How much memory the process may have: the machine's, or what its control groups leave of it. Thread: any; they read
+ * files of the kernel's, so not one that must not wait. */
+#ifndef KOPS_UTIL_HOST_MEMORY_H
+#define KOPS_UTIL_HOST_MEMORY_H
+
+#include <stdint.h>
+
+/* Bytes of the machine, or of the smallest limit of the process's control groups and those above, where that is less.
+ */
+uint64_t host_memory_total(void);
+
+/* Bytes that could be had now without swapping: of the machine, or below the limit that is nearest. UINT64_MAX: the
+ * kernel does not say. */
+uint64_t host_memory_available(void);
+
+/* What the control groups named in `groups` (a file as /proc/self/cgroup) have, their files being below `root`: the
+ * smallest limit and the least that is free below one. UINT64_MAX: there is no limit. */
+struct host_memory_limits {
+    uint64_t limit, available;
+};
+struct host_memory_limits host_memory_limits(const char *groups, const char *root);
+
+#endif

@@ -1,0 +1,36 @@
+/* Whose stream a lane serves next: deficit round-robin by owner on measured time, and in turn within an owner. An owner
+ * who was idle and has time left is next.
+ *
+ * Owners are numbers, and known by a hash of them: two with the same hash share what one gets. Owns nothing; thread:
+ * whoever has the lane's lock. */
+#ifndef KOPS_HOST_OWNERS_H
+#define KOPS_HOST_OWNERS_H
+
+#include <stdint.h>
+
+#include "util/list.h"
+
+enum { OWNERS_MAX = 1024, OWNERS_QUANTUM_NS = 500 * 1000, OWNERS_DEBT_MAX_NS = 200 * 1000 * 1000 };
+
+struct owner {
+    struct list link;  /* in the owners' list while something of it is ready */
+    struct list ready; /* the next one first */
+    int64_t credit_ns;
+};
+
+struct owners {
+    struct list list; /* the next one first */
+    struct owner all[OWNERS_MAX];
+};
+
+void owners_init(struct owners *owners);
+struct owner *owners_get(struct owners *owners, uint64_t number);
+
+/* Something of the owner is ready and waits behind what is. */
+void owners_add(struct owners *owners, struct owner *owner, struct list *node);
+/* Takes what is next, and whose it is; NULL: nothing is ready. */
+struct list *owners_next(struct owners *owners, struct owner **ret_owner);
+/* So long it took. */
+void owners_charge(struct owner *owner, uint64_t ns);
+
+#endif

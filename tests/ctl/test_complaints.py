@@ -1,0 +1,76 @@
+"""What kopsctl says when something is wrong: for people, and with --json for programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ENV, Ctl
+from support import backends
+from support import daemon as support
+from support.daemon import Daemon
+
+
+@pytest.fixture(scope="module")
+def ctl() -> Iterator[Ctl]:
+    with Daemon(config=backends.config(backends.HOST)) as made:
+        yield Ctl(made.socket_path)
+
+
+def error_of(ended: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """The one object that stderr has; stdout is for results alone."""
+    assert ended.stdout == ""
+    (line,) = ended.stderr.splitlines()
+    said = json.loads(line)
+    assert list(said) == ["error"]
+    error: dict[str, Any] = said["error"]
+    return error
+
+
+def test_an_error_of_the_daemon(ctl: Ctl) -> None:
+    error = error_of(ctl("--json", "run", "add", "--shape", "4", "--device", "GPU-none", status=1))
+    assert error["code"] == "unknown_device" and error["message"].endswith("its only one is 0, host")
+    assert error["what"] and error["detail"]["key"] == "device"
+    plain = ctl("run", "add", "--shape", "4", "--device", "GPU-none", status=1).stderr
+    assert plain.startswith("kopsctl: ") and plain.rstrip().endswith("[unknown_device]")
+
+
+def test_an_error_of_the_library(ctl: Ctl) -> None:
+    error = error_of(ctl("run", "add", "--shape", "99999999999", "--json", status=1))
+    assert error["code"] == "out_of_memory" and error["detail"]["asked"] == 4 * 99999999999
+    assert 0 < error["detail"]["available"] < error["detail"]["asked"]
+
+
+def test_no_daemon(tmp_path: Path) -> None:
+    error = error_of(Ctl(tmp_path / "none.sock")("ping", "--json", status=3))
+    assert error["code"] == "connect_failed" and error["what"] == "connecting"
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "--json"), ("nothing", "--json"), ("--json",), ("--json", "--wrong"), ("stats", "--wrong", "--json"),
+              ("ping", "--json", "--timeout"), ("--timeout", "0", "--json", "ping")],
+    ids=" ".join,
+)  # fmt: skip
+def test_wrong_usage(ctl: Ctl, words: tuple[str, ...]) -> None:
+    error = error_of(ctl(*words, status=2))
+    assert error["code"] == "usage" and error["message"]
+
+
+def test_a_source_that_there_is_not(ctl: Ctl, tmp_path: Path) -> None:
+    error = error_of(ctl("compile", str(tmp_path / "none.cu"), "--json", status=1))
+    assert error["code"] == "os_error" and "No such file" in error["message"]
+
+
+def test_without_json_getopt_speaks(ctl: Ctl) -> None:
+    said = ctl("stats", "--wrong", status=2).stderr
+    assert "--wrong" in said and not said.startswith("{")
+
+
+@pytest.mark.parametrize("option", ["-V", "--version"])
+def test_version(option: str) -> None:
+    ended = subprocess.run([support.binary("kopsctl"), option], capture_output=True, text=True, env=ENV, check=True)
+    assert ended.stdout.startswith("kopsctl ") and ended.stdout.split()[1][0].isdigit()

@@ -1,0 +1,106 @@
+"""Who gets the compiler when many want it, and whom the end of one of its processes hurts: nobody else."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from gpu_machine import Machine, only_with_the_standin
+from support import proc
+from user_kernels import ADD, compile_source, only_with_nvrtc
+
+pytestmark = [only_with_the_standin, only_with_nvrtc]
+
+MANY = 8
+
+
+def test_a_second_program_does_not_wait_for_all_that_the_first_asked_for(tmp_path: Path) -> None:
+    m = Machine(tmp_path, env={"KOPSD_KERNELS_HELPERS": "1"})
+    with m.daemon, m.daemon.connect() as first, m.daemon.connect() as second, m.daemon.connect() as watcher:
+        compile_source(watcher)  # from here on the compiler runs
+        before = watcher.call("stats")["kernels"]["compiles"]
+        for i in range(MANY):
+            first.request("compile", {"source": ADD + f"// the first's {i}\n", "entries": ["add2_kernel"]})
+        proc.eventually(
+            lambda: watcher.call("stats")["kernels"]["compiles"] > before, "the first one's sources are compiled"
+        )
+        compile_source(second, ADD + "// the second's\n")
+        assert watcher.call("stats")["kernels"]["compiles"] - before <= MANY
+
+
+def children(pid: int) -> list[int]:
+    """Of all its threads."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += [int(child) for child in path.read_text().split()]
+        except FileNotFoundError:
+            pass
+    return found
+
+
+def forker(daemon: int) -> int:
+    """The helper that forks: the one child of the daemon."""
+    proc.eventually(lambda: len(children(daemon)) == 1, "there is one helper that forks")
+    return children(daemon)[0]
+
+
+def ticks(pid: int) -> int:
+    try:
+        return proc.cpu_ticks(pid)
+    except FileNotFoundError:
+        return 0
+
+
+def kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # it has compiled its source
+
+
+def test_a_helper_that_is_killed_fails_no_source(tmp_path: Path) -> None:
+    m = Machine(tmp_path, env={"KOPSD_KERNELS_HELPERS": "4"})
+    with m.daemon, m.daemon.connect() as first, m.daemon.connect() as second, m.daemon.connect() as watcher:
+
+        def compiles() -> int:
+            return int(watcher.call("stats")["kernels"]["compiles"])
+
+        compile_source(watcher)
+        before = compiles()
+        waiting = [
+            (c, c.request("compile", {"source": ADD + f"// {i} of {n}\n", "entries": ["add2_kernel"]}))
+            for i in range(32)
+            for n, c in enumerate((first, second))
+        ]
+        for i in range(6):
+            kill(forker(m.daemon.pid))
+            seen = compiles()
+            if i % 2:  # or the next one while it starts
+                proc.eventually(lambda seen=seen: compiles() > min(seen, before + 63), "the next source is compiled")
+        for connection, msgid in waiting:
+            assert connection.reply(msgid).get()["module"]
+
+
+def test_a_compile_whose_process_is_killed_is_repeated_once(tmp_path: Path) -> None:
+    slow = """template <int D, int P> struct B { static constexpr long v = B<D - 1, 2 * P>::v + B<D - 1, 2 * P + 1>::v; };
+    template <int P> struct B<0, P> { static constexpr long v = P; };
+    extern "C" __global__ void k(long* p) { *p = B<40, 1>::v; }"""
+    m = Machine(tmp_path, env={"KOPSD_KERNELS_HELPERS": "2"})
+    with m.daemon, m.daemon.connect() as connection, m.daemon.connect() as other:
+        compile_source(other)
+        helper = forker(m.daemon.pid)
+        msgid = connection.request("compile", {"source": slow, "entries": ["k"]})
+
+        def compiling() -> list[int]:
+            """Those that have used processor time for a while: what is kept ready has not."""
+            return [p for p in children(helper) if ticks(p) > 30]
+
+        for _ in range(2):
+            proc.eventually(lambda: len(compiling()) == 1, "the source is compiled")
+            (pid,) = compiling()
+            kill(pid)
+            proc.eventually(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "it has ended")
+            assert compile_source(other, ADD + f"// beside {pid}\n")["cached"] == "no"
+        assert connection.reply_error(msgid).detail["reason"] == "crash"

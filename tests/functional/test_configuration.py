@@ -1,0 +1,146 @@
+"""Settings from files and the environment: what is not understood, or not to be trusted, is refused and named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import daemon, raw
+from support.users import STRANGER, as_root
+
+GOOD = "[server]\nlog_level = info\n"
+
+
+def check(path: Path, env: dict[str, str] | None = None, user: int | None = None) -> subprocess.CompletedProcess[str]:
+    """What `kopsd --check-config` says of a file, as another user where one is given."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("KOPS")}
+    with tempfile.TemporaryDirectory() as folder:
+        kopsd = daemon.binary() if user is None else daemon.reachable(Path(folder))
+        return subprocess.run(
+            [str(kopsd), "--check-config", "--config", str(path), "--socket", "/tmp/unused.sock"],
+            env={**clean, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=raw.PATIENCE,
+            check=False,
+            **({"user": user, "group": user, "extra_groups": []} if user is not None else {}),  # type: ignore[call-overload]
+        )
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A file that other users can read, in a folder of root's."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        path = Path(folder) / "kopsd.conf"
+        path.write_text(GOOD)
+        os.chmod(path, 0o644)
+        yield path
+
+
+# ---- zero bytes ----
+
+ZEROS = {
+    "at_the_start": (b"[access]\nallow = *\n\0deny = bob\n", 3),
+    "in_a_key": (b"[access]\nde\0ny = bob\n", 2),
+    "in_a_value": (b"[access]\ndeny = alice,\0bob\n", 2),
+    "in_a_section": (b"[limits]\n[acc\0ess]\ndeny = bob\n", 2),
+    "in_a_comment": (b"[access]\n; who\0\ndeny = bob\n", 2),
+    "at_the_end": (b"[access]\ndeny = bob\n\0", 3),
+}
+
+
+@pytest.mark.parametrize("name", ZEROS)
+def test_a_zero_byte_hides_nothing(name: str, tmp_path: Path) -> None:
+    text, line = ZEROS[name]
+    path = tmp_path / "zero.conf"
+    path.write_bytes(text)
+    done = check(path)
+    assert done.returncode == 2, done.stderr
+    assert f"zero.conf:{line}: a zero byte" in done.stderr
+
+
+# ---- who else may write to the file ----
+
+
+@as_root
+@pytest.mark.parametrize(
+    "mode, group, folder, why",
+    [
+        (0o666, 0, 0o755, "everybody may write to it"),
+        (0o664, STRANGER, 0o755, "its group may write to it"),
+        (0o644, 0, 0o777, "everybody may put another file in its place"),
+    ],
+)
+def test_root_does_not_read_what_others_may_change(
+    reachable: Path, mode: int, group: int, folder: int, why: str
+) -> None:
+    os.chown(reachable, 0, group)
+    os.chmod(reachable, mode)
+    os.chmod(reachable.parent, folder)
+    done = check(reachable)
+    assert done.returncode == 2, done.stderr
+    assert str(reachable) in done.stderr and why in done.stderr
+    done = check(reachable, user=STRANGER + 1)  # who has no rights to give away is warned
+    assert done.returncode == 0 and why in done.stderr, done.stderr
+    os.chmod(reachable.parent, 0o700)  # and so is root, where nobody else gets there
+    if folder == 0o755:
+        done = check(reachable)
+        assert done.returncode == 0 and why in done.stderr, done.stderr
+
+
+@as_root
+@pytest.mark.parametrize("mode, group, folder", [(0o644, 0, 0o755), (0o664, 0, 0o755), (0o600, 0, 0o1777)])
+def test_what_only_root_may_change_is_read(reachable: Path, mode: int, group: int, folder: int) -> None:
+    os.chown(reachable, 0, group)
+    os.chmod(reachable, mode)
+    os.chmod(reachable.parent, folder)
+    done = check(reachable)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@as_root
+def test_another_owner_is_named(reachable: Path) -> None:
+    os.chown(reachable, STRANGER, 0)
+    done = check(reachable)
+    assert done.returncode == 0 and f"uid {STRANGER} owns it" in done.stderr
+
+
+# ---- the environment ----
+
+
+@pytest.mark.parametrize(
+    "name, meant",
+    [
+        ("KOPSD_HOST_THREAD", "KOPSD_HOST_THREADS"),
+        ("KOPSD_SERVER_LOGLEVEL", "KOPSD_SERVER_LOG_LEVEL"),
+        ("KOPSD_host_threads", "KOPSD_HOST_THREADS"),
+        ("KOPSD_ACCESS_DENNY", "KOPSD_ACCESS_DENY"),
+    ],
+)
+def test_an_unknown_variable_is_refused_with_what_was_meant(name: str, meant: str, tmp_path: Path) -> None:
+    path = tmp_path / "empty.conf"
+    path.write_text("")
+    done = check(path, env={name: "1"})
+    assert done.returncode == 2, done.stderr
+    assert f"{name}, which is no setting; did you mean {meant}?" in done.stderr
+
+
+def test_a_variable_that_is_like_no_setting(tmp_path: Path) -> None:
+    path = tmp_path / "empty.conf"
+    path.write_text("")
+    done = check(path, env={"KOPSD_COLOUR": "red"})
+    assert done.returncode == 2 and "KOPSD_COLOUR" in done.stderr and "did you mean" not in done.stderr
+    assert check(path, env={"KOPSDAEMON": "1", "KOPS_COLOUR": "1"}).returncode == 0
+    assert check(path, env={"KOPSD_HOST_THREADS": "2", "KOPSD_ACCESS_DENY": "nobody"}).returncode == 0
+
+
+def test_an_unknown_key_is_refused_with_what_was_meant(tmp_path: Path) -> None:
+    path = tmp_path / "slip.conf"
+    path.write_text("[host]\nthread = 1\n")
+    done = check(path)
+    assert "slip.conf:2" in done.stderr and "did you mean host.threads?" in done.stderr

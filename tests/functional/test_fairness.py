@@ -1,0 +1,216 @@
+"""What one user does costs that user: by the order of replies and by what is told, never by the clock."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from arrays import LongRun, Vectors
+from support import memfd, proc, raw, users
+from support.daemon import Daemon
+from support.users import as_root
+
+ALICE, BOB = 54001, 54002
+CONNECTIONS, EACH, OPS = 64, 8, 400
+
+pytestmark = as_root
+
+
+@pytest.fixture(scope="module")
+def everybodys() -> Iterator[Daemon]:
+    with Daemon(config=users.OPEN + "[cuda]\nenabled = false\n[limits]\noutput_bytes = 65536\n") as daemon:
+        yield daemon
+
+
+class Burst:
+    """Many connections of a user, each with requests that are costly to check and answered with an error at once."""
+
+    def __init__(self, daemon: Daemon, uid: int, connections: int, each: int) -> None:
+        tensor = {"shape": [0], "dtype": "f32"}
+        op = {"op": "add", "in": [0, 0], "out": [0]}
+        wrong = {"tensors": [tensor], "ops": [op] * (OPS - 1) + [{**op, "op": "none"}]}
+        self.each = each
+        self.data = b"".join(raw.pack_request(i, "sequence", wrong) for i in range(each))
+        self.connections = [users.connect(daemon, uid) for _ in range(connections)]
+        for connection in self.connections:
+            connection.next_msgid = 10000  # beyond those of the requests
+            assert connection.alive()
+
+    def send(self, more: bytes = b"") -> None:
+        for connection in self.connections:
+            connection.socket.setsockopt(raw.socket.SOL_SOCKET, raw.socket.SO_SNDBUF, 2 * len(self.data))
+            connection.send(self.data + more)
+
+    def close(self) -> None:
+        for connection in self.connections:
+            for msgid in range(self.each):
+                assert connection.reply_error(msgid).code == "unknown_op"
+            connection.close()
+
+
+def replies(connection: raw.Connection) -> int:
+    """How many replies there were before this one's answer was begun."""
+    return int(connection.call("stats")["counters"]["replies"])
+
+
+@contextmanager
+def all_at_once(daemon: Daemon) -> Iterator[None]:
+    """Nothing is looked at before everything is there."""
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+
+
+def test_a_request_does_not_wait_for_all_of_another_users(everybodys: Daemon) -> None:
+    burst = Burst(everybodys, BOB, CONNECTIONS, EACH)
+    with users.connect(everybodys, ALICE) as alice:
+        before = replies(alice)
+        with all_at_once(everybodys):
+            burst.send()
+            asked = alice.request("stats")
+        served = alice.reply(asked).get()["counters"]["replies"] - before
+    burst.close()
+    assert served < CONNECTIONS * EACH / 8
+
+
+def test_many_connections_of_a_user_get_no_more_than_one_of_another(everybodys: Daemon) -> None:
+    many = Burst(everybodys, BOB, CONNECTIONS, EACH)
+    one = Burst(everybodys, ALICE, 1, EACH)
+    before = replies(one.connections[0])
+    with all_at_once(everybodys):
+        many.send()
+        one.send(raw.pack_request(20000, "stats", {}))
+    served = one.connections[0].reply(20000).get()["counters"]["replies"] - before
+    many.close()
+    one.close()
+    assert served < CONNECTIONS  # with the one's own
+
+
+def test_a_message_of_too_many_values_is_refused_and_the_connection_lives(everybodys: Daemon) -> None:
+    with users.connect(everybodys, BOB) as bob:
+        limits = bob.call("hello")["limits"]
+        n = limits["message_values"]
+        for method in ("ping", "run", "sequence"):
+            error = bob.error(method, {"x": [1] * (n + 1)})
+            assert (error.code, error.detail["limit"]) == ("limit_exceeded", n)
+        assert bob.error("none", {"x": [1] * (n + 1)}).code == "unknown_method"
+        whole = {"x": [1] * (n - 8)}  # with the array, the map, the key and what stands before them
+        assert bob.call("ping", whole) == whole
+        assert bob.error("ping", {"x": [1] * (n - 7)}).detail == {"limit": n, "value": n + 1}
+        bob.send(raw.pack([2, "ping", [{"x": [1] * (n + 1)}]]))
+        assert bob.alive()
+
+
+def test_ping_gives_back_the_bytes_that_came(everybodys: Daemon) -> None:
+    """Also where they are not the shortest way to say it."""
+    with users.connect(everybodys, BOB) as bob:
+        params = b"\xdf\x00\x00\x00\x02" + b"\xd9\x01a\xcd\x00\x01" + b"\xa1b\xdc\x00\x01\xd3" + b"\xff" * 8
+        bob.send(b"\x94\x00\x07\xa4ping\xdc\x00\x01" + params)
+        received = b""
+        while len(received) < 4 + len(params):
+            received += bob.socket.recv(4096)
+        assert received == b"\x94\x01\x07\xc0" + params
+
+
+def test_who_does_not_read_gets_no_more_long_answers(everybodys: Daemon) -> None:
+    """Each answer is built when its turn comes and the client has read those before it."""
+    with users.connect(everybodys, BOB) as bob, everybodys.connect() as root, users.connect(everybodys, ALICE) as alice:
+        for _ in range(200):
+            bob.register(memfd.Shared(4096))
+        run = LongRun(bob)
+        asked = range(1000, 1200)
+        bob.send(b"".join(raw.pack_request(msgid, "stats", {}) for msgid in asked))
+
+        def row() -> dict[str, int]:
+            return next(row for row in root.call("clients")["clients"] if row["uid"] == BOB)
+
+        proc.eventually(lambda: row()["inflight"] == 201, everybodys.log)
+        bob.request("cancel", {"msgid": run.msgid})
+        proc.eventually(lambda: row()["output_bytes"], everybodys.log)
+        for _ in range(10):
+            assert alice.alive()
+        waiting = row()["output_bytes"]
+        size = len(raw.pack(bob.reply(asked[0]).get()))
+        assert waiting <= 64 * 1024 + size
+        assert all(len(bob.reply(msgid).get()["mappings"]) == 201 for msgid in asked[1:])
+
+
+def test_stats_tell_an_ordinary_user_nothing_of_others(everybodys: Daemon) -> None:
+    """Neither sizes, processes nor shapes; an administrator sees all."""
+    secret = 7919
+    with users.connect(everybodys, ALICE) as alice, users.connect(everybodys, BOB) as bob, everybodys.connect() as root:
+        vectors = Vectors(alice, 2, secret)
+        alice.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+        bob.register(memfd.Shared(4096))
+        assert str(secret) not in str(bob.call("stats")["ops"])
+        mine = bob.call("stats")
+        assert [m["size"] for m in mine["mappings"]] == [4096]
+        assert mine["mappings_all"] >= 2
+        assert all(row["uid"] == BOB for row in mine["ops"])
+        hers = alice.call("stats")
+        assert len(hers["mappings"]) == 1 and any(row["shapes"][0] == [secret] for row in hers["ops"])
+        everything = root.call("stats")
+        assert {4096, hers["mappings"][0]["size"]} <= {m["size"] for m in everything["mappings"]}
+        assert any(row["uid"] == ALICE and row["shapes"][0] == [secret] for row in everything["ops"])
+
+
+def test_stats_of_shared_memory_count_own_references_only(everybodys: Daemon) -> None:
+    shared = memfd.Shared(12288)
+    with users.connect(everybodys, ALICE) as alice, users.connect(everybodys, BOB) as bob:
+        alice.register(shared)
+        for _ in range(2):
+            bob.register(shared)
+        rows = [m for m in alice.call("stats")["mappings"] if m["size"] == 12288]
+        assert [m["users"] for m in rows] == [1]
+        assert sum(m["users"] for m in bob.call("stats")["mappings"] if m["size"] == 12288) == 2
+
+
+def test_long_answers_are_built_one_at_a_time(everybodys: Daemon) -> None:
+    """Many connections of a user that ask for long answers hold up nobody, and each gets its own."""
+    mappings, askers = 3000, 12
+    with users.connect(everybodys, BOB) as holder, users.connect(everybodys, ALICE) as alice:
+        for _ in range(mappings):
+            holder.register(memfd.Shared(4096))
+        bobs = [users.connect(everybodys, BOB) for _ in range(askers)]
+        for bob in bobs:
+            assert bob.alive()
+        before = replies(alice)
+        with all_at_once(everybodys):
+            asked = [bob.request("stats") for bob in bobs]
+            hers = alice.request("stats")
+        assert alice.reply(hers).get()["counters"]["replies"] - before <= 3
+        for bob, msgid in zip(bobs, asked):
+            assert len(bob.reply(msgid).get()["mappings"]) == mappings
+            bob.close()
+
+
+def test_answers_go_on_while_connections_come_and_go(everybodys: Daemon) -> None:
+    """`clients` goes through connections that end meanwhile; who ends while an answer is built holds up no other."""
+    with everybodys.connect() as root, users.connect(everybodys, BOB) as bob:
+        for _ in range(20):
+            others = [users.connect(everybodys, BOB) for _ in range(40)]
+            for other in others:
+                other.send(raw.pack_request(1, "stats", {}) + raw.pack_request(2, "clients", {}))
+            asked = [connection.request("clients") for connection in (root, bob)]
+            for other in others:
+                other.close()
+            for connection, msgid in zip((root, bob), asked):
+                rows = connection.reply(msgid).get()["clients"]
+                assert any(row["uid"] == BOB for row in rows)
+        assert bob.alive() and root.alive()
+
+
+def test_a_connection_that_does_not_read_holds_up_no_other_of_its_user(everybodys: Daemon) -> None:
+    with users.connect(everybodys, BOB) as unread, users.connect(everybodys, BOB) as bob:
+        for _ in range(300):
+            unread.register(memfd.Shared(4096))
+        unread.send(b"".join(raw.pack_request(1000 + i, "stats", {}) for i in range(100)))
+        for _ in range(5):
+            assert len(bob.call("stats")["mappings"]) == 300
+        for i in range(100):
+            unread.reply(1000 + i).get()

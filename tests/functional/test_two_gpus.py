@@ -1,0 +1,140 @@
+"""Two GPUs in one daemon that sleeps between requests: every call of the driver is made in the context of its device.
+
+The stand-in driver counts calls with a handle of another context, on which a real driver does what it likes. `machine`
+checks after each test that there were none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gpu_machine import Machine, N, only_with_the_standin, register, square, values, vector
+from support import memfd, raw
+from support.cuda_exporter import Exporter, Memory
+from support.raw import tensor
+
+pytestmark = only_with_the_standin
+ROUNDS = 100
+
+
+@pytest.fixture(scope="module", params=["flags", "events"])
+def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """`events`: devices without words that the GPU writes, so that events tell what has ended."""
+    env = {"KOPS_STANDIN_DEVICES": "2"}
+    if request.param == "events":
+        env["KOPS_STANDIN_ATTRIBUTES"] = "122=0"
+    machine = Machine(tmp_path_factory.mktemp("two"), more="[server]\nspin_us = 0\n", env=env)
+    with machine.daemon:
+        yield machine
+    assert not machine.control.misuses()
+
+
+@pytest.fixture
+def exporters(machine: Machine) -> Iterator[tuple[Exporter, Exporter]]:
+    both = machine.exporter(0), machine.exporter(1)
+    yield both
+    for exporter in both:
+        exporter.close()
+
+
+@pytest.fixture
+def connection(machine: Machine) -> Iterator[raw.Connection]:
+    with machine.daemon.connect() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def used_as_it_should_be(machine: Machine) -> Iterator[None]:
+    yield
+    assert not machine.control.misuses()
+
+
+def pair(exporter: Exporter) -> tuple[Memory, Memory]:
+    return vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+
+
+def test_the_loop_sleeps_for_work_of_both(
+    machine: Machine, connection: raw.Connection, exporters: tuple[Exporter, Exporter]
+) -> None:
+    """With one execution in flight on each GPU the loop hands an event of each to a thread, and sleeps."""
+    memory = [pair(e) for e in exporters]
+    for _ in range(ROUNDS):
+        with machine.control.gate("kernel") as gate:
+            asked = [
+                connection.request("run", square(a, out, stream=i, timing=False, repeat=1))
+                for i, (a, out) in enumerate(memory)
+            ]
+            connection.call("ping")
+            gate.open()
+            for request in asked:
+                connection.reply(request).get()
+    assert all((values(out) == 9).all() for _, out in memory)
+    assert machine.row.calls("cuEventSynchronize") > 0, "no thread slept on an event"
+
+
+def test_timed_in_turn(connection: raw.Connection, exporters: tuple[Exporter, Exporter]) -> None:
+    memory = [pair(e) for e in exporters]
+    for i in range(ROUNDS):
+        a, out = memory[i % 2]
+        timings = connection.call("run", square(a, out, warmup=1, repeat=3))["timings"]
+        assert timings["gpu_us"] > 0
+    assert all((values(out) == 9).all() for _, out in memory)
+
+
+def test_staged_on_both(machine: Machine, connection: raw.Connection, exporters: tuple[Exporter, Exporter]) -> None:
+    """Shared host memory, registered with the driver once for both, and given back by the one that used it last."""
+    for turn in range(10):
+        shared = memfd.Shared(8 * N)
+        shared.view(np.float32, N)[:] = 2
+        view = tensor(connection.register(shared), [N])
+        for exporter in exporters[:: 1 - 2 * (turn % 2)]:
+            connection.run("square", [view], [{**view, "offset": 4 * N}], device=exporter.device, timing=True)
+            assert (np.frombuffer(shared.bytes[4 * N :], np.float32) == 4).all()
+        connection.call("release", {"buffer": view["buffer"]})
+    connection.call("trim")
+
+
+def test_graphs_of_both(connection: raw.Connection, exporters: tuple[Exporter, Exporter]) -> None:
+    """Graphs are made on the pool, replayed from the loop, and dropped by whichever run needs their place."""
+    memory = [[vector(e.alloc(4 * N)) for _ in range(6)] for e in exporters]
+    buffers = [[register(connection, m) for m in of_one] for of_one in memory]
+    programs = []
+    for of_one in buffers:
+        ops = [{"op": "square", "in": [0], "out": [1]}, {"op": "add", "in": [0, 0], "out": [1]}]
+        tensors = [tensor(buffer, [N]) for buffer in of_one[:2]]
+        programs.append(connection.call("program", {"tensors": tensors, "ops": ops})["program"])
+    for turn in range(24):
+        for i, program in enumerate(programs):
+            bind = [{"index": j, "buffer": buffers[i][(turn + j) % 6], "offset": 0} for j in range(2)]
+            assert connection.call("run_program", {"program": program, "bind": bind})["device"] == exporters[i].device
+    for program in programs:
+        connection.call("release", {"program": program})
+    connection.call("trim")
+
+
+def test_clients_of_both_end_at_any_time(machine: Machine, exporters: tuple[Exporter, Exporter]) -> None:
+    memory = [pair(e) for e in exporters]
+    for turn in range(20):
+        with machine.daemon.connect() as going:
+            for i, (a, out) in enumerate(memory[:: 1 - 2 * (turn % 2)]):
+                going.request("run", square(a, out, stream=i, repeat=5))
+    with machine.daemon.connect() as last:
+        for a, out in memory:
+            last.call("run", square(a, out))
+
+
+def test_the_end_with_work_on_both(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, more="[server]\nspin_us = 0\n", env={"KOPS_STANDIN_DEVICES": "2"})
+    with machine.daemon, machine.daemon.connect() as connection:
+        first, second = machine.exporter(0), machine.exporter(1)
+        memory = [pair(first), pair(second)]
+        with machine.control.gate("kernel"):
+            for i, (a, out) in enumerate(memory):
+                connection.request("run", square(a, out, stream=i, repeat=3))
+            connection.call("ping")
+        first.close()
+        second.close()
+    assert not machine.control.misuses()

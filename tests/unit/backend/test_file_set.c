@@ -1,0 +1,109 @@
+/* Open files are found by other descriptors of them, with few questions to the kernel. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "backend/file_set.h"
+
+enum { MANY = 1000, MOST_QUESTIONS = 11 /* 2^10 = 1024 */ };
+
+static int new_file(void)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC);
+
+    assert_true(fd >= 0);
+    return fd;
+}
+
+static void add(struct file_set *set, int fd, void *value)
+{
+    assert_int_equal(file_set_reserve(set), 0);
+    file_set_add(set, fd, value);
+}
+
+static void finds_by_another_descriptor(void **state)
+{
+    struct file_set set = {0};
+    int fds[MANY], values[MANY], foreign = new_file();
+
+    (void)state;
+    for (int i = 0; i < MANY; i++) {
+        fds[i] = new_file();
+        add(&set, fds[i], &values[i]);
+    }
+    for (int i = 0; i < MANY; i++) {
+        const int other = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
+        const uint64_t before = set.comparisons;
+
+        assert_ptr_equal(file_set_find(&set, other), &values[i]);
+        assert_in_range(set.comparisons - before, 1, MOST_QUESTIONS);
+        close(other);
+    }
+    set.comparisons = 0;
+    assert_null(file_set_find(&set, foreign));
+    assert_in_range(set.comparisons, 1, MOST_QUESTIONS);
+    for (int i = 0; i < MANY; i += 2)
+        file_set_remove(&set, fds[i], &values[i]);
+    for (int i = 0; i < MANY; i++)
+        assert_ptr_equal(file_set_find(&set, fds[i]), i % 2 ? &values[i] : NULL);
+    file_set_free(&set);
+    for (int i = 0; i < MANY; i++)
+        close(fds[i]);
+    close(foreign);
+}
+
+static void one_file_twice(void **state)
+{
+    struct file_set set = {0};
+    int fd = new_file(), other = fcntl(fd, F_DUPFD_CLOEXEC, 0), a, b;
+
+    (void)state;
+    add(&set, fd, &a);
+    add(&set, other, &b);
+    file_set_remove(&set, fd, &a);
+    assert_ptr_equal(file_set_find(&set, fd), &b);
+    file_set_remove(&set, other, &a); /* which has gone */
+    assert_int_equal(set.n, 1);
+    file_set_remove(&set, other, &b);
+    assert_null(file_set_find(&set, fd));
+    file_set_free(&set);
+    close(fd);
+    close(other);
+}
+
+/* As where the kernel does not compare: nothing is found, all can be removed. */
+static void descriptors_that_are_closed(void **state)
+{
+    struct file_set set = {0};
+    int values[3];
+
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        add(&set, 900 + i, &values[i]);
+    assert_null(file_set_find(&set, 900));
+    for (int i = 0; i < 3; i++)
+        file_set_remove(&set, 900 + i, &values[i]);
+    assert_int_equal(set.n, 0);
+    file_set_free(&set);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(finds_by_another_descriptor),
+        cmocka_unit_test(one_file_twice),
+        cmocka_unit_test(descriptors_that_are_closed),
+    };
+    const struct rlimit files = {4096, 4096};
+
+    setrlimit(RLIMIT_NOFILE, &files);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

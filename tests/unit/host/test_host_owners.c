@@ -1,0 +1,93 @@
+/* Turns of owners: what each gets of a lane's time, and who is next. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "owners.h"
+
+enum { ALICE = 1001, BOB = 1002, STREAMS = 64 };
+
+static struct owners owners;
+static struct list nodes[STREAMS + 1];
+
+/* So long each owner gets, of turns of what they have ready: one of Alice's, many of Bob's. */
+static void run(unsigned turns, uint64_t alices_ns, uint64_t bobs_ns, uint64_t ret_spent[2])
+{
+    ret_spent[0] = ret_spent[1] = 0;
+    owners_init(&owners);
+    for (unsigned i = 0; i <= STREAMS; i++) {
+        list_init(&nodes[i]);
+        owners_add(&owners, owners_get(&owners, i ? BOB : ALICE), &nodes[i]);
+    }
+    for (unsigned i = 0; i < turns; i++) {
+        struct owner *owner;
+        struct list *node = owners_next(&owners, &owner);
+        const bool hers = owner == owners_get(&owners, ALICE);
+
+        assert_true(hers == (node == &nodes[0]));
+        ret_spent[!hers] += hers ? alices_ns : bobs_ns;
+        owners_charge(owner, hers ? alices_ns : bobs_ns);
+        owners_add(&owners, owner, node);
+    }
+}
+
+static void many_streams_have_no_more_than_one(void **state)
+{
+    uint64_t spent[2];
+
+    (void)state;
+    run(10000, 10000, 10000, spent);
+    assert_in_range(spent[0], spent[1] * 9 / 10, spent[1] * 11 / 10);
+}
+
+static void long_turns_are_paid_off(void **state)
+{
+    uint64_t spent[2];
+
+    (void)state;
+    run(10000, 10000, UINT64_C(20000000), spent);
+    assert_in_range(spent[0], spent[1] * 8 / 10, spent[1] * 12 / 10);
+}
+
+static void who_was_idle_is_next(void **state)
+{
+    struct owner *bob = owners_get(&owners, BOB), *owner;
+    uint64_t spent[2];
+
+    (void)state;
+    run(3, 10000, 10000, spent);
+    owners_init(&owners);
+    for (unsigned i = 0; i <= STREAMS; i++)
+        list_init(&nodes[i]);
+    for (unsigned i = 1; i <= STREAMS; i++)
+        owners_add(&owners, bob, &nodes[i]);
+    assert_ptr_equal(owners_next(&owners, &owner), &nodes[1]);
+    owners_add(&owners, owners_get(&owners, ALICE), &nodes[0]);
+    assert_ptr_equal(owners_next(&owners, &owner), &nodes[0]);
+    assert_ptr_equal(owners_next(&owners, &owner), &nodes[2]); /* the streams of one in turn */
+}
+
+static void nothing_is_ready(void **state)
+{
+    struct owner *owner;
+
+    (void)state;
+    owners_init(&owners);
+    assert_null(owners_next(&owners, &owner));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(many_streams_have_no_more_than_one),
+        cmocka_unit_test(long_turns_are_paid_off),
+        cmocka_unit_test(who_was_idle_is_next),
+        cmocka_unit_test(nothing_is_ready),
+    };
+
+    return cmocka_run_group_tests_name("host_owners", tests, NULL, NULL);
+}

@@ -1,0 +1,256 @@
+/* Turns of the loop by a made-up clock: who is served when, and what each has had of the time. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "server/schedule.h"
+
+enum { USERS = 3, TASKS = 64, US = 1000, QUANTUM = SCHEDULE_QUANTUM_NS };
+
+struct client {
+    struct schedule_task task;
+    unsigned user, left; /* pieces of work that it has */
+    uint64_t costs_ns;   /* of one piece */
+    unsigned served;
+};
+
+static struct {
+    struct schedule schedule;
+    struct schedule_user users[USERS];
+    struct client clients[USERS][TASKS];
+    uint64_t now_ns, spent_ns[USERS];
+    unsigned readings, order[1024], n_order; /* the users in the order served */
+} f;
+
+static uint64_t read_clock(void)
+{
+    f.readings++;
+    return f.now_ns;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    memset(&f, 0, sizeof(f));
+    f.now_ns = 1;
+    schedule_init(&f.schedule, read_clock, read_clock);
+    for (unsigned u = 0; u < USERS; u++) {
+        schedule_user_init(&f.users[u]);
+        for (unsigned i = 0; i < TASKS; i++) {
+            schedule_task_init(&f.clients[u][i].task);
+            f.clients[u][i].user = u;
+        }
+    }
+    return 0;
+}
+
+static void give(unsigned user, unsigned i, unsigned pieces, uint64_t costs_ns)
+{
+    struct client *c = &f.clients[user][i];
+
+    c->left = pieces;
+    c->costs_ns = costs_ns;
+    schedule_add(&f.schedule, &f.users[user], &c->task);
+}
+
+/* As many pieces as the time allows, one at least; then it waits again. */
+static void serve(struct schedule_task *task)
+{
+    struct client *c = list_entry(task, struct client, task);
+
+    c->served++;
+    if (f.n_order < sizeof(f.order) / sizeof(f.order[0]))
+        f.order[f.n_order++] = c->user;
+    do {
+        schedule_note(&f.schedule, f.now_ns);
+        f.now_ns += c->costs_ns;
+        f.spent_ns[c->user] += c->costs_ns;
+        c->left--;
+        schedule_note(&f.schedule, f.now_ns);
+    } while (c->left && !schedule_is_over(&f.schedule));
+    if (c->left)
+        schedule_add(&f.schedule, &f.users[c->user], &c->task);
+}
+
+static void turn(void)
+{
+    schedule_turn(&f.schedule, serve);
+}
+
+static void assert_about(uint64_t got, uint64_t expected, uint64_t slack)
+{
+    assert_in_range(got, expected > slack ? expected - slack : 0, expected + slack);
+}
+
+static void many_connections_have_no_more_than_one(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < TASKS; i++)
+        give(0, i, 1000000, 10 * US);
+    give(1, 0, 1000000, 10 * US);
+    for (unsigned i = 0; i < 1000; i++)
+        turn();
+    assert_about(f.spent_ns[0], 1000 * (uint64_t)QUANTUM, 20 * US);
+    assert_about(f.spent_ns[1], 1000 * (uint64_t)QUANTUM, 20 * US);
+    for (unsigned i = 0; i < TASKS; i++) /* and they share it */
+        assert_in_range(f.clients[0][i].served, 1000 / TASKS - 1, 1000 / TASKS + 2);
+}
+
+static void long_pieces_are_paid_off(void **state)
+{
+    (void)state;
+    give(0, 0, 1000000, 10 * QUANTUM);
+    give(1, 0, 1000000, QUANTUM / 10);
+    for (unsigned i = 0; i < 1000; i++)
+        turn();
+    assert_about(f.spent_ns[0], f.spent_ns[1], 11 * QUANTUM);
+    assert_about(f.clients[0][0].served, 100, 2);
+}
+
+static void what_was_done_elsewhere_counts(void **state)
+{
+    (void)state;
+    give(0, 0, 1000000, 10 * US);
+    give(1, 0, 1000000, 10 * US);
+    for (unsigned i = 0; i < 1000; i++) {
+        schedule_charge(&f.users[0], QUANTUM / 2);
+        turn();
+    }
+    assert_about(2 * f.spent_ns[0], f.spent_ns[1], 100 * US);
+}
+
+static void nobody_pays_for_time_that_nobody_wants(void **state)
+{
+    (void)state;
+    give(0, 0, 1000000, 10 * US);
+    schedule_charge(&f.users[0], SCHEDULE_DEBT_MAX_NS);
+    turn();
+    assert_int_equal(f.clients[0][0].served, 1);
+    schedule_charge(&f.users[0], SCHEDULE_DEBT_MAX_NS);
+    give(1, 0, 1000000, 10 * US);
+    schedule_charge(&f.users[1], SCHEDULE_DEBT_MAX_NS / 2);
+    turn(); /* both owe: the one that owes less goes on */
+    assert_int_equal(f.clients[1][0].served, 1);
+    assert_int_equal(f.clients[0][0].served, 1);
+}
+
+static void a_jump_of_the_clock_is_not_held_against_anybody_for_long(void **state)
+{
+    unsigned turns = 0;
+
+    (void)state;
+    give(0, 0, 1000000, 10 * US);
+    give(1, 0, 1000000, 10 * US);
+    schedule_charge(&f.users[0], UINT64_MAX);
+    while (!f.clients[0][0].served && turns++ < 10000)
+        turn();
+    assert_in_range(turns, 1, SCHEDULE_DEBT_MAX_NS / QUANTUM + 1);
+}
+
+static void a_newcomer_is_next(void **state)
+{
+    (void)state;
+    give(0, 0, 1000000, 10 * US);
+    give(1, 0, 1000000, 10 * US);
+    for (unsigned i = 0; i < 10; i++)
+        turn();
+    f.n_order = 0;
+    give(2, 0, 1, 10 * US);
+    turn();
+    assert_int_equal(f.order[0], 2);
+    assert_int_equal(f.n_order, 3);
+}
+
+static void one_alone_costs_no_readings(void **state)
+{
+    (void)state;
+    give(0, 0, 1000000, 10 * US);
+    for (unsigned i = 0; i < 100; i++)
+        turn();
+    assert_int_equal(f.readings, 0);
+    assert_true(f.clients[0][0].served == 100);
+    assert_true(schedule_begin_at_once(&f.schedule, &f.users[0]));
+    assert_false(schedule_begin_at_once(&f.schedule, &f.users[1])); /* the other one waits */
+}
+
+static void a_turn_of_many_tasks_ends(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < TASKS; i++)
+        give(0, i, 1, QUANTUM / 10);
+    turn();
+    assert_in_range(f.n_order, SCHEDULE_UNMEASURED + 10, SCHEDULE_UNMEASURED + 11);
+    setup(state);
+    for (unsigned i = 0; i < TASKS; i++)
+        give(0, i, 1, QUANTUM);
+    turn();
+    assert_int_equal(f.n_order, 1);
+    for (unsigned i = 0; i < TASKS; i++)
+        turn();
+    for (unsigned i = 0; i < TASKS; i++)
+        assert_int_equal(f.clients[0][i].served, 1);
+    assert_false(schedule_waits(&f.schedule));
+}
+
+static void what_begins_at_once_is_bounded(void **state)
+{
+    unsigned n = 0;
+
+    (void)state;
+    while (n < 100 && schedule_begin_at_once(&f.schedule, &f.users[0]))
+        n++;
+    assert_int_equal(n, SCHEDULE_UNMEASURED);
+    turn();
+    assert_true(schedule_begin_at_once(&f.schedule, &f.users[0]));
+}
+
+static struct client *victim;
+
+static void serve_and_end_another(struct schedule_task *task)
+{
+    struct client *c = list_entry(task, struct client, task);
+
+    c->served++;
+    if (victim)
+        schedule_remove(&f.users[victim->user], &victim->task);
+    victim = NULL;
+}
+
+static void tasks_may_go_at_any_time(void **state)
+{
+    (void)state;
+    for (unsigned u = 0; u < 2; u++) { /* of the user that is served; of another one that waits in the same turn */
+        setup(state);
+        give(0, 0, 1, 1);
+        give(0, 1, 1, 1);
+        schedule_charge(&f.users[1], 1); /* so that it comes behind */
+        give(1, 1, 1, 1);
+        victim = &f.clients[u][1];
+        schedule_turn(&f.schedule, serve_and_end_another);
+        assert_int_equal(f.clients[0][0].served, 1);
+        assert_int_equal(f.clients[u][1].served, 0);
+        assert_false(schedule_waits(&f.schedule));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(many_connections_have_no_more_than_one, setup),
+        cmocka_unit_test_setup(long_pieces_are_paid_off, setup),
+        cmocka_unit_test_setup(what_was_done_elsewhere_counts, setup),
+        cmocka_unit_test_setup(nobody_pays_for_time_that_nobody_wants, setup),
+        cmocka_unit_test_setup(a_jump_of_the_clock_is_not_held_against_anybody_for_long, setup),
+        cmocka_unit_test_setup(a_newcomer_is_next, setup),
+        cmocka_unit_test_setup(one_alone_costs_no_readings, setup),
+        cmocka_unit_test_setup(a_turn_of_many_tasks_ends, setup),
+        cmocka_unit_test_setup(what_begins_at_once_is_bounded, setup),
+        cmocka_unit_test_setup(tasks_may_go_at_any_time, setup),
+    };
+
+    return cmocka_run_group_tests_name("schedule", tests, NULL, NULL);
+}

@@ -1,0 +1,66 @@
+/* The vectors of tests/support/backoff.txt. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "util/backoff.h"
+
+static void follows_the_vectors(void **state)
+{
+    FILE *file = fopen(VECTORS, "re");
+    struct backoff b = {0};
+    uint64_t now = 1000000;
+    unsigned checked = 0;
+    char line[200];
+
+    (void)state;
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file)) {
+        char how[20];
+        unsigned after, delay, got;
+
+        if (!strncmp(line, "case ", 5))
+            b = (struct backoff){0};
+        if (sscanf(line, "%19s %u %u", how, &after, &delay) != 3)
+            continue;
+        now += after;
+        if (!strcmp(how, "orderly"))
+            b = (struct backoff){0};
+        got = strcmp(how, "orderly") != 0 ? backoff_after(&b, !strcmp(how, "served"), now) : 0;
+        if (got != delay)
+            fail_msg("%u ms, not %u, after: %s", got, delay, line);
+        checked++;
+    }
+    fclose(file);
+    assert_in_range(checked, 50, 1000);
+}
+
+/* However it ends, there are no more starts than this in an hour. */
+static void a_fault_loop_is_bounded(void **state)
+{
+    (void)state;
+    for (int served = 0; served < 2; served++) {
+        struct backoff b = {0};
+        uint64_t now = 1000000, end = now + 3600 * 1000;
+        unsigned starts = 0;
+
+        for (; now < end; starts++)
+            now += backoff_after(&b, served, now) + 1;
+        assert_in_range(starts, 10, served ? 10 + 1800 + 1 : 370);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(follows_the_vectors),
+        cmocka_unit_test(a_fault_loop_is_bounded),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,130 @@
+/* The memory that control groups leave: both versions, and the groups above. */
+#include <ftw.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+#include "util/host_memory.h"
+
+static char root[256];
+
+static void put(const char *path, const char *text)
+{
+    char full[600];
+    FILE *f;
+
+    snprintf(full, sizeof(full), "%s/%s", root, path);
+    for (char *p = full + strlen(root) + 1; (p = strchr(p, '/')); p++) {
+        *p = '\0';
+        mkdir(full, 0700);
+        *p = '/';
+    }
+    f = fopen(full, "we");
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+static struct host_memory_limits of(const char *groups)
+{
+    char path[300];
+
+    put("groups", groups);
+    snprintf(path, sizeof(path), "%s/groups", root);
+    return host_memory_limits(path, root);
+}
+
+static int setup(void **state)
+{
+    const char *tmp = getenv("TMPDIR");
+
+    (void)state;
+    snprintf(root, sizeof(root), "%s/kops-host-memory-XXXXXX", tmp && *tmp ? tmp : P_tmpdir);
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    (void)st;
+    (void)kind;
+    (void)at;
+    return remove(path);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+static void test_the_second_version(void **state)
+{
+    struct host_memory_limits l;
+
+    (void)state;
+    put("system.slice/memory.max", "9000\n");
+    put("system.slice/memory.current", "8000\n");
+    put("system.slice/memory.stat", "anon 5\ninactive_file 500\n");
+    put("system.slice/kopsd.service/memory.max", "max\n");
+    l = of("0::/system.slice/kopsd.service\n");
+    assert_int_equal(l.limit, 9000);
+    assert_int_equal(l.available, 1500);
+    put("system.slice/kopsd.service/memory.max", "4000\n");
+    put("system.slice/kopsd.service/memory.current", "5000\n");
+    l = of("0::/system.slice/kopsd.service\n");
+    assert_int_equal(l.limit, 4000);
+    assert_int_equal(l.available, 0);
+}
+
+static void test_the_first_version(void **state)
+{
+    struct host_memory_limits l;
+
+    (void)state;
+    put("memory/memory.limit_in_bytes", "9223372036854771712\n");
+    put("memory/box/memory.limit_in_bytes", "7000\n");
+    put("memory/box/memory.usage_in_bytes", "1000\n");
+    put("memory/box/memory.stat", "inactive_file 900\ntotal_inactive_file 9999\n");
+    l = of("5:cpu:/\n4:memory:/box\n0::/\n");
+    assert_int_equal(l.limit, 7000);
+    assert_int_equal(l.available, 7000); /* what can be reclaimed is no more than there is */
+    l = of("4:memory:/\n");
+    assert_true(l.limit == UINT64_MAX && l.available == UINT64_MAX);
+}
+
+static void test_nothing_is_said(void **state)
+{
+    struct host_memory_limits l;
+
+    (void)state;
+    l = of("0::/somewhere/else\nnonsense\n");
+    assert_true(l.limit == UINT64_MAX && l.available == UINT64_MAX);
+    l = host_memory_limits("/nonexistent", root);
+    assert_true(l.limit == UINT64_MAX);
+}
+
+static void test_this_machine(void **state)
+{
+    (void)state;
+    assert_true(host_memory_total() > 0 && host_memory_total() < UINT64_MAX);
+    assert_true(host_memory_available() > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_the_second_version, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_the_first_version, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_nothing_is_said, setup, teardown),
+        cmocka_unit_test(test_this_machine),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
