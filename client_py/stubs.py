@@ -39,8 +39,9 @@ def docstring(indent: str, *paragraphs: str) -> list[str]:
 
 def errors_stub(errors: list[tuple[str, int, str, tuple[str, ...], str]], members: dict[str, dict[str, tuple[str, ...]]]) -> str:
     names = {code: "".join(part.capitalize() for part in code.split("_")) for code, *_ in errors}
+    modules = sorted({base.rpartition(".")[0] for _, _, _, bases, _ in errors for base in bases} - {""})
     lines = [
-        NOTE + "from collections.abc import Mapping",
+        NOTE + "\n".join(f"import {module}" for module in modules) + ("\n" if modules else "") + "from collections.abc import Mapping",
         "from typing import Any",
         "",
         "__all__ = [",

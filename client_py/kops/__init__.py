@@ -10,7 +10,7 @@ DLPack; the daemon works on them where they are (ordinary arrays in private memo
 same framework and on the same device. `kops.connect_async` is the same for asyncio. Every error is a `kops.KopsError`.
 """
 
-from typing import Any
+from typing import Any as _Any
 
 from ._admin import ClientInfo, Clients, DeviceLoad, Drained, Latency, Quantiles, UserInfo
 from ._aio import AsyncClient, connect_async
@@ -24,9 +24,11 @@ from ._inline import cuda_kernel, default_client, kernel, load, load_inline
 from ._kernels import AsyncKernel, Kernel
 from ._modules import AsyncModule, Module
 from ._pending import Pending
-from ._recording import AsyncProgram, AsyncSequence, Program, Sequence
+from ._programs import AsyncProgram, Program
+from ._recording import AsyncSequence, Sequence
 from ._results import Attr, Device, Info, Op, Profile, Timings
 from ._signature import Param
+from ._stats import MappingStats, OpStats, Spread, Stats
 
 __all__ = [
     "AsyncClient",
@@ -46,14 +48,18 @@ __all__ = [
     "Info",
     "Kernel",
     "Latency",
+    "MappingStats",
     "Module",
     "Op",
+    "OpStats",
     "Param",
     "Pending",
     "Profile",
     "Program",
     "Quantiles",
     "Sequence",
+    "Spread",
+    "Stats",
     "Timings",
     "UserInfo",
     "__version__",
@@ -68,10 +74,14 @@ __all__ = [
 __all__ += _errors
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _Any:
     """`kops.interpret` is imported when it is first used."""
     if name != "interpret":
         raise AttributeError(f"module 'kops' has no attribute {name!r}")
     import importlib
 
     return importlib.import_module("kops.interpret")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "interpret", *(name for name in globals() if name.startswith("__"))])

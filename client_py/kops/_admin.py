@@ -10,6 +10,7 @@ from ._errors import BadArgument, UnknownMethod, Unsupported
 from ._ops import DEFAULT_TIMEOUT
 from ._plans import Plan
 from ._session import Call
+from ._timeouts import seconds_of
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,12 @@ class UserInfo:
     uid: int
     connections: int = 0
     buffers: int = 0
+    mappings: int = 0
     mapped_bytes: int = 0
     allocated_bytes: int = 0
+    host_bytes: int = 0
+    program_bytes: int = 0
+    waiting_bytes: int = 0
     inflight: int = 0
     fds: int = 0
     kernel_bytes: int = 0
@@ -221,6 +226,6 @@ class AsyncAdminMethods:
         self, *, stop: bool = False, resume: bool = False, wait: float | None = None, timeout: float | None = DEFAULT_TIMEOUT
     ) -> Drained:
         """As `Client.drain`."""
-        patience = drain_patience(wait, self.timeout if timeout is DEFAULT_TIMEOUT else timeout)
+        patience = drain_patience(wait, self.timeout if timeout is DEFAULT_TIMEOUT else seconds_of(timeout))
         answer: Drained = await self._drive(await self._live(), lambda _: drain(stop, resume, wait), patience, drain_hazard)
         return answer

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
@@ -21,13 +22,18 @@ from ._client import _arrays
 from ._connection import Connection
 from ._errors import ConnectFailed, ConnectionLost, KopsError, Timeout
 from ._link import no_reply
+from ._log import log
 from ._modules import AsyncKernelMethods
 from ._ops import DEFAULT_TIMEOUT, AsyncOpMethods, check_attrs
 from ._plans import Plan
-from ._recording import AsyncProgram, AsyncSequence
+from ._programs import AsyncProgram
+from ._recording import AsyncSequence
 from ._recovery import LOSSES, RUNS, Failed, Patience, Trial, no_hazard, reconnect_timeout_of, shorter
 from ._results import Device, Info, Op, Profile
 from ._session import Call
+from ._stats import Stats
+from ._timeouts import seconds_of
+from ._warnings import warn
 
 
 class AsyncClient(AsyncOpMethods, AsyncKernelMethods, AsyncAdminMethods):
@@ -40,7 +46,7 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods, AsyncAdminMethods):
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, reconnect_timeout: float | None = None
     ) -> None:
-        self.timeout = timeout
+        self._timeout = seconds_of(timeout)
         self.reconnect_timeout = reconnect_timeout_of(reconnect_timeout)
         self._found: str | None = None  # where a daemon has answered
         self._keys: deque[int] = deque(maxlen=8)  # of the connections so far
@@ -52,6 +58,15 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods, AsyncAdminMethods):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writing = False
         _clients.add(self)
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that a call may take which names none; None: no limit."""
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, value: float | None) -> None:
+        self._timeout = seconds_of(value)
 
     # The daemon
 
@@ -86,10 +101,10 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods, AsyncAdminMethods):
         device: Device | str | int | None = None,
         reset: bool = False,
         timeout: float | None = DEFAULT_TIMEOUT,
-    ) -> dict[str, Any]:
+    ) -> Stats:
         """As `Client.stats`."""
         connection = await self._live()
-        answer: dict[str, Any] = await self._drive(connection, lambda link: _plans.stats(op, dtype, device, reset), timeout)
+        answer: Stats = await self._drive(connection, lambda link: _plans.stats(op, dtype, device, reset), timeout)
         return answer
 
     async def trim(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, int]:
@@ -210,6 +225,11 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods, AsyncAdminMethods):
         self._closed = True
         self._disconnect("the client was closed")
 
+    def __del__(self) -> None:
+        if self.__dict__.get("_connection") is not None and not sys.is_finalizing():
+            warn(f"a client was left open: await close(), or use it in an `async with` block: {self!r}", ResourceWarning, self)
+            self._disconnect("the client was dropped")
+
     async def __aenter__(self) -> AsyncClient:
         await self._live()
         return self
@@ -241,6 +261,8 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods, AsyncAdminMethods):
                 await self._await_end(connection)
             self._disconnect("the connection was lost")
             patience = Patience(shorter(self.reconnect_timeout, self.timeout))
+            if self._found is not None:
+                log.info("the connection to kopsd at %s is over: connecting anew, for %g s at most", self._found, patience.seconds)
             first = Patience(self.timeout if self.timeout is not None else math.inf)
             while True:
                 if self._closed:
@@ -270,6 +292,8 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods, AsyncAdminMethods):
             if again and isinstance(error, Timeout):
                 raise ConnectFailed(f"{made.path}: kopsd does not answer") from None
             raise
+        if self._found is not None:
+            log.info("connected to kopsd at %s again", made.path)
         self._found = made.path
         made.earlier = set(self._keys)
         self._keys.append(made.key)
@@ -319,7 +343,7 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods, AsyncAdminMethods):
         self, connection: Connection, plan_of: Callable[[Connection], Plan], timeout: Any, hazard: Callable[[], str | None] = no_hazard
     ) -> Any:
         """Carries a plan out, and once more where its daemon goes away and that does no harm; see `_recovery`."""
-        seconds = self.timeout if timeout is DEFAULT_TIMEOUT else timeout
+        seconds = self.timeout if timeout is DEFAULT_TIMEOUT else seconds_of(timeout)
         answer = await self._follow(connection, plan_of(connection), seconds)
         trial: Trial | None = None
         while type(answer) is Failed:

@@ -37,7 +37,7 @@ def array(value: Any, dtype: Any) -> Any:
         return made
     from . import _numpy
 
-    source = _numpy.as_array(value, dtype)
-    made = _numpy.empty(source.shape, _numpy.numpy_dtype(source.dtype.newbyteorder("=")))
+    source, made_of = _numpy.to_copy(value, dtype)
+    made = _numpy.empty(source.shape, made_of)
     made[...] = source
     return made

@@ -42,6 +42,10 @@ class Batch:
             raise
         return self
 
+    def __repr__(self) -> str:
+        count = sum(len(stream.recorder) for stream in self._streams.values())
+        return f"<kops.Batch: {count} calls gathered here>" if self._place is None else "<kops.Batch>"
+
     def _begin_native(self) -> None:
         """With the extension, libkops gathers: on the stream that is current now."""
         link, torch = self._client._live(), sys.modules.get("torch")

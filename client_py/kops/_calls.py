@@ -11,13 +11,16 @@ from . import _plans
 from ._batch import Batch
 from ._errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
 from ._launch import Launch
+from ._log import log
 from ._native_link import FAST_RULES, NativeLink, native, pack
 from ._ops import DEFAULT_TIMEOUT
-from ._pending import Link, Pending
+from ._pending import Link, Pending, Watcher
 from ._plans import Plan, Prepared
-from ._recording import BaseSequence, Program, Recorder
+from ._programs import Program
+from ._recording import BaseSequence, Recorder
 from ._recovery import LOSSES, SHORT_LOSSES, Trial, no_hazard, short_call
 from ._session import Call
+from ._timeouts import seconds_of
 
 
 class Calls:
@@ -25,6 +28,8 @@ class Calls:
 
     def __init__(self, timeout: float | None, blocking: bool, reconnect_timeout: float) -> None:
         self.timeout = timeout
+        self._watcher = Watcher()
+        self._told_of_waiting = False
         self.reconnect_timeout = reconnect_timeout
         self.blocking = blocking
         self._connection: Link | None = None
@@ -35,6 +40,15 @@ class Calls:
     def _live(self) -> Link:
         """The connection; a new one when there is none or it was lost."""
         raise NotImplementedError
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that a call may take which names none; None: no limit."""
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, value: float | None) -> None:
+        self._timeout = seconds_of(value)
 
     # Ops
 
@@ -75,7 +89,7 @@ class Calls:
             return NotImplemented
         packed, rule = (pack(attrs), 0) if attrs else (None, FAST_RULES.get(op, 0))
         try:
-            return link.run(op, values, out, packed, rule, blocking, self.timeout if timeout is DEFAULT_TIMEOUT else timeout)
+            return link.run(op, values, out, packed, rule, blocking, self._timeout_of(timeout))
         except (ConnectionLost, ConnectFailed) as error:
             raise link.lost(error) from None
 
@@ -92,6 +106,9 @@ class Calls:
                 return self._enqueue(link, request, index, batch, timeout)
         if batch is not None:
             batch.flush()
+        if not self._told_of_waiting and not link.offers_ordered and request.operands.torch_device is not None:
+            self._told_of_waiting = True
+            log.info("this daemon puts nothing on CUDA streams: calls on torch CUDA tensors wait for their results")
         link.check_ordered()
         return self._drive(link, lambda link: _plans.run(link, request, timing), timeout, lambda: request.hazard, failed)
 
@@ -141,7 +158,7 @@ class Calls:
         mine = self._submitted.setdefault(threading.get_ident(), [])
         mine[:] = [(on, one) for on, one in mine if not one.done or one.error is not None]
         mine.append((link, call))
-        return Pending(self, link, plan, call)
+        return Pending(self, link, plan, call, ", ".join(request.names))
 
     def _fast_now(self, link: Any, request: Prepared, timeout: Any) -> bool:
         """Now that their memory is known, as ops of the extension: only these are gathered in a batch."""
@@ -194,16 +211,15 @@ class Calls:
 
     def _timeout_of(self, timeout: Any) -> float | None:
         if timeout is DEFAULT_TIMEOUT:
-            return self.timeout
-        seconds: float | None = timeout
-        return seconds
+            return self._timeout
+        return seconds_of(timeout)
 
     def _drive(
         self, link: Link, plan_of: Callable[[Link], Plan], timeout: Any, hazard: Callable[[], str | None] = no_hazard,
         failed: KopsError | None = None,
     ) -> Any:  # fmt: skip
         """Carries a plan out, and once more where its daemon goes away and that does no harm; see `_recovery`."""
-        seconds = self.timeout if timeout is DEFAULT_TIMEOUT else timeout
+        seconds = self._timeout_of(timeout)
         trial: Trial | None = None
         if failed is not None:
             trial = Trial(self.reconnect_timeout, seconds, hazard)

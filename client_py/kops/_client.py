@@ -17,14 +17,19 @@ from ._batch import Batch
 from ._calls import Calls
 from ._errors import ConnectFailed, ConnectionLost, KopsError, Timeout
 from ._link import SocketLink
+from ._log import log, uncollected
 from ._modules import KernelMethods
 from ._native_link import NativeLink, native
 from ._ops import DEFAULT_TIMEOUT, OpMethods, check_attrs
-from ._pending import Link, Pending
-from ._recording import Program, Sequence, record
+from ._pending import Link, Pending, Watcher
+from ._programs import Program
+from ._recording import Sequence, record
 from ._recovery import LOSSES, Patience, reconnect_timeout_of, shorter
 from ._results import Device, Info, Op, Profile
 from ._session import Call
+from ._stats import Stats
+from ._texts import counted
+from ._warnings import warn
 
 LAST_WAIT = 10.0  # seconds that a client which was dropped waits for its ordered calls
 
@@ -108,11 +113,11 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
         device: Device | str | int | None = None,
         reset: bool = False,
         timeout: float | None = DEFAULT_TIMEOUT,
-    ) -> dict[str, Any]:
+    ) -> Stats:
         """Counters and timings of the daemon since its start or the last reset: a map with `uptime_s`, `counters`,
         `ops` (a row for each op, device, variant, dtype and shapes) and `mappings`. Filters choose rows; `reset` starts
         them anew."""
-        answer: dict[str, Any] = self._drive(self._live(), lambda link: _plans.stats(op, dtype, device, reset), timeout)
+        answer: Stats = self._drive(self._live(), lambda link: _plans.stats(op, dtype, device, reset), timeout)
         return answer
 
     def trim(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, int]:
@@ -294,6 +299,7 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
     def __del__(self) -> None:
         connection = self.__dict__.get("_connection")
         if connection is not None and not sys.is_finalizing():
+            warn(f"a client was left open: close() it, or use it in a `with` block: {self!r}", ResourceWarning, self)
             self._settle(LAST_WAIT)
             connection.close()
 
@@ -303,8 +309,8 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
         if link is not None and link.alive:
             try:
                 link.synchronize(timeout)
-            except KopsError:
-                pass  # nobody is left to hear it
+            except KopsError as error:
+                uncollected("an ordered call", error)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled client connects anew where it is unpickled, so it can go to spawned workers."""
@@ -350,6 +356,8 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
     def _connect(self, before: Link | None) -> Link:
         """A new connection; waits for a daemon where there was one."""
         patience = Patience(shorter(self.reconnect_timeout, self.timeout))
+        if self._found is not None:
+            log.info("the connection to kopsd at %s is over: connecting anew, for %g s at most", self._found, patience.seconds)
         while True:
             if self._closed:
                 raise ConnectionLost("the client was closed", {"closed": True})
@@ -363,6 +371,8 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
                     raise patience.connecting(error) from None
                 time.sleep(pause)
             else:
+                if self._found is not None:
+                    log.info("connected to kopsd at %s again", made.path)
                 self._found = made.path
                 made.earlier = set(self._keys)
                 self._keys.append(made.key)
@@ -394,7 +404,7 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
         lost = [call for _, call in before if isinstance(call.error, LOSSES)]
         if lost:
             raise ConnectionLost(
-                f"the daemon went away before it had answered {len(lost)} submitted requests: they may or may not have run and "
+                f"the daemon went away before it had answered {counted(len(lost), 'submitted request')}: they may or may not have run and "
                 "what they write is undefined. result() of each tells more; the next call goes on",
                 {"requests": len(lost)},
             )
@@ -412,6 +422,7 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
         connection, self._connection = self._connection, None
         self._connecting = threading.Lock()
         self._submitted.clear()
+        self._watcher = Watcher()
         if connection is not None:
             connection.forsake()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ._connection import Peer
-from ._errors import BadArgument, WrongType
+from ._errors import BadArgument, MissingKey, Unsupported, WrongType
 from ._memory import garbage, prune
 from ._plans import Plan, device_ref
 from ._session import Call
@@ -70,6 +70,22 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     return values
 
 
+WITHOUT_GPU = "Without a GPU a kernel runs on the CPU, with checks, by kops.kernel(…).interpret(…), which takes the same arguments"
+
+
+def check_launches(connection: Peer) -> None:
+    """Raises Unsupported for a daemon that has no device which launches kernels, before anything is asked of it. One that
+    knows of no kernels, or lets this user launch none, says so itself."""
+    info = connection.info
+    if info is None or "kernels" in info.features or not info.kernels.get("allowed"):
+        return
+    if all(device.backend == "host" for device in info.devices):
+        raise Unsupported(
+            f"this daemon has no GPU, so it launches no kernels. {WITHOUT_GPU}. To compile only: k.compile(source, arch=\"sm_90a\")",
+            {"feature": "kernels"},
+        )
+
+
 class Code:
     """A source with all that its compilation depends on. `ids` has its module on each connection, by the connection's
     key; a new connection gets a new one when a kernel is used on it."""
@@ -126,7 +142,12 @@ class Code:
             return known
         if connection.info is None or not connection.info.kernels:
             connection.need("compile")
-        reply = yield Call("compile", self.request(), (), None, _undo_module)
+        try:
+            reply = yield Call("compile", self.request(), (), None, _undo_module)
+        except MissingKey as error:
+            if error.detail.get("key") != "arch":
+                raise
+            raise MissingKey(f"{error.message}. {WITHOUT_GPU}", error.detail) from None
         self.compiled = Compiled.of(reply)
         known = self.ids.setdefault(connection.key, reply["module"])
         prune(self.ids)

@@ -6,16 +6,37 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, get_origin
 
 from ._errors import BadArgument
 from ._signature import Param, declarations
 
 
-def _annotation(name: str, value: Any) -> str:
-    """The C type that an annotation says, also where it was quoted twice (`from __future__ import annotations`)."""
+def _evaluated(value: str, function: Callable[..., object]) -> Any:
+    """An annotation that is text because of `from __future__ import annotations`: what it stands for, where that is more
+    than a C type."""
+    if "[" in value and not value.lstrip().startswith(("'", '"')):
+        try:
+            found = eval(value, getattr(function, "__globals__", {}), dict(inspect.getclosurevars(function).nonlocals))
+        except Exception:  # "float*[n]" is no Python
+            return value
+        if get_origin(found) is Annotated:
+            return found
+    return value
+
+
+def _annotation(name: str, value: Any, function: Callable[..., object]) -> str:
+    """The C type that an annotation says: a text, also where it was quoted twice (`from __future__ import annotations`), or
+    the first text of an `Annotated`."""
+    if isinstance(value, str):
+        value = _evaluated(value, function)
+    if get_origin(value) is Annotated:
+        value = next((text for text in value.__metadata__ if isinstance(text, str)), value)
     if not isinstance(value, str):
-        raise BadArgument(f"the annotation of {name} must be a C type as a text, such as \"const float*\", not {value!r}")
+        raise BadArgument(
+            f"the annotation of {name} must be a C type as a text, such as \"const float*\" or Annotated[Any, \"const float*\"], "
+            f"not {value!r}"
+        )
     try:
         inner = ast.literal_eval(value)
     except (ValueError, SyntaxError):
@@ -37,7 +58,7 @@ def source_of(function: Callable[..., Any], prelude: str) -> tuple[str, tuple[Pa
         raise BadArgument(f"{name} has no docstring: it is the kernel's body in CUDA C++")
     parameters = inspect.signature(function).parameters.values()
     annotated = [p for p in parameters if p.annotation is not inspect.Parameter.empty]
-    text = ", ".join(_declaration(p.name, _annotation(p.name, p.annotation)) for p in annotated)
+    text = ", ".join(_declaration(p.name, _annotation(p.name, p.annotation, function)) for p in annotated)
     if "__global__" in body:
         if annotated and len(annotated) != len(parameters):
             raise BadArgument(f"{name}: annotate all parameters, or none: then the source says what they are")

@@ -16,6 +16,17 @@ def _first_error(log: str) -> tuple[str | None, int | None]:
     return None, None
 
 
+def _ended(error: Any) -> bool:
+    return error.detail.get("ended") is not False
+
+
+ENDED = (
+    "bool",
+    "False while the daemon still works on it: until then the outputs may be written, and the client keeps the memory that "
+    "it made. `k.trim()` waits for the end.",
+    _ended,
+)
+
 # By error code: each member's name, type, doc and how it is found.
 MEMBERS: dict[str, dict[str, tuple[str, str, Callable[[Any], Any]]]] = {
     "compile_failed": {
@@ -23,5 +34,7 @@ MEMBERS: dict[str, dict[str, tuple[str, str, Callable[[Any], Any]]]] = {
         "reason": ("str", "`source`, `entry`, `time`, `memory` or `crash`.", lambda error: str(error.detail.get("reason", ""))),
         "file": ("str | None", "Of the first error.", lambda error: _first_error(error.log)[0]),
         "line": ("int | None", "Of the first error.", lambda error: _first_error(error.log)[1]),
-    }
+    },
+    "deadline_exceeded": {"ended": ENDED},
+    "cancelled": {"ended": ENDED},
 }

@@ -7,6 +7,7 @@ also derives from the builtin exceptions that fit, so that `except IndexError` o
 from __future__ import annotations
 
 import builtins
+import importlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -56,8 +57,14 @@ def _with_log(error: Any) -> str:
     return KopsError.__str__(error) + ("\n" + (log if len(log) <= SHOWN else log[:SHOWN] + "\n…") if log else "")
 
 
+def _standard(name: str) -> Any:
+    """An exception of Python's: a builtin one, or one that its module names."""
+    module, _, last = name.rpartition(".")
+    return getattr(importlib.import_module(module), last) if module else getattr(builtins, last)
+
+
 def _make(code: str, value: int, bases: tuple[str, ...], doc: str) -> type[KopsError]:
-    parents = (KopsError, *(getattr(builtins, base) for base in bases))
+    parents = (KopsError, *(_standard(base) for base in bases))
     members: dict[str, Any] = {"code": code, "value": value, "__doc__": doc, "__module__": "kops"}
     for name, (_kind, text, read) in MEMBERS.get(code, {}).items():
         members[name] = property(read, doc=text)

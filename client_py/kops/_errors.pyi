@@ -1,4 +1,5 @@
 # Written by client_py/stubs.py from the declarations; run that to change it.
+import concurrent.futures
 from collections.abc import Mapping
 from typing import Any
 
@@ -154,10 +155,26 @@ class OutOfMemory(KopsError, MemoryError):
     """The device or host has too little free memory."""
 
 class DeadlineExceeded(KopsError, TimeoutError):
-    """`deadline_ms` passed before the job ended; outputs are undefined when it had started."""
+    """`deadline_ms` passed before the job ended. `detail.ended` is false while the job still uses its memory;
+    outputs are undefined when it had started.
+    """
 
-class Cancelled(KopsError):
-    """The job was cancelled; outputs are undefined when it had started."""
+    @property
+    def ended(self) -> bool:
+        """False while the daemon still works on it: until then the outputs may be written, and the client keeps
+        the memory that it made. `k.trim()` waits for the end.
+        """
+
+class Cancelled(KopsError, concurrent.futures.CancelledError):
+    """The job was cancelled. `detail.ended` is false while the job still uses its memory; outputs are undefined
+    when it had started.
+    """
+
+    @property
+    def ended(self) -> bool:
+        """False while the daemon still works on it: until then the outputs may be written, and the client keeps
+        the memory that it made. `k.trim()` waits for the end.
+        """
 
 class MemoryFault(KopsError, OSError):
     """Shared memory behind a tensor could not be accessed while the job ran (its pages are gone)."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from ._client import Client
 from ._code import Code
@@ -52,6 +52,18 @@ def kernel(
     """As `Client.kernel`, with the default client, and compiled at its first call: `interpret` works without a daemon."""
     code = Code(source, entry, options, files, name, arch, device)
     return Kernel(default_client(), code, code.only(), signature, Geometry(grid, block, shared, cluster), alias)
+
+
+@overload
+def cuda_kernel(function: Callable[..., object]) -> Kernel: ...
+
+
+@overload
+def cuda_kernel(
+    function: None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0, cluster: Sizes = None, prelude: str = "",
+    options: Iterable[str] = (), files: Mapping[str, str] | None = None, arch: str | None = None, device: Any = None,
+    alias: bool = False,
+) -> Callable[[Callable[..., object]], Kernel]: ...  # fmt: skip
 
 
 def cuda_kernel(function: Any = None, **how: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ._code import Code, Entry, release
+from ._code import Code, Entry, check_launches, release
 from ._connection import Peer
 from ._errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
 from ._geometry import Geometry
@@ -19,7 +19,9 @@ from ._recovery import KERNEL_HAZARD, SHORT_LOSSES, Trial, short_call
 from ._results import Profile
 from ._session import Call
 from ._signature import Param, parse
+from ._source import check
 from ._source import signature as signature_of
+from ._texts import counted
 
 KEPT = 64  # geometries of kernel[…] that were looked at
 LOSSES_OF_NATIVE = (*SHORT_LOSSES, ConnectFailed)
@@ -35,7 +37,11 @@ class BaseKernel:
         self.name = entry
         self.code = code
         self.ids: dict[int, int] = {}
-        self.params = signature_of(code.scan, entry) if signature is None else parse(signature)
+        if signature is None:
+            self.params = signature_of(code.scan, entry)
+        else:
+            self.params = parse(signature)
+            check(code.scan, entry, self.params)
         self._count = len(self.params)
         self._client = client
         self._geometry = geometry
@@ -48,6 +54,7 @@ class BaseKernel:
 
     def define(self, connection: Peer) -> Plan:
         """Makes the kernel known to the daemon; compiles its source where that connection has not."""
+        check_launches(connection)
         module = yield from self.code.define(connection)
         if connection.info is None or not connection.info.kernels:
             connection.need("kernels")  # a daemon that knows of them says why it launches none
@@ -76,7 +83,7 @@ class BaseKernel:
         if not named and len(arguments) == len(self.params):
             return arguments
         if len(arguments) > len(self.params):
-            raise BadArgument(f"{self.name} takes {len(self.params)} arguments, got {len(arguments)}")
+            raise BadArgument(f"{self.name} takes {counted(len(self.params), 'argument')}, got {len(arguments)}")
         given = dict(zip(self._places, arguments))
         for name, value in named.items():
             if name not in self._places:
@@ -136,11 +143,11 @@ class BaseKernel:
 
     def interpret(
         self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, check: Any = True,
-        timeout: float = 60.0, **named: Any,
+        exited_threads: str = "error", timeout: float = 60.0, **named: Any,
     ) -> Any:  # fmt: skip
         """Runs the same source on the CPU, in this process, with checks that a GPU does not make, and without a daemon.
         Arrays are NumPy's or torch CPU tensors, and are written in place; returns what a launch returns. Raises
-        `kops.interpret.InterpretError`. See `kops.interpret.run` for `check` and `timeout`."""
+        `kops.interpret.InterpretError`. See `kops.interpret.run` for `check`, `exited_threads` and `timeout`."""
         from . import interpret
 
         arguments = self._positional(arguments, named)
@@ -148,7 +155,7 @@ class BaseKernel:
         sizes = {**self._geometry.declared, **self._geometry.of_call(arguments, given)}
         interpret.run(
             self.code.source, self.name, self.params, arguments, **sizes, files=self.code.files, options=self.code.options,
-            check=check, timeout=timeout, name=self.code.name,
+            alias=self._alias, exited_threads=exited_threads, check=check, timeout=timeout, name=self.code.name,
         )  # fmt: skip
         return self._result(arguments)
 
@@ -188,6 +195,10 @@ class Bound:
                 if made is not NotImplemented:
                     return made
         return kernel(*arguments, **{**self._sizes, **keywords})
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}={size!r}" for name, size in self._sizes.items())
+        return f"{repr(self._kernel)[:-1]}[{sizes}]>"
 
     def profile(self, *arguments: Any, **keywords: Any) -> Any:
         return self._kernel.profile(*arguments, **{**self._sizes, **keywords})
@@ -244,7 +255,7 @@ class Kernel(BaseKernel):
         sizes = given
         if given is not None and type(given) is not bytes:
             sizes = pack(self._geometry.of_call(arguments, given))
-        seconds = client.timeout if timeout is DEFAULT_TIMEOUT else timeout
+        seconds = client._timeout_of(timeout)
         try:
             made = link.launch(self._native, known, arguments, sizes, waits, seconds)
         except LOSSES_OF_NATIVE as error:

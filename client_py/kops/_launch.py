@@ -19,6 +19,7 @@ from ._recovery import KERNEL_HAZARD
 from ._results import Profile, Timings
 from ._signature import Param
 from ._tensors import Operand, Operands, adapter_of, check_devices, renew
+from ._texts import counted
 
 if TYPE_CHECKING:
     from ._kernels import BaseKernel
@@ -81,7 +82,7 @@ def tensor(kernel: str, index: int, param: Param, value: Any, operands: Operands
         raise _refusal(DtypeMismatch, kernel, index, param, f"is of {param.dtype}, but the tensor of {operand.dtype}")
     rank = len(param.shape) if param.shape is not None else param.rank
     if rank is not None and len(operand.shape) != rank:
-        why = f"has {rank} dimensions, but the tensor {len(operand.shape)}"
+        why = f"has {counted(rank, 'dimension')}, but the tensor {len(operand.shape)}"
         raise _refusal(ShapeMismatch, kernel, index, param, why)
     if operand.strides is not None and not param.strided:
         why = "is not contiguous: pass a copy, or declare it with kops.Param(…, strided=True)"

@@ -5,6 +5,10 @@ that an array lives in, or that a call stages an ordinary array through. A block
 no more references to it, which is after the last view of its array is gone and after the reply of the last call that
 used it (calls keep what they use). So in a steady state nothing is mapped and nothing is registered.
 
+The kernel charges a shared page to the process that first touches it. A block's pages are taken here when the block is first
+handed out, so that they count as this process's, also where the daemon writes before this process reads. How much there
+is to take is looked at before (`_available`).
+
 Fork. Both sides go on using the segments, so from then on neither may reuse a block that was in use: `_epoch` counts
 forks, and a block of an older epoch is retired instead of reused. The child also forgets the blocks that were free.
 The pool is thread-safe; a block may die on any thread, also inside the pool's own functions (garbage collection).
@@ -14,6 +18,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -23,7 +28,8 @@ from collections import deque
 from collections.abc import Generator
 from typing import Any
 
-from ._errors import NoMemory, from_os
+from . import _available
+from ._errors import NoMemory, OutOfMemory, from_os
 
 MIN_BLOCK = 256
 MAX_SLICED = 256 << 10  # blocks up to this size share segments (of SLAB bytes), to save descriptors
@@ -39,6 +45,8 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 MAP_FAILED = ctypes.c_void_p(-1).value
 MADV_HUGEPAGE = 14
+MADV_POPULATE_WRITE = 23  # since Linux 5.14
+TOUCHED_AT_ONCE = (64 << 10, 64 << 20)  # bytes: at least, to save system calls; at most, so that Ctrl-C is heard
 
 
 def _map(fd: int, size: int) -> int:
@@ -74,12 +82,13 @@ class Source:
 class Segment(Source):
     """A memfd, mapped. Closed by the pool when no block of it is left."""
 
-    __slots__ = ("size", "fd", "address", "blocks")
+    __slots__ = ("size", "fd", "address", "blocks", "touched")
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.size = size
         self.blocks = 0  # blocks cut from it, in use or free
+        self.touched = 0  # bytes from its start whose pages were taken
         try:
             self.fd = os.memfd_create("kops", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError as error:
@@ -91,6 +100,28 @@ class Segment(Source):
         except OSError as error:
             os.close(self.fd)
             raise NoMemory(f"cannot make {size} bytes of shared memory: {error.strerror}") from error
+
+    def touch(self, end: int) -> None:
+        """Takes the pages up to `end`, and a few more. Raises OutOfMemory. Any thread: at worst two take the same."""
+        least, most = TOUCHED_AT_ONCE
+        at = self.touched
+        while at < end:
+            length = min(max(end - at, least), most)
+            length = min(-(-length // mmap.PAGESIZE) * mmap.PAGESIZE, self.size - at)
+            if _libc.madvise(self.address + at, length, MADV_POPULATE_WRITE):
+                self._allocate(at, length, ctypes.get_errno())
+            at += length
+            self.touched = max(self.touched, at)
+
+    def _allocate(self, at: int, length: int, number: int) -> None:
+        """Where the kernel cannot populate: takes the pages without mapping them."""
+        try:
+            if number not in (errno.EINVAL, errno.EINTR):
+                raise OSError(number, os.strerror(number))
+            os.posix_fallocate(self.fd, at, length)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise OutOfMemory(f"the system has no memory for the pages of {self.size} bytes: {error.strerror}") from error
 
     def registrations(self) -> Generator[tuple[dict[str, Any], tuple[int, ...]], None, None]:
         yield {"kind": "memfd", "size": self.size, "fd": 0, "nfds": 1}, (self.fd,)
@@ -150,7 +181,7 @@ class Pool:
         self._table: tuple[list[int], list[Segment]] = ([], [])  # by address; replaced, never changed
 
     def take(self, size: int) -> Any:
-        """A block of at least `size` bytes, whose content is whatever was there."""
+        """A block of at least `size` bytes, whose content is whatever was there. Raises OutOfMemory."""
         rounded = _class_size(size)
         with self._lock:
             self._collect()
@@ -164,6 +195,13 @@ class Pool:
         block.offset = offset
         block.epoch = self._epoch
         block.segment = segment
+        if segment.touched < offset + rounded:
+            try:
+                segment.touch(offset + rounded)
+            except BaseException:
+                del block
+                self.trim()
+                raise
         return block
 
     def find(self, address: int) -> Segment | None:
@@ -194,7 +232,15 @@ class Pool:
         return made
 
     def _cut(self, size: int) -> tuple[Segment, int]:
-        segment = Segment(max(SLAB[0], min(64 * size, SLAB[1])) if size <= MAX_SLICED else size)
+        whole = max(SLAB[0], min(64 * size, SLAB[1])) if size <= MAX_SLICED else size
+        try:
+            _available.check(whole)
+        except OutOfMemory:
+            if not self._idle:
+                raise
+            self._close_idle(0)  # what is kept for reuse is free
+            _available.check(whole)
+        segment = Segment(whole)
         starts, segments = list(self._table[0]), list(self._table[1])
         i = bisect.bisect(starts, segment.address)
         starts.insert(i, segment.address)
@@ -202,7 +248,7 @@ class Pool:
         self._table = (starts, segments)
         segment.blocks = segment.size // size
         if segment.blocks > 1:
-            self._free.setdefault(size, []).extend((segment, i * size) for i in range(1, segment.blocks))
+            self._free.setdefault(size, []).extend((segment, i * size) for i in range(segment.blocks - 1, 0, -1))
             self._idle += (segment.blocks - 1) * size
         return segment, 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from ._code import Code, Compiled, Entry
 from ._decorated import source_of
@@ -32,6 +32,9 @@ class Entries(Mapping[str, Entry]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"<kops.Entries {', '.join(f'{e.name} ({e.registers} registers)' for e in self._entries.values())}>"
 
 
 class BaseModule:
@@ -175,7 +178,8 @@ class KernelMethods:
         `source` is the text, or a `pathlib.Path`, whose `#include "…"` of files beside it are sent along. `files` are
         other texts that it may include, by name. `entries` are the kernels wanted: names of `__global__` functions, or
         instantiations such as "scale<float, 4>"; without them all that are no templates. `options` are NVRTC's, of
-        those that the daemon allows ("-DN=3", "--use_fast_math", …). `arch` ("sm_90a") is the device's by default.
+        those that the daemon allows ("-DN=3", "--use_fast_math", …). `arch` ("sm_90a") is the device's by
+        default, and required of a daemon without a GPU.
         `grid`, `block`, `shared`, `cluster` and `signatures` (by name) are for the kernels that are its attributes, see
         `kernel`.
 
@@ -224,8 +228,18 @@ class KernelMethods:
         """
         return self.compile(Path(path), entries, **how)
 
+    @overload
+    def cuda_kernel(self, function: Callable[..., object]) -> Kernel: ...
+
+    @overload
     def cuda_kernel(
-        self, function: Callable[..., Any] | None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
+        self, function: None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
+        cluster: Sizes = None, prelude: str = "", options: Iterable[str] = (), files: Mapping[str, str] | None = None,
+        arch: str | None = None, device: Any = None, alias: bool = False,
+    ) -> Callable[[Callable[..., object]], Kernel]: ...  # fmt: skip
+
+    def cuda_kernel(
+        self, function: Callable[..., object] | None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
         cluster: Sizes = None, prelude: str = "", options: Iterable[str] = (), files: Mapping[str, str] | None = None,
         arch: str | None = None, device: Any = None, alias: bool = False,
     ) -> Any:  # fmt: skip
@@ -238,6 +252,7 @@ class KernelMethods:
                 if (i < n) y[i] = a * x[i];
                 '''
 
+        Where a type checker reads the file: `y: Annotated[Any, "out float*"]`, of `typing`, for each, and `-> None`.
         A docstring that holds a `__global__` function of the same name is the whole source, and the annotations may be
         left out. `prelude` comes before the kernel: includes, other functions. Compiled at its first call.
         """
@@ -275,8 +290,18 @@ class AsyncKernelMethods:
         """As `Client.load`."""
         return await self.compile(Path(path), entries, **how)
 
+    @overload
+    def cuda_kernel(self, function: Callable[..., object]) -> AsyncKernel: ...
+
+    @overload
     def cuda_kernel(
-        self, function: Callable[..., Any] | None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
+        self, function: None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
+        cluster: Sizes = None, prelude: str = "", options: Iterable[str] = (), files: Mapping[str, str] | None = None,
+        arch: str | None = None, device: Any = None, alias: bool = False,
+    ) -> Callable[[Callable[..., object]], AsyncKernel]: ...  # fmt: skip
+
+    def cuda_kernel(
+        self, function: Callable[..., object] | None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
         cluster: Sizes = None, prelude: str = "", options: Iterable[str] = (), files: Mapping[str, str] | None = None,
         arch: str | None = None, device: Any = None, alias: bool = False,
     ) -> Any:  # fmt: skip
@@ -285,10 +310,10 @@ class AsyncKernelMethods:
 
 
 def _decorate(
-    client: Any, kind: type[BaseKernel], function: Callable[..., Any] | None, geometry: Geometry, prelude: str, options: Iterable[str],
+    client: Any, kind: type[BaseKernel], function: Callable[..., object] | None, geometry: Geometry, prelude: str, options: Iterable[str],
     files: Mapping[str, str] | None, arch: str | None, device: Any, alias: bool,
 ) -> Any:  # fmt: skip
-    def decorate(function: Callable[..., Any]) -> BaseKernel:
+    def decorate(function: Callable[..., object]) -> BaseKernel:
         source, signature = source_of(function, prelude)
         code = Code(source, function.__name__, options, files, f"{function.__name__}.cu", arch, device)
         made = kind(client, code, function.__name__, signature, geometry, alias)

@@ -16,6 +16,7 @@ import importlib.util
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from types import ModuleType
@@ -43,9 +44,10 @@ from ._errors import (
 )
 from ._exports import Allocation
 from ._link import no_reply
+from ._log import log
 from ._memory import Source, garbage
 from ._results import Info
-from ._session import CANCELLABLE, DEFAULT_MESSAGE_BYTES, ENDS, MSGID_MASK, Call, too_long
+from ._session import CANCELLABLE, DEFAULT_MESSAGE_BYTES, ENDS, MSGID_MASK, Call, barrier_for, goes_on, too_long
 from ._signature import Param
 from ._transport import candidates
 
@@ -54,6 +56,7 @@ FAST_RULES = {op: _RULES.get(declared["rule"], 0) for op, declared in OPS.items(
 _NUMBERS = {name: number for number, name in enumerate(DTYPES, 1)}  # enum kops_dtype
 MAX_PARAMS = 32
 HEAD = 32  # bytes of a request before its params, at most
+TAKING = 0.0002  # seconds between looks while another thread takes the reply in, which has arrived
 TIDY_EVERY = 0.02  # seconds between looks for what may be let go, while something is kept
 
 pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
@@ -73,10 +76,12 @@ def load() -> Any:
     except ImportError:
         if named:
             raise
+        log.debug("there is no compiled part: the client in Python does it")
         return None
     if module.version != VERSION:
         if named:
             raise ImportError(f"kops._native is of version {module.version}, the package of {VERSION}")
+        log.warning("the compiled part is of version %s, this package of %s: it is not used", module.version, VERSION)
         return None
     module.set_errors(_exception)
     return module
@@ -175,6 +180,7 @@ class NativeLink:
         self.failure: KopsError | None = None
         self.doomed = False  # its device is lost or hangs, and it will close
         self._open: dict[int, Call] = {}  # submitted, by ticket
+        self._waited: dict[int, int] = {}  # the thread that waits for a ticket
         garbage[self.key] = self
 
     @property
@@ -251,10 +257,12 @@ class NativeLink:
 
     def wait(self, call: Call, timeout: float | None) -> None:
         """Waits for the reply to a request that was sent. It goes on when the wait ends without one."""
+        while not call.done:
+            if self._finish(call, timeout):
+                break
+            time.sleep(TAKING)
         if not call.done:
-            self._finish(call, timeout)
-            if not call.done:
-                raise no_reply(call, timeout)
+            raise no_reply(call, timeout)
 
     def poll(self) -> None:
         """Takes in the replies that have arrived."""
@@ -292,8 +300,20 @@ class NativeLink:
             raise too_long(len(data), self.message_bytes)
         return data
 
-    def _finish(self, call: Call, timeout: float | None) -> None:
-        """Fills the call in when its reply comes in time."""
+    def _finish(self, call: Call, timeout: float | None) -> bool:
+        """Fills the call in when its reply comes in time. False where another thread is at it: only one may be."""
+        me = threading.get_ident()
+        try:
+            if self._waited.setdefault(call.msgid, me) != me:
+                return False
+            if not call.done:
+                self._wait_for(call, timeout)
+        finally:
+            if self._waited.get(call.msgid) == me:
+                del self._waited[call.msgid]
+        return True
+
+    def _wait_for(self, call: Call, timeout: float | None) -> None:
         try:
             reply = self._native.wait(call.msgid, timeout)
         except (ConnectionLost, ConnectFailed) as error:
@@ -317,6 +337,9 @@ class NativeLink:
         if is_error:
             call.error = from_reply(result)
             self.doomed |= isinstance(call.error, ENDS)
+            if goes_on(call):
+                with contextlib.suppress(KopsError):
+                    self.send(barrier_for(call), None)
         else:
             call.result = result
         call.answered = True

@@ -144,27 +144,35 @@ class PlainAdapter(Adapter):
 
     def convert(self, value: Any, dtype: str | None, operands: Operands) -> Operand:
         """As an array of `dtype`; without one its own floating-point dtype if it has one, else f32."""
-        array = as_array(value, None, FLOATS) if dtype is None else numpy.asarray(value, numpy_dtype(dtype))
+        array = as_array(value, FLOATS) if dtype is None else numpy.asarray(value, numpy_dtype(dtype))
         return numpy_adapter.operand(array, operands)
 
     def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
         raise BadArgument("out must be an array")
 
 
-def as_array(value: Any, dtype: Any, keeps: Collection[str] = NAMES) -> Any:
-    """`value` as a NumPy array of a supported dtype: its own when it is an array of one that it `keeps`, else f32."""
+def to_copy(value: Any, dtype: Any, keeps: Collection[str] = NAMES) -> tuple[Any, Any]:
+    """`value` as a NumPy array, and the supported dtype that a copy of it is to have, in native byte order: that asked
+    for, else its own when it is an array of one that it `keeps`, else f32."""
     if dtype is not None:
-        return numpy.asarray(value, numpy_dtype(dtype))
+        wanted = numpy_dtype(dtype)
+        return value if isinstance(value, numpy.ndarray) else numpy.asarray(value, wanted), wanted.newbyteorder("=")
     array = numpy.asarray(value)
     if hasattr(value, "dtype"):
         try:
             if dtype_name(array.dtype)[0] in keeps:
-                return array
+                return array, array.dtype.newbyteorder("=")
         except TypeError:
             pass
     if array.dtype.kind not in "fiub":
         raise unknown_dtype(array.dtype)
-    return array.astype(numpy.float32)
+    return array, numpy.dtype(numpy.float32)
+
+
+def as_array(value: Any, keeps: Collection[str]) -> Any:
+    """`value` as a NumPy array of a supported dtype, see `to_copy`."""
+    array, wanted = to_copy(value, None, keeps)
+    return array if array.dtype.newbyteorder("=") == wanted else array.astype(wanted)
 
 
 numpy_adapter = NumpyAdapter()

@@ -37,7 +37,8 @@ Options of every op:
     device: where to run when all tensors are in host memory: one of `k.devices`, its index or UUID.
     stream: calls of one client take effect in order within a stream, and in none between streams (0 to 255).
     timing: also measure, and return `(result, Timings)`.
-    deadline_ms: the daemon gives up so many milliseconds after the request arrived, with `DeadlineExceeded`.
+    deadline_ms: so many milliseconds after the request arrived the daemon answers with `DeadlineExceeded`, whose `ended`
+        says whether the work has stopped, too. What cannot be stopped goes on; the result is lost in any case.
     priority: "low", "normal" or "high", among everything that the daemon is asked to run on a device.
     blocking: True returns when the result is ready; False, the default, where the call can be ordered. See below.
     timeout: seconds to wait for the reply before `Timeout` is raised and the request cancelled; None waits for ever.

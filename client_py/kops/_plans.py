@@ -23,6 +23,7 @@ from ._errors import (
     InvalidHandle,
     StaleBuffer,
     UnknownDevice,
+    UnknownOp,
     Unsupported,
     WrongType,
 )
@@ -30,6 +31,7 @@ from ._memory import Source, pool, prune
 from ._results import Device, Profile, Timings
 from ._session import Call
 from ._tensors import Operand, Operands, adapter_of, check_devices, check_floats, extent, inputs, overlap, renew
+from ._texts import counted
 
 Plan: TypeAlias = Generator[Call, Any, Any]
 
@@ -134,7 +136,7 @@ class Request:
         self.rule = _rules.RULES.get(declared["rule"], _rules.UNKNOWN) if declared else _rules.UNKNOWN
         if declared and len(values) != len(declared["inputs"]):
             names = ", ".join(declared["inputs"])
-            raise BadArgument(f"{op} takes {len(declared['inputs'])} inputs ({names}), got {len(values)}")
+            raise BadArgument(f"{op} takes {counted(len(declared['inputs']), 'input')} ({names}), got {len(values)}")
         self.operands = operands if operands is not None else Operands()
         self.inputs = inputs(values, self.operands)
         if declared:
@@ -152,7 +154,12 @@ class Request:
             given = out if isinstance(out, (tuple, list)) and len(names) != 1 else (out,)
             reads = self.rule.reads_out(attrs)
             return [adapter_of(value).operand(value, operands, output=True, reads=reads) for value in given]
-        if self.rule.reads_out(attrs) and self.rule is not _rules.UNKNOWN:
+        if not self.declared:
+            known = ", ".join(OPS)
+            raise UnknownOp(
+                f"no op {self.op!r} is known here; there are {known}. One that only the daemon knows needs out=", {"op": self.op}
+            )
+        if self.rule.reads_out(attrs):
             raise BadArgument(f"{self.op} with these attributes reads its output: give out=")
         if not self.inputs:
             raise BadArgument(f"{self.op} without inputs needs out=")

@@ -1,4 +1,4 @@
-"""Several ops in one request: sequences, sent each time, and programs, defined once and run by id.
+"""Several ops in one request: what records them, and sequences, which are sent each time. Programs are in `_programs`.
 
 A recorder has every op as a method. Calling one runs nothing: it allocates the output and notes the step, so that
 later steps can take it as an input. An array in ordinary memory is copied into shared memory when its step is noted,
@@ -7,37 +7,27 @@ and an output back when the sequence has run; a program, which runs again and ag
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import msgpack
-
 from . import _plans
 from ._connection import Peer
-from ._errors import BadArgument, DtypeMismatch, ShapeMismatch, WrongType
+from ._errors import BadArgument, WrongType
 from ._launch import Launch
-from ._memory import garbage, prune
-from ._ops import DEFAULT_TIMEOUT, OpMethods, check_attrs
-from ._recovery import KERNEL_HAZARD, LOSSES
+from ._ops import OpMethods, check_attrs
+from ._recovery import KERNEL_HAZARD
 from ._results import Timings
-from ._session import Call
-from ._tensors import Operand, Operands, adapter_of, extent, inputs, overlap, renew
+from ._tensors import Operand, Operands, extent, overlap, renew
 
 
-class _NothingStaged(dict[Any, Any]):
-    def __setitem__(self, key: Any, value: Any) -> None:
-        raise BadArgument(
-            "a program works on memory that the daemon sees: make this array with k.array(), k.empty() or k.zeros()"
-        )
-
-
-def _layout(operand: Operand) -> tuple[Any, ...]:
+def layout(operand: Operand) -> tuple[Any, ...]:
     strides = operand.strides
     return tuple(operand.shape), None if strides is None else tuple(strides), operand.dtype
 
 
-def _identity(operand: Operand) -> tuple[Any, ...]:
-    return (id(operand.source) if operand.source is not None else None, operand.offset, *_layout(operand))
+def identity(operand: Operand) -> tuple[Any, ...]:
+    return (id(operand.source) if operand.source is not None else None, operand.offset, *layout(operand))
 
 
 class Recorder(OpMethods):
@@ -56,6 +46,9 @@ class Recorder(OpMethods):
         self._reads: list[str] = []  # ops that read their output
         self._kernels = False  # some steps launch a kernel
         self._closed = False
+        self._guarded = True
+        self._promise: Any = None  # of the arrays that recorded calls return, see _recorded
+        self._has_run = False
 
     def __len__(self) -> int:
         """How many ops were recorded."""
@@ -80,7 +73,23 @@ class Recorder(OpMethods):
     def _record(self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any]) -> Any:
         self._open()
         self.note(_plans.Request(op, values, out, attrs, {}, self.operands))
+        if out is None and self._guarded and "numpy" in sys.modules:
+            self._guard()
         return self.results[-1]
+
+    def _guard(self) -> None:
+        """What the last step returns is not to be read before the steps have run."""
+        from ._recorded import Promise, promised
+
+        if self._promise is None:
+            self._promise = Promise(self.name)
+        self.results[-1] = promised(self.results[-1], self._promise)
+
+    def _ran(self) -> None:
+        """What recorded calls have returned can be read."""
+        self._has_run = True
+        if self._promise is not None:
+            self._promise.kept = True
 
     def launch(
         self, kernel: Any, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, **named: Any
@@ -108,7 +117,7 @@ class Recorder(OpMethods):
 
     def _of(self, operand: Operand) -> int:
         """The operand's place among the tensors; the same memory seen in the same way is one tensor."""
-        key = _identity(operand)
+        key = identity(operand)
         found = self._index.get(key)
         if found is None:
             found = self._index[key] = len(self._tensors)
@@ -146,7 +155,7 @@ class Recorder(OpMethods):
     def renew(self, key: int) -> None:
         for operand in self._tensors:
             renew(operand)
-        self._index = {_identity(operand): i for i, operand in enumerate(self._tensors)}
+        self._index = {identity(operand): i for i, operand in enumerate(self._tensors)}
 
     @property
     def hazard(self) -> str | None:
@@ -183,6 +192,7 @@ def record(recorder: Recorder, steps: Iterable[Any]) -> None:
     """Notes steps of the form `(op, *inputs)` or `(op, *inputs, {keyword: value})`; a kernel may be in the op's place."""
     from ._kernels import BaseKernel
 
+    recorder._guarded = False  # the caller gets the results when they are written
     for step in steps:
         if not isinstance(step, (tuple, list)) or not step or not isinstance(step[0], (str, BaseKernel)):
             raise WrongType(f"a step is (op, *inputs) or (op, *inputs, {{keyword: value}}), not {step!r:.80}")
@@ -218,162 +228,15 @@ class BaseSequence(Recorder):
 
     def took(self, answer: Any) -> Any:
         """From what the plan returned to what the caller gets."""
+        self._ran()
         if self._run_options["timing"]:
             self.timings = answer[1]
         return answer
 
 
-class ProgramRun:
-    """One run of a program, with other memory for some of its tensors."""
-
-    method = "run_program"
-    result = None
-
-    def __init__(self, program: BaseProgram, bind: Any, options: dict[str, Any]) -> None:
-        self.program = program
-        self.names = program.names
-        self.options = options
-        self.operands = Operands()
-        self.operands.keep.append(program)
-        self.operands.waits.update(program.operands.waits)
-        self.bound: list[tuple[int, Operand]] = []
-        for recorded, value in bind.items() if isinstance(bind, Mapping) else bind or ():
-            self._bind(recorded, value)
-
-    def _bind(self, recorded: Any, value: Any) -> None:
-        self.operands.staged = _NothingStaged()
-        operand = adapter_of(value).operand(value, self.operands, output=False)
-        index = self.program.index_of(recorded)
-        wanted = self.program._tensors[index]
-        (shape, strides, dtype), (wanted_shape, wanted_strides, wanted_dtype) = _layout(operand), _layout(wanted)
-        if dtype != wanted_dtype:
-            raise DtypeMismatch(f"bind: the program has {wanted_dtype} here, not {dtype}")
-        if shape != wanted_shape or strides != wanted_strides:
-            raise ShapeMismatch(
-                f"bind: the program has shape {wanted_shape} and strides {wanted_strides or 'row-major'} here, not "
-                f"{shape} and {strides or 'row-major'}"
-            )
-        if operand.source is not None:
-            self.bound.append((index, operand))
-
-    def params(self, key: int) -> tuple[dict[str, Any], Any]:
-        program = self.program.ids.get(key)
-        if program is None:
-            return {}, self.program
-        params: dict[str, Any] = {"program": program}
-        if self.bound:
-            bind = []
-            for index, operand in self.bound:
-                assert operand.source is not None
-                buffer = operand.source.ids.get(key)
-                if buffer is None:
-                    return {}, operand.source
-                bind.append({"index": index, "buffer": buffer, "offset": operand.offset})
-            params["bind"] = bind
-        return {**params, **self.options}, None
-
-    @property
-    def hazard(self) -> str | None:
-        bound = dict(self.bound)
-        return self.program.hazard_of([bound.get(i, operand) for i, operand in enumerate(self.program._tensors)])
-
-    def renew(self, key: int) -> None:
-        self.program.renew(key)
-        for _, operand in self.bound:
-            renew(operand)
-
-
-class BaseProgram(Recorder):
-    """Ops that the daemon keeps, and runs when `run` says so. Their outputs are in the arrays that recording made.
-
-    The program keeps its arrays alive. After a lost connection it is defined anew at its next run. `release()`, or
-    the last reference's end, lets the daemon forget it.
-    """
-
-    name = "program"
-
-    def __init__(self, client: Any, device: Any) -> None:
-        super().__init__()
-        self.operands.staged = _NothingStaged()
-        self.ids: dict[int, int] = {}  # by the connection's key
-        self._packed: tuple[int, bytes] | None = None  # the last id, and a request to run it
-        self._keeps = [self.operands.keep]  # what a run keeps until its reply
-        self._client = client
-        self._device = device
-
-    def _record(self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any]) -> Any:
-        return super()._record(op, tuple(self._constants(values)), out, attrs)
-
-    def _constants(self, values: tuple[Any, ...]) -> list[Any]:
-        """Numbers and lists as arrays in shared memory."""
-        adapters = [adapter_of(value) for value in values]
-        if not any(adapter.plain for adapter in adapters):
-            return list(values)
-        from . import _arrays
-
-        scratch = Operands()
-        typed = [v for v, adapter in zip(values, adapters, strict=True) if not adapter.plain]
-        dtype = inputs(typed[:1], scratch)[0].dtype if typed else None
-        return [_arrays.array(v, dtype) if adapter.plain else v for v, adapter in zip(values, adapters, strict=True)]
-
-    def index_of(self, recorded: Any) -> int:
-        """The tensor that an array stands for in this program. Raises BadArgument when it is none of the program's."""
-        scratch = Operands()
-        operand = adapter_of(recorded).operand(recorded, scratch)
-        found = self._index.get(_identity(operand))
-        if found is None:
-            raise BadArgument("bind: this array is no operand of the program")
-        return found
-
-    def define(self, connection: Peer) -> _plans.Plan:
-        """Makes the program known to the daemon."""
-        connection.need("program")
-        self._closed = True
-        while True:
-            body, unknown = self.body(connection.key)
-            if unknown is None:
-                break
-            yield from _plans.make_known(connection, unknown)
-        if self._device is not None:
-            body["device"] = _plans.device_ref(self._device)
-        reply = yield Call("program", body, (), self.operands.keep, _undo_program)
-        known = self.ids.setdefault(connection.key, reply["program"])
-        prune(self.ids)
-        if known != reply["program"]:
-            connection.garbage.append(("program", reply["program"]))
-        return known
-
-    def renew(self, key: int) -> None:
-        super().renew(key)
-        self._forget(key)
-
-    def release(self) -> None:
-        """The daemon forgets the program. Runs that were sent still finish. Idempotent; a later run defines it anew."""
-        for key in list(self.ids):
-            self._forget(key)
-
-    def _forget(self, key: int) -> None:
-        program = self.ids.pop(key, None)
-        connection = garbage.get(key)
-        if program is not None and connection is not None:
-            connection.garbage.append(("program", program))
-
-    def __del__(self) -> None:
-        if self.__dict__.get("ids"):
-            self.release()
-
-    def _prepared(
-        self, connection: Peer, bind: Any, stream: int, timing: bool, deadline_ms: int | None, priority: str | None,
-        warmup: int, repeat: int,
-    ) -> ProgramRun:  # fmt: skip
-        connection.need("program")
-        self._closed = True
-        options = _plans.options_of(connection, None, stream, timing, deadline_ms, priority, warmup, repeat)
-        return ProgramRun(self, bind, options)
-
-
-def _undo_program(reply: Any) -> tuple[str, dict[str, Any]]:
-    return "release", {"program": reply["program"]}
+    def __repr__(self) -> str:
+        state = "has run" if self._has_run else "sent" if self._closed else "recording"
+        return f"<kops.{type(self).__name__} {', '.join(self._ops) or 'of no op'}: {state}>"
 
 
 class Sequence(BaseSequence):
@@ -389,64 +252,6 @@ class Sequence(BaseSequence):
             self._client._run_sequence(self)
 
 
-class Program(BaseProgram):
-    """See `Client.program`."""
-
-    def __enter__(self) -> Program:
-        self._client._scope_begin(self)
-        return self
-
-    def __exit__(self, kind: Any, *_: object) -> None:
-        self._client._scope_end(self)
-        if kind is None:
-            self._client._define(self)
-
-    def run(
-        self,
-        bind: Any = None,
-        *,
-        stream: int = 0,
-        timing: bool = False,
-        warmup: int = 0,
-        repeat: int = 1,
-        deadline_ms: int | None = None,
-        priority: str | None = None,
-        blocking: bool | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT,
-    ) -> Timings | None:
-        """Runs the program on the arrays that it was recorded with; the outputs are then in those that recording
-        returned. `bind` names other arrays for this run: a mapping, or pairs, of a recorded array and another one of
-        the same shape, strides and dtype. `repeat` with `timing` measures. The other options are those of an op; on
-        torch CUDA tensors a run is ordered as an op is. Returns the Timings with `timing=True`."""
-        client = self._client
-        link = client._live()
-        plain = not (bind or stream or timing or warmup or repeat != 1 or deadline_ms or priority)
-        failed = None
-        try:
-            if plain and (client.blocking if blocking is None else blocking) and self._run_again(link, timeout):
-                return None
-        except LOSSES as error:
-            failed = error
-        run = self._prepared(link, bind, stream, timing, deadline_ms, priority, warmup, repeat)
-        answer = client._carry(link, run, timing, stream, blocking, timeout, failed)
-        return answer[1] if timing else None
-
-    def _run_again(self, link: Any, timeout: Any) -> bool:
-        """The short way of a blocking run without options: the request is packed once, and a usual reply not unpacked.
-        False: nothing ran, and run() goes the long way."""
-        program = self.ids.get(link.key)
-        repeat = getattr(link, "repeat", None)
-        client = self._client
-        if program is None or repeat is None or self.operands.copies or client._batches:
-            return False
-        if self._packed is None or self._packed[0] != program:
-            self._packed = program, msgpack.packb({"program": program, "timing": False})
-        for wait in self.operands.waits.values():
-            wait()
-        seconds = client.timeout if timeout is DEFAULT_TIMEOUT else timeout
-        return bool(repeat("run_program", self._packed[1], seconds, self._keeps))
-
-
 class AsyncSequence(BaseSequence):
     """See `AsyncClient.sequence`."""
 
@@ -456,33 +261,3 @@ class AsyncSequence(BaseSequence):
     async def __aexit__(self, kind: Any, *_: object) -> None:
         if kind is None and len(self):
             await self._client._run_sequence(self)
-
-
-class AsyncProgram(BaseProgram):
-    """See `AsyncClient.program`."""
-
-    async def __aenter__(self) -> AsyncProgram:
-        return self
-
-    async def __aexit__(self, kind: Any, *_: object) -> None:
-        if kind is None:
-            await self._client._define(self)
-
-    async def run(
-        self,
-        bind: Any = None,
-        *,
-        stream: int = 0,
-        timing: bool = False,
-        warmup: int = 0,
-        repeat: int = 1,
-        deadline_ms: int | None = None,
-        priority: str | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT,
-    ) -> Timings | None:
-        """As `Program.run`; returns when the outputs are ready."""
-        client = self._client
-        connection = await client._live()
-        run = self._prepared(connection, bind, stream, timing, deadline_ms, priority, warmup, repeat)
-        answer = await client._drive(connection, lambda link: _plans.run(link, run, timing), timeout, lambda: run.hazard)
-        return answer[1] if timing else None

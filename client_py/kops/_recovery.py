@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ._errors import BadArgument, ConnectFailed, ConnectionLost, DeviceLost, JobTimeout, KopsError, ShuttingDown
+from ._log import log
 from ._session import ENDS, Call
 
 DEFAULT_RECONNECT = 10.0  # seconds
@@ -124,6 +125,7 @@ class Trial:
         if why is not None:
             raise self._final(error, call.method, lost, why) from error
         self._repeated = True
+        log.info("%s is made once more: %s", call.method, error)
         return 0.0
 
     def _final(self, error: KopsError, method: str, lost: bool, why: str) -> KopsError:

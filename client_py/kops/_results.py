@@ -164,7 +164,7 @@ class Attr:
     doc: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Op:
     """An op that the daemon runs."""
 
@@ -177,10 +177,14 @@ class Op:
     attrs: tuple[Attr, ...] = ()
     variants: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        taken = [*self.inputs, *(f"{attr.name}={attr.default!r}" for attr in self.attrs)]
+        return f"<kops.Op {self.name}({', '.join(taken)}): {self.summary}>"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Info:
-    """What `hello` answered."""
+    """What `hello` answered. `print(k.info)` lists it."""
 
     server: str
     protocol: int
@@ -192,6 +196,19 @@ class Info:
     features: tuple[str, ...]
     kernels: dict[str, Any] = field(default_factory=dict)  # of the user's own: `compiler`, `arch`, `policy`, `allowed`
     instance: str = ""  # 32 digits that this start of the daemon has made up
+
+    def __repr__(self) -> str:
+        devices = ", ".join(device.name for device in self.devices)
+        return f"<kops.Info {self.server}, pid {self.pid}, on {devices or 'no device'}, with {', '.join(self.ops)}>"
+
+    def __str__(self) -> str:
+        lines = [f"{self.server}, pid {self.pid}, protocol {self.protocol}"]
+        lines += [f"device {d.index}: {d.name} ({d.backend}, {d.uuid})" + (", the default" if d.default else "") for d in self.devices]
+        lines += [f"op {op.name}({', '.join(op.inputs)}): {op.summary}; {', '.join(op.dtypes)}" for op in self.ops.values()]
+        lines.append("features: " + (", ".join(self.features) or "none"))
+        lines.append("limits: " + ", ".join(f"{name} {value}" for name, value in self.limits.items()))
+        lines.append("kernels of your own: " + (", ".join(f"{name} {value}" for name, value in self.kernels.items()) or "not known here"))
+        return "\n".join(lines)
 
     @classmethod
     def of(cls, reply: Mapping[str, Any]) -> Info:

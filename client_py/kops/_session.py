@@ -49,8 +49,9 @@ class Call:
     """One request from its making to its reply.
 
     `keep` holds whatever the daemon may touch until it has answered; it is dropped with the reply, also when nobody
-    waits for that any more. `undo` turns the result of a request that was given up into a notification that takes
-    it back. `notify` is called once the reply is there (on whichever thread received it).
+    waits for that any more. Where the reply came at a deadline, ahead of the work's end, another call keeps it on.
+    `undo` turns the result of a request that was given up into a notification that takes it back. `notify` is called
+    once the reply is there (on whichever thread received it).
     """
 
     __slots__ = (
@@ -292,6 +293,8 @@ class Session:
             if error is not None:
                 call.error = from_reply(error)
                 self.doomed |= isinstance(call.error, ENDS)
+                if goes_on(call):
+                    self.enqueue(barrier_for(call))
             elif type(result) is not dict:
                 raise ValueError(f"the result is no map: {_excerpt(message)}")
             else:
@@ -349,6 +352,18 @@ def _refuse_ext(code: int, data: bytes) -> None:
 
 def _excerpt(message: Any) -> str:
     return reprlib.repr(message)
+
+
+def goes_on(call: Call) -> bool:
+    """The reply came before the end of the work, which uses what the call keeps."""
+    return call.keep is not None and call.error is not None and call.error.detail.get("ended") is False
+
+
+def barrier_for(call: Call) -> Call:
+    """A request that is answered when that work has ended, and keeps the same until then. Nobody waits for it."""
+    barrier = Call("trim", {}, keep=call.keep)
+    barrier.abandoned = True
+    return barrier
 
 
 def too_long(length: int, limit: int) -> LimitExceeded:

@@ -1,13 +1,14 @@
 """Parameter lists of kernels: written as C writes them, or taken from the source.
 
-A parameter is `[in|out|inout] type [*] name [[size]…]`. A pointer is a tensor of the type's elements: to const it is
-`in`, else `inout` unless it says `out`; the rest are scalars. `name[n]` asks for at least n elements, `name[h][w]` for
-exactly that shape, in expressions over the other arguments. A pointer to a vector (`float4*`) is a tensor of its
-elements, aligned for it, and sizes count vectors.
+A parameter is `[in|out|inout] type [*] name [[size]…]`. The type is one of C and CUDA, or a dtype's name (`bf16`). A
+pointer is a tensor of the type's elements: to const it is `in`, else `inout` unless it says `out`; the rest are scalars.
+`name[n]` asks for at least n elements, `name[h][w]` for exactly that shape, in expressions over the other arguments. A
+pointer to a vector (`float4*`) is a tensor of its elements, aligned for it, and sizes count vectors.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,25 +16,10 @@ from typing import Any, NamedTuple
 from ._declarations import DTYPES
 from ._errors import BadArgument, WrongType
 from ._tokens import DIRECTIVE, NAME, Token, tokens
+from ._types import C_NAMES, MAX_VECTOR, TENSORS_ONLY, WORDS, Type, is_type_name, type_of
 
 KINDS = ("in", "out", "inout", "scalar")
 QUALIFIERS = ("const", "volatile", "__restrict__", "__restrict", "restrict")
-WORDS = ("signed", "unsigned", "char", "short", "int", "long")
-TYPES = {
-    "float": "f32", "double": "f64", "half": "f16", "__half": "f16", "nv_bfloat16": "bf16", "__nv_bfloat16": "bf16", "bool": "bool",
-    "int8_t": "i8", "uint8_t": "u8", "int16_t": "i16", "uint16_t": "u16", "int32_t": "i32", "uint32_t": "u32", "int64_t": "i64",
-    "uint64_t": "u64", "size_t": "u64", "ptrdiff_t": "i64", "intptr_t": "i64", "uintptr_t": "u64",
-    "__nv_fp8_e4m3": "f8_e4m3", "__nv_fp8_e5m2": "f8_e5m2",
-}  # fmt: skip
-TENSORS_ONLY = ("f8_e4m3", "f8_e5m2")
-_LANES = {
-    "char": "i8", "uchar": "u8", "short": "i16", "ushort": "u16", "int": "i32", "uint": "u32", "long": "i64", "ulong": "u64",
-    "longlong": "i64", "ulonglong": "u64", "float": "f32", "double": "f64",
-}  # fmt: skip
-VECTORS = {f"{name}{n}": (dtype, n) for name, dtype in _LANES.items() for n in (1, 2, 3, 4)} | {
-    name: (dtype, 2) for name, dtype in (("half2", "f16"), ("__half2", "f16"), ("nv_bfloat162", "bf16"), ("__nv_bfloat162", "bf16"))
-}
-MAX_VECTOR = 16  # bytes of alignment
 
 
 @dataclass(frozen=True)
@@ -89,43 +75,28 @@ class Declared(NamedTuple):
 
     param: Param
     c: str
+    type: Type
 
 
-def _type_of(words: list[str]) -> tuple[str, int]:
-    """The dtype of a type's words, and how many lanes it has."""
-    name = " ".join(words)
+def _type_of(words: list[str], only_c: bool) -> Type:
+    """The type that the words say. A source's own words are C's only: there `f32` would be a name of the source."""
     if not words:
         raise NotParsed("no type")
-    if len(words) == 1 and words[0] in TYPES:
-        return TYPES[words[0]], 1
-    if len(words) == 1 and words[0] in VECTORS:
-        return VECTORS[words[0]]
-    if any(word not in WORDS for word in words):
+    found = type_of(words, not only_c)
+    if found is None:
+        name = " ".join(words)
+        if all(word in WORDS for word in words):
+            raise NotParsed(f"{name} is no type")
         hint = ": say what its elements are" if name == "void" else ""
         raise NotParsed(f"{name} is no type that is known here{hint}")
-    sign = "u" if "unsigned" in words else "i"
-    if "char" in words:
-        return f"{sign}8", 1
-    if "short" in words:
-        return f"{sign}16", 1
-    return f"{sign}{64 if 'long' in words else 32}", 1
-
-
-def _integer_words_fit(words: list[str]) -> bool:
-    """`unsigned long long int` and what else C allows, in any order."""
-    rest = sorted(word for word in words if word not in ("signed", "unsigned"))
-    signs = len(words) - len(rest)
-    allowed: tuple[list[str], ...] = (
-        [], ["char"], ["int"], ["short"], ["int", "short"], ["long"], ["int", "long"], ["long", "long"], ["int", "long", "long"],
-    )  # fmt: skip
-    return signs <= 1 and rest in allowed
+    return found
 
 
 class _Parameter:
     """One parameter's tokens."""
 
     def __init__(self, found: list[Token], text: str, only_c: bool) -> None:
-        self.text = text
+        self.text, self.only_c = text, only_c
         bracket = next((i for i, t in enumerate(found) if t.text == "["), len(found))
         self.head, self.tail = found[:bracket], found[bracket:]
         if only_c and self.tail:
@@ -157,6 +128,8 @@ class _Parameter:
     def read(self) -> Declared:
         const, pointers, words, name = False, 0, [], ""
         for i, token in enumerate(self.head):
+            if token.kind == DIRECTIVE:
+                raise NotParsed("a preprocessor directive")
             if token.text == "*":
                 pointers += 1
             elif token.text == "&":
@@ -173,22 +146,21 @@ class _Parameter:
                 raise NotParsed(f"`{token.text}` after a pointer is not understood")
             else:
                 words.append(token.text)
-        if not name or name in WORDS or name in TYPES or name in VECTORS:
+        if not name or is_type_name(name) or (not words and not self.only_c and name in DTYPES):
             raise NotParsed("it has no name")
         sizes = self.sizes()
         if pointers > 1 or (pointers and len(words) == 0):
             raise NotParsed("a pointer to a pointer cannot cross processes" if words else "no type")
-        if all(word in WORDS for word in words) and not _integer_words_fit(words):
-            raise NotParsed(f"{' '.join(words)} is no type")
-        dtype, lanes = _type_of(words)
-        declaration = " ".join(t.text for t in self.head).replace("std :: ", "std::") + ("[]" if sizes and not pointers else "")
+        dtype, lanes = _type_of(words, self.only_c)
+        texts = [C_NAMES.get(t.text, t.text) if t.text == words[0] else t.text for t in self.head[:-1]]
+        declaration = " ".join([*texts, name]).replace("std :: ", "std::") + ("[]" if sizes and not pointers else "")
         if pointers or sizes:
-            return Declared(self._tensor(name, dtype, lanes, const, sizes), declaration)
+            return Declared(self._tensor(name, dtype, lanes, const, sizes), declaration, Type(dtype, lanes))
         if self.kind:
             raise NotParsed(f"`{self.kind}` is for pointers")
         if lanes > 1:
             raise NotParsed("a vector as a scalar: pass its elements one by one")
-        return Declared(Param(name, "scalar", dtype), declaration)
+        return Declared(Param(name, "scalar", dtype), declaration, Type(dtype))
 
     def _tensor(self, name: str, dtype: str, lanes: int, const: bool, sizes: list[str]) -> Param:
         kind = self.kind or ("in" if const else "inout")
@@ -203,6 +175,9 @@ class _Parameter:
         return Param(name, kind, dtype, elements=wanted[0] if wanted else None, align=align)
 
 
+_NESTING = {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}
+
+
 def split(found: Sequence[Token]) -> list[list[Token]]:
     """The tokens between the commas; none for an empty list or `void`."""
     if not found or [t.text for t in found] == ["void"]:
@@ -210,7 +185,7 @@ def split(found: Sequence[Token]) -> list[list[Token]]:
     result: list[list[Token]] = [[]]
     depth = 0
     for token in found:
-        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(token.text, 0)
+        depth += _NESTING.get(token.text, 0)
         if token.text == "," and depth == 0:
             result.append([])
         else:
@@ -218,20 +193,31 @@ def split(found: Sequence[Token]) -> list[list[Token]]:
     return result
 
 
-def read(found: Sequence[Token], text: str, only_c: bool = False) -> list[Declared]:
+def spelled(found: Sequence[Token]) -> str:
+    """Tokens as somebody would write them."""
+    return re.sub(r" (?=[*&,)\]>]|::)|(?<=[(<[]) |(?<=::) | (?=[(<[])", "", " ".join(token.text for token in found))
+
+
+def read_one(part: Sequence[Token], text: str = "", only_c: bool = False) -> Declared:
+    """A parameter. Without a text the tokens may come from several. Raises NotParsed."""
+    if not part:
+        raise NotParsed("it is empty")
+    try:
+        return _Parameter(list(part), text, only_c).read()
+    except BadArgument as error:
+        raise NotParsed(str(error)) from None
+
+
+def read(found: Sequence[Token], text: str = "", only_c: bool = False) -> list[Declared]:
     """The parameters. Raises NotParsed, which names the one that is not understood."""
     result: list[Declared] = []
     for i, part in enumerate(split(found)):
-        shown = text[part[0].start : part[-1].start + len(part[-1].text)] if part else ""
         try:
-            if not part:
-                raise NotParsed("it is empty")
-            if any(token.kind == DIRECTIVE for token in part):
-                raise NotParsed("a preprocessor directive")
-            made = _Parameter(part, text, only_c).read()
+            made = read_one(part, text, only_c)
             if any(made.param.name == other.param.name for other in result):
                 raise NotParsed(f"a second parameter {made.param.name}")
-        except (NotParsed, BadArgument) as error:
+        except NotParsed as error:
+            shown = text[part[0].start : part[-1].start + len(part[-1].text)] if part and text else spelled(part)
             raise NotParsed(f"parameter {i + 1} (`{shown}`): {error}") from None
         result.append(made)
     return result

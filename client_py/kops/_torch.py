@@ -16,6 +16,7 @@ from ._errors import BadArgument, Overlap, Unsupported
 from ._memory import pool
 from ._native_link import configure
 from ._tensors import Adapter, Operand, Operands, span, unknown_dtype
+from ._warnings import warn
 
 
 def current_stream(index: int) -> int:
@@ -36,6 +37,8 @@ class TorchAdapter(Adapter):
         dtype = self._names.get(value.dtype)
         if dtype is None:
             raise unknown_dtype(value.dtype)
+        if value.requires_grad and self._torch.is_grad_enabled():
+            warn("autograd does not see what kops computes: pass x.detach(), or call inside torch.no_grad()", UserWarning)
         if value.layout is not self._torch.strided:
             raise BadArgument(f"a tensor of layout {value.layout}: only dense tensors (torch.strided) can be used")
         if value.is_neg():

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "available.h"
+
 bool native_leaving;
 
 static PyObject *make_error; /* (code, message, detail) → exception */
@@ -61,10 +63,25 @@ static PyObject *leave(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+static PyObject *available(PyObject *module, PyObject *args)
+{
+    unsigned long long address_space, file_size;
+    struct memory_bound bound;
+    const char *root;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "sKK", &root, &address_space, &file_size))
+        return NULL;
+    memory_bound(root, UINT64_MAX, address_space, file_size, &bound);
+    return Py_BuildValue("Ks", (unsigned long long)bound.size, bound.of);
+}
+
 static PyMethodDef methods[] = {
     {"set_errors", set_errors, METH_O, "Names the function that makes an exception of a code, a message and a map."},
     {"configure", tensor_configure, METH_VARARGS,
      "configure(types, dtypes, exchange, current_stream, empty_like, empty): what torch is here."},
+    {"available", available, METH_VARARGS,
+     "available(root, address_space, file_size): libkops's bound of memory, and of what. For tests."},
     {"leave", leave, METH_NOARGS, "The interpreter ends: links that are dropped from now on are left to the system."},
     {NULL, NULL, 0, NULL},
 };

@@ -41,12 +41,20 @@ def _numpy_dtype(kind: dtype) -> Any:
     return numpy.dtype("uint16" if kind is bfloat16 else kind.name)
 
 
+def is_grad_enabled() -> bool:
+    return grad_enabled
+
+
+grad_enabled = True
+
+
 class Tensor:
     """`array` is the elements of a CPU tensor, or a DeviceArray."""
 
     def __init__(self, array: Any, kind: dtype, where: device, layout: str = strided) -> None:
         self.array, self.dtype, self.device, self.layout = array, kind, where, layout
         self.negated = False
+        self.requires_grad = False
 
     @property
     def shape(self) -> Size:

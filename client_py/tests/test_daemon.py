@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -120,6 +121,49 @@ def test_a_timeout_cancels(k: kops.Client) -> None:
     with pytest.raises(kops.DeadlineExceeded):
         k.profile("square", a, repeat=10000, deadline_ms=50)
     assert k.ping({"a": 1}) == {"a": 1}
+
+
+def test_a_deadline_is_kept_whatever_runs(k: kops.Client) -> None:
+    """And no array gets the memory that the daemon may still write the lost result to."""
+    a = k.array(normal(3000 * 3000).reshape(3000, 3000))
+    for _ in range(3):
+        with pytest.raises(kops.DeadlineExceeded, match="goes on") as caught:
+            k.gemm(a, a, deadline_ms=20)
+        assert caught.value.ended is False
+        others = [k.zeros(a.shape) for _ in range(2)]
+        k.trim()
+        assert not any(other.any() for other in others), "it was written to another array"
+
+
+def test_cancel_says_what_happens(k: kops.Client) -> None:
+    a = k.array(normal(3000 * 3000).reshape(3000, 3000))
+    for _ in range(3):
+        pending = k.submit("gemm", a, a)
+        k.ping()
+        assert pending.cancel()
+        with pytest.raises(kops.Cancelled) as caught:
+            pending.result()
+        assert caught.value.ended is True
+    ended = k.submit("square", a)
+    ended.result()
+    assert not ended.cancel()
+
+
+def test_deadlines_and_cancelling_in_asyncio(real: Daemon) -> None:
+    async def main() -> None:
+        async with kops.connect_async(real.socket_path) as k:
+            a = k.array(normal(3000 * 3000).reshape(3000, 3000))
+            with pytest.raises(kops.DeadlineExceeded) as caught:
+                await k.gemm(a, a, deadline_ms=20)
+            assert caught.value.ended is False
+            task = asyncio.create_task(k.gemm(a, a))
+            await k.ping()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await k.ping() == {}
+
+    asyncio.run(main())
 
 
 def test_memory_goes_back(real: Daemon) -> None:

@@ -179,7 +179,8 @@ def test_null_pointers_numbers_and_other_dtypes(k: kops.Client, daemon: FakeDaem
     with pytest.raises(kops.OutOfRange):
         kern(None, x, 1e39, 4)
     kern(None, x, float("inf"), 4)
-    flags = k.kernel(SCALE, "scale", "const unsigned char* y, const bool* x, bool a, unsigned long long n", grid=1, block=1)
+    source = "__global__ void scale(const unsigned char* y, const bool* x, bool a, unsigned long long n) {}"
+    flags = k.kernel(source, grid=1, block=1)
     daemon.script["launch"] = lambda peer, params, fds: peer.measured(params)
     flags(k.array(numpy.ones(3, "uint8")), k.array(numpy.ones(3, "bool")), True, 2**64 - 1)
     args = sent(daemon, "launch")[-1]["args"]
@@ -254,8 +255,12 @@ def test_a_module(k: kops.Client, daemon: FakeDaemon) -> None:
 def test_templates_by_name(k: kops.Client, daemon: FakeDaemon) -> None:
     source = "template <typename T> __global__ void scale(T* y, const T* x, T a, int n) {}"
     with pytest.raises(kops.BadArgument, match="give the signature"):
-        k.kernel(source, "scale<float>", grid=1, block=1)
-    kern = k.kernel(source, "scale<float>", "float* y, const float* x, float a, int n", grid=1, block=1)
+        k.kernel(source, "scale<Unknown>", grid=1, block=1)
+    with pytest.raises(kops.SignatureMismatch, match=r"in the source it is `float \* y`"):
+        k.kernel(source, "scale<float>", "double* y, const double* x, float a, int n", grid=1, block=1)
+    assert not sent(daemon, "compile")
+    kern = k.kernel(source, "scale<float>", "float* y, const f32* x, float a, int n", grid=1, block=1)
+    assert kern.params == k.kernel(source, "scale<float>", grid=1, block=1).params
     x = k.array(numpy.arange(4, dtype="float32"))
     kern(x, x, 2.0, 4)
     assert x.tolist() == [0, 2, 4, 6]

@@ -70,7 +70,8 @@ def test_it_sends_what_python_sends(
     c, a, b = tensor(6, 8), tensor(6, 8), tensor(6, 8)
     kern = add2(k)
     mixed = k.kernel(
-        ADD2, "add2_kernel",
+        "#include <cuda_fp16.h>\nextern \"C\" __global__ void mixed(float* c, const __half* a, const long long* b, double x, "
+        "unsigned char y, bool z, unsigned long long w) {}", "mixed",
         [kops.Param("c", "out", "f32", strided=True), kops.Param("a", "in", "f16", rank=2), kops.Param("b", "in", "i64"),
          kops.Param("x", "scalar", "f64"), kops.Param("y", "scalar", "u8"), kops.Param("z", "scalar", "bool"),
          kops.Param("w", "scalar", "u64")],

@@ -100,6 +100,28 @@ def test_what_a_call_uses_is_kept_until_the_reply_also_when_it_was_given_up(sess
     assert given_up.keep is None and waited.keep is None
 
 
+def test_what_a_call_uses_is_kept_until_its_work_has_ended(session: Session) -> None:
+    """A reply at a deadline may be ahead of that; a barrier behind the work is not."""
+    late = start(session, keep=["memory"])
+    mark_sent(session)
+    receive(session, response(late.msgid, error={"code": "deadline_exceeded", "message": "", "detail": {"ended": False}}))
+    assert late.done and late.keep is None
+    (barrier,) = session.outbox
+    assert (barrier.method, barrier.keep) == ("trim", ["memory"])
+    mark_sent(session)
+    receive(session, response(barrier.msgid, {"unpinned": 0, "mappings": 0}))
+    assert barrier.keep is None and not session.pending
+
+
+@pytest.mark.parametrize("detail", [{"ended": True}, {}])
+def test_a_deadline_of_work_that_has_ended(session: Session, detail: dict[str, bool]) -> None:
+    call = start(session, keep=["memory"])
+    mark_sent(session)
+    receive(session, response(call.msgid, error={"code": "deadline_exceeded", "message": "", "detail": detail}))
+    assert call.keep is None and not session.outbox
+    assert call.error is not None and call.error.ended is True
+
+
 def test_giving_up_asks_for_cancelling(session: Session) -> None:
     call = start(session)
     mark_sent(session)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import kops
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kops._declarations import DTYPES
 from kops._signature import Param, declarations, parse
-from kops._source import gather, names, scan, signature
+from kops._source import check, gather, names, scan, signature
 from kops._tokens import tokens
 
+VECTORS = Path(__file__).resolve().parents[2] / "tests/vectors"
 SCALARS = {
     "int": "i32", "unsigned": "u32", "unsigned int": "u32", "int unsigned": "u32", "signed": "i32", "long": "i64", "unsigned long": "u64",
     "long long": "i64", "long long int": "i64", "unsigned long long": "u64", "size_t": "u64", "char": "i8", "signed char": "i8",
@@ -174,6 +178,18 @@ __global__ void conditional(float* x
     , int n
 #endif
 ) {}
+#define PICK(a, b) a
+__global__ void with_function(PICK(int, float) x) {}
+#if __CUDA_ARCH__ >= 900
+__global__ void for_an_architecture(double* x) {}
+typedef float mixed;
+#else
+__global__ void for_an_architecture(float* x) {}
+typedef double mixed;
+#endif
+__global__ void with_two(mixed* x) {}
+template <typename... T> __global__ void traits(T* x) {}
+template <class T> __global__ void nested(typename T::type* x) {}
 """
 
 
@@ -181,7 +197,7 @@ def test_a_source_shows_its_kernels() -> None:
     found = scan(SOURCE)
     assert names(found) == [
         "add2_kernel", "bounded", "turned", "a::b::c::inner", "hidden", "clustered", "with_macro", "with_struct", "with_default",
-        "with_array", "declared", "twice", "conditional",
+        "with_array", "declared", "twice", "conditional", "with_function", "for_an_architecture", "with_two",
     ]  # fmt: skip
     assert signature(found, "add2_kernel") == parse("float* c, const float* a, const float* b, int n")
     assert signature(found, "bounded") == parse("unsigned char* out")
@@ -196,13 +212,17 @@ def test_a_source_shows_its_kernels() -> None:
     [
         ("absent", "add2_kernel"),
         ("scale", "template"),
-        ("scale<float, 4>", "template"),
-        ("with_macro", "REAL"),
+        ("scale<float", "template"),
+        ("scale<float>", "argument N"),
+        ("add2_kernel<float>", "no template"),
+        ("traits<float>", "not plain"),
+        ("nested<Holder>", "depends on"),
         ("with_struct", "Pair"),
-        ("with_default", "default"),
+        ("scale<Pair, 1>", "Pair"),
+        ("with_function", "PICK"),
         ("with_array", "array"),
-        ("twice", "several forms"),
-        ("conditional", "preprocessor"),
+        ("for_an_architecture", "several forms"),
+        ("with_two", "several forms"),
         ("in_a_macro", "no kernel"),
         ("in_a_comment", "no kernel"),
         ("in_a_string", "no kernel"),
@@ -214,14 +234,94 @@ def test_what_a_source_does_not_say_plainly(entry: str, why: str) -> None:
     assert why in str(error.value)
 
 
-def test_macros_of_options_and_files_count() -> None:
+def test_what_conditionals_and_macros_choose() -> None:
+    found = scan(SOURCE)
+    assert signature(found, "with_macro") == signature(found, "twice") == signature(found, "conditional") == parse("float* x")
+    assert signature(found, "with_default") == parse("int n")
+    wide = scan(SOURCE, options=["-DWIDE"])
+    assert signature(wide, "twice") == parse("double* x") and signature(wide, "conditional") == parse("float* x, int n")
+    assert signature(found, "scale<half, 4>") == parse("half* y, int n")
+    assert signature(found, "scale<unsigned long long,2>") == parse("unsigned long long* y, int n")
+
+
+FLOATX = """
+#if defined(ENABLE_BF16)
+typedef __nv_bfloat16 floatX;
+#elif (PRECISION + 1 == 17 && !defined ENABLE_BF16) || 0
+using floatX = half;
+#else
+typedef float floatX;
+#endif
+"""
+
+
+@pytest.mark.parametrize(
+    "options, dtype",
+    [([], "f32"), (["-DENABLE_BF16"], "bf16"), (["-D", "PRECISION=0x10"], "f16"), (["--define-macro=ENABLE_BF16=1"], "bf16")],
+)
+@pytest.mark.parametrize("where", ["source", "file", "nested"])
+def test_types_behind_conditionals(options: list[str], dtype: str, where: str) -> None:
+    kernel = "namespace n { __global__ void f(floatX* y, const floatX* __restrict__ x, int n = 3) {} }"
+    files = {"common.h": "#ifndef CUDA_COMMON_H\n#define CUDA_COMMON_H\n" + FLOATX + "#endif\n", "all.h": '#include "common.h"\n'}
+    source = {"source": FLOATX, "file": '#include "common.h"\n', "nested": "#include <all.h>\n#include <common.h>\n"}[where] + kernel
+    made = scan(source, {} if where == "source" else files, options)
+    assert [(p.kind, p.dtype) for p in signature(made, "n::f")] == [("inout", dtype), ("in", dtype), ("scalar", "i32")]
+    assert names(made) == ["n::f"]
+
+
+@pytest.mark.parametrize(
+    "before, text, expected",
+    [
+        ("typedef unsigned char byte; typedef byte pixel;", "const pixel* x", "const unsigned char* x"),
+        ("namespace a { using index = std::int64_t; }", "a::index n", "long long n"),
+        ("using std::size_t; using namespace a;", "size_t n, uint m", "size_t n, unsigned m"),
+        ("#define RESTRICT __restrict__\n#define T const float", "T* RESTRICT x", "const float* x"),
+        ("typedef float4 vec;", "vec* x", "float4* x"),
+        ("struct S { typedef int real; }; void f() { using real = short; } typedef double real;", "real x", "double x"),
+        ("#define WIDTH 4\n#if WIDTH == 4\ntypedef int t;\n#else\ntypedef short t;\n#endif", "t* x", "int* x"),
+        ("#undef A\n#if !A && FOO < 1\ntypedef int t;\n#endif", "t* x", "int* x"),
+        ("#if defined(__CUDA_ARCH__) || 1\ntypedef int t;\n#else\ntypedef short t;\n#endif", "t* x", "int* x"),
+        ("#if defined(__CUDA_ARCH__) && 0\ntypedef int t;\n#else\ntypedef short t;\n#endif", "t* x", "short* x"),
+    ],
+)
+def test_names_of_the_sources_own(before: str, text: str, expected: str) -> None:
+    assert signature(scan(f"{before}\n__global__ void f({text}) {{}}"), "f") == parse(expected)
+
+
+@pytest.mark.parametrize(
+    "template, entry, expected",
+    [
+        ("typename T, int N", "f<float, 4>", "float* x, const int* i"),
+        ("class T = __nv_bfloat16, bool B = (1 > 0)", "f<>", "bf16* x, const int* i"),
+        ("class T, class U = float", "f< unsigned short >", "ushort* x, const int* i"),
+        ("typename T, int N = 4, typename = void", "n::f<std::uint8_t,8>", "u8* x, const int* i"),
+    ],
+)
+def test_templates(template: str, entry: str, expected: str) -> None:
+    source = f"namespace n {{ template <{template}> __global__ void f(T* x, const int* i) {{}} }}"
+    assert signature(scan(source), entry) == parse(expected)
+
+
+@pytest.mark.parametrize("name", [*DTYPES])
+def test_names_of_dtypes(name: str) -> None:
+    (x, y) = declarations(f"const {name}* x, out {name}* y[4]")
+    assert (x.param.kind, x.param.dtype, y.param.dtype, y.param.elements) == ("in", name, name, 4)
+    assert parse(x.c) == (x.param,) and name not in x.c.replace("__nv_fp8", "").replace("bool", "").split()
+    # In a source they are names like any other.
+    with pytest.raises(kops.BadArgument):
+        signature(scan(f"struct {name}; __global__ void f({name}* x) {{}}"), "f")
+
+
+def test_options_and_files_count() -> None:
     source = "__global__ void f(real* x, int n) {}"
-    ways: list[tuple[dict[str, str], list[str]]] = [
-        ({}, ["-Dreal=float"]), ({"real.h": "#define real float"}, []), ({"t.h": "typedef float real;"}, []),
-    ]  # fmt: skip
-    for found in (scan(source, files, options) for files, options in ways):
-        with pytest.raises(kops.BadArgument, match="real"):
-            signature(found, "f")
+    include = '#include "t.h"\n'
+    for made in (
+        scan(source, {}, ["-Dreal=float"]), scan(include + source, {"t.h": "#define real float"}),
+        scan(include + source, {"t.h": "typedef float real;"}), scan(source, {"t.h": "typedef float real;"}, ["-include=t.h"]),
+    ):  # fmt: skip
+        assert signature(made, "f") == parse("float* x, int n")
+    with pytest.raises(kops.BadArgument, match="real is no type"):
+        signature(scan(source, {"t.h": "typedef float real;"}), "f")
     # A type of the source's own that has a parameter's name is no matter.
     assert signature(scan("struct n {}; __global__ void f(float* x, int n) {}"), "f") == parse("float* x, int n")
 
@@ -242,3 +342,50 @@ def test_included_files_are_gathered(tmp_path: object) -> None:
     (here / "c.cuh").write_text("another\n")
     with pytest.raises(kops.BadArgument, match="different names"):
         gather(text + '#include "c.cuh"\n', here)
+
+
+@pytest.mark.parametrize("row", json.loads((VECTORS / "c_types.json").read_text()), ids=lambda row: row["type"] or "none")
+def test_types_are_those_of_libkops(row: dict[str, str | None]) -> None:
+    try:
+        found = parse(f"{row['type']}* x")[0]
+    except kops.BadArgument:
+        found = None
+    if row["type"] in ("float4",):  # not in C
+        assert found is not None
+        return
+    assert (found and found.dtype) == row["dtype"]
+
+
+GELU = "#include <cuda_bf16.h>\ntemplate <class T> __global__ void t(T* y, int n) {}\n__global__ void gelu(__nv_bfloat16* y, int n) {}"
+
+
+@pytest.mark.parametrize(
+    "entry, declared, why",
+    [
+        ("gelu", "float* y, int n", "parameter 1 (y): declared as a tensor of f32 (float), in the source it is `__nv_bfloat16 * y`"),
+        ("gelu", "float* y, int n", "write `__nv_bfloat16* y`"),
+        ("gelu", "half* y, int n", "elements of bf16"),
+        ("gelu", "out float* y, int n", "write `out __nv_bfloat16* y`"),
+        ("gelu", "bf16* y", "2 parameters in the source, 1 are declared"),
+        ("gelu", "bf16* y, float n", "write `int n`"),
+        ("gelu", "bf16* y, long long n", "parameter 2 (n)"),
+        ("gelu", "bf16 y, int n", "declared as a scalar of bf16"),
+        ("gelu", "bf16* y, int* n", "declared as a tensor of i32"),
+        ("t<double>", "float* y, int n", "`double * y`"),
+        ("gelu", "bf16* y, unsigned n", ""),
+        ("gelu", "ushort* y, int n", ""),
+        ("t<Unknown>", "float* y, int n", ""),
+        ("t<Unknown>", "float* y, float n", "write `int n`"),
+        ("t<int4>", "half* y, int n", ""),
+        ("t<float4>", "float* y, int n", ""),
+        ("t<float4>", "half* y, int n", "in the source"),
+        ("elsewhere", "float* y", ""),
+    ],
+)
+def test_declarations_are_held_against_the_source(entry: str, declared: str, why: str) -> None:
+    if why:
+        with pytest.raises(kops.SignatureMismatch) as error:
+            check(scan(GELU), entry, parse(declared))
+        assert why in str(error.value) and error.value.detail["key"] == "signature"
+    else:
+        check(scan(GELU), entry, parse(declared))

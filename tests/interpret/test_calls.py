@@ -65,6 +65,29 @@ def test_declaration_that_is_not_the_sources(fails: Fails, signature: str, args:
 
 
 @pytest.mark.parametrize(
+    ("cpp", "dtype", "good"),
+    [
+        ("half", "f16", True), ("half", "f32", False), ("half", "bf16", False), ("half", "u16", True), ("half", "i16", False),
+        ("__nv_bfloat16", "f32", False), ("__nv_bfloat16", "f16", False), ("__nv_bfloat16", "bf16", True), ("half2", "f16", True),
+        ("half2", "f32", False), ("float4", "f32", True), ("float4", "f16", False), ("int4", "f16", True), ("unsigned short", "bf16", True),
+        ("unsigned", "i32", True), ("unsigned", "f32", False), ("uint", "u32", True), ("unsigned char", "bool", True),
+        ("real", "bf16", True), ("real", "f16", False), ("void", "f64", True), ("struct S", "f32", True),
+    ],
+)  # fmt: skip
+def test_element_types_are_the_sources(cpp: str, dtype: str, good: bool) -> None:
+    source = f"#include <cuda_fp16.h>\n#include <cuda_bf16.h>\ntypedef __nv_bfloat16 real; struct S;\n__global__ void k({cpp} *c) {{}}"
+    names = {"bool": "?", "bf16": "u2"}
+    c = np.zeros(16, names.get(dtype, f"{dtype[0]}{int(dtype[1:]) // 8}" if dtype[1:].isdigit() else "f4"))
+    params = [{"name": "c", "kind": "inout", "dtype": dtype}]
+    if good:
+        run(source, "k", params, [c], grid=1, block=1)
+    else:
+        with pytest.raises(InterpretError, match=r"parameter 1 \(c\): declared as a tensor of .*, in the source it is .*write `") as caught:
+            run(source, "k", params, [c], grid=1, block=1)
+        assert caught.value.kind == "signature"
+
+
+@pytest.mark.parametrize(
     ("expression", "value"),
     [
         ("n", 10), ("ceil_div(n, 3)", 4), ("c.numel", 12), ("c.numel()", 12), ("c.rank", 2), ("c.shape[0]", 3), ("c.size(-1)", 4),
@@ -103,11 +126,19 @@ def test_all_of_shared_memory() -> None:
     launch(source, "k", "float* c", np.zeros(1, "f4"), block=1, shared=227 * 1024)
 
 
-def test_one_array_twice() -> None:
+def test_one_array_twice(fails: Fails) -> None:
+    """As in launches: only with `alias`."""
     source = "__global__ void k(float *c, const float *a) { c[threadIdx.x] = a[threadIdx.x] + 1; }"
     a = np.arange(32, dtype="f4")
-    launch(source, "k", "float* c, const float* a", a, a)
+    error = fails("signature", source, "k", "float* c, const float* a", a, a)
+    assert "c shares memory with a" in str(error) and "alias=True" in str(error)
+    assert (a == np.arange(32)).all()
+    launch(source, "k", "float* c, const float* a", a, a, alias=True)
     assert (a == np.arange(1, 33)).all()
+    both = "__global__ void k(float *c, const float *a, const float *b) { c[threadIdx.x] = a[threadIdx.x] + b[threadIdx.x]; }"
+    c = np.zeros(32, "f4")
+    launch(both, "k", "float* c, const float* a, const float* b", c, a, a)  # what is only read may be the same
+    assert (c == 2 * a).all()
 
 
 def test_lists_and_numbers_as_inputs() -> None:
@@ -162,7 +193,20 @@ def test_function_that_is_only_declared(fails: Fails) -> None:
 
 def test_inline_assembly(fails: Fails) -> None:
     source = FILL.replace("c[i] = v;", 'asm volatile("mov.u32 %0, %laneid;" : "=r"(i));')
-    fails("compile", source, "fill", SIGNATURE, np.zeros(1, "f4"), 1, 1)
+    error = fails("unsupported", source, "fill", SIGNATURE, np.zeros(1, "f4"), 1, 1)
+    assert "inline PTX, line 3 of kernel.cu" in str(error) and (error.file, error.line) == ("kernel.cu", 3) and error.log
+    lines = '#include "ptx.h"\n' + FILL.replace("c[i] = v;", "c[i] = v + lane();") + "\nint main() { return 0; }"
+    ptx = '__device__ int one() { asm volatile("" ::: "memory"); return 1; }\n'
+    ptx += '__device__ int lane() {\n  int i;\n  asm("bar.sync 0;\\n\\t"\n      "add.s32 %0, 1, 2;"\n      : "=r"(i));\n  return i; }\n'
+    error = fails("unsupported", lines, "fill", SIGNATURE, np.zeros(1, "f4"), 1, 1, files={"ptx.h": ptx})
+    assert "inline PTX, line 4 of ptx.h" in str(error)
+    with_branch = f"#ifdef KOPS_INTERPRET\n__device__ int lane() {{ return 2; }}\n#else\n{ptx}\n#endif\n"
+    c = np.zeros(1, "f4")
+    launch(lines, "fill", SIGNATURE, c, 1, 1, files={"ptx.h": with_branch})
+    assert c[0] == 3
+    # Another fault beside one is not put down to it.
+    harmless = FILL.replace("c[i] = v;", 'asm volatile("" ::: "memory"); c[i] = w;')
+    assert "w" in str(fails("compile", harmless, "fill", SIGNATURE, np.zeros(1, "f4"), 1, 1))
 
 
 def test_files_stay_inside(fails: Fails) -> None:
@@ -291,8 +335,29 @@ def test_declared_shapes(declared: dict[str, Any], good: bool) -> None:
 def test_arrays_that_overlap(fails: Fails) -> None:
     source = "__global__ void k(float *c, const float *a) { c[threadIdx.x] = a[threadIdx.x]; }"
     memory = np.zeros(33, "f4")
-    fails("signature", source, "k", "float* c, const float* a", memory[1:], memory[:-1])
+    memory[:] = np.arange(33)
+    assert "c shares memory with a" in str(fails("signature", source, "k", "float* c, const float* a", memory[1:], memory[:-1]))
     launch(source, "k", "float* c, const float* a", memory[1:17], memory[17:], block=16)
+    assert memory[1:17].tolist() == memory[17:].tolist() == list(range(17, 33))
+    memory[:] = np.arange(33)
+    launch(source, "k", "float* c, const float* a", memory[:-1], memory[1:], alias=True)
+    assert memory.tolist() == [*range(1, 33), 32]
+
+
+def test_overlap_is_decided_by_elements(fails: Fails) -> None:
+    source = "__global__ void k(int *c, const int *a) { c[threadIdx.x * 4] = a[threadIdx.x * 4] + 1; }"
+    matrix = np.arange(32, dtype="i4").reshape(8, 4)
+    params = [{"name": "c", "kind": "out", "dtype": "i32", "strided": True}, {"name": "a", "kind": "in", "dtype": "i32", "strided": True}]
+    run(source, "k", params, [matrix[:, 2], matrix[:, 1]], grid=1, block=8)
+    assert (matrix[:, 2] == matrix[:, 1] + 1).all() and matrix[:, 3].tolist() == list(range(3, 32, 4))
+    repeated = np.lib.stride_tricks.as_strided(matrix[:, 0], (8, 2), (16, 0))
+    for alias in (False, True):
+        how = {"grid": 1, "block": 8, "alias": alias}
+        if alias:
+            run(source, "k", params, [repeated, matrix[:, 1]], **how)
+        else:
+            with pytest.raises(InterpretError, match="elements of it share memory"):
+                run(source, "k", params, [repeated, matrix[:, 1]], **how)
 
 
 def test_object_that_is_broken(tmp_path: Path) -> None:

@@ -219,7 +219,10 @@ def test_races_can_be_left_out(fails: Fails) -> None:
     source = body("__shared__ float s[64]; s[threadIdx.x % 32] = threadIdx.x; c[threadIdx.x] = s[(threadIdx.x + 1) % 32];")
     fails("race", source, "k", "float* c, int n", zeros(64), 0, block=64)
     launch(source, "k", "float* c, int n", zeros(64), 0, block=64, check=())
-    launch(source, "k", "float* c, int n", zeros(64), 0, block=64, check=False)
+    fails("race", source, "k", "float* c, int n", zeros(64), 0, block=64, check=False)
+    later = body("__shared__ volatile float s; if (blockIdx.x) s = threadIdx.x;\nc[threadIdx.x] = 1;")
+    fails("race", later, "k", "float* c, int n", zeros(64), 0, block=64, grid=2)
+    launch(later, "k", "float* c, int n", zeros(64), 0, block=64, grid=2, check=False)
 
 
 # ---- uninitialised shared memory ----
@@ -340,3 +343,83 @@ def test_endless_recursion(fails: Fails, check: bool) -> None:
 def test_wild_pointer_without_checks(fails: Fails) -> None:
     source = body("c[0] = *reinterpret_cast<int *>(64 + n);")
     fails("wild_access", source, "k", "float* c, int n", zeros(1), 0, block=1, check=False)
+
+
+def test_exited_threads_may_pass(fails: Fails) -> None:
+    """From sm_70 on a barrier waits for the threads that have not returned."""
+    source = body("__shared__ int s[64]; if (threadIdx.x >= n) return;\ns[threadIdx.x] = threadIdx.x;\n__syncthreads();\n"
+                  "c[threadIdx.x] = s[n - 1 - threadIdx.x] + 100 * __syncthreads_count(1);")  # fmt: skip
+    assert 'exited_threads="allow"' in str(fails("divergent_barrier", source, "k", "float* c, int n", zeros(64), 40, block=64))
+    c = zeros(64)
+    launch(source, "k", "float* c, int n", c, 40, block=64, exited_threads="allow")
+    assert c.tolist() == [4000 + 39 - i for i in range(40)] + [0] * 24
+    skips = body("if (threadIdx.x < n)\n__syncthreads();\nelse if (threadIdx.x > n) __syncwarp(1u << threadIdx.x % 32), __syncthreads();")
+    fails("divergent_barrier", skips, "k", "float* c, int n", zeros(1), 40, block=64, exited_threads="allow")
+    fails("launch", source, "k", "float* c, int n", zeros(64), 40, block=64, exited_threads="maybe")
+
+
+WARP_SUM = """
+__device__ void last_warp({volatile}float *s, int i) {{
+    s[i] += s[i + 32]; s[i] += s[i + 16]; s[i] += s[i + 8];
+    s[i] += s[i + 4]; s[i] += s[i + 2]; s[i] += s[i + 1];
+}}
+__global__ void k(float *c, int n) {{
+    __shared__ float s[512];
+    int i = threadIdx.x;
+    s[i] = 1;
+    __syncthreads();
+    for (int half = 256; half > 32; half /= 2) {{ if (i < half) s[i] += s[i + half]; __syncthreads(); }}
+    if (i < 32) last_warp(s, i);
+    if (i == 0) c[blockIdx.x] = s[0];
+}}
+"""
+
+
+@pytest.mark.parametrize("volatile", ["", "volatile "])
+@pytest.mark.parametrize("check", [True, False])
+def test_code_that_relies_on_warps_in_step_is_never_silently_wrong(fails: Fails, volatile: str, check: bool) -> None:
+    source = WARP_SUM.format(volatile=volatile)
+    error = fails("race", source, "k", "float* c, int n", zeros(2), 0, grid=2, block=512, check=check)
+    assert "s (shared" in str(error)
+    good = source
+    for step in (32, 16, 8, 4, 2, 1):
+        good = good.replace(f"s[i] += s[i + {step}];", f"{{ float own = s[i + {step}]; __syncwarp(); s[i] += own; __syncwarp(); }}")
+    c = zeros(2)
+    launch(good, "k", "float* c, int n", c, 0, grid=2, block=512, check=check)
+    assert c.tolist() == [512, 512]
+
+
+def test_the_first_block_leaves_nothing_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    """It runs twice without checks: what it wrote and printed the first time is gone."""
+    source = "__device__ int calls;\n#include <cstdio>\n"
+    source += body('if (threadIdx.x == 0) { c[blockIdx.x] += ++calls; printf("%d.", blockIdx.x); }')
+    c = zeros(3)
+    launch(source, "k", "float* c, int n", c, 0, grid=3, block=32, check=False)
+    assert c.tolist() == [1, 2, 3] and capsys.readouterr().out == "0.1.2."
+
+
+def test_index_that_overflowed(fails: Fails) -> None:
+    source = body("int row = 70000 + threadIdx.x, width = n;\nint at = row * width;\nc[at + 3] = 1;")
+    error = fails("out_of_bounds", source, "k", "float* c, int n", zeros(100), 70000, block=1)
+    assert error.index == 605032707 and "70000 * 70000 in line 3, which 'int' cannot hold: compute it in long long" in str(error)
+    # Overflow that is no index is nobody's business.
+    hash_of = body("int h = 17;\nfor (int i = 0; i < 20; i++) h = h * 31 + n;\nc[threadIdx.x] = h & 3;")
+    launch(hash_of, "k", "float* c, int n", zeros(32), 70000)
+    error = fails("out_of_bounds", hash_of.replace("c[threadIdx.x]", "c[n]"), "k", "float* c, int n", zeros(32), 70000)
+    assert "long long" not in str(error)
+    unsigned = body("unsigned row = 70000 + threadIdx.x;\nc[row * n] = 1;")
+    assert "32 bits could not hold" in str(fails("wild_access", unsigned, "k", "float* c, int n", zeros(100), 70000, block=1))
+
+
+def test_locals_are_not_zero_by_chance() -> None:
+    source = body("float sum; int count[4]; if (n) { sum = 0; count[0] = 0; }\nc[0] = sum; c[1] = count[n & 3] == 0;")
+    c = zeros(2)
+    launch(source, "k", "float* c, int n", c, 0, block=1)
+    assert c[0] != 0 and c[1] == 0
+
+
+def test_write_before_atomics_of_the_same_thread(fails: Fails) -> None:
+    """The atomic operation that follows does not make the plain write one."""
+    source = body("__shared__ int s; if (threadIdx.x == 0) s = 0;\natomicAdd(&s, 1);\n__syncthreads();\nc[0] = s;")
+    assert fails("race", source, "k", "float* c, int n", zeros(1), 0, block=64).line in (2, 3)
+    launch(source.replace("s = 0;\n", "s = 0; __syncthreads();\n"), "k", "float* c, int n", zeros(1), 0, block=64)

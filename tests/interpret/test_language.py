@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import launch
+from kops.interpret._hostcode import blank
 
 Fails = Callable[..., Any]
 OUT = "int* out, int n"
@@ -310,3 +313,8 @@ def test_file_with_host_code(fails: Fails) -> None:
     bad = WHOLE_FILE.replace("c[i] = twice", "c[i] = thrice")
     error = fails("compile", bad, "twice_kernel", "float* c, const float* a, int n", c, a, 40)
     assert "kernel.cu:14" in error.log and "thrice" in str(error)
+
+
+@pytest.mark.parametrize("row", json.loads((Path(__file__).resolve().parents[1] / "vectors/hostcode.json").read_text()))
+def test_host_code_goes_as_in_the_daemon(row: dict[str, list[str]]) -> None:
+    assert blank(row["texts"]) == row["blanked"]

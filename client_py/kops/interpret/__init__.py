@@ -8,11 +8,14 @@ What it needs is g++ or clang++ (C++17); no CUDA, no GPU and no daemon. Blocks r
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from .._agreement import Found, disagreement
+from .._types import type_of
 from . import _runtime
-from ._arguments import DTYPES, Arguments, Parameter, parameters
+from ._arguments import Arguments, Parameter, parameters
 from ._compiler import compile_kernel
 from ._errors import InterpretError
 from ._geometry import dimensions, evaluate
@@ -24,26 +27,18 @@ MAX_SHARED = 227 << 10  # bytes of a block
 MAX_DYNAMIC = 256 << 10
 
 
+def _found(parameter: Any) -> Found:
+    """A parameter as the compiler describes it."""
+    name = re.sub(r"^.*?\bT = |\]$", "", parameter.name.decode())
+    words = [word for word in name.replace("*", " * ").split() if word not in ("const", "volatile")]
+    text = f"{name} *" if parameter.is_pointer else name
+    return Found(text, bool(parameter.is_pointer), type_of(words, dtypes=False), 0 if parameter.is_pointer else parameter.size)
+
+
 def _check_signature(kernel: _runtime.Kernel, declared: Sequence[Parameter], entry: str) -> None:
-    if len(kernel.parameters) != len(declared):
-        raise InterpretError(
-            f"{entry} has {len(kernel.parameters)} parameters in the source, {len(declared)} are declared", "signature"
-        )
-    for i, (found, parameter) in enumerate(zip(kernel.parameters, declared)):
-        category, element = found.category.decode(), found.element.decode()
-        size, wanted, _, _ = DTYPES[parameter.dtype]
-        what = f"{entry}, parameter {i} ({parameter.name})"
-        if parameter.is_tensor != (category == "p"):
-            raise InterpretError(
-                f"{what}: declared as {'a tensor' if parameter.is_tensor else 'a scalar'}, in the source it is "
-                f"{'a pointer' if category == 'p' else 'no pointer'}",
-                "signature",
-            )
-        have, bytes_ = (element, found.element_size) if parameter.is_tensor else (category, found.size)
-        if have in "vcp" and parameter.is_tensor:
-            continue  # void *, or vectors and classes that stand for several elements or bits
-        if bytes_ != size or (have in "f" and wanted not in "f") or (have in "iu" and wanted == "f"):
-            raise InterpretError(f"{what}: declared as {parameter.dtype}, in the source it is another type of {bytes_} bytes", "signature")
+    wrong = disagreement(entry, declared, [_found(parameter) for parameter in kernel.parameters])
+    if wrong is not None:
+        raise InterpretError(wrong, "signature")
 
 
 def _load(
@@ -75,6 +70,48 @@ def _checks(check: bool | Collection[str]) -> int:
     return (_runtime.CHECK_RACE if "race" in check else 0) | (_runtime.CHECK_UNINITIALISED if "uninitialised" in check else 0)
 
 
+class _How(NamedTuple):
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    timeout: float
+    exited_pass: bool
+
+
+def _launch(kernel: _runtime.Kernel, arguments: Arguments, how: _How, checks: int, only_first: bool = False) -> None:
+    regions, count = _regions(arguments)
+    launch = _runtime.Launch(
+        entry=kernel.entry,
+        args=ctypes.cast(arguments.pointers, ctypes.c_void_p),
+        shared=how.shared,
+        timeout=how.timeout,
+        checks=checks,
+        n_regions=count,
+        only_first=only_first,
+        exited_pass=how.exited_pass,
+        regions=ctypes.cast(regions, ctypes.c_void_p),
+        guards=ctypes.cast(kernel.guards, ctypes.c_void_p),
+        n_guards=len(kernel.guards),
+        dynamic=kernel.dynamic,
+    )
+    launch.grid[:], launch.block[:] = how.grid, how.block
+    report = _runtime.Report()
+    _runtime.run(launch, report, quiet=only_first)
+    if report.kind:
+        raise error_of(report, kernel, arguments, regions, how.shared)
+
+
+def _try_first_block(kernel: _runtime.Kernel, arguments: Arguments, how: _How) -> None:
+    """Runs one block and watches it. Without watching, threads run one after another between barriers, so what relies
+    on the threads of a warp going in step would give something else than on a device and nobody would say so."""
+    try:
+        _launch(kernel, arguments, how, _runtime.CHECK_RACE, True)
+    except InterpretError as error:
+        if error.kind != "timeout":
+            raise
+    arguments.fill()
+
+
 def run(
     source: str,
     entry: str,
@@ -88,6 +125,8 @@ def run(
     files: Mapping[str, str] | None = None,
     options: Sequence[str] = (),
     device: Any = None,
+    alias: bool = False,
+    exited_threads: str = "error",
     check: bool | Collection[str] = True,
     timeout: float = 60.0,
     name: str = "kernel.cu",
@@ -96,21 +135,29 @@ def run(
 
     `params` declares the parameters (objects or maps with `name`, `kind` and `dtype`), `args` has an array, a
     number or None (a null pointer) for each: NumPy arrays, torch tensors, and for `in` what `numpy.asarray` takes.
-    Arrays are contiguous unless declared strided; bfloat16 is that of ml_dtypes or of torch, or uint16 with the
-    bits. Written ones are written in place, when the kernel has ended without an error.
+    Arrays are contiguous unless declared strided, and written ones share no memory with others unless `alias` is true,
+    as in launches; bfloat16 is that of ml_dtypes or of torch, or uint16 with the bits. Written ones are written in
+    place, when the kernel has ended without an error.
 
     `grid`, `block` and `shared` are numbers or expressions as for a launch; `cluster` and `device` change nothing here.
     `files` are what the source includes by name, `options` those of the compile: macros count, the rest does not.
-    With `check=False` accesses are not watched, which is faster; a collection chooses among "race" and "uninitialised",
-    bounds are always watched then. `timeout` is in seconds. What the kernel prints goes to `sys.stdout`.
+    With `check=False` accesses are watched in the first block only, which is faster; a collection chooses among "race" and
+    "uninitialised", bounds are always watched then. A barrier that some threads cannot reach because they have returned is an
+    error, though devices from sm_70 on let the others pass: `exited_threads="allow"` does that. `timeout` is in seconds.
+    What the kernel prints goes to `sys.stdout`. The macro `KOPS_INTERPRET` is defined.
+
+    Local variables that are read before they are written are not found, but hold a pattern (0xfe in every byte) and not 0
+    where the compiler knows -ftrivial-auto-var-init.
     """
     declared = parameters(params)
-    arguments = Arguments(declared, args)
+    arguments = Arguments(declared, args, alias)
     grid3 = dimensions(grid, arguments.names, "grid", 0)
     block3 = dimensions(block, arguments.names, "block")
     dynamic = evaluate(shared, arguments.names, "shared")
     if cluster is not None:
         dimensions(cluster, arguments.names, "cluster")
+    if exited_threads not in ("error", "allow"):
+        raise InterpretError(f"exited_threads is {exited_threads!r}; it is \"error\" or \"allow\"", "launch")
     kernel = _load(source, name, entry, files or {}, options, check is not False)
     _check_signature(kernel, declared, entry)
     if not 0 <= dynamic <= MAX_SHARED - kernel.static_bytes:
@@ -121,23 +168,9 @@ def run(
         if arguments.can_write and not arguments.written:
             return
         raise InterpretError(f"grid is {grid3}: there is no block to run", "launch")
+    how = _How(grid3, block3, dynamic, timeout, exited_threads == "allow")
     with arguments:
-        regions, count = _regions(arguments)
-        launch = _runtime.Launch(
-            entry=kernel.entry,
-            args=ctypes.cast(arguments.pointers, ctypes.c_void_p),
-            shared=dynamic,
-            timeout=timeout,
-            checks=_checks(check),
-            n_regions=count,
-            regions=ctypes.cast(regions, ctypes.c_void_p),
-            guards=ctypes.cast(kernel.guards, ctypes.c_void_p),
-            n_guards=len(kernel.guards),
-            dynamic=kernel.dynamic,
-        )
-        launch.grid[:], launch.block[:] = grid3, block3
-        report = _runtime.Report()
-        _runtime.run(launch, report)
-        if report.kind:
-            raise error_of(report, kernel, arguments, regions, dynamic)
+        if check is False:
+            _try_first_block(_load(source, name, entry, files or {}, options, True), arguments, how)
+        _launch(kernel, arguments, how, _checks(check))
         arguments.copy_back()

@@ -10,7 +10,6 @@ import ctypes
 import mmap
 import struct
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy
@@ -39,6 +38,8 @@ DTYPES: dict[str, tuple[int, str, str, tuple[str, ...]]] = {
     "f8_e5m2": (1, "c", "", ("float8_e5m2", "uint8")),
 }
 KINDS = ("in", "out", "inout", "scalar")
+SEARCH_STEPS = 10_000  # of looking for an element that two arrays share
+_TooHard: type[Exception] = getattr(numpy, "exceptions", numpy).TooHardError
 GAP = 1 << 30  # bytes of address space on both sides of a tensor
 ALIGNMENT = 256  # as the device's allocator gives
 
@@ -96,6 +97,29 @@ class _Array(NamedTuple):
     array: Any
     target: Any  # a torch tensor elsewhere to copy to, or None
 
+    @property
+    def where(self) -> Any:
+        """An array at the argument's own addresses, which may be another device's: to be compared, not to be read."""
+        if self.target is None:
+            return self.array
+        tensor = self.target[0]
+        strides = tuple(step * self.array.itemsize for step in tensor.stride())
+        place = {"data": (tensor.data_ptr(), False), "shape": tuple(tensor.shape), "strides": strides, "version": 3}
+        return numpy.asarray(_Interface({**place, "typestr": self.array.dtype.str}))
+
+
+class _Interface:
+    def __init__(self, interface: dict[str, Any]) -> None:
+        self.__array_interface__ = interface
+
+
+def _share_elements(a: Any, b: Any) -> bool:
+    """Whether two arrays have an element in common. Where that takes too long to find out they count as if they had."""
+    try:
+        return bool(numpy.shares_memory(a, b, max_work=SEARCH_STEPS))
+    except _TooHard:
+        return True
+
 
 def _as_array(parameter: Parameter, value: Any) -> _Array:
     target = None
@@ -128,7 +152,7 @@ def _as_array(parameter: Parameter, value: Any) -> _Array:
 class Arguments:
     """What a kernel is called with. Use as a context manager: leaving it frees the memory."""
 
-    def __init__(self, declared: Sequence[Parameter], values: Sequence[Any]) -> None:
+    def __init__(self, declared: Sequence[Parameter], values: Sequence[Any], alias: bool = False) -> None:
         if len(values) != len(declared):
             raise InterpretError(f"{len(values)} arguments for {len(declared)} parameters", "signature")
         self.tensors: list[Tensor] = []
@@ -152,6 +176,7 @@ class Arguments:
                 self.names[parameter.name] = tuple(int(n) for n in array.array.shape)
         for parameter, array in self._arrays.values():
             self._check_shape(parameter, array.array)
+        self._check_overlap(alias)
         self._count = len(declared)
         self._memory: mmap.mmap | None = None
         self._views: list[tuple[_Array, Any, Any]] = []
@@ -169,6 +194,22 @@ class Arguments:
             least = evaluate(parameter.elements, self.names, f"{name}.elements")
             if array.size < least:
                 raise InterpretError(f"{name} has {array.size} elements, at least {least} are declared", "signature")
+
+    def _check_overlap(self, alias: bool) -> None:
+        """The rule of launches: a written tensor shares no element with another one or itself unless `alias` allows it."""
+        arrays = [(parameter, array, array.where) for parameter, array in self._arrays.values()]
+        for i, (parameter, array, where) in enumerate(arrays):
+            if parameter.kind == "in":
+                continue
+            if not alias and parameter.strided and _repeats(where):
+                raise InterpretError(f"{parameter.name}: elements of it share memory with each other; {_NO_ALIAS}", "signature")
+            for j, (other, its, there) in enumerate(arrays):
+                if j == i or (j > i and other.kind != "in") or not _share_elements(where, there):
+                    continue
+                if not alias:
+                    raise InterpretError(f"{parameter.name} shares memory with {other.name}; {_NO_ALIAS}", "signature")
+                if array.target is not None or its.target is not None:
+                    raise InterpretError(f"{parameter.name} shares memory with {other.name}: copy it to the CPU first", "signature")
 
     def _number(self, parameter: Parameter, value: Any) -> bytes:
         _, category, form, _ = DTYPES[parameter.dtype]
@@ -198,17 +239,27 @@ class Arguments:
         return any(p.kind != "in" for p, _ in self._arrays.values())
 
     def _distinct(self) -> dict[tuple[int, int], list[int]]:
-        """Arguments by the memory that they are: one array given twice is one tensor. Address and size of each memory."""
+        """Arguments by the memory that they are: arrays between whose elements those of a written one lie are in one
+        piece. Address and size of each piece."""
         found: dict[tuple[int, int], list[int]] = {}
         for i, (_, array) in self._arrays.items():
             found.setdefault(_span(array.array) if array.array.size else (-1 - i, 0), []).append(i)
-        spans = sorted(found)
-        for (low, size), after in pairwise(spans):
-            both = [*found[low, size], *found[after]]
-            if low + size > after[0] and any(self._arrays[i][0].kind != "in" for i in both):
-                names = " and ".join(self._arrays[i][0].name for i in (found[low, size][0], found[after][0]))
-                raise InterpretError(f"{names} share a part of their memory", "signature")
-        return found
+        pieces: list[tuple[int, int, list[int]]] = []
+        for (low, size), arguments in sorted(found.items()):
+            end, held = low + size, list(arguments)
+            while (other := self._meets(pieces, low, end, held)) is not None:
+                pieces.remove(other)
+                low, end, held = min(low, other[0]), max(end, other[1]), [*other[2], *held]
+            pieces.append((low, end, held))
+        return {(low, end - low): held for low, end, held in pieces}
+
+    def _meets(self, pieces: Sequence[tuple[int, int, list[int]]], low: int, end: int, held: list[int]) -> Any:
+        """A piece that overlaps these addresses where something is written in one of both; None if there is none."""
+        for piece in pieces:
+            written = any(self._arrays[i][0].kind != "in" for i in (*piece[2], *held))
+            if written and piece[0] < end and low < piece[1]:
+                return piece
+        return None
 
     def _reserve(self, sizes: list[int]) -> mmap.mmap:
         """Address space for regions of these sizes with gaps between them, as wide as there is room."""
@@ -247,6 +298,11 @@ class Arguments:
         self.pointers = (ctypes.c_void_p * (self._count + 1))(*(ctypes.addressof(v) for v in self._values))
         return self
 
+    def fill(self) -> None:
+        """The arrays' contents, into what the kernel may have written."""
+        for _, outside, view in self._views:
+            view[:] = outside
+
     def copy_back(self) -> None:
         """What the kernel wrote, into the arrays."""
         for array, outside, view in self._views:
@@ -258,6 +314,21 @@ class Arguments:
     def __exit__(self, *_: object) -> None:
         self._views.clear()
         self._memory = None  # unmapped with the last view of it
+
+
+_NO_ALIAS = "give it memory of its own, or declare the kernel with alias=True"
+
+
+def _repeats(array: Any) -> bool:
+    """Whether two indices may be one element: a dimension does not step over all that the smaller ones reach."""
+    reach = 0
+    if array.size <= 1:
+        return False
+    for stride, length in sorted((abs(stride), length) for stride, length in zip(array.strides, array.shape) if length > 1):
+        if stride // array.itemsize <= reach:
+            return True
+        reach += (length - 1) * (stride // array.itemsize)
+    return False
 
 
 def _data(array: Any) -> int:

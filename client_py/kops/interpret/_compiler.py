@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from .._tokens import NAME, tokens
 from ._elf import dynamic_names
 from ._errors import InterpretError
 from ._hostcode import blank
@@ -58,6 +60,15 @@ def compiler() -> tuple[tuple[str, ...], str]:
 
 def _is_clang() -> bool:
     return "clang" in compiler()[1]
+
+
+@cache
+def _pattern() -> list[str]:
+    """What fills local variables, so that one that is read before it is written is not 0 by chance."""
+    option = "-ftrivial-auto-var-init=pattern"
+    known = subprocess.run([*compiler()[0], option, "-x", "c++", "-E", os.devnull], capture_output=True, check=False)
+    # GCC's value numbering takes what is not written for whatever suits it.
+    return [] if known.returncode else [option] if _is_clang() else [option, "-fno-tree-fre"]
 
 
 @cache
@@ -171,6 +182,7 @@ def _instrumentation(accesses: bool) -> list[str]:
     """Calls at each basic block, for the clock; and before each access."""
     clock = ["-fsanitize-coverage=bb,trace-pc"] if _is_clang() else ["-fsanitize-coverage=trace-pc"]
     bounds = "-fsanitize=alignment,array-bounds" if _is_clang() else "-fsanitize=alignment,bounds"
+    clock += ["-fno-wrapv", "-fsanitize=signed-integer-overflow", "-fsanitize-recover=signed-integer-overflow"]
     return [*clock, "-fsanitize=thread", bounds, *(f"-fno-builtin-{name}" for name in _COPIES)] if accesses else clock
 
 
@@ -202,14 +214,40 @@ def _objects(folder: str, source: str, name: str, entry: str, files: Mapping[str
     os.makedirs(os.path.join(folder, "whole"))
     try:
         return _compile(os.path.join(folder, "whole"), name, translation_unit(source, name, entry), files, flags)
-    except InterpretError:
+    except InterpretError as error:
         texts = [source, *files.values()]
         blanked = blank(texts)
         if blanked == texts:
-            raise
+            raise _named_ptx(error, source, name, files) from None
     os.makedirs(os.path.join(folder, "device"))
     rest = dict(zip(files, blanked[1:]))
-    return _compile(os.path.join(folder, "device"), name, translation_unit(blanked[0], name, entry), rest, flags)
+    try:
+        return _compile(os.path.join(folder, "device"), name, translation_unit(blanked[0], name, entry), rest, flags)
+    except InterpretError as error:
+        raise _named_ptx(error, source, name, files) from None
+
+
+_ASM_MESSAGE = re.compile(r"Assembler messages|\basm\b|<inline asm>|constraint|in inline assembly", re.I)
+
+
+def _named_ptx(error: InterpretError, source: str, name: str, files: Mapping[str, str]) -> InterpretError:
+    """The error, or a plainer one if PTX in the source is the reason: the first that the compiler complains of."""
+    if not _ASM_MESSAGE.search(error.log):
+        return error
+    found: list[tuple[str, int]] = []
+    for file, text in ((name.rpartition("/")[2] if name.startswith("/") else name, source), *files.items()):
+        for at in tokens(text):
+            if at.kind == NAME and at.text in ("asm", "__asm__", "__asm"):
+                found.append((file, at.line))
+    if not found:
+        return error
+    blamed = [place for place in found if re.search(rf"{re.escape(place[0])}:{place[1]}:", error.log)]
+    file, line = (blamed or found)[0]
+    return InterpretError(
+        f"inline PTX, line {line} of {file}: the interpreter runs C++ only. Give it a branch of its own, such as "
+        "`#ifdef KOPS_INTERPRET`, or use the function of CUDA's headers that stands for the instruction",
+        "unsupported", file=file, line=line, log=error.log,
+    )  # fmt: skip
 
 
 def compile_kernel(
@@ -219,6 +257,7 @@ def compile_kernel(
     runtime = compile_runtime()
     flags = [*_COMMON, *_translate(options), "-O1", "-fvisibility=hidden", "-fvisibility-inlines-hidden"]
     flags += _CLANG_PLAIN if _is_clang() else _GCC_PLAIN
+    flags += _pattern()
     flags += _instrumentation(instrumented)
     texts = [translation_unit(source, name, entry), *(t for item in sorted(files.items()) for t in item)]
     path = directory() / f"kernel-{_key(str(runtime), *flags, *texts)}.so"

@@ -47,6 +47,9 @@ def _at(place: tuple[str, int] | None) -> str:
     return f", {place[0]}:{place[1]}" if place else ""
 
 
+_TOO_LARGE = "index that 32 bits could not hold: compute it in long long"
+
+
 class _Story:
     """Collects the parts of one error."""
 
@@ -79,7 +82,16 @@ class _Story:
             text += f" to [{self.index + report.size // size - 1}]"
         if self.kind == "read_only":
             return f"{text}, which is declared as in"
-        return f"{text}, {self.tensor} has {count} element{'s' if count != 1 else ''}"
+        return f"{text}, {self.tensor} has {count} element{'s' if count != 1 else ''}{self.overflowed(self.index, count)}"
+
+    def overflowed(self, index: int, count: int) -> str:
+        """Where an index comes of an integer that did not fit, or looks like that: what happened."""
+        near = max(count, 1 << 16)
+        if self.report.overflow and abs(index - self.report.wrapped) <= near:
+            return f"; the index comes of {self.report.overflow.decode(errors='replace')}: compute it in long long"
+        if self.report.overflow or not (index < -(1 << 30) or index >= 1 << 29):
+            return ""
+        return f"; an index so far off is often an {_TOO_LARGE}"
 
     def in_shared(self) -> str:
         report = self.report
@@ -104,7 +116,14 @@ class _Story:
             return f"{access} through the null pointer {parameter.name}"
         if report.address < 4096:
             return f"{access} through a null pointer"
-        return f"{access} of {report.size or 'some'} bytes at 0x{report.address:x}, which is no memory of the kernel"
+        for tensor in self.arguments.tensors if report.overflow else ():
+            index, count = (report.address - tensor.pointer) // tensor.parameter.itemsize, tensor.size // tensor.parameter.itemsize
+            if said := self.overflowed(index, count):
+                self.kind, self.tensor, self.index = "out_of_bounds", tensor.parameter.name, index
+                return f"{access} of {self.tensor}[{index}], {self.tensor} has {count} element{'s' if count != 1 else ''}{said}"
+        far = any(abs(report.address - tensor.pointer) >> 32 < 2 * tensor.parameter.itemsize for tensor in self.arguments.tensors)
+        hint = f"; an address so far off is often that of an {_TOO_LARGE}" if far else ""
+        return f"{access} of {report.size or 'some'} bytes at 0x{report.address:x}, which is no memory of the kernel{hint}"
 
     def what(self, launch_shared: int) -> str:
         report = self.report

@@ -42,6 +42,8 @@ class Launch(ctypes.Structure):
         ("timeout", ctypes.c_double),
         ("checks", ctypes.c_uint32),
         ("n_regions", ctypes.c_uint32),
+        ("only_first", ctypes.c_uint32),
+        ("exited_pass", ctypes.c_uint32),
         ("regions", ctypes.c_void_p),
         ("guards", ctypes.c_void_p),
         ("n_guards", ctypes.c_uint64),
@@ -72,17 +74,16 @@ class Report(ctypes.Structure):
         ("file", ctypes.c_char * 256),
         ("other_file", ctypes.c_char * 256),
         ("text", ctypes.c_char * 512),
+        ("overflow", ctypes.c_char * 160),
+        ("wrapped", ctypes.c_int64),
     ]
 
 
 class _ParameterInfo(ctypes.Structure):
     _fields_ = [
+        ("name", ctypes.c_char_p),
         ("size", ctypes.c_uint32),
-        ("category", ctypes.c_char),
-        ("element", ctypes.c_char),
-        ("is_const", ctypes.c_uint8),
-        ("reserved", ctypes.c_uint8),
-        ("element_size", ctypes.c_uint32),
+        ("is_pointer", ctypes.c_uint32),
     ]
 
 
@@ -137,10 +138,12 @@ def _printer(failures: list[BaseException]) -> Callable[[int, int], int]:
     return progress
 
 
-def run(launch: Launch, report: Report) -> None:
-    """Runs a launch; one at a time. Raises what happened to the program meanwhile, such as KeyboardInterrupt."""
+def run(launch: Launch, report: Report, quiet: bool = False) -> None:
+    """Runs a launch; one at a time. With `quiet` what it prints is dropped.
+
+    Raises what happened to the program meanwhile, such as KeyboardInterrupt."""
     failures: list[BaseException] = []
-    progress = _Progress(_printer(failures))
+    progress = _Progress((lambda text, size: 0) if quiet else _printer(failures))
     launch.progress = progress
     with _lock:
         _runtime().kops_host_run(ctypes.byref(launch), ctypes.byref(report))

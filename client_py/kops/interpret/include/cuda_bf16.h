@@ -217,26 +217,6 @@ KOPS_HOST __nv_bfloat16 __ushort2bfloat16_rn(unsigned short a)
     return __nv_bfloat16(a);
 }
 
-KOPS_HOST int __bfloat162int_rn(__nv_bfloat16 a)
-{
-    return __float2int_rn(a);
-}
-
-KOPS_HOST int __bfloat162int_rz(__nv_bfloat16 a)
-{
-    return __float2int_rz(a);
-}
-
-KOPS_HOST unsigned __bfloat162uint_rn(__nv_bfloat16 a)
-{
-    return __float2uint_rn(a);
-}
-
-KOPS_HOST unsigned __bfloat162uint_rz(__nv_bfloat16 a)
-{
-    return __float2uint_rz(a);
-}
-
 KOPS_HOST short __bfloat16_as_short(__nv_bfloat16 a)
 {
     return short(a.__x);
@@ -260,6 +240,18 @@ KOPS_HOST __nv_bfloat16 __ushort_as_bfloat16(unsigned short a)
     result.__x = a;
     return result;
 }
+
+KOPS_HOST_SMALL_DIRECTED(__nv_bfloat16, __float2bfloat16, float)
+KOPS_HOST_SMALL_DIRECTED(__nv_bfloat16, __int2bfloat16, int)
+KOPS_HOST_SMALL_DIRECTED(__nv_bfloat16, __uint2bfloat16, unsigned)
+KOPS_HOST_SMALL_DIRECTED(__nv_bfloat16, __short2bfloat16, short)
+KOPS_HOST_SMALL_DIRECTED(__nv_bfloat16, __ushort2bfloat16, unsigned short)
+KOPS_HOST_SMALL_TO_INTEGER(__nv_bfloat16, __bfloat162int, int)
+KOPS_HOST_SMALL_TO_INTEGER(__nv_bfloat16, __bfloat162uint, unsigned)
+KOPS_HOST_SMALL_TO_INTEGER(__nv_bfloat16, __bfloat162short, short)
+KOPS_HOST_SMALL_TO_INTEGER(__nv_bfloat16, __bfloat162ushort, unsigned short)
+KOPS_HOST_SMALL_TO_INTEGER(__nv_bfloat16, __bfloat162ll, long long)
+KOPS_HOST_SMALL_TO_INTEGER(__nv_bfloat16, __bfloat162ull, unsigned long long)
 
 typedef __nv_bfloat16 nv_bfloat16;
 typedef __nv_bfloat162 nv_bfloat162;

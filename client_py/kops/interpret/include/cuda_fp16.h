@@ -217,26 +217,6 @@ KOPS_HOST __half __ushort2half_rn(unsigned short a)
     return __half(a);
 }
 
-KOPS_HOST int __half2int_rn(__half a)
-{
-    return __float2int_rn(a);
-}
-
-KOPS_HOST int __half2int_rz(__half a)
-{
-    return __float2int_rz(a);
-}
-
-KOPS_HOST unsigned __half2uint_rn(__half a)
-{
-    return __float2uint_rn(a);
-}
-
-KOPS_HOST unsigned __half2uint_rz(__half a)
-{
-    return __float2uint_rz(a);
-}
-
 KOPS_HOST short __half_as_short(__half a)
 {
     return short(a.__x);
@@ -260,6 +240,18 @@ KOPS_HOST __half __ushort_as_half(unsigned short a)
     result.__x = a;
     return result;
 }
+
+KOPS_HOST_SMALL_DIRECTED(__half, __float2half, float)
+KOPS_HOST_SMALL_DIRECTED(__half, __int2half, int)
+KOPS_HOST_SMALL_DIRECTED(__half, __uint2half, unsigned)
+KOPS_HOST_SMALL_DIRECTED(__half, __short2half, short)
+KOPS_HOST_SMALL_DIRECTED(__half, __ushort2half, unsigned short)
+KOPS_HOST_SMALL_TO_INTEGER(__half, __half2int, int)
+KOPS_HOST_SMALL_TO_INTEGER(__half, __half2uint, unsigned)
+KOPS_HOST_SMALL_TO_INTEGER(__half, __half2short, short)
+KOPS_HOST_SMALL_TO_INTEGER(__half, __half2ushort, unsigned short)
+KOPS_HOST_SMALL_TO_INTEGER(__half, __half2ll, long long)
+KOPS_HOST_SMALL_TO_INTEGER(__half, __half2ull, unsigned long long)
 
 typedef __half half;
 typedef __half2 half2;

@@ -166,10 +166,61 @@ struct Mismatch {
              mismatch.type->name, 1u << mismatch.log_alignment);
     stop();
 }
+// As the compilers write it into the object.
+struct Overflowing {
+    Place place;
+    const Type *type;
+};
+
+int64_t value_of(const Type &type, uintptr_t handle)
+{
+    unsigned bits = 1u << (type.info >> 1);
+    if (bits > 64)
+        return 0;
+    return type.info & 1 ? int64_t(uint64_t(handle) << (64 - bits)) >> (64 - bits) : int64_t(handle);
+}
+
+// Not an error by itself: hash functions rely on it. But an index that comes of it is told with it.
+void note_overflow(const Overflowing &what, char sign, uintptr_t left, uintptr_t right)
+{
+    if (!run.current)
+        return;
+    unsigned bits = 1u << (what.type->info >> 1);
+    uint64_t a = uint64_t(value_of(*what.type, left)), b = uint64_t(value_of(*what.type, right));
+    uint64_t wrapped = sign == '*' ? a * b : sign == '+' ? a + b : a - b;
+    if (bits < 64)
+        wrapped = uint64_t(int64_t(wrapped << (64 - bits)) >> (64 - bits));
+    run.overflow = {what.type->name, int64_t(a), int64_t(b), int64_t(wrapped), sign, run.current->index, what.place};
+}
+
 } // namespace
 } // namespace kops
 
 extern "C" {
+
+void __ubsan_handle_add_overflow(kops::Overflowing *what, uintptr_t a, uintptr_t b)
+{
+    kops::note_overflow(*what, '+', a, b);
+}
+
+void __ubsan_handle_sub_overflow(kops::Overflowing *what, uintptr_t a, uintptr_t b)
+{
+    kops::note_overflow(*what, '-', a, b);
+}
+
+void __ubsan_handle_mul_overflow(kops::Overflowing *what, uintptr_t a, uintptr_t b)
+{
+    kops::note_overflow(*what, '*', a, b);
+}
+
+void __ubsan_handle_negate_overflow(kops::Overflowing *what, uintptr_t a)
+{
+    kops::note_overflow(*what, '-', 0, a);
+}
+
+void __ubsan_handle_divrem_overflow(kops::Overflowing *, uintptr_t, uintptr_t)
+{
+}
 
 HOOKS(1)
 HOOKS(2)

@@ -43,6 +43,21 @@ enum Kind : int32_t {
 
 enum Check : uint32_t { CHECK_RACE = 1, CHECK_UNINITIALISED = 2 };
 
+struct Place {
+    const char *file;
+    uint32_t line;
+    uint32_t column;
+};
+
+// An integer that did not fit, at its last.
+struct Overflow {
+    const char *type;
+    int64_t a, b, wrapped;
+    char sign; // of the operation; 0: there was none
+    uint16_t fiber;
+    Place place;
+};
+
 // Memory of a tensor, and the addresses around it that are attributed to it.
 struct Region {
     uintptr_t start, end, low, high;
@@ -58,17 +73,13 @@ struct Launch {
     double timeout;  // seconds
     uint32_t checks;
     uint32_t n_regions;
+    uint32_t only_first;  // block of the grid
+    uint32_t exited_pass; // a barrier waits only for threads that have not returned
     const Region *regions;
     const uint64_t *guards; // offsets of marks of initialisation in static shared memory, which are always set
     uint64_t n_guards;
     char *dynamic;                               // where the kernel's object keeps its dynamic shared memory
     int (*progress)(const char *text, size_t n); // called now and then; non-zero ends the run
-};
-
-struct Place {
-    const char *file;
-    uint32_t line;
-    uint32_t column;
 };
 
 enum Where : int32_t { NOWHERE, TENSOR, SHARED_STATIC, SHARED_DYNAMIC, LOCAL_ARRAY, OTHER_STACK, CODE };
@@ -85,6 +96,8 @@ struct Report {
     uint64_t image;         // where the kernel's object begins
     uint32_t line, other_line;
     char file[256], other_file[256], text[512];
+    char overflow[160]; // an integer of the same thread that did not fit before
+    int64_t wrapped;    // and what became of it
 };
 
 struct Uint3 {
@@ -122,8 +135,9 @@ struct Fiber {
     uint32_t mask;
     int32_t source; // lane that a shuffle reads, -1: one that does not exist
     uint64_t value, result;
-    const void *shown; // see kops_host_show
-    const char *name;  // the barrier or collective where the fiber waits
+    const void *shown;              // see kops_host_show
+    const kops_host_phase *awaited; // the barrier object whose phase `value` it waits for, or NULL
+    const char *name;               // the barrier or collective where the fiber waits
     Place place;
 };
 
@@ -150,6 +164,7 @@ struct Run {
     void *scheduler;
     // A read of shared memory that nobody had written: reported when the phase ends, unless somebody writes it till
     // then, which makes it a race. And two writes that conflict unless both write the same: `bytes` is the first one's.
+    Overflow overflow;
     bool has_unwritten, has_suspect;
     Report unwritten, suspect;
     const char *suspect_at;
@@ -179,6 +194,10 @@ uint64_t collective(Collective op, uint32_t mask, uint64_t value, int source, co
 void warp_left(Fiber &fiber);
 bool release_active();
 void report_divergence();
+
+// phases.cpp
+bool awaits(const Fiber &fiber); // it waits for a phase that is not over
+[[noreturn]] void report_awaiting();
 
 // memory.cpp
 void check(uintptr_t address, size_t size, Access access, uintptr_t pc);

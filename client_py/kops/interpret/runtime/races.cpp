@@ -106,7 +106,7 @@ void note(Cell &cell, const Use &use)
             continue;
         live |= 1u << i;
         if (slot.thread == fiber.index) {
-            if (slot.access >= access && slot.access == WRITE && slot.clock == clock)
+            if (slot.access == WRITE && slot.clock == clock) // which conflicts with all that another access does
                 return;
             own = &slot;
             continue;
@@ -120,7 +120,7 @@ void note(Cell &cell, const Use &use)
         for (Slot &slot : cell.slots)
             slot.epoch = 0;
         own = &cell.slots[0];
-    } else if (own && own->access > access && own->clock == clock) {
+    } else if (own && own->access != READ && access == READ && own->clock == clock) {
         return;
     }
     unsigned victim = (~live & 15u) ? unsigned(__builtin_ctz(~live)) : (clock + fiber.index) % SLOTS;

@@ -158,6 +158,13 @@ Report &report_start(Kind kind, const Fiber *fiber)
     if (fiber) {
         report.has_thread = 1;
         memcpy(report.thread, &fiber->thread, sizeof report.thread);
+        const Overflow &overflow = run.overflow;
+        if (overflow.sign && overflow.fiber == fiber->index) {
+            snprintf(report.overflow, sizeof report.overflow, "%lld %c %lld in line %u, which %s cannot hold",
+                     static_cast<long long>(overflow.a), overflow.sign, static_cast<long long>(overflow.b),
+                     overflow.place.line, overflow.type);
+            report.wrapped = overflow.wrapped;
+        }
     }
     return report;
 }

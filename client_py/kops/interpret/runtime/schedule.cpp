@@ -76,6 +76,8 @@ bool release_barrier()
     const Fiber *first = nullptr;
     for (unsigned i = 0; i < run.n_threads; i++) {
         const Fiber &fiber = run.fibers[i];
+        if (fiber.state == EXITED && run.launch->exited_pass)
+            continue;
         if (fiber.state != AT_BARRIER)
             return false;
         if (!first)
@@ -86,8 +88,10 @@ bool release_barrier()
     races_end_phase();
     uint64_t count = 0;
     for (unsigned i = 0; i < run.n_threads; i++)
-        count += run.fibers[i].value;
+        count += run.fibers[i].state == AT_BARRIER ? run.fibers[i].value : 0;
     for (unsigned i = 0; i < run.n_threads; i++) {
+        if (run.fibers[i].state != AT_BARRIER)
+            continue;
         run.fibers[i].result = count;
         ready(run.fibers[i]);
     }
@@ -101,6 +105,7 @@ void begin_block()
     run.epoch++;
     run.serial++;
     run.n_live = run.n_threads;
+    run.overflow.sign = 0;
     n_begun = 0;
     runnable.n = spinning.n = 0;
     const uint32_t *size = run.launch->block;
@@ -111,6 +116,7 @@ void begin_block()
         fiber.warp = uint16_t(i / WARP);
         fiber.lane = uint8_t(i % WARP);
         fiber.state = NEW;
+        fiber.awaited = nullptr;
     }
     for (unsigned w = 0; w < run.n_warps; w++) {
         unsigned lanes = run.n_threads - w * WARP;
@@ -139,6 +145,23 @@ void run_thread(Fiber &fiber)
     }
 }
 
+// Looked at once while all that spin have a turn: whether none of the threads can ever go on.
+bool is_stuck()
+{
+    static unsigned turns;
+    if (++turns < spinning.n)
+        return false;
+    turns = 0;
+    bool any = false;
+    for (unsigned i = 0; i < run.n_threads; i++) {
+        const Fiber &fiber = run.fibers[i];
+        if (fiber.state == SPINNING && !awaits(fiber))
+            return false;
+        any = any || fiber.state == SPINNING;
+    }
+    return any;
+}
+
 void run_block()
 {
     begin_block();
@@ -149,6 +172,8 @@ void run_block()
             run_thread(run.fibers[n_begun++]);
         else if (release_active())
             continue;
+        else if (spinning.n && is_stuck())
+            report_awaiting();
         else if (spinning.n)
             run_thread(run.fibers[spinning.pop()]);
         else if (!release_barrier())
@@ -168,6 +193,8 @@ void run_grid()
                 blockIdx = {x, y, z};
                 run_block();
                 run.budget -= 64; // blocks without a loop count as well
+                if (run.launch->only_first)
+                    return;
             }
         }
     }

@@ -310,7 +310,7 @@ void report_divergence()
     }
     for (unsigned i = 0; i < run.n_threads && !other; i++) {
         const Fiber &fiber = run.fibers[i];
-        if (fiber.state == EXITED || !same_place(fiber.place, waiting->place))
+        if (fiber.state == EXITED ? !run.launch->exited_pass : !same_place(fiber.place, waiting->place))
             other = &fiber;
     }
     Report &report = report_start(DIVERGENT_BARRIER, waiting);
@@ -318,8 +318,11 @@ void report_divergence()
     report_other(report, *other);
     char does[128];
     describe(*other, does, sizeof does);
-    snprintf(report.text, sizeof report.text, "%s is not reached by all threads of the block: thread (%u,%u,%u) %s",
-             waiting->name, other->thread.x, other->thread.y, other->thread.z, does);
+    snprintf(report.text, sizeof report.text, "%s is not reached by all threads of the block: thread (%u,%u,%u) %s%s",
+             waiting->name, other->thread.x, other->thread.y, other->thread.z, does,
+             other->state == EXITED ? " (from sm_70 on a barrier waits only for those that have not: "
+                                      "exited_threads=\"allow\" does so here)"
+                                    : "");
     stop();
 }
 

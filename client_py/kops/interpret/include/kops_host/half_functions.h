@@ -72,4 +72,52 @@
         return H2(H(a.x OP b.x ? 1.0f : 0.0f), H(a.y OP b.y ? 1.0f : 0.0f));                                           \
     }
 
+// Conversions with a direction of rounding. `nearest` is that to the nearest; its neighbour is one step of its bits.
+enum kops_host_direction { KOPS_HOST_TO_ZERO, KOPS_HOST_DOWN, KOPS_HOST_UP };
+
+template <typename H> KOPS_HOST H kops_host_directed(double value, kops_host_direction direction)
+{
+    H nearest(value);
+    double is = double(float(nearest));
+    bool above = is > value, below = is < value, negative = value < 0;
+    if (!(direction == KOPS_HOST_TO_ZERO ? (negative ? below : above) : direction == KOPS_HOST_DOWN ? above : below))
+        return nearest;
+    // Towards zero where the rounding was away from it, else away from it.
+    bool shrinks = direction == KOPS_HOST_TO_ZERO || (direction == KOPS_HOST_UP) == negative;
+    nearest.__x = (unsigned short)(shrinks ? nearest.__x - 1u : nearest.__x + 1u);
+    return nearest;
+}
+
+#define KOPS_HOST_SMALL_DIRECTED(H, NAME, T)                                                                           \
+    KOPS_HOST H NAME##_rz(T x)                                                                                         \
+    {                                                                                                                  \
+        return kops_host_directed<H>(double(x), KOPS_HOST_TO_ZERO);                                                    \
+    }                                                                                                                  \
+    KOPS_HOST H NAME##_rd(T x)                                                                                         \
+    {                                                                                                                  \
+        return kops_host_directed<H>(double(x), KOPS_HOST_DOWN);                                                       \
+    }                                                                                                                  \
+    KOPS_HOST H NAME##_ru(T x)                                                                                         \
+    {                                                                                                                  \
+        return kops_host_directed<H>(double(x), KOPS_HOST_UP);                                                         \
+    }
+
+#define KOPS_HOST_SMALL_TO_INTEGER(H, NAME, I)                                                                         \
+    KOPS_HOST I NAME##_rn(H x)                                                                                         \
+    {                                                                                                                  \
+        return kops_host_integer<I>(nearbyint(double(float(x))));                                                      \
+    }                                                                                                                  \
+    KOPS_HOST I NAME##_rz(H x)                                                                                         \
+    {                                                                                                                  \
+        return kops_host_integer<I>(trunc(double(float(x))));                                                          \
+    }                                                                                                                  \
+    KOPS_HOST I NAME##_rd(H x)                                                                                         \
+    {                                                                                                                  \
+        return kops_host_integer<I>(floor(double(float(x))));                                                          \
+    }                                                                                                                  \
+    KOPS_HOST I NAME##_ru(H x)                                                                                         \
+    {                                                                                                                  \
+        return kops_host_integer<I>(ceil(double(float(x))));                                                           \
+    }
+
 #endif

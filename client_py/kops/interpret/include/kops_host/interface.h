@@ -7,18 +7,20 @@
 // Dynamic shared memory of the kernel's object; what a launch does not ask for is out of bounds.
 enum { KOPS_HOST_DYNAMIC_BYTES = 256 << 10 };
 
+// A barrier that some threads arrive at: what the runtime keeps in it.
+struct alignas(8) kops_host_phase {
+    unsigned expected, missing, phase, reserved;
+};
+
 struct kops_uint3 {
     unsigned x, y, z;
 };
 
 // What a C++ type is, for comparing a kernel's parameters with their declaration.
 struct kops_host_parameter {
-    unsigned size;          // bytes
-    unsigned char category; // 'p' pointer, 'f' floating point, 'i' signed, 'u' unsigned, 'b' bool, 'c' other
-    unsigned char element;  // of a pointer: the category of what it points to, 'v' void
-    unsigned char is_const; // of a pointer: it points to constants
-    unsigned char reserved;
-    unsigned element_size;
+    const char *name; // of the type, or of what it points to: "... T = const __half]" or so, as the compiler says it
+    unsigned size;    // bytes
+    unsigned is_pointer;
 };
 
 enum kops_host_op {
@@ -51,6 +53,12 @@ unsigned long long kops_host_exchange_in_tile(unsigned size, int rank, unsigned 
 // The lanes of the warp wait; from then on others may look at what the pointer points to, until the next showing.
 void kops_host_show(const void *what, const char *name, const char *file, unsigned line);
 void kops_host_look(unsigned lane, void *to, size_t size);
+void kops_host_phase_init(kops_host_phase *state, unsigned expected);
+// Returns the phase; with `drop` later ones expect as many fewer.
+unsigned kops_host_phase_arrive(kops_host_phase *state, unsigned n, int drop);
+// Waits until that phase, or the one of its parity, is over.
+void kops_host_phase_wait(const kops_host_phase *state, unsigned phase, const char *name, const char *file,
+                          unsigned line);
 unsigned kops_host_lane(void);
 unsigned kops_host_thread_index(void);
 // Checks an atomic access and returns what is there; nothing else runs until the store, if one follows.

@@ -22,6 +22,7 @@
 // What `__noinline__` becomes.
 #define KOPS_HOST_NOINLINE __attribute__((noinline))
 
+#define KOPS_INTERPRET       1
 #define __CUDACC__           1
 #define __CUDACC_RTC__       1
 #define __CUDA_ARCH__        900

@@ -1,0 +1,190 @@
+"""Sizes are compared with the memory that there is before anything is allocated, and its pages are this process's."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import kops
+import numpy
+import pytest
+from fake_daemon import FakeDaemon
+from kops import _available
+from kops._memory import pool
+from kops._native_link import native
+
+HERE = Path(__file__).resolve().parent
+CASES = json.loads((HERE / "available.json").read_text())["cases"]
+NONE = 2**64 - 1
+HUGE = 1 << 40
+
+
+def tree(root: Path, files: dict[str, str]) -> str:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return str(root)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_both_clients_find_the_same(case: dict[str, Any], tmp_path: Path) -> None:
+    root = tree(tmp_path, case["files"])
+    unlimited = resource.RLIM_INFINITY
+    found = _available.bound(root=root, address_space=case.get("address_space", unlimited), file_size=case.get("file_size", unlimited))
+    assert (None if found is None else found.size) == case["size"]
+    assert found is None or found.of == case["of"]
+    if native is not None:
+        size, of = native.available(root, case.get("address_space", NONE), case.get("file_size", NONE))
+        assert (None if size == NONE else size) == case["size"] and of == case.get("of", "")
+
+
+def test_amounts_read_well() -> None:
+    sizes = (5, 1024, 1536, (1 << 20) - 1, 1 << 20, 1 << 40, 1 << 62, 1 << 90)
+    shown = ["5 bytes", "1.0 KiB", "1.5 KiB", "1023.9 KiB", "1.0 MiB", "1.0 TiB", "4.0 EiB", "1073741824.0 EiB"]
+    assert [_available.amount(size) for size in sizes] == shown
+
+
+def test_what_there_is_not_is_a_memory_error(k: kops.Client, daemon: FakeDaemon) -> None:
+    wide = numpy.broadcast_to(numpy.float32(1), (HUGE,))
+    before = pool.usage()["segments"]
+    for call in (
+        lambda: k.add(wide, numpy.float32(1)),
+        lambda: k.submit("add", wide, numpy.float32(1)),
+        lambda: k.empty((HUGE,)),
+        lambda: k.empty((HUGE, HUGE)),
+        lambda: k.zeros(HUGE, "f64"),
+        lambda: k.array(wide),
+        lambda: k.array(numpy.broadcast_to(numpy.int16(1), (HUGE,)), "f64"),
+    ):
+        with pytest.raises(MemoryError, match=r"TiB|EiB") as caught:
+            call()
+        assert isinstance(caught.value, kops.OutOfMemory)
+        assert caught.value.detail["asked"] > caught.value.detail["available"] > 0
+    assert pool.usage()["segments"] <= before + 1 and not daemon.count("run")
+    assert k.add(numpy.float32([1, 2]), 1.0).tolist() == [2, 3]
+
+
+def test_the_message_says_asked_and_available(k: kops.Client) -> None:
+    with pytest.raises(kops.OutOfMemory, match=r"4\.0 TiB of shared memory were asked for, and .* has .* left for this process"):
+        k.empty((HUGE,))
+
+
+def test_in_a_sequence_and_asyncio(k: kops.Client, daemon: FakeDaemon) -> None:
+    import asyncio
+
+    wide = numpy.broadcast_to(numpy.float32(1), (HUGE,))
+    with pytest.raises(kops.OutOfMemory):
+        with k.sequence():
+            k.square(wide)
+
+    async def ask() -> None:
+        async with kops.connect_async(daemon.path) as a:
+            with pytest.raises(kops.OutOfMemory):
+                await a.square(wide)
+            with pytest.raises(kops.OutOfMemory):
+                a.empty(HUGE)
+
+    asyncio.run(ask())
+    assert not daemon.count("run") and not daemon.count("sequence")
+
+
+def test_what_is_kept_for_reuse_is_given_up_first(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    k.empty(1 << 20)
+    idle = pool.usage()["idle_bytes"]
+    assert idle >= 4 << 20
+    monkeypatch.setattr(_available, "bound", lambda size: _available.Bound((64 << 20) - pool._idle, "this test"))
+    made = k.empty((16 << 20) - 1024)  # more than is left beside what is idle
+    assert made.nbytes and pool.usage()["idle_bytes"] < idle
+
+
+def rss_shmem() -> int:
+    return int(next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssShmem")).split()[1]) << 10
+
+
+def allocated(fd: int) -> int:
+    return os.fstat(fd).st_blocks * 512
+
+
+def test_pages_are_taken_by_this_process(k: kops.Client) -> None:
+    pool.trim()
+    big = k.empty(4 << 20)
+    segment = pool.find(big.__array_interface__["data"][0])
+    assert segment is not None and allocated(segment.fd) >= big.nbytes
+    small = k.empty(1000)  # of a slab: only what was handed out
+    slab = pool.find(small.__array_interface__["data"][0])
+    assert slab is not None and 4096 <= allocated(slab.fd) <= 65536 + 4096
+    many = [k.empty(1000) for _ in range(40)]
+    places = [pool.find(one.__array_interface__["data"][0]) for one in many]
+    assert all(place.touched >= place.size // 4 for place in places if place is not None)
+
+
+def test_kernels_that_cannot_populate(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kops._memory.MADV_POPULATE_WRITE", 9999)
+    pool.trim()
+    big = k.empty(4 << 20)
+    segment = pool.find(big.__array_interface__["data"][0])
+    assert segment is not None and allocated(segment.fd) >= big.nbytes
+
+
+def limited(code: str, what: int, size: int) -> str:
+    """What a process prints that has a limit."""
+    def limit() -> None:
+        resource.setrlimit(what, (size, size))
+
+    done = subprocess.run([sys.executable, "-c", code], preexec_fn=limit, capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "PYTHONPATH": str(HERE.parent)}, check=True)  # fmt: skip
+    return done.stdout.strip()
+
+
+ASK = """
+from kops import _arrays
+import kops
+try:
+    _arrays.empty({}, "f32")
+except kops.OutOfMemory as error:
+    print(error.detail["limit"])
+"""
+
+
+def test_limits_of_the_process() -> None:
+    assert limited(ASK.format(1 << 26), resource.RLIMIT_FSIZE, 64 << 20) == "RLIMIT_FSIZE"
+    assert limited(ASK.format(1 << 29), resource.RLIMIT_AS, 2 << 30) == "RLIMIT_AS"
+
+
+def test_what_failed_for_memory_is_not_asked_again(k: kops.Client, daemon: FakeDaemon) -> None:
+    def refuse(*_: Any) -> Any:
+        raise daemon.refused("out_of_memory", "the device has too little")
+
+    a = k.array([1.0])
+    for method in ("run", "register", "stats"):
+        daemon.script[method] = refuse
+        before = daemon.count(method)
+        with pytest.raises(kops.OutOfMemory):
+            k.stats() if method == "stats" else k.add(k.empty((1 << 18,)) if method == "register" else a, 1.0)
+        assert daemon.count(method) == before + 1
+        del daemon.script[method]
+    assert k.square(a).tolist() == [1]
+
+
+def test_a_repeated_call_makes_no_memory(k: kops.Client, daemon: FakeDaemon) -> None:
+    a = k.zeros(1 << 18)
+    k.square(a)
+    pool.trim()
+    segments: list[int] = []
+
+    def die_once(peer: Any, params: dict[str, Any], fds: list[int]) -> Any:
+        segments.append(pool.usage()["bytes"])
+        if len(segments) == 1:
+            peer.hang_up()
+            return NotImplemented
+        return peer.do_run(params, fds)
+
+    daemon.script["run"] = die_once
+    assert k.square(a).sum() == 0
+    assert len(segments) == 2 and segments[0] == segments[1]

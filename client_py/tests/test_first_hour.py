@@ -1,0 +1,262 @@
+"""What a new user sees: texts of objects, messages, warnings, the log, names."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import types
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import fake_torch
+import kops
+import pytest
+from fake_daemon import FakeDaemon
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+SOURCE = 'extern "C" __global__ void f(float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = 1; }'
+
+
+# Texts
+
+
+def test_texts_are_readable(k: kops.Client) -> None:
+    a = k.array([1.0])
+    with k.program() as p:
+        assert repr(p) == "<kops.Program of no op: recording>"
+        k.square(k.add(a, a))
+        assert repr(p) == "<kops.Program add, square: recording>"
+    assert repr(p) == "<kops.Program add, square: defined>"
+    p.run()
+    assert repr(p) == "<kops.Program add, square: has run>"
+    with k.sequence() as s:
+        k.square(a)
+        assert repr(s) == "<kops.Sequence square: recording>"
+    assert repr(s) == "<kops.Sequence square: has run>"
+    assert repr(k.info) == "<kops.Info kopsd 0.0 (fake), pid 1, on fake, with add, square, gemm>"
+    assert repr(k.ops["add"]) == "<kops.Op add(a, b): >"
+    lines = str(k.info).splitlines()
+    assert lines[0] == "kopsd 0.0 (fake), pid 1, protocol 1" and lines[1] == "device 0: fake (host, host), the default"
+    assert max(map(len, lines)) < 400 and any(line.startswith("limits: message_bytes 65536") for line in lines)
+    kern = k.kernel(SOURCE, "f", "float* y, int n", grid=1, block=32)
+    assert repr(kern) == "<kops.Kernel f(inout f32 y, scalar i32 n)>"
+    assert repr(kern[2, 64]) == "<kops.Kernel f(inout f32 y, scalar i32 n)[grid=2, block=64]>"
+    assert repr(k.compile(SOURCE).entries).startswith("<kops.Entries f (")
+
+
+# Messages
+
+
+def test_an_op_that_there_is_not_is_answered_with_those_that_there_are(k: kops.Client) -> None:
+    a = k.array([1.0])
+    for call in (lambda: k.submit("mul", a, a), lambda: k.run("mul", a, a), lambda: k.sequence([("mul", a, a)]),
+                 lambda: k.profile("mul", a, a)):  # fmt: skip
+        with pytest.raises(ValueError, match="no op 'mul' is known here; there are add, gemm, square") as caught:
+            call()
+        assert isinstance(caught.value, kops.UnknownOp)
+
+
+def host_only(daemon: FakeDaemon) -> None:
+    daemon.hello = {**daemon.hello, "features": [f for f in daemon.hello["features"] if f != "kernels"]}
+
+
+def test_without_a_gpu_the_first_message_says_how_to_go_on(daemon: FakeDaemon) -> None:
+    host_only(daemon)
+    says = r"no GPU, so it launches no kernels\. Without a GPU a kernel runs on the CPU, with checks, by kops\.kernel\(…\)\.interpret"
+    with kops.connect(daemon.path) as k:
+        with pytest.raises(kops.Unsupported, match=says):
+            k.kernel(SOURCE, "f", "float* y, int n", grid=1, block=32)
+        with pytest.raises(kops.Unsupported, match=says):
+            k.cuda_kernel(_scale, grid=1, block=32)(k.zeros(3), 3)
+        assert not daemon.count("compile")
+
+    async def ask() -> None:
+        async with kops.connect_async(daemon.path) as a:
+            with pytest.raises(kops.Unsupported, match=says):
+                await a.kernel(SOURCE, "f", "float* y, int n", grid=1, block=32)
+
+    asyncio.run(ask())
+
+
+def test_compiling_without_a_gpu_says_it_too(k: kops.Client, daemon: FakeDaemon) -> None:
+    def compile(peer: Any, params: dict[str, Any], fds: list[int]) -> Any:
+        raise daemon.refused("missing_key", "arch: there is no GPU here: say what to compile for, such as sm_90a", key="arch")
+
+    daemon.script["compile"] = compile
+    with pytest.raises(kops.MissingKey, match=r"such as sm_90a\. Without a GPU .* kops\.kernel\(…\)\.interpret\(…\)"):
+        k.load_inline("f", cuda_sources=SOURCE) if hasattr(k, "load_inline") else k.compile(SOURCE)
+
+
+# Annotations
+
+
+def _scale(y: Annotated[Any, "out float*[n]"], n: Annotated[int, "int"]) -> None:
+    """
+    if (threadIdx.x < n) y[threadIdx.x] = 2;
+    """
+
+
+def _plain(y: "out float*[n]", n: "int"):  # type: ignore  # noqa
+    """
+    if (threadIdx.x < n) y[threadIdx.x] = 2;
+    """
+
+
+def test_annotated_parameters_are_what_texts_are(k: kops.Client) -> None:
+    assert k.cuda_kernel(_scale).params == k.cuda_kernel(_plain).params
+
+    def local(y: Annotated[Any, "out float*"], n: Annotated[int, "numbers", "int"]) -> None:
+        """y[0] = n;"""
+
+    with pytest.raises(ValueError):
+        k.cuda_kernel(local)
+
+    def wrong(y: Annotated[Any, 1]) -> None:
+        """y[0] = n;"""
+
+    with pytest.raises(kops.BadArgument, match=r"Annotated\[Any, \"const float\*\"\]"):
+        k.cuda_kernel(wrong)
+
+
+TYPED = '''
+from typing import Annotated, Any
+
+import kops
+
+k = kops.connect()
+
+
+@k.cuda_kernel(grid="ceil_div(n, 256)", block=256)
+def scale(
+    y: Annotated[Any, "out float*"], x: Annotated[Any, "const float*"], a: Annotated[float, "float"], n: Annotated[int, "int"]
+) -> None:
+    """
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = a * x[i];
+    """
+
+
+@kops.cuda_kernel
+def one(y: Annotated[Any, "out float*"]) -> None:
+    """y[0] = 1;"""
+
+
+kernel: kops.Kernel = scale
+scale[1, 256](1, 2, 3.0, 4)
+one(1, grid=1, block=1)
+rows: list[kops.OpStats] = k.stats()["ops"]
+count: int = rows[0]["count"]
+pending: kops.Pending = k.submit("add", 1, 2)
+pending.add_done_callback(lambda future: print(future.result()))
+a: float = k.add(1.0, 2.0)
+'''
+
+
+def mypy() -> list[str]:
+    for found in (os.environ.get("KOPS_MYPY"), shutil.which("mypy"), ROOT / "build/lint-venv/bin/mypy"):
+        if found and Path(found).exists():
+            return [str(found)]
+    pytest.skip("no mypy (pip install mypy, or set KOPS_MYPY)")
+
+
+def test_a_program_with_a_kernel_is_strictly_typed(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(TYPED)
+    command = [*mypy(), "--strict", "--cache-dir", str(tmp_path / "cache"), str(tmp_path / "program.py")]
+    done = subprocess.run(command, env={**os.environ, "MYPYPATH": str(HERE.parent)}, cwd=tmp_path, capture_output=True, text=True)
+    mine = [line for line in done.stdout.splitlines() if line.startswith("program.py")]
+    assert not mine and done.returncode in (0, 1), done.stdout + done.stderr
+
+
+# Warnings and the log
+
+
+def test_a_client_that_is_left_open_is_told_of(daemon: FakeDaemon) -> None:
+    with pytest.warns(ResourceWarning, match="a client was left open: .*kopsd.sock") as caught:
+        kops.connect(daemon.path)
+        gc.collect()
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with kops.connect(daemon.path) as k:
+            k.ping()
+        kops.Client.unconnected(daemon.path)
+        k = kops.connect(daemon.path)
+        k.close()
+        del k
+        gc.collect()
+
+
+def test_an_asyncio_client_that_is_left_open(daemon: FakeDaemon) -> None:
+    async def ask() -> None:
+        await kops.connect_async(daemon.path)
+
+    with pytest.warns(ResourceWarning, match="a client was left open"):
+        asyncio.run(ask())
+        gc.collect()
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    from kops import _tensors
+
+    monkeypatch.setitem(sys.modules, "torch", fake_torch)
+    monkeypatch.setattr(_tensors, "_by_type", {})
+    return fake_torch
+
+
+def test_gradients_are_warned_about(k: kops.Client, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.empty((3,), dtype=torch.float32)
+    x.array[:] = 1
+    k.square(x)
+    x.requires_grad = True
+    with pytest.warns(UserWarning, match="autograd does not see what kops computes: pass x.detach()") as caught:
+        k.square(x)
+    assert caught[0].filename == __file__
+    monkeypatch.setattr(torch, "grad_enabled", False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        k.square(x)
+
+
+def test_reconnections_are_in_the_log(daemon: FakeDaemon, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "kops"):
+        with kops.connect(daemon.path, timeout=20) as k:
+            k.ping()
+            assert not caplog.records
+            daemon.hang_up()
+            daemon.peers[-1].thread.join(20)
+            k.ping()
+    assert f"the connection to kopsd at {daemon.path} is over" in caplog.text
+    assert f"connected to kopsd at {daemon.path} again" in caplog.text
+
+
+# Names
+
+
+def test_nothing_foreign_is_exported() -> None:
+    assert set(dir(kops)) - {name for name in dir(kops) if name.startswith("__")} == set(kops.__all__) - {"__version__"} | {"interpret"}
+    for name in kops.__all__:
+        thing = getattr(kops, name)
+        assert not isinstance(thing, types.ModuleType), name
+        if name != "__version__":
+            assert thing.__module__.partition(".")[0] == "kops", name
+    public = {name for name in vars(kops) if not name.startswith("_")} - {"interpret"}
+    assert public <= set(kops.__all__)
+    namespace: dict[str, Any] = {}
+    exec("from kops import *", namespace)
+    assert set(kops.__all__) <= set(namespace)
+
+
+def test_stats_are_typed(k: kops.Client) -> None:
+    import typing
+
+    assert typing.get_type_hints(kops.Client.stats)["return"] is kops.Stats
+    assert set(typing.get_type_hints(kops.Stats)) >= {"uptime_s", "counters", "ops", "mappings", "kernels"}
+    assert k.stats()["uptime_s"] == 1.0

@@ -1,0 +1,222 @@
+"""What `submit` returns is a `concurrent.futures.Future`."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import gc
+import logging
+import threading
+from typing import Any
+
+import kops
+import numpy
+import pytest
+from fake_daemon import FakeDaemon
+from test_client import wait_for
+from test_forks import in_child
+
+
+@pytest.fixture
+def a(k: kops.Client) -> Any:
+    return k.array([1.0, 2.0, 3.0])
+
+
+def test_is_a_future(k: kops.Client, a: Any) -> None:
+    pending = k.submit("square", a)
+    assert isinstance(pending, concurrent.futures.Future)
+    assert pending.result().tolist() == [1, 4, 9]
+    assert pending.done() and not pending.running() and not pending.cancelled() and pending.exception() is None
+
+
+def test_callbacks_without_anybody_who_asks(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
+    daemon.gate.clear()
+    told: list[Any] = []
+    here = threading.Event()
+    pending = k.submit("square", a)
+    pending.add_done_callback(lambda future: (told.append(future.result().tolist()), here.set()))
+    assert not here.is_set() and pending.running()
+    daemon.gate.set()
+    assert here.wait(20) and told == [[1, 4, 9]]
+    pending.add_done_callback(lambda future: told.append("late"))
+    assert told[1:] == ["late"]
+
+
+def test_a_callback_may_use_the_client(k: kops.Client, a: Any) -> None:
+    made: list[Any] = []
+    here = threading.Event()
+
+    def go_on(future: concurrent.futures.Future[Any]) -> None:
+        made.append(k.square(future.result()))
+        here.set()
+
+    k.submit("square", a).add_done_callback(go_on)
+    assert here.wait(20) and made[0].tolist() == [1, 16, 81]
+
+
+def test_as_completed_and_wait(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
+    pendings = [k.submit("add", a, float(i)) for i in range(20)]
+    ended = list(concurrent.futures.as_completed(pendings, timeout=20))
+    assert sorted(p.result()[0] for p in ended) == [1.0 + i for i in range(20)]
+    daemon.gate.clear()
+    pendings = [k.submit("add", a, float(i)) for i in range(3)]
+    done, left = concurrent.futures.wait(pendings, timeout=0.05)
+    assert not done and left == set(pendings)
+    daemon.gate.set()
+    done, left = concurrent.futures.wait(pendings, timeout=20)
+    assert done == set(pendings) and not left
+
+
+def test_the_first_of_several_streams(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
+    def run(peer: Any, params: dict[str, Any], fds: list[int]) -> Any:
+        return NotImplemented if params.get("stream") == 1 else peer.do_run(params, fds)  # which is never answered
+
+    daemon.script["run"] = run
+    slow, fast = k.submit("square", a, stream=1), k.submit("square", a, stream=2)
+    done, left = concurrent.futures.wait([slow, fast], timeout=20, return_when=concurrent.futures.FIRST_COMPLETED)
+    assert done == {fast} and left == {slow}
+
+
+def test_asyncio_waits_for_it(k: kops.Client, a: Any) -> None:
+    async def both() -> list[Any]:
+        return list(await asyncio.gather(*(asyncio.wrap_future(k.submit("add", a, float(i))) for i in range(2))))
+
+    assert [made.tolist() for made in asyncio.run(both())] == [[1, 2, 3], [2, 3, 4]]
+
+
+def test_errors_are_the_same_however_they_are_asked_for(k: kops.Client, a: Any) -> None:
+    pending = k.submit("newer", a, out=k.empty(3))
+    with pytest.raises(kops.UnknownOp):
+        pending.result()
+    assert isinstance(pending.exception(), kops.UnknownOp) and not pending.cancelled()
+    (ended,) = concurrent.futures.wait([k.submit("newer", a, out=k.empty(3))], timeout=20).done
+    assert isinstance(ended.exception(), kops.UnknownOp)
+
+
+def test_cancelled_ones(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
+    daemon.gate.clear()
+    pending = k.submit("square", a)
+    assert pending.cancel()
+    with pytest.raises(concurrent.futures.CancelledError) as caught:
+        pending.result()
+    assert isinstance(caught.value, kops.Cancelled) and pending.cancelled() and pending.done()
+    daemon.gate.set()
+    assert not pending.cancel()
+
+
+def test_timeouts(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
+    daemon.gate.clear()
+    pending = k.submit("square", a)
+    for seconds in (0, 0.01):
+        with pytest.raises(TimeoutError):
+            pending.result(timeout=seconds)
+        with pytest.raises(kops.Timeout):
+            pending.exception(timeout=seconds)
+    pending.add_done_callback(lambda future: None)  # from now on another thread reads
+    with pytest.raises(kops.Timeout):
+        pending.result(timeout=0.01)
+    daemon.gate.set()
+    assert pending.result(timeout=20).tolist() == [1, 4, 9]
+    assert k.submit("square", a).result(timeout=None).tolist() == [1, 4, 9]
+
+
+def test_many_threads_wait_for_one(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
+    daemon.gate.clear()
+    pending = k.submit("square", a)
+    results: list[Any] = []
+    threads = [threading.Thread(target=lambda: results.append(pending.result())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    daemon.gate.set()
+    for thread in threads:
+        thread.join(20)
+    assert len(results) == 8 and all(made is results[0] for made in results)
+
+
+def test_threads_that_wait_for_different_ones(k: kops.Client, a: Any) -> None:
+    failures: list[BaseException] = []
+
+    def work(at: float) -> None:
+        try:
+            for _ in range(50):
+                pendings = [k.submit("add", a, at + i) for i in range(3)]
+                assert [p.result()[0] for p in pendings] == [1 + at + i for i in range(3)]
+                assert all(p.done() for p in pendings)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(10.0 * i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+
+
+def test_a_copy_back_happens_for_callbacks_too(k: kops.Client) -> None:
+    out = numpy.zeros(3, "float32")
+    here = threading.Event()
+    k.submit("square", numpy.float32([1, 2, 3]), out=out).add_done_callback(lambda _: here.set())
+    assert here.wait(20) and out.tolist() == [1, 4, 9]
+
+
+def test_a_lost_daemon_ends_them(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
+    daemon.gate.clear()
+    pending = k.submit("square", a)
+    here = threading.Event()
+    pending.add_done_callback(lambda _: here.set())
+    wait_for(lambda: daemon.count("run") == 1)
+    daemon.hang_up()
+    assert here.wait(20) and isinstance(pending.exception(), kops.ConnectionLost)
+    daemon.gate.set()
+
+
+def test_closing_the_client_ends_them(daemon: FakeDaemon) -> None:
+    with kops.connect(daemon.path, timeout=20) as k:
+        daemon.gate.clear()
+        pending = k.submit("square", k.array([1.0]))
+        here = threading.Event()
+        pending.add_done_callback(lambda _: here.set())
+    assert here.wait(20) and isinstance(pending.exception(), kops.ConnectionLost)
+    daemon.gate.set()
+
+
+def test_errors_that_nobody_asked_for_are_told(k: kops.Client, daemon: FakeDaemon, a: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "kops"):
+        k.submit("newer", a, out=k.empty(3))
+        k.submit("square", a).result()
+        gc.collect()
+
+        def told() -> bool:
+            k.ping()  # a reply is taken in with a later call
+            return len(caplog.records) == 1
+
+        wait_for(told)
+    assert "submitted newer failed and nobody asked for its result" in caplog.text and "[unknown_op]" in caplog.text
+
+
+def test_repr_says_what_it_is(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
+    daemon.gate.clear()
+    pending = k.submit("square", a)
+    assert repr(pending) == "<kops.Pending square: running>"
+    daemon.gate.set()
+    pending.result()
+    assert repr(pending) == "<kops.Pending square: returned ndarray>"
+    failed = k.submit("newer", a, out=k.empty(3))
+    assert isinstance(failed.exception(), kops.UnknownOp) and repr(failed) == "<kops.Pending newer: raised UnknownOp>"
+
+
+def test_in_a_forked_child_it_ends_with_an_error(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
+    daemon.gate.clear()
+    pending = k.submit("square", a)
+    pending.add_done_callback(lambda _: None)  # a thread of this process waits for it
+    wait_for(lambda: daemon.count("run") == 1)
+
+    def child() -> bool:
+        with pytest.raises(kops.ConnectionLost):
+            pending.result(timeout=20)
+        return pending.done()
+
+    in_child(child)
+    daemon.gate.set()
+    assert pending.result(timeout=20).tolist() == [1, 4, 9]
