@@ -54,7 +54,8 @@ def test_every_measure_of_the_table_runs(tmp_path: Path) -> None:
     records = {one["measure"]: one for one in json.loads((tmp_path / "r.json").read_text())}
     assert "noop_rpc_socket_sleep" in records
     for one in records.values():
-        assert one["ours"]["p50"] > 0 or one["measure"].startswith("cached_reference"), one
+        # a difference of two; a count of answers in so short a time that a busy machine may give none
+        assert one["ours"]["p50"] > 0 or one["measure"].startswith(("cached_reference", "load_")), one
         assert one["measure"] in ROWS or one["measure"].endswith("time_slicing"), "a row of the table has a name"
     n_said = sum(line.startswith("[") for line in done.stderr.splitlines())
     assert n_said == len(measures.select(["table"])), "every measure has an outcome"
@@ -64,6 +65,26 @@ def test_every_measure_of_the_table_runs(tmp_path: Path) -> None:
     assert drawn.returncode == 0, drawn.stderr
     for picture in tmp_path.glob("*.svg"):
         assert xml.parse(picture).getroot().tag.endswith("svg")
+
+
+@pytest.mark.skipif("KOPS_BUILD" not in os.environ, reason="KOPS_BUILD names no build folder")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become two users")
+def test_a_user_works_beside_another_that_does_its_worst(tmp_path: Path) -> None:
+    names = ("nothing", "stats_x16", "registers", "share")
+    kopsd = Path(os.environ["KOPS_BUILD"]) / "bin" / "kopsd"
+    options = ("--smoke", "--before", str(kopsd), "--out", str(tmp_path), "--file", "r.json")
+    done = run(str(BENCH / "run"), *options, *(f"neighbours_{name}" for name in names))
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = {one["measure"]: one for one in json.loads((tmp_path / "r.json").read_text())}
+    rates = records["neighbours_share"]["detail"]
+    assert rates["a_per_s"] > rates["b_per_s"] / 4, "one connection gets about as much as 64 of another user"
+    for name in names[:-1]:
+        one = records[f"neighbours_{name}"]
+        assert one["ours"]["n"] > 0 and one["detail"]["before"]["n"] > 0, one
+        assert one["detail"]["wrong"] == 0 and not one["detail"]["failures"], one
+        assert name == "nothing" or one["detail"]["attacker"], one
+    table = run(str(BENCH / "table"), "--neighbours", str(tmp_path / "r.json"))
+    assert table.returncode == 0 and "16 connections" in table.stdout, table.stderr
 
 
 def test_a_measure_that_hangs_or_dies_costs_only_its_own_number() -> None:

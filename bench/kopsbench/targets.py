@@ -121,3 +121,83 @@ def markdown(records: Mapping[str, Mapping[str, Any]], *, everything: bool = Fal
     if missing:
         lines += ["", f"Not measured: {', '.join(missing)}."]
     return "\n".join(lines)
+
+
+def duration(us: float) -> str:
+    if us >= 1e6:
+        return f"{us / 1e6:.3g} s"
+    return f"{us / 1e3:.3g} ms" if us >= 1e3 else f"{us:.3g} µs"
+
+
+def beside(side: Mapping[str, Any] | None, failures: Any, ended: Any) -> str:
+    """p50 and p99 of the user that works; what failed is said in their place."""
+    if not side:
+        return ""
+    what = f"{duration(side['p50'])}, {duration(side['p99'])}"
+    if failures:
+        what = f"no answer for {duration(side['p99'])}"
+    return what + (f"; the daemon ended with status {ended}" if ended is not None else "")
+
+
+def neighbours(records: Mapping[str, Mapping[str, Any]]) -> str:
+    """The rows of `bench/run neighbours`, in Markdown."""
+    rows: list[tuple[str, ...]] = [("while the other user does", "before: p50, p99", "now: p50, p99", "met"), ("---",) * 4]
+    for name, record in records.items():
+        if not name.startswith("neighbours_"):
+            continue
+        if record.get("error"):
+            rows.append((name, "", f"failed: {record['error'].strip().splitlines()[-1][:120]}", ""))
+            continue
+        detail = record["detail"]
+        before = detail.get("before", {})
+        met = {True: "yes", False: "**no**", None: ""}[record["met"]]
+        if record["unit"] == "share":
+            was = f"{before['share']:.2g}" if before else ""
+            rows.append(("adds on 64 connections: share of the user with 1", was, f"{record['ours']['p50']:.2g}", met))
+            continue
+        title = detail["measured"].split(": ", 1)[1]
+        was = beside(before, before.get("failures"), before.get("daemon_ended"))
+        rows.append((title, was, beside(record["ours"], detail["failures"], detail["daemon_ended"]), met))
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+# ---- ten of them, for the first page ----
+
+BRIEF = {
+    "blocking_tiny_add_python": "a blocking add of 1024 floats from Python, torch tensors",
+    "blocking_tiny_add_python_vs_queue": "such adds asked of another process, a second",
+    "blocking_tiny_add_python_vs_grpc": "such adds asked of another process, a second",
+    "ordered_add_python_own": "an add on torch's stream, asynchronous, under MPS",
+    "ordered_add_python_batch": "the same in `with k.batch():`",
+    "ordered_chain_c_time_slicing": "kernel → op → kernel from C, **without** MPS",
+    "compile_second_process_vs_torch_nvrtc": "first launches of a kernel that another process had compiled, a second",
+    "gemm_bf16_4096": "gemm 4096³, bf16",
+    "host_add_f32_1MiB": "add of 1 MiB of floats on two CPU cores",
+    "recovery_fault": "another client's kernel faults: longest wait for a right answer",
+}
+# What to divide by, from where on, and what the unit is called then.
+LARGER = {"us": (1000, "ms"), "GFLOP/s": (1000, "TFLOP/s"), "calls/s": (1000, "k/s")}
+
+
+def readable(value: float, unit: str) -> str:
+    step = LARGER.get(unit)
+    if step and value >= step[0]:
+        return f"{value / step[0]:.3g} {step[1]}"
+    return f"{value:.3g} {UNITS.get(unit, unit)}".replace(" /s", " a second")
+
+
+def brief_cells(label: str, record: Mapping[str, Any]) -> tuple[str, ...]:
+    unit, peer = record["unit"], record["peer"]
+    if not peer:
+        return (label, readable(record["ours"]["p50"], unit), "", "")
+    name = (peer.get("name") or "").replace("torch.cuda._compile_kernel", "`torch.cuda._compile_kernel`")
+    other = f"{name.replace('_', ' ') if '`' not in name else name}: {readable(peer['p50'], unit)}"
+    ratio = f"{record['ratio']:.0f}" if record["ratio"] >= 10 else f"{record['ratio']:.2g}"
+    verdict = f"{ratio} × the {'time' if record['better'] == 'lower' else 'rate'}"
+    return (label, readable(record["ours"]["p50"], unit), other, verdict)
+
+
+def brief(records: Mapping[str, Mapping[str, Any]]) -> str:
+    """Medians only. A measure without a record is an error: the page would say less than it promises."""
+    rows = [("what", "kopsd", "beside it", "kopsd is"), ("---",) * 4, *(brief_cells(label, records[name]) for name, label in BRIEF.items())]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)

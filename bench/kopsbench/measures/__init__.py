@@ -47,6 +47,7 @@ def everything() -> dict[str, Measure]:
         host,
         launches,
         load,
+        neighbours,
         noop,
         ordered,
         peers,

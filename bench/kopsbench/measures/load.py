@@ -13,9 +13,9 @@ from typing import Any
 from support import proc
 
 from ..context import Context
+from ..processors import two_processors
 from ..record import Record, Summary
 from . import add
-from .noop import two_processors
 
 COUNTS = (1, 4, 16, 64, 256)
 ROUNDS, MILLISECONDS = 3, 1000

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable
-from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
 from ..context import Context
+from ..processors import two_processors
 from ..record import Record, Summary, summarise
 from . import add, alternate
 
@@ -73,23 +73,6 @@ def run_shm(context: Context) -> Record:
         target=1.0,
         absolute=True,
     )
-
-
-def two_processors() -> set[int]:
-    """Of two cores, where the machine has them: not two threads of one."""
-    allowed = sorted(os.sched_getaffinity(0))
-    try:
-        folder = Path(f"/sys/devices/system/cpu/cpu{allowed[0]}/topology")
-        same_core = (folder / "core_id").read_text(), (folder / "physical_package_id").read_text()
-        others = [
-            cpu
-            for cpu in allowed[1:]
-            if tuple(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/{name}").read_text() for name in ("core_id", "physical_package_id"))
-            != same_core
-        ]
-    except OSError:
-        others = []
-    return {allowed[0], *(others or allowed[1:])[:1]}
 
 
 def run_two_clients(context: Context) -> Record:

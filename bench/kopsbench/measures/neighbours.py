@@ -1,0 +1,155 @@
+"""What one user's calls take while another does its worst: two processors for the daemon and both users, all defaults.
+
+The worker makes blocking adds and checks each. The other is one busy thread of another uid. The peer is the same worker
+of the same daemon before the other begins. With $KOPS_BEFORE, the path of another kopsd, each row is measured on that
+one, too, in turn; `detail.before` has it."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from support import backends
+
+from ..context import Context, Skipped
+from ..neighbour.attacks import ATTACKS, Attack
+from ..neighbour.flood import Flood
+from ..neighbour.scene import A, B, Scene, as_attacker
+from ..neighbour.users import Gone
+from ..neighbour.work import adds
+from ..neighbour.worker import ELEMENTS, Adder, Found
+from ..record import Record, Summary, summarise
+from . import add
+
+TARGET_US = 3000.0
+BACKLOG = 2048  # requests on a connection: more than the daemon takes at once, so that it always finds some
+FAIR_SHARE = 0.45  # half is fair; a tenth of it is left for the spread of the measurement
+PATIENCE_S = 10.0  # for one call, which is then given up
+IDLE_S, ATTACK_S, READY_S = 0.5, 2.0, 40.0
+
+
+def as_worker(path: str, device: str | None, elements: int, link: Connection) -> None:
+    adder = Adder(path, PATIENCE_S, device, elements)
+    adder.work(0.1)
+    link.send("ready")
+    while (seconds := link.recv()) is not None:
+        link.send(adder.work(seconds).as_dict())
+
+
+def one(context: Context, binary: Path, attack: Attack | None) -> dict[str, Any]:
+    """The worker's calls without and with the attack, on a daemon of `binary`."""
+    seconds = 0.3 if context.smoke else attack.seconds if attack else ATTACK_S
+    with Scene(binary, cuda=bool(attack and attack.cuda)) as scene:
+        worker = scene.user(A, "a", partial(as_worker, scene.daemon.socket_path, scene.device, attack.elements if attack else ELEMENTS))
+        worker.hear(READY_S)
+        worker.tell(IDLE_S)
+        peer = Found(**worker.hear(READY_S))
+        attacker = scene.user(B, "b", partial(as_attacker, scene.daemon.socket_path, attack)) if attack else None
+        detail: dict[str, Any] = {**scene.groups.detail()}
+        if attacker:
+            try:
+                attacker.hear(READY_S)
+                attacker.tell(seconds + 0.2)
+            except Gone as gone:
+                detail["attacker"] = f"could not begin: {gone}"[-300:]
+                attacker = None
+            time.sleep(0.1)  # the attack is under way when the measuring begins
+        start, cpu = time.monotonic(), scene.cpu_us()
+        worker.tell(seconds)
+        found = Found(**worker.hear(seconds + 2 * PATIENCE_S))
+        detail["daemon_cpu_share"] = (scene.cpu_us() - cpu) / ((time.monotonic() - start) * 1e6)
+        if attacker:
+            with suppress(Gone, OSError):
+                detail["attacker"] = attacker.hear(0.5)
+        detail |= {"longest_us": max(found.samples), "wrong": found.wrong, "failures": found.failures[:3]}
+        detail |= {"daemon_peak_rss_mib": scene.peak_rss_mib(), "daemon_ended": scene.ended()}
+        return {"ours": found, "peer": peer, "detail": detail}
+
+
+def summary(found: Found) -> Summary:
+    its = summarise(found.samples)
+    if found.failures or found.wrong:
+        its.p99 = max(its.p99, PATIENCE_S * 1e6)  # a call without its answer never ended
+    return its
+
+
+def binaries(context: Context) -> tuple[Path, Path | None]:
+    given = os.environ.get("KOPSD")
+    before = os.environ.get("KOPS_BEFORE")
+    return Path(given) if given else context.program("kopsd"), Path(before) if before else None
+
+
+def run_row(attack: Attack | None, context: Context) -> Record:
+    if attack and attack.cuda and (lacking := backends.missing(backends.STANDIN)) and backends.missing(backends.CUDA):
+        raise Skipped(lacking)
+    binary, before = binaries(context)
+    detail: dict[str, Any] = {"measured": f"blocking adds of {A}, each checked, while {B}: {attack.title if attack else 'nothing'}"}
+    if before:
+        its = one(context, before, attack)
+        detail["before"] = {**summary(its["ours"]).as_json(), **its["detail"], "kopsd": str(before)}
+    its = one(context, binary, attack)
+    name = f"neighbours_{attack.name if attack else 'nothing'}"
+    peer = summary(its["peer"])
+    peer.name = "the same before the other user began"
+    detail |= {"transport": "socket", "processors": 2, **its["detail"]}
+    return Record(name, "us", "lower", summary(its["ours"]), peer, detail, TARGET_US, absolute=True, statistic="p99")
+
+
+# ---- shares ----
+
+
+def as_adder(path: str, connections: int, link: Connection) -> None:
+    """Adds as many as the daemon takes."""
+    flood = Flood(path)
+    adds(flood, connections, depth=BACKLOG)
+    link.send("ready")
+    seconds = link.recv()
+    flood.run(time.monotonic() + 0.3)
+    begun, at = time.monotonic(), flood.answered
+    flood.run(begun + seconds)
+    link.send((flood.answered - at) / (time.monotonic() - begun))
+
+
+def share(context: Context, binary: Path) -> dict[str, Any]:
+    seconds = 0.3 if context.smoke else ATTACK_S
+    rates: dict[str, float] = {}
+    with Scene(binary, cuda=False) as scene:
+        path = scene.daemon.socket_path
+        alone = scene.user(A, "a", partial(as_adder, path, 1))
+        alone.hear(READY_S)
+        alone.tell(seconds / 2)
+        rates["a_alone_per_s"] = alone.hear(READY_S)
+        a, b = scene.user(A, "a", partial(as_adder, path, 1)), scene.user(B, "b", partial(as_adder, path, 64))
+        for user in (a, b):
+            user.hear(READY_S)
+        for user in (a, b):
+            user.tell(seconds)
+        rates["a_per_s"], rates["b_per_s"] = a.hear(READY_S), b.hear(READY_S)
+        return {**rates, "share": rates["a_per_s"] / max(rates["a_per_s"] + rates["b_per_s"], 1e-9), **scene.groups.detail()}
+
+
+def run_share(context: Context) -> Record:
+    binary, before = binaries(context)
+    detail: dict[str, Any] = {
+        "measured": f"share of {A} with 1 connection in the answered adds, while {B} has 64; "
+        "the sockets of both always hold more than the daemon takes",
+        "peer": "none: half is what it should be",
+        "p99": "the same",
+    }
+    if before:
+        detail["before"] = share(context, before) | {"kopsd": str(before)}
+    its = share(context, binary)
+    numbers = Summary(its["share"], its["share"], 1)
+    return Record("neighbours_share", "share", "higher", numbers, None, {**detail, **its}, FAIR_SHARE, absolute=True)
+
+
+ROW_S = 150.0  # the most that a row may take; it takes some seconds
+add("neighbours_nothing", partial(run_row, None), on_gpu=False, seconds=ROW_S)
+for its_name, it in ATTACKS.items():
+    add(f"neighbours_{its_name}", partial(run_row, it), on_gpu=False, seconds=ROW_S)
+add("neighbours_share", run_share, on_gpu=False, seconds=ROW_S)

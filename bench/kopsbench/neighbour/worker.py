@@ -1,0 +1,68 @@
+"""The user that works: blocking adds in shared memory over a plain socket, one after the other, every answer checked."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from support import memfd, raw
+
+ELEMENTS = 1024
+
+
+@dataclass
+class Found:
+    """Durations in microseconds, of the calls that were answered or given up; and what was not as it should be."""
+
+    samples: list[float] = field(default_factory=list)
+    wrong: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Adder:
+    def __init__(self, path: str, patience: float, device: str | None = None, elements: int = ELEMENTS) -> None:
+        self.connection = raw.Connection(path)
+        self.connection.socket.settimeout(patience)
+        self.shared = memfd.Shared(3 * 4 * elements)
+        self.vectors = self.shared.view(np.float32, 3 * elements).reshape(3, elements)
+        self.vectors[0], self.vectors[1] = np.arange(elements), 3.0
+        buffer = self.connection.call("register", {"kind": "memfd", "size": self.shared.size, "fd": 0}, [self.shared.fd])["buffer"]
+        a, b, out = (raw.tensor(buffer, [elements], offset=4 * elements * i) for i in range(3))
+        params = {"op": "add", "in": [a, b], "out": [out], "timing": False, **({"device": device} if device else {})}
+        self.params = params
+        self.calls = 0
+
+    def call(self, found: Found) -> bool:
+        """One add; false when there is no use in another."""
+        a, b, out = self.vectors
+        self.calls += 1
+        b[:] = np.float32(self.calls % 1000)
+        out[:] = np.nan
+        connection, msgid = self.connection, self.calls & 0x7FFFFFFF
+        data = raw.pack_request(msgid, "run", self.params)
+        start = time.perf_counter_ns()
+        try:
+            connection.socket.sendall(data)
+            reply = connection.reply(msgid)
+        except (OSError, raw.Closed) as error:
+            found.samples.append((time.perf_counter_ns() - start) / 1000)
+            found.failures.append(f"{type(error).__name__}: {error}"[:200])
+            return False
+        found.samples.append((time.perf_counter_ns() - start) / 1000)
+        if reply.error is not None:
+            found.failures.append(str(reply.error)[:200])
+        elif not np.array_equal(out, a + b):
+            found.wrong += 1
+        return True
+
+    def work(self, seconds: float) -> Found:
+        found = Found()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and self.call(found):
+            pass
+        return found
