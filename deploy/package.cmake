@@ -4,7 +4,12 @@ set(KOPS_PACKAGE_VERSION ${PROJECT_VERSION} CACHE STRING "Version of the Debian 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME kops)
 set(CPACK_PACKAGE_VERSION ${KOPS_PACKAGE_VERSION})
-set(CPACK_PACKAGE_CONTACT "the authors of kopsd <kopsd@localhost>")
+# Whoever packs for others says who answers for it, as for Debian's own tools: DEBFULLNAME and DEBEMAIL in the environment.
+set(KOPS_PACKAGE_MAINTAINER "kopsd developers <kopsd@localhost>")
+if(DEFINED ENV{DEBEMAIL})
+    set(KOPS_PACKAGE_MAINTAINER "$ENV{DEBFULLNAME} <$ENV{DEBEMAIL}>")
+endif()
+set(CPACK_PACKAGE_CONTACT "${KOPS_PACKAGE_MAINTAINER}")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "kernel server for the GPUs of one machine")
 set(CPACK_PACKAGE_DIRECTORY ${CMAKE_BINARY_DIR}/package)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
@@ -50,4 +55,5 @@ set(CPACK_COMPONENT_CLIENT_DESCRIPTION
 # administrator's alone), and what Debian's readers look for.
 set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_CURRENT_SOURCE_DIR}/debian/contents.cmake)
 set(CPACK_KOPS_SOURCE ${PROJECT_SOURCE_DIR})
+set(CPACK_POST_BUILD_SCRIPTS ${CMAKE_CURRENT_SOURCE_DIR}/debian/repack.cmake)
 include(CPack)

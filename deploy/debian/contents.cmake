@@ -13,6 +13,13 @@ foreach(component ${CPACK_COMPONENTS_ALL})
     file(WRITE "${doc}/changelog.Debian"
         "kops (${CPACK_PACKAGE_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE}) unstable; urgency=medium\n\n"
         "  * What changed is in changelog.gz.\n\n -- ${CPACK_PACKAGE_CONTACT}  ${date}\n")
+    set(overrides "${root}/${component}/usr/share/lintian/overrides/${package}")
+    file(WRITE "${overrides}" "# Made for whoever has the source, not for Debian's archive.\n${package}: initial-upload-closes-no-bugs\n")
+    if(CPACK_PACKAGE_CONTACT MATCHES "@localhost>")
+        file(APPEND "${overrides}"
+            "# Nobody has said who answers for it: DEBFULLNAME and DEBEMAIL were not set.\n"
+            "${package}: bogus-mail-host\n${package}: bogus-mail-host-in-debian-changelog\n")
+    endif()
     file(GLOB pages "${root}/${component}/usr/share/man/man*/*.[1-9]")
     execute_process(COMMAND gzip -9nf ${pages} "${doc}/changelog" "${doc}/changelog.Debian" COMMAND_ERROR_IS_FATAL ANY)
 endforeach()

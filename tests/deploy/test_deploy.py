@@ -40,7 +40,8 @@ def test_example_settings_are_complete(tmp_path: Path) -> None:
     actual, shipped = settings(printed.stdout), settings((DEPLOY / "kopsd.conf").read_text(encoding="utf-8"))
     assert set(shipped) == set(actual)
     # Found at start, so that the example can only say which are possible.
-    machine_dependent = {"server.socket", "server.spin_us", "kernels.helpers", "cache.directory"}
+    machine_dependent = {"server.socket", "server.spin_us", "kernels.helpers", "cache.directory", "quota.fds"}
+    machine_dependent |= {"quota.host_mib", "quota.host_all_mib"}
     for name, value in actual.items():
         if value and name not in machine_dependent:
             assert shipped[name] == value, name

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from deployed import binary, needs, run
 from support import proc, raw
-from support.daemon import Daemon
+from support.daemon import Daemon, reachable
 from support.memfd import Shared
 
 NAMESPACES = {
@@ -55,9 +55,8 @@ def test_the_daemon_knows_a_contained_client_by_its_own_names(daemon: Daemon) ->
         pytest.skip("takes root, to be another user first")
     start = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", *unshare("--user", "--map-root-user")]
     needs("setpriv")
-    os.chmod(daemon.folder, 0o755)
     os.chmod(daemon.socket_path, 0o666)
-    asked = run(*start, str(binary("kopsctl")), "--socket", daemon.socket_path, "cache", "clear")
+    asked = run(*start, str(reachable(daemon.folder, "kopsctl")), "--socket", daemon.socket_path, "cache", "clear")
     assert asked.returncode != 0
     assert "permission" in asked.stderr or "administrator" in asked.stderr or "only" in asked.stderr, asked.stderr
 

@@ -77,6 +77,15 @@ def test_the_daemons_exit_statuses() -> None:
     assert found["StartLimitIntervalSec"] == ["0"]  # else a burst of faults would close the socket for good
 
 
+def test_memory_has_an_end_and_the_daemon_goes_last() -> None:
+    found = settings("kopsd.service")
+    high, most = (int(found[key][0].removesuffix("%")) for key in ("MemoryHigh", "MemoryMax"))
+    # All that users may have mapped is three quarters of MemoryMax.
+    assert 3 * most / 4 < high < most < 100
+    assert found["OOMPolicy"] == ["continue"] and int(found["OOMScoreAdjust"][0]) < -500
+    assert int(found["CPUWeight"][0]) > 100
+
+
 def test_the_gpus_stay_visible() -> None:
     found = settings("kopsd.service")
     assert found["DeviceAllow"] == ["char-nvidia* rw"]

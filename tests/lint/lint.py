@@ -209,7 +209,7 @@ def check_text() -> Iterator[str]:
 
 
 def check_generated() -> Iterator[str]:
-    for script in ("proto/generate.py", "proto/golden/golden.py"):
+    for script in ("proto/generate.py", "proto/golden/golden.py", "bench/table"):
         done = subprocess.run(
             [sys.executable, str(ROOT / script), "--check"], capture_output=True, text=True, check=False
         )
