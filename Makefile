@@ -6,14 +6,17 @@
 #   make help              the rest
 #
 # Settings: PRESET (build preset), JOBS (parallel jobs), KOPS_NO_INSTALL=1 (never install packages), PYTHON (interpreter),
-# CMAKE_ARGS (further arguments for configure, such as -DKOPS_CUDA=OFF).
+# CMAKE_ARGS (further arguments for configure, such as -DKOPS_CUDA=OFF), TESTS (arguments for ctest, such as '-R demo'),
+# CTEST_PARALLEL_LEVEL (how many tests at once: 2).
 
 PRESET ?= release
 JOBS ?= $(shell nproc)
 BUILD ?= build/$(PRESET)
 CMAKE_ARGS ?=
+TESTS ?=
+export CTEST_PARALLEL_LEVEL ?= 2
 
-.PHONY: build demo test lint tidy asan tsan fuzz cuda gpu-test bench install package package-test boot-test clean deps help
+.PHONY: build demo test lint tidy asan tsan fuzz cuda gpu-test bench install package package-test boot-test fresh-test clean deps help
 .DEFAULT_GOAL := build
 
 help:
@@ -29,7 +32,7 @@ demo: build
 
 ## test     every test that this machine can run
 test: build
-	tools/run-tests $(BUILD)
+	tools/run-tests $(BUILD) $(TESTS)
 
 ## asan     the tests under AddressSanitizer and UBSan
 ## tsan     the tests under ThreadSanitizer
@@ -82,6 +85,10 @@ package-test: build
 boot-test: build
 	tools/install-dependencies package
 	tests/deploy/boot $(BUILD)
+
+## fresh-test   both README commands in a clean Debian 12: as root, and as a user with sudo (as root; takes debootstrap)
+fresh-test:
+	tests/fresh/run
 
 ## clean    remove every build folder
 clean:

@@ -12,7 +12,8 @@ import textwrap
 from pathlib import Path
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "deploy" / "kopsd.conf"
-MACHINES_OWN = {"server.socket", "server.spin_us", "kernels.helpers", "cache.directory"}
+MACHINES_OWN = {"server.socket", "server.spin_us", "kernels.helpers", "cache.directory", "quota.fds"}
+MACHINES_OWN |= {"quota.host_mib", "quota.host_all_mib"}
 WIDTH = 117
 
 
