@@ -8,13 +8,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "deploy" / "kopsd.conf"
 MACHINES_OWN = {"server.socket", "server.spin_us", "kernels.helpers", "cache.directory", "quota.fds"}
 MACHINES_OWN |= {"quota.host_mib", "quota.host_all_mib"}
-WIDTH = 117
 
 
 def values(text: str) -> dict[str, str]:
@@ -35,16 +33,7 @@ def example(old: str, printed: str) -> str:
     for line in printed.splitlines():
         if heading := re.fullmatch(r"\[(\w+)\]", line):
             section = heading[1]
-        if line.startswith("; "):
-            lines += textwrap.wrap(
-                line[2:],
-                WIDTH,
-                initial_indent="; ",
-                subsequent_indent="; ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-        elif entry := re.fullmatch(r";?(\w+) =\s*(.*)", line):
+        if entry := re.fullmatch(r";?(\w+) =\s*(.*)", line):
             name = f"{section}.{entry[1]}"
             value = kept.get(name, entry[2]) if name in MACHINES_OWN or not entry[2] else entry[2]
             lines.append(f";{entry[1]} = {value}".rstrip())

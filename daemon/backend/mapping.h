@@ -177,5 +177,7 @@ void mapping_flush(struct mapping_registry *r, struct mapping_flush *flush);
 
 /* Whether two mappings are views of the same memory. */
 bool mapping_same_memory(const struct mapping *a, const struct mapping *b);
+/* Equal for mappings of the same memory, and for few others. */
+uint64_t mapping_memory_hash(const struct mapping *m);
 
 #endif

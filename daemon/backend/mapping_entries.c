@@ -11,7 +11,7 @@
 #define KCMP_FILE 0 /* linux/kcmp.h is not on every system */
 #endif
 
-struct list *mapping_bucket(struct mapping_registry *r, const struct backend_import *import)
+static uint64_t hash_handle(const struct backend_import *import)
 {
     uint64_t h = 14695981039346656037U; /* FNV-1a, over words */
 
@@ -21,6 +21,13 @@ struct list *mapping_bucket(struct mapping_registry *r, const struct backend_imp
         memcpy(&word, import->handle + i, sizeof(word));
         h = (h ^ word) * 1099511628211U;
     }
+    return h;
+}
+
+struct list *mapping_bucket(struct mapping_registry *r, const struct backend_import *import)
+{
+    const uint64_t h = hash_handle(import);
+
     return &r->buckets[(h ^ h >> 32) % MAPPING_BUCKETS];
 }
 
@@ -245,6 +252,15 @@ bool mapping_same_memory(const struct mapping *a, const struct mapping *b)
     if (a->kind == MEMORY_MEMFD)
         return a->identity && a->identity == b->identity;
     return mapping_same_handle(a, b->device, &b->import);
+}
+
+uint64_t mapping_memory_hash(const struct mapping *m)
+{
+    if (m->kind == MEMORY_MEMFD && m->identity)
+        return m->identity;
+    if (m->kind == MEMORY_CUDA_IPC || m->kind == MEMORY_CUDA_POOL)
+        return hash_handle(&m->import);
+    return (uintptr_t)m;
 }
 
 /* ---- more of the same memory ---- */

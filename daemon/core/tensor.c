@@ -108,10 +108,12 @@ bool tensor_same_view(const struct tensor *a, const struct tensor *b)
     return true;
 }
 
-/* The strides of two tensors together, largest first, with the size of each tensor's dimension of that stride. */
+/* The strides of two tensors together, largest first, with the size of each tensor's dimension of that stride; and how
+ * far the smaller strides can lead together. */
 struct common_strides {
     unsigned n;
     int64_t stride[2 * TENSOR_MAX_RANK], size_a[2 * TENSOR_MAX_RANK], size_b[2 * TENSOR_MAX_RANK];
+    int64_t below_a[2 * TENSOR_MAX_RANK], below_b[2 * TENSOR_MAX_RANK];
 };
 
 static int64_t *size_at(struct common_strides *c, int64_t stride, bool of_a)
@@ -148,29 +150,42 @@ static bool add_strides(struct common_strides *c, const struct tensor *t, bool i
     return true;
 }
 
+static void add_up_strides(struct common_strides *c)
+{
+    int64_t a = 0, b = 0;
+
+    for (unsigned i = c->n; i--;) {
+        c->below_a[i] = a;
+        c->below_b[i] = b;
+        a += (c->size_a[i] - 1) * c->stride[i];
+        b += (c->size_b[i] - 1) * c->stride[i];
+    }
+}
+
 /* Is there, from dimension i on, a pair of indices whose elements lie `delta` apart? For each stride the difference of
  * the indices is tried where the smaller strides can still make up for the rest. */
 static bool search_pair(const struct common_strides *c, unsigned i, int64_t delta, unsigned *budget)
 {
-    int64_t low_a = 0, low_b = 0, s, first, last;
+    enum { FEW = 16 };
+    int64_t low_a, low_b, s, first, last;
 
     if (i == c->n)
         return delta == 0;
     if (*budget == 0)
         return true;
     --*budget;
-    for (unsigned j = i + 1; j < c->n; j++) {
-        low_a += (c->size_a[j] - 1) * c->stride[j];
-        low_b += (c->size_b[j] - 1) * c->stride[j];
-    }
+    low_a = c->below_a[i];
+    low_b = c->below_b[i];
     s = c->stride[i];
-    /* delta − d·s must lie within [−low_b, low_a]. */
-    first = (delta - low_a) / s - 1;
-    last = (delta + low_b) / s + 1;
-    if (first < -(c->size_b[i] - 1))
-        first = -(c->size_b[i] - 1);
-    if (last > c->size_a[i] - 1)
-        last = c->size_a[i] - 1;
+    first = -(c->size_b[i] - 1);
+    last = c->size_a[i] - 1;
+    if (last - first > FEW) { /* fewer are tried faster than divided */
+        /* delta − d·s must lie within [−low_b, low_a]. */
+        const int64_t from = (delta - low_a) / s - 1, to = (delta + low_b) / s + 1;
+
+        first = first < from ? from : first;
+        last = last > to ? to : last;
+    }
     for (int64_t d = first; d <= last; d++) {
         int64_t rest = delta - d * s;
 
@@ -189,8 +204,9 @@ bool tensor_share_elements(const struct tensor *a, const struct tensor *b)
 
 bool tensor_share_elements_within(const struct tensor *a, const struct tensor *b, unsigned *budget)
 {
-    unsigned mine = *budget < TENSOR_SEARCH_STEPS ? *budget : TENSOR_SEARCH_STEPS, left = mine;
-    struct common_strides c = {0};
+    const unsigned most = *budget < TENSOR_SEARCH_STEPS ? *budget : TENSOR_SEARCH_STEPS, sorting = a->rank + b->rank;
+    unsigned left = most > sorting ? most - sorting : 0;
+    struct common_strides c;
     int64_t delta;
     bool share;
 
@@ -198,10 +214,14 @@ bool tensor_share_elements_within(const struct tensor *a, const struct tensor *b
         return false;
     if (a->offset >= b->offset + b->extent || b->offset >= a->offset + a->extent)
         return false;
-    if (a->dtype != b->dtype || !add_strides(&c, a, true) || !add_strides(&c, b, false))
+    *budget -= most - left;
+    c.n = 0;
+    if (left == 0 || a->dtype != b->dtype || !add_strides(&c, a, true) || !add_strides(&c, b, false))
         return true;
+    add_up_strides(&c);
     delta = ((int64_t)b->offset - (int64_t)a->offset) / (int64_t)dtype_size(a->dtype);
+    *budget -= left;
     share = search_pair(&c, 0, delta, &left);
-    *budget -= mine - left;
+    *budget += left;
     return share;
 }

@@ -125,7 +125,8 @@ const struct setting settings[] = {
      "of it is touched, and what alloc made of it; half of the memory by default, which is the control group's or the "
      "machine's."},
     {"quota", "host_all_mib", NUMBER, AT(quota_host_all_mib), NULL, 0, 1U << 30, LIVE,
-     "The same of all users together; three quarters of the memory by default."},
+     "The same of all users together; three quarters of the memory by default. One user may have twice what is left of "
+     "it to others at most: two thirds, when it is alone."},
     {"quota", "program_mib", NUMBER, AT(quota_program_mib), "256", 0, 1U << 30, LIVE,
      "Memory of the daemon's that programs of one user take; 128 a connection at most."},
     {"quota", "waiting_mib", NUMBER, AT(quota_waiting_mib), "64", 0, 1U << 30, LIVE,

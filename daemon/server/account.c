@@ -222,10 +222,12 @@ static int all_exceeded(struct account *a, pid_t pid, enum quota quota, uint64_t
                         uint64_t asked, struct error *e)
 {
     account_refused(a, pid, quota, current, limit);
-    error_set(e, ERROR_QUOTA_EXCEEDED,
-              "user %u asked for %llu, all users together have %llu and may have %llu %s (quota.host_all_mib)",
-              (unsigned)a->uid, (unsigned long long)asked, (unsigned long long)current, (unsigned long long)limit,
-              refusals[quota].things);
+    error_set(
+        e, ERROR_QUOTA_EXCEEDED,
+        "user %u asked for %llu, all users together have %llu and may have %llu %s (quota.host_all_mib), one user "
+        "twice what is left to others at most",
+        (unsigned)a->uid, (unsigned long long)asked, (unsigned long long)current, (unsigned long long)limit,
+        refusals[quota].things);
     error_detail_text(e, "quota", "host_all_bytes");
     error_detail_number(e, "current", (int64_t)current);
     return error_detail_number(e, "limit", (int64_t)limit);
@@ -281,6 +283,12 @@ static bool fits(uint64_t limit, uint64_t used, uint64_t amount)
     return !limit || !amount || (used < limit && amount <= limit - used);
 }
 
+/* Of what all users together may have. */
+static bool is_within_share(uint64_t of_all, uint64_t all_used, uint64_t used, uint64_t amount)
+{
+    return !of_all || !amount || amount <= account_share(all_used < of_all ? of_all - all_used : 0, used);
+}
+
 /* `apart` of what is used is what becomes `amount`. */
 static int check(struct account *a, pid_t pid, enum quota quota, uint64_t apart, uint64_t amount, struct error *e)
 {
@@ -290,7 +298,7 @@ static int check(struct account *a, pid_t pid, enum quota quota, uint64_t apart,
 
     if (!fits(limit, used, amount))
         r = exceeded(a, pid, quota, used, limit, amount, e);
-    else if (!fits(of_all, all_used, amount))
+    else if (!is_within_share(of_all, all_used, used, amount))
         r = all_exceeded(a, pid, quota, all_used, of_all, amount, e);
     if (r < 0 && quota == QUOTA_HOST)
         error_detail_number(e, "asked", amount > INT64_MAX ? INT64_MAX : (int64_t)amount);

@@ -114,6 +114,7 @@ struct account {
     unsigned looked;             /* the turn in which they were looked at last */
     struct list reports;         /* connections by report_link that wait for that */
     uint64_t used[QUOTA_COUNT];  /* the sum of its charges */
+    uint64_t holes;              /* bytes, the sum of its parts of the server's host_room */
     struct schedule_user turns;  /* of the loop; its tasks are the connections */
     struct account_lane files, sockets; /* what is closed for the user; sockets: connections with what waits in them */
     uint64_t runs;                      /* waiting or running */
@@ -137,6 +138,15 @@ struct account *account_get(struct accounts *all, uid_t uid);
 struct account *account_ref(struct account *a);
 /* NULL is allowed; returns NULL. */
 struct account *account_unref(struct account *a);
+
+/* How much more of what is common to all a user may take who has `own` of it, when so much is left: until it has twice
+ * what it leaves to the others. So however many take all that they may, there is some left for the next. */
+static inline uint64_t account_share(uint64_t left, uint64_t own)
+{
+    const uint64_t most = left / 3 * 2 + left % 3 * 2 / 3;
+
+    return most > own / 3 ? most - own / 3 : 0;
+}
 
 /* Takes `amount` of the user's quota, or refuses: quota_exceeded with quota, current and limit. *charge is one of
  * nothing; `pid` is for the log. */

@@ -8,8 +8,9 @@
 enum { SEQUENCE_OPS_MAX = 512, SEQUENCE_TENSORS_MAX = 2048 };
 /* Of a connection: bodies of runs, beyond which it is not read until some have ended, and of programs. */
 enum { RUN_BYTES_MAX = 32 << 20, PROGRAM_BYTES_MAX = 128 << 20 };
-/* Of a body's checks: a few milliseconds. Where they do not suffice, byte ranges that meet count as shared. */
-enum { BODY_SEARCH_STEPS = 32 * 1024 };
+/* Of all checks of a body, its repetition's included: a millisecond. Where they do not suffice, byte ranges that meet
+ * count as shared. */
+enum { BODY_SEARCH_STEPS = 24 * 1024 };
 
 /* The body of one op, in the run itself. */
 void body_init_single(struct run *run, unsigned n_tensors);
@@ -49,7 +50,7 @@ int call_check_overlap(struct body *body, unsigned i, struct error *e);
 /* Says where each operand lies within its memory. */
 void call_set_operands(struct body *body, unsigned i);
 /* Refuses to repeat what would not compute the same again. */
-int body_check_repeat(const struct body *body, struct error *e);
+int body_check_repeat(struct body *body, struct error *e);
 /* Equal handle bytes with different ids in one request could never all be open. */
 int body_check_handles(const struct body *body, struct error *e);
 /* Whether jobs of `device` can use memory of `owner`. */

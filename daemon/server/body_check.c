@@ -132,28 +132,89 @@ static void note_uses(const struct body *body, struct tensor_use *uses)
     }
 }
 
+/* A tensor that is written. Sorted by memory, then by where it begins: `reach` is where the furthest one of that memory
+ * ends, of those that begin no later, so a search backwards may end there. */
+struct written {
+    uint64_t memory, begin, reach; /* memory: mapping_memory_hash() */
+    unsigned tensor;
+};
+
+static int compare_written(const void *a, const void *b)
+{
+    const struct written *x = a, *y = b;
+
+    if (x->memory != y->memory)
+        return x->memory < y->memory ? -1 : 1;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+static unsigned list_written(const struct body *body, const struct tensor_use *uses, struct written *into)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < body->n_tensors; i++) {
+        const struct tensor *t = &body->tensors[i];
+
+        if (uses[i].last_write != NEVER && body->refs[i].mapping)
+            into[n++] = (struct written){.memory = mapping_memory_hash(body->refs[i].mapping),
+                                         .begin = t->offset,
+                                         .reach = t->offset + t->extent,
+                                         .tensor = i};
+    }
+    qsort(into, n, sizeof(*into), compare_written);
+    for (unsigned i = 1; i < n; i++)
+        if (into[i].memory == into[i - 1].memory && into[i].reach < into[i - 1].reach)
+            into[i].reach = into[i - 1].reach;
+    return n;
+}
+
+/* How many of the tensors come before the end of the given one, in its memory or an earlier one. */
+static unsigned count_before(const struct written *written, unsigned n, uint64_t memory, uint64_t end)
+{
+    unsigned low = 0;
+
+    while (low < n) {
+        const unsigned middle = low + (n - low) / 2;
+        const struct written *w = &written[middle];
+
+        if (w->memory < memory || (w->memory == memory && w->begin < end))
+            low = middle + 1;
+        else
+            n = middle;
+    }
+    return low;
+}
+
 /* Whether the tensor is read, at `at` first, before it was written anew, and written then or later. Reads of it that
- * come after the first one need no look: they are worse off in neither respect. */
-static bool is_spoiled(const struct body *body, const struct tensor_use *uses, const uint16_t *written,
-                       unsigned n_written, unsigned i, unsigned *budget)
+ * come after the first one need no look: they are worse off in neither respect. Each tensor that is looked at is a step
+ * of the body's search, too. */
+static bool is_spoiled(struct body *body, const struct tensor_use *uses, const struct written *written,
+                       unsigned n_written, unsigned i)
 {
     const unsigned at = uses[i].first_read;
     const struct mapping *m = body->refs[i].mapping;
     const struct tensor *t = &body->tensors[i];
+    const uint64_t memory = mapping_memory_hash(m);
     bool spoiled = false;
 
-    for (unsigned j = 0; j < n_written; j++) {
-        const struct tensor *other = &body->tensors[written[j]];
+    for (unsigned j = count_before(written, n_written, memory, t->offset + t->extent); j--;) {
+        const struct tensor *other = &body->tensors[written[j].tensor];
+        const struct tensor_use *use = &uses[written[j].tensor];
         bool same;
 
-        if (other->offset >= t->offset + t->extent || t->offset >= other->offset + other->extent ||
-            !mapping_same_memory(m, body->refs[written[j]].mapping))
+        if (written[j].memory != memory || written[j].reach <= t->offset)
+            break;
+        if (body->search_steps == 0)
+            return true;
+        body->search_steps--;
+        if (t->offset >= other->offset + other->extent ||
+            !mapping_same_memory(m, body->refs[written[j].tensor].mapping))
             continue;
         same = tensor_same_view(t, other);
-        if (same && uses[written[j]].first_write < at)
+        if (same && use->first_write < at)
             return false;
-        if (!spoiled && uses[written[j]].last_write >= at)
-            spoiled = same || tensor_share_elements_within(t, other, budget);
+        if (!spoiled && use->last_write >= at)
+            spoiled = same || tensor_share_elements_within(t, other, &body->search_steps);
     }
     return spoiled;
 }
@@ -177,40 +238,36 @@ static int refuse(const struct body *body, unsigned i, struct error *e)
     return body->memory ? error_detail_number(e, "op_index", i) : -1;
 }
 
-/* Each tensor that is read against each that is written: some ten thousand steps usually, and some milliseconds where
- * somebody makes it as long as can be. */
-static unsigned first_spoiled(const struct body *body, struct tensor_use *uses, uint16_t *written)
+static unsigned first_spoiled(struct body *body, struct tensor_use *uses, struct written *written)
 {
-    unsigned n_written = 0, budget = BODY_SEARCH_STEPS, first = NEVER;
+    unsigned n_written, first = NEVER;
 
     note_uses(body, uses);
-    for (unsigned i = 0; i < body->n_tensors; i++)
-        if (uses[i].last_write != NEVER && body->refs[i].mapping)
-            written[n_written++] = (uint16_t)i;
+    n_written = list_written(body, uses, written);
     for (unsigned i = 0; i < body->n_tensors; i++) {
         const struct tensor_use *use = &uses[i];
 
         if (use->first_read < first && use->first_read <= use->first_write && body->refs[i].mapping &&
-            is_spoiled(body, uses, written, n_written, i, &budget))
+            is_spoiled(body, uses, written, n_written, i))
             first = use->first_read;
     }
     return first;
 }
 
-int body_check_repeat(const struct body *body, struct error *e)
+int body_check_repeat(struct body *body, struct error *e)
 {
     struct tensor_use few[STEP_MAX_OPERANDS + 1], *uses = few;
-    uint16_t few_written[STEP_MAX_OPERANDS], *written = few_written;
+    struct written few_written[STEP_MAX_OPERANDS], *written = few_written;
     unsigned first;
 
     if (body->n_tensors > STEP_MAX_OPERANDS) {
-        uses = malloc((body->n_tensors + 1) * (sizeof(*uses) + sizeof(*written)));
-        if (!uses)
+        written = malloc((body->n_tensors + 1) * (sizeof(*uses) + sizeof(*written)));
+        if (!written)
             return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to check %u tensors", body->n_tensors);
-        written = (uint16_t *)(void *)(uses + body->n_tensors + 1);
+        uses = (struct tensor_use *)(void *)(written + body->n_tensors + 1);
     }
     first = first_spoiled(body, uses, written);
-    if (uses != few)
-        free(uses);
+    if (written != few_written)
+        free(written);
     return first == NEVER ? 0 : refuse(body, first, e);
 }

@@ -75,8 +75,7 @@ static void settle_host(const struct mapping *m, struct bill *bill)
     struct server *s = m->registry->context;
 
     bill->host = hold_unref(bill->host);
-    host_room_give(&s->host_room, bill->holes);
-    bill->holes = 0;
+    host_room_give(&s->host_room, &bill->room);
 }
 
 void mapping_settle_shared(struct mapping *m)

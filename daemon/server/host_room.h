@@ -2,25 +2,43 @@
  *
  * A page of shared memory belongs, for the kernel, to whoever touches it first, and stays that one's while the file
  * lives, however long the daemon has let go of it. So the quotas, which count what is mapped now, are not all: holes
- * are taken on only where all that are mapped fit into what is available at that time. Memory whose pages are there
- * needs nothing. Thread: loop. */
+ * are taken on only where all that are mapped fit into what is available at that time, and by one user only a share of
+ * it. Memory whose pages are there needs nothing. Thread: loop. */
 #ifndef KOPS_SERVER_HOST_ROOM_H
 #define KOPS_SERVER_HOST_ROOM_H
 
 #include "util/error.h"
 
+struct account;
+
 struct host_room {
-    uint64_t holes; /* bytes that are mapped and had no page when they were taken on */
-    uint64_t available, total;
-    uint64_t asked_ns; /* when the kernel was asked for those; 0: never */
+    uint64_t holes;  /* bytes that are mapped and had no page when they were taken on */
+    uint64_t mapped; /* bytes of the files that have those; no less of them has no page than is not resident here */
+    uint64_t available, total, resident; /* as the kernel said */
+    uint64_t asked_ns;                   /* when it was asked for those; 0: never */
 };
 
-/* Takes so many bytes on, or refuses: -1, out_of_memory. `users_bytes` is the host's memory that the user has mapped,
- * these bytes included: a user with little of it may also take from a part that is kept for such users. */
-int host_room_take(struct host_room *room, uint64_t users_bytes, uint64_t holes, struct error *e);
-static inline void host_room_give(struct host_room *room, uint64_t holes)
+/* What one file takes, and who has it is its one holder. Zeroes are nothing, which may be given and moved. */
+struct host_part {
+    struct account *account; /* a reference; NULL: nothing is taken */
+    uint64_t holes, mapped;
+};
+
+/* Takes on `holes` bytes without pages of a file of which `size` bytes are mapped, or refuses: -1, out_of_memory.
+ * The user's QUOTA_HOST includes them already: one who has little of that may also take from a part that is kept for
+ * such users. *part is nothing before. */
+int host_room_take(struct host_room *room, struct account *a, uint64_t size, uint64_t holes, struct host_part *part,
+                   struct error *e);
+/* It is nothing afterwards. */
+void host_room_give(struct host_room *room, struct host_part *part);
+
+/* Another holder has it from now on. */
+static inline struct host_part host_part_move(struct host_part *from)
 {
-    room->holes -= holes;
+    struct host_part moved = *from;
+
+    *from = (struct host_part){0};
+    return moved;
 }
 
 #endif

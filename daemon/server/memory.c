@@ -76,7 +76,7 @@ static void end_allocated(struct request *r, const struct buffer_ref *buffer)
 
 static void give_back(struct request *r)
 {
-    host_room_give(&r->connection->server->host_room, r->alloc.holes);
+    host_room_give(&r->connection->server->host_room, &r->alloc.room);
     charge_free(&r->alloc.host);
     charge_free(&r->alloc.charge);
 }
@@ -112,8 +112,7 @@ static int adopt(struct request *r, struct mapping **ret)
         goto unref_host;
     bill = (*ret)->bill;
     bill->host = host;
-    bill->holes = r->alloc.holes;
-    r->alloc.holes = 0;
+    bill->room = host_part_move(&r->alloc.room);
     bill->allocated = charge_move(&r->alloc.charge);
     bill->fds = charge_move(&kept);
     return 0;
@@ -174,9 +173,8 @@ static int charge_alloc(struct request *r, struct error *e)
         return -1;
     if (charge_take(&r->alloc.host, c->account, c->pid, QUOTA_HOST, host, e) < 0)
         goto discharge;
-    if (host_room_take(&c->server->host_room, c->account->used[QUOTA_HOST], host, e) < 0)
+    if (host_room_take(&c->server->host_room, c->account, host, host, &r->alloc.room, e) < 0)
         goto discharge_host;
-    r->alloc.holes = host;
     return 0;
 
 discharge_host:

@@ -269,6 +269,7 @@ static int register_memfd(struct request *r, const struct rpc_arg *args, bool wr
     struct backend_memory *memory;
     struct buffer_ref *buffer = NULL;
     struct host_room *room = &c->server->host_room;
+    struct host_part part = {0};
     struct hold *hold, *host;
     struct bill *bill;
     struct mapping *m;
@@ -282,13 +283,14 @@ static int register_memfd(struct request *r, const struct rpc_arg *args, bool wr
         st = (struct stat){0};
     /* No page of it is touched before its full size is charged: whoever touches a page first is who has it. */
     host = hold_take_file(c->account, c->pid, QUOTA_HOST, st.st_dev, st.st_ino, args[REGISTER_size].u, e);
-    if (!host || host_room_take(room, c->account->used[QUOTA_HOST], holes_of(&st, args[REGISTER_size].u), e) < 0)
+    if (!host ||
+        host_room_take(room, c->account, args[REGISTER_size].u, holes_of(&st, args[REGISTER_size].u), &part, e) < 0)
         goto unref_host;
     if (mapping_adopt(&c->server->mappings, memory, NULL, st.st_ino, -1, owner_of(c), &m, e) < 0)
         goto give_room;
     bill = m->bill;
     bill->host = host;
-    bill->holes = holes_of(&st, args[REGISTER_size].u);
+    bill->room = part;
     hold = connection_hold(c, m, args[REGISTER_size].u, e);
     if (hold)
         buffer = connection_add_buffer(c, m, hold, args[REGISTER_size].u, kind_of(writable), e);
@@ -302,7 +304,7 @@ static int register_memfd(struct request *r, const struct rpc_arg *args, bool wr
     return buffer ? 0 : -1;
 
 give_room:
-    host_room_give(room, holes_of(&st, args[REGISTER_size].u));
+    host_room_give(room, &part);
 unref_host:
     hold_unref(host);
     memfd_unmap(memory);

@@ -191,7 +191,7 @@ struct bill {
     struct charge allocated; /* QUOTA_ALLOCATED: alloc made the memory */
     struct charge fds;       /* QUOTA_FDS: the kept descriptor */
     struct hold *host;       /* a reference: QUOTA_HOST, on the file; NULL: it is no memory of the host's */
-    uint64_t holes;          /* of it, in the server's host_room */
+    struct host_part room;   /* of the server's host_room: its pages that were not there */
 };
 
 /* A connection's reference to memory. */
@@ -398,9 +398,9 @@ struct request {
             struct work work;
             struct backend_device *device;
             uint64_t size;
-            struct charge charge; /* QUOTA_ALLOCATED; a mapping's from when there is one */
-            struct charge host;   /* QUOTA_HOST, until there is a file to be charged for */
-            uint64_t holes;       /* in the server's host_room; a mapping's from when there is one */
+            struct charge charge;  /* QUOTA_ALLOCATED; a mapping's from when there is one */
+            struct charge host;    /* QUOTA_HOST, until there is a file to be charged for */
+            struct host_part room; /* of the server's host_room; a mapping's from when there is one */
             struct backend_memory *memory;
             int fd;
             struct error error;

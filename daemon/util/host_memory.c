@@ -131,6 +131,11 @@ uint64_t host_memory_total(void)
     return limit < machine ? limit : machine;
 }
 
+uint64_t host_memory_resident(void)
+{
+    return read_entry("/proc/self/status", "RssShmem:") * 1024;
+}
+
 uint64_t host_memory_available(void)
 {
     const uint64_t kib = read_entry("/proc/meminfo", "MemAvailable:"), below = own_limits().available;

@@ -13,6 +13,10 @@ uint64_t host_memory_total(void);
  * kernel does not say. */
 uint64_t host_memory_available(void);
 
+/* Bytes of shared memory whose pages this process has mapped and touched: once for each mapping. 0: the kernel does not
+ * say. */
+uint64_t host_memory_resident(void);
+
 /* What the control groups named in `groups` (a file as /proc/self/cgroup) have, their files being below `root`: the
  * smallest limit and the least that is free below one. UINT64_MAX: there is no limit. */
 struct host_memory_limits {

@@ -3,6 +3,7 @@ and waiting bytes take; and that the daemon gives memory back."""
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import re
@@ -17,7 +18,7 @@ from support import memfd, proc, raw, users
 from support.daemon import Daemon, binary, sanitized
 from support.users import as_root
 
-ALICE, BOB = 54001, 54002
+ALICE, BOB, CAROL = 54001, 54002, 54003
 MIB = 1 << 20
 GIB = 1 << 30
 HOST = "[cuda]\nenabled = false\n" + users.OPEN
@@ -130,7 +131,9 @@ def test_all_users_together(start: Callable[[str], Daemon], sparse: Callable[[in
         buffer = register(alice, sparse(64 * MIB), 64 * MIB).get()["buffer"]
         error = register(bob, sparse(33 * MIB), 33 * MIB).error
         check(error, "host_all_bytes", 64 * MIB, 96 * MIB, 33 * MIB)
-        register(bob, sparse(32 * MIB), 32 * MIB).get()
+        error = register(bob, sparse(22 * MIB), 22 * MIB).error
+        check(error, "host_all_bytes", 64 * MIB, 96 * MIB, 22 * MIB)
+        register(bob, sparse(21 * MIB), 21 * MIB).get()  # two thirds of what is left: the next one finds the rest
         alice.call("release", {"buffer": buffer})
         register(bob, sparse(32 * MIB), 32 * MIB).get()
 
@@ -182,6 +185,37 @@ def test_the_group_is_the_memory(group: Path) -> None:
     assert (found["host_mib"], found["host_all_mib"]) == ("256", "384")
 
 
+def fill_all_that_may_be(connection: raw.Connection, sparse: Callable[[int], int]) -> int:
+    """Registers files of holes, whose pages the daemon then touches first, until it refuses. Returns how many it took."""
+    n = 8 * MIB // 4
+    for count in itertools.count():
+        made = register(connection, sparse(16 * MIB), 16 * MIB)
+        if made.error:
+            assert made.error["code"] in ("quota_exceeded", "out_of_memory")
+            return count
+        tensors = [
+            {"buffer": made.get()["buffer"], "shape": [n], "dtype": "f32", "offset": o} for o in (0, 8 * MIB)
+        ]
+        connection.call("run", {"op": "square", "in": tensors[:1], "out": tensors[1:]})
+    raise AssertionError
+
+
+@as_root
+@in_a_group
+def test_who_fills_all_that_may_be_leaves_room_for_the_next(group: Path, sparse: Callable[[int], int]) -> None:
+    daemon = Daemon(config=HOST, start=False)
+    daemon.command = inside(group, daemon.command)
+    daemon.start()
+    with daemon, users.connect(daemon, ALICE) as alice, users.connect(daemon, BOB) as bob:
+        first = fill_all_that_may_be(alice, sparse)
+        assert 0 < fill_all_that_may_be(bob, sparse) < first
+        with users.connect(daemon, CAROL) as carol:
+            size = 4 * MIB
+            tensor = {"buffer": register(carol, sparse(size), size).get()["buffer"], "shape": [size // 4], "dtype": "f32"}
+            carol.call("run", {"op": "square", "in": [tensor], "out": [tensor]})
+            carol.call("alloc", {"size": size})
+
+
 @as_root
 @in_a_group
 def test_holes_do_not_end_the_daemon(group: Path, sparse: Callable[[int], int]) -> None:
@@ -194,17 +228,7 @@ def test_holes_do_not_end_the_daemon(group: Path, sparse: Callable[[int], int]) 
         for uid in (ALICE, BOB):  # the second one's find the first one's pages charged to the daemon
             with users.connect(daemon, uid) as connection:
                 assert register(connection, sparse(6 * GIB), 6 * GIB).error is not None
-                n = 8 * MIB // 4
-                while True:
-                    made = register(connection, sparse(16 * MIB), 16 * MIB)
-                    if made.error:
-                        assert made.error["code"] in ("quota_exceeded", "out_of_memory")
-                        break
-                    tensors = [
-                        {"buffer": made.get()["buffer"], "shape": [n], "dtype": "f32", "offset": o}
-                        for o in (0, 8 * MIB)
-                    ]
-                    connection.call("run", {"op": "square", "in": tensors[:1], "out": tensors[1:]})
+                fill_all_that_may_be(connection, sparse)
                 assert connection.alive()
                 # Memory of which the pages are there, whoever touched them, is taken on all the same.
                 filled = memfd.make(MIB)

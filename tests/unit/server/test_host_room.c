@@ -3,54 +3,154 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
+#include "server/account.h"
 #include "server/host_room.h"
 #include "util/clock.h"
 
 static const uint64_t mib = 1 << 20, available = UINT64_C(1024) << 20;
 
-/* As if the kernel had been asked just now; the reserve is 256 MiB. */
-static struct host_room room_with(uint64_t holes)
+enum { N_USERS = 8 };
+
+struct fixture {
+    struct quota_limits limits;
+    struct accounts all;
+    struct account *users[N_USERS];
+    struct host_room room;
+    struct host_part parts[256];
+    unsigned n_parts;
+};
+
+/* As if the kernel had been asked just now; the reserve is 256 MiB, so 768 MiB are free. */
+static int open_fixture(void **state)
 {
-    return (struct host_room){
-        .holes = holes, .available = available, .total = 64 * available, .asked_ns = clock_now_ns()};
+    struct fixture *f = calloc(1, sizeof(*f));
+
+    assert_non_null(f);
+    accounts_init(&f->all, &f->limits);
+    for (unsigned i = 0; i < N_USERS; i++) {
+        f->users[i] = account_get(&f->all, 1000 + i);
+        f->users[i]->used[QUOTA_HOST] = 17 * mib; /* not little */
+    }
+    f->room = (struct host_room){.available = available, .total = 64 * available, .asked_ns = clock_now_ns()};
+    *state = f;
+    return 0;
 }
 
-static void all_but_the_reserve_is_given(void **state)
+static int close_fixture(void **state)
 {
-    struct host_room room = room_with(0);
+    struct fixture *f = *state;
+
+    for (unsigned i = 0; i < f->n_parts; i++)
+        host_room_give(&f->room, &f->parts[i]);
+    assert_int_equal(f->room.holes, 0);
+    assert_int_equal(f->room.mapped, 0);
+    for (unsigned i = 0; i < N_USERS; i++) {
+        assert_int_equal(f->users[i]->holes, 0);
+        f->users[i]->used[QUOTA_HOST] = 0;
+        account_unref(f->users[i]);
+    }
+    accounts_free(&f->all);
+    free(f);
+    return 0;
+}
+
+static bool take(struct fixture *f, unsigned user, uint64_t size, uint64_t holes)
+{
+    struct host_part part = {0};
     struct error e = {0};
 
-    (void)state;
-    assert_int_equal(host_room_take(&room, 768 * mib, 768 * mib, &e), 0);
-    assert_int_equal(room.holes, 768 * mib);
-    assert_int_equal(host_room_take(&room, 769 * mib, mib, &e), -1);
-    assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
-    assert_int_equal(room.holes, 768 * mib);
-    host_room_give(&room, mib);
-    assert_int_equal(host_room_take(&room, 768 * mib, mib, &e), 0);
+    f->room.asked_ns = clock_now_ns();
+    if (host_room_take(&f->room, f->users[user], size, holes, &part, &e) < 0) {
+        assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
+        assert_null(part.account);
+        return false;
+    }
+    f->parts[f->n_parts++] = part;
+    return true;
+}
+
+/* The most that the user may take, to a MiB; taken. */
+static uint64_t take_all(struct fixture *f, unsigned user)
+{
+    uint64_t low = 0, high = available / mib;
+
+    while (high - low > 1) {
+        const uint64_t middle = (low + high) / 2;
+
+        if (take(f, user, middle * mib, middle * mib)) {
+            host_room_give(&f->room, &f->parts[--f->n_parts]);
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    if (low)
+        assert_true(take(f, user, low * mib, low * mib));
+    return low;
+}
+
+static void one_user_has_two_thirds_at_once_or_bit_by_bit(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_true(take(f, 0, 512 * mib, 512 * mib));
+    assert_false(take(f, 0, mib, mib));
+    assert_true(take(f, 0, mib, 0)); /* its pages are there */
+    host_room_give(&f->room, &f->parts[0]);
+    for (unsigned i = 0; i < 128; i++)
+        assert_true(take(f, 0, 4 * mib, 4 * mib));
+    assert_false(take(f, 0, mib, mib));
+}
+
+static void however_many_take_all_the_next_one_finds_some(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t last = 3 * available;
+
+    for (unsigned i = 0; i < 6; i++) {
+        const uint64_t taken = take_all(f, i);
+
+        assert_in_range(taken, 1, last / 2);
+        last = taken;
+    }
+}
+
+static void pages_that_are_there_by_now_count_once(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_true(take(f, 0, 512 * mib, 512 * mib));
+    f->room.available -= 512 * mib; /* the daemon touched them all */
+    f->room.resident += 512 * mib;
+    assert_true(take(f, 1, 170 * mib, 170 * mib));
+    assert_false(take(f, 1, mib, mib));
+    f->room.resident -= 256 * mib; /* not those that had none */
+    assert_false(take(f, 2, 64 * mib, 64 * mib));
 }
 
 static void who_has_little_takes_from_half_of_the_reserve(void **state)
 {
-    struct host_room room = room_with(768 * mib);
-    struct error e = {0};
+    struct fixture *f = *state;
 
-    (void)state;
-    assert_int_equal(host_room_take(&room, 17 * mib, mib, &e), -1);
-    for (unsigned i = 0; i < 128; i++)
-        assert_int_equal(host_room_take(&room, mib, mib, &e), 0);
-    assert_int_equal(host_room_take(&room, mib, mib, &e), -1); /* what is mapped still fits, and 128 MiB besides */
-    assert_int_equal(host_room_take(&room, mib, 0, &e), 0);
+    f->room.available = 256 * mib;
+    assert_false(take(f, 0, mib, mib));
+    f->users[1]->used[QUOTA_HOST] = 16 * mib;
+    assert_true(take(f, 1, 16 * mib, 16 * mib));
+    f->room.available = 128 * mib;
+    assert_false(take(f, 1, mib, mib));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_but_the_reserve_is_given),
-        cmocka_unit_test(who_has_little_takes_from_half_of_the_reserve),
+        cmocka_unit_test_setup_teardown(one_user_has_two_thirds_at_once_or_bit_by_bit, open_fixture, close_fixture),
+        cmocka_unit_test_setup_teardown(however_many_take_all_the_next_one_finds_some, open_fixture, close_fixture),
+        cmocka_unit_test_setup_teardown(pages_that_are_there_by_now_count_once, open_fixture, close_fixture),
+        cmocka_unit_test_setup_teardown(who_has_little_takes_from_half_of_the_reserve, open_fixture, close_fixture),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
