@@ -56,7 +56,7 @@ gpu-test: cuda
 ## lint     formatting, layers, generated files, Python: the house rules that a program can check
 lint:
 	tools/install-dependencies build test lint
-	tools/install-ruff
+	tools/install-python-checkers
 	tools/with-python tests/lint/lint.py --strict
 
 ## tidy     clang-tidy over all C files of the last build of PRESET

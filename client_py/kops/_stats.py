@@ -1,12 +1,12 @@
 """What `stats()` answers, for type checkers: plain dictionaries at run time. A daemon of another version may leave keys out or
-add some."""
+add some; those of this version are always there, but for what is not measured, and `device` of the host's memory."""
 
 from __future__ import annotations
 
 from typing import TypedDict
 
 
-class Spread(TypedDict, total=False):
+class Spread(TypedDict):
     """A distribution in microseconds."""
 
     min: float
@@ -18,31 +18,38 @@ class Spread(TypedDict, total=False):
     max: float
 
 
-class OpStats(TypedDict, total=False):
+class _Measured(TypedDict, total=False):
+    queue_us: Spread
+    exec_us: Spread
+    total_us: Spread
+
+
+class OpStats(_Measured):
     """One op, or kernel of a user's, on one device with one variant, dtype and shapes (inputs, then outputs).
 
     `count` executions; `queue_us` from ready to run until given to the device, `exec_us` device time of one execution,
-    `total_us` from the request's decoding to the reply's encoding.
+    `total_us` from the request's decoding to the reply's encoding. One that was never measured is not there.
     """
 
     op: str
+    uid: int
     device: str
     variant: str
     dtype: str
     shapes: list[list[int]]
     count: int
     errors: int
-    queue_us: Spread
-    exec_us: Spread
-    total_us: Spread
 
 
-class MappingStats(TypedDict, total=False):
+class _OnADevice(TypedDict, total=False):
+    device: str
+
+
+class MappingStats(_OnADevice):
     """Memory of a client's process that the daemon has mapped: `size` in bytes, `users` buffers that refer to it, `idle_s`
     seconds without a use."""
 
     kind: str
-    device: str
     size: int
     open: bool
     users: int
@@ -50,11 +57,12 @@ class MappingStats(TypedDict, total=False):
     idle_s: float
 
 
-class Stats(TypedDict, total=False):
+class Stats(TypedDict):
     """Counters and timings of a daemon since its start or the last reset."""
 
     uptime_s: float
     counters: dict[str, int]
     ops: list[OpStats]
     mappings: list[MappingStats]
+    mappings_all: int
     kernels: dict[str, int]

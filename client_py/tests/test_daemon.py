@@ -61,7 +61,14 @@ def test_timings_and_profile(k: kops.Client) -> None:
     profile = k.profile("add", a, a, warmup=1, repeat=9)
     assert len(profile.samples) == 9 and profile.min == min(profile.samples) and profile.device == "host"
     assert profile.variant in k.ops["add"].variants["host"]
-    assert any(row["op"] == "add" for row in k.stats("add")["ops"])
+    stats = k.stats("add")
+    assert stats.keys() == kops.Stats.__annotations__.keys()
+    assert any(row["op"] == "add" for row in stats["ops"])
+    for row in stats["ops"]:
+        assert set(row) - {"queue_us", "exec_us", "total_us"} == kops.OpStats.__required_keys__
+        assert row["total_us"].keys() == kops.Spread.__annotations__.keys() if "total_us" in row else row["errors"]
+    for mapping in stats["mappings"]:
+        assert set(mapping) - {"device"} == kops.MappingStats.__required_keys__
 
 
 def test_refusals_leave_the_connection_usable(k: kops.Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import shutil
@@ -159,19 +160,29 @@ a: float = k.add(1.0, 2.0)
 '''
 
 
-def mypy() -> list[str]:
-    for found in (os.environ.get("KOPS_MYPY"), shutil.which("mypy"), ROOT / "build/lint-venv/bin/mypy"):
+def checker(name: str) -> str:
+    for found in (os.environ.get(f"KOPS_{name.upper()}"), shutil.which(name), ROOT / "build/lint-venv/bin" / name):
         if found and Path(found).exists():
-            return [str(found)]
-    pytest.skip("no mypy (pip install mypy, or set KOPS_MYPY)")
+            return str(found)
+    pytest.skip(f"no {name} (pip install {name}, or set KOPS_{name.upper()})")
 
 
 def test_a_program_with_a_kernel_is_strictly_typed(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(TYPED)
-    command = [*mypy(), "--strict", "--cache-dir", str(tmp_path / "cache"), str(tmp_path / "program.py")]
+    command = [checker("mypy"), "--strict", "--cache-dir", str(tmp_path / "cache"), str(tmp_path / "program.py")]
     done = subprocess.run(command, env={**os.environ, "MYPYPATH": str(HERE.parent)}, cwd=tmp_path, capture_output=True, text=True)
     mine = [line for line in done.stdout.splitlines() if line.startswith("program.py")]
     assert not mine and done.returncode in (0, 1), done.stdout + done.stderr
+
+
+def test_pyright_says_the_same(tmp_path: Path) -> None:
+    """basedpyright is pyright with all that it needs in one package."""
+    (tmp_path / "program.py").write_text(TYPED)
+    settings = {"include": ["program.py"], "typeCheckingMode": "strict", "extraPaths": [str(HERE.parent)]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [checker("basedpyright"), "--pythonpath", sys.executable]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "0 errors" in done.stdout, done.stdout + done.stderr
 
 
 # Warnings and the log

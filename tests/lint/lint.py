@@ -221,7 +221,7 @@ def find_ruff() -> str:
     candidates = [
         os.environ.get("KOPS_RUFF", ""),
         "ruff",
-        str(Path(os.environ.get("KOPS_BUILD", ROOT / "build")) / "lint-venv/bin/ruff"),
+        str(ROOT / "build/lint-venv/bin/ruff"),
     ]
     for candidate in candidates:
         found = shutil.which(candidate) if candidate else None

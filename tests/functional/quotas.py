@@ -1,0 +1,55 @@
+"""What tests of quotas share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from support import memfd, proc, raw
+from support.daemon import Daemon
+
+
+def check(error: dict[str, Any] | raw.RpcError | None, quota: str, current: int, limit: int) -> None:
+    assert error is not None
+    code, detail = (error.code, error.detail) if isinstance(error, raw.RpcError) else (error["code"], error["detail"])
+    assert (code, detail) == (
+        "quota_exceeded",
+        {"quota": quota, "current": current, "limit": limit},
+    )
+
+
+def refusals(daemon: Daemon, what: str) -> list[str]:
+    return [line for line in daemon.log().splitlines() if "event=refuse" in line and f"what={what} " in line]
+
+
+def register(connection: raw.Connection, size: int) -> int:
+    """A memfd of its own; the daemon alone keeps it."""
+    fd = memfd.make(size)
+    try:
+        return connection.call("register", {"kind": "memfd", "size": size, "fd": 0}, [fd])["buffer"]
+    finally:
+        os.close(fd)
+
+
+def register_error(connection: raw.Connection, size: int) -> raw.RpcError:
+    fd = memfd.make(size)
+    try:
+        return connection.error("register", {"kind": "memfd", "size": size, "fd": 0}, [fd])
+    finally:
+        os.close(fd)
+
+
+def eventually_accepted(call: Callable[[], Any]) -> Any:
+    """What was given back is counted when the daemon has seen it."""
+    got: list[Any] = []
+
+    def accepted() -> bool:
+        try:
+            got.append(call())
+        except (raw.RpcError, raw.Closed, BrokenPipeError):
+            return False
+        return True
+
+    proc.eventually(accepted, "it is accepted again")
+    return got[0]
