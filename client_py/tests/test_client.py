@@ -36,6 +36,14 @@ def wait_for(condition: Any) -> None:
         time.sleep(0.001)
 
 
+def press_ctrl_c(noticed: threading.Event) -> None:
+    """Presses again every ten seconds until it is noticed: the interpreter does not see a signal that comes just before it blocks
+    until it wakes."""
+    while not noticed.is_set():
+        os.kill(os.getpid(), signal.SIGINT)
+        noticed.wait(10)
+
+
 def drained(k: kops.Client) -> None:
     """Waits until every request of the client was answered, also those that nobody waits for."""
     wait_for(lambda: k.ping() == {} and not unanswered(k._connection))
@@ -224,14 +232,17 @@ def test_staged_memory_is_not_reused_while_the_daemon_may_write_it(k: kops.Clien
 
 
 def test_ctrl_c_cancels_and_leaves_the_connection_usable(k: kops.Client, daemon: FakeDaemon, held: Any, a: Any) -> None:
+    noticed = threading.Event()
+
     def press() -> None:
         wait_for(lambda: daemon.count("run") == 1)
-        os.kill(os.getpid(), signal.SIGINT)
+        press_ctrl_c(noticed)
 
     presser = threading.Thread(target=press)
     presser.start()
     with pytest.raises(KeyboardInterrupt):
         k.add(a, a, timeout=None)
+    noticed.set()
     presser.join()
     assert daemon.count("cancel") == 1
     assert not unanswered(k._connection), "the cancelled request's reply was not awaited"

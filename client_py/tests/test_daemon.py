@@ -14,7 +14,7 @@ from typing import Any
 import kops
 import numpy
 import pytest
-from test_client import wait_for
+from test_client import press_ctrl_c, wait_for
 from test_forks import in_child
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,14 +108,15 @@ def test_ctrl_c_stops_a_long_run(k: kops.Client, real: Daemon) -> None:
             jobs = watch.stats()["counters"]["jobs"]
             pressing.set()
             wait_for(lambda: watch.stats()["counters"]["jobs"] > jobs)
-            os.kill(os.getpid(), signal.SIGINT)
+            press_ctrl_c(noticed)
 
-        pressing = threading.Event()
+        pressing, noticed = threading.Event(), threading.Event()
         presser = threading.Thread(target=press)
         presser.start()
         pressing.wait()
         with pytest.raises(KeyboardInterrupt):
             k.profile("square", a, out=out, repeat=10000, timeout=None)
+        noticed.set()
         presser.join()
         wait_for(lambda: watch.stats()["counters"]["jobs_cancelled"] > cancelled)
     assert numpy.array_equal(k.square(a), a * a)
