@@ -66,6 +66,18 @@ static int decode_layout(const struct rpc_arg *args, const char *path, struct te
     return 0;
 }
 
+/* "in[0]" of "in[0]."; only errors need it. */
+static const char *name_of(const char *path, char into[PATH_MAX_LENGTH])
+{
+    size_t n = strlen(path) - 1;
+
+    if (n > PATH_MAX_LENGTH - 1)
+        n = PATH_MAX_LENGTH - 1;
+    memcpy(into, path, n);
+    into[n] = '\0';
+    return into;
+}
+
 /* The mapping of an inline reference: this connection's own from before, or a new one in its care. */
 static int resolve_inline(struct connection *c, const struct rpc_arg *args, const char *path, struct operand_ref *ref,
                           uint64_t *ret_size, struct error *e)
@@ -73,6 +85,7 @@ static int resolve_inline(struct connection *c, const struct rpc_arg *args, cons
     struct backend_import import = {.kind = MEMORY_CUDA_IPC, .size = args[TENSOR_size].u, .writable = true};
     struct backend_device *device;
     const struct inline_ref *known = NULL;
+    char name[PATH_MAX_LENGTH];
     struct mapping *m;
 
     if (args[TENSOR_ipc].length != BACKEND_IPC_HANDLE_SIZE)
@@ -99,14 +112,12 @@ static int resolve_inline(struct connection *c, const struct rpc_arg *args, cons
         return 0;
     }
     if (connection_get_ipc(c, device, &import, args[TENSOR_alloc_id].present ? &args[TENSOR_alloc_id].u : NULL, &m, e) <
-        0) {
-        error_detail_text(e, "key", path);
-        return -1;
-    }
+        0)
+        return error_detail_text(e, "key", name_of(path, name));
     ref->hold = connection_hold(c, m, import.size, e);
     if (!ref->hold) {
         mapping_unref(m);
-        return -1;
+        return error_detail_text(e, "key", name_of(path, name));
     }
     if (m->keyed)
         connection_add_inline(c, m, ref->hold);
@@ -133,18 +144,6 @@ int tensor_use_buffer(struct connection *c, uint64_t id, const char *path, struc
     ref->writable = buffer->writable;
     *ret_size = buffer->size;
     return 0;
-}
-
-/* "in[0]" of "in[0]."; only errors need it. */
-static const char *name_of(const char *path, char into[PATH_MAX_LENGTH])
-{
-    size_t n = strlen(path) - 1;
-
-    if (n > PATH_MAX_LENGTH - 1)
-        n = PATH_MAX_LENGTH - 1;
-    memcpy(into, path, n);
-    into[n] = '\0';
-    return into;
 }
 
 int tensor_decode(struct connection *c, const struct rpc_value *value, const char *path, struct tensor *t,

@@ -116,7 +116,7 @@ def test_inline_references_are_counted(gpu: Callable[[str], Machine]) -> None:
     with machine.daemon.connect() as connection, machine.daemon.connect() as other:
         connection.call("run", square(a, b))
         error = connection.error("run", square(a, large))
-        assert error.code == "quota_exceeded" and error.detail["quota"] == "mapped_bytes"
+        assert error.code == "quota_exceeded" and error.detail["quota"] == "mapped_bytes" and error.key == "out[0]"
         one = {**large.inline([N]), "size": 4 * N}  # declared smaller than it is
         connection.call("release", {"ipc": b.handle})
         error = connection.error("run", {"op": "square", "in": [a.inline([N])], "out": [one]})
