@@ -21,6 +21,11 @@ bool may_see(const struct connection *viewer, uid_t uid)
     return viewer->uid == uid || access_allows(viewer, ACCESS_ADMINISTER);
 }
 
+bool may_see_account(const struct connection *viewer, const struct account *a)
+{
+    return viewer->account == a || may_see(viewer, a->uid);
+}
+
 void connection_name_process(struct connection *c)
 {
     char path[40];
@@ -157,14 +162,14 @@ static void write_users(struct rpc_output *out, const struct connection *viewer)
     list_for_each_safe (node, after, all) {
         const struct account *a = list_entry(node, struct account, link);
 
-        n += a->references && may_see(viewer, a->uid);
+        n += a->references && may_see_account(viewer, a);
     }
     rpc_write_text(out, "users");
     rpc_write_array(out, n);
     list_for_each_safe (node, after, all) {
         const struct account *a = list_entry(node, struct account, link);
 
-        if (a->references && may_see(viewer, a->uid))
+        if (a->references && may_see_account(viewer, a))
             write_user(out, a);
     }
 }

@@ -195,7 +195,7 @@ static void of_users(struct metrics *m, enum metric metric, uint64_t (*value)(co
     list_for_each_safe (node, after, &m->s->accounts.all) {
         const struct account *a = list_entry(node, struct account, link);
 
-        if (!may_see(m->viewer, a->uid))
+        if (!may_see_account(m->viewer, a))
             continue;
         metrics_sample(&m->text, metric, "");
         metrics_label_uint(&m->text, "uid", a->uid);
@@ -232,7 +232,7 @@ METRIC(user_device_seconds_total)
     list_for_each_safe (node, after, &m->s->accounts.all) {
         const struct account *a = list_entry(node, struct account, link);
 
-        if (!may_see(m->viewer, a->uid))
+        if (!may_see_account(m->viewer, a))
             continue;
         metrics_sample(&m->text, METRIC_user_device_seconds_total, "");
         metrics_label_uint(&m->text, "uid", a->uid);

@@ -52,6 +52,7 @@ def test_they_count_as_their_owner(start: Callable[[str], Daemon], tmp_path: Pat
         assert his.alive()
         rows = {row["uid"]: row["connections"] for row in hers[0].call("clients")["users"]}
         assert rows == {ALICE: 3}
+        assert [row["uid"] for row in hers[1].call("clients")["users"]] == [ALICE]  # the account that she is charged to
         # Another file counts from the next connection on.
         subuid.write_text("", encoding="utf-8")
         users.reload(daemon, HOST + users.OPEN + "[quota]\nconnections = 3\n" + access)
