@@ -32,11 +32,11 @@ from ._recovery import LOSSES, RUNS, Failed, Patience, Trial, no_hazard, reconne
 from ._results import Device, Info, Op, Profile
 from ._session import Call
 from ._stats import Stats
-from ._timeouts import seconds_of
+from ._timeouts import DefaultTimeout, seconds_of
 from ._warnings import warn
 
 
-class AsyncClient(AsyncOpMethods, AsyncKernelMethods, AsyncAdminMethods):
+class AsyncClient(DefaultTimeout, AsyncOpMethods, AsyncKernelMethods, AsyncAdminMethods):
     """As `Client`, with `await`: `c = await k.add(a, b)`. Made by `connect_async`; an async context manager.
 
     Calls of several tasks are pipelined. A task that is cancelled cancels its request. Lost daemons are waited for and
@@ -58,15 +58,6 @@ class AsyncClient(AsyncOpMethods, AsyncKernelMethods, AsyncAdminMethods):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writing = False
         _clients.add(self)
-
-    @property
-    def timeout(self) -> float | None:
-        """Seconds that a call may take which names none; None: no limit."""
-        return self._timeout
-
-    @timeout.setter
-    def timeout(self, value: float | None) -> None:
-        self._timeout = seconds_of(value)
 
     # The daemon
 

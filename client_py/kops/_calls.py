@@ -20,10 +20,10 @@ from ._programs import Program
 from ._recording import BaseSequence, Recorder
 from ._recovery import LOSSES, SHORT_LOSSES, Trial, no_hazard, short_call
 from ._session import Call
-from ._timeouts import seconds_of
+from ._timeouts import DefaultTimeout, seconds_of
 
 
-class Calls:
+class Calls(DefaultTimeout):
     """The part of a client that calls go through. The rest of it is in `_client`."""
 
     def __init__(self, timeout: float | None, blocking: bool, reconnect_timeout: float) -> None:
@@ -40,15 +40,6 @@ class Calls:
     def _live(self) -> Link:
         """The connection; a new one when there is none or it was lost."""
         raise NotImplementedError
-
-    @property
-    def timeout(self) -> float | None:
-        """Seconds that a call may take which names none; None: no limit."""
-        return self._timeout
-
-    @timeout.setter
-    def timeout(self, value: float | None) -> None:
-        self._timeout = seconds_of(value)
 
     # Ops
 

@@ -21,3 +21,18 @@ def seconds_of(value: Any, name: str = "timeout") -> float | None:
         if seconds > 0:
             return seconds
     raise BadArgument(f"{name} is a number of seconds above 0, or None for no limit, not {value!r:.40}", {"key": name})
+
+
+class DefaultTimeout:
+    """Of a client whose calls may say how long they may take."""
+
+    _timeout: float | None
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that a call may take which names none; None: no limit."""
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, value: float | None) -> None:
+        self._timeout = seconds_of(value)

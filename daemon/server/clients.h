@@ -6,7 +6,8 @@
 
 /* Whether `viewer` may see what `uid` does. */
 bool may_see(const struct connection *viewer, uid_t uid);
-/* Whether `viewer` may see what is counted there: a subordinate user sees its owner's account, which it is charged to. */
+/* Whether `viewer` may see what is counted there: a subordinate user sees its owner's account, which it is charged to.
+ */
 bool may_see_account(const struct connection *viewer, const struct account *a);
 
 /* Bytes that have come and gone, through the socket and the ring. */

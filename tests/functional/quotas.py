@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from support import memfd, proc, raw
+from support import memfd, proc, raw, users
 from support.daemon import Daemon
+
+HOST = "[cuda]\nenabled = false\n"
+
+
+def daemons() -> Iterator[Callable[[str], Daemon]]:
+    """For a fixture: starts daemons with more settings, which anybody may connect to, and ends them."""
+    started: list[Daemon] = []
+
+    def start(config: str) -> Daemon:
+        started.append(Daemon(config=HOST + users.OPEN + config))
+        return started[-1]
+
+    yield start
+    for daemon in started:
+        with daemon:
+            pass
 
 
 def check(error: dict[str, Any] | raw.RpcError | None, quota: str, current: int, limit: int) -> None:

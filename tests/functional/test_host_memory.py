@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from quotas import HOST, daemons
 from support import memfd, proc, raw, users
 from support.daemon import Daemon, binary, sanitized
 from support.users import as_root
@@ -21,21 +22,11 @@ from support.users import as_root
 ALICE, BOB, CAROL = 54001, 54002, 54003
 MIB = 1 << 20
 GIB = 1 << 30
-HOST = "[cuda]\nenabled = false\n" + users.OPEN
 
 
 @pytest.fixture
 def start() -> Iterator[Callable[[str], Daemon]]:
-    daemons: list[Daemon] = []
-
-    def new(config: str) -> Daemon:
-        daemons.append(Daemon(config=HOST + config))
-        return daemons[-1]
-
-    yield new
-    for daemon in daemons:
-        with daemon:
-            pass
+    yield from daemons()
 
 
 def register(connection: raw.Connection, fd: int, size: int) -> raw.Reply:
@@ -203,7 +194,7 @@ def fill_all_that_may_be(connection: raw.Connection, sparse: Callable[[int], int
 @as_root
 @in_a_group
 def test_who_fills_all_that_may_be_leaves_room_for_the_next(group: Path, sparse: Callable[[int], int]) -> None:
-    daemon = Daemon(config=HOST, start=False)
+    daemon = Daemon(config=HOST + users.OPEN, start=False)
     daemon.command = inside(group, daemon.command)
     daemon.start()
     with daemon, users.connect(daemon, ALICE) as alice, users.connect(daemon, BOB) as bob:
@@ -221,7 +212,7 @@ def test_who_fills_all_that_may_be_leaves_room_for_the_next(group: Path, sparse:
 def test_holes_do_not_end_the_daemon(group: Path, sparse: Callable[[int], int]) -> None:
     """Whoever touches a page first is charged for it by the kernel, for as long as there is the file: here the daemon,
     although it has let go of the first user's when the other comes."""
-    daemon = Daemon(config=HOST, start=False)
+    daemon = Daemon(config=HOST + users.OPEN, start=False)
     daemon.command = inside(group, daemon.command)
     daemon.start()
     with daemon:

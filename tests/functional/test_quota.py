@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from arrays import LongRun, Vectors
-from quotas import check, eventually_accepted, refusals, register, register_error
+from quotas import HOST, check, daemons, eventually_accepted, refusals, register, register_error
 from support import memfd, proc, raw, users
 from support.daemon import Daemon
 from support.users import as_root
 from user_kernels import ARCH, only_with_nvrtc
 
-HOST = "[cuda]\nenabled = false\n"
 ALICE, BOB = 54001, 54002
 MIB = 1 << 20
 ALL_MAPPINGS = 49152  # that the daemon holds for everybody
@@ -26,16 +25,7 @@ REGISTER = {"kind": "memfd", "size": 4096, "fd": 0}
 
 @pytest.fixture
 def start() -> Iterator[Callable[[str], Daemon]]:
-    daemons: list[Daemon] = []
-
-    def new(config: str) -> Daemon:
-        daemons.append(Daemon(config=HOST + users.OPEN + config))
-        return daemons[-1]
-
-    yield new
-    for daemon in daemons:
-        with daemon:
-            pass
+    yield from daemons()
 
 
 def test_connections(start: Callable[[str], Daemon]) -> None:

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import msgpack
 import pytest
-from quotas import check
+from quotas import HOST, check, daemons
 from support import proc, raw, users
 from support.daemon import Daemon
 from support.users import as_root
 
-HOST = "[cuda]\nenabled = false\n"
 ALICE, BOB = 54001, 54002
 FIRST = 100000  # of ALICE's subordinates
 HELPER = Path(__file__).resolve().parent / "subordinate.py"
@@ -24,16 +23,7 @@ HELPER = Path(__file__).resolve().parent / "subordinate.py"
 
 @pytest.fixture
 def start() -> Iterator[Callable[[str], Daemon]]:
-    daemons: list[Daemon] = []
-
-    def new(config: str) -> Daemon:
-        daemons.append(Daemon(config=HOST + users.OPEN + config))
-        return daemons[-1]
-
-    yield new
-    for daemon in daemons:
-        with daemon:
-            pass
+    yield from daemons()
 
 
 @as_root
