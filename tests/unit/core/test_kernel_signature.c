@@ -124,13 +124,12 @@ static void lays_out_as_c_does(void **state)
     kernel_signature_unref(s);
 }
 
-static void refuses_declarations_that_make_no_sense(void **state)
+static void refuses_too_many_parameters_and_equal_names(void **state)
 {
     static struct kernel_param_declaration many[KERNEL_MAX_PARAMS + 1];
     static char names[KERNEL_MAX_PARAMS + 1][8];
     struct kernel_declaration d = declaration_of(many, KERNEL_MAX_PARAMS + 1);
     struct kernel_signature *s;
-    struct error e;
 
     (void)state;
     for (unsigned i = 0; i <= KERNEL_MAX_PARAMS; i++) {
@@ -154,7 +153,16 @@ static void refuses_declarations_that_make_no_sense(void **state)
     refuses(&d, ERROR_INVALID_ARGUMENT, "params[31].name", "another parameter");
     d.entry_length = 0;
     refuses(&d, ERROR_INVALID_ARGUMENT, "entry", "name");
+}
 
+static void refuses_parameters_that_make_no_sense(void **state)
+{
+    struct kernel_param_declaration x = TENSOR("x", KERNEL_IN, DTYPE_I32);
+    struct kernel_declaration d;
+    struct kernel_signature *s;
+    struct error e;
+
+    (void)state;
     refuses_param((struct kernel_param_declaration)SCALAR("1n", DTYPE_I32), ERROR_INVALID_ARGUMENT, "params[0].name",
                   "identifier");
     refuses_param((struct kernel_param_declaration)SCALAR("", DTYPE_I32), ERROR_INVALID_ARGUMENT, "params[0].name",
@@ -174,24 +182,29 @@ static void refuses_declarations_that_make_no_sense(void **state)
                   ERROR_INVALID_ARGUMENT, "params[0].align", "power");
     refuses_param((struct kernel_param_declaration)TENSOR("x", KERNEL_IN, DTYPE_I32, .align = 512),
                   ERROR_INVALID_ARGUMENT, "params[0].align", "256");
-    many[0] = (struct kernel_param_declaration)TENSOR("x", KERNEL_IN, DTYPE_I32);
-    many[0].rank = 9;
-    refuses_param(many[0], ERROR_INVALID_ARGUMENT, "params[0].rank", "8");
-    many[0].n_shape = 9;
-    refuses_param(many[0], ERROR_INVALID_ARGUMENT, "params[0].shape", "8");
-    many[0].n_shape = 2;
-    many[0].rank = 3;
-    refuses_param(many[0], ERROR_INVALID_ARGUMENT, "params[0].rank", "shape");
-    many[0].rank = -1;
-    many[0].shape[1] = (struct kernel_value)TEXT("x.shape[2]"); /* x has two: known at once */
-    d = declaration_of(many, 1);
+    x.rank = 9;
+    refuses_param(x, ERROR_INVALID_ARGUMENT, "params[0].rank", "8");
+    x.n_shape = 9;
+    refuses_param(x, ERROR_INVALID_ARGUMENT, "params[0].shape", "8");
+    x.n_shape = 2;
+    x.rank = 3;
+    refuses_param(x, ERROR_INVALID_ARGUMENT, "params[0].rank", "shape");
+    x.rank = -1;
+    x.shape[1] = (struct kernel_value)TEXT("x.shape[2]"); /* x has two: known at once */
+    d = declaration_of(&x, 1);
     assert_int_equal(kernel_signature_new(&d, &s, &e), -1);
     is_error(&e, ERROR_INVALID_ARGUMENT, "params[0].shape[1]", "x has no dimension 2");
     is_number(&e, "position", 9);
-    many[0].n_shape = -1;
-    many[0].elements = (struct kernel_value)TEXT("4 4");
+    x.n_shape = -1;
+    x.elements = (struct kernel_value)TEXT("4 4");
     refuses(&d, ERROR_INVALID_ARGUMENT, "params[0].elements", "operator");
+}
 
+static void refuses_launches_that_make_no_sense(void **state)
+{
+    struct kernel_declaration d;
+
+    (void)state;
     d = declaration_of(ADD, 4);
     d.grid.at[0] = (struct kernel_value)TEXT("ceil_div(count, 256)");
     refuses(&d, ERROR_INVALID_ARGUMENT, "grid[0]", "unknown name; there are c.numel, a.numel, b.numel, n");
@@ -214,7 +227,9 @@ int main(void)
         cmocka_unit_test(operands_are_inputs_then_outputs),
         cmocka_unit_test(the_binary_must_have_these_parameters),
         cmocka_unit_test(lays_out_as_c_does),
-        cmocka_unit_test(refuses_declarations_that_make_no_sense),
+        cmocka_unit_test(refuses_too_many_parameters_and_equal_names),
+        cmocka_unit_test(refuses_parameters_that_make_no_sense),
+        cmocka_unit_test(refuses_launches_that_make_no_sense),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

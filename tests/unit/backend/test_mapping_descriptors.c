@@ -1,0 +1,236 @@
+/* Memory in the registry that is known by descriptors: the driver's, pools, shared memory, what alloc made. */
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "backend/memfd.h"
+#include "mapping_support.h"
+
+static struct backend_import descriptors(void)
+{
+    struct backend_import import = {.kind = MEMORY_CUDA_VMM, .size = 1000, .n_fds = 1};
+
+    import.fds[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    assert_true(import.fds[0] >= 0);
+    return import;
+}
+
+static bool is_closed(int fd)
+{
+    return fcntl(fd, F_GETFD) < 0;
+}
+
+/* Nothing could open it again, so it stays open, unused and asked to be trimmed, until the last reference is gone. */
+static void descriptors_stay_open_until_released(void **state)
+{
+    struct fixture *f = *state;
+    struct backend_import import = descriptors();
+    struct mapping *m;
+    struct error e;
+
+    assert_int_equal(mapping_get_vmm(&f->registry, &fake_device, &import, ann, &m, &e), 0);
+    mapping_use(m);
+    settle(f);
+    assert_true(mapping_is_open(m));
+    assert_true(is_closed(import.fds[0]));
+    mapping_unuse(m);
+    assert_int_equal(mapping_trim(m), 0);
+    settle(f);
+    assert_int_equal(atomic_load(&n_open), 1);
+    mapping_unref(m);
+    settle(f);
+    assert_int_equal(atomic_load(&n_open), 0);
+}
+
+static void descriptors_that_fail_are_not_tried_again(void **state)
+{
+    struct fixture *f = *state;
+    struct backend_import import = descriptors();
+    struct mapping_waiter w = {.ready = on_ready};
+    struct mapping *m;
+    struct error e;
+    int ready = 0;
+
+    atomic_store(&refuse_open, true);
+    assert_int_equal(mapping_get_vmm(&f->registry, &fake_device, &import, ann, &m, &e), 0);
+    mapping_use(m);
+    settle(f);
+    atomic_store(&refuse_open, false);
+    w.context = &ready;
+    mapping_wait(m, &w);
+    assert_int_equal(ready, -1);
+    assert_int_equal(m->error.code, ERROR_INVALID_HANDLE);
+    mapping_unuse(m);
+    mapping_unref(m);
+}
+
+static void descriptors_never_opened_are_closed(void **state)
+{
+    struct fixture *f = *state;
+    struct backend_import import = descriptors();
+    struct mapping *m;
+    struct error e;
+
+    assert_int_equal(mapping_get_vmm(&f->registry, &fake_device, &import, ann, &m, &e), 0);
+    mapping_unref(m);
+    while (!is_closed(import.fds[0]))
+        uv_run(&f->loop, UV_RUN_ONCE);
+    assert_int_equal(f->registry.areas, 0);
+}
+
+static unsigned n_extended;
+
+static void count_extended(struct mapping_extension *x)
+{
+    n_extended += x->ok;
+}
+
+static void extension_grows_one_at_a_time(void **state)
+{
+    struct fixture *f = *state;
+    struct backend_import import = descriptors();
+    struct mapping_extension x = {.import = descriptors(), .done = count_extended}, other = x;
+    const int fd = x.import.fds[0];
+    struct mapping *m;
+    struct error e;
+
+    x.import.fd_bytes[0] = 500;
+    n_extended = 0;
+    assert_int_equal(mapping_get_vmm(&f->registry, &fake_device, &import, ann, &m, &e), 0);
+    assert_int_equal(mapping_extend(m, &other, &e), -1); /* not open */
+    mapping_use(m);
+    settle(f);
+    assert_int_equal(mapping_extend(m, &x, &e), 0);
+    assert_int_equal(mapping_extend(m, &other, &e), -1); /* one is under way */
+    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+    mapping_unuse(m);
+    mapping_unref(m); /* the extension holds it */
+    assert_int_equal(f->registry.areas, 2);
+    while (!n_extended)
+        uv_run(&f->loop, UV_RUN_ONCE);
+    assert_true(is_closed(fd));
+    settle(f);
+}
+
+static void extension_that_fails_changes_nothing(void **state)
+{
+    struct fixture *f = *state;
+    struct backend_import import = descriptors();
+    struct mapping_extension x = {.import = descriptors(), .done = count_extended};
+    struct mapping *m;
+    struct error e;
+
+    assert_int_equal(mapping_get_vmm(&f->registry, &fake_device, &import, ann, &m, &e), 0);
+    mapping_use(m);
+    settle(f);
+    atomic_store(&refuse_open, true);
+    assert_int_equal(mapping_extend(m, &x, &e), 0);
+    settle(f);
+    assert_false(x.ok);
+    assert_int_equal(m->memory->size, 1000);
+    assert_int_equal(f->registry.areas, 1);
+    mapping_unuse(m);
+    mapping_unref(m);
+}
+
+/* A pool's pointers are the same memory only where the pool is. */
+static void pools_tell_equal_pointers_apart(void **state)
+{
+    struct fixture *f = *state;
+    struct backend_import one = handle('u'), two = handle('u');
+    const uint64_t id = 5;
+    struct mapping *a, *b, *c;
+    struct error e;
+
+    one.kind = two.kind = MEMORY_CUDA_POOL;
+    one.n_fds = two.n_fds = 1;
+    one.fds[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    two.fds[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    assert_int_equal(mapping_get_ipc(&f->registry, &fake_device, &one, &id, ann, &a, &e), 0);
+    assert_int_equal(mapping_get_ipc(&f->registry, &fake_device, &two, &id, ann, &b, &e), 0);
+    assert_ptr_not_equal(a, b);
+    assert_false(mapping_same_memory(a, b));
+    assert_int_equal(mapping_get_ipc(&f->registry, &fake_device, &one, &id, ann, &c, &e), 0);
+    assert_ptr_equal(a, c);
+    mapping_use(a);
+    settle(f);
+    assert_false(is_closed(one.fds[0]));
+    mapping_unuse(a);
+    assert_int_equal(mapping_trim(a), 1000); /* the pool's descriptor opens it again */
+    settle(f);
+    mapping_use(a);
+    settle(f);
+    assert_true(mapping_is_open(a));
+    mapping_unuse(a);
+    mapping_unref(a);
+    mapping_unref(b);
+    mapping_unref(c);
+    while (!is_closed(one.fds[0]) || !is_closed(two.fds[0]))
+        uv_run(&f->loop, UV_RUN_ONCE);
+}
+
+/* A look-up by a handle passes few entries that have none, however many there are. */
+static void memfds_are_in_nobody_s_way(void **state)
+{
+    enum { MANY = 2 * MAPPING_BUCKETS };
+    struct mapping **mappings = calloc(MANY, sizeof(struct mapping *));
+    struct fixture *f = *state;
+    struct error e;
+
+    assert_non_null(mappings);
+    for (unsigned i = 0; i < MANY; i++) {
+        struct backend_memory *memory;
+        int fd;
+
+        assert_int_equal(memfd_new(4096, &memory, &fd, &e), 0);
+        close(fd);
+        assert_int_equal(mapping_adopt(&f->registry, memory, NULL, i, -1, ann, &mappings[i], &e), 0);
+    }
+    for (unsigned i = 0; i < MAPPING_BUCKETS; i++) {
+        unsigned length = 0;
+
+        list_for_each_safe (node, after, &f->registry.buckets[i])
+            length++;
+        assert_int_equal(length, 2);
+    }
+    for (unsigned i = 0; i < MANY; i++)
+        mapping_unref(mappings[i]);
+    settle(f);
+    free(mappings);
+}
+
+/* Memory that alloc made is recognised until it is given back. */
+static void own_memory_is_found_by_its_descriptor(void **state)
+{
+    struct fixture *f = *state;
+    struct backend_import import = handle('o');
+    struct backend_memory *memory;
+    struct mapping *m, *found;
+    struct error e;
+    int fd = memfd_create("own", MFD_CLOEXEC), other = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+    assert_int_equal(fake_device.backend->memory_import(&fake_device, &import, &memory, &e), 0);
+    memory->kind = MEMORY_CUDA_VMM;
+    assert_int_equal(mapping_adopt(&f->registry, memory, &fake_device, 1, fd, ann, &m, &e), 0);
+    found = mapping_find_own(&f->registry, &fake_device, other);
+    assert_ptr_equal(found, m);
+    mapping_unref(found);
+    mapping_unref(m);
+    assert_null(mapping_find_own(&f->registry, &fake_device, other)); /* also while it is being closed */
+    settle(f);
+    assert_int_equal(fcntl(fd, F_GETFD), -1);
+    close(other);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(descriptors_stay_open_until_released), TEST(descriptors_that_fail_are_not_tried_again),
+        TEST(descriptors_never_opened_are_closed),  TEST(extension_grows_one_at_a_time),
+        TEST(extension_that_fails_changes_nothing), TEST(pools_tell_equal_pointers_apart),
+        TEST(memfds_are_in_nobody_s_way),           TEST(own_memory_is_found_by_its_descriptor),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
