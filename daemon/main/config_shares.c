@@ -7,7 +7,7 @@
 #include "util/log.h"
 
 /* Of what all share a user has this part, where the settings do not say; a user who has more than half of it is worth a
- * line in the log. Four users must conspire to take all. */
+ * line in the log. Users together cannot take all, see account_share(). */
 enum { PART = 4, LARGE_PART = 2, FDS_MOST = 16384 };
 static const uint64_t UNSAID = UINT64_MAX;
 
@@ -18,8 +18,7 @@ struct share {
 
 enum { N_SHARES = 3 };
 
-/* The daemon takes all the descriptors that it may have. */
-static uint64_t descriptors(void)
+uint64_t config_descriptors(void)
 {
     struct rlimit files;
 
@@ -31,7 +30,7 @@ static void list_shares(struct config *c, struct share into[N_SHARES])
     const struct share all[N_SHARES] = {
         {"quota.connections", c->max_connections, &c->quota_connections, 0},
         {"quota.mappings", MAPPINGS_MAX, &c->quota_mappings, 0},
-        {"quota.fds", descriptors(), &c->quota_fds, FDS_MOST},
+        {"quota.fds", config_descriptors(), &c->quota_fds, FDS_MOST},
     };
 
     for (unsigned i = 0; i < N_SHARES; i++)

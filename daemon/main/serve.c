@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "backend/mapping.h"
 #include "main/listen.h"
 #include "main/notify.h"
 #include "server/server.h"
@@ -64,7 +65,10 @@ static struct server_config server_config_of(const struct config *c)
                          [QUOTA_INFLIGHT] = c->quota_inflight,
                          [QUOTA_FDS] = c->quota_fds,
                          [QUOTA_KERNEL] = c->quota_kernel_mib << 20},
-                  .of_all = {[QUOTA_HOST] = c->quota_host_all_mib << 20},
+                  .of_all = {[QUOTA_CONNECTIONS] = c->max_connections,
+                             [QUOTA_MAPPINGS] = MAPPINGS_MAX,
+                             [QUOTA_HOST] = c->quota_host_all_mib << 20,
+                             [QUOTA_FDS] = config_descriptors()},
                   .messages_per_s = c->quota_messages_per_s,
                   .device_share = c->quota_device_share},
         .code = {.compiler = {.nvrtc = c->policy == USER_KERNELS_OFF ? "none" : c->nvrtc,

@@ -221,14 +221,18 @@ static int exceeded(struct account *a, pid_t pid, unsigned what, uint64_t curren
 static int all_exceeded(struct account *a, pid_t pid, enum quota quota, uint64_t current, uint64_t limit,
                         uint64_t asked, struct error *e)
 {
+    const bool host = quota == QUOTA_HOST; /* whose bound has a setting of its own */
+
     account_refused(a, pid, quota, current, limit);
     error_set(
         e, ERROR_QUOTA_EXCEEDED,
-        "user %u asked for %llu, all users together have %llu and may have %llu %s (quota.host_all_mib), one user "
-        "twice what is left to others at most",
+        "user %u asked for %llu, all users together have %llu and may have %llu %s%s, one user twice what is left "
+        "to others at most",
         (unsigned)a->uid, (unsigned long long)asked, (unsigned long long)current, (unsigned long long)limit,
-        refusals[quota].things);
-    error_detail_text(e, "quota", "host_all_bytes");
+        refusals[quota].things, host ? " (quota.host_all_mib)" : "");
+    error_detail_text(e, "quota", host ? "host_all_bytes" : quota_names[quota]);
+    if (!host)
+        error_detail_text(e, "users", "all");
     error_detail_number(e, "current", (int64_t)current);
     return error_detail_number(e, "limit", (int64_t)limit);
 }

@@ -51,7 +51,7 @@ uid_t subordinates_owner(const struct subordinates *s, uid_t uid);
 struct quota_limits {
     struct subordinates subordinates; /* whoever made the settings owns them */
     uint64_t of[QUOTA_COUNT];
-    uint64_t of_all[QUOTA_COUNT]; /* of all users together */
+    uint64_t of_all[QUOTA_COUNT]; /* of all users together; each may have a share of it, see account_share() */
     uint64_t messages_per_s;
     uint64_t device_share; /* percent of one device's time */
 };
@@ -140,12 +140,13 @@ struct account *account_ref(struct account *a);
 struct account *account_unref(struct account *a);
 
 /* How much more of what is common to all a user may take who has `own` of it, when so much is left: until it has twice
- * what it leaves to the others. So however many take all that they may, there is some left for the next. */
+ * what it leaves to the others, and one more. So however many take all that they may, there is some left for the next.
+ */
 static inline uint64_t account_share(uint64_t left, uint64_t own)
 {
-    const uint64_t most = left / 3 * 2 + left % 3 * 2 / 3;
+    const uint64_t most = own / 2 < left ? left - own / 2 : 0; /* of which two thirds are taken, rounded up */
 
-    return most > own / 3 ? most - own / 3 : 0;
+    return most / 3 * 2 + (most % 3 * 2 + 2) / 3;
 }
 
 /* Takes `amount` of the user's quota, or refuses: quota_exceeded with quota, current and limit. *charge is one of

@@ -4,6 +4,8 @@ void schedule_init(struct schedule *s, uint64_t (*clock)(void), uint64_t (*worke
 {
     *s = (struct schedule){.clock = clock, .worked = worked};
     list_init(&s->users);
+    list_init(&s->later);
+    s->round = 1;
 }
 
 void schedule_user_init(struct schedule_user *u)
@@ -11,11 +13,18 @@ void schedule_user_init(struct schedule_user *u)
     list_init(&u->link);
     list_init(&u->tasks);
     u->credit_ns = 0;
+    u->round = 0;
 }
 
 void schedule_task_init(struct schedule_task *t)
 {
     list_init(&t->link);
+}
+
+/* Whether the user can be served no more in this round. */
+static bool is_through(const struct schedule *s, const struct schedule_user *u)
+{
+    return u->round == s->round && u->credit_ns <= 0;
 }
 
 void schedule_add(struct schedule *s, struct schedule_user *u, struct schedule_task *t)
@@ -25,7 +34,9 @@ void schedule_add(struct schedule *s, struct schedule_user *u, struct schedule_t
     list_append(&u->tasks, &t->link);
     if (!list_empty(&u->link))
         return;
-    if (u->credit_ns < 0)
+    if (is_through(s, u))
+        list_append(&s->later, &u->link);
+    else if (u->credit_ns < 0)
         list_append(&s->users, &u->link);
     else
         list_append(s->users.next, &u->link); /* before the first */
@@ -64,32 +75,48 @@ static bool begin_unmeasured(struct schedule *s)
     return true;
 }
 
+static bool is_only(const struct list *all, const struct list *node)
+{
+    return all->next == node && all->prev == node;
+}
+
+/* Whether no other user waits than perhaps this one. */
+static bool is_alone(const struct schedule *s, const struct schedule_user *u)
+{
+    return (list_empty(&s->users) || is_only(&s->users, &u->link)) &&
+           (list_empty(&s->later) || is_only(&s->later, &u->link));
+}
+
 bool schedule_begin_at_once(struct schedule *s, const struct schedule_user *u)
 {
-    const bool free = list_empty(&s->users) || (s->users.next == &u->link && s->users.prev == &u->link);
+    return is_alone(s, u) && begin_unmeasured(s);
+}
 
-    return free && begin_unmeasured(s);
+/* Puts the nodes of `from` before the first of `to`. */
+static void put_first(struct list *to, struct list *from)
+{
+    while (!list_empty(from)) {
+        struct list *node = from->prev;
+
+        list_remove(node);
+        list_append(to->next, node);
+    }
 }
 
 /* Those who come back while the turn goes on were served in it: they go behind everybody. */
 static void put_back(struct schedule *s, struct schedule_user *u, struct list *unserved)
 {
-    while (!list_empty(unserved)) {
-        struct list *node = unserved->prev;
-
-        list_remove(node);
-        list_append(u->tasks.next, node);
-    }
+    put_first(&u->tasks, unserved);
     list_remove(&u->link);
     if (!list_empty(&u->tasks))
-        list_append(&s->users, &u->link);
+        list_append(is_through(s, u) ? &s->later : &s->users, &u->link);
 }
 
-/* Each task once, as long as there is credit. */
-static void serve_user(struct schedule *s, struct schedule_user *u, bool alone,
-                       void (*serve)(struct schedule_task *task))
+/* Each task once, as long as there is credit. Returns how long it took, as far as that was measured. */
+static uint64_t serve_user(struct schedule *s, struct schedule_user *u, bool alone,
+                           void (*serve)(struct schedule_task *task))
 {
-    uint64_t before = 0, now;
+    uint64_t start = 0, before = 0, now;
     struct list tasks, *node;
 
     list_take(&tasks, &u->tasks);
@@ -100,7 +127,8 @@ static void serve_user(struct schedule *s, struct schedule_user *u, bool alone,
     if (alone && s->unmeasured && schedule_is_over(s))
         u->credit_ns = 0;
     while ((node = list_first(&tasks)) && u->credit_ns > 0) {
-        before = before ? before : s->worked();
+        if (!start)
+            start = before = s->worked();
         list_remove(node);
         begin(s, u->credit_ns);
         serve(list_entry(node, struct schedule_task, link));
@@ -109,49 +137,73 @@ static void serve_user(struct schedule *s, struct schedule_user *u, bool alone,
         before = now;
     }
     put_back(s, u, &tasks);
+    return before - start;
 }
 
-/* Nobody who waits has credit: the turns until one of them had some are over at once. */
-static void forgive(struct schedule *s)
+/* Who waits is of the next round. Where nobody of the last one had credit, those until somebody had some are over at
+ * once. */
+static void begin_round(struct schedule *s)
 {
     int64_t least = INT64_MIN;
 
+    list_take(&s->users, &s->later);
+    s->round++;
     list_for_each_safe (node, after, &s->users) {
         const struct schedule_user *u = list_entry(node, struct schedule_user, link);
 
         least = u->credit_ns > least ? u->credit_ns : least;
     }
-    list_for_each_safe (node, after, &s->users)
-        list_entry(node, struct schedule_user, link)->credit_ns += SCHEDULE_QUANTUM_NS - least;
+    if (s->fruitless && least <= 0)
+        list_for_each_safe (node, after, &s->users)
+            list_entry(node, struct schedule_user, link)->credit_ns -= least;
+    s->fruitless = true;
 }
 
-static bool turn(struct schedule *s, int64_t quantum, void (*serve)(struct schedule_task *task))
+/* The round's quantum. */
+static void give_quantum(struct schedule *s, struct schedule_user *u)
 {
-    const bool alone = s->users.next == s->users.prev; /* nobody or one */
+    if (u->round == s->round)
+        return;
+    u->round = s->round;
+    u->credit_ns += SCHEDULE_QUANTUM_NS;
+    if (u->credit_ns > SCHEDULE_QUANTUM_NS)
+        u->credit_ns = SCHEDULE_QUANTUM_NS;
+}
+
+/* False: nobody was served. */
+static bool turn(struct schedule *s, void (*serve)(struct schedule_task *task))
+{
+    const bool alone = s->users.next == s->users.prev && list_empty(&s->later);
+    uint64_t spent = 0;
     struct list now;
     bool served = false;
 
     list_take(&now, &s->users);
-    while (!list_empty(&now)) {
+    while (!list_empty(&now) && spent < SCHEDULE_QUANTUM_NS) {
         struct schedule_user *u = list_entry(list_first(&now), struct schedule_user, link);
 
-        u->credit_ns = u->credit_ns + quantum < SCHEDULE_QUANTUM_NS ? u->credit_ns + quantum : SCHEDULE_QUANTUM_NS;
+        give_quantum(s, u);
         list_remove(&u->link);
         if (u->credit_ns <= 0) {
-            list_append(&s->users, &u->link);
+            list_append(&s->later, &u->link);
             continue;
         }
         served = true;
-        serve_user(s, u, alone, serve);
+        s->fruitless = false;
+        spent += serve_user(s, u, alone, serve);
     }
+    put_first(&s->users, &now);
     return served;
 }
 
 void schedule_turn(struct schedule *s, void (*serve)(struct schedule_task *task))
 {
-    if (!list_empty(&s->users) && !turn(s, SCHEDULE_QUANTUM_NS, serve) && !list_empty(&s->users)) {
-        forgive(s);
-        turn(s, 0, serve);
+    bool served = false;
+
+    while (!served && schedule_waits(s)) {
+        if (list_empty(&s->users))
+            begin_round(s);
+        served = turn(s, serve);
     }
     s->unmeasured = 0;
 }

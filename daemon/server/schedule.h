@@ -1,10 +1,14 @@
 /* Whose turn it is on the loop: deficit round-robin by user, then by task (a connection) within the user.
  *
- * A turn gives each user with tasks that wait one quantum of loop time. A user's tasks are served in order, each once,
+ * A round gives each user with tasks that wait one quantum of loop time. A user's tasks are served in order, each once,
  * until the quantum is over; the rest keep their places. A piece of work that takes longer than the quantum is paid off
- * by the next turns, and so is what schedule_charge() says. Time that nobody else waits for is free: where all who
+ * in the next rounds, and so is what schedule_charge() says. Time that nobody else waits for is free: where all who
  * wait owe some, the least debt is taken off all of them, and where one waits alone a few pieces a turn are not
  * charged.
+ *
+ * A turn is the part of a round between two looks at the sockets: it serves users until a quantum's time has passed.
+ * Who comes in between and has not used up the round's quantum is next. So somebody who wants little waits for one
+ * piece of somebody's work, not for one of everybody's.
  *
  * Owns nothing: users are part of accounts and tasks of connections. Thread: loop. */
 #ifndef KOPS_SERVER_SCHEDULE_H
@@ -22,9 +26,10 @@ enum {
 };
 
 struct schedule_user {
-    struct list link;  /* in the schedule's users while a task waits */
+    struct list link;  /* in one of the schedule's lists while a task waits */
     struct list tasks; /* struct schedule_task, the next one first */
     int64_t credit_ns; /* what is left of the quantum; negative: a debt */
+    uint64_t round;    /* the last one in which it got its quantum */
 };
 
 struct schedule_task {
@@ -32,7 +37,10 @@ struct schedule_task {
 };
 
 struct schedule {
-    struct list users;        /* the next one first */
+    struct list users;        /* who may be served in this round, the next one first … */
+    struct list later;        /* … and in the next one */
+    uint64_t round;           /* its number */
+    bool fruitless;           /* nobody has been served in this round */
     uint64_t (*clock)(void);  /* what bounds a piece of work … */
     uint64_t (*worked)(void); /* … and what it is charged by: processor time, since the thread may have had to wait */
     uint64_t now_ns;          /* the last reading of the clock, whoever read it … */
@@ -45,18 +53,18 @@ void schedule_init(struct schedule *s, uint64_t (*clock)(void), uint64_t (*worke
 void schedule_user_init(struct schedule_user *u);
 void schedule_task_init(struct schedule_task *t);
 
-/* The task waits to be served; nothing changes when it does already. A user without debts is served before those who
- * were served in the last turn. */
+/* The task waits to be served; nothing changes when it does already. Its user is the next one unless it has used up its
+ * quantum. */
 void schedule_add(struct schedule *s, struct schedule_user *u, struct schedule_task *t);
 void schedule_remove(struct schedule_user *u, struct schedule_task *t);
 
 static inline bool schedule_waits(const struct schedule *s)
 {
-    return !list_empty(&s->users);
+    return !list_empty(&s->users) || !list_empty(&s->later);
 }
 
-/* Serves everybody who waits, once; those who are added meanwhile wait for the next turn. serve() takes a task that is
- * out of the list already and may add and remove any. */
+/* Serves those who wait, each once at most, until a quantum's time has passed; those who are added meanwhile wait for
+ * the next turn. serve() takes a task that is out of the list already and may add and remove any. */
 void schedule_turn(struct schedule *s, void (*serve)(struct schedule_task *task));
 
 /* Whether a piece of the user's work may begin here and now, outside of a turn: nobody else waits. */
