@@ -9,6 +9,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "util/priority.h"
+
 enum { STACK_BYTES = 256 * 1024, PEEK_BYTES = 4096, WAITING_MAX = 256 };
 /* Ends what can be interrupted; whom it is sent to by somebody else does not mind. */
 enum { INTERRUPTION = SIGURG };
@@ -78,6 +80,7 @@ static void *work_off(void *first)
     struct closer *closer = c->closer;
     bool last;
 
+    priority_lower();
     do {
         close_all(c->fds, c->count);
         pthread_mutex_lock(&closer->lock);

@@ -1,13 +1,20 @@
 #include "util/work.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "util/priority.h"
+
 static void run(uv_work_t *request)
 {
+    static _Thread_local bool begun;
     struct work *work = request->data;
 
+    if (!begun)
+        priority_lower();
+    begun = true;
     work->run(work);
 }
 

@@ -5,6 +5,7 @@
 
 #include "device.h"
 #include "util/clock.h"
+#include "util/priority.h"
 
 static const uint64_t SLICE_NS = OWNERS_QUANTUM_NS;
 
@@ -235,8 +236,10 @@ static void *lane_main(void *argument)
     struct lane *lane = argument;
     struct executor *x = lane->executor;
 
-    pthread_setname_np(pthread_self(), lane->thread_name);
+    pthread_setname_np(pthread_self(), lane->heavy ? "kops-heavy" : "kops-light");
     pool_block_signals();
+    if (lane->heavy)
+        priority_lower();
     pthread_mutex_lock(&x->lock);
     for (;;) {
         struct backend_stream *s;
@@ -356,9 +359,10 @@ static void close_seat(struct seat *seat)
     seat->guard = guard_free(seat->guard);
 }
 
-static void init_lane(struct lane *lane, struct executor *x, const char *name, uint64_t (*clock)(void))
+static void init_lane(struct lane *lane, struct executor *x, bool heavy)
 {
-    *lane = (struct lane){.executor = x, .thread_name = name, .clock = clock};
+    /* A single thread may have had to wait for others of the machine, which is no fault of its job. */
+    *lane = (struct lane){.executor = x, .heavy = heavy, .clock = heavy ? clock_now_ns : clock_thread_ns};
     pthread_cond_init(&lane->wake, NULL);
     owners_init(&lane->owners);
 }
@@ -380,9 +384,8 @@ static void close_pair(struct lane_pair *pair)
 static int open_pair(struct executor *x, struct lane_pair *pair, struct error *e)
 {
     *pair = (struct lane_pair){0};
-    /* A single thread may have had to wait for others of the machine, which is no fault of its job. */
-    init_lane(&pair->light, x, "kops-light", clock_thread_ns);
-    init_lane(&pair->heavy, x, "kops-heavy", clock_now_ns);
+    init_lane(&pair->light, x, false);
+    init_lane(&pair->heavy, x, true);
     if (open_seat(&pair->light.seat, 1, e) < 0 || open_seat(&pair->heavy.seat, x->threads, e) < 0) {
         close_pair(pair);
         return -1;

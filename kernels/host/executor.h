@@ -28,7 +28,7 @@ struct executor;
 struct lane {
     struct executor *executor;
     struct seat seat;
-    const char *thread_name;
+    bool heavy;              /* large work, on all processors; else small work, by one thread */
     uint64_t (*clock)(void); /* what owners are charged by */
     pthread_t thread;
     bool started;

@@ -10,6 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "util/priority.h"
+
 enum {
     SPINS = 400, /* some 10 µs: about what waking a blocked thread costs */
     SCRATCH_ALIGN = 4096
@@ -118,6 +120,7 @@ static void *worker(void *argument)
     snprintf(name, sizeof(name), "kops-work-%u", m->index % 1000);
     pthread_setname_np(pthread_self(), name);
     pool_block_signals();
+    priority_lower();
     while (!atomic_load(&p->stop)) {
         for (unsigned spin = 0; spin < SPINS && atomic_load(&p->generation) == seen; spin++)
             relax();

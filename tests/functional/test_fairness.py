@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from arrays import LongRun, Vectors
@@ -214,3 +215,20 @@ def test_a_connection_that_does_not_read_holds_up_no_other_of_its_user(everybody
             assert len(bob.call("stats")["mappings"]) == 300
         for i in range(100):
             unread.reply(1000 + i).get()
+
+def test_the_loop_comes_before_what_computes(everybodys: Daemon) -> None:
+    """Threads that large work keeps busy, and those of the pool, are nicer; the loop and small work are not."""
+    with everybodys.connect() as connection:
+        n = 1 << 20
+        vectors = Vectors(connection, 3, n)
+        connection.run("add", [vectors.tensor(0), vectors.tensor(1)], [vectors.tensor(2)])
+        os.close(connection.reply(connection.request("alloc", {"size": 1 << 20})).fds[0])
+        small = raw.tensor(vectors.buffer, [16])
+        connection.run("square", [small], [{**small, "offset": 64}])
+        names: dict[str, set[int]] = {}
+        for task in Path(f"/proc/{everybodys.pid}/task").iterdir():
+            name = (task / "comm").read_text(encoding="utf-8").strip()
+            names.setdefault(name, set()).add(os.getpriority(os.PRIO_PROCESS, int(task.name)))
+        assert os.getpriority(os.PRIO_PROCESS, everybodys.pid) == 0
+        assert names["kops-heavy"] == {5} and names.get("kops-light", {0}) == {0}
+        assert names["kopsd"] <= {0, 5} and 5 in names["kopsd"]  # the pool's threads have the process's name

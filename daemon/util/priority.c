@@ -1,0 +1,16 @@
+#include "util/priority.h"
+
+#include <errno.h>
+#include <sys/resource.h>
+
+enum { STEPS = 5, NICE_MOST = 19 };
+
+void priority_lower(void)
+{
+    int nice;
+
+    errno = 0;
+    nice = getpriority(PRIO_PROCESS, 0); /* on Linux that of a thread, whatever POSIX says */
+    if (!errno)
+        setpriority(PRIO_PROCESS, 0, nice + STEPS < NICE_MOST ? nice + STEPS : NICE_MOST);
+}
