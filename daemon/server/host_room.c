@@ -42,6 +42,7 @@ int host_room_take(struct host_room *room, struct account *a, uint64_t size, uin
 {
     uint64_t may;
 
+    *part = (struct host_part){0};
     if (!holes)
         return 0;
     ask(room);

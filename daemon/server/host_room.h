@@ -26,7 +26,7 @@ struct host_part {
 
 /* Takes on `holes` bytes without pages of a file of which `size` bytes are mapped, or refuses: -1, out_of_memory.
  * The user's QUOTA_HOST includes them already: one who has little of that may also take from a part that is kept for
- * such users. *part is nothing before. */
+ * such users. *part is nothing where it is refused, or nothing was asked for. */
 int host_room_take(struct host_room *room, struct account *a, uint64_t size, uint64_t holes, struct host_part *part,
                    struct error *e);
 /* It is nothing afterwards. */
