@@ -427,6 +427,7 @@ class NativeLink:
     def forsake(self) -> None:
         """In a forked child: lets go of the parent's connection."""
         self.failure = ConnectionLost("this connection belongs to the parent process", {"closed": True})
+        self._waited = {}  # the threads that did are the parent's
 
 
 _names: dict[str, str] = {}

@@ -75,9 +75,9 @@ class Pending(concurrent.futures.Future[Any]):
 
     def done(self) -> bool:
         """True when the reply is there, so that `result()` does not wait. Reads what has arrived."""
+        self._notice_fork()
         if super().done():
             return True
-        self._notice_fork()
         if not self._call.done:
             self._connection.poll()
         if not self._call.done:
@@ -111,13 +111,13 @@ class Pending(concurrent.futures.Future[Any]):
 
     def _end(self, timeout: Any) -> None:
         """Waits until it has ended. Raises Timeout."""
+        self._notice_fork()
         if super().done():
             return
         if timeout is DEFAULT_TIMEOUT:
             seconds = self._client.timeout
         else:
             seconds = 0.0 if type(timeout) in (int, float) and timeout == 0 else seconds_of(timeout)
-        self._notice_fork()
         if not self._watched and self._driving.acquire(blocking=False):
             try:
                 if seconds == 0:
@@ -142,6 +142,7 @@ class Pending(concurrent.futures.Future[Any]):
         if self._pid != here:
             self._pid, self._watched = here, False
             self._driving, self._settling = threading.Lock(), threading.Lock()
+            self._condition = threading.Condition()  # the future's own
 
     def _look(self) -> None:
         """The watcher's: waits a moment for the reply."""
