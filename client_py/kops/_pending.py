@@ -45,16 +45,26 @@ class Pending(concurrent.futures.Future[Any]):
     def __init__(self, client: Calls, connection: Link, plan: Plan, call: Call, what: str) -> None:
         self._waiting: list[Any] = []
         self._plan: Plan | None = plan
+        self._pid = os.getpid()
         super().__init__()
         self.set_running_or_notify_cancel()
         self._client = client
         self._connection = connection
         self._call = call
         self._what = what
-        self._pid = os.getpid()
         self._watched = False
         self._driving = threading.Lock()
         self._settling = threading.Lock()
+
+    # The future's own lock, which `concurrent.futures` takes before anything else.
+    @property
+    def _condition(self) -> threading.Condition:
+        self._notice_fork()
+        return self._guard
+
+    @_condition.setter
+    def _condition(self, value: threading.Condition) -> None:
+        self._guard = value
 
     # `concurrent.futures` asks for it where it is to be told of the end.
     @property
@@ -75,7 +85,6 @@ class Pending(concurrent.futures.Future[Any]):
 
     def done(self) -> bool:
         """True when the reply is there, so that `result()` does not wait. Reads what has arrived."""
-        self._notice_fork()
         if super().done():
             return True
         if not self._call.done:
@@ -111,7 +120,6 @@ class Pending(concurrent.futures.Future[Any]):
 
     def _end(self, timeout: Any) -> None:
         """Waits until it has ended. Raises Timeout."""
-        self._notice_fork()
         if super().done():
             return
         if timeout is DEFAULT_TIMEOUT:
@@ -142,7 +150,7 @@ class Pending(concurrent.futures.Future[Any]):
         if self._pid != here:
             self._pid, self._watched = here, False
             self._driving, self._settling = threading.Lock(), threading.Lock()
-            self._condition = threading.Condition()  # the future's own
+            self._guard = threading.Condition()
 
     def _look(self) -> None:
         """The watcher's: waits a moment for the reply."""

@@ -217,8 +217,11 @@ def test_in_a_forked_child_it_ends_with_an_error(k: kops.Client, daemon: FakeDae
             pending.result(timeout=20)
         return pending.done()
 
-    for _ in range(3):  # the thread waits most of the time, and has to when the child is made
+    def waits_for_it() -> bool:
+        return pending in concurrent.futures.wait([pending], timeout=20).done
+
+    for function in (child, waits_for_it, child):  # the thread waits most of the time, and has to when the child is made
         wait_for(lambda: getattr(k._connection, "_waited", True))
-        in_child(child)
+        in_child(function)
     daemon.gate.set()
     assert pending.result(timeout=20).tolist() == [1, 4, 9]
