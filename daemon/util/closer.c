@@ -80,7 +80,6 @@ static void *work_off(void *first)
     struct closer *closer = c->closer;
     bool last;
 
-    priority_lower();
     do {
         close_all(c->fds, c->count);
         pthread_mutex_lock(&closer->lock);
@@ -93,6 +92,12 @@ static void *work_off(void *first)
     if (last)
         free_closer(closer);
     return NULL;
+}
+
+static void *begin(void *first)
+{
+    priority_lower();
+    return work_off(first);
 }
 
 /* Under the lock. */
@@ -109,7 +114,7 @@ static int start_thread(struct closing *first)
     sigfillset(&others); /* signals are the loop's thread's */
     sigdelset(&others, INTERRUPTION);
     pthread_sigmask(SIG_SETMASK, &others, &before);
-    r = pthread_create(&first->lane->thread, &attr, work_off, first);
+    r = pthread_create(&first->lane->thread, &attr, begin, first);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
     return -r;

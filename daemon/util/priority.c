@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 enum { STEPS = 5, NICE_MOST = 19 };
 
@@ -10,7 +11,8 @@ void priority_lower(void)
     int nice;
 
     errno = 0;
-    nice = getpriority(PRIO_PROCESS, 0); /* on Linux that of a thread, whatever POSIX says */
+    nice =
+        getpriority(PRIO_PROCESS, (id_t)getpid()); /* on Linux that of a thread: the first one, whatever POSIX says */
     if (!errno)
         setpriority(PRIO_PROCESS, 0, nice + STEPS < NICE_MOST ? nice + STEPS : NICE_MOST);
 }

@@ -142,8 +142,11 @@ static void forget_progress(struct backend_stream *s)
 
 static void *lane_main(void *argument);
 
+/* The light lane comes first, since what a heavy one starts is nicer, too. */
 static bool start(struct lane *lane)
 {
+    if (lane->heavy && !start(&list_entry(lane, struct lane_pair, heavy)->light))
+        return false;
     if (!lane->started)
         lane->started = pthread_create(&lane->thread, NULL, lane_main, lane) == 0;
     return lane->started;
