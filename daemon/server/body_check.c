@@ -186,11 +186,12 @@ static unsigned count_before(const struct written *written, unsigned n, uint64_t
 }
 
 /* Whether the tensor is read, at `at` first, before it was written anew, and written then or later. Reads of it that
- * come after the first one need no look: they are worse off in neither respect. Each tensor that is looked at is a step
- * of the body's search, too. */
+ * come after the first one need no look: they are worse off in neither respect. Each tensor whose bytes meet its own is
+ * a step of the body's search, too, as are some that are passed. */
 static bool is_spoiled(struct body *body, const struct tensor_use *uses, const struct written *written,
                        unsigned n_written, unsigned i)
 {
+    enum { LOOKS_A_STEP = 16 };
     const unsigned at = uses[i].first_read;
     const struct mapping *m = body->refs[i].mapping;
     const struct tensor *t = &body->tensors[i];
@@ -204,12 +205,14 @@ static bool is_spoiled(struct body *body, const struct tensor_use *uses, const s
 
         if (written[j].memory != memory || written[j].reach <= t->offset)
             break;
-        if (body->search_steps == 0)
-            return true;
-        body->search_steps--;
+        if (j % LOOKS_A_STEP == 0 && body->search_steps)
+            body->search_steps--;
         if (t->offset >= other->offset + other->extent ||
             !mapping_same_memory(m, body->refs[written[j].tensor].mapping))
             continue;
+        if (body->search_steps == 0)
+            return true;
+        body->search_steps--;
         same = tensor_same_view(t, other);
         if (same && use->first_write < at)
             return false;

@@ -354,6 +354,7 @@ int program_bind(struct request *r, const struct rpc_arg *args, struct error *e)
     } else if (copy_body(&p->body, &run->body, &r->connection->run_bodies, e) < 0) {
         return -1;
     }
+    run->body.search_steps = BODY_SEARCH_STEPS; /* what earlier checks took is not this run's */
     p->references++;
     run->program = p;
     run->rebound = args[RUN_PROGRAM_bind].present && args[RUN_PROGRAM_bind].length;

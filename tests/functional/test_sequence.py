@@ -139,6 +139,29 @@ def test_which_sequences_may_be_repeated(connection: raw.Connection) -> None:
     assert 100 < refused < 1000
 
 
+def test_an_arena_that_is_filled_first_may_be_repeated(connection: raw.Connection) -> None:
+    """However many parts of it are read and written afterwards, and each lies below the end of the whole."""
+    n, part = 500, 4
+    arena = Vectors(connection, 2, 2 * n * part)
+    whole = arena.tensor(0)
+    parts = [{**whole, "shape": [part], "offset": 4 * part * i} for i in range(2 * n)]
+    ops = [op("square", [1], 0)] + [op("square", [2 + n + i], 2 + i) for i in range(n)]
+    arena[1][:] = 2
+    connection.call("sequence", {"tensors": [whole, arena.tensor(1), *parts], "ops": ops, "repeat": 2})
+    assert (arena[0][: n * part] == 16).all() and (arena[0][n * part :] == 4).all()
+
+
+def test_a_program_may_be_repeated_for_ever(connection: raw.Connection) -> None:
+    """What its checks cost is counted for each run anew."""
+    n, part = 400, 4
+    vectors = Vectors(connection, 3, n * part)
+    parts = [{**vectors.tensor(v), "shape": [part], "offset": vectors.tensor(v)["offset"] + 4 * part * i} for v in (1, 2) for i in range(n)]
+    ops = [op("square", [0], 1)] + [op("square", [2 + i], 2 + n + i) for i in range(n)]
+    program = connection.call("program", {"tensors": [vectors.tensor(0), vectors.tensor(1), *parts], "ops": ops})["program"]
+    for _ in range(200):
+        connection.call("run_program", {"program": program, "repeat": 2})
+
+
 def test_sequences_and_runs_keep_their_order(connection: raw.Connection, vectors: Vectors) -> None:
     vectors[0][:] = 1
     ids = []
