@@ -197,6 +197,8 @@ static int shed(struct server *s, int cause)
 
 static void take(struct server *s, int fd)
 {
+    const uint64_t began_ns = clock_now_ns();
+    struct connection *c = NULL;
     struct error e;
     int r = 0;
 
@@ -206,7 +208,11 @@ static void take(struct server *s, int fd)
         r = too_many_connections(s, &e);
     if (r < 0)
         accepting_log_refusal(s, fd, &e);
-    if (r < 0 || !connection_new(s, fd, &e))
+    else
+        c = connection_new(s, fd, &e);
+    if (c)
+        schedule_charge(&c->account->turns, clock_now_ns() - began_ns);
+    else
         refuse(s, fd, &e);
 }
 

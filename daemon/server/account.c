@@ -120,7 +120,7 @@ struct account *account_ref(struct account *a)
 /* Whatever was counted has been taken off again. Where it was not, a build that checks itself ends here. */
 static void check_empty(const struct account *a)
 {
-    bool empty = !a->runs;
+    bool empty = !a->runs && !a->holes;
 
     for (unsigned i = 0; i < QUOTA_COUNT; i++) {
         if (a->used[i])
@@ -130,6 +130,8 @@ static void check_empty(const struct account *a)
     }
     if (a->runs)
         log_error("account_leak", "uid=%u what=runs left=%llu", (unsigned)a->uid, (unsigned long long)a->runs);
+    if (a->holes)
+        log_error("account_leak", "uid=%u what=holes left=%llu", (unsigned)a->uid, (unsigned long long)a->holes);
 #ifndef NDEBUG
     if (!empty)
         abort();

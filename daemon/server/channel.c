@@ -68,6 +68,13 @@ void channels_free(struct server *s)
 
 /* ---- one connection's ---- */
 
+static void give_back(struct connection *c)
+{
+    charge_free(&c->bell_fds);
+    charge_free(&c->ring_bytes);
+    host_room_give(&c->server->host_room, &c->ring_room);
+}
+
 int channel_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e)
 {
     struct epoll_event bell = {.events = EPOLLIN | EPOLLET, .data.ptr = c};
@@ -78,7 +85,8 @@ int channel_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e
         return error_detail_text(e, "key", "shm");
     }
     if (charge_take(&c->bell_fds, c->account, c->pid, QUOTA_FDS, KEPT_FDS, e) < 0 ||
-        charge_take(&c->ring_bytes, c->account, c->pid, QUOTA_HOST, RPC_CHANNEL_BYTES, e) < 0)
+        charge_take(&c->ring_bytes, c->account, c->pid, QUOTA_HOST, RPC_CHANNEL_BYTES, e) < 0 ||
+        host_room_take(&c->server->host_room, c->account, RPC_CHANNEL_BYTES, 0, &c->ring_room, e) < 0)
         goto discharge;
     if (rpc_channel_new(c->server->config.message_bytes, OUTPUT_MAX, &channel, ret_fds, e) < 0)
         goto discharge;
@@ -95,8 +103,7 @@ int channel_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e
     return 0;
 
 discharge:
-    charge_free(&c->bell_fds);
-    charge_free(&c->ring_bytes);
+    give_back(c);
     return -1;
 }
 
@@ -107,8 +114,7 @@ void channel_close(struct connection *c)
     list_remove(&c->hot_link);
     epoll_ctl(c->server->doorbells, EPOLL_CTL_DEL, c->channel->doorbell, NULL);
     c->channel = rpc_channel_free(c->channel);
-    charge_free(&c->bell_fds);
-    charge_free(&c->ring_bytes);
+    give_back(c);
 }
 
 /* ---- looking and sleeping ---- */

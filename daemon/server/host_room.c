@@ -40,13 +40,15 @@ static uint64_t left_for(const struct host_room *room, const struct account *a)
 int host_room_take(struct host_room *room, struct account *a, uint64_t size, uint64_t holes, struct host_part *part,
                    struct error *e)
 {
-    uint64_t may;
+    uint64_t may = UINT64_MAX;
 
     *part = (struct host_part){0};
-    if (!holes)
+    if (!size)
         return 0;
-    ask(room);
-    may = account_share(left_for(room, a), a->holes);
+    if (holes) {
+        ask(room);
+        may = account_share(left_for(room, a), a->holes);
+    }
     if (holes > may)
         return error_set(e, ERROR_OUT_OF_MEMORY,
                          "%llu bytes without pages are asked for, and the user may have %llu more of such, a share of "

@@ -13,7 +13,7 @@ struct account;
 
 struct host_room {
     uint64_t holes;  /* bytes that are mapped and had no page when they were taken on */
-    uint64_t mapped; /* bytes of the files that have those; no less of them has no page than is not resident here */
+    uint64_t mapped; /* bytes of all shared memory that is mapped: what is not resident of it bounds the holes */
     uint64_t available, total, resident; /* as the kernel said */
     uint64_t asked_ns;                   /* when it was asked for those; 0: never */
 };
@@ -24,7 +24,8 @@ struct host_part {
     uint64_t holes, mapped;
 };
 
-/* Takes on `holes` bytes without pages of a file of which `size` bytes are mapped, or refuses: -1, out_of_memory.
+/* Takes on a file of which `size` bytes are mapped, `holes` of them without pages, or refuses: -1, out_of_memory, and
+ * never for a file without holes.
  * The user's QUOTA_HOST includes them already: one who has little of that may also take from a part that is kept for
  * such users. *part is nothing where it is refused, or nothing was asked for. */
 int host_room_take(struct host_room *room, struct account *a, uint64_t size, uint64_t holes, struct host_part *part,

@@ -62,7 +62,7 @@ static void on_prepare(uv_prepare_t *prepare)
     /* Where the last turn has left work, the sockets are looked at before the next one. */
     if (!schedule_waits(&s->schedule))
         pump_turn(s);
-    if (schedule_waits(&s->schedule) || spin_slice(s) || !channels_sleep(s)) {
+    if (schedule_waits(&s->schedule) || spin_slice(s) || schedule_waits(&s->schedule) || !channels_sleep(s)) {
         uv_idle_start(&s->idle, on_idle);
         return;
     }

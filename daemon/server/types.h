@@ -232,11 +232,12 @@ struct connection {
     struct account *account; /* a reference: its user's */
     gid_t *groups;           /* beside gid, when it connected */
     unsigned n_groups;
-    unsigned access;           /* bits by enum access_class */
-    struct charge charge;      /* QUOTA_CONNECTIONS, and QUOTA_FDS: … */
-    struct charge socket_fds;  /* … its socket and pidfd */
-    struct charge bell_fds;    /* … the channel's, */
-    struct charge ring_bytes;  /* with QUOTA_HOST for its memory */
+    unsigned access;          /* bits by enum access_class */
+    struct charge charge;     /* QUOTA_CONNECTIONS, and QUOTA_FDS: … */
+    struct charge socket_fds; /* … its socket and pidfd */
+    struct charge bell_fds;   /* … the channel's, */
+    struct charge ring_bytes; /* with QUOTA_HOST for its memory */
+    struct host_part ring_room;
     struct charge backlog;     /* QUOTA_WAITING: of its input and output */
     struct charge waiting_fds; /* … of replies, as far as they are counted */
     char client[CLIENT_NAME_MAX + 1], comm[COMM_MAX + 1];

@@ -19,7 +19,7 @@ enum error_code {
 #undef X
 };
 
-enum { ERROR_MESSAGE_MAX = 256, ERROR_DETAILS_MAX = 4, ERROR_DETAIL_TEXT_MAX = 64 };
+enum { ERROR_MESSAGE_MAX = 256, ERROR_DETAILS_MAX = 5, ERROR_DETAIL_TEXT_MAX = 64 };
 
 struct error_detail {
     const char *key; /* a literal */

@@ -132,6 +132,18 @@ static void pages_that_are_there_by_now_count_once(void **state)
     assert_false(take(f, 2, 64 * mib, 64 * mib));
 }
 
+/* Those of files without holes are resident as well, and say nothing of other files' holes. */
+static void pages_of_other_files_hide_no_holes(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_true(take(f, 0, 600 * mib, 0));
+    f->room.resident = 600 * mib;
+    assert_true(take(f, 1, 512 * mib, 512 * mib));
+    assert_false(take(f, 2, 300 * mib, 300 * mib));
+    assert_true(take(f, 2, 170 * mib, 170 * mib));
+}
+
 static void who_has_little_takes_from_half_of_the_reserve(void **state)
 {
     struct fixture *f = *state;
@@ -150,6 +162,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(one_user_has_two_thirds_at_once_or_bit_by_bit, open_fixture, close_fixture),
         cmocka_unit_test_setup_teardown(however_many_take_all_the_next_one_finds_some, open_fixture, close_fixture),
         cmocka_unit_test_setup_teardown(pages_that_are_there_by_now_count_once, open_fixture, close_fixture),
+        cmocka_unit_test_setup_teardown(pages_of_other_files_hide_no_holes, open_fixture, close_fixture),
         cmocka_unit_test_setup_teardown(who_has_little_takes_from_half_of_the_reserve, open_fixture, close_fixture),
     };
 
