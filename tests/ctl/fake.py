@@ -75,7 +75,8 @@ class FakeDaemon:
     unknown method, as for a daemon that is older than it."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="kops-ctl-"))
+        self.temporary = tempfile.TemporaryDirectory(prefix="kops-ctl-", ignore_cleanup_errors=True)  # goes with the last of them
+        self.folder = Path(self.temporary.name)
         self.path = path or self.folder / "kopsd.sock"
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.answers: dict[str, Any] = {"hello": HELLO, "ping": lambda params: params}
@@ -126,5 +127,5 @@ class FakeDaemon:
         """A new one at the same place, with the same answers."""
         os.unlink(self.path)
         made = FakeDaemon(self.path)
-        made.answers = self.answers
+        made.temporary, made.answers = self.temporary, self.answers
         return made

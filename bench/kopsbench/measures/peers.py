@@ -93,7 +93,8 @@ def grpc_call(context: Context, tensors: tuple[Any, ...]) -> Iterator[Callable[[
     import msgpack
     from standin_cuda import Driver
 
-    path = str(Path(tempfile.mkdtemp(prefix="kops-grpc-")) / "socket")
+    folder = tempfile.TemporaryDirectory(prefix="kops-grpc-", ignore_cleanup_errors=True)
+    path = str(Path(folder.name) / "socket")
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(ROOT / "bench"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]),
@@ -110,6 +111,7 @@ def grpc_call(context: Context, tensors: tuple[Any, ...]) -> Iterator[Callable[[
     finally:
         server.kill()
         server.wait()
+        folder.cleanup()
 
 
 def run_grpc(context: Context) -> Record:
