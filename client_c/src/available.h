@@ -1,8 +1,9 @@
 /* How much memory this process may still take, read before shared memory is made. Thread: any.
  *
- * The least of: MemAvailable of the machine; what is free in the process's memory control group and in each above it
- * (version 1 or 2; pages of files that the kernel can drop count as free); RLIMIT_AS; RLIMIT_FSIZE, which bounds memfds
- * too. Of the first two a sixteenth, 1 GiB at most, is left to others. A figure that cannot be read bounds nothing.
+ * The smallest of these: MemAvailable of the machine; what is free in the process's memory control group and in each
+ * group above it (version 1 or 2; file pages that the kernel can drop count as free); RLIMIT_AS; RLIMIT_FSIZE, which
+ * bounds memfds too. Of the first two a sixteenth, 1 GiB at most, is left to others. A figure that cannot be read
+ * bounds nothing.
  *
  * The Python client has the same rule in _available.py, and client_py/tests/available.json cases for both. */
 #ifndef KOPS_CLIENT_AVAILABLE_H

@@ -1,8 +1,8 @@
 """Requests whose result is fetched later: futures whose reply somebody has to read.
 
-Nothing reads replies in the background. Whoever calls `result()` waits on the connection itself, which is the shortest way.
-Where somebody waits for the future without asking it (callbacks, `concurrent.futures.wait`, `as_completed`, asyncio) or
-another thread is at it already, the client's watcher reads: a thread that is there only while it has something to wait for.
+Usually no thread reads replies in the background: `result()` reads from the connection in the calling thread, which is fastest.
+The client's watcher, a thread, reads in two cases: a callback, `concurrent.futures.wait`, `as_completed` or asyncio waits for the
+future without calling it, or another thread is already in its `result()`. The watcher ends when it has nothing to wait for.
 
 One thread at a time waits for a pending's reply (`_driving`), and one turns it into the result (`_settling`).
 """

@@ -139,9 +139,8 @@ struct account *account_ref(struct account *a);
 /* NULL is allowed; returns NULL. */
 struct account *account_unref(struct account *a);
 
-/* How much more of what is common to all a user may take who has `own` of it, when so much is left: until it has twice
- * what it leaves to the others, and one more. So however many take all that they may, there is some left for the next.
- */
+/* How much more a user may take of a resource that all users share: the user holds `own`, and `left` is free.
+ * Afterwards it holds at most twice what is still free, rounded up, so there is some left for the next user. */
 static inline uint64_t account_share(uint64_t left, uint64_t own)
 {
     const uint64_t most = own / 2 < left ? left - own / 2 : 0; /* of which two thirds are taken, rounded up */

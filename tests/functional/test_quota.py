@@ -251,6 +251,21 @@ def keep_busy(connection: raw.Connection, vectors: Vectors, until: float) -> raw
 
 
 @as_root
+def test_connections_of_all_users_are_shared(start: Callable[[str], Daemon]) -> None:
+    """Without a quota one user has two thirds of them, and the next one two thirds of the rest."""
+    daemon = start("[server]\nmax_connections = 9\n[quota]\nconnections = 0\n")
+    with ExitStack() as there:
+        for uid, most in ((ALICE, 6), (BOB, 2)):
+            for _ in range(most):
+                assert there.enter_context(users.connect(daemon, uid)).alive()
+            with users.connect(daemon, uid) as more:
+                error = more.wait_closed()
+            assert error is not None and error["code"] == "quota_exceeded"
+            assert error["detail"]["quota"] == "connections" and error["detail"]["users"] == "all"
+            assert error["detail"]["limit"] == 9
+
+
+@as_root
 def test_a_share_of_the_device_while_others_wait(
     start: Callable[[str], Daemon],
 ) -> None:

@@ -197,9 +197,9 @@ enum kops_access {
 /** Makes shared memory in this process and registers it. Zeroed, mapped (kops_buffer_data()), sealed against resizing.
  *
  * Works with every daemon, with or without GPU, and needs no CUDA in this process; a GPU's runs copy it there and
- * back. All of its pages are taken at once, and are charged to this process and its control group. What is more than
- * the machine, the control group or a resource limit has left is out_of_memory before anything is allocated, with the
- * details `asked`, `available` (bytes) and `limit` (of what).
+ * back. All of its pages are taken at once, and are charged to this process and its control group. A size beyond
+ * what the machine, the control group or a resource limit has left is refused with out_of_memory before anything is
+ * allocated; the details are `asked`, `available` (bytes) and `limit` (which bound it was).
  * Errors: out_of_memory, os_error, no_memory, quota_exceeded, and those of a connection. */
 KOPS_API enum kops_code kops_buffer_alloc_shared(kops_client *client, size_t size, kops_buffer **ret_buffer,
                                                  struct kops_error *ret_error);
@@ -371,14 +371,14 @@ enum kops_priority { KOPS_PRIORITY_NORMAL = 0, KOPS_PRIORITY_HIGH = 1, KOPS_PRIO
 
 /** How to run. Zero: once, with timing, on the tensors' own device, with the best kernel. */
 struct kops_options {
-    const char *device;   /**< UUID or index; only for tensors that all lie in shared memory. NULL: their own, or the
-                               default. */
-    const char *variant;  /**< Forces one kernel, see kops_op.variants. NULL: the best. */
-    unsigned stream;      /**< Runs of one stream keep their order, different streams may overlap. */
-    bool no_timing;       /**< Leave device events out: gpu_us, h2d_us, d2h_us are then not told, nor what is of several
-                               executions. host_us always is. */
-    uint32_t warmup;      /**< Untimed executions first. */
-    uint32_t repeat;      /**< Timed executions. 0: 1. */
+    const char *device;  /**< UUID or index; only for tensors that all lie in shared memory. NULL: their own, or the
+                              default. */
+    const char *variant; /**< Forces one kernel, see kops_op.variants. NULL: the best. */
+    unsigned stream;     /**< Runs of one stream keep their order, different streams may overlap. */
+    bool no_timing;      /**< Do not record device events: gpu_us, h2d_us, d2h_us and the samples of repeated executions
+                              are then absent. host_us is always there. */
+    uint32_t warmup;     /**< Untimed executions first. */
+    uint32_t repeat;     /**< Timed executions. 0: 1. */
     uint32_t deadline_ms; /**< That long after the run's arrival the daemon answers KOPS_ERR_DEADLINE_EXCEEDED. Its
                                detail "ended" is 0 while a kernel that could not be stopped still uses the run's memory:
                                until kops_trim() has returned, its buffers are not for other uses. 0: never. */

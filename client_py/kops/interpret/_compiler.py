@@ -67,7 +67,7 @@ def _pattern() -> list[str]:
     """What fills local variables, so that one that is read before it is written is not 0 by chance."""
     option = "-ftrivial-auto-var-init=pattern"
     known = subprocess.run([*compiler()[0], option, "-x", "c++", "-E", os.devnull], capture_output=True, check=False)
-    # GCC's value numbering takes what is not written for whatever suits it.
+    # GCC's value numbering (-ftree-fre) may assume any value for an uninitialised variable, and so undo the pattern.
     return [] if known.returncode else [option] if _is_clang() else [option, "-fno-tree-fre"]
 
 

@@ -346,9 +346,43 @@ static void test_a_share_looks_back_one_second(void **state)
     account_end_run(f->bob);
 }
 
+/* Of what all users share: each takes all that it may, and the next one still finds some. */
+static void test_common_resources_are_shared(void **state)
+{
+    struct fixture *f = *state;
+    struct charge charges[6][700] = {0};
+    unsigned last = UINT32_MAX;
+    struct error e;
+
+    f->limits.of_all[QUOTA_MAPPINGS] = 1000;
+    for (unsigned u = 0; u < 6; u++) {
+        struct account *a = account_get(&f->all, 2000 + u);
+        unsigned n = 0;
+
+        while (n < 700 && charge_take(&charges[u][n], a, PID, QUOTA_MAPPINGS, 1, &e) == 0)
+            n++;
+        assert_in_range(n, 1, u ? last / 2 : 667);
+        last = n;
+        assert_string_equal(e.details[0].text, "mappings");
+        assert_string_equal(e.details[1].key, "users");
+        assert_string_equal(e.details[1].text, "all");
+        assert_int_equal(e.details[3].number, 1000);
+        account_unref(a);
+    }
+    for (unsigned u = 0; u < 6; u++)
+        for (unsigned n = 0; n < 700; n++)
+            charge_free(&charges[u][n]);
+    f->limits.of_all[QUOTA_MAPPINGS] = 2; /* rounded up: a user alone has all of so few */
+    assert_int_equal(charge_take(&charges[0][0], f->alice, PID, QUOTA_MAPPINGS, 1, &e), 0);
+    assert_int_equal(charge_take(&charges[0][1], f->alice, PID, QUOTA_MAPPINGS, 1, &e), 0);
+    charge_free(&charges[0][0]);
+    charge_free(&charges[0][1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_common_resources_are_shared, setup, teardown),
         cmocka_unit_test_setup_teardown(test_one_account_a_user, setup, teardown),
         cmocka_unit_test_setup_teardown(test_idle_accounts_are_kept_for_a_while, setup, teardown),
         cmocka_unit_test_setup_teardown(test_charges, setup, teardown),
