@@ -62,7 +62,7 @@ struct mapping {
     struct list waiters;
     struct error error; /* of the last open that failed */
     struct work work;
-    void *bill; /* the server's: what its user is charged with for as long as there is the entry */
+    void *charges; /* the server's: what its user is charged with for as long as there is the entry */
 };
 
 enum {

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-#include "server/access_list.h"
-#include "server/account.h"
+#include "server/account/access_list.h"
+#include "server/account/account.h"
 #include "util/error.h"
 
 struct setting;

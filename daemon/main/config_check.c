@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "main/config.h"
-#include "server/server.h"
+#include "server/control/server.h"
 #include "util/log.h"
 
 static int choose_socket(struct config *c, struct error *e)

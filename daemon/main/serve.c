@@ -13,7 +13,7 @@
 #include "backend/mapping.h"
 #include "main/listen.h"
 #include "main/notify.h"
-#include "server/server.h"
+#include "server/control/server.h"
 #include "util/clock.h"
 #include "util/log.h"
 

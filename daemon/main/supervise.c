@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "main/supervise_internal.h"
-#include "server/server.h"
+#include "server/control/server.h"
 #include "util/clock.h"
 #include "util/log.h"
 

@@ -16,14 +16,14 @@
 #include "rpc/input.h"
 #include "rpc/message.h"
 #include "rpc/output.h"
-#include "server/account.h"
-#include "server/activity.h"
-#include "server/hold.h"
-#include "server/host_room.h"
-#include "server/profile.h"
-#include "server/schedule.h"
-#include "server/server.h"
-#include "server/trimming.h"
+#include "server/account/account.h"
+#include "server/account/host_room.h"
+#include "server/account/schedule.h"
+#include "server/account/shared_charge.h"
+#include "server/account/trimming.h"
+#include "server/control/activity.h"
+#include "server/control/server.h"
+#include "server/observe/profile.h"
 #include "util/idtable.h"
 #include "util/list.h"
 #include "util/log.h"
@@ -33,7 +33,7 @@ enum { MSGID_BUCKETS = 256, INLINE_BUCKETS = 256, STREAMS_MAX = 256, CLIENT_NAME
 enum { OUTPUT_MAX = 64 * 1024 * 1024 }; /* replies that wait; reading stops long before */
 
 /* What a slow peer is waited for: that it reads, that it sends the rest, that the kernel has memory for its socket. */
-enum patience_for { PATIENCE_READER, PATIENCE_MESSAGE, PATIENCE_KERNEL, PATIENCE_COUNT };
+enum peer_timeout { PEER_TIMEOUT_READER, PEER_TIMEOUT_MESSAGE, PEER_TIMEOUT_KERNEL, PEER_TIMEOUT_COUNT };
 
 /* The streams that wait for a word of their timelines, and the clock that wakes the loop to look at them. */
 struct timeline_poll {
@@ -118,7 +118,7 @@ struct server {
         unsigned crowd_was, still; /* as of the last look; how many looks it has not changed */
         struct rpc_output notice;  /* its memory is there when there is no other */
         struct log_limit log_limit;
-    } listening;
+    } listener;
     uv_timer_t backlog_timer; /* while users wait for room: see backlog.c */
     struct trimming trimming;
     struct host_room host_room;
@@ -166,15 +166,15 @@ struct server {
     struct server_hooks hooks;
     bool served; /* a request has ended */
 
-    uv_timer_t hang_timer;
+    uv_timer_t device_watchdog_timer;
     bool hung[BACKEND_MAX_DEVICES];
     uint64_t progress_of_ns[BACKEND_MAX_DEVICES]; /* when the oldest of what has progressed since the last tick came */
 
     struct {
-        struct list lists[PATIENCE_COUNT]; /* connections, those that have waited longest first */
+        struct list lists[PEER_TIMEOUT_COUNT]; /* connections, those that have waited longest first */
         uv_timer_t timer;
         struct log_limit log_limit;
-    } patience;
+    } peer_timeouts;
     struct list deadlines; /* runs with a deadline */
     uv_timer_t deadline_timer;
 
@@ -186,20 +186,20 @@ struct server {
 };
 
 /* Charges that a mapping holds (mapping.bill): what the daemon has for as long as there is the entry. */
-struct bill {
-    struct charge areas;     /* QUOTA_MAPPINGS */
-    struct charge allocated; /* QUOTA_ALLOCATED: alloc made the memory */
-    struct charge fds;       /* QUOTA_FDS: the kept descriptor */
-    struct hold *host;       /* a reference: QUOTA_HOST, on the file; NULL: it is no memory of the host's */
-    struct host_part room;   /* of the server's host_room: its pages that were not there */
+struct mapping_charges {
+    struct charge areas;        /* QUOTA_MAPPINGS */
+    struct charge allocated;    /* QUOTA_ALLOCATED: alloc made the memory */
+    struct charge fds;          /* QUOTA_FDS: the kept descriptor */
+    struct shared_charge *host; /* a reference: QUOTA_HOST, on the file; NULL: it is no memory of the host's */
+    struct host_part room;      /* of the server's host_room: its pages that were not there */
 };
 
 /* A connection's reference to memory. */
 struct buffer_ref {
     uint64_t id;
-    struct mapping *mapping; /* a reference */
-    struct hold *hold;       /* a reference: its user's on the mapping */
-    struct charge charge;    /* QUOTA_BUFFERS */
+    struct mapping *mapping;      /* a reference */
+    struct shared_charge *shared; /* a reference: its user's on the mapping */
+    struct charge charge;         /* QUOTA_BUFFERS */
     uint64_t size;
     bool writable;
     bool allocated; /* by this connection */
@@ -208,12 +208,12 @@ struct buffer_ref {
 /* A connection's inline reference, kept for the next request that carries the same. */
 struct inline_ref {
     struct list bucket, lru;
-    struct mapping *mapping; /* a reference */
-    struct hold *hold;       /* a reference */
+    struct mapping *mapping;      /* a reference */
+    struct shared_charge *shared; /* a reference */
 };
 
 /* What a connection's bodies of one kind take together, and the quota that they count in. */
-struct body_pot {
+struct command_memory {
     struct account *account; /* the connection's */
     enum quota quota;
     uint64_t bytes;
@@ -260,7 +260,7 @@ struct connection {
     struct {
         struct list link;
         uint64_t since_ns;
-    } waits[PATIENCE_COUNT];
+    } waits[PEER_TIMEOUT_COUNT];
     int64_t read_from;           /* when its time as a reader began: what it had taken of its replies … */
     uint64_t read_waiting;       /* … and what waited */
     uint64_t part_at;            /* where in the streams the message began that is waited for */
@@ -269,7 +269,7 @@ struct connection {
     struct list hot_link;        /* in the server's; alone while the ring sleeps */
     struct list recent_link;
     uint64_t ring_active_ns;     /* 0: just now */
-    unsigned spin_hits;          /* how often the spin found something at its socket, in a row */
+    unsigned recent_hits;        /* how often the spin found something at its socket, in a row */
     uint64_t input_active_ns;    /* of the socket */
     bool ring_left;              /* there may be whole messages in the channel's input */
     bool ring_waits;             /* as input_waits */
@@ -285,7 +285,7 @@ struct connection {
     unsigned n_inline;
     struct list inline_buckets[INLINE_BUCKETS], inline_lru; /* least recently used first */
     unsigned inflight, fd_replies;                          /* fd_replies: those whose replies will have descriptors */
-    struct body_pot run_bodies, program_bodies;
+    struct command_memory run_bodies, program_bodies;
     uint64_t source_bytes; /* of sources that are being compiled */
     struct request *by_msgid[MSGID_BUCKETS];
     uint64_t next_sequence;
@@ -315,31 +315,31 @@ enum run_state { RUN_QUEUED, RUN_PREPARING, RUN_SUBMITTED };
 
 /* A run's use of one tensor's memory. */
 struct operand_ref {
-    struct mapping *mapping; /* used; NULL for an empty tensor */
-    struct hold *hold;       /* a reference; where there is a mapping */
-    bool writable;           /* the reference allows writing */
+    struct mapping *mapping;      /* used; NULL for an empty tensor */
+    struct shared_charge *shared; /* a reference; where there is a mapping */
+    bool writable;                /* the reference allows writing */
     bool waiting;
     struct mapping_waiter waiter;
 };
 
 /* One op: as it was asked for, and where its tensors are in the body. */
-struct body_call {
+struct command {
     struct op_call call;
     uint16_t tensors[STEP_MAX_OPERANDS]; /* in the body; n_tensors: a null pointer */
     struct kernel *kernel;               /* a reference; NULL: one of the ops */
 };
 
 /* What a run computes: tensors, and ops on them in order. */
-struct body {
+struct command_list {
     unsigned n_tensors, n_calls;
     unsigned n_launches; /* of the calls: kernels of users */
     struct tensor *tensors;
     struct operand_ref *refs; /* of the tensors */
-    struct body_call *calls;
+    struct command *calls;
     struct backend_step *steps; /* of the calls */
     void *memory;               /* what the arrays lie in; NULL: the run itself */
     size_t bytes;               /* of it */
-    struct body_pot *pot;       /* where they are counted, */
+    struct command_memory *pot; /* where they are counted, */
     struct charge charge;       /* and for their user */
     unsigned search_steps;      /* left for finding out which tensors share elements */
 };
@@ -354,7 +354,7 @@ struct run_options {
 struct run {
     enum run_state state;
     enum run_stop stop;
-    struct body body;
+    struct command_list commands;
     struct backend_job job;
     struct backend_device *device;
     enum backend_priority priority;
@@ -372,7 +372,7 @@ struct run {
     double sample, *samples; /* one inline; more allocated */
     struct work prepare;
     /* The body of a single op. */
-    struct body_call one_call;
+    struct command one_call;
     struct tensor one_tensors[STEP_MAX_OPERANDS];
     struct operand_ref one_refs[STEP_MAX_OPERANDS];
     struct backend_step one_step;
@@ -435,11 +435,11 @@ struct request {
 };
 
 /* Which of a device's queues serves a stream of ordered work: two are tried. See pairing.c. */
-struct pairing {
-    enum { PAIRING_FIRST, PAIRING_OTHER, PAIRING_SETTLED } phase;
+struct queue_probe {
+    enum { PROBE_FIRST, PROBE_OTHER, PROBE_SETTLED } phase;
     unsigned seen;                /* ordered runs in this phase */
     uint64_t last_ns, best_ns[2]; /* when the last one began; the shortest time from one to the next */
-    struct pooled_stream *spare;  /* the first one, while the other is tried */
+    struct device_queue *spare;   /* the first one, while the other is tried */
 };
 
 /* The queue of one stream number of a connection. Runs enter in the order sent; the first that was not given goes on
@@ -458,9 +458,9 @@ struct stream {
     struct list yield_link; /* in server->yielding */
     struct list held_link;  /* in its user's held */
     unsigned looked;        /* the turn in which it was looked at last */
-    uint64_t held_since_ns, held_for; /* while it is there: since when, which value */
-    struct pooled_stream *backends[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* made at first use */
-    struct pairing pairing;
+    uint64_t held_since_ns, held_for;                                   /* while it is there: since when, which value */
+    struct device_queue *backends[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* made at first use */
+    struct queue_probe queue_probe;
     uint64_t ended_ns; /* when the last of its runs ended */
     uint64_t watched;  /* what hang.c saw first in the queue: its sequence, plus one */
     uint32_t watched_ended;
@@ -468,7 +468,7 @@ struct stream {
     bool still;
 };
 
-struct pooled_stream {
+struct device_queue {
     struct list link; /* while free */
     struct backend_device *device;
     enum backend_priority priority;

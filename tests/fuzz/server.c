@@ -18,7 +18,7 @@
 #include "proto/scan.h"
 #include "rpc/output.h"
 #include "rpc/value.h"
-#include "server/connection.h"
+#include "server/peer/connection.h"
 #include "tests/fuzz/fuzz.h"
 #include "util/log.h"
 

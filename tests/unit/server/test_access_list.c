@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "server/access_list.h"
+#include "server/account/access_list.h"
 
 static struct access_list parsed(const char *text)
 {

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "server/hold.h"
+#include "server/account/shared_charge.h"
 
 enum { PID = 77, ALICE = 1001, BOB = 1002 };
 static const uint64_t ms = 1000000, start_ns = UINT64_C(5000000000000);
@@ -189,38 +189,38 @@ static void test_a_thing_is_counted_once_a_user(void **state)
     struct fixture *f = *state;
     int things[2];
     struct error e;
-    struct hold *a, *b, *c, *other;
+    struct shared_charge *a, *b, *c, *other;
 
     f->limits.of[QUOTA_MAPPED] = 100;
-    a = hold_take(f->alice, PID, QUOTA_MAPPED, &things[0], 60, &e);
-    b = hold_take(f->alice, PID, QUOTA_MAPPED, &things[0], 50, &e);
+    a = shared_charge_take(f->alice, PID, QUOTA_MAPPED, &things[0], 60, &e);
+    b = shared_charge_take(f->alice, PID, QUOTA_MAPPED, &things[0], 50, &e);
     assert_ptr_equal(a, b);
     assert_int_equal(f->alice->used[QUOTA_MAPPED], 60);
-    other = hold_take(f->bob, PID, QUOTA_MAPPED, &things[0], 60, &e);
+    other = shared_charge_take(f->bob, PID, QUOTA_MAPPED, &things[0], 60, &e);
     assert_non_null(other);
     assert_ptr_not_equal(a, other);
     assert_int_equal(f->bob->used[QUOTA_MAPPED], 60);
-    assert_null(hold_take(f->alice, PID, QUOTA_MAPPED, &things[1], 41, &e));
+    assert_null(shared_charge_take(f->alice, PID, QUOTA_MAPPED, &things[1], 41, &e));
     assert_refused(&e, "mapped_bytes", 60, 100);
-    c = hold_take(f->alice, PID, QUOTA_MAPPED, &things[1], 40, &e);
+    c = shared_charge_take(f->alice, PID, QUOTA_MAPPED, &things[1], 40, &e);
     assert_non_null(c);
     /* It turns out to be larger. */
-    assert_null(hold_take(f->alice, PID, QUOTA_MAPPED, &things[0], 61, &e));
+    assert_null(shared_charge_take(f->alice, PID, QUOTA_MAPPED, &things[0], 61, &e));
     assert_int_equal(a->references, 2);
-    hold_unref(c);
-    assert_int_equal(hold_check(a, PID, &e), 0);
-    c = hold_take(f->alice, PID, QUOTA_MAPPED, &things[0], 90, &e);
+    shared_charge_unref(c);
+    assert_int_equal(shared_charge_check(a, PID, &e), 0);
+    c = shared_charge_take(f->alice, PID, QUOTA_MAPPED, &things[0], 90, &e);
     assert_ptr_equal(a, c);
     assert_int_equal(f->alice->used[QUOTA_MAPPED], 90);
-    hold_unref(a);
-    hold_unref(hold_ref(b));
-    hold_unref(b);
+    shared_charge_unref(a);
+    shared_charge_unref(shared_charge_ref(b));
+    shared_charge_unref(b);
     assert_int_equal(f->alice->used[QUOTA_MAPPED], 90);
-    hold_unref(c);
+    shared_charge_unref(c);
     assert_int_equal(f->alice->used[QUOTA_MAPPED], 0);
     assert_int_equal(f->bob->used[QUOTA_MAPPED], 60);
-    hold_unref(other);
-    assert_null(hold_unref(NULL));
+    shared_charge_unref(other);
+    assert_null(shared_charge_unref(NULL));
 }
 
 static void test_a_thing_that_grows(void **state)
@@ -229,28 +229,28 @@ static void test_a_thing_that_grows(void **state)
     int thing;
     struct error e;
     struct charge charge;
-    struct hold *a, *b;
+    struct shared_charge *a, *b;
 
     f->limits.of[QUOTA_MAPPED] = 100;
     assert_int_equal(charge_take(&charge, f->alice, PID, QUOTA_MAPPED, 30, &e), 0);
-    a = hold_take(f->alice, PID, QUOTA_MAPPED, &thing, 1, &e);
-    b = hold_take(f->bob, PID, QUOTA_MAPPED, &thing, 1, &e);
-    holds_note_size(&f->all, &thing, 80);
+    a = shared_charge_take(f->alice, PID, QUOTA_MAPPED, &thing, 1, &e);
+    b = shared_charge_take(f->bob, PID, QUOTA_MAPPED, &thing, 1, &e);
+    shared_charges_note_size(&f->all, &thing, 80);
     assert_int_equal(f->alice->used[QUOTA_MAPPED], 110);
     assert_int_equal(f->bob->used[QUOTA_MAPPED], 80);
-    assert_int_equal(hold_check(b, PID, &e), 0);
+    assert_int_equal(shared_charge_check(b, PID, &e), 0);
     for (unsigned i = 0; i < 2; i++) {
-        assert_int_equal(hold_check(a, PID, &e), -1);
+        assert_int_equal(shared_charge_check(a, PID, &e), -1);
         assert_refused(&e, "mapped_bytes", 30, 100);
     }
     charge_free(&charge);
-    assert_int_equal(hold_check(a, PID, &e), 0);
+    assert_int_equal(shared_charge_check(a, PID, &e), 0);
     /* Opened again it is no larger; a quota that has become less is for what comes. */
     f->limits.of[QUOTA_MAPPED] = 50;
-    holds_note_size(&f->all, &thing, 80);
-    assert_int_equal(hold_check(a, PID, &e), 0);
-    hold_unref(a);
-    hold_unref(b);
+    shared_charges_note_size(&f->all, &thing, 80);
+    assert_int_equal(shared_charge_check(a, PID, &e), 0);
+    shared_charge_unref(a);
+    shared_charge_unref(b);
     assert_int_equal(f->alice->used[QUOTA_MAPPED], 0);
     assert_int_equal(f->bob->used[QUOTA_MAPPED], 0);
 }
@@ -261,12 +261,12 @@ static void test_a_hold_outlives_connections(void **state)
     struct fixture *f = *state;
     struct account *a = account_get(&f->all, 5);
     struct error e;
-    struct hold *h = hold_take(a, PID, QUOTA_KERNEL, &e, 10, &e);
+    struct shared_charge *h = shared_charge_take(a, PID, QUOTA_KERNEL, &e, 10, &e);
 
     account_unref(a);
     assert_int_equal(a->references, 1);
     assert_int_equal(a->used[QUOTA_KERNEL], 10);
-    hold_unref(h);
+    shared_charge_unref(h);
     assert_int_equal(a->references, 0);
 }
 

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "server/account.h"
-#include "server/host_room.h"
+#include "server/account/account.h"
+#include "server/account/host_room.h"
 #include "util/clock.h"
 
 static const uint64_t mib = 1 << 20, available = UINT64_C(1024) << 20;

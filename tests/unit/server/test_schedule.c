@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "server/schedule.h"
+#include "server/account/schedule.h"
 
 enum { USERS = 3, TASKS = 64, US = 1000, QUANTUM = SCHEDULE_QUANTUM_NS };
 

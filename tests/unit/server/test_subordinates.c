@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "server/account.h"
+#include "server/account/account.h"
 
 static struct subordinates read_from(const char *text)
 {

@@ -1,0 +1,418 @@
+#include "server/account/account.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "util/clock.h"
+#include "util/log.h"
+
+static const uint64_t second_ns = UINT64_C(1000000000);
+
+/* So many of a user's descriptors may wait to be closed when the user has all that may be. */
+enum { CLOSING_MAX = 256 };
+
+const char *const quota_names[QUOTA_COUNT] = {
+    [QUOTA_CONNECTIONS] = "connections",   [QUOTA_BUFFERS] = "buffers",
+    [QUOTA_MAPPINGS] = "mappings",         [QUOTA_MAPPED] = "mapped_bytes",
+    [QUOTA_ALLOCATED] = "allocated_bytes", [QUOTA_HOST] = "host_bytes",
+    [QUOTA_PROGRAMS] = "program_bytes",    [QUOTA_WAITING] = "waiting_bytes",
+    [QUOTA_INFLIGHT] = "inflight",         [QUOTA_FDS] = "fds",
+    [QUOTA_KERNEL] = "kernel_bytes",
+};
+
+/* ---- life ---- */
+
+void accounts_init(struct accounts *all, const struct quota_limits *limits)
+{
+    *all = (struct accounts){.limits = limits};
+    for (unsigned i = 0; i < ACCOUNT_BUCKETS; i++)
+        list_init(&all->buckets[i]);
+    for (unsigned i = 0; i < HOLD_BUCKETS; i++)
+        list_init(&all->shared_charges[i]);
+    list_init(&all->all);
+    list_init(&all->idle);
+    list_init(&all->starving);
+}
+
+static void account_free(struct account *a)
+{
+    list_remove(&a->held_link);
+    list_remove(&a->bucket_link);
+    list_remove(&a->link);
+    free(a);
+}
+
+static void free_oldest_idle(struct accounts *all)
+{
+    struct account *a = list_entry(list_first(&all->idle), struct account, idle_link);
+
+    list_remove(&a->idle_link);
+    all->n_idle--;
+    account_free(a);
+}
+
+void accounts_free(struct accounts *all)
+{
+    while (all->n_idle)
+        free_oldest_idle(all);
+    list_for_each_safe (node, after, &all->all) {
+        const struct account *a = list_entry(node, struct account, link);
+
+        log_error("account_leak", "uid=%u references=%u", (unsigned)a->uid, a->references);
+    }
+}
+
+static struct list *bucket_of(struct accounts *all, uid_t uid)
+{
+    return &all->buckets[(uint32_t)((uint64_t)uid * 0x9e3779b1U) >> 24];
+}
+
+static void on_closed(struct closer_lane *closer, unsigned count)
+{
+    struct account_lane *lane = list_entry(closer, struct account_lane, closer);
+
+    charge_note(&lane->fds, lane->fds.amount - count);
+    if (!lane->fds.amount)
+        charge_free(&lane->fds);
+}
+
+struct account *account_get(struct accounts *all, uid_t user)
+{
+    const uid_t uid = subordinates_owner(&all->limits->subordinates, user);
+    struct list *bucket = bucket_of(all, uid);
+    struct account *a;
+
+    list_for_each_safe (node, after, bucket) {
+        a = list_entry(node, struct account, bucket_link);
+        if (a->uid == uid)
+            return account_ref(a);
+    }
+    a = calloc(1, sizeof(*a));
+    if (!a)
+        return NULL;
+    a->all = all;
+    a->uid = uid;
+    a->references = 1;
+    closer_lane_init(&a->files.closer, on_closed);
+    closer_lane_init(&a->sockets.closer, on_closed);
+    list_init(&a->idle_link);
+    list_init(&a->starving_link);
+    list_init(&a->starved);
+    schedule_user_init(&a->turns);
+    list_init(&a->reports);
+    list_init(&a->held);
+    list_init(&a->held_link);
+    list_append(bucket, &a->bucket_link);
+    list_append(&all->all, &a->link);
+    return a;
+}
+
+struct account *account_ref(struct account *a)
+{
+    if (!a->references++) {
+        list_remove(&a->idle_link);
+        a->all->n_idle--;
+    }
+    return a;
+}
+
+/* Whatever was counted has been taken off again. Where it was not, a build that checks itself ends here. */
+static void check_empty(const struct account *a)
+{
+    bool empty = !a->runs && !a->holes;
+
+    for (unsigned i = 0; i < QUOTA_COUNT; i++) {
+        if (a->used[i])
+            log_error("account_leak", "uid=%u what=%s left=%llu", (unsigned)a->uid, quota_names[i],
+                      (unsigned long long)a->used[i]);
+        empty = empty && !a->used[i];
+    }
+    if (a->runs)
+        log_error("account_leak", "uid=%u what=runs left=%llu", (unsigned)a->uid, (unsigned long long)a->runs);
+    if (a->holes)
+        log_error("account_leak", "uid=%u what=holes left=%llu", (unsigned)a->uid, (unsigned long long)a->holes);
+#ifndef NDEBUG
+    if (!empty)
+        abort();
+#else
+    (void)empty;
+#endif
+}
+
+struct account *account_unref(struct account *a)
+{
+    if (!a || --a->references)
+        return NULL;
+    check_empty(a);
+    list_append(&a->all->idle, &a->idle_link);
+    if (++a->all->n_idle > ACCOUNTS_IDLE_MAX)
+        free_oldest_idle(a->all);
+    return NULL;
+}
+
+/* ---- refusing ---- */
+
+const char *account_refused_name(unsigned what)
+{
+    static const char *const names[] = {
+        [REFUSED_MESSAGES] = "messages_per_s", [REFUSED_SHARE] = "device_share",   [REFUSED_CONNECT] = "connect",
+        [REFUSED_METHOD] = "method",           [REFUSED_KERNELS] = "user_kernels", [REFUSED_LIMITS] = "limits",
+        [REFUSED_HANDLE] = "handle",
+    };
+
+    return what < QUOTA_COUNT ? quota_names[what] : names[what];
+}
+
+void account_refused(struct account *a, pid_t pid, unsigned what, uint64_t current, uint64_t limit)
+{
+    uint64_t now = clock_now_ns();
+
+    a->refused++;
+    a->all->refused[what]++;
+    if (a->said[what].logged_ns && now - a->said[what].logged_ns < second_ns) {
+        a->said[what].unsaid++;
+        return;
+    }
+    if (limit)
+        log_warning("refuse", "what=%s pid=%d uid=%u current=%llu limit=%llu unsaid=%llu", account_refused_name(what),
+                    (int)pid, (unsigned)a->uid, (unsigned long long)current, (unsigned long long)limit,
+                    (unsigned long long)a->said[what].unsaid);
+    else
+        log_warning("refuse", "what=%s pid=%d uid=%u unsaid=%llu", account_refused_name(what), (int)pid,
+                    (unsigned)a->uid, (unsigned long long)a->said[what].unsaid);
+    a->said[what].logged_ns = now;
+    a->said[what].unsaid = 0;
+}
+
+struct refusal {
+    const char *things, *setting, *advice; /* advice: where the user has any */
+};
+
+static const struct refusal refusals[REFUSED_COUNT] = {
+    [QUOTA_CONNECTIONS] = {"connections", "connections", "close some"},
+    [QUOTA_BUFFERS] = {"buffers", "buffers", "release some"},
+    [QUOTA_MAPPINGS] = {"mappings, of buffers and inline references", "mappings", "release some"},
+    [QUOTA_MAPPED] = {"bytes of memory mapped here", "mapped_mib", "release some buffers"},
+    [QUOTA_ALLOCATED] = {"bytes from alloc", "allocated_mib", "release some buffers"},
+    [QUOTA_HOST] = {"bytes of the host's memory mapped here", "host_mib", "release some buffers"},
+    [QUOTA_PROGRAMS] = {"bytes of programs", "program_mib", "release some"},
+    [QUOTA_WAITING] = {"bytes that wait here", "waiting_mib", "read replies"},
+    [QUOTA_INFLIGHT] = {"unanswered requests", "inflight", "wait for replies"},
+    [QUOTA_FDS] = {"descriptors held here", "fds", "close connections or release buffers"},
+    [QUOTA_KERNEL] = {"bytes of kernels", "kernel_mib", "release some modules and kernels"},
+    [REFUSED_MESSAGES] = {"messages a second", "messages_per_s", "send them more slowly"},
+    [REFUSED_SHARE] = {"percent of a device's last second while others wait", "device_share",
+                       "try again a little later"},
+};
+
+static int exceeded(struct account *a, pid_t pid, unsigned what, uint64_t current, uint64_t limit, uint64_t asked,
+                    struct error *e)
+{
+    const struct refusal *r = &refusals[what];
+
+    account_refused(a, pid, what, current, limit);
+    error_set(e, ERROR_QUOTA_EXCEEDED, "user %u asked for %llu, has %llu and may have %llu %s (quota.%s)%s%s",
+              (unsigned)a->uid, (unsigned long long)asked, (unsigned long long)current, (unsigned long long)limit,
+              r->things, r->setting, current ? "; " : "", current ? r->advice : "");
+    error_detail_text(e, "quota", account_refused_name(what));
+    error_detail_number(e, "current", (int64_t)current);
+    return error_detail_number(e, "limit", (int64_t)limit);
+}
+
+static int all_exceeded(struct account *a, pid_t pid, enum quota quota, uint64_t current, uint64_t limit,
+                        uint64_t asked, struct error *e)
+{
+    const bool host = quota == QUOTA_HOST; /* whose bound has a setting of its own */
+
+    account_refused(a, pid, quota, current, limit);
+    error_set(
+        e, ERROR_QUOTA_EXCEEDED,
+        "user %u asked for %llu, all users together have %llu and may have %llu %s%s, one user twice what is left "
+        "to others at most",
+        (unsigned)a->uid, (unsigned long long)asked, (unsigned long long)current, (unsigned long long)limit,
+        refusals[quota].things, host ? " (quota.host_all_mib)" : "");
+    error_detail_text(e, "quota", host ? "host_all_bytes" : quota_names[quota]);
+    if (!host)
+        error_detail_text(e, "users", "all");
+    error_detail_number(e, "current", (int64_t)current);
+    return error_detail_number(e, "limit", (int64_t)limit);
+}
+
+/* ---- closing ---- */
+
+static void close_by(struct account *a, struct account_lane *lane, const int *fds, unsigned count)
+{
+    if (!count)
+        return;
+    if (!a->all->closer) {
+        for (unsigned i = 0; i < count; i++)
+            close(fds[i]);
+        return;
+    }
+    if (lane->fds.account)
+        charge_note(&lane->fds, lane->fds.amount + count);
+    else
+        charge_count(&lane->fds, a, QUOTA_FDS, count);
+    closer_close(a->all->closer, &lane->closer, fds, count);
+}
+
+void account_close_fds(struct account *a, const int *fds, unsigned count)
+{
+    close_by(a, &a->files, fds, count);
+}
+
+void account_close_socket(struct account *a, int fd)
+{
+    if (!closer_close_socket(fd))
+        close_by(a, &a->sockets, &fd, 1);
+}
+
+unsigned account_crowd(struct account *a)
+{
+    return a->all->closer ? closer_crowd(a->all->closer, &a->sockets.closer) : 0;
+}
+
+int account_check_closing(struct account *a, pid_t pid, struct error *e)
+{
+    uint64_t limit = a->all->limits->of[QUOTA_FDS];
+
+    if (a->files.fds.amount + a->sockets.fds.amount < CLOSING_MAX || !limit || a->used[QUOTA_FDS] < limit)
+        return 0;
+    return exceeded(a, pid, QUOTA_FDS, a->used[QUOTA_FDS], limit, 1, e);
+}
+
+/* ---- amounts ---- */
+
+static bool fits(uint64_t limit, uint64_t used, uint64_t amount)
+{
+    return !limit || !amount || (used < limit && amount <= limit - used);
+}
+
+/* Of what all users together may have. */
+static bool is_within_share(uint64_t of_all, uint64_t all_used, uint64_t used, uint64_t amount)
+{
+    return !of_all || !amount || amount <= account_share(all_used < of_all ? of_all - all_used : 0, used);
+}
+
+/* `apart` of what is used is what becomes `amount`. */
+static int check(struct account *a, pid_t pid, enum quota quota, uint64_t apart, uint64_t amount, struct error *e)
+{
+    const uint64_t limit = a->all->limits->of[quota], of_all = a->all->limits->of_all[quota];
+    const uint64_t used = a->used[quota] - apart, all_used = a->all->used[quota] - apart;
+    int r = 0;
+
+    if (!fits(limit, used, amount))
+        r = exceeded(a, pid, quota, used, limit, amount, e);
+    else if (!is_within_share(of_all, all_used, used, amount))
+        r = all_exceeded(a, pid, quota, all_used, of_all, amount, e);
+    if (r < 0 && quota == QUOTA_HOST)
+        error_detail_number(e, "asked", amount > INT64_MAX ? INT64_MAX : (int64_t)amount);
+    return r;
+}
+
+int charge_take(struct charge *charge, struct account *a, pid_t pid, enum quota quota, uint64_t amount, struct error *e)
+{
+    if (check(a, pid, quota, 0, amount, e) < 0)
+        return -1;
+    charge_count(charge, a, quota, amount);
+    return 0;
+}
+
+int charge_change(struct charge *charge, pid_t pid, uint64_t amount, struct error *e)
+{
+    struct account *a = charge->account;
+
+    if (amount > charge->amount && check(a, pid, charge->quota, charge->amount, amount, e) < 0)
+        return -1;
+    charge_note(charge, amount);
+    return 0;
+}
+
+int charge_check(const struct charge *charge, pid_t pid, struct error *e)
+{
+    struct account *a = charge->account;
+
+    return check(a, pid, charge->quota, charge->amount, charge->amount, e);
+}
+
+int account_refuse_inflight(struct account *a, pid_t pid, struct error *e)
+{
+    return exceeded(a, pid, QUOTA_INFLIGHT, a->used[QUOTA_INFLIGHT] - 1, a->all->limits->of[QUOTA_INFLIGHT], 1, e);
+}
+
+/* ---- rates ---- */
+
+static uint64_t ms_above(uint64_t ns)
+{
+    return (ns + 999999) / 1000000;
+}
+
+int account_limit_messages(struct account *a, pid_t pid, uint64_t now_ns, struct error *e)
+{
+    const uint64_t rate = a->all->limits->messages_per_s, each = second_ns / rate;
+    const uint64_t due = (a->due_ns > now_ns ? a->due_ns : now_ns) + each;
+    if (due - now_ns <= second_ns) {
+        a->due_ns = due;
+        return 0;
+    }
+    exceeded(a, pid, REFUSED_MESSAGES, (a->due_ns - now_ns + each - 1) / each, rate, 1, e);
+    return error_detail_number(e, "retry_after_ms", (int64_t)ms_above(due - now_ns - second_ns));
+}
+
+static const uint64_t slot_ns = UINT64_C(1000000000) / SHARE_SLOTS;
+
+/* Forgets what is a second old; the tenth of `now_ns` is the newest then. */
+static void turn_to(struct account *a, uint64_t now_ns)
+{
+    uint64_t slot = now_ns / slot_ns;
+
+    if (slot <= a->newest)
+        return;
+    if (slot - a->newest >= SHARE_SLOTS)
+        a->newest = slot - SHARE_SLOTS;
+    while (a->newest < slot)
+        a->share_us[++a->newest % SHARE_SLOTS] = 0;
+}
+
+void account_add_device_us(struct account *a, double us, uint64_t now_ns)
+{
+    double room = (double)(now_ns % slot_ns) * 1e-3;
+
+    if (!(us > 0))
+        return;
+    a->device_us += us;
+    if (!a->all->limits->device_share)
+        return;
+    turn_to(a, now_ns);
+    for (uint64_t i = 0; us > 0 && i < SHARE_SLOTS && i <= a->newest; i++) {
+        double part = fmin(us, room);
+
+        a->share_us[(a->newest - i) % SHARE_SLOTS] += part;
+        us -= part;
+        room = (double)slot_ns * 1e-3;
+    }
+}
+
+int account_limit_share(struct account *a, pid_t pid, uint64_t now_ns, struct error *e)
+{
+    uint64_t percent = a->all->limits->device_share, retry_ns = 0;
+    const double us_a_percent = (double)second_ns * 1e-5;
+    double used = 0, share = us_a_percent * (double)percent, left;
+
+    if (a->all->runs == a->runs)
+        return 0;
+    turn_to(a, now_ns);
+    for (unsigned i = 0; i < SHARE_SLOTS; i++)
+        used += a->share_us[i];
+    if (used <= share)
+        return 0;
+    /* When so many of the oldest tenths are forgotten that the rest is within the share. */
+    left = used;
+    for (uint64_t i = a->newest - (SHARE_SLOTS - 1); left > share && i <= a->newest; i++) {
+        left -= a->share_us[i % SHARE_SLOTS];
+        retry_ns = (i + SHARE_SLOTS) * slot_ns - now_ns;
+    }
+    exceeded(a, pid, REFUSED_SHARE, (uint64_t)ceil(used / us_a_percent), percent, 1, e);
+    return error_detail_number(e, "retry_after_ms", (int64_t)ms_above(retry_ns));
+}

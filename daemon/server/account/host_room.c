@@ -1,0 +1,75 @@
+#include "server/account/host_room.h"
+
+#include "server/account/account.h"
+#include "util/clock.h"
+#include "util/host_memory.h"
+
+/* What is known is used for so long. */
+enum { FRESH_MS = 100 };
+/* So much of all memory is left for all else, this many bytes at most: a machine that is busy with other things has
+ * little available, and is to go on. */
+enum { RESERVE_PART = 16, RESERVE_MOST = 256 << 20 };
+/* Half of that is for users who have no more than this of the host's memory, when others have taken the rest. */
+enum { MODEST = 16 << 20 };
+
+static void ask(struct host_room *room)
+{
+    const uint64_t now = clock_now_ns();
+
+    if (room->asked_ns && now - room->asked_ns < FRESH_MS * UINT64_C(1000000))
+        return;
+    if (!room->asked_ns)
+        room->total = host_memory_total();
+    room->available = host_memory_available();
+    room->resident = host_memory_resident();
+    room->asked_ns = now;
+}
+
+/* What is left of the memory that is available when all that is mapped here has its pages. A hole that got its page
+ * here lowers what is available, and is resident from then on: it is not counted twice. */
+static uint64_t left_for(const struct host_room *room, const struct account *a)
+{
+    const uint64_t part = room->total / RESERVE_PART, reserve = part < RESERVE_MOST ? part : RESERVE_MOST;
+    const uint64_t absent = room->mapped > room->resident ? room->mapped - room->resident : 0;
+    const uint64_t holes = room->holes < absent ? room->holes : absent;
+    const uint64_t taken = holes + (a->used[QUOTA_HOST] <= MODEST ? reserve / 2 : reserve);
+
+    return room->available > taken ? room->available - taken : 0;
+}
+
+int host_room_take(struct host_room *room, struct account *a, uint64_t size, uint64_t holes, struct host_part *part,
+                   struct error *e)
+{
+    uint64_t may = UINT64_MAX;
+
+    *part = (struct host_part){0};
+    if (!size)
+        return 0;
+    if (holes) {
+        ask(room);
+        may = account_share(left_for(room, a), a->holes);
+    }
+    if (holes > may)
+        return error_set(e, ERROR_OUT_OF_MEMORY,
+                         "%llu bytes without pages are asked for, and the user may have %llu more of such, a share of "
+                         "the memory that is available to the daemon; ask for less, or touch the memory in your own "
+                         "process before you register it",
+                         (unsigned long long)holes, (unsigned long long)may);
+    *part = (struct host_part){.account = account_ref(a), .holes = holes, .mapped = size};
+    a->holes += holes;
+    room->holes += holes;
+    room->mapped += size;
+    return 0;
+}
+
+void host_room_give(struct host_room *room, struct host_part *part)
+{
+    struct host_part old = host_part_move(part);
+
+    if (!old.account)
+        return;
+    old.account->holes -= old.holes;
+    room->holes -= old.holes;
+    room->mapped -= old.mapped;
+    account_unref(old.account);
+}

@@ -1,0 +1,143 @@
+/* The cache method: an administrator's view of compiled code. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "compile/service.h"
+#include "server/code/module.h"
+#include "server/peer/connection.h"
+#include "server/peer/request.h"
+#include "util/log.h"
+
+static void write_listed(struct rpc_output *out, const struct code_result *result)
+{
+    rpc_write_map(out, 3);
+    rpc_write_entry_uint(out, "bytes", result->bytes);
+    rpc_write_entry_uint(out, "limit", result->limit);
+    rpc_write_text(out, "entries");
+    rpc_write_array(out, result->n_listed);
+    for (unsigned i = 0; i < result->n_listed; i++) {
+        const struct code_listed *l = &result->listed[i];
+
+        rpc_write_map(out, 8);
+        rpc_write_entry_text(out, "key", l->key);
+        rpc_write_entry_text(out, "arch", l->arch);
+        rpc_write_entry_text(out, "compiler", l->compiler);
+        rpc_write_text(out, "names");
+        rpc_write_array(out, l->n_names);
+        for (unsigned j = 0; j < l->n_names; j++)
+            rpc_write_text(out, l->names[j]);
+        rpc_write_entry_uint(out, "bytes", l->bytes);
+        rpc_write_entry_double(out, "age_s", l->age_s);
+        rpc_write_entry_bool(out, "in_memory", l->loaded);
+        rpc_write_entry_bool(out, "on_disk", l->on_disk);
+    }
+}
+
+static void write_exported(struct request *r, struct rpc_output *out, uint64_t start, struct code_result *result)
+{
+    rpc_write_map(out, 3);
+    rpc_write_entry_uint(out, "nfds", 1);
+    rpc_write_entry_uint(out, "fd", 0);
+    rpc_write_entry_uint(out, "bytes", result->bytes);
+    if (rpc_output_attach(&r->connection->output, start, result->fd) < 0)
+        out->bytes.failed = true;
+    result->fd = -1; /* taken */
+}
+
+static void on_done(void *context, struct code_result *result, const struct error *e)
+{
+    struct request *r = context;
+    uint64_t start = rpc_output_position(&r->connection->output);
+    struct rpc_output *out;
+
+    if (!result) {
+        request_end_error(r, e);
+        return;
+    }
+    out = request_result(r);
+    if (out) {
+        switch (r->cache.action) {
+        case CACHE_LIST:
+            write_listed(out, result);
+            break;
+        case CACHE_CLEAR:
+            rpc_write_map(out, 1);
+            rpc_write_entry_uint(out, "removed", result->removed);
+            break;
+        case CACHE_EXPORT:
+            write_exported(r, out, start, result);
+            break;
+        case CACHE_IMPORT:
+            rpc_write_map(out, 2);
+            rpc_write_entry_uint(out, "imported", result->imported);
+            rpc_write_entry_uint(out, "skipped", result->skipped);
+            break;
+        }
+    }
+    request_end(r);
+}
+
+static int decode_action(const struct connection *c, const struct rpc_arg *arg, enum cache_action *ret, struct error *e)
+{
+    static const char *const names[] = {
+        [CACHE_LIST] = "list", [CACHE_CLEAR] = "clear", [CACHE_EXPORT] = "export", [CACHE_IMPORT] = "import"};
+
+    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (rpc_text_is(arg, names[i])) {
+            log_info("cache", "action=%s pid=%d uid=%d", names[i], (int)c->pid, (int)c->uid);
+            *ret = (enum cache_action)i;
+            return 0;
+        }
+    return error_at(e, ERROR_INVALID_ARGUMENT, "", "action", "must be list, clear, export or import");
+}
+
+/* The archive's descriptor, which passes to the caller. */
+static int take_fd(const struct rpc_arg *index, struct request_fds *fds, int *ret, struct error *e)
+{
+    if (!index->present)
+        return error_at(e, ERROR_MISSING_KEY, "", "fd", "required to import");
+    if (index->u >= fds->count || fds->fds[index->u] < 0)
+        return error_at(e, ERROR_INVALID_FD, "", "fd", "the message brought no such descriptor");
+    *ret = fds->fds[index->u];
+    fds->fds[index->u] = -1;
+    return 0;
+}
+
+static int begin(struct request *r, const struct rpc_arg *args, struct request_fds *fds, struct error *e)
+{
+    struct code_service *service = r->connection->server->code_service;
+    char key[CODE_KEY_HEX + 1];
+    const char *one = NULL;
+    int fd = -1;
+
+    if (decode_action(r->connection, &args[CACHE_action], &r->cache.action, e) < 0)
+        return -1;
+    if (args[CACHE_key].present) {
+        if (args[CACHE_key].length != CODE_KEY_HEX)
+            return error_at(e, ERROR_INVALID_ARGUMENT, "", "key", "must be the 64 digits that `list` shows");
+        snprintf(key, sizeof(key), "%.*s", (int)args[CACHE_key].length, args[CACHE_key].text);
+        one = key;
+    }
+    switch (r->cache.action) {
+    case CACHE_LIST:
+        return code_cache_list(service, on_done, r, &r->cache.task, e);
+    case CACHE_CLEAR:
+        return code_cache_clear(service, one, on_done, r, &r->cache.task, e);
+    case CACHE_EXPORT:
+        return code_cache_export(service, one, on_done, r, &r->cache.task, e);
+    case CACHE_IMPORT:
+        break;
+    }
+    if (take_fd(&args[CACHE_fd], fds, &fd, e) < 0)
+        return -1;
+    return code_cache_import(service, fd, on_done, r, &r->cache.task, e);
+}
+
+void handle_cache(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    struct error e;
+
+    if (begin(r, args, fds, &e) < 0)
+        request_end_error(r, &e);
+}

@@ -1,0 +1,386 @@
+/* The compile method: from a source to a module whose code is loaded on its device. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compile/service.h"
+#include "server/code/kernel.h"
+#include "server/code/module.h"
+#include "server/peer/connection.h"
+#include "server/peer/request.h"
+#include "util/log.h"
+
+/* ---- the request ---- */
+
+/* A compile_input and the texts that it points to, which end with a zero where C needs it. */
+struct input {
+    struct compile_input input;
+    struct compile_file *files;
+    const char **options, **entries;
+    char *texts, *next;
+    char arch[COMPILED_ARCH_SIZE];
+};
+
+static char *keep(struct input *in, const char *text, size_t length)
+{
+    char *start = in->next;
+
+    memcpy(start, text, length);
+    start[length] = '\0';
+    in->next += length + 1;
+    return start;
+}
+
+static int count_texts(const struct rpc_arg *list, const char *key, size_t *bytes, struct error *e)
+{
+    struct rpc_field item = {.type = RPC_STR};
+    struct rpc_arg arg;
+    char name[24];
+
+    for (uint32_t i = 0; list->present && i < list->length; i++) {
+        snprintf(name, sizeof(name), "%s[%u]", key, i);
+        item.key = name;
+        if (rpc_decode_value(rpc_list_item(list->items, i), &item, "", &arg, e) < 0)
+            return -1;
+        if (memchr(arg.text, '\0', arg.length))
+            return error_at(e, ERROR_INVALID_ARGUMENT, "", name, "has a zero byte");
+        *bytes += arg.length + 1;
+    }
+    return 0;
+}
+
+static int count_files(const struct rpc_arg *map, size_t *bytes, struct error *e)
+{
+    static const struct rpc_field text = {.key = "(file)", .type = RPC_STR};
+
+    for (uint32_t i = 0; map->present && i < map->length; i++) {
+        const struct rpc_value *value;
+        struct rpc_arg name = {0}, arg;
+
+        if (rpc_map_entry(map->items, i, &name.text, &name.length, &value) < 0)
+            return error_at(e, ERROR_WRONG_TYPE, "files.", "(key)", "must be str: a file's name");
+        if (rpc_decode_value(value, &text, "files.", &arg, e) < 0)
+            return -1;
+        if (!name.length || memchr(name.text, '\0', name.length))
+            return error_at(e, ERROR_INVALID_ARGUMENT, "files.", "(key)", "a file's name is empty or has a zero byte");
+        *bytes += name.length + 1;
+    }
+    return 0;
+}
+
+static void fill_texts(struct input *in, const struct rpc_arg *list, const char **into)
+{
+    static const struct rpc_field item = {.key = "", .type = RPC_STR};
+    struct error ignored;
+    struct rpc_arg arg;
+
+    for (uint32_t i = 0; list->present && i < list->length; i++)
+        if (rpc_decode_value(rpc_list_item(list->items, i), &item, "", &arg, &ignored) == 0)
+            into[i] = keep(in, arg.text, arg.length);
+}
+
+static void fill_files(struct input *in, const struct rpc_arg *map)
+{
+    static const struct rpc_field text = {.key = "", .type = RPC_STR};
+    struct error ignored;
+
+    for (uint32_t i = 0; map->present && i < map->length; i++) {
+        const struct rpc_value *value;
+        struct rpc_arg name = {0}, arg = {0};
+
+        rpc_map_entry(map->items, i, &name.text, &name.length, &value);
+        rpc_decode_value(value, &text, "", &arg, &ignored);
+        in->files[i] = (struct compile_file){keep(in, name.text, name.length), arg.text, arg.length};
+    }
+}
+
+static void input_free(struct input *in)
+{
+    free(in->files);
+    free(in->options);
+    free(in->entries);
+    free(in->texts);
+}
+
+static int decode_input(const struct connection *owner, const struct rpc_arg *args, struct input *in, struct error *e)
+{
+    const struct rpc_arg *files = &args[COMPILE_files], *options = &args[COMPILE_options];
+    const struct rpc_arg *entries = &args[COMPILE_entries], *name = &args[COMPILE_name];
+    size_t bytes = name->length + sizeof("kernel.cu") + 1;
+
+    *in = (struct input){0};
+    if (count_texts(options, "options", &bytes, e) < 0 || count_texts(entries, "entries", &bytes, e) < 0 ||
+        count_files(files, &bytes, e) < 0)
+        return -1;
+    if (name->present && (!name->length || name->length > 128 || memchr(name->text, '\0', name->length)))
+        return error_at(e, ERROR_INVALID_ARGUMENT, "", "name", "must have 1 to 128 bytes, none of them zero");
+    in->files = calloc(files->length + 1, sizeof(*in->files));
+    in->options = calloc(options->length + 1, sizeof(*in->options));
+    in->entries = calloc(entries->length + 1, sizeof(*in->entries));
+    in->next = in->texts = malloc(bytes);
+    if (!in->files || !in->options || !in->entries || !in->texts) {
+        input_free(in);
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a source");
+    }
+    fill_texts(in, options, in->options);
+    fill_texts(in, entries, in->entries);
+    fill_files(in, files);
+    in->input = (struct compile_input){
+        .name = name->present ? keep(in, name->text, name->length) : "kernel.cu",
+        .source = args[COMPILE_source].text,
+        .length = args[COMPILE_source].length,
+        .files = in->files,
+        .n_files = files->length,
+        .options = in->options,
+        .n_options = options->length,
+        .entries = in->entries,
+        .n_entries = entries->length,
+        .arch = in->arch,
+        .user = owner->uid,
+        .connection = (uintptr_t)owner, /* it outlives its requests */
+    };
+    return 0;
+}
+
+static uint64_t input_bytes(const struct compile_input *input)
+{
+    uint64_t bytes = input->length;
+
+    for (unsigned i = 0; i < input->n_files; i++)
+        bytes += input->files[i].length;
+    return bytes;
+}
+
+/* For which architecture, and where the code is loaded: nowhere when it is another one. */
+static int choose_target(struct server *s, const struct rpc_arg *args, char arch[COMPILED_ARCH_SIZE],
+                         struct backend_device **ret_device, struct error *e)
+{
+    const struct rpc_arg *given = &args[COMPILE_arch];
+    struct backend_device *d = user_code_device(s);
+
+    if (args[COMPILE_device].present && !(d = request_device(s, &args[COMPILE_device], e)))
+        return -1;
+    if (given->present) {
+        if (given->length >= COMPILED_ARCH_SIZE || !given->length)
+            return error_at(e, ERROR_INVALID_ARGUMENT, "", "arch", "must be sm_ and a number, such as sm_90a");
+        memcpy(arch, given->text, given->length);
+        arch[given->length] = '\0';
+        *ret_device = d && code_runs_on(arch, d) ? d : NULL;
+        return 0;
+    }
+    if (!d || !d->backend->code_load) {
+        /* A daemon that cannot compile at all says that: the key would not help. */
+        if (!compiler_usable(code_service_compiler(s->code_service), e))
+            return -1;
+        return error_at(e, ERROR_MISSING_KEY, "", "arch",
+                        d ? "that device runs no kernels of users: say what to compile for, such as sm_90a"
+                          : "there is no GPU here: say what to compile for, such as sm_90a");
+    }
+    code_default_arch(d, arch);
+    *ret_device = d;
+    return 0;
+}
+
+/* ---- the answer ---- */
+
+static void write_entry(struct rpc_output *out, const struct compiled_entry *entry)
+{
+    rpc_write_map(out, 8);
+    rpc_write_entry_text(out, "name", entry->name);
+    rpc_write_entry_text(out, "lowered", entry->lowered);
+    rpc_write_entry_uint(out, "registers", entry->registers);
+    rpc_write_entry_uint(out, "shared_bytes", entry->shared_bytes);
+    rpc_write_entry_uint(out, "local_bytes", entry->local_bytes);
+    rpc_write_entry_uint(out, "const_bytes", entry->const_bytes);
+    rpc_write_entry_uint(out, "max_threads", entry->max_threads);
+    rpc_write_text(out, "params");
+    rpc_write_array(out, entry->n_params);
+    for (unsigned i = 0; i < entry->n_params; i++)
+        rpc_write_uint(out, entry->param_sizes[i]);
+}
+
+static void write_key(struct rpc_output *out, const unsigned char *key)
+{
+    char hex[2 * COMPILED_KEY_BYTES + 1];
+
+    for (unsigned i = 0; i < COMPILED_KEY_BYTES; i++)
+        snprintf(hex + 2 * i, 3, "%02x", key[i]);
+    rpc_write_entry_text(out, "key", hex);
+}
+
+static void reply(struct request *r, const struct module *m)
+{
+    const struct compiled *c = m->code->compiled;
+    struct rpc_output *out = request_result(r);
+
+    if (!out)
+        return;
+    rpc_write_map(out, 9);
+    rpc_write_entry_uint(out, "module", m->id);
+    write_key(out, c->key);
+    rpc_write_entry_text(out, "arch", c->arch);
+    rpc_write_entry_text(out, "compiler", c->compiler);
+    rpc_write_entry_text(out, "cached", code_origin_name(r->compile.origin));
+    rpc_write_entry_double(out, "compile_us", c->compile_us);
+    rpc_write_text(out, "log");
+    rpc_write_any_text(out, c->log);
+    rpc_write_entry_uint(out, "image_bytes", c->image_size);
+    rpc_write_text(out, "entries");
+    rpc_write_array(out, c->n_entries);
+    for (unsigned i = 0; i < c->n_entries; i++)
+        write_entry(out, &c->entries[i]);
+}
+
+void module_drop(struct connection *c, struct module *m)
+{
+    idtable_remove(&c->modules, m->id);
+    shared_charge_unref(m->shared);
+    code_unref(m->code);
+    free(m);
+}
+
+static struct module *add_module(struct connection *c, struct code *code, struct error *e)
+{
+    struct module *m = calloc(1, sizeof(*m));
+
+    if (!m) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a module");
+        return NULL;
+    }
+    m->shared = shared_charge_take(c->account, c->pid, QUOTA_KERNEL, code, code->compiled->image_size, e);
+    if (!m->shared)
+        goto free_module;
+    m->id = idtable_add(&c->modules, m);
+    if (!m->id) {
+        connection_full(c, &c->modules, "modules", e);
+        goto unref_hold;
+    }
+    m->code = code_ref(code);
+    return m;
+
+unref_hold:
+    shared_charge_unref(m->shared);
+free_module:
+    free(m);
+    return NULL;
+}
+
+/* The code is loaded, or cannot be. */
+static void finish(struct request *r)
+{
+    struct connection *c = r->connection;
+    struct code *code = r->compile.code;
+    struct module *m = NULL;
+    struct error e;
+
+    list_remove(&r->compile.link);
+    if (code->state == CODE_FAILED)
+        e = code->error;
+    else if (!c->closed)
+        m = add_module(c, code, &e);
+    else
+        error_set(&e, ERROR_CANCELLED, "the connection ended");
+    if (m)
+        reply(r, m);
+    else
+        request_error(r, &e);
+    code_unref(code);
+    request_end(r);
+}
+
+static void on_loaded(struct code_waiter *waiter)
+{
+    finish(list_entry(waiter, struct request, compile.waiter));
+}
+
+/* From then on its source is kept no more. */
+static void forget_source(struct request *r)
+{
+    r->compile.request = NULL;
+    r->connection->source_bytes -= r->compile.bytes;
+    charge_free(&r->compile.charge);
+    r->compile.bytes = 0;
+}
+
+static void on_compiled(void *context, struct compiled *compiled, enum code_origin origin, const struct error *e,
+                        const struct compile_failure *failure)
+{
+    struct request *r = context;
+    struct error error;
+
+    forget_source(r);
+    if (!compiled) {
+        log_debug("compile", "pid=%d uid=%d failed=%s", (int)r->connection->pid, (int)r->connection->uid,
+                  failure ? failure->reason : error_code_name(e->code));
+        list_remove(&r->compile.link);
+        if (failure)
+            request_error_log(r, e, failure->reason, failure->log);
+        else
+            request_error(r, e);
+        request_end(r);
+        return;
+    }
+    r->compile.origin = origin;
+    r->compile.code = code_take(r->connection->server, compiled, r->compile.device);
+    compiled_unref(compiled);
+    if (!r->compile.code) {
+        error_set(&error, ERROR_OUT_OF_MEMORY, "no memory for a module");
+        list_remove(&r->compile.link);
+        request_end_error(r, &error);
+        return;
+    }
+    if (r->compile.code->state != CODE_LOADING) {
+        finish(r);
+        return;
+    }
+    r->compile.waiter.ready = on_loaded;
+    code_wait(r->compile.code, &r->compile.waiter);
+}
+
+void handle_compile(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    struct server *s = r->connection->server;
+    struct input in;
+    struct error e;
+    int result;
+
+    (void)fds;
+    if (user_code_check(r->connection, &e) < 0 || decode_input(r->connection, args, &in, &e) < 0) {
+        request_end_error(r, &e);
+        return;
+    }
+    /* Sources that wait count as runs do: beyond a bound the connection is not read. */
+    r->compile.bytes = input_bytes(&in.input);
+    r->connection->source_bytes += r->compile.bytes;
+    charge_count(&r->compile.charge, r->connection->account, QUOTA_WAITING, r->compile.bytes);
+    r->compile.request = NULL;
+    list_init(&r->compile.link);
+    list_append(&r->connection->compiles, &r->compile.link);
+    result = choose_target(s, args, in.arch, &r->compile.device, &e);
+    if (result == 0)
+        result = code_get(s->code_service, &in.input, on_compiled, r, &r->compile.request, &e);
+    input_free(&in);
+    if (result == 0)
+        return;
+    forget_source(r);
+    list_remove(&r->compile.link);
+    request_end_error(r, &e);
+}
+
+bool compile_stop(struct request *r, const struct error *e)
+{
+    if (!r->compile.request)
+        return false; /* what is left is short */
+    code_request_cancel(r->compile.request);
+    forget_source(r);
+    list_remove(&r->compile.link);
+    request_end_error(r, e);
+    return true;
+}
+
+void compiles_stop(struct connection *c, const struct error *e)
+{
+    /* Stopping one may end others; begin anew each time. */
+    for (struct list *node = c->compiles.next; node != &c->compiles;)
+        node = compile_stop(list_entry(node, struct request, compile.link), e) ? c->compiles.next : node->next;
+}

@@ -1,0 +1,95 @@
+/* Who may bring code, and what hello and stats say of it. */
+#include "compile/service.h"
+#include "server/code/module.h"
+#include "server/peer/access.h"
+#include "server/peer/connection.h"
+#include "server/peer/request.h"
+
+const char *const user_kernels_names[USER_KERNELS_COUNT] = {
+    [USER_KERNELS_OFF] = "off",
+    [USER_KERNELS_OWNER] = "owner",
+    [USER_KERNELS_GROUP] = "group",
+    [USER_KERNELS_ALL] = "all",
+};
+
+static bool is_allowed(const struct connection *c)
+{
+    const struct server_config *config = &c->server->config;
+    const bool owner = access_is_owner(c);
+
+    switch (config->user_kernels) {
+    case USER_KERNELS_OFF:
+        return false;
+    case USER_KERNELS_OWNER:
+        return owner;
+    case USER_KERNELS_GROUP:
+        return owner || access_in_group(c, config->user_kernels_group);
+    case USER_KERNELS_ALL:
+        return true;
+    case USER_KERNELS_COUNT:
+        break;
+    }
+    return false;
+}
+
+int user_code_check(const struct connection *c, struct error *e)
+{
+    const struct server *s = c->server;
+
+    if (is_allowed(c))
+        return 0;
+    account_refused(c->account, c->pid, REFUSED_KERNELS, 0, 0);
+    error_set(
+        e, ERROR_PERMISSION_DENIED,
+        "kernels of users are not for uid %d here (kernels.user_kernels is %s): ask the daemon's administrator, or "
+        "start a daemon of your own",
+        (int)c->uid, user_kernels_names[s->config.user_kernels]);
+    return error_detail_text(e, "policy", user_kernels_names[s->config.user_kernels]);
+}
+
+struct backend_device *user_code_device(const struct server *s)
+{
+    if (s->devices.fallback && s->devices.fallback->backend->code_load)
+        return s->devices.fallback;
+    for (unsigned i = 0; i < s->devices.count; i++)
+        if (s->devices.all[i]->backend->code_load)
+            return s->devices.all[i];
+    return NULL;
+}
+
+void user_code_write_hello(struct rpc_output *out, const struct connection *c)
+{
+    const struct server *s = c->server;
+    char arch[COMPILED_ARCH_SIZE];
+
+    rpc_write_text(out, "kernels");
+    rpc_write_map(out, 4);
+    rpc_write_entry_text(out, "policy", user_kernels_names[s->config.user_kernels]);
+    rpc_write_entry_bool(out, "allowed", is_allowed(c));
+    rpc_write_entry_text(out, "compiler", compiler_name(code_service_compiler(s->code_service)));
+    rpc_write_text(out, "arch");
+    rpc_write_array(out, s->devices.count);
+    for (unsigned i = 0; i < s->devices.count; i++) {
+        code_default_arch(s->devices.all[i], arch);
+        rpc_write_text(out, arch);
+    }
+}
+
+bool user_code_compiles(const struct connection *c)
+{
+    return is_allowed(c) && compiler_usable(code_service_compiler(c->server->code_service), NULL);
+}
+
+void user_code_write_stats(struct rpc_output *out, const struct server *s)
+{
+    const struct code_counters n = code_service_counters(s->code_service);
+
+    rpc_write_text(out, "kernels");
+    rpc_write_map(out, 6);
+    rpc_write_entry_uint(out, "compiles", n.compiles);
+    rpc_write_entry_uint(out, "cache_memory_hits", n.memory_hits);
+    rpc_write_entry_uint(out, "cache_disk_hits", n.disk_hits);
+    rpc_write_entry_uint(out, "failures", n.failures);
+    rpc_write_entry_uint(out, "single_flight_joins", n.joins);
+    rpc_write_entry_uint(out, "launches", s->counters.launches - s->counters_then.launches);
+}

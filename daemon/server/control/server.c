@@ -1,0 +1,242 @@
+#include "server/control/server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "server/code/module.h"
+#include "server/control/drain.h"
+#include "server/control/event_loop.h"
+#include "server/control/shutdown.h"
+#include "server/control/watchdog.h"
+#include "server/exec/device_queues.h"
+#include "server/exec/run.h"
+#include "server/exec/timeline.h"
+#include "server/observe/latency.h"
+#include "server/observe/sampling.h"
+#include "server/peer/backlog.h"
+#include "server/peer/connection.h"
+#include "server/peer/listener.h"
+#include "server/peer/peer_timeouts.h"
+#include "server/peer/ring.h"
+#include "util/clock.h"
+#include "util/loop_memory.h"
+#include "util/watch.h"
+
+static int choose_default_device(struct server *s, struct error *e)
+{
+    const char *name = s->config.default_device;
+    struct backend_device *d;
+    char *end;
+
+    if (!name || !*name)
+        return 0;
+    d = devices_find_uuid(&s->devices, name, strlen(name));
+    if (!d) {
+        unsigned long index = strtoul(name, &end, 10);
+
+        d = *end ? NULL : devices_find_index(&s->devices, index);
+    }
+    if (!d)
+        return error_set(e, ERROR_UNKNOWN_DEVICE, "default_device: no device \"%s\" here", name);
+    s->devices.fallback = d;
+    return 0;
+}
+
+static void choose_instance(struct server *s)
+{
+    unsigned char bytes[16];
+
+    if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) { /* never on Linux, once it has booted */
+        memset(bytes, 0, sizeof(bytes));
+        memcpy(bytes, &s->started_ns, sizeof(s->started_ns));
+        bytes[15] = (unsigned char)getpid();
+    }
+    for (unsigned i = 0; i < sizeof(bytes); i++)
+        snprintf(s->instance + 2 * (size_t)i, 3, "%02x", bytes[i]);
+}
+
+/* Each connection has a socket and its process to watch; what others have open lies below, too. */
+static unsigned descriptors_watched(const struct server *s)
+{
+    enum { A_CONNECTION = 8, LEAST = 16384, MOST = 1 << 22 };
+    uint64_t wanted = s->config.max_connections * A_CONNECTION;
+
+    return wanted < LEAST ? LEAST : wanted > MOST ? MOST : (unsigned)wanted;
+}
+
+static int open_devices(struct server *s, struct error *e)
+{
+    const struct backend_host host = {.wake = event_loop_wake, .context = s};
+    unsigned n = 0;
+
+    while (n < sizeof(s->config.backends) / sizeof(s->config.backends[0]) && s->config.backends[n])
+        n++;
+    if (devices_open(&s->devices, s->config.backends, n, &s->config.backend_config, &host, e) < 0)
+        return -1;
+    return choose_default_device(s, e);
+}
+
+static void close_handle(uv_handle_t *handle, void *context)
+{
+    (void)context;
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
+
+/* libuv makes a pipe for itself when it is first called, and ends the process where there is none to be had. */
+static int probe_pipe(struct error *e)
+{
+    int ends[2];
+
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return error_set(e, ERROR_QUOTA_EXCEEDED, "no descriptors to start with: %s", strerror(errno));
+    close(ends[0]);
+    close(ends[1]);
+    return 0;
+}
+
+/* What needs no loop. */
+static int prepare(struct server *s, int listener, struct error *e)
+{
+    struct timespec now;
+
+    if (listener_begin(s, listener, e) < 0 || probe_pipe(e) < 0 || loop_memory_reserve(descriptors_watched(s), e) < 0)
+        return -1;
+    s->profile = profile_new();
+    s->latencies = latency_table_new();
+    s->arena = rpc_arena_new();
+    if (!s->profile || !s->latencies || !s->arena)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
+    s->doorbells = s->held.timer = -1;
+    accounts_init(&s->accounts, &s->config.quota);
+    s->started_ns = clock_now_ns();
+    clock_gettime(CLOCK_REALTIME, &now);
+    s->started_s = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    choose_instance(s);
+    list_init(&s->connections);
+    list_init(&s->walks);
+    schedule_init(&s->schedule, clock_now_ns, clock_thread_ns);
+    list_init(&s->programs);
+    codes_init(s);
+    list_init(&s->yielding);
+    return 0;
+}
+
+static int start(struct server *s, struct error *e)
+{
+    mapping_registry_init(&s->mappings, &s->loop, &s->devices, s->config.idle_close_s * UINT64_C(1000000000));
+    s->accounts.closer = closer_new(&s->loop);
+    if (!s->accounts.closer)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the event loop");
+    s->mappings.opened = connections_note_opened;
+    s->mappings.close_fds = connections_close_fds;
+    s->mappings.charge = mapping_charge_areas;
+    s->mappings.unreferenced = mapping_settle_shared;
+    s->mappings.settle = mapping_settle;
+    s->mappings.context = s;
+    deadlines_init(s);
+    peer_timeouts_init(s);
+    backlog_init(s);
+    trimming_init(&s->trimming, &s->loop);
+    drain_init(s);
+    sampling_init(s);
+    if (event_loop_init(s, e) < 0)
+        return -1;
+    if (watch_loop(&s->loop) < 0)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the event loop");
+    if (open_devices(s, e) < 0 || listener_start(s, e) < 0)
+        return -1;
+    s->code_service = code_service_new(&s->loop, &s->config.code, e);
+    if (!s->code_service)
+        return -1;
+    shutdown_init(s);
+    return 0;
+}
+
+int server_new(const struct server_config *config, int listener, struct server **ret_server, struct error *e)
+{
+    struct server *s = calloc(1, sizeof(*s));
+    int r;
+
+    if (!s) {
+        close(listener);
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
+    }
+    s->config = *config;
+    if (prepare(s, listener, e) < 0)
+        goto free_server;
+    r = uv_loop_init(&s->loop);
+    if (r < 0) {
+        error_set(e, ERROR_INTERNAL, "the event loop cannot be set up: %s", uv_strerror(r));
+        goto free_server;
+    }
+    if (start(s, e) < 0)
+        goto close_loop;
+    *ret_server = s;
+    return 0;
+
+close_loop:
+    listener_stop(s);
+    devices_close(&s->devices);
+    uv_walk(&s->loop, close_handle, NULL);
+    uv_run(&s->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&s->loop);
+    channels_free(s);
+    timelines_free(s);
+    closer_free(s->accounts.closer);
+free_server:
+    listener_free(s);
+    rpc_arena_free(s->arena);
+    profile_free(s->profile);
+    latency_table_free(s->latencies);
+    free(s);
+    return -1;
+}
+
+int server_run(struct server *server, const struct server_hooks *hooks)
+{
+    struct error e;
+
+    server->hooks = *hooks;
+    if (watchdog_start(server, hooks, &e) < 0) {
+        log_error("start", "why=\"%s\"", e.message);
+        server->exit_status = SERVER_EXIT_FAILED;
+        shutdown_begin(server);
+    } else if (hooks->ready) {
+        hooks->ready(hooks->context);
+    }
+    uv_run(&server->loop, UV_RUN_DEFAULT); /* until server_stop_step() has closed every handle */
+    return server->exit_status;
+}
+
+struct server *server_free(struct server *server)
+{
+    if (!server)
+        return NULL;
+    device_queues_free(server);
+    codes_free(server);
+    devices_close(&server->devices);
+    watchdog_stop(server);
+    uv_loop_close(&server->loop);
+    channels_free(server);
+    timelines_free(server);
+    listener_free(server);
+    accounts_free(&server->accounts);
+    closer_free(server->accounts.closer);
+    while (server->free_requests) {
+        struct request *r = server->free_requests;
+
+        server->free_requests = r->next;
+        free(r);
+    }
+    rpc_arena_free(server->arena);
+    profile_free(server->profile);
+    latency_table_free(server->latencies);
+    free(server);
+    return NULL;
+}

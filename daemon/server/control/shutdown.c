@@ -1,0 +1,151 @@
+#include "server/control/shutdown.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "server/code/module.h"
+#include "server/control/drain.h"
+#include "server/control/event_loop.h"
+#include "server/control/watchdog.h"
+#include "server/exec/run.h"
+#include "server/observe/sampling.h"
+#include "server/peer/backlog.h"
+#include "server/peer/connection.h"
+#include "server/peer/listener.h"
+#include "server/peer/peer_timeouts.h"
+#include "server/peer/request.h"
+#include "util/log.h"
+
+enum { LOST_GRACE_MS = 500, WIND_UP_MS = 10000 };
+
+static void on_grace_over(uv_timer_t *timer);
+
+/* The handler stays installed for good, so that a second signal while the process winds up is as harmless as in
+ * between; a uv_signal_t would put the default action back. */
+static _Atomic(struct server *) signalled_server;
+static atomic_int signal_seen, reload_seen; /* lock-free; any thread may be the one that is interrupted */
+
+static void on_signal(int number)
+{
+    struct server *s = atomic_load(&signalled_server);
+
+    if (number == SIGHUP)
+        reload_seen = 1;
+    else
+        signal_seen = number;
+    if (s)
+        uv_async_send(&s->wake);
+}
+
+void shutdown_init(struct server *s)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigset_t hangup;
+
+    uv_timer_init(&s->loop, &s->shutdown_timer);
+    s->shutdown_timer.data = s;
+    signal_seen = reload_seen = 0;
+    atomic_store(&signalled_server, s);
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    /* One that came during the start has waited for this. */
+    sigemptyset(&hangup);
+    sigaddset(&hangup, SIGHUP);
+    pthread_sigmask(SIG_UNBLOCK, &hangup, NULL);
+}
+
+void shutdown_check_signals(struct server *s)
+{
+    if (s->stopping)
+        return;
+    if (reload_seen && !s->reading_settings) {
+        reload_seen = 0;
+        server_read_settings(s);
+    }
+    if (!signal_seen)
+        return;
+    log_info("stop", "signal=%d", (int)signal_seen);
+    shutdown_begin(s);
+}
+
+static void tell_stopping(struct server *s, uint64_t grace_ms)
+{
+    if (s->hooks.stopping)
+        s->hooks.stopping(s->hooks.context, grace_ms + WIND_UP_MS);
+}
+
+void shutdown_begin(struct server *s)
+{
+    uint64_t grace = s->config.shutdown_grace_ms;
+
+    if (s->stopping)
+        return;
+    s->stopping = true;
+    listener_stop(s);
+    /* What was sent before this is read and answered: with results, or with shutting_down. */
+    list_for_each_safe (node, after, &s->connections)
+        connection_end_input(list_entry(node, struct connection, link));
+    /* Nothing comes from a lost device any more: what failed is told, and a new daemon is what everybody waits for. */
+    if (s->exit_status == SERVER_EXIT_DEVICE_LOST && grace > LOST_GRACE_MS)
+        grace = LOST_GRACE_MS;
+    tell_stopping(s, grace);
+    uv_timer_start(&s->shutdown_timer, on_grace_over, grace, grace + 1000);
+}
+
+static void cancel_everything(struct server *s)
+{
+    list_for_each_safe (node, after, &s->connections) {
+        struct connection *c = list_entry(node, struct connection, link);
+        struct error e;
+
+        run_stop_all(c, RUN_CANCELLED);
+        error_set(&e, ERROR_SHUTTING_DOWN, "the daemon is ending; connect again");
+        compiles_stop(c, &e);
+        barriers_advance(c);
+    }
+}
+
+/* First what still runs is cancelled; when even that does not end, a kernel hangs and nothing here can stop it. */
+static void on_grace_over(uv_timer_t *timer)
+{
+    struct server *s = timer->data;
+
+    if (s->cancelled_all || s->exit_status == SERVER_EXIT_DEVICE_LOST) {
+        log_error("stop_forced", "jobs=%u why=\"a running kernel does not end\"", s->n_jobs_running);
+        _exit(s->exit_status ? s->exit_status : SERVER_EXIT_FAILED);
+    }
+    s->cancelled_all = true;
+    tell_stopping(s, s->config.shutdown_grace_ms + 1000);
+    cancel_everything(s);
+}
+
+void shutdown_step(struct server *s)
+{
+    list_for_each_safe (node, after, &s->connections) {
+        struct connection *c = list_entry(node, struct connection, link);
+
+        /* A client that does not read its last replies has until the grace is over. */
+        if (!c->closed && !c->inflight && (!connection_has_output(c) || s->cancelled_all))
+            connection_close(c, "the daemon is ending");
+    }
+    if (!list_empty(&s->connections) || s->mappings.count || s->sampling.busy || s->handles_closed)
+        return;
+    s->handles_closed = true;
+    atomic_store(&signalled_server, NULL);
+    watchdog_wind_up(s);
+    mapping_registry_stop(&s->mappings);
+    event_loop_stop(s);
+    code_service_close(s->code_service, NULL, NULL);
+    s->code_service = NULL;
+    peer_timeouts_stop(s);
+    backlog_stop(s);
+    trimming_stop(&s->trimming);
+    uv_close((uv_handle_t *)&s->deadline_timer, NULL);
+    uv_close((uv_handle_t *)&s->shutdown_timer, NULL);
+    drain_close(s);
+    sampling_close(s);
+    closer_stop(s->accounts.closer);
+}

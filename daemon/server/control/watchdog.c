@@ -1,0 +1,328 @@
+#include "server/control/watchdog.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "server/observe/clients.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+#define SECOND UINT64_C(1000000000)
+
+enum {
+    LOOKS = 4 /* a limit is so many looks, and found at most one later */,
+    STATUS_PERIOD_S = 5,
+    STATUS_MAX = 128,
+    WHAT_MAX = 200
+};
+
+struct watchdog {
+    struct server *server;
+    struct server_hooks hooks;
+    pthread_t thread;
+    bool started;
+    uint64_t period_ns, limit_ns; /* limit_ns 0: none */
+    uv_async_t pulse;
+    atomic_uint asked, answered;
+    _Atomic uint64_t job_limit_ns;
+    atomic_int status; /* with which the process is to end, once it winds up */
+    char told[STATUS_MAX];
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool winding_up, stop; /* under the lock */
+};
+
+/* ---- the loop's side ---- */
+
+static void tell_status(struct watchdog *w)
+{
+    char text[STATUS_MAX];
+
+    if (!w->hooks.status)
+        return;
+    server_status_text(w->server, text, sizeof(text));
+    if (!strcmp(text, w->told))
+        return;
+    memcpy(w->told, text, sizeof(text));
+    w->hooks.status(w->hooks.context, text);
+}
+
+void watchdog_tell(struct server *s)
+{
+    if (s->watchdog)
+        tell_status(s->watchdog);
+}
+
+static void on_pulse(uv_async_t *async)
+{
+    struct watchdog *w = async->data;
+
+    atomic_store(&w->answered, atomic_load(&w->asked));
+    tell_status(w);
+}
+
+/* ---- the thread's side ---- */
+
+/* The log may be what blocks: a pipe that nobody reads is not waited for. */
+static bool log_has_room(void)
+{
+    struct pollfd log = {.fd = STDERR_FILENO, .events = POLLOUT};
+
+    return poll(&log, 1, 0) == 1;
+}
+
+static const char *owned(struct activity_owner *o)
+{
+    const char *what = activity_load(&o->what);
+
+    return what ? what : "none";
+}
+
+static _Noreturn void end_blocked(struct watchdog *w)
+{
+    struct activity *a = &w->server->activity;
+
+    if (log_has_room())
+        log_error("loop_blocked", "timeout_s=%llu in=%s pid=%d uid=%u device=%d action=exit status=%d",
+                  (unsigned long long)(w->limit_ns / SECOND), owned(&a->request), activity_load(&a->request.pid),
+                  activity_load(&a->request.uid), (int)activity_load(&a->device) - 1, SERVER_EXIT_LOOP_BLOCKED);
+    _exit(SERVER_EXIT_LOOP_BLOCKED);
+}
+
+/* As hang.c says it, of one tensor. */
+static void describe(struct activity_job *job, char *into, size_t size)
+{
+    const unsigned rank = activity_load(&job->rank), dtype = activity_load(&job->dtype),
+                   n_ops = activity_load(&job->n_ops);
+    int n = snprintf(into, size, "%s", owned(&job->owner));
+
+    if (dtype < ACTIVITY_NO_DTYPE && n < (int)size)
+        n += snprintf(into + n, size - (size_t)n, " [");
+    for (unsigned i = 0; dtype < ACTIVITY_NO_DTYPE && i < rank && n < (int)size; i++)
+        n += snprintf(into + n, size - (size_t)n, "%s%lld", i ? "x" : "", (long long)activity_load(&job->shape[i]));
+    if (dtype < ACTIVITY_NO_DTYPE && n < (int)size)
+        n += snprintf(into + n, size - (size_t)n, "] %s", dtype_name((enum dtype)dtype));
+    if (n_ops > 1 && n < (int)size)
+        snprintf(into + n, size - (size_t)n, " and %u more ops", n_ops - 1);
+}
+
+static _Noreturn void end_stuck(struct watchdog *w, unsigned device)
+{
+    struct activity *a = &w->server->activity;
+    struct activity_owner *owner = &a->oldest[device].owner;
+    char what[WHAT_MAX], quoted[2 * WHAT_MAX];
+
+    if (log_has_room()) {
+        describe(&a->oldest[device], what, sizeof(what));
+        log_error("job_timeout",
+                  "uuid=%s pid=%d uid=%u timeout_s=%llu what=%s why=\"a call of the driver waits for it\"",
+                  w->server->devices.all[device]->info.uuid, activity_load(&owner->pid), activity_load(&owner->uid),
+                  (unsigned long long)(atomic_load(&w->job_limit_ns) / SECOND),
+                  log_quote(quoted, sizeof(quoted), what, strlen(what)));
+        log_error("device_lost", "uuid=%s action=exit status=%d in=%s pid=%d uid=%u",
+                  w->server->devices.all[device]->info.uuid, SERVER_EXIT_DEVICE_LOST, owned(&a->request),
+                  activity_load(&a->request.pid), activity_load(&a->request.uid));
+    }
+    _exit(SERVER_EXIT_DEVICE_LOST);
+}
+
+static _Noreturn void end_unfinished(struct watchdog *w)
+{
+    int status = atomic_load(&w->status);
+
+    if (log_has_room())
+        log_error("stop_forced", "timeout_s=%llu why=\"the devices do not close\"",
+                  (unsigned long long)(w->limit_ns / SECOND));
+    _exit(status ? status : SERVER_EXIT_FAILED);
+}
+
+static bool answered(struct watchdog *w)
+{
+    return atomic_load(&w->answered) == atomic_load(&w->asked);
+}
+
+static void ask(struct watchdog *w)
+{
+    atomic_fetch_add(&w->asked, 1);
+    uv_async_send(&w->pulse);
+}
+
+static void alive(struct watchdog *w)
+{
+    if (w->hooks.alive)
+        w->hooks.alive(w->hooks.context);
+}
+
+/* The loop has not answered for `silent_ns`. */
+static void judge(struct watchdog *w, uint64_t silent_ns)
+{
+    struct activity *a = &w->server->activity;
+    unsigned device = activity_load(&a->device);
+    uint64_t job_limit_ns = atomic_load(&w->job_limit_ns);
+
+    if (device && activity_load(&a->oldest[device - 1].owner.what)) {
+        if (job_limit_ns && silent_ns >= job_limit_ns)
+            end_stuck(w, device - 1);
+        alive(w);
+    } else if (w->limit_ns && silent_ns >= w->limit_ns) {
+        end_blocked(w);
+    }
+}
+
+/* Until the next look, or until something has changed. */
+static void sleep_until(struct watchdog *w, uint64_t when_ns)
+{
+    struct timespec when = {.tv_sec = (time_t)(when_ns / SECOND), .tv_nsec = (long)(when_ns % SECOND)};
+
+    while (!w->stop && pthread_cond_timedwait(&w->changed, &w->lock, &when) != ETIMEDOUT)
+        ;
+}
+
+static void *watch(void *context)
+{
+    struct watchdog *w = context;
+    uint64_t silent_ns = 0, before = clock_now_ns(), now;
+    bool ending = false;
+
+    pthread_mutex_lock(&w->lock);
+    if (!w->winding_up)
+        ask(w);
+    while (!w->stop) {
+        sleep_until(w, before + w->period_ns);
+        if (w->stop)
+            break;
+        now = clock_now_ns();
+        silent_ns += now - before < 2 * w->period_ns ? now - before : w->period_ns;
+        before = now;
+        if (w->winding_up) {
+            silent_ns = ending ? silent_ns : 0;
+            ending = true;
+            if (w->limit_ns && silent_ns >= w->limit_ns)
+                end_unfinished(w);
+        } else if (answered(w)) {
+            silent_ns = 0;
+            alive(w);
+            ask(w);
+        } else {
+            judge(w, silent_ns);
+        }
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+/* ---- life ---- */
+
+static void shorten(uint64_t *period_ns, uint64_t to)
+{
+    if (to && (!*period_ns || to < *period_ns))
+        *period_ns = to;
+}
+
+/* A manager with less patience would end the process without a word on why. */
+static uint64_t limit_of(const struct server_config *c, const struct server_hooks *hooks)
+{
+    uint64_t limit = c->loop_timeout_s * SECOND;
+
+    if (limit && hooks->alive && c->watchdog_us)
+        shorten(&limit, c->watchdog_us * 1000 / 4 * 3);
+    return limit;
+}
+
+static uint64_t period_of(const struct server_config *c, const struct server_hooks *hooks, uint64_t limit_ns)
+{
+    uint64_t period = 0;
+
+    shorten(&period, limit_ns / LOOKS);
+    if (hooks->alive)
+        shorten(&period, c->watchdog_us * 1000 / 3);
+    if (hooks->status)
+        shorten(&period, STATUS_PERIOD_S * SECOND);
+    if (period && c->job_timeout_s)
+        shorten(&period, c->job_timeout_s * SECOND / LOOKS);
+    return period;
+}
+
+static int start_thread(struct watchdog *w)
+{
+    sigset_t all, before;
+    int r;
+
+    /* Signals are the loop's thread's. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    r = pthread_create(&w->thread, NULL, watch, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return r;
+}
+
+int watchdog_start(struct server *s, const struct server_hooks *hooks, struct error *e)
+{
+    const uint64_t limit_ns = limit_of(&s->config, hooks), period_ns = period_of(&s->config, hooks, limit_ns);
+    pthread_condattr_t monotonic;
+    struct watchdog *w;
+
+    if (!period_ns)
+        return 0;
+    w = calloc(1, sizeof(*w));
+    if (!w)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the watchdog");
+    *w = (struct watchdog){.server = s, .hooks = *hooks, .period_ns = period_ns, .limit_ns = limit_ns};
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&w->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    uv_async_init(&s->loop, &w->pulse, on_pulse);
+    w->pulse.data = w;
+    s->watchdog = w;
+    watchdog_reload(s);
+    w->started = start_thread(w) == 0;
+    /* Else the handle is the loop's all the same, and goes when the server ends. */
+    return w->started ? 0 : error_set(e, ERROR_INTERNAL, "the watchdog's thread cannot be started");
+}
+
+void watchdog_reload(struct server *s)
+{
+    if (s->watchdog)
+        atomic_store(&s->watchdog->job_limit_ns, s->config.job_timeout_s * SECOND);
+}
+
+void watchdog_wind_up(struct server *s)
+{
+    struct watchdog *w = s->watchdog;
+
+    if (!w)
+        return;
+    pthread_mutex_lock(&w->lock);
+    w->winding_up = true;
+    atomic_store(&w->status, s->exit_status);
+    pthread_mutex_unlock(&w->lock);
+    uv_close((uv_handle_t *)&w->pulse, NULL);
+}
+
+void watchdog_stop(struct server *s)
+{
+    struct watchdog *w = s->watchdog;
+
+    if (!w)
+        return;
+    pthread_mutex_lock(&w->lock);
+    w->stop = true;
+    pthread_cond_signal(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    if (w->started)
+        pthread_join(w->thread, NULL);
+    pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+    s->watchdog = NULL;
+}

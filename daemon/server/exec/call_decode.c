@@ -1,0 +1,213 @@
+/* One op of a body: attributes, plan, memory, device; every check. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/code/kernel.h"
+#include "server/code/module.h"
+#include "server/exec/command_list.h"
+#include "server/peer/request.h"
+
+/* ---- attributes ---- */
+
+static int decode_attr(const struct op_attr *attr, const struct rpc_value *value, union op_attr_value *ret,
+                       struct error *e)
+{
+    static const enum rpc_type types[] = {
+        [OP_ATTR_BOOL] = RPC_BOOL, [OP_ATTR_FLOAT] = RPC_FLOAT, [OP_ATTR_INT] = RPC_INT, [OP_ATTR_CHOICE] = RPC_STR};
+    const struct rpc_field field = {.key = attr->name, .type = types[attr->type]};
+    struct rpc_arg arg;
+
+    if (rpc_decode_value(value, &field, "attrs.", &arg, e) < 0)
+        return -1;
+    switch (attr->type) {
+    case OP_ATTR_BOOL:
+        ret->b = arg.b;
+        return 0;
+    case OP_ATTR_FLOAT:
+        ret->f = arg.f;
+        return 0;
+    case OP_ATTR_INT:
+        ret->i = arg.i;
+        return 0;
+    case OP_ATTR_CHOICE:
+        for (unsigned i = 0; attr->choices[i]; i++)
+            if (rpc_text_is(&arg, attr->choices[i])) {
+                ret->choice = i;
+                return 0;
+            }
+    }
+    return error_at(e, ERROR_INVALID_ARGUMENT, "attrs.", attr->name, "not one of the choices that hello lists");
+}
+
+int call_decode_attrs(struct command *call, const struct rpc_value *map, struct rpc_arg *ret_variant, struct error *e)
+{
+    const struct op *op = call->call.op;
+    unsigned seen = 0;
+
+    for (unsigned i = 0; i < op->n_attrs; i++)
+        call->call.attrs[i] = op->attrs[i].fallback;
+    for (uint32_t i = 0; map && i < rpc_map_size(map); i++) {
+        static const struct rpc_field variant = {.key = "variant", .type = RPC_STR};
+        const struct rpc_value *value;
+        struct rpc_arg name = {0};
+        char shown[ERROR_DETAIL_TEXT_MAX];
+        unsigned j = 0;
+
+        if (rpc_map_entry(map, i, &name.text, &name.length, &value) < 0)
+            return error_at(e, ERROR_WRONG_TYPE, "attrs.", "(key)", "keys must be str");
+        if (rpc_text_is(&name, "variant")) {
+            if (ret_variant->present)
+                return error_at(e, ERROR_UNKNOWN_KEY, "attrs.", "variant", "given twice");
+            if (rpc_decode_value(value, &variant, "attrs.", ret_variant, e) < 0)
+                return -1;
+            continue;
+        }
+        while (j < op->n_attrs && !rpc_text_is(&name, op->attrs[j].name))
+            j++;
+        if (j == op->n_attrs || (seen & 1U << j)) {
+            unsigned n = 0;
+
+            for (; n < name.length && n < 32; n++)
+                shown[n] = name.text[n] >= 0x20 && name.text[n] < 0x7f ? name.text[n] : '?';
+            shown[n] = '\0';
+            return error_at(e, ERROR_UNKNOWN_KEY, "attrs.", shown,
+                            j == op->n_attrs ? "this op has no such attribute" : "given twice");
+        }
+        seen |= 1U << j;
+        if (decode_attr(&op->attrs[j], value, &call->call.attrs[j], e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- what it computes ---- */
+
+/* "in[0]" or "out[0]" for the i-th tensor of the call; of a kernel "args[0]". */
+static const char *operand_key(const struct command *call, unsigned i, char into[16])
+{
+    const struct op *op = call->call.op;
+
+    if (call->kernel)
+        return kernel_operand_key(call->kernel, i, into);
+    if (i < op->n_inputs)
+        snprintf(into, 16, "in[%u]", i);
+    else
+        snprintf(into, 16, "out[%u]", i - op->n_inputs);
+    return into;
+}
+
+static int check_writable(const struct command_list *commands, const struct command *call, struct error *e)
+{
+    const struct op *op = call->call.op;
+    char key[16], dotted[20];
+
+    for (unsigned o = op->n_inputs; o < op->n_inputs + op->n_outputs; o++) {
+        const struct operand_ref *ref = &commands->refs[call->tensors[o]];
+
+        if (!ref->mapping || ref->writable)
+            continue;
+        snprintf(dotted, sizeof(dotted), "%s.", operand_key(call, o, key));
+        return error_at(e, ERROR_READ_ONLY, dotted, "buffer", "was registered with access \"r\", but is an output");
+    }
+    return 0;
+}
+
+int call_check_overlap(struct command_list *commands, unsigned i, struct error *e)
+{
+    const struct command *c = &commands->calls[i];
+    const struct op *op = c->call.op;
+    char out_key[16], other_key[16];
+
+    commands->steps[i].in_place = -1;
+    if (c->kernel && c->kernel->signature->alias)
+        return 0;
+    for (unsigned o = op->n_inputs; o < op->n_inputs + op->n_outputs; o++)
+        for (unsigned j = 0; j < o; j++) {
+            const struct mapping *a = commands->refs[c->tensors[o]].mapping, *b = commands->refs[c->tensors[j]].mapping;
+            const struct tensor *out = c->call.tensors[o], *other = c->call.tensors[j];
+
+            if (!a || !b || !mapping_same_memory(a, b) ||
+                !tensor_share_elements_within(out, other, &commands->search_steps))
+                continue;
+            if (j < op->n_inputs && commands->steps[i].plan.kind == PLAN_ELEMENTWISE && tensor_same_view(out, other)) {
+                commands->steps[i].in_place = (int)j;
+                continue;
+            }
+            error_set(e, ERROR_OVERLAP, "%s shares memory with %s; give it memory of its own%s",
+                      operand_key(c, o, out_key), operand_key(c, j, other_key),
+                      c->kernel ? ", or declare the kernel with `alias`" : "");
+            return error_detail_text(e, "key", c->kernel ? out_key : "out");
+        }
+    return 0;
+}
+
+int call_plan(struct command_list *commands, unsigned i, struct error *e)
+{
+    struct command *call = &commands->calls[i];
+
+    commands->steps[i].op = call->call.op;
+    if (check_writable(commands, call, e) < 0)
+        return -1;
+    /* A kernel's plan is there: it depends on scalars, too, and on nothing that other memory changes but alignment. */
+    if (call->kernel ? launch_check_alignment(commands, i, e) < 0
+                     : op_plan(&call->call, &commands->steps[i].plan, e) < 0)
+        return -1;
+    return call_check_overlap(commands, i, e);
+}
+
+/* ---- where ---- */
+
+static int choose_variant(struct backend_step *step, struct backend_device *d, const struct rpc_arg *variant,
+                          struct error *e)
+{
+    const char *const *names = d->backend->variants(d, step->op, step->plan.dtype);
+    char all[160] = "";
+    int n = 0;
+
+    if (!names) {
+        error_set(e, ERROR_UNSUPPORTED, "device %s does not offer %s for %s", d->info.uuid, step->op->name,
+                  dtype_name(step->plan.dtype));
+        return error_detail_text(e, "key", "op");
+    }
+    if (!variant->present)
+        return 0;
+    for (; *names; names++) {
+        if (rpc_text_is(variant, *names)) {
+            step->variant = *names;
+            return 0;
+        }
+        if (n < (int)sizeof(all) - 1)
+            n += snprintf(all + n, sizeof(all) - (size_t)n, " %s", *names);
+    }
+    error_set(e, ERROR_INVALID_ARGUMENT, "attrs.variant: this device has for %s only:%s", step->op->name, all);
+    return error_detail_text(e, "key", "attrs.variant");
+}
+
+void call_set_operands(struct command_list *commands, unsigned i)
+{
+    const struct command *c = &commands->calls[i];
+
+    for (unsigned o = 0; o < c->call.op->n_inputs + c->call.op->n_outputs; o++)
+        commands->steps[i].operands[o] = (struct backend_operand){
+            /* An empty one may be said to lie anywhere, outside of its memory, too. */
+            .offset = c->call.tensors[o]->extent ? c->call.tensors[o]->offset : 0,
+            .extent = c->call.tensors[o]->extent,
+        };
+}
+
+int call_place(struct command_list *commands, unsigned i, struct backend_device *device, const struct rpc_arg *variant,
+               struct error *e)
+{
+    const struct kernel *k = commands->calls[i].kernel;
+
+    if (k && k->code->device != device) {
+        error_set(e, ERROR_DEVICE_MISMATCH, "the kernel is loaded on %s, but this runs on %s: say so with `device`",
+                  k->code->device->info.uuid, device->info.uuid);
+        return error_detail_text(e, "key", "kernel");
+    }
+    if (!k && choose_variant(&commands->steps[i], device, variant, e) < 0)
+        return -1;
+    call_set_operands(commands, i);
+    return device->backend->check ? device->backend->check(device, &commands->steps[i], e) : 0;
+}

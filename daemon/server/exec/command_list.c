@@ -1,0 +1,109 @@
+#include "server/exec/command_list.h"
+
+#include "server/code/kernel.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+const char *tensor_path(unsigned i)
+{
+    static char paths[SEQUENCE_TENSORS_MAX][sizeof("tensors[2047].")];
+
+    if (!paths[i][0])
+        snprintf(paths[i], sizeof(paths[i]), "tensors[%u].", i % SEQUENCE_TENSORS_MAX);
+    return paths[i];
+}
+
+void command_list_init_single(struct run *run, unsigned n_tensors)
+{
+    run->commands = (struct command_list){
+        .n_tensors = n_tensors,
+        .n_calls = 1,
+        .tensors = run->one_tensors,
+        .refs = run->one_refs,
+        .calls = &run->one_call,
+        .steps = &run->one_step,
+        .search_steps = BODY_SEARCH_STEPS,
+    };
+    for (unsigned i = 0; i < n_tensors; i++) {
+        run->one_refs[i].mapping = NULL;
+        run->one_refs[i].shared = NULL;
+        run->one_refs[i].waiting = false;
+        run->one_call.tensors[i] = (uint16_t)i;
+        run->one_call.call.tensors[i] = &run->one_tensors[i];
+    }
+    run->one_call.kernel = NULL;
+    run->one_step.variant = run->one_step.variant_used = NULL;
+}
+
+/* `count` items of `size` bytes at *at, which moves on. */
+static void *carve(char **at, size_t count, size_t size)
+{
+    const size_t alignment = _Alignof(max_align_t);
+    char *start = *at;
+
+    *at += (count * size + alignment - 1) / alignment * alignment;
+    return start;
+}
+
+int command_list_new(struct command_list *ret_body, unsigned n_tensors, unsigned n_calls, struct command_memory *pot,
+                     struct error *e)
+{
+    const size_t slack = 4 * _Alignof(max_align_t);
+    struct command_list b = {.n_tensors = n_tensors, .n_calls = n_calls, .search_steps = BODY_SEARCH_STEPS};
+    char *at;
+
+    b.bytes = (n_tensors + 1) * (sizeof(*b.tensors) + sizeof(*b.refs)) +
+              n_calls * (sizeof(*b.calls) + sizeof(*b.steps)) + slack;
+    at = calloc(1, b.bytes);
+
+    if (!at)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for %u ops", n_calls);
+    b.memory = at;
+    /* One more, without memory: null pointers. */
+    b.tensors = carve(&at, n_tensors + 1, sizeof(*b.tensors));
+    b.refs = carve(&at, n_tensors + 1, sizeof(*b.refs));
+    b.calls = carve(&at, n_calls, sizeof(*b.calls));
+    b.steps = carve(&at, n_calls, sizeof(*b.steps));
+    b.pot = pot;
+    pot->bytes += b.bytes;
+    charge_count(&b.charge, pot->account, pot->quota, b.bytes);
+    *ret_body = b;
+    return 0;
+}
+
+void command_list_move(struct command_list *commands, struct command_memory *pot)
+{
+    commands->pot->bytes -= commands->bytes;
+    pot->bytes += commands->bytes;
+    commands->pot = pot;
+    charge_free(&commands->charge);
+    charge_count(&commands->charge, pot->account, pot->quota, commands->bytes);
+}
+
+void command_list_unuse(struct command_list *commands)
+{
+    for (unsigned i = 0; i < commands->n_tensors; i++) {
+        struct operand_ref *ref = &commands->refs[i];
+
+        if (ref->waiting)
+            mapping_stop_waiting(&ref->waiter);
+        ref->waiting = false;
+        ref->shared = shared_charge_unref(ref->shared);
+        if (ref->mapping)
+            mapping_unuse(ref->mapping);
+        ref->mapping = NULL;
+    }
+}
+
+void command_list_release(struct command_list *commands)
+{
+    command_list_unuse(commands);
+    for (unsigned i = 0; i < commands->n_calls; i++)
+        kernel_unref(commands->calls[i].kernel);
+    if (commands->pot)
+        commands->pot->bytes -= commands->bytes;
+    charge_free(&commands->charge);
+    free(commands->memory);
+    *commands = (struct command_list){0};
+}

@@ -1,0 +1,68 @@
+/* Bodies: the tensors and ops of runs and programs. Thread: loop. */
+#ifndef KOPS_SERVER_BODY_H
+#define KOPS_SERVER_BODY_H
+
+#include "rpc/value.h"
+#include "server/types.h"
+
+enum { SEQUENCE_OPS_MAX = 512, SEQUENCE_TENSORS_MAX = 2048 };
+/* Of a connection: bodies of runs, beyond which it is not read until some have ended, and of programs. */
+enum { RUN_BYTES_MAX = 32 << 20, PROGRAM_BYTES_MAX = 128 << 20 };
+/* Of all checks of a body, its repetition's included: a millisecond. Where they do not suffice, byte ranges that meet
+ * count as shared. */
+enum { BODY_SEARCH_STEPS = 24 * 1024 };
+
+/* The body of one op, in the run itself. */
+void command_list_init_single(struct run *run, unsigned n_tensors);
+/* Room for that much, counted in *pot and, without asking, for its user; tensors have no memory yet. -1: no memory. */
+int command_list_new(struct command_list *ret_body, unsigned n_tensors, unsigned n_calls, struct command_memory *pot,
+                     struct error *e);
+/* Counts its memory there instead. */
+void command_list_move(struct command_list *commands, struct command_memory *pot);
+/* Gives the mappings back; what is computed stays. */
+void command_list_unuse(struct command_list *commands);
+/* Gives the mappings and the memory back. Harmless on zeroes and twice. */
+void command_list_release(struct command_list *commands);
+
+/* "tensors[7].", formatted once for all requests: where a tensor of a sequence lies, for errors. i <
+ * SEQUENCE_TENSORS_MAX. */
+const char *tensor_path(unsigned i);
+
+/* tensor_decode.c: one tensor map; takes its mapping into use. `path` comes before its keys in errors ("in[0].").
+ * *ret_buffer is the id of its buffer, 0 where it has none. */
+int tensor_decode(struct connection *c, const struct rpc_value *value, const char *path, struct tensor *ret_tensor,
+                  struct operand_ref *ref, uint64_t *ret_buffer, struct error *e);
+int tensor_decode_dtype(const struct rpc_arg *name, const char *path, enum dtype *ret, struct error *e);
+/* Takes a buffer into use for the tensor's memory. `path` is put before the keys in errors ("in[0]."). */
+int tensor_use_buffer(struct connection *c, uint64_t id, const char *path, struct operand_ref *ref, uint64_t *ret_size,
+                      struct error *e);
+
+/* call_decode.c */
+/* Fills the i-th call's attributes from the map (may be NULL); *ret_variant gets `variant`, if it is there. */
+int call_decode_attrs(struct command *call, const struct rpc_value *map, struct rpc_arg *ret_variant, struct error *e);
+/* After the call's tensors and attributes are known: shapes, overlap, what may be written; makes the plan. */
+int call_plan(struct command_list *commands, unsigned i, struct error *e);
+/* After the device is known: the kernel, and what the device says to it. */
+int call_place(struct command_list *commands, unsigned i, struct backend_device *device, const struct rpc_arg *variant,
+               struct error *e);
+/* Refuses outputs that share memory with what they must not. Again when memory was bound anew. */
+int call_check_overlap(struct command_list *commands, unsigned i, struct error *e);
+/* Says where each operand lies within its memory. */
+void call_set_operands(struct command_list *commands, unsigned i);
+/* Refuses to repeat what would not compute the same again. */
+int command_list_check_repeat(struct command_list *commands, struct error *e);
+/* Equal handle bytes with different ids in one request could never all be open. */
+int command_list_check_handles(const struct command_list *commands, struct error *e);
+/* Whether jobs of `device` can use memory of `owner`. */
+bool device_can_access(struct backend_device *device, struct backend_device *owner);
+/* The device that the tensors are on, or that `arg` asks for. */
+int command_list_choose_device(struct server *s, const struct command_list *commands, const struct rpc_arg *arg,
+                               struct backend_device **ret_device, struct error *e);
+
+/* run_decode.c: a sequence's tensors and ops, for the device they are on. ret_buffers, room for as many as the list's
+ * or SEQUENCE_TENSORS_MAX, or NULL, gets the tensors' buffers. After a failure the body must be released. */
+int command_list_decode(struct connection *c, const struct rpc_arg *tensors, const struct rpc_arg *ops,
+                        const struct rpc_arg *device, uint64_t *ret_buffers, struct command_memory *pot,
+                        struct command_list *commands, struct backend_device **ret_device, struct error *e);
+
+#endif

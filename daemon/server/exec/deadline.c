@@ -1,0 +1,71 @@
+/* Deadlines of runs: one timer, set to the earliest. */
+#include "server/exec/run.h"
+#include "server/peer/request.h"
+#include "util/clock.h"
+
+static void on_timer(uv_timer_t *timer);
+
+static void arm(struct server *s)
+{
+    uint64_t earliest = UINT64_MAX, now = clock_now_ns();
+
+    list_for_each_safe (node, after, &s->deadlines) {
+        const struct run *run = list_entry(node, struct run, deadline_link);
+
+        if (run->deadline_ns < earliest)
+            earliest = run->deadline_ns;
+    }
+    if (earliest == UINT64_MAX) {
+        uv_timer_stop(&s->deadline_timer);
+        return;
+    }
+    uv_update_time(&s->loop);
+    uv_timer_start(&s->deadline_timer, on_timer, earliest > now ? (earliest - now) / 1000000 + 1 : 0, 0);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct server *s = timer->data;
+    bool again = true;
+
+    /* Each that is late leaves the list. Stopping one run may end others; begin anew each time. */
+    while (again) {
+        uint64_t now = clock_now_ns();
+
+        again = false;
+        list_for_each_safe (node, after, &s->deadlines) {
+            struct run *run = list_entry(node, struct run, deadline_link);
+
+            if (run->deadline_ns <= now) {
+                run_deadline(list_entry(run, struct request, run));
+                again = true;
+                break;
+            }
+        }
+    }
+    arm(s);
+}
+
+void deadlines_init(struct server *s)
+{
+    list_init(&s->deadlines);
+    uv_timer_init(&s->loop, &s->deadline_timer);
+    s->deadline_timer.data = s;
+}
+
+void deadline_add(struct request *r)
+{
+    struct server *s = r->connection->server;
+
+    list_append(&s->deadlines, &r->run.deadline_link);
+    arm(s);
+}
+
+void deadline_remove(struct request *r)
+{
+    struct server *s = r->connection->server;
+
+    list_remove(&r->run.deadline_link);
+    if (list_empty(&s->deadlines))
+        uv_timer_stop(&s->deadline_timer);
+}

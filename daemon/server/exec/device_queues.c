@@ -1,0 +1,76 @@
+#include "server/exec/device_queues.h"
+
+#include <stdlib.h>
+
+static struct device_queue *find_free(struct list *pool, int parity)
+{
+    list_for_each_safe (node, after, pool) {
+        struct device_queue *p = list_entry(node, struct device_queue, link);
+
+        if (parity == PARITY_ANY || (int)(p->number % 2) == parity) {
+            list_remove(&p->link);
+            return p;
+        }
+    }
+    return NULL;
+}
+
+static struct device_queue *make(struct server *s, struct backend_device *device, enum backend_priority priority,
+                                 struct error *e)
+{
+    struct device_queue *p = calloc(1, sizeof(*p));
+    unsigned before;
+    bool made;
+
+    if (!p) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a stream");
+        return NULL;
+    }
+    list_init(&p->link);
+    p->device = device;
+    p->priority = priority;
+    before = activity_enter(&s->activity, device);
+    made = device->backend->stream_new(device, priority, &p->stream, e) == 0;
+    activity_leave(&s->activity, before);
+    if (!made) {
+        free(p);
+        return NULL;
+    }
+    p->number = s->streams_made[device->index]++;
+    return p;
+}
+
+struct device_queue *device_queue_take(struct server *s, struct backend_device *device, enum backend_priority priority,
+                                       int parity, struct error *e)
+{
+    struct device_queue *p = find_free(&s->free_streams[device->index][priority], parity), *wrong;
+
+    if (p)
+        return p;
+    p = make(s, device, priority, e);
+    if (!p || parity == PARITY_ANY || (int)(p->number % 2) == parity)
+        return p;
+    wrong = p;
+    p = make(s, device, priority, e);
+    device_queue_give(s, wrong);
+    return p;
+}
+
+void device_queue_give(struct server *s, struct device_queue *p)
+{
+    if (p)
+        list_append(&s->free_streams[p->device->index][p->priority], &p->link);
+}
+
+void device_queues_free(struct server *s)
+{
+    for (unsigned i = 0; i < s->devices.count; i++)
+        for (unsigned j = 0; j < PRIORITY_COUNT; j++)
+            list_for_each_safe (node, after, &s->free_streams[i][j]) {
+                struct device_queue *p = list_entry(node, struct device_queue, link);
+
+                list_remove(node);
+                s->devices.all[i]->backend->stream_free(p->stream);
+                free(p);
+            }
+}

@@ -1,0 +1,171 @@
+/* Kernels that never end. Nothing can stop one but the end of the process, which frees the GPU: the device is given up,
+ * the daemon reports what ran there and ends as for a lost device. Thread: loop.
+ *
+ * Looked for by a timer that runs only while there are jobs: a stream whose first job is the same, with as many ended
+ * executions, over several ticks, in which no job that came before it got on either. So it costs jobs a comparison. */
+#include <stdio.h>
+#include <string.h>
+
+#include "server/control/event_loop.h"
+#include "server/exec/run.h"
+#include "server/peer/connection.h"
+#include "server/peer/request.h"
+#include "util/log.h"
+
+enum { TICKS = 4 /* the timeout is so many ticks, and found at most one later */ };
+
+/* The stream's first run, when it is on a device; NULL otherwise. */
+static struct run *first_on_device(const struct stream *stream)
+{
+    struct run *run;
+
+    if (!stream || !stream->submitted || list_empty(&stream->given))
+        return NULL;
+    run = list_entry(list_first(&stream->given), struct run, queue_link);
+    return run->state == RUN_SUBMITTED ? run : NULL;
+}
+
+/* Whether it is as far as at the last tick. */
+static bool is_still(struct server *s, struct stream *stream, const struct run *run)
+{
+    const struct request *r = list_entry(run, struct request, run);
+
+    if (stream->watched == r->sequence + 1 && stream->watched_ended == run->job.ended)
+        return true;
+    if (stream->watched == r->sequence + 1)
+        device_watchdog_note(s, run->device->index, r->received_ns);
+    stream->watched = r->sequence + 1;
+    stream->watched_ended = run->job.ended;
+    stream->watched_ticks = 0;
+    return false;
+}
+
+/* It has been so for several ticks, while nothing that came before it got on: that it may wait for. */
+static bool is_stuck(const struct server *s, struct stream *stream, const struct run *run)
+{
+    const struct request *r = list_entry(run, struct request, run);
+
+    if (s->progress_of_ns[run->device->index] < r->received_ns)
+        stream->watched_ticks = 0;
+    else
+        stream->watched_ticks++;
+    return stream->watched_ticks >= TICKS;
+}
+
+static void describe(const struct run *run, char *into, size_t size)
+{
+    const struct command *call = &run->commands.calls[0];
+    int n = snprintf(into, size, "%s", call->call.op->name);
+
+    for (unsigned o = 0; o < call->call.op->n_inputs + call->call.op->n_outputs && n < (int)size; o++) {
+        const struct tensor *t = call->call.tensors[o];
+
+        n += snprintf(into + n, size - (size_t)n, " [");
+        for (unsigned i = 0; i < t->rank && n < (int)size; i++)
+            n += snprintf(into + n, size - (size_t)n, "%s%lld", i ? "x" : "", (long long)t->shape[i]);
+        if (n < (int)size)
+            n += snprintf(into + n, size - (size_t)n, "] %s", dtype_name(t->dtype));
+    }
+    if (run->commands.n_calls > 1 && n < (int)size)
+        snprintf(into + n, size - (size_t)n, " and %u more ops", run->commands.n_calls - 1);
+}
+
+static void give_up(struct server *s, struct run *run)
+{
+    const struct connection *c = list_entry(run, struct request, run)->connection;
+    char what[200], quoted[400], client[2 * CLIENT_NAME_MAX];
+
+    describe(run, what, sizeof(what));
+    log_error("job_timeout", "uuid=%s pid=%d uid=%d client=%s timeout_s=%llu what=%s", run->device->info.uuid,
+              (int)c->pid, (int)c->uid, log_quote(client, sizeof(client), c->client, strlen(c->client)),
+              (unsigned long long)s->config.job_timeout_s, log_quote(quoted, sizeof(quoted), what, strlen(what)));
+    if (run->failed)
+        return;
+    run->failed = true;
+    error_set(&run->error, ERROR_JOB_TIMEOUT,
+              "%.60s did not end within %llu s (server.job_timeout_s); the daemon ends, which frees the GPU",
+              run->commands.calls[0].call.op->name, (unsigned long long)s->config.job_timeout_s);
+    error_detail_number(&run->error, "timeout_s", (int64_t)s->config.job_timeout_s);
+}
+
+/* Calls `what` for every stream whose first run is on a device that can be given up. */
+static void each(struct server *s, void (*what)(struct server *s, struct stream *stream, struct run *run))
+{
+    list_for_each_safe (node, after, &s->connections) {
+        struct connection *c = list_entry(node, struct connection, link);
+
+        for (unsigned i = 0; i < STREAMS_MAX; i++) {
+            struct run *run = first_on_device(c->streams[i]);
+
+            if (run && run->device->backend->abandon && !run->device->lost)
+                what(s, c->streams[i], run);
+        }
+    }
+}
+
+static void note(struct server *s, struct stream *stream, struct run *run)
+{
+    stream->still = is_still(s, stream, run);
+}
+
+static void judge(struct server *s, struct stream *stream, struct run *run)
+{
+    if (!stream->still || !is_stuck(s, stream, run))
+        return;
+    give_up(s, run);
+    s->hung[run->device->index] = true;
+}
+
+static void look(struct server *s)
+{
+    struct error why;
+
+    each(s, note);
+    each(s, judge);
+    for (unsigned i = 0; i < s->devices.count; i++) {
+        if (!s->hung[i] || s->devices.all[i]->lost)
+            continue;
+        error_set(&why, ERROR_DEVICE_LOST, "a kernel did not end within %llu s, so the daemon ends to free the GPU",
+                  (unsigned long long)s->config.job_timeout_s);
+        s->devices.all[i]->backend->abandon(s->devices.all[i], &why);
+        event_loop_wake(s);
+    }
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct server *s = timer->data;
+
+    if (s->n_jobs_running)
+        look(s);
+    else
+        uv_timer_stop(timer);
+    memset(s->progress_of_ns, 0xff, sizeof(s->progress_of_ns));
+}
+
+void device_watchdog_init(struct server *s)
+{
+    memset(s->progress_of_ns, 0xff, sizeof(s->progress_of_ns));
+    uv_timer_init(&s->loop, &s->device_watchdog_timer);
+    s->device_watchdog_timer.data = s;
+}
+
+void device_watchdog_watch(struct server *s)
+{
+    const uint64_t tick = s->config.job_timeout_s * 1000 / TICKS;
+
+    if (tick && !s->stopping)
+        uv_timer_start(&s->device_watchdog_timer, on_tick, tick, tick);
+}
+
+void device_watchdog_reload(struct server *s)
+{
+    uv_timer_stop(&s->device_watchdog_timer);
+    if (s->n_jobs_running)
+        device_watchdog_watch(s);
+}
+
+void device_watchdog_stop(struct server *s)
+{
+    uv_close((uv_handle_t *)&s->device_watchdog_timer, NULL);
+}

@@ -1,0 +1,319 @@
+/* From the arguments of launch, and of a sequence's step that is a kernel, to a call with its plan. */
+#include <stdio.h>
+#include <string.h>
+
+#include "server/code/kernel.h"
+#include "server/code/module.h"
+#include "server/exec/run.h"
+#include "server/peer/connection.h"
+#include "server/peer/request.h"
+
+const char *kernel_operand_key(const struct kernel *k, unsigned o, char into[16])
+{
+    snprintf(into, 16, "args[%u]", k->signature->operands[o]->index);
+    return into;
+}
+
+/* Where an argument lies in the request, with a dot for a tensor's keys: "args[3].". Formatted once. */
+static const char *arg_path(unsigned i)
+{
+    static char paths[KERNEL_MAX_PARAMS][sizeof("args[31].")];
+
+    if (!paths[i][0])
+        snprintf(paths[i], sizeof(paths[i]), "args[%u].", i % KERNEL_MAX_PARAMS);
+    return paths[i];
+}
+
+static int find_kernel(struct connection *c, uint64_t id, struct kernel **ret, struct error *e)
+{
+    struct kernel *k = idtable_get(&c->kernels, id);
+
+    if (!k) {
+        error_set(e, ERROR_UNKNOWN_KERNEL, "this connection has no kernel %llu", (unsigned long long)id);
+        return error_detail_text(e, "key", "kernel");
+    }
+    *ret = k;
+    return 0;
+}
+
+/* ---- geometry ---- */
+
+static int decode_dimensions(const struct rpc_arg *list, const char *key, struct kernel_launch_dimensions *ret,
+                             struct error *e)
+{
+    const struct rpc_field item = {.key = key, .type = RPC_INT};
+    struct rpc_arg arg;
+
+    if (!list->present)
+        return 0;
+    if (list->length < 1 || list->length > 3)
+        return error_at(e, ERROR_INVALID_ARGUMENT, "", key, "takes 1 to 3 numbers");
+    ret->n = list->length;
+    for (unsigned i = 0; i < ret->n; i++) {
+        if (rpc_decode_value(rpc_list_item(list->items, i), &item, "", &arg, e) < 0)
+            return -1;
+        ret->at[i] = arg.i;
+    }
+    return 0;
+}
+
+static int decode_geometry(const struct rpc_arg *grid, const struct rpc_arg *block, const struct rpc_arg *shared,
+                           const struct rpc_arg *cluster, struct kernel_launch *ret, struct error *e)
+{
+    *ret = (struct kernel_launch){.has_shared = shared->present};
+    if (shared->present && shared->u > INT64_MAX)
+        return error_at(e, ERROR_OUT_OF_RANGE, "", "shared", "is over 2^63");
+    ret->shared = (int64_t)shared->u;
+    return decode_dimensions(grid, "grid", &ret->grid, e) < 0 ||
+                   decode_dimensions(block, "block", &ret->block, e) < 0 ||
+                   decode_dimensions(cluster, "cluster", &ret->cluster, e) < 0
+               ? -1
+               : 0;
+}
+
+/* ---- arguments ---- */
+
+static int check_count(const struct kernel *k, const struct rpc_arg *args, struct error *e)
+{
+    const unsigned count = k->signature->n_params;
+
+    if (args->length == count)
+        return 0;
+    error_set(e, ERROR_INVALID_ARGUMENT, "args: %s takes %u arguments, not %u", k->signature->op.name, count,
+              args->length);
+    error_detail_text(e, "key", "args");
+    error_detail_number(e, "limit", count);
+    return error_detail_number(e, "value", args->length);
+}
+
+static int decode_scalar(const struct kernel_param *p, const struct rpc_value *value, unsigned char *ret,
+                         struct error *e)
+{
+    static const struct rpc_field types[] = {{.key = "", .type = RPC_BOOL},
+                                             {.key = "", .type = RPC_INT},
+                                             {.key = "", .type = RPC_UINT, .max = UINT64_MAX},
+                                             {.key = "", .type = RPC_FLOAT}};
+    struct rpc_arg arg;
+    struct error ignored;
+    char key[16];
+
+    if (rpc_is_bool(value) && rpc_decode_value(value, &types[0], "", &arg, e) == 0)
+        return kernel_scalar_from_bool(p, arg.b, ret, e);
+    if (rpc_is_integer(value)) {
+        if (rpc_decode_value(value, &types[1], "", &arg, &ignored) == 0)
+            return kernel_scalar_from_int(p, arg.i, ret, e);
+        if (rpc_decode_value(value, &types[2], "", &arg, e) == 0)
+            return kernel_scalar_from_uint(p, arg.u, ret, e);
+    }
+    if (rpc_decode_value(value, &types[3], "", &arg, &ignored) == 0)
+        return kernel_scalar_from_float(p, arg.f, ret, e);
+    snprintf(key, sizeof(key), "args[%u]", p->index);
+    error_set(e, ERROR_WRONG_TYPE, "%s: %s is a scalar of type %s: give a number", key, p->name, dtype_name(p->dtype));
+    return error_detail_text(e, "key", key);
+}
+
+static int not_a_tensor(const struct kernel_param *p, const char *what, struct error *e)
+{
+    char key[16];
+
+    snprintf(key, sizeof(key), "args[%u]", p->index);
+    error_set(e, ERROR_WRONG_TYPE, "%s: %s is a tensor of type %s: give %s, or nil for a null pointer", key, p->name,
+              dtype_name(p->dtype), what);
+    return error_detail_text(e, "key", key);
+}
+
+/* The call's tensors and scalars are known: everything else follows. */
+static int finish_call(struct command_list *commands, unsigned i, const struct kernel_arg *values,
+                       const struct kernel_launch *launch, uint32_t null_operands, struct error *e)
+{
+    struct command *call = &commands->calls[i];
+    const struct kernel *k = call->kernel;
+    const struct tensor *tensors[STEP_MAX_OPERANDS];
+    struct backend_step *step = &commands->steps[i];
+
+    for (unsigned o = 0; o < k->signature->n_tensors; o++)
+        tensors[o] = null_operands & 1U << o ? NULL : call->call.tensors[o];
+    if (kernel_plan(k->signature, tensors, values, launch, &k->limits, &step->plan, e) < 0)
+        return -1;
+    step->plan.kernel.function = k->function;
+    commands->n_launches++;
+    step->variant = step->variant_used = NULL;
+    return call_plan(commands, i, e);
+}
+
+/* ---- a launch ---- */
+
+static int decode_operands(struct connection *c, struct run *run, const struct rpc_arg *args, struct kernel_arg *values,
+                           uint32_t *ret_null, struct error *e)
+{
+    const struct kernel_signature *s = run->one_call.kernel->signature;
+
+    *ret_null = 0;
+    for (unsigned i = 0; i < s->n_params; i++) {
+        const struct kernel_param *p = &s->params[i];
+        const struct rpc_value *value = rpc_list_item(args->items, i);
+        uint64_t buffer;
+
+        if (p->kind == KERNEL_SCALAR) {
+            if (decode_scalar(p, value, values[i].value, e) < 0)
+                return -1;
+        } else if (rpc_is_nil(value)) {
+            run->one_tensors[p->operand] = (struct tensor){.dtype = p->dtype, .rank = 1};
+            *ret_null |= 1U << p->operand;
+        } else if (!rpc_is_map(value)) {
+            return not_a_tensor(p, "a tensor map", e);
+        } else if (tensor_decode(c, value, arg_path(i), &run->one_tensors[p->operand], &run->one_refs[p->operand],
+                                 &buffer, e) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int check_devices(const struct command_list *commands, struct backend_device *device, struct error *e)
+{
+    char key[24];
+
+    for (unsigned i = 0; i < commands->n_tensors; i++) {
+        const struct mapping *m = commands->refs[i].mapping;
+
+        if (!m || !m->device || device_can_access(device, m->device))
+            continue;
+        error_set(e, ERROR_DEVICE_MISMATCH,
+                  "the kernel is loaded on %s, but a tensor lives on %s; compile for that device", device->info.uuid,
+                  m->device->info.uuid);
+        kernel_operand_key(commands->calls[0].kernel, i, key);
+        return error_detail_text(e, "key", key);
+    }
+    return 0;
+}
+
+static int launch_decode(struct request *r, const struct rpc_arg *args, struct error *e)
+{
+    static const struct rpc_arg no_variant;
+    struct run *run = &r->run;
+    struct kernel_arg values[KERNEL_MAX_PARAMS];
+    struct kernel_launch launch;
+    struct kernel *k = NULL;
+    uint32_t null_operands;
+
+    if (find_kernel(r->connection, args[LAUNCH_kernel].u, &k, e) < 0 || check_count(k, &args[LAUNCH_args], e) < 0 ||
+        decode_geometry(&args[LAUNCH_grid], &args[LAUNCH_block], &args[LAUNCH_shared], &args[LAUNCH_cluster], &launch,
+                        e) < 0)
+        return -1;
+    command_list_init_single(run, k->signature->n_tensors);
+    run->one_call.kernel = kernel_ref(k);
+    run->one_call.call.op = &k->signature->op;
+    run->device = k->code->device;
+    if (decode_operands(r->connection, run, &args[LAUNCH_args], values, &null_operands, e) < 0 ||
+        command_list_check_handles(&run->commands, e) < 0 ||
+        finish_call(&run->commands, 0, values, &launch, null_operands, e) < 0 ||
+        check_devices(&run->commands, run->device, e) < 0)
+        return -1;
+    return call_place(&run->commands, 0, run->device, &no_variant, e);
+}
+
+void handle_launch(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    const struct run_options o = RUN_OPTIONS(LAUNCH);
+    struct error e;
+
+    (void)fds;
+    run_init(r);
+    if (launch_decode(r, args, &e) < 0 || run_decode_priority(&args[LAUNCH_priority], &r->run.priority, &e) < 0 ||
+        run_set_job(r, &o, &e) < 0)
+        run_refuse(r, &o, &e);
+    else
+        run_begin(r, &o);
+}
+
+/* ---- a step ---- */
+
+static int decode_index(struct command_list *commands, struct command *call, const struct kernel_param *p,
+                        const struct rpc_value *value, struct error *e)
+{
+    struct rpc_field field = {.type = RPC_UINT, .max = commands->n_tensors - 1};
+    struct rpc_arg arg;
+    char key[16];
+
+    snprintf(key, sizeof(key), "args[%u]", p->index);
+    field.key = key;
+    if (!rpc_is_integer(value))
+        return not_a_tensor(p, "its index in `tensors`", e);
+    if (rpc_decode_value(value, &field, "", &arg, e) < 0)
+        return -1;
+    call->tensors[p->operand] = (uint16_t)arg.u;
+    call->call.tensors[p->operand] = &commands->tensors[arg.u];
+    return 0;
+}
+
+static void set_null(struct command_list *commands, struct command *call, const struct kernel_param *p)
+{
+    /* Its element type is of no use: the place is shared by all null pointers. */
+    commands->tensors[commands->n_tensors] = (struct tensor){.dtype = p->dtype, .rank = 1};
+    call->tensors[p->operand] = (uint16_t)commands->n_tensors;
+    call->call.tensors[p->operand] = &commands->tensors[commands->n_tensors];
+}
+
+static int refuse_op_keys(const struct rpc_arg *args, struct error *e)
+{
+    static const char *const keys[] = {[OP_op] = "op", [OP_in] = "in", [OP_out] = "out", [OP_attrs] = "attrs"};
+
+    for (unsigned i = OP_op; i <= OP_attrs; i++)
+        if (args[i].present)
+            return error_at(e, ERROR_INVALID_ARGUMENT, "", keys[i], "not beside `kernel`, which takes `args`");
+    if (!args[OP_args].present)
+        return error_at(e, ERROR_MISSING_KEY, "", "args", "required beside `kernel`");
+    return 0;
+}
+
+int launch_decode_step(struct connection *c, struct command_list *commands, unsigned i, const struct rpc_arg *args,
+                       struct error *e)
+{
+    struct command *call = &commands->calls[i];
+    struct kernel_arg values[KERNEL_MAX_PARAMS];
+    const struct kernel_signature *s;
+    struct kernel_launch launch;
+    uint32_t null_operands = 0;
+    struct kernel *k = NULL;
+
+    if (refuse_op_keys(args, e) < 0 || find_kernel(c, args[OP_kernel].u, &k, e) < 0 ||
+        check_count(k, &args[OP_args], e) < 0 ||
+        decode_geometry(&args[OP_grid], &args[OP_block], &args[OP_shared], &args[OP_cluster], &launch, e) < 0)
+        return -1;
+    s = k->signature;
+    call->kernel = kernel_ref(k);
+    call->call.op = &s->op;
+    for (unsigned p = 0; p < s->n_params; p++) {
+        const struct rpc_value *value = rpc_list_item(args[OP_args].items, p);
+
+        if (s->params[p].kind == KERNEL_SCALAR) {
+            if (decode_scalar(&s->params[p], value, values[p].value, e) < 0)
+                return -1;
+        } else if (rpc_is_nil(value)) {
+            set_null(commands, call, &s->params[p]);
+            null_operands |= 1U << s->params[p].operand;
+        } else if (decode_index(commands, call, &s->params[p], value, e) < 0) {
+            return -1;
+        }
+    }
+    return finish_call(commands, i, values, &launch, null_operands, e);
+}
+
+int launch_check_alignment(const struct command_list *commands, unsigned i, struct error *e)
+{
+    const struct command *call = &commands->calls[i];
+    const struct kernel_signature *s = call->kernel->signature;
+    char key[16];
+
+    for (unsigned o = 0; o < s->n_tensors; o++) {
+        const struct kernel_param *p = s->operands[o];
+
+        if (!p->align || call->call.tensors[o]->offset % p->align == 0)
+            continue;
+        error_set(e, ERROR_MISALIGNED, "%s: %s must be aligned to %u bytes", kernel_operand_key(call->kernel, o, key),
+                  p->name, p->align);
+        return error_detail_text(e, "key", key);
+    }
+    return 0;
+}

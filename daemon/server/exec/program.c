@@ -1,0 +1,385 @@
+#include "server/exec/program.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/code/kernel.h"
+#include "server/exec/run.h"
+#include "server/peer/connection.h"
+#include "server/peer/request.h"
+
+static const struct rpc_field binding_fields[] = {KOPS_PARAMS_BINDING(RPC_FIELD)};
+enum { N_BINDING_FIELDS = sizeof(binding_fields) / sizeof(binding_fields[0]) };
+
+enum { PATH_MAX_LENGTH = 32, SPARE_BODIES = 8 };
+
+struct program {
+    uint64_t id;
+    unsigned references; /* the connection's, and one a run */
+    struct backend_device *device;
+    struct backend_program *replay; /* the device's own */
+    /* What every run starts from. Its refs hold references, not uses, and only where the tensor has no buffer. */
+    struct command_list commands;
+    uint64_t *buffers;                        /* of the tensors; 0: an inline reference, or none needed */
+    struct command_list spares[SPARE_BODIES]; /* of runs that have ended, unchanged copies of `body` */
+    unsigned n_spares;
+    struct server *server;
+    uid_t uid;           /* of the connection */
+    struct list link;    /* in the server's */
+    uint64_t unprofiled; /* runs, all with the kernels that body.steps names */
+};
+
+/* ---- life ---- */
+
+/* Counts in the profile what has run since the last time. */
+static void profile_runs(struct program *p)
+{
+    const struct command_list *b = &p->commands;
+
+    for (unsigned i = 0; p->unprofiled && i < b->n_calls; i++)
+        profile_count(p->server->profile, p->uid, &b->calls[i].call, p->device, b->steps[i].variant_used,
+                      p->unprofiled);
+    p->unprofiled = 0;
+}
+
+void program_count_run(struct run *run)
+{
+    struct program *p = run->program;
+    const struct command_list *b = &run->commands;
+    bool same = true;
+
+    for (unsigned i = 0; same && i < b->n_calls; i++)
+        same = b->steps[i].variant_used == p->commands.steps[i].variant_used;
+    if (!same) {
+        profile_runs(p);
+        for (unsigned i = 0; i < b->n_calls; i++)
+            p->commands.steps[i].variant_used = b->steps[i].variant_used;
+    }
+    p->unprofiled++;
+}
+
+void programs_profile(struct server *s)
+{
+    list_for_each_safe (node, after, &s->programs) {
+        profile_runs(list_entry(node, struct program, link));
+    }
+}
+
+static void program_free(struct program *p)
+{
+    trimming_note(&p->server->trimming, p->commands.bytes * (1 + p->n_spares));
+    profile_runs(p);
+    list_remove(&p->link);
+    if (p->replay)
+        p->device->backend->program_free(p->device, p->replay);
+    for (unsigned i = 0; i < p->commands.n_tensors; i++) {
+        p->commands.refs[i].shared = shared_charge_unref(p->commands.refs[i].shared);
+        if (p->commands.refs[i].mapping)
+            mapping_unref(p->commands.refs[i].mapping);
+        p->commands.refs[i].mapping = NULL;
+    }
+    command_list_release(&p->commands);
+    for (unsigned i = 0; i < p->n_spares; i++)
+        command_list_release(&p->spares[i]);
+    free(p->buffers);
+    free(p);
+}
+
+static void unref(struct program *p)
+{
+    if (--p->references == 0)
+        program_free(p);
+}
+
+void program_drop(struct connection *c, struct program *p)
+{
+    idtable_remove(&c->programs, p->id);
+    unref(p);
+}
+
+/* Turns the uses that decoding took into what the program keeps. */
+static void settle(struct program *p)
+{
+    for (unsigned i = 0; i < p->commands.n_tensors; i++) {
+        struct mapping *m = p->commands.refs[i].mapping;
+
+        if (!m)
+            continue;
+        if (p->buffers[i]) {
+            p->commands.refs[i].shared = shared_charge_unref(p->commands.refs[i].shared);
+            p->commands.refs[i].mapping = NULL;
+        } else {
+            mapping_ref(m);
+        }
+        mapping_unuse(m);
+    }
+}
+
+/* Copies that are kept for speed alone, of all connections of its user. */
+static void drop_spares(struct connection *c)
+{
+    list_for_each_safe (node, after, &c->server->programs) {
+        struct program *p = list_entry(node, struct program, link);
+
+        while (p->n_spares && p->commands.charge.account == c->account)
+            command_list_release(&p->spares[--p->n_spares]);
+    }
+}
+
+static int check_bytes(struct connection *c, struct error *e)
+{
+    const uint64_t bytes = c->program_bodies.bytes;
+
+    if (bytes <= PROGRAM_BYTES_MAX)
+        return 0;
+    error_set(e, ERROR_QUOTA_EXCEEDED, "this connection's programs take %llu bytes, more than they may; release some",
+              (unsigned long long)bytes);
+    error_detail_text(e, "quota", "program_bytes");
+    error_detail_number(e, "limit", PROGRAM_BYTES_MAX);
+    account_refused(c->account, c->pid, REFUSED_LIMITS, bytes, PROGRAM_BYTES_MAX);
+    return error_detail_number(e, "current", (int64_t)bytes);
+}
+
+static int define(struct connection *c, const struct rpc_arg *args, struct program **ret_program, struct error *e)
+{
+    struct program *p = calloc(1, sizeof(*p));
+    uint32_t n = args[PROGRAM_tensors].length;
+
+    if (p && !(p->buffers = calloc(n < SEQUENCE_TENSORS_MAX ? n + 1 : SEQUENCE_TENSORS_MAX, sizeof(*p->buffers)))) {
+        free(p);
+        p = NULL;
+    }
+    if (!p)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a program");
+    p->references = 1;
+    p->server = c->server;
+    p->uid = c->uid;
+    list_init(&p->link);
+    if (command_list_decode(c, &args[PROGRAM_tensors], &args[PROGRAM_ops], &args[PROGRAM_device], p->buffers,
+                            &c->program_bodies, &p->commands, &p->device, e) < 0) {
+        command_list_release(&p->commands);
+        free(p->buffers);
+        free(p);
+        return -1;
+    }
+    settle(p);
+    list_append(&c->server->programs, &p->link);
+    if (c->program_bodies.bytes > PROGRAM_BYTES_MAX || !account_has_room(c->account, QUOTA_PROGRAMS))
+        drop_spares(c);
+    if (check_bytes(c, e) < 0 || charge_check(&p->commands.charge, c->pid, e) < 0) {
+        unref(p);
+        return -1;
+    }
+    p->id = idtable_add(&c->programs, p);
+    if (!p->id) {
+        unref(p);
+        return connection_full(c, &c->programs, "programs", e);
+    }
+    *ret_program = p;
+    return 0;
+}
+
+void handle_program(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    struct program *p = NULL;
+    struct rpc_output *out;
+    struct error e;
+
+    (void)fds;
+    if (define(r->connection, args, &p, &e) < 0) {
+        request_end_error(r, &e);
+        return;
+    }
+    out = request_result(r);
+    if (out) {
+        rpc_write_map(out, 2);
+        rpc_write_entry_uint(out, "program", p->id);
+        rpc_write_entry_text(out, "device", p->device->info.uuid);
+    }
+    request_end(r);
+}
+
+/* ---- running ---- */
+
+static int copy_body(const struct command_list *from, struct command_list *ret_body, struct command_memory *pot,
+                     struct error *e)
+{
+    if (command_list_new(ret_body, from->n_tensors, from->n_calls, pot, e) < 0)
+        return -1;
+    ret_body->n_launches = from->n_launches;
+    memcpy(ret_body->tensors, from->tensors, from->n_tensors * sizeof(*from->tensors));
+    memcpy(ret_body->calls, from->calls, from->n_calls * sizeof(*from->calls));
+    memcpy(ret_body->steps, from->steps, from->n_calls * sizeof(*from->steps));
+    for (unsigned i = 0; i < from->n_calls; i++) {
+        struct command *call = &ret_body->calls[i];
+
+        for (unsigned o = 0; o < call->call.op->n_inputs + call->call.op->n_outputs; o++)
+            call->call.tensors[o] = &ret_body->tensors[call->tensors[o]];
+        if (call->kernel)
+            kernel_ref(call->kernel);
+    }
+    return 0;
+}
+
+/* The memory that the program was defined on, for the tensors that were not bound to other memory. */
+static int use_own_memory(struct connection *c, const struct program *p, struct command_list *commands, struct error *e)
+{
+    for (unsigned i = 0; i < commands->n_tensors; i++) {
+        struct operand_ref *ref = &commands->refs[i];
+        uint64_t size;
+
+        if (ref->mapping)
+            continue;
+        if (p->buffers[i]) {
+            if (tensor_use_buffer(c, p->buffers[i], tensor_path(i), ref, &size, e) < 0)
+                return -1;
+        } else if (p->commands.refs[i].mapping) {
+            if (p->commands.refs[i].mapping->stale) {
+                error_set(e, ERROR_STALE_BUFFER, "%sipc: its allocation was freed and replaced by its owner",
+                          tensor_path(i));
+                return error_detail_text(e, "key", "program");
+            }
+            ref->mapping = p->commands.refs[i].mapping;
+            ref->shared = shared_charge_ref(p->commands.refs[i].shared);
+            ref->writable = true;
+            mapping_use(ref->mapping);
+        }
+    }
+    return 0;
+}
+
+/* "bind[7" and `after`, for as many as a message has: with printf() that is a third of what a binding costs. */
+static void binding_path(unsigned i, const char *after, char into[PATH_MAX_LENGTH])
+{
+    static const char key[] = "bind[";
+    char digits[10];
+    unsigned n = 0, at = sizeof(key) - 1;
+
+    memcpy(into, key, at);
+    do
+        digits[n++] = (char)('0' + i % 10);
+    while (i /= 10);
+    while (n)
+        into[at++] = digits[--n];
+    do
+        into[at++] = *after;
+    while (*after++);
+}
+
+static int decode_binding(struct connection *c, struct command_list *commands, const struct rpc_value *value,
+                          unsigned i, unsigned *ret_index, struct error *e)
+{
+    static const struct rpc_field as_map = {.key = "", .type = RPC_MAP};
+    struct rpc_arg args[N_BINDING_FIELDS], map;
+    char path[PATH_MAX_LENGTH], dotted[PATH_MAX_LENGTH];
+    struct operand_ref *ref;
+    struct tensor *t;
+    uint64_t size;
+
+    binding_path(i, "]", path);
+    binding_path(i, "].", dotted);
+    if (rpc_decode_value(value, &as_map, path, &map, e) < 0 ||
+        rpc_decode_map(map.items, binding_fields, N_BINDING_FIELDS, dotted, args, e) < 0)
+        return -1;
+    if (args[BINDING_index].u >= commands->n_tensors || commands->refs[args[BINDING_index].u].mapping) {
+        error_set(e, ERROR_INVALID_ARGUMENT, "index: %s",
+                  args[BINDING_index].u >= commands->n_tensors ? "the program has no such tensor" : "bound twice");
+        error_detail_text(e, "key", "index");
+        return error_prefix(e, dotted);
+    }
+    *ret_index = (unsigned)args[BINDING_index].u;
+    t = &commands->tensors[*ret_index];
+    ref = &commands->refs[*ret_index];
+    t->offset = args[BINDING_offset].u;
+    if (tensor_measure(t, path, e) < 0 || tensor_use_buffer(c, args[BINDING_buffer].u, dotted, ref, &size, e) < 0)
+        return -1;
+    return tensor_check_bounds(t, size, path, e);
+}
+
+/* What binding other memory may have changed: where operands are, overlap, what may be written, the device. */
+static int recheck(const struct program *p, struct command_list *commands, struct error *e)
+{
+    static const struct rpc_arg none;
+    struct backend_device *device = p->device;
+    char prefix[PATH_MAX_LENGTH];
+
+    for (unsigned i = 0; i < commands->n_tensors; i++) {
+        const struct mapping *m = commands->refs[i].mapping;
+
+        if (!m || !m->device || device_can_access(device, m->device))
+            continue;
+        error_set(e, ERROR_DEVICE_MISMATCH, "the program runs on %s, but tensor %u is bound to memory of %s",
+                  device->info.uuid, i, m->device->info.uuid);
+        return error_detail_text(e, "key", "bind");
+    }
+    if (command_list_check_handles(commands, e) < 0)
+        return -1;
+    commands->search_steps = BODY_SEARCH_STEPS;
+    for (unsigned i = 0; i < commands->n_calls; i++) {
+        if (call_plan(commands, i, e) < 0 || call_place(commands, i, device, &none, e) < 0) {
+            snprintf(prefix, sizeof(prefix), "ops[%u].", i);
+            return error_prefix(e, prefix);
+        }
+    }
+    return 0;
+}
+
+static int bind_memory(struct connection *c, const struct program *p, struct command_list *commands,
+                       const struct rpc_arg *list, struct error *e)
+{
+    for (uint32_t i = 0; list->present && i < list->length; i++) {
+        unsigned index;
+
+        if (decode_binding(c, commands, rpc_list_item(list->items, i), i, &index, e) < 0)
+            return -1;
+    }
+    if (use_own_memory(c, p, commands, e) < 0)
+        return -1;
+    return list->present && list->length ? recheck(p, commands, e) : 0;
+}
+
+int program_bind(struct request *r, const struct rpc_arg *args, struct error *e)
+{
+    struct program *p = idtable_get(&r->connection->programs, args[RUN_PROGRAM_program].u);
+    struct run *run = &r->run;
+
+    if (!p) {
+        error_set(e, ERROR_UNKNOWN_PROGRAM, "this connection has no program %llu",
+                  (unsigned long long)args[RUN_PROGRAM_program].u);
+        return error_detail_text(e, "key", "program");
+    }
+    if (p->n_spares) {
+        run->commands = p->spares[--p->n_spares];
+        command_list_move(&run->commands, &r->connection->run_bodies);
+    } else if (copy_body(&p->commands, &run->commands, &r->connection->run_bodies, e) < 0) {
+        return -1;
+    }
+    run->commands.search_steps = BODY_SEARCH_STEPS; /* what earlier checks took is not this run's */
+    p->references++;
+    run->program = p;
+    run->rebound = args[RUN_PROGRAM_bind].present && args[RUN_PROGRAM_bind].length;
+    run->device = p->device;
+    if (p->device->backend->program_free)
+        run->job.program = &p->replay;
+    return bind_memory(r->connection, p, &run->commands, &args[RUN_PROGRAM_bind], e);
+}
+
+void program_end_run(struct run *run)
+{
+    struct program *p = run->program;
+
+    if (!p)
+        return;
+    if (!run->rebound && p->n_spares < SPARE_BODIES && p->references > 1 &&
+        p->commands.pot->bytes + run->commands.bytes <= PROGRAM_BYTES_MAX &&
+        account_has_room(p->commands.pot->account, QUOTA_PROGRAMS)) {
+        command_list_unuse(&run->commands);
+        command_list_move(&run->commands, p->commands.pot);
+        p->spares[p->n_spares++] = run->commands;
+        run->commands = (struct command_list){0};
+    }
+    run->program = NULL;
+    command_list_release(&run->commands);
+    unref(p);
+}

@@ -1,0 +1,177 @@
+/* From an ended run to its reply: timings, and a row in the profile. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/exec/program.h"
+#include "server/exec/run.h"
+#include "server/observe/events.h"
+#include "server/observe/latency.h"
+#include "server/observe/profile.h"
+#include "server/peer/request.h"
+#include "util/clock.h"
+
+static const char goes_on[] = "; its work goes on and uses its memory until it has ended: trim is answered then",
+                  undefined[] = "; the outputs are undefined", not_started[] = "; it had not started";
+
+/* `what`: what has become of the work. */
+static void set_stop_error(const struct run *run, bool ended, const char *what, struct error *into)
+{
+    if (run->stop == RUN_DEADLINE)
+        error_set(into, ERROR_DEADLINE_EXCEEDED, "deadline_ms passed before the job ended%s", what);
+    else
+        error_set(into, ERROR_CANCELLED, "the job was cancelled%s", what);
+    error_detail_bool(into, "ended", ended);
+}
+
+static const struct error *end_error(const struct run *run, struct error *into)
+{
+    if (run->stop == RUN_GOES_ON)
+        return &run->error;
+    set_stop_error(run, true, run->job.started_ns ? undefined : not_started, into);
+    return into;
+}
+
+void run_reply_early(struct request *r)
+{
+    struct error e;
+
+    set_stop_error(&r->run, false, goes_on, &e);
+    r->connection->server->counters.jobs_cancelled++;
+    request_error(r, &e);
+    request_answered(r);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Nearest-rank percentile of sorted samples. */
+static double percentile(const double *sorted, uint32_t n, double p)
+{
+    uint32_t rank = (uint32_t)ceil(p * n);
+
+    return sorted[rank ? rank - 1 : 0];
+}
+
+static double median(const double *sorted, uint32_t n)
+{
+    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+static void write_if_measured(struct rpc_output *out, const char *key, double us)
+{
+    if (!isnan(us))
+        rpc_write_entry_double(out, key, us);
+}
+
+static void write_timings(struct rpc_output *out, const struct request *r, double total_us)
+{
+    const struct run *run = &r->run;
+    const uint32_t n = run->sampled ? 0 : run->job.n_samples;
+    const double h2d_us = run->sampled ? NAN : run->job.h2d_us, d2h_us = run->sampled ? NAN : run->job.d2h_us;
+    const bool several = run->job.repeat > 1 && n, started = run->job.started_ns != 0;
+    const bool many = several && run->job.timing;
+    double *sorted = several ? malloc(n * sizeof(double)) : NULL;
+    uint32_t entries = 1;
+
+    entries += (started ? 2U : 0) + !isnan(run->map_us) + !isnan(h2d_us) + !isnan(d2h_us);
+    entries += (n ? 1U : 0) + (sorted && many ? 4U : 0) + (many ? 1U : 0);
+    if (sorted) {
+        memcpy(sorted, run->samples, n * sizeof(double));
+        qsort(sorted, n, sizeof(double), by_value);
+    }
+    rpc_write_text(out, "timings");
+    rpc_write_map(out, entries);
+    if (started) {
+        rpc_write_entry_double(out, "recv_to_start_us", clock_us_between(r->received_ns, run->job.started_ns));
+        rpc_write_entry_double(out, "queue_us", clock_us_between(run->ready_ns, run->job.started_ns));
+    }
+    write_if_measured(out, "map_us", run->map_us);
+    write_if_measured(out, "h2d_us", h2d_us);
+    write_if_measured(out, "d2h_us", d2h_us);
+    if (n)
+        rpc_write_entry_double(out, run->device->backend->execution_key, sorted ? median(sorted, n) : run->samples[0]);
+    if (sorted && many) {
+        rpc_write_entry_double(out, "min", sorted[0]);
+        rpc_write_entry_double(out, "median", median(sorted, n));
+        rpc_write_entry_double(out, "p90", percentile(sorted, n, 0.9));
+        rpc_write_entry_double(out, "max", sorted[n - 1]);
+    }
+    if (many) {
+        rpc_write_text(out, "samples");
+        rpc_write_array(out, n);
+        for (uint32_t i = 0; i < n; i++)
+            rpc_write_double(out, run->samples[i]);
+    }
+    rpc_write_entry_double(out, "total_us", total_us);
+    free(sorted);
+}
+
+static void note_in_profile(struct run *run, const struct connection *c, const struct latency *latency)
+{
+    struct profile *profile = c->server->profile;
+    const struct command_list *b = &run->commands;
+
+    if (run->program) {
+        program_count_run(run);
+        return;
+    }
+    if (b->n_calls == 1) {
+        profile_add(profile, c->uid, &b->calls[0].call, run->device, b->steps[0].variant_used, run->samples,
+                    run->job.n_samples, latency);
+        return;
+    }
+    /* The time of several ops together says nothing of one: they are counted. */
+    for (unsigned i = 0; i < b->n_calls; i++)
+        profile_count(profile, c->uid, &b->calls[i].call, run->device, b->steps[i].variant_used, 1);
+}
+
+/* The kernels used: `variant` of a single op, `variants` of several. */
+static void write_variants(struct rpc_output *out, const struct command_list *b, bool several)
+{
+    rpc_write_text(out, several ? "variants" : "variant");
+    if (several)
+        rpc_write_array(out, b->n_calls);
+    for (unsigned i = 0; i < b->n_calls; i++)
+        rpc_write_text(out, b->steps[i].variant_used ? b->steps[i].variant_used : "");
+}
+
+void run_reply(struct request *r)
+{
+    struct run *run = &r->run;
+    struct server *s = r->connection->server;
+    const uint64_t now = clock_now_ns();
+    double total_us = clock_us_between(r->received_ns, now);
+    struct latency latency;
+    struct rpc_output *out;
+    struct error e;
+
+    latency_note_device(r, now);
+    if (r->answered)
+        return;
+    if (run->failed) {
+        s->counters.jobs_cancelled += run->stop != RUN_GOES_ON;
+        if (run->stop == RUN_GOES_ON && run->commands.n_calls == 1)
+            profile_add_error(s->profile, r->connection->uid, &run->commands.calls[0].call, run->device,
+                              run->commands.steps[0].variant_used);
+        if (run->stop == RUN_GOES_ON)
+            event_fault(r, &run->error);
+        request_error(r, end_error(run, &e));
+        return;
+    }
+    latency_of(r, total_us, &latency);
+    latency_note(r, &latency, now);
+    note_in_profile(run, r->connection, &latency);
+    out = request_result(r);
+    if (!out)
+        return;
+    rpc_write_map(out, run->program ? 2 : 3);
+    write_timings(out, r, total_us);
+    rpc_write_entry_text(out, "device", run->device->info.uuid);
+    if (!run->program)
+        write_variants(out, &run->commands, r->method == METHOD_SEQUENCE);
+}

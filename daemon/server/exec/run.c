@@ -1,0 +1,360 @@
+#include "server/exec/run.h"
+
+#include <stdlib.h>
+
+#include "server/code/module.h"
+#include "server/control/event_loop.h"
+#include "server/exec/program.h"
+#include "server/exec/timeline.h"
+#include "server/peer/connection.h"
+#include "server/peer/request.h"
+#include "util/clock.h"
+
+enum { SAMPLE_ONE_IN = 61 /* untimed runs: no power of two, as loops of clients often are */ };
+
+/* ---- beginning ---- */
+
+/* The end of a job costs its user, too: that of several ops as long as it takes. */
+static void finish_charged(struct request *r)
+{
+    enum { FEW = 8, OF_FEW_NS = 1000 };
+    struct account *account = account_ref(r->connection->account);
+    const uint64_t before = r->run.commands.n_calls > FEW ? clock_thread_ns() : 0;
+
+    run_finish(r);
+    schedule_charge(&account->turns, before ? clock_thread_ns() - before : OF_FEW_NS);
+    account_unref(account);
+}
+
+static void job_done(struct backend_job *job)
+{
+    struct run *run = list_entry(job, struct run, job);
+    struct request *r = list_entry(run, struct request, run);
+
+    device_work_ended(r->connection->server, run);
+    device_watchdog_note(r->connection->server, run->device->index, r->received_ns);
+    /* A device that was lost, or a job that there was no memory for, has not written it. */
+    if (job->failed)
+        timeline_write_done(run);
+    finish_charged(r);
+}
+
+static void fail_run(struct run *run, const struct error *e)
+{
+    if (!run->failed) {
+        run->failed = true;
+        run->error = *e;
+    }
+}
+
+static void note_short(struct run *run, const struct backend_operand *operand, uint64_t size)
+{
+    struct error e;
+
+    error_set(&e, ERROR_OUT_OF_BOUNDS, "the allocation has %llu bytes, less than was declared",
+              (unsigned long long)size);
+    error_detail_number(&e, "needed", (int64_t)(operand->offset + operand->extent));
+    error_detail_number(&e, "size", (int64_t)size);
+    fail_run(run, &e);
+}
+
+/* Fills the steps' memories; all mappings are open. */
+static void bind_operands(struct run *run)
+{
+    for (unsigned i = 0; i < run->commands.n_calls; i++) {
+        const struct command *call = &run->commands.calls[i];
+
+        for (unsigned o = 0; o < call->call.op->n_inputs + call->call.op->n_outputs; o++) {
+            const struct mapping *m = run->commands.refs[call->tensors[o]].mapping;
+            struct backend_operand *operand = &run->commands.steps[i].operands[o];
+
+            operand->memory = m ? m->memory : NULL;
+            if (m && operand->extent && operand->offset + operand->extent > m->memory->size)
+                note_short(run, operand, m->memory->size);
+        }
+    }
+}
+
+static void mappings_ready(struct run *run)
+{
+    run->ready_ns = clock_now_ns();
+    if (run->map_started_ns)
+        run->map_us = clock_us_between(run->map_started_ns, run->ready_ns);
+    if (!run->failed)
+        bind_operands(run);
+}
+
+/* It may be larger than was declared. What is refused then does not stay open. */
+static void check_opened(struct connection *c, struct run *run, struct operand_ref *operand)
+{
+    struct mapping *m = operand->mapping;
+    struct error e;
+
+    if (shared_charge_check(operand->shared, c->pid, &e) == 0)
+        return;
+    fail_run(run, &e);
+    connection_drop_inline(c, m->import.handle);
+    mapping_close_soon(m);
+}
+
+static void on_mapped(struct mapping_waiter *waiter, bool ok)
+{
+    struct operand_ref *operand = list_entry(waiter, struct operand_ref, waiter);
+    struct request *r = waiter->context;
+    struct run *run = &r->run;
+
+    operand->waiting = false;
+    if (!ok)
+        fail_run(run, &operand->mapping->error);
+    else
+        check_opened(r->connection, run, operand);
+    if (--run->maps_pending)
+        return;
+    mappings_ready(run);
+    stream_advance(run->stream);
+}
+
+/* Waits for the mappings that are not open yet. */
+static void wait_for_mappings(struct request *r)
+{
+    struct run *run = &r->run;
+
+    run->maps_pending = 1; /* so that nothing goes on before all have been looked at */
+    for (unsigned i = 0; i < run->commands.n_tensors; i++) {
+        struct operand_ref *operand = &run->commands.refs[i];
+
+        if (!operand->mapping)
+            continue;
+        if (mapping_is_open(operand->mapping)) {
+            if (operand->shared->unchecked)
+                check_opened(r->connection, run, operand);
+            continue;
+        }
+        run->map_started_ns = r->received_ns;
+        run->maps_pending++;
+        operand->waiting = true;
+        operand->waiter.context = r;
+        operand->waiter.ready = on_mapped;
+        mapping_wait(operand->mapping, &operand->waiter);
+    }
+    if (--run->maps_pending == 0)
+        mappings_ready(run);
+}
+
+/* Ordered work is on device memory: nobody could tell when a copy of shared host memory may begin. */
+static int check_ordered(const struct run *run, const struct run_options *o, struct error *e)
+{
+    if (!o->ready && !o->done)
+        return 0;
+    if (!run->device->signals)
+        return error_set(e, ERROR_UNSUPPORTED, "%s does no ordered work; leave ready and done out",
+                         run->device->info.uuid);
+    for (unsigned i = 0; i < run->commands.n_tensors; i++)
+        if (run->commands.refs[i].mapping && !run->commands.refs[i].mapping->device)
+            return error_set(e, ERROR_INVALID_ARGUMENT,
+                             "ordered work takes device memory only; wait for the reply instead of giving ready and "
+                             "done");
+    return 0;
+}
+
+/* Into the queue, and on as far as it goes. */
+static void enqueue(struct request *r, struct stream *stream)
+{
+    stream_enqueue(stream, r);
+    list_append(&r->connection->runs, &r->run.order_link);
+    account_begin_run(r->connection->account);
+    if (r->run.deadline_ns)
+        deadline_add(r);
+    wait_for_mappings(r);
+    if (!r->run.maps_pending)
+        stream_advance(stream);
+}
+
+static void run_release(struct run *run)
+{
+    if (run->program)
+        program_end_run(run);
+    command_list_release(&run->commands);
+    if (run->samples != &run->sample)
+        free(run->samples);
+    run->samples = NULL;
+}
+
+static void end_refused(struct request *r, const struct error *e)
+{
+    run_release(&r->run);
+    request_end_error(r, e);
+}
+
+void run_refuse(struct request *r, const struct run_options *o, const struct error *e)
+{
+    struct stream *stream;
+    struct error ignored;
+
+    if ((!o->ready && !o->done) || !(stream = stream_get(r->connection, o->stream, &ignored)) ||
+        timeline_check(stream, o->ready, o->done, &ignored) < 0) {
+        end_refused(r, e);
+        return;
+    }
+    /* The caller's stream waits for the word: it comes when what was sent before has ended. And what comes behind waits
+     * for the caller's stream, be this only the first of a batch. */
+    run_release(&r->run);
+    r->run.job.n_steps = 0;
+    r->run.ready = o->ready;
+    r->run.done = o->done;
+    r->run.failed = true;
+    r->run.error = *e;
+    enqueue(r, stream);
+}
+
+/* Statistics want to know how long devices take, also where no client does. Events cost a run some 0.5 to 1 us. */
+static void sample_some(struct server *s, struct run *run)
+{
+    if (run->job.timing || run->device->backend->times_always || run->job.warmup + run->job.repeat > 1)
+        return;
+    run->sampled = s->untimed[run->device->index]++ % SAMPLE_ONE_IN == 0;
+    run->job.timing = run->sampled;
+}
+
+void run_begin(struct request *r, const struct run_options *o)
+{
+    struct run *run = &r->run;
+    struct stream *stream;
+    struct error e;
+
+    stream = stream_get(r->connection, o->stream, &e);
+    if (!stream) {
+        end_refused(r, &e);
+        return;
+    }
+    if (check_ordered(run, o, &e) < 0) {
+        run_refuse(r, o, &e);
+        return;
+    }
+    if (timeline_check(stream, o->ready, o->done, &e) < 0) {
+        end_refused(r, &e);
+        return;
+    }
+    run->ready = o->ready;
+    run->done = o->done;
+    run->stream = stream;
+    timeline_set_signal(run);
+    run->job.done = job_done;
+    run->job.owner = r->connection->uid;
+    sample_some(r->connection->server, run);
+    if (o->deadline_ms)
+        run->deadline_ns = r->received_ns + o->deadline_ms * 1000000U;
+    r->connection->server->counters.jobs++;
+    r->connection->server->counters.launches += run->commands.n_launches;
+    enqueue(r, stream);
+}
+
+/* ---- end ---- */
+
+void run_finish(struct request *r)
+{
+    struct connection *c = r->connection;
+    struct run *run = &r->run;
+    struct stream *stream = run->stream;
+
+    if (run->job.failed)
+        fail_run(run, &run->job.error);
+    /* Whoever was told that it is stopped learns nothing else, be it that the device was done in time. */
+    run->failed = run->failed || run->stop != RUN_GOES_ON;
+    run_reply(r);
+    if (run->deadline_ns)
+        deadline_remove(r);
+    stream_remove(r);
+    list_remove(&run->order_link);
+    account_end_run(c->account);
+    run_release(run);
+    /* The stream may go with the connection's last request: take its next steps first. */
+    c->inflight++;
+    request_end(r);
+    barriers_advance(c);
+    stream_advance(stream);
+    c->inflight--;
+    if (c->closed)
+        connection_free_if_done(c);
+}
+
+/* ---- stopping ---- */
+
+/* The first reason stays, since somebody may have been told of it; that nobody is there any more comes over it. */
+static bool can_stop(const struct run *run, enum run_stop why)
+{
+    return run->stop == RUN_GOES_ON || (why == RUN_ABANDONED && run->stop != RUN_ABANDONED);
+}
+
+void run_stop(struct request *r, enum run_stop why)
+{
+    struct run *run = &r->run;
+
+    if (!can_stop(run, why))
+        return;
+    run->stop = why;
+    if (run->state != RUN_QUEUED) {
+        atomic_store(&run->job.cancel, true); /* it ends through done() */
+        return;
+    }
+    run->failed = true;
+    if ((run->ready || run->done) && why != RUN_ABANDONED)
+        stream_advance(run->stream); /* its word is written in its turn, and then it ends */
+    else
+        run_finish(r);
+}
+
+void run_deadline(struct request *r)
+{
+    struct run *run = &r->run;
+
+    run->deadline_ns = 0;
+    deadline_remove(r);
+    if (run->state == RUN_QUEUED) {
+        run_stop(r, RUN_DEADLINE);
+        return;
+    }
+    run_stop(r, RUN_DEADLINE);
+    /* Ordered work is answered when its word is written: the caller's stream waits for that in any case. */
+    if (!run->done && run->stop != RUN_ABANDONED)
+        run_reply_early(r);
+}
+
+void run_stop_all(struct connection *c, enum run_stop why)
+{
+    /* The last one first, so that none begins because one before it has ended. Stopping one may end others of its
+     * stream; begin anew each time. */
+    for (struct list *node = c->runs.prev; node != &c->runs;) {
+        struct run *run = list_entry(node, struct run, order_link);
+
+        if (!can_stop(run, why)) {
+            node = node->prev;
+            continue;
+        }
+        run_stop(list_entry(run, struct request, run), why);
+        node = c->runs.prev;
+    }
+}
+
+void handle_cancel(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    struct request *target = request_find(r->connection, (uint32_t)args[CANCEL_msgid].u);
+    struct rpc_output *out = request_result(r);
+    bool found = target && target != r && request_is_run(target) &&
+                 (target->run.stop == RUN_GOES_ON || target->run.stop == RUN_CANCELLED);
+    bool compiles = target && target != r && target->method == METHOD_COMPILE && target->compile.request;
+    struct error e;
+
+    (void)fds;
+    if (out) {
+        rpc_write_map(out, 1);
+        rpc_write_entry_bool(out, "cancelled", found || compiles);
+    }
+    if (found)
+        run_stop(target, RUN_CANCELLED);
+    if (compiles) {
+        error_set(&e, ERROR_CANCELLED, "the compile was cancelled");
+        compile_stop(target, &e);
+    }
+    request_end(r);
+}

@@ -1,0 +1,330 @@
+/* From the arguments of run, sequence and program to bodies, and of what runs to how it is run. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "server/code/kernel.h"
+#include "server/exec/command_list.h"
+#include "server/exec/program.h"
+#include "server/exec/run.h"
+#include "server/peer/request.h"
+
+static const struct rpc_field op_fields[] = {KOPS_PARAMS_OP(RPC_FIELD)};
+enum { N_OP_FIELDS = sizeof(op_fields) / sizeof(op_fields[0]), PATH_MAX_LENGTH = 32 };
+
+static int unknown_op(struct error *e)
+{
+    char names[256] = "";
+
+    for (unsigned i = 0, at = 0; i < OP_COUNT && at < sizeof(names); i++)
+        at += (unsigned)snprintf(names + at, sizeof(names) - at, "%s%s", i ? ", " : "", op_get(i)->name);
+    error_set(e, ERROR_UNKNOWN_OP, "op: no such op; there are %s", names);
+    return error_detail_text(e, "key", "op");
+}
+
+static int check_count(const struct op *op, uint32_t given, unsigned count, const char *key, struct error *e)
+{
+    if (given == count)
+        return 0;
+    error_set(e, given > count ? ERROR_LIMIT_EXCEEDED : ERROR_INVALID_ARGUMENT,
+              "%s: %s takes %u tensor%s there, not %u", key, op->name, count, count == 1 ? "" : "s", given);
+    error_detail_text(e, "key", key);
+    error_detail_number(e, "limit", count);
+    return error_detail_number(e, "value", given);
+}
+
+/* ---- one op ---- */
+
+/* Where a tensor of a single op lies in the request; written out, since formatting them takes longer than decoding. */
+static const char *const in_paths[] = {"in[0].", "in[1].", "in[2].", "in[3].", "in[4].", "in[5].", "in[6].", "in[7]."};
+static const char *const out_paths[] = {"out[0].", "out[1].", "out[2].", "out[3]."};
+_Static_assert(OP_MAX_INPUTS <= sizeof(in_paths) / sizeof(in_paths[0]), "a path an input");
+_Static_assert(OP_MAX_OUTPUTS <= sizeof(out_paths) / sizeof(out_paths[0]), "a path an output");
+
+static int decode_operands(struct connection *c, struct command_list *commands, const struct rpc_arg *list,
+                           unsigned first, unsigned count, const char *key, const char *const *paths, struct error *e)
+{
+    if (check_count(commands->calls[0].call.op, list->length, count, key, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t buffer;
+
+        if (tensor_decode(c, rpc_list_item(list->items, i), paths[i], &commands->tensors[first + i],
+                          &commands->refs[first + i], &buffer, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int run_decode_single(struct request *r, const struct rpc_arg *args, struct error *e)
+{
+    const struct op *op = op_find(args[RUN_op].text, args[RUN_op].length);
+    struct rpc_arg variant = {0};
+    struct run *run = &r->run;
+
+    if (!op)
+        return unknown_op(e);
+    command_list_init_single(run, op->n_inputs + op->n_outputs);
+    run->one_call.call.op = op;
+    if (decode_operands(r->connection, &run->commands, &args[RUN_in], 0, op->n_inputs, "in", in_paths, e) < 0 ||
+        decode_operands(r->connection, &run->commands, &args[RUN_out], op->n_inputs, op->n_outputs, "out", out_paths,
+                        e) < 0 ||
+        call_decode_attrs(&run->one_call, args[RUN_attrs].items, &variant, e) < 0 ||
+        command_list_check_handles(&run->commands, e) < 0 || call_plan(&run->commands, 0, e) < 0 ||
+        command_list_choose_device(r->connection->server, &run->commands, &args[RUN_device], &run->device, e) < 0)
+        return -1;
+    return call_place(&run->commands, 0, run->device, &variant, e);
+}
+
+/* ---- several ---- */
+
+static int limit_length(const struct rpc_arg *list, const char *key, unsigned limit, struct error *e)
+{
+    if (list->length && list->length <= limit)
+        return 0;
+    if (!list->length) {
+        error_set(e, ERROR_INVALID_ARGUMENT, "%s: must not be empty", key);
+        return error_detail_text(e, "key", key);
+    }
+    error_set(e, ERROR_LIMIT_EXCEEDED, "%s: at most %u", key, limit);
+    error_detail_text(e, "key", key);
+    error_detail_number(e, "limit", limit);
+    return error_detail_number(e, "value", list->length);
+}
+
+static int decode_indices(struct command_list *commands, struct command *call, const struct rpc_arg *list,
+                          unsigned first, unsigned count, const char *key, struct error *e)
+{
+    const struct rpc_field item = {.key = key, .type = RPC_UINT, .max = commands->n_tensors - 1};
+    struct rpc_arg arg;
+
+    if (check_count(call->call.op, list->length, count, key, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < count; i++) {
+        if (rpc_decode_value(rpc_list_item(list->items, i), &item, "", &arg, e) < 0)
+            return -1;
+        call->tensors[first + i] = (uint16_t)arg.u;
+        call->call.tensors[first + i] = &commands->tensors[arg.u];
+    }
+    return 0;
+}
+
+static int decode_call(struct connection *c, struct command_list *commands, unsigned i, const struct rpc_value *value,
+                       struct rpc_arg *ret_variant, struct error *e)
+{
+    static const struct rpc_field as_map = {.key = "", .type = RPC_MAP};
+    struct command *call = &commands->calls[i];
+    struct rpc_arg args[N_OP_FIELDS], map;
+    const struct op *op;
+
+    if (rpc_decode_value(value, &as_map, "", &map, e) < 0 ||
+        rpc_decode_map(map.items, op_fields, N_OP_FIELDS, "", args, e) < 0)
+        return -1;
+    if (args[OP_kernel].present)
+        return launch_decode_step(c, commands, i, args, e);
+    for (unsigned f = OP_args; f <= OP_cluster; f++)
+        if (args[f].present)
+            return error_at(e, ERROR_INVALID_ARGUMENT, "", op_fields[f].key, "takes `kernel` beside it");
+    for (unsigned f = OP_op; f <= OP_out; f++)
+        if (!args[f].present)
+            return error_at(e, ERROR_MISSING_KEY, "", op_fields[f].key, "required");
+    op = op_find(args[OP_op].text, args[OP_op].length);
+    if (!op)
+        return unknown_op(e);
+    call->call.op = op;
+    if (decode_indices(commands, call, &args[OP_in], 0, op->n_inputs, "in", e) < 0 ||
+        decode_indices(commands, call, &args[OP_out], op->n_inputs, op->n_outputs, "out", e) < 0 ||
+        call_decode_attrs(call, args[OP_attrs].items, ret_variant, e) < 0)
+        return -1;
+    return call_plan(commands, i, e);
+}
+
+static int decode_tensors(struct connection *c, struct command_list *commands, const struct rpc_arg *list,
+                          uint64_t *ret_buffers, struct error *e)
+{
+    for (unsigned i = 0; i < commands->n_tensors; i++) {
+        uint64_t buffer;
+
+        if (tensor_decode(c, rpc_list_item(list->items, i), tensor_path(i), &commands->tensors[i], &commands->refs[i],
+                          &buffer, e) < 0)
+            return -1;
+        if (ret_buffers)
+            ret_buffers[i] = buffer;
+    }
+    return command_list_check_handles(commands, e);
+}
+
+int command_list_decode(struct connection *c, const struct rpc_arg *tensors, const struct rpc_arg *ops,
+                        const struct rpc_arg *device, uint64_t *ret_buffers, struct command_memory *pot,
+                        struct command_list *commands, struct backend_device **ret_device, struct error *e)
+{
+    char prefix[PATH_MAX_LENGTH];
+
+    *commands = (struct command_list){0};
+    if (limit_length(tensors, "tensors", SEQUENCE_TENSORS_MAX, e) < 0 ||
+        limit_length(ops, "ops", SEQUENCE_OPS_MAX, e) < 0 ||
+        command_list_new(commands, tensors->length, ops->length, pot, e) < 0)
+        return -1;
+    if (decode_tensors(c, commands, tensors, ret_buffers, e) < 0 ||
+        command_list_choose_device(c->server, commands, device, ret_device, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < commands->n_calls; i++) {
+        struct rpc_arg variant = {0};
+
+        if (decode_call(c, commands, i, rpc_list_item(ops->items, i), &variant, e) < 0 ||
+            call_place(commands, i, *ret_device, &variant, e) < 0) {
+            snprintf(prefix, sizeof(prefix), "ops[%u].", i);
+            return error_prefix(e, prefix);
+        }
+    }
+    return 0;
+}
+
+/* ---- how ---- */
+
+int run_decode_priority(const struct rpc_arg *arg, enum backend_priority *ret, struct error *e)
+{
+    if (!arg->present || rpc_text_is(arg, "normal"))
+        *ret = PRIORITY_NORMAL;
+    else if (rpc_text_is(arg, "high"))
+        *ret = PRIORITY_HIGH;
+    else if (rpc_text_is(arg, "low"))
+        *ret = PRIORITY_LOW;
+    else {
+        error_set(e, ERROR_INVALID_ARGUMENT, "priority: must be \"high\", \"normal\" or \"low\"");
+        return error_detail_text(e, "key", "priority");
+    }
+    return 0;
+}
+
+void run_init(struct request *r)
+{
+    struct run *run = &r->run;
+
+    run->stop = RUN_GOES_ON;
+    run->state = RUN_QUEUED;
+    run->commands = (struct command_list){0};
+    run->device = NULL;
+    run->program = NULL;
+    run->stream = NULL;
+    run->failed = run->sampled = false;
+    run->maps_pending = 0;
+    run->map_us = NAN;
+    run->map_started_ns = run->ready_ns = run->deadline_ns = 0;
+    run->samples = NULL;
+    run->ready = run->done = 0;
+    run->priority = PRIORITY_NORMAL;
+    list_init(&run->queue_link);
+    list_init(&run->order_link);
+    list_init(&run->deadline_link);
+    run->job.n_steps = 0;
+    run->job.warmup = 0;
+    run->job.repeat = 1;
+    run->job.timing = false;
+    run->job.signal = (struct backend_signal){0};
+    run->job.program = NULL;
+    run->job.samples = NULL;
+    run->job.failed = false;
+    run->job.started_ns = 0;
+    run->job.n_samples = 0;
+    run->job.ended = 0;
+    run->job.h2d_us = run->job.d2h_us = NAN;
+    run->job.impl = NULL;
+    atomic_init(&run->job.cancel, false);
+}
+
+int run_set_job(struct request *r, const struct run_options *o, struct error *e)
+{
+    struct run *run = &r->run;
+
+    if (o->repeat + o->warmup > 1 && command_list_check_repeat(&run->commands, e) < 0)
+        return -1;
+    run->job.steps = run->commands.steps;
+    run->job.n_steps = run->commands.n_calls;
+    run->job.repeat = (uint32_t)o->repeat;
+    run->job.warmup = (uint32_t)o->warmup;
+    run->job.timing = o->timing;
+    run->samples = &run->sample;
+    if (run->job.repeat > 1)
+        run->samples = malloc(run->job.repeat * sizeof(double));
+    if (!run->samples)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for %u samples", run->job.repeat);
+    run->job.samples = run->samples;
+    return 0;
+}
+
+/* ---- the methods ---- */
+
+static uint64_t uint_or_zero(const struct rpc_value *value, uint64_t max)
+{
+    const struct rpc_field field = {.key = "", .type = RPC_UINT, .max = max};
+    struct rpc_arg arg;
+    struct error ignored;
+
+    return rpc_decode_value(value, &field, "", &arg, &ignored) < 0 ? 0 : arg.u;
+}
+
+void run_refuse_undecoded(struct request *r, const struct rpc_value *params, const struct error *e)
+{
+    struct run_options o = {0};
+
+    for (uint32_t i = 0; params && i < rpc_map_size(params); i++) {
+        const struct rpc_value *value;
+        struct rpc_arg key = {0};
+
+        if (rpc_map_entry(params, i, &key.text, &key.length, &value) < 0)
+            continue;
+        if (rpc_text_is(&key, "stream"))
+            o.stream = uint_or_zero(value, STREAMS_MAX - 1);
+        else if (rpc_text_is(&key, "ready"))
+            o.ready = uint_or_zero(value, INT64_MAX - 1);
+        else if (rpc_text_is(&key, "done"))
+            o.done = uint_or_zero(value, INT64_MAX - 1);
+    }
+    run_init(r);
+    run_refuse(r, &o, e);
+}
+
+void handle_run(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    const struct run_options o = RUN_OPTIONS(RUN);
+    struct error e;
+
+    (void)fds;
+    run_init(r);
+    if (run_decode_single(r, args, &e) < 0 || run_decode_priority(&args[RUN_priority], &r->run.priority, &e) < 0 ||
+        run_set_job(r, &o, &e) < 0)
+        run_refuse(r, &o, &e);
+    else
+        run_begin(r, &o);
+}
+
+void handle_sequence(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    const struct run_options o = RUN_OPTIONS(SEQUENCE);
+    struct run *run = &r->run;
+    struct error e;
+
+    (void)fds;
+    run_init(r);
+    if (command_list_decode(r->connection, &args[SEQUENCE_tensors], &args[SEQUENCE_ops], &args[SEQUENCE_device], NULL,
+                            &r->connection->run_bodies, &run->commands, &run->device, &e) < 0 ||
+        run_decode_priority(&args[SEQUENCE_priority], &run->priority, &e) < 0 || run_set_job(r, &o, &e) < 0)
+        run_refuse(r, &o, &e);
+    else
+        run_begin(r, &o);
+}
+
+void handle_run_program(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    const struct run_options o = RUN_OPTIONS(RUN_PROGRAM);
+    struct error e;
+
+    (void)fds;
+    run_init(r);
+    if (program_bind(r, args, &e) < 0 || run_decode_priority(&args[RUN_PROGRAM_priority], &r->run.priority, &e) < 0 ||
+        run_set_job(r, &o, &e) < 0)
+        run_refuse(r, &o, &e);
+    else
+        run_begin(r, &o);
+}

@@ -1,0 +1,220 @@
+#include <stdlib.h>
+
+#include "server/control/event_loop.h"
+#include "server/exec/device_queues.h"
+#include "server/exec/run.h"
+#include "server/exec/timeline.h"
+#include "server/peer/connection.h"
+#include "server/peer/request.h"
+
+/* ---- the devices' queues ---- */
+
+static struct device_queue *backend_stream(struct stream *stream, struct backend_device *device,
+                                           enum backend_priority priority, struct error *e)
+{
+    struct device_queue **at = &stream->backends[device->index][priority];
+
+    if (!*at)
+        *at = device_queue_take(stream->connection->server, device, priority, PARITY_ANY, e);
+    return *at;
+}
+
+struct stream *stream_free(struct stream *stream)
+{
+    if (!stream)
+        return NULL;
+    list_remove(&stream->held_link);
+    list_remove(&stream->yield_link);
+    queue_probe_end(stream);
+    for (unsigned i = 0; i < BACKEND_MAX_DEVICES; i++)
+        for (unsigned j = 0; j < PRIORITY_COUNT; j++)
+            device_queue_give(stream->connection->server, stream->backends[i][j]);
+    free(stream);
+    return NULL;
+}
+
+/* ---- the queue ---- */
+
+static bool repeats(const struct run *run)
+{
+    return run->job.warmup + run->job.repeat > 1;
+}
+
+struct stream *stream_get(struct connection *c, uint64_t number, struct error *e)
+{
+    struct stream *stream = c->streams[number];
+
+    if (stream)
+        return stream;
+    stream = calloc(1, sizeof(*stream));
+    if (!stream) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a stream");
+        return NULL;
+    }
+    stream->connection = c;
+    stream->number = (unsigned)number;
+    list_init(&stream->given);
+    list_init(&stream->queue);
+    list_init(&stream->held_link);
+    list_init(&stream->yield_link);
+    c->streams[number] = stream;
+    return stream;
+}
+
+void stream_enqueue(struct stream *stream, struct request *r)
+{
+    r->run.stream = stream;
+    r->run.state = RUN_QUEUED;
+    r->connection->queued++;
+    list_append(&stream->queue, &r->run.queue_link);
+}
+
+void stream_remove(struct request *r)
+{
+    struct stream *stream = r->run.stream;
+
+    list_remove(&r->run.queue_link);
+    r->connection->queued -= r->run.state != RUN_SUBMITTED;
+    if (r->run.state != RUN_QUEUED) {
+        stream->submitted--;
+        stream->repeating -= repeats(&r->run);
+    }
+    if (r->run.state == RUN_PREPARING)
+        stream->preparing--;
+}
+
+static struct backend_stream *queue_of(const struct run *run)
+{
+    return run->stream->backends[run->device->index][run->priority]->stream;
+}
+
+static void submit(struct run *run)
+{
+    struct connection *c = list_entry(run, struct request, run)->connection;
+    struct activity *a = &c->server->activity;
+    const struct activity_before before =
+        activity_begin(a, run->device, run->commands.calls[0].call.op->name, c->pid, c->uid);
+
+    run->state = RUN_SUBMITTED;
+    c->queued--;
+    run->device->backend->submit(queue_of(run), &run->job);
+    activity_end(a, &before);
+    device_work_submitted(c->server, run); /* now: what the call waited for was not this one */
+}
+
+static void prepare_run(struct work *work)
+{
+    struct run *run = list_entry(work, struct run, prepare);
+
+    run->job.failed = run->device->backend->prepare(queue_of(run), &run->job, &run->job.error) < 0;
+}
+
+static void prepare_done(struct work *work)
+{
+    struct run *run = list_entry(work, struct run, prepare);
+    struct stream *stream = run->stream;
+
+    if (run->job.failed) {
+        /* Nothing of the stream is on a device now, so this is the run's turn. */
+        timeline_write_done(run);
+        run_finish(list_entry(run, struct request, run));
+        return;
+    }
+    stream->preparing--;
+    submit(run); /* a run that was stopped meanwhile ends through the job's cancel flag */
+    stream_advance(stream);
+}
+
+/* Gives the run to its device, or first to a thread that prepares it. False: later ones must wait. */
+static bool start(struct stream *stream, struct run *run)
+{
+    struct request *r = list_entry(run, struct request, run);
+    const struct backend *backend = run->device->backend;
+    bool prepares = backend->needs_prepare && backend->needs_prepare(run->device, &run->job);
+
+    if (prepares && stream->submitted)
+        return false;
+    list_remove(&run->queue_link);
+    list_append(&stream->given, &run->queue_link);
+    stream->device = run->device;
+    stream->priority = run->priority;
+    stream->submitted++;
+    stream->repeating += repeats(run);
+    if (prepares) {
+        stream->preparing++;
+        run->state = RUN_PREPARING;
+        work_submit(&r->connection->server->loop, &run->prepare, prepare_run, prepare_done);
+        return false;
+    }
+    submit(run);
+    return true;
+}
+
+/* Low work waits while its device has other. */
+static bool must_yield(struct stream *stream, const struct run *run)
+{
+    struct server *s = stream->connection->server;
+
+    if (run->priority != PRIORITY_LOW || !s->urgent_running[run->device->index])
+        return false;
+    if (list_empty(&stream->yield_link))
+        list_append(&s->yielding, &stream->yield_link);
+    return true;
+}
+
+void streams_end_yielding(struct server *s)
+{
+    struct list again;
+
+    if (list_empty(&s->yielding))
+        return;
+    /* Each gets one look; those that must go on waiting are in the list again then. */
+    list_take(&again, &s->yielding);
+    while (!list_empty(&again)) {
+        struct stream *stream = list_entry(list_first(&again), struct stream, yield_link);
+
+        list_remove(&stream->yield_link);
+        stream_advance(stream);
+    }
+}
+
+/* Takes the first run that was not given to a device one step further. False: nothing can be done now. */
+static bool advance_one(struct stream *stream, struct run *run)
+{
+    struct error e;
+
+    if (run->maps_pending)
+        return false;
+    if (run->failed || backend_job_is_empty(&run->job)) {
+        if (run->done && stream->submitted && run->stop != RUN_ABANDONED)
+            return false; /* its word is written in its turn */
+        timeline_pass_on(run);
+        timeline_write_done(run);
+        run_finish(list_entry(run, struct request, run));
+        return true;
+    }
+    if (!timeline_is_reached(run)) {
+        timeline_hold(run);
+        return false;
+    }
+    if (stream->submitted && (stream->device != run->device || stream->priority != run->priority))
+        return false; /* order across devices' queues: the earlier one ends first */
+    if (stream->repeating)
+        return false; /* it may last: until it ends, what is behind can be cancelled and has deadlines */
+    if (must_yield(stream, run))
+        return false;
+    if (!backend_stream(stream, run->device, run->priority, &e)) {
+        run->failed = true;
+        run->error = e;
+        return true;
+    }
+    queue_probe_note(stream, run);
+    return start(stream, run);
+}
+
+void stream_advance(struct stream *stream)
+{
+    while (!stream->preparing && !list_empty(&stream->queue))
+        if (!advance_one(stream, list_entry(list_first(&stream->queue), struct run, queue_link)))
+            return;
+}

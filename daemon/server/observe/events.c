@@ -1,0 +1,77 @@
+#include "server/observe/events.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "util/clock.h"
+#include "util/log.h"
+
+enum { QUOTED_MAX = 4 * CLIENT_NAME_MAX + 3 };
+
+static bool pass(struct log_limit *limit, uint64_t now_ns, unsigned *ret_held_back)
+{
+    return log_limit_pass(limit, now_ns, EVENTS_A_SECOND, ret_held_back);
+}
+
+static const char *quoted_client(const struct connection *c, char into[QUOTED_MAX])
+{
+    return log_quote(into, QUOTED_MAX, c->client, strlen(c->client));
+}
+
+void event_connect(struct connection *c)
+{
+    unsigned held_back;
+
+    if (log_enabled(LOG_LEVEL_DEBUG) && pass(&c->server->connect_limit, c->connected_ns, &held_back))
+        log_debug("connect", "pid=%d uid=%u held_back=%u", (int)c->pid, (unsigned)c->uid, held_back);
+}
+
+void event_disconnect(struct connection *c, const char *why)
+{
+    char client[QUOTED_MAX];
+    unsigned held_back;
+    uint64_t now;
+
+    if (!log_enabled(LOG_LEVEL_DEBUG))
+        return;
+    now = clock_now_ns();
+    if (pass(&c->server->disconnect_limit, now, &held_back))
+        log_debug(
+            "disconnect",
+            "pid=%d uid=%u client=%s why=\"%s\" inflight=%u requests=%llu errors=%llu connected_s=%.3f held_back=%u",
+            (int)c->pid, (unsigned)c->uid, quoted_client(c, client), why, c->inflight, (unsigned long long)c->requests,
+            (unsigned long long)c->errors, clock_us_between(c->connected_ns, now) * 1e-6, held_back);
+}
+
+void event_protocol_error(struct connection *c, const struct error *e)
+{
+    char client[QUOTED_MAX], why[2 * ERROR_MESSAGE_MAX];
+    unsigned held_back;
+
+    if (pass(&c->server->protocol_limit, clock_now_ns(), &held_back))
+        log_warning("protocol_error", "pid=%d uid=%u client=%s why=%s held_back=%u", (int)c->pid, (unsigned)c->uid,
+                    quoted_client(c, client), log_quote(why, sizeof(why), e->message, strlen(e->message)), held_back);
+}
+
+static bool is_fault(enum error_code code)
+{
+    return code == ERROR_MEMORY_FAULT || code == ERROR_DEVICE_ERROR || code == ERROR_DEVICE_LOST ||
+           code == ERROR_JOB_TIMEOUT || code == ERROR_INTERNAL;
+}
+
+void event_fault(const struct request *r, const struct error *e)
+{
+    const struct connection *c = r->connection;
+    const struct run *run = &r->run;
+    char client[QUOTED_MAX], why[2 * ERROR_MESSAGE_MAX];
+    unsigned held_back;
+
+    if (!is_fault(e->code))
+        return;
+    c->server->totals.faults++;
+    if (pass(&c->server->fault_limit, clock_now_ns(), &held_back))
+        log_warning("fault", "code=%s uuid=%s op=%s pid=%d uid=%u client=%s why=%s held_back=%u",
+                    error_code_name(e->code), run->device ? run->device->info.uuid : "-",
+                    run->commands.n_calls ? run->commands.calls[0].call.op->name : "-", (int)c->pid, (unsigned)c->uid,
+                    quoted_client(c, client), log_quote(why, sizeof(why), e->message, strlen(e->message)), held_back);
+}

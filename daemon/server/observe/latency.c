@@ -1,0 +1,170 @@
+#include "server/observe/latency.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "util/clock.h"
+
+static const uint64_t FADE_NS = UINT64_C(60000000000);
+
+#define KOPS_DTYPE_FITS(NAME, name, value, size) _Static_assert((value) < LATENCY_DTYPES, "raise LATENCY_DTYPES");
+KOPS_DTYPES(KOPS_DTYPE_FITS)
+#undef KOPS_DTYPE_FITS
+
+#define US UINT64_C(1000)
+#define MS UINT64_C(1000000)
+#define S  UINT64_C(1000000000)
+const uint64_t latency_bounds_ns[LATENCY_BOUNDS] = {
+    1 * US, US * 5 / 2, 5 * US,  10 * US, 25 * US,  50 * US,  100 * US, 250 * US, 500 * US,  1 * MS, MS * 5 / 2,
+    5 * MS, 10 * MS,    25 * MS, 50 * MS, 100 * MS, 250 * MS, 500 * MS, 1 * S,    S * 5 / 2, 5 * S,  10 * S,
+};
+#undef US
+#undef MS
+#undef S
+
+const char *latency_kind_name(unsigned kind)
+{
+    switch (kind) {
+    case LATENCY_USER_KERNEL:
+        return "user_kernel";
+    case LATENCY_SEQUENCE:
+        return "sequence";
+    case LATENCY_PROGRAM:
+        return "program";
+    default:
+        return op_get((enum op_id)kind)->name;
+    }
+}
+
+struct latency_table *latency_table_new(void)
+{
+    struct latency_table *table = calloc(1, sizeof(*table));
+
+    for (unsigned e = 0; table && e < 64; e++)
+        while (table->first_bound[e] < LATENCY_BOUNDS && latency_bounds_ns[table->first_bound[e]] < UINT64_C(1) << e)
+            table->first_bound[e]++;
+    return table;
+}
+
+struct latency_table *latency_table_free(struct latency_table *table)
+{
+    for (unsigned d = 0; table && d < BACKEND_MAX_DEVICES; d++)
+        for (unsigned k = 0; k < LATENCY_KINDS; k++)
+            for (unsigned t = 0; t < LATENCY_DTYPES; t++)
+                free(table->ops[d][k][t]);
+    free(table);
+    return NULL;
+}
+
+/* The first bucket whose bound is no less. Bounds are at least twice the one before, so that no more than one lies
+ * between two powers of two: a look-up and a comparison find it. */
+static unsigned bound_of(const struct latency_table *table, uint64_t ns)
+{
+    const unsigned first = table->first_bound[63 - __builtin_clzll(ns | 1)];
+
+    return first + (first < LATENCY_BOUNDS && ns > latency_bounds_ns[first]);
+}
+
+static double executions_us(const struct run *run)
+{
+    double us = run->samples[0];
+
+    for (uint32_t i = 1; i < run->job.n_samples; i++)
+        us += run->samples[i];
+    return us;
+}
+
+void latency_of(const struct request *r, double total_us, struct latency *ret)
+{
+    const struct run *run = &r->run;
+    const bool started = run->job.started_ns != 0;
+
+    ret->part[LATENCY_QUEUE] = started ? clock_us_between(run->ready_ns, run->job.started_ns) : NAN;
+    ret->part[LATENCY_DEVICE] = run->job.n_samples ? executions_us(run) : NAN;
+    ret->part[LATENCY_TOTAL] = total_us;
+    for (unsigned i = 0; i < LATENCY_PARTS; i++) {
+        ret->ns[i] = histogram_ns(ret->part[i]);
+        ret->bucket[i] = histogram_bucket(ret->ns[i]);
+    }
+}
+
+/* Where the run is counted by op; NULL: no memory. */
+static struct latency_op *op_of(struct server *s, const struct run *run)
+{
+    const struct op_call *call = &run->commands.calls[0].call;
+    unsigned kind, dtype = 0;
+    struct latency_op **at;
+
+    if (run->program)
+        kind = LATENCY_PROGRAM;
+    else if (run->commands.n_calls != 1)
+        kind = LATENCY_SEQUENCE;
+    else
+        kind = call->op->id < OP_COUNT ? (unsigned)call->op->id : LATENCY_USER_KERNEL;
+    if (kind < LATENCY_SEQUENCE && call->op->n_inputs + call->op->n_outputs)
+        dtype = call->tensors[0]->dtype;
+    at = &s->latencies->ops[run->device->index][kind][dtype];
+    if (!*at)
+        *at = calloc(1, sizeof(**at));
+    return *at;
+}
+
+/* A connection's, made at first use; NULL: no memory, and a lost statistic is no reason to fail the job. */
+static struct latencies *latencies_of(struct connection *c, uint64_t now_ns)
+{
+    struct latencies *l = c->latencies;
+
+    if (!l) {
+        l = c->latencies = calloc(1, sizeof(*l));
+        if (l)
+            l->faded_ns = now_ns;
+        return l;
+    }
+    if (__builtin_expect(now_ns - l->faded_ns >= FADE_NS, 0)) {
+        uint64_t halvings = (now_ns - l->faded_ns) / FADE_NS;
+
+        for (unsigned i = 0; i < LATENCY_PARTS; i++)
+            histogram_fade(&l->part[i], halvings < 64 ? (unsigned)halvings : 64);
+        l->faded_ns += halvings * FADE_NS;
+    }
+    return l;
+}
+
+void latency_note(const struct request *r, const struct latency *latency, uint64_t now_ns)
+{
+    struct connection *c = r->connection;
+    struct latency_op *op = op_of(c->server, &r->run);
+    struct latencies *own = latencies_of(c, now_ns);
+
+    for (unsigned i = 0; i < LATENCY_PARTS; i++) {
+        if (isnan(latency->part[i]))
+            continue;
+        if (own)
+            histogram_add_in(&own->part[i], latency->part[i], latency->bucket[i]);
+        if (op) {
+            op->buckets[i][bound_of(c->server->latencies, latency->ns[i])]++;
+            op->sum_ns[i] += latency->ns[i];
+        }
+    }
+}
+
+/* Where every execution was timed, that is the time; else what passed since the device got the run, or since it ended
+ * the one before, which is the most that it can have been. */
+void latency_note_device(const struct request *r, uint64_t now_ns)
+{
+    const struct run *run = &r->run;
+    struct connection *c = r->connection;
+    uint64_t from = run->job.started_ns;
+    double us;
+
+    if (!from)
+        return;
+    if (run->job.n_samples == run->job.repeat && !run->job.warmup && !run->failed)
+        us = executions_us(run);
+    else
+        us = clock_us_between(from > run->stream->ended_ns ? from : run->stream->ended_ns, now_ns);
+    run->stream->ended_ns = now_ns;
+    c->device_us += us;
+    account_add_device_us(c->account, us, now_ns);
+    c->server->totals.device_us[run->device->index] += us;
+}

@@ -1,0 +1,191 @@
+/* The metrics of devices, of what runs on them, of memory and of compiled code. */
+#include <stdio.h>
+
+#include "server/observe/latency.h"
+#include "server/observe/metrics.h"
+
+#define METRIC(id)                                                                                                     \
+    void metric_##id(struct metrics *m);                                                                               \
+    void metric_##id(struct metrics *m)
+
+/* ---- devices ---- */
+
+static void begin(struct metrics *m, enum metric metric, unsigned device)
+{
+    metrics_sample(&m->text, metric, "");
+    metrics_label_uint(&m->text, "device", device);
+}
+
+METRIC(device_info)
+{
+    for (unsigned i = 0; i < m->s->devices.count; i++) {
+        const struct backend_device *d = m->s->devices.all[i];
+
+        begin(m, METRIC_device_info, i);
+        metrics_label(&m->text, "uuid", d->info.uuid);
+        metrics_label(&m->text, "name", d->info.name);
+        metrics_label(&m->text, "backend", d->backend->name);
+        metrics_uint(&m->text, 1);
+    }
+}
+
+METRIC(device_busy_seconds_total)
+{
+    for (unsigned i = 0; i < m->s->devices.count; i++) {
+        begin(m, METRIC_device_busy_seconds_total, i);
+        metrics_double(&m->text, m->s->totals.device_us[i] * 1e-6);
+    }
+}
+
+METRIC(device_memory_bytes)
+{
+    for (unsigned i = 0; i < m->s->devices.count; i++) {
+        begin(m, METRIC_device_memory_bytes, i);
+        metrics_uint(&m->text, m->s->devices.all[i]->info.memory_bytes);
+    }
+}
+
+METRIC(device_memory_free_bytes)
+{
+    for (unsigned i = 0; i < m->s->devices.count; i++) {
+        if (m->s->sampling.memory_free[i] == UINT64_MAX)
+            continue;
+        begin(m, METRIC_device_memory_free_bytes, i);
+        metrics_uint(&m->text, m->s->sampling.memory_free[i]);
+    }
+}
+
+METRIC(jobs_running)
+{
+    for (unsigned i = 0; i < m->s->devices.count; i++) {
+        begin(m, METRIC_jobs_running, i);
+        metrics_uint(&m->text, m->s->jobs_running[i]);
+    }
+}
+
+METRIC(jobs_queued)
+{
+    uint64_t n = 0;
+
+    list_for_each_safe (node, after, &m->s->connections) {
+        n += list_entry(node, struct connection, link)->queued;
+    }
+    metrics_one(m, METRIC_jobs_queued, n);
+}
+
+/* ---- memory ---- */
+
+METRIC(mappings)
+{
+    static const char *const names[] = {[MAPPING_CLOSED] = "closed",
+                                        [MAPPING_OPENING] = "opening",
+                                        [MAPPING_OPEN] = "open",
+                                        [MAPPING_CLOSING] = "closing"};
+
+    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        metrics_sample(&m->text, METRIC_mappings, "");
+        metrics_label(&m->text, "state", names[i]);
+        metrics_uint(&m->text, m->s->mappings.in_state[i]);
+    }
+}
+
+/* ---- compiled code ---- */
+
+METRIC(compiles_total)
+{
+    metrics_one(m, METRIC_compiles_total, code_service_counters(m->s->code_service).compiles);
+}
+
+METRIC(compile_failures_total)
+{
+    metrics_one(m, METRIC_compile_failures_total, code_service_counters(m->s->code_service).failures);
+}
+
+METRIC(compile_joins_total)
+{
+    metrics_one(m, METRIC_compile_joins_total, code_service_counters(m->s->code_service).joins);
+}
+
+METRIC(compile_cache_hits_total)
+{
+    const struct code_counters n = code_service_counters(m->s->code_service);
+
+    metrics_sample(&m->text, METRIC_compile_cache_hits_total, "");
+    metrics_label(&m->text, "cache", "memory");
+    metrics_uint(&m->text, n.memory_hits);
+    metrics_sample(&m->text, METRIC_compile_cache_hits_total, "");
+    metrics_label(&m->text, "cache", "disk");
+    metrics_uint(&m->text, n.disk_hits);
+}
+
+/* ---- ops ---- */
+
+struct op_labels {
+    const char *op, *dtype;
+    unsigned device;
+};
+
+static void begin_op(struct metrics *m, enum metric metric, const char *suffix, const struct op_labels *labels)
+{
+    metrics_sample(&m->text, metric, suffix);
+    metrics_label(&m->text, "op", labels->op);
+    metrics_label(&m->text, "dtype", labels->dtype);
+    metrics_label_uint(&m->text, "device", labels->device);
+}
+
+/* As seconds; made once, as it takes longer than all of the rest. */
+static const char *bound_text(unsigned i)
+{
+    static char texts[LATENCY_BOUNDS][16];
+
+    if (i == LATENCY_BOUNDS)
+        return "+Inf";
+    if (!*texts[i])
+        snprintf(texts[i], sizeof(texts[i]), "%g", (double)latency_bounds_ns[i] * 1e-9);
+    return texts[i];
+}
+
+static void write_histogram(struct metrics *m, enum metric metric, enum latency_part part, const struct latency_op *op,
+                            const struct op_labels *labels)
+{
+    uint64_t n = 0;
+
+    for (unsigned i = 0; i <= LATENCY_BOUNDS; i++) {
+        n += op->buckets[part][i];
+        begin_op(m, metric, "_bucket", labels);
+        metrics_label(&m->text, "le", bound_text(i));
+        metrics_uint(&m->text, n);
+    }
+    begin_op(m, metric, "_sum", labels);
+    metrics_double(&m->text, (double)op->sum_ns[part] * 1e-9);
+    begin_op(m, metric, "_count", labels);
+    metrics_uint(&m->text, n);
+}
+
+static void write_ops(struct metrics *m, enum metric metric, enum latency_part part)
+{
+    for (unsigned d = 0; d < m->s->devices.count; d++)
+        for (unsigned k = 0; k < LATENCY_KINDS; k++)
+            for (unsigned t = 0; t < LATENCY_DTYPES; t++) {
+                const struct op_labels labels = {latency_kind_name(k), t ? dtype_name((enum dtype)t) : "", d};
+                const struct latency_op *op = m->s->latencies->ops[d][k][t];
+
+                if (op)
+                    write_histogram(m, metric, part, op, &labels);
+            }
+}
+
+METRIC(op_queue_seconds)
+{
+    write_ops(m, METRIC_op_queue_seconds, LATENCY_QUEUE);
+}
+
+METRIC(op_device_seconds)
+{
+    write_ops(m, METRIC_op_device_seconds, LATENCY_DEVICE);
+}
+
+METRIC(op_total_seconds)
+{
+    write_ops(m, METRIC_op_total_seconds, LATENCY_TOTAL);
+}

@@ -1,0 +1,289 @@
+#include "server/observe/profile.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/observe/latency.h"
+
+enum { BUCKETS = 1024 };
+
+/* What tells rows apart, but the shapes. Ops are known by their id and user kernels, which come and go, by their code.
+ */
+struct head {
+    uint64_t code;
+    uid_t uid;
+    const struct backend_device *device;
+    const char *variant; /* a string that lives as long as the device; NULL when none was chosen */
+    enum op_id op;
+    enum dtype dtype;
+    unsigned operands;
+    unsigned words; /* of the shapes */
+};
+
+enum { WORDS_MAX = STEP_MAX_OPERANDS * (1 + TENSOR_MAX_RANK) };
+
+struct key {
+    struct head head;
+    const char *name;         /* of the op; the caller's */
+    int64_t words[WORDS_MAX]; /* of each operand its rank, then its shape */
+};
+
+struct row {
+    struct list bucket, recent;
+    struct head head;
+    uint64_t count, errors;
+    struct histogram queue, execution, total;
+    char name[PROFILE_NAME_MAX];
+    int64_t words[];
+};
+
+struct profile {
+    struct list buckets[BUCKETS];
+    struct list recent; /* least recently used first */
+    unsigned n_rows;
+    uint64_t dropped;
+};
+
+struct profile *profile_new(void)
+{
+    struct profile *p = calloc(1, sizeof(*p));
+
+    if (!p)
+        return NULL;
+    for (unsigned i = 0; i < BUCKETS; i++)
+        list_init(&p->buckets[i]);
+    list_init(&p->recent);
+    return p;
+}
+
+static void row_free(struct profile *p, struct row *row)
+{
+    list_remove(&row->bucket);
+    list_remove(&row->recent);
+    p->n_rows--;
+    free(row);
+}
+
+void profile_reset(struct profile *p)
+{
+    while (!list_empty(&p->recent))
+        row_free(p, list_entry(list_first(&p->recent), struct row, recent));
+    p->dropped = 0;
+}
+
+struct profile *profile_free(struct profile *p)
+{
+    if (p) {
+        profile_reset(p);
+        free(p);
+    }
+    return NULL;
+}
+
+static void make_key(struct key *key, uid_t uid, const struct op_call *call, const struct backend_device *device,
+                     const char *variant)
+{
+    struct head *head = &key->head;
+
+    memset(head, 0, sizeof(*head)); /* padding too: they are compared as bytes */
+    head->code = call->op->code;
+    head->uid = uid;
+    head->device = device;
+    head->variant = variant;
+    head->op = call->op->id;
+    head->operands = call->op->n_inputs + call->op->n_outputs;
+    head->dtype = head->operands ? call->tensors[0]->dtype : 0;
+    key->name = call->op->name;
+    for (unsigned t = 0; t < head->operands; t++) {
+        const struct tensor *tensor = call->tensors[t];
+
+        key->words[head->words++] = tensor->rank;
+        memcpy(&key->words[head->words], tensor->shape, tensor->rank * sizeof(int64_t));
+        head->words += tensor->rank;
+    }
+}
+
+static uint64_t mix(uint64_t h, const void *data, size_t size)
+{
+    for (size_t i = 0; i + sizeof(uint64_t) <= size; i += sizeof(uint64_t)) {
+        uint64_t word;
+
+        memcpy(&word, (const char *)data + i, sizeof(word));
+        h = (h ^ word) * 1099511628211U; /* FNV-1a, over words */
+    }
+    return h;
+}
+
+static unsigned hash(const struct key *key)
+{
+    uint64_t h = mix(14695981039346656037U, &key->head, sizeof(key->head));
+
+    h = mix(h, key->words, key->head.words * sizeof(key->words[0]));
+    return (unsigned)((h ^ h >> 32) % BUCKETS);
+}
+
+static bool is_of(const struct row *row, const struct key *key)
+{
+    return !memcmp(&row->head, &key->head, sizeof(key->head)) &&
+           !memcmp(row->words, key->words, key->head.words * sizeof(key->words[0]));
+}
+
+static struct row *find_or_add(struct profile *p, const struct key *key)
+{
+    struct list *bucket = &p->buckets[hash(key)];
+    struct row *row;
+
+    list_for_each_safe (node, after, bucket) {
+        row = list_entry(node, struct row, bucket);
+        if (is_of(row, key)) {
+            list_remove(&row->recent);
+            list_append(&p->recent, &row->recent);
+            return row;
+        }
+    }
+    if (p->n_rows == PROFILE_MAX_ROWS) {
+        row_free(p, list_entry(list_first(&p->recent), struct row, recent));
+        p->dropped++;
+    }
+    row = calloc(1, sizeof(*row) + key->head.words * sizeof(row->words[0]));
+    if (!row)
+        return NULL; /* a lost statistic is no reason to fail the job */
+    row->head = key->head;
+    snprintf(row->name, sizeof(row->name), "%s", key->name);
+    memcpy(row->words, key->words, key->head.words * sizeof(row->words[0]));
+    list_append(bucket, &row->bucket);
+    list_append(&p->recent, &row->recent);
+    p->n_rows++;
+    return row;
+}
+
+void profile_add(struct profile *p, uid_t uid, const struct op_call *call, const struct backend_device *device,
+                 const char *variant, const double *samples, uint32_t n_samples, const struct latency *latency)
+{
+    const double queue_us = latency->part[LATENCY_QUEUE];
+    struct row *row;
+    struct key key;
+
+    make_key(&key, uid, call, device, variant);
+    row = find_or_add(p, &key);
+    if (!row)
+        return;
+    row->count += n_samples ? n_samples : 1;
+    for (uint32_t i = 0; i < n_samples; i++)
+        histogram_add(&row->execution, samples[i]);
+    if (!isnan(queue_us))
+        histogram_add_in(&row->queue, queue_us, latency->bucket[LATENCY_QUEUE]);
+    histogram_add_in(&row->total, latency->part[LATENCY_TOTAL], latency->bucket[LATENCY_TOTAL]);
+}
+
+void profile_count(struct profile *p, uid_t uid, const struct op_call *call, const struct backend_device *device,
+                   const char *variant, uint64_t count)
+{
+    struct row *row;
+    struct key key;
+
+    make_key(&key, uid, call, device, variant);
+    row = find_or_add(p, &key);
+    if (row)
+        row->count += count;
+}
+
+void profile_add_error(struct profile *p, uid_t uid, const struct op_call *call, const struct backend_device *device,
+                       const char *variant)
+{
+    struct row *row;
+    struct key key;
+
+    make_key(&key, uid, call, device, variant);
+    row = find_or_add(p, &key);
+    if (row)
+        row->errors++;
+}
+
+static void write_histogram(struct rpc_output *out, const char *key, const struct histogram *h)
+{
+    static const double ps[] = {0.50, 0.90, 0.99, 0.999};
+    double us[sizeof(ps) / sizeof(ps[0])];
+
+    histogram_percentiles(h, sizeof(ps) / sizeof(ps[0]), ps, us);
+    rpc_write_text(out, key);
+    rpc_write_map(out, 7);
+    rpc_write_entry_double(out, "min", h->min_us);
+    rpc_write_entry_double(out, "mean", h->sum_us / (double)h->count);
+    rpc_write_entry_double(out, "p50", us[0]);
+    rpc_write_entry_double(out, "p90", us[1]);
+    rpc_write_entry_double(out, "p99", us[2]);
+    rpc_write_entry_double(out, "p999", us[3]);
+    rpc_write_entry_double(out, "max", h->max_us);
+}
+
+static void write_row(struct rpc_output *out, const struct row *row)
+{
+    const int64_t *word = row->words;
+
+    rpc_write_map(out, 8 + (row->queue.count > 0) + (row->execution.count > 0) + (row->total.count > 0));
+    rpc_write_entry_text(out, "op", row->name);
+    rpc_write_entry_uint(out, "uid", row->head.uid);
+    rpc_write_entry_text(out, "device", row->head.device->info.uuid);
+    rpc_write_entry_text(out, "variant", row->head.variant ? row->head.variant : "");
+    rpc_write_entry_text(out, "dtype", dtype_name(row->head.dtype));
+    rpc_write_text(out, "shapes");
+    rpc_write_array(out, row->head.operands);
+    for (unsigned t = 0; t < row->head.operands; t++) {
+        int64_t rank = *word++;
+
+        rpc_write_array(out, (uint32_t)rank);
+        while (rank--)
+            rpc_write_uint(out, (uint64_t)*word++);
+    }
+    rpc_write_entry_uint(out, "count", row->count);
+    rpc_write_entry_uint(out, "errors", row->errors);
+    /* Not measured means absent. */
+    if (row->queue.count)
+        write_histogram(out, "queue_us", &row->queue);
+    if (row->execution.count)
+        write_histogram(out, "exec_us", &row->execution);
+    if (row->total.count)
+        write_histogram(out, "total_us", &row->total);
+}
+
+static bool may_see_row(const struct row *row, const struct profile_filter *f)
+{
+    return f->everybody || row->head.uid == f->uid;
+}
+
+static bool matches(const struct row *row, const struct profile_filter *f)
+{
+    return may_see_row(row, f) && (!*f->op || !strcmp(row->name, f->op)) &&
+           (!f->dtype || row->head.dtype == f->dtype) && (!f->device || row->head.device == f->device);
+}
+
+bool profile_knows(const struct profile *p, const struct profile_filter *filter)
+{
+    for (const struct list *node = p->recent.prev; node != &p->recent; node = node->prev) {
+        const struct row *row = list_entry(node, struct row, recent);
+
+        if (may_see_row(row, filter) && !strcmp(row->name, filter->op))
+            return true;
+    }
+    return false;
+}
+
+void profile_write(const struct profile *p, const struct profile_filter *filter, struct rpc_output *out)
+{
+    uint32_t n = 0;
+
+    for (const struct list *node = p->recent.prev; node != &p->recent; node = node->prev)
+        n += matches(list_entry(node, struct row, recent), filter);
+    rpc_write_array(out, n);
+    for (const struct list *node = p->recent.prev; node != &p->recent; node = node->prev)
+        if (matches(list_entry(node, struct row, recent), filter))
+            write_row(out, list_entry(node, struct row, recent));
+}
+
+uint64_t profile_rows_dropped(const struct profile *p)
+{
+    return p->dropped;
+}

@@ -1,0 +1,126 @@
+#include "server/peer/access.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "server/peer/connection.h"
+#include "util/log.h"
+
+static const char *const class_names[] = {
+    [ACCESS_USE] = "use", [ACCESS_TUNE] = "tune", [ACCESS_ADMINISTER] = "administer"};
+
+/* ---- what the peer is ---- */
+
+/* Where the kernel does not know them it is of its first group alone. Without memory it is not let in: a list that
+ * denies a group must hold then, too. */
+static int ask_groups(struct connection *c, struct error *e)
+{
+    gid_t few[32], *groups = few;
+    socklen_t size = sizeof(few);
+
+    if (getsockopt(c->fd, SOL_SOCKET, SO_PEERGROUPS, groups, &size) < 0) {
+        if (errno != ERANGE)
+            return 0;
+        groups = NULL; /* size is what they need */
+    }
+    if (!size)
+        return 0;
+    c->groups = malloc(size);
+    if (!c->groups)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for another connection");
+    if (groups)
+        for (unsigned i = 0; i < size / sizeof(gid_t); i++)
+            c->groups[i] = groups[i];
+    else if (getsockopt(c->fd, SOL_SOCKET, SO_PEERGROUPS, c->groups, &size) < 0)
+        return error_set(e, ERROR_INTERNAL, "asking for your groups: %s", strerror(errno));
+    c->n_groups = (unsigned)(size / sizeof(gid_t));
+    return 0;
+}
+
+bool access_is_owner(const struct connection *c)
+{
+    return c->uid == 0 || c->uid == geteuid();
+}
+
+bool access_in_group(const struct connection *c, gid_t group)
+{
+    for (unsigned i = 0; i < c->n_groups; i++)
+        if (c->groups[i] == group)
+            return true;
+    return c->gid == group;
+}
+
+/* ---- what it may do ---- */
+
+static bool is_in(const struct connection *c, const struct access_list *list)
+{
+    return access_list_has(list, c->uid, c->gid, c->groups, c->n_groups);
+}
+
+static unsigned classes_of(const struct connection *c)
+{
+    const struct access_policy *p = &c->server->config.access;
+
+    if (access_is_owner(c))
+        return 1U << ACCESS_USE | 1U << ACCESS_TUNE | 1U << ACCESS_ADMINISTER;
+    if (is_in(c, &p->deny) || !is_in(c, &p->allow))
+        return 0;
+    return 1U << ACCESS_USE | (unsigned)is_in(c, &p->tune) << ACCESS_TUNE |
+           (unsigned)is_in(c, &p->administer) << ACCESS_ADMINISTER;
+}
+
+static int not_allowed(const struct connection *c, struct error *e)
+{
+    account_refused(c->account, c->pid, REFUSED_CONNECT, 0, 0);
+    error_set(e, ERROR_PERMISSION_DENIED,
+              "user %u may not use this daemon: ask its administrator (access.allow, access.deny)", (unsigned)c->uid);
+    return error_detail_number(e, "uid", c->uid);
+}
+
+int access_enter(struct connection *c, struct error *e)
+{
+    c->account = account_get(&c->server->accounts, c->uid);
+    if (!c->account)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for another connection");
+    if (ask_groups(c, e) < 0)
+        return -1;
+    c->access = classes_of(c);
+    if (!access_allows(c, ACCESS_USE))
+        return not_allowed(c, e);
+    return 0;
+}
+
+void access_leave(struct connection *c)
+{
+    c->account = account_unref(c->account);
+    free(c->groups);
+    c->groups = NULL;
+    c->n_groups = 0;
+}
+
+int access_refuse(struct connection *c, const char *method, enum access_class class, struct error *e)
+{
+    account_refused(c->account, c->pid, REFUSED_METHOD, 0, 0);
+    error_set(e, ERROR_PERMISSION_DENIED, "user %u may not do this: ask the daemon's administrator (access.%s)",
+              (unsigned)c->uid, class_names[class]);
+    error_detail_text(e, "method", method);
+    error_detail_text(e, "class", class_names[class]);
+    return error_detail_number(e, "uid", c->uid);
+}
+
+void access_reload(struct server *s)
+{
+    list_for_each_safe (node, after, &s->connections) {
+        struct connection *c = list_entry(node, struct connection, link);
+        struct error e;
+
+        c->access = classes_of(c);
+        if (c->closed || access_allows(c, ACCESS_USE))
+            continue;
+        not_allowed(c, &e);
+        connection_fail(c, &e, "not allowed any more");
+    }
+}

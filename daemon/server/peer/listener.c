@@ -1,0 +1,299 @@
+#include "server/peer/listener.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "server/peer/connection.h"
+#include "util/clock.h"
+#include "util/log.h"
+#include "util/loop_memory.h"
+#include "util/shortage.h"
+#include "util/watch.h"
+
+/* Few a turn: a connection costs as much as a request or two, and whoever is served must not wait for many. A loop that
+ * has nothing else to do turns all the faster. */
+enum { ACCEPTS_A_TURN = 2, REST_MS = 50, NOTICE_BYTES = 4096, LINES_A_SECOND = 1 };
+/* Descriptors that newcomers do not get, so that who is there can go on: an eighth of them, this many at most. */
+enum { HEADROOM_MAX = 1024, HEADROOM_PART = 8 };
+/* Looks at the sockets that wait to be closed, and how many of those may find nothing closed. */
+enum { CROWD_MS = 1, CROWD_STILL = 10 };
+
+static void on_listener(uv_poll_t *poll, int status, int events);
+
+/* ---- turning away ---- */
+
+void listener_log_refusal(struct server *s, int fd, const struct error *e)
+{
+    struct ucred peer = {.pid = 0, .uid = (uid_t)-1};
+    socklen_t length = sizeof(peer);
+    unsigned held_back;
+
+    s->totals.turned_away++;
+    if (!log_limit_pass(&s->listener.log_limit, clock_now_ns(), LINES_A_SECOND, &held_back))
+        return;
+    if (fd >= 0)
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length);
+    log_warning("refuse", "why=\"%s\" pid=%d uid=%d code=%s connections=%u held_back=%u", e->message, (int)peer.pid,
+                (int)peer.uid, error_code_name(e->code), s->n_connections, held_back);
+}
+
+static int accept_one(struct server *s)
+{
+    const int on = 1;
+    int fd = accept4(s->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), cause = errno;
+
+    /* What is sent out of band the kernel would drop on the way, with the descriptors that came with it. */
+    if (fd >= 0)
+        setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof(on));
+    errno = cause;
+    return fd;
+}
+
+static void close_with_crowd(struct server *s, struct account *a, int fd)
+{
+    account_close_socket(a, fd);
+    if (!s->listener.crowd && (s->listener.crowd_was = account_crowd(a)) > 0)
+        s->listener.crowd = account_ref(a);
+}
+
+/* With what it has sent already, which may be descriptors. */
+static void close_newcomer(struct server *s, int fd)
+{
+    struct ucred peer = {.uid = (uid_t)-1};
+    socklen_t length = sizeof(peer);
+    struct account *a;
+
+    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length);
+    a = account_get(&s->accounts, peer.uid);
+    if (a)
+        close_with_crowd(s, a, fd);
+    else if (!closer_close_socket(fd))
+        work_close_fds(&s->loop, &fd, 1);
+    account_unref(a);
+}
+
+/* Tells a newcomer why it cannot be served. */
+static void refuse(struct server *s, int fd, const struct error *e)
+{
+    struct rpc_output *notice = &s->listener.notice;
+
+    rpc_write_error_notification(notice, e);
+    rpc_output_flush(notice, fd);
+    buffer_consume(&notice->bytes, buffer_length(&notice->bytes));
+    close_newcomer(s, fd);
+}
+
+/* Newcomers get descriptors below this: those who are there need some for what they register, and what is beyond the
+ * loop's memory cannot be watched. */
+static uint64_t newcomers_max(void)
+{
+    const uint64_t most = shortage_descriptors_max(), headroom = most / HEADROOM_PART;
+    const uint64_t below = most - (headroom < HEADROOM_MAX ? headroom : HEADROOM_MAX);
+
+    return below < loop_memory_descriptors() ? below : loop_memory_descriptors();
+}
+
+static int out_of_descriptors(const struct server *s, int cause, uint64_t taken, struct error *e)
+{
+    error_set(e, ERROR_QUOTA_EXCEEDED, "%s; try again later",
+              cause == ENFILE ? "this machine has no descriptors left"
+                              : "the daemon has no descriptors left for newcomers");
+    error_detail_text(e, "quota", "descriptors");
+    if (cause != ENFILE) {
+        error_detail_number(e, "current", (int64_t)taken);
+        error_detail_number(e, "limit", (int64_t)newcomers_max());
+    }
+    return error_detail_number(e, "connections", s->n_connections);
+}
+
+static int too_many_connections(const struct server *s, struct error *e)
+{
+    error_set(e, ERROR_QUOTA_EXCEEDED, "the daemon has %u connections, the most it takes; try again later",
+              s->n_connections);
+    error_detail_text(e, "quota", "max_connections");
+    error_detail_number(e, "current", s->n_connections);
+    return error_detail_number(e, "limit", (int64_t)s->config.max_connections);
+}
+
+static int take_reserve(struct server *s)
+{
+    if (s->listener.reserve_fd < 0)
+        s->listener.reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return s->listener.reserve_fd < 0 ? -1 : 0;
+}
+
+/* ---- accepting ---- */
+
+static void on_rested(uv_timer_t *timer)
+{
+    struct server *s = timer->data;
+
+    if (take_reserve(s) < 0 || watch_start(&s->listener.poll, UV_READABLE, on_listener) < 0)
+        uv_timer_start(timer, on_rested, REST_MS, 0);
+}
+
+/* Nothing can be done about the newcomers: they wait in the queue, and the loop must not turn for them. */
+static void rest(struct server *s, int cause)
+{
+    struct error e;
+
+    error_set(&e, ERROR_OUT_OF_MEMORY, "nobody can be accepted: %s", strerror(cause));
+    listener_log_refusal(s, -1, &e);
+    uv_poll_stop(&s->listener.poll);
+    uv_update_time(&s->loop);
+    uv_timer_start(&s->listener.timer, on_rested, REST_MS, 0);
+}
+
+static void on_crowd(uv_timer_t *timer)
+{
+    struct server *s = timer->data;
+    const unsigned now = account_crowd(s->listener.crowd);
+
+    s->listener.still = now == s->listener.crowd_was ? s->listener.still + 1 : 0;
+    s->listener.crowd_was = now;
+    if (now && s->listener.still < CROWD_STILL)
+        return;
+    if (watch_start(&s->listener.poll, UV_READABLE, on_listener) < 0)
+        return; /* once more */
+    uv_timer_stop(timer);
+    s->listener.crowd = account_unref(s->listener.crowd);
+}
+
+/* More sockets wait to be closed than may, and the thread that closes them is behind: newcomers wait in the queue, in
+ * their own memory, until it has caught up, or does not get on at all, as where a file system does not answer. */
+static void wait_for_crowd(struct server *s)
+{
+    s->listener.still = 0;
+    uv_poll_stop(&s->listener.poll);
+    uv_update_time(&s->loop);
+    uv_timer_start(&s->listener.timer, on_crowd, CROWD_MS, CROWD_MS);
+}
+
+/* Out of descriptors: the reserve makes room to take one newcomer off the queue, tell it so and close it. -1: it did
+ * not, because what is lacking is lacking in the whole machine, or another thread was faster. */
+static int shed(struct server *s, int cause)
+{
+    struct error e;
+    int fd;
+
+    if (s->listener.reserve_fd < 0)
+        return -1;
+    close(s->listener.reserve_fd);
+    s->listener.reserve_fd = -1;
+    fd = accept_one(s);
+    if (fd < 0) {
+        const bool nobody = errno == EAGAIN; /* the descriptor is asked for before the queue is looked into */
+
+        return take_reserve(s) == 0 && nobody ? 0 : -1;
+    }
+    out_of_descriptors(s, cause, shortage_descriptors_max(), &e);
+    listener_log_refusal(s, fd, &e);
+    refuse(s, fd, &e);
+    return take_reserve(s);
+}
+
+static void take(struct server *s, int fd)
+{
+    const uint64_t began_ns = clock_now_ns();
+    struct connection *c = NULL;
+    struct error e;
+    int r = 0;
+
+    if ((uint64_t)fd >= newcomers_max()) /* the lowest there is: those below are taken */
+        r = out_of_descriptors(s, EMFILE, (uint64_t)fd, &e);
+    else if (s->n_connections >= s->config.max_connections)
+        r = too_many_connections(s, &e);
+    if (r < 0)
+        listener_log_refusal(s, fd, &e);
+    else
+        c = connection_new(s, fd, &e);
+    if (c)
+        schedule_charge(&c->account->turns, clock_now_ns() - began_ns);
+    else
+        refuse(s, fd, &e);
+}
+
+static void on_listener(uv_poll_t *poll, int status, int events)
+{
+    struct server *s = poll->data;
+
+    (void)status;
+    (void)events;
+    for (unsigned i = 0; i < ACCEPTS_A_TURN; i++) {
+        int fd = accept_one(s), cause = errno;
+
+        if (fd >= 0)
+            take(s, fd);
+        if (s->listener.crowd) {
+            wait_for_crowd(s);
+            return;
+        }
+        if (fd >= 0)
+            continue;
+        if (cause == EAGAIN)
+            return;
+        if (cause == EINTR || cause == ECONNABORTED)
+            continue;
+        if ((cause == EMFILE || cause == ENFILE) && shed(s, cause) == 0)
+            continue;
+        rest(s, cause);
+        return;
+    }
+}
+
+/* ---- life ---- */
+
+int listener_begin(struct server *s, int fd, struct error *e)
+{
+    s->listener.fd = fd;
+    s->listener.reserve_fd = -1;
+    rpc_output_init(&s->listener.notice, NOTICE_BYTES);
+    if (!buffer_reserve(&s->listener.notice.bytes, NOTICE_BYTES))
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
+    if (take_reserve(s) < 0)
+        return error_set(e, ERROR_QUOTA_EXCEEDED, "/dev/null: %s", strerror(errno));
+    return 0;
+}
+
+int listener_start(struct server *s, struct error *e)
+{
+    int r = uv_poll_init(&s->loop, &s->listener.poll, s->listener.fd);
+
+    if (r < 0)
+        return error_set(e, ERROR_INTERNAL, "watching the socket: %s", uv_strerror(r));
+    s->listener.poll.data = s;
+    uv_timer_init(&s->loop, &s->listener.timer);
+    s->listener.timer.data = s;
+    s->listener.started = true;
+    r = watch_start(&s->listener.poll, UV_READABLE, on_listener);
+    if (r < 0) {
+        listener_stop(s);
+        return error_set(e, ERROR_INTERNAL, "watching the socket: %s", uv_strerror(r));
+    }
+    return 0;
+}
+
+void listener_stop(struct server *s)
+{
+    if (s->listener.started) {
+        uv_close((uv_handle_t *)&s->listener.poll, NULL);
+        uv_close((uv_handle_t *)&s->listener.timer, NULL);
+        s->listener.started = false;
+    }
+    s->listener.crowd = account_unref(s->listener.crowd);
+    if (s->listener.fd >= 0)
+        close(s->listener.fd);
+    s->listener.fd = -1;
+}
+
+void listener_free(struct server *s)
+{
+    listener_stop(s);
+    if (s->listener.reserve_fd >= 0)
+        close(s->listener.reserve_fd);
+    s->listener.reserve_fd = -1;
+    rpc_output_free(&s->listener.notice);
+}

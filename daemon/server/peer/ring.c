@@ -1,0 +1,161 @@
+#include "server/peer/ring.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "server/peer/connection.h"
+#include "util/clock.h"
+#include "util/shortage.h"
+#include "util/watch.h"
+
+enum { KEPT_FDS = 2 }; /* of a channel: its bells */
+enum { BELLS_A_LOOK = 64, COOLS_AFTER_US = 10000 };
+
+static void heat(struct connection *c)
+{
+    c->ring_active_ns = clock_now_ns();
+    if (list_empty(&c->hot_link))
+        list_append(&c->server->hot, &c->hot_link);
+}
+
+/* ---- bells ---- */
+
+/* Edges, so that the counters, which clients can do with what they like, need not be read. */
+static void on_doorbells(uv_poll_t *poll, int status, int events)
+{
+    struct server *s = poll->data;
+    struct epoll_event bells[BELLS_A_LOOK];
+    int n = epoll_wait(s->doorbells, bells, BELLS_A_LOOK, 0);
+
+    (void)status;
+    (void)events;
+    for (int i = 0; i < n; i++) {
+        struct connection *c = bells[i].data.ptr;
+
+        rpc_channel_wake(c->channel);
+        heat(c);
+        connection_mark_dirty(c); /* it may have been for room */
+    }
+}
+
+int channels_init(struct server *s, struct error *e)
+{
+    list_init(&s->hot);
+    /* Only where there is a processor for one more thread that is busy. */
+    if (s->config.spin_us && ringer_new(&s->ringer, e) < 0)
+        return -1;
+    s->doorbells = epoll_create1(EPOLL_CLOEXEC);
+    if (s->doorbells < 0 || uv_poll_init(&s->loop, &s->doorbells_poll, s->doorbells) < 0)
+        return error_set(e, ERROR_INTERNAL, "the event loop cannot be set up"); /* channels_free() follows */
+    s->doorbells_poll.data = s;
+    if (watch_start(&s->doorbells_poll, UV_READABLE, on_doorbells) < 0)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch doorbells");
+    return 0;
+}
+
+void channels_stop(struct server *s)
+{
+    uv_close((uv_handle_t *)&s->doorbells_poll, NULL);
+}
+
+void channels_free(struct server *s)
+{
+    s->ringer = ringer_free(s->ringer);
+    close(s->doorbells);
+}
+
+/* ---- one connection's ---- */
+
+static void give_back(struct connection *c)
+{
+    charge_free(&c->bell_fds);
+    charge_free(&c->ring_bytes);
+    host_room_give(&c->server->host_room, &c->ring_room);
+}
+
+int channel_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e)
+{
+    struct epoll_event bell = {.events = EPOLLIN | EPOLLET, .data.ptr = c};
+    struct rpc_channel *channel;
+
+    if (c->channel) {
+        error_set(e, ERROR_INVALID_ARGUMENT, "shm: this connection has its shared memory already");
+        return error_detail_text(e, "key", "shm");
+    }
+    if (charge_take(&c->bell_fds, c->account, c->pid, QUOTA_FDS, KEPT_FDS, e) < 0 ||
+        charge_take(&c->ring_bytes, c->account, c->pid, QUOTA_HOST, RPC_CHANNEL_BYTES, e) < 0 ||
+        host_room_take(&c->server->host_room, c->account, RPC_CHANNEL_BYTES, 0, &c->ring_room, e) < 0)
+        goto discharge;
+    if (rpc_channel_new(c->server->config.message_bytes, OUTPUT_MAX, &channel, ret_fds, e) < 0)
+        goto discharge;
+    if (epoll_ctl(c->server->doorbells, EPOLL_CTL_ADD, channel->doorbell, &bell) < 0) {
+        error_shortage(e, errno, "watching the doorbell");
+        for (unsigned i = 0; i < CHANNEL_FDS; i++)
+            close(ret_fds[i]);
+        rpc_channel_free(channel);
+        goto discharge;
+    }
+    channel->ringer = c->server->ringer;
+    c->channel = channel;
+    heat(c);
+    return 0;
+
+discharge:
+    give_back(c);
+    return -1;
+}
+
+void channel_close(struct connection *c)
+{
+    if (!c->channel)
+        return;
+    list_remove(&c->hot_link);
+    epoll_ctl(c->server->doorbells, EPOLL_CTL_DEL, c->channel->doorbell, NULL);
+    c->channel = rpc_channel_free(c->channel);
+    give_back(c);
+}
+
+/* ---- looking and sleeping ---- */
+
+void channels_poll(struct server *s)
+{
+    uint64_t now = 0;
+
+    ringer_turn(s->ringer);
+    list_for_each_safe (node, after, &s->hot) {
+        struct connection *c = list_entry(node, struct connection, hot_link);
+
+        if (rpc_channel_pending(c->channel))
+            connection_mark_dirty(c);
+        if (connection_may_look_at_ring(c) && (c->ring_left || rpc_channel_has(c->channel))) {
+            c->ring_active_ns = 0; /* set below, where it is next found empty */
+            s->active = true;
+            c->ring_ready = true;
+            connection_mark_dirty(c);
+            continue;
+        }
+        now = now ? now : clock_now_ns();
+        if (!c->ring_active_ns)
+            c->ring_active_ns = now;
+        else if (now - c->ring_active_ns > COOLS_AFTER_US * UINT64_C(1000) && connection_may_look_at_ring(c) &&
+                 rpc_channel_sleep(c->channel))
+            list_remove(&c->hot_link);
+    }
+}
+
+bool channels_sleep(struct server *s)
+{
+    list_for_each_safe (node, after, &s->hot) {
+        struct connection *c = list_entry(node, struct connection, hot_link);
+
+        /* One that is paused stays: what it waits for wakes the loop. */
+        if (!connection_may_look_at_ring(c))
+            continue;
+        if (c->ring_left || !rpc_channel_sleep(c->channel))
+            return false;
+        list_remove(&c->hot_link);
+    }
+    return true;
+}
