@@ -18,6 +18,8 @@
 #include "proto/scan.h"
 #include "rpc/output.h"
 #include "rpc/value.h"
+#include "server/control/server.h"
+#include "server/exec/exec.h"
 #include "server/peer/connection.h"
 #include "tests/fuzz/fuzz.h"
 #include "util/log.h"
@@ -115,8 +117,8 @@ static size_t take(int fd, uint8_t *into, size_t have)
 
 static struct connection *only_connection(void)
 {
-    return list_empty(&server->connections) ? NULL
-                                            : list_entry(list_first(&server->connections), struct connection, link);
+    return list_empty(connections_of(server)) ? NULL
+                                              : list_entry(list_first(connections_of(server)), struct connection, link);
 }
 
 /* Turns the loop until the client has its answers, or for long enough. */
@@ -216,9 +218,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_replies(replies, have);
     close(pair[1]);
     /* Nothing but this connection keeps the loop waiting, and its end must come by itself. */
-    while (!list_empty(&server->connections) || server->mappings.count)
-        uv_run(&server->loop, list_empty(&server->connections) ? UV_RUN_NOWAIT : UV_RUN_ONCE);
-    FUZZ_CHECK(!server->n_connections && !server->n_jobs_running);
+    while (!list_empty(connections_of(server)) || server->mappings.count)
+        uv_run(&server->loop, list_empty(connections_of(server)) ? UV_RUN_NOWAIT : UV_RUN_ONCE);
+    FUZZ_CHECK(!connections_open(server) && !exec_jobs(server));
     FUZZ_CHECK(fcntl(pair[0], F_GETFD) < 0);
     return 0;
 }

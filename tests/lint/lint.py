@@ -40,6 +40,7 @@ TEXT_SUFFIXES = C_SUFFIXES | {
     ".conf",
 }
 LAYERS = ("util", "rpc", "core", "backend", "server", "main")
+SERVER_ROOMS = ("account", "base", "peer", "memory", "code", "exec", "observe", "control")
 MAX_FILE, MAX_FUNCTION = 500, 80
 SKIPPED = 77
 
@@ -118,6 +119,14 @@ def check_format() -> Iterator[str]:
         yield from (line.replace(f"{ROOT}/", "") for line in done.stderr.splitlines() if "error:" in line)
 
 
+def allowed_room(room: str, included: str) -> bool:
+    """Whether a file of a room of the server may include that one: of its own room, or a public header of one below."""
+    _, other, header = included.split("/")
+    if header == "room.h":
+        return other == room
+    return SERVER_ROOMS.index(other) <= SERVER_ROOMS.index(room)
+
+
 def allowed_include(path: Path, included: str) -> bool:
     """Whether a file may include that path ("" quotes, as written)."""
     parts = path.relative_to(ROOT).parts
@@ -132,6 +141,8 @@ def allowed_include(path: Path, included: str) -> bool:
             return top in ("compile", "util", "proto")
         if top == "compile":
             return layer in ("server", "main")
+        if layer == "server" and top == "server":
+            return allowed_room(parts[2], included)
         rank = LAYERS.index(layer)
         return top == "proto" or (top in LAYERS and LAYERS.index(top) <= rank)
     if parts[0] == "kernels":

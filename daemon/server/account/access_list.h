@@ -1,7 +1,7 @@
 /* Lists of users and groups, as the configuration says them: resolved once, when it is read, and copied by value.
  * Thread: whoever reads the configuration; names are looked up, which may block. */
-#ifndef KOPS_SERVER_ACCESS_LIST_H
-#define KOPS_SERVER_ACCESS_LIST_H
+#ifndef KOPS_SERVER_ACCOUNT_ACCESS_LIST_H
+#define KOPS_SERVER_ACCOUNT_ACCESS_LIST_H
 
 #include <stdbool.h>
 #include <sys/types.h>

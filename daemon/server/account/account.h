@@ -3,8 +3,8 @@
  * An account is made when a user's first connection comes, and its references are the connections and whatever outlives
  * them. One without references has nothing left, which is checked; it is kept for a while all the same, so that
  * connecting anew begins no new second of messages, device time or lines in the log. Thread: loop. */
-#ifndef KOPS_SERVER_ACCOUNT_H
-#define KOPS_SERVER_ACCOUNT_H
+#ifndef KOPS_SERVER_ACCOUNT_ACCOUNT_H
+#define KOPS_SERVER_ACCOUNT_ACCOUNT_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -109,10 +109,10 @@ struct account {
     unsigned references;
     struct list starving_link, starved; /* connections that are not read: see backlog.h */
     const void *favoured;               /* one that is, all the same; NULL: none */
-    struct connection *reporting;       /* a long answer is built for it (report.c); NULL */
+    struct connection *reporting;       /* a long reply is built for it (peer/long_reply.c); NULL */
     struct list held, held_link; /* its streams that wait (timeline.c), the next one first; in the server's users */
     unsigned looked;             /* the turn in which they were looked at last */
-    struct list reports;         /* connections by report_link that wait for that */
+    struct list reports;         /* connections by long_reply_link that wait for that */
     uint64_t used[QUOTA_COUNT];  /* the sum of its charges */
     uint64_t holes;              /* bytes, the sum of its parts of the server's host_room */
     struct schedule_user turns;  /* of the loop; its tasks are the connections */

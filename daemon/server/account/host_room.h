@@ -4,8 +4,8 @@
  * lives, however long the daemon has let go of it. So the quotas, which count what is mapped now, are not all: holes
  * are taken on only where all that are mapped fit into what is available at that time, and by one user only a share of
  * it. Memory whose pages are there needs nothing. Thread: loop. */
-#ifndef KOPS_SERVER_HOST_ROOM_H
-#define KOPS_SERVER_HOST_ROOM_H
+#ifndef KOPS_SERVER_ACCOUNT_HOST_ROOM_H
+#define KOPS_SERVER_ACCOUNT_HOST_ROOM_H
 
 #include "util/error.h"
 

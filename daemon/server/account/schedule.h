@@ -11,8 +11,8 @@
  * piece of somebody's work, not for one of everybody's.
  *
  * Owns nothing: users are part of accounts and tasks of connections. Thread: loop. */
-#ifndef KOPS_SERVER_SCHEDULE_H
-#define KOPS_SERVER_SCHEDULE_H
+#ifndef KOPS_SERVER_ACCOUNT_SCHEDULE_H
+#define KOPS_SERVER_ACCOUNT_SCHEDULE_H
 
 #include <stdbool.h>
 #include <stdint.h>

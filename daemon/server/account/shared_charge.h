@@ -1,7 +1,7 @@
 /* A user's hold on a mapping or on code: what several references of one user to one thing share. The thing is charged
  * once, as long as there is any reference. Thread: loop. */
-#ifndef KOPS_SERVER_HOLD_H
-#define KOPS_SERVER_HOLD_H
+#ifndef KOPS_SERVER_ACCOUNT_SHARED_CHARGE_H
+#define KOPS_SERVER_ACCOUNT_SHARED_CHARGE_H
 
 #include "server/account/account.h"
 

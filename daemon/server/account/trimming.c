@@ -2,9 +2,10 @@
 
 #ifdef __GLIBC__
 #include <malloc.h>
-#endif
 
 #include "util/list.h"
+
+#endif
 
 /* What is freed in a second is given back at once: less is worth no look through the heap, and each look is short
  * where little has gathered. Whoever allocates meanwhile waits for it. */

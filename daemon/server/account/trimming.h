@@ -1,7 +1,7 @@
 /* Gives memory back to the system that programs, runs and messages have left: the allocator keeps what is free in the
  * middle of its heap for itself. Thread: loop; the work is the pool's. */
-#ifndef KOPS_SERVER_TRIMMING_H
-#define KOPS_SERVER_TRIMMING_H
+#ifndef KOPS_SERVER_ACCOUNT_TRIMMING_H
+#define KOPS_SERVER_ACCOUNT_TRIMMING_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -4,10 +4,27 @@
 #include <unistd.h>
 
 #include "compile/service.h"
+#include "server/code/code.h"
 #include "server/code/module.h"
+#include "server/code/room.h"
+#include "server/memory/connection_resources.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
 #include "util/log.h"
+
+enum cache_action { CACHE_LIST, CACHE_CLEAR, CACHE_EXPORT, CACHE_IMPORT };
+
+/* The state of a request. */
+struct cache_call {
+    enum cache_action action;
+    struct code_task *task;
+};
+const size_t cache_state_bytes = sizeof(struct cache_call);
+
+static struct cache_call *cache_of(const struct request *r)
+{
+    return (struct cache_call *)(void *)(uintptr_t)r->state;
+}
 
 static void write_listed(struct rpc_output *out, const struct code_result *result)
 {
@@ -57,7 +74,7 @@ static void on_done(void *context, struct code_result *result, const struct erro
     }
     out = request_result(r);
     if (out) {
-        switch (r->cache.action) {
+        switch (cache_of(r)->action) {
         case CACHE_LIST:
             write_listed(out, result);
             break;
@@ -106,12 +123,12 @@ static int take_fd(const struct rpc_arg *index, struct request_fds *fds, int *re
 
 static int begin(struct request *r, const struct rpc_arg *args, struct request_fds *fds, struct error *e)
 {
-    struct code_service *service = r->connection->server->code_service;
+    struct code_service *service = r->connection->server->modules->service;
     char key[CODE_KEY_HEX + 1];
     const char *one = NULL;
     int fd = -1;
 
-    if (decode_action(r->connection, &args[CACHE_action], &r->cache.action, e) < 0)
+    if (decode_action(r->connection, &args[CACHE_action], &cache_of(r)->action, e) < 0)
         return -1;
     if (args[CACHE_key].present) {
         if (args[CACHE_key].length != CODE_KEY_HEX)
@@ -119,19 +136,19 @@ static int begin(struct request *r, const struct rpc_arg *args, struct request_f
         snprintf(key, sizeof(key), "%.*s", (int)args[CACHE_key].length, args[CACHE_key].text);
         one = key;
     }
-    switch (r->cache.action) {
+    switch (cache_of(r)->action) {
     case CACHE_LIST:
-        return code_cache_list(service, on_done, r, &r->cache.task, e);
+        return code_cache_list(service, on_done, r, &cache_of(r)->task, e);
     case CACHE_CLEAR:
-        return code_cache_clear(service, one, on_done, r, &r->cache.task, e);
+        return code_cache_clear(service, one, on_done, r, &cache_of(r)->task, e);
     case CACHE_EXPORT:
-        return code_cache_export(service, one, on_done, r, &r->cache.task, e);
+        return code_cache_export(service, one, on_done, r, &cache_of(r)->task, e);
     case CACHE_IMPORT:
         break;
     }
     if (take_fd(&args[CACHE_fd], fds, &fd, e) < 0)
         return -1;
-    return code_cache_import(service, fd, on_done, r, &r->cache.task, e);
+    return code_cache_import(service, fd, on_done, r, &cache_of(r)->task, e);
 }
 
 void handle_cache(struct request *r, const struct rpc_arg *args, struct request_fds *fds)

@@ -4,11 +4,31 @@
 #include <string.h>
 
 #include "compile/service.h"
+#include "server/code/code.h"
 #include "server/code/kernel.h"
 #include "server/code/module.h"
+#include "server/code/room.h"
+#include "server/memory/connection_resources.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
 #include "util/log.h"
+
+/* The state of a request. */
+struct compile {
+    struct code_request *request; /* NULL once there is code */
+    uint64_t bytes;               /* of the source with its files, counted in the connection's held_bytes */
+    struct charge charge;         /* QUOTA_WAITING: those */
+    struct backend_device *device;
+    enum code_origin origin;
+    struct code *code; /* a reference */
+    struct code_waiter waiter;
+};
+const size_t compile_state_bytes = sizeof(struct compile);
+
+static struct compile *compile_of(const struct request *r)
+{
+    return (struct compile *)(void *)(uintptr_t)r->state;
+}
 
 /* ---- the request ---- */
 
@@ -158,7 +178,7 @@ static int choose_target(struct server *s, const struct rpc_arg *args, char arch
     const struct rpc_arg *given = &args[COMPILE_arch];
     struct backend_device *d = user_code_device(s);
 
-    if (args[COMPILE_device].present && !(d = request_device(s, &args[COMPILE_device], e)))
+    if (args[COMPILE_device].present && !(d = server_device(s, &args[COMPILE_device], e)))
         return -1;
     if (given->present) {
         if (given->length >= COMPILED_ARCH_SIZE || !given->length)
@@ -170,7 +190,7 @@ static int choose_target(struct server *s, const struct rpc_arg *args, char arch
     }
     if (!d || !d->backend->code_load) {
         /* A daemon that cannot compile at all says that: the key would not help. */
-        if (!compiler_usable(code_service_compiler(s->code_service), e))
+        if (!compiler_usable(code_service_compiler(s->modules->service), e))
             return -1;
         return error_at(e, ERROR_MISSING_KEY, "", "arch",
                         d ? "that device runs no kernels of users: say what to compile for, such as sm_90a"
@@ -220,7 +240,7 @@ static void reply(struct request *r, const struct module *m)
     write_key(out, c->key);
     rpc_write_entry_text(out, "arch", c->arch);
     rpc_write_entry_text(out, "compiler", c->compiler);
-    rpc_write_entry_text(out, "cached", code_origin_name(r->compile.origin));
+    rpc_write_entry_text(out, "cached", code_origin_name(compile_of(r)->origin));
     rpc_write_entry_double(out, "compile_us", c->compile_us);
     rpc_write_text(out, "log");
     rpc_write_any_text(out, c->log);
@@ -229,14 +249,6 @@ static void reply(struct request *r, const struct module *m)
     rpc_write_array(out, c->n_entries);
     for (unsigned i = 0; i < c->n_entries; i++)
         write_entry(out, &c->entries[i]);
-}
-
-void module_drop(struct connection *c, struct module *m)
-{
-    idtable_remove(&c->modules, m->id);
-    shared_charge_unref(m->shared);
-    code_unref(m->code);
-    free(m);
 }
 
 static struct module *add_module(struct connection *c, struct code *code, struct error *e)
@@ -250,9 +262,9 @@ static struct module *add_module(struct connection *c, struct code *code, struct
     m->shared = shared_charge_take(c->account, c->pid, QUOTA_KERNEL, code, code->compiled->image_size, e);
     if (!m->shared)
         goto free_module;
-    m->id = idtable_add(&c->modules, m);
+    m->id = idtable_add(&c->code->modules, m);
     if (!m->id) {
-        connection_full(c, &c->modules, "modules", e);
+        connection_full(c, &c->code->modules, "modules", e);
         goto unref_hold;
     }
     m->code = code_ref(code);
@@ -269,11 +281,11 @@ free_module:
 static void finish(struct request *r)
 {
     struct connection *c = r->connection;
-    struct code *code = r->compile.code;
+    struct code *code = compile_of(r)->code;
     struct module *m = NULL;
     struct error e;
 
-    list_remove(&r->compile.link);
+    list_remove(&r->queue_link);
     if (code->state == CODE_FAILED)
         e = code->error;
     else if (!c->closed)
@@ -290,16 +302,16 @@ static void finish(struct request *r)
 
 static void on_loaded(struct code_waiter *waiter)
 {
-    finish(list_entry(waiter, struct request, compile.waiter));
+    finish(request_of(list_entry(waiter, struct compile, waiter)));
 }
 
 /* From then on its source is kept no more. */
 static void forget_source(struct request *r)
 {
-    r->compile.request = NULL;
-    r->connection->source_bytes -= r->compile.bytes;
-    charge_free(&r->compile.charge);
-    r->compile.bytes = 0;
+    compile_of(r)->request = NULL;
+    r->connection->held_bytes -= compile_of(r)->bytes;
+    charge_free(&compile_of(r)->charge);
+    compile_of(r)->bytes = 0;
 }
 
 static void on_compiled(void *context, struct compiled *compiled, enum code_origin origin, const struct error *e,
@@ -312,7 +324,7 @@ static void on_compiled(void *context, struct compiled *compiled, enum code_orig
     if (!compiled) {
         log_debug("compile", "pid=%d uid=%d failed=%s", (int)r->connection->pid, (int)r->connection->uid,
                   failure ? failure->reason : error_code_name(e->code));
-        list_remove(&r->compile.link);
+        list_remove(&r->queue_link);
         if (failure)
             request_error_log(r, e, failure->reason, failure->log);
         else
@@ -320,21 +332,21 @@ static void on_compiled(void *context, struct compiled *compiled, enum code_orig
         request_end(r);
         return;
     }
-    r->compile.origin = origin;
-    r->compile.code = code_take(r->connection->server, compiled, r->compile.device);
+    compile_of(r)->origin = origin;
+    compile_of(r)->code = code_take(r->connection->server, compiled, compile_of(r)->device);
     compiled_unref(compiled);
-    if (!r->compile.code) {
+    if (!compile_of(r)->code) {
         error_set(&error, ERROR_OUT_OF_MEMORY, "no memory for a module");
-        list_remove(&r->compile.link);
+        list_remove(&r->queue_link);
         request_end_error(r, &error);
         return;
     }
-    if (r->compile.code->state != CODE_LOADING) {
+    if (compile_of(r)->code->state != CODE_LOADING) {
         finish(r);
         return;
     }
-    r->compile.waiter.ready = on_loaded;
-    code_wait(r->compile.code, &r->compile.waiter);
+    compile_of(r)->waiter.ready = on_loaded;
+    code_wait(compile_of(r)->code, &compile_of(r)->waiter);
 }
 
 void handle_compile(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
@@ -350,37 +362,41 @@ void handle_compile(struct request *r, const struct rpc_arg *args, struct reques
         return;
     }
     /* Sources that wait count as runs do: beyond a bound the connection is not read. */
-    r->compile.bytes = input_bytes(&in.input);
-    r->connection->source_bytes += r->compile.bytes;
-    charge_count(&r->compile.charge, r->connection->account, QUOTA_WAITING, r->compile.bytes);
-    r->compile.request = NULL;
-    list_init(&r->compile.link);
-    list_append(&r->connection->compiles, &r->compile.link);
-    result = choose_target(s, args, in.arch, &r->compile.device, &e);
+    compile_of(r)->bytes = input_bytes(&in.input);
+    r->connection->held_bytes += compile_of(r)->bytes;
+    charge_count(&compile_of(r)->charge, r->connection->account, QUOTA_WAITING, compile_of(r)->bytes);
+    compile_of(r)->request = NULL;
+    list_append(&r->connection->code->compiles, &r->queue_link);
+    result = choose_target(s, args, in.arch, &compile_of(r)->device, &e);
     if (result == 0)
-        result = code_get(s->code_service, &in.input, on_compiled, r, &r->compile.request, &e);
+        result = code_get(s->modules->service, &in.input, on_compiled, r, &compile_of(r)->request, &e);
     input_free(&in);
     if (result == 0)
         return;
     forget_source(r);
-    list_remove(&r->compile.link);
+    list_remove(&r->queue_link);
     request_end_error(r, &e);
 }
 
-bool compile_stop(struct request *r, const struct error *e)
+bool compile_can_cancel(const struct request *r)
 {
-    if (!r->compile.request)
-        return false; /* what is left is short */
-    code_request_cancel(r->compile.request);
+    return r->method == METHOD_COMPILE && compile_of(r)->request; /* what is left without is short */
+}
+
+bool compile_cancel(struct request *r, const struct error *e)
+{
+    if (!compile_can_cancel(r))
+        return false;
+    code_request_cancel(compile_of(r)->request);
     forget_source(r);
-    list_remove(&r->compile.link);
+    list_remove(&r->queue_link);
     request_end_error(r, e);
     return true;
 }
 
-void compiles_stop(struct connection *c, const struct error *e)
+void compiles_cancel_all(struct connection *c, const struct error *e)
 {
     /* Stopping one may end others; begin anew each time. */
-    for (struct list *node = c->compiles.next; node != &c->compiles;)
-        node = compile_stop(list_entry(node, struct request, compile.link), e) ? c->compiles.next : node->next;
+    for (struct list *node = c->code->compiles.next; node != &c->code->compiles;)
+        node = compile_cancel(list_entry(node, struct request, queue_link), e) ? c->code->compiles.next : node->next;
 }

@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/code/code.h"
 #include "server/code/module.h"
+#include "server/code/room.h"
+#include "server/memory/connection_resources.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
 
@@ -29,10 +32,10 @@ void kernel_unref(struct kernel *k)
     free(k);
 }
 
-void kernel_drop(struct connection *c, struct kernel *k)
+const char *kernel_operand_key(const struct kernel *k, unsigned o, char into[16])
 {
-    idtable_remove(&c->kernels, k->id);
-    kernel_unref(k);
+    snprintf(into, 16, "args[%u]", k->signature->operands[o]->index);
+    return into;
 }
 
 /* ---- the declaration ---- */
@@ -114,7 +117,7 @@ static int decode_param(const struct rpc_value *value, const char *path, struct 
         .strided = args[PARAM_strided].b,
     };
     if (decode_kind(&args[PARAM_kind], dotted, &ret->kind, e) < 0 ||
-        tensor_decode_dtype(&args[PARAM_dtype], dotted, &ret->dtype, e) < 0)
+        server_dtype(&args[PARAM_dtype], dotted, &ret->dtype, e) < 0)
         return -1;
     if (args[PARAM_shape].present &&
         decode_values(&args[PARAM_shape], dotted, "shape", TENSOR_MAX_RANK, true, ret->shape, e) < 0)
@@ -171,7 +174,7 @@ static int decode_declaration(const struct rpc_arg *args, const struct compiled_
 static int find_entry(const struct connection *c, const struct rpc_arg *args, const struct module **ret_module,
                       unsigned *ret_entry, struct error *e)
 {
-    const struct module *m = idtable_get(&c->modules, args[KERNEL_module].u);
+    const struct module *m = idtable_get(&c->code->modules, args[KERNEL_module].u);
     const struct compiled *compiled;
 
     if (!m) {
@@ -236,10 +239,10 @@ static int kernel_new(struct connection *c, const struct rpc_arg *args, struct k
     code->device->backend->kernel_limits(code->device, &k->limits);
     k->limits.function_threads = k->function->max_threads;
     k->limits.static_shared = k->function->static_shared;
-    k->id = idtable_add(&c->kernels, k);
+    k->id = idtable_add(&c->code->kernels, k);
     if (!k->id) {
         kernel_unref(k);
-        return connection_full(c, &c->kernels, "kernels", e);
+        return connection_full(c, &c->code->kernels, "kernels", e);
     }
     *ret = k;
     return 0;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/code/room.h"
 #include "server/peer/connection.h"
 
 /* What stays loaded that nobody refers to: so many, each at most so large on its device. */
@@ -105,11 +106,11 @@ static void retire(struct code *code)
         return;
     }
     if (compiled_device_bytes(code->compiled) <= IDLE_BYTES) {
-        list_append(&s->idle_codes, &code->link);
-        if (++s->n_idle_codes <= IDLE_CODES)
+        list_append(&s->modules->idle, &code->link);
+        if (++s->modules->n_idle <= IDLE_CODES)
             return;
-        code = list_entry(list_first(&s->idle_codes), struct code, link);
-        s->n_idle_codes--;
+        code = list_entry(list_first(&s->modules->idle), struct code, link);
+        s->modules->n_idle--;
         list_remove(&code->link);
     }
     work_submit(&s->loop, &code->work, unload, unloaded);
@@ -131,15 +132,9 @@ static void loaded(struct work *work)
 
 /* ---- sharing ---- */
 
-void codes_init(struct server *s)
-{
-    list_init(&s->codes);
-    list_init(&s->idle_codes);
-}
-
 void codes_free(struct server *s)
 {
-    list_for_each_safe (node, after, &s->idle_codes) {
+    list_for_each_safe (node, after, &s->modules->idle) {
         struct code *code = list_entry(node, struct code, link);
 
         code->device->backend->code_unload(code->device, code->loaded);
@@ -161,15 +156,15 @@ static struct code *find(struct list *list, const struct compiled *compiled, con
 
 struct code *code_take(struct server *s, struct compiled *compiled, struct backend_device *device)
 {
-    struct code *code = find(&s->codes, compiled, device);
+    struct code *code = find(&s->modules->used, compiled, device);
 
     if (code)
         return code_ref(code);
-    code = find(&s->idle_codes, compiled, device);
+    code = find(&s->modules->idle, compiled, device);
     if (code) {
         list_remove(&code->link);
-        list_append(&s->codes, &code->link);
-        s->n_idle_codes--;
+        list_append(&s->modules->used, &code->link);
+        s->modules->n_idle--;
         return code_ref(code);
     }
     code = calloc(1, sizeof(*code));
@@ -184,7 +179,7 @@ struct code *code_take(struct server *s, struct compiled *compiled, struct backe
     code->state = device ? CODE_LOADING : CODE_READY;
     list_init(&code->waiters);
     list_init(&code->link);
-    list_append(&s->codes, &code->link);
+    list_append(&s->modules->used, &code->link);
     if (device) {
         code->refs++;
         work_submit(&s->loop, &code->work, load, loaded);

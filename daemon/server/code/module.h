@@ -3,16 +3,24 @@
  * A connection's modules and kernels, programs and runs hold references. Code that nobody refers to any more stays
  * loaded for whoever comes next, unless it is large, up to a number. Thread: loop; loading and unloading run on the
  * pool. */
-#ifndef KOPS_SERVER_CODE_H
-#define KOPS_SERVER_CODE_H
+#ifndef KOPS_SERVER_CODE_MODULE_H
+#define KOPS_SERVER_CODE_MODULE_H
 
 #include "compile/compiled.h"
-#include "server/types.h"
+#include "server/account/shared_charge.h"
+#include "server/peer/connection.h"
+#include "util/work.h"
 
 enum code_state { CODE_LOADING, CODE_READY, CODE_FAILED };
 
+/* Waits until code is loaded. */
+struct code_waiter {
+    struct list link;
+    void (*ready)(struct code_waiter *waiter); /* the code is loaded, or cannot be */
+};
+
 struct code {
-    struct list link; /* in the server's codes, or in its idle ones */
+    struct list link; /* in the room's used, or in its idle ones */
     struct server *server;
     unsigned refs;
     enum code_state state;
@@ -25,7 +33,6 @@ struct code {
     struct work work;
 };
 
-void codes_init(struct server *s);
 /* When nothing runs any more: unloads what is left. */
 void codes_free(struct server *s);
 
@@ -41,20 +48,5 @@ bool code_runs_on(const char *arch, const struct backend_device *device);
 /* What sources are compiled for when nobody says: the device's own architecture, with all it has. "" for a device
  * without code of users. */
 void code_default_arch(const struct backend_device *device, char into[COMPILED_ARCH_SIZE]);
-
-/* user_code.c: who may bring code. 0, or -1 and permission_denied. */
-int user_code_check(const struct connection *c, struct error *e);
-/* The first device that runs code of users; NULL: none. */
-struct backend_device *user_code_device(const struct server *s);
-/* Whether it may compile here, and a compiler is there. */
-bool user_code_compiles(const struct connection *c);
-/* hello's `kernels`. */
-void user_code_write_hello(struct rpc_output *out, const struct connection *c);
-/* For stats. */
-void user_code_write_stats(struct rpc_output *out, const struct server *s);
-
-/* compile.c: requests that wait for a compiler or for the cache end with this error; their work is stopped. */
-bool compile_stop(struct request *r, const struct error *e); /* false: it is past that */
-void compiles_stop(struct connection *c, const struct error *e);
 
 #endif

@@ -1,6 +1,10 @@
 /* Who may bring code, and what hello and stats say of it. */
+
 #include "compile/service.h"
+#include "server/code/code.h"
 #include "server/code/module.h"
+#include "server/code/room.h"
+#include "server/memory/connection_resources.h"
 #include "server/peer/access.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
@@ -66,7 +70,7 @@ void user_code_write_hello(struct rpc_output *out, const struct connection *c)
     rpc_write_map(out, 4);
     rpc_write_entry_text(out, "policy", user_kernels_names[s->config.user_kernels]);
     rpc_write_entry_bool(out, "allowed", is_allowed(c));
-    rpc_write_entry_text(out, "compiler", compiler_name(code_service_compiler(s->code_service)));
+    rpc_write_entry_text(out, "compiler", compiler_name(code_service_compiler(s->modules->service)));
     rpc_write_text(out, "arch");
     rpc_write_array(out, s->devices.count);
     for (unsigned i = 0; i < s->devices.count; i++) {
@@ -77,12 +81,12 @@ void user_code_write_hello(struct rpc_output *out, const struct connection *c)
 
 bool user_code_compiles(const struct connection *c)
 {
-    return is_allowed(c) && compiler_usable(code_service_compiler(c->server->code_service), NULL);
+    return is_allowed(c) && compiler_usable(code_service_compiler(c->server->modules->service), NULL);
 }
 
-void user_code_write_stats(struct rpc_output *out, const struct server *s)
+void user_code_write_stats(struct rpc_output *out, const struct server *s, uint64_t launches)
 {
-    const struct code_counters n = code_service_counters(s->code_service);
+    const struct code_counters n = code_service_counters(s->modules->service);
 
     rpc_write_text(out, "kernels");
     rpc_write_map(out, 6);
@@ -91,5 +95,5 @@ void user_code_write_stats(struct rpc_output *out, const struct server *s)
     rpc_write_entry_uint(out, "cache_disk_hits", n.disk_hits);
     rpc_write_entry_uint(out, "failures", n.failures);
     rpc_write_entry_uint(out, "single_flight_joins", n.joins);
-    rpc_write_entry_uint(out, "launches", s->counters.launches - s->counters_then.launches);
+    rpc_write_entry_uint(out, "launches", launches);
 }

@@ -1,8 +1,8 @@
 /* Polling before sleeping: whether it pays, and a slice of it. */
-#ifndef KOPS_SERVER_SPIN_H
-#define KOPS_SERVER_SPIN_H
+#ifndef KOPS_SERVER_CONTROL_BUSY_POLL_H
+#define KOPS_SERVER_CONTROL_BUSY_POLL_H
 
-#include "server/types.h"
+#include "server/base/shared.h"
 
 void busy_poll_init(struct server *s);
 

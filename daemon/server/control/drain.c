@@ -1,5 +1,6 @@
 #include "server/control/drain.h"
 
+#include "server/control/room.h"
 #include "server/control/shutdown.h"
 #include "server/control/watchdog.h"
 #include "server/peer/connection.h"
@@ -7,41 +8,27 @@
 #include "util/clock.h"
 #include "util/log.h"
 
-const char *const server_state_names[STATE_COUNT] = {
-    [STATE_SERVING] = "serving",
-    [STATE_DRAINING] = "draining",
-    [STATE_STOPPING] = "stopping",
+/* The state of a request. */
+struct drain_call {
+    uint64_t by_ns; /* 0: as long as it takes */
 };
+const size_t drain_state_bytes = sizeof(struct drain_call);
 
-enum server_state server_state(const struct server *s)
+static struct drain_call *drain_of(const struct request *r)
 {
-    return s->stopping ? STATE_STOPPING : s->drain.active ? STATE_DRAINING : STATE_SERVING;
+    return (struct drain_call *)(void *)(uintptr_t)r->state;
 }
 
 void drain_init(struct server *s)
 {
-    list_init(&s->drain.waiting);
-    uv_timer_init(&s->loop, &s->drain.timer);
-    s->drain.timer.data = s;
+    list_init(&s->control->drain.waiting);
+    uv_timer_init(&s->loop, &s->control->drain.timer);
+    s->control->drain.timer.data = s;
 }
 
 void drain_close(struct server *s)
 {
-    uv_close((uv_handle_t *)&s->drain.timer, NULL);
-}
-
-bool drain_refuses(const struct server *s, struct error *e)
-{
-    if (!s->drain.active)
-        return false;
-    error_set(e, ERROR_SHUTTING_DOWN, "the daemon is being drained and begins nothing new; try again later");
-    error_detail_bool(e, "draining", true);
-    return true;
-}
-
-static struct request *request_of(struct list *link)
-{
-    return (struct request *)(void *)((char *)link - offsetof(struct request, watch.link));
+    uv_close((uv_handle_t *)&s->control->drain.timer, NULL);
 }
 
 static void answer(struct request *r)
@@ -51,20 +38,20 @@ static void answer(struct request *r)
 
     if (out) {
         rpc_write_map(out, 3);
-        rpc_write_entry_bool(out, "drained", s->drain.work == 0);
-        rpc_write_entry_uint(out, "jobs", s->drain.work);
-        rpc_write_entry_uint(out, "connections", s->n_connections);
+        rpc_write_entry_bool(out, "drained", s->admission.work == 0);
+        rpc_write_entry_uint(out, "jobs", s->admission.work);
+        rpc_write_entry_uint(out, "connections", connections_open(s));
     }
     request_end(r);
 }
 
 static void answer_all(struct server *s)
 {
-    while (!list_empty(&s->drain.waiting)) {
-        struct list *link = list_first(&s->drain.waiting);
+    while (!list_empty(&s->control->drain.waiting)) {
+        struct list *link = list_first(&s->control->drain.waiting);
 
         list_remove(link);
-        answer(request_of(link));
+        answer(list_entry(link, struct request, queue_link));
     }
 }
 
@@ -72,9 +59,10 @@ static void resume(struct request *r)
 {
     struct server *s = r->connection->server;
 
-    if (s->drain.active && !s->stopping)
-        log_info("resume", "pid=%d uid=%d jobs=%u", (int)r->connection->pid, (int)r->connection->uid, s->drain.work);
-    s->drain.active = s->drain.stop = s->drain.done = false;
+    if (s->admission.draining && !s->admission.stopping)
+        log_info("resume", "pid=%d uid=%d jobs=%u", (int)r->connection->pid, (int)r->connection->uid,
+                 s->admission.work);
+    s->admission.draining = s->control->drain.stop = s->control->drain.done = false;
     watchdog_tell(s);
     answer_all(s);
     answer(r);
@@ -85,16 +73,16 @@ static void begin(struct request *r, bool stop, uint64_t timeout_ms)
     struct server *s = r->connection->server;
 
     log_info("drain", "pid=%d uid=%d stop=%s timeout_ms=%llu jobs=%u", (int)r->connection->pid, (int)r->connection->uid,
-             stop ? "true" : "false", (unsigned long long)timeout_ms, s->drain.work);
-    s->drain.active = true;
-    s->drain.done = false;
+             stop ? "true" : "false", (unsigned long long)timeout_ms, s->admission.work);
+    s->admission.draining = true;
+    s->control->drain.done = false;
     watchdog_tell(s);
-    r->watch.by_ns = timeout_ms ? r->received_ns + timeout_ms * 1000000U : 0;
+    drain_of(r)->by_ns = timeout_ms ? r->received_ns + timeout_ms * 1000000U : 0;
     if (stop) {
-        s->drain.stop = true;
-        s->drain.stop_by_ns = r->watch.by_ns;
+        s->control->drain.stop = true;
+        s->control->drain.stop_by_ns = drain_of(r)->by_ns;
     }
-    list_append(&s->drain.waiting, &r->watch.link);
+    list_append(&s->control->drain.waiting, &r->queue_link);
 }
 
 void handle_drain(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
@@ -122,16 +110,17 @@ static void on_timer(uv_timer_t *timer)
 /* Wakes the loop for the earliest of them. */
 static void arm(struct server *s, uint64_t now)
 {
-    uint64_t earliest = s->drain.stop && s->drain.stop_by_ns ? s->drain.stop_by_ns : UINT64_MAX;
+    uint64_t earliest =
+        s->control->drain.stop && s->control->drain.stop_by_ns ? s->control->drain.stop_by_ns : UINT64_MAX;
 
-    list_for_each_safe (node, after, &s->drain.waiting) {
-        const struct request *r = request_of(node);
+    list_for_each_safe (node, after, &s->control->drain.waiting) {
+        const struct request *r = list_entry(node, struct request, queue_link);
 
-        if (r->watch.by_ns && r->watch.by_ns < earliest)
-            earliest = r->watch.by_ns;
+        if (drain_of(r)->by_ns && drain_of(r)->by_ns < earliest)
+            earliest = drain_of(r)->by_ns;
     }
     if (earliest != UINT64_MAX)
-        uv_timer_start(&s->drain.timer, on_timer, earliest > now ? (earliest - now) / 1000000 + 1 : 0, 0);
+        uv_timer_start(&s->control->drain.timer, on_timer, earliest > now ? (earliest - now) / 1000000 + 1 : 0, 0);
 }
 
 static bool is_over(uint64_t by_ns, uint64_t now)
@@ -141,29 +130,29 @@ static bool is_over(uint64_t by_ns, uint64_t now)
 
 bool drain_step(struct server *s)
 {
-    const bool empty = s->drain.work == 0;
+    const bool empty = s->admission.work == 0;
     bool did = false;
     uint64_t now;
 
-    if (list_empty(&s->drain.waiting) && !s->drain.stop)
+    if (list_empty(&s->control->drain.waiting) && !s->control->drain.stop)
         return false;
     now = clock_now_ns();
-    if (empty && s->drain.active && !s->drain.done) {
-        s->drain.done = true;
-        log_info("drained", "connections=%u", s->n_connections);
+    if (empty && s->admission.draining && !s->control->drain.done) {
+        s->control->drain.done = true;
+        log_info("drained", "connections=%u", connections_open(s));
     }
-    list_for_each_safe (node, after, &s->drain.waiting) {
-        struct request *r = request_of(node);
+    list_for_each_safe (node, after, &s->control->drain.waiting) {
+        struct request *r = list_entry(node, struct request, queue_link);
 
-        if (!empty && !is_over(r->watch.by_ns, now) && !r->connection->closed)
+        if (!empty && !is_over(drain_of(r)->by_ns, now) && !r->connection->closed)
             continue;
         list_remove(node);
         answer(r);
         did = true;
     }
-    if (s->drain.stop && (empty || is_over(s->drain.stop_by_ns, now))) {
-        s->drain.stop = false;
-        log_info("stop", "why=\"drained\" jobs=%u", s->drain.work);
+    if (s->control->drain.stop && (empty || is_over(s->control->drain.stop_by_ns, now))) {
+        s->control->drain.stop = false;
+        log_info("stop", "why=\"drained\" jobs=%u", s->admission.work);
         shutdown_begin(s);
         return true;
     }

@@ -3,9 +3,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "server/code/module.h"
+#include "server/code/code.h"
 #include "server/exec/command_list.h"
-#include "server/observe/clients.h"
+#include "server/exec/exec.h"
 #include "server/peer/request.h"
 #include "server/peer/ring.h"
 

@@ -8,22 +8,22 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "server/code/module.h"
+#include "server/code/code.h"
 #include "server/control/drain.h"
 #include "server/control/event_loop.h"
+#include "server/control/methods.h"
+#include "server/control/room.h"
 #include "server/control/shutdown.h"
 #include "server/control/watchdog.h"
-#include "server/exec/device_queues.h"
+#include "server/exec/exec.h"
 #include "server/exec/run.h"
-#include "server/exec/timeline.h"
-#include "server/observe/latency.h"
-#include "server/observe/sampling.h"
-#include "server/peer/backlog.h"
-#include "server/peer/connection.h"
+#include "server/memory/connection_resources.h"
+#include "server/memory/memory.h"
+#include "server/observe/observe.h"
 #include "server/peer/listener.h"
-#include "server/peer/peer_timeouts.h"
-#include "server/peer/ring.h"
+#include "server/peer/peers.h"
 #include "util/clock.h"
+#include "util/log.h"
 #include "util/loop_memory.h"
 #include "util/watch.h"
 
@@ -71,7 +71,7 @@ static unsigned descriptors_watched(const struct server *s)
 
 static int open_devices(struct server *s, struct error *e)
 {
-    const struct backend_host host = {.wake = event_loop_wake, .context = s};
+    const struct backend_host host = {.wake = server_wake, .context = s};
     unsigned n = 0;
 
     while (n < sizeof(s->config.backends) / sizeof(s->config.backends[0]) && s->config.backends[n])
@@ -100,62 +100,59 @@ static int probe_pipe(struct error *e)
     return 0;
 }
 
+/* From the lowest room to the highest. */
+static const struct connection_part *const parts[] = {&connection_memory_part, &connection_code_part,
+                                                      &connection_exec_part, &connection_statistics_part, NULL};
+
 /* What needs no loop. */
 static int prepare(struct server *s, int listener, struct error *e)
 {
     struct timespec now;
 
-    if (listener_begin(s, listener, e) < 0 || probe_pipe(e) < 0 || loop_memory_reserve(descriptors_watched(s), e) < 0)
+    if (peers_new(s, listener, methods_table(), parts, e) < 0 || probe_pipe(e) < 0 ||
+        loop_memory_reserve(descriptors_watched(s), e) < 0)
         return -1;
-    s->profile = profile_new();
-    s->latencies = latency_table_new();
-    s->arena = rpc_arena_new();
-    if (!s->profile || !s->latencies || !s->arena)
+    s->control = calloc(1, sizeof(*s->control));
+    if (!s->control)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
-    s->doorbells = s->held.timer = -1;
+    s->control->server = s;
     accounts_init(&s->accounts, &s->config.quota);
     s->started_ns = clock_now_ns();
     clock_gettime(CLOCK_REALTIME, &now);
     s->started_s = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
     choose_instance(s);
-    list_init(&s->connections);
-    list_init(&s->walks);
     schedule_init(&s->schedule, clock_now_ns, clock_thread_ns);
-    list_init(&s->programs);
-    codes_init(s);
-    list_init(&s->yielding);
     return 0;
 }
 
 static int start(struct server *s, struct error *e)
 {
-    mapping_registry_init(&s->mappings, &s->loop, &s->devices, s->config.idle_close_s * UINT64_C(1000000000));
+    memory_init(s);
     s->accounts.closer = closer_new(&s->loop);
     if (!s->accounts.closer)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the event loop");
-    s->mappings.opened = connections_note_opened;
-    s->mappings.close_fds = connections_close_fds;
-    s->mappings.charge = mapping_charge_areas;
-    s->mappings.unreferenced = mapping_settle_shared;
-    s->mappings.settle = mapping_settle;
-    s->mappings.context = s;
-    deadlines_init(s);
-    peer_timeouts_init(s);
-    backlog_init(s);
     trimming_init(&s->trimming, &s->loop);
     drain_init(s);
-    sampling_init(s);
+    if (observe_new(s, e) < 0 || peers_start(s, e) < 0 || exec_new(s, &observe_runs, e) < 0)
+        return -1;
     if (event_loop_init(s, e) < 0)
         return -1;
     if (watch_loop(&s->loop) < 0)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the event loop");
     if (open_devices(s, e) < 0 || listener_start(s, e) < 0)
         return -1;
-    s->code_service = code_service_new(&s->loop, &s->config.code, e);
-    if (!s->code_service)
+    if (modules_new(s, e) < 0)
         return -1;
     shutdown_init(s);
     return 0;
+}
+
+static void free_rooms(struct server *s)
+{
+    peers_free(s);
+    observe_free(s);
+    free(s->control);
+    free(s);
 }
 
 int server_new(const struct server_config *config, int listener, struct server **ret_server, struct error *e)
@@ -186,15 +183,11 @@ close_loop:
     uv_walk(&s->loop, close_handle, NULL);
     uv_run(&s->loop, UV_RUN_DEFAULT);
     uv_loop_close(&s->loop);
-    channels_free(s);
-    timelines_free(s);
+    exec_free(s);
+    modules_free(s);
     closer_free(s->accounts.closer);
 free_server:
-    listener_free(s);
-    rpc_arena_free(s->arena);
-    profile_free(s->profile);
-    latency_table_free(s->latencies);
-    free(s);
+    free_rooms(s);
     return -1;
 }
 
@@ -205,38 +198,27 @@ int server_run(struct server *server, const struct server_hooks *hooks)
     server->hooks = *hooks;
     if (watchdog_start(server, hooks, &e) < 0) {
         log_error("start", "why=\"%s\"", e.message);
-        server->exit_status = SERVER_EXIT_FAILED;
+        server->control->exit_status = SERVER_EXIT_FAILED;
         shutdown_begin(server);
     } else if (hooks->ready) {
         hooks->ready(hooks->context);
     }
     uv_run(&server->loop, UV_RUN_DEFAULT); /* until server_stop_step() has closed every handle */
-    return server->exit_status;
+    return server->control->exit_status;
 }
 
 struct server *server_free(struct server *server)
 {
     if (!server)
         return NULL;
-    device_queues_free(server);
-    codes_free(server);
+    exec_free(server);
+    modules_free(server);
     devices_close(&server->devices);
     watchdog_stop(server);
     uv_loop_close(&server->loop);
-    channels_free(server);
-    timelines_free(server);
-    listener_free(server);
+    peers_free(server);
     accounts_free(&server->accounts);
     closer_free(server->accounts.closer);
-    while (server->free_requests) {
-        struct request *r = server->free_requests;
-
-        server->free_requests = r->next;
-        free(r);
-    }
-    rpc_arena_free(server->arena);
-    profile_free(server->profile);
-    latency_table_free(server->latencies);
-    free(server);
+    free_rooms(server);
     return NULL;
 }

@@ -4,17 +4,17 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "server/code/module.h"
+#include "server/code/code.h"
 #include "server/control/drain.h"
 #include "server/control/event_loop.h"
+#include "server/control/room.h"
 #include "server/control/watchdog.h"
-#include "server/exec/run.h"
-#include "server/observe/sampling.h"
-#include "server/peer/backlog.h"
-#include "server/peer/connection.h"
+#include "server/exec/exec.h"
+#include "server/observe/observe.h"
+#include "server/peer/back_pressure.h"
+#include "server/peer/barrier.h"
 #include "server/peer/listener.h"
-#include "server/peer/peer_timeouts.h"
-#include "server/peer/request.h"
+#include "server/peer/peers.h"
 #include "util/log.h"
 
 enum { LOST_GRACE_MS = 500, WIND_UP_MS = 10000 };
@@ -43,8 +43,8 @@ void shutdown_init(struct server *s)
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigset_t hangup;
 
-    uv_timer_init(&s->loop, &s->shutdown_timer);
-    s->shutdown_timer.data = s;
+    uv_timer_init(&s->loop, &s->control->shutdown_timer);
+    s->control->shutdown_timer.data = s;
     signal_seen = reload_seen = 0;
     atomic_store(&signalled_server, s);
     sigemptyset(&action.sa_mask);
@@ -59,9 +59,9 @@ void shutdown_init(struct server *s)
 
 void shutdown_check_signals(struct server *s)
 {
-    if (s->stopping)
+    if (s->admission.stopping)
         return;
-    if (reload_seen && !s->reading_settings) {
+    if (reload_seen && !s->control->reading_settings) {
         reload_seen = 0;
         server_read_settings(s);
     }
@@ -81,29 +81,29 @@ void shutdown_begin(struct server *s)
 {
     uint64_t grace = s->config.shutdown_grace_ms;
 
-    if (s->stopping)
+    if (s->admission.stopping)
         return;
-    s->stopping = true;
+    s->admission.stopping = true;
     listener_stop(s);
     /* What was sent before this is read and answered: with results, or with shutting_down. */
-    list_for_each_safe (node, after, &s->connections)
+    list_for_each_safe (node, after, connections_of(s))
         connection_end_input(list_entry(node, struct connection, link));
     /* Nothing comes from a lost device any more: what failed is told, and a new daemon is what everybody waits for. */
-    if (s->exit_status == SERVER_EXIT_DEVICE_LOST && grace > LOST_GRACE_MS)
+    if (s->control->exit_status == SERVER_EXIT_DEVICE_LOST && grace > LOST_GRACE_MS)
         grace = LOST_GRACE_MS;
     tell_stopping(s, grace);
-    uv_timer_start(&s->shutdown_timer, on_grace_over, grace, grace + 1000);
+    uv_timer_start(&s->control->shutdown_timer, on_grace_over, grace, grace + 1000);
 }
 
 static void cancel_everything(struct server *s)
 {
-    list_for_each_safe (node, after, &s->connections) {
+    list_for_each_safe (node, after, connections_of(s)) {
         struct connection *c = list_entry(node, struct connection, link);
         struct error e;
 
-        run_stop_all(c, RUN_CANCELLED);
+        exec_cancel_all(c);
         error_set(&e, ERROR_SHUTTING_DOWN, "the daemon is ending; connect again");
-        compiles_stop(c, &e);
+        compiles_cancel_all(c, &e);
         barriers_advance(c);
     }
 }
@@ -113,39 +113,37 @@ static void on_grace_over(uv_timer_t *timer)
 {
     struct server *s = timer->data;
 
-    if (s->cancelled_all || s->exit_status == SERVER_EXIT_DEVICE_LOST) {
-        log_error("stop_forced", "jobs=%u why=\"a running kernel does not end\"", s->n_jobs_running);
-        _exit(s->exit_status ? s->exit_status : SERVER_EXIT_FAILED);
+    if (s->admission.cancelled || s->control->exit_status == SERVER_EXIT_DEVICE_LOST) {
+        log_error("stop_forced", "jobs=%u why=\"a running kernel does not end\"", exec_jobs(s));
+        _exit(s->control->exit_status ? s->control->exit_status : SERVER_EXIT_FAILED);
     }
-    s->cancelled_all = true;
+    s->admission.cancelled = true;
     tell_stopping(s, s->config.shutdown_grace_ms + 1000);
     cancel_everything(s);
 }
 
 void shutdown_step(struct server *s)
 {
-    list_for_each_safe (node, after, &s->connections) {
+    list_for_each_safe (node, after, connections_of(s)) {
         struct connection *c = list_entry(node, struct connection, link);
 
         /* A client that does not read its last replies has until the grace is over. */
-        if (!c->closed && !c->inflight && (!connection_has_output(c) || s->cancelled_all))
+        if (!c->closed && !c->inflight && (!connection_has_output(c) || s->admission.cancelled))
             connection_close(c, "the daemon is ending");
     }
-    if (!list_empty(&s->connections) || s->mappings.count || s->sampling.busy || s->handles_closed)
+    if (!list_empty(connections_of(s)) || s->mappings.count || observe_is_busy(s) || s->control->handles_closed)
         return;
-    s->handles_closed = true;
+    s->control->handles_closed = true;
     atomic_store(&signalled_server, NULL);
     watchdog_wind_up(s);
     mapping_registry_stop(&s->mappings);
     event_loop_stop(s);
-    code_service_close(s->code_service, NULL, NULL);
-    s->code_service = NULL;
-    peer_timeouts_stop(s);
-    backlog_stop(s);
+    peers_stop(s);
+    modules_stop(s);
+    exec_stop(s);
+    observe_stop(s);
     trimming_stop(&s->trimming);
-    uv_close((uv_handle_t *)&s->deadline_timer, NULL);
-    uv_close((uv_handle_t *)&s->shutdown_timer, NULL);
+    uv_close((uv_handle_t *)&s->control->shutdown_timer, NULL);
     drain_close(s);
-    sampling_close(s);
     closer_stop(s->accounts.closer);
 }

@@ -1,8 +1,8 @@
 /* The daemon's orderly end: no new work, replies for what is in flight, then out. */
-#ifndef KOPS_SERVER_STOP_H
-#define KOPS_SERVER_STOP_H
+#ifndef KOPS_SERVER_CONTROL_SHUTDOWN_H
+#define KOPS_SERVER_CONTROL_SHUTDOWN_H
 
-#include "server/types.h"
+#include "server/base/shared.h"
 
 void shutdown_init(struct server *s);
 

@@ -10,7 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "server/observe/clients.h"
+#include "server/control/room.h"
+#include "server/observe/observe.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -57,8 +58,8 @@ static void tell_status(struct watchdog *w)
 
 void watchdog_tell(struct server *s)
 {
-    if (s->watchdog)
-        tell_status(s->watchdog);
+    if (s->control->watchdog)
+        tell_status(s->control->watchdog);
 }
 
 static void on_pulse(uv_async_t *async)
@@ -283,7 +284,7 @@ int watchdog_start(struct server *s, const struct server_hooks *hooks, struct er
     pthread_condattr_destroy(&monotonic);
     uv_async_init(&s->loop, &w->pulse, on_pulse);
     w->pulse.data = w;
-    s->watchdog = w;
+    s->control->watchdog = w;
     watchdog_reload(s);
     w->started = start_thread(w) == 0;
     /* Else the handle is the loop's all the same, and goes when the server ends. */
@@ -292,26 +293,26 @@ int watchdog_start(struct server *s, const struct server_hooks *hooks, struct er
 
 void watchdog_reload(struct server *s)
 {
-    if (s->watchdog)
-        atomic_store(&s->watchdog->job_limit_ns, s->config.job_timeout_s * SECOND);
+    if (s->control->watchdog)
+        atomic_store(&s->control->watchdog->job_limit_ns, s->config.job_timeout_s * SECOND);
 }
 
 void watchdog_wind_up(struct server *s)
 {
-    struct watchdog *w = s->watchdog;
+    struct watchdog *w = s->control->watchdog;
 
     if (!w)
         return;
     pthread_mutex_lock(&w->lock);
     w->winding_up = true;
-    atomic_store(&w->status, s->exit_status);
+    atomic_store(&w->status, s->control->exit_status);
     pthread_mutex_unlock(&w->lock);
     uv_close((uv_handle_t *)&w->pulse, NULL);
 }
 
 void watchdog_stop(struct server *s)
 {
-    struct watchdog *w = s->watchdog;
+    struct watchdog *w = s->control->watchdog;
 
     if (!w)
         return;
@@ -324,5 +325,5 @@ void watchdog_stop(struct server *s)
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->lock);
     free(w);
-    s->watchdog = NULL;
+    s->control->watchdog = NULL;
 }

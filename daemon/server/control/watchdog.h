@@ -7,10 +7,10 @@
  *
  * Time is counted in the thread's own ticks, so that a machine that slept or a process that was stopped is not taken
  * for a blocked loop. Thread: the functions are the loop's. */
-#ifndef KOPS_SERVER_WATCHDOG_H
-#define KOPS_SERVER_WATCHDOG_H
+#ifndef KOPS_SERVER_CONTROL_WATCHDOG_H
+#define KOPS_SERVER_CONTROL_WATCHDOG_H
 
-#include "server/types.h"
+#include "server/base/shared.h"
 
 /* Begins when there is something to watch for: a limit, a manager that wants to hear, or somebody who reads the status.
  * A watchdog that cannot be started is an error. */

@@ -6,6 +6,7 @@
 #include "server/code/kernel.h"
 #include "server/code/module.h"
 #include "server/exec/command_list.h"
+#include "server/exec/room.h"
 #include "server/peer/request.h"
 
 /* ---- attributes ---- */

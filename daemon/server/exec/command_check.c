@@ -5,6 +5,7 @@
 
 #include "server/code/kernel.h"
 #include "server/exec/command_list.h"
+#include "server/exec/room.h"
 #include "server/peer/request.h"
 
 /* Where the tensor is: "tensors[0]" of several ops, of which none may be decoded yet, "args[0]" of a kernel's, "in" or
@@ -44,7 +45,7 @@ int command_list_choose_device(struct server *s, const struct command_list *comm
     struct backend_device *tensors = device_of_last(commands), *device = tensors;
 
     if (!tensors || arg->present) {
-        device = request_device(s, arg, e);
+        device = server_device(s, arg, e);
         if (!device)
             return -1;
     }

@@ -1,9 +1,10 @@
 #include "server/exec/command_list.h"
 
-#include "server/code/kernel.h"
-
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "server/code/kernel.h"
+#include "server/exec/room.h"
 
 const char *tensor_path(unsigned i)
 {
@@ -66,7 +67,7 @@ int command_list_new(struct command_list *ret_body, unsigned n_tensors, unsigned
     b.calls = carve(&at, n_calls, sizeof(*b.calls));
     b.steps = carve(&at, n_calls, sizeof(*b.steps));
     b.pot = pot;
-    pot->bytes += b.bytes;
+    *pot->bytes += b.bytes;
     charge_count(&b.charge, pot->account, pot->quota, b.bytes);
     *ret_body = b;
     return 0;
@@ -74,8 +75,8 @@ int command_list_new(struct command_list *ret_body, unsigned n_tensors, unsigned
 
 void command_list_move(struct command_list *commands, struct command_memory *pot)
 {
-    commands->pot->bytes -= commands->bytes;
-    pot->bytes += commands->bytes;
+    *commands->pot->bytes -= commands->bytes;
+    *pot->bytes += commands->bytes;
     commands->pot = pot;
     charge_free(&commands->charge);
     charge_count(&commands->charge, pot->account, pot->quota, commands->bytes);
@@ -102,7 +103,7 @@ void command_list_release(struct command_list *commands)
     for (unsigned i = 0; i < commands->n_calls; i++)
         kernel_unref(commands->calls[i].kernel);
     if (commands->pot)
-        commands->pot->bytes -= commands->bytes;
+        *commands->pot->bytes -= commands->bytes;
     charge_free(&commands->charge);
     free(commands->memory);
     *commands = (struct command_list){0};

@@ -1,16 +1,62 @@
 /* Bodies: the tensors and ops of runs and programs. Thread: loop. */
-#ifndef KOPS_SERVER_BODY_H
-#define KOPS_SERVER_BODY_H
+#ifndef KOPS_SERVER_EXEC_COMMAND_LIST_H
+#define KOPS_SERVER_EXEC_COMMAND_LIST_H
 
+#include "backend/mapping.h"
+#include "core/op.h"
 #include "rpc/value.h"
-#include "server/types.h"
+#include "server/account/shared_charge.h"
+#include "server/peer/connection.h"
 
 enum { SEQUENCE_OPS_MAX = 512, SEQUENCE_TENSORS_MAX = 2048 };
-/* Of a connection: bodies of runs, beyond which it is not read until some have ended, and of programs. */
-enum { RUN_BYTES_MAX = 32 << 20, PROGRAM_BYTES_MAX = 128 << 20 };
+/* Of a connection, for its programs. */
+enum { PROGRAM_BYTES_MAX = 128 << 20 };
+
 /* Of all checks of a body, its repetition's included: a millisecond. Where they do not suffice, byte ranges that meet
  * count as shared. */
 enum { BODY_SEARCH_STEPS = 24 * 1024 };
+
+/* Where a connection counts the memory of its command lists of one kind, and the quota that they count in. */
+struct command_memory {
+    struct account *account; /* the connection's */
+    enum quota quota;
+    uint64_t *bytes;
+};
+
+/* A run's use of one tensor's memory. */
+struct operand_ref {
+    struct mapping *mapping;      /* used; NULL for an empty tensor */
+    struct shared_charge *shared; /* a reference; where there is a mapping */
+    bool writable;                /* the reference allows writing */
+    bool waiting;
+    struct mapping_waiter waiter;
+};
+
+struct kernel;
+
+/* One op: as it was asked for, and where its tensors are in the body. */
+struct command {
+    struct op_call call;
+    uint16_t tensors[STEP_MAX_OPERANDS]; /* in the body; n_tensors: a null pointer */
+    struct kernel *kernel;               /* a reference; NULL: one of the ops */
+};
+
+/* What a run computes: tensors, and ops on them in order. */
+struct command_list {
+    unsigned n_tensors, n_calls;
+    unsigned n_launches; /* of the calls: kernels of users */
+    struct tensor *tensors;
+    struct operand_ref *refs; /* of the tensors */
+    struct command *calls;
+    struct backend_step *steps; /* of the calls */
+    void *memory;               /* what the arrays lie in; NULL: the run itself */
+    size_t bytes;               /* of it */
+    struct command_memory *pot; /* where they are counted, */
+    struct charge charge;       /* and for their user */
+    unsigned search_steps;      /* left for finding out which tensors share elements */
+};
+
+struct run;
 
 /* The body of one op, in the run itself. */
 void command_list_init_single(struct run *run, unsigned n_tensors);
@@ -32,7 +78,6 @@ const char *tensor_path(unsigned i);
  * *ret_buffer is the id of its buffer, 0 where it has none. */
 int tensor_decode(struct connection *c, const struct rpc_value *value, const char *path, struct tensor *ret_tensor,
                   struct operand_ref *ref, uint64_t *ret_buffer, struct error *e);
-int tensor_decode_dtype(const struct rpc_arg *name, const char *path, enum dtype *ret, struct error *e);
 /* Takes a buffer into use for the tensor's memory. `path` is put before the keys in errors ("in[0]."). */
 int tensor_use_buffer(struct connection *c, uint64_t id, const char *path, struct operand_ref *ref, uint64_t *ret_size,
                       struct error *e);
@@ -64,5 +109,12 @@ int command_list_choose_device(struct server *s, const struct command_list *comm
 int command_list_decode(struct connection *c, const struct rpc_arg *tensors, const struct rpc_arg *ops,
                         const struct rpc_arg *device, uint64_t *ret_buffers, struct command_memory *pot,
                         struct command_list *commands, struct backend_device **ret_device, struct error *e);
+
+/* launch_decode.c */
+/* Fills the i-th call from an op map of a sequence, whose `kernel` is there; makes its plan. */
+int launch_decode_step(struct connection *c, struct command_list *commands, unsigned i, const struct rpc_arg *args,
+                       struct error *e);
+/* After memory was bound anew: whether the addresses are still aligned as declared. */
+int launch_check_alignment(const struct command_list *commands, unsigned i, struct error *e);
 
 #endif

@@ -1,4 +1,6 @@
 /* Deadlines of runs: one timer, set to the earliest. */
+
+#include "server/exec/room.h"
 #include "server/exec/run.h"
 #include "server/peer/request.h"
 #include "util/clock.h"
@@ -9,18 +11,18 @@ static void arm(struct server *s)
 {
     uint64_t earliest = UINT64_MAX, now = clock_now_ns();
 
-    list_for_each_safe (node, after, &s->deadlines) {
+    list_for_each_safe (node, after, &s->exec->deadlines) {
         const struct run *run = list_entry(node, struct run, deadline_link);
 
         if (run->deadline_ns < earliest)
             earliest = run->deadline_ns;
     }
     if (earliest == UINT64_MAX) {
-        uv_timer_stop(&s->deadline_timer);
+        uv_timer_stop(&s->exec->deadline_timer);
         return;
     }
     uv_update_time(&s->loop);
-    uv_timer_start(&s->deadline_timer, on_timer, earliest > now ? (earliest - now) / 1000000 + 1 : 0, 0);
+    uv_timer_start(&s->exec->deadline_timer, on_timer, earliest > now ? (earliest - now) / 1000000 + 1 : 0, 0);
 }
 
 static void on_timer(uv_timer_t *timer)
@@ -33,11 +35,11 @@ static void on_timer(uv_timer_t *timer)
         uint64_t now = clock_now_ns();
 
         again = false;
-        list_for_each_safe (node, after, &s->deadlines) {
+        list_for_each_safe (node, after, &s->exec->deadlines) {
             struct run *run = list_entry(node, struct run, deadline_link);
 
             if (run->deadline_ns <= now) {
-                run_deadline(list_entry(run, struct request, run));
+                run_deadline(request_of(run));
                 again = true;
                 break;
             }
@@ -48,16 +50,16 @@ static void on_timer(uv_timer_t *timer)
 
 void deadlines_init(struct server *s)
 {
-    list_init(&s->deadlines);
-    uv_timer_init(&s->loop, &s->deadline_timer);
-    s->deadline_timer.data = s;
+    list_init(&s->exec->deadlines);
+    uv_timer_init(&s->loop, &s->exec->deadline_timer);
+    s->exec->deadline_timer.data = s;
 }
 
 void deadline_add(struct request *r)
 {
     struct server *s = r->connection->server;
 
-    list_append(&s->deadlines, &r->run.deadline_link);
+    list_append(&s->exec->deadlines, &run_of(r)->deadline_link);
     arm(s);
 }
 
@@ -65,7 +67,7 @@ void deadline_remove(struct request *r)
 {
     struct server *s = r->connection->server;
 
-    list_remove(&r->run.deadline_link);
-    if (list_empty(&s->deadlines))
-        uv_timer_stop(&s->deadline_timer);
+    list_remove(&run_of(r)->deadline_link);
+    if (list_empty(&s->exec->deadlines))
+        uv_timer_stop(&s->exec->deadline_timer);
 }

@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "server/exec/room.h"
+
 static struct device_queue *find_free(struct list *pool, int parity)
 {
     list_for_each_safe (node, after, pool) {
@@ -36,14 +38,14 @@ static struct device_queue *make(struct server *s, struct backend_device *device
         free(p);
         return NULL;
     }
-    p->number = s->streams_made[device->index]++;
+    p->number = s->exec->queues_made[device->index]++;
     return p;
 }
 
 struct device_queue *device_queue_take(struct server *s, struct backend_device *device, enum backend_priority priority,
                                        int parity, struct error *e)
 {
-    struct device_queue *p = find_free(&s->free_streams[device->index][priority], parity), *wrong;
+    struct device_queue *p = find_free(&s->exec->free_queues[device->index][priority], parity), *wrong;
 
     if (p)
         return p;
@@ -59,14 +61,14 @@ struct device_queue *device_queue_take(struct server *s, struct backend_device *
 void device_queue_give(struct server *s, struct device_queue *p)
 {
     if (p)
-        list_append(&s->free_streams[p->device->index][p->priority], &p->link);
+        list_append(&s->exec->free_queues[p->device->index][p->priority], &p->link);
 }
 
 void device_queues_free(struct server *s)
 {
     for (unsigned i = 0; i < s->devices.count; i++)
         for (unsigned j = 0; j < PRIORITY_COUNT; j++)
-            list_for_each_safe (node, after, &s->free_streams[i][j]) {
+            list_for_each_safe (node, after, &s->exec->free_queues[i][j]) {
                 struct device_queue *p = list_entry(node, struct device_queue, link);
 
                 list_remove(node);

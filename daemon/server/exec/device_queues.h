@@ -1,8 +1,27 @@
 /* The devices' queues, kept for the next stream that needs one, and the choice between two. Thread: loop. */
-#ifndef KOPS_SERVER_QUEUES_H
-#define KOPS_SERVER_QUEUES_H
+#ifndef KOPS_SERVER_EXEC_DEVICE_QUEUES_H
+#define KOPS_SERVER_EXEC_DEVICE_QUEUES_H
 
-#include "server/types.h"
+#include "server/base/shared.h"
+
+struct device_queue {
+    struct list link; /* while free */
+    struct backend_device *device;
+    enum backend_priority priority;
+    unsigned number; /* of the device's, in the order made */
+    struct backend_stream *stream;
+};
+
+/* Which of a device's queues serves a stream of ordered work: two are tried. See pairing.c. */
+struct queue_probe {
+    enum { PROBE_FIRST, PROBE_OTHER, PROBE_SETTLED } phase;
+    unsigned seen;                /* ordered runs in this phase */
+    uint64_t last_ns, best_ns[2]; /* when the last one began; the shortest time from one to the next */
+    struct device_queue *spare;   /* the first one, while the other is tried */
+};
+
+struct stream;
+struct run;
 
 /* Whether the number of the queue is to be even (0), odd (1), or either. */
 enum { PARITY_ANY = -1 };

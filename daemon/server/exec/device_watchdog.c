@@ -3,16 +3,24 @@
  *
  * Looked for by a timer that runs only while there are jobs: a stream whose first job is the same, with as many ended
  * executions, over several ticks, in which no job that came before it got on either. So it costs jobs a comparison. */
+#include "server/exec/device_watchdog.h"
+
 #include <stdio.h>
 #include <string.h>
 
-#include "server/control/event_loop.h"
+#include "server/exec/room.h"
 #include "server/exec/run.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
 #include "util/log.h"
 
 enum { TICKS = 4 /* the timeout is so many ticks, and found at most one later */ };
+
+void device_watchdog_note(struct server *s, unsigned device, uint64_t received_ns)
+{
+    if (received_ns < s->exec->progress_of_ns[device])
+        s->exec->progress_of_ns[device] = received_ns;
+}
 
 /* The stream's first run, when it is on a device; NULL otherwise. */
 static struct run *first_on_device(const struct stream *stream)
@@ -28,7 +36,7 @@ static struct run *first_on_device(const struct stream *stream)
 /* Whether it is as far as at the last tick. */
 static bool is_still(struct server *s, struct stream *stream, const struct run *run)
 {
-    const struct request *r = list_entry(run, struct request, run);
+    const struct request *r = request_of(run);
 
     if (stream->watched == r->sequence + 1 && stream->watched_ended == run->job.ended)
         return true;
@@ -43,9 +51,9 @@ static bool is_still(struct server *s, struct stream *stream, const struct run *
 /* It has been so for several ticks, while nothing that came before it got on: that it may wait for. */
 static bool is_stuck(const struct server *s, struct stream *stream, const struct run *run)
 {
-    const struct request *r = list_entry(run, struct request, run);
+    const struct request *r = request_of(run);
 
-    if (s->progress_of_ns[run->device->index] < r->received_ns)
+    if (s->exec->progress_of_ns[run->device->index] < r->received_ns)
         stream->watched_ticks = 0;
     else
         stream->watched_ticks++;
@@ -72,7 +80,7 @@ static void describe(const struct run *run, char *into, size_t size)
 
 static void give_up(struct server *s, struct run *run)
 {
-    const struct connection *c = list_entry(run, struct request, run)->connection;
+    const struct connection *c = request_of(run)->connection;
     char what[200], quoted[400], client[2 * CLIENT_NAME_MAX];
 
     describe(run, what, sizeof(what));
@@ -91,14 +99,14 @@ static void give_up(struct server *s, struct run *run)
 /* Calls `what` for every stream whose first run is on a device that can be given up. */
 static void each(struct server *s, void (*what)(struct server *s, struct stream *stream, struct run *run))
 {
-    list_for_each_safe (node, after, &s->connections) {
+    list_for_each_safe (node, after, connections_of(s)) {
         struct connection *c = list_entry(node, struct connection, link);
 
         for (unsigned i = 0; i < STREAMS_MAX; i++) {
-            struct run *run = first_on_device(c->streams[i]);
+            struct run *run = first_on_device(c->exec->streams[i]);
 
             if (run && run->device->backend->abandon && !run->device->lost)
-                what(s, c->streams[i], run);
+                what(s, c->exec->streams[i], run);
         }
     }
 }
@@ -113,7 +121,7 @@ static void judge(struct server *s, struct stream *stream, struct run *run)
     if (!stream->still || !is_stuck(s, stream, run))
         return;
     give_up(s, run);
-    s->hung[run->device->index] = true;
+    s->exec->hung[run->device->index] = true;
 }
 
 static void look(struct server *s)
@@ -123,12 +131,12 @@ static void look(struct server *s)
     each(s, note);
     each(s, judge);
     for (unsigned i = 0; i < s->devices.count; i++) {
-        if (!s->hung[i] || s->devices.all[i]->lost)
+        if (!s->exec->hung[i] || s->devices.all[i]->lost)
             continue;
         error_set(&why, ERROR_DEVICE_LOST, "a kernel did not end within %llu s, so the daemon ends to free the GPU",
                   (unsigned long long)s->config.job_timeout_s);
         s->devices.all[i]->backend->abandon(s->devices.all[i], &why);
-        event_loop_wake(s);
+        server_wake(s);
     }
 }
 
@@ -136,36 +144,36 @@ static void on_tick(uv_timer_t *timer)
 {
     struct server *s = timer->data;
 
-    if (s->n_jobs_running)
+    if (s->exec->n_jobs_running)
         look(s);
     else
         uv_timer_stop(timer);
-    memset(s->progress_of_ns, 0xff, sizeof(s->progress_of_ns));
+    memset(s->exec->progress_of_ns, 0xff, sizeof(s->exec->progress_of_ns));
 }
 
 void device_watchdog_init(struct server *s)
 {
-    memset(s->progress_of_ns, 0xff, sizeof(s->progress_of_ns));
-    uv_timer_init(&s->loop, &s->device_watchdog_timer);
-    s->device_watchdog_timer.data = s;
+    memset(s->exec->progress_of_ns, 0xff, sizeof(s->exec->progress_of_ns));
+    uv_timer_init(&s->loop, &s->exec->device_watchdog_timer);
+    s->exec->device_watchdog_timer.data = s;
 }
 
 void device_watchdog_watch(struct server *s)
 {
     const uint64_t tick = s->config.job_timeout_s * 1000 / TICKS;
 
-    if (tick && !s->stopping)
-        uv_timer_start(&s->device_watchdog_timer, on_tick, tick, tick);
+    if (tick && !s->admission.stopping)
+        uv_timer_start(&s->exec->device_watchdog_timer, on_tick, tick, tick);
 }
 
 void device_watchdog_reload(struct server *s)
 {
-    uv_timer_stop(&s->device_watchdog_timer);
-    if (s->n_jobs_running)
+    uv_timer_stop(&s->exec->device_watchdog_timer);
+    if (s->exec->n_jobs_running)
         device_watchdog_watch(s);
 }
 
 void device_watchdog_stop(struct server *s)
 {
-    uv_close((uv_handle_t *)&s->device_watchdog_timer, NULL);
+    uv_close((uv_handle_t *)&s->exec->device_watchdog_timer, NULL);
 }

@@ -4,15 +4,10 @@
 
 #include "server/code/kernel.h"
 #include "server/code/module.h"
+#include "server/exec/room.h"
 #include "server/exec/run.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
-
-const char *kernel_operand_key(const struct kernel *k, unsigned o, char into[16])
-{
-    snprintf(into, 16, "args[%u]", k->signature->operands[o]->index);
-    return into;
-}
 
 /* Where an argument lies in the request, with a dot for a tensor's keys: "args[3].". Formatted once. */
 static const char *arg_path(unsigned i)
@@ -26,7 +21,7 @@ static const char *arg_path(unsigned i)
 
 static int find_kernel(struct connection *c, uint64_t id, struct kernel **ret, struct error *e)
 {
-    struct kernel *k = idtable_get(&c->kernels, id);
+    struct kernel *k = connection_kernel(c, id);
 
     if (!k) {
         error_set(e, ERROR_UNKNOWN_KERNEL, "this connection has no kernel %llu", (unsigned long long)id);
@@ -191,7 +186,7 @@ static int check_devices(const struct command_list *commands, struct backend_dev
 static int launch_decode(struct request *r, const struct rpc_arg *args, struct error *e)
 {
     static const struct rpc_arg no_variant;
-    struct run *run = &r->run;
+    struct run *run = run_of(r);
     struct kernel_arg values[KERNEL_MAX_PARAMS];
     struct kernel_launch launch;
     struct kernel *k = NULL;
@@ -220,7 +215,7 @@ void handle_launch(struct request *r, const struct rpc_arg *args, struct request
 
     (void)fds;
     run_init(r);
-    if (launch_decode(r, args, &e) < 0 || run_decode_priority(&args[LAUNCH_priority], &r->run.priority, &e) < 0 ||
+    if (launch_decode(r, args, &e) < 0 || run_decode_priority(&args[LAUNCH_priority], &run_of(r)->priority, &e) < 0 ||
         run_set_job(r, &o, &e) < 0)
         run_refuse(r, &o, &e);
     else

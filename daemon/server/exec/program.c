@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "server/code/kernel.h"
+#include "server/exec/room.h"
 #include "server/exec/run.h"
+#include "server/memory/connection_resources.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
 
@@ -25,22 +27,22 @@ struct program {
     struct command_list spares[SPARE_BODIES]; /* of runs that have ended, unchanged copies of `body` */
     unsigned n_spares;
     struct server *server;
-    uid_t uid;           /* of the connection */
-    struct list link;    /* in the server's */
-    uint64_t unprofiled; /* runs, all with the kernels that body.steps names */
+    uid_t uid;        /* of the connection */
+    struct list link; /* in the server's */
+    uint64_t untold;  /* runs that the observer does not know of, all with the kernels that commands.steps names */
 };
 
 /* ---- life ---- */
 
-/* Counts in the profile what has run since the last time. */
-static void profile_runs(struct program *p)
+/* Tells the observer what has run since the last time. */
+static void tell_observer(struct program *p)
 {
+    const struct run_observer *observer = p->server->exec->observer;
     const struct command_list *b = &p->commands;
 
-    for (unsigned i = 0; p->unprofiled && i < b->n_calls; i++)
-        profile_count(p->server->profile, p->uid, &b->calls[i].call, p->device, b->steps[i].variant_used,
-                      p->unprofiled);
-    p->unprofiled = 0;
+    for (unsigned i = 0; p->untold && i < b->n_calls; i++)
+        observer->program_ran(p->server, p->uid, &b->calls[i].call, p->device, b->steps[i].variant_used, p->untold);
+    p->untold = 0;
 }
 
 void program_count_run(struct run *run)
@@ -52,24 +54,24 @@ void program_count_run(struct run *run)
     for (unsigned i = 0; same && i < b->n_calls; i++)
         same = b->steps[i].variant_used == p->commands.steps[i].variant_used;
     if (!same) {
-        profile_runs(p);
+        tell_observer(p);
         for (unsigned i = 0; i < b->n_calls; i++)
             p->commands.steps[i].variant_used = b->steps[i].variant_used;
     }
-    p->unprofiled++;
+    p->untold++;
 }
 
-void programs_profile(struct server *s)
+void exec_tell_programs(struct server *s)
 {
-    list_for_each_safe (node, after, &s->programs) {
-        profile_runs(list_entry(node, struct program, link));
+    list_for_each_safe (node, after, &s->exec->programs) {
+        tell_observer(list_entry(node, struct program, link));
     }
 }
 
 static void program_free(struct program *p)
 {
     trimming_note(&p->server->trimming, p->commands.bytes * (1 + p->n_spares));
-    profile_runs(p);
+    tell_observer(p);
     list_remove(&p->link);
     if (p->replay)
         p->device->backend->program_free(p->device, p->replay);
@@ -92,10 +94,29 @@ static void unref(struct program *p)
         program_free(p);
 }
 
-void program_drop(struct connection *c, struct program *p)
+static void program_drop(struct connection *c, struct program *p)
 {
-    idtable_remove(&c->programs, p->id);
+    idtable_remove(&c->exec->programs, p->id);
     unref(p);
+}
+
+int connection_release_program(struct connection *c, uint64_t id, struct error *e)
+{
+    struct program *p = idtable_get(&c->exec->programs, id);
+
+    if (!p) {
+        error_set(e, ERROR_UNKNOWN_PROGRAM, "this connection has no program %llu", (unsigned long long)id);
+        return error_detail_text(e, "key", "program");
+    }
+    program_drop(c, p);
+    return 0;
+}
+
+void programs_drop_all(struct connection *c)
+{
+    for (uint32_t i = 0; i < c->exec->programs.capacity; i++)
+        if (idtable_at(&c->exec->programs, i))
+            program_drop(c, idtable_at(&c->exec->programs, i));
 }
 
 /* Turns the uses that decoding took into what the program keeps. */
@@ -119,7 +140,7 @@ static void settle(struct program *p)
 /* Copies that are kept for speed alone, of all connections of its user. */
 static void drop_spares(struct connection *c)
 {
-    list_for_each_safe (node, after, &c->server->programs) {
+    list_for_each_safe (node, after, &c->server->exec->programs) {
         struct program *p = list_entry(node, struct program, link);
 
         while (p->n_spares && p->commands.charge.account == c->account)
@@ -129,7 +150,7 @@ static void drop_spares(struct connection *c)
 
 static int check_bytes(struct connection *c, struct error *e)
 {
-    const uint64_t bytes = c->program_bodies.bytes;
+    const uint64_t bytes = c->exec->program_bytes;
 
     if (bytes <= PROGRAM_BYTES_MAX)
         return 0;
@@ -157,24 +178,24 @@ static int define(struct connection *c, const struct rpc_arg *args, struct progr
     p->uid = c->uid;
     list_init(&p->link);
     if (command_list_decode(c, &args[PROGRAM_tensors], &args[PROGRAM_ops], &args[PROGRAM_device], p->buffers,
-                            &c->program_bodies, &p->commands, &p->device, e) < 0) {
+                            &c->exec->program_memory, &p->commands, &p->device, e) < 0) {
         command_list_release(&p->commands);
         free(p->buffers);
         free(p);
         return -1;
     }
     settle(p);
-    list_append(&c->server->programs, &p->link);
-    if (c->program_bodies.bytes > PROGRAM_BYTES_MAX || !account_has_room(c->account, QUOTA_PROGRAMS))
+    list_append(&c->server->exec->programs, &p->link);
+    if (c->exec->program_bytes > PROGRAM_BYTES_MAX || !account_has_room(c->account, QUOTA_PROGRAMS))
         drop_spares(c);
     if (check_bytes(c, e) < 0 || charge_check(&p->commands.charge, c->pid, e) < 0) {
         unref(p);
         return -1;
     }
-    p->id = idtable_add(&c->programs, p);
+    p->id = idtable_add(&c->exec->programs, p);
     if (!p->id) {
         unref(p);
-        return connection_full(c, &c->programs, "programs", e);
+        return connection_full(c, &c->exec->programs, "programs", e);
     }
     *ret_program = p;
     return 0;
@@ -341,8 +362,8 @@ static int bind_memory(struct connection *c, const struct program *p, struct com
 
 int program_bind(struct request *r, const struct rpc_arg *args, struct error *e)
 {
-    struct program *p = idtable_get(&r->connection->programs, args[RUN_PROGRAM_program].u);
-    struct run *run = &r->run;
+    struct program *p = idtable_get(&r->connection->exec->programs, args[RUN_PROGRAM_program].u);
+    struct run *run = run_of(r);
 
     if (!p) {
         error_set(e, ERROR_UNKNOWN_PROGRAM, "this connection has no program %llu",
@@ -351,8 +372,8 @@ int program_bind(struct request *r, const struct rpc_arg *args, struct error *e)
     }
     if (p->n_spares) {
         run->commands = p->spares[--p->n_spares];
-        command_list_move(&run->commands, &r->connection->run_bodies);
-    } else if (copy_body(&p->commands, &run->commands, &r->connection->run_bodies, e) < 0) {
+        command_list_move(&run->commands, &r->connection->exec->run_memory);
+    } else if (copy_body(&p->commands, &run->commands, &r->connection->exec->run_memory, e) < 0) {
         return -1;
     }
     run->commands.search_steps = BODY_SEARCH_STEPS; /* what earlier checks took is not this run's */
@@ -372,7 +393,7 @@ void program_end_run(struct run *run)
     if (!p)
         return;
     if (!run->rebound && p->n_spares < SPARE_BODIES && p->references > 1 &&
-        p->commands.pot->bytes + run->commands.bytes <= PROGRAM_BYTES_MAX &&
+        *p->commands.pot->bytes + run->commands.bytes <= PROGRAM_BYTES_MAX &&
         account_has_room(p->commands.pot->account, QUOTA_PROGRAMS)) {
         command_list_unuse(&run->commands);
         command_list_move(&run->commands, p->commands.pot);

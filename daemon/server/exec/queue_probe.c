@@ -7,7 +7,9 @@
  *
  * A stream whose ops come one by one is timed as well; what is compared is the shortest distance between two ops, so
  * one pair in quick succession says enough. */
+
 #include "server/exec/device_queues.h"
+#include "server/exec/room.h"
 #include "util/clock.h"
 
 enum { TRIED = 64, /* ops with each queue */ BETTER_BY_PERCENT = 10 };

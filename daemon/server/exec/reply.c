@@ -1,13 +1,11 @@
-/* From an ended run to its reply: timings, and a row in the profile. */
+/* From an ended run to its reply. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "server/exec/program.h"
+#include "server/exec/room.h"
 #include "server/exec/run.h"
-#include "server/observe/events.h"
-#include "server/observe/latency.h"
-#include "server/observe/profile.h"
 #include "server/peer/request.h"
 #include "util/clock.h"
 
@@ -36,7 +34,7 @@ void run_reply_early(struct request *r)
 {
     struct error e;
 
-    set_stop_error(&r->run, false, goes_on, &e);
+    set_stop_error(run_of(r), false, goes_on, &e);
     r->connection->server->counters.jobs_cancelled++;
     request_error(r, &e);
     request_answered(r);
@@ -70,7 +68,7 @@ static void write_if_measured(struct rpc_output *out, const char *key, double us
 
 static void write_timings(struct rpc_output *out, const struct request *r, double total_us)
 {
-    const struct run *run = &r->run;
+    const struct run *run = run_of(r);
     const uint32_t n = run->sampled ? 0 : run->job.n_samples;
     const double h2d_us = run->sampled ? NAN : run->job.h2d_us, d2h_us = run->sampled ? NAN : run->job.d2h_us;
     const bool several = run->job.repeat > 1 && n, started = run->job.started_ns != 0;
@@ -111,25 +109,6 @@ static void write_timings(struct rpc_output *out, const struct request *r, doubl
     free(sorted);
 }
 
-static void note_in_profile(struct run *run, const struct connection *c, const struct latency *latency)
-{
-    struct profile *profile = c->server->profile;
-    const struct command_list *b = &run->commands;
-
-    if (run->program) {
-        program_count_run(run);
-        return;
-    }
-    if (b->n_calls == 1) {
-        profile_add(profile, c->uid, &b->calls[0].call, run->device, b->steps[0].variant_used, run->samples,
-                    run->job.n_samples, latency);
-        return;
-    }
-    /* The time of several ops together says nothing of one: they are counted. */
-    for (unsigned i = 0; i < b->n_calls; i++)
-        profile_count(profile, c->uid, &b->calls[i].call, run->device, b->steps[i].variant_used, 1);
-}
-
 /* The kernels used: `variant` of a single op, `variants` of several. */
 static void write_variants(struct rpc_output *out, const struct command_list *b, bool several)
 {
@@ -140,32 +119,42 @@ static void write_variants(struct rpc_output *out, const struct command_list *b,
         rpc_write_text(out, b->steps[i].variant_used ? b->steps[i].variant_used : "");
 }
 
+/* Where every execution was timed, the device was busy for that time. Else it was so for the time since it got the run,
+ * or since it ended the one before: the most that it can have been. */
+static double device_us(struct run *run, uint64_t now_ns)
+{
+    const uint64_t from = run->job.started_ns, before = run->stream->ended_ns;
+    double us = 0;
+
+    if (!from)
+        return 0;
+    run->stream->ended_ns = now_ns;
+    if (run->job.n_samples != run->job.repeat || run->job.warmup || run->failed)
+        return clock_us_between(from > before ? from : before, now_ns);
+    for (uint32_t i = 0; i < run->job.n_samples; i++)
+        us += run->samples[i];
+    return us;
+}
+
 void run_reply(struct request *r)
 {
-    struct run *run = &r->run;
+    struct run *run = run_of(r);
     struct server *s = r->connection->server;
     const uint64_t now = clock_now_ns();
-    double total_us = clock_us_between(r->received_ns, now);
-    struct latency latency;
+    const double total_us = clock_us_between(r->received_ns, now);
     struct rpc_output *out;
     struct error e;
 
-    latency_note_device(r, now);
+    s->exec->observer->ended(r, device_us(run, now), total_us, now);
     if (r->answered)
         return;
     if (run->failed) {
         s->counters.jobs_cancelled += run->stop != RUN_GOES_ON;
-        if (run->stop == RUN_GOES_ON && run->commands.n_calls == 1)
-            profile_add_error(s->profile, r->connection->uid, &run->commands.calls[0].call, run->device,
-                              run->commands.steps[0].variant_used);
-        if (run->stop == RUN_GOES_ON)
-            event_fault(r, &run->error);
         request_error(r, end_error(run, &e));
         return;
     }
-    latency_of(r, total_us, &latency);
-    latency_note(r, &latency, now);
-    note_in_profile(run, r->connection, &latency);
+    if (run->program)
+        program_count_run(run);
     out = request_result(r);
     if (!out)
         return;

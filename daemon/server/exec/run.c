@@ -2,11 +2,14 @@
 
 #include <stdlib.h>
 
-#include "server/code/module.h"
-#include "server/control/event_loop.h"
+#include "server/code/code.h"
+#include "server/exec/device_watchdog.h"
+#include "server/exec/device_work.h"
 #include "server/exec/program.h"
+#include "server/exec/room.h"
 #include "server/exec/timeline.h"
-#include "server/peer/connection.h"
+#include "server/memory/connection_resources.h"
+#include "server/peer/barrier.h"
 #include "server/peer/request.h"
 #include "util/clock.h"
 
@@ -19,7 +22,7 @@ static void finish_charged(struct request *r)
 {
     enum { FEW = 8, OF_FEW_NS = 1000 };
     struct account *account = account_ref(r->connection->account);
-    const uint64_t before = r->run.commands.n_calls > FEW ? clock_thread_ns() : 0;
+    const uint64_t before = run_of(r)->commands.n_calls > FEW ? clock_thread_ns() : 0;
 
     run_finish(r);
     schedule_charge(&account->turns, before ? clock_thread_ns() - before : OF_FEW_NS);
@@ -29,7 +32,7 @@ static void finish_charged(struct request *r)
 static void job_done(struct backend_job *job)
 {
     struct run *run = list_entry(job, struct run, job);
-    struct request *r = list_entry(run, struct request, run);
+    struct request *r = request_of(run);
 
     device_work_ended(r->connection->server, run);
     device_watchdog_note(r->connection->server, run->device->index, r->received_ns);
@@ -101,7 +104,7 @@ static void on_mapped(struct mapping_waiter *waiter, bool ok)
 {
     struct operand_ref *operand = list_entry(waiter, struct operand_ref, waiter);
     struct request *r = waiter->context;
-    struct run *run = &r->run;
+    struct run *run = run_of(r);
 
     operand->waiting = false;
     if (!ok)
@@ -117,7 +120,7 @@ static void on_mapped(struct mapping_waiter *waiter, bool ok)
 /* Waits for the mappings that are not open yet. */
 static void wait_for_mappings(struct request *r)
 {
-    struct run *run = &r->run;
+    struct run *run = run_of(r);
 
     run->maps_pending = 1; /* so that nothing goes on before all have been looked at */
     for (unsigned i = 0; i < run->commands.n_tensors; i++) {
@@ -161,12 +164,12 @@ static int check_ordered(const struct run *run, const struct run_options *o, str
 static void enqueue(struct request *r, struct stream *stream)
 {
     stream_enqueue(stream, r);
-    list_append(&r->connection->runs, &r->run.order_link);
+    list_append(&r->connection->unfinished, &r->order_link);
     account_begin_run(r->connection->account);
-    if (r->run.deadline_ns)
+    if (run_of(r)->deadline_ns)
         deadline_add(r);
     wait_for_mappings(r);
-    if (!r->run.maps_pending)
+    if (!run_of(r)->maps_pending)
         stream_advance(stream);
 }
 
@@ -182,7 +185,7 @@ static void run_release(struct run *run)
 
 static void end_refused(struct request *r, const struct error *e)
 {
-    run_release(&r->run);
+    run_release(run_of(r));
     request_end_error(r, e);
 }
 
@@ -198,12 +201,12 @@ void run_refuse(struct request *r, const struct run_options *o, const struct err
     }
     /* The caller's stream waits for the word: it comes when what was sent before has ended. And what comes behind waits
      * for the caller's stream, be this only the first of a batch. */
-    run_release(&r->run);
-    r->run.job.n_steps = 0;
-    r->run.ready = o->ready;
-    r->run.done = o->done;
-    r->run.failed = true;
-    r->run.error = *e;
+    run_release(run_of(r));
+    run_of(r)->job.n_steps = 0;
+    run_of(r)->ready = o->ready;
+    run_of(r)->done = o->done;
+    run_of(r)->failed = true;
+    run_of(r)->error = *e;
     enqueue(r, stream);
 }
 
@@ -212,13 +215,13 @@ static void sample_some(struct server *s, struct run *run)
 {
     if (run->job.timing || run->device->backend->times_always || run->job.warmup + run->job.repeat > 1)
         return;
-    run->sampled = s->untimed[run->device->index]++ % SAMPLE_ONE_IN == 0;
+    run->sampled = s->exec->untimed[run->device->index]++ % SAMPLE_ONE_IN == 0;
     run->job.timing = run->sampled;
 }
 
 void run_begin(struct request *r, const struct run_options *o)
 {
-    struct run *run = &r->run;
+    struct run *run = run_of(r);
     struct stream *stream;
     struct error e;
 
@@ -254,7 +257,7 @@ void run_begin(struct request *r, const struct run_options *o)
 void run_finish(struct request *r)
 {
     struct connection *c = r->connection;
-    struct run *run = &r->run;
+    struct run *run = run_of(r);
     struct stream *stream = run->stream;
 
     if (run->job.failed)
@@ -265,7 +268,7 @@ void run_finish(struct request *r)
     if (run->deadline_ns)
         deadline_remove(r);
     stream_remove(r);
-    list_remove(&run->order_link);
+    list_remove(&r->order_link);
     account_end_run(c->account);
     run_release(run);
     /* The stream may go with the connection's last request: take its next steps first. */
@@ -288,7 +291,7 @@ static bool can_stop(const struct run *run, enum run_stop why)
 
 void run_stop(struct request *r, enum run_stop why)
 {
-    struct run *run = &r->run;
+    struct run *run = run_of(r);
 
     if (!can_stop(run, why))
         return;
@@ -306,7 +309,7 @@ void run_stop(struct request *r, enum run_stop why)
 
 void run_deadline(struct request *r)
 {
-    struct run *run = &r->run;
+    struct run *run = run_of(r);
 
     run->deadline_ns = 0;
     deadline_remove(r);
@@ -324,15 +327,15 @@ void run_stop_all(struct connection *c, enum run_stop why)
 {
     /* The last one first, so that none begins because one before it has ended. Stopping one may end others of its
      * stream; begin anew each time. */
-    for (struct list *node = c->runs.prev; node != &c->runs;) {
-        struct run *run = list_entry(node, struct run, order_link);
+    for (struct list *node = c->unfinished.prev; node != &c->unfinished;) {
+        struct request *r = list_entry(node, struct request, order_link);
 
-        if (!can_stop(run, why)) {
+        if (!can_stop(run_of(r), why)) {
             node = node->prev;
             continue;
         }
-        run_stop(list_entry(run, struct request, run), why);
-        node = c->runs.prev;
+        run_stop(r, why);
+        node = c->unfinished.prev;
     }
 }
 
@@ -341,20 +344,20 @@ void handle_cancel(struct request *r, const struct rpc_arg *args, struct request
     struct request *target = request_find(r->connection, (uint32_t)args[CANCEL_msgid].u);
     struct rpc_output *out = request_result(r);
     bool found = target && target != r && request_is_run(target) &&
-                 (target->run.stop == RUN_GOES_ON || target->run.stop == RUN_CANCELLED);
-    bool compiles = target && target != r && target->method == METHOD_COMPILE && target->compile.request;
-    struct error e;
+                 (run_of(target)->stop == RUN_GOES_ON || run_of(target)->stop == RUN_CANCELLED);
+    struct error cancelled;
+    bool compiles;
 
     (void)fds;
+    error_set(&cancelled, ERROR_CANCELLED, "the compile was cancelled");
+    compiles = target && target != r && compile_can_cancel(target);
     if (out) {
         rpc_write_map(out, 1);
         rpc_write_entry_bool(out, "cancelled", found || compiles);
     }
     if (found)
         run_stop(target, RUN_CANCELLED);
-    if (compiles) {
-        error_set(&e, ERROR_CANCELLED, "the compile was cancelled");
-        compile_stop(target, &e);
-    }
+    if (compiles)
+        compile_cancel(target, &cancelled);
     request_end(r);
 }

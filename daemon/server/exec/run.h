@@ -1,9 +1,66 @@
 /* Runs: from a decoded request, through its stream's queue and the device, to the reply. */
-#ifndef KOPS_SERVER_RUN_H
-#define KOPS_SERVER_RUN_H
+#ifndef KOPS_SERVER_EXEC_RUN_H
+#define KOPS_SERVER_EXEC_RUN_H
 
 #include "rpc/value.h"
-#include "server/types.h"
+#include "server/exec/command_list.h"
+#include "server/exec/stream.h"
+#include "server/peer/request.h"
+
+/* Why a run ends early. */
+enum run_stop { RUN_GOES_ON, RUN_CANCELLED, RUN_DEADLINE, RUN_ABANDONED };
+
+enum run_state { RUN_QUEUED, RUN_PREPARING, RUN_SUBMITTED };
+
+/* How a run is to be run. */
+struct run_options {
+    uint64_t stream, warmup, repeat;
+    bool timing;
+    uint64_t deadline_ms, ready, done; /* 0: none */
+};
+
+/* The state of a request that runs ops: run, launch, sequence, run_program. */
+struct run {
+    enum run_state state;
+    enum run_stop stop;
+    struct command_list commands;
+    struct backend_job job;
+    struct backend_device *device;
+    enum backend_priority priority;
+    struct program *program; /* referenced while it runs; or NULL */
+    bool rebound;            /* the body is not quite the program's */
+    bool sampled;            /* timed for the statistics alone: nobody asked */
+    struct stream *stream;
+    struct list queue_link, deadline_link, device_link;
+    unsigned maps_pending;
+    uint64_t map_started_ns, ready_ns, deadline_ns;
+    uint64_t ready, done; /* timeline values; 0: none */
+    double map_us;        /* NAN: nothing had to be opened */
+    bool failed;
+    struct error error;
+    double sample, *samples; /* one inline; more allocated */
+    struct work prepare;
+    /* The body of a single op. */
+    struct command one_call;
+    struct tensor one_tensors[STEP_MAX_OPERANDS];
+    struct operand_ref one_refs[STEP_MAX_OPERANDS];
+    struct backend_step one_step;
+};
+
+/* Who is told how the devices were used: observe/. */
+struct run_observer {
+    /* A run ends; its reply follows, unless it was answered before. `device_us`: how long its device was busy with it;
+     * `total_us`: since the request came. */
+    void (*ended)(const struct request *r, double device_us, double total_us, uint64_t now_ns);
+    /* Steps of programs ran `count` times, of which nothing was measured. */
+    void (*program_ran)(struct server *s, uid_t uid, const struct op_call *call, const struct backend_device *device,
+                        const char *variant, uint64_t count);
+};
+
+static inline struct run *run_of(const struct request *r)
+{
+    return (struct run *)(void *)(uintptr_t)r->state;
+}
 
 /* run.c: takes a decoded run on its way. */
 void run_begin(struct request *r, const struct run_options *o);
@@ -16,8 +73,6 @@ void run_stop(struct request *r, enum run_stop why);
 void run_deadline(struct request *r);
 /* The run is over: replies, gives everything back, lets the next one go on. */
 void run_finish(struct request *r);
-/* run_decode.c: the same for one whose parameters are wrong as such. */
-void run_refuse_undecoded(struct request *r, const struct rpc_value *params, const struct error *e);
 /* The same for every method that runs something: a run without a body; its priority; after the body, the job. */
 void run_init(struct request *r);
 int run_decode_priority(const struct rpc_arg *arg, enum backend_priority *ret, struct error *e);
@@ -38,20 +93,6 @@ void run_reply(struct request *r);
 /* Answers a stopped run whose work a device still has. */
 void run_reply_early(struct request *r);
 
-/* stream.c */
-/* The connection's stream of that number, made at its first use; NULL: no memory. */
-struct stream *stream_get(struct connection *c, uint64_t number, struct error *e);
-/* Puts a run at the end of its stream. */
-void stream_enqueue(struct stream *stream, struct request *r);
-/* Lets the stream's next runs go on as far as they can. */
-void stream_advance(struct stream *stream);
-void stream_remove(struct request *r);
-/* Gives the device queues back to the server's pool. NULL is allowed; returns NULL. */
-struct stream *stream_free(struct stream *stream);
-/* Lets low work go on where its device has no other any more. */
-void streams_end_yielding(struct server *s);
-
-/* deadline.c */
 void deadline_add(struct request *r);
 void deadline_remove(struct request *r);
 void deadlines_init(struct server *s);

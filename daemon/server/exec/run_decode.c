@@ -6,7 +6,9 @@
 #include "server/code/kernel.h"
 #include "server/exec/command_list.h"
 #include "server/exec/program.h"
+#include "server/exec/room.h"
 #include "server/exec/run.h"
+#include "server/memory/connection_resources.h"
 #include "server/peer/request.h"
 
 static const struct rpc_field op_fields[] = {KOPS_PARAMS_OP(RPC_FIELD)};
@@ -60,7 +62,7 @@ static int run_decode_single(struct request *r, const struct rpc_arg *args, stru
 {
     const struct op *op = op_find(args[RUN_op].text, args[RUN_op].length);
     struct rpc_arg variant = {0};
-    struct run *run = &r->run;
+    struct run *run = run_of(r);
 
     if (!op)
         return unknown_op(e);
@@ -199,7 +201,7 @@ int run_decode_priority(const struct rpc_arg *arg, enum backend_priority *ret, s
 
 void run_init(struct request *r)
 {
-    struct run *run = &r->run;
+    struct run *run = run_of(r);
 
     run->stop = RUN_GOES_ON;
     run->state = RUN_QUEUED;
@@ -215,7 +217,6 @@ void run_init(struct request *r)
     run->ready = run->done = 0;
     run->priority = PRIORITY_NORMAL;
     list_init(&run->queue_link);
-    list_init(&run->order_link);
     list_init(&run->deadline_link);
     run->job.n_steps = 0;
     run->job.warmup = 0;
@@ -235,7 +236,7 @@ void run_init(struct request *r)
 
 int run_set_job(struct request *r, const struct run_options *o, struct error *e)
 {
-    struct run *run = &r->run;
+    struct run *run = run_of(r);
 
     if (o->repeat + o->warmup > 1 && command_list_check_repeat(&run->commands, e) < 0)
         return -1;
@@ -292,7 +293,7 @@ void handle_run(struct request *r, const struct rpc_arg *args, struct request_fd
 
     (void)fds;
     run_init(r);
-    if (run_decode_single(r, args, &e) < 0 || run_decode_priority(&args[RUN_priority], &r->run.priority, &e) < 0 ||
+    if (run_decode_single(r, args, &e) < 0 || run_decode_priority(&args[RUN_priority], &run_of(r)->priority, &e) < 0 ||
         run_set_job(r, &o, &e) < 0)
         run_refuse(r, &o, &e);
     else
@@ -302,13 +303,13 @@ void handle_run(struct request *r, const struct rpc_arg *args, struct request_fd
 void handle_sequence(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
     const struct run_options o = RUN_OPTIONS(SEQUENCE);
-    struct run *run = &r->run;
+    struct run *run = run_of(r);
     struct error e;
 
     (void)fds;
     run_init(r);
     if (command_list_decode(r->connection, &args[SEQUENCE_tensors], &args[SEQUENCE_ops], &args[SEQUENCE_device], NULL,
-                            &r->connection->run_bodies, &run->commands, &run->device, &e) < 0 ||
+                            &r->connection->exec->run_memory, &run->commands, &run->device, &e) < 0 ||
         run_decode_priority(&args[SEQUENCE_priority], &run->priority, &e) < 0 || run_set_job(r, &o, &e) < 0)
         run_refuse(r, &o, &e);
     else
@@ -322,8 +323,8 @@ void handle_run_program(struct request *r, const struct rpc_arg *args, struct re
 
     (void)fds;
     run_init(r);
-    if (program_bind(r, args, &e) < 0 || run_decode_priority(&args[RUN_PROGRAM_priority], &r->run.priority, &e) < 0 ||
-        run_set_job(r, &o, &e) < 0)
+    if (program_bind(r, args, &e) < 0 ||
+        run_decode_priority(&args[RUN_PROGRAM_priority], &run_of(r)->priority, &e) < 0 || run_set_job(r, &o, &e) < 0)
         run_refuse(r, &o, &e);
     else
         run_begin(r, &o);

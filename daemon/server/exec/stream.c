@@ -1,7 +1,8 @@
 #include <stdlib.h>
 
-#include "server/control/event_loop.h"
 #include "server/exec/device_queues.h"
+#include "server/exec/device_work.h"
+#include "server/exec/room.h"
 #include "server/exec/run.h"
 #include "server/exec/timeline.h"
 #include "server/peer/connection.h"
@@ -42,7 +43,7 @@ static bool repeats(const struct run *run)
 
 struct stream *stream_get(struct connection *c, uint64_t number, struct error *e)
 {
-    struct stream *stream = c->streams[number];
+    struct stream *stream = c->exec->streams[number];
 
     if (stream)
         return stream;
@@ -57,29 +58,29 @@ struct stream *stream_get(struct connection *c, uint64_t number, struct error *e
     list_init(&stream->queue);
     list_init(&stream->held_link);
     list_init(&stream->yield_link);
-    c->streams[number] = stream;
+    c->exec->streams[number] = stream;
     return stream;
 }
 
 void stream_enqueue(struct stream *stream, struct request *r)
 {
-    r->run.stream = stream;
-    r->run.state = RUN_QUEUED;
-    r->connection->queued++;
-    list_append(&stream->queue, &r->run.queue_link);
+    run_of(r)->stream = stream;
+    run_of(r)->state = RUN_QUEUED;
+    r->connection->exec->queued++;
+    list_append(&stream->queue, &run_of(r)->queue_link);
 }
 
 void stream_remove(struct request *r)
 {
-    struct stream *stream = r->run.stream;
+    struct stream *stream = run_of(r)->stream;
 
-    list_remove(&r->run.queue_link);
-    r->connection->queued -= r->run.state != RUN_SUBMITTED;
-    if (r->run.state != RUN_QUEUED) {
+    list_remove(&run_of(r)->queue_link);
+    r->connection->exec->queued -= run_of(r)->state != RUN_SUBMITTED;
+    if (run_of(r)->state != RUN_QUEUED) {
         stream->submitted--;
-        stream->repeating -= repeats(&r->run);
+        stream->repeating -= repeats(run_of(r));
     }
-    if (r->run.state == RUN_PREPARING)
+    if (run_of(r)->state == RUN_PREPARING)
         stream->preparing--;
 }
 
@@ -90,13 +91,13 @@ static struct backend_stream *queue_of(const struct run *run)
 
 static void submit(struct run *run)
 {
-    struct connection *c = list_entry(run, struct request, run)->connection;
+    struct connection *c = request_of(run)->connection;
     struct activity *a = &c->server->activity;
     const struct activity_before before =
         activity_begin(a, run->device, run->commands.calls[0].call.op->name, c->pid, c->uid);
 
     run->state = RUN_SUBMITTED;
-    c->queued--;
+    c->exec->queued--;
     run->device->backend->submit(queue_of(run), &run->job);
     activity_end(a, &before);
     device_work_submitted(c->server, run); /* now: what the call waited for was not this one */
@@ -117,7 +118,7 @@ static void prepare_done(struct work *work)
     if (run->job.failed) {
         /* Nothing of the stream is on a device now, so this is the run's turn. */
         timeline_write_done(run);
-        run_finish(list_entry(run, struct request, run));
+        run_finish(request_of(run));
         return;
     }
     stream->preparing--;
@@ -128,7 +129,7 @@ static void prepare_done(struct work *work)
 /* Gives the run to its device, or first to a thread that prepares it. False: later ones must wait. */
 static bool start(struct stream *stream, struct run *run)
 {
-    struct request *r = list_entry(run, struct request, run);
+    struct request *r = request_of(run);
     const struct backend *backend = run->device->backend;
     bool prepares = backend->needs_prepare && backend->needs_prepare(run->device, &run->job);
 
@@ -155,10 +156,10 @@ static bool must_yield(struct stream *stream, const struct run *run)
 {
     struct server *s = stream->connection->server;
 
-    if (run->priority != PRIORITY_LOW || !s->urgent_running[run->device->index])
+    if (run->priority != PRIORITY_LOW || !s->exec->urgent_running[run->device->index])
         return false;
     if (list_empty(&stream->yield_link))
-        list_append(&s->yielding, &stream->yield_link);
+        list_append(&s->exec->yielding, &stream->yield_link);
     return true;
 }
 
@@ -166,10 +167,10 @@ void streams_end_yielding(struct server *s)
 {
     struct list again;
 
-    if (list_empty(&s->yielding))
+    if (list_empty(&s->exec->yielding))
         return;
     /* Each gets one look; those that must go on waiting are in the list again then. */
-    list_take(&again, &s->yielding);
+    list_take(&again, &s->exec->yielding);
     while (!list_empty(&again)) {
         struct stream *stream = list_entry(list_first(&again), struct stream, yield_link);
 
@@ -190,7 +191,7 @@ static bool advance_one(struct stream *stream, struct run *run)
             return false; /* its word is written in its turn */
         timeline_pass_on(run);
         timeline_write_done(run);
-        run_finish(list_entry(run, struct request, run));
+        run_finish(request_of(run));
         return true;
     }
     if (!timeline_is_reached(run)) {

@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "server/exec/command_list.h"
+#include "server/exec/room.h"
+#include "server/memory/connection_resources.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
 
@@ -30,21 +32,9 @@ static int decode_dimensions(const struct rpc_arg *list, const char *key, const 
     return 0;
 }
 
-int tensor_decode_dtype(const struct rpc_arg *name, const char *path, enum dtype *ret, struct error *e)
-{
-#define X(NAME, text, value, size)                                                                                     \
-    if (rpc_text_is(name, text)) {                                                                                     \
-        *ret = DTYPE_##NAME;                                                                                           \
-        return 0;                                                                                                      \
-    }
-    KOPS_DTYPES(X)
-#undef X
-    return error_at(e, ERROR_UNKNOWN_DTYPE, path, "dtype", "no such dtype; hello lists what each op takes");
-}
-
 static int decode_layout(const struct rpc_arg *args, const char *path, struct tensor *t, struct error *e)
 {
-    if (tensor_decode_dtype(&args[TENSOR_dtype], path, &t->dtype, e) < 0)
+    if (server_dtype(&args[TENSOR_dtype], path, &t->dtype, e) < 0)
         return -1;
     if (args[TENSOR_shape].length > TENSOR_MAX_RANK) {
         error_at(e, ERROR_LIMIT_EXCEEDED, path, "shape", "more dimensions than limits.rank");
@@ -94,7 +84,7 @@ static int resolve_inline(struct connection *c, const struct rpc_arg *args, cons
         return error_at(e, ERROR_MISSING_KEY, path, "size", "required beside ipc");
     if (!args[TENSOR_device].present)
         return error_at(e, ERROR_MISSING_KEY, path, "device", "required beside ipc");
-    device = request_device(c->server, &args[TENSOR_device], e);
+    device = server_device(c->server, &args[TENSOR_device], e);
     if (!device)
         return error_at(e, ERROR_UNKNOWN_DEVICE, path, "device",
                         "this daemon serves no such device; hello lists its own");
@@ -130,7 +120,7 @@ static int resolve_inline(struct connection *c, const struct rpc_arg *args, cons
 int tensor_use_buffer(struct connection *c, uint64_t id, const char *path, struct operand_ref *ref, uint64_t *ret_size,
                       struct error *e)
 {
-    const struct buffer_ref *buffer = idtable_get(&c->buffers, id);
+    const struct buffer_ref *buffer = idtable_get(&c->memory->buffers, id);
 
     if (!buffer)
         return error_at(e, ERROR_UNKNOWN_BUFFER, path, "buffer",

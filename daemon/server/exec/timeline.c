@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "backend/memfd.h"
+#include "server/exec/room.h"
 #include "server/exec/run.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
@@ -59,7 +60,7 @@ static int make_page(struct connection *c, struct error *e)
     struct timelines *t;
 
     _Static_assert(2 * STREAMS_MAX * sizeof(int64_t) <= PAGE_BYTES, "a word a stream in each direction");
-    if (c->timelines)
+    if (c->exec->timelines)
         return 0;
     if (!have_signals(c->server))
         return error_set(e, ERROR_UNSUPPORTED,
@@ -73,7 +74,7 @@ static int make_page(struct connection *c, struct error *e)
         goto free_timelines;
     if (memfd_new(PAGE_BYTES, &t->page, &t->fd, e) < 0)
         goto discharge;
-    c->timelines = t;
+    c->exec->timelines = t;
     return 0;
 
 discharge:
@@ -133,9 +134,9 @@ static void attach_done(struct work *work)
     t->attached = !failed;
     list_take(&waiting, &t->waiting);
     while (!list_empty(&waiting)) { /* the end of the last one may free the page */
-        struct request *r = list_entry(list_first(&waiting), struct request, timelines.link);
+        struct request *r = list_entry(list_first(&waiting), struct request, queue_link);
 
-        list_remove(&r->timelines.link);
+        list_remove(&r->queue_link);
         if (failed)
             request_end_error(r, &e);
         else
@@ -155,15 +156,14 @@ void handle_timelines(struct request *r, const struct rpc_arg *args, struct requ
         request_end_error(r, &e);
         return;
     }
-    t = c->timelines;
+    t = c->exec->timelines;
     if (t->attached) {
         answer(r, t);
         return;
     }
     if (list_empty(&t->waiting)) /* one at a time: jobs read what it leaves behind */
         work_submit(&c->server->loop, &t->work, attach, attach_done);
-    list_init(&r->timelines.link);
-    list_append(&t->waiting, &r->timelines.link);
+    list_append(&t->waiting, &r->queue_link);
 }
 
 /* On a thread: giving a registration back may block. */
@@ -209,7 +209,7 @@ static int check_rising(uint64_t value, uint64_t last, const char *key, struct e
 
 int timeline_check(struct stream *stream, uint64_t ready, uint64_t done, struct error *e)
 {
-    const struct timelines *t = stream->connection->timelines;
+    const struct timelines *t = stream->connection->exec->timelines;
 
     if (!ready && !done)
         return 0;
@@ -228,7 +228,7 @@ void timeline_set_signal(struct run *run)
 {
     if (run->done)
         run->job.signal = (struct backend_signal){
-            .page = run->stream->connection->timelines->page,
+            .page = run->stream->connection->exec->timelines->page,
             .offset = (STREAMS_MAX + run->stream->number) * sizeof(int64_t),
             .value = run->done,
         };
@@ -247,7 +247,8 @@ bool timeline_is_reached(const struct run *run)
 
     if (!value)
         return true;
-    now = atomic_load_explicit(word(run->stream->connection->timelines, run->stream->number), memory_order_acquire);
+    now =
+        atomic_load_explicit(word(run->stream->connection->exec->timelines, run->stream->number), memory_order_acquire);
     return now >= (int64_t)value;
 }
 
@@ -264,7 +265,7 @@ void timeline_write_done(struct run *run)
     if (!run->done)
         return;
     /* A device may have written the value of a later run already. */
-    done = word(run->stream->connection->timelines, STREAMS_MAX + run->stream->number);
+    done = word(run->stream->connection->exec->timelines, STREAMS_MAX + run->stream->number);
     now = atomic_load_explicit(done, memory_order_relaxed);
     while (now < (int64_t)run->done && !atomic_compare_exchange_weak_explicit(
                                            done, &now, (int64_t)run->done, memory_order_release, memory_order_relaxed))
@@ -283,11 +284,11 @@ void timeline_hold(struct run *run)
     /* Each wait has its own time, also where the one before it ended unseen by timelines_poll(). */
     stream->held_since_ns = clock_now_ns();
     stream->held_for = awaited(run);
-    s->held.newest_ns = stream->held_since_ns;
+    s->exec->held.newest_ns = stream->held_since_ns;
     list_remove(&stream->held_link);
     list_append(a->held.next, &stream->held_link); /* before the first: it is looked at next */
     if (list_empty(&a->held_link))
-        list_append(s->held.users.next, &a->held_link);
+        list_append(s->exec->held.users.next, &a->held_link);
 }
 
 /* The first run that no device has; NULL: none. */
@@ -332,9 +333,9 @@ static void look_at_user(struct server *s, struct account *a, unsigned looks)
     while (looks-- && !list_empty(&a->held)) {
         struct stream *stream = list_entry(list_first(&a->held), struct stream, held_link);
 
-        if (stream->looked == s->held.turn)
+        if (stream->looked == s->exec->held.turn)
             return;
-        stream->looked = s->held.turn;
+        stream->looked = s->exec->held.turn;
         list_remove(&stream->held_link);
         list_append(&a->held, &stream->held_link);
         look(s, stream);
@@ -345,20 +346,20 @@ static void look_at_user(struct server *s, struct account *a, unsigned looks)
 
 void timelines_poll(struct server *s)
 {
-    const unsigned looks = s->held.slept ? LOOKS_AFTER_SLEEP : LOOKS_A_TURN;
+    const unsigned looks = s->exec->held.slept ? LOOKS_AFTER_SLEEP : LOOKS_A_TURN;
 
-    s->held.slept = false;
-    if (list_empty(&s->held.users))
+    s->exec->held.slept = false;
+    if (list_empty(&s->exec->held.users))
         return;
-    s->held.turn++;
-    for (unsigned i = 0; i < USERS_A_TURN && !list_empty(&s->held.users); i++) {
-        struct account *a = list_entry(list_first(&s->held.users), struct account, held_link);
+    s->exec->held.turn++;
+    for (unsigned i = 0; i < USERS_A_TURN && !list_empty(&s->exec->held.users); i++) {
+        struct account *a = list_entry(list_first(&s->exec->held.users), struct account, held_link);
 
-        if (a->looked == s->held.turn)
+        if (a->looked == s->exec->held.turn)
             return;
-        a->looked = s->held.turn;
+        a->looked = s->exec->held.turn;
         list_remove(&a->held_link);
-        list_append(&s->held.users, &a->held_link);
+        list_append(&s->exec->held.users, &a->held_link);
         account_ref(a); /* its last connection may end */
         look_at_user(s, a, looks);
         account_unref(a);
@@ -383,33 +384,33 @@ void timelines_arm(struct server *s)
     struct itimerspec spec = {0};
     uint64_t wait;
 
-    if (list_empty(&s->held.users))
+    if (list_empty(&s->exec->held.users))
         return;
-    s->held.slept = true;
-    wait = (clock_now_ns() - s->held.newest_ns) / LOOK_SHARE;
+    s->exec->held.slept = true;
+    wait = (clock_now_ns() - s->exec->held.newest_ns) / LOOK_SHARE;
     wait = wait < LOOK_MIN_NS ? LOOK_MIN_NS : wait > LOOK_MAX_NS ? LOOK_MAX_NS : wait;
     spec.it_value.tv_nsec = (long)wait;
-    timerfd_settime(s->held.timer, 0, &spec, NULL);
+    timerfd_settime(s->exec->held.timer, 0, &spec, NULL);
 }
 
 int timelines_init(struct server *s, struct error *e)
 {
-    list_init(&s->held.users);
-    s->held.timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (s->held.timer < 0 || uv_poll_init(&s->loop, &s->held.poll, s->held.timer) < 0)
+    list_init(&s->exec->held.users);
+    s->exec->held.timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (s->exec->held.timer < 0 || uv_poll_init(&s->loop, &s->exec->held.poll, s->exec->held.timer) < 0)
         return error_set(e, ERROR_INTERNAL, "the clock of ordered work cannot be set up");
-    s->held.poll.data = &s->held;
-    if (watch_start(&s->held.poll, UV_READABLE, on_clock) < 0)
+    s->exec->held.poll.data = &s->exec->held;
+    if (watch_start(&s->exec->held.poll, UV_READABLE, on_clock) < 0)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch the clock of ordered work");
     return 0;
 }
 
 void timelines_stop(struct server *s)
 {
-    uv_close((uv_handle_t *)&s->held.poll, NULL);
+    uv_close((uv_handle_t *)&s->exec->held.poll, NULL);
 }
 
 void timelines_free(struct server *s)
 {
-    close(s->held.timer);
+    close(s->exec->held.timer);
 }

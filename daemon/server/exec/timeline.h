@@ -5,10 +5,10 @@
  * never held up by a client, and neither is a driver call that waits for the whole context (freeing, loading code).
  *
  * Thread: loop. */
-#ifndef KOPS_SERVER_TIMELINE_H
-#define KOPS_SERVER_TIMELINE_H
+#ifndef KOPS_SERVER_EXEC_TIMELINE_H
+#define KOPS_SERVER_EXEC_TIMELINE_H
 
-#include "server/types.h"
+#include "server/exec/run.h"
 
 struct timelines;
 

@@ -1,10 +1,9 @@
-/* What a connection holds: references to memory, registered or inline, programs, modules and kernels. */
+#include "server/memory/connection_resources.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/code/kernel.h"
-#include "server/exec/program.h"
-#include "server/peer/connection.h"
+#include "server/memory/memory.h"
 
 struct shared_charge *connection_hold(struct connection *c, const struct mapping *m, uint64_t declared, struct error *e)
 {
@@ -30,14 +29,14 @@ int connection_get_ipc(struct connection *c, struct backend_device *device, cons
     return -1;
 }
 
-void connections_note_opened(const struct mapping *m, void *server)
+static void connections_note_opened(const struct mapping *m, void *server)
 {
     struct server *s = server;
 
     shared_charges_note_size(&s->accounts, m, m->memory->size);
 }
 
-void connections_close_fds(void *server, uid_t uid, const int *fds, unsigned count)
+static void connections_close_fds(void *server, uid_t uid, const int *fds, unsigned count)
 {
     struct server *s = server;
     struct account *a = count ? account_get(&s->accounts, uid) : NULL;
@@ -49,7 +48,7 @@ void connections_close_fds(void *server, uid_t uid, const int *fds, unsigned cou
     account_unref(a);
 }
 
-int mapping_charge_areas(struct mapping *m, unsigned areas, struct error *e)
+static int mapping_charge_areas(struct mapping *m, unsigned areas, struct error *e)
 {
     struct server *s = m->registry->context;
     struct mapping_charges *charges = m->charges;
@@ -78,7 +77,7 @@ static void settle_host(const struct mapping *m, struct mapping_charges *charges
     host_room_give(&s->host_room, &charges->room);
 }
 
-void mapping_settle_shared(struct mapping *m)
+static void mapping_settle_shared(struct mapping *m)
 {
     struct mapping_charges *charges = m->charges;
 
@@ -88,7 +87,7 @@ void mapping_settle_shared(struct mapping *m)
     settle_host(m, charges);
 }
 
-void mapping_settle(struct mapping *m)
+static void mapping_settle(struct mapping *m)
 {
     struct mapping_charges *charges = m->charges;
 
@@ -101,11 +100,22 @@ void mapping_settle(struct mapping *m)
     free(charges);
 }
 
+void memory_init(struct server *s)
+{
+    mapping_registry_init(&s->mappings, &s->loop, &s->devices, s->config.idle_close_s * UINT64_C(1000000000));
+    s->mappings.opened = connections_note_opened;
+    s->mappings.close_fds = connections_close_fds;
+    s->mappings.charge = mapping_charge_areas;
+    s->mappings.unreferenced = mapping_settle_shared;
+    s->mappings.settle = mapping_settle;
+    s->mappings.context = s;
+}
+
 static void drop_inline(struct connection *c, struct inline_ref *ref)
 {
     list_remove(&ref->bucket);
     list_remove(&ref->lru);
-    c->n_inline--;
+    c->memory->n_inline--;
     shared_charge_unref(ref->shared);
     mapping_unref(ref->mapping);
     free(ref);
@@ -121,7 +131,7 @@ static struct list *inline_bucket(struct connection *c, const unsigned char *han
         memcpy(&word, handle + i, sizeof(word));
         h = (h ^ word) * UINT64_C(0x9e3779b97f4a7c15);
     }
-    return &c->inline_buckets[(h >> 32) % INLINE_BUCKETS];
+    return &c->memory->inline_buckets[(h >> 32) % INLINE_BUCKETS];
 }
 
 const struct inline_ref *connection_find_inline(struct connection *c, const struct backend_device *device,
@@ -137,7 +147,7 @@ const struct inline_ref *connection_find_inline(struct connection *c, const stru
             memcmp(m->import.handle, handle, BACKEND_IPC_HANDLE_SIZE) != 0)
             continue;
         list_remove(&ref->lru);
-        list_append(&c->inline_lru, &ref->lru);
+        list_append(&c->memory->inline_lru, &ref->lru);
         return ref;
     }
     return NULL;
@@ -149,14 +159,14 @@ void connection_add_inline(struct connection *c, struct mapping *m, struct share
 
     if (!ref)
         return; /* the request goes on without; only the next one pays */
-    if (c->n_inline >= c->server->config.inline_mappings)
-        drop_inline(c, list_entry(list_first(&c->inline_lru), struct inline_ref, lru));
+    if (c->memory->n_inline >= c->server->config.inline_mappings)
+        drop_inline(c, list_entry(list_first(&c->memory->inline_lru), struct inline_ref, lru));
     mapping_ref(m);
     ref->mapping = m;
     ref->shared = shared_charge_ref(shared);
     list_append(inline_bucket(c, m->import.handle), &ref->bucket);
-    list_append(&c->inline_lru, &ref->lru);
-    c->n_inline++;
+    list_append(&c->memory->inline_lru, &ref->lru);
+    c->memory->n_inline++;
 }
 
 bool connection_drop_inline(struct connection *c, const unsigned char *handle)
@@ -186,7 +196,7 @@ int connection_full(const struct connection *c, const struct idtable *table, con
 
 static uint64_t *bytes_like(struct connection *c, const struct buffer_ref *buffer)
 {
-    return buffer->allocated ? &c->allocated_bytes : &c->mapped_bytes;
+    return buffer->allocated ? &c->memory->allocated_bytes : &c->memory->mapped_bytes;
 }
 
 struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m, struct shared_charge *shared,
@@ -202,9 +212,9 @@ struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m
         .mapping = m, .size = size, .writable = kind != BUFFER_READ_ONLY, .allocated = kind == BUFFER_ALLOCATED};
     if (charge_take(&buffer->charge, c->account, c->pid, QUOTA_BUFFERS, 1, e) < 0)
         goto free_buffer;
-    buffer->id = idtable_add(&c->buffers, buffer);
+    buffer->id = idtable_add(&c->memory->buffers, buffer);
     if (!buffer->id) {
-        connection_full(c, &c->buffers, "buffers", e);
+        connection_full(c, &c->memory->buffers, "buffers", e);
         goto discharge;
     }
     *bytes_like(c, buffer) += size;
@@ -227,7 +237,7 @@ void connection_resize_buffer(struct connection *c, struct buffer_ref *buffer, u
 
 void connection_drop_buffer(struct connection *c, struct buffer_ref *buffer)
 {
-    idtable_remove(&c->buffers, buffer->id);
+    idtable_remove(&c->memory->buffers, buffer->id);
     *bytes_like(c, buffer) -= buffer->size;
     charge_free(&buffer->charge);
     shared_charge_unref(buffer->shared);
@@ -235,20 +245,62 @@ void connection_drop_buffer(struct connection *c, struct buffer_ref *buffer)
     free(buffer);
 }
 
-void connection_drop_all(struct connection *c)
+int connection_release_buffer(struct connection *c, uint64_t id, struct error *e)
 {
-    for (uint32_t i = 0; i < c->buffers.capacity; i++)
-        if (idtable_at(&c->buffers, i))
-            connection_drop_buffer(c, idtable_at(&c->buffers, i));
-    for (uint32_t i = 0; i < c->programs.capacity; i++)
-        if (idtable_at(&c->programs, i))
-            program_drop(c, idtable_at(&c->programs, i));
-    for (uint32_t i = 0; i < c->kernels.capacity; i++)
-        if (idtable_at(&c->kernels, i))
-            kernel_drop(c, idtable_at(&c->kernels, i));
-    for (uint32_t i = 0; i < c->modules.capacity; i++)
-        if (idtable_at(&c->modules, i))
-            module_drop(c, idtable_at(&c->modules, i));
-    while (!list_empty(&c->inline_lru))
-        drop_inline(c, list_entry(list_first(&c->inline_lru), struct inline_ref, lru));
+    struct buffer_ref *buffer = idtable_get(&c->memory->buffers, id);
+
+    if (!buffer) {
+        error_set(e, ERROR_UNKNOWN_BUFFER, "this connection has no buffer %llu", (unsigned long long)id);
+        return error_detail_text(e, "key", "buffer");
+    }
+    connection_drop_buffer(c, buffer);
+    return 0;
 }
+
+int connection_release_inline(struct connection *c, const struct rpc_arg *handle, struct error *e)
+{
+    if (handle->length == BACKEND_IPC_HANDLE_SIZE && connection_drop_inline(c, (const unsigned char *)handle->text))
+        return 0;
+    error_set(e, ERROR_UNKNOWN_BUFFER, "this connection has no inline reference with that handle");
+    return error_detail_text(e, "key", "ipc");
+}
+
+/* ---- a connection's part ---- */
+
+static int begin(struct connection *c, struct error *e)
+{
+    struct connection_memory *m = c->memory = calloc(1, sizeof(*m));
+
+    if (!m)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for another connection; try again later");
+    idtable_init(&m->buffers, (uint32_t)c->server->config.buffers);
+    list_init(&m->inline_lru);
+    for (unsigned i = 0; i < INLINE_BUCKETS; i++)
+        list_init(&m->inline_buckets[i]);
+    return 0;
+}
+
+static void end(struct connection *c)
+{
+    for (uint32_t i = 0; i < c->memory->buffers.capacity; i++)
+        if (idtable_at(&c->memory->buffers, i))
+            connection_drop_buffer(c, idtable_at(&c->memory->buffers, i));
+    while (!list_empty(&c->memory->inline_lru))
+        drop_inline(c, list_entry(list_first(&c->memory->inline_lru), struct inline_ref, lru));
+}
+
+static void free_part(struct connection *c)
+{
+    if (!c->memory)
+        return;
+    idtable_free(&c->memory->buffers);
+    free(c->memory);
+    c->memory = NULL;
+}
+
+void memory_limit_connection(struct connection *c)
+{
+    c->memory->buffers.max = (uint32_t)c->server->config.buffers;
+}
+
+const struct connection_part connection_memory_part = {.begin = begin, .end = end, .free = free_part};

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "backend/memfd.h"
+#include "server/memory/connection_resources.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
 
@@ -196,7 +197,7 @@ static int decode_device(struct request *r, const struct rpc_arg *args, enum bac
 
     if (!args[REGISTER_device].present)
         return missing(e, "device", "this kind needs `device`, the UUID of the GPU that holds the memory");
-    d = request_device(r->connection->server, &args[REGISTER_device], e);
+    d = server_device(r->connection->server, &args[REGISTER_device], e);
     if (!d)
         return -1;
     if (!d->backend->memory_kinds || !(d->backend->memory_kinds(d) & 1U << kind)) {
@@ -404,7 +405,7 @@ static void on_extended(struct mapping_extension *x)
 {
     struct growth *g = (struct growth *)(void *)((char *)x - offsetof(struct growth, extension));
     struct request *r = g->request;
-    struct buffer_ref *buffer = r->connection->closed ? NULL : idtable_get(&r->connection->buffers, g->buffer);
+    struct buffer_ref *buffer = r->connection->closed ? NULL : idtable_get(&r->connection->memory->buffers, g->buffer);
 
     if (x->ok && buffer && buffer->mapping == x->mapping) {
         connection_resize_buffer(r->connection, buffer, usable(x->mapping, x->mapping->import.size));
@@ -434,7 +435,7 @@ static int check_added(const struct backend_import *import, struct error *e)
 
 static int extend(struct request *r, const struct rpc_arg *args, struct request_fds *fds, struct error *e)
 {
-    const struct buffer_ref *buffer = idtable_get(&r->connection->buffers, args[REGISTER_extend].u);
+    const struct buffer_ref *buffer = idtable_get(&r->connection->memory->buffers, args[REGISTER_extend].u);
     struct backend_import import = {.kind = MEMORY_CUDA_VMM, .size = args[REGISTER_size].u};
     struct named_fds named;
     struct growth *g;

@@ -1,16 +1,19 @@
 #include "server/observe/clients.h"
 
-#include <fcntl.h>
 #include <stdio.h>
-#include <string.h>
-#include <unistd.h>
+#include <stdlib.h>
 
-#include "server/control/drain.h"
+#include "server/code/code.h"
+#include "server/exec/exec.h"
+#include "server/memory/connection_resources.h"
 #include "server/observe/latency.h"
-#include "server/observe/report.h"
+#include "server/observe/observe.h"
+#include "server/observe/room.h"
 #include "server/observe/sampling.h"
 #include "server/peer/access.h"
+#include "server/peer/back_pressure.h"
 #include "server/peer/connection.h"
+#include "server/peer/long_reply.h"
 #include "server/peer/request.h"
 #include "util/clock.h"
 
@@ -24,41 +27,6 @@ bool may_see(const struct connection *viewer, uid_t uid)
 bool may_see_account(const struct connection *viewer, const struct account *a)
 {
     return viewer->account == a || may_see(viewer, a->uid);
-}
-
-void connection_name_process(struct connection *c)
-{
-    char path[40];
-    ssize_t n;
-    int fd;
-
-    if (c->comm_known)
-        return;
-    c->comm_known = true;
-    snprintf(path, sizeof(path), "/proc/%d/comm", (int)c->pid);
-    fd = c->pid > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0)
-        return;
-    n = read(fd, c->comm, sizeof(c->comm) - 1);
-    close(fd);
-    c->comm[n > 0 ? n : 0] = '\0';
-    c->comm[strcspn(c->comm, "\n")] = '\0';
-}
-
-/* ---- what ---- */
-
-uint64_t connection_bytes_in(const struct connection *c)
-{
-    uint64_t bytes = c->input.position + buffer_length(&c->input.bytes);
-
-    if (c->channel)
-        bytes += c->channel->input.position + buffer_length(&c->channel->input.bytes);
-    return bytes;
-}
-
-uint64_t connection_bytes_out(const struct connection *c)
-{
-    return c->output.position + (c->channel ? c->channel->output.position : 0);
 }
 
 /* ---- the method ---- */
@@ -90,7 +58,7 @@ static void write_latency(struct rpc_output *out, const struct connection *c)
     rpc_write_text(out, "latency");
     rpc_write_map(out, LATENCY_PARTS);
     for (unsigned i = 0; i < LATENCY_PARTS; i++)
-        write_histogram(out, keys[i], c->latencies ? &c->latencies->part[i] : NULL);
+        write_histogram(out, keys[i], c->statistics->latencies ? &c->statistics->latencies->part[i] : NULL);
 }
 
 static void write_client(struct rpc_output *out, struct connection *c, uint64_t now)
@@ -108,19 +76,19 @@ static void write_client(struct rpc_output *out, struct connection *c, uint64_t 
     rpc_write_entry_uint(out, "requests", c->requests);
     rpc_write_entry_uint(out, "errors", c->errors);
     rpc_write_entry_uint(out, "inflight", c->inflight);
-    rpc_write_entry_uint(out, "queued", c->queued);
-    rpc_write_entry_uint(out, "buffers", c->buffers.used);
-    rpc_write_entry_uint(out, "mapped_bytes", c->mapped_bytes);
-    rpc_write_entry_uint(out, "allocated_bytes", c->allocated_bytes);
-    rpc_write_entry_uint(out, "programs", c->programs.used);
-    rpc_write_entry_uint(out, "kernels", c->kernels.used);
+    rpc_write_entry_uint(out, "queued", exec_queued(c));
+    rpc_write_entry_uint(out, "buffers", c->memory->buffers.used);
+    rpc_write_entry_uint(out, "mapped_bytes", c->memory->mapped_bytes);
+    rpc_write_entry_uint(out, "allocated_bytes", c->memory->allocated_bytes);
+    rpc_write_entry_uint(out, "programs", exec_programs(c));
+    rpc_write_entry_uint(out, "kernels", code_kernels(c));
     rpc_write_entry_uint(out, "bytes_in", connection_bytes_in(c));
     rpc_write_entry_uint(out, "bytes_out", connection_bytes_out(c));
     rpc_write_entry_uint(out, "output_bytes",
                          buffer_length(&c->output.bytes) + (c->channel ? rpc_channel_pending(c->channel) : 0));
     rpc_write_entry_bool(out, "paused", !connection_may_read(c));
     rpc_write_entry_bool(out, "shm", c->channel != NULL);
-    rpc_write_entry_double(out, "device_us", c->device_us);
+    rpc_write_entry_double(out, "device_us", c->statistics->device_us);
     write_latency(out, c);
 }
 
@@ -180,34 +148,28 @@ static void write_devices(struct rpc_output *out, const struct server *s)
     rpc_write_array(out, s->devices.count);
     for (unsigned i = 0; i < s->devices.count; i++) {
         const struct backend_device *d = s->devices.all[i];
-        const uint64_t unused = s->sampling.memory_free[i];
+        const uint64_t unused = s->observe->sampling.memory_free[i];
 
         rpc_write_map(out, 6 + (unused != UINT64_MAX));
         rpc_write_entry_uint(out, "index", d->index);
         rpc_write_entry_text(out, "name", d->info.name);
         rpc_write_entry_text(out, "uuid", d->info.uuid);
         rpc_write_entry_double(out, "busy_us", s->totals.device_us[i]);
-        rpc_write_entry_uint(out, "running", s->jobs_running[i]);
+        rpc_write_entry_uint(out, "running", exec_jobs_on(s, d));
         rpc_write_entry_uint(out, "memory_total", d->info.memory_bytes);
         if (unused != UINT64_MAX)
             rpc_write_entry_uint(out, "memory_free", unused);
     }
 }
 
-void handle_clients(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+static bool clients_end(struct long_reply *reply)
 {
-    (void)args;
-    (void)fds;
-    sampling_enqueue(r);
-}
+    const struct server *s = reply->request->connection->server;
+    const struct clients_walk *walk = reply->state;
+    struct rpc_output *out = &reply->out;
 
-static bool clients_end(struct report *report)
-{
-    const struct server *s = report->request->connection->server;
-    struct rpc_output *out = &report->out;
-
-    rpc_patch_array_head(out, report->count_at, report->n_clients);
-    write_users(out, report->request->connection);
+    rpc_patch_array_head(out, walk->count_at, walk->n_clients);
+    write_users(out, reply->request->connection);
     rpc_write_entry_text(out, "state", server_state_names[server_state(s)]);
     rpc_write_entry_double(out, "uptime_s", clock_us_between(s->started_ns, clock_now_ns()) * 1e-6);
     write_devices(out, s);
@@ -215,39 +177,62 @@ static bool clients_end(struct report *report)
 }
 
 /* Some of the connections; the last piece has the rest of the answer. */
-static bool clients_next(struct report *report)
+static bool clients_next(struct long_reply *reply)
 {
     enum { CLIENTS_A_PIECE = 32, LOOKS_A_PIECE = 1024 };
-    const struct connection *viewer = report->request->connection;
+    const struct connection *viewer = reply->request->connection;
+    struct clients_walk *walk = reply->state;
     const uint64_t now = clock_now_ns();
     unsigned written = 0, looks = 0;
 
-    while (report->at != &viewer->server->connections) {
-        struct connection *c = list_entry(report->at, struct connection, link);
+    while (walk->at != connections_of(viewer->server)) {
+        struct connection *c = list_entry(walk->at, struct connection, link);
 
         if (written == CLIENTS_A_PIECE || looks++ == LOOKS_A_PIECE)
             return false;
-        report->at = report->at->next;
+        walk->at = walk->at->next;
         if (c->closed || !may_see(viewer, c->uid))
             continue;
-        write_client(&report->out, c, now);
+        write_client(&reply->out, c, now);
         written++;
-        report->n_clients++;
+        walk->n_clients++;
     }
-    return clients_end(report);
+    return clients_end(reply);
 }
 
-bool clients_begin(struct report *report)
+static void walk_free(void *state)
 {
-    struct server *s = report->request->connection->server;
+    struct clients_walk *walk = state;
 
-    rpc_write_map(&report->out, 5);
-    rpc_write_text(&report->out, "clients");
-    report->count_at = rpc_write_array_head(&report->out);
-    report->at = s->connections.next;
-    list_append(&s->walks, &report->walk);
-    report->step = clients_next;
-    return clients_next(report);
+    list_remove(&walk->link);
+    free(walk);
+}
+
+static bool clients_begin(struct long_reply *reply)
+{
+    struct server *s = reply->request->connection->server;
+    struct clients_walk *walk = calloc(1, sizeof(*walk));
+
+    if (!walk) {
+        reply->failed = true;
+        return true;
+    }
+    reply->state = walk;
+    reply->free_state = walk_free;
+    rpc_write_map(&reply->out, 5);
+    rpc_write_text(&reply->out, "clients");
+    walk->count_at = rpc_write_array_head(&reply->out);
+    walk->at = connections_of(s)->next;
+    list_append(&s->observe->walks, &walk->link);
+    reply->step = clients_next;
+    return clients_next(reply);
+}
+
+void handle_clients(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    (void)args;
+    (void)fds;
+    sampling_enqueue(r, clients_begin);
 }
 
 /* ---- one line for the service manager ---- */
@@ -255,17 +240,18 @@ bool clients_begin(struct report *report)
 void server_status_text(struct server *s, char *into, size_t size)
 {
     const uint64_t now = clock_now_ns(), requests = s->counters.requests;
-    const double seconds = clock_us_between(s->status_then.at_ns ? s->status_then.at_ns : s->started_ns, now) * 1e-6;
-    const double rate = seconds > 0 ? (double)(requests - s->status_then.requests) / seconds : 0;
+    const double seconds =
+        clock_us_between(s->observe->status_then.at_ns ? s->observe->status_then.at_ns : s->started_ns, now) * 1e-6;
+    const double rate = seconds > 0 ? (double)(requests - s->observe->status_then.requests) / seconds : 0;
     char text[24];
 
-    s->status_then.requests = requests;
-    s->status_then.at_ns = now;
+    s->observe->status_then.requests = requests;
+    s->observe->status_then.at_ns = now;
     if (rate < 1000)
         snprintf(text, sizeof(text), "%.0f", rate);
     else
         snprintf(text, sizeof(text), "%.1f%c", rate < 1e6 ? rate / 1e3 : rate / 1e6, rate < 1e6 ? 'k' : 'M');
     snprintf(into, size, "%s; %u client%s, %u job%s running, %s requests/s", server_state_names[server_state(s)],
-             s->n_connections, s->n_connections == 1 ? "" : "s", s->n_jobs_running, s->n_jobs_running == 1 ? "" : "s",
+             connections_open(s), connections_open(s) == 1 ? "" : "s", exec_jobs(s), exec_jobs(s) == 1 ? "" : "s",
              text);
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "server/observe/room.h"
 #include "util/clock.h"
 
 static const uint64_t FADE_NS = UINT64_C(60000000000);
@@ -76,7 +77,7 @@ static double executions_us(const struct run *run)
 
 void latency_of(const struct request *r, double total_us, struct latency *ret)
 {
-    const struct run *run = &r->run;
+    const struct run *run = run_of(r);
     const bool started = run->job.started_ns != 0;
 
     ret->part[LATENCY_QUEUE] = started ? clock_us_between(run->ready_ns, run->job.started_ns) : NAN;
@@ -103,7 +104,7 @@ static struct latency_op *op_of(struct server *s, const struct run *run)
         kind = call->op->id < OP_COUNT ? (unsigned)call->op->id : LATENCY_USER_KERNEL;
     if (kind < LATENCY_SEQUENCE && call->op->n_inputs + call->op->n_outputs)
         dtype = call->tensors[0]->dtype;
-    at = &s->latencies->ops[run->device->index][kind][dtype];
+    at = &s->observe->latencies->ops[run->device->index][kind][dtype];
     if (!*at)
         *at = calloc(1, sizeof(**at));
     return *at;
@@ -112,10 +113,10 @@ static struct latency_op *op_of(struct server *s, const struct run *run)
 /* A connection's, made at first use; NULL: no memory, and a lost statistic is no reason to fail the job. */
 static struct latencies *latencies_of(struct connection *c, uint64_t now_ns)
 {
-    struct latencies *l = c->latencies;
+    struct latencies *l = c->statistics->latencies;
 
     if (!l) {
-        l = c->latencies = calloc(1, sizeof(*l));
+        l = c->statistics->latencies = calloc(1, sizeof(*l));
         if (l)
             l->faded_ns = now_ns;
         return l;
@@ -133,7 +134,7 @@ static struct latencies *latencies_of(struct connection *c, uint64_t now_ns)
 void latency_note(const struct request *r, const struct latency *latency, uint64_t now_ns)
 {
     struct connection *c = r->connection;
-    struct latency_op *op = op_of(c->server, &r->run);
+    struct latency_op *op = op_of(c->server, run_of(r));
     struct latencies *own = latencies_of(c, now_ns);
 
     for (unsigned i = 0; i < LATENCY_PARTS; i++) {
@@ -142,29 +143,8 @@ void latency_note(const struct request *r, const struct latency *latency, uint64
         if (own)
             histogram_add_in(&own->part[i], latency->part[i], latency->bucket[i]);
         if (op) {
-            op->buckets[i][bound_of(c->server->latencies, latency->ns[i])]++;
+            op->buckets[i][bound_of(c->server->observe->latencies, latency->ns[i])]++;
             op->sum_ns[i] += latency->ns[i];
         }
     }
-}
-
-/* Where every execution was timed, that is the time; else what passed since the device got the run, or since it ended
- * the one before, which is the most that it can have been. */
-void latency_note_device(const struct request *r, uint64_t now_ns)
-{
-    const struct run *run = &r->run;
-    struct connection *c = r->connection;
-    uint64_t from = run->job.started_ns;
-    double us;
-
-    if (!from)
-        return;
-    if (run->job.n_samples == run->job.repeat && !run->job.warmup && !run->failed)
-        us = executions_us(run);
-    else
-        us = clock_us_between(from > run->stream->ended_ns ? from : run->stream->ended_ns, now_ns);
-    run->stream->ended_ns = now_ns;
-    c->device_us += us;
-    account_add_device_us(c->account, us, now_ns);
-    c->server->totals.device_us[run->device->index] += us;
 }

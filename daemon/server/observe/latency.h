@@ -3,10 +3,10 @@
  * A connection's histograms are made when its first run ends (some 4 KB). Those by op are kept for as long as the
  * daemon runs; there are at most as many as the ops and kinds of runs below times the dtypes times the devices. Thread:
  * loop. */
-#ifndef KOPS_SERVER_LATENCY_H
-#define KOPS_SERVER_LATENCY_H
+#ifndef KOPS_SERVER_OBSERVE_LATENCY_H
+#define KOPS_SERVER_OBSERVE_LATENCY_H
 
-#include "server/types.h"
+#include "server/exec/run.h"
 #include "util/histogram.h"
 
 enum latency_part { LATENCY_QUEUE, LATENCY_DEVICE, LATENCY_TOTAL, LATENCY_PARTS };
@@ -50,8 +50,5 @@ struct latency_table *latency_table_free(struct latency_table *table); /* NULL i
 void latency_of(const struct request *r, double total_us, struct latency *ret);
 /* Counts them for its connection and its op. */
 void latency_note(const struct request *r, const struct latency *latency, uint64_t now_ns);
-
-/* A run has ended, however: counts the time that its device was busy with it. */
-void latency_note_device(const struct request *r, uint64_t now_ns);
 
 #endif

@@ -1,6 +1,6 @@
 /* What the functions that write metrics share. Thread: loop. */
-#ifndef KOPS_SERVER_METRICS_H
-#define KOPS_SERVER_METRICS_H
+#ifndef KOPS_SERVER_OBSERVE_METRICS_H
+#define KOPS_SERVER_OBSERVE_METRICS_H
 
 #include "server/observe/clients.h"
 #include "server/observe/metrics_text.h"

@@ -1,8 +1,12 @@
 /* The metrics of devices, of what runs on them, of memory and of compiled code. */
 #include <stdio.h>
 
+#include "server/code/code.h"
+#include "server/exec/exec.h"
 #include "server/observe/latency.h"
 #include "server/observe/metrics.h"
+#include "server/observe/room.h"
+#include "server/peer/request.h"
 
 #define METRIC(id)                                                                                                     \
     void metric_##id(struct metrics *m);                                                                               \
@@ -48,10 +52,10 @@ METRIC(device_memory_bytes)
 METRIC(device_memory_free_bytes)
 {
     for (unsigned i = 0; i < m->s->devices.count; i++) {
-        if (m->s->sampling.memory_free[i] == UINT64_MAX)
+        if (m->s->observe->sampling.memory_free[i] == UINT64_MAX)
             continue;
         begin(m, METRIC_device_memory_free_bytes, i);
-        metrics_uint(&m->text, m->s->sampling.memory_free[i]);
+        metrics_uint(&m->text, m->s->observe->sampling.memory_free[i]);
     }
 }
 
@@ -59,7 +63,7 @@ METRIC(jobs_running)
 {
     for (unsigned i = 0; i < m->s->devices.count; i++) {
         begin(m, METRIC_jobs_running, i);
-        metrics_uint(&m->text, m->s->jobs_running[i]);
+        metrics_uint(&m->text, exec_jobs_on(m->s, m->s->devices.all[i]));
     }
 }
 
@@ -67,8 +71,8 @@ METRIC(jobs_queued)
 {
     uint64_t n = 0;
 
-    list_for_each_safe (node, after, &m->s->connections) {
-        n += list_entry(node, struct connection, link)->queued;
+    list_for_each_safe (node, after, connections_of(m->s)) {
+        n += exec_queued(list_entry(node, struct connection, link));
     }
     metrics_one(m, METRIC_jobs_queued, n);
 }
@@ -93,22 +97,22 @@ METRIC(mappings)
 
 METRIC(compiles_total)
 {
-    metrics_one(m, METRIC_compiles_total, code_service_counters(m->s->code_service).compiles);
+    metrics_one(m, METRIC_compiles_total, code_counters_of(m->s).compiles);
 }
 
 METRIC(compile_failures_total)
 {
-    metrics_one(m, METRIC_compile_failures_total, code_service_counters(m->s->code_service).failures);
+    metrics_one(m, METRIC_compile_failures_total, code_counters_of(m->s).failures);
 }
 
 METRIC(compile_joins_total)
 {
-    metrics_one(m, METRIC_compile_joins_total, code_service_counters(m->s->code_service).joins);
+    metrics_one(m, METRIC_compile_joins_total, code_counters_of(m->s).joins);
 }
 
 METRIC(compile_cache_hits_total)
 {
-    const struct code_counters n = code_service_counters(m->s->code_service);
+    const struct code_counters n = code_counters_of(m->s);
 
     metrics_sample(&m->text, METRIC_compile_cache_hits_total, "");
     metrics_label(&m->text, "cache", "memory");
@@ -168,7 +172,7 @@ static void write_ops(struct metrics *m, enum metric metric, enum latency_part p
         for (unsigned k = 0; k < LATENCY_KINDS; k++)
             for (unsigned t = 0; t < LATENCY_DTYPES; t++) {
                 const struct op_labels labels = {latency_kind_name(k), t ? dtype_name((enum dtype)t) : "", d};
-                const struct latency_op *op = m->s->latencies->ops[d][k][t];
+                const struct latency_op *op = m->s->observe->latencies->ops[d][k][t];
 
                 if (op)
                     write_histogram(m, metric, part, op, &labels);

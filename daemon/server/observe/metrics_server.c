@@ -5,8 +5,10 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "server/control/drain.h"
+#include "server/code/code.h"
+#include "server/exec/exec.h"
 #include "server/observe/metrics.h"
+#include "server/observe/room.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
 #include "util/clock.h"
@@ -53,14 +55,14 @@ METRIC(state)
 
 METRIC(resident_memory_bytes)
 {
-    if (m->s->sampling.resident_bytes != UINT64_MAX)
-        metrics_one(m, METRIC_resident_memory_bytes, m->s->sampling.resident_bytes);
+    if (m->s->observe->sampling.resident_bytes != UINT64_MAX)
+        metrics_one(m, METRIC_resident_memory_bytes, m->s->observe->sampling.resident_bytes);
 }
 
 METRIC(open_fds)
 {
-    if (m->s->sampling.open_fds != UINT64_MAX)
-        metrics_one(m, METRIC_open_fds, m->s->sampling.open_fds);
+    if (m->s->observe->sampling.open_fds != UINT64_MAX)
+        metrics_one(m, METRIC_open_fds, m->s->observe->sampling.open_fds);
 }
 
 METRIC(max_fds)
@@ -84,7 +86,7 @@ METRIC_VALUE(log_lines_lost_total, log_lines_lost())
 
 /* ---- connections ---- */
 
-METRIC_VALUE(connections, m->s->n_connections)
+METRIC_VALUE(connections, connections_open(m->s))
 METRIC_VALUE(connections_total, m->s->counters.connections_total)
 METRIC_VALUE(connections_turned_away_total, m->s->totals.turned_away)
 METRIC_VALUE(protocol_errors_total, m->s->counters.protocol_errors)
@@ -119,7 +121,7 @@ METRIC(client_connections)
     char names[NAMES_MAX + 1][CLIENT_NAME_MAX + 1];
     unsigned counts[NAMES_MAX + 1] = {0}, n = 0;
 
-    list_for_each_safe (node, after, &m->s->connections) {
+    list_for_each_safe (node, after, connections_of(m->s)) {
         const struct connection *c = list_entry(node, struct connection, link);
         unsigned i = 0;
 
@@ -150,7 +152,7 @@ METRIC(requests_total)
 {
     for (unsigned i = 0; i <= METHOD_COUNT; i++) {
         metrics_sample(&m->text, METRIC_requests_total, "");
-        metrics_label(&m->text, "method", request_method_name(i));
+        metrics_label(&m->text, "method", request_method_name(m->s, i));
         metrics_uint(&m->text, m->s->totals.requests[i]);
     }
 }
@@ -174,18 +176,18 @@ METRIC(requests_in_flight)
 {
     uint64_t n = 0;
 
-    list_for_each_safe (node, after, &m->s->connections) {
+    list_for_each_safe (node, after, connections_of(m->s)) {
         n += list_entry(node, struct connection, link)->inflight;
     }
     metrics_one(m, METRIC_requests_in_flight, n);
 }
 
-METRIC_VALUE(work_in_flight, m->s->drain.work)
+METRIC_VALUE(work_in_flight, m->s->admission.work)
 METRIC_VALUE(jobs_total, m->s->counters.jobs)
 METRIC_VALUE(jobs_cancelled_total, m->s->counters.jobs_cancelled)
 METRIC_VALUE(launches_total, m->s->counters.launches)
 METRIC_VALUE(faults_total, m->s->totals.faults)
-METRIC_VALUE(profile_rows_dropped, profile_rows_dropped(m->s->profile))
+METRIC_VALUE(profile_rows_dropped, profile_rows_dropped(m->s->observe->profile))
 
 /* ---- users ---- */
 

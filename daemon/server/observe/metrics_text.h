@@ -5,8 +5,8 @@
  *     metrics_label(b, "method", "run");
  *     metrics_uint(b, 3);
  *     → kopsd_requests_total{method="run"} 3 */
-#ifndef KOPS_SERVER_METRICS_TEXT_H
-#define KOPS_SERVER_METRICS_TEXT_H
+#ifndef KOPS_SERVER_OBSERVE_METRICS_TEXT_H
+#define KOPS_SERVER_OBSERVE_METRICS_TEXT_H
 
 #include <stdint.h>
 

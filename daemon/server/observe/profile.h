@@ -1,7 +1,7 @@
 /* What every kind of execution costs: one row per user, op, device, dtype, variant and shapes, with percentiles.
  * At most PROFILE_MAX_ROWS rows; the least recently used makes room. Thread: loop. */
-#ifndef KOPS_SERVER_PROFILE_H
-#define KOPS_SERVER_PROFILE_H
+#ifndef KOPS_SERVER_OBSERVE_PROFILE_H
+#define KOPS_SERVER_OBSERVE_PROFILE_H
 
 #include <sys/types.h>
 

@@ -5,23 +5,24 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "server/observe/report.h"
+#include "server/observe/room.h"
+#include "server/peer/long_reply.h"
 #include "server/peer/request.h"
 
 enum { LATE_MS = 100 };
 
 void sampling_init(struct server *s)
 {
-    list_init(&s->sampling.waiting);
-    uv_timer_init(&s->loop, &s->sampling.timer);
-    s->sampling.timer.data = s;
-    memset(s->sampling.memory_free, 0xff, sizeof(s->sampling.memory_free));
-    s->sampling.resident_bytes = s->sampling.open_fds = UINT64_MAX;
+    list_init(&s->observe->sampling.waiting);
+    uv_timer_init(&s->loop, &s->observe->sampling.timer);
+    s->observe->sampling.timer.data = s;
+    memset(s->observe->sampling.memory_free, 0xff, sizeof(s->observe->sampling.memory_free));
+    s->observe->sampling.resident_bytes = s->observe->sampling.open_fds = UINT64_MAX;
 }
 
 void sampling_close(struct server *s)
 {
-    uv_close((uv_handle_t *)&s->sampling.timer, NULL);
+    uv_close((uv_handle_t *)&s->observe->sampling.timer, NULL);
 }
 
 /* ---- on the pool ---- */
@@ -56,7 +57,7 @@ static uint64_t open_fds(void)
 static void sample(struct work *work)
 {
     struct sampling *sampling = list_entry(work, struct sampling, work);
-    const struct server *s = list_entry(sampling, struct server, sampling);
+    const struct server *s = list_entry(sampling, struct observe, sampling)->server;
 
     for (unsigned i = 0; i < s->devices.count; i++) {
         struct backend_device *d = s->devices.all[i];
@@ -77,12 +78,14 @@ static void on_late(uv_timer_t *timer);
 /* Everybody who waits. */
 static void answer_all(struct server *s)
 {
-    uv_timer_stop(&s->sampling.timer);
-    while (!list_empty(&s->sampling.waiting)) {
-        struct list *node = list_first(&s->sampling.waiting);
+    uv_timer_stop(&s->observe->sampling.timer);
+    while (!list_empty(&s->observe->sampling.waiting)) {
+        struct list *node = list_first(&s->observe->sampling.waiting);
+
+        struct request *r = list_entry(node, struct request, queue_link);
 
         list_remove(node);
-        report_enqueue((struct request *)(void *)((char *)node - offsetof(struct request, watch.link)));
+        long_reply_enqueue(r, r->first_piece);
     }
 }
 
@@ -94,7 +97,7 @@ static void sampled(struct work *work)
     memcpy(sampling->memory_free, sampling->fresh_free, sizeof(sampling->memory_free));
     sampling->resident_bytes = sampling->fresh_resident_bytes;
     sampling->open_fds = sampling->fresh_open_fds;
-    answer_all(list_entry(sampling, struct server, sampling));
+    answer_all(list_entry(sampling, struct observe, sampling)->server);
 }
 
 static void on_late(uv_timer_t *timer)
@@ -102,15 +105,16 @@ static void on_late(uv_timer_t *timer)
     answer_all(timer->data);
 }
 
-void sampling_enqueue(struct request *r)
+void sampling_enqueue(struct request *r, bool (*first)(struct long_reply *reply))
 {
     struct server *s = r->connection->server;
 
-    list_append(&s->sampling.waiting, &r->watch.link);
-    if (!uv_is_active((uv_handle_t *)&s->sampling.timer))
-        uv_timer_start(&s->sampling.timer, on_late, LATE_MS, 0);
-    if (s->sampling.busy)
+    r->first_piece = first;
+    list_append(&s->observe->sampling.waiting, &r->queue_link);
+    if (!uv_is_active((uv_handle_t *)&s->observe->sampling.timer))
+        uv_timer_start(&s->observe->sampling.timer, on_late, LATE_MS, 0);
+    if (s->observe->sampling.busy)
         return;
-    s->sampling.busy = true;
-    work_submit(&s->loop, &s->sampling.work, sample, sampled);
+    s->observe->sampling.busy = true;
+    work_submit(&s->loop, &s->observe->sampling.work, sample, sampled);
 }

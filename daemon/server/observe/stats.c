@@ -2,72 +2,58 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "server/code/module.h"
-#include "server/exec/program.h"
+#include "server/code/code.h"
+#include "server/exec/exec.h"
+#include "server/memory/connection_resources.h"
 #include "server/observe/clients.h"
-#include "server/observe/report.h"
+#include "server/observe/observe.h"
+#include "server/observe/room.h"
 #include "server/peer/access.h"
+#include "server/peer/barrier.h"
 #include "server/peer/connection.h"
+#include "server/peer/long_reply.h"
 #include "server/peer/request.h"
 #include "util/clock.h"
 
-void handle_stats(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
-{
-    struct profile_filter filter = {
-        .everybody = access_allows(r->connection, ACCESS_ADMINISTER),
-        .uid = r->connection->uid,
-    };
-    struct error e;
+enum { MAPPING_ROW_PIDS = 16 };
 
-    (void)fds;
-    if (args[STATS_reset].b && !access_allows(r->connection, ACCESS_TUNE)) {
-        access_refuse(r->connection, "stats", ACCESS_TUNE, &e);
-        request_end_error(r, &e);
-        return;
-    }
-    if (args[STATS_op].present) {
-        snprintf(filter.op, sizeof(filter.op), "%.*s", (int)args[STATS_op].length, args[STATS_op].text);
-        if (!op_find(args[STATS_op].text, args[STATS_op].length) &&
-            !profile_knows(r->connection->server->profile, &filter)) {
-            error_set(&e, ERROR_UNKNOWN_OP,
-                      "op: no such op, and no user kernel of that name has run; hello lists the ops");
-            error_detail_text(&e, "key", "op");
-            request_end_error(r, &e);
-            return;
-        }
-    }
-    if (args[STATS_dtype].present) {
-#define X(NAME, name, value, size)                                                                                     \
-    if (rpc_text_is(&args[STATS_dtype], name))                                                                         \
-        filter.dtype = DTYPE_##NAME;
-        KOPS_DTYPES(X)
-#undef X
-        if (!filter.dtype) {
-            error_set(&e, ERROR_UNKNOWN_DTYPE, "dtype: no such dtype");
-            error_detail_text(&e, "key", "dtype");
-            request_end_error(r, &e);
-            return;
-        }
-    }
-    if (args[STATS_device].present) {
-        filter.device = request_device(r->connection->server, &args[STATS_device], &e);
-        if (!filter.device) {
-            request_end_error(r, &e);
-            return;
-        }
-    }
-    r->barrier.filter = filter;
-    r->barrier.reset = args[STATS_reset].b;
-    barrier_enqueue(r);
+/* A mapping as stats tells it: copied, since it may go while the answer is built. */
+struct mapping_row {
+    const struct mapping *mapping; /* only to find it again while rows are gathered */
+    const struct backend_device *device;
+    enum backend_memory_kind kind;
+    bool open;
+    uint64_t size;
+    double idle_s;
+    unsigned references, n_pids;
+    pid_t pids[MAPPING_ROW_PIDS];
+};
+
+/* The rows of a reply that is being built. */
+struct mapping_rows {
+    struct mapping_row *at;
+    uint32_t n, next;
+};
+
+/* The state of a request. */
+struct stats {
+    struct profile_filter filter;
+    bool reset;
+};
+const size_t stats_state_bytes = sizeof(struct stats);
+
+static struct stats *stats_of(const struct request *r)
+{
+    return (struct stats *)(void *)(uintptr_t)r->state;
 }
 
 static void write_counters(struct rpc_output *out, const struct server *s)
 {
-    const struct server_counters *n = &s->counters, *then = &s->counters_then;
+    const struct server_counters *n = &s->counters, *then = &s->observe->counters_then;
 
     rpc_write_text(out, "counters");
     rpc_write_map(out, 11);
-    rpc_write_entry_uint(out, "connections", s->n_connections);
+    rpc_write_entry_uint(out, "connections", connections_open(s));
     rpc_write_entry_uint(out, "connections_total", n->connections_total - then->connections_total);
     rpc_write_entry_uint(out, "requests", n->requests - then->requests);
     rpc_write_entry_uint(out, "replies", n->replies - then->replies);
@@ -77,7 +63,7 @@ static void write_counters(struct rpc_output *out, const struct server *s)
     rpc_write_entry_uint(out, "bytes_in", n->bytes_in - then->bytes_in);
     rpc_write_entry_uint(out, "bytes_out", n->bytes_out - then->bytes_out);
     rpc_write_entry_uint(out, "protocol_errors", n->protocol_errors - then->protocol_errors);
-    rpc_write_entry_uint(out, "rows_dropped", profile_rows_dropped(s->profile));
+    rpc_write_entry_uint(out, "rows_dropped", profile_rows_dropped(s->observe->profile));
 }
 
 /* ---- mappings, and who refers to them by buffers or inline ---- */
@@ -88,16 +74,17 @@ struct index {
     size_t mask;
 };
 
-static struct mapping_row *row_of(struct report *report, const struct index *t, const struct mapping *m, uint64_t now)
+static struct mapping_row *row_of(struct mapping_rows *rows, const struct index *t, const struct mapping *m,
+                                  uint64_t now)
 {
     size_t i = (size_t)(((uint64_t)(uintptr_t)m * UINT64_C(0x9e3779b97f4a7c15)) >> 32) & t->mask;
     struct mapping_row *row;
 
     for (; t->slots[i]; i = (i + 1) & t->mask)
-        if (report->rows[t->slots[i] - 1].mapping == m)
-            return &report->rows[t->slots[i] - 1];
-    t->slots[i] = ++report->n_rows;
-    row = &report->rows[report->n_rows - 1];
+        if (rows->at[t->slots[i] - 1].mapping == m)
+            return &rows->at[t->slots[i] - 1];
+    t->slots[i] = ++rows->n;
+    row = &rows->at[rows->n - 1];
     row->mapping = m;
     row->device = m->device;
     row->kind = m->kind;
@@ -116,60 +103,75 @@ static void add_reference(struct mapping_row *row, const struct connection *c)
         row->pids[row->n_pids++] = c->pid;
 }
 
-static void gather_connection(struct report *report, const struct index *t, const struct connection *c, uint64_t now)
+static void gather_connection(struct mapping_rows *rows, const struct index *t, const struct connection *c,
+                              uint64_t now)
 {
-    for (uint32_t i = 0; i < c->buffers.capacity; i++) {
-        const struct buffer_ref *buffer = idtable_at(&c->buffers, i);
+    for (uint32_t i = 0; i < c->memory->buffers.capacity; i++) {
+        const struct buffer_ref *buffer = idtable_at(&c->memory->buffers, i);
 
         if (buffer)
-            add_reference(row_of(report, t, buffer->mapping, now), c);
+            add_reference(row_of(rows, t, buffer->mapping, now), c);
     }
-    list_for_each_safe (node, after, &c->inline_lru)
-        add_reference(row_of(report, t, list_entry(node, struct inline_ref, lru)->mapping, now), c);
+    list_for_each_safe (node, after, &c->memory->inline_lru)
+        add_reference(row_of(rows, t, list_entry(node, struct inline_ref, lru)->mapping, now), c);
 }
 
-static void gather(struct report *report, const struct index *t, bool everything)
+static void gather(struct mapping_rows *rows, const struct connection *viewer, const struct index *t, bool everything)
 {
-    const struct connection *viewer = report->request->connection;
     const struct server *s = viewer->server;
     const uint64_t now = clock_now_ns();
 
-    list_for_each_safe (node, after, &s->connections) {
+    list_for_each_safe (node, after, connections_of(s)) {
         const struct connection *c = list_entry(node, struct connection, link);
 
         if (may_see(viewer, c->uid))
-            gather_connection(report, t, c, now);
+            gather_connection(rows, t, c, now);
     }
     for (unsigned i = 0; everything && i < MAPPING_BUCKETS; i++) /* also those that only jobs and programs keep */
         list_for_each_safe (node, after, &s->mappings.buckets[i])
-            row_of(report, t, list_entry(node, struct mapping, link), now);
+            row_of(rows, t, list_entry(node, struct mapping, link), now);
 }
 
-/* Rows of what the viewer may see: for who sees no others, the mappings that the own connections refer to. */
-static int find_mappings(struct report *report)
+static void rows_free(void *state)
 {
-    const struct connection *viewer = report->request->connection;
+    struct mapping_rows *rows = state;
+
+    free(rows->at);
+    free(rows);
+}
+
+/* Rows of what the viewer may see: for who sees no others, the mappings that the own connections refer to. NULL: no
+ * memory. */
+static struct mapping_rows *find_mappings(const struct connection *viewer)
+{
     const struct server *s = viewer->server;
     const bool everything = access_allows(viewer, ACCESS_ADMINISTER);
+    struct mapping_rows *rows = calloc(1, sizeof(*rows));
     struct index t = {.mask = 63};
     uint64_t most = 0;
 
-    list_for_each_safe (node, after, &s->connections) {
+    list_for_each_safe (node, after, connections_of(s)) {
         const struct connection *c = list_entry(node, struct connection, link);
 
-        most += may_see(viewer, c->uid) ? c->buffers.used + (uint64_t)c->n_inline : 0;
+        most += may_see(viewer, c->uid) ? c->memory->buffers.used + (uint64_t)c->memory->n_inline : 0;
     }
     most = everything || most > s->mappings.count ? s->mappings.count : most;
     while (t.mask < 2 * most)
         t.mask = 2 * t.mask + 1;
     t.slots = calloc(t.mask + 1, sizeof(*t.slots));
-    report->rows = malloc((most + 1) * sizeof(*report->rows));
-    if (t.slots && report->rows)
-        gather(report, &t, everything);
-    else
-        report->failed = true;
+    if (rows)
+        rows->at = malloc((most + 1) * sizeof(*rows->at));
+    if (!t.slots || !rows || !rows->at)
+        goto free_rows;
+    gather(rows, viewer, &t, everything);
     free(t.slots);
-    return report->failed ? -1 : 0;
+    return rows;
+
+free_rows:
+    free(t.slots);
+    if (rows)
+        rows_free(rows);
+    return NULL;
 }
 
 static void write_row(struct rpc_output *out, const struct mapping_row *row)
@@ -199,58 +201,115 @@ static void write_row(struct rpc_output *out, const struct mapping_row *row)
 
 static void reset(struct server *s)
 {
-    profile_reset(s->profile);
-    s->counters_then = s->counters;
+    profile_reset(s->observe->profile);
+    s->observe->counters_then = s->counters;
 }
 
-static bool rows_next(struct report *report)
+static bool rows_next(struct long_reply *reply)
 {
     enum { ROWS_A_PIECE = 128 };
+    struct mapping_rows *rows = reply->state;
 
-    for (unsigned i = 0; i < ROWS_A_PIECE && report->next_row < report->n_rows; i++)
-        write_row(&report->out, &report->rows[report->next_row++]);
-    return report->next_row == report->n_rows;
+    for (unsigned i = 0; i < ROWS_A_PIECE && rows->next < rows->n; i++)
+        write_row(&reply->out, &rows->at[rows->next++]);
+    return rows->next == rows->n;
 }
 
-static bool mappings_begin(struct report *report)
+static bool mappings_begin(struct long_reply *reply)
 {
-    struct server *s = report->request->connection->server;
+    const struct connection *viewer = reply->request->connection;
+    const struct server *s = viewer->server;
+    struct mapping_rows *rows = find_mappings(viewer);
 
-    if (find_mappings(report) < 0)
+    if (!rows) {
+        reply->failed = true;
         return true;
-    rpc_write_entry_uint(&report->out, "mappings_all", s->mappings.count);
-    user_code_write_stats(&report->out, s);
-    rpc_write_text(&report->out, "mappings");
-    rpc_write_array(&report->out, report->n_rows);
-    report->step = rows_next;
-    return report->n_rows == 0;
+    }
+    reply->state = rows;
+    reply->free_state = rows_free;
+    rpc_write_entry_uint(&reply->out, "mappings_all", s->mappings.count);
+    user_code_write_stats(&reply->out, s, s->counters.launches - s->observe->counters_then.launches);
+    rpc_write_text(&reply->out, "mappings");
+    rpc_write_array(&reply->out, rows->n);
+    reply->step = rows_next;
+    return rows->n == 0;
 }
 
 /* What a reset ends is read in the same piece. */
-bool stats_begin(struct report *report)
+static bool stats_begin(struct long_reply *reply)
 {
-    const struct request *r = report->request;
+    const struct request *r = reply->request;
     struct server *s = r->connection->server;
 
-    programs_profile(s);
-    rpc_write_map(&report->out, 6);
-    rpc_write_entry_double(&report->out, "uptime_s", clock_us_between(s->started_ns, clock_now_ns()) * 1e-6);
-    write_counters(&report->out, s);
-    rpc_write_text(&report->out, "ops");
-    profile_write(s->profile, &r->barrier.filter, &report->out);
-    if (r->barrier.reset)
+    exec_tell_programs(s);
+    rpc_write_map(&reply->out, 6);
+    rpc_write_entry_double(&reply->out, "uptime_s", clock_us_between(s->started_ns, clock_now_ns()) * 1e-6);
+    write_counters(&reply->out, s);
+    rpc_write_text(&reply->out, "ops");
+    profile_write(s->observe->profile, &stats_of(r)->filter, &reply->out);
+    if (stats_of(r)->reset)
         reset(s);
-    report->step = mappings_begin;
+    reply->step = mappings_begin;
     return false;
 }
 
-void stats_now(struct request *r)
+static void stats_now(struct request *r)
 {
     if (!r->notification) {
-        report_enqueue(r);
+        long_reply_enqueue(r, stats_begin);
         return;
     }
-    if (r->barrier.reset) /* nobody is told what was */
+    if (stats_of(r)->reset) /* nobody is told what was */
         reset(r->connection->server);
     request_end(r);
+}
+
+void handle_stats(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    struct profile_filter filter = {
+        .everybody = access_allows(r->connection, ACCESS_ADMINISTER),
+        .uid = r->connection->uid,
+    };
+    struct error e;
+
+    (void)fds;
+    if (args[STATS_reset].b && !access_allows(r->connection, ACCESS_TUNE)) {
+        access_refuse(r->connection, "stats", ACCESS_TUNE, &e);
+        request_end_error(r, &e);
+        return;
+    }
+    if (args[STATS_op].present) {
+        snprintf(filter.op, sizeof(filter.op), "%.*s", (int)args[STATS_op].length, args[STATS_op].text);
+        if (!op_find(args[STATS_op].text, args[STATS_op].length) &&
+            !profile_knows(r->connection->server->observe->profile, &filter)) {
+            error_set(&e, ERROR_UNKNOWN_OP,
+                      "op: no such op, and no user kernel of that name has run; hello lists the ops");
+            error_detail_text(&e, "key", "op");
+            request_end_error(r, &e);
+            return;
+        }
+    }
+    if (args[STATS_dtype].present) {
+#define X(NAME, name, value, size)                                                                                     \
+    if (rpc_text_is(&args[STATS_dtype], name))                                                                         \
+        filter.dtype = DTYPE_##NAME;
+        KOPS_DTYPES(X)
+#undef X
+        if (!filter.dtype) {
+            error_set(&e, ERROR_UNKNOWN_DTYPE, "dtype: no such dtype");
+            error_detail_text(&e, "key", "dtype");
+            request_end_error(r, &e);
+            return;
+        }
+    }
+    if (args[STATS_device].present) {
+        filter.device = server_device(r->connection->server, &args[STATS_device], &e);
+        if (!filter.device) {
+            request_end_error(r, &e);
+            return;
+        }
+    }
+    stats_of(r)->filter = filter;
+    stats_of(r)->reset = args[STATS_reset].b;
+    barrier_enqueue(r, stats_now);
 }

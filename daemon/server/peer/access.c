@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "server/peer/connection.h"
+#include "server/peer/room.h"
 #include "util/log.h"
 
 static const char *const class_names[] = {
@@ -111,16 +112,8 @@ int access_refuse(struct connection *c, const char *method, enum access_class cl
     return error_detail_number(e, "uid", c->uid);
 }
 
-void access_reload(struct server *s)
+int access_renew(struct connection *c, struct error *e)
 {
-    list_for_each_safe (node, after, &s->connections) {
-        struct connection *c = list_entry(node, struct connection, link);
-        struct error e;
-
-        c->access = classes_of(c);
-        if (c->closed || access_allows(c, ACCESS_USE))
-            continue;
-        not_allowed(c, &e);
-        connection_fail(c, &e, "not allowed any more");
-    }
+    c->access = classes_of(c);
+    return access_allows(c, ACCESS_USE) ? 0 : not_allowed(c, e);
 }

@@ -1,11 +1,9 @@
 /* Who may connect, and which methods each may call. What a peer is (user, groups) is asked of the kernel once, when it
  * connects; what the lists make of it is computed then and whenever they change. Thread: loop. */
-#ifndef KOPS_SERVER_ACCESS_H
-#define KOPS_SERVER_ACCESS_H
+#ifndef KOPS_SERVER_PEER_ACCESS_H
+#define KOPS_SERVER_PEER_ACCESS_H
 
-#include "server/types.h"
-
-enum access_class { ACCESS_USE, ACCESS_TUNE, ACCESS_ADMINISTER };
+#include "server/peer/request.h"
 
 /* After the peer's user is known: its groups and its account, and what it may do. -1: it may not connect (the error is
  * for it to read), or there is no memory. access_leave() gives back what this took, in every case. */
@@ -25,7 +23,8 @@ bool access_is_owner(const struct connection *c);
 /* Whether the peer was of that group when it connected. */
 bool access_in_group(const struct connection *c, gid_t group);
 
-/* The lists in the server's configuration are others now: who may not connect any more is told and closed. */
-void access_reload(struct server *s);
+/* The lists in the server's configuration are others now: what the connection may do from now on. -1: it may not
+ * connect any more (the error is for it to read). */
+int access_renew(struct connection *c, struct error *e);
 
 #endif

@@ -1,12 +1,11 @@
 #include "server/peer/backlog.h"
 
+#include "server/peer/back_pressure.h"
 #include "server/peer/connection.h"
+#include "server/peer/room.h"
 
 /* Between two looks for a connection that owes the rest of a message, while a user has no room. */
 enum { TICK_MS = 20 };
-/* What waits for each connection of a user without room, beyond which it must read. */
-enum { OUTPUT_WITHOUT_ROOM = 4096 };
-
 static uint64_t bytes_of(const struct connection *c)
 {
     uint64_t bytes = buffer_held(&c->input.bytes) + buffer_held(&c->output.bytes);
@@ -21,20 +20,13 @@ static bool has_input(const struct connection *c)
     return buffer_length(&c->input.bytes) || (c->channel && buffer_length(&c->channel->input.bytes));
 }
 
-uint64_t backlog_output_max(const struct connection *c)
-{
-    const uint64_t most = c->server->config.output_bytes;
-
-    return backlog_admits(c) || most < OUTPUT_WITHOUT_ROOM ? most : OUTPUT_WITHOUT_ROOM;
-}
-
 static void on_tick(uv_timer_t *timer);
 
 /* ---- who waits ---- */
 
 static void wake_all(struct server *s, const struct account *a)
 {
-    list_for_each_safe (node, after, &s->connections) {
+    list_for_each_safe (node, after, &s->peers->connections) {
         struct connection *c = list_entry(node, struct connection, link);
 
         if (c->account == a)
@@ -52,8 +44,8 @@ static void starve(struct connection *c)
         return;
     list_append(&s->accounts.starving, &a->starving_link);
     wake_all(s, a);
-    if (!uv_is_active((uv_handle_t *)&s->backlog_timer))
-        uv_timer_start(&s->backlog_timer, on_tick, TICK_MS, TICK_MS);
+    if (!uv_is_active((uv_handle_t *)&s->peers->backlog_timer))
+        uv_timer_start(&s->peers->backlog_timer, on_tick, TICK_MS, TICK_MS);
 }
 
 static void feed(struct connection *c)
@@ -84,7 +76,7 @@ void backlog_note(struct connection *c)
 
 void backlog_forget(struct connection *c)
 {
-    trimming_note(&c->server->trimming, c->backlog.amount + c->run_bodies.bytes);
+    trimming_note(&c->server->trimming, c->backlog.amount + c->held_bytes);
     if (c->account->favoured == c)
         c->account->favoured = NULL;
     if (!list_empty(&c->starved_link))
@@ -107,7 +99,7 @@ void backlog_turn(struct server *s)
         }
     }
     if (list_empty(&s->accounts.starving))
-        uv_timer_stop(&s->backlog_timer);
+        uv_timer_stop(&s->peers->backlog_timer);
 }
 
 /* The first that owes the rest of a message; it is behind the others when it is starved again. */
@@ -142,11 +134,11 @@ static void on_tick(uv_timer_t *timer)
 
 void backlog_init(struct server *s)
 {
-    uv_timer_init(&s->loop, &s->backlog_timer);
-    s->backlog_timer.data = s;
+    uv_timer_init(&s->loop, &s->peers->backlog_timer);
+    s->peers->backlog_timer.data = s;
 }
 
 void backlog_stop(struct server *s)
 {
-    uv_close((uv_handle_t *)&s->backlog_timer, NULL);
+    uv_close((uv_handle_t *)&s->peers->backlog_timer, NULL);
 }

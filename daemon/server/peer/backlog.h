@@ -4,10 +4,10 @@
  * of the user's connections is read, and all must read their replies (server/peer/peer_timeouts.h). Were that all, two
  * messages of which a part has come could wait for each other's end: so one connection at a time that owes the rest of
  * a message is read all the same. Thread: loop. */
-#ifndef KOPS_SERVER_BACKLOG_H
-#define KOPS_SERVER_BACKLOG_H
+#ifndef KOPS_SERVER_PEER_BACKLOG_H
+#define KOPS_SERVER_PEER_BACKLOG_H
 
-#include "server/types.h"
+#include "server/peer/connection.h"
 
 void backlog_init(struct server *s);
 void backlog_stop(struct server *s);
@@ -17,9 +17,6 @@ static inline bool backlog_admits(const struct connection *c)
 {
     return account_has_room(c->account, QUOTA_WAITING) || c->account->favoured == c;
 }
-
-/* Replies that may wait for the connection before it is not read. */
-uint64_t backlog_output_max(const struct connection *c);
 
 /* Its input or its output has changed. */
 void backlog_note(struct connection *c);

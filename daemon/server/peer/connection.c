@@ -7,235 +7,21 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "server/code/module.h"
-#include "server/control/busy_poll.h"
-#include "server/exec/command_list.h"
-#include "server/exec/run.h"
-#include "server/exec/timeline.h"
-#include "server/observe/events.h"
-#include "server/observe/report.h"
 #include "server/peer/access.h"
+#include "server/peer/back_pressure.h"
 #include "server/peer/backlog.h"
+#include "server/peer/barrier.h"
+#include "server/peer/events.h"
 #include "server/peer/listener.h"
+#include "server/peer/long_reply.h"
 #include "server/peer/peer_timeouts.h"
-#include "server/peer/request.h"
+#include "server/peer/recent_sockets.h"
 #include "server/peer/ring.h"
+#include "server/peer/room.h"
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/shortage.h"
 #include "util/watch.h"
-
-static void on_poll(uv_poll_t *poll, int status, int events);
-
-/* ---- polling ---- */
-
-/* Descriptors of one reply at most. So many may wait in the output, with those of the requests in flight. */
-enum { REPLY_FDS = CHANNEL_FDS, WAITING_REPLY_FDS = RPC_OUTPUT_MAX_ATTACHMENTS - REPLY_FDS };
-/* Of a message whose end has not come, while its user has no room. */
-enum { INPUT_WITHOUT_ROOM = 4096 };
-
-static bool has_credit(const struct connection *c)
-{
-    if (c->fd_replies + c->output.n_attachments > WAITING_REPLY_FDS)
-        return false;
-    return c->inflight < c->server->config.inflight && c->run_bodies.bytes + c->source_bytes <= RUN_BYTES_MAX &&
-           backlog_admits(c);
-}
-
-bool connection_is_stuck(const struct connection *c)
-{
-    const uint64_t most = backlog_output_max(c);
-
-    return buffer_length(&c->output.bytes) > most || (c->channel && rpc_channel_pending(c->channel) > most);
-}
-
-bool connection_may_read(const struct connection *c)
-{
-    return !c->input_ended && has_credit(c) && !connection_is_stuck(c);
-}
-
-/* Without credit a connection is read for requests that take none, as long as it is not known what comes. Where its
- * user has no room, only for small ones: a long `ping` must not grow what waits. */
-static bool may_look(const struct connection *c, const struct rpc_input *in, bool waits)
-{
-    if (c->input_ended || connection_is_stuck(c))
-        return false;
-    return has_credit(c) || (!waits && (backlog_admits(c) || buffer_length(&in->bytes) < INPUT_WITHOUT_ROOM));
-}
-
-bool connection_may_look(const struct connection *c)
-{
-    return may_look(c, &c->input, c->input_waits);
-}
-
-bool connection_may_look_at_ring(const struct connection *c)
-{
-    return may_look(c, &c->channel->input, c->ring_waits);
-}
-
-bool connection_has_part(const struct connection *c)
-{
-    return !c->input_ended &&
-           ((!c->input_left && buffer_length(&c->input.bytes) && connection_may_look(c)) ||
-            (c->channel && !c->ring_left && buffer_length(&c->channel->input.bytes) && connection_may_look_at_ring(c)));
-}
-
-bool connection_has_output(const struct connection *c)
-{
-    return buffer_length(&c->output.bytes) || (c->channel && rpc_channel_pending(c->channel));
-}
-
-/* UV_DISCONNECT, so that the end of a client is seen also while it is not read. */
-static int watch(struct connection *c)
-{
-    c->unwatched = false;
-    return watch_start(&c->poll, (c->reading ? UV_READABLE : 0) | (c->writing ? UV_WRITABLE : 0) | UV_DISCONNECT,
-                       on_poll);
-}
-
-static void update_poll(struct connection *c)
-{
-    bool reading = connection_may_look(c), writing = buffer_length(&c->output.bytes) > 0 && !c->send_later;
-
-    if (c->closed || (reading == c->reading && writing == c->writing))
-        return;
-    c->reading = reading;
-    c->writing = writing;
-    if (watch(c) < 0)
-        connection_close(c, "no memory to watch its socket");
-}
-
-void connection_unwatch(struct connection *c)
-{
-    if (c->closed || c->unwatched || !c->reading || c->writing)
-        return;
-    c->unwatched = true;
-    uv_poll_stop(&c->poll);
-}
-
-void connection_watch(struct connection *c)
-{
-    if (c->closed || !c->unwatched)
-        return;
-    if (watch(c) < 0)
-        connection_close(c, "no memory to watch its socket");
-}
-
-void connection_mark_dirty(struct connection *c)
-{
-    if (!c->closed)
-        schedule_add(&c->server->schedule, &c->account->turns, &c->task);
-}
-
-/* ---- output ---- */
-
-void connection_fail(struct connection *c, const struct error *e, const char *why)
-{
-    struct error ignored;
-
-    if (c->channel) {
-        rpc_channel_settle(c->channel, &c->output);
-        rpc_channel_flush(c->channel, &ignored);
-    }
-    rpc_write_error_notification(&c->output, e);
-    if (!c->output.bytes.failed)
-        rpc_output_flush(&c->output, c->fd);
-    connection_close(c, why);
-}
-
-static int flush_ring(struct connection *c)
-{
-    uint64_t position = c->channel->output.position;
-    struct error e;
-
-    if (rpc_channel_flush(c->channel, &e) < 0) {
-        connection_violation(c, &e);
-        return -1;
-    }
-    c->server->counters.bytes_out += c->channel->output.position - position;
-    return 0;
-}
-
-/* Descriptors of replies that the client does not read. */
-static void count_waiting_fds(struct connection *c)
-{
-    if (c->waiting_fds.amount != c->output.n_attachments)
-        charge_note(&c->waiting_fds, c->output.n_attachments);
-}
-
-/* What has come, or a part of it. -1: the connection was closed. */
-static int take_some(struct connection *c)
-{
-    if (c->readable)
-        connection_take_input(c);
-    else if (c->input_left)
-        connection_process(c);
-    if (!c->closed && c->ring_ready)
-        connection_read_ring(c);
-    return c->closed ? -1 : 0;
-}
-
-void connection_turn(struct connection *c)
-{
-    uint64_t position = c->output.position, ring_position = c->channel ? c->channel->output.position : 0;
-    int flushed;
-
-    if (take_some(c) < 0)
-        return;
-    barriers_step(c);
-    reports_step(c);
-    if (c->channel)
-        rpc_channel_settle(c->channel, &c->output);
-    if (c->output.bytes.failed || (c->channel && c->channel->output.bytes.failed)) {
-        connection_close(c, "replies do not fit into memory");
-        return;
-    }
-    if (c->channel && flush_ring(c) < 0)
-        return;
-    flushed = rpc_output_flush(&c->output, c->fd);
-    if (flushed < 0) {
-        connection_close(c, "the client is gone");
-        return;
-    }
-    c->send_later = flushed == RPC_OUTPUT_LATER;
-    c->server->counters.bytes_out += c->output.position - position;
-    count_waiting_fds(c);
-    backlog_note(c);
-    if (c->input_left && connection_may_look(c))
-        connection_mark_dirty(c);
-    barriers_advance(c);
-    if (!list_empty(&c->reports) && list_empty(&c->report_link) && !connection_is_stuck(c))
-        connection_mark_dirty(c);
-    update_poll(c);
-    if (!c->closed)
-        peer_timeouts_note(c, c->output.position != position ||
-                                  (c->channel && c->channel->output.position != ring_position));
-}
-
-static void on_poll(uv_poll_t *poll, int status, int events)
-{
-    struct connection *c = poll->data;
-
-    if (status < 0) {
-        connection_close(c, "socket error");
-        return;
-    }
-    if (events & UV_READABLE) {
-        if (schedule_begin_at_once(&c->server->schedule, &c->account->turns))
-            connection_take_input(c);
-        else
-            c->readable = true;
-        if (!c->closed)
-            backlog_note(c); /* before others are looked at */
-    }
-    if ((events & UV_DISCONNECT) && !c->reading && !c->closed) {
-        connection_close(c, "the client hung up");
-        return;
-    }
-    connection_mark_dirty(c);
-}
-
-/* ---- beginning and end ---- */
 
 static void on_exit_of_peer(uv_poll_t *poll, int status, int events)
 {
@@ -306,23 +92,15 @@ static void init(struct connection *c)
     c->input.discard = discard_fds;
     c->input.context = c;
     rpc_output_init(&c->output, OUTPUT_MAX);
-    idtable_init(&c->buffers, (uint32_t)config->buffers);
-    idtable_init(&c->programs, (uint32_t)config->programs);
-    idtable_init(&c->modules, (uint32_t)config->kernels);
-    idtable_init(&c->kernels, (uint32_t)config->kernels);
     list_init(&c->link);
     schedule_task_init(&c->task);
     list_init(&c->hot_link);
     list_init(&c->recent_link);
     list_init(&c->starved_link);
-    list_init(&c->inline_lru);
-    list_init(&c->runs);
-    list_init(&c->compiles);
+    list_init(&c->unfinished);
     list_init(&c->barriers);
-    list_init(&c->reports);
-    list_init(&c->report_link);
-    for (unsigned i = 0; i < INLINE_BUCKETS; i++)
-        list_init(&c->inline_buckets[i]);
+    list_init(&c->long_replies);
+    list_init(&c->long_reply_link);
     for (unsigned i = 0; i < PEER_TIMEOUT_COUNT; i++)
         list_init(&c->waits[i].link);
 }
@@ -340,8 +118,6 @@ static int identify(struct connection *c, struct error *e)
     c->pid = peer.pid;
     if (access_enter(c, e) < 0)
         goto leave;
-    c->run_bodies = (struct command_memory){.account = c->account, .quota = QUOTA_WAITING};
-    c->program_bodies = (struct command_memory){.account = c->account, .quota = QUOTA_PROGRAMS};
     if (charge_connection(c, e) == 0)
         return 0;
     give_back_charges(c);
@@ -350,13 +126,43 @@ leave:
     return -1;
 }
 
+static void free_parts(struct connection *c)
+{
+    for (const struct connection_part *const *part = c->server->peers->parts; *part; part++)
+        if ((*part)->free)
+            (*part)->free(c);
+}
+
+/* Each may count on those of the rooms below. free_parts() gives back what was begun, also after a failure. */
+static int begin_parts(struct connection *c, struct error *e)
+{
+    for (const struct connection_part *const *part = c->server->peers->parts; *part; part++)
+        if ((*part)->begin && (*part)->begin(c, e) < 0) {
+            free_parts(c);
+            return -1;
+        }
+    return 0;
+}
+
+/* The rooms above first: what they give back is the lower ones'. */
+static void end_parts(struct connection *c)
+{
+    const struct connection_part *const *first = c->server->peers->parts, *const *part = first;
+
+    while (*part)
+        part++;
+    while (part-- != first)
+        if ((*part)->end)
+            (*part)->end(c);
+}
+
 struct connection *connection_new(struct server *server, int fd, struct error *e)
 {
     struct connection *c = calloc(1, sizeof(*c));
 
     if (!c) {
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for another connection; try again later");
-        listener_log_refusal(server, fd, e);
+        event_turned_away(server, fd, e);
         return NULL;
     }
     c->server = server;
@@ -366,17 +172,19 @@ struct connection *connection_new(struct server *server, int fd, struct error *e
     init(c);
     if (identify(c, e) < 0)
         goto free_connection;
+    if (begin_parts(c, e) < 0)
+        goto discharge;
     if (uv_poll_init(&server->loop, &c->poll, fd) < 0) {
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch your socket; try again later");
-        goto discharge;
+        goto free_parts;
     }
     c->open_handles = 1;
-    list_append(&server->connections, &c->link);
-    server->n_connections++;
+    list_append(&server->peers->connections, &c->link);
+    server->peers->n_connections++;
     c->reading = true;
     if (watch_process(c, e) < 0)
         goto close_connection;
-    if (watch(c) < 0) {
+    if (connection_watch_socket(c) < 0) {
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch your socket; try again later");
         goto close_connection;
     }
@@ -385,12 +193,14 @@ struct connection *connection_new(struct server *server, int fd, struct error *e
     return c;
 
 close_connection:
-    listener_log_refusal(server, fd, e);
+    event_turned_away(server, fd, e);
     c->fd = -1; /* the caller's */
     connection_close(c, "it cannot be served");
     return NULL;
+free_parts:
+    free_parts(c);
 discharge:
-    listener_log_refusal(server, fd, e);
+    event_turned_away(server, fd, e);
     give_back_charges(c);
     access_leave(c);
 free_connection:
@@ -402,20 +212,12 @@ void connection_free_if_done(struct connection *c)
 {
     if (!c->closed || c->inflight || c->open_handles)
         return;
-    for (unsigned i = 0; i < STREAMS_MAX; i++)
-        stream_free(c->streams[i]);
-    timelines_close(c->server, c->timelines);
-    free(c->latencies);
+    free_parts(c);
     rpc_input_free(&c->input);
     rpc_output_free(&c->output);
     give_back_charges(c);
     access_leave(c);
-    reports_pass_by(c);
     list_remove(&c->link);
-    idtable_free(&c->buffers);
-    idtable_free(&c->programs);
-    idtable_free(&c->modules);
-    idtable_free(&c->kernels);
     free(c);
 }
 
@@ -427,14 +229,26 @@ static void on_handle_closed(uv_handle_t *handle)
     connection_free_if_done(c);
 }
 
+void connection_fail(struct connection *c, const struct error *e, const char *why)
+{
+    struct error ignored;
+
+    if (c->channel) {
+        rpc_channel_settle(c->channel, &c->output);
+        rpc_channel_flush(c->channel, &ignored);
+    }
+    rpc_write_error_notification(&c->output, e);
+    if (!c->output.bytes.failed)
+        rpc_output_flush(&c->output, c->fd);
+    connection_close(c, why);
+}
+
 void connection_close(struct connection *c, const char *why)
 {
-    struct error ended;
-
     if (c->closed)
         return;
     c->closed = true;
-    c->server->n_connections--;
+    c->server->peers->n_connections--;
     event_disconnect(c, why);
     schedule_remove(&c->account->turns, &c->task);
     peer_timeouts_forget(c);
@@ -452,11 +266,8 @@ void connection_close(struct connection *c, const char *why)
     charge_free(&c->charge);
     charge_free(&c->socket_fds);
     rpc_input_free(&c->input);
-    run_stop_all(c, RUN_ABANDONED);
-    error_set(&ended, ERROR_CANCELLED, "the connection ended");
-    compiles_stop(c, &ended);
+    end_parts(c);
     barriers_advance(c);
-    reports_abandon(c);
-    connection_drop_all(c);
+    long_replies_abandon(c);
     connection_free_if_done(c);
 }

@@ -2,12 +2,13 @@
 #include <string.h>
 
 #include "rpc/socket.h"
-#include "server/control/busy_poll.h"
-#include "server/exec/run.h"
-#include "server/observe/events.h"
+#include "server/peer/back_pressure.h"
 #include "server/peer/backlog.h"
 #include "server/peer/connection.h"
+#include "server/peer/events.h"
+#include "server/peer/recent_sockets.h"
 #include "server/peer/request.h"
+#include "server/peer/room.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -35,7 +36,7 @@ static int process_one(struct connection *c, struct rpc_input *in)
 
     if (r == 0)
         return in->paused ? 1 : 0;
-    if (r < 0 || rpc_message_parse(c->server->arena, &frame, &message, &e) < 0 ||
+    if (r < 0 || rpc_message_parse(c->server->peers->arena, &frame, &message, &e) < 0 ||
         rpc_input_claim(in, message.nfds, fds.fds, &e) < 0)
         goto violate;
     fds.count = message.nfds;
@@ -77,8 +78,8 @@ static bool may_process(struct connection *c, struct rpc_input *in, bool *ret_wa
         return true;
     if (*ret_waits || c->input_ended || connection_is_stuck(c))
         return false;
-    if (rpc_input_next(in, &frame, &e) > 0 && rpc_message_parse(c->server->arena, &frame, &message, &e) == 0)
-        *ret_waits = !request_takes_no_credit(&message);
+    if (rpc_input_next(in, &frame, &e) > 0 && rpc_message_parse(c->server->peers->arena, &frame, &message, &e) == 0)
+        *ret_waits = !request_takes_no_credit(c->server, &message);
     return !*ret_waits; /* what is wrong with it, process_one() finds out again */
 }
 

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "server/peer/connection.h"
+#include "server/peer/events.h"
+#include "server/peer/room.h"
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/loop_memory.h"
@@ -15,7 +17,7 @@
 
 /* Few a turn: a connection costs as much as a request or two, and whoever is served must not wait for many. A loop that
  * has nothing else to do turns all the faster. */
-enum { ACCEPTS_A_TURN = 2, REST_MS = 50, NOTICE_BYTES = 4096, LINES_A_SECOND = 1 };
+enum { ACCEPTS_A_TURN = 2, REST_MS = 50, NOTICE_BYTES = 4096 };
 /* Descriptors that newcomers do not get, so that who is there can go on: an eighth of them, this many at most. */
 enum { HEADROOM_MAX = 1024, HEADROOM_PART = 8 };
 /* Looks at the sockets that wait to be closed, and how many of those may find nothing closed. */
@@ -25,25 +27,10 @@ static void on_listener(uv_poll_t *poll, int status, int events);
 
 /* ---- turning away ---- */
 
-void listener_log_refusal(struct server *s, int fd, const struct error *e)
-{
-    struct ucred peer = {.pid = 0, .uid = (uid_t)-1};
-    socklen_t length = sizeof(peer);
-    unsigned held_back;
-
-    s->totals.turned_away++;
-    if (!log_limit_pass(&s->listener.log_limit, clock_now_ns(), LINES_A_SECOND, &held_back))
-        return;
-    if (fd >= 0)
-        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length);
-    log_warning("refuse", "why=\"%s\" pid=%d uid=%d code=%s connections=%u held_back=%u", e->message, (int)peer.pid,
-                (int)peer.uid, error_code_name(e->code), s->n_connections, held_back);
-}
-
 static int accept_one(struct server *s)
 {
     const int on = 1;
-    int fd = accept4(s->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), cause = errno;
+    int fd = accept4(s->peers->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), cause = errno;
 
     /* What is sent out of band the kernel would drop on the way, with the descriptors that came with it. */
     if (fd >= 0)
@@ -55,8 +42,8 @@ static int accept_one(struct server *s)
 static void close_with_crowd(struct server *s, struct account *a, int fd)
 {
     account_close_socket(a, fd);
-    if (!s->listener.crowd && (s->listener.crowd_was = account_crowd(a)) > 0)
-        s->listener.crowd = account_ref(a);
+    if (!s->peers->listener.crowd && (s->peers->listener.crowd_was = account_crowd(a)) > 0)
+        s->peers->listener.crowd = account_ref(a);
 }
 
 /* With what it has sent already, which may be descriptors. */
@@ -78,7 +65,7 @@ static void close_newcomer(struct server *s, int fd)
 /* Tells a newcomer why it cannot be served. */
 static void refuse(struct server *s, int fd, const struct error *e)
 {
-    struct rpc_output *notice = &s->listener.notice;
+    struct rpc_output *notice = &s->peers->listener.notice;
 
     rpc_write_error_notification(notice, e);
     rpc_output_flush(notice, fd);
@@ -106,23 +93,23 @@ static int out_of_descriptors(const struct server *s, int cause, uint64_t taken,
         error_detail_number(e, "current", (int64_t)taken);
         error_detail_number(e, "limit", (int64_t)newcomers_max());
     }
-    return error_detail_number(e, "connections", s->n_connections);
+    return error_detail_number(e, "connections", s->peers->n_connections);
 }
 
 static int too_many_connections(const struct server *s, struct error *e)
 {
     error_set(e, ERROR_QUOTA_EXCEEDED, "the daemon has %u connections, the most it takes; try again later",
-              s->n_connections);
+              s->peers->n_connections);
     error_detail_text(e, "quota", "max_connections");
-    error_detail_number(e, "current", s->n_connections);
+    error_detail_number(e, "current", s->peers->n_connections);
     return error_detail_number(e, "limit", (int64_t)s->config.max_connections);
 }
 
 static int take_reserve(struct server *s)
 {
-    if (s->listener.reserve_fd < 0)
-        s->listener.reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    return s->listener.reserve_fd < 0 ? -1 : 0;
+    if (s->peers->listener.reserve_fd < 0)
+        s->peers->listener.reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return s->peers->listener.reserve_fd < 0 ? -1 : 0;
 }
 
 /* ---- accepting ---- */
@@ -131,7 +118,7 @@ static void on_rested(uv_timer_t *timer)
 {
     struct server *s = timer->data;
 
-    if (take_reserve(s) < 0 || watch_start(&s->listener.poll, UV_READABLE, on_listener) < 0)
+    if (take_reserve(s) < 0 || watch_start(&s->peers->listener.poll, UV_READABLE, on_listener) < 0)
         uv_timer_start(timer, on_rested, REST_MS, 0);
 }
 
@@ -141,35 +128,35 @@ static void rest(struct server *s, int cause)
     struct error e;
 
     error_set(&e, ERROR_OUT_OF_MEMORY, "nobody can be accepted: %s", strerror(cause));
-    listener_log_refusal(s, -1, &e);
-    uv_poll_stop(&s->listener.poll);
+    event_turned_away(s, -1, &e);
+    uv_poll_stop(&s->peers->listener.poll);
     uv_update_time(&s->loop);
-    uv_timer_start(&s->listener.timer, on_rested, REST_MS, 0);
+    uv_timer_start(&s->peers->listener.timer, on_rested, REST_MS, 0);
 }
 
 static void on_crowd(uv_timer_t *timer)
 {
     struct server *s = timer->data;
-    const unsigned now = account_crowd(s->listener.crowd);
+    const unsigned now = account_crowd(s->peers->listener.crowd);
 
-    s->listener.still = now == s->listener.crowd_was ? s->listener.still + 1 : 0;
-    s->listener.crowd_was = now;
-    if (now && s->listener.still < CROWD_STILL)
+    s->peers->listener.still = now == s->peers->listener.crowd_was ? s->peers->listener.still + 1 : 0;
+    s->peers->listener.crowd_was = now;
+    if (now && s->peers->listener.still < CROWD_STILL)
         return;
-    if (watch_start(&s->listener.poll, UV_READABLE, on_listener) < 0)
+    if (watch_start(&s->peers->listener.poll, UV_READABLE, on_listener) < 0)
         return; /* once more */
     uv_timer_stop(timer);
-    s->listener.crowd = account_unref(s->listener.crowd);
+    s->peers->listener.crowd = account_unref(s->peers->listener.crowd);
 }
 
 /* More sockets wait to be closed than may, and the thread that closes them is behind: newcomers wait in the queue, in
  * their own memory, until it has caught up, or does not get on at all, as where a file system does not answer. */
 static void wait_for_crowd(struct server *s)
 {
-    s->listener.still = 0;
-    uv_poll_stop(&s->listener.poll);
+    s->peers->listener.still = 0;
+    uv_poll_stop(&s->peers->listener.poll);
     uv_update_time(&s->loop);
-    uv_timer_start(&s->listener.timer, on_crowd, CROWD_MS, CROWD_MS);
+    uv_timer_start(&s->peers->listener.timer, on_crowd, CROWD_MS, CROWD_MS);
 }
 
 /* Out of descriptors: the reserve makes room to take one newcomer off the queue, tell it so and close it. -1: it did
@@ -179,10 +166,10 @@ static int shed(struct server *s, int cause)
     struct error e;
     int fd;
 
-    if (s->listener.reserve_fd < 0)
+    if (s->peers->listener.reserve_fd < 0)
         return -1;
-    close(s->listener.reserve_fd);
-    s->listener.reserve_fd = -1;
+    close(s->peers->listener.reserve_fd);
+    s->peers->listener.reserve_fd = -1;
     fd = accept_one(s);
     if (fd < 0) {
         const bool nobody = errno == EAGAIN; /* the descriptor is asked for before the queue is looked into */
@@ -190,7 +177,7 @@ static int shed(struct server *s, int cause)
         return take_reserve(s) == 0 && nobody ? 0 : -1;
     }
     out_of_descriptors(s, cause, shortage_descriptors_max(), &e);
-    listener_log_refusal(s, fd, &e);
+    event_turned_away(s, fd, &e);
     refuse(s, fd, &e);
     return take_reserve(s);
 }
@@ -204,10 +191,10 @@ static void take(struct server *s, int fd)
 
     if ((uint64_t)fd >= newcomers_max()) /* the lowest there is: those below are taken */
         r = out_of_descriptors(s, EMFILE, (uint64_t)fd, &e);
-    else if (s->n_connections >= s->config.max_connections)
+    else if (s->peers->n_connections >= s->config.max_connections)
         r = too_many_connections(s, &e);
     if (r < 0)
-        listener_log_refusal(s, fd, &e);
+        event_turned_away(s, fd, &e);
     else
         c = connection_new(s, fd, &e);
     if (c)
@@ -227,7 +214,7 @@ static void on_listener(uv_poll_t *poll, int status, int events)
 
         if (fd >= 0)
             take(s, fd);
-        if (s->listener.crowd) {
+        if (s->peers->listener.crowd) {
             wait_for_crowd(s);
             return;
         }
@@ -248,10 +235,10 @@ static void on_listener(uv_poll_t *poll, int status, int events)
 
 int listener_begin(struct server *s, int fd, struct error *e)
 {
-    s->listener.fd = fd;
-    s->listener.reserve_fd = -1;
-    rpc_output_init(&s->listener.notice, NOTICE_BYTES);
-    if (!buffer_reserve(&s->listener.notice.bytes, NOTICE_BYTES))
+    s->peers->listener.fd = fd;
+    s->peers->listener.reserve_fd = -1;
+    rpc_output_init(&s->peers->listener.notice, NOTICE_BYTES);
+    if (!buffer_reserve(&s->peers->listener.notice.bytes, NOTICE_BYTES))
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
     if (take_reserve(s) < 0)
         return error_set(e, ERROR_QUOTA_EXCEEDED, "/dev/null: %s", strerror(errno));
@@ -260,15 +247,15 @@ int listener_begin(struct server *s, int fd, struct error *e)
 
 int listener_start(struct server *s, struct error *e)
 {
-    int r = uv_poll_init(&s->loop, &s->listener.poll, s->listener.fd);
+    int r = uv_poll_init(&s->loop, &s->peers->listener.poll, s->peers->listener.fd);
 
     if (r < 0)
         return error_set(e, ERROR_INTERNAL, "watching the socket: %s", uv_strerror(r));
-    s->listener.poll.data = s;
-    uv_timer_init(&s->loop, &s->listener.timer);
-    s->listener.timer.data = s;
-    s->listener.started = true;
-    r = watch_start(&s->listener.poll, UV_READABLE, on_listener);
+    s->peers->listener.poll.data = s;
+    uv_timer_init(&s->loop, &s->peers->listener.timer);
+    s->peers->listener.timer.data = s;
+    s->peers->listener.started = true;
+    r = watch_start(&s->peers->listener.poll, UV_READABLE, on_listener);
     if (r < 0) {
         listener_stop(s);
         return error_set(e, ERROR_INTERNAL, "watching the socket: %s", uv_strerror(r));
@@ -278,22 +265,22 @@ int listener_start(struct server *s, struct error *e)
 
 void listener_stop(struct server *s)
 {
-    if (s->listener.started) {
-        uv_close((uv_handle_t *)&s->listener.poll, NULL);
-        uv_close((uv_handle_t *)&s->listener.timer, NULL);
-        s->listener.started = false;
+    if (s->peers->listener.started) {
+        uv_close((uv_handle_t *)&s->peers->listener.poll, NULL);
+        uv_close((uv_handle_t *)&s->peers->listener.timer, NULL);
+        s->peers->listener.started = false;
     }
-    s->listener.crowd = account_unref(s->listener.crowd);
-    if (s->listener.fd >= 0)
-        close(s->listener.fd);
-    s->listener.fd = -1;
+    s->peers->listener.crowd = account_unref(s->peers->listener.crowd);
+    if (s->peers->listener.fd >= 0)
+        close(s->peers->listener.fd);
+    s->peers->listener.fd = -1;
 }
 
 void listener_free(struct server *s)
 {
     listener_stop(s);
-    if (s->listener.reserve_fd >= 0)
-        close(s->listener.reserve_fd);
-    s->listener.reserve_fd = -1;
-    rpc_output_free(&s->listener.notice);
+    if (s->peers->listener.reserve_fd >= 0)
+        close(s->peers->listener.reserve_fd);
+    s->peers->listener.reserve_fd = -1;
+    rpc_output_free(&s->peers->listener.notice);
 }

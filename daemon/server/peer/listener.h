@@ -2,10 +2,10 @@
  *
  * Whoever connects is taken off the queue, told why and closed where there is no room for it; for that a descriptor and
  * a buffer are kept. Where not even that works, nothing is accepted for a moment. Thread: loop. */
-#ifndef KOPS_SERVER_ACCEPTING_H
-#define KOPS_SERVER_ACCEPTING_H
+#ifndef KOPS_SERVER_PEER_LISTENER_H
+#define KOPS_SERVER_PEER_LISTENER_H
 
-#include "server/types.h"
+#include "server/peer/connection.h"
 
 /* `fd` is the listening socket; it passes here also on failure. */
 int listener_begin(struct server *s, int fd, struct error *e);
@@ -13,8 +13,6 @@ int listener_begin(struct server *s, int fd, struct error *e);
 int listener_start(struct server *s, struct error *e);
 /* No more of them; harmless when it was called before. */
 void listener_stop(struct server *s);
-/* A line in the log for a newcomer that is turned away, one a second at most. */
-void listener_log_refusal(struct server *s, int fd, const struct error *e);
 /* When nothing is left to stop: the kept buffer and descriptor. */
 void listener_free(struct server *s);
 

@@ -3,8 +3,9 @@
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 
-#include "server/observe/clients.h"
+#include "server/peer/back_pressure.h"
 #include "server/peer/connection.h"
+#include "server/peer/room.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -29,7 +30,7 @@ static uint64_t limit_ns(const struct server *s, enum peer_timeout what)
 
 static struct connection *first(struct server *s, enum peer_timeout what)
 {
-    struct list *node = list_first(&s->peer_timeouts.lists[what]);
+    struct list *node = list_first(&s->peers->peer_timeouts.lists[what]);
 
     return node ? list_entry(node, struct connection, waits[what].link) : NULL;
 }
@@ -47,11 +48,11 @@ static void arm(struct server *s)
             earliest = c->waits[i].since_ns + limit;
     }
     if (earliest == UINT64_MAX) {
-        uv_timer_stop(&s->peer_timeouts.timer);
+        uv_timer_stop(&s->peers->peer_timeouts.timer);
         return;
     }
     uv_update_time(&s->loop);
-    uv_timer_start(&s->peer_timeouts.timer, on_timer, earliest > now ? (earliest - now) / 1000000 + 1 : 0, 0);
+    uv_timer_start(&s->peers->peer_timeouts.timer, on_timer, earliest > now ? (earliest - now) / 1000000 + 1 : 0, 0);
 }
 
 /* One that is there already keeps its time, unless it begins anew. */
@@ -66,10 +67,10 @@ static void set(struct connection *c, enum peer_timeout what, bool waits, bool a
         list_remove(&c->waits[what].link);
     if (waits) {
         c->waits[what].since_ns = clock_now_ns();
-        list_append(&s->peer_timeouts.lists[what], &c->waits[what].link);
+        list_append(&s->peers->peer_timeouts.lists[what], &c->waits[what].link);
     }
     /* One that left is found out about when the timer fires, unless it was the last. */
-    if (waits ? !uv_is_active((uv_handle_t *)&s->peer_timeouts.timer) || what == PEER_TIMEOUT_KERNEL : waited)
+    if (waits ? !uv_is_active((uv_handle_t *)&s->peers->peer_timeouts.timer) || what == PEER_TIMEOUT_KERNEL : waited)
         arm(s);
 }
 
@@ -140,7 +141,7 @@ static void drop(struct connection *c, enum peer_timeout what)
         s->totals.dropped_readers++;
     else
         s->totals.dropped_senders++;
-    if (log_limit_pass(&s->peer_timeouts.log_limit, clock_now_ns(), LINES_A_SECOND, &held_back))
+    if (log_limit_pass(&s->peers->peer_timeouts.log_limit, clock_now_ns(), LINES_A_SECOND, &held_back))
         log_warning("drop", "pid=%d uid=%d why=\"%s\" output_bytes=%zu input_bytes=%zu held_back=%u", (int)c->pid,
                     (int)c->uid, why[what], buffer_length(&c->output.bytes), buffer_length(&c->input.bytes), held_back);
     if (what == PEER_TIMEOUT_READER) {
@@ -195,12 +196,12 @@ void peer_timeouts_reload(struct server *s)
 void peer_timeouts_init(struct server *s)
 {
     for (unsigned i = 0; i < PEER_TIMEOUT_COUNT; i++)
-        list_init(&s->peer_timeouts.lists[i]);
-    uv_timer_init(&s->loop, &s->peer_timeouts.timer);
-    s->peer_timeouts.timer.data = s;
+        list_init(&s->peers->peer_timeouts.lists[i]);
+    uv_timer_init(&s->loop, &s->peers->peer_timeouts.timer);
+    s->peers->peer_timeouts.timer.data = s;
 }
 
 void peer_timeouts_stop(struct server *s)
 {
-    uv_close((uv_handle_t *)&s->peer_timeouts.timer, NULL);
+    uv_close((uv_handle_t *)&s->peers->peer_timeouts.timer, NULL);
 }

@@ -1,10 +1,10 @@
 /* How long slow peers are waited for: one that does not read the replies that hold it up, one that does not send the
  * rest of a message, and a socket for which the kernel has no memory. Lists in the order of time and one timer, which
  * runs only while there are such connections. Thread: loop. */
-#ifndef KOPS_SERVER_PATIENCE_H
-#define KOPS_SERVER_PATIENCE_H
+#ifndef KOPS_SERVER_PEER_PEER_TIMEOUTS_H
+#define KOPS_SERVER_PEER_PEER_TIMEOUTS_H
 
-#include "server/types.h"
+#include "server/peer/connection.h"
 
 void peer_timeouts_init(struct server *s);
 void peer_timeouts_stop(struct server *s);

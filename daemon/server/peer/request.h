@@ -1,8 +1,38 @@
 /* A request's life: made by dispatch, answered once, recycled. */
-#ifndef KOPS_SERVER_REQUEST_H
-#define KOPS_SERVER_REQUEST_H
+#ifndef KOPS_SERVER_PEER_REQUEST_H
+#define KOPS_SERVER_PEER_REQUEST_H
 
-#include "server/types.h"
+#include <stddef.h>
+
+#include "rpc/message.h"
+#include "server/peer/connection.h"
+
+struct long_reply;
+
+struct request {
+    struct connection *connection;
+    enum method method;
+    uint32_t msgid;
+    bool notification;
+    bool by_ring;    /* it came through the ring, and so goes its reply */
+    bool work;       /* counted in the server's admission.work */
+    bool brings_fds; /* its reply has descriptors; counted in the connection's fd_replies */
+    bool answered;   /* before its work has ended: nobody has its msgid any more */
+    uint64_t sequence, received_ns;
+    struct charge charge;             /* QUOTA_INFLIGHT */
+    struct list order_link;           /* in the connection's unfinished */
+    struct list queue_link;           /* its handler's: in barriers, long replies or whatever else makes it wait */
+    void (*ready)(struct request *r); /* of a barrier: everything that was sent before it has ended */
+    bool (*first_piece)(struct long_reply *reply); /* of a long reply */
+    struct request *next;                          /* in its msgid bucket, or in the free list */
+    _Alignas(max_align_t) unsigned char state[];   /* its method's, not initialised */
+};
+
+/* The request that a method's state belongs to. */
+static inline struct request *request_of(const void *state)
+{
+    return (struct request *)(void *)((char *)(uintptr_t)state - offsetof(struct request, state));
+}
 
 /* The descriptors that came with a request. A handler that keeps one puts -1 in its place; the rest are closed. */
 struct request_fds {
@@ -27,9 +57,9 @@ void request_answered(struct request *r);
 void request_end(struct request *r);
 
 /* Whether it is answered at once and leaves nothing behind, so that it may come also without credit. */
-bool request_takes_no_credit(const struct rpc_message *message);
+bool request_takes_no_credit(const struct server *s, const struct rpc_message *message);
 
-/* Whether request->run is what it holds. */
+/* Whether it runs ops: its state is a struct run. */
 bool request_is_run(const struct request *r);
 
 /* The unanswered request of this msgid, or NULL. */
@@ -103,26 +133,34 @@ enum { KOPS_PARAMS_BINDING(X) };
 #undef X
 #undef INDEX
 
-/* Handlers, one a method (methods.json): they end the request, or keep it to end it later. */
-struct rpc_value;
+/* Handlers, one a method: they end the request, or keep it to end it later. */
 typedef void request_handler(struct request *r, const struct rpc_arg *args, struct request_fds *fds);
 #define X(NAME, name, CLASS) request_handler handle_##name;
 KOPS_METHODS(X)
 #undef X
 
-/* trim and stats wait until every earlier run has ended: they queue behind c->barriers. barriers_advance(), called when
- * a run or the connection has ended, sees to it that the connection has its turn, in which barriers_step() carries out
- * one of them. A client that has not read its replies gets no more of them. */
-void barriers_advance(struct connection *c);
-void barriers_step(struct connection *c);
-void barrier_enqueue(struct request *r);
-void trim_now(struct request *r);
-void stats_now(struct request *r);
+enum access_class { ACCESS_USE, ACCESS_TUNE, ACCESS_ADMINISTER };
+
+/* A method as dispatch() sees it. */
+struct method_entry {
+    const char *name;
+    request_handler *handler;
+    /* Answers a request whose parameters are wrong as such, or that is not admitted; NULL: request_end_error(). */
+    void (*refuse)(struct request *r, const struct rpc_value *params, const struct error *e);
+    const struct rpc_field *fields;
+    unsigned n_fields;
+    const size_t *state_bytes; /* of request.state; NULL: none */
+    enum access_class access;
+    bool any_params;     /* the handler gets the map itself, as args[0].items, and its bytes, as text */
+    bool while_stopping; /* answered also while the daemon is ending */
+    bool work;           /* not begun while the daemon drains, and what that waits for */
+    bool runs;           /* it runs ops: device_share bounds it */
+    bool brings_fds;     /* its reply goes over the socket, whichever way the request came */
+    bool no_credit;      /* answered at once, leaving nothing behind, so taken also from a connection without credit */
+    bool only_reply;     /* does nothing but to tell: as a notification it is ignored */
+};
 
 /* As the wire says it; "unknown" for METHOD_COUNT. */
-const char *request_method_name(unsigned method);
-
-/* Resolves a device argument; the default device when absent. NULL and *e when there is none. */
-struct backend_device *request_device(struct server *s, const struct rpc_arg *arg, struct error *e);
+const char *request_method_name(const struct server *s, unsigned method);
 
 #endif

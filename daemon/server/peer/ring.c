@@ -5,7 +5,9 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "server/peer/back_pressure.h"
 #include "server/peer/connection.h"
+#include "server/peer/room.h"
 #include "util/clock.h"
 #include "util/shortage.h"
 #include "util/watch.h"
@@ -17,7 +19,7 @@ static void heat(struct connection *c)
 {
     c->ring_active_ns = clock_now_ns();
     if (list_empty(&c->hot_link))
-        list_append(&c->server->hot, &c->hot_link);
+        list_append(&c->server->peers->hot, &c->hot_link);
 }
 
 /* ---- bells ---- */
@@ -27,7 +29,7 @@ static void on_doorbells(uv_poll_t *poll, int status, int events)
 {
     struct server *s = poll->data;
     struct epoll_event bells[BELLS_A_LOOK];
-    int n = epoll_wait(s->doorbells, bells, BELLS_A_LOOK, 0);
+    int n = epoll_wait(s->peers->doorbells, bells, BELLS_A_LOOK, 0);
 
     (void)status;
     (void)events;
@@ -42,28 +44,28 @@ static void on_doorbells(uv_poll_t *poll, int status, int events)
 
 int channels_init(struct server *s, struct error *e)
 {
-    list_init(&s->hot);
+    list_init(&s->peers->hot);
     /* Only where there is a processor for one more thread that is busy. */
-    if (s->config.spin_us && ringer_new(&s->ringer, e) < 0)
+    if (s->config.spin_us && ringer_new(&s->peers->ringer, e) < 0)
         return -1;
-    s->doorbells = epoll_create1(EPOLL_CLOEXEC);
-    if (s->doorbells < 0 || uv_poll_init(&s->loop, &s->doorbells_poll, s->doorbells) < 0)
+    s->peers->doorbells = epoll_create1(EPOLL_CLOEXEC);
+    if (s->peers->doorbells < 0 || uv_poll_init(&s->loop, &s->peers->doorbells_poll, s->peers->doorbells) < 0)
         return error_set(e, ERROR_INTERNAL, "the event loop cannot be set up"); /* channels_free() follows */
-    s->doorbells_poll.data = s;
-    if (watch_start(&s->doorbells_poll, UV_READABLE, on_doorbells) < 0)
+    s->peers->doorbells_poll.data = s;
+    if (watch_start(&s->peers->doorbells_poll, UV_READABLE, on_doorbells) < 0)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch doorbells");
     return 0;
 }
 
 void channels_stop(struct server *s)
 {
-    uv_close((uv_handle_t *)&s->doorbells_poll, NULL);
+    uv_close((uv_handle_t *)&s->peers->doorbells_poll, NULL);
 }
 
 void channels_free(struct server *s)
 {
-    s->ringer = ringer_free(s->ringer);
-    close(s->doorbells);
+    s->peers->ringer = ringer_free(s->peers->ringer);
+    close(s->peers->doorbells);
 }
 
 /* ---- one connection's ---- */
@@ -90,14 +92,14 @@ int channel_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e
         goto discharge;
     if (rpc_channel_new(c->server->config.message_bytes, OUTPUT_MAX, &channel, ret_fds, e) < 0)
         goto discharge;
-    if (epoll_ctl(c->server->doorbells, EPOLL_CTL_ADD, channel->doorbell, &bell) < 0) {
+    if (epoll_ctl(c->server->peers->doorbells, EPOLL_CTL_ADD, channel->doorbell, &bell) < 0) {
         error_shortage(e, errno, "watching the doorbell");
         for (unsigned i = 0; i < CHANNEL_FDS; i++)
             close(ret_fds[i]);
         rpc_channel_free(channel);
         goto discharge;
     }
-    channel->ringer = c->server->ringer;
+    channel->ringer = c->server->peers->ringer;
     c->channel = channel;
     heat(c);
     return 0;
@@ -112,7 +114,7 @@ void channel_close(struct connection *c)
     if (!c->channel)
         return;
     list_remove(&c->hot_link);
-    epoll_ctl(c->server->doorbells, EPOLL_CTL_DEL, c->channel->doorbell, NULL);
+    epoll_ctl(c->server->peers->doorbells, EPOLL_CTL_DEL, c->channel->doorbell, NULL);
     c->channel = rpc_channel_free(c->channel);
     give_back(c);
 }
@@ -123,8 +125,8 @@ void channels_poll(struct server *s)
 {
     uint64_t now = 0;
 
-    ringer_turn(s->ringer);
-    list_for_each_safe (node, after, &s->hot) {
+    ringer_turn(s->peers->ringer);
+    list_for_each_safe (node, after, &s->peers->hot) {
         struct connection *c = list_entry(node, struct connection, hot_link);
 
         if (rpc_channel_pending(c->channel))
@@ -147,7 +149,7 @@ void channels_poll(struct server *s)
 
 bool channels_sleep(struct server *s)
 {
-    list_for_each_safe (node, after, &s->hot) {
+    list_for_each_safe (node, after, &s->peers->hot) {
         struct connection *c = list_entry(node, struct connection, hot_link);
 
         /* One that is paused stays: what it waits for wakes the loop. */

@@ -1,9 +1,9 @@
 /* Connections' shared memory: which rings are watched, and how. A ring that was busy lately is hot: every turn of the
  * loop looks into it, and its client need not ring. All others sleep until their doorbell rings. */
-#ifndef KOPS_SERVER_CHANNEL_H
-#define KOPS_SERVER_CHANNEL_H
+#ifndef KOPS_SERVER_PEER_RING_H
+#define KOPS_SERVER_PEER_RING_H
 
-#include "server/types.h"
+#include "server/peer/connection.h"
 
 int channels_init(struct server *s, struct error *e);
 void channels_stop(struct server *s);

@@ -1,8 +1,10 @@
-#include "server/observe/events.h"
+#include "server/peer/events.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
+#include "server/peer/room.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -22,7 +24,7 @@ void event_connect(struct connection *c)
 {
     unsigned held_back;
 
-    if (log_enabled(LOG_LEVEL_DEBUG) && pass(&c->server->connect_limit, c->connected_ns, &held_back))
+    if (log_enabled(LOG_LEVEL_DEBUG) && pass(&c->server->peers->connect_limit, c->connected_ns, &held_back))
         log_debug("connect", "pid=%d uid=%u held_back=%u", (int)c->pid, (unsigned)c->uid, held_back);
 }
 
@@ -35,7 +37,7 @@ void event_disconnect(struct connection *c, const char *why)
     if (!log_enabled(LOG_LEVEL_DEBUG))
         return;
     now = clock_now_ns();
-    if (pass(&c->server->disconnect_limit, now, &held_back))
+    if (pass(&c->server->peers->disconnect_limit, now, &held_back))
         log_debug(
             "disconnect",
             "pid=%d uid=%u client=%s why=\"%s\" inflight=%u requests=%llu errors=%llu connected_s=%.3f held_back=%u",
@@ -48,7 +50,7 @@ void event_protocol_error(struct connection *c, const struct error *e)
     char client[QUOTED_MAX], why[2 * ERROR_MESSAGE_MAX];
     unsigned held_back;
 
-    if (pass(&c->server->protocol_limit, clock_now_ns(), &held_back))
+    if (pass(&c->server->peers->protocol_limit, clock_now_ns(), &held_back))
         log_warning("protocol_error", "pid=%d uid=%u client=%s why=%s held_back=%u", (int)c->pid, (unsigned)c->uid,
                     quoted_client(c, client), log_quote(why, sizeof(why), e->message, strlen(e->message)), held_back);
 }
@@ -59,19 +61,31 @@ static bool is_fault(enum error_code code)
            code == ERROR_JOB_TIMEOUT || code == ERROR_INTERNAL;
 }
 
-void event_fault(const struct request *r, const struct error *e)
+void event_fault(const struct connection *c, const char *uuid, const char *op, const struct error *e)
 {
-    const struct connection *c = r->connection;
-    const struct run *run = &r->run;
     char client[QUOTED_MAX], why[2 * ERROR_MESSAGE_MAX];
     unsigned held_back;
 
     if (!is_fault(e->code))
         return;
     c->server->totals.faults++;
-    if (pass(&c->server->fault_limit, clock_now_ns(), &held_back))
+    if (pass(&c->server->peers->fault_limit, clock_now_ns(), &held_back))
         log_warning("fault", "code=%s uuid=%s op=%s pid=%d uid=%u client=%s why=%s held_back=%u",
-                    error_code_name(e->code), run->device ? run->device->info.uuid : "-",
-                    run->commands.n_calls ? run->commands.calls[0].call.op->name : "-", (int)c->pid, (unsigned)c->uid,
-                    quoted_client(c, client), log_quote(why, sizeof(why), e->message, strlen(e->message)), held_back);
+                    error_code_name(e->code), uuid, op, (int)c->pid, (unsigned)c->uid, quoted_client(c, client),
+                    log_quote(why, sizeof(why), e->message, strlen(e->message)), held_back);
+}
+
+void event_turned_away(struct server *s, int fd, const struct error *e)
+{
+    struct ucred peer = {.pid = 0, .uid = (uid_t)-1};
+    socklen_t length = sizeof(peer);
+    unsigned held_back;
+
+    s->totals.turned_away++;
+    if (!log_limit_pass(&s->peers->refuse_limit, clock_now_ns(), REFUSALS_A_SECOND, &held_back))
+        return;
+    if (fd >= 0)
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length);
+    log_warning("refuse", "why=\"%s\" pid=%d uid=%d code=%s connections=%u held_back=%u", e->message, (int)peer.pid,
+                (int)peer.uid, error_code_name(e->code), s->peers->n_connections, held_back);
 }

@@ -1,8 +1,8 @@
 /* What the loop is doing and what devices work on, for a thread that may not touch the loop's objects: the watchdog,
  * which is to say what holds a loop that does not turn. Written by the loop alone, one relaxed store a word; a reader
  * gets a whole picture only while the loop stands still, which is when it is looked at. */
-#ifndef KOPS_SERVER_ACTIVITY_H
-#define KOPS_SERVER_ACTIVITY_H
+#ifndef KOPS_SERVER_BASE_ACTIVITY_H
+#define KOPS_SERVER_BASE_ACTIVITY_H
 
 #include <stdatomic.h>
 #include <sys/types.h>

@@ -7,17 +7,19 @@
  *
  * Each at most EVENTS_A_SECOND times a second; `held_back` is the number of lines of its kind that were left out since
  * the one before. Thread: loop. */
-#ifndef KOPS_SERVER_EVENTS_H
-#define KOPS_SERVER_EVENTS_H
+#ifndef KOPS_SERVER_PEER_EVENTS_H
+#define KOPS_SERVER_PEER_EVENTS_H
 
-#include "server/types.h"
+#include "server/peer/connection.h"
 
-enum { EVENTS_A_SECOND = 20 };
+enum { EVENTS_A_SECOND = 20, REFUSALS_A_SECOND = 1 };
 
 void event_connect(struct connection *c);
 void event_protocol_error(struct connection *c, const struct error *e);
 void event_disconnect(struct connection *c, const char *why);
 /* Only where the error is one of a device or of memory. */
-void event_fault(const struct request *r, const struct error *e);
+void event_fault(const struct connection *c, const char *uuid, const char *op, const struct error *e);
+/* Somebody connected and cannot be served, at most one line a second. `fd`: the socket, or -1. */
+void event_turned_away(struct server *s, int fd, const struct error *e);
 
 #endif

@@ -1,0 +1,107 @@
+/* struct server: what every room of the server uses. Each room keeps its own state behind a pointer, in its room.h, and
+ * offers functions to the rooms above it:
+ *
+ *     account ← base ← peer ← memory ← code ← exec ← observe ← control
+ *
+ * A room knows those to its left. What it must tell a room to its right goes through a table of functions that
+ * control/ fills in: the methods (peer/request.h), the ends of a connection (peer/connection.h), the end of a run
+ * (exec/run.h). Thread: everything here is the loop's, but for what says otherwise. */
+#ifndef KOPS_SERVER_BASE_SHARED_H
+#define KOPS_SERVER_BASE_SHARED_H
+
+#include <sys/types.h>
+#include <uv.h>
+
+#include "backend/devices.h"
+#include "backend/mapping.h"
+#include "core/dtype.h"
+#include "proto/generated/methods.h"
+#include "rpc/value.h"
+#include "server/account/account.h"
+#include "server/account/host_room.h"
+#include "server/account/schedule.h"
+#include "server/account/trimming.h"
+#include "server/base/activity.h"
+#include "server/base/config.h"
+#include "util/list.h"
+
+enum method {
+#define X(NAME, name, CLASS) METHOD_##NAME,
+    KOPS_METHODS(X)
+#undef X
+        METHOD_COUNT
+};
+
+enum { ERROR_CODES_MAX = 128 /* every code of the daemon's is below */ };
+
+/* Counters that only ever grow: `stats` subtracts what there was when they were last reset. */
+struct server_counters {
+    uint64_t connections_total, requests, replies, errors, jobs, jobs_cancelled, bytes_in, bytes_out, protocol_errors,
+        launches;
+};
+
+/* Counters that only `metrics` tells. */
+struct server_totals {
+    uint64_t requests[METHOD_COUNT + 1]; /* the last: unknown ones */
+    uint64_t errors[ERROR_CODES_MAX];
+    uint64_t faults;                           /* of devices and of memory; each has a line in the log */
+    uint64_t turned_away;                      /* connections, for want of descriptors or room for another one */
+    uint64_t dropped_readers, dropped_senders; /* connections whose client did not read, or did not send the rest */
+    double device_us[BACKEND_MAX_DEVICES];
+};
+
+/* Whether new work is taken. control/ writes all but `work`. */
+struct admission {
+    bool draining;  /* work is refused */
+    bool stopping;  /* the daemon ends: work is refused, and nothing more is read */
+    bool cancelled; /* … and no longer waits for running work, or for clients that do not read */
+    unsigned work;  /* requests in flight that are work (the method's flag), which a drain waits for */
+};
+
+/* What the daemon does, and its name on the wire. */
+enum server_state { STATE_SERVING, STATE_DRAINING, STATE_STOPPING, STATE_COUNT };
+extern const char *const server_state_names[STATE_COUNT];
+
+struct server {
+    struct server_config config;
+    struct server_hooks hooks;
+    uv_loop_t loop;
+    uv_async_t wake;
+    bool woken;  /* by a device, since the loop last turned */
+    bool active; /* something came or ended since the busy poll last looked */
+    struct admission admission;
+    struct device_set devices;
+    struct mapping_registry mappings;
+    struct accounts accounts;
+    struct schedule schedule; /* of connections with output to flush, input to take or something to answer */
+    struct trimming trimming;
+    struct host_room host_room;
+    struct activity activity; /* the watchdog's thread reads it */
+    struct server_counters counters;
+    struct server_totals totals;
+    uint64_t started_ns;
+    double started_s;          /* since 1970 */
+    char instance[2 * 16 + 1]; /* tells this start of the daemon from every other one */
+
+    struct peers *peers;
+    struct modules *modules;
+    struct exec *exec;
+    struct observe *observe;
+    struct control *control;
+};
+
+/* Wakes the loop, and has every device polled: for struct backend_host. Any thread; `context` is the server. */
+void server_wake(void *context);
+
+static inline enum server_state server_state(const struct server *s)
+{
+    return s->admission.stopping ? STATE_STOPPING : s->admission.draining ? STATE_DRAINING : STATE_SERVING;
+}
+
+/* The device that a `device` argument names; the default device when absent. NULL and *e when there is none. */
+struct backend_device *server_device(const struct server *s, const struct rpc_arg *arg, struct error *e);
+
+/* A dtype by its name; `path` comes before "dtype" in errors. */
+int server_dtype(const struct rpc_arg *name, const char *path, enum dtype *ret, struct error *e);
+
+#endif

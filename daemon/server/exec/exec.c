@@ -1,0 +1,175 @@
+#include "server/exec/exec.h"
+
+#include <stdlib.h>
+
+#include "server/code/code.h"
+#include "server/exec/device_queues.h"
+#include "server/exec/device_watchdog.h"
+#include "server/exec/program.h"
+#include "server/exec/room.h"
+#include "server/exec/timeline.h"
+#include "server/peer/barrier.h"
+
+const size_t run_state_bytes = sizeof(struct run);
+
+/* ---- the room ---- */
+
+int exec_new(struct server *s, const struct run_observer *observer, struct error *e)
+{
+    struct exec *x = s->exec = calloc(1, sizeof(*x));
+
+    if (!x)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
+    x->observer = observer;
+    list_init(&x->programs);
+    list_init(&x->yielding);
+    for (unsigned i = 0; i < BACKEND_MAX_DEVICES; i++) {
+        list_init(&x->on_device[i]);
+        for (unsigned j = 0; j < PRIORITY_COUNT; j++)
+            list_init(&x->free_queues[i][j]);
+    }
+    deadlines_init(s);
+    device_watchdog_init(s);
+    return timelines_init(s, e);
+}
+
+void exec_stop(struct server *s)
+{
+    timelines_stop(s);
+    device_watchdog_stop(s);
+    uv_close((uv_handle_t *)&s->exec->deadline_timer, NULL);
+}
+
+void exec_free(struct server *s)
+{
+    if (!s->exec)
+        return;
+    device_queues_free(s);
+    timelines_free(s);
+    free(s->exec);
+    s->exec = NULL;
+}
+
+void exec_reload(struct server *s)
+{
+    device_watchdog_reload(s);
+}
+
+/* ---- turns of the loop ---- */
+
+void exec_poll_words(struct server *s)
+{
+    timelines_poll(s);
+}
+
+void exec_poll_devices(struct server *s)
+{
+    const struct exec *x = s->exec;
+
+    for (unsigned i = 0; (x->n_jobs_running || s->woken) && i < s->devices.count; i++)
+        if (x->jobs_running[i] || s->woken) {
+            const unsigned before = activity_enter(&s->activity, s->devices.all[i]);
+
+            s->devices.all[i]->backend->poll(s->devices.all[i]);
+            activity_leave(&s->activity, before);
+        }
+    s->woken = false;
+}
+
+void exec_poll_yielding(struct server *s)
+{
+    streams_end_yielding(s);
+}
+
+void exec_arm(struct server *s)
+{
+    const struct exec *x = s->exec;
+
+    for (unsigned i = 0; x->n_jobs_running && i < s->devices.count; i++)
+        if (x->jobs_running[i]) {
+            const unsigned before = activity_enter(&s->activity, s->devices.all[i]);
+
+            s->devices.all[i]->backend->arm(s->devices.all[i]);
+            activity_leave(&s->activity, before);
+        }
+    timelines_arm(s);
+}
+
+bool exec_may_complete(const struct server *s)
+{
+    const struct exec *x = s->exec;
+
+    if (!list_empty(&x->held.users))
+        return true;
+    for (unsigned i = 0; x->n_jobs_running && i < s->devices.count; i++)
+        if (x->jobs_running[i] && s->devices.all[i]->backend->spin)
+            return true;
+    return false;
+}
+
+/* ---- numbers ---- */
+
+unsigned exec_jobs(const struct server *s)
+{
+    return s->exec->n_jobs_running;
+}
+
+unsigned exec_jobs_on(const struct server *s, const struct backend_device *device)
+{
+    return s->exec->jobs_running[device->index];
+}
+
+unsigned exec_programs(const struct connection *c)
+{
+    return c->exec->programs.used;
+}
+
+unsigned exec_queued(const struct connection *c)
+{
+    return c->exec->queued;
+}
+
+/* ---- a connection's ---- */
+
+void exec_cancel_all(struct connection *c)
+{
+    run_stop_all(c, RUN_CANCELLED);
+}
+
+void exec_limit_connection(struct connection *c)
+{
+    c->exec->programs.max = (uint32_t)c->server->config.programs;
+}
+
+static int begin(struct connection *c, struct error *e)
+{
+    struct connection_exec *x = c->exec = calloc(1, sizeof(*x));
+
+    if (!x)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for another connection; try again later");
+    idtable_init(&x->programs, (uint32_t)c->server->config.programs);
+    x->run_memory = (struct command_memory){.account = c->account, .quota = QUOTA_WAITING, .bytes = &c->held_bytes};
+    x->program_memory =
+        (struct command_memory){.account = c->account, .quota = QUOTA_PROGRAMS, .bytes = &x->program_bytes};
+    return 0;
+}
+
+static void end(struct connection *c)
+{
+    run_stop_all(c, RUN_ABANDONED);
+    programs_drop_all(c);
+}
+
+static void free_part(struct connection *c)
+{
+    if (!c->exec)
+        return;
+    for (unsigned i = 0; i < STREAMS_MAX; i++)
+        stream_free(c->exec->streams[i]);
+    timelines_close(c->server, c->exec->timelines);
+    idtable_free(&c->exec->programs);
+    free(c->exec);
+    c->exec = NULL;
+}
+
+const struct connection_part connection_exec_part = {.begin = begin, .end = end, .free = free_part};

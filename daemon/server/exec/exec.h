@@ -1,0 +1,54 @@
+/* Running ops: what the rooms above use of this one. Thread: loop. */
+#ifndef KOPS_SERVER_EXEC_EXEC_H
+#define KOPS_SERVER_EXEC_EXEC_H
+
+#include "server/peer/request.h"
+
+enum { STREAMS_MAX = 256 /* of a connection */ };
+
+struct run_observer;
+
+/* `observer` lives as long as the server. */
+int exec_new(struct server *s, const struct run_observer *observer, struct error *e);
+/* The loop ends: closes the room's handles. */
+void exec_stop(struct server *s);
+/* After the loop's end, before the devices close. NULL is allowed. */
+void exec_free(struct server *s);
+
+extern const struct connection_part connection_exec_part;
+
+/* At every turn of the loop: lets runs go on whose word was written, whose device has ended something, that yielded to
+ * other work. */
+void exec_poll_words(struct server *s);
+void exec_poll_devices(struct server *s);
+void exec_poll_yielding(struct server *s);
+/* Before the loop sleeps: makes sure that it is woken for the next thing to do. */
+void exec_arm(struct server *s);
+/* Whether polling may soon see something end. */
+bool exec_may_complete(const struct server *s);
+
+/* Jobs that devices have. */
+unsigned exec_jobs(const struct server *s);
+unsigned exec_jobs_on(const struct server *s, const struct backend_device *device);
+
+/* Programs of the connection, and its unfinished runs that no device has. */
+unsigned exec_programs(const struct connection *c);
+unsigned exec_queued(const struct connection *c);
+
+/* Ends all of the connection's runs as cancelled. */
+void exec_cancel_all(struct connection *c);
+
+/* The configuration has changed: its limits on the connection, and those of devices. */
+void exec_limit_connection(struct connection *c);
+void exec_reload(struct server *s);
+
+/* Tells the observer of the runs of programs that it has not been told of yet. */
+void exec_tell_programs(struct server *s);
+
+/* Of the states of requests that run ops, and of `timelines`. */
+extern const size_t run_state_bytes;
+
+/* Answers a run whose parameters are wrong as such, in its turn where it is ordered. */
+void run_refuse_undecoded(struct request *r, const struct rpc_value *params, const struct error *e);
+
+#endif

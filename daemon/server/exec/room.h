@@ -1,0 +1,49 @@
+/* The state of this room: what waits, what devices work on, and what is kept for the next. Only files of this folder
+ * include it. Thread: loop. */
+#ifndef KOPS_SERVER_EXEC_ROOM_H
+#define KOPS_SERVER_EXEC_ROOM_H
+
+#include "server/exec/exec.h"
+#include "server/exec/run.h"
+#include "util/idtable.h"
+
+/* The streams that wait for a word of their timelines, and the clock that wakes the loop to look at them. */
+struct timeline_poll {
+    struct list users;  /* struct account by held_link: whose streams wait, the next one first */
+    unsigned turn;      /* of looking at them */
+    bool slept;         /* since the last one */
+    uint64_t newest_ns; /* when a stream began to wait last */
+    int timer;          /* timerfd */
+    uv_poll_t poll;
+};
+
+struct exec {
+    const struct run_observer *observer;
+    unsigned jobs_running[BACKEND_MAX_DEVICES];   /* submitted, not done */
+    unsigned urgent_running[BACKEND_MAX_DEVICES]; /* of those, the ones that are not of low priority */
+    unsigned untimed[BACKEND_MAX_DEVICES];        /* runs that nobody wanted timed */
+    struct list on_device[BACKEND_MAX_DEVICES];   /* submitted runs by device_link, the oldest first */
+    unsigned n_jobs_running;
+    struct list free_queues[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* struct device_queue */
+    unsigned queues_made[BACKEND_MAX_DEVICES];
+    struct list programs;      /* struct program */
+    struct list yielding;      /* streams whose next run is of low priority, while other work is on its device */
+    struct timeline_poll held; /* streams whose next run waits for its client's word */
+    struct list deadlines;     /* runs with a deadline */
+    uv_timer_t deadline_timer;
+
+    uv_timer_t device_watchdog_timer;
+    bool hung[BACKEND_MAX_DEVICES];
+    uint64_t progress_of_ns[BACKEND_MAX_DEVICES]; /* when the oldest of what has progressed since the last tick came */
+};
+
+struct connection_exec {
+    struct idtable programs; /* struct program */
+    struct command_memory run_memory, program_memory;
+    uint64_t program_bytes;
+    unsigned queued;             /* unfinished runs that no device has */
+    struct timelines *timelines; /* NULL until asked for */
+    struct stream *streams[STREAMS_MAX];
+};
+
+#endif

@@ -1,0 +1,144 @@
+#include "server/observe/observe.h"
+
+#include <stdlib.h>
+
+#include "server/observe/room.h"
+#include "server/observe/sampling.h"
+#include "server/peer/events.h"
+
+/* ---- the room ---- */
+
+int observe_new(struct server *s, struct error *e)
+{
+    struct observe *o = s->observe = calloc(1, sizeof(*o));
+
+    if (!o)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
+    o->server = s;
+    list_init(&o->walks);
+    o->profile = profile_new();
+    o->latencies = latency_table_new();
+    if (!o->profile || !o->latencies)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
+    sampling_init(s);
+    return 0;
+}
+
+void observe_stop(struct server *s)
+{
+    sampling_close(s);
+}
+
+bool observe_is_busy(const struct server *s)
+{
+    return s->observe->sampling.busy;
+}
+
+void observe_free(struct server *s)
+{
+    if (!s->observe)
+        return;
+    profile_free(s->observe->profile);
+    latency_table_free(s->observe->latencies);
+    free(s->observe);
+    s->observe = NULL;
+}
+
+/* ---- runs ---- */
+
+static void note_device_us(const struct request *r, double us, uint64_t now_ns)
+{
+    struct connection *c = r->connection;
+
+    c->statistics->device_us += us;
+    account_add_device_us(c->account, us, now_ns);
+    c->server->totals.device_us[run_of(r)->device->index] += us;
+}
+
+static void note_failure(const struct request *r)
+{
+    const struct run *run = run_of(r);
+    const struct command_list *b = &run->commands;
+    struct profile *profile = r->connection->server->observe->profile;
+
+    if (run->stop != RUN_GOES_ON)
+        return;
+    if (b->n_calls == 1)
+        profile_add_error(profile, r->connection->uid, &b->calls[0].call, run->device, b->steps[0].variant_used);
+    event_fault(r->connection, run->device ? run->device->info.uuid : "-", b->n_calls ? b->calls[0].call.op->name : "-",
+                &run->error);
+}
+
+static void note_in_profile(const struct request *r, const struct latency *latency)
+{
+    const struct run *run = run_of(r);
+    const struct command_list *b = &run->commands;
+    struct profile *profile = r->connection->server->observe->profile;
+
+    if (run->program) /* program_ran() tells of its ops */
+        return;
+    if (b->n_calls == 1) {
+        profile_add(profile, r->connection->uid, &b->calls[0].call, run->device, b->steps[0].variant_used, run->samples,
+                    run->job.n_samples, latency);
+        return;
+    }
+    /* The time of several ops together says nothing of one: they are counted. */
+    for (unsigned i = 0; i < b->n_calls; i++)
+        profile_count(profile, r->connection->uid, &b->calls[i].call, run->device, b->steps[i].variant_used, 1);
+}
+
+static void ended(const struct request *r, double device_us, double total_us, uint64_t now_ns)
+{
+    struct latency latency;
+
+    if (run_of(r)->job.started_ns)
+        note_device_us(r, device_us, now_ns);
+    if (r->answered)
+        return;
+    if (run_of(r)->failed) {
+        note_failure(r);
+        return;
+    }
+    latency_of(r, total_us, &latency);
+    latency_note(r, &latency, now_ns);
+    note_in_profile(r, &latency);
+}
+
+static void program_ran(struct server *s, uid_t uid, const struct op_call *call, const struct backend_device *device,
+                        const char *variant, uint64_t count)
+{
+    profile_count(s->observe->profile, uid, call, device, variant, count);
+}
+
+const struct run_observer observe_runs = {.ended = ended, .program_ran = program_ran};
+
+/* ---- a connection's part ---- */
+
+static int begin(struct connection *c, struct error *e)
+{
+    c->statistics = calloc(1, sizeof(*c->statistics));
+    return c->statistics ? 0 : error_set(e, ERROR_OUT_OF_MEMORY, "no memory for another connection; try again later");
+}
+
+/* A reply that goes through the connections passes the one that leaves their list. */
+static void pass_by(const struct connection *c)
+{
+    list_for_each_safe (node, after, &c->server->observe->walks) {
+        struct clients_walk *walk = list_entry(node, struct clients_walk, link);
+
+        if (walk->at == &c->link)
+            walk->at = c->link.next;
+    }
+}
+
+static void free_part(struct connection *c)
+{
+    if (!c->statistics)
+        return;
+    pass_by(c);
+    free(c->statistics->latencies);
+    free(c->statistics);
+    c->statistics = NULL;
+}
+
+const struct connection_part connection_statistics_part = {.begin = begin, .free = free_part};

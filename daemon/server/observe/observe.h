@@ -1,0 +1,26 @@
+/* Statistics: what the rooms above use of this one. Thread: loop. */
+#ifndef KOPS_SERVER_OBSERVE_OBSERVE_H
+#define KOPS_SERVER_OBSERVE_OBSERVE_H
+
+#include "server/peer/request.h"
+
+struct run_observer;
+
+int observe_new(struct server *s, struct error *e);
+/* The loop ends: closes the room's handles. */
+void observe_stop(struct server *s);
+/* Whether the pool still works for the room. */
+bool observe_is_busy(const struct server *s);
+/* NULL is allowed. */
+void observe_free(struct server *s);
+
+extern const struct connection_part connection_statistics_part;
+extern const struct run_observer observe_runs;
+
+/* Of the states of requests. */
+extern const size_t stats_state_bytes;
+
+/* "serving; 3 clients, 2 jobs running, 1.2k requests/s": the rate since the last call. */
+void server_status_text(struct server *s, char *into, size_t size);
+
+#endif

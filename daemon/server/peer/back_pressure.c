@@ -1,0 +1,75 @@
+#include "server/peer/back_pressure.h"
+
+#include "server/peer/backlog.h"
+
+/* Descriptors of one reply at most. So many may wait in the output, with those of the requests in flight. */
+enum { REPLY_FDS = CHANNEL_FDS, WAITING_REPLY_FDS = RPC_OUTPUT_MAX_ATTACHMENTS - REPLY_FDS };
+/* Of a message whose end has not come, while its user has no room. */
+enum { INPUT_WITHOUT_ROOM = 4096 };
+
+static bool has_credit(const struct connection *c)
+{
+    if (c->fd_replies + c->output.n_attachments > WAITING_REPLY_FDS)
+        return false;
+    return c->inflight < c->server->config.inflight && c->held_bytes <= REQUEST_BYTES_MAX && backlog_admits(c);
+}
+
+/* What waits for each connection of a user without room, beyond which it must read. */
+enum { OUTPUT_WITHOUT_ROOM = 4096 };
+
+/* Replies that may wait for the connection before it is not read. */
+static uint64_t output_max(const struct connection *c)
+{
+    const uint64_t most = c->server->config.output_bytes;
+
+    return backlog_admits(c) || most < OUTPUT_WITHOUT_ROOM ? most : OUTPUT_WITHOUT_ROOM;
+}
+
+bool connection_is_stuck(const struct connection *c)
+{
+    const uint64_t most = output_max(c);
+
+    return buffer_length(&c->output.bytes) > most || (c->channel && rpc_channel_pending(c->channel) > most);
+}
+
+bool connection_may_read(const struct connection *c)
+{
+    return !c->input_ended && has_credit(c) && !connection_is_stuck(c);
+}
+
+/* Without credit a connection is read for requests that take none, as long as it is not known what comes. Where its
+ * user has no room, only for small ones: a long `ping` must not grow what waits. */
+static bool may_look(const struct connection *c, const struct rpc_input *in, bool waits)
+{
+    if (c->input_ended || connection_is_stuck(c))
+        return false;
+    return has_credit(c) || (!waits && (backlog_admits(c) || buffer_length(&in->bytes) < INPUT_WITHOUT_ROOM));
+}
+
+bool connection_may_look(const struct connection *c)
+{
+    return may_look(c, &c->input, c->input_waits);
+}
+
+bool connection_may_look_at_ring(const struct connection *c)
+{
+    return may_look(c, &c->channel->input, c->ring_waits);
+}
+
+bool connection_has_part(const struct connection *c)
+{
+    return !c->input_ended &&
+           ((!c->input_left && buffer_length(&c->input.bytes) && connection_may_look(c)) ||
+            (c->channel && !c->ring_left && buffer_length(&c->channel->input.bytes) && connection_may_look_at_ring(c)));
+}
+
+bool connection_has_output(const struct connection *c)
+{
+    return buffer_length(&c->output.bytes) || (c->channel && rpc_channel_pending(c->channel));
+}
+
+void connection_mark_dirty(struct connection *c)
+{
+    if (!c->closed)
+        schedule_add(&c->server->schedule, &c->account->turns, &c->task);
+}

@@ -1,0 +1,54 @@
+#include "server/peer/barrier.h"
+
+#include "server/peer/back_pressure.h"
+
+/* The first one, if nothing that was sent before it is unfinished. */
+static struct request *ready_barrier(const struct connection *c)
+{
+    struct list *node = list_first(&c->barriers);
+    const struct request *oldest;
+    struct request *r;
+
+    if (!node)
+        return NULL;
+    r = list_entry(node, struct request, queue_link);
+    if (c->closed || list_empty(&c->unfinished))
+        return r;
+    oldest = list_entry(list_first(&c->unfinished), struct request, order_link);
+    return oldest->sequence < r->sequence ? NULL : r;
+}
+
+/* A client that has not read its replies gets no more of them, unless the shutdown does not wait for it any longer. */
+static bool may_answer(const struct connection *c)
+{
+    return !connection_is_stuck(c) || c->server->admission.cancelled;
+}
+
+void barriers_step(struct connection *c)
+{
+    struct request *r = ready_barrier(c);
+
+    if (!r || !may_answer(c))
+        return;
+    list_remove(&r->queue_link);
+    r->ready(r);
+}
+
+void barriers_advance(struct connection *c)
+{
+    if (!c->closed && ready_barrier(c) && may_answer(c))
+        connection_mark_dirty(c);
+    while (c->closed && !list_empty(&c->barriers)) {
+        struct request *r = ready_barrier(c);
+
+        list_remove(&r->queue_link);
+        request_abandon(r);
+    }
+}
+
+void barrier_enqueue(struct request *r, void (*ready)(struct request *r))
+{
+    r->ready = ready;
+    list_append(&r->connection->barriers, &r->queue_link);
+    barriers_advance(r->connection);
+}

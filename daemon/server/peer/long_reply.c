@@ -1,0 +1,136 @@
+#include "server/peer/long_reply.h"
+
+#include <stdlib.h>
+
+#include "server/peer/back_pressure.h"
+
+static struct request *first_request(const struct connection *c)
+{
+    return list_entry(list_first(&c->long_replies), struct request, queue_link);
+}
+
+void long_reply_enqueue(struct request *r, bool (*first)(struct long_reply *reply))
+{
+    struct connection *c = r->connection;
+
+    if (c->closed) {
+        request_abandon(r);
+        return;
+    }
+    r->first_piece = first;
+    list_append(&c->long_replies, &r->queue_link);
+    connection_mark_dirty(c);
+}
+
+static void reply_free(struct long_reply *reply)
+{
+    if (reply->free_state)
+        reply->free_state(reply->state);
+    rpc_output_free(&reply->out);
+    free(reply);
+}
+
+/* The user may have the next one built, on whichever connection waits for it first. */
+static void release(struct connection *c)
+{
+    struct account *a = c->account;
+    struct list *next;
+
+    list_remove(&c->long_reply_link);
+    if (a->reporting == c)
+        a->reporting = NULL;
+    next = a->reporting ? NULL : list_first(&a->reports);
+    if (next)
+        connection_mark_dirty(list_entry(next, struct connection, long_reply_link));
+}
+
+/* Whether the connection is the one of its user's that a report is built for; else it waits until it is. */
+static bool may_build(struct connection *c)
+{
+    struct account *a = c->account;
+
+    if (!a->reporting) {
+        list_remove(&c->long_reply_link);
+        a->reporting = c;
+    }
+    if (a->reporting != c && list_empty(&c->long_reply_link))
+        list_append(&a->reports, &c->long_reply_link);
+    return a->reporting == c;
+}
+
+static struct long_reply *reply_new(struct request *r)
+{
+    struct long_reply *reply = calloc(1, sizeof(*reply));
+
+    if (!reply)
+        return NULL;
+    reply->request = r;
+    reply->step = r->first_piece;
+    rpc_output_init(&reply->out, OUTPUT_MAX);
+    return reply;
+}
+
+/* Answers with what was built, or with the want of memory. */
+static void finish(struct connection *c)
+{
+    struct long_reply *reply = c->long_reply;
+    struct request *r = reply ? reply->request : first_request(c);
+    struct error e;
+
+    list_remove(&r->queue_link);
+    c->long_reply = NULL;
+    if (!reply || reply->failed || reply->out.bytes.failed) {
+        error_set(&e, ERROR_OUT_OF_MEMORY, "no memory for so long an answer");
+        request_error(r, &e);
+    } else {
+        struct rpc_output *out = request_result(r);
+
+        if (out)
+            rpc_write_raw(out, reply->out.bytes.data, buffer_length(&reply->out.bytes));
+    }
+    if (reply)
+        reply_free(reply);
+    release(c);
+    request_end(r);
+}
+
+void long_replies_step(struct connection *c)
+{
+    if (list_empty(&c->long_replies))
+        return;
+    if (!c->long_reply && connection_is_stuck(c) && !c->server->admission.cancelled) {
+        release(c);
+        return;
+    }
+    if (!may_build(c))
+        return;
+    if (!c->long_reply)
+        c->long_reply = reply_new(first_request(c));
+    while (c->long_reply && !c->long_reply->step(c->long_reply))
+        if (schedule_is_over_now(&c->server->schedule)) {
+            connection_mark_dirty(c);
+            return;
+        }
+    finish(c);
+    if (!list_empty(&c->long_replies))
+        connection_mark_dirty(c);
+}
+
+void long_replies_abandon(struct connection *c)
+{
+    if (c->long_reply)
+        reply_free(c->long_reply);
+    c->long_reply = NULL;
+    release(c);
+    while (!list_empty(&c->long_replies)) {
+        struct request *r = first_request(c);
+
+        list_remove(&r->queue_link);
+        request_abandon(r);
+    }
+}
+
+bool long_replies_may_go_on(const struct connection *c)
+{
+    return !list_empty(&c->long_replies) && list_empty(&c->long_reply_link) && !connection_is_stuck(c);
+}
