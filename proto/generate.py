@@ -242,7 +242,7 @@ def ops_section(ops: list[dict]) -> str:
 
 def ops_summary(ops: list[dict]) -> str:
     rows = [[f"`{o['name']}`", f"`{o['summary']}`", ", ".join(o["dtypes"]), ", ".join(f"`{a['name']}`" for a in o["attrs"]) or "none"] for o in ops]
-    return markdown_table(["op", "what", "dtypes", "attributes"], rows)
+    return markdown_table(["op", "meaning", "dtypes", "attributes"], rows)
 
 
 def metrics_section(metrics: list[dict]) -> str:
@@ -290,7 +290,7 @@ def outputs() -> dict[Path, str]:
     }
     sections = {"methods": methods_section(methods, maps), "ops": ops_section(ops), "ops-summary": ops_summary(ops),
                 "errors": errors_section(errors), "metrics": metrics_section(metrics),
-                "dtypes": markdown_table(["dtype", "bytes", "what"], [[d["name"], d["size"], d["doc"]] for d in dtypes])}
+                "dtypes": markdown_table(["dtype", "bytes", "meaning"], [[d["name"], d["size"], d["doc"]] for d in dtypes])}
     for doc in (PROTO / "PROTOCOL.md", ROOT / "docs/ops.md"):
         if doc.exists():
             result[doc] = fill_markers(doc, sections)

@@ -4,37 +4,37 @@
 
 /* X(id, "name", "type", "help") */
 #define KOPS_METRICS(X) \
-    X(build_info, "kopsd_build_info", "gauge", "1; the labels say which build this is.") \
+    X(build_info, "kopsd_build_info", "gauge", "1; the labels name the build.") \
     X(start_time_seconds, "kopsd_start_time_seconds", "gauge", "When the daemon started, in seconds since 1970.") \
-    X(uptime_seconds, "kopsd_uptime_seconds", "gauge", "How long it has been running.") \
-    X(state, "kopsd_state", "gauge", "1 for what it is now: serving, draining or stopping; 0 for the others.") \
+    X(uptime_seconds, "kopsd_uptime_seconds", "gauge", "Time since the daemon started.") \
+    X(state, "kopsd_state", "gauge", "1 for the daemon's present state (serving, draining or stopping), 0 for the others.") \
     X(connections, "kopsd_connections", "gauge", "Open connections.") \
     X(client_connections, "kopsd_client_connections", "gauge", "Open connections by the name that clients give in hello; at most 32 names, the rest together as (other).") \
     X(connections_total, "kopsd_connections_total", "counter", "Connections accepted.") \
-    X(connections_turned_away_total, "kopsd_connections_turned_away_total", "counter", "Newcomers turned away because there were too many connections or no descriptors.") \
+    X(connections_turned_away_total, "kopsd_connections_turned_away_total", "counter", "New connections refused because there were too many or no descriptors.") \
     X(clients_dropped_total, "kopsd_clients_dropped_total", "counter", "Clients dropped after limits.stuck_reader_s and limits.partial_message_s.") \
-    X(requests_total, "kopsd_requests_total", "counter", "Requests and notifications received; method is unknown for names that there are not.") \
+    X(requests_total, "kopsd_requests_total", "counter", "Requests and notifications received; method is unknown for a name that no method has.") \
     X(replies_total, "kopsd_replies_total", "counter", "Replies written, errors too.") \
     X(errors_total, "kopsd_errors_total", "counter", "Requests that ended with an error.") \
-    X(protocol_errors_total, "kopsd_protocol_errors_total", "counter", "Connections closed because what came was no valid request.") \
+    X(protocol_errors_total, "kopsd_protocol_errors_total", "counter", "Connections closed because of bytes that were no valid request.") \
     X(received_bytes_total, "kopsd_received_bytes_total", "counter", "Bytes of requests, through sockets and rings.") \
     X(sent_bytes_total, "kopsd_sent_bytes_total", "counter", "Bytes of replies, through sockets and rings.") \
     X(requests_in_flight, "kopsd_requests_in_flight", "gauge", "Requests without a reply yet.") \
-    X(work_in_flight, "kopsd_work_in_flight", "gauge", "Those of them that draining waits for.") \
+    X(work_in_flight, "kopsd_work_in_flight", "gauge", "Requests in flight that draining waits for.") \
     X(jobs_total, "kopsd_jobs_total", "counter", "Runs taken: run, sequence, run_program and launch.") \
     X(jobs_cancelled_total, "kopsd_jobs_cancelled_total", "counter", "Runs stopped before their end: cancelled, past their deadline, or the client gone.") \
     X(launches_total, "kopsd_launches_total", "counter", "Kernels of users in the runs taken.") \
     X(faults_total, "kopsd_faults_total", "counter", "Runs that failed by a fault of a device or of somebody's memory; each is in the log.") \
     X(jobs_running, "kopsd_jobs_running", "gauge", "Runs given to the device and not ended.") \
     X(jobs_queued, "kopsd_jobs_queued", "gauge", "Runs not yet given to a device.") \
-    X(device_info, "kopsd_device_info", "gauge", "1; device is the number that the other metrics have.") \
-    X(device_busy_seconds_total, "kopsd_device_busy_seconds_total", "counter", "Time that the device worked on runs; runs side by side count each, and what is not timed counts from its start to its end.") \
+    X(device_info, "kopsd_device_info", "gauge", "1; device is the label of the other metrics.") \
+    X(device_busy_seconds_total, "kopsd_device_busy_seconds_total", "counter", "Time that the device worked on runs; runs side by side count each, and a run that is not timed counts from its start to its end.") \
     X(device_memory_bytes, "kopsd_device_memory_bytes", "gauge", "Memory of the device.") \
-    X(device_memory_free_bytes, "kopsd_device_memory_free_bytes", "gauge", "Memory of the device that nobody has taken; absent where the driver does not say.") \
-    X(mappings, "kopsd_mappings", "gauge", "Pieces of clients' memory that are known: open ones are pinned, closed ones are opened at their next use.") \
-    X(user_connections, "kopsd_user_connections", "gauge", "Open connections of a user; 0 for those whose connections have gone, who are forgotten after a while.") \
+    X(device_memory_free_bytes, "kopsd_device_memory_free_bytes", "gauge", "Free memory of the device; absent where the driver does not tell.") \
+    X(mappings, "kopsd_mappings", "gauge", "Pieces of clients' memory that the daemon knows: open ones are pinned, closed ones are opened at their next use.") \
+    X(user_connections, "kopsd_user_connections", "gauge", "Open connections of a user; 0 after the last has gone, until the user is forgotten.") \
     X(user_buffers, "kopsd_user_buffers", "gauge", "Buffers of a user.") \
-    X(user_mapped_bytes, "kopsd_user_mapped_bytes", "gauge", "Bytes of other processes' memory that the user's buffers are of, each piece once.") \
+    X(user_mapped_bytes, "kopsd_user_mapped_bytes", "gauge", "Bytes of other processes' memory behind the user's buffers, each piece once.") \
     X(user_allocated_bytes, "kopsd_user_allocated_bytes", "gauge", "Bytes that the daemon allocated for the user.") \
     X(user_mappings, "kopsd_user_mappings", "gauge", "Pieces of memory that the daemon knows for the user.") \
     X(user_host_bytes, "kopsd_user_host_bytes", "gauge", "Bytes of the host's memory that are mapped for the user, each file once.") \
@@ -44,22 +44,22 @@
     X(user_kernel_bytes, "kopsd_user_kernel_bytes", "gauge", "Bytes of the user's modules and kernels.") \
     X(user_fds, "kopsd_user_fds", "gauge", "File descriptors that the daemon holds for the user.") \
     X(user_requests_total, "kopsd_user_requests_total", "counter", "Requests of a user.") \
-    X(user_refused_total, "kopsd_user_refused_total", "counter", "What a user was refused, by access or quota.") \
+    X(user_refused_total, "kopsd_user_refused_total", "counter", "Refusals to a user, by access or quota.") \
     X(user_device_seconds_total, "kopsd_user_device_seconds_total", "counter", "Time that devices worked for a user.") \
-    X(refusals_total, "kopsd_refusals_total", "counter", "What was refused to all users: by the quota that was used up, limits for those of a connection, connect, method and user_kernels for those who may not, handle for another user's memory.") \
+    X(refusals_total, "kopsd_refusals_total", "counter", "Refusals to all users. what is the quota that was used up; limits: a connection's; connect, method, user_kernels: not permitted; handle: another user's memory.") \
     X(compiles_total, "kopsd_compiles_total", "counter", "Sources compiled.") \
     X(compile_failures_total, "kopsd_compile_failures_total", "counter", "Sources that were not compiled.") \
     X(compile_cache_hits_total, "kopsd_compile_cache_hits_total", "counter", "Sources found compiled, in memory or on disk.") \
-    X(compile_joins_total, "kopsd_compile_joins_total", "counter", "Requests that waited for a compile that another had begun.") \
+    X(compile_joins_total, "kopsd_compile_joins_total", "counter", "Requests that waited for an in-flight compile of another request.") \
     X(op_queue_seconds, "kopsd_op_queue_seconds", "histogram", "From ready to run until given to the device. op is an op's name, user_kernel, sequence or program; dtype is empty where there are several.") \
-    X(op_device_seconds, "kopsd_op_device_seconds", "histogram", "Device time of a run's timed executions together: on a GPU of runs with timing, and of one in 61 others.") \
+    X(op_device_seconds, "kopsd_op_device_seconds", "histogram", "Device time of a run's timed executions together: on a GPU of runs with timing, and of one in 61 of the others.") \
     X(op_total_seconds, "kopsd_op_total_seconds", "histogram", "From the request's decoding to its reply.") \
-    X(profile_rows_dropped, "kopsd_profile_rows_dropped", "gauge", "Rows that stats has left out since its last reset, for want of room.") \
+    X(profile_rows_dropped, "kopsd_profile_rows_dropped", "gauge", "Rows that stats has dropped since its last reset because its table was full.") \
     X(log_lines_held_back_total, "kopsd_log_lines_held_back_total", "counter", "Lines of the log not written because there were too many of their kind in a second.") \
     X(log_lines_lost_total, "kopsd_log_lines_lost_total", "counter", "Lines of the log that could not be written.") \
-    X(resident_memory_bytes, "kopsd_resident_memory_bytes", "gauge", "Memory of the daemon's process that is resident.") \
+    X(resident_memory_bytes, "kopsd_resident_memory_bytes", "gauge", "Resident memory of the daemon's process.") \
     X(open_fds, "kopsd_open_fds", "gauge", "Open file descriptors of the daemon's process.") \
-    X(max_fds, "kopsd_max_fds", "gauge", "The most that it may have.") \
+    X(max_fds, "kopsd_max_fds", "gauge", "Most file descriptors that the daemon's process may have.") \
     X(cpu_seconds_total, "kopsd_cpu_seconds_total", "counter", "Processor time of the daemon's process.")
 
 #endif

@@ -8,7 +8,7 @@ static const struct op_attr gemm_attrs[] = {
     {"trans_a", OP_ATTR_BOOL, {.b = false}, NULL, "Swap the last two dimensions of `a`."},
     {"trans_b", OP_ATTR_BOOL, {.b = false}, NULL, "Swap the last two dimensions of `b`."},
     {"alpha", OP_ATTR_FLOAT, {.f = 1.0}, NULL, "Scales the product."},
-    {"beta", OP_ATTR_FLOAT, {.f = 0.0}, NULL, "Scales what `out` held before; 0 means that it is not read."},
+    {"beta", OP_ATTR_FLOAT, {.f = 0.0}, NULL, "Scales the previous values of `out`; 0 means that `out` is not read."},
     {"precision", OP_ATTR_CHOICE, {.choice = 0}, gemm_precision_choices, "`highest` multiplies in the tensors' own dtype; `high` lets f32 operands be rounded to tf32 where the device has it."},
 };
 

@@ -21,15 +21,15 @@ enum kops_code {
     KOPS_ERR_MISALIGNED = 14, /**< A tensor's byte offset is no multiple of its element size. */
     KOPS_ERR_OVERLAP = 15, /**< An output overlaps itself, another output, or an input that it is not exactly equal to. */
     KOPS_ERR_UNKNOWN_DEVICE = 16, /**< The daemon has no device of that index or UUID. */
-    KOPS_ERR_DEVICE_MISMATCH = 17, /**< The tensors of one request live on devices that have no access to each other's memory. */
+    KOPS_ERR_DEVICE_MISMATCH = 17, /**< The tensors of one request are on devices that have no access to each other's memory. */
     KOPS_ERR_UNKNOWN_BUFFER = 18, /**< This connection has no buffer of that id (never had, or released it). */
     KOPS_ERR_STALE_BUFFER = 19, /**< The memory behind the reference was freed or replaced by its owner; register it anew. */
     KOPS_ERR_INVALID_HANDLE = 20, /**< The driver could not open the IPC handle (bogus, freed, of another GPU, or exported by the daemon itself). */
     KOPS_ERR_INVALID_FD = 21, /**< The file descriptor is no sealed memfd of the declared size; the message says which check failed. */
     KOPS_ERR_READ_ONLY = 22, /**< An output lies in a buffer that was registered read-only or is sealed against writing. */
-    KOPS_ERR_LIMIT_EXCEEDED = 23, /**< More of something than one request may carry; `detail` has `limit` and `value`. */
-    KOPS_ERR_QUOTA_EXCEEDED = 24, /**< The connection or user holds as much of something as it may; `detail` has `quota` (of what), `limit` and `current`, and for rates `retry_after_ms`. Also where the daemon or the machine has no descriptors left: `quota` is `descriptors`, without the numbers where it is the machine. */
-    KOPS_ERR_UNSUPPORTED = 25, /**< This daemon, device or build cannot do it; the message says what can be done instead. */
+    KOPS_ERR_LIMIT_EXCEEDED = 23, /**< The request has more of something than it may have; `detail` has `limit` and `value`. */
+    KOPS_ERR_QUOTA_EXCEEDED = 24, /**< The connection or user has used up a quota; `detail` has `quota` (its name), `limit` and `current`, and for rates `retry_after_ms`. Also when the daemon or the machine has no descriptors left: `quota` is `descriptors`, without the numbers where it is the machine. */
+    KOPS_ERR_UNSUPPORTED = 25, /**< This daemon, device or build cannot do it; the message names another way. */
     KOPS_ERR_OUT_OF_MEMORY = 26, /**< The device or host has too little free memory. */
     KOPS_ERR_DEADLINE_EXCEEDED = 27, /**< `deadline_ms` passed before the job ended. `detail.ended` is false while the job still uses its memory; outputs are undefined when it had started. */
     KOPS_ERR_CANCELLED = 28, /**< The job was cancelled. `detail.ended` is false while the job still uses its memory; outputs are undefined when it had started. */
@@ -38,7 +38,7 @@ enum kops_code {
     KOPS_ERR_DEVICE_LOST = 31, /**< The device's context is broken; the daemon ends with its own exit status and a supervisor starts it anew. */
     KOPS_ERR_PERMISSION_DENIED = 32, /**< The client's user may not connect (`detail.uid`), may not call this method (`detail.method` and `class`) or bring kernels, or the reference belongs to another user. */
     KOPS_ERR_SHUTTING_DOWN = 33, /**< The daemon is ending, or draining (`detail.draining` is true), and takes no new work; the request has not run. */
-    KOPS_ERR_INTERNAL = 34, /**< A fault of the daemon's own; its log has more. */
+    KOPS_ERR_INTERNAL = 34, /**< A fault inside the daemon; its log has more. */
     KOPS_ERR_UNKNOWN_PROGRAM = 35, /**< This connection has no program of that id (never had, or released it). */
     KOPS_ERR_STALLED = 36, /**< The client's stream did not reach an ordered call in time (`server.stall_timeout_ms`); the call was dropped and the connection is closed after it. */
     KOPS_ERR_COMPILE_FAILED = 37, /**< The source of a kernel was not compiled; `detail.reason` is `source`, `entry`, `time`, `memory` or `crash`, `detail.log` the compiler's log. */
@@ -48,14 +48,14 @@ enum kops_code {
     KOPS_ERR_CONNECT_FAILED = 101, /**< No daemon answered on any of the socket paths tried; the message lists them. */
     KOPS_ERR_CONNECTION_LOST = 102, /**< The daemon closed the connection or died; requests without a reply may or may not have run. */
     KOPS_ERR_TIMEOUT = 103, /**< No reply within the client's timeout; the request was cancelled and the connection stays usable. */
-    KOPS_ERR_NOT_EXPORTABLE = 104, /**< The memory has no handle that another process could open (expandable segments, cudaMallocAsync, host memory that is not shared); the message says what to change. */
+    KOPS_ERR_NOT_EXPORTABLE = 104, /**< The memory has no handle that another process could open (expandable segments, cudaMallocAsync, host memory that is not shared); the message names the change to make. */
     KOPS_ERR_BAD_REPLY = 105, /**< The peer's bytes are no valid response. */
     KOPS_ERR_BAD_ARGUMENT = 106, /**< A client function was called with an argument that it refuses before anything is sent. */
     KOPS_ERR_NO_MEMORY = 107, /**< The client process has too little memory. */
     KOPS_ERR_OS_ERROR = 108, /**< A system call of the client failed; the message has its name and errno. */
     KOPS_ERR_NO_CUDA = 109, /**< The client process has no usable CUDA driver or no current context. */
-    KOPS_ERR_CAPTURING = 110, /**< The CUDA stream is being captured into a graph, which an ordered call cannot be part of: make the call outside the capture, or define a program. */
-    KOPS_ERR_BUFFER_LOST = 111, /**< The daemon was started anew and this buffer could not be made known to it again (its memory was the old daemon's alone, or its owner is gone); what was in it is lost. Make it anew. */
+    KOPS_ERR_CAPTURING = 110, /**< The CUDA stream is being captured into a graph. An ordered call cannot be part of a graph: make the call outside the capture, or define a program. */
+    KOPS_ERR_BUFFER_LOST = 111, /**< The daemon was started anew and this buffer could not be registered again (only the old daemon had its memory, or its owner is gone). Its contents are lost. Make it anew. */
 };
 
 /** Element types. */
