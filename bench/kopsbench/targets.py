@@ -43,7 +43,7 @@ ROWS = {
     "compile_second_process": "the same, of a kernel that another process had compiled",
     "compile_second_process_vs_torch_nvrtc": "the same",
     "compile_second_process_vs_load_inline": "the same",
-    "compile_second_process_with_imports_vs_load_inline": "the same, with what each has to import first",
+    "compile_second_process_with_imports_vs_load_inline": "the same, with the imports of each",
     "compile_after_restart": "the same, of a kernel on the disk of a restarted daemon",
     "compile_single_flight": "compiles when 64 processes ask for the same new kernel",
     "kernel_launch_python_vs_builtin": "ordered launch of a user's kernel from Python, MPS",
@@ -199,5 +199,5 @@ def brief_cells(label: str, record: Mapping[str, Any]) -> tuple[str, ...]:
 
 def brief(records: Mapping[str, Mapping[str, Any]]) -> str:
     """Medians only. A measure without a record is an error: the page would say less than it promises."""
-    rows = [("what", "kopsd", "beside it", "kopsd is"), ("---",) * 4, *(brief_cells(label, records[name]) for name, label in BRIEF.items())]
+    rows = [("measure", "kopsd", "beside it", "kopsd is"), ("---",) * 4, *(brief_cells(label, records[name]) for name, label in BRIEF.items())]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
