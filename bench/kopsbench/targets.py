@@ -199,5 +199,6 @@ def brief_cells(label: str, record: Mapping[str, Any]) -> tuple[str, ...]:
 
 def brief(records: Mapping[str, Mapping[str, Any]]) -> str:
     """Medians only. A measure without a record is an error: the page would say less than it promises."""
-    rows = [("measure", "kopsd", "beside it", "kopsd is"), ("---",) * 4, *(brief_cells(label, records[name]) for name, label in BRIEF.items())]
+    header = ("measure", "kopsd", "beside it", "kopsd is")
+    rows = [header, ("---",) * 4, *(brief_cells(label, records[name]) for name, label in BRIEF.items())]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
