@@ -16,8 +16,8 @@ static const char usage[] =
     "       kopsctl cache clear [--key KEY]\n"
     "       kopsctl cache export FILE [--key KEY]\n"
     "       kopsctl cache import FILE\n\n"
-    "The daemon's cache of compiled kernels; for root and for the user that the daemon runs as. A key is what\n"
-    "`kopsctl compile` and `list` print. What is imported runs for everybody who asks for it: import only what you\n"
+    "The daemon's cache of compiled kernels; for root and for the user that the daemon runs as. `kopsctl compile` and\n"
+    "`list` print the keys. An imported kernel runs for every client that asks for it: import only archives that you\n"
     "trust.\n";
 
 enum { COPY_BYTES = 1 << 16 };

@@ -10,9 +10,9 @@
 
 static const char usage[] =
     "Usage: kopsctl clients [--users] [--json]\n\n"
-    "Lists who is connected to the daemon, what each connection holds and how it is served. Administrators (by\n"
-    "default root and the daemon's own user) see everybody, others their own connections.\n\n"
-    "      --users   add a table of users: what all connections of one hold together, and their limits\n"
+    "Lists the daemon's connections with their memory, requests and latency. Administrators (by default root and the\n"
+    "daemon's own user) see all connections, others their own.\n\n"
+    "      --users   add a table of users: the use of all connections of a user together, and the limits\n"
     "      --json    print JSON: clients, users and devices\n";
 
 /* ---- JSON ---- */

@@ -9,8 +9,8 @@
 
 static const char usage[] =
     "Usage: kopsctl compile FILE [--entry NAME]... [OPTION]...\n\n"
-    "Has the daemon compile CUDA C++, and prints what became of its kernels. What was compiled before, for whomever,\n"
-    "is not compiled again. Files beside FILE that it includes in quotes are sent along.\n\n"
+    "Makes the daemon compile CUDA C++, and prints the resulting kernels. A source that was compiled before, for any\n"
+    "client, is not compiled again. Files beside FILE that it includes in quotes are sent along.\n\n"
     "  -e, --entry NAME       a __global__ function, or an instantiation such as 'scale<float, 4>'; may be repeated.\n"
     "                         Default: all functions of the file that are no templates\n" SOURCE_USAGE
     "      --json             print JSON\n\n"

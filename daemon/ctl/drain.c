@@ -8,15 +8,15 @@
 
 static const char usage[] =
     "Usage: kopsctl drain [--stop | --resume] [--timeout SECONDS] [--json]\n\n"
-    "Lets the daemon take no new work, and waits until it has none in flight. What clients ask for meanwhile is\n"
-    "answered `shutting_down`: those of this project's libraries wait for the daemon and ask again. For\n"
-    "administrators, by default root and the daemon's own user.\n\n"
-    "      --stop              then the daemon ends; also when the time is over and work is left\n"
+    "Makes the daemon refuse new work, and waits until none is in flight. The daemon answers new requests with\n"
+    "`shutting_down`; clients with this project's libraries wait for the daemon and ask again. For administrators, by\n"
+    "default root and the daemon's own user.\n\n"
+    "      --stop              then end the daemon; also when the time is over and work is left\n"
     "      --resume            take new work again, at once\n"
-    "      --timeout SECONDS   how long to wait for the work to end; without it, as long as it takes\n"
+    "      --timeout SECONDS   longest wait for the work to end; default: no limit\n"
     "      --json              print JSON\n\n"
     "A drained daemon stays so until `--resume` or its next start, also when this program was interrupted.\n"
-    "Exit status: 0 drained (or resumed), 1 failed, 2 wrong usage, 3 no daemon, 4 work is left after the time.\n";
+    "Exit status: 0 drained (or resumed), 1 failed, 2 wrong usage, 3 no daemon, 4 work is left after the timeout.\n";
 
 enum { LONGEST_S = 86400 };
 

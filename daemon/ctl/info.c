@@ -10,7 +10,7 @@ static const char info_usage[] = "Usage: kopsctl info [--json]\n\n"
                                  "Prints the daemon's version and process, its devices, limits and features.\n";
 
 static const char ops_usage[] = "Usage: kopsctl ops [NAME] [--json]\n\n"
-                                "Lists the ops; with a name, tells all about one.\n";
+                                "Lists the ops; with a name, prints all about one.\n";
 
 /* Takes the common options only; *ret_name: the one operand that the command allows, or NULL. */
 static int parse(struct ctl *ctl, int argc, char **argv, const char *usage, const char **ret_name)

@@ -13,14 +13,14 @@ static const struct {
 } commands[] = {
     {"ping", "round trips to the daemon, and how long they take", ctl_ping},
     {"info", "the daemon, its devices, limits and features", ctl_info},
-    {"ops", "what can be run, on which dtypes, with which attributes", ctl_ops},
+    {"ops", "the built-in ops, their dtypes and attributes", ctl_ops},
     {"stats", "counters, timings of every op and shape, open mappings", ctl_stats},
-    {"clients", "who is connected, what each one holds and how it is served", ctl_clients},
-    {"top", "what the daemon does at present, live or for scripts", ctl_top},
+    {"clients", "connected clients, their memory and latency", ctl_clients},
+    {"top", "the daemon's present work, live or for scripts", ctl_top},
     {"metrics", "metrics for Prometheus: print, write to a file, serve on a port", ctl_metrics},
-    {"drain", "take no new work, wait for what is in flight, stop", ctl_drain},
+    {"drain", "take no new work, wait for work in flight, stop", ctl_drain},
     {"run", "run an op on random data, measure it, check it", ctl_run},
-    {"compile", "compile CUDA C++, show what became of it", ctl_compile},
+    {"compile", "compile CUDA C++, show the resulting kernels", ctl_compile},
     {"launch", "launch a kernel of a file on random data or files, measure it", ctl_launch},
     {"cache", "list, clear, export and import compiled kernels", ctl_cache},
 };
@@ -39,7 +39,7 @@ static void print_usage(FILE *to)
                 "--timeout is for each request; 60 without it.\n"
                 "Without --socket: KOPS_SOCKET, or $XDG_RUNTIME_DIR/kopsd.sock, or /run/kopsd/kopsd.sock.\n"
                 "Exit status: 0 done, 1 failed or the check found wrong results, 2 wrong usage, 3 no daemon,\n"
-                "4 (drain) work is left after the time.\n");
+                "4 (drain) work is left after the timeout.\n");
 }
 
 bool ctl_parse_uint(const char *text, uint64_t min, uint64_t max, uint64_t *ret)

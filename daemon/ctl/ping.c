@@ -8,7 +8,7 @@
 
 static const char usage[] =
     "Usage: kopsctl ping [--count N] [--spin US] [--json]\n\n"
-    "Sends N requests that do nothing, one after another, and tells how long the round trips took.\n\n"
+    "Sends N requests without work, one after another, and prints the time of the round trips.\n\n"
     "  -c, --count N     how many (default 1000)\n"
     "      --spin US     busy-wait that long for each reply before sleeping (default 0)\n"
     "      --json        print JSON\n";

@@ -18,7 +18,7 @@ static const char usage[] =
     "  -b, --backend NAME      serve only \"host\" or only \"cuda\" devices; \"auto\": both\n"
     "  -l, --log-level LEVEL   error, warning, info or debug\n"
     "      --supervise         keep the socket, and start the server again when it ends on its own\n"
-    "      --spin-us N         poll that long for requests and completions before sleeping; 0: never\n"
+    "      --spin-us N         microseconds of polling for requests and completions before sleeping; 0: none\n"
     "      --set NAME=VALUE    any setting, as in --set host.threads=4\n"
     "      --check-config      check the settings, print nothing but errors, and exit\n"
     "      --print-config      print every setting with its value and meaning, and exit\n"
@@ -26,8 +26,9 @@ static const char usage[] =
     "  -h, --help\n"
     "\n"
     "Settings come from the file, then KOPSD_<SECTION>_<KEY> in the environment, then flags.\n"
-    "SIGHUP: read them again; what needs a restart is logged. SIGTERM, SIGINT: finish what is running, then end.\n"
-    "Exit status: 0 ended as it was told to; 1 cannot start; 2 wrong usage; 70 the server hung; 75 a device was lost.\n"
+    "SIGHUP: read them again; the log lists those that need a restart.\n"
+    "SIGTERM, SIGINT: finish running work, then end.\n"
+    "Exit status: 0 ended on request; 1 cannot start; 2 wrong usage; 70 the server hung; 75 a device was lost.\n"
     "After 70 and 75 start it again: systemd's Restart=on-failure does, or --supervise.\n";
 
 static int remember(struct flags *f, const char *name, const char *value)
