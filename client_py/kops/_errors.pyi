@@ -122,7 +122,7 @@ class UnknownDevice(KopsError, ValueError):
     """The daemon has no device of that index or UUID."""
 
 class DeviceMismatch(KopsError, ValueError):
-    """The tensors of one request live on devices that have no access to each other's memory."""
+    """The tensors of one request are on devices that have no access to each other's memory."""
 
 class UnknownBuffer(KopsError, LookupError):
     """This connection has no buffer of that id (never had, or released it)."""
@@ -140,16 +140,16 @@ class ReadOnly(KopsError, PermissionError):
     """An output lies in a buffer that was registered read-only or is sealed against writing."""
 
 class LimitExceeded(KopsError, ValueError):
-    """More of something than one request may carry; `detail` has `limit` and `value`."""
+    """The request has more of something than it may have; `detail` has `limit` and `value`."""
 
 class QuotaExceeded(KopsError, ResourceWarning):
-    """The connection or user holds as much of something as it may; `detail` has `quota` (of what), `limit` and
-    `current`, and for rates `retry_after_ms`. Also where the daemon or the machine has no descriptors left:
-    `quota` is `descriptors`, without the numbers where it is the machine.
+    """The connection or user has used up a quota; `detail` has `quota` (its name), `limit` and `current`, and
+    for rates `retry_after_ms`. Also when the daemon or the machine has no descriptors left: `quota` is
+    `descriptors`, without the numbers where it is the machine.
     """
 
 class Unsupported(KopsError, NotImplementedError):
-    """This daemon, device or build cannot do it; the message says what can be done instead."""
+    """This daemon, device or build cannot do it; the message names another way."""
 
 class OutOfMemory(KopsError, MemoryError):
     """The device or host has too little free memory."""
@@ -196,7 +196,7 @@ class ShuttingDown(KopsError, ConnectionError):
     """
 
 class Internal(KopsError, RuntimeError):
-    """A fault of the daemon's own; its log has more."""
+    """A fault inside the daemon; its log has more."""
 
 class UnknownProgram(KopsError, LookupError):
     """This connection has no program of that id (never had, or released it)."""
@@ -249,7 +249,7 @@ class Timeout(KopsError, TimeoutError):
 
 class NotExportable(KopsError, ValueError):
     """The memory has no handle that another process could open (expandable segments, cudaMallocAsync, host
-    memory that is not shared); the message says what to change.
+    memory that is not shared); the message names the change to make.
     """
 
 class BadReply(KopsError, ConnectionError):
@@ -268,13 +268,13 @@ class NoCuda(KopsError, RuntimeError):
     """The client process has no usable CUDA driver or no current context."""
 
 class Capturing(KopsError, RuntimeError):
-    """The CUDA stream is being captured into a graph, which an ordered call cannot be part of: make the call
+    """The CUDA stream is being captured into a graph. An ordered call cannot be part of a graph: make the call
     outside the capture, or define a program.
     """
 
 class BufferLost(KopsError, LookupError):
-    """The daemon was started anew and this buffer could not be made known to it again (its memory was the old
-    daemon's alone, or its owner is gone); what was in it is lost. Make it anew.
+    """The daemon was started anew and this buffer could not be registered again (only the old daemon had its
+    memory, or its owner is gone). Its contents are lost. Make it anew.
     """
 
 BY_CODE: dict[str, type[KopsError]]
