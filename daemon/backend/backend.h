@@ -121,12 +121,14 @@ struct backend_operand {
     uint64_t extent; /* bytes from there to the end of the furthest element */
 };
 
-/* One op on its tensors. */
+/* One op on its tensors: the same struct from the decoder to the device. */
 struct backend_step {
-    /* Set by the server before submit(). */
+    /* Set by the server before submit(); attrs and tensors are for the server alone. */
     const struct op *op;
+    union op_attr_value attrs[OP_MAX_ATTRS];
+    uint16_t tensors[STEP_MAX_OPERANDS]; /* inputs, then outputs: which tensors of the command list */
     struct plan plan;
-    struct backend_operand operands[STEP_MAX_OPERANDS]; /* inputs, then outputs, as in the op */
+    struct backend_operand operands[STEP_MAX_OPERANDS]; /* where those lie */
     int in_place;                                       /* the input that output 0 is exactly, or -1 */
     const char *variant;                                /* forced, one of variants(); or NULL */
 

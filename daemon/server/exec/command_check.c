@@ -12,15 +12,14 @@
  * "out" of a single op. */
 static int blame_tensor(const struct command_list *commands, unsigned i, struct error *e)
 {
-    const struct command *call = commands->calls;
     char key[24];
 
     if (commands->memory)
         snprintf(key, sizeof(key), "tensors[%u]", i);
-    else if (call->kernel)
-        kernel_operand_key(call->kernel, i, key);
+    else if (commands->kernels[0])
+        kernel_operand_key(commands->kernels[0], i, key);
     else
-        snprintf(key, sizeof(key), "%s", i < call->call.op->n_inputs ? "in" : "out");
+        snprintf(key, sizeof(key), "%s", i < commands->steps[0].op->n_inputs ? "in" : "out");
     return error_detail_text(e, "key", key);
 }
 
@@ -102,7 +101,7 @@ int command_list_check_handles(const struct command_list *commands, struct error
 
 enum { NEVER = UINT_MAX };
 
-/* When a tensor is used: numbers of calls. */
+/* When a tensor is used: numbers of steps. */
 struct tensor_use {
     unsigned first_read, first_write, last_write;
 };
@@ -111,17 +110,17 @@ static void note_uses(const struct command_list *commands, struct tensor_use *us
 {
     for (unsigned i = 0; i <= commands->n_tensors; i++)
         uses[i] = (struct tensor_use){NEVER, NEVER, NEVER};
-    for (unsigned i = 0; i < commands->n_calls; i++) {
-        const struct command *call = &commands->calls[i];
-        const unsigned n_inputs = call->call.op->n_inputs;
+    for (unsigned i = 0; i < commands->n_steps; i++) {
+        const struct backend_step *step = &commands->steps[i];
+        const struct kernel *kernel = commands->kernels[i];
+        const struct op_call call = command_list_call(commands, i);
+        const unsigned n_inputs = step->op->n_inputs;
         /* gemm with beta reads its output, too. */
-        const bool accumulates = !call->kernel && op_reads_output(&call->call, -1);
+        const bool accumulates = !kernel && op_reads_output(&call, -1);
 
-        for (unsigned o = 0; o < n_inputs + call->call.op->n_outputs; o++) {
-            struct tensor_use *use = &uses[call->tensors[o]];
-
-            bool read = o < n_inputs || accumulates ||
-                        (call->kernel && call->kernel->signature->operands[o]->kind == KERNEL_INOUT);
+        for (unsigned o = 0; o < n_inputs + step->op->n_outputs; o++) {
+            struct tensor_use *use = &uses[step->tensors[o]];
+            bool read = o < n_inputs || accumulates || (kernel && kernel->signature->operands[o]->kind == KERNEL_INOUT);
 
             if (use->first_read == NEVER && read)
                 use->first_read = i;
@@ -225,7 +224,7 @@ static bool is_spoiled(struct command_list *commands, const struct tensor_use *u
 
 static int refuse(const struct command_list *commands, unsigned i, struct error *e)
 {
-    if (!commands->memory && commands->calls[0].kernel)
+    if (!commands->memory && commands->kernels[0])
         error_set(e, ERROR_INVALID_ARGUMENT,
                   "repeat: the kernel reads what it writes, so repeating would apply it again and again; declare as "
                   "`out` what it only writes");

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "server/code/kernel.h"
 #include "server/exec/room.h"
@@ -19,21 +20,20 @@ void command_list_init_single(struct run *run, unsigned n_tensors)
 {
     run->commands = (struct command_list){
         .n_tensors = n_tensors,
-        .n_calls = 1,
+        .n_steps = 1,
         .tensors = run->one_tensors,
         .refs = run->one_refs,
-        .calls = &run->one_call,
         .steps = &run->one_step,
+        .kernels = &run->one_kernel,
         .search_steps = BODY_SEARCH_STEPS,
     };
     for (unsigned i = 0; i < n_tensors; i++) {
         run->one_refs[i].mapping = NULL;
         run->one_refs[i].shared = NULL;
         run->one_refs[i].waiting = false;
-        run->one_call.tensors[i] = (uint16_t)i;
-        run->one_call.call.tensors[i] = &run->one_tensors[i];
+        run->one_step.tensors[i] = (uint16_t)i;
     }
-    run->one_call.kernel = NULL;
+    run->one_kernel = NULL;
     run->one_step.variant = run->one_step.variant_used = NULL;
 }
 
@@ -47,25 +47,25 @@ static void *carve(char **at, size_t count, size_t size)
     return start;
 }
 
-int command_list_new(struct command_list *ret_body, unsigned n_tensors, unsigned n_calls, struct command_memory *pot,
+int command_list_new(struct command_list *ret_body, unsigned n_tensors, unsigned n_steps, struct command_memory *pot,
                      struct error *e)
 {
     const size_t slack = 4 * _Alignof(max_align_t);
-    struct command_list b = {.n_tensors = n_tensors, .n_calls = n_calls, .search_steps = BODY_SEARCH_STEPS};
+    struct command_list b = {.n_tensors = n_tensors, .n_steps = n_steps, .search_steps = BODY_SEARCH_STEPS};
     char *at;
 
     b.bytes = (n_tensors + 1) * (sizeof(*b.tensors) + sizeof(*b.refs)) +
-              n_calls * (sizeof(*b.calls) + sizeof(*b.steps)) + slack;
+              n_steps * (sizeof(*b.steps) + sizeof(*b.kernels)) + slack;
     at = calloc(1, b.bytes);
 
     if (!at)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for %u ops", n_calls);
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for %u ops", n_steps);
     b.memory = at;
     /* One more, without memory: null pointers. */
     b.tensors = carve(&at, n_tensors + 1, sizeof(*b.tensors));
     b.refs = carve(&at, n_tensors + 1, sizeof(*b.refs));
-    b.calls = carve(&at, n_calls, sizeof(*b.calls));
-    b.steps = carve(&at, n_calls, sizeof(*b.steps));
+    b.steps = carve(&at, n_steps, sizeof(*b.steps));
+    b.kernels = carve(&at, n_steps, sizeof(*b.kernels));
     b.pot = pot;
     *pot->bytes += b.bytes;
     charge_count(&b.charge, pot->account, pot->quota, b.bytes);
@@ -100,11 +100,22 @@ void command_list_unuse(struct command_list *commands)
 void command_list_release(struct command_list *commands)
 {
     command_list_unuse(commands);
-    for (unsigned i = 0; i < commands->n_calls; i++)
-        kernel_unref(commands->calls[i].kernel);
+    for (unsigned i = 0; i < commands->n_steps; i++)
+        kernel_unref(commands->kernels[i]);
     if (commands->pot)
         *commands->pot->bytes -= commands->bytes;
     charge_free(&commands->charge);
     free(commands->memory);
     *commands = (struct command_list){0};
+}
+
+struct op_call command_list_call(const struct command_list *commands, unsigned i)
+{
+    const struct backend_step *step = &commands->steps[i];
+    struct op_call call = {.op = step->op};
+
+    for (unsigned o = 0; o < step->op->n_inputs + step->op->n_outputs; o++)
+        call.tensors[o] = &commands->tensors[step->tensors[o]];
+    memcpy(call.attrs, step->attrs, sizeof(call.attrs));
+    return call;
 }

@@ -34,21 +34,14 @@ struct operand_ref {
 
 struct kernel;
 
-/* One op: as it was asked for, and where its tensors are in the body. */
-struct command {
-    struct op_call call;
-    uint16_t tensors[STEP_MAX_OPERANDS]; /* in the body; n_tensors: a null pointer */
-    struct kernel *kernel;               /* a reference; NULL: one of the ops */
-};
-
-/* What a run computes: tensors, and ops on them in order. */
+/* What a run computes: tensors, and steps on them in order. */
 struct command_list {
-    unsigned n_tensors, n_calls;
-    unsigned n_launches; /* of the calls: kernels of users */
+    unsigned n_tensors, n_steps;
+    unsigned n_launches; /* of the steps: kernels of users */
     struct tensor *tensors;
     struct operand_ref *refs; /* of the tensors */
-    struct command *calls;
-    struct backend_step *steps; /* of the calls */
+    struct backend_step *steps;
+    struct kernel **kernels;    /* of the steps: references; NULL: one of the ops */
     void *memory;               /* what the arrays lie in; NULL: the run itself */
     size_t bytes;               /* of it */
     struct command_memory *pot; /* where they are counted, */
@@ -61,10 +54,13 @@ struct run;
 /* The body of one op, in the run itself. */
 void command_list_init_single(struct run *run, unsigned n_tensors);
 /* Room for that much, counted in *pot and, without asking, for its user; tensors have no memory yet. -1: no memory. */
-int command_list_new(struct command_list *ret_body, unsigned n_tensors, unsigned n_calls, struct command_memory *pot,
+int command_list_new(struct command_list *ret_body, unsigned n_tensors, unsigned n_steps, struct command_memory *pot,
                      struct error *e);
 /* Counts its memory there instead. */
 void command_list_move(struct command_list *commands, struct command_memory *pot);
+/* The i-th step as the shape rules see it, with its tensors; good as long as the list is unchanged. */
+struct op_call command_list_call(const struct command_list *commands, unsigned i);
+
 /* Gives the mappings back; what is computed stays. */
 void command_list_unuse(struct command_list *commands);
 /* Gives the mappings and the memory back. Harmless on zeroes and twice. */
@@ -82,18 +78,16 @@ int tensor_decode(struct connection *c, const struct rpc_value *value, const cha
 int tensor_use_buffer(struct connection *c, uint64_t id, const char *path, struct operand_ref *ref, uint64_t *ret_size,
                       struct error *e);
 
-/* call_decode.c */
-/* Fills the i-th call's attributes from the map (may be NULL); *ret_variant gets `variant`, if it is there. */
-int call_decode_attrs(struct command *call, const struct rpc_value *map, struct rpc_arg *ret_variant, struct error *e);
-/* After the call's tensors and attributes are known: shapes, overlap, what may be written; makes the plan. */
-int call_plan(struct command_list *commands, unsigned i, struct error *e);
-/* After the device is known: the kernel, and what the device says to it. */
-int call_place(struct command_list *commands, unsigned i, struct backend_device *device, const struct rpc_arg *variant,
+/* step_decode.c */
+/* Fills the step's attributes from the map (may be NULL); *ret_variant gets `variant`, if it is there. */
+int step_decode_attrs(struct backend_step *step, const struct rpc_value *map, struct rpc_arg *ret_variant,
+                      struct error *e);
+/* After the step's tensors and attributes are known: shapes, overlap, what may be written; makes the plan. Again when
+ * memory was bound anew. */
+int step_plan(struct command_list *commands, unsigned i, struct error *e);
+/* After the device is known: the kernel, where the operands lie, and what the device says to it. */
+int step_place(struct command_list *commands, unsigned i, struct backend_device *device, const struct rpc_arg *variant,
                struct error *e);
-/* Refuses outputs that share memory with what they must not. Again when memory was bound anew. */
-int call_check_overlap(struct command_list *commands, unsigned i, struct error *e);
-/* Says where each operand lies within its memory. */
-void call_set_operands(struct command_list *commands, unsigned i);
 /* Refuses to repeat what would not compute the same again. */
 int command_list_check_repeat(struct command_list *commands, struct error *e);
 /* Equal handle bytes with different ids in one request could never all be open. */
@@ -111,7 +105,7 @@ int command_list_decode(struct connection *c, const struct rpc_arg *tensors, con
                         struct command_list *commands, struct backend_device **ret_device, struct error *e);
 
 /* launch_decode.c */
-/* Fills the i-th call from an op map of a sequence, whose `kernel` is there; makes its plan. */
+/* Fills the i-th step from an op map of a sequence, whose `kernel` is there; makes its plan. */
 int launch_decode_step(struct connection *c, struct command_list *commands, unsigned i, const struct rpc_arg *args,
                        struct error *e);
 /* After memory was bound anew: whether the addresses are still aligned as declared. */

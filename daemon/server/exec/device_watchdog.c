@@ -62,11 +62,11 @@ static bool is_stuck(const struct server *s, struct stream *stream, const struct
 
 static void describe(const struct run *run, char *into, size_t size)
 {
-    const struct command *call = &run->commands.calls[0];
-    int n = snprintf(into, size, "%s", call->call.op->name);
+    const struct backend_step *step = &run->commands.steps[0];
+    int n = snprintf(into, size, "%s", step->op->name);
 
-    for (unsigned o = 0; o < call->call.op->n_inputs + call->call.op->n_outputs && n < (int)size; o++) {
-        const struct tensor *t = call->call.tensors[o];
+    for (unsigned o = 0; o < step->op->n_inputs + step->op->n_outputs && n < (int)size; o++) {
+        const struct tensor *t = &run->commands.tensors[step->tensors[o]];
 
         n += snprintf(into + n, size - (size_t)n, " [");
         for (unsigned i = 0; i < t->rank && n < (int)size; i++)
@@ -74,8 +74,8 @@ static void describe(const struct run *run, char *into, size_t size)
         if (n < (int)size)
             n += snprintf(into + n, size - (size_t)n, "] %s", dtype_name(t->dtype));
     }
-    if (run->commands.n_calls > 1 && n < (int)size)
-        snprintf(into + n, size - (size_t)n, " and %u more ops", run->commands.n_calls - 1);
+    if (run->commands.n_steps > 1 && n < (int)size)
+        snprintf(into + n, size - (size_t)n, " and %u more ops", run->commands.n_steps - 1);
 }
 
 static void give_up(struct server *s, struct run *run)
@@ -92,7 +92,7 @@ static void give_up(struct server *s, struct run *run)
     run->failed = true;
     error_set(&run->error, ERROR_JOB_TIMEOUT,
               "%.60s did not end within %llu s (server.job_timeout_s); the daemon ends, which frees the GPU",
-              run->commands.calls[0].call.op->name, (unsigned long long)s->config.job_timeout_s);
+              run->commands.steps[0].op->name, (unsigned long long)s->config.job_timeout_s);
     error_detail_number(&run->error, "timeout_s", (int64_t)s->config.job_timeout_s);
 }
 

@@ -7,7 +7,7 @@
 static void note_oldest(struct server *s, unsigned device)
 {
     struct activity_job *oldest = &s->activity.oldest[device];
-    const struct op_call *call;
+    const struct backend_step *step;
     const struct tensor *t;
     const struct run *run;
     const struct connection *c;
@@ -18,10 +18,10 @@ static void note_oldest(struct server *s, unsigned device)
     }
     run = list_entry(list_first(&s->exec->on_device[device]), struct run, device_link);
     c = request_of(run)->connection;
-    call = &run->commands.calls[0].call;
-    t = call->op->n_inputs + call->op->n_outputs ? call->tensors[0] : NULL;
-    activity_own(&oldest->owner, call->op->name, c->pid, c->uid);
-    activity_store(&oldest->n_ops, run->commands.n_calls);
+    step = &run->commands.steps[0];
+    t = step->op->n_inputs + step->op->n_outputs ? &run->commands.tensors[step->tensors[0]] : NULL;
+    activity_own(&oldest->owner, step->op->name, c->pid, c->uid);
+    activity_store(&oldest->n_ops, run->commands.n_steps);
     activity_store(&oldest->rank, t ? t->rank : 0);
     for (unsigned i = 0; t && i < t->rank; i++)
         activity_store(&oldest->shape[i], t->shape[i]);

@@ -117,23 +117,22 @@ static int not_a_tensor(const struct kernel_param *p, const char *what, struct e
     return error_detail_text(e, "key", key);
 }
 
-/* The call's tensors and scalars are known: everything else follows. */
-static int finish_call(struct command_list *commands, unsigned i, const struct kernel_arg *values,
+/* The step's tensors and scalars are known: everything else follows. */
+static int finish_step(struct command_list *commands, unsigned i, const struct kernel_arg *values,
                        const struct kernel_launch *launch, uint32_t null_operands, struct error *e)
 {
-    struct command *call = &commands->calls[i];
-    const struct kernel *k = call->kernel;
+    const struct kernel *k = commands->kernels[i];
     const struct tensor *tensors[STEP_MAX_OPERANDS];
     struct backend_step *step = &commands->steps[i];
 
     for (unsigned o = 0; o < k->signature->n_tensors; o++)
-        tensors[o] = null_operands & 1U << o ? NULL : call->call.tensors[o];
+        tensors[o] = null_operands & 1U << o ? NULL : &commands->tensors[step->tensors[o]];
     if (kernel_plan(k->signature, tensors, values, launch, &k->limits, &step->plan, e) < 0)
         return -1;
     step->plan.kernel.function = k->function;
     commands->n_launches++;
     step->variant = step->variant_used = NULL;
-    return call_plan(commands, i, e);
+    return step_plan(commands, i, e);
 }
 
 /* ---- a launch ---- */
@@ -141,7 +140,7 @@ static int finish_call(struct command_list *commands, unsigned i, const struct k
 static int decode_operands(struct connection *c, struct run *run, const struct rpc_arg *args, struct kernel_arg *values,
                            uint32_t *ret_null, struct error *e)
 {
-    const struct kernel_signature *s = run->one_call.kernel->signature;
+    const struct kernel_signature *s = run->one_kernel->signature;
 
     *ret_null = 0;
     for (unsigned i = 0; i < s->n_params; i++) {
@@ -177,7 +176,7 @@ static int check_devices(const struct command_list *commands, struct backend_dev
         error_set(e, ERROR_DEVICE_MISMATCH,
                   "the kernel is loaded on %s, but a tensor lives on %s; compile for that device", device->info.uuid,
                   m->device->info.uuid);
-        kernel_operand_key(commands->calls[0].kernel, i, key);
+        kernel_operand_key(commands->kernels[0], i, key);
         return error_detail_text(e, "key", key);
     }
     return 0;
@@ -197,15 +196,15 @@ static int launch_decode(struct request *r, const struct rpc_arg *args, struct e
                         e) < 0)
         return -1;
     command_list_init_single(run, k->signature->n_tensors);
-    run->one_call.kernel = kernel_ref(k);
-    run->one_call.call.op = &k->signature->op;
+    run->one_kernel = kernel_ref(k);
+    run->one_step.op = &k->signature->op;
     run->device = k->code->device;
     if (decode_operands(r->connection, run, &args[LAUNCH_args], values, &null_operands, e) < 0 ||
         command_list_check_handles(&run->commands, e) < 0 ||
-        finish_call(&run->commands, 0, values, &launch, null_operands, e) < 0 ||
+        finish_step(&run->commands, 0, values, &launch, null_operands, e) < 0 ||
         check_devices(&run->commands, run->device, e) < 0)
         return -1;
-    return call_place(&run->commands, 0, run->device, &no_variant, e);
+    return step_place(&run->commands, 0, run->device, &no_variant, e);
 }
 
 void handle_launch(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
@@ -224,7 +223,7 @@ void handle_launch(struct request *r, const struct rpc_arg *args, struct request
 
 /* ---- a step ---- */
 
-static int decode_index(struct command_list *commands, struct command *call, const struct kernel_param *p,
+static int decode_index(struct command_list *commands, struct backend_step *step, const struct kernel_param *p,
                         const struct rpc_value *value, struct error *e)
 {
     struct rpc_field field = {.type = RPC_UINT, .max = commands->n_tensors - 1};
@@ -237,17 +236,15 @@ static int decode_index(struct command_list *commands, struct command *call, con
         return not_a_tensor(p, "its index in `tensors`", e);
     if (rpc_decode_value(value, &field, "", &arg, e) < 0)
         return -1;
-    call->tensors[p->operand] = (uint16_t)arg.u;
-    call->call.tensors[p->operand] = &commands->tensors[arg.u];
+    step->tensors[p->operand] = (uint16_t)arg.u;
     return 0;
 }
 
-static void set_null(struct command_list *commands, struct command *call, const struct kernel_param *p)
+static void set_null(struct command_list *commands, struct backend_step *step, const struct kernel_param *p)
 {
     /* Its element type is of no use: the place is shared by all null pointers. */
     commands->tensors[commands->n_tensors] = (struct tensor){.dtype = p->dtype, .rank = 1};
-    call->tensors[p->operand] = (uint16_t)commands->n_tensors;
-    call->call.tensors[p->operand] = &commands->tensors[commands->n_tensors];
+    step->tensors[p->operand] = (uint16_t)commands->n_tensors;
 }
 
 static int refuse_op_keys(const struct rpc_arg *args, struct error *e)
@@ -265,7 +262,7 @@ static int refuse_op_keys(const struct rpc_arg *args, struct error *e)
 int launch_decode_step(struct connection *c, struct command_list *commands, unsigned i, const struct rpc_arg *args,
                        struct error *e)
 {
-    struct command *call = &commands->calls[i];
+    struct backend_step *step = &commands->steps[i];
     struct kernel_arg values[KERNEL_MAX_PARAMS];
     const struct kernel_signature *s;
     struct kernel_launch launch;
@@ -277,8 +274,8 @@ int launch_decode_step(struct connection *c, struct command_list *commands, unsi
         decode_geometry(&args[OP_grid], &args[OP_block], &args[OP_shared], &args[OP_cluster], &launch, e) < 0)
         return -1;
     s = k->signature;
-    call->kernel = kernel_ref(k);
-    call->call.op = &s->op;
+    commands->kernels[i] = kernel_ref(k);
+    step->op = &s->op;
     for (unsigned p = 0; p < s->n_params; p++) {
         const struct rpc_value *value = rpc_list_item(args[OP_args].items, p);
 
@@ -286,28 +283,28 @@ int launch_decode_step(struct connection *c, struct command_list *commands, unsi
             if (decode_scalar(&s->params[p], value, values[p].value, e) < 0)
                 return -1;
         } else if (rpc_is_nil(value)) {
-            set_null(commands, call, &s->params[p]);
+            set_null(commands, step, &s->params[p]);
             null_operands |= 1U << s->params[p].operand;
-        } else if (decode_index(commands, call, &s->params[p], value, e) < 0) {
+        } else if (decode_index(commands, step, &s->params[p], value, e) < 0) {
             return -1;
         }
     }
-    return finish_call(commands, i, values, &launch, null_operands, e);
+    return finish_step(commands, i, values, &launch, null_operands, e);
 }
 
 int launch_check_alignment(const struct command_list *commands, unsigned i, struct error *e)
 {
-    const struct command *call = &commands->calls[i];
-    const struct kernel_signature *s = call->kernel->signature;
+    const struct kernel *k = commands->kernels[i];
+    const struct kernel_signature *s = k->signature;
     char key[16];
 
     for (unsigned o = 0; o < s->n_tensors; o++) {
         const struct kernel_param *p = s->operands[o];
 
-        if (!p->align || call->call.tensors[o]->offset % p->align == 0)
+        if (!p->align || commands->tensors[commands->steps[i].tensors[o]].offset % p->align == 0)
             continue;
-        error_set(e, ERROR_MISALIGNED, "%s: %s must be aligned to %u bytes", kernel_operand_key(call->kernel, o, key),
-                  p->name, p->align);
+        error_set(e, ERROR_MISALIGNED, "%s: %s must be aligned to %u bytes", kernel_operand_key(k, o, key), p->name,
+                  p->align);
         return error_detail_text(e, "key", key);
     }
     return 0;

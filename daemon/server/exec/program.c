@@ -40,8 +40,11 @@ static void tell_observer(struct program *p)
     const struct run_observer *observer = p->server->exec->observer;
     const struct command_list *b = &p->commands;
 
-    for (unsigned i = 0; p->untold && i < b->n_calls; i++)
-        observer->program_ran(p->server, p->uid, &b->calls[i].call, p->device, b->steps[i].variant_used, p->untold);
+    for (unsigned i = 0; p->untold && i < b->n_steps; i++) {
+        const struct op_call call = command_list_call(b, i);
+
+        observer->program_ran(p->server, p->uid, &call, p->device, b->steps[i].variant_used, p->untold);
+    }
     p->untold = 0;
 }
 
@@ -51,11 +54,11 @@ void program_count_run(struct run *run)
     const struct command_list *b = &run->commands;
     bool same = true;
 
-    for (unsigned i = 0; same && i < b->n_calls; i++)
+    for (unsigned i = 0; same && i < b->n_steps; i++)
         same = b->steps[i].variant_used == p->commands.steps[i].variant_used;
     if (!same) {
         tell_observer(p);
-        for (unsigned i = 0; i < b->n_calls; i++)
+        for (unsigned i = 0; i < b->n_steps; i++)
             p->commands.steps[i].variant_used = b->steps[i].variant_used;
     }
     p->untold++;
@@ -226,20 +229,13 @@ void handle_program(struct request *r, const struct rpc_arg *args, struct reques
 static int copy_body(const struct command_list *from, struct command_list *ret_body, struct command_memory *pot,
                      struct error *e)
 {
-    if (command_list_new(ret_body, from->n_tensors, from->n_calls, pot, e) < 0)
+    if (command_list_new(ret_body, from->n_tensors, from->n_steps, pot, e) < 0)
         return -1;
     ret_body->n_launches = from->n_launches;
     memcpy(ret_body->tensors, from->tensors, from->n_tensors * sizeof(*from->tensors));
-    memcpy(ret_body->calls, from->calls, from->n_calls * sizeof(*from->calls));
-    memcpy(ret_body->steps, from->steps, from->n_calls * sizeof(*from->steps));
-    for (unsigned i = 0; i < from->n_calls; i++) {
-        struct command *call = &ret_body->calls[i];
-
-        for (unsigned o = 0; o < call->call.op->n_inputs + call->call.op->n_outputs; o++)
-            call->call.tensors[o] = &ret_body->tensors[call->tensors[o]];
-        if (call->kernel)
-            kernel_ref(call->kernel);
-    }
+    memcpy(ret_body->steps, from->steps, from->n_steps * sizeof(*from->steps));
+    for (unsigned i = 0; i < from->n_steps; i++)
+        ret_body->kernels[i] = from->kernels[i] ? kernel_ref(from->kernels[i]) : NULL;
     return 0;
 }
 
@@ -337,8 +333,8 @@ static int recheck(const struct program *p, struct command_list *commands, struc
     if (command_list_check_handles(commands, e) < 0)
         return -1;
     commands->search_steps = BODY_SEARCH_STEPS;
-    for (unsigned i = 0; i < commands->n_calls; i++) {
-        if (call_plan(commands, i, e) < 0 || call_place(commands, i, device, &none, e) < 0) {
+    for (unsigned i = 0; i < commands->n_steps; i++) {
+        if (step_plan(commands, i, e) < 0 || step_place(commands, i, device, &none, e) < 0) {
             snprintf(prefix, sizeof(prefix), "ops[%u].", i);
             return error_prefix(e, prefix);
         }

@@ -114,8 +114,8 @@ static void write_variants(struct rpc_output *out, const struct command_list *b,
 {
     rpc_write_text(out, several ? "variants" : "variant");
     if (several)
-        rpc_write_array(out, b->n_calls);
-    for (unsigned i = 0; i < b->n_calls; i++)
+        rpc_write_array(out, b->n_steps);
+    for (unsigned i = 0; i < b->n_steps; i++)
         rpc_write_text(out, b->steps[i].variant_used ? b->steps[i].variant_used : "");
 }
 

@@ -21,12 +21,11 @@ enum { SAMPLE_ONE_IN = 61 /* untimed runs: no power of two, as loops of clients 
 static void finish_charged(struct request *r)
 {
     enum { FEW = 8, OF_FEW_NS = 1000 };
-    struct account *account = account_ref(r->connection->account);
-    const uint64_t before = run_of(r)->commands.n_calls > FEW ? clock_thread_ns() : 0;
+    struct account *account = r->connection->account;
+    const uint64_t before = run_of(r)->commands.n_steps > FEW ? clock_thread_ns() : 0;
 
     run_finish(r);
     schedule_charge(&account->turns, before ? clock_thread_ns() - before : OF_FEW_NS);
-    account_unref(account);
 }
 
 static void job_done(struct backend_job *job)
@@ -64,12 +63,12 @@ static void note_short(struct run *run, const struct backend_operand *operand, u
 /* Fills the steps' memories; all mappings are open. */
 static void bind_operands(struct run *run)
 {
-    for (unsigned i = 0; i < run->commands.n_calls; i++) {
-        const struct command *call = &run->commands.calls[i];
+    for (unsigned i = 0; i < run->commands.n_steps; i++) {
+        struct backend_step *step = &run->commands.steps[i];
 
-        for (unsigned o = 0; o < call->call.op->n_inputs + call->call.op->n_outputs; o++) {
-            const struct mapping *m = run->commands.refs[call->tensors[o]].mapping;
-            struct backend_operand *operand = &run->commands.steps[i].operands[o];
+        for (unsigned o = 0; o < step->op->n_inputs + step->op->n_outputs; o++) {
+            const struct mapping *m = run->commands.refs[step->tensors[o]].mapping;
+            struct backend_operand *operand = &step->operands[o];
 
             operand->memory = m ? m->memory : NULL;
             if (m && operand->extent && operand->offset + operand->extent > m->memory->size)
@@ -254,11 +253,10 @@ void run_begin(struct request *r, const struct run_options *o)
 
 /* ---- end ---- */
 
-void run_finish(struct request *r)
+void run_end(struct request *r)
 {
     struct connection *c = r->connection;
     struct run *run = run_of(r);
-    struct stream *stream = run->stream;
 
     if (run->job.failed)
         fail_run(run, &run->job.error);
@@ -271,14 +269,16 @@ void run_finish(struct request *r)
     list_remove(&r->order_link);
     account_end_run(c->account);
     run_release(run);
-    /* The stream may go with the connection's last request: take its next steps first. */
-    c->inflight++;
     request_end(r);
     barriers_advance(c);
+}
+
+void run_finish(struct request *r)
+{
+    struct stream *stream = run_of(r)->stream;
+
+    run_end(r);
     stream_advance(stream);
-    c->inflight--;
-    if (c->closed)
-        connection_free_if_done(c);
 }
 
 /* ---- stopping ---- */

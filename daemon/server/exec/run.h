@@ -41,10 +41,10 @@ struct run {
     double sample, *samples; /* one inline; more allocated */
     struct work prepare;
     /* The body of a single op. */
-    struct command one_call;
     struct tensor one_tensors[STEP_MAX_OPERANDS];
     struct operand_ref one_refs[STEP_MAX_OPERANDS];
     struct backend_step one_step;
+    struct kernel *one_kernel;
 };
 
 /* Who is told how the devices were used: observe/. */
@@ -71,7 +71,9 @@ void run_refuse(struct request *r, const struct run_options *o, const struct err
 void run_stop(struct request *r, enum run_stop why);
 /* Its deadline has passed. */
 void run_deadline(struct request *r);
-/* The run is over: replies, gives everything back, lets the next one go on. */
+/* The run is over: replies and gives everything back. */
+void run_end(struct request *r);
+/* The same, then lets the stream's next runs go on. */
 void run_finish(struct request *r);
 /* The same for every method that runs something: a run without a body; its priority; after the body, the job. */
 void run_init(struct request *r);

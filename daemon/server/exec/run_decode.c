@@ -46,7 +46,7 @@ _Static_assert(OP_MAX_OUTPUTS <= sizeof(out_paths) / sizeof(out_paths[0]), "a pa
 static int decode_operands(struct connection *c, struct command_list *commands, const struct rpc_arg *list,
                            unsigned first, unsigned count, const char *key, const char *const *paths, struct error *e)
 {
-    if (check_count(commands->calls[0].call.op, list->length, count, key, e) < 0)
+    if (check_count(commands->steps[0].op, list->length, count, key, e) < 0)
         return -1;
     for (unsigned i = 0; i < count; i++) {
         uint64_t buffer;
@@ -67,15 +67,15 @@ static int run_decode_single(struct request *r, const struct rpc_arg *args, stru
     if (!op)
         return unknown_op(e);
     command_list_init_single(run, op->n_inputs + op->n_outputs);
-    run->one_call.call.op = op;
+    run->one_step.op = op;
     if (decode_operands(r->connection, &run->commands, &args[RUN_in], 0, op->n_inputs, "in", in_paths, e) < 0 ||
         decode_operands(r->connection, &run->commands, &args[RUN_out], op->n_inputs, op->n_outputs, "out", out_paths,
                         e) < 0 ||
-        call_decode_attrs(&run->one_call, args[RUN_attrs].items, &variant, e) < 0 ||
-        command_list_check_handles(&run->commands, e) < 0 || call_plan(&run->commands, 0, e) < 0 ||
+        step_decode_attrs(&run->one_step, args[RUN_attrs].items, &variant, e) < 0 ||
+        command_list_check_handles(&run->commands, e) < 0 || step_plan(&run->commands, 0, e) < 0 ||
         command_list_choose_device(r->connection->server, &run->commands, &args[RUN_device], &run->device, e) < 0)
         return -1;
-    return call_place(&run->commands, 0, run->device, &variant, e);
+    return step_place(&run->commands, 0, run->device, &variant, e);
 }
 
 /* ---- several ---- */
@@ -94,28 +94,27 @@ static int limit_length(const struct rpc_arg *list, const char *key, unsigned li
     return error_detail_number(e, "value", list->length);
 }
 
-static int decode_indices(struct command_list *commands, struct command *call, const struct rpc_arg *list,
+static int decode_indices(struct command_list *commands, struct backend_step *step, const struct rpc_arg *list,
                           unsigned first, unsigned count, const char *key, struct error *e)
 {
     const struct rpc_field item = {.key = key, .type = RPC_UINT, .max = commands->n_tensors - 1};
     struct rpc_arg arg;
 
-    if (check_count(call->call.op, list->length, count, key, e) < 0)
+    if (check_count(step->op, list->length, count, key, e) < 0)
         return -1;
     for (unsigned i = 0; i < count; i++) {
         if (rpc_decode_value(rpc_list_item(list->items, i), &item, "", &arg, e) < 0)
             return -1;
-        call->tensors[first + i] = (uint16_t)arg.u;
-        call->call.tensors[first + i] = &commands->tensors[arg.u];
+        step->tensors[first + i] = (uint16_t)arg.u;
     }
     return 0;
 }
 
-static int decode_call(struct connection *c, struct command_list *commands, unsigned i, const struct rpc_value *value,
+static int decode_step(struct connection *c, struct command_list *commands, unsigned i, const struct rpc_value *value,
                        struct rpc_arg *ret_variant, struct error *e)
 {
     static const struct rpc_field as_map = {.key = "", .type = RPC_MAP};
-    struct command *call = &commands->calls[i];
+    struct backend_step *step = &commands->steps[i];
     struct rpc_arg args[N_OP_FIELDS], map;
     const struct op *op;
 
@@ -133,12 +132,12 @@ static int decode_call(struct connection *c, struct command_list *commands, unsi
     op = op_find(args[OP_op].text, args[OP_op].length);
     if (!op)
         return unknown_op(e);
-    call->call.op = op;
-    if (decode_indices(commands, call, &args[OP_in], 0, op->n_inputs, "in", e) < 0 ||
-        decode_indices(commands, call, &args[OP_out], op->n_inputs, op->n_outputs, "out", e) < 0 ||
-        call_decode_attrs(call, args[OP_attrs].items, ret_variant, e) < 0)
+    step->op = op;
+    if (decode_indices(commands, step, &args[OP_in], 0, op->n_inputs, "in", e) < 0 ||
+        decode_indices(commands, step, &args[OP_out], op->n_inputs, op->n_outputs, "out", e) < 0 ||
+        step_decode_attrs(step, args[OP_attrs].items, ret_variant, e) < 0)
         return -1;
-    return call_plan(commands, i, e);
+    return step_plan(commands, i, e);
 }
 
 static int decode_tensors(struct connection *c, struct command_list *commands, const struct rpc_arg *list,
@@ -170,11 +169,11 @@ int command_list_decode(struct connection *c, const struct rpc_arg *tensors, con
     if (decode_tensors(c, commands, tensors, ret_buffers, e) < 0 ||
         command_list_choose_device(c->server, commands, device, ret_device, e) < 0)
         return -1;
-    for (unsigned i = 0; i < commands->n_calls; i++) {
+    for (unsigned i = 0; i < commands->n_steps; i++) {
         struct rpc_arg variant = {0};
 
-        if (decode_call(c, commands, i, rpc_list_item(ops->items, i), &variant, e) < 0 ||
-            call_place(commands, i, *ret_device, &variant, e) < 0) {
+        if (decode_step(c, commands, i, rpc_list_item(ops->items, i), &variant, e) < 0 ||
+            step_place(commands, i, *ret_device, &variant, e) < 0) {
             snprintf(prefix, sizeof(prefix), "ops[%u].", i);
             return error_prefix(e, prefix);
         }
@@ -241,7 +240,7 @@ int run_set_job(struct request *r, const struct run_options *o, struct error *e)
     if (o->repeat + o->warmup > 1 && command_list_check_repeat(&run->commands, e) < 0)
         return -1;
     run->job.steps = run->commands.steps;
-    run->job.n_steps = run->commands.n_calls;
+    run->job.n_steps = run->commands.n_steps;
     run->job.repeat = (uint32_t)o->repeat;
     run->job.warmup = (uint32_t)o->warmup;
     run->job.timing = o->timing;

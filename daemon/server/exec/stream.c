@@ -94,7 +94,7 @@ static void submit(struct run *run)
     struct connection *c = request_of(run)->connection;
     struct activity *a = &c->server->activity;
     const struct activity_before before =
-        activity_begin(a, run->device, run->commands.calls[0].call.op->name, c->pid, c->uid);
+        activity_begin(a, run->device, run->commands.steps[0].op->name, c->pid, c->uid);
 
     run->state = RUN_SUBMITTED;
     c->exec->queued--;
@@ -191,7 +191,7 @@ static bool advance_one(struct stream *stream, struct run *run)
             return false; /* its word is written in its turn */
         timeline_pass_on(run);
         timeline_write_done(run);
-        run_finish(request_of(run));
+        run_end(request_of(run));
         return true;
     }
     if (!timeline_is_reached(run)) {

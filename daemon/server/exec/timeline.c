@@ -306,7 +306,7 @@ static void fail_stalled(struct connection *c)
     connection_fail(c, &e, "an ordered op stalled");
 }
 
-/* Resumes the stream if its word is reached. The connection may have ended afterwards. */
+/* Resumes the stream if its word is reached. */
 static void look(struct server *s, struct stream *stream)
 {
     enum { RESUMED_NS = 1000 };
@@ -360,9 +360,7 @@ void timelines_poll(struct server *s)
         a->looked = s->exec->held.turn;
         list_remove(&a->held_link);
         list_append(&s->exec->held.users, &a->held_link);
-        account_ref(a); /* its last connection may end */
         look_at_user(s, a, looks);
-        account_unref(a);
     }
 }
 

@@ -92,18 +92,18 @@ void latency_of(const struct request *r, double total_us, struct latency *ret)
 /* Where the run is counted by op; NULL: no memory. */
 static struct latency_op *op_of(struct server *s, const struct run *run)
 {
-    const struct op_call *call = &run->commands.calls[0].call;
+    const struct op *op = run->commands.steps[0].op;
     unsigned kind, dtype = 0;
     struct latency_op **at;
 
     if (run->program)
         kind = LATENCY_PROGRAM;
-    else if (run->commands.n_calls != 1)
+    else if (run->commands.n_steps != 1)
         kind = LATENCY_SEQUENCE;
     else
-        kind = call->op->id < OP_COUNT ? (unsigned)call->op->id : LATENCY_USER_KERNEL;
-    if (kind < LATENCY_SEQUENCE && call->op->n_inputs + call->op->n_outputs)
-        dtype = call->tensors[0]->dtype;
+        kind = op->id < OP_COUNT ? (unsigned)op->id : LATENCY_USER_KERNEL;
+    if (kind < LATENCY_SEQUENCE && op->n_inputs + op->n_outputs)
+        dtype = run->commands.tensors[run->commands.steps[0].tensors[0]].dtype;
     at = &s->observe->latencies->ops[run->device->index][kind][dtype];
     if (!*at)
         *at = calloc(1, sizeof(**at));

@@ -63,9 +63,12 @@ static void note_failure(const struct request *r)
 
     if (run->stop != RUN_GOES_ON)
         return;
-    if (b->n_calls == 1)
-        profile_add_error(profile, r->connection->uid, &b->calls[0].call, run->device, b->steps[0].variant_used);
-    event_fault(r->connection, run->device ? run->device->info.uuid : "-", b->n_calls ? b->calls[0].call.op->name : "-",
+    if (b->n_steps == 1) {
+        const struct op_call call = command_list_call(b, 0);
+
+        profile_add_error(profile, r->connection->uid, &call, run->device, b->steps[0].variant_used);
+    }
+    event_fault(r->connection, run->device ? run->device->info.uuid : "-", b->n_steps ? b->steps[0].op->name : "-",
                 &run->error);
 }
 
@@ -77,14 +80,15 @@ static void note_in_profile(const struct request *r, const struct latency *laten
 
     if (run->program) /* program_ran() tells of its ops */
         return;
-    if (b->n_calls == 1) {
-        profile_add(profile, r->connection->uid, &b->calls[0].call, run->device, b->steps[0].variant_used, run->samples,
-                    run->job.n_samples, latency);
-        return;
+    for (unsigned i = 0; i < b->n_steps; i++) {
+        const struct op_call call = command_list_call(b, i);
+
+        if (b->n_steps == 1)
+            profile_add(profile, r->connection->uid, &call, run->device, b->steps[0].variant_used, run->samples,
+                        run->job.n_samples, latency);
+        else /* the time of several ops together says nothing of one: they are counted */
+            profile_count(profile, r->connection->uid, &call, run->device, b->steps[i].variant_used, 1);
     }
-    /* The time of several ops together says nothing of one: they are counted. */
-    for (unsigned i = 0; i < b->n_calls; i++)
-        profile_count(profile, r->connection->uid, &b->calls[i].call, run->device, b->steps[i].variant_used, 1);
 }
 
 static void ended(const struct request *r, double device_us, double total_us, uint64_t now_ns)

@@ -93,6 +93,7 @@ static void init(struct connection *c)
     c->input.context = c;
     rpc_output_init(&c->output, OUTPUT_MAX);
     list_init(&c->link);
+    list_init(&c->done_link);
     schedule_task_init(&c->task);
     list_init(&c->hot_link);
     list_init(&c->recent_link);
@@ -208,10 +209,15 @@ free_connection:
     return NULL;
 }
 
-void connection_free_if_done(struct connection *c)
+void connection_note_done(struct connection *c)
 {
-    if (!c->closed || c->inflight || c->open_handles)
-        return;
+    if (c->closed && !c->inflight && !c->open_handles && list_empty(&c->done_link))
+        list_append(&c->server->peers->done, &c->done_link);
+}
+
+static void connection_free(struct connection *c)
+{
+    list_remove(&c->done_link);
     free_parts(c);
     rpc_input_free(&c->input);
     rpc_output_free(&c->output);
@@ -221,12 +227,18 @@ void connection_free_if_done(struct connection *c)
     free(c);
 }
 
+void connections_free_done(struct server *s)
+{
+    while (!list_empty(&s->peers->done))
+        connection_free(list_entry(list_first(&s->peers->done), struct connection, done_link));
+}
+
 static void on_handle_closed(uv_handle_t *handle)
 {
     struct connection *c = handle->data;
 
     c->open_handles--;
-    connection_free_if_done(c);
+    connection_note_done(c);
 }
 
 void connection_fail(struct connection *c, const struct error *e, const char *why)
@@ -269,5 +281,5 @@ void connection_close(struct connection *c, const char *why)
     end_parts(c);
     barriers_advance(c);
     long_replies_abandon(c);
-    connection_free_if_done(c);
+    connection_note_done(c);
 }

@@ -25,6 +25,7 @@ struct connection_part {
 struct connection {
     struct server *server;
     struct list link;
+    struct list done_link;     /* in the room's done */
     struct schedule_task task; /* in its user's turns */
     int fd, pidfd;
     uv_poll_t poll, exit_poll;
@@ -102,8 +103,10 @@ void connection_close(struct connection *c, const char *why);
 /* Ends it after telling the client so: an error notification, behind the replies that are there. */
 void connection_fail(struct connection *c, const struct error *e, const char *why);
 
-/* Frees a closed connection when nothing is left of it. */
-void connection_free_if_done(struct connection *c);
+/* A request or a handle of the connection has ended. A closed connection of which nothing is left is freed at the end
+ * of the loop's turn, and at no other time: no function needs to ask whether its connection is still there. */
+void connection_note_done(struct connection *c);
+void connections_free_done(struct server *s);
 
 /* Takes input, goes on with what waits, sends replies. */
 void connection_turn(struct connection *c);

@@ -25,6 +25,7 @@ int peers_new(struct server *s, int fd, const struct method_entry *methods, cons
             p->state_bytes = *methods[i].state_bytes;
     p->doorbells = -1;
     list_init(&p->connections);
+    list_init(&p->done);
     list_init(&p->recent);
     if (listener_begin(s, fd, e) < 0)
         return -1;
@@ -79,6 +80,7 @@ static void serve(struct schedule_task *task)
 void peers_serve(struct server *s)
 {
     schedule_turn(&s->schedule, serve);
+    connections_free_done(s);
 }
 
 bool peers_sleep(struct server *s)

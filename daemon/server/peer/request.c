@@ -120,8 +120,7 @@ void request_end(struct request *r)
         free(r);
     }
     connection_mark_dirty(c); /* input that had to wait for this may go on */
-    if (c->closed)
-        connection_free_if_done(c);
+    connection_note_done(c);
 }
 
 struct request *request_find(struct connection *c, uint32_t msgid)
@@ -287,7 +286,7 @@ static void handle(struct request *r, const struct method_entry *method, const s
                    struct request_fds *fds)
 {
     struct connection *c = r->connection;
-    struct server *s = c->server; /* the connection may go with the request */
+    struct server *s = c->server;
 
     r->work = method->work;
     r->brings_fds = method->brings_fds;

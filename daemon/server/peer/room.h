@@ -22,6 +22,7 @@ struct peers {
     struct log_limit connect_limit, disconnect_limit, fault_limit, protocol_limit, refuse_limit;
     uv_timer_t backlog_timer; /* while users wait for room: see backlog.c */
     struct list connections;  /* every struct connection, closed ones too */
+    struct list done;         /* those that are freed at the end of the turn */
     unsigned n_connections;   /* not closed */
     struct rpc_arena *arena;  /* the message being dispatched */
     size_t state_bytes;       /* of a request: the most that a method wants */

@@ -1,4 +1,4 @@
-/* One op of a body: attributes, plan, memory, device; every check. */
+/* One step: attributes, plan, memory, device; every check. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,13 +41,14 @@ static int decode_attr(const struct op_attr *attr, const struct rpc_value *value
     return error_at(e, ERROR_INVALID_ARGUMENT, "attrs.", attr->name, "not one of the choices that hello lists");
 }
 
-int call_decode_attrs(struct command *call, const struct rpc_value *map, struct rpc_arg *ret_variant, struct error *e)
+int step_decode_attrs(struct backend_step *step, const struct rpc_value *map, struct rpc_arg *ret_variant,
+                      struct error *e)
 {
-    const struct op *op = call->call.op;
+    const struct op *op = step->op;
     unsigned seen = 0;
 
     for (unsigned i = 0; i < op->n_attrs; i++)
-        call->call.attrs[i] = op->attrs[i].fallback;
+        step->attrs[i] = op->attrs[i].fallback;
     for (uint32_t i = 0; map && i < rpc_map_size(map); i++) {
         static const struct rpc_field variant = {.key = "variant", .type = RPC_STR};
         const struct rpc_value *value;
@@ -76,7 +77,7 @@ int call_decode_attrs(struct command *call, const struct rpc_value *map, struct 
                             j == op->n_attrs ? "this op has no such attribute" : "given twice");
         }
         seen |= 1U << j;
-        if (decode_attr(&op->attrs[j], value, &call->call.attrs[j], e) < 0)
+        if (decode_attr(&op->attrs[j], value, &step->attrs[j], e) < 0)
             return -1;
     }
     return 0;
@@ -85,12 +86,10 @@ int call_decode_attrs(struct command *call, const struct rpc_value *map, struct 
 /* ---- what it computes ---- */
 
 /* "in[0]" or "out[0]" for the i-th tensor of the call; of a kernel "args[0]". */
-static const char *operand_key(const struct command *call, unsigned i, char into[16])
+static const char *operand_key(const struct op *op, const struct kernel *k, unsigned i, char into[16])
 {
-    const struct op *op = call->call.op;
-
-    if (call->kernel)
-        return kernel_operand_key(call->kernel, i, into);
+    if (k)
+        return kernel_operand_key(k, i, into);
     if (i < op->n_inputs)
         snprintf(into, 16, "in[%u]", i);
     else
@@ -98,63 +97,70 @@ static const char *operand_key(const struct command *call, unsigned i, char into
     return into;
 }
 
-static int check_writable(const struct command_list *commands, const struct command *call, struct error *e)
+static int check_writable(const struct command_list *commands, unsigned i, struct error *e)
 {
-    const struct op *op = call->call.op;
+    const struct backend_step *step = &commands->steps[i];
+    const struct op *op = step->op;
     char key[16], dotted[20];
 
     for (unsigned o = op->n_inputs; o < op->n_inputs + op->n_outputs; o++) {
-        const struct operand_ref *ref = &commands->refs[call->tensors[o]];
+        const struct operand_ref *ref = &commands->refs[step->tensors[o]];
 
         if (!ref->mapping || ref->writable)
             continue;
-        snprintf(dotted, sizeof(dotted), "%s.", operand_key(call, o, key));
+        snprintf(dotted, sizeof(dotted), "%s.", operand_key(op, commands->kernels[i], o, key));
         return error_at(e, ERROR_READ_ONLY, dotted, "buffer", "was registered with access \"r\", but is an output");
     }
     return 0;
 }
 
-int call_check_overlap(struct command_list *commands, unsigned i, struct error *e)
+/* The overlap check: refuses outputs that share memory with what they must not. */
+static int check_overlap(struct command_list *commands, unsigned i, struct error *e)
 {
-    const struct command *c = &commands->calls[i];
-    const struct op *op = c->call.op;
+    struct backend_step *step = &commands->steps[i];
+    const struct kernel *k = commands->kernels[i];
+    const struct op *op = step->op;
     char out_key[16], other_key[16];
 
-    commands->steps[i].in_place = -1;
-    if (c->kernel && c->kernel->signature->alias)
+    step->in_place = -1;
+    if (k && k->signature->alias)
         return 0;
     for (unsigned o = op->n_inputs; o < op->n_inputs + op->n_outputs; o++)
         for (unsigned j = 0; j < o; j++) {
-            const struct mapping *a = commands->refs[c->tensors[o]].mapping, *b = commands->refs[c->tensors[j]].mapping;
-            const struct tensor *out = c->call.tensors[o], *other = c->call.tensors[j];
+            const unsigned x = step->tensors[o], y = step->tensors[j];
+            const struct mapping *a = commands->refs[x].mapping, *b = commands->refs[y].mapping;
+            const struct tensor *out = &commands->tensors[x], *other = &commands->tensors[y];
 
             if (!a || !b || !mapping_same_memory(a, b) ||
                 !tensor_share_elements_within(out, other, &commands->search_steps))
                 continue;
-            if (j < op->n_inputs && commands->steps[i].plan.kind == PLAN_ELEMENTWISE && tensor_same_view(out, other)) {
-                commands->steps[i].in_place = (int)j;
+            if (j < op->n_inputs && step->plan.kind == PLAN_ELEMENTWISE && tensor_same_view(out, other)) {
+                step->in_place = (int)j;
                 continue;
             }
             error_set(e, ERROR_OVERLAP, "%s shares memory with %s; give it memory of its own%s",
-                      operand_key(c, o, out_key), operand_key(c, j, other_key),
-                      c->kernel ? ", or declare the kernel with `alias`" : "");
-            return error_detail_text(e, "key", c->kernel ? out_key : "out");
+                      operand_key(op, k, o, out_key), operand_key(op, k, j, other_key),
+                      k ? ", or declare the kernel with `alias`" : "");
+            return error_detail_text(e, "key", k ? out_key : "out");
         }
     return 0;
 }
 
-int call_plan(struct command_list *commands, unsigned i, struct error *e)
+int step_plan(struct command_list *commands, unsigned i, struct error *e)
 {
-    struct command *call = &commands->calls[i];
-
-    commands->steps[i].op = call->call.op;
-    if (check_writable(commands, call, e) < 0)
+    if (check_writable(commands, i, e) < 0)
         return -1;
     /* A kernel's plan is there: it depends on scalars, too, and on nothing that other memory changes but alignment. */
-    if (call->kernel ? launch_check_alignment(commands, i, e) < 0
-                     : op_plan(&call->call, &commands->steps[i].plan, e) < 0)
-        return -1;
-    return call_check_overlap(commands, i, e);
+    if (commands->kernels[i]) {
+        if (launch_check_alignment(commands, i, e) < 0)
+            return -1;
+    } else {
+        const struct op_call call = command_list_call(commands, i);
+
+        if (op_plan(&call, &commands->steps[i].plan, e) < 0)
+            return -1;
+    }
+    return check_overlap(commands, i, e);
 }
 
 /* ---- where ---- */
@@ -185,22 +191,23 @@ static int choose_variant(struct backend_step *step, struct backend_device *d, c
     return error_detail_text(e, "key", "attrs.variant");
 }
 
-void call_set_operands(struct command_list *commands, unsigned i)
+/* Says where each operand lies within its memory. */
+static void set_operands(struct command_list *commands, unsigned i)
 {
-    const struct command *c = &commands->calls[i];
+    struct backend_step *step = &commands->steps[i];
 
-    for (unsigned o = 0; o < c->call.op->n_inputs + c->call.op->n_outputs; o++)
-        commands->steps[i].operands[o] = (struct backend_operand){
-            /* An empty one may be said to lie anywhere, outside of its memory, too. */
-            .offset = c->call.tensors[o]->extent ? c->call.tensors[o]->offset : 0,
-            .extent = c->call.tensors[o]->extent,
-        };
+    for (unsigned o = 0; o < step->op->n_inputs + step->op->n_outputs; o++) {
+        const struct tensor *t = &commands->tensors[step->tensors[o]];
+
+        /* An empty one may be said to lie anywhere, outside of its memory, too. */
+        step->operands[o] = (struct backend_operand){.offset = t->extent ? t->offset : 0, .extent = t->extent};
+    }
 }
 
-int call_place(struct command_list *commands, unsigned i, struct backend_device *device, const struct rpc_arg *variant,
+int step_place(struct command_list *commands, unsigned i, struct backend_device *device, const struct rpc_arg *variant,
                struct error *e)
 {
-    const struct kernel *k = commands->calls[i].kernel;
+    const struct kernel *k = commands->kernels[i];
 
     if (k && k->code->device != device) {
         error_set(e, ERROR_DEVICE_MISMATCH, "the kernel is loaded on %s, but this runs on %s: say so with `device`",
@@ -209,6 +216,6 @@ int call_place(struct command_list *commands, unsigned i, struct backend_device 
     }
     if (!k && choose_variant(&commands->steps[i], device, variant, e) < 0)
         return -1;
-    call_set_operands(commands, i);
+    set_operands(commands, i);
     return device->backend->check ? device->backend->check(device, &commands->steps[i], e) : 0;
 }
