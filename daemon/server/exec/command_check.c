@@ -1,4 +1,4 @@
-/* What concerns a body as a whole: its device, its handles, whether it may be repeated. */
+/* Checks of a whole command list: its device, its handles, and whether it may be repeated. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 #include "server/exec/room.h"
 #include "server/peer/request.h"
 
-/* Where the tensor is: "tensors[0]" of several ops, of which none may be decoded yet, "args[0]" of a kernel's, "in" or
- * "out" of a single op. */
+/* The key that an error names for a tensor: "tensors[0]" of several ops, "args[0]" of a kernel, "in" or "out" of a
+ * single op. Of several ops none may be decoded yet. */
 static int blame_tensor(const struct command_list *commands, unsigned i, struct error *e)
 {
     char key[24];
@@ -23,7 +23,7 @@ static int blame_tensor(const struct command_list *commands, unsigned i, struct 
     return error_detail_text(e, "key", key);
 }
 
-/* The device of the last tensor that is on one: of a single op that is an output's. NULL: all are memfds. */
+/* The device of the last tensor that lies on one. The last tensor of a single op is an output. NULL: all are memfds. */
 static struct backend_device *device_of_last(const struct command_list *commands)
 {
     for (unsigned i = commands->n_tensors; i--;)
@@ -132,8 +132,8 @@ static void note_uses(const struct command_list *commands, struct tensor_use *us
     }
 }
 
-/* A tensor that is written. Sorted by memory, then by where it begins: `reach` is where the furthest one of that memory
- * ends, of those that begin no later, so a search backwards may end there. */
+/* A tensor that is written. Such tensors are sorted by memory, then by beginning. `reach` is the furthest end among the
+ * tensors of the same memory that begin no later, so a backward search may stop there. */
 struct written {
     uint64_t memory, begin, reach; /* memory: mapping_memory_hash() */
     unsigned tensor;
@@ -185,9 +185,9 @@ static unsigned count_before(const struct written *written, unsigned n, uint64_t
     return low;
 }
 
-/* Whether the tensor is read, at `at` first, before it was written anew, and written then or later. Reads of it that
- * come after the first one need no look: they are worse off in neither respect. Each tensor whose bytes meet its own is
- * a step of the body's search, too, as are some that are passed. */
+/* Whether a repetition reads a changed tensor: the tensor is read by step `at` before any step writes it anew, and is
+ * written by that step or a later one. The first read decides; later reads need no look. Each tensor whose bytes meet
+ * the tensor's own counts as a step of the search, and so does every 16th tensor that is passed. */
 static bool is_spoiled(struct command_list *commands, const struct tensor_use *uses, const struct written *written,
                        unsigned n_written, unsigned i)
 {

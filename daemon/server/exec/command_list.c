@@ -25,7 +25,7 @@ void command_list_init_single(struct run *run, unsigned n_tensors)
         .refs = run->one_refs,
         .steps = &run->one_step,
         .kernels = &run->one_kernel,
-        .search_steps = BODY_SEARCH_STEPS,
+        .search_steps = STEP_SEARCH_MAX,
     };
     for (unsigned i = 0; i < n_tensors; i++) {
         run->one_refs[i].mapping = NULL;
@@ -47,11 +47,11 @@ static void *carve(char **at, size_t count, size_t size)
     return start;
 }
 
-int command_list_new(struct command_list *ret_body, unsigned n_tensors, unsigned n_steps, struct command_memory *pot,
-                     struct error *e)
+int command_list_new(struct command_list *ret_commands, unsigned n_tensors, unsigned n_steps,
+                     struct command_memory *counted_in, struct error *e)
 {
     const size_t slack = 4 * _Alignof(max_align_t);
-    struct command_list b = {.n_tensors = n_tensors, .n_steps = n_steps, .search_steps = BODY_SEARCH_STEPS};
+    struct command_list b = {.n_tensors = n_tensors, .n_steps = n_steps, .search_steps = STEP_SEARCH_MAX};
     char *at;
 
     b.bytes = (n_tensors + 1) * (sizeof(*b.tensors) + sizeof(*b.refs)) +
@@ -61,25 +61,25 @@ int command_list_new(struct command_list *ret_body, unsigned n_tensors, unsigned
     if (!at)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for %u ops", n_steps);
     b.memory = at;
-    /* One more, without memory: null pointers. */
+    /* The extra tensor has no memory: null pointers refer to it. */
     b.tensors = carve(&at, n_tensors + 1, sizeof(*b.tensors));
     b.refs = carve(&at, n_tensors + 1, sizeof(*b.refs));
     b.steps = carve(&at, n_steps, sizeof(*b.steps));
     b.kernels = carve(&at, n_steps, sizeof(*b.kernels));
-    b.pot = pot;
-    *pot->bytes += b.bytes;
-    charge_count(&b.charge, pot->account, pot->quota, b.bytes);
-    *ret_body = b;
+    b.counted_in = counted_in;
+    *counted_in->bytes += b.bytes;
+    charge_count(&b.charge, counted_in->account, counted_in->quota, b.bytes);
+    *ret_commands = b;
     return 0;
 }
 
-void command_list_move(struct command_list *commands, struct command_memory *pot)
+void command_list_move(struct command_list *commands, struct command_memory *counted_in)
 {
-    *commands->pot->bytes -= commands->bytes;
-    *pot->bytes += commands->bytes;
-    commands->pot = pot;
+    *commands->counted_in->bytes -= commands->bytes;
+    *counted_in->bytes += commands->bytes;
+    commands->counted_in = counted_in;
     charge_free(&commands->charge);
-    charge_count(&commands->charge, pot->account, pot->quota, commands->bytes);
+    charge_count(&commands->charge, counted_in->account, counted_in->quota, commands->bytes);
 }
 
 void command_list_unuse(struct command_list *commands)
@@ -102,8 +102,8 @@ void command_list_release(struct command_list *commands)
     command_list_unuse(commands);
     for (unsigned i = 0; i < commands->n_steps; i++)
         kernel_unref(commands->kernels[i]);
-    if (commands->pot)
-        *commands->pot->bytes -= commands->bytes;
+    if (commands->counted_in)
+        *commands->counted_in->bytes -= commands->bytes;
     charge_free(&commands->charge);
     free(commands->memory);
     *commands = (struct command_list){0};

@@ -1,4 +1,4 @@
-/* Bodies: the tensors and ops of runs and programs. Thread: loop. */
+/* Command lists: the tensors and steps of runs and programs. Thread: loop. */
 #ifndef KOPS_SERVER_EXEC_COMMAND_LIST_H
 #define KOPS_SERVER_EXEC_COMMAND_LIST_H
 
@@ -9,14 +9,14 @@
 #include "server/peer/connection.h"
 
 enum { SEQUENCE_OPS_MAX = 512, SEQUENCE_TENSORS_MAX = 2048 };
-/* Of a connection, for its programs. */
+/* The most that the programs of a connection may take. */
 enum { PROGRAM_BYTES_MAX = 128 << 20 };
 
-/* Of all checks of a body, its repetition's included: a millisecond. Where they do not suffice, byte ranges that meet
- * count as shared. */
-enum { BODY_SEARCH_STEPS = 24 * 1024 };
+/* Steps of the overlap search for a whole command list, its repetition included: about a millisecond. When they are
+ * used up, byte ranges that meet count as shared. */
+enum { STEP_SEARCH_MAX = 24 * 1024 };
 
-/* Where a connection counts the memory of its command lists of one kind, and the quota that they count in. */
+/* Where the memory of a connection's command lists of one kind is counted. */
 struct command_memory {
     struct account *account; /* the connection's */
     enum quota quota;
@@ -25,7 +25,7 @@ struct command_memory {
 
 /* A run's use of one tensor's memory. */
 struct operand_ref {
-    struct mapping *mapping;      /* used; NULL for an empty tensor */
+    struct mapping *mapping;      /* a use; NULL for an empty tensor */
     struct shared_charge *shared; /* a reference; where there is a mapping */
     bool writable;                /* the reference allows writing */
     bool waiting;
@@ -41,37 +41,37 @@ struct command_list {
     struct tensor *tensors;
     struct operand_ref *refs; /* of the tensors */
     struct backend_step *steps;
-    struct kernel **kernels;    /* of the steps: references; NULL: one of the ops */
-    void *memory;               /* what the arrays lie in; NULL: the run itself */
-    size_t bytes;               /* of it */
-    struct command_memory *pot; /* where they are counted, */
-    struct charge charge;       /* and for their user */
-    unsigned search_steps;      /* left for finding out which tensors share elements */
+    struct kernel **kernels;           /* of the steps: references; NULL: one of the ops */
+    void *memory;                      /* holds the arrays; NULL: the run itself does */
+    size_t bytes;                      /* of it */
+    struct command_memory *counted_in; /* `bytes` are counted there, */
+    struct charge charge;              /* and for the user */
+    unsigned search_steps;             /* left for the overlap search */
 };
 
 struct run;
 
-/* The body of one op, in the run itself. */
+/* Makes the command list of one step, in the run itself. */
 void command_list_init_single(struct run *run, unsigned n_tensors);
-/* Room for that much, counted in *pot and, without asking, for its user; tensors have no memory yet. -1: no memory. */
-int command_list_new(struct command_list *ret_body, unsigned n_tensors, unsigned n_steps, struct command_memory *pot,
-                     struct error *e);
-/* Counts its memory there instead. */
-void command_list_move(struct command_list *commands, struct command_memory *pot);
+/* Room for that much, counted in *counted_in and, without asking, for its user; tensors have no memory yet. -1: no
+ * memory. */
+int command_list_new(struct command_list *ret_commands, unsigned n_tensors, unsigned n_steps,
+                     struct command_memory *counted_in, struct error *e);
+/* Counts the list's bytes elsewhere from now on. */
+void command_list_move(struct command_list *commands, struct command_memory *counted_in);
 /* The i-th step as the shape rules see it, with its tensors; good as long as the list is unchanged. */
 struct op_call command_list_call(const struct command_list *commands, unsigned i);
 
-/* Gives the mappings back; what is computed stays. */
+/* Gives the uses of mappings back. Steps and their plans stay. */
 void command_list_unuse(struct command_list *commands);
-/* Gives the mappings and the memory back. Harmless on zeroes and twice. */
+/* Gives the uses and the memory back. Harmless on a list of zeroes, and when called twice. */
 void command_list_release(struct command_list *commands);
 
-/* "tensors[7].", formatted once for all requests: where a tensor of a sequence lies, for errors. i <
- * SEQUENCE_TENSORS_MAX. */
+/* "tensors[7].": the prefix of a sequence's tensor in errors. i < SEQUENCE_TENSORS_MAX. */
 const char *tensor_path(unsigned i);
 
-/* tensor_decode.c: one tensor map; takes its mapping into use. `path` comes before its keys in errors ("in[0].").
- * *ret_buffer is the id of its buffer, 0 where it has none. */
+/* tensor_decode.c: decodes one tensor map and takes its mapping into use. `path` is put before its keys in errors
+ * ("in[0]."). *ret_buffer is the id of its buffer; 0: it has none. */
 int tensor_decode(struct connection *c, const struct rpc_value *value, const char *path, struct tensor *ret_tensor,
                   struct operand_ref *ref, uint64_t *ret_buffer, struct error *e);
 /* Takes a buffer into use for the tensor's memory. `path` is put before the keys in errors ("in[0]."). */
@@ -88,20 +88,20 @@ int step_plan(struct command_list *commands, unsigned i, struct error *e);
 /* After the device is known: the kernel, where the operands lie, and what the device says to it. */
 int step_place(struct command_list *commands, unsigned i, struct backend_device *device, const struct rpc_arg *variant,
                struct error *e);
-/* Refuses to repeat what would not compute the same again. */
+/* Refuses a repetition that would not compute the same each time. */
 int command_list_check_repeat(struct command_list *commands, struct error *e);
-/* Equal handle bytes with different ids in one request could never all be open. */
+/* Refuses handles of equal bytes with different ids: such mappings are never open together. */
 int command_list_check_handles(const struct command_list *commands, struct error *e);
 /* Whether jobs of `device` can use memory of `owner`. */
 bool device_can_access(struct backend_device *device, struct backend_device *owner);
-/* The device that the tensors are on, or that `arg` asks for. */
+/* Finds the device of the tensors, or the one that `arg` names. */
 int command_list_choose_device(struct server *s, const struct command_list *commands, const struct rpc_arg *arg,
                                struct backend_device **ret_device, struct error *e);
 
-/* run_decode.c: a sequence's tensors and ops, for the device they are on. ret_buffers, room for as many as the list's
- * or SEQUENCE_TENSORS_MAX, or NULL, gets the tensors' buffers. After a failure the body must be released. */
+/* run_decode.c: decodes a sequence's tensors and ops. ret_buffers gets the ids of the tensors' buffers: room for one
+ * each, or NULL. After a failure the list must be released. */
 int command_list_decode(struct connection *c, const struct rpc_arg *tensors, const struct rpc_arg *ops,
-                        const struct rpc_arg *device, uint64_t *ret_buffers, struct command_memory *pot,
+                        const struct rpc_arg *device, uint64_t *ret_buffers, struct command_memory *counted_in,
                         struct command_list *commands, struct backend_device **ret_device, struct error *e);
 
 /* launch_decode.c */

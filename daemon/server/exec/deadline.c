@@ -1,4 +1,4 @@
-/* Deadlines of runs: one timer, set to the earliest. */
+/* Deadlines of runs. When a deadline passes, the run is stopped. One timer is set to the earliest deadline. */
 
 #include "server/exec/room.h"
 #include "server/exec/run.h"
@@ -30,7 +30,7 @@ static void on_timer(uv_timer_t *timer)
     struct server *s = timer->data;
     bool again = true;
 
-    /* Each that is late leaves the list. Stopping one run may end others; begin anew each time. */
+    /* A late run leaves the list. Stopping one run may end others, so the search begins anew. */
     while (again) {
         uint64_t now = clock_now_ns();
 

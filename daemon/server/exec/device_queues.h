@@ -1,4 +1,5 @@
-/* The devices' queues, kept for the next stream that needs one, and the choice between two. Thread: loop. */
+/* Device queues: free ones are kept for the next stream, and a stream of ordered work chooses between two. Thread:
+ * loop. */
 #ifndef KOPS_SERVER_EXEC_DEVICE_QUEUES_H
 #define KOPS_SERVER_EXEC_DEVICE_QUEUES_H
 
@@ -8,11 +9,11 @@ struct device_queue {
     struct list link; /* while free */
     struct backend_device *device;
     enum backend_priority priority;
-    unsigned number; /* of the device's, in the order made */
+    unsigned number; /* among the device's queues, in the order made */
     struct backend_stream *stream;
 };
 
-/* Which of a device's queues serves a stream of ordered work: two are tried. See pairing.c. */
+/* Finds out which of two device queues serves a stream of ordered work better. See queue_probe.c. */
 struct queue_probe {
     enum { PROBE_FIRST, PROBE_OTHER, PROBE_SETTLED } phase;
     unsigned seen;                /* ordered runs in this phase */
@@ -31,13 +32,13 @@ struct device_queue *device_queue_take(struct server *s, struct backend_device *
                                        int parity, struct error *e);
 /* No job is left on it. NULL is allowed. */
 void device_queue_give(struct server *s, struct device_queue *p);
-/* At the daemon's end; all have been given back. */
+/* At shutdown, when every queue has been given back. */
 void device_queues_free(struct server *s);
 
-/* An ordered run is about to begin: notes how long ago the last one did, and may put another queue in the stream's
- * place. Harmless for other runs. */
+/* An ordered run is about to begin. Notes the time since the last one, and may give the stream another queue. Harmless
+ * for other runs. */
 void queue_probe_note(struct stream *stream, const struct run *run);
-/* The stream goes: gives back the queue that was put aside. */
+/* The stream ends: gives back the queue that was put aside. */
 void queue_probe_end(struct stream *stream);
 
 #endif

@@ -1,8 +1,8 @@
-/* Kernels that never end. Nothing can stop one but the end of the process, which frees the GPU: the device is given up,
- * the daemon reports what ran there and ends as for a lost device. Thread: loop.
+/* The device watchdog: finds kernels that never end. Only the end of the process stops such a kernel and frees the GPU.
+ * So the watchdog reports the job, abandons the device, and the daemon ends as for a lost device. Thread: loop.
  *
- * Looked for by a timer that runs only while there are jobs: a stream whose first job is the same, with as many ended
- * executions, over several ticks, in which no job that came before it got on either. So it costs jobs a comparison. */
+ * A timer looks while there are jobs. A stream is stuck when its first job is the same, with as many ended executions,
+ * over several ticks, and no job that came before it progressed either. A job pays for one comparison. */
 #include "server/exec/device_watchdog.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "server/peer/request.h"
 #include "util/log.h"
 
-enum { TICKS = 4 /* the timeout is so many ticks, and found at most one later */ };
+enum { TICKS = 4 /* in one timeout; a stuck job is found at most one tick late */ };
 
 void device_watchdog_note(struct server *s, unsigned device, uint64_t received_ns)
 {
@@ -33,7 +33,7 @@ static struct run *first_on_device(const struct stream *stream)
     return run->state == RUN_SUBMITTED ? run : NULL;
 }
 
-/* Whether it is as far as at the last tick. */
+/* Whether the run has not progressed since the last tick. */
 static bool is_still(struct server *s, struct stream *stream, const struct run *run)
 {
     const struct request *r = request_of(run);
@@ -48,7 +48,8 @@ static bool is_still(struct server *s, struct stream *stream, const struct run *
     return false;
 }
 
-/* It has been so for several ticks, while nothing that came before it got on: that it may wait for. */
+/* Whether the run has stood still for several ticks in which no earlier job progressed: it may wait for an earlier one.
+ */
 static bool is_stuck(const struct server *s, struct stream *stream, const struct run *run)
 {
     const struct request *r = request_of(run);
@@ -96,7 +97,7 @@ static void give_up(struct server *s, struct run *run)
     error_detail_number(&run->error, "timeout_s", (int64_t)s->config.job_timeout_s);
 }
 
-/* Calls `what` for every stream whose first run is on a device that can be given up. */
+/* Calls `what` for every stream whose first run is on a device that can be abandoned. */
 static void each(struct server *s, void (*what)(struct server *s, struct stream *stream, struct run *run))
 {
     list_for_each_safe (node, after, connections_of(s)) {

@@ -1,15 +1,15 @@
-/* Jobs that never end. Thread: loop. */
+/* The device watchdog: jobs that never end. Thread: loop. */
 #ifndef KOPS_SERVER_EXEC_DEVICE_WATCHDOG_H
 #define KOPS_SERVER_EXEC_DEVICE_WATCHDOG_H
 
 #include "server/exec/run.h"
 
 void device_watchdog_init(struct server *s);
-/* Starts looking; may be called as often as one likes, and uv_is_active() of the timer says whether it is needed. */
+/* Starts the timer. It may be called at any time; a running timer begins anew. */
 void device_watchdog_watch(struct server *s);
 /* server.job_timeout_s has changed. */
 void device_watchdog_reload(struct server *s);
-/* A run on the device that came at `received_ns` got on. */
+/* A run on the device, received at `received_ns`, has progressed. */
 void device_watchdog_note(struct server *s, unsigned device, uint64_t received_ns);
 void device_watchdog_stop(struct server *s);
 

@@ -3,7 +3,7 @@
 #include "server/exec/device_watchdog.h"
 #include "server/exec/room.h"
 
-/* Says whose the device's oldest job is. */
+/* Publishes the owner of the device's oldest job. */
 static void note_oldest(struct server *s, unsigned device)
 {
     struct activity_job *oldest = &s->activity.oldest[device];

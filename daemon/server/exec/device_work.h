@@ -1,4 +1,4 @@
-/* What the devices have to do: jobs by device, and whose is the oldest. Thread: loop. */
+/* The jobs that each device has, and the owner of the oldest. Thread: loop. */
 #ifndef KOPS_SERVER_EXEC_DEVICE_WORK_H
 #define KOPS_SERVER_EXEC_DEVICE_WORK_H
 

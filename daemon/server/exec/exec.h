@@ -1,4 +1,4 @@
-/* Running ops: what the rooms above use of this one. Thread: loop. */
+/* Running ops: the functions that the rooms above use. Thread: loop. */
 #ifndef KOPS_SERVER_EXEC_EXEC_H
 #define KOPS_SERVER_EXEC_EXEC_H
 
@@ -17,12 +17,12 @@ void exec_free(struct server *s);
 
 extern const struct connection_part connection_exec_part;
 
-/* At every turn of the loop: lets runs go on whose word was written, whose device has ended something, that yielded to
- * other work. */
+/* At every turn of the loop. Runs go on when their word was written, when their device has ended something, or when the
+ * work that they yielded to has ended. */
 void exec_poll_words(struct server *s);
 void exec_poll_devices(struct server *s);
 void exec_poll_yielding(struct server *s);
-/* Before the loop sleeps: makes sure that it is woken for the next thing to do. */
+/* Before the loop sleeps: makes sure that devices and words wake it. */
 void exec_arm(struct server *s);
 /* Whether polling may soon see something end. */
 bool exec_may_complete(const struct server *s);
@@ -42,10 +42,10 @@ void exec_cancel_all(struct connection *c);
 void exec_limit_connection(struct connection *c);
 void exec_reload(struct server *s);
 
-/* Tells the observer of the runs of programs that it has not been told of yet. */
+/* Tells the observer of runs of programs that were counted since the last time. */
 void exec_tell_programs(struct server *s);
 
-/* Of the states of requests that run ops, and of `timelines`. */
+/* Of the state of a request that runs ops. */
 extern const size_t run_state_bytes;
 
 /* Answers a run whose parameters are wrong as such, in its turn where it is ordered. */

@@ -1,4 +1,4 @@
-/* From the arguments of launch, and of a sequence's step that is a kernel, to a call with its plan. */
+/* Decodes a kernel's launch: of the method launch, or a step of a sequence. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
 
-/* Where an argument lies in the request, with a dot for a tensor's keys: "args[3].". Formatted once. */
+/* "args[3].": the prefix of an argument's keys in errors. */
 static const char *arg_path(unsigned i)
 {
     static char paths[KERNEL_MAX_PARAMS][sizeof("args[31].")];
@@ -117,7 +117,7 @@ static int not_a_tensor(const struct kernel_param *p, const char *what, struct e
     return error_detail_text(e, "key", key);
 }
 
-/* The step's tensors and scalars are known: everything else follows. */
+/* Makes the plan of a step whose tensors and scalars are known. */
 static int finish_step(struct command_list *commands, unsigned i, const struct kernel_arg *values,
                        const struct kernel_launch *launch, uint32_t null_operands, struct error *e)
 {
@@ -242,7 +242,7 @@ static int decode_index(struct command_list *commands, struct backend_step *step
 
 static void set_null(struct command_list *commands, struct backend_step *step, const struct kernel_param *p)
 {
-    /* Its element type is of no use: the place is shared by all null pointers. */
+    /* All null pointers share this place, so its dtype means nothing. */
     commands->tensors[commands->n_tensors] = (struct tensor){.dtype = p->dtype, .rank = 1};
     step->tensors[p->operand] = (uint16_t)commands->n_tensors;
 }

@@ -14,27 +14,27 @@
 static const struct rpc_field binding_fields[] = {KOPS_PARAMS_BINDING(RPC_FIELD)};
 enum { N_BINDING_FIELDS = sizeof(binding_fields) / sizeof(binding_fields[0]) };
 
-enum { PATH_MAX_LENGTH = 32, SPARE_BODIES = 8 };
+enum { PATH_MAX_LENGTH = 32, SPARE_LISTS = 8 };
 
 struct program {
     uint64_t id;
     unsigned references; /* the connection's, and one a run */
     struct backend_device *device;
     struct backend_program *replay; /* the device's own */
-    /* What every run starts from. Its refs hold references, not uses, and only where the tensor has no buffer. */
+    /* The list that every run copies. Its refs hold references, not uses, and only where a tensor has no buffer. */
     struct command_list commands;
-    uint64_t *buffers;                        /* of the tensors; 0: an inline reference, or none needed */
-    struct command_list spares[SPARE_BODIES]; /* of runs that have ended, unchanged copies of `body` */
+    uint64_t *buffers;                       /* of the tensors; 0: an inline reference, or none needed */
+    struct command_list spares[SPARE_LISTS]; /* copies of `commands` that ended runs left behind */
     unsigned n_spares;
     struct server *server;
     uid_t uid;        /* of the connection */
     struct list link; /* in the server's */
-    uint64_t untold;  /* runs that the observer does not know of, all with the kernels that commands.steps names */
+    uint64_t untold;  /* runs that the observer has not been told of, all with the variants of commands.steps */
 };
 
 /* ---- life ---- */
 
-/* Tells the observer what has run since the last time. */
+/* Tells the observer of the runs since the last time. */
 static void tell_observer(struct program *p)
 {
     const struct run_observer *observer = p->server->exec->observer;
@@ -122,7 +122,7 @@ void programs_drop_all(struct connection *c)
             program_drop(c, idtable_at(&c->exec->programs, i));
 }
 
-/* Turns the uses that decoding took into what the program keeps. */
+/* Turns the uses that decoding took into the references that the program keeps. */
 static void settle(struct program *p)
 {
     for (unsigned i = 0; i < p->commands.n_tensors; i++) {
@@ -140,7 +140,7 @@ static void settle(struct program *p)
     }
 }
 
-/* Copies that are kept for speed alone, of all connections of its user. */
+/* Drops the spare copies of all programs of the connection's user; they are kept for speed alone. */
 static void drop_spares(struct connection *c)
 {
     list_for_each_safe (node, after, &c->server->exec->programs) {
@@ -226,20 +226,20 @@ void handle_program(struct request *r, const struct rpc_arg *args, struct reques
 
 /* ---- running ---- */
 
-static int copy_body(const struct command_list *from, struct command_list *ret_body, struct command_memory *pot,
-                     struct error *e)
+static int copy_commands(const struct command_list *from, struct command_list *ret_commands,
+                         struct command_memory *counted_in, struct error *e)
 {
-    if (command_list_new(ret_body, from->n_tensors, from->n_steps, pot, e) < 0)
+    if (command_list_new(ret_commands, from->n_tensors, from->n_steps, counted_in, e) < 0)
         return -1;
-    ret_body->n_launches = from->n_launches;
-    memcpy(ret_body->tensors, from->tensors, from->n_tensors * sizeof(*from->tensors));
-    memcpy(ret_body->steps, from->steps, from->n_steps * sizeof(*from->steps));
+    ret_commands->n_launches = from->n_launches;
+    memcpy(ret_commands->tensors, from->tensors, from->n_tensors * sizeof(*from->tensors));
+    memcpy(ret_commands->steps, from->steps, from->n_steps * sizeof(*from->steps));
     for (unsigned i = 0; i < from->n_steps; i++)
-        ret_body->kernels[i] = from->kernels[i] ? kernel_ref(from->kernels[i]) : NULL;
+        ret_commands->kernels[i] = from->kernels[i] ? kernel_ref(from->kernels[i]) : NULL;
     return 0;
 }
 
-/* The memory that the program was defined on, for the tensors that were not bound to other memory. */
+/* Takes into use the memory that the program was defined on, for tensors that were not bound anew. */
 static int use_own_memory(struct connection *c, const struct program *p, struct command_list *commands, struct error *e)
 {
     for (unsigned i = 0; i < commands->n_tensors; i++) {
@@ -266,7 +266,7 @@ static int use_own_memory(struct connection *c, const struct program *p, struct 
     return 0;
 }
 
-/* "bind[7" and `after`, for as many as a message has: with printf() that is a third of what a binding costs. */
+/* Writes "bind[7" and `after`. A message may have many bindings, and printf() takes a third of a binding's time. */
 static void binding_path(unsigned i, const char *after, char into[PATH_MAX_LENGTH])
 {
     static const char key[] = "bind[";
@@ -314,7 +314,7 @@ static int decode_binding(struct connection *c, struct command_list *commands, c
     return tensor_check_bounds(t, size, path, e);
 }
 
-/* What binding other memory may have changed: where operands are, overlap, what may be written, the device. */
+/* Checks again after binding: operands, overlap, write access and device may differ. */
 static int recheck(const struct program *p, struct command_list *commands, struct error *e)
 {
     static const struct rpc_arg none;
@@ -332,7 +332,7 @@ static int recheck(const struct program *p, struct command_list *commands, struc
     }
     if (command_list_check_handles(commands, e) < 0)
         return -1;
-    commands->search_steps = BODY_SEARCH_STEPS;
+    commands->search_steps = STEP_SEARCH_MAX;
     for (unsigned i = 0; i < commands->n_steps; i++) {
         if (step_plan(commands, i, e) < 0 || step_place(commands, i, device, &none, e) < 0) {
             snprintf(prefix, sizeof(prefix), "ops[%u].", i);
@@ -369,10 +369,10 @@ int program_bind(struct request *r, const struct rpc_arg *args, struct error *e)
     if (p->n_spares) {
         run->commands = p->spares[--p->n_spares];
         command_list_move(&run->commands, &r->connection->exec->run_memory);
-    } else if (copy_body(&p->commands, &run->commands, &r->connection->exec->run_memory, e) < 0) {
+    } else if (copy_commands(&p->commands, &run->commands, &r->connection->exec->run_memory, e) < 0) {
         return -1;
     }
-    run->commands.search_steps = BODY_SEARCH_STEPS; /* what earlier checks took is not this run's */
+    run->commands.search_steps = STEP_SEARCH_MAX; /* earlier checks have used theirs */
     p->references++;
     run->program = p;
     run->rebound = args[RUN_PROGRAM_bind].present && args[RUN_PROGRAM_bind].length;
@@ -388,11 +388,11 @@ void program_end_run(struct run *run)
 
     if (!p)
         return;
-    if (!run->rebound && p->n_spares < SPARE_BODIES && p->references > 1 &&
-        *p->commands.pot->bytes + run->commands.bytes <= PROGRAM_BYTES_MAX &&
-        account_has_room(p->commands.pot->account, QUOTA_PROGRAMS)) {
+    if (!run->rebound && p->n_spares < SPARE_LISTS && p->references > 1 &&
+        *p->commands.counted_in->bytes + run->commands.bytes <= PROGRAM_BYTES_MAX &&
+        account_has_room(p->commands.counted_in->account, QUOTA_PROGRAMS)) {
         command_list_unuse(&run->commands);
-        command_list_move(&run->commands, p->commands.pot);
+        command_list_move(&run->commands, p->commands.counted_in);
         p->spares[p->n_spares++] = run->commands;
         run->commands = (struct command_list){0};
     }

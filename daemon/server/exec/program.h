@@ -1,4 +1,4 @@
-/* Programs: sequences that a connection keeps and runs by id. Thread: loop. */
+/* Programs: recorded sequences, which a connection runs by id. Thread: loop. */
 #ifndef KOPS_SERVER_EXEC_PROGRAM_H
 #define KOPS_SERVER_EXEC_PROGRAM_H
 
@@ -7,15 +7,15 @@
 
 struct program;
 
-/* Fills run_of(r)->body and the rest of what the job is from the program and the bindings. */
+/* Fills the run's command list from the program and the bindings. */
 int program_bind(struct request *r, const struct rpc_arg *args, struct error *e);
-/* The run is over: takes its body back, and lets go. */
+/* The run has ended: takes its command list back, and drops the run's reference. */
 void program_end_run(struct run *run);
 
-/* A run of the program has ended well: the observer is told of its ops at the next exec_tell_programs(). */
+/* A run of the program has succeeded. exec_tell_programs() tells the observer. */
 void program_count_run(struct run *run);
 
-/* Forgets the program of that id; runs of it still finish. -1: unknown_program. */
+/* Forgets the program; its runs still finish. -1: unknown_program. */
 int connection_release_program(struct connection *c, uint64_t id, struct error *e);
 void programs_drop_all(struct connection *c);
 

@@ -19,7 +19,7 @@ static struct device_queue **queue_of(struct stream *stream, const struct run *r
     return &stream->backends[run->device->index][run->priority];
 }
 
-/* Puts another queue in place, and the one that was there aside. */
+/* Gives the stream another queue, and puts the present one aside. */
 static void try_other(struct stream *stream, const struct run *run)
 {
     struct device_queue **at = queue_of(stream, run), *other;
@@ -56,14 +56,14 @@ void queue_probe_note(struct stream *stream, const struct run *run)
     struct queue_probe *p = &stream->queue_probe;
     uint64_t now, distance;
 
-    /* Between queues order does not hold: only a stream that has nothing on the device may change. */
+    /* Work on two queues has no order, so only a stream without work on the device may change. */
     if (p->phase == PROBE_SETTLED || !run->ready || stream->submitted)
         return;
     now = clock_now_ns();
     distance = now - p->last_ns;
     p->last_ns = now;
     if (p->seen++ == 0)
-        p->best_ns[p->phase] = UINT64_MAX; /* the distance to an op before the queue was changed says nothing */
+        p->best_ns[p->phase] = UINT64_MAX; /* an op before the change says nothing of this queue */
     else if (distance < p->best_ns[p->phase])
         p->best_ns[p->phase] = distance;
     if (p->seen < TRIED)

@@ -1,4 +1,4 @@
-/* From an ended run to its reply. */
+/* The reply of a run that has ended. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 static const char goes_on[] = "; its work goes on and uses its memory until it has ended: trim is answered then",
                   undefined[] = "; the outputs are undefined", not_started[] = "; it had not started";
 
-/* `what`: what has become of the work. */
+/* `what` tells the fate of the work. */
 static void set_stop_error(const struct run *run, bool ended, const char *what, struct error *into)
 {
     if (run->stop == RUN_DEADLINE)
@@ -119,8 +119,8 @@ static void write_variants(struct rpc_output *out, const struct command_list *b,
         rpc_write_text(out, b->steps[i].variant_used ? b->steps[i].variant_used : "");
 }
 
-/* Where every execution was timed, the device was busy for that time. Else it was so for the time since it got the run,
- * or since it ended the one before: the most that it can have been. */
+/* How long the device was busy with the run. Timed executions say so. For others the time since the device got the run,
+ * or since it ended the one before, is an upper bound. */
 static double device_us(struct run *run, uint64_t now_ns)
 {
     const uint64_t from = run->job.started_ns, before = run->stream->ended_ns;

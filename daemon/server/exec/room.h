@@ -1,5 +1,5 @@
-/* The state of this room: what waits, what devices work on, and what is kept for the next. Only files of this folder
- * include it. Thread: loop. */
+/* The state of this room: waiting runs, the devices' jobs, and queues kept for later streams. Only files of this folder
+ * include this header. Thread: loop. */
 #ifndef KOPS_SERVER_EXEC_ROOM_H
 #define KOPS_SERVER_EXEC_ROOM_H
 
@@ -7,12 +7,12 @@
 #include "server/exec/run.h"
 #include "util/idtable.h"
 
-/* The streams that wait for a word of their timelines, and the clock that wakes the loop to look at them. */
+/* The streams that wait for a word of their timelines, and the timer that wakes the loop to look at them. */
 struct timeline_poll {
-    struct list users;  /* struct account by held_link: whose streams wait, the next one first */
-    unsigned turn;      /* of looking at them */
-    bool slept;         /* since the last one */
-    uint64_t newest_ns; /* when a stream began to wait last */
+    struct list users;  /* struct account by held_link: users with waiting streams, the next one first */
+    unsigned turn;      /* number of the last look */
+    bool slept;         /* the loop slept since then */
+    uint64_t newest_ns; /* when the newest wait began */
     int timer;          /* timerfd */
     uv_poll_t poll;
 };
@@ -21,7 +21,7 @@ struct exec {
     const struct run_observer *observer;
     unsigned jobs_running[BACKEND_MAX_DEVICES];   /* submitted, not done */
     unsigned urgent_running[BACKEND_MAX_DEVICES]; /* of those, the ones that are not of low priority */
-    unsigned untimed[BACKEND_MAX_DEVICES];        /* runs that nobody wanted timed */
+    unsigned untimed[BACKEND_MAX_DEVICES];        /* runs whose client asked for no timing */
     struct list on_device[BACKEND_MAX_DEVICES];   /* submitted runs by device_link, the oldest first */
     unsigned n_jobs_running;
     struct list free_queues[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* struct device_queue */

@@ -13,11 +13,11 @@
 #include "server/peer/request.h"
 #include "util/clock.h"
 
-enum { SAMPLE_ONE_IN = 61 /* untimed runs: no power of two, as loops of clients often are */ };
+enum { SAMPLE_ONE_IN = 61 /* of untimed runs; not a power of two, since clients' loops often are */ };
 
 /* ---- beginning ---- */
 
-/* The end of a job costs its user, too: that of several ops as long as it takes. */
+/* Ends a run, and charges its user with the loop's time: a fixed amount for a few steps, the measured time for many. */
 static void finish_charged(struct request *r)
 {
     enum { FEW = 8, OF_FEW_NS = 1000 };
@@ -35,7 +35,7 @@ static void job_done(struct backend_job *job)
 
     device_work_ended(r->connection->server, run);
     device_watchdog_note(r->connection->server, run->device->index, r->received_ns);
-    /* A device that was lost, or a job that there was no memory for, has not written it. */
+    /* A lost device, or a job without memory, has not written the done word. */
     if (job->failed)
         timeline_write_done(run);
     finish_charged(r);
@@ -60,7 +60,7 @@ static void note_short(struct run *run, const struct backend_operand *operand, u
     fail_run(run, &e);
 }
 
-/* Fills the steps' memories; all mappings are open. */
+/* Fills in the memories of the steps. All mappings are open. */
 static void bind_operands(struct run *run)
 {
     for (unsigned i = 0; i < run->commands.n_steps; i++) {
@@ -86,7 +86,7 @@ static void mappings_ready(struct run *run)
         bind_operands(run);
 }
 
-/* It may be larger than was declared. What is refused then does not stay open. */
+/* A mapping may be larger than was declared. Where the quota refuses the true size, the mapping is closed. */
 static void check_opened(struct connection *c, struct run *run, struct operand_ref *operand)
 {
     struct mapping *m = operand->mapping;
@@ -121,7 +121,7 @@ static void wait_for_mappings(struct request *r)
 {
     struct run *run = run_of(r);
 
-    run->maps_pending = 1; /* so that nothing goes on before all have been looked at */
+    run->maps_pending = 1; /* held until every mapping was looked at */
     for (unsigned i = 0; i < run->commands.n_tensors; i++) {
         struct operand_ref *operand = &run->commands.refs[i];
 
@@ -143,7 +143,7 @@ static void wait_for_mappings(struct request *r)
         mappings_ready(run);
 }
 
-/* Ordered work is on device memory: nobody could tell when a copy of shared host memory may begin. */
+/* Ordered work takes device memory only: no copy of host memory could know when to begin. */
 static int check_ordered(const struct run *run, const struct run_options *o, struct error *e)
 {
     if (!o->ready && !o->done)
@@ -159,7 +159,7 @@ static int check_ordered(const struct run *run, const struct run_options *o, str
     return 0;
 }
 
-/* Into the queue, and on as far as it goes. */
+/* Queues the run and lets it go as far as it can. */
 static void enqueue(struct request *r, struct stream *stream)
 {
     stream_enqueue(stream, r);
@@ -198,8 +198,8 @@ void run_refuse(struct request *r, const struct run_options *o, const struct err
         end_refused(r, e);
         return;
     }
-    /* The caller's stream waits for the word: it comes when what was sent before has ended. And what comes behind waits
-     * for the caller's stream, be this only the first of a batch. */
+    /* The caller's stream waits for the done word, which is written when earlier runs have ended. Later runs still wait
+     * for the ready word of this one. */
     run_release(run_of(r));
     run_of(r)->job.n_steps = 0;
     run_of(r)->ready = o->ready;
@@ -209,7 +209,7 @@ void run_refuse(struct request *r, const struct run_options *o, const struct err
     enqueue(r, stream);
 }
 
-/* Statistics want to know how long devices take, also where no client does. Events cost a run some 0.5 to 1 us. */
+/* Times one run of many for the statistics. Events cost a run 0.5 to 1 us, so not every run is timed. */
 static void sample_some(struct server *s, struct run *run)
 {
     if (run->job.timing || run->device->backend->times_always || run->job.warmup + run->job.repeat > 1)
@@ -260,7 +260,7 @@ void run_end(struct request *r)
 
     if (run->job.failed)
         fail_run(run, &run->job.error);
-    /* Whoever was told that it is stopped learns nothing else, be it that the device was done in time. */
+    /* A stopped run stays stopped, even if the device ended it in time: its client may have been told. */
     run->failed = run->failed || run->stop != RUN_GOES_ON;
     run_reply(r);
     if (run->deadline_ns)
@@ -283,7 +283,7 @@ void run_finish(struct request *r)
 
 /* ---- stopping ---- */
 
-/* The first reason stays, since somebody may have been told of it; that nobody is there any more comes over it. */
+/* The first reason stays, since the client may have been told of it. The end of the connection overrides it. */
 static bool can_stop(const struct run *run, enum run_stop why)
 {
     return run->stop == RUN_GOES_ON || (why == RUN_ABANDONED && run->stop != RUN_ABANDONED);
@@ -297,12 +297,12 @@ void run_stop(struct request *r, enum run_stop why)
         return;
     run->stop = why;
     if (run->state != RUN_QUEUED) {
-        atomic_store(&run->job.cancel, true); /* it ends through done() */
+        atomic_store(&run->job.cancel, true); /* the job ends through done() */
         return;
     }
     run->failed = true;
     if ((run->ready || run->done) && why != RUN_ABANDONED)
-        stream_advance(run->stream); /* its word is written in its turn, and then it ends */
+        stream_advance(run->stream); /* the run ends in its turn, after its word is written */
     else
         run_finish(r);
 }
@@ -318,15 +318,15 @@ void run_deadline(struct request *r)
         return;
     }
     run_stop(r, RUN_DEADLINE);
-    /* Ordered work is answered when its word is written: the caller's stream waits for that in any case. */
+    /* Ordered work is answered when its word is written, since the caller's stream waits for the word anyway. */
     if (!run->done && run->stop != RUN_ABANDONED)
         run_reply_early(r);
 }
 
 void run_stop_all(struct connection *c, enum run_stop why)
 {
-    /* The last one first, so that none begins because one before it has ended. Stopping one may end others of its
-     * stream; begin anew each time. */
+    /* From the last run to the first, so that no run begins because an earlier one ended. Stopping a run may end others
+     * of its stream, so the search begins anew. */
     for (struct list *node = c->unfinished.prev; node != &c->unfinished;) {
         struct request *r = list_entry(node, struct request, order_link);
 

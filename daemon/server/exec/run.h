@@ -1,4 +1,4 @@
-/* Runs: from a decoded request, through its stream's queue and the device, to the reply. */
+/* A run's life: from a decoded request, through its stream and the device, to the reply. Thread: loop. */
 #ifndef KOPS_SERVER_EXEC_RUN_H
 #define KOPS_SERVER_EXEC_RUN_H
 
@@ -27,32 +27,32 @@ struct run {
     struct backend_job job;
     struct backend_device *device;
     enum backend_priority priority;
-    struct program *program; /* referenced while it runs; or NULL */
-    bool rebound;            /* the body is not quite the program's */
-    bool sampled;            /* timed for the statistics alone: nobody asked */
+    struct program *program; /* a reference while it runs; NULL: no program */
+    bool rebound;            /* the command list differs from the program's */
+    bool sampled;            /* timed for the statistics alone */
     struct stream *stream;
     struct list queue_link, deadline_link, device_link;
     unsigned maps_pending;
     uint64_t map_started_ns, ready_ns, deadline_ns;
     uint64_t ready, done; /* timeline values; 0: none */
-    double map_us;        /* NAN: nothing had to be opened */
+    double map_us;        /* NAN: every mapping was open */
     bool failed;
     struct error error;
-    double sample, *samples; /* one inline; more allocated */
+    double sample, *samples; /* `sample` for one, allocated for more */
     struct work prepare;
-    /* The body of a single op. */
+    /* The command list of a single step. */
     struct tensor one_tensors[STEP_MAX_OPERANDS];
     struct operand_ref one_refs[STEP_MAX_OPERANDS];
     struct backend_step one_step;
     struct kernel *one_kernel;
 };
 
-/* Who is told how the devices were used: observe/. */
+/* The observer of runs, which keeps the statistics: observe/. */
 struct run_observer {
-    /* A run ends; its reply follows, unless it was answered before. `device_us`: how long its device was busy with it;
-     * `total_us`: since the request came. */
+    /* A run has ended; its reply follows, unless it was answered before. `device_us`: how long its device was busy with
+     * it. `total_us`: since the request came. */
     void (*ended)(const struct request *r, double device_us, double total_us, uint64_t now_ns);
-    /* Steps of programs ran `count` times, of which nothing was measured. */
+    /* A step of a program ran `count` times, without a measurement. */
     void (*program_ran)(struct server *s, uid_t uid, const struct op_call *call, const struct backend_device *device,
                         const char *variant, uint64_t count);
 };
@@ -62,24 +62,24 @@ static inline struct run *run_of(const struct request *r)
     return (struct run *)(void *)(uintptr_t)r->state;
 }
 
-/* run.c: takes a decoded run on its way. */
+/* run.c: queues a decoded run. */
 void run_begin(struct request *r, const struct run_options *o);
-/* Answers a run that could not be decoded, in its turn where it is ordered. Gives everything back. */
+/* Refuses a run: answers with the error, for ordered work in its turn. Gives everything back. */
 void run_refuse(struct request *r, const struct run_options *o, const struct error *e);
-/* Stops a run for `why`, unless it was stopped before: a queued one ends at once; one that a device has ends when the
- * device has let go of it, and at its deadline it is answered first. */
+/* Stops a run, unless it was stopped before. A queued run ends at once. A submitted one ends when the device lets go of
+ * it; at its deadline it is answered first. */
 void run_stop(struct request *r, enum run_stop why);
-/* Its deadline has passed. */
+/* The run's deadline has passed. */
 void run_deadline(struct request *r);
-/* The run is over: replies and gives everything back. */
+/* The run has ended: replies and gives everything back. */
 void run_end(struct request *r);
-/* The same, then lets the stream's next runs go on. */
+/* The same, then advances the run's stream. */
 void run_finish(struct request *r);
-/* The same for every method that runs something: a run without a body; its priority; after the body, the job. */
+/* For every method that runs ops: an empty run; its priority; after the command list is decoded, the job. */
 void run_init(struct request *r);
 int run_decode_priority(const struct rpc_arg *arg, enum backend_priority *ret, struct error *e);
 int run_set_job(struct request *r, const struct run_options *o, struct error *e);
-/* The options of such a method, out of its arguments. */
+/* The run_options of such a method, from its arguments. */
 #define RUN_OPTIONS(METHOD)                                                                                            \
     {                                                                                                                  \
         .stream = args[METHOD##_stream].u, .warmup = args[METHOD##_warmup].u, .repeat = args[METHOD##_repeat].u,       \
@@ -87,12 +87,12 @@ int run_set_job(struct request *r, const struct run_options *o, struct error *e)
         .ready = args[METHOD##_ready].u, .done = args[METHOD##_done].u                                                 \
     }
 
-/* Stops all of a connection's runs that were not stopped for this reason before. */
+/* Stops every run of the connection. */
 void run_stop_all(struct connection *c, enum run_stop why);
 
-/* reply.c: answers an ended run; counts it alone where it was answered before. */
+/* reply.c: tells the observer of the ended run, and answers it unless it was answered before. */
 void run_reply(struct request *r);
-/* Answers a stopped run whose work a device still has. */
+/* Answers a stopped run whose job a device still has. */
 void run_reply_early(struct request *r);
 
 void deadline_add(struct request *r);

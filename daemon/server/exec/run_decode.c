@@ -1,4 +1,4 @@
-/* From the arguments of run, sequence and program to bodies, and of what runs to how it is run. */
+/* Decodes the arguments of run, sequence, program and run_program into command lists and options. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static int check_count(const struct op *op, uint32_t given, unsigned count, cons
 
 /* ---- one op ---- */
 
-/* Where a tensor of a single op lies in the request; written out, since formatting them takes longer than decoding. */
+/* Prefixes of a single op's tensors in errors. They are written out: formatting them takes longer than decoding. */
 static const char *const in_paths[] = {"in[0].", "in[1].", "in[2].", "in[3].", "in[4].", "in[5].", "in[6].", "in[7]."};
 static const char *const out_paths[] = {"out[0].", "out[1].", "out[2].", "out[3]."};
 _Static_assert(OP_MAX_INPUTS <= sizeof(in_paths) / sizeof(in_paths[0]), "a path an input");
@@ -156,7 +156,7 @@ static int decode_tensors(struct connection *c, struct command_list *commands, c
 }
 
 int command_list_decode(struct connection *c, const struct rpc_arg *tensors, const struct rpc_arg *ops,
-                        const struct rpc_arg *device, uint64_t *ret_buffers, struct command_memory *pot,
+                        const struct rpc_arg *device, uint64_t *ret_buffers, struct command_memory *counted_in,
                         struct command_list *commands, struct backend_device **ret_device, struct error *e)
 {
     char prefix[PATH_MAX_LENGTH];
@@ -164,7 +164,7 @@ int command_list_decode(struct connection *c, const struct rpc_arg *tensors, con
     *commands = (struct command_list){0};
     if (limit_length(tensors, "tensors", SEQUENCE_TENSORS_MAX, e) < 0 ||
         limit_length(ops, "ops", SEQUENCE_OPS_MAX, e) < 0 ||
-        command_list_new(commands, tensors->length, ops->length, pot, e) < 0)
+        command_list_new(commands, tensors->length, ops->length, counted_in, e) < 0)
         return -1;
     if (decode_tensors(c, commands, tensors, ret_buffers, e) < 0 ||
         command_list_choose_device(c->server, commands, device, ret_device, e) < 0)

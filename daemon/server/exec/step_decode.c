@@ -1,4 +1,4 @@
-/* One step: attributes, plan, memory, device; every check. */
+/* One step: its attributes, its plan, its overlap check, its device and variant. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,7 +85,7 @@ int step_decode_attrs(struct backend_step *step, const struct rpc_value *map, st
 
 /* ---- what it computes ---- */
 
-/* "in[0]" or "out[0]" for the i-th tensor of the call; of a kernel "args[0]". */
+/* "in[0]" or "out[0]" for the i-th tensor of the step; "args[0]" of a kernel. */
 static const char *operand_key(const struct op *op, const struct kernel *k, unsigned i, char into[16])
 {
     if (k)
@@ -114,7 +114,7 @@ static int check_writable(const struct command_list *commands, unsigned i, struc
     return 0;
 }
 
-/* The overlap check: refuses outputs that share memory with what they must not. */
+/* The overlap check: refuses outputs that share elements with other tensors of the step, but for exact in-place use. */
 static int check_overlap(struct command_list *commands, unsigned i, struct error *e)
 {
     struct backend_step *step = &commands->steps[i];
@@ -150,7 +150,7 @@ int step_plan(struct command_list *commands, unsigned i, struct error *e)
 {
     if (check_writable(commands, i, e) < 0)
         return -1;
-    /* A kernel's plan is there: it depends on scalars, too, and on nothing that other memory changes but alignment. */
+    /* A kernel's plan exists already; of it, other memory changes the alignment alone. */
     if (commands->kernels[i]) {
         if (launch_check_alignment(commands, i, e) < 0)
             return -1;
@@ -191,7 +191,7 @@ static int choose_variant(struct backend_step *step, struct backend_device *d, c
     return error_detail_text(e, "key", "attrs.variant");
 }
 
-/* Says where each operand lies within its memory. */
+/* Fills in where each operand lies within its memory. */
 static void set_operands(struct command_list *commands, unsigned i)
 {
     struct backend_step *step = &commands->steps[i];
@@ -199,7 +199,7 @@ static void set_operands(struct command_list *commands, unsigned i)
     for (unsigned o = 0; o < step->op->n_inputs + step->op->n_outputs; o++) {
         const struct tensor *t = &commands->tensors[step->tensors[o]];
 
-        /* An empty one may be said to lie anywhere, outside of its memory, too. */
+        /* An empty tensor's offset may be anything. */
         step->operands[o] = (struct backend_operand){.offset = t->extent ? t->offset : 0, .extent = t->extent};
     }
 }

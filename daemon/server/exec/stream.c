@@ -100,7 +100,7 @@ static void submit(struct run *run)
     c->exec->queued--;
     run->device->backend->submit(queue_of(run), &run->job);
     activity_end(a, &before);
-    device_work_submitted(c->server, run); /* now: what the call waited for was not this one */
+    device_work_submitted(c->server, run); /* only now: a job that submit() waited for was an earlier one */
 }
 
 static void prepare_run(struct work *work)
@@ -116,17 +116,17 @@ static void prepare_done(struct work *work)
     struct stream *stream = run->stream;
 
     if (run->job.failed) {
-        /* Nothing of the stream is on a device now, so this is the run's turn. */
+        /* No device has work of the stream, so it is the run's turn. */
         timeline_write_done(run);
         run_finish(request_of(run));
         return;
     }
     stream->preparing--;
-    submit(run); /* a run that was stopped meanwhile ends through the job's cancel flag */
+    submit(run); /* a run that was stopped meanwhile has its job's cancel flag set */
     stream_advance(stream);
 }
 
-/* Gives the run to its device, or first to a thread that prepares it. False: later ones must wait. */
+/* Submits the run, or first has the pool prepare it. False: later runs must wait. */
 static bool start(struct stream *stream, struct run *run)
 {
     struct request *r = request_of(run);
@@ -151,7 +151,7 @@ static bool start(struct stream *stream, struct run *run)
     return true;
 }
 
-/* Low work waits while its device has other. */
+/* Whether the run, of low priority, waits for other work of its device. */
 static bool must_yield(struct stream *stream, const struct run *run)
 {
     struct server *s = stream->connection->server;
@@ -169,7 +169,7 @@ void streams_end_yielding(struct server *s)
 
     if (list_empty(&s->exec->yielding))
         return;
-    /* Each gets one look; those that must go on waiting are in the list again then. */
+    /* Each stream gets one look; a stream that must wait on enters the list again. */
     list_take(&again, &s->exec->yielding);
     while (!list_empty(&again)) {
         struct stream *stream = list_entry(list_first(&again), struct stream, yield_link);
@@ -179,7 +179,7 @@ void streams_end_yielding(struct server *s)
     }
 }
 
-/* Takes the first run that was not given to a device one step further. False: nothing can be done now. */
+/* Advances the first run that no device has. False: it must wait. */
 static bool advance_one(struct stream *stream, struct run *run)
 {
     struct error e;
@@ -188,7 +188,7 @@ static bool advance_one(struct stream *stream, struct run *run)
         return false;
     if (run->failed || backend_job_is_empty(&run->job)) {
         if (run->done && stream->submitted && run->stop != RUN_ABANDONED)
-            return false; /* its word is written in its turn */
+            return false; /* the run's word is written in its turn */
         timeline_pass_on(run);
         timeline_write_done(run);
         run_end(request_of(run));
@@ -199,9 +199,9 @@ static bool advance_one(struct stream *stream, struct run *run)
         return false;
     }
     if (stream->submitted && (stream->device != run->device || stream->priority != run->priority))
-        return false; /* order across devices' queues: the earlier one ends first */
+        return false; /* two device queues have no order: the earlier run ends first */
     if (stream->repeating)
-        return false; /* it may last: until it ends, what is behind can be cancelled and has deadlines */
+        return false; /* a repeating run may last, and runs behind it stay easy to cancel */
     if (must_yield(stream, run))
         return false;
     if (!backend_stream(stream, run->device, run->priority, &e)) {

@@ -1,4 +1,4 @@
-/* Tensor maps: layout, memory, bounds. */
+/* Decodes tensor maps: layout, memory, bounds check. */
 #include <stdio.h>
 #include <string.h>
 
@@ -56,7 +56,7 @@ static int decode_layout(const struct rpc_arg *args, const char *path, struct te
     return 0;
 }
 
-/* "in[0]" of "in[0]."; only errors need it. */
+/* "in[0]" from "in[0].", for errors. */
 static const char *name_of(const char *path, char into[PATH_MAX_LENGTH])
 {
     size_t n = strlen(path) - 1;
@@ -68,7 +68,7 @@ static const char *name_of(const char *path, char into[PATH_MAX_LENGTH])
     return into;
 }
 
-/* The mapping of an inline reference: this connection's own from before, or a new one in its care. */
+/* Resolves an inline reference: to the connection's cached one, or to a new mapping. */
 static int resolve_inline(struct connection *c, const struct rpc_arg *args, const char *path, struct operand_ref *ref,
                           uint64_t *ret_size, struct error *e)
 {
@@ -150,7 +150,7 @@ int tensor_decode(struct connection *c, const struct rpc_value *value, const cha
     if (rpc_decode_map(value, tensor_fields, N_TENSOR_FIELDS, path, args, e) < 0 || decode_layout(args, path, t, e) < 0)
         return -1;
     if (tensor_measure(t, path, e) < 0)
-        return tensor_measure(t, name_of(path, name), e); /* told again, by its name */
+        return tensor_measure(t, name_of(path, name), e); /* the same error, with the tensor's own name */
     if (args[TENSOR_buffer].present && args[TENSOR_ipc].present)
         return error_at(e, ERROR_INVALID_ARGUMENT, path, "ipc", "give either buffer or ipc");
     if (args[TENSOR_ipc].present) {

@@ -17,25 +17,25 @@
 
 enum {
     PAGE_BYTES = 4096,
-    LOOK_MIN_NS = 20 * 1000, /* between two looks while the loop sleeps … */
+    LOOK_MIN_NS = 20 * 1000, /* between two looks while the loop sleeps: */
     LOOK_MAX_NS = 1000 * 1000,
-    LOOK_SHARE = 8, /* … or this part of how long the newest wait has lasted */
-    /* Streams of a user, and users, that are looked at in a turn. However many wait, a turn costs no more than that. */
+    LOOK_SHARE = 8, /* this part of the newest wait's time, within the bounds */
+    /* Bounds of a turn: streams of one user, and users, that are looked at. */
     LOOKS_A_TURN = 16,
     LOOKS_AFTER_SLEEP = 256,
     USERS_A_TURN = 16
 };
 static const int64_t FAR_END = INT64_MAX;
 
-/* One connection's page: `ready` words that the client's streams write, then `done` words that ours do. */
+/* A connection's page: `ready` words, which the client's streams write, then `done` words, which the devices write. */
 struct timelines {
     struct backend_memory *page;
     int fd;
-    bool attached; /* to every device that can write it: from then on only read, until the end */
+    bool attached; /* to every device with signals; from then on the struct is only read */
     struct server *server;
     struct charge charge; /* QUOTA_FDS */
-    struct work work;     /* of attaching, which has the page for itself, or of giving it back */
-    bool failed;          /* set by that, with `error` */
+    struct work work;     /* attaches the page or gives it back; meanwhile the page is the pool's */
+    bool failed;          /* set by `work`, with `error` */
     struct error error;
     struct list waiting; /* struct request, while it is attached */
 };
@@ -133,7 +133,7 @@ static void attach_done(struct work *work)
 
     t->attached = !failed;
     list_take(&waiting, &t->waiting);
-    while (!list_empty(&waiting)) { /* the end of the last one may free the page */
+    while (!list_empty(&waiting)) { /* the list is taken first: answering may end requests */
         struct request *r = list_entry(list_first(&waiting), struct request, queue_link);
 
         list_remove(&r->queue_link);
@@ -161,12 +161,12 @@ void handle_timelines(struct request *r, const struct rpc_arg *args, struct requ
         answer(r, t);
         return;
     }
-    if (list_empty(&t->waiting)) /* one at a time: jobs read what it leaves behind */
+    if (list_empty(&t->waiting)) /* one at a time: jobs read its result */
         work_submit(&c->server->loop, &t->work, attach, attach_done);
     list_append(&t->waiting, &r->queue_link);
 }
 
-/* On a thread: giving a registration back may block. */
+/* On the pool: giving a registration back may block. */
 static void detach(struct work *work)
 {
     struct timelines *t = list_entry(work, struct timelines, work);
@@ -234,7 +234,7 @@ void timeline_set_signal(struct run *run)
         };
 }
 
-/* What word the run waits for: its own, or one that an earlier run did not wait for. */
+/* The value that the run waits for: its own, or one that an earlier run left. */
 static uint64_t awaited(const struct run *run)
 {
     return run->ready > run->stream->owed_ready ? run->ready : run->stream->owed_ready;
@@ -281,12 +281,12 @@ void timeline_hold(struct run *run)
 
     if (!list_empty(&stream->held_link) && stream->held_for == awaited(run))
         return;
-    /* Each wait has its own time, also where the one before it ended unseen by timelines_poll(). */
+    /* Each wait has its own time, even if timelines_poll() did not see the end of the one before. */
     stream->held_since_ns = clock_now_ns();
     stream->held_for = awaited(run);
     s->exec->held.newest_ns = stream->held_since_ns;
     list_remove(&stream->held_link);
-    list_append(a->held.next, &stream->held_link); /* before the first: it is looked at next */
+    list_append(a->held.next, &stream->held_link); /* in front: the next look is at this one */
     if (list_empty(&a->held_link))
         list_append(s->exec->held.users.next, &a->held_link);
 }
@@ -320,14 +320,14 @@ static void look(struct server *s, struct stream *stream)
         stream_advance(stream);
         return;
     }
-    timeline_hold(run); /* it may not be the one that was held */
+    timeline_hold(run); /* another run may be first now */
     if (limit_ns && clock_now_ns() > stream->held_since_ns + limit_ns) {
         list_remove(&stream->held_link);
         fail_stalled(stream->connection);
     }
 }
 
-/* Each of the user's streams once at most, and a bounded number of them. */
+/* Looks at each of the user's streams at most once, and at a bounded number of them. */
 static void look_at_user(struct server *s, struct account *a, unsigned looks)
 {
     while (looks-- && !list_empty(&a->held)) {
@@ -374,7 +374,7 @@ static void on_clock(uv_poll_t *poll, int status, int events)
     (void)status;
     (void)events;
     if (read(held->timer, &times, sizeof(times)) < 0)
-        return; /* set anew meanwhile; the next turn of the loop looks anyway */
+        return; /* the timer was set anew; the next turn of the loop looks anyway */
 }
 
 void timelines_arm(struct server *s)
