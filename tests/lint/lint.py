@@ -2,7 +2,7 @@
 """House rules that a program can check: `lint.py CHECK…`, or `lint.py` for all of them.
 
     format      clang-format has nothing to change
-    layers      includes point downwards only: util, rpc, core, backend, server, main
+    layers      includes point downwards only: util, rpc, core, backend, server, main; the rooms of kernels/cuda
     functions   no call of a function that cannot be used safely
     text        no marks of unfinished work, no paths of one machine, no stray blanks
     generated   tables derived from proto/ are up to date
@@ -41,6 +41,17 @@ TEXT_SUFFIXES = C_SUFFIXES | {
 }
 LAYERS = ("util", "rpc", "core", "backend", "server", "main")
 SERVER_ROOMS = ("account", "base", "peer", "memory", "code", "exec", "observe", "control")
+# The rooms of kernels/cuda, and the rooms that each may include; files beside the folders may include all but the lab.
+CUDA_ROOMS = {
+    "driver": (),
+    "ops": (),
+    "memory": ("driver",),
+    "blaslt": ("driver",),
+    "compute": ("driver", "memory", "blaslt", "ops"),
+    "staging": ("driver", "memory", "ops", "compute"),
+    "jobs": ("driver", "memory", "blaslt", "ops", "compute", "staging"),
+    "lab": ("ops",),
+}
 MAX_FILE, MAX_FUNCTION = 500, 80
 SKIPPED = 77
 
@@ -146,8 +157,10 @@ def allowed_include(path: Path, included: str) -> bool:
         rank = LAYERS.index(layer)
         return top == "proto" or (top in LAYERS and LAYERS.index(top) <= rank)
     if parts[0] == "kernels":
-        in_lab = included.startswith("../ops/")  # candidates are built from the headers of the kernels in use
-        return in_lab or top in ("backend", "core", "util", "proto", "kernels", "host", "cuda", "ops")
+        if parts[1] == "cuda" and top in CUDA_ROOMS:
+            return top in CUDA_ROOMS.get(parts[2], CUDA_ROOMS.keys() - {"lab"})
+        in_lab = parts[2] == "lab" and included.startswith("../ops/")  # candidates are built from kernels' headers
+        return in_lab or top in ("backend", "core", "util", "proto")
     if parts[0] == "client_c":
         return top in ("kops", "proto", "src") or "/" not in included
     if parts[0] == "proto":

@@ -10,7 +10,7 @@
 #include "user_kernels.h"
 
 enum { FATBIN_MAGIC = (int)0xba55ed50, CLUSTER_PORTABLE = 8, CLUSTER_MAX = 16 };
-enum { SHARED_DEFAULT = 48 << 10, SHARED_MAX = 232448, SHARED_PER_PROCESSOR = 233472, SHARED_RESERVED = 1024 };
+enum { SHARED_DEFAULT = 48 << 10, SHARED_MAX = 232448 };
 
 struct module {
     CUmodule handle;
@@ -261,23 +261,4 @@ API cuFuncLoad(CUfunction handle)
     CUresult r = enter_function("cuFuncLoad", handle, &context, &function);
 
     return r == CUDA_SUCCESS ? leave(r) : r;
-}
-
-API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *ret_blocks, CUfunction handle, int block, size_t shared)
-{
-    struct function *function;
-    struct context *context;
-    CUresult r = enter_function("cuOccupancyMaxActiveBlocksPerMultiprocessor", handle, &context, &function);
-    size_t by_shared = SHARED_PER_PROCESSOR / (shared + SHARED_RESERVED);
-    int blocks;
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (block <= 0)
-        return leave(CUDA_ERROR_INVALID_VALUE);
-    blocks = block > 1024 || shared > function->shared_limit ? 0 : 2048 / ((block + 31) / 32 * 32);
-    if (blocks > 32)
-        blocks = 32;
-    *ret_blocks = (size_t)blocks > by_shared ? (int)by_shared : blocks;
-    return leave(CUDA_SUCCESS);
 }

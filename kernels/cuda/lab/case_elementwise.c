@@ -190,7 +190,7 @@ static int check_ways(struct lab_case *c, const struct lab_machine *m, const str
         struct error e;
         char name[64];
 
-        if (cuda_ops_launch(op, plan, addresses, variants[v], &m->device, &launch, &e) < 0) {
+        if (cuda_ops_launch(op, plan, addresses, variants[v], m->multiprocessors, &launch, &e) < 0) {
             describe(c, e.message, "refused");
             return -1;
         }
@@ -270,8 +270,8 @@ int case_check_copy(struct lab_random *r, const struct lab_machine *m, enum dtyp
     } while (c.in_place >= 0);
     got = malloc(out->size + 1);
     if (!got || lab_array_upload(in, m) < 0 || lab_array_upload(out, m) < 0 || op_plan(&c.call, &plan, &e) < 0 ||
-        cuda_ops_copy(&plan.elementwise, dtype_size(dtype), lab_array_first(in), lab_array_first(out), &m->device,
-                      &launch, &e) < 0 ||
+        cuda_ops_copy(&plan.elementwise, dtype_size(dtype), lab_array_first(in), lab_array_first(out), &launch, &e) <
+            0 ||
         m->launch(m->context, &launch) < 0 || lab_array_download(out, m, got) < 0)
         goto unload;
     do {

@@ -248,7 +248,7 @@ static int check_ways(struct lab_case *c, const struct lab_machine *m, const str
 
     for (unsigned t = A; t <= OUT; t++)
         addresses[t] = lab_array_first(&c->arrays[t]);
-    if (cuda_ops_launch(OP_GEMM, plan, addresses, "tiled", &m->device, &launch, &e) < 0) {
+    if (cuda_ops_launch(OP_GEMM, plan, addresses, "tiled", m->multiprocessors, &launch, &e) < 0) {
         describe(c, e.message, "refused");
         return -1;
     }

@@ -69,7 +69,7 @@ static CUfunction find(struct lab_gpu *gpu, const char *kernel)
         if (gpu->ModuleGetFunction(&function, gpu->modules[i], kernel) == CUDA_SUCCESS)
             return function;
     }
-    fprintf(stderr, "%s: no image has this kernel\n", kernel);
+    fprintf(stderr, "%s: no binary has this kernel\n", kernel);
     return NULL;
 }
 
@@ -125,17 +125,6 @@ static int machine_launch(void *context, const struct cuda_launch *launch)
     return check(gpu, gpu->CtxSynchronize(), launch->kernel);
 }
 
-static unsigned machine_occupancy(void *context, const char *kernel, unsigned block, unsigned shared)
-{
-    struct lab_gpu *gpu = context;
-    const CUfunction function = find(gpu, kernel);
-    int blocks = 0;
-
-    if (function)
-        gpu->OccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, (int)block, shared);
-    return blocks > 0 ? (unsigned)blocks : 1;
-}
-
 static int load_library(struct lab_gpu *gpu)
 {
     gpu->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -156,7 +145,7 @@ static int load_library(struct lab_gpu *gpu)
 
 static int open_device(struct lab_gpu *gpu)
 {
-    int multiprocessors = 0, shared = 0;
+    int multiprocessors = 0;
 
     if (check(gpu, gpu->Init(0), "cuInit") < 0 || check(gpu, gpu->DeviceGet(&gpu->device, 0), "cuDeviceGet") < 0 ||
         check(gpu, gpu->DevicePrimaryCtxRetain(&gpu->context, gpu->device), "opening the device") < 0 ||
@@ -166,12 +155,8 @@ static int open_device(struct lab_gpu *gpu)
         return -1;
     gpu->DeviceGetName(gpu->name, sizeof(gpu->name), gpu->device);
     gpu->DeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, gpu->device);
-    gpu->DeviceGetAttribute(&shared, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, gpu->device);
     gpu->machine = (struct lab_machine){
-        .device = {.multiprocessors = (unsigned)multiprocessors,
-                   .max_shared_bytes = (unsigned)shared,
-                   .occupancy = machine_occupancy,
-                   .context = gpu},
+        .multiprocessors = (unsigned)multiprocessors,
         .context = gpu,
         .alloc = machine_alloc,
         .free = machine_free,
@@ -182,10 +167,10 @@ static int open_device(struct lab_gpu *gpu)
     return 0;
 }
 
-static int load_images(struct lab_gpu *gpu, const struct cuda_ops_image *images, unsigned n)
+static int load_binaries(struct lab_gpu *gpu, const struct cuda_ops_binary *binaries, unsigned n)
 {
     for (unsigned i = 0; i < n && gpu->n_modules < MAX_MODULES; i++) {
-        if (check(gpu, gpu->ModuleLoadData(&gpu->modules[gpu->n_modules], images[i].data), images[i].name) < 0)
+        if (check(gpu, gpu->ModuleLoadData(&gpu->modules[gpu->n_modules], binaries[i].data), binaries[i].name) < 0)
             return -1;
         gpu->n_modules++;
     }
@@ -198,8 +183,9 @@ struct lab_gpu *lab_gpu_open(void)
 
     if (!gpu)
         return NULL;
-    if (load_library(gpu) < 0 || open_device(gpu) < 0 || load_images(gpu, cuda_ops_images, cuda_ops_image_count) < 0 ||
-        load_images(gpu, lab_images, lab_image_count) < 0) {
+    if (load_library(gpu) < 0 || open_device(gpu) < 0 ||
+        load_binaries(gpu, cuda_ops_binaries, cuda_ops_binary_count) < 0 ||
+        load_binaries(gpu, lab_binaries, lab_binary_count) < 0) {
         lab_gpu_close(gpu);
         return NULL;
     }
@@ -223,6 +209,16 @@ const char *lab_gpu_name(const struct lab_gpu *gpu)
 const struct lab_machine *lab_gpu_machine(const struct lab_gpu *gpu)
 {
     return &gpu->machine;
+}
+
+unsigned lab_gpu_occupancy(struct lab_gpu *gpu, const char *kernel, unsigned block)
+{
+    const CUfunction function = find(gpu, kernel);
+    int blocks = 0;
+
+    if (function)
+        gpu->OccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, (int)block, 0);
+    return blocks > 0 ? (unsigned)blocks : 1;
 }
 
 int lab_gpu_fill(struct lab_gpu *gpu, uint64_t address, uint16_t pattern, size_t count)

@@ -5,19 +5,22 @@
 
 #include "machine.h"
 
-/* Candidate kernels, embedded beside cuda_ops_images. */
-extern const struct cuda_ops_image lab_images[];
-extern const unsigned lab_image_count;
+/* Candidate kernels, embedded beside cuda_ops_binaries. */
+extern const struct cuda_ops_binary lab_binaries[];
+extern const unsigned lab_binary_count;
 
 struct lab_gpu; /* opaque */
 
-/* Loads the driver, the device and every image; NULL after a line on stderr. */
+/* Loads the driver, the device and every binary; NULL after a line on stderr. */
 struct lab_gpu *lab_gpu_open(void);
 void lab_gpu_close(struct lab_gpu *gpu);
 
 const char *lab_gpu_name(const struct lab_gpu *gpu);
 /* Its memory and launches; owned by the gpu. */
 const struct lab_machine *lab_gpu_machine(const struct lab_gpu *gpu);
+
+/* Blocks of `block` threads of the kernel that fit on one multiprocessor, at least 1. */
+unsigned lab_gpu_occupancy(struct lab_gpu *gpu, const char *kernel, unsigned block);
 
 /* Fills memory with a 16-bit pattern. */
 int lab_gpu_fill(struct lab_gpu *gpu, uint64_t address, uint16_t pattern, size_t count);

@@ -5,7 +5,7 @@
 #include "ops/launch.h"
 
 struct lab_machine {
-    struct cuda_launch_device device;
+    unsigned multiprocessors;
     void *context;
     /* Memory whose address is a multiple of 16; 0: there is none. `size` may be 0. */
     uint64_t (*alloc)(void *context, size_t size);

@@ -34,7 +34,7 @@ static int plan_launch(struct lab_gpu *gpu, enum op_id op, const struct plan *pl
     const uint64_t addresses[] = {buffers[0], op == OP_SQUARE ? buffers[2] : buffers[1], buffers[2]};
     struct error e;
 
-    if (cuda_ops_launch(op, plan, addresses, variant, &lab_gpu_machine(gpu)->device, ret_launch, &e) < 0) {
+    if (cuda_ops_launch(op, plan, addresses, variant, lab_gpu_machine(gpu)->multiprocessors, ret_launch, &e) < 0) {
         fprintf(stderr, "%s\n", e.message);
         return -1;
     }
@@ -60,7 +60,7 @@ static const struct candidate {
 static int time_grids(struct lab_gpu *gpu, const struct cuda_launch *base, unsigned tensors)
 {
     static const unsigned all_waves[] = {0, 1, 2, 8};
-    const struct cuda_launch_device *device = &lab_gpu_machine(gpu)->device;
+    const unsigned multiprocessors = lab_gpu_machine(gpu)->multiprocessors;
     struct cuda_launch launch = *base;
 
     for (unsigned i = 0; i < sizeof(all_waves) / sizeof(all_waves[0]); i++) {
@@ -68,8 +68,7 @@ static int time_grids(struct lab_gpu *gpu, const struct cuda_launch *base, unsig
         double us;
 
         if (all_waves[i]) {
-            launch.grid[0] = device->occupancy(device->context, launch.kernel, launch.block[0], 0) *
-                             device->multiprocessors * all_waves[i];
+            launch.grid[0] = lab_gpu_occupancy(gpu, launch.kernel, launch.block[0]) * multiprocessors * all_waves[i];
             if (launch.grid[0] > base->grid[0])
                 continue;
             snprintf(what, sizeof(what), "%u x resident blocks, looping", all_waves[i]);

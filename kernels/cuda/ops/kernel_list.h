@@ -1,10 +1,10 @@
-/* Every embedded image and every kernel in them, each listed once: the symbol table, the build's list of .cu files and
+/* Every embedded binary and every kernel in them, each listed once: the symbol table, the build's list of .cu files and
  * the lab's check follow from these. */
 #ifndef KOPS_CUDA_OPS_KERNEL_LIST_H
 #define KOPS_CUDA_OPS_KERNEL_LIST_H
 
-/* X(name): <name>.cu, embedded as <name>.fatbin; the order is the index in cuda_ops_images. */
-#define CUDA_OPS_IMAGES(X)                                                                                             \
+/* X(name): <name>.cu, embedded as <name>.fatbin; the order is the index in cuda_ops_binaries. */
+#define CUDA_OPS_BINARIES(X)                                                                                           \
     X(add)                                                                                                             \
     X(square)                                                                                                          \
     X(copy)                                                                                                            \
@@ -13,10 +13,10 @@
     X(gemm_f16)                                                                                                        \
     X(gemm_bf16)
 
-#define CUDA_OPS_OF_DTYPE(X, image, op, dtype)                                                                         \
-    X(image, kops_##op##_##dtype##_vector)                                                                             \
-    X(image, kops_##op##_##dtype##_strided)                                                                            \
-    X(image, kops_##op##_##dtype##_strided64)
+#define CUDA_OPS_OF_DTYPE(X, binary, op, dtype)                                                                        \
+    X(binary, kops_##op##_##dtype##_vector)                                                                            \
+    X(binary, kops_##op##_##dtype##_strided)                                                                           \
+    X(binary, kops_##op##_##dtype##_strided64)
 
 #define CUDA_OPS_OF_OP(X, op)                                                                                          \
     CUDA_OPS_OF_DTYPE(X, op, op, f32)                                                                                  \
@@ -34,7 +34,7 @@
     X(gemm_##dtype, kops_gemm_##dtype##_tiled_small)                                                                   \
     X(gemm_##dtype, kops_gemm_##dtype##_tiled_small_any)
 
-/* X(image, symbol) */
+/* X(binary, symbol) */
 #define CUDA_OPS_KERNELS(X)                                                                                            \
     CUDA_OPS_OF_OP(X, add)                                                                                             \
     CUDA_OPS_OF_OP(X, square)                                                                                          \

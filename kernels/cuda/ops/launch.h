@@ -16,7 +16,7 @@ enum { CUDA_LAUNCH_PARAMS_MAX = 768 };
 
 /* One cuLaunchKernel: the kernel takes one parameter, a struct passed by value (params.h), whose bytes are `params`. */
 struct cuda_launch {
-    const char *kernel;  /* symbol in one of cuda_ops_images, extern "C" */
+    const char *kernel;  /* symbol in one of cuda_ops_binaries, extern "C" */
     const char *variant; /* the name that clients see */
     unsigned grid[3], block[3];
     unsigned shared_bytes; /* dynamic; over 48 KiB needs the function attribute */
@@ -24,43 +24,34 @@ struct cuda_launch {
     _Alignas(16) unsigned char params[CUDA_LAUNCH_PARAMS_MAX];
 };
 
-/* What the geometry depends on. */
-struct cuda_launch_device {
-    unsigned multiprocessors;
-    unsigned max_shared_bytes; /* per block, opt-in */
-    /* Blocks of `block` threads and `shared` dynamic bytes of `kernel` that fit on one multiprocessor, ≥ 1 (the
-     * driver's occupancy query, cached by the caller). */
-    unsigned (*occupancy)(void *context, const char *kernel, unsigned block, unsigned shared);
-    void *context;
-};
-
 /* Names of our own kernels for the op and dtype, best first, NULL-terminated. */
 const char *const *cuda_ops_variants(enum op_id op, enum dtype dtype);
 
 /* Chooses the kernel and its geometry. `addresses` are the device addresses of the operands' first elements (inputs,
- * then outputs). `variant` forces one of cuda_ops_variants() or is NULL. The plan is not empty. Errors:
- * invalid_argument when the forced variant cannot run this plan (the message says why). */
+ * then outputs), `multiprocessors` are the device's. `variant` forces one of cuda_ops_variants() or is NULL. The plan
+ * is not empty. Errors: invalid_argument when the forced variant cannot run this plan (the message says why). */
 int cuda_ops_launch(enum op_id op, const struct plan *plan, const uint64_t *addresses, const char *variant,
-                    const struct cuda_launch_device *device, struct cuda_launch *ret_launch, struct error *e);
+                    unsigned multiprocessors, struct cuda_launch *ret_launch, struct error *e);
 
 /* A copy of a strided tensor: element (i, j, …) from `source` to `target` over plan's shape, where strides[0] are the
- * source's and strides[1] the target's. Used to write staged results back without touching what lies between. */
+ * source's and strides[1] the target's. Staging writes results back with it, so that bytes between the elements stay as
+ * they are. */
 int cuda_ops_copy(const struct plan_elementwise *plan, size_t element_size, uint64_t source, uint64_t target,
-                  const struct cuda_launch_device *device, struct cuda_launch *ret_launch, struct error *e);
+                  struct cuda_launch *ret_launch, struct error *e);
 
 /* The embedded code: fatbins for every architecture of the build. */
-struct cuda_ops_image {
+struct cuda_ops_binary {
     const char *name;
     const unsigned char *data;
     size_t size;
 };
-extern const struct cuda_ops_image cuda_ops_images[];
-extern const unsigned cuda_ops_image_count;
+extern const struct cuda_ops_binary cuda_ops_binaries[];
+extern const unsigned cuda_ops_binary_count;
 
-/* Every kernel symbol with the image that holds it (for eager loading); NULL-terminated. */
+/* Every kernel symbol with the binary that holds it (for eager loading); NULL-terminated. */
 struct cuda_ops_kernel {
     const char *name;
-    unsigned image;
+    unsigned binary;
 };
 extern const struct cuda_ops_kernel cuda_ops_kernels[];
 

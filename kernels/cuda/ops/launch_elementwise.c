@@ -178,7 +178,7 @@ int cuda_ops_launch_elementwise(enum op_id op, const struct plan *plan, const ui
 }
 
 int cuda_ops_copy(const struct plan_elementwise *plan, size_t element_size, uint64_t source, uint64_t target,
-                  const struct cuda_launch_device *device, struct cuda_launch *ret_launch, struct error *e)
+                  struct cuda_launch *ret_launch, struct error *e)
 {
     static const struct names by_size[] = {
         [2] = {NULL, "kops_copy_2_strided", "kops_copy_2_strided64"},
@@ -187,7 +187,6 @@ int cuda_ops_copy(const struct plan_elementwise *plan, size_t element_size, uint
     };
     struct space s = space_of(plan, 1);
 
-    (void)device;
     if (element_size >= sizeof(by_size) / sizeof(by_size[0]) || !by_size[element_size].strided)
         return error_set(e, ERROR_UNSUPPORTED, "elements of %zu bytes cannot be copied on the device", element_size);
     set_strided(&s, target, source, 0, &by_size[element_size], ret_launch);

@@ -114,8 +114,8 @@ void cuda_ops_set_gemm(struct cuda_launch *launch, struct cuda_ops_gemm *p, cons
                         sizeof(*p));
 }
 
-int cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, const struct cuda_launch_device *device,
-                         struct cuda_launch *ret_launch, struct error *e)
+void cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, unsigned multiprocessors,
+                          struct cuda_launch *ret_launch)
 {
     const struct plan_gemm *g = &plan->gemm;
     const size_t size = dtype_size(plan->dtype);
@@ -123,7 +123,6 @@ int cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, con
     const struct cuda_ops_gemm_config *config;
     bool wide_a, wide_b;
 
-    (void)e;
     p.a = matrix_of(g, &g->a, addresses[0]);
     p.b = matrix_of(g, &g->b, addresses[1]);
     p.out = matrix_of(g, &g->out, addresses[2]);
@@ -138,7 +137,6 @@ int cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, con
     wide_a = choose_access(&p, &p.a, p.a.row, p.m, p.a.column, size, &p.a_access);
     wide_b = choose_access(&p, &p.b, p.b.column, p.n, p.b.row, size, &p.b_access);
     p.out_vector = in_pieces(&p, &p.out, p.out.column, p.out.row, p.m, size);
-    config = choose(cuda_ops_gemm_configs(plan->dtype), &p, device->multiprocessors);
+    config = choose(cuda_ops_gemm_configs(plan->dtype), &p, multiprocessors);
     cuda_ops_set_gemm(ret_launch, &p, config, wide_a && wide_b);
-    return 0;
 }

@@ -40,7 +40,7 @@ void cuda_ops_set_gemm(struct cuda_launch *launch, struct cuda_ops_gemm *p, cons
 /* `variant` is NULL or checked already to be one of cuda_ops_variants(). */
 int cuda_ops_launch_elementwise(enum op_id op, const struct plan *plan, const uint64_t *addresses, const char *variant,
                                 struct cuda_launch *ret_launch, struct error *e);
-int cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, const struct cuda_launch_device *device,
-                         struct cuda_launch *ret_launch, struct error *e);
+void cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, unsigned multiprocessors,
+                          struct cuda_launch *ret_launch);
 
 #endif

@@ -65,7 +65,7 @@ static int machine_launch(void *context, const struct cuda_launch *launch)
 static struct lab_machine machine_of(enum emulated_arch *arch)
 {
     return (struct lab_machine){
-        .device = {.multiprocessors = 2, .max_shared_bytes = 48 << 10},
+        .multiprocessors = 2,
         .context = arch,
         .alloc = machine_alloc,
         .free = machine_free,

@@ -11,7 +11,7 @@
 #include "ops/params.h"
 #include "ops/plan_launch.h"
 
-static const struct cuda_launch_device device = {.multiprocessors = 132, .max_shared_bytes = 227 << 10};
+enum { MULTIPROCESSORS = 132 };
 
 /* An elementwise plan of rank 1 with these strides, inputs first. */
 static struct plan flat(enum dtype dtype, uint64_t count, int64_t a, int64_t b, int64_t out)
@@ -28,7 +28,7 @@ static struct cuda_launch launch_of(enum op_id op, const struct plan *plan, cons
     struct cuda_launch launch;
     struct error e;
 
-    if (cuda_ops_launch(op, plan, addresses, variant, &device, &launch, &e) < 0)
+    if (cuda_ops_launch(op, plan, addresses, variant, MULTIPROCESSORS, &launch, &e) < 0)
         fail_msg("%s", e.message);
     assert_true(launch.grid[0] >= 1 && launch.grid[1] == 1 && launch.grid[2] == 1);
     assert_int_equal(launch.block[0], 256);
@@ -235,9 +235,9 @@ static void a_variant_that_cannot_run_is_refused(void **state)
     struct error e = {0};
 
     (void)state;
-    assert_int_equal(cuda_ops_launch(OP_ADD, &plan, addresses, "vector", &device, &launch, &e), -1);
+    assert_int_equal(cuda_ops_launch(OP_ADD, &plan, addresses, "vector", MULTIPROCESSORS, &launch, &e), -1);
     assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
-    assert_int_equal(cuda_ops_launch(OP_ADD, &plan, addresses, "blaslt", &device, &launch, &e), -1);
+    assert_int_equal(cuda_ops_launch(OP_ADD, &plan, addresses, "blaslt", MULTIPROCESSORS, &launch, &e), -1);
     assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
     assert_string_equal(launch.kernel, "untouched");
 }
@@ -267,14 +267,14 @@ static void copies_go_by_element_size(void **state)
     struct error e;
 
     (void)state;
-    assert_int_equal(cuda_ops_copy(&plan, 4, 0x1000, 0x2000, &device, &launch, &e), 0);
+    assert_int_equal(cuda_ops_copy(&plan, 4, 0x1000, 0x2000, &launch, &e), 0);
     assert_string_equal(launch.kernel, "kops_copy_4_strided");
     p = strided_of(&launch);
     assert_int_equal(p.a, 0x1000);
     assert_int_equal(p.out, 0x2000);
     assert_int_equal(p.a_strides[0], 2);
     assert_int_equal(p.out_strides[0], 3);
-    assert_int_equal(cuda_ops_copy(&plan, 3, 0x1000, 0x2000, &device, &launch, &e), -1);
+    assert_int_equal(cuda_ops_copy(&plan, 3, 0x1000, 0x2000, &launch, &e), -1);
     assert_int_equal(e.code, ERROR_UNSUPPORTED);
 }
 

@@ -1,0 +1,64 @@
+/* Stands in for the other files of this folder where the toolkit has no cublasLt.h: there is no such variant. */
+#include <stdio.h>
+
+#include "blaslt.h"
+
+int blaslt_load(const char *path, char *why, size_t why_size)
+{
+    (void)path;
+    snprintf(why, why_size, "built without cublasLt.h");
+    return -1;
+}
+
+struct blaslt *blaslt_new(struct cuda_device *d, uint64_t workspace_bytes)
+{
+    (void)d, (void)workspace_bytes;
+    return NULL;
+}
+
+struct blaslt *blaslt_free(struct blaslt *b)
+{
+    return b;
+}
+
+static int absent(struct error *e)
+{
+    return error_set(e, ERROR_UNSUPPORTED, "this daemon was built without cuBLASLt");
+}
+
+int blaslt_check(const struct plan *plan, struct error *e)
+{
+    (void)plan;
+    return absent(e);
+}
+
+int blaslt_plan_get(struct blaslt *b, const struct plan *plan, const uint64_t *addresses, struct blaslt_plan **ret_plan,
+                    struct error *e)
+{
+    (void)b, (void)plan, (void)addresses, (void)ret_plan;
+    return absent(e);
+}
+
+bool blaslt_plan_is_cached(struct blaslt *b, const struct plan *plan, const uint64_t *addresses)
+{
+    (void)b, (void)plan, (void)addresses;
+    return true;
+}
+
+size_t blaslt_plan_workspace(const struct blaslt_plan *p)
+{
+    (void)p;
+    return 0;
+}
+
+struct blaslt_plan *blaslt_plan_unref(struct blaslt_plan *p)
+{
+    return p;
+}
+
+int blaslt_plan_run(const struct cuda_queue *queue, struct blaslt_plan *p, const struct plan *plan,
+                    const uint64_t *addresses, struct error *e)
+{
+    (void)queue, (void)p, (void)plan, (void)addresses;
+    return absent(e);
+}

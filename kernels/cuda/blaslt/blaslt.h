@@ -1,0 +1,46 @@
+/* cuBLASLt as a gemm variant: loaded at run time where it is found, one handle and one cache of plans per device. */
+#ifndef KOPS_CUDA_BLASLT_H
+#define KOPS_CUDA_BLASLT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/plan.h"
+#include "util/error.h"
+
+struct blaslt;
+struct blaslt_plan;
+struct cuda_device;
+struct cuda_queue;
+
+/* Loads the library: `path`, or the usual names when NULL; "none" loads nothing. Once, before the other calls. Returns
+ * a negative number and says why in `why` when there is none. */
+int blaslt_load(const char *path, char *why, size_t why_size);
+
+/* The device's handle and plans, whose algorithms may use `workspace_bytes` of scratch. The handle itself is made at
+ * the first plan, because that takes long. NULL: no memory, or blaslt_load() found nothing. */
+struct blaslt *blaslt_new(struct cuda_device *d, uint64_t workspace_bytes);
+/* No plan is in use. NULL is allowed; returns NULL. */
+struct blaslt *blaslt_free(struct blaslt *b);
+
+/* invalid_argument unless cuBLASLt can express the plan (a gemm's layout, or it is none). Thread: any. */
+int blaslt_check(const struct plan *plan, struct error *e);
+
+/* A reference to the plan for this problem at these addresses, from the cache or made now, which may take long. Errors:
+ * unsupported, out_of_memory, device_lost. Thread: any, the context is current. */
+int blaslt_plan_get(struct blaslt *b, const struct plan *plan, const uint64_t *addresses, struct blaslt_plan **ret_plan,
+                    struct error *e);
+bool blaslt_plan_is_cached(struct blaslt *b, const struct plan *plan, const uint64_t *addresses);
+
+/* Bytes of workspace that the plan's stream must have. */
+size_t blaslt_plan_workspace(const struct blaslt_plan *p);
+
+/* NULL is allowed; returns NULL. Thread: any. */
+struct blaslt_plan *blaslt_plan_unref(struct blaslt_plan *p);
+
+/* Enqueues the product, for the `plan` and `addresses` that were given to blaslt_plan_get(). Thread: loop. */
+int blaslt_plan_run(const struct cuda_queue *queue, struct blaslt_plan *p, const struct plan *plan,
+                    const uint64_t *addresses, struct error *e);
+
+#endif

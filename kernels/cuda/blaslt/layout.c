@@ -1,0 +1,163 @@
+/* From strides to leading dimensions. */
+#include "layout.h"
+
+#include <string.h>
+
+enum { OPERAND_A, OPERAND_B, OPERAND_OUT };
+
+/* Whether rows × columns with these strides is a column-major matrix, and its leading dimension. A stride over a
+ * dimension of size 1 is never used, so it may be anything. */
+static bool column_major(int64_t rows, int64_t columns, int64_t row, int64_t column, int64_t *ret_ld)
+{
+    int64_t ld = columns > 1 ? column : rows;
+
+    if ((rows > 1 && row != 1) || ld < rows || ld > INT32_MAX)
+        return false;
+    *ret_ld = ld;
+    return true;
+}
+
+/* The same for an input, which may be given transposed. */
+static bool either_major(int64_t rows, int64_t columns, const struct plan_matrix *m, int64_t *ret_ld,
+                         uint8_t *ret_transpose)
+{
+    *ret_transpose = 0;
+    if (column_major(rows, columns, m->row, m->column, ret_ld))
+        return true;
+    *ret_transpose = 1;
+    return column_major(columns, rows, m->column, m->row, ret_ld);
+}
+
+static struct plan_matrix transposed(const struct plan_matrix *m)
+{
+    struct plan_matrix t = *m;
+
+    t.row = m->column;
+    t.column = m->row;
+    return t;
+}
+
+/* A batch whose matrices follow each other like rows of one larger matrix, times one shared matrix, is one product. */
+static void fold_batch(struct plan_gemm *g)
+{
+    int64_t count = g->batch_shape[0];
+
+    if (g->batch_rank != 1)
+        return;
+    if (g->b.batch[0] == 0 && g->a.batch[0] == g->m * g->a.row && g->out.batch[0] == g->m * g->out.row &&
+        g->m <= INT32_MAX / count)
+        g->m *= count;
+    else if (g->a.batch[0] == 0 && g->b.batch[0] == g->n * g->b.column && g->out.batch[0] == g->n * g->out.column &&
+             g->n <= INT32_MAX / count)
+        g->n *= count;
+    else
+        return;
+    g->batch_rank = 0;
+}
+
+/* Row-major out is the column-major transpose: outᵀ = bᵀ · aᵀ. */
+static bool orient(const struct plan_gemm *g, struct blaslt_layout *l)
+{
+    struct blaslt_problem *p = &l->problem;
+    struct plan_matrix at = transposed(&g->a), bt = transposed(&g->b);
+
+    p->k = g->k;
+    if (column_major(g->n, g->m, g->out.column, g->out.row, &p->ld[BLASLT_D]) &&
+        either_major(g->n, g->k, &bt, &p->ld[BLASLT_A], &p->transpose_a) &&
+        either_major(g->k, g->m, &at, &p->ld[BLASLT_B], &p->transpose_b)) {
+        p->m = g->n;
+        p->n = g->m;
+        l->source[BLASLT_A] = OPERAND_B;
+        l->source[BLASLT_B] = OPERAND_A;
+        l->source[BLASLT_D] = OPERAND_OUT;
+        return true;
+    }
+    if (column_major(g->m, g->n, g->out.row, g->out.column, &p->ld[BLASLT_D]) &&
+        either_major(g->m, g->k, &g->a, &p->ld[BLASLT_A], &p->transpose_a) &&
+        either_major(g->k, g->n, &g->b, &p->ld[BLASLT_B], &p->transpose_b)) {
+        p->m = g->m;
+        p->n = g->n;
+        l->source[BLASLT_A] = OPERAND_A;
+        l->source[BLASLT_B] = OPERAND_B;
+        l->source[BLASLT_D] = OPERAND_OUT;
+        return true;
+    }
+    return false;
+}
+
+/* The largest batch dimension becomes the strided batch; the others become calls. */
+static bool split_batch(const struct plan_gemm *g, size_t element, struct blaslt_layout *l)
+{
+    const struct plan_matrix *sources[] = {&g->a, &g->b, &g->out};
+    unsigned strided = 0;
+    uint64_t calls = 1;
+
+    for (unsigned i = 1; i < g->batch_rank; i++)
+        if (g->batch_shape[i] > g->batch_shape[strided])
+            strided = i;
+    l->problem.batch_count = g->batch_rank ? g->batch_shape[strided] : 1;
+    for (unsigned o = 0; g->batch_rank && o < BLASLT_OPERANDS; o++)
+        l->problem.batch_stride[o] = sources[l->source[o]]->batch[strided];
+    for (unsigned i = 0; i < g->batch_rank; i++)
+        if (i != strided && (calls *= (uint64_t)g->batch_shape[i]) > BLASLT_CALLS_MAX)
+            return false;
+    for (l->n_calls = 0; l->n_calls < calls; l->n_calls++) {
+        uint64_t rest = l->n_calls;
+
+        for (unsigned i = g->batch_rank; i-- > 0;) {
+            uint64_t index = rest % (uint64_t)g->batch_shape[i];
+
+            if (i == strided)
+                continue;
+            rest /= (uint64_t)g->batch_shape[i];
+            for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
+                l->calls[l->n_calls].offset[o] += index * (uint64_t)sources[l->source[o]]->batch[i] * element;
+        }
+    }
+    return l->problem.batch_count <= INT32_MAX;
+}
+
+/* The largest power of two up to 256 that divides every matrix's address. */
+static uint32_t alignment(const struct blaslt_layout *l, enum blaslt_operand o, uint64_t address, size_t element)
+{
+    uint64_t bits = address | 256 | (uint64_t)l->problem.batch_stride[o] * element;
+
+    for (unsigned i = 0; i < l->n_calls; i++)
+        bits |= l->calls[i].offset[o];
+    return (uint32_t)(bits & -bits);
+}
+
+int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct blaslt_layout *ret_layout, struct error *e)
+{
+    size_t element = dtype_size(plan->dtype);
+    struct blaslt_problem *p = &ret_layout->problem;
+    struct plan_gemm g;
+
+    if (plan->kind != PLAN_GEMM || plan_is_empty(plan))
+        return error_set(e, ERROR_INVALID_ARGUMENT, "cublaslt multiplies matrices only");
+    g = plan->gemm;
+    memset(ret_layout, 0, sizeof(*ret_layout));
+    fold_batch(&g);
+    if (g.k == 0 || g.k > INT32_MAX || g.m > INT32_MAX || g.n > INT32_MAX) {
+        error_set(e, ERROR_INVALID_ARGUMENT, "cublaslt takes dimensions from 1 to 2^31 - 1; leave the variant out");
+        return error_detail_text(e, "key", "attrs.variant");
+    }
+    if (!orient(&g, ret_layout)) {
+        error_set(
+            e, ERROR_INVALID_ARGUMENT,
+            "cublaslt needs matrices with stride 1 along their rows or columns, and no broadcast inside one; leave "
+            "the variant out");
+        return error_detail_text(e, "key", "attrs.variant");
+    }
+    if (!split_batch(&g, element, ret_layout)) {
+        error_set(e, ERROR_INVALID_ARGUMENT,
+                  "cublaslt would need more than %d calls for these batch dimensions; leave the variant out",
+                  BLASLT_CALLS_MAX);
+        return error_detail_text(e, "key", "attrs.variant");
+    }
+    p->dtype = (uint8_t)plan->dtype;
+    p->tf32 = plan->dtype == DTYPE_F32 && !g.high_precision_only;
+    for (unsigned o = 0; addresses && o < BLASLT_OPERANDS; o++)
+        p->alignment[o] = alignment(ret_layout, (enum blaslt_operand)o, addresses[ret_layout->source[o]], element);
+    return 0;
+}

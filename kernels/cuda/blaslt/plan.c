@@ -1,0 +1,217 @@
+/* Owns one plan: its descriptors, the choice among the library's candidates, and running it. */
+#include "plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct types {
+    cudaDataType_t data, scale;
+    cublasComputeType_t compute;
+};
+
+/* f32 multiplies in f32 (no tf32) unless the request allowed less; f16 and bf16 accumulate in f32. */
+static struct types types_of(const struct blaslt_problem *problem)
+{
+    switch ((enum dtype)problem->dtype) {
+    case DTYPE_F64:
+        return (struct types){CUDA_R_64F, CUDA_R_64F, CUBLAS_COMPUTE_64F};
+    case DTYPE_F16:
+        return (struct types){CUDA_R_16F, CUDA_R_32F, CUBLAS_COMPUTE_32F};
+    case DTYPE_BF16:
+        return (struct types){CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F};
+    default:
+        break;
+    }
+    return (struct types){CUDA_R_32F, CUDA_R_32F, problem->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F};
+}
+
+/* Keeps the first failure of several calls. */
+static void keep(cublasStatus_t *first, cublasStatus_t status)
+{
+    if (*first == CUBLAS_STATUS_SUCCESS)
+        *first = status;
+}
+
+static cublasStatus_t make_operation(struct blaslt_plan *p, struct types types)
+{
+    int32_t a = p->problem.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    int32_t b = p->problem.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasStatus_t status = blaslt_api.MatmulDescCreate(&p->operation, types.compute, types.scale);
+
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    keep(&status, blaslt_api.MatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof(a)));
+    keep(&status, blaslt_api.MatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof(b)));
+    return status;
+}
+
+static cublasStatus_t make_layout(struct blaslt_plan *p, enum blaslt_operand o, cudaDataType_t type, int64_t rows,
+                                  int64_t columns, bool transpose)
+{
+    cublasLtMatrixLayout_t *layout = &p->layouts[o];
+    int32_t count = (int32_t)p->problem.batch_count;
+    int64_t stride = p->problem.batch_stride[o];
+    cublasStatus_t status;
+
+    status = blaslt_api.MatrixLayoutCreate(layout, type, (uint64_t)(transpose ? columns : rows),
+                                           (uint64_t)(transpose ? rows : columns), p->problem.ld[o]);
+    if (status != CUBLAS_STATUS_SUCCESS || count == 1)
+        return status;
+    keep(&status,
+         blaslt_api.MatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)));
+    keep(&status, blaslt_api.MatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                                                      sizeof(stride)));
+    return status;
+}
+
+static cublasStatus_t describe(struct blaslt_plan *p, struct types types)
+{
+    const struct blaslt_problem *q = &p->problem;
+    cublasStatus_t status = make_operation(p, types);
+
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = make_layout(p, BLASLT_A, types.data, q->m, q->k, q->transpose_a);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = make_layout(p, BLASLT_B, types.data, q->k, q->n, q->transpose_b);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = make_layout(p, BLASLT_D, types.data, q->m, q->n, false);
+    return status;
+}
+
+/* What an algorithm may assume and do. Partial sums of f16 and bf16 products are added in f32 only: there is one
+ * rounding, at the end. */
+static cublasStatus_t make_preference(const struct blaslt_problem *q, uint64_t workspace_bytes,
+                                      cublasLtMatmulPreference_t *ret_preference)
+{
+    static const struct {
+        cublasLtMatmulPreferenceAttributes_t attribute;
+        enum blaslt_operand operand;
+    } alignments[] = {
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, BLASLT_A},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, BLASLT_B},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, BLASLT_D},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, BLASLT_D},
+    };
+    uint32_t reduction = q->dtype == DTYPE_F16 || q->dtype == DTYPE_BF16 ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+                                                                         : CUBLASLT_REDUCTION_SCHEME_MASK;
+    cublasLtMatmulPreference_t preference;
+    cublasStatus_t status = blaslt_api.MatmulPreferenceCreate(&preference);
+
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    keep(&status, blaslt_api.MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                          &workspace_bytes, sizeof(workspace_bytes)));
+    keep(&status, blaslt_api.MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                                          &reduction, sizeof(reduction)));
+    for (unsigned i = 0; i < sizeof(alignments) / sizeof(alignments[0]); i++)
+        keep(&status, blaslt_api.MatmulPreferenceSetAttribute(preference, alignments[i].attribute,
+                                                              &q->alignment[alignments[i].operand], sizeof(uint32_t)));
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        blaslt_api.MatmulPreferenceDestroy(preference);
+        return status;
+    }
+    *ret_preference = preference;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* Asks for candidates, best first by the library's own estimate, and keeps the first usable one. None is no failure. */
+static cublasStatus_t choose(struct blaslt_plan *p, uint64_t workspace_bytes)
+{
+    cublasLtMatmulHeuristicResult_t candidates[BLASLT_CANDIDATES];
+    cublasLtMatmulPreference_t preference;
+    cublasStatus_t status;
+    int found = 0;
+
+    status = make_preference(&p->problem, workspace_bytes, &preference);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    status = blaslt_on(p->device)->MatmulAlgoGetHeuristic(
+        p->handle, p->operation, p->layouts[BLASLT_A], p->layouts[BLASLT_B], p->layouts[BLASLT_D], p->layouts[BLASLT_D],
+        preference, BLASLT_CANDIDATES, candidates, &found);
+    blaslt_api.MatmulPreferenceDestroy(preference);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE)
+        return CUBLAS_STATUS_SUCCESS;
+    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && !p->has_algorithm && i < found; i++)
+        if (candidates[i].state == CUBLAS_STATUS_SUCCESS && candidates[i].workspaceSize <= workspace_bytes) {
+            p->algorithm = candidates[i];
+            p->has_algorithm = true;
+        }
+    return status;
+}
+
+int blaslt_plan_make(struct cuda_device *d, cublasLtHandle_t handle, const struct blaslt_problem *problem,
+                     uint64_t workspace_bytes, struct blaslt_plan **ret_plan, struct error *e)
+{
+    struct blaslt_plan *p = calloc(1, sizeof(*p));
+    cublasStatus_t status;
+
+    if (!p)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a plan");
+    atomic_init(&p->refs, 1);
+    list_init(&p->link);
+    p->device = d;
+    p->handle = handle;
+    p->problem = *problem;
+    status = describe(p, types_of(problem));
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = choose(p, workspace_bytes);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        blaslt_plan_unref(p);
+        return blaslt_fail(status, "cublasLtMatmulAlgoGetHeuristic", e);
+    }
+    *ret_plan = p;
+    return 0;
+}
+
+struct blaslt_plan *blaslt_plan_unref(struct blaslt_plan *p)
+{
+    if (!p || atomic_fetch_sub(&p->refs, 1) > 1)
+        return NULL;
+    for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
+        if (p->layouts[o])
+            blaslt_api.MatrixLayoutDestroy(p->layouts[o]);
+    if (p->operation)
+        blaslt_api.MatmulDescDestroy(p->operation);
+    free(p);
+    return NULL;
+}
+
+size_t blaslt_plan_workspace(const struct blaslt_plan *p)
+{
+    return p->algorithm.workspaceSize;
+}
+
+static cublasStatus_t run_call(const struct cuda_queue *queue, struct blaslt_plan *p, const struct plan_gemm *g,
+                               const struct blaslt_layout *layout, const struct blaslt_call *call,
+                               const uint64_t *addresses)
+{
+    bool f64 = p->problem.dtype == DTYPE_F64;
+    float scale32[] = {(float)g->alpha, (float)g->beta};
+    double scale64[] = {g->alpha, g->beta};
+    void *at[BLASLT_OPERANDS];
+
+    for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
+        at[o] = (void *)(uintptr_t)(addresses[layout->source[o]] + call->offset[o]);
+    return blaslt_on(queue->device)
+        ->Matmul(p->handle, p->operation, f64 ? (void *)&scale64[0] : (void *)&scale32[0], at[BLASLT_A],
+                 p->layouts[BLASLT_A], at[BLASLT_B], p->layouts[BLASLT_B],
+                 f64 ? (void *)&scale64[1] : (void *)&scale32[1], at[BLASLT_D], p->layouts[BLASLT_D], at[BLASLT_D],
+                 p->layouts[BLASLT_D], &p->algorithm.algo, (void *)(uintptr_t)queue->workspace,
+                 blaslt_plan_workspace(p), (cudaStream_t)queue->stream);
+}
+
+int blaslt_plan_run(const struct cuda_queue *queue, struct blaslt_plan *p, const struct plan *plan,
+                    const uint64_t *addresses, struct error *e)
+{
+    struct blaslt_layout layout;
+
+    if (blaslt_layout(plan, addresses, &layout, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < layout.n_calls; i++) {
+        cublasStatus_t status = run_call(queue, p, &plan->gemm, &layout, &layout.calls[i], addresses);
+
+        if (status != CUBLAS_STATUS_SUCCESS)
+            return blaslt_fail(status, "cublasLtMatmul", e);
+    }
+    return 0;
+}

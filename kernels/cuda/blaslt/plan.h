@@ -1,0 +1,33 @@
+/* One gemm problem's descriptors and algorithm. */
+#ifndef KOPS_CUDA_BLASLT_PLAN_H
+#define KOPS_CUDA_BLASLT_PLAN_H
+
+#include <stdatomic.h>
+
+#include "blaslt.h"
+#include "layout.h"
+#include "library.h"
+#include "util/list.h"
+
+enum { BLASLT_CANDIDATES = 8 };
+
+/* Fixed once it is in the cache. */
+struct blaslt_plan {
+    atomic_uint refs; /* the cache's and each job's */
+    struct list link; /* the cache's, like `next` */
+    struct blaslt_plan *next;
+    struct cuda_device *device;
+    cublasLtHandle_t handle;
+    struct blaslt_problem problem;
+    cublasLtMatmulDesc_t operation;
+    cublasLtMatrixLayout_t layouts[BLASLT_OPERANDS];
+    bool has_algorithm; /* false: the library has none for this problem */
+    cublasLtMatmulHeuristicResult_t algorithm;
+};
+
+/* Makes a plan with the device's handle; `workspace_bytes` is what an algorithm may use. Its reference is the
+ * caller's. */
+int blaslt_plan_make(struct cuda_device *d, cublasLtHandle_t handle, const struct blaslt_problem *problem,
+                     uint64_t workspace_bytes, struct blaslt_plan **ret_plan, struct error *e);
+
+#endif

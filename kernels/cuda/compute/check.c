@@ -1,0 +1,38 @@
+/* Checks forced variants, and what the device cannot do. */
+#include "check.h"
+
+#include <string.h>
+
+#include "blaslt/blaslt.h"
+#include "driver/scratch.h"
+#include "memory/operand.h"
+#include "user_kernel.h"
+#include "variants.h"
+
+/* A forced variant must be able to run this plan. Memory that is not mapped yet is taken to be aligned as allocations
+ * are. */
+static int check_forced(const struct cuda_device *d, const struct backend_step *step, struct error *e)
+{
+    uint64_t addresses[STEP_MAX_OPERANDS];
+    struct cuda_launch launch;
+
+    if (strcmp(step->variant, cuda_variant_blaslt) == 0)
+        return blaslt_check(&step->plan, e);
+    cuda_step_alignments(step, addresses);
+    return cuda_ops_launch(step->op->id, &step->plan, addresses, step->variant, d->base.info.compute_units, &launch, e);
+}
+
+int cuda_check_step(struct backend_device *base, const struct backend_step *step, struct error *e)
+{
+    const struct cuda_device *d = cuda_device(base);
+
+    if (step->plan.kind == PLAN_KERNEL && cuda_user_check(d, &step->plan, e) < 0)
+        return -1;
+    if (plan_is_empty(&step->plan))
+        return 0;
+    if (!cuda_scratch_is_there(d) && cuda_step_is_staged(step))
+        return error_set(e, ERROR_UNSUPPORTED,
+                         "%s has no memory pools, so it cannot copy shared host memory in and out; use device memory",
+                         base->info.name);
+    return step->variant && step->plan.kind != PLAN_KERNEL ? check_forced(d, step, e) : 0;
+}

@@ -1,0 +1,93 @@
+/* Owns the modules of the embedded kernels. */
+#include "embedded.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver/device.h"
+
+struct cuda_embedded_kernel {
+    const char *name; /* NULL: a free place of the table */
+    CUfunction function;
+};
+
+static unsigned hash(const char *name)
+{
+    unsigned h = 2166136261U;
+
+    for (; *name; name++)
+        h = (h ^ (unsigned char)*name) * 16777619U;
+    return h;
+}
+
+/* The kernel of that name, or the free place where it belongs. */
+static struct cuda_embedded_kernel *place(const struct cuda_embedded *k, const char *name)
+{
+    unsigned i = hash(name) & k->mask;
+
+    while (k->table[i].name && k->table[i].name != name && strcmp(k->table[i].name, name) != 0)
+        i = (i + 1) & k->mask;
+    return &k->table[i];
+}
+
+static int load_kernel(const struct cuda_device *d, struct cuda_embedded *k, const struct cuda_ops_kernel *declared,
+                       struct error *e)
+{
+    struct cuda_embedded_kernel *kernel = place(k, declared->name);
+
+    if (CUDA_OPEN_CALL(d, e, ModuleGetFunction, &kernel->function, k->modules[declared->binary], declared->name) < 0)
+        return -1;
+    kernel->name = declared->name;
+    /* Loads now even where the environment asks for lazy loading. */
+    return CUDA_HAS(FuncLoad) ? CUDA_OPEN_CALL(d, e, FuncLoad, kernel->function) : 0;
+}
+
+int cuda_embedded_load(const struct cuda_device *d, struct cuda_embedded *k, struct error *e)
+{
+    unsigned count = 0, places = 16;
+
+    *k = (struct cuda_embedded){0};
+    while (cuda_ops_kernels[count].name)
+        count++;
+    while (places < 2 * count)
+        places *= 2;
+    k->mask = places - 1;
+    k->table = calloc(places, sizeof(*k->table));
+    k->modules = calloc(cuda_ops_binary_count, sizeof(CUmodule));
+    if (!k->table || !k->modules) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the table of kernels");
+        goto unload;
+    }
+    for (; k->n_modules < cuda_ops_binary_count; k->n_modules++)
+        if (CUDA_OPEN_CALL(d, e, ModuleLoadData, &k->modules[k->n_modules], cuda_ops_binaries[k->n_modules].data) < 0)
+            goto unload;
+    for (unsigned i = 0; i < count; i++)
+        if (load_kernel(d, k, &cuda_ops_kernels[i], e) < 0)
+            goto unload;
+    return 0;
+
+unload:
+    cuda_embedded_unload(d, k);
+    return -1;
+}
+
+void cuda_embedded_unload(const struct cuda_device *d, struct cuda_embedded *k)
+{
+    while (k->n_modules > 0)
+        cuda_on(d)->ModuleUnload(k->modules[--k->n_modules]);
+    free(k->modules);
+    free(k->table);
+}
+
+CUfunction cuda_embedded_find(const struct cuda_embedded *k, const char *name)
+{
+    return place(k, name)->function;
+}
+
+int cuda_embedded_launch(const struct cuda_queue *q, CUfunction function, struct cuda_launch *l, struct error *e)
+{
+    void *params[] = {l->params};
+
+    return CUDA_CALL(q->device, e, LaunchKernel, function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1],
+                     l->block[2], l->shared_bytes, q->stream, params, NULL);
+}

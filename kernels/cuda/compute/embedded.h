@@ -1,0 +1,32 @@
+/* The embedded kernels of one device: modules that are loaded when the device opens, and functions by name. Read-only
+ * after. */
+#ifndef KOPS_CUDA_EMBEDDED_H
+#define KOPS_CUDA_EMBEDDED_H
+
+#include <cuda.h>
+
+#include "ops/launch.h"
+#include "util/error.h"
+
+struct cuda_device;
+struct cuda_embedded_kernel;
+struct cuda_queue;
+
+struct cuda_embedded {
+    CUmodule *modules; /* one a binary */
+    unsigned n_modules;
+    struct cuda_embedded_kernel *table; /* open addressing */
+    unsigned mask;
+};
+
+/* Loads every binary and looks up every kernel in the device's context. */
+int cuda_embedded_load(const struct cuda_device *d, struct cuda_embedded *k, struct error *e);
+void cuda_embedded_unload(const struct cuda_device *d, struct cuda_embedded *k);
+
+/* NULL when no binary has the kernel. Thread: any. */
+CUfunction cuda_embedded_find(const struct cuda_embedded *k, const char *name);
+
+/* Enqueues a launch of an embedded kernel. Thread: any. */
+int cuda_embedded_launch(const struct cuda_queue *q, CUfunction function, struct cuda_launch *l, struct error *e);
+
+#endif

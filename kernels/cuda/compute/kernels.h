@@ -1,0 +1,26 @@
+/* The kernels of one device: the embedded ones, cuBLASLt's, and the limits of users' kernels. Fixed once it is open. */
+#ifndef KOPS_CUDA_KERNELS_H
+#define KOPS_CUDA_KERNELS_H
+
+#include "core/kernel.h"
+#include "embedded.h"
+#include "variants.h"
+
+struct blaslt;
+struct cuda_device;
+
+struct cuda_kernels {
+    struct cuda_device *device;
+    struct cuda_embedded embedded;
+    struct cuda_variants variants;
+    struct kernel_limits limits;
+    struct blaslt *blaslt;    /* NULL: no cuBLASLt here */
+    uint64_t workspace_bytes; /* of each device queue, for cuBLASLt */
+};
+
+/* `workspace_bytes` 0: the default. The context is current. */
+int cuda_kernels_open(struct cuda_kernels *k, struct cuda_device *d, bool have_blaslt, uint64_t workspace_bytes,
+                      struct error *e);
+void cuda_kernels_close(struct cuda_kernels *k);
+
+#endif

@@ -1,0 +1,20 @@
+/* Launches of users' kernels. */
+#ifndef KOPS_CUDA_USER_KERNEL_H
+#define KOPS_CUDA_USER_KERNEL_H
+
+#include "driver/device.h"
+#include "ops/launch.h"
+
+/* The variant of every launch of a user's kernel. */
+extern const char cuda_variant_user[];
+
+/* Checks what the server does not know about a launch. Error: unsupported. Thread: any. */
+int cuda_user_check(const struct cuda_device *d, const struct plan *plan, struct error *e);
+
+/* Fills the launch. Thread: any. */
+void cuda_user_launch(const struct plan_kernel *k, const uint64_t *addresses, struct cuda_launch *ret_launch);
+
+/* Enqueues the launch. Thread: loop. */
+int cuda_user_issue(const struct cuda_queue *q, const struct plan_kernel *k, struct cuda_launch *l, struct error *e);
+
+#endif

@@ -1,0 +1,46 @@
+/* Owns the table of variant names. */
+#include "variants.h"
+
+#include <string.h>
+
+#include "ops/launch.h"
+#include "user_kernel.h"
+
+const char cuda_variant_blaslt[] = "cublaslt";
+
+static void init_one(const char **names, enum op_id op, enum dtype dtype, bool have_blaslt)
+{
+    const char *const *own = cuda_ops_variants(op, dtype);
+    unsigned n = 0;
+
+    if (!own)
+        return;
+    if (op == OP_GEMM && have_blaslt)
+        names[n++] = cuda_variant_blaslt;
+    while (*own)
+        names[n++] = *own++;
+}
+
+void cuda_variants_init(struct cuda_variants *v, bool have_blaslt)
+{
+    memset(v, 0, sizeof(*v));
+    for (unsigned op = 0; op < OP_COUNT; op++) {
+#define X(NAME, name, value, size) init_one(v->names[op][DTYPE_##NAME], (enum op_id)op, DTYPE_##NAME, have_blaslt);
+        KOPS_DTYPES(X)
+#undef X
+    }
+}
+
+const char *const *cuda_variants_find(const struct cuda_variants *v, const struct op *op, enum dtype dtype)
+{
+    const char *const *names = v->names[op->id][dtype];
+
+    return names[0] ? names : NULL;
+}
+
+const char *cuda_variants_nominal(const struct cuda_variants *v, const struct backend_step *step)
+{
+    if (step->plan.kind == PLAN_KERNEL)
+        return cuda_variant_user;
+    return step->variant ? step->variant : v->names[step->op->id][step->plan.dtype][0];
+}

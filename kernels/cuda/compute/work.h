@@ -1,0 +1,45 @@
+/* One execution of a step's plan, prepared once and issued as often as the job repeats. */
+#ifndef KOPS_CUDA_WORK_H
+#define KOPS_CUDA_WORK_H
+
+#include <cuda.h>
+#include <stdbool.h>
+
+#include "backend/backend.h"
+#include "ops/launch.h"
+
+struct blaslt_plan;
+struct cuda_kernels;
+struct cuda_queue;
+
+struct cuda_work {
+    /* Set by the caller: the plan, and the device addresses of the operands' first elements. A staged step has a plan
+     * of its own, with the scratch memory's strides. */
+    const struct plan *plan;
+    uint64_t addresses[STEP_MAX_OPERANDS];
+
+    const char *variant;        /* lives as long as the device */
+    struct blaslt_plan *blaslt; /* a reference, or NULL: a kernel of `function` */
+    CUfunction function;        /* an embedded kernel; a user's is in the plan */
+    struct cuda_launch launch;
+};
+
+/* Chooses the variant and prepares its launch; the plan is not empty, the context current.
+ * Thread: any; it may block when cuda_work_is_ready() says no. */
+int cuda_work_prepare(const struct cuda_kernels *k, const struct backend_step *step, struct cuda_work *work,
+                      struct error *e);
+
+/* The same without cuBLASLt. Releases what was prepared before. Never blocks. */
+int cuda_work_prepare_own(const struct cuda_kernels *k, const struct backend_step *step, struct cuda_work *work,
+                          struct error *e);
+
+/* Whether cuda_work_prepare() will not block. */
+bool cuda_work_is_ready(const struct cuda_kernels *k, const struct backend_step *step, const uint64_t *addresses);
+
+/* Enqueues one execution. Thread: loop. */
+int cuda_work_issue(const struct cuda_queue *q, struct cuda_work *work, struct error *e);
+
+/* Gives back the reference of cuda_work_prepare(). Harmless on zeroes and twice. */
+void cuda_work_release(struct cuda_work *work);
+
+#endif

@@ -1,0 +1,90 @@
+/* One GPU: its primary context, and how results of driver calls become errors.
+ *
+ * A struct cuda_device is fixed between cuda_device_open() and cuda_device_close(), but for `fault`, which is atomic,
+ * and the pool of events, which has its own lock. */
+#ifndef KOPS_CUDA_DEVICE_H
+#define KOPS_CUDA_DEVICE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend/backend.h"
+#include "driver.h"
+#include "events.h"
+
+struct cuda_device {
+    struct backend_device base; /* first: the server's view */
+    struct backend_host host;
+    CUdevice ordinal;
+    CUcontext context; /* primary, retained */
+    atomic_int fault;  /* the sticky CUresult that broke the context, or 0 */
+    CUmemoryPool pool; /* for scratch.h; NULL where the device has no pools */
+    CUstream service;  /* for work outside jobs, such as zeroing new memory */
+    bool registers_read_only;
+    struct cuda_events events;
+};
+
+/* A FIFO of the device, where work is enqueued. */
+struct cuda_queue {
+    struct cuda_device *device;
+    CUstream stream;
+    CUdeviceptr workspace; /* scratch for cuBLASLt; 0: none */
+};
+
+static inline struct cuda_device *cuda_device(struct backend_device *base)
+{
+    return (struct cuda_device *)(void *)base;
+}
+
+/* Opens the driver's device of that number. Its context is current in the calling thread afterwards. */
+int cuda_device_open(struct cuda_device *d, int number, const struct backend_host *host, struct error *e);
+/* On a broken context every call of the driver fails, which is harmless. */
+void cuda_device_close(struct cuda_device *d);
+
+/* 0 for an attribute that the driver does not know. */
+int cuda_device_attribute(const struct cuda_device *d, CUdevice_attribute which);
+
+/* Bytes of device memory that are free now. */
+int cuda_device_memory_free(struct cuda_device *d, uint64_t *ret_bytes);
+
+/* Makes the device's context current in the calling thread. Error: device_lost. */
+int cuda_enter(struct cuda_device *d, struct error *e);
+
+/* The driver's functions that need a context, with the device's made current. */
+static inline const struct cuda_context_driver *cuda_on(const struct cuda_device *d)
+{
+    return cuda_driver_in(d->context);
+}
+
+/* ---- faults ---- */
+
+/* Any thread: notes a sticky fault and makes the loop poll, which then fails all unfinished jobs. */
+void cuda_device_break(struct cuda_device *d, CUresult result);
+
+static inline bool cuda_device_is_broken(const struct cuda_device *d)
+{
+    return atomic_load_explicit(&d->fault, memory_order_relaxed) != 0;
+}
+
+/* Fills `e` with device_lost for a broken device; returns -1. */
+int cuda_device_lost(const struct cuda_device *d, struct error *e);
+
+/* Fills `e` for a failed call and returns -1. A sticky result also marks `device` (may be NULL) as broken. */
+int cuda_fail(struct cuda_device *device, CUresult result, const char *call, struct error *e);
+
+static inline int cuda_check(struct cuda_device *device, CUresult result, const char *call, struct error *e)
+{
+    return __builtin_expect(result == CUDA_SUCCESS, 1) ? 0 : cuda_fail(device, result, call, e);
+}
+
+/* One driver call on a device as a fallible function: CUDA_CALL(device, e, MemUnmap, address, size). */
+#define CUDA_CALL(device, e, Name, ...) cuda_check((device), cuda_on(device)->Name(__VA_ARGS__), "cu" #Name, (e))
+
+/* The same while the device is being opened: no user has the device yet, so a sticky result breaks nothing. */
+#define CUDA_OPEN_CALL(device, e, Name, ...) cuda_check(NULL, cuda_on(device)->Name(__VA_ARGS__), "cu" #Name, (e))
+
+/* A call that needs no context. */
+#define CUDA_DRIVER_CALL(e, Name, ...) cuda_check(NULL, cuda.Name(__VA_ARGS__), "cu" #Name, (e))
+
+#endif

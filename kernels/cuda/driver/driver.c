@@ -1,0 +1,168 @@
+/* Owns the driver's library and its tables of functions. */
+#include "driver.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct cuda_driver cuda;
+
+static struct cuda_context_driver in_context;
+
+/* The context that this thread made current last. Nothing else in the process changes it on threads of the daemon. */
+static _Thread_local CUcontext current;
+
+enum need { OPTIONAL, REQUIRED };
+
+struct function {
+    const char *symbol;
+    size_t offset;
+    enum need need;
+};
+
+static const struct function functions[] = {
+#define X(Name, suffix, need) {"cu" #Name suffix, offsetof(struct cuda_driver, Name), need},
+    CUDA_DRIVER_FUNCTIONS(X)
+#undef X
+};
+
+static const struct function context_functions[] = {
+#define X(Name, suffix, need) {"cu" #Name suffix, offsetof(struct cuda_context_driver, Name), need},
+    CUDA_CONTEXT_FUNCTIONS(X)
+#undef X
+};
+
+static int resolve(void *library, const struct function *wanted, size_t n, void *table, char *why, size_t why_size)
+{
+    for (size_t i = 0; i < n; i++) {
+        void *symbol = dlsym(library, wanted[i].symbol);
+
+        if (!symbol && wanted[i].need == REQUIRED) {
+            snprintf(why, why_size, "the driver has no %s: it is too old", wanted[i].symbol);
+            return -1;
+        }
+        memcpy((char *)table + wanted[i].offset, &symbol, sizeof(symbol));
+    }
+    return 0;
+}
+
+static int resolve_all(void *library, struct cuda_driver *ret_driver, struct cuda_context_driver *ret_in_context,
+                       char *why, size_t why_size)
+{
+    if (resolve(library, functions, sizeof(functions) / sizeof(functions[0]), ret_driver, why, why_size) < 0 ||
+        resolve(library, context_functions, sizeof(context_functions) / sizeof(context_functions[0]), ret_in_context,
+                why, why_size) < 0)
+        return -1;
+    if (!ret_in_context->EventElapsedTime) {
+        void *symbol = dlsym(library, "cuEventElapsedTime");
+
+        memcpy(&ret_in_context->EventElapsedTime, &symbol, sizeof(symbol));
+        if (!symbol) {
+            snprintf(why, why_size, "the driver has no cuEventElapsedTime: it is too old");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int cuda_driver_load(const char *path, char *why, size_t why_size)
+{
+    struct cuda_context_driver context_table;
+    struct cuda_driver table;
+    void *library;
+    CUresult r;
+
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        snprintf(why, why_size, "%s", dlerror());
+        return -1;
+    }
+    if (resolve_all(library, &table, &context_table, why, why_size) < 0)
+        goto close_library;
+
+    /* cuInit() reads both. More channels let more streams run at once. Lazy loading would load a kernel at its first
+     * launch, which takes the context's lock and waits for the device to drain. */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    r = table.Init(0);
+    if (r != CUDA_SUCCESS) {
+        const char *name = NULL;
+
+        table.GetErrorName(r, &name);
+        snprintf(why, why_size, "cuInit: %s", name ? name : "unknown error");
+        goto close_library;
+    }
+    /* Opening the same library again gives the same tables; the extra reference is harmless. */
+    cuda = table;
+    in_context = context_table;
+    return 0;
+
+close_library:
+    dlclose(library);
+    return -1;
+}
+
+CUresult cuda_driver_enter(CUcontext context)
+{
+    CUresult r;
+
+    if (context && current == context)
+        return CUDA_SUCCESS;
+    r = cuda.CtxSetCurrent(context);
+    current = r == CUDA_SUCCESS ? context : NULL;
+    return r;
+}
+
+const struct cuda_context_driver *cuda_driver_in(CUcontext context)
+{
+    if (__builtin_expect(current != context, 0) && cuda_driver_enter(context) != CUDA_SUCCESS)
+        cuda_driver_enter(NULL);
+    return &in_context;
+}
+
+bool cuda_driver_has(size_t offset)
+{
+    void *symbol;
+
+    memcpy(&symbol, (const char *)&in_context + offset, sizeof(symbol));
+    return symbol != NULL;
+}
+
+const char *cuda_result_name(CUresult result)
+{
+    const char *name = NULL;
+
+    if (cuda.GetErrorName(result, &name) != CUDA_SUCCESS || !name)
+        return "an unknown CUDA error";
+    return name;
+}
+
+bool cuda_result_is_sticky(CUresult result)
+{
+    switch (result) {
+    case CUDA_ERROR_DEVICE_UNAVAILABLE:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case 226: /* CUDA_ERROR_CONTAINED, which older headers do not have */
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case 721: /* CUDA_ERROR_TENSOR_MEMORY_LEAK */
+    case CUDA_ERROR_MPS_CONNECTION_FAILED:
+    case CUDA_ERROR_MPS_RPC_FAILURE:
+    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
+    case CUDA_ERROR_EXTERNAL_DEVICE:
+    case CUDA_ERROR_UNKNOWN:
+        return true;
+    default:
+        return false;
+    }
+}

@@ -1,0 +1,56 @@
+/* Owns the pool that scratch memory comes from. */
+#include "scratch.h"
+
+enum { POOL_KEEP_BYTES = 512 << 20 /* scratch that stays with the daemon between jobs */ };
+
+/* Whether the device has pools. Only a driver too old to know the question may leave it open. */
+static int has_pools(const struct cuda_device *d, int *ret, struct error *e)
+{
+    CUresult r = cuda.DeviceGetAttribute(ret, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, d->ordinal);
+
+    if (r == CUDA_ERROR_INVALID_VALUE) {
+        *ret = 0;
+        return 0;
+    }
+    return cuda_check(NULL, r, "cuDeviceGetAttribute", e);
+}
+
+/* The device's default pool would do; one of our own lets the daemon decide how much it keeps. */
+int cuda_scratch_open(struct cuda_device *d, struct error *e)
+{
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->ordinal}};
+    cuuint64_t keep = POOL_KEEP_BYTES;
+    int supported;
+
+    if (has_pools(d, &supported, e) < 0)
+        return -1;
+    if (!supported)
+        return 0;
+    if (CUDA_OPEN_CALL(d, e, MemPoolCreate, &d->pool, &props) < 0)
+        return -1;
+    if (CUDA_OPEN_CALL(d, e, MemPoolSetAttribute, d->pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep) < 0) {
+        cuda_scratch_close(d);
+        return -1;
+    }
+    return 0;
+}
+
+void cuda_scratch_close(struct cuda_device *d)
+{
+    if (d->pool)
+        cuda_on(d)->MemPoolDestroy(d->pool);
+    d->pool = NULL;
+}
+
+int cuda_scratch_alloc(struct cuda_device *d, CUstream stream, uint64_t bytes, CUdeviceptr *ret_address,
+                       struct error *e)
+{
+    return CUDA_CALL(d, e, MemAllocFromPoolAsync, ret_address, bytes, d->pool, stream);
+}
+
+void cuda_scratch_free(const struct cuda_device *d, CUstream stream, CUdeviceptr address)
+{
+    if (address)
+        cuda_on(d)->MemFreeAsync(address, stream);
+}

@@ -1,0 +1,123 @@
+/* Opens the GPUs of the machine, and closes them or leaves them behind. */
+#include "gpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "blaslt/blaslt.h"
+#include "util/log.h"
+
+/* They stay until the process ends; the list keeps leak checkers quiet. Thread: loop. */
+static struct cuda_gpu *left_behind;
+
+static struct cuda_gpu *gpu_open(const struct backend *backend, const struct backend_config *config,
+                                 const struct backend_host *host, int number, bool have_blaslt, struct error *e)
+{
+    struct cuda_gpu *gpu = calloc(1, sizeof(*gpu));
+
+    if (!gpu) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a device");
+        return NULL;
+    }
+    gpu->device.base.backend = backend;
+    if (cuda_device_open(&gpu->device, number, host, e) < 0)
+        goto free_gpu;
+    if (cuda_kernels_open(&gpu->kernels, &gpu->device, have_blaslt, config->cuda_workspace_bytes, e) < 0)
+        goto close_device;
+    if (cuda_executor_open(&gpu->executor, &gpu->device, &gpu->kernels, e) < 0)
+        goto close_kernels;
+    return gpu;
+
+close_kernels:
+    cuda_kernels_close(&gpu->kernels);
+close_device:
+    cuda_device_close(&gpu->device);
+free_gpu:
+    free(gpu);
+    return NULL;
+}
+
+/* 0 when there is no driver or no device, which is no error. */
+static int device_count(const struct backend_config *config)
+{
+    const char *path = config->cuda_driver ? config->cuda_driver : "libcuda.so.1";
+    char why[256];
+    int count = 0;
+    CUresult r;
+
+    if (strcmp(path, "none") == 0)
+        return 0;
+    if (cuda_driver_load(path, why, sizeof(why)) < 0) {
+        char quoted[300];
+
+        log_debug("cuda_unavailable", "reason=%s", log_quote(quoted, sizeof(quoted), why, strlen(why)));
+        return 0;
+    }
+    r = cuda.DeviceGetCount(&count);
+    if (r != CUDA_SUCCESS) {
+        log_debug("cuda_unavailable", "driver=%s", cuda_result_name(r));
+        return 0;
+    }
+    return count;
+}
+
+static bool load_blaslt(const struct backend_config *config)
+{
+    char why[256], quoted[300];
+
+    if (blaslt_load(config->cuda_blaslt, why, sizeof(why)) == 0)
+        return true;
+    log_debug("cublaslt_unavailable", "reason=%s", log_quote(quoted, sizeof(quoted), why, strlen(why)));
+    return false;
+}
+
+int cuda_gpu_open_all(const struct backend *backend, const struct backend_config *config,
+                      const struct backend_host *host, struct backend_device **ret_devices, unsigned max,
+                      unsigned *ret_count)
+{
+    int count = device_count(config);
+    bool have_blaslt = count > 0 && load_blaslt(config);
+    unsigned opened = 0;
+
+    /* A GPU that cannot be used (taken exclusively by another process, too old) does not take the others away. */
+    for (int i = 0; i < count && opened < max; i++) {
+        char quoted[300];
+        struct error e;
+        struct cuda_gpu *gpu = gpu_open(backend, config, host, i, have_blaslt, &e);
+
+        if (gpu)
+            ret_devices[opened++] = &gpu->device.base;
+        else
+            log_warning("cuda_device_skipped", "number=%d reason=%s", i,
+                        log_quote(quoted, sizeof(quoted), e.message, strlen(e.message)));
+    }
+    *ret_count = opened;
+    return 0;
+}
+
+void cuda_gpu_abandon(struct backend_device *base, const struct error *why)
+{
+    struct cuda_gpu *gpu = cuda_gpu(base);
+
+    if (gpu->abandoned)
+        return;
+    gpu->abandoned = true;
+    cuda_executor_abandon(&gpu->executor, why);
+    cuda_device_break(&gpu->device, CUDA_ERROR_LAUNCH_TIMEOUT);
+}
+
+void cuda_gpu_close(struct backend_device *base)
+{
+    struct cuda_gpu *gpu = cuda_gpu(base);
+
+    if (gpu->abandoned) {
+        cuda_executor_leave(&gpu->executor);
+        gpu->left_behind = left_behind;
+        left_behind = gpu;
+        return;
+    }
+    cuda_executor_close(&gpu->executor);
+    cuda_kernels_close(&gpu->kernels);
+    cuda_device_close(&gpu->device);
+    free(gpu);
+}

@@ -1,0 +1,200 @@
+/* Owns the end of executions and jobs: what has ended is measured and taken off its stream. */
+#include "completion.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "util/clock.h"
+#include "util/log.h"
+
+/* True when the event has happened. */
+static bool happened(struct cuda_device *d, CUevent event)
+{
+    CUresult r = cuda_on(d)->EventQuery(event);
+    struct error ignored;
+
+    if (r == CUDA_SUCCESS)
+        return true;
+    if (r != CUDA_ERROR_NOT_READY && !cuda_device_is_broken(d)) {
+        cuda_fail(d, r, "cuEventQuery", &ignored);
+        /* The driver cannot tell about an event of ours: that is as bad as a sticky fault. */
+        cuda_device_break(d, r);
+    }
+    return false;
+}
+
+/* True when the execution has ended. */
+static bool has_ended(const struct cuda_stream *s, const struct cuda_execution *x)
+{
+    if (!x->mark)
+        return happened(s->queue.device, x->end);
+    return atomic_load_explicit(s->flag, memory_order_acquire) >= x->mark;
+}
+
+/* Returns the event to the pool; a waiter that still sleeps on it does so when it wakes. */
+static void return_end(struct cuda_stream *s, enum cuda_event_kind kind, CUevent event)
+{
+    if (event && event == s->waited) {
+        s->waited = NULL;
+        cuda_waiters_adopt(s->executor->waiters, kind, event);
+    } else {
+        cuda_event_return(s->queue.device, kind, event);
+    }
+}
+
+static void drop_wake(struct cuda_stream *s)
+{
+    return_end(s, EVENT_PLAIN_END, s->wake);
+    s->wake = NULL;
+}
+
+/* The event behind the only execution in flight, for a thread to sleep on. It is dropped when that execution ends.
+ * NULL: the driver gives none, and a thread naps instead. That works, so only the log tells. */
+static CUevent wake_event(struct cuda_stream *s)
+{
+    struct error e;
+
+    if (!s->wake && cuda_event_mark(s->queue.device, EVENT_PLAIN_END, s->queue.stream, &s->wake, &e) < 0 &&
+        !s->executor->told_of_naps) {
+        char quoted[300];
+
+        s->executor->told_of_naps = true;
+        log_warning("cuda_event_refused", "device=%s reason=%s", s->queue.device->base.info.uuid,
+                    log_quote(quoted, sizeof(quoted), e.message, strlen(e.message)));
+    }
+    return s->wake;
+}
+
+enum cuda_wait cuda_stream_waits_for(struct cuda_stream *s, CUevent *ret_event)
+{
+    const struct backend_job *base;
+    const struct cuda_execution *x;
+    struct cuda_job *job;
+
+    if (list_empty(&s->jobs))
+        return WAIT_NOTHING;
+    base = list_entry(s->jobs.next, struct backend_job, link);
+    job = base->impl;
+    if (!job || job->ended == job->issued) {
+        *ret_event = job && job->state == JOB_ISSUED ? job->tail : NULL;
+        return *ret_event ? WAIT_EVENT : WAIT_NOTHING;
+    }
+    x = &job->executions[job->ended % JOB_WINDOW];
+    if (!x->mark) {
+        *ret_event = x->end;
+        return WAIT_EVENT;
+    }
+    if (has_ended(s, x))
+        return WAIT_NOTHING;
+    if (s->in_flight > 1)
+        return WAIT_FLAG; /* an event recorded now would happen behind all of them */
+    *ret_event = wake_event(s);
+    if (!*ret_event)
+        return WAIT_FLAG;
+    /* An event that has happened is nothing to sleep on, and the flag is written or about to be. */
+    return happened(s->queue.device, *ret_event) ? WAIT_NOTHING : WAIT_EVENT;
+}
+
+static void end_execution(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, bool measure)
+{
+    struct cuda_execution *x = &job->executions[job->ended % JOB_WINDOW];
+
+    if (x->start && measure) {
+        double us = cuda_event_us(s->queue.device, x->start, x->end);
+
+        if (!isnan(us))
+            base->samples[base->n_samples++] = us;
+    }
+    if (s->wake)
+        drop_wake(s);
+    return_end(s, cuda_end_kind(s, x), x->end);
+    cuda_event_return(s->queue.device, EVENT_TIMED, x->start);
+    base->ended = ++job->ended;
+    s->executor->progress_ns = clock_now_ns();
+    s->in_flight--;
+    s->steps_in_flight -= x->steps;
+}
+
+/* Counts and measures the job's executions that have ended. Returns true when the whole job has. */
+static bool collect(struct cuda_stream *s, struct backend_job *base)
+{
+    struct cuda_job *job = base->impl;
+    struct cuda_staging *staging;
+
+    while (job->ended < job->issued) {
+        if (!has_ended(s, &job->executions[job->ended % JOB_WINDOW]))
+            return false;
+        end_execution(s, base, job, true);
+    }
+    if (job->state != JOB_ISSUED)
+        return false;
+    if (job->tail && !happened(s->queue.device, job->tail))
+        return false;
+    staging = cuda_job_staging(job);
+    if (base->timing && staging) {
+        base->h2d_us = cuda_event_us(s->queue.device, staging->h2d_start, staging->h2d_end);
+        base->d2h_us = cuda_event_us(s->queue.device, staging->d2h_start, job->tail);
+    }
+    return true;
+}
+
+/* Takes the job off its stream and keeps it for done(). */
+static void finish(struct cuda_stream *s, struct backend_job *base, struct list *finished)
+{
+    struct cuda_job *job = base->impl;
+
+    if (s->next == &base->link)
+        s->next = base->link.next;
+    list_remove(&base->link);
+    list_append(finished, &base->link);
+    if (!job)
+        return;
+    for (unsigned i = 0; job->steps && i < job->n_steps; i++)
+        if (job->steps[i].staged)
+            cuda_staging_release(s->queue.device, &job->steps[i].staged->staging);
+    return_end(s, EVENT_TIMED_END, job->tail);
+    base->impl = NULL;
+    cuda_job_give(&s->executor->job_pool, job);
+}
+
+void cuda_stream_fail(struct cuda_stream *s, struct list *finished)
+{
+    list_for_each_safe (node, after, &s->jobs) {
+        struct backend_job *base = list_entry(node, struct backend_job, link);
+        struct cuda_job *job = base->impl;
+        struct error e;
+
+        base->failed = false;
+        if (s->executor->abandoned_why.code != ERROR_NONE)
+            e = s->executor->abandoned_why;
+        else
+            cuda_device_lost(s->queue.device, &e);
+        cuda_job_fail(base, &e);
+        while (job && job->ended < job->issued)
+            end_execution(s, base, job, false);
+        finish(s, base, finished);
+    }
+}
+
+void cuda_stream_finish(struct cuda_stream *s, struct list *finished)
+{
+    while (!list_empty(&s->jobs)) {
+        struct backend_job *base = list_entry(s->jobs.next, struct backend_job, link);
+
+        if (base->impl ? !collect(s, base) : !base->failed)
+            return;
+        finish(s, base, finished);
+    }
+}
+
+void cuda_stream_check(struct cuda_stream *s)
+{
+    struct cuda_device *d = s->queue.device;
+    CUresult r = cuda_on(d)->StreamQuery(s->queue.stream);
+    struct error ignored;
+
+    if (r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY)
+        return;
+    cuda_fail(d, r, "cuStreamQuery", &ignored);
+    cuda_device_break(d, r);
+}

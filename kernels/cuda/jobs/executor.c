@@ -1,0 +1,60 @@
+/* Opens and closes the executor of one device. */
+#include "executor.h"
+
+#include "compute/kernels.h"
+
+int cuda_executor_open(struct cuda_executor *x, struct cuda_device *d, const struct cuda_kernels *kernels,
+                       struct error *e)
+{
+    x->device = d;
+    x->kernels = kernels;
+    list_init(&x->busy);
+    if (cuda_capture_open(&x->capture, d, kernels, e) < 0)
+        return -1;
+    if (cuda_streams_open(&x->streams, d, kernels->workspace_bytes, e) < 0)
+        goto close_capture;
+    x->waiters = cuda_waiters_new(d);
+    if (!x->waiters) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the waiting threads' table");
+        goto close_streams;
+    }
+    cuda_job_pool_open(&x->job_pool);
+    d->base.signals = cuda_flags_are_there(&x->streams.flags);
+    return 0;
+
+close_streams:
+    cuda_streams_close(&x->streams);
+close_capture:
+    cuda_capture_close(&x->capture);
+    return -1;
+}
+
+void cuda_executor_close(struct cuda_executor *x)
+{
+    x->waiters = cuda_waiters_free(x->waiters);
+    cuda_job_pool_close(&x->job_pool);
+    cuda_streams_close(&x->streams);
+    cuda_capture_close(&x->capture);
+}
+
+void cuda_executor_abandon(struct cuda_executor *x, const struct error *why)
+{
+    x->abandoned_why = *why;
+}
+
+void cuda_executor_leave(struct cuda_executor *x)
+{
+    cuda_waiters_mute(x->waiters);
+    cuda_job_pool_close(&x->job_pool);
+}
+
+int cuda_executor_stream_new(struct cuda_executor *x, enum backend_priority priority,
+                             struct backend_stream **ret_stream, struct error *e)
+{
+    struct cuda_stream *s;
+
+    if (cuda_stream_new(&x->streams, priority, x, &s, e) < 0)
+        return -1;
+    *ret_stream = (struct backend_stream *)(void *)s;
+    return 0;
+}

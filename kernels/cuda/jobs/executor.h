@@ -1,0 +1,51 @@
+/* Runs the jobs of one device: issues their executions a bounded way ahead of the GPU, sees them end, and gives jobs
+ * back in order.
+ *
+ * The executor's own functions run on the loop thread, but for cuda_needs_prepare() and cuda_prepare(). */
+#ifndef KOPS_CUDA_EXECUTOR_H
+#define KOPS_CUDA_EXECUTOR_H
+
+#include "graph.h"
+#include "job.h"
+#include "stream.h"
+#include "waiter.h"
+
+struct cuda_executor {
+    struct cuda_device *device;
+    const struct cuda_kernels *kernels;
+    struct cuda_capture capture;   /* its own lock */
+    struct cuda_job_pool job_pool; /* its own lock */
+
+    /* loop */
+    struct cuda_streams streams;
+    struct cuda_waiters *waiters;
+    struct list busy;           /* struct cuda_stream with unfinished jobs */
+    unsigned unfinished;        /* jobs submitted whose done() was not called */
+    uint64_t progress_ns;       /* when an execution was last seen to have ended, or work came */
+    uint64_t health_checked_ns; /* when the driver was last asked about the context */
+    unsigned polls;             /* with busy streams, since the clock was last read */
+    bool told_of_naps;          /* the log says that the driver refused an event to sleep on */
+    struct error abandoned_why; /* for the jobs in flight then; no code: they were told */
+};
+
+/* Neither moves while the executor is open. The context is current. */
+int cuda_executor_open(struct cuda_executor *x, struct cuda_device *d, const struct cuda_kernels *kernels,
+                       struct error *e);
+/* No job is unfinished. */
+void cuda_executor_close(struct cuda_executor *x);
+
+/* Ends the jobs with this error at the next poll. The device is lost. */
+void cuda_executor_abandon(struct cuda_executor *x, const struct error *why);
+/* In place of close() after abandon(): no thread is joined, and nothing is freed that a thread may still use. */
+void cuda_executor_leave(struct cuda_executor *x);
+
+/* The functions of struct backend with these names. */
+int cuda_executor_stream_new(struct cuda_executor *x, enum backend_priority priority,
+                             struct backend_stream **ret_stream, struct error *e);
+bool cuda_needs_prepare(struct cuda_executor *x, const struct backend_job *job);
+int cuda_prepare(struct backend_stream *stream, struct backend_job *job, struct error *e);
+void cuda_submit(struct backend_stream *stream, struct backend_job *job);
+unsigned cuda_poll(struct cuda_executor *x);
+void cuda_arm(struct cuda_executor *x);
+
+#endif

@@ -1,0 +1,60 @@
+/* Owns the page of flags of one device. */
+#include "flags.h"
+
+#include <string.h>
+
+enum { LINE_BYTES = 64 };
+
+static bool has_memory_operations(const struct cuda_device *d)
+{
+    return CUDA_HAS(StreamBatchMemOp) && cuda_device_attribute(d, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
+}
+
+int cuda_flags_open(struct cuda_device *d, struct cuda_flags *flags, struct error *e)
+{
+    const size_t bytes = (size_t)CUDA_FLAGS_MAX * LINE_BYTES;
+    void *host;
+
+    flags->host = NULL;
+    flags->n_free = 0;
+    if (!has_memory_operations(d))
+        return 0;
+    if (CUDA_OPEN_CALL(d, e, MemHostAlloc, &host, bytes, CU_MEMHOSTALLOC_DEVICEMAP) < 0)
+        return -1;
+    if (CUDA_OPEN_CALL(d, e, MemHostGetDevicePointer, &flags->on_device, host, 0) < 0) {
+        cuda_on(d)->MemFreeHost(host);
+        return -1;
+    }
+    memset(host, 0, bytes);
+    flags->host = host;
+    for (unsigned i = CUDA_FLAGS_MAX; i-- > 0;)
+        flags->free[flags->n_free++] = (uint16_t)i;
+    return 0;
+}
+
+void cuda_flags_close(struct cuda_device *d, struct cuda_flags *flags)
+{
+    if (flags->host)
+        cuda_on(d)->MemFreeHost(flags->host);
+    flags->host = NULL;
+}
+
+atomic_ullong *cuda_flag_take(struct cuda_flags *flags, CUdeviceptr *ret_address)
+{
+    size_t offset;
+    atomic_ullong *flag;
+
+    if (flags->n_free == 0)
+        return NULL;
+    offset = (size_t)flags->free[--flags->n_free] * LINE_BYTES;
+    flag = (atomic_ullong *)(void *)(flags->host + offset);
+    atomic_store(flag, 0);
+    *ret_address = flags->on_device + offset;
+    return flag;
+}
+
+void cuda_flag_give(struct cuda_flags *flags, atomic_ullong *flag)
+{
+    if (flag)
+        flags->free[flags->n_free++] = (uint16_t)((size_t)((unsigned char *)flag - flags->host) / LINE_BYTES);
+}

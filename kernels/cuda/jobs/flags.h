@@ -1,0 +1,34 @@
+/* Flags: words of host memory that the GPU writes and the loop reads, the cheapest way to see that work has ended. Each
+ * stream has one, on a cache line of its own; all are in one page-locked allocation. Thread: loop. */
+#ifndef KOPS_CUDA_FLAGS_H
+#define KOPS_CUDA_FLAGS_H
+
+#include <stdatomic.h>
+
+#include "driver/device.h"
+
+enum { CUDA_FLAGS_MAX = 1024 };
+
+struct cuda_flags {
+    unsigned char *host; /* NULL: the device does not write such words */
+    CUdeviceptr on_device;
+    unsigned n_free;
+    uint16_t free[CUDA_FLAGS_MAX];
+};
+
+/* Leaves `flags` empty where the driver or the device has no 64-bit stream memory operations. The context is current.
+ */
+int cuda_flags_open(struct cuda_device *d, struct cuda_flags *flags, struct error *e);
+/* Whether the device writes flags. */
+static inline bool cuda_flags_are_there(const struct cuda_flags *flags)
+{
+    return flags->host != NULL;
+}
+void cuda_flags_close(struct cuda_device *d, struct cuda_flags *flags);
+
+/* A flag that is 0 and that no work on the device will write; NULL: none is left. */
+atomic_ullong *cuda_flag_take(struct cuda_flags *flags, CUdeviceptr *ret_address);
+/* NULL is allowed. */
+void cuda_flag_give(struct cuda_flags *flags, atomic_ullong *flag);
+
+#endif

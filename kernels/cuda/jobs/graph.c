@@ -1,0 +1,291 @@
+/* Owns the graphs of programs. */
+#include "graph.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "blaslt/blaslt.h"
+#include "compute/work.h"
+#include "driver/scratch.h"
+#include "memory/operand.h"
+#include "util/log.h"
+
+enum { GRAPHS_KEPT = 4 /* sets of addresses of one program */ };
+
+struct cuda_graph {
+    atomic_uint refs;
+    struct cuda_device *device;
+    CUgraphExec exec;
+    CUdeviceptr workspace; /* cuBLASLt's, this graph's own; 0: none needed */
+    const char **variants;
+    uint64_t addresses[]; /* of every step's operands */
+};
+
+struct backend_program {
+    pthread_mutex_t lock;
+    bool plain;                             /* capturing failed once: steps are launched one by one */
+    struct cuda_graph *graphs[GRAPHS_KEPT]; /* references, most recently used first */
+};
+
+int cuda_capture_open(struct cuda_capture *c, struct cuda_device *d, const struct cuda_kernels *kernels,
+                      struct error *e)
+{
+    c->device = d;
+    c->kernels = kernels;
+    if (CUDA_OPEN_CALL(d, e, StreamCreate, &c->stream, CU_STREAM_NON_BLOCKING) < 0)
+        return -1;
+    pthread_mutex_init(&c->lock, NULL);
+    return 0;
+}
+
+void cuda_capture_close(struct cuda_capture *c)
+{
+    cuda_on(c->device)->StreamDestroy(c->stream);
+    pthread_mutex_destroy(&c->lock);
+}
+
+/* The loop and preparing threads use the program of a connection; *job->program itself is set once. */
+static pthread_mutex_t programs_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct backend_program *program_of(const struct backend_job *job)
+{
+    struct backend_program *p;
+
+    pthread_mutex_lock(&programs_lock);
+    p = *job->program;
+    if (!p && (p = calloc(1, sizeof(*p)))) {
+        pthread_mutex_init(&p->lock, NULL);
+        *job->program = p;
+    }
+    pthread_mutex_unlock(&programs_lock);
+    return p;
+}
+
+bool cuda_graph_is_wanted(const struct backend_job *job)
+{
+    struct backend_program *p;
+    bool plain;
+
+    if (!job->program || job->n_steps < 2 || !CUDA_HAS(GraphInstantiateWithFlags))
+        return false;
+    p = program_of(job);
+    if (!p)
+        return false;
+    pthread_mutex_lock(&p->lock);
+    plain = p->plain;
+    pthread_mutex_unlock(&p->lock);
+    return !plain;
+}
+
+static void list_addresses(const struct cuda_device *d, const struct backend_job *job, uint64_t *into)
+{
+    for (unsigned i = 0; i < job->n_steps; i++)
+        cuda_step_addresses(d, &job->steps[i], into + (size_t)i * STEP_MAX_OPERANDS);
+}
+
+static bool is_of(const struct cuda_graph *graph, const struct backend_job *job)
+{
+    for (unsigned i = 0; i < job->n_steps; i++) {
+        uint64_t addresses[STEP_MAX_OPERANDS];
+
+        cuda_step_addresses(graph->device, &job->steps[i], addresses);
+        if (memcmp(addresses, graph->addresses + (size_t)i * STEP_MAX_OPERANDS, sizeof(addresses)) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* Under the program's lock. */
+static struct cuda_graph *use(struct backend_program *p, unsigned at)
+{
+    struct cuda_graph *graph = p->graphs[at];
+
+    memmove(&p->graphs[1], &p->graphs[0], at * sizeof(graph));
+    p->graphs[0] = graph;
+    atomic_fetch_add(&graph->refs, 1);
+    return graph;
+}
+
+struct cuda_graph *cuda_graph_find(const struct cuda_device *d, const struct backend_job *job)
+{
+    struct backend_program *p = program_of(job);
+    struct cuda_graph *found = NULL;
+
+    if (!p)
+        return NULL;
+    pthread_mutex_lock(&p->lock);
+    for (unsigned i = 0; i < GRAPHS_KEPT && p->graphs[i] && !found; i++)
+        if (p->graphs[i]->device == d && is_of(p->graphs[i], job))
+            found = use(p, i);
+    pthread_mutex_unlock(&p->lock);
+    return found;
+}
+
+/* ---- making one ---- */
+
+static int prepare_works(struct cuda_capture *c, const struct backend_job *job, struct cuda_work *works,
+                         size_t *ret_workspace, struct error *e)
+{
+    *ret_workspace = 0;
+    for (unsigned i = 0; i < job->n_steps; i++) {
+        works[i].plan = &job->steps[i].plan;
+        cuda_step_addresses(c->device, &job->steps[i], works[i].addresses);
+        if (plan_is_empty(works[i].plan))
+            continue;
+        if (cuda_work_prepare(c->kernels, &job->steps[i], &works[i], e) < 0) {
+            backend_job_blame(job, i, e);
+            return -1;
+        }
+        if (works[i].blaslt && blaslt_plan_workspace(works[i].blaslt) > *ret_workspace)
+            *ret_workspace = blaslt_plan_workspace(works[i].blaslt);
+    }
+    return 0;
+}
+
+/* Under the lock. */
+static int record(struct cuda_capture *c, struct cuda_graph *graph, const struct backend_job *job,
+                  struct cuda_work *works, struct error *e)
+{
+    const struct cuda_queue queue = {.device = c->device, .stream = c->stream, .workspace = graph->workspace};
+    struct cuda_device *d = c->device;
+    CUgraph recorded = NULL;
+    struct error ignored;
+    int r = 0;
+
+    if (CUDA_CALL(d, e, StreamBeginCapture, c->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) < 0)
+        return -1;
+    for (unsigned i = 0; r == 0 && i < job->n_steps; i++) {
+        if (!plan_is_empty(works[i].plan))
+            r = cuda_work_issue(&queue, &works[i], e);
+        graph->variants[i] = works[i].variant;
+    }
+    if (CUDA_CALL(d, r < 0 ? &ignored : e, StreamEndCapture, c->stream, &recorded) < 0)
+        r = -1;
+    if (r == 0)
+        r = CUDA_CALL(d, e, GraphInstantiateWithFlags, &graph->exec, recorded, 0);
+    if (recorded)
+        cuda_on(d)->GraphDestroy(recorded);
+    return r;
+}
+
+static struct cuda_graph *graph_new(struct cuda_device *d, const struct backend_job *job, struct error *e)
+{
+    size_t words = (size_t)job->n_steps * STEP_MAX_OPERANDS;
+    struct cuda_graph *graph = calloc(1, sizeof(*graph) + words * sizeof(graph->addresses[0]));
+
+    if (graph)
+        graph->variants = calloc(job->n_steps, sizeof(*graph->variants));
+    if (!graph || !graph->variants) {
+        free(graph);
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a graph of %u ops", job->n_steps);
+        return NULL;
+    }
+    atomic_init(&graph->refs, 1);
+    graph->device = d;
+    list_addresses(d, job, graph->addresses);
+    return graph;
+}
+
+static int capture(struct cuda_capture *c, const struct backend_job *job, struct cuda_graph *graph, struct error *e)
+{
+    struct cuda_work *works = calloc(job->n_steps, sizeof(*works));
+    size_t workspace;
+    int r;
+
+    if (!works)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a graph of %u ops", job->n_steps);
+    pthread_mutex_lock(&c->lock);
+    r = prepare_works(c, job, works, &workspace, e);
+    if (r == 0 && workspace) {
+        r = cuda_scratch_alloc(c->device, c->stream, workspace, &graph->workspace, e);
+        if (r == 0)
+            r = CUDA_CALL(c->device, e, StreamSynchronize, c->stream);
+    }
+    if (r == 0)
+        r = record(c, graph, job, works, e);
+    pthread_mutex_unlock(&c->lock);
+    for (unsigned i = 0; i < job->n_steps; i++)
+        cuda_work_release(&works[i]);
+    free(works);
+    return r;
+}
+
+/* The program keeps the graph, and drops the least recently used one. */
+static void keep(struct backend_program *p, struct cuda_graph *graph)
+{
+    struct cuda_graph *oldest;
+
+    pthread_mutex_lock(&p->lock);
+    oldest = p->graphs[GRAPHS_KEPT - 1];
+    p->graphs[GRAPHS_KEPT - 1] = graph;
+    use(p, GRAPHS_KEPT - 1);
+    pthread_mutex_unlock(&p->lock);
+    cuda_graph_unref(oldest);
+}
+
+int cuda_graph_make(struct cuda_capture *c, const struct backend_job *job, struct cuda_graph **ret_graph,
+                    struct error *e)
+{
+    struct backend_program *p = program_of(job);
+    struct cuda_device *d = c->device;
+    struct cuda_graph *graph = cuda_graph_find(d, job);
+    char quoted[300];
+
+    if (graph || !p)
+        goto found;
+    graph = graph_new(d, job, e);
+    if (!graph)
+        return -1;
+    if (capture(c, job, graph, e) < 0) {
+        cuda_graph_unref(graph);
+        if (cuda_device_is_broken(d) || e->code == ERROR_OUT_OF_MEMORY)
+            return -1;
+        log_debug("graph_not_captured", "reason=%s", log_quote(quoted, sizeof(quoted), e->message, strlen(e->message)));
+        pthread_mutex_lock(&p->lock);
+        p->plain = true;
+        pthread_mutex_unlock(&p->lock);
+        return 0;
+    }
+    keep(p, graph);
+found:
+    *ret_graph = graph;
+    return 0;
+}
+
+/* ---- use and end ---- */
+
+CUgraphExec cuda_graph_exec(const struct cuda_graph *graph)
+{
+    return graph->exec;
+}
+
+void cuda_graph_name_variants(const struct cuda_graph *graph, const struct backend_job *job)
+{
+    for (unsigned i = 0; i < job->n_steps; i++)
+        job->steps[i].variant_used = graph->variants[i];
+}
+
+void cuda_graph_unref(struct cuda_graph *graph)
+{
+    if (!graph || atomic_fetch_sub(&graph->refs, 1) > 1)
+        return;
+    if (!cuda_device_is_broken(graph->device)) {
+        if (graph->exec)
+            cuda_on(graph->device)->GraphExecDestroy(graph->exec);
+        /* Not on the capturing stream: another thread may be recording the work that comes to that stream. */
+        cuda_scratch_free(graph->device, graph->device->service, graph->workspace);
+    }
+    free(graph->variants);
+    free(graph);
+}
+
+void cuda_program_free(struct backend_device *base, struct backend_program *program)
+{
+    struct error ignored;
+
+    cuda_enter(cuda_device(base), &ignored);
+    for (unsigned i = 0; i < GRAPHS_KEPT; i++)
+        cuda_graph_unref(program->graphs[i]);
+    pthread_mutex_destroy(&program->lock);
+    free(program);
+}

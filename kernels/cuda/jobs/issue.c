@@ -1,0 +1,300 @@
+/* Issues jobs: submits them to their streams, and enqueues their executions as far ahead of the GPU as the windows
+ * allow. Thread: loop. */
+#include "issue.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "blaslt/blaslt.h"
+#include "completion.h"
+#include "compute/kernels.h"
+#include "memory/operand.h"
+#include "util/clock.h"
+
+enum {
+    STREAM_WINDOW =
+        32, /* executions of all jobs of a stream: launches block when a channel's queue of some 1000 is full */
+    STEP_WINDOW = 512 /* launches of a stream, however they are spread over executions: the most ops of a sequence */
+};
+
+static uint32_t executions_of(const struct backend_job *base)
+{
+    return backend_job_is_empty(base) ? 0 : base->warmup + base->repeat;
+}
+
+static void cancel(struct backend_job *base)
+{
+    struct error e;
+
+    error_set(&e, ERROR_CANCELLED, "the job was cancelled; its outputs are undefined when it had started");
+    cuda_job_fail(base, &e);
+}
+
+/* ---- beginning ---- */
+
+/* cuBLASLt's workspace; where there is no memory for it, our own kernel does without. */
+static int provide_workspace(struct cuda_stream *s, const struct backend_step *step, struct cuda_work *work,
+                             struct error *e)
+{
+    if (!work->blaslt || blaslt_plan_workspace(work->blaslt) == 0 || cuda_stream_need_workspace(s, e) == 0)
+        return 0;
+    if (step->variant || cuda_device_is_broken(s->queue.device))
+        return -1;
+    return cuda_work_prepare_own(s->executor->kernels, step, work, e);
+}
+
+static int start_step(struct cuda_stream *s, struct backend_step *step, struct cuda_work *work, bool prepared,
+                      struct error *e)
+{
+    if (plan_is_empty(&step->plan)) {
+        step->variant_used = cuda_variants_nominal(&s->executor->kernels->variants, step);
+        return 0;
+    }
+    if (!prepared && cuda_work_prepare(s->executor->kernels, step, work, e) < 0)
+        return -1;
+    if (provide_workspace(s, step, work, e) < 0)
+        return -1;
+    step->variant_used = work->variant;
+    return 0;
+}
+
+static int start(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
+{
+    if (!job->prepared && cuda_graph_is_wanted(base))
+        job->graph = cuda_graph_find(s->queue.device, base);
+    if (job->graph) {
+        cuda_graph_name_variants(job->graph, base);
+    } else {
+        if (!job->steps && cuda_job_take_steps(s->queue.device, job, base, e) < 0)
+            return -1;
+        for (unsigned i = 0; i < base->n_steps; i++)
+            if (start_step(s, &base->steps[i], &job->steps[i].work, job->prepared, e) < 0) {
+                backend_job_blame(base, i, e);
+                return -1;
+            }
+    }
+    if (!base->started_ns && !backend_job_is_empty(base))
+        base->started_ns = clock_now_ns();
+    return 0;
+}
+
+/* ---- one execution ---- */
+
+static void write_value(CUstreamBatchMemOpParams *op, CUdeviceptr address, uint64_t value)
+{
+    memset(op, 0, sizeof(*op));
+    op->writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    op->writeValue.address = address;
+    op->writeValue.value64 = value;
+}
+
+/* Enqueues the mark that tells that everything before it on the stream has ended. The job's signal, when it is due,
+ * comes before our own flag: that order is the faster one on the GPU, and an ended job's signal has then been written.
+ */
+static int mark_end(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, bool signal,
+                    struct cuda_execution *x, struct error *e)
+{
+    struct cuda_device *d = s->queue.device;
+    CUstreamBatchMemOpParams ops[2];
+    unsigned n = 0;
+
+    x->end = NULL;
+    x->mark = 0;
+    if (x->start && s->flag && cuda_event_mark(d, cuda_end_kind(s, x), s->queue.stream, &x->end, e) < 0)
+        return -1;
+    if (signal)
+        write_value(&ops[n++], cuda_signal_address(d, &base->signal), base->signal.value);
+    if (s->flag)
+        write_value(&ops[n++], s->flag_address, s->marks + 1);
+    if (n && CUDA_CALL(d, e, StreamBatchMemOp, s->queue.stream, n, ops, 0) < 0) {
+        /* The event stays recorded, which its next use overwrites. */
+        cuda_event_return(d, cuda_end_kind(s, x), x->end);
+        return -1;
+    }
+    if (s->flag)
+        x->mark = ++s->marks;
+    else if (cuda_event_mark(d, cuda_end_kind(s, x), s->queue.stream, &x->end, e) < 0)
+        return -1; /* the only mark, so it comes behind the signal */
+    job->signalled = job->signalled || signal;
+    return 0;
+}
+
+/* A step of several, with its copies around it. */
+static int issue_step(struct cuda_stream *s, struct cuda_step *step, bool alone, struct error *e)
+{
+    struct cuda_staging *staging = step->staged && !alone ? &step->staged->staging : NULL;
+
+    if (!step->work.variant)
+        return 0; /* nothing to write */
+    if (staging && cuda_staging_copy_in(&s->queue, staging, false, e) < 0)
+        return -1;
+    if (cuda_work_issue(&s->queue, &step->work, e) < 0)
+        return -1;
+    return staging ? cuda_staging_write_back(&s->queue, staging, false, e) : 0;
+}
+
+static int issue_work(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
+{
+    if (job->graph)
+        return CUDA_CALL(s->queue.device, e, GraphLaunch, cuda_graph_exec(job->graph), s->queue.stream);
+    for (unsigned i = 0; i < job->n_steps; i++)
+        if (issue_step(s, &job->steps[i], job->n_steps == 1, e) < 0) {
+            backend_job_blame(base, i, e);
+            return -1;
+        }
+    return 0;
+}
+
+static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
+{
+    struct cuda_execution *x = &job->executions[job->issued % JOB_WINDOW];
+    const bool timed = base->timing && job->issued >= base->warmup;
+    const bool last = job->issued + 1 == executions_of(base) && !cuda_job_staging(job);
+    struct cuda_device *d = s->queue.device;
+    struct error ignored;
+    int r;
+
+    x->start = NULL;
+    x->steps = job->graph ? 1 : job->n_steps;
+    if (timed && cuda_event_mark(d, EVENT_TIMED, s->queue.stream, &x->start, e) < 0)
+        return -1;
+    r = issue_work(s, base, job, e);
+    /* Also after a failure: part of the work may be in flight. */
+    if (mark_end(s, base, job, last && base->signal.page, x, r < 0 ? &ignored : e) < 0)
+        goto lose_track;
+    job->issued++;
+    s->in_flight++;
+    s->steps_in_flight += x->steps;
+    return r;
+
+lose_track:
+    /* The end of the kernel would go unseen, so no memory could be given back safely. */
+    cuda_device_break(d, CUDA_ERROR_UNKNOWN);
+    cuda_event_return(d, EVENT_TIMED, x->start);
+    return -1;
+}
+
+/* ---- the end ---- */
+
+/* Enqueues the rest of the job behind its last execution: the copies back, the freeing of scratch memory, and the event
+ * behind them. */
+static int issue_tail(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
+{
+    struct cuda_staging *staging = cuda_job_staging(job);
+    int r = 0;
+
+    if (staging && !base->failed)
+        r = cuda_staging_write_back(&s->queue, staging, base->timing, e);
+    for (unsigned i = 0; job->steps && i < job->n_steps; i++)
+        if (job->steps[i].staged)
+            cuda_staging_free(&s->queue, &job->steps[i].staged->staging);
+    if (staging && cuda_event_mark(s->queue.device, EVENT_TIMED_END, s->queue.stream, &job->tail, e) < 0) {
+        cuda_device_break(s->queue.device, CUDA_ERROR_UNKNOWN);
+        r = -1;
+    }
+    return r;
+}
+
+/* Enqueues the signal of a job whose last execution did not carry it: the job is empty, or failed before. */
+static int issue_signal(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
+{
+    struct cuda_execution *x = &job->executions[job->issued % JOB_WINDOW];
+
+    x->start = NULL;
+    x->steps = 0;
+    if (mark_end(s, base, job, true, x, e) < 0) {
+        cuda_device_break(s->queue.device, CUDA_ERROR_UNKNOWN);
+        return -1;
+    }
+    job->issued++;
+    s->in_flight++;
+    return 0;
+}
+
+/* ---- the windows ---- */
+
+static bool windows_are_full(const struct cuda_stream *s, const struct cuda_job *job)
+{
+    return job->issued - job->ended >= JOB_WINDOW || s->in_flight >= STREAM_WINDOW ||
+           (s->steps_in_flight && s->steps_in_flight + (job->graph ? 1 : job->n_steps) > STEP_WINDOW);
+}
+
+static void begin(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job)
+{
+    struct error e;
+
+    job->state = JOB_ISSUING;
+    if (atomic_load_explicit(&base->cancel, memory_order_relaxed))
+        cancel(base);
+    else if (start(s, base, job, &e) < 0)
+        cuda_job_fail(base, &e);
+}
+
+/* Issues what the windows allow. Returns true once nothing of the job is left to issue. */
+static bool issue(struct cuda_stream *s, struct backend_job *base)
+{
+    struct cuda_job *job = base->impl;
+    uint32_t total = executions_of(base);
+    struct error e;
+
+    if (!job) {
+        error_set(&e, ERROR_OUT_OF_MEMORY, "no memory for a job");
+        cuda_job_fail(base, &e);
+        return true;
+    }
+    if (job->state == JOB_NEW)
+        begin(s, base, job);
+    while (!base->failed && job->issued < total) {
+        if (windows_are_full(s, job))
+            return false;
+        if (atomic_load_explicit(&base->cancel, memory_order_relaxed))
+            cancel(base);
+        else if (issue_one(s, base, job, &e) < 0)
+            cuda_job_fail(base, &e);
+    }
+    if (base->signal.page && !job->signalled && windows_are_full(s, job))
+        return false;
+    if (issue_tail(s, base, job, &e) < 0)
+        cuda_job_fail(base, &e);
+    if (base->signal.page && !job->signalled && !cuda_device_is_broken(s->queue.device) &&
+        issue_signal(s, base, job, &e) < 0)
+        cuda_job_fail(base, &e);
+    job->state = JOB_ISSUED;
+    return true;
+}
+
+void cuda_stream_issue(struct cuda_stream *s)
+{
+    while (s->next != &s->jobs && !cuda_device_is_broken(s->queue.device)) {
+        if (!issue(s, list_entry(s->next, struct backend_job, link)))
+            return;
+        s->next = s->next->next;
+    }
+}
+
+void cuda_submit(struct backend_stream *stream, struct backend_job *base)
+{
+    struct cuda_stream *s = cuda_stream(stream);
+    struct cuda_executor *x = s->executor;
+    struct error ignored;
+
+    base->failed = false;
+    base->ended = 0;
+    base->n_samples = 0;
+    base->h2d_us = base->d2h_us = NAN;
+    if (!base->impl) {
+        base->started_ns = 0;
+        base->impl = cuda_job_take(&x->job_pool);
+    }
+    if (list_empty(&s->jobs)) {
+        list_append(&x->busy, &s->link);
+        x->progress_ns = clock_now_ns();
+    }
+    list_append(&s->jobs, &base->link);
+    if (s->next == &s->jobs)
+        s->next = &base->link;
+    x->unfinished++;
+    /* Otherwise poll() ends the job with the device's fault. */
+    if (cuda_enter(x->device, &ignored) == 0)
+        cuda_stream_issue(s);
+}

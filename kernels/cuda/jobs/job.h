@@ -1,0 +1,76 @@
+/* The backend's part of a job. */
+#ifndef KOPS_CUDA_JOB_H
+#define KOPS_CUDA_JOB_H
+
+#include "compute/work.h"
+#include "staging/staging.h"
+#include "util/list.h"
+
+struct cuda_graph;
+
+enum { JOB_WINDOW = 16 /* executions of one job issued ahead of the last one that ended */ };
+
+/* One execution that was issued. */
+struct cuda_execution {
+    CUevent start;  /* EVENT_TIMED; NULL: not timed */
+    CUevent end;    /* NULL: not timed, and the mark tells */
+    uint64_t mark;  /* the stream's flag has at least this value once it has ended; 0: only the event tells */
+    unsigned steps; /* launches that it counts for */
+};
+
+enum cuda_job_state { JOB_NEW, JOB_ISSUING, JOB_ISSUED };
+
+/* The further parts of a step with operands in host memory. */
+struct cuda_staged {
+    struct cuda_staging staging;
+    struct plan plan; /* the work's, with the scratch memory's strides */
+};
+
+struct cuda_step {
+    struct cuda_work work;
+    struct cuda_staged *staged; /* owned; NULL: all operands are in device memory */
+};
+
+/* The backend's part of a job: base->impl from prepare() or submit() until done(). */
+struct cuda_job {
+    struct list link; /* in the pool */
+    enum cuda_job_state state;
+    bool prepared;           /* steps are ready */
+    struct cuda_step *steps; /* as many as the job's: `first`, or allocated; NULL while a graph stands for them */
+    unsigned n_steps;
+    struct cuda_step first;
+    struct cuda_graph *graph; /* a reference: it is launched in place of the steps; or NULL */
+    bool signalled;           /* the job's signal is issued */
+    uint32_t issued, ended;   /* executions, warmup included, and one more for a signal that none carried */
+    struct cuda_execution executions[JOB_WINDOW];
+    CUevent tail; /* after the copies back, or NULL */
+};
+
+/* Jobs that are kept for reuse. Thread: any. */
+struct cuda_job_pool {
+    pthread_mutex_t lock;
+    struct list free; /* struct cuda_job */
+};
+
+void cuda_job_pool_open(struct cuda_job_pool *pool);
+void cuda_job_pool_close(struct cuda_job_pool *pool);
+
+/* A new job, or NULL: no memory. */
+struct cuda_job *cuda_job_take(struct cuda_job_pool *pool);
+/* Back to the pool. The context is current. */
+void cuda_job_give(struct cuda_job_pool *pool, struct cuda_job *job);
+
+/* Room for the job's steps; every one zero but for plan and addresses. */
+int cuda_job_take_steps(const struct cuda_device *d, struct cuda_job *job, const struct backend_job *base,
+                        struct error *e);
+
+/* The staging of a job of one step, which is copied once for all its executions; or NULL. */
+static inline struct cuda_staging *cuda_job_staging(struct cuda_job *job)
+{
+    return job->n_steps == 1 && job->steps && job->steps[0].staged ? &job->steps[0].staged->staging : NULL;
+}
+
+/* Ends the job with this error; keeps the first one. */
+void cuda_job_fail(struct backend_job *base, const struct error *e);
+
+#endif

@@ -1,0 +1,117 @@
+/* The loop's entries: poll() makes progress on all streams, arm() lets the loop sleep until there is more to do.
+ * Thread: loop. */
+#include "completion.h"
+#include "issue.h"
+#include "util/clock.h"
+
+enum { HEALTH_NS = 1000 * 1000, POLLS_A_CLOCK = 64 };
+
+static void advance_stream(struct cuda_stream *s, struct list *finished)
+{
+    /* Twice: an execution that has ended makes room in the windows, and jobs issued there may end at once. No more
+     * often, because other streams wait. */
+    for (unsigned round = 0; round < 2; round++) {
+        cuda_stream_issue(s);
+        cuda_stream_finish(s, finished);
+        if (s->next == &s->jobs)
+            return;
+    }
+}
+
+/* In a context that broke no flag is written: the driver is asked about the context now and then. Reading the clock at
+ * each poll would cost more than the poll. */
+static void check_health(struct cuda_executor *x)
+{
+    uint64_t now;
+
+    if (list_empty(&x->busy) || ++x->polls % POLLS_A_CLOCK)
+        return;
+    now = clock_now_ns();
+    if (now - x->health_checked_ns < HEALTH_NS)
+        return;
+    x->health_checked_ns = now;
+    cuda_stream_check(list_entry(list_first(&x->busy), struct cuda_stream, link));
+}
+
+static void poll_streams(struct cuda_executor *x, struct list *finished)
+{
+    struct cuda_device *d = x->device;
+    struct error ignored;
+    bool usable = cuda_enter(d, &ignored) == 0;
+
+    list_for_each_safe (node, after, &x->busy) {
+        struct cuda_stream *s = list_entry(node, struct cuda_stream, link);
+
+        if (usable)
+            advance_stream(s, finished);
+    }
+    if (usable)
+        check_health(x);
+    if (cuda_device_is_broken(d)) {
+        d->base.lost = true;
+        list_for_each_safe (node, after, &x->busy) {
+            cuda_stream_fail(list_entry(node, struct cuda_stream, link), finished);
+        }
+        x->abandoned_why.code = ERROR_NONE;
+    }
+    list_for_each_safe (node, after, &x->busy) {
+        struct cuda_stream *s = list_entry(node, struct cuda_stream, link);
+
+        if (!list_empty(&s->jobs))
+            continue;
+        list_remove(node);
+        if (!d->base.lost)
+            cuda_stream_rest(s);
+    }
+}
+
+unsigned cuda_poll(struct cuda_executor *x)
+{
+    struct list finished;
+    struct list *node;
+
+    if (cuda_device_is_broken(x->device))
+        x->device->base.lost = true;
+    if (x->unfinished == 0)
+        return 0;
+    list_init(&finished);
+    poll_streams(x, &finished);
+    /* Last, because done() may submit more, or free streams. */
+    while ((node = list_first(&finished))) {
+        struct backend_job *job = list_entry(node, struct backend_job, link);
+
+        list_remove(node);
+        x->unfinished--;
+        job->done(job);
+    }
+    return x->unfinished;
+}
+
+void cuda_arm(struct cuda_executor *x)
+{
+    bool now = cuda_device_is_broken(x->device), nap = false;
+
+    list_for_each_safe (node, after, &x->busy) {
+        struct cuda_stream *s = list_entry(node, struct cuda_stream, link);
+        CUevent next = NULL;
+
+        switch (cuda_stream_waits_for(s, &next)) {
+        case WAIT_NOTHING:
+            now = true;
+            break;
+        case WAIT_FLAG:
+            nap = true;
+            break;
+        case WAIT_EVENT:
+            if (next != s->waited && cuda_waiters_sleep(x->waiters, next, x->progress_ns))
+                s->waited = next;
+            else if (next != s->waited)
+                nap = true;
+            break;
+        }
+    }
+    if (nap && !now)
+        now = !cuda_waiters_nap(x->waiters, x->progress_ns);
+    if (now)
+        x->device->host.wake(x->device->host.context);
+}

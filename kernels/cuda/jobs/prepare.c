@@ -1,0 +1,138 @@
+/* Prepares jobs: the part of their work that may block. cuda_prepare() has its stream and job to itself while it runs.
+ * Thread: any. */
+#include <stdlib.h>
+
+#include "compute/kernels.h"
+#include "executor.h"
+#include "memory/operand.h"
+#include "memory/peer.h"
+#include "util/clock.h"
+
+static bool is_staged(const struct backend_job *job)
+{
+    for (unsigned i = 0; i < job->n_steps; i++)
+        if (cuda_step_is_staged(&job->steps[i]))
+            return true;
+    return false;
+}
+
+/* The first memory that is another device's and that this device has no access to yet; NULL: none. */
+static struct backend_memory *find_peer(const struct cuda_device *d, const struct backend_job *job)
+{
+    struct backend_memory *found = NULL;
+
+    for (unsigned i = 0; !found && i < job->n_steps; i++)
+        found = cuda_step_find_peer(d, &job->steps[i]);
+    return found;
+}
+
+bool cuda_needs_prepare(struct cuda_executor *x, const struct backend_job *job)
+{
+    const struct cuda_device *d = x->device;
+    struct cuda_graph *graph;
+
+    if (backend_job_is_empty(job))
+        return false;
+    if (is_staged(job) || find_peer(d, job))
+        return true;
+    if (cuda_graph_is_wanted(job)) {
+        graph = cuda_graph_find(d, job);
+        cuda_graph_unref(graph);
+        return !graph;
+    }
+    for (unsigned i = 0; i < job->n_steps; i++) {
+        uint64_t addresses[STEP_MAX_OPERANDS];
+
+        if (plan_is_empty(&job->steps[i].plan))
+            continue;
+        cuda_step_addresses(d, &job->steps[i], addresses);
+        if (!cuda_work_is_ready(x->kernels, &job->steps[i], addresses))
+            return true;
+    }
+    return false;
+}
+
+static int prepare_step(struct cuda_stream *s, const struct backend_step *step, struct cuda_step *own, struct error *e)
+{
+    const struct cuda_kernels *kernels = s->executor->kernels;
+
+    if (plan_is_empty(&step->plan))
+        return 0;
+    if (cuda_step_is_staged(step)) {
+        own->staged = calloc(1, sizeof(*own->staged));
+        if (!own->staged)
+            return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to stage a tensor");
+        own->staged->plan = step->plan;
+        own->work.plan = &own->staged->plan;
+        if (cuda_staging_prepare(&kernels->embedded, &s->queue, step, &own->staged->staging, &own->staged->plan,
+                                 own->work.addresses, e) < 0)
+            return -1;
+    }
+    return cuda_work_prepare(kernels, step, &own->work, e);
+}
+
+/* The caller may unmap memory that copies in flight read: waits for the copies, then frees the scratch memory. */
+static void undo_staging(struct cuda_stream *s, struct cuda_job *job, bool copying)
+{
+    struct error ignored;
+
+    if (copying)
+        CUDA_CALL(s->queue.device, &ignored, StreamSynchronize, s->queue.stream);
+    for (unsigned i = 0; i < job->n_steps; i++)
+        if (job->steps[i].staged) {
+            cuda_staging_release(s->queue.device, &job->steps[i].staged->staging);
+            cuda_staging_free(&s->queue, &job->steps[i].staged->staging);
+        }
+}
+
+static int prepare_steps(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
+{
+    struct cuda_staging *staging;
+
+    if (cuda_job_take_steps(s->queue.device, job, base, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < base->n_steps; i++)
+        if (prepare_step(s, &base->steps[i], &job->steps[i], e) < 0) {
+            backend_job_blame(base, i, e);
+            undo_staging(s, job, false);
+            return -1;
+        }
+    staging = cuda_job_staging(job);
+    if (staging) {
+        base->started_ns = clock_now_ns();
+        if (cuda_staging_copy_in(&s->queue, staging, base->timing, e) < 0) {
+            undo_staging(s, job, true);
+            base->started_ns = 0;
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int cuda_prepare(struct backend_stream *stream, struct backend_job *base, struct error *e)
+{
+    struct cuda_stream *s = cuda_stream(stream);
+    struct cuda_executor *x = s->executor;
+    struct backend_memory *peer;
+    struct cuda_job *job;
+
+    if (cuda_enter(x->device, e) < 0)
+        return -1;
+    while ((peer = find_peer(x->device, base)))
+        if (cuda_peer_allow(x->device, peer, e) < 0)
+            return -1;
+    job = cuda_job_take(&x->job_pool);
+    if (!job)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a job");
+    if (cuda_graph_is_wanted(base) && !is_staged(base) && cuda_graph_make(&x->capture, base, &job->graph, e) < 0)
+        goto give_job;
+    if (!job->graph && prepare_steps(s, base, job, e) < 0)
+        goto give_job;
+    job->prepared = true;
+    base->impl = job;
+    return 0;
+
+give_job:
+    cuda_job_give(&x->job_pool, job);
+    return -1;
+}

@@ -1,0 +1,136 @@
+/* Owns driver streams and their workspaces. */
+#include "stream.h"
+
+#include <stdlib.h>
+
+#include "driver/scratch.h"
+
+enum {
+    IDLE_STREAMS_MAX = 32,     /* of one priority; as many as run at once: CUDA_DEVICE_MAX_CONNECTIONS */
+    RESTING_WORKSPACES_MAX = 8 /* streams that keep their workspace between jobs */
+};
+
+/* The driver's numbers fall with urgency. Normal work has the least urgent number, as other processes' default streams
+ * have: graphs start later on any other (3.5 us on an H200). The server holds low work back while there is other. */
+static int find_priorities(struct cuda_streams *streams, struct error *e)
+{
+    int least, greatest;
+
+    if (CUDA_OPEN_CALL(streams->device, e, CtxGetStreamPriorityRange, &least, &greatest) < 0)
+        return -1;
+    streams->priorities[PRIORITY_LOW] = least;
+    streams->priorities[PRIORITY_HIGH] = greatest;
+    streams->priorities[PRIORITY_NORMAL] = least;
+    return 0;
+}
+
+int cuda_streams_open(struct cuda_streams *streams, struct cuda_device *d, uint64_t workspace_bytes, struct error *e)
+{
+    streams->device = d;
+    streams->workspace_bytes = workspace_bytes;
+    for (unsigned i = 0; i < PRIORITY_COUNT; i++)
+        list_init(&streams->idle[i]);
+    if (find_priorities(streams, e) < 0)
+        return -1;
+    return cuda_flags_open(d, &streams->flags, e);
+}
+
+int cuda_stream_new(struct cuda_streams *streams, enum backend_priority priority, struct cuda_executor *executor,
+                    struct cuda_stream **ret_stream, struct error *e)
+{
+    struct list *idle = list_first(&streams->idle[priority]);
+    struct cuda_device *d = streams->device;
+    struct cuda_stream *s;
+
+    if (idle) {
+        list_remove(idle);
+        streams->idle_count[priority]--;
+        *ret_stream = list_entry(idle, struct cuda_stream, link);
+        return 0;
+    }
+    if (cuda_enter(d, e) < 0)
+        return -1;
+    s = calloc(1, sizeof(*s));
+    if (!s)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a stream");
+    s->queue.device = d;
+    s->streams = streams;
+    s->executor = executor;
+    s->priority = priority;
+    list_init(&s->jobs);
+    list_init(&s->link);
+    s->next = &s->jobs;
+    if (CUDA_CALL(d, e, StreamCreateWithPriority, &s->queue.stream, CU_STREAM_NON_BLOCKING,
+                  streams->priorities[priority]) < 0)
+        goto free_stream;
+    s->flag = cuda_flag_take(&streams->flags, &s->flag_address);
+    *ret_stream = s;
+    return 0;
+
+free_stream:
+    free(s);
+    return -1;
+}
+
+static void release_workspace(struct cuda_stream *s)
+{
+    if (!s->queue.workspace)
+        return;
+    cuda_scratch_free(s->queue.device, s->queue.stream, s->queue.workspace);
+    s->queue.workspace = 0;
+    s->streams->workspaces--;
+}
+
+static void destroy(struct cuda_stream *s)
+{
+    cuda_flag_give(&s->streams->flags, s->flag);
+    if (!cuda_device_is_broken(s->queue.device)) {
+        release_workspace(s);
+        cuda_on(s->queue.device)->StreamDestroy(s->queue.stream);
+    }
+    free(s);
+}
+
+void cuda_stream_free(struct backend_stream *stream)
+{
+    struct cuda_stream *s = cuda_stream(stream);
+    struct cuda_streams *streams = s->streams;
+    struct error ignored;
+
+    s->waited = NULL;
+    if (streams->idle_count[s->priority] < IDLE_STREAMS_MAX && !cuda_device_is_broken(streams->device)) {
+        list_append(&streams->idle[s->priority], &s->link);
+        streams->idle_count[s->priority]++;
+        return;
+    }
+    cuda_enter(streams->device, &ignored);
+    destroy(s);
+}
+
+void cuda_streams_close(struct cuda_streams *streams)
+{
+    for (unsigned i = 0; i < PRIORITY_COUNT; i++) {
+        list_for_each_safe (node, after, &streams->idle[i]) {
+            list_remove(node);
+            destroy(list_entry(node, struct cuda_stream, link));
+        }
+        streams->idle_count[i] = 0;
+    }
+    cuda_flags_close(streams->device, &streams->flags);
+}
+
+int cuda_stream_need_workspace(struct cuda_stream *s, struct error *e)
+{
+    if (s->queue.workspace)
+        return 0;
+    if (cuda_scratch_alloc(s->queue.device, s->queue.stream, s->streams->workspace_bytes, &s->queue.workspace, e) < 0)
+        return -1;
+    s->streams->workspaces++;
+    return 0;
+}
+
+void cuda_stream_rest(struct cuda_stream *s)
+{
+    if (s->streams->workspaces > RESTING_WORKSPACES_MAX)
+        release_workspace(s);
+}

@@ -1,0 +1,63 @@
+/* Streams: device queues whose jobs run in order, kept for reuse because making one takes long. Thread: loop, except
+ * where a function says otherwise. */
+#ifndef KOPS_CUDA_STREAM_H
+#define KOPS_CUDA_STREAM_H
+
+#include <stdatomic.h>
+
+#include "driver/device.h"
+#include "flags.h"
+#include "util/list.h"
+
+struct cuda_executor;
+
+/* The streams of one device. */
+struct cuda_streams {
+    struct cuda_device *device;
+    uint64_t workspace_bytes;
+    struct cuda_flags flags;
+    int priorities[PRIORITY_COUNT];   /* the driver's numbers */
+    struct list idle[PRIORITY_COUNT]; /* struct cuda_stream, for the next connection */
+    unsigned idle_count[PRIORITY_COUNT];
+    unsigned workspaces; /* streams that have one */
+};
+
+struct cuda_stream {
+    struct cuda_queue queue; /* non-blocking: never waits for the default stream */
+    struct cuda_streams *streams;
+    struct cuda_executor *executor;
+    struct list jobs;  /* struct backend_job.link, in submission order, until done */
+    struct list *next; /* the first job that is not fully issued; &jobs: none */
+    struct list link;  /* in executor->busy while it has jobs, or in streams->idle */
+    enum backend_priority priority;
+    unsigned in_flight;       /* executions issued and not yet seen to have ended */
+    unsigned steps_in_flight; /* launches in them */
+    atomic_ullong *flag;      /* a word that the GPU writes behind each execution; NULL: events tell */
+    CUdeviceptr flag_address;
+    uint64_t marks; /* the last value that was sent to the flag */
+    CUevent wake;   /* EVENT_PLAIN_END behind the last mark, for a thread to sleep on; or NULL */
+    CUevent waited; /* the event that a waiter was last given */
+};
+
+static inline struct cuda_stream *cuda_stream(struct backend_stream *s)
+{
+    return (struct cuda_stream *)(void *)s;
+}
+
+/* `workspace_bytes`: of each stream, for cuBLASLt. The context is current. */
+int cuda_streams_open(struct cuda_streams *streams, struct cuda_device *d, uint64_t workspace_bytes, struct error *e);
+/* All streams are idle. */
+void cuda_streams_close(struct cuda_streams *streams);
+
+int cuda_stream_new(struct cuda_streams *streams, enum backend_priority priority, struct cuda_executor *executor,
+                    struct cuda_stream **ret_stream, struct error *e);
+/* stream_free() of struct backend. */
+void cuda_stream_free(struct backend_stream *stream);
+
+/* Makes sure that the stream's queue has a workspace. */
+int cuda_stream_need_workspace(struct cuda_stream *s, struct error *e);
+
+/* After the last job: gives the workspace back unless few streams have one. */
+void cuda_stream_rest(struct cuda_stream *s);
+
+#endif

@@ -1,0 +1,318 @@
+/* Owns ranges of addresses and the allocations that are mapped there. A range is reserved for all allocations at once,
+ * so that more can be mapped behind the first ones while jobs use those. */
+#include "vmm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "peer.h"
+
+static CUmemAllocationProp shareable_on(const struct cuda_device *d)
+{
+    return (CUmemAllocationProp){
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->ordinal},
+    };
+}
+
+static int find_granularity(struct cuda_device *d, size_t *ret, struct error *e)
+{
+    const CUmemAllocationProp prop = shareable_on(d);
+
+    return CUDA_CALL(d, e, MemGetAllocationGranularity, ret, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+}
+
+/* `size` rounded up to what the driver allocates. */
+static int round_size(struct cuda_device *d, uint64_t size, uint64_t *ret_size, struct error *e)
+{
+    size_t granularity;
+
+    if (find_granularity(d, &granularity, e) < 0)
+        return -1;
+    if (size > INT64_MAX - granularity)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no device has that much memory");
+    *ret_size = (size + granularity - 1) / granularity * granularity;
+    return 0;
+}
+
+/* The record of a reserved range with nothing mapped, and room for one allocation's size. */
+static struct cuda_memory *vmm_new(struct cuda_device *d, uint64_t address, uint64_t reserved, bool writable,
+                                   struct error *e)
+{
+    struct cuda_memory *m = cuda_memory_new(d, MEMORY_CUDA_VMM, address, 0, writable, e);
+
+    if (!m)
+        return NULL;
+    m->reserved = reserved;
+    m->chunks = malloc(sizeof(*m->chunks));
+    if (m->chunks)
+        return m;
+    free(m);
+    error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping's record");
+    return NULL;
+}
+
+/* Unmaps the pieces that start at the address. False: some stay mapped, so nothing else may be mapped there. */
+static bool unmap_pieces(const struct cuda_device *d, CUdeviceptr address, const uint64_t *pieces, unsigned n)
+{
+    bool gone = true;
+
+    for (unsigned i = 0; i < n; address += pieces[i++])
+        gone = cuda_on(d)->MemUnmap(address, pieces[i]) == CUDA_SUCCESS && gone;
+    return gone;
+}
+
+static void unmap(const struct cuda_device *d, CUdeviceptr address, uint64_t size)
+{
+    if (unmap_pieces(d, address, &size, 1))
+        cuda_on(d)->MemAddressFree(address, size);
+}
+
+void cuda_vmm_close(struct cuda_memory *m)
+{
+    const struct cuda_device *d = cuda_device(m->base.device);
+
+    if (unmap_pieces(d, m->base.address, m->chunks, m->n_chunks) && !m->stuck)
+        cuda_on(d)->MemAddressFree(m->base.address, m->reserved);
+}
+
+/* ---- of other processes ---- */
+
+static int bad_chunks(struct error *e, enum error_code code, const char *why)
+{
+    error_set(e, code, "%s", why);
+    return error_detail_text(e, "key", "chunk_bytes");
+}
+
+static int check_chunks(struct cuda_device *d, const struct backend_import *import, uint64_t room, struct error *e)
+{
+    size_t granularity;
+
+    if (find_granularity(d, &granularity, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < import->n_fds; i++) {
+        if (!import->fd_bytes[i] || import->fd_bytes[i] % granularity) {
+            bad_chunks(e, ERROR_INVALID_ARGUMENT,
+                       "chunk_bytes are the sizes of allocations, so multiples of the granularity; without them size "
+                       "is divided evenly");
+            return error_detail_number(e, "needed", (int64_t)granularity);
+        }
+        if (import->fd_bytes[i] > room)
+            return bad_chunks(e, ERROR_INVALID_ARGUMENT, "the chunks are more than the declared size needs");
+        room -= import->fd_bytes[i];
+    }
+    return 0;
+}
+
+/* Fails unless the allocation is memory of this device. */
+static int check_allocation(struct cuda_device *d, CUmemGenericAllocationHandle handle, struct error *e)
+{
+    CUmemAllocationProp prop;
+
+    if (CUDA_CALL(d, e, MemGetAllocationPropertiesFromHandle, &prop, handle) < 0)
+        return -1;
+    if (prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop.location.id != d->ordinal)
+        return error_set(e, ERROR_INVALID_HANDLE, "the memory is not on %s; say its own device", d->base.info.uuid);
+    return 0;
+}
+
+static int map_chunk(struct cuda_device *d, uint64_t address, int fd, uint64_t bytes, struct error *e)
+{
+    CUmemGenericAllocationHandle handle;
+    CUresult r = cuda_on(d)->MemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
+                                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    int result = -1;
+
+    if (r != CUDA_SUCCESS)
+        return cuda_memory_refused(
+            d, r, "cuMemImportFromShareableHandle",
+            "the descriptor is not that of shareable device memory on a GPU that the daemon uses", e);
+    if (check_allocation(d, handle, e) < 0)
+        goto release_handle;
+    r = cuda_on(d)->MemMap(address, bytes, 0, handle, 0);
+    if (r == CUDA_ERROR_NOT_SUPPORTED || r == CUDA_ERROR_INVALID_VALUE) {
+        bad_chunks(e, ERROR_OUT_OF_BOUNDS, "an allocation is smaller than declared");
+        error_detail_number(e, "needed", (int64_t)bytes);
+        error_detail_text(e, "driver", cuda_result_name(r));
+    } else {
+        result = cuda_check(d, r, "cuMemMap", e);
+    }
+
+release_handle:
+    cuda_on(d)->MemRelease(handle); /* the mapping keeps the memory */
+    return result;
+}
+
+/* Maps all of the allocations behind the memory's last byte, or none. */
+static int map_chunks(struct cuda_device *d, struct cuda_memory *m, const struct backend_import *import,
+                      struct error *e)
+{
+    uint64_t *chunks = realloc(m->chunks, (m->n_chunks + import->n_fds) * sizeof(*chunks));
+    uint64_t start = m->base.address + m->mapped, bytes = 0;
+    unsigned n = 0;
+
+    if (!chunks)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping's record");
+    m->chunks = chunks;
+    for (; n < import->n_fds; n++) {
+        if (map_chunk(d, start + bytes, import->fds[n], import->fd_bytes[n], e) < 0)
+            goto unmap;
+        chunks[m->n_chunks + n] = import->fd_bytes[n];
+        bytes += import->fd_bytes[n];
+    }
+    if (cuda_peer_extend(m, start, bytes, e) < 0)
+        goto unmap;
+    m->n_chunks += n;
+    return 0;
+
+unmap:
+    m->stuck = !unmap_pieces(d, start, import->fd_bytes, n);
+    return -1;
+}
+
+int cuda_vmm_import(struct cuda_device *d, const struct backend_import *given, struct cuda_memory **ret_memory,
+                    struct error *e)
+{
+    struct backend_import rounded, *import = &rounded;
+    uint64_t reserved = 0;
+    CUdeviceptr address;
+    struct cuda_memory *m;
+    bool stuck;
+
+    if (given->size > d->base.info.memory_bytes)
+        return cuda_memory_too_small(given->size, d->base.info.memory_bytes, e);
+    if (round_size(d, given->size, &reserved, e) < 0)
+        return -1;
+    rounded = *given;
+    if (!rounded.fd_bytes[0])
+        rounded.fd_bytes[0] = reserved;
+    if (check_chunks(d, import, reserved, e) < 0)
+        return -1;
+    if (CUDA_CALL(d, e, MemAddressReserve, &address, reserved, 0, 0, 0) < 0)
+        return -1;
+    m = vmm_new(d, address, reserved, import->writable, e);
+    if (!m)
+        goto free_address;
+    if (map_chunks(d, m, import, e) < 0)
+        goto free_memory;
+    m->base.size = m->mapped;
+    *ret_memory = m;
+    return 0;
+
+free_memory:
+    stuck = m->stuck;
+    free(m->chunks);
+    free(m);
+    if (stuck)
+        return -1;
+free_address:
+    cuda_on(d)->MemAddressFree(address, reserved);
+    return -1;
+}
+
+int cuda_memory_extend(struct backend_memory *memory, const struct backend_import *more, uint64_t *ret_size,
+                       struct error *e)
+{
+    struct cuda_memory *m = cuda_memory(memory);
+    struct cuda_device *d = cuda_device(memory->device);
+
+    if (cuda_enter(d, e) < 0)
+        return -1;
+    if (m->stuck)
+        return error_set(e, ERROR_DEVICE_ERROR, "the driver did not undo an extension that failed: register it anew");
+    if (check_chunks(d, more, m->reserved - m->mapped, e) < 0 || map_chunks(d, m, more, e) < 0)
+        return -1;
+    *ret_size = m->mapped;
+    return 0;
+}
+
+/* ---- the daemon's own ---- */
+
+/* A client must not read data that the memory held for another one. */
+static int zero(struct cuda_device *d, CUdeviceptr address, uint64_t size, struct error *e)
+{
+    if (CUDA_CALL(d, e, MemsetD8Async, address, 0, size, d->service) < 0)
+        return -1;
+    return CUDA_CALL(d, e, StreamSynchronize, d->service);
+}
+
+/* Maps the allocation where the device may read and write it. */
+static int map_own(struct cuda_device *d, CUmemGenericAllocationHandle handle, uint64_t size, CUdeviceptr *ret_address,
+                   struct error *e)
+{
+    CUdeviceptr address;
+
+    if (CUDA_CALL(d, e, MemAddressReserve, &address, size, 0, 0, 0) < 0)
+        return -1;
+    if (CUDA_CALL(d, e, MemMap, address, size, 0, handle, 0) < 0)
+        goto free_address;
+    if (cuda_check(d, cuda_peer_set_access(d, address, size, true), "cuMemSetAccess", e) < 0)
+        goto unmap;
+    if (zero(d, address, size, e) < 0)
+        goto unmap;
+    *ret_address = address;
+    return 0;
+
+unmap:
+    unmap(d, address, size);
+    return -1;
+free_address:
+    cuda_on(d)->MemAddressFree(address, size);
+    return -1;
+}
+
+static int export_fd(struct cuda_device *d, CUmemGenericAllocationHandle handle, int *ret_fd, struct error *e)
+{
+    int fd = -1;
+
+    if (CUDA_CALL(d, e, MemExportToShareableHandle, &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) < 0)
+        return -1;
+    if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) {
+        close(fd);
+        return error_set(e, ERROR_INTERNAL, "fcntl on an exported descriptor: %s", strerror(errno));
+    }
+    *ret_fd = fd;
+    return 0;
+}
+
+int cuda_memory_alloc(struct backend_device *base, uint64_t size, struct backend_memory **ret_memory, int *ret_fd,
+                      struct error *e)
+{
+    struct cuda_device *d = cuda_device(base);
+    CUmemAllocationProp prop = shareable_on(d);
+    CUmemGenericAllocationHandle handle;
+    struct cuda_memory *m;
+    CUdeviceptr address;
+    uint64_t rounded = 0;
+    int fd = -1;
+
+    if (cuda_enter(d, e) < 0 || round_size(d, size, &rounded, e) < 0)
+        return -1;
+    if (CUDA_CALL(d, e, MemCreate, &handle, rounded, &prop, 0) < 0)
+        return -1;
+    if (map_own(d, handle, rounded, &address, e) < 0)
+        goto release_handle;
+    if (export_fd(d, handle, &fd, e) < 0)
+        goto unmap;
+    m = vmm_new(d, address, rounded, true, e);
+    if (!m)
+        goto close_fd;
+    m->base.size = m->mapped = m->chunks[0] = rounded;
+    m->n_chunks = 1;
+    cuda_on(d)->MemRelease(handle); /* the mapping and the descriptor keep the memory */
+    *ret_memory = &m->base;
+    *ret_fd = fd;
+    return 0;
+
+close_fd:
+    close(fd);
+unmap:
+    unmap(d, address, rounded);
+release_handle:
+    cuda_on(d)->MemRelease(handle);
+    return -1;
+}

@@ -1,0 +1,45 @@
+/* The embedded fatbins and the table of their kernels. KOPS_CUDA_BINARIES is the folder of the built fatbins.
+ *
+ * The table of binaries is written in assembly too, since a binary's size is known only to the assembler: three words
+ * an entry, as struct cuda_ops_binary lays them out. */
+#include "launch.h"
+
+#include "kernel_list.h"
+
+_Static_assert(sizeof(struct cuda_ops_binary) == 24 && offsetof(struct cuda_ops_binary, data) == 8 &&
+                   offsetof(struct cuda_ops_binary, size) == 16,
+               "the table below has this layout");
+
+#define NAME(binary) "cuda_ops_name_" #binary ": .asciz \"" #binary "\"\n"
+#define DATA(binary)                                                                                                   \
+    ".balign 64\n"                                                                                                     \
+    "cuda_ops_data_" #binary ": .incbin \"" KOPS_CUDA_BINARIES "/" #binary ".fatbin\"\n"                               \
+    "cuda_ops_end_" #binary ":\n"
+#define ENTRY(binary)                                                                                                  \
+    ".quad cuda_ops_name_" #binary ", cuda_ops_data_" #binary ", cuda_ops_end_" #binary " - cuda_ops_data_" #binary "\n"
+
+__asm__(".pushsection .rodata.cuda_ops, \"a\", %progbits\n" CUDA_OPS_BINARIES(NAME) CUDA_OPS_BINARIES(
+    DATA) ".popsection\n"
+          ".pushsection .data.rel.ro.cuda_ops, \"aw\", %progbits\n"
+          ".balign 8\n"
+          ".globl cuda_ops_binaries\n"
+          ".hidden cuda_ops_binaries\n"
+          ".type cuda_ops_binaries, %object\n"
+          "cuda_ops_binaries:\n" CUDA_OPS_BINARIES(ENTRY) ".size cuda_ops_binaries, . - cuda_ops_binaries\n"
+                                                          ".popsection\n");
+
+enum binary {
+#define X(name) BINARY_##name,
+    CUDA_OPS_BINARIES(X)
+#undef X
+        BINARY_COUNT
+};
+
+const unsigned cuda_ops_binary_count = BINARY_COUNT;
+
+const struct cuda_ops_kernel cuda_ops_kernels[] = {
+#define X(binary, symbol) {#symbol, BINARY_##binary},
+    CUDA_OPS_KERNELS(X)
+#undef X
+        {NULL, 0},
+};

@@ -1,0 +1,221 @@
+/* Owns the scratch memory and the copies of one staged step. */
+#include "staging.h"
+
+#include <string.h>
+
+#include "compute/embedded.h"
+#include "driver/scratch.h"
+#include "layout.h"
+#include "memory/operand.h"
+#include "memory/registration.h"
+
+enum {
+    SCRATCH_ALIGNMENT = 512,
+    SPARSE = 4 /* an operand is moved by elements when they are less than one in so many of its bytes */
+};
+
+/* One operand while its staging is set up. */
+struct place {
+    bool staged;
+    unsigned same_as; /* the first operand with the same bytes: an output in place, or an input given twice */
+    bool shared;      /* another operand has the same bytes */
+    bool copied_in;
+    bool packed;     /* its elements follow each other in the scratch memory */
+    uint64_t offset; /* in the scratch */
+    struct cuda_registered registered;
+    struct cuda_layout layout;
+    int64_t strides[TENSOR_MAX_RANK]; /* the layout's in the scratch */
+};
+
+static bool same_bytes(const struct backend_operand *a, const struct backend_operand *b)
+{
+    return cuda_operand_memory(a) == cuda_operand_memory(b) && a->offset == b->offset && a->extent == b->extent;
+}
+
+/* Whether the step reads its output: gemm does unless beta is 0. An output in place is an input, too. */
+static bool output_is_read(const struct backend_step *step)
+{
+    return step->plan.kind == PLAN_GEMM && step->plan.gemm.beta != 0.0;
+}
+
+/* Finds which operands are staged, and which of them together. */
+static void find_places(const struct backend_step *step, struct place *places)
+{
+    for (unsigned i = 0; i < cuda_step_operands(step); i++) {
+        const struct backend_operand *o = &step->operands[i];
+        unsigned first = 0;
+
+        places[i] = (struct place){.staged = cuda_operand_is_staged(o), .same_as = i};
+        if (!places[i].staged)
+            continue;
+        while (first < i && !(places[first].staged && same_bytes(&step->operands[first], o)))
+            first++;
+        places[i].same_as = first;
+        places[first].shared |= first != i;
+        places[first].copied_in |= i < step->op->n_inputs || output_is_read(step);
+    }
+}
+
+static int register_all(struct cuda_device *d, const struct backend_step *step, struct place *places, struct error *e)
+{
+    for (unsigned i = 0; i < cuda_step_operands(step); i++)
+        if (places[i].staged && cuda_register(d, cuda_operand_memory(&step->operands[i]), &places[i].registered, e) < 0)
+            return -1;
+    return 0;
+}
+
+/* Gives each operand its layout in the scratch memory, writes the layout to the plan, and returns the size that the
+ * scratch memory must have. Bytes that operands share keep their strides, since each operand has a layout of its own
+ * over them. */
+static uint64_t lay_out(const struct backend_step *step, struct place *places, struct plan *plan)
+{
+    size_t element = dtype_size(plan->dtype);
+    uint64_t total = 0;
+
+    for (unsigned i = 0; i < cuda_step_operands(step); i++) {
+        struct place *p = &places[i];
+        uint64_t bytes = step->operands[i].extent;
+
+        if (!p->staged)
+            continue;
+        p->layout = cuda_layout_of(plan, i);
+        memcpy(p->strides, p->layout.strides, sizeof(p->strides));
+        p->packed =
+            p->same_as == i && !p->shared && p->registered.registered && p->layout.count * element < bytes / SPARSE;
+        if (p->packed) {
+            bytes = p->layout.count * element;
+            cuda_layout_pack(&p->layout, p->strides);
+            cuda_layout_restride(&p->layout, p->strides);
+        }
+        if (p->same_as != i)
+            continue;
+        p->offset = total;
+        total += (bytes + SCRATCH_ALIGNMENT - 1) / SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT;
+    }
+    cuda_layout_settle(plan, cuda_step_operands(step));
+    return total;
+}
+
+/* Adds a transfer between the mapping and the operand's place on the device: the whole extent, or its elements. */
+static int plan_transfer(const struct cuda_embedded *kernels, const struct backend_operand *o, size_t element,
+                         const struct place *place, uint64_t address, bool to_device, bool elements,
+                         struct cuda_staging *staging, struct error *e)
+{
+    struct cuda_transfer *t = to_device ? &staging->in[staging->n_in++] : &staging->out[staging->n_out++];
+    uint64_t mapped = place->registered.on_device + o->offset;
+    const int64_t *there = place->strides, *here = place->layout.strides;
+    struct plan_elementwise copy;
+
+    t->host = cuda_operand_memory(o)->host + o->offset;
+    t->device = address;
+    t->extent = o->extent;
+    t->function = NULL;
+    if (!elements)
+        return 0;
+    t->launch = &staging->launches[staging->n_launches++];
+    copy = cuda_layout_copy(&place->layout, to_device ? here : there, to_device ? there : here);
+    if (cuda_ops_copy(&copy, element, to_device ? mapped : address, to_device ? address : mapped, t->launch, e) < 0)
+        return -1;
+    t->function = cuda_embedded_find(kernels, t->launch->kernel);
+    if (!t->function)
+        return error_set(e, ERROR_INTERNAL, "no embedded binary has the kernel %s", t->launch->kernel);
+    return 0;
+}
+
+static int plan_transfers(const struct cuda_embedded *kernels, const struct backend_step *step,
+                          const struct place *places, struct cuda_staging *staging, const uint64_t *addresses,
+                          struct error *e)
+{
+    size_t element = dtype_size(step->plan.dtype);
+
+    for (unsigned i = 0; i < cuda_step_operands(step); i++) {
+        const struct backend_operand *o = &step->operands[i];
+        const struct place *p = &places[i];
+        /* Bytes between an output's elements belong to others, and are not written. */
+        bool gaps = p->layout.count * element != o->extent;
+
+        if (!p->staged)
+            continue;
+        if (p->same_as == i && p->copied_in &&
+            plan_transfer(kernels, o, element, p, addresses[i], true, p->packed, staging, e) < 0)
+            return -1;
+        if (i >= step->op->n_inputs && plan_transfer(kernels, o, element, p, addresses[i], false, gaps, staging, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int cuda_staging_prepare(const struct cuda_embedded *kernels, const struct cuda_queue *q,
+                         const struct backend_step *step, struct cuda_staging *staging, struct plan *plan,
+                         uint64_t *addresses, struct error *e)
+{
+    struct cuda_device *d = q->device;
+    struct place places[STEP_MAX_OPERANDS];
+    uint64_t total;
+
+    if (step->plan.kind == PLAN_KERNEL)
+        return cuda_staging_prepare_kernel(q, step, staging, addresses, e);
+    find_places(step, places);
+    if (register_all(d, step, places, e) < 0)
+        return -1;
+    total = lay_out(step, places, plan);
+    if (cuda_scratch_alloc(d, q->stream, total, &staging->scratch, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < cuda_step_operands(step); i++)
+        if (places[i].staged)
+            addresses[i] = staging->scratch + places[places[i].same_as].offset;
+    if (plan_transfers(kernels, step, places, staging, addresses, e) < 0)
+        goto free_scratch;
+    return 0;
+
+free_scratch:
+    cuda_staging_free(q, staging);
+    return -1;
+}
+
+int cuda_staging_copy_in(const struct cuda_queue *q, struct cuda_staging *staging, bool timing, struct error *e)
+{
+    struct cuda_device *d = q->device;
+    bool timed = timing && staging->n_in > 0;
+
+    if (timed && cuda_event_mark(d, EVENT_TIMED, q->stream, &staging->h2d_start, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < staging->n_in; i++) {
+        struct cuda_transfer *t = &staging->in[i];
+
+        if (t->function ? cuda_embedded_launch(q, t->function, t->launch, e) < 0
+                        : CUDA_CALL(d, e, MemcpyHtoDAsync, t->device, t->host, t->extent, q->stream) < 0)
+            return -1;
+    }
+    return timed ? cuda_event_mark(d, EVENT_TIMED, q->stream, &staging->h2d_end, e) : 0;
+}
+
+int cuda_staging_write_back(const struct cuda_queue *q, struct cuda_staging *staging, bool timing, struct error *e)
+{
+    struct cuda_device *d = q->device;
+
+    if (timing && staging->n_out > 0 && cuda_event_mark(d, EVENT_TIMED, q->stream, &staging->d2h_start, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < staging->n_out; i++) {
+        struct cuda_transfer *t = &staging->out[i];
+
+        if (t->function ? cuda_embedded_launch(q, t->function, t->launch, e) < 0
+                        : CUDA_CALL(d, e, MemcpyDtoHAsync, t->host, t->device, t->extent, q->stream) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+void cuda_staging_free(const struct cuda_queue *q, struct cuda_staging *staging)
+{
+    cuda_scratch_free(q->device, q->stream, staging->scratch);
+    staging->scratch = 0;
+}
+
+void cuda_staging_release(struct cuda_device *d, struct cuda_staging *staging)
+{
+    cuda_event_return(d, EVENT_TIMED, staging->h2d_start);
+    cuda_event_return(d, EVENT_TIMED, staging->h2d_end);
+    cuda_event_return(d, EVENT_TIMED, staging->d2h_start);
+    staging->h2d_start = staging->h2d_end = staging->d2h_start = NULL;
+}

@@ -1,0 +1,54 @@
+/* Running a step whose tensors lie in shared host memory: copied to scratch memory on the device, and back. */
+#ifndef KOPS_CUDA_STAGING_H
+#define KOPS_CUDA_STAGING_H
+
+#include "driver/device.h"
+#include "ops/launch.h"
+
+struct cuda_embedded;
+
+/* One operand's transfer to the scratch memory, or back: its bytes, or, where the operand's elements are only some of
+ * them, a kernel that moves the elements through the mapping. */
+struct cuda_transfer {
+    unsigned char *host; /* `extent` bytes here … */
+    CUdeviceptr device;  /* … and there; unused with a kernel */
+    uint64_t extent;
+    CUfunction function; /* NULL: plain bytes */
+    struct cuda_launch *launch;
+};
+
+/* Operands of ops may be moved by elements. Users' kernels have more operands, which are moved by bytes alone. */
+enum { STAGING_LAUNCHES = PLAN_MAX_OPERANDS + OP_MAX_OUTPUTS };
+
+struct cuda_staging {                      /* does not move once it is prepared */
+    CUdeviceptr scratch;                   /* one allocation for all operands */
+    CUevent h2d_start, h2d_end, d2h_start; /* NULL: nothing copied, or not timed */
+    unsigned n_in, n_out;
+    struct cuda_transfer in[STEP_MAX_OPERANDS], out[STEP_MAX_OPERANDS];
+    unsigned n_launches;
+    struct cuda_launch launches[STAGING_LAUNCHES];
+};
+
+/* Registers the memory, allocates the scratch memory, and rewrites `addresses` and the strides of `plan` for operands
+ * that are staged there. Undone on failure. Thread: any; may block. */
+int cuda_staging_prepare(const struct cuda_embedded *kernels, const struct cuda_queue *q,
+                         const struct backend_step *step, struct cuda_staging *staging, struct plan *plan,
+                         uint64_t *addresses, struct error *e);
+
+/* The same for a user's kernel, whose plan has no strides: operands keep their layout. */
+int cuda_staging_prepare_kernel(const struct cuda_queue *q, const struct backend_step *step,
+                                struct cuda_staging *staging, uint64_t *addresses, struct error *e);
+
+/* Enqueues the copies to the device. After a failure some may be on their way. Thread: any; may block. */
+int cuda_staging_copy_in(const struct cuda_queue *q, struct cuda_staging *staging, bool timing, struct error *e);
+
+/* Enqueues the copies of the outputs to host memory. Thread: loop. */
+int cuda_staging_write_back(const struct cuda_queue *q, struct cuda_staging *staging, bool timing, struct error *e);
+
+/* Frees the scratch memory, in the order of the queue. Harmless on zeroes and twice. */
+void cuda_staging_free(const struct cuda_queue *q, struct cuda_staging *staging);
+
+/* Returns the events. The copies have ended, or the device is lost. */
+void cuda_staging_release(struct cuda_device *d, struct cuda_staging *staging);
+
+#endif
