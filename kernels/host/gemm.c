@@ -54,7 +54,8 @@ void gemm_scale(const struct gemm_call *call)
     pool_run(call->pool, call->plan->gemm.batch_count, scale_item, (void *)call);
 }
 
-double gemm_flops(const struct plan *plan)
+/* Multiplications and additions of the whole plan. */
+static double flops_of(const struct plan *plan)
 {
     const struct plan_gemm *p = &plan->gemm;
 
@@ -66,6 +67,6 @@ double gemm_cost_ns(const struct plan *plan)
     const struct plan_gemm *p = &plan->gemm;
     const double elements = (double)p->m * (double)p->k + (double)p->k * (double)p->n + (double)p->m * (double)p->n;
 
-    return gemm_flops(plan) / 40 + elements * (double)p->batch_count * (double)dtype_size(plan->dtype) / 10 +
+    return flops_of(plan) / 40 + elements * (double)p->batch_count * (double)dtype_size(plan->dtype) / 10 +
            200 * (double)p->batch_count;
 }

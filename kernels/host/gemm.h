@@ -41,8 +41,6 @@ void gemm_scale(const struct gemm_call *call);
  * if either of out's strides is. */
 struct gemm_problem gemm_problem_at(const struct gemm_call *call, uint64_t index);
 
-/* Multiplications and additions of the whole plan. */
-double gemm_flops(const struct plan *plan);
 /* About how long one thread would take, in ns. */
 double gemm_cost_ns(const struct plan *plan);
 
