@@ -6,6 +6,8 @@
 
 #include "backend/memfd.h"
 #include "device.h"
+#include "execute.h"
+#include "executor.h"
 
 static struct host_device *to_host(struct backend_device *device)
 {
@@ -56,14 +58,13 @@ static int host_open(const struct backend_config *config, const struct backend_h
     d->bypass_bytes = cpu_cache_bytes() / 4;
     blas_init(&d->blas, config ? config->host_blas : NULL, threads);
     list_variants(d);
-    if (executor_open(&d->executor, d, threads, e) < 0)
-        goto close_executor;
+    if (executor_new(d, threads, &d->executor, e) < 0)
+        goto free_device;
     ret_devices[0] = &d->base;
     *ret_count = 1;
     return 0;
 
-close_executor:
-    executor_close(&d->executor);
+free_device:
     blas_deinit(&d->blas);
     free(d);
     return -1;
@@ -73,7 +74,7 @@ static void host_close(struct backend_device *device)
 {
     struct host_device *d = to_host(device);
 
-    executor_close(&d->executor);
+    executor_free(d->executor);
     blas_deinit(&d->blas);
     free(d);
 }
@@ -95,17 +96,12 @@ static void host_memory_close(struct backend_memory *memory)
     memfd_unmap(memory);
 }
 
-/* Lanes take turns between streams: nothing here is urgent enough to pass the others. */
+/* Workers take turns between streams: no priority lets a stream pass the others. */
 static int host_stream_new(struct backend_device *device, enum backend_priority priority,
                            struct backend_stream **ret_stream, struct error *e)
 {
     (void)priority;
-    return executor_stream_new(&to_host(device)->executor, ret_stream, e);
-}
-
-static int host_check(struct backend_device *device, const struct backend_step *step, struct error *e)
-{
-    return execute_check(to_host(device), step, e);
+    return executor_stream_new(to_host(device)->executor, ret_stream, e);
 }
 
 static int host_memory_free(struct backend_device *device, uint64_t *ret_bytes)
@@ -116,10 +112,10 @@ static int host_memory_free(struct backend_device *device, uint64_t *ret_bytes)
 
 static unsigned host_poll(struct backend_device *device)
 {
-    return executor_poll(&to_host(device)->executor);
+    return executor_poll(to_host(device)->executor);
 }
 
-/* Lanes wake the loop whenever a job ends. */
+/* Workers wake the loop whenever a job ends. */
 static void host_arm(struct backend_device *device)
 {
     (void)device;
@@ -138,7 +134,6 @@ const struct backend host_backend = {
     .memory_close = host_memory_close,
     .stream_new = host_stream_new,
     .stream_free = executor_stream_free,
-    .check = host_check,
     .submit = executor_submit,
     .poll = host_poll,
     .arm = host_arm,

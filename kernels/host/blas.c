@@ -70,7 +70,7 @@ static bool find_in_cache(const char *cache, size_t length, const char *file, ch
     return false;
 }
 
-/* Where dlopen() would look, in its order: LD_LIBRARY_PATH, the cache, the standard folders. */
+/* The places where dlopen() looks, in its order: LD_LIBRARY_PATH, the cache, the standard folders. */
 static bool find(const char *file, const char *cache, size_t length, char *into, size_t size)
 {
     static const char *const folders[] = {"/lib64", "/usr/lib64", "/lib", "/usr/lib"};
@@ -125,7 +125,7 @@ void blas_init(struct blas *blas, const char *setting, unsigned threads)
     /* OpenBLAS takes several processors with AVX-512 for ones without (Zen 4, models newer than the library). */
     if (cpu_has(CPU_AVX512))
         setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
-    /* Its threads spin for 2^26 cycles after each product, which starves the clients on this machine. */
+    /* OpenBLAS threads poll for 2^26 cycles after each product, which starves the clients on this machine. */
     setenv("OPENBLAS_THREAD_TIMEOUT", "20", 0);
 }
 

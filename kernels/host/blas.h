@@ -1,4 +1,4 @@
-/* A BLAS library, found when the device opens and loaded at the first product that wants it: loading costs tens of
+/* A BLAS library. It is found when the device opens and loaded at the first product that uses it: loading costs tens of
  * milliseconds and megabytes. Thread: any. */
 #ifndef KOPS_HOST_BLAS_H
 #define KOPS_HOST_BLAS_H
@@ -21,7 +21,7 @@ struct blas {
     pthread_mutex_t lock; /* of what follows, until `ready` */
     atomic_bool ready;
     bool tried;
-    struct error why; /* it could not be loaded */
+    struct error why; /* the reason that it could not be loaded */
 
     void (*sgemm)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a, int lda,
                   const float *b, int ldb, float beta, float *c, int ldc);

@@ -45,7 +45,7 @@ static void detect_all(void)
         supported[isa] = detect((enum cpu_isa)isa);
 }
 
-/* Asked once: in a virtual machine each question leaves it, for microseconds. */
+/* Asked once: in a virtual machine each cpuid is a call of the hypervisor, for microseconds. */
 bool cpu_has(enum cpu_isa isa)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -98,7 +98,7 @@ void cpu_name(char *into, size_t size)
     fclose(f);
 }
 
-/* Reads up to two numbers from a file; "max" and what is absent count as -1. */
+/* Reads up to two numbers from a file; "max" and absent numbers count as -1. */
 static void read_numbers(const char *path, long long into[2])
 {
     FILE *f = fopen(path, "re");

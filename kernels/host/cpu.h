@@ -1,4 +1,4 @@
-/* What the machine's processor offers to this process. Thread: any; plain reads of the kernel's files. */
+/* The machine's processor, as far as this process may use it. Thread: any; plain reads of the kernel's files. */
 #ifndef KOPS_HOST_CPU_H
 #define KOPS_HOST_CPU_H
 
@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Instruction sets that kernels are built for, in ascending order; what is between them is not worth a build. */
+/* Instruction sets that kernels are built for, in ascending order; those between them are not worth a build. */
 enum cpu_isa { CPU_GENERIC, CPU_AVX2, CPU_AVX512, CPU_ISAS };
 
 bool cpu_has(enum cpu_isa isa);
@@ -25,7 +25,7 @@ unsigned cpu_threads(void);
 unsigned cpu_quota(const char *memberships, const char *root);
 
 uint64_t cpu_memory_bytes(void);
-/* What programs may take of it without swapping. -1: the kernel does not say. */
+/* Bytes of memory that programs may take without swapping. -1: the kernel does not say. */
 int cpu_memory_free(uint64_t *ret_bytes);
 
 /* Bytes of the last cache before memory. */

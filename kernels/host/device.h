@@ -1,12 +1,13 @@
-/* The host device: what it is made of. Owned by backend.c; set up at open() and unchanged until close(), but for the
- * executor, which has its own locks. */
+/* The host device. backend.c owns it: it is set up at open() and unchanged until close(), but for the executor, which
+ * has its own lock. */
 #ifndef KOPS_HOST_DEVICE_H
 #define KOPS_HOST_DEVICE_H
 
 #include "backend/backend.h"
 #include "blas.h"
-#include "executor.h"
 #include "kernels.h"
+
+struct executor;
 
 struct host_device {
     struct backend_device base; /* first: the server holds pointers to it */
@@ -16,7 +17,7 @@ struct host_device {
     const char *elementwise_variants[CPU_ISAS + 1];
     const char *gemm_variants[CPU_ISAS + 2];      /* the BLAS first where there is one */
     const char *gemm_half_variants[CPU_ISAS + 2]; /* of f16 and bf16: the BLAS last */
-    struct executor executor;
+    struct executor *executor;
 };
 
 #endif

@@ -4,8 +4,8 @@
 
 enum {
     MAX_OPERANDS = 3,
-    ITEM_BYTES = 128 << 10,  /* of one operand; what a thread takes at a time */
-    ALONE_BYTES = 384 << 10, /* of all operands: below it waking others costs more than it brings */
+    ITEM_BYTES = 128 << 10,  /* of one operand that a thread takes at a time */
+    ALONE_BYTES = 384 << 10, /* of all operands: below it, waking other threads costs more than it saves */
     LINE = 64,               /* bytes of a cache line */
     TILE = 1024,             /* elements of a tile whose operands may have to be gathered first */
     TILE_EDGE = 32,          /* of a tile where an input runs across: both sides use whole cache lines */

@@ -1,3 +1,4 @@
+/* Decides where and how steps are executed. */
 #include "execute.h"
 
 #include <string.h>
@@ -7,9 +8,9 @@
 #include "gemm.h"
 
 enum {
-    INLINE_NS = 4000,         /* less than handing a job to another thread and back costs */
-    LIGHT_NS = 30000,         /* what several threads would not make faster */
-    ONE_THREAD = 64 * 64 * 64 /* m·n·k up to which BLAS libraries do not wake their threads, nor wait for them */
+    INLINE_NS = 4000,         /* less than the cost of handing a job to another thread and back */
+    LIGHT_NS = 30000,         /* several threads would not make such a job faster */
+    ONE_THREAD = 64 * 64 * 64 /* m·n·k up to which BLAS libraries use the calling thread alone */
 };
 
 const char *const *execute_variants(struct host_device *device, const struct op *op, enum dtype dtype)
@@ -21,7 +22,7 @@ const char *const *execute_variants(struct host_device *device, const struct op 
     return kernels_generic.elementwise[op->id][dtype] ? device->elementwise_variants : NULL;
 }
 
-/* What one execution of the step costs on one thread; *ret_heavy: all threads are wanted. */
+/* The cost of one execution of the step on one thread; *ret_heavy: all threads should share it. */
 static double step_cost_ns(const struct backend_step *step, bool *ret_heavy)
 {
     const struct plan_gemm *g = &step->plan.gemm;
@@ -76,42 +77,12 @@ static const struct kernels *kernels_named(const char *name)
     return NULL;
 }
 
-/* The name in variants() that the job will use. */
-static int choose_variant(struct host_device *device, const struct backend_step *step, const char **ret_variant,
-                          struct error *e)
-{
-    const char *const *variants = execute_variants(device, step->op, step->plan.dtype);
-
-    if (!variants)
-        return error_set(e, ERROR_UNSUPPORTED, "the host has no kernel for %s of %s", step->op->name,
-                         dtype_name(step->plan.dtype));
-    for (; *variants; variants++)
-        if (!step->variant || !strcmp(step->variant, *variants)) {
-            *ret_variant = *variants;
-            return 0;
-        }
-    error_set(e, ERROR_INVALID_ARGUMENT, "%s has no variant \"%.32s\" on the host; hello lists them", step->op->name,
-              step->variant);
-    return error_detail_text(e, "key", "attrs.variant");
-}
-
-int execute_check(struct host_device *device, const struct backend_step *step, struct error *e)
-{
-    const char *variant;
-
-    for (unsigned i = 0; i < step->op->n_inputs + step->op->n_outputs; i++)
-        if (step->operands[i].memory && !step->operands[i].memory->host)
-            return error_set(e, ERROR_DEVICE_MISMATCH, "the host cannot use device memory");
-    return choose_variant(device, step, &variant, e);
-}
-
 int execute_begin(struct host_device *device, const struct backend_step *step, struct execution *ret_execution,
                   struct error *e)
 {
     struct execution x = {.kernels = kernels_best()};
 
-    if (choose_variant(device, step, &x.variant, e) < 0)
-        return -1;
+    x.variant = step->variant ? step->variant : execute_variants(device, step->op, step->plan.dtype)[0];
     if (step->plan.kind == PLAN_ELEMENTWISE) {
         x.kernels = kernels_named(x.variant);
     } else if (device->blas.name && !strcmp(x.variant, device->blas.name)) {
@@ -128,11 +99,18 @@ int execute_begin(struct host_device *device, const struct backend_step *step, s
     return 0;
 }
 
-static int run_gemm(struct host_device *device, const struct seat *seat, const struct backend_step *step,
+/* The only place of this backend that follows an operand's reference to memory. NULL for an empty tensor that lies
+ * nowhere. */
+static unsigned char *operand_address(const struct backend_operand *o)
+{
+    return o->memory ? o->memory->host + o->offset : NULL;
+}
+
+static int run_gemm(struct host_device *device, const struct thread_context *context, const struct backend_step *step,
                     unsigned char *const *pointers, const struct execution *x, struct error *e)
 {
     const struct gemm_call call = {
-        .plan = &step->plan, .pointers = pointers, .kernels = x->kernels, .pool = seat->pool};
+        .plan = &step->plan, .pointers = pointers, .kernels = x->kernels, .pool = context->pool};
 
     if (step->plan.gemm.k == 0 || step->plan.gemm.alpha == 0) {
         gemm_scale(&call);
@@ -141,7 +119,7 @@ static int run_gemm(struct host_device *device, const struct seat *seat, const s
     return x->blas ? gemm_blas(&call, &device->blas, e) : gemm_blocked(&call, e);
 }
 
-int execute_once(struct host_device *device, const struct seat *seat, const struct backend_step *step,
+int execute_once(struct host_device *device, const struct thread_context *context, const struct backend_step *step,
                  const struct execution *x, struct error *e)
 {
     const unsigned operands = step->op->n_inputs + step->op->n_outputs;
@@ -153,22 +131,20 @@ int execute_once(struct host_device *device, const struct seat *seat, const stru
     if (plan_is_empty(&step->plan))
         return 0;
     for (unsigned i = 0; i < operands; i++) {
-        const struct backend_operand *o = &step->operands[i];
+        const uintptr_t start = (uintptr_t)(pointers[i] = operand_address(&step->operands[i]));
 
-        if (!o->memory)
-            continue;
-        pointers[i] = o->memory->host + o->offset;
-        ranges[n_ranges++] = (struct guard_range){(uintptr_t)pointers[i], (uintptr_t)pointers[i] + o->extent};
+        if (start)
+            ranges[n_ranges++] = (struct guard_range){start, start + step->operands[i].extent};
     }
-    guard_begin(seat->guard, ranges, n_ranges);
+    guard_begin(context->guard, ranges, n_ranges);
     if (step->plan.kind == PLAN_GEMM) {
-        result = run_gemm(device, seat, step, pointers, x, e);
+        result = run_gemm(device, context, step, pointers, x, e);
     } else {
         const bool bypass = step->in_place < 0 && step->operands[operands - 1].extent > device->bypass_bytes;
 
-        elementwise_run(seat->pool, x->kernels, step->op, &step->plan, pointers, bypass);
+        elementwise_run(context->pool, x->kernels, step->op, &step->plan, pointers, bypass);
     }
-    if (guard_end(seat->guard))
+    if (guard_end(context->guard))
         return error_set(e, ERROR_MEMORY_FAULT,
                          "pages of shared memory behind a tensor are gone; do not truncate what is registered");
     return result;

@@ -1,4 +1,5 @@
-/* One execution of one step: which kernels, on which memory, under the SIGBUS guard. Thread: whoever owns the seat. */
+/* One execution of one step: which kernels, on which memory, under the SIGBUS guard. Thread: the one that owns the
+ * context. */
 #ifndef KOPS_HOST_EXECUTE_H
 #define KOPS_HOST_EXECUTE_H
 
@@ -9,8 +10,8 @@
 
 struct host_device;
 
-/* Where jobs are executed, one at a time. */
-struct seat {
+/* What one thread needs to execute jobs, one at a time. */
+struct thread_context {
     struct guard *guard;
     struct pool *pool;
 };
@@ -22,23 +23,19 @@ struct execution {
     const char *variant;
 };
 
-/* How much of the machine a job is worth: it runs on the loop thread within a few µs, or on one thread, or on
- * all. */
+/* The place to execute a job: on the loop thread, for a few µs; by one thread; or by all threads. */
 enum execute_place { EXECUTE_INLINE, EXECUTE_LIGHT, EXECUTE_HEAVY };
 enum execute_place execute_place(struct host_device *device, const struct backend_job *job);
 
 /* The NULL-terminated variants of an op, best first; NULL: none. */
 const char *const *execute_variants(struct host_device *device, const struct op *op, enum dtype dtype);
 
-/* Whether the step can be executed here. Cheap; loads nothing. Errors: invalid_argument, unsupported. */
-int execute_check(struct host_device *device, const struct backend_step *step, struct error *e);
-
-/* Resolves the variant; loads the BLAS where it is the one. Errors: invalid_argument, unsupported. */
+/* Resolves the variant; loads the BLAS where that is the variant. Error: unsupported. */
 int execute_begin(struct host_device *device, const struct backend_step *step, struct execution *ret_execution,
                   struct error *e);
 
 /* Errors: memory_fault, out_of_memory. */
-int execute_once(struct host_device *device, const struct seat *seat, const struct backend_step *step,
+int execute_once(struct host_device *device, const struct thread_context *context, const struct backend_step *step,
                  const struct execution *execution, struct error *e);
 
 #endif

@@ -1,169 +1,84 @@
+/* Owns streams and workers. */
 #include "executor.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "device.h"
+#include "owners.h"
+#include "progress.h"
 #include "util/clock.h"
+#include "util/list.h"
 #include "util/priority.h"
 
-static const uint64_t SLICE_NS = OWNERS_QUANTUM_NS;
+/* A thread that executes jobs, one at a time. */
+struct worker {
+    struct executor *executor;
+    struct thread_context context;
+    bool heavy;              /* large work, on all processors; else small work, by one thread */
+    uint64_t (*clock)(void); /* the time that owners are charged */
+    pthread_t thread;
+    bool started;
+    pthread_cond_t wake;
+    struct owners owners;    /* of streams that are ready, by their `link` */
+    atomic_uint ready_count; /* read without the lock at the end of a time slice */
+};
+
+enum { EXECUTOR_PAIRS = 8 };
+
+struct worker_pair {
+    struct worker light, heavy;
+    uint64_t owner;
+    unsigned streams; /* that wait or run here; 0: free for any owner */
+};
+
+struct executor {
+    struct host_device *device;
+    struct thread_context inline_context;
+    struct worker_pair pairs[EXECUTOR_PAIRS];
+    unsigned n_pairs; /* that were opened, at least one */
+    unsigned threads; /* of a heavy worker */
+    pthread_mutex_t lock;
+    struct list finished; /* jobs, by their `link`, until poll() */
+    bool stop;
+    unsigned unfinished; /* the loop's own: submitted, done() not called */
+};
 
 struct backend_stream {
     struct executor *executor;
-    struct list jobs;       /* unfinished ones, in order; the first may be running */
-    struct lane_pair *pair; /* of the first job */
-    struct list link;       /* among what is ready of its owner while it waits for its turn */
-    /* Of the first job; touched only by whoever runs it. */
-    struct execution execution;
-    uint64_t executed; /* 0: not begun */
-    unsigned step;     /* of the execution that is under way: what comes next … */
-    uint64_t spent_ns; /* … and how long the others took */
+    struct list jobs;         /* unfinished ones, in order; the first may be running */
+    struct worker_pair *pair; /* of the first job */
+    struct list link;         /* among its owner's ready streams while it waits for its turn */
+    struct progress progress; /* of the first job; only the thread that executes the job touches it */
 };
 
-static void fail(struct backend_job *job, const struct error *e)
+/* ---- workers; with the lock held ---- */
+
+static void *worker_main(void *argument);
+
+/* The light worker starts first: threads that a heavy one starts inherit its niceness. */
+static bool start(struct worker *worker)
 {
-    job->failed = true;
-    job->error = *e;
-}
-
-/* Finds out how each step is executed, which may load a library, before anything is timed. */
-static int begin(struct executor *x, struct backend_stream *s, struct backend_job *job, struct error *e)
-{
-    for (unsigned i = 0; i < job->n_steps; i++) {
-        if (execute_begin(x->device, &job->steps[i], &s->execution, e) < 0) {
-            backend_job_blame(job, i, e);
-            return -1;
-        }
-        job->steps[i].variant_used = s->execution.variant;
-    }
-    job->started_ns = clock_now_ns();
-    return 0;
-}
-
-/* When others' turn comes, if there are any. */
-struct slice {
-    uint64_t end;
-    const atomic_uint *waiting; /* how many streams; NULL: nobody can */
-};
-
-static bool slice_is_over(const struct slice *slice)
-{
-    return slice->waiting && atomic_load_explicit(slice->waiting, memory_order_relaxed) > 0 &&
-           clock_now_ns() >= slice->end;
-}
-
-/* One step; what of it was not begun when the job is cancelled is left out. */
-static int execute_step(struct executor *x, const struct backend_stream *s, const struct backend_job *job,
-                        const struct seat *seat, const struct backend_step *step, struct error *e)
-{
-    int r;
-
-    pool_watch(seat->pool, &job->cancel);
-    r = execute_once(x->device, seat, step, &s->execution, e);
-    pool_watch(seat->pool, NULL);
-    if (r == 0 && atomic_load_explicit(&job->cancel, memory_order_relaxed))
-        r = error_set(e, ERROR_CANCELLED, "cancelled while it ran");
-    return r;
-}
-
-/* One execution, or what is left of it: every step, in order, until the last (s->step says so) or until the time slice
- * is over. A single step has its execution from begin(). */
-static int execute(struct executor *x, struct backend_stream *s, struct backend_job *job, const struct seat *seat,
-                   const struct slice *slice, struct error *e)
-{
-    const unsigned first = s->step;
-
-    for (; s->step < job->n_steps; s->step++) {
-        const unsigned i = s->step;
-        struct backend_step *step = &job->steps[i];
-        bool stopped = i > 0 && atomic_load_explicit(&job->cancel, memory_order_relaxed);
-
-        if (i > first && !stopped && slice_is_over(slice))
-            return 0;
-        if (stopped)
-            error_set(e, ERROR_CANCELLED, "cancelled before op %u", i);
-        if (stopped || (job->n_steps > 1 && execute_begin(x->device, step, &s->execution, e) < 0) ||
-            execute_step(x, s, job, seat, step, e) < 0) {
-            backend_job_blame(job, i, e);
-            return -1;
-        }
-    }
-    return 0;
-}
-
-/* Executes until the job has ended (true), or its time slice has and another stream waits (false). `waiting`: how
- * many do; NULL: nobody can. */
-static bool run(struct executor *x, struct backend_stream *s, struct backend_job *job, const struct seat *seat,
-                const atomic_uint *waiting)
-{
-    const uint64_t total = (uint64_t)job->warmup + job->repeat;
-    const struct slice slice = {.end = waiting ? clock_now_ns() + SLICE_NS : 0, .waiting = waiting};
-    struct error e;
-
-    while (s->executed < total) {
-        uint64_t start;
-
-        if (atomic_load_explicit(&job->cancel, memory_order_relaxed)) {
-            error_set(&e, ERROR_CANCELLED, "cancelled after %llu of %llu executions", (unsigned long long)s->executed,
-                      (unsigned long long)total);
-            fail(job, &e);
-            return true;
-        }
-        if (s->executed == 0 && s->step == 0 && begin(x, s, job, &e) < 0) {
-            fail(job, &e);
-            return true;
-        }
-        start = clock_now_ns();
-        if (execute(x, s, job, seat, &slice, &e) < 0) {
-            fail(job, &e);
-            return true;
-        }
-        s->spent_ns += clock_now_ns() - start;
-        if (s->step < job->n_steps)
-            return false;
-        if (s->executed++ >= job->warmup && job->samples)
-            job->samples[job->n_samples++] = clock_us_between(0, s->spent_ns);
-        s->step = 0;
-        s->spent_ns = 0;
-        if (s->executed < total && slice_is_over(&slice))
-            return false;
-    }
-    return true;
-}
-
-static void forget_progress(struct backend_stream *s)
-{
-    s->executed = s->spent_ns = 0;
-    s->step = 0;
-}
-
-/* ---- lanes; with the lock held ---- */
-
-static void *lane_main(void *argument);
-
-/* The light lane comes first, since what a heavy one starts is nicer, too. */
-static bool start(struct lane *lane)
-{
-    if (lane->heavy && !start(&list_entry(lane, struct lane_pair, heavy)->light))
+    if (worker->heavy && !start(&list_entry(worker, struct worker_pair, heavy)->light))
         return false;
-    if (!lane->started)
-        lane->started = pthread_create(&lane->thread, NULL, lane_main, lane) == 0;
-    return lane->started;
+    if (!worker->started)
+        worker->started = pthread_create(&worker->thread, NULL, worker_main, worker) == 0;
+    return worker->started;
 }
 
-static void make_ready(struct lane *lane, struct backend_stream *s, const struct backend_job *job)
+static void make_ready(struct worker *worker, struct backend_stream *s, const struct backend_job *job)
 {
-    owners_add(&lane->owners, owners_get(&lane->owners, job->owner), &s->link);
-    atomic_fetch_add_explicit(&lane->ready_count, 1, memory_order_relaxed);
+    owners_add(&worker->owners, owners_get(&worker->owners, job->owner), &s->link);
+    atomic_fetch_add_explicit(&worker->ready_count, 1, memory_order_relaxed);
 }
 
-static int open_pair(struct executor *x, struct lane_pair *pair, struct error *e);
+static int open_pair(struct executor *x, struct worker_pair *pair, struct error *e);
 
-/* The owner's; else one that nobody uses; else a new one; else the one with the fewest streams. */
-static struct lane_pair *find_pair(struct executor *x, uint64_t owner)
+/* The owner's pair; else one that no owner uses; else a new one; else the one with the fewest streams. */
+static struct worker_pair *find_pair(struct executor *x, uint64_t owner)
 {
-    struct lane_pair *found = &x->pairs[0];
+    struct worker_pair *found = &x->pairs[0];
     struct error e;
 
     for (unsigned i = 0; i < x->n_pairs; i++)
@@ -179,27 +94,27 @@ static struct lane_pair *find_pair(struct executor *x, uint64_t owner)
     return found;
 }
 
-/* Gives the stream's first job its turn; where no thread can be had for it, it fails and the next one is tried. True
- * when jobs failed. */
+/* Gives the stream's first job to a worker. Where the system gives no thread for it, the job fails and the next one is
+ * tried. True when jobs failed. */
 static bool enqueue(struct executor *x, struct backend_stream *s)
 {
     bool failed = false;
 
     for (struct list *node = list_first(&s->jobs); node; node = list_first(&s->jobs)) {
         struct backend_job *job = list_entry(node, struct backend_job, link);
-        struct lane_pair *pair = find_pair(x, job->owner);
-        struct lane *lane = execute_place(x->device, job) == EXECUTE_HEAVY ? &pair->heavy : &pair->light;
+        struct worker_pair *pair = find_pair(x, job->owner);
+        struct worker *worker = execute_place(x->device, job) == EXECUTE_HEAVY ? &pair->heavy : &pair->light;
         struct error e;
 
-        if (start(lane)) {
+        if (start(worker)) {
             s->pair = pair;
             pair->streams++;
-            make_ready(lane, s, job);
-            pthread_cond_signal(&lane->wake);
+            make_ready(worker, s, job);
+            pthread_cond_signal(&worker->wake);
             return failed;
         }
         error_set(&e, ERROR_OUT_OF_MEMORY, "no thread can be started for the job; raise the limit on tasks");
-        fail(job, &e);
+        progress_fail(job, &e);
         list_remove(node);
         list_append(&x->finished, node);
         failed = true;
@@ -208,22 +123,22 @@ static bool enqueue(struct executor *x, struct backend_stream *s)
 }
 
 /* NULL: nothing is ready. */
-static struct backend_stream *dequeue(struct lane *lane, struct owner **ret_owner)
+static struct backend_stream *dequeue(struct worker *worker, struct owner **ret_owner)
 {
-    struct list *node = owners_next(&lane->owners, ret_owner);
+    struct list *node = owners_next(&worker->owners, ret_owner);
 
     if (!node)
         return NULL;
-    atomic_fetch_sub_explicit(&lane->ready_count, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&worker->ready_count, 1, memory_order_relaxed);
     return list_entry(node, struct backend_stream, link);
 }
 
-/* The stream's first job has ended; the next one gets its turn. Afterwards the stream may be gone once the lock is. */
+/* The stream's first job has ended; the next one gets its turn. Once the caller unlocks, the stream may be gone. */
 static void finish(struct executor *x, struct backend_stream *s, struct backend_job *job)
 {
     list_remove(&job->link);
     list_append(&x->finished, &job->link);
-    forget_progress(s);
+    s->progress = (struct progress){0};
     s->pair->streams--;
     enqueue(x, s);
 }
@@ -234,14 +149,14 @@ static void notify(const struct executor *x)
         x->device->host.wake(x->device->host.context);
 }
 
-static void *lane_main(void *argument)
+static void *worker_main(void *argument)
 {
-    struct lane *lane = argument;
-    struct executor *x = lane->executor;
+    struct worker *worker = argument;
+    struct executor *x = worker->executor;
 
-    pthread_setname_np(pthread_self(), lane->heavy ? "kops-heavy" : "kops-light");
+    pthread_setname_np(pthread_self(), worker->heavy ? "kops-heavy" : "kops-light");
     pool_block_signals();
-    if (lane->heavy)
+    if (worker->heavy)
         priority_lower();
     pthread_mutex_lock(&x->lock);
     for (;;) {
@@ -251,19 +166,19 @@ static void *lane_main(void *argument)
         uint64_t began_ns, took_ns;
         bool ended;
 
-        while (!x->stop && !(s = dequeue(lane, &owner)))
-            pthread_cond_wait(&lane->wake, &x->lock);
+        while (!x->stop && !(s = dequeue(worker, &owner)))
+            pthread_cond_wait(&worker->wake, &x->lock);
         if (x->stop)
             break;
         job = list_entry(list_first(&s->jobs), struct backend_job, link);
         pthread_mutex_unlock(&x->lock);
-        began_ns = lane->clock();
-        ended = run(x, s, job, &lane->seat, &lane->ready_count);
-        took_ns = lane->clock() - began_ns;
+        began_ns = worker->clock();
+        ended = progress_run(x->device, &s->progress, job, &worker->context, &worker->ready_count);
+        took_ns = worker->clock() - began_ns;
         pthread_mutex_lock(&x->lock);
         owners_charge(owner, took_ns);
         if (!ended) {
-            make_ready(lane, s, job);
+            make_ready(worker, s, job);
             continue;
         }
         finish(x, s, job);
@@ -304,8 +219,8 @@ void executor_submit(struct backend_stream *s, struct backend_job *job)
         return;
     }
     pthread_mutex_unlock(&x->lock);
-    run(x, s, job, &x->inline_seat, NULL);
-    forget_progress(s);
+    progress_run(x->device, &s->progress, job, &x->inline_context, NULL);
+    s->progress = (struct progress){0};
     pthread_mutex_lock(&x->lock);
     list_append(&x->finished, &job->link);
     pthread_mutex_unlock(&x->lock);
@@ -349,66 +264,76 @@ void executor_stream_free(struct backend_stream *s)
 
 /* ---- opening and closing ---- */
 
-static int open_seat(struct seat *seat, unsigned threads, struct error *e)
+static int open_context(struct thread_context *context, unsigned threads, struct error *e)
 {
-    if (guard_new(&seat->guard, e) < 0)
+    if (guard_new(&context->guard, e) < 0)
         return -1;
-    return pool_new(threads, &seat->pool, e);
+    return pool_new(threads, &context->pool, e);
 }
 
-static void close_seat(struct seat *seat)
+static void close_context(struct thread_context *context)
 {
-    seat->pool = pool_free(seat->pool);
-    seat->guard = guard_free(seat->guard);
+    context->pool = pool_free(context->pool);
+    context->guard = guard_free(context->guard);
 }
 
-static void init_lane(struct lane *lane, struct executor *x, bool heavy)
+static void init_worker(struct worker *worker, struct executor *x, bool heavy)
 {
-    /* A single thread may have had to wait for others of the machine, which is no fault of its job. */
-    *lane = (struct lane){.executor = x, .heavy = heavy, .clock = heavy ? clock_now_ns : clock_thread_ns};
-    pthread_cond_init(&lane->wake, NULL);
-    owners_init(&lane->owners);
+    /* A light worker's job is not charged for time in which its thread waited for a processor. */
+    *worker = (struct worker){.executor = x, .heavy = heavy, .clock = heavy ? clock_now_ns : clock_thread_ns};
+    pthread_cond_init(&worker->wake, NULL);
+    owners_init(&worker->owners);
 }
 
-static void close_lane(struct lane *lane)
+static void close_worker(struct worker *worker)
 {
-    if (lane->started)
-        pthread_join(lane->thread, NULL);
-    close_seat(&lane->seat);
-    pthread_cond_destroy(&lane->wake);
+    if (worker->started)
+        pthread_join(worker->thread, NULL);
+    close_context(&worker->context);
+    pthread_cond_destroy(&worker->wake);
 }
 
-static void close_pair(struct lane_pair *pair)
+static void close_pair(struct worker_pair *pair)
 {
-    close_lane(&pair->light);
-    close_lane(&pair->heavy);
+    close_worker(&pair->light);
+    close_worker(&pair->heavy);
 }
 
-static int open_pair(struct executor *x, struct lane_pair *pair, struct error *e)
+static int open_pair(struct executor *x, struct worker_pair *pair, struct error *e)
 {
-    *pair = (struct lane_pair){0};
-    init_lane(&pair->light, x, false);
-    init_lane(&pair->heavy, x, true);
-    if (open_seat(&pair->light.seat, 1, e) < 0 || open_seat(&pair->heavy.seat, x->threads, e) < 0) {
+    *pair = (struct worker_pair){0};
+    init_worker(&pair->light, x, false);
+    init_worker(&pair->heavy, x, true);
+    if (open_context(&pair->light.context, 1, e) < 0 || open_context(&pair->heavy.context, x->threads, e) < 0) {
         close_pair(pair);
         return -1;
     }
     return 0;
 }
 
-int executor_open(struct executor *x, struct host_device *device, unsigned threads, struct error *e)
+int executor_new(struct host_device *device, unsigned threads, struct executor **ret_executor, struct error *e)
 {
-    *x = (struct executor){.device = device, .threads = threads};
+    struct executor *x = calloc(1, sizeof(*x));
+
+    if (!x)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the host device");
+    x->device = device;
+    x->threads = threads;
     pthread_mutex_init(&x->lock, NULL);
     list_init(&x->finished);
-    if (open_seat(&x->inline_seat, 1, e) < 0 || open_pair(x, &x->pairs[0], e) < 0)
+    if (open_context(&x->inline_context, 1, e) < 0 || open_pair(x, &x->pairs[0], e) < 0) {
+        executor_free(x);
         return -1;
+    }
     x->n_pairs = 1;
+    *ret_executor = x;
     return 0;
 }
 
-void executor_close(struct executor *x)
+struct executor *executor_free(struct executor *x)
 {
+    if (!x)
+        return NULL;
     pthread_mutex_lock(&x->lock);
     x->stop = true;
     for (unsigned i = 0; i < x->n_pairs; i++) {
@@ -418,6 +343,8 @@ void executor_close(struct executor *x)
     pthread_mutex_unlock(&x->lock);
     for (unsigned i = 0; i < x->n_pairs; i++)
         close_pair(&x->pairs[i]);
-    close_seat(&x->inline_seat);
+    close_context(&x->inline_context);
     pthread_mutex_destroy(&x->lock);
+    free(x);
+    return NULL;
 }

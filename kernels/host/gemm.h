@@ -21,7 +21,7 @@ struct gemm_problem {
     double alpha, beta;
 };
 
-/* A plan, its operands' first elements, and what computes it. */
+/* A plan, its operands' first elements, and the means to compute it. */
 struct gemm_call {
     const struct plan *plan;
     unsigned char *const *pointers;

@@ -1,5 +1,5 @@
-/* gemm through CBLAS. What a BLAS takes as it is goes in one call; everything else (f16, bf16, strides in both
- * dimensions, sizes beyond an int) goes by blocks that are copied to f32 or f64 first, so scratch is bounded. */
+/* gemm through CBLAS. A product that the BLAS takes as it is goes in one call. Any other (f16, bf16, strides in both
+ * dimensions, sizes beyond an int) is computed by blocks that are copied to f32 or f64 first, so scratch is bounded. */
 #include <limits.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Whether a matrix of f32 or f64 can be used where it lies. */
+/* Whether a matrix of f32 or f64 can be used in place. */
 static bool get_view(const struct gemm_matrix *x, int64_t rows, int64_t columns, struct view *ret)
 {
     int64_t ld;
@@ -202,7 +202,7 @@ static struct gemm_matrix part_of(const struct gemm_matrix *x, enum dtype dtype,
                                 x->column};
 }
 
-/* What of a problem lies so that blocks of it can be used in place, and how large blocks are. */
+/* Which matrices of a problem can be used in place by blocks, and the size of blocks. */
 struct blocks {
     bool copy_a, copy_b, copy_out;
     int64_t m, n, k;
@@ -313,7 +313,7 @@ static void batch_item(void *context, unsigned thread, size_t item)
     const struct gemm_problem g = gemm_problem_at(b->call, item + 1);
 
     (void)thread;
-    try_direct(b->call, b->blas, &g); /* it could for the first product, which has the same strides */
+    try_direct(b->call, b->blas, &g); /* the first product, which has the same strides, could be direct */
 }
 
 int gemm_blas(const struct gemm_call *call, struct blas *blas, struct error *e)

@@ -1,7 +1,7 @@
 /* Our own gemm, after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008): a panel of B
  * is packed to lie in the second-level cache, slivers of A pass by in the first, and a tile of accumulators stays in
- * registers. The result is cut into tiles that threads take independently; each packs for itself, so that nobody
- * waits for anybody. f16 and bf16 become f32 while they are packed and are rounded once at the end. */
+ * registers. The result is cut into tiles that threads take independently; each packs for itself, so that no
+ * thread waits for another. f16 and bf16 become f32 while they are packed and are rounded once at the end. */
 #include <string.h>
 
 #include "gemm.h"
@@ -9,7 +9,7 @@
 enum {
     DEPTH = 256,             /* of a packed panel, along k */
     PANEL_BYTES = 512 << 10, /* of B: half of a usual second-level cache */
-    TILE_ROWS = 768,         /* of the result: B is packed once for so many */
+    TILE_ROWS = 768,         /* of the result: B is packed once for as many */
     HALF_TILE_ROWS = 384,    /* the same where a tile is accumulated in scratch */
     LEAST_TILE = 96          /* edge below which tiles are not cut to feed more threads */
 };
@@ -27,7 +27,7 @@ struct blocked {
     size_t at_b, at_acc, at_tile, scratch;
 };
 
-/* What one thread is at. */
+/* The state of one thread. */
 struct part {
     const struct blocked *b;
     const struct gemm_problem *g;

@@ -13,7 +13,7 @@ enum { GUARDS = 64 };
 
 struct range {
     _Atomic uintptr_t start, end; /* announced; end 0: none */
-    _Atomic uintptr_t patched;    /* what the handler replaced: [patched, page end of `end`); 0: nothing */
+    _Atomic uintptr_t patched;    /* the handler replaced [patched, page end of `end`); 0: nothing */
 };
 
 struct guard {
@@ -28,7 +28,7 @@ static struct sigaction previous;
 static uintptr_t page_mask;
 static int pageless_fd = -1; /* an empty file: mapping it gives addresses that fault */
 static pthread_mutex_t install_lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_uint patched_ranges; /* so that guard_begin() looks at others only where there is something to see */
+static atomic_uint patched_ranges; /* in all guards; 0: guard_begin() need not look at other guards */
 
 static uintptr_t page_end(uintptr_t address)
 {
@@ -61,7 +61,7 @@ static bool patch(uintptr_t at)
 
             if ((range->start & ~page_mask) > at || at >= end)
                 continue;
-            /* Published before other guards are looked at: a job that begins now either is marked here, or sees
+            /* Published before the look at other guards: a job that begins now either is marked here, or sees
              * `patched` in guard_begin(). */
             atomic_fetch_add(&patched_ranges, 1);
             old = atomic_load(&range->patched);
@@ -91,7 +91,7 @@ static void on_sigbus(int signal, siginfo_t *info, void *context)
         sigaction(signal, &(struct sigaction){.sa_handler = SIG_DFL}, NULL); /* faults again, and ends the process */
 }
 
-/* Again where something else took the signal since. */
+/* Installs it again where other code has installed its own since. */
 static int install(struct error *e)
 {
     struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK}, current;

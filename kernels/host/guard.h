@@ -1,13 +1,13 @@
 /* SIGBUS guard: pages of a client's memory can vanish while kernels use them (a truncated file, a failed disk or
  * memory module); that fails the job, not the daemon.
  *
- * A kernel announces the ranges that it will touch. The handler, on whichever thread the fault comes (a worker of
- * ours or of a BLAS, which must not be jumped out of: it holds locks), puts anonymous memory under the rest of the
- * announced range, marks the job and returns, so the kernel runs to its end on meaningless data. guard_end() then
- * puts a mapping without pages there, so that later jobs on the same memory fault and fail too, until it is
- * unmapped. A fault outside announced ranges goes to the handler that was there before.
+ * Before a kernel runs, guard_begin() announces the ranges that it will touch. A fault may come on any thread, also one
+ * of a BLAS, which holds locks: the handler must not jump out of it. The handler puts anonymous memory under the rest
+ * of the announced range, marks the job and returns, so that the kernel runs to its end on meaningless data.
+ * guard_end() then puts a mapping without pages there, so that later jobs on the same memory fail too, until it is
+ * unmapped. A fault outside announced ranges goes to the handler that was installed before.
  *
- * Threads: a guard is one executing job's; different guards may be used at once by different threads. */
+ * Threads: each thread that executes jobs has a guard of its own. */
 #ifndef KOPS_HOST_GUARD_H
 #define KOPS_HOST_GUARD_H
 
@@ -26,13 +26,13 @@ struct guard_range {
     uintptr_t start, end;
 };
 
-/* Installs the handler where it is not. Errors: out_of_memory, limit_exceeded. */
+/* Installs the handler unless it is installed. Errors: out_of_memory, limit_exceeded. */
 int guard_new(struct guard **ret_guard, struct error *e);
 /* NULL is allowed; returns NULL. */
 struct guard *guard_free(struct guard *guard);
 
 void guard_begin(struct guard *guard, const struct guard_range *ranges, unsigned count);
-/* True when a page was missing since guard_begin(): what was computed is meaningless. */
+/* True when a page was missing since guard_begin(): the results are meaningless. */
 bool guard_end(struct guard *guard);
 
 #endif

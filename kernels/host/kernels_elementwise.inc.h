@@ -1,5 +1,5 @@
-/* Vectors of VECTOR_BYTES, conversions on them, and the elementwise loops. Compiled once per instruction set; the
- * compiler's vector types carry the arithmetic, intrinsics only what they cannot say. */
+/* Vectors of VECTOR_BYTES, conversions on them, and the elementwise loops. Compiled once per instruction set. The
+ * arithmetic uses the compiler's vector types; intrinsics are for the operations that these do not have. */
 #include <string.h>
 
 #include "convert.h"

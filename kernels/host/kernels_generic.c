@@ -1,4 +1,4 @@
-/* The inner loops for what every processor of the target has. */
+/* The inner loops for the instruction set of every processor of the target. */
 #define KERNELS       kernels_generic
 #define KERNELS_NAME  "generic"
 #define VECTOR_BYTES  16

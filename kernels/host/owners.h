@@ -1,8 +1,8 @@
-/* Whose stream a lane serves next: deficit round-robin by owner on measured time, and in turn within an owner. An owner
- * who was idle and has time left is next.
+/* The order in which a worker serves streams: deficit round-robin by owner on measured time, and in turn within an
+ * owner. An owner that was idle and has time left is next.
  *
- * Owners are numbers, and known by a hash of them: two with the same hash share what one gets. Owns nothing; thread:
- * whoever has the lane's lock. */
+ * Owners are numbers, and known by a hash of the number: two owners with the same hash share the time of one. Owns
+ * nothing; thread: the one that has the executor's lock. */
 #ifndef KOPS_HOST_OWNERS_H
 #define KOPS_HOST_OWNERS_H
 
@@ -13,7 +13,7 @@
 enum { OWNERS_MAX = 1024, OWNERS_QUANTUM_NS = 500 * 1000, OWNERS_DEBT_MAX_NS = 200 * 1000 * 1000 };
 
 struct owner {
-    struct list link;  /* in the owners' list while something of it is ready */
+    struct list link;  /* in the owners' list while a stream of this owner is ready */
     struct list ready; /* the next one first */
     int64_t credit_ns;
 };
@@ -26,11 +26,11 @@ struct owners {
 void owners_init(struct owners *owners);
 struct owner *owners_get(struct owners *owners, uint64_t number);
 
-/* Something of the owner is ready and waits behind what is. */
+/* A stream of the owner is ready. It waits behind those that are. */
 void owners_add(struct owners *owners, struct owner *owner, struct list *node);
-/* Takes what is next, and whose it is; NULL: nothing is ready. */
+/* Takes the next stream, and tells its owner; NULL: none is ready. */
 struct list *owners_next(struct owners *owners, struct owner **ret_owner);
-/* So long it took. */
+/* The owner's stream was served for so long. */
 void owners_charge(struct owner *owner, uint64_t ns);
 
 #endif

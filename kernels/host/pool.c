@@ -1,3 +1,4 @@
+/* Owns the helper threads and their scratch memory. */
 #include "pool.h"
 
 #include <linux/futex.h>
@@ -13,11 +14,11 @@
 #include "util/priority.h"
 
 enum {
-    SPINS = 400, /* some 10 µs: about what waking a blocked thread costs */
+    POLLS = 400, /* some 10 µs: about the cost of waking a blocked thread */
     SCRATCH_ALIGN = 4096
 };
 
-static const uint32_t OPEN = 1U << 31; /* of `state`: there may be items left; below it, how many workers joined */
+static const uint32_t OPEN = 1U << 31; /* of `state`: there may be items left; below it, how many helpers joined */
 
 struct member {
     struct pool *pool;
@@ -28,12 +29,12 @@ struct member {
 };
 
 struct pool {
-    unsigned threads, started; /* started: workers, without the caller */
+    unsigned threads, started; /* started: helpers */
     atomic_bool stop;
     _Atomic uint32_t generation; /* futex: one more at each run */
-    _Atomic uint32_t state;      /* futex: the caller waits for the last worker here */
+    _Atomic uint32_t state;      /* futex: the caller waits here for the last helper */
     atomic_uint sleepers;
-    /* Of the open run; written only while it is closed and nobody has joined. */
+    /* Of the open run; written only while it is closed and no helper has joined. */
     pool_task *task;
     void *context;
     size_t items;
@@ -110,7 +111,7 @@ static void help(struct pool *p, unsigned thread)
         futex_wake(&p->state, 1);
 }
 
-static void *worker(void *argument)
+static void *helper(void *argument)
 {
     struct member *m = argument;
     struct pool *p = m->pool;
@@ -122,7 +123,7 @@ static void *worker(void *argument)
     pool_block_signals();
     priority_lower();
     while (!atomic_load(&p->stop)) {
-        for (unsigned spin = 0; spin < SPINS && atomic_load(&p->generation) == seen; spin++)
+        for (unsigned polls = 0; polls < POLLS && atomic_load(&p->generation) == seen; polls++)
             relax();
         if (atomic_load(&p->generation) == seen) {
             atomic_fetch_add(&p->sleepers, 1);
@@ -169,13 +170,13 @@ unsigned pool_threads(const struct pool *p)
     return p->threads;
 }
 
-/* Where the system gives no more threads, those that there are do the work. */
-static void start_workers(struct pool *p)
+/* Where the system gives no more threads, the existing ones do the work. */
+static void start_helpers(struct pool *p)
 {
     while (p->started + 1 < p->threads) {
         struct member *m = &p->members[p->started + 1];
 
-        if (pthread_create(&m->thread, NULL, worker, m) != 0)
+        if (pthread_create(&m->thread, NULL, helper, m) != 0)
             break;
         p->started++;
     }
@@ -191,7 +192,7 @@ void pool_run(struct pool *p, size_t items, pool_task *task, void *context)
             task(context, 0, i);
         return;
     }
-    start_workers(p);
+    start_helpers(p);
     p->task = task;
     p->context = context;
     p->items = items;
@@ -203,7 +204,7 @@ void pool_run(struct pool *p, size_t items, pool_task *task, void *context)
         futex_wake(&p->generation, items - 1 < sleepers ? (unsigned)(items - 1) : sleepers);
     run_items(p, 0);
     state = atomic_fetch_and(&p->state, ~OPEN) & ~OPEN;
-    for (unsigned spin = 0; state && spin < SPINS; spin++) {
+    for (unsigned polls = 0; state && polls < POLLS; polls++) {
         relax();
         state = atomic_load(&p->state);
     }

@@ -1,8 +1,8 @@
-/* A parallel-for: the calling thread and worker threads that help it, each with scratch memory of its own.
+/* A parallel-for: the calling thread and helper threads, each with scratch memory of its own.
  *
- * Workers are started at the first call that has work for them; they spin briefly after work and then block. A pool
- * of one thread never starts any. A late worker is not waited for: the caller does its share and waits only for
- * those that joined. Thread: one caller at a time. */
+ * Helpers start at the first call that has work for them; they poll briefly after work and then block. A pool of one
+ * thread never starts any. The caller does not wait for a late helper: it does that helper's share itself, and waits
+ * only for helpers that joined. Thread: one caller at a time. */
 #ifndef KOPS_HOST_POOL_H
 #define KOPS_HOST_POOL_H
 
@@ -16,7 +16,7 @@ struct pool;
 
 /* Errors: out_of_memory. */
 int pool_new(unsigned threads, struct pool **ret_pool, struct error *e);
-/* Joins the workers. NULL is allowed; returns NULL. */
+/* Joins the helpers. NULL is allowed; returns NULL. */
 struct pool *pool_free(struct pool *pool);
 
 /* The caller included. */
@@ -28,12 +28,12 @@ typedef void pool_task(void *context, unsigned thread, size_t item);
 /* Runs the task once for every item below `items`, in any order and on any thread; returns when all have ended. */
 void pool_run(struct pool *pool, size_t items, pool_task *task, void *context);
 
-/* From the next pool_run() on, items that were not begun are left out once *stop is true. NULL: none are. */
+/* From the next pool_run() on, items that were not begun are left out once *stop is true. NULL: none are left out. */
 void pool_watch(struct pool *pool, const atomic_bool *stop);
-/* Whether it is true: for tasks that are long, and for callers between two runs. */
+/* Whether *stop is true: for tasks that are long, and for callers between two runs. */
 bool pool_is_stopped(const struct pool *pool);
 
-/* Gives each thread at least `bytes` of scratch, aligned to a page; what was in it is lost. Errors: out_of_memory. */
+/* Gives each thread at least `bytes` of scratch, aligned to a page; its content is lost. Errors: out_of_memory. */
 int pool_reserve(struct pool *pool, size_t bytes, struct error *e);
 /* The same for the caller alone. */
 int pool_reserve_caller(struct pool *pool, size_t bytes, struct error *e);

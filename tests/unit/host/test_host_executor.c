@@ -137,7 +137,7 @@ static void long_init(struct addition *x)
 static void test_owners_share_the_processors(void **state)
 {
     enum { STREAMS = 4 };
-    const int64_t sizes[] = {20000, LARGE}; /* of either lane */
+    const int64_t sizes[] = {20000, LARGE}; /* of a light and a heavy worker */
     struct backend_stream *streams[STREAMS], *second;
     struct addition lasting[STREAMS];
     struct fixture f;
@@ -176,7 +176,7 @@ static void test_owners_share_the_processors(void **state)
     fixture_close(&f);
 }
 
-/* A job that repeats for long does not keep another stream's from running, whichever lane they are in. */
+/* A job that repeats for long does not keep another stream's from running, whichever worker executes them. */
 static void test_streams_take_turns(void **state)
 {
     const struct {

@@ -321,29 +321,6 @@ static void test_no_blas(void **state)
     fixture_close(&f);
 }
 
-static void test_unknown_variant(void **state)
-{
-    const int64_t shape[] = {2, 2};
-    struct operand a, b, out;
-    struct backend_job job;
-    struct fixture f;
-    struct error e;
-
-    (void)state;
-    fixture_open(&f, NULL);
-    operand_init(&a, DTYPE_F32, 2, shape, CONTIGUOUS);
-    operand_init(&b, DTYPE_F32, 2, shape, CONTIGUOUS);
-    operand_init(&out, DTYPE_F32, 2, shape, CONTIGUOUS);
-    job_init(&job, OP_GEMM, (struct operand *[]){&a, &b}, &out, NULL);
-    job.steps->variant = "nosuch";
-    assert_int_equal(host_backend.check(f.device, job.steps, &e), -1);
-    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
-    operand_deinit(&a);
-    operand_deinit(&b);
-    operand_deinit(&out);
-    fixture_close(&f);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -356,7 +333,6 @@ int main(void)
         cmocka_unit_test(test_no_terms),
         cmocka_unit_test(test_beyond_a_block),
         cmocka_unit_test(test_repeated_and_overlapping_rows),
-        cmocka_unit_test(test_unknown_variant),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

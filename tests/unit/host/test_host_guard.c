@@ -169,7 +169,7 @@ static void test_shared_by_streams(void **state)
         work_init(&second, OP_ADD, NULL);
         second.job.steps->operands[0] = first.job.steps->operands[0];
         second.job.steps->plan.elementwise.count = second.job.steps->plan.elementwise.shape[0] =
-            5000; /* for the other lane */
+            5000; /* for a worker, not the loop thread */
         assert_int_equal(ftruncate(first.memories[0].fd, 0), 0);
         first.job.repeat = second.job.repeat = 50;
         first.job.timing = second.job.timing = false;

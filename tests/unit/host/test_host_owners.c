@@ -1,4 +1,4 @@
-/* Turns of owners: what each gets of a lane's time, and who is next. */
+/* Turns of owners: what each gets of a worker's time, and who is next. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
