@@ -19,7 +19,7 @@ static inline struct cuda_gpu *cuda_gpu(struct backend_device *base)
     return (struct cuda_gpu *)(void *)base;
 }
 
-/* open() of struct backend; `backend` is what the devices belong to. */
+/* open() of struct backend; the devices belong to `backend`. */
 int cuda_gpu_open_all(const struct backend *backend, const struct backend_config *config,
                       const struct backend_host *host, struct backend_device **ret_devices, unsigned max,
                       unsigned *ret_count);

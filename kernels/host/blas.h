@@ -18,7 +18,7 @@ struct blas {
     char path[PATH_MAX];
     unsigned threads;
 
-    pthread_mutex_t lock; /* of what follows, until `ready` */
+    pthread_mutex_t lock; /* guards the members below, until `ready` */
     atomic_bool ready;
     bool tried;
     struct error why; /* the reason that it could not be loaded */

@@ -10,7 +10,7 @@
 
 struct host_device;
 
-/* What one thread needs to execute jobs, one at a time. */
+/* The means of one thread to execute jobs, one at a time. */
 struct thread_context {
     struct guard *guard;
     struct pool *pool;

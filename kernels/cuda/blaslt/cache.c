@@ -12,7 +12,7 @@ struct blaslt {
     uint64_t workspace_bytes;
     pthread_mutex_t handle_lock;
     cublasLtHandle_t handle; /* made at the first plan */
-    pthread_mutex_t lock;    /* what follows */
+    pthread_mutex_t lock;    /* guards the members below */
     struct blaslt_plan *buckets[BUCKETS];
     struct list recent; /* struct blaslt_plan, least recently used first */
     unsigned count;

@@ -1,4 +1,4 @@
-/* From strides to leading dimensions. */
+/* Finds leading dimensions for strides. */
 #include "layout.h"
 
 #include <string.h>

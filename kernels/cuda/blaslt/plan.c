@@ -78,8 +78,8 @@ static cublasStatus_t describe(struct blaslt_plan *p, struct types types)
     return status;
 }
 
-/* What an algorithm may assume and do. Partial sums of f16 and bf16 products are added in f32 only: there is one
- * rounding, at the end. */
+/* The limits of algorithms: their workspace, their rounding, the alignment of operands. Partial sums of f16 and bf16
+ * products are added in f32 only: there is one rounding, at the end. */
 static cublasStatus_t make_preference(const struct blaslt_problem *q, uint64_t workspace_bytes,
                                       cublasLtMatmulPreference_t *ret_preference)
 {

@@ -25,7 +25,7 @@ struct blaslt_plan {
     cublasLtMatmulHeuristicResult_t algorithm;
 };
 
-/* Makes a plan with the device's handle; `workspace_bytes` is what an algorithm may use. Its reference is the
+/* Makes a plan with the device's handle; an algorithm may use `workspace_bytes` of scratch. Its reference is the
  * caller's. */
 int blaslt_plan_make(struct cuda_device *d, cublasLtHandle_t handle, const struct blaslt_problem *problem,
                      uint64_t workspace_bytes, struct blaslt_plan **ret_plan, struct error *e);

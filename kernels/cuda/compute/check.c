@@ -1,4 +1,4 @@
-/* Checks forced variants, and what the device cannot do. */
+/* Refuses steps that a forced variant or the device cannot do. */
 #include "check.h"
 
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "driver/scratch.h"
 #include "limits.h"
 
-enum { WORKSPACE_BYTES = 32 << 20 /* what cuBLASLt's best algorithms want on the largest devices */ };
+enum { WORKSPACE_BYTES = 32 << 20 /* cuBLASLt's best algorithms use as much on the largest devices */ };
 
 int cuda_kernels_open(struct cuda_kernels *k, struct cuda_device *d, bool have_blaslt, uint64_t workspace_bytes,
                       struct error *e)

@@ -8,7 +8,7 @@
 /* The variant of every launch of a user's kernel. */
 extern const char cuda_variant_user[];
 
-/* Checks what the server does not know about a launch. Error: unsupported. Thread: any. */
+/* Refuses launches that the driver is too old for. Error: unsupported. Thread: any. */
 int cuda_user_check(const struct cuda_device *d, const struct plan *plan, struct error *e);
 
 /* Fills the launch. Thread: any. */

@@ -1,4 +1,4 @@
-/* Owns the end of executions and jobs: what has ended is measured and taken off its stream. */
+/* Sees executions and jobs end: measures them and takes them off their streams. */
 #include "completion.h"
 
 #include <math.h>

@@ -32,7 +32,7 @@ static void cancel(struct backend_job *base)
 
 /* ---- beginning ---- */
 
-/* cuBLASLt's workspace; where there is no memory for it, our own kernel does without. */
+/* Gets cuBLASLt's workspace. Where there is no memory for it, an embedded kernel takes cuBLASLt's place. */
 static int provide_workspace(struct cuda_stream *s, const struct backend_step *step, struct cuda_work *work,
                              struct error *e)
 {
@@ -119,7 +119,7 @@ static int mark_end(struct cuda_stream *s, struct backend_job *base, struct cuda
     return 0;
 }
 
-/* A step of several, with its copies around it. */
+/* Issues one step of several, with its copies around it. */
 static int issue_step(struct cuda_stream *s, struct cuda_step *step, bool alone, struct error *e)
 {
     struct cuda_staging *staging = step->staged && !alone ? &step->staged->staging : NULL;
@@ -230,7 +230,7 @@ static void begin(struct cuda_stream *s, struct backend_job *base, struct cuda_j
         cuda_job_fail(base, &e);
 }
 
-/* Issues what the windows allow. Returns true once nothing of the job is left to issue. */
+/* Issues as much of the job as the windows allow. Returns true once all of it is issued. */
 static bool issue(struct cuda_stream *s, struct backend_job *base)
 {
     struct cuda_job *job = base->impl;

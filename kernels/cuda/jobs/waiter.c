@@ -22,7 +22,7 @@ struct waiter {
     struct cuda_waiters *owner;
     pthread_t thread;
     pthread_cond_t wanted;
-    enum waiter_task task; /* this and what follows under the owner's lock */
+    enum waiter_task task; /* this and the members below: under the owner's lock */
     CUevent event;
     uint64_t nap_ns;
     bool adopted; /* the event's job has ended: return it to the pool */

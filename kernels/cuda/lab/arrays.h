@@ -17,7 +17,7 @@ uint64_t lab_random(struct lab_random *r);
 /* In [low, high]. */
 int64_t lab_random_between(struct lab_random *r, int64_t low, int64_t high);
 
-/* How a tensor lies in its memory. */
+/* The layout of a tensor in its memory. */
 enum lab_layout {
     LAYOUT_CONTIGUOUS,
     LAYOUT_OFFSET,     /* contiguous, but first element anywhere */

@@ -76,7 +76,7 @@ void case_free(struct lab_case *c)
         lab_array_free(&c->arrays[t]);
 }
 
-/* What out's memory must hold afterwards. */
+/* Computes the bytes that out's memory must hold afterwards. */
 static void expect(const struct lab_case *c, const unsigned char *before, unsigned char *after)
 {
     const struct op_call *call = &c->call;
@@ -135,7 +135,7 @@ static void describe(struct lab_case *c, const char *kernel, const char *what)
     }
 }
 
-/* Runs one launch on fresh contents of out; c->text says what is wrong. */
+/* Runs one launch on fresh contents of out; c->text describes the mistake. */
 static int check_launch(struct lab_case *c, const struct lab_machine *m, const struct cuda_launch *launch,
                         const unsigned char *before, const unsigned char *expected, unsigned char *got)
 {

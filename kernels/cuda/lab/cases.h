@@ -18,7 +18,7 @@ struct lab_case {
     struct op_call call;
     struct lab_array arrays[PLAN_MAX_OPERANDS]; /* inputs, then out; host NULL where out is an input */
     int in_place;                               /* that input, or -1 */
-    char text[CASE_TEXT_MAX];                   /* describes it, and what went wrong */
+    char text[CASE_TEXT_MAX];                   /* describes the case, and the mistake */
 };
 
 /* Makes the tensors' layouts and contents. `scale` bounds the sizes: about scale² elements. */

@@ -78,7 +78,7 @@ static unsigned check_random(struct lab_gpu *gpu, const struct options *o, struc
     return wrong;
 }
 
-/* Random elements, finite in every dtype and not constant: data decides what power arithmetic takes. */
+/* Random elements, finite in every dtype and not constant: the power that arithmetic takes depends on the data. */
 static int fill_random(const struct lab_machine *m, uint64_t address, struct lab_random *r)
 {
     const size_t piece = (size_t)64 << 20;

@@ -233,7 +233,7 @@ static int compare_times(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Times what run(context) enqueues. */
+/* Times the work that run(context) enqueues. */
 static double time_of(struct lab_gpu *gpu, int (*run)(struct lab_gpu *, const void *), const void *context,
                       unsigned repeat)
 {

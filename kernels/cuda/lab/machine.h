@@ -1,4 +1,4 @@
-/* What runs a launch: a GPU through its driver, or an emulator in the unit tests. */
+/* Runs launches: a GPU through its driver, or an emulator in the unit tests. */
 #ifndef KOPS_CUDA_LAB_MACHINE_H
 #define KOPS_CUDA_LAB_MACHINE_H
 

@@ -26,7 +26,7 @@ static int find_granularity(struct cuda_device *d, size_t *ret, struct error *e)
     return CUDA_CALL(d, e, MemGetAllocationGranularity, ret, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 }
 
-/* `size` rounded up to what the driver allocates. */
+/* Rounds `size` up to the granularity of the driver's allocations. */
 static int round_size(struct cuda_device *d, uint64_t size, uint64_t *ret_size, struct error *e)
 {
     size_t granularity;

@@ -1,4 +1,4 @@
-/* Element types of the kernels: what each is computed in, and the one rounding back. */
+/* Element types of the kernels: the type that each is computed in, and the one rounding back. */
 #ifndef KOPS_CUDA_OPS_DTYPES_CUH
 #define KOPS_CUDA_OPS_DTYPES_CUH
 
@@ -62,7 +62,7 @@ template <> struct element<__nv_bfloat16> {
     }
 };
 
-/* 16 bytes of T: what one memory instruction moves. */
+/* 16 bytes of T: one memory instruction moves as many. */
 template <typename T> union pack {
     static constexpr int WIDTH = 16 / sizeof(T);
     uint4 bits;

@@ -94,7 +94,7 @@ __device__ __forceinline__ void vector_kernel(const cuda_ops_vector &p)
 
     vector_packs<T, Op, BLOCK, UNROLL, LOADS, STORES>(p, packs);
 
-    /* What lies before and behind the packs: fewer than two packs together. */
+    /* Elements before and behind the packs: fewer than two packs together. */
     const uint32_t tail = (uint32_t)(p.count - p.head - packs * pack<T>::WIDTH);
     if (blockIdx.x == 0 && threadIdx.x < p.head + tail) {
         const uint64_t i = threadIdx.x < p.head ? threadIdx.x : p.count - tail + (threadIdx.x - p.head);

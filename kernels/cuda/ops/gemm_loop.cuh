@@ -1,8 +1,8 @@
-/* What all gemm kernels share: walking over the tiles of out, and the loop over k with two panels of each operand in
- * shared memory, so that one is filled while the other is used.
+/* The common part of all gemm kernels: walking over the tiles of out, and the loop over k with two panels of each
+ * operand in shared memory, so that one is filled while the other is used.
  *
- * A Method says how: its tile (ROWS × COLUMNS) and DEPTH of a panel, the form of a panel in shared memory (put()), the
- * sums that a thread keeps, multiply() and write(). */
+ * A Method defines the rest: its tile (ROWS × COLUMNS) and DEPTH of a panel, the form of a panel in shared memory
+ * (put()), the sums that a thread keeps, multiply() and write(). */
 #ifndef KOPS_CUDA_OPS_GEMM_LOOP_CUH
 #define KOPS_CUDA_OPS_GEMM_LOOP_CUH
 

@@ -1,9 +1,9 @@
-/* Bringing panels of a and b from memory to registers.
+/* Loads panels of a and b from memory to registers.
  *
  * A panel is X × K elements: X rows of a or columns of b ("x"), K steps along the sum ("k"). Every thread of the block
  * holds the same number of its elements. A WIDE kernel takes 16-byte pieces along k or along x, any other kernel takes
  * single elements from any strides; which way neighbouring threads lie is a property of the launch, so the branches on
- * it are uniform. What lies outside is read as 0. */
+ * it are uniform. Elements outside the matrix are read as 0. */
 #ifndef KOPS_CUDA_OPS_GEMM_PANEL_CUH
 #define KOPS_CUDA_OPS_GEMM_PANEL_CUH
 

@@ -1,5 +1,5 @@
-/* From a plan to kernel launches, as pure functions: nothing here calls the driver, so all of it is tested
- * without a GPU. The kernels themselves are the .cu files beside this header, embedded as fatbins.
+/* From a plan to kernel launches, as pure functions: nothing here calls the driver, so all of it is tested without a
+ * GPU. The kernels are the .cu files beside this header, embedded as fatbins.
  *
  * Thread: any. A struct cuda_launch is a plain value; strings in it are static. */
 #ifndef KOPS_CUDA_OPS_LAUNCH_H

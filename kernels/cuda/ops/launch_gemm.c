@@ -1,4 +1,4 @@
-/* Launches of the gemm kernels: which way the operands are read, which tile. Thread: any. */
+/* Launches of the gemm kernels: chooses the way that operands are read, and the tile. Thread: any. */
 #include <math.h>
 #include <string.h>
 

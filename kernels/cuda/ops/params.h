@@ -1,12 +1,12 @@
-/* What the kernels are told: each takes one of these structs by value, and the struct alone says what is computed.
- * Included by C and by CUDA C++; all members have fixed sizes and the same layout in both.
+/* The kernels' parameters: each kernel takes one of these structs by value, and the struct alone defines its result. C
+ * and CUDA C++ include this header; all members have fixed sizes and the same layout in both.
  *
  * Kernel symbols (extern "C", one parameter):
  *
  *     kops_<op>_<dtype>_vector            struct cuda_ops_vector    op: add, square; dtype: f32, f64, f16, bf16
- *     kops_<op>_<dtype>_strided…          struct cuda_ops_strided   the suffix says how, never what
+ *     kops_<op>_<dtype>_strided…          struct cuda_ops_strided   the suffix never changes the result
  *     kops_copy_<bytes>_strided…          struct cuda_ops_strided   bytes: 2, 4, 8; out = a, bits unchanged
- *     kops_gemm_<dtype>_tiled_<config>    struct cuda_ops_gemm      the suffix says how, never what
+ *     kops_gemm_<dtype>_tiled_<config>    struct cuda_ops_gemm      the suffix never changes the result
  *
  * Every kernel loops over its work: any grid gives the same result with the block size of the launch. Addresses are
  * device addresses of first elements; strides count elements. f16 and bf16 are computed in f32 and rounded once, to
@@ -21,8 +21,8 @@ enum { CUDA_OPS_MAX_RANK = 8 };
 /* Shapes of the elementwise kernels, chosen by measurement (kernels/cuda/lab). */
 enum {
     CUDA_OPS_THREADS = 256,        /* of every block */
-    CUDA_OPS_VECTOR_PACKS = 1,     /* 16-byte packs of out a thread takes of a tile */
-    CUDA_OPS_STRIDED_ELEMENTS = 4, /* elements of out a thread takes of a tile */
+    CUDA_OPS_VECTOR_PACKS = 1,     /* 16-byte packs of out that a thread takes of a tile */
+    CUDA_OPS_STRIDED_ELEMENTS = 4, /* elements of out that a thread takes of a tile */
 };
 
 /* For i in [0, count): out[i] = op(a[i·a_step], b[i·b_step]); square has no b (b = 0, b_step = 0). Steps are 0 or 1.
@@ -31,7 +31,7 @@ struct cuda_ops_vector {
     uint64_t out, a, b;
     uint64_t count;
     uint32_t a_step, b_step;
-    /* How, not what: elements before the first 16-byte boundary of out, and whether a and b lie on such a boundary
+    /* For speed alone: elements before the first 16-byte boundary of out, and whether a and b lie on such a boundary
      * there too (so that they are read in 16-byte pieces). */
     uint32_t head;
     uint32_t a_aligned, b_aligned;
@@ -79,7 +79,7 @@ struct cuda_ops_gemm {
     uint64_t batch_count; /* ≥ 1 */
     uint64_t batch_shape[CUDA_OPS_MAX_RANK];
     uint32_t batch_rank;
-    /* How, not what. */
+    /* For speed alone. */
     uint32_t a_access, b_access; /* enum cuda_ops_access */
     uint32_t out_vector;         /* rows of out can be written in 16-byte pieces */
     uint64_t tiles_m, tiles_n;   /* tiles of the kernel's size that cover out */

@@ -1,4 +1,4 @@
-/* What all launches have in common. Thread: any. */
+/* The common part of all launches. Thread: any. */
 #include "plan_launch.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* What the parts of the launcher share. */
+/* Shared by the files of the launcher, and by the lab. */
 #ifndef KOPS_CUDA_OPS_PLAN_LAUNCH_H
 #define KOPS_CUDA_OPS_PLAN_LAUNCH_H
 
@@ -37,7 +37,7 @@ const struct cuda_ops_gemm_config *cuda_ops_gemm_configs(enum dtype dtype);
 void cuda_ops_set_gemm(struct cuda_launch *launch, struct cuda_ops_gemm *p, const struct cuda_ops_gemm_config *config,
                        bool wide);
 
-/* `variant` is NULL or checked already to be one of cuda_ops_variants(). */
+/* `variant` is NULL or one of cuda_ops_variants(). */
 int cuda_ops_launch_elementwise(enum op_id op, const struct plan *plan, const uint64_t *addresses, const char *variant,
                                 struct cuda_launch *ret_launch, struct error *e);
 void cuda_ops_launch_gemm(const struct plan *plan, const uint64_t *addresses, unsigned multiprocessors,
