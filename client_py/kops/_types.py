@@ -1,5 +1,5 @@
 """Types of C and CUDA as dtypes, and which of them a declared dtype may stand for. libkops reads type names by the same
-rules (client_c/src/dtype.c); tests/vectors/c_types.json has what both must answer.
+rules (client_c/src/base/dtype.c); tests/vectors/c_types.json has what both must answer.
 """
 
 from __future__ import annotations

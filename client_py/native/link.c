@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fail.h"
+#include "base/fail.h"
 
 /* ---- methods ---- */
 

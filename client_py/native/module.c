@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "available.h"
+#include "memory/available.h"
 
 bool native_leaving;
 

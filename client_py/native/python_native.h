@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "native.h"
+#include "api/native.h"
 
 enum {
     FAST_OPERANDS = 16,

@@ -1,5 +1,5 @@
 /* From operands to a request on its way: what ops and launches of kernels do alike. */
-#include "fail.h"
+#include "base/fail.h"
 #include "fast.h"
 
 void fast_begin(struct fast *f, struct link *link, PyObject *inputs)

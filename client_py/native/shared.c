@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "fail.h"
+#include "base/fail.h"
 
 enum {
     GRACE_MS = 250, /* that Ctrl-C waits for the cancelled request's reply */

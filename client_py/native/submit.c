@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fail.h"
-#include "job.h"
+#include "base/fail.h"
+#include "work/job.h"
 
 static bool same_connection(struct kops_client *c, struct job *job)
 {

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "golden_vectors.h"
-#include "session.h"
+#include "session/session.h"
 #include "test.h"
 
 static const struct golden_vector *find(const char *name)

@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "session.h"
+#include "session/session.h"
 #include "test.h"
 
 enum { LOG_BYTES = 200000 };

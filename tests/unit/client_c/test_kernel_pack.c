@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "test.h"
-#include "wire.h"
+#include "wire/wire.h"
 
 /* The bytes that `pack` makes, against a literal. */
 #define assert_packs(pack, request, literal) assert_bytes(pack, request, literal, sizeof(literal) - 1)

@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "native.h"
+#include "api/native.h"
 #include "ordered_fake.h"
 
 enum { MANY = 2000 };

@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "native.h"
+#include "api/native.h"
 #include "proto/ring.h"
 #include "test.h"
 

@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "native.h"
+#include "api/native.h"
 #include "test.h"
 
 static const char *const with_programs[] = {"memfd", "sequence", "program", NULL};

@@ -1,0 +1,253 @@
+/* Calls for bindings, see native.h. */
+#include "native.h"
+
+#include <stdlib.h>
+
+#include "base/fail.h"
+#include "work/enqueue.h"
+
+/* Late replies to these bring something that must be given back. */
+static wire_decode *decode_late(const char *method)
+{
+    static const struct {
+        const char *method;
+        wire_decode *decode;
+    } table[] = {{"register", wire_decode_register},
+                 {"alloc", wire_decode_alloc},
+                 {"program", wire_decode_program},
+                 {"compile", wire_decode_module},
+                 {"kernel", wire_decode_kernel}};
+
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        if (!strcmp(method, table[i].method))
+            return table[i].decode;
+    return wire_decode_nothing;
+}
+
+enum kops_code native_call(kops_client *client, const char *method, const void *params, size_t length, const int *fds,
+                           unsigned n_fds, int64_t timeout_ms, struct native_reply *reply, struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    const uint64_t deadline = client_deadline(client, timeout_ms);
+    const struct wire_raw raw = {.method = method, .params = params, .length = length};
+    struct job job = {
+        .pack = wire_pack_raw, .wire = &raw, .decode = decode_late(method), .reply = reply, .fds = fds, .n_fds = n_fds};
+    enum kops_code r;
+
+    client_enter(client, e);
+    reply->n_fds = 0;
+    r = job_await(client, &job, "the daemon did not reply in time", deadline, e);
+    reply->generation = client->generation;
+    client_leave(client);
+    return r;
+}
+
+enum kops_code native_submit(kops_client *client, const char *method, const void *params, size_t length, const int *fds,
+                             unsigned n_fds, int64_t timeout_ms, kops_ticket *ret_ticket, struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    const struct wire_raw raw = {.method = method, .params = params, .length = length};
+    struct job job = {.pack = wire_pack_raw,
+                      .wire = &raw,
+                      .decode = decode_late(method),
+                      .reply = calloc(1, sizeof(*job.reply)),
+                      .owns_reply = true,
+                      .fds = fds,
+                      .n_fds = n_fds};
+    enum kops_code r;
+
+    if (!job.reply)
+        return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a reply");
+    client_enter(client, e);
+    r = job_submit(client, &job, client_deadline(client, timeout_ms), ret_ticket, e);
+    client_leave(client);
+    return r;
+}
+
+enum kops_code native_wait(kops_client *client, kops_ticket ticket, int64_t timeout_ms, struct native_reply *reply,
+                           struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    const uint64_t deadline = client_deadline(client, timeout_ms);
+    struct call *call;
+    enum kops_code r;
+
+    client_enter(client, e);
+    call = call_by_ticket(client, ticket);
+    if (!call || !call->owns_reply || call->waited) {
+        r = fail(e, KOPS_ERR_BAD_ARGUMENT, "no such ticket, or another thread waits for it");
+    } else if (call->waited = true, !session_wait(client, call, deadline)) {
+        call->waited = false;
+        r = fail(e, KOPS_ERR_TIMEOUT, "the call has not ended yet");
+    } else {
+        native_reply_free(reply);
+        *reply = *call->reply;
+        *call->reply = (struct native_reply){.data = NULL};
+        r = session_finish(client, call, e);
+        reply->generation = client->generation;
+    }
+    client_leave(client);
+    return r;
+}
+
+void native_notify(kops_client *client, uint32_t generation, const char *method, const void *params, size_t length)
+{
+    struct bytes *out;
+    size_t from;
+
+    client_enter(client, NULL);
+    if (client->generation == generation && client->t.fd >= 0 && !client->lost) {
+        out = ordered_gathering(client) ? ordered_releases(client) : session_notifications(client);
+        from = out->length;
+        wire_pack_notification(out, method, params, length);
+        if (out->failed) {
+            out->length = from;
+            out->failed = false;
+        }
+        if (!ordered_gathering(client))
+            session_push(client);
+    }
+    client_leave(client);
+}
+
+uint32_t native_generation(kops_client *client, int64_t timeout_ms, struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    uint32_t generation;
+
+    client_enter(client, e);
+    generation = session_connect(client, client_deadline(client, timeout_ms), e) ? 0 : client->generation;
+    client_leave(client);
+    return generation;
+}
+
+/* ---- runs by ids ---- */
+
+/* A request whose ids are of one connection. */
+struct bound {
+    uint32_t generation;
+    struct wire_run wire;
+    struct job job;
+};
+
+static bool same_connection(struct kops_client *c, struct job *job)
+{
+    const uint32_t *generation = job->context;
+
+    return *generation == c->generation;
+}
+
+static enum kops_code not_the_same(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_error *e)
+{
+    (void)c;
+    (void)job;
+    (void)deadline;
+    fail(e, KOPS_ERR_CONNECTION_LOST, "the connection that the buffers were registered on is over");
+    return fail_number(e, e->code, "ran", 0);
+}
+
+static void begin(struct bound *b, const struct kops_client *c, const struct native_request *r)
+{
+    const struct kops_options *o = r->options;
+
+    b->generation = r->generation;
+    b->wire = (struct wire_run){.op = r->op,
+                                .n_inputs = r->n_inputs,
+                                .n_outputs = r->n_outputs,
+                                .tensors = r->tensors,
+                                .packed_attrs = r->attrs,
+                                .packed_attrs_length = r->attrs_length,
+                                .kernel = r->kernel,
+                                .args = r->args,
+                                .n_args = r->n_args,
+                                .geometry = r->geometry,
+                                .geometry_length = r->geometry_length,
+                                .how = {.options = o,
+                                        .stream = o ? o->stream : 0,
+                                        .no_timing = o && o->no_timing,
+                                        .priority = client_priority(c, o)}};
+    b->job = (struct job){.pack = wire_pack_run,
+                          .wire = &b->wire,
+                          .resolve = same_connection,
+                          .ensure = not_the_same,
+                          .context = &b->generation,
+                          .options = o,
+                          .decode = wire_decode_run,
+                          .how = &b->wire.how,
+                          .run = &b->wire};
+}
+
+enum kops_code native_run(kops_client *client, const struct native_request *request, struct kops_result *ret_result,
+                          struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    const uint64_t deadline = client_deadline(client, request->options ? request->options->timeout_ms : 0);
+    struct bound b;
+    enum kops_code r;
+
+    client_enter(client, e);
+    begin(&b, client, request);
+    r = job_run(client, &b.job, deadline, ret_result, e);
+    client_leave(client);
+    return r;
+}
+
+enum kops_code native_enqueue(kops_client *client, const struct native_request *request, void *cuda_stream,
+                              struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    const uint64_t deadline = client_deadline(client, request->options ? request->options->timeout_ms : 0);
+    struct bound b;
+    enum kops_code r;
+
+    client_enter(client, e);
+    r = enqueue_check(request->options, e);
+    if (!r) {
+        begin(&b, client, request);
+        b.job.name = request->kernel ? names_keep(client, request->op) : client_op_name(client, request->op);
+        r = enqueue_work(client, &b.job, cuda_stream, deadline, e);
+    }
+    client_leave(client);
+    return r;
+}
+
+enum kops_code native_enqueue_call(kops_client *client, uint32_t generation, const char *method, const char *name,
+                                   const void *params, size_t length, void *cuda_stream, struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    struct wire_raw raw = {.method = method, .params = params, .length = length};
+    struct job job = {.pack = wire_pack_raw,
+                      .wire = &raw,
+                      .resolve = same_connection,
+                      .ensure = not_the_same,
+                      .context = &generation,
+                      .raw = &raw,
+                      .name = name};
+    enum kops_code r;
+
+    client_enter(client, e);
+    r = enqueue_work(client, &job, cuda_stream, client_deadline(client, 0), e);
+    client_leave(client);
+    return r;
+}
+
+uint64_t native_enqueued(kops_client *client)
+{
+    uint64_t number;
+
+    client_enter(client, NULL);
+    number = client->ordered ? client->ordered->number : 0;
+    client_leave(client);
+    return number;
+}
+
+bool native_completed(kops_client *client, uint64_t number)
+{
+    uint64_t oldest;
+
+    client_enter(client, NULL);
+    ordered_collect_all(client);
+    oldest = ordered_oldest(client);
+    client_leave(client);
+    return !oldest || oldest > number;
+}

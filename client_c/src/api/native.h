@@ -1,0 +1,72 @@
+/* Calls for bindings that are linked into one file with this library's objects. Not installed, no stable interface.
+ *
+ * A binding keeps its own objects and shares the client's connection: it makes requests of any method as MessagePack
+ * (native_call), and runs by registered buffer ids (native_run, native_enqueue), which are good for one connection: its
+ * generation says which. What a daemon's end hits is not repeated here: that is the binding's to decide. Thread: any.
+ */
+#ifndef KOPS_CLIENT_NATIVE_H
+#define KOPS_CLIENT_NATIVE_H
+
+#include <kops/kops.h>
+
+#include "wire/reply.h"
+#include "wire/tensor.h"
+
+/* One request of any method. `params` is one MessagePack map, with `nfds` in it when there are descriptors (which stay
+ * the caller's). KOPS_OK when a reply came, be it an error's. timeout_ms: 0 is the client's. */
+enum kops_code native_call(kops_client *client, const char *method, const void *params, size_t length, const int *fds,
+                           unsigned n_fds, int64_t timeout_ms, struct native_reply *reply,
+                           struct kops_error *ret_error);
+
+/* The same without waiting for the reply: the ticket is for native_wait(), or for kops_poll() and kops_cancel(). */
+enum kops_code native_submit(kops_client *client, const char *method, const void *params, size_t length, const int *fds,
+                             unsigned n_fds, int64_t timeout_ms, kops_ticket *ret_ticket, struct kops_error *ret_error);
+
+/* KOPS_ERR_TIMEOUT keeps the ticket, everything else ends it. */
+enum kops_code native_wait(kops_client *client, kops_ticket ticket, int64_t timeout_ms, struct native_reply *reply,
+                           struct kops_error *ret_error);
+
+/* A notification, such as release: carried out in order with the requests, never answered. Dropped without a word when
+ * the connection is not that of `generation`. */
+void native_notify(kops_client *client, uint32_t generation, const char *method, const void *params, size_t length);
+
+/* The present connection's; connects when there is none, for so long (0: the client's timeout). 0 with *ret_error set
+ * when that fails. */
+uint32_t native_generation(kops_client *client, int64_t timeout_ms, struct kops_error *ret_error);
+
+struct native_request {
+    uint32_t generation; /* connection that the ids are of; another one is KOPS_ERR_CONNECTION_LOST, nothing was sent */
+    const char *op;      /* outlives the call; with a kernel its name, for messages: outlives the client */
+    unsigned n_inputs, n_outputs;
+    const struct native_tensor *tensors; /* inputs, then outputs */
+    const char *attrs;                   /* one MessagePack map, `variant` included; NULL: none */
+    size_t attrs_length;
+    const struct kops_options *options; /* NULL: the defaults; .variant is NULL */
+
+    /* A launch in place of an op: all tensors are inputs, in the order of the arguments; no `attrs`. */
+    uint64_t kernel;                  /* 0: the op */
+    const struct kops_argument *args; /* KOPS_ARG_TENSOR: the next of `tensors`; its value is not read */
+    unsigned n_args;
+    const char *geometry; /* one MessagePack map of `grid`, `block`, `shared`, `cluster`; NULL: the kernel's own */
+    size_t geometry_length;
+};
+
+/* Runs and waits, as kops_run(). */
+enum kops_code native_run(kops_client *client, const struct native_request *request, struct kops_result *ret_result,
+                          struct kops_error *ret_error);
+
+/* Puts it on a CUDA stream, as kops_enqueue(). Batches and kops_synchronize() are those of <kops/ordered.h>. */
+enum kops_code native_enqueue(kops_client *client, const struct native_request *request, void *cuda_stream,
+                              struct kops_error *ret_error);
+
+/* A request of any method that takes `ready` and `done` (sequence, run_program) on a CUDA stream. `params` is one map
+ * without those keys and `stream`, which are added. `name` is for error messages; outlives the client. */
+enum kops_code native_enqueue_call(kops_client *client, uint32_t generation, const char *method, const char *name,
+                                   const void *params, size_t length, void *cuda_stream, struct kops_error *ret_error);
+
+/* Number of the last op enqueued on the stream so far, and whether every one up to `number` has ended (its references
+ * may be dropped). Never blocks; takes in what has arrived. */
+uint64_t native_enqueued(kops_client *client);
+bool native_completed(kops_client *client, uint64_t number);
+
+#endif

@@ -1,0 +1,51 @@
+/* The client's side of a connection's shared memory: both rings and both bells (proto/ring.h, PROTOCOL.md).
+ *
+ * It owns the mapping and the two eventfds. The sending half (requests) and the receiving half (replies) belong to
+ * one thread each at a time, as the transport's do. Nothing that the daemon writes there is believed. */
+#ifndef KOPS_CLIENT_RING_LINK_H
+#define KOPS_CLIENT_RING_LINK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "proto/ring.h"
+#include "wire/wire.h"
+
+struct ring_link {
+    void *memory; /* NULL: there is none */
+    size_t size;
+    int doorbell, wake; /* -1 without memory */
+    struct ring_producer requests;
+    struct ring_consumer replies;
+};
+
+void ring_link_init(struct ring_link *l);
+
+/* Maps what the daemon made and takes the descriptors, also on failure. Returns NULL, or a sentence that says what is
+ * wrong with them. */
+const char *ring_link_open(struct ring_link *l, const struct wire_shm *shm);
+
+/* Unmaps and closes; safe without memory. */
+void ring_link_close(struct ring_link *l);
+
+/* Writes what there is room for, at most n bytes. Returns how many, -EAGAIN for none, -EPROTO when the daemon broke the
+ * ring. */
+ssize_t ring_link_send(struct ring_link *l, const void *data, size_t n);
+
+/* Whether the daemon has not read all up to the place `end` of the request ring's stream. */
+bool ring_link_unread(const struct ring_link *l, uint64_t end);
+
+/* Copies what has come, at most `max` bytes. Returns how many, 0 for none, -EPROTO. */
+ssize_t ring_link_receive(struct ring_link *l, void *into, size_t max);
+
+/* Before poll(2) on `wake`: false when there is something to receive (or something wrong) by now. */
+bool ring_link_sleep(struct ring_link *l);
+
+/* After it; `rung` when `wake` was readable. */
+void ring_link_awake(struct ring_link *l, bool rung);
+
+/* Asks to be woken when there is room again; false when there is some by now. */
+bool ring_link_want_room(struct ring_link *l);
+
+#endif

@@ -1,0 +1,109 @@
+/* A connection's streams: bytes out, whole messages and their descriptors in.
+ *
+ * There is the socket, and beside it shared memory where both sides want it. The transport knows nothing of requests.
+ * It owns the socket, the shared memory, all buffers and every received descriptor that was not claimed. Its functions
+ * are called by one thread at a time; transport_receive() alone may run beside transport_send(), since it touches only
+ * the receive half. */
+#ifndef KOPS_CLIENT_TRANSPORT_H
+#define KOPS_CLIENT_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/bytes.h"
+#include "proto/scan.h"
+#include "ring_link.h"
+#include "wire/wire.h"
+
+enum {
+    TRANSPORT_MESSAGE_MAX = 16 << 20, /* no reply is longer: stats and samples are the big ones */
+    TRANSPORT_MAX_BATCHES = 4
+};
+
+#define DEADLINE_NEVER UINT64_MAX /* deadlines are CLOCK_MONOTONIC in nanoseconds */
+
+/* Descriptors that came with one recvmsg, and the stream positions that it returned. */
+struct fd_batch {
+    uint64_t from, to;
+    unsigned n;
+    int fds[WIRE_MAX_FDS];
+};
+
+enum stream { STREAM_SOCKET, STREAM_RING, STREAMS };
+
+/* bytes.data[sent .. bytes.length) is still to be sent */
+struct outbox {
+    struct bytes bytes;
+    size_t sent;
+};
+
+/* data[start .. end) was received and not yet taken */
+struct inbox {
+    char *data;
+    size_t start, end, capacity;
+    struct scan scan; /* of the message that begins at data[start] */
+};
+
+struct transport {
+    int fd; /* -1: not connected */
+    struct ring_link ring;
+    struct outbox out[STREAMS];
+    struct inbox in[STREAMS];
+    enum stream taking; /* whose message transport_next() returned */
+
+    /* of the socket's receiving side */
+    uint64_t position; /* of its inbox's start in the stream */
+    struct fd_batch batches[TRANSPORT_MAX_BATCHES];
+    unsigned n_batches;
+    int64_t receive_timeout_us; /* what SO_RCVTIMEO is set to; 0: none */
+    bool spun_out;              /* the last wait polled for all of its time, in vain */
+};
+
+enum transport_result { TRANSPORT_OK, TRANSPORT_TIMEOUT, TRANSPORT_CLOSED, TRANSPORT_BROKEN, TRANSPORT_NO_MEMORY };
+
+uint64_t clock_ns(void);
+
+/* The deadline that lies `ms` ahead; negative: never. */
+uint64_t deadline_in(int64_t ms);
+
+/* Milliseconds until then for poll(2), rounded up; -1 for never. */
+int deadline_poll_ms(uint64_t deadline);
+
+void transport_init(struct transport *t);
+
+/* Connects; returns 0 or an errno. Needs no transport, and no lock. */
+int transport_dial(const char *path, int64_t timeout_ms, int *ret_fd);
+
+/* Takes over what transport_dial() gave. The transport is not connected before. */
+void transport_adopt(struct transport *t, int fd);
+
+/* Closes the socket, the shared memory and unclaimed descriptors, empties the buffers, keeps their memory. */
+void transport_close(struct transport *t);
+
+void transport_free(struct transport *t);
+
+/* Sends bytes.data[sent .. until) of a stream without blocking; on the socket, the descriptors with the first byte.
+ * Returns the bytes sent, -EAGAIN when the stream is full, or another negative errno. */
+ssize_t transport_send(struct transport *t, enum stream stream, size_t until, const int *fds, unsigned n_fds);
+
+/* Waits until something was received on either stream. Spins for spin_us first. A deadline of 0 does not wait.
+ * TRANSPORT_TIMEOUT may come early, when a sender should look whether there is room. TRANSPORT_BROKEN: the peer broke
+ * the rules for descriptors or shared memory. */
+enum transport_result transport_receive(struct transport *t, uint64_t deadline, unsigned spin_us);
+
+/* Takes in what the ring has, without waiting or a system call; TRANSPORT_TIMEOUT: nothing, or no ring. */
+enum transport_result transport_drain(struct transport *t);
+
+/* Finds the next whole message; NULL in *ret_data: none yet. Returns NULL or a sentence saying what is wrong. */
+const char *transport_next(struct transport *t, const char **ret_data, size_t *ret_length);
+
+/* Gives the message's own descriptors. Returns NULL or a sentence saying which rule was broken. */
+const char *transport_claim(struct transport *t, unsigned n, int *ret_fds);
+
+/* The message from transport_next() was dealt with. Returns NULL, or a sentence when descriptors came that no message
+ * claimed. */
+const char *transport_taken(struct transport *t, size_t length);
+
+#endif

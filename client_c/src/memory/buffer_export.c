@@ -1,0 +1,189 @@
+/* This process's device memory as the daemon can open it: IPC handles where the driver gives any, else descriptors of
+ * virtual memory's allocations (PyTorch's expandable segments), else those of an exportable pool (cudaMallocAsync). */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fail.h"
+#include "base/process.h"
+#include "buffer.h"
+
+static enum kops_code check_exportable(const struct cuda_driver *d, cuda_pointer pointer, struct kops_error *e)
+{
+    unsigned type = 0, managed = 0;
+
+    if (d->pointer_attribute(&type, CUDA_ATTRIBUTE_MEMORY_TYPE, pointer) || type != CUDA_MEMORY_TYPE_DEVICE)
+        return fail(e, KOPS_ERR_NOT_EXPORTABLE,
+                    "the pointer is not CUDA device memory: use kops_buffer_alloc_shared() for host memory");
+    if (!d->pointer_attribute(&managed, CUDA_ATTRIBUTE_IS_MANAGED, pointer) && managed)
+        return fail(e, KOPS_ERR_NOT_EXPORTABLE,
+                    "managed memory (cudaMallocManaged) has no IPC handle: allocate it with cudaMalloc or cuMemAlloc");
+    return KOPS_OK;
+}
+
+/* Where an allocation is, and on which device. */
+struct place {
+    cuda_pointer base;
+    size_t size;
+    uint64_t alloc_id;
+    char device[CUDA_UUID_TEXT];
+};
+
+static enum kops_code find_place(const struct cuda_driver *d, cuda_pointer pointer, struct place *ret,
+                                 struct kops_error *e)
+{
+    unsigned long long id = 0;
+    int ordinal = 0;
+    cuda_status status = d->address_range(&ret->base, &ret->size, pointer);
+
+    if (!status)
+        status = d->pointer_attribute(&id, CUDA_ATTRIBUTE_BUFFER_ID, pointer);
+    if (!status)
+        status = d->pointer_attribute(&ordinal, CUDA_ATTRIBUTE_DEVICE_ORDINAL, pointer);
+    if (status)
+        return cuda_fail(d, e, KOPS_ERR_NOT_EXPORTABLE, status, "looking up the allocation of the pointer");
+    ret->alloc_id = id;
+    return cuda_device_uuid(d, ordinal, ret->device, e);
+}
+
+/* ---- virtual memory ---- */
+
+enum kops_code buffer_export_chunk(cuda_pointer address, int *ret_fd, struct kops_error *e)
+{
+    const struct cuda_driver *d = cuda_load(e);
+    cuda_allocation allocation;
+    cuda_status status;
+
+    if (!d)
+        return KOPS_ERR_NO_CUDA;
+    status = d->vmm_retain(&allocation, (void *)(uintptr_t)address);
+    if (status)
+        return cuda_fail(d, e, KOPS_ERR_NOT_EXPORTABLE, status, "cuMemRetainAllocationHandle");
+    status = d->vmm_export(ret_fd, allocation, CUDA_HANDLE_TYPE_FD, 0);
+    d->vmm_release(allocation);
+    return status ? cuda_fail(d, e, KOPS_ERR_NOT_EXPORTABLE, status,
+                              "cuMemExportToShareableHandle: the memory must be made with "
+                              "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR")
+                  : KOPS_OK;
+}
+
+/* All that is mapped from the pointer's chunk on, as the buffer of cudaMalloc's memory reaches to its end. */
+static enum kops_code find_chunks(const struct cuda_driver *d, struct kops_buffer *b, const struct place *first,
+                                  struct kops_error *e)
+{
+    cuda_pointer base = first->base;
+    size_t size = first->size;
+    unsigned room = 0;
+
+    b->size = 0;
+    do {
+        if (b->n_chunks == room) {
+            uint64_t *more = realloc(b->chunks, (room += 64) * sizeof(*more));
+
+            if (!more)
+                return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a buffer");
+            b->chunks = more;
+        }
+        b->chunks[b->n_chunks++] = size;
+        b->size += size;
+    } while (!d->address_range(&base, &size, first->base + b->size) && base == first->base + b->size);
+    b->size -= b->base_offset;
+    return KOPS_OK;
+}
+
+/* ---- pools ---- */
+
+static enum kops_code export_pooled(const struct cuda_driver *d, struct kops_buffer *b, const struct place *at,
+                                    void *pool, struct kops_error *e)
+{
+    cuda_status status = d->pool_export && d->pool_export_pointer ? d->pool_export(&b->fd, pool, CUDA_HANDLE_TYPE_FD, 0)
+                                                                  : CUDA_ERROR_NOT_SUPPORTED;
+
+    if (!status)
+        status = d->pool_export_pointer(&b->handle, at->base);
+    if (!status)
+        return KOPS_OK;
+    return cuda_fail(
+        d, e, KOPS_ERR_NOT_EXPORTABLE, status,
+        "the memory comes from cudaMallocAsync, whose pool is shared only if it was made with "
+        "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: allocate it with cudaMalloc or cuMemAlloc; in PyTorch, do "
+        "not set PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync");
+}
+
+/* ---- whichever fits ---- */
+
+static enum kops_code export_in_context(const struct cuda_driver *d, struct kops_buffer *b, struct kops_error *e)
+{
+    struct place at;
+    cuda_status status;
+    int capable = 1;
+    void *pool = NULL;
+    enum kops_code r = find_place(d, b->pointer, &at, e);
+
+    if (r)
+        return r;
+    b->base_offset = b->pointer - at.base;
+    b->size = at.size - b->base_offset;
+    b->alloc_id = at.alloc_id;
+    memcpy(b->device, at.device, sizeof(b->device));
+    /* Drivers before 11.7 do not know the attribute; asking for the handle tells there. */
+    if (d->pointer_attribute(&capable, CUDA_ATTRIBUTE_LEGACY_IPC, b->pointer))
+        capable = 1;
+    if (capable) {
+        status = d->ipc_handle(&b->handle, at.base);
+        return status ? cuda_fail(d, e, KOPS_ERR_NOT_EXPORTABLE, status,
+                                  "cuIpcGetMemHandle: only memory of cudaMalloc or cuMemAlloc has a handle")
+                      : KOPS_OK;
+    }
+    if (!d->pointer_attribute(&pool, CUDA_ATTRIBUTE_MEMPOOL, b->pointer) && pool) {
+        b->kind = BUFFER_POOL;
+        return export_pooled(d, b, &at, pool, e);
+    }
+    if (!d->vmm_retain || !d->vmm_export)
+        return fail(e, KOPS_ERR_NOT_EXPORTABLE,
+                    "the memory was mapped by virtual memory management, which this driver does not share: allocate it "
+                    "with cudaMalloc or cuMemAlloc; in PyTorch, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False");
+    b->kind = BUFFER_CHUNKS;
+    return find_chunks(d, b, &at, e);
+}
+
+enum kops_code buffer_export(struct kops_client *c, const struct cuda_driver *d, cuda_pointer pointer,
+                             enum kops_access access, struct kops_buffer **ret_buffer, struct kops_error *e)
+{
+    struct kops_buffer made = {.kind = BUFFER_CUDA, .pointer = pointer, .fd = -1};
+    enum kops_code r = check_exportable(d, pointer, e);
+    cuda_context context = NULL;
+    struct kops_buffer *b = NULL;
+    cuda_status status = 0;
+
+    if (r)
+        return r;
+    /* The calling thread need not have a context: the memory's own will do. */
+    d->pointer_attribute(&context, CUDA_ATTRIBUTE_CONTEXT, pointer);
+    if (context)
+        status = d->context_push(context);
+    if (status)
+        return cuda_fail(d, e, KOPS_ERR_NO_CUDA, status, "cuCtxPushCurrent");
+    r = export_in_context(d, &made, e);
+    if (context)
+        cuda_pop(d);
+    if (!r)
+        b = buffer_new(c, made.kind, made.size, access);
+    if (!b) {
+        free(made.chunks);
+        if (made.fd >= 0)
+            close(made.fd);
+        return r ? r : fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a buffer");
+    }
+    b->fd = made.fd;
+    b->pointer = pointer;
+    b->cuda_process = process_id();
+    b->handle = made.handle;
+    b->alloc_id = made.alloc_id;
+    b->base_offset = made.base_offset;
+    b->chunks = made.chunks;
+    b->n_chunks = made.n_chunks;
+    memcpy(b->device, made.device, sizeof(b->device));
+    *ret_buffer = b;
+    return KOPS_OK;
+}

@@ -1,0 +1,183 @@
+/* Launches of kernels: blocking, on a CUDA stream, by tickets, and as steps of sequences. */
+#include "base/fail.h"
+#include "kernel.h"
+#include "operand.h"
+#include "work/dispatch.h"
+
+/* A launch on its way. */
+struct launch {
+    struct kops_kernel *kernel;
+    const struct kops_tensor *given[KOPS_MAX_KERNEL_TENSORS]; /* the tensors among the arguments */
+    struct native_tensor tensors[KOPS_MAX_KERNEL_TENSORS];
+    struct wire_run wire;
+    struct job job;
+};
+
+static enum kops_code check_dims(const char *name, const struct kops_dims *d, struct kops_error *e)
+{
+    const unsigned most = sizeof(d->size) / sizeof(d->size[0]);
+
+    return d->n > most ? fail(e, KOPS_ERR_BAD_ARGUMENT, "%s.n is %u, more than %u", name, d->n, most) : KOPS_OK;
+}
+
+static enum kops_code check_geometry(const struct kops_launch_geometry *g, struct kops_error *e)
+{
+    enum kops_code r = check_dims("grid", &g->grid, e);
+
+    if (!r)
+        r = check_dims("block", &g->block, e);
+    return r ? r : check_dims("cluster", &g->cluster, e);
+}
+
+static enum kops_code check_options(const struct kops_options *o, struct kops_error *e)
+{
+    if (o->device || o->variant)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT,
+                    "options.device and variant are not for kernels: the device is the module's");
+    return options_check(o, e);
+}
+
+/* Notes the tensors; how many there are is for the daemon to compare, unless there is no room. */
+static enum kops_code check_args(struct launch *l, const struct kops_client *c, const struct kops_argument *args,
+                                 size_t n_args, struct kops_error *e)
+{
+    unsigned n = 0;
+    enum kops_code r = KOPS_OK;
+
+    for (size_t i = 0; !r && i < n_args; i++) {
+        if (args[i].kind < KOPS_ARG_NULL || args[i].kind > KOPS_ARG_BOOL)
+            return fail(e, KOPS_ERR_BAD_ARGUMENT, "args[%zu].kind is %d: no kind, or one for sequences", i,
+                        (int)args[i].kind);
+        if (args[i].kind != KOPS_ARG_TENSOR)
+            continue;
+        if (!args[i].value.tensor)
+            return fail(e, KOPS_ERR_BAD_ARGUMENT, "args[%zu] is no tensor: kops_arg_null() makes a null pointer", i);
+        if (n == KOPS_MAX_KERNEL_TENSORS)
+            return fail(e, KOPS_ERR_BAD_ARGUMENT, "a kernel takes at most %d tensors", KOPS_MAX_KERNEL_TENSORS);
+        l->given[n++] = args[i].value.tensor;
+        r = operand_check(c, args[i].value.tensor, "args", i, e);
+    }
+    l->wire.n_inputs = n;
+    return r;
+}
+
+static bool resolve(struct kops_client *c, struct job *job)
+{
+    struct launch *l = job->context;
+    bool known = remote_known(c, &l->kernel->remote);
+
+    for (unsigned i = 0; i < l->wire.n_inputs; i++)
+        known &= operand_resolve(c, l->given[i], &l->tensors[i]);
+    l->wire.kernel = l->kernel->remote.id;
+    return known;
+}
+
+static enum kops_code ensure(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_error *e)
+{
+    const struct launch *l = job->context;
+
+    for (unsigned i = 0; i < l->wire.n_inputs; i++) {
+        struct kops_buffer *b = l->given[i]->buffer;
+
+        if (b && b->generation != c->generation)
+            return buffer_ensure(b, deadline, e);
+    }
+    return kernel_ensure(l->kernel, deadline, e);
+}
+
+static enum kops_code begin(struct launch *l, struct kops_kernel *k, const struct kops_argument *args, size_t n_args,
+                            const struct kops_launch_options *how, struct kops_error *e)
+{
+    const struct kops_options *o = how ? &how->options : NULL;
+    enum kops_code r = KOPS_OK;
+
+    if (how)
+        r = check_geometry(&how->geometry, e);
+    if (!r && o)
+        r = check_options(o, e);
+    if (r)
+        return r;
+    l->kernel = k;
+    l->wire = (struct wire_run){.op = k->name,
+                                .tensors = l->tensors,
+                                .args = args,
+                                .n_args = n_args,
+                                .launch_geometry = how ? &how->geometry : NULL,
+                                .how = {.options = o,
+                                        .stream = o ? o->stream : 0,
+                                        .no_timing = o && o->no_timing,
+                                        .priority = client_priority(k->client, o)}};
+    l->job = (struct job){.pack = wire_pack_run,
+                          .wire = &l->wire,
+                          .resolve = resolve,
+                          .ensure = ensure,
+                          .context = l,
+                          .safe = recovery_never,
+                          .options = o,
+                          .decode = wire_decode_run,
+                          .how = &l->wire.how,
+                          .run = &l->wire,
+                          .name = k->name};
+    return check_args(l, k->client, args, n_args, e);
+}
+
+static enum kops_code call_kernel(struct kops_kernel *k, const struct kops_argument *args, size_t n_args,
+                                  const struct kops_launch_options *how, const struct dispatch *d,
+                                  struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    struct kops_client *c = k->client;
+    const uint64_t deadline = client_deadline(c, how ? how->options.timeout_ms : 0);
+    struct launch l;
+    enum kops_code r;
+
+    client_enter(c, e);
+    r = dispatch_check(d, how ? &how->options : NULL, e);
+    if (!r)
+        r = begin(&l, k, args, n_args, how, e);
+    if (!r)
+        r = dispatch(d, c, &l.job, deadline, e);
+    client_leave(c);
+    return r;
+}
+
+enum kops_code kops_kernel_launch(kops_kernel *kernel, const struct kops_argument *args, size_t n_args,
+                                  const struct kops_launch_options *how, struct kops_result *ret_result,
+                                  struct kops_error *ret_error)
+{
+    return call_kernel(kernel, args, n_args, how, &(struct dispatch){DISPATCH_RUN, .ret_result = ret_result},
+                       ret_error);
+}
+
+enum kops_code kops_kernel_submit(kops_kernel *kernel, const struct kops_argument *args, size_t n_args,
+                                  const struct kops_launch_options *how, kops_ticket *ret_ticket,
+                                  struct kops_error *ret_error)
+{
+    return call_kernel(kernel, args, n_args, how, &(struct dispatch){DISPATCH_SUBMIT, .ret_ticket = ret_ticket},
+                       ret_error);
+}
+
+enum kops_code kops_kernel_enqueue(kops_kernel *kernel, const struct kops_argument *args, size_t n_args,
+                                   const struct kops_launch_options *how, void *cuda_stream,
+                                   struct kops_error *ret_error)
+{
+    return call_kernel(kernel, args, n_args, how, &(struct dispatch){DISPATCH_ENQUEUE, .stream = cuda_stream},
+                       ret_error);
+}
+
+enum kops_code kernel_check_step(const struct kops_client *c, const struct kops_step *step, size_t place,
+                                 struct kops_error *e)
+{
+    if (step->kernel->client != c)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "steps[%zu].kernel belongs to another client", place);
+    if (step->op || step->n_inputs || step->n_outputs || step->n_attrs || step->variant)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "steps[%zu] has a kernel and an op's members: its arguments are `args`",
+                    place);
+    for (size_t i = 0; i < step->n_args; i++)
+        if (step->args[i].kind < KOPS_ARG_NULL || step->args[i].kind > KOPS_ARG_INDEX ||
+            step->args[i].kind == KOPS_ARG_TENSOR)
+            return fail(e, KOPS_ERR_BAD_ARGUMENT,
+                        "steps[%zu].args[%zu].kind is %d: tensors of a sequence are given by kops_arg_index()", place,
+                        i, (int)step->args[i].kind);
+    return step->geometry ? check_geometry(step->geometry, e) : KOPS_OK;
+}

@@ -1,0 +1,48 @@
+#include "operand.h"
+
+#include <string.h>
+
+#include "base/fail.h"
+
+enum kops_code operand_check(const struct kops_client *c, const struct kops_tensor *t, const char *list, size_t place,
+                             struct kops_error *e)
+{
+    if (t->rank > KOPS_MAX_RANK)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "%s[%zu].rank is %u, more than %d", list, place, t->rank, KOPS_MAX_RANK);
+    if (!kops_dtype_size(t->dtype))
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "%s[%zu].dtype is %d, which is no dtype", list, place, (int)t->dtype);
+    if (t->buffer && t->buffer->client != c)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "%s[%zu].buffer belongs to another client", list, place);
+    if (t->buffer && t->offset > UINT64_MAX - t->buffer->base_offset)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "%s[%zu].offset is too large", list, place);
+    return KOPS_OK;
+}
+
+enum kops_code attrs_check(const struct kops_attr *attrs, size_t n, struct kops_error *e)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!attrs[i].name || attrs[i].type < KOPS_ATTR_BOOL || attrs[i].type > KOPS_ATTR_TEXT ||
+            (attrs[i].type == KOPS_ATTR_TEXT && !attrs[i].value.text))
+            return fail(e, KOPS_ERR_BAD_ARGUMENT, "attrs[%zu] has no name, type or text", i);
+    return KOPS_OK;
+}
+
+bool attrs_only_write(const struct kops_attr *attrs, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(attrs[i].name, "beta") &&
+            (attrs[i].type == KOPS_ATTR_FLOAT ? attrs[i].value.real != 0.0
+                                              : attrs[i].type != KOPS_ATTR_INT || attrs[i].value.integer != 0))
+            return false;
+    return true;
+}
+
+enum kops_code options_check(const struct kops_options *options, struct kops_error *e)
+{
+    for (size_t i = 0; i < sizeof(options->reserved) / sizeof(options->reserved[0]); i++)
+        if (options->reserved[i])
+            return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.reserved is not zero: initialise the struct with {0}");
+    if (options->priority > KOPS_PRIORITY_LOW)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.priority is none of enum kops_priority");
+    return KOPS_OK;
+}

@@ -1,0 +1,215 @@
+/* Running ops: blocking, on a CUDA stream, and by tickets. */
+#include "base/fail.h"
+#include "memory/span.h"
+#include "operand.h"
+#include "work/dispatch.h"
+
+/* A run of the public struct on its way. */
+struct run {
+    const struct kops_request *request;
+    struct native_tensor tensors[KOPS_MAX_OPERANDS];
+    struct wire_run wire;
+    struct job job;
+};
+
+static const struct kops_tensor *operand(const struct kops_request *r, size_t i)
+{
+    return i < r->n_inputs ? &r->inputs[i] : &r->outputs[i - r->n_inputs];
+}
+
+static enum kops_code check(const struct kops_client *c, const struct kops_request *r, struct kops_error *e)
+{
+    size_t n = r->n_inputs + r->n_outputs;
+    enum kops_code code;
+
+    if (!r->op)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "request.op is NULL");
+    if (r->n_inputs > KOPS_MAX_OPERANDS || n > KOPS_MAX_OPERANDS)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "a run takes at most %d tensors", KOPS_MAX_OPERANDS);
+    for (size_t i = 0; i < n; i++) {
+        bool input = i < r->n_inputs;
+
+        code = operand_check(c, operand(r, i), input ? "inputs" : "outputs", input ? i : i - r->n_inputs, e);
+        if (code)
+            return code;
+    }
+    code = attrs_check(r->attrs, r->n_attrs, e);
+    return code ? code : options_check(&r->options, e);
+}
+
+static bool resolve(struct kops_client *c, struct job *job)
+{
+    struct run *run = job->context;
+    bool known = true;
+
+    for (unsigned i = 0; i < run->wire.n_inputs + run->wire.n_outputs; i++)
+        known &= operand_resolve(c, operand(run->request, i), &run->tensors[i]);
+    return known;
+}
+
+static enum kops_code ensure(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_error *e)
+{
+    const struct run *run = job->context;
+
+    for (unsigned i = 0; i < run->wire.n_inputs + run->wire.n_outputs; i++) {
+        struct kops_buffer *b = operand(run->request, i)->buffer;
+
+        if (b && b->generation != c->generation)
+            return buffer_ensure(b, deadline, e);
+    }
+    return KOPS_OK;
+}
+
+/* Inputs are what they were while outputs lie elsewhere and are only written. */
+static bool is_safe(const void *context)
+{
+    const struct run *run = context;
+    const struct kops_request *r = run->request;
+    struct span inputs[KOPS_MAX_OPERANDS], output;
+
+    if (!attrs_only_write(r->attrs, r->n_attrs))
+        return false;
+    for (size_t i = 0; i < r->n_inputs; i++)
+        if (!span_of(&r->inputs[i], &inputs[i]))
+            return false;
+    for (size_t i = 0; i < r->n_outputs; i++) {
+        if (!span_of(&r->outputs[i], &output))
+            return false;
+        for (size_t k = 0; k < r->n_inputs; k++)
+            if (spans_meet(&inputs[k], &output))
+                return false;
+    }
+    return true;
+}
+
+static void begin(struct run *run, const struct kops_client *c, const struct kops_request *r)
+{
+    run->request = r;
+    run->wire = (struct wire_run){.op = r->op,
+                                  .n_inputs = (unsigned)r->n_inputs,
+                                  .n_outputs = (unsigned)r->n_outputs,
+                                  .tensors = run->tensors,
+                                  .attrs = r->attrs,
+                                  .n_attrs = r->n_attrs,
+                                  .variant = r->options.variant,
+                                  .how = {.options = &r->options,
+                                          .stream = r->options.stream,
+                                          .no_timing = r->options.no_timing,
+                                          .priority = client_priority(c, &r->options)}};
+    run->job = (struct job){.pack = wire_pack_run,
+                            .wire = &run->wire,
+                            .resolve = resolve,
+                            .ensure = ensure,
+                            .context = run,
+                            .safe = is_safe,
+                            .options = &r->options,
+                            .decode = wire_decode_run,
+                            .how = &run->wire.how,
+                            .run = &run->wire};
+}
+
+static enum kops_code call_op(struct kops_client *c, const struct kops_request *request, const struct dispatch *d,
+                              struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    const uint64_t deadline = client_deadline(c, request->options.timeout_ms);
+    struct run run;
+    enum kops_code r;
+
+    client_enter(c, e);
+    r = check(c, request, e);
+    if (!r)
+        r = dispatch_check(d, &request->options, e);
+    if (!r) {
+        begin(&run, c, request);
+        if (d->way == DISPATCH_ENQUEUE)
+            run.job.name = client_op_name(c, request->op);
+        r = dispatch(d, c, &run.job, deadline, e);
+    }
+    client_leave(c);
+    return r;
+}
+
+enum kops_code kops_run(kops_client *client, const struct kops_request *request, struct kops_result *ret_result,
+                        struct kops_error *ret_error)
+{
+    return call_op(client, request, &(struct dispatch){DISPATCH_RUN, .ret_result = ret_result}, ret_error);
+}
+
+enum kops_code kops_submit(kops_client *client, const struct kops_request *request, kops_ticket *ret_ticket,
+                           struct kops_error *ret_error)
+{
+    return call_op(client, request, &(struct dispatch){DISPATCH_SUBMIT, .ret_ticket = ret_ticket}, ret_error);
+}
+
+enum kops_code kops_enqueue(kops_client *client, const struct kops_request *request, void *cuda_stream,
+                            struct kops_error *ret_error)
+{
+    return call_op(client, request, &(struct dispatch){DISPATCH_ENQUEUE, .stream = cuda_stream}, ret_error);
+}
+
+/* ---- tickets ---- */
+
+static struct call *find(struct kops_client *c, kops_ticket ticket, struct kops_error *e)
+{
+    struct call *call = call_by_ticket(c, ticket);
+
+    if (!call)
+        fail(e, KOPS_ERR_BAD_ARGUMENT, "no such ticket: it was waited for already, or is another client's");
+    return call;
+}
+
+enum kops_code kops_wait(kops_client *client, kops_ticket ticket, int64_t timeout_ms, struct kops_result *ret_result,
+                         struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    uint64_t deadline = client_deadline(client, timeout_ms);
+    struct call *call;
+    enum kops_code r;
+
+    client_enter(client, e);
+    call = find(client, ticket, e);
+    if (!call) {
+        r = KOPS_ERR_BAD_ARGUMENT;
+    } else if (call->waited) {
+        r = fail(e, KOPS_ERR_BAD_ARGUMENT, "another thread waits for this ticket");
+    } else {
+        call->waited = true;
+        if (session_wait(client, call, deadline)) {
+            r = job_finish(client, call, ret_result, e);
+        } else {
+            call->waited = false;
+            r = fail(e, KOPS_ERR_TIMEOUT, "the run has not ended yet: wait again, or kops_cancel() it");
+        }
+    }
+    client_leave(client);
+    return r;
+}
+
+enum kops_code kops_poll(kops_client *client, kops_ticket ticket, bool *ret_done, struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    struct call *call;
+
+    client_enter(client, e);
+    call = find(client, ticket, e);
+    if (call && call->state != CALL_DONE)
+        session_poll(client);
+    if (call)
+        *ret_done = call->state == CALL_DONE;
+    client_leave(client);
+    return call ? KOPS_OK : KOPS_ERR_BAD_ARGUMENT;
+}
+
+enum kops_code kops_cancel(kops_client *client, kops_ticket ticket, struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    struct call *call;
+
+    client_enter(client, e);
+    call = find(client, ticket, e);
+    if (call && call->state == CALL_SENT)
+        session_cancel(client, call);
+    client_leave(client);
+    return call ? KOPS_OK : KOPS_ERR_BAD_ARGUMENT;
+}

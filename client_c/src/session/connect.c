@@ -1,0 +1,291 @@
+/* Finding the daemon, greeting it, and waiting for one that is started anew. Lock held; dropped while it waits.
+ *
+ * One thread connects (`greeting`, `greeter`); the others wait for how it ends, and share its failure. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "session.h"
+
+enum { SPIN_PROCESSORS = 4, MAX_SPIN_US = 1000 }; /* polling pays on so many, and for no longer than that */
+
+/* ---- the socket ---- */
+
+/* Nobody else connects meanwhile, so it needs no lock. */
+static int try_path(struct kops_client *c, const char *path, int64_t timeout_ms, struct bytes *tried)
+{
+    char line[256];
+    int fd = -1, r;
+
+    pthread_mutex_unlock(&c->lock);
+    r = transport_dial(path, timeout_ms, &fd);
+    pthread_mutex_lock(&c->lock);
+    if (r) {
+        snprintf(line, sizeof(line), "%s%s (%s)", tried->length ? ", " : "", path, strerror(r));
+        bytes_append(tried, line, strlen(line));
+        return -1;
+    }
+    transport_adopt(&c->t, fd);
+    if (!c->info.info.socket)
+        c->info.info.socket = arena_text(&c->info.arena, path, strlen(path));
+    return 0;
+}
+
+/* A path that was given is the only one tried, and so is one that was found. */
+static int try_paths(struct kops_client *c, int64_t timeout_ms, struct bytes *tried)
+{
+    const char *given = c->socket_option ? c->socket_option : getenv("KOPS_SOCKET");
+    const char *runtime = getenv("XDG_RUNTIME_DIR");
+    char path[128];
+
+    if (c->info.info.server) /* the buffers and all else are that daemon's, or its successor's */
+        return try_path(c, c->info.info.socket, timeout_ms, tried);
+    if (given && *given)
+        return try_path(c, given, timeout_ms, tried);
+    if (runtime && *runtime && (size_t)snprintf(path, sizeof(path), "%s/kopsd.sock", runtime) < sizeof(path) &&
+        !try_path(c, path, timeout_ms, tried))
+        return 0;
+    return try_path(c, "/run/kopsd/kopsd.sock", timeout_ms, tried);
+}
+
+static enum kops_code open_socket(struct kops_client *c, uint64_t deadline, struct kops_error *e)
+{
+    const int left_ms = deadline_poll_ms(deadline);
+    struct bytes tried = {0};
+
+    if (try_paths(c, left_ms >= 0 && left_ms < c->connect_timeout_ms ? left_ms : c->connect_timeout_ms, &tried)) {
+        fail(e, KOPS_ERR_CONNECT_FAILED,
+             "no daemon answers: %.*s; start kopsd, or set KOPS_SOCKET to the socket of the one that runs",
+             (int)tried.length, tried.data ? tried.data : "");
+        bytes_free(&tried);
+        return KOPS_ERR_CONNECT_FAILED;
+    }
+    bytes_free(&tried);
+    c->generation++;
+    return KOPS_OK;
+}
+
+/* ---- the greeting ---- */
+
+static unsigned known_features(const struct kops_client *c)
+{
+    static const struct {
+        const char *name;
+        enum client_feature feature;
+    } table[] = {{"shm", FEATURE_SHM},
+                 {"ordered", FEATURE_ORDERED},
+                 {"sequence", FEATURE_SEQUENCE},
+                 {"program", FEATURE_PROGRAM},
+                 {"priority", FEATURE_PRIORITY}};
+    unsigned features = 0;
+
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        if (kops_info_feature(c, table[i].name))
+            features |= table[i].feature;
+    return features;
+}
+
+static enum kops_transport wanted_transport(const struct kops_client *c)
+{
+    const char *given = getenv("KOPS_TRANSPORT");
+
+    if (c->transport != KOPS_TRANSPORT_AUTO || !given)
+        return c->transport;
+    if (!strcmp(given, "shm"))
+        return KOPS_TRANSPORT_SHM;
+    return strcmp(given, "socket") ? KOPS_TRANSPORT_AUTO : KOPS_TRANSPORT_SOCKET;
+}
+
+static enum kops_code open_ring(struct kops_client *c, uint64_t deadline, struct kops_error *e)
+{
+    const struct wire_hello hello = {.name = c->name, .shm = true};
+    struct wire_shm shm = {.fd = -1, .doorbell = -1, .wake = -1};
+    const char *wrong;
+    enum kops_code r = session_call(c, wire_pack_hello, &hello, -1, wire_decode_shm, &shm, deadline, SESSION_HERE, e);
+
+    if (r)
+        return r;
+    wrong = ring_link_open(&c->t.ring, &shm);
+    return wrong ? fail(e, KOPS_ERR_BAD_REPLY, "the daemon's shared memory cannot be used: %s", wrong) : KOPS_OK;
+}
+
+/* Asks for shared memory where it is wanted, and decides how long to poll. */
+static enum kops_code share_memory(struct kops_client *c, uint64_t daemon_spin_us, uint64_t deadline,
+                                   struct kops_error *e)
+{
+    const enum kops_transport wanted = wanted_transport(c);
+    enum kops_code r;
+
+    c->spin_us = c->spin_option == KOPS_NO_SPIN ? 0 : c->spin_option;
+    c->spin_failures = 0;
+    if (wanted == KOPS_TRANSPORT_SHM && !(c->features & FEATURE_SHM))
+        return fail(e, KOPS_ERR_UNSUPPORTED, "the daemon has no shared memory for messages: use KOPS_TRANSPORT_AUTO");
+    if (wanted == KOPS_TRANSPORT_SOCKET || !(c->features & FEATURE_SHM) ||
+        (wanted == KOPS_TRANSPORT_AUTO && (!daemon_spin_us || sysconf(_SC_NPROCESSORS_ONLN) < SPIN_PROCESSORS)))
+        return KOPS_OK;
+    r = open_ring(c, deadline, e);
+    if (r && wanted == KOPS_TRANSPORT_AUTO && !c->lost && c->t.fd >= 0) {
+        fail_clear(e); /* a limit, say: the socket does it too */
+        return KOPS_OK;
+    }
+    if (r)
+        return r;
+    if (!c->spin_option)
+        c->spin_us = daemon_spin_us < MAX_SPIN_US ? (unsigned)daemon_spin_us : MAX_SPIN_US;
+    return KOPS_OK;
+}
+
+/* The first hello tells everything; later ones only the limits, since what kops_info() gave out must not change. */
+static enum kops_code greet(struct kops_client *c, uint64_t deadline, struct kops_error *e)
+{
+    const struct wire_hello hello = {.name = c->name};
+    struct kops_limits limits = {0};
+    bool first = !c->info.info.server;
+    enum kops_code r = session_call(c, wire_pack_hello, &hello, -1, first ? wire_decode_info : wire_decode_limits,
+                                    first ? (void *)&c->info : &limits, deadline, SESSION_HERE, e);
+
+    if (r)
+        return r;
+    if (first) {
+        limits = c->info.info.limits;
+        c->features = known_features(c);
+    }
+    if (limits.inflight)
+        c->max_inflight = limits.inflight < UINT16_MAX ? (uint32_t)limits.inflight : UINT16_MAX;
+    if (limits.message_bytes)
+        c->max_message = limits.message_bytes;
+    return share_memory(c, limits.spin_us, deadline, e);
+}
+
+/* ---- until there is a connection ---- */
+
+enum { FIRST_PAUSE_MS = 5, LAST_PAUSE_MS = 100 };
+
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void pause_until(struct kops_client *c, uint64_t time)
+{
+    while (clock_ns() < time)
+        session_sleep(c, time);
+}
+
+static enum kops_code connect_once(struct kops_client *c, uint64_t deadline, bool *ret_reached, struct kops_error *e)
+{
+    enum kops_code r;
+
+    while (c->lost && clock_ns() < deadline) /* others are still in its system calls */
+        session_sleep(c, deadline);
+    if (c->lost)
+        return fail(e, KOPS_ERR_TIMEOUT, "the connection is being made anew");
+    r = open_socket(c, deadline, e);
+    if (r)
+        return r;
+    *ret_reached = true;
+    r = greet(c, deadline, e);
+    if (r && c->t.fd >= 0)
+        session_lost(c, r, "%s", e->message);
+    return r;
+}
+
+/* What may be otherwise in a moment, where a daemon is started anew. */
+static bool passes(enum kops_code code)
+{
+    return code == KOPS_ERR_CONNECT_FAILED || code == KOPS_ERR_CONNECTION_LOST || code == KOPS_ERR_SHUTTING_DOWN ||
+           code == KOPS_ERR_DEVICE_LOST || code == KOPS_ERR_JOB_TIMEOUT || code == KOPS_ERR_TIMEOUT;
+}
+
+static enum kops_code give_up(const struct kops_client *c, uint64_t deadline, struct kops_error *e)
+{
+    const struct kops_error why = *e;
+
+    if (deadline != DEADLINE_NEVER && clock_ns() >= deadline)
+        return fail(e, KOPS_ERR_TIMEOUT, "the call's time was over before a daemon could be reached again: %.400s",
+                    why.message);
+    return fail(e, KOPS_ERR_CONNECT_FAILED, "no daemon could be reached for %lld ms: %.400s",
+                (long long)c->reconnect_timeout_ms, why.message);
+}
+
+/* The first connection is tried once, unless a daemon takes it and ends: what there is not may never be there. Later
+ * ones have the patience that the caller asked for. */
+static enum kops_code connect_patiently(struct kops_client *c, uint64_t deadline, struct kops_error *e)
+{
+    const bool first = !c->info.info.server, patient = c->reconnect_timeout_ms != 0;
+    const uint64_t once = earlier(deadline, deadline_in(c->connect_timeout_ms));
+    const uint64_t until = patient ? earlier(deadline, deadline_in(c->reconnect_timeout_ms)) : 0;
+    unsigned pause_ms = FIRST_PAUSE_MS;
+    bool reached = false;
+
+    for (;;) {
+        enum kops_code r = connect_once(c, first || until < once ? once : until, &reached, e);
+        uint64_t now = clock_ns();
+
+        if (!r)
+            fail_clear(e); /* of what earlier tries left */
+        if (!r || !patient || !passes(r) || (first && (!reached || now >= once)))
+            return r;
+        if (now >= until)
+            return first ? r : give_up(c, deadline, e);
+        pause_until(c, earlier(now + (uint64_t)pause_ms * 1000000U, until));
+        if (first && clock_ns() >= once)
+            return r;
+        pause_ms = pause_ms * 2 < LAST_PAUSE_MS ? pause_ms * 2 : LAST_PAUSE_MS;
+    }
+}
+
+static enum kops_code connect_for_all(struct kops_client *c, uint64_t deadline, struct kops_error *e)
+{
+    enum kops_code r;
+
+    c->greeting = true;
+    c->greeter = pthread_self();
+    r = connect_patiently(c, deadline, e);
+    c->greeting = false;
+    /* One whose own time was over tells nothing to the others. */
+    if (r && r != KOPS_ERR_TIMEOUT) {
+        c->unreachable = *e;
+        c->failures++;
+    }
+    if (c->waiters)
+        pthread_cond_broadcast(&c->changed);
+    return r;
+}
+
+static bool greeted_by_another(const struct kops_client *c)
+{
+    return c->greeting && !pthread_equal(c->greeter, pthread_self());
+}
+
+/* A daemon that said that it ends closes the connection at once; one that does not is left. */
+static void await_end(struct kops_client *c, uint64_t deadline)
+{
+    if (clock_ns() >= c->ends_by)
+        session_lost(c, KOPS_ERR_DEVICE_LOST, "the daemon lost its device, and the connection was given up");
+    else
+        session_progress(c, earlier(deadline, c->ends_by));
+}
+
+enum kops_code session_connect(struct kops_client *c, uint64_t deadline, struct kops_error *e)
+{
+    const uint32_t failures = c->failures;
+
+    while (c->lost || c->ends_by || greeted_by_another(c)) {
+        if (c->lost || greeted_by_another(c))
+            session_sleep(c, deadline);
+        else
+            await_end(c, deadline);
+        if ((c->lost || c->ends_by || greeted_by_another(c)) && deadline != DEADLINE_NEVER && clock_ns() >= deadline)
+            return fail(e, KOPS_ERR_TIMEOUT, "the call's time was over while another thread waited for the daemon");
+    }
+    if (c->t.fd >= 0)
+        return KOPS_OK;
+    if (c->failures != failures) {
+        *e = c->unreachable;
+        return e->code;
+    }
+    if (c->greeting) /* it ended between two messages of the greeting */
+        return fail(e, KOPS_ERR_CONNECTION_LOST, "the daemon closed the connection while it was greeted");
+    return connect_for_all(c, deadline, e);
+}

@@ -1,0 +1,33 @@
+#include "remote.h"
+
+#include "base/fail.h"
+
+enum kops_code remote_ensure(struct kops_client *c, struct remote *r, remote_define *define, void *thing,
+                             const char *what, uint64_t deadline, struct kops_error *e)
+{
+    for (;;) {
+        enum kops_code code = session_connect(c, deadline, e);
+
+        if (code || remote_known(c, r))
+            return code;
+        if (r->defining == c->generation) {
+            session_sleep(c, deadline);
+        } else {
+            r->defining = c->generation;
+            code = define(thing, deadline, e);
+            r->defining = 0;
+            if (c->waiters)
+                pthread_cond_broadcast(&c->changed);
+            if (code)
+                return code;
+        }
+        if (!remote_known(c, r) && deadline != DEADLINE_NEVER && clock_ns() >= deadline)
+            return fail(e, KOPS_ERR_TIMEOUT, "the %s could not be defined in time", what);
+    }
+}
+
+void remote_release(struct kops_client *c, const struct remote *r, void (*pack)(struct bytes *out, uint64_t id))
+{
+    if (remote_known(c, r) && c->t.fd >= 0 && !c->lost)
+        session_release(c, pack, r->id);
+}

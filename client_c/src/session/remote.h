@@ -1,0 +1,39 @@
+/* What the daemon keeps for a connection under an id (a program, a module, a kernel): made known at its first use
+ * there, and anew on every connection. Part of a struct that has a reference to its client. Lock held; may drop it
+ * while it waits. */
+#ifndef KOPS_CLIENT_REMOTE_H
+#define KOPS_CLIENT_REMOTE_H
+
+#include "work/job.h"
+
+struct remote {
+    uint64_t id;
+    uint32_t generation; /* of the connection that knows the id; 0: none does */
+    uint32_t defining;   /* the generation for which some thread is at it; 0: none */
+};
+
+/* Asks the daemon for it: remote_defined() when it has. */
+typedef enum kops_code remote_define(void *thing, uint64_t deadline, struct kops_error *e);
+
+static inline bool remote_known(const struct kops_client *c, const struct remote *r)
+{
+    return r->generation == c->generation;
+}
+
+/* `generation`: of the connection that gave the id. */
+static inline void remote_defined(const struct kops_client *c, struct remote *r, uint64_t id, uint32_t generation)
+{
+    if (generation != c->generation) /* the connection changed meanwhile: another try */
+        return;
+    r->id = id;
+    r->generation = generation;
+}
+
+/* Lets one thread at a time define it, until the present connection knows it. `what` is for a message. */
+enum kops_code remote_ensure(struct kops_client *c, struct remote *r, remote_define *define, void *thing,
+                             const char *what, uint64_t deadline, struct kops_error *e);
+
+/* Tells the daemon, where the connection is still that which knows it. */
+void remote_release(struct kops_client *c, const struct remote *r, void (*pack)(struct bytes *out, uint64_t id));
+
+#endif

@@ -1,0 +1,348 @@
+/* The receiving half, and the end of a connection. */
+#include "session.h"
+
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "base/fail.h"
+#include "wire/wire_fast.h"
+
+/* Polling that helps this seldom is cut to a fraction: waits in a row, and the divisor. */
+enum { SPIN_PATIENCE = 8, SPIN_CUT = 8 };
+
+/* A daemon that lost its device ends so soon, with time to answer what is under way. */
+enum { END_GRACE_MS = 1000 };
+
+/* ---- the end of a connection ---- */
+
+void session_close_lost(struct kops_client *c)
+{
+    if (!c->lost || c->users)
+        return;
+    transport_close(&c->t);
+    fail_clear(&c->reason);
+    c->lost = false;
+    c->ends_by = 0;
+    pthread_cond_broadcast(&c->changed);
+}
+
+/* It has closed its end: what it did not read it never will. */
+static bool hung_up(const struct kops_client *c)
+{
+    struct pollfd end = {.fd = c->t.fd, .events = POLLRDHUP};
+
+    return poll(&end, 1, 0) > 0 && end.revents & (POLLRDHUP | POLLHUP);
+}
+
+void session_lost(struct kops_client *c, enum kops_code code, const char *format, ...)
+{
+    bool ended;
+    va_list args;
+
+    if (c->lost || c->t.fd < 0)
+        return;
+    ended = code == KOPS_ERR_CONNECTION_LOST && hung_up(c);
+    /* What the daemon said before it closed the connection is the better reason. */
+    if (!c->reason.code) {
+        fail(&c->reason, code, "%s", "");
+        va_start(args, format);
+        vsnprintf(c->reason.message, sizeof(c->reason.message), format, args);
+        va_end(args);
+    }
+    c->lost = true;
+    shutdown(c->t.fd, SHUT_RDWR);
+    calls_end_all(c, &c->reason, ended);
+    pthread_cond_broadcast(&c->changed);
+    session_close_lost(c);
+}
+
+/* ---- receiving ---- */
+
+/* Replies that bring something under an id, and how it is given back. */
+static bool late_id(wire_decode *decode, const struct wire_message *m, int *fds, uint64_t *ret_id,
+                    void (**ret_release)(struct bytes *out, uint64_t id))
+{
+    static const struct {
+        wire_decode *decode;
+        void (*release)(struct bytes *out, uint64_t id);
+    } table[] = {{wire_decode_program, wire_pack_release_program},
+                 {wire_decode_module, wire_pack_release_module},
+                 {wire_decode_kernel, wire_pack_release_kernel}};
+    struct wire_buffer buffer = {.fd = -1};
+    bool whole;
+
+    if (decode == wire_decode_register || decode == wire_decode_alloc) {
+        whole = decode(m->result, fds, m->nfds, &buffer);
+        if (buffer.fd >= 0)
+            close(buffer.fd);
+        *ret_id = buffer.id;
+        *ret_release = wire_pack_release;
+        return whole;
+    }
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        *ret_release = table[i].release;
+        if (decode == table[i].decode)
+            return decode(m->result, fds, m->nfds, ret_id);
+    }
+    return false;
+}
+
+/* Nobody waits for this any more; what it brought is given back. */
+static void drop_late(struct kops_client *c, struct call *call, const struct wire_message *m, int *fds)
+{
+    wire_decode *decode = call->decode;
+    void (*release)(struct bytes * out, uint64_t id);
+    uint64_t id;
+
+    call_end(c, call, NULL);
+    if (!m->error && late_id(decode, m, fds, &id, &release))
+        release(session_notifications(c), id), c->unconfirmed = true;
+}
+
+/* As it came, for whoever asked for that. */
+static bool take_raw(struct native_reply *r, const struct wire_message *m, int *fds)
+{
+    if (!m->body)
+        return false;
+    if (r->capacity < m->body_length) {
+        char *grown = realloc(r->data, m->body_length);
+
+        if (!grown)
+            return false;
+        r->data = grown;
+        r->capacity = m->body_length;
+    }
+    memcpy(r->data, m->body, m->body_length);
+    r->length = m->body_length;
+    r->is_error = m->error != NULL;
+    r->n_fds = m->nfds;
+    for (unsigned i = 0; i < m->nfds; i++) {
+        r->fds[i] = fds[i];
+        fds[i] = -1;
+    }
+    return true;
+}
+
+static bool take_result(struct call *call, const struct wire_message *m, int *fds)
+{
+    return call->reply ? take_raw(call->reply, m, fds) : call->decode(m->result, fds, m->nfds, call->into);
+}
+
+/* Whatever is sent to a daemon without its device is refused: the next one is waited for. */
+static void take_error(struct kops_client *c, const struct wire_message *m, struct kops_error *ret_error)
+{
+    wire_decode_error(m->error, ret_error);
+    if ((ret_error->code == KOPS_ERR_DEVICE_LOST || ret_error->code == KOPS_ERR_JOB_TIMEOUT) && !c->ends_by)
+        c->ends_by = deadline_in(END_GRACE_MS);
+}
+
+static const char *take_response(struct kops_client *c, const struct wire_message *m)
+{
+    struct call *call = call_by_msgid(c, m->msgid);
+    struct kops_error error;
+    int fds[WIRE_MAX_FDS];
+    const char *wrong = transport_claim(&c->t, m->nfds, fds);
+
+    if (wrong)
+        return wrong;
+    if (m->error)
+        take_error(c, m, &error);
+    if (!call) {
+        wrong = "a response answers no request";
+    } else if (call->state == CALL_LATE) {
+        drop_late(c, call, m, fds);
+    } else if (m->error && !call->reply) {
+        call_end(c, call, &error);
+    } else if (!take_result(call, m, fds)) {
+        fail(&error, KOPS_ERR_BAD_REPLY, "the daemon's result lacks a key, or there is no memory to read it");
+        call_end(c, call, &error);
+    } else {
+        call_end(c, call, NULL);
+    }
+    for (unsigned i = 0; i < m->nfds; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    return wrong;
+}
+
+/* Most replies say that all is well, and a few numbers at most. */
+static bool take_success(struct kops_client *c, const char *data, size_t length)
+{
+    struct call *call;
+    uint32_t msgid;
+    bool empty;
+
+    if ((c->t.taking == STREAM_SOCKET && c->t.n_batches) || !wire_is_success(data, length, &msgid, &empty))
+        return false;
+    call = call_by_msgid(c, msgid);
+    if (!call || call->state != CALL_SENT || call->reply)
+        return false;
+    if (call->decode == wire_decode_run) {
+        if (!wire_fast_run(data, length, call->into))
+            return false;
+    } else if (call->decode != wire_decode_nothing || (!empty && !call->lane)) {
+        return false;
+    }
+    call_end(c, call, NULL);
+    return true;
+}
+
+static const char *take_message(struct kops_client *c, const char *data, size_t length)
+{
+    struct wire_message m;
+    const char *wrong;
+
+    if (take_success(c, data, length))
+        return NULL;
+    wrong = wire_parse(c->decoder, data, length, &m);
+    if (!wrong && m.kind == WIRE_RESPONSE)
+        return take_response(c, &m);
+    if (!wrong && m.kind == WIRE_ERROR_NOTIFICATION)
+        wire_decode_error(m.error, &c->reason);
+    return wrong;
+}
+
+/* Takes every whole message that is there. Called by whoever holds the receiving role. */
+static void take_messages(struct kops_client *c)
+{
+    const char *wrong, *data;
+    size_t length;
+
+    while (!(wrong = transport_next(&c->t, &data, &length)) && data) {
+        wrong = take_message(c, data, length);
+        if (wrong)
+            break;
+        wrong = transport_taken(&c->t, length);
+        if (wrong)
+            break;
+    }
+    if (wrong)
+        session_lost(c, KOPS_ERR_BAD_REPLY, "the daemon's bytes are no valid reply: %s", wrong);
+}
+
+static void take_received(struct kops_client *c, enum transport_result r)
+{
+    switch (r) {
+    case TRANSPORT_OK:
+        take_messages(c);
+        break;
+    case TRANSPORT_TIMEOUT:
+        break;
+    case TRANSPORT_CLOSED:
+        session_lost(c, KOPS_ERR_CONNECTION_LOST,
+                     "the daemon ended, or closed the connection; requests without a reply may or may not have run");
+        break;
+    case TRANSPORT_BROKEN:
+        session_lost(c, KOPS_ERR_BAD_REPLY, "the daemon broke the rules for file descriptors or shared memory");
+        break;
+    case TRANSPORT_NO_MEMORY:
+        session_lost(c, KOPS_ERR_NO_MEMORY, "there is no memory to receive a reply");
+        break;
+    }
+}
+
+void session_sleep(struct kops_client *c, uint64_t deadline)
+{
+    c->waiters++;
+    if (deadline == DEADLINE_NEVER) {
+        pthread_cond_wait(&c->changed, &c->lock);
+    } else {
+        struct timespec until = {.tv_sec = (time_t)(deadline / 1000000000U), .tv_nsec = (long)(deadline % 1000000000U)};
+
+        pthread_cond_timedwait(&c->changed, &c->lock, &until);
+    }
+    c->waiters--;
+}
+
+static unsigned spin_budget(const struct kops_client *c)
+{
+    if (c->spin_failures < SPIN_PATIENCE || c->spin_us < SPIN_CUT)
+        return c->spin_us;
+    return c->spin_us / SPIN_CUT;
+}
+
+void session_progress(struct kops_client *c, uint64_t deadline)
+{
+    const unsigned spin_us = spin_budget(c);
+    enum transport_result r;
+
+    if (c->reading || c->lost) {
+        session_sleep(c, deadline);
+        return;
+    }
+    c->reading = true;
+    c->users++;
+    pthread_mutex_unlock(&c->lock);
+    r = transport_receive(&c->t, deadline, spin_us);
+    pthread_mutex_lock(&c->lock);
+    c->spin_failures = c->t.spun_out ? c->spin_failures + 1 : 0;
+    c->users--;
+    if (!c->lost)
+        take_received(c, r);
+    c->reading = false;
+    session_close_lost(c);
+    if (c->waiters)
+        pthread_cond_broadcast(&c->changed);
+}
+
+void session_poll(struct kops_client *c)
+{
+    enum transport_result r = TRANSPORT_OK;
+
+    while (r == TRANSPORT_OK && !c->reading && !c->lost && c->t.fd >= 0) {
+        r = transport_receive(&c->t, 0, 0);
+        take_received(c, r);
+    }
+    if (c->waiters)
+        pthread_cond_broadcast(&c->changed);
+}
+
+void session_drain(struct kops_client *c)
+{
+    if (c->reading || c->lost || c->t.fd < 0)
+        return;
+    take_received(c, transport_drain(&c->t));
+    if (c->waiters)
+        pthread_cond_broadcast(&c->changed);
+}
+
+bool session_wait(struct kops_client *c, struct call *call, uint64_t deadline)
+{
+    while (call->state == CALL_SENT) {
+        session_progress(c, deadline);
+        if (call->state == CALL_SENT && deadline != DEADLINE_NEVER && clock_ns() >= deadline)
+            return false;
+    }
+    return true;
+}
+
+enum kops_code session_finish(struct kops_client *c, struct call *call, struct kops_error *e)
+{
+    enum kops_code code = call->code;
+
+    if (code && e) {
+        if (call->error)
+            *e = *call->error;
+        else
+            fail(e, code, "%s (no memory for its message)", kops_code_name(code));
+    }
+    call_free(c, call);
+    return code;
+}
+
+void session_abandon(struct kops_client *c, struct call *call)
+{
+    if (call->state == CALL_SENT) {
+        call->state = CALL_LATE;
+        call->ticket = 0;
+        call->into = NULL;
+        if (!call->owns_reply)
+            call->reply = NULL;
+    } else {
+        call_free(c, call);
+    }
+}

@@ -1,0 +1,321 @@
+/* The sending half. */
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "recover.h"
+#include "session.h"
+#include "work/ordered.h"
+
+/* Waits until the socket takes bytes again, and takes in replies meanwhile: a daemon that cannot send does not read. */
+static void wait_writable(struct kops_client *c, uint64_t deadline)
+{
+    struct pollfd p = {.fd = c->t.fd, .events = POLLOUT};
+    bool receive = !c->reading;
+
+    if (receive)
+        p.events |= POLLIN;
+    c->users++;
+    c->reading = true;
+    pthread_mutex_unlock(&c->lock);
+    poll(&p, 1, deadline_poll_ms(deadline));
+    pthread_mutex_lock(&c->lock);
+    c->users--;
+    if (receive) {
+        c->reading = false;
+        if (p.revents & (POLLIN | POLLHUP | POLLERR))
+            session_poll(c);
+    }
+}
+
+/* The same for room in the ring. Whoever receives hears the bell. */
+static void wait_for_room(struct kops_client *c, enum stream stream, uint64_t deadline)
+{
+    c->sending = true;
+    if (stream == STREAM_SOCKET)
+        wait_writable(c, deadline);
+    else if (ring_link_want_room(&c->t.ring))
+        session_progress(c, deadline);
+    c->sending = false;
+    session_close_lost(c);
+    if (c->waiters)
+        pthread_cond_broadcast(&c->changed);
+}
+
+void session_take_back(struct kops_client *c, struct outgoing *m)
+{
+    struct outbox *out = &c->t.out[m->stream];
+    struct bytes *b = &out->bytes;
+    size_t end = m->from + m->length;
+
+    /* Notifications may have come behind it. */
+    memmove(b->data + m->from, b->data + end, b->length - end);
+    b->length -= m->length;
+    b->failed = false;
+    if (b->length == out->sent)
+        b->length = out->sent = 0;
+    call_free(c, m->call);
+}
+
+/* Too long for the ring. */
+static bool move_to_socket(struct kops_client *c, struct outgoing *m)
+{
+    struct bytes *ring = session_out(c, m), *socket = &c->t.out[STREAM_SOCKET].bytes;
+    size_t from = socket->length;
+
+    if (!bytes_append(socket, ring->data + m->from, ring->length - m->from)) {
+        socket->failed = false;
+        return false;
+    }
+    ring->length = m->from;
+    if (ring->length == c->t.out[STREAM_RING].sent)
+        ring->length = c->t.out[STREAM_RING].sent = 0;
+    m->stream = STREAM_SOCKET;
+    m->from = from;
+    m->alone = true;
+    return true;
+}
+
+enum kops_code session_appended(struct kops_client *c, struct outgoing *m, struct kops_error *e)
+{
+    struct bytes *out = session_out(c, m);
+    size_t length = out->length - m->from;
+    enum kops_code r = KOPS_OK;
+
+    m->length = length;
+    if (out->failed)
+        r = fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a request of %zu bytes", length);
+    else if (length > c->max_message)
+        r = fail(e, KOPS_ERR_BAD_ARGUMENT, "the request has %zu bytes, the daemon takes %llu", length,
+                 (unsigned long long)c->max_message);
+    else if (m->stream == STREAM_RING && length > ring_message_bytes(c->t.ring.requests.size) && !move_to_socket(c, m))
+        r = fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a request of %zu bytes", length);
+    if (r)
+        session_take_back(c, m);
+    return r;
+}
+
+/* Until the replies to everything sent before have come; false: the deadline passed. The connection may be lost. */
+static bool wait_until_alone(struct kops_client *c, uint32_t generation, uint64_t deadline)
+{
+    while (c->inflight > 1 && !c->lost && c->t.fd >= 0 && c->generation == generation) {
+        if (deadline != DEADLINE_NEVER && clock_ns() >= deadline)
+            return false;
+        c->sending = true;
+        session_progress(c, deadline);
+        c->sending = false;
+    }
+    session_close_lost(c);
+    if (c->waiters)
+        pthread_cond_broadcast(&c->changed);
+    return true;
+}
+
+/* A CUDA stream waits for this request: nothing but the connection's end releases it. */
+static void give_up(struct kops_client *c)
+{
+    session_lost(c, KOPS_ERR_TIMEOUT, "the daemon did not take an ordered call in time; the connection was given up");
+}
+
+static enum session_sent out_of_time(struct kops_client *c, struct outgoing *m, bool begun, struct kops_error *e)
+{
+    if (begun)
+        session_abandon(c, m->call); /* the rest is sent before the next message */
+    else
+        session_take_back(c, m);
+    fail(e, KOPS_ERR_TIMEOUT, "the daemon did not take the request in time");
+    return SESSION_FAILED;
+}
+
+/* The connection ended meanwhile, and every call with it. An ordered one has told so already. */
+static enum session_sent gone(struct kops_client *c, struct call *call, bool ordered, struct kops_error *e)
+{
+    if (ordered)
+        fail(e, KOPS_ERR_CONNECTION_LOST, "the connection was lost while the request was sent");
+    else
+        session_finish(c, call, e);
+    return SESSION_NOT_SENT; /* nor was part of it: half a message runs nothing */
+}
+
+enum session_sent session_send(struct kops_client *c, struct outgoing *m, uint64_t deadline, struct kops_error *e)
+{
+    struct outbox *out = &c->t.out[m->stream];
+    const uint32_t generation = c->generation;
+    const bool ordered = m->call->lane != NULL;
+    size_t before = m->from - out->sent, own = m->length;
+
+    if (m->alone) {
+        c->alone = m->call->msgid;
+        if (!wait_until_alone(c, generation, deadline)) {
+            if (!ordered)
+                return out_of_time(c, m, false, e);
+            give_up(c);
+        }
+    }
+    while (own) {
+        ssize_t n;
+
+        if (c->lost || c->t.fd < 0 || c->generation != generation)
+            return gone(c, m->call, ordered, e);
+        /* Descriptors go with the first byte of their message, and nothing else goes with them. */
+        if (m->n_fds && before)
+            n = transport_send(&c->t, m->stream, out->sent + before, NULL, 0);
+        else
+            n = transport_send(&c->t, m->stream, out->sent + before + own, m->fds, own < m->length ? 0 : m->n_fds);
+        if (n > 0) {
+            size_t others = (size_t)n < before ? (size_t)n : before;
+
+            before -= others;
+            own -= (size_t)n - others;
+        } else if (n != -EAGAIN) {
+            session_poll(c); /* the daemon may have said why it hung up */
+            session_lost(c, KOPS_ERR_CONNECTION_LOST, "the daemon closed the connection: %s", strerror((int)-n));
+        } else if (deadline != DEADLINE_NEVER && clock_ns() >= deadline) {
+            if (!ordered)
+                return out_of_time(c, m, own < m->length, e);
+            give_up(c);
+        } else {
+            wait_for_room(c, m->stream, deadline);
+        }
+    }
+    m->call->ring_end = m->stream == STREAM_RING ? c->t.ring.requests.head : 0;
+    return SESSION_SENT;
+}
+
+void session_push(struct kops_client *c)
+{
+    for (enum stream s = 0; s < STREAMS; s++) {
+        ssize_t n = 1;
+
+        if (s == STREAM_RING && !c->t.ring.memory)
+            continue;
+        while (n > 0 && !c->sending && !c->lost && c->t.fd >= 0 && c->t.out[s].sent < c->t.out[s].bytes.length)
+            n = transport_send(&c->t, s, c->t.out[s].bytes.length, NULL, 0);
+    }
+    c->unconfirmed = true;
+}
+
+void session_release(struct kops_client *c, void (*pack)(struct bytes *out, uint64_t id), uint64_t id)
+{
+    /* Gathered ops that use it are not sent yet. */
+    bool later = ordered_gathering(c);
+    struct bytes *out = later ? ordered_releases(c) : session_notifications(c);
+    size_t from = out->length;
+
+    pack(out, id);
+    if (out->failed) {
+        out->length = from;
+        out->failed = false;
+    }
+    if (!later)
+        session_push(c);
+}
+
+void session_cancel(struct kops_client *c, const struct call *call)
+{
+    struct bytes *out = session_notifications(c);
+    size_t from = out->length;
+
+    wire_pack_cancel(out, call->msgid);
+    if (out->failed) {
+        out->length = from;
+        out->failed = false;
+    }
+    session_push(c);
+}
+
+enum kops_code session_begin(struct kops_client *c, const int *fds, unsigned n_fds, uint64_t deadline,
+                             struct outgoing *ret, struct kops_error *e)
+{
+    for (;;) {
+        enum kops_code r = session_connect(c, deadline, e);
+
+        if (r)
+            return r;
+        if (c->sending)
+            session_sleep(c, deadline);
+        else if (c->inflight >= c->max_inflight || (c->alone && call_by_msgid(c, c->alone)))
+            session_progress(c, deadline);
+        else
+            break;
+        if (deadline != DEADLINE_NEVER && clock_ns() >= deadline)
+            return fail(e, KOPS_ERR_TIMEOUT, "%u earlier requests are unanswered, the daemon takes no more",
+                        c->inflight);
+    }
+    c->alone = 0;
+    ret->call = call_new(c);
+    if (!ret->call)
+        return fail(e, KOPS_ERR_NO_MEMORY, "too many runs were submitted and not waited for");
+    ret->fds = fds;
+    ret->n_fds = n_fds;
+    ret->stream = c->t.ring.memory && !n_fds ? STREAM_RING : STREAM_SOCKET;
+    ret->from = c->t.out[ret->stream].bytes.length;
+    ret->alone = false;
+    return KOPS_OK;
+}
+
+enum kops_code session_settle(struct kops_client *c, uint64_t deadline, struct kops_error *e)
+{
+    if (!c->unconfirmed || !c->t.ring.memory)
+        return KOPS_OK;
+    c->unconfirmed = false;
+    return session_call(c, wire_pack_ping, NULL, -1, wire_decode_nothing, NULL, deadline, SESSION_ATTEMPTS, e);
+}
+
+/* The arguments of session_call(). */
+struct exchange {
+    wire_pack *pack;
+    const void *request;
+    int fd;
+    wire_decode *decode;
+    void *into;
+};
+
+static enum kops_code exchange_once(struct kops_client *c, const struct exchange *x, struct recovery *recovery,
+                                    uint64_t deadline, unsigned connections, struct kops_error *e)
+{
+    for (;;) {
+        struct outgoing m;
+        enum session_sent sent;
+        enum kops_code r = session_begin(c, &x->fd, x->fd >= 0, deadline, &m, e);
+
+        if (r)
+            return r;
+        m.call->decode = x->decode;
+        m.call->into = x->into;
+        x->pack(session_out(c, &m), m.call->msgid, x->request);
+        r = session_appended(c, &m, e);
+        if (r)
+            return r;
+        sent = session_send(c, &m, deadline, e);
+        if (sent == SESSION_NOT_SENT && --connections) {
+            fail_clear(e);
+            continue;
+        }
+        if (sent != SESSION_SENT)
+            return e->code;
+        if (session_wait(c, m.call, deadline))
+            return recovery_finish(c, recovery, m.call, e);
+        session_abandon(c, m.call);
+        return fail(e, KOPS_ERR_TIMEOUT, "the daemon did not reply in time");
+    }
+}
+
+enum kops_code session_call(struct kops_client *c, wire_pack *pack, const void *request, int fd, wire_decode *decode,
+                            void *into, uint64_t deadline, unsigned attempts, struct kops_error *e)
+{
+    const struct exchange x = {pack, request, fd, decode, into};
+    struct recovery recovery = {0};
+    enum kops_code r = fd >= 0 ? session_settle(c, deadline, e) : KOPS_OK;
+
+    if (r)
+        return r;
+    if (attempts == SESSION_HERE)
+        return exchange_once(c, &x, &recovery, deadline, 1, e);
+    do
+        r = exchange_once(c, &x, &recovery, deadline, SESSION_CONNECTIONS, e);
+    while (r && recovery_again(c, &recovery, attempts == SESSION_ATTEMPTS ? recovery_always : recovery_never, NULL,
+                               deadline, e));
+    return r;
+}

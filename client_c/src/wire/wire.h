@@ -1,0 +1,258 @@
+/* MessagePack on both sides of the protocol; what reads it is the only user of msgpack-c in this library.
+ *
+ * wire_pack.c appends requests to a struct bytes, wire_unpack.c takes replies apart, wire_info.c reads the two big ones
+ * (hello, stats). Requests name nothing but plain values: buffers are resolved to ids (0: none) before. Bytes are
+ * checked by proto/scan.h before they come here. Thread: any; a decoder serves one at a time. */
+#ifndef KOPS_CLIENT_WIRE_H
+#define KOPS_CLIENT_WIRE_H
+
+#include <kops/kops.h>
+
+#include "base/arena.h"
+#include "base/bytes.h"
+#include "reply.h"
+#include "tensor.h"
+
+struct msgpack_object;
+
+enum { WIRE_PROTOCOL = 1, WIRE_MAX_FDS = 16, WIRE_HANDLE_SIZE = 64 };
+
+/* ---- requests. The last argument of each is what session_call() passes on. ---- */
+
+typedef void wire_pack(struct bytes *out, uint32_t msgid, const void *request);
+
+struct wire_register {
+    const char *kind;
+    uint64_t size;
+    const unsigned char *handle; /* cuda_ipc, cuda_pool; else NULL */
+    uint64_t alloc_id;
+    bool fd;              /* one descriptor goes with the message */
+    uint64_t chunk_bytes; /* cuda_vmm: of the descriptor's allocation; 0: not said */
+    uint64_t extend;      /* cuda_vmm: the buffer that it continues; 0: none */
+    const char *device;   /* NULL: none */
+    enum kops_access access;
+};
+
+struct wire_alloc {
+    uint64_t size;
+    const char *device; /* NULL: the default */
+};
+
+/* What every request that runs something says beside its work. */
+struct wire_how {
+    const struct kops_options *options; /* NULL: the defaults; its variant, samples and timeout are not for the wire */
+    unsigned stream;
+    bool no_timing;
+    const char *priority; /* NULL: normal, or the daemon has none */
+    uint64_t ready, done; /* of an ordered call; 0: none */
+};
+
+struct wire_run {
+    const char *op;
+    unsigned n_inputs, n_outputs;
+    const struct native_tensor *tensors; /* inputs, then outputs */
+    const struct kops_attr *attrs;
+    size_t n_attrs;
+    const char *variant;
+    const char *packed_attrs; /* a map in place of the three above; NULL: none */
+    size_t packed_attrs_length;
+    struct wire_how how;
+
+    uint64_t kernel; /* launched in place of the op, whose name is then the kernel's; all tensors are inputs; 0: none */
+    const struct kops_argument *args;
+    size_t n_args;
+    const struct kops_launch_geometry *launch_geometry; /* NULL: the kernel's, or */
+    const char *geometry;                               /* a map in its place; NULL: none */
+    size_t geometry_length;
+};
+
+struct wire_kernel {
+    uint64_t module;
+    const struct kops_signature *signature;
+};
+
+struct wire_cache {
+    const char *action;
+    const char *key; /* NULL: none */
+    bool fd;         /* one descriptor goes with the message */
+};
+
+struct wire_sequence {
+    const struct native_tensor *tensors;
+    size_t n_tensors;
+    const struct kops_step *steps;
+    size_t n_steps;
+    const uint64_t *kernels; /* their ids, one a step; NULL: no step launches any */
+    const char *device;      /* of a program */
+    struct wire_how how;
+};
+
+/* A sequence whose tensors and ops were packed before, by wire_gather_…() */
+struct wire_gathered {
+    const struct bytes *tensors, *ops;
+    size_t n_tensors, n_ops;
+    struct wire_how how;
+};
+
+struct wire_bound {
+    uint32_t index;
+    uint64_t buffer, offset;
+};
+
+struct wire_run_program {
+    uint64_t program;
+    const struct wire_bound *bound;
+    size_t n_bound;
+    struct wire_how how;
+};
+
+/* A request of any method; `params` is a packed map. */
+struct wire_raw {
+    const char *method;
+    const void *params;
+    size_t length;
+    unsigned stream; /* with ready or done: added to the map, as they are */
+    uint64_t ready, done;
+};
+
+struct wire_hello {
+    const char *name;
+    bool shm;
+};
+
+wire_pack wire_pack_hello;       /* struct wire_hello */
+wire_pack wire_pack_ping;        /* NULL */
+wire_pack wire_pack_register;    /* struct wire_register */
+wire_pack wire_pack_alloc;       /* struct wire_alloc */
+wire_pack wire_pack_run;         /* struct wire_run: an op or a launch */
+wire_pack wire_pack_sequence;    /* struct wire_sequence */
+wire_pack wire_pack_gathered;    /* struct wire_gathered */
+wire_pack wire_pack_program;     /* struct wire_sequence: its device, not its `how` */
+wire_pack wire_pack_run_program; /* struct wire_run_program */
+wire_pack wire_pack_raw;         /* struct wire_raw */
+wire_pack wire_pack_timelines;   /* NULL */
+wire_pack wire_pack_trim;        /* NULL */
+wire_pack wire_pack_compile;     /* struct kops_source */
+wire_pack wire_pack_kernel;      /* struct wire_kernel */
+wire_pack wire_pack_cache;       /* struct wire_cache */
+wire_pack wire_pack_stats;       /* struct kops_stats_filter */
+
+/* The parts of a gathered sequence. */
+void wire_gather_tensor(struct bytes *out, const struct native_tensor *t);
+void wire_gather_op(struct bytes *out, const struct wire_run *run, const uint32_t *indices);
+
+/* Notifications: carried out, never answered. */
+void wire_pack_release(struct bytes *out, uint64_t buffer);
+void wire_pack_release_program(struct bytes *out, uint64_t program);
+void wire_pack_release_module(struct bytes *out, uint64_t module);
+void wire_pack_release_kernel(struct bytes *out, uint64_t kernel);
+void wire_pack_notification(struct bytes *out, const char *method, const void *params, size_t length);
+void wire_pack_cancel(struct bytes *out, uint32_t msgid);
+
+/* ---- replies ---- */
+
+enum wire_kind { WIRE_RESPONSE, WIRE_ERROR_NOTIFICATION, WIRE_OTHER_NOTIFICATION };
+
+struct wire_message {
+    enum wire_kind kind;
+    uint32_t msgid;
+    const struct msgpack_object *error;  /* NULL: none */
+    const struct msgpack_object *result; /* NULL where there is an error */
+    unsigned nfds;                       /* what the result claims */
+    const char *body;                    /* the bytes of error or result */
+    size_t body_length;
+};
+
+struct wire_decoder;
+
+struct wire_decoder *wire_decoder_new(void);
+struct wire_decoder *wire_decoder_free(struct wire_decoder *d);
+
+/* Takes one whole message apart; what it returns points into `data` and the decoder, until the next call. Returns NULL,
+ * or a sentence that says what is wrong with the bytes. */
+const char *wire_parse(struct wire_decoder *d, const char *data, size_t length, struct wire_message *ret_message);
+
+/* Fills *e (not NULL) from an error map; a malformed one becomes bad_reply. */
+void wire_decode_error(const struct msgpack_object *error, struct kops_error *e);
+
+/* Reads a result. `fds` are the message's own: what is kept is replaced by -1. Returns false when the result lacks
+ * something. */
+typedef bool wire_decode(const struct msgpack_object *result, int *fds, unsigned nfds, void *into);
+
+struct wire_buffer {
+    uint64_t id, size;
+    bool vmm; /* alloc: device memory */
+    int fd;   /* alloc: the receiver's; register: -1 */
+};
+
+struct wire_timings {
+    struct kops_result result;
+    double *samples; /* NULL: not wanted */
+    size_t samples_room;
+};
+
+struct wire_shm {
+    int fd, doorbell, wake; /* the receiver's */
+    uint64_t request_bytes, reply_bytes;
+};
+
+struct wire_timelines {
+    int fd; /* the receiver's */
+    uint64_t size, streams;
+};
+
+struct wire_info {
+    struct kops_info info;
+    struct arena arena;
+};
+
+struct wire_stats {
+    struct kops_stats stats; /* first: a kops_stats pointer is one to this */
+    struct arena arena;
+};
+
+struct wire_module {
+    uint64_t id;
+    struct kops_module_info info;
+    struct arena arena;
+};
+
+struct wire_cache_list {
+    struct kops_cache cache; /* first: a kops_cache pointer is one to this */
+    struct arena arena;
+};
+
+struct wire_cache_file {
+    int fd; /* the receiver's */
+    uint64_t bytes;
+};
+
+struct wire_cache_counts {
+    uint64_t removed, imported, skipped;
+};
+
+/* A compile's reply as it came. An error is in *e, and the compiler's log in *log (malloc'd; NULL: none). */
+enum kops_code wire_read_module(const struct native_reply *reply, struct wire_module *ret, char **log,
+                                struct kops_error *e);
+
+/* The error of a reply that was asked for as it is. */
+void wire_reply_error(const struct native_reply *reply, struct kops_error *ret_error);
+
+wire_decode wire_decode_nothing;
+wire_decode wire_decode_register;     /* struct wire_buffer */
+wire_decode wire_decode_alloc;        /* struct wire_buffer */
+wire_decode wire_decode_run;          /* struct wire_timings; without a variant for sequences and programs */
+wire_decode wire_decode_program;      /* uint64_t: id */
+wire_decode wire_decode_module;       /* uint64_t: id */
+wire_decode wire_decode_kernel;       /* uint64_t: id */
+wire_decode wire_decode_shm;          /* struct wire_shm */
+wire_decode wire_decode_timelines;    /* struct wire_timelines */
+wire_decode wire_decode_trim;         /* uint64_t: bytes */
+wire_decode wire_decode_info;         /* struct wire_info */
+wire_decode wire_decode_limits;       /* struct kops_limits: hello's limits alone */
+wire_decode wire_decode_stats;        /* struct wire_stats */
+wire_decode wire_decode_cache_list;   /* struct wire_cache_list */
+wire_decode wire_decode_cache_file;   /* struct wire_cache_file */
+wire_decode wire_decode_cache_counts; /* struct wire_cache_counts */
+
+#endif

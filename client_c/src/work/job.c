@@ -1,0 +1,199 @@
+#include "job.h"
+
+#include "base/fail.h"
+
+enum {
+    CANCEL_GRACE_MS = 250 /* how long a timed-out call waits for the outcome of its cancellation */
+};
+
+/* The reply's way. */
+static void prepare(struct call *call, const struct job *job)
+{
+    call->decode = job->decode;
+    call->into = job->into ? job->into : &call->timings;
+    call->reply = job->reply;
+    call->owns_reply = job->owns_reply;
+    if (job->options) {
+        call->timings.samples = job->options->samples;
+        call->timings.samples_room = job->options->samples_room;
+    }
+}
+
+/* Everything that the connection must know; KOPS_OK with *ret_known false: try again. */
+static enum kops_code make_known(struct kops_client *c, struct job *job, struct call *call, uint64_t deadline,
+                                 bool *ret_known, struct kops_error *e)
+{
+    *ret_known = false;
+    if (job->order && !ordered_current(c)) {
+        call_free(c, call);
+        job->order->starts = true; /* whatever it was part of went with the old connection */
+        return ordered_renew(c, deadline, e);
+    }
+    if (job->resolve && !job->resolve(c, job)) {
+        call_free(c, call);
+        return job->ensure(c, job, deadline, e);
+    }
+    *ret_known = true;
+    return KOPS_OK;
+}
+
+enum kops_code job_send(struct kops_client *c, struct job *job, uint64_t deadline, struct call **ret_call,
+                        struct kops_error *e)
+{
+    enum kops_code r = job->n_fds ? session_settle(c, deadline, e) : KOPS_OK;
+
+    for (unsigned lost = 0; !r && lost < SESSION_CONNECTIONS;) {
+        const uint32_t generation = c->generation;
+        struct outgoing m;
+        enum session_sent sent;
+        bool known;
+
+        if (job->here && (c->lost || c->t.fd < 0))
+            return job->ensure(c, job, deadline, e);
+        r = session_begin(c, job->fds, job->n_fds, deadline, &m, e);
+        if (r)
+            return r;
+        r = make_known(c, job, m.call, deadline, &known, e);
+        if (r || !known) {
+            lost += c->generation != generation;
+            continue;
+        }
+        prepare(m.call, job);
+        if (job->order)
+            ordered_assign(c, job->order);
+        job->pack(session_out(c, &m), m.call->msgid, job->wire);
+        r = session_appended(c, &m, e);
+        if (!r && job->order) {
+            r = ordered_commit(c, job->order, m.call, e);
+            if (r)
+                session_take_back(c, &m);
+        }
+        if (r)
+            return r;
+        sent = session_send(c, &m, deadline, e);
+        if (sent == SESSION_NOT_SENT && !job->order) {
+            fail_clear(e);
+            lost++;
+            continue;
+        }
+        if (job->order)
+            return KOPS_OK; /* it is on the stream: how it ended, the next call says */
+        if (sent == SESSION_SENT)
+            *ret_call = m.call;
+        return sent == SESSION_SENT ? KOPS_OK : e->code;
+    }
+    return r ? r : fail(e, KOPS_ERR_CONNECTION_LOST, "the connection was lost again and again");
+}
+
+/* ---- waiting ---- */
+
+enum kops_code job_finish(struct kops_client *c, struct call *call, struct kops_result *ret_result,
+                          struct kops_error *e)
+{
+    if (!call->code && ret_result)
+        *ret_result = call->timings.result;
+    return session_finish(c, call, e);
+}
+
+/* The caller's time is over. A run that ends within the grace has its outcome told. */
+static enum kops_code time_out(struct kops_client *c, struct call *call, struct kops_result *ret_result,
+                               struct kops_error *e)
+{
+    uint64_t grace = deadline_in(CANCEL_GRACE_MS);
+
+    session_cancel(c, call);
+    if (session_wait(c, call, grace)) {
+        if (call->code != KOPS_ERR_CANCELLED)
+            return job_finish(c, call, ret_result, e);
+        session_finish(c, call, NULL);
+        return fail(e, KOPS_ERR_TIMEOUT, "the run did not end in time and was cancelled");
+    }
+    session_abandon(c, call);
+    return fail(e, KOPS_ERR_TIMEOUT,
+                "the run did not end in time; it was asked to stop, a kernel that is running may still write");
+}
+
+/* A reply that was asked for as it is may say, too, that the daemon ends. */
+static enum kops_code raw_end(const struct job *job, struct recovery *recovery, struct kops_error *e)
+{
+    struct kops_error said;
+
+    if (!job->safe || !job->reply || !job->reply->is_error)
+        return KOPS_OK;
+    wire_reply_error(job->reply, &said);
+    if (said.code != KOPS_ERR_SHUTTING_DOWN && said.code != KOPS_ERR_DEVICE_LOST)
+        return KOPS_OK;
+    recovery->fate = FATE_ANSWERED;
+    *e = said;
+    return said.code;
+}
+
+static enum kops_code await_once(struct kops_client *c, struct job *job, struct recovery *recovery, const char *what,
+                                 uint64_t deadline, struct kops_error *e)
+{
+    struct call *call;
+    enum kops_code r = job_send(c, job, deadline, &call, e);
+
+    if (r)
+        return r;
+    if (session_wait(c, call, deadline)) {
+        r = recovery_finish(c, recovery, call, e);
+        return r ? r : raw_end(job, recovery, e);
+    }
+    session_cancel(c, call);
+    session_abandon(c, call);
+    return fail(e, KOPS_ERR_TIMEOUT, "%s", what);
+}
+
+enum kops_code job_await(struct kops_client *c, struct job *job, const char *what, uint64_t deadline,
+                         struct kops_error *e)
+{
+    struct recovery recovery = {0};
+    enum kops_code r;
+
+    do
+        r = await_once(c, job, &recovery, what, deadline, e);
+    while (r && recovery_again(c, &recovery, job->safe, job->context, deadline, e));
+    return r;
+}
+
+static enum kops_code run_once(struct kops_client *c, struct job *job, struct recovery *recovery, uint64_t deadline,
+                               struct kops_result *ret_result, struct kops_error *e)
+{
+    struct call *call;
+    enum kops_code r = job_send(c, job, deadline, &call, e);
+
+    if (r)
+        return r;
+    if (!session_wait(c, call, deadline))
+        return time_out(c, call, ret_result, e);
+    if (!call->code)
+        return job_finish(c, call, ret_result, e);
+    return recovery_finish(c, recovery, call, e);
+}
+
+enum kops_code job_run(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_result *ret_result,
+                       struct kops_error *e)
+{
+    struct recovery recovery = {0};
+    enum kops_code r;
+
+    do
+        r = run_once(c, job, &recovery, deadline, ret_result, e);
+    while (r && recovery_again(c, &recovery, job->safe, job->context, deadline, e));
+    return r;
+}
+
+enum kops_code job_submit(struct kops_client *c, struct job *job, uint64_t deadline, kops_ticket *ret_ticket,
+                          struct kops_error *e)
+{
+    struct call *call;
+    enum kops_code r = job_send(c, job, deadline, &call, e);
+
+    if (r)
+        return r;
+    /* Never 0, and another one each time that a msgid comes back. */
+    call->ticket = (kops_ticket)call->uses << 32 | call->msgid;
+    *ret_ticket = call->ticket;
+    return KOPS_OK;
+}
