@@ -3,8 +3,8 @@
 #ifndef KOPS_PYTHON_FAST_H
 #define KOPS_PYTHON_FAST_H
 
+#include "jobs/enqueue.h"
 #include "python_native.h"
-#include "work/enqueue.h"
 
 /* One request in the making: see fast_begin(). */
 struct fast {

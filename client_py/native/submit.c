@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "work/job.h"
+#include "jobs/job.h"
 
 static bool same_connection(struct kops_client *c, struct job *job)
 {

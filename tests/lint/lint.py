@@ -2,7 +2,7 @@
 """House rules that a program can check: `lint.py CHECK…`, or `lint.py` for all of them.
 
     format      clang-format has nothing to change
-    layers      includes point downwards only: util, rpc, core, backend, server, main; the rooms of kernels/cuda
+    layers      includes point downwards only: the daemon's layers and the server's rooms, kernels/cuda, libkops, kopsctl
     functions   no call of a function that cannot be used safely
     text        no marks of unfinished work, no paths of one machine, no stray blanks
     generated   tables derived from proto/ are up to date
@@ -51,6 +51,17 @@ CUDA_ROOMS = {
     "staging": ("driver", "memory", "ops", "compute"),
     "jobs": ("driver", "memory", "blaslt", "ops", "compute", "staging"),
     "lab": ("ops",),
+}
+CLIENT_LAYERS = {  # folders of client_c/src, and the folders that each may include
+    "base": (),
+    "cuda": ("base",),
+    "wire": ("base",),
+    "link": ("base",),
+    "session": ("base", "wire", "link"),
+    "memory": ("base", "cuda", "wire", "session"),
+    "jobs": ("base", "cuda", "wire", "session"),
+    "run": ("base", "wire", "session", "memory", "jobs"),
+    "api": ("base", "wire", "session", "memory", "jobs", "run"),
 }
 MAX_FILE, MAX_FUNCTION = 500, 80
 SKIPPED = 77
@@ -161,8 +172,10 @@ def allowed_include(path: Path, included: str) -> bool:
             return top in CUDA_ROOMS.get(parts[2], CUDA_ROOMS.keys() - {"lab"})
         in_lab = parts[2] == "lab" and included.startswith("../ops/")  # candidates are built from kernels' headers
         return in_lab or top in ("backend", "core", "util", "proto")
+    if parts[:2] == ("client_c", "src"):
+        return top in ("kops", "proto", *CLIENT_LAYERS[parts[2]])
     if parts[0] == "client_c":
-        return top in ("kops", "proto", "src") or "/" not in included
+        return top == "kops"
     if parts[0] == "proto":
         return top == "proto"
     return True
@@ -181,6 +194,8 @@ def check_layers() -> Iterator[str]:
             wire = match.group(1).startswith("msgpack")
             if wire and parts[0] in ("daemon", "kernels") and parts[1] not in ("rpc", "ctl"):
                 yield f"{name(path)}:{line_of(text, match.start())}: msgpack belongs to daemon/rpc"
+            if wire and parts[0] == "client_c" and parts[2] != "wire":
+                yield f"{name(path)}:{line_of(text, match.start())}: msgpack belongs to client_c/src/wire"
             if match.group(1) == "uv.h" and parts[0] == "kernels":
                 yield f"{name(path)}:{line_of(text, match.start())}: kernels do not know the loop"
     imports = re.compile(r"^\s*(?:from|import)\s+(support|tests|bench|golden)\b", re.M)

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "base/fail.h"
-#include "session/session.h"
+#include "session/call.h"
 #include "wire/admin_wire.h"
 
 enum { LONGEST_DRAIN_MS = 86400000 }; /* a day, as for every time on the wire */

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "session/session.h"
+#include "session/call.h"
 
 /* What counts would differ the second time. */
 static bool request_is_safe(const struct wire_cache *request)

@@ -4,7 +4,10 @@
 #include <stdlib.h>
 
 #include "base/fail.h"
-#include "work/enqueue.h"
+#include "jobs/enqueue.h"
+#include "session/connect.h"
+#include "session/receive.h"
+#include "session/send.h"
 
 /* Late replies to these bring something that must be given back. */
 static wire_decode *decode_late(const char *method)
@@ -73,7 +76,7 @@ enum kops_code native_wait(kops_client *client, kops_ticket ticket, int64_t time
     enum kops_code r;
 
     client_enter(client, e);
-    call = call_by_ticket(client, ticket);
+    call = call_by_ticket(&client->calls, ticket);
     if (!call || !call->owns_reply || call->waited) {
         r = fail(e, KOPS_ERR_BAD_ARGUMENT, "no such ticket, or another thread waits for it");
     } else if (call->waited = true, !session_wait(client, call, deadline)) {
@@ -92,20 +95,12 @@ enum kops_code native_wait(kops_client *client, kops_ticket ticket, int64_t time
 
 void native_notify(kops_client *client, uint32_t generation, const char *method, const void *params, size_t length)
 {
-    struct bytes *out;
-    size_t from;
-
     client_enter(client, NULL);
-    if (client->generation == generation && client->t.fd >= 0 && !client->lost) {
-        out = ordered_gathering(client) ? ordered_releases(client) : session_notifications(client);
-        from = out->length;
-        wire_pack_notification(out, method, params, length);
-        if (out->failed) {
-            out->length = from;
-            out->failed = false;
-        }
-        if (!ordered_gathering(client))
-            session_push(client);
+    if (client->generation == generation && client_is_connected(client)) {
+        const struct notice n = session_notice(client);
+
+        wire_pack_notification(n.out, method, params, length);
+        session_notify(client, &n);
     }
     client_leave(client);
 }

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "base/fail.h"
-#include "session/session.h"
+#include "session/call.h"
 
 static enum kops_code run_op(kops_client *client, const char *op, const struct kops_tensor *inputs, size_t n_inputs,
                              const struct kops_tensor *out, const struct kops_attr *attrs, size_t n_attrs,

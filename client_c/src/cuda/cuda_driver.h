@@ -8,7 +8,7 @@
 
 #include <kops/kops.h>
 
-#include "wire/wire.h"
+enum { CUDA_HANDLE_SIZE = 64 };
 
 typedef int cuda_status;    /* CUresult */
 typedef int cuda_device;    /* CUdevice */
@@ -22,7 +22,7 @@ struct cuda_uuid {
 };
 
 struct cuda_ipc_handle { /* also CUmemPoolPtrExportData */
-    unsigned char bytes[WIRE_HANDLE_SIZE];
+    unsigned char bytes[CUDA_HANDLE_SIZE];
 };
 
 struct cuda_access { /* CUmemAccessDesc */

@@ -21,30 +21,30 @@ static bool long_enough(int fd, uint64_t size)
            (uint64_t)st.st_size >= size;
 }
 
-const char *ring_link_open(struct ring_link *l, const struct wire_shm *shm)
+const char *ring_link_open(struct ring_link *l, const struct ring_offer *offer)
 {
     const char *wrong = NULL;
     void *memory = MAP_FAILED;
     size_t size = 0;
 
-    if (!ring_size_valid(shm->request_bytes) || !ring_size_valid(shm->reply_bytes)) {
+    if (!ring_size_valid(offer->request_bytes) || !ring_size_valid(offer->reply_bytes)) {
         wrong = "the sizes of its rings are no powers of two";
     } else {
-        size = (size_t)ring_memory_bytes(shm->request_bytes, shm->reply_bytes);
-        if (!long_enough(shm->fd, size))
+        size = (size_t)ring_memory_bytes(offer->request_bytes, offer->reply_bytes);
+        if (!long_enough(offer->fd, size))
             wrong = "its memory is not sealed, or shorter than it says";
         else
-            memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, shm->fd, 0);
+            memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, offer->fd, 0);
     }
-    close(shm->fd);
+    close(offer->fd);
     if (memory == MAP_FAILED) {
-        close(shm->doorbell);
-        close(shm->wake);
+        close(offer->doorbell);
+        close(offer->wake);
         return wrong ? wrong : "its memory cannot be mapped";
     }
-    *l = (struct ring_link){.memory = memory, .size = size, .doorbell = shm->doorbell, .wake = shm->wake};
+    *l = (struct ring_link){.memory = memory, .size = size, .doorbell = offer->doorbell, .wake = offer->wake};
     fcntl(l->wake, F_SETFL, O_NONBLOCK);
-    ring_client_ends(memory, shm->request_bytes, shm->reply_bytes, &l->requests, &l->replies);
+    ring_client_ends(memory, offer->request_bytes, offer->reply_bytes, &l->requests, &l->replies);
     return NULL;
 }
 

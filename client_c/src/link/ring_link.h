@@ -10,7 +10,12 @@
 #include <sys/types.h>
 
 #include "proto/ring.h"
-#include "wire/wire.h"
+
+/* What the daemon made: descriptors that become the link's, and the bytes of each ring. */
+struct ring_offer {
+    int fd, doorbell, wake;
+    uint64_t request_bytes, reply_bytes;
+};
 
 struct ring_link {
     void *memory; /* NULL: there is none */
@@ -22,9 +27,9 @@ struct ring_link {
 
 void ring_link_init(struct ring_link *l);
 
-/* Maps what the daemon made and takes the descriptors, also on failure. Returns NULL, or a sentence that says what is
+/* Maps the memory and takes the descriptors, also on failure. Returns NULL, or a sentence that says what is
  * wrong with them. */
-const char *ring_link_open(struct ring_link *l, const struct wire_shm *shm);
+const char *ring_link_open(struct ring_link *l, const struct ring_offer *offer);
 
 /* Unmaps and closes; safe without memory. */
 void ring_link_close(struct ring_link *l);

@@ -7,38 +7,9 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { RECEIVE_ROOM = 16384, KEEP_CAPACITY = 256 << 10, SPINS_A_CLOCK = 16, SOCKET_LOOK_NS = 20000 };
-
-uint64_t clock_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
-}
-
-uint64_t deadline_in(int64_t ms)
-{
-    if (ms < 0 || ms > INT64_MAX / 2000000)
-        return DEADLINE_NEVER;
-    return clock_ns() + (uint64_t)ms * 1000000U;
-}
-
-int deadline_poll_ms(uint64_t deadline)
-{
-    uint64_t now, ms;
-
-    if (deadline == DEADLINE_NEVER)
-        return -1;
-    now = clock_ns();
-    if (now >= deadline)
-        return 0;
-    ms = (deadline - now + 999999U) / 1000000U;
-    return ms < 1000000 ? (int)ms : 1000000;
-}
 
 void transport_init(struct transport *t)
 {
@@ -127,7 +98,7 @@ void transport_free(struct transport *t)
 static ssize_t send_on_socket(const struct transport *t, const void *data, size_t n, const int *fds, unsigned n_fds)
 {
     union {
-        char space[CMSG_SPACE(WIRE_MAX_FDS * sizeof(int))];
+        char space[CMSG_SPACE(TRANSPORT_MAX_FDS * sizeof(int))];
         struct cmsghdr align;
     } control;
     struct iovec iov = {.iov_base = (void *)(uintptr_t)data, .iov_len = n};
@@ -210,7 +181,7 @@ static bool keep_fds(struct transport *t, struct msghdr *message, size_t bytes)
             int fd;
 
             memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-            if (batch.n < WIRE_MAX_FDS) {
+            if (batch.n < TRANSPORT_MAX_FDS) {
                 batch.fds[batch.n++] = fd;
             } else {
                 close(fd);
@@ -235,7 +206,7 @@ static ssize_t receive_once(struct transport *t, int flags, bool *ret_broken)
 {
     union {
         /* One more than allowed, so that too many is told apart from cut off. */
-        char space[CMSG_SPACE((WIRE_MAX_FDS + 1) * sizeof(int))];
+        char space[CMSG_SPACE((TRANSPORT_MAX_FDS + 1) * sizeof(int))];
         struct cmsghdr align;
     } control;
     struct inbox *in = &t->in[STREAM_SOCKET];
@@ -301,7 +272,7 @@ static enum transport_result receive_on_socket(struct transport *t, uint64_t dea
         if (spin_until) {
             if (turn % SPINS_A_CLOCK == 0 && clock_ns() >= spin_until) {
                 spin_until = 0;
-                t->spun_out = true;
+                t->polled_in_vain = true;
             }
         } else if (deadline != DEADLINE_NEVER && (!deadline || clock_ns() >= deadline)) {
             return TRANSPORT_TIMEOUT;
@@ -355,7 +326,7 @@ static enum transport_result spin(struct transport *t, unsigned spin_us)
         if (r != TRANSPORT_TIMEOUT)
             return r;
     }
-    t->spun_out = true;
+    t->polled_in_vain = true;
     return TRANSPORT_TIMEOUT;
 }
 
@@ -380,7 +351,7 @@ enum transport_result transport_receive(struct transport *t, uint64_t deadline, 
 {
     enum transport_result r;
 
-    t->spun_out = false;
+    t->polled_in_vain = false;
     if (!make_room(&t->in[STREAM_SOCKET]))
         return TRANSPORT_NO_MEMORY;
     if (!t->ring.memory)

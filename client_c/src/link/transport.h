@@ -13,22 +13,21 @@
 #include <sys/types.h>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "proto/scan.h"
 #include "ring_link.h"
-#include "wire/wire.h"
 
 enum {
     TRANSPORT_MESSAGE_MAX = 16 << 20, /* no reply is longer: stats and samples are the big ones */
-    TRANSPORT_MAX_BATCHES = 4
+    TRANSPORT_MAX_BATCHES = 4,
+    TRANSPORT_MAX_FDS = 16 /* of one message */
 };
-
-#define DEADLINE_NEVER UINT64_MAX /* deadlines are CLOCK_MONOTONIC in nanoseconds */
 
 /* Descriptors that came with one recvmsg, and the stream positions that it returned. */
 struct fd_batch {
     uint64_t from, to;
     unsigned n;
-    int fds[WIRE_MAX_FDS];
+    int fds[TRANSPORT_MAX_FDS];
 };
 
 enum stream { STREAM_SOCKET, STREAM_RING, STREAMS };
@@ -58,18 +57,10 @@ struct transport {
     struct fd_batch batches[TRANSPORT_MAX_BATCHES];
     unsigned n_batches;
     int64_t receive_timeout_us; /* what SO_RCVTIMEO is set to; 0: none */
-    bool spun_out;              /* the last wait polled for all of its time, in vain */
+    bool polled_in_vain;        /* the last wait polled for all of its time, in vain */
 };
 
 enum transport_result { TRANSPORT_OK, TRANSPORT_TIMEOUT, TRANSPORT_CLOSED, TRANSPORT_BROKEN, TRANSPORT_NO_MEMORY };
-
-uint64_t clock_ns(void);
-
-/* The deadline that lies `ms` ahead; negative: never. */
-uint64_t deadline_in(int64_t ms);
-
-/* Milliseconds until then for poll(2), rounded up; -1 for never. */
-int deadline_poll_ms(uint64_t deadline);
 
 void transport_init(struct transport *t);
 

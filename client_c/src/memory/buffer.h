@@ -9,7 +9,7 @@
 #include <sys/types.h>
 
 #include "cuda/cuda_driver.h"
-#include "session/recover.h"
+#include "session/client.h"
 
 /* VMM: memory that the daemon's alloc made; CHUNKS: this process's own virtual memory. */
 enum buffer_kind { BUFFER_SHARED, BUFFER_CUDA, BUFFER_VMM, BUFFER_CHUNKS, BUFFER_POOL };
@@ -28,13 +28,14 @@ struct kops_buffer {
     uint64_t base_offset; /* CUDA, CHUNKS, POOL: of the caller's pointer in its allocation */
     uint64_t *chunks;     /* CHUNKS: bytes of each allocation that is mapped there, in order */
     unsigned n_chunks;
-    pid_t cuda_process;   /* whose pointer `pointer` is, since CUDA does not survive a fork; 0: nobody's */
+    pid_t
+        cuda_process; /* the process in which `pointer` means something, since CUDA does not survive a fork; 0: none */
     cuda_pointer pointer; /* CUDA, CHUNKS, POOL: the caller's; VMM: once mapped */
 
     uint64_t id;
     uint32_t generation;
     bool lost;            /* no daemon will take it any more */
-    uint32_t registering; /* the generation for which some thread is at it; 0: none */
+    uint32_t registering; /* the generation for which a thread registers it; 0: none */
 };
 
 /* Zeroed, with a reference to the client; NULL without memory. Lock held. */
@@ -43,22 +44,7 @@ struct kops_buffer *buffer_new(struct kops_client *c, enum buffer_kind kind, uin
 /* Frees what the process holds for it and drops its reference. Called with the lock held, which it drops. */
 void buffer_free_leave(struct kops_buffer *b);
 
-/* Makes the buffer known to the present connection. Lock held, may drop it while it waits. */
-enum kops_code buffer_ensure(struct kops_buffer *b, uint64_t deadline, struct kops_error *e);
-
-/* buffer_export.c: the memory that holds the pointer, in whatever way it can be shared: a buffer that is not registered
- * yet. Lock held. */
-enum kops_code buffer_export(struct kops_client *c, const struct cuda_driver *d, cuda_pointer pointer,
-                             enum kops_access access, struct kops_buffer **ret_buffer, struct kops_error *e);
-
-/* buffer_export.c: a descriptor, the caller's, of the allocation that is mapped at an address. */
-enum kops_code buffer_export_chunk(cuda_pointer address, int *ret_fd, struct kops_error *e);
-
-/* buffer_cuda.c: gives back the mapping of device memory that map made. */
-void buffer_unmap_cuda(struct kops_buffer *b);
-
-/* buffer_cuda.c: copies between device memory and the host, `to` or `from` being NULL. */
-enum kops_code buffer_copy_cuda(struct kops_buffer *b, uint64_t offset, void *to, const void *from, size_t size,
-                                struct kops_error *e);
+/* SHARED: maps the descriptor. */
+enum kops_code buffer_map_shared(struct kops_buffer *b, struct kops_error *e);
 
 #endif

@@ -1,5 +1,6 @@
 /* Declared kernels. */
 #include "kernel.h"
+#include "jobs/job.h"
 
 #include <stdlib.h>
 

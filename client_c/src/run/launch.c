@@ -1,8 +1,9 @@
 /* Launches of kernels: blocking, on a CUDA stream, by tickets, and as steps of sequences. */
 #include "base/fail.h"
+#include "jobs/dispatch.h"
 #include "kernel.h"
+#include "memory/register.h"
 #include "operand.h"
-#include "work/dispatch.h"
 
 /* A launch on its way. */
 struct launch {

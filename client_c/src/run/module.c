@@ -3,6 +3,7 @@
 
 #include "base/copy.h"
 #include "base/fail.h"
+#include "jobs/job.h"
 #include "kernel.h"
 
 /* ---- the copy ---- */

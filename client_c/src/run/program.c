@@ -6,10 +6,12 @@
 
 #include "base/copy.h"
 #include "base/fail.h"
+#include "jobs/dispatch.h"
 #include "kernel.h"
+#include "memory/register.h"
 #include "operand.h"
 #include "sequence.h"
-#include "work/dispatch.h"
+#include "session/recover.h"
 
 enum { FEW_BINDINGS = 32 };
 

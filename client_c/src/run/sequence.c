@@ -3,10 +3,11 @@
 #include <stdlib.h>
 
 #include "base/fail.h"
+#include "jobs/dispatch.h"
 #include "kernel.h"
+#include "memory/register.h"
 #include "memory/span.h"
 #include "operand.h"
-#include "work/dispatch.h"
 
 static bool resolve(struct kops_client *c, struct job *job)
 {

@@ -2,7 +2,7 @@
 #ifndef KOPS_CLIENT_SEQUENCE_H
 #define KOPS_CLIENT_SEQUENCE_H
 
-#include "work/job.h"
+#include "jobs/job.h"
 
 struct sequence {
     const struct kops_sequence *sequence;

@@ -1,45 +1,44 @@
-/* The table of unanswered requests. A msgid is a place in the table and how often that place was used. */
-#include "base/fail.h"
-#include "session.h"
-#include "work/ordered.h"
+/* A msgid is a place in the table and how often that place was used. */
+#include "calls.h"
 
 #include <stdlib.h>
-#include <string.h>
+
+#include "base/fail.h"
 
 enum { INDEX_BITS = 16, MAX_CALLS = 1 << INDEX_BITS };
 
-static bool grow(struct kops_client *c)
+static bool grow(struct calls *t)
 {
-    uint32_t n = c->n_calls ? c->n_calls * 2 : 16;
-    struct call **calls;
+    uint32_t n = t->n_places ? t->n_places * 2 : 16;
+    struct call **places;
 
-    if (c->n_calls == MAX_CALLS)
+    if (t->n_places == MAX_CALLS)
         return false;
-    calls = realloc(c->calls, n * sizeof(*calls));
-    if (!calls)
+    places = realloc(t->places, n * sizeof(struct call *));
+    if (!places)
         return false;
-    c->calls = calls;
-    while (c->n_calls < n) {
+    t->places = places;
+    while (t->n_places < n) {
         struct call *call = calloc(1, sizeof(*call));
 
         if (!call)
-            return c->free_calls != NULL;
-        call->index = c->n_calls;
-        call->next_free = c->free_calls;
-        c->free_calls = call;
-        calls[c->n_calls++] = call;
+            return t->free != NULL;
+        call->index = t->n_places;
+        call->next_free = t->free;
+        t->free = call;
+        places[t->n_places++] = call;
     }
     return true;
 }
 
-struct call *call_new(struct kops_client *c)
+struct call *call_new(struct calls *t)
 {
     struct call *call;
 
-    if (!c->free_calls && !grow(c))
+    if (!t->free && !grow(t))
         return NULL;
-    call = c->free_calls;
-    c->free_calls = call->next_free;
+    call = t->free;
+    t->free = call->next_free;
     call->uses++;
     call->msgid = call->index | call->uses << INDEX_BITS;
     call->ticket = 0;
@@ -50,10 +49,10 @@ struct call *call_new(struct kops_client *c)
     call->into = NULL;
     call->reply = NULL;
     call->owns_reply = false;
-    call->lane = NULL;
+    call->ended = NULL;
     call->timings.samples = NULL;
     call->timings.samples_room = 0;
-    c->inflight++;
+    t->inflight++;
     return call;
 }
 
@@ -67,45 +66,47 @@ static void drop_reply(struct call *call)
     call->owns_reply = false;
 }
 
-void call_free(struct kops_client *c, struct call *call)
+void call_free(struct calls *t, struct call *call)
 {
     if (call->state == CALL_SENT || call->state == CALL_LATE)
-        c->inflight--;
+        t->inflight--;
     free(call->error);
     call->error = NULL;
     drop_reply(call);
-    call->lane = NULL;
+    call->ended = NULL;
     call->ticket = 0;
     call->state = CALL_FREE;
-    call->next_free = c->free_calls;
-    c->free_calls = call;
+    call->next_free = t->free;
+    t->free = call;
 }
 
-struct call *call_by_msgid(struct kops_client *c, uint32_t msgid)
+struct call *call_by_msgid(const struct calls *t, uint32_t msgid)
 {
     uint32_t index = msgid & (MAX_CALLS - 1);
-    struct call *call = index < c->n_calls ? c->calls[index] : NULL;
+    struct call *call = index < t->n_places ? t->places[index] : NULL;
 
     return call && call->msgid == msgid && (call->state == CALL_SENT || call->state == CALL_LATE) ? call : NULL;
 }
 
-struct call *call_by_ticket(struct kops_client *c, kops_ticket ticket)
+struct call *call_by_ticket(const struct calls *t, kops_ticket ticket)
 {
     uint32_t index = (uint32_t)ticket & (MAX_CALLS - 1);
-    struct call *call = index < c->n_calls ? c->calls[index] : NULL;
+    struct call *call = index < t->n_places ? t->places[index] : NULL;
 
     return ticket && call && call->ticket == ticket ? call : NULL;
 }
 
-void call_end(struct kops_client *c, struct call *call, const struct kops_error *error)
+void call_end(struct calls *t, struct call *call, const struct kops_error *error)
 {
-    if (call->lane)
-        ordered_ended(c, call, error);
-    if (call->state == CALL_LATE || call->lane) {
-        call_free(c, call);
+    const bool unattended = call->ended != NULL;
+
+    if (unattended)
+        call->ended(call->owner, call, error);
+    if (call->state == CALL_LATE || unattended) {
+        call_free(t, call);
         return;
     }
-    c->inflight--;
+    t->inflight--;
     call->state = CALL_DONE;
     call->into = NULL;
     call->code = error ? error->code : KOPS_OK;
@@ -117,35 +118,47 @@ void call_end(struct kops_client *c, struct call *call, const struct kops_error 
     }
 }
 
-/* A daemon that died while nothing was under way is not noticed by who writes to the ring: what it never read never
- * ran. One that is still there may be about to read it. */
-static void end_unanswered(struct kops_client *c, struct call *call, const struct kops_error *error, bool hung_up)
+/* A writer to the ring does not notice that an idle daemon died. A request that the dead daemon never read never ran. A
+ * daemon that still lives may be about to read it. */
+static void end_unanswered(struct calls *t, struct call *call, const struct kops_error *error,
+                           const struct ring_link *hung_up)
 {
-    const bool unread = hung_up && c->t.ring.memory && call->ring_end && ring_link_unread(&c->t.ring, call->ring_end);
+    const bool unread = hung_up && hung_up->memory && call->ring_end && ring_link_unread(hung_up, call->ring_end);
 
-    call_end(c, call, error);
+    call_end(t, call, error);
     call->fate = unread ? FATE_UNREAD : FATE_UNANSWERED;
     if (unread && call->error)
         fail_number(call->error, call->error->code, "ran", 0);
 }
 
-void calls_end_all(struct kops_client *c, const struct kops_error *error, bool hung_up)
+void calls_end_all(struct calls *t, const struct kops_error *error, const struct ring_link *hung_up)
 {
-    for (uint32_t i = 0; i < c->n_calls; i++)
-        if (c->calls[i]->state == CALL_SENT || c->calls[i]->state == CALL_LATE) {
-            end_unanswered(c, c->calls[i], error, hung_up);
-        }
+    for (uint32_t i = 0; i < t->n_places; i++)
+        if (t->places[i]->state == CALL_SENT || t->places[i]->state == CALL_LATE)
+            end_unanswered(t, t->places[i], error, hung_up);
 }
 
-void calls_free(struct kops_client *c)
+void calls_fork(struct calls *t, bool intact)
 {
-    for (uint32_t i = 0; i < c->n_calls; i++) {
-        free(c->calls[i]->error);
-        drop_reply(c->calls[i]);
-        free(c->calls[i]);
+    if (!intact)
+        *t = (struct calls){.places = NULL};
+    for (uint32_t i = 0; i < t->n_places; i++) {
+        struct call *call = t->places[i];
+
+        call->waited = false;
+        if (!call->ticket && call->state == CALL_SENT)
+            call->state = CALL_LATE;
     }
-    free(c->calls);
-    c->calls = NULL;
-    c->n_calls = 0;
-    c->free_calls = NULL;
+}
+
+void calls_free(struct calls *t)
+{
+    for (uint32_t i = 0; i < t->n_places; i++) {
+        free(t->places[i]->error);
+        free(t->places[i]->notes);
+        drop_reply(t->places[i]);
+        free(t->places[i]);
+    }
+    free(t->places);
+    *t = (struct calls){.places = NULL};
 }

@@ -1,14 +1,12 @@
-/* Making and closing a client, forks, and what the daemon said of itself. Connecting is connect.c. */
-#include <errno.h>
+/* Making and freeing a client, its lock, and forks. */
+#include "client.h"
+
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/fail.h"
 #include "base/process.h"
-#include "session.h"
-#include "work/ordered.h"
 
 enum {
     DEFAULT_TIMEOUT_MS = KOPS_FOREVER, /* kops.h says why */
@@ -17,11 +15,6 @@ enum {
     FIRST_MESSAGE_MAX = 65536,
     MAX_RECONNECT_S = 1000000
 };
-
-const char *kops_version(void)
-{
-    return KOPS_VERSION;
-}
 
 /* ---- lock and fork ---- */
 
@@ -41,9 +34,18 @@ static int init_lock(struct kops_client *c)
     return r;
 }
 
-/* This process is a fork of the one that connected. The socket is the parent's: our descriptor of it is closed and
- * nothing is said on it. Threads of the parent do not exist here; where one of them held the lock, what it was changing
- * is left alone (and leaks, once). */
+/* What a fork copied while another thread of the parent was changing it is left alone (and leaks, once). */
+static void drop_torn(struct kops_client *c)
+{
+    struct wire_decoder *decoder = wire_decoder_new();
+
+    if (decoder)
+        c->decoder = decoder;
+    c->held_back.notifications = (struct bytes){.data = NULL};
+}
+
+/* This process is a fork of the one that connected. The socket is the parent's: the child closes its descriptor and
+ * says nothing on it. Threads of the parent do not exist here, and one of them may have held the lock. */
 static void take_over(struct kops_client *c)
 {
     bool intact = pthread_mutex_trylock(&c->lock) == 0;
@@ -59,30 +61,20 @@ static void take_over(struct kops_client *c)
         c->t.fd = fd;
         c->t.ring = ring;
     }
-    if (!intact) {
-        struct wire_decoder *decoder = wire_decoder_new();
-
-        if (decoder)
-            c->decoder = decoder;
-    }
+    if (!intact)
+        drop_torn(c);
     transport_close(&c->t);
     fail_clear(&c->reason);
-    ordered_forget(c); /* CUDA does not survive a fork */
+    if (c->ordered)
+        c->forget_ordered(c); /* CUDA does not survive a fork */
+    c->held_back.holders = 0;
+    c->held_back.notifications.length = 0;
     c->alone = 0;
     c->ends_by = 0;
     c->lost = c->reading = c->sending = c->greeting = false;
     c->users = c->waiters = 0;
-    if (!intact) {
-        c->calls = NULL;
-        c->free_calls = NULL;
-        c->n_calls = c->inflight = 0;
-    }
-    for (uint32_t i = 0; i < c->n_calls; i++) {
-        c->calls[i]->waited = false;
-        if (!c->calls[i]->ticket && c->calls[i]->state == CALL_SENT)
-            c->calls[i]->state = CALL_LATE; /* its caller is no thread of ours */
-    }
-    calls_end_all(c, &gone, false);
+    calls_fork(&c->calls, intact);
+    calls_end_all(&c->calls, &gone, NULL);
 }
 
 void client_enter(struct kops_client *c, struct kops_error *e)
@@ -102,15 +94,11 @@ void client_enter(struct kops_client *c, struct kops_error *e)
     pthread_mutex_lock(&c->lock);
 }
 
-void client_leave(struct kops_client *c)
-{
-    pthread_mutex_unlock(&c->lock);
-}
-
 static void client_free(struct kops_client *c)
 {
     transport_free(&c->t);
-    calls_free(c);
+    calls_free(&c->calls);
+    bytes_free(&c->held_back.notifications);
     wire_decoder_free(c->decoder);
     arena_free(&c->info.arena);
     free(c->socket_option);
@@ -129,27 +117,6 @@ void client_leave_unref(struct kops_client *c)
         client_free(c);
 }
 
-uint64_t client_deadline(const struct kops_client *c, int64_t timeout_ms)
-{
-    return deadline_in(timeout_ms ? timeout_ms : c->timeout_ms);
-}
-
-const char *client_priority(const struct kops_client *c, const struct kops_options *options)
-{
-    static const char *const names[] = {[KOPS_PRIORITY_HIGH] = "high", [KOPS_PRIORITY_LOW] = "low"};
-
-    return c->features & FEATURE_PRIORITY && options ? names[options->priority] : NULL;
-}
-
-const char *client_op_name(const struct kops_client *c, const char *op)
-{
-    const struct kops_op *known = kops_info_op(c, op);
-
-    return known ? known->name : NULL;
-}
-
-/* ---- making and closing one ---- */
-
 static int64_t reconnect_timeout_ms(const struct kops_connect_options *o)
 {
     const char *given = getenv("KOPS_RECONNECT_TIMEOUT");
@@ -163,7 +130,7 @@ static int64_t reconnect_timeout_ms(const struct kops_connect_options *o)
     return (int64_t)(seconds * 1000);
 }
 
-static struct kops_client *client_new(const struct kops_connect_options *o)
+struct kops_client *client_new(const struct kops_connect_options *o)
 {
     struct kops_client *c = calloc(1, sizeof(*c));
 
@@ -192,93 +159,4 @@ static struct kops_client *client_new(const struct kops_connect_options *o)
 free_client:
     free(c);
     return NULL;
-}
-
-enum kops_code kops_connect(const struct kops_connect_options *options, kops_client **ret_client,
-                            struct kops_error *ret_error)
-{
-    static const struct kops_connect_options defaults;
-    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
-    const struct kops_connect_options *o = options ? options : &defaults;
-    struct kops_client *c;
-    enum kops_code r;
-
-    for (size_t i = 0; i < sizeof(o->reserved) / sizeof(o->reserved[0]); i++)
-        if (o->reserved[i])
-            return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.reserved is not zero: initialise the struct with {0}");
-    if (o->transport < KOPS_TRANSPORT_AUTO || o->transport > KOPS_TRANSPORT_SHM)
-        return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.transport is none of enum kops_transport");
-    if (o->reconnect_timeout_ms < KOPS_NO_RECONNECT)
-        return fail(e, KOPS_ERR_BAD_ARGUMENT,
-                    "options.reconnect_timeout_ms is negative, and neither KOPS_FOREVER nor KOPS_NO_RECONNECT");
-    c = client_new(o);
-    if (!c)
-        return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a client");
-    client_enter(c, e);
-    r = session_connect(c, deadline_in(c->connect_timeout_ms), e);
-    if (r) {
-        client_leave_unref(c);
-        return r;
-    }
-    client_leave(c);
-    *ret_client = c;
-    return KOPS_OK;
-}
-
-kops_client *kops_close(kops_client *client)
-{
-    if (!client)
-        return NULL;
-    client_enter(client, NULL);
-    ordered_close(client);
-    transport_close(&client->t);
-    client_leave_unref(client);
-    return NULL;
-}
-
-enum kops_code kops_ping(kops_client *client, int64_t timeout_ms, struct kops_error *ret_error)
-{
-    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
-    enum kops_code r;
-
-    client_enter(client, e);
-    r = session_call(client, wire_pack_ping, NULL, -1, wire_decode_nothing, NULL, client_deadline(client, timeout_ms),
-                     SESSION_ATTEMPTS, e);
-    client_leave(client);
-    return r;
-}
-
-/* ---- what the daemon has ---- */
-
-const struct kops_info *kops_info(const kops_client *client)
-{
-    return &client->info.info;
-}
-
-const struct kops_device *kops_info_device(const kops_client *client, const char *device)
-{
-    char *end = NULL;
-    unsigned long index = device ? strtoul(device, &end, 10) : 0;
-    bool is_index = device && *device && !*end;
-
-    for (const struct kops_device *const *d = client->info.info.devices; *d; d++)
-        if (!device ? (*d)->is_default : is_index ? (*d)->index == index : !strcmp((*d)->uuid, device))
-            return *d;
-    return NULL;
-}
-
-const struct kops_op *kops_info_op(const kops_client *client, const char *name)
-{
-    for (const struct kops_op *const *op = client->info.info.ops; *op; op++)
-        if (!strcmp((*op)->name, name))
-            return *op;
-    return NULL;
-}
-
-bool kops_info_feature(const kops_client *client, const char *feature)
-{
-    for (const char *const *f = client->info.info.features; *f; f++)
-        if (!strcmp(*f, feature))
-            return true;
-    return false;
 }

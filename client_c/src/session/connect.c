@@ -1,13 +1,15 @@
-/* Finding the daemon, greeting it, and waiting for one that is started anew. Lock held; dropped while it waits.
- *
- * One thread connects (`greeting`, `greeter`); the others wait for how it ends, and share its failure. */
+#include "connect.h"
+
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/fail.h"
-#include "session.h"
+#include "exchange.h"
+#include "receive.h"
 
-enum { SPIN_PROCESSORS = 4, MAX_SPIN_US = 1000 }; /* polling pays on so many, and for no longer than that */
+enum { POLL_PROCESSORS = 4, MAX_POLL_US = 1000 }; /* busy polling pays on so many processors, for so long at most */
 
 /* ---- the socket ---- */
 
@@ -31,14 +33,14 @@ static int try_path(struct kops_client *c, const char *path, int64_t timeout_ms,
     return 0;
 }
 
-/* A path that was given is the only one tried, and so is one that was found. */
+/* Where a path was given, or found before, no other is tried. */
 static int try_paths(struct kops_client *c, int64_t timeout_ms, struct bytes *tried)
 {
     const char *given = c->socket_option ? c->socket_option : getenv("KOPS_SOCKET");
     const char *runtime = getenv("XDG_RUNTIME_DIR");
     char path[128];
 
-    if (c->info.info.server) /* the buffers and all else are that daemon's, or its successor's */
+    if (c->info.info.server) /* buffers and all else belong to that daemon or its successor */
         return try_path(c, c->info.info.socket, timeout_ms, tried);
     if (given && *given)
         return try_path(c, given, timeout_ms, tried);
@@ -100,12 +102,15 @@ static enum kops_code open_ring(struct kops_client *c, uint64_t deadline, struct
 {
     const struct wire_hello hello = {.name = c->name, .shm = true};
     struct wire_shm shm = {.fd = -1, .doorbell = -1, .wake = -1};
+    const struct exchange x = {wire_pack_hello, &hello, -1, wire_decode_shm, &shm};
+    struct ring_offer offer;
     const char *wrong;
-    enum kops_code r = session_call(c, wire_pack_hello, &hello, -1, wire_decode_shm, &shm, deadline, SESSION_HERE, e);
+    enum kops_code r = exchange_here(c, &x, deadline, e);
 
     if (r)
         return r;
-    wrong = ring_link_open(&c->t.ring, &shm);
+    offer = (struct ring_offer){shm.fd, shm.doorbell, shm.wake, shm.request_bytes, shm.reply_bytes};
+    wrong = ring_link_open(&c->t.ring, &offer);
     return wrong ? fail(e, KOPS_ERR_BAD_REPLY, "the daemon's shared memory cannot be used: %s", wrong) : KOPS_OK;
 }
 
@@ -116,12 +121,12 @@ static enum kops_code share_memory(struct kops_client *c, uint64_t daemon_spin_u
     const enum kops_transport wanted = wanted_transport(c);
     enum kops_code r;
 
-    c->spin_us = c->spin_option == KOPS_NO_SPIN ? 0 : c->spin_option;
-    c->spin_failures = 0;
+    c->poll_us = c->spin_option == KOPS_NO_SPIN ? 0 : c->spin_option;
+    c->poll_failures = 0;
     if (wanted == KOPS_TRANSPORT_SHM && !(c->features & FEATURE_SHM))
         return fail(e, KOPS_ERR_UNSUPPORTED, "the daemon has no shared memory for messages: use KOPS_TRANSPORT_AUTO");
     if (wanted == KOPS_TRANSPORT_SOCKET || !(c->features & FEATURE_SHM) ||
-        (wanted == KOPS_TRANSPORT_AUTO && (!daemon_spin_us || sysconf(_SC_NPROCESSORS_ONLN) < SPIN_PROCESSORS)))
+        (wanted == KOPS_TRANSPORT_AUTO && (!daemon_spin_us || sysconf(_SC_NPROCESSORS_ONLN) < POLL_PROCESSORS)))
         return KOPS_OK;
     r = open_ring(c, deadline, e);
     if (r && wanted == KOPS_TRANSPORT_AUTO && !c->lost && c->t.fd >= 0) {
@@ -131,7 +136,7 @@ static enum kops_code share_memory(struct kops_client *c, uint64_t daemon_spin_u
     if (r)
         return r;
     if (!c->spin_option)
-        c->spin_us = daemon_spin_us < MAX_SPIN_US ? (unsigned)daemon_spin_us : MAX_SPIN_US;
+        c->poll_us = daemon_spin_us < MAX_POLL_US ? (unsigned)daemon_spin_us : MAX_POLL_US;
     return KOPS_OK;
 }
 
@@ -140,9 +145,10 @@ static enum kops_code greet(struct kops_client *c, uint64_t deadline, struct kop
 {
     const struct wire_hello hello = {.name = c->name};
     struct kops_limits limits = {0};
-    bool first = !c->info.info.server;
-    enum kops_code r = session_call(c, wire_pack_hello, &hello, -1, first ? wire_decode_info : wire_decode_limits,
-                                    first ? (void *)&c->info : &limits, deadline, SESSION_HERE, e);
+    const bool first = !c->info.info.server;
+    const struct exchange x = {wire_pack_hello, &hello, -1, first ? wire_decode_info : wire_decode_limits,
+                               first ? (void *)&c->info : &limits};
+    enum kops_code r = exchange_here(c, &x, deadline, e);
 
     if (r)
         return r;
@@ -190,7 +196,7 @@ static enum kops_code connect_once(struct kops_client *c, uint64_t deadline, boo
     return r;
 }
 
-/* What may be otherwise in a moment, where a daemon is started anew. */
+/* Errors that may be gone in a moment, where a daemon is started anew. */
 static bool passes(enum kops_code code)
 {
     return code == KOPS_ERR_CONNECT_FAILED || code == KOPS_ERR_CONNECTION_LOST || code == KOPS_ERR_SHUTTING_DOWN ||
@@ -201,20 +207,20 @@ static enum kops_code give_up(const struct kops_client *c, uint64_t deadline, st
 {
     const struct kops_error why = *e;
 
-    if (deadline != DEADLINE_NEVER && clock_ns() >= deadline)
+    if (deadline_passed(deadline))
         return fail(e, KOPS_ERR_TIMEOUT, "the call's time was over before a daemon could be reached again: %.400s",
                     why.message);
     return fail(e, KOPS_ERR_CONNECT_FAILED, "no daemon could be reached for %lld ms: %.400s",
                 (long long)c->reconnect_timeout_ms, why.message);
 }
 
-/* The first connection is tried once, unless a daemon takes it and ends: what there is not may never be there. Later
- * ones have the patience that the caller asked for. */
-static enum kops_code connect_patiently(struct kops_client *c, uint64_t deadline, struct kops_error *e)
+/* The first connection is tried once, unless a daemon takes it and ends: a daemon that is not there may never be. Later
+ * ones are tried for the client's reconnect timeout. */
+static enum kops_code connect_with_retries(struct kops_client *c, uint64_t deadline, struct kops_error *e)
 {
-    const bool first = !c->info.info.server, patient = c->reconnect_timeout_ms != 0;
+    const bool first = !c->info.info.server, retries = c->reconnect_timeout_ms != 0;
     const uint64_t once = earlier(deadline, deadline_in(c->connect_timeout_ms));
-    const uint64_t until = patient ? earlier(deadline, deadline_in(c->reconnect_timeout_ms)) : 0;
+    const uint64_t until = retries ? earlier(deadline, deadline_in(c->reconnect_timeout_ms)) : 0;
     unsigned pause_ms = FIRST_PAUSE_MS;
     bool reached = false;
 
@@ -224,7 +230,7 @@ static enum kops_code connect_patiently(struct kops_client *c, uint64_t deadline
 
         if (!r)
             fail_clear(e); /* of what earlier tries left */
-        if (!r || !patient || !passes(r) || (first && (!reached || now >= once)))
+        if (!r || !retries || !passes(r) || (first && (!reached || now >= once)))
             return r;
         if (now >= until)
             return first ? r : give_up(c, deadline, e);
@@ -240,22 +246,15 @@ static enum kops_code connect_for_all(struct kops_client *c, uint64_t deadline, 
     enum kops_code r;
 
     c->greeting = true;
-    c->greeter = pthread_self();
-    r = connect_patiently(c, deadline, e);
+    r = connect_with_retries(c, deadline, e);
     c->greeting = false;
-    /* One whose own time was over tells nothing to the others. */
+    /* A timeout of this caller's own says nothing about the daemon. */
     if (r && r != KOPS_ERR_TIMEOUT) {
         c->unreachable = *e;
         c->failures++;
     }
-    if (c->waiters)
-        pthread_cond_broadcast(&c->changed);
+    client_changed(c);
     return r;
-}
-
-static bool greeted_by_another(const struct kops_client *c)
-{
-    return c->greeting && !pthread_equal(c->greeter, pthread_self());
 }
 
 /* A daemon that said that it ends closes the connection at once; one that does not is left. */
@@ -271,12 +270,12 @@ enum kops_code session_connect(struct kops_client *c, uint64_t deadline, struct 
 {
     const uint32_t failures = c->failures;
 
-    while (c->lost || c->ends_by || greeted_by_another(c)) {
-        if (c->lost || greeted_by_another(c))
+    while (c->lost || c->ends_by || c->greeting) {
+        if (c->lost || c->greeting)
             session_sleep(c, deadline);
         else
             await_end(c, deadline);
-        if ((c->lost || c->ends_by || greeted_by_another(c)) && deadline != DEADLINE_NEVER && clock_ns() >= deadline)
+        if ((c->lost || c->ends_by || c->greeting) && deadline_passed(deadline))
             return fail(e, KOPS_ERR_TIMEOUT, "the call's time was over while another thread waited for the daemon");
     }
     if (c->t.fd >= 0)
@@ -285,7 +284,5 @@ enum kops_code session_connect(struct kops_client *c, uint64_t deadline, struct 
         *e = c->unreachable;
         return e->code;
     }
-    if (c->greeting) /* it ended between two messages of the greeting */
-        return fail(e, KOPS_ERR_CONNECTION_LOST, "the daemon closed the connection while it was greeted");
     return connect_for_all(c, deadline, e);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/fail.h"
+#include "receive.h"
 
 enum { FIRST_PAUSE_MS = 5, LAST_PAUSE_MS = 100 };
 
@@ -43,7 +44,7 @@ static bool wait_for_another(struct kops_client *c, struct recovery *r, uint64_t
     end = now + (uint64_t)r->pause_ms * 1000000U;
     if (end > r->until)
         end = r->until;
-    while (!c->lost && c->t.fd >= 0 && c->generation == generation && clock_ns() < end)
+    while (client_is_connected(c) && c->generation == generation && clock_ns() < end)
         session_progress(c, end);
     r->pause_ms = r->pause_ms * 2 < LAST_PAUSE_MS ? r->pause_ms * 2 : LAST_PAUSE_MS;
     return true;
@@ -72,7 +73,7 @@ static bool is_made_again(struct kops_client *c, struct recovery *r, recovery_sa
         return false;
     r->sent = false;
     if (r->fate == FATE_UNREAD)
-        return r->unread++ < SESSION_CONNECTIONS;
+        return r->unread++ < RECOVERY_CONNECTIONS;
     if (r->fate == FATE_ANSWERED && e->code == KOPS_ERR_SHUTTING_DOWN)
         return c->reconnect_timeout_ms && wait_for_another(c, r, deadline);
     if (!may_have_run(r, e))
@@ -89,7 +90,7 @@ static bool is_made_again(struct kops_client *c, struct recovery *r, recovery_sa
         return false;
     }
     r->repeated = true;
-    return deadline == DEADLINE_NEVER || clock_ns() < deadline;
+    return !deadline_passed(deadline);
 }
 
 bool recovery_again(struct kops_client *c, struct recovery *r, recovery_safe *safe, const void *context,

@@ -7,7 +7,10 @@
 #ifndef KOPS_CLIENT_RECOVER_H
 #define KOPS_CLIENT_RECOVER_H
 
-#include "session.h"
+#include "client.h"
+
+/* Connections that may end, in one try of a call, before the request is sent whole. */
+enum { RECOVERY_CONNECTIONS = 8 };
 
 /* Of one blocking call. Zeroed at its begin. */
 struct recovery {

@@ -1,6 +1,9 @@
 #include "remote.h"
 
 #include "base/fail.h"
+#include "connect.h"
+#include "receive.h"
+#include "send.h"
 
 enum kops_code remote_ensure(struct kops_client *c, struct remote *r, remote_define *define, void *thing,
                              const char *what, uint64_t deadline, struct kops_error *e)
@@ -16,18 +19,17 @@ enum kops_code remote_ensure(struct kops_client *c, struct remote *r, remote_def
             r->defining = c->generation;
             code = define(thing, deadline, e);
             r->defining = 0;
-            if (c->waiters)
-                pthread_cond_broadcast(&c->changed);
+            client_changed(c);
             if (code)
                 return code;
         }
-        if (!remote_known(c, r) && deadline != DEADLINE_NEVER && clock_ns() >= deadline)
+        if (!remote_known(c, r) && deadline_passed(deadline))
             return fail(e, KOPS_ERR_TIMEOUT, "the %s could not be defined in time", what);
     }
 }
 
 void remote_release(struct kops_client *c, const struct remote *r, void (*pack)(struct bytes *out, uint64_t id))
 {
-    if (remote_known(c, r) && c->t.fd >= 0 && !c->lost)
+    if (remote_known(c, r) && client_is_connected(c))
         session_release(c, pack, r->id);
 }

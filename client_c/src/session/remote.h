@@ -4,7 +4,7 @@
 #ifndef KOPS_CLIENT_REMOTE_H
 #define KOPS_CLIENT_REMOTE_H
 
-#include "work/job.h"
+#include "client.h"
 
 struct remote {
     uint64_t id;

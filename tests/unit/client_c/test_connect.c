@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "session/session.h"
+#include "session/client.h"
 #include "test.h"
 
 static void info_is_read(void **state)

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "golden_vectors.h"
-#include "session/session.h"
+#include "session/client.h"
 #include "test.h"
 
 static const struct golden_vector *find(const char *name)
@@ -135,12 +135,12 @@ static wire_decode *decoder_for(const char *name)
 /* A call that waits for that msgid. The table is grown until it has the place that the msgid means. */
 static struct call *expect_msgid(struct kops_client *client, uint32_t msgid, wire_decode *decode, void *into)
 {
-    struct call *call = call_new(client);
+    struct call *call = call_new(&client->calls);
 
     while (call->index != (msgid & 0xffff)) {
         call->state = CALL_DONE; /* keeps its place */
-        client->inflight--;
-        call = call_new(client);
+        client->calls.inflight--;
+        call = call_new(&client->calls);
     }
     call->msgid = msgid;
     call->decode = decode;

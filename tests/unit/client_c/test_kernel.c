@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "session/session.h"
+#include "session/receive.h"
 #include "test.h"
 
 enum { LOG_BYTES = 200000 };

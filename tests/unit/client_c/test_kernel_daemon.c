@@ -1,7 +1,7 @@
 /* Kernels with a daemon that compiles and launches them (examples_test starts it): in sequences, programs and batches,
  * over shared memory and GPU memory, across a new connection. */
 #include "ordered_fake.h"
-#include "session/session.h"
+#include "session/receive.h"
 
 enum { N = 1000, SKIP = 77 };
 

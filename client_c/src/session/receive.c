@@ -1,5 +1,5 @@
 /* The receiving half, and the end of a connection. */
-#include "session.h"
+#include "receive.h"
 
 #include <poll.h>
 #include <stdarg.h>
@@ -7,15 +7,18 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/fail.h"
 #include "wire/wire_fast.h"
 
-/* Polling that helps this seldom is cut to a fraction: waits in a row, and the divisor. */
-enum { SPIN_PATIENCE = 8, SPIN_CUT = 8 };
+/* After so many waits in a row in which busy polling did not help, its time is divided by POLL_CUT. */
+enum { POLL_FAILURES = 8, POLL_CUT = 8 };
 
 /* A daemon that lost its device ends so soon, with time to answer what is under way. */
 enum { END_GRACE_MS = 1000 };
+
+_Static_assert(WIRE_MAX_FDS <= (int)TRANSPORT_MAX_FDS, "a reply's descriptors fit");
 
 /* ---- the end of a connection ---- */
 
@@ -30,7 +33,7 @@ void session_close_lost(struct kops_client *c)
     pthread_cond_broadcast(&c->changed);
 }
 
-/* It has closed its end: what it did not read it never will. */
+/* The daemon has closed its end: it will read nothing more. */
 static bool hung_up(const struct kops_client *c)
 {
     struct pollfd end = {.fd = c->t.fd, .events = POLLRDHUP};
@@ -55,14 +58,14 @@ void session_lost(struct kops_client *c, enum kops_code code, const char *format
     }
     c->lost = true;
     shutdown(c->t.fd, SHUT_RDWR);
-    calls_end_all(c, &c->reason, ended);
+    calls_end_all(&c->calls, &c->reason, ended ? &c->t.ring : NULL);
     pthread_cond_broadcast(&c->changed);
     session_close_lost(c);
 }
 
 /* ---- receiving ---- */
 
-/* Replies that bring something under an id, and how it is given back. */
+/* Some replies bring an id. Finds it, and the notification that gives it back. */
 static bool late_id(wire_decode *decode, const struct wire_message *m, int *fds, uint64_t *ret_id,
                     void (**ret_release)(struct bytes *out, uint64_t id))
 {
@@ -91,19 +94,19 @@ static bool late_id(wire_decode *decode, const struct wire_message *m, int *fds,
     return false;
 }
 
-/* Nobody waits for this any more; what it brought is given back. */
+/* Nobody waits for this reply any more: an id in it is given back. */
 static void drop_late(struct kops_client *c, struct call *call, const struct wire_message *m, int *fds)
 {
     wire_decode *decode = call->decode;
     void (*release)(struct bytes * out, uint64_t id);
     uint64_t id;
 
-    call_end(c, call, NULL);
+    call_end(&c->calls, call, NULL);
     if (!m->error && late_id(decode, m, fds, &id, &release))
-        release(session_notifications(c), id), c->unconfirmed = true;
+        release(client_notifications(c), id), c->unconfirmed = true;
 }
 
-/* As it came, for whoever asked for that. */
+/* As it came. */
 static bool take_raw(struct native_reply *r, const struct wire_message *m, int *fds)
 {
     if (!m->body)
@@ -132,7 +135,7 @@ static bool take_result(struct call *call, const struct wire_message *m, int *fd
     return call->reply ? take_raw(call->reply, m, fds) : call->decode(m->result, fds, m->nfds, call->into);
 }
 
-/* Whatever is sent to a daemon without its device is refused: the next one is waited for. */
+/* A daemon without its device refuses every request: the client waits for the next daemon. */
 static void take_error(struct kops_client *c, const struct wire_message *m, struct kops_error *ret_error)
 {
     wire_decode_error(m->error, ret_error);
@@ -142,7 +145,7 @@ static void take_error(struct kops_client *c, const struct wire_message *m, stru
 
 static const char *take_response(struct kops_client *c, const struct wire_message *m)
 {
-    struct call *call = call_by_msgid(c, m->msgid);
+    struct call *call = call_by_msgid(&c->calls, m->msgid);
     struct kops_error error;
     int fds[WIRE_MAX_FDS];
     const char *wrong = transport_claim(&c->t, m->nfds, fds);
@@ -156,12 +159,12 @@ static const char *take_response(struct kops_client *c, const struct wire_messag
     } else if (call->state == CALL_LATE) {
         drop_late(c, call, m, fds);
     } else if (m->error && !call->reply) {
-        call_end(c, call, &error);
+        call_end(&c->calls, call, &error);
     } else if (!take_result(call, m, fds)) {
         fail(&error, KOPS_ERR_BAD_REPLY, "the daemon's result lacks a key, or there is no memory to read it");
-        call_end(c, call, &error);
+        call_end(&c->calls, call, &error);
     } else {
-        call_end(c, call, NULL);
+        call_end(&c->calls, call, NULL);
     }
     for (unsigned i = 0; i < m->nfds; i++)
         if (fds[i] >= 0)
@@ -178,16 +181,16 @@ static bool take_success(struct kops_client *c, const char *data, size_t length)
 
     if ((c->t.taking == STREAM_SOCKET && c->t.n_batches) || !wire_is_success(data, length, &msgid, &empty))
         return false;
-    call = call_by_msgid(c, msgid);
+    call = call_by_msgid(&c->calls, msgid);
     if (!call || call->state != CALL_SENT || call->reply)
         return false;
     if (call->decode == wire_decode_run) {
         if (!wire_fast_run(data, length, call->into))
             return false;
-    } else if (call->decode != wire_decode_nothing || (!empty && !call->lane)) {
+    } else if (call->decode != wire_decode_nothing || (!empty && !call->ended)) {
         return false;
     }
-    call_end(c, call, NULL);
+    call_end(&c->calls, call, NULL);
     return true;
 }
 
@@ -206,7 +209,7 @@ static const char *take_message(struct kops_client *c, const char *data, size_t 
     return wrong;
 }
 
-/* Takes every whole message that is there. Called by whoever holds the receiving role. */
+/* Takes every whole message that is there. The caller has the receiving role. */
 static void take_messages(struct kops_client *c)
 {
     const char *wrong, *data;
@@ -258,16 +261,16 @@ void session_sleep(struct kops_client *c, uint64_t deadline)
     c->waiters--;
 }
 
-static unsigned spin_budget(const struct kops_client *c)
+static unsigned poll_budget(const struct kops_client *c)
 {
-    if (c->spin_failures < SPIN_PATIENCE || c->spin_us < SPIN_CUT)
-        return c->spin_us;
-    return c->spin_us / SPIN_CUT;
+    if (c->poll_failures < POLL_FAILURES || c->poll_us < POLL_CUT)
+        return c->poll_us;
+    return c->poll_us / POLL_CUT;
 }
 
 void session_progress(struct kops_client *c, uint64_t deadline)
 {
-    const unsigned spin_us = spin_budget(c);
+    const unsigned poll_us = poll_budget(c);
     enum transport_result r;
 
     if (c->reading || c->lost) {
@@ -277,44 +280,41 @@ void session_progress(struct kops_client *c, uint64_t deadline)
     c->reading = true;
     c->users++;
     pthread_mutex_unlock(&c->lock);
-    r = transport_receive(&c->t, deadline, spin_us);
+    r = transport_receive(&c->t, deadline, poll_us);
     pthread_mutex_lock(&c->lock);
-    c->spin_failures = c->t.spun_out ? c->spin_failures + 1 : 0;
+    c->poll_failures = c->t.polled_in_vain ? c->poll_failures + 1 : 0;
     c->users--;
     if (!c->lost)
         take_received(c, r);
     c->reading = false;
     session_close_lost(c);
-    if (c->waiters)
-        pthread_cond_broadcast(&c->changed);
+    client_changed(c);
 }
 
 void session_poll(struct kops_client *c)
 {
     enum transport_result r = TRANSPORT_OK;
 
-    while (r == TRANSPORT_OK && !c->reading && !c->lost && c->t.fd >= 0) {
+    while (r == TRANSPORT_OK && !c->reading && client_is_connected(c)) {
         r = transport_receive(&c->t, 0, 0);
         take_received(c, r);
     }
-    if (c->waiters)
-        pthread_cond_broadcast(&c->changed);
+    client_changed(c);
 }
 
 void session_drain(struct kops_client *c)
 {
-    if (c->reading || c->lost || c->t.fd < 0)
+    if (c->reading || !client_is_connected(c))
         return;
     take_received(c, transport_drain(&c->t));
-    if (c->waiters)
-        pthread_cond_broadcast(&c->changed);
+    client_changed(c);
 }
 
 bool session_wait(struct kops_client *c, struct call *call, uint64_t deadline)
 {
     while (call->state == CALL_SENT) {
         session_progress(c, deadline);
-        if (call->state == CALL_SENT && deadline != DEADLINE_NEVER && clock_ns() >= deadline)
+        if (call->state == CALL_SENT && deadline_passed(deadline))
             return false;
     }
     return true;
@@ -330,7 +330,7 @@ enum kops_code session_finish(struct kops_client *c, struct call *call, struct k
         else
             fail(e, code, "%s (no memory for its message)", kops_code_name(code));
     }
-    call_free(c, call);
+    call_free(&c->calls, call);
     return code;
 }
 
@@ -343,6 +343,6 @@ void session_abandon(struct kops_client *c, struct call *call)
         if (!call->owns_reply)
             call->reply = NULL;
     } else {
-        call_free(c, call);
+        call_free(&c->calls, call);
     }
 }

@@ -1,12 +1,12 @@
 /* The sending half. */
+#include "send.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
 
 #include "base/fail.h"
-#include "recover.h"
-#include "session.h"
-#include "work/ordered.h"
+#include "receive.h"
 
 /* Waits until the socket takes bytes again, and takes in replies meanwhile: a daemon that cannot send does not read. */
 static void wait_writable(struct kops_client *c, uint64_t deadline)
@@ -39,8 +39,7 @@ static void wait_for_room(struct kops_client *c, enum stream stream, uint64_t de
         session_progress(c, deadline);
     c->sending = false;
     session_close_lost(c);
-    if (c->waiters)
-        pthread_cond_broadcast(&c->changed);
+    client_changed(c);
 }
 
 void session_take_back(struct kops_client *c, struct outgoing *m)
@@ -55,7 +54,7 @@ void session_take_back(struct kops_client *c, struct outgoing *m)
     b->failed = false;
     if (b->length == out->sent)
         b->length = out->sent = 0;
-    call_free(c, m->call);
+    call_free(&c->calls, m->call);
 }
 
 /* Too long for the ring. */
@@ -99,16 +98,15 @@ enum kops_code session_appended(struct kops_client *c, struct outgoing *m, struc
 /* Until the replies to everything sent before have come; false: the deadline passed. The connection may be lost. */
 static bool wait_until_alone(struct kops_client *c, uint32_t generation, uint64_t deadline)
 {
-    while (c->inflight > 1 && !c->lost && c->t.fd >= 0 && c->generation == generation) {
-        if (deadline != DEADLINE_NEVER && clock_ns() >= deadline)
+    while (c->calls.inflight > 1 && !c->lost && c->t.fd >= 0 && c->generation == generation) {
+        if (deadline_passed(deadline))
             return false;
         c->sending = true;
         session_progress(c, deadline);
         c->sending = false;
     }
     session_close_lost(c);
-    if (c->waiters)
-        pthread_cond_broadcast(&c->changed);
+    client_changed(c);
     return true;
 }
 
@@ -142,7 +140,7 @@ enum session_sent session_send(struct kops_client *c, struct outgoing *m, uint64
 {
     struct outbox *out = &c->t.out[m->stream];
     const uint32_t generation = c->generation;
-    const bool ordered = m->call->lane != NULL;
+    const bool ordered = m->call->ended != NULL;
     size_t before = m->from - out->sent, own = m->length;
 
     if (m->alone) {
@@ -171,7 +169,7 @@ enum session_sent session_send(struct kops_client *c, struct outgoing *m, uint64
         } else if (n != -EAGAIN) {
             session_poll(c); /* the daemon may have said why it hung up */
             session_lost(c, KOPS_ERR_CONNECTION_LOST, "the daemon closed the connection: %s", strerror((int)-n));
-        } else if (deadline != DEADLINE_NEVER && clock_ns() >= deadline) {
+        } else if (deadline_passed(deadline)) {
             if (!ordered)
                 return out_of_time(c, m, own < m->length, e);
             give_up(c);
@@ -183,68 +181,24 @@ enum session_sent session_send(struct kops_client *c, struct outgoing *m, uint64
     return SESSION_SENT;
 }
 
-void session_push(struct kops_client *c)
-{
-    for (enum stream s = 0; s < STREAMS; s++) {
-        ssize_t n = 1;
+/* ---- room for a request ---- */
 
-        if (s == STREAM_RING && !c->t.ring.memory)
-            continue;
-        while (n > 0 && !c->sending && !c->lost && c->t.fd >= 0 && c->t.out[s].sent < c->t.out[s].bytes.length)
-            n = transport_send(&c->t, s, c->t.out[s].bytes.length, NULL, 0);
-    }
-    c->unconfirmed = true;
+bool session_await_room(struct kops_client *c, uint64_t deadline)
+{
+    if (c->sending)
+        session_sleep(c, deadline);
+    else if (c->calls.inflight >= c->max_inflight || (c->alone && call_by_msgid(&c->calls, c->alone)))
+        session_progress(c, deadline);
+    else
+        return true;
+    return false;
 }
 
-void session_release(struct kops_client *c, void (*pack)(struct bytes *out, uint64_t id), uint64_t id)
+enum kops_code session_reserve(struct kops_client *c, const int *fds, unsigned n_fds, struct outgoing *ret,
+                               struct kops_error *e)
 {
-    /* Gathered ops that use it are not sent yet. */
-    bool later = ordered_gathering(c);
-    struct bytes *out = later ? ordered_releases(c) : session_notifications(c);
-    size_t from = out->length;
-
-    pack(out, id);
-    if (out->failed) {
-        out->length = from;
-        out->failed = false;
-    }
-    if (!later)
-        session_push(c);
-}
-
-void session_cancel(struct kops_client *c, const struct call *call)
-{
-    struct bytes *out = session_notifications(c);
-    size_t from = out->length;
-
-    wire_pack_cancel(out, call->msgid);
-    if (out->failed) {
-        out->length = from;
-        out->failed = false;
-    }
-    session_push(c);
-}
-
-enum kops_code session_begin(struct kops_client *c, const int *fds, unsigned n_fds, uint64_t deadline,
-                             struct outgoing *ret, struct kops_error *e)
-{
-    for (;;) {
-        enum kops_code r = session_connect(c, deadline, e);
-
-        if (r)
-            return r;
-        if (c->sending)
-            session_sleep(c, deadline);
-        else if (c->inflight >= c->max_inflight || (c->alone && call_by_msgid(c, c->alone)))
-            session_progress(c, deadline);
-        else
-            break;
-        if (deadline != DEADLINE_NEVER && clock_ns() >= deadline)
-            return fail(e, KOPS_ERR_TIMEOUT, "%u earlier requests are unanswered, the daemon takes no more",
-                        c->inflight);
-    }
     c->alone = 0;
-    ret->call = call_new(c);
+    ret->call = call_new(&c->calls);
     if (!ret->call)
         return fail(e, KOPS_ERR_NO_MEMORY, "too many runs were submitted and not waited for");
     ret->fds = fds;
@@ -255,67 +209,79 @@ enum kops_code session_begin(struct kops_client *c, const int *fds, unsigned n_f
     return KOPS_OK;
 }
 
-enum kops_code session_settle(struct kops_client *c, uint64_t deadline, struct kops_error *e)
+/* ---- notifications ---- */
+
+static void push(struct kops_client *c)
 {
-    if (!c->unconfirmed || !c->t.ring.memory)
-        return KOPS_OK;
-    c->unconfirmed = false;
-    return session_call(c, wire_pack_ping, NULL, -1, wire_decode_nothing, NULL, deadline, SESSION_ATTEMPTS, e);
-}
+    for (enum stream s = 0; s < STREAMS; s++) {
+        ssize_t n = 1;
 
-/* The arguments of session_call(). */
-struct exchange {
-    wire_pack *pack;
-    const void *request;
-    int fd;
-    wire_decode *decode;
-    void *into;
-};
-
-static enum kops_code exchange_once(struct kops_client *c, const struct exchange *x, struct recovery *recovery,
-                                    uint64_t deadline, unsigned connections, struct kops_error *e)
-{
-    for (;;) {
-        struct outgoing m;
-        enum session_sent sent;
-        enum kops_code r = session_begin(c, &x->fd, x->fd >= 0, deadline, &m, e);
-
-        if (r)
-            return r;
-        m.call->decode = x->decode;
-        m.call->into = x->into;
-        x->pack(session_out(c, &m), m.call->msgid, x->request);
-        r = session_appended(c, &m, e);
-        if (r)
-            return r;
-        sent = session_send(c, &m, deadline, e);
-        if (sent == SESSION_NOT_SENT && --connections) {
-            fail_clear(e);
+        if (s == STREAM_RING && !c->t.ring.memory)
             continue;
-        }
-        if (sent != SESSION_SENT)
-            return e->code;
-        if (session_wait(c, m.call, deadline))
-            return recovery_finish(c, recovery, m.call, e);
-        session_abandon(c, m.call);
-        return fail(e, KOPS_ERR_TIMEOUT, "the daemon did not reply in time");
+        while (n > 0 && !c->sending && client_is_connected(c) && c->t.out[s].sent < c->t.out[s].bytes.length)
+            n = transport_send(&c->t, s, c->t.out[s].bytes.length, NULL, 0);
     }
+    c->unconfirmed = true;
 }
 
-enum kops_code session_call(struct kops_client *c, wire_pack *pack, const void *request, int fd, wire_decode *decode,
-                            void *into, uint64_t deadline, unsigned attempts, struct kops_error *e)
+/* Takes back what was appended without memory for all of it. */
+static void cut_torn(struct bytes *out, size_t from)
 {
-    const struct exchange x = {pack, request, fd, decode, into};
-    struct recovery recovery = {0};
-    enum kops_code r = fd >= 0 ? session_settle(c, deadline, e) : KOPS_OK;
+    if (!out->failed)
+        return;
+    out->length = from;
+    out->failed = false;
+}
 
-    if (r)
-        return r;
-    if (attempts == SESSION_HERE)
-        return exchange_once(c, &x, &recovery, deadline, 1, e);
-    do
-        r = exchange_once(c, &x, &recovery, deadline, SESSION_CONNECTIONS, e);
-    while (r && recovery_again(c, &recovery, attempts == SESSION_ATTEMPTS ? recovery_always : recovery_never, NULL,
-                               deadline, e));
-    return r;
+struct notice session_notice(struct kops_client *c)
+{
+    struct held_back *h = &c->held_back;
+    struct bytes *out = h->holders ? &h->notifications : client_notifications(c);
+
+    if (h->holders && h->generation != c->generation) {
+        h->notifications.length = 0; /* ids of another connection mean something else on this one */
+        h->generation = c->generation;
+    }
+    return (struct notice){out, out->length};
+}
+
+void session_notify(struct kops_client *c, const struct notice *n)
+{
+    cut_torn(n->out, n->from);
+    if (n->out != &c->held_back.notifications)
+        push(c);
+}
+
+void session_release(struct kops_client *c, void (*pack)(struct bytes *out, uint64_t id), uint64_t id)
+{
+    const struct notice n = session_notice(c);
+
+    pack(n.out, id);
+    session_notify(c, &n);
+}
+
+void session_cancel(struct kops_client *c, const struct call *call)
+{
+    struct bytes *out = client_notifications(c);
+    const size_t from = out->length;
+
+    wire_pack_cancel(out, call->msgid);
+    cut_torn(out, from);
+    push(c);
+}
+
+void session_let_go(struct kops_client *c)
+{
+    struct held_back *h = &c->held_back;
+    struct bytes *out = client_notifications(c);
+    const size_t from = out->length;
+
+    if (--h->holders || !h->notifications.length)
+        return;
+    if (h->generation == c->generation && client_is_connected(c)) {
+        bytes_append(out, h->notifications.data, h->notifications.length);
+        cut_torn(out, from);
+        push(c);
+    }
+    h->notifications.length = 0;
 }

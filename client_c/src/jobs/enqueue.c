@@ -2,22 +2,27 @@
 #include "enqueue.h"
 
 #include "base/fail.h"
+#include "batch.h"
+#include "session/connect.h"
+#include "session/receive.h"
+#include "session/send.h"
 
 /* The end of a call: an op that failed before is what the caller should hear of first. */
-static enum kops_code leave(struct kops_client *c, struct lane *lane, enum kops_code r, struct kops_error *e)
+static enum kops_code leave(struct kops_client *c, struct ordered_stream *stream, enum kops_code r,
+                            struct kops_error *e)
 {
     enum kops_code before = KOPS_OK;
 
     ordered_collect(c);
     if (r)
         before = ordered_report(c, e);
-    ordered_leave(c, lane);
+    ordered_leave(c, stream);
     return before ? before : r;
 }
 
 /* In a batch: the operands must be known before the op is gathered. */
-static enum kops_code gather(struct kops_client *c, struct job *job, struct lane *lane, void *stream, uint64_t deadline,
-                             struct kops_error *e)
+static enum kops_code gather(struct kops_client *c, struct job *job, struct ordered_stream *stream, void *cuda_stream,
+                             uint64_t deadline, struct kops_error *e)
 {
     enum kops_code r = session_connect(c, deadline, e);
 
@@ -26,36 +31,36 @@ static enum kops_code gather(struct kops_client *c, struct job *job, struct lane
         if (!r)
             r = session_connect(c, deadline, e);
     }
-    return r ? r : batch_add(c, lane, stream, job->run, c->generation, deadline, e);
+    return r ? r : batch_add(c, stream, cuda_stream, job->run, c->generation, deadline, e);
 }
 
-enum kops_code enqueue_work(struct kops_client *c, struct job *job, void *stream, uint64_t deadline,
+enum kops_code enqueue_work(struct kops_client *c, struct job *job, void *cuda_stream, uint64_t deadline,
                             struct kops_error *e)
 {
-    struct ordered_work work = {.stream = stream,
+    struct ordered_work work = {.cuda_stream = cuda_stream,
                                 .how = job->how,
                                 .raw = job->raw,
                                 .starts = true,
                                 .waits = true,
                                 .n_ops = 1,
                                 .name = job->name};
-    enum kops_code r = ordered_enter(c, stream, deadline, &work.lane, e);
+    enum kops_code r = ordered_enter(c, cuda_stream, deadline, &work.stream, e);
 
     if (r)
         return r;
     if (job->how)
         job->how->no_timing = true;
-    if (batch_open(work.lane) && job->run)
-        return leave(c, work.lane, gather(c, job, work.lane, stream, deadline, e), e);
-    if (batch_open(work.lane)) {
-        r = batch_flush(c, work.lane, stream, false, deadline, e);
-        batch_join(work.lane, &work);
+    if (work.stream->in_batch && job->run)
+        return leave(c, work.stream, gather(c, job, work.stream, cuda_stream, deadline, e), e);
+    if (work.stream->in_batch) {
+        r = batch_flush(c, work.stream, cuda_stream, false, deadline, e);
+        batch_join(work.stream, &work);
     }
     job->decode = wire_decode_nothing;
     job->order = &work;
     if (!r)
         r = job_send(c, job, deadline, NULL, e);
-    return leave(c, work.lane, r, e);
+    return leave(c, work.stream, r, e);
 }
 
 enum kops_code enqueue_check(const struct kops_options *o, struct kops_error *e)
@@ -70,17 +75,17 @@ enum kops_code kops_batch_begin(kops_client *client, void *cuda_stream, struct k
 {
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
     const uint64_t deadline = client_deadline(client, 0);
-    struct lane *lane;
+    struct ordered_stream *stream;
     enum kops_code r;
 
     client_enter(client, e);
-    r = ordered_enter(client, cuda_stream, deadline, &lane, e);
+    r = ordered_enter(client, cuda_stream, deadline, &stream, e);
     if (!r) {
         if (client->features & FEATURE_SEQUENCE)
-            r = batch_begin(lane, e);
+            r = batch_begin(stream, e);
         else
             r = fail(e, KOPS_ERR_UNSUPPORTED, "the daemon takes no sequences, which batches are sent as");
-        ordered_leave(client, lane);
+        ordered_leave(client, stream);
     }
     client_leave(client);
     return r;
@@ -90,18 +95,18 @@ enum kops_code kops_batch_end(kops_client *client, void *cuda_stream, struct kop
 {
     struct kops_error unwanted, earlier, *e = ret_error ? ret_error : &unwanted;
     const uint64_t deadline = client_deadline(client, 0);
-    struct lane *lane;
+    struct ordered_stream *stream;
     enum kops_code r, before;
 
     client_enter(client, e);
     before = ordered_report(client, &earlier); /* the batch ends all the same */
-    r = ordered_enter(client, cuda_stream, deadline, &lane, e);
+    r = ordered_enter(client, cuda_stream, deadline, &stream, e);
     if (!r) {
-        if (batch_open(lane))
-            r = batch_end(client, lane, cuda_stream, deadline, e);
+        if (stream->in_batch)
+            r = batch_end(client, stream, cuda_stream, deadline, e);
         else
             r = fail(e, KOPS_ERR_BAD_ARGUMENT, "no batch is open on this stream");
-        ordered_leave(client, lane);
+        ordered_leave(client, stream);
     }
     if (before)
         *e = earlier;
@@ -110,17 +115,17 @@ enum kops_code kops_batch_end(kops_client *client, void *cuda_stream, struct kop
 }
 
 /* Of one stream, or of all (NULL). */
-static unsigned outstanding(const struct kops_client *c, const struct lane *lane)
+static unsigned outstanding(const struct kops_client *c, const struct ordered_stream *stream)
 {
-    return lane ? lane->outstanding : c->ordered->outstanding;
+    return stream ? stream->outstanding : c->ordered->outstanding;
 }
 
-static enum kops_code synchronize(struct kops_client *c, const struct lane *lane, uint64_t deadline,
+static enum kops_code synchronize(struct kops_client *c, const struct ordered_stream *stream, uint64_t deadline,
                                   struct kops_error *e)
 {
-    while (outstanding(c, lane)) {
+    while (outstanding(c, stream)) {
         session_progress(c, deadline);
-        if (outstanding(c, lane) && deadline != DEADLINE_NEVER && clock_ns() >= deadline)
+        if (outstanding(c, stream) && deadline_passed(deadline))
             return fail(e, KOPS_ERR_TIMEOUT, "the ops on the CUDA stream have not ended yet");
     }
     return ordered_report(c, e);
@@ -131,15 +136,15 @@ enum kops_code kops_synchronize(kops_client *client, void *cuda_stream, int64_t 
 {
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
     const uint64_t deadline = client_deadline(client, timeout_ms);
-    struct lane *lane = NULL;
+    struct ordered_stream *stream = NULL;
     enum kops_code r = KOPS_OK;
 
     client_enter(client, e);
     if (client->ordered) {
-        if (client->ordered->gathering)
+        if (session_is_holding(client))
             r = batch_flush_all(client, deadline, e);
-        if (!r && (!ordered_find(client, cuda_stream, &lane) || lane))
-            r = synchronize(client, lane, deadline, e);
+        if (!r && (!ordered_find(client, cuda_stream, &stream) || stream))
+            r = synchronize(client, stream, deadline, e);
         else if (!r)
             r = ordered_report(client, e);
     }

@@ -1,41 +1,9 @@
-/* Device memory: exporting this process's own, mapping the daemon's. */
+#include "cuda_map.h"
+
 #include <string.h>
 
 #include "base/fail.h"
 #include "base/process.h"
-#include "buffer.h"
-
-enum kops_code kops_buffer_register_cuda(kops_client *client, uint64_t pointer, enum kops_access access,
-                                         kops_buffer **ret_buffer, struct kops_error *ret_error)
-{
-    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
-    const struct cuda_driver *d;
-    struct kops_buffer *b;
-    enum kops_code r;
-
-    fail_clear(e);
-    if (access != KOPS_ACCESS_RW && access != KOPS_ACCESS_R)
-        return fail(e, KOPS_ERR_BAD_ARGUMENT, "access is KOPS_ACCESS_RW or KOPS_ACCESS_R");
-    d = cuda_load(e);
-    if (!d)
-        return KOPS_ERR_NO_CUDA;
-    client_enter(client, e);
-    r = buffer_export(client, d, pointer, access, &b, e);
-    if (r) {
-        client_leave(client);
-        return r;
-    }
-    r = buffer_ensure(b, client_deadline(client, 0), e);
-    if (r) {
-        buffer_free_leave(b);
-        return r;
-    }
-    client_leave(client);
-    *ret_buffer = b;
-    return KOPS_OK;
-}
-
-/* ---- mapping what the daemon allocated ---- */
 
 /* Where the driver does not unmap, nothing else may come to lie. */
 static void unmap(const struct cuda_driver *d, cuda_pointer pointer, size_t size)
@@ -109,7 +77,7 @@ static enum kops_code ensure_pointer(const struct cuda_driver *d, struct kops_bu
     return r;
 }
 
-void buffer_unmap_cuda(struct kops_buffer *b)
+void cuda_map_drop(struct kops_buffer *b)
 {
     struct kops_error unwanted;
     const struct cuda_driver *d;
@@ -143,8 +111,8 @@ enum kops_code kops_buffer_map_cuda(kops_buffer *buffer, uint64_t *ret_pointer, 
     return r;
 }
 
-enum kops_code buffer_copy_cuda(struct kops_buffer *b, uint64_t offset, void *to, const void *from, size_t size,
-                                struct kops_error *e)
+enum kops_code cuda_map_copy(struct kops_buffer *b, uint64_t offset, void *to, const void *from, size_t size,
+                             struct kops_error *e)
 {
     const struct cuda_driver *d = cuda_load(e);
     cuda_status status = 0;

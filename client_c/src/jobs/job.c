@@ -1,6 +1,8 @@
 #include "job.h"
 
 #include "base/fail.h"
+#include "session/call.h"
+#include "session/receive.h"
 
 enum {
     CANCEL_GRACE_MS = 250 /* how long a timed-out call waits for the outcome of its cancellation */
@@ -25,12 +27,12 @@ static enum kops_code make_known(struct kops_client *c, struct job *job, struct 
 {
     *ret_known = false;
     if (job->order && !ordered_current(c)) {
-        call_free(c, call);
+        call_free(&c->calls, call);
         job->order->starts = true; /* whatever it was part of went with the old connection */
         return ordered_renew(c, deadline, e);
     }
     if (job->resolve && !job->resolve(c, job)) {
-        call_free(c, call);
+        call_free(&c->calls, call);
         return job->ensure(c, job, deadline, e);
     }
     *ret_known = true;
@@ -42,13 +44,13 @@ enum kops_code job_send(struct kops_client *c, struct job *job, uint64_t deadlin
 {
     enum kops_code r = job->n_fds ? session_settle(c, deadline, e) : KOPS_OK;
 
-    for (unsigned lost = 0; !r && lost < SESSION_CONNECTIONS;) {
+    for (unsigned lost = 0; !r && lost < RECOVERY_CONNECTIONS;) {
         const uint32_t generation = c->generation;
         struct outgoing m;
         enum session_sent sent;
         bool known;
 
-        if (job->here && (c->lost || c->t.fd < 0))
+        if (job->here && !client_is_connected(c))
             return job->ensure(c, job, deadline, e);
         r = session_begin(c, job->fds, job->n_fds, deadline, &m, e);
         if (r)
@@ -59,8 +61,11 @@ enum kops_code job_send(struct kops_client *c, struct job *job, uint64_t deadlin
             continue;
         }
         prepare(m.call, job);
-        if (job->order)
-            ordered_assign(c, job->order);
+        r = job->order ? ordered_assign(job->order, m.call, e) : KOPS_OK;
+        if (r) {
+            call_free(&c->calls, m.call);
+            return r;
+        }
         job->pack(session_out(c, &m), m.call->msgid, job->wire);
         r = session_appended(c, &m, e);
         if (!r && job->order) {
@@ -77,7 +82,7 @@ enum kops_code job_send(struct kops_client *c, struct job *job, uint64_t deadlin
             continue;
         }
         if (job->order)
-            return KOPS_OK; /* it is on the stream: how it ended, the next call says */
+            return KOPS_OK; /* it is on the stream: the next call tells how it ended */
         if (sent == SESSION_SENT)
             *ret_call = m.call;
         return sent == SESSION_SENT ? KOPS_OK : e->code;

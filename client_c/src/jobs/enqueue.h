@@ -8,7 +8,7 @@
 enum kops_code enqueue_check(const struct kops_options *options, struct kops_error *e);
 
 /* Work that has `how` or `raw`, and a name. Inside a batch, what has `run` is gathered. */
-enum kops_code enqueue_work(struct kops_client *c, struct job *job, void *stream, uint64_t deadline,
+enum kops_code enqueue_work(struct kops_client *c, struct job *job, void *cuda_stream, uint64_t deadline,
                             struct kops_error *e);
 
 #endif

@@ -1,12 +1,11 @@
-/* This process's device memory as the daemon can open it: IPC handles where the driver gives any, else descriptors of
- * virtual memory's allocations (PyTorch's expandable segments), else those of an exportable pool (cudaMallocAsync). */
+#include "export.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/fail.h"
 #include "base/process.h"
-#include "buffer.h"
 
 static enum kops_code check_exportable(const struct cuda_driver *d, cuda_pointer pointer, struct kops_error *e)
 {
@@ -48,7 +47,7 @@ static enum kops_code find_place(const struct cuda_driver *d, cuda_pointer point
 
 /* ---- virtual memory ---- */
 
-enum kops_code buffer_export_chunk(cuda_pointer address, int *ret_fd, struct kops_error *e)
+enum kops_code export_chunk(cuda_pointer address, int *ret_fd, struct kops_error *e)
 {
     const struct cuda_driver *d = cuda_load(e);
     cuda_allocation allocation;
@@ -147,43 +146,26 @@ static enum kops_code export_in_context(const struct cuda_driver *d, struct kops
     return find_chunks(d, b, &at, e);
 }
 
-enum kops_code buffer_export(struct kops_client *c, const struct cuda_driver *d, cuda_pointer pointer,
-                             enum kops_access access, struct kops_buffer **ret_buffer, struct kops_error *e)
+enum kops_code export_memory(const struct cuda_driver *d, cuda_pointer pointer, struct kops_buffer *ret,
+                             struct kops_error *e)
 {
-    struct kops_buffer made = {.kind = BUFFER_CUDA, .pointer = pointer, .fd = -1};
     enum kops_code r = check_exportable(d, pointer, e);
     cuda_context context = NULL;
-    struct kops_buffer *b = NULL;
     cuda_status status = 0;
 
     if (r)
         return r;
+    ret->kind = BUFFER_CUDA;
+    ret->pointer = pointer;
+    ret->cuda_process = process_id();
     /* The calling thread need not have a context: the memory's own will do. */
     d->pointer_attribute(&context, CUDA_ATTRIBUTE_CONTEXT, pointer);
     if (context)
         status = d->context_push(context);
     if (status)
         return cuda_fail(d, e, KOPS_ERR_NO_CUDA, status, "cuCtxPushCurrent");
-    r = export_in_context(d, &made, e);
+    r = export_in_context(d, ret, e);
     if (context)
         cuda_pop(d);
-    if (!r)
-        b = buffer_new(c, made.kind, made.size, access);
-    if (!b) {
-        free(made.chunks);
-        if (made.fd >= 0)
-            close(made.fd);
-        return r ? r : fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a buffer");
-    }
-    b->fd = made.fd;
-    b->pointer = pointer;
-    b->cuda_process = process_id();
-    b->handle = made.handle;
-    b->alloc_id = made.alloc_id;
-    b->base_offset = made.base_offset;
-    b->chunks = made.chunks;
-    b->n_chunks = made.n_chunks;
-    memcpy(b->device, made.device, sizeof(b->device));
-    *ret_buffer = b;
-    return KOPS_OK;
+    return r;
 }

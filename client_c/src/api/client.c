@@ -1,0 +1,65 @@
+/* Connecting and closing. */
+#include "base/fail.h"
+#include "jobs/batch.h"
+#include "session/call.h"
+#include "session/connect.h"
+
+const char *kops_version(void)
+{
+    return KOPS_VERSION;
+}
+
+enum kops_code kops_connect(const struct kops_connect_options *options, kops_client **ret_client,
+                            struct kops_error *ret_error)
+{
+    static const struct kops_connect_options defaults;
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    const struct kops_connect_options *o = options ? options : &defaults;
+    struct kops_client *c;
+    enum kops_code r;
+
+    for (size_t i = 0; i < sizeof(o->reserved) / sizeof(o->reserved[0]); i++)
+        if (o->reserved[i])
+            return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.reserved is not zero: initialise the struct with {0}");
+    if (o->transport < KOPS_TRANSPORT_AUTO || o->transport > KOPS_TRANSPORT_SHM)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.transport is none of enum kops_transport");
+    if (o->reconnect_timeout_ms < KOPS_NO_RECONNECT)
+        return fail(e, KOPS_ERR_BAD_ARGUMENT,
+                    "options.reconnect_timeout_ms is negative, and neither KOPS_FOREVER nor KOPS_NO_RECONNECT");
+    c = client_new(o);
+    if (!c)
+        return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a client");
+    client_enter(c, e);
+    r = session_connect(c, deadline_in(c->connect_timeout_ms), e);
+    if (r) {
+        client_leave_unref(c);
+        return r;
+    }
+    client_leave(c);
+    *ret_client = c;
+    return KOPS_OK;
+}
+
+kops_client *kops_close(kops_client *client)
+{
+    if (!client)
+        return NULL;
+    client_enter(client, NULL);
+    batch_close_all(client);
+    ordered_close(client);
+    transport_close(&client->t);
+    client_leave_unref(client);
+    return NULL;
+}
+
+enum kops_code kops_ping(kops_client *client, int64_t timeout_ms, struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    enum kops_code r;
+
+    client_enter(client, e);
+    r = session_call(client, wire_pack_ping, NULL, -1, wire_decode_nothing, NULL, client_deadline(client, timeout_ms),
+                     SESSION_ATTEMPTS, e);
+    client_leave(client);
+    return r;
+}

@@ -1,0 +1,23 @@
+/* Time and deadlines: CLOCK_MONOTONIC in nanoseconds. Thread: any. */
+#ifndef KOPS_CLIENT_CLOCK_H
+#define KOPS_CLIENT_CLOCK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define DEADLINE_NEVER UINT64_MAX
+
+uint64_t clock_ns(void);
+
+/* The deadline that lies `ms` ahead; negative: never. */
+uint64_t deadline_in(int64_t ms);
+
+/* Milliseconds until then for poll(2), rounded up; -1 for never. */
+int deadline_poll_ms(uint64_t deadline);
+
+static inline bool deadline_passed(uint64_t deadline)
+{
+    return deadline != DEADLINE_NEVER && clock_ns() >= deadline;
+}
+
+#endif

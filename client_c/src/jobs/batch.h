@@ -1,0 +1,35 @@
+/* Batches: ops of one ordered stream that the caller's CUDA stream waits for together, gathered into sequences.
+ *
+ * The first request of a batch waits for the CUDA stream, each has a number of its own to be done with, and the end of
+ * the batch lets the CUDA stream wait for the last one. Sequences start short, so that the GPU is not idle while the
+ * first is gathered. Lock held; functions that send drop it while they wait. */
+#ifndef KOPS_CLIENT_BATCH_H
+#define KOPS_CLIENT_BATCH_H
+
+#include "ordered.h"
+
+enum kops_code batch_begin(struct ordered_stream *stream, struct kops_error *e);
+
+/* Gathers one op, sends what is gathered when it is enough. `run` has its operands resolved for the connection of
+ * `generation`. */
+enum kops_code batch_add(struct kops_client *c, struct ordered_stream *stream, cuda_queue cuda_stream,
+                         const struct wire_run *run, uint32_t generation, uint64_t deadline, struct kops_error *e);
+
+/* Sends the gathered ops; `waits`: and lets the CUDA stream wait for them. */
+enum kops_code batch_flush(struct kops_client *c, struct ordered_stream *stream, cuda_queue cuda_stream, bool waits,
+                           uint64_t deadline, struct kops_error *e);
+
+/* The same for every stream; nothing waits. */
+enum kops_code batch_flush_all(struct kops_client *c, uint64_t deadline, struct kops_error *e);
+
+/* Sends the gathered ops, and lets the CUDA stream wait for all of the batch. The batch is over. */
+enum kops_code batch_end(struct kops_client *c, struct ordered_stream *stream, cuda_queue cuda_stream,
+                         uint64_t deadline, struct kops_error *e);
+
+/* Work of another form inside a batch: it starts when the batch has, and nothing waits for it yet. */
+void batch_join(struct ordered_stream *stream, struct ordered_work *work);
+
+/* The client is closed: ops that are gathered and not sent are dropped. */
+void batch_close_all(struct kops_client *c);
+
+#endif

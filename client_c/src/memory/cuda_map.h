@@ -1,0 +1,14 @@
+/* Device memory that the daemon allocated, in this process's address space. Lock held. */
+#ifndef KOPS_CLIENT_CUDA_MAP_H
+#define KOPS_CLIENT_CUDA_MAP_H
+
+#include "buffer.h"
+
+/* Gives the mapping back, where there is one. */
+void cuda_map_drop(struct kops_buffer *b);
+
+/* Copies between device memory and the host, `to` or `from` being NULL. Maps the memory first. */
+enum kops_code cuda_map_copy(struct kops_buffer *b, uint64_t offset, void *to, const void *from, size_t size,
+                             struct kops_error *e);
+
+#endif

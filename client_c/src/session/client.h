@@ -1,0 +1,129 @@
+/* A client: one connection, and the rules for sharing it between threads.
+ *
+ * `lock` guards every member that is not said to be constant. A thread that must wait for the socket drops the lock: at
+ * most one receives (`reading`), at most one is in the middle of a message (`sending`), the others wait for `changed`.
+ * `users` counts threads that are in a system call on the socket without the lock; the last of them closes a lost
+ * connection.
+ *
+ * Requests travel in two streams. Most go through shared memory where there is some; those with descriptors and very
+ * long ones go over the socket. A long one goes alone: after the replies to all requests before it, and before all
+ * requests after it. */
+#ifndef KOPS_CLIENT_CLIENT_H
+#define KOPS_CLIENT_CLIENT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <kops/kops.h>
+
+#include "calls.h"
+#include "link/transport.h"
+#include "names.h"
+
+struct ordered;
+
+/* Optional parts of the protocol that this library uses. */
+enum client_feature {
+    FEATURE_SHM = 1,
+    FEATURE_ORDERED = 2,
+    FEATURE_SEQUENCE = 4,
+    FEATURE_PROGRAM = 8,
+    FEATURE_PRIORITY = 16
+};
+
+/* Notifications that wait until gathered work is sent: see session_hold(). */
+struct held_back {
+    unsigned holders;
+    struct bytes notifications;
+    uint32_t generation; /* of the connection for which they are */
+};
+
+struct kops_client {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    _Atomic pid_t owner; /* the process whose connection this is; -1 while a child takes over */
+    unsigned references; /* the client itself, until kops_close(), and each buffer, module, kernel and program */
+
+    /* Constant after kops_connect(). */
+    char *socket_option; /* NULL: the usual places */
+    char *name;
+    int64_t timeout_ms, connect_timeout_ms, reconnect_timeout_ms;
+    unsigned spin_option;
+    enum kops_transport transport;
+    struct wire_info info;
+    unsigned features; /* enum client_feature */
+
+    struct transport t;
+    struct wire_decoder *decoder;
+    uint32_t generation; /* of the connection; buffers remember in which they were registered */
+    bool lost;           /* this connection is over; it is closed once `users` is 0 */
+    struct kops_error reason;
+    bool reading, sending;
+    bool greeting;                 /* a thread makes a new connection, and asks what its daemon has */
+    uint32_t failures;             /* connections that could not be made anew, */
+    struct kops_error unreachable; /* the last one's reason */
+    uint64_t ends_by;              /* the daemon said that it ends: until then nothing is sent; 0: it did not */
+    unsigned poll_us;              /* busy polling of one wait on this connection, at most */
+    unsigned poll_failures;        /* waits in a row in which busy polling did not help */
+    unsigned users, waiters;
+
+    struct calls calls;
+    uint32_t max_inflight;
+    uint64_t max_message;
+    uint32_t alone;   /* msgid of a long message: until its reply, nothing else is sent */
+    bool unconfirmed; /* a notification went through the ring, and no reply since says that it was read */
+    struct held_back held_back;
+
+    struct names names;
+
+    struct ordered *ordered;                       /* NULL until the first ordered call; */
+    void (*forget_ordered)(struct kops_client *c); /* set with it: this process is a child */
+};
+
+/* NULL without memory. */
+struct kops_client *client_new(const struct kops_connect_options *o);
+
+/* Enters the client: notices a fork, takes the lock, empties *e. Every public function begins with it. */
+void client_enter(struct kops_client *c, struct kops_error *e);
+
+static inline void client_leave(struct kops_client *c)
+{
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* Like client_leave(), and drops a reference; the last one frees the client. */
+void client_leave_unref(struct kops_client *c);
+
+/* The deadline of a call: 0 is the client's own timeout. */
+static inline uint64_t client_deadline(const struct kops_client *c, int64_t timeout_ms)
+{
+    return deadline_in(timeout_ms ? timeout_ms : c->timeout_ms);
+}
+
+static inline bool client_is_connected(const struct kops_client *c)
+{
+    return c->t.fd >= 0 && !c->lost;
+}
+
+/* Threads that wait for a change look again. */
+static inline void client_changed(struct kops_client *c)
+{
+    if (c->waiters)
+        pthread_cond_broadcast(&c->changed);
+}
+
+/* Where notifications go: behind the requests sent before. */
+static inline struct bytes *client_notifications(struct kops_client *c)
+{
+    return &c->t.out[c->t.ring.memory ? STREAM_RING : STREAM_SOCKET].bytes;
+}
+
+/* The priority's name on the wire; NULL: normal, or the daemon has none. */
+const char *client_priority(const struct kops_client *c, const struct kops_options *options);
+
+/* The op's name as a text that lives as long as the client; NULL: the daemon has no such op. */
+const char *client_op_name(const struct kops_client *c, const char *op);
+
+#endif

@@ -1,0 +1,26 @@
+/* One request and its reply, without another connection where the present one ends. Lock held; dropped while it waits.
+ */
+#ifndef KOPS_CLIENT_EXCHANGE_H
+#define KOPS_CLIENT_EXCHANGE_H
+
+#include "send.h"
+
+struct exchange {
+    wire_pack *pack;
+    const void *request;
+    int fd; /* goes with the request; -1: none */
+    wire_decode *decode;
+    void *into;
+};
+
+/* Packs and sends, once there is room (*m, from session_reserve()). */
+enum session_sent exchange_send(struct kops_client *c, const struct exchange *x, struct outgoing *m, uint64_t deadline,
+                                struct kops_error *e);
+
+/* Waits for the reply. False: the deadline passed, and the call was given up. */
+bool exchange_wait(struct kops_client *c, struct call *call, uint64_t deadline, struct kops_error *e);
+
+/* All of it on the present connection. */
+enum kops_code exchange_here(struct kops_client *c, const struct exchange *x, uint64_t deadline, struct kops_error *e);
+
+#endif

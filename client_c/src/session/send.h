@@ -1,0 +1,79 @@
+/* The sending half of a session: requests and notifications on the present connection. Lock held; functions that wait
+ * drop it meanwhile. */
+#ifndef KOPS_CLIENT_SEND_H
+#define KOPS_CLIENT_SEND_H
+
+#include "client.h"
+
+/* A request on its way out. */
+struct outgoing {
+    struct call *call;
+    const int *fds;
+    unsigned n_fds;
+    enum stream stream;
+    size_t from; /* where it begins in that stream's outbox */
+    size_t length;
+    bool alone;
+};
+
+/* Whether there is room for one more request: no other thread is in the middle of a message, and the inflight limit is
+ * not reached. Where there is none it waits for one change; the connection may have ended then. */
+bool session_await_room(struct kops_client *c, uint64_t deadline);
+
+/* Takes the room. `fds` stay the caller's. The message is then appended to session_out(), and the lock is kept from
+ * here to session_send(). */
+enum kops_code session_reserve(struct kops_client *c, const int *fds, unsigned n_fds, struct outgoing *ret,
+                               struct kops_error *e);
+
+static inline struct bytes *session_out(struct kops_client *c, const struct outgoing *m)
+{
+    return &c->t.out[m->stream].bytes;
+}
+
+/* The message was appended: checks it. On failure it is taken back, with its call. */
+enum kops_code session_appended(struct kops_client *c, struct outgoing *m, struct kops_error *e);
+
+/* Takes an appended message back, with its call. */
+void session_take_back(struct kops_client *c, struct outgoing *m);
+
+/* What became of a message. */
+enum session_sent {
+    SESSION_SENT,
+    SESSION_NOT_SENT, /* the connection was over before its last byte: worth another try on a new one; *e says why */
+    SESSION_FAILED    /* *e says why */
+};
+
+/* Sends an appended and checked message. After SESSION_NOT_SENT and SESSION_FAILED the call is no longer the caller's.
+ * A call with an `ended` function is never given up alone: where its time is over, the connection is. */
+enum session_sent session_send(struct kops_client *c, struct outgoing *m, uint64_t deadline, struct kops_error *e);
+
+/* Asks the daemon to drop the call. */
+void session_cancel(struct kops_client *c, const struct call *call);
+
+/* ---- notifications: carried out in order with the requests, never answered. Without memory none is sent ---- */
+
+struct notice {
+    struct bytes *out; /* to append one notification to */
+    size_t from;
+};
+
+/* Begins a notification that must not overtake gathered work; session_notify() sends it as far as it goes without
+ * waiting. The lock is kept in between. */
+struct notice session_notice(struct kops_client *c);
+void session_notify(struct kops_client *c, const struct notice *n);
+
+/* Notifies the daemon of a release. */
+void session_release(struct kops_client *c, void (*pack)(struct bytes *out, uint64_t id), uint64_t id);
+
+/* Work is gathered that is not sent yet: notices are held back until as many session_let_go() have come. */
+static inline void session_hold(struct kops_client *c)
+{
+    c->held_back.holders++;
+}
+static inline bool session_is_holding(const struct kops_client *c)
+{
+    return c->held_back.holders > 0;
+}
+void session_let_go(struct kops_client *c);
+
+#endif
