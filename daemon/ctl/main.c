@@ -1,11 +1,11 @@
 /* Options that come before the command, and the table of commands. */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "admin.h"
-#include "ctl.h"
+#include "base/complain.h"
+#include "base/options.h"
+#include "commands/commands.h"
 
 static const struct {
     const char *name, *what;
@@ -25,9 +25,6 @@ static const struct {
     {"cache", "list, clear, export and import compiled kernels", ctl_cache},
 };
 
-/* People look at what it says, so that a daemon which does not answer is to be told of. */
-enum { DEFAULT_TIMEOUT_MS = 60000 };
-
 static const size_t n_commands = sizeof(commands) / sizeof(commands[0]);
 
 static void print_usage(FILE *to)
@@ -42,119 +39,23 @@ static void print_usage(FILE *to)
                 "4 (drain) work is left after the timeout.\n");
 }
 
-bool ctl_parse_uint(const char *text, uint64_t min, uint64_t max, uint64_t *ret)
-{
-    unsigned long long value;
-    char *end;
-
-    if (!*text || strspn(text, "0123456789") != strlen(text))
-        return false;
-    errno = 0;
-    value = strtoull(text, &end, 10);
-    if (errno || value < min || value > max)
-        return false;
-    *ret = value;
-    return true;
-}
-
-static char **arguments; /* what getopt_long is at */
-
-int ctl_common(struct ctl *ctl, int option, const char *usage)
-{
-    char *end;
-    double seconds;
-
-    switch (option) {
-    case 'S':
-        ctl->socket = optarg;
-        return -1;
-    case 'T':
-        seconds = strtod(optarg, &end);
-        if (*end || !(seconds > 0) || seconds > 1e9)
-            return (int)ctl_usage("--timeout takes seconds above 0, not `%s`", optarg);
-        ctl->timeout_ms = seconds < 0.001 ? 1 : (int64_t)(seconds * 1000);
-        return -1;
-    case 'J':
-        ctl->json = true;
-        return -1;
-    case 'h':
-        if (usage)
-            fputs(usage, stdout);
-        else
-            print_usage(stdout);
-        return CTL_OK;
-    default: /* getopt_long has said what is wrong, unless it is not to */
-        if (ctl_has_json_errors())
-            ctl_usage("%s is no option here, or lacks its value", arguments[optind - 1]);
-        return CTL_USAGE;
-    }
-}
-
-enum kops_code ctl_try_connect(struct ctl *ctl, struct kops_error *error)
-{
-    struct kops_connect_options options = {.socket = ctl->socket,
-                                           .name = "kopsctl " KOPS_VERSION,
-                                           .timeout_ms = ctl->timeout_ms ? ctl->timeout_ms : DEFAULT_TIMEOUT_MS,
-                                           .connect_timeout_ms = ctl->timeout_ms,
-                                           .spin_us = ctl->spin_us,
-                                           .reconnect_timeout_ms = ctl->reconnect_ms};
-
-    return kops_connect(&options, &ctl->client, error);
-}
-
-enum ctl_exit ctl_connect(struct ctl *ctl)
-{
-    struct kops_error error;
-    enum kops_code r = ctl_try_connect(ctl, &error);
-
-    if (!r)
-        return CTL_OK;
-    ctl_failed("connecting", &error);
-    return r == KOPS_ERR_PROTOCOL_MISMATCH ? CTL_FAILED : CTL_NO_DAEMON;
-}
-
-static int compare(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-
-    return (*x > *y) - (*x < *y);
-}
-
-void ctl_sort(double *samples, size_t n)
-{
-    qsort(samples, n, sizeof(*samples), compare);
-}
-
-double ctl_quantile(const double *sorted, size_t n, double share)
-{
-    size_t i = (size_t)(share * (double)n);
-
-    return sorted[i < n ? i : n - 1];
-}
-
-/* Before anything is wrong: --json may come behind the option that is. */
-static void look_for_json(char **argv)
-{
-    for (; *argv && strcmp(*argv, "--") != 0; argv++)
-        if (!strcmp(*argv, "--json")) {
-            ctl_errors_as_json();
-            opterr = 0;
-        }
-}
-
 int main(int argc, char **argv)
 {
     static const struct option options[] = {{"version", no_argument, NULL, 'V'}, CTL_COMMON_OPTIONS};
     struct ctl ctl = {0};
     int option, status = CTL_USAGE;
 
-    arguments = argv;
-    look_for_json(argv);
+    ctl_options_of(argv);
+    ctl_look_for_json(argv);
     while ((option = getopt_long(argc, argv, "+hV", options, NULL)) != -1) {
         int end;
 
         if (option == 'V') {
             printf("kopsctl %s\n", KOPS_VERSION);
+            return CTL_OK;
+        }
+        if (option == 'h') {
+            print_usage(stdout);
             return CTL_OK;
         }
         end = ctl_common(&ctl, option, NULL);
@@ -172,7 +73,7 @@ int main(int argc, char **argv)
             continue;
         argc -= optind;
         argv += optind;
-        arguments = argv;
+        ctl_options_of(argv);
         optind = 0; /* starts getopt_long anew */
         status = (int)commands[i].run(&ctl, argc, argv);
         kops_close(ctl.client);

@@ -63,6 +63,12 @@ CLIENT_LAYERS = {  # folders of client_c/src, and the folders that each may incl
     "run": ("base", "wire", "session", "memory", "jobs"),
     "api": ("base", "wire", "session", "memory", "jobs", "run"),
 }
+CTL_LAYERS = {  # the same for daemon/ctl
+    "base": (),
+    "data": ("base",),
+    "view": ("base",),
+    "commands": ("base", "data", "view"),
+}
 MAX_FILE, MAX_FUNCTION = 500, 80
 SKIPPED = 77
 
@@ -158,7 +164,8 @@ def allowed_include(path: Path, included: str) -> bool:
     if parts[0] == "daemon" and len(parts) > 2:
         layer = parts[1]
         if layer == "ctl":
-            return top in ("ctl", "kops", "proto")
+            allowed = CTL_LAYERS[parts[2]] if len(parts) > 3 else ("base", "commands")
+            return top in ("kops", "proto", *allowed)
         if layer == "compile":  # beside rpc: it knows util only
             return top in ("compile", "util", "proto")
         if top == "compile":

@@ -1,8 +1,8 @@
 /* kopsctl's checks: what they accept, and above all what they refuse. */
 #include <math.h>
 
-#include "data.h"
-#include "reference.h"
+#include "data/data.h"
+#include "data/reference.h"
 #include "test.h"
 
 static struct reference_case matrices(enum kops_dtype dtype, const int64_t *a, const int64_t *b, unsigned rank)

@@ -1,0 +1,177 @@
+/* kopsctl cache */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/complain.h"
+#include "base/json.h"
+#include "base/options.h"
+#include "base/table.h"
+#include "commands.h"
+
+static const char usage[] =
+    "Usage: kopsctl cache list [--json]\n"
+    "       kopsctl cache clear [--key KEY]\n"
+    "       kopsctl cache export FILE [--key KEY]\n"
+    "       kopsctl cache import FILE\n\n"
+    "The daemon's cache of compiled kernels; for root and for the user that the daemon runs as. `kopsctl compile` and\n"
+    "`list` print the keys. An imported kernel runs for every client that asks for it: import only archives that you\n"
+    "trust.\n";
+
+enum { COPY_BYTES = 1 << 16 };
+
+static void list_text(const struct kops_cache *cache)
+{
+    struct table t;
+    size_t n = 0;
+
+    table_init(&t, "llrrlll", (const char *const[]){"key", "arch", "bytes", "unused s", "memory", "disk", "entries"});
+    for (const struct kops_cache_entry *const *e = cache->entries; *e; e++, n++) {
+        char names[TABLE_CELL] = "";
+        size_t length = 0;
+
+        for (const char *const *name = (*e)->names; *name && length < sizeof(names); name++)
+            length += (size_t)snprintf(names + length, sizeof(names) - length, "%s%s", length ? " " : "", *name);
+        table_cell(&t, "%s", (*e)->key);
+        table_cell(&t, "%s", (*e)->arch);
+        table_cell(&t, "%" PRIu64, (*e)->bytes);
+        table_cell(&t, "%.0f", (*e)->age_s);
+        table_cell(&t, "%s", (*e)->in_memory ? "yes" : "no");
+        table_cell(&t, "%s", (*e)->on_disk ? "yes" : "no");
+        table_cell(&t, "%s", names);
+    }
+    table_print(&t);
+    printf("%zu kept, %" PRIu64 " of %" PRIu64 " bytes on disk\n", n, cache->bytes, cache->limit);
+}
+
+static void list_json(const struct kops_cache *cache)
+{
+    json_begin(NULL, '{');
+    json_begin("entries", '[');
+    for (const struct kops_cache_entry *const *e = cache->entries; *e; e++) {
+        json_begin(NULL, '{');
+        json_text("key", (*e)->key);
+        json_text("arch", (*e)->arch);
+        json_text("compiler", (*e)->compiler);
+        json_texts("names", (*e)->names);
+        json_uint("bytes", (*e)->bytes);
+        json_number("age_s", (*e)->age_s);
+        json_bool("in_memory", (*e)->in_memory);
+        json_bool("on_disk", (*e)->on_disk);
+        json_end('}');
+    }
+    json_end(']');
+    json_uint("bytes", cache->bytes);
+    json_uint("limit", cache->limit);
+    json_end('}');
+}
+
+static enum ctl_exit list(struct ctl *ctl)
+{
+    struct kops_cache *cache;
+    struct kops_error error;
+
+    if (kops_cache_list(ctl->client, &cache, &error))
+        return ctl_failed("cache list", &error);
+    if (ctl->json)
+        list_json(cache);
+    else
+        list_text(cache);
+    kops_cache_free(cache);
+    return CTL_OK;
+}
+
+static enum ctl_exit clear(struct ctl *ctl, const char *key)
+{
+    struct kops_error error;
+    uint64_t removed;
+
+    if (kops_cache_clear(ctl->client, key, &removed, &error))
+        return ctl_failed("cache clear", &error);
+    printf("%" PRIu64 " removed\n", removed);
+    return CTL_OK;
+}
+
+static enum ctl_exit failed_file(const char *what, const char *path)
+{
+    return ctl_complain("os_error", "%s %s: %s", what, path, strerror(errno));
+}
+
+static bool copy(int from, int to)
+{
+    char buffer[COPY_BYTES];
+    ssize_t got, put = 0;
+
+    while ((got = read(from, buffer, sizeof(buffer))) > 0)
+        for (ssize_t done = 0; done < got; done += put) {
+            put = write(to, buffer + done, (size_t)(got - done));
+            if (put < 0)
+                return false;
+        }
+    return got == 0;
+}
+
+static enum ctl_exit export(struct ctl *ctl, const char *path, const char *key) {
+    enum ctl_exit status = CTL_OK; struct kops_error error; uint64_t bytes; int archive, file;
+
+    if (kops_cache_export(ctl->client, key, &archive, &bytes, &error)) return ctl_failed("cache export", &error);
+    file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    if (file < 0 || lseek(archive, 0, SEEK_SET) < 0 || !copy(archive, file)) status = failed_file("writing", path);
+    if (file >= 0 && close(file) && !status) status = failed_file("writing", path);
+    close(archive);
+    if (!status) printf("%" PRIu64 " bytes written to %s\n", bytes, path);
+    return status;
+}
+
+static enum ctl_exit import(struct ctl *ctl, const char *path)
+{
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    enum ctl_exit status = CTL_OK;
+    struct kops_error error;
+    uint64_t imported, skipped;
+
+    if (file < 0)
+        return failed_file("reading", path);
+    if (kops_cache_import(ctl->client, file, &imported, &skipped, &error))
+        status = ctl_failed("cache import", &error);
+    else
+        printf("%" PRIu64 " imported, %" PRIu64 " known already\n", imported, skipped);
+    close(file);
+    return status;
+}
+
+enum ctl_exit ctl_cache(struct ctl *ctl, int argc, char **argv)
+{
+    static const struct option options[] = {{"key", required_argument, NULL, 'k'}, CTL_COMMON_OPTIONS};
+    const char *key = NULL, *action;
+    enum ctl_exit status;
+    bool takes_file;
+    int option, end;
+
+    while ((option = getopt_long(argc, argv, "k:h", options, NULL)) != -1) {
+        if (option == 'k')
+            key = optarg;
+        else if ((end = ctl_common(ctl, option, usage)) >= 0)
+            return (enum ctl_exit)end;
+    }
+    action = optind < argc ? argv[optind] : "";
+    takes_file = !strcmp(action, "export") || !strcmp(action, "import");
+    if (!takes_file && strcmp(action, "list") != 0 && strcmp(action, "clear") != 0)
+        return ctl_usage("cache takes `list`, `clear`, `export` or `import`, not `%s`", action);
+    if (argc - optind != (takes_file ? 2 : 1))
+        return ctl_usage("cache %s takes %s", action, takes_file ? "one file" : "no more");
+    if (key && strcmp(action, "clear") != 0 && strcmp(action, "export") != 0)
+        return ctl_usage("cache %s takes no --key", action);
+    status = ctl_connect(ctl);
+    if (status)
+        return status;
+    if (!strcmp(action, "list"))
+        return list(ctl);
+    if (!strcmp(action, "clear"))
+        return clear(ctl, key);
+    return !strcmp(action, "export") ? export(ctl, argv[optind + 1], key) : import(ctl, argv[optind + 1]);
+}

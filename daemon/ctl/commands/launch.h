@@ -1,0 +1,55 @@
+/* What `kopsctl launch` was asked to do (launch_args.c, launch_param.c), carried out (launch.c), and told
+ * (launch_print.c). */
+#ifndef KOPS_CTL_LAUNCH_H
+#define KOPS_CTL_LAUNCH_H
+
+#include "base/ctl.h"
+#include "data/operand.h"
+#include "data/source.h"
+
+enum { LAUNCH_TEXT = 256, LAUNCH_MAX_SAVES = 16 };
+
+/* A --param, such as "const float* a[n]=random" or "int n=1000". */
+struct launch_param {
+    char text[LAUNCH_TEXT]; /* cut into what follows */
+    char name[64];
+    const char *dims, *value; /* dims: "640x333", "n,4"; NULL: a scalar. value: NULL: none */
+    struct kops_param declared;
+    struct operand operand; /* of a tensor */
+    struct kops_argument argument;
+};
+
+struct launch {
+    struct source source;
+    const char *path, *entry;
+    struct launch_param params[KOPS_MAX_PARAMS];
+    size_t n_params;
+    struct kops_geometry geometry;
+    char sizes[3][LAUNCH_TEXT]; /* what `geometry` points into */
+    const char *saves[LAUNCH_MAX_SAVES];
+    size_t n_saves;
+    uint64_t repeat, warmup, seed, show;
+    bool device_memory;
+};
+
+/* The command line. Returns -1 to go on, or the exit status. */
+int launch_parse(struct ctl *ctl, int argc, char **argv, struct launch *l);
+
+/* Takes one --param apart. */
+enum ctl_exit launch_param_parse(struct launch_param *p, const char *text);
+
+/* Shapes and scalars, once all parameters are known. */
+enum ctl_exit launch_params_resolve(struct launch *l);
+
+/* Writes a tensor's data, as its value says. */
+enum ctl_exit launch_param_fill(struct launch_param *p, uint64_t seed);
+
+static inline bool launch_is_written(const struct launch_param *p)
+{
+    return p->declared.kind == KOPS_PARAM_OUT || p->declared.kind == KOPS_PARAM_INOUT;
+}
+
+void launch_print(const struct ctl *ctl, const struct launch *l, const kops_module *module,
+                  const struct kops_result *result, const double *samples);
+
+#endif

@@ -1,0 +1,28 @@
+/* kopsctl metrics: where the text comes from, and where it goes. */
+#ifndef KOPS_CTL_METRICS_H
+#define KOPS_CTL_METRICS_H
+
+#include <signal.h>
+
+#include "base/ctl.h"
+
+struct metrics_source {
+    struct ctl *ctl;
+    bool was_away; /* said so already */
+};
+
+/* The metrics: the daemon's, and `kopsd_up`, which is 0, alone, where no daemon answers (*ret_up). NULL: the daemon
+ * cannot tell, or there is no memory; *e says why. To be freed. */
+char *metrics_read(struct metrics_source *s, bool *ret_up, struct kops_error *e);
+
+/* From now on the signals that end a process are blocked; *ret_ending has them. */
+void metrics_block_ending(sigset_t *ret_ending);
+
+/* Replaces the file as one step: whoever reads it sees the whole text of before or the whole new one. Returns 0 or a
+ * negative errno. */
+int metrics_replace_file(const char *path, const char *text);
+
+/* Serves GET /metrics until a signal ends it. `address` is HOST:PORT. */
+enum ctl_exit metrics_listen(struct metrics_source *s, const char *address, bool allow_remote);
+
+#endif

@@ -1,0 +1,49 @@
+/* What `kopsctl run` was asked to do, parsed (run_args.c), and carried out (run.c). */
+#ifndef KOPS_CTL_RUN_H
+#define KOPS_CTL_RUN_H
+
+#include "base/ctl.h"
+#include "data/operand.h"
+#include "data/reference.h"
+
+enum { RUN_MAX_ATTRS = 16 };
+
+struct run_args {
+    const char *op_name, *shapes, *out_shape, *device, *variant;
+    const char *attr_texts[RUN_MAX_ATTRS];
+    size_t n_attrs;
+    enum kops_dtype dtype;
+    uint64_t warmup, repeat, seed;
+    bool check, device_memory;
+};
+
+struct run {
+    const struct run_args *args;
+    const struct kops_op *op;
+    const struct reference *reference; /* NULL: unknown op */
+    struct operand operands[CASE_MAX_INPUTS + 1];
+    size_t n_inputs;
+    struct kops_attr attrs[RUN_MAX_ATTRS];
+    char names[RUN_MAX_ATTRS][48];
+    struct reference_case c;
+    void *before; /* out's random data before the run, where it is read */
+    bool zeros;   /* the data could not be written */
+};
+
+/* The command line. Returns -1 to go on, or the exit status. */
+int run_parse(struct ctl *ctl, int argc, char **argv, struct run_args *ret);
+
+/* "640x640" or "scalar". */
+bool run_parse_shape(const char *text, size_t length, struct kops_tensor *ret);
+
+/* Fills r->attrs by the types that the op declares, and the attributes in r->c. */
+enum ctl_exit run_resolve_attrs(struct run *r);
+
+/* Fills the operands' tensors from --shape. */
+enum ctl_exit run_resolve_shapes(struct run *r);
+
+/* Prints the outcome; `report` is NULL without --check. */
+void run_print(const struct ctl *ctl, const struct run *r, const struct kops_result *result, const double *samples,
+               const struct report *report);
+
+#endif

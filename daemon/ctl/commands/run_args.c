@@ -1,0 +1,267 @@
+/* The command line of `kopsctl run`, and what it means for the op at hand. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/complain.h"
+#include "base/options.h"
+#include "run.h"
+
+static const char usage[] =
+    "Usage: kopsctl run OP [--shape SHAPES] [--dtype DTYPE] [OPTION]...\n\n"
+    "Makes random data, runs the op, and prints how long it took.\n\n"
+    "  -s, --shape SHAPES     the inputs' shapes, such as 640x640,640x333; one shape is that of all inputs\n"
+    "                         (`scalar`: no dimensions). Default: 1048576, for gemm 1024x1024\n"
+    "  -t, --dtype DTYPE      f32 (default), f64, f16, bf16\n"
+    "  -d, --device DEVICE    UUID, or index of `kopsctl info`; default: the daemon's own\n"
+    "  -n, --repeat N         timed executions (default 1)\n"
+    "  -w, --warmup N         untimed executions before them (default 0)\n"
+    "  -v, --variant NAME     force one kernel; `kopsctl ops OP` lists them\n"
+    "  -a, --attr NAME=VALUE  an attribute of the op; may be repeated\n"
+    "  -m, --memory WHERE     `shared` (default): shared memory, copied where a GPU runs the op; `device`: memory on\n"
+    "                         the device (filled and checked through this machine's CUDA driver)\n"
+    "  -c, --check            compare with a float64 reference, within the op's declared tolerance\n"
+    "      --seed N           other random data\n"
+    "      --out-shape SHAPE  the output's shape, for an op that kopsctl does not know\n"
+    "      --json             print JSON, with every execution's time\n\n"
+    "GB/s counts the bytes of all tensors once. Exit status 1: the run failed, or a result is wrong.\n";
+
+static bool parse_memory(const char *text, bool *ret_device)
+{
+    *ret_device = !strcmp(text, "device");
+    return *ret_device || !strcmp(text, "shared");
+}
+
+/* One option of run's own: -1, or CTL_USAGE. */
+static int take_option(struct run_args *a, int option)
+{
+    switch (option) {
+    case 's':
+        a->shapes = optarg;
+        return -1;
+    case 'O':
+        a->out_shape = optarg;
+        return -1;
+    case 't':
+        if (kops_dtype_parse(optarg, &a->dtype))
+            return -1;
+        return (int)ctl_usage("no dtype `%s`: f32, f64, f16 or bf16", optarg);
+    case 'd':
+        a->device = optarg;
+        return -1;
+    case 'n':
+        if (ctl_parse_uint(optarg, 1, UINT32_MAX, &a->repeat))
+            return -1;
+        return (int)ctl_usage("--repeat takes a number from 1 on, not `%s`", optarg);
+    case 'w':
+        if (ctl_parse_uint(optarg, 0, UINT32_MAX, &a->warmup))
+            return -1;
+        return (int)ctl_usage("--warmup takes a number, not `%s`", optarg);
+    case 'v':
+        a->variant = optarg;
+        return -1;
+    case 'a':
+        if (a->n_attrs == RUN_MAX_ATTRS || !strchr(optarg, '='))
+            return (int)ctl_usage("--attr takes NAME=VALUE, not `%s` (and at most %d of them)", optarg, RUN_MAX_ATTRS);
+        a->attr_texts[a->n_attrs++] = optarg;
+        return -1;
+    case 'm':
+        if (parse_memory(optarg, &a->device_memory))
+            return -1;
+        return (int)ctl_usage("--memory is `shared` or `device`, not `%s`", optarg);
+    case 'c':
+        a->check = true;
+        return -1;
+    default: /* 'e' */
+        if (ctl_parse_uint(optarg, 0, UINT64_MAX, &a->seed))
+            return -1;
+        return (int)ctl_usage("--seed takes a number, not `%s`", optarg);
+    }
+}
+
+int run_parse(struct ctl *ctl, int argc, char **argv, struct run_args *ret)
+{
+    static const struct option options[] = {
+        {"shape", required_argument, NULL, 's'},     {"dtype", required_argument, NULL, 't'},
+        {"device", required_argument, NULL, 'd'},    {"repeat", required_argument, NULL, 'n'},
+        {"warmup", required_argument, NULL, 'w'},    {"variant", required_argument, NULL, 'v'},
+        {"attr", required_argument, NULL, 'a'},      {"memory", required_argument, NULL, 'm'},
+        {"check", no_argument, NULL, 'c'},           {"seed", required_argument, NULL, 'e'},
+        {"out-shape", required_argument, NULL, 'O'}, CTL_COMMON_OPTIONS};
+    int option;
+
+    *ret = (struct run_args){.dtype = KOPS_F32, .repeat = 1, .seed = 1};
+    while ((option = getopt_long(argc, argv, "s:t:d:n:w:v:a:m:ch", options, NULL)) != -1) {
+        int end = strchr("stdnwvamceO", option) ? take_option(ret, option) : ctl_common(ctl, option, usage);
+
+        if (end >= 0)
+            return end;
+    }
+    if (optind + 1 != argc)
+        return (int)ctl_usage(optind < argc ? "run takes one op; `%s` is too much"
+                                            : "run takes an op; `kopsctl ops` lists them",
+                              argv[optind < argc ? optind + 1 : 0]);
+    ret->op_name = argv[optind];
+    return -1;
+}
+
+/* ---- shapes ---- */
+
+bool run_parse_shape(const char *text, size_t length, struct kops_tensor *ret)
+{
+    char part[256];
+    char *next = part;
+
+    ret->rank = 0;
+    if (length >= sizeof(part))
+        return false;
+    memcpy(part, text, length);
+    part[length] = 0;
+    if (!strcmp(part, "scalar"))
+        return true;
+    while (next) {
+        char *dimension = strsep(&next, "x");
+        uint64_t size;
+
+        if (ret->rank == KOPS_MAX_RANK || !ctl_parse_uint(dimension, 0, INT64_MAX, &size))
+            return false;
+        ret->shape[ret->rank++] = (int64_t)size;
+    }
+    return true;
+}
+
+static enum ctl_exit parse_input_shapes(struct run *r, const char *text)
+{
+    size_t n = 0;
+
+    for (const char *at = text;;) {
+        size_t length = strcspn(at, ",");
+
+        if (n == r->n_inputs)
+            return ctl_usage("%s takes %zu inputs, --shape has more", r->op->name, r->n_inputs);
+        r->operands[n].tensor.dtype = r->args->dtype;
+        if (!run_parse_shape(at, length, &r->operands[n].tensor))
+            return ctl_usage("`%.*s` is no shape such as 640x640 (at most %d dimensions)", (int)length, at,
+                             KOPS_MAX_RANK);
+        n++;
+        if (!at[length])
+            break;
+        at += length + 1;
+    }
+    if (n == 1)
+        for (; n < r->n_inputs; n++)
+            r->operands[n].tensor = r->operands[0].tensor;
+    if (n < r->n_inputs)
+        return ctl_usage("%s takes %zu inputs, --shape has %zu", r->op->name, r->n_inputs, n);
+    return CTL_OK;
+}
+
+enum ctl_exit run_resolve_shapes(struct run *r)
+{
+    const char *text = r->args->shapes ? r->args->shapes : r->reference ? r->reference->default_shape : NULL;
+    struct kops_tensor *out = &r->operands[r->n_inputs].tensor;
+    const char *why = NULL;
+    enum ctl_exit status;
+
+    if (!text)
+        return ctl_usage("--shape is needed for %s", r->op->name);
+    status = parse_input_shapes(r, text);
+    if (status)
+        return status;
+    out->dtype = r->args->dtype;
+    r->c.dtype = r->args->dtype;
+    r->c.n_inputs = r->n_inputs;
+    for (size_t i = 0; i < r->n_inputs; i++)
+        r->c.inputs[i] = r->operands[i].tensor;
+    if (r->args->out_shape) {
+        if (!run_parse_shape(r->args->out_shape, strlen(r->args->out_shape), out))
+            return ctl_usage("`%s` is no shape such as 640x640", r->args->out_shape);
+    } else if (!r->reference) {
+        return ctl_usage("--out-shape is needed for %s, which this kopsctl does not know", r->op->name);
+    } else if (!r->reference->shape(&r->c, &why)) {
+        return ctl_usage("--shape %s: %s", text, why);
+    } else {
+        out->rank = r->c.out.rank;
+        memcpy(out->shape, r->c.out.shape, sizeof(out->shape));
+    }
+    r->c.out = *out;
+    for (size_t i = 0; i <= r->n_inputs; i++)
+        if (!operand_measure(&r->operands[i]))
+            return ctl_usage("--shape %s: too many elements", text);
+    return CTL_OK;
+}
+
+/* ---- attributes ---- */
+
+static const struct kops_op_attr *find_attr(const struct kops_op *op, const char *name)
+{
+    for (const struct kops_op_attr *const *a = op->attrs; *a; a++)
+        if (!strcmp((*a)->name, name))
+            return *a;
+    return NULL;
+}
+
+static bool parse_bool(const char *text, bool *ret)
+{
+    *ret = !strcmp(text, "true") || !strcmp(text, "1");
+    return *ret || !strcmp(text, "false") || !strcmp(text, "0");
+}
+
+static bool parse_value(const struct kops_op_attr *declared, const char *name, const char *text, struct kops_attr *ret)
+{
+    char *end = NULL;
+    bool boolean;
+
+    switch (declared->fallback.type) {
+    case KOPS_ATTR_BOOL:
+        if (!parse_bool(text, &boolean))
+            return false;
+        *ret = kops_attr_bool(name, boolean);
+        return true;
+    case KOPS_ATTR_INT:
+        *ret = kops_attr_int(name, strtoll(text, &end, 10));
+        return *text && !*end;
+    case KOPS_ATTR_FLOAT:
+        *ret = kops_attr_float(name, strtod(text, &end));
+        return *text && !*end;
+    case KOPS_ATTR_TEXT:
+        *ret = kops_attr_text(name, text);
+        return true;
+    }
+    return false;
+}
+
+/* What the reference needs to know. */
+static void note_attr(struct reference_case *c, const struct kops_attr *a)
+{
+    if (!strcmp(a->name, "trans_a"))
+        c->trans_a = a->value.boolean;
+    else if (!strcmp(a->name, "trans_b"))
+        c->trans_b = a->value.boolean;
+    else if (!strcmp(a->name, "alpha"))
+        c->alpha = a->value.real;
+    else if (!strcmp(a->name, "beta"))
+        c->beta = a->value.real;
+    else if (!strcmp(a->name, "precision"))
+        c->high = !strcmp(a->value.text, "high");
+}
+
+enum ctl_exit run_resolve_attrs(struct run *r)
+{
+    r->c.alpha = 1;
+    for (size_t i = 0; i < r->args->n_attrs; i++) {
+        const char *text = r->args->attr_texts[i], *equals = strchr(text, '=');
+        const struct kops_op_attr *declared;
+
+        snprintf(r->names[i], sizeof(r->names[i]), "%.*s", (int)(equals - text), text);
+        declared = find_attr(r->op, r->names[i]);
+        if (!declared)
+            return ctl_usage("%s has no attribute `%s`; `kopsctl ops %s` lists them", r->op->name, r->names[i],
+                             r->op->name);
+        if (!parse_value(declared, r->names[i], equals + 1, &r->attrs[i]))
+            return ctl_usage("--attr %s: no such value", text);
+        note_attr(&r->c, &r->attrs[i]);
+    }
+    return CTL_OK;
+}

@@ -1,0 +1,62 @@
+/* kopsctl top: two looks at the daemon, what happened between them, and how that is shown. */
+#ifndef KOPS_CTL_TOP_H
+#define KOPS_CTL_TOP_H
+
+#include <stdio.h>
+
+#include "base/ctl.h"
+
+enum top_sort { TOP_BY_RATE, TOP_BY_DEVICE, TOP_BY_MEMORY, TOP_BY_P99, TOP_BY_INFLIGHT, TOP_BY_PID, TOP_SORTS };
+
+/* Rates are a second's; NAN: not known yet. */
+struct top_client {
+    const struct kops_client_info *info;
+    double requests_s, errors_s;
+    double device_share; /* of one device's time; 1 is all of it */
+};
+
+struct top_op {
+    const struct kops_stats_row *row;
+    double runs_s, errors_s;
+};
+
+struct top_sample {
+    struct kops_clients *clients; /* owned; NULL: none */
+    struct kops_stats *stats;
+};
+
+struct top_view {
+    char server[64]; /* of the daemon of `now` */
+    int64_t pid;
+    struct top_sample now, before;
+    double interval_s; /* between the two; NAN: there is only one */
+    double requests_s, errors_s, jobs_s;
+    uint64_t inflight, queued;
+    size_t n_clients, n_ops, n_devices;
+    struct top_client *clients;
+    struct top_op *ops;    /* those that ran in between; all where there is one sample only */
+    double *device_shares; /* of each of now.clients->devices */
+};
+
+/* Looks at the daemon; what was seen last is what rates are counted from. On failure the view is as before. */
+enum kops_code top_look(struct ctl *ctl, struct top_view *v, struct kops_error *error);
+
+void top_sort(struct top_view *v, enum top_sort by);
+void top_free(struct top_view *v);
+
+/* The name of an order, and the order of a name. */
+const char *top_sort_name(enum top_sort by);
+bool top_sort_parse(const char *name, enum top_sort *ret);
+
+/* The parts of a view as text, each line at its own end. */
+void top_print_summary(const struct top_view *v, FILE *to);
+void top_print_clients(const struct top_view *v, FILE *to, size_t max_rows);
+void top_print_ops(const struct top_view *v, FILE *to, size_t max_rows);
+
+/* One line of JSON on stdout. */
+void top_print_json(const struct top_view *v);
+
+/* The live view, until the user ends it. Says so where this kopsctl was built without it. */
+enum ctl_exit top_screen(struct ctl *ctl, double delay_s, enum top_sort by);
+
+#endif

@@ -1,0 +1,289 @@
+/* What happened between two looks at the daemon. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "top.h"
+
+/* Connections of one process are told apart by when they were made, as the daemon's clock has it. */
+static const double same_start_s = 0.002;
+
+static void sample_free(struct top_sample *s)
+{
+    s->clients = kops_clients_free(s->clients);
+    s->stats = kops_stats_free(s->stats);
+}
+
+static void free_lists(struct top_view *v)
+{
+    free(v->clients);
+    free(v->ops);
+    free(v->device_shares);
+}
+
+void top_free(struct top_view *v)
+{
+    free_lists(v);
+    sample_free(&v->now);
+    sample_free(&v->before);
+    memset(v, 0, sizeof(*v));
+}
+
+static size_t length(const void *list)
+{
+    const void *const *item = list;
+    size_t n = 0;
+
+    while (item[n])
+        n++;
+    return n;
+}
+
+/* A count that became smaller was started anew. */
+static double rate(const struct top_view *v, uint64_t now, uint64_t before)
+{
+    return (double)(now >= before ? now - before : now) / v->interval_s;
+}
+
+static double share(const struct top_view *v, double now_us, double before_us)
+{
+    return (now_us >= before_us ? now_us - before_us : now_us) * 1e-6 / v->interval_s;
+}
+
+/* ---- clients ---- */
+
+static double started(const struct kops_clients *s, const struct kops_client_info *c)
+{
+    return s->uptime_s - c->connected_s;
+}
+
+static const struct kops_client_info *client_before(const struct top_view *v, const struct kops_client_info *c)
+{
+    const struct kops_clients *s = v->before.clients;
+    double start = started(v->now.clients, c);
+
+    for (const struct kops_client_info *const *p = s->clients; *p; p++)
+        if ((*p)->pid == c->pid && fabs(started(s, *p) - start) < same_start_s && (*p)->requests <= c->requests)
+            return *p;
+    return NULL;
+}
+
+static void compare_clients(struct top_view *v)
+{
+    static const struct kops_client_info nothing;
+
+    for (size_t i = 0; i < v->n_clients; i++) {
+        struct top_client *c = &v->clients[i];
+        const struct kops_client_info *before;
+
+        c->info = v->now.clients->clients[i];
+        v->inflight += c->info->inflight;
+        v->queued += c->info->queued;
+        c->requests_s = c->errors_s = c->device_share = (double)NAN;
+        if (isnan(v->interval_s))
+            continue;
+        before = client_before(v, c->info);
+        if (!before)
+            before = &nothing; /* it came in between */
+        c->requests_s = rate(v, c->info->requests, before->requests);
+        c->errors_s = rate(v, c->info->errors, before->errors);
+        c->device_share = share(v, c->info->device_us, before->device_us);
+    }
+}
+
+/* ---- devices and ops ---- */
+
+static void compare_devices(struct top_view *v)
+{
+    size_t n_before = isnan(v->interval_s) ? 0 : length(v->before.clients->devices);
+
+    for (size_t i = 0; i < v->n_devices; i++) {
+        const struct kops_device_load *d = v->now.clients->devices[i];
+
+        v->device_shares[i] = (double)NAN;
+        if (i < n_before && !strcmp(v->before.clients->devices[i]->uuid, d->uuid))
+            v->device_shares[i] = share(v, d->busy_us, v->before.clients->devices[i]->busy_us);
+    }
+}
+
+static bool same_row(const struct kops_stats_row *a, const struct kops_stats_row *b)
+{
+    if (a->n_shapes != b->n_shapes || strcmp(a->op, b->op) != 0 || strcmp(a->dtype, b->dtype) != 0 ||
+        strcmp(a->variant, b->variant) != 0 || strcmp(a->device, b->device) != 0)
+        return false;
+    for (size_t i = 0; i < a->n_shapes; i++)
+        if (a->shapes[i].rank != b->shapes[i].rank ||
+            memcmp(a->shapes[i].dims, b->shapes[i].dims, a->shapes[i].rank * sizeof(a->shapes[i].dims[0])) != 0)
+            return false;
+    return true;
+}
+
+/* Rows come in about the same order each time: the search begins where the last one ended. */
+static const struct kops_stats_row *row_before(const struct top_view *v, const struct kops_stats_row *row, size_t n,
+                                               size_t *hint)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t at = (*hint + i) % n;
+
+        if (same_row(v->before.stats->rows[at], row)) {
+            *hint = at + 1;
+            return v->before.stats->rows[at];
+        }
+    }
+    return NULL;
+}
+
+static void compare_ops(struct top_view *v)
+{
+    size_t n_now = length(v->now.stats->rows), hint = 0;
+    size_t n_before = isnan(v->interval_s) ? 0 : length(v->before.stats->rows);
+
+    for (size_t i = 0; i < n_now; i++) {
+        struct top_op *op = &v->ops[v->n_ops];
+        const struct kops_stats_row *before;
+
+        op->row = v->now.stats->rows[i];
+        op->runs_s = op->errors_s = (double)NAN;
+        if (!isnan(v->interval_s)) {
+            before = row_before(v, op->row, n_before, &hint);
+            op->runs_s = rate(v, op->row->count, before ? before->count : 0);
+            op->errors_s = rate(v, op->row->errors, before ? before->errors : 0);
+        }
+        if (op->runs_s > 0 || op->errors_s > 0 || isnan(op->runs_s))
+            v->n_ops++;
+    }
+}
+
+static uint64_t counter(const struct kops_stats *s, const char *name)
+{
+    for (const struct kops_counter *const *c = s->counters; *c; c++)
+        if (!strcmp((*c)->name, name))
+            return (*c)->value;
+    return 0;
+}
+
+static double counter_rate(const struct top_view *v, const char *name)
+{
+    return isnan(v->interval_s) ? (double)NAN : rate(v, counter(v->now.stats, name), counter(v->before.stats, name));
+}
+
+/* ---- the view ---- */
+
+static bool make_lists(struct top_view *v)
+{
+    v->n_clients = length(v->now.clients->clients);
+    v->n_devices = length(v->now.clients->devices);
+    v->clients = calloc(v->n_clients + 1, sizeof(*v->clients));
+    v->device_shares = calloc(v->n_devices + 1, sizeof(*v->device_shares));
+    v->ops = calloc(length(v->now.stats->rows) + 1, sizeof(*v->ops));
+    return v->clients && v->device_shares && v->ops;
+}
+
+enum kops_code top_look(struct ctl *ctl, struct top_view *v, struct kops_error *error)
+{
+    struct top_view next = {.before = v->now, .interval_s = (double)NAN};
+    enum kops_code r = kops_clients(ctl->client, &next.now.clients, error);
+    const struct kops_info *info;
+
+    if (!r)
+        r = kops_stats_get(ctl->client, NULL, &next.now.stats, error);
+    if (!r && !make_lists(&next)) {
+        error->code = r = KOPS_ERR_NO_MEMORY;
+        snprintf(error->message, sizeof(error->message), "there is no memory for the lists");
+    }
+    if (r) {
+        sample_free(&next.now);
+        free_lists(&next);
+        return r;
+    }
+    info = kops_info(ctl->client);
+    text_clean(info->server, next.server, sizeof(next.server));
+    next.pid = info->pid;
+    /* A daemon that was started anew has nothing to compare with. */
+    if (next.before.clients && next.pid == v->pid && next.now.clients->uptime_s > next.before.clients->uptime_s)
+        next.interval_s = next.now.clients->uptime_s - next.before.clients->uptime_s;
+    compare_clients(&next);
+    compare_devices(&next);
+    compare_ops(&next);
+    next.requests_s = counter_rate(&next, "requests");
+    next.errors_s = counter_rate(&next, "errors");
+    next.jobs_s = counter_rate(&next, "jobs");
+    free_lists(v);
+    sample_free(&v->before);
+    *v = next;
+    return KOPS_OK;
+}
+
+/* ---- orders ---- */
+
+static enum top_sort order; /* of the comparison; qsort passes none on */
+
+static double client_key(const struct top_client *c)
+{
+    switch (order) {
+    case TOP_BY_DEVICE:
+        return c->device_share;
+    case TOP_BY_MEMORY:
+        return (double)(c->info->mapped_bytes + c->info->allocated_bytes);
+    case TOP_BY_P99:
+        return c->info->latency.total.p99;
+    case TOP_BY_INFLIGHT:
+        return (double)c->info->inflight;
+    case TOP_BY_PID:
+        return -(double)c->info->pid;
+    default:
+        return c->requests_s;
+    }
+}
+
+/* The larger first, what is not known last, and always the same order of equal ones. */
+static int compare_keys(double a, double b, double x, double y)
+{
+    if (isnan(a) != isnan(b))
+        return isnan(a) ? 1 : -1;
+    if (!isnan(a) && a != b)
+        return a < b ? 1 : -1;
+    return (x > y) - (x < y);
+}
+
+static int by_client(const void *a, const void *b)
+{
+    const struct top_client *x = a, *y = b;
+
+    return compare_keys(client_key(x), client_key(y), (double)x->info->pid, (double)y->info->pid);
+}
+
+static int by_op(const void *a, const void *b)
+{
+    const struct top_op *x = a, *y = b;
+    bool p99 = order == TOP_BY_P99;
+
+    return compare_keys(p99 ? x->row->total_us.p99 : x->runs_s, p99 ? y->row->total_us.p99 : y->runs_s,
+                        -(double)x->row->count, -(double)y->row->count);
+}
+
+void top_sort(struct top_view *v, enum top_sort by)
+{
+    order = by;
+    qsort(v->clients, v->n_clients, sizeof(*v->clients), by_client);
+    qsort(v->ops, v->n_ops, sizeof(*v->ops), by_op);
+}
+
+static const char *const names[] = {[TOP_BY_RATE] = "rate", [TOP_BY_DEVICE] = "device",     [TOP_BY_MEMORY] = "memory",
+                                    [TOP_BY_P99] = "p99",   [TOP_BY_INFLIGHT] = "inflight", [TOP_BY_PID] = "pid"};
+
+const char *top_sort_name(enum top_sort by)
+{
+    return names[by];
+}
+
+bool top_sort_parse(const char *name, enum top_sort *ret)
+{
+    for (unsigned i = 0; i < TOP_SORTS; i++)
+        if (!strcmp(names[i], name)) {
+            *ret = (enum top_sort)i;
+            return true;
+        }
+    return false;
+}

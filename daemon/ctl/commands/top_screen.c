@@ -1,0 +1,285 @@
+/* The live view of kopsctl top, on a terminal by ncurses. What is shown is the text of top_print.c, cut to the
+ * terminal's size. Single-threaded; owns the terminal between start() and stop(). */
+#include <curses.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/complain.h"
+#include "base/text.h"
+#include "top.h"
+
+static const int64_t answer_ms = 5000; /* the keys are dead meanwhile */
+static const double delays_s[] = {0.1, 0.2, 0.5, 1, 2, 3, 5, 10, 30, 60};
+
+enum { N_DELAYS = sizeof(delays_s) / sizeof(delays_s[0]), SUMMARY_LINES = 2 };
+
+struct screen {
+    struct ctl *ctl;
+    SCREEN *terminal;
+    sigset_t unblocked; /* what is so while it waits, and not else */
+    struct top_view view;
+    enum top_sort by;
+    double delay_s;
+    uint64_t next_ns; /* when to look again */
+    size_t first;     /* of the clients shown */
+    bool paused, quit;
+    char message[256]; /* in place of the keys; "": none */
+};
+
+static volatile sig_atomic_t ended;
+
+static void end(int signal)
+{
+    ended = signal;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
+}
+
+/* ---- drawing ---- */
+
+/* Prints the lines of a text from screen line `y` on, `room` at most; the first is a table's titles where `titled`.
+ * Returns the line after. */
+static int put_text(char *text, int y, int room, bool titled)
+{
+    int from = y;
+    char *rest = text;
+
+    for (char *line; y < from + room && (line = strsep(&rest, "\n")) && (rest || *line); y++) {
+        if (titled && y == from)
+            attron(A_REVERSE);
+        mvaddnstr(y, 0, line, COLS);
+        if (titled && y == from) {
+            if ((int)strlen(line) < COLS)
+                hline(' ' | A_REVERSE, COLS - (int)strlen(line));
+            attroff(A_REVERSE);
+        }
+    }
+    return y;
+}
+
+static void put_message(const struct screen *s)
+{
+    char line[512];
+
+    if (*s->message)
+        snprintf(line, sizeof(line), "%s", s->message);
+    else
+        snprintf(line, sizeof(line), "q quit  p %s  sort: r d m l i n (%s)  +/- every %.3g s",
+                 s->paused ? "go on" : "pause", top_sort_name(s->by), s->delay_s);
+    attron(A_BOLD);
+    mvaddnstr(LINES - 1, 0, line, COLS);
+    attroff(A_BOLD);
+}
+
+/* Half of the screen at most for the clients where there are ops to show, too. */
+static void put_tables(struct screen *s, int y)
+{
+    struct top_view rest = s->view;
+    size_t size;
+    char *text = NULL;
+    FILE *to;
+    int room = LINES - 1 - y, clients, ops = (int)s->view.n_ops + 1;
+
+    if (s->first >= s->view.n_clients)
+        s->first = s->view.n_clients ? s->view.n_clients - 1 : 0;
+    rest.clients += s->first;
+    rest.n_clients -= s->first;
+    clients = room > ops + 1 + room / 2 ? room - ops - 1 : room / 2;
+    to = open_memstream(&text, &size);
+    if (to) {
+        top_print_clients(&rest, to, clients > 1 ? (size_t)clients - 1 : 0);
+        fclose(to);
+        y = put_text(text, y, clients, true) + 1;
+        free(text);
+    }
+    to = open_memstream(&text, &size);
+    if (to) {
+        top_print_ops(&s->view, to, (size_t)LINES);
+        fclose(to);
+        put_text(text, y, LINES - 1 - y, true);
+        free(text);
+    }
+}
+
+static void draw(struct screen *s)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *to;
+
+    erase();
+    if (s->view.now.clients && (to = open_memstream(&text, &size))) {
+        top_sort(&s->view, s->by);
+        top_print_summary(&s->view, to);
+        fclose(to);
+        put_tables(s, put_text(text, 0, SUMMARY_LINES + (int)s->view.n_devices, false) + 1);
+        free(text);
+    }
+    put_message(s);
+    refresh();
+}
+
+/* ---- looking and keys ---- */
+
+/* Errors that another try may not meet. */
+static bool may_pass(enum kops_code code)
+{
+    return code == KOPS_ERR_CONNECT_FAILED || code == KOPS_ERR_CONNECTION_LOST || code == KOPS_ERR_TIMEOUT ||
+           code == KOPS_ERR_SHUTTING_DOWN || code == KOPS_ERR_DEVICE_LOST || code == KOPS_ERR_QUOTA_EXCEEDED;
+}
+
+static enum kops_code look(struct screen *s, struct kops_error *error)
+{
+    enum kops_code r = s->ctl->client ? KOPS_OK : ctl_try_connect(s->ctl, error);
+    char why[160];
+
+    if (!r)
+        r = top_look(s->ctl, &s->view, error);
+
+    s->next_ns = now_ns() + (uint64_t)(s->delay_s * 1e9);
+    s->message[0] = 0;
+    if (r && may_pass(r)) {
+        s->ctl->client = kops_close(s->ctl->client); /* who answers next may be another */
+        snprintf(s->message, sizeof(s->message), "no news, trying again: %s",
+                 text_clean(error->message, why, sizeof(why)));
+        r = KOPS_OK;
+    }
+    return r;
+}
+
+static void change_delay(struct screen *s, int by)
+{
+    int i = 0;
+
+    while (i < N_DELAYS - 1 && delays_s[i] < s->delay_s)
+        i++;
+    if (by > 0 && delays_s[i] > s->delay_s)
+        i--; /* it lay between two */
+    i += by;
+    s->delay_s = delays_s[i < 0 ? 0 : i >= N_DELAYS ? N_DELAYS - 1 : i];
+    s->next_ns = now_ns() + (uint64_t)(s->delay_s * 1e9);
+}
+
+static void press(struct screen *s, int key)
+{
+    static const char sorts[] = {[TOP_BY_RATE] = 'r', [TOP_BY_DEVICE] = 'd',   [TOP_BY_MEMORY] = 'm',
+                                 [TOP_BY_P99] = 'l',  [TOP_BY_INFLIGHT] = 'i', [TOP_BY_PID] = 'n'};
+
+    switch (key) {
+    case 'q':
+        s->quit = true;
+        break;
+    case 'p':
+    case ' ':
+        s->paused = !s->paused;
+        s->next_ns = now_ns();
+        break;
+    case '+':
+        change_delay(s, 1);
+        break;
+    case '-':
+        change_delay(s, -1);
+        break;
+    case KEY_UP:
+        s->first -= s->first > 0;
+        break;
+    case KEY_DOWN:
+        s->first++;
+        break;
+    case 'L' & 0x1f: /* control-L */
+        clearok(curscr, TRUE);
+        break;
+    default:
+        for (unsigned i = 0; i < TOP_SORTS; i++)
+            if (key == sorts[i])
+                s->by = (enum top_sort)i;
+        break;
+    }
+}
+
+/* Waits for keys, a signal or another size until it is time to look again. Signals come nowhere else, so that none
+ * comes between a look at `ended` and the wait. */
+static void wait_for_keys(struct screen *s)
+{
+    struct pollfd keys = {.fd = STDIN_FILENO, .events = POLLIN};
+    uint64_t now = now_ns(), ns = s->next_ns > now ? s->next_ns - now : 0;
+    struct timespec wait = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+    int key;
+
+    if (ppoll(&keys, 1, s->paused ? NULL : &wait, &s->unblocked) > 0 && keys.revents & (POLLHUP | POLLERR))
+        s->quit = true; /* the terminal is gone */
+    while (!s->quit && (key = getch()) != ERR)
+        press(s, key);
+}
+
+/* ---- the terminal ---- */
+
+static enum ctl_exit start(struct screen *s)
+{
+    struct sigaction action = {.sa_handler = end};
+    sigset_t blocked;
+
+    if (!isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO))
+        return ctl_complain("unsupported",
+                            "the live view wants a terminal; `kopsctl top --batch` prints tables instead");
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGINT);
+    sigaddset(&blocked, SIGTERM);
+    sigaddset(&blocked, SIGHUP);
+    sigaddset(&blocked, SIGWINCH);
+    sigprocmask(SIG_BLOCK, &blocked, &s->unblocked);
+    /* Before ncurses, which would take them as a failure. */
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    s->terminal = newterm(NULL, stdout, stdin);
+    if (!s->terminal)
+        return ctl_complain("unsupported", "the terminal `%s` is not known; set TERM, or use `kopsctl top --batch`",
+                            getenv("TERM") ? getenv("TERM") : "");
+    set_term(s->terminal);
+    cbreak();
+    noecho();
+    keypad(stdscr, TRUE);
+    nodelay(stdscr, TRUE);
+    curs_set(0);
+    return CTL_OK;
+}
+
+enum ctl_exit top_screen(struct ctl *ctl, double delay_s, enum top_sort by)
+{
+    struct screen s = {.ctl = ctl, .by = by, .delay_s = delay_s};
+    struct kops_error error;
+    enum kops_code r = KOPS_OK;
+    enum ctl_exit status;
+
+    if (!ctl->timeout_ms)
+        ctl->timeout_ms = answer_ms;
+    ctl->reconnect_ms = KOPS_NO_RECONNECT; /* a daemon that is away is shown as such */
+    status = ctl_connect(ctl);
+    if (!status)
+        status = start(&s);
+    if (status)
+        return status;
+    while (!r && !s.quit && !ended) {
+        if (!s.paused && now_ns() >= s.next_ns)
+            r = look(&s, &error);
+        if (!r) {
+            draw(&s);
+            wait_for_keys(&s);
+        }
+    }
+    endwin();
+    delscreen(s.terminal);
+    top_free(&s.view);
+    return r ? ctl_failed("top", &error) : CTL_OK;
+}

@@ -1,0 +1,50 @@
+/* The source that `kopsctl compile` and `kopsctl launch` are given: its files, options and entries. */
+#ifndef KOPS_CTL_SOURCE_H
+#define KOPS_CTL_SOURCE_H
+
+#include "base/ctl.h"
+
+enum { SOURCE_MAX = 64 };
+
+struct source {
+    struct kops_source s; /* what to compile; points into this struct */
+    const char *options[SOURCE_MAX], *entries[SOURCE_MAX];
+    struct kops_file files[SOURCE_MAX];
+    char *texts[SOURCE_MAX + 1], *names[2 * SOURCE_MAX]; /* owned: files read; names cut out of something */
+    size_t n_texts, n_names;
+};
+
+/* Entries of an option table, whose letters source_option() takes. */
+#define SOURCE_OPTIONS                                                                                                 \
+    {"option", required_argument, NULL, 'o'}, {"arch", required_argument, NULL, 'a'},                                  \
+        {"device", required_argument, NULL, 'd'},                                                                      \
+    {                                                                                                                  \
+        "include-file", required_argument, NULL, 'i'                                                                   \
+    }
+#define SOURCE_LETTERS "o:a:d:i:"
+#define SOURCE_USAGE                                                                                                   \
+    "  -o, --option OPTION    of the compiler, such as -DN=4, -std=c++17, --use_fast_math; may be repeated\n"          \
+    "  -a, --arch ARCH        such as sm_90a; default: the device's; required where there is no GPU\n"                 \
+    "  -d, --device DEVICE    UUID, or index of `kopsctl info`; default: the first GPU\n"                              \
+    "  -i, --include-file F   another file that the source includes as \"F\"; NAME=F: as \"NAME\"; may be repeated\n"
+
+/* Takes one of SOURCE_LETTERS: -1 to go on, or the exit status. */
+int source_option(struct source *s, int option);
+
+enum ctl_exit source_add_entry(struct source *s, const char *entry);
+
+/* Reads the source file, and what it includes in quotes from beside it. */
+enum ctl_exit source_read(struct source *s, const char *path);
+
+/* Adds the `__global__` functions of the source that are no templates. */
+enum ctl_exit source_find_entries(struct source *s);
+
+void source_free(struct source *s);
+
+/* A whole file, NUL-terminated and owned by the caller; NULL: it was said why. */
+char *source_read_file(const char *path, size_t *ret_size);
+
+/* Compiles; prints the compiler's output where it refuses. */
+enum ctl_exit source_compile(struct ctl *ctl, const struct source *s, kops_module **ret_module);
+
+#endif
