@@ -1,6 +1,7 @@
 /* Running ops: blocking, on a CUDA stream, and by tickets (tickets.c). */
+#include "run.h"
+
 #include "base/fail.h"
-#include "jobs/dispatch.h"
 #include "memory/register.h"
 #include "memory/span.h"
 #include "operand.h"
@@ -109,8 +110,8 @@ static void begin(struct run *run, const struct kops_client *c, const struct kop
                             .run = &run->wire};
 }
 
-static enum kops_code call_op(struct kops_client *c, const struct kops_request *request, const struct dispatch *d,
-                              struct kops_error *ret_error)
+enum kops_code run_request(struct kops_client *c, const struct kops_request *request, const struct dispatch *d,
+                           struct kops_error *ret_error)
 {
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
     const uint64_t deadline = client_deadline(c, request->options.timeout_ms);
@@ -134,17 +135,17 @@ static enum kops_code call_op(struct kops_client *c, const struct kops_request *
 enum kops_code kops_run(kops_client *client, const struct kops_request *request, struct kops_result *ret_result,
                         struct kops_error *ret_error)
 {
-    return call_op(client, request, &(struct dispatch){DISPATCH_RUN, .ret_result = ret_result}, ret_error);
+    return run_request(client, request, &(struct dispatch){DISPATCH_RUN, .ret_result = ret_result}, ret_error);
 }
 
 enum kops_code kops_submit(kops_client *client, const struct kops_request *request, kops_ticket *ret_ticket,
                            struct kops_error *ret_error)
 {
-    return call_op(client, request, &(struct dispatch){DISPATCH_SUBMIT, .ret_ticket = ret_ticket}, ret_error);
+    return run_request(client, request, &(struct dispatch){DISPATCH_SUBMIT, .ret_ticket = ret_ticket}, ret_error);
 }
 
 enum kops_code kops_enqueue(kops_client *client, const struct kops_request *request, void *cuda_stream,
                             struct kops_error *ret_error)
 {
-    return call_op(client, request, &(struct dispatch){DISPATCH_ENQUEUE, .stream = cuda_stream}, ret_error);
+    return run_request(client, request, &(struct dispatch){DISPATCH_ENQUEUE, .stream = cuda_stream}, ret_error);
 }

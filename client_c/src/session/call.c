@@ -14,8 +14,9 @@ enum kops_code session_begin(struct kops_client *c, const int *fds, unsigned n_f
 
         if (r)
             return r;
-        if (session_await_room(c, deadline))
+        if (session_has_room(c))
             return session_reserve(c, fds, n_fds, ret, e);
+        session_await_room(c, deadline);
         if (deadline_passed(deadline))
             return fail(e, KOPS_ERR_TIMEOUT, "%u earlier requests are unanswered, the daemon takes no more",
                         c->calls.inflight);

@@ -266,7 +266,7 @@ static void await_end(struct kops_client *c, uint64_t deadline)
         session_progress(c, earlier(deadline, c->ends_by));
 }
 
-enum kops_code session_connect(struct kops_client *c, uint64_t deadline, struct kops_error *e)
+enum kops_code session_connect_anew(struct kops_client *c, uint64_t deadline, struct kops_error *e)
 {
     const uint32_t failures = c->failures;
 

@@ -3,6 +3,8 @@
 #ifndef KOPS_CLIENT_EXCHANGE_H
 #define KOPS_CLIENT_EXCHANGE_H
 
+#include "base/fail.h"
+#include "receive.h"
 #include "send.h"
 
 struct exchange {
@@ -14,11 +16,24 @@ struct exchange {
 };
 
 /* Packs and sends, once there is room (*m, from session_reserve()). */
-enum session_sent exchange_send(struct kops_client *c, const struct exchange *x, struct outgoing *m, uint64_t deadline,
-                                struct kops_error *e);
+static inline enum session_sent exchange_send(struct kops_client *c, const struct exchange *x, struct outgoing *m,
+                                              uint64_t deadline, struct kops_error *e)
+{
+    m->call->decode = x->decode;
+    m->call->into = x->into;
+    x->pack(session_out(c, m), m->call->msgid, x->request);
+    return session_appended(c, m, e) ? SESSION_FAILED : session_send(c, m, deadline, e);
+}
 
 /* Waits for the reply. False: the deadline passed, and the call was given up. */
-bool exchange_wait(struct kops_client *c, struct call *call, uint64_t deadline, struct kops_error *e);
+static inline bool exchange_wait(struct kops_client *c, struct call *call, uint64_t deadline, struct kops_error *e)
+{
+    if (session_wait(c, call, deadline))
+        return true;
+    session_abandon(c, call);
+    fail(e, KOPS_ERR_TIMEOUT, "the daemon did not reply in time");
+    return false;
+}
 
 /* All of it on the present connection. */
 enum kops_code exchange_here(struct kops_client *c, const struct exchange *x, uint64_t deadline, struct kops_error *e);

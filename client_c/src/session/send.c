@@ -183,15 +183,12 @@ enum session_sent session_send(struct kops_client *c, struct outgoing *m, uint64
 
 /* ---- room for a request ---- */
 
-bool session_await_room(struct kops_client *c, uint64_t deadline)
+void session_await_room(struct kops_client *c, uint64_t deadline)
 {
     if (c->sending)
         session_sleep(c, deadline);
-    else if (c->calls.inflight >= c->max_inflight || (c->alone && call_by_msgid(&c->calls, c->alone)))
-        session_progress(c, deadline);
     else
-        return true;
-    return false;
+        session_progress(c, deadline);
 }
 
 enum kops_code session_reserve(struct kops_client *c, const int *fds, unsigned n_fds, struct outgoing *ret,

@@ -16,9 +16,15 @@ struct outgoing {
     bool alone;
 };
 
-/* Whether there is room for one more request: no other thread is in the middle of a message, and the inflight limit is
- * not reached. Where there is none it waits for one change; the connection may have ended then. */
-bool session_await_room(struct kops_client *c, uint64_t deadline);
+/* Whether there is room for one more request: no other thread is in the middle of a message, no long one is under way,
+ * and the inflight limit is not reached. */
+static inline bool session_has_room(const struct kops_client *c)
+{
+    return !c->sending && c->calls.inflight < c->max_inflight && (!c->alone || !call_by_msgid(&c->calls, c->alone));
+}
+
+/* Waits for one change that may make room. The connection may have ended then. */
+void session_await_room(struct kops_client *c, uint64_t deadline);
 
 /* Takes the room. `fds` stay the caller's. The message is then appended to session_out(), and the lock is kept from
  * here to session_send(). */
