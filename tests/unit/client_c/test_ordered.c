@@ -1,11 +1,13 @@
 /* Ordered calls: a fake daemon and a driver in host memory (tests/standin_cuda) that share a page of timelines. */
 #include <pthread.h>
 #include <sched.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "api/native.h"
 #include "ordered_fake.h"
+#include "session/client.h"
 
 enum { MANY = 2000 };
 
@@ -193,6 +195,28 @@ static void gathered_ops_keep_their_order(void **state)
     assert_ok(kops_ping(s->client, 0, &s->error));
     assert_int_equal(atomic_load(&s->d.released), 2); /* behind one op */
     assert_ok(kops_batch_end(s->client, stream, &s->error));
+    assert_int_equal(cu.stream_synchronize(stream), 0);
+    stop(s);
+}
+
+/* Ids mean something else to the next daemon. */
+static void releases_end_with_their_connection(void **state)
+{
+    struct setting *s = start(KOPS_TRANSPORT_SOCKET, 0);
+    kops_buffer *buffer;
+
+    (void)state;
+    assert_ok(kops_buffer_alloc_shared(s->client, 64, &buffer, &s->error));
+    assert_ok(enqueue(s, "x")); /* the connection has its page */
+    assert_ok(kops_synchronize(s->client, stream, 0, &s->error));
+    assert_ok(kops_batch_begin(s->client, stream, &s->error));
+    assert_ok(kops_enqueue(s->client, gemm(&s->t), stream, &s->error));
+    kops_buffer_release(buffer);
+    shutdown(s->client->t.fd, SHUT_RDWR); /* seen when the batch is sent */
+    assert_ok(kops_batch_end(s->client, stream, &s->error));
+    assert_int_equal(kops_synchronize(s->client, stream, 0, &s->error), KOPS_ERR_CONNECTION_LOST);
+    assert_ok(kops_ping(s->client, 0, &s->error));
+    assert_int_equal(atomic_load(&s->d.released), 0);
     assert_int_equal(cu.stream_synchronize(stream), 0);
     stop(s);
 }
@@ -419,6 +443,7 @@ int main(void)
         cmocka_unit_test(a_batch_is_gathered_and_waited_for_once),
         cmocka_unit_test(kernels_are_launched_on_a_stream),
         cmocka_unit_test(gathered_ops_keep_their_order),
+        cmocka_unit_test(releases_end_with_their_connection),
         cmocka_unit_test(a_captured_stream_is_refused),
         cmocka_unit_test(a_dead_daemon_releases_the_streams),
         cmocka_unit_test(a_lost_device_is_told_once),
