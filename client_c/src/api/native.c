@@ -9,7 +9,7 @@
 #include "session/receive.h"
 #include "session/send.h"
 
-/* Late replies to these bring something that must be given back. */
+/* Methods whose replies bring an id: a late one must be given back. */
 static wire_decode *decode_late(const char *method)
 {
     static const struct {

@@ -2,7 +2,7 @@
  *
  * A binding keeps its own objects and shares the client's connection: it makes requests of any method as MessagePack
  * (native_call), and runs by registered buffer ids (native_run, native_enqueue), which are good for one connection: its
- * generation says which. What a daemon's end hits is not repeated here: that is the binding's to decide. Thread: any.
+ * generation says which. A request that fails with its daemon is not repeated here: the binding decides. Thread: any.
  */
 #ifndef KOPS_CLIENT_NATIVE_H
 #define KOPS_CLIENT_NATIVE_H
@@ -26,8 +26,8 @@ enum kops_code native_submit(kops_client *client, const char *method, const void
 enum kops_code native_wait(kops_client *client, kops_ticket ticket, int64_t timeout_ms, struct native_reply *reply,
                            struct kops_error *ret_error);
 
-/* A notification, such as release: carried out in order with the requests, never answered. Dropped without a word when
- * the connection is not that of `generation`. */
+/* A notification, such as release: carried out in order with the requests, never answered. Dropped without an error
+ * when the connection is not that of `generation`. */
 void native_notify(kops_client *client, uint32_t generation, const char *method, const void *params, size_t length);
 
 /* The present connection's; connects when there is none, for so long (0: the client's timeout). 0 with *ret_error set
@@ -65,7 +65,7 @@ enum kops_code native_enqueue_call(kops_client *client, uint32_t generation, con
                                    const void *params, size_t length, void *cuda_stream, struct kops_error *ret_error);
 
 /* Number of the last op enqueued on the stream so far, and whether every one up to `number` has ended (its references
- * may be dropped). Never blocks; takes in what has arrived. */
+ * may be dropped). Never blocks; reads the replies that have arrived. */
 uint64_t native_enqueued(kops_client *client);
 bool native_completed(kops_client *client, uint64_t number);
 

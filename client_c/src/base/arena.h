@@ -1,4 +1,4 @@
-/* Memory that is freed all at once: what hello and stats become. Not thread safe. */
+/* Memory that is freed all at once, for decoded replies such as hello and stats. Not thread safe. */
 #ifndef KOPS_CLIENT_ARENA_H
 #define KOPS_CLIENT_ARENA_H
 

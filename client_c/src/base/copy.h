@@ -1,4 +1,5 @@
-/* Copies of what a caller's structs point to, in an arena. Each function clears *whole when there is no memory. */
+/* Copies, in an arena, of memory that a caller's structs point to. Each function clears *whole when there is no memory.
+ */
 #ifndef KOPS_CLIENT_COPY_H
 #define KOPS_CLIENT_COPY_H
 

@@ -1,4 +1,4 @@
-/* Filling the caller's struct kops_error. Every function takes NULL for an error that nobody wants. Thread: any. */
+/* Filling the caller's struct kops_error. Every function takes NULL where the caller wants no error. Thread: any. */
 #ifndef KOPS_CLIENT_FAIL_H
 #define KOPS_CLIENT_FAIL_H
 

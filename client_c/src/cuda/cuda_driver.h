@@ -92,7 +92,7 @@ enum {
     X(vmm_unmap, cuMemUnmap, (cuda_pointer, size_t))                                                                   \
     X(vmm_set_access, cuMemSetAccess, (cuda_pointer, size_t, const struct cuda_access *, size_t))
 
-/* The same for calls that only some of this library needs: NULL where the driver has none such. */
+/* The same for calls that only parts of this library need: NULL where the driver lacks them. */
 #define CUDA_OPTIONAL_CALLS(X)                                                                                         \
     X(host_register, cuMemHostRegister_v2, (void *, size_t, unsigned))                                                 \
     X(host_unregister, cuMemHostUnregister, (void *))                                                                  \

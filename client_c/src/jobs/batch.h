@@ -10,8 +10,8 @@
 
 enum kops_code batch_begin(struct ordered_stream *stream, struct kops_error *e);
 
-/* Gathers one op, sends what is gathered when it is enough. `run` has its operands resolved for the connection of
- * `generation`. */
+/* Gathers one op, and sends the gathered ops when they are enough. `run` has its operands resolved for the connection
+ * of `generation`. */
 enum kops_code batch_add(struct kops_client *c, struct ordered_stream *stream, cuda_queue cuda_stream,
                          const struct wire_run *run, uint32_t generation, uint64_t deadline, struct kops_error *e);
 

@@ -1,4 +1,4 @@
-/* The three ways in which a public call sends its work: and wait, for a ticket, on a CUDA stream. Lock held. */
+/* The three ways in which a public call sends its work: waiting for it, for a ticket, on a CUDA stream. Lock held. */
 #ifndef KOPS_CLIENT_DISPATCH_H
 #define KOPS_CLIENT_DISPATCH_H
 
@@ -11,7 +11,7 @@ struct dispatch {
     void *stream;                   /* DISPATCH_ENQUEUE */
 };
 
-/* What the options of a call of that way may not say. `options` may be NULL. */
+/* Refuses options that a call of that way cannot have. `options` may be NULL. */
 static inline enum kops_code dispatch_check(const struct dispatch *d, const struct kops_options *options,
                                             struct kops_error *e)
 {

@@ -7,7 +7,7 @@
 #include "session/receive.h"
 #include "session/send.h"
 
-/* The end of a call: an op that failed before is what the caller should hear of first. */
+/* The end of a call. The error of an earlier op comes first. */
 static enum kops_code leave(struct kops_client *c, struct ordered_stream *stream, enum kops_code r,
                             struct kops_error *e)
 {

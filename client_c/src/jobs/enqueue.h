@@ -4,10 +4,10 @@
 
 #include "job.h"
 
-/* What the options of an ordered call may not say. */
+/* Refuses options that an ordered call cannot have. */
 enum kops_code enqueue_check(const struct kops_options *options, struct kops_error *e);
 
-/* Work that has `how` or `raw`, and a name. Inside a batch, what has `run` is gathered. */
+/* Work that has `how` or `raw`, and a name. Inside a batch, work with `run` is gathered. */
 enum kops_code enqueue_work(struct kops_client *c, struct job *job, void *cuda_stream, uint64_t deadline,
                             struct kops_error *e);
 

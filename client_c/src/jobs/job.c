@@ -8,7 +8,7 @@ enum {
     CANCEL_GRACE_MS = 250 /* how long a timed-out call waits for the outcome of its cancellation */
 };
 
-/* The reply's way. */
+/* Says where the reply goes. */
 static void prepare(struct call *call, const struct job *job)
 {
     call->decode = job->decode;
@@ -21,14 +21,14 @@ static void prepare(struct call *call, const struct job *job)
     }
 }
 
-/* Everything that the connection must know; KOPS_OK with *ret_known false: try again. */
+/* Makes everything known to the connection that the job needs; KOPS_OK with *ret_known false: try again. */
 static enum kops_code make_known(struct kops_client *c, struct job *job, struct call *call, uint64_t deadline,
                                  bool *ret_known, struct kops_error *e)
 {
     *ret_known = false;
     if (job->order && !ordered_current(c)) {
         call_free(&c->calls, call);
-        job->order->starts = true; /* whatever it was part of went with the old connection */
+        job->order->starts = true; /* its batch ended with the old connection */
         return ordered_renew(c, deadline, e);
     }
     if (job->resolve && !job->resolve(c, job)) {
@@ -100,7 +100,7 @@ enum kops_code job_finish(struct kops_client *c, struct call *call, struct kops_
     return session_finish(c, call, e);
 }
 
-/* The caller's time is over. A run that ends within the grace has its outcome told. */
+/* The deadline passed. Where the run ends within the grace, the caller gets its outcome. */
 static enum kops_code time_out(struct kops_client *c, struct call *call, struct kops_result *ret_result,
                                struct kops_error *e)
 {
@@ -118,7 +118,7 @@ static enum kops_code time_out(struct kops_client *c, struct call *call, struct 
                 "the run did not end in time; it was asked to stop, a kernel that is running may still write");
 }
 
-/* A reply that was asked for as it is may say, too, that the daemon ends. */
+/* A raw reply, too, may say that the daemon ends. */
 static enum kops_code raw_end(const struct job *job, struct recovery *recovery, struct kops_error *e)
 {
     struct kops_error said;

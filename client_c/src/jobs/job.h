@@ -8,10 +8,11 @@
 
 struct job;
 
-/* Fills in what depends on the connection; false: something is not known to it yet. Does not drop the lock. */
+/* Fills in the ids of the present connection; false: the connection does not know something yet. Does not drop the
+ * lock. */
 typedef bool job_resolve(struct kops_client *c, struct job *job);
 
-/* Makes that known, or says why it cannot be. */
+/* Makes one such thing known, or says why it cannot be. */
 typedef enum kops_code job_ensure(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_error *e);
 
 struct job {
@@ -22,10 +23,11 @@ struct job {
     void *context; /* for these two, and `safe` */
     bool here;     /* good on the present connection alone: no other is made for it, `ensure` says why */
 
-    /* Whether the work does no harm when it runs twice, see recover.h; NULL: the caller's caller repeats it or not. */
+    /* Whether the work does no harm when it runs twice, see recover.h; NULL: the binding decides whether to repeat it.
+     */
     recovery_safe *safe;
 
-    /* What becomes of the reply: decoded into the call's timings, or as it is. */
+    /* Where the reply goes: it is decoded into the call's timings, or kept as it is. */
     const struct kops_options *options; /* for `samples`; NULL: none */
     wire_decode *decode;
     void *into; /* NULL: the timings */
@@ -35,19 +37,19 @@ struct job {
     const int *fds;
     unsigned n_fds;
 
-    /* What a CUDA stream needs of it. */
+    /* For a job on a CUDA stream. */
     struct wire_how *how; /* the part that gets the numbers, or `raw` does */
     struct wire_raw *raw;
     const struct wire_run *run; /* one op or launch, which a batch gathers; NULL: something else */
-    const char *name;           /* of what is run, for messages; lives as long as the client */
+    const char *name;           /* of the op or kernel, for messages; lives as long as the client */
     struct ordered_work *order; /* NULL: not on a CUDA stream */
 };
 
-/* After KOPS_OK the call is under way, or has ended; an ordered one is nobody's (*ret_call is not set). */
+/* After KOPS_OK the call is under way, or has ended; an ordered one has no caller (*ret_call is not set). */
 enum kops_code job_send(struct kops_client *c, struct job *job, uint64_t deadline, struct call **ret_call,
                         struct kops_error *e);
 
-/* Sends and waits for the reply, be it decoded or as it is. `what` is what a timeout says. */
+/* Sends and waits for the reply, be it decoded or as it is. `what` is the message of a timeout. */
 enum kops_code job_await(struct kops_client *c, struct job *job, const char *what, uint64_t deadline,
                          struct kops_error *e);
 

@@ -5,8 +5,8 @@
  * done is v", and sends the request with both numbers, in this order, under the client's lock. So the numbers rise, and
  * a wait exists only for a request that is sent, or on a page whose connection is given up.
  *
- * Errors and completions arrive with the replies. Whatever thread waits for anything takes them in, and so does the
- * next call. The client's lock guards all state; functions that wait drop it meanwhile. */
+ * Errors and completions arrive with the replies. Any thread that waits on the client reads them, and so does
+ * the next call. The client's lock guards all state; functions that wait drop it meanwhile. */
 #ifndef KOPS_CLIENT_ORDERED_H
 #define KOPS_CLIENT_ORDERED_H
 
@@ -56,7 +56,7 @@ struct ordered_work {
     bool waits;            /* later work of the CUDA stream waits for this work */
     uint64_t number, last; /* of its first and last op; 0: not given out yet */
     unsigned n_ops;
-    const char *name;           /* of what is run, for messages; lives as long as the client */
+    const char *name;           /* of the op or kernel, for messages; lives as long as the client */
     const unsigned char *names; /* of gathered ops: places of their names (names.h); NULL: `name` for all */
     const uint16_t *after;      /* their numbers, counted from the first one's */
 };
@@ -86,10 +86,10 @@ void ordered_close(struct kops_client *c);
 /* Gives out the earlier error; KOPS_OK when there is none. */
 enum kops_code ordered_report(struct kops_client *c, struct kops_error *e);
 
-/* Takes in replies that are at hand, so that the daemon need not wait for the client. */
+/* Reads replies that are at hand, so that the daemon need not wait for the client. */
 void ordered_collect(struct kops_client *c);
 
-/* The same however few there are, and an end of the connection that no thread has noticed. */
+/* The same however few there are, and notices the end of the connection. */
 void ordered_collect_all(struct kops_client *c);
 
 /* Whether the page belongs to the present connection; asks for a new one. */

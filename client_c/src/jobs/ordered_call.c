@@ -10,8 +10,8 @@
 #include "session/receive.h"
 
 enum {
-    COLLECT_AT = 8,   /* unanswered requests from which on replies are taken in by the way, */
-    COLLECT_EACH = 16 /* on the socket, where looking is a system call, once in so many */
+    COLLECT_AT = 8,   /* unanswered requests from which on each call reads replies, */
+    COLLECT_EACH = 16 /* on the socket, where reading is a system call, one call in so many */
 };
 
 /* Notes of a call that is under way (call.notes). */

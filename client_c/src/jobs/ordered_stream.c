@@ -7,12 +7,12 @@
 #include "base/fail.h"
 #include "session/receive.h"
 
-/* This process is a child: lets go of what is the parent's. */
+/* This process is a child: its parent owns the driver's objects and the watchers. */
 static void forget(struct kops_client *c)
 {
     for (struct timeline *t = c->ordered->timeline; t; t = t->next)
         timeline_forget(t);
-    c->ordered = NULL; /* it holds what is the parent's, and leaks once */
+    c->ordered = NULL; /* leaks once: the members are the parent's */
 }
 
 static enum kops_code load_driver(struct kops_client *c, struct kops_error *e)
@@ -161,7 +161,7 @@ enum kops_code ordered_enter(struct kops_client *c, void *cuda_stream, uint64_t 
                         TIMELINE_STREAMS);
         if (!ordered_take(c, stream, deadline))
             return fail(e, KOPS_ERR_TIMEOUT, "another thread's call on the stream did not end in time");
-        if (!same_stream(stream, context, id)) /* lent to another stream meanwhile */
+        if (!same_stream(stream, context, id)) /* lent to another CUDA stream meanwhile */
             ordered_leave(c, stream);
     } while (!same_stream(stream, context, id));
     c->ordered->last = stream;
@@ -192,7 +192,7 @@ uint64_t ordered_oldest(const struct kops_client *c)
 
 /* ---- the end ---- */
 
-/* No stream waits on a page after this; false: nobody can tell. The watchers release what still does. */
+/* No stream waits on a page after this. False: a stream may; the watchers release it. */
 static bool streams_drained(const struct ordered *o)
 {
     bool drained = true;

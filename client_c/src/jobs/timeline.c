@@ -15,7 +15,7 @@
 
 enum { RELEASE_FIRST_MS = 1, RELEASE_LAST_MS = 100 };
 
-/* What the daemon's GPU still has under way may overwrite a word with a smaller value. */
+/* The daemon's GPU may still have writes under way that set a word back to a smaller value. */
 static void release(struct timeline *t)
 {
     struct pollfd p = {.fd = t->stop, .events = POLLIN};
@@ -44,7 +44,7 @@ static void *watch(void *argument)
     return NULL;
 }
 
-/* A signal's handler belongs on the caller's own threads. */
+/* Signal handlers run on the caller's own threads only. */
 static int start_watcher(struct timeline *t)
 {
     sigset_t all, before;
@@ -66,7 +66,7 @@ static bool valid(const struct wire_timelines *made)
            fstat(made->fd, &st) == 0 && st.st_size >= TIMELINE_BYTES;
 }
 
-/* In whatever thread. A page that the driver does not let go of keeps its addresses: others there could not be
+/* In any thread. A page that the driver fails to unregister stays mapped: nothing else at its addresses could be
  * registered. */
 static void unregister(struct timeline *t)
 {

@@ -1,10 +1,12 @@
 /* The page of timelines that one connection shares with the daemon, and the thread that watches over it.
  *
- * Word s says how far the caller's stream s is ready, word 256 + s what the daemon has done for it; both only rise.
+ * Word s says how far the caller's stream s is ready, word 256 + s how far the daemon's work for it is done; both only
+ * rise.
  * Streams of this process wait for the latter, in the GPU's front end, where nothing but a write to the page wakes
- * them. When the connection ends, its daemon writes no more (or what it still has under way), so a thread of our own
- * writes the far end into every done word, again and again with pauses that grow, until the page is closed. It sleeps
- * in poll(2) till then, takes no lock and calls no driver: it works while the rest of the process hangs in the driver.
+ * them. When the connection ends, its daemon writes nothing more, or only values of work under way. So a thread of our
+ * own writes the far end into every done word, again and again with pauses that grow, until the page is closed. It
+ * sleeps in poll(2) till then, takes no lock and calls no driver: it works while the rest of the process hangs in the
+ * driver.
  *
  * A page belongs to one connection (`generation`) and is never used again after it. Thread: all but the watcher's under
  * the client's lock. */

@@ -62,7 +62,7 @@ static void ring_bell(const struct ring_link *l)
 {
     const uint64_t one = 1;
 
-    /* It can only fail by being as loud as it gets. */
+    /* It fails only where the counter is full, and the bell rings already. */
     if (write(l->doorbell, &one, sizeof(one)) < 0)
         return;
 }
@@ -123,7 +123,7 @@ void ring_link_awake(struct ring_link *l, bool rung)
 
     ring_consumer_wakes(&l->replies);
     if (rung && read(l->wake, &count, sizeof(count)) < 0)
-        return; /* somebody took it before */
+        return; /* another thread read it before */
 }
 
 bool ring_link_want_room(struct ring_link *l)

@@ -1,7 +1,7 @@
 /* The client's side of a connection's shared memory: both rings and both bells (proto/ring.h, PROTOCOL.md).
  *
  * It owns the mapping and the two eventfds. The sending half (requests) and the receiving half (replies) belong to
- * one thread each at a time, as the transport's do. Nothing that the daemon writes there is believed. */
+ * one thread each at a time, as the transport's do. No value that the daemon writes there is trusted. */
 #ifndef KOPS_CLIENT_RING_LINK_H
 #define KOPS_CLIENT_RING_LINK_H
 
@@ -27,21 +27,21 @@ struct ring_link {
 
 void ring_link_init(struct ring_link *l);
 
-/* Maps the memory and takes the descriptors, also on failure. Returns NULL, or a sentence that says what is
- * wrong with them. */
+/* Maps the memory and takes the descriptors, also on failure. Returns NULL, or a sentence that says why
+ * they are wrong. */
 const char *ring_link_open(struct ring_link *l, const struct ring_offer *offer);
 
 /* Unmaps and closes; safe without memory. */
 void ring_link_close(struct ring_link *l);
 
-/* Writes what there is room for, at most n bytes. Returns how many, -EAGAIN for none, -EPROTO when the daemon broke the
- * ring. */
+/* Writes as much as there is room for, at most n bytes. Returns how many, -EAGAIN for none, -EPROTO when the daemon
+ * broke the ring. */
 ssize_t ring_link_send(struct ring_link *l, const void *data, size_t n);
 
 /* Whether the daemon has not read all up to the place `end` of the request ring's stream. */
 bool ring_link_unread(const struct ring_link *l, uint64_t end);
 
-/* Copies what has come, at most `max` bytes. Returns how many, 0 for none, -EPROTO. */
+/* Copies received bytes, at most `max`. Returns how many, 0 for none, -EPROTO. */
 ssize_t ring_link_receive(struct ring_link *l, void *into, size_t max);
 
 /* Before poll(2) on `wake`: false when there is something to receive (or something wrong) by now. */

@@ -9,7 +9,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { RECEIVE_ROOM = 16384, KEEP_CAPACITY = 256 << 10, SPINS_A_CLOCK = 16, SOCKET_LOOK_NS = 20000 };
+enum { RECEIVE_ROOM = 16384, KEEP_CAPACITY = 256 << 10, POLLS_A_CLOCK = 16, SOCKET_LOOK_NS = 20000 };
 
 void transport_init(struct transport *t)
 {
@@ -140,7 +140,7 @@ ssize_t transport_send(struct transport *t, enum stream stream, size_t until, co
 
 /* ---- receiving ---- */
 
-/* Room behind what is there; big buffers of a rare long reply are given back once empty. */
+/* Makes room behind the received bytes. A buffer that grew for a rare long reply is freed once it is empty. */
 static bool make_room(struct inbox *in)
 {
     size_t used = in->end - in->start, capacity = in->capacity;
@@ -205,7 +205,7 @@ static bool keep_fds(struct transport *t, struct msghdr *message, size_t bytes)
 static ssize_t receive_once(struct transport *t, int flags, bool *ret_broken)
 {
     union {
-        /* One more than allowed, so that too many is told apart from cut off. */
+        /* One more than allowed, so that a message with too many is not taken for one that was cut. */
         char space[CMSG_SPACE((TRANSPORT_MAX_FDS + 1) * sizeof(int))];
         struct cmsghdr align;
     } control;
@@ -244,16 +244,16 @@ static int arm_timeout(struct transport *t, uint64_t deadline)
     return 1;
 }
 
-static enum transport_result receive_on_socket(struct transport *t, uint64_t deadline, unsigned spin_us)
+static enum transport_result receive_on_socket(struct transport *t, uint64_t deadline, unsigned poll_us)
 {
-    uint64_t spin_until = 0;
+    uint64_t poll_until = 0;
     bool broken = false;
     ssize_t n;
 
-    if (spin_us && deadline)
-        spin_until = clock_ns() + (uint64_t)spin_us * 1000U;
+    if (poll_us && deadline)
+        poll_until = clock_ns() + (uint64_t)poll_us * 1000U;
     for (unsigned turn = 1;; turn++) {
-        bool wait = deadline && !spin_until;
+        bool wait = deadline && !poll_until;
 
         if (wait) {
             int armed = arm_timeout(t, deadline);
@@ -269,9 +269,9 @@ static enum transport_result receive_on_socket(struct transport *t, uint64_t dea
             return TRANSPORT_OK;
         if (n == 0 || (n != -EAGAIN && n != -EINTR))
             return TRANSPORT_CLOSED;
-        if (spin_until) {
-            if (turn % SPINS_A_CLOCK == 0 && clock_ns() >= spin_until) {
-                spin_until = 0;
+        if (poll_until) {
+            if (turn % POLLS_A_CLOCK == 0 && clock_ns() >= poll_until) {
+                poll_until = 0;
                 t->polled_in_vain = true;
             }
         } else if (deadline != DEADLINE_NEVER && (!deadline || clock_ns() >= deadline)) {
@@ -298,7 +298,7 @@ enum transport_result transport_drain(struct transport *t)
     return TRANSPORT_OK;
 }
 
-/* What the daemon wrote to the ring before it hung up comes first. */
+/* Bytes that the daemon wrote to the ring before it closed the socket come first. */
 static enum transport_result look_at_socket(struct transport *t)
 {
     enum transport_result r = receive_on_socket(t, 0, 0);
@@ -306,15 +306,15 @@ static enum transport_result look_at_socket(struct transport *t)
     return r == TRANSPORT_CLOSED && transport_drain(t) == TRANSPORT_OK ? TRANSPORT_OK : r;
 }
 
-/* Polls the ring, and the socket now and then. TRANSPORT_TIMEOUT: in vain. */
-static enum transport_result spin(struct transport *t, unsigned spin_us)
+/* Polls the ring all the time, the socket now and then. TRANSPORT_TIMEOUT: nothing came. */
+static enum transport_result busy_poll(struct transport *t, unsigned poll_us)
 {
-    uint64_t now = clock_ns(), until = now + (uint64_t)spin_us * 1000U, look = now + SOCKET_LOOK_NS;
+    uint64_t now = clock_ns(), until = now + (uint64_t)poll_us * 1000U, look = now + SOCKET_LOOK_NS;
 
     while (now < until) {
         enum transport_result r = TRANSPORT_TIMEOUT;
 
-        for (unsigned turn = 0; turn < SPINS_A_CLOCK && r == TRANSPORT_TIMEOUT; turn++) {
+        for (unsigned turn = 0; turn < POLLS_A_CLOCK && r == TRANSPORT_TIMEOUT; turn++) {
             ring_pause();
             r = transport_drain(t);
         }
@@ -347,7 +347,7 @@ static enum transport_result sleep_for_bell(struct transport *t, uint64_t deadli
     return r;
 }
 
-enum transport_result transport_receive(struct transport *t, uint64_t deadline, unsigned spin_us)
+enum transport_result transport_receive(struct transport *t, uint64_t deadline, unsigned poll_us)
 {
     enum transport_result r;
 
@@ -355,14 +355,14 @@ enum transport_result transport_receive(struct transport *t, uint64_t deadline, 
     if (!make_room(&t->in[STREAM_SOCKET]))
         return TRANSPORT_NO_MEMORY;
     if (!t->ring.memory)
-        return receive_on_socket(t, deadline, spin_us);
+        return receive_on_socket(t, deadline, poll_us);
     r = transport_drain(t);
     if (r != TRANSPORT_TIMEOUT)
         return r;
     if (!deadline)
         return look_at_socket(t);
-    if (spin_us)
-        r = spin(t, spin_us);
+    if (poll_us)
+        r = busy_poll(t, poll_us);
     return r == TRANSPORT_TIMEOUT ? sleep_for_bell(t, deadline) : r;
 }
 
@@ -423,7 +423,7 @@ const char *transport_taken(struct transport *t, size_t length)
     if (t->taking == STREAM_RING)
         return NULL;
     t->position += length;
-    /* The next message begins at `position`: whatever came before it belongs to nobody. */
+    /* The next message begins at `position`: descriptors before it belong to no message. */
     if (t->n_batches && t->batches[0].to <= t->position)
         return "descriptors came that no message claims";
     return NULL;

@@ -50,14 +50,14 @@ struct transport {
     struct ring_link ring;
     struct outbox out[STREAMS];
     struct inbox in[STREAMS];
-    enum stream taking; /* whose message transport_next() returned */
+    enum stream taking; /* the stream whose message transport_next() returned */
 
     /* of the socket's receiving side */
     uint64_t position; /* of its inbox's start in the stream */
     struct fd_batch batches[TRANSPORT_MAX_BATCHES];
     unsigned n_batches;
-    int64_t receive_timeout_us; /* what SO_RCVTIMEO is set to; 0: none */
-    bool polled_in_vain;        /* the last wait polled for all of its time, in vain */
+    int64_t receive_timeout_us; /* the present value of SO_RCVTIMEO; 0: none */
+    bool polled_in_vain;        /* busy polling in the last wait found nothing */
 };
 
 enum transport_result { TRANSPORT_OK, TRANSPORT_TIMEOUT, TRANSPORT_CLOSED, TRANSPORT_BROKEN, TRANSPORT_NO_MEMORY };
@@ -67,7 +67,7 @@ void transport_init(struct transport *t);
 /* Connects; returns 0 or an errno. Needs no transport, and no lock. */
 int transport_dial(const char *path, int64_t timeout_ms, int *ret_fd);
 
-/* Takes over what transport_dial() gave. The transport is not connected before. */
+/* Takes over the descriptor of transport_dial(). The transport is not connected before. */
 void transport_adopt(struct transport *t, int fd);
 
 /* Closes the socket, the shared memory and unclaimed descriptors, empties the buffers, keeps their memory. */
@@ -79,15 +79,16 @@ void transport_free(struct transport *t);
  * Returns the bytes sent, -EAGAIN when the stream is full, or another negative errno. */
 ssize_t transport_send(struct transport *t, enum stream stream, size_t until, const int *fds, unsigned n_fds);
 
-/* Waits until something was received on either stream. Spins for spin_us first. A deadline of 0 does not wait.
+/* Waits until something was received on either stream. Polls busily for poll_us first. A deadline of 0 does not wait.
  * TRANSPORT_TIMEOUT may come early, when a sender should look whether there is room. TRANSPORT_BROKEN: the peer broke
  * the rules for descriptors or shared memory. */
-enum transport_result transport_receive(struct transport *t, uint64_t deadline, unsigned spin_us);
+enum transport_result transport_receive(struct transport *t, uint64_t deadline, unsigned poll_us);
 
-/* Takes in what the ring has, without waiting or a system call; TRANSPORT_TIMEOUT: nothing, or no ring. */
+/* Reads the bytes in the ring, without waiting or a system call; TRANSPORT_TIMEOUT: nothing, or no ring. */
 enum transport_result transport_drain(struct transport *t);
 
-/* Finds the next whole message; NULL in *ret_data: none yet. Returns NULL or a sentence saying what is wrong. */
+/* Finds the next whole message; NULL in *ret_data: none yet. Returns NULL, or a sentence saying why the bytes are
+ * wrong. */
 const char *transport_next(struct transport *t, const char **ret_data, size_t *ret_length);
 
 /* Gives the message's own descriptors. Returns NULL or a sentence saying which rule was broken. */

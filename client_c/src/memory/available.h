@@ -1,8 +1,8 @@
 /* How much memory this process may still take, read before shared memory is made. Thread: any.
  *
- * The smallest of these: MemAvailable of the machine; what is free in the process's memory control group and in each
- * group above it (version 1 or 2; file pages that the kernel can drop count as free); RLIMIT_AS; RLIMIT_FSIZE, which
- * bounds memfds too. Of the first two a sixteenth, 1 GiB at most, is left to others. A figure that cannot be read
+ * The smallest of these: MemAvailable of the machine; the free part of the process's memory control group and of
+ * each group above it (version 1 or 2; file pages that the kernel can drop count as free); RLIMIT_AS; RLIMIT_FSIZE,
+ * which bounds memfds too. Of the first two a sixteenth, 1 GiB at most, is left to others. A figure that cannot be read
  * bounds nothing.
  *
  * The Python client has the same rule in _available.py, and client_py/tests/available.json cases for both. */
@@ -11,7 +11,7 @@
 
 #include <kops/kops.h>
 
-/* Bytes; `of` says for people of what. */
+/* Bytes; `of` names, for messages, the thing that bounds. */
 struct memory_bound {
     uint64_t size;
     char of[256];

@@ -1,4 +1,4 @@
-/* What all buffers have in common: making and freeing, the descriptor's mapping, and copies by the processor. */
+/* Every kind of buffer: making and freeing, the descriptor's mapping, and copies by the processor. */
 #include "buffer.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
-/* A buffer: memory of this process or of the daemon, with what it takes to make it known to a connection.
+/* A buffer: memory of this process or of the daemon, and the descriptor or handle that makes it known to a connection.
  *
  * `id` is good for the connection of `generation` only; on another one the buffer is registered anew at its next use,
- * from the descriptor or handle kept here, or is lost when the daemon refuses it then. A buffer holds a reference to
- * its client. Members are guarded by the client's lock, or constant once the buffer was given out. */
+ * from the descriptor or handle kept here, or it is lost where the daemon refuses it then. A buffer holds a reference
+ * to its client. Members are guarded by the client's lock, or constant once the buffer was given out. */
 #ifndef KOPS_CLIENT_BUFFER_H
 #define KOPS_CLIENT_BUFFER_H
 
@@ -41,7 +41,7 @@ struct kops_buffer {
 /* Zeroed, with a reference to the client; NULL without memory. Lock held. */
 struct kops_buffer *buffer_new(struct kops_client *c, enum buffer_kind kind, uint64_t size, enum kops_access access);
 
-/* Frees what the process holds for it and drops its reference. Called with the lock held, which it drops. */
+/* Frees the buffer and its mappings here, and drops its reference. Called with the lock held, which it drops. */
 void buffer_free_leave(struct kops_buffer *b);
 
 /* SHARED: maps the descriptor. */

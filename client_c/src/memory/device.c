@@ -76,7 +76,7 @@ enum kops_code kops_buffer_alloc(kops_client *client, size_t size, const char *d
     }
     b->fd = made.fd;
     b->id = made.id;
-    /* Where the connection changed meanwhile the id may be of either: the next use registers what the fd holds. */
+    /* Where the connection changed meanwhile the id may be of either: the next use registers the descriptor anew. */
     b->generation = client->generation == generation ? generation : 0;
     if (made.vmm && where)
         snprintf(b->device, sizeof(b->device), "%s", where->uuid);

@@ -66,7 +66,7 @@ enum kops_code export_chunk(cuda_pointer address, int *ret_fd, struct kops_error
                   : KOPS_OK;
 }
 
-/* All that is mapped from the pointer's chunk on, as the buffer of cudaMalloc's memory reaches to its end. */
+/* All chunks that are mapped without a gap from the pointer's on: a buffer reaches to the end of its memory. */
 static enum kops_code find_chunks(const struct cuda_driver *d, struct kops_buffer *b, const struct place *first,
                                   struct kops_error *e)
 {
@@ -109,7 +109,7 @@ static enum kops_code export_pooled(const struct cuda_driver *d, struct kops_buf
         "not set PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync");
 }
 
-/* ---- whichever fits ---- */
+/* ---- the way that fits ---- */
 
 static enum kops_code export_in_context(const struct cuda_driver *d, struct kops_buffer *b, struct kops_error *e)
 {
@@ -125,7 +125,7 @@ static enum kops_code export_in_context(const struct cuda_driver *d, struct kops
     b->size = at.size - b->base_offset;
     b->alloc_id = at.alloc_id;
     memcpy(b->device, at.device, sizeof(b->device));
-    /* Drivers before 11.7 do not know the attribute; asking for the handle tells there. */
+    /* Drivers before 11.7 do not know the attribute; there the call for the handle says so. */
     if (d->pointer_attribute(&capable, CUDA_ATTRIBUTE_LEGACY_IPC, b->pointer))
         capable = 1;
     if (capable) {

@@ -12,7 +12,7 @@
 
 _Static_assert((int)WIRE_HANDLE_SIZE == (int)CUDA_HANDLE_SIZE, "a handle travels whole");
 
-/* One message a chunk: each costs the daemon many times what its round trip does. */
+/* One message a chunk: a chunk's mapping costs the daemon many times its round trip. */
 static enum kops_code register_chunks(struct kops_buffer *b, struct wire_register *request, struct wire_buffer *made,
                                       uint64_t deadline, struct kops_error *e)
 {
@@ -42,7 +42,7 @@ static enum kops_code register_chunks(struct kops_buffer *b, struct wire_registe
     return KOPS_OK;
 }
 
-/* The same for a daemon that ends meanwhile. */
+/* The same, begun anew where the daemon ends meanwhile. */
 static enum kops_code register_all_chunks(struct kops_buffer *b, const struct wire_register *request,
                                           struct wire_buffer *made, uint64_t deadline, struct kops_error *e)
 {
@@ -58,7 +58,7 @@ static enum kops_code register_all_chunks(struct kops_buffer *b, const struct wi
     return r;
 }
 
-/* What a daemon says of memory that it will not take the next time either. */
+/* Errors of memory that the daemon will refuse the next time, too. */
 static bool is_final(enum kops_code code)
 {
     switch (code) {
@@ -76,7 +76,7 @@ static bool is_final(enum kops_code code)
     }
 }
 
-/* It was known to an earlier connection and cannot be made known to this one. */
+/* An earlier connection knew the buffer, and this one cannot be told. */
 static enum kops_code lose(struct kops_buffer *b, struct kops_error *e)
 {
     const struct kops_error why = *e;

@@ -217,7 +217,7 @@ kops_kernel *kops_kernel_free(kops_kernel *kernel)
         return NULL;
     c = kernel->client;
     client_enter(c, NULL);
-    c->references++; /* until we have left */
+    c->references++; /* until the lock is left */
     kernel_unref(kernel);
     client_leave_unref(c);
     return NULL;

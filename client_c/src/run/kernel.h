@@ -1,4 +1,4 @@
-/* Modules and kernels from inside: what sequences and programs need of them. Lock held. */
+/* Modules and kernels, as launches, sequences and programs use them. Lock held. */
 #ifndef KOPS_CLIENT_KERNEL_H
 #define KOPS_CLIENT_KERNEL_H
 

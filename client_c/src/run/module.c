@@ -48,7 +48,7 @@ static const char *missing_text(const char *const *texts, size_t n, const char *
     return NULL;
 }
 
-/* As the daemon says it of what a message can hold. */
+/* The same error as the daemon's, for sources that no message can hold. */
 static enum kops_code check_size(const struct kops_client *c, const struct kops_source *s, struct kops_error *e)
 {
     const uint64_t limit = c->info.info.limits.source_bytes;
@@ -124,7 +124,7 @@ static enum kops_code compile_now(void *thing, uint64_t deadline, struct kops_er
         return r;
     remote_defined(c, &m->remote, known.id, compiling->generation);
     if (m->known.info.key)
-        arena_free(&known.arena); /* what was given out stays as it is */
+        arena_free(&known.arena); /* callers have pointers into the first one */
     else
         m->known = known;
     return KOPS_OK;
@@ -225,7 +225,7 @@ kops_module *kops_module_free(kops_module *module)
         return NULL;
     c = module->client;
     client_enter(c, NULL);
-    c->references++; /* until we have left */
+    c->references++; /* until the lock is left */
     module_unref(module);
     client_leave_unref(c);
     return NULL;

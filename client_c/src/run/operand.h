@@ -1,15 +1,15 @@
-/* Operands, attributes and options of the public structs: checked, and resolved to what travels. Lock held. */
+/* Operands, attributes and options of the public structs: checked, and resolved to ids. Lock held. */
 #ifndef KOPS_CLIENT_OPERAND_H
 #define KOPS_CLIENT_OPERAND_H
 
 #include "memory/buffer.h"
 
-/* What would make a message that means something else; everything about the op is the daemon's to check. `list` and
+/* Refuses an operand whose message would mean something else; the daemon checks everything about the op. `list` and
  * `place` name the tensor in messages. */
 enum kops_code operand_check(const struct kops_client *c, const struct kops_tensor *t, const char *list, size_t place,
                              struct kops_error *e);
 enum kops_code attrs_check(const struct kops_attr *attrs, size_t n, struct kops_error *e);
-/* Whether an op with these attributes does not read what its outputs held before. */
+/* Whether an op with these attributes writes its outputs without reading them. */
 bool attrs_only_write(const struct kops_attr *attrs, size_t n);
 
 enum kops_code options_check(const struct kops_options *options, struct kops_error *e);

@@ -62,7 +62,7 @@ static enum kops_code ensure(struct kops_client *c, struct job *job, uint64_t de
     return KOPS_OK;
 }
 
-/* Inputs are what they were while outputs lie elsewhere and are only written. */
+/* The inputs stay the same where the outputs lie elsewhere and are only written. */
 static bool is_safe(const void *context)
 {
     const struct run *run = context;

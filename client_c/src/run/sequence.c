@@ -59,7 +59,7 @@ static enum kops_code check_step(const struct kops_client *c, const struct kops_
     return attrs_check(step->attrs, step->n_attrs, e);
 }
 
-/* What would make a message that means something else; everything about the ops is the daemon's to check. */
+/* Refuses a sequence whose message would mean something else; the daemon checks everything about the ops. */
 static enum kops_code check(const struct kops_client *c, const struct kops_sequence *s, const struct kops_options *o,
                             struct kops_error *e)
 {

@@ -13,7 +13,7 @@ struct sequence {
     struct job job;
 };
 
-/* Checks it; `options` may be NULL. On success sequence_end() frees what it holds. */
+/* Checks it; `options` may be NULL. On success sequence_end() frees its lists. */
 enum kops_code sequence_begin(struct sequence *s, const struct kops_client *c, const struct kops_sequence *sequence,
                               const struct kops_options *options, struct kops_error *e);
 void sequence_end(struct sequence *s);

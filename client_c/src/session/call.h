@@ -1,10 +1,10 @@
-/* Requests on whatever connection there is, made anew where it must be. Lock held; dropped while it waits. */
+/* Requests on the present connection, or on a new one where that is over. Lock held; dropped while it waits. */
 #ifndef KOPS_CLIENT_CALL_H
 #define KOPS_CLIENT_CALL_H
 
 #include "send.h"
 
-/* Room for one more request, on a connection that is made where there is none. See session_reserve(). */
+/* Connects where there is no connection, and waits for room for one more request. See session_reserve(). */
 enum kops_code session_begin(struct kops_client *c, const int *fds, unsigned n_fds, uint64_t deadline,
                              struct outgoing *ret, struct kops_error *e);
 

@@ -1,6 +1,6 @@
 /* The table of unanswered requests.
  *
- * A call is a request whose reply somebody still wants. The thread that receives the reply decodes it into the call. A
+ * A call is a request whose reply is still wanted. The thread that receives the reply decodes it into the call. A
  * caller may give its call up: the call stays as CALL_LATE until the reply has come, so that msgids stay unique. A call
  * with an `ended` function has no caller that waits: the function is told how the call ended, and the call is free.
  *

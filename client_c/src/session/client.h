@@ -43,7 +43,7 @@ struct held_back {
 struct kops_client {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    _Atomic pid_t owner; /* the process whose connection this is; -1 while a child takes over */
+    _Atomic pid_t owner; /* the process that connected; -1 while a child takes over */
     unsigned references; /* the client itself, until kops_close(), and each buffer, module, kernel and program */
 
     /* Constant after kops_connect(). */

@@ -140,7 +140,7 @@ static enum kops_code share_memory(struct kops_client *c, uint64_t daemon_spin_u
     return KOPS_OK;
 }
 
-/* The first hello tells everything; later ones only the limits, since what kops_info() gave out must not change. */
+/* The first hello tells everything; later ones only the limits, since kops_info() gave out pointers to the rest. */
 static enum kops_code greet(struct kops_client *c, uint64_t deadline, struct kops_error *e)
 {
     const struct wire_hello hello = {.name = c->name};
@@ -182,7 +182,7 @@ static enum kops_code connect_once(struct kops_client *c, uint64_t deadline, boo
 {
     enum kops_code r;
 
-    while (c->lost && clock_ns() < deadline) /* others are still in its system calls */
+    while (c->lost && clock_ns() < deadline) /* other threads are still in its system calls */
         session_sleep(c, deadline);
     if (c->lost)
         return fail(e, KOPS_ERR_TIMEOUT, "the connection is being made anew");
@@ -229,7 +229,7 @@ static enum kops_code connect_with_retries(struct kops_client *c, uint64_t deadl
         uint64_t now = clock_ns();
 
         if (!r)
-            fail_clear(e); /* of what earlier tries left */
+            fail_clear(e); /* of earlier tries */
         if (!r || !retries || !passes(r) || (first && (!reached || now >= once)))
             return r;
         if (now >= until)

@@ -4,7 +4,7 @@
 
 #include "client.h"
 
-/* There is none, or it is about to end. */
+/* The same where there is no connection, or it is about to end. */
 enum kops_code session_connect_anew(struct kops_client *c, uint64_t deadline, struct kops_error *e);
 
 /* Makes sure that there is a connection: waits for a daemon that is started anew as long as the client may. Lock held;

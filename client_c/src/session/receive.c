@@ -15,7 +15,7 @@
 /* After so many waits in a row in which busy polling did not help, its time is divided by POLL_CUT. */
 enum { POLL_FAILURES = 8, POLL_CUT = 8 };
 
-/* A daemon that lost its device ends so soon, with time to answer what is under way. */
+/* A daemon that lost its device ends within this time, in which it answers requests under way. */
 enum { END_GRACE_MS = 1000 };
 
 _Static_assert(WIRE_MAX_FDS <= (int)TRANSPORT_MAX_FDS, "a reply's descriptors fit");
@@ -49,7 +49,7 @@ void session_lost(struct kops_client *c, enum kops_code code, const char *format
     if (c->lost || c->t.fd < 0)
         return;
     ended = code == KOPS_ERR_CONNECTION_LOST && hung_up(c);
-    /* What the daemon said before it closed the connection is the better reason. */
+    /* An error that the daemon sent before it closed the connection is the better reason. */
     if (!c->reason.code) {
         fail(&c->reason, code, "%s", "");
         va_start(args, format);

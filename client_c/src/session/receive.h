@@ -17,10 +17,10 @@ void session_abandon(struct kops_client *c, struct call *call);
 /* Receives until something came, or lets the thread that receives do it. */
 void session_progress(struct kops_client *c, uint64_t deadline);
 
-/* Takes in the replies that have arrived, without waiting. */
+/* Reads the replies that have arrived, without waiting. */
 void session_poll(struct kops_client *c);
 
-/* Takes in the replies in the ring, without a system call. */
+/* Reads the replies in the ring, without a system call. */
 void session_drain(struct kops_client *c);
 
 /* Waits for a change that another thread makes. */

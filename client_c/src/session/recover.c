@@ -27,7 +27,7 @@ enum kops_code recovery_finish(struct kops_client *c, struct recovery *r, struct
     return session_finish(c, call, e);
 }
 
-/* Until the daemon hangs up, or it is worth another try. False: the patience is over. */
+/* Waits until the daemon closes the connection, or for a pause before another try. False: the time is over. */
 static bool wait_for_another(struct kops_client *c, struct recovery *r, uint64_t deadline)
 {
     const uint32_t generation = c->generation;

@@ -1,5 +1,5 @@
-/* What the daemon keeps for a connection under an id (a program, a module, a kernel): made known at its first use
- * there, and anew on every connection. Part of a struct that has a reference to its client. Lock held; may drop it
+/* A thing that the daemon keeps for a connection under an id (a program, a module, a kernel). It is made known at its
+ * first use, and anew on every connection. Part of a struct that has a reference to its client. Lock held; may drop it
  * while it waits. */
 #ifndef KOPS_CLIENT_REMOTE_H
 #define KOPS_CLIENT_REMOTE_H
@@ -9,7 +9,7 @@
 struct remote {
     uint64_t id;
     uint32_t generation; /* of the connection that knows the id; 0: none does */
-    uint32_t defining;   /* the generation for which some thread is at it; 0: none */
+    uint32_t defining;   /* the generation for which a thread defines it; 0: none */
 };
 
 /* Asks the daemon for it: remote_defined() when it has. */
@@ -29,7 +29,7 @@ static inline void remote_defined(const struct kops_client *c, struct remote *r,
     r->generation = generation;
 }
 
-/* Lets one thread at a time define it, until the present connection knows it. `what` is for a message. */
+/* Lets one thread at a time define it, until the present connection knows it. `what` names the thing in messages. */
 enum kops_code remote_ensure(struct kops_client *c, struct remote *r, remote_define *define, void *thing,
                              const char *what, uint64_t deadline, struct kops_error *e);
 

@@ -8,7 +8,7 @@
 #include "base/fail.h"
 #include "receive.h"
 
-/* Waits until the socket takes bytes again, and takes in replies meanwhile: a daemon that cannot send does not read. */
+/* Waits until the socket takes bytes again, and reads replies meanwhile: a daemon that cannot send does not read. */
 static void wait_writable(struct kops_client *c, uint64_t deadline)
 {
     struct pollfd p = {.fd = c->t.fd, .events = POLLOUT};
@@ -29,7 +29,7 @@ static void wait_writable(struct kops_client *c, uint64_t deadline)
     }
 }
 
-/* The same for room in the ring. Whoever receives hears the bell. */
+/* The same for room in the ring. The thread that receives hears the bell. */
 static void wait_for_room(struct kops_client *c, enum stream stream, uint64_t deadline)
 {
     c->sending = true;
@@ -126,7 +126,7 @@ static enum session_sent out_of_time(struct kops_client *c, struct outgoing *m, 
     return SESSION_FAILED;
 }
 
-/* The connection ended meanwhile, and every call with it. An ordered one has told so already. */
+/* The connection ended meanwhile, and every call with it. An ordered one has noted its error already. */
 static enum session_sent gone(struct kops_client *c, struct call *call, bool ordered, struct kops_error *e)
 {
     if (ordered)
@@ -221,7 +221,7 @@ static void push(struct kops_client *c)
     c->unconfirmed = true;
 }
 
-/* Takes back what was appended without memory for all of it. */
+/* Takes a notification back that there was no memory for. */
 static void cut_torn(struct bytes *out, size_t from)
 {
     if (!out->failed)
