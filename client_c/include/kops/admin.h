@@ -1,6 +1,6 @@
 /**
  * @file admin.h
- * @brief What an administrator asks of a daemon: who uses it, its metrics, that it takes no more work. <kops/kops.h>
+ * @brief Requests of administrators: the daemon's clients, its metrics, draining it. <kops/kops.h>
  * includes it.
  *
  * Times are in microseconds where a name ends in `_us` and in a struct kops_quantiles, in seconds where it ends in
@@ -100,8 +100,8 @@ struct kops_clients {
     double uptime_s;
 };
 
-/** Who is connected, what each one holds and how it is served. Administrators (by default root and the user that the
- * daemon runs as) see everybody, others the connections of their own uid. The result is the caller's.
+/** Every connection, the resources that it holds, and how it is served. Administrators (by default root and the user
+ * that the daemon runs as) see everybody, others the connections of their own uid. The result is the caller's.
  *
  * Errors: unsupported, those of a connection. */
 KOPS_API enum kops_code kops_clients(kops_client *client, struct kops_clients **ret_clients,
@@ -118,7 +118,7 @@ KOPS_API enum kops_code kops_metrics(kops_client *client, char **ret_text, struc
 /** NULL is allowed. Returns NULL. */
 KOPS_API char *kops_metrics_free(char *text);
 
-/** What is to happen. Zero: take no new work, and wait for what is in flight as long as it takes. */
+/** The way to drain. Zero: take no new work, and wait for work in flight as long as it takes. */
 struct kops_drain_options {
     bool stop;          /**< Then the daemon ends with status 0, also when the time was over before. */
     bool resume;        /**< Take new work again, at once; alone. */

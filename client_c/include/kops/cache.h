@@ -41,8 +41,8 @@ KOPS_API enum kops_code kops_cache_clear(kops_client *client, const char *key, u
 KOPS_API enum kops_code kops_cache_export(kops_client *client, const char *key, int *ret_fd, uint64_t *ret_bytes,
                                           struct kops_error *ret_error);
 
-/** Takes in an archive, which stays the caller's to close. Its code will run for everybody who asks for these keys:
- * import only what you trust. `ret_imported` and `ret_skipped` (known already) may be NULL. */
+/** Takes in an archive, which stays the caller's to close. Its code will run for every client that asks for these keys:
+ * import only archives that you trust. `ret_imported` and `ret_skipped` (known already) may be NULL. */
 KOPS_API enum kops_code kops_cache_import(kops_client *client, int fd, uint64_t *ret_imported, uint64_t *ret_skipped,
                                           struct kops_error *ret_error);
 

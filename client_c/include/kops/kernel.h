@@ -26,15 +26,15 @@
  * @endcode
  *
  * **Words.** A *source* is compiled into a *module*; a *kernel* is one of its entries with its parameter list and
- * launch geometry, which every launch is checked against. The daemon keeps what it compiled, in memory and on disk: the
- * same source is not compiled again, whoever asks.
+ * launch geometry, which every launch is checked against. The daemon keeps compiled code, in memory and on disk: the
+ * same source is not compiled again, for any client.
  *
  * **Expressions** (texts in kops_param and kops_geometry) are numbers or formulas such as "ceil_div(n, 256)": 64-bit
  * integers, `+ - * / %`, parentheses, `ceil_div(a, b)`, `min(…)`, `max(…)`, `next_pow2(a)`; names are the scalar
  * integer parameters, `x.numel`, `x.rank`, `x.shape[0]` of the tensor parameters, and `multiprocessors` of the device.
  *
- * **Trust.** A kernel runs in the daemon's CUDA context and can reach what others mapped there, so the daemon's
- * configuration says who may launch any: kops_info.kernels has it.
+ * **Trust.** A kernel runs in the daemon's CUDA context and can reach the memory of other clients there, so the
+ * daemon's configuration says which users may launch kernels: kops_info.kernels has it.
  *
  * **Threads, fork, reconnection.** As for clients and buffers: modules and kernels may be used from any number of
  * threads, kops_module_free() and kops_kernel_free() are the last use of their object. After a reconnection or fork
@@ -137,7 +137,7 @@ KOPS_API const struct kops_entry *kops_module_entry(const kops_module *module, c
 /** Lets go of the module; its kernels stay usable. Does not wait. NULL is allowed. Returns NULL. */
 KOPS_API kops_module *kops_module_free(kops_module *module);
 
-/** Frees what kops_compile() put into *log. NULL is allowed. */
+/** Frees the *log of kops_compile(). NULL is allowed. */
 KOPS_API void kops_log_free(char *log);
 
 /* ---- kernels ------------------------------------------------------------------------------------------------- */

@@ -22,7 +22,7 @@
  * @endcode
  *
  * **Errors.** Every function that can fail returns an enum kops_code, KOPS_OK (0) on success, and fills the optional
- * struct kops_error with a message that says what to do. Outputs named `ret_…` are set only on success.
+ * struct kops_error with a message that says the next step. Outputs named `ret_…` are set only on success.
  *
  * **Structs** that a caller fills are zero-initialised first; zero means the documented default everywhere, and the
  * reserved members stay zero. The structs that libkops returns pointers to may get more members at their end.
@@ -41,7 +41,7 @@
  * of the parent end with KOPS_ERR_CONNECTION_LOST in the child. Buffers and clients that the child does not need
  * are released there as usual, without an effect on the parent.
  *
- * **A daemon that ends**, for whatever reason, is waited for: a service manager starts it anew. Calls connect to its
+ * **A daemon that ends**: the client waits for its successor, since a service manager starts one. Calls connect to its
  * successor at the same socket, wait for it as long as kops_connect_options.reconnect_timeout_ms (then
  * KOPS_ERR_CONNECT_FAILED), and make known what they need there: buffers (what kops_buffer_alloc() gave keeps its
  * contents), programs, modules, kernels. What the new daemon does not take is KOPS_ERR_BUFFER_LOST at every use.
@@ -52,8 +52,8 @@
  *   by others while a call is under way, also for this reason.
  * - Every other call fails with KOPS_ERR_DEVICE_LOST when the daemon said that (an op may have done it: suspect kernels
  *   of your own first), else with KOPS_ERR_CONNECTION_LOST: it may or may not have run (where it surely did not, the
- *   error has the detail `ran`: 0). So do launches, calls on a CUDA stream (<kops/ordered.h>), and what was submitted
- *   (its ticket tells). The next call is fine.
+ *   error has the detail `ran`: 0). So do launches, calls on a CUDA stream (<kops/ordered.h>), and submitted work
+ *   (kops_wait() returns the error). The next call is fine.
  */
 #ifndef KOPS_KOPS_H
 #define KOPS_KOPS_H
@@ -72,7 +72,7 @@ extern "C" {
 #define KOPS_API __attribute__((visibility("default")))
 #endif
 
-/** A connection to a daemon, with what this process knows about it. */
+/** A connection to a daemon, with this process's knowledge about it. */
 typedef struct kops_client kops_client;
 
 /** Memory that the daemon can use: registered, or made by it. */
@@ -101,7 +101,7 @@ struct kops_detail {
 struct kops_error {
     enum kops_code code;
     unsigned n_details;
-    char message[512]; /**< For people, says what to do. Never empty after a failure. */
+    char message[512]; /**< For people, with the next step. Never empty after a failure. */
     struct kops_detail details[6];
 };
 
@@ -118,7 +118,7 @@ KOPS_API bool kops_error_number(const struct kops_error *error, const char *key,
 
 /** What carries the messages. KOPS_TRANSPORT_AUTO takes shared memory where it pays: the daemon offers it and polls it
  * (kops_limits.spin_us), and this machine has 4 processors or more; both sides then poll before they sleep, the
- * client for a time that shrinks while it does not help. On the socket nobody polls. `KOPS_TRANSPORT` in the
+ * client for a time that shrinks while it does not help. On the socket neither side polls. `KOPS_TRANSPORT` in the
  * environment ("socket", "shm") decides where the program says AUTO. */
 enum kops_transport {
     KOPS_TRANSPORT_AUTO = 0,
@@ -144,7 +144,7 @@ struct kops_connect_options {
     int64_t timeout_ms;
     int64_t connect_timeout_ms; /**< Limit of connecting. 0: 5 s. */
     unsigned spin_us; /**< Busy-wait at most that long for a reply before sleeping: lower latency, a busy core.
-                           0: what pays, see KOPS_TRANSPORT_AUTO. KOPS_NO_SPIN: never. */
+                           0: as long as it pays, see KOPS_TRANSPORT_AUTO. KOPS_NO_SPIN: never. */
     enum kops_transport transport;
     /** How long a call waits for a daemon that ended and is started anew (see "A daemon that ends" above). 0:
      * `KOPS_RECONNECT_TIMEOUT` in the environment (seconds, 0 is KOPS_NO_RECONNECT), or 10 s without that.
@@ -153,7 +153,7 @@ struct kops_connect_options {
     uint64_t reserved[7];
 };
 
-/** Connects and asks what the daemon has. `options` may be NULL.
+/** Connects and asks for the daemon's devices, ops and limits. `options` may be NULL.
  *
  * Errors: connect_failed (the message lists the paths tried), protocol_mismatch, timeout. */
 KOPS_API enum kops_code kops_connect(const struct kops_connect_options *options, kops_client **ret_client,
@@ -250,7 +250,7 @@ KOPS_API uint64_t kops_buffer_base_offset(const kops_buffer *buffer);
 /** The UUID of the device that holds the memory; NULL for shared memory, which belongs to none. */
 KOPS_API const char *kops_buffer_device(const kops_buffer *buffer);
 
-/** A device pointer (CUdeviceptr) for device memory: the registered one, or a mapping of what kops_buffer_alloc() made,
+/** A device pointer (CUdeviceptr) for device memory: the registered one, or a mapping of memory of kops_buffer_alloc(),
  * valid until release. It is mapped at the first call, for the device that holds the memory.
  * Errors: no_cuda, bad_argument (the buffer is not device memory), device_error. */
 KOPS_API enum kops_code kops_buffer_map_cuda(kops_buffer *buffer, uint64_t *ret_pointer, struct kops_error *ret_error);

@@ -6,7 +6,7 @@
  * kops_enqueue(client, &request, stream, &error);   // returns at once
  * my_kernel<<<grid, block, 0, stream>>>(...);       // runs after the op, and may read its outputs
  * kops_enqueue(client, &next, stream, &error);      // runs after my_kernel
- * kops_synchronize(client, stream, 0, &error);      // waits, and tells what went wrong
+ * kops_synchronize(client, stream, 0, &error);      // waits, and returns errors of earlier calls
  * @endcode
  *
  * **Order.** An enqueued op runs after everything that was put on the stream before the call, and everything put there
@@ -20,10 +20,10 @@
  * number of the kops_enqueue() on this client, from 1. What follows on the stream runs in any case, with the outputs of
  * the failed op undefined.
  *
- * **A daemon that dies or hangs up** lets the streams go on within a second, whatever this process does meanwhile
- * (cuCtxSynchronize() included): the ops under way fail with KOPS_ERR_CONNECTION_LOST (or what the daemon said, e.g.
- * KOPS_ERR_DEVICE_LOST, or KOPS_ERR_STALLED when the stream did not get to an op within the daemon's stall timeout),
- * and are never repeated. Ops enqueued afterwards go to the daemon that is started anew.
+ * **A daemon that dies or hangs up** lets the streams go on within a second, also while this process is in a call of
+ * the driver (cuCtxSynchronize() included): the ops under way fail with KOPS_ERR_CONNECTION_LOST (or the daemon's own
+ * error, e.g. KOPS_ERR_DEVICE_LOST, or KOPS_ERR_STALLED when the stream did not get to an op within the daemon's stall
+ * timeout), and are never repeated. Ops enqueued afterwards go to the daemon that is started anew.
  *
  * **Needs** the feature `ordered` of the daemon, a current CUDA context (the stream's), and operands that are CUDA
  * device memory of the same GPU; no shared memory. Works without being told to under MPS, where it is fastest.
@@ -59,12 +59,12 @@ KOPS_API enum kops_code kops_enqueue(kops_client *client, const struct kops_requ
 
 /** Until kops_batch_end(), the ops enqueued on this stream run back to back in the daemon, and may be gathered into
  * fewer messages: the fastest way for many small ones. Nothing else that the caller puts on the stream in between may
- * touch their operands: it is ordered after what came before the batch, not with the batch's ops. Batches of different
+ * touch their operands: it is ordered after all work before the batch, not with the batch's ops. Batches of different
  * streams are independent; a second one on the same stream is bad_argument. */
 KOPS_API enum kops_code kops_batch_begin(kops_client *client, void *cuda_stream, struct kops_error *ret_error);
 
-/** Ends the batch: what the caller puts on the stream from now on runs after all of its ops. The batch has ended
- * whatever is returned. Errors: as kops_enqueue(); ops that were not sent yet are then dropped. */
+/** Ends the batch: work that the caller puts on the stream from now on runs after all of its ops. The batch has
+ * ended also where an error is returned. Errors: as kops_enqueue(); ops that were not sent yet are then dropped. */
 KOPS_API enum kops_code kops_batch_end(kops_client *client, void *cuda_stream, struct kops_error *ret_error);
 
 /** Waits until the ops enqueued on the stream (or on KOPS_ALL_STREAMS) have ended, without waiting for other work

@@ -19,9 +19,10 @@
  * kops_program_run(program, other, 1, NULL, NULL, &error);                   // on x, b
  * @endcode
  *
- * Steps run in order, each sees what the ones before it wrote. Everything is checked before the first one runs; errors
- * name the place, e.g. `ops[3].in`, and a fault while running has the detail `op_index`. Outputs are then undefined.
- * A result's times are those of the whole sequence, its `variant` is empty. Feature `sequence`, and `program`.
+ * Steps run in order, each reads the results of the ones before it. Everything is checked before the first one runs;
+ * errors name the place, e.g. `ops[3].in`, and a fault while running has the detail `op_index`. Outputs are then
+ * undefined. A result's times are those of the whole sequence, its `variant` is empty. Feature `sequence`, and
+ * `program`.
  */
 #ifndef KOPS_PROGRAM_H
 #define KOPS_PROGRAM_H

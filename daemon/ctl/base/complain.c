@@ -1,4 +1,4 @@
-/* What kopsctl says on stderr: a line for people, or with --json an object for programs. */
+/* Errors and notes on stderr: a line for people, or with --json an object for programs. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -77,7 +77,7 @@ enum ctl_exit ctl_no_memory(size_t bytes)
     return ctl_complain("no_memory", "no memory for %zu bytes", bytes);
 }
 
-/* What to do next, where that is known here. */
+/* The next step, where it is known here. */
 static const char *hint(const struct kops_error *error)
 {
     const char *key = kops_error_text(error, "key");

@@ -19,7 +19,7 @@ enum ctl_exit ctl_not_compiled(const char *name, const struct kops_error *error,
 /* Prints "kopsctl: <message>"; returns CTL_FAILED. The code is as in kops_code_name(). */
 enum ctl_exit ctl_complain(const char *code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The same for what is worth knowing. */
+/* The same for a note. */
 void ctl_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Prints "kopsctl: <message>"; returns CTL_USAGE. */

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* A stream, and what is open on it. */
+/* A stream, and the lists and maps that are open on it. */
 struct json {
     FILE *file; /* NULL: stdout */
     bool comma;
@@ -43,7 +43,7 @@ static unsigned utf8_length(const unsigned char *c)
     return n && (n == 1 || code >= smallest[n]) && code < 0x110000 && code >> 11 != 0x1b ? n : 0;
 }
 
-/* What is no UTF-8 becomes the character that stands for such: others chose some of the texts. */
+/* Bytes that are no UTF-8 become the replacement character: clients choose some of the texts. */
 static void put_text(const char *text)
 {
     unsigned n;

@@ -61,7 +61,7 @@ int ctl_common(struct ctl *ctl, int option, const char *usage)
     case 'h':
         fputs(usage, stdout);
         return CTL_OK;
-    default: /* getopt_long has said what is wrong, unless it is not to */
+    default: /* getopt_long has said what is wrong, except with --json */
         if (ctl_has_json_errors())
             ctl_usage("%s is no option here, or lacks its value", arguments[optind - 1]);
         return CTL_USAGE;

@@ -6,7 +6,8 @@
 
 #include "ctl.h"
 
-/* Options of every command, for the end of its table; ctl_common() takes what getopt_long returned for them. */
+/* Options of every command, for the end of its table; ctl_common() handles the values that getopt_long returns for
+ * them. */
 #define CTL_COMMON_OPTIONS                                                                                             \
     {"socket", required_argument, NULL, 'S'}, {"timeout", required_argument, NULL, 'T'},                               \
         {"json", no_argument, NULL, 'J'}, {"help", no_argument, NULL, 'h'},                                            \

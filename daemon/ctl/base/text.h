@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Copies a text that somebody else chose, cut to fit: what a terminal could take for a command becomes `?`. Returns
+/* Copies a text that a client chose, cut to fit: bytes that a terminal could take for a command become `?`. Returns
  * `into`. */
 const char *text_clean(const char *text, char *into, size_t size);
 

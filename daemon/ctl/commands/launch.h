@@ -1,4 +1,4 @@
-/* What `kopsctl launch` was asked to do (launch_args.c, launch_param.c), carried out (launch.c), and told
+/* The arguments of `kopsctl launch` (launch_args.c, launch_param.c), the launch (launch.c), and its report
  * (launch_print.c). */
 #ifndef KOPS_CTL_LAUNCH_H
 #define KOPS_CTL_LAUNCH_H
@@ -11,7 +11,7 @@ enum { LAUNCH_TEXT = 256, LAUNCH_MAX_SAVES = 16 };
 
 /* A --param, such as "const float* a[n]=random" or "int n=1000". */
 struct launch_param {
-    char text[LAUNCH_TEXT]; /* cut into what follows */
+    char text[LAUNCH_TEXT]; /* cut into the parts below */
     char name[64];
     const char *dims, *value; /* dims: "640x333", "n,4"; NULL: a scalar. value: NULL: none */
     struct kops_param declared;
@@ -25,7 +25,7 @@ struct launch {
     struct launch_param params[KOPS_MAX_PARAMS];
     size_t n_params;
     struct kops_geometry geometry;
-    char sizes[3][LAUNCH_TEXT]; /* what `geometry` points into */
+    char sizes[3][LAUNCH_TEXT]; /* the texts of `geometry` */
     const char *saves[LAUNCH_MAX_SAVES];
     size_t n_saves;
     uint64_t repeat, warmup, seed, show;

@@ -103,7 +103,7 @@ static int take_option(struct launch *l, int option)
     }
 }
 
-/* Before anything is done: what is to be saved is written. */
+/* Before the launch: only tensors that it writes can be saved. */
 static int check_saves(const struct launch *l)
 {
     for (size_t i = 0; i < l->n_saves; i++) {

@@ -96,7 +96,7 @@ static enum ctl_exit write_repeatedly(struct metrics_source *s, const char *path
     metrics_block_ending(&ending);
     status = write_once(s, path);
     if (status == CTL_FAILED)
-        return status; /* what fails at once was given wrong; what fails later, such as a full disk, may pass */
+        return status; /* a failure of the first time is a wrong argument; a later one, such as a full disk, may pass */
     do {
         clock_gettime(CLOCK_MONOTONIC, &next);
         next.tv_sec += (time_t)interval_s;

@@ -8,7 +8,7 @@
 
 struct metrics_source {
     struct ctl *ctl;
-    bool was_away; /* said so already */
+    bool was_away; /* the note was printed already */
 };
 
 /* The metrics: the daemon's, and `kopsd_up`, which is 0, alone, where no daemon answers (*ret_up). NULL: the daemon
@@ -18,7 +18,7 @@ char *metrics_read(struct metrics_source *s, bool *ret_up, struct kops_error *e)
 /* From now on the signals that end a process are blocked; *ret_ending has them. */
 void metrics_block_ending(sigset_t *ret_ending);
 
-/* Replaces the file as one step: whoever reads it sees the whole text of before or the whole new one. Returns 0 or a
+/* Replaces the file as one step: a reader sees the whole old text or the whole new one. Returns 0 or a
  * negative errno. */
 int metrics_replace_file(const char *path, const char *text);
 

@@ -25,7 +25,7 @@ static int write_all(int file, const char *text, size_t left)
     return 0;
 }
 
-/* A power cut may undo the change, not tear it; a file system that cannot be asked does what it does. */
+/* A power cut may undo the change, not tear it, where the file system can be asked for that. */
 static void sync_folder(const char *folder)
 {
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -45,7 +45,7 @@ int metrics_replace_file(const char *path, const char *text)
     if (!folder_of || !name_of)
         goto free_names;
     folder = dirname(folder_of);
-    /* A name that nobody can foresee, hidden, and of no kind that a collector reads; made anew, never through a link.
+    /* A name that cannot be foreseen, hidden, and of no kind that a collector reads; made anew, never through a link.
      */
     if (asprintf(&temporary, "%s/.%s.XXXXXX", folder, basename(name_of)) < 0) {
         temporary = NULL;

@@ -148,7 +148,7 @@ static enum ctl_exit serve(struct http *http, struct MHD_Daemon *server, const s
             wait = (struct timespec){.tv_nsec = (long)ms * 1000000};
             limited = true;
         }
-        /* With nobody there it sleeps until somebody comes. */
+        /* Without connections it sleeps until one comes. */
         if (pselect(highest + 1, &in, &out, &special, limited ? &wait : NULL, unblocked) < 0) {
             if (errno != EINTR)
                 goto fail;
@@ -177,7 +177,7 @@ static bool is_loopback(const struct sockaddr *address)
     return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
 }
 
-/* "127.0.0.1:9464", "[::1]:9464"; names are not looked up, since what they name may change. */
+/* "127.0.0.1:9464", "[::1]:9464"; names are not looked up, since their addresses may change. */
 static struct addrinfo *parse(const char *text)
 {
     const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
@@ -203,7 +203,7 @@ static struct addrinfo *parse(const char *text)
     return getaddrinfo(host, port + 1, &hints, &found) ? NULL : found;
 }
 
-/* A socket that listens; -1: why not was said. */
+/* A socket that listens; -1 after the error was printed. */
 static int listen_on(const struct addrinfo *address, const char *text)
 {
     const int on = 1;

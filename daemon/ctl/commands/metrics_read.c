@@ -8,7 +8,7 @@
 
 static const char up_text[] = "# HELP kopsd_up Whether the daemon answers.\n# TYPE kopsd_up gauge\n";
 
-/* Ends the process from anywhere but in the middle of what it writes. */
+/* Signals end the process anywhere but in the middle of writing. */
 void metrics_block_ending(sigset_t *ret_ending)
 {
     sigemptyset(ret_ending);

@@ -42,7 +42,7 @@ static enum ctl_exit batch(struct ctl *ctl, double delay_s, uint64_t iterations,
 
     if (status)
         return status;
-    /* The first look is what rates are counted from. */
+    /* Rates are counted from the first look on. */
     for (uint64_t i = 0; !status && i <= iterations; i++) {
         if (i)
             wait_s(delay_s);

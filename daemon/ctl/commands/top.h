@@ -1,4 +1,4 @@
-/* kopsctl top: two looks at the daemon, what happened between them, and how that is shown. */
+/* kopsctl top: two looks at the daemon, the rates between them, and their display. */
 #ifndef KOPS_CTL_TOP_H
 #define KOPS_CTL_TOP_H
 
@@ -38,7 +38,7 @@ struct top_view {
     double *device_shares; /* of each of now.clients->devices */
 };
 
-/* Looks at the daemon; what was seen last is what rates are counted from. On failure the view is as before. */
+/* Looks at the daemon; rates are counted from the last look. On failure the view is as before. */
 enum kops_code top_look(struct ctl *ctl, struct top_view *v, struct kops_error *error);
 
 void top_sort(struct top_view *v, enum top_sort by);

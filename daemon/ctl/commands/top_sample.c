@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "top.h"
 
-/* Connections of one process are told apart by when they were made, as the daemon's clock has it. */
+/* The time of connecting, by the daemon's clock, tells connections of one process apart. */
 static const double same_start_s = 0.002;
 
 static void sample_free(struct top_sample *s)
@@ -237,7 +237,7 @@ static double client_key(const struct top_client *c)
     }
 }
 
-/* The larger first, what is not known last, and always the same order of equal ones. */
+/* The larger first, unknown values last, and always the same order of equal ones. */
 static int compare_keys(double a, double b, double x, double y)
 {
     if (isnan(a) != isnan(b))

@@ -20,7 +20,7 @@ enum { N_DELAYS = sizeof(delays_s) / sizeof(delays_s[0]), SUMMARY_LINES = 2 };
 struct screen {
     struct ctl *ctl;
     SCREEN *terminal;
-    sigset_t unblocked; /* what is so while it waits, and not else */
+    sigset_t unblocked; /* the signal mask while it waits, and only then */
     struct top_view view;
     enum top_sort by;
     double delay_s;
@@ -149,7 +149,7 @@ static enum kops_code look(struct screen *s, struct kops_error *error)
     s->next_ns = now_ns() + (uint64_t)(s->delay_s * 1e9);
     s->message[0] = 0;
     if (r && may_pass(r)) {
-        s->ctl->client = kops_close(s->ctl->client); /* who answers next may be another */
+        s->ctl->client = kops_close(s->ctl->client); /* another daemon may answer next */
         snprintf(s->message, sizeof(s->message), "no news, trying again: %s",
                  text_clean(error->message, why, sizeof(why)));
         r = KOPS_OK;

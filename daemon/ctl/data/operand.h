@@ -14,7 +14,7 @@ struct operand {
 /* Fills `bytes` from the tensor's shape; false: too many elements. */
 bool operand_measure(struct operand *o);
 
-/* Makes zeroed memory for it; `device` of device memory. Says what failed. operand_free() in any case. */
+/* Makes zeroed memory for it; `device` of device memory. Prints the error. operand_free() in any case. */
 enum ctl_exit operand_make(struct ctl *ctl, struct operand *o, bool device_memory, const char *device);
 void operand_free(struct operand *o);
 

@@ -27,8 +27,8 @@ struct tolerance {
 
 struct report {
     uint64_t checked, total, wrong;
-    double worst; /* largest error, in units of what is allowed there */
-    uint64_t at;  /* the first wrong element, its value and what it should be */
+    double worst; /* largest error, in units of the allowed error there */
+    uint64_t at;  /* the first wrong element, its value and the right one */
     double got, expected;
 };
 

@@ -7,7 +7,7 @@
 enum { SOURCE_MAX = 64 };
 
 struct source {
-    struct kops_source s; /* what to compile; points into this struct */
+    struct kops_source s; /* for the compiler; points into this struct */
     const char *options[SOURCE_MAX], *entries[SOURCE_MAX];
     struct kops_file files[SOURCE_MAX];
     char *texts[SOURCE_MAX + 1], *names[2 * SOURCE_MAX]; /* owned: files read; names cut out of something */
@@ -33,7 +33,7 @@ int source_option(struct source *s, int option);
 
 enum ctl_exit source_add_entry(struct source *s, const char *entry);
 
-/* Reads the source file, and what it includes in quotes from beside it. */
+/* Reads the source file, and the files beside it that it includes in quotes. */
 enum ctl_exit source_read(struct source *s, const char *path);
 
 /* Adds the `__global__` functions of the source that are no templates. */
@@ -41,7 +41,7 @@ enum ctl_exit source_find_entries(struct source *s);
 
 void source_free(struct source *s);
 
-/* A whole file, NUL-terminated and owned by the caller; NULL: it was said why. */
+/* A whole file, NUL-terminated and owned by the caller; NULL after the error was printed. */
 char *source_read_file(const char *path, size_t *ret_size);
 
 /* Compiles; prints the compiler's output where it refuses. */

@@ -1,4 +1,4 @@
-/* What a run took and what shapes it had, as text and as JSON. */
+/* The times and shapes of a run, as text and as JSON. */
 #ifndef KOPS_CTL_RESULT_H
 #define KOPS_CTL_RESULT_H
 
