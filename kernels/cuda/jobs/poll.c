@@ -11,7 +11,8 @@ static void advance_stream(struct cuda_stream *s, struct list *finished)
     /* Twice: an execution that has ended makes room in the windows, and jobs issued there may end at once. No more
      * often, because other streams wait. */
     for (unsigned round = 0; round < 2; round++) {
-        cuda_stream_issue(s);
+        if (s->next != &s->jobs)
+            cuda_stream_issue(s);
         cuda_stream_finish(s, finished);
         if (s->next == &s->jobs)
             return;
@@ -54,6 +55,8 @@ static void poll_streams(struct cuda_executor *x, struct list *finished)
         }
         x->abandoned_why.code = ERROR_NONE;
     }
+    if (list_empty(finished))
+        return;
     list_for_each_safe (node, after, &x->busy) {
         struct cuda_stream *s = list_entry(node, struct cuda_stream, link);
 
