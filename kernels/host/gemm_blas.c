@@ -18,7 +18,7 @@ enum {
 static const double CALL_FLOPS_A_THREAD = 4e9;
 
 /* A matrix as CBLAS wants it in row-major order. */
-struct view {
+struct cblas_matrix {
     void *at;
     bool transposed;
     int ld;
@@ -35,7 +35,7 @@ static int64_t least(int64_t a, int64_t b)
 }
 
 /* Whether a matrix of f32 or f64 can be used in place. */
-static bool get_view(const struct gemm_matrix *x, int64_t rows, int64_t columns, struct view *ret)
+static bool as_cblas(const struct gemm_matrix *x, int64_t rows, int64_t columns, struct cblas_matrix *ret)
 {
     int64_t ld;
 
@@ -54,7 +54,8 @@ static bool get_view(const struct gemm_matrix *x, int64_t rows, int64_t columns,
 }
 
 static void multiply(const struct blas *blas, enum dtype dtype, int64_t m, int64_t n, int64_t k, double alpha,
-                     const struct view *a, const struct view *b, double beta, const struct view *out)
+                     const struct cblas_matrix *a, const struct cblas_matrix *b, double beta,
+                     const struct cblas_matrix *out)
 {
     const int trans_a = a->transposed ? BLAS_TRANS : BLAS_NO_TRANS,
               trans_b = b->transposed ? BLAS_TRANS : BLAS_NO_TRANS;
@@ -74,13 +75,13 @@ static bool multiply_vector(const struct gemm_call *call, const struct blas *bla
                             const struct gemm_matrix *x, int64_t rows, int64_t columns, const unsigned char *v,
                             int64_t v_step, unsigned char *y, int64_t y_step)
 {
-    struct view view;
+    struct cblas_matrix stored;
     int trans, stored_rows, stored_columns;
 
     v_step = columns == 1 ? 1 : v_step;
     y_step = rows == 1 ? 1 : y_step;
     if (v_step < 1 || v_step > INT_MAX || y_step < 1 || y_step > INT_MAX || rows > INT_MAX || columns > INT_MAX ||
-        !get_view(x, rows, columns, &view))
+        !as_cblas(x, rows, columns, &stored))
         return false;
     /* Some libraries scale y by 0 where they should write it, which keeps its NaNs. */
     if (g->beta == 0) {
@@ -88,14 +89,14 @@ static bool multiply_vector(const struct gemm_call *call, const struct blas *bla
 
         call->kernels->store[g->dtype](y, y_step, 1, &zero, 0, (size_t)rows, 1, 0, 0);
     }
-    trans = view.transposed ? BLAS_TRANS : BLAS_NO_TRANS;
-    stored_rows = (int)(view.transposed ? columns : rows);
-    stored_columns = (int)(view.transposed ? rows : columns);
+    trans = stored.transposed ? BLAS_TRANS : BLAS_NO_TRANS;
+    stored_rows = (int)(stored.transposed ? columns : rows);
+    stored_columns = (int)(stored.transposed ? rows : columns);
     if (g->dtype == DTYPE_F64)
-        blas->dgemv(BLAS_ROW_MAJOR, trans, stored_rows, stored_columns, g->alpha, view.at, view.ld, (const double *)v,
-                    (int)v_step, g->beta, (double *)y, (int)y_step);
+        blas->dgemv(BLAS_ROW_MAJOR, trans, stored_rows, stored_columns, g->alpha, stored.at, stored.ld,
+                    (const double *)v, (int)v_step, g->beta, (double *)y, (int)y_step);
     else
-        blas->sgemv(BLAS_ROW_MAJOR, trans, stored_rows, stored_columns, (float)g->alpha, view.at, view.ld,
+        blas->sgemv(BLAS_ROW_MAJOR, trans, stored_rows, stored_columns, (float)g->alpha, stored.at, stored.ld,
                     (const float *)v, (int)v_step, (float)g->beta, (float *)y, (int)y_step);
     return true;
 }
@@ -121,7 +122,7 @@ static double call_flops(const struct blas *blas)
 
 static bool try_direct(const struct gemm_call *call, const struct blas *blas, const struct gemm_problem *g)
 {
-    struct view a, b, out;
+    struct cblas_matrix a, b, out;
 
     if (g->dtype != kernels_compute_dtype(g->dtype))
         return false;
@@ -129,8 +130,8 @@ static bool try_direct(const struct gemm_call *call, const struct blas *blas, co
         return true;
     if (2.0 * (double)g->m * (double)g->n * (double)g->k > call_flops(blas))
         return false;
-    if (g->m > INT_MAX || g->n > INT_MAX || g->k > INT_MAX || !get_view(&g->a, g->m, g->k, &a) ||
-        !get_view(&g->b, g->k, g->n, &b) || !get_view(&g->out, g->m, g->n, &out) || out.transposed)
+    if (g->m > INT_MAX || g->n > INT_MAX || g->k > INT_MAX || !as_cblas(&g->a, g->m, g->k, &a) ||
+        !as_cblas(&g->b, g->k, g->n, &b) || !as_cblas(&g->out, g->m, g->n, &out) || out.transposed)
         return false;
     multiply(blas, g->dtype, g->m, g->n, g->k, g->alpha, &a, &b, g->beta, &out);
     return true;
@@ -180,20 +181,20 @@ static void run_pack(struct pack *p, pool_task *task)
 }
 
 /* Copies a block along the lines of its memory. */
-static struct view copy_in(const struct gemm_call *call, enum dtype dtype, unsigned char *into, struct gemm_matrix x,
-                           int64_t rows, int64_t columns)
+static struct cblas_matrix copy_in(const struct gemm_call *call, enum dtype dtype, unsigned char *into,
+                                   struct gemm_matrix x, int64_t rows, int64_t columns)
 {
-    struct view view = {into, x.row < x.column, 0};
+    struct cblas_matrix stored = {into, x.row < x.column, 0};
     struct pack p = {.call = call, .dtype = dtype, .into = into, .matrix = x, .rows = rows, .columns = columns};
 
-    if (view.transposed) {
+    if (stored.transposed) {
         p.matrix = (struct gemm_matrix){x.at, x.column, x.row};
         p.rows = columns;
         p.columns = rows;
     }
-    view.ld = (int)p.columns;
+    stored.ld = (int)p.columns;
     run_pack(&p, load_item);
-    return view;
+    return stored;
 }
 
 static struct gemm_matrix part_of(const struct gemm_matrix *x, enum dtype dtype, int64_t row, int64_t column)
@@ -225,10 +226,10 @@ static int plan_blocks(const struct gemm_call *call, const struct blas *blas, co
     const double flops = call_flops(blas) / 2;
     const enum dtype computed = kernels_compute_dtype(g->dtype);
     const size_t element = dtype_size(computed);
-    struct view unused, out;
-    struct blocks s = {.copy_a = g->dtype != computed || !get_view(&g->a, g->m, g->k, &unused),
-                       .copy_b = g->dtype != computed || !get_view(&g->b, g->k, g->n, &unused),
-                       .copy_out = g->dtype != computed || !get_view(&g->out, g->m, g->n, &out) || out.transposed};
+    struct cblas_matrix unused, out;
+    struct blocks s = {.copy_a = g->dtype != computed || !as_cblas(&g->a, g->m, g->k, &unused),
+                       .copy_b = g->dtype != computed || !as_cblas(&g->b, g->k, g->n, &unused),
+                       .copy_out = g->dtype != computed || !as_cblas(&g->out, g->m, g->n, &out) || out.transposed};
     size_t a, b;
 
     s.m = s.copy_a || s.copy_out ? least(g->m, BLOCK) : cut(g->m, flops / ((double)g->n * (double)g->k), LEAST_EDGE);
@@ -252,24 +253,24 @@ static void run_block(const struct gemm_call *call, const struct blas *blas, con
     const enum dtype computed = kernels_compute_dtype(g->dtype);
     const int64_t m = least(s->m, g->m - i), n = least(s->n, g->n - j);
     const struct gemm_matrix target = part_of(&g->out, g->dtype, i, j);
-    struct view out = {s->out, false, (int)n};
+    struct cblas_matrix out = {s->out, false, (int)n};
 
     if (!s->copy_out)
-        get_view(&target, m, n, &out);
+        as_cblas(&target, m, n, &out);
     for (int64_t p = 0; p < g->k && !pool_is_stopped(call->pool); p += s->k) {
         const int64_t k = least(s->k, g->k - p);
         struct gemm_matrix from_a = part_of(&g->a, g->dtype, i, p), from_b = part_of(&g->b, g->dtype, p, j);
         const double alpha = s->copy_out ? 1 : g->alpha, beta = s->copy_out ? 0 : g->beta;
-        struct view a, b;
+        struct cblas_matrix a, b;
 
         if (s->copy_a)
             a = copy_in(call, g->dtype, s->a, from_a, m, k);
         else
-            get_view(&from_a, m, k, &a);
+            as_cblas(&from_a, m, k, &a);
         if (s->copy_b)
             b = copy_in(call, g->dtype, s->b, from_b, k, n);
         else
-            get_view(&from_b, k, n, &b);
+            as_cblas(&from_b, k, n, &b);
         multiply(blas, computed, m, n, k, alpha, &a, &b, p == 0 ? beta : 1, &out);
     }
     if (s->copy_out) {

@@ -11,10 +11,10 @@
 #include "memory/operand.h"
 #include "util/clock.h"
 
+/* Launches block when a channel's queue of some 1000 is full. */
 enum {
-    STREAM_WINDOW =
-        32, /* executions of all jobs of a stream: launches block when a channel's queue of some 1000 is full */
-    STEP_WINDOW = 512 /* launches of a stream, however they are spread over executions: the most ops of a sequence */
+    STREAM_WINDOW = 32, /* executions of all jobs of a stream */
+    STEP_WINDOW = 512   /* launches of a stream, however they are spread over executions: the most ops of a sequence */
 };
 
 static uint32_t executions_of(const struct backend_job *base)
