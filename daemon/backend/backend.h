@@ -16,8 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/op.h"
-#include "core/plan.h"
+#include "core/step.h"
 #include "util/error.h"
 #include "util/list.h"
 
@@ -107,34 +106,11 @@ struct backend_code; /* the backend's own: a binary that is loaded on one device
 
 /* An entry of it; a plain value that is good as long as the code is loaded. */
 struct backend_function {
-    void *handle; /* the backend's own */
+    uint64_t id; /* the backend's own: plan_kernel.function */
     unsigned registers, static_shared, local_bytes, const_bytes, max_threads;
 };
 
 /* ---- jobs ---- */
-
-/* Where one tensor of the plan lies: element (0, …, 0) is `offset` bytes into `memory`. memory is NULL only
- * where the tensor is empty. */
-struct backend_operand {
-    struct backend_memory *memory;
-    uint64_t offset;
-    uint64_t extent; /* bytes from there to the end of the furthest element */
-};
-
-/* One op on its tensors: the same struct from the decoder to the device. */
-struct backend_step {
-    /* Set by the server before submit(); attrs and tensors are for the server alone. */
-    const struct op *op;
-    union op_attr_value attrs[OP_MAX_ATTRS];
-    uint16_t tensors[STEP_MAX_OPERANDS]; /* inputs, then outputs: which tensors of the command list */
-    struct plan plan;
-    struct backend_operand operands[STEP_MAX_OPERANDS]; /* where those lie */
-    int in_place;                                       /* the input that output 0 is exactly, or -1 */
-    const char *variant;                                /* forced, one of variants(); or NULL */
-
-    /* Set by the backend before done(). */
-    const char *variant_used; /* a string that lives as long as the device */
-};
 
 /* Low work is submitted only while the device has no other; a backend may treat it like normal work. */
 enum backend_priority { PRIORITY_NORMAL, PRIORITY_HIGH, PRIORITY_LOW, PRIORITY_COUNT };
@@ -147,7 +123,7 @@ struct backend_signal {
 
 struct backend_job {
     /* Set by the server before submit(). */
-    struct backend_step *steps;       /* one execution of the job is all of them, in order */
+    struct step *steps;               /* one execution of the job is all of them, in order */
     unsigned n_steps;                 /* ≥ 1 */
     uint32_t warmup, repeat;          /* repeat ≥ 1 */
     bool timing;                      /* false: leave device events out; see times_always */
@@ -232,7 +208,7 @@ struct backend {
     void (*stream_free)(struct backend_stream *stream);
 
     /* any. Checks what only the backend can: variant, limits of the device. Nothing is run. NULL: nothing to check. */
-    int (*check)(struct backend_device *device, const struct backend_step *step, struct error *e);
+    int (*check)(struct backend_device *device, const struct step *step, struct error *e);
 
     /* loop. True when the job needs prepare() first: it stages memfds, or would block in submit(). NULL: never. */
     bool (*needs_prepare)(struct backend_device *device, const struct backend_job *job);

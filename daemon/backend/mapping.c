@@ -49,7 +49,7 @@ static void tell_waiters(struct mapping *m, bool ok)
     }
 }
 
-static struct mapping *shared_charge_next(struct list *bucket, struct list *node)
+static struct mapping *next_referenced(struct list *bucket, struct list *node)
 {
     struct mapping *next = node->next == bucket ? NULL : list_entry(node->next, struct mapping, link);
 
@@ -65,10 +65,10 @@ static void advance_others(struct mapping *m)
     struct list *bucket = mapping_bucket(m->registry, &m->import);
 
     mapping_ref(m);
-    for (struct mapping *other = shared_charge_next(bucket, bucket), *next; other; other = next) {
+    for (struct mapping *other = next_referenced(bucket, bucket), *next; other; other = next) {
         if (other != m && !list_empty(&other->waiters) && mapping_same_handle(other, m->device, &m->import))
             mapping_advance(other);
-        next = shared_charge_next(bucket, &other->link);
+        next = next_referenced(bucket, &other->link);
         mapping_unref(other);
     }
     m->references--; /* what it asks for is the caller's to see */
@@ -172,6 +172,7 @@ static void mapping_free(struct mapping *m)
         work_close_fds(r->loop, &m->fd, 1);
     if (r->settle)
         r->settle(m);
+    memory_id_free(m->memory_id);
     free(m);
 }
 

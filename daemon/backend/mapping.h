@@ -40,13 +40,14 @@ struct mapping {
     uint64_t close_number;
     struct mapping_registry *registry;
     enum mapping_state state;
-    bool keyed;       /* has an alloc_id: shared, and kept while referenced */
-    bool kept;        /* stays open while referenced, not only while used */
-    bool reopenable;  /* cuda_ipc, cuda_pool */
-    bool stale;       /* its bytes now mean other memory */
-    bool close_asked; /* by trim or the idle timer */
-    bool extending;   /* a struct mapping_extension is under way */
-    unsigned areas;   /* of the registry's */
+    uint32_t memory_id; /* by which steps name the memory: see memory_ids.h */
+    bool keyed;         /* has an alloc_id: shared, and kept while referenced */
+    bool kept;          /* stays open while referenced, not only while used */
+    bool reopenable;    /* cuda_ipc, cuda_pool */
+    bool stale;         /* its bytes now mean other memory */
+    bool close_asked;   /* by trim or the idle timer */
+    bool extending;     /* a struct mapping_extension is under way */
+    unsigned areas;     /* of the registry's */
     unsigned references, uses;
     uint64_t alloc_id, identity; /* identity: of a memfd, its inode */
     struct backend_import import;

@@ -114,7 +114,9 @@ static struct mapping *mapping_new(struct mapping_registry *r, unsigned areas, s
     list_init(&m->waiters);
     list_init(&m->link);
     list_init(&m->closing);
-    if (set_areas(m, areas, e) < 0) {
+    m->memory_id = memory_id_new(e);
+    if (!m->memory_id || set_areas(m, areas, e) < 0) {
+        memory_id_free(m->memory_id);
         free(m);
         return NULL;
     }

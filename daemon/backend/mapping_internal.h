@@ -3,9 +3,11 @@
 #define KOPS_BACKEND_MAPPING_INTERNAL_H
 
 #include "backend/mapping.h"
+#include "backend/memory_ids.h"
 
 static inline void mapping_set_state(struct mapping *m, enum mapping_state state)
 {
+    memory_id_set(m->memory_id, state == MAPPING_OPEN ? m->memory : NULL);
     m->registry->in_state[m->state]--;
     m->registry->in_state[state]++;
     m->state = state;

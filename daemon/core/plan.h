@@ -45,12 +45,10 @@ struct plan_gemm {
     bool high_precision_only; /* precision = "highest": no tf32 */
 };
 
-struct backend_function;
-
 /* A launch of a user kernel. */
 struct plan_kernel {
-    const struct backend_function *function;
-    unsigned grid[3]; /* any 0: nothing is to be done */
+    uint64_t function; /* which one: a number of the backend's own */
+    unsigned grid[3];  /* any 0: nothing is to be done */
     unsigned block[3];
     unsigned cluster[3];   /* 0: none */
     unsigned shared_bytes; /* dynamic */

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "backend/memory_ids.h"
 #include "device.h"
 #include "elementwise.h"
 #include "gemm.h"
@@ -23,7 +24,7 @@ const char *const *execute_variants(struct host_device *device, const struct op 
 }
 
 /* The cost of one execution of the step on one thread; *ret_heavy: all threads should share it. */
-static double step_cost_ns(const struct backend_step *step, bool *ret_heavy)
+static double step_cost_ns(const struct step *step, bool *ret_heavy)
 {
     const struct plan_gemm *g = &step->plan.gemm;
     double mn, k, ns;
@@ -32,7 +33,7 @@ static double step_cost_ns(const struct backend_step *step, bool *ret_heavy)
     if (plan_is_empty(&step->plan))
         return 0;
     if (step->plan.kind == PLAN_ELEMENTWISE) {
-        ns = elementwise_cost_ns(step->op, &step->plan);
+        ns = elementwise_cost_ns(op_get((enum op_id)step->op), &step->plan);
     } else {
         ns = gemm_cost_ns(&step->plan);
         mn = (double)g->m * (double)g->n;
@@ -50,7 +51,7 @@ enum execute_place execute_place(struct host_device *device, const struct backen
     double ns = 0;
 
     for (unsigned i = 0; i < job->n_steps; i++) {
-        const struct backend_step *step = &job->steps[i];
+        const struct step *step = &job->steps[i];
         bool heavy;
 
         ns += step_cost_ns(step, &heavy);
@@ -77,18 +78,18 @@ static const struct kernels *kernels_named(const char *name)
     return NULL;
 }
 
-int execute_begin(struct host_device *device, const struct backend_step *step, struct execution *ret_execution,
-                  struct error *e)
+int execute_begin(struct host_device *device, const struct step *step, struct execution *ret_execution, struct error *e)
 {
     struct execution x = {.kernels = kernels_best()};
 
-    x.variant = step->variant ? step->variant : execute_variants(device, step->op, step->plan.dtype)[0];
+    x.variant = step_variant(step) ? step_variant(step)
+                                   : execute_variants(device, op_get((enum op_id)step->op), step->plan.dtype)[0];
     if (step->plan.kind == PLAN_ELEMENTWISE) {
         x.kernels = kernels_named(x.variant);
     } else if (device->blas.name && !strcmp(x.variant, device->blas.name)) {
         x.blas = blas_load(&device->blas, e) == 0;
         if (!x.blas) {
-            if (step->variant)
+            if (step_variant(step))
                 return -1;
             x.variant = "blocked";
         }
@@ -101,12 +102,14 @@ int execute_begin(struct host_device *device, const struct backend_step *step, s
 
 /* The only place of this backend that follows an operand's reference to memory. NULL for an empty tensor that lies
  * nowhere. */
-static unsigned char *operand_address(const struct backend_operand *o)
+static unsigned char *operand_address(const struct step_operand *o)
 {
-    return o->memory ? o->memory->host + o->offset : NULL;
+    const struct backend_memory *memory = memory_by_id(o->memory);
+
+    return memory ? memory->host + o->offset : NULL;
 }
 
-static int run_gemm(struct host_device *device, const struct thread_context *context, const struct backend_step *step,
+static int run_gemm(struct host_device *device, const struct thread_context *context, const struct step *step,
                     unsigned char *const *pointers, const struct execution *x, struct error *e)
 {
     const struct gemm_call call = {
@@ -119,10 +122,10 @@ static int run_gemm(struct host_device *device, const struct thread_context *con
     return x->blas ? gemm_blas(&call, &device->blas, e) : gemm_blocked(&call, e);
 }
 
-int execute_once(struct host_device *device, const struct thread_context *context, const struct backend_step *step,
+int execute_once(struct host_device *device, const struct thread_context *context, const struct step *step,
                  const struct execution *x, struct error *e)
 {
-    const unsigned operands = step->op->n_inputs + step->op->n_outputs;
+    const unsigned operands = step_operands(step);
     unsigned char *pointers[PLAN_MAX_OPERANDS] = {NULL};
     struct guard_range ranges[PLAN_MAX_OPERANDS];
     unsigned n_ranges = 0;
@@ -142,7 +145,7 @@ int execute_once(struct host_device *device, const struct thread_context *contex
     } else {
         const bool bypass = step->in_place < 0 && step->operands[operands - 1].extent > device->bypass_bytes;
 
-        elementwise_run(context->pool, x->kernels, step->op, &step->plan, pointers, bypass);
+        elementwise_run(context->pool, x->kernels, op_get((enum op_id)step->op), &step->plan, pointers, bypass);
     }
     if (guard_end(context->guard))
         return error_set(e, ERROR_MEMORY_FAULT,

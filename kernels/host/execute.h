@@ -31,11 +31,11 @@ enum execute_place execute_place(struct host_device *device, const struct backen
 const char *const *execute_variants(struct host_device *device, const struct op *op, enum dtype dtype);
 
 /* Resolves the variant; loads the BLAS where that is the variant. Error: unsupported. */
-int execute_begin(struct host_device *device, const struct backend_step *step, struct execution *ret_execution,
+int execute_begin(struct host_device *device, const struct step *step, struct execution *ret_execution,
                   struct error *e);
 
 /* Errors: memory_fault, out_of_memory. */
-int execute_once(struct host_device *device, const struct thread_context *context, const struct backend_step *step,
+int execute_once(struct host_device *device, const struct thread_context *context, const struct step *step,
                  const struct execution *execution, struct error *e);
 
 #endif

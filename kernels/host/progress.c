@@ -20,7 +20,7 @@ static int begin(struct host_device *device, struct progress *p, struct backend_
             backend_job_blame(job, i, e);
             return -1;
         }
-        job->steps[i].variant_used = p->execution.variant;
+        step_copy_variant(job->steps[i].variant_used, p->execution.variant);
     }
     job->started_ns = clock_now_ns();
     return 0;
@@ -40,7 +40,7 @@ static bool slice_is_over(const struct slice *slice)
 
 /* Executes one step. Items that were not begun when the job is cancelled are left out. */
 static int execute_step(struct host_device *device, const struct progress *p, const struct backend_job *job,
-                        const struct thread_context *context, const struct backend_step *step, struct error *e)
+                        const struct thread_context *context, const struct step *step, struct error *e)
 {
     int r;
 
@@ -61,7 +61,7 @@ static int execute(struct host_device *device, struct progress *p, struct backen
 
     for (; p->step < job->n_steps; p->step++) {
         const unsigned i = p->step;
-        struct backend_step *step = &job->steps[i];
+        struct step *step = &job->steps[i];
         bool stopped = i > 0 && atomic_load_explicit(&job->cancel, memory_order_relaxed);
 
         if (i > first && !stopped && slice_is_over(slice))

@@ -219,7 +219,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     close(pair[1]);
     /* Nothing but this connection keeps the loop waiting, and its end must come by itself. */
     while (!list_empty(connections_of(server)) || server->mappings.count)
-        uv_run(&server->loop, list_empty(connections_of(server)) ? UV_RUN_NOWAIT : UV_RUN_ONCE);
+        uv_run(&server->loop, only_connection() && !only_connection()->closed ? UV_RUN_ONCE : UV_RUN_NOWAIT);
     FUZZ_CHECK(!connections_open(server) && !exec_jobs(server));
     FUZZ_CHECK(fcntl(pair[0], F_GETFD) < 0);
     return 0;

@@ -19,7 +19,7 @@ static int blame_tensor(const struct command_list *commands, unsigned i, struct 
     else if (commands->kernels[0])
         kernel_operand_key(commands->kernels[0], i, key);
     else
-        snprintf(key, sizeof(key), "%s", i < commands->steps[0].op->n_inputs ? "in" : "out");
+        snprintf(key, sizeof(key), "%s", i < commands->steps[0].n_inputs ? "in" : "out");
     return error_detail_text(e, "key", key);
 }
 
@@ -111,14 +111,14 @@ static void note_uses(const struct command_list *commands, struct tensor_use *us
     for (unsigned i = 0; i <= commands->n_tensors; i++)
         uses[i] = (struct tensor_use){NEVER, NEVER, NEVER};
     for (unsigned i = 0; i < commands->n_steps; i++) {
-        const struct backend_step *step = &commands->steps[i];
+        const struct step *step = &commands->steps[i];
         const struct kernel *kernel = commands->kernels[i];
         const struct op_call call = command_list_call(commands, i);
-        const unsigned n_inputs = step->op->n_inputs;
+        const unsigned n_inputs = step->n_inputs;
         /* gemm with beta reads its output, too. */
         const bool accumulates = !kernel && op_reads_output(&call, -1);
 
-        for (unsigned o = 0; o < n_inputs + step->op->n_outputs; o++) {
+        for (unsigned o = 0; o < step_operands(step); o++) {
             struct tensor_use *use = &uses[step->tensors[o]];
             bool read = o < n_inputs || accumulates || (kernel && kernel->signature->operands[o]->kind == KERNEL_INOUT);
 

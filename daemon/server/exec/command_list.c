@@ -34,7 +34,7 @@ void command_list_init_single(struct run *run, unsigned n_tensors)
         run->one_step.tensors[i] = (uint16_t)i;
     }
     run->one_kernel = NULL;
-    run->one_step.variant = run->one_step.variant_used = NULL;
+    run->one_step.variant[0] = run->one_step.variant_used[0] = '\0';
 }
 
 /* `count` items of `size` bytes at *at, which moves on. */
@@ -109,12 +109,17 @@ void command_list_release(struct command_list *commands)
     *commands = (struct command_list){0};
 }
 
+const struct op *command_list_op(const struct command_list *commands, unsigned i)
+{
+    return commands->kernels[i] ? &commands->kernels[i]->signature->op : op_get((enum op_id)commands->steps[i].op);
+}
+
 struct op_call command_list_call(const struct command_list *commands, unsigned i)
 {
-    const struct backend_step *step = &commands->steps[i];
-    struct op_call call = {.op = step->op};
+    const struct step *step = &commands->steps[i];
+    struct op_call call = {.op = command_list_op(commands, i)};
 
-    for (unsigned o = 0; o < step->op->n_inputs + step->op->n_outputs; o++)
+    for (unsigned o = 0; o < step_operands(step); o++)
         call.tensors[o] = &commands->tensors[step->tensors[o]];
     memcpy(call.attrs, step->attrs, sizeof(call.attrs));
     return call;

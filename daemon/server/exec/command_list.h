@@ -40,7 +40,7 @@ struct command_list {
     unsigned n_launches; /* of the steps: kernels of users */
     struct tensor *tensors;
     struct operand_ref *refs; /* of the tensors */
-    struct backend_step *steps;
+    struct step *steps;
     struct kernel **kernels;           /* of the steps: references; NULL: one of the ops */
     void *memory;                      /* holds the arrays; NULL: the run itself does */
     size_t bytes;                      /* of it */
@@ -59,6 +59,9 @@ int command_list_new(struct command_list *ret_commands, unsigned n_tensors, unsi
                      struct command_memory *counted_in, struct error *e);
 /* Counts the list's bytes elsewhere from now on. */
 void command_list_move(struct command_list *commands, struct command_memory *counted_in);
+/* The op of the i-th step; of a kernel its own one. */
+const struct op *command_list_op(const struct command_list *commands, unsigned i);
+
 /* The i-th step as the shape rules see it, with its tensors; good as long as the list is unchanged. */
 struct op_call command_list_call(const struct command_list *commands, unsigned i);
 
@@ -80,7 +83,7 @@ int tensor_use_buffer(struct connection *c, uint64_t id, const char *path, struc
 
 /* step_decode.c */
 /* Fills the step's attributes from the map (may be NULL); *ret_variant gets `variant`, if it is there. */
-int step_decode_attrs(struct backend_step *step, const struct rpc_value *map, struct rpc_arg *ret_variant,
+int step_decode_attrs(const struct op *op, struct step *step, const struct rpc_value *map, struct rpc_arg *ret_variant,
                       struct error *e);
 /* After the step's tensors and attributes are known: shapes, overlap, what may be written; makes the plan. Again when
  * memory was bound anew. */

@@ -7,7 +7,7 @@
 static void note_oldest(struct server *s, unsigned device)
 {
     struct activity_job *oldest = &s->activity.oldest[device];
-    const struct backend_step *step;
+    const struct step *step;
     const struct tensor *t;
     const struct run *run;
     const struct connection *c;
@@ -19,8 +19,8 @@ static void note_oldest(struct server *s, unsigned device)
     run = list_entry(list_first(&s->exec->on_device[device]), struct run, device_link);
     c = request_of(run)->connection;
     step = &run->commands.steps[0];
-    t = step->op->n_inputs + step->op->n_outputs ? &run->commands.tensors[step->tensors[0]] : NULL;
-    activity_own(&oldest->owner, step->op->name, c->pid, c->uid);
+    t = step_operands(step) ? &run->commands.tensors[step->tensors[0]] : NULL;
+    activity_own(&oldest->owner, command_list_op(&run->commands, 0)->name, c->pid, c->uid);
     activity_store(&oldest->n_ops, run->commands.n_steps);
     activity_store(&oldest->rank, t ? t->rank : 0);
     for (unsigned i = 0; t && i < t->rank; i++)

@@ -123,15 +123,15 @@ static int finish_step(struct command_list *commands, unsigned i, const struct k
 {
     const struct kernel *k = commands->kernels[i];
     const struct tensor *tensors[STEP_MAX_OPERANDS];
-    struct backend_step *step = &commands->steps[i];
+    struct step *step = &commands->steps[i];
 
     for (unsigned o = 0; o < k->signature->n_tensors; o++)
         tensors[o] = null_operands & 1U << o ? NULL : &commands->tensors[step->tensors[o]];
     if (kernel_plan(k->signature, tensors, values, launch, &k->limits, &step->plan, e) < 0)
         return -1;
-    step->plan.kernel.function = k->function;
+    step->plan.kernel.function = k->function->id;
     commands->n_launches++;
-    step->variant = step->variant_used = NULL;
+    step->variant[0] = step->variant_used[0] = '\0';
     return step_plan(commands, i, e);
 }
 
@@ -197,7 +197,7 @@ static int launch_decode(struct request *r, const struct rpc_arg *args, struct e
         return -1;
     command_list_init_single(run, k->signature->n_tensors);
     run->one_kernel = kernel_ref(k);
-    run->one_step.op = &k->signature->op;
+    step_set_op(&run->one_step, &k->signature->op);
     run->device = k->code->device;
     if (decode_operands(r->connection, run, &args[LAUNCH_args], values, &null_operands, e) < 0 ||
         command_list_check_handles(&run->commands, e) < 0 ||
@@ -223,7 +223,7 @@ void handle_launch(struct request *r, const struct rpc_arg *args, struct request
 
 /* ---- a step ---- */
 
-static int decode_index(struct command_list *commands, struct backend_step *step, const struct kernel_param *p,
+static int decode_index(struct command_list *commands, struct step *step, const struct kernel_param *p,
                         const struct rpc_value *value, struct error *e)
 {
     struct rpc_field field = {.type = RPC_UINT, .max = commands->n_tensors - 1};
@@ -240,7 +240,7 @@ static int decode_index(struct command_list *commands, struct backend_step *step
     return 0;
 }
 
-static void set_null(struct command_list *commands, struct backend_step *step, const struct kernel_param *p)
+static void set_null(struct command_list *commands, struct step *step, const struct kernel_param *p)
 {
     /* All null pointers share this place, so its dtype means nothing. */
     commands->tensors[commands->n_tensors] = (struct tensor){.dtype = p->dtype, .rank = 1};
@@ -262,7 +262,7 @@ static int refuse_op_keys(const struct rpc_arg *args, struct error *e)
 int launch_decode_step(struct connection *c, struct command_list *commands, unsigned i, const struct rpc_arg *args,
                        struct error *e)
 {
-    struct backend_step *step = &commands->steps[i];
+    struct step *step = &commands->steps[i];
     struct kernel_arg values[KERNEL_MAX_PARAMS];
     const struct kernel_signature *s;
     struct kernel_launch launch;
@@ -275,7 +275,7 @@ int launch_decode_step(struct connection *c, struct command_list *commands, unsi
         return -1;
     s = k->signature;
     commands->kernels[i] = kernel_ref(k);
-    step->op = &s->op;
+    step_set_op(step, &s->op);
     for (unsigned p = 0; p < s->n_params; p++) {
         const struct rpc_value *value = rpc_list_item(args[OP_args].items, p);
 

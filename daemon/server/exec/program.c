@@ -55,11 +55,11 @@ void program_count_run(struct run *run)
     bool same = true;
 
     for (unsigned i = 0; same && i < b->n_steps; i++)
-        same = b->steps[i].variant_used == p->commands.steps[i].variant_used;
+        same = !strcmp(b->steps[i].variant_used, p->commands.steps[i].variant_used);
     if (!same) {
         tell_observer(p);
         for (unsigned i = 0; i < b->n_steps; i++)
-            p->commands.steps[i].variant_used = b->steps[i].variant_used;
+            step_copy_variant(p->commands.steps[i].variant_used, b->steps[i].variant_used);
     }
     p->untold++;
 }

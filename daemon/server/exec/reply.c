@@ -116,7 +116,7 @@ static void write_variants(struct rpc_output *out, const struct command_list *b,
     if (several)
         rpc_write_array(out, b->n_steps);
     for (unsigned i = 0; i < b->n_steps; i++)
-        rpc_write_text(out, b->steps[i].variant_used ? b->steps[i].variant_used : "");
+        rpc_write_text(out, b->steps[i].variant_used);
 }
 
 /* How long the device was busy with the run. Timed executions say so. For others the time since the device got the run,

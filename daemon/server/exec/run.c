@@ -49,7 +49,7 @@ static void fail_run(struct run *run, const struct error *e)
     }
 }
 
-static void note_short(struct run *run, const struct backend_operand *operand, uint64_t size)
+static void note_short(struct run *run, const struct step_operand *operand, uint64_t size)
 {
     struct error e;
 
@@ -64,13 +64,13 @@ static void note_short(struct run *run, const struct backend_operand *operand, u
 static void bind_operands(struct run *run)
 {
     for (unsigned i = 0; i < run->commands.n_steps; i++) {
-        struct backend_step *step = &run->commands.steps[i];
+        struct step *step = &run->commands.steps[i];
 
-        for (unsigned o = 0; o < step->op->n_inputs + step->op->n_outputs; o++) {
+        for (unsigned o = 0; o < step_operands(step); o++) {
             const struct mapping *m = run->commands.refs[step->tensors[o]].mapping;
-            struct backend_operand *operand = &step->operands[o];
+            struct step_operand *operand = &step->operands[o];
 
-            operand->memory = m ? m->memory : NULL;
+            operand->memory = m ? m->memory_id : 0;
             if (m && operand->extent && operand->offset + operand->extent > m->memory->size)
                 note_short(run, operand, m->memory->size);
         }

@@ -43,7 +43,7 @@ struct run {
     /* The command list of a single step. */
     struct tensor one_tensors[STEP_MAX_OPERANDS];
     struct operand_ref one_refs[STEP_MAX_OPERANDS];
-    struct backend_step one_step;
+    struct step one_step;
     struct kernel *one_kernel;
 };
 

@@ -46,7 +46,7 @@ _Static_assert(OP_MAX_OUTPUTS <= sizeof(out_paths) / sizeof(out_paths[0]), "a pa
 static int decode_operands(struct connection *c, struct command_list *commands, const struct rpc_arg *list,
                            unsigned first, unsigned count, const char *key, const char *const *paths, struct error *e)
 {
-    if (check_count(commands->steps[0].op, list->length, count, key, e) < 0)
+    if (check_count(command_list_op(commands, 0), list->length, count, key, e) < 0)
         return -1;
     for (unsigned i = 0; i < count; i++) {
         uint64_t buffer;
@@ -67,11 +67,11 @@ static int run_decode_single(struct request *r, const struct rpc_arg *args, stru
     if (!op)
         return unknown_op(e);
     command_list_init_single(run, op->n_inputs + op->n_outputs);
-    run->one_step.op = op;
+    step_set_op(&run->one_step, op);
     if (decode_operands(r->connection, &run->commands, &args[RUN_in], 0, op->n_inputs, "in", in_paths, e) < 0 ||
         decode_operands(r->connection, &run->commands, &args[RUN_out], op->n_inputs, op->n_outputs, "out", out_paths,
                         e) < 0 ||
-        step_decode_attrs(&run->one_step, args[RUN_attrs].items, &variant, e) < 0 ||
+        step_decode_attrs(op, &run->one_step, args[RUN_attrs].items, &variant, e) < 0 ||
         command_list_check_handles(&run->commands, e) < 0 || step_plan(&run->commands, 0, e) < 0 ||
         command_list_choose_device(r->connection->server, &run->commands, &args[RUN_device], &run->device, e) < 0)
         return -1;
@@ -94,13 +94,13 @@ static int limit_length(const struct rpc_arg *list, const char *key, unsigned li
     return error_detail_number(e, "value", list->length);
 }
 
-static int decode_indices(struct command_list *commands, struct backend_step *step, const struct rpc_arg *list,
-                          unsigned first, unsigned count, const char *key, struct error *e)
+static int decode_indices(struct command_list *commands, struct step *step, const struct rpc_arg *list, unsigned first,
+                          unsigned count, const char *key, struct error *e)
 {
     const struct rpc_field item = {.key = key, .type = RPC_UINT, .max = commands->n_tensors - 1};
     struct rpc_arg arg;
 
-    if (check_count(step->op, list->length, count, key, e) < 0)
+    if (check_count(op_get((enum op_id)step->op), list->length, count, key, e) < 0)
         return -1;
     for (unsigned i = 0; i < count; i++) {
         if (rpc_decode_value(rpc_list_item(list->items, i), &item, "", &arg, e) < 0)
@@ -114,7 +114,7 @@ static int decode_step(struct connection *c, struct command_list *commands, unsi
                        struct rpc_arg *ret_variant, struct error *e)
 {
     static const struct rpc_field as_map = {.key = "", .type = RPC_MAP};
-    struct backend_step *step = &commands->steps[i];
+    struct step *step = &commands->steps[i];
     struct rpc_arg args[N_OP_FIELDS], map;
     const struct op *op;
 
@@ -132,10 +132,10 @@ static int decode_step(struct connection *c, struct command_list *commands, unsi
     op = op_find(args[OP_op].text, args[OP_op].length);
     if (!op)
         return unknown_op(e);
-    step->op = op;
+    step_set_op(step, op);
     if (decode_indices(commands, step, &args[OP_in], 0, op->n_inputs, "in", e) < 0 ||
         decode_indices(commands, step, &args[OP_out], op->n_inputs, op->n_outputs, "out", e) < 0 ||
-        step_decode_attrs(step, args[OP_attrs].items, ret_variant, e) < 0)
+        step_decode_attrs(op, step, args[OP_attrs].items, ret_variant, e) < 0)
         return -1;
     return step_plan(commands, i, e);
 }

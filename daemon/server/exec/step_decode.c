@@ -41,10 +41,9 @@ static int decode_attr(const struct op_attr *attr, const struct rpc_value *value
     return error_at(e, ERROR_INVALID_ARGUMENT, "attrs.", attr->name, "not one of the choices that hello lists");
 }
 
-int step_decode_attrs(struct backend_step *step, const struct rpc_value *map, struct rpc_arg *ret_variant,
+int step_decode_attrs(const struct op *op, struct step *step, const struct rpc_value *map, struct rpc_arg *ret_variant,
                       struct error *e)
 {
-    const struct op *op = step->op;
     unsigned seen = 0;
 
     for (unsigned i = 0; i < op->n_attrs; i++)
@@ -99,8 +98,8 @@ static const char *operand_key(const struct op *op, const struct kernel *k, unsi
 
 static int check_writable(const struct command_list *commands, unsigned i, struct error *e)
 {
-    const struct backend_step *step = &commands->steps[i];
-    const struct op *op = step->op;
+    const struct step *step = &commands->steps[i];
+    const struct op *op = command_list_op(commands, i);
     char key[16], dotted[20];
 
     for (unsigned o = op->n_inputs; o < op->n_inputs + op->n_outputs; o++) {
@@ -117,9 +116,9 @@ static int check_writable(const struct command_list *commands, unsigned i, struc
 /* The overlap check: refuses outputs that share elements with other tensors of the step, but for exact in-place use. */
 static int check_overlap(struct command_list *commands, unsigned i, struct error *e)
 {
-    struct backend_step *step = &commands->steps[i];
+    struct step *step = &commands->steps[i];
     const struct kernel *k = commands->kernels[i];
-    const struct op *op = step->op;
+    const struct op *op = command_list_op(commands, i);
     char out_key[16], other_key[16];
 
     step->in_place = -1;
@@ -135,7 +134,7 @@ static int check_overlap(struct command_list *commands, unsigned i, struct error
                 !tensor_share_elements_within(out, other, &commands->search_steps))
                 continue;
             if (j < op->n_inputs && step->plan.kind == PLAN_ELEMENTWISE && tensor_same_view(out, other)) {
-                step->in_place = (int)j;
+                step->in_place = (int8_t)j;
                 continue;
             }
             error_set(e, ERROR_OVERLAP, "%s shares memory with %s; give it memory of its own%s",
@@ -165,15 +164,15 @@ int step_plan(struct command_list *commands, unsigned i, struct error *e)
 
 /* ---- where ---- */
 
-static int choose_variant(struct backend_step *step, struct backend_device *d, const struct rpc_arg *variant,
-                          struct error *e)
+static int choose_variant(struct step *step, struct backend_device *d, const struct rpc_arg *variant, struct error *e)
 {
-    const char *const *names = d->backend->variants(d, step->op, step->plan.dtype);
+    const struct op *op = op_get((enum op_id)step->op);
+    const char *const *names = d->backend->variants(d, op, step->plan.dtype);
     char all[160] = "";
     int n = 0;
 
     if (!names) {
-        error_set(e, ERROR_UNSUPPORTED, "device %s does not offer %s for %s", d->info.uuid, step->op->name,
+        error_set(e, ERROR_UNSUPPORTED, "device %s does not offer %s for %s", d->info.uuid, op->name,
                   dtype_name(step->plan.dtype));
         return error_detail_text(e, "key", "op");
     }
@@ -181,26 +180,26 @@ static int choose_variant(struct backend_step *step, struct backend_device *d, c
         return 0;
     for (; *names; names++) {
         if (rpc_text_is(variant, *names)) {
-            step->variant = *names;
+            step_copy_variant(step->variant, *names);
             return 0;
         }
         if (n < (int)sizeof(all) - 1)
             n += snprintf(all + n, sizeof(all) - (size_t)n, " %s", *names);
     }
-    error_set(e, ERROR_INVALID_ARGUMENT, "attrs.variant: this device has for %s only:%s", step->op->name, all);
+    error_set(e, ERROR_INVALID_ARGUMENT, "attrs.variant: this device has for %s only:%s", op->name, all);
     return error_detail_text(e, "key", "attrs.variant");
 }
 
 /* Fills in where each operand lies within its memory. */
 static void set_operands(struct command_list *commands, unsigned i)
 {
-    struct backend_step *step = &commands->steps[i];
+    struct step *step = &commands->steps[i];
 
-    for (unsigned o = 0; o < step->op->n_inputs + step->op->n_outputs; o++) {
+    for (unsigned o = 0; o < step_operands(step); o++) {
         const struct tensor *t = &commands->tensors[step->tensors[o]];
 
         /* An empty tensor's offset may be anything. */
-        step->operands[o] = (struct backend_operand){.offset = t->extent ? t->offset : 0, .extent = t->extent};
+        step->operands[o] = (struct step_operand){.offset = t->extent ? t->offset : 0, .extent = t->extent};
     }
 }
 

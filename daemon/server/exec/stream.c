@@ -94,7 +94,7 @@ static void submit(struct run *run)
     struct connection *c = request_of(run)->connection;
     struct activity *a = &c->server->activity;
     const struct activity_before before =
-        activity_begin(a, run->device, run->commands.steps[0].op->name, c->pid, c->uid);
+        activity_begin(a, run->device, command_list_op(&run->commands, 0)->name, c->pid, c->uid);
 
     run->state = RUN_SUBMITTED;
     c->exec->queued--;

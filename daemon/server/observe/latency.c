@@ -92,7 +92,7 @@ void latency_of(const struct request *r, double total_us, struct latency *ret)
 /* Where the run is counted by op; NULL: no memory. */
 static struct latency_op *op_of(struct server *s, const struct run *run)
 {
-    const struct op *op = run->commands.steps[0].op;
+    const struct step *step = &run->commands.steps[0];
     unsigned kind, dtype = 0;
     struct latency_op **at;
 
@@ -101,9 +101,9 @@ static struct latency_op *op_of(struct server *s, const struct run *run)
     else if (run->commands.n_steps != 1)
         kind = LATENCY_SEQUENCE;
     else
-        kind = op->id < OP_COUNT ? (unsigned)op->id : LATENCY_USER_KERNEL;
-    if (kind < LATENCY_SEQUENCE && op->n_inputs + op->n_outputs)
-        dtype = run->commands.tensors[run->commands.steps[0].tensors[0]].dtype;
+        kind = step->op < OP_COUNT ? step->op : LATENCY_USER_KERNEL;
+    if (kind < LATENCY_SEQUENCE && step_operands(step))
+        dtype = run->commands.tensors[step->tensors[0]].dtype;
     at = &s->observe->latencies->ops[run->device->index][kind][dtype];
     if (!*at)
         *at = calloc(1, sizeof(**at));

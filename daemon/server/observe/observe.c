@@ -68,8 +68,8 @@ static void note_failure(const struct request *r)
 
         profile_add_error(profile, r->connection->uid, &call, run->device, b->steps[0].variant_used);
     }
-    event_fault(r->connection, run->device ? run->device->info.uuid : "-", b->n_steps ? b->steps[0].op->name : "-",
-                &run->error);
+    event_fault(r->connection, run->device ? run->device->info.uuid : "-",
+                b->n_steps ? command_list_op(b, 0)->name : "-", &run->error);
 }
 
 static void note_in_profile(const struct request *r, const struct latency *latency)

@@ -15,7 +15,7 @@ struct head {
     uint64_t code;
     uid_t uid;
     const struct backend_device *device;
-    const char *variant; /* a string that lives as long as the device; NULL when none was chosen */
+    char variant[STEP_VARIANT_BYTES]; /* "" when none was chosen */
     enum op_id op;
     enum dtype dtype;
     unsigned operands;
@@ -91,7 +91,7 @@ static void make_key(struct key *key, uid_t uid, const struct op_call *call, con
     head->code = call->op->code;
     head->uid = uid;
     head->device = device;
-    head->variant = variant;
+    step_copy_variant(head->variant, variant);
     head->op = call->op->id;
     head->operands = call->op->n_inputs + call->op->n_outputs;
     head->dtype = head->operands ? call->tensors[0]->dtype : 0;
@@ -227,7 +227,7 @@ static void write_row(struct rpc_output *out, const struct row *row)
     rpc_write_entry_text(out, "op", row->name);
     rpc_write_entry_uint(out, "uid", row->head.uid);
     rpc_write_entry_text(out, "device", row->head.device->info.uuid);
-    rpc_write_entry_text(out, "variant", row->head.variant ? row->head.variant : "");
+    rpc_write_entry_text(out, "variant", row->head.variant);
     rpc_write_entry_text(out, "dtype", dtype_name(row->head.dtype));
     rpc_write_text(out, "shapes");
     rpc_write_array(out, row->head.operands);

@@ -11,18 +11,19 @@
 
 /* A forced variant must be able to run this plan. Memory that is not mapped yet is taken to be aligned as allocations
  * are. */
-static int check_forced(const struct cuda_device *d, const struct backend_step *step, struct error *e)
+static int check_forced(const struct cuda_device *d, const struct step *step, struct error *e)
 {
     uint64_t addresses[STEP_MAX_OPERANDS];
     struct cuda_launch launch;
 
-    if (strcmp(step->variant, cuda_variant_blaslt) == 0)
+    if (strcmp(step_variant(step), cuda_variant_blaslt) == 0)
         return blaslt_check(&step->plan, e);
     cuda_step_alignments(step, addresses);
-    return cuda_ops_launch(step->op->id, &step->plan, addresses, step->variant, d->base.info.compute_units, &launch, e);
+    return cuda_ops_launch((enum op_id)step->op, &step->plan, addresses, step_variant(step), d->base.info.compute_units,
+                           &launch, e);
 }
 
-int cuda_check_step(struct backend_device *base, const struct backend_step *step, struct error *e)
+int cuda_check_step(struct backend_device *base, const struct step *step, struct error *e)
 {
     const struct cuda_device *d = cuda_device(base);
 
@@ -34,5 +35,5 @@ int cuda_check_step(struct backend_device *base, const struct backend_step *step
         return error_set(e, ERROR_UNSUPPORTED,
                          "%s has no memory pools, so it cannot copy shared host memory in and out; use device memory",
                          base->info.name);
-    return step->variant && step->plan.kind != PLAN_KERNEL ? check_forced(d, step, e) : 0;
+    return step_variant(step) && step->plan.kind != PLAN_KERNEL ? check_forced(d, step, e) : 0;
 }

@@ -5,6 +5,6 @@
 #include "backend/backend.h"
 
 /* check() of struct backend. Thread: loop. */
-int cuda_check_step(struct backend_device *base, const struct backend_step *step, struct error *e);
+int cuda_check_step(struct backend_device *base, const struct step *step, struct error *e);
 
 #endif

@@ -139,7 +139,7 @@ int cuda_module_function(struct cuda_device *d, const struct kernel_limits *limi
         return -1;
     if (describe(d, function, &f, e) < 0 || allow_all(d, limits, function, &f, e) < 0)
         return -1;
-    f.handle = function;
+    f.id = (uint64_t)(uintptr_t)function;
     *ret_function = f;
     return 0;
 }

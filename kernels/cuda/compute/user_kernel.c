@@ -43,7 +43,7 @@ static CUresult launch_clusters(const struct cuda_queue *q, const struct plan_ke
                              .attrs = &attribute,
                              .numAttrs = 1};
 
-    return cuda_on(q->device)->LaunchKernelEx(&config, k->function->handle, NULL, extra);
+    return cuda_on(q->device)->LaunchKernelEx(&config, (CUfunction)(uintptr_t)k->function, NULL, extra);
 }
 
 static CUresult launch(const struct cuda_queue *q, const struct plan_kernel *k, const struct cuda_launch *l,
@@ -51,8 +51,9 @@ static CUresult launch(const struct cuda_queue *q, const struct plan_kernel *k, 
 {
     if (k->cluster[0])
         return launch_clusters(q, k, l, extra);
-    return cuda_on(q->device)->LaunchKernel(k->function->handle, l->grid[0], l->grid[1], l->grid[2], l->block[0],
-                                            l->block[1], l->block[2], l->shared_bytes, q->stream, NULL, extra);
+    return cuda_on(q->device)->LaunchKernel((CUfunction)(uintptr_t)k->function, l->grid[0], l->grid[1], l->grid[2],
+                                            l->block[0], l->block[1], l->block[2], l->shared_bytes, q->stream, NULL,
+                                            extra);
 }
 
 /* The server has checked the device's limits before. The driver also refuses for reasons that depend on the kernel: its

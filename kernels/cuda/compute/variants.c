@@ -38,9 +38,9 @@ const char *const *cuda_variants_find(const struct cuda_variants *v, const struc
     return names[0] ? names : NULL;
 }
 
-const char *cuda_variants_nominal(const struct cuda_variants *v, const struct backend_step *step)
+const char *cuda_variants_nominal(const struct cuda_variants *v, const struct step *step)
 {
     if (step->plan.kind == PLAN_KERNEL)
         return cuda_variant_user;
-    return step->variant ? step->variant : v->names[step->op->id][step->plan.dtype][0];
+    return step_variant(step) ? step_variant(step) : v->names[(enum op_id)step->op][step->plan.dtype][0];
 }

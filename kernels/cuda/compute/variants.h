@@ -20,6 +20,6 @@ void cuda_variants_init(struct cuda_variants *v, bool have_blaslt);
 const char *const *cuda_variants_find(const struct cuda_variants *v, const struct op *op, enum dtype dtype);
 
 /* The variant that a step with nothing to do answers with. */
-const char *cuda_variants_nominal(const struct cuda_variants *v, const struct backend_step *step);
+const char *cuda_variants_nominal(const struct cuda_variants *v, const struct step *step);
 
 #endif

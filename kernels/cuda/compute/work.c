@@ -9,18 +9,18 @@
 #include "user_kernel.h"
 
 /* Whether cuBLASLt is to be tried: it serves gemm, unless another variant is forced. */
-static bool wants_blaslt(const struct cuda_kernels *k, const struct backend_step *step, const struct plan *plan)
+static bool wants_blaslt(const struct cuda_kernels *k, const struct step *step, const struct plan *plan)
 {
     struct error ignored;
 
     if (!k->blaslt || plan->kind != PLAN_GEMM)
         return false;
-    if (step->variant && strcmp(step->variant, cuda_variant_blaslt) != 0)
+    if (step_variant(step) && strcmp(step_variant(step), cuda_variant_blaslt) != 0)
         return false;
     return blaslt_check(plan, &ignored) == 0;
 }
 
-int cuda_work_prepare_own(const struct cuda_kernels *k, const struct backend_step *step, struct cuda_work *work,
+int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
                           struct error *e)
 {
     cuda_work_release(work);
@@ -29,8 +29,8 @@ int cuda_work_prepare_own(const struct cuda_kernels *k, const struct backend_ste
         work->variant = cuda_variant_user;
         return 0;
     }
-    if (cuda_ops_launch(step->op->id, work->plan, work->addresses, step->variant, k->device->base.info.compute_units,
-                        &work->launch, e) < 0)
+    if (cuda_ops_launch((enum op_id)step->op, work->plan, work->addresses, step_variant(step),
+                        k->device->base.info.compute_units, &work->launch, e) < 0)
         return -1;
     work->function = cuda_embedded_find(&k->embedded, work->launch.kernel);
     if (!work->function)
@@ -39,8 +39,7 @@ int cuda_work_prepare_own(const struct cuda_kernels *k, const struct backend_ste
     return 0;
 }
 
-int cuda_work_prepare(const struct cuda_kernels *k, const struct backend_step *step, struct cuda_work *work,
-                      struct error *e)
+int cuda_work_prepare(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work, struct error *e)
 {
     if (wants_blaslt(k, step, work->plan)) {
         if (blaslt_plan_get(k->blaslt, work->plan, work->addresses, &work->blaslt, e) == 0) {
@@ -48,13 +47,13 @@ int cuda_work_prepare(const struct cuda_kernels *k, const struct backend_step *s
             return 0;
         }
         /* The library has no algorithm for the plan, or no memory to start: the embedded kernel always works. */
-        if (step->variant || cuda_device_is_broken(k->device))
+        if (step_variant(step) || cuda_device_is_broken(k->device))
             return -1;
     }
     return cuda_work_prepare_own(k, step, work, e);
 }
 
-bool cuda_work_is_ready(const struct cuda_kernels *k, const struct backend_step *step, const uint64_t *addresses)
+bool cuda_work_is_ready(const struct cuda_kernels *k, const struct step *step, const uint64_t *addresses)
 {
     return !wants_blaslt(k, step, &step->plan) || blaslt_plan_is_cached(k->blaslt, &step->plan, addresses);
 }

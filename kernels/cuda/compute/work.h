@@ -26,15 +26,14 @@ struct cuda_work {
 
 /* Chooses the variant and prepares its launch; the plan is not empty, the context current.
  * Thread: any; it may block when cuda_work_is_ready() says no. */
-int cuda_work_prepare(const struct cuda_kernels *k, const struct backend_step *step, struct cuda_work *work,
-                      struct error *e);
+int cuda_work_prepare(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work, struct error *e);
 
 /* The same without cuBLASLt. Releases what was prepared before. Never blocks. */
-int cuda_work_prepare_own(const struct cuda_kernels *k, const struct backend_step *step, struct cuda_work *work,
+int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
                           struct error *e);
 
 /* Whether cuda_work_prepare() will not block. */
-bool cuda_work_is_ready(const struct cuda_kernels *k, const struct backend_step *step, const uint64_t *addresses);
+bool cuda_work_is_ready(const struct cuda_kernels *k, const struct step *step, const uint64_t *addresses);
 
 /* Enqueues one execution. Thread: loop. */
 int cuda_work_issue(const struct cuda_queue *q, struct cuda_work *work, struct error *e);

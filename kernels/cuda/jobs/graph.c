@@ -262,7 +262,7 @@ CUgraphExec cuda_graph_exec(const struct cuda_graph *graph)
 void cuda_graph_name_variants(const struct cuda_graph *graph, const struct backend_job *job)
 {
     for (unsigned i = 0; i < job->n_steps; i++)
-        job->steps[i].variant_used = graph->variants[i];
+        step_copy_variant(job->steps[i].variant_used, graph->variants[i]);
 }
 
 void cuda_graph_unref(struct cuda_graph *graph)

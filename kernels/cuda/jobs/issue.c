@@ -33,28 +33,26 @@ static void cancel(struct backend_job *base)
 /* ---- beginning ---- */
 
 /* Gets cuBLASLt's workspace. Where there is no memory for it, an embedded kernel takes cuBLASLt's place. */
-static int provide_workspace(struct cuda_stream *s, const struct backend_step *step, struct cuda_work *work,
-                             struct error *e)
+static int provide_workspace(struct cuda_stream *s, const struct step *step, struct cuda_work *work, struct error *e)
 {
     if (!work->blaslt || blaslt_plan_workspace(work->blaslt) == 0 || cuda_stream_need_workspace(s, e) == 0)
         return 0;
-    if (step->variant || cuda_device_is_broken(s->queue.device))
+    if (step_variant(step) || cuda_device_is_broken(s->queue.device))
         return -1;
     return cuda_work_prepare_own(s->executor->kernels, step, work, e);
 }
 
-static int start_step(struct cuda_stream *s, struct backend_step *step, struct cuda_work *work, bool prepared,
-                      struct error *e)
+static int start_step(struct cuda_stream *s, struct step *step, struct cuda_work *work, bool prepared, struct error *e)
 {
     if (plan_is_empty(&step->plan)) {
-        step->variant_used = cuda_variants_nominal(&s->executor->kernels->variants, step);
+        step_copy_variant(step->variant_used, cuda_variants_nominal(&s->executor->kernels->variants, step));
         return 0;
     }
     if (!prepared && cuda_work_prepare(s->executor->kernels, step, work, e) < 0)
         return -1;
     if (provide_workspace(s, step, work, e) < 0)
         return -1;
-    step->variant_used = work->variant;
+    step_copy_variant(step->variant_used, work->variant);
     return 0;
 }
 

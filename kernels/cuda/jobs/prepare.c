@@ -52,7 +52,7 @@ bool cuda_needs_prepare(struct cuda_executor *x, const struct backend_job *job)
     return false;
 }
 
-static int prepare_step(struct cuda_stream *s, const struct backend_step *step, struct cuda_step *own, struct error *e)
+static int prepare_step(struct cuda_stream *s, const struct step *step, struct cuda_step *own, struct error *e)
 {
     const struct cuda_kernels *kernels = s->executor->kernels;
 

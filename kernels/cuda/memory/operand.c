@@ -4,18 +4,17 @@
 #include "peer.h"
 #include "registration.h"
 
-bool cuda_step_is_staged(const struct backend_step *step)
+bool cuda_step_is_staged(const struct step *step)
 {
-    for (unsigned i = 0; i < cuda_step_operands(step); i++)
+    for (unsigned i = 0; i < step_operands(step); i++)
         if (cuda_operand_is_staged(&step->operands[i]))
             return true;
     return false;
 }
 
-void cuda_step_addresses(const struct cuda_device *d, const struct backend_step *step,
-                         uint64_t addresses[STEP_MAX_OPERANDS])
+void cuda_step_addresses(const struct cuda_device *d, const struct step *step, uint64_t addresses[STEP_MAX_OPERANDS])
 {
-    const unsigned operands = cuda_step_operands(step);
+    const unsigned operands = step_operands(step);
 
     for (unsigned i = 0; i < STEP_MAX_OPERANDS; i++) {
         struct backend_memory *memory = i < operands ? cuda_operand_memory(&step->operands[i]) : NULL;
@@ -24,9 +23,9 @@ void cuda_step_addresses(const struct cuda_device *d, const struct backend_step 
     }
 }
 
-void cuda_step_alignments(const struct backend_step *step, uint64_t addresses[STEP_MAX_OPERANDS])
+void cuda_step_alignments(const struct step *step, uint64_t addresses[STEP_MAX_OPERANDS])
 {
-    const unsigned operands = cuda_step_operands(step);
+    const unsigned operands = step_operands(step);
 
     for (unsigned i = 0; i < operands; i++) {
         const struct backend_memory *memory = cuda_operand_memory(&step->operands[i]);
@@ -35,9 +34,9 @@ void cuda_step_alignments(const struct backend_step *step, uint64_t addresses[ST
     }
 }
 
-struct backend_memory *cuda_step_find_peer(const struct cuda_device *d, const struct backend_step *step)
+struct backend_memory *cuda_step_find_peer(const struct cuda_device *d, const struct step *step)
 {
-    for (unsigned i = 0; i < cuda_step_operands(step); i++) {
+    for (unsigned i = 0; i < step_operands(step); i++) {
         struct backend_memory *memory = cuda_operand_memory(&step->operands[i]);
 
         if (!cuda_peer_has_access(d, memory))

@@ -3,40 +3,35 @@
 #ifndef KOPS_CUDA_OPERAND_H
 #define KOPS_CUDA_OPERAND_H
 
+#include "backend/memory_ids.h"
 #include "driver/device.h"
 
 /* NULL for an empty tensor that lies nowhere. */
-static inline struct backend_memory *cuda_operand_memory(const struct backend_operand *o)
+static inline struct backend_memory *cuda_operand_memory(const struct step_operand *o)
 {
-    return o->memory;
+    return memory_by_id(o->memory);
 }
 
 /* Whether the operand's bytes are in shared host memory, so that a job copies them to the device and back. */
-static inline bool cuda_operand_is_staged(const struct backend_operand *o)
+static inline bool cuda_operand_is_staged(const struct step_operand *o)
 {
     const struct backend_memory *memory = cuda_operand_memory(o);
 
     return memory && memory->kind == MEMORY_MEMFD && o->extent > 0;
 }
 
-static inline unsigned cuda_step_operands(const struct backend_step *step)
-{
-    return step->op->n_inputs + step->op->n_outputs;
-}
-
 /* Whether an operand of the step is staged. */
-bool cuda_step_is_staged(const struct backend_step *step);
+bool cuda_step_is_staged(const struct step *step);
 
 /* The operands' addresses as jobs of `d` see them; 0 for an operand without an address in device memory, and behind the
  * step's last operand. `d` has access to the memory. */
-void cuda_step_addresses(const struct cuda_device *d, const struct backend_step *step,
-                         uint64_t addresses[STEP_MAX_OPERANDS]);
+void cuda_step_addresses(const struct cuda_device *d, const struct step *step, uint64_t addresses[STEP_MAX_OPERANDS]);
 
 /* The same before `d` was given access: only the addresses' alignment means something. */
-void cuda_step_alignments(const struct backend_step *step, uint64_t addresses[STEP_MAX_OPERANDS]);
+void cuda_step_alignments(const struct step *step, uint64_t addresses[STEP_MAX_OPERANDS]);
 
 /* The first operand's memory that is another device's and that `d` has no access to yet; NULL: none. */
-struct backend_memory *cuda_step_find_peer(const struct cuda_device *d, const struct backend_step *step);
+struct backend_memory *cuda_step_find_peer(const struct cuda_device *d, const struct step *step);
 
 /* The address of the signal's word for `d`; memory_attach() attached its page. */
 CUdeviceptr cuda_signal_address(const struct cuda_device *d, const struct backend_signal *signal);

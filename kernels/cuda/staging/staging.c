@@ -27,22 +27,22 @@ struct place {
     int64_t strides[TENSOR_MAX_RANK]; /* the layout's in the scratch */
 };
 
-static bool same_bytes(const struct backend_operand *a, const struct backend_operand *b)
+static bool same_bytes(const struct step_operand *a, const struct step_operand *b)
 {
     return cuda_operand_memory(a) == cuda_operand_memory(b) && a->offset == b->offset && a->extent == b->extent;
 }
 
 /* Whether the step reads its output: gemm does unless beta is 0. An output in place is an input, too. */
-static bool output_is_read(const struct backend_step *step)
+static bool output_is_read(const struct step *step)
 {
     return step->plan.kind == PLAN_GEMM && step->plan.gemm.beta != 0.0;
 }
 
 /* Finds which operands are staged, and which of them together. */
-static void find_places(const struct backend_step *step, struct place *places)
+static void find_places(const struct step *step, struct place *places)
 {
-    for (unsigned i = 0; i < cuda_step_operands(step); i++) {
-        const struct backend_operand *o = &step->operands[i];
+    for (unsigned i = 0; i < step_operands(step); i++) {
+        const struct step_operand *o = &step->operands[i];
         unsigned first = 0;
 
         places[i] = (struct place){.staged = cuda_operand_is_staged(o), .same_as = i};
@@ -52,13 +52,13 @@ static void find_places(const struct backend_step *step, struct place *places)
             first++;
         places[i].same_as = first;
         places[first].shared |= first != i;
-        places[first].copied_in |= i < step->op->n_inputs || output_is_read(step);
+        places[first].copied_in |= i < step->n_inputs || output_is_read(step);
     }
 }
 
-static int register_all(struct cuda_device *d, const struct backend_step *step, struct place *places, struct error *e)
+static int register_all(struct cuda_device *d, const struct step *step, struct place *places, struct error *e)
 {
-    for (unsigned i = 0; i < cuda_step_operands(step); i++)
+    for (unsigned i = 0; i < step_operands(step); i++)
         if (places[i].staged && cuda_register(d, cuda_operand_memory(&step->operands[i]), &places[i].registered, e) < 0)
             return -1;
     return 0;
@@ -67,12 +67,12 @@ static int register_all(struct cuda_device *d, const struct backend_step *step, 
 /* Gives each operand its layout in the scratch memory, writes the layout to the plan, and returns the size that the
  * scratch memory must have. Bytes that operands share keep their strides, since each operand has a layout of its own
  * over them. */
-static uint64_t lay_out(const struct backend_step *step, struct place *places, struct plan *plan)
+static uint64_t lay_out(const struct step *step, struct place *places, struct plan *plan)
 {
     size_t element = dtype_size(plan->dtype);
     uint64_t total = 0;
 
-    for (unsigned i = 0; i < cuda_step_operands(step); i++) {
+    for (unsigned i = 0; i < step_operands(step); i++) {
         struct place *p = &places[i];
         uint64_t bytes = step->operands[i].extent;
 
@@ -92,12 +92,12 @@ static uint64_t lay_out(const struct backend_step *step, struct place *places, s
         p->offset = total;
         total += (bytes + SCRATCH_ALIGNMENT - 1) / SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT;
     }
-    cuda_layout_settle(plan, cuda_step_operands(step));
+    cuda_layout_settle(plan, step_operands(step));
     return total;
 }
 
 /* Adds a transfer between the mapping and the operand's place on the device: the whole extent, or its elements. */
-static int plan_transfer(const struct cuda_embedded *kernels, const struct backend_operand *o, size_t element,
+static int plan_transfer(const struct cuda_embedded *kernels, const struct step_operand *o, size_t element,
                          const struct place *place, uint64_t address, bool to_device, bool elements,
                          struct cuda_staging *staging, struct error *e)
 {
@@ -122,14 +122,13 @@ static int plan_transfer(const struct cuda_embedded *kernels, const struct backe
     return 0;
 }
 
-static int plan_transfers(const struct cuda_embedded *kernels, const struct backend_step *step,
-                          const struct place *places, struct cuda_staging *staging, const uint64_t *addresses,
-                          struct error *e)
+static int plan_transfers(const struct cuda_embedded *kernels, const struct step *step, const struct place *places,
+                          struct cuda_staging *staging, const uint64_t *addresses, struct error *e)
 {
     size_t element = dtype_size(step->plan.dtype);
 
-    for (unsigned i = 0; i < cuda_step_operands(step); i++) {
-        const struct backend_operand *o = &step->operands[i];
+    for (unsigned i = 0; i < step_operands(step); i++) {
+        const struct step_operand *o = &step->operands[i];
         const struct place *p = &places[i];
         /* Bytes between an output's elements belong to others, and are not written. */
         bool gaps = p->layout.count * element != o->extent;
@@ -139,15 +138,14 @@ static int plan_transfers(const struct cuda_embedded *kernels, const struct back
         if (p->same_as == i && p->copied_in &&
             plan_transfer(kernels, o, element, p, addresses[i], true, p->packed, staging, e) < 0)
             return -1;
-        if (i >= step->op->n_inputs && plan_transfer(kernels, o, element, p, addresses[i], false, gaps, staging, e) < 0)
+        if (i >= step->n_inputs && plan_transfer(kernels, o, element, p, addresses[i], false, gaps, staging, e) < 0)
             return -1;
     }
     return 0;
 }
 
-int cuda_staging_prepare(const struct cuda_embedded *kernels, const struct cuda_queue *q,
-                         const struct backend_step *step, struct cuda_staging *staging, struct plan *plan,
-                         uint64_t *addresses, struct error *e)
+int cuda_staging_prepare(const struct cuda_embedded *kernels, const struct cuda_queue *q, const struct step *step,
+                         struct cuda_staging *staging, struct plan *plan, uint64_t *addresses, struct error *e)
 {
     struct cuda_device *d = q->device;
     struct place places[STEP_MAX_OPERANDS];
@@ -161,7 +159,7 @@ int cuda_staging_prepare(const struct cuda_embedded *kernels, const struct cuda_
     total = lay_out(step, places, plan);
     if (cuda_scratch_alloc(d, q->stream, total, &staging->scratch, e) < 0)
         return -1;
-    for (unsigned i = 0; i < cuda_step_operands(step); i++)
+    for (unsigned i = 0; i < step_operands(step); i++)
         if (places[i].staged)
             addresses[i] = staging->scratch + places[places[i].same_as].offset;
     if (plan_transfers(kernels, step, places, staging, addresses, e) < 0)

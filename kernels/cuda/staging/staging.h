@@ -31,13 +31,12 @@ struct cuda_staging {                      /* does not move once it is prepared 
 
 /* Registers the memory, allocates the scratch memory, and rewrites `addresses` and the strides of `plan` for operands
  * that are staged there. Undone on failure. Thread: any; may block. */
-int cuda_staging_prepare(const struct cuda_embedded *kernels, const struct cuda_queue *q,
-                         const struct backend_step *step, struct cuda_staging *staging, struct plan *plan,
-                         uint64_t *addresses, struct error *e);
+int cuda_staging_prepare(const struct cuda_embedded *kernels, const struct cuda_queue *q, const struct step *step,
+                         struct cuda_staging *staging, struct plan *plan, uint64_t *addresses, struct error *e);
 
 /* The same for a user's kernel, whose plan has no strides: operands keep their layout. */
-int cuda_staging_prepare_kernel(const struct cuda_queue *q, const struct backend_step *step,
-                                struct cuda_staging *staging, uint64_t *addresses, struct error *e);
+int cuda_staging_prepare_kernel(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging,
+                                uint64_t *addresses, struct error *e);
 
 /* Enqueues the copies to the device. After a failure some may be on their way. Thread: any; may block. */
 int cuda_staging_copy_in(const struct cuda_queue *q, struct cuda_staging *staging, bool timing, struct error *e);

@@ -48,17 +48,17 @@ static void add_range(struct ranges *all, struct range added)
     all->items[all->n++] = added;
 }
 
-static void find_ranges(const struct backend_step *step, struct ranges *all)
+static void find_ranges(const struct step *step, struct ranges *all)
 {
     all->n = 0;
-    for (unsigned i = 0; i < cuda_step_operands(step); i++) {
-        const struct backend_operand *o = &step->operands[i];
+    for (unsigned i = 0; i < step_operands(step); i++) {
+        const struct step_operand *o = &step->operands[i];
 
         if (cuda_operand_is_staged(o))
             add_range(all, (struct range){.memory = cuda_operand_memory(o),
                                           .start = o->offset,
                                           .end = o->offset + o->extent,
-                                          .in_place = i >= step->op->n_inputs && (step->plan.kernel.sparse >> i & 1)});
+                                          .in_place = i >= step->n_inputs && (step->plan.kernel.sparse >> i & 1)});
     }
 }
 
@@ -92,7 +92,7 @@ static struct cuda_transfer transfer(const struct range *r, uint64_t offset, uin
         .host = r->memory->host + offset, .device = r->address + (offset - r->start), .extent = extent};
 }
 
-static const struct range *range_of(const struct ranges *all, const struct backend_operand *o)
+static const struct range *range_of(const struct ranges *all, const struct step_operand *o)
 {
     const struct range wanted = {.memory = cuda_operand_memory(o), .start = o->offset, .end = o->offset + o->extent};
     unsigned i = 0;
@@ -102,8 +102,8 @@ static const struct range *range_of(const struct ranges *all, const struct backe
     return &all->items[i];
 }
 
-int cuda_staging_prepare_kernel(const struct cuda_queue *q, const struct backend_step *step,
-                                struct cuda_staging *staging, uint64_t *addresses, struct error *e)
+int cuda_staging_prepare_kernel(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging,
+                                uint64_t *addresses, struct error *e)
 {
     struct cuda_device *d = q->device;
     struct ranges all;
@@ -122,14 +122,14 @@ int cuda_staging_prepare_kernel(const struct cuda_queue *q, const struct backend
         r->address += staging->scratch;
         staging->in[staging->n_in++] = transfer(r, r->start, r->end - r->start);
     }
-    for (unsigned i = 0; i < cuda_step_operands(step); i++) {
-        const struct backend_operand *o = &step->operands[i];
+    for (unsigned i = 0; i < step_operands(step); i++) {
+        const struct step_operand *o = &step->operands[i];
         const struct range *r = cuda_operand_is_staged(o) ? range_of(&all, o) : NULL;
 
         if (!r)
             continue;
         addresses[i] = r->address + (o->offset - r->start);
-        if (i >= step->op->n_inputs && !r->in_place)
+        if (i >= step->n_inputs && !r->in_place)
             staging->out[staging->n_out++] = transfer(r, o->offset, o->extent);
     }
     return 0;

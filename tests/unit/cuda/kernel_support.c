@@ -48,16 +48,6 @@ const struct backend_function *load_function(struct backend_code *code, const ch
     return &functions[n++];
 }
 
-/* Ops as the server has one for each signature: only how many operands there are matters here. */
-static const struct op *op_of(unsigned inputs, unsigned outputs)
-{
-    static struct op ops[8][8];
-    struct op *op = &ops[inputs][outputs];
-
-    *op = (struct op){.id = OP_COUNT, .name = "user kernel", .n_inputs = inputs, .n_outputs = outputs};
-    return op;
-}
-
 static unsigned count(const struct arg *args, unsigned n_args, unsigned kind)
 {
     unsigned n = 0;
@@ -67,17 +57,19 @@ static unsigned count(const struct arg *args, unsigned n_args, unsigned kind)
     return n;
 }
 
-void fill_kernel_step(struct backend_step *step, const struct backend_function *function, unsigned threads,
+void fill_kernel_step(struct step *step, const struct backend_function *function, unsigned threads,
                       const struct arg *args, unsigned n_args)
 {
     unsigned inputs = count(args, n_args, ARG_IN), next[2] = {0, inputs};
     struct plan_kernel *k = &step->plan.kernel;
     uint16_t at = 0;
 
-    *step = (struct backend_step){.op = op_of(inputs, count(args, n_args, ARG_OUT)),
-                                  .plan = {.kind = PLAN_KERNEL, .dtype = DTYPE_F32},
-                                  .in_place = -1};
-    k->function = function;
+    *step = (struct step){.op = OP_COUNT,
+                          .n_inputs = (uint8_t)inputs,
+                          .n_outputs = (uint8_t)count(args, n_args, ARG_OUT),
+                          .plan = {.kind = PLAN_KERNEL, .dtype = DTYPE_F32},
+                          .in_place = -1};
+    k->function = function->id;
     k->grid[0] = (threads + 255) / 256;
     k->grid[1] = k->grid[2] = 1;
     k->block[0] = 256;
@@ -96,7 +88,7 @@ void fill_kernel_step(struct backend_step *step, const struct backend_function *
             k->n_pointers++;
             k->sparse |= (uint16_t)(a->sparse << operand);
             step->operands[operand] =
-                (struct backend_operand){.memory = a->memory, .offset = a->offset, .extent = a->bytes};
+                (struct step_operand){.memory = memory_id_of(a->memory), .offset = a->offset, .extent = a->bytes};
         }
         at = (uint16_t)(at + size);
     }

@@ -26,7 +26,7 @@ struct backend_code *load_code(void);
 const struct backend_function *load_function(struct backend_code *code, const char *name);
 
 /* A step that launches the function over `threads` threads in blocks of 256. */
-void fill_kernel_step(struct backend_step *step, const struct backend_function *function, unsigned threads,
+void fill_kernel_step(struct step *step, const struct backend_function *function, unsigned threads,
                       const struct arg *args, unsigned n_args);
 /* A job of one; one timed execution. */
 void make_kernel_job(struct test_job *t, const struct backend_function *function, unsigned threads,

@@ -362,20 +362,21 @@ static void plan_job(struct test_job *t, struct op_call *call, const struct view
     struct error e;
 
     *t = (struct test_job){.job = {.n_steps = 1, .repeat = 1, .timing = true, .done = job_done},
-                           .step = {.op = call->op, .in_place = -1}};
+                           .step = {.in_place = -1}};
+    step_set_op(&t->step, call->op);
     t->job.steps = &t->step;
     t->job.samples = t->samples;
     /* A server leaves there what an earlier run had. */
     for (unsigned i = n; i < STEP_MAX_OPERANDS; i++)
-        t->step.operands[i].memory = (struct backend_memory *)(uintptr_t)8;
+        t->step.operands[i].memory = 8;
     for (unsigned i = 0; i < n; i++) {
         set_tensor(&tensors[i], &views[i]);
         call->tensors[i] = &tensors[i];
-        t->step.operands[i] = (struct backend_operand){
-            .memory = views[i].memory, .offset = tensors[i].offset, .extent = tensors[i].extent};
+        t->step.operands[i] = (struct step_operand){
+            .memory = memory_id_of(views[i].memory), .offset = tensors[i].offset, .extent = tensors[i].extent};
         if (i < call->op->n_inputs && views[i].memory == views[n - 1].memory &&
             views[i].offset == views[n - 1].offset && call->op->id != OP_GEMM)
-            t->step.in_place = (int)i;
+            t->step.in_place = (int8_t)i;
     }
     if (op_plan(call, &t->step.plan, &e) < 0)
         fail_msg("op_plan: %s", e.message);

@@ -13,6 +13,7 @@
 #include "backend/backend.h"
 #include "backend/memfd.h"
 #include "standin_cuda/control.h"
+#include "tests/unit/memory_id_of.h"
 
 enum { SAMPLES_MAX = 2048, VALUES_MAX = 4096 };
 
@@ -76,7 +77,7 @@ struct view {
 
 struct test_job {
     struct backend_job job;
-    struct backend_step step;
+    struct step step;
     double samples[SAMPLES_MAX];
     bool done;
     unsigned order; /* of done() calls, from 1 */

@@ -213,7 +213,7 @@ static void test_what_it_cannot_express_runs_tiled(void **state)
     expect_product(many, 0.0, "tiled");
 
     make_gemm(&t, gaps, 1.0, 0.0);
-    t.step.variant = "cublaslt";
+    step_copy_variant(t.step.variant, "cublaslt");
     assert_int_equal(backend->check(device, &t.step, &e), -1);
     assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
     assert_string_equal(e.details[0].text, "attrs.variant");
@@ -227,7 +227,7 @@ static void test_tiled_can_be_forced(void **state)
 
     (void)state;
     make_gemm(&t, views, 1.0, 0.0);
-    t.step.variant = "tiled";
+    step_copy_variant(t.step.variant, "tiled");
     run_job(stream, &t);
     assert_string_equal(t.step.variant_used, "tiled");
     assert_int_equal(*products, before);
@@ -318,7 +318,7 @@ static void test_no_algorithm_means_tiled(void **state)
     assert_int_equal(*heuristics, before + 1);
     make_gemm(&t, views, 1.0, 0.0);
     assert_false(backend->needs_prepare(device, &t.job)); /* that there is none is remembered, too */
-    t.step.variant = "cublaslt";
+    step_copy_variant(t.step.variant, "cublaslt");
     assert_true(start(stream, &t, &e));
     finish(&t);
     assert_true(t.job.failed);
@@ -341,7 +341,7 @@ static void test_no_memory_for_a_workspace_means_tiled(void **state)
     assert_string_equal(t.step.variant_used, "tiled");
 
     make_gemm(&t, views, 1.0, 0.0);
-    t.step.variant = "cublaslt";
+    step_copy_variant(t.step.variant, "cublaslt");
     inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
     assert_true(start(fresh, &t, &e));
     finish(&t);

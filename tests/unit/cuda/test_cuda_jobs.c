@@ -262,7 +262,7 @@ static void test_a_forced_variant_is_used_or_refused(void **state)
     (void)state;
     fill(a, N, 7);
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
-    t.step.variant = "strided";
+    step_copy_variant(t.step.variant, "strided");
     assert_int_equal(backend->check(device, &t.step, &e), 0);
     run_job(stream, &t);
     assert_string_equal(t.step.variant_used, "strided");
@@ -273,10 +273,10 @@ static void test_a_forced_variant_is_used_or_refused(void **state)
     make_job(&t, OP_SQUARE,
              (struct view[]){{.memory = a, .rank = 1, .shape = {N / 2}, .strides = {2}, .strided = true},
                              VECTOR(out, N / 2)});
-    t.step.variant = "vector";
+    step_copy_variant(t.step.variant, "vector");
     assert_int_equal(backend->check(device, &t.step, &e), -1);
     assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
-    t.step.variant = "strided";
+    step_copy_variant(t.step.variant, "strided");
     assert_int_equal(backend->check(device, &t.step, &e), 0);
     backend->stream_free(stream);
     close_memory(a);

@@ -283,7 +283,7 @@ static void test_an_empty_grid_launches_nothing(void **state)
 
 /* ---- programs ---- */
 
-static void run_steps(struct backend_stream *stream, struct test_job *t, struct backend_step *steps, unsigned n)
+static void run_steps(struct backend_stream *stream, struct test_job *t, struct step *steps, unsigned n)
 {
     t->job.steps = steps;
     t->job.n_steps = n;
@@ -297,7 +297,7 @@ static void test_a_program_of_kernels_is_replayed_as_a_graph(void **state)
     struct backend_stream *stream = stream_open();
     struct backend_program *program = NULL;
     int64_t graphs = counter(STANDIN_COUNTER_graph_launches);
-    struct backend_step steps[3];
+    struct step steps[3];
     struct test_job t;
 
     (void)state;
@@ -403,7 +403,7 @@ static void test_steps_of_a_sequence_see_each_others_results(void **state)
     struct backend_memory *m = host_memory(BYTES), *out = host_memory(BYTES);
     const struct arg twice[] = {OUT(m, N), IN(m, N), INT(N)};
     struct backend_stream *stream = stream_open();
-    struct backend_step steps[3];
+    struct step steps[3];
     struct test_job t;
 
     (void)state;

@@ -1,4 +1,5 @@
 #include "support.h"
+#include "tests/unit/memory_id_of.h"
 
 #include <math.h>
 #include <poll.h>
@@ -238,9 +239,9 @@ void fixture_wait(struct fixture *f, struct backend_job *job)
 }
 
 /* A step of a job's own: there are more than jobs at one time in any test. */
-static struct backend_step *next_step(void)
+static struct step *next_step(void)
 {
-    static struct backend_step steps[1024];
+    static struct step steps[1024];
     static unsigned n;
 
     return &steps[n++ % COUNT(steps)];
@@ -253,7 +254,8 @@ void job_init(struct backend_job *job, enum op_id op, struct operand *const *inp
     struct error e;
 
     *job = (struct backend_job){.steps = next_step(), .n_steps = 1, .repeat = 1, .timing = true, .done = on_done};
-    *job->steps = (struct backend_step){.op = call.op, .in_place = -1};
+    *job->steps = (struct step){.in_place = -1};
+    step_set_op(job->steps, call.op);
     for (unsigned i = 0; i < call.op->n_attrs; i++)
         call.attrs[i] = attrs ? attrs[i] : call.op->attrs[i].fallback;
     for (unsigned i = 0; i <= call.op->n_inputs; i++) {
@@ -261,9 +263,9 @@ void job_init(struct backend_job *job, enum op_id op, struct operand *const *inp
 
         call.tensors[i] = &o->tensor;
         memcpy(o->before, o->memory.host, o->memory.size);
-        job->steps->operands[i] = (struct backend_operand){&o->memory, o->tensor.offset, o->tensor.extent};
+        job->steps->operands[i] = (struct step_operand){memory_id_of(&o->memory), o->tensor.offset, o->tensor.extent};
         if (i < call.op->n_inputs && o == out)
-            job->steps->in_place = (int)i;
+            job->steps->in_place = (int8_t)i;
     }
     if (op_plan(&call, &job->steps->plan, &e) < 0)
         fail_msg("%s", e.message);

@@ -64,7 +64,7 @@ static void run_add(struct fixture *f, enum dtype dtype, const char *variant, co
     operand_init(&b, dtype, b_shape->rank, b_shape->sizes, b_layout);
     operand_init(&out, dtype, out_shape->rank, out_shape->sizes, out_layout);
     job_init(&job, OP_ADD, (struct operand *[]){&a, &b}, &out, NULL);
-    job.steps->variant = variant;
+    step_copy_variant(job.steps->variant, variant);
     job_run(f, &job);
     assert_false(job.failed);
     if (variant)
@@ -165,7 +165,7 @@ static void in_place_body(struct fixture *f, enum dtype dtype, const char *varia
             operand_init(&one, dtype, 2, shape, layouts[l]);
             operand_init(&other, dtype, 2, shape, layouts[(l + 1) % COUNT(layouts)]);
             job_init(&job, OP_ADD, inputs, &one, NULL);
-            job.steps->variant = variant;
+            step_copy_variant(job.steps->variant, variant);
             job_run(f, &job);
             assert_false(job.failed);
             check_result(OP_ADD, inputs[0], inputs[1], &one);
@@ -193,7 +193,7 @@ static void square_body(struct fixture *f, enum dtype dtype, const char *variant
                 operand_init(&a, dtype, shapes[s].rank, shapes[s].sizes, layouts[l]);
                 operand_init(&out, dtype, shapes[s].rank, shapes[s].sizes, layouts[(l + 2) % COUNT(layouts)]);
                 job_init(&job, OP_SQUARE, (struct operand *[]){&a}, in_place ? &a : &out, NULL);
-                job.steps->variant = variant;
+                step_copy_variant(job.steps->variant, variant);
                 job_run(f, &job);
                 assert_false(job.failed);
                 check_result(OP_SQUARE, &a, NULL, in_place ? &a : &out);
@@ -225,7 +225,7 @@ static void patterns_body(struct fixture *f, enum dtype dtype, const char *varia
         memcpy(operand_at(&b, i), &(uint16_t){(uint16_t)(i * 40503U)}, 2);
     }
     job_init(&job, OP_ADD, (struct operand *[]){&a, &b}, &out, NULL);
-    job.steps->variant = variant;
+    step_copy_variant(job.steps->variant, variant);
     job_run(f, &job);
     for (unsigned i = 0; i < 1 << 16; i++) {
         unsigned char want[2];
@@ -262,7 +262,7 @@ static void test_empty(void **state)
     operand_init(&out, DTYPE_F32, 3, shape, CONTIGUOUS);
     job_init(&job, OP_ADD, (struct operand *[]){&a, &b}, &out, NULL);
     for (unsigned i = 0; i < 3; i++)
-        job.steps->operands[i] = (struct backend_operand){NULL, 0, 0};
+        job.steps->operands[i] = (struct step_operand){0, 0, 0};
     job.samples = &sample;
     job_run(&f, &job);
     assert_false(job.failed);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "support.h"
+#include "tests/unit/memory_id_of.h"
 #include "util/clock.h"
 
 enum { LARGE = 1 << 20, SMALL = 100 };
@@ -97,7 +98,7 @@ static void test_order_in_a_stream(void **state)
         assert_int_equal(tensor_measure(&head.tensor, "head", &(struct error){0}), 0);
         job_init(&jobs[2 * i + 1], OP_ADD, (struct operand *[]){&head, &head}, &head, NULL);
         for (unsigned j = 0; j < 3; j++) /* `head` goes, the memory stays */
-            jobs[2 * i + 1].steps->operands[j].memory = &chain[i + 1].memory;
+            jobs[2 * i + 1].steps->operands[j].memory = memory_id_of(&chain[i + 1].memory);
     }
     for (unsigned i = 0; i < COUNT(jobs); i++) {
         jobs[i].done = note_order;

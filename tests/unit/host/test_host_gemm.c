@@ -116,7 +116,7 @@ static void run_product(struct fixture *f, enum dtype dtype, const char *variant
         for (uint64_t i = 0; i < out.tensor.count; i++)
             encode(dtype, (double)NAN, operand_at(&out, i));
     job_init(&job, OP_GEMM, (struct operand *[]){&a, &b}, &out, attrs);
-    job.steps->variant = variant;
+    step_copy_variant(job.steps->variant, variant);
     job_run(f, &job);
     if (job.failed)
         fail_msg("%s", job.error.message);
@@ -269,7 +269,7 @@ static void test_repeated_and_overlapping_rows(void **state)
                 a.tensor.strides[0] = row;
                 a.tensor.strides[1] = column;
                 job_init(&job, OP_GEMM, (struct operand *[]){&a, &b}, &out, NULL);
-                job.steps->variant = *v;
+                step_copy_variant(job.steps->variant, *v);
                 job_run(&f, &job);
                 assert_false(job.failed);
                 check_product(&(struct product){40, 40, 40, .alpha = 1}, &a, &b, &out);
@@ -289,7 +289,7 @@ static void run_tiny(struct fixture *f, const char *variant, struct backend_job 
     operand_init(&b, DTYPE_F32, 2, shape, CONTIGUOUS);
     operand_init(&out, DTYPE_F32, 2, shape, CONTIGUOUS);
     job_init(job, OP_GEMM, (struct operand *[]){&a, &b}, &out, NULL);
-    job->steps->variant = variant;
+    step_copy_variant(job->steps->variant, variant);
     job_run(f, job);
     operand_deinit(&a);
     operand_deinit(&b);

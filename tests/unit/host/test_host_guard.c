@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "support.h"
+#include "tests/unit/memory_id_of.h"
 
 enum { EDGE = 300, PAGE_BYTES = 4096 };
 
@@ -52,8 +53,8 @@ static void work_init(struct work *w, enum op_id op, const char *variant)
     }
     job_init(&w->job, op, (struct operand *[]){&w->operands[0], &w->operands[1]}, &w->operands[2], NULL);
     for (unsigned i = 0; i < 3; i++)
-        w->job.steps->operands[i].memory = &w->memories[i].memory;
-    w->job.steps->variant = variant;
+        w->job.steps->operands[i].memory = memory_id_of(&w->memories[i].memory);
+    step_copy_variant(w->job.steps->variant, variant);
 }
 
 static void work_deinit(struct work *w)
@@ -122,7 +123,7 @@ static void test_tiny_job(void **state)
     operand_init(&o, DTYPE_F32, 1, shape, CONTIGUOUS);
     shared_init(&s, PAGE_BYTES);
     job_init(&job, OP_ADD, (struct operand *[]){&o, &o}, &o, NULL);
-    job.steps->operands[2].memory = &s.memory;
+    job.steps->operands[2].memory = memory_id_of(&s.memory);
     job_run(&f, &job);
     assert_false(job.failed);
     assert_int_equal(ftruncate(s.fd, 0), 0);
