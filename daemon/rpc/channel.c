@@ -93,7 +93,7 @@ struct rpc_channel *rpc_channel_free(struct rpc_channel *ch)
         return NULL;
     munmap(ch->memory, RPC_CHANNEL_BYTES);
     close(ch->doorbell);
-    ringer_settle(ch->ringer);
+    waker_settle(ch->waker);
     close(ch->wake);
     rpc_input_free(&ch->input);
     rpc_output_free(&ch->output);
@@ -120,7 +120,7 @@ enum rpc_receive rpc_channel_receive(struct rpc_channel *ch, struct error *e)
     }
     n = ring_read(&ch->requests, at, room < RECEIVE_MAX ? room : RECEIVE_MAX);
     if (ring_producer_waits(&ch->requests))
-        ringer_ring(ch->ringer, ch->wake);
+        waker_wake(ch->waker, ch->wake);
     return rpc_input_commit(&ch->input, n, NULL, 0, e) < 0 ? RPC_VIOLATION : RPC_RECEIVED;
 }
 
@@ -186,7 +186,7 @@ int rpc_channel_flush(struct rpc_channel *ch, struct error *e)
     if (asked && !rpc_channel_pending(ch))
         ring_producer_wakes(&ch->replies);
     if (written && ring_publish(&ch->replies))
-        ringer_ring(ch->ringer, ch->wake);
+        waker_wake(ch->waker, ch->wake);
     return rpc_channel_pending(ch) ? 0 : 1;
 }
 

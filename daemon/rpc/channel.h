@@ -11,7 +11,7 @@
 #include "rpc/input.h"
 #include "rpc/output.h"
 #include "rpc/socket.h"
-#include "util/ringer.h"
+#include "util/waker.h"
 
 /* Descriptors of the client, in the order of hello's reply. */
 enum { CHANNEL_MEMORY, CHANNEL_DOORBELL, CHANNEL_WAKE, CHANNEL_FDS };
@@ -22,9 +22,9 @@ struct rpc_channel {
     unsigned char *memory;
     struct ring_consumer requests;
     struct ring_producer replies;
-    int doorbell;          /* readable edges: the client has written or read something */
-    int wake;              /* writing wakes the client */
-    struct ringer *ringer; /* does that, where the owner set one; else NULL */
+    int doorbell;        /* readable edges: the client has written or read something */
+    int wake;            /* writing wakes the client */
+    struct waker *waker; /* does that, where the owner set one; else NULL */
     struct rpc_input input;
     struct rpc_output output;
     uint64_t message_start; /* of the reply being written, in `output` */

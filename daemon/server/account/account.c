@@ -68,9 +68,9 @@ static struct list *bucket_of(struct accounts *all, uid_t uid)
     return &all->buckets[(uint32_t)((uint64_t)uid * 0x9e3779b1U) >> 24];
 }
 
-static void on_closed(struct closer_lane *closer, unsigned count)
+static void on_closed(struct close_queue *queue, unsigned count)
 {
-    struct account_lane *lane = list_entry(closer, struct account_lane, closer);
+    struct account_lane *lane = list_entry(queue, struct account_lane, close_queue);
 
     charge_note(&lane->fds, lane->fds.amount - count);
     if (!lane->fds.amount)
@@ -94,8 +94,8 @@ struct account *account_get(struct accounts *all, uid_t user)
     a->all = all;
     a->uid = uid;
     a->references = 1;
-    closer_lane_init(&a->files.closer, on_closed);
-    closer_lane_init(&a->sockets.closer, on_closed);
+    close_queue_init(&a->files.close_queue, on_closed);
+    close_queue_init(&a->sockets.close_queue, on_closed);
     list_init(&a->idle_link);
     list_init(&a->starving_link);
     list_init(&a->starved);
@@ -245,7 +245,7 @@ static void close_by(struct account *a, struct account_lane *lane, const int *fd
 {
     if (!count)
         return;
-    if (!a->all->closer) {
+    if (!a->all->close_queues) {
         for (unsigned i = 0; i < count; i++)
             close(fds[i]);
         return;
@@ -254,7 +254,7 @@ static void close_by(struct account *a, struct account_lane *lane, const int *fd
         charge_note(&lane->fds, lane->fds.amount + count);
     else
         charge_count(&lane->fds, a, QUOTA_FDS, count);
-    closer_close(a->all->closer, &lane->closer, fds, count);
+    close_queue_add(a->all->close_queues, &lane->close_queue, fds, count);
 }
 
 void account_close_fds(struct account *a, const int *fds, unsigned count)
@@ -264,13 +264,13 @@ void account_close_fds(struct account *a, const int *fds, unsigned count)
 
 void account_close_socket(struct account *a, int fd)
 {
-    if (!closer_close_socket(fd))
+    if (!close_queue_close_socket(fd))
         close_by(a, &a->sockets, &fd, 1);
 }
 
 unsigned account_crowd(struct account *a)
 {
-    return a->all->closer ? closer_crowd(a->all->closer, &a->sockets.closer) : 0;
+    return a->all->close_queues ? close_queue_excess(a->all->close_queues, &a->sockets.close_queue) : 0;
 }
 
 int account_check_closing(struct account *a, pid_t pid, struct error *e)

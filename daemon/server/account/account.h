@@ -11,7 +11,7 @@
 #include <sys/types.h>
 
 #include "server/account/schedule.h"
-#include "util/closer.h"
+#include "util/close_queue.h"
 #include "util/error.h"
 #include "util/list.h"
 
@@ -82,10 +82,10 @@ struct accounts {
     struct list idle;                     /* by idle_link, the one idle for longest first */
     unsigned n_idle;
     struct list shared_charges[HOLD_BUCKETS];
-    struct closer *closer;           /* the server's; NULL: descriptors are closed at once */
-    uint64_t used[QUOTA_COUNT];      /* of all accounts */
-    uint64_t runs;                   /* of all accounts */
-    uint64_t refused[REFUSED_COUNT]; /* of all accounts there ever were */
+    struct close_queues *close_queues; /* the server's; NULL: descriptors are closed at once */
+    uint64_t used[QUOTA_COUNT];        /* of all accounts */
+    uint64_t runs;                     /* of all accounts */
+    uint64_t refused[REFUSED_COUNT];   /* of all accounts there ever were */
 };
 
 /* A part of one of a user's quotas, and who has it is its one holder: it is taken once, and given back by whatever ends
@@ -98,7 +98,7 @@ struct charge {
 
 /* Descriptors of a user's that are being closed. They count as the user's. */
 struct account_lane {
-    struct closer_lane closer;
+    struct close_queue close_queue;
     struct charge fds;
 };
 

@@ -128,8 +128,8 @@ static int prepare(struct server *s, int listener, struct error *e)
 static int start(struct server *s, struct error *e)
 {
     memory_init(s);
-    s->accounts.closer = closer_new(&s->loop);
-    if (!s->accounts.closer)
+    s->accounts.close_queues = close_queues_new(&s->loop);
+    if (!s->accounts.close_queues)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the event loop");
     trimming_init(&s->trimming, &s->loop);
     drain_init(s);
@@ -185,7 +185,7 @@ close_loop:
     uv_loop_close(&s->loop);
     exec_free(s);
     modules_free(s);
-    closer_free(s->accounts.closer);
+    close_queues_free(s->accounts.close_queues);
 free_server:
     free_rooms(s);
     return -1;
@@ -218,7 +218,7 @@ struct server *server_free(struct server *server)
     uv_loop_close(&server->loop);
     peers_free(server);
     accounts_free(&server->accounts);
-    closer_free(server->accounts.closer);
+    close_queues_free(server->accounts.close_queues);
     free_rooms(server);
     return NULL;
 }

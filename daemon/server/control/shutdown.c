@@ -145,5 +145,5 @@ void shutdown_step(struct server *s)
     trimming_stop(&s->trimming);
     uv_close((uv_handle_t *)&s->control->shutdown_timer, NULL);
     drain_close(s);
-    closer_stop(s->accounts.closer);
+    close_queues_stop(s->accounts.close_queues);
 }

@@ -57,7 +57,7 @@ static void close_newcomer(struct server *s, int fd)
     a = account_get(&s->accounts, peer.uid);
     if (a)
         close_with_crowd(s, a, fd);
-    else if (!closer_close_socket(fd))
+    else if (!close_queue_close_socket(fd))
         work_close_fds(&s->loop, &fd, 1);
     account_unref(a);
 }

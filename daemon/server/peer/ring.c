@@ -46,7 +46,7 @@ int channels_init(struct server *s, struct error *e)
 {
     list_init(&s->peers->hot);
     /* Only where there is a processor for one more thread that is busy. */
-    if (s->config.spin_us && ringer_new(&s->peers->ringer, e) < 0)
+    if (s->config.spin_us && waker_new(&s->peers->waker, e) < 0)
         return -1;
     s->peers->doorbells = epoll_create1(EPOLL_CLOEXEC);
     if (s->peers->doorbells < 0 || uv_poll_init(&s->loop, &s->peers->doorbells_poll, s->peers->doorbells) < 0)
@@ -64,7 +64,7 @@ void channels_stop(struct server *s)
 
 void channels_free(struct server *s)
 {
-    s->peers->ringer = ringer_free(s->peers->ringer);
+    s->peers->waker = waker_free(s->peers->waker);
     close(s->peers->doorbells);
 }
 
@@ -99,7 +99,7 @@ int channel_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e
         rpc_channel_free(channel);
         goto discharge;
     }
-    channel->ringer = c->server->peers->ringer;
+    channel->waker = c->server->peers->waker;
     c->channel = channel;
     heat(c);
     return 0;
@@ -125,7 +125,7 @@ void channels_poll(struct server *s)
 {
     uint64_t now = 0;
 
-    ringer_turn(s->peers->ringer);
+    waker_turn(s->peers->waker);
     list_for_each_safe (node, after, &s->peers->hot) {
         struct connection *c = list_entry(node, struct connection, hot_link);
 

@@ -32,9 +32,9 @@ struct peers {
 
     int doorbells; /* an epoll of every channel's */
     uv_poll_t doorbells_poll;
-    struct ringer *ringer; /* wakes clients; NULL where the daemon does not poll */
-    struct list hot;       /* connections whose rings are looked into at every turn */
-    struct list recent;    /* the few connections whose sockets had input last */
+    struct waker *waker; /* wakes clients; NULL where the daemon does not poll */
+    struct list hot;     /* connections whose rings are looked into at every turn */
+    struct list recent;  /* the few connections whose sockets had input last */
     unsigned n_recent;
     uint64_t crowded_ns; /* when there last were more of them than are kept */
 

@@ -1,4 +1,4 @@
-#include "util/ringer.h"
+#include "util/waker.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -13,39 +13,39 @@
 
 enum {
     QUEUE = 4096,       /* a power of two */
-    AT_ONCE = 2,        /* bells of one turn that do not wake the thread */
-    STAYS_UP_NS = 30000 /* after its last bell: waking it is as dear as a bell */
+    AT_ONCE = 2,        /* wake-ups of one turn that do not start the thread */
+    STAYS_UP_NS = 30000 /* after its last write: starting it again costs as much as a write */
 };
 
-struct ringer {
+struct waker {
     pthread_t thread;
     bool started;
     unsigned this_turn;
     atomic_bool stop;
     sem_t wanted;
     _Alignas(64) atomic_uint asked; /* the owner's */
-    _Alignas(64) atomic_uint rung;  /* the thread's */
+    _Alignas(64) atomic_uint done;  /* the thread's */
     _Alignas(64) atomic_bool asleep;
     int fds[QUEUE];
 };
 
-static void ring(int fd)
+static void wake(int fd)
 {
     const uint64_t one = 1;
 
-    /* A full pipe has bells enough in it; one that nobody reads any more is not ours to report. */
+    /* A full pipe wakes its reader anyway; a pipe without a reader is no error here. */
     while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR)
         ;
 }
 
-static bool work(struct ringer *r)
+static bool work(struct waker *r)
 {
-    unsigned rung = atomic_load_explicit(&r->rung, memory_order_relaxed);
+    unsigned done = atomic_load_explicit(&r->done, memory_order_relaxed);
     bool any = false;
 
-    while (rung != atomic_load_explicit(&r->asked, memory_order_acquire)) {
-        ring(r->fds[rung % QUEUE]);
-        atomic_store_explicit(&r->rung, ++rung, memory_order_release);
+    while (done != atomic_load_explicit(&r->asked, memory_order_acquire)) {
+        wake(r->fds[done % QUEUE]);
+        atomic_store_explicit(&r->done, ++done, memory_order_release);
         any = true;
     }
     return any;
@@ -53,7 +53,7 @@ static bool work(struct ringer *r)
 
 static void *run(void *argument)
 {
-    struct ringer *r = argument;
+    struct waker *r = argument;
     uint64_t last = clock_now_ns();
 
     while (!atomic_load(&r->stop)) {
@@ -61,8 +61,8 @@ static void *run(void *argument)
             last = clock_now_ns();
         } else if (clock_now_ns() - last > STAYS_UP_NS) {
             atomic_store(&r->asleep, true);
-            /* Whoever asks after this sees that it sleeps; what was asked before is seen here. */
-            if (atomic_load(&r->asked) == atomic_load(&r->rung) || !atomic_exchange(&r->asleep, false))
+            /* Later requests see that the thread sleeps; earlier requests are seen here. */
+            if (atomic_load(&r->asked) == atomic_load(&r->done) || !atomic_exchange(&r->asleep, false))
                 while (sem_wait(&r->wanted) < 0)
                     ;
             last = clock_now_ns();
@@ -71,19 +71,19 @@ static void *run(void *argument)
     return NULL;
 }
 
-int ringer_new(struct ringer **ret_ringer, struct error *e)
+int waker_new(struct waker **ret_waker, struct error *e)
 {
-    struct ringer *r = aligned_alloc(64, (sizeof(*r) + 63) / 64 * 64);
+    struct waker *r = aligned_alloc(64, (sizeof(*r) + 63) / 64 * 64);
 
     if (!r)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a thread that wakes clients");
-    *r = (struct ringer){.started = false};
+    *r = (struct waker){.started = false};
     sem_init(&r->wanted, 0, 0);
-    *ret_ringer = r;
+    *ret_waker = r;
     return 0;
 }
 
-struct ringer *ringer_free(struct ringer *r)
+struct waker *waker_free(struct waker *r)
 {
     if (!r)
         return NULL;
@@ -97,7 +97,7 @@ struct ringer *ringer_free(struct ringer *r)
     return NULL;
 }
 
-static bool start(struct ringer *r)
+static bool start(struct waker *r)
 {
     sigset_t all, before;
 
@@ -110,21 +110,21 @@ static bool start(struct ringer *r)
     return r->started;
 }
 
-void ringer_ring(struct ringer *r, int fd)
+void waker_wake(struct waker *r, int fd)
 {
     unsigned asked;
 
     if (!r) {
-        ring(fd);
+        wake(fd);
         return;
     }
     asked = atomic_load_explicit(&r->asked, memory_order_relaxed);
     if ((!r->started || atomic_load_explicit(&r->asleep, memory_order_relaxed)) && r->this_turn++ < AT_ONCE) {
-        ring(fd);
+        wake(fd);
         return;
     }
-    if (asked - atomic_load_explicit(&r->rung, memory_order_acquire) == QUEUE || !start(r)) {
-        ring(fd);
+    if (asked - atomic_load_explicit(&r->done, memory_order_acquire) == QUEUE || !start(r)) {
+        wake(fd);
         return;
     }
     r->fds[asked % QUEUE] = fd;
@@ -133,14 +133,14 @@ void ringer_ring(struct ringer *r, int fd)
         sem_post(&r->wanted);
 }
 
-void ringer_turn(struct ringer *r)
+void waker_turn(struct waker *r)
 {
     if (r)
         r->this_turn = 0;
 }
 
-void ringer_settle(struct ringer *r)
+void waker_settle(struct waker *r)
 {
-    while (r && atomic_load(&r->rung) != atomic_load_explicit(&r->asked, memory_order_relaxed))
+    while (r && atomic_load(&r->done) != atomic_load_explicit(&r->asked, memory_order_relaxed))
         ;
 }

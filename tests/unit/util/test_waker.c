@@ -1,4 +1,4 @@
-/* Every bell is rung, whoever rings it, and none after ringer_settle(). */
+/* Every wake-up is written, by the caller or the thread, and none after waker_settle(). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,79 +8,79 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "util/ringer.h"
+#include "util/waker.h"
 
-enum { BELLS = 8, ROUNDS = 20000 };
+enum { DESCRIPTORS = 8, ROUNDS = 20000 };
 
-static void test_every_bell_is_rung(void **state)
+static void test_every_wake_up_is_written(void **state)
 {
-    uint64_t wanted[BELLS] = {0}, got;
-    struct ringer *ringer;
+    uint64_t wanted[DESCRIPTORS] = {0}, got;
+    struct waker *waker;
     struct error e;
-    int fds[BELLS];
+    int fds[DESCRIPTORS];
 
     (void)state;
-    assert_int_equal(ringer_new(&ringer, &e), 0);
-    for (unsigned i = 0; i < BELLS; i++)
+    assert_int_equal(waker_new(&waker, &e), 0);
+    for (unsigned i = 0; i < DESCRIPTORS; i++)
         fds[i] = eventfd(0, EFD_NONBLOCK);
     for (unsigned round = 0; round < ROUNDS; round++) {
-        ringer_turn(ringer);
-        /* One, which is rung at once; or all, which the thread gets. */
-        for (unsigned i = 0; i < (round % 100 < 50 ? 1U : BELLS); i++) {
-            ringer_ring(ringer, fds[i]);
+        waker_turn(waker);
+        /* One, which is written at once; or all, which the thread writes. */
+        for (unsigned i = 0; i < (round % 100 < 50 ? 1U : DESCRIPTORS); i++) {
+            waker_wake(waker, fds[i]);
             wanted[i]++;
         }
     }
-    ringer_settle(ringer);
-    for (unsigned i = 0; i < BELLS; i++) {
+    waker_settle(waker);
+    for (unsigned i = 0; i < DESCRIPTORS; i++) {
         assert_int_equal(read(fds[i], &got, sizeof(got)), sizeof(got));
         assert_int_equal(got, wanted[i]);
         close(fds[i]);
     }
-    assert_null(ringer_free(ringer));
+    assert_null(waker_free(waker));
 }
 
 static void test_a_sleeping_thread_is_woken(void **state)
 {
-    struct ringer *ringer;
+    struct waker *waker;
     struct error e;
     uint64_t got;
-    int fd = eventfd(0, EFD_SEMAPHORE); /* reading blocks until it rings */
+    int fd = eventfd(0, EFD_SEMAPHORE); /* a read blocks until it is written */
 
     (void)state;
-    assert_int_equal(ringer_new(&ringer, &e), 0);
+    assert_int_equal(waker_new(&waker, &e), 0);
     for (unsigned round = 0; round < 200; round++) {
-        ringer_turn(ringer);
+        waker_turn(waker);
         for (unsigned i = 0; i < 5; i++)
-            ringer_ring(ringer, fd);
+            waker_wake(waker, fd);
         for (unsigned i = 0; i < 5; i++)
             assert_int_equal(read(fd, &got, sizeof(got)), sizeof(got));
         if (round % 10 == 0)
             usleep(100); /* longer than it stays up: both ways of finding it are taken */
     }
-    ringer_free(ringer);
+    waker_free(waker);
     close(fd);
 }
 
-static void test_without_a_ringer_it_rings_at_once(void **state)
+static void test_without_a_waker_it_writes_at_once(void **state)
 {
     int fd = eventfd(0, EFD_NONBLOCK);
     uint64_t got;
 
     (void)state;
-    ringer_ring(NULL, fd);
+    waker_wake(NULL, fd);
     assert_int_equal(read(fd, &got, sizeof(got)), sizeof(got));
-    ringer_settle(NULL);
-    assert_null(ringer_free(NULL));
+    waker_settle(NULL);
+    assert_null(waker_free(NULL));
     close(fd);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_bell_is_rung),
+        cmocka_unit_test(test_every_wake_up_is_written),
         cmocka_unit_test(test_a_sleeping_thread_is_woken),
-        cmocka_unit_test(test_without_a_ringer_it_rings_at_once),
+        cmocka_unit_test(test_without_a_waker_it_writes_at_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
