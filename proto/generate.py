@@ -4,7 +4,7 @@
     proto/generate.py           writes what is out of date
     proto/generate.py --check   writes nothing; exit status 1 when something is
 
-Reads errors.json, dtypes.json, methods.json, metrics.json and ops/*.json. Writes C tables for
+Reads errors.json, dtypes.json, methods.json, metrics.json, kernels.json and ops/*.json. Writes C tables for
 the daemon (proto/generated/), the public C enums (client_c/include/kops/), the
 Python tables (client_py/kops/_declarations.py) and the tables between
 `<!-- generated: NAME -->` and `<!-- end -->` in PROTOCOL.md and docs/ops.md.
@@ -94,6 +94,16 @@ def methods_header(methods: list[dict], maps: list[dict]) -> str:
     return c_header("KOPS_GENERATED_METHODS_H", "\n".join(out))
 
 
+def kernels_header(kernels: dict) -> str:
+    out = ["/* Limits of kernels and of what is read of their source. */", "enum {"]
+    out += [f"    KERNELS_{limit['name'].upper()}_MAX = {limit['value']}," for limit in kernels["limits"]]
+    out += ["};", "", "/* Standards of the language that a compile may ask for: X(\"word\") */"]
+    out.append(x_macro("KERNELS_STANDARDS", [f"X({c_string(word)})" for word in kernels["standards"]]))
+    for name, words in kernels["words"].items():
+        out.append(x_macro(f"KERNELS_{name.upper()}", [f"X({c_string(word)})" for word in words]))
+    return c_header("KOPS_GENERATED_KERNELS_H", "\n".join(out))
+
+
 def metrics_header(metrics: list[dict]) -> str:
     for m in metrics:
         if m["type"] not in ("counter", "gauge", "histogram") or not re.fullmatch(r"kopsd_[a-z0-9_]+", m["name"]):
@@ -177,7 +187,7 @@ def op_table_header(ops: list[dict]) -> str:
     return c_header("KOPS_GENERATED_OP_TABLE_H", "\n".join(out))
 
 
-def python_module(errors: list[dict], dtypes: list[dict], ops: list[dict], methods: list[dict]) -> str:
+def python_module(errors: list[dict], dtypes: list[dict], ops: list[dict], methods: list[dict], kernels: dict) -> str:
     def literal(name: str, value: object) -> str:
         return f"{name} = {pprint.pformat(value, width=100, sort_dicts=False)}\n"
 
@@ -187,6 +197,10 @@ def python_module(errors: list[dict], dtypes: list[dict], ops: list[dict], metho
             + "\n# name -> bytes an element\n" + literal("DTYPES", {d["name"]: d["size"] for d in dtypes})
             + "\n# what C and CUDA call them\n" + literal("C_TYPES", {c: d["name"] for d in dtypes for c in d["c"]})
             + "\nMETHODS = " + repr(tuple(m["name"] for m in methods)) + "\n"
+            + "\n# of kernels, and of what is read of their source\n"
+            + literal("KERNEL_LIMITS", {limit["name"]: limit["value"] for limit in kernels["limits"]})
+            + "\n" + literal("KERNEL_STANDARDS", tuple(kernels["standards"]))
+            + "\n" + literal("KERNEL_WORDS", {name: tuple(words) for name, words in kernels["words"].items()})
             + "\n" + literal("OPS", op_rows))
 
 
@@ -268,12 +282,13 @@ def fill_markers(path: Path, sections: dict[str, str]) -> str:
 def outputs() -> dict[Path, str]:
     errors, dtypes = load("errors.json")["errors"], load("dtypes.json")["dtypes"]
     declared = load("methods.json")
-    metrics = load("metrics.json")["metrics"]
+    metrics, kernels = load("metrics.json")["metrics"], load("kernels.json")
     methods, maps, ops = declared["methods"], declared["maps"], load_ops()
     check_unique("errors.json", errors, "name", "value")
     check_unique("dtypes.json", dtypes, "name", "value")
     check_unique("methods.json", methods, "name")
     check_unique("metrics.json", metrics, "name")
+    check_unique("kernels.json", kernels["limits"], "name")
     for m in methods:
         if m.get("class") not in ("use", "tune", "administer"):
             raise SystemExit(f"generate.py: methods.json: {m['name']}: `class` is use, tune or administer")
@@ -282,14 +297,17 @@ def outputs() -> dict[Path, str]:
         PROTO / "generated/dtypes.h": dtypes_header(dtypes),
         PROTO / "generated/methods.h": methods_header(methods, maps),
         PROTO / "generated/metrics.h": metrics_header(metrics),
+        PROTO / "generated/kernels.h": kernels_header(kernels),
         PROTO / "generated/op_ids.h": op_ids_header(ops),
         PROTO / "generated/op_table.h": op_table_header(ops),
         PROTO / "generated/tolerances.h": tolerances_header(ops),
         ROOT / "client_c/include/kops/declarations.h": public_header(errors, dtypes),
-        ROOT / "client_py/kops/_declarations.py": python_module(errors, dtypes, ops, methods),
+        ROOT / "client_py/kops/_declarations.py": python_module(errors, dtypes, ops, methods, kernels),
     }
     sections = {"methods": methods_section(methods, maps), "ops": ops_section(ops), "ops-summary": ops_summary(ops),
                 "errors": errors_section(errors), "metrics": metrics_section(metrics),
+                "kernel-limits": markdown_table(["limit", "at most", "of"],
+                                                [[f"`{k['name']}`", k["value"], k["doc"]] for k in kernels["limits"] if not k.get("internal")]),
                 "dtypes": markdown_table(["dtype", "bytes", "meaning"], [[d["name"], d["size"], d["doc"]] for d in dtypes])}
     for doc in (PROTO / "PROTOCOL.md", ROOT / "docs/ops.md"):
         if doc.exists():

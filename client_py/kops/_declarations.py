@@ -302,6 +302,48 @@ C_TYPES = {'float': 'f32',
 
 METHODS = ('hello', 'ping', 'register', 'alloc', 'release', 'run', 'sequence', 'program', 'run_program', 'compile', 'kernel', 'launch', 'cache', 'timelines', 'cancel', 'trim', 'stats', 'clients', 'metrics', 'drain')
 
+# of kernels, and of what is read of their source
+KERNEL_LIMITS = {'params': 32,
+ 'tensors': 16,
+ 'param_name': 63,
+ 'align': 256,
+ 'expression_text': 256,
+ 'expression_operations': 64,
+ 'expression_depth': 32,
+ 'files': 64,
+ 'options': 64,
+ 'option_text': 4096,
+ 'hostcode_scopes': 256,
+ 'hostcode_conditions': 64,
+ 'hostcode_words': 4096}
+
+KERNEL_STANDARDS = ('c++11', 'c++14', 'c++17', 'c++20')
+
+KERNEL_WORDS = {'kernel_marks': ('__global__', '__tile_global__'),
+ 'device_marks': ('__global__',
+                  '__tile_global__',
+                  '__device__',
+                  '__constant__',
+                  '__shared__',
+                  '__managed__'),
+ 'attributes': ('alignas',
+                '__align__',
+                '__attribute__',
+                '__declspec',
+                'decltype',
+                '__launch_bounds__',
+                '__cluster_dims__',
+                '__block_size__',
+                '__maxnreg__',
+                'noexcept',
+                'explicit',
+                '__pragma'),
+ 'types': ('class', 'struct', 'union', 'enum'),
+ 'kept': ('using', 'typedef', 'static_assert', 'asm', 'concept', 'friend'),
+ 'constant_expressions': ('constexpr', 'consteval', 'constinit'),
+ 'access': ('public', 'private', 'protected'),
+ 'qualifiers': ('const', 'volatile', '__restrict__', '__restrict', 'restrict')}
+
 OPS = {'add': {'summary': 'out = a + b',
          'doc': "Element by element, with NumPy's broadcasting of `a` and `b`; `out` has the "
                 'broadcast shape. `out` may be exactly `a` or exactly `b` (in place). f16 and bf16 '

@@ -27,7 +27,7 @@ import msgpack
 from . import _connection
 from ._connection import PROTOCOL, VERSION
 from ._cuda import allocations
-from ._declarations import DTYPES, OPS
+from ._declarations import DTYPES, KERNEL_LIMITS, OPS
 from ._dtypes import NAMES
 from ._errors import (
     BY_CODE,
@@ -54,7 +54,6 @@ from ._transport import candidates
 _RULES: dict[Any, int] = {"elementwise": 1, "gemm": 2}
 FAST_RULES = {op: _RULES.get(declared["rule"], 0) for op, declared in OPS.items()}
 _NUMBERS = {name: number for number, name in enumerate(DTYPES, 1)}  # enum kops_dtype
-MAX_PARAMS = 32
 HEAD = 32  # bytes of a request before its params, at most
 TAKING = 0.0002  # seconds between looks while another thread takes the reply in, which has arrived
 TIDY_EVERY = 0.02  # seconds between looks for what may be let go, while something is kept
@@ -132,7 +131,7 @@ def configure(torch: Any) -> None:
 
 def native_kernel(name: str, params: Sequence[Param]) -> Any:
     """A kernel as the extension knows it; None without one."""
-    if native is None or len(params) > MAX_PARAMS:
+    if native is None or len(params) > KERNEL_LIMITS["params"]:
         return None
     return native.Kernel(_name(name), tuple(_NUMBERS[param.dtype] * (1 if param.is_tensor else -1) for param in params),
                          tuple(_plain_rank(param) for param in params))  # fmt: skip

@@ -235,7 +235,9 @@ static int take_numbers(struct work *w, unsigned which, unsigned i, const char *
 
 static bool standard(const char *value)
 {
-    static const char *const values[] = {"c++11", "c++14", "c++17", "c++20"};
+#define X(word) word,
+    static const char *const values[] = {KERNELS_STANDARDS(X)};
+#undef X
 
     for (unsigned i = 0; i < sizeof(values) / sizeof(values[0]); i++)
         if (!strcmp(value, values[i]))

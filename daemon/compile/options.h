@@ -9,12 +9,13 @@
 #include <stdint.h>
 
 #include "compile/compiler.h"
+#include "proto/generated/kernels.h"
 #include "util/error.h"
 
 enum {
-    OPTIONS_MAX = 64,
-    OPTIONS_MAX_LENGTH = 4096, /* bytes of one option */
-    OPTIONS_MAX_FILES = 64,
+    OPTIONS_MAX = KERNELS_OPTIONS_MAX,
+    OPTIONS_MAX_LENGTH = KERNELS_OPTION_TEXT_MAX,
+    OPTIONS_MAX_FILES = KERNELS_FILES_MAX,
     OPTIONS_MAX_NAME = 255, /* bytes of a file's name */
     OPTIONS_MAX_ENTRY = 1024,
 };

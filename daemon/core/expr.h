@@ -5,7 +5,8 @@
  *     unary   = "-" unary | "(" sum ")" | number | name | function "(" sum { "," sum } ")" | tensor "." property
  *     property = "numel" [ "()" ] | "rank" [ "()" ] | "shape" "[" integer "]" | "size" "(" integer ")"
  *
- * Functions: ceil_div(a, b), min(a, …), max(a, …), next_pow2(a). Numbers are decimal or 0x…; the name `multiprocessors`
+ * Functions: ceil_div(a, b), min(a, …), max(a, …), next_pow2(a). Numbers are decimal, also with leading zeros, or
+ * hexadecimal after 0x; the name `multiprocessors`
  * is the device's, unless a parameter is called so. Arithmetic is that of 64-bit integers and never wraps: a result
  * that does not fit is an error, as is a division by zero. `/` and `//` are the same: they round towards minus
  * infinity, ceil_div() rounds towards plus infinity, and a % b has the sign of b. next_pow2() of anything below 1 is 1.
@@ -20,9 +21,14 @@
 #include <stdint.h>
 
 #include "core/tensor.h"
+#include "proto/generated/kernels.h"
 #include "util/error.h"
 
-enum { EXPR_MAX_TEXT = 256, EXPR_MAX_OPS = 64, EXPR_MAX_NAMES = 32 };
+enum {
+    EXPR_MAX_TEXT = KERNELS_EXPRESSION_TEXT_MAX,
+    EXPR_MAX_OPS = KERNELS_EXPRESSION_OPERATIONS_MAX,
+    EXPR_MAX_NAMES = KERNELS_PARAMS_MAX,
+};
 
 enum expr_kind { EXPR_INTEGER, EXPR_TENSOR, EXPR_UNUSABLE /* a name that is known, but of no integer */ };
 

@@ -16,13 +16,14 @@
 #include "core/op.h"
 #include "core/plan.h"
 #include "core/tensor.h"
+#include "proto/generated/kernels.h"
 #include "util/error.h"
 
 enum {
-    KERNEL_MAX_PARAMS = 32,
+    KERNEL_MAX_PARAMS = KERNELS_PARAMS_MAX,
     KERNEL_MAX_TENSORS = STEP_MAX_OPERANDS,
-    KERNEL_MAX_NAME = 64,   /* of a parameter, with the terminating 0 */
-    KERNEL_MAX_ALIGN = 256, /* what every allocation of the device has */
+    KERNEL_MAX_NAME = KERNELS_PARAM_NAME_MAX + 1, /* with the terminating 0 */
+    KERNEL_MAX_ALIGN = KERNELS_ALIGN_MAX,         /* the alignment of every allocation of the device */
 };
 
 enum kernel_param_kind { KERNEL_IN, KERNEL_OUT, KERNEL_INOUT, KERNEL_SCALAR };

@@ -7,12 +7,13 @@
 #include <stdint.h>
 
 #include "core/tensor.h"
+#include "proto/generated/kernels.h"
 #include "proto/generated/op_ids.h"
 
 enum { PLAN_MAX_OPERANDS = OP_MAX_INPUTS + OP_MAX_OUTPUTS };
 
 /* Of one step: a user kernel has more than any op. */
-enum { STEP_MAX_OPERANDS = 16, KERNEL_PARAM_BYTES = 256 };
+enum { STEP_MAX_OPERANDS = KERNELS_TENSORS_MAX, KERNEL_PARAM_BYTES = 256 };
 
 enum plan_kind { PLAN_ELEMENTWISE, PLAN_GEMM, PLAN_KERNEL };
 
