@@ -6,17 +6,16 @@ the number and kinds of arguments, dtypes, ranks, layouts and the ranges of numb
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _rules
 from ._connection import Peer
-from ._errors import BadArgument, DtypeMismatch, KopsError, OutOfRange, ShapeMismatch, WrongType
+from ._errors import BadArgument, DtypeMismatch, KopsError, ShapeMismatch, WrongType
 from ._plans import Plan, execute
 from ._recovery import KERNEL_HAZARD
 from ._results import Profile, Timings
+from ._scalars import convert
 from ._signature import Param
 from ._tensors import Operand, Operands, adapter_of, check_devices, renew
 from ._texts import counted
@@ -24,43 +23,14 @@ from ._texts import counted
 if TYPE_CHECKING:
     from ._kernels import BaseKernel
 
-SIGNED = {f"i{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)}
-INTEGERS = SIGNED | {f"u{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)} | {"bool": (0, 1)}
-LARGEST = {"f16": 65504.0, "f32": 3.4028234663852886e38, "bf16": 3.3895313892515355e38, "f64": math.inf}
-
 
 def _refusal(kind: type[KopsError], kernel: str, index: int, param: Param, why: str, **detail: Any) -> KopsError:
     return kind(f"{kernel}: argument {index + 1} ({param.name}) {why}", {"key": f"args[{index}]", **detail})
 
 
-def _real(kernel: str, index: int, param: Param, value: Any) -> float:
-    try:
-        if isinstance(value, (str, bytes)):
-            raise TypeError
-        real = float(value)
-    except OverflowError:
-        raise _refusal(OutOfRange, kernel, index, param, f"is too large for {param.dtype}: {value!r:.40}") from None
-    except (TypeError, ValueError, RuntimeError):
-        raise _refusal(WrongType, kernel, index, param, f"must be a number ({param.dtype}), not {value!r:.80}") from None
-    if abs(real) > LARGEST[param.dtype] and math.isfinite(real):
-        raise _refusal(OutOfRange, kernel, index, param, f"is too large for {param.dtype}: {real}")
-    return real
-
-
 def scalar(kernel: str, index: int, param: Param, value: Any) -> int | float | bool:
     """A number as its parameter wants it."""
-    dtype = param.dtype
-    if dtype in LARGEST:
-        return _real(kernel, index, param, value)
-    try:
-        number = operator.index(value)
-    except (TypeError, ValueError, RuntimeError):
-        raise _refusal(WrongType, kernel, index, param, f"must be a whole number ({dtype}), not {value!r:.80}") from None
-    low, high = INTEGERS[dtype]
-    if not low <= number <= high:
-        why = f"does not fit {dtype}, {low} to {high}: {number}"
-        raise _refusal(OutOfRange, kernel, index, param, why, min=low, max=high)
-    return bool(number) if dtype == "bool" else number
+    return convert(param.dtype, value, f"{kernel}: argument {index + 1} ({param.name})", f"args[{index}]")
 
 
 def _operand(kernel: str, index: int, param: Param, value: Any, operands: Operands) -> Operand:

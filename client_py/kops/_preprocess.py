@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from ._options import macros
 from ._tokens import DIRECTIVE, NAME, NUMBER, Token, directive, tokens
 
 __all__ = ["Preprocessor"]
@@ -163,38 +164,14 @@ class Preprocessor:
         self.macros: dict[str, str | None] = {}
         self._open: set[str] = set()
         self._once: set[str] = set()
-        self._first: list[str] = []  # files that come before the source
-        pending = ""
-        for option in options:
-            word, _, rest = option.partition("=")
-            if pending == "include" or word in ("-include", "--pre-include"):
-                self._first += [rest or option] if pending or rest else []
-                pending = "" if pending or rest else "include"
-            elif pending:
-                self._option(pending, option)
-                pending = ""
-            elif option in ("-D", "-U", "--define-macro", "--undefine-macro"):
-                pending = "U" if option in ("-U", "--undefine-macro") else "D"
-            elif word in ("--define-macro", "--undefine-macro"):
-                self._option("D" if word == "--define-macro" else "U", rest)
-            elif option.startswith(("-D", "-U")):
-                self._option(option[1], option[2:].strip())
-
-    def _option(self, what: str, text: str) -> None:
-        name, equals, value = text.partition("=")
-        if what == "U":
-            self.macros.pop(name, None)
-        elif "(" in name:
-            self.macros[name.partition("(")[0]] = None
-        else:
-            self.macros[name] = value if equals else "1"
+        for macro in macros(options):
+            if macro.value is not None:
+                self.macros[macro.name] = None if macro.parameters else macro.value
 
     def run(self, source: str, main: bool = True) -> list[tuple[Token, bool]]:
         """The tokens that remain, without directives, and whether each is the source's own (not a file's)."""
         result: list[tuple[Token, bool]] = []
         branches: list[_Branch] = []
-        while self._first:
-            self._include(f'"{self._first.pop(0)}"', result)
         for token in tokens(source):
             here = branches[-1] if branches else None
             active = here is None or here.active
@@ -210,7 +187,6 @@ class Preprocessor:
         self, token: Token, branches: list[_Branch], active: bool, certain: bool, result: list[tuple[Token, bool]]
     ) -> None:
         word, rest = directive(token)
-        rest = re.sub(r"/\*.*?\*/|//.*", " ", rest, flags=re.S).strip()
         if word in ("if", "ifdef", "ifndef"):
             branches.append(_Branch(active, certain))
             branches[-1].begin(self._holds(word, rest) if active else False)

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ._declarations import DTYPES
+from ._declarations import DTYPES, KERNEL_LIMITS, KERNEL_WORDS
 from ._errors import BadArgument, WrongType
 from ._tokens import DIRECTIVE, NAME, Token, tokens
 from ._types import C_NAMES, MAX_VECTOR, TENSORS_ONLY, WORDS, Type, is_type_name, type_of
 
 KINDS = ("in", "out", "inout", "scalar")
-QUALIFIERS = ("const", "volatile", "__restrict__", "__restrict", "restrict")
+QUALIFIERS = KERNEL_WORDS["qualifiers"]
+MAX_RANK = 8
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class _Parameter:
             raise NotParsed(f"a pointer to const is `in`, not `{kind}`")
         if sizes and lanes > 1 and sizes[-1]:
             sizes[-1] = f"{lanes} * ({sizes[-1]})"
-        wanted: list[int | str | None] = [int(size) if size.isdecimal() else size or None for size in sizes]
+        wanted: list[int | str | None] = [int(size) if size.isascii() and size.isdecimal() else size or None for size in sizes]
         align = min(lanes * DTYPES[dtype], MAX_VECTOR) if lanes in (2, 4) else None
         if len(wanted) > 1:
             return Param(name, kind, dtype, shape=tuple(wanted), align=align)
@@ -229,6 +230,44 @@ def declarations(text: str) -> list[Declared]:
         return read(tokens(text), text)
     except NotParsed as error:
         raise BadArgument(f"the signature is not understood: {error}", {"key": "signature"}) from None
+
+
+_NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_]*", re.ASCII)
+
+
+def _param_fault(param: Any) -> str | None:
+    """The first rule that one parameter breaks."""
+    if not _NAME.fullmatch(param.name):
+        return "its name must be a C identifier"
+    if len(param.name) > KERNEL_LIMITS["param_name"]:
+        return "its name is too long"
+    if param.kind not in KINDS or param.dtype not in DTYPES:
+        return f"kind {param.kind!r} or dtype {param.dtype!r} is unknown"
+    if param.kind == "scalar":
+        if param.dtype in TENSORS_ONLY:
+            return f"{param.dtype} is for tensors only"
+        given = (param.shape, param.elements, param.rank, param.align)
+        return "a scalar has no shape, elements, rank, align or strided" if param.strided or given != (None,) * 4 else None
+    ranks = {rank for rank in (param.rank, None if param.shape is None else len(param.shape)) if rank is not None}
+    if len(ranks) > 1 or not ranks <= set(range(MAX_RANK + 1)):
+        return f"its rank must be at most {MAX_RANK}, and that of its shape"
+    align = param.align or 0
+    return "align must be a power of two, at most 256" if align & (align - 1) or not 0 <= align <= KERNEL_LIMITS["align"] else None
+
+
+def fault(params: Sequence[Any]) -> str | None:
+    """The first rule of the daemon that a parameter list breaks, apart from its expressions (daemon/core/kernel_signature.c);
+    None if it breaks none."""
+    for what, count in (("params", len(params)), ("tensors", sum(param.kind != "scalar" for param in params))):
+        if count > KERNEL_LIMITS[what]:
+            return f"{count} {what}; a kernel has at most {KERNEL_LIMITS[what]}"
+    seen: set[str] = set()
+    for i, param in enumerate(params):
+        why = "another parameter has this name" if param.name in seen else _param_fault(param)
+        if why is not None:
+            return f"params[{i}] ({param.name}): {why}"
+        seen.add(param.name)
+    return None
 
 
 def parse(signature: str | Iterable[Param]) -> tuple[Param, ...]:

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ._agreement import Found, disagreement
+from ._declarations import KERNEL_WORDS
 from ._errors import BadArgument, SignatureMismatch
 from ._preprocess import Preprocessor
 from ._signature import Declared, NotParsed, Param, read_one, spelled, split
 from ._tokens import NAME, PUNCTUATION, STRING, Token, included, tokens
 
-# What may stand between `__global__` and the kernel's name; with an argument in parentheses.
-SPECIFIERS = ("void", "static", "inline", "__inline__", "__forceinline__", "__noinline__", "extern", "__global__")
-ATTRIBUTES = ("__launch_bounds__", "__cluster_dims__", "__maxnreg__", "__block_size__", "__attribute__")
+MARKS, ATTRIBUTES = KERNEL_WORDS["kernel_marks"], KERNEL_WORDS["attributes"]
+# Words that may stand between a kernel's mark and its name.
+SPECIFIERS = ("void", "static", "inline", "__inline__", "__forceinline__", "__noinline__", "extern", *MARKS)
 MAX_ALIASES = 16  # of names for names
 Words = tuple[Token, ...]
 
@@ -59,7 +60,7 @@ def _template(found: Sequence[Token]) -> Words | None:
             continue
         depth = 0
         for j in range(i + 1, len(found)):
-            depth += {"<": 1, ">": -1, ">>>": -3}.get(found[j].text, 0)
+            depth += {"<": 1, ">": -1}.get(found[j].text, 0)
             if depth <= 0:
                 return tuple(found[i + 2 : j])
         return ()
@@ -67,7 +68,7 @@ def _template(found: Sequence[Token]) -> Words | None:
 
 
 def _kernel(found: Sequence[Token], at: int, scope: str, own: bool) -> Definition | None:
-    """The kernel whose `__global__` is at `at`."""
+    """The kernel whose mark is at `at`."""
     i = at + 1
     while i < len(found):
         token = found[i]
@@ -116,7 +117,7 @@ def scan(text: str, files: Mapping[str, str] | None = None, options: Iterable[st
             scopes.append(("", linkage))
         elif word == "}" and scopes:
             scopes.pop()
-        elif word == "__global__" and (kernel := _kernel(found, i, "".join(n for n, _ in scopes), marked[i][1])) is not None:
+        elif word in MARKS and (kernel := _kernel(found, i, "".join(n for n, _ in scopes), marked[i][1])) is not None:
             made.kernels.append(kernel)
         elif word in ("struct", "class", "union", "enum", "using", "typedef") and all(is_open for _, is_open in scopes):
             _type(found, i, made)

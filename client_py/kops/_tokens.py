@@ -1,22 +1,36 @@
-"""C++ source as tokens: just enough to find kernels, their parameters and what a file includes.
+"""C++ source as tokens: just enough to find kernels, their parameters and the files that it includes.
 
-No preprocessor: a directive is one token, and macros are seen as the names that they are. Whoever uses the tokens gives
-up where that could matter.
+No preprocessor: a directive is one token, and macros are seen as the names that they are. Callers give up where that could
+matter. The daemon cuts its tokens by the same rules (daemon/compile/hostcode_tokens.c).
 """
 
 from __future__ import annotations
 
+import re
 import string
 from typing import NamedTuple
 
 NAME, NUMBER, STRING, DIRECTIVE, PUNCTUATION = "name", "number", "string", "directive", "punctuation"
 
 _FIRST = frozenset(string.ascii_letters + "_$")
+_DIGITS = tuple(string.digits)
 _REST = frozenset(string.ascii_letters + string.digits + "_$")
-_NUMBER = _REST | {".", "'"}
+_NAME = re.compile(r"[0-9A-Za-z_$\x80-\U0010ffff]*")
+_NUMBER = re.compile(r"(?:[eEpP][+-]|'(?=[0-9A-Za-z_$\x80-\U0010ffff])|[0-9A-Za-z_$.\x80-\U0010ffff])*")
 _QUOTING = frozenset("\"'RLuU")  # may begin a string
+_STRING = re.compile(r"""(u8|[LuU]?)(?:(R")|(["']))""")
+_RAW = re.compile(r'[^(]{0,16}(?=\()')  # the mark of a raw string
 _PLAIN = _REST | frozenset(" \t,;()*&{}[]=+") - _QUOTING  # no line ends in what begins so
-_LONG = ("<<<", ">>>", "::", "->", "...")  # longest first; a template's >> stays two tokens
+_LONG = ("<<<", "::", "->", "...")  # a template's >> stays two tokens
+# To the end of the line, which backslashes continue. A quote that is never closed ends with its line: it is prose in a part
+# that is compiled out.
+_LINE = r"(?:\\\r?\n|[^\n])*"
+_QUOTED = r"""(?:"(?:\\\r\n|\\.|[^"\n\\])*"?|'(?:\\\r\n|\\.|[^'\n\\])*'?)"""
+_BLOCK = r"/\*.*?(?:\*/|\Z)"
+_LINE_COMMENT, _QUOTED_TEXT = re.compile("//" + _LINE), re.compile(_QUOTED, re.S)
+_DIRECTIVE = re.compile(rf"(?:{_BLOCK}|//{_LINE}|{_QUOTED}|\\\r?\n|[^\n])*", re.S)
+_COMMENT = re.compile(rf"({_QUOTED})|{_BLOCK}|//.*", re.S)
+_SPACES = " \t\r\n\f\v"
 
 
 class Token(NamedTuple):
@@ -38,22 +52,22 @@ def tokens(source: str) -> list[Token]:
         elif c in " \t\r\v\f":
             pass
         elif c == "/" and source.startswith("//", at):
-            end = _line_end(source, at)
+            end = _LINE_COMMENT.match(source, at).end()  # type: ignore[union-attr]
         elif c == "/" and source.startswith("/*", at):
             end = _after(source, "*/", at + 2)
-        elif c == "\\" and source.startswith("\\\n", at):
-            end = at + 2
+        elif c == "\\" and source.startswith(("\\\n", "\\\r\n"), at):
+            end = source.index("\n", at) + 1
         elif c == "#" and fresh:
-            kind, end = DIRECTIVE, _line_end(source, at)
+            kind, end = DIRECTIVE, _DIRECTIVE.match(source, at).end()  # type: ignore[union-attr]
         elif c in _QUOTING and (end := _string_end(source, at)) > at:
             kind = STRING
-        elif c in _FIRST:
-            kind, end = NAME, _run_end(source, at, _REST)
-        elif c in string.digits:
-            kind, end = NUMBER, _run_end(source, at, _NUMBER)
+        elif c in _FIRST or c >= "\x80":
+            kind, end = NAME, _NAME.match(source, at).end()  # type: ignore[union-attr]
+        elif c in string.digits or (c == "." and source[at + 1 : at + 2] in _DIGITS):
+            kind, end = NUMBER, _NUMBER.match(source, at).end()  # type: ignore[union-attr]
         else:
             kind, end = PUNCTUATION, at + 1
-            if c in "<>:-.":
+            if c in "<:-.":
                 end = at + next((len(long) for long in _LONG if source.startswith(long, at)), 1)
         if kind:
             result.append(Token(kind, source[at:end], at, line))
@@ -64,66 +78,34 @@ def tokens(source: str) -> list[Token]:
     return result
 
 
-def _run_end(source: str, at: int, members: frozenset[str]) -> int:
-    while at < len(source) and source[at] in members:
-        at += 1
-    return at
-
-
 def _after(source: str, text: str, at: int) -> int:
     found = source.find(text, at)
     return len(source) if found < 0 else found + len(text)
 
 
-def _line_end(source: str, at: int) -> int:
-    """Where a line ends that may be continued by backslashes, and that may hold a comment of several lines."""
-    while at < len(source) and source[at] != "\n":
-        if source.startswith(("\\\n", "\\\r\n"), at):
-            at = source.index("\n", at) + 1
-        elif source.startswith("/*", at):
-            at = _after(source, "*/", at + 2)
-        else:
-            at += 1
-    return at
-
-
 def _string_end(source: str, at: int) -> int:
     """The end of the string or character that begins there; `at` where none does."""
-    for prefix in ("",) if source[at] in "\"'" else ("R", "L", "u8", "u", "U", "u8R", "uR", "UR", "LR"):
-        if not source.startswith(prefix, at):
-            continue
-        quote = source[at + len(prefix) : at + len(prefix) + 1]
-        if prefix.endswith("R"):
-            opening = source.find("(", at)
-            if quote == '"' and opening >= 0:
-                return _after(source, ")" + source[at + len(prefix) + 1 : opening] + '"', opening)
-        elif quote and quote in "\"'":
-            return _quoted_end(source, at + len(prefix) + 1, quote)
-    return at
+    found = _STRING.match(source, at)
+    if found is None:
+        return at
+    if found[2]:
+        mark = _RAW.match(source, found.end())
+        if mark is not None:
+            return _after(source, f'){mark[0]}"', mark.end())
+    quoted = _QUOTED_TEXT.match(source, found.end() - 1)
+    return quoted.end() if quoted is not None else at
 
 
-def _quoted_end(source: str, at: int, quote: str) -> int:
-    while at < len(source) and source[at] not in (quote, "\n"):
-        at += 2 if source[at] == "\\" else 1
-    return min(at + 1, len(source))
+def without_comments(text: str) -> str:
+    """A directive's text with a space for each comment."""
+    return _COMMENT.sub(lambda found: found[1] or " ", text)
 
 
 def directive(token: Token) -> tuple[str, str]:
-    """A directive's word and the rest of it, `define` and `N 3`."""
-    text = token.text.replace("\\\r\n", " ").replace("\\\n", " ").lstrip()[1:].lstrip()
-    end = _run_end(text, 0, _REST)
-    return text[:end], text[end:].strip()
-
-
-def defined(found: list[Token]) -> set[str]:
-    """The macros that the source defines, wherever."""
-    names = set()
-    for token in found:
-        if token.kind == DIRECTIVE:
-            word, rest = directive(token)
-            if word == "define":
-                names.add(rest[: _run_end(rest, 0, _REST)])
-    return names
+    """A directive's word and the rest of it without comments, `define` and `N 3`."""
+    text = without_comments(token.text.replace("\\\r\n", "").replace("\\\n", "")).lstrip(_SPACES)[1:].lstrip(_SPACES)
+    end = _NAME.match(text).end()  # type: ignore[union-attr]
+    return text[:end], text[end:].strip(_SPACES)
 
 
 def included(found: list[Token]) -> list[tuple[str, bool, int]]:

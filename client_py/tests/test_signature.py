@@ -317,7 +317,7 @@ def test_options_and_files_count() -> None:
     include = '#include "t.h"\n'
     for made in (
         scan(source, {}, ["-Dreal=float"]), scan(include + source, {"t.h": "#define real float"}),
-        scan(include + source, {"t.h": "typedef float real;"}), scan(source, {"t.h": "typedef float real;"}, ["-include=t.h"]),
+        scan(include + source, {"t.h": "typedef float real;"}), scan(source, {}, ["-define-macro", "real=float"]),
     ):  # fmt: skip
         assert signature(made, "f") == parse("float* x, int n")
     with pytest.raises(kops.BadArgument, match="real is no type"):

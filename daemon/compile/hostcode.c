@@ -6,8 +6,22 @@
 #include <string.h>
 
 #include "compile/hostcode_tokens.h"
+#include "proto/generated/kernels.h"
 
-enum { SCOPES_MAX = 256, CONDITIONS_MAX = 64, WORDS_MAX = 4096 };
+enum {
+    SCOPES_MAX = KERNELS_HOSTCODE_SCOPES_MAX,
+    CONDITIONS_MAX = KERNELS_HOSTCODE_CONDITIONS_MAX,
+    WORDS_MAX = KERNELS_HOSTCODE_WORDS_MAX,
+};
+
+#define X(word) word,
+static const char *const device_marks[] = {KERNELS_DEVICE_MARKS(X) NULL};
+static const char *const attributes[] = {KERNELS_ATTRIBUTES(X) NULL}; /* with an argument in parentheses */
+static const char *const types[] = {KERNELS_TYPES(X) NULL};
+static const char *const kept[] = {KERNELS_KEPT(X) NULL};
+static const char *const expressions[] = {KERNELS_CONSTANT_EXPRESSIONS(X) NULL};
+static const char *const access[] = {KERNELS_ACCESS(X) NULL};
+#undef X
 
 /* Names found in the texts; they point into them. */
 struct words {
@@ -86,14 +100,12 @@ static bool looks_like_mark(const char *text, size_t length)
 
 static bool marks_device(const struct program *p, const struct tokens *t, size_t i)
 {
-    static const char *const marks[] = {"__global__",      "__device__", "__constant__", "__shared__", "__managed__",
-                                        "__tile_global__", NULL};
     const char *text = t->text + t->list[i].start;
     size_t length = t->list[i].length;
 
     if (t->list[i].kind != TOKEN_NAME)
         return false;
-    return is_one_of(t, i, marks) || words_have(&p->marks, text, length) || looks_like_mark(text, length);
+    return is_one_of(t, i, device_marks) || words_have(&p->marks, text, length) || looks_like_mark(text, length);
 }
 
 /* i is at the #else of a conditional that began before; returns the index of its #endif. */
@@ -133,6 +145,13 @@ static size_t skip_group(const struct tokens *t, size_t i)
     return t->n;
 }
 
+/* Two marks without a space between them, such as ->. */
+static bool is_pair(const struct tokens *t, size_t i, char first, char second)
+{
+    return token_is_mark(t, i, first) && token_is_mark(t, i + 1, second) &&
+           t->list[i].start + 1 == t->list[i + 1].start;
+}
+
 /* i is at '<'; returns the index behind its '>'. */
 static size_t skip_angles(const struct tokens *t, size_t i, size_t end)
 {
@@ -141,7 +160,7 @@ static size_t skip_angles(const struct tokens *t, size_t i, size_t end)
     while (i < end) {
         if (token_is_mark(t, i, '<'))
             depth++;
-        else if (token_is_mark(t, i, '>') && --depth == 0)
+        else if (token_is_mark(t, i, '>') && !is_pair(t, i - 1, '-', '>') && --depth == 0)
             return i + 1;
         i = token_is_mark(t, i, '(') || token_is_mark(t, i, '{') ? skip_group(t, i) : i + 1;
     }
@@ -161,13 +180,6 @@ static size_t skip_operator(const struct tokens *t, size_t i, size_t end)
 /* Reads a name at i, which is no part of brackets; returns the index to go on at. */
 static size_t read_word(struct scan *s, size_t i, size_t end, struct head *h)
 {
-    static const char *const attributes[] = {"alignas",     "__align__",         "__attribute__",    "__declspec",
-                                             "decltype",    "__launch_bounds__", "__cluster_dims__", "__block_size__",
-                                             "__maxnreg__", "noexcept",          "explicit",         "__pragma",
-                                             NULL};
-    static const char *const types[] = {"class", "struct", "union", "enum", NULL};
-    static const char *const kept[] = {"using", "typedef", "static_assert", "asm", "concept", "friend", NULL};
-    static const char *const expressions[] = {"constexpr", "consteval", "constinit", NULL};
     const struct tokens *t = s->t;
 
     if (marks_device(s->program, t, i))
@@ -206,7 +218,7 @@ static struct head read_head(struct scan *s, size_t start, size_t end)
             i = skip_group(t, i);
         } else if (token_is_mark(t, i, '<') && !h.parentheses && !h.assigned) {
             i = skip_angles(t, i, end);
-        } else if (token_is_mark(t, i, ':') && token_is_mark(t, i + 1, ':')) {
+        } else if (is_pair(t, i, ':', ':')) {
             i += 2;
         } else {
             h.colon = h.colon || (h.parentheses && token_is_mark(t, i, ':'));
@@ -339,7 +351,6 @@ static void read_directive(struct scan *s, size_t i)
 
 static void scan(struct scan *s)
 {
-    static const char *const access[] = {"public", "private", "protected", NULL};
     const struct tokens *t = s->t;
 
     for (size_t i = 0; i < t->n;) {
@@ -354,6 +365,8 @@ static void scan(struct scan *s)
         } else if (token_is_mark(t, i, ';')) {
             end_statement(s, i);
             s->start = ++i;
+        } else if (is_pair(t, i, ':', ':')) {
+            i += 2;
         } else if (token_is_mark(t, i, ':') && i == s->start + 1 && is_one_of(t, i - 1, access)) {
             s->start = ++i;
         } else {
@@ -366,16 +379,12 @@ static void scan(struct scan *s)
 static int read_define(struct program *p, const char *text, size_t length)
 {
     struct tokens t;
-    size_t skip = 0;
 
-    while (skip < length && text[skip] != 'e') /* over "#define", which has no more than blanks and these letters */
-        skip++;
-    skip = skip + 5 < length ? skip + 5 : length;
-    if (tokens_cut(&t, text + skip, length - skip) < 0)
+    if (tokens_cut(&t, text + 1, length - 1) < 0) /* behind the '#': define, the macro's name, its text */
         return -1;
-    for (size_t i = 1; i < t.n; i++)
+    for (size_t i = 2; i < t.n; i++)
         if (marks_device(p, &t, i)) {
-            words_add(&p->marks, t.text + t.list[0].start, t.list[0].length);
+            words_add(&p->marks, t.text + t.list[1].start, t.list[1].length);
             break;
         }
     tokens_free(&t);

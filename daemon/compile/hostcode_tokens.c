@@ -49,6 +49,23 @@ static void skip_line_comment(struct cursor *c)
     }
 }
 
+/* Moves over blanks and comments of the line. */
+static void skip_line_blanks(struct cursor *c)
+{
+    for (;;) {
+        char ch = peek(c, 0);
+
+        if (is_continuation(c))
+            skip_continuation(c);
+        else if (ch == '/' && peek(c, 1) == '*')
+            skip_block_comment(c);
+        else if (ch != '\n' && isspace((unsigned char)ch))
+            c->at++;
+        else
+            return;
+    }
+}
+
 /* Moves over blanks and comments. */
 static void skip_blanks(struct cursor *c)
 {
@@ -118,8 +135,8 @@ static enum token_kind cut_directive(struct cursor *c)
     enum token_kind kind = TOKEN_DIRECTIVE;
     size_t word, length = 0;
 
-    for (c->at++; peek(c, 0) == ' ' || peek(c, 0) == '\t';)
-        c->at++;
+    c->at++;
+    skip_line_blanks(c);
     word = c->at;
     while (is_name(peek(c, length)))
         length++;
@@ -133,27 +150,38 @@ static enum token_kind cut_directive(struct cursor *c)
             skip_block_comment(c);
         else if (peek(c, 0) == '/' && peek(c, 1) == '/')
             skip_line_comment(c);
-        else if (peek(c, 0) == '"')
-            skip_quoted(c, '"');
+        else if (peek(c, 0) == '"' || peek(c, 0) == '\'')
+            skip_quoted(c, peek(c, 0));
         else
             c->at++;
     }
     return kind;
 }
 
-/* A string's prefix (u8R and the like) or a name; c is at its first character. */
+/* A string's or character's prefix, or a name; c is at its first character. */
 static enum token_kind cut_name(struct cursor *c)
 {
-    size_t start = c->at;
+    static const char *const prefixes[] = {"L", "u8", "u", "U", "R", "LR", "u8R", "uR", "UR"};
+    size_t start = c->at, length;
+    char quote;
 
     while (is_name(peek(c, 0)) && c->at < c->end)
         c->at++;
-    if (peek(c, 0) == '"' && c->at - start <= 3) {
-        if (c->text[c->at - 1] == 'R')
+    quote = peek(c, 0);
+    length = c->at - start;
+    for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
+        bool raw = prefixes[i][strlen(prefixes[i]) - 1] == 'R';
+
+        if (strlen(prefixes[i]) != length || memcmp(prefixes[i], c->text + start, length) != 0)
+            continue;
+        if (raw && quote == '"') {
             skip_raw_string(c);
-        else
-            skip_quoted(c, '"');
-        return TOKEN_STRING;
+            return TOKEN_STRING;
+        }
+        if (!raw && (quote == '"' || quote == '\'')) {
+            skip_quoted(c, quote);
+            return quote == '"' ? TOKEN_STRING : TOKEN_LITERAL;
+        }
     }
     return TOKEN_NAME;
 }

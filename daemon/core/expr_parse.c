@@ -5,7 +5,7 @@
 
 #include "core/expr_program.h"
 
-enum { MAX_DEPTH = 32 /* of parentheses, calls and signs */ };
+enum { MAX_DEPTH = KERNELS_EXPRESSION_DEPTH_MAX };
 
 const char EXPR_BY_ZERO[] = "division by zero", EXPR_TOO_LARGE[] = "the result does not fit 64 bits";
 
@@ -231,10 +231,6 @@ static int parse_property(struct parser *p, const struct expr_name *tensor, stru
                     "a tensor has numel, rank, shape[0] and size(0), and nothing else here");
     if (take(p, '(') && !take(p, ')'))
         return fail_syntax(p, ")");
-    if (op.code == EXPR_LOAD_RANK && tensor->rank >= 0) {
-        op.code = EXPR_NUMBER;
-        op.value = tensor->rank;
-    }
     return push(p, name.at, op);
 }
 
@@ -247,8 +243,8 @@ static const struct function {
     const char *use;
 } functions[] = {
     {"ceil_div", EXPR_CEIL_DIV, 2, 2, "ceil_div(a, b)"},
-    {"min", EXPR_MIN, 1, EXPR_MAX_OPS, "min(a, b)"},
-    {"max", EXPR_MAX, 1, EXPR_MAX_OPS, "max(a, b)"},
+    {"min", EXPR_MIN, 1, EXPR_MAX_TEXT, "min(a, b)"},
+    {"max", EXPR_MAX, 1, EXPR_MAX_TEXT, "max(a, b)"},
     {"next_pow2", EXPR_NEXT_POW2, 1, 1, "next_pow2(a)"},
 };
 

@@ -12,7 +12,7 @@ import user_kernels as kernels
 from gpu_machine import DEVICE_LOST_STATUS, FIXTURES, Machine, N, only_with_the_standin, reuse, values
 from support import expressions, memfd, raw
 from support.cuda_exporter import Exporter, Memory
-from support.expressions import EXPRESSIONS, SHAPE
+from support.expressions import EXPRESSIONS, SHAPE, SHORT
 from support.raw import tensor
 from user_kernels import (
     ADD_PARAMS,
@@ -202,7 +202,7 @@ def test_null_pointers(connection: raw.Connection, vectors: list[Memory]) -> Non
     assert error.key == "args[2]"
 
 
-@pytest.mark.parametrize("text", EXPRESSIONS)
+@pytest.mark.parametrize("text", SHORT)
 def test_expressions(connection: raw.Connection, exporter: Exporter, text: str) -> None:
     """What one says is seen by asking for more elements than there are."""
     base = 1_000_000

@@ -104,7 +104,7 @@ def test_expressions(expression: str, value: int) -> None:
 @pytest.mark.parametrize(
     "grid",
     ["m", "c", "n /", "n / 0", "n +* 2", "(n", "c.shape[2]", "c.width", "n n", "9999999999999999999", "v", "", "1;", "n" * 300,
-     "1+" * 70 + "1", 2**40, -1, 0, (1, 70000), (1, 1, 1, 1), 1.5],
+     "n+" * 70 + "1", 2**40, -1, 0, (1, 70000), (1, 1, 1, 1), 1.5],
 )  # fmt: skip
 def test_bad_geometry(fails: Fails, grid: Any) -> None:
     fails("launch", FILL, "fill", SIGNATURE, np.zeros(4, "f4"), 1, 4, grid=grid)
@@ -119,6 +119,37 @@ def test_what_no_device_has(fails: Fails, more: dict[str, Any]) -> None:
 
 def test_nothing_to_write_needs_no_blocks() -> None:
     fill(np.zeros(0, "f4"))
+    fill(np.zeros(0, "f4"), block="n", shared=1 << 20, cluster=3)  # no more than the grid is looked at, as in launches
+
+
+def test_clusters(fails: Fails) -> None:
+    fill(np.zeros(64, "f4"), cluster=2)
+    for cluster in (17, (4, 4, 2), 0, 3):
+        fails("launch", FILL, "fill", SIGNATURE, np.zeros(64, "f4"), 1, 64, grid=2, cluster=cluster)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        [{"name": f"p{i}", "kind": "scalar", "dtype": "i32"} for i in range(33)],
+        [{"name": f"p{i}", "kind": "in", "dtype": "i32"} for i in range(17)],
+        [{"name": "a b", "kind": "scalar", "dtype": "i32"}],
+        [{"name": "a", "kind": "scalar", "dtype": "f8_e4m3"}],
+        [{"name": "a", "kind": "in", "dtype": "f32", "rank": 9}],
+        [{"name": "a", "kind": "in", "dtype": "f32", "align": 3}],
+        [{"name": "a", "kind": "scalar", "dtype": "i32", "rank": 0}],
+    ],
+)
+def test_lists_that_the_daemon_refuses(params: list[dict[str, Any]]) -> None:
+    with pytest.raises(InterpretError) as caught:
+        run(FILL, "fill", params, [None] * len(params), grid=1, block=1)
+    assert caught.value.kind == "signature"
+
+
+def test_null_has_no_size() -> None:
+    with pytest.raises(InterpretError, match="null pointer"):
+        run(FILL, "fill", params_of(SIGNATURE)[1:] + [{"name": "c", "kind": "out", "dtype": "f32", "elements": "n"}], [1, 4, None],
+            grid=1, block=1)  # fmt: skip
 
 
 def test_all_of_shared_memory() -> None:

@@ -18,7 +18,8 @@ from . import _runtime
 from ._arguments import Arguments, Parameter, parameters
 from ._compiler import compile_kernel
 from ._errors import InterpretError
-from ._geometry import dimensions, evaluate
+from ._expressions import evaluate
+from ._geometry import cluster_of, dimensions
 from ._report import error_of
 
 __all__ = ["InterpretError", "run"]
@@ -152,10 +153,11 @@ def run(
     declared = parameters(params)
     arguments = Arguments(declared, args, alias)
     grid3 = dimensions(grid, arguments.names, "grid", 0)
-    block3 = dimensions(block, arguments.names, "block")
-    dynamic = evaluate(shared, arguments.names, "shared")
-    if cluster is not None:
-        dimensions(cluster, arguments.names, "cluster")
+    nothing = 0 in grid3 and arguments.can_write and not arguments.written  # to run: the rest is not looked at
+    block3 = (1, 1, 1) if nothing else dimensions(block, arguments.names, "block")
+    dynamic = 0 if nothing else evaluate(shared, arguments.names, "shared")
+    if cluster is not None and not nothing:
+        cluster_of(cluster, arguments.names, grid3)
     if exited_threads not in ("error", "allow"):
         raise InterpretError(f"exited_threads is {exited_threads!r}; it is \"error\" or \"allow\"", "launch")
     kernel = _load(source, name, entry, files or {}, options, check is not False)
@@ -164,9 +166,9 @@ def run(
         raise InterpretError(
             f"{dynamic} bytes of dynamic and {kernel.static_bytes} of static shared memory; a block has {MAX_SHARED}", "launch"
         )
+    if nothing:
+        return
     if 0 in grid3:
-        if arguments.can_write and not arguments.written:
-            return
         raise InterpretError(f"grid is {grid3}: there is no block to run", "launch")
     how = _How(grid3, block3, dynamic, timeout, exited_threads == "allow")
     with arguments:

@@ -14,30 +14,18 @@ from typing import Any, NamedTuple
 
 import numpy
 
+from .._declarations import DTYPES
+from .._dtypes import NAMES
+from .._errors import KopsError
+from .._scalars import convert, to_bytes
+from .._signature import fault
 from ._errors import InterpretError
-from ._geometry import evaluate
+from ._expressions import evaluate
 
 __all__ = ["Arguments", "Parameter", "Tensor", "parameters"]
 
-# kops' names: bytes, category in C, format for struct, names of NumPy dtypes that hold it
-DTYPES: dict[str, tuple[int, str, str, tuple[str, ...]]] = {
-    "f32": (4, "f", "f", ("float32",)),
-    "f64": (8, "f", "d", ("float64",)),
-    "f16": (2, "c", "e", ("float16",)),
-    "bf16": (2, "c", "", ("bfloat16", "uint16")),
-    "i8": (1, "i", "b", ("int8",)),
-    "u8": (1, "u", "B", ("uint8",)),
-    "i16": (2, "i", "h", ("int16",)),
-    "u16": (2, "u", "H", ("uint16",)),
-    "i32": (4, "i", "i", ("int32",)),
-    "u32": (4, "u", "I", ("uint32",)),
-    "i64": (8, "i", "q", ("int64",)),
-    "u64": (8, "u", "Q", ("uint64",)),
-    "bool": (1, "b", "?", ("bool",)),
-    "f8_e4m3": (1, "c", "", ("float8_e4m3fn", "uint8")),
-    "f8_e5m2": (1, "c", "", ("float8_e5m2", "uint8")),
-}
-KINDS = ("in", "out", "inout", "scalar")
+# NumPy has no types of its own for these: their bits may be in an unsigned integer.
+_BITS = {"bf16": "uint16", "f8_e4m3": "uint8", "f8_e5m2": "uint8"}
 SEARCH_STEPS = 10_000  # of looking for an element that two arrays share
 _TooHard: type[Exception] = getattr(numpy, "exceptions", numpy).TooHardError
 GAP = 1 << 30  # bytes of address space on both sides of a tensor
@@ -51,6 +39,7 @@ class Parameter(NamedTuple):
     shape: tuple[Any, ...] | None = None
     elements: Any = None
     rank: int | None = None
+    align: int | None = None
     strided: bool = False
 
     @property
@@ -59,7 +48,12 @@ class Parameter(NamedTuple):
 
     @property
     def itemsize(self) -> int:
-        return DTYPES[self.dtype][0]
+        return DTYPES[self.dtype]
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """NumPy's dtypes that hold its elements."""
+        return (NAMES[self.dtype], *([_BITS[self.dtype]] if self.dtype in _BITS else []))
 
 
 class Tensor(NamedTuple):
@@ -73,17 +67,18 @@ class Tensor(NamedTuple):
 
 def parameters(items: Sequence[Any]) -> list[Parameter]:
     """The declaration in a plain form; each item has `name`, `kind` and `dtype`, as attributes or keys, and may have
-    `shape`, `elements`, `rank` and `strided`."""
-    result = []
+    `shape`, `elements`, `rank`, `align` and `strided`. What the daemon refuses is refused here."""
+    result: list[Parameter] = []
     for i, item in enumerate(items):
         get = item.get if isinstance(item, Mapping) else lambda key, item=item: getattr(item, key, None)
         made = Parameter(
-            str(get("name") or f"argument {i}"), str(get("kind")), str(get("dtype")), get("shape"), get("elements"), get("rank"),
-            bool(get("strided")),
+            str(get("name") or f"argument_{i}"), str(get("kind")), str(get("dtype")), get("shape"), get("elements"), get("rank"),
+            get("align"), bool(get("strided")),
         )  # fmt: skip
-        if made.kind not in KINDS or made.dtype not in DTYPES:
-            raise InterpretError(f"params[{i}]: kind {made.kind!r} or dtype {made.dtype!r} is unknown", "signature")
         result.append(made)
+    wrong = fault(result)
+    if wrong is not None:
+        raise InterpretError(wrong, "signature")
     return result
 
 
@@ -130,7 +125,7 @@ def _as_array(parameter: Parameter, value: Any) -> _Array:
         if tensor.device.type != "cpu":
             target, tensor = tensor, tensor.cpu()
         if str(tensor.dtype) in ("torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2"):
-            if str(tensor.dtype).partition(".")[2] not in DTYPES[parameter.dtype][3]:
+            if str(tensor.dtype).partition(".")[2] not in parameter.arrays:
                 raise InterpretError(f"{parameter.name}: dtype {tensor.dtype} for a parameter of {parameter.dtype}", "signature")
             array = tensor.view(torch.uint8 if parameter.itemsize == 1 else torch.int16).numpy()
             return _Array(array, (target, tensor) if target is not None else None)
@@ -142,7 +137,7 @@ def _as_array(parameter: Parameter, value: Any) -> _Array:
         if parameter.kind != "in":
             raise InterpretError(f"{parameter.name}: {type(value).__name__} is no array that could be written", "signature")
         array = numpy.asarray(array)
-    if array.dtype.name not in DTYPES[parameter.dtype][3]:
+    if array.dtype.name not in parameter.arrays:
         raise InterpretError(f"{parameter.name}: dtype {array.dtype} for a parameter of {parameter.dtype}", "signature")
     if not array.dtype.isnative:
         raise InterpretError(f"{parameter.name}: the bytes of {array.dtype} are swapped", "signature")
@@ -164,7 +159,10 @@ class Arguments:
             if not parameter.is_tensor:
                 self._numbers[i] = self._number(parameter, value)
             elif value is None:
+                if parameter.shape is not None or parameter.elements is not None:
+                    raise InterpretError(f"{parameter.name} is a null pointer, but it is declared with a size", "signature")
                 self.missing.append(parameter)
+                self.names[parameter.name] = None
                 self._numbers[i] = bytes(8)
             else:
                 array = _as_array(parameter, value)
@@ -212,22 +210,12 @@ class Arguments:
                     raise InterpretError(f"{parameter.name} shares memory with {other.name}: copy it to the CPU first", "signature")
 
     def _number(self, parameter: Parameter, value: Any) -> bytes:
-        _, category, form, _ = DTYPES[parameter.dtype]
-        if hasattr(value, "item"):
-            value = value.item()
         try:
-            if category in "iu":
-                value = value.__index__()
-                self.names[parameter.name] = value
-            elif parameter.dtype == "bool":
-                value = bool(value)
-            elif parameter.dtype == "bf16":
-                return _bfloat16(float(value))
-            if not form:
-                raise TypeError("there are no scalars of this type")
-            return struct.pack("=" + form, value)
-        except (struct.error, AttributeError, TypeError, OverflowError) as error:
-            raise InterpretError(f"{parameter.name}: {value!r} is no {parameter.dtype}: {error}", "signature") from None
+            number = convert(parameter.dtype, value, f"{parameter.name}:", parameter.name)
+        except KopsError as error:
+            raise InterpretError(str(error), "signature") from None
+        self.names[parameter.name] = number
+        return to_bytes(parameter.dtype, number)
 
     @property
     def written(self) -> int:
@@ -343,10 +331,3 @@ def _span(array: Any) -> tuple[int, int]:
         low += min(stride, 0) * (length - 1)
         high += max(stride, 0) * (length - 1)
     return low, high + array.itemsize - low
-
-
-def _bfloat16(value: float) -> bytes:
-    (bits,) = struct.unpack("=I", struct.pack("=f", value))
-    if value != value:
-        return b"\xff\x7f"
-    return struct.pack("=H", (bits + 0x7FFF + (bits >> 16 & 1)) >> 16)

@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from .._declarations import KERNEL_STANDARDS
+from .._options import macros, standard
 from .._tokens import NAME, tokens
 from ._elf import dynamic_names
 from ._errors import InterpretError
@@ -158,24 +160,10 @@ def compile_runtime() -> Path:
 
 def _translate(options: Sequence[str]) -> list[str]:
     """Options of the device's compiler as ones of the host's; what means nothing here is left out."""
-    result, standard = [], "c++17"
-    pending = ""
-    for option in options:
-        if pending:
-            result.append(pending + option)
-            pending = ""
-        elif option in ("-D", "-U", "--define-macro", "--undefine-macro"):
-            pending = "-U" if option in ("-U", "--undefine-macro") else "-D"
-        elif option.startswith(("-D", "-U")):
-            result.append(option)
-        elif option.startswith("--define-macro="):
-            result.append("-D" + option.partition("=")[2])
-        elif option.startswith("--undefine-macro="):
-            result.append("-U" + option.partition("=")[2])
-        elif option.startswith(("-std=", "--std=")):
-            wanted = option.partition("=")[2]
-            standard = wanted if wanted in ("c++20", "c++23") else standard
-    return [f"-std={standard}", *result]
+    wanted = standard(options)
+    if wanted and wanted not in KERNEL_STANDARDS:
+        raise InterpretError(f"-std={wanted}: it is one of {', '.join(KERNEL_STANDARDS)}", "compile")
+    return [f"-std={max(wanted, 'c++17')}", *(macro.option for macro in macros(options))]
 
 
 def _instrumentation(accesses: bool) -> list[str]:

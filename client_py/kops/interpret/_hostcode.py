@@ -1,4 +1,5 @@
-"""Takes host code out of CUDA sources, as the daemon does for its compiler.
+"""Takes host code out of CUDA sources, as the daemon does for its compiler (daemon/compile/hostcode.c). Both run
+tests/vectors/hostcode.json.
 
 A .cu file of nvcc's kind holds kernels together with functions, main() and variables of the host. What is marked for the
 device stays, and so do constants, types and directives; the rest becomes blanks, so that lines keep their numbers. It
@@ -11,19 +12,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .._declarations import KERNEL_LIMITS, KERNEL_WORDS
 from .._tokens import DIRECTIVE, NAME, STRING, Token, directive, tokens
 
 __all__ = ["blank"]
 
-_MARKS = {"__global__", "__device__", "__constant__", "__shared__", "__managed__"}
-_ATTRIBUTES = {
-    "alignas", "__align__", "__attribute__", "__declspec", "decltype", "__launch_bounds__", "__cluster_dims__",
-    "__block_size__", "__maxnreg__", "noexcept", "explicit", "__pragma",
-}  # fmt: skip
-_TYPES = {"class", "struct", "union", "enum"}
-_KEPT = {"using", "typedef", "static_assert", "asm", "concept", "friend"}
-_EXPRESSIONS = {"constexpr", "consteval", "constinit"}
-_ACCESS = {"public", "private", "protected"}
+SCOPES_MAX, CONDITIONS_MAX, WORDS_MAX = (KERNEL_LIMITS[f"hostcode_{name}"] for name in ("scopes", "conditions", "words"))
+_MARKS, _ATTRIBUTES, _TYPES, _KEPT, _EXPRESSIONS, _ACCESS = (
+    frozenset(KERNEL_WORDS[name]) for name in ("device_marks", "attributes", "types", "kept", "constant_expressions", "access")
+)
+_DOES = {"ifdef": "if", "ifndef": "if", "elif": "else", "elifdef": "else", "elifndef": "else"}  # of directives
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _NAMESPACE, _CLASS = "namespace", "class"
 # A macro of a header that is not at hand: C10_HOST_DEVICE, CUTLASS_DEVICE, …
@@ -33,7 +31,7 @@ _LOOKS_LIKE_MARK = re.compile(r"[^a-z]*DEVICE[^a-z]*")
 def _word(token: Token) -> str:
     """What a directive does: `if` for every beginning of a conditional, `else` for every further branch."""
     word = directive(token)[0] if token.kind == DIRECTIVE else ""
-    return "if" if word in ("ifdef", "ifndef") else "else" if word.startswith(("elif", "else")) else word
+    return _DOES.get(word, word)
 
 
 @dataclass
@@ -52,6 +50,11 @@ class _Head:
     host: bool = False
     constant: bool = False
     constant_expression: bool = False
+
+
+def _remember(words: set[str], word: str) -> None:
+    if len(words) < WORDS_MAX:
+        words.add(word)
 
 
 class _Scan:
@@ -91,7 +94,7 @@ class _Scan:
         saved: list[int] = []
         while i < len(self.tokens):
             word, text = self.words[i], self.at(i)
-            if word == "if":
+            if word == "if" and len(saved) < CONDITIONS_MAX:
                 saved.append(depth)
             elif word == "else" and saved:
                 depth = saved[-1]
@@ -113,8 +116,8 @@ class _Scan:
         depth = 0
         while i < end:
             text = self.at(i)
-            depth += (text == "<") - (text == ">")
-            if not depth:
+            depth += {"<": 1, "<<<": 3, ">": -1}.get(text, 0)
+            if text == ">" and not depth:
                 return i + 1
             i = self.skip_group(i) if text in ("(", "{") else i + 1
         return end
@@ -156,7 +159,7 @@ class _Scan:
             elif text in _CLOSING:
                 head.parentheses = head.parentheses or (text == "(" and not head.assigned)
                 i = self.skip_group(i)
-            elif text == "<" and not head.parentheses and not head.assigned:
+            elif text in ("<", "<<<") and not head.parentheses and not head.assigned:
                 i = self.skip_angles(i, end)
             else:
                 head.colon = head.colon or (head.parentheses and text == ":")
@@ -172,6 +175,8 @@ class _Scan:
         return self.scopes[-1] if self.scopes else _NAMESPACE
 
     def enter(self, i: int, scope: str) -> int:
+        if len(self.scopes) == SCOPES_MAX:
+            return self.skip_group(i)
         self.scopes.append(scope)
         self.start = i + 1
         return i + 1
@@ -181,7 +186,7 @@ class _Scan:
         before = self.tokens[i - 1] if i > self.start else None
         if self.tail or head.assigned:
             return self.skip_group(i)
-        is_linkage = self.at(self.start) == "extern" and i == self.start + 2 and before is not None and before.kind == STRING
+        is_linkage = self.at(self.start) == "extern" and i == self.start + 2 and before is not None and before.text.endswith('"')
         if head.is_namespace or is_linkage:
             return self.enter(i, _NAMESPACE)
         if head.is_type and not (head.parentheses and before is not None and before.text == ")"):
@@ -204,7 +209,7 @@ class _Scan:
             return
         head = self.head(i)
         if head.device and head.parentheses and not head.assigned and head.name:
-            self.declared.add(head.name)
+            _remember(self.declared, head.name)
         if head.is_kept or head.is_namespace or (head.is_type and not head.parentheses):
             return
         if self.tokens[self.start].kind == NAME and self.at(self.start + 1) == "(":  # a macro
@@ -216,7 +221,7 @@ class _Scan:
 
     def read_directive(self, i: int) -> None:
         word = self.words[i]
-        if word == "if":
+        if word == "if" and len(self.conditions) < CONDITIONS_MAX:
             self.conditions.append(len(self.scopes))
         elif word == "else" and self.conditions:
             del self.scopes[self.conditions[-1] :]
@@ -274,18 +279,19 @@ def blank(texts: Sequence[str]) -> list[str]:
     """The texts of one program without host code; macros that one defines are known in the others."""
     marks: set[str] = set()
     declared: set[str] = set()
+    texts = [text.encode("utf-8", "surrogatepass").decode("latin-1") for text in texts]  # a blank for each byte
     cut = [tokens(text) for text in texts]
     for text, found in reversed(list(zip(texts, cut))):  # what is included comes behind what includes it
         scan = _Scan(text, found, marks, declared)
         for token, word in zip(found, scan.words):
             if word == "define":
-                name, _, value = directive(token)[1].partition(" ")
-                if any(scan.marks_device(part) for part in re.findall(r"\w+", value)):
-                    marks.add(name.partition("(")[0])
+                name, *words = tokens(directive(token)[1]) or [token]
+                if any(part.kind == NAME and scan.marks_device(part.text) for part in words):
+                    _remember(marks, name.text)
         scan.run()
     result = []
     for text, found in zip(texts, cut):
         scan = _Scan(text, found, marks, declared)
         scan.run()
-        result.append(scan.result())
+        result.append(scan.result().encode("latin-1").decode("utf-8", "surrogatepass"))
     return result

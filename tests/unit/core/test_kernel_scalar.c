@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -12,6 +13,8 @@
 #include <cmocka.h>
 
 #include "core/kernel_internal.h"
+
+#include "scalars_vectors.h"
 
 static struct kernel_param param_of(enum dtype dtype)
 {
@@ -232,12 +235,52 @@ static void integers_and_bools_for_floats(void **state)
     refused(kernel_scalar_from_bool(&p, true, bytes, &e), &e, ERROR_WRONG_TYPE);
 }
 
+static enum dtype dtype_of(const char *text)
+{
+#define X(NAME, name, value, size)                                                                                     \
+    if (!strcmp(text, name))                                                                                           \
+        return DTYPE_##NAME;
+    KOPS_DTYPES(X)
+#undef X
+    fail_msg("no dtype %s", text);
+    return DTYPE_F32;
+}
+
+/* The Python client and the interpreter run the same rows. */
+static void has_the_bytes_that_the_clients_give_it(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(scalars) / sizeof(scalars[0]); i++) {
+        const struct kernel_param p = param_of(dtype_of(scalars[i].dtype));
+        const char *kind = scalars[i].kind, *number = scalars[i].number;
+        const char *wanted = scalars[i].error ? scalars[i].error : scalars[i].bytes;
+        char got[24] = "";
+        unsigned char value[8];
+        struct error e;
+        int r;
+
+        if (!strcmp(kind, "int"))
+            r = kernel_scalar_from_int(&p, strtoll(number, NULL, 10), value, &e);
+        else if (!strcmp(kind, "uint"))
+            r = kernel_scalar_from_uint(&p, strtoull(number, NULL, 10), value, &e);
+        else if (!strcmp(kind, "float"))
+            r = kernel_scalar_from_float(&p, strtod(number, NULL), value, &e);
+        else
+            r = kernel_scalar_from_bool(&p, number[0] == '1', value, &e);
+        for (unsigned j = 0; r == 0 && j < p.size; j++)
+            snprintf(got + 2 * j, 3, "%02x", value[j]);
+        if (strcmp(r < 0 ? error_code_name(e.code) : got, wanted) != 0)
+            fail_msg("%s %s %s is %s, not %s", scalars[i].dtype, kind, number, r < 0 ? error_code_name(e.code) : got,
+                     wanted);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(integers_have_their_types_range), cmocka_unit_test(floats_are_rounded_to_nearest_even),
         cmocka_unit_test(no_other_number_is_nearer),       cmocka_unit_test(floats_that_become_infinite_are_refused),
-        cmocka_unit_test(integers_and_bools_for_floats),
+        cmocka_unit_test(integers_and_bools_for_floats),   cmocka_unit_test(has_the_bytes_that_the_clients_give_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

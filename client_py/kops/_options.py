@@ -1,0 +1,56 @@
+"""The options of a compile that say something about the source: macros, and the standard of the language. The daemon reads
+options by the same rules (daemon/compile/options.c), and says which others there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+__all__ = ["Macro", "macros", "standard"]
+
+# One or two dashes are the same before a name of more than one letter; one letter takes one dash.
+_OPTION = re.compile(r"-[DU]|--?(?:define-macro|undefine-macro|std)(?==|$)")
+_MACRO = re.compile(r"([A-Za-z_\x80-\U0010ffff][0-9A-Za-z_\x80-\U0010ffff]*)(\([^)=]*\))?(?:=(.*))?", re.S)
+
+
+class Macro(NamedTuple):
+    name: str
+    parameters: str  # with their parentheses; empty where it has none
+    value: str | None  # None: it is not defined
+
+    @property
+    def option(self) -> str:
+        """As a compiler takes it."""
+        return f"-U{self.name}" if self.value is None else f"-D{self.name}{self.parameters}={self.value}"
+
+
+def _read(options: Iterable[str]) -> Iterable[tuple[str, str]]:
+    """What is set, "D", "U" or "std", and to what."""
+    items = iter(options)
+    for option in items:
+        found = _OPTION.match(option)
+        if found is None:
+            continue
+        word, rest = found[0].lstrip("-"), option[found.end() :]
+        what = {"define-macro": "D", "undefine-macro": "U"}.get(word, word)
+        if not rest:
+            yield what, next(items, "")
+        else:
+            yield what, rest.lstrip(" ") if len(word) == 1 else rest[1:]
+
+
+def macros(options: Iterable[str]) -> list[Macro]:
+    """The macros that they define or undefine, each once: of two of one name the last one counts."""
+    result: dict[str, Macro] = {}
+    for what, text in _read(options):
+        found = _MACRO.fullmatch(text) if what != "std" else None
+        if found is not None:
+            name, parameters, value = found.groups()
+            result[name] = Macro(name, parameters or "", None if what == "U" else "1" if value is None else value)
+    return list(result.values())
+
+
+def standard(options: Iterable[str]) -> str:
+    """The standard that they ask for, such as c++20; empty where they do not."""
+    return next((text for what, text in reversed(list(_read(options))) if what == "std"), "")

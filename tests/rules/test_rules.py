@@ -1,0 +1,288 @@
+"""Rules about kernel source that exist in C and in Python, on the same random inputs.
+
+RULES_ROUNDS (2000) is the number of inputs a rule, RULES_SEED (1) the seed, 0 for another one each time; a failure prints it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import struct
+import subprocess
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from kops._errors import KopsError
+from kops._launch import scalar
+from kops._options import macros, standard
+from kops._signature import Param, fault
+from kops._tokens import tokens
+from kops._types import type_of
+from kops.interpret import InterpretError
+from kops.interpret._arguments import Arguments, Parameter
+from kops.interpret._expressions import evaluate
+from kops.interpret._hostcode import blank
+
+PEER = os.environ["RULES_PEER"]
+ROUNDS = int(os.environ.get("RULES_ROUNDS", "2000"))
+SEED = int(os.environ.get("RULES_SEED", "1")) or random.SystemRandom().randrange(1, 2**32)
+ERROR = "!"
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    print(f"RULES_SEED={SEED}")
+    return random.Random(SEED)
+
+
+def answers(letter: str, payloads: Iterable[bytes]) -> list[bytes]:
+    """What the C side makes of each."""
+    requests = b"".join(letter.encode() + struct.pack("=I", len(payload)) + payload for payload in payloads)
+    done = subprocess.run([PEER], input=requests, stdout=subprocess.PIPE, check=True).stdout
+    result, at = [], 0
+    while at < len(done):
+        (length,) = struct.unpack_from("=I", done, at)
+        result.append(done[at + 4 : at + 4 + length])
+        at += 4 + length
+    return result
+
+
+def compare(letter: str, inputs: list[Any], encode: Callable[[Any], bytes], ours: Callable[[Any], str]) -> None:
+    theirs = answers(letter, [encode(one) for one in inputs])
+    assert len(theirs) == len(inputs)
+    pairs = [(one, c.decode(errors="replace"), ours(one)) for one, c in zip(inputs, theirs)]
+    wrong = [(one, c, py) for one, c, py in pairs if c != py and not (py == ERROR and c.startswith(ERROR))]
+    assert not wrong, f"{len(wrong)} differ; the shortest: input, C, Python = {min(wrong, key=lambda w: len(repr(w[0])))!r}"
+
+
+# ---- Expressions ----
+
+NAMES = {"n": 5, "flag": True, "min": 11, "p": (6, 7), "q": (2, 3, 5), "gone": None, "f": 0.5}
+WORDS = ["n", "flag", "min", "max", "ceil_div", "next_pow2", "p", "q", "gone", "f", "multiprocessors", "x", "p.numel", "q.rank()",
+         "q.shape[-1]", "p.size(1)", "p.shape[0x1]", "q.shape[3]", "p.shape[7]", "p . rank", "0", "1", "7", "010", "0x1F", "0X",
+         "9223372036854775807", "9223372036854775808", "3a", "1_0", "+", "-", "*", "/", "//", "%", "(", ")", ",", " ", "\t", "\v",
+         "\n", ".", "[", "]", "é", "\u0663", "\u00a0", "^"]  # fmt: skip
+
+
+def expression(chance: random.Random, depth: int) -> str:
+    if depth <= 0 or chance.random() < 0.2:
+        return chance.choice(["n", "p.numel", "q.rank", "multiprocessors", str(chance.randrange(9)), "010", "0xff", "min", str(2**62)])
+    kind = chance.randrange(6)
+    a, b = (expression(chance, depth - 1 - chance.randrange(2)) for _ in range(2))
+    if kind == 0:
+        return f"-{a}"
+    if kind == 1:
+        return f"({a})"
+    if kind == 2:
+        return f"{chance.choice(['ceil_div', 'min', 'max'])}({a}, {b})"
+    if kind == 3:
+        return f"next_pow2({a})"
+    return f"{a} {chance.choice(['+', '-', '*', '/', '//', '%'])} {b}"
+
+
+def mutated(chance: random.Random, text: str, words: list[str]) -> str:
+    for _ in range(chance.randrange(3)):
+        at = chance.randrange(len(text) + 1)
+        text = text[:at] + chance.choice([*words, ""]) + text[at + chance.randrange(3) :]
+    return text
+
+
+def value_of(text: str) -> str:
+    try:
+        return str(evaluate(text, NAMES, "grid"))
+    except InterpretError:
+        return ERROR
+
+
+def test_expressions(chance: random.Random) -> None:
+    texts = ["(" * k + "n" + ")" * k for k in range(29, 36)] + ["-" * k + "n" for k in range(29, 36)]
+    texts += ["+".join(["1"] * k) for k in (31, 32, 33, 63, 64, 65, 70, 128)] + ["+".join(["n"] * k) for k in (31, 32, 33, 34, 65)]
+    texts += [f"max({','.join(['1'] * k)})" for k in (63, 64, 65, 66, 70)] + [f"max({','.join(['n'] * k)})" for k in (32, 33, 64, 65)]
+    texts += ["n" * 256, " " * 255 + "1", " " * 256 + "1", "é" * 130, "010", "1" + " " * 255, "n+" * 127 + "n"]
+    texts += ["next_pow2(" * k + "n" + ")" * k for k in (15, 16, 25)] + ["(" * 256, "-" * 256]
+    texts += ["".join(chance.choice(WORDS) for _ in range(chance.randrange(12))) for _ in range(ROUNDS)]
+    texts += [expression(chance, chance.randrange(1, 7)) for _ in range(ROUNDS)]
+    texts += [mutated(chance, expression(chance, 3), WORDS) for _ in range(ROUNDS)]
+    compare("E", texts, str.encode, value_of)
+
+
+# ---- Host code ----
+
+PIECES = [
+    "__global__ ", "__device__ ", "__host__ ", "__constant__ ", "__tile_global__ ", "__shared__ ", "C10_DEVICE ", "HD ", "void ", "int ",
+    "static ", "inline ", "template <class T> ", "template <int N = (3 > 2)> ", "template <a<b<c>>> ",
+    "template <auto x = p->y> ", "f", "g",
+    "(int a)", "()", " { return 1; }", "{", "}", ";", "\n", " ", "struct S ", "class C ", "enum E ", "namespace n ", "extern \"C\" ",
+    "public:", "private :", " : x(1), y{2} ", "= 3", "= {1, 2}", "[4]", "const ", "constexpr ", "using A = int", "typedef int B",
+    "operator()", "operator<", "operator->", "operator T", "#if X\n", "#ifdef Y\n", "#else\n", "#elif Z\n", "#endif\n", "#pragma once\n",
+    "#define HD __host__ __device__\n", "#define\tHD\t__device__\n", "#define X 1 // __device__\n", "#define F(a, b) __device__ a\n",
+    "# define HD \\\n  __device__\n", "#\\\ndefine HD __device__\n", "#define S \"__device__\"\n",
+    "#define HD/**/__device__\n", "//c {\n", "// c \\\n } \n",
+    "/* } */", "/* ", "\"a } b\"", "\"\\\"\"", "'}'", "'", "\"", "R\"x( } )x\"", "R\"(\n})\"", "R\"x(", "u8R\"({)\"",
+    "LR\"(})\"", "L'x'", "u8\"{\"",
+    "1'000", "0x1p+3", "1e-5f", ".5f", "é", "naïve", "\\\n", "\\\r\n", "\r\n", "\f", "\v", "->", "::", "<", ">", ">>",
+    ">>>", "<<<1, 2>>>", "...", ",",
+    "#", "##", "x", "a::b ", "~", "*", "&", "= default", "decltype(x) ", "alignas(16) ", "__launch_bounds__(N) ",
+    "__declspec(x) ", "asm(\"\")",
+    "friend ", "union U ", "concept K = ", "noexcept ", "noexcept(true) ", "static_assert(1)", "M(x)", "M(x);",
+    "$d", "\u2028", "\x1c",
+]  # fmt: skip
+
+
+def source(chance: random.Random) -> str:
+    if chance.random() < 0.5:
+        return "".join(chance.choice(PIECES) for _ in range(chance.randrange(1, 14)))
+    result = ""
+    for _ in range(chance.randrange(1, 6)):
+        mark = chance.choice(["__global__ ", "__device__ ", "", "", "HD ", "__host__ ", "static ", "constexpr "])
+        body = chance.choice([" { return 1; }", ";", " { if (a) { b; } }\n", " {\n#if X\n }\n#else\n x; }\n#endif\n"])
+        result += chance.choice(PIECES) if chance.random() < 0.5 else ""
+        result += chance.choice(["template <class T> ", "", ""]) + mark + "void " + chance.choice("fgh") + "(int a)" + body
+    return result
+
+
+def test_host_code(chance: random.Random) -> None:
+    def ours(texts: list[str]) -> str:
+        return "\0".join(blank(texts))
+
+    programs = [[source(chance) for _ in range(chance.choice([1, 1, 2]))] for _ in range(ROUNDS)]
+    programs += [["namespace a {" * k + "void f() { x; }" + "}" * k] for k in (255, 256, 257)]
+    programs += [["#if A\n" * k + "void f() {\n#else\nvoid f() {\n#endif\n }\n" + "#endif\n" * k] for k in (62, 63, 64, 65)]
+    programs += [["void f() {" + "#if A\n" * k + "{\n#else\n}\n#endif\n" + "#endif\n" * k + "}} int x;"] for k in (1, 62, 63, 64, 65)]
+    for k in (4095, 4096, 4097):
+        marks = "".join(f"#define M{i} __device__\n" for i in range(k))
+        programs.append([f"{marks}M{k - 1} void f() {{}}\nM0 void g() {{}}"])
+    compare("H", programs, lambda texts: "\0".join(texts).encode(), ours)
+
+
+# ---- Types ----
+
+
+def test_types(chance: random.Random) -> None:
+    words = ["signed", "unsigned", "char", "short", "int", "long", "float", "half", "int32_t", "f32", "bf16", "size_t", "bool", "float4",
+             "void", "double", "__half", "std::size_t", "std::uint8_t", "f8_e4m3"]  # fmt: skip
+    texts = [" ".join("".join(chance.choice(words) + " " for _ in range(chance.randrange(1, 5))).split()) for _ in range(ROUNDS)]
+
+    def ours(text: str) -> str:
+        found = tokens(text)
+        names = [t.text for t in found if t.text != "::" and not (t.text == "std" and found[0] is t)]
+        kind = type_of(names)
+        return kind.dtype if kind is not None and kind.lanes == 1 and "::" not in text[5:] else ""
+
+    compare("T", texts, str.encode, ours)
+
+
+# ---- Options ----
+
+
+def test_options(chance: random.Random) -> None:
+    """Of the options that the daemon takes: the macros, and the standard of the language."""
+    words = ["-D", "-U", "-DN", "-DN=3", "-D N=4", "-D  M", "-DF(a)=a", "-DG(a, b)", "-UN", "-U M", "--define-macro", "--define-macro=N=1",
+             "-define-macro=M=2", "--undefine-macro=N", "-undefine-macro", "-std=c++11", "--std=c++20", "-std", "--std", "c++17", "c++20",
+             "c++23", "N", "M=5", "F(x)=x", "-DN=", "-D3", "-D=N", "-DN(=1", "-Dé=1", "-DN=a=b", "-w", "--use_fast_math", "-ftz", "true",
+             "-stdx", "--define-macros=N", "-DN M", "--D", "--DN"]  # fmt: skip
+    given = [[chance.choice(words) for _ in range(chance.randrange(1, 6))] for _ in range(ROUNDS * 5)]
+    taken = 0
+    for options, theirs in zip(given, answers("O", ["\0".join(options).encode() for options in given])):
+        if theirs.startswith(b"!"):
+            continue
+        taken += 1
+        there = theirs.decode().split("\0")
+        defined = [text.partition("=")[2] for text in there if text.startswith("--define-macro=")]
+        removed = [text.partition("=")[2] for text in there if text.startswith("--undefine-macro=")]
+        made = macros(options)
+        ours = {f"{m.name}{m.parameters}={m.value}" for m in made if m.value is not None}
+        assert ours == {text if "=" in text else f"{text}=1" for text in defined}, options
+        assert {m.name for m in made if m.value is None} == set(removed), options
+        assert [f"--std={text}" for text in [standard(options)] if text] == [text for text in there if text.startswith("--std=")], options
+    assert taken > ROUNDS / 2
+
+
+# ---- Parameter lists ----
+
+
+def parameter(chance: random.Random, i: int) -> Parameter:
+    kind = chance.choice(["in", "out", "inout", "scalar", "scalar", "in"])
+    name = chance.choice([f"p{i}"] * 60 + ["p1", "é", "1a", "a b", "a" * 63, "a" * 64, "_", "a-b"])
+    rare = [chance.random() < 0.1 for _ in range(5)]
+    if kind == "scalar":
+        rare = [one and chance.random() < 0.1 for one in rare]
+    dtype = chance.choice(["f32", "i64", "bool", "bf16", "f8_e4m3" if rare[0] else "u8"])
+    shape = (4,) * chance.choice([0, 1, 2, 8, 9]) if rare[1] else None
+    rank = chance.choice([0, 1, 2, 8, 9, 0 if shape is None else len(shape)]) if rare[2] else None
+    align = chance.choice([1, 2, 3, 16, 256, 512, 2**40]) if rare[3] else None
+    return Parameter(name, kind, dtype, shape, 5 if rare[4] else None, rank, align, chance.random() < 0.02)
+
+
+def test_parameter_lists(chance: random.Random) -> None:
+    def encode(params: list[Parameter]) -> bytes:
+        def number(value: int | None) -> int:
+            return -1 if value is None else value
+
+        return "".join(
+            f"{p.kind} {p.dtype} {number(p.rank)} {-1 if p.shape is None else len(p.shape)} {number(p.elements)} {number(p.align)} "
+            f"{int(p.strided)} {p.name}\n" for p in params
+        ).encode()  # fmt: skip
+
+    lists = [[parameter(chance, i) for i in range(chance.choice([0, 1, 2, 3, 4]))] for _ in range(ROUNDS)]
+    lists += [[Parameter(f"p{i}", kind, "f32") for i in range(n)] for n in (15, 16, 17, 31, 32, 33) for kind in ("in", "scalar")]
+    compare("K", lists, encode, lambda params: ERROR if fault(params) else "")
+
+
+# ---- Scalars ----
+
+FLOATS = ("f16", "bf16", "f32", "f64")
+INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool")
+
+
+def numbers(chance: random.Random) -> list[tuple[str, str, Any]]:
+    """dtype, what the wire calls the number, the number."""
+    result: list[tuple[str, str, Any]] = []
+    edges = [s * 2**k + d for k in (0, 7, 8, 15, 16, 31, 32, 53, 62, 63, 64) for s in (1, -1) for d in (-1, 0, 1)]
+    floats = [65504.0, 65505.0, 65519.99, 65520.0, 3.4028234663852886e38, 3.4028235677973362e38, 3.4028235677973366e38,
+              3.3895313892515355e38, 3.3961775292304957e38, 3.39617752923046e38, 1e308, math.inf, math.nan, 0.5, 1.0, 6e-8, 2e-45,
+              -0.0, 1e-40, 2.0**-25, 2.0**-24, 2.98e-8]  # fmt: skip
+    for dtype in (*FLOATS, *INTEGERS):
+        for number in edges:
+            if -(2**63) <= number < 2**64:
+                result.append((dtype, "uint" if number >= 2**63 else "int", number))
+        for real in [*floats, *(-x for x in floats), *(chance.uniform(-7e4, 7e4) for _ in range(ROUNDS // 100))]:
+            result.append((dtype, "float", real))
+        result += [(dtype, "float", math.ldexp(chance.uniform(1, 2), chance.randrange(-160, 140))) for _ in range(ROUNDS // 50)]
+        result += [(dtype, "bool", True), (dtype, "bool", False)]
+    return result
+
+
+def _payload(case: tuple[str, str, Any]) -> bytes:
+    dtype, kind, number = case
+    if kind == "float":
+        sign, size = "-" if math.copysign(1, number) < 0 else "", abs(number)
+        return f"{dtype} {kind} {sign}{float.hex(size) if math.isfinite(size) else size}".encode()
+    return f"{dtype} {kind} {int(number)}".encode()
+
+
+def test_scalars_of_the_interpreter(chance: random.Random) -> None:
+    def ours(case: tuple[str, str, Any]) -> str:
+        if case[1] == "bool" and case[0] in FLOATS:
+            return ERROR  # the daemon refuses it; the client, and so the interpreter, takes it for 0.0 or 1.0
+        try:
+            return Arguments._number(Arguments([], []), Parameter("x", "scalar", case[0]), case[2]).hex()
+        except InterpretError:
+            return ERROR
+
+    compare("S", numbers(chance), _payload, ours)
+
+
+def test_scalars_of_launches(chance: random.Random) -> None:
+    """The client refuses nothing that the daemon takes, and what it sends is taken."""
+    cases = numbers(chance)
+    for case, theirs in zip(cases, answers("S", map(_payload, cases))):
+        try:
+            sent: Any = scalar("k", 0, Param("x", "scalar", case[0]), case[2])
+        except KopsError as error:
+            assert theirs.decode() == ERROR + error.code, (case, error)
+            continue
+        kind = "bool" if isinstance(sent, bool) else "float" if isinstance(sent, float) else "uint" if sent >= 2**63 else "int"
+        assert not answers("S", [_payload((case[0], kind, sent))])[0].startswith(b"!"), (case, sent)

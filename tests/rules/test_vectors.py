@@ -1,0 +1,31 @@
+"""Scalar arguments as the daemon takes them: tests/vectors/scalars.json, which the daemon's unit tests run, too."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kops._errors import KopsError
+from kops._scalars import convert, to_bytes
+
+ROWS = json.loads((Path(__file__).resolve().parents[1] / "vectors/scalars.json").read_text(encoding="utf-8"))
+
+
+def number(row: dict[str, str]) -> Any:
+    text = row["number"]
+    if row["kind"] == "float":
+        return float.fromhex(text) if "0x" in text else math.copysign(float(text.lstrip("-")), -1 if text[0] == "-" else 1)
+    return bool(int(text)) if row["kind"] == "bool" else int(text)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['dtype']} {row['kind']} {row['number']}")
+def test_scalar(row: dict[str, str]) -> None:
+    if "error" in row:
+        with pytest.raises(KopsError) as caught:
+            convert(row["dtype"], number(row), "x:", "x")
+        assert caught.value.code == row["error"]
+    else:
+        assert to_bytes(row["dtype"], convert(row["dtype"], number(row), "x:", "x")).hex() == row["bytes"]
