@@ -27,8 +27,11 @@ build: deps
 	tools/build $(PRESET) $(BUILD) $(JOBS) $(CMAKE_ARGS)
 
 ## demo     one daemon, a C client and two Python clients at once; results checked against NumPy, timings printed
-demo: build
-	tools/with-python tests/demo/run --build $(BUILD)
+##          (builds only what it needs, in build/demo, with CUDA kernels for this machine's GPUs)
+demo: deps
+	tools/configure demo build/demo $(CMAKE_ARGS)
+	cmake --build build/demo --parallel $(JOBS) --target demo_programs
+	tools/with-python tests/demo/run --build build/demo
 
 ## test     every test that this machine can run
 test: build

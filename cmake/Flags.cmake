@@ -12,7 +12,16 @@ set(KOPS_TOP "AUTO" CACHE STRING "Live view of kopsctl top: AUTO (when ncurses i
 set_property(CACHE KOPS_TOP PROPERTY STRINGS AUTO ON OFF)
 set(KOPS_HTTP "AUTO" CACHE STRING "HTTP server of kopsctl metrics: AUTO (when libmicrohttpd is found), ON, OFF")
 set_property(CACHE KOPS_HTTP PROPERTY STRINGS AUTO ON OFF)
-set(KOPS_CUDA_ARCHS "75;80;86;89;90a;100;120" CACHE STRING "Architectures of the embedded kernels; PTX of the first is added")
+set(kops_all_archs 75 80 86 89 90a 100 120)
+set(KOPS_CUDA_ARCHS "${kops_all_archs}" CACHE STRING
+    "Architectures of the embedded kernels; PTX of the first is added. native: this machine's, and no CUDA backend without a GPU")
+if(KOPS_CUDA_ARCHS STREQUAL "native")
+    execute_process(COMMAND ${PROJECT_SOURCE_DIR}/tools/gpu-architectures ${kops_all_archs}
+        OUTPUT_VARIABLE KOPS_CUDA_ARCHS OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+    if(NOT KOPS_CUDA_ARCHS AND KOPS_CUDA STREQUAL "AUTO")
+        set(KOPS_CUDA OFF)
+    endif()
+endif()
 
 if(NOT CMAKE_BUILD_TYPE)
     set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)

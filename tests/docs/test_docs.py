@@ -29,7 +29,7 @@ WARNINGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror"]
 
 
 class Folder:
-    """Where the blocks of one page run, one after the other: it looks like the tree, with this build in build/release."""
+    """Where the blocks of one page run, one after the other: it looks like the tree, with this build in its build folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,7 +40,8 @@ class Folder:
         for name in ("python", "python3"):
             (path / "bin" / name).symlink_to(sys.executable)
         (path / "build").mkdir()
-        (path / "build" / "release").symlink_to(build_folder())
+        for name in ("demo", "release"):
+            (path / "build" / name).symlink_to(build_folder())
 
     def environment(self, daemon: Daemon | None) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("KOPS_SOCKET", "KOPSD_", "KOPS_CUDA"))}
