@@ -1,6 +1,5 @@
-#!/usr/bin/env python3
-"""Writes the golden vectors as inputs of the fuzz targets: `seeds.py FOLDER` makes FOLDER/receive, …/ring, …/scan and
-…/server, the last with sessions that work on the two buffers which server.c registers."""
+"""The golden vectors as inputs of the fuzz targets, and for `server` sessions that work on the two buffers which server.c
+registers. corpus.py writes them."""
 
 from __future__ import annotations
 
@@ -83,8 +82,7 @@ def ring_steps(data: bytes) -> bytes:
     return b"".join(bytes([0, len(piece)]) + piece + bytes([5, 6]) for piece in pieces) + bytes([7])
 
 
-def main() -> int:
-    folder = Path(sys.argv[1])
+def write(folder: Path) -> None:
     for name in ("receive", "ring", "scan", "server"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for file in golden.FILES:
@@ -97,8 +95,3 @@ def main() -> int:
             (folder / "scan" / vector["name"]).write_bytes(data)
     for name, calls in SESSIONS.items():
         (folder / "server" / f"session_{name}").write_bytes(session(calls))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
