@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from model import NEW_WORK, Client
 from model_faults import SINGLE, VIOLATIONS, bad_registration
+from standin_cuda.control import Control
 from support import proc, raw
+from support.cuda_exporter import Exporter
 from support.daemon import Daemon
 
 BUFFERS, PROGRAMS, CONNECTIONS, ALLOCATED_MIB = 12, 4, 6, 8
@@ -23,6 +25,8 @@ programs = {PROGRAMS}
 buffers = {BUFFERS}
 connections = {CONNECTIONS}
 allocated_mib = {ALLOCATED_MIB}
+[kernels]
+keep_s = 1
 """
 SEEDS = st.integers(0, 2**32 - 1)
 VALUES = st.integers(-(2**63), 2**64 - 1) | st.text(max_size=9) | st.none()
@@ -36,6 +40,8 @@ class Base(RuleBasedStateMachine):
     """A daemon, as its clients see it. Each rule is one or several requests of one client."""
 
     daemon: Daemon  # set before it is run
+    exporter: Exporter | None = None  # of device memory, where there is a stand-in driver
+    control: Control | None = None  # of that driver
 
     @initialize()
     def begin(self) -> None:
@@ -68,13 +74,14 @@ class Base(RuleBasedStateMachine):
 
     # What is known
 
-    def settled(self) -> None:
-        """The daemon has noticed whoever went."""
+    def settled(self, more: int = 0) -> None:
+        """The daemon has noticed whoever went; `more` are connected beside the model's clients."""
 
         def rows() -> list[dict[str, Any]]:
             return [row for row in self.watch.call("clients")["clients"] if row["client"] != "watch"]
 
-        proc.eventually(lambda: len(rows()) == len(self.clients), lambda: f"{len(self.clients)} clients, but {rows()}")
+        wanted = len(self.clients) + more
+        proc.eventually(lambda: len(rows()) == wanted, lambda: f"{wanted} clients, but {rows()}")
 
     def user(self) -> dict[str, Any]:
         """What the daemon counts for everybody here."""

@@ -1,25 +1,32 @@
 """Random sequences of every method, good and bad, on several connections, beside a model of what should come of them.
 
-KOPS_MODEL_STEPS is how many steps are made, in runs of STEPS_OF_A_RUN; without it a few, always the same ones.
+KOPS_MODEL_STEPS is how many steps are made, in runs of STEPS_OF_A_RUN; without it a few, always the same ones. Only the
+clients of `overlap` do something else each time: KOPS_MODEL_CHANCE, which is printed, repeats it.
 KOPS_TEST_BACKEND says what the daemon has: on a GPU the same memory is staged.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import prometheus
 import pytest
 from arrays import BACKEND
+from gpu_machine import Machine as GpuMachine
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 from model import Client, Program, Step, View, body, bound, carry_out, refill, tensors_of
 from model_faults import FAULTS
-from model_machine import BUFFERS, CONFIG, PROGRAMS, SEEDS, Base, answers, executed, made
+from model_machine import BUFFERS, CONFIG, CONNECTIONS, PROGRAMS, SEEDS, Base, answers, executed, made
+from model_pipelined import Burst, requested
 from support import backends, memfd, proc, raw, records
 from support.daemon import Daemon
 from user_kernels import ARCH
@@ -27,6 +34,8 @@ from user_kernels import ARCH
 LONG = "KOPS_MODEL_STEPS" in os.environ
 STEPS = int(os.environ.get("KOPS_MODEL_STEPS", "1500"))
 STEPS_OF_A_RUN = 50
+CHANCE = int(os.environ.get("KOPS_MODEL_CHANCE", str(random.SystemRandom().randrange(1 << 32))))
+MUST_END = {"live_ipc_mappings", "live_host_registrations", "live_graphs", "live_graph_execs", "live_captures"}
 SCALE = """extern "C" __global__ void scale(float *y, const float *x, int n)
 {{
     if (threadIdx.x < n)
@@ -262,6 +271,19 @@ class Machine(Base):
         client.connection.call("release", {"buffer": buffer})
         client.gone.append(buffer)
 
+    @precondition(lambda self: not self.draining and len(self.clients) < CONNECTIONS - 2 and self.held < BUFFERS - 4)
+    @rule(seed=SEEDS)
+    def overlap(self, seed: int) -> None:
+        """Other clients, which do not wait for replies. They leave nothing behind."""
+        rng = random.Random(f"{CHANCE} {seed}")
+        most = min(rng.randint(1, 3), CONNECTIONS - 1 - len(self.clients))
+        burst = Burst(self.daemon, rng, self.exporter, self.control, self.settled)
+        burst.run(rng.choice([5, 20, 60]), most, (BUFFERS - self.held) // most - 1)
+        proc.eventually(lambda: self.user()["buffers"] == self.held, lambda: f"{self.held} buffers, but {self.user()}")
+        for client in self.clients:
+            for memory in client.buffers.values():
+                memory.check()
+
     @rule(seed=SEEDS)
     def ordered_work_needs_device_memory(self, seed: int) -> None:
         rng = random.Random(seed)
@@ -394,10 +416,37 @@ class Machine(Base):
         self.draining = drains
 
 
+@contextlib.contextmanager
+def device() -> Iterator[Daemon]:
+    """A daemon with the backend; a stand-in driver can fail, and must have been used correctly in the end."""
+    if BACKEND != backends.STANDIN:
+        with Daemon(config=backends.config(BACKEND) + CONFIG) as daemon:
+            yield daemon
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        machine = GpuMachine(Path(folder), more=CONFIG)
+        with machine.daemon as daemon:
+            Base.control, Base.exporter = machine.control, machine.exporter()
+            yield daemon
+            proc.eventually(lambda: not any(machine.row.live()[key] for key in MUST_END), lambda: str(machine.row.live()))
+            assert not machine.control.misuses()
+            Base.exporter.close()
+
+
+def until_idle(daemon: Daemon) -> None:
+    """Clients have gone, and processes that compile, too."""
+    proc.eventually(
+        lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS, lambda: f"more than its own sockets: {proc.fds(daemon.pid)}"
+    )
+
+
 @pytest.mark.skipif(backends.missing(BACKEND) is not None, reason=str(backends.missing(BACKEND)))
 def test_model() -> None:
-    with np.errstate(all="ignore"), Daemon(config=backends.config(BACKEND) + CONFIG) as daemon:
+    print(f"KOPS_MODEL_CHANCE={CHANCE}")
+    with np.errstate(all="ignore"), device() as daemon:
         Base.daemon = daemon
+        until_idle(daemon)
+        before = daemon.holdings()
         how = settings(
             max_examples=max(1, STEPS // STEPS_OF_A_RUN), stateful_step_count=STEPS_OF_A_RUN, deadline=None, database=None,
             derandomize=not LONG, suppress_health_check=list(HealthCheck), print_blob=LONG,
@@ -412,9 +461,12 @@ def test_model() -> None:
                 return [user["buffers"], user["mapped_bytes"], user["allocated_bytes"]]
 
             proc.eventually(lambda: kept() == [0, 0, 0], lambda: f"nothing is kept, but {kept()}")
-    requests, said = dict(executed.most_common()), dict(answers.most_common())
+        until_idle(daemon)
+        daemon.wait_holdings(before)
+    requests, said = dict((executed + requested).most_common()), dict(answers.most_common())
     records.keep("model", "steps", made["steps"], BACKEND == backends.CUDA, backend=BACKEND, requests=requests, answers=said)
-    print(f"{made['steps']} steps, {sum(executed.values())} requests: {requests}; answers: {said}")
+    overlapping = f"{sum(requested.values())} of them overlapping"
+    print(f"{made['steps']} steps, {sum(requests.values())} requests, {overlapping}: {requests}; answers: {said}")
 
 
 if __name__ == "__main__":

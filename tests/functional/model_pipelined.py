@@ -1,33 +1,28 @@
-"""Random requests of several clients, good and bad ones, by socket and by ring, with connections that end at any time.
+"""Clients of the model test that do not wait: many requests under way at once, good and bad ones, by socket and by ring, on
+streams of their own, with connections that end at any time and faults of the driver.
 
-What is defined is compared with NumPy; the rest must be answered, and leave nothing behind. KOPS_RANDOM_STEPS is how
-much is done, KOPS_RANDOM_SEED repeats a run.
+Which request takes effect is known from its reply only: the defined results are compared with NumPy, and the others must be
+answered.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
-from gpu_machine import LAUNCH_OUT_OF_RESOURCES, OUT_OF_MEMORY, Machine, only_with_the_standin
-from standin_cuda.control import Fault
-from support import backends, memfd, proc, raw
+from gpu_machine import LAUNCH_OUT_OF_RESOURCES, OUT_OF_MEMORY
+from standin_cuda.control import Control, Fault
+from support import backends, memfd, raw
 from support.cuda_exporter import Exporter
 from support.daemon import Daemon, binary
 from support.ring import Ring
 from test_ordered import FAR_END, Timelines
 from user_kernels import ADD, ADD_PARAMS, ARCH, CUSTOM_PARAMS, OTHERS
 
-STEPS = int(os.environ.get("KOPS_RANDOM_STEPS", "400"))
-SEED = int(os.environ.get("KOPS_RANDOM_SEED", str(random.SystemRandom().randrange(1 << 32))))
-LIMITS = "[limits]\nprograms = 24\nbuffers = 64\n[kernels]\nkeep_s = 1\n"
-MUST_END = {"live_ipc_mappings", "live_host_registrations", "live_graphs", "live_graph_execs", "live_captures"}
 LENGTH, PER_STREAM, STREAMS, IN_FLIGHT = 48, 5, 3, 48
 COUNT = PER_STREAM * STREAMS
 NEVER_BEGAN = {"unknown_program", "unknown_buffer", "unknown_op", "invalid_argument", "unsupported", "quota_exceeded"}
@@ -35,10 +30,19 @@ NEVER_BEGAN |= {"unknown_kernel", "overlap"}
 ODD = [None, True, -1, 0, 1, 2**31, 2**63 - 1, 2**63, 2**64 - 1, 1.5, float("nan"), "", "high", b"", [], {}, [[]], [0] * 5000]
 
 
+FAULTS = [
+    ("cuLaunchKernel", LAUNCH_OUT_OF_RESOURCES),
+    ("cuGraphInstantiateWithFlags", OUT_OF_MEMORY),
+    ("cuStreamBeginCapture", LAUNCH_OUT_OF_RESOURCES),
+    ("cuModuleLoadData", OUT_OF_MEMORY),
+]
+requested: Counter[str] = Counter()
+
+
 class HostSlab:
     """A client's vectors in shared memory."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Pipelined) -> None:
         self.shared = memfd.Shared(4 * COUNT * LENGTH)
         self.buffer = client.connection.register(self.shared)
         self.array = self.shared.view(np.float32, COUNT * LENGTH)
@@ -53,7 +57,7 @@ class HostSlab:
 class DeviceSlab:
     """The same on the GPU that is none."""
 
-    def __init__(self, client: Client, exporter: Exporter) -> None:
+    def __init__(self, client: Pipelined, exporter: Exporter) -> None:
         self.memory = exporter.alloc(4 * COUNT * LENGTH)
         self.buffer = client.connection.call("register", self.memory.register_params())["buffer"]
 
@@ -78,14 +82,15 @@ SOURCES = {"custom_kernel": OTHERS, "add2_kernel": ADD}
 PARAMS = {"custom_kernel": CUSTOM_PARAMS, "add2_kernel": ADD_PARAMS}
 
 
-class Client:
+class Pipelined:
     """One connection. What it sends on a stream works on that stream's vectors alone, so that the order is known."""
 
-    def __init__(self, daemon: Daemon, rng: random.Random, exporter: Exporter | None, ring: bool) -> None:
+    def __init__(self, daemon: Daemon, rng: random.Random, exporter: Exporter | None, spare: int) -> None:
         self.rng = rng
         self.careless = rng.random() < 0.5 and not NO_RACES
         self.connection = daemon.connect()
-        self.ring = Ring(self.connection) if ring else None
+        self.ring = Ring(self.connection) if rng.random() < 0.5 else None
+        self.spare = spare  # buffers that it may have beside its vectors
         self.slab = DeviceSlab(self, exporter) if exporter else HostSlab(self)
         self.device = exporter.device if exporter else "host"
         self.page = Timelines(self.connection) if exporter else None
@@ -109,6 +114,7 @@ class Client:
     # ---- messages ----
 
     def request(self, method: str, params: dict[str, Any]) -> int:
+        requested[method] += 1
         return (self.ring or self.connection).request(method, params)
 
     def reply(self, msgid: int) -> raw.Reply:
@@ -249,7 +255,7 @@ class Client:
         if self.spare_buffers and self.rng.random() < 0.6:
             buffer = self.spare_buffers.pop(self.rng.randrange(len(self.spare_buffers)))
             assert self.reply(self.request("release", {"buffer": buffer})).error is None or self.tainted
-        elif len(self.spare_buffers) < 20:
+        elif len(self.spare_buffers) < self.spare:
             self.spare_buffers.append(self.connection.register(memfd.Shared(4096)))
 
     def code(self) -> None:
@@ -337,101 +343,68 @@ class Client:
         self.refill()
 
 
-ACTIONS: list[tuple[Callable[[Client], None], int]] = [
-    (Client.run, 6),
-    (Client.sequence, 4),
-    (Client.define, 3),
-    (Client.run_program, 6),
-    (Client.cancel, 2),
-    (Client.buffers, 1),
-    (Client.code, 3),
-    (Client.forget, 1),
-    (Client.other, 1),
-    (Client.some_words, 4),
-    (Client.settle, 1),
+ACTIONS: list[tuple[Callable[[Pipelined], None], int]] = [
+    (Pipelined.run, 6),
+    (Pipelined.sequence, 4),
+    (Pipelined.define, 3),
+    (Pipelined.run_program, 6),
+    (Pipelined.cancel, 2),
+    (Pipelined.buffers, 1),
+    (Pipelined.code, 3),
+    (Pipelined.forget, 1),
+    (Pipelined.other, 1),
+    (Pipelined.some_words, 4),
+    (Pipelined.settle, 1),
 ]
 
 
-def drive(daemon: Daemon, exporter: Exporter | None, fault: Callable[[random.Random], None] | None = None) -> None:
-    rng = random.Random(SEED)
-    print(f"KOPS_RANDOM_SEED={SEED}")
-    clients: list[Client] = []
-    compiles = backends.nvrtc() is not None
-    actions, weights = zip(*(a for a in ACTIONS if compiles or a[0] is not Client.code), strict=True)
-    with np.errstate(over="ignore"), daemon.connect() as bystander:
-        for _ in range(STEPS):
-            if len(clients) < 4 and (not clients or rng.random() < 0.2):
-                clients.append(Client(daemon, rng, exporter, ring=rng.random() < 0.5))
-            client = rng.choice(clients)
-            rng.choices(actions, weights)[0](client)
-            if len(client.sent) > IN_FLIGHT:
-                client.settle()
-            if rng.random() < 0.03 or (client.tainted and not client.sent):
-                client.close()
-                clients.remove(client)
-            if fault and rng.random() < 0.02:
-                fault(rng)
-            if rng.random() < 0.05:
-                assert bystander.alive(), daemon.log()
-        for client in clients:
+class Burst:
+    """Some of them at once, for some steps. `noticed` waits until the daemon knows how many of them there are."""
+
+    def __init__(
+        self, daemon: Daemon, rng: random.Random, exporter: Exporter | None, control: Control | None, noticed: Callable[[int], None]
+    ) -> None:
+        self.daemon, self.rng, self.exporter, self.control, self.noticed = daemon, rng, exporter, control, noticed
+        self.clients: list[Pipelined] = []
+        self.faults: list[Fault] = []
+        compiles = backends.nvrtc() is not None
+        self.actions, self.weights = zip(*(a for a in ACTIONS if compiles or a[0] is not Pipelined.code), strict=True)
+
+    def leave(self, client: Pipelined) -> None:
+        client.close()
+        self.clients.remove(client)
+        self.noticed(len(self.clients))
+
+    def repair(self) -> None:
+        for armed in self.faults:
+            armed.disarm()
+        self.faults.clear()
+
+    def step(self, most: int, spare: int) -> None:
+        rng = self.rng
+        if len(self.clients) < most and (not self.clients or rng.random() < 0.2):
+            self.clients.append(Pipelined(self.daemon, rng, self.exporter, spare))
+        client = rng.choice(self.clients)
+        rng.choices(self.actions, self.weights)[0](client)
+        if len(client.sent) > IN_FLIGHT:
             client.settle()
-            client.close()
-        assert bystander.alive()
+        if rng.random() < 0.03 or (client.tainted and not client.sent):
+            self.leave(client)
+        if self.control and rng.random() < 0.02:
+            self.repair()
+            self.faults.append(self.control.fail(*rng.choice(FAULTS), pid=self.daemon.pid))
 
-
-def until_idle(daemon: Daemon) -> None:
-    """Clients have gone, and processes that compile, too."""
-    proc.eventually(
-        lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS,
-        lambda: f"more than its own sockets: {proc.fds(daemon.pid)}",
-    )
-
-
-@contextlib.contextmanager
-def nothing_stays(daemon: Daemon) -> Iterator[None]:
-    until_idle(daemon)
-    before = daemon.holdings()
-    yield
-    assert daemon.running(), daemon.log()
-    until_idle(daemon)
-    daemon.wait_holdings(before)
-
-
-def test_on_the_host() -> None:
-    with Daemon(config=backends.config(backends.HOST) + LIMITS) as daemon:
-        with nothing_stays(daemon):
-            drive(daemon, None)
-
-
-@only_with_the_standin
-def test_with_a_gpu_that_is_none(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, more=LIMITS)
-    with machine.daemon as daemon:
-        exporter = machine.exporter()
-
-        faults: list[Fault] = []
-
-        def fault(rng: random.Random) -> None:
-            function, code = rng.choice(
-                [
-                    ("cuLaunchKernel", LAUNCH_OUT_OF_RESOURCES),
-                    ("cuGraphInstantiateWithFlags", OUT_OF_MEMORY),
-                    ("cuStreamBeginCapture", LAUNCH_OUT_OF_RESOURCES),
-                    ("cuModuleLoadData", OUT_OF_MEMORY),
-                ]
-            )
-            for armed in faults:
-                armed.disarm()
-            faults[:] = [machine.control.fail(function, code, pid=daemon.pid)]
-
-        with nothing_stays(daemon):
-            drive(daemon, exporter, fault)
-        idle = [k for k in machine.row.live() if k in MUST_END]
-        assert len(idle) == len(MUST_END)
-        proc.eventually(lambda: not any(machine.row.live()[k] for k in idle), lambda: str(machine.row.live()))
-        assert not machine.control.misuses()
-        exporter.close()
-
-
-if __name__ == "__main__":
-    pytest.main([__file__, "-q", "-s"])
+    def run(self, steps: int, most: int, spare: int) -> None:
+        """At most so many at once, with so many buffers beside their vectors each."""
+        with np.errstate(over="ignore"):
+            try:
+                for _ in range(steps):
+                    self.step(most, spare)
+                for client in self.clients:
+                    client.settle()
+            finally:
+                self.repair()
+                for client in self.clients:
+                    client.close()
+                self.clients.clear()
+                self.noticed(0)
