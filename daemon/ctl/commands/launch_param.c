@@ -10,6 +10,7 @@
 #include "base/options.h"
 #include "data/data.h"
 #include "launch.h"
+#include "proto/generated/kernels.h"
 
 static char *trim(char *text)
 {
@@ -56,6 +57,13 @@ static bool cut_name(struct launch_param *p, char *text)
     return *p->name && !isdigit((unsigned char)*p->name);
 }
 
+static bool is_qualifier(const char *text)
+{
+#define X(word) !strcmp(text, word) ||
+    return KERNELS_QUALIFIERS(X) false;
+#undef X
+}
+
 /* Words of a type with one space between them, without qualifiers and stars. */
 static bool cut_type(char *text, char *ret, size_t size, bool *ret_const, bool *ret_pointer)
 {
@@ -69,9 +77,8 @@ static bool cut_type(char *text, char *ret, size_t size, bool *ret_const, bool *
             *c = ' ';
     }
     while ((word = strsep(&next, " \t"))) {
-        if (!strcmp(word, "const"))
-            *ret_const = true;
-        else if (*word && strcmp(word, "__restrict__") != 0 && strcmp(word, "volatile") != 0)
+        *ret_const |= !strcmp(word, "const");
+        if (*word && !is_qualifier(word))
             n += (size_t)snprintf(ret + n, n < size ? size - n : 0, "%s%s", n ? " " : "", word);
         if (n >= size)
             return false;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/complain.h"
+#include "proto/generated/kernels.h"
 
 /* ---- files and options ---- */
 
@@ -235,6 +236,18 @@ static bool is(const char *token, size_t length, const char *text)
     return length == strlen(text) && !memcmp(token, text, length);
 }
 
+static bool is_kernel_mark(const char *token, size_t length)
+{
+#define X(word) is(token, length, word) ||
+    return KERNELS_KERNEL_MARKS(X) false;
+}
+
+static bool is_attribute(const char *token, size_t length)
+{
+    return KERNELS_ATTRIBUTES(X) false;
+#undef X
+}
+
 static void skip_parentheses(const char **at)
 {
     unsigned depth = 0;
@@ -249,7 +262,7 @@ static void skip_parentheses(const char **at)
     }
 }
 
-/* Behind `__global__`: the name in front of the parameters; NULL: there is none. */
+/* Behind a kernel's mark: the name in front of the parameters; NULL: there is none. */
 static const char *function_name(const char **at, size_t *ret_length)
 {
     const char *name = NULL, *token;
@@ -258,8 +271,7 @@ static const char *function_name(const char **at, size_t *ret_length)
     while ((token = next_token(at, &length)) && *token != ';' && *token != '{') {
         if (*token == '(')
             return name;
-        if (is(token, length, "__launch_bounds__") || is(token, length, "__attribute__") ||
-            is(token, length, "__cluster_dims__") || is(token, length, "__maxnreg__")) {
+        if (is_attribute(token, length)) {
             skip_parentheses(at);
         } else if (is_name(*token)) {
             name = token;
@@ -290,7 +302,7 @@ enum ctl_exit source_find_entries(struct source *s)
             in_template = true;
         if (*token == ';' || *token == '}')
             in_template = false;
-        if (!is(token, length, "__global__"))
+        if (!is_kernel_mark(token, length))
             continue;
         name = function_name(&at, &length);
         name = name && !in_template ? keep(s, name, length) : NULL;
