@@ -1,6 +1,6 @@
-/* Modules on their way from one daemon's cache to another's, in one file: a header with count and size, then per module
- * its length, compiled_serialize()'s bytes and a BLAKE2b-256 of both. The hash has no key: it finds damage, not malice.
- * Whoever imports an archive trusts who made it.
+/* Modules for another daemon's cache, in one file: a header with count and size, then per module its length,
+ * compiled_serialize()'s bytes and a BLAKE2b-256 of both. The hash has no key: it finds damage, not malice. An import
+ * trusts the archive's maker.
  *
  * Thread: any; a reader or writer has one user at a time. Functions that read or write a file block. */
 #ifndef KOPS_COMPILE_ARCHIVE_H
@@ -26,7 +26,7 @@ int archive_begin(struct archive_writer *w, int fd, struct error *e);
 int archive_add(struct archive_writer *w, const struct compiled *compiled, struct error *e);
 /* Completes the archive; without it, readers refuse the file. */
 int archive_end(struct archive_writer *w, struct error *e);
-/* Frees what the writer has, in every case. */
+/* Frees the writer's memory, in every case. */
 void archive_writer_free(struct archive_writer *w);
 
 /* Reads up to `size` bytes at `at`, as pread(2) does. */
@@ -35,7 +35,7 @@ typedef ssize_t archive_read(void *context, void *into, size_t size, uint64_t at
 struct archive_reader {
     archive_read *read;
     void *context;
-    uint64_t size, at; /* of the file; what was read so far */
+    uint64_t size, at; /* of the file; bytes read so far */
     uint64_t count, seen;
     unsigned char *record; /* owned */
     size_t capacity;
@@ -45,7 +45,7 @@ struct archive_reader {
 int archive_open_fd(struct archive_reader *r, int *fd, struct error *e);
 int archive_open(struct archive_reader *r, archive_read *read, void *context, uint64_t size, struct error *e);
 
-/* 1: *ret_compiled is the next module (a reference), checked for itself and against its image; 0: that were all, and
+/* 1: *ret_compiled is the next module (a reference), checked for itself and against its binary; 0: that were all, and
  * nothing stands behind them; -1: the archive is damaged. A reader that has failed must not be used again. */
 int archive_next(struct archive_reader *r, struct compiled **ret_compiled, struct error *e);
 void archive_reader_free(struct archive_reader *r);

@@ -37,7 +37,7 @@ static int make_directories(const char *path)
 }
 
 /* Links on the way are followed, also the last one: the path is the administrator's, and systemd's own cache
- * directories are links. What counts is whose directory it is in the end. */
+ * directories are links. The owner of the directory at the end of the links counts. */
 static int open_directory(const char *path, struct error *e)
 {
     struct stat st;
@@ -105,7 +105,7 @@ struct cache_disk_counters cache_disk_counters(const struct cache_disk *d)
                                         atomic_load(&d->evictions)};
 }
 
-/* A line a minute, for what happens again with every file: a full disk, too many open files. */
+/* A line a minute, for errors that come with every file: a full disk, too many open files. */
 static bool line_is_due(struct cache_disk *d)
 {
     uint64_t now = clock_now_ns(), last = atomic_load(&d->logged_ns);

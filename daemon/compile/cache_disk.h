@@ -1,9 +1,9 @@
-/* Compiled code on disk: one file a module in a directory that is the daemon's alone, the ones used last kept within a
+/* Binaries on disk: one file a module in a directory of the daemon's own. The least recently used are removed above a
  * number of bytes.
  *
- * A file counts only when its keyed hash is right: what is damaged, cut off or not ours is removed with a line in the
- * log and counts as absent. Files are written under another name and renamed, so a reader never sees half of one. They
- * are not flushed: after a power cut the hash tells which ones are whole, and the others are compiled again.
+ * A file counts only when its keyed hash is right: a damaged or foreign file is removed with a line in the log and
+ * counts as absent. Files are written under another name and renamed, so a reader never sees half of one. They are not
+ * flushed: after a power cut the hash tells which ones are whole, and the others are compiled again.
  *
  * Several daemons may share a directory. Thread: any, also several at once; every function but cache_disk_counters()
  * blocks. */
@@ -47,7 +47,7 @@ struct cache_disk_file {
     struct timespec used; /* by the clock of the day */
 };
 
-/* What is there by name, unchecked; in no order. The caller frees *ret_files. */
+/* The files by name, unchecked, in no order. The caller frees *ret_files. */
 int cache_disk_list(struct cache_disk *d, struct cache_disk_file **ret_files, unsigned *ret_n, struct error *e);
 
 struct cache_disk_counters {

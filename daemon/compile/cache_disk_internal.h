@@ -1,4 +1,4 @@
-/* What the files of the cache on disk share among themselves. */
+/* Shared by the files of the cache on disk. */
 #ifndef KOPS_COMPILE_CACHE_DISK_INTERNAL_H
 #define KOPS_COMPILE_CACHE_DISK_INTERNAL_H
 
@@ -13,7 +13,7 @@ struct cache_disk {
     uint64_t limit;
     unsigned char secret[CACHE_SECRET_BYTES];
     pthread_mutex_t lock; /* of the next two, and for one look at the whole directory at a time */
-    uint64_t bytes;       /* in files, once `scanned`, or more: what is removed shows at the next look */
+    uint64_t bytes;       /* in files, once `scanned`; at most that: removed files count until the next scan */
     bool scanned;
     atomic_uint_fast64_t rejected, failures, evictions;
     atomic_uint_fast64_t logged_ns; /* when a failure that comes again was last logged; 0: never */

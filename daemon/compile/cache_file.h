@@ -1,6 +1,6 @@
-/* The form of a file in the cache on disk: a magic number, the length of what follows, compiled_serialize()'s bytes,
- * and a keyed BLAKE2b-256 of all before it. The secret is this directory's own (see cache_secret.h), so only who can
- * read it makes files that are taken for code.
+/* The form of a file in the cache on disk: a magic number, the length of the rest, compiled_serialize()'s bytes, and a
+ * keyed BLAKE2b-256 of all before it. The secret is this directory's own (see cache_secret.h), so only its readers can
+ * make files that count as binaries.
  *
  * Thread: any; nothing here keeps state. */
 #ifndef KOPS_COMPILE_CACHE_FILE_H
@@ -15,7 +15,7 @@ enum {
     CACHE_SECRET_BYTES = 32,
     CACHE_MAC_BYTES = 32,
     CACHE_HEADER_BYTES = 16,
-    CACHE_PAYLOAD_MAX = COMPILED_MAX_IMAGE + (2 << 20), /* an image, a log, and 64 entries with all their parameters */
+    CACHE_PAYLOAD_MAX = COMPILED_MAX_IMAGE + (2 << 20), /* a binary, a log, and 64 entries with all their parameters */
     CACHE_FILE_MAX = CACHE_HEADER_BYTES + CACHE_PAYLOAD_MAX + CACHE_MAC_BYTES,
 };
 
@@ -23,8 +23,8 @@ enum {
 int cache_file_make(const struct compiled *compiled, const unsigned char secret[CACHE_SECRET_BYTES],
                     struct buffer *into);
 
-/* Bytes from anywhere: refuses what was not made with this secret for this key. The content is looked at only when the
- * hash over it is right. */
+/* Bytes from anywhere: refuses files that were not made with this secret for this key. The content is read only when
+ * its hash is right. */
 int cache_file_open(const void *bytes, size_t size, const unsigned char secret[CACHE_SECRET_BYTES],
                     const unsigned char key[KEY_BYTES], struct compiled **ret_compiled, struct error *e);
 

@@ -1,4 +1,4 @@
-/* Compiled code in memory, by key; what was used last stays when there is too much.
+/* Binaries in memory, by key; the least recently used are dropped first.
  *
  * Owns a reference to each module. Thread: the loop's. */
 #ifndef KOPS_COMPILE_CACHE_MEMORY_H
@@ -29,8 +29,8 @@ struct cache_memory *cache_memory_free(struct cache_memory *m);
 /* The item, now the one used last, or NULL. Valid until the next put or remove. */
 struct cache_item *cache_memory_get(struct cache_memory *m, const unsigned char key[KEY_BYTES], uint64_t now_ns);
 
-/* Takes a reference of its own and drops others until all fit; in place of one of the same key. What is larger than the
- * limit alone is not kept. */
+/* Takes a reference and drops others until all fit; replaces one of the same key. A binary above the limit is not kept.
+ */
 void cache_memory_put(struct cache_memory *m, struct compiled *compiled, uint64_t now_ns);
 
 bool cache_memory_remove(struct cache_memory *m, const unsigned char key[KEY_BYTES]);

@@ -1,4 +1,4 @@
-/* What a cache directory holds as a whole: how much, and what has to go. */
+/* A cache directory as a whole: its size, and the files to remove. */
 #include "compile/cache_disk_internal.h"
 
 #include <dirent.h>
@@ -31,7 +31,7 @@ static int add(struct files *files, const struct cache_disk_file *file, struct e
     return 0;
 }
 
-/* Other names are somebody else's, and left alone. */
+/* Files with other names are not the cache's and stay. */
 static int look_at(struct cache_disk *d, const char *name, struct files *files, struct error *e)
 {
     bool temporary = !strncmp(name, ".new-", 5);

@@ -1,5 +1,5 @@
-/* The result of a compile: a cubin with what is known of the kernels in it. Shared by everybody who asked for the same
- * source, so it never changes once it is given out.
+/* The result of a compile: a binary (a cubin) and the properties of its kernels. All requests for the same source share
+ * it, so it never changes once it is returned.
  *
  * Owns all that it points at. Thread: references are counted atomically; the rest is read only. */
 #ifndef KOPS_COMPILE_COMPILED_H
@@ -26,7 +26,7 @@ enum {
 
 struct compiled_entry {
     char *name;            /* as asked for */
-    char *lowered;         /* as the cubin calls it */
+    char *lowered;         /* the name in the binary */
     uint32_t registers;    /* of a thread */
     uint32_t shared_bytes; /* static */
     uint32_t local_bytes;  /* of a thread: spilled registers, local arrays */
@@ -38,40 +38,40 @@ struct compiled_entry {
 
 struct compiled {
     atomic_uint refs;
-    unsigned char key[COMPILED_KEY_BYTES]; /* of the cache; zero as long as nobody has set it */
+    unsigned char key[COMPILED_KEY_BYTES]; /* of the cache; zero until it is set */
     char arch[COMPILED_ARCH_SIZE];         /* "sm_90a" */
     char compiler[COMPILED_COMPILER_SIZE]; /* "NVRTC 13.0" */
-    double compile_us;                     /* what NVRTC took */
+    double compile_us;                     /* NVRTC's time */
     char *log;                             /* warnings; "" when there are none, never NULL */
     unsigned n_entries;
     struct compiled_entry *entries;
-    unsigned char *image; /* the cubin */
+    unsigned char *image; /* the binary, a cubin */
     size_t image_size;
 };
 
-/* One reference; empty, for its maker to fill in before anybody else sees it. NULL when memory is short. All that the
- * maker puts in is allocated with malloc(). */
+/* One reference. Empty: the caller fills it in before others see it, with memory of malloc(). NULL when memory is
+ * short. */
 struct compiled *compiled_new(void);
 
 struct compiled *compiled_ref(struct compiled *c);
 /* NULL is allowed; returns NULL. */
 struct compiled *compiled_unref(struct compiled *c);
 
-/* What it takes in memory, about. */
+/* Its approximate size in memory. */
 size_t compiled_memory(const struct compiled *c);
 
 /* Appends a form of all its fields that compiled_parse() reads, the same for equal contents on every machine. */
 void compiled_serialize(const struct compiled *c, struct buffer *into);
 
-/* Bytes from anywhere; refuses (`malformed`-like: ERROR_INVALID_ARGUMENT) what is cut off, too long, has anything
- * behind its end, or breaks one of the limits above. It does not look into the image: see compiled_verify(). */
+/* Bytes from anywhere; refuses (ERROR_INVALID_ARGUMENT) bytes that are cut off, too long, followed by others, or that
+ * break one of the limits above. The binary itself is not read: see compiled_verify(). */
 int compiled_parse(const void *bytes, size_t size, struct compiled **ret_compiled, struct error *e);
 
-/* Reads the image and refuses a `c` whose entries are not in it, or that says something else of them than the image
- * does. Who launches a kernel relies on sizes and offsets of parameters: this must hold for code from outside. */
+/* Reads the binary and refuses a `c` whose entries are not in it, or differ from it. Launches rely on the sizes and
+ * offsets of parameters, so binaries from outside must pass this check. */
 int compiled_verify(const struct compiled *c, struct error *e);
 
-/* About what it takes on a device when it is loaded: code and variables. */
+/* Its approximate size on a device when it is loaded: code and variables. */
 uint64_t compiled_device_bytes(const struct compiled *c);
 
 #endif

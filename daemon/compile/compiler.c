@@ -33,7 +33,7 @@ void compiler_let_go(struct compiler *c)
     free(c);
 }
 
-/* Settings and what is found on this machine decide whether compiling is possible at all. */
+/* Whether the settings and this machine allow compiling at all. */
 static void look(struct compiler *c, const struct compiler_config *config)
 {
     if (nvrtc_find(config->nvrtc, config->include, &c->place, &c->why) < 0 ||
@@ -129,7 +129,7 @@ void job_fail(struct compile_job *job, const struct error *e, const struct compi
 
 static void fail_waiting(struct compiler *c, const struct error *why)
 {
-    const struct error e = *why; /* done() may change what `why` points at */
+    const struct error e = *why; /* done() may change *why */
 
     while (!list_empty(&c->waiting))
         job_fail(list_entry(list_first(&c->waiting), struct compile_job, link), &e, NULL);
@@ -319,7 +319,7 @@ void compiler_warm(struct compiler *compiler)
     compiler_kick(compiler);
 }
 
-/* Somebody compiles one source after the other, faster than processes get warm: more are kept. */
+/* When sources come faster than processes get warm, more are kept. */
 static void adapt_spares(struct compiler *c)
 {
     const unsigned most = c->cores / 2 < MAX_SPARES ? c->cores / 2 : MAX_SPARES;

@@ -1,8 +1,8 @@
 /* Compiles CUDA C++ with NVRTC in sandboxed helper processes, several at a time.
  *
  * NVRTC reads every file that a source includes, takes up to 100 MB and may crash or never return, so it is never
- * loaded here: see helper.h for the processes, sandbox.h for what they may do. Each source gets a process of its own,
- * kept warm in advance; a process that takes too long or is no longer wanted is killed.
+ * loaded here: see helper.h for the processes, sandbox.h for their rights. Each source gets a process of its own, kept
+ * warm in advance; a process that takes too long or is no longer wanted is killed.
  *
  * Thread: the loop's, for everything here; no function blocks. */
 #ifndef KOPS_COMPILE_COMPILER_H
@@ -20,7 +20,7 @@ struct compiler;
 struct compile_job;
 
 struct compile_file {
-    const char *name; /* what the source's #include says */
+    const char *name; /* the name in the source's #include */
     const char *text;
     size_t length;
 };
@@ -37,14 +37,14 @@ struct compile_input {
     const char *const *entries; /* names of functions, or name expressions */
     unsigned n_entries;         /* 1 … COMPILED_MAX_ENTRIES */
     const char *arch;           /* "sm_90a" */
-    uint64_t user, connection;  /* who asks, any numbers: who takes turns with whom, see turns.h */
+    uint64_t user, connection;  /* any numbers: these take turns, see turns.h */
 };
 
 enum { COMPILER_MAX_INPUT = 64 << 20, COMPILER_MAX_FILES = 1024, COMPILER_MAX_OPTIONS = 256 };
 
 enum compiler_sandbox {
     COMPILER_SANDBOX_REQUIRED,    /* Landlock, seccomp, and for root another user, or no compile at all */
-    COMPILER_SANDBOX_BEST_EFFORT, /* what the kernel has */
+    COMPILER_SANDBOX_BEST_EFFORT, /* the parts that the kernel has */
     COMPILER_SANDBOX_OFF,
 };
 
@@ -52,7 +52,7 @@ enum compiler_sandbox {
 struct compiler_config {
     const char *nvrtc;   /* path of libnvrtc.so; NULL: searched; "none": there is no compiler */
     const char *include; /* the toolkit's headers; NULL: beside NVRTC */
-    const char *user;    /* whom the helpers run as when the daemon is root; NULL: nobody */
+    const char *user;    /* the helpers' user when the daemon is root; NULL: `nobody` */
     const char *binary;  /* that answers to --compile-helper; NULL: this program */
     enum compiler_sandbox sandbox;
     unsigned helpers;    /* compiles at one time, ≥ 1 */
@@ -90,8 +90,8 @@ const char *compiler_identity(const struct compiler *compiler);
 /* The directory of the toolkit's headers; NULL: none was found. Valid as long as the compiler. */
 const char *compiler_include(const struct compiler *compiler);
 
-/* Whether a compile can be expected to work: there is a library, this kernel has what the sandbox needs, and the last
- * start of a helper did not fail. `e` (may be NULL) says why not. */
+/* Whether a compile can be expected to work: there is a library, this kernel supports the sandbox, and the last start
+ * of a helper did not fail. `e` (may be NULL) has the reason. */
 bool compiler_usable(const struct compiler *compiler, struct error *e);
 
 /* Starts helpers now, so that the first compile finds them warm. */

@@ -60,8 +60,8 @@ static struct arguments *arguments_new(const struct compiler *c)
     return a;
 }
 
-/* A clean start: default signals, a session of its own (keys pressed at the daemon's terminal are not for it), and of
- * the environment only what finds libraries. */
+/* A clean start: default signals, a session of its own (keys pressed at the daemon's terminal are not for it), and only
+ * the part of the environment that finds libraries. */
 static int spawn(const char *binary, struct arguments *a, int control, pid_t *ret_pid)
 {
     static char locale[] = "LC_ALL=C", zone[] = "TZ=UTC0";
@@ -277,7 +277,7 @@ static void on_control(uv_poll_t *poll, int status, int events)
             forget(f);
         if (f->said_why && !f->alone)
             forker_stop(f);
-        else if (!ends_as_expected(f)) /* what it died of is known when it is reaped */
+        else if (!ends_as_expected(f)) /* the cause is known when it is reaped */
             uv_timer_start(&f->patience, on_impatience, END_MS, 0);
     }
     compiler_schedule(c);
@@ -292,7 +292,7 @@ static void close_all(struct forker *f)
         uv_close((uv_handle_t *)&f->pidfd_poll, handle_closed);
 }
 
-/* A helper that somebody killed is no reason to tell those who wait; one that ends at its start is. */
+/* Requests hear of a helper that ends at its start, and not of one that was killed later. */
 static void note_end(struct forker *f, int status)
 {
     struct error e;
@@ -304,12 +304,12 @@ static void note_end(struct forker *f, int status)
     compiler_helper_failed(f->compiler, &e, f->ready || WIFSIGNALED(status) ? TOLERATED_LOSSES : TOLERATED_NEVER);
 }
 
-/* What it had forked died with it. */
+/* Its children died with it. */
 static void on_end(uv_poll_t *poll, int status, int events)
 {
     struct forker *f = poll->data;
     struct compiler *c = f->compiler;
-    int ended = SIGKILL; /* also where somebody else has reaped it */
+    int ended = SIGKILL; /* also where it was reaped elsewhere */
 
     (void)status;
     (void)events;
@@ -435,7 +435,7 @@ int forker_ask(struct forker *f, bool hurry, struct error *e)
         return -1;
     }
     if (send_command(f, &command, sockets[1]) < 0) {
-        p->state = PROCESS_ENDING; /* nobody will ever be there */
+        p->state = PROCESS_ENDING; /* no process will follow */
         process_set_exited(p, 0, 0);
         error_set(e, ERROR_UNSUPPORTED, "the compiler's helper cannot be asked: %s", strerror(errno));
         r = 1;

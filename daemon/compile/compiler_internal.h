@@ -16,7 +16,7 @@ struct compile_job {
     struct process *process; /* NULL while it waits */
     struct buffer request;   /* the whole frame, kept for a second process */
     char arch[COMPILED_ARCH_SIZE];
-    char **entries; /* owned: what the answer must be about */
+    char **entries; /* owned: the answer must have these */
     unsigned n_entries;
     bool broken;    /* too large, or memory was short */
     unsigned ended; /* processes that ended over it */
@@ -72,7 +72,7 @@ struct compiler {
     char name[COMPILED_COMPILER_SIZE];
     struct list waiting, processes, forkers;
     struct forker *forker; /* that new processes come from; NULL: none */
-    bool unusable;         /* `why` holds whatever is tried */
+    bool unusable;         /* for the reason `why`, until the settings change */
     bool keep_warm;        /* processes more than jobs need are kept */
     unsigned spares;       /* so many */
     uint64_t short_ms;     /* in the loop's time: when there were last too few, or one was given up */
@@ -88,7 +88,7 @@ struct compiler {
     void *closed_context;
 };
 
-/* Gives waiting jobs to processes, asks for processes, starts a helper: whatever is due. */
+/* Gives waiting jobs to processes, asks for processes, starts a helper, where due. */
 void compiler_schedule(struct compiler *c);
 /* The same soon, from the loop. */
 void compiler_kick(struct compiler *c);
@@ -98,14 +98,14 @@ bool job_repeat(struct compile_job *job, bool lost);
 /* Ends the job: removes it and calls its done(). */
 void job_succeed(struct compile_job *job, struct compiled *compiled);
 void job_fail(struct compile_job *job, const struct error *e, const struct compile_failure *failure);
-/* How often in a row something may fail, with no process getting ready meanwhile, before all who wait are told. What
- * ends without a word was killed by somebody, or crashed: no source that waits is to blame. */
+/* Failures in a row, without a process that gets ready between them, before all waiting requests fail. A process that
+ * ends without a message was killed or crashed: no waiting source is the cause. */
 enum { TOLERATED_NEVER = 0, TOLERATED_STARTS = 2, TOLERATED_LOSSES = 8 };
 
-/* A helper or a process could not be started, or died: waits longer each time. What fails before that time is over
- * failed with it, and does not count again unless it is never tolerated. */
+/* A helper or a process could not be started, or died: waits longer each time. Failures during the wait belong to the
+ * first and do not count again, unless they are never tolerated. */
 void compiler_helper_failed(struct compiler *c, const struct error *e, unsigned tolerated);
-/* A process waits for a source: what failed before is over. */
+/* A process waits for a source: earlier failures are forgotten. */
 void compiler_helper_works(struct compiler *c);
 /* Frees a compiler that is closing once nothing is left of it. */
 void compiler_let_go(struct compiler *c);

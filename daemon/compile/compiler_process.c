@@ -54,7 +54,7 @@ struct process *process_new(struct forker *f, uint64_t id, int socket, struct er
     list_init(&p->link);
     list_append(&c->processes, &p->link);
     if (watch_start(&p->poll, UV_READABLE, on_poll) < 0) {
-        p->state = PROCESS_ENDING; /* nobody was asked for it */
+        p->state = PROCESS_ENDING; /* no helper was asked for it */
         process_set_exited(p, 0, 0);
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch a compile");
         return NULL;
@@ -150,7 +150,7 @@ void process_assign(struct process *p, struct compile_job *job)
     uv_poll_start(&p->poll, flush(p) ? UV_READABLE : UV_READABLE | UV_WRITABLE, on_poll);
 }
 
-/* What the job asked for, under the names it used, for the architecture it named. */
+/* Whether the answer has the job's entries, by their names, and its architecture. */
 static bool answers(const struct compile_job *job, const struct compiled *c)
 {
     if (c->n_entries != job->n_entries || strcmp(c->arch, job->arch) != 0)
@@ -330,7 +330,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     if ((events & UV_READABLE || status < 0) && !fill(p)) {
         uv_poll_stop(&p->poll);
         p->hung_up = true;
-        /* It ends, or is made to; what it died of is known when it is reaped. */
+        /* It ends, or is killed; the cause is known when it is reaped. */
         if (p->pidfd >= 0)
             syscall(SYS_pidfd_send_signal, p->pidfd, SIGKILL, NULL, 0);
     }

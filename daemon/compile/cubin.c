@@ -7,7 +7,7 @@
 enum {
     MACHINE_CUDA = 190,
     SYMBOL_IS_KERNEL = 0x10, /* in st_other */
-    MAX_SECTIONS = 65280,    /* what an ELF header can say without tricks */
+    MAX_SECTIONS = 65280,    /* the most that an ELF header can count without extensions */
     MAX_SYMBOLS = 1 << 17,   /* a bound on the time that reading takes */
     RESERVED_SHARED = 1024,  /* of every block from architecture 9.0 on, counted in the section's size */
     SM_RESERVES_SHARED = 90,
@@ -330,7 +330,7 @@ uint64_t compiled_device_bytes(const struct compiled *c)
 
     if (cubin_open(&cubin, c->image, c->image_size, &ignored) < 0)
         return bytes;
-    /* The ones with values of their own are in the image. */
+    /* The ones with values of their own are in the binary. */
     if (find_section(&cubin, ".nv.global", "", &variables) && variables.size < UINT64_MAX / 2)
         bytes += variables.size;
     return bytes;

@@ -1,5 +1,5 @@
-/* Reads the kernels of a cubin: an ELF file for a GPU, with what the compiler knows of each kernel in sections named
- * .nv.info. Bytes from anywhere: nothing in the file is believed before it is checked.
+/* Reads the kernels of a cubin: an ELF file for a GPU, with the properties of each kernel in sections named .nv.info.
+ * Bytes from anywhere: every field is checked before use.
  *
  * Owns nothing: the caller's bytes outlive the struct. Thread: any, one at a time. */
 #ifndef KOPS_COMPILE_CUBIN_H
@@ -28,7 +28,7 @@ struct cubin {
     unsigned sm; /* 90 */
 };
 
-/* Refuses (ERROR_INVALID_ARGUMENT) what is no cubin. */
+/* Refuses (ERROR_INVALID_ARGUMENT) other files. */
 int cubin_open(struct cubin *c, const void *bytes, size_t size, struct error *e);
 
 /* The names of all kernels, one a call: start with *at = 0; NULL after the last. */

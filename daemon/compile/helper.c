@@ -99,7 +99,7 @@ static int close_others(void)
     return close_behind_control();
 }
 
-/* A heap that grows in large steps and keeps what it has: a compile in a fork then finds its pages in place. */
+/* A heap that grows in large steps and never shrinks: a compile in a fork then finds its pages in place. */
 static void tune_heap(void)
 {
     mallopt(M_TOP_PAD, 8 << 20);
@@ -150,8 +150,7 @@ static int prepare(struct helper *h, struct error *e)
     return 0;
 }
 
-/* Whether a fork would leave threads behind, and what they hold with them. The count is the 18th value behind the
- * program's name. */
+/* Whether a fork would leave threads and their locks behind. The count is the 18th value behind the program's name. */
 static bool single_threaded(const struct helper *h)
 {
     char text[1024], *at;
@@ -288,7 +287,7 @@ static void serve(struct helper *h)
     }
     while (turn(h, true, -1))
         ;
-    /* The daemon has gone or does not need us. What still runs was killed, or is when we end. */
+    /* The daemon has gone or does not need this helper. Its children are killed at its end. */
     while (h->n && turn(h, false, ENDING_MS))
         ;
 }

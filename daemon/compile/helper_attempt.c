@@ -166,7 +166,7 @@ static int blank(struct adapted *a, const struct compile_input *input)
     return 0;
 }
 
-/* Whether what is left of the texts names something of the C++ library: its headers take longer than the others. */
+/* Whether the blanked texts name something of the C++ library: its headers take longer than the others. */
 static bool names_std(const struct adapted *a, unsigned n_texts)
 {
     for (unsigned i = 0; i < n_texts; i++)

@@ -25,11 +25,11 @@ void attempt_run(struct attempt *a, const struct helper_toolkit *toolkit, const 
                  bool resolve);
 void attempt_free(struct attempt *a, const struct helper_toolkit *toolkit);
 
-/* The cubin's name of an entry, NULL when there is none. Valid as long as the attempt. */
+/* An entry's name in the binary, NULL when there is none. Valid as long as the attempt. */
 const char *attempt_lowered(const struct attempt *a, const struct helper_toolkit *toolkit, const char *entry);
 
-/* A source as nvcc would take it, where a compiler for device code alone does not: without the host's code, and with
- * what nvcc includes unasked. */
+/* A source as nvcc would take it, for a compiler of device code alone: without host code, and with the headers that
+ * nvcc includes by itself. */
 struct adapted {
     struct compile_input input;
     struct hostcode_text *texts; /* of the source and the files */

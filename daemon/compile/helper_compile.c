@@ -41,7 +41,7 @@ static void first_error(const char *log, char *into, size_t size)
     text_clean(into, strlen(into)); /* it may end within a character */
 }
 
-/* "…; it has plain, scale(float*)": what can be asked for instead. */
+/* "…; it has plain, scale(float*)": the names to choose from. */
 static void list_kernels(const struct attempt *a, char *into, size_t size)
 {
     struct cubin cubin;
@@ -215,9 +215,9 @@ static unsigned count_errors(const struct attempt *a)
     return n;
 }
 
-/* What compiles as it is, is never touched. What does not is tried once more as nvcc would take it. Where that fails as
- * well, the messages are those of the attempt with fewer errors: what the first one lacks, such as `uint`, is not what
- * is wrong with the source. */
+/* A source that compiles is never changed. Any other is tried once more as nvcc would take it. When both attempts fail,
+ * the messages are those of the attempt with fewer errors: errors of the first, such as an unknown `uint`, may be no
+ * faults of the source. */
 void helper_compile(const struct helper_toolkit *toolkit, const struct compile_input *input,
                     struct helper_outcome *ret_outcome)
 {

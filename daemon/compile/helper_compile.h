@@ -10,7 +10,7 @@
 
 enum { HELPER_MAX_INCLUDES = 16 };
 
-/* What stays the same for all sources. */
+/* The same for all sources. */
 struct helper_toolkit {
     struct nvrtc nvrtc;
     const char *includes[HELPER_MAX_INCLUDES]; /* directories */
@@ -30,7 +30,7 @@ void helper_compile(const struct helper_toolkit *toolkit, const struct compile_i
 
 void helper_outcome_free(struct helper_outcome *outcome);
 
-/* Compiles a small kernel: whatever is done and allocated once, is then done. */
+/* Compiles a small kernel, so that one-time work is done. */
 int helper_warm(const struct helper_toolkit *toolkit, struct error *e);
 
 #endif

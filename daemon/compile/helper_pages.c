@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* What is larger is reserved, not used: a sanitizer's shadow memory, say. */
+/* Larger mappings are reserved, not used: a sanitizer's shadow memory, say. */
 #define MAX_RANGE_BYTES (256UL << 20)
 
 enum { MAX_RANGES = 256, POPULATE_READ = 22, POPULATE_WRITE = 23 /* madvise()'s; since Linux 5.14 */ };

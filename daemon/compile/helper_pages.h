@@ -10,7 +10,7 @@
 /* Notes which memory this process has. `maps`: a descriptor of /proc/self/maps. */
 void pages_learn(int maps);
 
-/* In a fork of it: copies what can be written, maps the compiler's code. False where the kernel cannot. */
+/* In a fork of it: copies the writable pages, maps the compiler's code. False where the kernel cannot. */
 bool pages_populate(void);
 
 #endif

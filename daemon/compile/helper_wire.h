@@ -1,5 +1,5 @@
-/* What the daemon and its helper processes say to each other. Both are the same program, so numbers and structs go as
- * they are in memory; but a process that compiles has read a stranger's source, so the daemon checks all it says.
+/* Messages between the daemon and its helper processes. Both are the same program, so numbers and structs are sent as
+ * they are in memory. A process that compiles has read an untrusted source, so the daemon checks every message of it.
  *
  * Control socket (SOCK_SEQPACKET), between the daemon and the helper that forks: one struct a message. A process's own
  * socket (SOCK_STREAM): frames, each a header and its body.
@@ -34,7 +34,7 @@ struct helper_event {
     int32_t status;               /* as from wait() */
     uint32_t alone;               /* HELPER_READY: this process cannot fork; it serves one socket itself */
     uint64_t peak_kib;            /* HELPER_EXITED: most memory that it had */
-    char text[ERROR_MESSAGE_MAX]; /* HELPER_READY: what the sandbox lacks, "" when nothing */
+    char text[ERROR_MESSAGE_MAX]; /* HELPER_READY: the sandbox's missing parts, "" when none */
 };
 
 enum frame_kind {
@@ -76,12 +76,12 @@ struct request {
     const char **options, **entries;
 };
 
-/* The body of FRAME_REQUEST; refuses (-1) what request_encode() would not have made. */
+/* The body of FRAME_REQUEST; refuses (-1) bytes that request_encode() would not make. */
 int request_decode(const void *bytes, size_t size, struct request *ret_request);
 void request_free(struct request *request);
 
-/* Makes `text` printable for others: what is no UTF-8, or a control character other than tab and newline, becomes '?'.
- * In place; returns whether anything was wrong. */
+/* Makes `text` printable: bytes that are no UTF-8, and control characters other than tab and newline, become '?'. In
+ * place; returns whether there were any. */
 bool text_clean(char *text, size_t length);
 
 #endif

@@ -29,7 +29,7 @@ struct words {
         const char *text;
         size_t length;
     } list[WORDS_MAX];
-    unsigned n; /* what is over WORDS_MAX is not remembered */
+    unsigned n; /* words beyond WORDS_MAX are forgotten */
 };
 
 struct program {
@@ -53,7 +53,7 @@ struct scan {
     unsigned n_scopes, conditions[CONDITIONS_MAX], n_conditions;
 };
 
-/* What a declaration says before its body or semicolon. */
+/* A declaration up to its body or semicolon. */
 struct head {
     size_t name; /* of the function */
     bool parentheses, assigned, colon;
@@ -229,7 +229,7 @@ static struct head read_head(struct scan *s, size_t start, size_t end)
     return h;
 }
 
-/* What is between the tokens [start, end) becomes blank, but directives stay: they may matter further on. */
+/* The text of the tokens [start, end) becomes blank. Directives stay: later text may depend on them. */
 static void blank(struct scan *s, size_t start, size_t end)
 {
     const struct token *list = s->t->list;
@@ -428,7 +428,8 @@ int hostcode_blank(struct hostcode_text *texts, unsigned n)
 
     for (unsigned i = 0; i < n; i++)
         texts[i].blanked = NULL;
-    for (unsigned i = n; i-- > 0 && r == 0;) /* from the last: what is included comes behind what includes it */
+    for (unsigned i = n;
+         i-- > 0 && r == 0;) /* from the last: an included file comes behind the text that includes it */
         r = read_text(p, &texts[i], &tokens[i]);
     for (unsigned i = 0; i < n && r == 0; i++)
         r = write_text(p, &texts[i], &tokens[i]);

@@ -1,10 +1,11 @@
 /* Blanks the host code of CUDA sources, for a compiler that knows only device code.
  *
- * A .cu file of nvcc's kind holds kernels together with host functions, main(), and variables of the host. What is kept
- * of it here: functions, templates and variables that are marked for the device (`__global__`, `__device__`, …, or a
- * macro that stands for one of these), constexpr and const, types, preprocessor directives. What nvcc would compile for
- * the host alone is replaced by spaces. Lines keep their numbers. Works on tokens: it understands comments, literals,
- * conditionals and scopes, but expands no macro and resolves no name. Pure functions; any thread. */
+ * A .cu file of nvcc's kind holds kernels together with host functions, main(), and variables of the host. This keeps
+ * functions, templates and variables that are marked for the device (`__global__`, `__device__`, …, or a macro that
+ * stands for one of these), constexpr and const, types, preprocessor directives. Code that nvcc would compile for the
+ * host alone is replaced by spaces, so lines keep their numbers. It works on tokens: comments, literals, conditionals
+ * and scopes are understood, macros are not expanded and names not resolved. client_py/kops/interpret/_hostcode.py has
+ * the same rules. Pure functions; any thread. */
 #ifndef KOPS_COMPILE_HOSTCODE_H
 #define KOPS_COMPILE_HOSTCODE_H
 

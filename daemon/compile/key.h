@@ -1,4 +1,4 @@
-/* The name of a piece of compiled code: BLAKE2b-256 over everything that decides what the compiler makes of a source.
+/* The key of a binary: BLAKE2b-256 over all inputs of its compile.
  *
  * Thread: any; nothing here keeps state. */
 #ifndef KOPS_COMPILE_KEY_H

@@ -74,7 +74,7 @@ static int refuse(struct error *e, unsigned i, const char *why)
     return error_at(e, ERROR_INVALID_ARGUMENT, "", key, why);
 }
 
-/* Whether `option` is that name; *ret_value is what follows it, NULL when nothing does. */
+/* Whether `option` is that name; *ret_value is its value, NULL without one. */
 static bool named(const char *option, const char *name, const char **ret_value)
 {
     size_t n = strlen(name);
@@ -170,7 +170,7 @@ static bool append_parts(char *into, size_t size, const char *path)
     }
 }
 
-/* By its text alone: what a link in the toolkit leads to is up to the sandbox. */
+/* By its text alone: the sandbox decides about links in the toolkit. */
 static int take_path(struct work *w, unsigned i, const char *value, struct error *e)
 {
     char base[OPTIONS_MAX_LENGTH] = "", path[OPTIONS_MAX_LENGTH] = "";
@@ -340,7 +340,7 @@ static int emit_flag(struct options *o, const struct work *w, unsigned i, struct
 
     if (known[i].kind == FLAG)
         return emit(o, e, known[i].name, "", "");
-    /* Fast math changes what its parts are when they are not given. */
+    /* Fast math changes the defaults of its parts. */
     if (known[i].dropped && !strcmp(value, known[i].dropped) &&
         !(i >= FIRST_PART && i <= LAST_PART && w->flags[FAST_MATH].given))
         return 0;

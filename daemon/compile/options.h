@@ -1,7 +1,7 @@
-/* What a client may ask of the compiler: which options, names and texts are allowed, and one spelling for each.
+/* The options, names and texts that a client may give the compiler, and one spelling for each.
  *
- * An option that names an output file, another file to read or another architecture is refused: the list says what is
- * allowed, everything else is not. Thread: any; nothing here keeps state. */
+ * An option that names an output file, another file to read or another architecture is refused: only listed options are
+ * allowed. Thread: any; nothing here keeps state. */
 #ifndef KOPS_COMPILE_OPTIONS_H
 #define KOPS_COMPILE_OPTIONS_H
 

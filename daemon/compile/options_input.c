@@ -1,4 +1,4 @@
-/* What else of an input is checked before the compiler sees it. */
+/* Checks of an input, apart from its options. */
 #include "compile/options.h"
 
 #include <ctype.h>

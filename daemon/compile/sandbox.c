@@ -122,7 +122,7 @@ int sandbox_enter_landlock(const char *const *directories, unsigned n, struct er
 {
     long version = landlock_version();
     struct ruleset_attributes a = {.files = ACCESS_FIRST};
-    size_t size = version < 4 ? 8 : version < 6 ? 16 : 24; /* what each version knows of the struct */
+    size_t size = version < 4 ? 8 : version < 6 ? 16 : 24; /* the struct's size in each version */
     int ruleset;
 
     if (version < 1)

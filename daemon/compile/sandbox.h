@@ -1,4 +1,4 @@
-/* What a helper process gives up before it reads anybody's source: privileges, files, and most system calls.
+/* The sandbox of a helper process: before it reads a source it gives up privileges, files, and most system calls.
  *
  * Thread: the process's only one; nothing here can be undone. */
 #ifndef KOPS_COMPILE_SANDBOX_H
@@ -12,7 +12,7 @@
 
 enum { SANDBOX_MAX_DIRECTORIES = 16 };
 
-/* Whether this kernel has what sandbox_enter() needs. A look only; any thread, any process. */
+/* Whether this kernel supports sandbox_enter(). Changes nothing; any thread, any process. */
 bool sandbox_available(struct error *e);
 
 /* No new privileges, not dumpable, dies with its parent; for root: another user. To be called before libraries are
@@ -29,13 +29,13 @@ int sandbox_enter_landlock(const char *const *directories, unsigned n, struct er
  * not allowed fail with EPERM. */
 int sandbox_enter_seccomp(bool forks, struct error *e);
 
-/* What a process has now. `statm`: a descriptor of /proc/self/statm, which tells of the process that opened it. 0:
- * gone. */
+/* A process's address space now. `statm`: a descriptor of /proc/self/statm, which describes the process that opened it.
+ * 0: gone. */
 uint64_t sandbox_address_space(int statm);
 
 struct sandbox_limits {
     uint64_t memory_bytes; /* address space, in all */
-    unsigned cpu_s;        /* beyond what it has used */
+    unsigned cpu_s;        /* more than used so far */
     unsigned files;        /* open at one time */
 };
 

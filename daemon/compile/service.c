@@ -14,25 +14,25 @@
 /* Files of modules that memory answers for are told that they are in use this often. */
 #define TOUCH_NS (UINT64_C(3600) * 1000000000)
 
-enum flight_state { READING, QUEUED, COMPILING, FINISHED };
+enum inflight_state { READING, QUEUED, COMPILING, FINISHED };
 
-/* One module that is on its way, with all who wait for it. */
-struct flight {
+/* An in-flight compile: one module and all requests for it. */
+struct inflight {
     struct list link;
     struct work work; /* of READING */
     struct code_service *service;
-    enum flight_state state;
+    enum inflight_state state;
     unsigned char key[KEY_BYTES];
     struct compile_input *input; /* owned; NULL once the compiler has it */
     struct compile_job *job;     /* of COMPILING */
     struct turn_place *place;    /* of COMPILING: a reference to that of the waiter whose turn it was */
-    struct compiled *compiled;   /* what the disk had */
+    struct compiled *compiled;   /* read from disk */
     struct list waiters;
 };
 
 struct code_request {
-    struct list link; /* of its flight */
-    struct flight *flight;
+    struct list link; /* of its compile */
+    struct inflight *inflight;
     struct turn_place *place; /* a reference */
     uint64_t number;          /* in the order of asking */
     code_done *done;
@@ -79,7 +79,7 @@ struct code_service *code_service_new(uv_loop_t *loop, const struct code_service
     s->source_bytes = config->source_bytes;
     s->memory_bytes = config->memory_bytes;
     s->most = config->compiler.helpers ? config->compiler.helpers : UINT_MAX;
-    list_init(&s->flights);
+    list_init(&s->inflight);
     list_init(&s->tasks);
     turns_init(&s->turns);
     s->compiler = compiler_new(loop, &config->compiler, e);
@@ -121,14 +121,14 @@ static void request_free(struct code_request *q)
     free(q);
 }
 
-static void flight_drop_waiters(struct flight *f)
+static void inflight_drop_waiters(struct inflight *f)
 {
     list_for_each_safe (node, after, &f->waiters)
         request_free(list_entry(node, struct code_request, link));
 }
 
 /* The compiler has ended it, or was told to. */
-static void flight_leave_compiler(struct flight *f)
+static void inflight_leave_compiler(struct inflight *f)
 {
     f->service->n_compiling--;
     f->job = NULL;
@@ -137,7 +137,7 @@ static void flight_leave_compiler(struct flight *f)
     f->place = NULL;
 }
 
-static void flight_free(struct flight *f)
+static void inflight_free(struct inflight *f)
 {
     list_remove(&f->link);
     compiled_unref(f->compiled);
@@ -153,16 +153,16 @@ void code_service_close(struct code_service *service, void (*closed)(void *conte
     s->closed_context = context;
     service_hold(s); /* until the compiler is closed */
     s->closing = true;
-    list_for_each_safe (node, after, &s->flights) {
-        struct flight *f = list_entry(node, struct flight, link);
+    list_for_each_safe (node, after, &s->inflight) {
+        struct inflight *f = list_entry(node, struct inflight, link);
 
-        flight_drop_waiters(f);
+        inflight_drop_waiters(f);
         if (f->state == COMPILING) {
             compile_job_cancel(f->job);
-            flight_leave_compiler(f);
+            inflight_leave_compiler(f);
         }
         if (f->state == COMPILING || f->state == QUEUED)
-            flight_free(f);
+            inflight_free(f);
     }
     service_drop_tasks(s);
     compiler_close(s->compiler, compiler_closed, s);
@@ -192,11 +192,11 @@ struct code_counters code_service_counters(const struct code_service *service)
     return c;
 }
 
-/* ---- flights ---- */
+/* ---- in-flight compiles ---- */
 
-/* Tells all who wait, in the order in which they came, and frees the flight. They may ask for more, cancel each other
- * or close the service meanwhile. */
-static void finish(struct flight *f, struct compiled *compiled, enum code_origin origin, const struct error *e,
+/* Answers all requests in their order and frees the compile. Their done() may request more, cancel each other or close
+ * the service. */
+static void finish(struct inflight *f, struct compiled *compiled, enum code_origin origin, const struct error *e,
                    const struct compile_failure *failure)
 {
     struct code_service *s = f->service;
@@ -212,7 +212,7 @@ static void finish(struct flight *f, struct compiled *compiled, enum code_origin
         request_free(q);
         done(context, compiled ? compiled_ref(compiled) : NULL, origin, e, failure);
     }
-    flight_free(f);
+    inflight_free(f);
     service_let_go(s);
 }
 
@@ -221,13 +221,13 @@ static void start_queued(struct code_service *s);
 static void compile_is_done(void *context, struct compiled *compiled, const struct error *e,
                             const struct compile_failure *failure)
 {
-    struct flight *f = context;
+    struct inflight *f = context;
     struct code_service *s = f->service;
 
     service_hold(s);
-    flight_leave_compiler(f);
+    inflight_leave_compiler(f);
     if (compiled) {
-        memcpy(compiled->key, f->key, KEY_BYTES); /* nobody else has seen it yet */
+        memcpy(compiled->key, f->key, KEY_BYTES); /* no other reader yet */
         cache_memory_put(s->memory, compiled, clock_now_ns());
         service_store(s, compiled);
     } else {
@@ -240,7 +240,7 @@ static void compile_is_done(void *context, struct compiled *compiled, const stru
 }
 
 /* On account of `place`. False: there was no memory for it. */
-static bool flight_compile(struct flight *f, struct turn_place *place, const struct compile_input *input)
+static bool inflight_compile(struct inflight *f, struct turn_place *place, const struct compile_input *input)
 {
     struct code_service *s = f->service;
 
@@ -270,8 +270,8 @@ static struct code_request *first_queued(struct code_service *s)
 {
     struct code_request *first = NULL;
 
-    list_for_each_safe (node, after, &s->flights) {
-        struct flight *f = list_entry(node, struct flight, link);
+    list_for_each_safe (node, after, &s->inflight) {
+        struct inflight *f = list_entry(node, struct inflight, link);
 
         if (f->state != QUEUED)
             continue;
@@ -289,13 +289,13 @@ static struct code_request *first_queued(struct code_service *s)
 static void start_queued(struct code_service *s)
 {
     struct code_request *q;
-    struct flight *f;
+    struct inflight *f;
     struct error e;
 
     service_hold(s);
     while (!s->closing && s->n_compiling < s->most && (q = first_queued(s))) {
-        f = q->flight;
-        if (flight_compile(f, q->place, f->input)) {
+        f = q->inflight;
+        if (inflight_compile(f, q->place, f->input)) {
             free(f->input);
             f->input = NULL;
         } else {
@@ -308,14 +308,14 @@ static void start_queued(struct code_service *s)
 
 static void read_run(struct work *work)
 {
-    struct flight *f = list_entry(work, struct flight, work);
+    struct inflight *f = list_entry(work, struct inflight, work);
 
     f->compiled = cache_disk_read(f->service->disk, f->key, true);
 }
 
 static void read_done(struct work *work)
 {
-    struct flight *f = list_entry(work, struct flight, work);
+    struct inflight *f = list_entry(work, struct inflight, work);
     struct code_service *s = f->service;
 
     if (f->compiled && !s->closing) {
@@ -326,7 +326,7 @@ static void read_done(struct work *work)
         finish(f, compiled, CODE_DISK, NULL, NULL);
         compiled_unref(compiled);
     } else if (list_empty(&f->waiters)) { /* all have gone, perhaps with the service */
-        flight_free(f);
+        inflight_free(f);
     } else {
         f->state = QUEUED;
         start_queued(s);
@@ -334,10 +334,10 @@ static void read_done(struct work *work)
     service_let_go(s);
 }
 
-static struct flight *find_flight(struct code_service *s, const unsigned char *key)
+static struct inflight *find_inflight(struct code_service *s, const unsigned char *key)
 {
-    list_for_each_safe (node, after, &s->flights) {
-        struct flight *f = list_entry(node, struct flight, link);
+    list_for_each_safe (node, after, &s->inflight) {
+        struct inflight *f = list_entry(node, struct inflight, link);
 
         if (f->state != FINISHED && !memcmp(f->key, key, KEY_BYTES))
             return f;
@@ -346,11 +346,11 @@ static struct flight *find_flight(struct code_service *s, const unsigned char *k
 }
 
 /* On account of `place`, where it begins at once. */
-static struct flight *flight_new(struct code_service *s, const unsigned char *key, struct turn_place *place,
-                                 const struct compile_input *input, struct error *e)
+static struct inflight *inflight_new(struct code_service *s, const unsigned char *key, struct turn_place *place,
+                                     const struct compile_input *input, struct error *e)
 {
     const bool later = s->disk || s->n_compiling >= s->most;
-    struct flight *f = calloc(1, sizeof(*f));
+    struct inflight *f = calloc(1, sizeof(*f));
 
     if (f && later)
         f->input = service_copy_input(input);
@@ -364,13 +364,13 @@ static struct flight *flight_new(struct code_service *s, const unsigned char *ke
     f->state = QUEUED;
     list_init(&f->waiters);
     list_init(&f->link);
-    list_append(&s->flights, &f->link);
+    list_append(&s->inflight, &f->link);
     if (s->disk) {
         f->state = READING;
         service_hold(s);
         work_submit(s->loop, &f->work, read_run, read_done);
-    } else if (!later && !flight_compile(f, place, input)) {
-        flight_free(f);
+    } else if (!later && !inflight_compile(f, place, input)) {
+        inflight_free(f);
         no_memory(input, e);
         return NULL;
     }
@@ -382,21 +382,21 @@ static int join(struct code_service *s, const unsigned char *key, const struct c
 {
     struct turn_place *place = turn_place_get(&s->turns, input->user, input->connection);
     struct code_request *q = malloc(sizeof(*q));
-    struct flight *f;
+    struct inflight *f;
 
     if (!q || !place) {
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a request");
         goto free_request;
     }
-    f = find_flight(s, key);
+    f = find_inflight(s, key);
     if (f)
         s->counters.joins++;
     else
-        f = flight_new(s, key, place, input, e);
+        f = inflight_new(s, key, place, input, e);
     if (!f)
         goto free_request;
-    *q =
-        (struct code_request){.flight = f, .place = place, .number = ++s->n_requests, .done = done, .context = context};
+    *q = (struct code_request){
+        .inflight = f, .place = place, .number = ++s->n_requests, .done = done, .context = context};
     list_init(&q->link);
     list_append(&f->waiters, &q->link);
     *ret_request = q;
@@ -450,18 +450,18 @@ int code_get(struct code_service *service, const struct compile_input *input, co
 
 void code_request_cancel(struct code_request *request)
 {
-    struct flight *f = request->flight;
+    struct inflight *f = request->inflight;
     struct code_service *s = f->service;
 
     request_free(request);
     if (!list_empty(&f->waiters))
         return;
     if (f->state == QUEUED) {
-        flight_free(f);
+        inflight_free(f);
     } else if (f->state == COMPILING) {
         compile_job_cancel(f->job);
-        flight_leave_compiler(f);
-        flight_free(f);
+        inflight_leave_compiler(f);
+        inflight_free(f);
         start_queued(s);
     }
 }

@@ -1,8 +1,8 @@
-/* Code for whoever asks: a source in, a compiled module out, from memory, from disk or from the compiler. One source is
- * compiled once, however many ask for it at the same time.
+/* Binaries for sources, from memory, from disk or from the compiler. One source is compiled once, however many requests
+ * for it come at the same time.
  *
  * Owns the compiler, the cache in memory and the cache on disk. Thread: the loop's, for everything here; no function
- * blocks, what does (reading, writing, hashing of whole archives) runs on the pool. */
+ * blocks. Blocking work (reading, writing, hashing of whole archives) runs on the pool. */
 #ifndef KOPS_COMPILE_SERVICE_H
 #define KOPS_COMPILE_SERVICE_H
 
@@ -17,8 +17,8 @@
 #include "util/error.h"
 
 struct code_service;
-struct code_request; /* somebody who waits for code */
-struct code_task;    /* somebody who waits for an administrator's action */
+struct code_request; /* a request for a binary */
+struct code_task;    /* an administrator's action */
 
 enum { CODE_MAX_FILES = OPTIONS_MAX_FILES, CODE_MAX_OPTIONS = OPTIONS_MAX, CODE_KEY_HEX = 64 };
 
@@ -27,7 +27,7 @@ struct code_service_config {
     struct compiler_config compiler;
     const char *directory; /* of the cache on disk, made when it is missing; NULL: none */
     uint64_t disk_bytes;   /* that the files there may take; 0: no cache on disk */
-    uint64_t memory_bytes; /* that compiled code may take beside what clients hold */
+    uint64_t memory_bytes; /* of binaries that no client holds, at most */
     uint64_t source_bytes; /* that one source with its files may have */
 };
 
@@ -35,11 +35,11 @@ struct code_service_config {
  * without a cache on disk. NULL: failed. */
 struct code_service *code_service_new(uv_loop_t *loop, const struct code_service_config *config, struct error *e);
 
-/* Another size of sources, for what is asked for from now on. */
+/* Another limit of source bytes, for later requests. */
 void code_service_limit_source(struct code_service *service, uint64_t source_bytes);
 
-/* Drops what is asked for (their done() are not called, the requests and tasks are gone), ends the compiler, waits for
- * the pool, frees the service and calls closed(). */
+/* Drops the requests and tasks without calling their done(), ends the compiler, waits for the pool, frees the service
+ * and calls closed(). */
 void code_service_close(struct code_service *service, void (*closed)(void *context), void *context);
 
 /* For its name, whether it is usable, to warm it up. */
@@ -50,32 +50,32 @@ bool code_service_has_disk(const struct code_service *service);
 
 enum code_origin { CODE_COMPILED, CODE_MEMORY, CODE_DISK };
 
-/* "no", "memory", "disk": what the wire says for `cached`. */
+/* "no", "memory", "disk": the wire's `cached`. */
 const char *code_origin_name(enum code_origin origin);
 
-/* `compiled` is a reference for the callee, with its key set; NULL: failed, `e` says why and `failure` (may be NULL)
- * what the compiler said. Both are valid during the call only. */
+/* `compiled` is a reference for the callee, with its key set; NULL: failed, `e` is the reason and `failure` (may be
+ * NULL) the compiler's messages. Both are valid during the call only. */
 typedef void code_done(void *context, struct compiled *compiled, enum code_origin origin, const struct error *e,
                        const struct compile_failure *failure);
 
-/* Checks the input, and its options and entries against what is allowed (see options.h). Copies what it needs. Where
- * more wait than the compiler takes at one time, users take turns, then the connections of each (turns.h).
+/* Checks the input, its options and entries (options.h), and copies them. When more requests wait than are compiled at
+ * one time, users take turns, then the connections of each (turns.h).
  *
- * When memory has the code, done() is called before this returns, with *ret_request set to NULL before. Otherwise
+ * When the binary is in memory, done() is called before this returns, with *ret_request set to NULL before. Otherwise
  * *ret_request is set, and done() is called later, once, unless the request is cancelled. Returns -1 with `e` for an
  * input that is refused: done() is not called then. */
 int code_get(struct code_service *service, const struct compile_input *input, code_done *done, void *context,
              struct code_request **ret_request, struct error *e);
 
-/* done() will not be called. A compile that nobody else waits for is stopped, and others' may begin, or, where memory
- * is short, fail: their done() is called then. */
+/* done() is not called. A compile without other requests is stopped. Others may then begin, or fail where memory is
+ * short: their done() is called during this call. */
 void code_request_cancel(struct code_request *request);
 
 struct code_counters {
     uint64_t compiles;      /* begun */
     uint64_t memory_hits;   /* requests answered from memory */
-    uint64_t disk_hits;     /* files read, each answering all who had asked for it */
-    uint64_t failures;      /* compiles that failed, for whatever reason */
+    uint64_t disk_hits;     /* files read; one answers all its requests */
+    uint64_t failures;      /* compiles that failed for any reason */
     uint64_t joins;         /* requests that joined another's */
     uint64_t disk_rejected; /* files that were damaged or not ours */
     uint64_t disk_failures; /* files that could not be written */
@@ -84,7 +84,7 @@ struct code_counters {
 
 struct code_counters code_service_counters(const struct code_service *service);
 
-/* ---- for administrators: who may call these is the server's decision ---- */
+/* ---- for administrators: the server checks the caller's rights ---- */
 
 struct code_listed {
     char key[CODE_KEY_HEX + 1], arch[COMPILED_ARCH_SIZE], compiler[COMPILED_COMPILER_SIZE];
@@ -103,7 +103,7 @@ struct code_result {
     uint64_t bytes, limit;      /* list: of the cache on disk, without one of that in memory. export: of the archive */
     uint64_t removed;           /* clear: modules, each counted once, in memory and on disk */
     uint64_t imported, skipped; /* import: modules; skipped: it had them */
-    int fd;                     /* export: a sealed memfd, at its start; who takes it sets -1 here */
+    int fd;                     /* export: a sealed memfd, at its start; the callee takes it by setting -1 */
 };
 
 /* NULL result: failed, `e` says why. The result is valid during the call only. */
@@ -119,8 +119,8 @@ int code_cache_export(struct code_service *service, const char *key, code_task_d
                       struct code_task **ret_task, struct error *e);
 
 /* Reads an archive from `fd` (a memfd or a regular file, from its start; taken in every case, also on failure). All of
- * it is checked before anything is taken over. That a module is what its key says cannot be checked: whoever imports
- * trusts who made the archive. Without a cache on disk the modules go to memory, as far as they fit. */
+ * it is checked before the first module is imported. Whether a module belongs to its key cannot be checked: an import
+ * trusts the archive's maker. Without a cache on disk the modules go to memory, as far as they fit. */
 int code_cache_import(struct code_service *service, int fd, code_task_done *done, void *context,
                       struct code_task **ret_task, struct error *e);
 

@@ -1,4 +1,4 @@
-/* The service's files on disk, after the answer: written, or told that they are in use. Nobody waits for either. */
+/* The service's files on disk, after the answer: written, or marked as used. No request waits for either. */
 #include <stdlib.h>
 
 #include "compile/service_internal.h"

@@ -26,7 +26,7 @@ struct code_task {
     struct work work;
     struct code_service *service;
     int (*run)(struct code_task *task, struct error *e); /* on the pool */
-    code_task_done *done;                                /* NULL: nobody waits any more */
+    code_task_done *done;                                /* NULL: the caller has gone */
     void *context;
     bool one; /* only the module `key` */
     unsigned char key[KEY_BYTES];
@@ -40,7 +40,7 @@ struct code_task {
     struct error error;
 };
 
-/* ---- what was in memory ---- */
+/* ---- binaries that were in memory ---- */
 
 static int by_key(const void *a, const void *b)
 {
@@ -216,7 +216,7 @@ static int list_run(struct code_task *t, struct error *e)
 
 /* ---- clear ---- */
 
-/* Memory was cleared when the task began; what it had counts once. Files go unread, also damaged ones. */
+/* Memory was cleared when the task began; its binaries count once. Files are removed unread, also damaged ones. */
 static int clear_run(struct code_task *t, struct error *e)
 {
     struct cache_disk_file *files = NULL;
@@ -334,7 +334,7 @@ static int read_archive(struct code_task *t, bool keep, struct error *e)
 }
 
 /* Twice: an archive that is damaged at its end must not be taken over in part. The second time checks as well, since
- * whoever gave the file can write to it meanwhile. */
+ * the file's owner can write to it meanwhile. */
 static int import_run(struct code_task *t, struct error *e)
 {
     return read_archive(t, false, e) < 0 ? -1 : read_archive(t, true, e);

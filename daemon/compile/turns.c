@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-/* What a user, and what a connection has had. */
+/* The turns of a user or a connection. */
 struct served {
     unsigned running;
     uint64_t last; /* the number of the compile that began last; 0: none yet */

@@ -1,10 +1,10 @@
-/* Whose source is compiled next, where more wait than the compiler takes: users take turns, and the connections of one
- * user take turns among themselves. Next is the user with the fewest compiles running, of several the one whose last
- * compile began longest ago; of that user's connections, the one that is next by the same rule. So a connection that
- * asks for much delays the others by no more than what it has running.
+/* Chooses the source that is compiled next when more wait than are compiled at one time: users take turns, and the
+ * connections of one user take turns among themselves. Next is the user with the fewest compiles running, of several
+ * the one whose last compile began longest ago; of that user's connections, the one that is next by the same rule. So a
+ * connection with many requests delays the others only by its running compiles.
  *
- * A place is one connection's; it is kept while somebody holds a reference, that is while the connection has sources
- * that wait or are compiled. Thread: the caller's only. */
+ * A place is one connection's; references keep it while the connection has sources that wait or are compiled. Thread:
+ * the caller's only. */
 #ifndef KOPS_COMPILE_TURNS_H
 #define KOPS_COMPILE_TURNS_H
 

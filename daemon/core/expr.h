@@ -39,13 +39,13 @@ struct expr_name {
     int rank;       /* of a tensor; -1 when it is not known before the call */
 };
 
-/* What names mean. Borrowed for the parse. */
+/* The names of an expression. Borrowed for the parse. */
 struct expr_scope {
     const struct expr_name *names;
     unsigned n;
 };
 
-/* What names stand for in one call. */
+/* The values of names in one call. */
 struct expr_inputs {
     const int64_t *integers;
     const struct tensor *const *tensors; /* NULL for a null pointer: its shape cannot be asked for */
@@ -68,10 +68,10 @@ struct expr *expr_free(struct expr *x);
  * does not have, a null pointer). The message says where in the expression. */
 int expr_evaluate(const struct expr *x, const struct expr_inputs *inputs, int64_t *ret, struct error *e);
 
-/* The text it was parsed from, for messages: what is not printable ASCII is '?'. */
+/* Its text, for messages: characters that are not printable ASCII are '?'. */
 const char *expr_text(const struct expr *x);
 
-/* Whether it is one number whatever the call. */
+/* Whether it is the same number in every call. */
 bool expr_is_constant(const struct expr *x);
 
 /* The set of integers that it reads: bit i for index i. */

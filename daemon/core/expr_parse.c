@@ -168,7 +168,7 @@ static int parse_number(struct parser *p, int64_t *ret)
     return 0;
 }
 
-/* "n, m, a.shape[0], multiprocessors": what the scope offers. */
+/* "n, m, a.shape[0], multiprocessors": the scope's names. */
 static const char *list_names(const struct parser *p, char *into, size_t size)
 {
     size_t n = 0;
@@ -210,7 +210,7 @@ static int parse_dimension(struct parser *p, const struct expr_name *tensor, str
     return push(p, property.at, op);
 }
 
-/* What follows a tensor's name. The operation's place is the name's, so that a message can repeat it. */
+/* The property behind a tensor's name. The operation's place is the name's, so that a message can repeat it. */
 static int parse_property(struct parser *p, const struct expr_name *tensor, struct word name)
 {
     struct expr_op op = {.index = (uint8_t)tensor->index};

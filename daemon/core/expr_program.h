@@ -1,4 +1,4 @@
-/* What expr_parse.c makes and expr.c runs. Private to the two. */
+/* The postfix program: expr_parse.c makes it, expr.c runs it. Private to the two. */
 #ifndef KOPS_CORE_EXPR_PROGRAM_H
 #define KOPS_CORE_EXPR_PROGRAM_H
 

@@ -99,7 +99,7 @@ static bool is_dense(const struct tensor *t)
     return true;
 }
 
-/* What a kernel assumes about where the elements lie. */
+/* The layout that a kernel assumes. */
 static int check_layout(const struct planning *g, const struct kernel_param *p, const struct tensor *t, struct error *e)
 {
     char key[24];
@@ -144,7 +144,7 @@ static int check_tensor(const struct planning *g, const struct kernel_param *p, 
     return check_layout(g, p, t, e);
 }
 
-/* Who says how large a tensor is means that there is one. */
+/* A parameter with a declared size takes no null pointer. */
 static int check_null(const struct kernel_param *p, struct error *e)
 {
     char key[24];

@@ -1,5 +1,5 @@
-/* Signatures of user kernels: the parameter list and launch geometry that a client declared once, held against what the
- * binary says, and checked against every call. A signature becomes, with a call's arguments, a plan (core/plan.h).
+/* Signatures of user kernels: the parameter list and launch geometry that a client declared once, checked against the
+ * binary, and against every call. A signature becomes, with a call's arguments, a plan (core/plan.h).
  *
  * A signature is counted: the kernel's id, programs and running jobs hold references; loop thread only. It holds a
  * struct op of its own, so that a user kernel goes the way of the ops: the op's inputs are the `in` tensors in the
@@ -28,7 +28,7 @@ enum {
 
 enum kernel_param_kind { KERNEL_IN, KERNEL_OUT, KERNEL_INOUT, KERNEL_SCALAR };
 
-/* ---- What a client declares. Texts are borrowed for kernel_signature_new() and need no terminating 0. ---- */
+/* ---- A client's declaration. Texts are borrowed for kernel_signature_new() and need no terminating 0. ---- */
 
 enum kernel_value_type { KERNEL_ABSENT, KERNEL_NUMBER, KERNEL_TEXT };
 
@@ -74,7 +74,7 @@ struct kernel_declaration {
     const uint32_t *offsets, *sizes;
 };
 
-/* ---- What it becomes. ---- */
+/* ---- The checked signature. ---- */
 
 struct kernel_param {
     char name[KERNEL_MAX_NAME];
@@ -109,7 +109,7 @@ struct kernel_signature {
     struct kernel_param params[];
 };
 
-/* The device's limits, and what the compiled function itself needs. */
+/* Limits of the device and of the compiled function. */
 struct kernel_limits {
     unsigned max_threads; /* a block */
     unsigned max_block[3], max_grid[3];
@@ -145,7 +145,7 @@ struct kernel_signature *kernel_signature_ref(struct kernel_signature *s);
 /* Takes NULL; returns NULL. */
 struct kernel_signature *kernel_signature_unref(struct kernel_signature *s);
 
-/* Whether a kernel reads what it writes, so that a second execution would see the first one's results. */
+/* Whether a kernel reads its outputs, so that a second execution would see the results of the first. */
 bool kernel_reads_output(const struct kernel_signature *s);
 
 /* The bytes of a scalar parameter of the value. Errors, with the key `args[i]`: out_of_range (with min and max, or a

@@ -1,4 +1,4 @@
-/* What the files of core/kernel.h share. */
+/* Shared by the files of core/kernel.h. */
 #ifndef KOPS_CORE_KERNEL_INTERNAL_H
 #define KOPS_CORE_KERNEL_INTERNAL_H
 
@@ -7,7 +7,7 @@
 /* Puts the key before an error's message and adds it as a detail. Returns -1. */
 int kernel_at_key(const char *key, struct error *e);
 
-/* Integers and bool: what expressions can read. */
+/* Integers and bool: the types that expressions can read. */
 bool kernel_is_integer(enum dtype dtype);
 
 /* The value of an integer parameter's bytes. Error: out_of_range, for a u64 of 2^63 or more. */

@@ -58,8 +58,8 @@ static int outside(const struct kernel_param *p, const struct range *r, const ch
     return error_detail_number(e, "max", (int64_t)r->max);
 }
 
-/* To a format of 1 sign bit, `exponent` bits and `mantissa` bits, rounded to nearest, ties to even, in one step. What
- * is too large becomes infinite. */
+/* To a format of 1 sign bit, `exponent` bits and `mantissa` bits, rounded to nearest, ties to even, in one step. Larger
+ * values become infinite. */
 static uint16_t narrow(double value, unsigned exponent, unsigned mantissa)
 {
     const int bias = (1 << (exponent - 1)) - 1;
@@ -75,7 +75,7 @@ static uint16_t narrow(double value, unsigned exponent, unsigned mantissa)
     significand = bits & ((UINT64_C(1) << 52) - 1);
     if (power == 1024) /* a NaN stays quiet and keeps its upper bits */
         return (uint16_t)(sign | infinity | (significand ? significand >> shift | 1U << (mantissa - 1) : 0));
-    if (power == -1023) /* zero, and what is far below the smallest */
+    if (power == -1023) /* zero, and values far below the smallest */
         return sign;
     significand |= UINT64_C(1) << 52;
     if (power < 1 - bias)

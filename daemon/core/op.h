@@ -1,4 +1,4 @@
-/* The ops, each declared once in proto/ops/<name>.json; this is what the declarations become in C. */
+/* The ops, each declared once in proto/ops/<name>.json; this is their form in C. */
 #ifndef KOPS_CORE_OP_H
 #define KOPS_CORE_OP_H
 
@@ -35,7 +35,7 @@ typedef int op_rule(const struct op_call *call, struct plan *ret_plan, struct er
 
 struct op {
     enum op_id id; /* OP_COUNT: a user kernel */
-    uint64_t code; /* of a user kernel: what tells it from others of the same name */
+    uint64_t code; /* of a user kernel: differs among kernels of the same name */
     const char *name, *summary, *doc;
     const char *inputs[OP_MAX_INPUTS], *outputs[OP_MAX_OUTPUTS];
     unsigned n_inputs, n_outputs;
@@ -59,7 +59,7 @@ const struct op *op_get(enum op_id id);
 /* dtypes equal and taken by the op, then its shape rule. Errors name the tensor. */
 int op_plan(const struct op_call *call, struct plan *ret_plan, struct error *e);
 
-/* True when one execution reads what it writes, given that output 0 is exactly input `in_place` (or -1). */
+/* True when an execution reads its outputs, given that output 0 is exactly input `in_place` (or -1). */
 bool op_reads_output(const struct op_call *call, int in_place);
 
 op_rule op_rule_elementwise, op_rule_gemm;

@@ -1,5 +1,5 @@
-/* What a kernel is asked to do, in normal form: every shape rule has been applied, so that a backend sees
- * only iteration spaces and strides. Strides count elements. */
+/* One execution of a kernel in normal form: every shape rule has been applied, so that a backend sees only iteration
+ * spaces and strides. Strides count elements. */
 #ifndef KOPS_CORE_PLAN_H
 #define KOPS_CORE_PLAN_H
 

@@ -42,8 +42,8 @@ bool tensor_same_view(const struct tensor *a, const struct tensor *b);
  * nest, as slicing and transposing make them; otherwise, or when the search grows long, intersecting byte ranges count
  * as sharing. */
 bool tensor_share_elements(const struct tensor *a, const struct tensor *b);
-/* The same for many pairs that share a budget of steps, of the search and of comparing the strides; what is left of it
- * is in *budget. */
+/* The same for many pairs that share a budget of steps, of the search and of comparing the strides; *budget is the rest
+ * of it. */
 bool tensor_share_elements_within(const struct tensor *a, const struct tensor *b, unsigned *budget);
 
 #endif

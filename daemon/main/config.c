@@ -74,7 +74,7 @@ int config_set_text(char **text, const char *value, struct error *e)
     return 0;
 }
 
-/* What a file could not say is refused wherever it comes from, so that what is printed can be read again. */
+/* Values that a file could not hold are refused from every source, so that printed settings can be read again. */
 static int set_text(const struct setting *s, const char *value, char **text, struct error *e)
 {
     for (const char *p = value; *p; p++)
@@ -85,7 +85,7 @@ static int set_text(const struct setting *s, const char *value, char **text, str
     return config_set_text(text, value, e);
 }
 
-/* Which words there are is for who uses the list to say; that none of them hides an odd character is checked here. */
+/* Unprintable characters in words are refused here; the list's user knows its words. */
 static int set_list(const struct setting *s, const char *value, char **list, struct error *e)
 {
     for (const char *p = value; *p; p++)
@@ -112,7 +112,7 @@ static int apply(struct config *c, const struct setting *s, const char *value, s
     return -1;
 }
 
-/* Polling takes a core from those who need it, where there are few. */
+/* Polling takes a core from others on a machine with few. */
 static long usable_cores(void)
 {
     cpu_set_t cores;
@@ -168,14 +168,14 @@ int config_set(struct config *c, const char *name, const char *value, struct err
     return error_set(e, ERROR_UNKNOWN_KEY, "no setting \"%.80s\"; kopsd --print-config lists them", name);
 }
 
-/* Reading a file: inih asks for a line, and tells what it made of it. */
+/* Reading a file: inih asks for a line, and reports the setting in it. */
 struct file_context {
     struct config *config;
     FILE *file;
     struct error error;                     /* the first one */
     unsigned line, failed;                  /* the line that was read last; that of the error, 0: none */
     bool entries;                           /* in this section, so that an indented line goes on with the last */
-    const struct setting *lists[LISTS_MAX]; /* that this file has set: what comes now is added */
+    const struct setting *lists[LISTS_MAX]; /* that this file has set: further values are added */
     unsigned n_lists;
 };
 
@@ -238,7 +238,7 @@ static int check_section(struct file_context *f, const char *text)
 }
 
 /* One line of at most `size` bytes with its end, as fgets() would have it. inih cuts longer ones in two without a word,
- * and hides what follows a zero byte, so both are refused here. */
+ * and hides the rest behind a zero byte, so both are refused here. */
 static char *read_line(char *text, int size, void *context)
 {
     struct file_context *f = context;
@@ -333,7 +333,7 @@ void config_take_live(struct config *c, struct config *fresh)
     old = c->subordinates;
     c->subordinates = fresh->subordinates;
     fresh->subordinates = old;
-    c->access = fresh->access; /* what config_finish() has made of lists, which are live */
+    c->access = fresh->access; /* made of lists by config_finish(); these settings are live */
     for (unsigned i = 0; i < n_settings; i++) {
         const struct setting *s = &settings[i];
 

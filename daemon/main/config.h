@@ -46,7 +46,7 @@ struct config {
     uint64_t quota_connections, quota_buffers, quota_mappings, quota_mapped_mib, quota_allocated_mib, quota_host_mib,
         quota_host_all_mib, quota_program_mib, quota_waiting_mib, quota_inflight, quota_fds, quota_kernel_mib,
         quota_messages_per_s, quota_device_share;
-    /* What config_finish() made of texts: enum user_kernels, enum compiler_sandbox, the group. */
+    /* Made of texts by config_finish(): enum user_kernels, enum compiler_sandbox, the group. */
     unsigned policy, sandbox_mode;
     gid_t kernels_gid;
 };
@@ -54,7 +54,7 @@ struct config {
 int config_init(struct config *c, struct error *e);
 void config_free(struct config *c);
 
-/* Sets one setting by its full name, "section.key". Errors name the setting and what it takes. */
+/* Sets one setting by its full name, "section.key". Errors name the setting and its allowed values. */
 int config_set(struct config *c, const char *name, const char *value, struct error *e);
 
 /* Replaces a text of the struct by a copy of `value`. */
@@ -68,11 +68,11 @@ int config_read_file(struct config *c, const char *path, struct error *e);
  * may be meant to be. */
 int config_read_environment(struct config *c, struct error *e);
 
-/* Fills what depends on the machine (the socket's path) and checks what single settings cannot show. */
+/* Fills in settings that depend on the machine (the socket's path) and checks settings against each other. */
 int config_finish(struct config *c, struct error *e);
 
-/* Takes over the live settings of `fresh`, which has been finished, and logs what has changed and what would need a
- * restart. `fresh` holds what was replaced. Looks nothing up, so that it does not block. */
+/* Takes over the live settings of `fresh`, which has been finished, and logs the changes, and changes that need a
+ * restart. `fresh` then holds the replaced values. No lookups, so it does not block. */
 void config_take_live(struct config *c, struct config *fresh);
 
 /* The log's level is the process's, not the struct's. */
@@ -84,7 +84,8 @@ int config_find_group(const char *name, gid_t *ret);
 /* Looks up the users and groups that it names: thread: any but the loop's, for they may be in a directory on the
  * network. */
 int config_resolve_names(struct config *c, struct error *e);
-/* config_shares.c: one user's share of what all users have together. What is not said is found by config_finish(). */
+/* config_shares.c: one user's share of the resources of all users. config_finish() fills in the shares without a
+ * setting. */
 void config_init_shares(struct config *c);
 void config_finish_shares(struct config *c);
 /* A line in the log for each that is so large that one user can leave others next to nothing. */

@@ -1,5 +1,5 @@
-/* What a setting's own row cannot show: defaults that depend on the machine, names that must exist, settings that need
- * one another. */
+/* Checks beyond a setting's own row: defaults that depend on the machine, names that must exist, settings that need one
+ * another. */
 #include <ctype.h>
 #include <grp.h>
 #include <limits.h>

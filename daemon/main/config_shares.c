@@ -1,4 +1,4 @@
-/* One user's share of what all users have together. */
+/* One user's share of the resources of all users. */
 #include <sys/resource.h>
 
 #include "backend/mapping.h"
@@ -6,14 +6,14 @@
 #include "util/host_memory.h"
 #include "util/log.h"
 
-/* Of what all share a user has this part, where the settings do not say; a user who has more than half of it is worth a
- * line in the log. Users together cannot take all, see account_share(). */
+/* A user's part of a shared resource, where no setting gives it; a user with more than half of it gets a line in the
+ * log. Users together cannot take all, see account_share(). */
 enum { PART = 4, LARGE_PART = 2, FDS_MOST = 16384 };
 static const uint64_t UNSAID = UINT64_MAX;
 
 struct share {
     const char *setting;
-    uint64_t all, *quota, most; /* most: of what is found here; 0: any */
+    uint64_t all, *quota, most; /* most: the largest default; 0: any */
 };
 
 enum { N_SHARES = 3 };
@@ -47,8 +47,8 @@ void config_init_shares(struct config *c)
     c->quota_host_mib = c->quota_host_all_mib = UNSAID;
 }
 
-/* Pages that the daemon touches first are its own for the kernel, so all that is mapped must fit beside what it has
- * itself and what others have of the machine. One user is often the only one, so the part is larger than elsewhere. */
+/* The kernel counts pages as the daemon's when it touches them first, so all mapped memory must fit beside the daemon's
+ * own and that of other processes. One user is often the only one, so the part is larger than elsewhere. */
 static void find_host_memory(struct config *c)
 {
     const uint64_t mib = host_memory_total() >> 20;

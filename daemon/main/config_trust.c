@@ -1,4 +1,4 @@
-/* Who else can write to a configuration file decides what the daemon does. */
+/* Checks of a configuration file's writers: they decide over the daemon. */
 #include <libgen.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -9,13 +9,13 @@
 
 enum { PATH_SHOWN = 120 };
 
-/* A group of the owner's own number has nobody else in it, where users have groups of their own. */
+/* A group with the owner's own number has no other members, where users have groups of their own. */
 static bool group_may_write(const struct stat *st)
 {
     return (st->st_mode & S_IWGRP) && st->st_gid != 0 && st->st_gid != getegid() && st->st_gid != st->st_uid;
 }
 
-/* NULL: nobody whom the owner does not trust. */
+/* NULL: no untrusted writer. */
 static const char *who_may_write(const struct stat *file, const struct stat *directory)
 {
     if (file->st_mode & S_IWOTH)
@@ -34,12 +34,12 @@ int config_check_trust(int fd, const char *path, bool root, struct error *e)
     const char *who;
 
     if (fstat(fd, &file) < 0 || !S_ISREG(file.st_mode) || !file.st_nlink)
-        return 0; /* a pipe, or memory: whoever started the daemon made it */
+        return 0; /* a pipe, or memory: made by the process that started the daemon */
     snprintf(copy, sizeof(copy), "%s", path);
     if (stat(dirname(copy), &directory) < 0)
         directory.st_mode = 0;
     who = who_may_write(&file, &directory);
-    if (who && root && (directory.st_mode & (S_IXGRP | S_IXOTH))) /* in a folder of the owner's own nobody gets there */
+    if (who && root && (directory.st_mode & (S_IXGRP | S_IXOTH))) /* others cannot reach a file in a private folder */
         return error_set(e, ERROR_PERMISSION_DENIED,
                          "%.*s: %s, and would so say what root's daemon does; take that right away (chmod go-w)",
                          PATH_SHOWN, path, who);

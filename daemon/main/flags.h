@@ -19,10 +19,10 @@ struct flags {
     unsigned count;
     bool check, print, supervise;
     const char *supervise_argument; /* in argv */
-    bool root;                      /* who the process was when it began */
+    bool root;                      /* the process began as root */
 };
 
-/* Returns -1 to go on, or an exit status. Prints what there is to say. */
+/* Returns -1 to go on, or an exit status. Prints help, version or errors. */
 int flags_parse(int argc, char **argv, struct flags *f);
 
 /* `config` is to be freed in any case. */

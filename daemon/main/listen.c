@@ -16,9 +16,9 @@
 #include "main/bound.h"
 #include "util/log.h"
 
-/* THREATS: who may write to the socket's directory can put a file, a link or a socket in its place at any moment. So
- * such a directory is refused unless it is sticky, where only a file's owner replaces it; links are not followed; the
- * socket listens only once its mode and owner are right; and what is removed is looked at first. */
+/* THREATS: a user who may write to the socket's directory can put a file, a link or a socket in its place at any
+ * moment. So such a directory is refused unless it is sticky, where only a file's owner replaces it; links are not
+ * followed; the socket listens only once its mode and owner are right; and a file is checked before it is removed. */
 
 enum { SD_LISTEN_FDS_START = 3, STALE_TRIES = 20, STALE_WAIT_MS = 50 };
 
@@ -62,7 +62,7 @@ static int inherited_socket(int *ret_fd, struct error *e)
     int r = ours ? check_inherited(fds, e) : 0;
 
     *ret_fd = -1;
-    /* They are nobody's whom we start. */
+    /* Child processes do not inherit them. */
     unsetenv("LISTEN_PID");
     unsetenv("LISTEN_FDS");
     unsetenv("LISTEN_FDNAMES");
@@ -87,7 +87,7 @@ static void name_inherited(struct listener *l)
 
 /* ---- of our own ---- */
 
-/* The directory, opened once: what happens to its own name later does not matter. */
+/* The directory, opened once: later changes of its name do not matter. */
 static int open_directory(const char *path, const struct privileges *owner, int *ret_fd, struct error *e)
 {
     char copy[sizeof(((struct sockaddr_un *)0)->sun_path)];
@@ -163,7 +163,7 @@ close_fd:
     return -1;
 }
 
-/* Whether nobody answers: 1, 0, or -1 when that cannot be told. */
+/* Whether the socket is stale: 1, 0, or -1 when unknown. */
 static int is_stale(const struct sockaddr_un *address)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), r = -1;
@@ -210,7 +210,7 @@ static int clear_stale(const struct listener *l, const struct sockaddr_un *addre
     return 0;
 }
 
-/* The file that bind() has made, which nobody can use yet. */
+/* The file that bind() has made; no client can use it yet. */
 static int own_file(const struct config *config, const struct privileges *owner, struct listener *l, struct error *e)
 {
     const bool named = config->socket_group && *config->socket_group;

@@ -1,5 +1,5 @@
-/* The listening socket: taken from the service manager, or made. Nothing here follows what somebody else may have put
- * in the socket's place: see THREATS in listen.c. Thread: main. */
+/* The listening socket: taken from the service manager, or made. Nothing here follows a link that another user may have
+ * put in the socket's place: see THREATS in listen.c. Thread: main. */
 #ifndef KOPS_MAIN_LISTEN_H
 #define KOPS_MAIN_LISTEN_H
 
@@ -10,19 +10,20 @@
 #include "main/privileges.h"
 
 struct listener {
-    int fd;           /* listening, non-blocking; whoever takes it sets -1 here */
+    int fd;           /* listening, non-blocking; the caller that takes it sets -1 here */
     int lock_fd;      /* held while we listen on a path of our own; -1 otherwise */
     int directory_fd; /* of the path, when it is ours; -1 otherwise */
-    dev_t device;     /* our socket's file: what is not that is not ours to remove */
+    dev_t device;     /* the socket's file: no other is removed */
     ino_t inode;
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* for the log: where clients find us */
 };
 
-/* Refuses when another daemon listens on the path; clears a stale socket. The socket is for whom the daemon becomes. */
+/* Refuses when another daemon listens on the path; clears a stale socket. The socket belongs to the user that the
+ * daemon becomes. */
 int listener_open(const struct config *config, const struct privileges *owner, struct listener *ret_listener,
                   struct error *e);
 
-/* Closes what is open, and removes the socket's file where it is ours. */
+/* Closes the descriptors, and removes the socket's file where this daemon made it. */
 void listener_close(struct listener *listener);
 
 #endif

@@ -43,7 +43,7 @@ void notifier_open(struct notifier *n)
     n->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (n->fd >= 0) {
         setsockopt(n->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-        /* Now, with the rights that there still are. What fails is tried again with each message. */
+        /* Now, before the rights are dropped. A failure is retried with each message. */
         connect(n->fd, (const struct sockaddr *)&n->address, n->length);
     }
     unsetenv("NOTIFY_SOCKET");
@@ -56,7 +56,7 @@ void notifier_close(struct notifier *n)
     n->fd = -1;
 }
 
-/* To whom it is connected; by name where that has gone and another may have come. */
+/* To the connected socket; by name where that has gone and another may have come. */
 static ssize_t send_once(const struct notifier *n, int flags, const char *text, size_t length)
 {
     ssize_t sent = send(n->fd, text, length, MSG_NOSIGNAL | flags);

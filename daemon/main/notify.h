@@ -11,7 +11,7 @@
 /* The variable with which a supervisor says which descriptor to use instead of a socket with a name. */
 #define NOTIFIER_FD "KOPS_SUPERVISOR_FD"
 
-/* What a server tells its supervisor once it has answered a request; a service manager skips it. */
+/* A server's message to its supervisor once it has answered a request; a service manager ignores it. */
 #define NOTIFIER_SERVED "X_KOPS_SERVED=1"
 
 struct notifier {
@@ -20,11 +20,11 @@ struct notifier {
     socklen_t length;
 };
 
-/* Takes NOTIFY_SOCKET out of the environment: what this process starts is not to speak for it. */
+/* Takes NOTIFY_SOCKET out of the environment: child processes must not notify. */
 void notifier_open(struct notifier *n);
 void notifier_close(struct notifier *n);
 
-/* One message, of lines. What must arrive waits for room, a second at most; the rest is lost where there is none. */
+/* One message, of lines. An important message waits for room, a second at most; any other is lost without room. */
 void notify(const struct notifier *n, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void notify_maybe(const struct notifier *n, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

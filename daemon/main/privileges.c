@@ -182,7 +182,7 @@ int privileges_drop(const struct privileges *p, struct error *e)
     if (!p->drop)
         return 0;
     prctl(PR_GET_PDEATHSIG, &death_signal);
-    /* Root may pin what it likes, and pins what clients share. */
+    /* Root may pin any memory, also memory that clients share. */
     setrlimit(RLIMIT_MEMLOCK, &unlimited);
     if ((p->name ? initgroups(p->name, p->gid) : setgroups(0, NULL)) < 0 || setresgid(p->gid, p->gid, p->gid) < 0 ||
         setresuid(p->uid, p->uid, p->uid) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)

@@ -1,5 +1,5 @@
-/* Whom the daemon runs as: root's rights are for making the socket, and end before any device is opened or any client
- * is heard. Thread: main, before there are others. */
+/* The daemon's user: root's rights are for making the socket, and are dropped before any device is opened or any client
+ * is served. Thread: main, before others start. */
 #ifndef KOPS_MAIN_PRIVILEGES_H
 #define KOPS_MAIN_PRIVILEGES_H
 
@@ -9,18 +9,19 @@
 #include "main/config.h"
 
 struct privileges {
-    bool drop; /* false: the process stays who it is, which uid and gid say */
+    bool drop; /* false: the process keeps its user; uid and gid name it */
     uid_t uid;
     gid_t gid;
     char *name, *home; /* owned; NULL where the user has no entry */
 };
 
-/* Looks up server.user and server.group. Only root can become somebody else: others are told that it is ignored. */
+/* Looks up server.user and server.group. Only root can become another user: for others the settings are ignored with a
+ * line in the log. */
 int privileges_find(const struct config *config, struct privileges *ret, struct error *e);
 void privileges_free(struct privileges *p);
 
 /* Gives the directory of the cache to the user, with the files that an earlier daemon of root's left there. Made when
- * it is missing. What cannot be is said when the cache is opened. */
+ * it is missing. Failures are reported when the cache is opened. */
 void privileges_give_cache(const struct privileges *p, const char *directory);
 
 /* For good: groups, group, user, and nothing that is executed gives any of it back. */

@@ -17,7 +17,7 @@
 #include "util/clock.h"
 #include "util/log.h"
 
-/* What the hooks are about. */
+/* The hooks' context. */
 struct daemon {
     const struct flags *flags;
     struct config *config;
@@ -105,7 +105,7 @@ static void prepare_process(void)
     struct rlimit files;
     sigset_t hangup;
 
-    prctl(PR_SET_NAME, "kopsd"); /* whatever the program was started as */
+    prctl(PR_SET_NAME, "kopsd"); /* also when it was started by another name */
     signal(SIGPIPE, SIG_IGN);
     /* Until there is a server to tell: the settings may be new ones since they were read. */
     sigemptyset(&hangup);
@@ -129,7 +129,7 @@ static void on_ready(void *context)
     notify(&d->notifier, "READY=1");
 }
 
-/* Where the daemon says that it has answered a request; -1: nobody wants to know. See deploy/kopsd-backoff. */
+/* The file that shows an answered request; -1: none is wanted. See deploy/kopsd-backoff. */
 static int take_served_file(void)
 {
     const char *path = getenv("KOPS_SERVED_FILE");
@@ -204,7 +204,7 @@ static void on_reload(void *context)
 
 /* ---- life ---- */
 
-/* The socket is made by whom the process was started as, all the rest is done by whom it becomes. */
+/* The user that started the process makes the socket; the user that it becomes does all the rest. */
 static int open_all(struct daemon *d, struct error *e)
 {
     struct server_config settings = server_config_of(d->config);

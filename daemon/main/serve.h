@@ -1,4 +1,4 @@
-/* The server's life as a process: who it is, where it listens, whom it tells, and its settings, also when they are read
+/* The server's life as a process: its user, its socket, its notifications, and its settings, also when they are read
  * again. Thread: main, which is the loop's. */
 #ifndef KOPS_MAIN_SERVE_H
 #define KOPS_MAIN_SERVE_H

@@ -1,4 +1,4 @@
-/* The one table of the daemon's settings: what config.c parses, prints and compares. A setting is a field of struct
+/* The one table of the daemon's settings: config.c parses, prints and compares them. A setting is a field of struct
  * config and a row of settings.c; deploy/kopsd.conf shows every one. */
 #ifndef KOPS_MAIN_SETTINGS_H
 #define KOPS_MAIN_SETTINGS_H

@@ -121,19 +121,20 @@ static void reap(struct supervisor *s)
 
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
         if (pid == s->child) {
-            on_messages(s); /* what it said before it ended */
+            on_messages(s); /* its last messages */
             child_ended(s, status);
         }
 }
 
-/* ---- what comes ---- */
+/* ---- events ---- */
 
 static void stop(struct supervisor *s, int number)
 {
     if (!s->stopping) {
         log_info("supervise_stop", "signal=%d", number);
         notify(&s->outer, "STOPPING=1\nSTATUS=stopping");
-        /* Who comes late is refused, and does not wait for nobody; the child has the socket for itself. */
+        /* Late clients are refused instead of waiting for a server that will not come; the child has the socket for
+         * itself. */
         listener_close(&s->listener);
         s->heard_by = clock_now_ns() + s->config->shutdown_grace_ms * 2 * MILLISECOND + STOP_MARGIN_S * SECOND;
     }

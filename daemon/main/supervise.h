@@ -1,9 +1,9 @@
 /* kopsd --supervise: a small parent for machines without a service manager.
  *
  * It holds the socket, so that a client that connects while there is no server waits and is then served; starts the
- * server as its child and again when that ends on its own, after longer and longer waits; passes SIGTERM, SIGINT and
- * SIGHUP on; ends a server that is not heard of; and passes on to its own manager what the server notifies. The child
- * never outlives it. It opens no device and hears no client. Thread: main, the only one. */
+ * server as its child, and again when the child ends on its own, after longer and longer waits; forwards SIGTERM,
+ * SIGINT and SIGHUP; ends a server that stays silent; and forwards the server's notifications to its own manager. The
+ * child never outlives it. It opens no device and hears no client. Thread: main, the only one. */
 #ifndef KOPS_MAIN_SUPERVISE_H
 #define KOPS_MAIN_SUPERVISE_H
 

@@ -17,11 +17,11 @@ int child_listen(struct supervisor *s, struct error *e)
     const int yes = 1;
     int ends[2];
 
-    /* A pair, since others could fill what has a name. Whose a message is, the kernel says. */
+    /* A socket pair, since other processes could fill a named socket. The kernel names each message's sender. */
     if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends) < 0)
         return error_set(e, ERROR_INTERNAL, "the socket for notifications: %s", strerror(errno));
     s->inner = ends[0];
-    s->inner_end = fcntl(ends[1], F_DUPFD_CLOEXEC, NOTIFY_FD + 1); /* out of the way of what the child gets */
+    s->inner_end = fcntl(ends[1], F_DUPFD_CLOEXEC, NOTIFY_FD + 1); /* above the child's descriptors */
     close(ends[1]);
     if (s->inner_end < 0 || fcntl(s->inner, F_SETFL, O_NONBLOCK) < 0 ||
         setsockopt(s->inner, SOL_SOCKET, SO_PASSCRED, &yes, sizeof(yes)) < 0)

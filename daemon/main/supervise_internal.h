@@ -1,4 +1,5 @@
-/* What the two files of the supervisor share: supervise.c decides, supervise_child.c starts the child and hears it. */
+/* Shared by the supervisor's files: supervise.c decides, supervise_child.c starts the child and receives its messages.
+ */
 #ifndef KOPS_MAIN_SUPERVISE_INTERNAL_H
 #define KOPS_MAIN_SUPERVISE_INTERNAL_H
 
@@ -44,7 +45,7 @@ int child_listen(struct supervisor *s, struct error *e);
 /* Starts the server with the socket and a watchdog. */
 int child_start(struct supervisor *s, struct error *e);
 
-/* What the child has said. */
+/* The child's messages. */
 struct child_message {
     bool ready, alive, served, stopping;
     uint64_t extend_us;

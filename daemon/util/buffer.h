@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What an empty buffer keeps of its memory at most: one big message must not cost its own for ever. */
+/* Memory that an empty buffer keeps at most: one big message must not cost its size for ever. */
 enum { BUFFER_KEPT = 16 * 1024 };
 
 struct buffer {
@@ -35,7 +35,7 @@ static inline size_t buffer_length(const struct buffer *b)
     return b->end - b->start;
 }
 
-/* What the content takes of the process's memory, where that is worth counting. */
+/* The content's share of the process's memory, where it is large enough to count. */
 static inline size_t buffer_held(const struct buffer *b)
 {
     return b->capacity > BUFFER_KEPT ? b->capacity : buffer_length(b);

@@ -14,8 +14,7 @@ static inline uint64_t clock_now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
 }
 
-/* Processor time of the calling thread in nanoseconds: what it has worked, whatever else ran meanwhile. A system call.
- */
+/* Processor time of the calling thread in nanoseconds. A system call. */
 static inline uint64_t clock_thread_ns(void)
 {
     struct timespec t;

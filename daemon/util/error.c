@@ -27,7 +27,7 @@ int error_set(struct error *e, enum error_code code, const char *format, ...)
     va_start(args, format);
     vsnprintf(e->message, sizeof(e->message), format, args);
     va_end(args);
-    /* A message may quote what somebody sent or wrote: it stays one line, and says nothing to a terminal. */
+    /* A message may quote untrusted text: it stays one line without control characters. */
     for (char *c = e->message; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f)
             *c = '?';
@@ -68,7 +68,7 @@ int error_at(struct error *e, enum error_code code, const char *path, const char
     return error_detail_text(e, "key", full);
 }
 
-/* Moves `text` to the right by the prefix's length; what does not fit is cut off. */
+/* Moves `text` to the right by the prefix's length; the rest is cut off. */
 static void put_before(char *text, size_t size, const char *prefix)
 {
     size_t n = strlen(prefix), length = strlen(text);

@@ -1,9 +1,8 @@
 /* Errors with context.
  *
- * A fallible function returns 0, or a negative number after it has filled the
- * caller's `struct error` (never NULL) with one of the wire's codes, a message
- * that tells a person what to do, and details for programs. Outputs (`ret_…`)
- * are set only on success. Thread: any; the struct belongs to the caller. */
+ * A fallible function returns 0, or a negative number after it has filled the caller's `struct error` (never NULL) with
+ * one of the wire's codes, a message that tells a person the next step, and details for programs. Outputs (`ret_…`) are
+ * set only on success. Thread: any; the struct belongs to the caller. */
 #ifndef KOPS_UTIL_ERROR_H
 #define KOPS_UTIL_ERROR_H
 

@@ -1,5 +1,5 @@
-/* Durations in logarithmic buckets, for percentiles within 6 % at constant cost. Runs for ever: buckets that are full
- * are all halved, which makes what is old count less. Not thread safe. */
+/* Durations in logarithmic buckets, for percentiles within 6 % at constant cost. Runs for ever: when a bucket is full
+ * all are halved, so old values count less. Not thread safe. */
 #ifndef KOPS_UTIL_HISTOGRAM_H
 #define KOPS_UTIL_HISTOGRAM_H
 
@@ -15,7 +15,7 @@ struct histogram {
 
 void histogram_add(struct histogram *h, double us);
 
-/* Makes what was added so far count less in percentiles: half as much, a quarter, … */
+/* Makes earlier values count less in percentiles: half as much, a quarter, … */
 void histogram_fade(struct histogram *h, unsigned halvings);
 
 /* The same in steps, for a duration that goes into several. */

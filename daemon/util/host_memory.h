@@ -1,5 +1,5 @@
-/* How much memory the process may have: the machine's, or what its control groups leave of it. Thread: any; they read
- * files of the kernel's, so not one that must not wait. */
+/* How much memory the process may have: the machine's, or the limit of its control groups. Thread: any that may block,
+ * as files of the kernel are read. */
 #ifndef KOPS_UTIL_HOST_MEMORY_H
 #define KOPS_UTIL_HOST_MEMORY_H
 
@@ -17,8 +17,8 @@ uint64_t host_memory_available(void);
  * say. */
 uint64_t host_memory_resident(void);
 
-/* What the control groups named in `groups` (a file as /proc/self/cgroup) have, their files being below `root`: the
- * smallest limit and the least that is free below one. UINT64_MAX: there is no limit. */
+/* Of the control groups named in `groups` (a file like /proc/self/cgroup), with their files below `root`: the smallest
+ * limit and the least free memory below one. UINT64_MAX: there is no limit. */
 struct host_memory_limits {
     uint64_t limit, available;
 };

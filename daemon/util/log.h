@@ -25,7 +25,7 @@ void log_write(enum log_level level, const char *event, const char *format, ...)
 /* Writes `text` in double quotes with escapes into `into`, cutting it to fit. Returns `into`. */
 char *log_quote(char *into, size_t size, const char *text, size_t length);
 
-/* At most so many lines a second of what others can cause as often as they like. The caller's; zero at first. */
+/* At most so many lines a second for events that clients can cause at any rate. The caller's; zero at first. */
 struct log_limit {
     uint64_t second_ns; /* when the second that is counted began */
     unsigned passed, held_back;

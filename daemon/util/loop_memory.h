@@ -1,8 +1,8 @@
 /* Memory for libuv.
  *
  * libuv ends the process where it finds no memory for its table of watched descriptors. So the table gets its room
- * once, before there is a loop, and grows inside it; who accepts descriptors refuses those that are beyond. One loop at
- * a time. Thread: the loop's, before it starts; what libuv calls is safe on any. */
+ * once, before there is a loop, and grows inside it; descriptors beyond it are refused where they come in. One loop at
+ * a time. Thread: the loop's, before it starts; the functions that libuv calls are safe on any. */
 #ifndef KOPS_UTIL_LOOP_MEMORY_H
 #define KOPS_UTIL_LOOP_MEMORY_H
 

@@ -11,8 +11,8 @@ void priority_lower(void)
     int nice;
 
     errno = 0;
-    nice =
-        getpriority(PRIO_PROCESS, (id_t)getpid()); /* on Linux that of a thread: the first one, whatever POSIX says */
+    nice = getpriority(PRIO_PROCESS,
+                       (id_t)getpid()); /* on Linux that of a thread, the first one; POSIX would mean the process */
     if (!errno)
         setpriority(PRIO_PROCESS, 0, nice + STEPS < NICE_MOST ? nice + STEPS : NICE_MOST);
 }

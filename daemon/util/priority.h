@@ -1,5 +1,5 @@
-/* Processor time within the daemon: its loop, for which every client waits, comes before what computes for one of them
- * or may be busy for long. On an idle machine this changes nothing. */
+/* Processor time within the daemon: the event loop, which serves every client, comes before threads that compute for
+ * one client or may be busy for long. On an idle machine this changes nothing. */
 #ifndef KOPS_UTIL_PRIORITY_H
 #define KOPS_UTIL_PRIORITY_H
 

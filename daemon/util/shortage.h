@@ -1,4 +1,4 @@
-/* What is said where the system has no more of something for the daemon. Thread: any. */
+/* Errors for a shortage of the system's resources. Thread: any. */
 #ifndef KOPS_UTIL_SHORTAGE_H
 #define KOPS_UTIL_SHORTAGE_H
 
@@ -7,8 +7,8 @@
 /* How many descriptors this process may have. */
 uint64_t shortage_descriptors_max(void);
 
-/* `what` could not be made, and `cause` is the errno of it: quota_exceeded with its details where descriptors are
- * lacking, else out_of_memory. Returns -1. */
+/* The message names `what` could not be made. `cause` is the errno: quota_exceeded with its details for a lack of
+ * descriptors, else out_of_memory. Returns -1. */
 int error_shortage(struct error *e, int cause, const char *what);
 
 #endif

@@ -3,8 +3,8 @@
 #include <errno.h>
 #include <sys/epoll.h>
 
-/* libuv adds a descriptor when it next waits, and aborts if it cannot. What is there already it only changes, and that
- * needs no memory. */
+/* libuv adds a descriptor when it next waits, and aborts if it cannot. For a descriptor that is watched already it only
+ * changes the events, which needs no memory. */
 static int add(uv_loop_t *loop, int fd)
 {
     struct epoll_event nothing_yet = {.data.fd = fd};

@@ -5,7 +5,7 @@
 
 #include <uv.h>
 
-/* What the loop watches for itself, once, before it runs. Returns 0 or a negative errno. */
+/* Registers libuv's own descriptors once, before the loop runs. Returns 0 or a negative errno. */
 int watch_loop(uv_loop_t *loop);
 
 /* As uv_poll_start(). Returns 0, or a negative errno, and then it is not watched. */

@@ -1,4 +1,4 @@
-/* Work that may block, on libuv's thread pool. The struct is embedded in its owner, who keeps it until done(). */
+/* Work that may block, on libuv's thread pool. The struct is embedded in its owner and stays until done(). */
 #ifndef KOPS_UTIL_WORK_H
 #define KOPS_UTIL_WORK_H
 
