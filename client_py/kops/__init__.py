@@ -17,18 +17,20 @@ from ._aio import AsyncClient, connect_async
 from ._batch import Batch
 from ._client import Client, connect
 from ._code import Entry
-from ._connection import VERSION as __version__
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _errors
 from ._inline import cuda_kernel, default_client, kernel, load, load_inline
 from ._kernels import AsyncKernel, Kernel
 from ._modules import AsyncModule, Module
+from ._native_link import native as _native_module
+from ._native_link import why_not as why_not_compiled
 from ._pending import Pending
 from ._programs import AsyncProgram, Program
 from ._recording import AsyncSequence, Sequence
 from ._results import Attr, Device, Info, Op, Profile, Timings
 from ._signature import Param
 from ._stats import MappingStats, OpStats, Spread, Stats
+from ._version import VERSION as __version__
 
 __all__ = [
     "AsyncClient",
@@ -63,6 +65,7 @@ __all__ = [
     "Timings",
     "UserInfo",
     "__version__",
+    "compiled",
     "connect",
     "connect_async",
     "cuda_kernel",
@@ -70,8 +73,13 @@ __all__ = [
     "kernel",
     "load",
     "load_inline",
+    "why_not_compiled",
 ]
 __all__ += _errors
+
+# Whether libkops, compiled, carries this package's calls. Without it calls on torch CUDA tensors wait for their results, and
+# `why_not_compiled` says in one line why it is not there.
+compiled: bool = _native_module is not None
 
 
 def __getattr__(name: str) -> _Any:

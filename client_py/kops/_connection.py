@@ -15,9 +15,8 @@ from ._errors import ConnectionLost, Unsupported
 from ._memory import garbage
 from ._results import Info
 from ._session import Call, Session, copy_of
+from ._version import PROTOCOL, VERSION
 
-PROTOCOL = 1
-VERSION = "0.1.0"
 keys = itertools.count(1)
 
 

@@ -19,13 +19,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import msgpack
 
 from . import _connection
-from ._connection import PROTOCOL, VERSION
 from ._cuda import allocations
 from ._declarations import DTYPES, KERNEL_LIMITS, OPS
 from ._dtypes import NAMES
@@ -50,6 +50,7 @@ from ._results import Info
 from ._session import CANCELLABLE, DEFAULT_MESSAGE_BYTES, ENDS, MSGID_MASK, Call, barrier_for, goes_on, too_long
 from ._signature import Param
 from ._transport import candidates
+from ._version import PROTOCOL, VERSION
 
 _RULES: dict[Any, int] = {"elementwise": 1, "gemm": 2}
 FAST_RULES = {op: _RULES.get(declared["rule"], 0) for op, declared in OPS.items()}
@@ -65,25 +66,34 @@ def _exception(code: str, message: str, detail: dict[str, Any]) -> KopsError:
     return BY_CODE.get(code, BY_CODE["internal"])(message, detail, code)
 
 
-def load() -> Any:
-    """The extension, or None."""
+def load() -> tuple[Any, str]:
+    """The extension, or None with the reason in one line."""
     named = os.environ.get("KOPS_NATIVE", "")
     if named == "0":
-        return None
+        return None, "KOPS_NATIVE=0 switches it off"
     try:
         module = _from_file(named) if "/" in named else importlib.import_module("kops._native")
-    except ImportError:
+    except ImportError as error:
         if named:
             raise
-        log.debug("there is no compiled part: the client in Python does it")
-        return None
+        return None, _why_missing(error)
     if module.version != VERSION:
+        why = f"it is of version {module.version}, this package of {VERSION}"
         if named:
-            raise ImportError(f"kops._native is of version {module.version}, the package of {VERSION}")
-        log.warning("the compiled part is of version %s, this package of %s: it is not used", module.version, VERSION)
-        return None
+            raise ImportError(f"kops._native is not used: {why}")
+        log.warning("the compiled part is not used: %s", why)
+        return None, why
     module.set_errors(_exception)
-    return module
+    return module, ""
+
+
+def _why_missing(error: ImportError) -> str:
+    if not isinstance(error, ModuleNotFoundError):
+        return str(error)  # a library that it needs is not there
+    try:
+        return (Path(__file__).parent / "_not_compiled.txt").read_text(encoding="utf-8").strip()
+    except OSError:
+        return "this copy of the package was not installed by pip, which builds it; KOPS_NATIVE=<path> names a file that was built"
 
 
 def _from_file(path: str) -> ModuleType:
@@ -99,7 +109,7 @@ def _from_file(path: str) -> ModuleType:
     return module
 
 
-native = load()
+native, why_not = load()
 if native is not None:
     atexit.register(native.leave)
 _configured: Any = None

@@ -5,13 +5,10 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-import types
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -64,51 +61,6 @@ def test_a_program_that_skips_all_its_tests_has_not_failed() -> None:
 def test_a_program_without_a_test_has_failed() -> None:
     run_tests = module(ROOT / "tools" / "run-tests")
     assert run_tests.count_entry(entry("[==========] 0 test(s) run.\n[  PASSED  ] 0 test(s).\n", "run")).failed == 1
-
-
-# ---- KOPS_NATIVE_FILE=build/… pip install ./client_py ----
-
-
-@pytest.fixture
-def hook(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The build hook, with no more of hatchling than it names."""
-    names = ["hatchling", "hatchling.builders", "hatchling.builders.hooks", "hatchling.builders.hooks.plugin"]
-    for name in names:
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    interface = types.ModuleType("interface")
-    interface.BuildHookInterface = type("BuildHookInterface", (), {})  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "hatchling.builders.hooks.plugin.interface", interface)
-    return module(ROOT / "client_py" / "hatch_build.py")
-
-
-@pytest.mark.parametrize("pwd", [True, False], ids=["from a shell", "without PWD"])
-def test_the_extension_is_named_from_where_pip_is_called(
-    hook: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pwd: bool
-) -> None:
-    """pip builds in the package's folder; the path is that of whoever called it."""
-    (tmp_path / "client_py").mkdir()
-    built = tmp_path / "build" / "_native.abi3.so"
-    built.parent.mkdir()
-    built.write_bytes(b"")
-    monkeypatch.chdir(tmp_path / "client_py")
-    monkeypatch.setenv("KOPS_NATIVE_FILE", "build/_native.abi3.so")
-    if pwd:
-        monkeypatch.setenv("PWD", str(tmp_path))
-    else:
-        monkeypatch.delenv("PWD", raising=False)
-    native = hook.NativeHook()
-    native.root = str(tmp_path / "client_py")
-    data: dict[str, Any] = {"force_include": {}}
-    native.initialize("standard", data)
-    assert data["force_include"] == {str(built): "kops/_native.abi3.so"} and data["pure_python"] is False
-
-
-def test_a_missing_extension_is_said_with_what_to_do(hook: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KOPS_NATIVE_FILE", "build/nowhere.so")
-    native = hook.NativeHook()
-    native.root = str(ROOT / "client_py")
-    with pytest.raises(FileNotFoundError, match="absolute path"):
-        native.initialize("standard", {"force_include": {}})
 
 
 # ---- who has neither root nor sudo is told what to install ----
