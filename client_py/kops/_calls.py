@@ -12,7 +12,7 @@ from ._batch import Batch
 from ._errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
 from ._launch import Launch
 from ._log import log
-from ._native_link import FAST_RULES, NativeLink, native, pack
+from ._native_link import FAST_RULES, SWITCHED_OFF, native, pack, why_not
 from ._ops import DEFAULT_TIMEOUT
 from ._pending import Link, Pending, Watcher
 from ._plans import Plan, Prepared
@@ -21,6 +21,7 @@ from ._recording import BaseSequence, Recorder
 from ._recovery import LOSSES, SHORT_LOSSES, Trial, no_hazard, short_call
 from ._session import Call
 from ._timeouts import DefaultTimeout, seconds_of
+from ._warnings import warn
 
 
 class Calls(DefaultTimeout):
@@ -94,32 +95,23 @@ class Calls(DefaultTimeout):
         if not (timing or stream or (self.blocking if blocking is None else blocking)) and link.offers_ordered:
             index = request.operands.torch_device
             if index is not None:
-                return self._enqueue(link, request, index, batch, timeout)
+                return self._enqueue(link, request, index, timeout)
         if batch is not None:
             batch.flush()
-        if not self._told_of_waiting and not link.offers_ordered and request.operands.torch_device is not None:
+        if not self._told_of_waiting and not (self.blocking or link.offers_ordered) and request.operands.torch_device is not None:
             self._told_of_waiting = True
-            log.info("this daemon puts nothing on CUDA streams: calls on torch CUDA tensors wait for their results")
-        link.check_ordered()
+            _tell_of_waiting()
         return self._drive(link, lambda link: _plans.run(link, request, timing), timeout, lambda: request.hazard, failed)
 
-    def _enqueue(self, link: Link, request: Prepared, index: int, batch: Batch | None, timeout: Any) -> Any:
+    def _enqueue(self, link: Any, request: Prepared, index: int, timeout: Any) -> Any:
+        """Puts a request on torch's current stream of a device."""
         from ._torch import current_stream
 
-        seconds = self._timeout_of(timeout)
-        stream = current_stream(index)
-        if batch is not None and not isinstance(link, NativeLink):
-            if isinstance(request, (_plans.Request, Launch)) and request.options == _plans.ORDERED and link.offers_sequences:
-                link.check_ordered()
-                batch.add(link, request, index, stream, seconds)
-                return request.result
-            batch.flush()
         params, unknown = request.params(link.key)
         if unknown is not None:
             link, params = self._known(link, request, timeout)
-        if isinstance(link, NativeLink) and self._fast_now(link, request, timeout):
-            return request.result
-        link.enqueue(request.method, params, request.names, request.operands.keep, index, stream, seconds)
+        if not self._fast_now(link, request, timeout):
+            link.enqueue(request.method, params, request.names, request.operands.keep, index, current_stream(index))
         return request.result
 
     def _known(self, link: Link, request: Prepared, timeout: Any) -> tuple[Link, dict[str, Any]]:
@@ -233,3 +225,11 @@ class Calls(DefaultTimeout):
                 trial = trial or Trial(self.reconnect_timeout, seconds, hazard)
                 time.sleep(trial.judge(error, call))
                 link = self._live()
+
+
+def _tell_of_waiting() -> None:
+    """Calls on torch CUDA tensors wait, and the caller has not asked for that."""
+    if native is not None or why_not is SWITCHED_OFF:
+        log.info("calls on torch CUDA tensors wait for their results: " + (why_not or "this daemon puts nothing on CUDA streams"))
+        return
+    warn(f"calls on torch CUDA tensors wait for their results: kops is installed without its compiled part: {why_not}", RuntimeWarning)

@@ -219,7 +219,8 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
         """Gathers ordered calls: `with k.batch(): …`. The ops called inside on torch CUDA tensors run one after the
         other without the stream between them, and travel together, which is the fastest way for many small ones. Other
         work that is put on the stream inside must not touch their tensors: it is ordered with what came before and
-        comes after the block, not with its ops. Of the calling thread."""
+        comes after the block, not with its ops. Without the compiled part each op waits for its result, in a batch too. Of the
+        calling thread."""
         return Batch(self)
 
     def sequence(
@@ -334,10 +335,7 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
                 if connection is not None:
                     self._await_end(connection)
                 if isinstance(connection, SocketLink):
-                    # Raises the error of an ordered call on it that nobody has heard of.
-                    self._connection = None
                     connection.close()
-                    connection.check_ordered()
                 connection = self._connection = self._connect(connection)
         if self._submitted:
             self._mourn(connection)

@@ -25,6 +25,7 @@ from ._exports import BUFFER_ID, DEVICE_ORDINAL, Allocation, export
 from ._memory import release
 
 CONTEXT, LEGACY_STREAM = 1, 1
+CAPTURE_ERRORS = range(900, 910)
 
 
 class Driver:
@@ -87,6 +88,12 @@ class Driver:
             digits = bytes(raw).hex()
             self._uuids[ordinal] = "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
         return self._uuids[ordinal]
+
+    def capturing(self, stream: int) -> bool:
+        """Whether a stream is being captured into a graph, or cannot be waited for because another one is."""
+        status = ctypes.c_int()
+        failed = self.library.cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(status))
+        return bool(status.value) or failed in CAPTURE_ERRORS
 
     def pointer_context(self, pointer: int) -> ctypes.c_void_p:
         """The context that the pointer's memory belongs to; that of its device for memory which has none."""

@@ -9,7 +9,6 @@ call may block.
 
 from __future__ import annotations
 
-import os
 import select
 import threading
 import time
@@ -17,7 +16,6 @@ from typing import Any
 
 from ._connection import Connection
 from ._errors import Timeout
-from ._ordered import Ordered, Timelines
 from ._session import Call
 
 INTERRUPT_GRACE = 0.25  # seconds that Ctrl-C waits for the cancelled request's reply
@@ -28,65 +26,14 @@ def no_reply(call: Call, timeout: float | None) -> Timeout:
 
 
 class SocketLink(Connection):
+    offers_ordered = False  # that needs the compiled part
+
     def __init__(self, path: Any, timeout: float | None, spin_us: float) -> None:
         super().__init__(path, timeout)
         self.spin_us = spin_us
-        self._ordered: Ordered | None = None
-        self._opening = threading.Lock()
-
-    # Ordered calls
-
-    @property
-    def offers_ordered(self) -> bool:
-        return self.info is not None and "ordered" in self.info.features
-
-    @property
-    def offers_sequences(self) -> bool:
-        return self.info is not None and "sequence" in self.info.features
-
-    def enqueue(
-        self, method: str, params: dict[str, Any], names: tuple[str, ...], keep: Any, index: int, handle: int,
-        timeout: float | None, begin: bool = True, end: bool = True,
-    ) -> None:  # fmt: skip
-        """Puts a request on a CUDA stream: see `_ordered`."""
-        ordered = self._ordered or self._open_timelines(timeout)
-        ordered.enqueue(method, params, names, keep, index, handle, timeout, begin, end)
-
-    def _open_timelines(self, timeout: float | None) -> Ordered:
-        with self._opening:
-            if self._ordered is None:
-                call = Call("timelines", {})
-                self.exchange(call, timeout)
-                reply = call.outcome()
-                (fd,) = call.reply_fds
-                try:
-                    self._ordered = Ordered(self, Timelines(fd, reply["size"], reply["streams"]))
-                finally:
-                    os.close(fd)
-            return self._ordered
 
     def synchronize(self, timeout: float | None) -> None:
-        """Waits for the ordered calls; raises the first error since the last report."""
-        if self._ordered is not None:
-            self._ordered.synchronize(timeout)
-
-    def check_ordered(self) -> None:
-        """Raises the error of an ordered call that has ended, once."""
-        if self._ordered is not None:
-            self._ordered.collect()
-            self._ordered.check()
-
-    def close(self, why: str = "the client was closed") -> None:
-        if self._ordered is not None:
-            self._ordered.closing()
-        super().close(why)
-
-    def forsake(self) -> None:
-        super().forsake()
-        self._ordered = None
-        self._opening = threading.Lock()
-
-    # Blocking calls
+        """No call is ordered here: each has waited for its result."""
 
     def exchange(self, call: Call, timeout: float | None) -> None:
         """Sends a request and waits until its reply is there."""

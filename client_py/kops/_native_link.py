@@ -55,6 +55,7 @@ from ._version import PROTOCOL, VERSION
 _RULES: dict[Any, int] = {"elementwise": 1, "gemm": 2}
 FAST_RULES = {op: _RULES.get(declared["rule"], 0) for op, declared in OPS.items()}
 _NUMBERS = {name: number for number, name in enumerate(DTYPES, 1)}  # enum kops_dtype
+SWITCHED_OFF = "KOPS_NATIVE=0 switches it off"
 HEAD = 32  # bytes of a request before its params, at most
 TAKING = 0.0002  # seconds between looks while another thread takes the reply in, which has arrived
 TIDY_EVERY = 0.02  # seconds between looks for what may be let go, while something is kept
@@ -70,7 +71,7 @@ def load() -> tuple[Any, str]:
     """The extension, or None with the reason in one line."""
     named = os.environ.get("KOPS_NATIVE", "")
     if named == "0":
-        return None, "KOPS_NATIVE=0 switches it off"
+        return None, SWITCHED_OFF
     try:
         module = _from_file(named) if "/" in named else importlib.import_module("kops._native")
     except ImportError as error:
@@ -366,8 +367,7 @@ class NativeLink:
     # Ordered calls and fast ones
 
     def enqueue(
-        self, method: str, params: dict[str, Any], names: tuple[str, ...], keep: Any, index: int, handle: int,
-        timeout: float | None,
+        self, method: str, params: dict[str, Any], names: tuple[str, ...], keep: Any, index: int, handle: int
     ) -> None:  # fmt: skip
         """Puts a request on a CUDA stream."""
         self.check()
@@ -399,9 +399,6 @@ class NativeLink:
         """Waits for the ordered calls; raises the first error since the last report."""
         with self.losing():
             self._native.synchronize(timeout)
-
-    def check_ordered(self) -> None:
-        """Errors of ordered calls are raised by libkops."""
 
     # Its life
 

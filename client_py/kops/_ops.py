@@ -46,9 +46,9 @@ Options of every op:
 On torch CUDA tensors a call is *ordered*: it is put on torch's current stream and returns at once, like an op of
 torch's own. Work on that stream before and after it sees its effects in order. An error appears at a later call or at
 `synchronize()`, and names the op. With `blocking=True`, `timing=True` or a `stream`, with a daemon that has no
-feature `ordered`, and on other arrays, inputs must be ready: the torch stream that is current, or the stream that
-`__cuda_array_interface__` names, is waited for before the request is sent, and the result is ready when the call
-returns. The asyncio client always works so. Raises `KopsError`."""
+feature `ordered`, without the compiled part (see `kops.compiled`), and on other arrays, inputs must be ready: the torch
+stream that is current, or the stream that `__cuda_array_interface__` names, is waited for before the request is sent,
+and the result is ready when the call returns. The asyncio client always works so. Raises `KopsError`."""
 
 
 def coerce(op: str, attr: dict[str, Any], value: Any) -> Any:

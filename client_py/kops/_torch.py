@@ -12,7 +12,7 @@ from typing import Any
 
 from ._cuda import allocations
 from ._dtypes import NAMES
-from ._errors import BadArgument, Overlap, Unsupported
+from ._errors import BadArgument, Capturing, Overlap, Unsupported
 from ._memory import pool
 from ._native_link import configure
 from ._tensors import Adapter, Operand, Operands, span, unknown_dtype
@@ -71,6 +71,11 @@ class TorchAdapter(Adapter):
             operands.waits[key] = partial(self._synchronize, index)
 
     def _synchronize(self, index: int) -> None:
+        if allocations.driver.capturing(current_stream(index)):  # to wait would spoil the graph
+            raise Capturing(
+                "the current CUDA stream is being captured, and a call cannot be part of a graph: make it outside the capture, or "
+                "record a program with k.program()"
+            )
         self._torch.cuda.current_stream(index).synchronize()
 
     def _on_host(self, value: Any, operands: Operands, dtype: str, output: bool, reads: bool) -> Operand:

@@ -15,6 +15,7 @@ import kops
 import numpy
 import pytest
 from kops import _cuda
+from which import ordered_only
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = os.environ.get("KOPS_BUILD")
@@ -109,6 +110,7 @@ def test_programs_and_sequences(k: kops.Client, driver: Any) -> None:
     assert timings is not None and timings.gpu_us is not None
 
 
+@ordered_only
 def test_a_refused_op_lets_the_stream_go_on(k: kops.Client, driver: Any) -> None:
     a = tensor(driver, 1, 2, 3, 4)
     k.square(a[:3], out=a[1:])
@@ -118,6 +120,7 @@ def test_a_refused_op_lets_the_stream_go_on(k: kops.Client, driver: Any) -> None
     assert numbers(driver, k.add(a, a)) == [2, 4, 6, 8]
 
 
+@ordered_only
 def test_the_daemon_is_killed(k: kops.Client, real: Daemon, driver: Any) -> None:
     a = tensor(driver, 1, 2)
     k.square(a, out=a)

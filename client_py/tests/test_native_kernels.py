@@ -12,12 +12,11 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
-from kops import _kernels, _native_link
+from kops import _kernels
 from test_client import wait_for
 from test_kernels import ADD2, sent
 from test_ordered import control, driver, gpu, say_yes, stream, tensor  # noqa: F401
-
-with_native = pytest.mark.skipif(_native_link.native is None, reason="the extension is not built, or switched off")
+from which import ordered_only
 
 SIGNATURE = "out float* c, const float* a, const float* b, int n"
 
@@ -50,7 +49,7 @@ def add2(k: kops.Client, **more: Any) -> kops.Kernel:
     return k.kernel(ADD2, "add2_kernel", SIGNATURE, **{"grid": "ceil_div(n, 256)", "block": 256, **more})
 
 
-@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize("blocking", [pytest.param(False, marks=ordered_only), True])
 def test_a_launch_on_torchs_stream(k: kops.Client, daemon: FakeDaemon, stream: Any, blocking: bool) -> None:  # noqa: F811
     c, a, b = tensor(10), tensor(10), tensor(10)
     kern = add2(k)
@@ -62,8 +61,8 @@ def test_a_launch_on_torchs_stream(k: kops.Client, daemon: FakeDaemon, stream: A
     assert launches[0]["args"][3] == 10 and launches[0]["timing"] is False
 
 
-@with_native
-@pytest.mark.parametrize("blocking", [False, True])
+@ordered_only
+@pytest.mark.parametrize("blocking", [pytest.param(False, marks=ordered_only), True])
 def test_it_sends_what_python_sends(
     k: kops.Client, daemon: FakeDaemon, stream: Any, slow: list[str], blocking: bool  # noqa: F811
 ) -> None:
@@ -117,7 +116,7 @@ def test_it_sends_what_python_sends(
     assert [meaning(launch) for launch in fast] == [meaning(launch) for launch in plain]
 
 
-@with_native
+@ordered_only
 def test_what_is_something_else_goes_the_long_way(
     k: kops.Client, daemon: FakeDaemon, stream: Any, slow: list[str]  # noqa: F811
 ) -> None:
@@ -147,6 +146,7 @@ def test_what_is_something_else_goes_the_long_way(
     assert len(sent(daemon, "launch")) == 5
 
 
+@ordered_only
 def test_in_a_batch(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:  # noqa: F811
     c, a = tensor(4), tensor(4)
     kern = add2(k)
@@ -169,6 +169,7 @@ def test_in_a_batch(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:  #
     assert places[1] == places[2] and places[0] == places[3] == places[4] and places[5] == places[1]
 
 
+@ordered_only
 def test_an_error_names_the_kernel(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:  # noqa: F811
     c, a = tensor(4), tensor(4)
     kern = add2(k)
@@ -198,6 +199,7 @@ def test_a_lost_connection(k: kops.Client, daemon: FakeDaemon, stream: Any) -> N
     assert len(daemon.peers) == 2 and daemon.count("compile") == daemon.count("kernel") == 2
 
 
+@ordered_only
 def test_arguments_live_until_the_launch_has_ended(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:  # noqa: F811
     c, a = tensor(4), tensor(4)
     kern = add2(k)

@@ -20,8 +20,9 @@ import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
 from kops import _cuda
 from test_client import wait_for
-from which import pure_only
+from which import ordered_only
 
+pytestmark = ordered_only
 ROOT = Path(__file__).resolve().parents[2]
 NOT_READY = 600
 
@@ -453,32 +454,6 @@ def test_the_interpreters_end_waits_for_nothing(daemon: FakeDaemon) -> None:
     daemon.gate.clear()
     done = in_a_process(LEAVE, daemon.path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "called\n", "")
-
-
-@pure_only
-def test_more_streams_than_there_are_timelines(
-    k: kops.Client, gpu: Any, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from kops._ordered import Timelines
-
-    k.square(tensor(4))
-    k.synchronize()
-    ordered = k._connection._ordered  # type: ignore[union-attr]
-    assert isinstance(ordered.timelines, Timelines)
-    monkeypatch.setattr(ordered.timelines, "put", lambda *_: None)
-    a = tensor(4)
-    for i in range(300):
-        monkeypatch.setattr(torch.cuda, "handle", 1000 + i)
-        peer = daemon.peers[0]
-        peer.page[255 - (i + 1) % 256] = 10  # nobody's stream writes it
-        k.square(a, out=a)
-        k.synchronize()
-    streams = [run["stream"] for run in requests(daemon)]
-    assert len(set(streams)) == 256
-    for number in set(streams):
-        values = [run["done"] for run in requests(daemon) if run["stream"] == number]
-        assert values == sorted(set(values)), "values of one timeline only rise"
-    ordered._slots.clear()
 
 
 def test_numpy_is_as_before(k: kops.Client, daemon: FakeDaemon) -> None:

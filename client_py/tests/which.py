@@ -8,6 +8,7 @@ import pytest
 from kops._native_link import native
 
 pure_only = pytest.mark.skipif(native is not None, reason="looks into the link that is written in Python")
+ordered_only = pytest.mark.skipif(native is None, reason="ordered calls are made by the compiled part")
 
 
 def unanswered(connection: Any) -> Any:
