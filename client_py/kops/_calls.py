@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from . import _plans
@@ -12,13 +13,14 @@ from ._batch import Batch
 from ._errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
 from ._launch import Launch
 from ._log import log
-from ._native_link import FAST_RULES, SWITCHED_OFF, native, pack, why_not
+from ._native_link import FAST_RULES, SWITCHED_OFF, fast_types, native, pack, why_not
 from ._ops import DEFAULT_TIMEOUT
 from ._pending import Link, Pending, Watcher
 from ._plans import Plan, Prepared
 from ._programs import Program
 from ._recording import BaseSequence, Recorder
 from ._recovery import LOSSES, SHORT_LOSSES, Trial, no_hazard, short_call
+from ._results import Timings
 from ._session import Call
 from ._timeouts import DefaultTimeout, seconds_of
 from ._warnings import warn
@@ -53,13 +55,8 @@ class Calls(DefaultTimeout):
             if scopes:
                 return scopes[-1]._op(op, values, out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout)
         link, failed = self._live(), None
-        if (
-            native is not None
-            and device is None
-            and priority is None
-            and deadline_ms is None
-            and not (timing or stream or link.garbage)
-        ):
+        plain = device is None and priority is None and deadline_ms is None and not (timing or stream)
+        if plain and values and type(values[0]) in fast_types and not link.garbage:
             waits = (self.blocking if blocking is None else blocking) or not link.offers_ordered
             try:
                 made = self._fast(link, op, values, out, attrs, waits, timeout)
@@ -69,7 +66,7 @@ class Calls(DefaultTimeout):
                 if not waits:
                     raise
                 failed = error
-        options = _plans.options_of(link, device, stream, timing, deadline_ms, priority)
+        options = dict(_plans.ORDERED) if plain else _plans.options_of(link, device, stream, timing, deadline_ms, priority)
         request = _plans.Request(op, values, out, attrs, options)
         return self._carry(link, request, timing, stream, blocking, timeout, failed)
 
@@ -92,16 +89,17 @@ class Calls(DefaultTimeout):
         """Carries a request out: puts it on the current CUDA stream where that can be, else waits for its reply. `failed`
         is why the extension could not, which waited."""
         batch = self._batches.get(threading.get_ident()) if self._batches else None
-        if not (timing or stream or (self.blocking if blocking is None else blocking)) and link.offers_ordered:
+        if request.operands.waits and not (timing or stream or (self.blocking if blocking is None else blocking)):
             index = request.operands.torch_device
-            if index is not None:
+            if index is not None and link.offers_ordered:
                 return self._enqueue(link, request, index, timeout)
+            if index is not None and not self._told_of_waiting:
+                self._told_of_waiting = True
+                _tell_of_waiting()
         if batch is not None:
             batch.flush()
-        if not self._told_of_waiting and not (self.blocking or link.offers_ordered) and request.operands.torch_device is not None:
-            self._told_of_waiting = True
-            _tell_of_waiting()
-        return self._drive(link, lambda link: _plans.run(link, request, timing), timeout, lambda: request.hazard, failed)
+        reply = self._drive(link, partial(_plans.execute, request=request), timeout, lambda: request.hazard, failed)
+        return (request.result, Timings.of(reply)) if timing else request.result
 
     def _enqueue(self, link: Any, request: Prepared, index: int, timeout: Any) -> Any:
         """Puts a request on torch's current stream of a device."""
@@ -202,7 +200,7 @@ class Calls(DefaultTimeout):
         failed: KopsError | None = None,
     ) -> Any:  # fmt: skip
         """Carries a plan out, and once more where its daemon goes away and that does no harm; see `_recovery`."""
-        seconds = self._timeout_of(timeout)
+        seconds = self._timeout if timeout is DEFAULT_TIMEOUT else seconds_of(timeout)
         trial: Trial | None = None
         if failed is not None:
             trial = Trial(self.reconnect_timeout, seconds, hazard)

@@ -184,14 +184,15 @@ class Pool:
         """A block of at least `size` bytes, whose content is whatever was there. Raises OutOfMemory."""
         rounded = _class_size(size)
         with self._lock:
-            self._collect()
+            if _returned:
+                self._collect()
             free = self._free.get(rounded)
             if free:
                 segment, offset = free.pop()
                 self._idle -= rounded
             else:
                 segment, offset = self._cut(rounded)
-        block = self._type(rounded).from_address(segment.address + offset)
+        block = (self._types.get(rounded) or self._type(rounded)).from_address(segment.address + offset)
         block.offset = offset
         block.epoch = self._epoch
         block.segment = segment

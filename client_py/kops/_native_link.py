@@ -114,6 +114,7 @@ native, why_not = load()
 if native is not None:
     atexit.register(native.leave)
 _configured: Any = None
+fast_types: set[type] = set()  # exactly these types of tensors are read by the extension
 
 
 def configure(torch: Any) -> None:
@@ -137,6 +138,8 @@ def configure(torch: Any) -> None:
         torch.empty_like,
         lambda like, shape: empty(shape, dtype=like.dtype, device=like.device),
     )
+    fast_types.clear()
+    fast_types.update(types)
     _configured = torch
 
 
@@ -297,7 +300,8 @@ class NativeLink:
 
     def _encode(self, call: Call) -> bytes:
         """Before a request: its params, once what is due was done."""
-        self.check()
+        if self.failure is not None:
+            self.check()
         if self._open:
             self._reap()
         if self.garbage:

@@ -17,7 +17,7 @@ Attrs = Mapping[str, Any]
 def broadcast(*shapes: Shape) -> tuple[int, ...]:
     """NumPy's broadcasting of shapes."""
     first = tuple(shapes[0])
-    if all(tuple(s) == first for s in shapes[1:]):
+    if [first] * len(shapes) == list(map(tuple, shapes)):
         return first
     rank = max(map(len, shapes))
     result = [1] * rank

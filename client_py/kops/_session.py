@@ -298,10 +298,13 @@ class Session:
             elif type(result) is not dict:
                 raise ValueError(f"the result is no map: {_excerpt(message)}")
             else:
-                claims = self._claims(message)
+                claims = 0 if call.method == "ping" else result.get("nfds", 0)
                 if len(fds) != claims:
                     raise ValueError(f"{len(fds)} descriptors came with a reply that claims {claims}")
-                self._accept(call, result, fds)
+                call.result = result
+                call.reply_fds = fds
+                if call.abandoned:
+                    self._undo(call)
             call.answered = True
             self._applied.add(msgid)
             self._finish(call)
@@ -310,14 +313,12 @@ class Session:
         else:
             raise ValueError(_excerpt(message))
 
-    def _accept(self, call: Call, result: dict[str, Any], fds: tuple[int, ...]) -> None:
-        call.result = result
-        call.reply_fds = fds
-        if call.abandoned:
-            for fd in fds:
-                os.close(fd)
-            if call.undo is not None:
-                self.notify(*call.undo(result))
+    def _undo(self, call: Call) -> None:
+        """A reply that nobody waits for any more: takes back what it brought."""
+        for fd in call.reply_fds:
+            os.close(fd)
+        if call.undo is not None:
+            self.notify(*call.undo(call.result))
 
 
 # MessagePack heads: how many bytes follow, as the value itself or as the length of a string.
