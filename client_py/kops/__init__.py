@@ -17,13 +17,13 @@ from ._aio import AsyncClient, connect_async
 from ._batch import Batch
 from ._client import Client, connect
 from ._code import Entry
+from ._compiled import native as _native_module
+from ._compiled import why_not as why_not_compiled
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _errors
 from ._inline import cuda_kernel, default_client, kernel, load, load_inline
 from ._kernels import AsyncKernel, Kernel
 from ._modules import AsyncModule, Module
-from ._native_link import native as _native_module
-from ._native_link import why_not as why_not_compiled
 from ._pending import Pending
 from ._programs import AsyncProgram, Program
 from ._recording import AsyncSequence, Sequence

@@ -10,10 +10,10 @@ from typing import Any
 
 from . import _plans
 from ._batch import Batch
+from ._compiled import FAST_RULES, SWITCHED_OFF, fast_types, native, pack, why_not
 from ._errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
 from ._launch import Launch
 from ._log import log
-from ._native_link import FAST_RULES, SWITCHED_OFF, fast_types, native, pack, why_not
 from ._ops import DEFAULT_TIMEOUT
 from ._pending import Link, Pending, Watcher
 from ._plans import Plan, Prepared

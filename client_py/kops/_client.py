@@ -15,11 +15,12 @@ from . import _plans
 from ._admin import AdminMethods
 from ._batch import Batch
 from ._calls import Calls
+from ._compiled import native
 from ._errors import ConnectFailed, ConnectionLost, KopsError, Timeout
 from ._link import SocketLink
 from ._log import log, uncollected
 from ._modules import KernelMethods
-from ._native_link import NativeLink, native
+from ._native_link import NativeLink
 from ._ops import DEFAULT_TIMEOUT, OpMethods, check_attrs
 from ._pending import Link, Pending, Watcher
 from ._programs import Program

@@ -11,8 +11,9 @@ import ctypes
 import sys
 from typing import Any
 
-from ._cuda import LEGACY_STREAM, allocations
+from ._cuda import allocations
 from ._declarations import DTYPES
+from ._driver import LEGACY_STREAM
 from ._dtypes import DLPACK, NAMES, OF_ML_DTYPES, TYPESTRS
 from ._errors import BadArgument, ReadOnly, Unsupported
 from ._tensors import Adapter, Operand, Operands, span, unknown_dtype

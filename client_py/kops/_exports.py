@@ -15,26 +15,23 @@ import ctypes
 import os
 import weakref
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ._driver import (
+    ALLOWED_HANDLE_TYPES,
+    BUFFER_ID,
+    DEVICE_ORDINAL,
+    IS_LEGACY_IPC_CAPABLE,
+    IS_MANAGED,
+    MEMORY_BLOCK_ID,
+    MEMORY_TYPE,
+    MEMORY_TYPE_HOST,
+    MEMPOOL_HANDLE,
+    Driver,
+)
 from ._errors import NoCuda, NotExportable
 from ._memory import Source, release
 
-if TYPE_CHECKING:
-    from ._cuda import Driver
-
-# CUpointer_attribute
-MEMORY_TYPE, BUFFER_ID, IS_MANAGED, DEVICE_ORDINAL, IS_LEGACY_IPC_CAPABLE, ALLOWED_HANDLE_TYPES, MEMPOOL_HANDLE = (
-    2,
-    7,
-    8,
-    9,
-    10,
-    14,
-    17,
-)
-MEMORY_BLOCK_ID = 20
-MEMORY_TYPE_HOST = 1
 HANDLE_BYTES = 64
 POSIX_FD = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 MESSAGE_FDS = 16  # of a message, at most

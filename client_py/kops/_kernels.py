@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ._code import Code, Entry, check_launches, release
+from ._compiled import NUMBERS, keep_name, native, pack
 from ._connection import Peer
+from ._declarations import KERNEL_LIMITS
 from ._errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
 from ._geometry import Geometry
 from ._launch import Launch, profile, run
+from ._launchable import Launchable
 from ._memory import prune
-from ._native_link import native, native_kernel, pack
 from ._ops import DEFAULT_TIMEOUT
 from ._pending import Pending
 from ._plans import Plan, options_of
@@ -28,7 +30,21 @@ LOSSES_OF_NATIVE = (*SHORT_LOSSES, ConnectFailed)
 LANES = ("grid", "block", "shared")  # kernel[grid, block, shared]
 
 
-class BaseKernel:
+def native_kernel(name: str, params: Sequence[Param]) -> Any:
+    """A kernel as the extension knows it; None without one."""
+    if native is None or len(params) > KERNEL_LIMITS["params"]:
+        return None
+    return native.Kernel(keep_name(name), tuple(NUMBERS[param.dtype] * (1 if param.is_tensor else -1) for param in params),
+                         tuple(_plain_rank(param) for param in params))  # fmt: skip
+
+
+def _plain_rank(param: Param) -> int:
+    """What the extension checks of a tensor: its rank, -1 for any, -2 for any layout as well."""
+    rank = len(param.shape) if param.shape is not None else param.rank
+    return -2 if param.strided else -1 if rank is None else rank
+
+
+class BaseKernel(Launchable):
     """An entry of a source with its parameter list and launch geometry, and its id on each connection."""
 
     def __init__(
@@ -132,10 +148,6 @@ class BaseKernel:
             raise BadArgument(f"kernel[{', '.join(LANES)}] takes one to three, not {len(given)}")
         named = {name: size for name, size in zip(LANES, given) if size is not None}
         return named, self._packed(named)
-
-    def _fast(self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timeout: Any) -> Any:
-        """The launch by the extension, with a geometry or a packed one; NotImplemented where it cannot."""
-        return NotImplemented
 
     def _packed(self, sizes: dict[str, Any]) -> bytes | None:
         """A geometry that is the same for all arguments, as the extension sends it; None where that is not used."""

@@ -7,21 +7,21 @@ the number and kinds of arguments, dtypes, ranks, layouts and the ranges of numb
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _rules
+from ._adapters import adapter_of
 from ._connection import Peer
 from ._errors import BadArgument, DtypeMismatch, KopsError, ShapeMismatch, WrongType
+from ._launchable import Launchable
 from ._plans import Plan, execute
 from ._recovery import KERNEL_HAZARD
 from ._results import Profile, Timings
 from ._scalars import convert
 from ._signature import Param
-from ._tensors import Operand, Operands, adapter_of, check_devices, renew
+from ._tensors import Operand, Operands, check_devices, renew
 from ._texts import counted
 
-if TYPE_CHECKING:
-    from ._kernels import BaseKernel
 
 
 def _refusal(kind: type[KopsError], kernel: str, index: int, param: Param, why: str, **detail: Any) -> KopsError:
@@ -66,7 +66,7 @@ class Launch:
     method = "launch"
 
     def __init__(
-        self, kernel: BaseKernel, arguments: Sequence[Any], geometry: Mapping[str, Any], options: dict[str, Any],
+        self, kernel: Launchable, arguments: Sequence[Any], geometry: Mapping[str, Any], options: dict[str, Any],
         operands: Operands | None = None,
     ) -> None:  # fmt: skip
         self.kernel = kernel

@@ -1,7 +1,6 @@
 """A link through the compiled extension: the same methods as `SocketLink`, by libkops instead of Python.
 
-`kops._native` is optional. It is used when it can be imported; KOPS_NATIVE=0 switches it off, and KOPS_NATIVE=<path>
-names the file. libkops connects, reads and writes, also through shared memory where the daemon offers it, and connects
+libkops connects, reads and writes, also through shared memory where the daemon offers it, and connects
 anew when the connection was lost: each connection is a *generation*, and a link here stands for one of them, as a
 `SocketLink` does. Plans go through `exchange`; ops on torch CUDA tensors whose memory is registered take `fast`, which
 reads the tensors in C.
@@ -9,28 +8,20 @@ reads the tensors in C.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import importlib.machinery
-import importlib.util
 import os
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Iterator
 from typing import Any
 
 import msgpack
 
-from . import _connection
+from ._compiled import keep_name, native, pack
+from ._connection import keys
 from ._cuda import allocations
-from ._declarations import DTYPES, KERNEL_LIMITS, OPS
-from ._dtypes import NAMES
 from ._errors import (
-    BY_CODE,
     BadArgument,
     ConnectFailed,
     ConnectionLost,
@@ -44,117 +35,15 @@ from ._errors import (
 )
 from ._exports import Allocation
 from ._link import no_reply
-from ._log import log
 from ._memory import Source, garbage
 from ._results import Info
 from ._session import CANCELLABLE, DEFAULT_MESSAGE_BYTES, ENDS, MSGID_MASK, Call, barrier_for, goes_on, too_long
-from ._signature import Param
 from ._transport import candidates
 from ._version import PROTOCOL, VERSION
 
-_RULES: dict[Any, int] = {"elementwise": 1, "gemm": 2}
-FAST_RULES = {op: _RULES.get(declared["rule"], 0) for op, declared in OPS.items()}
-_NUMBERS = {name: number for number, name in enumerate(DTYPES, 1)}  # enum kops_dtype
-SWITCHED_OFF = "KOPS_NATIVE=0 switches it off"
 HEAD = 32  # bytes of a request before its params, at most
 TAKING = 0.0002  # seconds between looks while another thread takes the reply in, which has arrived
 TIDY_EVERY = 0.02  # seconds between looks for what may be let go, while something is kept
-
-pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
-
-
-def _exception(code: str, message: str, detail: dict[str, Any]) -> KopsError:
-    return BY_CODE.get(code, BY_CODE["internal"])(message, detail, code)
-
-
-def load() -> tuple[Any, str]:
-    """The extension, or None with the reason in one line."""
-    named = os.environ.get("KOPS_NATIVE", "")
-    if named == "0":
-        return None, SWITCHED_OFF
-    try:
-        module = _from_file(named) if "/" in named else importlib.import_module("kops._native")
-    except ImportError as error:
-        if named:
-            raise
-        return None, _why_missing(error)
-    if module.version != VERSION:
-        why = f"it is of version {module.version}, this package of {VERSION}"
-        if named:
-            raise ImportError(f"kops._native is not used: {why}")
-        log.warning("the compiled part is not used: %s", why)
-        return None, why
-    module.set_errors(_exception)
-    return module, ""
-
-
-def _why_missing(error: ImportError) -> str:
-    if not isinstance(error, ModuleNotFoundError):
-        return str(error)  # a library that it needs is not there
-    try:
-        return (Path(__file__).parent / "_not_compiled.txt").read_text(encoding="utf-8").strip()
-    except OSError:
-        return "this copy of the package was not installed by pip, which builds it; KOPS_NATIVE=<path> names a file that was built"
-
-
-def _from_file(path: str) -> ModuleType:
-    found = sys.modules.get("kops._native")
-    if found is not None:
-        return found
-    loader = importlib.machinery.ExtensionFileLoader("kops._native", path)
-    spec = importlib.util.spec_from_loader("kops._native", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    sys.modules["kops._native"] = module
-    return module
-
-
-native, why_not = load()
-if native is not None:
-    atexit.register(native.leave)
-_configured: Any = None
-fast_types: set[type] = set()  # exactly these types of tensors are read by the extension
-
-
-def configure(torch: Any) -> None:
-    """Tells the extension what torch is."""
-    global _configured
-    if native is None or _configured is torch:
-        return
-    from ._torch import current_stream
-
-    types = [torch.Tensor]
-    parameter = getattr(getattr(torch, "nn", None), "Parameter", None)
-    if parameter is not None:
-        types.append(parameter)
-    stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or current_stream
-    empty = torch.empty
-    native.configure(
-        tuple(types),
-        tuple(getattr(torch, NAMES[name], None) for name in DTYPES),
-        getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),
-        stream,
-        torch.empty_like,
-        lambda like, shape: empty(shape, dtype=like.dtype, device=like.device),
-    )
-    fast_types.clear()
-    fast_types.update(types)
-    _configured = torch
-
-
-def native_kernel(name: str, params: Sequence[Param]) -> Any:
-    """A kernel as the extension knows it; None without one."""
-    if native is None or len(params) > KERNEL_LIMITS["params"]:
-        return None
-    return native.Kernel(_name(name), tuple(_NUMBERS[param.dtype] * (1 if param.is_tensor else -1) for param in params),
-                         tuple(_plain_rank(param) for param in params))  # fmt: skip
-
-
-def _plain_rank(param: Param) -> int:
-    """What the extension checks of a tensor: its rank, -1 for any, -2 for any layout as well."""
-    rank = len(param.shape) if param.shape is not None else param.rank
-    return -2 if param.strided else -1 if rank is None else rank
 
 
 class NativeLink:
@@ -184,7 +73,7 @@ class NativeLink:
             self.generation: int = self._native.generation(timeout if before is None else limit)
         except Timeout as error:
             raise ConnectFailed(f"{self.path}: kopsd does not answer; {error}") from None
-        self.key = next(_connection.keys)
+        self.key = next(keys)
         self.garbage: deque[int | tuple[str, int]] = deque()
         self.info: Info | None = None
         self.earlier: set[int] = set()  # keys of connections that this one follows
@@ -385,7 +274,7 @@ class NativeLink:
             raise BadArgument(f"an argument cannot be sent: {error}") from error
         driver = allocations.driver
         with self.losing(), driver.using(driver.primary_context(index)):
-            self._native.enqueue(method, _name(name), data, (keep,), handle)
+            self._native.enqueue(method, keep_name(name), data, (keep,), handle)
 
     def batch(self, index: int, handle: int, begins: bool) -> None:
         """Begins a batch on a stream, or ends it."""
@@ -438,14 +327,6 @@ class NativeLink:
         """In a forked child: lets go of the parent's connection."""
         self.failure = ConnectionLost("this connection belongs to the parent process", {"closed": True})
         self._waited = {}  # the threads that did are the parent's
-
-
-_names: dict[str, str] = {}
-
-
-def _name(name: str) -> str:
-    """The same name as one object for ever, since the extension keeps its address."""
-    return _names.setdefault(name, name)
 
 
 def _tidy(link: Any, kept: threading.Event) -> None:

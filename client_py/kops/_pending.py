@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from ._errors import BadArgument, Cancelled, Timeout
 from ._link import SocketLink, no_reply
@@ -26,12 +26,19 @@ from ._plans import Plan
 from ._session import Call
 from ._timeouts import seconds_of
 
-if TYPE_CHECKING:
-    from ._calls import Calls
-
 Link: TypeAlias = SocketLink | NativeLink
 LOOK = 0.02  # seconds that the watcher waits for one reply before it looks for others
 IDLE = 5.0  # seconds after which a watcher without work ends
+
+
+class Client(Protocol):
+    """What a pending request asks of its client."""
+
+    @property
+    def timeout(self) -> float | None: ...
+
+    @property
+    def _watcher(self) -> Watcher: ...
 
 
 class Pending(concurrent.futures.Future[Any]):
@@ -42,7 +49,7 @@ class Pending(concurrent.futures.Future[Any]):
     its `out` is then not filled, and the logger "kops" tells its error. Thread-safe.
     """
 
-    def __init__(self, client: Calls, connection: Link, plan: Plan, call: Call, what: str) -> None:
+    def __init__(self, client: Client, connection: Link, plan: Plan, call: Call, what: str) -> None:
         self._waiting: list[Any] = []
         self._plan: Plan | None = plan
         self._pid = os.getpid()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from . import _rules
+from ._adapters import adapter_of, inputs
 from ._connection import Peer
 from ._cuda import allocations
 from ._declarations import OPS
@@ -30,7 +31,7 @@ from ._errors import (
 from ._memory import Source, pool, prune
 from ._results import Device, Profile, Timings
 from ._session import Call
-from ._tensors import Operand, Operands, adapter_of, check_devices, check_floats, extent, inputs, overlap, renew
+from ._tensors import Operand, Operands, check_devices, check_floats, extent, overlap, renew
 from ._texts import counted
 
 Plan: TypeAlias = Generator[Call, Any, Any]

@@ -8,6 +8,7 @@ from typing import Any
 import msgpack
 
 from . import _plans
+from ._adapters import adapter_of, inputs
 from ._connection import Peer
 from ._errors import BadArgument, DtypeMismatch, ShapeMismatch
 from ._memory import garbage, prune
@@ -16,7 +17,7 @@ from ._recording import Recorder, identity, layout
 from ._recovery import LOSSES
 from ._results import Timings
 from ._session import Call
-from ._tensors import Operand, Operands, adapter_of, inputs, renew
+from ._tensors import Operand, Operands, renew
 
 
 class _NothingStaged(dict[Any, Any]):

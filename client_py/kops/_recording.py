@@ -15,6 +15,7 @@ from . import _plans
 from ._connection import Peer
 from ._errors import BadArgument, WrongType
 from ._launch import Launch
+from ._launchable import Launchable
 from ._ops import OpMethods, check_attrs
 from ._recovery import KERNEL_HAZARD
 from ._results import Timings
@@ -190,11 +191,9 @@ class Recorder(OpMethods):
 
 def record(recorder: Recorder, steps: Iterable[Any]) -> None:
     """Notes steps of the form `(op, *inputs)` or `(op, *inputs, {keyword: value})`; a kernel may be in the op's place."""
-    from ._kernels import BaseKernel
-
     recorder._guarded = False  # the caller gets the results when they are written
     for step in steps:
-        if not isinstance(step, (tuple, list)) or not step or not isinstance(step[0], (str, BaseKernel)):
+        if not isinstance(step, (tuple, list)) or not step or not isinstance(step[0], (str, Launchable)):
             raise WrongType(f"a step is (op, *inputs) or (op, *inputs, {{keyword: value}}), not {step!r:.80}")
         keywords = step[-1] if isinstance(step[-1], Mapping) else None
         note = recorder.run_op if isinstance(step[0], str) else recorder.launch

@@ -10,11 +10,11 @@ import sys
 from functools import partial
 from typing import Any
 
+from ._compiled import configure
 from ._cuda import allocations
 from ._dtypes import NAMES
 from ._errors import BadArgument, Capturing, Overlap, Unsupported
 from ._memory import pool
-from ._native_link import configure
 from ._tensors import Adapter, Operand, Operands, span, unknown_dtype
 from ._warnings import warn
 
@@ -29,7 +29,7 @@ def current_stream(index: int) -> int:
 class TorchAdapter(Adapter):
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        configure(torch)
+        configure(torch, current_stream)
         self._dtypes = {short: getattr(torch, name) for short, name in NAMES.items() if hasattr(torch, name)}
         self._names = {dtype: short for short, dtype in self._dtypes.items()}
 

@@ -16,7 +16,7 @@ import pytest
 from fake_daemon import FakeDaemon
 from kops import _available
 from kops._memory import pool
-from kops._native_link import native
+from kops._compiled import native
 
 HERE = Path(__file__).resolve().parent
 CASES = json.loads((HERE / "available.json").read_text())["cases"]

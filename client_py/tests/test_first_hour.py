@@ -215,10 +215,10 @@ def test_an_asyncio_client_that_is_left_open(daemon: FakeDaemon) -> None:
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
-    from kops import _tensors
+    from kops import _adapters
 
     monkeypatch.setitem(sys.modules, "torch", fake_torch)
-    monkeypatch.setattr(_tensors, "_by_type", {})
+    monkeypatch.setattr(_adapters, "_by_type", {})
     return fake_torch
 
 

@@ -11,11 +11,12 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon
-from kops import _native_link, _plans
+from kops import _compiled, _plans
+from kops._torch import current_stream
 from test_ordered import control, driver, gpu, requests, stream, tensor  # noqa: F401
 from test_recovery import hang_up, lose_device
 
-if _native_link.native is None:
+if _compiled.native is None:
     pytest.skip("the extension is not built, or switched off", allow_module_level=True)
 
 
@@ -86,12 +87,12 @@ def torch_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, gp
     if request.param == "exchange":
         capsule = _new(ctypes.addressof(API), b"dlpack_exchange_api", None)
         monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", capsule, raising=False)
-    _native_link._configured = None
-    _native_link.configure(torch)
+    _compiled._configured = None
+    _compiled.configure(torch, current_stream)
     yield
     monkeypatch.undo()
-    _native_link._configured = None
-    _native_link.configure(torch)
+    _compiled._configured = None
+    _compiled.configure(torch, current_stream)
     kept.clear()
 
 

@@ -12,11 +12,11 @@ import fake_torch as torch
 import kops
 import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
-from kops import _calls, _native_link
+from kops import _calls, _compiled
 from test_client import wait_for
 from test_ordered import control, driver, gpu, requests, say_yes, stream, tensor  # noqa: F401
 
-pytestmark = pytest.mark.skipif(_native_link.native is not None, reason="the compiled part orders such calls")
+pytestmark = pytest.mark.skipif(_compiled.native is not None, reason="the compiled part orders such calls")
 
 
 @pytest.fixture(autouse=True)
