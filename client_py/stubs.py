@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the type stubs of what the package makes at import: the exceptions and the op methods.
 
-client_py/stubs.py            writes kops/_errors.pyi and kops/_ops.pyi
+client_py/stubs.py            writes kops/_base/errors.pyi and kops/_calls/ops.pyi
 client_py/stubs.py --check    writes nothing; exit status 1 when one is out of date
 """
 
@@ -19,7 +19,7 @@ TYPES = {"float": "float", "bool": "bool", "int": "int"}
 
 
 def declarations(name: str = "declarations") -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, PACKAGE / f"_{name}.py")
+    spec = importlib.util.spec_from_file_location(name, PACKAGE / "_base" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -116,7 +116,7 @@ def ops_stub(ops: dict[str, dict[str, object]]) -> str:
     lines = [
         NOTE + "from typing import Any, Literal, TypeVar, overload",
         "",
-        "from ._results import Device, Timings",
+        "from .._base.results import Device, Timings",
         "",
         'T = TypeVar("T")',
         "",
@@ -135,7 +135,7 @@ def ops_stub(ops: dict[str, dict[str, object]]) -> str:
 
 def main() -> int:
     declared, members = declarations(), declarations("error_members").MEMBERS
-    wanted = {PACKAGE / "_errors.pyi": errors_stub(declared.ERRORS, members), PACKAGE / "_ops.pyi": ops_stub(declared.OPS)}
+    wanted = {PACKAGE / "_base/errors.pyi": errors_stub(declared.ERRORS, members), PACKAGE / "_calls/ops.pyi": ops_stub(declared.OPS)}
     check = "--check" in sys.argv[1:]
     stale = [(path, text) for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path, text in stale:

@@ -6,7 +6,7 @@
 
 Reads errors.json, dtypes.json, methods.json, metrics.json, kernels.json and ops/*.json. Writes C tables for
 the daemon (proto/generated/), the public C enums (client_c/include/kops/), the
-Python tables (client_py/kops/_declarations.py) and the tables between
+Python tables (client_py/kops/_base/declarations.py) and the tables between
 `<!-- generated: NAME -->` and `<!-- end -->` in PROTOCOL.md and docs/ops.md.
 """
 
@@ -302,7 +302,7 @@ def outputs() -> dict[Path, str]:
         PROTO / "generated/op_table.h": op_table_header(ops),
         PROTO / "generated/tolerances.h": tolerances_header(ops),
         ROOT / "client_c/include/kops/declarations.h": public_header(errors, dtypes),
-        ROOT / "client_py/kops/_declarations.py": python_module(errors, dtypes, ops, methods, kernels),
+        ROOT / "client_py/kops/_base/declarations.py": python_module(errors, dtypes, ops, methods, kernels),
     }
     sections = {"methods": methods_section(methods, maps), "ops": ops_section(ops), "ops-summary": ops_summary(ops),
                 "errors": errors_section(errors), "metrics": metrics_section(metrics),

@@ -12,24 +12,24 @@ same framework and on the same device. `kops.connect_async` is the same for asyn
 
 from typing import Any as _Any
 
-from ._admin import ClientInfo, Clients, DeviceLoad, Drained, Latency, Quantiles, UserInfo
-from ._aio import AsyncClient, connect_async
-from ._batch import Batch
-from ._client import Client, connect
-from ._code import Entry
-from ._compiled import native as _native_module
-from ._compiled import why_not as why_not_compiled
-from ._errors import *  # noqa: F403
-from ._errors import __all__ as _errors
-from ._inline import cuda_kernel, default_client, kernel, load, load_inline
-from ._kernels import AsyncKernel, Kernel
-from ._modules import AsyncModule, Module
-from ._pending import Pending
-from ._programs import AsyncProgram, Program
-from ._recording import AsyncSequence, Sequence
-from ._results import Attr, Device, Info, Op, Profile, Timings
-from ._signature import Param
-from ._stats import MappingStats, OpStats, Spread, Stats
+from ._base.compiled import native as _native_module
+from ._base.compiled import why_not as why_not_compiled
+from ._base.errors import *  # noqa: F403
+from ._base.errors import __all__ as _errors
+from ._base.results import Attr, Device, Info, Op, Profile, Timings
+from ._base.stats import MappingStats, OpStats, Spread, Stats
+from ._calls.batch import Batch
+from ._calls.pending import Pending
+from ._calls.programs import AsyncProgram, Program
+from ._calls.recording import AsyncSequence, Sequence
+from ._clients.admin import ClientInfo, Clients, DeviceLoad, Drained, Latency, Quantiles, UserInfo
+from ._clients.aio import AsyncClient, connect_async
+from ._clients.client import Client, connect
+from ._clients.inline import cuda_kernel, default_client, kernel, load, load_inline
+from ._kernels.code import Entry
+from ._kernels.kernels import AsyncKernel, Kernel
+from ._kernels.modules import AsyncModule, Module
+from ._source.signature import Param
 from ._version import VERSION as __version__
 
 __all__ = [

@@ -14,9 +14,9 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon
-from kops import _available
-from kops._memory import pool
-from kops._compiled import native
+from kops._base.compiled import native
+from kops._memory import available as _available
+from kops._memory.pool import pool
 
 HERE = Path(__file__).resolve().parent
 CASES = json.loads((HERE / "available.json").read_text())["cases"]
@@ -125,7 +125,7 @@ def test_pages_are_taken_by_this_process(k: kops.Client) -> None:
 
 
 def test_kernels_that_cannot_populate(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kops._memory.MADV_POPULATE_WRITE", 9999)
+    monkeypatch.setattr("kops._memory.pool.MADV_POPULATE_WRITE", 9999)
     pool.trim()
     big = k.empty(4 << 20)
     segment = pool.find(big.__array_interface__["data"][0])
@@ -143,7 +143,7 @@ def limited(code: str, what: int, size: int) -> str:
 
 
 ASK = """
-from kops import _arrays
+from kops._tensors import arrays as _arrays
 import kops
 try:
     _arrays.empty({}, "f32")

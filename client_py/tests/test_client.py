@@ -17,7 +17,7 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon, Refused
-from kops._session import Call
+from kops._session.session import Call
 from which import pure_only, unanswered
 
 PACKAGE = str(Path(kops.__file__).parent)

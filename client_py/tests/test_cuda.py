@@ -14,7 +14,7 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon, Refused
-from kops import _cuda
+from kops._memory import allocations as _cuda
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -286,7 +286,7 @@ class Capsule:
 
 
 def _tensor_type() -> Any:
-    from kops._device import DLTensor
+    from kops._tensors.device import DLTensor
 
     return DLTensor
 

@@ -14,7 +14,7 @@ import fake_torch as torch
 import kops
 import numpy
 import pytest
-from kops import _cuda
+from kops._memory import allocations as _cuda
 from which import ordered_only
 
 ROOT = Path(__file__).resolve().parents[2]

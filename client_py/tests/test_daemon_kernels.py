@@ -14,7 +14,7 @@ import fake_torch as torch
 import kops
 import numpy
 import pytest
-from kops import _inline
+from kops._clients import inline as _inline
 from test_client import wait_for
 from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
 from test_kernels import ADD2
@@ -230,7 +230,7 @@ def test_a_kernel_is_released(k: kops.Client, real: Any) -> None:  # noqa: F811
     for what, number in (("kernel", ids[0][key]), ("module", ids[1][key])):
 
         def refused(what: str = what, number: int = number) -> bool:
-            from kops._session import Call
+            from kops._session.session import Call
 
             call = Call("release", {what: number})
             k._live().exchange(call, 10)

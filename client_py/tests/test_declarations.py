@@ -11,10 +11,10 @@ from pathlib import Path
 
 import kops
 import pytest
-from kops import _ops
-from kops._declarations import DTYPES, ERRORS, OPS
-from kops._numpy import NAMES
-from kops._rules import RULES
+from kops._base.declarations import DTYPES, ERRORS, OPS
+from kops._calls import ops as _ops
+from kops._calls.rules import RULES
+from kops._tensors.numpy import NAMES
 
 ROOT = Path(__file__).resolve().parents[1]
 

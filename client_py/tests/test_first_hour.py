@@ -215,7 +215,7 @@ def test_an_asyncio_client_that_is_left_open(daemon: FakeDaemon) -> None:
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
-    from kops import _adapters
+    from kops._tensors import adapters as _adapters
 
     monkeypatch.setitem(sys.modules, "torch", fake_torch)
     monkeypatch.setattr(_adapters, "_by_type", {})

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kops._errors import BadReply, ConnectionLost, KopsError
-from kops._session import Call, Session
+from kops._base.errors import BadReply, ConnectionLost, KopsError
+from kops._session.session import Call, Session
 from test_session import chunk, receive
 
 GOLDEN = Path(__file__).resolve().parents[2] / "proto" / "golden"

@@ -11,7 +11,7 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon
-from kops import _inline
+from kops._clients import inline as _inline
 from test_kernels import ADD2, sent, vectors
 
 

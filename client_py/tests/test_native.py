@@ -11,8 +11,9 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon
-from kops import _compiled, _plans
-from kops._torch import current_stream
+from kops._base import compiled as _compiled
+from kops._calls import plans as _plans
+from kops._tensors.torch import current_stream
 from test_ordered import control, driver, gpu, requests, stream, tensor  # noqa: F401
 from test_recovery import hang_up, lose_device
 

@@ -12,7 +12,7 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
-from kops import _kernels
+from kops._kernels import kernels as _kernels
 from test_client import wait_for
 from test_kernels import ADD2, sent
 from test_ordered import control, driver, gpu, say_yes, stream, tensor  # noqa: F401

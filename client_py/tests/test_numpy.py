@@ -8,7 +8,7 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon
-from kops._memory import pool
+from kops._memory.pool import pool
 
 
 def normal(*shape: int, dtype: str = "float32") -> numpy.ndarray:

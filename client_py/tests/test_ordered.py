@@ -18,7 +18,7 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
-from kops import _cuda
+from kops._memory import allocations as _cuda
 from test_client import wait_for
 from which import ordered_only
 

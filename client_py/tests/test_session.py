@@ -9,8 +9,8 @@ from typing import Any
 
 import msgpack
 import pytest
-from kops._errors import BadReply, Cancelled, ConnectionLost, Internal, LimitExceeded, OutOfBounds, ProtocolError
-from kops._session import Call, Session
+from kops._base.errors import BadReply, Cancelled, ConnectionLost, Internal, LimitExceeded, OutOfBounds, ProtocolError
+from kops._session.session import Call, Session
 
 
 def chunk(data: bytes, fds: tuple[int, ...] = ()) -> Any:

@@ -9,10 +9,10 @@ import kops
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kops._declarations import DTYPES
-from kops._signature import Param, declarations, parse
-from kops._source import check, gather, names, scan, signature
-from kops._tokens import tokens
+from kops._base.declarations import DTYPES
+from kops._source.signature import Param, declarations, parse
+from kops._source.source import check, gather, names, scan, signature
+from kops._source.tokens import tokens
 
 VECTORS = Path(__file__).resolve().parents[2] / "tests/vectors"
 SCALARS = {

@@ -12,7 +12,7 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon
-from kops._memory import pool
+from kops._memory.pool import pool
 from which import unanswered
 
 

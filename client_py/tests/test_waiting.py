@@ -12,7 +12,8 @@ import fake_torch as torch
 import kops
 import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
-from kops import _calls, _compiled
+from kops._base import compiled as _compiled
+from kops._calls import calls as _calls
 from test_client import wait_for
 from test_ordered import control, driver, gpu, requests, say_yes, stream, tensor  # noqa: F401
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kops._compiled import native
+from kops._base.compiled import native
 
 pure_only = pytest.mark.skipif(native is not None, reason="looks into the link that is written in Python")
 ordered_only = pytest.mark.skipif(native is None, reason="ordered calls are made by the compiled part")

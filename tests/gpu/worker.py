@@ -164,8 +164,8 @@ def remapped(path: str) -> None:
 
     import kops
     from cuda_driver import Array, Driver
-    from kops._cuda import allocations
-    from kops._exports import chunk_id
+    from kops._memory.allocations import allocations
+    from kops._memory.exports import chunk_id
 
     driver = Driver()
     size = 2 << 20

@@ -69,6 +69,7 @@ CTL_LAYERS = {  # the same for daemon/ctl
     "view": ("base",),
     "commands": ("base", "data", "view"),
 }
+PYTHON_LAYERS = ("_base", "_source", "interpret", "_memory", "_tensors", "_session", "_calls", "_kernels", "_clients")  # of client_py/kops
 MAX_FILE, MAX_FUNCTION = 500, 80
 SKIPPED = 77
 
@@ -205,11 +206,29 @@ def check_layers() -> Iterator[str]:
                 yield f"{name(path)}:{line_of(text, match.start())}: msgpack belongs to client_c/src/wire"
             if match.group(1) == "uv.h" and parts[0] == "kernels":
                 yield f"{name(path)}:{line_of(text, match.start())}: kernels do not know the loop"
+    yield from check_python_layers()
+
+
+def check_python_layers() -> Iterator[str]:
+    """Of the package: its folders import those before them, and its own modules only."""
     imports = re.compile(r"^\s*(?:from|import)\s+(support|tests|bench|golden)\b", re.M)
-    for path in (ROOT / "client_py" / "kops").rglob("*.py"):
+    relative = re.compile(r"^\s*from (\.+)([\w.]*) import (\w+)", re.M)
+    package = ROOT / "client_py" / "kops"
+    for path in package.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         for match in imports.finditer(text):
             yield f"{name(path)}:{line_of(text, match.start())}: the client must not import {match.group(1)}"
+        folders = path.relative_to(package).parts[:-1]
+        if path.parent == package:
+            if path.stem not in ("__init__", "_version"):
+                yield f"{name(path)}: a module belongs to one of {', '.join(PYTHON_LAYERS)}"
+            continue
+        for match in relative.finditer(text):
+            above = len(folders) + 1 - len(match.group(1))
+            wanted = (*folders[:above], *match.group(2).split("."), match.group(3))
+            top = next(part for part in wanted if part)
+            if top != "_version" and PYTHON_LAYERS.index(top) > PYTHON_LAYERS.index(folders[0]):
+                yield f"{name(path)}:{line_of(text, match.start())}: {folders[0]} must not import {top}"
 
 
 def check_functions() -> Iterator[str]:
@@ -277,7 +296,7 @@ def find_ruff() -> str:
 
 
 def check_python() -> Iterator[str]:
-    files = [str(p) for p in project_files() if p.suffix == ".py" and p.name != "_declarations.py"]
+    files = [str(p) for p in project_files() if p.suffix == ".py" and p.name != "declarations.py"]
     config = Path(__file__).resolve().parent / "ruff.toml"
     done = subprocess.run(
         [find_ruff(), "check", "--quiet", "--no-cache", "--output-format", "concise", "--config", str(config), *files],
@@ -302,7 +321,7 @@ def function_lengths(path: Path) -> Iterator[tuple[int, int]]:
 
 def check_length() -> Iterator[str]:
     for path in project_files():
-        if path.suffix not in C_SUFFIXES | {".py"} or "generated" in path.parts or path.name == "_declarations.py":
+        if path.suffix not in C_SUFFIXES | {".py"} or "generated" in path.parts or path.name == "declarations.py":
             continue
         lines = path.read_text(encoding="utf-8").count("\n")
         if lines > MAX_FILE:

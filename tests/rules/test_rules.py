@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from kops._errors import KopsError
 from kops._launch import scalar
-from kops._options import macros, standard
+from kops._source.options import macros, standard
 from kops._signature import Param, fault
 from kops._tokens import tokens
 from kops._types import type_of

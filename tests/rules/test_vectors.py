@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kops._errors import KopsError
-from kops._scalars import convert, to_bytes
+from kops._source.scalars import convert, to_bytes
 
 ROWS = json.loads((Path(__file__).resolve().parents[1] / "vectors/scalars.json").read_text(encoding="utf-8"))
 

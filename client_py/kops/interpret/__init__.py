@@ -12,8 +12,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._agreement import Found, disagreement
-from .._types import type_of
+from .._source.agreement import Found, disagreement
+from .._source.types import type_of
 from . import _runtime
 from ._arguments import Arguments, Parameter, parameters
 from ._compiler import compile_kernel

@@ -17,7 +17,7 @@ import numpy
 from .._declarations import DTYPES
 from .._dtypes import NAMES
 from .._errors import KopsError
-from .._scalars import convert, to_bytes
+from .._source.scalars import convert, to_bytes
 from .._signature import fault
 from ._errors import InterpretError
 from ._expressions import evaluate

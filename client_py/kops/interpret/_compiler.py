@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from .._declarations import KERNEL_STANDARDS
-from .._options import macros, standard
-from .._tokens import NAME, tokens
+from .._base.declarations import KERNEL_STANDARDS
+from .._source.options import macros, standard
+from .._source.tokens import NAME, tokens
 from ._elf import dynamic_names
 from ._errors import InterpretError
 from ._hostcode import blank

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._errors import KopsError
+from .._base.errors import KopsError
 
 __all__ = ["KINDS", "InterpretError"]
 

@@ -12,8 +12,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .._declarations import KERNEL_LIMITS, KERNEL_WORDS
-from .._tokens import DIRECTIVE, NAME, STRING, Token, directive, tokens
+from .._base.declarations import KERNEL_LIMITS, KERNEL_WORDS
+from .._source.tokens import DIRECTIVE, NAME, STRING, Token, directive, tokens
 
 __all__ = ["blank"]
 

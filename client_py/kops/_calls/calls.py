@@ -1,0 +1,233 @@
+"""How the synchronous client carries a call out: recorded, by the extension, in a batch, on a CUDA stream, or waited for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from .._base.compiled import FAST_RULES, SWITCHED_OFF, fast_types, native, pack, why_not
+from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
+from .._base.log import log
+from .._base.results import Timings
+from .._base.timeouts import DefaultTimeout, seconds_of
+from .._base.warnings import warn
+from .._session.recovery import LOSSES, SHORT_LOSSES, Trial, no_hazard, short_call
+from .._session.session import Call
+from . import plans
+from .batch import Batch
+from .launch import Launch
+from .ops import DEFAULT_TIMEOUT
+from .pending import Link, Pending, Watcher
+from .plans import Plan, Prepared
+from .programs import Program
+from .recording import BaseSequence, Recorder
+
+
+class Calls(DefaultTimeout):
+    """The part of a client that calls go through. The rest of it is in `_client`."""
+
+    def __init__(self, timeout: float | None, blocking: bool, reconnect_timeout: float) -> None:
+        self.timeout = timeout
+        self._watcher = Watcher()
+        self._told_of_waiting = False
+        self.reconnect_timeout = reconnect_timeout
+        self.blocking = blocking
+        self._connection: Link | None = None
+        self._scopes: dict[int, list[Recorder]] = {}  # what records, by thread
+        self._batches: dict[int, Batch] = {}  # by thread
+        self._submitted: dict[int, list[tuple[Link, Call]]] = {}  # what nobody waits for yet, by thread
+
+    def _live(self) -> Link:
+        """The connection; a new one when there is none or it was lost."""
+        raise NotImplementedError
+
+    # Ops
+
+    def _op(
+        self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, stream: int, timing: bool,
+        deadline_ms: int | None, priority: str | None, blocking: bool | None, timeout: Any,
+    ) -> Any:  # fmt: skip
+        if self._scopes:
+            scopes = self._scopes.get(threading.get_ident())
+            if scopes:
+                return scopes[-1]._op(op, values, out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout)
+        link, failed = self._live(), None
+        plain = device is None and priority is None and deadline_ms is None and not (timing or stream)
+        if plain and values and type(values[0]) in fast_types and not link.garbage:
+            waits = (self.blocking if blocking is None else blocking) or not link.offers_ordered
+            try:
+                made = self._fast(link, op, values, out, attrs, waits, timeout)
+                if made is not NotImplemented:
+                    return made
+            except SHORT_LOSSES as error:
+                if not waits:
+                    raise
+                failed = error
+        options = dict(plans.ORDERED) if plain else plans.options_of(link, device, stream, timing, deadline_ms, priority)
+        request = plans.Request(op, values, out, attrs, options)
+        return self._carry(link, request, timing, stream, blocking, timeout, failed)
+
+    def _fast(
+        self, link: Any, op: str, values: tuple[Any, ...], out: Any, attrs: Mapping[str, Any], blocking: bool, timeout: Any
+    ) -> Any:  # fmt: skip
+        """The op by the extension, from the tensors on; NotImplemented where these are no registered CUDA tensors."""
+        if blocking and self._batches:
+            return NotImplemented
+        packed, rule = (pack(attrs), 0) if attrs else (None, FAST_RULES.get(op, 0))
+        try:
+            return link.run(op, values, out, packed, rule, blocking, self._timeout_of(timeout))
+        except (ConnectionLost, ConnectFailed) as error:
+            raise link.lost(error) from None
+
+    def _carry(
+        self, link: Link, request: Prepared, timing: bool, stream: int, blocking: bool | None, timeout: Any,
+        failed: KopsError | None = None,
+    ) -> Any:  # fmt: skip
+        """Carries a request out: puts it on the current CUDA stream where that can be, else waits for its reply. `failed`
+        is why the extension could not, which waited."""
+        batch = self._batches.get(threading.get_ident()) if self._batches else None
+        if request.operands.waits and not (timing or stream or (self.blocking if blocking is None else blocking)):
+            index = request.operands.torch_device
+            if index is not None and link.offers_ordered:
+                return self._enqueue(link, request, index, timeout)
+            if index is not None and not self._told_of_waiting:
+                self._told_of_waiting = True
+                _tell_of_waiting()
+        if batch is not None:
+            batch.flush()
+        reply = self._drive(link, partial(plans.execute, request=request), timeout, lambda: request.hazard, failed)
+        return (request.result, Timings.of(reply)) if timing else request.result
+
+    def _enqueue(self, link: Any, request: Prepared, index: int, timeout: Any) -> Any:
+        """Puts a request on torch's current stream of a device."""
+        from .._tensors.torch import current_stream
+
+        params, unknown = request.params(link.key)
+        if unknown is not None:
+            link, params = self._known(link, request, timeout)
+        if not self._fast_now(link, request, timeout):
+            link.enqueue(request.method, params, request.names, request.operands.keep, index, current_stream(index))
+        return request.result
+
+    def _known(self, link: Link, request: Prepared, timeout: Any) -> tuple[Link, dict[str, Any]]:
+        """Makes known what is new to the daemon: what the request's method takes, and on which connection."""
+
+        def plan(link: Link) -> Plan:
+            params = yield from plans.prepare(link, request)
+            return link, params
+
+        answer: tuple[Link, dict[str, Any]] = self._drive(link, plan, timeout)
+        return answer
+
+    def _submit(self, link: Link, request: Any, timing: bool, timeout: Any, run: Callable[..., Plan] = plans.run) -> Pending:
+        """Carries a request out, by the plan that `run` makes, up to its reply, which is not waited for."""
+        link, _ = self._known(link, request, timeout)
+        plan, method = run(link, request, timing, retry=False), request.method
+        seconds = self._timeout_of(timeout)
+        call = next(plan)
+        while call.method != method:
+            try:
+                link.exchange(call, seconds)
+            except BaseException as error:
+                call = plan.throw(error)
+            else:
+                call = plan.send(call.result) if call.error is None else plan.throw(call.take_error())
+        link.send(call, seconds)
+        mine = self._submitted.setdefault(threading.get_ident(), [])
+        mine[:] = [(on, one) for on, one in mine if not one.done or one.error is not None]
+        mine.append((link, call))
+        return Pending(self, link, plan, call, ", ".join(request.names))
+
+    def _fast_now(self, link: Any, request: Prepared, timeout: Any) -> bool:
+        """Now that their memory is known, as ops of the extension: only these are gathered in a batch."""
+        if isinstance(request, plans.Request) and request.options == plans.ORDERED:
+            values = tuple(operand.value for operand in request.inputs)
+            made = self._fast(link, request.op, values, request.outputs[0].value, request.attrs, False, timeout)
+        elif isinstance(request, Launch) and request.options == plans.ORDERED:
+            made = request.kernel._fast(link, request.given, request.geometry or None, False, timeout)
+        else:
+            return False
+        return made is not NotImplemented
+
+    # Several at once
+
+    def _recorder(self) -> Recorder | None:
+        """What records the calls of this thread."""
+        scopes = self._scopes.get(threading.get_ident()) if self._scopes else None
+        return scopes[-1] if scopes else None
+
+    def _run_sequence(self, sequence: BaseSequence) -> Any:
+        options = sequence._run_options
+        link = self._live()
+        request = sequence.prepared(link)
+        answer = self._carry(link, request, options["timing"], options["stream"], options["blocking"], options["timeout"])
+        return sequence.took(answer)
+
+    def _define(self, program: Program) -> None:
+        link = self._live()
+        self._drive(link, program.define, DEFAULT_TIMEOUT)
+
+    def _scope_begin(self, recorder: Recorder) -> None:
+        self._scopes.setdefault(threading.get_ident(), []).append(recorder)
+
+    def _scope_end(self, recorder: Recorder) -> None:
+        here = threading.get_ident()
+        scopes = self._scopes.get(here, [])
+        if recorder in scopes:
+            scopes.remove(recorder)
+        if not scopes:
+            self._scopes.pop(here, None)
+
+    def _batch_begin(self, batch: Batch) -> None:
+        if self._batches.setdefault(threading.get_ident(), batch) is not batch:
+            raise BadArgument("a batch of this thread is open already")
+
+    def _batch_end(self, batch: Batch) -> None:
+        self._batches.pop(threading.get_ident(), None)
+
+    # Waiting
+
+    def _timeout_of(self, timeout: Any) -> float | None:
+        if timeout is DEFAULT_TIMEOUT:
+            return self._timeout
+        return seconds_of(timeout)
+
+    def _drive(
+        self, link: Link, plan_of: Callable[[Link], Plan], timeout: Any, hazard: Callable[[], str | None] = no_hazard,
+        failed: KopsError | None = None,
+    ) -> Any:  # fmt: skip
+        """Carries a plan out, and once more where its daemon goes away and that does no harm; see `_recovery`."""
+        seconds = self._timeout if timeout is DEFAULT_TIMEOUT else seconds_of(timeout)
+        trial: Trial | None = None
+        if failed is not None:
+            trial = Trial(self.reconnect_timeout, seconds, hazard)
+            time.sleep(trial.judge(failed, short_call("run", link, failed)))
+            link = self._live()
+        while True:
+            call, plan = None, plan_of(link)
+            try:
+                call = next(plan)
+                while True:
+                    try:
+                        link.exchange(call, seconds)
+                    except BaseException as error:
+                        call = plan.throw(error)
+                    else:
+                        call = plan.send(call.result) if call.error is None else plan.throw(call.take_error())
+            except StopIteration as stop:
+                return stop.value
+            except LOSSES as error:
+                trial = trial or Trial(self.reconnect_timeout, seconds, hazard)
+                time.sleep(trial.judge(error, call))
+                link = self._live()
+
+
+def _tell_of_waiting() -> None:
+    """Calls on torch CUDA tensors wait, and the caller has not asked for that."""
+    if native is not None or why_not is SWITCHED_OFF:
+        log.info("calls on torch CUDA tensors wait for their results: " + (why_not or "this daemon puts nothing on CUDA streams"))
+        return
+    warn(f"calls on torch CUDA tensors wait for their results: kops is installed without its compiled part: {why_not}", RuntimeWarning)

@@ -1,0 +1,143 @@
+"""One launch of a kernel, prepared: its arguments as operands and numbers, and what it says to the daemon.
+
+What is plainly wrong is refused here, before anything is sent, since an ordered call hears of the daemon's error late:
+the number and kinds of arguments, dtypes, ranks, layouts and the ranges of numbers. Sizes are checked by the daemon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .._base.errors import BadArgument, DtypeMismatch, KopsError, ShapeMismatch, WrongType
+from .._base.results import Profile, Timings
+from .._base.texts import counted
+from .._session.connection import Peer
+from .._session.recovery import KERNEL_HAZARD
+from .._source.scalars import convert
+from .._source.signature import Param
+from .._tensors.adapters import adapter_of
+from .._tensors.operands import Operand, Operands, check_devices, renew
+from . import rules
+from .launchable import Launchable
+from .plans import Plan, execute
+
+
+
+def _refusal(kind: type[KopsError], kernel: str, index: int, param: Param, why: str, **detail: Any) -> KopsError:
+    return kind(f"{kernel}: argument {index + 1} ({param.name}) {why}", {"key": f"args[{index}]", **detail})
+
+
+def scalar(kernel: str, index: int, param: Param, value: Any) -> int | float | bool:
+    """A number as its parameter wants it."""
+    return convert(param.dtype, value, f"{kernel}: argument {index + 1} ({param.name})", f"args[{index}]")
+
+
+def _operand(kernel: str, index: int, param: Param, value: Any, operands: Operands) -> Operand:
+    if isinstance(value, (int, float, complex, str, bytes)):
+        why = f"is a pointer to {param.dtype}: pass a tensor, or None for a null pointer"
+        raise _refusal(WrongType, kernel, index, param, why)
+    adapter = adapter_of(value)
+    if not adapter.plain:
+        return adapter.operand(value, operands, output=param.kind != "in")
+    if param.kind != "in":
+        raise _refusal(WrongType, kernel, index, param, f"is written: pass an array, not {type(value).__name__}")
+    return adapter.convert(value, param.dtype, operands)
+
+
+def tensor(kernel: str, index: int, param: Param, value: Any, operands: Operands) -> Operand:
+    """A tensor as its parameter wants it."""
+    operand = _operand(kernel, index, param, value, operands)
+    if operand.dtype != param.dtype:
+        raise _refusal(DtypeMismatch, kernel, index, param, f"is of {param.dtype}, but the tensor of {operand.dtype}")
+    rank = len(param.shape) if param.shape is not None else param.rank
+    if rank is not None and len(operand.shape) != rank:
+        why = f"has {counted(rank, 'dimension')}, but the tensor {len(operand.shape)}"
+        raise _refusal(ShapeMismatch, kernel, index, param, why)
+    if operand.strides is not None and not param.strided:
+        why = "is not contiguous: pass a copy, or declare it with kops.Param(…, strided=True)"
+        raise _refusal(BadArgument, kernel, index, param, why)
+    return operand
+
+
+class Launch:
+    """One `launch`."""
+
+    method = "launch"
+
+    def __init__(
+        self, kernel: Launchable, arguments: Sequence[Any], geometry: Mapping[str, Any], options: dict[str, Any],
+        operands: Operands | None = None,
+    ) -> None:  # fmt: skip
+        self.kernel = kernel
+        self.op = kernel.name
+        self.names = (kernel.name,)
+        self.geometry = geometry
+        self.options = options
+        self.operands = operands if operands is not None else Operands()
+        self.given = tuple(arguments)
+        self.arguments: list[Any] = []
+        self.inputs: list[Operand] = []
+        for i, (param, value) in enumerate(zip(kernel.params, arguments, strict=True)):
+            if param.kind == "scalar":
+                self.arguments.append(scalar(self.op, i, param, value))
+            elif value is None:
+                self.arguments.append(None)
+            else:
+                operand = tensor(self.op, i, param, value, self.operands)
+                self.arguments.append(operand)
+                self.inputs.append(operand)
+        check_devices(self.inputs, [])
+
+    def params(self, key: int) -> tuple[dict[str, Any], Any]:
+        kernel = self.kernel.ids.get(key)
+        if kernel is None:
+            return {}, self.kernel
+        args = []
+        for argument in self.arguments:
+            if isinstance(argument, Operand):
+                buffer = None
+                if argument.source is not None:
+                    buffer = argument.source.ids.get(key)
+                    if buffer is None:
+                        return {}, argument.source
+                args.append(argument.wire(buffer))
+            else:
+                args.append(argument)
+        return {"kernel": kernel, "args": args, **self.geometry, **self.options}, None
+
+    def step(self, place: Callable[[Operand], int]) -> dict[str, Any]:
+        """As one of a sequence; the kernel itself stands for its id."""
+        args = [place(argument) if isinstance(argument, Operand) else argument for argument in self.arguments]
+        return {"kernel": self.kernel, "args": args, **self.geometry}
+
+    def renew(self, key: int) -> None:
+        for operand in self.inputs:
+            renew(operand)
+
+    @property
+    def hazard(self) -> str | None:
+        return KERNEL_HAZARD
+
+    @property
+    def result(self) -> Any:
+        return self.kernel._result(self.given)
+
+
+def run(connection: Peer, request: Launch, timing: bool, retry: bool = True) -> Plan:
+    """Launches: what the kernel returns, or its Timings when they are asked for."""
+    reply = yield from execute(connection, request, retry)
+    return Timings.of(reply) if timing else request.result
+
+
+def profile(connection: Peer, request: Launch) -> Plan:
+    """Launches repeatedly: a Profile."""
+    reply = yield from execute(connection, request)
+    return Profile(
+        op=request.op,
+        dtype=request.inputs[0].dtype if request.inputs else "",
+        shapes=tuple(tuple(operand.shape) for operand in request.inputs),
+        timings=Timings.of(reply),
+        bytes=sum(rules.operand_bytes(operand.shape, operand.dtype) for operand in request.inputs),
+        operations=None,
+    )

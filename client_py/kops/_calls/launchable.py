@@ -1,0 +1,23 @@
+"""What launches and recordings need of a kernel. The kernels that users hold are in `_kernels`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._source.signature import Param
+
+
+class Launchable:
+    """An entry of a source with its parameter list, and its id on each connection."""
+
+    name: str
+    params: tuple[Param, ...]
+    ids: dict[int, int]
+
+    def _result(self, arguments: tuple[Any, ...]) -> Any:
+        """What a call returns."""
+        raise NotImplementedError
+
+    def _fast(self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timeout: Any) -> Any:
+        """The launch by the extension, with a geometry or a packed one; NotImplemented where it cannot."""
+        return NotImplemented

@@ -1,0 +1,260 @@
+# Written by client_py/stubs.py from the declarations; run that to change it.
+from typing import Any, Literal, TypeVar, overload
+
+from .._base.results import Device, Timings
+
+T = TypeVar("T")
+
+DEFAULT_TIMEOUT: Any
+OPTIONS: str
+
+def check_attrs(op: str, attrs: dict[str, Any]) -> dict[str, Any]: ...
+def coerce(op: str, attr: dict[str, Any], value: Any) -> Any: ...
+
+class OpMethods:
+    @overload
+    def add(
+        self,
+        a: T,
+        b: Any,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> T:
+        """out = a + b
+
+        Element by element, with NumPy's broadcasting of `a` and `b`; `out` has the broadcast shape. `out` may
+        be exactly `a` or exactly `b` (in place). f16 and bf16 are added in f32 and rounded to nearest even.
+        """
+    @overload
+    def add(
+        self,
+        a: T,
+        b: Any,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+    @overload
+    def gemm(
+        self,
+        a: T,
+        b: Any,
+        *,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        precision: Literal["highest", "high"] = "highest",
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> T:
+        """out = alpha * op(a) @ op(b) + beta * out
+
+        Matrix product over the last two dimensions: op(a) is [.., m, k], op(b) is [.., k, n], out is [.., m,
+        n]; `trans_a` and `trans_b` swap the last two dimensions of an operand first. Leading dimensions are
+        batch dimensions: those of `a` and `b` broadcast as NumPy's matmul does and `out` has the result. With
+        beta = 0 `out` is written without being read; with k = 0 the product is 0. f16 and bf16 accumulate in
+        f32, f32 in f32, f64 in f64; one rounding at the end.
+        """
+    @overload
+    def gemm(
+        self,
+        a: T,
+        b: Any,
+        *,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        precision: Literal["highest", "high"] = "highest",
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+    @overload
+    def square(
+        self,
+        a: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> T:
+        """out = a * a
+
+        Element by element; `out` has `a`'s shape and may be exactly `a` (in place). f16 and bf16 are
+        multiplied in f32 and rounded to nearest even.
+        """
+    @overload
+    def square(
+        self,
+        a: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+
+class AsyncOpMethods:
+    @overload
+    async def add(
+        self,
+        a: T,
+        b: Any,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> T:
+        """out = a + b
+
+        Element by element, with NumPy's broadcasting of `a` and `b`; `out` has the broadcast shape. `out` may
+        be exactly `a` or exactly `b` (in place). f16 and bf16 are added in f32 and rounded to nearest even.
+        """
+    @overload
+    async def add(
+        self,
+        a: T,
+        b: Any,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+    @overload
+    async def gemm(
+        self,
+        a: T,
+        b: Any,
+        *,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        precision: Literal["highest", "high"] = "highest",
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> T:
+        """out = alpha * op(a) @ op(b) + beta * out
+
+        Matrix product over the last two dimensions: op(a) is [.., m, k], op(b) is [.., k, n], out is [.., m,
+        n]; `trans_a` and `trans_b` swap the last two dimensions of an operand first. Leading dimensions are
+        batch dimensions: those of `a` and `b` broadcast as NumPy's matmul does and `out` has the result. With
+        beta = 0 `out` is written without being read; with k = 0 the product is 0. f16 and bf16 accumulate in
+        f32, f32 in f32, f64 in f64; one rounding at the end.
+        """
+    @overload
+    async def gemm(
+        self,
+        a: T,
+        b: Any,
+        *,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        precision: Literal["highest", "high"] = "highest",
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...
+    @overload
+    async def square(
+        self,
+        a: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[False] = False,
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> T:
+        """out = a * a
+
+        Element by element; `out` has `a`'s shape and may be exactly `a` (in place). f16 and bf16 are
+        multiplied in f32 and rounded to nearest even.
+        """
+    @overload
+    async def square(
+        self,
+        a: T,
+        *,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: Literal[True],
+        deadline_ms: int | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = ...,
+    ) -> tuple[T, Timings]: ...

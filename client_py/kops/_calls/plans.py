@@ -1,0 +1,351 @@
+"""What a client method does, as a generator that yields requests and is sent their results: no waiting, no I/O.
+
+The synchronous client drives a plan by blocking, the asyncio client by awaiting, `submit` by stopping at the last
+request. An error reply is thrown into the plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from .._base.declarations import OPS
+from .._base.errors import (
+    BadArgument,
+    BufferLost,
+    DeviceMismatch,
+    DtypeMismatch,
+    InvalidFd,
+    InvalidHandle,
+    StaleBuffer,
+    UnknownDevice,
+    UnknownOp,
+    Unsupported,
+    WrongType,
+)
+from .._base.results import Device, Profile, Timings
+from .._base.texts import counted
+from .._memory.allocations import allocations
+from .._memory.pool import Source, pool, prune
+from .._session.connection import Peer
+from .._session.session import Call
+from .._tensors.adapters import adapter_of, inputs
+from .._tensors.operands import Operand, Operands, check_devices, check_floats, extent, overlap, renew
+from . import rules
+
+Plan: TypeAlias = Generator[Call, Any, Any]
+
+
+def device_ref(device: Any) -> str | int:
+    """A device as the wire names it: a UUID, or an index of `hello`."""
+    if isinstance(device, Device):
+        return device.uuid
+    if isinstance(device, (str, int)) and not isinstance(device, bool):
+        return device
+    raise WrongType(f"device must be a UUID, an index of k.devices or one of k.devices, not {device!r}")
+
+
+def _undo_register(reply: Any) -> tuple[str, dict[str, Any]]:
+    return "release", {"buffer": reply["buffer"]}
+
+
+REFUSALS = (InvalidFd, InvalidHandle, UnknownDevice, DeviceMismatch, Unsupported)
+
+
+def register(connection: Peer, source: Source) -> Plan:
+    """Makes memory known to the daemon; returns its buffer id. Raises BufferLost where an earlier connection had it and
+    this daemon refuses it."""
+    try:
+        return (yield from _register(connection, source))
+    except REFUSALS as error:
+        if not connection.earlier.intersection(source.ids):
+            raise
+        raise BufferLost(
+            f"memory that the daemon had before it was replaced is refused by the one that serves now: {error.message}. Its "
+            "contents are still in this process: copy it to where this daemon can use it (k.devices says what it has)",
+            {**error.detail, "refusal": error.code},
+        ) from error
+
+
+def _register(connection: Peer, source: Source) -> Plan:
+    if source.feature is not None:
+        connection.need(source.feature)
+    buffer = 0
+    with contextlib.closing(source.registrations()) as messages:
+        for params, fds in messages:
+            if not buffer:
+                reply = yield Call("register", params, fds, source, _undo_register)
+                buffer = reply["buffer"]
+                continue
+            try:
+                yield Call("register", {**params, "extend": buffer}, fds, source)
+            except BaseException:
+                connection.garbage.append(buffer)
+                raise
+    known = source.ids.setdefault(connection.key, buffer)
+    prune(source.ids)
+    if known != buffer:
+        connection.garbage.append(buffer)  # another thread was faster
+    connection.remember(source)
+    return known
+
+
+class Prepared(Protocol):
+    """A request that works on tensors, before it has their buffer ids."""
+
+    method: str
+    operands: Operands
+
+    @property
+    def names(self) -> tuple[str, ...]: ...  # the ops, for messages
+
+    def params(self, key: int) -> tuple[dict[str, Any], Any]:
+        """What `method` takes, on the connection of that key; or what is to be made known there first: memory, or a
+        program."""
+
+    def renew(self, key: int) -> None:
+        """Looks its memory up again, after a daemon called a reference stale."""
+
+    @property
+    def hazard(self) -> str | None: ...  # why it must not run twice; None: it may
+
+    @property
+    def result(self) -> Any: ...
+
+
+class Request:
+    """One `run`, prepared: what to run on which tensors, and what becomes of the reply."""
+
+    method = "run"
+
+    def __init__(
+        self,
+        op: str,
+        values: Sequence[Any],
+        out: Any,
+        attrs: Mapping[str, Any],
+        options: dict[str, Any],
+        operands: Operands | None = None,
+    ) -> None:
+        self.op = op
+        self.names = (op,)
+        self.attrs = attrs
+        self.options = options
+        declared: dict[str, Any] = OPS.get(op, {})
+        self.declared = declared
+        self.rule = rules.RULES.get(declared["rule"], rules.UNKNOWN) if declared else rules.UNKNOWN
+        if declared and len(values) != len(declared["inputs"]):
+            names = ", ".join(declared["inputs"])
+            raise BadArgument(f"{op} takes {counted(len(declared['inputs']), 'input')} ({names}), got {len(values)}")
+        self.operands = operands if operands is not None else Operands()
+        self.inputs = inputs(values, self.operands)
+        if declared:
+            check_floats(op, self.inputs)
+        self.outputs = self._outputs(out)
+        self.given = out is not None
+        check_devices(self.inputs, self.outputs)
+        if declared and self.given:
+            check_floats(op, self.outputs)
+
+    def _outputs(self, out: Any) -> list[Operand]:
+        operands, attrs = self.operands, self.attrs
+        names = self.declared.get("outputs", ("out",))
+        if out is not None:
+            given = out if isinstance(out, (tuple, list)) and len(names) != 1 else (out,)
+            reads = self.rule.reads_out(attrs)
+            return [adapter_of(value).operand(value, operands, output=True, reads=reads) for value in given]
+        if not self.declared:
+            known = ", ".join(OPS)
+            raise UnknownOp(
+                f"no op {self.op!r} is known here; there are {known}. One that only the daemon knows needs out=", {"op": self.op}
+            )
+        if self.rule.reads_out(attrs):
+            raise BadArgument(f"{self.op} with these attributes reads its output: give out=")
+        if not self.inputs:
+            raise BadArgument(f"{self.op} without inputs needs out=")
+        like = self.inputs[0]
+        for operand in self.inputs:
+            if operand.dtype != like.dtype:
+                raise DtypeMismatch(f"the inputs have dtypes {like.dtype} and {operand.dtype}: convert one of them")
+        shape = self.rule.out_shape([operand.shape for operand in self.inputs], attrs)
+        return [like.adapter.allocate(like, shape, operands) for _ in names]
+
+    def params(self, key: int) -> tuple[dict[str, Any], Source | None]:
+        """What `run` takes, on the connection of that key; or the memory that is to be registered first."""
+        params: dict[str, Any] = {"op": self.op}
+        for name, all_operands in (("in", self.inputs), ("out", self.outputs)):
+            tensors = []
+            for operand in all_operands:
+                source = operand.source
+                buffer = None
+                if source is not None:
+                    buffer = source.ids.get(key)
+                    if buffer is None:
+                        return params, source
+                tensors.append(operand.wire(buffer))
+            params[name] = tensors
+        if self.attrs:
+            params["attrs"] = self.attrs
+        if self.options:
+            params.update(self.options)
+        return params, None
+
+    def step(self, place: Callable[[Operand], int]) -> dict[str, Any]:
+        """As one of a sequence; `place` gives an operand its number there."""
+        step: dict[str, Any] = {
+            "op": self.op,
+            "in": [place(operand) for operand in self.inputs],
+            "out": [place(operand) for operand in self.outputs],
+        }
+        if self.attrs:
+            step["attrs"] = self.attrs
+        return step
+
+    def renew(self, key: int) -> None:
+        for operand in self.inputs + self.outputs:
+            renew(operand)
+
+    @property
+    def hazard(self) -> str | None:
+        if self.rule is rules.UNKNOWN:
+            return f"this client does not know what {self.op} does"
+        if self.rule.reads_out(self.attrs):
+            return f"{self.op} with these attributes reads its output"
+        if any(overlap(extent(output), extent(given)) for output in self.outputs for given in self.inputs):
+            return f"{self.op} writes to memory that it reads"
+        return None
+
+    @property
+    def result(self) -> Any:
+        outputs = self.outputs
+        if len(outputs) == 1:
+            return outputs[0].value if self.given else outputs[0].adapter.result(outputs[0].value)
+        return tuple(o.value if self.given else o.adapter.result(o.value) for o in outputs)
+
+
+def make_known(connection: Peer, unknown: Any) -> Plan:
+    """Memory is registered, programs and kernels define themselves."""
+    if isinstance(unknown, Source):
+        yield from register(connection, unknown)
+    else:
+        yield from unknown.define(connection)
+
+
+def prepare(connection: Peer, request: Prepared) -> Plan:
+    """Makes known what is new to the daemon; returns what the request's method takes."""
+    while True:
+        params, unknown = request.params(connection.key)
+        if unknown is None:
+            return params
+        yield from make_known(connection, unknown)
+
+
+def execute(connection: Peer, request: Prepared, retry: bool = True) -> Plan:
+    """Registers what is new and runs; returns the reply. Once more when the daemon finds a reference stale, which it
+    does before anything runs."""
+    while True:
+        params, unknown = request.params(connection.key)
+        if unknown is not None:
+            params = yield from prepare(connection, request)
+        if request.operands.waits:
+            request.operands.synchronize()
+        try:
+            reply = yield Call(request.method, params, (), request.operands.keep)
+        except StaleBuffer:
+            if not retry:
+                raise
+            retry = False
+            request.renew(connection.key)
+        else:
+            break
+    if request.operands.copies:
+        request.operands.finish()
+    return reply
+
+
+def run(connection: Peer, request: Prepared, timing: bool, retry: bool = True) -> Plan:
+    """Runs an op: the result, with its Timings when they are asked for."""
+    reply = yield from execute(connection, request, retry)
+    if timing:
+        return request.result, Timings.of(reply)
+    return request.result
+
+
+def profile(connection: Peer, request: Request) -> Plan:
+    """Runs an op repeatedly: a Profile."""
+    reply = yield from execute(connection, request)
+    shapes = [tuple(o.shape) for o in request.inputs]
+    out = tuple(request.outputs[0].shape)
+    every = request.inputs + request.outputs
+    count = rules.operations(request.declared.get("flops", ""), request.rule, shapes, out, request.attrs)
+    return Profile(
+        op=request.op,
+        dtype=every[0].dtype,
+        shapes=tuple(tuple(o.shape) for o in every),
+        timings=Timings.of(reply),
+        bytes=sum(rules.operand_bytes(o.shape, o.dtype) for o in every),
+        operations=count,
+    )
+
+
+def ping(data: Mapping[str, Any]) -> Plan:
+    return (yield Call("ping", data))
+
+
+def stats(op: str | None, dtype: str | None, device: Any, reset: bool) -> Plan:
+    params: dict[str, Any] = {}
+    if op is not None:
+        params["op"] = op
+    if dtype is not None:
+        params["dtype"] = dtype
+    if device is not None:
+        params["device"] = device_ref(device)
+    if reset:
+        params["reset"] = True
+    return (yield Call("stats", params))
+
+
+def trim(connection: Peer) -> Plan:
+    """Gives back what is idle here, then asks the daemon to close its idle mappings."""
+    allocations.sweep()
+    freed = pool.trim()
+    reply = yield Call("trim", {})
+    return {**reply, "freed": freed}
+
+
+ORDERED = {"timing": False}  # the options of an ordered op that asks for nothing else
+PRIORITIES = ("low", "normal", "high")
+
+
+def options_of(
+    connection: Peer,
+    device: Any = None,
+    stream: int = 0,
+    timing: bool = False,
+    deadline_ms: int | None = None,
+    priority: str | None = None,
+    warmup: int = 0,
+    repeat: int = 1,
+) -> dict[str, Any]:
+    """The optional keys of `run`, `sequence` and `run_program`; what is the default is left out."""
+    options: dict[str, Any] = {}
+    if not timing:
+        options["timing"] = False
+    if device is not None:
+        options["device"] = device_ref(device)
+    if stream:
+        options["stream"] = stream
+    if deadline_ms is not None:
+        options["deadline_ms"] = deadline_ms
+    if priority is not None:
+        if priority not in PRIORITIES:
+            raise BadArgument(f"priority must be one of {', '.join(PRIORITIES)}, not {priority!r}", {"key": "priority"})
+        if priority != "normal":
+            connection.need("priority")
+            options["priority"] = priority
+    if warmup:
+        options["warmup"] = warmup
+    if repeat != 1:
+        options["repeat"] = repeat
+    return options

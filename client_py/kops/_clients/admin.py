@@ -1,0 +1,231 @@
+"""What an administrator asks of a daemon, and what it answers: who uses it, its metrics, that it takes no more work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from .._base.errors import BadArgument, UnknownMethod, Unsupported
+from .._base.timeouts import seconds_of
+from .._calls.ops import DEFAULT_TIMEOUT
+from .._calls.plans import Plan
+from .._session.session import Call
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """A distribution in microseconds; None where nothing was measured."""
+
+    count: int = 0
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    p999: float | None = None
+    max: float | None = None
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Where the time of runs went: from arrival until a device had them, on the device, from arrival to the reply."""
+
+    queue: Quantiles = Quantiles()
+    device: Quantiles = Quantiles()
+    total: Quantiles = Quantiles()
+
+
+@dataclass(frozen=True)
+class ClientInfo:
+    """One connection to the daemon. Counts are since it was made, `…_bytes` is memory but for `output_bytes`, which are
+    replies that it has not read; `client` is what it calls itself, `comm` its process's name."""
+
+    pid: int
+    uid: int
+    gid: int = -1
+    client: str = ""
+    comm: str = ""
+    connected_s: float = 0.0
+    requests: int = 0
+    errors: int = 0
+    inflight: int = 0  # requests without an answer
+    queued: int = 0  # runs that no device has yet
+    buffers: int = 0
+    mapped_bytes: int = 0
+    allocated_bytes: int = 0
+    programs: int = 0
+    kernels: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    output_bytes: int = 0
+    paused: bool = False  # the daemon reads nothing of it: it has as much in flight or unread as it may
+    shm: bool = False
+    device_us: float = 0.0
+    latency: Latency = Latency()
+
+
+@dataclass(frozen=True)
+class UserInfo:
+    """One user: all connections of a uid together. `limits` has what there is a limit of, by name."""
+
+    uid: int
+    connections: int = 0
+    buffers: int = 0
+    mappings: int = 0
+    mapped_bytes: int = 0
+    allocated_bytes: int = 0
+    host_bytes: int = 0
+    program_bytes: int = 0
+    waiting_bytes: int = 0
+    inflight: int = 0
+    fds: int = 0
+    kernel_bytes: int = 0
+    requests: int = 0
+    refused: int = 0  # requests, because of a limit
+    device_us: float = 0.0
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DeviceLoad:
+    """How busy a device is: `busy_us` for this daemon's clients since its start, `running` jobs. Memory in bytes, None
+    where it is not known."""
+
+    index: int
+    name: str = ""
+    uuid: str = ""
+    busy_us: float = 0.0
+    running: int = 0
+    memory_total: int | None = None
+    memory_free: int | None = None
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Who uses the daemon. `state` is "serving", "draining" or "stopping"."""
+
+    clients: tuple[ClientInfo, ...]
+    users: tuple[UserInfo, ...]
+    devices: tuple[DeviceLoad, ...]
+    state: str
+    uptime_s: float
+
+
+@dataclass(frozen=True)
+class Drained:
+    """What is left: `drained` when no job is in flight."""
+
+    drained: bool
+    jobs: int
+    connections: int
+
+
+def _known(cls: Any, reply: Mapping[str, Any]) -> dict[str, Any]:
+    names = {f.name for f in fields(cls)}
+    return {key: value for key, value in reply.items() if key in names}
+
+
+def _latency(reply: Mapping[str, Any]) -> Latency:
+    return Latency(**{key: Quantiles(**_known(Quantiles, value)) for key, value in _known(Latency, reply).items()})
+
+
+def _client(reply: Mapping[str, Any]) -> ClientInfo:
+    return ClientInfo(**{**_known(ClientInfo, reply), "latency": _latency(reply.get("latency", {}))})
+
+
+def _ask(method: str, params: dict[str, Any]) -> Plan:
+    try:
+        return (yield Call(method, params))
+    except UnknownMethod:
+        raise Unsupported(f"this daemon is older than the method `{method}`: install a newer one") from None
+
+
+def clients() -> Plan:
+    reply = yield from _ask("clients", {})
+    return Clients(
+        clients=tuple(_client(c) for c in reply["clients"]),
+        users=tuple(UserInfo(**_known(UserInfo, u)) for u in reply.get("users", ())),
+        devices=tuple(DeviceLoad(**_known(DeviceLoad, d)) for d in reply.get("devices", ())),
+        state=reply.get("state", ""),
+        uptime_s=reply.get("uptime_s", 0.0),
+    )
+
+
+def metrics() -> Plan:
+    reply = yield from _ask("metrics", {})
+    return reply["text"]
+
+
+def drain(stop: bool, resume: bool, wait: float | None) -> Plan:
+    if stop and resume:
+        raise BadArgument("a daemon can stop or resume, not both")
+    if wait is not None and not 0 < wait <= 86400:
+        raise BadArgument(f"the time to drain is seconds above 0, up to a day, or None for no limit, not {wait!r}")
+    params: dict[str, Any] = {key: True for key, value in (("stop", stop), ("resume", resume)) if value}
+    if wait is not None:
+        params["timeout_ms"] = max(1, round(wait * 1000))
+    reply = yield from _ask("drain", params)
+    return Drained(**_known(Drained, reply))
+
+
+def drain_patience(wait: float | None, timeout: float | None) -> float | None:
+    """How long to wait for the answer to a drain: the daemon answers when its own time is over."""
+    return None if wait is None or timeout is None else wait + timeout
+
+
+def drain_hazard() -> str:
+    return "the daemon that comes next is not the one that was to drain"
+
+
+class AdminMethods:
+    """Methods of `Client`. A daemon that is older than one raises `Unsupported`."""
+
+    _live: Any
+    _drive: Any
+    _timeout_of: Any
+
+    def clients(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> Clients:
+        """Who is connected, what each one holds and how it is served. Administrators (by default root and the user that
+        the daemon runs as) see everybody, others the connections of their own uid."""
+        answer: Clients = self._drive(self._live(), lambda _: clients(), timeout)
+        return answer
+
+    def metrics(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> str:
+        """All metrics in Prometheus' text format 0.0.4."""
+        answer: str = self._drive(self._live(), lambda _: metrics(), timeout)
+        return answer
+
+    def drain(
+        self, *, stop: bool = False, resume: bool = False, wait: float | None = None, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> Drained:
+        """Lets the daemon take no new work, and waits `wait` seconds at most (None: as long as it takes) until no job is
+        in flight. With `stop` the daemon ends then, with `resume` it takes new work again, at once. `timeout` comes on
+        top of `wait`. For administrators; not repeated when the connection is lost."""
+        patience = drain_patience(wait, self._timeout_of(timeout))
+        answer: Drained = self._drive(self._live(), lambda _: drain(stop, resume, wait), patience, drain_hazard)
+        return answer
+
+
+class AsyncAdminMethods:
+    """Methods of `AsyncClient`, as those of `AdminMethods`."""
+
+    timeout: float | None
+    _live: Any
+    _drive: Any
+
+    async def clients(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> Clients:
+        """As `Client.clients`."""
+        answer: Clients = await self._drive(await self._live(), lambda _: clients(), timeout)
+        return answer
+
+    async def metrics(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> str:
+        """As `Client.metrics`."""
+        answer: str = await self._drive(await self._live(), lambda _: metrics(), timeout)
+        return answer
+
+    async def drain(
+        self, *, stop: bool = False, resume: bool = False, wait: float | None = None, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> Drained:
+        """As `Client.drain`."""
+        patience = drain_patience(wait, self.timeout if timeout is DEFAULT_TIMEOUT else seconds_of(timeout))
+        answer: Drained = await self._drive(await self._live(), lambda _: drain(stop, resume, wait), patience, drain_hazard)
+        return answer

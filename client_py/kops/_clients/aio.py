@@ -1,0 +1,488 @@
+"""The asyncio client: the same plans, session and transport as the synchronous one, driven by an event loop.
+
+It belongs to the running loop (on another one it connects anew) and is not thread-safe; any number of tasks may use it.
+What waits for a CUDA stream, or copies an ordinary array into shared memory, does so inside the call, so large ones
+hold the loop up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+from .._base.errors import ConnectFailed, ConnectionLost, KopsError, Timeout
+from .._base.log import log
+from .._base.results import Device, Info, Op, Profile
+from .._base.stats import Stats
+from .._base.timeouts import DefaultTimeout, seconds_of
+from .._base.warnings import warn
+from .._calls import plans
+from .._calls.ops import DEFAULT_TIMEOUT, AsyncOpMethods, check_attrs
+from .._calls.plans import Plan
+from .._calls.programs import AsyncProgram
+from .._calls.recording import AsyncSequence
+from .._kernels.modules import AsyncKernelMethods
+from .._session.connection import Connection
+from .._session.recovery import LOSSES, RUNS, Failed, Patience, Trial, no_hazard, reconnect_timeout_of, shorter
+from .._session.session import Call
+from .._session.socket_link import no_reply
+from .admin import AsyncAdminMethods
+from .client import _arrays
+
+
+class AsyncClient(DefaultTimeout, AsyncOpMethods, AsyncKernelMethods, AsyncAdminMethods):
+    """As `Client`, with `await`: `c = await k.add(a, b)`. Made by `connect_async`; an async context manager.
+
+    Calls of several tasks are pipelined. A task that is cancelled cancels its request. Lost daemons are waited for and
+    calls repeated as with `Client`: one after the other, in the order in which they were made.
+    """
+
+    def __init__(
+        self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, reconnect_timeout: float | None = None
+    ) -> None:
+        self._timeout = seconds_of(timeout)
+        self.reconnect_timeout = reconnect_timeout_of(reconnect_timeout)
+        self._found: str | None = None  # where a daemon has answered
+        self._keys: deque[int] = deque(maxlen=8)  # of the connections so far
+        self._repeating: asyncio.Lock | None = None
+        self._path = socket
+        self._closed = False
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Lock | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._writing = False
+        _clients.add(self)
+
+    # The daemon
+
+    @property
+    def info(self) -> Info:
+        """What the daemon told when the connection was made."""
+        connection = self._connection
+        if connection is None or connection.info is None:
+            raise ConnectionLost("not connected")
+        return connection.info
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Where ops can run."""
+        return self.info.devices
+
+    @property
+    def ops(self) -> dict[str, Op]:
+        """The daemon's ops by name."""
+        return self.info.ops
+
+    async def ping(self, data: Mapping[str, Any] | None = None, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, Any]:
+        """Asks the daemon for an answer, which is `data`."""
+        answer: dict[str, Any] = await self._drive(await self._live(), lambda link: plans.ping(data or {}), timeout)
+        return answer
+
+    async def stats(
+        self,
+        op: str | None = None,
+        *,
+        dtype: str | None = None,
+        device: Device | str | int | None = None,
+        reset: bool = False,
+        timeout: float | None = DEFAULT_TIMEOUT,
+    ) -> Stats:
+        """As `Client.stats`."""
+        connection = await self._live()
+        answer: Stats = await self._drive(connection, lambda link: plans.stats(op, dtype, device, reset), timeout)
+        return answer
+
+    async def trim(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, int]:
+        """As `Client.trim`."""
+        answer: dict[str, int] = await self._drive(await self._live(), plans.trim, timeout)
+        return answer
+
+    # Ops
+
+    async def run(
+        self,
+        op: str,
+        *inputs: Any,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: bool = False,
+        deadline_ms: int | None = None,
+        priority: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        **attrs: Any,
+    ) -> Any:
+        """As `Client.run`."""
+        attrs = check_attrs(op, attrs)
+        if variant is not None:
+            attrs["variant"] = variant
+        return await self._op(op, inputs, out, attrs, device, stream, timing, deadline_ms, priority, None, timeout)
+
+    async def profile(
+        self,
+        op: str,
+        *inputs: Any,
+        warmup: int = 3,
+        repeat: int = 20,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        deadline_ms: int | None = None,
+        priority: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        **attrs: Any,
+    ) -> Profile:
+        """As `Client.profile`."""
+        attrs = check_attrs(op, attrs)
+        if variant is not None:
+            attrs["variant"] = variant
+        connection = await self._live()
+        options = plans.options_of(connection, device, stream, True, deadline_ms, priority, warmup, repeat)
+        request = plans.Request(op, inputs, out, attrs, options)
+        answer: Profile = await self._drive(connection, lambda link: plans.profile(link, request), timeout, lambda: request.hazard)
+        return answer
+
+    async def _op(
+        self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, stream: int, timing: bool,
+        deadline_ms: int | None, priority: str | None, blocking: bool | None, timeout: Any,
+    ) -> Any:  # fmt: skip
+        connection = await self._live()
+        options = plans.options_of(connection, device, stream, timing, deadline_ms, priority)
+        request = plans.Request(op, values, out, attrs, options)
+        return await self._drive(connection, lambda link: plans.run(link, request, timing), timeout, lambda: request.hazard)
+
+    # Several ops at once
+
+    def sequence(
+        self,
+        *,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: bool = False,
+        warmup: int = 0,
+        repeat: int = 1,
+        deadline_ms: int | None = None,
+        priority: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+    ) -> AsyncSequence:
+        """As `Client.sequence`: `async with k.sequence() as s:`, and the ops are called on `s`, without `await`."""
+        options = {
+            "stream": stream, "timing": timing, "warmup": warmup, "repeat": repeat, "deadline_ms": deadline_ms,
+            "priority": priority, "timeout": timeout,
+        }  # fmt: skip
+        return AsyncSequence(self, device, options)
+
+    def program(self, *, device: Device | str | int | None = None) -> AsyncProgram:
+        """As `Client.program`: `async with k.program() as p:`, the ops are called on `p`, then `await p.run()`."""
+        return AsyncProgram(self, device)
+
+    async def _run_sequence(self, sequence: AsyncSequence) -> Any:
+        connection = await self._live()
+        options = sequence._run_options
+        request, timing = sequence.prepared(connection), options["timing"]
+        answer = self._drive(connection, lambda link: plans.run(link, request, timing), options["timeout"], lambda: request.hazard)
+        return sequence.took(await answer)
+
+    async def _define(self, program: AsyncProgram) -> None:
+        connection = await self._live()
+        await self._drive(connection, program.define, DEFAULT_TIMEOUT)
+
+    # Memory
+
+    def empty(self, shape: Any, dtype: Any = "f32") -> Any:
+        """As `Client.empty`."""
+        return _arrays().empty(shape, dtype)
+
+    def zeros(self, shape: Any, dtype: Any = "f32") -> Any:
+        """As `Client.zeros`."""
+        return _arrays().zeros(shape, dtype)
+
+    def array(self, value: Any, dtype: Any = None) -> Any:
+        """As `Client.array`."""
+        return _arrays().array(value, dtype)
+
+    # Its life
+
+    async def close(self) -> None:
+        """Ends the connection; the daemon releases what it held. Idempotent."""
+        self._closed = True
+        self._disconnect("the client was closed")
+
+    def __del__(self) -> None:
+        if self.__dict__.get("_connection") is not None and not sys.is_finalizing():
+            warn(f"a client was left open: await close(), or use it in an `async with` block: {self!r}", ResourceWarning, self)
+            self._disconnect("the client was dropped")
+
+    async def __aenter__(self) -> AsyncClient:
+        await self._live()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        connection = self._connection
+        state = "closed" if self._closed else "not connected" if connection is None else connection.transport.path
+        return f"<kops.AsyncClient {state}>"
+
+    async def _live(self) -> Connection:
+        """The connection; a new one when there is none, when it was lost, or on another event loop."""
+        connection, loop = self._connection, asyncio.get_running_loop()
+        if connection is not None and loop is self._loop and connection.info is not None and connection.alive:
+            return connection
+        if loop is not self._loop:
+            self._disconnect("the client was used on another event loop")
+            self._connecting, self._repeating, self._loop = asyncio.Lock(), asyncio.Lock(), loop
+        assert self._connecting is not None
+        async with self._connecting:
+            if self._closed:
+                raise ConnectionLost("the client was closed")
+            connection = self._connection
+            if connection is not None and connection.alive:
+                return connection
+            if connection is not None:
+                await self._await_end(connection)
+            self._disconnect("the connection was lost")
+            patience = Patience(shorter(self.reconnect_timeout, self.timeout))
+            if self._found is not None:
+                log.info("the connection to kopsd at %s is over: connecting anew, for %g s at most", self._found, patience.seconds)
+            first = Patience(self.timeout if self.timeout is not None else math.inf)
+            while True:
+                if self._closed:
+                    raise ConnectionLost("the client was closed", {"closed": True})
+                try:
+                    return await self._greeted(patience)
+                except (ConnectFailed, *LOSSES) as error:
+                    new = self._found is None and isinstance(error, ConnectFailed)
+                    pause = patience.pause() if not new else first.pause() if error.detail.get("busy") else None
+                    if pause is None:
+                        raise (error if new else patience.connecting(error)) from None
+                    await asyncio.sleep(pause)
+
+    async def _greeted(self, patience: Patience) -> Connection:
+        """A new connection, whose daemon has said what it is. One that is starting takes its time."""
+        assert self._loop is not None
+        again = self._found is not None and patience.seconds > 0
+        limit = shorter(patience.left, self.timeout) if again else self.timeout
+        made = self._connection = Connection(self._path if self._found is None else self._found, 0)
+        self._loop.add_reader(made.transport.fileno(), self._readable, made)
+        try:
+            call = made.greet()
+            await self._exchange(made, call, limit)
+            made.greeted(call.outcome())
+        except BaseException as error:
+            self._disconnect("the daemon did not answer hello")
+            if again and isinstance(error, Timeout):
+                raise ConnectFailed(f"{made.path}: kopsd does not answer") from None
+            raise
+        if self._found is not None:
+            log.info("connected to kopsd at %s again", made.path)
+        self._found = made.path
+        made.earlier = set(self._keys)
+        self._keys.append(made.key)
+        return made
+
+    def _disconnect(self, why: str) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            if self._loop is not None and connection.transport.fileno() >= 0 and not self._loop.is_closed():
+                self._loop.remove_reader(connection.transport.fileno())
+                self._loop.remove_writer(connection.transport.fileno())
+            self._writing = False
+            connection.close(why)
+
+    def _forked(self) -> None:
+        """In a child process: neither the parent's connection nor its loop is ours."""
+        connection, self._connection = self._connection, None
+        self._connecting = self._repeating = self._loop = None
+        self._writing = False
+        if connection is not None:
+            connection.forsake()
+
+    # Waiting
+
+    def _readable(self, connection: Connection) -> None:
+        connection.drain()
+        if connection.session.failure is not None:
+            if self._loop is not None and connection.transport.fileno() >= 0:
+                self._loop.remove_reader(connection.transport.fileno())
+                self._loop.remove_writer(connection.transport.fileno())
+            return
+        self._flush(connection)
+
+    def _flush(self, connection: Connection) -> None:
+        """Writes what the socket takes and sees to the rest when there is room."""
+        if connection.session.failure is not None or self._loop is None:
+            return
+        flushed = connection.flush()
+        if flushed == self._writing:
+            self._writing = not flushed
+            if flushed:
+                self._loop.remove_writer(connection.transport.fileno())
+            else:
+                self._loop.add_writer(connection.transport.fileno(), self._flush, connection)
+
+    async def _drive(
+        self, connection: Connection, plan_of: Callable[[Connection], Plan], timeout: Any, hazard: Callable[[], str | None] = no_hazard
+    ) -> Any:
+        """Carries a plan out, and once more where its daemon goes away and that does no harm; see `_recovery`."""
+        seconds = self.timeout if timeout is DEFAULT_TIMEOUT else seconds_of(timeout)
+        answer = await self._follow(connection, plan_of(connection), seconds)
+        trial: Trial | None = None
+        while type(answer) is Failed:
+            trial = trial or Trial(self.reconnect_timeout, seconds, hazard)
+            pause = trial.judge(answer.error, answer.call)
+            assert self._repeating is not None
+            # In the order of the first tries: a later call may use what an earlier one writes.
+            async with _Turn(self._repeating) as turn:
+                await asyncio.sleep(pause)
+                connection = await self._live()
+                answer = await self._follow(connection, plan_of(connection), seconds, turn.over)
+        return answer
+
+    async def _follow(
+        self, connection: Connection, plan: Plan, seconds: float | None, sent: Callable[[], None] | None = None
+    ) -> Any:
+        """One try: its answer, or Failed. `sent` is called once the request that runs something is on its way."""
+        call = None
+        try:
+            call = next(plan)
+            while True:
+                try:
+                    await self._exchange(connection, call, seconds, sent if call.method in RUNS else None)
+                except BaseException as error:
+                    call = plan.throw(error)
+                else:
+                    call = plan.send(call.result) if call.error is None else plan.throw(call.take_error())
+        except StopIteration as stop:
+            return stop.value
+        except LOSSES as error:
+            return Failed(error, call)
+
+    async def _await_end(self, connection: Connection) -> None:
+        """A daemon that lost its device ends in a moment, with all that was asked of it."""
+        patience = Patience(shorter(self.reconnect_timeout, self.timeout))
+        while not connection.ended and (pause := patience.pause()) is not None:
+            try:
+                await self._exchange(connection, Call("ping", {}), patience.left)
+            except KopsError:
+                break
+            await asyncio.sleep(pause)
+
+    async def _exchange(
+        self, connection: Connection, call: Call, timeout: float | None, sent: Callable[[], None] | None = None
+    ) -> None:
+        """Sends a request and waits until its reply is there."""
+        session = connection.session
+        assert self._loop is not None
+        end = None if timeout is None else self._loop.time() + timeout
+        while len(session.pending) >= session.inflight:
+            left = None if end is None else end - self._loop.time()
+            try:
+                await asyncio.wait_for(self._done(next(iter(session.pending.values()))), left)
+            except asyncio.TimeoutError:
+                raise no_reply(call, timeout) from None
+        future = self._loop.create_future()
+
+        def settle(replied: bool) -> None:
+            if not future.done():
+                future.set_result(replied)
+
+        call.notify = lambda: settle(True)
+        expiry = self._loop.call_at(end, settle, False) if end is not None else None
+        try:
+            connection.release()
+            session.enqueue(call)
+            self._flush(connection)
+            if sent is not None:
+                sent()
+            if not await future:
+                raise no_reply(call, timeout)
+        except BaseException:
+            session.abandon(call)
+            self._flush(connection)
+            raise
+        finally:
+            if expiry is not None:
+                expiry.cancel()
+
+    async def _done(self, call: Call) -> None:
+        """Waits for the reply to somebody's call."""
+        assert self._loop is not None
+        future = self._loop.create_future()
+        earlier = call.notify
+
+        def notify() -> None:
+            if earlier is not None:
+                earlier()
+            if not future.done():
+                future.set_result(None)
+
+        call.notify = notify
+        await future
+
+
+class _Turn:
+    """A lock that can be let go before the block ends."""
+
+    def __init__(self, lock: asyncio.Lock) -> None:
+        self._lock = lock
+        self._held = False
+
+    async def __aenter__(self) -> _Turn:
+        await self._lock.acquire()
+        self._held = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.over()
+
+    def over(self) -> None:
+        if self._held:
+            self._held = False
+            self._lock.release()
+
+
+_clients: weakref.WeakSet[AsyncClient] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class _Connecting:
+    """`await` it, or use it with `async with`."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    def __await__(self) -> Generator[Any, None, AsyncClient]:
+        return self._client.__aenter__().__await__()
+
+    async def __aenter__(self) -> AsyncClient:
+        return await self._client.__aenter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()
+
+
+def connect_async(
+    socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, reconnect_timeout: float | None = None
+) -> _Connecting:
+    """Connects to kopsd: `async with kops.connect_async() as k:`, or `k = await kops.connect_async()`.
+
+    The arguments are those of `connect`.
+    """
+    return _Connecting(AsyncClient(socket, timeout=timeout, reconnect_timeout=reconnect_timeout))

@@ -1,0 +1,464 @@
+"""The synchronous client. Its links wait (`_link`), its plans say what is sent (`_plans`)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .._base.compiled import native
+from .._base.errors import ConnectFailed, ConnectionLost, KopsError, Timeout
+from .._base.log import log, uncollected
+from .._base.results import Device, Info, Op, Profile
+from .._base.stats import Stats
+from .._base.texts import counted
+from .._base.warnings import warn
+from .._calls import plans
+from .._calls.batch import Batch
+from .._calls.calls import Calls
+from .._calls.ops import DEFAULT_TIMEOUT, OpMethods, check_attrs
+from .._calls.pending import Link, Pending, Watcher
+from .._calls.programs import Program
+from .._calls.recording import Sequence, record
+from .._kernels.modules import KernelMethods
+from .._session.native_link import NativeLink
+from .._session.recovery import LOSSES, Patience, reconnect_timeout_of, shorter
+from .._session.session import Call
+from .._session.socket_link import SocketLink
+from .admin import AdminMethods
+
+LAST_WAIT = 10.0  # seconds that a client which was dropped waits for its ordered calls
+
+
+class Client(Calls, OpMethods, KernelMethods, AdminMethods):
+    """A connection to kopsd. Made by `connect`; a context manager.
+
+    Each op of the daemon is a method: `k.add(a, b)`; `help(k.add)` says what it takes. In a forked child the client
+    connects anew at its first use and never touches the parent's socket. Thread-safe.
+
+    `timeout` is in seconds, for every call that names none; None waits for ever.
+
+    Where the daemon ends, or dies with its device, and another takes its place, the client waits for that one up to
+    `reconnect_timeout` seconds (no longer than `timeout`), connects, and makes known again what it uses: memory,
+    programs, kernels. The contents of arrays stay, since the memory is this process's. A call that waits for its
+    result is then made once more, unless the one before may have run and must not run twice: that is where it reads
+    what it writes (in place, a gemm with `beta`), and with every kernel of your own. Such a call raises `DeviceLost`
+    when the daemon had said so, else `ConnectionLost`, and what it writes is undefined. What the daemon refused
+    because it is ending (`ShuttingDown`) has not run and is asked again as long as the time allows. Ordered calls and
+    submitted ones are never made again: their errors appear where errors of theirs do, and the calls after that work.
+    `BufferLost`: memory that the daemon had, and that the one which follows does not take. `ConnectFailed`: none came
+    in time; the next call tries again.
+    """
+
+    def __init__(
+        self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False,
+        reconnect_timeout: float | None = None,
+    ) -> None:  # fmt: skip
+        self._prepare(socket, timeout, spin_us, blocking, reconnect_timeout)
+        self._live()
+
+    @classmethod
+    def unconnected(
+        cls, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False,
+        reconnect_timeout: float | None = None,
+    ) -> Client:  # fmt: skip
+        """A client that connects at its first use."""
+        made = cls.__new__(cls)
+        made._prepare(socket, timeout, spin_us, blocking, reconnect_timeout)
+        return made
+
+    def _prepare(self, socket: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float | None) -> None:
+        Calls.__init__(self, timeout, blocking, reconnect_timeout_of(reconnect_timeout))
+        self.spin_us = spin_us
+        self._path = socket
+        self._closed = False
+        self._found: str | None = None  # where a daemon has answered
+        self._keys: deque[int] = deque(maxlen=8)  # of the connections so far
+        self._connecting = threading.Lock()
+        _clients.add(self)
+
+    # The daemon
+
+    @property
+    def info(self) -> Info:
+        """What the daemon told when the connection was made."""
+        info = self._live().info
+        assert info is not None
+        return info
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Where ops can run."""
+        return self.info.devices
+
+    @property
+    def ops(self) -> dict[str, Op]:
+        """The daemon's ops by name."""
+        return self.info.ops
+
+    def ping(self, data: Mapping[str, Any] | None = None, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, Any]:
+        """Asks the daemon for an answer, which is `data`."""
+        answer: dict[str, Any] = self._drive(self._live(), lambda link: plans.ping(data or {}), timeout)
+        return answer
+
+    def stats(
+        self,
+        op: str | None = None,
+        *,
+        dtype: str | None = None,
+        device: Device | str | int | None = None,
+        reset: bool = False,
+        timeout: float | None = DEFAULT_TIMEOUT,
+    ) -> Stats:
+        """Counters and timings of the daemon since its start or the last reset: a map with `uptime_s`, `counters`,
+        `ops` (a row for each op, device, variant, dtype and shapes) and `mappings`. Filters choose rows; `reset` starts
+        them anew."""
+        answer: Stats = self._drive(self._live(), lambda link: plans.stats(op, dtype, device, reset), timeout)
+        return answer
+
+    def trim(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, int]:
+        """Lets go of memory that is not in use: free shared memory of this process (`freed` bytes), registrations of
+        device memory that was freed, and the daemon's idle mappings (`unpinned` bytes in `mappings`). Before retrying
+        after an out-of-memory error of one's own."""
+        answer: dict[str, int] = self._drive(self._live(), plans.trim, timeout)
+        return answer
+
+    # Ops
+
+    def run(
+        self,
+        op: str,
+        *inputs: Any,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: bool = False,
+        deadline_ms: int | None = None,
+        priority: str | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        **attrs: Any,
+    ) -> Any:
+        """Runs an op by name, also one that this client's version does not know (then with `out=`). As the op's
+        method."""
+        attrs = check_attrs(op, attrs)
+        if variant is not None:
+            attrs["variant"] = variant
+        return self._op(op, inputs, out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout)
+
+    def submit(
+        self,
+        op: str,
+        *inputs: Any,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: bool = False,
+        deadline_ms: int | None = None,
+        priority: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        **attrs: Any,
+    ) -> Pending:
+        """As `run`, without waiting for the reply: returns a `Pending`.
+
+        Requests take effect in the order sent (within one `stream`), so a later one may use the output of an earlier
+        one that is still pending. Tensors are kept alive until the reply; they must not be written to before. Blocks
+        while the daemon's limit of unanswered requests is reached, and while memory that is new is registered.
+        """
+        attrs = check_attrs(op, attrs)
+        if variant is not None:
+            attrs["variant"] = variant
+        connection = self._live()
+        options = plans.options_of(connection, device, stream, timing, deadline_ms, priority)
+        return self._submit(connection, plans.Request(op, inputs, out, attrs, options), timing, timeout)
+
+    def profile(
+        self,
+        op: str,
+        *inputs: Any,
+        warmup: int = 3,
+        repeat: int = 20,
+        out: Any = None,
+        variant: str | None = None,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        deadline_ms: int | None = None,
+        priority: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        **attrs: Any,
+    ) -> Profile:
+        """Runs an op `warmup` times untimed, then `repeat` times timed, inside the daemon: a `Profile`."""
+        attrs = check_attrs(op, attrs)
+        if variant is not None:
+            attrs["variant"] = variant
+        connection = self._live()
+        options = plans.options_of(connection, device, stream, True, deadline_ms, priority, warmup, repeat)
+        request = plans.Request(op, inputs, out, attrs, options)
+        answer: Profile = self._drive(connection, lambda link: plans.profile(link, request), timeout, lambda: request.hazard)
+        return answer
+
+    def synchronize(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> None:
+        """Waits until the ordered calls made so far have ended, and raises the first error of one since the last that
+        was raised. Does not wait for other work on the CUDA streams."""
+        batch = self._batches.get(threading.get_ident()) if self._batches else None
+        if batch is not None:
+            batch.flush()
+        link = self._connection
+        if link is not None:
+            link.synchronize(self._timeout_of(timeout))
+
+    # Several ops at once
+
+    def batch(self) -> Batch:
+        """Gathers ordered calls: `with k.batch(): …`. The ops called inside on torch CUDA tensors run one after the
+        other without the stream between them, and travel together, which is the fastest way for many small ones. Other
+        work that is put on the stream inside must not touch their tensors: it is ordered with what came before and
+        comes after the block, not with its ops. Without the compiled part each op waits for its result, in a batch too. Of the
+        calling thread."""
+        return Batch(self)
+
+    def sequence(
+        self,
+        steps: Iterable[Any] | None = None,
+        *,
+        device: Device | str | int | None = None,
+        stream: int = 0,
+        timing: bool = False,
+        warmup: int = 0,
+        repeat: int = 1,
+        deadline_ms: int | None = None,
+        priority: str | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+    ) -> Any:
+        """Several ops in one request, run in order.
+
+        `with k.sequence() as s:` records the ops that the block calls on `k` or on `s`, and kernels, and sends them at
+        its end: what they returned is filled then. With steps, `(op, *inputs)` or `(op, *inputs, {keyword: value})`,
+        also with a kernel for the op, sends them at once and returns the list of results, with its Timings for
+        `timing=True` (of the whole sequence; in `s.timings` for the other form). The options are those of an op;
+        everything is checked before the first one runs.
+        """
+        options = {
+            "stream": stream, "timing": timing, "warmup": warmup, "repeat": repeat, "deadline_ms": deadline_ms,
+            "priority": priority, "blocking": blocking, "timeout": timeout,
+        }  # fmt: skip
+        made = Sequence(self, device, options)
+        if steps is None:
+            return made
+        record(made, steps)
+        return self._run_sequence(made)
+
+    def program(self, *, device: Device | str | int | None = None) -> Program:
+        """A sequence that the daemon keeps: `with k.program() as p:` records the ops that the block calls on `k` or on
+        `p`, and `p.run()` runs them, on a GPU as one CUDA graph. What the ops returned is filled by each run; `bind`
+        gives a run other arrays. The arrays must be where the daemon sees them: on a GPU, or made by `k.array`,
+        `k.empty` or `k.zeros`; numbers and lists are constants."""
+        return Program(self, device)
+
+    # Memory
+
+    def empty(self, shape: Any, dtype: Any = "f32") -> Any:
+        """An array in shared memory, which ops use where it is: nothing is copied, for it or for any view of it. Its
+        content is whatever was there. `dtype`: "f32", "f64", "f16", "bf16" (with ml_dtypes), a NumPy dtype; with a
+        torch dtype the result is a torch CPU tensor. The memory is freed with the last reference to it, and outlives
+        the client."""
+        return _arrays().empty(shape, dtype)
+
+    def zeros(self, shape: Any, dtype: Any = "f32") -> Any:
+        """As `empty`, filled with zeros."""
+        return _arrays().zeros(shape, dtype)
+
+    def array(self, value: Any, dtype: Any = None) -> Any:
+        """A copy of `value` in shared memory, see `empty`. Without `dtype` that of `value` when it is an array of a
+        supported one, else f32. A torch tensor gives a torch CPU tensor."""
+        return _arrays().array(value, dtype)
+
+    # Its life
+
+    def close(self) -> None:
+        """Ends the connection, once the ordered calls have ended; the daemon releases what it held. Arrays made by
+        `empty` stay valid. Idempotent."""
+        self._closed = True
+        self._settle(self.timeout)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        connection = self.__dict__.get("_connection")
+        if connection is not None and not sys.is_finalizing():
+            warn(f"a client was left open: close() it, or use it in a `with` block: {self!r}", ResourceWarning, self)
+            self._settle(LAST_WAIT)
+            connection.close()
+
+    def _settle(self, timeout: float | None) -> None:
+        """Lets the ordered calls end: what they return is used after the client's end."""
+        link = self._connection
+        if link is not None and link.alive:
+            try:
+                link.synchronize(timeout)
+            except KopsError as error:
+                uncollected("an ordered call", error)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickled client connects anew where it is unpickled, so it can go to spawned workers."""
+        return _connect_again, (self._path, self.timeout, self.spin_us, self.blocking, self.reconnect_timeout)
+
+    def __repr__(self) -> str:
+        connection = self._connection
+        state = "closed" if self._closed else "not connected" if connection is None else connection.path
+        return f"<kops.Client {state}>"
+
+    def _live(self) -> Link:
+        """The connection; a new one when there is none or it was lost."""
+        connection = self._connection
+        if connection is not None and connection.alive:
+            if self._submitted:
+                self._mourn(connection)
+            return connection
+        with self._connecting:
+            connection = self._connection
+            if connection is None or not connection.alive:
+                if connection is not None:
+                    self._await_end(connection)
+                if isinstance(connection, SocketLink):
+                    connection.close()
+                connection = self._connection = self._connect(connection)
+        if self._submitted:
+            self._mourn(connection)
+        return connection
+
+    def _await_end(self, link: Link) -> None:
+        """A daemon that lost its device ends in a moment, with all that was asked of it."""
+        patience = Patience(shorter(self.reconnect_timeout, self.timeout))
+        while not link.ended and (pause := patience.pause()) is not None:
+            try:
+                link.exchange(Call("ping", {}), patience.left)
+            except KopsError:
+                break
+            time.sleep(pause)
+
+    def _connect(self, before: Link | None) -> Link:
+        """A new connection; waits for a daemon where there was one."""
+        patience = Patience(shorter(self.reconnect_timeout, self.timeout))
+        if self._found is not None:
+            log.info("the connection to kopsd at %s is over: connecting anew, for %g s at most", self._found, patience.seconds)
+        while True:
+            if self._closed:
+                raise ConnectionLost("the client was closed", {"closed": True})
+            try:
+                made = self._greeted(self._link(before, patience), patience)
+            except (ConnectFailed, *LOSSES) as error:
+                if self._found is None and isinstance(error, ConnectFailed):
+                    raise  # what there is not may never be
+                pause = patience.pause()
+                if pause is None:
+                    raise patience.connecting(error) from None
+                time.sleep(pause)
+            else:
+                if self._found is not None:
+                    log.info("connected to kopsd at %s again", made.path)
+                self._found = made.path
+                made.earlier = set(self._keys)
+                self._keys.append(made.key)
+                return made
+
+    def _greeted(self, made: Link, patience: Patience) -> Link:
+        """A connection whose daemon has said what it is. One that is starting takes its time."""
+        again = self._found is not None and patience.seconds > 0
+        limit = shorter(patience.left, self.timeout) if again else self.timeout
+        try:
+            call = made.greet()
+            made.exchange(call, limit)
+            made.greeted(call.outcome())
+        except BaseException as error:
+            made.close("the daemon did not answer hello")
+            if again and isinstance(error, Timeout):
+                raise ConnectFailed(f"{made.path}: kopsd does not answer") from None
+            raise
+        return made
+
+    def _mourn(self, connection: Link) -> None:
+        """Once: what this thread submitted was lost with a connection, and calls that follow may count on it."""
+        mine = self._submitted.get(threading.get_ident())
+        if not mine or mine[0][0] is connection:
+            return
+        before, mine[:] = [one for one in mine if one[0] is not connection], [one for one in mine if one[0] is connection]
+        for link in {id(link): link for link, _ in before}.values():
+            link.poll()
+        lost = [call for _, call in before if isinstance(call.error, LOSSES)]
+        if lost:
+            raise ConnectionLost(
+                f"the daemon went away before it had answered {counted(len(lost), 'submitted request')}: they may or may not have run and "
+                "what they write is undefined. result() of each tells more; the next call goes on",
+                {"requests": len(lost)},
+            )
+
+    def _link(self, before: Link | None, patience: Patience) -> Link:
+        path = self._path if self._found is None else self._found  # that daemon's successor
+        again = self._found is not None and patience.seconds > 0
+        limit = shorter(patience.left, self.timeout) if again else self.timeout
+        if native is not None:
+            return NativeLink(path, self.timeout, self.spin_us, before if isinstance(before, NativeLink) else None, limit)
+        return SocketLink(path, limit, self.spin_us)
+
+    def _forked(self) -> None:
+        """In a child process: the parent's connection is none of ours."""
+        connection, self._connection = self._connection, None
+        self._connecting = threading.Lock()
+        self._submitted.clear()
+        self._watcher = Watcher()
+        if connection is not None:
+            connection.forsake()
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _arrays() -> Any:
+    from .._tensors import arrays
+
+    return arrays
+
+
+def _connect_again(path: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float) -> Client:
+    return Client(path, timeout=timeout, spin_us=spin_us, blocking=blocking, reconnect_timeout=reconnect_timeout)
+
+
+def connect(
+    socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False,
+    reconnect_timeout: float | None = None,
+) -> Client:  # fmt: skip
+    """Connects to kopsd: a `Client`, to be used with `with`.
+
+    `socket` is the only path tried when given, and so is KOPS_SOCKET; otherwise `$XDG_RUNTIME_DIR/kopsd.sock`, then
+    `/run/kopsd/kopsd.sock`. `timeout` is the seconds that any call may take, None for ever. `spin_us`: so many
+    microseconds a waiting call looks for its reply without sleeping, which saves a few microseconds where a core is
+    free for it. `blocking`: every call returns when its result is ready, also on torch CUDA tensors.
+    `reconnect_timeout`: seconds that a call waits for a daemon which has gone away to come back, see `Client`; 0: it
+    does not wait, nothing is repeated, and each loss is an error of the calls that it hits. Without it
+    KOPS_RECONNECT_TIMEOUT, else 10. Raises `ConnectFailed`, which lists what was tried: this first time nothing is
+    waited for but a daemon whose socket is there.
+    """
+    return Client(socket, timeout=timeout, spin_us=spin_us, blocking=blocking, reconnect_timeout=reconnect_timeout)

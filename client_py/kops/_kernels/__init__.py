@@ -1,0 +1,1 @@
+"""Kernels and modules of the user's own."""

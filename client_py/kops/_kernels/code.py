@@ -1,0 +1,191 @@
+"""Sources on their way to be code: what `compile` is asked, and the module that it makes on each connection."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from .._base.errors import BadArgument, MissingKey, Unsupported, WrongType
+from .._calls.plans import Plan, device_ref
+from .._memory.pool import garbage, prune
+from .._session.connection import Peer
+from .._session.session import Call
+from .._source.source import Scan, gather, names, scan
+
+DEFAULT_NAME = "kernel.cu"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the compiler made of one kernel.
+
+    `registers` and `local_bytes` (spilled registers and arrays) are of a thread, `shared_bytes` (static) and `max_threads` of
+    a block, `const_bytes` of the kernel; `params` has the bytes of each parameter; `lowered` is the name in the binary.
+    """
+
+    name: str
+    lowered: str = ""
+    registers: int = 0
+    shared_bytes: int = 0
+    local_bytes: int = 0
+    const_bytes: int = 0
+    max_threads: int = 0
+    params: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, reply: Mapping[str, Any]) -> Entry:
+        known = {f.name for f in fields(cls)}
+        members = {key: value for key, value in reply.items() if key in known}
+        return cls(**{**members, "params": tuple(members.get("params", ()))})
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What `compile` answered."""
+
+    key: str = ""
+    arch: str = ""
+    compiler: str = ""
+    cached: str = "no"
+    compile_us: float = 0.0
+    log: str = ""
+    image_bytes: int = 0
+    entries: tuple[Entry, ...] = ()
+
+    @classmethod
+    def of(cls, reply: Mapping[str, Any]) -> Compiled:
+        known = {f.name for f in fields(cls)}
+        members = {key: value for key, value in reply.items() if key in known}
+        return cls(**{**members, "entries": tuple(Entry.of(entry) for entry in members.get("entries", ()))})
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    """One text, or several."""
+    values = (value,) if isinstance(value, str) else tuple(value)
+    if not all(isinstance(text, str) for text in values):
+        raise WrongType(f"{name} must be texts, not {value!r:.80}", {"key": name})
+    return values
+
+
+WITHOUT_GPU = "Without a GPU a kernel runs on the CPU, with checks, by kops.kernel(…).interpret(…), which takes the same arguments"
+
+
+def check_launches(connection: Peer) -> None:
+    """Raises Unsupported for a daemon that has no device which launches kernels, before anything is asked of it. One that
+    knows of no kernels, or lets this user launch none, says so itself."""
+    info = connection.info
+    if info is None or "kernels" in info.features or not info.kernels.get("allowed"):
+        return
+    if all(device.backend == "host" for device in info.devices):
+        raise Unsupported(
+            f"this daemon has no GPU, so it launches no kernels. {WITHOUT_GPU}. To compile only: k.compile(source, arch=\"sm_90a\")",
+            {"feature": "kernels"},
+        )
+
+
+class Code:
+    """A source with all that its compilation depends on. `ids` has its module on each connection, by the connection's
+    key; a new connection gets a new one when a kernel is used on it."""
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str],
+        entries: Any,
+        options: Iterable[str],
+        files: Mapping[str, str] | None,
+        name: str | None,
+        arch: str | None,
+        device: Any,
+    ) -> None:
+        self.ids: dict[int, int] = {}
+        self.compiled: Compiled | None = None
+        if isinstance(source, os.PathLike):
+            path = Path(source)
+            self.source = path.read_text(encoding="utf-8")
+            self.files = {**gather(self.source, path.parent), **(files or {})}
+            self.name = name or path.name
+        elif isinstance(source, str):
+            self.source, self.files, self.name = source, dict(files or {}), name or DEFAULT_NAME
+        else:
+            raise WrongType(f"source must be CUDA C++ as a text, or a pathlib.Path, not {type(source).__name__}", {"key": "source"})
+        self.options = _texts("options", options)
+        self._scan: Scan | None = None
+        self.entries = _texts("entries", entries if entries is not None else names(self.scan))
+        if not self.entries:
+            why = "no kernel to compile: the source shows no plain `__global__ void name(…)`; give entries="
+            raise BadArgument(why, {"key": "entries"})
+        self.arch = arch
+        self.device = None if device is None else device_ref(device)
+
+    @property
+    def scan(self) -> Scan:
+        """What the source contains."""
+        if self._scan is None:
+            self._scan = scan(self.source, self.files, self.options)
+        return self._scan
+
+    def request(self) -> dict[str, Any]:
+        params: dict[str, Any] = {"source": self.source, "name": self.name, "entries": self.entries}
+        for key in ("files", "options", "arch", "device"):
+            value = getattr(self, key)
+            if value is not None and (value != () and value != {}):
+                params[key] = value
+        return params
+
+    def define(self, connection: Peer) -> Plan:
+        """Makes the module known to the daemon; its id."""
+        known = self.ids.get(connection.key)
+        if known is not None:
+            return known
+        if connection.info is None or not connection.info.kernels:
+            connection.need("compile")
+        try:
+            reply = yield Call("compile", self.request(), (), None, _undo_module)
+        except MissingKey as error:
+            if error.detail.get("key") != "arch":
+                raise
+            raise MissingKey(f"{error.message}. {WITHOUT_GPU}", error.detail) from None
+        self.compiled = Compiled.of(reply)
+        known = self.ids.setdefault(connection.key, reply["module"])
+        prune(self.ids)
+        if known != reply["module"]:
+            connection.garbage.append(("module", reply["module"]))  # another thread was faster
+        return known
+
+    def only(self) -> str:
+        """The only entry."""
+        if len(self.entries) != 1:
+            raise BadArgument(f"which kernel? There are {', '.join(self.entries)}", {"key": "entry"})
+        return self.entries[0]
+
+    def entry(self, name: str) -> Entry:
+        """What is known of an entry, once compiled."""
+        for entry in self.compiled.entries if self.compiled is not None else ():
+            if entry.name == name:
+                return entry
+        raise BadArgument(f"no entry {name!r} was compiled; there are {', '.join(self.entries)}", {"key": "entry"})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "ids": {}, "_scan": None}
+
+    def __del__(self) -> None:
+        release(self.__dict__.get("ids"), "module")
+
+
+def release(ids: dict[int, int] | None, what: str) -> None:
+    """Lets the connections forget a module or kernel."""
+    while ids:
+        try:
+            key, number = ids.popitem()
+        except KeyError:
+            return
+        connection = garbage.get(key)
+        if connection is not None:
+            connection.garbage.append((what, number))
+
+
+def _undo_module(reply: Any) -> tuple[str, dict[str, Any]]:
+    return "release", {"module": reply["module"]}

@@ -1,0 +1,406 @@
+"""Kernels and modules, as users hold them: what the synchronous and the asyncio ones share, and both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .._base.compiled import NUMBERS, keep_name, native, pack
+from .._base.declarations import KERNEL_LIMITS
+from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
+from .._base.results import Profile
+from .._base.texts import counted
+from .._calls.launch import Launch, profile, run
+from .._calls.launchable import Launchable
+from .._calls.ops import DEFAULT_TIMEOUT
+from .._calls.pending import Pending
+from .._calls.plans import Plan, options_of
+from .._memory.pool import prune
+from .._session.connection import Peer
+from .._session.recovery import KERNEL_HAZARD, SHORT_LOSSES, Trial, short_call
+from .._session.session import Call
+from .._source.geometry import Geometry
+from .._source.signature import Param, parse
+from .._source.source import check
+from .._source.source import signature as signature_of
+from .code import Code, Entry, check_launches, release
+
+KEPT = 64  # geometries of kernel[…] that were looked at
+LOSSES_OF_NATIVE = (*SHORT_LOSSES, ConnectFailed)
+LANES = ("grid", "block", "shared")  # kernel[grid, block, shared]
+
+
+def native_kernel(name: str, params: Sequence[Param]) -> Any:
+    """A kernel as the extension knows it; None without one."""
+    if native is None or len(params) > KERNEL_LIMITS["params"]:
+        return None
+    return native.Kernel(keep_name(name), tuple(NUMBERS[param.dtype] * (1 if param.is_tensor else -1) for param in params),
+                         tuple(_plain_rank(param) for param in params))  # fmt: skip
+
+
+def _plain_rank(param: Param) -> int:
+    """What the extension checks of a tensor: its rank, -1 for any, -2 for any layout as well."""
+    rank = len(param.shape) if param.shape is not None else param.rank
+    return -2 if param.strided else -1 if rank is None else rank
+
+
+class BaseKernel(Launchable):
+    """An entry of a source with its parameter list and launch geometry, and its id on each connection."""
+
+    def __init__(
+        self, client: Any, code: Code, entry: str, signature: str | Iterable[Param] | None, geometry: Geometry, alias: bool = False
+    ) -> None:
+        self.name = entry
+        self.code = code
+        self.ids: dict[int, int] = {}
+        if signature is None:
+            self.params = signature_of(code.scan, entry)
+        else:
+            self.params = parse(signature)
+            check(code.scan, entry, self.params)
+        self._count = len(self.params)
+        self._client = client
+        self._geometry = geometry
+        self._functions = geometry.functions
+        self._alias = alias
+        self._outs = tuple(i for i, param in enumerate(self.params) if param.kind == "out")
+        self._places = {param.name: i for i, param in enumerate(self.params)}
+        self._native = native_kernel(entry, self.params)
+        self._bound: dict[Any, tuple[dict[str, Any], bytes | None]] = {}
+
+    def define(self, connection: Peer) -> Plan:
+        """Makes the kernel known to the daemon; compiles its source where that connection has not."""
+        check_launches(connection)
+        module = yield from self.code.define(connection)
+        if connection.info is None or not connection.info.kernels:
+            connection.need("kernels")  # a daemon that knows of them says why it launches none
+        params = {"module": module, "entry": self.name, "params": [param.wire() for param in self.params], **self._geometry.declared}
+        if self._alias:
+            params["alias"] = True
+        reply = yield Call("kernel", params, (), None, _undo_kernel)
+        known = self.ids.setdefault(connection.key, reply["kernel"])
+        prune(self.ids)
+        if known != reply["kernel"]:
+            connection.garbage.append(("kernel", reply["kernel"]))  # another thread was faster
+        return known
+
+    @property
+    def signature(self) -> tuple[Param, ...]:
+        """The parameters."""
+        return self.params
+
+    @property
+    def attributes(self) -> Entry:
+        """What the compiler made of it: registers, shared memory, spills…"""
+        return self.code.entry(self.name)
+
+    def _positional(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """All arguments in order. Raises what tells which is missing."""
+        if not named and len(arguments) == len(self.params):
+            return arguments
+        if len(arguments) > len(self.params):
+            raise BadArgument(f"{self.name} takes {counted(len(self.params), 'argument')}, got {len(arguments)}")
+        given = dict(zip(self._places, arguments))
+        for name, value in named.items():
+            if name not in self._places:
+                raise BadArgument(f"{self.name} has no parameter {name!r}; it takes {', '.join(self._places)}", {"key": name})
+            if name in given:
+                raise BadArgument(f"{self.name} got two values for {name}", {"key": name})
+            given[name] = value
+        missing = [name for name in self._places if name not in given]
+        if missing:
+            raise BadArgument(f"{self.name} needs {', '.join(missing)}: it takes {', '.join(self._places)}", {"key": missing[0]})
+        return tuple(given[name] for name in self._places)
+
+    def _result(self, arguments: tuple[Any, ...]) -> Any:
+        """What a call returns: the `out` arguments."""
+        outs = self._outs
+        if not outs:
+            return None
+        return arguments[outs[0]] if len(outs) == 1 else tuple(arguments[i] for i in outs)
+
+    def _measured(self, connection: Peer, arguments: tuple[Any, ...], geometry: dict[str, Any], how: dict[str, Any]) -> Launch:
+        several = how["warmup"] or how["repeat"] != 1
+        both = next((param.name for param in self.params if param.kind == "inout"), None)
+        if several and both is not None:
+            raise BadArgument(
+                f"{self.name} may read what it writes, {both}, so it is not repeated: where it does not, mark it `out` in the "
+                f"signature (`out float* {both}`); or profile with warmup=0, repeat=1",
+                {"key": both},
+            )
+        return Launch(self, arguments, geometry, options_of(connection, timing=True, **how))
+
+    def _bind(self, sizes: Any) -> Bound:
+        """The kernel with a geometry, which is looked at once."""
+        try:
+            found = self._bound.get(sizes)
+        except TypeError:  # a list is among them
+            return Bound(self, *self._looked_at(sizes))
+        if found is None:
+            if len(self._bound) >= KEPT:
+                self._bound.clear()
+            found = self._bound[sizes] = self._looked_at(sizes)
+        return Bound(self, *found)
+
+    def _looked_at(self, sizes: Any) -> tuple[dict[str, Any], bytes | None]:
+        given = sizes if isinstance(sizes, tuple) else (sizes,)
+        if not 1 <= len(given) <= len(LANES):
+            raise BadArgument(f"kernel[{', '.join(LANES)}] takes one to three, not {len(given)}")
+        named = {name: size for name, size in zip(LANES, given) if size is not None}
+        return named, self._packed(named)
+
+    def _packed(self, sizes: dict[str, Any]) -> bytes | None:
+        """A geometry that is the same for all arguments, as the extension sends it; None where that is not used."""
+        return None
+
+    def interpret(
+        self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, check: Any = True,
+        exited_threads: str = "error", timeout: float = 60.0, **named: Any,
+    ) -> Any:  # fmt: skip
+        """Runs the same source on the CPU, in this process, with checks that a GPU does not make, and without a daemon.
+        Arrays are NumPy's or torch CPU tensors, and are written in place; returns what a launch returns. Raises
+        `kops.interpret.InterpretError`. See `kops.interpret.run` for `check`, `exited_threads` and `timeout`."""
+        from .. import interpret
+
+        arguments = self._positional(arguments, named)
+        given = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
+        sizes = {**self._geometry.declared, **self._geometry.of_call(arguments, given)}
+        interpret.run(
+            self.code.source, self.name, self.params, arguments, **sizes, files=self.code.files, options=self.code.options,
+            alias=self._alias, exited_threads=exited_threads, check=check, timeout=timeout, name=self.code.name,
+        )  # fmt: skip
+        return self._result(arguments)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to another process, where the kernel is compiled and declared at its first call."""
+        return {**self.__dict__, "ids": {}, "_native": None, "_bound": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._native = native_kernel(self.name, self.params)
+
+    def __repr__(self) -> str:
+        parameters = ", ".join(f"{param.kind} {param.dtype} {param.name}" for param in self.params)
+        return f"<kops.{type(self).__name__} {self.name}({parameters})>"
+
+    def __del__(self) -> None:
+        release(self.__dict__.get("ids"), "kernel")
+
+
+class Bound:
+    """A kernel with a geometry, `kernel[grid, block]`: call it as the kernel."""
+
+    __slots__ = ("_kernel", "_sizes", "_packed")
+
+    def __init__(self, kernel: Any, sizes: Mapping[str, Any], packed: bytes | None) -> None:
+        self._kernel = kernel
+        self._sizes = sizes
+        self._packed = packed
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Launches the kernel, with what calling it takes."""
+        kernel = self._kernel
+        if self._packed is not None and not keywords and len(arguments) == kernel._count:
+            client = kernel._client
+            if not client._scopes:
+                made = kernel._fast(client._live(), arguments, self._packed, None, DEFAULT_TIMEOUT)
+                if made is not NotImplemented:
+                    return made
+        return kernel(*arguments, **{**self._sizes, **keywords})
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}={size!r}" for name, size in self._sizes.items())
+        return f"{repr(self._kernel)[:-1]}[{sizes}]>"
+
+    def profile(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._kernel.profile(*arguments, **{**self._sizes, **keywords})
+
+    def interpret(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._kernel.interpret(*arguments, **{**self._sizes, **keywords})
+
+
+class Kernel(BaseKernel):
+    """A kernel of your own. Made by `Client.kernel`; call it with its arguments.
+
+    Belongs to its client, and is compiled and declared anew where that connects anew.
+    """
+
+    def __call__(
+        self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
+        timing: bool = False, deadline_ms: int | None = None, priority: str | None = None, blocking: bool | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+    ) -> Any:  # fmt: skip
+        """Launches the kernel, with arguments by position or by parameter name.
+
+        A pointer takes a tensor of its dtype (torch, NumPy, whatever an op takes), or None for a null pointer; a scalar
+        a number. On torch CUDA tensors the launch is put on torch's current stream and returns at once, as an op's;
+        on other arrays it returns when it has ended. Returns the `out` arguments: None when there are none, the one,
+        or a tuple; with `timing=True` the Timings.
+
+        `grid`, `block`, `shared` (bytes) and `cluster` override what was declared: numbers, tuples, or functions of
+        the arguments. The other options are those of an op. Inside `with k.sequence()` and `k.program()` it is recorded.
+        """
+        client = self._client
+        if named or len(arguments) != self._count:
+            arguments = self._positional(arguments, named)
+        if grid is None and block is None and shared is None and cluster is None and not self._functions:
+            geometry = None
+        else:
+            geometry = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
+        if native is not None and not (client._scopes or timing or stream) and deadline_ms is None and priority is None:
+            made = self._fast(client._live(), arguments, geometry, blocking, timeout)
+            if made is not NotImplemented:
+                return made
+        return self._slow(arguments, geometry, stream, timing, deadline_ms, priority, blocking, timeout)
+
+    def _fast(self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timeout: Any) -> Any:
+        """The launch by the extension, from the tensors on; NotImplemented where these are no registered CUDA tensors."""
+        known = self.ids.get(link.key)
+        if known is None or link.garbage or self._native is None:
+            return NotImplemented
+        client = self._client
+        waits = client.blocking if blocking is None else blocking
+        if not link.offers_ordered:
+            waits = True
+        if waits and client._batches:
+            return NotImplemented
+        sizes = given
+        if given is not None and type(given) is not bytes:
+            sizes = pack(self._geometry.of_call(arguments, given))
+        seconds = client._timeout_of(timeout)
+        try:
+            made = link.launch(self._native, known, arguments, sizes, waits, seconds)
+        except LOSSES_OF_NATIVE as error:
+            return self._failed(link, error, waits)
+        if made is not None:
+            return NotImplemented
+        return self._result(arguments) if self._outs else None
+
+    def _failed(self, link: Any, error: KopsError, waited: bool) -> Any:
+        """The extension's launch has failed. What did not run goes the long way, which waits for a daemon."""
+        if isinstance(error, (ConnectionLost, ConnectFailed)):
+            error = link.lost(error)
+        if waited:
+            trial = Trial(self._client.reconnect_timeout, None, lambda: KERNEL_HAZARD)
+            trial.judge(error, short_call("launch", link, error))
+            return NotImplemented
+        raise error from None
+
+    def _packed(self, sizes: dict[str, Any]) -> bytes | None:
+        """A geometry that is the same for all arguments, as the extension sends it."""
+        if self._native is None or any(callable(size) for size in sizes.values()) or self._geometry.functions.keys() - sizes.keys():
+            return None
+        packed: bytes = pack(self._geometry.of_call((), sizes))
+        return packed
+
+    def _slow(
+        self, arguments: tuple[Any, ...], given: Any, stream: int, timing: bool, deadline_ms: int | None, priority: str | None,
+        blocking: bool | None, timeout: Any,
+    ) -> Any:  # fmt: skip
+        client = self._client
+        recorder = client._recorder()
+        if recorder is not None:
+            if timing or stream or deadline_ms is not None or priority is not None or blocking is not None:
+                raise BadArgument(f"{self.name} is being recorded: timing, stream and the like belong to the whole {recorder.name}")
+            return recorder.launch(self, *arguments, **(given or {}))
+        link = client._live()
+        options = options_of(link, None, stream, timing, deadline_ms, priority)
+        request = Launch(self, arguments, self._geometry.of_call(arguments, given or {}), options)
+        answer = client._carry(link, request, timing, stream, blocking, timeout)
+        return answer[1] if timing else answer
+
+    def __getitem__(self, sizes: Any) -> Bound:
+        """`kernel[grid, block]` or `kernel[grid, block, shared]`: the kernel with that geometry."""
+        return self._bind(sizes)
+
+    def profile(
+        self, *arguments: Any, warmup: int = 3, repeat: int = 50, grid: Any = None, block: Any = None, shared: Any = None,
+        cluster: Any = None, stream: int = 0, deadline_ms: int | None = None, priority: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+    ) -> Profile:  # fmt: skip
+        """Launches it `warmup` times untimed, then `repeat` times timed, inside the daemon: a `Profile`. More than one
+        launch needs every pointer that is written to be marked `out` in the signature."""
+        client = self._client
+        arguments = self._positional(arguments, named)
+        geometry = self._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
+        link = client._live()
+        how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "warmup": warmup, "repeat": repeat}
+        launch = self._measured(link, arguments, geometry, how)
+        answer: Profile = client._drive(link, lambda link: profile(link, launch), timeout, lambda: launch.hazard)
+        return answer
+
+    def submit(
+        self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
+        timing: bool = False, deadline_ms: int | None = None, priority: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+    ) -> Pending:  # fmt: skip
+        """Launches it without waiting for the reply, as `Client.submit` does an op."""
+        client = self._client
+        arguments = self._positional(arguments, named)
+        geometry = self._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
+        link = client._live()
+        options = options_of(link, None, stream, timing, deadline_ms, priority)
+        made: Pending = client._submit(link, Launch(self, arguments, geometry, options), timing, timeout, run)
+        return made
+
+    @property
+    def attributes(self) -> Entry:
+        """What the compiler made of it: registers, shared memory, spills… Compiles it where that is not done."""
+        if self.code.compiled is None:
+            client = self._client
+            link = client._live()
+            client._drive(link, self.code.define, DEFAULT_TIMEOUT)
+        return super().attributes
+
+    def _declare(self, timeout: Any) -> Kernel:
+        link = self._client._live()
+        if link.key not in self.ids:
+            self._client._drive(link, self.define, timeout)
+        return self
+
+
+class AsyncKernel(BaseKernel):
+    """As `Kernel`, with `await`: `await kern(c, a, b, n)`. Made by `AsyncClient.kernel`."""
+
+    async def __call__(
+        self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
+        timing: bool = False, deadline_ms: int | None = None, priority: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+    ) -> Any:  # fmt: skip
+        """As `Kernel`'s; returns when the launch has ended."""
+        client = self._client
+        arguments = self._positional(arguments, named)
+        geometry = self._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
+        connection = await client._live()
+        options = options_of(connection, None, stream, timing, deadline_ms, priority)
+        request = Launch(self, arguments, geometry, options)
+        return await client._drive(connection, lambda link: run(link, request, timing), timeout, lambda: request.hazard)
+
+    def __getitem__(self, sizes: Any) -> Bound:
+        """`kernel[grid, block]`: the kernel with that geometry."""
+        return self._bind(sizes)
+
+    async def profile(
+        self, *arguments: Any, warmup: int = 3, repeat: int = 50, grid: Any = None, block: Any = None, shared: Any = None,
+        cluster: Any = None, stream: int = 0, deadline_ms: int | None = None, priority: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+    ) -> Profile:  # fmt: skip
+        """As `Kernel.profile`."""
+        client = self._client
+        arguments = self._positional(arguments, named)
+        geometry = self._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
+        connection = await client._live()
+        how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "warmup": warmup, "repeat": repeat}
+        launch = self._measured(connection, arguments, geometry, how)
+        answer: Profile = await client._drive(connection, lambda link: profile(link, launch), timeout, lambda: launch.hazard)
+        return answer
+
+    async def _declare(self, timeout: Any) -> AsyncKernel:
+        connection = await self._client._live()
+        if connection.key not in self.ids:
+            await self._client._drive(connection, self.define, timeout)
+        return self
+
+
+def _undo_kernel(reply: Any) -> tuple[str, dict[str, Any]]:
+    return "release", {"kernel": reply["kernel"]}

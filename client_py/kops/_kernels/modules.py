@@ -1,0 +1,323 @@
+"""Compiled sources as users hold them, and the methods of clients that make them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, overload
+
+from .._base.errors import BadArgument
+from .._calls.ops import DEFAULT_TIMEOUT
+from .._source.decorated import source_of
+from .._source.geometry import Geometry, Sizes
+from .._source.signature import Param
+from .code import Code, Compiled, Entry
+from .kernels import AsyncKernel, BaseKernel, Kernel
+
+Signature = str | Iterable[Param] | None
+
+
+class Entries(Mapping[str, Entry]):
+    """A module's kernels, by the names that it was compiled for, in that order."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self._entries = {entry.name: entry for entry in compiled.entries}
+
+    def __getitem__(self, name: str) -> Entry:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"<kops.Entries {', '.join(f'{e.name} ({e.registers} registers)' for e in self._entries.values())}>"
+
+
+class BaseModule:
+    """A compiled source. Its kernels are attributes, `module.add2_kernel(c, a, b, n)`, also `module["scale<float>"]`;
+    `kernel()` declares one with more to say.
+    """
+
+    _kernel_type: type[BaseKernel]
+
+    def __init__(self, client: Any, code: Code, launches: dict[str, Any], signatures: Mapping[str, Any] | None) -> None:
+        self._client = client
+        self._code = code
+        self._launches = launches
+        self._signatures = dict(signatures or {})
+        self._kernels: dict[str, BaseKernel] = {}
+
+    @property
+    def _compiled(self) -> Compiled:
+        compiled = self._code.compiled
+        if compiled is None:
+            raise BadArgument("this source is not compiled yet")
+        return compiled
+
+    @property
+    def key(self) -> str:
+        """Names the code: 64 digits, the same for the same source, options, compiler and architecture."""
+        return self._compiled.key
+
+    @property
+    def arch(self) -> str:
+        """Such as "sm_90a"."""
+        return self._compiled.arch
+
+    @property
+    def compiler(self) -> str:
+        """Such as "NVRTC 13.0"."""
+        return self._compiled.compiler
+
+    @property
+    def cached(self) -> str:
+        """Where the daemon had it: "no" (it was compiled now), "memory" or "disk"."""
+        return self._compiled.cached
+
+    @property
+    def compile_us(self) -> float:
+        """Microseconds that compiling took, when that was done."""
+        return self._compiled.compile_us
+
+    @property
+    def log(self) -> str:
+        """The compiler's warnings."""
+        return self._compiled.log
+
+    @property
+    def image_bytes(self) -> int:
+        """Size of the binary."""
+        return self._compiled.image_bytes
+
+    @property
+    def entries(self) -> Entries:
+        """What the compiler made of each kernel, by name."""
+        return Entries(self._compiled)
+
+    def _make(
+        self, entry: str | None, signature: Signature, grid: Sizes, block: Sizes, shared: Any, cluster: Sizes, alias: bool
+    ) -> Any:
+        if entry is None:
+            entry = self._code.only()
+        elif entry not in self._code.entries:
+            raise BadArgument(f"no kernel {entry!r} was compiled; there are {', '.join(self._code.entries)}", {"key": "entry"})
+        return self._kernel_type(self._client, self._code, entry, signature, Geometry(grid, block, shared, cluster), alias)
+
+    def __getitem__(self, name: str) -> Any:
+        found = self._kernels.get(name)
+        if found is None:
+            entries = self._code.entries
+            full = name if name in entries else next((e for e in entries if e.rpartition("::")[2] == name), None)
+            if full is None:
+                raise KeyError(f"{name}; there are {', '.join(entries)}")
+            signature = self._signatures.get(full, self._signatures.get(name))
+            found = self._kernels[name] = self.kernel(full, signature, **self._launches)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"{self!r} has no kernel {name}; it has {', '.join(self._code.entries)}") from None
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *(entry.rpartition("::")[2] for entry in self._code.entries)]
+
+    def __repr__(self) -> str:
+        return f"<kops.{type(self).__name__} {self._code.name}: {', '.join(self._code.entries)}>"
+
+
+class Module(BaseModule):
+    __doc__ = BaseModule.__doc__
+    _kernel_type = Kernel
+
+    def kernel(
+        self, entry: str | None = None, signature: Signature = None, grid: Sizes = None, block: Sizes = None, *, shared: Any = 0,
+        cluster: Sizes = None, alias: bool = False,
+    ) -> Kernel:  # fmt: skip
+        """Declares one of its kernels, see `Client.kernel`. Without a name the only one."""
+        made: Kernel = self._make(entry, signature, grid, block, shared, cluster, alias)
+        return made._declare(DEFAULT_TIMEOUT)
+
+
+class AsyncModule(BaseModule):
+    """As `Module`, of an `AsyncClient`. What is wrong with a declaration is said at the first call of its kernel."""
+
+    _kernel_type = AsyncKernel
+
+    def kernel(
+        self, entry: str | None = None, signature: Signature = None, grid: Sizes = None, block: Sizes = None, *, shared: Any = 0,
+        cluster: Sizes = None, alias: bool = False,
+    ) -> AsyncKernel:  # fmt: skip
+        """As `Module.kernel`; the first call declares it."""
+        made: AsyncKernel = self._make(entry, signature, grid, block, shared, cluster, alias)
+        return made
+
+
+def _launches(grid: Any, block: Any, shared: Any, cluster: Any) -> dict[str, Any]:
+    return {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
+
+
+class KernelMethods:
+    """What a client has for kernels of the user's own."""
+
+    def compile(
+        self, source: str | os.PathLike[str], entries: str | Iterable[str] | None = None, *, options: Iterable[str] = (),
+        files: Mapping[str, str] | None = None, name: str | None = None, arch: str | None = None, device: Any = None,
+        grid: Sizes = None, block: Sizes = None, shared: Any = 0, cluster: Sizes = None,
+        signatures: Mapping[str, Any] | None = None, timeout: float | None = DEFAULT_TIMEOUT,
+    ) -> Module:  # fmt: skip
+        """Compiles CUDA C++ in the daemon, or finds that it was compiled before, by anyone: a `Module`.
+
+        `source` is the text, or a `pathlib.Path`, whose `#include "…"` of files beside it are sent along. `files` are
+        other texts that it may include, by name. `entries` are the kernels wanted: names of `__global__` functions, or
+        instantiations such as "scale<float, 4>"; without them all that are no templates. `options` are NVRTC's, of
+        those that the daemon allows ("-DN=3", "--use_fast_math", …). `arch` ("sm_90a") is the device's by
+        default, and required of a daemon without a GPU.
+        `grid`, `block`, `shared`, `cluster` and `signatures` (by name) are for the kernels that are its attributes, see
+        `kernel`.
+
+        Raises `CompileFailed`, whose `log` has all that the compiler said; `PermissionDenied` where the daemon's policy
+        lets this user run no kernels.
+        """
+        code = Code(source, entries, options, files, name, arch, device)
+        client: Any = self
+        link = client._live()
+        client._drive(link, code.define, timeout)
+        return Module(self, code, _launches(grid, block, shared, cluster), signatures)
+
+    def kernel(
+        self, source: str | os.PathLike[str], entry: str | None = None, signature: Signature = None, grid: Sizes = None,
+        block: Sizes = None, *, shared: Any = 0, cluster: Sizes = None, options: Iterable[str] = (),
+        files: Mapping[str, str] | None = None, name: str | None = None, arch: str | None = None, device: Any = None,
+        alias: bool = False, timeout: float | None = DEFAULT_TIMEOUT,
+    ) -> Kernel:  # fmt: skip
+        """Compiles a kernel and declares how it is called: a `Kernel`.
+
+            kern = k.kernel(source, "add2_kernel", "float* c, const float* a, const float* b, int n",
+                            grid="ceil_div(n, 256)", block=256)
+            kern(c, a, b, n)
+
+        `signature` is the parameter list as C writes it. A pointer to const is read (`in`), any other read and written
+        (`inout`) unless marked: `out float* c` is only written, which `profile` needs. `float* c[n]` asks for at least n
+        elements, `c[h][w]` for that shape. Also a list of `kops.Param`. Without one it is taken from the source, where
+        that says it plainly.
+
+        `grid` and `block` are numbers, tuples of up to three, texts with expressions over the arguments ("ceil_div(n,
+        256)", "a.shape[0]", "a.numel", "multiprocessors"), or functions of the arguments that return numbers. `shared` is
+        the dynamic shared memory of a block in bytes, `cluster` the blocks of a cluster. What is left out is given with
+        each launch: `kern[grid, block](…)`. With `alias` written tensors may overlap others.
+
+        The rest is as in `compile`. Raises also `SignatureMismatch` where the binary has other parameters.
+        """
+        code = Code(source, entry, options, files, name, arch, device)
+        return Kernel(self, code, code.only(), signature, Geometry(grid, block, shared, cluster), alias)._declare(timeout)
+
+    def load(self, path: str | os.PathLike[str], entries: str | Iterable[str] | None = None, **how: Any) -> Module:
+        """Compiles a .cu file: a `Module` whose attributes are its kernels. The keywords are those of `compile`.
+
+            mod = k.load("tutorial.cu", block=256, grid="ceil_div(n, 256)")
+            mod.add2_kernel(c, a, b, n)
+            mod.square_matrix_kernel[(4, 4), (16, 16)](m, out, w, h)
+        """
+        return self.compile(Path(path), entries, **how)
+
+    @overload
+    def cuda_kernel(self, function: Callable[..., object]) -> Kernel: ...
+
+    @overload
+    def cuda_kernel(
+        self, function: None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
+        cluster: Sizes = None, prelude: str = "", options: Iterable[str] = (), files: Mapping[str, str] | None = None,
+        arch: str | None = None, device: Any = None, alias: bool = False,
+    ) -> Callable[[Callable[..., object]], Kernel]: ...  # fmt: skip
+
+    def cuda_kernel(
+        self, function: Callable[..., object] | None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
+        cluster: Sizes = None, prelude: str = "", options: Iterable[str] = (), files: Mapping[str, str] | None = None,
+        arch: str | None = None, device: Any = None, alias: bool = False,
+    ) -> Any:  # fmt: skip
+        """Makes a kernel of a Python function: its annotations are the parameters' types, its docstring is the body.
+
+            @k.cuda_kernel(grid="ceil_div(n, 256)", block=256)
+            def scale(y: "out float*", x: "const float*", a: "float", n: "int"):
+                '''
+                int i = blockIdx.x * blockDim.x + threadIdx.x;
+                if (i < n) y[i] = a * x[i];
+                '''
+
+        Where a type checker reads the file: `y: Annotated[Any, "out float*"]`, of `typing`, for each, and `-> None`.
+        A docstring that holds a `__global__` function of the same name is the whole source, and the annotations may be
+        left out. `prelude` comes before the kernel: includes, other functions. Compiled at its first call.
+        """
+        return _decorate(self, Kernel, function, Geometry(grid, block, shared, cluster), prelude, options, files, arch, device, alias)
+
+
+class AsyncKernelMethods:
+    """As `KernelMethods`, with `await`."""
+
+    async def compile(
+        self, source: str | os.PathLike[str], entries: str | Iterable[str] | None = None, *, options: Iterable[str] = (),
+        files: Mapping[str, str] | None = None, name: str | None = None, arch: str | None = None, device: Any = None,
+        grid: Sizes = None, block: Sizes = None, shared: Any = 0, cluster: Sizes = None,
+        signatures: Mapping[str, Any] | None = None, timeout: float | None = DEFAULT_TIMEOUT,
+    ) -> AsyncModule:  # fmt: skip
+        """As `Client.compile`."""
+        code = Code(source, entries, options, files, name, arch, device)
+        client: Any = self
+        connection = await client._live()
+        await client._drive(connection, code.define, timeout)
+        return AsyncModule(self, code, _launches(grid, block, shared, cluster), signatures)
+
+    async def kernel(
+        self, source: str | os.PathLike[str], entry: str | None = None, signature: Signature = None, grid: Sizes = None,
+        block: Sizes = None, *, shared: Any = 0, cluster: Sizes = None, options: Iterable[str] = (),
+        files: Mapping[str, str] | None = None, name: str | None = None, arch: str | None = None, device: Any = None,
+        alias: bool = False, timeout: float | None = DEFAULT_TIMEOUT,
+    ) -> AsyncKernel:  # fmt: skip
+        """As `Client.kernel`: `kern = await k.kernel(…)`, then `await kern(c, a, b, n)`."""
+        code = Code(source, entry, options, files, name, arch, device)
+        made = AsyncKernel(self, code, code.only(), signature, Geometry(grid, block, shared, cluster), alias)
+        return await made._declare(timeout)
+
+    async def load(self, path: str | os.PathLike[str], entries: str | Iterable[str] | None = None, **how: Any) -> AsyncModule:
+        """As `Client.load`."""
+        return await self.compile(Path(path), entries, **how)
+
+    @overload
+    def cuda_kernel(self, function: Callable[..., object]) -> AsyncKernel: ...
+
+    @overload
+    def cuda_kernel(
+        self, function: None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
+        cluster: Sizes = None, prelude: str = "", options: Iterable[str] = (), files: Mapping[str, str] | None = None,
+        arch: str | None = None, device: Any = None, alias: bool = False,
+    ) -> Callable[[Callable[..., object]], AsyncKernel]: ...  # fmt: skip
+
+    def cuda_kernel(
+        self, function: Callable[..., object] | None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
+        cluster: Sizes = None, prelude: str = "", options: Iterable[str] = (), files: Mapping[str, str] | None = None,
+        arch: str | None = None, device: Any = None, alias: bool = False,
+    ) -> Any:  # fmt: skip
+        """As `Client.cuda_kernel`; the kernel is awaited."""
+        return _decorate(self, AsyncKernel, function, Geometry(grid, block, shared, cluster), prelude, options, files, arch, device, alias)
+
+
+def _decorate(
+    client: Any, kind: type[BaseKernel], function: Callable[..., object] | None, geometry: Geometry, prelude: str, options: Iterable[str],
+    files: Mapping[str, str] | None, arch: str | None, device: Any, alias: bool,
+) -> Any:  # fmt: skip
+    def decorate(function: Callable[..., object]) -> BaseKernel:
+        source, signature = source_of(function, prelude)
+        code = Code(source, function.__name__, options, files, f"{function.__name__}.cu", arch, device)
+        made = kind(client, code, function.__name__, signature, geometry, alias)
+        made.__doc__, made.__module__ = function.__doc__, function.__module__
+        return made
+
+    return decorate if function is None else decorate(function)

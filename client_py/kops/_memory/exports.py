@@ -1,0 +1,249 @@
+"""Device memory as another process can open it: which of CUDA's ways of sharing fits the memory behind a pointer.
+
+Memory of cudaMalloc has an IPC handle. Virtual memory (PyTorch's expandable segments) is shared by a descriptor for
+each of its physical chunks: only those that the tensors touch are. Memory of cudaMallocAsync is shared by a
+descriptor of its pool, where the pool was made exportable, and 64 bytes that say where in it.
+
+Descriptors live only while their message is sent, but for those of pools: the daemon recognises a pool by its
+descriptor, so it stays open as long as an allocation of it is known.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import os
+import weakref
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from .._base.errors import NoCuda, NotExportable
+from .driver import (
+    ALLOWED_HANDLE_TYPES,
+    BUFFER_ID,
+    DEVICE_ORDINAL,
+    IS_LEGACY_IPC_CAPABLE,
+    IS_MANAGED,
+    MEMORY_BLOCK_ID,
+    MEMORY_TYPE,
+    MEMORY_TYPE_HOST,
+    MEMPOOL_HANDLE,
+    Driver,
+)
+from .pool import Source, release
+
+HANDLE_BYTES = 64
+POSIX_FD = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+MESSAGE_FDS = 16  # of a message, at most
+
+TORCH_HINT = "in PyTorch set PYTORCH_CUDA_ALLOC_CONF (PYTORCH_ALLOC_CONF in newer ones)"
+
+
+class Handle(ctypes.Structure):
+    _fields_ = [("reserved", ctypes.c_ubyte * HANDLE_BYTES)]
+
+
+class Pool:
+    """An exportable memory pool."""
+
+    __slots__ = ("fd", "__weakref__")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self, close: Any = os.close) -> None:
+        close(self.fd)
+
+
+_pools: weakref.WeakValueDictionary[int, Pool] = weakref.WeakValueDictionary()
+
+
+class Chunks:
+    """Physical chunks that are mapped one behind the other: where each starts, and an id that tells whether it is
+    still the same. An address can be unmapped and mapped anew; an id is not used twice."""
+
+    __slots__ = ("driver", "starts", "sizes", "ids")
+
+    def __init__(self, driver: Driver, pointer: int, end: int) -> None:
+        self.driver = driver
+        self.starts: list[int] = []
+        self.sizes: list[int] = []
+        self.ids: list[int] = []
+        while pointer < end:
+            base, size = driver.address_range(pointer)
+            self.starts.append(base)
+            self.sizes.append(size)
+            self.ids.append(chunk_id(driver, base))
+            pointer = base + size
+
+    def unchanged(self, pointer: int, end: int) -> bool:
+        """Whether the chunks from one address to another are still mapped there."""
+        i = bisect.bisect_right(self.starts, pointer) - 1
+        while i < len(self.starts) and self.starts[i] < end:
+            if chunk_id(self.driver, self.starts[i]) != self.ids[i]:
+                return False
+            i += 1
+        return True
+
+    def export(self, first: int, count: int) -> list[int]:
+        """Descriptors of some of them; the caller closes them."""
+        fds: list[int] = []
+        try:
+            for start in self.starts[first : first + count]:
+                handle, fd = ctypes.c_uint64(), ctypes.c_int(-1)
+                self.driver.call("cuMemRetainAllocationHandle", ctypes.byref(handle), ctypes.c_void_p(start))
+                try:
+                    self.driver.call(
+                        "cuMemExportToShareableHandle", ctypes.byref(fd), handle, POSIX_FD, ctypes.c_ulonglong(0)
+                    )
+                finally:
+                    self.driver.call("cuMemRelease", handle)
+                fds.append(fd.value)
+        except BaseException:
+            _close(fds)
+            raise
+        return fds
+
+
+def chunk_id(driver: Driver, pointer: int) -> int:
+    """The id of the physical memory behind a pointer; older drivers know only that of the mapping. 0: nothing there."""
+    return driver.attribute(pointer, MEMORY_BLOCK_ID, 0) or driver.buffer_id(pointer)
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+class Allocation(Source):
+    """One allocation of device memory, or of virtual memory the chunks that tensors touch, exported."""
+
+    __slots__ = ("end", "size", "id", "device", "handle", "chunks", "pool")
+
+    def __init__(
+        self,
+        base: int,
+        size: int,
+        buffer_id: int,
+        device: str,
+        handle: bytes = b"",
+        chunks: Chunks | None = None,
+        pool: Pool | None = None,
+    ) -> None:
+        super().__init__()
+        self.base = base
+        self.end = base + size
+        self.size = size
+        self.id = buffer_id  # of an allocation; 0 where there are chunks, which have their own
+        self.device = device
+        self.handle = handle
+        self.chunks = chunks
+        self.pool = pool
+
+    def __del__(self, forget: Any = release) -> None:
+        forget(self)  # also where it was replaced while a call used it
+
+    @property
+    def feature(self) -> str | None:
+        return "cuda_vmm" if self.chunks is not None else "cuda_pool" if self.pool is not None else None
+
+    def holds(self, driver: Driver, pointer: int, nbytes: int) -> bool:
+        """Whether these bytes are in it, and still what was exported."""
+        if not self.base <= pointer or pointer + nbytes > self.end:
+            return False
+        if self.chunks is not None:
+            return self.chunks.unchanged(pointer, pointer + nbytes)
+        return driver.buffer_id(pointer) == self.id
+
+    def is_alive(self, driver: Driver) -> bool:
+        return self.holds(driver, self.base, self.size if self.chunks is not None else 1)
+
+    def registrations(self) -> Generator[tuple[dict[str, Any], tuple[int, ...]], None, None]:
+        if self.chunks is not None:
+            yield from self._chunked(self.chunks)
+            return
+        params = {"kind": "cuda_ipc", "size": self.size, "handle": self.handle, "alloc_id": self.id,
+                  "device": self.device}  # fmt: skip
+        if self.pool is None:
+            yield params, ()
+        else:
+            yield {**params, "kind": "cuda_pool", "fd": 0, "nfds": 1}, (self.pool.fd,)
+
+    def _chunked(self, chunks: Chunks) -> Iterator[tuple[dict[str, Any], tuple[int, ...]]]:
+        for first in range(0, len(chunks.starts), MESSAGE_FDS):
+            sizes = chunks.sizes[first : first + MESSAGE_FDS]
+            fds = chunks.export(first, MESSAGE_FDS)
+            try:
+                params = {
+                    "kind": "cuda_vmm",
+                    "size": sum(sizes) if first else self.size,
+                    "fds": list(range(len(fds))),
+                    "nfds": len(fds),
+                    "chunk_bytes": sizes,
+                    "device": self.device,
+                }
+                yield params, tuple(fds)
+            finally:
+                _close(fds)
+
+
+def export(driver: Driver, pointer: int, nbytes: int) -> Allocation:
+    """What holds these bytes. Raises NotExportable, which says what to change."""
+    device = driver.uuid(driver.attribute(pointer, DEVICE_ORDINAL) & 0xFFFFFFFF)
+    if driver.attribute(pointer, MEMORY_TYPE) & 0xFFFFFFFF == MEMORY_TYPE_HOST:
+        raise NotExportable("this is pinned host memory, not device memory: pass it as a NumPy array or a CPU tensor")
+    if driver.attribute(pointer, IS_MANAGED, 0) & 0xFF:
+        raise NotExportable("managed memory (cudaMallocManaged) has no IPC handle: allocate it with cudaMalloc")
+    with driver.using(driver.pointer_context(pointer).value or 0):
+        if driver.attribute(pointer, IS_LEGACY_IPC_CAPABLE, 1) & 0xFF:
+            return _export_ipc(driver, pointer, device)
+        pool = driver.attribute(pointer, MEMPOOL_HANDLE, 0)
+        if pool:
+            return _export_pooled(driver, pointer, device, pool)
+        return _export_chunks(driver, pointer, nbytes, device)
+
+
+def _export_ipc(driver: Driver, pointer: int, device: str) -> Allocation:
+    base, size = driver.address_range(pointer)
+    handle = Handle()
+    status = driver.library.cuIpcGetMemHandle(ctypes.byref(handle), ctypes.c_uint64(base))
+    if status:
+        raise NotExportable(f"this device memory has no IPC handle: {driver.error_name(status)}; {_MAPPED}")
+    return Allocation(base, size, driver.attribute(pointer, BUFFER_ID), device, bytes(handle.reserved))
+
+
+def _export_pooled(driver: Driver, pointer: int, device: str, address: int) -> Allocation:
+    base, size = driver.address_range(pointer)
+    pool, handle = _pools.get(address), Handle()
+    if pool is None:
+        fd = ctypes.c_int(-1)
+        try:
+            driver.call(
+                "cuMemPoolExportToShareableHandle",
+                ctypes.byref(fd),
+                ctypes.c_void_p(address),
+                POSIX_FD,
+                ctypes.c_ulonglong(0),
+            )
+        except NoCuda as error:
+            raise NotExportable(_POOLED, {"pooled": True, **error.detail}) from None
+        pool = _pools[address] = Pool(fd.value)
+    driver.call("cuMemPoolExportPointer", ctypes.byref(handle), ctypes.c_uint64(base))
+    return Allocation(base, size, driver.attribute(pointer, BUFFER_ID), device, bytes(handle.reserved), pool=pool)
+
+
+def _export_chunks(driver: Driver, pointer: int, nbytes: int, device: str) -> Allocation:
+    if not driver.attribute(pointer, ALLOWED_HANDLE_TYPES, POSIX_FD) & POSIX_FD:
+        raise NotExportable(_MAPPED, {"pooled": False})
+    chunks = Chunks(driver, pointer, pointer + nbytes)
+    return Allocation(chunks.starts[0], sum(chunks.sizes), 0, device, chunks=chunks)
+
+
+_POOLED = (
+    "memory of cudaMallocAsync is shared only where its pool was made with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: "
+    f"{TORCH_HINT} to backend:native; in CuPy use cupy.cuda.MemoryPool instead of MemoryAsyncPool"
+)
+_MAPPED = (
+    "virtually mapped memory is shared only where it was made with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: "
+    f"{TORCH_HINT} to expandable_segments:False before the tensor is made"
+)

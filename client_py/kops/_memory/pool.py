@@ -1,0 +1,334 @@
+"""Shared host memory: memfd segments, the blocks cut from them, and their reuse.
+
+One pool per process serves every client. A `Segment` is one sealed memfd with its mapping; a `Block` is a piece of one
+that an array lives in, or that a call stages an ordinary array through. A block goes back to the pool when Python has
+no more references to it, which is after the last view of its array is gone and after the reply of the last call that
+used it (calls keep what they use). So in a steady state nothing is mapped and nothing is registered.
+
+The kernel charges a shared page to the process that first touches it. A block's pages are taken here when the block is first
+handed out, so that they count as this process's, also where the daemon writes before this process reads. How much there
+is to take is looked at before (`_available`).
+
+Fork. Both sides go on using the segments, so from then on neither may reuse a block that was in use: `_epoch` counts
+forks, and a block of an older epoch is retired instead of reused. The child also forgets the blocks that were free.
+The pool is thread-safe; a block may die on any thread, also inside the pool's own functions (garbage collection).
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Generator
+from typing import Any
+
+from .._base.errors import NoMemory, OutOfMemory, from_os
+from . import available
+
+MIN_BLOCK = 256
+MAX_SLICED = 256 << 10  # blocks up to this size share segments (of SLAB bytes), to save descriptors
+SLAB = (64 << 10, 4 << 20)  # at least, at most; in between 64 blocks
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+# Not the module mmap: it keeps a second descriptor for every mapping.
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+MAP_FAILED = ctypes.c_void_p(-1).value
+MADV_HUGEPAGE = 14
+MADV_POPULATE_WRITE = 23  # since Linux 5.14
+TOUCHED_AT_ONCE = (64 << 10, 64 << 20)  # bytes: at least, to save system calls; at most, so that Ctrl-C is heard
+
+
+def _map(fd: int, size: int) -> int:
+    address = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+    if address == MAP_FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    if size >= 4 << 20:
+        _libc.madvise(address, size, MADV_HUGEPAGE)  # only a hint
+    return int(address)
+
+
+class Source:
+    """Memory that can be registered: `ids` has its buffer id on each connection, by the connection's key."""
+
+    __slots__ = ("ids", "base")
+
+    def __init__(self) -> None:
+        self.ids: dict[int, int] = {}
+        self.base = 0  # its address
+
+    @property
+    def feature(self) -> str | None:
+        """What the daemon must list in its features to register it."""
+        return None
+
+    def registrations(self) -> Generator[tuple[dict[str, Any], tuple[int, ...]], None, None]:
+        """The params of `register` and the descriptors that go with it; more follow where one message cannot carry all
+        descriptors. Descriptors are good until the next is asked for."""
+        raise NotImplementedError
+
+
+class Segment(Source):
+    """A memfd, mapped. Closed by the pool when no block of it is left."""
+
+    __slots__ = ("size", "fd", "address", "blocks", "touched")
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.blocks = 0  # blocks cut from it, in use or free
+        self.touched = 0  # bytes from its start whose pages were taken
+        try:
+            self.fd = os.memfd_create("kops", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except OSError as error:
+            raise from_os("memfd_create", error) from error
+        try:
+            os.ftruncate(self.fd, size)
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
+            self.address = self.base = _map(self.fd, size)
+        except OSError as error:
+            os.close(self.fd)
+            raise NoMemory(f"cannot make {size} bytes of shared memory: {error.strerror}") from error
+
+    def touch(self, end: int) -> None:
+        """Takes the pages up to `end`, and a few more. Raises OutOfMemory. Any thread: at worst two take the same."""
+        least, most = TOUCHED_AT_ONCE
+        at = self.touched
+        while at < end:
+            length = min(max(end - at, least), most)
+            length = min(-(-length // mmap.PAGESIZE) * mmap.PAGESIZE, self.size - at)
+            if _libc.madvise(self.address + at, length, MADV_POPULATE_WRITE):
+                self._allocate(at, length, ctypes.get_errno())
+            at += length
+            self.touched = max(self.touched, at)
+
+    def _allocate(self, at: int, length: int, number: int) -> None:
+        """Where the kernel cannot populate: takes the pages without mapping them."""
+        try:
+            if number not in (errno.EINVAL, errno.EINTR):
+                raise OSError(number, os.strerror(number))
+            os.posix_fallocate(self.fd, at, length)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise OutOfMemory(f"the system has no memory for the pages of {self.size} bytes: {error.strerror}") from error
+
+    def registrations(self) -> Generator[tuple[dict[str, Any], tuple[int, ...]], None, None]:
+        yield {"kind": "memfd", "size": self.size, "fd": 0, "nfds": 1}, (self.fd,)
+
+    def close(self) -> None:
+        _libc.munmap(self.address, self.size)
+        os.close(self.fd)
+
+
+class Block:
+    """A piece of a segment that exports its bytes as a buffer. Subclasses are ctypes arrays, one for each size."""
+
+    nbytes: int
+    segment: Segment | None = None
+    offset: int
+    epoch: int
+
+    def __del__(self) -> None:
+        # Any thread, at any point of any function: so only append.
+        if self.segment is not None:
+            _returned.append((self.segment, self.offset, self.nbytes, self.epoch))
+
+
+_returned: deque[tuple[Segment, int, int, int]] = deque()
+
+
+def _default_idle() -> int:
+    """Free bytes that are kept for reuse: an eighth of the machine's memory, within bounds."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        memory = 0
+    return max(512 << 20, min(memory // 8, 8 << 30))
+
+
+def _class_size(size: int) -> int:
+    """Rounded up: to a power of two when small, else to an eighth of one, so that little of it is waste."""
+    if size <= MIN_BLOCK:
+        return MIN_BLOCK
+    power = 1 << (size - 1).bit_length()
+    if power <= MAX_SLICED:
+        return power
+    step = max(power >> 4, mmap.PAGESIZE)
+    return -(-size // step) * step
+
+
+class Pool:
+    """Makes blocks, takes them back, and finds the segment of an address."""
+
+    def __init__(self) -> None:
+        self.idle_limit = _default_idle()
+        self._lock = threading.Lock()
+        self._types: dict[int, Any] = {}
+        self._free: dict[int, list[tuple[Segment, int]]] = {}
+        self._idle = 0
+        self._epoch = 0
+        self._table: tuple[list[int], list[Segment]] = ([], [])  # by address; replaced, never changed
+
+    def take(self, size: int) -> Any:
+        """A block of at least `size` bytes, whose content is whatever was there. Raises OutOfMemory."""
+        rounded = _class_size(size)
+        with self._lock:
+            if _returned:
+                self._collect()
+            free = self._free.get(rounded)
+            if free:
+                segment, offset = free.pop()
+                self._idle -= rounded
+            else:
+                segment, offset = self._cut(rounded)
+        block = (self._types.get(rounded) or self._type(rounded)).from_address(segment.address + offset)
+        block.offset = offset
+        block.epoch = self._epoch
+        block.segment = segment
+        if segment.touched < offset + rounded:
+            try:
+                segment.touch(offset + rounded)
+            except BaseException:
+                del block
+                self.trim()
+                raise
+        return block
+
+    def find(self, address: int) -> Segment | None:
+        """The segment that holds the address."""
+        starts, segments = self._table
+        i = bisect.bisect_right(starts, address) - 1
+        if i >= 0 and address < starts[i] + segments[i].size:
+            return segments[i]
+        return None
+
+    def trim(self) -> int:
+        """Closes every segment that no block in use lies in; the bytes that were given back."""
+        with self._lock:
+            self._collect()
+            return self._close_idle(0)
+
+    def usage(self) -> dict[str, int]:
+        """Segments, their bytes, and how many of these are free for reuse."""
+        with self._lock:
+            self._collect()
+            segments = self._table[1]
+            return {"segments": len(segments), "bytes": sum(s.size for s in segments), "idle_bytes": self._idle}
+
+    def _type(self, size: int) -> Any:
+        made = self._types.get(size)
+        if made is None:
+            made = self._types[size] = type("Block", (Block, ctypes.c_char * size), {"nbytes": size})
+        return made
+
+    def _cut(self, size: int) -> tuple[Segment, int]:
+        whole = max(SLAB[0], min(64 * size, SLAB[1])) if size <= MAX_SLICED else size
+        try:
+            available.check(whole)
+        except OutOfMemory:
+            if not self._idle:
+                raise
+            self._close_idle(0)  # what is kept for reuse is free
+            available.check(whole)
+        segment = Segment(whole)
+        starts, segments = list(self._table[0]), list(self._table[1])
+        i = bisect.bisect(starts, segment.address)
+        starts.insert(i, segment.address)
+        segments.insert(i, segment)
+        self._table = (starts, segments)
+        segment.blocks = segment.size // size
+        if segment.blocks > 1:
+            self._free.setdefault(size, []).extend((segment, i * size) for i in range(segment.blocks - 1, 0, -1))
+            self._idle += (segment.blocks - 1) * size
+        return segment, 0
+
+    def _collect(self) -> None:
+        """Takes in the blocks that died since."""
+        while _returned:
+            segment, offset, size, epoch = _returned.popleft()
+            if epoch == self._epoch:
+                self._free.setdefault(size, []).append((segment, offset))
+                self._idle += size
+            else:
+                segment.blocks -= 1
+                if segment.blocks <= 0:
+                    self._close([segment])
+        if self._idle > self.idle_limit:
+            self._close_idle(self.idle_limit)
+
+    def _close_idle(self, limit: int) -> int:
+        """Closes wholly free segments, the largest first, until no more than `limit` bytes are idle."""
+        closed: list[Segment] = []
+        for size in sorted(self._free, reverse=True):
+            count: dict[int, int] = {}
+            for segment, _ in self._free[size]:
+                count[id(segment)] = count.get(id(segment), 0) + 1
+            kept = []
+            gone: set[int] = set()
+            for segment, offset in self._free[size]:
+                if id(segment) not in gone and count[id(segment)] == segment.blocks and self._idle > limit:
+                    gone.add(id(segment))
+                    closed.append(segment)
+                    self._idle -= segment.blocks * size
+                if id(segment) not in gone:
+                    kept.append((segment, offset))
+            self._free[size] = kept
+        self._close(closed)
+        return sum(segment.size for segment in closed)
+
+    def _close(self, segments: list[Segment]) -> None:
+        gone = set(map(id, segments))
+        left = [s for s in self._table[1] if id(s) not in gone]
+        self._table = ([s.address for s in left], left)
+        for segment in segments:
+            release(segment)
+            segment.close()
+
+    def after_fork(self, child: bool) -> None:
+        """Nothing that is in use now may be reused, by either side."""
+        self._epoch += 1
+        if child:
+            self._lock = threading.Lock()
+            self._retire_free()
+
+    def _retire_free(self) -> None:
+        for blocks in self._free.values():
+            for segment, _ in blocks:
+                segment.blocks -= 1
+        self._free.clear()
+        self._idle = 0
+
+
+# What a source's end means for the connections that registered it: each is told to release the id.
+garbage: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def prune(ids: dict[int, int]) -> None:
+    """Forgets ids on connections that are no more."""
+    if len(ids) > 8:
+        for key in [key for key in ids if key not in garbage]:
+            ids.pop(key, None)
+
+
+def release(source: Source) -> None:
+    """Forgets a source's registrations; each connection releases the id with its next request."""
+    ids, source.ids = source.ids, {}
+    for key, buffer in ids.items():
+        connection = garbage.get(key)
+        if connection is not None:
+            connection.garbage.append(buffer)
+
+
+pool = Pool()
+os.register_at_fork(after_in_parent=lambda: pool.after_fork(False), after_in_child=lambda: pool.after_fork(True))

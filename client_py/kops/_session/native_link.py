@@ -1,0 +1,343 @@
+"""A link through the compiled extension: the same methods as `SocketLink`, by libkops instead of Python.
+
+libkops connects, reads and writes, also through shared memory where the daemon offers it, and connects
+anew when the connection was lost: each connection is a *generation*, and a link here stands for one of them, as a
+`SocketLink` does. Plans go through `exchange`; ops on torch CUDA tensors whose memory is registered take `fast`, which
+reads the tensors in C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+
+from .._base.compiled import keep_name, native, pack
+from .._base.errors import (
+    BadArgument,
+    ConnectFailed,
+    ConnectionLost,
+    KopsError,
+    StaleBuffer,
+    Timeout,
+    UnknownBuffer,
+    UnknownProgram,
+    Unsupported,
+    from_reply,
+)
+from .._base.results import Info
+from .._memory.allocations import allocations
+from .._memory.exports import Allocation
+from .._memory.pool import Source, garbage
+from .._version import PROTOCOL, VERSION
+from .connection import keys
+from .session import CANCELLABLE, DEFAULT_MESSAGE_BYTES, ENDS, MSGID_MASK, Call, barrier_for, goes_on, too_long
+from .socket_link import no_reply
+from .transport import candidates
+
+HEAD = 32  # bytes of a request before its params, at most
+TAKING = 0.0002  # seconds between looks while another thread takes the reply in, which has arrived
+TIDY_EVERY = 0.02  # seconds between looks for what may be let go, while something is kept
+
+
+class NativeLink:
+    """One connection, made by the extension."""
+
+    def __init__(
+        self, path: Any, timeout: float | None, spin_us: float, before: NativeLink | None = None, limit: float | None = None
+    ) -> None:
+        """`before` is the link whose connection was lost; this one goes on with its client, for `limit` seconds."""
+        self._native: Any
+        self._kept: threading.Event
+        if before is not None and not before._native.closed:
+            self._native, self._kept = before._native, before._kept
+        else:
+            self._kept = threading.Event()
+            socket = None if path is None else os.fspath(path)
+            try:
+                self._native = native.Link(socket, f"kops-python {VERSION}", timeout, spin_us, self._kept.set)
+            except ConnectFailed as error:
+                error.detail.setdefault("tried", candidates(path))
+                raise
+            threading.Thread(target=_tidy, args=(self._native, self._kept), name="kops-tidier", daemon=True).start()
+        self.path: str = self._native.path
+        self.run = self._native.run
+        self.launch = self._native.launch
+        try:
+            self.generation: int = self._native.generation(timeout if before is None else limit)
+        except Timeout as error:
+            raise ConnectFailed(f"{self.path}: kopsd does not answer; {error}") from None
+        self.key = next(keys)
+        self.garbage: deque[int | tuple[str, int]] = deque()
+        self.info: Info | None = None
+        self.earlier: set[int] = set()  # keys of connections that this one follows
+        self.offers_ordered = self.offers_sequences = False
+        self.message_bytes = DEFAULT_MESSAGE_BYTES
+        self.failure: KopsError | None = None
+        self.doomed = False  # its device is lost or hangs, and it will close
+        self._open: dict[int, Call] = {}  # submitted, by ticket
+        self._waited: dict[int, int] = {}  # the thread that waits for a ticket
+        garbage[self.key] = self
+
+    @property
+    def alive(self) -> bool:
+        """Whether new calls may use it."""
+        return self.failure is None and not self.doomed
+
+    @property
+    def ended(self) -> bool:
+        return self.failure is not None
+
+    # Requests
+
+    def greet(self) -> Call:
+        return Call("hello", {"client": f"kops-python {VERSION}", "protocol": PROTOCOL})
+
+    def greeted(self, reply: Any) -> None:
+        self.info = Info.of(reply)
+        self.message_bytes = self.info.limits.get("message_bytes", self.message_bytes) - HEAD
+        self.offers_ordered = "ordered" in self.info.features
+        self.offers_sequences = "sequence" in self.info.features
+
+    def need(self, feature: str) -> None:
+        if self.info is None or feature not in self.info.features:
+            raise Unsupported(f"this daemon has no feature {feature!r}: a newer one is needed", {"feature": feature})
+
+    def release(self) -> None:
+        """Sends the releases that are due."""
+        while self.garbage:
+            gone = self.garbage.popleft()
+            if isinstance(gone, int):
+                self._native.forget(gone)
+                self._native.notify("release", pack({"buffer": gone}))
+            else:
+                self._native.notify("release", pack(dict([gone])))
+
+    def exchange(self, call: Call, timeout: float | None) -> None:
+        """Sends a request and waits until its reply is there."""
+        data = self._encode(call)
+        cancel = call.method in CANCELLABLE
+        call.sent.append(len(data))
+        try:
+            reply = self._native.call(self.generation, call.method, data, call.fds, timeout, cancel, call.keep)
+        except (ConnectionLost, ConnectFailed) as error:
+            raise self.lost(error) from None
+        if reply is None:
+            raise no_reply(call, timeout)
+        self._take(call, reply)
+
+    def repeat(self, method: str, data: bytes, timeout: float | None, keep: list[Any]) -> bool:
+        """Sends a packed request and waits until its reply is there, which is not unpacked; keeps `keep` until then, also
+        where the wait ends before. False when it was refused
+        because the daemon does not know something of it (any more): then nothing ran."""
+        if self.failure is not None or self._open or self.garbage:
+            return False
+        try:
+            reply = self._native.call(self.generation, method, data, (), timeout, method in CANCELLABLE, keep)
+        except (ConnectionLost, ConnectFailed) as error:
+            raise self.lost(error) from None
+        if reply is None:
+            raise no_reply(Call(method, {}), timeout)
+        if reply[0]:
+            refusal = from_reply(msgpack.unpackb(reply[1]))
+            self.doomed |= isinstance(refusal, ENDS)
+            if isinstance(refusal, (UnknownProgram, UnknownBuffer, StaleBuffer)):
+                return False
+            raise refusal
+        return True
+
+    def send(self, call: Call, timeout: float | None) -> None:
+        """Sends a request."""
+        self._submit(call, timeout)
+        self._open[call.msgid] = call
+
+    def wait(self, call: Call, timeout: float | None) -> None:
+        """Waits for the reply to a request that was sent. It goes on when the wait ends without one."""
+        while not call.done:
+            if self._finish(call, timeout):
+                break
+            time.sleep(TAKING)
+        if not call.done:
+            raise no_reply(call, timeout)
+
+    def poll(self) -> None:
+        """Takes in the replies that have arrived."""
+        for call in list(self._open.values()):
+            if not call.done and self._native.done(call.msgid):
+                self._finish(call, 1)
+
+    def cancel(self, call: Call, timeout: float | None) -> bool:
+        """Asks the daemon to drop a request; False when it had ended."""
+        self.poll()
+        if call.done:
+            return False
+        cancel = Call("cancel", {"msgid": call.msgid & MSGID_MASK})  # a ticket's lower half
+        self.exchange(cancel, timeout)
+        return bool(cancel.outcome().get("cancelled"))
+
+    def _submit(self, call: Call, timeout: float | None) -> None:
+        data = self._encode(call)
+        call.sent.append(len(data))
+        with self.losing():
+            call.msgid = self._native.submit(self.generation, call.method, data, call.fds, timeout)
+
+    def _encode(self, call: Call) -> bytes:
+        """Before a request: its params, once what is due was done."""
+        if self.failure is not None:
+            self.check()
+        if self._open:
+            self._reap()
+        if self.garbage:
+            self.release()
+        try:
+            data: bytes = pack(call.params)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise BadArgument(f"an argument cannot be sent: {error}") from error
+        if len(data) > self.message_bytes:
+            raise too_long(len(data), self.message_bytes)
+        return data
+
+    def _finish(self, call: Call, timeout: float | None) -> bool:
+        """Fills the call in when its reply comes in time. False where another thread is at it: only one may be."""
+        me = threading.get_ident()
+        try:
+            if self._waited.setdefault(call.msgid, me) != me:
+                return False
+            if not call.done:
+                self._wait_for(call, timeout)
+        finally:
+            if self._waited.get(call.msgid) == me:
+                del self._waited[call.msgid]
+        return True
+
+    def _wait_for(self, call: Call, timeout: float | None) -> None:
+        try:
+            reply = self._native.wait(call.msgid, timeout)
+        except (ConnectionLost, ConnectFailed) as error:
+            call.error = self.lost(error)
+        except KopsError as error:
+            call.error = error
+        else:
+            if reply is None:
+                return
+            self._take(call, reply)
+        self._open.pop(call.msgid, None)
+        call.done = True
+        call.keep = None
+        if call.notify is not None:
+            call.notify()
+
+    def _take(self, call: Call, reply: Any) -> None:
+        """Fills the call in."""
+        is_error, data, call.reply_fds = reply
+        result = msgpack.unpackb(data)
+        if is_error:
+            call.error = from_reply(result)
+            self.doomed |= isinstance(call.error, ENDS)
+            if goes_on(call):
+                with contextlib.suppress(KopsError):
+                    self.send(barrier_for(call), None)
+        else:
+            call.result = result
+        call.answered = True
+        call.done = True
+        call.keep = None
+
+    def _reap(self) -> None:
+        """Lets go of what requests keep that have ended and that nobody waited for."""
+        for ticket, call in list(self._open.items()):
+            if not self._native.done(ticket):
+                break
+            if not call.done:
+                self._finish(call, 1)
+
+    # Ordered calls and fast ones
+
+    def enqueue(
+        self, method: str, params: dict[str, Any], names: tuple[str, ...], keep: Any, index: int, handle: int
+    ) -> None:  # fmt: skip
+        """Puts a request on a CUDA stream."""
+        self.check()
+        if self.garbage:
+            self.release()
+        params.pop("stream", None)
+        name = names[0] if len(names) == 1 else f"{method} of {len(names)} ops"
+        try:
+            data = pack(params)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise BadArgument(f"an argument cannot be sent: {error}") from error
+        driver = allocations.driver
+        with self.losing(), driver.using(driver.primary_context(index)):
+            self._native.enqueue(method, keep_name(name), data, (keep,), handle)
+
+    def batch(self, index: int, handle: int, begins: bool) -> None:
+        """Begins a batch on a stream, or ends it."""
+        driver = allocations.driver
+        with self.losing(), driver.using(driver.primary_context(index)):
+            self._native.batch(handle, begins)
+
+    def remember(self, source: Source) -> None:
+        """Tells the fast path of registered device memory."""
+        if isinstance(source, Allocation) and source.chunks is None and (buffer := source.ids.get(self.key)) is not None:
+            context = allocations.driver.pointer_context(source.base).value or 0
+            self._native.remember(source.base, source.size, source.id, buffer, context)
+
+    def synchronize(self, timeout: float | None) -> None:
+        """Waits for the ordered calls; raises the first error since the last report."""
+        with self.losing():
+            self._native.synchronize(timeout)
+
+    # Its life
+
+    def lost(self, error: KopsError) -> ConnectionLost:
+        """This connection is over: libkops says so, or tried to make another one. What to raise; `unsent` among its
+        details says that nothing of the request was written."""
+        unsent = error.detail.pop("unsent", None) or isinstance(error, ConnectFailed)
+        if not isinstance(error, ConnectionLost):
+            error = ConnectionLost(f"the connection was lost; {error}")
+        if self.failure is None:
+            self.failure = error
+        detail = {**error.detail, "unsent": True} if unsent else error.detail
+        return ConnectionLost(error.message, {**detail, "closed": True} if self._native.closed else detail)
+
+    @contextlib.contextmanager
+    def losing(self) -> Iterator[None]:
+        try:
+            yield
+        except (ConnectionLost, ConnectFailed) as error:
+            raise self.lost(error) from None
+
+    def check(self) -> None:
+        if self.failure is not None:
+            raise type(self.failure)(self.failure.message, self.failure.detail, self.failure.code)
+
+    def close(self, why: str = "the client was closed") -> None:
+        if self.failure is None:
+            self.failure = ConnectionLost(why, {"closed": True})
+        self._native.close()
+        self._kept.set()
+
+    def forsake(self) -> None:
+        """In a forked child: lets go of the parent's connection."""
+        self.failure = ConnectionLost("this connection belongs to the parent process", {"closed": True})
+        self._waited = {}  # the threads that did are the parent's
+
+
+def _tidy(link: Any, kept: threading.Event) -> None:
+    """A thread: lets go of what ended while nobody called. Sleeps while nothing is kept."""
+    pause = threading.Event()
+    while True:
+        kept.wait()
+        pause.wait(TIDY_EVERY)
+        kept.clear()
+        left = link.collect()
+        if left is None:
+            return
+        if left:
+            kept.set()

@@ -1,0 +1,398 @@
+"""MessagePack-RPC without I/O: encodes requests, matches replies to them, keeps what is in flight alive.
+
+The synchronous and the asyncio client share this layer. It owns the calls that wait for a reply (`pending`), those that
+are not wholly sent (`outbox`) and the bytes that were received and not yet understood (`inbox`). It does no locking:
+whoever drives it does.
+
+Interruption. Python raises KeyboardInterrupt between any two bytecodes, also between a system call and the assignment
+of its result. So that Ctrl-C leaves a connection usable, every step here is either one call into C that moves data from
+one place of safety to another (`inbox.extend(map(recvmsg, …))`), or can be done again without harm: a message is
+dropped from the inbox only after it was applied, and applying it twice does what applying it once does.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import itertools
+import os
+import reprlib
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgpack
+
+from .._base.errors import BadArgument, BadReply, ConnectionLost, DeviceLost, JobTimeout, KopsError, LimitExceeded, from_reply
+
+ENDS = (DeviceLost, JobTimeout)  # after which a daemon ends
+REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
+CANCELLABLE = ("run", "launch", "sequence", "run_program", "compile")
+MSGID_MASK = 0xFFFFFFFF
+DEFAULT_MESSAGE_BYTES = 64 * 1024  # until hello told the limit
+MAX_FDS = 16
+MSG_CTRUNC = int(socket.MSG_CTRUNC)  # an enum's operators are slow
+MAX_REPLY = 64 << 20
+MAX_ELEMENTS = 1 << 20
+
+# A received chunk is what recvmsg returns: (bytes, control messages, flags, address). A merged one has batches of
+# descriptors in place of the control messages: (first byte, end, descriptors).
+MERGED = -1  # among its bits is MSG_CTRUNC
+Batch = tuple[int, int, tuple[int, ...]]
+Chunk = tuple[bytes, list[Any], int, Any]
+
+_unpackb = msgpack.unpackb
+
+
+class Call:
+    """One request from its making to its reply.
+
+    `keep` holds whatever the daemon may touch until it has answered; it is dropped with the reply, also when nobody
+    waits for that any more. Where the reply came at a deadline, ahead of the work's end, another call keeps it on.
+    `undo` turns the result of a request that was given up into a notification that takes it back. `notify` is called
+    once the reply is there (on whichever thread received it).
+    """
+
+    __slots__ = (
+        "abandoned",
+        "answered",
+        "data",
+        "done",
+        "error",
+        "fds",
+        "keep",
+        "label",
+        "method",
+        "msgid",
+        "notify",
+        "params",
+        "reply_fds",
+        "result",
+        "sent",
+        "undo",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        fds: tuple[int, ...] = (),
+        keep: Any = None,
+        undo: Callable[[Any], tuple[str, dict[str, Any]]] | None = None,
+    ) -> None:
+        self.method = method
+        self.params = params
+        self.fds = fds
+        self.keep = keep
+        self.undo = undo
+        self.notify: Callable[[], None] | None = None
+        self.label: Any = None  # for errors that are reported later
+        self.msgid = -1
+        self.data = b""
+        self.sent: list[int] = []  # what each write took; a list, so that one C call can add to it
+        self.done = False
+        self.answered = False  # by the daemon; a call may also end with its connection
+        self.abandoned = False
+        self.result: Any = None
+        self.error: KopsError | None = None
+        self.reply_fds: tuple[int, ...] = ()
+
+    def outcome(self) -> Any:
+        """The result, or raises the error. Only once `done`, and once: an exception that the call kept would keep, by
+        its traceback, everything that was there when it was raised."""
+        if self.error is not None:
+            raise self.take_error()
+        return self.result
+
+    def take_error(self) -> KopsError:
+        error, self.error = self.error, None
+        assert error is not None
+        return error
+
+
+class Session:
+    """The state of one connection."""
+
+    def __init__(self) -> None:
+        self.pending: dict[int, Call] = {}
+        self.outbox: deque[Call] = deque()
+        self.inbox: list[Chunk] = []
+        self.inflight = 16  # until hello told the limit
+        self.message_bytes = DEFAULT_MESSAGE_BYTES
+        self.failure: KopsError | None = None
+        self.notice: KopsError | None = None  # why the daemon says that it will close
+        self.doomed = False  # its device is lost or hangs, and it will close
+        self._applied: set[int] = set()  # what was answered by the first chunk of the inbox, until that is dropped
+        self._msgids = itertools.count(1)
+        self._pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+
+    # Sending
+
+    def enqueue(self, call: Call) -> None:
+        """Encodes a request and queues it for sending. Raises what refuses it; nothing is queued then."""
+        if self.failure is not None:
+            raise copy_of(self.failure)
+        pending = self.pending
+        msgid = next(self._msgids) & MSGID_MASK
+        while msgid in pending:
+            msgid = next(self._msgids) & MSGID_MASK
+        call.data = self._encode([REQUEST, msgid, call.method, [call.params]])
+        call.msgid = msgid
+        pending[msgid] = call
+        self.outbox.append(call)
+
+    def notify(self, method: str, params: dict[str, Any]) -> None:
+        """Queues a notification: carried out like the request of that name, never answered."""
+        if self.failure is None:
+            call = Call(method, params)
+            call.data = self._encode([NOTIFICATION, method, [params]])
+            self.outbox.append(call)
+
+    def _encode(self, message: list[Any]) -> bytes:
+        try:
+            data: bytes = self._pack(message)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise BadArgument(f"an argument cannot be sent: {error}") from error
+        if len(data) > self.message_bytes:
+            raise too_long(len(data), self.message_bytes)
+        return data
+
+    # Giving up
+
+    def abandon(self, call: Call) -> None:
+        """Nobody waits for `call` any more: takes it back if it is unsent, else asks for its cancelling. A late reply
+        is dropped, and only then is what the call keeps alive let go."""
+        call.abandoned = True
+        if call.done or call.msgid < 0:
+            return
+        if not call.sent:
+            if call in self.outbox:
+                self.outbox.remove(call)
+            self.pending.pop(call.msgid, None)
+        elif call.method in CANCELLABLE and self.failure is None and self.pending.get(call.msgid) is call:
+            cancel = Call("cancel", {"msgid": call.msgid})
+            cancel.abandoned = True
+            self.enqueue(cancel)
+
+    def fail(self, error: KopsError) -> None:
+        """The connection is of no more use: every call ends with `error`, or with what the daemon said before it
+        closed."""
+        if self.failure is None:
+            self.failure = self.notice or error
+        self.outbox.clear()
+        for call in list(self.pending.values()):
+            if not call.done:
+                call.error = copy_of(self.failure)
+                self._finish(call)
+
+    def _finish(self, call: Call) -> None:
+        call.done = True
+        call.keep = None
+        if call.notify is not None:
+            call.notify()
+        self.pending.pop(call.msgid, None)
+
+    # Receiving
+
+    def process(self) -> None:
+        """Applies every whole message of the inbox."""
+        inbox = self.inbox
+        try:
+            while inbox:
+                data, control, flags, _ = inbox[0]
+                if not data:
+                    self._ended()
+                    return
+                if not control and not flags & MSG_CTRUNC:
+                    try:
+                        message = _unpackb(data, max_ext_len=0, ext_hook=_refuse_ext)
+                    except ValueError:
+                        pass  # part of a message, or several
+                    else:
+                        self._apply(message, ())
+                        del inbox[0]
+                        self._applied.clear()
+                        continue
+                if not self._process_slowly(inbox):
+                    return
+        except (ValueError, msgpack.UnpackException) as error:
+            for chunk in inbox:
+                with contextlib.suppress(ValueError):
+                    close_fds(_normal(chunk)[1])
+            self.fail(BadReply(f"the daemon sent what is no response: {error}"))
+            inbox.clear()
+
+    def _process_slowly(self, inbox: list[Chunk]) -> bool:
+        """The first chunk holds several messages, part of one, or descriptors. False when more bytes are needed."""
+        data, batches = _normal(inbox[0])
+        unpacker = msgpack.Unpacker(
+            max_buffer_size=MAX_REPLY,
+            max_array_len=MAX_ELEMENTS,
+            max_map_len=MAX_ELEMENTS,
+            max_ext_len=0,
+            ext_hook=_refuse_ext,
+        )
+        unpacker.feed(data)
+        start = 0
+        for message in unpacker:
+            # The kernel glues earlier replies to one that brings descriptors: they are of the one that claims them.
+            claims = self._claims(message)
+            batch = next((b for b in batches if claims and b[0] <= start < b[1]), None)
+            end = unpacker.tell()
+            if any(b is not batch and b[1] <= end for b in batches):
+                raise ValueError(f"descriptors came with a reply that claims none: {_excerpt(message)}")
+            self._apply(message, batch[2] if batch else ())
+            if batch:
+                batches.remove(batch)
+            start = end
+        if start == len(data):
+            del inbox[0]
+            self._applied.clear()
+            return True
+        _check_announced(data, start)
+        if len(inbox) == 1:
+            return False
+        if not inbox[1][0]:
+            close_fds(batches)
+            self._ended()
+            return False
+        # The rest and the next chunk become one; descriptors keep the range of bytes that they came with.
+        following, following_batches = _normal(inbox[1])
+        tail = len(data) - start
+        kept = [(max(begin - start, 0), end - start, fds) for begin, end, fds in batches]
+        kept += [(begin + tail, end + tail, fds) for begin, end, fds in following_batches]
+        inbox[0:2] = [(data[start:] + following, kept, MERGED, None)]
+        self._applied.clear()
+        return True
+
+    def _claims(self, message: Any) -> int:
+        """How many descriptors a message says it brings. A ping answers with whatever map it was sent."""
+        if type(message) is not list or len(message) != 4 or type(message[3]) is not dict:
+            return 0
+        call = self.pending.get(message[1]) if type(message[1]) is int else None
+        return 0 if call is not None and call.method == "ping" else message[3].get("nfds", 0)
+
+    def _ended(self) -> None:
+        self.fail(ConnectionLost("the daemon closed the connection"))
+        self.inbox.clear()
+
+    def _apply(self, message: Any, fds: tuple[int, ...]) -> None:
+        """Does what one message says. Doing it twice is as good as once. Raises ValueError for what is no message."""
+        if type(message) is not list:
+            raise ValueError(_excerpt(message))
+        if len(message) == 4 and message[0] == RESPONSE:
+            _, msgid, error, result = message
+            call = self.pending.get(msgid) if type(msgid) is int else None
+            if msgid in self._applied:  # an interrupt came before the chunk was dropped
+                if call is not None:
+                    self._finish(call)
+                return
+            if call is None:
+                raise ValueError(f"nobody asked what this answers: {_excerpt(message)}")
+            if error is not None:
+                call.error = from_reply(error)
+                self.doomed |= isinstance(call.error, ENDS)
+                if goes_on(call):
+                    self.enqueue(barrier_for(call))
+            elif type(result) is not dict:
+                raise ValueError(f"the result is no map: {_excerpt(message)}")
+            else:
+                claims = 0 if call.method == "ping" else result.get("nfds", 0)
+                if len(fds) != claims:
+                    raise ValueError(f"{len(fds)} descriptors came with a reply that claims {claims}")
+                call.result = result
+                call.reply_fds = fds
+                if call.abandoned:
+                    self._undo(call)
+            call.answered = True
+            self._applied.add(msgid)
+            self._finish(call)
+        elif len(message) == 3 and message[0] == NOTIFICATION and message[1] == "error":
+            self.notice = from_reply(message[2][0] if isinstance(message[2], list) and message[2] else None)
+        else:
+            raise ValueError(_excerpt(message))
+
+    def _undo(self, call: Call) -> None:
+        """A reply that nobody waits for any more: takes back what it brought."""
+        for fd in call.reply_fds:
+            os.close(fd)
+        if call.undo is not None:
+            self.notify(*call.undo(call.result))
+
+
+# MessagePack heads: how many bytes follow, as the value itself or as the length of a string.
+_FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
+_FIXED |= {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
+_STRINGS = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
+
+
+def _check_announced(data: bytes, at: int) -> None:
+    """Raises ValueError when the incomplete message at `at` announces a string that is longer than any message may be:
+    the decoder would wait for it."""
+    while at < len(data):
+        head = data[at]
+        at += 1
+        if 0xA0 <= head < 0xC0:
+            at += head & 31
+        elif head in _STRINGS:
+            width = _STRINGS[head]
+            if at + width > len(data):
+                return
+            length = int.from_bytes(data[at : at + width], "big")
+            if length > MAX_REPLY:
+                raise ValueError(f"a string of {length} bytes is announced")
+            at += width + length
+        else:
+            at += _FIXED.get(head, 0)
+
+
+def _refuse_ext(code: int, data: bytes) -> None:
+    raise ValueError("ext types are not used")
+
+
+def _excerpt(message: Any) -> str:
+    return reprlib.repr(message)
+
+
+def goes_on(call: Call) -> bool:
+    """The reply came before the end of the work, which uses what the call keeps."""
+    return call.keep is not None and call.error is not None and call.error.detail.get("ended") is False
+
+
+def barrier_for(call: Call) -> Call:
+    """A request that is answered when that work has ended, and keeps the same until then. Nobody waits for it."""
+    barrier = Call("trim", {}, keep=call.keep)
+    barrier.abandoned = True
+    return barrier
+
+
+def too_long(length: int, limit: int) -> LimitExceeded:
+    return LimitExceeded(f"the request has {length} bytes, the daemon takes {limit}", {"limit": limit, "value": length})
+
+
+def copy_of(error: KopsError) -> KopsError:
+    """An instance of its own for every call that fails of it: a raised exception carries its own traceback."""
+    return type(error)(error.message, error.detail, error.code)
+
+
+def _normal(chunk: Chunk) -> tuple[bytes, list[Batch]]:
+    """A chunk's bytes and its descriptors as (first byte, end, descriptors): the range in which their message
+    starts."""
+    data, control, flags, _ = chunk
+    if flags == MERGED:
+        return data, list(control)
+    if flags & MSG_CTRUNC:
+        raise ValueError("descriptors of a reply were cut off")
+    fds = array.array("i")
+    for level, kind, payload in control:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+    return data, [(0, len(data), tuple(fds))] if fds else []
+
+
+def close_fds(batches: list[Batch]) -> None:
+    """Closes descriptors that nobody will claim."""
+    for _begin, _end, fds in batches:
+        for fd in fds:
+            os.close(fd)

@@ -1,0 +1,283 @@
+"""Parameter lists of kernels: written as C writes them, or taken from the source.
+
+A parameter is `[in|out|inout] type [*] name [[size]…]`. The type is one of C and CUDA, or a dtype's name (`bf16`). A
+pointer is a tensor of the type's elements: to const it is `in`, else `inout` unless it says `out`; the rest are scalars.
+`name[n]` asks for at least n elements, `name[h][w]` for exactly that shape, in expressions over the other arguments. A
+pointer to a vector (`float4*`) is a tensor of its elements, aligned for it, and sizes count vectors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .._base.declarations import DTYPES, KERNEL_LIMITS, KERNEL_WORDS
+from .._base.errors import BadArgument, WrongType
+from .tokens import DIRECTIVE, NAME, Token, tokens
+from .types import C_NAMES, MAX_VECTOR, TENSORS_ONLY, WORDS, Type, is_type_name, type_of
+
+KINDS = ("in", "out", "inout", "scalar")
+QUALIFIERS = KERNEL_WORDS["qualifiers"]
+MAX_RANK = 8
+
+
+@dataclass(frozen=True)
+class Param:
+    """A parameter of a kernel, where a signature's text does not say enough.
+
+    `kind`: "in", "out", "inout" or "scalar". `dtype`: of the elements, or of the scalar: f32 f64 f16 bf16 i8 u8 i16 u16
+    i32 u32 i64 u64 bool, for tensors also f8_e4m3 f8_e5m2. Of tensors: `shape` is exact, an entry None for any size;
+    `elements` at least so many; `rank` exact; `align` of the address in bytes; `strided` allows other layouts than
+    row-major. Sizes are numbers or expressions over the other arguments: "n", "a.numel", "a.shape[0]", "ceil_div(n, 4)".
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None = None
+    elements: int | str | None = None
+    rank: int | None = None
+    align: int | None = None
+    strided: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise BadArgument(f"parameter {self.name}: kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
+        if self.dtype not in DTYPES:
+            raise BadArgument(f"parameter {self.name}: no dtype {self.dtype!r}; there are {' '.join(DTYPES)}")
+        if self.kind == "scalar" and self.dtype in TENSORS_ONLY:
+            raise BadArgument(f"parameter {self.name}: {self.dtype} is for tensors only")
+        if self.shape is not None:
+            object.__setattr__(self, "shape", tuple(self.shape))
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.kind != "scalar"
+
+    def wire(self) -> dict[str, Any]:
+        """The param map."""
+        params: dict[str, Any] = {"name": self.name, "kind": self.kind, "dtype": self.dtype}
+        for key in ("shape", "elements", "rank", "align"):
+            if getattr(self, key) is not None:
+                params[key] = getattr(self, key)
+        if self.strided:
+            params["strided"] = True
+        return params
+
+
+class NotParsed(Exception):
+    """A parameter list that cannot be understood: why."""
+
+
+class Declared(NamedTuple):
+    """A parameter as it was read: with its declaration in C, without what only kopsd understands."""
+
+    param: Param
+    c: str
+    type: Type
+
+
+def _type_of(words: list[str], only_c: bool) -> Type:
+    """The type that the words say. A source's own words are C's only: there `f32` would be a name of the source."""
+    if not words:
+        raise NotParsed("no type")
+    found = type_of(words, not only_c)
+    if found is None:
+        name = " ".join(words)
+        if all(word in WORDS for word in words):
+            raise NotParsed(f"{name} is no type")
+        hint = ": say what its elements are" if name == "void" else ""
+        raise NotParsed(f"{name} is no type that is known here{hint}")
+    return found
+
+
+class _Parameter:
+    """One parameter's tokens."""
+
+    def __init__(self, found: list[Token], text: str, only_c: bool) -> None:
+        self.text, self.only_c = text, only_c
+        bracket = next((i for i, t in enumerate(found) if t.text == "["), len(found))
+        self.head, self.tail = found[:bracket], found[bracket:]
+        if only_c and self.tail:
+            raise NotParsed("an array as a parameter")
+        self.kind = ""
+        if not only_c and len(self.head) > 2 and self.head[0].text in KINDS[:3] and self.head[1].kind == NAME:
+            self.kind = self.head.pop(0).text
+
+    def sizes(self) -> list[str]:
+        """The expressions in brackets."""
+        result, depth, start = [], 0, 0
+        for token in self.tail:
+            if token.text == "[":
+                depth += 1
+                if depth == 1:
+                    start = token.start + 1
+            elif token.text == "]":
+                depth -= 1
+                if depth == 0:
+                    result.append(self.text[start : token.start].strip())
+                elif depth < 0:
+                    break
+            elif depth == 0:
+                raise NotParsed(f"`{token.text}` after the sizes")
+        if depth:
+            raise NotParsed("brackets that do not match")
+        return result
+
+    def read(self) -> Declared:
+        const, pointers, words, name = False, 0, [], ""
+        for i, token in enumerate(self.head):
+            if token.kind == DIRECTIVE:
+                raise NotParsed("a preprocessor directive")
+            if token.text == "*":
+                pointers += 1
+            elif token.text == "&":
+                raise NotParsed("a reference, which a kernel cannot take from another process")
+            elif token.text in QUALIFIERS:
+                const |= token.text == "const" and not pointers
+            elif token.text == "std" or (token.text == "::" and i and self.head[i - 1].text == "std"):
+                pass
+            elif token.kind != NAME:
+                raise NotParsed(f"`{token.text}` is not understood")
+            elif i + 1 == len(self.head):
+                name = token.text
+            elif pointers:
+                raise NotParsed(f"`{token.text}` after a pointer is not understood")
+            else:
+                words.append(token.text)
+        if not name or is_type_name(name) or (not words and not self.only_c and name in DTYPES):
+            raise NotParsed("it has no name")
+        sizes = self.sizes()
+        if pointers > 1 or (pointers and len(words) == 0):
+            raise NotParsed("a pointer to a pointer cannot cross processes" if words else "no type")
+        dtype, lanes = _type_of(words, self.only_c)
+        texts = [C_NAMES.get(t.text, t.text) if t.text == words[0] else t.text for t in self.head[:-1]]
+        declaration = " ".join([*texts, name]).replace("std :: ", "std::") + ("[]" if sizes and not pointers else "")
+        if pointers or sizes:
+            return Declared(self._tensor(name, dtype, lanes, const, sizes), declaration, Type(dtype, lanes))
+        if self.kind:
+            raise NotParsed(f"`{self.kind}` is for pointers")
+        if lanes > 1:
+            raise NotParsed("a vector as a scalar: pass its elements one by one")
+        return Declared(Param(name, "scalar", dtype), declaration, Type(dtype))
+
+    def _tensor(self, name: str, dtype: str, lanes: int, const: bool, sizes: list[str]) -> Param:
+        kind = self.kind or ("in" if const else "inout")
+        if const and kind != "in":
+            raise NotParsed(f"a pointer to const is `in`, not `{kind}`")
+        if sizes and lanes > 1 and sizes[-1]:
+            sizes[-1] = f"{lanes} * ({sizes[-1]})"
+        wanted: list[int | str | None] = [int(size) if size.isascii() and size.isdecimal() else size or None for size in sizes]
+        align = min(lanes * DTYPES[dtype], MAX_VECTOR) if lanes in (2, 4) else None
+        if len(wanted) > 1:
+            return Param(name, kind, dtype, shape=tuple(wanted), align=align)
+        return Param(name, kind, dtype, elements=wanted[0] if wanted else None, align=align)
+
+
+_NESTING = {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}
+
+
+def split(found: Sequence[Token]) -> list[list[Token]]:
+    """The tokens between the commas; none for an empty list or `void`."""
+    if not found or [t.text for t in found] == ["void"]:
+        return []
+    result: list[list[Token]] = [[]]
+    depth = 0
+    for token in found:
+        depth += _NESTING.get(token.text, 0)
+        if token.text == "," and depth == 0:
+            result.append([])
+        else:
+            result[-1].append(token)
+    return result
+
+
+def spelled(found: Sequence[Token]) -> str:
+    """Tokens as somebody would write them."""
+    return re.sub(r" (?=[*&,)\]>]|::)|(?<=[(<[]) |(?<=::) | (?=[(<[])", "", " ".join(token.text for token in found))
+
+
+def read_one(part: Sequence[Token], text: str = "", only_c: bool = False) -> Declared:
+    """A parameter. Without a text the tokens may come from several. Raises NotParsed."""
+    if not part:
+        raise NotParsed("it is empty")
+    try:
+        return _Parameter(list(part), text, only_c).read()
+    except BadArgument as error:
+        raise NotParsed(str(error)) from None
+
+
+def read(found: Sequence[Token], text: str = "", only_c: bool = False) -> list[Declared]:
+    """The parameters. Raises NotParsed, which names the one that is not understood."""
+    result: list[Declared] = []
+    for i, part in enumerate(split(found)):
+        try:
+            made = read_one(part, text, only_c)
+            if any(made.param.name == other.param.name for other in result):
+                raise NotParsed(f"a second parameter {made.param.name}")
+        except NotParsed as error:
+            shown = text[part[0].start : part[-1].start + len(part[-1].text)] if part and text else spelled(part)
+            raise NotParsed(f"parameter {i + 1} (`{shown}`): {error}") from None
+        result.append(made)
+    return result
+
+
+def declarations(text: str) -> list[Declared]:
+    """The parameters of a signature. Raises BadArgument."""
+    try:
+        return read(tokens(text), text)
+    except NotParsed as error:
+        raise BadArgument(f"the signature is not understood: {error}", {"key": "signature"}) from None
+
+
+_NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_]*", re.ASCII)
+
+
+def _param_fault(param: Any) -> str | None:
+    """The first rule that one parameter breaks."""
+    if not _NAME.fullmatch(param.name):
+        return "its name must be a C identifier"
+    if len(param.name) > KERNEL_LIMITS["param_name"]:
+        return "its name is too long"
+    if param.kind not in KINDS or param.dtype not in DTYPES:
+        return f"kind {param.kind!r} or dtype {param.dtype!r} is unknown"
+    if param.kind == "scalar":
+        if param.dtype in TENSORS_ONLY:
+            return f"{param.dtype} is for tensors only"
+        given = (param.shape, param.elements, param.rank, param.align)
+        return "a scalar has no shape, elements, rank, align or strided" if param.strided or given != (None,) * 4 else None
+    ranks = {rank for rank in (param.rank, None if param.shape is None else len(param.shape)) if rank is not None}
+    if len(ranks) > 1 or not ranks <= set(range(MAX_RANK + 1)):
+        return f"its rank must be at most {MAX_RANK}, and that of its shape"
+    align = param.align or 0
+    return "align must be a power of two, at most 256" if align & (align - 1) or not 0 <= align <= KERNEL_LIMITS["align"] else None
+
+
+def fault(params: Sequence[Any]) -> str | None:
+    """The first rule of the daemon that a parameter list breaks, apart from its expressions (daemon/core/kernel_signature.c);
+    None if it breaks none."""
+    for what, count in (("params", len(params)), ("tensors", sum(param.kind != "scalar" for param in params))):
+        if count > KERNEL_LIMITS[what]:
+            return f"{count} {what}; a kernel has at most {KERNEL_LIMITS[what]}"
+    seen: set[str] = set()
+    for i, param in enumerate(params):
+        why = "another parameter has this name" if param.name in seen else _param_fault(param)
+        if why is not None:
+            return f"params[{i}] ({param.name}): {why}"
+        seen.add(param.name)
+    return None
+
+
+def parse(signature: str | Iterable[Param]) -> tuple[Param, ...]:
+    """The parameters of a signature, which may also be a list of them."""
+    if isinstance(signature, str):
+        return tuple(declared.param for declared in declarations(signature))
+    params = tuple(signature)
+    for param in params:
+        if not isinstance(param, Param):
+            raise WrongType(f"a signature is a text or a list of kops.Param, not of {type(param).__name__}", {"key": "signature"})
+    if len({param.name for param in params}) != len(params):
+        raise BadArgument("two parameters have the same name", {"key": "signature"})
+    return params

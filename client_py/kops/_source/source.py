@@ -1,0 +1,319 @@
+"""What a CUDA source contains: its kernels, their parameters, the types that it names, and the files that it includes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .._base.declarations import KERNEL_WORDS
+from .._base.errors import BadArgument, SignatureMismatch
+from .agreement import Found, disagreement
+from .preprocess import Preprocessor
+from .signature import Declared, NotParsed, Param, read_one, spelled, split
+from .tokens import NAME, PUNCTUATION, STRING, Token, included, tokens
+
+MARKS, ATTRIBUTES = KERNEL_WORDS["kernel_marks"], KERNEL_WORDS["attributes"]
+# Words that may stand between a kernel's mark and its name.
+SPECIFIERS = ("void", "static", "inline", "__inline__", "__forceinline__", "__noinline__", "extern", *MARKS)
+MAX_ALIASES = 16  # of names for names
+Words = tuple[Token, ...]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A kernel where the source defines or declares it."""
+
+    name: str  # with its namespaces
+    template: Words | None  # its parameters, between the angle brackets
+    params: Words
+    line: int
+    own: bool  # in the source itself, not in a file that it includes
+
+
+@dataclass
+class Scan:
+    """What was found in a source."""
+
+    kernels: list[Definition] = field(default_factory=list)
+    macros: set[str] = field(default_factory=set)  # that are not replaced by what they stand for
+    # Types that the source declares, outside of classes and functions: each way in which it does, the words that the name
+    # stands for, () for a type of its own.
+    types: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
+
+
+def _closing(found: Sequence[Token], at: int) -> int:
+    """The place of the parenthesis that closes the one at `at`; -1 where none does."""
+    depth = 0
+    for i in range(at, len(found)):
+        depth += {"(": 1, ")": -1}.get(found[i].text, 0)
+        if depth == 0:
+            return i
+    return -1
+
+
+def _template(found: Sequence[Token]) -> Words | None:
+    """The parameters of a template, of the words before `__global__`; None where there are none."""
+    for i, token in enumerate(found):
+        if token.text != "template":
+            continue
+        depth = 0
+        for j in range(i + 1, len(found)):
+            depth += {"<": 1, ">": -1}.get(found[j].text, 0)
+            if depth <= 0:
+                return tuple(found[i + 2 : j])
+        return ()
+    return None
+
+
+def _kernel(found: Sequence[Token], at: int, scope: str, own: bool) -> Definition | None:
+    """The kernel whose mark is at `at`."""
+    i = at + 1
+    while i < len(found):
+        token = found[i]
+        if token.text in ATTRIBUTES and i + 1 < len(found) and found[i + 1].text == "(":
+            i = _closing(found, i + 1)
+            if i < 0:
+                return None
+        elif token.text not in SPECIFIERS and token.kind != STRING:
+            break
+        i += 1
+    if i + 1 >= len(found) or found[i].kind != NAME or found[i + 1].text != "(":
+        return None  # a specialisation of a template, or something else that has no plain name
+    end = _closing(found, i + 1)
+    if end < 0:
+        return None
+    begin = at
+    while begin > 0 and found[begin - 1].text not in (";", "}", "{"):
+        begin -= 1
+    return Definition(scope + found[i].text, _template(found[begin:at]), tuple(found[i + 2 : end]), found[i].line, own)
+
+
+def _namespace(found: Sequence[Token], at: int) -> tuple[str, int] | None:
+    """The scope that a `namespace` at `at` opens, and the place of its brace."""
+    i, name = at + 1, ""
+    while i < len(found) and found[i].kind in (NAME, PUNCTUATION) and found[i].text not in ("{", ";", "="):
+        name += found[i].text
+        i += 1
+    return (name + "::" if name else "", i) if i < len(found) and found[i].text == "{" else None
+
+
+def scan(text: str, files: Mapping[str, str] | None = None, options: Iterable[str] = ()) -> Scan:
+    """Looks through a source and the files that it includes by name, as its conditionals choose."""
+    made, before = Scan(), Preprocessor(files or {}, options)
+    marked = before.run(text)
+    found = [token for token, _ in marked]
+    made.macros = {name for name in before.macros if not before.replaces(name)}
+    scopes: list[tuple[str, bool]] = []  # names, and whether types in it are seen outside of functions and classes
+    i = 0
+    while i < len(found):
+        word = found[i].text
+        if word == "namespace" and (opened := _namespace(found, i)) is not None:
+            scopes.append((opened[0], True))
+            i = opened[1]
+        elif word == "{":
+            linkage = i > 1 and found[i - 1].kind == STRING and found[i - 2].text == "extern"
+            scopes.append(("", linkage))
+        elif word == "}" and scopes:
+            scopes.pop()
+        elif word in MARKS and (kernel := _kernel(found, i, "".join(n for n, _ in scopes), marked[i][1])) is not None:
+            made.kernels.append(kernel)
+        elif word in ("struct", "class", "union", "enum", "using", "typedef") and all(is_open for _, is_open in scopes):
+            _type(found, i, made)
+        i += 1
+    return made
+
+
+def _type(found: Sequence[Token], at: int, made: Scan) -> None:
+    """The type that is declared at `at`, and what it is another name for; nothing for any other type."""
+    end, depth = at + 1, 0
+    while end < len(found) and not (depth <= 0 and found[end].text == ";"):
+        depth += {"{": 1, "}": -1}.get(found[end].text, 0)
+        end += 1
+    words = [token.text for token in found[at + 1 : end]]
+    name, stands_for = words[0] if words else "", []
+    if found[at].text == "typedef" and words:
+        name, stands_for = words[-1], words[:-1]
+    elif found[at].text == "using":
+        if words[1:2] != ["="]:
+            return  # a declaration or directive: names are looked up without their namespaces anyway
+        stands_for = words[2:] if at == 0 or found[at - 1].text != ">" else []
+    plain = all(word == "::" or word[0].isalpha() or word[0] == "_" for word in stands_for)
+    made.types.setdefault(name, set()).add(tuple(stands_for) if plain else ())
+
+
+def names(made: Scan) -> list[str]:
+    """The kernels that are no templates, each once, in the source's order."""
+    return list(dict.fromkeys(kernel.name for kernel in made.kernels if kernel.template is None and kernel.own))
+
+
+def _without_default(part: Sequence[Token]) -> Sequence[Token]:
+    return part[: next((i for i, token in enumerate(part) if token.text == "="), len(part))]
+
+
+def _bindings(kernel: Definition, entry: str) -> dict[str, Words]:
+    """What the parameters of a template stand for in an entry such as `scale<float, 4>`. Raises NotParsed."""
+    if kernel.template is None:
+        return {}
+    given = [tuple(part) for part in split(tokens(entry[entry.index("<") + 1 : entry.rindex(">")]))]
+    result: dict[str, Words] = {}
+    for i, part in enumerate(split(kernel.template)):
+        words = _without_default(part)
+        if [token.text for token in words] in (["typename"], ["class"]):
+            continue  # nothing has its name
+        if not words or words[-1].kind != NAME or words[0].text == "template" or any(t.text == "..." for t in words):
+            raise NotParsed("its template parameters are not plain")
+        argument = given[i] if i < len(given) else tuple(part[len(words) + 1 :])
+        if not argument:
+            raise NotParsed(f"the template argument {words[-1].text} is not given")
+        result[words[-1].text] = argument
+    return result
+
+
+class _Resolver:
+    """Parameters with C's types in place of the source's names for them."""
+
+    def __init__(self, made: Scan, bindings: Mapping[str, Words]) -> None:
+        self.made, self.bindings = made, bindings
+
+    def parameter(self, part: Sequence[Token]) -> Declared:
+        """Raises NotParsed."""
+        part = _without_default(part)
+        bracket = next((i for i, token in enumerate(part) if token.text == "["), len(part))
+        if bracket and part[bracket - 1].kind == NAME:
+            bracket -= 1  # the name is none of a type
+        return read_one([*self.types(part[:bracket]), *part[bracket:]], only_c=True)
+
+    def types(self, found: Sequence[Token], depth: int = 0) -> list[Token]:
+        result: list[Token] = []
+        for i, token in enumerate(found):
+            if token.text == "typename":
+                continue
+            if i + 1 < len(found) and found[i + 1].text == "::" and token.kind == NAME:
+                if token.text in self.bindings:
+                    raise NotParsed(f"{token.text}:: depends on the template's arguments")
+                continue
+            if token.text == "::":
+                continue
+            words = self.of_name(token) if token.kind == NAME else None
+            if words is not None and depth > MAX_ALIASES:
+                raise NotParsed(f"{token.text} is a name for itself")
+            result += [token] if words is None else self.types(words, depth + 1)
+        return result
+
+    def of_name(self, token: Token) -> Sequence[Token] | None:
+        """What a name stands for, None if only for itself."""
+        if token.text in self.bindings:
+            return [Token(t.kind, t.text, token.start, token.line) for t in self.bindings[token.text]]
+        if token.text in self.made.macros:
+            raise NotParsed(f"{token.text} is a macro")
+        forms = self.made.types.get(token.text)
+        if forms is None or forms == {(token.text,)}:
+            return None
+        if len(forms) > 1:
+            raise NotParsed(f"{token.text} is a type that the source declares in several forms")
+        (words,) = forms
+        if not words:
+            raise NotParsed(f"{token.text} is a type of the source's own")
+        return [Token(NAME if word != "::" else PUNCTUATION, word, token.start, token.line) for word in words]
+
+
+def _definitions(made: Scan, entry: str) -> list[Definition]:
+    """The kernels that an entry may mean. Raises NotParsed if there is none."""
+    base = entry.partition("<")[0].strip()
+    same = [kernel for kernel in made.kernels if base in (kernel.name, kernel.name.rpartition("::")[2])]
+    if not same:
+        have = names(made)
+        raise NotParsed(f"the source shows no kernel {base}" + (f"; it has {', '.join(have)}" if have else ""))
+    if "<" in entry:
+        same = [kernel for kernel in same if kernel.template is not None]
+        if not same or ">" not in entry:
+            raise NotParsed(f"{base} is no template in the source")
+    elif any(kernel.template is not None for kernel in same):
+        raise NotParsed(f"{entry} is a template: name it with its arguments, {entry}<…>")
+    return same
+
+
+def check(made: Scan, entry: str, declared: Sequence[Param]) -> None:
+    """Raises SignatureMismatch where a declaration is not what the source says. What cannot be read is not compared."""
+    try:
+        found = parameters_found(made, entry)
+    except NotParsed:
+        return
+    source = [d and Found(d.c, d.param.is_tensor, d.type) for d in found]
+    wrong = disagreement(entry, declared, source)
+    if wrong is not None:
+        raise SignatureMismatch(wrong, {"key": "signature", "declared": len(declared), "compiled": len(found)})
+
+
+def parameters_found(made: Scan, entry: str) -> list[Declared | None]:
+    """The parameters of a kernel; None for each that is not said plainly. Raises NotParsed where not even their
+    number is."""
+    forms: list[list[Declared | None]] = []
+    for kernel in _definitions(made, entry):
+        resolver = _Resolver(made, _bindings(kernel, entry))
+        found: list[Declared | None] = []
+        for part in split(kernel.params):
+            try:
+                found.append(resolver.parameter(part))
+            except NotParsed:
+                found.append(None)
+        forms.append(found)
+    kinds = {tuple((d.param.kind, d.param.dtype) if d else None for d in found) for found in forms}
+    if len(kinds) > 1:
+        raise NotParsed("in several forms")
+    return forms[-1]
+
+
+def signature(made: Scan, entry: str) -> tuple[Param, ...]:
+    """The parameters of a kernel, where the source says them plainly. Raises BadArgument, which asks for them."""
+    ask = f"give the signature of {entry}, such as \"float* c, const float* a, int n\""
+    try:
+        same = _definitions(made, entry)
+        forms = [_signature(made, kernel, entry) for kernel in same]
+    except NotParsed as error:
+        raise BadArgument(f"{error}: {ask}", {"key": "signature"}) from None
+    if len({tuple((p.kind, p.dtype, p.align) for p in form) for form in forms}) > 1:
+        lines = ", ".join(str(kernel.line) for kernel in same)
+        raise BadArgument(f"the source shows {entry} in several forms (lines {lines}): {ask}", {"key": "signature"})
+    return forms[-1]
+
+
+def _signature(made: Scan, kernel: Definition, entry: str) -> tuple[Param, ...]:
+    resolver = _Resolver(made, _bindings(kernel, entry))
+    result: list[Param] = []
+    for i, part in enumerate(split(kernel.params)):
+        try:
+            param = resolver.parameter(part).param
+            if any(param.name == other.name for other in result):
+                raise NotParsed(f"a second parameter {param.name}")
+        except NotParsed as error:
+            raise NotParsed(f"{entry}, parameter {i + 1} (`{spelled(part)}`): {error}") from None
+        result.append(param)
+    return tuple(result)
+
+
+def gather(text: str, directory: Path, more: Iterable[str | os.PathLike[str]] = ()) -> dict[str, str]:
+    """The files that a source includes, and those that they include, by the names that they are included by. Looked for
+    beside the including file, then in `more`; what is in neither is left to the compiler. Raises BadArgument where one
+    name means two files."""
+    files: dict[str, str] = {}
+    places: dict[str, Path] = {}
+    waiting = [(text, directory)]
+    while waiting:
+        source, here = waiting.pop()
+        for name, angled, _line in included(tokens(source)):
+            folders = [Path(folder) for folder in more]
+            path = next((p for f in ([] if angled else [here]) + folders if (p := f / name).is_file()), None)
+            if path is None:
+                continue
+            path = path.resolve()
+            if name in places:
+                if places[name] != path:
+                    raise BadArgument(f"#include {name!r} means {places[name]} and {path}: give them different names")
+                continue
+            places[name] = path
+            files[name] = path.read_text(encoding="utf-8")
+            waiting.append((files[name], path.parent))
+    return files

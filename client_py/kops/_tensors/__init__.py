@@ -1,0 +1,1 @@
+"""From arrays of any framework to references that travel, and back."""

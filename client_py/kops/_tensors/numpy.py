@@ -1,0 +1,178 @@
+"""NumPy arrays, and what becomes one: lists, numbers, anything with `__array__`.
+
+An array that lies in the pool's memory (made by `empty`, `array`, a result, or a view of such) is referred to where it
+is, recognised by its address. Any other is copied into a block of the pool for the call, and an output is copied back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+import numpy
+
+from .._base.declarations import DTYPES
+from .._base.dtypes import FLOATS, NAMES, OF_ML_DTYPES
+from .._base.errors import BadArgument, Overlap, ReadOnly
+from .._memory.pool import Block, pool
+from .operands import Adapter, Operand, Operands, unknown_dtype
+
+# numpy dtype -> (name, native dtype or None when it is that already)
+_dtypes: dict[Any, tuple[str, Any]] = {}
+_native: dict[str, Any] = {}  # wire name -> numpy dtype
+
+
+def dtype_name(dtype: Any) -> tuple[str, Any]:
+    """The wire's name for a NumPy dtype, and the native-endian dtype when it is of the other byte order."""
+    found = _dtypes.get(dtype)
+    if found is None:
+        native = dtype.newbyteorder("=")
+        name = next((short for short, long in NAMES.items() if native.name == long and short in DTYPES), None)
+        if name is None:
+            raise unknown_dtype(dtype)
+        found = _dtypes[dtype] = (name, None if native == dtype else native)
+    return found
+
+
+def numpy_dtype(dtype: Any) -> Any:
+    """The NumPy dtype for a wire name, a NumPy dtype or its name. bfloat16 and 8-bit floats need the package
+    ml_dtypes."""
+    name = NAMES.get(dtype, dtype) if isinstance(dtype, str) else dtype
+    if isinstance(name, str) and name in OF_ML_DTYPES:
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise BadArgument(f"NumPy has no {name}: install ml_dtypes, or use torch tensors") from None
+        return numpy.dtype(getattr(ml_dtypes, name))
+    made = numpy.dtype(name)
+    dtype_name(made)
+    return made
+
+
+def empty(shape: Any, dtype: Any) -> Any:
+    """An array in shared memory, its content whatever was there."""
+    shape = (int(shape),) if isinstance(shape, (int, numpy.integer)) else tuple(int(n) for n in shape)
+    if any(n < 0 for n in shape):
+        raise BadArgument(f"negative dimensions in shape {shape}")
+    count = math.prod(shape)
+    if count == 0:
+        return numpy.empty(shape, dtype)
+    return numpy.ndarray(shape, dtype, pool.take(count * dtype.itemsize))
+
+
+def _element_strides(array: Any) -> tuple[int, ...]:
+    """Strides in elements of an array that is not contiguous; empty when some are negative or no whole elements."""
+    size = array.itemsize
+    result = []
+    for stride, length in zip(array.strides, array.shape, strict=True):
+        if length == 1:
+            stride = size
+        if stride < 0 or stride % size:
+            return ()
+        result.append(stride // size)
+    return tuple(result)
+
+
+class NumpyAdapter(Adapter):
+    def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
+        dtype, foreign = _dtypes.get(value.dtype) or dtype_name(value.dtype)
+        flags = value.flags
+        if output and not flags.writeable:
+            raise ReadOnly("out is a read-only array")
+        size = value.size
+        base = value.base
+        if base is not None and size and foreign is None:
+            if isinstance(base, Block):
+                segment, offset = base.segment, base.offset
+            else:
+                address = value.__array_interface__["data"][0]
+                segment = pool.find(address)
+                offset = address - segment.address if segment is not None else 0
+            if segment is not None and flags.aligned:
+                strides = None if flags.c_contiguous else _element_strides(value)
+                if strides != ():
+                    operands.keep.append(value)
+                    return Operand(value, segment, offset, value.shape, strides, dtype, self)
+        if not size:
+            return Operand(value, None, 0, value.shape, None, dtype, self)
+        return self._stage(value, operands, dtype, foreign, output, reads)
+
+    def _stage(self, value: Any, operands: Operands, dtype: str, native: Any, output: bool, reads: bool) -> Operand:
+        # One array given twice (both inputs, or in place) is one array for the daemon too.
+        key = (value.__array_interface__["data"][0], value.shape, value.strides, value.dtype)
+        found: Operand | None = operands.staged.get(key)
+        repeated = tuple(s == 0 and n > 1 for s, n in zip(value.strides, value.shape, strict=True))
+        if output and any(repeated):
+            raise Overlap("out has elements that share memory (stride 0)")
+        if found is None:
+            # Repeated elements are copied once and repeated by stride 0.
+            distinct = value[tuple(slice(0, 1) if r else slice(None) for r in repeated)] if any(repeated) else value
+            block = pool.take(distinct.size * distinct.itemsize)
+            stage = numpy.ndarray(distinct.shape, native or value.dtype, block)
+            if reads:
+                numpy.copyto(stage, distinct)
+            strides = None
+            if any(repeated):
+                strides = tuple(0 if r else s // stage.itemsize for r, s in zip(repeated, stage.strides, strict=True))
+            found = Operand(stage, block.segment, block.offset, value.shape, strides, dtype, self)
+            operands.staged[key] = found
+            operands.keep.append(stage)
+        if output:
+            stage = found.value
+            operands.copies.append(lambda: numpy.copyto(value, stage))
+        return Operand(value, found.source, found.offset, value.shape, found.strides, dtype, self)
+
+    def allocate(self, like: Operand, shape: tuple[int, ...], operands: Operands) -> Operand:
+        name = like.dtype
+        dtype = _native.get(name)
+        if dtype is None:
+            dtype = _native[name] = numpy_dtype(name)
+        count = math.prod(shape)
+        if not count:
+            return Operand(numpy.empty(shape, dtype), None, 0, shape, None, name, self)
+        block = pool.take(count * dtype.itemsize)
+        made = numpy.ndarray(shape, dtype, block)
+        operands.keep.append(made)
+        return Operand(made, block.segment, block.offset, shape, None, name, self)
+
+
+class PlainAdapter(Adapter):
+    """Numbers, lists and other things that NumPy understands. As inputs only."""
+
+    plain = True
+
+    def convert(self, value: Any, dtype: str | None, operands: Operands) -> Operand:
+        """As an array of `dtype`; without one its own floating-point dtype if it has one, else f32."""
+        array = as_array(value, FLOATS) if dtype is None else numpy.asarray(value, numpy_dtype(dtype))
+        return numpy_adapter.operand(array, operands)
+
+    def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
+        raise BadArgument("out must be an array")
+
+
+def to_copy(value: Any, dtype: Any, keeps: Collection[str] = NAMES) -> tuple[Any, Any]:
+    """`value` as a NumPy array, and the supported dtype that a copy of it is to have, in native byte order: that asked
+    for, else its own when it is an array of one that it `keeps`, else f32."""
+    if dtype is not None:
+        wanted = numpy_dtype(dtype)
+        return value if isinstance(value, numpy.ndarray) else numpy.asarray(value, wanted), wanted.newbyteorder("=")
+    array = numpy.asarray(value)
+    if hasattr(value, "dtype"):
+        try:
+            if dtype_name(array.dtype)[0] in keeps:
+                return array, array.dtype.newbyteorder("=")
+        except TypeError:
+            pass
+    if array.dtype.kind not in "fiub":
+        raise unknown_dtype(array.dtype)
+    return array, numpy.dtype(numpy.float32)
+
+
+def as_array(value: Any, keeps: Collection[str]) -> Any:
+    """`value` as a NumPy array of a supported dtype, see `to_copy`."""
+    array, wanted = to_copy(value, None, keeps)
+    return array if array.dtype.newbyteorder("=") == wanted else array.astype(wanted)
+
+
+numpy_adapter = NumpyAdapter()

@@ -1,0 +1,164 @@
+"""Operands: from any array of any framework to a reference that travels, and back.
+
+An adapter knows one framework. It turns a tensor into an `Operand` (memory that can be registered, offset, shape,
+strides, dtype), copies it into shared memory where it cannot be referred to, and makes outputs. `Operands` collects
+those of one call. Adapters do not talk to the daemon. Which one a tensor needs is in `_adapters`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .._base.declarations import DTYPES
+from .._base.dtypes import FLOATS, NAMES
+from .._base.errors import DeviceMismatch, UnknownDtype
+from .._memory.allocations import allocations
+from .._memory.exports import Allocation
+from .._memory.pool import Source, release
+
+
+class Operand:
+    """A tensor as the wire sees it. `source` is None when it has no element. `strides` count elements; None is
+    row-major."""
+
+    __slots__ = ("value", "source", "offset", "shape", "strides", "dtype", "adapter")
+
+    def __init__(
+        self,
+        value: Any,
+        source: Source | None,
+        offset: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None,
+        dtype: str,
+        adapter: Adapter,
+    ) -> None:
+        self.value = value  # what the caller gave, or what was allocated
+        self.source = source
+        self.offset = offset
+        self.shape = shape
+        self.strides = strides
+        self.dtype = dtype
+        self.adapter = adapter
+
+    def wire(self, buffer: int | None) -> dict[str, Any]:
+        """The tensor map."""
+        if buffer is None:
+            return {"shape": self.shape, "dtype": self.dtype}
+        if self.strides is None:
+            return {"buffer": buffer, "offset": self.offset, "shape": self.shape, "dtype": self.dtype}
+        return {
+            "buffer": buffer,
+            "offset": self.offset,
+            "shape": self.shape,
+            "strides": self.strides,
+            "dtype": self.dtype,
+        }
+
+
+class Operands:
+    """What one call's tensors need: memory to keep until the reply, streams to wait for before it, copies after it."""
+
+    __slots__ = ("keep", "staged", "waits", "copies")
+
+    def __init__(self) -> None:
+        self.keep: list[Any] = []
+        self.staged: dict[Any, Any] = {}  # identity of an ordinary array -> its staged operand
+        self.waits: dict[Any, Callable[[], None]] = {}
+        self.copies: list[Callable[[], None]] = []  # staged outputs back to where they belong
+
+    def synchronize(self) -> None:
+        """Waits for the streams that the operands are made on: inputs must be ready when a request is sent, and memory
+        that an allocator reuses in stream order must be free."""
+        for wait in self.waits.values():
+            wait()
+
+    @property
+    def torch_device(self) -> int | None:
+        """The CUDA device whose torch tensors these are, all of them; None when some are something else."""
+        if len(self.waits) != 1 or self.staged:
+            return None
+        ((kind, index),) = self.waits
+        return index if kind == "torch" else None
+
+    def finish(self) -> None:
+        for copy in self.copies:
+            copy()
+
+
+class Adapter:
+    """One framework. Stateless."""
+
+    plain = False  # takes its dtype from the other operands
+
+    def convert(self, value: Any, dtype: str | None, operands: Operands) -> Operand:
+        """As `operand`, for a value that has no dtype of its own."""
+        raise NotImplementedError
+
+    def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
+        """Refers to `value`, or to a copy of it in shared memory. An `output` is copied back by `operands.finish()`;
+        with `reads` its content is copied in first."""
+        raise NotImplementedError
+
+    def allocate(self, like: Operand, shape: tuple[int, ...], operands: Operands) -> Operand:
+        """A new tensor of the same framework, device and dtype as `like`."""
+        raise NotImplementedError
+
+    def result(self, value: Any) -> Any:
+        """What the caller gets for an allocated tensor."""
+        return value
+
+
+def check_devices(some: list[Operand], others: list[Operand]) -> None:
+    """Host memory and device memory do not mix: where to compute would be a guess."""
+    kind = None
+    for operand in (*some, *others):
+        source = operand.source
+        if source is not None and type(source) is not kind:
+            if kind is not None:
+                raise DeviceMismatch("some of these tensors are in host memory and some on a GPU: move them to one device")
+            kind = type(source)
+
+
+def unknown_dtype(dtype: Any) -> UnknownDtype:
+    return UnknownDtype(f"dtype {dtype} is not supported: convert to float32, float64, float16 or bfloat16")
+
+
+def check_floats(op: str, operands: Iterable[Operand]) -> None:
+    """Built-in ops compute with floating-point numbers; other dtypes are for kernels."""
+    for operand in operands:
+        if operand.dtype not in FLOATS:
+            raise UnknownDtype(f"{op} of {NAMES[operand.dtype]} is not supported: convert to one of {', '.join(NAMES[n] for n in FLOATS)}")
+
+
+def span(shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: str) -> int:
+    """Bytes from a tensor's first element to the end of its furthest; it is not empty."""
+    if strides is None:
+        return math.prod(shape) * DTYPES[dtype]
+    return (1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))) * DTYPES[dtype]
+
+
+def extent(operand: Operand) -> tuple[int, int] | None:
+    """The addresses of its elements, from the first to the end of the furthest; None where it has none."""
+    if operand.source is None:
+        return None
+    start = operand.source.base + operand.offset
+    return start, start + span(operand.shape, operand.strides, operand.dtype)
+
+
+def overlap(a: tuple[int, int] | None, b: tuple[int, int] | None) -> bool:
+    return a is not None and b is not None and a[0] < b[1] and b[0] < a[1]
+
+
+def renew(operand: Operand) -> None:
+    """Looks an operand's memory up again, after a daemon called the reference stale."""
+    source = operand.source
+    if isinstance(source, Allocation):
+        pointer = source.base + operand.offset
+        allocations.forget(source)
+        found = allocations.cover(pointer, span(operand.shape, operand.strides, operand.dtype))
+        operand.source, operand.offset = found, pointer - found.base
+    elif source is not None:
+        release(source)

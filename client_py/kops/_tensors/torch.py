@@ -1,0 +1,146 @@
+"""torch tensors: on CUDA by the allocation that they lie in, on the CPU in shared memory.
+
+Autograd does not see the daemon's work: inputs are taken as data, outputs are plain tensors.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from functools import partial
+from typing import Any
+
+from .._base.compiled import configure
+from .._base.dtypes import NAMES
+from .._base.errors import BadArgument, Capturing, Overlap, Unsupported
+from .._base.warnings import warn
+from .._memory.allocations import allocations
+from .._memory.pool import pool
+from .operands import Adapter, Operand, Operands, span, unknown_dtype
+
+
+def current_stream(index: int) -> int:
+    """The handle of torch's current stream on a device."""
+    torch = sys.modules["torch"]
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return int(raw(index) if raw is not None else torch.cuda.current_stream(index).cuda_stream)
+
+
+class TorchAdapter(Adapter):
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        configure(torch, current_stream)
+        self._dtypes = {short: getattr(torch, name) for short, name in NAMES.items() if hasattr(torch, name)}
+        self._names = {dtype: short for short, dtype in self._dtypes.items()}
+
+    def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
+        dtype = self._names.get(value.dtype)
+        if dtype is None:
+            raise unknown_dtype(value.dtype)
+        if value.requires_grad and self._torch.is_grad_enabled():
+            warn("autograd does not see what kops computes: pass x.detach(), or call inside torch.no_grad()", UserWarning)
+        if value.layout is not self._torch.strided:
+            raise BadArgument(f"a tensor of layout {value.layout}: only dense tensors (torch.strided) can be used")
+        if value.is_neg():
+            if output:
+                raise BadArgument("out is a negated view: pass a tensor of its own")
+            value = value.resolve_neg()
+        device = value.device
+        if device.type == "cuda":
+            return self._on_cuda(value, operands, dtype)
+        if device.type == "cpu":
+            return self._on_host(value, operands, dtype, output, reads)
+        raise Unsupported(f"a tensor on {device}: only CUDA and CPU tensors can be used")
+
+    def _on_cuda(self, value: Any, operands: Operands, dtype: str) -> Operand:
+        operands.keep.append(value)
+        self._wait_for(value.get_device(), operands)
+        shape = value.shape
+        if 0 in shape:
+            return Operand(value, None, 0, shape, None, dtype, self)
+        pointer = value.data_ptr()
+        allocation = allocations.find(pointer)
+        strides = None if value.is_contiguous() else value.stride()
+        if allocation.chunks is not None:
+            allocation = allocations.cover(pointer, span(shape, strides, dtype))
+        return Operand(value, allocation, pointer - allocation.base, shape, strides, dtype, self)
+
+    def _wait_for(self, index: int, operands: Operands) -> None:
+        key = ("torch", index)
+        if key not in operands.waits:
+            operands.waits[key] = partial(self._synchronize, index)
+
+    def _synchronize(self, index: int) -> None:
+        if allocations.driver.capturing(current_stream(index)):  # to wait would spoil the graph
+            raise Capturing(
+                "the current CUDA stream is being captured, and a call cannot be part of a graph: make it outside the capture, or "
+                "record a program with k.program()"
+            )
+        self._torch.cuda.current_stream(index).synchronize()
+
+    def _on_host(self, value: Any, operands: Operands, dtype: str, output: bool, reads: bool) -> Operand:
+        shape = tuple(value.shape)
+        if 0 in shape:
+            return Operand(value, None, 0, shape, None, dtype, self)
+        pointer = value.data_ptr()
+        segment = pool.find(pointer)
+        if segment is not None:
+            operands.keep.append(value)
+            strides = None if value.is_contiguous() else tuple(value.stride())
+            return Operand(value, segment, pointer - segment.address, shape, strides, dtype, self)
+        return self._stage(value, operands, dtype, output, reads)
+
+    def _stage(self, value: Any, operands: Operands, dtype: str, output: bool, reads: bool) -> Operand:
+        shape = tuple(value.shape)
+        data = value.detach()
+        repeated = [s == 0 and n > 1 for s, n in zip(value.stride(), shape, strict=True)]
+        if output and any(repeated):
+            raise Overlap("out has elements that share memory (stride 0)")
+        # One tensor given twice (both inputs, or in place) is one tensor for the daemon too.
+        key = (value.data_ptr(), shape, tuple(value.stride()), dtype)
+        found: Operand | None = operands.staged.get(key)
+        if found is None:
+            # Repeated elements are copied once and repeated by stride 0.
+            distinct = data
+            for i, r in enumerate(repeated):
+                if r:
+                    distinct = distinct.narrow(i, 0, 1)
+            block, stage = self._shared(tuple(distinct.shape), dtype)
+            if reads:
+                stage.copy_(distinct)
+            strides = None
+            if any(repeated):
+                strides = tuple(0 if r else s for r, s in zip(repeated, stage.stride(), strict=True))
+            found = Operand(stage, block.segment, block.offset, shape, strides, dtype, self)
+            operands.staged[key] = found
+            operands.keep.append(stage)
+        if output:
+            stage = found.value
+            operands.copies.append(lambda: data.copy_(stage))
+        return Operand(value, found.source, found.offset, shape, found.strides, dtype, self)
+
+    def _shared(self, shape: tuple[int, ...], dtype: str) -> tuple[Any, Any]:
+        """A block and a tensor in it."""
+        torch_dtype = self._dtypes[dtype]
+        count = math.prod(shape)
+        block = pool.take(count * torch_dtype.itemsize)
+        return block, self._torch.frombuffer(block, dtype=torch_dtype, count=count).view(shape)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """A CPU tensor in shared memory, its content whatever was there."""
+        name = self._names.get(dtype)
+        if name is None:
+            raise unknown_dtype(dtype)
+        if 0 in shape:
+            return self._torch.empty(shape, dtype=dtype)
+        return self._shared(shape, name)[1]
+
+    def allocate(self, like: Operand, shape: tuple[int, ...], operands: Operands) -> Operand:
+        device = like.value.device
+        if device.type == "cuda":
+            return self._on_cuda(self._torch.empty(shape, dtype=self._dtypes[like.dtype], device=device), operands, like.dtype)
+        if 0 in shape:
+            return Operand(self._torch.empty(shape, dtype=self._dtypes[like.dtype]), None, 0, shape, None, like.dtype, self)
+        block, made = self._shared(shape, like.dtype)
+        operands.keep.append(made)
+        return Operand(made, block.segment, block.offset, shape, None, like.dtype, self)
