@@ -1,5 +1,5 @@
 /* Ops on torch CUDA tensors whose memory is registered: from the tensors to the request without Python in between.
- * Whatever is not as expected is left to the slow path, which knows everything and says what is wrong. */
+ * Every other argument is left to the slow path, which takes all and names the error. */
 #include <string.h>
 
 #include "fast.h"
@@ -11,7 +11,7 @@ static bool same_shape(const struct operand *a, const struct operand *b)
     return a->rank == b->rank && !memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0]));
 }
 
-/* The output, where its shape is easily told. NULL: it is not, or an exception is set. */
+/* The output, where its shape follows simply from the inputs. NULL: it does not, or an exception is set. */
 static PyObject *allocate(const struct fast *f, enum rule rule)
 {
     const struct operand *a = &f->operands[0], *b = &f->operands[1];

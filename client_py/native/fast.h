@@ -1,4 +1,5 @@
-/* What the short ways of ops (fast.c) and of kernels (launch.c) share. Under the GIL unless a function says otherwise.
+/* The common part of the short ways of ops (fast.c) and of kernels (launch.c). Under the GIL unless a function says
+ * otherwise.
  */
 #ifndef KOPS_PYTHON_FAST_H
 #define KOPS_PYTHON_FAST_H
@@ -35,13 +36,14 @@ const struct region *fast_region(struct link *link, const struct cuda_driver *d,
 
 void fast_begin(struct fast *f, struct link *link, PyObject *inputs);
 
-/* What a short way returns that is none: NotImplemented, or NULL with the exception that is set. */
+/* The result of a short way that cannot be taken: NotImplemented, or NULL with the exception that is set. */
 PyObject *fast_decline(void);
 
 /* The bytes of a packed map; None leaves them alone. False with an exception set. */
 bool fast_packed(PyObject *value, const char **ret_data, size_t *ret_length);
 
-/* Refers to operand i, which was read. False: it is not registered, or lies where the ones before do not. */
+/* Refers to operand i, which was read. False: its memory is not registered, or is on another device than the ones
+ * before. */
 bool fast_resolve(struct fast *f, unsigned i);
 
 /* Whether the calling thread is where the operands are; finds the current stream. */

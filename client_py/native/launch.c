@@ -1,4 +1,4 @@
-/* Launches of kernels of the user's own on torch CUDA tensors, as fast.c does ops: what a kernel takes is prepared
+/* Launches of kernels of the user's own on torch CUDA tensors, as fast.c does ops: a kernel's parameters are prepared
  * once, in a Kernel. Whatever is not as expected is left to the slow path. */
 #include <float.h>
 #include <math.h>
@@ -59,7 +59,7 @@ static bool real_fits(enum kops_dtype dtype, double value)
     return size <= (dtype == KOPS_F16 ? 65504.0 : 3.3e38);
 }
 
-/* A Python number as the parameter wants it. */
+/* A Python number in the parameter's type. */
 static bool read_scalar(enum kops_dtype dtype, PyObject *value, struct kops_argument *ret)
 {
     long long integer;

@@ -1,4 +1,4 @@
-/* kops._native.Link: one kops_client, and what Python keeps alive for the daemon. */
+/* kops._native.Link: one kops_client, and the references that Python keeps alive for the daemon. */
 #include "python_native.h"
 
 #include <stdlib.h>
@@ -213,7 +213,7 @@ static PyObject *enqueue_call(PyObject *self, PyObject *arguments)
     return kept ? NULL : (Py_INCREF(Py_None), Py_None);
 }
 
-/* batch(stream, begin): begins one, or ends it. */
+/* batch(stream, begin): begins a batch, or ends it. */
 static PyObject *batch(PyObject *self, PyObject *arguments)
 {
     PyThreadState *thread;
@@ -233,7 +233,7 @@ static PyObject *batch(PyObject *self, PyObject *arguments)
     return r ? native_raise(&e) : (Py_INCREF(Py_None), Py_None);
 }
 
-/* synchronize(timeout): waits for what is enqueued; raises the first error since the last report. */
+/* synchronize(timeout): waits for the enqueued ops; raises the first error since the last report. */
 static PyObject *synchronize(PyObject *self, PyObject *timeout)
 {
     PyThreadState *thread;
@@ -279,7 +279,7 @@ static PyObject *collect(PyObject *self, PyObject *unused)
     return PyLong_FromSize_t(left);
 }
 
-/* close(): ends the connection, once what is enqueued has ended. Calls of other threads end first. */
+/* close(): ends the connection, once the enqueued ops have ended. Calls of other threads end first. */
 static PyObject *close_link(PyObject *self, PyObject *unused)
 {
     struct link *link = (struct link *)self;
@@ -332,7 +332,7 @@ static void deallocate(PyObject *self)
     PyObject *closed;
 
     if (native_leaving)
-        return; /* closing would wait for the ops under way, whose results nobody will see */
+        return; /* closing would wait for the ops under way, whose results are not needed any more */
     closed = close_link(self, NULL);
     Py_XDECREF(closed);
     Py_CLEAR(link->wake);

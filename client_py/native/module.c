@@ -79,7 +79,7 @@ static PyObject *available(PyObject *module, PyObject *args)
 static PyMethodDef methods[] = {
     {"set_errors", set_errors, METH_O, "Names the function that makes an exception of a code, a message and a map."},
     {"configure", tensor_configure, METH_VARARGS,
-     "configure(types, dtypes, exchange, current_stream, empty_like, empty): what torch is here."},
+     "configure(types, dtypes, exchange, current_stream, empty_like, empty): torch's types and functions."},
     {"available", available, METH_VARARGS,
      "available(root, address_space, file_size): libkops's bound of memory, and of what. For tests."},
     {"leave", leave, METH_NOARGS, "The interpreter ends: links that are dropped from now on are left to the system."},
@@ -89,7 +89,7 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     "_native",
-    "The connection to kopsd in C; see kops._native_link.",
+    "The connection to kopsd in C; see kops._session.native_link.",
     -1,
     methods,
     NULL,

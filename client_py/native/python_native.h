@@ -46,10 +46,10 @@ struct link {
     PyObject ob_base;
     kops_client *client;    /* NULL: closed */
     unsigned users;         /* calls that may have given up the GIL */
-    bool closing;           /* the last of them closes it */
+    bool closing;           /* the last user closes the client */
     uint32_t generation;    /* of the connection that the regions and ids are of */
-    PyObject *wake;         /* called when something is kept that nobody looks after */
-    bool awake;             /* somebody does */
+    PyObject *wake;         /* called when references are kept and no thread collects them */
+    bool awake;             /* a thread collects them */
     struct region *regions; /* by address */
     size_t n_regions, regions_room, last_region;
     struct kept_list enqueued;
@@ -106,7 +106,7 @@ extern PyType_Spec link_spec;
 bool link_enter(struct link *link);
 void link_leave(struct link *link);
 
-/* Closes the client and drops what is kept; nobody uses it any more. */
+/* Closes the client and drops the kept references. No thread uses the link any more. */
 void link_end(struct link *link);
 
 /* Waits for a ticket with the GIL given up, looking after signals. `reply` NULL: of a run. 1: it has ended, with *e; 0:
@@ -120,7 +120,7 @@ void link_abandon(struct link *link, kops_ticket ticket, bool cancel, PyObject *
 /* Keeps references until the op that was enqueued last has ended. */
 int link_keep(struct link *link, PyObject *references);
 
-/* Drops what has ended. Returns how much is left. */
+/* Drops the references of ended ops. Returns how many are left. */
 size_t link_collect(struct link *link);
 
 /* fast.c */
@@ -149,10 +149,10 @@ struct operand {
     enum kops_dtype dtype;
 };
 
-/* module.configure(types, dtypes, exchange, current_stream, empty_like, empty): what torch is here. */
+/* module.configure(types, dtypes, exchange, current_stream, empty_like, empty): torch's types and functions. */
 PyObject *tensor_configure(PyObject *module, PyObject *arguments);
 
-/* A torch CUDA tensor with elements. False, without an exception: something else, which the slow path understands. */
+/* A torch CUDA tensor with elements. False, without an exception: another value, which the slow path takes. */
 bool tensor_read(PyObject *value, struct operand *ret);
 
 /* torch's current stream of a device. */

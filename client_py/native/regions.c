@@ -75,7 +75,7 @@ PyObject *link_remember(PyObject *self, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "KKKKK", &base, &size, &id, &buffer, &context))
         return NULL;
     for (i = place_of(link, base); i < link->n_regions && link->regions[i].base < base + size;)
-        remove_region(link, i); /* what lay there is gone */
+        remove_region(link, i); /* the earlier allocation there is gone */
     if (link->n_regions == link->regions_room) {
         size_t room = link->regions_room ? 2 * link->regions_room : 16;
         struct region *grown = realloc(link->regions, room * sizeof(*grown));

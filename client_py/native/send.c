@@ -1,4 +1,4 @@
-/* From operands to a request on its way: what ops and launches of kernels do alike. */
+/* From operands to a request that was sent: the common part of ops and launches of kernels. */
 #include "base/fail.h"
 #include "fast.h"
 
@@ -65,7 +65,7 @@ bool fast_place(struct fast *f)
            tensor_stream(f->operands[0].device, &f->stream);
 }
 
-/* What must live until the request has ended. */
+/* References that must live until the request has ended. */
 static PyObject *references(const struct fast *f)
 {
     if (f->out)

@@ -1,4 +1,4 @@
-/* What a link does underneath its methods: sharing the client with threads that gave up the GIL, keeping references for
+/* The base of a link's methods: sharing the client with threads that gave up the GIL, keeping references for
  * the daemon, waiting. */
 #include "python_native.h"
 
@@ -27,7 +27,7 @@ bool link_enter(struct link *link)
     return false;
 }
 
-/* ---- what is kept ---- */
+/* ---- references that are kept ---- */
 
 static int kept_append(struct kept_list *list, uint64_t number, PyObject *references)
 {

@@ -20,7 +20,8 @@ static enum kops_code not_the_same(struct kops_client *c, struct job *job, uint6
     (void)job;
     (void)deadline;
     fail(e, KOPS_ERR_CONNECTION_LOST, "the connection to the daemon was lost");
-    return fail_number(e, KOPS_ERR_CONNECTION_LOST, "unsent", 1); /* so that it can be made again, whatever it does */
+    return fail_number(e, KOPS_ERR_CONNECTION_LOST, "unsent",
+                       1); /* the request did not run, so any request can be made again */
 }
 
 enum kops_code submit_run(kops_client *client, const struct native_request *request, kops_ticket *ret_ticket,

@@ -1,4 +1,4 @@
-/* What a torch tensor is made of, with as few calls into Python as can be: by DLPack's exchange functions where torch
+/* Reads a torch tensor with as few calls into Python as possible: by DLPack's exchange functions where torch
  * has them, else by its methods. */
 #include "python_native.h"
 
@@ -32,7 +32,7 @@ struct dl_exchange {
 
 enum { DL_CUDA = 2, MAX_TYPES = 4, MAX_DTYPES = KOPS_F8_E5M2 };
 
-/* ---- what torch is here ---- */
+/* ---- torch's types and functions ---- */
 
 static PyObject *types[MAX_TYPES];   /* tensors, exactly; subclasses may mean anything */
 static PyObject *dtypes[MAX_DTYPES]; /* in the order of enum kops_dtype; None where torch has none */

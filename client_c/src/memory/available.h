@@ -5,7 +5,8 @@
  * which bounds memfds too. Of the first two a sixteenth, 1 GiB at most, is left to others. A figure that cannot be read
  * bounds nothing.
  *
- * The Python client has the same rule in kops/_memory/available.py, and client_py/tests/available.json cases for both. */
+ * The Python client has the same rule in kops/_memory/available.py, and client_py/tests/available.json cases for both.
+ */
 #ifndef KOPS_CLIENT_AVAILABLE_H
 #define KOPS_CLIENT_AVAILABLE_H
 

@@ -1,1 +1,1 @@
-"""What every other folder of the package uses: errors, declarations, names, and whether the compiled part is there. No I/O."""
+"""The base of the package, used by every other folder: errors, declarations, names, and the loading of the compiled part. No I/O."""

@@ -1,7 +1,7 @@
 """The compiled part of the package, `kops._native`, which is optional: whether it is there, and why not.
 
-It is used when it can be imported; KOPS_NATIVE=0 switches it off, and KOPS_NATIVE=<path> names the file. Links go through it in
-`_native_link`; here is what it is told at first, and what it knows of kernels and of torch.
+It is used when it can be imported; KOPS_NATIVE=0 switches it off, and KOPS_NATIVE=<path> names the file. `native_link` makes
+connections through it; this file loads it and tells it how to read torch's tensors.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ fast_types: set[type] = set()  # exactly these types of tensors are read by the 
 
 
 def configure(torch: Any, current_stream: Callable[[int], int]) -> None:
-    """Tells the extension what torch is; `current_stream` is for a torch that has no quicker way."""
+    """Gives the extension torch's types and functions; `current_stream` is for a torch without a quicker one."""
     global _configured
     if native is None or _configured is torch:
         return

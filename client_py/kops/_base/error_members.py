@@ -1,4 +1,4 @@
-"""What some exceptions tell by name, beside `detail`. Imports nothing of the package: `stubs.py` reads it as well."""
+"""Members that some exceptions have beside `detail`. Imports nothing of the package: `stubs.py` reads it as well."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ for _error in BY_CODE.values():
 
 def from_reply(error: Any) -> KopsError:
     """The exception for a response's error map. An unknown code becomes `Internal` that keeps the code. Raises
-    ValueError for what is no such map."""
+    ValueError for anything else."""
     if not isinstance(error, dict) or not isinstance(error.get("code"), str):
         raise ValueError(f"an error is a map with a code, not {str(error)[:80]}")
     code, message, detail = error["code"], error.get("message"), error.get("detail")

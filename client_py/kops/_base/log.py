@@ -1,4 +1,4 @@
-"""The logger "kops", and what it tells: reconnections, fallbacks, and errors that nobody asked for.
+"""The logger "kops": reconnections, fallbacks, and errors of requests whose result nobody fetched.
 
 A library sets no handler and no level: `logging.getLogger("kops").setLevel(logging.INFO)` and a handler show all of it. Without
 any, Python prints the warnings to stderr.

@@ -1,4 +1,4 @@
-"""What calls answer with besides tensors: timings, profiles, and what a daemon says of itself."""
+"""Results of calls besides tensors: timings, profiles, and a daemon's description of itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Timings:
-    """Where the time of one request went, in microseconds by the daemon's clocks. What was not measured is None.
+    """Where the time of one request went, in microseconds by the daemon's clocks. None: it was not measured.
 
     `gpu_us` (device events) or `host_us` is one execution, the median of them with `repeat` > 1; `total_us` runs from
     the request's decoding to the reply's encoding and so leaves out the socket. `min` to `samples` only with `repeat` >
@@ -184,7 +184,7 @@ class Op:
 
 @dataclass(frozen=True, repr=False)
 class Info:
-    """What `hello` answered. `print(k.info)` lists it."""
+    """The answer to `hello`. `print(k.info)` lists it."""
 
     server: str
     protocol: int

@@ -1,5 +1,5 @@
-"""What `stats()` answers, for type checkers: plain dictionaries at run time. A daemon of another version may leave keys out or
-add some; those of this version are always there, but for what is not measured, and `device` of the host's memory."""
+"""The answer of `stats()`, for type checkers: plain dictionaries at run time. A daemon of another version may leave keys out or
+add some. A key of this version is left out only for a time that was not measured, and as `device` of the host's memory."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a call asks of the daemon, without waiting, and how the synchronous client carries it out."""
+"""Calls: the requests that each makes, without I/O, and how the synchronous client carries them out."""

@@ -52,7 +52,7 @@ class Batch:
                 raise
 
     def flush(self) -> None:
-        """Sends what is gathered. What comes later on the stream waits for it."""
+        """Sends the gathered ops. Later work on the stream waits for them."""
         if self._link is not None:
             self._link.batch(*self._place, False)
             self._link.batch(*self._place, True)

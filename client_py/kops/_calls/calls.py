@@ -27,7 +27,7 @@ from .recording import BaseSequence, Recorder
 
 
 class Calls(DefaultTimeout):
-    """The part of a client that calls go through. The rest of it is in `_client`."""
+    """The part of a client that calls go through. The rest of it is in `client`."""
 
     def __init__(self, timeout: float | None, blocking: bool, reconnect_timeout: float) -> None:
         self.timeout = timeout
@@ -36,9 +36,9 @@ class Calls(DefaultTimeout):
         self.reconnect_timeout = reconnect_timeout
         self.blocking = blocking
         self._connection: Link | None = None
-        self._scopes: dict[int, list[Recorder]] = {}  # what records, by thread
+        self._scopes: dict[int, list[Recorder]] = {}  # open sequences and programs by thread
         self._batches: dict[int, Batch] = {}  # by thread
-        self._submitted: dict[int, list[tuple[Link, Call]]] = {}  # what nobody waits for yet, by thread
+        self._submitted: dict[int, list[tuple[Link, Call]]] = {}  # requests that nobody waits for yet, by thread
 
     def _live(self) -> Link:
         """The connection; a new one when there is none or it was lost."""
@@ -113,7 +113,7 @@ class Calls(DefaultTimeout):
         return request.result
 
     def _known(self, link: Link, request: Prepared, timeout: Any) -> tuple[Link, dict[str, Any]]:
-        """Makes known what is new to the daemon: what the request's method takes, and on which connection."""
+        """Makes new memory, programs and kernels known to the daemon. Returns the connection and the request's params."""
 
         def plan(link: Link) -> Plan:
             params = yield from plans.prepare(link, request)
@@ -155,7 +155,7 @@ class Calls(DefaultTimeout):
     # Several at once
 
     def _recorder(self) -> Recorder | None:
-        """What records the calls of this thread."""
+        """The recorder of this thread's calls."""
         scopes = self._scopes.get(threading.get_ident()) if self._scopes else None
         return scopes[-1] if scopes else None
 
@@ -199,7 +199,7 @@ class Calls(DefaultTimeout):
         self, link: Link, plan_of: Callable[[Link], Plan], timeout: Any, hazard: Callable[[], str | None] = no_hazard,
         failed: KopsError | None = None,
     ) -> Any:  # fmt: skip
-        """Carries a plan out, and once more where its daemon goes away and that does no harm; see `_recovery`."""
+        """Carries a plan out, and once more where its daemon goes away and that does no harm; see `recovery`."""
         seconds = self._timeout if timeout is DEFAULT_TIMEOUT else seconds_of(timeout)
         trial: Trial | None = None
         if failed is not None:

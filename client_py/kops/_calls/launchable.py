@@ -1,4 +1,4 @@
-"""What launches and recordings need of a kernel. The kernels that users hold are in `_kernels`."""
+"""The part of a kernel that launches and recordings need. The kernels that users have are in `_kernels`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Launchable:
     ids: dict[int, int]
 
     def _result(self, arguments: tuple[Any, ...]) -> Any:
-        """What a call returns."""
+        """The result of a call."""
         raise NotImplementedError
 
     def _fast(self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timeout: Any) -> Any:

@@ -71,7 +71,7 @@ def coerce(op: str, attr: dict[str, Any], value: Any) -> Any:
 
 
 def check_attrs(op: str, attrs: dict[str, Any]) -> dict[str, Any]:
-    """Attributes by name, coerced; what the client does not know is left to the daemon."""
+    """Attributes by name, coerced. Those that the client does not know are left to the daemon."""
     declared = {attr["name"]: attr for attr in OPS.get(op, {}).get("attrs", ())}
     return {name: coerce(op, declared[name], value) if name in declared else value for name, value in attrs.items()}
 

@@ -32,7 +32,7 @@ IDLE = 5.0  # seconds after which a watcher without work ends
 
 
 class Client(Protocol):
-    """What a pending request asks of its client."""
+    """The part of a client that a pending request needs."""
 
     @property
     def timeout(self) -> float | None: ...
@@ -91,7 +91,7 @@ class Pending(concurrent.futures.Future[Any]):
             self._watch()
 
     def done(self) -> bool:
-        """True when the reply is there, so that `result()` does not wait. Reads what has arrived."""
+        """True when the reply is there, so that `result()` does not wait. Reads the replies that have arrived."""
         if super().done():
             return True
         if not self._call.done:

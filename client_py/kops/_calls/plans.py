@@ -1,4 +1,4 @@
-"""What a client method does, as a generator that yields requests and is sent their results: no waiting, no I/O.
+"""Plans: a client method as a generator that yields requests and is sent their results. No waiting, no I/O.
 
 The synchronous client drives a plan by blocking, the asyncio client by awaiting, `submit` by stopping at the last
 request. An error reply is thrown into the plan.
@@ -101,8 +101,8 @@ class Prepared(Protocol):
     def names(self) -> tuple[str, ...]: ...  # the ops, for messages
 
     def params(self, key: int) -> tuple[dict[str, Any], Any]:
-        """What `method` takes, on the connection of that key; or what is to be made known there first: memory, or a
-        program."""
+        """The params of `method` on the connection of that key; or the memory, program or kernel to be made known there
+        first."""
 
     def renew(self, key: int) -> None:
         """Looks its memory up again, after a daemon called a reference stale."""
@@ -115,7 +115,7 @@ class Prepared(Protocol):
 
 
 class Request:
-    """One `run`, prepared: what to run on which tensors, and what becomes of the reply."""
+    """One `run`, prepared: an op, its tensors, and the result that is made from its reply."""
 
     method = "run"
 
@@ -172,7 +172,7 @@ class Request:
         return [like.adapter.allocate(like, shape, operands) for _ in names]
 
     def params(self, key: int) -> tuple[dict[str, Any], Source | None]:
-        """What `run` takes, on the connection of that key; or the memory that is to be registered first."""
+        """The params of `run` on the connection of that key; or the memory that is to be registered first."""
         params: dict[str, Any] = {"op": self.op}
         for name, all_operands in (("in", self.inputs), ("out", self.outputs)):
             tensors = []
@@ -233,7 +233,7 @@ def make_known(connection: Peer, unknown: Any) -> Plan:
 
 
 def prepare(connection: Peer, request: Prepared) -> Plan:
-    """Makes known what is new to the daemon; returns what the request's method takes."""
+    """Makes new memory, programs and kernels known to the daemon; returns the request's params."""
     while True:
         params, unknown = request.params(connection.key)
         if unknown is None:
@@ -242,7 +242,7 @@ def prepare(connection: Peer, request: Prepared) -> Plan:
 
 
 def execute(connection: Peer, request: Prepared, retry: bool = True) -> Plan:
-    """Registers what is new and runs; returns the reply. Once more when the daemon finds a reference stale, which it
+    """Registers new memory and runs; returns the reply. Once more when the daemon finds a reference stale, which it
     does before anything runs."""
     while True:
         params, unknown = request.params(connection.key)
@@ -307,7 +307,7 @@ def stats(op: str | None, dtype: str | None, device: Any, reset: bool) -> Plan:
 
 
 def trim(connection: Peer) -> Plan:
-    """Gives back what is idle here, then asks the daemon to close its idle mappings."""
+    """Gives back idle memory here, then asks the daemon to close its idle mappings."""
     allocations.sweep()
     freed = pool.trim()
     reply = yield Call("trim", {})
@@ -328,7 +328,7 @@ def options_of(
     warmup: int = 0,
     repeat: int = 1,
 ) -> dict[str, Any]:
-    """The optional keys of `run`, `sequence` and `run_program`; what is the default is left out."""
+    """The optional keys of `run`, `sequence` and `run_program`; defaults are left out."""
     options: dict[str, Any] = {}
     if not timing:
         options["timing"] = False

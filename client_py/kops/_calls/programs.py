@@ -101,7 +101,7 @@ class BaseProgram(Recorder):
         self.operands.staged = _NothingStaged()
         self.ids: dict[int, int] = {}  # by the connection's key
         self._packed: tuple[int, bytes] | None = None  # the last id, and a request to run it
-        self._keeps = [self.operands.keep]  # what a run keeps until its reply
+        self._keeps = [self.operands.keep]  # references that a run keeps until its reply
         self._client = client
         self._device = device
 

@@ -1,4 +1,4 @@
-"""What a recorded op returns: its output, which has no content before the sequence or program runs.
+"""Outputs of recorded ops, which have no content before the sequence or program runs.
 
 `Recorded` is a NumPy array in every respect but that reading it before then raises `BadArgument`, and that its text says so.
 Views of it are the same. It is told by the recorder's `Promise`, once for all arrays.
@@ -14,7 +14,7 @@ from .._base.errors import BadArgument
 
 
 class Promise:
-    """Whether a recorder's ops have run, so that what they return can be read."""
+    """Whether a recorder's ops have run, so that their outputs can be read."""
 
     __slots__ = ("kept", "name")
 
@@ -93,7 +93,7 @@ class Recorded(numpy.ndarray):  # type: ignore[misc]
         return found
 
 
-# What looks at shape and place only.
+# Functions that look at shape and place only.
 SEEN_FROM_OUTSIDE = {
     getattr(numpy, name)
     for name in ("shape", "ndim", "size", "shares_memory", "may_share_memory", "broadcast_to", "broadcast_arrays", "reshape",

@@ -1,4 +1,4 @@
-"""Several ops in one request: what records them, and sequences, which are sent each time. Programs are in `_programs`.
+"""Several ops in one request: recorders, and sequences, which are sent each time. Programs are in `programs`.
 
 A recorder has every op as a method. Calling one runs nothing: it allocates the output and notes the step, so that
 later steps can take it as an input. An array in ordinary memory is copied into shared memory when its step is noted,
@@ -79,7 +79,7 @@ class Recorder(OpMethods):
         return self.results[-1]
 
     def _guard(self) -> None:
-        """What the last step returns is not to be read before the steps have run."""
+        """Makes reading the last step's output an error until the steps have run."""
         from .recorded import Promise, promised
 
         if self._promise is None:
@@ -87,7 +87,7 @@ class Recorder(OpMethods):
         self.results[-1] = promised(self.results[-1], self._promise)
 
     def _ran(self) -> None:
-        """What recorded calls have returned can be read."""
+        """The outputs of recorded calls can be read."""
         self._has_run = True
         if self._promise is not None:
             self._promise.kept = True
@@ -95,7 +95,7 @@ class Recorder(OpMethods):
     def launch(
         self, kernel: Any, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, **named: Any
     ) -> Any:  # fmt: skip
-        """Records a launch of a kernel, with what calling it takes. Returns its `out` arguments."""
+        """Records a launch of a kernel, with the arguments of a call. Returns its `out` arguments."""
         self._open()
         arguments = kernel._positional(arguments, named)
         geometry = kernel._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
@@ -163,8 +163,8 @@ class Recorder(OpMethods):
         return self.hazard_of(self._tensors)
 
     def hazard_of(self, tensors: list[Operand]) -> str | None:
-        """Why these steps must not run twice on these tensors: from the start again they must find what they found. What
-        a step reads that an earlier one has written is written again before."""
+        """Why these steps must not run twice on these tensors: a second run must find the inputs of the
+        first. An input that an earlier step has written does not count: it is written again before."""
         if self._kernels:
             return KERNEL_HAZARD
         if self._reads:
@@ -226,7 +226,7 @@ class BaseSequence(Recorder):
         return {**body, **self._wire}, unknown
 
     def took(self, answer: Any) -> Any:
-        """From what the plan returned to what the caller gets."""
+        """The caller's result, from the plan's."""
         self._ran()
         if self._run_options["timing"]:
             self.timings = answer[1]

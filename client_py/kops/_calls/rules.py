@@ -1,4 +1,4 @@
-"""What the client must know of a shape rule: the shapes of the outputs that it allocates, whether an output is read,
+"""The client's part of a shape rule: the shapes of the outputs that it allocates, whether an output is read,
 and the sizes that an op's arithmetic is counted in. One entry a rule, not an op; the daemon checks everything again."""
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The clients, synchronous and asyncio, as users hold them."""
+"""The clients, synchronous and asyncio, and functions of a default one."""

@@ -1,4 +1,4 @@
-"""What an administrator asks of a daemon, and what it answers: who uses it, its metrics, that it takes no more work."""
+"""Methods for administrators: the users of a daemon, its metrics, and its draining."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Latency:
 
 @dataclass(frozen=True)
 class ClientInfo:
-    """One connection to the daemon. Counts are since it was made, `…_bytes` is memory but for `output_bytes`, which are
-    replies that it has not read; `client` is what it calls itself, `comm` its process's name."""
+    """One connection to the daemon. Counts are since it was made, `…_bytes` is memory, except `output_bytes`: replies
+    that it has not read; `client` is its own name for itself, `comm` its process's name."""
 
     pid: int
     uid: int
@@ -57,7 +57,7 @@ class ClientInfo:
     bytes_in: int = 0
     bytes_out: int = 0
     output_bytes: int = 0
-    paused: bool = False  # the daemon reads nothing of it: it has as much in flight or unread as it may
+    paused: bool = False  # the daemon reads no more from it: it has reached a limit of requests in flight or of unread replies
     shm: bool = False
     device_us: float = 0.0
     latency: Latency = Latency()
@@ -65,7 +65,7 @@ class ClientInfo:
 
 @dataclass(frozen=True)
 class UserInfo:
-    """One user: all connections of a uid together. `limits` has what there is a limit of, by name."""
+    """One user: all connections of a uid together. `limits` has its limits by name."""
 
     uid: int
     connections: int = 0
@@ -101,7 +101,7 @@ class DeviceLoad:
 
 @dataclass(frozen=True)
 class Clients:
-    """Who uses the daemon. `state` is "serving", "draining" or "stopping"."""
+    """The users of the daemon. `state` is "serving", "draining" or "stopping"."""
 
     clients: tuple[ClientInfo, ...]
     users: tuple[UserInfo, ...]
@@ -112,7 +112,7 @@ class Clients:
 
 @dataclass(frozen=True)
 class Drained:
-    """What is left: `drained` when no job is in flight."""
+    """The work that is left: `drained` when no job is in flight."""
 
     drained: bool
     jobs: int
@@ -184,7 +184,7 @@ class AdminMethods:
     _timeout_of: Any
 
     def clients(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> Clients:
-        """Who is connected, what each one holds and how it is served. Administrators (by default root and the user that
+        """The connections, the memory that each one uses and how it is served. Administrators (by default root and the user that
         the daemon runs as) see everybody, others the connections of their own uid."""
         answer: Clients = self._drive(self._live(), lambda _: clients(), timeout)
         return answer

@@ -1,8 +1,8 @@
 """The asyncio client: the same plans, session and transport as the synchronous one, driven by an event loop.
 
 It belongs to the running loop (on another one it connects anew) and is not thread-safe; any number of tasks may use it.
-What waits for a CUDA stream, or copies an ordinary array into shared memory, does so inside the call, so large ones
-hold the loop up.
+A call waits for its CUDA stream, and copies ordinary arrays into shared memory, without giving the loop control: large
+arrays block the loop meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .._calls.programs import AsyncProgram
 from .._calls.recording import AsyncSequence
 from .._kernels.modules import AsyncKernelMethods
 from .._session.connection import Connection
-from .._session.recovery import LOSSES, RUNS, Failed, Patience, Trial, no_hazard, reconnect_timeout_of, shorter
+from .._session.recovery import LOSSES, RUNS, Backoff, Failed, Trial, no_hazard, reconnect_timeout_of, shorter
 from .._session.session import Call
 from .._session.socket_link import no_reply
 from .admin import AsyncAdminMethods
@@ -63,7 +63,7 @@ class AsyncClient(DefaultTimeout, AsyncOpMethods, AsyncKernelMethods, AsyncAdmin
 
     @property
     def info(self) -> Info:
-        """What the daemon told when the connection was made."""
+        """The daemon's description of itself, from when the connection was made."""
         connection = self._connection
         if connection is None or connection.info is None:
             raise ConnectionLost("not connected")
@@ -212,7 +212,7 @@ class AsyncClient(DefaultTimeout, AsyncOpMethods, AsyncKernelMethods, AsyncAdmin
     # Its life
 
     async def close(self) -> None:
-        """Ends the connection; the daemon releases what it held. Idempotent."""
+        """Ends the connection; the daemon releases the client's memory, programs and kernels. Idempotent."""
         self._closed = True
         self._disconnect("the client was closed")
 
@@ -251,27 +251,27 @@ class AsyncClient(DefaultTimeout, AsyncOpMethods, AsyncKernelMethods, AsyncAdmin
             if connection is not None:
                 await self._await_end(connection)
             self._disconnect("the connection was lost")
-            patience = Patience(shorter(self.reconnect_timeout, self.timeout))
+            backoff = Backoff(shorter(self.reconnect_timeout, self.timeout))
             if self._found is not None:
-                log.info("the connection to kopsd at %s is over: connecting anew, for %g s at most", self._found, patience.seconds)
-            first = Patience(self.timeout if self.timeout is not None else math.inf)
+                log.info("the connection to kopsd at %s is over: connecting anew, for %g s at most", self._found, backoff.seconds)
+            first = Backoff(self.timeout if self.timeout is not None else math.inf)
             while True:
                 if self._closed:
                     raise ConnectionLost("the client was closed", {"closed": True})
                 try:
-                    return await self._greeted(patience)
+                    return await self._greeted(backoff)
                 except (ConnectFailed, *LOSSES) as error:
                     new = self._found is None and isinstance(error, ConnectFailed)
-                    pause = patience.pause() if not new else first.pause() if error.detail.get("busy") else None
+                    pause = backoff.pause() if not new else first.pause() if error.detail.get("busy") else None
                     if pause is None:
-                        raise (error if new else patience.connecting(error)) from None
+                        raise (error if new else backoff.connecting(error)) from None
                     await asyncio.sleep(pause)
 
-    async def _greeted(self, patience: Patience) -> Connection:
-        """A new connection, whose daemon has said what it is. One that is starting takes its time."""
+    async def _greeted(self, backoff: Backoff) -> Connection:
+        """A new connection, with the answer to `hello`. A daemon that is starting answers late."""
         assert self._loop is not None
-        again = self._found is not None and patience.seconds > 0
-        limit = shorter(patience.left, self.timeout) if again else self.timeout
+        again = self._found is not None and backoff.seconds > 0
+        limit = shorter(backoff.left, self.timeout) if again else self.timeout
         made = self._connection = Connection(self._path if self._found is None else self._found, 0)
         self._loop.add_reader(made.transport.fileno(), self._readable, made)
         try:
@@ -319,7 +319,7 @@ class AsyncClient(DefaultTimeout, AsyncOpMethods, AsyncKernelMethods, AsyncAdmin
         self._flush(connection)
 
     def _flush(self, connection: Connection) -> None:
-        """Writes what the socket takes and sees to the rest when there is room."""
+        """Writes as much as the socket takes, and the rest when there is room."""
         if connection.session.failure is not None or self._loop is None:
             return
         flushed = connection.flush()
@@ -333,7 +333,7 @@ class AsyncClient(DefaultTimeout, AsyncOpMethods, AsyncKernelMethods, AsyncAdmin
     async def _drive(
         self, connection: Connection, plan_of: Callable[[Connection], Plan], timeout: Any, hazard: Callable[[], str | None] = no_hazard
     ) -> Any:
-        """Carries a plan out, and once more where its daemon goes away and that does no harm; see `_recovery`."""
+        """Carries a plan out, and once more where its daemon goes away and that does no harm; see `recovery`."""
         seconds = self.timeout if timeout is DEFAULT_TIMEOUT else seconds_of(timeout)
         answer = await self._follow(connection, plan_of(connection), seconds)
         trial: Trial | None = None
@@ -341,7 +341,7 @@ class AsyncClient(DefaultTimeout, AsyncOpMethods, AsyncKernelMethods, AsyncAdmin
             trial = trial or Trial(self.reconnect_timeout, seconds, hazard)
             pause = trial.judge(answer.error, answer.call)
             assert self._repeating is not None
-            # In the order of the first tries: a later call may use what an earlier one writes.
+            # In the order of the first tries: a later call may use the output of an earlier one.
             async with _Turn(self._repeating) as turn:
                 await asyncio.sleep(pause)
                 connection = await self._live()
@@ -369,10 +369,10 @@ class AsyncClient(DefaultTimeout, AsyncOpMethods, AsyncKernelMethods, AsyncAdmin
 
     async def _await_end(self, connection: Connection) -> None:
         """A daemon that lost its device ends in a moment, with all that was asked of it."""
-        patience = Patience(shorter(self.reconnect_timeout, self.timeout))
-        while not connection.ended and (pause := patience.pause()) is not None:
+        backoff = Backoff(shorter(self.reconnect_timeout, self.timeout))
+        while not connection.ended and (pause := backoff.pause()) is not None:
             try:
-                await self._exchange(connection, Call("ping", {}), patience.left)
+                await self._exchange(connection, Call("ping", {}), backoff.left)
             except KopsError:
                 break
             await asyncio.sleep(pause)

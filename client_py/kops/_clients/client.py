@@ -1,4 +1,4 @@
-"""The synchronous client. Its links wait (`_link`), its plans say what is sent (`_plans`)."""
+"""The synchronous client. Its links wait (`socket_link`, `native_link`), its plans are the requests that are sent (`plans`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .._calls.programs import Program
 from .._calls.recording import Sequence, record
 from .._kernels.modules import KernelMethods
 from .._session.native_link import NativeLink
-from .._session.recovery import LOSSES, Patience, reconnect_timeout_of, shorter
+from .._session.recovery import LOSSES, Backoff, reconnect_timeout_of, shorter
 from .._session.session import Call
 from .._session.socket_link import SocketLink
 from .admin import AdminMethods
@@ -38,18 +38,18 @@ LAST_WAIT = 10.0  # seconds that a client which was dropped waits for its ordere
 class Client(Calls, OpMethods, KernelMethods, AdminMethods):
     """A connection to kopsd. Made by `connect`; a context manager.
 
-    Each op of the daemon is a method: `k.add(a, b)`; `help(k.add)` says what it takes. In a forked child the client
+    Each op of the daemon is a method: `k.add(a, b)`; `help(k.add)` lists its arguments. In a forked child the client
     connects anew at its first use and never touches the parent's socket. Thread-safe.
 
     `timeout` is in seconds, for every call that names none; None waits for ever.
 
     Where the daemon ends, or dies with its device, and another takes its place, the client waits for that one up to
-    `reconnect_timeout` seconds (no longer than `timeout`), connects, and makes known again what it uses: memory,
-    programs, kernels. The contents of arrays stay, since the memory is this process's. A call that waits for its
+    `reconnect_timeout` seconds (no longer than `timeout`), connects, and makes its memory,
+    programs and kernels known again. The contents of arrays stay, since the memory is this process's. A call that waits for its
     result is then made once more, unless the one before may have run and must not run twice: that is where it reads
     what it writes (in place, a gemm with `beta`), and with every kernel of your own. Such a call raises `DeviceLost`
-    when the daemon had said so, else `ConnectionLost`, and what it writes is undefined. What the daemon refused
-    because it is ending (`ShuttingDown`) has not run and is asked again as long as the time allows. Ordered calls and
+    when the daemon had said so, else `ConnectionLost`, and what it writes is undefined. A call that the daemon
+    refused because it is ending (`ShuttingDown`) has not run and is asked again as long as the time allows. Ordered calls and
     submitted ones are never made again: their errors appear where errors of theirs do, and the calls after that work.
     `BufferLost`: memory that the daemon had, and that the one which follows does not take. `ConnectFailed`: none came
     in time; the next call tries again.
@@ -86,7 +86,7 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
 
     @property
     def info(self) -> Info:
-        """What the daemon told when the connection was made."""
+        """The daemon's description of itself, from when the connection was made."""
         info = self._live().info
         assert info is not None
         return info
@@ -284,7 +284,7 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
     # Its life
 
     def close(self) -> None:
-        """Ends the connection, once the ordered calls have ended; the daemon releases what it held. Arrays made by
+        """Ends the connection, once the ordered calls have ended; the daemon releases the client's memory and programs. Arrays made by
         `empty` stay valid. Idempotent."""
         self._closed = True
         self._settle(self.timeout)
@@ -306,7 +306,7 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
             connection.close()
 
     def _settle(self, timeout: float | None) -> None:
-        """Lets the ordered calls end: what they return is used after the client's end."""
+        """Waits for the ordered calls: their results are used after the client's end."""
         link = self._connection
         if link is not None and link.alive:
             try:
@@ -328,7 +328,7 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
         connection = self._connection
         if connection is not None and connection.alive:
             if self._submitted:
-                self._mourn(connection)
+                self._raise_lost(connection)
             return connection
         with self._connecting:
             connection = self._connection
@@ -339,35 +339,35 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
                     connection.close()
                 connection = self._connection = self._connect(connection)
         if self._submitted:
-            self._mourn(connection)
+            self._raise_lost(connection)
         return connection
 
     def _await_end(self, link: Link) -> None:
         """A daemon that lost its device ends in a moment, with all that was asked of it."""
-        patience = Patience(shorter(self.reconnect_timeout, self.timeout))
-        while not link.ended and (pause := patience.pause()) is not None:
+        backoff = Backoff(shorter(self.reconnect_timeout, self.timeout))
+        while not link.ended and (pause := backoff.pause()) is not None:
             try:
-                link.exchange(Call("ping", {}), patience.left)
+                link.exchange(Call("ping", {}), backoff.left)
             except KopsError:
                 break
             time.sleep(pause)
 
     def _connect(self, before: Link | None) -> Link:
         """A new connection; waits for a daemon where there was one."""
-        patience = Patience(shorter(self.reconnect_timeout, self.timeout))
+        backoff = Backoff(shorter(self.reconnect_timeout, self.timeout))
         if self._found is not None:
-            log.info("the connection to kopsd at %s is over: connecting anew, for %g s at most", self._found, patience.seconds)
+            log.info("the connection to kopsd at %s is over: connecting anew, for %g s at most", self._found, backoff.seconds)
         while True:
             if self._closed:
                 raise ConnectionLost("the client was closed", {"closed": True})
             try:
-                made = self._greeted(self._link(before, patience), patience)
+                made = self._greeted(self._link(before, backoff), backoff)
             except (ConnectFailed, *LOSSES) as error:
                 if self._found is None and isinstance(error, ConnectFailed):
-                    raise  # what there is not may never be
-                pause = patience.pause()
+                    raise  # there may never be a daemon
+                pause = backoff.pause()
                 if pause is None:
-                    raise patience.connecting(error) from None
+                    raise backoff.connecting(error) from None
                 time.sleep(pause)
             else:
                 if self._found is not None:
@@ -377,10 +377,10 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
                 self._keys.append(made.key)
                 return made
 
-    def _greeted(self, made: Link, patience: Patience) -> Link:
-        """A connection whose daemon has said what it is. One that is starting takes its time."""
-        again = self._found is not None and patience.seconds > 0
-        limit = shorter(patience.left, self.timeout) if again else self.timeout
+    def _greeted(self, made: Link, backoff: Backoff) -> Link:
+        """A connection with the answer to `hello`. A daemon that is starting answers late."""
+        again = self._found is not None and backoff.seconds > 0
+        limit = shorter(backoff.left, self.timeout) if again else self.timeout
         try:
             call = made.greet()
             made.exchange(call, limit)
@@ -392,8 +392,8 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
             raise
         return made
 
-    def _mourn(self, connection: Link) -> None:
-        """Once: what this thread submitted was lost with a connection, and calls that follow may count on it."""
+    def _raise_lost(self, connection: Link) -> None:
+        """Raises ConnectionLost, once, where requests that this thread submitted were lost: later calls may depend on them."""
         mine = self._submitted.get(threading.get_ident())
         if not mine or mine[0][0] is connection:
             return
@@ -408,10 +408,10 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
                 {"requests": len(lost)},
             )
 
-    def _link(self, before: Link | None, patience: Patience) -> Link:
+    def _link(self, before: Link | None, backoff: Backoff) -> Link:
         path = self._path if self._found is None else self._found  # that daemon's successor
-        again = self._found is not None and patience.seconds > 0
-        limit = shorter(patience.left, self.timeout) if again else self.timeout
+        again = self._found is not None and backoff.seconds > 0
+        limit = shorter(backoff.left, self.timeout) if again else self.timeout
         if native is not None:
             return NativeLink(path, self.timeout, self.spin_us, before if isinstance(before, NativeLink) else None, limit)
         return SocketLink(path, limit, self.spin_us)

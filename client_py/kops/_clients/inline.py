@@ -1,5 +1,5 @@
-"""Kernels without a client of one's own: the process's default client, and `load_inline`, which takes what torch's
-takes."""
+"""Kernels without a client of one's own: the process's default client, and `load_inline`, with the arguments of
+torch's."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _joined(value: str | Iterable[str] | None) -> str:
 
 
 def _host_code(text: str) -> str | None:
-    """What shows that a source holds code for the host, and where."""
+    """The first sign that a source contains code for the host, with its line; None without one."""
     for token in tokens(text):
         if token.kind == DIRECTIVE:
             word, rest = directive(token)

@@ -1,4 +1,4 @@
-"""Sources on their way to be code: what `compile` is asked, and the module that it makes on each connection."""
+"""Sources to be compiled: the request `compile`, and the module that it makes on each connection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_NAME = "kernel.cu"
 
 @dataclass(frozen=True)
 class Entry:
-    """What the compiler made of one kernel.
+    """One compiled kernel.
 
     `registers` and `local_bytes` (spilled registers and arrays) are of a thread, `shared_bytes` (static) and `max_threads` of
     a block, `const_bytes` of the kernel; `params` has the bytes of each parameter; `lowered` is the name in the binary.
@@ -44,7 +44,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What `compile` answered."""
+    """The answer to `compile`."""
 
     key: str = ""
     arch: str = ""
@@ -122,7 +122,7 @@ class Code:
 
     @property
     def scan(self) -> Scan:
-        """What the source contains."""
+        """The contents of the source."""
         if self._scan is None:
             self._scan = scan(self.source, self.files, self.options)
         return self._scan
@@ -162,7 +162,7 @@ class Code:
         return self.entries[0]
 
     def entry(self, name: str) -> Entry:
-        """What is known of an entry, once compiled."""
+        """An entry's attributes, once compiled."""
         for entry in self.compiled.entries if self.compiled is not None else ():
             if entry.name == name:
                 return entry

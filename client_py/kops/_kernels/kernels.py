@@ -1,4 +1,4 @@
-"""Kernels and modules, as users hold them: what the synchronous and the asyncio ones share, and both."""
+"""Kernels of users, synchronous and asyncio, and their common base."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def native_kernel(name: str, params: Sequence[Param]) -> Any:
 
 
 def _plain_rank(param: Param) -> int:
-    """What the extension checks of a tensor: its rank, -1 for any, -2 for any layout as well."""
+    """The rank that the extension checks of a tensor; -1: any, -2: any layout as well."""
     rank = len(param.shape) if param.shape is not None else param.rank
     return -2 if param.strided else -1 if rank is None else rank
 
@@ -91,11 +91,11 @@ class BaseKernel(Launchable):
 
     @property
     def attributes(self) -> Entry:
-        """What the compiler made of it: registers, shared memory, spills…"""
+        """Attributes of the compiled kernel: registers, shared memory, spills…"""
         return self.code.entry(self.name)
 
     def _positional(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """All arguments in order. Raises what tells which is missing."""
+        """All arguments in order. Raises BadArgument, which names one that is missing."""
         if not named and len(arguments) == len(self.params):
             return arguments
         if len(arguments) > len(self.params):
@@ -113,7 +113,7 @@ class BaseKernel(Launchable):
         return tuple(given[name] for name in self._places)
 
     def _result(self, arguments: tuple[Any, ...]) -> Any:
-        """What a call returns: the `out` arguments."""
+        """The result of a call: the `out` arguments."""
         outs = self._outs
         if not outs:
             return None
@@ -158,7 +158,7 @@ class BaseKernel(Launchable):
         exited_threads: str = "error", timeout: float = 60.0, **named: Any,
     ) -> Any:  # fmt: skip
         """Runs the same source on the CPU, in this process, with checks that a GPU does not make, and without a daemon.
-        Arrays are NumPy's or torch CPU tensors, and are written in place; returns what a launch returns. Raises
+        Arrays are NumPy's or torch CPU tensors, and are written in place; returns the result of a launch. Raises
         `kops.interpret.InterpretError`. See `kops.interpret.run` for `check`, `exited_threads` and `timeout`."""
         from .. import interpret
 
@@ -172,7 +172,7 @@ class BaseKernel(Launchable):
         return self._result(arguments)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes to another process, where the kernel is compiled and declared at its first call."""
+        """For another process, where the kernel is compiled and declared at its first call."""
         return {**self.__dict__, "ids": {}, "_native": None, "_bound": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -198,7 +198,7 @@ class Bound:
         self._packed = packed
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """Launches the kernel, with what calling it takes."""
+        """Launches the kernel, with the arguments of a call."""
         kernel = self._kernel
         if self._packed is not None and not keywords and len(arguments) == kernel._count:
             client = kernel._client
@@ -237,7 +237,7 @@ class Kernel(BaseKernel):
         on other arrays it returns when it has ended. Returns the `out` arguments: None when there are none, the one,
         or a tuple; with `timing=True` the Timings.
 
-        `grid`, `block`, `shared` (bytes) and `cluster` override what was declared: numbers, tuples, or functions of
+        `grid`, `block`, `shared` (bytes) and `cluster` override the declared ones: numbers, tuples, or functions of
         the arguments. The other options are those of an op. Inside `with k.sequence()` and `k.program()` it is recorded.
         """
         client = self._client
@@ -277,7 +277,7 @@ class Kernel(BaseKernel):
         return self._result(arguments) if self._outs else None
 
     def _failed(self, link: Any, error: KopsError, waited: bool) -> Any:
-        """The extension's launch has failed. What did not run goes the long way, which waits for a daemon."""
+        """The extension's launch has failed. A launch that did not run goes the long way, which waits for a daemon."""
         if isinstance(error, (ConnectionLost, ConnectFailed)):
             error = link.lost(error)
         if waited:
@@ -345,7 +345,7 @@ class Kernel(BaseKernel):
 
     @property
     def attributes(self) -> Entry:
-        """What the compiler made of it: registers, shared memory, spills… Compiles it where that is not done."""
+        """Attributes of the compiled kernel: registers, shared memory, spills… Compiles it if needed."""
         if self.code.compiled is None:
             client = self._client
             link = client._live()

@@ -1,4 +1,4 @@
-"""Compiled sources as users hold them, and the methods of clients that make them."""
+"""Modules, which are compiled sources, and the methods of clients that make them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class BaseModule:
 
     @property
     def entries(self) -> Entries:
-        """What the compiler made of each kernel, by name."""
+        """The compiled kernels by name."""
         return Entries(self._compiled)
 
     def _make(
@@ -147,7 +147,7 @@ class Module(BaseModule):
 
 
 class AsyncModule(BaseModule):
-    """As `Module`, of an `AsyncClient`. What is wrong with a declaration is said at the first call of its kernel."""
+    """As `Module`, of an `AsyncClient`. An error in a declaration is raised at the first call of its kernel."""
 
     _kernel_type = AsyncKernel
 
@@ -165,7 +165,7 @@ def _launches(grid: Any, block: Any, shared: Any, cluster: Any) -> dict[str, Any
 
 
 class KernelMethods:
-    """What a client has for kernels of the user's own."""
+    """A client's methods for kernels of the user's own."""
 
     def compile(
         self, source: str | os.PathLike[str], entries: str | Iterable[str] | None = None, *, options: Iterable[str] = (),
@@ -211,7 +211,7 @@ class KernelMethods:
 
         `grid` and `block` are numbers, tuples of up to three, texts with expressions over the arguments ("ceil_div(n,
         256)", "a.shape[0]", "a.numel", "multiprocessors"), or functions of the arguments that return numbers. `shared` is
-        the dynamic shared memory of a block in bytes, `cluster` the blocks of a cluster. What is left out is given with
+        the dynamic shared memory of a block in bytes, `cluster` the blocks of a cluster. Those that are left out are given with
         each launch: `kern[grid, block](…)`. With `alias` written tensors may overlap others.
 
         The rest is as in `compile`. Raises also `SignatureMismatch` where the binary has other parameters.

@@ -2,7 +2,7 @@
 
 `allocations` caches it, keyed on device, base address and buffer id. A pointer is looked up by address
 and believed only when its buffer id (one driver call, well under a microsecond) is still the same: an address can be
-reused after a free, a buffer id never is. So the second call on a tensor asks the driver that one thing and sends ids
+reused after a free, a buffer id never is. So the second call on a tensor asks the driver for that id and sends ids
 only. Of virtual memory, whose chunks come and go one by one, those that the tensor touches are asked for. Entries whose
 memory is gone are released when something new is exported, and by `sweep`. Thread-safe.
 """
@@ -19,7 +19,7 @@ from .pool import release
 
 
 class Allocations:
-    """What was exported, by address."""
+    """Exported allocations by address."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class Allocations:
             return allocation  # another thread was faster
         allocation = export(driver, pointer, nbytes)
         while others := [a for a in found if a.base < allocation.end and allocation.base < a.end]:
-            # Chunks of two tensors that overlap: one registration for both, so that the daemon sees what they share.
+            # Chunks of two tensors that overlap: one registration for both, so that the daemon sees that they share memory.
             found = [a for a in found if a not in others]
             base = min(allocation.base, *(a.base for a in others))
             end = max(allocation.end, *(a.end for a in others))

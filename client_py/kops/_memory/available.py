@@ -27,7 +27,7 @@ UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 class Bound(NamedTuple):
     size: int
-    of: str  # of what, for people
+    of: str  # the limit it is of, for people
 
 
 def _text(path: str) -> str:
@@ -59,7 +59,7 @@ def _fields(text: str) -> dict[str, int]:
 
 
 def _shared(size: int) -> int:
-    """What of it one process should take."""
+    """The part of it that one process should take."""
     parts, most = KEPT_BACK
     return size - min(size // parts, most)
 

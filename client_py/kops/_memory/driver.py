@@ -1,4 +1,4 @@
-"""The CUDA driver by ctypes: contexts, streams, and what a device pointer belongs to.
+"""The CUDA driver by ctypes: contexts, streams, and the attributes of device pointers.
 
 libcuda.so.1 is loaded at the first use of device memory; KOPS_CUDA_DRIVER names another file. Nothing here creates a
 context: the tensors' own is made current for the calls that need one.

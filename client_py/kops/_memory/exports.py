@@ -4,7 +4,7 @@ Memory of cudaMalloc has an IPC handle. Virtual memory (PyTorch's expandable seg
 each of its physical chunks: only those that the tensors touch are. Memory of cudaMallocAsync is shared by a
 descriptor of its pool, where the pool was made exportable, and 64 bytes that say where in it.
 
-Descriptors live only while their message is sent, but for those of pools: the daemon recognises a pool by its
+Descriptors live only while their message is sent. Those of pools live longer: the daemon recognises a pool by its
 descriptor, so it stays open as long as an allocation of it is known.
 """
 
@@ -148,7 +148,7 @@ class Allocation(Source):
         return "cuda_vmm" if self.chunks is not None else "cuda_pool" if self.pool is not None else None
 
     def holds(self, driver: Driver, pointer: int, nbytes: int) -> bool:
-        """Whether these bytes are in it, and still what was exported."""
+        """Whether these bytes are in it, and the memory is still the one that was exported."""
         if not self.base <= pointer or pointer + nbytes > self.end:
             return False
         if self.chunks is not None:
@@ -188,7 +188,7 @@ class Allocation(Source):
 
 
 def export(driver: Driver, pointer: int, nbytes: int) -> Allocation:
-    """What holds these bytes. Raises NotExportable, which says what to change."""
+    """The allocation that contains these bytes. Raises NotExportable, which says what to change."""
     device = driver.uuid(driver.attribute(pointer, DEVICE_ORDINAL) & 0xFFFFFFFF)
     if driver.attribute(pointer, MEMORY_TYPE) & 0xFFFFFFFF == MEMORY_TYPE_HOST:
         raise NotExportable("this is pinned host memory, not device memory: pass it as a NumPy array or a CPU tensor")

@@ -3,11 +3,11 @@
 One pool per process serves every client. A `Segment` is one sealed memfd with its mapping; a `Block` is a piece of one
 that an array lives in, or that a call stages an ordinary array through. A block goes back to the pool when Python has
 no more references to it, which is after the last view of its array is gone and after the reply of the last call that
-used it (calls keep what they use). So in a steady state nothing is mapped and nothing is registered.
+used it (calls keep their memory). So in a steady state nothing is mapped and nothing is registered.
 
 The kernel charges a shared page to the process that first touches it. A block's pages are taken here when the block is first
 handed out, so that they count as this process's, also where the daemon writes before this process reads. How much there
-is to take is looked at before (`_available`).
+is to take is looked at before (`available`).
 
 Fork. Both sides go on using the segments, so from then on neither may reuse a block that was in use: `_epoch` counts
 forks, and a block of an older epoch is retired instead of reused. The child also forgets the blocks that were free.
@@ -70,7 +70,7 @@ class Source:
 
     @property
     def feature(self) -> str | None:
-        """What the daemon must list in its features to register it."""
+        """The feature that the daemon must list to register it."""
         return None
 
     def registrations(self) -> Generator[tuple[dict[str, Any], tuple[int, ...]], None, None]:
@@ -239,7 +239,7 @@ class Pool:
         except OutOfMemory:
             if not self._idle:
                 raise
-            self._close_idle(0)  # what is kept for reuse is free
+            self._close_idle(0)  # blocks that are kept for reuse are free memory
             available.check(whole)
         segment = Segment(whole)
         starts, segments = list(self._table[0]), list(self._table[1])
@@ -310,7 +310,7 @@ class Pool:
         self._idle = 0
 
 
-# What a source's end means for the connections that registered it: each is told to release the id.
+# Connections by key. When a source ends, each connection that registered it gets the id to release.
 garbage: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 

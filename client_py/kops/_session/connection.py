@@ -1,6 +1,6 @@
-"""One connection: its socket, its session, what the daemon said of itself, and the ids that wait to be released.
+"""One connection: its socket, its session, the daemon's description of itself, and the ids that wait to be released.
 
-Made by the synchronous and the asyncio client alike; they differ in how they wait. Whoever drives it holds the lock.
+Made by the synchronous and the asyncio client alike; they differ in how they wait. The thread that drives a connection holds its lock.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Connection:
         self.session = Session()
         self.lock = threading.Lock()
         self.key = next(keys)
-        self.garbage: deque[int | tuple[str, int]] = deque()  # buffers, and (key, id) of other things
+        self.garbage: deque[int | tuple[str, int]] = deque()  # buffers; modules, kernels and programs as (key, id)
         self.info: Info | None = None
         self.earlier: set[int] = set()  # keys of connections that this one follows
         self.reading = False  # a thread waits for bytes, on behalf of all
@@ -66,7 +66,7 @@ class Connection:
         return Call("hello", {"client": f"kops-python {VERSION}", "protocol": PROTOCOL})
 
     def greeted(self, reply: Any) -> None:
-        """Takes in what `hello` answered."""
+        """Stores the answer to `hello`."""
         self.info = Info.of(reply)
         limits = self.info.limits
         # One less than the daemon reads ahead, so that a cancel always gets through.
@@ -88,7 +88,7 @@ class Connection:
         """Memory was registered. A link that looks it up by itself notes it."""
 
     def flush(self) -> bool:
-        """Writes what the socket takes; True when nothing is left. A broken socket is left for the reader to find:
+        """Writes as much as the socket takes; True when nothing is left. A broken socket is left for the reader to find:
         the daemon's reason may still be unread."""
         session, send = self.session, self.transport.send
         outbox = session.outbox
@@ -104,7 +104,7 @@ class Connection:
         return True
 
     def drain(self) -> None:
-        """Reads and applies what has arrived."""
+        """Reads and applies the bytes that have arrived."""
         session = self.session
         if session.failure is None:
             while self.transport.receive_now(session.inbox) and session.inbox[-1][0]:
@@ -125,7 +125,7 @@ class Connection:
         self.tell_followers()
 
     def forsake(self) -> None:
-        """In a forked child: lets go of the parent's socket without a word on it."""
+        """In a forked child: closes the parent's socket here, and sends nothing on it."""
         self.lock = threading.Lock()
         self.session.fail(ConnectionLost("this connection belongs to the parent process", {"closed": True}))
         self.transport.close()

@@ -43,7 +43,7 @@ from .transport import candidates
 
 HEAD = 32  # bytes of a request before its params, at most
 TAKING = 0.0002  # seconds between looks while another thread takes the reply in, which has arrived
-TIDY_EVERY = 0.02  # seconds between looks for what may be let go, while something is kept
+TIDY_EVERY = 0.02  # seconds between looks for ended requests, while references are kept
 
 
 class NativeLink:
@@ -188,7 +188,7 @@ class NativeLink:
             call.msgid = self._native.submit(self.generation, call.method, data, call.fds, timeout)
 
     def _encode(self, call: Call) -> bytes:
-        """Before a request: its params, once what is due was done."""
+        """The params of a request, packed. Before that: ended requests are forgotten, releases that are due are sent."""
         if self.failure is not None:
             self.check()
         if self._open:
@@ -250,7 +250,7 @@ class NativeLink:
         call.keep = None
 
     def _reap(self) -> None:
-        """Lets go of what requests keep that have ended and that nobody waited for."""
+        """Drops the references of requests that have ended and that nobody waited for."""
         for ticket, call in list(self._open.items()):
             if not self._native.done(ticket):
                 break
@@ -296,8 +296,8 @@ class NativeLink:
     # Its life
 
     def lost(self, error: KopsError) -> ConnectionLost:
-        """This connection is over: libkops says so, or tried to make another one. What to raise; `unsent` among its
-        details says that nothing of the request was written."""
+        """This connection is over: libkops says so, or tried to make another one. The error to raise; `unsent` among
+        its details says that nothing of the request was written."""
         unsent = error.detail.pop("unsent", None) or isinstance(error, ConnectFailed)
         if not isinstance(error, ConnectionLost):
             error = ConnectionLost(f"the connection was lost; {error}")
@@ -324,13 +324,13 @@ class NativeLink:
         self._kept.set()
 
     def forsake(self) -> None:
-        """In a forked child: lets go of the parent's connection."""
+        """In a forked child: the parent's connection is not used any more."""
         self.failure = ConnectionLost("this connection belongs to the parent process", {"closed": True})
         self._waited = {}  # the threads that did are the parent's
 
 
 def _tidy(link: Any, kept: threading.Event) -> None:
-    """A thread: lets go of what ended while nobody called. Sleeps while nothing is kept."""
+    """A thread: drops references of requests that ended while no thread called. Sleeps while none are kept."""
     pause = threading.Event()
     while True:
         kept.wait()

@@ -1,7 +1,7 @@
-"""What becomes of a call whose daemon goes away, or says that it will: it is made once more, or its error says why not.
+"""Recovery of a call whose daemon goes away, or says that it will: the call is made once more, or its error says why not.
 
 Decides only. The synchronous and the asyncio client ask `Trial.judge` when a call has failed, wait as it says, and
-take the connection that is good now; what the daemon knew is registered again by the plans, since ids belong to a connection.
+take the connection that is good now. Plans register memory, programs and kernels again, since ids belong to a connection.
 
 A request that was never written, or was answered `shutting_down`, did not run: it is made again as often as the time
 allows. One whose reply is missing may have run: it is made again once, if that does no harm. A device that was lost
@@ -21,8 +21,8 @@ from .session import ENDS, Call
 
 DEFAULT_RECONNECT = 10.0  # seconds
 LOSSES = (ConnectionLost, ShuttingDown, DeviceLost)
-SHORT_LOSSES = (*LOSSES, JobTimeout)  # what the extension's own requests fail with, that their connection ends with
-RUNS = ("run", "launch", "sequence", "run_program")  # what changes memory
+SHORT_LOSSES = (*LOSSES, JobTimeout)  # errors of the extension's own requests after which their connection is over
+RUNS = ("run", "launch", "sequence", "run_program")  # requests that change memory
 ONCE = (*RUNS, "drain")  # asked whether it can be made twice; every other request can
 PAUSES = (0.002, 0.2)  # seconds between tries, at first and at most
 
@@ -48,7 +48,7 @@ def shorter(seconds: float, timeout: float | None) -> float:
     return seconds if timeout is None else min(seconds, timeout)
 
 
-class Patience:
+class Backoff:
     """Waits of growing length, until the time is over."""
 
     def __init__(self, seconds: float) -> None:
@@ -69,7 +69,7 @@ class Patience:
         return pause
 
     def connecting(self, error: KopsError) -> KopsError:
-        """What to raise when nobody answered in time."""
+        """The error to raise when no daemon answered in time."""
         if not self.seconds or not isinstance(error, ConnectFailed):
             return error
         why = f"the connection to kopsd was lost, and no new one could be made within {self.seconds:g} s: {error.message}"
@@ -90,28 +90,28 @@ class Trial:
     """The tries of one call. `hazard` says why its request must not run twice, None where it may."""
 
     def __init__(self, reconnect_timeout: float, timeout: float | None, hazard: Callable[[], str | None]) -> None:
-        self.patience = Patience(shorter(reconnect_timeout, timeout))
+        self.backoff = Backoff(shorter(reconnect_timeout, timeout))
         self._hazard = hazard
         self._repeated = False
 
     def judge(self, error: KopsError, call: Call | None) -> float:
-        """A try has failed: seconds to wait before the next one. Raises what the caller is to hear when that was the last one."""
-        if isinstance(error, JobTimeout) or call is None or not self.patience.seconds or error.detail.get("closed"):
+        """A try has failed: seconds to wait before the next one. Raises the caller's error when that was the last one."""
+        if isinstance(error, JobTimeout) or call is None or not self.backoff.seconds or error.detail.get("closed"):
             raise error
         if isinstance(error, ShuttingDown) and call.answered:
             return self._refused(error)
         if not call.sent or sum(call.sent) < len(call.data) or error.detail.get("unsent"):  # half a message runs nothing
-            pause = self.patience.pause()
+            pause = self.backoff.pause()
             if pause is None:
                 raise error
             return pause
         return self._missing(error, call)
 
     def _refused(self, error: ShuttingDown) -> float:
-        pause = self.patience.pause()
+        pause = self.backoff.pause()
         if pause is None:
             raise ShuttingDown(
-                f"{error.message} (asked again for {self.patience.seconds:g} s). Nothing ran: call again once the daemon "
+                f"{error.message} (asked again for {self.backoff.seconds:g} s). Nothing ran: call again once the daemon "
                 "serves, or wait longer with reconnect_timeout=",
                 error.detail,
             ) from error

@@ -2,7 +2,7 @@
 
 The synchronous and the asyncio client share this layer. It owns the calls that wait for a reply (`pending`), those that
 are not wholly sent (`outbox`) and the bytes that were received and not yet understood (`inbox`). It does no locking:
-whoever drives it does.
+its driver does.
 
 Interruption. Python raises KeyboardInterrupt between any two bytecodes, also between a system call and the assignment
 of its result. So that Ctrl-C leaves a connection usable, every step here is either one call into C that moves data from
@@ -48,7 +48,7 @@ _unpackb = msgpack.unpackb
 class Call:
     """One request from its making to its reply.
 
-    `keep` holds whatever the daemon may touch until it has answered; it is dropped with the reply, also when nobody
+    `keep` has the memory that the daemon may touch until it has answered; it is dropped with the reply, also when nobody
     waits for that any more. Where the reply came at a deadline, ahead of the work's end, another call keeps it on.
     `undo` turns the result of a request that was given up into a notification that takes it back. `notify` is called
     once the reply is there (on whichever thread received it).
@@ -90,7 +90,7 @@ class Call:
         self.label: Any = None  # for errors that are reported later
         self.msgid = -1
         self.data = b""
-        self.sent: list[int] = []  # what each write took; a list, so that one C call can add to it
+        self.sent: list[int] = []  # bytes of each write; a list, so that one C call can add to it
         self.done = False
         self.answered = False  # by the daemon; a call may also end with its connection
         self.abandoned = False
@@ -123,14 +123,14 @@ class Session:
         self.failure: KopsError | None = None
         self.notice: KopsError | None = None  # why the daemon says that it will close
         self.doomed = False  # its device is lost or hangs, and it will close
-        self._applied: set[int] = set()  # what was answered by the first chunk of the inbox, until that is dropped
+        self._applied: set[int] = set()  # requests answered by the first chunk of the inbox, until that is dropped
         self._msgids = itertools.count(1)
         self._pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
     # Sending
 
     def enqueue(self, call: Call) -> None:
-        """Encodes a request and queues it for sending. Raises what refuses it; nothing is queued then."""
+        """Encodes a request and queues it for sending. Raises the error that refuses it; nothing is queued then."""
         if self.failure is not None:
             raise copy_of(self.failure)
         pending = self.pending
@@ -162,7 +162,7 @@ class Session:
 
     def abandon(self, call: Call) -> None:
         """Nobody waits for `call` any more: takes it back if it is unsent, else asks for its cancelling. A late reply
-        is dropped, and only then is what the call keeps alive let go."""
+        is dropped, and only then the memory that the call keeps."""
         call.abandoned = True
         if call.done or call.msgid < 0:
             return
@@ -176,8 +176,8 @@ class Session:
             self.enqueue(cancel)
 
     def fail(self, error: KopsError) -> None:
-        """The connection is of no more use: every call ends with `error`, or with what the daemon said before it
-        closed."""
+        """The connection is of no more use: every call ends with `error`, or with the reason that the daemon
+        gave before it closed."""
         if self.failure is None:
             self.failure = self.notice or error
         self.outbox.clear()
@@ -278,7 +278,7 @@ class Session:
         self.inbox.clear()
 
     def _apply(self, message: Any, fds: tuple[int, ...]) -> None:
-        """Does what one message says. Doing it twice is as good as once. Raises ValueError for what is no message."""
+        """Applies one message. To apply it twice changes nothing more. Raises ValueError for anything but a message."""
         if type(message) is not list:
             raise ValueError(_excerpt(message))
         if len(message) == 4 and message[0] == RESPONSE:
@@ -314,7 +314,7 @@ class Session:
             raise ValueError(_excerpt(message))
 
     def _undo(self, call: Call) -> None:
-        """A reply that nobody waits for any more: takes back what it brought."""
+        """A reply that nobody waits for any more: closes its descriptors and releases its ids."""
         for fd in call.reply_fds:
             os.close(fd)
         if call.undo is not None:
@@ -356,7 +356,7 @@ def _excerpt(message: Any) -> str:
 
 
 def goes_on(call: Call) -> bool:
-    """The reply came before the end of the work, which uses what the call keeps."""
+    """The reply came before the end of the work, which uses the memory that the call keeps."""
     return call.keep is not None and call.error is not None and call.error.detail.get("ended") is False
 
 

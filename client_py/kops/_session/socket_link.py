@@ -4,7 +4,7 @@ Threads. Any number may use a link: their requests share one socket, and each wa
 waiting threads reads for all (`reading`); the others sleep until it tells them. The lock is never held while a system
 call may block.
 
-`SocketLink` does that in Python. Another link has the same methods, see `_native_link`.
+`SocketLink` does that in Python. Another link has the same methods, see `native_link`.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class SocketLink(Connection):
         return True
 
     def poll(self) -> None:
-        """Applies what has arrived, without waiting."""
+        """Applies the replies that have arrived, without waiting."""
         with self.lock:
             if not self.reading:
                 self.drain()

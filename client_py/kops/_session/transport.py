@@ -1,6 +1,6 @@
 """The socket: finding it, connecting, writing requests with their descriptors, reading replies.
 
-Stateless but for the descriptor. Every write takes one message at most, because descriptors travel with the write that
+The descriptor is its only state. Every write takes one message at most, because descriptors travel with the write that
 starts their message. Nothing here blocks but `receive` when it is told to, and `wait_writable`.
 """
 
@@ -86,7 +86,7 @@ class Transport:
             pass
 
     def send(self, call: Call) -> bool:
-        """Writes what the socket takes of a message; True when that was the rest of it. Raises OSError."""
+        """Writes as much of a message as the socket takes; True when that was the rest of it. Raises OSError."""
         sent = call.sent
         try:
             if not sent:

@@ -1,4 +1,4 @@
-"""Arrays in shared memory: what `empty`, `zeros` and `array` of the clients return."""
+"""Arrays in shared memory, for `empty`, `zeros` and `array` of the clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NumPy arrays, and what becomes one: lists, numbers, anything with `__array__`.
+"""NumPy arrays, and values that NumPy makes an array of: lists, numbers, anything with `__array__`.
 
 An array that lies in the pool's memory (made by `empty`, `array`, a result, or a view of such) is referred to where it
 is, recognised by its address. Any other is copied into a block of the pool for the call, and an output is copied back.
@@ -138,7 +138,7 @@ class NumpyAdapter(Adapter):
 
 
 class PlainAdapter(Adapter):
-    """Numbers, lists and other things that NumPy understands. As inputs only."""
+    """Numbers, lists and other values that NumPy makes an array of. As inputs only."""
 
     plain = True
 

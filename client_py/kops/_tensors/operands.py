@@ -2,7 +2,7 @@
 
 An adapter knows one framework. It turns a tensor into an `Operand` (memory that can be registered, offset, shape,
 strides, dtype), copies it into shared memory where it cannot be referred to, and makes outputs. `Operands` collects
-those of one call. Adapters do not talk to the daemon. Which one a tensor needs is in `_adapters`.
+those of one call. Adapters do not talk to the daemon. `adapters` finds the one for a tensor.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Operand:
         dtype: str,
         adapter: Adapter,
     ) -> None:
-        self.value = value  # what the caller gave, or what was allocated
+        self.value = value  # given by the caller, or allocated
         self.source = source
         self.offset = offset
         self.shape = shape
@@ -59,7 +59,7 @@ class Operand:
 
 
 class Operands:
-    """What one call's tensors need: memory to keep until the reply, streams to wait for before it, copies after it."""
+    """Needs of one call's tensors: memory to keep until the reply, streams to wait for before it, copies after it."""
 
     __slots__ = ("keep", "staged", "waits", "copies")
 
@@ -107,7 +107,7 @@ class Adapter:
         raise NotImplementedError
 
     def result(self, value: Any) -> Any:
-        """What the caller gets for an allocated tensor."""
+        """The result that the caller gets for an allocated tensor."""
         return value
 
 
