@@ -67,22 +67,12 @@ static PyObject *submit(PyObject *self, PyObject *arguments)
     return r ? native_raise(&e) : PyLong_FromUnsignedLongLong(ticket);
 }
 
-static PyObject *reply_tuple(struct native_reply *reply)
+static PyObject *reply_tuple(const struct native_reply *reply)
 {
-    PyObject *fds = PyTuple_New(reply->n_fds), *made;
-
-    for (unsigned i = 0; fds && i < reply->n_fds; i++)
-        if (PyTuple_SetItem(fds, i, PyLong_FromLong(reply->fds[i])))
-            Py_CLEAR(fds);
-    made =
-        fds ? Py_BuildValue("(Oy#N)", reply->is_error ? Py_True : Py_False, reply->data, (Py_ssize_t)reply->length, fds)
-            : NULL;
-    if (made)
-        reply->n_fds = 0; /* the caller's now */
-    return made;
+    return Py_BuildValue("(Oy#)", reply->is_error ? Py_True : Py_False, reply->data, (Py_ssize_t)reply->length);
 }
 
-/* wait(ticket, timeout): (is an error, its or the result's bytes, descriptors), or None when the time is over; the
+/* wait(ticket, timeout): (is an error, its or the result's bytes), or None when the time is over; the
  * ticket is then still valid, as after an exception of a signal's. */
 static PyObject *wait_for(PyObject *self, PyObject *arguments)
 {

@@ -56,8 +56,11 @@ def test_responses(vector: dict[str, Any]) -> None:
     session, call = conversation(expect.get("msgid", 1))
     fds = open_fds(vector)
     receive(session, chunk(vector["bytes"], fds))
-    if expect["kind"] == "result":
-        assert call.outcome() == message[3] and call.reply_fds == fds
+    if fds:  # no request of this session asks for some
+        with pytest.raises(BadReply):
+            call.outcome()
+    elif expect["kind"] == "result":
+        assert call.outcome() == message[3]
     elif expect["kind"] == "error":
         with pytest.raises(KopsError) as caught:
             call.outcome()
@@ -70,8 +73,6 @@ def test_responses(vector: dict[str, Any]) -> None:
         with pytest.raises(KopsError) as caught:
             call.outcome()
         assert caught.value.code == expect["code"]
-    for fd in fds:
-        os.close(fd)
 
 
 @pytest.mark.parametrize("vector", vectors("bad_responses"))

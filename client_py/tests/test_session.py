@@ -230,53 +230,24 @@ def pipe() -> tuple[int, int]:
     return os.pipe()
 
 
-@pytest.mark.parametrize("size", [5, 12, 1000])
-def test_descriptors_go_to_the_message_that_starts_where_they_came(session: Session, size: int) -> None:
-    """The kernel may glue the tail of one send to the next one with its descriptors; the rest of a message may
-    follow."""
-    plain, with_fd, after = start(session, "ping"), start(session, "alloc"), start(session, "alloc")
-    mark_sent(session)
+@pytest.mark.parametrize("result", [{}, {"nfds": 1, "fd": 0}])
+@pytest.mark.parametrize("before", [b"", response(1, {})[:3]], ids=["whole", "in part"])
+def test_descriptors_that_nobody_asked_for_end_the_connection_and_are_closed(session: Session, result: Any, before: bytes) -> None:
+    call = start(session)
+    reply = response(call.msgid, result)
     fds = pipe()
-    first = response(plain.msgid, {"text": "a long answer"})
-    second = response(with_fd.msgid, {"nfds": 1, "fd": 0})
-    third = response(after.msgid, {"nfds": 1, "fd": 0})
-    head, tail = second[:size], second[size:]
-    receive(
-        session,
-        first[:4],
-        chunk(first[4:] + head, (fds[0],)),
-        chunk(tail + third, (fds[1],)) if tail else chunk(third, (fds[1],)),
-    )
-    assert session.failure is None
-    assert plain.outcome() == {"text": "a long answer"}
-    assert with_fd.reply_fds == (fds[0],) and after.reply_fds == (fds[1],)
-    for fd in fds:
-        os.close(fd)
-
-
-def test_descriptors_glued_to_earlier_replies(session: Session) -> None:
-    """One read may hold whole replies, and then one that brings descriptors."""
-    plain, with_fd = start(session, "ping"), start(session, "alloc")
-    mark_sent(session)
-    fds = pipe()
-    receive(session, chunk(response(plain.msgid, {}) + response(with_fd.msgid, {"nfds": 2, "fd": 0}), fds))
-    assert session.failure is None
-    assert plain.outcome() == {} and with_fd.reply_fds == fds
-    for fd in fds:
-        os.close(fd)
-
-
-@pytest.mark.parametrize("result, count", [({"nfds": 2}, 1), ({"nfds": 1}, 0), ({"nfds": 1}, 2), ({}, 1)])
-def test_a_wrong_claim_of_descriptors_ends_the_connection_and_leaks_none(session: Session, result: Any, count: int) -> None:
-    call = start(session, "alloc")
-    fds = pipe()
-    given = fds[:count]
-    receive(session, chunk(response(call.msgid, result), given))
+    receive(session, *([reply[:3]] if before else []), chunk(reply[len(before):], fds))
     with pytest.raises(BadReply):
         call.outcome()
     for fd in fds:
-        if fd in given:
-            with pytest.raises(OSError):
-                os.fstat(fd)
-        else:
-            os.close(fd)
+        with pytest.raises(OSError):
+            os.fstat(fd)
+
+
+def test_a_result_that_claims_descriptors_is_none(session: Session) -> None:
+    ping, run = start(session, "ping"), start(session)
+    receive(session, response(ping.msgid, {"nfds": 1}))
+    assert ping.outcome() == {"nfds": 1}, "any map may come back"
+    receive(session, response(run.msgid, {"nfds": 1, "fd": 0}))
+    with pytest.raises(BadReply):
+        run.outcome()

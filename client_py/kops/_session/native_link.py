@@ -235,7 +235,7 @@ class NativeLink:
 
     def _take(self, call: Call, reply: Any) -> None:
         """Fills the call in."""
-        is_error, data, call.reply_fds = reply
+        is_error, data = reply
         result = msgpack.unpackb(data)
         if is_error:
             call.error = from_reply(result)

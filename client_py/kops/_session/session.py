@@ -13,7 +13,6 @@ dropped from the inbox only after it was applied, and applying it twice does wha
 from __future__ import annotations
 
 import array
-import contextlib
 import itertools
 import os
 import reprlib
@@ -36,10 +35,7 @@ MSG_CTRUNC = int(socket.MSG_CTRUNC)  # an enum's operators are slow
 MAX_REPLY = 64 << 20
 MAX_ELEMENTS = 1 << 20
 
-# A received chunk is what recvmsg returns: (bytes, control messages, flags, address). A merged one has batches of
-# descriptors in place of the control messages: (first byte, end, descriptors).
-MERGED = -1  # among its bits is MSG_CTRUNC
-Batch = tuple[int, int, tuple[int, ...]]
+# As recvmsg returns it: (bytes, control messages, flags, address).
 Chunk = tuple[bytes, list[Any], int, Any]
 
 _unpackb = msgpack.unpackb
@@ -62,12 +58,10 @@ class Call:
         "error",
         "fds",
         "keep",
-        "label",
         "method",
         "msgid",
         "notify",
         "params",
-        "reply_fds",
         "result",
         "sent",
         "undo",
@@ -87,7 +81,6 @@ class Call:
         self.keep = keep
         self.undo = undo
         self.notify: Callable[[], None] | None = None
-        self.label: Any = None  # for errors that are reported later
         self.msgid = -1
         self.data = b""
         self.sent: list[int] = []  # bytes of each write; a list, so that one C call can add to it
@@ -96,7 +89,6 @@ class Call:
         self.abandoned = False
         self.result: Any = None
         self.error: KopsError | None = None
-        self.reply_fds: tuple[int, ...] = ()
 
     def outcome(self) -> Any:
         """The result, or raises the error. Only once `done`, and once: an exception that the call kept would keep, by
@@ -204,28 +196,26 @@ class Session:
                 if not data:
                     self._ended()
                     return
-                if not control and not flags & MSG_CTRUNC:
-                    try:
-                        message = _unpackb(data, max_ext_len=0, ext_hook=_refuse_ext)
-                    except ValueError:
-                        pass  # part of a message, or several
-                    else:
-                        self._apply(message, ())
-                        del inbox[0]
-                        self._applied.clear()
-                        continue
-                if not self._process_slowly(inbox):
-                    return
+                if control or flags & MSG_CTRUNC:
+                    raise ValueError("descriptors, and no request asks for some")
+                try:
+                    message = _unpackb(data, max_ext_len=0, ext_hook=_refuse_ext)
+                except ValueError:  # part of a message, or several
+                    if not self._process_slowly(inbox):
+                        return
+                else:
+                    self._apply(message)
+                    del inbox[0]
+                    self._applied.clear()
         except (ValueError, msgpack.UnpackException) as error:
             for chunk in inbox:
-                with contextlib.suppress(ValueError):
-                    close_fds(_normal(chunk)[1])
+                close_fds(chunk)
             self.fail(BadReply(f"the daemon sent what is no response: {error}"))
             inbox.clear()
 
     def _process_slowly(self, inbox: list[Chunk]) -> bool:
-        """The first chunk holds several messages, part of one, or descriptors. False when more bytes are needed."""
-        data, batches = _normal(inbox[0])
+        """The first chunk contains several messages, or part of one. False when more bytes are needed."""
+        data = inbox[0][0]
         unpacker = msgpack.Unpacker(
             max_buffer_size=MAX_REPLY,
             max_array_len=MAX_ELEMENTS,
@@ -236,16 +226,8 @@ class Session:
         unpacker.feed(data)
         start = 0
         for message in unpacker:
-            # The kernel glues earlier replies to one that brings descriptors: they are of the one that claims them.
-            claims = self._claims(message)
-            batch = next((b for b in batches if claims and b[0] <= start < b[1]), None)
-            end = unpacker.tell()
-            if any(b is not batch and b[1] <= end for b in batches):
-                raise ValueError(f"descriptors came with a reply that claims none: {_excerpt(message)}")
-            self._apply(message, batch[2] if batch else ())
-            if batch:
-                batches.remove(batch)
-            start = end
+            self._apply(message)
+            start = unpacker.tell()
         if start == len(data):
             del inbox[0]
             self._applied.clear()
@@ -253,31 +235,19 @@ class Session:
         _check_announced(data, start)
         if len(inbox) == 1:
             return False
-        if not inbox[1][0]:
-            close_fds(batches)
+        following, control, flags, _ = inbox[1]
+        if not following:
             self._ended()
             return False
-        # The rest and the next chunk become one; descriptors keep the range of bytes that they came with.
-        following, following_batches = _normal(inbox[1])
-        tail = len(data) - start
-        kept = [(max(begin - start, 0), end - start, fds) for begin, end, fds in batches]
-        kept += [(begin + tail, end + tail, fds) for begin, end, fds in following_batches]
-        inbox[0:2] = [(data[start:] + following, kept, MERGED, None)]
+        inbox[0:2] = [(data[start:] + following, control, flags, None)]  # the rest and the next chunk become one
         self._applied.clear()
         return True
-
-    def _claims(self, message: Any) -> int:
-        """How many descriptors a message says it brings. A ping answers with whatever map it was sent."""
-        if type(message) is not list or len(message) != 4 or type(message[3]) is not dict:
-            return 0
-        call = self.pending.get(message[1]) if type(message[1]) is int else None
-        return 0 if call is not None and call.method == "ping" else message[3].get("nfds", 0)
 
     def _ended(self) -> None:
         self.fail(ConnectionLost("the daemon closed the connection"))
         self.inbox.clear()
 
-    def _apply(self, message: Any, fds: tuple[int, ...]) -> None:
+    def _apply(self, message: Any) -> None:
         """Applies one message. To apply it twice changes nothing more. Raises ValueError for anything but a message."""
         if type(message) is not list:
             raise ValueError(_excerpt(message))
@@ -298,13 +268,11 @@ class Session:
             elif type(result) is not dict:
                 raise ValueError(f"the result is no map: {_excerpt(message)}")
             else:
-                claims = 0 if call.method == "ping" else result.get("nfds", 0)
-                if len(fds) != claims:
-                    raise ValueError(f"{len(fds)} descriptors came with a reply that claims {claims}")
+                if "nfds" in result and call.method != "ping":  # a ping is answered with the map that it sent
+                    raise ValueError(f"the result claims descriptors, and no request asks for some: {_excerpt(message)}")
                 call.result = result
-                call.reply_fds = fds
-                if call.abandoned:
-                    self._undo(call)
+                if call.abandoned and call.undo is not None:
+                    self.notify(*call.undo(result))
             call.answered = True
             self._applied.add(msgid)
             self._finish(call)
@@ -312,13 +280,6 @@ class Session:
             self.notice = from_reply(message[2][0] if isinstance(message[2], list) and message[2] else None)
         else:
             raise ValueError(_excerpt(message))
-
-    def _undo(self, call: Call) -> None:
-        """A reply that nobody waits for any more: closes its descriptors and releases its ids."""
-        for fd in call.reply_fds:
-            os.close(fd)
-        if call.undo is not None:
-            self.notify(*call.undo(call.result))
 
 
 # MessagePack heads: how many bytes follow, as the value itself or as the length of a string.
@@ -376,23 +337,11 @@ def copy_of(error: KopsError) -> KopsError:
     return type(error)(error.message, error.detail, error.code)
 
 
-def _normal(chunk: Chunk) -> tuple[bytes, list[Batch]]:
-    """A chunk's bytes and its descriptors as (first byte, end, descriptors): the range in which their message
-    starts."""
-    data, control, flags, _ = chunk
-    if flags == MERGED:
-        return data, list(control)
-    if flags & MSG_CTRUNC:
-        raise ValueError("descriptors of a reply were cut off")
-    fds = array.array("i")
-    for level, kind, payload in control:
+def close_fds(chunk: Chunk) -> None:
+    """Closes the descriptors that came with a chunk."""
+    for level, kind, payload in chunk[1]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds = array.array("i")
             fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
-    return data, [(0, len(data), tuple(fds))] if fds else []
-
-
-def close_fds(batches: list[Batch]) -> None:
-    """Closes descriptors that nobody will claim."""
-    for _begin, _end, fds in batches:
-        for fd in fds:
-            os.close(fd)
+            for fd in fds:
+                os.close(fd)
