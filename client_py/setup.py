@@ -1,8 +1,8 @@
-"""Builds the package, with its compiled part `kops._native` where that can be built.
+"""Builds the package, with its compiled part `kops._native` where that is possible.
 
-The compiled part is libkops and the files of native/, compiled with what the CMake build compiles: the lists of sources are read from
-its files. Where a compiler or a header is missing the package is installed without the compiled part, and says why in one line: here,
-and as `kops.why_not_compiled`.
+The compiled part is libkops and the files of native/; the lists of sources are read from the CMake files. Where a compiler or a
+header is missing, the package is installed without the compiled part, and one line says why: in pip's output, which pip shows with
+-v, and as `kops.why_not_compiled`.
 
 KOPS_NATIVE_FILE names a compiled part that exists already; nothing is compiled then.
 """
@@ -35,6 +35,7 @@ except ImportError:  # before setuptools 70
 HERE = Path(__file__).resolve().parent
 BUNDLED = HERE / "sources"  # of a source distribution: the folders of the project that the compiled part is made of
 TREE = BUNDLED if BUNDLED.is_dir() else HERE.parent
+LIBRARY = TREE / "client_c"
 REASON = "_not_compiled.txt"  # beside the package's modules
 VERSION = re.search(r'^VERSION = "(.+)"', (HERE / "kops/_version.py").read_text(encoding="utf-8"), re.M)[1]  # type: ignore[index]
 MSGPACK = ("msgpack-c", "msgpackc", "msgpack")  # the name changed with each major version
@@ -46,13 +47,17 @@ class Missing(Exception):
 
 
 def listed(folder: Path, command: str) -> list[str]:
-    """What a command of a folder's CMakeLists.txt names, absolute."""
+    """The files or folders that a command in a folder's CMakeLists.txt lists, as absolute paths."""
     text = (folder / "CMakeLists.txt").read_text(encoding="utf-8")
     found = re.search(re.escape(command) + r"\s([^)]*)\)", text)
     if found is None:
         raise Missing(f"{folder.name}/CMakeLists.txt has no {command}")
     names = [name.replace("${PROJECT_SOURCE_DIR}", str(TREE)) for name in found[1].split() if not name.startswith("$<")]
     return [os.path.join(folder, name) for name in names]
+
+
+def library_sources() -> list[str]:
+    return listed(LIBRARY, "add_library(kops_objects OBJECT")
 
 
 def extension() -> Extension:
@@ -69,8 +74,8 @@ def extension() -> Extension:
 
 
 def named_file(name: str) -> str:
-    """The absolute path of a file that whoever called pip named from the folder that they were in. pip builds in the package's
-    folder, and only PWD still says where it was started; the top of the source tree is the other place that is meant."""
+    """The absolute path of a file that pip's caller named, from the caller's folder. pip builds in the package's folder, and only
+    PWD still has the caller's; the top of the source tree is tried next."""
     folders = [os.environ.get("PWD", ""), str(HERE.parent), os.getcwd()]
     for folder in folders:
         path = Path(folder, name)
@@ -106,14 +111,14 @@ class BuildNative(build_ext):  # type: ignore[misc]
     def build_extension(self, ext: Extension) -> None:
         if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
             raise Missing("it is for CPython with the GIL")
-        self._look_for_what_it_needs(ext)
+        self._check_requirements(ext)
         try:
             self._compile(ext)
         except FAILURES as error:
             raise Missing(f"its C sources were not compiled: {str(error).splitlines()[0]}") from error
 
-    def _look_for_what_it_needs(self, ext: Extension) -> None:
-        """Raises Missing, which names the first thing that is not there; adds what msgpack-c's package says."""
+    def _check_requirements(self, ext: Extension) -> None:
+        """Raises Missing, which names the first tool or header that is not there; adds the flags for msgpack-c."""
         compiler = shlex.join(self.compiler.compiler_so[:1])
         if not self._builds("int main(void) { return 0; }"):
             raise Missing(f"no C compiler that works ({compiler}); on Debian: apt-get install gcc libc6-dev")
@@ -143,9 +148,8 @@ class BuildNative(build_ext):  # type: ignore[misc]
 
     def _compile(self, ext: Extension) -> None:
         """The objects in parallel, since each install compiles all of them, and the library."""
-        library = TREE / "client_c"
-        sources = listed(library, "add_library(kops_objects OBJECT") + listed(HERE, "add_library(kops_python MODULE")
-        folders = listed(library, "target_include_directories(kops_objects PUBLIC")
+        sources = library_sources() + listed(HERE, "add_library(kops_python MODULE")
+        folders = listed(LIBRARY, "target_include_directories(kops_objects PUBLIC")
 
         def one(source: str) -> list[str]:
             made: list[str] = self.compiler.compile(
@@ -192,13 +196,14 @@ class SourceDistribution(sdist):  # type: ignore[misc]
         super().make_release_tree(base_dir, files)
         there = Path(base_dir, BUNDLED.name)
         skipped = shutil.ignore_patterns("*.md", "*.json", "*.py", "golden", "ops", "__pycache__")
-        for name in ("client_c/src", "client_c/include", "proto"):
+        shared = {os.path.relpath(source, TREE).split(os.sep)[0] for source in library_sources()} - {LIBRARY.name}
+        for name in ("client_c/src", "client_c/include", "proto", *shared - {"proto"}):
             shutil.copytree(TREE / name, there / name, ignore=skipped, dirs_exist_ok=True)
-        shutil.copy(TREE / "client_c/CMakeLists.txt", there / "client_c")
+        shutil.copy(LIBRARY / "CMakeLists.txt", there / LIBRARY.name)
 
 
 def options() -> dict[str, Any]:
-    """Wheels are built in a folder of their own: what an earlier version left in ./build would go into them."""
+    """Wheels are built in a folder of their own: files that an earlier version left in ./build would go into them."""
     if not {"bdist_wheel", "dist_info"}.intersection(sys.argv):
         return {}
     folder = tempfile.mkdtemp(prefix="kops-")
