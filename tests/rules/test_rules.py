@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from kops._errors import KopsError
-from kops._launch import scalar
+from kops._base.errors import KopsError
+from kops._calls.launch import scalar
 from kops._source.options import macros, standard
-from kops._signature import Param, fault
-from kops._tokens import tokens
-from kops._types import type_of
+from kops._source.signature import Param, fault
+from kops._source.tokens import tokens
+from kops._source.types import type_of
 from kops.interpret import InterpretError
 from kops.interpret._arguments import Arguments, Parameter
 from kops.interpret._expressions import evaluate

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kops._errors import KopsError
+from kops._base.errors import KopsError
 from kops._source.scalars import convert, to_bytes
 
 ROWS = json.loads((Path(__file__).resolve().parents[1] / "vectors/scalars.json").read_text(encoding="utf-8"))
