@@ -23,7 +23,6 @@ from .launchable import Launchable
 from .plans import Plan, execute
 
 
-
 def _refusal(kind: type[KopsError], kernel: str, index: int, param: Param, why: str, **detail: Any) -> KopsError:
     return kind(f"{kernel}: argument {index + 1} ({param.name}) {why}", {"key": f"args[{index}]", **detail})
 

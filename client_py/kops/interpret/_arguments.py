@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from .._declarations import DTYPES
-from .._dtypes import NAMES
-from .._errors import KopsError
+from .._base.declarations import DTYPES
+from .._base.dtypes import NAMES
+from .._base.errors import KopsError
 from .._source.scalars import convert, to_bytes
-from .._signature import fault
+from .._source.signature import fault
 from ._errors import InterpretError
 from ._expressions import evaluate
 

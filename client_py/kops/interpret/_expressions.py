@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._declarations import KERNEL_LIMITS
-from .._signature import MAX_RANK
+from .._base.declarations import KERNEL_LIMITS
+from .._source.signature import MAX_RANK
 from ._errors import InterpretError
 
 __all__ = ["evaluate"]
