@@ -29,7 +29,7 @@ void modules_free(struct server *s)
 {
     if (!s->modules)
         return;
-    codes_free(s);
+    modules_unload(s);
     free(s->modules);
     s->modules = NULL;
 }
@@ -46,11 +46,11 @@ struct code_counters code_counters_of(const struct server *s)
 
 /* ---- a connection's ---- */
 
-static void drop_module(struct connection *c, struct module *m)
+static void drop_client_module(struct connection *c, struct client_module *m)
 {
     idtable_remove(&c->code->modules, m->id);
     shared_charge_unref(m->shared);
-    code_unref(m->code);
+    module_unref(m->module);
     free(m);
 }
 
@@ -68,11 +68,11 @@ static int unknown(struct error *e, const char *key, uint64_t id)
 
 int connection_release_module(struct connection *c, uint64_t id, struct error *e)
 {
-    struct module *m = idtable_get(&c->code->modules, id);
+    struct client_module *m = idtable_get(&c->code->modules, id);
 
     if (!m)
         return unknown(e, "module", id);
-    drop_module(c, m);
+    drop_client_module(c, m);
     return 0;
 }
 
@@ -123,7 +123,7 @@ static void end(struct connection *c)
             drop_kernel(c, idtable_at(&c->code->kernels, i));
     for (uint32_t i = 0; i < c->code->modules.capacity; i++)
         if (idtable_at(&c->code->modules, i))
-            drop_module(c, idtable_at(&c->code->modules, i));
+            drop_client_module(c, idtable_at(&c->code->modules, i));
 }
 
 static void free_part(struct connection *c)

@@ -20,8 +20,8 @@ struct compile {
     struct charge charge;         /* QUOTA_WAITING: those */
     struct backend_device *device;
     enum code_origin origin;
-    struct code *code; /* a reference */
-    struct code_waiter waiter;
+    struct module *module; /* a reference */
+    struct module_waiter waiter;
 };
 const size_t compile_state_bytes = sizeof(struct compile);
 
@@ -185,7 +185,7 @@ static int choose_target(struct server *s, const struct rpc_arg *args, char arch
             return error_at(e, ERROR_INVALID_ARGUMENT, "", "arch", "must be sm_ and a number, such as sm_90a");
         memcpy(arch, given->text, given->length);
         arch[given->length] = '\0';
-        *ret_device = d && code_runs_on(arch, d) ? d : NULL;
+        *ret_device = d && module_runs_on(arch, d) ? d : NULL;
         return 0;
     }
     if (!d || !d->backend->code_load) {
@@ -196,7 +196,7 @@ static int choose_target(struct server *s, const struct rpc_arg *args, char arch
                         d ? "that device runs no kernels of users: say what to compile for, such as sm_90a"
                           : "there is no GPU here: say what to compile for, such as sm_90a");
     }
-    code_default_arch(d, arch);
+    module_default_arch(d, arch);
     *ret_device = d;
     return 0;
 }
@@ -228,9 +228,9 @@ static void write_key(struct rpc_output *out, const unsigned char *key)
     rpc_write_entry_text(out, "key", hex);
 }
 
-static void reply(struct request *r, const struct module *m)
+static void reply(struct request *r, const struct client_module *m)
 {
-    const struct compiled *c = m->code->compiled;
+    const struct compiled *c = m->module->compiled;
     struct rpc_output *out = request_result(r);
 
     if (!out)
@@ -251,26 +251,26 @@ static void reply(struct request *r, const struct module *m)
         write_entry(out, &c->entries[i]);
 }
 
-static struct module *add_module(struct connection *c, struct code *code, struct error *e)
+static struct client_module *add_client_module(struct connection *c, struct module *module, struct error *e)
 {
-    struct module *m = calloc(1, sizeof(*m));
+    struct client_module *m = calloc(1, sizeof(*m));
 
     if (!m) {
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a module");
         return NULL;
     }
-    m->shared = shared_charge_take(c->account, c->pid, QUOTA_KERNEL, code, code->compiled->image_size, e);
+    m->shared = shared_charge_take(c->account, c->pid, QUOTA_KERNEL, module, module->compiled->image_size, e);
     if (!m->shared)
         goto free_module;
     m->id = idtable_add(&c->code->modules, m);
     if (!m->id) {
         connection_full(c, &c->code->modules, "modules", e);
-        goto unref_hold;
+        goto unref_shared;
     }
-    m->code = code_ref(code);
+    m->module = module_ref(module);
     return m;
 
-unref_hold:
+unref_shared:
     shared_charge_unref(m->shared);
 free_module:
     free(m);
@@ -281,26 +281,26 @@ free_module:
 static void finish(struct request *r)
 {
     struct connection *c = r->connection;
-    struct code *code = compile_of(r)->code;
-    struct module *m = NULL;
+    struct module *module = compile_of(r)->module;
+    struct client_module *m = NULL;
     struct error e;
 
     list_remove(&r->queue_link);
-    if (code->state == CODE_FAILED)
-        e = code->error;
+    if (module->state == MODULE_FAILED)
+        e = module->error;
     else if (!c->closed)
-        m = add_module(c, code, &e);
+        m = add_client_module(c, module, &e);
     else
         error_set(&e, ERROR_CANCELLED, "the connection ended");
     if (m)
         reply(r, m);
     else
         request_error(r, &e);
-    code_unref(code);
+    module_unref(module);
     request_end(r);
 }
 
-static void on_loaded(struct code_waiter *waiter)
+static void on_loaded(struct module_waiter *waiter)
 {
     finish(request_of(list_entry(waiter, struct compile, waiter)));
 }
@@ -333,20 +333,20 @@ static void on_compiled(void *context, struct compiled *compiled, enum code_orig
         return;
     }
     compile_of(r)->origin = origin;
-    compile_of(r)->code = code_take(r->connection->server, compiled, compile_of(r)->device);
+    compile_of(r)->module = module_take(r->connection->server, compiled, compile_of(r)->device);
     compiled_unref(compiled);
-    if (!compile_of(r)->code) {
+    if (!compile_of(r)->module) {
         error_set(&error, ERROR_OUT_OF_MEMORY, "no memory for a module");
         list_remove(&r->queue_link);
         request_end_error(r, &error);
         return;
     }
-    if (compile_of(r)->code->state != CODE_LOADING) {
+    if (compile_of(r)->module->state != MODULE_LOADING) {
         finish(r);
         return;
     }
     compile_of(r)->waiter.ready = on_loaded;
-    code_wait(compile_of(r)->code, &compile_of(r)->waiter);
+    module_wait(compile_of(r)->module, &compile_of(r)->waiter);
 }
 
 void handle_compile(struct request *r, const struct rpc_arg *args, struct request_fds *fds)

@@ -28,7 +28,7 @@ void kernel_unref(struct kernel *k)
         return;
     kernel_signature_unref(k->signature);
     shared_charge_unref(k->shared);
-    code_unref(k->code);
+    module_unref(k->module);
     free(k);
 }
 
@@ -171,10 +171,10 @@ static int decode_declaration(const struct rpc_arg *args, const struct compiled_
 
 /* ---- the method ---- */
 
-static int find_entry(const struct connection *c, const struct rpc_arg *args, const struct module **ret_module,
+static int find_entry(const struct connection *c, const struct rpc_arg *args, const struct client_module **ret_module,
                       unsigned *ret_entry, struct error *e)
 {
-    const struct module *m = idtable_get(&c->code->modules, args[KERNEL_module].u);
+    const struct client_module *m = idtable_get(&c->code->modules, args[KERNEL_module].u);
     const struct compiled *compiled;
 
     if (!m) {
@@ -182,7 +182,7 @@ static int find_entry(const struct connection *c, const struct rpc_arg *args, co
                   (unsigned long long)args[KERNEL_module].u);
         return error_detail_text(e, "key", "module");
     }
-    compiled = m->code->compiled;
+    compiled = m->module->compiled;
     for (unsigned i = 0; i < compiled->n_entries; i++)
         if (rpc_text_is(&args[KERNEL_entry], compiled->entries[i].name)) {
             *ret_module = m;
@@ -210,18 +210,18 @@ static int kernel_new(struct connection *c, const struct rpc_arg *args, struct k
     struct kernel_param_declaration params[KERNEL_MAX_PARAMS];
     struct kernel_declaration declaration;
     struct kernel *k;
-    const struct module *module = NULL;
-    struct code *code;
+    const struct client_module *named = NULL;
+    struct module *module;
     unsigned entry = 0;
 
-    if (find_entry(c, args, &module, &entry, e) < 0)
+    if (find_entry(c, args, &named, &entry, e) < 0)
         return -1;
-    code = module->code;
-    if (decode_declaration(args, &code->compiled->entries[entry], params, &declaration, e) < 0)
+    module = named->module;
+    if (decode_declaration(args, &module->compiled->entries[entry], params, &declaration, e) < 0)
         return -1;
-    if (!code->device) {
+    if (!module->device) {
         error_set(e, ERROR_UNSUPPORTED, "the module is for %s, and no GPU here runs that: it cannot be launched",
-                  code->compiled->arch);
+                  module->compiled->arch);
         return error_detail_text(e, "key", "module");
     }
     k = calloc(1, sizeof(*k));
@@ -232,11 +232,11 @@ static int kernel_new(struct connection *c, const struct rpc_arg *args, struct k
         return -1;
     }
     k->refs = 1;
-    k->code = code_ref(code);
-    k->shared = shared_charge_ref(module->shared);
-    k->function = &code->functions[entry];
-    k->signature->op.code = identity(code->compiled, entry);
-    code->device->backend->kernel_limits(code->device, &k->limits);
+    k->module = module_ref(module);
+    k->shared = shared_charge_ref(named->shared);
+    k->function = &module->functions[entry];
+    k->signature->op.code = identity(module->compiled, entry);
+    module->device->backend->kernel_limits(module->device, &k->limits);
     k->limits.function_threads = k->function->max_threads;
     k->limits.static_shared = k->function->static_shared;
     k->id = idtable_add(&c->code->kernels, k);

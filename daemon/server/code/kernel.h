@@ -8,16 +8,16 @@
 #include "server/code/module.h"
 
 /* What `compile` gave: a connection's name for code. */
-struct module {
+struct client_module {
     uint64_t id;
-    struct code *code;            /* a reference */
+    struct module *module;        /* a reference */
     struct shared_charge *shared; /* a reference: the user's on the code */
 };
 
 struct kernel {
     uint64_t id;
     unsigned refs;
-    struct code *code;                       /* a reference */
+    struct module *module;                   /* a reference */
     struct shared_charge *shared;            /* a reference: the user's on the code */
     const struct backend_function *function; /* in the code */
     struct kernel_signature *signature;      /* a reference */

@@ -9,7 +9,7 @@
 #include "server/peer/connection.h"
 
 /* What stays loaded that nobody refers to: so many, each at most so large on its device. */
-enum { IDLE_CODES = 128, IDLE_BYTES = 2 << 20 };
+enum { IDLE_MODULES = 128, IDLE_BYTES = 2 << 20 };
 
 /* ---- architectures ---- */
 
@@ -33,7 +33,7 @@ static bool parse_arch(const char *text, struct arch *ret)
     return true;
 }
 
-bool code_runs_on(const char *arch, const struct backend_device *device)
+bool module_runs_on(const char *arch, const struct backend_device *device)
 {
     struct arch made, here;
 
@@ -43,7 +43,7 @@ bool code_runs_on(const char *arch, const struct backend_device *device)
     return made.suffix == 'a' ? made.minor == here.minor : made.minor <= here.minor;
 }
 
-void code_default_arch(const struct backend_device *device, char into[COMPILED_ARCH_SIZE])
+void module_default_arch(const struct backend_device *device, char into[COMPILED_ARCH_SIZE])
 {
     struct arch here;
 
@@ -58,148 +58,148 @@ void code_default_arch(const struct backend_device *device, char into[COMPILED_A
 
 static void load(struct work *work)
 {
-    struct code *code = list_entry(work, struct code, work);
-    const struct backend *backend = code->device->backend;
-    const struct compiled *c = code->compiled;
+    struct module *module = list_entry(work, struct module, work);
+    const struct backend *backend = module->device->backend;
+    const struct compiled *c = module->compiled;
 
-    if (backend->code_load(code->device, c->image, c->image_size, &code->loaded, &code->error) < 0) {
-        code->loaded = NULL;
+    if (backend->code_load(module->device, c->image, c->image_size, &module->loaded, &module->error) < 0) {
+        module->loaded = NULL;
         return;
     }
     for (unsigned i = 0; i < c->n_entries; i++)
-        if (backend->code_function(code->device, code->loaded, c->entries[i].lowered, &code->functions[i],
-                                   &code->error) < 0) {
-            backend->code_unload(code->device, code->loaded);
-            code->loaded = NULL;
+        if (backend->code_function(module->device, module->loaded, c->entries[i].lowered, &module->functions[i],
+                                   &module->error) < 0) {
+            backend->code_unload(module->device, module->loaded);
+            module->loaded = NULL;
             return;
         }
 }
 
-static void code_free(struct code *code)
+static void module_free(struct module *module)
 {
-    list_remove(&code->link);
-    compiled_unref(code->compiled);
-    free(code->functions);
-    free(code);
+    list_remove(&module->link);
+    compiled_unref(module->compiled);
+    free(module->functions);
+    free(module);
 }
 
 static void unload(struct work *work)
 {
-    struct code *code = list_entry(work, struct code, work);
+    struct module *module = list_entry(work, struct module, work);
 
-    code->device->backend->code_unload(code->device, code->loaded);
+    module->device->backend->code_unload(module->device, module->loaded);
 }
 
 static void unloaded(struct work *work)
 {
-    code_free(list_entry(work, struct code, work));
+    module_free(list_entry(work, struct module, work));
 }
 
 /* Nobody refers to it. */
-static void retire(struct code *code)
+static void retire(struct module *module)
 {
-    struct server *s = code->server;
+    struct server *s = module->server;
 
-    list_remove(&code->link);
-    if (!code->loaded) {
-        code_free(code);
+    list_remove(&module->link);
+    if (!module->loaded) {
+        module_free(module);
         return;
     }
-    if (compiled_device_bytes(code->compiled) <= IDLE_BYTES) {
-        list_append(&s->modules->idle, &code->link);
-        if (++s->modules->n_idle <= IDLE_CODES)
+    if (compiled_device_bytes(module->compiled) <= IDLE_BYTES) {
+        list_append(&s->modules->idle, &module->link);
+        if (++s->modules->n_idle <= IDLE_MODULES)
             return;
-        code = list_entry(list_first(&s->modules->idle), struct code, link);
+        module = list_entry(list_first(&s->modules->idle), struct module, link);
         s->modules->n_idle--;
-        list_remove(&code->link);
+        list_remove(&module->link);
     }
-    work_submit(&s->loop, &code->work, unload, unloaded);
+    work_submit(&s->loop, &module->work, unload, unloaded);
 }
 
 static void loaded(struct work *work)
 {
-    struct code *code = list_entry(work, struct code, work);
+    struct module *module = list_entry(work, struct module, work);
 
-    code->state = code->loaded ? CODE_READY : CODE_FAILED;
-    while (!list_empty(&code->waiters)) {
-        struct code_waiter *waiter = list_entry(list_first(&code->waiters), struct code_waiter, link);
+    module->state = module->loaded ? MODULE_READY : MODULE_FAILED;
+    while (!list_empty(&module->waiters)) {
+        struct module_waiter *waiter = list_entry(list_first(&module->waiters), struct module_waiter, link);
 
         list_remove(&waiter->link);
         waiter->ready(waiter);
     }
-    code_unref(code); /* the load's own */
+    module_unref(module); /* the load's own */
 }
 
 /* ---- sharing ---- */
 
-void codes_free(struct server *s)
+void modules_unload(struct server *s)
 {
     list_for_each_safe (node, after, &s->modules->idle) {
-        struct code *code = list_entry(node, struct code, link);
+        struct module *module = list_entry(node, struct module, link);
 
-        code->device->backend->code_unload(code->device, code->loaded);
-        code_free(code);
+        module->device->backend->code_unload(module->device, module->loaded);
+        module_free(module);
     }
 }
 
-static struct code *find(struct list *list, const struct compiled *compiled, const struct backend_device *device)
+static struct module *find(struct list *list, const struct compiled *compiled, const struct backend_device *device)
 {
     for (struct list *node = list->prev; node != list; node = node->prev) {
-        struct code *code = list_entry(node, struct code, link);
+        struct module *module = list_entry(node, struct module, link);
 
-        if (code->device == device && code->state != CODE_FAILED &&
-            !memcmp(code->compiled->key, compiled->key, sizeof(compiled->key)))
-            return code;
+        if (module->device == device && module->state != MODULE_FAILED &&
+            !memcmp(module->compiled->key, compiled->key, sizeof(compiled->key)))
+            return module;
     }
     return NULL;
 }
 
-struct code *code_take(struct server *s, struct compiled *compiled, struct backend_device *device)
+struct module *module_take(struct server *s, struct compiled *compiled, struct backend_device *device)
 {
-    struct code *code = find(&s->modules->used, compiled, device);
+    struct module *module = find(&s->modules->used, compiled, device);
 
-    if (code)
-        return code_ref(code);
-    code = find(&s->modules->idle, compiled, device);
-    if (code) {
-        list_remove(&code->link);
-        list_append(&s->modules->used, &code->link);
+    if (module)
+        return module_ref(module);
+    module = find(&s->modules->idle, compiled, device);
+    if (module) {
+        list_remove(&module->link);
+        list_append(&s->modules->used, &module->link);
         s->modules->n_idle--;
-        return code_ref(code);
+        return module_ref(module);
     }
-    code = calloc(1, sizeof(*code));
-    if (!code || !(code->functions = calloc(compiled->n_entries, sizeof(*code->functions)))) {
-        free(code);
+    module = calloc(1, sizeof(*module));
+    if (!module || !(module->functions = calloc(compiled->n_entries, sizeof(*module->functions)))) {
+        free(module);
         return NULL;
     }
-    code->server = s;
-    code->refs = 1;
-    code->compiled = compiled_ref(compiled);
-    code->device = device;
-    code->state = device ? CODE_LOADING : CODE_READY;
-    list_init(&code->waiters);
-    list_init(&code->link);
-    list_append(&s->modules->used, &code->link);
+    module->server = s;
+    module->refs = 1;
+    module->compiled = compiled_ref(compiled);
+    module->device = device;
+    module->state = device ? MODULE_LOADING : MODULE_READY;
+    list_init(&module->waiters);
+    list_init(&module->link);
+    list_append(&s->modules->used, &module->link);
     if (device) {
-        code->refs++;
-        work_submit(&s->loop, &code->work, load, loaded);
+        module->refs++;
+        work_submit(&s->loop, &module->work, load, loaded);
     }
-    return code;
+    return module;
 }
 
-struct code *code_ref(struct code *code)
+struct module *module_ref(struct module *module)
 {
-    code->refs++;
-    return code;
+    module->refs++;
+    return module;
 }
 
-void code_unref(struct code *code)
+void module_unref(struct module *module)
 {
-    if (code && --code->refs == 0)
-        retire(code);
+    if (module && --module->refs == 0)
+        retire(module);
 }
 
-void code_wait(struct code *code, struct code_waiter *waiter)
+void module_wait(struct module *module, struct module_waiter *waiter)
 {
-    list_append(&code->waiters, &waiter->link);
+    list_append(&module->waiters, &waiter->link);
 }

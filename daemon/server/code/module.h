@@ -11,42 +11,42 @@
 #include "server/peer/connection.h"
 #include "util/work.h"
 
-enum code_state { CODE_LOADING, CODE_READY, CODE_FAILED };
+enum module_state { MODULE_LOADING, MODULE_READY, MODULE_FAILED };
 
 /* Waits until code is loaded. */
-struct code_waiter {
+struct module_waiter {
     struct list link;
-    void (*ready)(struct code_waiter *waiter); /* the code is loaded, or cannot be */
+    void (*ready)(struct module_waiter *waiter); /* the code is loaded, or cannot be */
 };
 
-struct code {
+struct module {
     struct list link; /* in the room's used, or in its idle ones */
     struct server *server;
     unsigned refs;
-    enum code_state state;
+    enum module_state state;
     struct compiled *compiled;          /* a reference */
     struct backend_device *device;      /* NULL: it is not for any device here, and loaded nowhere */
     struct backend_code *loaded;        /* NULL then, too */
     struct backend_function *functions; /* owned: of compiled->entries */
-    struct error error;                 /* CODE_FAILED */
-    struct list waiters;                /* struct code_waiter */
+    struct error error;                 /* MODULE_FAILED */
+    struct list waiters;                /* struct module_waiter */
     struct work work;
 };
 
 /* When nothing runs any more: unloads what is left. */
-void codes_free(struct server *s);
+void modules_unload(struct server *s);
 
 /* A reference to the code on that device (NULL: none). NULL when memory is short. */
-struct code *code_take(struct server *s, struct compiled *compiled, struct backend_device *device);
-struct code *code_ref(struct code *code);
-void code_unref(struct code *code);
+struct module *module_take(struct server *s, struct compiled *compiled, struct backend_device *device);
+struct module *module_ref(struct module *module);
+void module_unref(struct module *module);
 /* Only while it is LOADING. */
-void code_wait(struct code *code, struct code_waiter *waiter);
+void module_wait(struct module *module, struct module_waiter *waiter);
 
 /* Whether a binary for `arch` ("sm_90a") runs on the device. */
-bool code_runs_on(const char *arch, const struct backend_device *device);
+bool module_runs_on(const char *arch, const struct backend_device *device);
 /* What sources are compiled for when nobody says: the device's own architecture, with all it has. "" for a device
  * without code of users. */
-void code_default_arch(const struct backend_device *device, char into[COMPILED_ARCH_SIZE]);
+void module_default_arch(const struct backend_device *device, char into[COMPILED_ARCH_SIZE]);
 
 #endif

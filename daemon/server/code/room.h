@@ -9,12 +9,12 @@
 
 struct modules {
     struct code_service *service;
-    struct list used, idle; /* struct code: referred to; kept for the next, least recently used first */
+    struct list used, idle; /* struct module: referred to; kept for the next, least recently used first */
     unsigned n_idle;
 };
 
 struct connection_code {
-    struct idtable modules; /* struct module */
+    struct idtable modules; /* struct client_module */
     struct idtable kernels; /* struct kernel */
     struct list compiles;   /* requests that wait for code, by queue_link */
 };

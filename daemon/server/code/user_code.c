@@ -74,7 +74,7 @@ void user_code_write_hello(struct rpc_output *out, const struct connection *c)
     rpc_write_text(out, "arch");
     rpc_write_array(out, s->devices.count);
     for (unsigned i = 0; i < s->devices.count; i++) {
-        code_default_arch(s->devices.all[i], arch);
+        module_default_arch(s->devices.all[i], arch);
         rpc_write_text(out, arch);
     }
 }

@@ -198,7 +198,7 @@ static int launch_decode(struct request *r, const struct rpc_arg *args, struct e
     command_list_init_single(run, k->signature->n_tensors);
     run->one_kernel = kernel_ref(k);
     step_set_op(&run->one_step, &k->signature->op);
-    run->device = k->code->device;
+    run->device = k->module->device;
     if (decode_operands(r->connection, run, &args[LAUNCH_args], values, &null_operands, e) < 0 ||
         command_list_check_handles(&run->commands, e) < 0 ||
         finish_step(&run->commands, 0, values, &launch, null_operands, e) < 0 ||

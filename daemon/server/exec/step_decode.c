@@ -208,9 +208,9 @@ int step_place(struct command_list *commands, unsigned i, struct backend_device 
 {
     const struct kernel *k = commands->kernels[i];
 
-    if (k && k->code->device != device) {
+    if (k && k->module->device != device) {
         error_set(e, ERROR_DEVICE_MISMATCH, "the kernel is loaded on %s, but this runs on %s: say so with `device`",
-                  k->code->device->info.uuid, device->info.uuid);
+                  k->module->device->info.uuid, device->info.uuid);
         return error_detail_text(e, "key", "kernel");
     }
     if (!k && choose_variant(&commands->steps[i], device, variant, e) < 0)
