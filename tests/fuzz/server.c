@@ -117,8 +117,9 @@ static size_t take(int fd, uint8_t *into, size_t have)
 
 static struct connection *only_connection(void)
 {
-    return list_empty(connections_of(server)) ? NULL
-                                              : list_entry(list_first(connections_of(server)), struct connection, link);
+    return list_empty(peers_connections(server))
+               ? NULL
+               : list_entry(list_first(peers_connections(server)), struct connection, link);
 }
 
 /* Turns the loop until the client has its answers, or for long enough. */
@@ -218,9 +219,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_replies(replies, have);
     close(pair[1]);
     /* Nothing but this connection keeps the loop waiting, and its end must come by itself. */
-    while (!list_empty(connections_of(server)) || server->mappings.count)
+    while (!list_empty(peers_connections(server)) || server->mappings.count)
         uv_run(&server->loop, only_connection() && !only_connection()->closed ? UV_RUN_ONCE : UV_RUN_NOWAIT);
-    FUZZ_CHECK(!connections_open(server) && !exec_jobs(server));
+    FUZZ_CHECK(!peers_open_connections(server) && !exec_jobs(server));
     FUZZ_CHECK(fcntl(pair[0], F_GETFD) < 0);
     return 0;
 }

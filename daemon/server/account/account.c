@@ -28,11 +28,11 @@ void accounts_init(struct accounts *all, const struct quota_limits *limits)
     *all = (struct accounts){.limits = limits};
     for (unsigned i = 0; i < ACCOUNT_BUCKETS; i++)
         list_init(&all->buckets[i]);
-    for (unsigned i = 0; i < HOLD_BUCKETS; i++)
+    for (unsigned i = 0; i < SHARED_CHARGE_BUCKETS; i++)
         list_init(&all->shared_charges[i]);
     list_init(&all->all);
     list_init(&all->idle);
-    list_init(&all->starving);
+    list_init(&all->pressed);
 }
 
 static void account_free(struct account *a)
@@ -70,11 +70,11 @@ static struct list *bucket_of(struct accounts *all, uid_t uid)
 
 static void on_closed(struct close_queue *queue, unsigned count)
 {
-    struct account_lane *lane = list_entry(queue, struct account_lane, close_queue);
+    struct account_close_queue *closing = list_entry(queue, struct account_close_queue, close_queue);
 
-    charge_note(&lane->fds, lane->fds.amount - count);
-    if (!lane->fds.amount)
-        charge_free(&lane->fds);
+    charge_note(&closing->fds, closing->fds.amount - count);
+    if (!closing->fds.amount)
+        charge_free(&closing->fds);
 }
 
 struct account *account_get(struct accounts *all, uid_t user)
@@ -97,8 +97,8 @@ struct account *account_get(struct accounts *all, uid_t user)
     close_queue_init(&a->files.close_queue, on_closed);
     close_queue_init(&a->sockets.close_queue, on_closed);
     list_init(&a->idle_link);
-    list_init(&a->starving_link);
-    list_init(&a->starved);
+    list_init(&a->pressed_link);
+    list_init(&a->paused);
     schedule_user_init(&a->turns);
     list_init(&a->reports);
     list_init(&a->held);
@@ -241,7 +241,7 @@ static int all_exceeded(struct account *a, pid_t pid, enum quota quota, uint64_t
 
 /* ---- closing ---- */
 
-static void close_by(struct account *a, struct account_lane *lane, const int *fds, unsigned count)
+static void close_by(struct account *a, struct account_close_queue *closing, const int *fds, unsigned count)
 {
     if (!count)
         return;
@@ -250,11 +250,11 @@ static void close_by(struct account *a, struct account_lane *lane, const int *fd
             close(fds[i]);
         return;
     }
-    if (lane->fds.account)
-        charge_note(&lane->fds, lane->fds.amount + count);
+    if (closing->fds.account)
+        charge_note(&closing->fds, closing->fds.amount + count);
     else
-        charge_count(&lane->fds, a, QUOTA_FDS, count);
-    close_queue_add(a->all->close_queues, &lane->close_queue, fds, count);
+        charge_count(&closing->fds, a, QUOTA_FDS, count);
+    close_queue_add(a->all->close_queues, &closing->close_queue, fds, count);
 }
 
 void account_close_fds(struct account *a, const int *fds, unsigned count)
@@ -268,7 +268,7 @@ void account_close_socket(struct account *a, int fd)
         close_by(a, &a->sockets, &fd, 1);
 }
 
-unsigned account_crowd(struct account *a)
+unsigned account_excess_sockets(struct account *a)
 {
     return a->all->close_queues ? close_queue_excess(a->all->close_queues, &a->sockets.close_queue) : 0;
 }

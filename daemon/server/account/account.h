@@ -70,7 +70,7 @@ enum {
 /* As the log and metrics say it. */
 const char *account_refused_name(unsigned what);
 
-enum { ACCOUNT_BUCKETS = 256, HOLD_BUCKETS = 4096, ACCOUNTS_IDLE_MAX = 256, SHARE_SLOTS = 10 };
+enum { ACCOUNT_BUCKETS = 256, SHARED_CHARGE_BUCKETS = 4096, ACCOUNTS_IDLE_MAX = 256, SHARE_SLOTS = 10 };
 
 struct connection;
 
@@ -78,10 +78,10 @@ struct accounts {
     const struct quota_limits *limits;    /* the server's: may change at any time */
     struct list buckets[ACCOUNT_BUCKETS]; /* struct account by bucket_link */
     struct list all;                      /* by link; those without references, too */
-    struct list starving;                 /* by starving_link: those over QUOTA_WAITING with connections that wait */
+    struct list pressed;                  /* by pressed_link: those over QUOTA_WAITING with connections that wait */
     struct list idle;                     /* by idle_link, the one idle for longest first */
     unsigned n_idle;
-    struct list shared_charges[HOLD_BUCKETS];
+    struct list shared_charges[SHARED_CHARGE_BUCKETS];
     struct close_queues *close_queues; /* the server's; NULL: descriptors are closed at once */
     uint64_t used[QUOTA_COUNT];        /* of all accounts */
     uint64_t runs;                     /* of all accounts */
@@ -97,7 +97,7 @@ struct charge {
 };
 
 /* Descriptors of a user's that are being closed. They count as the user's. */
-struct account_lane {
+struct account_close_queue {
     struct close_queue close_queue;
     struct charge fds;
 };
@@ -107,17 +107,18 @@ struct account {
     struct accounts *all;
     uid_t uid;
     unsigned references;
-    struct list starving_link, starved; /* connections that are not read: see backlog.h */
-    const void *favoured;               /* one that is, all the same; NULL: none */
-    struct connection *reporting;       /* a long reply is built for it (peer/long_reply.c); NULL */
+    struct list pressed_link, paused; /* connections that are not read: see user_pressure.h */
+    const void *exempt;               /* one that is, all the same; NULL: none */
+    struct connection *reporting;     /* a long reply is built for it (peer/long_reply.c); NULL */
     struct list held, held_link; /* its streams that wait (timeline.c), the next one first; in the server's users */
     unsigned looked;             /* the turn in which they were looked at last */
     struct list reports;         /* connections by long_reply_link that wait for that */
     uint64_t used[QUOTA_COUNT];  /* the sum of its charges */
     uint64_t holes;              /* bytes, the sum of its parts of the server's host_room */
     struct schedule_user turns;  /* of the loop; its tasks are the connections */
-    struct account_lane files, sockets; /* what is closed for the user; sockets: connections with what waits in them */
-    uint64_t runs;                      /* waiting or running */
+    struct account_close_queue files,
+        sockets;   /* what is closed for the user; sockets: connections with what waits in them */
+    uint64_t runs; /* waiting or running */
     uint64_t requests, refused;
     double device_us;
     uint64_t due_ns; /* when its messages so far would have come at the rate allowed */
@@ -207,7 +208,7 @@ static inline bool account_has_room(const struct account *a, enum quota quota)
 }
 
 /* How many more sockets of the user's wait to be closed than may; those are hurried along. */
-unsigned account_crowd(struct account *a);
+unsigned account_excess_sockets(struct account *a);
 /* Whether more may come while those that came before are still being closed. */
 int account_check_closing(struct account *a, pid_t pid, struct error *e);
 

@@ -6,7 +6,7 @@ static struct list *shared_charge_bucket(struct accounts *all, uint64_t space, u
 {
     uint64_t h = (space * UINT64_C(0x9e3779b97f4a7c15) ^ id) * UINT64_C(0x9e3779b97f4a7c15);
 
-    return &all->shared_charges[(h >> 32) % HOLD_BUCKETS];
+    return &all->shared_charges[(h >> 32) % SHARED_CHARGE_BUCKETS];
 }
 
 /* Things in memory have their address as space and no id; files have an inode, which is not 0. */

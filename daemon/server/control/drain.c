@@ -40,7 +40,7 @@ static void answer(struct request *r)
         rpc_write_map(out, 3);
         rpc_write_entry_bool(out, "drained", s->admission.work == 0);
         rpc_write_entry_uint(out, "jobs", s->admission.work);
-        rpc_write_entry_uint(out, "connections", connections_open(s));
+        rpc_write_entry_uint(out, "connections", peers_open_connections(s));
     }
     request_end(r);
 }
@@ -139,7 +139,7 @@ bool drain_step(struct server *s)
     now = clock_now_ns();
     if (empty && s->admission.draining && !s->control->drain.done) {
         s->control->drain.done = true;
-        log_info("drained", "connections=%u", connections_open(s));
+        log_info("drained", "connections=%u", peers_open_connections(s));
     }
     list_for_each_safe (node, after, &s->control->drain.waiting) {
         struct request *r = list_entry(node, struct request, queue_link);

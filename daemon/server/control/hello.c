@@ -223,7 +223,7 @@ void handle_hello(struct request *r, const struct rpc_arg *args, struct request_
         request_end_error(r, &e);
         return;
     }
-    if (shm && channel_open(c, channel_fds, &e) < 0) {
+    if (shm && ring_open(c, channel_fds, &e) < 0) {
         request_end_error(r, &e);
         return;
     }

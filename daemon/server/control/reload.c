@@ -52,7 +52,7 @@ void server_reload(struct server *s, const struct server_config *config)
     s->control->busy_poll_ns = config->spin_us * 1000;
     mapping_registry_set_idle(&s->mappings, config->idle_close_s * UINT64_C(1000000000));
     code_reload(s);
-    list_for_each_safe (node, after, connections_of(s))
+    list_for_each_safe (node, after, peers_connections(s))
         limit_connection(list_entry(node, struct connection, link));
     peers_reload(s);
     exec_reload(s);

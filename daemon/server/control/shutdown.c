@@ -86,7 +86,7 @@ void shutdown_begin(struct server *s)
     s->admission.stopping = true;
     listener_stop(s);
     /* What was sent before this is read and answered: with results, or with shutting_down. */
-    list_for_each_safe (node, after, connections_of(s))
+    list_for_each_safe (node, after, peers_connections(s))
         connection_end_input(list_entry(node, struct connection, link));
     /* Nothing comes from a lost device any more: what failed is told, and a new daemon is what everybody waits for. */
     if (s->control->exit_status == SERVER_EXIT_DEVICE_LOST && grace > LOST_GRACE_MS)
@@ -97,7 +97,7 @@ void shutdown_begin(struct server *s)
 
 static void cancel_everything(struct server *s)
 {
-    list_for_each_safe (node, after, connections_of(s)) {
+    list_for_each_safe (node, after, peers_connections(s)) {
         struct connection *c = list_entry(node, struct connection, link);
         struct error e;
 
@@ -124,14 +124,14 @@ static void on_grace_over(uv_timer_t *timer)
 
 void shutdown_step(struct server *s)
 {
-    list_for_each_safe (node, after, connections_of(s)) {
+    list_for_each_safe (node, after, peers_connections(s)) {
         struct connection *c = list_entry(node, struct connection, link);
 
         /* A client that does not read its last replies has until the grace is over. */
         if (!c->closed && !c->inflight && (!connection_has_output(c) || s->admission.cancelled))
             connection_close(c, "the daemon is ending");
     }
-    if (!list_empty(connections_of(s)) || s->mappings.count || observe_is_busy(s) || s->control->handles_closed)
+    if (!list_empty(peers_connections(s)) || s->mappings.count || observe_is_busy(s) || s->control->handles_closed)
         return;
     s->control->handles_closed = true;
     atomic_store(&signalled_server, NULL);

@@ -100,7 +100,7 @@ static void give_up(struct server *s, struct run *run)
 /* Calls `what` for every stream whose first run is on a device that can be abandoned. */
 static void each(struct server *s, void (*what)(struct server *s, struct stream *stream, struct run *run))
 {
-    list_for_each_safe (node, after, connections_of(s)) {
+    list_for_each_safe (node, after, peers_connections(s)) {
         struct connection *c = list_entry(node, struct connection, link);
 
         for (unsigned i = 0; i < STREAMS_MAX; i++) {

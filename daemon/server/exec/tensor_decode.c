@@ -104,7 +104,7 @@ static int resolve_inline(struct connection *c, const struct rpc_arg *args, cons
     if (connection_get_ipc(c, device, &import, args[TENSOR_alloc_id].present ? &args[TENSOR_alloc_id].u : NULL, &m, e) <
         0)
         return error_detail_text(e, "key", name_of(path, name));
-    ref->shared = connection_hold(c, m, import.size, e);
+    ref->shared = connection_charge_mapping(c, m, import.size, e);
     if (!ref->shared) {
         mapping_unref(m);
         return error_detail_text(e, "key", name_of(path, name));

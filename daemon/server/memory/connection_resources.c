@@ -5,7 +5,8 @@
 
 #include "server/memory/memory.h"
 
-struct shared_charge *connection_hold(struct connection *c, const struct mapping *m, uint64_t declared, struct error *e)
+struct shared_charge *connection_charge_mapping(struct connection *c, const struct mapping *m, uint64_t declared,
+                                                struct error *e)
 {
     const struct mapping_charges *charges = m->charges;
     uint64_t bytes = declared;

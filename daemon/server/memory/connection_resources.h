@@ -50,8 +50,8 @@ int connection_get_ipc(struct connection *c, struct backend_device *device, cons
                        const uint64_t *alloc_id, struct mapping **ret_mapping, struct error *e);
 /* The user's hold on the mapping, which is charged with its bytes, or with the declared ones until it is open. What
  * alloc made is charged otherwise. NULL: quota_exceeded. */
-struct shared_charge *connection_hold(struct connection *c, const struct mapping *m, uint64_t declared,
-                                      struct error *e);
+struct shared_charge *connection_charge_mapping(struct connection *c, const struct mapping *m, uint64_t declared,
+                                                struct error *e);
 /* Inline references (see PROTOCOL.md): that of an earlier request with the same handle and id, or NULL. */
 const struct inline_ref *connection_find_inline(struct connection *c, const struct backend_device *device,
                                                 const unsigned char *handle, uint64_t alloc_id);

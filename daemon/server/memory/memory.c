@@ -156,7 +156,7 @@ static void alloc_done(struct work *work)
         request_end_error(r, &alloc_of(r)->error);
         return;
     }
-    shared = c->closed ? NULL : connection_hold(c, m, 0, &alloc_of(r)->error);
+    shared = c->closed ? NULL : connection_charge_mapping(c, m, 0, &alloc_of(r)->error);
     if (shared)
         buffer = connection_add_buffer(c, m, shared, m->memory->size, BUFFER_ALLOCATED, &alloc_of(r)->error);
     shared_charge_unref(shared);

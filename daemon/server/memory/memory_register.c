@@ -171,7 +171,7 @@ static int register_when_open(struct request *r, struct mapping *m, uint64_t siz
 
     if (!g)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a registration");
-    g->shared = connection_hold(r->connection, m, size, e);
+    g->shared = connection_charge_mapping(r->connection, m, size, e);
     if (!g->shared) {
         free(g);
         return -1;
@@ -292,7 +292,7 @@ static int register_memfd(struct request *r, const struct rpc_arg *args, bool wr
     charges = m->charges;
     charges->host = host;
     charges->room = part;
-    shared = connection_hold(c, m, args[REGISTER_size].u, e);
+    shared = connection_charge_mapping(c, m, args[REGISTER_size].u, e);
     if (shared)
         buffer = connection_add_buffer(c, m, shared, args[REGISTER_size].u, kind_of(writable), e);
     shared_charge_unref(shared);

@@ -185,7 +185,7 @@ static bool clients_next(struct long_reply *reply)
     const uint64_t now = clock_now_ns();
     unsigned written = 0, looks = 0;
 
-    while (walk->at != connections_of(viewer->server)) {
+    while (walk->at != peers_connections(viewer->server)) {
         struct connection *c = list_entry(walk->at, struct connection, link);
 
         if (written == CLIENTS_A_PIECE || looks++ == LOOKS_A_PIECE)
@@ -222,7 +222,7 @@ static bool clients_begin(struct long_reply *reply)
     rpc_write_map(&reply->out, 5);
     rpc_write_text(&reply->out, "clients");
     walk->count_at = rpc_write_array_head(&reply->out);
-    walk->at = connections_of(s)->next;
+    walk->at = peers_connections(s)->next;
     list_append(&s->observe->walks, &walk->link);
     reply->step = clients_next;
     return clients_next(reply);
@@ -252,6 +252,6 @@ void server_status_text(struct server *s, char *into, size_t size)
     else
         snprintf(text, sizeof(text), "%.1f%c", rate < 1e6 ? rate / 1e3 : rate / 1e6, rate < 1e6 ? 'k' : 'M');
     snprintf(into, size, "%s; %u client%s, %u job%s running, %s requests/s", server_state_names[server_state(s)],
-             connections_open(s), connections_open(s) == 1 ? "" : "s", exec_jobs(s), exec_jobs(s) == 1 ? "" : "s",
-             text);
+             peers_open_connections(s), peers_open_connections(s) == 1 ? "" : "s", exec_jobs(s),
+             exec_jobs(s) == 1 ? "" : "s", text);
 }

@@ -71,7 +71,7 @@ METRIC(jobs_queued)
 {
     uint64_t n = 0;
 
-    list_for_each_safe (node, after, connections_of(m->s)) {
+    list_for_each_safe (node, after, peers_connections(m->s)) {
         n += exec_queued(list_entry(node, struct connection, link));
     }
     metrics_one(m, METRIC_jobs_queued, n);

@@ -86,7 +86,7 @@ METRIC_VALUE(log_lines_lost_total, log_lines_lost())
 
 /* ---- connections ---- */
 
-METRIC_VALUE(connections, connections_open(m->s))
+METRIC_VALUE(connections, peers_open_connections(m->s))
 METRIC_VALUE(connections_total, m->s->counters.connections_total)
 METRIC_VALUE(connections_turned_away_total, m->s->totals.turned_away)
 METRIC_VALUE(protocol_errors_total, m->s->counters.protocol_errors)
@@ -121,7 +121,7 @@ METRIC(client_connections)
     char names[NAMES_MAX + 1][CLIENT_NAME_MAX + 1];
     unsigned counts[NAMES_MAX + 1] = {0}, n = 0;
 
-    list_for_each_safe (node, after, connections_of(m->s)) {
+    list_for_each_safe (node, after, peers_connections(m->s)) {
         const struct connection *c = list_entry(node, struct connection, link);
         unsigned i = 0;
 
@@ -176,7 +176,7 @@ METRIC(requests_in_flight)
 {
     uint64_t n = 0;
 
-    list_for_each_safe (node, after, connections_of(m->s)) {
+    list_for_each_safe (node, after, peers_connections(m->s)) {
         n += list_entry(node, struct connection, link)->inflight;
     }
     metrics_one(m, METRIC_requests_in_flight, n);

@@ -53,7 +53,7 @@ static void write_counters(struct rpc_output *out, const struct server *s)
 
     rpc_write_text(out, "counters");
     rpc_write_map(out, 11);
-    rpc_write_entry_uint(out, "connections", connections_open(s));
+    rpc_write_entry_uint(out, "connections", peers_open_connections(s));
     rpc_write_entry_uint(out, "connections_total", n->connections_total - then->connections_total);
     rpc_write_entry_uint(out, "requests", n->requests - then->requests);
     rpc_write_entry_uint(out, "replies", n->replies - then->replies);
@@ -121,7 +121,7 @@ static void gather(struct mapping_rows *rows, const struct connection *viewer, c
     const struct server *s = viewer->server;
     const uint64_t now = clock_now_ns();
 
-    list_for_each_safe (node, after, connections_of(s)) {
+    list_for_each_safe (node, after, peers_connections(s)) {
         const struct connection *c = list_entry(node, struct connection, link);
 
         if (may_see(viewer, c->uid))
@@ -150,7 +150,7 @@ static struct mapping_rows *find_mappings(const struct connection *viewer)
     struct index t = {.mask = 63};
     uint64_t most = 0;
 
-    list_for_each_safe (node, after, connections_of(s)) {
+    list_for_each_safe (node, after, peers_connections(s)) {
         const struct connection *c = list_entry(node, struct connection, link);
 
         most += may_see(viewer, c->uid) ? c->memory->buffers.used + (uint64_t)c->memory->n_inline : 0;

@@ -1,6 +1,6 @@
 #include "server/peer/back_pressure.h"
 
-#include "server/peer/backlog.h"
+#include "server/peer/user_pressure.h"
 
 /* Descriptors of one reply at most. So many may wait in the output, with those of the requests in flight. */
 enum { REPLY_FDS = CHANNEL_FDS, WAITING_REPLY_FDS = RPC_OUTPUT_MAX_ATTACHMENTS - REPLY_FDS };
@@ -11,7 +11,7 @@ static bool has_credit(const struct connection *c)
 {
     if (c->fd_replies + c->output.n_attachments > WAITING_REPLY_FDS)
         return false;
-    return c->inflight < c->server->config.inflight && c->held_bytes <= REQUEST_BYTES_MAX && backlog_admits(c);
+    return c->inflight < c->server->config.inflight && c->held_bytes <= REQUEST_BYTES_MAX && user_pressure_admits(c);
 }
 
 /* What waits for each connection of a user without room, beyond which it must read. */
@@ -22,7 +22,7 @@ static uint64_t output_max(const struct connection *c)
 {
     const uint64_t most = c->server->config.output_bytes;
 
-    return backlog_admits(c) || most < OUTPUT_WITHOUT_ROOM ? most : OUTPUT_WITHOUT_ROOM;
+    return user_pressure_admits(c) || most < OUTPUT_WITHOUT_ROOM ? most : OUTPUT_WITHOUT_ROOM;
 }
 
 bool connection_is_stuck(const struct connection *c)
@@ -43,7 +43,7 @@ static bool may_look(const struct connection *c, const struct rpc_input *in, boo
 {
     if (c->input_ended || connection_is_stuck(c))
         return false;
-    return has_credit(c) || (!waits && (backlog_admits(c) || buffer_length(&in->bytes) < INPUT_WITHOUT_ROOM));
+    return has_credit(c) || (!waits && (user_pressure_admits(c) || buffer_length(&in->bytes) < INPUT_WITHOUT_ROOM));
 }
 
 bool connection_may_look(const struct connection *c)

@@ -9,7 +9,6 @@
 
 #include "server/peer/access.h"
 #include "server/peer/back_pressure.h"
-#include "server/peer/backlog.h"
 #include "server/peer/barrier.h"
 #include "server/peer/events.h"
 #include "server/peer/listener.h"
@@ -18,6 +17,7 @@
 #include "server/peer/recent_sockets.h"
 #include "server/peer/ring.h"
 #include "server/peer/room.h"
+#include "server/peer/user_pressure.h"
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/shortage.h"
@@ -64,7 +64,7 @@ static int charge_connection(struct connection *c, struct error *e)
     if (charge_take(&c->socket_fds, c->account, c->pid, QUOTA_FDS, 2, e) < 0)
         return -1;
     charge_count(&c->waiting_fds, c->account, QUOTA_FDS, 0);
-    charge_count(&c->backlog, c->account, QUOTA_WAITING, 0);
+    charge_count(&c->buffered, c->account, QUOTA_WAITING, 0);
     return 0;
 }
 
@@ -73,7 +73,7 @@ static void give_back_charges(struct connection *c)
     charge_free(&c->charge);
     charge_free(&c->socket_fds);
     charge_free(&c->waiting_fds);
-    charge_free(&c->backlog);
+    charge_free(&c->buffered);
 }
 
 static void discard_fds(void *context, const int *fds, unsigned count)
@@ -97,7 +97,7 @@ static void init(struct connection *c)
     schedule_task_init(&c->task);
     list_init(&c->hot_link);
     list_init(&c->recent_link);
-    list_init(&c->starved_link);
+    list_init(&c->paused_link);
     list_init(&c->unfinished);
     list_init(&c->barriers);
     list_init(&c->long_replies);
@@ -264,9 +264,9 @@ void connection_close(struct connection *c, const char *why)
     event_disconnect(c, why);
     schedule_remove(&c->account->turns, &c->task);
     peer_timeouts_forget(c);
-    backlog_forget(c);
+    user_pressure_forget(c);
     recent_socket_closed(c);
-    channel_close(c);
+    ring_close(c);
     uv_close((uv_handle_t *)&c->poll, on_handle_closed);
     if (c->open_handles == 2)
         uv_close((uv_handle_t *)&c->exit_poll, on_handle_closed);

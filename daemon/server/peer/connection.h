@@ -42,7 +42,7 @@ struct connection {
     struct charge bell_fds;   /* … the channel's, */
     struct charge ring_bytes; /* with QUOTA_HOST for its memory */
     struct host_part ring_room;
-    struct charge backlog;     /* QUOTA_WAITING: of its input and output */
+    struct charge buffered;    /* QUOTA_WAITING: of its input and output */
     struct charge waiting_fds; /* … of replies, as far as they are counted */
     char client[CLIENT_NAME_MAX + 1], comm[COMM_MAX + 1];
     bool comm_known;
@@ -66,7 +66,7 @@ struct connection {
     int64_t read_from;           /* when its time as a reader began: what it had taken of its replies … */
     uint64_t read_waiting;       /* … and what waited */
     uint64_t part_at;            /* where in the streams the message began that is waited for */
-    struct list starved_link;    /* in its account's */
+    struct list paused_link;     /* in its account's */
     struct rpc_channel *channel; /* shared memory; NULL without */
     struct list hot_link;        /* in the server's; alone while the ring sleeps */
     struct list recent_link;
@@ -143,7 +143,7 @@ uint64_t connection_bytes_out(const struct connection *c);
 void connection_name_process(struct connection *c);
 
 /* A list of every connection, closed ones too, by `link`; connections that are not closed. */
-struct list *connections_of(const struct server *s);
-unsigned connections_open(const struct server *s);
+struct list *peers_connections(const struct server *s);
+unsigned peers_open_connections(const struct server *s);
 
 #endif

@@ -3,12 +3,12 @@
 
 #include "rpc/socket.h"
 #include "server/peer/back_pressure.h"
-#include "server/peer/backlog.h"
 #include "server/peer/connection.h"
 #include "server/peer/events.h"
 #include "server/peer/recent_sockets.h"
 #include "server/peer/request.h"
 #include "server/peer/room.h"
+#include "server/peer/user_pressure.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -179,7 +179,7 @@ void connection_read_socket(struct connection *c)
     connection_take_input(c);
     if (c->closed)
         return;
-    backlog_note(c);
+    user_pressure_note(c);
     connection_mark_dirty(c);
 }
 

@@ -1,11 +1,11 @@
 /* A connection's turn: takes input, goes on with what waits, sends replies; and when its socket is watched for what. */
 
 #include "server/peer/back_pressure.h"
-#include "server/peer/backlog.h"
 #include "server/peer/barrier.h"
 #include "server/peer/connection.h"
 #include "server/peer/long_reply.h"
 #include "server/peer/peer_timeouts.h"
+#include "server/peer/user_pressure.h"
 #include "util/watch.h"
 
 static void on_poll(uv_poll_t *poll, int status, int events);
@@ -107,7 +107,7 @@ void connection_turn(struct connection *c)
     c->send_later = flushed == RPC_OUTPUT_LATER;
     c->server->counters.bytes_out += c->output.position - position;
     count_waiting_fds(c);
-    backlog_note(c);
+    user_pressure_note(c);
     if (c->input_left && connection_may_look(c))
         connection_mark_dirty(c);
     barriers_advance(c);
@@ -133,7 +133,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
         else
             c->readable = true;
         if (!c->closed)
-            backlog_note(c); /* before others are looked at */
+            user_pressure_note(c); /* before others are looked at */
     }
     if ((events & UV_DISCONNECT) && !c->reading && !c->closed) {
         connection_close(c, "the client hung up");

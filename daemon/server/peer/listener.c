@@ -21,7 +21,7 @@ enum { ACCEPTS_A_TURN = 2, REST_MS = 50, NOTICE_BYTES = 4096 };
 /* Descriptors that newcomers do not get, so that who is there can go on: an eighth of them, this many at most. */
 enum { HEADROOM_MAX = 1024, HEADROOM_PART = 8 };
 /* Looks at the sockets that wait to be closed, and how many of those may find nothing closed. */
-enum { CROWD_MS = 1, CROWD_STILL = 10 };
+enum { CLOSING_MS = 1, CLOSING_STILL = 10 };
 
 static void on_listener(uv_poll_t *poll, int status, int events);
 
@@ -39,11 +39,11 @@ static int accept_one(struct server *s)
     return fd;
 }
 
-static void close_with_crowd(struct server *s, struct account *a, int fd)
+static void close_socket_of(struct server *s, struct account *a, int fd)
 {
     account_close_socket(a, fd);
-    if (!s->peers->listener.crowd && (s->peers->listener.crowd_was = account_crowd(a)) > 0)
-        s->peers->listener.crowd = account_ref(a);
+    if (!s->peers->listener.awaited && (s->peers->listener.excess_was = account_excess_sockets(a)) > 0)
+        s->peers->listener.awaited = account_ref(a);
 }
 
 /* With what it has sent already, which may be descriptors. */
@@ -56,7 +56,7 @@ static void close_newcomer(struct server *s, int fd)
     getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length);
     a = account_get(&s->accounts, peer.uid);
     if (a)
-        close_with_crowd(s, a, fd);
+        close_socket_of(s, a, fd);
     else if (!close_queue_close_socket(fd))
         work_close_fds(&s->loop, &fd, 1);
     account_unref(a);
@@ -134,29 +134,29 @@ static void rest(struct server *s, int cause)
     uv_timer_start(&s->peers->listener.timer, on_rested, REST_MS, 0);
 }
 
-static void on_crowd(uv_timer_t *timer)
+static void on_closing(uv_timer_t *timer)
 {
     struct server *s = timer->data;
-    const unsigned now = account_crowd(s->peers->listener.crowd);
+    const unsigned now = account_excess_sockets(s->peers->listener.awaited);
 
-    s->peers->listener.still = now == s->peers->listener.crowd_was ? s->peers->listener.still + 1 : 0;
-    s->peers->listener.crowd_was = now;
-    if (now && s->peers->listener.still < CROWD_STILL)
+    s->peers->listener.still = now == s->peers->listener.excess_was ? s->peers->listener.still + 1 : 0;
+    s->peers->listener.excess_was = now;
+    if (now && s->peers->listener.still < CLOSING_STILL)
         return;
     if (watch_start(&s->peers->listener.poll, UV_READABLE, on_listener) < 0)
         return; /* once more */
     uv_timer_stop(timer);
-    s->peers->listener.crowd = account_unref(s->peers->listener.crowd);
+    s->peers->listener.awaited = account_unref(s->peers->listener.awaited);
 }
 
 /* More sockets wait to be closed than may, and the thread that closes them is behind: newcomers wait in the queue, in
  * their own memory, until it has caught up, or does not get on at all, as where a file system does not answer. */
-static void wait_for_crowd(struct server *s)
+static void wait_for_closing(struct server *s)
 {
     s->peers->listener.still = 0;
     uv_poll_stop(&s->peers->listener.poll);
     uv_update_time(&s->loop);
-    uv_timer_start(&s->peers->listener.timer, on_crowd, CROWD_MS, CROWD_MS);
+    uv_timer_start(&s->peers->listener.timer, on_closing, CLOSING_MS, CLOSING_MS);
 }
 
 /* Out of descriptors: the reserve makes room to take one newcomer off the queue, tell it so and close it. -1: it did
@@ -214,8 +214,8 @@ static void on_listener(uv_poll_t *poll, int status, int events)
 
         if (fd >= 0)
             take(s, fd);
-        if (s->peers->listener.crowd) {
-            wait_for_crowd(s);
+        if (s->peers->listener.awaited) {
+            wait_for_closing(s);
             return;
         }
         if (fd >= 0)
@@ -270,7 +270,7 @@ void listener_stop(struct server *s)
         uv_close((uv_handle_t *)&s->peers->listener.timer, NULL);
         s->peers->listener.started = false;
     }
-    s->peers->listener.crowd = account_unref(s->peers->listener.crowd);
+    s->peers->listener.awaited = account_unref(s->peers->listener.awaited);
     if (s->peers->listener.fd >= 0)
         close(s->peers->listener.fd);
     s->peers->listener.fd = -1;

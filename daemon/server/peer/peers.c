@@ -3,11 +3,11 @@
 #include <stdlib.h>
 
 #include "server/peer/access.h"
-#include "server/peer/backlog.h"
 #include "server/peer/listener.h"
 #include "server/peer/peer_timeouts.h"
 #include "server/peer/ring.h"
 #include "server/peer/room.h"
+#include "server/peer/user_pressure.h"
 
 int peers_new(struct server *s, int fd, const struct method_entry *methods, const struct connection_part *const *parts,
               struct error *e)
@@ -36,15 +36,15 @@ int peers_new(struct server *s, int fd, const struct method_entry *methods, cons
 int peers_start(struct server *s, struct error *e)
 {
     peer_timeouts_init(s);
-    backlog_init(s);
-    return channels_init(s, e);
+    user_pressure_init(s);
+    return rings_start(s, e);
 }
 
 void peers_stop(struct server *s)
 {
-    channels_stop(s);
+    rings_stop(s);
     peer_timeouts_stop(s);
-    backlog_stop(s);
+    user_pressure_stop(s);
 }
 
 void peers_free(struct server *s)
@@ -53,7 +53,7 @@ void peers_free(struct server *s)
 
     if (!p)
         return;
-    channels_free(s);
+    rings_free(s);
     listener_free(s);
     while (p->free_requests) {
         struct request *r = p->free_requests;
@@ -68,8 +68,8 @@ void peers_free(struct server *s)
 
 void peers_poll(struct server *s)
 {
-    channels_poll(s);
-    backlog_turn(s);
+    rings_poll(s);
+    user_pressure_turn(s);
 }
 
 static void serve(struct schedule_task *task)
@@ -85,7 +85,7 @@ void peers_serve(struct server *s)
 
 bool peers_sleep(struct server *s)
 {
-    return channels_sleep(s);
+    return rings_sleep(s);
 }
 
 void peers_reload(struct server *s)
@@ -100,12 +100,12 @@ void peers_reload(struct server *s)
     peer_timeouts_reload(s);
 }
 
-struct list *connections_of(const struct server *s)
+struct list *peers_connections(const struct server *s)
 {
     return &s->peers->connections;
 }
 
-unsigned connections_open(const struct server *s)
+unsigned peers_open_connections(const struct server *s)
 {
     return s->peers->n_connections;
 }

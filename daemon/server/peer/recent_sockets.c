@@ -13,7 +13,7 @@ bool recent_sockets_any(const struct server *s)
 
 bool recent_sockets_are_many(const struct server *s, uint64_t now)
 {
-    return now < s->peers->crowded_ns + s->config.spin_us * 1000;
+    return now < s->peers->overflowed_ns + s->config.spin_us * 1000;
 }
 
 static void forget(struct connection *c)
@@ -35,7 +35,7 @@ void recent_socket_used(struct connection *c)
     if (!list_empty(&c->recent_link))
         return;
     if (s->peers->n_recent == SOCKETS_MAX) {
-        s->peers->crowded_ns = clock_now_ns();
+        s->peers->overflowed_ns = clock_now_ns();
         forget(list_entry(list_first(&s->peers->recent), struct connection, recent_link));
     }
     list_append(&s->peers->recent, &c->recent_link);

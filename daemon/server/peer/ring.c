@@ -42,7 +42,7 @@ static void on_doorbells(uv_poll_t *poll, int status, int events)
     }
 }
 
-int channels_init(struct server *s, struct error *e)
+int rings_start(struct server *s, struct error *e)
 {
     list_init(&s->peers->hot);
     /* Only where there is a processor for one more thread that is busy. */
@@ -50,19 +50,19 @@ int channels_init(struct server *s, struct error *e)
         return -1;
     s->peers->doorbells = epoll_create1(EPOLL_CLOEXEC);
     if (s->peers->doorbells < 0 || uv_poll_init(&s->loop, &s->peers->doorbells_poll, s->peers->doorbells) < 0)
-        return error_set(e, ERROR_INTERNAL, "the event loop cannot be set up"); /* channels_free() follows */
+        return error_set(e, ERROR_INTERNAL, "the event loop cannot be set up"); /* rings_free() follows */
     s->peers->doorbells_poll.data = s;
     if (watch_start(&s->peers->doorbells_poll, UV_READABLE, on_doorbells) < 0)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch doorbells");
     return 0;
 }
 
-void channels_stop(struct server *s)
+void rings_stop(struct server *s)
 {
     uv_close((uv_handle_t *)&s->peers->doorbells_poll, NULL);
 }
 
-void channels_free(struct server *s)
+void rings_free(struct server *s)
 {
     s->peers->waker = waker_free(s->peers->waker);
     close(s->peers->doorbells);
@@ -77,7 +77,7 @@ static void give_back(struct connection *c)
     host_room_give(&c->server->host_room, &c->ring_room);
 }
 
-int channel_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e)
+int ring_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e)
 {
     struct epoll_event bell = {.events = EPOLLIN | EPOLLET, .data.ptr = c};
     struct rpc_channel *channel;
@@ -109,7 +109,7 @@ discharge:
     return -1;
 }
 
-void channel_close(struct connection *c)
+void ring_close(struct connection *c)
 {
     if (!c->channel)
         return;
@@ -121,7 +121,7 @@ void channel_close(struct connection *c)
 
 /* ---- looking and sleeping ---- */
 
-void channels_poll(struct server *s)
+void rings_poll(struct server *s)
 {
     uint64_t now = 0;
 
@@ -147,7 +147,7 @@ void channels_poll(struct server *s)
     }
 }
 
-bool channels_sleep(struct server *s)
+bool rings_sleep(struct server *s)
 {
     list_for_each_safe (node, after, &s->peers->hot) {
         struct connection *c = list_entry(node, struct connection, hot_link);

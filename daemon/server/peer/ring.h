@@ -5,20 +5,20 @@
 
 #include "server/peer/connection.h"
 
-int channels_init(struct server *s, struct error *e);
-void channels_stop(struct server *s);
+int rings_start(struct server *s, struct error *e);
+void rings_stop(struct server *s);
 /* After the loop has ended. */
-void channels_free(struct server *s);
+void rings_free(struct server *s);
 
 /* Makes the connection's channel; the descriptors are the caller's to send and close. */
-int channel_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e);
+int ring_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e);
 /* Gives it back; harmless without one. */
-void channel_close(struct connection *c);
+void ring_close(struct connection *c);
 
 /* One look into every hot ring. */
-void channels_poll(struct server *s);
+void rings_poll(struct server *s);
 
 /* Before the loop sleeps: every ring that may be read sleeps. False: one has work, and the loop must not sleep. */
-bool channels_sleep(struct server *s);
+bool rings_sleep(struct server *s);
 
 #endif

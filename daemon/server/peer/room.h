@@ -15,17 +15,17 @@ struct peers {
         uv_poll_t poll;
         uv_timer_t timer; /* while nobody can be accepted */
         bool started;
-        struct account *crowd;     /* a reference: whose turned-away sockets are waited for; NULL */
-        unsigned crowd_was, still; /* as of the last look; how many looks it has not changed */
-        struct rpc_output notice;  /* its memory is there when there is no other */
+        struct account *awaited;    /* a reference: whose turned-away sockets are waited for; NULL */
+        unsigned excess_was, still; /* as of the last look; how many looks it has not changed */
+        struct rpc_output notice;   /* its memory is there when there is no other */
     } listener;
     struct log_limit connect_limit, disconnect_limit, fault_limit, protocol_limit, refuse_limit;
-    uv_timer_t backlog_timer; /* while users wait for room: see backlog.c */
-    struct list connections;  /* every struct connection, closed ones too */
-    struct list done;         /* those that are freed at the end of the turn */
-    unsigned n_connections;   /* not closed */
-    struct rpc_arena *arena;  /* the message being dispatched */
-    size_t state_bytes;       /* of a request: the most that a method wants */
+    uv_timer_t user_pressure_timer; /* while users wait for room: see user_pressure.c */
+    struct list connections;        /* every struct connection, closed ones too */
+    struct list done;               /* those that are freed at the end of the turn */
+    unsigned n_connections;         /* not closed */
+    struct rpc_arena *arena;        /* the message being dispatched */
+    size_t state_bytes;             /* of a request: the most that a method wants */
     struct request *free_requests;
     unsigned n_free_requests;
     bool served; /* a request has ended */
@@ -36,7 +36,7 @@ struct peers {
     struct list hot;     /* connections whose rings are looked into at every turn */
     struct list recent;  /* the few connections whose sockets had input last */
     unsigned n_recent;
-    uint64_t crowded_ns; /* when there last were more of them than are kept */
+    uint64_t overflowed_ns; /* when there last were more of them than are kept */
 
     struct {
         struct list lists[PEER_TIMEOUT_COUNT]; /* connections, those that have waited longest first */

@@ -1,4 +1,4 @@
-#include "server/peer/backlog.h"
+#include "server/peer/user_pressure.h"
 
 #include "server/peer/back_pressure.h"
 #include "server/peer/connection.h"
@@ -34,84 +34,84 @@ static void wake_all(struct server *s, const struct account *a)
     }
 }
 
-static void starve(struct connection *c)
+static void hold_back(struct connection *c)
 {
     struct server *s = c->server;
     struct account *a = c->account;
 
-    list_append(&a->starved, &c->starved_link);
-    if (!list_empty(&a->starving_link))
+    list_append(&a->paused, &c->paused_link);
+    if (!list_empty(&a->pressed_link))
         return;
-    list_append(&s->accounts.starving, &a->starving_link);
+    list_append(&s->accounts.pressed, &a->pressed_link);
     wake_all(s, a);
-    if (!uv_is_active((uv_handle_t *)&s->peers->backlog_timer))
-        uv_timer_start(&s->peers->backlog_timer, on_tick, TICK_MS, TICK_MS);
+    if (!uv_is_active((uv_handle_t *)&s->peers->user_pressure_timer))
+        uv_timer_start(&s->peers->user_pressure_timer, on_tick, TICK_MS, TICK_MS);
 }
 
-static void feed(struct connection *c)
+static void resume(struct connection *c)
 {
     struct account *a = c->account;
 
-    list_remove(&c->starved_link);
-    if (list_empty(&a->starved))
-        list_remove(&a->starving_link);
+    list_remove(&c->paused_link);
+    if (list_empty(&a->paused))
+        list_remove(&a->pressed_link);
 }
 
-void backlog_note(struct connection *c)
+void user_pressure_note(struct connection *c)
 {
     struct account *a = c->account;
     const uint64_t bytes = bytes_of(c);
 
-    if (bytes < c->backlog.amount)
-        trimming_note(&c->server->trimming, c->backlog.amount - bytes);
-    if (bytes != c->backlog.amount)
-        charge_note(&c->backlog, bytes);
+    if (bytes < c->buffered.amount)
+        trimming_note(&c->server->trimming, c->buffered.amount - bytes);
+    if (bytes != c->buffered.amount)
+        charge_note(&c->buffered, bytes);
     if (c->closed)
         return;
-    if (a->favoured == c && (!has_input(c) || connection_is_stuck(c)))
-        a->favoured = NULL;
-    if (!backlog_admits(c) && list_empty(&c->starved_link))
-        starve(c);
+    if (a->exempt == c && (!has_input(c) || connection_is_stuck(c)))
+        a->exempt = NULL;
+    if (!user_pressure_admits(c) && list_empty(&c->paused_link))
+        hold_back(c);
 }
 
-void backlog_forget(struct connection *c)
+void user_pressure_forget(struct connection *c)
 {
-    trimming_note(&c->server->trimming, c->backlog.amount + c->held_bytes);
-    if (c->account->favoured == c)
-        c->account->favoured = NULL;
-    if (!list_empty(&c->starved_link))
-        feed(c);
+    trimming_note(&c->server->trimming, c->buffered.amount + c->held_bytes);
+    if (c->account->exempt == c)
+        c->account->exempt = NULL;
+    if (!list_empty(&c->paused_link))
+        resume(c);
 }
 
-void backlog_turn(struct server *s)
+void user_pressure_turn(struct server *s)
 {
-    list_for_each_safe (node, after, &s->accounts.starving) {
-        struct account *a = list_entry(node, struct account, starving_link);
+    list_for_each_safe (node, after, &s->accounts.pressed) {
+        struct account *a = list_entry(node, struct account, pressed_link);
 
         if (!account_has_room(a, QUOTA_WAITING))
             continue;
-        a->favoured = NULL;
-        while (!list_empty(&a->starved)) {
-            struct connection *c = list_entry(list_first(&a->starved), struct connection, starved_link);
+        a->exempt = NULL;
+        while (!list_empty(&a->paused)) {
+            struct connection *c = list_entry(list_first(&a->paused), struct connection, paused_link);
 
-            feed(c);
+            resume(c);
             connection_mark_dirty(c);
         }
     }
-    if (list_empty(&s->accounts.starving))
-        uv_timer_stop(&s->peers->backlog_timer);
+    if (list_empty(&s->accounts.pressed))
+        uv_timer_stop(&s->peers->user_pressure_timer);
 }
 
 /* The first that owes the rest of a message; it is behind the others when it is starved again. */
-static void favour_one(struct account *a)
+static void exempt_one(struct account *a)
 {
-    list_for_each_safe (node, after, &a->starved) {
-        struct connection *c = list_entry(node, struct connection, starved_link);
+    list_for_each_safe (node, after, &a->paused) {
+        struct connection *c = list_entry(node, struct connection, paused_link);
 
         if (!has_input(c))
             continue;
-        feed(c);
-        a->favoured = c;
+        resume(c);
+        a->exempt = c;
         connection_mark_dirty(c);
         return;
     }
@@ -121,24 +121,24 @@ static void on_tick(uv_timer_t *timer)
 {
     struct server *s = timer->data;
 
-    list_for_each_safe (node, after, &s->accounts.starving) {
-        struct account *a = list_entry(node, struct account, starving_link);
+    list_for_each_safe (node, after, &s->accounts.pressed) {
+        struct account *a = list_entry(node, struct account, pressed_link);
 
         /* What it asks for is answered, so replies grow: those must be read before more are made. */
-        if (!a->favoured && a->used[QUOTA_WAITING] / 2 < s->accounts.limits->of[QUOTA_WAITING])
-            favour_one(a);
+        if (!a->exempt && a->used[QUOTA_WAITING] / 2 < s->accounts.limits->of[QUOTA_WAITING])
+            exempt_one(a);
     }
 }
 
 /* ---- life ---- */
 
-void backlog_init(struct server *s)
+void user_pressure_init(struct server *s)
 {
-    uv_timer_init(&s->loop, &s->peers->backlog_timer);
-    s->peers->backlog_timer.data = s;
+    uv_timer_init(&s->loop, &s->peers->user_pressure_timer);
+    s->peers->user_pressure_timer.data = s;
 }
 
-void backlog_stop(struct server *s)
+void user_pressure_stop(struct server *s)
 {
-    uv_close((uv_handle_t *)&s->peers->backlog_timer, NULL);
+    uv_close((uv_handle_t *)&s->peers->user_pressure_timer, NULL);
 }
