@@ -10,7 +10,7 @@
 
 static const char separators[] = ", \t";
 
-/* 2^32 - 1 is nobody's number: system calls take it for "unchanged". */
+/* 2^32 - 1 is no valid id: system calls read it as "unchanged". */
 static bool parse_id(const char *word, uint32_t *ret)
 {
     unsigned long long v;

@@ -1,5 +1,5 @@
-/* Lists of users and groups, as the configuration says them: resolved once, when it is read, and copied by value.
- * Thread: whoever reads the configuration; names are looked up, which may block. */
+/* Lists of users and groups from the configuration. A list is resolved once, when the configuration is read, and copied
+ * by value. Thread: the one that reads the configuration; looking up names may block. */
 #ifndef KOPS_SERVER_ACCOUNT_ACCESS_LIST_H
 #define KOPS_SERVER_ACCOUNT_ACCESS_LIST_H
 
@@ -17,16 +17,17 @@ struct access_list {
     gid_t groups[ACCESS_LIST_MAX];
 };
 
-/* Who may do what. Root and the daemon's own user are in every list but `deny`, and `deny` does not reach them. */
+/* The lists of [access]. Root and the daemon's own user are in every list but `deny`, and `deny` does not apply to
+ * them. */
 struct access_policy {
     struct access_list allow, deny, tune, administer;
 };
 
-/* `text`: user names and numbers, "@group" and "@gid", "*", "owner" (nobody but those who are in every list), separated
- * by commas or blanks. `name` is the setting's, for errors. */
+/* Parses `text`: user names and numbers, "@group" and "@gid", "*", "owner" (adds nobody: the owner is in every list),
+ * separated by commas or blanks. `name` is the setting's name, for errors. */
 int access_list_parse(const char *name, const char *text, struct access_list *ret, struct error *e);
 
-/* `groups` are those of the user beside `gid`. */
+/* Whether the user is in the list. `groups` are the user's groups beside `gid`. */
 bool access_list_has(const struct access_list *list, uid_t uid, gid_t gid, const gid_t *groups, unsigned n_groups);
 
 #endif

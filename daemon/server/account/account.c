@@ -9,7 +9,7 @@
 
 static const uint64_t second_ns = UINT64_C(1000000000);
 
-/* So many of a user's descriptors may wait to be closed when the user has all that may be. */
+/* A user over QUOTA_FDS may still have this many descriptors waiting to be closed. */
 enum { CLOSING_MAX = 256 };
 
 const char *const quota_names[QUOTA_COUNT] = {
@@ -117,7 +117,7 @@ struct account *account_ref(struct account *a)
     return a;
 }
 
-/* Whatever was counted has been taken off again. Where it was not, a build that checks itself ends here. */
+/* Every charge must have been given back. A debug build aborts where one was not. */
 static void check_empty(const struct account *a)
 {
     bool empty = !a->runs && !a->holes;
@@ -186,7 +186,7 @@ void account_refused(struct account *a, pid_t pid, unsigned what, uint64_t curre
 }
 
 struct refusal {
-    const char *things, *setting, *advice; /* advice: where the user has any */
+    const char *things, *setting, *advice; /* advice: printed where the user has any */
 };
 
 static const struct refusal refusals[REFUSED_COUNT] = {
@@ -223,7 +223,7 @@ static int exceeded(struct account *a, pid_t pid, unsigned what, uint64_t curren
 static int all_exceeded(struct account *a, pid_t pid, enum quota quota, uint64_t current, uint64_t limit,
                         uint64_t asked, struct error *e)
 {
-    const bool host = quota == QUOTA_HOST; /* whose bound has a setting of its own */
+    const bool host = quota == QUOTA_HOST; /* QUOTA_HOST's bound for all users has a setting of its own */
 
     account_refused(a, pid, quota, current, limit);
     error_set(
@@ -289,13 +289,13 @@ static bool fits(uint64_t limit, uint64_t used, uint64_t amount)
     return !limit || !amount || (used < limit && amount <= limit - used);
 }
 
-/* Of what all users together may have. */
+/* Whether `amount` is within the user's share of the bound for all users. */
 static bool is_within_share(uint64_t of_all, uint64_t all_used, uint64_t used, uint64_t amount)
 {
     return !of_all || !amount || amount <= account_share(all_used < of_all ? of_all - all_used : 0, used);
 }
 
-/* `apart` of what is used is what becomes `amount`. */
+/* `apart`, a part of the amount in use, is replaced by `amount`. */
 static int check(struct account *a, pid_t pid, enum quota quota, uint64_t apart, uint64_t amount, struct error *e)
 {
     const uint64_t limit = a->all->limits->of[quota], of_all = a->all->limits->of_all[quota];
@@ -362,7 +362,7 @@ int account_limit_messages(struct account *a, pid_t pid, uint64_t now_ns, struct
 
 static const uint64_t slot_ns = UINT64_C(1000000000) / SHARE_SLOTS;
 
-/* Forgets what is a second old; the tenth of `now_ns` is the newest then. */
+/* Makes the tenth of a second at `now_ns` the newest, and forgets tenths that are over a second old. */
 static void turn_to(struct account *a, uint64_t now_ns)
 {
     uint64_t slot = now_ns / slot_ns;
@@ -407,7 +407,7 @@ int account_limit_share(struct account *a, pid_t pid, uint64_t now_ns, struct er
         used += a->share_us[i];
     if (used <= share)
         return 0;
-    /* When so many of the oldest tenths are forgotten that the rest is within the share. */
+    /* retry_ns: the time at which enough of the oldest tenths are forgotten for the rest to be within the share. */
     left = used;
     for (uint64_t i = a->newest - (SHARE_SLOTS - 1); left > share && i <= a->newest; i++) {
         left -= a->share_us[i % SHARE_SLOTS];

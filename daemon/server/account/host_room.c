@@ -4,12 +4,12 @@
 #include "util/clock.h"
 #include "util/host_memory.h"
 
-/* What is known is used for so long. */
+/* The kernel's numbers are asked for again after this time. */
 enum { FRESH_MS = 100 };
-/* So much of all memory is left for all else, this many bytes at most: a machine that is busy with other things has
- * little available, and is to go on. */
+/* A part of all memory that is left to other programs, at most this many bytes: a busy machine has little available
+ * memory and must go on. */
 enum { RESERVE_PART = 16, RESERVE_MOST = 256 << 20 };
-/* Half of that is for users who have no more than this of the host's memory, when others have taken the rest. */
+/* Half of that reserve is for users with no more host memory than this, when others have taken the rest. */
 enum { MODEST = 16 << 20 };
 
 static void ask(struct host_room *room)
@@ -25,8 +25,8 @@ static void ask(struct host_room *room)
     room->asked_ns = now;
 }
 
-/* What is left of the memory that is available when all that is mapped here has its pages. A hole that got its page
- * here lowers what is available, and is resident from then on: it is not counted twice. */
+/* Returns the available memory that is left when every mapped hole has got its page. A hole whose page the daemon made
+ * lowers the available memory and counts as resident from then on, so it is not counted twice. */
 static uint64_t left_for(const struct host_room *room, const struct account *a)
 {
     const uint64_t part = room->total / RESERVE_PART, reserve = part < RESERVE_MOST ? part : RESERVE_MOST;

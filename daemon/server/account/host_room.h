@@ -1,9 +1,9 @@
-/* Whether there is memory for pages that the daemon may have to touch first.
+/* Room for holes: whether memory is available for pages that the daemon may have to touch first.
  *
- * A page of shared memory belongs, for the kernel, to whoever touches it first, and stays that one's while the file
- * lives, however long the daemon has let go of it. So the quotas, which count what is mapped now, are not all: holes
- * are taken on only where all that are mapped fit into what is available at that time, and by one user only a share of
- * it. Memory whose pages are there needs nothing. Thread: loop. */
+ * The kernel charges a page of shared memory to the process that touches it first, for as long as the file lives, even
+ * after the daemon has unmapped it. Quotas, which count mapped memory only, are not enough. So holes are accepted only
+ * where the holes of all mapped files fit into the available memory, and each user may have a share of it only. Memory
+ * whose pages exist needs no room. Thread: loop. */
 #ifndef KOPS_SERVER_ACCOUNT_HOST_ROOM_H
 #define KOPS_SERVER_ACCOUNT_HOST_ROOM_H
 
@@ -12,28 +12,27 @@
 struct account;
 
 struct host_room {
-    uint64_t holes;  /* bytes that are mapped and had no page when they were taken on */
-    uint64_t mapped; /* bytes of all shared memory that is mapped: what is not resident of it bounds the holes */
-    uint64_t available, total, resident; /* as the kernel said */
-    uint64_t asked_ns;                   /* when it was asked for those; 0: never */
+    uint64_t holes;  /* mapped bytes that had no page when they were taken on */
+    uint64_t mapped; /* bytes of all mapped shared memory: its part that is not resident bounds the holes */
+    uint64_t available, total, resident; /* the kernel's numbers */
+    uint64_t asked_ns;                   /* when the kernel was asked; 0: never */
 };
 
-/* What one file takes, and who has it is its one holder. Zeroes are nothing, which may be given and moved. */
+/* The room that one file takes. It has one holder. A zeroed part is empty: it may be given back and moved. */
 struct host_part {
-    struct account *account; /* a reference; NULL: nothing is taken */
+    struct account *account; /* a reference; NULL: an empty part */
     uint64_t holes, mapped;
 };
 
-/* Takes on a file of which `size` bytes are mapped, `holes` of them without pages, or refuses: -1, out_of_memory, and
- * never for a file without holes.
- * The user's QUOTA_HOST includes them already: one who has little of that may also take from a part that is kept for
- * such users. *part is nothing where it is refused, or nothing was asked for. */
+/* Takes room for a file of which `size` bytes are mapped, `holes` of them without pages. Refuses with -1 and
+ * out_of_memory, but never a file without holes. The user's QUOTA_HOST includes the file already: a user with little of
+ * that quota may also take from a part kept for such users. *part is empty where `size` is 0 or the file is refused. */
 int host_room_take(struct host_room *room, struct account *a, uint64_t size, uint64_t holes, struct host_part *part,
                    struct error *e);
-/* It is nothing afterwards. */
+/* Gives the part back. It is empty then. */
 void host_room_give(struct host_room *room, struct host_part *part);
 
-/* Another holder has it from now on. */
+/* Moves the part to another holder; *from is empty then. */
 static inline struct host_part host_part_move(struct host_part *from)
 {
     struct host_part moved = *from;

@@ -21,7 +21,7 @@ void schedule_task_init(struct schedule_task *t)
     list_init(&t->link);
 }
 
-/* Whether the user can be served no more in this round. */
+/* Whether the user has had its part of this round. */
 static bool is_through(const struct schedule *s, const struct schedule_user *u)
 {
     return u->round == s->round && u->credit_ns <= 0;
@@ -64,7 +64,7 @@ static void begin(struct schedule *s, int64_t limit_ns)
     s->limit_ns = (uint64_t)limit_ns;
 }
 
-/* One more piece that is not charged; false: there were enough. */
+/* Begins one more piece that is not charged. False: the limit of such pieces is reached. */
 static bool begin_unmeasured(struct schedule *s)
 {
     if (!s->unmeasured)
@@ -80,7 +80,7 @@ static bool is_only(const struct list *all, const struct list *node)
     return all->next == node && all->prev == node;
 }
 
-/* Whether no other user waits than perhaps this one. */
+/* Whether no other user waits. */
 static bool is_alone(const struct schedule *s, const struct schedule_user *u)
 {
     return (list_empty(&s->users) || is_only(&s->users, &u->link)) &&
@@ -103,7 +103,8 @@ static void put_first(struct list *to, struct list *from)
     }
 }
 
-/* Those who come back while the turn goes on were served in it: they go behind everybody. */
+/* Takes the user out of the turn. Tasks that came back during the turn were served in it, so they go behind all
+ * others. */
 static void put_back(struct schedule *s, struct schedule_user *u, struct list *unserved)
 {
     put_first(&u->tasks, unserved);
@@ -112,7 +113,7 @@ static void put_back(struct schedule *s, struct schedule_user *u, struct list *u
         list_append(is_through(s, u) ? &s->later : &s->users, &u->link);
 }
 
-/* Each task once, as long as there is credit. Returns how long it took, as far as that was measured. */
+/* Serves each task once, as long as there is credit. Returns the measured time. */
 static uint64_t serve_user(struct schedule *s, struct schedule_user *u, bool alone,
                            void (*serve)(struct schedule_task *task))
 {
@@ -140,8 +141,8 @@ static uint64_t serve_user(struct schedule *s, struct schedule_user *u, bool alo
     return before - start;
 }
 
-/* Who waits is of the next round. Where nobody of the last one had credit, those until somebody had some are over at
- * once. */
+/* Begins the next round with the users that wait. Where no user of the last round had credit, the rounds until one of
+ * them has some pass at once. */
 static void begin_round(struct schedule *s)
 {
     int64_t least = INT64_MIN;
@@ -159,7 +160,7 @@ static void begin_round(struct schedule *s)
     s->fruitless = true;
 }
 
-/* The round's quantum. */
+/* Gives the user the round's quantum. */
 static void give_quantum(struct schedule *s, struct schedule_user *u)
 {
     if (u->round == s->round)
@@ -170,7 +171,7 @@ static void give_quantum(struct schedule *s, struct schedule_user *u)
         u->credit_ns = SCHEDULE_QUANTUM_NS;
 }
 
-/* False: nobody was served. */
+/* Serves users in turn. False: no user was served. */
 static bool turn(struct schedule *s, void (*serve)(struct schedule_task *task))
 {
     const bool alone = s->users.next == s->users.prev && list_empty(&s->later);

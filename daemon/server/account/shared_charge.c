@@ -9,7 +9,7 @@ static struct list *shared_charge_bucket(struct accounts *all, uint64_t space, u
     return &all->shared_charges[(h >> 32) % SHARED_CHARGE_BUCKETS];
 }
 
-/* Things in memory have their address as space and no id; files have an inode, which is not 0. */
+/* Objects in memory have their address as `space` and id 0. Files have device and inode, which is not 0. */
 static struct shared_charge *take(struct account *a, pid_t pid, enum quota quota, uint64_t space, uint64_t id,
                                   uint64_t bytes, struct error *e)
 {

@@ -1,4 +1,4 @@
-/* Which users are subordinates of others: a user with a range in /etc/subuid may be as many users as that has. */
+/* Subordinate users: a user with a range in /etc/subuid may become every user of that range. */
 #include <ctype.h>
 #include <errno.h>
 #include <pwd.h>
@@ -33,7 +33,7 @@ static int find_owner(const char *name, uint64_t *ret)
     return parse_number(name, ret);
 }
 
-/* "owner:first:count". The line is changed. */
+/* "owner:first:count". Changes the line. */
 static int parse_line(char *line, struct subordinate *ret)
 {
     char *first = strchr(line, ':'), *count = first ? strchr(first + 1, ':') : NULL;
@@ -57,7 +57,7 @@ static int compare(const void *a, const void *b)
     return one->first < other->first ? -1 : one->first > other->first;
 }
 
-/* Where ranges overlap, the first has what both have. */
+/* Sorts the ranges. Where two overlap, the first one keeps the common part. */
 static void settle(struct subordinates *s)
 {
     unsigned kept = 0;

@@ -7,8 +7,8 @@
 
 #endif
 
-/* What is freed in a second is given back at once: less is worth no look through the heap, and each look is short
- * where little has gathered. Whoever allocates meanwhile waits for it. */
+/* Waits a second, so that much is given back at once. Less than WORTH_BYTES is not worth a search of the heap. Threads
+ * that allocate meanwhile wait for the search, which is short where little has gathered. */
 enum { AFTER_MS = 1000, WORTH_BYTES = 4 << 20 };
 
 static void trim(struct work *work)

@@ -1,5 +1,5 @@
-/* Gives memory back to the system that programs, runs and messages have left: the allocator keeps what is free in the
- * middle of its heap for itself. Thread: loop; the work is the pool's. */
+/* Heap trimming: gives freed memory of programs, runs and messages back to the system. The allocator would keep free
+ * memory in the middle of its heap. Thread: loop; the trimming itself runs on the pool. */
 #ifndef KOPS_SERVER_ACCOUNT_TRIMMING_H
 #define KOPS_SERVER_ACCOUNT_TRIMMING_H
 
@@ -13,12 +13,12 @@ struct trimming {
     struct work work;
     uv_loop_t *loop;
     bool busy;
-    uint64_t freed; /* bytes since the last time */
+    uint64_t freed; /* bytes since the last trimming */
 };
 
 void trimming_init(struct trimming *t, uv_loop_t *loop);
 void trimming_stop(struct trimming *t);
-/* So much was freed. */
+/* Notes that `bytes` were freed. */
 void trimming_note(struct trimming *t, uint64_t bytes);
 
 #endif

@@ -1,6 +1,6 @@
-/* What the loop is doing and what devices work on, for a thread that may not touch the loop's objects: the watchdog,
- * which is to say what holds a loop that does not turn. Written by the loop alone, one relaxed store a word; a reader
- * gets a whole picture only while the loop stands still, which is when it is looked at. */
+/* Activity: the work of the loop and of the devices, for the watchdog's thread, which may not touch the loop's objects
+ * and must say in the log where a blocked loop stands. The loop alone writes, with one relaxed store a word. A reader
+ * gets a consistent picture only while the loop stands still, which is when it reads. */
 #ifndef KOPS_SERVER_BASE_ACTIVITY_H
 #define KOPS_SERVER_BASE_ACTIVITY_H
 
@@ -10,16 +10,16 @@
 #include "backend/backend.h"
 #include "core/tensor.h"
 
-/* Whose it is. */
+/* The method or op, and its client. */
 struct activity_owner {
-    _Atomic(const char *) what; /* a method or an op, a string of a table; NULL: nothing */
+    _Atomic(const char *) what; /* a string of a table; NULL: nothing */
     atomic_int pid;
     atomic_uint uid;
 };
 
-enum { ACTIVITY_NO_DTYPE = 255 }; /* it has no tensor */
+enum { ACTIVITY_NO_DTYPE = 255 }; /* the op has no tensor */
 
-/* What a device works on: the first op of a job, and that one's first tensor. */
+/* A device's job: its first op, and that op's first tensor. */
 struct activity_job {
     struct activity_owner owner;
     atomic_uint n_ops, dtype, rank;
@@ -27,9 +27,9 @@ struct activity_job {
 };
 
 struct activity {
-    struct activity_owner request;                   /* being dispatched or submitted */
-    atomic_uint device;                              /* the index plus one of that whose backend was called; 0: none */
-    struct activity_job oldest[BACKEND_MAX_DEVICES]; /* of the jobs on a device */
+    struct activity_owner request; /* being dispatched or submitted */
+    atomic_uint device;            /* the index plus one of the device whose backend was called; 0: none */
+    struct activity_job oldest[BACKEND_MAX_DEVICES]; /* the oldest job on each device */
 };
 
 #define activity_store(at, value) atomic_store_explicit((at), (value), memory_order_relaxed)
@@ -47,7 +47,7 @@ static inline void activity_disown(struct activity_owner *o)
     activity_store(&o->what, NULL);
 }
 
-/* Around the submission of somebody's job. */
+/* The saved words around the submission of a job. */
 struct activity_before {
     const char *what;
     int pid;
@@ -71,7 +71,7 @@ static inline void activity_end(struct activity *a, const struct activity_before
     activity_store(&a->device, before->device);
 }
 
-/* Around other calls of a device's backend; returns what activity_leave() is to be given. Calls nest. */
+/* Call it before other calls of a device's backend. Returns the argument for activity_leave(). Calls nest. */
 static inline unsigned activity_enter(struct activity *a, const struct backend_device *device)
 {
     unsigned before = activity_load(&a->device);

@@ -1,4 +1,4 @@
-/* What a server is given when it starts: its settings, and the functions that it tells its process about itself. */
+/* The input of a server: its settings, and the hooks by which it tells its process about itself. */
 #ifndef KOPS_SERVER_BASE_CONFIG_H
 #define KOPS_SERVER_BASE_CONFIG_H
 
@@ -15,19 +15,18 @@ enum server_exit {
     SERVER_EXIT_OK = 0,
     SERVER_EXIT_FAILED = 1,
     SERVER_EXIT_LOOP_BLOCKED = 70, /* EX_SOFTWARE: the loop did not turn any more */
-    SERVER_EXIT_DEVICE_LOST = 75,  /* EX_TEMPFAIL: start again and it will work */
+    SERVER_EXIT_DEVICE_LOST = 75,  /* EX_TEMPFAIL: a new start will work */
 };
 
-/* Strings live as long as the server. main/settings.c has defaults, ranges and documentation. */
-/* Whose code runs in the daemon's context. */
+/* The users whose kernels run in the daemon's context. */
 enum user_kernels {
     USER_KERNELS_OFF,
-    USER_KERNELS_OWNER, /* root's and the daemon's own user's */
-    USER_KERNELS_GROUP, /* and that of the members of a group */
+    USER_KERNELS_OWNER, /* root and the daemon's own user */
+    USER_KERNELS_GROUP, /* and the members of a group */
     USER_KERNELS_ALL,
     USER_KERNELS_COUNT,
 };
-/* As the configuration and hello say them. */
+/* The names in the configuration and in hello. */
 extern const char *const user_kernels_names[USER_KERNELS_COUNT];
 
 struct server_config {
@@ -39,16 +38,16 @@ struct server_config {
     uint64_t programs;          /* a connection */
     uint64_t kernels;           /* a connection, and as many modules */
     uint64_t inline_mappings;   /* a connection */
-    uint64_t output_bytes;      /* replies waiting for a slow reader, before it is not read any more */
-    uint64_t stuck_reader_s;    /* … and before it is dropped; 0: never */
-    uint64_t partial_message_s; /* a message whose rest does not come; 0: for ever */
-    uint64_t spin_us;           /* polling for a completion before sleeping */
-    uint64_t idle_close_s;      /* unused mappings are closed after it; 0: never */
-    uint64_t stall_timeout_ms;  /* an ordered op waits so long for its stream; 0: for ever */
+    uint64_t output_bytes;      /* waiting replies of a connection, beyond which it is not read … */
+    uint64_t stuck_reader_s;    /* … and time after which it is dropped as a stuck reader; 0: never */
+    uint64_t partial_message_s; /* time for the rest of a partial message; 0: for ever */
+    uint64_t spin_us;           /* busy poll before the loop sleeps */
+    uint64_t idle_close_s;      /* time after which unused mappings are closed; 0: never */
+    uint64_t stall_timeout_ms;  /* time an ordered op waits for its stream; 0: for ever */
     uint64_t shutdown_grace_ms;
-    uint64_t job_timeout_s;  /* a device that ends nothing for so long is given up; 0: never */
-    uint64_t loop_timeout_s; /* a loop that does not turn for so long ends the process; 0: never */
-    uint64_t watchdog_us;    /* the manager wants to hear so often that all is well; 0: it does not */
+    uint64_t job_timeout_s;  /* time without an ended execution after which a device is given up; 0: never */
+    uint64_t loop_timeout_s; /* time without a turn of the loop after which the process ends; 0: never */
+    uint64_t watchdog_us;    /* how often the service manager wants a sign of life; 0: it wants none */
     enum user_kernels user_kernels;
     gid_t user_kernels_group;
     struct access_policy access;
@@ -58,15 +57,16 @@ struct server_config {
     const struct backend *backends[4]; /* in the order of hello's devices; the rest NULL */
 };
 
-/* What a server tells whoever runs it, on the loop's thread but for read() and alive(). NULL ones are left out. */
+/* Functions by which a server reports to its process. They are called on the loop's thread, but for read() and alive().
+ * NULL: left out. */
 struct server_hooks {
-    void (*ready)(void *context);                         /* requests are taken */
-    void (*served)(void *context);                        /* the first request has ended */
-    void (*read)(void *context);                          /* a thread of the pool: SIGHUP came */
-    void (*reload)(void *context);                        /* after that */
-    void (*status)(void *context, const char *text);      /* what it is doing, in a few words; when that has changed */
-    void (*stopping)(void *context, uint64_t at_most_ms); /* the end has begun, or takes so much longer */
-    void (*alive)(void *context);                         /* any thread: the loop turns, or waits for a busy device */
+    void (*ready)(void *context);                    /* the server takes requests */
+    void (*served)(void *context);                   /* the first request has ended */
+    void (*read)(void *context);                     /* on a thread of the pool: SIGHUP came */
+    void (*reload)(void *context);                   /* after read() */
+    void (*status)(void *context, const char *text); /* a few words about the server's state, when it has changed */
+    void (*stopping)(void *context, uint64_t at_most_ms); /* the shutdown has begun, or takes this much longer */
+    void (*alive)(void *context); /* on any thread: the loop turns, or waits for a busy device */
     void *context;
 };
 

@@ -1,11 +1,11 @@
-/* struct server: what every room of the server uses. Each room keeps its own state behind a pointer, in its room.h, and
- * offers functions to the rooms above it:
+/* struct server: the state that every room of the server uses. Each room keeps its own state behind a pointer, in its
+ * room.h, and offers functions to the rooms above it:
  *
  *     account ← base ← peer ← memory ← code ← exec ← observe ← control
  *
- * A room knows those to its left. What it must tell a room to its right goes through a table of functions that
- * control/ fills in: the methods (peer/request.h), the ends of a connection (peer/connection.h), the end of a run
- * (exec/run.h). Thread: everything here is the loop's, but for what says otherwise. */
+ * A room knows those to its left. It calls a room to its right through a table of functions only, and control/ fills
+ * these in: the methods (peer/request.h), the parts of a connection (peer/connection.h), the end of a run (exec/run.h).
+ * Thread: everything here is the loop's, unless its comment says otherwise. */
 #ifndef KOPS_SERVER_BASE_SHARED_H
 #define KOPS_SERVER_BASE_SHARED_H
 
@@ -32,33 +32,34 @@ enum method {
         METHOD_COUNT
 };
 
-enum { ERROR_CODES_MAX = 128 /* every code of the daemon's is below */ };
+enum { ERROR_CODES_MAX = 128 /* every error code of the daemon is below */ };
 
-/* Counters that only ever grow: `stats` subtracts what there was when they were last reset. */
+/* Counters that only grow. `stats` subtracts their values at the last reset. */
 struct server_counters {
     uint64_t connections_total, requests, replies, errors, jobs, jobs_cancelled, bytes_in, bytes_out, protocol_errors,
         launches;
 };
 
-/* Counters that only `metrics` tells. */
+/* Counters for `metrics` only. */
 struct server_totals {
-    uint64_t requests[METHOD_COUNT + 1]; /* the last: unknown ones */
+    uint64_t requests[METHOD_COUNT + 1]; /* the last one: unknown methods */
     uint64_t errors[ERROR_CODES_MAX];
-    uint64_t faults;                           /* of devices and of memory; each has a line in the log */
-    uint64_t turned_away;                      /* connections, for want of descriptors or room for another one */
-    uint64_t dropped_readers, dropped_senders; /* connections whose client did not read, or did not send the rest */
+    uint64_t faults;      /* of devices and of memory; each has a line in the log */
+    uint64_t turned_away; /* connections, for want of descriptors or room for another one */
+    uint64_t dropped_readers,
+        dropped_senders; /* connections whose client did not read its replies, or did not send the rest of a message */
     double device_us[BACKEND_MAX_DEVICES];
 };
 
-/* Whether new work is taken. control/ writes all but `work`. */
+/* Whether the daemon takes new work. control/ writes all but `work`. */
 struct admission {
     bool draining;  /* work is refused */
-    bool stopping;  /* the daemon ends: work is refused, and nothing more is read */
-    bool cancelled; /* … and no longer waits for running work, or for clients that do not read */
-    unsigned work;  /* requests in flight that are work (the method's flag), which a drain waits for */
+    bool stopping;  /* the daemon ends: work is refused, and no more input is read */
+    bool cancelled; /* … and the shutdown no longer waits for running work, or for clients that do not read */
+    unsigned work;  /* requests in flight that are work (the method's flag); a drain waits for them */
 };
 
-/* What the daemon does, and its name on the wire. */
+/* The daemon's state, and its name on the wire. */
 enum server_state { STATE_SERVING, STATE_DRAINING, STATE_STOPPING, STATE_COUNT };
 extern const char *const server_state_names[STATE_COUNT];
 
@@ -67,13 +68,13 @@ struct server {
     struct server_hooks hooks;
     uv_loop_t loop;
     uv_async_t wake;
-    bool woken;  /* by a device, since the loop last turned */
-    bool active; /* something came or ended since the busy poll last looked */
+    bool woken;  /* a device has called server_wake() since the loop last turned */
+    bool active; /* a request or completion has come since the busy poll last looked */
     struct admission admission;
     struct device_set devices;
     struct mapping_registry mappings;
     struct accounts accounts;
-    struct schedule schedule; /* of connections with output to flush, input to take or something to answer */
+    struct schedule schedule; /* of connections with output to flush, input to take or requests to answer */
     struct trimming trimming;
     struct host_room host_room;
     struct activity activity; /* the watchdog's thread reads it */
@@ -81,7 +82,7 @@ struct server {
     struct server_totals totals;
     uint64_t started_ns;
     double started_s;          /* since 1970 */
-    char instance[2 * 16 + 1]; /* tells this start of the daemon from every other one */
+    char instance[2 * 16 + 1]; /* differs for each start of the daemon */
 
     struct peers *peers;
     struct modules *modules;
@@ -90,7 +91,7 @@ struct server {
     struct control *control;
 };
 
-/* Wakes the loop, and has every device polled: for struct backend_host. Any thread; `context` is the server. */
+/* Wakes the loop and has every device polled: for struct backend_host. Any thread; `context` is the server. */
 void server_wake(void *context);
 
 static inline enum server_state server_state(const struct server *s)
@@ -98,10 +99,10 @@ static inline enum server_state server_state(const struct server *s)
     return s->admission.stopping ? STATE_STOPPING : s->admission.draining ? STATE_DRAINING : STATE_SERVING;
 }
 
-/* The device that a `device` argument names; the default device when absent. NULL and *e when there is none. */
+/* The device named by a `device` argument; the default device when absent. NULL and *e: there is no such device. */
 struct backend_device *server_device(const struct server *s, const struct rpc_arg *arg, struct error *e);
 
-/* A dtype by its name; `path` comes before "dtype" in errors. */
+/* Finds a dtype by its name; `path` comes before "dtype" in errors. */
 int server_dtype(const struct rpc_arg *name, const char *path, enum dtype *ret, struct error *e);
 
 #endif
