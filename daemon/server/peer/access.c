@@ -15,8 +15,8 @@ static const char *const class_names[] = {
 
 /* ---- what the peer is ---- */
 
-/* Where the kernel does not know them it is of its first group alone. Without memory it is not let in: a list that
- * denies a group must hold then, too. */
+/* Asks the kernel for the peer's groups. A kernel that does not know them leaves the first group alone. Without memory
+ * the peer is refused: a list that denies a group must hold then, too. */
 static int ask_groups(struct connection *c, struct error *e)
 {
     gid_t few[32], *groups = few;
@@ -25,7 +25,7 @@ static int ask_groups(struct connection *c, struct error *e)
     if (getsockopt(c->fd, SOL_SOCKET, SO_PEERGROUPS, groups, &size) < 0) {
         if (errno != ERANGE)
             return 0;
-        groups = NULL; /* size is what they need */
+        groups = NULL; /* `size` is the room they need */
     }
     if (!size)
         return 0;

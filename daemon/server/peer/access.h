@@ -1,30 +1,31 @@
-/* Who may connect, and which methods each may call. What a peer is (user, groups) is asked of the kernel once, when it
- * connects; what the lists make of it is computed then and whenever they change. Thread: loop. */
+/* Access: the users that may connect, and the access classes (use, tune, administer) of methods that each may call. The
+ * kernel is asked for a peer's user and groups once, when it connects. The classes are computed then, and again
+ * whenever the lists of [access] change. Thread: loop. */
 #ifndef KOPS_SERVER_PEER_ACCESS_H
 #define KOPS_SERVER_PEER_ACCESS_H
 
 #include "server/peer/request.h"
 
-/* After the peer's user is known: its groups and its account, and what it may do. -1: it may not connect (the error is
- * for it to read), or there is no memory. access_leave() gives back what this took, in every case. */
+/* Sets the connection's account, groups and access classes, once its user is known. -1: the user may not connect (*e is
+ * sent to the peer), or there is no memory. access_leave() gives back everything, in both cases. */
 int access_enter(struct connection *c, struct error *e);
 void access_leave(struct connection *c);
 
-/* Whether the connection may call methods of that class. */
+/* Whether the connection may call methods of that access class. */
 static inline bool access_allows(const struct connection *c, enum access_class class)
 {
     return c->access & 1U << class;
 }
-/* Permission_denied with method and class; says so in the log. */
+/* Fills in permission_denied with method and class, and writes a line to the log. Returns -1. */
 int access_refuse(struct connection *c, const char *method, enum access_class class, struct error *e);
 
-/* Root, or the daemon's own user: they may always. */
+/* Whether the peer is root or the daemon's own user, which are never refused. */
 bool access_is_owner(const struct connection *c);
-/* Whether the peer was of that group when it connected. */
+/* Whether the peer was in that group when it connected. */
 bool access_in_group(const struct connection *c, gid_t group);
 
-/* The lists in the server's configuration are others now: what the connection may do from now on. -1: it may not
- * connect any more (the error is for it to read). */
+/* Computes the access classes anew, after the lists in the configuration have changed. -1: the user may not connect any
+ * more (*e is sent to the peer). */
 int access_renew(struct connection *c, struct error *e);
 
 #endif

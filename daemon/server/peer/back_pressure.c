@@ -2,9 +2,10 @@
 
 #include "server/peer/user_pressure.h"
 
-/* Descriptors of one reply at most. So many may wait in the output, with those of the requests in flight. */
+/* REPLY_FDS: descriptors of one reply at most. WAITING_REPLY_FDS: descriptors that may wait in the output, together
+ * with those of replies still to come. */
 enum { REPLY_FDS = CHANNEL_FDS, WAITING_REPLY_FDS = RPC_OUTPUT_MAX_ATTACHMENTS - REPLY_FDS };
-/* Of a message whose end has not come, while its user has no room. */
+/* Bytes of a partial message that are read while its user has no room. */
 enum { INPUT_WITHOUT_ROOM = 4096 };
 
 static bool has_credit(const struct connection *c)
@@ -14,7 +15,7 @@ static bool has_credit(const struct connection *c)
     return c->inflight < c->server->config.inflight && c->held_bytes <= REQUEST_BYTES_MAX && user_pressure_admits(c);
 }
 
-/* What waits for each connection of a user without room, beyond which it must read. */
+/* Replies that may wait for each connection of a user without room, before it must read them. */
 enum { OUTPUT_WITHOUT_ROOM = 4096 };
 
 /* Replies that may wait for the connection before it is not read. */
@@ -37,8 +38,8 @@ bool connection_may_read(const struct connection *c)
     return !c->input_ended && has_credit(c) && !connection_is_stuck(c);
 }
 
-/* Without credit a connection is read for requests that take none, as long as it is not known what comes. Where its
- * user has no room, only for small ones: a long `ping` must not grow what waits. */
+/* Without credit a connection is read until its next message is known, since some requests need no credit. While its
+ * user has no room only small messages are read: a long `ping` must not add to the waiting bytes. */
 static bool may_look(const struct connection *c, const struct rpc_input *in, bool waits)
 {
     if (c->input_ended || connection_is_stuck(c))

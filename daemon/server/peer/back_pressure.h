@@ -1,25 +1,26 @@
-/* Back-pressure: whether a connection is read. It is not while it has too many requests in flight, or too much of their
- * memory, or does not read its replies; its requests then wait in its socket or ring, the client's own memory. Thread:
- * loop. */
+/* Back-pressure: whether a connection is read. A connection is paused while it has too many requests in flight, while
+ * these take too much memory, or while it does not read its replies. Its requests then wait in its socket or ring,
+ * which is the client's own memory. Thread: loop. */
 #ifndef KOPS_SERVER_PEER_BACK_PRESSURE_H
 #define KOPS_SERVER_PEER_BACK_PRESSURE_H
 
 #include "server/peer/connection.h"
 
-/* Whether it may have more requests now. */
+/* Whether the connection may have more requests now. */
 bool connection_may_read(const struct connection *c);
-/* Whether to take bytes from its socket, or its ring, to see what comes: also when it has no credit, because some
- * requests need none. */
+/* Whether to take bytes from the connection's socket, or its ring. This may be so without credit, because some requests
+ * need none. */
 bool connection_may_look(const struct connection *c);
 bool connection_may_look_at_ring(const struct connection *c);
-/* It has so many replies to read that it is not read itself. */
+/* Whether the client has so many unread replies that the connection is paused: a stuck reader. */
 bool connection_is_stuck(const struct connection *c);
-/* It has sent a part of a message, and the rest would be taken. */
+/* Whether a partial message has come whose rest would be read. */
 bool connection_has_part(const struct connection *c);
-/* Replies that have not gone. */
+/* Whether replies wait to be sent. */
 bool connection_has_output(const struct connection *c);
 
-/* There is output to flush, or input may go on: connection_turn() will see to it in this loop turn. */
+/* Puts the connection in line for connection_turn() in this turn of the loop: it has output to flush, or input may go
+ * on. */
 void connection_mark_dirty(struct connection *c);
 
 #endif

@@ -2,7 +2,7 @@
 
 #include "server/peer/back_pressure.h"
 
-/* The first one, if nothing that was sent before it is unfinished. */
+/* Returns the first barrier, if no earlier run is unfinished. */
 static struct request *ready_barrier(const struct connection *c)
 {
     struct list *node = list_first(&c->barriers);
@@ -18,7 +18,7 @@ static struct request *ready_barrier(const struct connection *c)
     return oldest->sequence < r->sequence ? NULL : r;
 }
 
-/* A client that has not read its replies gets no more of them, unless the shutdown does not wait for it any longer. */
+/* A client that has not read its replies gets no more of them, unless the shutdown no longer waits for it. */
 static bool may_answer(const struct connection *c)
 {
     return !connection_is_stuck(c) || c->server->admission.cancelled;

@@ -35,17 +35,17 @@ static int pidfd_open_(pid_t pid)
     return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
-/* A forked child may keep the socket open; the process that connected is what counts. */
+/* Watches the process that connected, and ends the connection with it: a forked child may keep the socket open. */
 static int watch_process(struct connection *c, struct error *e)
 {
     int r;
 
-    if (c->pid <= 0) /* in another pid namespace: end of file must do */
+    if (c->pid <= 0) /* the process is in another pid namespace: end of file must do */
         return 0;
     c->pidfd = pidfd_open_(c->pid);
     if (c->pidfd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
         return error_shortage(e, errno, "watching your process");
-    if (c->pidfd < 0) /* it has ended, and somebody else has the socket; or this kernel has no such thing */
+    if (c->pidfd < 0) /* the process has ended and another one has the socket, or the kernel has no pidfds */
         return 0;
     r = uv_poll_init(&c->server->loop, &c->exit_poll, c->pidfd);
     if (r < 0)
@@ -56,7 +56,7 @@ static int watch_process(struct connection *c, struct error *e)
     return r < 0 ? error_set(e, ERROR_OUT_OF_MEMORY, "watching your process: %s", uv_strerror(r)) : 0;
 }
 
-/* Its user's account takes one more, with its socket and pidfd. Both are given back at its close. */
+/* Charges the user for the connection, its socket and its pidfd. Closing the connection gives these back. */
 static int charge_connection(struct connection *c, struct error *e)
 {
     if (charge_take(&c->charge, c->account, c->pid, QUOTA_CONNECTIONS, 1, e) < 0)
@@ -106,7 +106,8 @@ static void init(struct connection *c)
         list_init(&c->waits[i].link);
 }
 
-/* Who it is, and whether its user may have one more. Refusals of these kinds have their own lines in the log. */
+/* Asks the kernel for the peer's ids, and checks that its user may have one more connection. These refusals have their
+ * own lines in the log. */
 static int identify(struct connection *c, struct error *e)
 {
     struct ucred peer;
@@ -134,7 +135,8 @@ static void free_parts(struct connection *c)
             (*part)->free(c);
 }
 
-/* Each may count on those of the rooms below. free_parts() gives back what was begun, also after a failure. */
+/* Begins the rooms' parts; a part may use those of the rooms below. free_parts() gives back all that was begun, also
+ * after a failure. */
 static int begin_parts(struct connection *c, struct error *e)
 {
     for (const struct connection_part *const *part = c->server->peers->parts; *part; part++)
@@ -145,7 +147,7 @@ static int begin_parts(struct connection *c, struct error *e)
     return 0;
 }
 
-/* The rooms above first: what they give back is the lower ones'. */
+/* Ends the parts from the highest room down: a part gives back resources of lower rooms. */
 static void end_parts(struct connection *c)
 {
     const struct connection_part *const *first = c->server->peers->parts, *const *part = first;
@@ -195,7 +197,7 @@ struct connection *connection_new(struct server *server, int fd, struct error *e
 
 close_connection:
     event_turned_away(server, fd, e);
-    c->fd = -1; /* the caller's */
+    c->fd = -1; /* the caller keeps it */
     connection_close(c, "it cannot be served");
     return NULL;
 free_parts:

@@ -1,4 +1,4 @@
-/* What clients send: from their sockets and rings to dispatch(), a bounded number of messages a turn. */
+/* Input: messages from clients' sockets and rings to dispatch(), a bounded number a turn. */
 #include <string.h>
 
 #include "rpc/socket.h"
@@ -12,7 +12,7 @@
 #include "util/clock.h"
 #include "util/log.h"
 
-/* So much of one connection before the others, and the devices, have their turn. */
+/* Bounds of one connection's input before other connections and the devices have their turn. */
 enum { READS_A_TURN = 8, LONG_MESSAGE = 2048, MESSAGES_A_TURN = 64, RING_MESSAGES_A_TURN = 64, LAST_TURNS = 256 };
 
 void connection_violation(struct connection *c, const struct error *e)
@@ -24,8 +24,8 @@ void connection_violation(struct connection *c, const struct error *e)
     connection_fail(c, e, protocol ? "protocol error" : "the daemon has no room for what it sent");
 }
 
-/* Dispatches one whole message of the socket's or the ring's input, or looks through a part of it. 1: done, and there
- * may be more; 0: there is none; -1: the connection was closed. */
+/* Dispatches one whole message of the socket's or the ring's input, or looks through a part of a long one. 1: done, and
+ * there may be more; 0: no whole message; -1: the connection was closed. */
 static int process_one(struct connection *c, struct rpc_input *in)
 {
     struct request_fds fds = {0};
@@ -66,8 +66,8 @@ violate:
     return -1;
 }
 
-/* Without credit, requests that take none are served all the same as long as they are next: a client that has as much
- * in flight as it may can still cancel some of it. *ret_waits: the next message is whole and is not one of those. */
+/* Without credit the next request is served if it needs none: a client with all its requests in flight can still cancel
+ * one. *ret_waits: the next message is whole and needs credit. */
 static bool may_process(struct connection *c, struct rpc_input *in, bool *ret_waits)
 {
     struct rpc_message message;
@@ -80,10 +80,11 @@ static bool may_process(struct connection *c, struct rpc_input *in, bool *ret_wa
         return false;
     if (rpc_input_next(in, &frame, &e) > 0 && rpc_message_parse(c->server->peers->arena, &frame, &message, &e) == 0)
         *ret_waits = !request_takes_no_credit(c->server, &message);
-    return !*ret_waits; /* what is wrong with it, process_one() finds out again */
+    return !*ret_waits; /* process_one() reports what is wrong with it */
 }
 
-/* Whether the connection's time is over. A message reads the clock; looking through one does not. */
+/* Whether the connection's time is over. Dispatching a message reads the clock; looking through a part of one does
+ * not. */
 static bool is_over(const struct connection *c, const struct rpc_input *in)
 {
     struct schedule *s = &c->server->schedule;
@@ -91,7 +92,7 @@ static bool is_over(const struct connection *c, const struct rpc_input *in)
     return in->paused ? schedule_is_over_now(s) : schedule_is_over(s);
 }
 
-/* Dispatches what is there, up to a turn's share, while the connection may have more requests. */
+/* Dispatches messages that were read, up to a turn's share, while the connection may have more requests. */
 int connection_process(struct connection *c)
 {
     int r = 1;
@@ -145,7 +146,7 @@ bool connection_read_ring(struct connection *c)
 void connection_take_input(struct connection *c)
 {
     c->readable = false;
-    /* What is left of the last turn comes first; nothing is read on top of it. */
+    /* Messages left from the last turn come first. Nothing is read on top of them. */
     if (c->input_left && (connection_process(c) < 0 || (c->input_left && !c->input_waits)))
         return;
     for (unsigned i = 0; i < READS_A_TURN && connection_may_look(c); i++) {
@@ -194,7 +195,7 @@ void connection_read_all(struct connection *c)
     }
     if (c->closed || !c->channel)
         return;
-    /* What the ring can hold was there at most; who writes on while it is read would never let this end. */
+    /* The bytes that a full ring can hold: a client that writes on meanwhile would keep this loop going for ever. */
     end = c->channel->input.position + buffer_length(&c->channel->input.bytes) + RING_REQUEST_BYTES;
     while (!c->closed && c->channel->input.position < end && connection_read_ring(c))
         ;

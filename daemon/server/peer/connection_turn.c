@@ -1,4 +1,5 @@
-/* A connection's turn: takes input, goes on with what waits, sends replies; and when its socket is watched for what. */
+/* A connection's turn: takes input, continues waiting requests, sends replies. Also decides which events its socket is
+ * watched for. */
 
 #include "server/peer/back_pressure.h"
 #include "server/peer/barrier.h"
@@ -63,14 +64,14 @@ static int flush_ring(struct connection *c)
     return 0;
 }
 
-/* Descriptors of replies that the client does not read. */
+/* Charges the descriptors of replies that the client has not read. */
 static void count_waiting_fds(struct connection *c)
 {
     if (c->waiting_fds.amount != c->output.n_attachments)
         charge_note(&c->waiting_fds, c->output.n_attachments);
 }
 
-/* What has come, or a part of it. -1: the connection was closed. */
+/* Takes input, or a part of it. -1: the connection was closed. */
 static int take_some(struct connection *c)
 {
     if (c->readable)
@@ -133,7 +134,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
         else
             c->readable = true;
         if (!c->closed)
-            user_pressure_note(c); /* before others are looked at */
+            user_pressure_note(c); /* before other connections are read */
     }
     if ((events & UV_DISCONNECT) && !c->reading && !c->closed) {
         connection_close(c, "the client hung up");

@@ -1,12 +1,12 @@
-/* What happens to clients, as lines of the log.
+/* Events of clients, as lines of the log.
  *
  *     connect         debug    pid uid
  *     disconnect      debug    pid uid client why inflight requests errors connected_s
- *     protocol_error  warning  pid uid client why: what came was no valid request, and the connection is closed
+ *     protocol_error  warning  pid uid client why: a request was malformed, and the connection is closed
  *     fault           warning  code uuid op pid uid client why: a device or memory failed while a run used it
  *
- * Each at most EVENTS_A_SECOND times a second; `held_back` is the number of lines of its kind that were left out since
- * the one before. Thread: loop. */
+ * Each kind has at most EVENTS_A_SECOND lines a second; `held_back` is the number of lines of its kind left out since
+ * the last one. Thread: loop. */
 #ifndef KOPS_SERVER_PEER_EVENTS_H
 #define KOPS_SERVER_PEER_EVENTS_H
 
@@ -17,9 +17,9 @@ enum { EVENTS_A_SECOND = 20, REFUSALS_A_SECOND = 1 };
 void event_connect(struct connection *c);
 void event_protocol_error(struct connection *c, const struct error *e);
 void event_disconnect(struct connection *c, const char *why);
-/* Only where the error is one of a device or of memory. */
+/* Writes a line only for errors of a device or of memory. */
 void event_fault(const struct connection *c, const char *uuid, const char *op, const struct error *e);
-/* Somebody connected and cannot be served, at most one line a second. `fd`: the socket, or -1. */
+/* A new connection cannot be served: at most one line a second. `fd`: its socket, or -1. */
 void event_turned_away(struct server *s, int fd, const struct error *e);
 
 #endif

@@ -15,12 +15,14 @@
 #include "util/shortage.h"
 #include "util/watch.h"
 
-/* Few a turn: a connection costs as much as a request or two, and whoever is served must not wait for many. A loop that
- * has nothing else to do turns all the faster. */
+/* Few connections are accepted a turn: each costs as much as a request or two, and connected clients must not wait for
+ * many. An idle loop turns all the faster. */
 enum { ACCEPTS_A_TURN = 2, REST_MS = 50, NOTICE_BYTES = 4096 };
-/* Descriptors that newcomers do not get, so that who is there can go on: an eighth of them, this many at most. */
+/* Descriptors that new connections do not get, so that connected clients can go on: an eighth of all, this many at
+ * most. */
 enum { HEADROOM_MAX = 1024, HEADROOM_PART = 8 };
-/* Looks at the sockets that wait to be closed, and how many of those may find nothing closed. */
+/* The time between two looks at the sockets that wait to be closed, and how many looks in a row may find no
+ * progress. */
 enum { CLOSING_MS = 1, CLOSING_STILL = 10 };
 
 static void on_listener(uv_poll_t *poll, int status, int events);
@@ -32,7 +34,8 @@ static int accept_one(struct server *s)
     const int on = 1;
     int fd = accept4(s->peers->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), cause = errno;
 
-    /* What is sent out of band the kernel would drop on the way, with the descriptors that came with it. */
+    /* Without SO_OOBINLINE the kernel would drop out-of-band data on the way, with the descriptors that came with
+     * it. */
     if (fd >= 0)
         setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof(on));
     errno = cause;
@@ -46,7 +49,7 @@ static void close_socket_of(struct server *s, struct account *a, int fd)
         s->peers->listener.awaited = account_ref(a);
 }
 
-/* With what it has sent already, which may be descriptors. */
+/* Closes the socket with its unread input, which may hold descriptors. */
 static void close_newcomer(struct server *s, int fd)
 {
     struct ucred peer = {.uid = (uid_t)-1};
@@ -62,7 +65,7 @@ static void close_newcomer(struct server *s, int fd)
     account_unref(a);
 }
 
-/* Tells a newcomer why it cannot be served. */
+/* Tells a new connection why it cannot be served, and closes it. */
 static void refuse(struct server *s, int fd, const struct error *e)
 {
     struct rpc_output *notice = &s->peers->listener.notice;
@@ -73,8 +76,8 @@ static void refuse(struct server *s, int fd, const struct error *e)
     close_newcomer(s, fd);
 }
 
-/* Newcomers get descriptors below this: those who are there need some for what they register, and what is beyond the
- * loop's memory cannot be watched. */
+/* New connections get descriptors below this number: connected clients need some for the memory they register, and the
+ * loop cannot watch descriptors beyond its own memory. */
 static uint64_t newcomers_max(void)
 {
     const uint64_t most = shortage_descriptors_max(), headroom = most / HEADROOM_PART;
@@ -122,7 +125,7 @@ static void on_rested(uv_timer_t *timer)
         uv_timer_start(timer, on_rested, REST_MS, 0);
 }
 
-/* Nothing can be done about the newcomers: they wait in the queue, and the loop must not turn for them. */
+/* New connections can be neither served nor refused: they wait in the queue, and the loop must not turn for them. */
 static void rest(struct server *s, int cause)
 {
     struct error e;
@@ -144,13 +147,14 @@ static void on_closing(uv_timer_t *timer)
     if (now && s->peers->listener.still < CLOSING_STILL)
         return;
     if (watch_start(&s->peers->listener.poll, UV_READABLE, on_listener) < 0)
-        return; /* once more */
+        return; /* tried again at the next tick */
     uv_timer_stop(timer);
     s->peers->listener.awaited = account_unref(s->peers->listener.awaited);
 }
 
-/* More sockets wait to be closed than may, and the thread that closes them is behind: newcomers wait in the queue, in
- * their own memory, until it has caught up, or does not get on at all, as where a file system does not answer. */
+/* Too many sockets wait to be closed: the thread that closes them is behind. New connections wait in the queue, in
+ * their own memory, until that thread has caught up, or makes no progress at all, as where a file system does not
+ * answer. */
 static void wait_for_closing(struct server *s)
 {
     s->peers->listener.still = 0;
@@ -159,8 +163,8 @@ static void wait_for_closing(struct server *s)
     uv_timer_start(&s->peers->listener.timer, on_closing, CLOSING_MS, CLOSING_MS);
 }
 
-/* Out of descriptors: the reserve makes room to take one newcomer off the queue, tell it so and close it. -1: it did
- * not, because what is lacking is lacking in the whole machine, or another thread was faster. */
+/* Out of descriptors: closes the reserve to take one connection off the queue, tell it so and close it. -1: that
+ * failed, because the whole machine has no descriptors, or another thread took the freed one. */
 static int shed(struct server *s, int cause)
 {
     struct error e;
@@ -172,7 +176,7 @@ static int shed(struct server *s, int cause)
     s->peers->listener.reserve_fd = -1;
     fd = accept_one(s);
     if (fd < 0) {
-        const bool nobody = errno == EAGAIN; /* the descriptor is asked for before the queue is looked into */
+        const bool nobody = errno == EAGAIN; /* accept4() takes the descriptor before it looks into the queue */
 
         return take_reserve(s) == 0 && nobody ? 0 : -1;
     }
@@ -189,7 +193,7 @@ static void take(struct server *s, int fd)
     struct error e;
     int r = 0;
 
-    if ((uint64_t)fd >= newcomers_max()) /* the lowest there is: those below are taken */
+    if ((uint64_t)fd >= newcomers_max()) /* accept4() takes the lowest free number: all below are taken */
         r = out_of_descriptors(s, EMFILE, (uint64_t)fd, &e);
     else if (s->peers->n_connections >= s->config.max_connections)
         r = too_many_connections(s, &e);

@@ -30,7 +30,7 @@ static void reply_free(struct long_reply *reply)
     free(reply);
 }
 
-/* The user may have the next one built, on whichever connection waits for it first. */
+/* Lets the user's next connection that waits build its long reply. */
 static void release(struct connection *c)
 {
     struct account *a = c->account;
@@ -44,7 +44,7 @@ static void release(struct connection *c)
         connection_mark_dirty(list_entry(next, struct connection, long_reply_link));
 }
 
-/* Whether the connection is the one of its user's that a report is built for; else it waits until it is. */
+/* Whether the user's long reply under way is this connection's. If not, the connection waits for its turn. */
 static bool may_build(struct connection *c)
 {
     struct account *a = c->account;
@@ -70,7 +70,7 @@ static struct long_reply *reply_new(struct request *r)
     return reply;
 }
 
-/* Answers with what was built, or with the want of memory. */
+/* Answers with the result, or with out_of_memory. */
 static void finish(struct connection *c)
 {
     struct long_reply *reply = c->long_reply;

@@ -1,6 +1,7 @@
-/* Long replies: `stats`, `clients` and `metrics`. Each is built in pieces, in the turns of the connection that asked,
- * in a buffer of its own, and is sent when it is whole. One of a user's is built at a time; a client that has not read
- * its replies gets none. A piece tells how things are when it is built: a row is right in itself. Thread: loop. */
+/* Long replies: `stats`, `clients` and `metrics`. A long reply is built in pieces, in the turns of the connection that
+ * asked for it, in a buffer of its own, and is sent when it is whole. Each user has one built at a time. A client that
+ * has not read its earlier replies gets none. A piece shows the state at the time it is built: each row is consistent
+ * in itself. Thread: loop. */
 #ifndef KOPS_SERVER_PEER_LONG_REPLY_H
 #define KOPS_SERVER_PEER_LONG_REPLY_H
 
@@ -12,20 +13,20 @@ struct long_reply {
     struct rpc_output out;                  /* the result */
     bool failed;                            /* there was no memory for it */
     void *state;                            /* the builder's own; NULL until its first piece makes it */
-    void (*free_state)(void *state);        /* called with it, however the reply ends; NULL without */
+    void (*free_state)(void *state);        /* frees `state`, however the reply ends; NULL: nothing to free */
 };
 
-/* Answers the request in the connection's turns. `first` builds the first piece, and sets `step`, state and free_state.
- */
+/* Answers the request in the connection's turns. `first` builds the first piece, and sets step, state and
+ * free_state. */
 void long_reply_enqueue(struct request *r, bool (*first)(struct long_reply *reply));
 
-/* Builds the next pieces of what the connection has asked for, until its time is over. */
+/* Builds the next pieces of the connection's long reply, until its time is over. */
 void long_replies_step(struct connection *c);
 
-/* Whether the connection has something to build that does not wait for its user's other connections. */
+/* Whether the connection has a long reply to build that does not wait for the user's other connections. */
 bool long_replies_may_go_on(const struct connection *c);
 
-/* The connection has ended. */
+/* The connection has ended: abandons its long replies. */
 void long_replies_abandon(struct connection *c);
 
 #endif

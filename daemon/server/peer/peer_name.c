@@ -1,4 +1,4 @@
-/* What is known of a connection's process, and what has passed between it and the daemon. */
+/* The name of a connection's process, and the bytes it sent and received. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>

@@ -10,8 +10,8 @@
 #include "util/log.h"
 
 enum { AGAIN_MS = 20, LINES_A_SECOND = 10 };
-/* What a paused client has to read on average, or it would keep its place by a byte now and then. Nothing is added
- * meanwhile but replies to what it has in flight, so whoever reads that much catches up. */
+/* A stuck reader must read this much on average, or a byte now and then would keep its place. A paused client gets no
+ * new replies but those to its requests in flight, so a client that reads this much catches up. */
 enum { LEAST_BYTES_A_SECOND = 1024 };
 
 static void on_timer(uv_timer_t *timer);
@@ -35,7 +35,7 @@ static struct connection *first(struct server *s, enum peer_timeout what)
     return node ? list_entry(node, struct connection, waits[what].link) : NULL;
 }
 
-/* The timer, for the one whose time is over first. */
+/* Starts the timer for the connection whose time is over first. */
 static void arm(struct server *s)
 {
     uint64_t earliest = UINT64_MAX, now = clock_now_ns();
@@ -55,7 +55,7 @@ static void arm(struct server *s)
     uv_timer_start(&s->peers->peer_timeouts.timer, on_timer, earliest > now ? (earliest - now) / 1000000 + 1 : 0, 0);
 }
 
-/* One that is there already keeps its time, unless it begins anew. */
+/* Puts the connection into a list, or takes it out. A connection in the list keeps its time, unless it begins anew. */
 static void set(struct connection *c, enum peer_timeout what, bool waits, bool anew)
 {
     struct server *s = c->server;
@@ -69,14 +69,14 @@ static void set(struct connection *c, enum peer_timeout what, bool waits, bool a
         c->waits[what].since_ns = clock_now_ns();
         list_append(&s->peers->peer_timeouts.lists[what], &c->waits[what].link);
     }
-    /* One that left is found out about when the timer fires, unless it was the last. */
+    /* A connection that leaves does not touch the timer, which finds out when it fires; only the last one stops it. */
     if (waits ? !uv_is_active((uv_handle_t *)&s->peers->peer_timeouts.timer) || what == PEER_TIMEOUT_KERNEL : waited)
         arm(s);
 }
 
-/* What it has taken of its replies, but for a number that stays. Beside what has gone it is what the kernel still has
- * of that, which it takes back in pieces of some ten thousand bytes, and goes on to send later still: a reader may be
- * slower than that. */
+/* Bytes the client has read, up to a constant: bytes sent, without those in the kernel's buffer. Bytes sent alone would
+ * not do: the kernel takes bytes back in pieces of some ten thousand, and a slow reader may need longer than the limit
+ * for one. */
 static int64_t taken(const struct connection *c)
 {
     int unread = 0;
@@ -86,7 +86,7 @@ static int64_t taken(const struct connection *c)
     return (int64_t)connection_bytes_out(c) - unread;
 }
 
-/* It has read what it must in the time that runs, or all that waited when that began. */
+/* Whether the client has read enough in its present time, or all replies that waited when that time began. */
 static bool has_read(const struct connection *c)
 {
     const uint64_t least = c->server->config.stuck_reader_s * LEAST_BYTES_A_SECOND;
@@ -153,7 +153,8 @@ static void drop(struct connection *c, enum peer_timeout what)
     connection_fail(c, &e, why[what]);
 }
 
-/* Its time is over, by the clock. It may be the loop that was busy meanwhile, so what is there now counts. */
+/* The connection's time is over by the clock. The loop may have been the slow one, so input and output are looked at
+ * once more. */
 static void look(struct connection *c, enum peer_timeout what)
 {
     uint64_t since = c->waits[what].since_ns;

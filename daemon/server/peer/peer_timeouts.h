@@ -1,6 +1,6 @@
-/* How long slow peers are waited for: one that does not read the replies that hold it up, one that does not send the
- * rest of a message, and a socket for which the kernel has no memory. Lists in the order of time and one timer, which
- * runs only while there are such connections. Thread: loop. */
+/* Peer timeouts, for slow peers: a stuck reader (limits.stuck_reader_s) does not read the replies that pause it; a
+ * partial message (limits.partial_message_s) lacks its rest; a socket lacks memory of the kernel's and is tried again.
+ * Each kind has a list in the order of time. One timer runs only while a list has connections. Thread: loop. */
 #ifndef KOPS_SERVER_PEER_PEER_TIMEOUTS_H
 #define KOPS_SERVER_PEER_PEER_TIMEOUTS_H
 
@@ -9,7 +9,7 @@
 void peer_timeouts_init(struct server *s);
 void peer_timeouts_stop(struct server *s);
 
-/* After a turn of the connection; `sent`: some of its replies went. */
+/* Call it after a turn of the connection; `sent`: some of its replies were sent. */
 void peer_timeouts_note(struct connection *c, bool sent);
 /* The limits may have changed. */
 void peer_timeouts_reload(struct server *s);

@@ -4,7 +4,7 @@
 #include "server/peer/room.h"
 #include "util/clock.h"
 
-enum { SOCKETS_MAX = 4, UNWATCHED_AFTER = 16 /* looks that found something, in a row */ };
+enum { SOCKETS_MAX = 4, UNWATCHED_AFTER = 16 /* looks with input, in a row */ };
 
 bool recent_sockets_any(const struct server *s)
 {

@@ -1,5 +1,5 @@
-/* The few connections whose sockets had input last. While the daemon polls it reads these itself, which is quicker than
- * the loop's epoll. Thread: loop. */
+/* Recent sockets: the few connections whose sockets had input last. During the busy poll the daemon reads them itself,
+ * which is quicker than the loop's epoll. Thread: loop. */
 #ifndef KOPS_SERVER_PEER_RECENT_SOCKETS_H
 #define KOPS_SERVER_PEER_RECENT_SOCKETS_H
 
@@ -11,11 +11,11 @@ void recent_socket_used(struct connection *c);
 void recent_socket_closed(struct connection *c);
 
 bool recent_sockets_any(const struct server *s);
-/* Whether more sockets than are kept were in use lately: epoll asks for all of them in one call, and is better. */
+/* Whether more sockets were in use lately than are kept here: one call of epoll for all of them is better then. */
 bool recent_sockets_are_many(const struct server *s, uint64_t now);
-/* Reads those that have something. */
+/* Reads the sockets that have input. */
 void recent_sockets_read(struct server *s, uint64_t now);
-/* Polling ends: the loop watches them again. */
+/* The busy poll ends: the loop watches the sockets again. */
 void recent_sockets_watch(struct server *s);
 
 #endif

@@ -119,7 +119,7 @@ void request_end(struct request *r)
     } else {
         free(r);
     }
-    connection_mark_dirty(c); /* input that had to wait for this may go on */
+    connection_mark_dirty(c); /* input that waited for credit may go on */
     connection_note_done(c);
 }
 
@@ -132,7 +132,7 @@ struct request *request_find(struct connection *c, uint32_t msgid)
     return r;
 }
 
-/* The stream that the reply goes into. */
+/* Where the reply is written: the socket's output, or the ring's. */
 static struct rpc_output *reply_output(struct request *r)
 {
     struct connection *c = r->connection;
@@ -246,7 +246,7 @@ bool request_is_run(const struct request *r)
     return method_of(r)->runs;
 }
 
-/* A request that its handler never sees. */
+/* Answers a request that its handler does not get. */
 static void refuse(struct request *r, const struct rpc_value *params, const struct error *e)
 {
     if (method_of(r)->refuse)
@@ -255,8 +255,8 @@ static void refuse(struct request *r, const struct rpc_value *params, const stru
         request_end_error(r, e);
 }
 
-/* Whether the user may call this method, and call it now. A method that takes nothing is answered however much the user
- * has in flight. */
+/* Whether the user may call this method now: access class, rate limit, quotas. A method that is no work is answered
+ * however much the user has in flight. */
 static int admit(struct connection *c, const struct request *r, struct error *e)
 {
     const struct method_entry *method = method_of(r);
@@ -270,7 +270,7 @@ static int admit(struct connection *c, const struct request *r, struct error *e)
     return method->runs ? account_check_share(a, c->pid, r->received_ns, e) : 0;
 }
 
-/* Whether the daemon takes such requests now, while it drains or ends. */
+/* Whether the daemon takes such requests while it drains or shuts down. */
 static int admit_now(const struct server *s, const struct method_entry *method, struct error *e)
 {
     if (s->admission.stopping && !method->while_stopping)
@@ -281,7 +281,7 @@ static int admit_now(const struct server *s, const struct method_entry *method, 
     return error_detail_bool(e, "draining", true);
 }
 
-/* Counts the request in what waits for it, and hands it over. */
+/* Counts the request as work and as a reply with descriptors, and calls its handler. */
 static void handle(struct request *r, const struct method_entry *method, const struct rpc_arg *args,
                    struct request_fds *fds)
 {
@@ -306,6 +306,7 @@ int dispatch(struct connection *c, const struct rpc_message *message, struct req
     struct request *r;
     int found;
 
+    /* A duplicate msgid could not be told from the first in replies. */
     if (!message->notification && request_find(c, message->msgid))
         return error_set(e, ERROR_PROTOCOL_ERROR, "msgid %u is that of a request without a reply yet", message->msgid);
     r = request_new(c, message);
@@ -315,7 +316,7 @@ int dispatch(struct connection *c, const struct rpc_message *message, struct req
     r->method = found < 0 ? METHOD_COUNT : (enum method)found;
     s->totals.requests[r->method]++;
     if (found < 0) {
-        account_admit_message(c->account, c->pid, r->received_ns, &error); /* or says that instead */
+        account_admit_message(c->account, c->pid, r->received_ns, &error); /* the rate limit's error takes precedence */
         request_end_error(r, &error);
         return 0;
     }

@@ -12,7 +12,7 @@
 #include "util/shortage.h"
 #include "util/watch.h"
 
-enum { KEPT_FDS = 2 }; /* of a channel: its bells */
+enum { KEPT_FDS = 2 }; /* of a channel: its doorbell and wake pipe */
 enum { BELLS_A_LOOK = 64, COOLS_AFTER_US = 10000 };
 
 static void heat(struct connection *c)
@@ -24,7 +24,7 @@ static void heat(struct connection *c)
 
 /* ---- bells ---- */
 
-/* Edges, so that the counters, which clients can do with what they like, need not be read. */
+/* Doorbells are watched for edges, and their counters are never read: clients can do anything with those. */
 static void on_doorbells(uv_poll_t *poll, int status, int events)
 {
     struct server *s = poll->data;
@@ -38,14 +38,14 @@ static void on_doorbells(uv_poll_t *poll, int status, int events)
 
         rpc_channel_wake(c->channel);
         heat(c);
-        connection_mark_dirty(c); /* it may have been for room */
+        connection_mark_dirty(c); /* the client may have rung after making room for replies */
     }
 }
 
 int rings_start(struct server *s, struct error *e)
 {
     list_init(&s->peers->hot);
-    /* Only where there is a processor for one more thread that is busy. */
+    /* A waker is one more busy thread: only where the daemon polls, and so has processors to spare. */
     if (s->config.spin_us && waker_new(&s->peers->waker, e) < 0)
         return -1;
     s->peers->doorbells = epoll_create1(EPOLL_CLOEXEC);
@@ -132,7 +132,7 @@ void rings_poll(struct server *s)
         if (rpc_channel_pending(c->channel))
             connection_mark_dirty(c);
         if (connection_may_look_at_ring(c) && (c->ring_left || rpc_channel_has(c->channel))) {
-            c->ring_active_ns = 0; /* set below, where it is next found empty */
+            c->ring_active_ns = 0; /* set below, when the ring is next found empty */
             s->active = true;
             c->ring_ready = true;
             connection_mark_dirty(c);
@@ -152,7 +152,7 @@ bool rings_sleep(struct server *s)
     list_for_each_safe (node, after, &s->peers->hot) {
         struct connection *c = list_entry(node, struct connection, hot_link);
 
-        /* One that is paused stays: what it waits for wakes the loop. */
+        /* A paused ring stays hot: the event that ends its pause wakes the loop. */
         if (!connection_may_look_at_ring(c))
             continue;
         if (c->ring_left || !rpc_channel_sleep(c->channel))

@@ -1,5 +1,5 @@
-/* The state of this room: the socket that it listens on, its connections, and what watches them. Only files of this
- * folder include it. Thread: loop. */
+/* The state of this room: the listening socket, the connections, and the rings and timers that belong to them. Only
+ * files of this folder include it. Thread: loop. */
 #ifndef KOPS_SERVER_PEER_ROOM_H
 #define KOPS_SERVER_PEER_ROOM_H
 
@@ -11,35 +11,36 @@ struct peers {
     const struct method_entry *methods;
     const struct connection_part *const *parts; /* NULL-terminated, in the order of begin(); end() goes backwards */
     struct {
-        int fd, reserve_fd; /* the socket; one that can be had back when there are no others; -1 */
+        int fd;         /* the listening socket */
+        int reserve_fd; /* a spare descriptor, to close when there are no others; -1: none */
         uv_poll_t poll;
-        uv_timer_t timer; /* while nobody can be accepted */
+        uv_timer_t timer; /* runs while nothing is accepted */
         bool started;
-        struct account *awaited;    /* a reference: whose turned-away sockets are waited for; NULL */
-        unsigned excess_was, still; /* as of the last look; how many looks it has not changed */
-        struct rpc_output notice;   /* its memory is there when there is no other */
+        struct account *awaited; /* a reference: the account whose sockets are being closed; NULL: none is waited for */
+        unsigned excess_was, still; /* excess_was: sockets at the last look; still: looks without a change */
+        struct rpc_output notice;   /* its memory is reserved for when there is no other */
     } listener;
     struct log_limit connect_limit, disconnect_limit, fault_limit, protocol_limit, refuse_limit;
-    uv_timer_t user_pressure_timer; /* while users wait for room: see user_pressure.c */
+    uv_timer_t user_pressure_timer; /* runs while accounts are pressed: see user_pressure.c */
     struct list connections;        /* every struct connection, closed ones too */
-    struct list done;               /* those that are freed at the end of the turn */
+    struct list done;               /* closed connections that are freed at the end of the turn */
     unsigned n_connections;         /* not closed */
-    struct rpc_arena *arena;        /* the message being dispatched */
-    size_t state_bytes;             /* of a request: the most that a method wants */
+    struct rpc_arena *arena;        /* of the message being dispatched */
+    size_t state_bytes;             /* of a request: the most that a method needs */
     struct request *free_requests;
     unsigned n_free_requests;
     bool served; /* a request has ended */
 
-    int doorbells; /* an epoll of every channel's */
+    int doorbells; /* an epoll of every channel's doorbell */
     uv_poll_t doorbells_poll;
     struct waker *waker; /* wakes clients; NULL where the daemon does not poll */
     struct list hot;     /* connections whose rings are looked into at every turn */
-    struct list recent;  /* the few connections whose sockets had input last */
+    struct list recent;  /* connections whose sockets had input last, a few */
     unsigned n_recent;
-    uint64_t overflowed_ns; /* when there last were more of them than are kept */
+    uint64_t overflowed_ns; /* when a connection was last dropped from them for another one */
 
     struct {
-        struct list lists[PEER_TIMEOUT_COUNT]; /* connections, those that have waited longest first */
+        struct list lists[PEER_TIMEOUT_COUNT]; /* connections, the one that has waited longest first */
         uv_timer_t timer;
         struct log_limit log_limit;
     } peer_timeouts;

@@ -4,7 +4,7 @@
 #include "server/peer/connection.h"
 #include "server/peer/room.h"
 
-/* Between two looks for a connection that owes the rest of a message, while a user has no room. */
+/* The time between two choices of an exempt connection, while a user has no room. */
 enum { TICK_MS = 20 };
 static uint64_t bytes_of(const struct connection *c)
 {
@@ -30,7 +30,7 @@ static void wake_all(struct server *s, const struct account *a)
         struct connection *c = list_entry(node, struct connection, link);
 
         if (c->account == a)
-            connection_mark_dirty(c); /* it is looked at whether it reads its replies */
+            connection_mark_dirty(c); /* each is checked for whether it reads its replies */
     }
 }
 
@@ -102,7 +102,8 @@ void user_pressure_turn(struct server *s)
         uv_timer_stop(&s->peers->user_pressure_timer);
 }
 
-/* The first that owes the rest of a message; it is behind the others when it is starved again. */
+/* Exempts the first paused connection that owes the rest of a message. It goes behind the others when it is paused
+ * again. */
 static void exempt_one(struct account *a)
 {
     list_for_each_safe (node, after, &a->paused) {
@@ -124,7 +125,8 @@ static void on_tick(uv_timer_t *timer)
     list_for_each_safe (node, after, &s->accounts.pressed) {
         struct account *a = list_entry(node, struct account, pressed_link);
 
-        /* What it asks for is answered, so replies grow: those must be read before more are made. */
+        /* Replies to an exempt connection add to the waiting bytes: a user far over its quota must read replies
+         * first. */
         if (!a->exempt && a->used[QUOTA_WAITING] / 2 < s->accounts.limits->of[QUOTA_WAITING])
             exempt_one(a);
     }

@@ -1,9 +1,10 @@
-/* What of one user's requests and replies waits in the daemon's memory, and who is not read because it is too much.
+/* User pressure: back-pressure by user. Bytes of requests and replies that wait in the daemon's memory are charged to
+ * the user's QUOTA_WAITING; while a user is over it the user is pressed, and its connections are paused.
  *
- * Bodies of runs and sources have charges of their own; here are the bytes of connections. Over quota.waiting_mib none
- * of the user's connections is read, and all must read their replies (server/peer/peer_timeouts.h). Were that all, two
- * messages of which a part has come could wait for each other's end: so one connection at a time that owes the rest of
- * a message is read all the same. Thread: loop. */
+ * Command lists of runs and sources have charges of their own; this file charges the input and output of connections. A
+ * paused connection is not read, and must read its replies (peer_timeouts.h). Two connections with partial messages
+ * could then wait for each other for ever, so one connection at a time that owes the rest of a message is exempt: it is
+ * read all the same. Thread: loop. */
 #ifndef KOPS_SERVER_PEER_USER_PRESSURE_H
 #define KOPS_SERVER_PEER_USER_PRESSURE_H
 
@@ -12,17 +13,17 @@
 void user_pressure_init(struct server *s);
 void user_pressure_stop(struct server *s);
 
-/* Whether the connection may be read as far as its user is concerned. */
+/* Whether the connection's user lets it be read. */
 static inline bool user_pressure_admits(const struct connection *c)
 {
     return account_has_room(c->account, QUOTA_WAITING) || c->account->exempt == c;
 }
 
-/* Its input or its output has changed. */
+/* The connection's input or output has changed. */
 void user_pressure_note(struct connection *c);
-/* It ends. */
+/* The connection ends. */
 void user_pressure_forget(struct connection *c);
-/* Connections go on whose users have room again. */
+/* Resumes the connections of users that have room again. */
 void user_pressure_turn(struct server *s);
 
 #endif
