@@ -1,4 +1,4 @@
-/* The cache method: an administrator's view of compiled code. */
+/* The method cache: lets an administrator list, clear, export and import cached binaries. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@
 
 enum cache_action { CACHE_LIST, CACHE_CLEAR, CACHE_EXPORT, CACHE_IMPORT };
 
-/* The state of a request. */
+/* The state of a cache request. */
 struct cache_call {
     enum cache_action action;
     struct code_task *task;
@@ -109,7 +109,7 @@ static int decode_action(const struct connection *c, const struct rpc_arg *arg, 
     return error_at(e, ERROR_INVALID_ARGUMENT, "", "action", "must be list, clear, export or import");
 }
 
-/* The archive's descriptor, which passes to the caller. */
+/* Takes the archive's descriptor, which is the caller's then. */
 static int take_fd(const struct rpc_arg *index, struct request_fds *fds, int *ret, struct error *e)
 {
     if (!index->present)

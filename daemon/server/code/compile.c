@@ -1,4 +1,4 @@
-/* The compile method: from a source to a module whose code is loaded on its device. */
+/* The method compile: from a source to a module that is loaded on its device. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +13,11 @@
 #include "server/peer/request.h"
 #include "util/log.h"
 
-/* The state of a request. */
+/* The state of a compile request. */
 struct compile {
-    struct code_request *request; /* NULL once there is code */
+    struct code_request *request; /* NULL once there is a binary */
     uint64_t bytes;               /* of the source with its files, counted in the connection's held_bytes */
-    struct charge charge;         /* QUOTA_WAITING: those */
+    struct charge charge;         /* QUOTA_WAITING, for `bytes` */
     struct backend_device *device;
     enum code_origin origin;
     struct module *module; /* a reference */
@@ -32,7 +32,7 @@ static struct compile *compile_of(const struct request *r)
 
 /* ---- the request ---- */
 
-/* A compile_input and the texts that it points to, which end with a zero where C needs it. */
+/* A compile_input with its texts, which end with a zero where C needs it. */
 struct input {
     struct compile_input input;
     struct compile_file *files;
@@ -157,7 +157,7 @@ static int decode_input(const struct connection *owner, const struct rpc_arg *ar
         .n_entries = entries->length,
         .arch = in->arch,
         .user = owner->uid,
-        .connection = (uintptr_t)owner, /* it outlives its requests */
+        .connection = (uintptr_t)owner, /* a connection outlives its requests */
     };
     return 0;
 }
@@ -171,7 +171,8 @@ static uint64_t input_bytes(const struct compile_input *input)
     return bytes;
 }
 
-/* For which architecture, and where the code is loaded: nowhere when it is another one. */
+/* Chooses the architecture, and the device to load the module on; *ret_device NULL: no device here runs that
+ * architecture. */
 static int choose_target(struct server *s, const struct rpc_arg *args, char arch[COMPILED_ARCH_SIZE],
                          struct backend_device **ret_device, struct error *e)
 {
@@ -189,7 +190,7 @@ static int choose_target(struct server *s, const struct rpc_arg *args, char arch
         return 0;
     }
     if (!d || !d->backend->code_load) {
-        /* A daemon that cannot compile at all says that: the key would not help. */
+        /* Where no compiler is usable the error says so: giving `arch` would not help. */
         if (!compiler_usable(code_service_compiler(s->modules->service), e))
             return -1;
         return error_at(e, ERROR_MISSING_KEY, "", "arch",
@@ -277,7 +278,7 @@ free_module:
     return NULL;
 }
 
-/* The code is loaded, or cannot be. */
+/* The module is loaded, or failed to load. */
 static void finish(struct request *r)
 {
     struct connection *c = r->connection;
@@ -305,7 +306,7 @@ static void on_loaded(struct module_waiter *waiter)
     finish(request_of(list_entry(waiter, struct compile, waiter)));
 }
 
-/* From then on its source is kept no more. */
+/* Forgets the source and its charges. */
 static void forget_source(struct request *r)
 {
     compile_of(r)->request = NULL;
@@ -361,7 +362,7 @@ void handle_compile(struct request *r, const struct rpc_arg *args, struct reques
         request_end_error(r, &e);
         return;
     }
-    /* Sources that wait count as runs do: beyond a bound the connection is not read. */
+    /* Waiting sources count as runs do: beyond a bound the connection is paused. */
     compile_of(r)->bytes = input_bytes(&in.input);
     r->connection->held_bytes += compile_of(r)->bytes;
     charge_count(&compile_of(r)->charge, r->connection->account, QUOTA_WAITING, compile_of(r)->bytes);
@@ -380,7 +381,7 @@ void handle_compile(struct request *r, const struct rpc_arg *args, struct reques
 
 bool compile_can_cancel(const struct request *r)
 {
-    return r->method == METHOD_COMPILE && compile_of(r)->request; /* what is left without is short */
+    return r->method == METHOD_COMPILE && compile_of(r)->request; /* a compile past the compiler ends soon */
 }
 
 bool compile_cancel(struct request *r, const struct error *e)
@@ -396,7 +397,7 @@ bool compile_cancel(struct request *r, const struct error *e)
 
 void compiles_cancel_all(struct connection *c, const struct error *e)
 {
-    /* Stopping one may end others; begin anew each time. */
+    /* Cancelling one may end others, so the search begins anew each time. */
     for (struct list *node = c->code->compiles.next; node != &c->code->compiles;)
         node = compile_cancel(list_entry(node, struct request, queue_link), e) ? c->code->compiles.next : node->next;
 }

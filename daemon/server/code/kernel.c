@@ -194,15 +194,15 @@ static int find_entry(const struct connection *c, const struct rpc_arg *args, co
     return error_detail_text(e, "key", "entry");
 }
 
-/* What tells the kernel from others of the same name: a part of the code's key, which is a hash, and the entry's place.
- */
+/* Tells the kernel from others of the same name: a part of the binary's key, which is a hash, plus the entry's
+ * index. */
 static uint64_t identity(const struct compiled *c, unsigned entry)
 {
     uint64_t id;
 
     memcpy(&id, c->key, sizeof(id));
     id += entry;
-    return id ? id : 1; /* 0 is the ops' */
+    return id ? id : 1; /* 0 is for the built-in ops */
 }
 
 static int kernel_new(struct connection *c, const struct rpc_arg *args, struct kernel **ret, struct error *e)

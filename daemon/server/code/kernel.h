@@ -1,25 +1,25 @@
-/* Kernels of users: an entry of loaded code with the signature that its client declared, as an op with arguments.
+/* Kernels of users: an entry of a module with the signature that its client declared, as an op with arguments.
  *
- * A kernel is counted: its connection's id, programs and runs hold references. Thread: loop. */
+ * A kernel is counted: the connection's id for it, programs and runs hold references. Thread: loop. */
 #ifndef KOPS_SERVER_CODE_KERNEL_H
 #define KOPS_SERVER_CODE_KERNEL_H
 
 #include "core/kernel.h"
 #include "server/code/module.h"
 
-/* What `compile` gave: a connection's name for code. */
+/* A connection's id for a module: the result of `compile`. */
 struct client_module {
     uint64_t id;
     struct module *module;        /* a reference */
-    struct shared_charge *shared; /* a reference: the user's on the code */
+    struct shared_charge *shared; /* a reference to the user's shared charge for the module */
 };
 
 struct kernel {
     uint64_t id;
     unsigned refs;
     struct module *module;                   /* a reference */
-    struct shared_charge *shared;            /* a reference: the user's on the code */
-    const struct backend_function *function; /* in the code */
+    struct shared_charge *shared;            /* a reference to the user's shared charge for the module */
+    const struct backend_function *function; /* in the module */
     struct kernel_signature *signature;      /* a reference */
     struct kernel_limits limits;
 };
@@ -27,10 +27,10 @@ struct kernel {
 struct kernel *kernel_ref(struct kernel *k);
 void kernel_unref(struct kernel *k);
 
-/* The connection's kernel of that id; NULL: none. */
+/* The connection's kernel with this id; NULL: none. */
 struct kernel *connection_kernel(const struct connection *c, uint64_t id);
 
-/* "args[2]" for the tensor of a call of the kernel that is operand `o`. */
+/* The key in errors, such as "args[2]", of operand `o` in a launch of the kernel. */
 const char *kernel_operand_key(const struct kernel *k, unsigned o, char into[16]);
 
 #endif

@@ -8,7 +8,7 @@
 #include "server/code/room.h"
 #include "server/peer/connection.h"
 
-/* What stays loaded that nobody refers to: so many, each at most so large on its device. */
+/* Unused modules that stay loaded: their number, and the size of each on its device at most. */
 enum { IDLE_MODULES = 128, IDLE_BYTES = 2 << 20 };
 
 /* ---- architectures ---- */
@@ -50,7 +50,7 @@ void module_default_arch(const struct backend_device *device, char into[COMPILED
     into[0] = '\0';
     if (!device->backend->code_load || !parse_arch(device->info.arch, &here))
         return;
-    /* From 9.0 on there are features that only code for exactly this architecture has. */
+    /* From 9.0 on some features need a binary for exactly this architecture. */
     snprintf(into, COMPILED_ARCH_SIZE, "sm_%u%u%s", here.major % 1000, here.minor % 10, here.major >= 9 ? "a" : "");
 }
 
@@ -95,7 +95,7 @@ static void unloaded(struct work *work)
     module_free(list_entry(work, struct module, work));
 }
 
-/* Nobody refers to it. */
+/* The last reference is gone: keeps the module for later, or unloads it. */
 static void retire(struct module *module)
 {
     struct server *s = module->server;
@@ -127,7 +127,7 @@ static void loaded(struct work *work)
         list_remove(&waiter->link);
         waiter->ready(waiter);
     }
-    module_unref(module); /* the load's own */
+    module_unref(module); /* the load's own reference */
 }
 
 /* ---- sharing ---- */

@@ -1,7 +1,8 @@
-/* Code of users that is loaded on devices: a compiled source is loaded once a device, whoever asks.
+/* Modules: binaries of users' kernels that are loaded on devices. A binary is loaded once a device, for all
+ * connections.
  *
- * A connection's modules and kernels, programs and runs hold references. Code that nobody refers to any more stays
- * loaded for whoever comes next, unless it is large, up to a number. Thread: loop; loading and unloading run on the
+ * Connections' ids, kernels, programs and runs hold references. A module without references stays loaded for the next
+ * user of its binary, if it is small and few such modules are kept. Thread: loop; loading and unloading run on the
  * pool. */
 #ifndef KOPS_SERVER_CODE_MODULE_H
 #define KOPS_SERVER_CODE_MODULE_H
@@ -13,40 +14,40 @@
 
 enum module_state { MODULE_LOADING, MODULE_READY, MODULE_FAILED };
 
-/* Waits until code is loaded. */
+/* Waits until a module is loaded. */
 struct module_waiter {
     struct list link;
-    void (*ready)(struct module_waiter *waiter); /* the code is loaded, or cannot be */
+    void (*ready)(struct module_waiter *waiter); /* the module is loaded, or failed to load */
 };
 
 struct module {
-    struct list link; /* in the room's used, or in its idle ones */
+    struct list link; /* in the room's used or idle list */
     struct server *server;
     unsigned refs;
     enum module_state state;
     struct compiled *compiled;          /* a reference */
-    struct backend_device *device;      /* NULL: it is not for any device here, and loaded nowhere */
-    struct backend_code *loaded;        /* NULL then, too */
-    struct backend_function *functions; /* owned: of compiled->entries */
-    struct error error;                 /* MODULE_FAILED */
+    struct backend_device *device;      /* NULL: no device here runs the binary, and it is not loaded */
+    struct backend_code *loaded;        /* NULL: not loaded */
+    struct backend_function *functions; /* owned: one for each of compiled->entries */
+    struct error error;                 /* of MODULE_FAILED */
     struct list waiters;                /* struct module_waiter */
     struct work work;
 };
 
-/* When nothing runs any more: unloads what is left. */
+/* Unloads the idle modules, once no work runs any more. */
 void modules_unload(struct server *s);
 
-/* A reference to the code on that device (NULL: none). NULL when memory is short. */
+/* A reference to the module of the binary on the device (NULL: not loaded). NULL: no memory. */
 struct module *module_take(struct server *s, struct compiled *compiled, struct backend_device *device);
 struct module *module_ref(struct module *module);
 void module_unref(struct module *module);
-/* Only while it is LOADING. */
+/* Only while it is MODULE_LOADING. */
 void module_wait(struct module *module, struct module_waiter *waiter);
 
 /* Whether a binary for `arch` ("sm_90a") runs on the device. */
 bool module_runs_on(const char *arch, const struct backend_device *device);
-/* What sources are compiled for when nobody says: the device's own architecture, with all it has. "" for a device
- * without code of users. */
+/* The architecture that sources are compiled for by default: the device's own, with all its features. "" for a device
+ * that runs no kernels of users. */
 void module_default_arch(const struct backend_device *device, char into[COMPILED_ARCH_SIZE]);
 
 #endif

@@ -1,5 +1,5 @@
-/* The state of this room: the compiler, and the modules that devices have. Only files of this folder include it.
- * Thread: loop. */
+/* The state of this room: the code service, and the modules on devices. Only files of this folder include it. Thread:
+ * loop. */
 #ifndef KOPS_SERVER_CODE_ROOM_H
 #define KOPS_SERVER_CODE_ROOM_H
 
@@ -9,14 +9,14 @@
 
 struct modules {
     struct code_service *service;
-    struct list used, idle; /* struct module: referred to; kept for the next, least recently used first */
+    struct list used, idle; /* struct module: with references; without, the least recently used first */
     unsigned n_idle;
 };
 
 struct connection_code {
     struct idtable modules; /* struct client_module */
     struct idtable kernels; /* struct kernel */
-    struct list compiles;   /* requests that wait for code, by queue_link */
+    struct list compiles;   /* compile requests that wait, by queue_link */
 };
 
 #endif

@@ -1,5 +1,4 @@
-/* Who may bring code, and what hello and stats say of it. */
-
+/* Permission to bring kernels (kernels.user_kernels), and the `kernels` entries of hello and stats. */
 #include "compile/service.h"
 #include "server/code/code.h"
 #include "server/code/module.h"

@@ -25,7 +25,7 @@ int connection_get_ipc(struct connection *c, struct backend_device *device, cons
 
     if (mapping_get_ipc(&c->server->mappings, device, import, alloc_id, owner, ret_mapping, e) == 0)
         return 0;
-    if (e->code == ERROR_PERMISSION_DENIED) /* it is another user's */
+    if (e->code == ERROR_PERMISSION_DENIED) /* the memory is another user's */
         account_refused(c->account, c->pid, REFUSED_HANDLE, 0, 0);
     return -1;
 }
@@ -82,7 +82,7 @@ static void mapping_settle_shared(struct mapping *m)
 {
     struct mapping_charges *charges = m->charges;
 
-    if (!charges || m->kind != MEMORY_MEMFD) /* entries of other kinds may be found again */
+    if (!charges || m->kind != MEMORY_MEMFD) /* entries of other kinds may be found and used again */
         return;
     charge_free(&charges->areas);
     settle_host(m, charges);
@@ -159,7 +159,7 @@ void connection_add_inline(struct connection *c, struct mapping *m, struct share
     struct inline_ref *ref = malloc(sizeof(*ref));
 
     if (!ref)
-        return; /* the request goes on without; only the next one pays */
+        return; /* the request succeeds all the same; the next one opens the memory again */
     if (c->memory->n_inline >= c->server->config.inline_mappings)
         drop_inline(c, list_entry(list_first(&c->memory->inline_lru), struct inline_ref, lru));
     mapping_ref(m);

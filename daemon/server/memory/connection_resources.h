@@ -1,4 +1,6 @@
-/* What a connection holds of memory: buffers, registered or allocated, and inline references. Thread: loop. */
+/* Connection resources: the memory that a connection refers to, by buffers (registered or allocated) and by inline
+ * references. A buffer lives until it is released. An inline reference, a handle given with a tensor, is cached for the
+ * connection's next requests. Both hold references to mappings. Thread: loop. */
 #ifndef KOPS_SERVER_MEMORY_CONNECTION_RESOURCES_H
 #define KOPS_SERVER_MEMORY_CONNECTION_RESOURCES_H
 
@@ -8,27 +10,27 @@
 
 enum { INLINE_BUCKETS = 256 };
 
-/* Charges that a mapping holds (mapping.bill): what the daemon has for as long as there is the entry. */
+/* The charges of a mapping (mapping.charges): amounts that the daemon takes for as long as the entry exists. */
 struct mapping_charges {
     struct charge areas;        /* QUOTA_MAPPINGS */
-    struct charge allocated;    /* QUOTA_ALLOCATED: alloc made the memory */
+    struct charge allocated;    /* QUOTA_ALLOCATED, for memory that alloc made */
     struct charge fds;          /* QUOTA_FDS: the kept descriptor */
-    struct shared_charge *host; /* a reference: QUOTA_HOST, on the file; NULL: it is no memory of the host's */
-    struct host_part room;      /* of the server's host_room: its pages that were not there */
+    struct shared_charge *host; /* a reference: QUOTA_HOST, on the file; NULL: no host memory */
+    struct host_part room;      /* of the server's host_room: for pages that did not exist */
 };
 
-/* A connection's reference to memory. */
+/* A buffer: a connection's reference to memory. */
 struct buffer_ref {
     uint64_t id;
     struct mapping *mapping;      /* a reference */
-    struct shared_charge *shared; /* a reference: its user's on the mapping */
+    struct shared_charge *shared; /* a reference to the user's shared charge for the mapping */
     struct charge charge;         /* QUOTA_BUFFERS */
     uint64_t size;
     bool writable;
     bool allocated; /* by this connection */
 };
 
-/* A connection's inline reference, kept for the next request that carries the same. */
+/* An inline reference, cached for the next request with the same handle. */
 struct inline_ref {
     struct list bucket, lru;
     struct mapping *mapping;      /* a reference */
@@ -37,41 +39,42 @@ struct inline_ref {
 
 struct connection_memory {
     struct idtable buffers;   /* struct buffer_ref */
-    uint64_t mapped_bytes;    /* of buffers that were registered */
-    uint64_t allocated_bytes; /* … that alloc made */
+    uint64_t mapped_bytes;    /* of registered buffers */
+    uint64_t allocated_bytes; /* of buffers that alloc made */
     unsigned n_inline;
     struct list inline_buckets[INLINE_BUCKETS], inline_lru; /* least recently used first */
 };
 
 extern const struct connection_part connection_memory_part;
 
-/* mapping_get_ipc() for this connection. */
+/* mapping_get_ipc() on behalf of the connection. */
 int connection_get_ipc(struct connection *c, struct backend_device *device, const struct backend_import *import,
                        const uint64_t *alloc_id, struct mapping **ret_mapping, struct error *e);
-/* The user's hold on the mapping, which is charged with its bytes, or with the declared ones until it is open. What
- * alloc made is charged otherwise. NULL: quota_exceeded. */
+/* A reference to the user's shared charge for the mapping: its bytes, or the declared ones until it is open. Memory
+ * that alloc made is charged elsewhere, so its charge here is 0. NULL: quota_exceeded. */
 struct shared_charge *connection_charge_mapping(struct connection *c, const struct mapping *m, uint64_t declared,
                                                 struct error *e);
-/* Inline references (see PROTOCOL.md): that of an earlier request with the same handle and id, or NULL. */
+/* The cached inline reference with this handle and id; NULL: none. See PROTOCOL.md. */
 const struct inline_ref *connection_find_inline(struct connection *c, const struct backend_device *device,
                                                 const unsigned char *handle, uint64_t alloc_id);
-/* Keeps references; the least recently used one makes room. */
+/* Caches an inline reference. The least recently used one makes room. */
 void connection_add_inline(struct connection *c, struct mapping *m, struct shared_charge *shared);
 /* Drops every inline reference with these handle bytes; false when there is none. */
 bool connection_drop_inline(struct connection *c, const unsigned char *handle);
 
-/* One of its tables takes no more: fills in quota_exceeded, returns -1. `what` is its entries, in the plural. */
+/* One of the connection's tables is full: fills in quota_exceeded and returns -1. `what`: the plural name of its
+ * entries. */
 int connection_full(const struct connection *c, const struct idtable *table, const char *what, struct error *e);
 enum buffer_kind { BUFFER_READ_ONLY, BUFFER_WRITABLE, BUFFER_ALLOCATED /* by this connection; writable */ };
-/* A new buffer holding its own references to `m` and `hold`; NULL and quota_exceeded when there are too many. */
+/* Makes a buffer with its own references to `m` and `shared`. NULL: quota_exceeded or no memory. */
 struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m, struct shared_charge *shared,
                                          uint64_t size, enum buffer_kind kind, struct error *e);
-/* It has become larger. */
+/* The buffer has become larger. */
 void connection_resize_buffer(struct connection *c, struct buffer_ref *buffer, uint64_t size);
-/* Forgets it and its reference. */
+/* Frees the buffer and its references. */
 void connection_drop_buffer(struct connection *c, struct buffer_ref *buffer);
 
-/* The release method: 0, or -1 and unknown_buffer. */
+/* For the release method: 0, or -1 and unknown_buffer. */
 int connection_release_buffer(struct connection *c, uint64_t id, struct error *e);
 int connection_release_inline(struct connection *c, const struct rpc_arg *handle, struct error *e);
 

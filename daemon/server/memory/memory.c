@@ -1,4 +1,5 @@
-/* alloc and trim. */
+/* The methods alloc and trim. alloc: the backend makes zeroed memory on the pool, and the client gets its descriptor.
+ * trim: closes the connection's unused mappings. */
 #include "server/memory/memory.h"
 
 #include <errno.h>
@@ -18,9 +19,9 @@ struct alloc {
     struct work work;
     struct backend_device *device;
     uint64_t size;
-    struct charge charge;  /* QUOTA_ALLOCATED; a mapping's from when there is one */
-    struct charge host;    /* QUOTA_HOST, until there is a file to be charged for */
-    struct host_part room; /* of the server's host_room; a mapping's from when there is one */
+    struct charge charge;  /* QUOTA_ALLOCATED; moves to the mapping */
+    struct charge host;    /* QUOTA_HOST; freed when there is a file to charge */
+    struct host_part room; /* of the server's host_room; moves to the mapping */
     struct backend_memory *memory;
     int fd;
     struct error error;
@@ -89,8 +90,8 @@ static void give_back(struct request *r)
     charge_free(&alloc_of(r)->charge);
 }
 
-/* A mapping of what was allocated, which holds the charges from then on. Takes the memory in every case. The device
- * rounds up, and a descriptor is kept to recognise the memory by. */
+/* Makes the mapping of the new memory and moves the charges to it. Takes the memory, also on failure. The charge is
+ * changed to the size that the device rounded up to. A descriptor is kept to recognise the memory by. */
 static int adopt(struct request *r, struct mapping **ret)
 {
     struct connection *c = r->connection;
@@ -112,7 +113,7 @@ static int adopt(struct request *r, struct mapping **ret)
     }
     if (fstat(alloc_of(r)->fd, &st) < 0)
         st = (struct stat){0};
-    charge_free(&alloc_of(r)->host); /* there is a file now, which others of the user's connections may register */
+    charge_free(&alloc_of(r)->host); /* the file is charged instead */
     if (memory->kind == MEMORY_MEMFD &&
         !(host = shared_charge_take_file(c->account, c->pid, QUOTA_HOST, st.st_dev, st.st_ino, memory->size, e)))
         goto close_own_fd;
@@ -227,8 +228,8 @@ static void trim_one(struct mapping *m, uint64_t *bytes, uint64_t *count)
     *count += n > 0;
 }
 
-/* The reply says that the memory is unpinned, so it waits for the driver: also for what release began to close before.
- */
+/* The reply says that the memory is unpinned, so it waits for the driver, also for mappings that a release began to
+ * close before. */
 static void trim_done(struct mapping_flush *flush)
 {
     struct request *r = request_of(list_entry(flush, struct trim, flush));

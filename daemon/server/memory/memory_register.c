@@ -1,4 +1,5 @@
-/* register: makes memory of another process known to a connection. The buffer is there once the memory is open. */
+/* The method register: makes another process's memory a buffer of the connection. The reply waits until the memory is
+ * open. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -61,7 +62,7 @@ static int check_index(uint64_t index, const char *key, const struct request_fds
     return error_detail_text(e, "key", key);
 }
 
-/* Those that `fd` or `fds` name, each once. */
+/* Decodes the descriptors named by `fd` or `fds`, each once. */
 static int decode_fds(const struct rpc_arg *args, const struct request_fds *fds, struct named_fds *ret, struct error *e)
 {
     static const struct rpc_field item = {.key = "fds", .type = RPC_UINT, .max = UINT64_MAX};
@@ -113,7 +114,7 @@ static int decode_one_fd(const struct rpc_arg *args, const struct request_fds *f
 struct registration {
     struct request *request;
     struct mapping_waiter waiter;
-    struct shared_charge *shared; /* a reference, on what was declared */
+    struct shared_charge *shared; /* a reference, for the declared size */
     uint64_t size;
     bool writable;
 };
@@ -129,7 +130,7 @@ static int check_true_size(const struct mapping *m, uint64_t size, struct error 
     return error_detail_number(e, "size", (int64_t)m->memory->size);
 }
 
-/* What may be used of memory that comes in several messages: what is there so far. */
+/* The usable bytes of memory that comes in several messages: those that have come, up to the declared size. */
 static uint64_t usable(const struct mapping *m, uint64_t declared)
 {
     return declared < m->memory->size ? declared : m->memory->size;
@@ -140,7 +141,7 @@ static bool grows(const struct mapping *m)
     return m->kind == MEMORY_CUDA_VMM && m->fd < 0;
 }
 
-/* The mapping of a registration was opened, or could not be. */
+/* The registration's mapping was opened (`ok`), or failed to open. */
 static void on_opened(struct mapping_waiter *waiter, bool ok)
 {
     struct registration *g = waiter->context;
@@ -208,7 +209,7 @@ static int decode_device(struct request *r, const struct rpc_arg *args, enum bac
     return 0;
 }
 
-/* A pool's descriptor is kept for as long as its memory is referred to. */
+/* Charges the descriptor of a pool, which is kept while its memory is referred to. */
 static int pay_for_pool(struct connection *c, struct mapping *m, struct error *e)
 {
     struct mapping_charges *charges = m->charges;
@@ -218,7 +219,7 @@ static int pay_for_pool(struct connection *c, struct mapping *m, struct error *e
     return charge_take(&charges->fds, c->account, c->pid, QUOTA_FDS, 1, e);
 }
 
-/* cuda_ipc and cuda_pool: memory known by the 64 bytes of a handle. */
+/* cuda_ipc and cuda_pool: memory known by a handle of 64 bytes. */
 static int register_handle(struct request *r, const struct rpc_arg *args, enum backend_memory_kind kind, bool writable,
                            struct request_fds *fds, struct error *e)
 {
@@ -255,7 +256,7 @@ static int register_handle(struct request *r, const struct rpc_arg *args, enum b
 
 /* ---- shared host memory ---- */
 
-/* Bytes of it at least that have no page. */
+/* Returns the least number of bytes without pages. */
 static uint64_t holes_of(const struct stat *st, uint64_t size)
 {
     const uint64_t there = (uint64_t)st->st_blocks * 512;
@@ -282,7 +283,7 @@ static int register_memfd(struct request *r, const struct rpc_arg *args, bool wr
         return -1;
     if (fstat(fds->fds[index], &st) < 0)
         st = (struct stat){0};
-    /* No page of it is touched before its full size is charged: whoever touches a page first is who has it. */
+    /* The full size is charged before a page is touched: the process that touches a page first pays for it. */
     host = shared_charge_take_file(c->account, c->pid, QUOTA_HOST, st.st_dev, st.st_ino, args[REGISTER_size].u, e);
     if (!host ||
         host_room_take(room, c->account, args[REGISTER_size].u, holes_of(&st, args[REGISTER_size].u), &part, e) < 0)
@@ -297,7 +298,7 @@ static int register_memfd(struct request *r, const struct rpc_arg *args, bool wr
         buffer = connection_add_buffer(c, m, shared, args[REGISTER_size].u, kind_of(writable), e);
     shared_charge_unref(shared);
     if (buffer) {
-        close(fds->fds[index]); /* the mapping keeps the memory: this frees nothing */
+        close(fds->fds[index]); /* closing it frees no memory: the mapping keeps that */
         fds->fds[index] = -1;
         end_registered(r, buffer);
     }
@@ -314,7 +315,7 @@ unref_host:
 
 /* ---- virtual memory, by descriptors ---- */
 
-/* How many bytes each descriptor stands for. */
+/* Decodes the number of bytes of each descriptor. */
 static int decode_chunks(const struct rpc_arg *args, const struct named_fds *named, struct backend_import *import,
                          struct error *e)
 {
@@ -341,7 +342,7 @@ static int decode_chunks(const struct rpc_arg *args, const struct named_fds *nam
     return 0;
 }
 
-/* From here on the descriptors are the import's. */
+/* Moves the descriptors to the import. */
 static void take_fds(const struct named_fds *named, struct request_fds *fds, struct backend_import *import)
 {
     import->n_fds = named->count;
@@ -372,7 +373,7 @@ static int register_foreign(struct request *r, const struct rpc_arg *args, const
     return result;
 }
 
-/* What alloc made is known by its descriptor, and mapped already. */
+/* Memory that alloc made is recognised by its descriptor, and is mapped already. */
 static int register_vmm(struct request *r, const struct rpc_arg *args, bool writable, struct request_fds *fds,
                         struct error *e)
 {
@@ -397,7 +398,7 @@ static int register_vmm(struct request *r, const struct rpc_arg *args, bool writ
 
 struct growth {
     struct request *request;
-    uint64_t buffer; /* id: it may be released meanwhile */
+    uint64_t buffer; /* an id: the buffer may be released meanwhile */
     struct mapping_extension extension;
 };
 
