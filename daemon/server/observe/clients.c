@@ -121,7 +121,7 @@ static void write_user(struct rpc_output *out, const struct account *a)
     write_user_limits(out, a->all->limits);
 }
 
-/* Those who have something here: connections, or memory that outlives them. */
+/* Writes the users that hold something in the daemon: connections, or memory that outlives them. */
 static void write_users(struct rpc_output *out, const struct connection *viewer)
 {
     struct list *const all = &viewer->server->accounts.all;
@@ -176,7 +176,7 @@ static bool clients_end(struct long_reply *reply)
     return true;
 }
 
-/* Some of the connections; the last piece has the rest of the answer. */
+/* Writes some of the connections; the last piece has the rest of the answer. */
 static bool clients_next(struct long_reply *reply)
 {
     enum { CLIENTS_A_PIECE = 32, LOOKS_A_PIECE = 1024 };

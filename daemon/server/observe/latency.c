@@ -57,8 +57,8 @@ struct latency_table *latency_table_free(struct latency_table *table)
     return NULL;
 }
 
-/* The first bucket whose bound is no less. Bounds are at least twice the one before, so that no more than one lies
- * between two powers of two: a look-up and a comparison find it. */
+/* The first bucket whose bound is not less. Each bound is at least twice the one before, so at most one lies between
+ * two powers of two: one look-up and one comparison find it. */
 static unsigned bound_of(const struct latency_table *table, uint64_t ns)
 {
     const unsigned first = table->first_bound[63 - __builtin_clzll(ns | 1)];
@@ -89,7 +89,7 @@ void latency_of(const struct request *r, double total_us, struct latency *ret)
     }
 }
 
-/* Where the run is counted by op; NULL: no memory. */
+/* The counters for the run's op; NULL: no memory. */
 static struct latency_op *op_of(struct server *s, const struct run *run)
 {
     const struct step *step = &run->commands.steps[0];
@@ -110,7 +110,7 @@ static struct latency_op *op_of(struct server *s, const struct run *run)
     return *at;
 }
 
-/* A connection's, made at first use; NULL: no memory, and a lost statistic is no reason to fail the job. */
+/* The connection's histograms, made at first use. NULL: no memory; a lost statistic is no reason to fail the job. */
 static struct latencies *latencies_of(struct connection *c, uint64_t now_ns)
 {
     struct latencies *l = c->statistics->latencies;

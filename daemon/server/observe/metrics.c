@@ -1,4 +1,4 @@
-/* The method `metrics`: what proto/metrics.json declares, each metric by a function of its own in
+/* The method `metrics`: the metrics that proto/metrics.json declares, each written by a function of its own in
  * metrics_*.c. */
 
 #include "server/observe/metrics.h"
@@ -22,7 +22,7 @@ static metric_writer *const writers[METRIC_COUNT] = {
 #undef X
 };
 
-/* The state of a reply that is being built. */
+/* The state of a reply while it is built. */
 struct metrics_reply {
     struct metrics metrics;
     unsigned next;
@@ -36,7 +36,7 @@ static void reply_free(void *state)
     free(m);
 }
 
-/* One metric after the other. */
+/* Writes one metric after the other. */
 static bool metrics_next(struct long_reply *reply)
 {
     struct metrics_reply *m = reply->state;

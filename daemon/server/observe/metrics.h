@@ -1,4 +1,4 @@
-/* What the functions that write metrics share. Thread: loop. */
+/* Shared by the functions that write metrics. Thread: loop. */
 #ifndef KOPS_SERVER_OBSERVE_METRICS_H
 #define KOPS_SERVER_OBSERVE_METRICS_H
 
@@ -11,7 +11,7 @@ struct metrics {
     struct server *s;
 };
 
-/* A sample without labels. */
+/* A metric with one sample, without labels. */
 static inline void metrics_one(struct metrics *m, enum metric metric, uint64_t value)
 {
     metrics_sample(&m->text, metric, "");

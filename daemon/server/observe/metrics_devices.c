@@ -1,4 +1,4 @@
-/* The metrics of devices, of what runs on them, of memory and of compiled code. */
+/* The metrics of devices, of runs and kernels, of memory and of binaries. */
 #include <stdio.h>
 
 #include "server/code/code.h"
@@ -137,7 +137,7 @@ static void begin_op(struct metrics *m, enum metric metric, const char *suffix, 
     metrics_label_uint(&m->text, "device", labels->device);
 }
 
-/* As seconds; made once, as it takes longer than all of the rest. */
+/* The bounds as text, in seconds. Made once, as that takes longer than all the rest. */
 static const char *bound_text(unsigned i)
 {
     static char texts[LATENCY_BOUNDS][16];

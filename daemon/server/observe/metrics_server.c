@@ -1,4 +1,4 @@
-/* The metrics of the daemon as such: its process, connections, requests and users. */
+/* The metrics of the daemon itself: its process, connections, requests and users. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@
     void metric_##id(struct metrics *m);                                                                               \
     void metric_##id(struct metrics *m)
 
-/* One of the counters or plain numbers. */
+/* A counter or plain number. */
 #define METRIC_VALUE(id, value)                                                                                        \
     METRIC(id)                                                                                                         \
     {                                                                                                                  \
@@ -103,8 +103,8 @@ METRIC(clients_dropped_total)
     metrics_uint(&m->text, m->s->totals.dropped_senders);
 }
 
-/* As it comes out in the end: names that differ only before that are one series, since a scraper that finds two with
- * the same labels takes nothing at all. */
+/* The client's name as the text will have it. Names that differ only before the replacement are one series: a scraper
+ * that finds two series with the same labels rejects the whole answer. */
 static void name_of(const struct connection *c, char into[CLIENT_NAME_MAX + 1])
 {
     memcpy(into, c->client, CLIENT_NAME_MAX + 1);
@@ -159,7 +159,7 @@ METRIC(requests_total)
 
 METRIC_VALUE(replies_total, m->s->counters.replies)
 
-/* All that the daemon itself raises, so that none begins with its first error. */
+/* All errors that the daemon itself raises, so that each series exists before its first error. */
 METRIC(errors_total)
 {
 #define X(NAME, name, value)                                                                                           \
@@ -191,7 +191,7 @@ METRIC_VALUE(profile_rows_dropped, profile_rows_dropped(m->s->observe->profile))
 
 /* ---- users ---- */
 
-/* The accounts are kept for a while when a user's last connection has gone, and so are their series. */
+/* An account is kept for a while after the user's last connection, and so are its series. */
 static void of_users(struct metrics *m, enum metric metric, uint64_t (*value)(const struct account *a))
 {
     list_for_each_safe (node, after, &m->s->accounts.all) {

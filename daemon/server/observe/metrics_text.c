@@ -38,7 +38,7 @@ void metrics_sample(struct metrics_text *t, enum metric metric, const char *suff
     put(t, suffix);
 }
 
-/* Whether a label's value cannot hold it as it is. The end, too. */
+/* Whether a label's value needs `c` replaced or escaped. True for the terminating zero, too. */
 static bool has_to_go(char c)
 {
     return c == '\\' || c == '"' || (unsigned char)c < 0x20 || c == 0x7f;
@@ -91,7 +91,7 @@ void metrics_double(struct metrics_text *t, double value)
 {
     char text[32];
 
-    /* The shortest that is read back as the same number. */
+    /* the shortest text that reads back as the same number */
     snprintf(text, sizeof(text), "%.15g", value);
     if (strtod(text, NULL) != value)
         snprintf(text, sizeof(text), "%.17g", value);

@@ -1,4 +1,4 @@
-/* Prometheus' text format, version 0.0.4, written into a buffer. The caller's; not thread safe.
+/* Prometheus' text format, version 0.0.4, written into a buffer. Owned by the caller. Thread: the caller's only.
  *
  *     metrics_head(b, METRIC_requests_total);
  *     metrics_sample(b, METRIC_requests_total, "");
@@ -25,12 +25,12 @@ struct metrics_text {
     bool labelled; /* the sample under way has a label */
 };
 
-/* HELP and TYPE. */
+/* The lines HELP and TYPE. */
 void metrics_head(struct metrics_text *t, enum metric metric);
 
-/* One line: its name with `suffix`, labels, and a value, which ends it. */
+/* Begins a line: the metric's name with `suffix`. Labels follow, then a value, which ends it. */
 void metrics_sample(struct metrics_text *t, enum metric metric, const char *suffix);
-/* `value` may be anything: what the format has no escape for is replaced. */
+/* `value` may be any text: characters that the format cannot escape are replaced. */
 void metrics_label(struct metrics_text *t, const char *name, const char *value);
 void metrics_label_uint(struct metrics_text *t, const char *name, uint64_t value);
 void metrics_uint(struct metrics_text *t, uint64_t value);

@@ -78,7 +78,7 @@ static void note_in_profile(const struct request *r, const struct latency *laten
     const struct command_list *b = &run->commands;
     struct profile *profile = r->connection->server->observe->profile;
 
-    if (run->program) /* program_ran() tells of its ops */
+    if (run->program) /* program_ran() reports its ops */
         return;
     for (unsigned i = 0; i < b->n_steps; i++) {
         const struct op_call call = command_list_call(b, i);
@@ -86,7 +86,7 @@ static void note_in_profile(const struct request *r, const struct latency *laten
         if (b->n_steps == 1)
             profile_add(profile, r->connection->uid, &call, run->device, b->steps[0].variant_used, run->samples,
                         run->job.n_samples, latency);
-        else /* the time of several ops together says nothing of one: they are counted */
+        else /* several ops have one time together: each is only counted */
             profile_count(profile, r->connection->uid, &call, run->device, b->steps[i].variant_used, 1);
     }
 }
@@ -124,7 +124,7 @@ static int begin(struct connection *c, struct error *e)
     return c->statistics ? 0 : error_set(e, ERROR_OUT_OF_MEMORY, "no memory for another connection; try again later");
 }
 
-/* A reply that goes through the connections passes the one that leaves their list. */
+/* A `clients` reply that would continue at this connection continues at the next one. */
 static void pass_by(const struct connection *c)
 {
     list_for_each_safe (node, after, &c->server->observe->walks) {

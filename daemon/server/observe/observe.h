@@ -1,4 +1,4 @@
-/* Statistics: what the rooms above use of this one. Thread: loop. */
+/* Statistics: this room's functions for the rooms above. Thread: loop. */
 #ifndef KOPS_SERVER_OBSERVE_OBSERVE_H
 #define KOPS_SERVER_OBSERVE_OBSERVE_H
 
@@ -7,9 +7,9 @@
 struct run_observer;
 
 int observe_new(struct server *s, struct error *e);
-/* The loop ends: closes the room's handles. */
+/* Closes the room's handles: the loop is about to end. */
 void observe_stop(struct server *s);
-/* Whether the pool still works for the room. */
+/* Whether the pool is working for the room. */
 bool observe_is_busy(const struct server *s);
 /* NULL is allowed. */
 void observe_free(struct server *s);
@@ -17,7 +17,7 @@ void observe_free(struct server *s);
 extern const struct connection_part connection_statistics_part;
 extern const struct run_observer observe_runs;
 
-/* Of the states of requests. */
+/* Sizes of the requests' states. */
 extern const size_t stats_state_bytes;
 
 /* "serving; 3 clients, 2 jobs running, 1.2k requests/s": the rate since the last call. */

@@ -9,8 +9,8 @@
 
 enum { BUCKETS = 1024 };
 
-/* What tells rows apart, but the shapes. Ops are known by their id and user kernels, which come and go, by their code.
- */
+/* The part of a row's key beside the shapes. An op has an id. User kernels come and go, and have the `code` of their
+ * signature. */
 struct head {
     uint64_t code;
     uid_t uid;
@@ -26,8 +26,8 @@ enum { WORDS_MAX = STEP_MAX_OPERANDS * (1 + TENSOR_MAX_RANK) };
 
 struct key {
     struct head head;
-    const char *name;         /* of the op; the caller's */
-    int64_t words[WORDS_MAX]; /* of each operand its rank, then its shape */
+    const char *name;         /* of the op; owned by the caller */
+    int64_t words[WORDS_MAX]; /* for each operand its rank, then its shape */
 };
 
 struct row {
@@ -41,7 +41,7 @@ struct row {
 
 struct profile {
     struct list buckets[BUCKETS];
-    struct list recent; /* least recently used first */
+    struct list recent; /* the least recently used first */
     unsigned n_rows;
     uint64_t dropped;
 };
@@ -87,7 +87,7 @@ static void make_key(struct key *key, uid_t uid, const struct op_call *call, con
 {
     struct head *head = &key->head;
 
-    memset(head, 0, sizeof(*head)); /* padding too: they are compared as bytes */
+    memset(head, 0, sizeof(*head)); /* padding too: heads are compared as bytes */
     head->code = call->op->code;
     head->uid = uid;
     head->device = device;
@@ -240,7 +240,7 @@ static void write_row(struct rpc_output *out, const struct row *row)
     }
     rpc_write_entry_uint(out, "count", row->count);
     rpc_write_entry_uint(out, "errors", row->errors);
-    /* Not measured means absent. */
+    /* Unmeasured times are absent. */
     if (row->queue.count)
         write_histogram(out, "queue_us", &row->queue);
     if (row->execution.count)

@@ -1,4 +1,4 @@
-/* The state of this room: statistics, and who waits to be told of them. Only files of this folder include it.
+/* The state of this room: statistics, and the requests that wait for them. Only files of this folder include it.
  * Thread: loop. */
 #ifndef KOPS_SERVER_OBSERVE_ROOM_H
 #define KOPS_SERVER_OBSERVE_ROOM_H
@@ -7,22 +7,22 @@
 #include "server/observe/profile.h"
 #include "util/work.h"
 
-/* What takes a call to the system or a driver to find out, asked for on the pool. See sampling.c. */
+/* Numbers that only the system or a driver knows, asked for on the pool. See sampling.c. */
 struct sampling {
     struct work work;
     bool busy;
-    struct list waiting; /* requests */
+    struct list waiting; /* requests, by queue_link */
     uv_timer_t timer;
-    /* Of the last time; UINT64_MAX: not known. The fresh ones are the pool's while it is busy. */
+    /* The last sample; UINT64_MAX: not known. The fresh_ ones belong to the pool while it is busy. */
     uint64_t memory_free[BACKEND_MAX_DEVICES], resident_bytes, open_fds;
     uint64_t fresh_free[BACKEND_MAX_DEVICES], fresh_resident_bytes, fresh_open_fds;
 };
 
-/* A reply of `clients` that is being built, piece by piece, along the list of connections. */
+/* A reply of `clients` while it is built, piece by piece, along the list of connections. */
 struct clients_walk {
-    struct list link; /* in walks */
-    struct list *at;  /* the connection that is next */
-    size_t count_at;  /* where the number of rows is to be written */
+    struct list link; /* in the room's walks */
+    struct list *at;  /* the next connection */
+    size_t count_at;  /* where to write the number of rows */
     uint32_t n_clients;
 };
 
@@ -32,15 +32,15 @@ struct observe {
     struct latency_table *latencies;      /* by op, dtype and device */
     struct server_counters counters_then; /* at the last reset of stats */
     struct sampling sampling;
-    struct list walks; /* struct clients_walk: replies that go through the connections */
+    struct list walks; /* struct clients_walk: replies under way */
     struct {
         uint64_t requests, at_ns;
-    } status_then; /* when the status line was last written */
+    } status_then; /* at the last status line */
 };
 
 struct connection_statistics {
     double device_us;
-    struct latencies *latencies; /* NULL until something has run */
+    struct latencies *latencies; /* NULL before the first run */
 };
 
 #endif

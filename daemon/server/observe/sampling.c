@@ -51,7 +51,7 @@ static uint64_t open_fds(void)
     for (const struct dirent *entry; (entry = readdir(folder));)
         n += entry->d_name[0] != '.';
     closedir(folder);
-    return n - 1; /* the folder's own */
+    return n - 1; /* without the folder's own */
 }
 
 static void sample(struct work *work)
@@ -75,7 +75,7 @@ static void sample(struct work *work)
 
 static void on_late(uv_timer_t *timer);
 
-/* Everybody who waits. */
+/* Answers all requests that wait. */
 static void answer_all(struct server *s)
 {
     uv_timer_stop(&s->observe->sampling.timer);

@@ -1,5 +1,5 @@
-/* What `clients` and `metrics` tell and only a driver or the system knows: asked for on the pool, so that a driver that
- * hangs holds up neither the loop nor, for more than a moment, those who watch it. Thread: loop. */
+/* Sampling: numbers for `clients` and `metrics` that only the system or a driver knows. They are asked for on the pool,
+ * so that a driver that hangs never blocks the loop, and delays a reply for a moment only. Thread: loop. */
 #ifndef KOPS_SERVER_OBSERVE_SAMPLING_H
 #define KOPS_SERVER_OBSERVE_SAMPLING_H
 
@@ -8,7 +8,7 @@
 void sampling_init(struct server *s);
 void sampling_close(struct server *s);
 
-/* Asks anew, and then calls long_reply_enqueue(), with what is known when the answer does not come in time. */
+/* Takes a new sample, then calls long_reply_enqueue(). If the sample is late, the reply has the last one. */
 void sampling_enqueue(struct request *r, bool (*first)(struct long_reply *reply));
 
 #endif

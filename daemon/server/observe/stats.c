@@ -1,4 +1,4 @@
-/* The stats method. */
+/* The method stats. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,9 +17,9 @@
 
 enum { MAPPING_ROW_PIDS = 16 };
 
-/* A mapping as stats tells it: copied, since it may go while the answer is built. */
+/* A mapping in stats: a copy, since the mapping may go while the answer is built. */
 struct mapping_row {
-    const struct mapping *mapping; /* only to find it again while rows are gathered */
+    const struct mapping *mapping; /* only to find the row again while rows are gathered */
     const struct backend_device *device;
     enum backend_memory_kind kind;
     bool open;
@@ -29,13 +29,13 @@ struct mapping_row {
     pid_t pids[MAPPING_ROW_PIDS];
 };
 
-/* The rows of a reply that is being built. */
+/* The rows of a reply while it is built. */
 struct mapping_rows {
     struct mapping_row *at;
     uint32_t n, next;
 };
 
-/* The state of a request. */
+/* The state of a stats request. */
 struct stats {
     struct profile_filter filter;
     bool reset;
@@ -68,9 +68,9 @@ static void write_counters(struct rpc_output *out, const struct server *s)
 
 /* ---- mappings, and who refers to them by buffers or inline ---- */
 
-/* Where the row of each mapping is, by its address. There may be some ten thousand of them, and as many buffers. */
+/* Finds the row of a mapping by its address. There may be some ten thousand mappings, and as many buffers. */
 struct index {
-    uint32_t *slots; /* a row's number plus one; 0: free */
+    uint32_t *slots; /* a row's index plus one; 0: free */
     size_t mask;
 };
 
@@ -89,7 +89,7 @@ static struct mapping_row *row_of(struct mapping_rows *rows, const struct index 
     row->device = m->device;
     row->kind = m->kind;
     row->open = m->state == MAPPING_OPEN;
-    /* While it is OPENING or CLOSING its memory belongs to the pool. */
+    /* An OPENING or CLOSING mapping's memory belongs to the pool. */
     row->size = row->open ? m->memory->size : m->import.size;
     row->idle_s = m->uses ? 0 : clock_us_between(m->unused_since_ns, now) * 1e-6;
     row->references = row->n_pids = 0;
@@ -127,7 +127,7 @@ static void gather(struct mapping_rows *rows, const struct connection *viewer, c
         if (may_see(viewer, c->uid))
             gather_connection(rows, t, c, now);
     }
-    for (unsigned i = 0; everything && i < MAPPING_BUCKETS; i++) /* also those that only jobs and programs keep */
+    for (unsigned i = 0; everything && i < MAPPING_BUCKETS; i++) /* mappings of jobs and programs alone, too */
         list_for_each_safe (node, after, &s->mappings.buckets[i])
             row_of(rows, t, list_entry(node, struct mapping, link), now);
 }
@@ -140,8 +140,8 @@ static void rows_free(void *state)
     free(rows);
 }
 
-/* Rows of what the viewer may see: for who sees no others, the mappings that the own connections refer to. NULL: no
- * memory. */
+/* The rows that the viewer may see. A viewer who may not see all users gets the mappings of the own connections. NULL:
+ * no memory. */
 static struct mapping_rows *find_mappings(const struct connection *viewer)
 {
     const struct server *s = viewer->server;
@@ -235,7 +235,7 @@ static bool mappings_begin(struct long_reply *reply)
     return rows->n == 0;
 }
 
-/* What a reset ends is read in the same piece. */
+/* The counters are read and reset in one piece. */
 static bool stats_begin(struct long_reply *reply)
 {
     const struct request *r = reply->request;
@@ -259,7 +259,7 @@ static void stats_now(struct request *r)
         long_reply_enqueue(r, stats_begin);
         return;
     }
-    if (stats_of(r)->reset) /* nobody is told what was */
+    if (stats_of(r)->reset) /* a notification wants no numbers */
         reset(r->connection->server);
     request_end(r);
 }
