@@ -6,8 +6,8 @@
 #include "server/peer/recent_sockets.h"
 #include "util/clock.h"
 
-/* A slice is short, so that timers, new connections and other sockets are seen to in time. Where more sockets than a
- * few are busy there are no slices: the loop asks for all of them in one call. */
+/* A slice is short, so that timers, new connections and other sockets get their turn soon. Where many sockets are busy
+ * there are no slices: the loop asks for all sockets in one call. */
 enum { SLICE_NS = 20000, SHRINKS_TO = 8, LOOKS = 4 };
 
 void busy_poll_init(struct server *s)
@@ -15,8 +15,7 @@ void busy_poll_init(struct server *s)
     s->control->busy_poll_ns = s->config.spin_us * 1000;
 }
 
-/* The budget after a sleep: whole again when the next thing came so soon that polling for it would have paid, else
- * smaller. */
+/* Sets the budget after a sleep of `gap`: whole again when polling for the next event would have paid, else smaller. */
 static void judge_sleep(struct server *s, uint64_t gap)
 {
     const uint64_t whole = s->config.spin_us * 1000;
@@ -27,8 +26,8 @@ static void judge_sleep(struct server *s, uint64_t gap)
         s->control->busy_poll_ns /= 2;
 }
 
-/* Whether something may soon be found by polling on. A device that works is worth the whole budget: its time is in no
- * relation to when requests come. */
+/* Whether polling on may soon find an event. A device with jobs is worth the whole budget: its time does not depend on
+ * when requests come. */
 static bool wanted(struct server *s, uint64_t now)
 {
     uint64_t gap = now - s->control->last_activity_ns;
@@ -55,8 +54,8 @@ bool busy_poll_slice(struct server *s)
     end = recent_sockets_are_many(s, now) ? now : now + SLICE_NS;
     while (!s->admission.stopping && wanted(s, now) && now < end) {
         recent_sockets_read(s, now);
-        event_loop_turn(s); /* also what the sockets brought */
-        /* Looking costs less than telling the time. */
+        event_loop_turn(s); /* also serves input of the sockets */
+        /* Several looks for each reading of the clock, which costs more. */
         for (unsigned i = 1; i < LOOKS && !recent_sockets_any(s) && !s->active; i++) {
             ring_pause();
             event_loop_turn(s);

@@ -1,4 +1,5 @@
-/* Polling before sleeping: whether it pays, and a slice of it. */
+/* The busy poll: polls rings, devices and sockets for up to server.spin_us before the loop sleeps. Owns the budget,
+ * which shrinks while polling does not pay. Thread: loop. */
 #ifndef KOPS_SERVER_CONTROL_BUSY_POLL_H
 #define KOPS_SERVER_CONTROL_BUSY_POLL_H
 
@@ -6,12 +7,8 @@
 
 void busy_poll_init(struct server *s);
 
-/* Input came from the connection's socket; the connection ends. */
-void recent_socket_used(struct connection *c);
-void recent_socket_closed(struct connection *c);
-
-/* Polls rings, devices and the sockets in use for a while, then lets the loop see to everything else. True: the loop
- * must come back without sleeping. */
+/* Polls rings, devices and recent sockets for a slice of the budget, then lets the loop look at everything else. True:
+ * the loop must come back without sleeping. */
 bool busy_poll_slice(struct server *s);
 
 #endif

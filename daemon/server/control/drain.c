@@ -8,9 +8,9 @@
 #include "util/clock.h"
 #include "util/log.h"
 
-/* The state of a request. */
+/* The state of a drain request. */
 struct drain_call {
-    uint64_t by_ns; /* 0: as long as it takes */
+    uint64_t by_ns; /* 0: no limit */
 };
 const size_t drain_state_bytes = sizeof(struct drain_call);
 
@@ -104,10 +104,10 @@ void handle_drain(struct request *r, const struct rpc_arg *args, struct request_
 
 static void on_timer(uv_timer_t *timer)
 {
-    (void)timer; /* the turn of the loop that comes now sees to it */
+    (void)timer; /* it has woken the loop, whose turn calls drain_step() */
 }
 
-/* Wakes the loop for the earliest of them. */
+/* Wakes the loop at the earliest time limit. */
 static void arm(struct server *s, uint64_t now)
 {
     uint64_t earliest =

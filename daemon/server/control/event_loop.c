@@ -19,10 +19,9 @@ static void check_lost(struct server *s)
         }
 }
 
-/* Everything that can be done without waiting. Replies of one turn leave in one write a connection. */
 void event_loop_turn(struct server *s)
 {
-    exec_poll_words(s); /* first: what waits for its client's stream holds that stream up */
+    exec_poll_words(s); /* first: a run that waits for its timeline word holds its client's stream up */
     exec_poll_devices(s);
     check_lost(s);
     shutdown_check_signals(s);
@@ -37,14 +36,14 @@ void event_loop_turn(struct server *s)
 
 static void on_idle(uv_idle_t *idle)
 {
-    (void)idle; /* its being there keeps the loop from sleeping */
+    (void)idle; /* an active idle handle keeps the loop from sleeping */
 }
 
 static void on_prepare(uv_prepare_t *prepare)
 {
     struct server *s = prepare->data;
 
-    /* Where the last turn has left work, the sockets are looked at before the next one. */
+    /* Where the last turn has left work, the sockets are looked at before the next turn. */
     if (!schedule_waits(&s->schedule))
         event_loop_turn(s);
     if (schedule_waits(&s->schedule) || busy_poll_slice(s) || schedule_waits(&s->schedule) || !peers_sleep(s)) {
@@ -65,7 +64,7 @@ static void on_wake(uv_async_t *async)
 {
     struct server *s = async->data;
 
-    /* The turn of this iteration polls every device: one may be lost while no job runs on it. */
+    /* The next turn polls every device: a device may be lost while it has no job. */
     s->woken = true;
 }
 

@@ -1,4 +1,4 @@
-/* The loop's turn: progress of devices, flushing of replies, and when to sleep. */
+/* The event loop: the order of work in a turn, and the decision to sleep. Thread: loop. */
 #ifndef KOPS_SERVER_CONTROL_EVENT_LOOP_H
 #define KOPS_SERVER_CONTROL_EVENT_LOOP_H
 
@@ -7,7 +7,7 @@
 int event_loop_init(struct server *s, struct error *e);
 void event_loop_stop(struct server *s);
 
-/* Everything that can be done without waiting. */
+/* Does all work that needs no waiting. Replies of one turn leave in one write a connection. */
 void event_loop_turn(struct server *s);
 
 #endif

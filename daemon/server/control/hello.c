@@ -1,4 +1,4 @@
-/* hello and ping. */
+/* The methods hello and ping. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -75,7 +75,7 @@ static void write_dtypes(struct rpc_output *out, const struct op *op)
 #undef X
 }
 
-/* Of the op's first dtype: a device has the same kernels for all. */
+/* Variants of the op's first dtype: a device has the same kernels for all dtypes. */
 static void write_variants(struct rpc_output *out, const struct server *s, const struct op *op)
 {
     enum dtype dtype = (enum dtype)__builtin_ctz(op->dtypes);

@@ -1,4 +1,4 @@
-/* New settings for a server that runs. Thread: loop. */
+/* The reload: applies new settings to a running server. Thread: loop; the settings are read on the pool. */
 
 #include "server/code/code.h"
 #include "server/control/room.h"
@@ -15,10 +15,10 @@ static void limit_connection(struct connection *c)
     memory_limit_connection(c);
     code_limit_connection(c);
     exec_limit_connection(c);
-    connection_mark_dirty(c); /* it may be allowed to go on */
+    connection_mark_dirty(c); /* a higher limit may resume it */
 }
 
-/* Files, and names that are looked up, may take long. */
+/* Reading files and looking up names may take long. */
 static void read_run(struct work *work)
 {
     const struct server *s = list_entry(work, struct control, read_settings)->server;
@@ -45,7 +45,7 @@ void server_read_settings(struct server *s)
 
 void server_reload(struct server *s, const struct server_config *config)
 {
-    const uint64_t watchdog_us = s->config.watchdog_us; /* the manager's, not the file's */
+    const uint64_t watchdog_us = s->config.watchdog_us; /* comes from the service manager, not from the file */
 
     s->config = *config;
     s->config.watchdog_us = watchdog_us;

@@ -1,14 +1,15 @@
-/* The state of this room: the turn of the loop, and how it ends. Only files of this folder include it. Thread: loop. */
+/* The state of this room: the loop's turns, the drain, the watchdog and the shutdown. Only files of this folder include
+ * it. Thread: loop. */
 #ifndef KOPS_SERVER_CONTROL_ROOM_H
 #define KOPS_SERVER_CONTROL_ROOM_H
 
 #include "server/base/shared.h"
 #include "util/work.h"
 
-/* New work is refused while admission.draining. See drain.c. */
+/* The drain under way, while admission.draining. See drain.c. */
 struct drain {
-    bool stop, done;     /* done: said so in the log */
-    uint64_t stop_by_ns; /* 0: when nothing is in flight any more */
+    bool stop, done;     /* done: the log says so already */
+    uint64_t stop_by_ns; /* 0: when no work is in flight any more */
     struct list waiting; /* requests, by queue_link */
     uv_timer_t timer;
 };
@@ -17,11 +18,11 @@ struct control {
     uv_prepare_t prepare;
     uv_check_t check;
     uv_idle_t idle;
-    bool slept;                /* the loop blocked since something last came */
-    uint64_t last_activity_ns; /* as of when the busy poll last looked */
-    uint64_t busy_poll_ns;     /* the budget: config.spin_us, or less while it keeps failing */
+    bool slept;                /* the loop slept since the last event */
+    uint64_t last_activity_ns; /* as of the busy poll's last look */
+    uint64_t busy_poll_ns;     /* the busy poll's budget: config.spin_us, or less while polling does not pay */
     struct drain drain;
-    struct watchdog *watchdog; /* NULL where nothing is to be watched */
+    struct watchdog *watchdog; /* NULL: nothing to watch */
     struct work read_settings;
     bool reading_settings;
     struct server *server;

@@ -51,7 +51,7 @@ static void choose_instance(struct server *s)
 {
     unsigned char bytes[16];
 
-    if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) { /* never on Linux, once it has booted */
+    if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) { /* never on Linux after its boot */
         memset(bytes, 0, sizeof(bytes));
         memcpy(bytes, &s->started_ns, sizeof(s->started_ns));
         bytes[15] = (unsigned char)getpid();
@@ -60,7 +60,8 @@ static void choose_instance(struct server *s)
         snprintf(s->instance + 2 * (size_t)i, 3, "%02x", bytes[i]);
 }
 
-/* Each connection has a socket and its process to watch; what others have open lies below, too. */
+/* A connection needs two watched descriptors, its socket's and its pidfd. Descriptors with other uses have numbers in
+ * the same range. */
 static unsigned descriptors_watched(const struct server *s)
 {
     enum { A_CONNECTION = 8, LEAST = 16384, MOST = 1 << 22 };
@@ -88,7 +89,7 @@ static void close_handle(uv_handle_t *handle, void *context)
         uv_close(handle, NULL);
 }
 
-/* libuv makes a pipe for itself when it is first called, and ends the process where there is none to be had. */
+/* libuv makes a pipe for itself at its first call, and ends the process where that fails. */
 static int probe_pipe(struct error *e)
 {
     int ends[2];
@@ -104,7 +105,7 @@ static int probe_pipe(struct error *e)
 static const struct connection_part *const parts[] = {&connection_memory_part, &connection_code_part,
                                                       &connection_exec_part, &connection_statistics_part, NULL};
 
-/* What needs no loop. */
+/* Makes everything that needs no loop. */
 static int prepare(struct server *s, int listener, struct error *e)
 {
     struct timespec now;
@@ -203,7 +204,7 @@ int server_run(struct server *server, const struct server_hooks *hooks)
     } else if (hooks->ready) {
         hooks->ready(hooks->context);
     }
-    uv_run(&server->loop, UV_RUN_DEFAULT); /* until server_stop_step() has closed every handle */
+    uv_run(&server->loop, UV_RUN_DEFAULT); /* until shutdown_step() has closed every handle */
     return server->control->exit_status;
 }
 

@@ -1,6 +1,5 @@
-/* The daemon's server: listens, owns connections and devices, runs requests.
- *
- * Everything here runs on one libuv loop, in the thread that calls server_run(); nothing on it blocks. */
+/* The daemon's server: listens, owns connections and devices, runs requests. It runs on one libuv loop, in the thread
+ * that calls server_run(); no function on that thread blocks. */
 #ifndef KOPS_SERVER_CONTROL_SERVER_H
 #define KOPS_SERVER_CONTROL_SERVER_H
 
@@ -9,15 +8,14 @@
 
 struct server;
 
-/* `listener` is a listening, non-blocking socket whose ownership passes here. */
+/* `listener` is a listening, non-blocking socket, which the server owns from here on. */
 int server_new(const struct server_config *config, int listener, struct server **ret_server, struct error *e);
 
-/* Until SIGTERM or SIGINT, or a lost device. Returns an exit status (enum server_exit). */
+/* Runs until SIGTERM, SIGINT, a drain with `stop` or a lost device. Returns an exit status (enum server_exit). */
 int server_run(struct server *server, const struct server_hooks *hooks);
 
-/* Takes over what may change while the server runs; all the rest of `config` must be as it was. Limits on what a
- * connection has count for the connections that are there, too, but for the size of messages. Thread: loop, from the
- * hook reload(). */
+/* Applies the settings that may change while the server runs; the others in `config` must be as before. New limits also
+ * hold for existing connections, except the size of messages. Thread: loop, from the hook reload(). */
 void server_reload(struct server *server, const struct server_config *config);
 
 /* After server_run(). NULL is allowed; returns NULL. */

@@ -21,10 +21,10 @@ enum { LOST_GRACE_MS = 500, WIND_UP_MS = 10000 };
 
 static void on_grace_over(uv_timer_t *timer);
 
-/* The handler stays installed for good, so that a second signal while the process winds up is as harmless as in
- * between; a uv_signal_t would put the default action back. */
+/* The handler stays installed for good, so that a second signal near the end of the process is harmless. A uv_signal_t
+ * would put the default action back. */
 static _Atomic(struct server *) signalled_server;
-static atomic_int signal_seen, reload_seen; /* lock-free; any thread may be the one that is interrupted */
+static atomic_int signal_seen, reload_seen; /* lock-free, as a signal may interrupt any thread */
 
 static void on_signal(int number)
 {
@@ -51,7 +51,7 @@ void shutdown_init(struct server *s)
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
-    /* One that came during the start has waited for this. */
+    /* SIGHUP was blocked during the start; one that came then is delivered now. */
     sigemptyset(&hangup);
     sigaddset(&hangup, SIGHUP);
     pthread_sigmask(SIG_UNBLOCK, &hangup, NULL);
@@ -85,10 +85,10 @@ void shutdown_begin(struct server *s)
         return;
     s->admission.stopping = true;
     listener_stop(s);
-    /* What was sent before this is read and answered: with results, or with shutting_down. */
+    /* Requests sent before the shutdown are read and answered, with results or with shutting_down. */
     list_for_each_safe (node, after, peers_connections(s))
         connection_end_input(list_entry(node, struct connection, link));
-    /* Nothing comes from a lost device any more: what failed is told, and a new daemon is what everybody waits for. */
+    /* A lost device completes nothing more: failures are reported soon, and clients wait for the next daemon. */
     if (s->control->exit_status == SERVER_EXIT_DEVICE_LOST && grace > LOST_GRACE_MS)
         grace = LOST_GRACE_MS;
     tell_stopping(s, grace);
@@ -108,7 +108,7 @@ static void cancel_everything(struct server *s)
     }
 }
 
-/* First what still runs is cancelled; when even that does not end, a kernel hangs and nothing here can stop it. */
+/* First cancels the work that still runs. At the second time a kernel hangs, and nothing here can stop it. */
 static void on_grace_over(uv_timer_t *timer)
 {
     struct server *s = timer->data;
@@ -127,7 +127,7 @@ void shutdown_step(struct server *s)
     list_for_each_safe (node, after, peers_connections(s)) {
         struct connection *c = list_entry(node, struct connection, link);
 
-        /* A client that does not read its last replies has until the grace is over. */
+        /* A client may read its last replies until the grace is over. */
         if (!c->closed && !c->inflight && (!connection_has_output(c) || s->admission.cancelled))
             connection_close(c, "the daemon is ending");
     }

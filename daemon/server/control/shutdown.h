@@ -1,4 +1,5 @@
-/* The daemon's orderly end: no new work, replies for what is in flight, then out. */
+/* The shutdown: refuses new work, sends the replies of work in flight, closes everything, in that order and within
+ * server.shutdown_grace_ms. Thread: loop. */
 #ifndef KOPS_SERVER_CONTROL_SHUTDOWN_H
 #define KOPS_SERVER_CONTROL_SHUTDOWN_H
 
@@ -6,16 +7,16 @@
 
 void shutdown_init(struct server *s);
 
-/* Begins the end when SIGTERM or SIGINT came, has the settings read again when SIGHUP came. */
+/* After SIGTERM or SIGINT: begins the shutdown. After SIGHUP: has the settings read again. */
 void shutdown_check_signals(struct server *s);
 
-/* reload.c: the hooks read() and then reload(), unless the end has begun by then. */
+/* In reload.c: calls the hook read() on the pool, then reload(), unless the shutdown has begun by then. */
 void server_read_settings(struct server *s);
 
-/* Begins the end; harmless when it has begun. */
+/* Begins the shutdown; harmless when called again. */
 void shutdown_begin(struct server *s);
 
-/* Goes on with it; called at every turn of the loop while stopping. */
+/* Continues the shutdown; called in every turn of the loop while stopping. */
 void shutdown_step(struct server *s);
 
 #endif

@@ -18,7 +18,7 @@
 #define SECOND UINT64_C(1000000000)
 
 enum {
-    LOOKS = 4 /* a limit is so many looks, and found at most one later */,
+    LOOKS = 4 /* a limit is divided into so many looks; it is found at most one look late */,
     STATUS_PERIOD_S = 5,
     STATUS_MAX = 128,
     WHAT_MAX = 200
@@ -33,7 +33,7 @@ struct watchdog {
     uv_async_t pulse;
     atomic_uint asked, answered;
     _Atomic uint64_t job_limit_ns;
-    atomic_int status; /* with which the process is to end, once it winds up */
+    atomic_int status; /* the exit status for end_unfinished() */
     char told[STATUS_MAX];
 
     pthread_mutex_t lock;
@@ -72,7 +72,7 @@ static void on_pulse(uv_async_t *async)
 
 /* ---- the thread's side ---- */
 
-/* The log may be what blocks: a pipe that nobody reads is not waited for. */
+/* Whether a line can be written: the log, a pipe that is not read, may be the cause of the block. */
 static bool log_has_room(void)
 {
     struct pollfd log = {.fd = STDERR_FILENO, .events = POLLOUT};
@@ -98,7 +98,7 @@ static _Noreturn void end_blocked(struct watchdog *w)
     _exit(SERVER_EXIT_LOOP_BLOCKED);
 }
 
-/* As hang.c says it, of one tensor. */
+/* The job in words, as in exec/device_watchdog.c, with its first tensor only. */
 static void describe(struct activity_job *job, char *into, size_t size)
 {
     const unsigned rank = activity_load(&job->rank), dtype = activity_load(&job->dtype),
@@ -162,7 +162,7 @@ static void alive(struct watchdog *w)
         w->hooks.alive(w->hooks.context);
 }
 
-/* The loop has not answered for `silent_ns`. */
+/* Decides about a loop that has not answered for `silent_ns`. */
 static void judge(struct watchdog *w, uint64_t silent_ns)
 {
     struct activity *a = &w->server->activity;
@@ -178,7 +178,7 @@ static void judge(struct watchdog *w, uint64_t silent_ns)
     }
 }
 
-/* Until the next look, or until something has changed. */
+/* Sleeps until the next look, or until the thread is told to stop. */
 static void sleep_until(struct watchdog *w, uint64_t when_ns)
 {
     struct timespec when = {.tv_sec = (time_t)(when_ns / SECOND), .tv_nsec = (long)(when_ns % SECOND)};
@@ -228,7 +228,7 @@ static void shorten(uint64_t *period_ns, uint64_t to)
         *period_ns = to;
 }
 
-/* A manager with less patience would end the process without a word on why. */
+/* The limit is below the service manager's, which would end the process without a line in the log. */
 static uint64_t limit_of(const struct server_config *c, const struct server_hooks *hooks)
 {
     uint64_t limit = c->loop_timeout_s * SECOND;
@@ -257,7 +257,7 @@ static int start_thread(struct watchdog *w)
     sigset_t all, before;
     int r;
 
-    /* Signals are the loop's thread's. */
+    /* Signals go to the loop's thread. */
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
     r = pthread_create(&w->thread, NULL, watch, w);
@@ -287,7 +287,7 @@ int watchdog_start(struct server *s, const struct server_hooks *hooks, struct er
     s->control->watchdog = w;
     watchdog_reload(s);
     w->started = start_thread(w) == 0;
-    /* Else the handle is the loop's all the same, and goes when the server ends. */
+    /* After a failure the handle stays with the loop, and is closed when the server ends. */
     return w->started ? 0 : error_set(e, ERROR_INTERNAL, "the watchdog's thread cannot be started");
 }
 
