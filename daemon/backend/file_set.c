@@ -10,7 +10,7 @@
 #define KCMP_FILE 0 /* linux/kcmp.h is not on every system */
 #endif
 
-/* The kernel's answers. */
+/* The kernel's answers to kcmp(). */
 enum { SAME = 0, FIRST_IS_LESS = 1 };
 
 static long compare(struct file_set *set, int a, int b)
@@ -19,7 +19,7 @@ static long compare(struct file_set *set, int a, int b)
     return syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILE, a, b);
 }
 
-/* Where the file's entry is, or would be. */
+/* The index of the file's entry, or where it would be inserted. */
 static unsigned place(struct file_set *set, int fd, bool *ret_found)
 {
     unsigned low = 0, high = set->n;
@@ -79,7 +79,7 @@ void file_set_remove(struct file_set *set, int fd, const void *value)
     bool found;
     unsigned at = place(set, fd, &found);
 
-    /* A second entry of one file, or a kernel that does not compare. */
+    /* The entry is another one of the same file, or the kernel cannot compare. */
     if (!found || set->entries[at].value != value)
         for (at = 0; at < set->n && set->entries[at].value != value; at++)
             ;

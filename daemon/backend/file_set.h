@@ -1,6 +1,6 @@
-/* Open files that are found by any descriptor of them. What the driver exports has no inode of its own, so the kernel
- * is asked which of two descriptors' files comes first (kcmp): finding one takes about log2(n) questions. Descriptors
- * stay the caller's and must be open while they are in the set. Thread: the caller's only. */
+/* A set of open files, in which any descriptor of a file finds its entry. The driver's exports have no inode of their
+ * own, so the kernel is asked for the order of two descriptors' files (kcmp); a search takes about log2(n) questions.
+ * Descriptors stay the caller's and must be open while they are in the set. Thread: the caller's only. */
 #ifndef KOPS_BACKEND_FILE_SET_H
 #define KOPS_BACKEND_FILE_SET_H
 
@@ -10,18 +10,18 @@ struct file_set {
     struct file_entry {
         int fd;
         void *value;
-    } * entries; /* in the kernel's order */
+    } * entries; /* sorted by the kernel's order */
     unsigned n, capacity;
-    uint64_t comparisons; /* so far */
+    uint64_t comparisons; /* the number so far */
 };
 
-/* Room for one more; -1: there is no memory. */
+/* Makes room for one more entry; -1: no memory. */
 int file_set_reserve(struct file_set *set);
-/* After file_set_reserve(). Of a file that is there already either entry is found. */
+/* Only after file_set_reserve(). Where a file has two entries, either may be found. */
 void file_set_add(struct file_set *set, int fd, void *value);
-/* The value of that file; NULL: it is not there, or this kernel does not compare. */
+/* The value of that file; NULL: it is not in the set, or the kernel cannot compare. */
 void *file_set_find(struct file_set *set, int fd);
-/* The entry of that value, with the descriptor that it was added with. */
+/* Removes the entry with that value. `fd` is the descriptor that it was added with. */
 void file_set_remove(struct file_set *set, int fd, const void *value);
 void file_set_free(struct file_set *set);
 

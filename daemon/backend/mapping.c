@@ -1,4 +1,5 @@
-/* Owns the states of mappings: what opens and closes them, and when. */
+/* The states of mappings: opening, closing, the idle close (limits.idle_close_s) and trim. Thread: loop; the calls of
+ * the driver run on the pool. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -18,7 +19,7 @@ static void open_run(struct work *work)
     m->memory = NULL;
     if (m->device->backend->memory_import(m->device, &m->import, &m->memory, &m->error) < 0)
         m->memory = NULL;
-    /* Descriptors of memory keep it allocated; the mapping does that, too, and for as long as it is wanted. */
+    /* The mapping keeps the memory allocated, for as long as it is needed. The descriptors would keep it longer. */
     if (m->memory && m->kind == MEMORY_CUDA_VMM)
         mapping_close_import(&m->import);
 }
@@ -49,7 +50,7 @@ static void tell_waiters(struct mapping *m, bool ok)
     }
 }
 
-static struct mapping *next_referenced(struct list *bucket, struct list *node)
+static struct mapping *next_with_reference(struct list *bucket, struct list *node)
 {
     struct mapping *next = node->next == bucket ? NULL : list_entry(node->next, struct mapping, link);
 
@@ -58,20 +59,20 @@ static struct mapping *next_referenced(struct list *bucket, struct list *node)
     return next;
 }
 
-/* Entries with the same bytes may have waited for this one, which is closed. Those who wait for them are told, and may
- * give up any entry but the one at hand. */
+/* Advances entries with the same handle bytes that waited for this one to close. Their waiters are called, and may give
+ * up any entry but the one at hand. */
 static void advance_others(struct mapping *m)
 {
     struct list *bucket = mapping_bucket(m->registry, &m->import);
 
     mapping_ref(m);
-    for (struct mapping *other = next_referenced(bucket, bucket), *next; other; other = next) {
+    for (struct mapping *other = next_with_reference(bucket, bucket), *next; other; other = next) {
         if (other != m && !list_empty(&other->waiters) && mapping_same_handle(other, m->device, &m->import))
             mapping_advance(other);
-        next = next_referenced(bucket, &other->link);
+        next = next_with_reference(bucket, &other->link);
         mapping_unref(other);
     }
-    m->references--; /* what it asks for is the caller's to see */
+    m->references--; /* the caller advances this one */
 }
 
 static void open_done(struct work *work)
@@ -89,12 +90,12 @@ static void open_done(struct work *work)
     tell_waiters(m, ok);
     if (!ok && m->reopenable)
         advance_others(m);
-    /* After a failure nothing is tried again before somebody new asks. */
+    /* After a failure nothing is tried again before a new use. */
     if (--m->references == 0 || ok)
         mapping_advance(m);
 }
 
-/* Ends the flushes that waited for no close but those that are done. */
+/* Ends the flushes whose closes are done. */
 static void end_flushes(struct mapping_registry *r)
 {
     uint64_t first = r->next_close_number;
@@ -134,7 +135,8 @@ static void close_done(struct work *work)
     end_flushes(r);
 }
 
-/* An entry without an id takes what the driver gives; one with an id must not get another id's memory. */
+/* Whether the mapping must wait until another one is closed. An entry without an id takes the memory that the driver
+ * returns; one with an id must not get another id's memory. */
 static bool blocked_by_another(struct mapping *m)
 {
     struct list *bucket = mapping_bucket(m->registry, &m->import);
@@ -166,7 +168,7 @@ static void mapping_free(struct mapping *m)
     r->in_state[m->state]--;
     r->areas -= m->areas;
     list_remove(&m->link);
-    if (m->import.n_fds) /* a pool's, or what was never opened */
+    if (m->import.n_fds) /* a pool's descriptor, or those of a mapping that was never opened */
         mapping_discard_import(m, &m->import);
     else if (m->fd >= 0)
         work_close_fds(r->loop, &m->fd, 1);
@@ -176,7 +178,8 @@ static void mapping_free(struct mapping *m)
     free(m);
 }
 
-/* Memory that alloc made is not recognised any more; the thread that closes it has its descriptor. */
+/* Takes memory that alloc made out of registry.own. Its descriptor passes to the pool's thread that closes the
+ * memory. */
 static void hand_over_own(struct mapping *m)
 {
     if (m->fd < 0 || m->reopenable)
@@ -214,7 +217,7 @@ void mapping_advance(struct mapping *m)
             fail_stale(m);
             return;
         }
-        if (!m->reopenable && !m->import.n_fds) { /* opening it failed, and will again */
+        if (!m->reopenable && !m->import.n_fds) { /* opening it failed, and would fail again */
             tell_waiters(m, false);
             return;
         }
@@ -267,7 +270,7 @@ void mapping_wait(struct mapping *m, struct mapping_waiter *waiter)
 {
     waiter->mapping = m;
     list_append(&m->waiters, &waiter->link);
-    if (m->state == MAPPING_CLOSED) /* stale, perhaps: then the waiter is told at once */
+    if (m->state == MAPPING_CLOSED) /* a stale mapping fails its waiters at once */
         mapping_advance(m);
 }
 
@@ -329,7 +332,7 @@ void mapping_registry_set_idle(struct mapping_registry *r, uint64_t idle_close_n
     uv_timer_stop(&r->idle_timer);
     r->idle_timer_active = false;
     if (idle_close_ns)
-        start_idle_timer(r); /* it stops by itself where nothing is unused */
+        start_idle_timer(r); /* stops by itself where no mapping is unused */
 }
 
 static void start_idle_timer(struct mapping_registry *r)

@@ -1,4 +1,5 @@
-/* Owns the entries of the registry: which memory a reference means, and whether two mean the same. */
+/* The registry's entries: finds the entry for a reference, and tells whether two entries are the same memory. Thread:
+ * loop. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -36,7 +37,7 @@ static bool same_file(int a, int b)
     return syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILE, a, b) == 0;
 }
 
-/* For entries that nobody looks up by a handle: they are spread evenly, so that no look-up has to pass many. */
+/* A bucket for entries that are not looked up by a handle. They are spread evenly, so that no look-up passes many. */
 static struct list *any_bucket(struct mapping_registry *r)
 {
     return &r->buckets[r->next_bucket++ % MAPPING_BUCKETS];
@@ -48,7 +49,7 @@ bool mapping_same_handle(const struct mapping *m, const struct backend_device *d
     if (m->kind != import->kind || m->device != device ||
         memcmp(m->import.handle, import->handle, sizeof(import->handle)) != 0)
         return false;
-    /* What a pool exports says where in that pool. */
+    /* A pool's handle bytes are a place within that pool. */
     return m->kind == MEMORY_CUDA_IPC || (m->kind == MEMORY_CUDA_POOL && same_file(m->fd, import->fds[0]));
 }
 
@@ -81,7 +82,7 @@ static int check_areas(const struct mapping_registry *r, unsigned more, struct e
     return error_detail_number(e, "current", r->areas);
 }
 
-/* From now on it takes so many areas. Fewer are never refused. */
+/* Changes the number of areas that the mapping takes. A lower number is never refused. */
 static int set_areas(struct mapping *m, unsigned areas, struct error *e)
 {
     struct mapping_registry *r = m->registry;
@@ -131,7 +132,7 @@ static int stale_reference(struct error *e)
                      "the handle's allocation was freed: the same process registered a later one with the same handle");
 }
 
-/* Finds the entry of this id among those with equal bytes, and settles what the others become. */
+/* Finds the entry with this id among those with equal handle bytes, and makes the others stale. */
 static int settle_same_handle(struct mapping_registry *r, struct backend_device *device,
                               const struct backend_import *import, uint64_t alloc_id, struct mapping_owner owner,
                               struct mapping **ret_found, struct error *e)

@@ -1,4 +1,4 @@
-/* What mapping.c and mapping_entries.c share. */
+/* Shared by mapping.c and mapping_entries.c. Thread: loop. */
 #ifndef KOPS_BACKEND_MAPPING_INTERNAL_H
 #define KOPS_BACKEND_MAPPING_INTERNAL_H
 
@@ -13,20 +13,20 @@ static inline void mapping_set_state(struct mapping *m, enum mapping_state state
     m->state = state;
 }
 
-/* Takes the next step that state, references and uses ask for. May free the mapping. */
+/* Takes the next step for the mapping's state, references and uses. May free the mapping. */
 void mapping_advance(struct mapping *m);
 
-/* Where entries with the import's handle bytes are. */
+/* The bucket for entries with the import's handle bytes. */
 struct list *mapping_bucket(struct mapping_registry *r, const struct backend_import *import);
 
-/* Whether the mapping was made from the same reference to memory of another process, id apart. */
+/* Whether the mapping was made from the same device and handle, ids apart. */
 bool mapping_same_handle(const struct mapping *m, const struct backend_device *device,
                          const struct backend_import *import);
 
-/* Closes an import's descriptors, which the driver has found to be its own. Blocks. */
+/* Closes descriptors that the driver has accepted as its own. Blocks. Thread: the pool's. */
 void mapping_close_import(struct backend_import *import);
 
-/* Gives descriptors away that a client sent and that may be anything. Loop thread. */
+/* Gives away descriptors that a client sent and that may be of any kind. */
 void mapping_discard_import(const struct mapping *m, struct backend_import *import);
 
 #endif

@@ -19,8 +19,8 @@ static int refuse(struct error *e, const char *why)
     return error_detail_text(e, "key", "fd");
 }
 
-/* Seals are read first: only a file that can carry seals is asked anything else, so that no device or network file
- * system of the client's choice can make the daemon wait. */
+/* Seals are read first. Only a file that can carry seals is asked anything else, so that a device or network file
+ * system chosen by the client cannot make the daemon wait. */
 static int check(int fd, uint64_t size, bool writable, struct error *e)
 {
     int seals = fcntl(fd, F_GET_SEALS);
@@ -96,8 +96,8 @@ close_fd:
     return -1;
 }
 
-/* Whatever came to lie at addresses that a device still takes for the old memory would be read wrongly, or not be
- * registered. Nothing does: they stay mapped, to nothing. */
+/* Keeps the addresses mapped, to nothing, where a device failed to unregister the old memory: new memory at the same
+ * addresses would be read wrongly, or could not be registered. */
 static void hold_addresses(const struct backend_memory *memory)
 {
     void *at =

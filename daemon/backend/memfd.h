@@ -1,18 +1,18 @@
-/* Shared host memory: mapping a client's memfd safely, and making our own. Thread: any. */
+/* Shared host memory: maps a client's memfd safely, and makes the daemon's own. Thread: any. */
 #ifndef KOPS_BACKEND_MEMFD_H
 #define KOPS_BACKEND_MEMFD_H
 
 #include "backend/backend.h"
 
-/* Maps `size` bytes of a client's descriptor, read-only unless `writable`. The descriptor must be a memfd on tmpfs
- * (not hugetlbfs) that is sealed against shrinking and at least `size` long, and not sealed against writing where
- * `writable`. `fd` stays the caller's. Errors: invalid_fd, read_only, out_of_memory. */
+/* Maps `size` bytes of a client's descriptor, read-only unless `writable`. The descriptor must be a memfd on tmpfs (not
+ * hugetlbfs), at least `size` long, sealed against shrinking, and for `writable` not sealed against writing. `fd` stays
+ * the caller's. Errors: invalid_fd, read_only, out_of_memory. */
 int memfd_map(int fd, uint64_t size, bool writable, struct backend_memory **ret_memory, struct error *e);
 
 /* Makes zeroed memory of `size` bytes, sealed against resizing. *ret_fd is the caller's. */
 int memfd_new(uint64_t size, struct backend_memory **ret_memory, int *ret_fd, struct error *e);
 
-/* Unmaps; every device's attachment must have been detached. NULL is allowed; returns NULL. */
+/* Unmaps the memory; every device must have detached it. NULL is allowed; returns NULL. */
 struct backend_memory *memfd_unmap(struct backend_memory *memory);
 
 #endif
