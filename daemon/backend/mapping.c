@@ -172,8 +172,8 @@ static void mapping_free(struct mapping *m)
         mapping_discard_import(m, &m->import);
     else if (m->fd >= 0)
         work_close_fds(r->loop, &m->fd, 1);
-    if (r->settle)
-        r->settle(m);
+    if (r->discharge)
+        r->discharge(m);
     memory_id_free(m->memory_id);
     free(m);
 }

@@ -94,7 +94,7 @@ struct mapping_registry {
     /* The last reference is gone; closing the memory may take a while. Only with charge(). */
     void (*unreferenced)(struct mapping *m);
     /* The entry is freed: gives back its charges. Only with charge(). */
-    void (*settle)(struct mapping *m);
+    void (*discharge)(struct mapping *m);
     /* Takes descriptors that a client of this user sent; NULL: the pool closes them. */
     void (*close_fds)(void *context, uid_t uid, const int *fds, unsigned count);
     void *context;

@@ -50,6 +50,7 @@ int tensor_measure(struct tensor *t, const char *key, struct error *e)
     return 0;
 }
 
+/* The bounds check of every tensor that a request names. */
 int tensor_check_bounds(const struct tensor *t, uint64_t size, const char *key, struct error *e)
 {
     if (t->count == 0 || t->offset + t->extent <= size)

@@ -100,7 +100,7 @@ struct account *account_get(struct accounts *all, uid_t user)
     list_init(&a->pressed_link);
     list_init(&a->paused);
     schedule_user_init(&a->turns);
-    list_init(&a->reports);
+    list_init(&a->reply_queue);
     list_init(&a->held);
     list_init(&a->held_link);
     list_append(bucket, &a->bucket_link);

@@ -58,7 +58,7 @@ static int compare(const void *a, const void *b)
 }
 
 /* Sorts the ranges. Where two overlap, the first one keeps the common part. */
-static void settle(struct subordinates *s)
+static void separate(struct subordinates *s)
 {
     unsigned kept = 0;
 
@@ -101,7 +101,7 @@ int subordinates_read(struct subordinates *s, const char *path)
     if (r < 0)
         subordinates_free(s);
     else if (s->count)
-        settle(s);
+        separate(s);
     return r;
 }
 

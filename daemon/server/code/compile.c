@@ -1,4 +1,5 @@
-/* The method compile: from a source to a module that is loaded on its device. */
+/* The method compile: from a source to a module that is loaded on its device. Requests for the same source share one
+ * compile (single flight, compile/service.c). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 /* The state of a compile request. */
 struct compile {
     struct code_request *request; /* NULL once there is a binary */
-    uint64_t bytes;               /* of the source with its files, counted in the connection's held_bytes */
+    uint64_t bytes;               /* of the source with its files, counted in the connection's request_bytes */
     struct charge charge;         /* QUOTA_WAITING, for `bytes` */
     struct backend_device *device;
     enum code_origin origin;
@@ -310,7 +311,7 @@ static void on_loaded(struct module_waiter *waiter)
 static void forget_source(struct request *r)
 {
     compile_of(r)->request = NULL;
-    r->connection->held_bytes -= compile_of(r)->bytes;
+    r->connection->request_bytes -= compile_of(r)->bytes;
     charge_free(&compile_of(r)->charge);
     compile_of(r)->bytes = 0;
 }
@@ -364,7 +365,7 @@ void handle_compile(struct request *r, const struct rpc_arg *args, struct reques
     }
     /* Waiting sources count as runs do: beyond a bound the connection is paused. */
     compile_of(r)->bytes = input_bytes(&in.input);
-    r->connection->held_bytes += compile_of(r)->bytes;
+    r->connection->request_bytes += compile_of(r)->bytes;
     charge_count(&compile_of(r)->charge, r->connection->account, QUOTA_WAITING, compile_of(r)->bytes);
     compile_of(r)->request = NULL;
     list_append(&r->connection->code->compiles, &r->queue_link);

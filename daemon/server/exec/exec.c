@@ -148,7 +148,7 @@ static int begin(struct connection *c, struct error *e)
     if (!x)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for another connection; try again later");
     idtable_init(&x->programs, (uint32_t)c->server->config.programs);
-    x->run_memory = (struct command_memory){.account = c->account, .quota = QUOTA_WAITING, .bytes = &c->held_bytes};
+    x->run_memory = (struct command_memory){.account = c->account, .quota = QUOTA_WAITING, .bytes = &c->request_bytes};
     x->program_memory =
         (struct command_memory){.account = c->account, .quota = QUOTA_PROGRAMS, .bytes = &x->program_bytes};
     return 0;

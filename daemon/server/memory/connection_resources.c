@@ -70,7 +70,7 @@ static int mapping_charge_areas(struct mapping *m, unsigned areas, struct error 
     return -1;
 }
 
-static void settle_host(const struct mapping *m, struct mapping_charges *charges)
+static void discharge_host(const struct mapping *m, struct mapping_charges *charges)
 {
     struct server *s = m->registry->context;
 
@@ -78,17 +78,17 @@ static void settle_host(const struct mapping *m, struct mapping_charges *charges
     host_room_give(&s->host_room, &charges->room);
 }
 
-static void mapping_settle_shared(struct mapping *m)
+static void mapping_discharge_memfd(struct mapping *m)
 {
     struct mapping_charges *charges = m->charges;
 
     if (!charges || m->kind != MEMORY_MEMFD) /* entries of other kinds may be found and used again */
         return;
     charge_free(&charges->areas);
-    settle_host(m, charges);
+    discharge_host(m, charges);
 }
 
-static void mapping_settle(struct mapping *m)
+static void mapping_discharge(struct mapping *m)
 {
     struct mapping_charges *charges = m->charges;
 
@@ -97,7 +97,7 @@ static void mapping_settle(struct mapping *m)
     charge_free(&charges->areas);
     charge_free(&charges->allocated);
     charge_free(&charges->fds);
-    settle_host(m, charges);
+    discharge_host(m, charges);
     free(charges);
 }
 
@@ -107,8 +107,8 @@ void memory_init(struct server *s)
     s->mappings.opened = connections_note_opened;
     s->mappings.close_fds = connections_close_fds;
     s->mappings.charge = mapping_charge_areas;
-    s->mappings.unreferenced = mapping_settle_shared;
-    s->mappings.settle = mapping_settle;
+    s->mappings.unreferenced = mapping_discharge_memfd;
+    s->mappings.discharge = mapping_discharge;
     s->mappings.context = s;
 }
 

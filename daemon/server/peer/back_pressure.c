@@ -12,7 +12,7 @@ static bool has_credit(const struct connection *c)
 {
     if (c->fd_replies + c->output.n_attachments > WAITING_REPLY_FDS)
         return false;
-    return c->inflight < c->server->config.inflight && c->held_bytes <= REQUEST_BYTES_MAX && user_pressure_admits(c);
+    return c->inflight < c->server->config.inflight && c->request_bytes <= REQUEST_BYTES_MAX && user_pressure_admits(c);
 }
 
 /* Replies that may wait for each connection of a user without room, before it must read them. */

@@ -80,12 +80,12 @@ struct connection {
     unsigned inflight, fd_replies; /* fd_replies: requests whose replies will have descriptors */
     struct request *by_msgid[MSGID_BUCKETS];
     uint64_t next_sequence;
-    uint64_t held_bytes;           /* memory of its requests in flight; see REQUEST_BYTES_MAX */
+    uint64_t request_bytes;        /* memory of its requests in flight; see REQUEST_BYTES_MAX */
     struct list unfinished;        /* requests that ran or will run ops, by order_link, in the order sent */
     struct list barriers;          /* requests that wait for earlier runs, in the order sent */
     struct list long_replies;      /* requests for long replies, in the order sent */
     struct long_reply *long_reply; /* the first of them, while it is built; NULL: none */
-    struct list long_reply_link;   /* in its account's reports list */
+    struct list long_reply_link;   /* in its account's reply_queue */
 
     struct connection_memory *memory; /* its buffers and inline references */
     struct connection_code *code;     /* its modules and kernels */

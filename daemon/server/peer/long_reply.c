@@ -37,9 +37,9 @@ static void release(struct connection *c)
     struct list *next;
 
     list_remove(&c->long_reply_link);
-    if (a->reporting == c)
-        a->reporting = NULL;
-    next = a->reporting ? NULL : list_first(&a->reports);
+    if (a->builds_reply == c)
+        a->builds_reply = NULL;
+    next = a->builds_reply ? NULL : list_first(&a->reply_queue);
     if (next)
         connection_mark_dirty(list_entry(next, struct connection, long_reply_link));
 }
@@ -49,13 +49,13 @@ static bool may_build(struct connection *c)
 {
     struct account *a = c->account;
 
-    if (!a->reporting) {
+    if (!a->builds_reply) {
         list_remove(&c->long_reply_link);
-        a->reporting = c;
+        a->builds_reply = c;
     }
-    if (a->reporting != c && list_empty(&c->long_reply_link))
-        list_append(&a->reports, &c->long_reply_link);
-    return a->reporting == c;
+    if (a->builds_reply != c && list_empty(&c->long_reply_link))
+        list_append(&a->reply_queue, &c->long_reply_link);
+    return a->builds_reply == c;
 }
 
 static struct long_reply *reply_new(struct request *r)

@@ -76,7 +76,7 @@ void user_pressure_note(struct connection *c)
 
 void user_pressure_forget(struct connection *c)
 {
-    trimming_note(&c->server->trimming, c->buffered.amount + c->held_bytes);
+    trimming_note(&c->server->trimming, c->buffered.amount + c->request_bytes);
     if (c->account->exempt == c)
         c->account->exempt = NULL;
     if (!list_empty(&c->paused_link))
