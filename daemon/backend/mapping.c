@@ -299,7 +299,7 @@ void mapping_close_soon(struct mapping *m)
     mapping_advance(m);
 }
 
-/* ---- idle closing ---- */
+/* ---- idle close ---- */
 
 static void close_idle(uv_timer_t *timer)
 {

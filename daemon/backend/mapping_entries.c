@@ -266,7 +266,7 @@ uint64_t mapping_memory_hash(const struct mapping *m)
     return (uintptr_t)m;
 }
 
-/* ---- more of the same memory ---- */
+/* ---- extending ---- */
 
 static void extend_run(struct work *work)
 {

@@ -394,7 +394,7 @@ static int register_vmm(struct request *r, const struct rpc_arg *args, bool writ
     return result;
 }
 
-/* ---- more of the same memory ---- */
+/* ---- extending ---- */
 
 struct growth {
     struct request *request;

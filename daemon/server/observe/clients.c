@@ -17,7 +17,7 @@
 #include "server/peer/request.h"
 #include "util/clock.h"
 
-/* ---- who ---- */
+/* ---- visibility ---- */
 
 bool may_see(const struct connection *viewer, uid_t uid)
 {

@@ -66,7 +66,7 @@ static void write_counters(struct rpc_output *out, const struct server *s)
     rpc_write_entry_uint(out, "rows_dropped", profile_rows_dropped(s->observe->profile));
 }
 
-/* ---- mappings, and who refers to them by buffers or inline ---- */
+/* ---- mappings, with the buffers and inline references to them ---- */
 
 /* Finds the row of a mapping by its address. There may be some ten thousand mappings, and as many buffers. */
 struct index {

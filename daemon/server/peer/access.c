@@ -13,7 +13,7 @@
 static const char *const class_names[] = {
     [ACCESS_USE] = "use", [ACCESS_TUNE] = "tune", [ACCESS_ADMINISTER] = "administer"};
 
-/* ---- what the peer is ---- */
+/* ---- the peer and its groups ---- */
 
 /* Asks the kernel for the peer's groups. A kernel that does not know them leaves the first group alone. Without memory
  * the peer is refused: a list that denies a group must hold then, too. */
@@ -54,7 +54,7 @@ bool access_in_group(const struct connection *c, gid_t group)
     return c->gid == group;
 }
 
-/* ---- what it may do ---- */
+/* ---- access classes ---- */
 
 static bool is_in(const struct connection *c, const struct access_list *list)
 {

@@ -37,11 +37,11 @@ struct connection {
     struct account *account; /* a reference to its user's account */
     gid_t *groups;           /* the peer's groups beside gid, as of when it connected */
     unsigned n_groups;
-    unsigned access;          /* bits by enum access_class */
-    struct charge charge;     /* QUOTA_CONNECTIONS */
-    struct charge socket_fds; /* QUOTA_FDS: its socket and pidfd */
-    struct charge bell_fds;   /* QUOTA_FDS: its ring's doorbell and wake pipe */
-    struct charge ring_bytes; /* QUOTA_HOST: its ring's memory */
+    unsigned access;            /* bits by enum access_class */
+    struct charge charge;       /* QUOTA_CONNECTIONS */
+    struct charge socket_fds;   /* QUOTA_FDS: its socket and pidfd */
+    struct charge doorbell_fds; /* QUOTA_FDS: its ring's doorbell and wake pipe */
+    struct charge ring_bytes;   /* QUOTA_HOST: its ring's memory */
     struct host_part ring_room;
     struct charge buffered;    /* QUOTA_WAITING: its input and output */
     struct charge waiting_fds; /* QUOTA_FDS: descriptors of waiting replies, as far as counted */

@@ -80,7 +80,7 @@ static bool may_process(struct connection *c, struct rpc_input *in, bool *ret_wa
         return false;
     if (rpc_input_next(in, &frame, &e) > 0 && rpc_message_parse(c->server->peers->arena, &frame, &message, &e) == 0)
         *ret_waits = !request_takes_no_credit(c->server, &message);
-    return !*ret_waits; /* process_one() reports what is wrong with it */
+    return !*ret_waits; /* process_one() reports the error */
 }
 
 /* Whether the connection's time is over. Dispatching a message reads the clock; looking through a part of one does

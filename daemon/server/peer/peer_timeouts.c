@@ -69,7 +69,8 @@ static void set(struct connection *c, enum peer_timeout what, bool waits, bool a
         c->waits[what].since_ns = clock_now_ns();
         list_append(&s->peers->peer_timeouts.lists[what], &c->waits[what].link);
     }
-    /* A connection that leaves does not touch the timer, which finds out when it fires; only the last one stops it. */
+    /* A connection that leaves does not touch the timer, which finds that out when it fires; only the last one stops
+     * it. */
     if (waits ? !uv_is_active((uv_handle_t *)&s->peers->peer_timeouts.timer) || what == PEER_TIMEOUT_KERNEL : waited)
         arm(s);
 }
@@ -127,7 +128,7 @@ void peer_timeouts_forget(struct connection *c)
             set(c, (enum peer_timeout)i, false, false);
 }
 
-/* ---- when it is over ---- */
+/* ---- expiry ---- */
 
 static void drop(struct connection *c, enum peer_timeout what)
 {

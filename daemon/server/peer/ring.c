@@ -22,7 +22,7 @@ static void heat(struct connection *c)
         list_append(&c->server->peers->hot, &c->hot_link);
 }
 
-/* ---- bells ---- */
+/* ---- doorbells ---- */
 
 /* Doorbells are watched for edges, and their counters are never read: clients can do anything with those. */
 static void on_doorbells(uv_poll_t *poll, int status, int events)
@@ -72,7 +72,7 @@ void rings_free(struct server *s)
 
 static void give_back(struct connection *c)
 {
-    charge_free(&c->bell_fds);
+    charge_free(&c->doorbell_fds);
     charge_free(&c->ring_bytes);
     host_room_give(&c->server->host_room, &c->ring_room);
 }
@@ -86,7 +86,7 @@ int ring_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e)
         error_set(e, ERROR_INVALID_ARGUMENT, "shm: this connection has its shared memory already");
         return error_detail_text(e, "key", "shm");
     }
-    if (charge_take(&c->bell_fds, c->account, c->pid, QUOTA_FDS, KEPT_FDS, e) < 0 ||
+    if (charge_take(&c->doorbell_fds, c->account, c->pid, QUOTA_FDS, KEPT_FDS, e) < 0 ||
         charge_take(&c->ring_bytes, c->account, c->pid, QUOTA_HOST, RPC_CHANNEL_BYTES, e) < 0 ||
         host_room_take(&c->server->host_room, c->account, RPC_CHANNEL_BYTES, 0, &c->ring_room, e) < 0)
         goto discharge;
@@ -119,7 +119,7 @@ void ring_close(struct connection *c)
     give_back(c);
 }
 
-/* ---- looking and sleeping ---- */
+/* ---- polling and sleeping ---- */
 
 void rings_poll(struct server *s)
 {

@@ -22,7 +22,7 @@ static bool has_input(const struct connection *c)
 
 static void on_tick(uv_timer_t *timer);
 
-/* ---- who waits ---- */
+/* ---- paused connections ---- */
 
 static void wake_all(struct server *s, const struct account *a)
 {
@@ -34,7 +34,7 @@ static void wake_all(struct server *s, const struct account *a)
     }
 }
 
-static void hold_back(struct connection *c)
+static void pause_connection(struct connection *c)
 {
     struct server *s = c->server;
     struct account *a = c->account;
@@ -48,7 +48,7 @@ static void hold_back(struct connection *c)
         uv_timer_start(&s->peers->user_pressure_timer, on_tick, TICK_MS, TICK_MS);
 }
 
-static void resume(struct connection *c)
+static void resume_connection(struct connection *c)
 {
     struct account *a = c->account;
 
@@ -71,7 +71,7 @@ void user_pressure_note(struct connection *c)
     if (a->exempt == c && (!has_input(c) || connection_is_stuck(c)))
         a->exempt = NULL;
     if (!user_pressure_admits(c) && list_empty(&c->paused_link))
-        hold_back(c);
+        pause_connection(c);
 }
 
 void user_pressure_forget(struct connection *c)
@@ -80,7 +80,7 @@ void user_pressure_forget(struct connection *c)
     if (c->account->exempt == c)
         c->account->exempt = NULL;
     if (!list_empty(&c->paused_link))
-        resume(c);
+        resume_connection(c);
 }
 
 void user_pressure_turn(struct server *s)
@@ -94,7 +94,7 @@ void user_pressure_turn(struct server *s)
         while (!list_empty(&a->paused)) {
             struct connection *c = list_entry(list_first(&a->paused), struct connection, paused_link);
 
-            resume(c);
+            resume_connection(c);
             connection_mark_dirty(c);
         }
     }
@@ -111,7 +111,7 @@ static void exempt_one(struct account *a)
 
         if (!has_input(c))
             continue;
-        resume(c);
+        resume_connection(c);
         a->exempt = c;
         connection_mark_dirty(c);
         return;
