@@ -1,4 +1,4 @@
-/* The table of methods that control/ gives to peer/. */
+/* The table of methods that control/ gives to peer/. Constant. Thread: any. */
 #ifndef KOPS_SERVER_CONTROL_METHODS_H
 #define KOPS_SERVER_CONTROL_METHODS_H
 
