@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "proto/scan.h"
+#include "codec/scan.h"
 
 enum { MSGID_AT = 2 /* behind the array's head and the type, in every message of ours */ };
 

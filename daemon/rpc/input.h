@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "proto/scan.h"
+#include "codec/scan.h"
 #include "rpc/message.h"
 #include "util/buffer.h"
 #include "util/error.h"

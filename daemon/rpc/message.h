@@ -15,11 +15,6 @@ enum {
     RPC_MAX_VALUES = 128 * 1024 /* of one message: more than any request needs, and decoded within a millisecond */
 };
 
-struct rpc_arena; /* memory that decoded values live in; reused from message to message */
-
-struct rpc_arena *rpc_arena_new(void);
-struct rpc_arena *rpc_arena_free(struct rpc_arena *arena); /* NULL is allowed; returns NULL */
-
 /* The bytes of one message. */
 struct rpc_frame {
     const unsigned char *data; /* until rpc_input_consume() */
@@ -33,15 +28,14 @@ struct rpc_message {
     const char *method; /* not terminated */
     uint32_t method_length;
     const struct rpc_value *params; /* the map; NULL when params is no array of exactly one map */
-    const unsigned char *raw;       /* its bytes; NULL where params is */
+    const unsigned char *raw;       /* the map's bytes; NULL where params is */
     size_t raw_length;
     unsigned nfds;   /* descriptors that it claims */
     uint64_t values; /* of the frame; beyond RPC_MAX_VALUES params are not decoded, and NULL */
 };
 
-/* Decodes a frame that the scan found complete. What the arena held before is gone. Returns -1 for what must close
- * the connection (ERROR_PROTOCOL_ERROR). */
-int rpc_message_parse(struct rpc_arena *arena, const struct rpc_frame *frame, struct rpc_message *ret_message,
-                      struct error *e);
+/* Takes a frame apart that the scan found complete. Returns -1 for what must close the connection
+ * (ERROR_PROTOCOL_ERROR). */
+int rpc_message_parse(const struct rpc_frame *frame, struct rpc_message *ret_message, struct error *e);
 
 #endif

@@ -55,8 +55,6 @@ void rpc_write_any_text(struct rpc_output *out, const char *text);
 void rpc_write_array(struct rpc_output *out, uint32_t count);
 void rpc_write_map(struct rpc_output *out, uint32_t count);
 
-struct rpc_value;
-void rpc_write_value(struct rpc_output *out, const struct rpc_value *value);
 /* An array whose length is not known yet: where that is, for rpc_patch_array_head(). Nothing may be flushed before. */
 size_t rpc_write_array_head(struct rpc_output *out);
 void rpc_patch_array_head(struct rpc_output *out, size_t at, uint32_t n);

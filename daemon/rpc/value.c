@@ -1,19 +1,9 @@
 #include "rpc/value.h"
 
-#include <math.h>
-#include <msgpack.h>
 #include <stdio.h>
 #include <string.h>
 
-static const msgpack_object *object(const struct rpc_value *value)
-{
-    return (const msgpack_object *)(const void *)value;
-}
-
-static const struct rpc_value *value_of(const msgpack_object *o)
-{
-    return (const struct rpc_value *)(const void *)o;
-}
+#include "codec/read.h"
 
 static const char *const type_names[] = {
     [RPC_UINT] = "a non-negative integer",
@@ -49,87 +39,89 @@ static int out_of_range(const struct rpc_field *field, const char *path, struct 
     return error_detail_number(e, "max", field->max > INT64_MAX ? INT64_MAX : (int64_t)field->max);
 }
 
-static int decode_number(const msgpack_object *o, const struct rpc_field *field, const char *path, struct rpc_arg *arg,
-                         struct error *e)
+static int wrong_number(const struct codec_item *item, const struct rpc_field *field, const char *path, struct error *e)
 {
-    const bool negative = o->type == MSGPACK_OBJECT_NEGATIVE_INTEGER;
-    const bool integer = negative || o->type == MSGPACK_OBJECT_POSITIVE_INTEGER;
+    return item->type == CODEC_UINT || item->type == CODEC_NEGATIVE ? out_of_range(field, path, e)
+                                                                    : wrong_type(field, path, e);
+}
 
-    if (field->type == RPC_FLOAT) {
-        if (integer)
-            arg->f = negative ? (double)o->via.i64 : (double)o->via.u64;
-        else if (o->type == MSGPACK_OBJECT_FLOAT32 || o->type == MSGPACK_OBJECT_FLOAT64)
-            arg->f = o->via.f64;
-        else
-            return wrong_type(field, path, e);
+static bool take_double(const struct codec_item *item, double *ret)
+{
+    if (item->type == CODEC_FLOAT)
+        *ret = item->f;
+    else if (item->type == CODEC_UINT)
+        *ret = (double)item->u;
+    else if (item->type == CODEC_NEGATIVE)
+        *ret = (double)item->i;
+    else
+        return false;
+    return true;
+}
+
+/* The value at `at`, which is `item`. */
+static int take_value(const unsigned char *at, const struct codec_item *item, const struct rpc_field *field,
+                      const char *path, struct rpc_arg *arg, struct error *e)
+{
+    switch (field->type) {
+    case RPC_UINT:
+        if (item->type != CODEC_UINT || item->u < field->min || item->u > field->max)
+            return wrong_number(item, field, path, e);
+        arg->u = item->u;
+        return 0;
+    case RPC_INT:
+        if (item->type != CODEC_NEGATIVE && (item->type != CODEC_UINT || item->u > INT64_MAX))
+            return wrong_number(item, field, path, e);
+        arg->i = item->i;
+        return 0;
+    case RPC_FLOAT:
+        if (!take_double(item, &arg->f))
+            break;
+        return 0;
+    case RPC_BOOL:
+        if (item->type != CODEC_BOOL)
+            break;
+        arg->b = item->b;
+        return 0;
+    case RPC_DEVICE:
+        if (item->type == CODEC_UINT) {
+            arg->u = item->u;
+            return 0;
+        }
+        /* fall through */
+    case RPC_STR:
+    case RPC_BIN:
+        if (item->type != (field->type == RPC_BIN ? CODEC_BIN : CODEC_STR))
+            break;
+        arg->text = item->text;
+        arg->length = item->count;
+        return 0;
+    case RPC_LIST:
+        if (item->type != CODEC_ARRAY)
+            break;
+        arg->items = (const struct rpc_value *)item->next;
+        arg->length = item->count;
+        return 0;
+    case RPC_MAP:
+        if (item->type != CODEC_MAP)
+            break;
+        arg->length = item->count;
+        /* fall through */
+    case RPC_ANY:
+        arg->items = (const struct rpc_value *)at;
         return 0;
     }
-    if (!integer)
-        return wrong_type(field, path, e);
-    if (field->type == RPC_INT) {
-        if (!negative && o->via.u64 > INT64_MAX)
-            return out_of_range(field, path, e);
-        arg->i = negative ? o->via.i64 : (int64_t)o->via.u64;
-        return 0;
-    }
-    if (negative || o->via.u64 < field->min || o->via.u64 > field->max)
-        return out_of_range(field, path, e);
-    arg->u = o->via.u64;
-    return 0;
+    return wrong_type(field, path, e);
 }
 
 int rpc_decode_value(const struct rpc_value *value, const struct rpc_field *field, const char *path,
                      struct rpc_arg *ret_arg, struct error *e)
 {
-    const msgpack_object *o = object(value);
     struct rpc_arg arg = {.present = true};
+    struct codec_item item;
 
-    switch (field->type) {
-    case RPC_UINT:
-    case RPC_INT:
-    case RPC_FLOAT:
-        if (decode_number(o, field, path, &arg, e) < 0)
-            return -1;
-        break;
-    case RPC_BOOL:
-        if (o->type != MSGPACK_OBJECT_BOOLEAN)
-            return wrong_type(field, path, e);
-        arg.b = o->via.boolean;
-        break;
-    case RPC_DEVICE:
-        if (o->type == MSGPACK_OBJECT_POSITIVE_INTEGER) {
-            arg.u = o->via.u64;
-            break;
-        }
-        /* fall through */
-    case RPC_STR:
-        if (o->type != MSGPACK_OBJECT_STR)
-            return wrong_type(field, path, e);
-        arg.text = o->via.str.ptr;
-        arg.length = o->via.str.size;
-        break;
-    case RPC_BIN:
-        if (o->type != MSGPACK_OBJECT_BIN)
-            return wrong_type(field, path, e);
-        arg.text = o->via.bin.ptr;
-        arg.length = o->via.bin.size;
-        break;
-    case RPC_LIST:
-        if (o->type != MSGPACK_OBJECT_ARRAY)
-            return wrong_type(field, path, e);
-        arg.items = value_of(o->via.array.ptr);
-        arg.length = o->via.array.size;
-        break;
-    case RPC_MAP:
-        if (o->type != MSGPACK_OBJECT_MAP)
-            return wrong_type(field, path, e);
-        arg.items = value;
-        arg.length = o->via.map.size;
-        break;
-    case RPC_ANY:
-        arg.items = value;
-        break;
-    }
+    codec_read((const unsigned char *)value, &item);
+    if (take_value((const unsigned char *)value, &item, field, path, &arg, e) < 0)
+        return -1;
     *ret_arg = arg;
     return 0;
 }
@@ -148,53 +140,43 @@ static int bad_key(enum error_code code, const char *path, const char *name, siz
     return error_detail_text(e, "key", key);
 }
 
-static bool key_is(const char *key, const msgpack_object_str *text)
+static bool is_nfds(const struct codec_item *key)
 {
-    uint32_t i = 0;
-
-    while (i < text->size && key[i] && key[i] == text->ptr[i])
-        i++;
-    return i == text->size && !key[i];
-}
-
-/* Looks from `hint` on: most clients send keys in the order of their declaration. */
-static const struct rpc_field *find_field(const struct rpc_field *fields, unsigned n, unsigned hint,
-                                          const msgpack_object_str *key)
-{
-    for (unsigned i = hint; i < n; i++)
-        if (key_is(fields[i].key, key))
-            return &fields[i];
-    for (unsigned i = 0; i < hint; i++)
-        if (key_is(fields[i].key, key))
-            return &fields[i];
-    return NULL;
+    return key->count == 4 && !memcmp(key->text, "nfds", 4);
 }
 
 int rpc_decode_map(const struct rpc_value *map, const struct rpc_field *fields, unsigned n_fields, const char *path,
                    struct rpc_arg *args, struct error *e)
 {
-    const msgpack_object *o = object(map);
+    struct codec_item item;
     unsigned hint = 0;
 
     for (unsigned i = 0; i < n_fields; i++)
         args[i] = (struct rpc_arg){.u = fields[i].fallback, .b = fields[i].fallback != 0};
-    for (uint32_t i = 0; i < o->via.map.size; i++) {
-        const msgpack_object_kv *kv = &o->via.map.ptr[i];
-        const struct rpc_field *field;
+    codec_read((const unsigned char *)map, &item);
+    for (uint32_t pairs = item.count; pairs; pairs--) {
+        const unsigned char *at;
+        int i;
 
-        if (kv->key.type != MSGPACK_OBJECT_STR)
+        i = codec_find(item.next, fields, sizeof(*fields), n_fields, hint, &item);
+        if (item.type != CODEC_STR)
             return bad_key(ERROR_WRONG_TYPE, path, "(key)", 5, "keys must be str", e);
-        field = find_field(fields, n_fields, hint, &kv->key.via.str);
-        if (!field) {
-            if (!*path && kv->key.via.str.size == 4 && !memcmp(kv->key.via.str.ptr, "nfds", 4))
-                continue;
-            return bad_key(ERROR_UNKNOWN_KEY, path, kv->key.via.str.ptr, kv->key.via.str.size, "no such key here", e);
+        at = item.next;
+        if (i < 0) {
+            if (*path || !is_nfds(&item))
+                return bad_key(ERROR_UNKNOWN_KEY, path, item.text, item.count, "no such key here", e);
+            item.next = codec_skip(at);
+            continue;
         }
-        hint = (unsigned)(field - fields) + 1;
-        if (args[field - fields].present)
-            return bad_key(ERROR_UNKNOWN_KEY, path, field->key, strlen(field->key), "given twice", e);
-        if (rpc_decode_value(value_of(&kv->val), field, path, &args[field - fields], e) < 0)
+        hint = (unsigned)i + 1;
+        if (args[i].present)
+            return bad_key(ERROR_UNKNOWN_KEY, path, fields[i].key, strlen(fields[i].key), "given twice", e);
+        codec_read(at, &item);
+        args[i] = (struct rpc_arg){.present = true};
+        if (take_value(at, &item, &fields[i], path, &args[i], e) < 0)
             return -1;
+        if (pairs > 1 && (item.type == CODEC_ARRAY || item.type == CODEC_MAP))
+            item.next = codec_skip(at);
     }
     for (unsigned i = 0; i < n_fields; i++)
         if (fields[i].required && !args[i].present)
@@ -202,53 +184,65 @@ int rpc_decode_map(const struct rpc_value *map, const struct rpc_field *fields, 
     return 0;
 }
 
-const struct rpc_value *rpc_list_item(const struct rpc_value *items, uint32_t index)
+const struct rpc_value *rpc_list_next(const struct rpc_arg *list, const struct rpc_value *element)
 {
-    return value_of(object(items) + index);
+    return element ? (const struct rpc_value *)codec_skip((const unsigned char *)element) : list->items;
 }
 
-uint32_t rpc_map_size(const struct rpc_value *map)
+struct rpc_entries rpc_map_entries(const struct rpc_value *map)
 {
-    return object(map)->via.map.size;
+    struct codec_item item;
+
+    if (!map)
+        return (struct rpc_entries){0};
+    codec_read((const unsigned char *)map, &item);
+    return (struct rpc_entries){(const struct rpc_value *)item.next, item.count};
+}
+
+bool rpc_map_next(struct rpc_entries *entries, struct rpc_entry *ret_entry)
+{
+    const unsigned char *value;
+    struct codec_item key;
+
+    if (!entries->left)
+        return false;
+    codec_read((const unsigned char *)entries->next, &key);
+    value = codec_skip((const unsigned char *)entries->next);
+    *ret_entry = (struct rpc_entry){.value = (const struct rpc_value *)value};
+    if (key.type == CODEC_STR) {
+        ret_entry->key = key.text;
+        ret_entry->length = key.count;
+    }
+    entries->next = (const struct rpc_value *)codec_skip(value);
+    entries->left--;
+    return true;
 }
 
 bool rpc_is_map(const struct rpc_value *value)
 {
-    return object(value)->type == MSGPACK_OBJECT_MAP;
+    return codec_type_of((const unsigned char *)value) == CODEC_MAP;
 }
 
 bool rpc_is_nil(const struct rpc_value *value)
 {
-    return object(value)->type == MSGPACK_OBJECT_NIL;
+    return codec_type_of((const unsigned char *)value) == CODEC_NIL;
 }
 
 bool rpc_is_bool(const struct rpc_value *value)
 {
-    return object(value)->type == MSGPACK_OBJECT_BOOLEAN;
+    return codec_type_of((const unsigned char *)value) == CODEC_BOOL;
 }
 
 bool rpc_is_integer(const struct rpc_value *value)
 {
-    return object(value)->type == MSGPACK_OBJECT_POSITIVE_INTEGER ||
-           object(value)->type == MSGPACK_OBJECT_NEGATIVE_INTEGER;
+    const enum codec_type type = codec_type_of((const unsigned char *)value);
+
+    return type == CODEC_UINT || type == CODEC_NEGATIVE;
 }
 
 bool rpc_is_text(const struct rpc_value *value)
 {
-    return object(value)->type == MSGPACK_OBJECT_STR;
-}
-
-int rpc_map_entry(const struct rpc_value *map, uint32_t index, const char **ret_key, uint32_t *ret_length,
-                  const struct rpc_value **ret_value)
-{
-    const msgpack_object_kv *kv = &object(map)->via.map.ptr[index];
-
-    if (kv->key.type != MSGPACK_OBJECT_STR)
-        return -1;
-    *ret_key = kv->key.via.str.ptr;
-    *ret_length = kv->key.via.str.size;
-    *ret_value = value_of(&kv->val);
-    return 0;
+    return codec_type_of((const unsigned char *)value) == CODEC_STR;
 }
 
 bool rpc_text_is(const struct rpc_arg *arg, const char *text)

@@ -1,5 +1,5 @@
-/* Decoded values, and checking maps of them against declared fields. Values point into the message's bytes and the
- * arena they were decoded in, and live as long as both. Thread: the owner's. */
+/* Values of a message, and checking maps of them against declared fields. A value is a position in the message's own
+ * bytes, which were scanned: nothing is allocated, and it lives as long as they. Thread: the owner's. */
 #ifndef KOPS_RPC_VALUE_H
 #define KOPS_RPC_VALUE_H
 
@@ -9,7 +9,7 @@
 
 #include "util/error.h"
 
-struct rpc_value; /* opaque */
+struct rpc_value; /* opaque: the first byte of a scanned value */
 
 enum rpc_type {
     RPC_UINT,
@@ -44,7 +44,7 @@ struct rpc_arg {
     bool b;                        /* RPC_BOOL */
     const char *text;              /* RPC_STR, RPC_BIN, RPC_DEVICE: not terminated */
     uint32_t length;               /* of text; or entries of a map or list */
-    const struct rpc_value *items; /* RPC_LIST: use rpc_list_item(); RPC_MAP, RPC_ANY: the value itself */
+    const struct rpc_value *items; /* RPC_LIST: see rpc_list_next(); RPC_MAP, RPC_ANY: the value itself */
 };
 
 /* Matches the map's keys with `fields` and fills args[i] for fields[i]. `path` is put before the keys in errors
@@ -57,12 +57,24 @@ int rpc_decode_map(const struct rpc_value *map, const struct rpc_field *fields, 
 int rpc_decode_value(const struct rpc_value *value, const struct rpc_field *field, const char *path,
                      struct rpc_arg *ret_arg, struct error *e);
 
-const struct rpc_value *rpc_list_item(const struct rpc_value *items, uint32_t index);
+/* The list's first element (`element` is NULL), or the one behind `element`. The caller counts: arg->length. */
+const struct rpc_value *rpc_list_next(const struct rpc_arg *list, const struct rpc_value *element);
 
-/* The map's i-th entry. The key is not terminated; -1 when it is no str. */
-int rpc_map_entry(const struct rpc_value *map, uint32_t index, const char **ret_key, uint32_t *ret_length,
-                  const struct rpc_value **ret_value);
-uint32_t rpc_map_size(const struct rpc_value *map);
+/* Walks a map's entries. */
+struct rpc_entries {
+    const struct rpc_value *next; /* a key */
+    uint32_t left;
+};
+
+struct rpc_entry {
+    const char *key; /* not terminated; NULL when it is no str */
+    uint32_t length;
+    const struct rpc_value *value;
+};
+
+struct rpc_entries rpc_map_entries(const struct rpc_value *map); /* NULL: none */
+bool rpc_map_next(struct rpc_entries *entries, struct rpc_entry *ret_entry);
+
 bool rpc_is_map(const struct rpc_value *value);
 bool rpc_is_nil(const struct rpc_value *value);
 bool rpc_is_bool(const struct rpc_value *value);

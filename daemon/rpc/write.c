@@ -1,141 +1,60 @@
-/* The writing half of output.h: values as MessagePack. */
-#include <endian.h>
-#include <msgpack.h>
+/* The writing half of output.h: values as MessagePack, each in its shortest form. */
 #include <string.h>
 
+#include "codec/write.h"
 #include "rpc/output.h"
-#include "rpc/value.h"
 
-static int append(void *data, const char *bytes, size_t length)
-{
-    buffer_append(data, bytes, length);
-    return 0;
-}
-
-static msgpack_packer packer(struct rpc_output *out)
-{
-    msgpack_packer p;
-
-    msgpack_packer_init(&p, &out->bytes, append);
-    return p;
-}
-
-/* Room for `n` bytes; what was written is committed at once, so exactly `n` must follow. NULL: it sticks to `failed`.
- */
-static unsigned char *grow(struct rpc_output *out, size_t n)
-{
-    unsigned char *at = buffer_reserve(&out->bytes, n);
-
-    if (at)
-        out->bytes.end += n;
-    return at;
-}
-
-static void write_byte(struct rpc_output *out, unsigned char byte)
-{
-    unsigned char *at = grow(out, 1);
-
-    if (at)
-        *at = byte;
-}
-
-/* A type byte and `bytes` (1, 2, 4 or 8) of a number behind it. */
-static void write_wide(struct rpc_output *out, unsigned char type, uint64_t value, unsigned bytes)
-{
-    unsigned char *at = grow(out, 1 + bytes);
-    uint64_t wire = htobe64(value);
-
-    if (!at)
-        return;
-    *at = type;
-    memcpy(at + 1, (unsigned char *)&wire + sizeof(wire) - bytes, bytes);
-}
+/* A value is written where there is room for the longest of its kind, and the bytes that it took are kept. */
+#define WRITE(out, room, write)                                                                                        \
+    do {                                                                                                               \
+        unsigned char *at = buffer_reserve(&(out)->bytes, (room));                                                     \
+                                                                                                                       \
+        if (!at)                                                                                                       \
+            return; /* it sticks to `failed` */                                                                        \
+        write;                                                                                                         \
+        (out)->bytes.end = (size_t)(at - (out)->bytes.data);                                                           \
+    } while (0)
 
 void rpc_write_nil(struct rpc_output *out)
 {
-    write_byte(out, 0xc0);
+    WRITE(out, CODEC_HEAD_MAX, codec_write_nil(&at));
 }
 
 void rpc_write_bool(struct rpc_output *out, bool value)
 {
-    write_byte(out, value ? 0xc3 : 0xc2);
+    WRITE(out, CODEC_HEAD_MAX, codec_write_bool(&at, value));
 }
 
 void rpc_write_uint(struct rpc_output *out, uint64_t value)
 {
-    if (value < 0x80)
-        write_byte(out, (unsigned char)value);
-    else if (value <= UINT8_MAX)
-        write_wide(out, 0xcc, value, 1);
-    else if (value <= UINT16_MAX)
-        write_wide(out, 0xcd, value, 2);
-    else if (value <= UINT32_MAX)
-        write_wide(out, 0xce, value, 4);
-    else
-        write_wide(out, 0xcf, value, 8);
+    WRITE(out, CODEC_HEAD_MAX, codec_write_uint64(&at, value));
 }
 
 void rpc_write_int(struct rpc_output *out, int64_t value)
 {
-    if (value >= 0)
-        rpc_write_uint(out, (uint64_t)value);
-    else if (value >= -32)
-        write_byte(out, (unsigned char)value);
-    else if (value >= INT8_MIN)
-        write_wide(out, 0xd0, (uint64_t)value, 1);
-    else if (value >= INT16_MIN)
-        write_wide(out, 0xd1, (uint64_t)value, 2);
-    else if (value >= INT32_MIN)
-        write_wide(out, 0xd2, (uint64_t)value, 4);
-    else
-        write_wide(out, 0xd3, (uint64_t)value, 8);
+    WRITE(out, CODEC_HEAD_MAX, codec_write_int64(&at, value));
 }
 
 void rpc_write_double(struct rpc_output *out, double value)
 {
-    uint64_t bits;
-
-    memcpy(&bits, &value, sizeof(bits));
-    write_wide(out, 0xcb, bits, 8);
+    WRITE(out, CODEC_HEAD_MAX, codec_write_double(&at, value));
 }
 
 void rpc_write_text(struct rpc_output *out, const char *text)
 {
-    size_t n = strlen(text);
-    unsigned char *at;
+    const size_t length = strlen(text);
 
-    if (n >= 32) {
-        msgpack_packer p = packer(out);
-
-        msgpack_pack_str(&p, n);
-        msgpack_pack_str_body(&p, text, n);
-        return;
-    }
-    at = grow(out, 1 + n);
-    if (!at)
-        return;
-    *at = (unsigned char)(0xa0 | n);
-    memcpy(at + 1, text, n);
+    WRITE(out, CODEC_HEAD_MAX + length, codec_write_text(&at, text, length));
 }
 
 void rpc_write_array(struct rpc_output *out, uint32_t count)
 {
-    if (count < 16)
-        write_byte(out, (unsigned char)(0x90 | count));
-    else if (count <= UINT16_MAX)
-        write_wide(out, 0xdc, count, 2);
-    else
-        write_wide(out, 0xdd, count, 4);
+    WRITE(out, CODEC_HEAD_MAX, codec_write_array(&at, count));
 }
 
 void rpc_write_map(struct rpc_output *out, uint32_t count)
 {
-    if (count < 16)
-        write_byte(out, (unsigned char)(0x80 | count));
-    else if (count <= UINT16_MAX)
-        write_wide(out, 0xde, count, 2);
-    else
-        write_wide(out, 0xdf, count, 4);
+    WRITE(out, CODEC_HEAD_MAX, codec_write_map(&at, count));
 }
 
 size_t rpc_write_array_head(struct rpc_output *out)
@@ -162,42 +81,45 @@ void rpc_write_raw(struct rpc_output *out, const void *bytes, size_t length)
     buffer_append(&out->bytes, bytes, length);
 }
 
-void rpc_write_value(struct rpc_output *out, const struct rpc_value *value)
-{
-    msgpack_packer p = packer(out);
-
-    msgpack_pack_object(&p, *(const msgpack_object *)(const void *)value);
-}
-
 void rpc_write_entry_text(struct rpc_output *out, const char *key, const char *text)
 {
     rpc_write_text(out, key);
     rpc_write_text(out, text);
 }
 
+/* A key and the number behind it. */
+#define WRITE_ENTRY(out, key, write)                                                                                   \
+    do {                                                                                                               \
+        const size_t key_length = strlen(key);                                                                         \
+                                                                                                                       \
+        WRITE((out), 2 * CODEC_HEAD_MAX + key_length, codec_write_text(&at, (key), key_length); write);                \
+    } while (0)
+
 void rpc_write_entry_uint(struct rpc_output *out, const char *key, uint64_t value)
 {
-    rpc_write_text(out, key);
-    rpc_write_uint(out, value);
+    WRITE_ENTRY(out, key, codec_write_uint64(&at, value));
 }
 
 void rpc_write_entry_double(struct rpc_output *out, const char *key, double value)
 {
-    rpc_write_text(out, key);
-    rpc_write_double(out, value);
+    WRITE_ENTRY(out, key, codec_write_double(&at, value));
 }
 
 void rpc_write_entry_bool(struct rpc_output *out, const char *key, bool value)
 {
-    rpc_write_text(out, key);
-    rpc_write_bool(out, value);
+    WRITE_ENTRY(out, key, codec_write_bool(&at, value));
+}
+
+/* `[1, msgid,` */
+static void write_response(struct rpc_output *out, uint32_t msgid)
+{
+    WRITE(out, 3 * CODEC_HEAD_MAX, codec_write_array(&at, 4); codec_write_uint8(&at, 1);
+          codec_write_uint32(&at, msgid));
 }
 
 void rpc_write_result(struct rpc_output *out, uint32_t msgid)
 {
-    rpc_write_array(out, 4);
-    rpc_write_uint(out, 1);
-    rpc_write_uint(out, msgid);
+    write_response(out, msgid);
     rpc_write_nil(out);
 }
 
@@ -275,9 +197,7 @@ static void write_error_map(struct rpc_output *out, const struct error *e, const
 
 void rpc_write_error(struct rpc_output *out, uint32_t msgid, const struct error *e)
 {
-    rpc_write_array(out, 4);
-    rpc_write_uint(out, 1);
-    rpc_write_uint(out, msgid);
+    write_response(out, msgid);
     write_error_map(out, e, NULL, NULL);
     rpc_write_nil(out);
 }
@@ -285,9 +205,7 @@ void rpc_write_error(struct rpc_output *out, uint32_t msgid, const struct error 
 void rpc_write_error_log(struct rpc_output *out, uint32_t msgid, const struct error *e, const char *reason,
                          const char *log)
 {
-    rpc_write_array(out, 4);
-    rpc_write_uint(out, 1);
-    rpc_write_uint(out, msgid);
+    write_response(out, msgid);
     write_error_map(out, e, reason, log);
     rpc_write_nil(out);
 }

@@ -3,9 +3,8 @@
  * An input is a script and a stream: one byte n, then n times {length of the chunk (2 bytes, big endian), descriptors
  * that come with it}, then the stream's bytes. What the script does not cover arrives in one last chunk.
  *
- * Beyond memory errors it checks: no descriptor is left open or closed twice, a message is never longer than the limit,
- * what was decoded can be written and decoded again to the same bytes, and msgpack-c's own parser understands the same.
- */
+ * Beyond memory errors it checks: no descriptor is left open or closed twice, and a message is never longer than the
+ * limit. What a message means is codec.c's to check. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -13,7 +12,6 @@
 #include <unistd.h>
 
 #include "proto/generated/methods.h"
-#include "rpc/decode.h"
 #include "rpc/input.h"
 #include "rpc/message.h"
 #include "rpc/output.h"
@@ -24,7 +22,6 @@ enum { LIMIT = 4096, MAX_FDS = 256 };
 
 struct state {
     struct rpc_input in;
-    struct rpc_arena *arena, *second_arena;
     int fds[MAX_FDS]; /* every descriptor that went in; -1 where we closed it */
     unsigned n_fds;
 };
@@ -46,12 +43,12 @@ static void check_error(const struct error *e)
 
 static void decode_tensors(const struct rpc_arg *list)
 {
+    const struct rpc_value *item = NULL;
     struct rpc_arg args[COUNT(tensor)];
     struct error e = {0};
 
     for (uint32_t i = 0; i < list->length; i++) {
-        const struct rpc_value *item = rpc_list_item(list->items, i);
-
+        item = rpc_list_next(list, item);
         if (rpc_is_map(item) && rpc_decode_map(item, tensor, COUNT(tensor), "in[0].", args, &e) < 0)
             check_error(&e);
     }
@@ -76,42 +73,6 @@ static void decode_params(const struct rpc_value *params)
                 decode_tensors(&args[i]);
 }
 
-static void write_request(struct rpc_output *out, const struct rpc_value *params)
-{
-    rpc_write_array(out, 4);
-    rpc_write_uint(out, 0);
-    rpc_write_uint(out, 1);
-    rpc_write_text(out, "ping");
-    rpc_write_array(out, 1);
-    rpc_write_value(out, params);
-}
-
-/* A message that was written from decoded values decodes to values that are written alike. */
-static void check_echo(struct state *s, const struct rpc_value *params)
-{
-    struct rpc_output first, second;
-    struct rpc_message again;
-    struct error e = {0};
-    struct rpc_frame frame;
-    struct scan scan;
-
-    rpc_output_init(&first, 4 * LIMIT);
-    rpc_output_init(&second, 4 * LIMIT);
-    write_request(&first, params);
-    FUZZ_CHECK(!first.bytes.failed);
-    scan_reset(&scan);
-    FUZZ_CHECK(scan_value(&scan, first.bytes.data, buffer_length(&first.bytes), 4 * LIMIT) == SCAN_COMPLETE);
-    FUZZ_CHECK(scan.position == buffer_length(&first.bytes));
-    frame = (struct rpc_frame){first.bytes.data, scan.position, scan.values};
-    FUZZ_CHECK(!rpc_message_parse(s->second_arena, &frame, &again, &e));
-    FUZZ_CHECK(again.params && rpc_map_size(again.params) == rpc_map_size(params));
-    write_request(&second, again.params);
-    FUZZ_CHECK(buffer_length(&first.bytes) == buffer_length(&second.bytes));
-    FUZZ_CHECK(!memcmp(first.bytes.data, second.bytes.data, buffer_length(&first.bytes)));
-    rpc_output_free(&first);
-    rpc_output_free(&second);
-}
-
 static void close_ours(struct state *s, int fd)
 {
     for (unsigned i = 0; i < s->n_fds; i++) {
@@ -122,30 +83,6 @@ static void close_ours(struct state *s, int fd)
         }
     }
     FUZZ_CHECK(!"a descriptor that nobody sent");
-}
-
-/* Our decoder and msgpack-c's parser understand the same. */
-static void check_decoded(const unsigned char *data, size_t length)
-{
-    msgpack_sbuffer first, second;
-    msgpack_object ours, theirs;
-    msgpack_packer p;
-    msgpack_zone zone;
-    size_t offset = 0;
-
-    FUZZ_CHECK(msgpack_zone_init(&zone, 8192));
-    FUZZ_CHECK(msgpack_unpack((const char *)data, length, &offset, &zone, &theirs) == MSGPACK_UNPACK_SUCCESS);
-    FUZZ_CHECK(rpc_decode(&zone, data, &ours) == data + length && offset == length);
-    msgpack_sbuffer_init(&first);
-    msgpack_sbuffer_init(&second);
-    msgpack_packer_init(&p, &first, msgpack_sbuffer_write);
-    FUZZ_CHECK(msgpack_pack_object(&p, ours) == 0);
-    msgpack_packer_init(&p, &second, msgpack_sbuffer_write);
-    FUZZ_CHECK(msgpack_pack_object(&p, theirs) == 0);
-    FUZZ_CHECK(first.size == second.size && !memcmp(first.data, second.data, first.size));
-    msgpack_sbuffer_destroy(&first);
-    msgpack_sbuffer_destroy(&second);
-    msgpack_zone_destroy(&zone);
 }
 
 /* Takes every whole message. -1: a violation, as a connection would close on. */
@@ -160,8 +97,7 @@ static int take_messages(struct state *s)
         int fds[RPC_MAX_FDS];
 
         FUZZ_CHECK(frame.length > 0 && frame.length <= LIMIT);
-        check_decoded(frame.data, frame.length);
-        if (rpc_message_parse(s->arena, &frame, &message, &e) < 0) {
+        if (rpc_message_parse(&frame, &message, &e) < 0) {
             check_error(&e);
             return -1;
         }
@@ -172,10 +108,8 @@ static int take_messages(struct state *s)
         }
         for (unsigned i = 0; i < message.nfds; i++)
             close_ours(s, fds[i]);
-        if (message.params) {
+        if (message.params)
             decode_params(message.params);
-            check_echo(s, message.params);
-        }
         if (rpc_input_consume(&s->in, &e) < 0) {
             check_error(&e);
             return -1;
@@ -221,13 +155,13 @@ static int feed(struct state *s, const uint8_t *data, size_t size, unsigned n_fd
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct state s = {.arena = rpc_arena_new(), .second_arena = rpc_arena_new()};
+    struct state s = {0};
     const uint8_t *script = data + 1;
     unsigned n = size ? data[0] : 0;
     int r = 0;
 
-    if (size < 1 + 3 * (size_t)n || !s.arena || !s.second_arena)
-        goto free_arenas;
+    if (size < 1 + 3 * (size_t)n)
+        return 0;
     rpc_input_init(&s.in, LIMIT);
     data += 1 + 3 * n;
     size -= 1 + 3 * n;
@@ -247,8 +181,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     rpc_input_free(&s.in);
     for (unsigned i = 0; i < s.n_fds; i++)
         FUZZ_CHECK(s.fds[i] < 0 || fcntl(s.fds[i], F_GETFD) < 0);
-free_arenas:
-    rpc_arena_free(s.second_arena);
-    rpc_arena_free(s.arena);
     return 0;
 }

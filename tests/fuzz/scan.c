@@ -1,11 +1,11 @@
-/* proto/scan against msgpack-c: what the scan accepts, msgpack-c decodes to the same length, whole and within its
+/* codec/scan against msgpack-c: what the scan accepts, msgpack-c decodes to the same length, whole and within its
  * nesting; a scan that is given the bytes one at a time says the same as one that gets them at once.
  *
  * The input's bytes are the message. */
 #include <msgpack.h>
 #include <string.h>
 
-#include "proto/scan.h"
+#include "codec/scan.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { LIMIT = 4096 };

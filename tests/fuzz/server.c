@@ -15,7 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "proto/scan.h"
+#include "codec/scan.h"
 #include "rpc/output.h"
 #include "rpc/value.h"
 #include "server/control/server.h"

@@ -19,7 +19,8 @@ static void die(const char *what, const struct kops_error *error)
 
 int main(int argc, char **argv)
 {
-    const int count = argc > 3 ? atoi(argv[3]) : 0, fd = argc > 3 ? open(argv[2], O_RDWR) : -1;
+    const long count = argc > 3 ? strtol(argv[3], NULL, 10) : 0;
+    const int fd = argc > 3 ? open(argv[2], O_RDWR) : -1;
     struct calls_table *table = mmap(NULL, sizeof(*table), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     const struct kops_connect_options options = {.socket = argc > 3 ? argv[1] : NULL,
                                                  .transport = KOPS_TRANSPORT_SOCKET};
@@ -37,7 +38,7 @@ int main(int argc, char **argv)
     a = b = out = kops_vector(memory, KOPS_F32, LENGTH);
     b.offset = LENGTH * sizeof(float);
     out.offset = 2 * LENGTH * sizeof(float);
-    for (int i = 0; i < WARM + count; i++) {
+    for (long i = 0; i < WARM + count; i++) {
         if (i == WARM)
             atomic_store(&table->on, 1);
         if (kops_add(client, &a, &b, &out, NULL, NULL, &error))

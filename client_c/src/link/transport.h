@@ -14,7 +14,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "proto/scan.h"
+#include "codec/scan.h"
 #include "ring_link.h"
 
 enum {

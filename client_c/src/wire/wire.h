@@ -2,7 +2,7 @@
  *
  * wire_pack.c appends requests to a struct bytes, wire_unpack.c takes replies apart, wire_info.c reads the two big ones
  * (hello, stats). Requests name nothing but plain values: buffers are resolved to ids (0: none) before. Bytes are
- * checked by proto/scan.h before they come here. Thread: any; a decoder serves one at a time. */
+ * checked by codec/scan.h before they come here. Thread: any; a decoder serves one at a time. */
 #ifndef KOPS_CLIENT_WIRE_H
 #define KOPS_CLIENT_WIRE_H
 

@@ -55,13 +55,15 @@ static char *keep(struct input *in, const char *text, size_t length)
 static int count_texts(const struct rpc_arg *list, const char *key, size_t *bytes, struct error *e)
 {
     struct rpc_field item = {.type = RPC_STR};
+    const struct rpc_value *value = NULL;
     struct rpc_arg arg;
     char name[24];
 
     for (uint32_t i = 0; list->present && i < list->length; i++) {
         snprintf(name, sizeof(name), "%s[%u]", key, i);
         item.key = name;
-        if (rpc_decode_value(rpc_list_item(list->items, i), &item, "", &arg, e) < 0)
+        value = rpc_list_next(list, value);
+        if (rpc_decode_value(value, &item, "", &arg, e) < 0)
             return -1;
         if (memchr(arg.text, '\0', arg.length))
             return error_at(e, ERROR_INVALID_ARGUMENT, "", name, "has a zero byte");
@@ -73,18 +75,19 @@ static int count_texts(const struct rpc_arg *list, const char *key, size_t *byte
 static int count_files(const struct rpc_arg *map, size_t *bytes, struct error *e)
 {
     static const struct rpc_field text = {.key = "(file)", .type = RPC_STR};
+    struct rpc_entries entries = rpc_map_entries(map->items);
+    struct rpc_entry file;
 
-    for (uint32_t i = 0; map->present && i < map->length; i++) {
-        const struct rpc_value *value;
-        struct rpc_arg name = {0}, arg;
+    while (rpc_map_next(&entries, &file)) {
+        struct rpc_arg arg;
 
-        if (rpc_map_entry(map->items, i, &name.text, &name.length, &value) < 0)
+        if (!file.key)
             return error_at(e, ERROR_WRONG_TYPE, "files.", "(key)", "must be str: a file's name");
-        if (rpc_decode_value(value, &text, "files.", &arg, e) < 0)
+        if (rpc_decode_value(file.value, &text, "files.", &arg, e) < 0)
             return -1;
-        if (!name.length || memchr(name.text, '\0', name.length))
+        if (!file.length || memchr(file.key, '\0', file.length))
             return error_at(e, ERROR_INVALID_ARGUMENT, "files.", "(key)", "a file's name is empty or has a zero byte");
-        *bytes += name.length + 1;
+        *bytes += file.length + 1;
     }
     return 0;
 }
@@ -92,26 +95,29 @@ static int count_files(const struct rpc_arg *map, size_t *bytes, struct error *e
 static void fill_texts(struct input *in, const struct rpc_arg *list, const char **into)
 {
     static const struct rpc_field item = {.key = "", .type = RPC_STR};
+    const struct rpc_value *value = NULL;
     struct error ignored;
     struct rpc_arg arg;
 
-    for (uint32_t i = 0; list->present && i < list->length; i++)
-        if (rpc_decode_value(rpc_list_item(list->items, i), &item, "", &arg, &ignored) == 0)
+    for (uint32_t i = 0; list->present && i < list->length; i++) {
+        value = rpc_list_next(list, value);
+        if (rpc_decode_value(value, &item, "", &arg, &ignored) == 0)
             into[i] = keep(in, arg.text, arg.length);
+    }
 }
 
 static void fill_files(struct input *in, const struct rpc_arg *map)
 {
     static const struct rpc_field text = {.key = "", .type = RPC_STR};
+    struct rpc_entries entries = rpc_map_entries(map->items);
+    struct rpc_entry file;
     struct error ignored;
 
-    for (uint32_t i = 0; map->present && i < map->length; i++) {
-        const struct rpc_value *value;
-        struct rpc_arg name = {0}, arg = {0};
+    for (uint32_t i = 0; rpc_map_next(&entries, &file); i++) {
+        struct rpc_arg arg = {0};
 
-        rpc_map_entry(map->items, i, &name.text, &name.length, &value);
-        rpc_decode_value(value, &text, "", &arg, &ignored);
-        in->files[i] = (struct compile_file){keep(in, name.text, name.length), arg.text, arg.length};
+        rpc_decode_value(file.value, &text, "", &arg, &ignored);
+        in->files[i] = (struct compile_file){keep(in, file.key, file.length), arg.text, arg.length};
     }
 }
 

@@ -66,6 +66,7 @@ static int decode_value(const struct rpc_value *value, const char *path, const c
 static int decode_values(const struct rpc_arg *list, const char *path, const char *key, unsigned max, bool may_be_nil,
                          struct kernel_value *into, struct error *e)
 {
+    const struct rpc_value *value = NULL;
     char name[PATH_MAX_LENGTH];
 
     if (list->length > max || (!may_be_nil && !list->length)) {
@@ -76,7 +77,8 @@ static int decode_values(const struct rpc_arg *list, const char *path, const cha
     }
     for (uint32_t i = 0; i < list->length; i++) {
         snprintf(name, sizeof(name), "%s[%u]", key, i);
-        if (decode_value(rpc_list_item(list->items, i), path, name, &into[i], e) < 0)
+        value = rpc_list_next(list, value);
+        if (decode_value(value, path, name, &into[i], e) < 0)
             return -1;
         if (into[i].type == KERNEL_ABSENT && !may_be_nil)
             return error_at(e, ERROR_WRONG_TYPE, path, name, "must be an integer, or an expression (str)");
@@ -139,6 +141,7 @@ static int decode_geometry(const struct rpc_arg *list, const char *key, struct k
 static int decode_declaration(const struct rpc_arg *args, const struct compiled_entry *entry,
                               struct kernel_param_declaration *params, struct kernel_declaration *ret, struct error *e)
 {
+    const struct rpc_value *value = NULL;
     char path[PATH_MAX_LENGTH];
 
     *ret = (struct kernel_declaration){
@@ -159,7 +162,8 @@ static int decode_declaration(const struct rpc_arg *args, const struct compiled_
     }
     for (unsigned i = 0; i < ret->n_params; i++) {
         snprintf(path, sizeof(path), "params[%u]", i);
-        if (decode_param(rpc_list_item(args[KERNEL_params].items, i), path, &params[i], e) < 0)
+        value = rpc_list_next(&args[KERNEL_params], value);
+        if (decode_param(value, path, &params[i], e) < 0)
             return -1;
     }
     if (decode_geometry(&args[KERNEL_grid], "grid", &ret->grid, e) < 0 ||

@@ -37,6 +37,7 @@ static int decode_dimensions(const struct rpc_arg *list, const char *key, struct
                              struct error *e)
 {
     const struct rpc_field item = {.key = key, .type = RPC_INT};
+    const struct rpc_value *value = NULL;
     struct rpc_arg arg;
 
     if (!list->present)
@@ -45,7 +46,8 @@ static int decode_dimensions(const struct rpc_arg *list, const char *key, struct
         return error_at(e, ERROR_INVALID_ARGUMENT, "", key, "takes 1 to 3 numbers");
     ret->n = list->length;
     for (unsigned i = 0; i < ret->n; i++) {
-        if (rpc_decode_value(rpc_list_item(list->items, i), &item, "", &arg, e) < 0)
+        value = rpc_list_next(list, value);
+        if (rpc_decode_value(value, &item, "", &arg, e) < 0)
             return -1;
         ret->at[i] = arg.i;
     }
@@ -141,13 +143,14 @@ static int decode_operands(struct connection *c, struct run *run, const struct r
                            uint32_t *ret_null, struct error *e)
 {
     const struct kernel_signature *s = run->one_kernel->signature;
+    const struct rpc_value *value = NULL;
 
     *ret_null = 0;
     for (unsigned i = 0; i < s->n_params; i++) {
         const struct kernel_param *p = &s->params[i];
-        const struct rpc_value *value = rpc_list_item(args->items, i);
         uint64_t buffer;
 
+        value = rpc_list_next(args, value);
         if (p->kind == KERNEL_SCALAR) {
             if (decode_scalar(p, value, values[i].value, e) < 0)
                 return -1;
@@ -265,6 +268,7 @@ int launch_decode_step(struct connection *c, struct command_list *commands, unsi
     struct step *step = &commands->steps[i];
     struct kernel_arg values[KERNEL_MAX_PARAMS];
     const struct kernel_signature *s;
+    const struct rpc_value *value = NULL;
     struct kernel_launch launch;
     uint32_t null_operands = 0;
     struct kernel *k = NULL;
@@ -277,8 +281,7 @@ int launch_decode_step(struct connection *c, struct command_list *commands, unsi
     commands->kernels[i] = kernel_ref(k);
     step_set_op(step, &s->op);
     for (unsigned p = 0; p < s->n_params; p++) {
-        const struct rpc_value *value = rpc_list_item(args[OP_args].items, p);
-
+        value = rpc_list_next(&args[OP_args], value);
         if (s->params[p].kind == KERNEL_SCALAR) {
             if (decode_scalar(&s->params[p], value, values[p].value, e) < 0)
                 return -1;

@@ -345,10 +345,13 @@ static int recheck(const struct program *p, struct command_list *commands, struc
 static int bind_memory(struct connection *c, const struct program *p, struct command_list *commands,
                        const struct rpc_arg *list, struct error *e)
 {
+    const struct rpc_value *value = NULL;
+
     for (uint32_t i = 0; list->present && i < list->length; i++) {
         unsigned index;
 
-        if (decode_binding(c, commands, rpc_list_item(list->items, i), i, &index, e) < 0)
+        value = rpc_list_next(list, value);
+        if (decode_binding(c, commands, value, i, &index, e) < 0)
             return -1;
     }
     if (use_own_memory(c, p, commands, e) < 0)

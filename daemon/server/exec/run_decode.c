@@ -46,13 +46,16 @@ _Static_assert(OP_MAX_OUTPUTS <= sizeof(out_paths) / sizeof(out_paths[0]), "a pa
 static int decode_operands(struct connection *c, struct command_list *commands, const struct rpc_arg *list,
                            unsigned first, unsigned count, const char *key, const char *const *paths, struct error *e)
 {
+    const struct rpc_value *value = NULL;
+
     if (check_count(command_list_op(commands, 0), list->length, count, key, e) < 0)
         return -1;
     for (unsigned i = 0; i < count; i++) {
         uint64_t buffer;
 
-        if (tensor_decode(c, rpc_list_item(list->items, i), paths[i], &commands->tensors[first + i],
-                          &commands->refs[first + i], &buffer, e) < 0)
+        value = rpc_list_next(list, value);
+        if (tensor_decode(c, value, paths[i], &commands->tensors[first + i], &commands->refs[first + i], &buffer, e) <
+            0)
             return -1;
     }
     return 0;
@@ -98,12 +101,14 @@ static int decode_indices(struct command_list *commands, struct step *step, cons
                           unsigned count, const char *key, struct error *e)
 {
     const struct rpc_field item = {.key = key, .type = RPC_UINT, .max = commands->n_tensors - 1};
+    const struct rpc_value *value = NULL;
     struct rpc_arg arg;
 
     if (check_count(op_get((enum op_id)step->op), list->length, count, key, e) < 0)
         return -1;
     for (unsigned i = 0; i < count; i++) {
-        if (rpc_decode_value(rpc_list_item(list->items, i), &item, "", &arg, e) < 0)
+        value = rpc_list_next(list, value);
+        if (rpc_decode_value(value, &item, "", &arg, e) < 0)
             return -1;
         step->tensors[first + i] = (uint16_t)arg.u;
     }
@@ -143,11 +148,13 @@ static int decode_step(struct connection *c, struct command_list *commands, unsi
 static int decode_tensors(struct connection *c, struct command_list *commands, const struct rpc_arg *list,
                           uint64_t *ret_buffers, struct error *e)
 {
+    const struct rpc_value *value = NULL;
+
     for (unsigned i = 0; i < commands->n_tensors; i++) {
         uint64_t buffer;
 
-        if (tensor_decode(c, rpc_list_item(list->items, i), tensor_path(i), &commands->tensors[i], &commands->refs[i],
-                          &buffer, e) < 0)
+        value = rpc_list_next(list, value);
+        if (tensor_decode(c, value, tensor_path(i), &commands->tensors[i], &commands->refs[i], &buffer, e) < 0)
             return -1;
         if (ret_buffers)
             ret_buffers[i] = buffer;
@@ -159,6 +166,7 @@ int command_list_decode(struct connection *c, const struct rpc_arg *tensors, con
                         const struct rpc_arg *device, uint64_t *ret_buffers, struct command_memory *counted_in,
                         struct command_list *commands, struct backend_device **ret_device, struct error *e)
 {
+    const struct rpc_value *value = NULL;
     char prefix[PATH_MAX_LENGTH];
 
     *commands = (struct command_list){0};
@@ -172,7 +180,8 @@ int command_list_decode(struct connection *c, const struct rpc_arg *tensors, con
     for (unsigned i = 0; i < commands->n_steps; i++) {
         struct rpc_arg variant = {0};
 
-        if (decode_step(c, commands, i, rpc_list_item(ops->items, i), &variant, e) < 0 ||
+        value = rpc_list_next(ops, value);
+        if (decode_step(c, commands, i, value, &variant, e) < 0 ||
             step_place(commands, i, *ret_device, &variant, e) < 0) {
             snprintf(prefix, sizeof(prefix), "ops[%u].", i);
             return error_prefix(e, prefix);
@@ -266,20 +275,19 @@ static uint64_t uint_or_zero(const struct rpc_value *value, uint64_t max)
 
 void run_refuse_undecoded(struct request *r, const struct rpc_value *params, const struct error *e)
 {
+    struct rpc_entries entries = rpc_map_entries(params);
     struct run_options o = {0};
+    struct rpc_entry entry;
 
-    for (uint32_t i = 0; params && i < rpc_map_size(params); i++) {
-        const struct rpc_value *value;
-        struct rpc_arg key = {0};
+    while (rpc_map_next(&entries, &entry)) {
+        const struct rpc_arg key = {.text = entry.key, .length = entry.length};
 
-        if (rpc_map_entry(params, i, &key.text, &key.length, &value) < 0)
-            continue;
         if (rpc_text_is(&key, "stream"))
-            o.stream = uint_or_zero(value, STREAMS_MAX - 1);
+            o.stream = uint_or_zero(entry.value, STREAMS_MAX - 1);
         else if (rpc_text_is(&key, "ready"))
-            o.ready = uint_or_zero(value, INT64_MAX - 1);
+            o.ready = uint_or_zero(entry.value, INT64_MAX - 1);
         else if (rpc_text_is(&key, "done"))
-            o.done = uint_or_zero(value, INT64_MAX - 1);
+            o.done = uint_or_zero(entry.value, INT64_MAX - 1);
     }
     run_init(r);
     run_refuse(r, &o, e);

@@ -44,23 +44,24 @@ static int decode_attr(const struct op_attr *attr, const struct rpc_value *value
 int step_decode_attrs(const struct op *op, struct step *step, const struct rpc_value *map, struct rpc_arg *ret_variant,
                       struct error *e)
 {
+    struct rpc_entries entries = rpc_map_entries(map);
+    struct rpc_entry entry;
     unsigned seen = 0;
 
     for (unsigned i = 0; i < op->n_attrs; i++)
         step->attrs[i] = op->attrs[i].fallback;
-    for (uint32_t i = 0; map && i < rpc_map_size(map); i++) {
+    while (rpc_map_next(&entries, &entry)) {
         static const struct rpc_field variant = {.key = "variant", .type = RPC_STR};
-        const struct rpc_value *value;
-        struct rpc_arg name = {0};
+        const struct rpc_arg name = {.text = entry.key, .length = entry.length};
         char shown[ERROR_DETAIL_TEXT_MAX];
         unsigned j = 0;
 
-        if (rpc_map_entry(map, i, &name.text, &name.length, &value) < 0)
+        if (!entry.key)
             return error_at(e, ERROR_WRONG_TYPE, "attrs.", "(key)", "keys must be str");
         if (rpc_text_is(&name, "variant")) {
             if (ret_variant->present)
                 return error_at(e, ERROR_UNKNOWN_KEY, "attrs.", "variant", "given twice");
-            if (rpc_decode_value(value, &variant, "attrs.", ret_variant, e) < 0)
+            if (rpc_decode_value(entry.value, &variant, "attrs.", ret_variant, e) < 0)
                 return -1;
             continue;
         }
@@ -76,7 +77,7 @@ int step_decode_attrs(const struct op *op, struct step *step, const struct rpc_v
                             j == op->n_attrs ? "this op has no such attribute" : "given twice");
         }
         seen |= 1U << j;
-        if (decode_attr(&op->attrs[j], value, &step->attrs[j], e) < 0)
+        if (decode_attr(&op->attrs[j], entry.value, &step->attrs[j], e) < 0)
             return -1;
     }
     return 0;

@@ -17,10 +17,12 @@ static int decode_dimensions(const struct rpc_arg *list, const char *key, const 
                              struct error *e)
 {
     const struct rpc_field item = {.key = key, .type = RPC_INT};
+    const struct rpc_value *value = NULL;
     struct rpc_arg arg;
 
     for (uint32_t i = 0; i < list->length; i++) {
-        if (rpc_decode_value(rpc_list_item(list->items, i), &item, path, &arg, e) < 0)
+        value = rpc_list_next(list, value);
+        if (rpc_decode_value(value, &item, path, &arg, e) < 0)
             return -1;
         if (arg.i < 0) {
             error_at(e, ERROR_OUT_OF_RANGE, path, key, "must not be negative; copy the tensor to get rid of them");

@@ -67,6 +67,7 @@ static int decode_fds(const struct rpc_arg *args, const struct request_fds *fds,
 {
     static const struct rpc_field item = {.key = "fds", .type = RPC_UINT, .max = UINT64_MAX};
     const struct rpc_arg *list = &args[REGISTER_fds];
+    const struct rpc_value *value = NULL;
     uint32_t seen = 0;
 
     if (args[REGISTER_fd].present == list->present)
@@ -85,8 +86,8 @@ static int decode_fds(const struct rpc_arg *args, const struct request_fds *fds,
     for (unsigned i = 0; i < ret->count; i++) {
         struct rpc_arg index;
 
-        if (rpc_decode_value(rpc_list_item(list->items, i), &item, "", &index, e) < 0 ||
-            check_index(index.u, "fds", fds, e) < 0)
+        value = rpc_list_next(list, value);
+        if (rpc_decode_value(value, &item, "", &index, e) < 0 || check_index(index.u, "fds", fds, e) < 0)
             return -1;
         if (seen & 1U << index.u)
             return bad_argument(e, "fds", "a descriptor is named twice");
@@ -321,6 +322,7 @@ static int decode_chunks(const struct rpc_arg *args, const struct named_fds *nam
 {
     static const struct rpc_field item = {.key = "chunk_bytes", .type = RPC_UINT, .max = INT64_MAX};
     const struct rpc_arg *list = &args[REGISTER_chunk_bytes];
+    const struct rpc_value *value = NULL;
 
     if (list->present && list->length != named->count)
         return bad_argument(e, "chunk_bytes", "chunk_bytes needs one entry for each descriptor");
@@ -333,7 +335,8 @@ static int decode_chunks(const struct rpc_arg *args, const struct named_fds *nam
             import->fd_bytes[i] = named->count > 1 ? import->size / named->count : 0;
             continue;
         }
-        if (rpc_decode_value(rpc_list_item(list->items, i), &item, "", &bytes, e) < 0)
+        value = rpc_list_next(list, value);
+        if (rpc_decode_value(value, &item, "", &bytes, e) < 0)
             return -1;
         if (!bytes.u)
             return bad_argument(e, "chunk_bytes", "a chunk has at least one byte");

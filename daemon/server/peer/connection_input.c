@@ -36,8 +36,7 @@ static int process_one(struct connection *c, struct rpc_input *in)
 
     if (r == 0)
         return in->paused ? 1 : 0;
-    if (r < 0 || rpc_message_parse(c->server->peers->arena, &frame, &message, &e) < 0 ||
-        rpc_input_claim(in, message.nfds, fds.fds, &e) < 0)
+    if (r < 0 || rpc_message_parse(&frame, &message, &e) < 0 || rpc_input_claim(in, message.nfds, fds.fds, &e) < 0)
         goto violate;
     fds.count = message.nfds;
     if (fds.count && account_check_closing(c->account, c->pid, &e) < 0) {
@@ -78,7 +77,7 @@ static bool may_process(struct connection *c, struct rpc_input *in, bool *ret_wa
         return true;
     if (*ret_waits || c->input_ended || connection_is_stuck(c))
         return false;
-    if (rpc_input_next(in, &frame, &e) > 0 && rpc_message_parse(c->server->peers->arena, &frame, &message, &e) == 0)
+    if (rpc_input_next(in, &frame, &e) > 0 && rpc_message_parse(&frame, &message, &e) == 0)
         *ret_waits = !request_takes_no_credit(c->server, &message);
     return !*ret_waits; /* process_one() reports the error */
 }

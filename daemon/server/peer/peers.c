@@ -27,10 +27,7 @@ int peers_new(struct server *s, int fd, const struct method_entry *methods, cons
     list_init(&p->connections);
     list_init(&p->done);
     list_init(&p->recent);
-    if (listener_begin(s, fd, e) < 0)
-        return -1;
-    p->arena = rpc_arena_new();
-    return p->arena ? 0 : error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
+    return listener_begin(s, fd, e);
 }
 
 int peers_start(struct server *s, struct error *e)
@@ -61,7 +58,6 @@ void peers_free(struct server *s)
         p->free_requests = r->next;
         free(r);
     }
-    rpc_arena_free(p->arena);
     free(p);
     s->peers = NULL;
 }

@@ -25,7 +25,6 @@ struct peers {
     struct list connections;        /* every struct connection, closed ones too */
     struct list done;               /* closed connections that are freed at the end of the turn */
     unsigned n_connections;         /* not closed */
-    struct rpc_arena *arena;        /* of the message being dispatched */
     size_t state_bytes;             /* of a request: the most that a method needs */
     struct request *free_requests;
     unsigned n_free_requests;

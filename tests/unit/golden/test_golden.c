@@ -14,7 +14,7 @@
 #include "rpc/input.h"
 #include "rpc/message.h"
 #include "rpc/output.h"
-#include "rpc/value.h"
+#include "tests/support/rewrite.h"
 
 enum { LIMIT = 1 << 20, STDERR_DUP_MIN = 100 };
 
@@ -31,6 +31,7 @@ struct result {
 
 static void write_echo(struct result *r, const struct rpc_message *message)
 {
+    unsigned char *at;
     char method[64];
 
     /* A NUL in a method's name cannot be written again. */
@@ -44,10 +45,13 @@ static void write_echo(struct result *r, const struct rpc_message *message)
         rpc_write_uint(&r->echo, message->msgid);
     rpc_write_text(&r->echo, method);
     rpc_write_array(&r->echo, 1);
-    rpc_write_value(&r->echo, message->params);
+    at = buffer_reserve(&r->echo.bytes, message->raw_length);
+    assert_non_null(at);
+    rewrite(&at, message->raw);
+    r->echo.bytes.end = (size_t)(at - r->echo.bytes.data);
 }
 
-static enum outcome take(struct rpc_input *in, struct rpc_arena *arena, struct result *r)
+static enum outcome take(struct rpc_input *in, struct result *r)
 {
     struct rpc_message message;
     struct rpc_frame frame;
@@ -57,7 +61,7 @@ static enum outcome take(struct rpc_input *in, struct rpc_arena *arena, struct r
 
     if (next <= 0)
         return next ? CLOSED : INCOMPLETE;
-    if (rpc_message_parse(arena, &frame, &message, &e) < 0 || rpc_input_claim(in, message.nfds, fds, &e) < 0)
+    if (rpc_message_parse(&frame, &message, &e) < 0 || rpc_input_claim(in, message.nfds, fds, &e) < 0)
         return CLOSED;
     for (unsigned i = 0; i < message.nfds; i++)
         close(fds[i]);
@@ -71,7 +75,6 @@ static enum outcome take(struct rpc_input *in, struct rpc_arena *arena, struct r
 static struct result receive(const struct golden_vector *v, size_t step)
 {
     struct result r = {.outcome = INCOMPLETE};
-    struct rpc_arena *arena = rpc_arena_new();
     struct rpc_input in;
     int fds[RPC_MAX_FDS];
     struct error e = {0};
@@ -87,11 +90,10 @@ static struct result receive(const struct golden_vector *v, size_t step)
 
         assert_true(to && room >= n);
         memcpy(to, v->bytes + at, n);
-        r.outcome = rpc_input_commit(&in, n, fds, n_fds, &e) < 0 ? CLOSED : take(&in, arena, &r);
+        r.outcome = rpc_input_commit(&in, n, fds, n_fds, &e) < 0 ? CLOSED : take(&in, &r);
         n_fds = 0;
     }
     rpc_input_free(&in);
-    rpc_arena_free(arena);
     return r;
 }
 

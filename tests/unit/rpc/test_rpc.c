@@ -72,7 +72,6 @@ static void closed(int fd)
 static void frames_come_in_any_pieces(void **state)
 {
     unsigned char bytes[4096];
-    struct rpc_arena *arena = rpc_arena_new();
     size_t length = 0;
     unsigned seen;
 
@@ -90,7 +89,7 @@ static void frames_come_in_any_pieces(void **state)
         for (size_t at = 0; at < length; at += step) {
             assert_int_equal(feed(&in, bytes + at, at + step > length ? length - at : step, NULL, 0, &e), 0);
             while (rpc_input_next(&in, &frame, &e) == 1) {
-                assert_int_equal(rpc_message_parse(arena, &frame, &m, &e), 0);
+                assert_int_equal(rpc_message_parse(&frame, &m, &e), 0);
                 assert_int_equal(m.msgid, seen++);
                 assert_int_equal(rpc_input_consume(&in, &e), 0);
             }
@@ -98,7 +97,6 @@ static void frames_come_in_any_pieces(void **state)
         assert_int_equal(seen, 5);
         rpc_input_free(&in);
     }
-    rpc_arena_free(arena);
 }
 
 /* The end of a message and the start of the next, which has the descriptors, arrive together. */
@@ -243,7 +241,6 @@ static void output_sends_descriptors_with_their_message(void **state)
     struct rpc_output out;
     struct rpc_input in;
     struct rpc_frame frame;
-    struct rpc_arena *arena = rpc_arena_new();
     int pair[2], got[RPC_MAX_FDS], fd = open_one();
     unsigned char bytes[256];
     size_t lengths[3];
@@ -270,7 +267,7 @@ static void output_sends_descriptors_with_their_message(void **state)
         for (; rpc_input_next(&in, &frame, &e) == 1; i++) {
             struct rpc_message m;
 
-            assert_int_equal(rpc_message_parse(arena, &frame, &m, &e), 0);
+            assert_int_equal(rpc_message_parse(&frame, &m, &e), 0);
             assert_int_equal(rpc_input_claim(&in, m.nfds, got, &e), 0);
             if (m.nfds)
                 assert_true(fcntl(got[0], F_GETFD) & FD_CLOEXEC);
@@ -282,7 +279,6 @@ static void output_sends_descriptors_with_their_message(void **state)
     assert_int_equal(rpc_socket_receive(pair[1], &in, &full, &e), RPC_END);
     close(pair[1]);
     rpc_input_free(&in);
-    rpc_arena_free(arena);
 }
 
 static void too_many_descriptors_are_refused(void **state)

@@ -4,8 +4,8 @@
  *
  * The scan can be resumed: give it the same buffer with more bytes and it goes on where it stopped, so a value that
  * trickles in costs time linear in its length. Thread: any; the struct belongs to the caller. */
-#ifndef KOPS_PROTO_SCAN_H
-#define KOPS_PROTO_SCAN_H
+#ifndef KOPS_CODEC_SCAN_H
+#define KOPS_CODEC_SCAN_H
 
 #include <stddef.h>
 #include <stdint.h>

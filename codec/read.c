@@ -1,0 +1,124 @@
+#include "codec/read.h"
+
+static void read_signed(uint64_t bits, unsigned width, struct codec_item *ret)
+{
+    const unsigned unused = 64 - 8 * width;
+    const int64_t value = (int64_t)(bits << unused) >> unused;
+
+    ret->type = value < 0 ? CODEC_NEGATIVE : CODEC_UINT;
+    ret->i = value;
+}
+
+static void read_float(uint64_t bits, unsigned width, struct codec_item *ret)
+{
+    const uint32_t half = (uint32_t)bits;
+    float f;
+
+    if (width == sizeof(f)) {
+        memcpy(&f, &half, sizeof(f));
+        ret->f = (double)f;
+    } else {
+        memcpy(&ret->f, &bits, sizeof(ret->f));
+    }
+}
+
+void codec_read(const unsigned char *at, struct codec_item *ret)
+{
+    const struct codec_head head = codec_heads[*at];
+    const uint64_t number = head.width ? codec_number(at + 1, head.width) : head.value;
+
+    ret->type = head.type;
+    ret->next = at + 1 + head.width;
+    switch (head.type) {
+    case CODEC_UINT:
+        ret->u = number;
+        break;
+    case CODEC_STR:
+    case CODEC_BIN:
+        ret->count = (uint32_t)number;
+        ret->text = (const char *)ret->next;
+        ret->next += number;
+        break;
+    case CODEC_ARRAY:
+    case CODEC_MAP:
+        ret->count = (uint32_t)number;
+        break;
+    case CODEC_NEGATIVE:
+        read_signed(number, head.width ? head.width : 1, ret);
+        break;
+    case CODEC_FLOAT:
+        read_float(number, head.width, ret);
+        break;
+    default:
+        ret->b = head.value;
+    }
+}
+
+const unsigned char *codec_skip(const unsigned char *at)
+{
+    for (uint64_t left = 1; left; left--) {
+        const struct codec_head head = codec_heads[*at];
+        uint64_t number;
+
+        if (head.size) {
+            at += head.size;
+            continue;
+        }
+        number = head.width ? codec_number(at + 1, head.width) : head.value;
+        at += 1 + head.width;
+        if (head.type == CODEC_ARRAY)
+            left += number;
+        else if (head.type == CODEC_MAP)
+            left += 2 * number;
+        else
+            at += number;
+    }
+    return at;
+}
+
+int codec_find(const unsigned char *at, const void *rows, size_t row_size, unsigned n, unsigned from,
+               struct codec_item *ret_key)
+{
+    const struct codec_head head = codec_heads[*at];
+
+    if (head.type == CODEC_STR && !head.width)
+        *ret_key = (struct codec_item){CODEC_STR, head.value, {.text = (const char *)at + 1}, at + head.size};
+    else
+        codec_read(at, ret_key);
+    if (ret_key->type != CODEC_STR)
+        return -1;
+    for (unsigned i = 0, r = from < n ? from : 0; i < n; i++, r = r + 1 < n ? r + 1 : 0) {
+        const char *const *row = (const void *)((const char *)rows + r * row_size);
+        uint32_t same = 0;
+
+        while (same < ret_key->count && (*row)[same] && (*row)[same] == ret_key->text[same])
+            same++;
+        if (same == ret_key->count && !(*row)[same])
+            return (int)r;
+    }
+    return -1;
+}
+
+int codec_nfds(const unsigned char *map, const unsigned char *end, unsigned max)
+{
+    struct codec_item item;
+
+    /* Hardly a message has descriptors, and looking for the bytes is much faster than looking at each key. */
+    if (!memmem(map, (size_t)(end - map), "nfds", 4))
+        return 0;
+    codec_read(map, &item);
+    for (uint32_t pairs = item.count; pairs; pairs--) {
+        bool found;
+
+        map = item.next;
+        codec_read(map, &item);
+        found = item.type == CODEC_STR && item.count == 4 && !memcmp(item.text, "nfds", 4);
+        map = codec_skip(map);
+        if (found) {
+            codec_read(map, &item);
+            return item.type == CODEC_UINT && item.u <= max ? (int)item.u : -1;
+        }
+        item.next = codec_skip(map);
+    }
+    return 0;
+}

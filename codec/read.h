@@ -1,0 +1,46 @@
+/* Reading MessagePack where it lies: a value is a position in the message's bytes, nothing is built and nothing is
+ * allocated. The bytes must be those of a value that codec/scan.h found complete; nothing is checked again.
+ * Thread: any. */
+#ifndef KOPS_CODEC_READ_H
+#define KOPS_CODEC_READ_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "codec/head.h"
+
+struct codec_item {
+    enum codec_type type;
+    uint32_t count; /* bytes of a str or bin, elements of an array, pairs of a map */
+    union {
+        bool b;
+        uint64_t u; /* CODEC_UINT */
+        int64_t i;  /* CODEC_NEGATIVE, always below 0 */
+        double f;
+        const char *text; /* CODEC_STR, CODEC_BIN: not terminated */
+    };
+    const unsigned char *next; /* behind the value; of an array or map: its first child */
+};
+
+void codec_read(const unsigned char *at, struct codec_item *ret);
+
+/* Behind the value and everything in it. */
+const unsigned char *codec_skip(const unsigned char *at);
+
+static inline enum codec_type codec_type_of(const unsigned char *at)
+{
+    return codec_heads[*at].type;
+}
+
+/* Reads the key at `at` into *ret_key and looks for it among rows that begin with their key, a const char *: from row
+ * `from` on, then from the first, since most keys come in the order of their declaration. Returns the row's number; -1:
+ * none has that key, or it is no str. */
+int codec_find(const unsigned char *at, const void *rows, size_t row_size, unsigned n, unsigned from,
+               struct codec_item *ret_key);
+
+/* Descriptors that a map, which ends at `end`, claims with its key `nfds`: 0 where it has no such key, -1 where that is
+ * no integer up to `max`. */
+int codec_nfds(const unsigned char *map, const unsigned char *end, unsigned max);
+
+#endif

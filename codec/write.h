@@ -1,0 +1,45 @@
+/* Writing MessagePack, every value in its shortest form: msgpack-c's own templates, made to write straight into memory.
+ * codec_write_<kind>(&at, value) writes at `at`, which moves on. The caller has made room: CODEC_HEAD_MAX bytes for a
+ * number or a head, and a text's or bin's length besides. Inline, since most of a message is short keys and small
+ * numbers that the compiler knows. Thread: any. */
+#ifndef KOPS_CODEC_WRITE_H
+#define KOPS_CODEC_WRITE_H
+
+#include <msgpack/pack_define.h>
+#include <msgpack/timestamp.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { CODEC_HEAD_MAX = 9 };
+
+#define msgpack_pack_inline_func(name)                static inline void codec_write##name
+#define msgpack_pack_user                             unsigned char **
+#define msgpack_pack_append_buffer(at, bytes, length) (memcpy(*(at), (bytes), (length)), *(at) += (length))
+#include <msgpack/pack_template.h>
+
+static inline void codec_write_bool(unsigned char **at, bool value)
+{
+    if (value)
+        codec_write_true(at);
+    else
+        codec_write_false(at);
+}
+
+static inline void codec_write_text(unsigned char **at, const char *text, size_t length)
+{
+    codec_write_str(at, length);
+    memcpy(*at, text, length);
+    *at += length;
+}
+
+static inline void codec_write_binary(unsigned char **at, const void *data, size_t length)
+{
+    codec_write_bin(at, length);
+    if (length) /* `data` may be NULL then */
+        memcpy(*at, data, length);
+    *at += length;
+}
+
+#endif

@@ -1,0 +1,181 @@
+/* The codec against msgpack-c: both take and refuse the same messages within the codec's limits, both understand the
+ * same by them, and what the codec's writer makes of them are msgpack-c's own bytes.
+ *
+ * The input's bytes are the message. */
+#include <msgpack.h>
+#include <string.h>
+
+#include "codec/scan.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/support/rewrite.h"
+
+enum { LIMIT = 4096, MAX_FDS = 16 };
+
+static const unsigned char *compare(const unsigned char *at, const msgpack_object *o);
+
+static const unsigned char *compare_children(const struct codec_item *item, const msgpack_object *o)
+{
+    const unsigned char *at = item->next;
+
+    if (o->type == MSGPACK_OBJECT_ARRAY) {
+        FUZZ_CHECK(item->type == CODEC_ARRAY && item->count == o->via.array.size);
+        for (uint32_t i = 0; i < item->count; i++)
+            at = compare(at, &o->via.array.ptr[i]);
+        return at;
+    }
+    FUZZ_CHECK(o->type == MSGPACK_OBJECT_MAP && item->type == CODEC_MAP && item->count == o->via.map.size);
+    for (uint32_t i = 0; i < item->count; i++) {
+        at = compare(at, &o->via.map.ptr[i].key);
+        at = compare(at, &o->via.map.ptr[i].val);
+    }
+    return at;
+}
+
+/* Returns the value's end. */
+static const unsigned char *compare(const unsigned char *at, const msgpack_object *o)
+{
+    const unsigned char *end = codec_skip(at);
+    struct codec_item item;
+
+    codec_read(at, &item);
+    FUZZ_CHECK(codec_type_of(at) == item.type || (item.type == CODEC_UINT && codec_type_of(at) == CODEC_NEGATIVE));
+    switch (o->type) {
+    case MSGPACK_OBJECT_NIL:
+        FUZZ_CHECK(item.type == CODEC_NIL);
+        break;
+    case MSGPACK_OBJECT_BOOLEAN:
+        FUZZ_CHECK(item.type == CODEC_BOOL && item.b == o->via.boolean);
+        break;
+    case MSGPACK_OBJECT_POSITIVE_INTEGER:
+        FUZZ_CHECK(item.type == CODEC_UINT && item.u == o->via.u64);
+        break;
+    case MSGPACK_OBJECT_NEGATIVE_INTEGER:
+        FUZZ_CHECK(item.type == CODEC_NEGATIVE && item.i == o->via.i64);
+        break;
+    case MSGPACK_OBJECT_FLOAT32:
+    case MSGPACK_OBJECT_FLOAT64:
+        FUZZ_CHECK(item.type == CODEC_FLOAT && !memcmp(&item.f, &o->via.f64, sizeof(item.f)));
+        break;
+    case MSGPACK_OBJECT_STR:
+        FUZZ_CHECK(item.type == CODEC_STR && item.count == o->via.str.size);
+        FUZZ_CHECK(!item.count || item.text == o->via.str.ptr); /* msgpack-c keeps no place of an empty text */
+        break;
+    case MSGPACK_OBJECT_BIN:
+        FUZZ_CHECK(item.type == CODEC_BIN && item.count == o->via.bin.size);
+        FUZZ_CHECK(!item.count || item.text == o->via.bin.ptr);
+        break;
+    default:
+        FUZZ_CHECK(compare_children(&item, o) == end);
+        return end;
+    }
+    FUZZ_CHECK(item.next == end);
+    return end;
+}
+
+static void check_rewritten(const unsigned char *data, const msgpack_object *o)
+{
+    static unsigned char ours[LIMIT];
+    unsigned char *end = ours;
+    msgpack_sbuffer theirs;
+    msgpack_packer p;
+
+    rewrite(&end, data);
+    msgpack_sbuffer_init(&theirs);
+    msgpack_packer_init(&p, &theirs, msgpack_sbuffer_write);
+    FUZZ_CHECK(msgpack_pack_object(&p, *o) == 0);
+    FUZZ_CHECK(theirs.size == (size_t)(end - ours) && !memcmp(theirs.data, ours, theirs.size));
+    msgpack_sbuffer_destroy(&theirs);
+}
+
+static void check_nfds(const unsigned char *data, size_t length, const msgpack_object *o)
+{
+    int expected = 0;
+
+    if (o->type != MSGPACK_OBJECT_MAP)
+        return;
+    for (uint32_t i = o->via.map.size; i-- > 0;) {
+        const msgpack_object *key = &o->via.map.ptr[i].key, *value = &o->via.map.ptr[i].val;
+
+        if (key->type == MSGPACK_OBJECT_STR && key->via.str.size == 4 && !memcmp(key->via.str.ptr, "nfds", 4))
+            expected =
+                value->type == MSGPACK_OBJECT_POSITIVE_INTEGER && value->via.u64 <= MAX_FDS ? (int)value->via.u64 : -1;
+    }
+    FUZZ_CHECK(codec_nfds(data, data + length, MAX_FDS) == expected);
+}
+
+/* Every str of the message is looked for among some keys. */
+static void check_find(const unsigned char *at, const struct codec_item *item)
+{
+    struct codec_item key;
+
+    static const struct row {
+        const char *key;
+        int more;
+    } rows[] = {{"in", 0}, {"op", 0}, {"out", 0}, {"", 0}, {"shape", 0}, {"o", 0}};
+    enum { ROWS = sizeof(rows) / sizeof(rows[0]) };
+    int expected = -1;
+
+    for (int i = 0; i < ROWS; i++)
+        if (strlen(rows[i].key) == item->count && !memcmp(rows[i].key, item->text, item->count))
+            expected = i;
+    for (unsigned from = 0; from <= ROWS; from++)
+        FUZZ_CHECK(codec_find(at, rows, sizeof(rows[0]), ROWS, from, &key) == expected && key.text == item->text);
+}
+
+static void check_texts(const unsigned char *at, const unsigned char *end)
+{
+    struct codec_item item;
+
+    for (; at < end; at = item.next) {
+        codec_read(at, &item);
+        if (item.type == CODEC_STR)
+            check_find(at, &item);
+    }
+}
+
+/* The value that the scan refused is one that it must refuse. */
+static void check_refused(enum scan_result r, const struct scan *s, const uint8_t *data)
+{
+    unsigned char type;
+
+    if (r == SCAN_MORE)
+        return;
+    type = data[s->position];
+    if (r == SCAN_INVALID)
+        FUZZ_CHECK(type == 0xc1 || (type >= 0xc7 && type <= 0xc9) || (type >= 0xd4 && type <= 0xd8));
+    if (r == SCAN_TOO_DEEP)
+        FUZZ_CHECK(s->depth == SCAN_MAX_DEPTH && ((type >= 0x80 && type < 0xa0) || type >= 0xdc));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    msgpack_object o;
+    msgpack_zone zone;
+    msgpack_unpack_return taken;
+    enum scan_result r;
+    size_t offset = 0;
+    struct scan s;
+
+    if (!size || size > LIMIT)
+        return 0;
+    scan_reset(&s);
+    r = scan_value(&s, data, size, LIMIT);
+    /* msgpack-c makes room for as many elements as are announced, so it gets nothing of a refused value, which may
+     * announce 2^32: it must find nothing wrong with all that comes before. */
+    if (r != SCAN_COMPLETE)
+        size = s.position;
+    FUZZ_CHECK(msgpack_zone_init(&zone, 8192));
+    taken = msgpack_unpack((const char *)data, size, &offset, &zone, &o);
+    if (r == SCAN_COMPLETE) {
+        FUZZ_CHECK((taken == MSGPACK_UNPACK_SUCCESS || taken == MSGPACK_UNPACK_EXTRA_BYTES) && offset == s.position);
+        FUZZ_CHECK(compare(data, &o) == data + s.position);
+        check_rewritten(data, &o);
+        check_nfds(data, s.position, &o);
+        check_texts(data, data + s.position);
+    } else {
+        FUZZ_CHECK(taken == MSGPACK_UNPACK_CONTINUE || !size);
+        check_refused(r, &s, data);
+    }
+    msgpack_zone_destroy(&zone);
+    return 0;
+}
