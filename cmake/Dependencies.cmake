@@ -18,8 +18,12 @@ function(kops_dependency name archive)
     endif()
 endfunction()
 
-# The wire format, for the daemon and libkops [libmsgpack-dev]. The name changed with each major version.
+# The wire format [libmsgpack-dev]: its headers for codec/, the library for tests and benchmarks alone. The name changed with
+# each major version.
 kops_dependency(msgpack libmsgpackc.a msgpack-c msgpackc msgpack)
+add_library(kops_dep_msgpack_headers INTERFACE)
+add_library(kops_dep::msgpack_headers ALIAS kops_dep_msgpack_headers)
+target_include_directories(kops_dep_msgpack_headers SYSTEM INTERFACE ${msgpack_INCLUDE_DIRS})
 
 if(KOPS_DAEMON)
     # The daemon's event loop and thread pool [libuv1-dev].

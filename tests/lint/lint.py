@@ -200,10 +200,8 @@ def check_layers() -> Iterator[str]:
         parts = path.relative_to(ROOT).parts
         for match in system.finditer(text):
             wire = match.group(1).startswith("msgpack")
-            if wire and parts[0] in ("daemon", "kernels"):
+            if wire and parts[0] in ("daemon", "kernels", "client_c", "client_py"):
                 yield f"{name(path)}:{line_of(text, match.start())}: msgpack belongs to codec/"
-            if wire and parts[0] == "client_c" and parts[2] != "wire":
-                yield f"{name(path)}:{line_of(text, match.start())}: msgpack belongs to client_c/src/wire"
             if match.group(1) == "uv.h" and parts[0] == "kernels":
                 yield f"{name(path)}:{line_of(text, match.start())}: kernels do not know the loop"
     yield from check_python_layers()

@@ -37,10 +37,6 @@ static int init_lock(struct kops_client *c)
 /* What a fork copied while another thread of the parent was changing it is left alone (and leaks, once). */
 static void drop_torn(struct kops_client *c)
 {
-    struct wire_decoder *decoder = wire_decoder_new();
-
-    if (decoder)
-        c->decoder = decoder;
     c->held_back.notifications = (struct bytes){.data = NULL};
 }
 
@@ -99,7 +95,6 @@ static void client_free(struct kops_client *c)
     transport_free(&c->t);
     calls_free(&c->calls);
     bytes_free(&c->held_back.notifications);
-    wire_decoder_free(c->decoder);
     arena_free(&c->info.arena);
     free(c->socket_option);
     free(c->name);
@@ -150,8 +145,7 @@ struct kops_client *client_new(const struct kops_connect_options *o)
     c->max_message = FIRST_MESSAGE_MAX;
     c->name = strdup(o->name ? o->name : "libkops " KOPS_VERSION);
     c->socket_option = o->socket ? strdup(o->socket) : NULL;
-    c->decoder = wire_decoder_new();
-    if (c->name && c->decoder && (c->socket_option || !o->socket))
+    if (c->name && (c->socket_option || !o->socket))
         return c;
     client_free(c);
     return NULL;

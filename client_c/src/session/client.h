@@ -56,7 +56,6 @@ struct kops_client {
     unsigned features; /* enum client_feature */
 
     struct transport t;
-    struct wire_decoder *decoder;
     uint32_t generation; /* of the connection; buffers remember in which they were registered */
     bool lost;           /* this connection is over; it is closed once `users` is 0 */
     struct kops_error reason;

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "wire/wire_fast.h"
 
 /* After so many waits in a row in which busy polling did not help, its time is divided by POLL_CUT. */
 enum { POLL_FAILURES = 8, POLL_CUT = 8 };
@@ -109,18 +108,16 @@ static void drop_late(struct kops_client *c, struct call *call, const struct wir
 /* As it came. */
 static bool take_raw(struct native_reply *r, const struct wire_message *m, int *fds)
 {
-    if (!m->body)
-        return false;
-    if (r->capacity < m->body_length) {
-        char *grown = realloc(r->data, m->body_length);
+    if (r->capacity < m->length) {
+        char *grown = realloc(r->data, m->length);
 
         if (!grown)
             return false;
         r->data = grown;
-        r->capacity = m->body_length;
+        r->capacity = m->length;
     }
-    memcpy(r->data, m->body, m->body_length);
-    r->length = m->body_length;
+    memcpy(r->data, m->error ? m->error : m->result, m->length);
+    r->length = m->length;
     r->is_error = m->error != NULL;
     r->n_fds = m->nfds;
     for (unsigned i = 0; i < m->nfds; i++) {
@@ -172,36 +169,12 @@ static const char *take_response(struct kops_client *c, const struct wire_messag
     return wrong;
 }
 
-/* Most replies say that all is well, and a few numbers at most. */
-static bool take_success(struct kops_client *c, const char *data, size_t length)
-{
-    struct call *call;
-    uint32_t msgid;
-    bool empty;
-
-    if ((c->t.taking == STREAM_SOCKET && c->t.n_batches) || !wire_is_success(data, length, &msgid, &empty))
-        return false;
-    call = call_by_msgid(&c->calls, msgid);
-    if (!call || call->state != CALL_SENT || call->reply)
-        return false;
-    if (call->decode == wire_decode_run) {
-        if (!wire_fast_run(data, length, call->into))
-            return false;
-    } else if (call->decode != wire_decode_nothing || (!empty && !call->ended)) {
-        return false;
-    }
-    call_end(&c->calls, call, NULL);
-    return true;
-}
-
 static const char *take_message(struct kops_client *c, const char *data, size_t length)
 {
     struct wire_message m;
     const char *wrong;
 
-    if (take_success(c, data, length))
-        return NULL;
-    wrong = wire_parse(c->decoder, data, length, &m);
+    wrong = wire_parse(data, length, &m);
     if (!wrong && m.kind == WIRE_RESPONSE)
         return take_response(c, &m);
     if (!wrong && m.kind == WIRE_ERROR_NOTIFICATION)

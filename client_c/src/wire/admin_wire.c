@@ -1,10 +1,10 @@
 #include "admin_wire.h"
 
-#include <msgpack.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "wire_begin.h"
-#include "wire_get.h"
-#include "wire_list.h"
+#include "wire_read.h"
 
 /* ---- requests ---- */
 
@@ -44,156 +44,134 @@ void wire_pack_drain(struct bytes *out, uint32_t msgid, const void *request)
 
 /* ---- clients ---- */
 
-static void read_quantiles(const msgpack_object *o, struct kops_quantiles *ret)
+#define FIELD(kind, member) WIRE_FIELD(RECORD, kind, #member, member)
+
+#define RECORD struct kops_quantiles
+static const struct wire_field quantile_fields[] = {FIELD(U64, count), FIELD(F64, p50),  FIELD(F64, p90),
+                                                    FIELD(F64, p99),   FIELD(F64, p999), FIELD(F64, max)};
+static const struct wire_record quantile_record = WIRE_RECORD(RECORD, quantile_fields);
+#undef RECORD
+
+static const struct wire_field latency_fields[] = {
+    WIRE_NESTED(struct kops_client_info, MAP, "queue", latency.queue, quantile_record),
+    WIRE_NESTED(struct kops_client_info, MAP, "device", latency.device, quantile_record),
+    WIRE_NESTED(struct kops_client_info, MAP, "total", latency.total, quantile_record),
+};
+static const struct wire_record latency_record = WIRE_RECORD(struct kops_client_info, latency_fields);
+
+#define RECORD struct kops_client_info
+static const struct wire_field client_fields[] = {
+    FIELD(I64, pid),
+    FIELD(I64, uid),
+    FIELD(I64, gid),
+    FIELD(TEXT, client),
+    FIELD(TEXT, comm),
+    FIELD(F64, connected_s),
+    FIELD(U64, requests),
+    FIELD(U64, errors),
+    FIELD(U64, inflight),
+    FIELD(U64, queued),
+    FIELD(U64, buffers),
+    FIELD(U64, mapped_bytes),
+    FIELD(U64, allocated_bytes),
+    FIELD(U64, programs),
+    FIELD(U64, kernels),
+    FIELD(U64, bytes_in),
+    FIELD(U64, bytes_out),
+    FIELD(U64, output_bytes),
+    FIELD(BOOL, paused),
+    FIELD(BOOL, shm),
+    FIELD(F64, device_us),
+    {.key = "latency", .type = WIRE_MAP, .record = &latency_record}, /* its record is the whole client's */
+};
+static const struct wire_record client_record = WIRE_RECORD(RECORD, client_fields);
+#undef RECORD
+
+#define RECORD struct kops_user_limits
+static const struct wire_field limit_fields[] = {
+    FIELD(LIMIT, connections),     FIELD(LIMIT, buffers),    FIELD(LIMIT, mappings),      FIELD(LIMIT, mapped_bytes),
+    FIELD(LIMIT, allocated_bytes), FIELD(LIMIT, host_bytes), FIELD(LIMIT, program_bytes), FIELD(LIMIT, waiting_bytes),
+    FIELD(LIMIT, inflight),        FIELD(LIMIT, fds),        FIELD(LIMIT, kernel_bytes),  FIELD(LIMIT, messages_per_s),
+    FIELD(LIMIT, device_share),
+};
+static const struct wire_record limit_record = WIRE_RECORD(RECORD, limit_fields);
+#undef RECORD
+
+#define RECORD struct kops_user_info
+static const struct wire_field user_fields[] = {
+    FIELD(I64, uid),           FIELD(U64, connections),
+    FIELD(U64, buffers),       FIELD(U64, mappings),
+    FIELD(U64, mapped_bytes),  FIELD(U64, allocated_bytes),
+    FIELD(U64, host_bytes),    FIELD(U64, program_bytes),
+    FIELD(U64, waiting_bytes), FIELD(U64, inflight),
+    FIELD(U64, fds),           FIELD(U64, kernel_bytes),
+    FIELD(U64, requests),      FIELD(U64, refused),
+    FIELD(F64, device_us),     WIRE_NESTED(RECORD, MAP, "limits", limits, limit_record),
+};
+static const struct wire_record user_record = WIRE_RECORD(RECORD, user_fields);
+#undef RECORD
+
+#define RECORD struct kops_device_load
+static const struct wire_field load_fields[] = {
+    FIELD(UINT, index),  FIELD(TEXT, name),        FIELD(TEXT, uuid),       FIELD(F64, busy_us),
+    FIELD(U64, running), FIELD(U64, memory_total), FIELD(U64, memory_free),
+};
+static const struct wire_record load_record = WIRE_RECORD(RECORD, load_fields);
+#undef RECORD
+
+bool wire_decode_clients(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
-    ret->count = uint_or_zero(map_find(o, "count"));
-    ret->p50 = number_or_nan(map_find(o, "p50"));
-    ret->p90 = number_or_nan(map_find(o, "p90"));
-    ret->p99 = number_or_nan(map_find(o, "p99"));
-    ret->p999 = number_or_nan(map_find(o, "p999"));
-    ret->max = number_or_nan(map_find(o, "max"));
-}
-
-static const void *read_client(struct arena *a, const msgpack_object *o)
-{
-    struct kops_client_info *c = arena_new(a, sizeof(*c));
-    const msgpack_object *latency = map_find(o, "latency");
-
-    if (!c)
-        return NULL;
-    c->pid = (int64_t)uint_or_zero(map_find(o, "pid"));
-    c->uid = (int64_t)uint_or_zero(map_find(o, "uid"));
-    c->gid = (int64_t)uint_or_zero(map_find(o, "gid"));
-    c->client = get_text(a, map_find(o, "client"));
-    c->comm = get_text(a, map_find(o, "comm"));
-    c->connected_s = number_or_nan(map_find(o, "connected_s"));
-    c->requests = uint_or_zero(map_find(o, "requests"));
-    c->errors = uint_or_zero(map_find(o, "errors"));
-    c->inflight = uint_or_zero(map_find(o, "inflight"));
-    c->queued = uint_or_zero(map_find(o, "queued"));
-    c->buffers = uint_or_zero(map_find(o, "buffers"));
-    c->mapped_bytes = uint_or_zero(map_find(o, "mapped_bytes"));
-    c->allocated_bytes = uint_or_zero(map_find(o, "allocated_bytes"));
-    c->programs = uint_or_zero(map_find(o, "programs"));
-    c->kernels = uint_or_zero(map_find(o, "kernels"));
-    c->bytes_in = uint_or_zero(map_find(o, "bytes_in"));
-    c->bytes_out = uint_or_zero(map_find(o, "bytes_out"));
-    c->output_bytes = uint_or_zero(map_find(o, "output_bytes"));
-    c->paused = get_bool(map_find(o, "paused"));
-    c->shm = get_bool(map_find(o, "shm"));
-    c->device_us = number_or_nan(map_find(o, "device_us"));
-    read_quantiles(map_find(latency, "queue"), &c->latency.queue);
-    read_quantiles(map_find(latency, "device"), &c->latency.device);
-    read_quantiles(map_find(latency, "total"), &c->latency.total);
-    return c->client && c->comm ? c : NULL;
-}
-
-static uint64_t limit_of(const msgpack_object *limits, const char *key)
-{
-    uint64_t limit;
-
-    return get_uint(map_find(limits, key), &limit) ? limit : KOPS_NO_LIMIT;
-}
-
-static const void *read_user(struct arena *a, const msgpack_object *o)
-{
-    struct kops_user_info *u = arena_new(a, sizeof(*u));
-    const msgpack_object *limits = map_find(o, "limits");
-
-    if (!u)
-        return NULL;
-    u->uid = (int64_t)uint_or_zero(map_find(o, "uid"));
-    u->connections = uint_or_zero(map_find(o, "connections"));
-    u->buffers = uint_or_zero(map_find(o, "buffers"));
-    u->mappings = uint_or_zero(map_find(o, "mappings"));
-    u->mapped_bytes = uint_or_zero(map_find(o, "mapped_bytes"));
-    u->allocated_bytes = uint_or_zero(map_find(o, "allocated_bytes"));
-    u->host_bytes = uint_or_zero(map_find(o, "host_bytes"));
-    u->program_bytes = uint_or_zero(map_find(o, "program_bytes"));
-    u->waiting_bytes = uint_or_zero(map_find(o, "waiting_bytes"));
-    u->inflight = uint_or_zero(map_find(o, "inflight"));
-    u->fds = uint_or_zero(map_find(o, "fds"));
-    u->kernel_bytes = uint_or_zero(map_find(o, "kernel_bytes"));
-    u->requests = uint_or_zero(map_find(o, "requests"));
-    u->refused = uint_or_zero(map_find(o, "refused"));
-    u->device_us = number_or_nan(map_find(o, "device_us"));
-    u->limits = (struct kops_user_limits){.connections = limit_of(limits, "connections"),
-                                          .buffers = limit_of(limits, "buffers"),
-                                          .mappings = limit_of(limits, "mappings"),
-                                          .mapped_bytes = limit_of(limits, "mapped_bytes"),
-                                          .allocated_bytes = limit_of(limits, "allocated_bytes"),
-                                          .host_bytes = limit_of(limits, "host_bytes"),
-                                          .program_bytes = limit_of(limits, "program_bytes"),
-                                          .waiting_bytes = limit_of(limits, "waiting_bytes"),
-                                          .inflight = limit_of(limits, "inflight"),
-                                          .fds = limit_of(limits, "fds"),
-                                          .kernel_bytes = limit_of(limits, "kernel_bytes"),
-                                          .messages_per_s = limit_of(limits, "messages_per_s"),
-                                          .device_share = limit_of(limits, "device_share")};
-    return u;
-}
-
-static const void *read_load(struct arena *a, const msgpack_object *o)
-{
-    struct kops_device_load *d = arena_new(a, sizeof(*d));
-
-    if (!d)
-        return NULL;
-    d->index = (unsigned)uint_or_zero(map_find(o, "index"));
-    d->name = get_text(a, map_find(o, "name"));
-    d->uuid = get_text(a, map_find(o, "uuid"));
-    d->busy_us = number_or_nan(map_find(o, "busy_us"));
-    d->running = uint_or_zero(map_find(o, "running"));
-    d->memory_total = uint_or_zero(map_find(o, "memory_total"));
-    d->memory_free = uint_or_zero(map_find(o, "memory_free"));
-    return d->name && d->uuid ? d : NULL;
-}
-
-bool wire_decode_clients(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
-{
+    static const struct wire_field fields[] = {
+        WIRE_NESTED(struct kops_clients, LIST, "clients", clients, client_record),
+        WIRE_NESTED(struct kops_clients, LIST, "users", users, user_record),
+        WIRE_NESTED(struct kops_clients, LIST, "devices", devices, load_record),
+        WIRE_FIELD(struct kops_clients, TEXT, "state", state),
+        WIRE_FIELD(struct kops_clients, F64, "uptime_s", uptime_s),
+    };
+    static const struct wire_record record = WIRE_RECORD(struct kops_clients, fields);
     struct wire_clients *w = into;
 
     (void)fds;
     (void)nfds;
-    w->clients.clients = get_list(&w->arena, map_find(result, "clients"), read_client);
-    w->clients.users = get_list(&w->arena, map_find(result, "users"), read_user);
-    w->clients.devices = get_list(&w->arena, map_find(result, "devices"), read_load);
-    w->clients.state = get_text(&w->arena, map_find(result, "state"));
-    w->clients.uptime_s = number_or_nan(map_find(result, "uptime_s"));
-    return w->clients.clients && w->clients.users && w->clients.devices && w->clients.state;
+    return wire_read(&w->arena, result, &record, &w->clients);
 }
 
 /* ---- metrics, drain ---- */
 
-bool wire_decode_metrics(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+bool wire_decode_metrics(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
-    const msgpack_object *text = map_find(result, "text");
+    struct raw {
+        const unsigned char *text;
+    } raw;
+    static const struct wire_field fields[] = {WIRE_NEEDED(struct raw, VALUE, "text", text)};
+    static const struct wire_record record = WIRE_RECORD(struct raw, fields);
+    struct codec_item item;
     char *copy;
 
     (void)fds;
     (void)nfds;
-    if (!text || text->type != MSGPACK_OBJECT_STR)
+    if (!wire_read(NULL, result, &record, &raw) || codec_type_of(raw.text) != CODEC_STR)
         return false;
-    copy = malloc((size_t)text->via.str.size + 1);
+    codec_read(raw.text, &item);
+    copy = malloc((size_t)item.count + 1);
     if (!copy)
         return false;
-    memcpy(copy, text->via.str.ptr, text->via.str.size);
-    copy[text->via.str.size] = 0;
+    memcpy(copy, item.text, item.count);
+    copy[item.count] = 0;
     *(char **)into = copy;
     return true;
 }
 
-bool wire_decode_drain(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+bool wire_decode_drain(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
-    struct kops_drain_result *r = into;
-    const msgpack_object *drained = map_find(result, "drained");
+    static const struct wire_field fields[] = {
+        WIRE_NEEDED(struct kops_drain_result, BOOL, "drained", drained),
+        WIRE_FIELD(struct kops_drain_result, U64, "jobs", jobs),
+        WIRE_FIELD(struct kops_drain_result, U64, "connections", connections),
+    };
+    static const struct wire_record record = WIRE_RECORD(struct kops_drain_result, fields);
 
     (void)fds;
     (void)nfds;
-    if (!drained || drained->type != MSGPACK_OBJECT_BOOLEAN)
-        return false;
-    r->drained = get_bool(drained);
-    r->jobs = uint_or_zero(map_find(result, "jobs"));
-    r->connections = uint_or_zero(map_find(result, "connections"));
-    return true;
+    return wire_read(NULL, result, &record, into);
 }

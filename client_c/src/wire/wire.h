@@ -1,8 +1,8 @@
-/* MessagePack on both sides of the protocol; what reads it is the only user of msgpack-c in this library.
+/* MessagePack on both sides of the protocol, by codec/.
  *
  * wire_pack.c appends requests to a struct bytes, wire_unpack.c takes replies apart, wire_info.c reads the two big ones
  * (hello, stats). Requests name nothing but plain values: buffers are resolved to ids (0: none) before. Bytes are
- * checked by codec/scan.h before they come here. Thread: any; a decoder serves one at a time. */
+ * checked by codec/scan.h before they come here; a value is a position in them. Thread: any. */
 #ifndef KOPS_CLIENT_WIRE_H
 #define KOPS_CLIENT_WIRE_H
 
@@ -12,8 +12,6 @@
 #include "base/bytes.h"
 #include "reply.h"
 #include "tensor.h"
-
-struct msgpack_object;
 
 enum { WIRE_PROTOCOL = 1, WIRE_MAX_FDS = 16, WIRE_HANDLE_SIZE = 64 };
 
@@ -156,28 +154,25 @@ enum wire_kind { WIRE_RESPONSE, WIRE_ERROR_NOTIFICATION, WIRE_OTHER_NOTIFICATION
 struct wire_message {
     enum wire_kind kind;
     uint32_t msgid;
-    const struct msgpack_object *error;  /* NULL: none */
-    const struct msgpack_object *result; /* NULL where there is an error */
-    unsigned nfds;                       /* what the result claims */
-    const char *body;                    /* the bytes of error or result */
-    size_t body_length;
+    const unsigned char *error;  /* NULL: none */
+    const unsigned char *result; /* NULL where there is an error */
+    size_t length;               /* bytes of a response's error or result */
+    unsigned nfds;               /* what the result claims */
 };
 
-struct wire_decoder;
-
-struct wire_decoder *wire_decoder_new(void);
-struct wire_decoder *wire_decoder_free(struct wire_decoder *d);
-
-/* Takes one whole message apart; what it returns points into `data` and the decoder, until the next call. Returns NULL,
- * or a sentence that says what is wrong with the bytes. */
-const char *wire_parse(struct wire_decoder *d, const char *data, size_t length, struct wire_message *ret_message);
+/* Takes one whole message apart; *ret_message points into `data`. Returns NULL, or a sentence that says what is wrong
+ * with the message. */
+const char *wire_parse(const void *data, size_t length, struct wire_message *ret_message);
 
 /* Fills *e (not NULL) from an error map; a malformed one becomes bad_reply. */
-void wire_decode_error(const struct msgpack_object *error, struct kops_error *e);
+void wire_decode_error(const unsigned char *error, struct kops_error *e);
 
 /* Reads a result. `fds` are the message's own: what is kept is replaced by -1. Returns false when the result lacks
  * something. */
-typedef bool wire_decode(const struct msgpack_object *result, int *fds, unsigned nfds, void *into);
+typedef bool wire_decode(const unsigned char *result, int *fds, unsigned nfds, void *into);
+
+/* Takes a descriptor, which a result names by its index: the receiver's from then on. */
+bool wire_take_fd(uint64_t index, int *fds, unsigned nfds, int *ret);
 
 struct wire_buffer {
     uint64_t id, size;

@@ -1,269 +1,307 @@
 /* The results of hello and stats as plain structs, in an arena of their own. */
-#include <msgpack.h>
+#include <string.h>
 
 #include "wire.h"
-#include "wire_get.h"
-#include "wire_list.h"
+#include "wire_read.h"
 
 /* ---- hello ---- */
 
-static const void *read_device(struct arena *a, const msgpack_object *o)
-{
-    struct kops_device *d = arena_new(a, sizeof(*d));
+static const struct wire_field device_fields[] = {
+    WIRE_FIELD(struct kops_device, UINT, "index", index),
+    WIRE_FIELD(struct kops_device, TEXT, "name", name),
+    WIRE_FIELD(struct kops_device, TEXT, "uuid", uuid),
+    WIRE_FIELD(struct kops_device, TEXT, "backend", backend),
+    WIRE_FIELD(struct kops_device, TEXT, "arch", arch),
+    WIRE_FIELD(struct kops_device, U64, "memory_bytes", memory_bytes),
+    WIRE_FIELD(struct kops_device, UINT, "compute_units", compute_units),
+    WIRE_FIELD(struct kops_device, BOOL, "default", is_default),
+    WIRE_FIELD(struct kops_device, BOOL, "mps", mps),
+};
+static const struct wire_record device_record = WIRE_RECORD(struct kops_device, device_fields);
 
-    if (!d)
-        return NULL;
-    d->index = (unsigned)uint_or_zero(map_find(o, "index"));
-    d->name = get_text(a, map_find(o, "name"));
-    d->uuid = get_text(a, map_find(o, "uuid"));
-    d->backend = get_text(a, map_find(o, "backend"));
-    d->arch = get_text(a, map_find(o, "arch"));
-    d->memory_bytes = uint_or_zero(map_find(o, "memory_bytes"));
-    d->compute_units = (unsigned)uint_or_zero(map_find(o, "compute_units"));
-    d->is_default = get_bool(map_find(o, "default"));
-    d->mps = get_bool(map_find(o, "mps"));
-    return d->name && d->uuid && d->backend && d->arch ? d : NULL;
+/* An attribute as it comes: its default is read by its type, whichever comes first. */
+struct raw_attr {
+    struct kops_op_attr attr;
+    const unsigned char *type, *fallback, *choices;
+};
+
+static const struct wire_field attr_fields[] = {
+    WIRE_FIELD(struct raw_attr, TEXT, "name", attr.name),    WIRE_FIELD(struct raw_attr, VALUE, "type", type),
+    WIRE_FIELD(struct raw_attr, VALUE, "default", fallback), WIRE_FIELD(struct raw_attr, VALUE, "choices", choices),
+    WIRE_FIELD(struct raw_attr, TEXT, "doc", attr.doc),
+};
+static const struct wire_record attr_record = WIRE_RECORD(struct raw_attr, attr_fields);
+
+static int64_t get_int(const unsigned char *value)
+{
+    struct codec_item item = {.u = 0};
+
+    if (value)
+        codec_read(value, &item);
+    return value && (item.type == CODEC_UINT || item.type == CODEC_NEGATIVE) ? item.i : 0;
 }
 
-static bool read_fallback(struct arena *a, const msgpack_object *type, const msgpack_object *value,
-                          struct kops_attr *ret)
+static bool read_fallback(struct arena *a, const unsigned char *type, const unsigned char *value, struct kops_attr *ret)
 {
-    double number;
+    struct codec_item item;
 
-    if (!type || type->type != MSGPACK_OBJECT_STR)
+    if (!type || codec_type_of(type) != CODEC_STR)
         return true;
-    if (text_is(type, "bool", 4)) {
+    if (wire_text_is(type, "bool")) {
         ret->type = KOPS_ATTR_BOOL;
-        ret->value.boolean = get_bool(value);
-    } else if (text_is(type, "float", 5)) {
+        if (value && codec_type_of(value) == CODEC_BOOL) {
+            codec_read(value, &item);
+            ret->value.boolean = item.b;
+        }
+    } else if (wire_text_is(type, "float")) {
         ret->type = KOPS_ATTR_FLOAT;
-        ret->value.real = get_number(value, &number) ? number : 0;
-    } else if (text_is(type, "int", 3)) {
+        wire_get_number(value, &ret->value.real);
+    } else if (wire_text_is(type, "int")) {
         ret->type = KOPS_ATTR_INT;
-        ret->value.integer =
-            value && value->type == MSGPACK_OBJECT_NEGATIVE_INTEGER ? value->via.i64 : (int64_t)uint_or_zero(value);
+        ret->value.integer = get_int(value);
     } else {
         ret->type = KOPS_ATTR_TEXT;
-        ret->value.text = get_text(a, value);
+        ret->value.text = wire_get_text(a, value);
         return ret->value.text != NULL;
     }
     return true;
 }
 
-static const void *read_attr(struct arena *a, const msgpack_object *o)
+static bool read_attr(struct arena *a, const unsigned char *value, struct kops_op_attr *ret)
 {
-    struct kops_op_attr *attr = arena_new(a, sizeof(*attr));
-    const msgpack_object *choices = map_find(o, "choices");
+    struct raw_attr raw = {.type = NULL};
 
-    if (!attr || !read_fallback(a, map_find(o, "type"), map_find(o, "default"), &attr->fallback))
-        return NULL;
-    attr->name = attr->fallback.name = get_text(a, map_find(o, "name"));
-    attr->doc = get_text(a, map_find(o, "doc"));
-    if (choices && !(attr->choices = get_texts(a, choices)))
-        return NULL;
-    return attr->name && attr->doc ? attr : NULL;
-}
-
-/* {device uuid: [name]} */
-static const struct kops_op_variants *const *read_variants(struct arena *a, const msgpack_object *o)
-{
-    size_t n = o && o->type == MSGPACK_OBJECT_MAP ? o->via.map.size : 0;
-    const struct kops_op_variants **list = arena_new(a, (n + 1) * sizeof(*list));
-
-    for (size_t i = 0; list && i < n; i++) {
-        struct kops_op_variants *v = arena_new(a, sizeof(*v));
-
-        if (!v || !(v->device = get_text(a, &o->via.map.ptr[i].key)) ||
-            !(v->names = get_texts(a, &o->via.map.ptr[i].val)))
-            return NULL;
-        list[i] = v;
-    }
-    return list;
-}
-
-static const void *read_op(struct arena *a, const msgpack_object *o)
-{
-    struct kops_op *op = arena_new(a, sizeof(*op));
-
-    if (!op)
-        return NULL;
-    op->name = get_text(a, map_find(o, "name"));
-    op->summary = get_text(a, map_find(o, "summary"));
-    op->doc = get_text(a, map_find(o, "doc"));
-    op->inputs = get_texts(a, map_find(o, "inputs"));
-    op->outputs = get_texts(a, map_find(o, "outputs"));
-    op->dtypes = get_texts(a, map_find(o, "dtypes"));
-    op->attrs = get_list(a, map_find(o, "attrs"), read_attr);
-    op->variants = read_variants(a, map_find(o, "variants"));
-    return op->name && op->summary && op->doc && op->inputs && op->outputs && op->dtypes && op->attrs && op->variants
-               ? op
-               : NULL;
-}
-
-static void read_limits(const msgpack_object *o, struct kops_limits *ret)
-{
-    ret->message_bytes = uint_or_zero(map_find(o, "message_bytes"));
-    ret->depth = uint_or_zero(map_find(o, "depth"));
-    ret->nfds = uint_or_zero(map_find(o, "nfds"));
-    ret->inflight = uint_or_zero(map_find(o, "inflight"));
-    ret->buffers = uint_or_zero(map_find(o, "buffers"));
-    ret->streams = uint_or_zero(map_find(o, "streams"));
-    ret->rank = uint_or_zero(map_find(o, "rank"));
-    ret->repeat = uint_or_zero(map_find(o, "repeat"));
-    ret->warmup = uint_or_zero(map_find(o, "warmup"));
-    ret->inline_mappings = uint_or_zero(map_find(o, "inline_mappings"));
-    ret->sequence_ops = uint_or_zero(map_find(o, "sequence_ops"));
-    ret->spin_us = uint_or_zero(map_find(o, "spin_us"));
-    ret->source_bytes = uint_or_zero(map_find(o, "source_bytes"));
-}
-
-/* False: no memory. */
-static bool read_kernels(struct arena *a, const msgpack_object *o, const struct kops_kernels_info **ret)
-{
-    const msgpack_object *compiler = map_find(o, "compiler");
-    struct kops_kernels_info *k;
-
-    if (!o)
-        return true;
-    k = arena_new(a, sizeof(*k));
-    if (!k)
+    if (!wire_read(a, value, &attr_record, &raw) || !read_fallback(a, raw.type, raw.fallback, &raw.attr.fallback) ||
+        (raw.choices && !(raw.attr.choices = wire_get_texts(a, raw.choices))))
         return false;
-    k->compiler = compiler ? get_text(a, compiler) : NULL;
-    k->policy = get_text(a, map_find(o, "policy"));
-    k->allowed = get_bool(map_find(o, "allowed"));
-    k->arch = get_texts(a, map_find(o, "arch"));
-    *ret = k;
-    return k->policy && k->arch && (k->compiler || !compiler);
-}
-
-bool wire_decode_limits(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
-{
-    (void)fds;
-    (void)nfds;
-    read_limits(map_find(result, "limits"), into);
+    raw.attr.fallback.name = raw.attr.name;
+    *ret = raw.attr;
     return true;
 }
 
-bool wire_decode_info(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+static bool read_attrs(struct arena *a, const unsigned char *value, void *into)
+{
+    const uint32_t n = wire_elements(value, &value);
+    const struct kops_op_attr **list = arena_new(a, ((size_t)n + 1) * sizeof(*list));
+
+    for (uint32_t i = 0; list && i < n; i++, value = codec_skip(value)) {
+        struct kops_op_attr *attr = arena_new(a, sizeof(*attr));
+
+        if (!attr || !read_attr(a, value, attr))
+            return false;
+        list[i] = attr;
+    }
+    *(const struct kops_op_attr *const **)into = list;
+    return list != NULL;
+}
+
+/* {device uuid: [name]} */
+static bool read_variants(struct arena *a, const unsigned char *value, void *into)
+{
+    const uint32_t n = wire_pairs(value, &value);
+    const struct kops_op_variants **list = arena_new(a, ((size_t)n + 1) * sizeof(*list));
+
+    for (uint32_t i = 0; list && i < n; i++, value = codec_skip(value)) {
+        struct kops_op_variants *v = arena_new(a, sizeof(*v));
+
+        if (!v || !(v->device = wire_get_text(a, value)))
+            return false;
+        value = codec_skip(value);
+        if (!(v->names = wire_get_texts(a, value)))
+            return false;
+        list[i] = v;
+    }
+    *(const struct kops_op_variants *const **)into = list;
+    return list != NULL;
+}
+
+static const struct wire_field op_fields[] = {
+    WIRE_FIELD(struct kops_op, TEXT, "name", name),
+    WIRE_FIELD(struct kops_op, TEXT, "summary", summary),
+    WIRE_FIELD(struct kops_op, TEXT, "doc", doc),
+    WIRE_FIELD(struct kops_op, TEXTS, "inputs", inputs),
+    WIRE_FIELD(struct kops_op, TEXTS, "outputs", outputs),
+    WIRE_FIELD(struct kops_op, TEXTS, "dtypes", dtypes),
+    WIRE_READ(struct kops_op, "attrs", attrs, read_attrs),
+    WIRE_READ(struct kops_op, "variants", variants, read_variants),
+};
+static const struct wire_record op_record = WIRE_RECORD(struct kops_op, op_fields);
+
+static const struct wire_field limit_fields[] = {
+    WIRE_FIELD(struct kops_limits, U64, "message_bytes", message_bytes),
+    WIRE_FIELD(struct kops_limits, U64, "depth", depth),
+    WIRE_FIELD(struct kops_limits, U64, "nfds", nfds),
+    WIRE_FIELD(struct kops_limits, U64, "inflight", inflight),
+    WIRE_FIELD(struct kops_limits, U64, "buffers", buffers),
+    WIRE_FIELD(struct kops_limits, U64, "streams", streams),
+    WIRE_FIELD(struct kops_limits, U64, "rank", rank),
+    WIRE_FIELD(struct kops_limits, U64, "repeat", repeat),
+    WIRE_FIELD(struct kops_limits, U64, "warmup", warmup),
+    WIRE_FIELD(struct kops_limits, U64, "inline_mappings", inline_mappings),
+    WIRE_FIELD(struct kops_limits, U64, "sequence_ops", sequence_ops),
+    WIRE_FIELD(struct kops_limits, U64, "spin_us", spin_us),
+    WIRE_FIELD(struct kops_limits, U64, "source_bytes", source_bytes),
+};
+static const struct wire_record limit_record = WIRE_RECORD(struct kops_limits, limit_fields);
+
+static const struct wire_field kernels_fields[] = {
+    WIRE_FIELD(struct kops_kernels_info, OPTIONAL_TEXT, "compiler", compiler),
+    WIRE_FIELD(struct kops_kernels_info, TEXT, "policy", policy),
+    WIRE_FIELD(struct kops_kernels_info, BOOL, "allowed", allowed),
+    WIRE_FIELD(struct kops_kernels_info, TEXTS, "arch", arch),
+};
+static const struct wire_record kernels_record = WIRE_RECORD(struct kops_kernels_info, kernels_fields);
+
+/* NULL where the daemon says nothing of kernels. */
+static bool read_kernels(struct arena *a, const unsigned char *value, void *into)
+{
+    struct kops_kernels_info *kernels = value ? arena_new(a, sizeof(*kernels)) : NULL;
+
+    *(const struct kops_kernels_info **)into = kernels;
+    return !value || (kernels && wire_read(a, value, &kernels_record, kernels));
+}
+
+static const struct wire_field info_fields[] = {
+    WIRE_FIELD(struct kops_info, TEXT, "server", server),
+    WIRE_FIELD(struct kops_info, TEXT, "instance", instance),
+    WIRE_NEEDED(struct kops_info, UINT, "protocol", protocol),
+    WIRE_FIELD(struct kops_info, UINT, "protocol_min", protocol_min),
+    WIRE_NEEDED(struct kops_info, I64, "pid", pid),
+    WIRE_NESTED(struct kops_info, LIST, "devices", devices, device_record),
+    WIRE_NESTED(struct kops_info, LIST, "ops", ops, op_record),
+    WIRE_NESTED(struct kops_info, MAP, "limits", limits, limit_record),
+    WIRE_FIELD(struct kops_info, TEXTS, "features", features),
+    WIRE_READ(struct kops_info, "kernels", kernels, read_kernels),
+};
+static const struct wire_record info_record = WIRE_RECORD(struct kops_info, info_fields);
+
+bool wire_decode_info(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
     struct wire_info *w = into;
-    struct kops_info *info = &w->info;
-    uint64_t pid, protocol;
 
     (void)fds;
     (void)nfds;
-    if (!get_uint(map_find(result, "pid"), &pid) || !get_uint(map_find(result, "protocol"), &protocol))
-        return false;
-    info->pid = (int64_t)pid;
-    info->protocol = (unsigned)protocol;
-    info->protocol_min = (unsigned)uint_or_zero(map_find(result, "protocol_min"));
-    info->server = get_text(&w->arena, map_find(result, "server"));
-    info->instance = get_text(&w->arena, map_find(result, "instance"));
-    info->devices = get_list(&w->arena, map_find(result, "devices"), read_device);
-    info->ops = get_list(&w->arena, map_find(result, "ops"), read_op);
-    info->features = get_texts(&w->arena, map_find(result, "features"));
-    read_limits(map_find(result, "limits"), &info->limits);
-    return info->server && info->instance && info->devices && info->ops && info->features &&
-           read_kernels(&w->arena, map_find(result, "kernels"), &info->kernels);
+    return wire_read(&w->arena, result, &info_record, &w->info);
+}
+
+bool wire_decode_limits(const unsigned char *result, int *fds, unsigned nfds, void *into)
+{
+    static const struct wire_field fields[] = {{.key = "limits", .type = WIRE_MAP, .record = &limit_record}};
+    static const struct wire_record record = WIRE_RECORD(struct kops_limits, fields);
+
+    (void)fds;
+    (void)nfds;
+    return wire_read(NULL, result, &record, into);
 }
 
 /* ---- stats ---- */
 
-static void read_spread(const msgpack_object *o, struct kops_spread *ret)
+static const struct wire_field spread_fields[] = {
+    WIRE_FIELD(struct kops_spread, F64, "min", min), WIRE_FIELD(struct kops_spread, F64, "mean", mean),
+    WIRE_FIELD(struct kops_spread, F64, "p50", p50), WIRE_FIELD(struct kops_spread, F64, "p90", p90),
+    WIRE_FIELD(struct kops_spread, F64, "p99", p99), WIRE_FIELD(struct kops_spread, F64, "p999", p999),
+    WIRE_FIELD(struct kops_spread, F64, "max", max),
+};
+static const struct wire_record spread_record = WIRE_RECORD(struct kops_spread, spread_fields);
+
+static bool read_shapes(struct arena *a, const unsigned char *value, void *into)
 {
-    ret->min = number_or_nan(map_find(o, "min"));
-    ret->mean = number_or_nan(map_find(o, "mean"));
-    ret->p50 = number_or_nan(map_find(o, "p50"));
-    ret->p90 = number_or_nan(map_find(o, "p90"));
-    ret->p99 = number_or_nan(map_find(o, "p99"));
-    ret->p999 = number_or_nan(map_find(o, "p999"));
-    ret->max = number_or_nan(map_find(o, "max"));
-}
+    struct kops_stats_row *row = into;
+    const uint32_t n = wire_elements(value, &value);
+    struct kops_shape *shapes = arena_new(a, ((size_t)n + 1) * sizeof(*shapes));
 
-static bool read_shapes(struct arena *a, const msgpack_object *o, struct kops_stats_row *row)
-{
-    size_t n = list_size(o);
-    struct kops_shape *shapes = arena_new(a, (n + 1) * sizeof(*shapes));
+    for (uint32_t i = 0; shapes && i < n; i++, value = codec_skip(value)) {
+        const unsigned char *size = NULL;
+        const uint32_t rank = wire_elements(value, &size);
 
-    for (size_t i = 0; shapes && i < n; i++) {
-        const msgpack_object *shape = &o->via.array.ptr[i];
-        size_t rank = list_size(shape);
+        shapes[i].rank = rank < KOPS_MAX_RANK ? rank : KOPS_MAX_RANK;
+        for (unsigned d = 0; d < shapes[i].rank; d++, size = codec_skip(size)) {
+            uint64_t dim = 0;
 
-        shapes[i].rank = rank < KOPS_MAX_RANK ? (unsigned)rank : KOPS_MAX_RANK;
-        for (unsigned d = 0; d < shapes[i].rank; d++)
-            shapes[i].dims[d] = (int64_t)uint_or_zero(&shape->via.array.ptr[d]);
+            wire_get_uint(size, &dim);
+            shapes[i].dims[d] = (int64_t)dim;
+        }
     }
     row->shapes = shapes;
     row->n_shapes = n;
     return shapes != NULL;
 }
 
-static const void *read_row(struct arena *a, const msgpack_object *o)
+static const struct wire_field row_fields[] = {
+    WIRE_FIELD(struct kops_stats_row, TEXT, "op", op),
+    WIRE_FIELD(struct kops_stats_row, TEXT, "device", device),
+    WIRE_FIELD(struct kops_stats_row, TEXT, "variant", variant),
+    WIRE_FIELD(struct kops_stats_row, TEXT, "dtype", dtype),
+    {.key = "shapes", .type = WIRE_OTHER, .read = read_shapes}, /* two members of the row */
+    WIRE_FIELD(struct kops_stats_row, U64, "count", count),
+    WIRE_FIELD(struct kops_stats_row, U64, "errors", errors),
+    WIRE_NESTED(struct kops_stats_row, MAP, "queue_us", queue_us, spread_record),
+    WIRE_NESTED(struct kops_stats_row, MAP, "exec_us", exec_us, spread_record),
+    WIRE_NESTED(struct kops_stats_row, MAP, "total_us", total_us, spread_record),
+};
+static const struct wire_record row_record = WIRE_RECORD(struct kops_stats_row, row_fields);
+
+static bool read_pids(struct arena *a, const unsigned char *value, void *into)
 {
-    struct kops_stats_row *row = arena_new(a, sizeof(*row));
+    struct kops_mapping *m = into;
+    const uint32_t n = wire_elements(value, &value);
+    int64_t *pids = arena_new(a, ((size_t)n + 1) * sizeof(*pids));
 
-    if (!row || !read_shapes(a, map_find(o, "shapes"), row))
-        return NULL;
-    row->op = get_text(a, map_find(o, "op"));
-    row->device = get_text(a, map_find(o, "device"));
-    row->variant = get_text(a, map_find(o, "variant"));
-    row->dtype = get_text(a, map_find(o, "dtype"));
-    row->count = uint_or_zero(map_find(o, "count"));
-    row->errors = uint_or_zero(map_find(o, "errors"));
-    read_spread(map_find(o, "queue_us"), &row->queue_us);
-    read_spread(map_find(o, "exec_us"), &row->exec_us);
-    read_spread(map_find(o, "total_us"), &row->total_us);
-    return row->op && row->device && row->variant && row->dtype ? row : NULL;
-}
+    for (uint32_t i = 0; pids && i < n; i++, value = codec_skip(value)) {
+        uint64_t pid = 0;
 
-static const void *read_mapping(struct arena *a, const msgpack_object *o)
-{
-    struct kops_mapping *m = arena_new(a, sizeof(*m));
-    const msgpack_object *device = map_find(o, "device"), *pids = map_find(o, "pids");
-    size_t n = list_size(pids);
-    int64_t *list = arena_new(a, (n + 1) * sizeof(*list));
-
-    if (!m || !list)
-        return NULL;
-    m->kind = get_text(a, map_find(o, "kind"));
-    m->device = device ? get_text(a, device) : NULL;
-    m->size = uint_or_zero(map_find(o, "size"));
-    m->users = uint_or_zero(map_find(o, "users"));
-    m->open = get_bool(map_find(o, "open"));
-    m->idle_s = number_or_nan(map_find(o, "idle_s"));
-    m->pids = list;
+        wire_get_uint(value, &pid);
+        pids[i] = (int64_t)pid;
+    }
+    m->pids = pids;
     m->n_pids = n;
-    for (size_t i = 0; i < n; i++)
-        list[i] = (int64_t)uint_or_zero(&pids->via.array.ptr[i]);
-    return m->kind && (m->device || !device) ? m : NULL;
+    return pids != NULL;
 }
 
-static const struct kops_counter *const *read_counters(struct arena *a, const msgpack_object *o)
-{
-    size_t n = o && o->type == MSGPACK_OBJECT_MAP ? o->via.map.size : 0;
-    const struct kops_counter **list = arena_new(a, (n + 1) * sizeof(*list));
+static const struct wire_field mapping_fields[] = {
+    WIRE_FIELD(struct kops_mapping, TEXT, "kind", kind),
+    WIRE_FIELD(struct kops_mapping, OPTIONAL_TEXT, "device", device),
+    WIRE_FIELD(struct kops_mapping, U64, "size", size),
+    WIRE_FIELD(struct kops_mapping, U64, "users", users),
+    WIRE_FIELD(struct kops_mapping, BOOL, "open", open),
+    WIRE_FIELD(struct kops_mapping, F64, "idle_s", idle_s),
+    {.key = "pids", .type = WIRE_OTHER, .read = read_pids}, /* two members of the mapping */
+};
+static const struct wire_record mapping_record = WIRE_RECORD(struct kops_mapping, mapping_fields);
 
-    for (size_t i = 0; list && i < n; i++) {
+/* {name: uint} */
+static bool read_counters(struct arena *a, const unsigned char *value, void *into)
+{
+    const uint32_t n = wire_pairs(value, &value);
+    const struct kops_counter **list = arena_new(a, ((size_t)n + 1) * sizeof(*list));
+
+    for (uint32_t i = 0; list && i < n; i++, value = codec_skip(value)) {
         struct kops_counter *c = arena_new(a, sizeof(*c));
 
-        if (!c || !(c->name = get_text(a, &o->via.map.ptr[i].key)))
-            return NULL;
-        c->value = uint_or_zero(&o->via.map.ptr[i].val);
+        if (!c || !(c->name = wire_get_text(a, value)))
+            return false;
+        value = codec_skip(value);
+        wire_get_uint(value, &c->value);
         list[i] = c;
     }
-    return list;
+    *(const struct kops_counter *const **)into = list;
+    return list != NULL;
 }
 
-bool wire_decode_stats(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+static const struct wire_field stats_fields[] = {
+    WIRE_FIELD(struct kops_stats, F64, "uptime_s", uptime_s),
+    WIRE_READ(struct kops_stats, "counters", counters, read_counters),
+    WIRE_NESTED(struct kops_stats, LIST, "ops", rows, row_record),
+    WIRE_NESTED(struct kops_stats, LIST, "mappings", mappings, mapping_record),
+    WIRE_READ(struct kops_stats, "kernels", kernels, read_counters),
+};
+static const struct wire_record stats_record = WIRE_RECORD(struct kops_stats, stats_fields);
+
+bool wire_decode_stats(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
     struct wire_stats *w = into;
 
     (void)fds;
     (void)nfds;
-    w->stats.uptime_s = number_or_nan(map_find(result, "uptime_s"));
-    w->stats.counters = read_counters(&w->arena, map_find(result, "counters"));
-    w->stats.rows = get_list(&w->arena, map_find(result, "ops"), read_row);
-    w->stats.mappings = get_list(&w->arena, map_find(result, "mappings"), read_mapping);
-    w->stats.kernels = read_counters(&w->arena, map_find(result, "kernels"));
-    return w->stats.counters && w->stats.rows && w->stats.mappings && w->stats.kernels;
+    return wire_read(&w->arena, result, &stats_record, &w->stats);
 }

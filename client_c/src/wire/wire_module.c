@@ -1,148 +1,157 @@
 /* The replies of compile and cache as plain structs. */
-#include <msgpack.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/fail.h"
 #include "wire.h"
-#include "wire_get.h"
-#include "wire_list.h"
+#include "wire_read.h"
 
 /* ---- compile ---- */
 
-static const void *read_entry(struct arena *a, const msgpack_object *o)
+static bool read_params(struct arena *a, const unsigned char *value, void *into)
 {
-    struct kops_entry *entry = arena_new(a, sizeof(*entry));
-    const msgpack_object *params = map_find(o, "params");
-    const size_t n = list_size(params);
-    uint32_t *sizes = arena_new(a, (n + 1) * sizeof(*sizes));
+    struct kops_entry *entry = into;
+    const uint32_t n = wire_elements(value, &value);
+    uint32_t *sizes = arena_new(a, ((size_t)n + 1) * sizeof(*sizes));
 
-    if (!entry || !sizes)
-        return NULL;
-    entry->name = get_text(a, map_find(o, "name"));
-    entry->lowered = get_text(a, map_find(o, "lowered"));
-    entry->registers = (unsigned)uint_or_zero(map_find(o, "registers"));
-    entry->shared_bytes = (unsigned)uint_or_zero(map_find(o, "shared_bytes"));
-    entry->local_bytes = (unsigned)uint_or_zero(map_find(o, "local_bytes"));
-    entry->const_bytes = (unsigned)uint_or_zero(map_find(o, "const_bytes"));
-    entry->max_threads = (unsigned)uint_or_zero(map_find(o, "max_threads"));
+    for (uint32_t i = 0; sizes && i < n; i++, value = codec_skip(value)) {
+        uint64_t size = 0;
+
+        wire_get_uint(value, &size);
+        sizes[i] = (uint32_t)size;
+    }
     entry->params = sizes;
     entry->n_params = n;
-    for (size_t i = 0; i < n; i++)
-        sizes[i] = (uint32_t)uint_or_zero(&params->via.array.ptr[i]);
-    return entry->name && entry->lowered ? entry : NULL;
+    return sizes != NULL;
 }
 
-static bool read_module(const msgpack_object *o, struct wire_module *ret)
-{
-    struct kops_module_info *info = &ret->info;
-    struct arena *a = &ret->arena;
+static const struct wire_field entry_fields[] = {
+    WIRE_FIELD(struct kops_entry, TEXT, "name", name),
+    WIRE_FIELD(struct kops_entry, TEXT, "lowered", lowered),
+    WIRE_FIELD(struct kops_entry, UINT, "registers", registers),
+    WIRE_FIELD(struct kops_entry, UINT, "shared_bytes", shared_bytes),
+    WIRE_FIELD(struct kops_entry, UINT, "local_bytes", local_bytes),
+    WIRE_FIELD(struct kops_entry, UINT, "const_bytes", const_bytes),
+    WIRE_FIELD(struct kops_entry, UINT, "max_threads", max_threads),
+    {.key = "params", .type = WIRE_OTHER, .read = read_params}, /* two members of the entry */
+};
+static const struct wire_record entry_record = WIRE_RECORD(struct kops_entry, entry_fields);
 
-    if (!get_uint(map_find(o, "module"), &ret->id))
-        return false;
-    info->key = get_text(a, map_find(o, "key"));
-    info->arch = get_text(a, map_find(o, "arch"));
-    info->compiler = get_text(a, map_find(o, "compiler"));
-    info->cached = get_text(a, map_find(o, "cached"));
-    info->log = get_text(a, map_find(o, "log"));
-    info->compile_us = number_or_nan(map_find(o, "compile_us"));
-    info->image_bytes = uint_or_zero(map_find(o, "image_bytes"));
-    info->entries = get_list(a, map_find(o, "entries"), read_entry);
-    return info->key && info->arch && info->compiler && info->cached && info->log && info->entries;
+static const struct wire_field module_fields[] = {
+    WIRE_NEEDED(struct wire_module, U64, "module", id),
+    WIRE_FIELD(struct wire_module, TEXT, "key", info.key),
+    WIRE_FIELD(struct wire_module, TEXT, "arch", info.arch),
+    WIRE_FIELD(struct wire_module, TEXT, "compiler", info.compiler),
+    WIRE_FIELD(struct wire_module, TEXT, "cached", info.cached),
+    WIRE_FIELD(struct wire_module, F64, "compile_us", info.compile_us),
+    WIRE_FIELD(struct wire_module, TEXT, "log", info.log),
+    WIRE_FIELD(struct wire_module, U64, "image_bytes", info.image_bytes),
+    WIRE_NESTED(struct wire_module, LIST, "entries", info.entries, entry_record),
+};
+static const struct wire_record module_record = WIRE_RECORD(struct wire_module, module_fields);
+
+/* NULL where there is none, or no memory. */
+static bool read_log(struct arena *a, const unsigned char *value, void *into)
+{
+    struct codec_item item;
+
+    (void)a;
+    if (!value || codec_type_of(value) != CODEC_STR)
+        return true;
+    codec_read(value, &item);
+    *(char **)into = strndup(item.text, item.count);
+    return true;
 }
 
-static char *copy_log(const msgpack_object *error)
+static char *copy_log(const unsigned char *error)
 {
-    const msgpack_object *log = map_find(map_find(error, "detail"), "log");
+    static const struct wire_field log_fields[] = {{.key = "log", .type = WIRE_OTHER, .read = read_log}};
+    static const struct wire_record detail = WIRE_RECORD(char *, log_fields);
+    static const struct wire_field detail_fields[] = {{.key = "detail", .type = WIRE_MAP, .record = &detail}};
+    static const struct wire_record record = WIRE_RECORD(char *, detail_fields);
+    char *log = NULL;
 
-    return log && log->type == MSGPACK_OBJECT_STR ? strndup(log->via.str.ptr, log->via.str.size) : NULL;
+    wire_read(NULL, error, &record, &log);
+    return log;
 }
 
 void wire_reply_error(const struct native_reply *reply, struct kops_error *ret_error)
 {
-    msgpack_unpacked unpacked;
-
-    msgpack_unpacked_init(&unpacked);
-    if (msgpack_unpack_next(&unpacked, reply->data, reply->length, NULL) == MSGPACK_UNPACK_SUCCESS)
-        wire_decode_error(&unpacked.data, ret_error);
-    else
-        fail(ret_error, KOPS_ERR_NO_MEMORY, "there is no memory to read the daemon's error");
-    msgpack_unpacked_destroy(&unpacked);
+    wire_decode_error((const unsigned char *)reply->data, ret_error);
 }
 
 enum kops_code wire_read_module(const struct native_reply *reply, struct wire_module *ret, char **log,
                                 struct kops_error *e)
 {
-    enum kops_code r = KOPS_OK;
-    msgpack_unpacked unpacked;
+    const unsigned char *data = (const unsigned char *)reply->data;
 
     *ret = (struct wire_module){.id = 0};
-    msgpack_unpacked_init(&unpacked);
-    if (msgpack_unpack_next(&unpacked, reply->data, reply->length, NULL) != MSGPACK_UNPACK_SUCCESS) {
-        r = fail(e, KOPS_ERR_NO_MEMORY, "there is no memory to read what the compiler said");
-    } else if (reply->is_error) {
-        wire_decode_error(&unpacked.data, e);
-        r = e->code;
-        *log = copy_log(&unpacked.data);
-    } else if (!read_module(&unpacked.data, ret)) {
-        arena_free(&ret->arena);
-        r = fail(e, KOPS_ERR_BAD_REPLY, "the result of `compile` lacks a key, or there is no memory to read it");
+    if (reply->is_error) {
+        wire_decode_error(data, e);
+        *log = copy_log(data);
+        return e->code;
     }
-    msgpack_unpacked_destroy(&unpacked);
-    return r;
+    if (wire_read(&ret->arena, data, &module_record, ret))
+        return KOPS_OK;
+    arena_free(&ret->arena);
+    return fail(e, KOPS_ERR_BAD_REPLY, "the result of `compile` lacks a key, or there is no memory to read it");
 }
 
 /* ---- cache ---- */
 
-static const void *read_cache_entry(struct arena *a, const msgpack_object *o)
-{
-    struct kops_cache_entry *entry = arena_new(a, sizeof(*entry));
+static const struct wire_field cache_entry_fields[] = {
+    WIRE_FIELD(struct kops_cache_entry, TEXT, "key", key),
+    WIRE_FIELD(struct kops_cache_entry, TEXT, "arch", arch),
+    WIRE_FIELD(struct kops_cache_entry, TEXT, "compiler", compiler),
+    WIRE_FIELD(struct kops_cache_entry, TEXTS, "names", names),
+    WIRE_FIELD(struct kops_cache_entry, U64, "bytes", bytes),
+    WIRE_FIELD(struct kops_cache_entry, F64, "age_s", age_s),
+    WIRE_FIELD(struct kops_cache_entry, BOOL, "in_memory", in_memory),
+    WIRE_FIELD(struct kops_cache_entry, BOOL, "on_disk", on_disk),
+};
+static const struct wire_record cache_entry_record = WIRE_RECORD(struct kops_cache_entry, cache_entry_fields);
 
-    if (!entry)
-        return NULL;
-    entry->key = get_text(a, map_find(o, "key"));
-    entry->arch = get_text(a, map_find(o, "arch"));
-    entry->compiler = get_text(a, map_find(o, "compiler"));
-    entry->names = get_texts(a, map_find(o, "names"));
-    entry->bytes = uint_or_zero(map_find(o, "bytes"));
-    entry->age_s = number_or_nan(map_find(o, "age_s"));
-    entry->in_memory = get_bool(map_find(o, "in_memory"));
-    entry->on_disk = get_bool(map_find(o, "on_disk"));
-    return entry->key && entry->arch && entry->compiler && entry->names ? entry : NULL;
-}
-
-bool wire_decode_cache_list(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+bool wire_decode_cache_list(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
+    static const struct wire_field fields[] = {
+        WIRE_NESTED(struct kops_cache, LIST, "entries", entries, cache_entry_record),
+        WIRE_FIELD(struct kops_cache, U64, "bytes", bytes),
+        WIRE_FIELD(struct kops_cache, U64, "limit", limit),
+    };
+    static const struct wire_record record = WIRE_RECORD(struct kops_cache, fields);
     struct wire_cache_list *w = into;
 
     (void)fds;
     (void)nfds;
-    w->cache.entries = get_list(&w->arena, map_find(result, "entries"), read_cache_entry);
-    w->cache.bytes = uint_or_zero(map_find(result, "bytes"));
-    w->cache.limit = uint_or_zero(map_find(result, "limit"));
-    return w->cache.entries != NULL;
+    return wire_read(&w->arena, result, &record, &w->cache);
 }
 
-bool wire_decode_cache_file(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+bool wire_decode_cache_file(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
+    struct raw {
+        uint64_t fd, bytes;
+    } raw;
+    static const struct wire_field fields[] = {WIRE_NEEDED(struct raw, U64, "fd", fd),
+                                               WIRE_NEEDED(struct raw, U64, "bytes", bytes)};
+    static const struct wire_record record = WIRE_RECORD(struct raw, fields);
     struct wire_cache_file *w = into;
-    uint64_t fd;
 
-    if (!get_uint(map_find(result, "fd"), &fd) || fd >= nfds || fds[fd] < 0 ||
-        !get_uint(map_find(result, "bytes"), &w->bytes))
+    if (!wire_read(NULL, result, &record, &raw) || !wire_take_fd(raw.fd, fds, nfds, &w->fd))
         return false;
-    w->fd = fds[fd];
-    fds[fd] = -1;
+    w->bytes = raw.bytes;
     return true;
 }
 
-bool wire_decode_cache_counts(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+bool wire_decode_cache_counts(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
-    struct wire_cache_counts *w = into;
+    static const struct wire_field fields[] = {
+        WIRE_FIELD(struct wire_cache_counts, U64, "removed", removed),
+        WIRE_FIELD(struct wire_cache_counts, U64, "imported", imported),
+        WIRE_FIELD(struct wire_cache_counts, U64, "skipped", skipped),
+    };
+    static const struct wire_record record = WIRE_RECORD(struct wire_cache_counts, fields);
 
     (void)fds;
     (void)nfds;
-    w->removed = uint_or_zero(map_find(result, "removed"));
-    w->imported = uint_or_zero(map_find(result, "imported"));
-    w->skipped = uint_or_zero(map_find(result, "skipped"));
-    return true;
+    return wire_read(NULL, result, &record, into);
 }

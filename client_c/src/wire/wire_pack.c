@@ -9,7 +9,7 @@ void wire_begin_request(struct bytes *b, uint32_t msgid, const char *method, siz
     if (b->capacity - b->length < 512)
         bytes_grow(b, 512);
     mp_array(b, 4);
-    mp_byte(b, 0);
+    mp_uint(b, 0);
     mp_uint(b, msgid);
     mp_text_of(b, method, method_length);
     mp_array(b, 1);
@@ -18,7 +18,7 @@ void wire_begin_request(struct bytes *b, uint32_t msgid, const char *method, siz
 static void begin_notification(struct bytes *b, const char *method)
 {
     mp_array(b, 3);
-    mp_byte(b, 2);
+    mp_uint(b, 2);
     mp_text(b, method);
     mp_array(b, 1);
 }

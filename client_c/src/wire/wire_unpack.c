@@ -1,158 +1,161 @@
-/* Replies taken apart. Unknown keys of results are ignored, as the protocol asks. */
-#include <msgpack.h>
+/* Replies taken apart, and the results of the frequent methods. */
+#include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/fail.h"
 #include "wire.h"
-#include "wire_fast.h"
-#include "wire_get.h"
+#include "wire_read.h"
 
-/* Keeps its memory from message to message, so that a reply of usual size allocates nothing. */
-struct wire_decoder {
-    msgpack_zone zone;
-};
+/* ---- messages ---- */
 
-struct wire_decoder *wire_decoder_new(void)
+static const char *parse_response(const unsigned char *at, const unsigned char *end, struct wire_message *ret)
 {
-    struct wire_decoder *d = calloc(1, sizeof(*d));
+    struct codec_item item;
+    int nfds;
 
-    if (d && !msgpack_zone_init(&d->zone, MSGPACK_ZONE_CHUNK_SIZE)) {
-        free(d);
-        return NULL;
-    }
-    return d;
-}
-
-struct wire_decoder *wire_decoder_free(struct wire_decoder *d)
-{
-    if (d)
-        msgpack_zone_destroy(&d->zone);
-    free(d);
-    return NULL;
-}
-
-static const char *parse_response(const msgpack_object *items, struct wire_message *ret)
-{
-    uint64_t msgid, nfds = 0;
-    const msgpack_object *claimed;
-
-    if (!get_uint(&items[1], &msgid) || msgid > UINT32_MAX)
+    codec_read(at, &item);
+    if (item.type != CODEC_UINT || item.u > UINT32_MAX)
         return "a response's msgid is no uint32";
     ret->kind = WIRE_RESPONSE;
-    ret->msgid = (uint32_t)msgid;
-    if (items[2].type != MSGPACK_OBJECT_NIL) {
-        ret->error = &items[2];
-        return items[2].type == MSGPACK_OBJECT_MAP ? NULL : "a response's error is no map";
+    ret->msgid = (uint32_t)item.u;
+    at = item.next;
+    if (codec_type_of(at) != CODEC_NIL) {
+        ret->error = at;
+        ret->length = (size_t)(codec_skip(at) - at);
+        return codec_type_of(at) == CODEC_MAP ? NULL : "a response's error is no map";
     }
-    ret->result = &items[3];
-    if (ret->result->type != MSGPACK_OBJECT_MAP)
+    ret->result = at + 1;
+    ret->length = (size_t)(end - ret->result);
+    if (codec_type_of(ret->result) != CODEC_MAP)
         return "a response has neither an error nor a result map";
-    claimed = map_find(ret->result, "nfds");
-    if (claimed && (!get_uint(claimed, &nfds) || nfds > WIRE_MAX_FDS))
+    nfds = codec_nfds(ret->result, end, WIRE_MAX_FDS);
+    if (nfds < 0)
         return "a result's `nfds` is no number up to 16";
     ret->nfds = (unsigned)nfds;
     return NULL;
 }
 
-static const char *parse_notification(const msgpack_object *items, struct wire_message *ret)
+static const char *parse_notification(const unsigned char *at, struct wire_message *ret)
 {
-    if (items[1].type != MSGPACK_OBJECT_STR || items[2].type != MSGPACK_OBJECT_ARRAY)
+    const unsigned char *params = codec_skip(at);
+    struct codec_item item;
+
+    if (codec_type_of(at) != CODEC_STR || codec_type_of(params) != CODEC_ARRAY)
         return "a notification is not [2, method, [params]]";
     ret->kind = WIRE_OTHER_NOTIFICATION;
-    if (text_is(&items[1], "error", 5) && items[2].via.array.size == 1) {
+    codec_read(params, &item);
+    if (wire_text_is(at, "error") && item.count == 1) {
         ret->kind = WIRE_ERROR_NOTIFICATION;
-        ret->error = &items[2].via.array.ptr[0];
+        ret->error = item.next;
     }
     return NULL;
 }
 
-/* The bytes of a response's result, or of its error: the message ends with nil or begins with it. */
-static void find_body(const char *data, size_t length, struct wire_message *m)
+const char *wire_parse(const void *data, size_t length, struct wire_message *ret_message)
 {
-    uint32_t msgid;
-    size_t head = wire_response_head((const unsigned char *)data, length, &msgid);
-
-    if (!head)
-        return;
-    m->body = data + head + (m->error ? 0 : 1);
-    m->body_length = length - head - 1;
-}
-
-const char *wire_parse(struct wire_decoder *d, const char *data, size_t length, struct wire_message *ret_message)
-{
-    size_t offset = 0;
-    msgpack_object o;
-    uint64_t type;
+    const unsigned char *bytes = data;
+    struct codec_item item, type;
 
     memset(ret_message, 0, sizeof(*ret_message));
-    msgpack_zone_clear(&d->zone);
-    if (msgpack_unpack(data, length, &offset, &d->zone, &o) != MSGPACK_UNPACK_SUCCESS || offset != length)
-        return "the bytes are no MessagePack value, or there is no memory to decode it";
-    if (o.type == MSGPACK_OBJECT_ARRAY && o.via.array.size > 0 && get_uint(&o.via.array.ptr[0], &type)) {
-        if (type == 1 && o.via.array.size == 4) {
-            const char *wrong = parse_response(o.via.array.ptr, ret_message);
-
-            find_body(data, length, ret_message);
-            return wrong;
-        }
-        if (type == 2 && o.via.array.size == 3)
-            return parse_notification(o.via.array.ptr, ret_message);
+    codec_read(bytes, &item);
+    if (item.type == CODEC_ARRAY && item.count) {
+        codec_read(item.next, &type);
+        if (type.type == CODEC_UINT && type.u == 1 && item.count == 4)
+            return parse_response(type.next, bytes + length, ret_message);
+        if (type.type == CODEC_UINT && type.u == 2 && item.count == 3)
+            return parse_notification(type.next, ret_message);
     }
     return "the message is neither [1, msgid, error, result] nor [2, method, [params]]";
 }
 
+/* ---- errors ---- */
+
 /* For "%.*s": the length of a text, or `max`. */
-static int cut(const msgpack_object *text, size_t max)
+static int cut(const struct codec_item *text, size_t max)
 {
-    return (int)(text->via.str.size < max ? text->via.str.size : max);
+    return (int)(text->count < max ? text->count : max);
 }
 
-static void decode_detail(const msgpack_object_kv *kv, struct kops_error *e)
+static void take_detail(const struct codec_item *name, const struct codec_item *value, struct kops_error *e)
 {
     char key[32];
 
-    if (kv->key.type != MSGPACK_OBJECT_STR)
-        return;
-    snprintf(key, sizeof(key), "%.*s", cut(&kv->key, sizeof(key)), kv->key.via.str.ptr);
-    switch (kv->val.type) {
-    case MSGPACK_OBJECT_POSITIVE_INTEGER:
-        fail_number(e, e->code, key, kv->val.via.u64 > INT64_MAX ? INT64_MAX : (int64_t)kv->val.via.u64);
+    snprintf(key, sizeof(key), "%.*s", cut(name, sizeof(key)), name->text);
+    switch (value->type) {
+    case CODEC_UINT:
+        fail_number(e, e->code, key, value->u > INT64_MAX ? INT64_MAX : (int64_t)value->u);
         break;
-    case MSGPACK_OBJECT_NEGATIVE_INTEGER:
-        fail_number(e, e->code, key, kv->val.via.i64);
+    case CODEC_NEGATIVE:
+        fail_number(e, e->code, key, value->i);
         break;
-    case MSGPACK_OBJECT_BOOLEAN:
-        fail_number(e, e->code, key, kv->val.via.boolean);
+    case CODEC_BOOL:
+        fail_number(e, e->code, key, value->b);
         break;
-    case MSGPACK_OBJECT_STR:
-        fail_text(e, e->code, key, kv->val.via.str.ptr, kv->val.via.str.size);
+    case CODEC_STR:
+        fail_text(e, e->code, key, value->text, value->count);
         break;
     default:
         break;
     }
 }
 
-void wire_decode_error(const struct msgpack_object *error, struct kops_error *e)
+static void take_details(const unsigned char *detail, struct kops_error *e)
 {
-    const msgpack_object *code = map_find(error, "code"), *message = map_find(error, "message"),
-                         *detail = map_find(error, "detail");
+    for (uint32_t pairs = wire_pairs(detail, &detail); pairs; pairs--) {
+        struct codec_item key, value;
 
-    if (!code || code->type != MSGPACK_OBJECT_STR) {
+        codec_read(detail, &key);
+        detail = codec_skip(detail);
+        codec_read(detail, &value);
+        detail = codec_skip(detail);
+        if (key.type == CODEC_STR)
+            take_detail(&key, &value, e);
+    }
+}
+
+void wire_decode_error(const unsigned char *error, struct kops_error *e)
+{
+    struct raw {
+        const unsigned char *code, *message, *detail;
+    } raw;
+    static const struct wire_field fields[] = {WIRE_FIELD(struct raw, VALUE, "code", code),
+                                               WIRE_FIELD(struct raw, VALUE, "message", message),
+                                               WIRE_FIELD(struct raw, VALUE, "detail", detail)};
+    static const struct wire_record record = WIRE_RECORD(struct raw, fields);
+    struct codec_item code, message = {.count = 0};
+
+    wire_read(NULL, error, &record, &raw);
+    if (!raw.code || codec_type_of(raw.code) != CODEC_STR) {
         fail(e, KOPS_ERR_BAD_REPLY, "the daemon's error has no code");
         return;
     }
-    if (message && message->type == MSGPACK_OBJECT_STR && message->via.str.size > 0)
-        fail(e, code_parse(code->via.str.ptr, code->via.str.size), "%.*s", cut(message, sizeof(e->message)),
-             message->via.str.ptr);
+    codec_read(raw.code, &code);
+    if (raw.message && codec_type_of(raw.message) == CODEC_STR)
+        codec_read(raw.message, &message);
+    if (message.count)
+        fail(e, code_parse(code.text, code.count), "%.*s", cut(&message, sizeof(e->message)), message.text);
     else
-        fail(e, code_parse(code->via.str.ptr, code->via.str.size), "the daemon gave no message (%.*s)", cut(code, 64),
-             code->via.str.ptr);
-    if (detail && detail->type == MSGPACK_OBJECT_MAP)
-        for (uint32_t i = 0; i < detail->via.map.size; i++)
-            decode_detail(&detail->via.map.ptr[i], e);
+        fail(e, code_parse(code.text, code.count), "the daemon gave no message (%.*s)", cut(&code, 64), code.text);
+    take_details(raw.detail, e);
 }
 
-bool wire_decode_nothing(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+/* ---- results ---- */
+
+/* The results of methods that give an id, or one number. */
+static bool read_number(const unsigned char *result, const struct wire_field *field, void *into)
+{
+    const struct wire_record record = {sizeof(uint64_t), field, 1};
+
+    return wire_read(NULL, result, &record, into);
+}
+
+#define WIRE_NUMBER(key_)                                                                                              \
+    {                                                                                                                  \
+        .key = (key_), .type = WIRE_U64, .required = true, .size = sizeof(uint64_t)                                    \
+    }
+
+bool wire_decode_nothing(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
     (void)fds;
     (void)nfds;
@@ -161,143 +164,175 @@ bool wire_decode_nothing(const struct msgpack_object *result, int *fds, unsigned
     return true;
 }
 
-bool wire_decode_register(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+bool wire_decode_register(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
+    static const struct wire_field fields[] = {WIRE_NEEDED(struct wire_buffer, U64, "buffer", id),
+                                               WIRE_NEEDED(struct wire_buffer, U64, "size", size)};
+    static const struct wire_record record = WIRE_RECORD(struct wire_buffer, fields);
     struct wire_buffer *b = into;
 
     (void)fds;
     (void)nfds;
     b->fd = -1;
     b->vmm = false;
-    return get_uint(map_find(result, "buffer"), &b->id) && get_uint(map_find(result, "size"), &b->size);
+    return wire_read(NULL, result, &record, b);
 }
 
-bool wire_decode_alloc(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+bool wire_take_fd(uint64_t index, int *fds, unsigned nfds, int *ret)
 {
-    struct wire_buffer *b = into;
-    const msgpack_object *kind = map_find(result, "kind");
-    uint64_t fd;
-
-    if (!get_uint(map_find(result, "buffer"), &b->id) || !get_uint(map_find(result, "size"), &b->size) || !kind ||
-        !get_uint(map_find(result, "fd"), &fd) || fd >= nfds || fds[fd] < 0)
+    if (index >= nfds || fds[index] < 0)
         return false;
-    b->vmm = text_is(kind, "cuda_vmm", 8);
-    if (!b->vmm && !text_is(kind, "memfd", 5))
-        return false;
-    b->fd = fds[fd];
-    fds[fd] = -1;
+    *ret = fds[index];
+    fds[index] = -1;
     return true;
 }
 
-bool wire_decode_trim(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+bool wire_decode_alloc(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
+    struct raw {
+        struct wire_buffer buffer;
+        const unsigned char *kind;
+        uint64_t fd;
+    } raw;
+    static const struct wire_field fields[] = {
+        WIRE_NEEDED(struct raw, U64, "buffer", buffer.id), WIRE_NEEDED(struct raw, U64, "size", buffer.size),
+        WIRE_NEEDED(struct raw, VALUE, "kind", kind), WIRE_NEEDED(struct raw, U64, "fd", fd)};
+    static const struct wire_record record = WIRE_RECORD(struct raw, fields);
+    struct wire_buffer *b = into;
+
+    if (!wire_read(NULL, result, &record, &raw))
+        return false;
+    raw.buffer.vmm = wire_text_is(raw.kind, "cuda_vmm");
+    if ((!raw.buffer.vmm && !wire_text_is(raw.kind, "memfd")) || !wire_take_fd(raw.fd, fds, nfds, &raw.buffer.fd))
+        return false;
+    *b = raw.buffer;
+    return true;
+}
+
+bool wire_decode_trim(const unsigned char *result, int *fds, unsigned nfds, void *into)
+{
+    static const struct wire_field unpinned = WIRE_NUMBER("unpinned");
+
     (void)fds;
     (void)nfds;
-    return get_uint(map_find(result, "unpinned"), into);
+    return read_number(result, &unpinned, into);
 }
 
-/* Takes a descriptor that the result names. */
-static bool take_fd(const msgpack_object *index, int *fds, unsigned nfds, int *ret)
+bool wire_decode_shm(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
-    uint64_t i;
-
-    if (!get_uint(index, &i) || i >= nfds || fds[i] < 0)
-        return false;
-    *ret = fds[i];
-    fds[i] = -1;
-    return true;
-}
-
-bool wire_decode_shm(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
-{
+    struct raw {
+        uint64_t fd, doorbell, wake, request_bytes, reply_bytes;
+    } raw;
+    static const struct wire_field fields[] = {
+        WIRE_NEEDED(struct raw, U64, "fd", fd), WIRE_NEEDED(struct raw, U64, "doorbell", doorbell),
+        WIRE_NEEDED(struct raw, U64, "wake", wake), WIRE_NEEDED(struct raw, U64, "request_bytes", request_bytes),
+        WIRE_NEEDED(struct raw, U64, "reply_bytes", reply_bytes)};
+    static const struct wire_record ring = WIRE_RECORD(struct raw, fields);
+    static const struct wire_field shm[] = {{.key = "shm", .type = WIRE_MAP, .required = true, .record = &ring}};
+    static const struct wire_record record = WIRE_RECORD(struct raw, shm);
     struct wire_shm *w = into;
-    const msgpack_object *shm = map_find(result, "shm");
 
-    return get_uint(map_find(shm, "request_bytes"), &w->request_bytes) &&
-           get_uint(map_find(shm, "reply_bytes"), &w->reply_bytes) && take_fd(map_find(shm, "fd"), fds, nfds, &w->fd) &&
-           take_fd(map_find(shm, "doorbell"), fds, nfds, &w->doorbell) &&
-           take_fd(map_find(shm, "wake"), fds, nfds, &w->wake);
+    if (!wire_read(NULL, result, &record, &raw))
+        return false;
+    w->request_bytes = raw.request_bytes;
+    w->reply_bytes = raw.reply_bytes;
+    return wire_take_fd(raw.fd, fds, nfds, &w->fd) && wire_take_fd(raw.doorbell, fds, nfds, &w->doorbell) &&
+           wire_take_fd(raw.wake, fds, nfds, &w->wake);
 }
 
-bool wire_decode_timelines(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+bool wire_decode_timelines(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
+    struct raw {
+        uint64_t fd, size, streams;
+    } raw;
+    static const struct wire_field fields[] = {WIRE_NEEDED(struct raw, U64, "fd", fd),
+                                               WIRE_NEEDED(struct raw, U64, "size", size),
+                                               WIRE_NEEDED(struct raw, U64, "streams", streams)};
+    static const struct wire_record record = WIRE_RECORD(struct raw, fields);
     struct wire_timelines *w = into;
 
-    return get_uint(map_find(result, "size"), &w->size) && get_uint(map_find(result, "streams"), &w->streams) &&
-           take_fd(map_find(result, "fd"), fds, nfds, &w->fd);
+    if (!wire_read(NULL, result, &record, &raw))
+        return false;
+    w->size = raw.size;
+    w->streams = raw.streams;
+    return wire_take_fd(raw.fd, fds, nfds, &w->fd);
 }
 
-bool wire_decode_program(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+bool wire_decode_program(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
+    static const struct wire_field program = WIRE_NUMBER("program");
+
     (void)fds;
     (void)nfds;
-    return get_uint(map_find(result, "program"), into);
+    return read_number(result, &program, into);
 }
 
-bool wire_decode_module(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+bool wire_decode_module(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
+    static const struct wire_field module = WIRE_NUMBER("module");
+
     (void)fds;
     (void)nfds;
-    return get_uint(map_find(result, "module"), into);
+    return read_number(result, &module, into);
 }
 
-bool wire_decode_kernel(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+bool wire_decode_kernel(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
+    static const struct wire_field kernel = WIRE_NUMBER("kernel");
+
     (void)fds;
     (void)nfds;
-    return get_uint(map_find(result, "kernel"), into);
+    return read_number(result, &kernel, into);
 }
 
 /* ---- run ---- */
 
-static void decode_samples(const msgpack_object *samples, struct wire_timings *t)
+static bool read_samples(struct arena *a, const unsigned char *value, void *into)
 {
-    if (samples->type != MSGPACK_OBJECT_ARRAY)
-        return;
-    t->result.n_samples = samples->via.array.size;
-    for (size_t i = 0; t->samples && i < t->samples_room && i < samples->via.array.size; i++)
-        t->samples[i] = number_or_nan(&samples->via.array.ptr[i]);
-}
+    struct wire_timings *t = into;
+    const uint32_t n = wire_elements(value, &value);
 
-static void decode_timing(const msgpack_object_kv *kv, struct wire_timings *t)
-{
-    unsigned from = 0;
-    double *place, value;
-
-    if (kv->key.type != MSGPACK_OBJECT_STR)
-        return;
-    place = wire_timing(&t->result, kv->key.via.str.ptr, kv->key.via.str.size, &from);
-    if (place && get_number(&kv->val, &value))
-        *place = value;
-    else if (text_is(&kv->key, "samples", 7))
-        decode_samples(&kv->val, t);
-}
-
-static bool copy_text(const msgpack_object *o, char *into, size_t size)
-{
-    size_t length;
-
-    if (!o || o->type != MSGPACK_OBJECT_STR)
-        return false;
-    length = o->via.str.size < size - 1 ? o->via.str.size : size - 1;
-    memcpy(into, o->via.str.ptr, length);
-    into[length] = 0;
+    (void)a;
+    t->result.n_samples = n;
+    for (uint32_t i = 0; t->samples && i < t->samples_room && i < n; i++, value = codec_skip(value)) {
+        t->samples[i] = (double)NAN;
+        wire_get_number(value, &t->samples[i]);
+    }
     return true;
 }
 
-bool wire_decode_run(const struct msgpack_object *result, int *fds, unsigned nfds, void *into)
+#define TIMING(key, member) WIRE_FIELD(struct wire_timings, F64, key, result.member)
+static const struct wire_field timing_fields[] = {
+    TIMING("recv_to_start_us", recv_to_start_us),
+    TIMING("queue_us", queue_us),
+    TIMING("gpu_us", gpu_us),
+    TIMING("host_us", host_us),
+    TIMING("total_us", total_us),
+    TIMING("map_us", map_us),
+    TIMING("h2d_us", h2d_us),
+    TIMING("d2h_us", d2h_us),
+    TIMING("min", min_us),
+    TIMING("median", median_us),
+    TIMING("p90", p90_us),
+    TIMING("max", max_us),
+    {.key = "samples", .type = WIRE_OTHER, .read = read_samples},
+};
+#undef TIMING
+static const struct wire_record timings_record = WIRE_RECORD(struct wire_timings, timing_fields);
+
+static const struct wire_field run_fields[] = {
+    {.key = "timings", .type = WIRE_MAP, .required = true, .record = &timings_record},
+    {.key = "device", .type = WIRE_CHARS, .required = true, WIRE_AT(struct wire_timings, result.device)},
+    {.key = "variant", .type = WIRE_CHARS, WIRE_AT(struct wire_timings, result.variant)},
+};
+static const struct wire_record run_record = WIRE_RECORD(struct wire_timings, run_fields);
+
+bool wire_decode_run(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
     struct wire_timings *t = into;
-    struct kops_result *r = &t->result;
-    const msgpack_object *timings = map_find(result, "timings"), *variant = map_find(result, "variant");
 
     (void)fds;
     (void)nfds;
-    wire_clear_result(r);
-    if (!timings || timings->type != MSGPACK_OBJECT_MAP)
-        return false;
-    for (uint32_t i = 0; i < timings->via.map.size; i++)
-        decode_timing(&timings->via.map.ptr[i], t);
-    return copy_text(map_find(result, "device"), r->device, sizeof(r->device)) &&
-           (!variant || copy_text(variant, r->variant, sizeof(r->variant)));
+    memset(&t->result, 0, sizeof(t->result));
+    return wire_read(NULL, result, &run_record, t);
 }
