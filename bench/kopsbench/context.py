@@ -50,9 +50,10 @@ class Context:
                 return folder / name
         raise Skipped(f"{name} is not in {self.build}/bin; build it first (make build)")
 
-    def run_program(self, name: str, *arguments: Any, socket: str, seconds: float = 50.0) -> dict[str, Any]:
-        """What a program of ours found; its arguments are `--option value` pairs."""
-        command = [str(self.program(name)), "--socket", socket, *map(str, arguments)]
+    def run_program(self, name: str, *arguments: Any, socket: str | None, seconds: float = 50.0) -> dict[str, Any]:
+        """What a program of ours found; its arguments are `--option value` pairs. Without a socket it needs no daemon."""
+        to_daemon = ["--socket", socket] if socket else []
+        command = [str(self.program(name)), *to_daemon, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
         if done.returncode == EXIT_SKIPPED:
             raise Skipped(done.stderr.strip() or f"{name} cannot run here")

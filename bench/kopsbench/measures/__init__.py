@@ -41,6 +41,7 @@ def everything() -> dict[str, Measure]:
     from . import (  # noqa: F401 - they add themselves
         blocking,
         clients,
+        codec,
         compile,
         elementwise,
         gemm,
