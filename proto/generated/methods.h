@@ -3,6 +3,7 @@
 #define KOPS_GENERATED_METHODS_H
 
 /* KOPS_METHODS: X(NAME, name, CLASS); who may call it, see Access in PROTOCOL.md.
+ * KOPS_CLASS_<NAME>: that class. KOPS_FLAGS_<NAME>: X(flag), how it is dispatched, see methods.json.
  * KOPS_PARAMS_<NAME>: X(key, TYPE, required, min, max, default); an absent bound is the type's own. */
 #define KOPS_METHODS(X) \
     X(HELLO, hello, USE) \
@@ -26,10 +27,53 @@
     X(METRICS, metrics, USE) \
     X(DRAIN, drain, ADMINISTER)
 
+#define KOPS_CLASS_HELLO USE
+#define KOPS_FLAGS_HELLO(X) X(while_stopping) X(brings_fds)
+#define KOPS_CLASS_PING USE
+#define KOPS_FLAGS_PING(X) X(any_params) X(while_stopping) X(no_credit)
+#define KOPS_CLASS_REGISTER USE
+#define KOPS_FLAGS_REGISTER(X) X(work)
+#define KOPS_CLASS_ALLOC USE
+#define KOPS_FLAGS_ALLOC(X) X(work) X(brings_fds)
+#define KOPS_CLASS_RELEASE USE
+#define KOPS_FLAGS_RELEASE(X) X(while_stopping)
+#define KOPS_CLASS_RUN USE
+#define KOPS_FLAGS_RUN(X) X(work) X(runs)
+#define KOPS_CLASS_SEQUENCE USE
+#define KOPS_FLAGS_SEQUENCE(X) X(work) X(runs)
+#define KOPS_CLASS_PROGRAM USE
+#define KOPS_FLAGS_PROGRAM(X) X(work)
+#define KOPS_CLASS_RUN_PROGRAM USE
+#define KOPS_FLAGS_RUN_PROGRAM(X) X(work) X(runs)
+#define KOPS_CLASS_COMPILE USE
+#define KOPS_FLAGS_COMPILE(X) X(work)
+#define KOPS_CLASS_KERNEL USE
+#define KOPS_FLAGS_KERNEL(X) X(work)
+#define KOPS_CLASS_LAUNCH USE
+#define KOPS_FLAGS_LAUNCH(X) X(work) X(runs)
+#define KOPS_CLASS_CACHE ADMINISTER
+#define KOPS_FLAGS_CACHE(X) X(brings_fds)
+#define KOPS_CLASS_TIMELINES USE
+#define KOPS_FLAGS_TIMELINES(X) X(work) X(brings_fds)
+#define KOPS_CLASS_CANCEL USE
+#define KOPS_FLAGS_CANCEL(X) X(while_stopping) X(no_credit)
+#define KOPS_CLASS_TRIM USE
+#define KOPS_FLAGS_TRIM(X)
+#define KOPS_CLASS_STATS USE
+#define KOPS_FLAGS_STATS(X) X(while_stopping)
+#define KOPS_CLASS_CLIENTS USE
+#define KOPS_FLAGS_CLIENTS(X) X(while_stopping) X(only_reply)
+#define KOPS_CLASS_METRICS USE
+#define KOPS_FLAGS_METRICS(X) X(while_stopping) X(only_reply)
+#define KOPS_CLASS_DRAIN ADMINISTER
+#define KOPS_FLAGS_DRAIN(X) X(while_stopping)
+
 #define KOPS_PARAMS_HELLO(X) \
     X(client, STR, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
     X(protocol, UINT, 0, UINT64_C(0), UINT64_C(18446744073709551615), 1) \
     X(shm, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0)
+
+#define KOPS_PARAMS_PING(X)
 
 #define KOPS_PARAMS_REGISTER(X) \
     X(kind, STR, 1, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
