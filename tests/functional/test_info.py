@@ -11,12 +11,30 @@ from typing import Any
 
 import pytest
 from arrays import Vectors
-from support import memfd, proc, raw
+from support import memfd, proc, raw, results
 from support.daemon import Daemon
 
 PROTO = Path(__file__).resolve().parents[2] / "proto"
 OPS = {p.stem: json.loads(p.read_text(encoding="utf-8")) for p in (PROTO / "ops").glob("*.json")}
 SPREAD = {"min", "mean", "p50", "p90", "p99", "max"}
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "result"),
+    [
+        ("register", {}, {"buffer": 1}),  # a key is missing
+        ("register", {}, {"buffer": 1, "size": -1}),  # of another type
+        ("trim", {}, {"unpinned": 1, "mappings": 1, "more": 1}),  # not declared
+        ("cache", {"action": "clear"}, {}),  # only with that action
+        ("cache", {"action": "clear"}, {"removed": 1, "fd": 0}),
+        ("run", {}, {"timings": {"total_us": 1}, "device": "host", "variant": ""}),  # in a map inside
+        ("stats", {}, {"uptime_s": 1.0, "counters": [], "ops": [], "mappings": [], "mappings_all": 0, "kernels": {}}),
+    ],
+)
+def test_a_result_that_is_not_declared_so_is_found(method: str, params: dict[str, Any], result: dict[str, Any]) -> None:
+    """Every connection of these tests checks the results that it receives."""
+    with pytest.raises(results.Undeclared):
+        results.check(method, params, result)
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ from typing import Any
 
 import msgpack
 
+from . import results
+
 # How long a test waits for what must come before it gives up; no test measures with it.
 PATIENCE = float(os.environ.get("KOPS_TEST_PATIENCE", "60"))
 
@@ -82,6 +84,7 @@ class Connection:
         self.fds: list[int] = []
         self.replies: dict[int, Reply] = {}
         self.arrived: list[int] = []  # msgids in the order of their replies
+        self.asked: dict[int, tuple[str, dict[str, Any]]] = {}  # requests whose results are checked with their declaration
         self.notification: dict[str, Any] | None = None
         self.next_msgid = 1
 
@@ -108,6 +111,7 @@ class Connection:
         params = dict(params or {})
         if fds:
             params.setdefault("nfds", len(fds))
+        self.asked[msgid] = method, params
         self.send(pack_request(msgid, method, params), fds)
         return msgid
 
@@ -141,6 +145,8 @@ class Connection:
         assert msgid not in self.replies, f"two replies to {msgid}"
         if error is not None:
             assert set(error) >= {"code", "message", "detail"} and isinstance(error["detail"], dict), error
+        if (asked := self.asked.pop(msgid, None)) and error is None:
+            results.check(*asked, result)
         reply = Reply(msgid, error, result)
         if isinstance(result, dict):
             count = result.get("nfds", 0)

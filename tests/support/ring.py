@@ -81,6 +81,7 @@ class Ring:
     def request(self, method: str, params: dict[str, Any] | None = None) -> int:
         msgid = self.connection.next_msgid
         self.connection.next_msgid += 1
+        self.connection.asked[msgid] = method, params or {}
         self.send(raw.pack_request(msgid, method, params or {}))
         return msgid
 

@@ -68,6 +68,7 @@ static int decode_fds(const struct rpc_arg *args, const struct request_fds *fds,
     static const struct rpc_field item = {.key = "fds", .type = RPC_UINT, .max = UINT64_MAX};
     const struct rpc_arg *list = &args[REGISTER_fds];
     const struct rpc_value *value = NULL;
+    struct rpc_arg index;
     uint32_t seen = 0;
 
     if (args[REGISTER_fd].present == list->present)
@@ -84,8 +85,6 @@ static int decode_fds(const struct rpc_arg *args, const struct request_fds *fds,
                             "then `extend` the buffer");
     ret->count = list->length;
     for (unsigned i = 0; i < ret->count; i++) {
-        struct rpc_arg index;
-
         value = rpc_list_next(list, value);
         if (rpc_decode_value(value, &item, "", &index, e) < 0 || check_index(index.u, "fds", fds, e) < 0)
             return -1;
