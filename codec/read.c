@@ -88,15 +88,25 @@ int codec_find(const unsigned char *at, const void *rows, size_t row_size, unsig
     if (ret_key->type != CODEC_STR)
         return -1;
     for (unsigned i = 0, r = from < n ? from : 0; i < n; i++, r = r + 1 < n ? r + 1 : 0) {
-        const char *const *row = (const void *)((const char *)rows + r * row_size);
-        uint32_t same = 0;
+        const struct codec_key *row = (const void *)((const char *)rows + r * row_size);
 
-        while (same < ret_key->count && (*row)[same] && (*row)[same] == ret_key->text[same])
-            same++;
-        if (same == ret_key->count && !(*row)[same])
+        if (row->key_length == ret_key->count && !memcmp(row->key, ret_key->text, ret_key->count))
             return (int)r;
     }
     return -1;
+}
+
+/* Whether the bytes "nfds" are anywhere. Few messages have many an n, and memchr() is the fastest search there is. */
+static bool may_have_nfds(const unsigned char *at, const unsigned char *end)
+{
+    for (unsigned tries = 0; tries < 8; tries++, at++) {
+        at = memchr(at, 'n', (size_t)(end - at));
+        if (!at || end - at < 4)
+            return false;
+        if (!memcmp(at, "nfds", 4))
+            return true;
+    }
+    return memmem(at, (size_t)(end - at), "nfds", 4) != NULL;
 }
 
 int codec_nfds(const unsigned char *map, const unsigned char *end, unsigned max)
@@ -104,7 +114,7 @@ int codec_nfds(const unsigned char *map, const unsigned char *end, unsigned max)
     struct codec_item item;
 
     /* Hardly a message has descriptors, and looking for the bytes is much faster than looking at each key. */
-    if (!memmem(map, (size_t)(end - map), "nfds", 4))
+    if (!may_have_nfds(map, end))
         return 0;
     codec_read(map, &item);
     for (uint32_t pairs = item.count; pairs; pairs--) {

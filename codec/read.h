@@ -33,9 +33,15 @@ static inline enum codec_type codec_type_of(const unsigned char *at)
     return codec_heads[*at].type;
 }
 
-/* Reads the key at `at` into *ret_key and looks for it among rows that begin with their key, a const char *: from row
- * `from` on, then from the first, since most keys come in the order of their declaration. Returns the row's number; -1:
- * none has that key, or it is no str. */
+/* A row of a table of keys begins with this. */
+struct codec_key {
+    const char *key;
+    uint32_t key_length;
+};
+
+/* Reads the key at `at` into *ret_key and looks for it among rows that begin with a struct codec_key, or with the same
+ * two members: from row `from` on, then from the first, since most keys come in the order of their declaration. Returns
+ * the row's number; -1: none has that key, or it is no str. */
 int codec_find(const unsigned char *at, const void *rows, size_t row_size, unsigned n, unsigned from,
                struct codec_item *ret_key);
 

@@ -148,11 +148,13 @@ static bool is_nfds(const struct codec_item *key)
 int rpc_decode_map(const struct rpc_value *map, const struct rpc_field *fields, unsigned n_fields, const char *path,
                    struct rpc_arg *args, struct error *e)
 {
+    unsigned hint = 0, missing = 0;
     struct codec_item item;
-    unsigned hint = 0;
 
-    for (unsigned i = 0; i < n_fields; i++)
+    for (unsigned i = 0; i < n_fields; i++) {
         args[i] = (struct rpc_arg){.u = fields[i].fallback, .b = fields[i].fallback != 0};
+        missing += fields[i].required;
+    }
     codec_read((const unsigned char *)map, &item);
     for (uint32_t pairs = item.count; pairs; pairs--) {
         const unsigned char *at;
@@ -173,12 +175,13 @@ int rpc_decode_map(const struct rpc_value *map, const struct rpc_field *fields, 
             return bad_key(ERROR_UNKNOWN_KEY, path, fields[i].key, strlen(fields[i].key), "given twice", e);
         codec_read(at, &item);
         args[i] = (struct rpc_arg){.present = true};
+        missing -= fields[i].required;
         if (take_value(at, &item, &fields[i], path, &args[i], e) < 0)
             return -1;
         if (pairs > 1 && (item.type == CODEC_ARRAY || item.type == CODEC_MAP))
             item.next = codec_skip(at);
     }
-    for (unsigned i = 0; i < n_fields; i++)
+    for (unsigned i = 0; missing; i++)
         if (fields[i].required && !args[i].present)
             return bad_key(ERROR_MISSING_KEY, path, fields[i].key, strlen(fields[i].key), "required", e);
     return 0;

@@ -25,7 +25,8 @@ enum rpc_type {
 };
 
 struct rpc_field {
-    const char *key;
+    const char *key; /* these two first, as codec_find() wants them; the length only for maps */
+    uint32_t key_length;
     enum rpc_type type;
     bool required;
     uint64_t min, max; /* of RPC_UINT; lengths of nothing else */
@@ -34,16 +35,24 @@ struct rpc_field {
 
 /* A struct rpc_field out of a row of proto/generated/methods.h. */
 #define RPC_FIELD(key_, type_, required_, min_, max_, default_)                                                        \
-    {.key = #key_, .type = RPC_##type_, .required = (required_), .min = (min_), .max = (max_), .fallback = (default_)},
+    {.key = #key_,                                                                                                     \
+     .key_length = sizeof(#key_) - 1,                                                                                  \
+     .type = RPC_##type_,                                                                                              \
+     .required = (required_),                                                                                          \
+     .min = (min_),                                                                                                    \
+     .max = (max_),                                                                                                    \
+     .fallback = (default_)},
 
 struct rpc_arg {
     bool present;
-    uint64_t u;                    /* RPC_UINT; RPC_DEVICE when text is NULL */
-    int64_t i;                     /* RPC_INT */
-    double f;                      /* RPC_FLOAT */
-    bool b;                        /* RPC_BOOL */
+    bool b;          /* RPC_BOOL */
+    uint32_t length; /* of text; or entries of a map or list */
+    union {
+        uint64_t u; /* RPC_UINT; RPC_DEVICE when text is NULL */
+        int64_t i;  /* RPC_INT */
+        double f;   /* RPC_FLOAT */
+    };
     const char *text;              /* RPC_STR, RPC_BIN, RPC_DEVICE: not terminated */
-    uint32_t length;               /* of text; or entries of a map or list */
     const struct rpc_value *items; /* RPC_LIST: see rpc_list_next(); RPC_MAP, RPC_ANY: the value itself */
 };
 

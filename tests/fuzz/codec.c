@@ -109,14 +109,14 @@ static void check_find(const unsigned char *at, const struct codec_item *item)
     struct codec_item key;
 
     static const struct row {
-        const char *key;
+        struct codec_key key;
         int more;
-    } rows[] = {{"in", 0}, {"op", 0}, {"out", 0}, {"", 0}, {"shape", 0}, {"o", 0}};
+    } rows[] = {{{"in", 2}, 0}, {{"op", 2}, 0}, {{"out", 3}, 0}, {{"", 0}, 0}, {{"shape", 5}, 0}, {{"o", 1}, 0}};
     enum { ROWS = sizeof(rows) / sizeof(rows[0]) };
     int expected = -1;
 
     for (int i = 0; i < ROWS; i++)
-        if (strlen(rows[i].key) == item->count && !memcmp(rows[i].key, item->text, item->count))
+        if (strlen(rows[i].key.key) == item->count && !memcmp(rows[i].key.key, item->text, item->count))
             expected = i;
     for (unsigned from = 0; from <= ROWS; from++)
         FUZZ_CHECK(codec_find(at, rows, sizeof(rows[0]), ROWS, from, &key) == expected && key.text == item->text);

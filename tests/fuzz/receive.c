@@ -26,13 +26,11 @@ struct state {
     unsigned n_fds;
 };
 
-#define FIELD(key, type, required, low, high, fallback) {#key, RPC_##type, required, low, high, fallback},
-static const struct rpc_field hello[] = {KOPS_PARAMS_HELLO(FIELD)};
-static const struct rpc_field reg[] = {KOPS_PARAMS_REGISTER(FIELD)};
-static const struct rpc_field run[] = {KOPS_PARAMS_RUN(FIELD)};
-static const struct rpc_field stats[] = {KOPS_PARAMS_STATS(FIELD)};
-static const struct rpc_field tensor[] = {KOPS_PARAMS_TENSOR(FIELD)};
-#undef FIELD
+static const struct rpc_field hello[] = {KOPS_PARAMS_HELLO(RPC_FIELD)};
+static const struct rpc_field reg[] = {KOPS_PARAMS_REGISTER(RPC_FIELD)};
+static const struct rpc_field run[] = {KOPS_PARAMS_RUN(RPC_FIELD)};
+static const struct rpc_field stats[] = {KOPS_PARAMS_STATS(RPC_FIELD)};
+static const struct rpc_field tensor[] = {KOPS_PARAMS_TENSOR(RPC_FIELD)};
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 

@@ -82,7 +82,7 @@ static const struct wire_field client_fields[] = {
     FIELD(BOOL, paused),
     FIELD(BOOL, shm),
     FIELD(F64, device_us),
-    {.key = "latency", .type = WIRE_MAP, .record = &latency_record}, /* its record is the whole client's */
+    {WIRE_KEY("latency"), .type = WIRE_MAP, .record = &latency_record}, /* its record is the whole client's */
 };
 static const struct wire_record client_record = WIRE_RECORD(RECORD, client_fields);
 #undef RECORD

@@ -186,7 +186,7 @@ bool wire_decode_info(const unsigned char *result, int *fds, unsigned nfds, void
 
 bool wire_decode_limits(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
-    static const struct wire_field fields[] = {{.key = "limits", .type = WIRE_MAP, .record = &limit_record}};
+    static const struct wire_field fields[] = {{WIRE_KEY("limits"), .type = WIRE_MAP, .record = &limit_record}};
     static const struct wire_record record = WIRE_RECORD(struct kops_limits, fields);
 
     (void)fds;
@@ -232,7 +232,7 @@ static const struct wire_field row_fields[] = {
     WIRE_FIELD(struct kops_stats_row, TEXT, "device", device),
     WIRE_FIELD(struct kops_stats_row, TEXT, "variant", variant),
     WIRE_FIELD(struct kops_stats_row, TEXT, "dtype", dtype),
-    {.key = "shapes", .type = WIRE_OTHER, .read = read_shapes}, /* two members of the row */
+    {WIRE_KEY("shapes"), .type = WIRE_OTHER, .read = read_shapes}, /* two members of the row */
     WIRE_FIELD(struct kops_stats_row, U64, "count", count),
     WIRE_FIELD(struct kops_stats_row, U64, "errors", errors),
     WIRE_NESTED(struct kops_stats_row, MAP, "queue_us", queue_us, spread_record),
@@ -265,7 +265,7 @@ static const struct wire_field mapping_fields[] = {
     WIRE_FIELD(struct kops_mapping, U64, "users", users),
     WIRE_FIELD(struct kops_mapping, BOOL, "open", open),
     WIRE_FIELD(struct kops_mapping, F64, "idle_s", idle_s),
-    {.key = "pids", .type = WIRE_OTHER, .read = read_pids}, /* two members of the mapping */
+    {WIRE_KEY("pids"), .type = WIRE_OTHER, .read = read_pids}, /* two members of the mapping */
 };
 static const struct wire_record mapping_record = WIRE_RECORD(struct kops_mapping, mapping_fields);
 

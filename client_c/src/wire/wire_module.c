@@ -33,7 +33,7 @@ static const struct wire_field entry_fields[] = {
     WIRE_FIELD(struct kops_entry, UINT, "local_bytes", local_bytes),
     WIRE_FIELD(struct kops_entry, UINT, "const_bytes", const_bytes),
     WIRE_FIELD(struct kops_entry, UINT, "max_threads", max_threads),
-    {.key = "params", .type = WIRE_OTHER, .read = read_params}, /* two members of the entry */
+    {WIRE_KEY("params"), .type = WIRE_OTHER, .read = read_params}, /* two members of the entry */
 };
 static const struct wire_record entry_record = WIRE_RECORD(struct kops_entry, entry_fields);
 
@@ -65,9 +65,9 @@ static bool read_log(struct arena *a, const unsigned char *value, void *into)
 
 static char *copy_log(const unsigned char *error)
 {
-    static const struct wire_field log_fields[] = {{.key = "log", .type = WIRE_OTHER, .read = read_log}};
+    static const struct wire_field log_fields[] = {{WIRE_KEY("log"), .type = WIRE_OTHER, .read = read_log}};
     static const struct wire_record detail = WIRE_RECORD(char *, log_fields);
-    static const struct wire_field detail_fields[] = {{.key = "detail", .type = WIRE_MAP, .record = &detail}};
+    static const struct wire_field detail_fields[] = {{WIRE_KEY("detail"), .type = WIRE_MAP, .record = &detail}};
     static const struct wire_record record = WIRE_RECORD(char *, detail_fields);
     char *log = NULL;
 

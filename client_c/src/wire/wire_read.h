@@ -47,7 +47,8 @@ struct wire_record;
 typedef bool wire_read_other(struct arena *a, const unsigned char *value, void *into);
 
 struct wire_field {
-    const char *key; /* first, for codec_find() */
+    const char *key; /* these two first, as codec_find() wants them */
+    uint32_t key_length;
     enum wire_type type;
     bool required; /* a map without it, or with another type there, is malformed */
     size_t offset, size;
@@ -63,25 +64,26 @@ struct wire_record {
 
 /* Rows of a table: the member of `owner` that a key goes to. WIRE_SIZED does not compile where the member has not the
  * size of its kind. */
+#define WIRE_KEY(name)         .key = (name), .key_length = sizeof(name) - 1
 #define WIRE_AT(owner, member) .offset = offsetof(owner, member), .size = sizeof(((owner *)0)->member)
 #define WIRE_SIZED(owner, kind, member)                                                                                \
     .offset = offsetof(owner, member),                                                                                 \
     .size = sizeof(char[sizeof(((owner *)0)->member) == WIRE_SIZE_##kind ? WIRE_SIZE_##kind : -1])
 #define WIRE_FIELD(owner, kind, name, member)                                                                          \
     {                                                                                                                  \
-        .key = (name), .type = WIRE_##kind, WIRE_SIZED(owner, kind, member)                                            \
+        WIRE_KEY(name), .type = WIRE_##kind, WIRE_SIZED(owner, kind, member)                                           \
     }
 #define WIRE_NEEDED(owner, kind, name, member)                                                                         \
     {                                                                                                                  \
-        .key = (name), .type = WIRE_##kind, .required = true, WIRE_SIZED(owner, kind, member)                          \
+        WIRE_KEY(name), .type = WIRE_##kind, .required = true, WIRE_SIZED(owner, kind, member)                         \
     }
 #define WIRE_NESTED(owner, kind, name, member, of)                                                                     \
     {                                                                                                                  \
-        .key = (name), .type = WIRE_##kind, .record = &(of), WIRE_AT(owner, member)                                    \
+        WIRE_KEY(name), .type = WIRE_##kind, .record = &(of), WIRE_AT(owner, member)                                   \
     }
 #define WIRE_READ(owner, name, member, reader)                                                                         \
     {                                                                                                                  \
-        .key = (name), .type = WIRE_OTHER, .read = (reader), WIRE_AT(owner, member)                                    \
+        WIRE_KEY(name), .type = WIRE_OTHER, .read = (reader), WIRE_AT(owner, member)                                   \
     }
 #define WIRE_RECORD(owner, rows)                                                                                       \
     {                                                                                                                  \

@@ -152,7 +152,7 @@ static bool read_number(const unsigned char *result, const struct wire_field *fi
 
 #define WIRE_NUMBER(key_)                                                                                              \
     {                                                                                                                  \
-        .key = (key_), .type = WIRE_U64, .required = true, .size = sizeof(uint64_t)                                    \
+        WIRE_KEY(key_), .type = WIRE_U64, .required = true, .size = sizeof(uint64_t)                                   \
     }
 
 bool wire_decode_nothing(const unsigned char *result, int *fds, unsigned nfds, void *into)
@@ -228,7 +228,7 @@ bool wire_decode_shm(const unsigned char *result, int *fds, unsigned nfds, void 
         WIRE_NEEDED(struct raw, U64, "wake", wake), WIRE_NEEDED(struct raw, U64, "request_bytes", request_bytes),
         WIRE_NEEDED(struct raw, U64, "reply_bytes", reply_bytes)};
     static const struct wire_record ring = WIRE_RECORD(struct raw, fields);
-    static const struct wire_field shm[] = {{.key = "shm", .type = WIRE_MAP, .required = true, .record = &ring}};
+    static const struct wire_field shm[] = {{WIRE_KEY("shm"), .type = WIRE_MAP, .required = true, .record = &ring}};
     static const struct wire_record record = WIRE_RECORD(struct raw, shm);
     struct wire_shm *w = into;
 
@@ -315,15 +315,15 @@ static const struct wire_field timing_fields[] = {
     TIMING("median", median_us),
     TIMING("p90", p90_us),
     TIMING("max", max_us),
-    {.key = "samples", .type = WIRE_OTHER, .read = read_samples},
+    {WIRE_KEY("samples"), .type = WIRE_OTHER, .read = read_samples},
 };
 #undef TIMING
 static const struct wire_record timings_record = WIRE_RECORD(struct wire_timings, timing_fields);
 
 static const struct wire_field run_fields[] = {
-    {.key = "timings", .type = WIRE_MAP, .required = true, .record = &timings_record},
-    {.key = "device", .type = WIRE_CHARS, .required = true, WIRE_AT(struct wire_timings, result.device)},
-    {.key = "variant", .type = WIRE_CHARS, WIRE_AT(struct wire_timings, result.variant)},
+    {WIRE_KEY("timings"), .type = WIRE_MAP, .required = true, .record = &timings_record},
+    {WIRE_KEY("device"), .type = WIRE_CHARS, .required = true, WIRE_AT(struct wire_timings, result.device)},
+    {WIRE_KEY("variant"), .type = WIRE_CHARS, WIRE_AT(struct wire_timings, result.variant)},
 };
 static const struct wire_record run_record = WIRE_RECORD(struct wire_timings, run_fields);
 

@@ -112,7 +112,7 @@ static void a_skipped_value_takes_its_children_along(void **state)
 
 static void a_key_is_found_wherever_the_search_begins(void **state)
 {
-    static const char *const keys[] = {"op", "in", "out", "o"};
+    static const struct codec_key keys[] = {{"op", 2}, {"in", 2}, {"out", 3}, {"o", 1}};
     static const unsigned char in[] = {0xa2, 'i', 'n', 0}, long_form[] = {0xd9, 2, 'i', 'n', 0},
                                zero[] = {0xa3, 'i', 'n', 0, 0}, number[] = {5};
     struct codec_item key;
