@@ -138,8 +138,8 @@ static void check_refused(enum scan_result r, const struct scan *s, const uint8_
 {
     unsigned char type;
 
-    if (r == SCAN_MORE)
-        return;
+    if (r != SCAN_INVALID && r != SCAN_TOO_DEEP)
+        return; /* there may be no byte where it stopped */
     type = data[s->position];
     if (r == SCAN_INVALID)
         FUZZ_CHECK(type == 0xc1 || (type >= 0xc7 && type <= 0xc9) || (type >= 0xd4 && type <= 0xd8));
