@@ -7,7 +7,6 @@
 
 #include "backend/memfd.h"
 #include "server/memory/connection_resources.h"
-#include "server/peer/connection.h"
 #include "server/peer/request.h"
 
 static struct mapping_owner owner_of(const struct connection *c)
