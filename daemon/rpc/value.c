@@ -164,7 +164,7 @@ int rpc_decode_map(const struct rpc_value *map, const struct rpc_field *fields, 
         if (item.type != CODEC_STR)
             return bad_key(ERROR_WRONG_TYPE, path, "(key)", 5, "keys must be str", e);
         at = item.next;
-        if (i < 0) {
+        if (i < 0) { /* an unknown key, but for nfds at the top */
             if (*path || !is_nfds(&item))
                 return bad_key(ERROR_UNKNOWN_KEY, path, item.text, item.count, "no such key here", e);
             item.next = codec_skip(at);

@@ -1,4 +1,4 @@
-/* Which queue of the device goes best with the client's stream.
+/* The queue probe: finds the device queue that goes best with the client's stream.
  *
  * On an H200 under MPS one link of ordered work takes 10.7 us with every other queue of the daemon and 15 us with the
  * rest, and which ones these are depends on the client's stream in the same way: as if two engines fetched the work of
