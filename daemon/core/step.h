@@ -60,8 +60,10 @@ static inline const char *step_variant(const struct step *s)
 /* Names of variants are shorter than STEP_VARIANT_BYTES. */
 static inline void step_copy_variant(char into[STEP_VARIANT_BYTES], const char *name)
 {
-    size_t length = name ? strnlen(name, STEP_VARIANT_BYTES - 1) : 0;
+    size_t length;
 
+    name = name ? name : "";
+    length = strnlen(name, STEP_VARIANT_BYTES - 1);
     memmove(into, name, length);
     into[length] = '\0';
 }
