@@ -277,7 +277,7 @@ static void write_peer(struct state *s)
 
 /* ---- measuring ---- */
 
-/* Messages that both ends take: what is long for its own sake would be all that is measured. */
+/* Requests and responses of ordinary length. The vectors of long messages would take nearly all of the time. */
 static bool is_usual(const struct golden_vector *v)
 {
     return (!strcmp(v->file, "requests") || !strcmp(v->file, "responses")) && v->length <= 4096;

@@ -108,7 +108,7 @@ def methods_header(methods: list[dict], maps: list[dict]) -> str:
 
 
 def kernels_header(kernels: dict) -> str:
-    out = ["/* Limits of kernels and of what is read of their source. */", "enum {"]
+    out = ["/* Limits of kernels, and of the source that clients parse. */", "enum {"]
     out += [f"    KERNELS_{limit['name'].upper()}_MAX = {limit['value']}," for limit in kernels["limits"]]
     out += ["};", "", "/* Standards of the language that a compile may ask for: X(\"word\") */"]
     out.append(x_macro("KERNELS_STANDARDS", [f"X({c_string(word)})" for word in kernels["standards"]]))
@@ -210,7 +210,7 @@ def python_module(errors: list[dict], dtypes: list[dict], ops: list[dict], metho
             + "\n# name -> bytes an element\n" + literal("DTYPES", {d["name"]: d["size"] for d in dtypes})
             + "\n# what C and CUDA call them\n" + literal("C_TYPES", {c: d["name"] for d in dtypes for c in d["c"]})
             + "\nMETHODS = " + repr(tuple(m["name"] for m in methods)) + "\n"
-            + "\n# of kernels, and of what is read of their source\n"
+            + "\n# limits of kernels, and of the source that the client parses\n"
             + literal("KERNEL_LIMITS", {limit["name"]: limit["value"] for limit in kernels["limits"]})
             + "\n" + literal("KERNEL_STANDARDS", tuple(kernels["standards"]))
             + "\n" + literal("KERNEL_WORDS", {name: tuple(words) for name, words in kernels["words"].items()})

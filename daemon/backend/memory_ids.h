@@ -1,5 +1,5 @@
-/* Ids of memories, by which the steps of a job name what they work on. A mapping has one id for as long as it exists;
- * the id leads to memory while the mapping is open. */
+/* Ids of memories. A step names its operands' memory by id, not by pointer. Each mapping has one id as long as it
+ * exists; the id resolves to memory while the mapping is open. */
 #ifndef KOPS_BACKEND_MEMORY_IDS_H
 #define KOPS_BACKEND_MEMORY_IDS_H
 

@@ -2,7 +2,7 @@
 #ifndef KOPS_GENERATED_KERNELS_H
 #define KOPS_GENERATED_KERNELS_H
 
-/* Limits of kernels and of what is read of their source. */
+/* Limits of kernels, and of the source that clients parse. */
 enum {
     KERNELS_PARAMS_MAX = 32,
     KERNELS_TENSORS_MAX = 16,

@@ -1,9 +1,9 @@
 /* How much memory this process may still take, read before shared memory is made. Thread: any.
  *
- * The smallest of these: MemAvailable of the machine; the free part of the process's memory control group and of
- * each group above it (version 1 or 2; file pages that the kernel can drop count as free); RLIMIT_AS; RLIMIT_FSIZE,
- * which bounds memfds too. Of the first two a sixteenth, 1 GiB at most, is left to others. A figure that cannot be read
- * bounds nothing.
+ * The result is the smallest of four figures: the machine's MemAvailable; the free part of the process's memory control
+ * group and of each group above it; RLIMIT_AS; RLIMIT_FSIZE, which also bounds memfds. Control groups may be of version
+ * 1 or 2. File pages that the kernel can drop count as free. A sixteenth of the first two, 1 GiB at most, is left to
+ * other processes. A figure that cannot be read bounds nothing.
  *
  * The Python client has the same rule in kops/_memory/available.py, and client_py/tests/available.json cases for both.
  */

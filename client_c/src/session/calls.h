@@ -13,7 +13,7 @@
 
 enum call_state { CALL_FREE, CALL_SENT, CALL_DONE, CALL_LATE };
 
-/* What is known of a request that failed: whether the daemon had it. */
+/* How a request failed: the daemon answered with an error; it got the request, but sent no reply; it never read it. */
 enum call_fate { FATE_ANSWERED, FATE_UNANSWERED, FATE_UNREAD };
 
 struct call;

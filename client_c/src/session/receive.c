@@ -93,7 +93,7 @@ static bool late_id(wire_decode *decode, const struct wire_message *m, int *fds,
     return false;
 }
 
-/* Nobody waits for this reply any more: an id in it is given back. */
+/* Handles a reply whose caller has given up. If the reply carries a new id, the daemon is told to release it. */
 static void drop_late(struct kops_client *c, struct call *call, const struct wire_message *m, int *fds)
 {
     wire_decode *decode = call->decode;

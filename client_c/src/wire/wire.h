@@ -160,8 +160,8 @@ struct wire_message {
     unsigned nfds;               /* what the result claims */
 };
 
-/* Takes one whole message apart; *ret_message points into `data`. Returns NULL, or a sentence that says what is wrong
- * with the message. */
+/* Parses one whole message. *ret_message points into `data`. Returns NULL on success, else a static description of the
+ * fault. */
 const char *wire_parse(const void *data, size_t length, struct wire_message *ret_message);
 
 /* Fills *e (not NULL) from an error map; a malformed one becomes bad_reply. */

@@ -302,7 +302,7 @@ C_TYPES = {'float': 'f32',
 
 METHODS = ('hello', 'ping', 'register', 'alloc', 'release', 'run', 'sequence', 'program', 'run_program', 'compile', 'kernel', 'launch', 'cache', 'timelines', 'cancel', 'trim', 'stats', 'clients', 'metrics', 'drain')
 
-# of kernels, and of what is read of their source
+# limits of kernels, and of the source that the client parses
 KERNEL_LIMITS = {'params': 32,
  'tensors': 16,
  'param_name': 63,

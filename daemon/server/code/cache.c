@@ -23,7 +23,7 @@ const size_t cache_state_bytes = sizeof(struct cache_call);
 
 static struct cache_call *cache_of(const struct request *r)
 {
-    return (struct cache_call *)(void *)(uintptr_t)r->state;
+    return request_state(r);
 }
 
 static void write_listed(struct rpc_output *out, const struct code_result *result)

@@ -28,7 +28,7 @@ const size_t compile_state_bytes = sizeof(struct compile);
 
 static struct compile *compile_of(const struct request *r)
 {
-    return (struct compile *)(void *)(uintptr_t)r->state;
+    return request_state(r);
 }
 
 /* ---- the request ---- */

@@ -16,7 +16,7 @@ const size_t drain_state_bytes = sizeof(struct drain_call);
 
 static struct drain_call *drain_of(const struct request *r)
 {
-    return (struct drain_call *)(void *)(uintptr_t)r->state;
+    return request_state(r);
 }
 
 void drain_init(struct server *s)

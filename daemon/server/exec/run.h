@@ -59,7 +59,7 @@ struct run_observer {
 
 static inline struct run *run_of(const struct request *r)
 {
-    return (struct run *)(void *)(uintptr_t)r->state;
+    return request_state(r);
 }
 
 /* run.c: queues a decoded run. */

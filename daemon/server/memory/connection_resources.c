@@ -21,7 +21,7 @@ struct shared_charge *connection_charge_mapping(struct connection *c, const stru
 int connection_get_ipc(struct connection *c, struct backend_device *device, const struct backend_import *import,
                        const uint64_t *alloc_id, struct mapping **ret_mapping, struct error *e)
 {
-    const struct mapping_owner owner = {.uid = c->uid, .pid = c->pid};
+    const struct mapping_owner owner = connection_owner(c);
 
     if (mapping_get_ipc(&c->server->mappings, device, import, alloc_id, owner, ret_mapping, e) == 0)
         return 0;

@@ -47,6 +47,12 @@ struct connection_memory {
 
 extern const struct connection_part connection_memory_part;
 
+/* The owner of mappings that the connection asks for. */
+static inline struct mapping_owner connection_owner(const struct connection *c)
+{
+    return (struct mapping_owner){.uid = c->uid, .pid = c->pid};
+}
+
 /* mapping_get_ipc() on behalf of the connection. */
 int connection_get_ipc(struct connection *c, struct backend_device *device, const struct backend_import *import,
                        const uint64_t *alloc_id, struct mapping **ret_mapping, struct error *e);

@@ -36,17 +36,12 @@ const size_t alloc_state_bytes = sizeof(struct alloc), trim_state_bytes = sizeof
 
 static struct alloc *alloc_of(const struct request *r)
 {
-    return (struct alloc *)(void *)(uintptr_t)r->state;
+    return request_state(r);
 }
 
 static struct trim *trim_of(const struct request *r)
 {
-    return (struct trim *)(void *)(uintptr_t)r->state;
-}
-
-static struct mapping_owner owner_of(const struct connection *c)
-{
-    return (struct mapping_owner){.uid = c->uid, .pid = c->pid};
+    return request_state(r);
 }
 
 /* ---- alloc ---- */
@@ -117,7 +112,8 @@ static int adopt(struct request *r, struct mapping **ret)
     if (memory->kind == MEMORY_MEMFD &&
         !(host = shared_charge_take_file(c->account, c->pid, QUOTA_HOST, st.st_dev, st.st_ino, memory->size, e)))
         goto close_own_fd;
-    if (mapping_adopt(&c->server->mappings, memory, alloc_of(r)->device, st.st_ino, own_fd, owner_of(c), ret, e) < 0)
+    if (mapping_adopt(&c->server->mappings, memory, alloc_of(r)->device, st.st_ino, own_fd, connection_owner(c), ret,
+                      e) < 0)
         goto unref_host;
     charges = (*ret)->charges;
     charges->host = host;

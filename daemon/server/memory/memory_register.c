@@ -9,11 +9,6 @@
 #include "server/memory/connection_resources.h"
 #include "server/peer/request.h"
 
-static struct mapping_owner owner_of(const struct connection *c)
-{
-    return (struct mapping_owner){.uid = c->uid, .pid = c->pid};
-}
-
 static int bad_argument(struct error *e, const char *key, const char *why)
 {
     error_set(e, ERROR_INVALID_ARGUMENT, "%s", why);
@@ -287,7 +282,7 @@ static int register_memfd(struct request *r, const struct rpc_arg *args, bool wr
     if (!host ||
         host_room_take(room, c->account, args[REGISTER_size].u, holes_of(&st, args[REGISTER_size].u), &part, e) < 0)
         goto unref_host;
-    if (mapping_adopt(&c->server->mappings, memory, NULL, st.st_ino, -1, owner_of(c), &m, e) < 0)
+    if (mapping_adopt(&c->server->mappings, memory, NULL, st.st_ino, -1, connection_owner(c), &m, e) < 0)
         goto give_room;
     charges = m->charges;
     charges->host = host;
@@ -366,7 +361,7 @@ static int register_foreign(struct request *r, const struct rpc_arg *args, const
     for (unsigned i = 0; i < named->count; i++)
         import.fds[i] = fds->fds[named->indices[i]];
     import.n_fds = named->count;
-    if (mapping_get_vmm(&c->server->mappings, device, &import, owner_of(c), &m, e) < 0)
+    if (mapping_get_vmm(&c->server->mappings, device, &import, connection_owner(c), &m, e) < 0)
         return -1;
     take_fds(named, fds, &import);
     result = register_when_open(r, m, import.size, writable, e);

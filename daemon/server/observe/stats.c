@@ -44,7 +44,7 @@ const size_t stats_state_bytes = sizeof(struct stats);
 
 static struct stats *stats_of(const struct request *r)
 {
-    return (struct stats *)(void *)(uintptr_t)r->state;
+    return request_state(r);
 }
 
 static void write_counters(struct rpc_output *out, const struct server *s)

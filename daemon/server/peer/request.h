@@ -34,6 +34,12 @@ static inline struct request *request_of(const void *state)
     return (struct request *)(void *)((char *)(uintptr_t)state - offsetof(struct request, state));
 }
 
+/* The state of a request, which is of its method's type. */
+static inline void *request_state(const struct request *r)
+{
+    return (void *)(uintptr_t)r->state;
+}
+
 /* The descriptors that came with a request. A handler puts -1 in the place of one it keeps; the others are closed. */
 struct request_fds {
     unsigned count;
