@@ -10,92 +10,7 @@
 
 KOPS_HOST_SMALL(__half, __half_raw, kops_host_half_bits, kops_host_half_value)
 KOPS_HOST_PAIR(__half, __half2, __half2_raw)
-
-KOPS_HOST_SMALL_UNARY(__half, __half2, sqrt, sqrt(x))
-KOPS_HOST_SMALL_UNARY(__half, __half2, rsqrt, 1.0 / sqrt(x))
-KOPS_HOST_SMALL_UNARY(__half, __half2, rcp, 1.0 / x)
-KOPS_HOST_SMALL_UNARY(__half, __half2, exp, exp(x))
-KOPS_HOST_SMALL_UNARY(__half, __half2, exp2, exp2(x))
-KOPS_HOST_SMALL_UNARY(__half, __half2, exp10, pow(10.0, x))
-KOPS_HOST_SMALL_UNARY(__half, __half2, log, log(x))
-KOPS_HOST_SMALL_UNARY(__half, __half2, log2, log2(x))
-KOPS_HOST_SMALL_UNARY(__half, __half2, log10, log10(x))
-KOPS_HOST_SMALL_UNARY(__half, __half2, sin, sin(x))
-KOPS_HOST_SMALL_UNARY(__half, __half2, cos, cos(x))
-KOPS_HOST_SMALL_UNARY(__half, __half2, tanh, tanh(x))
-KOPS_HOST_SMALL_UNARY(__half, __half2, floor, floor(x))
-KOPS_HOST_SMALL_UNARY(__half, __half2, ceil, ceil(x))
-KOPS_HOST_SMALL_UNARY(__half, __half2, trunc, trunc(x))
-KOPS_HOST_SMALL_UNARY(__half, __half2, rint, nearbyint(x))
-KOPS_HOST_SMALL_BINARY(__half, __half2, __hadd, a + b)
-KOPS_HOST_SMALL_BINARY(__half, __half2, __hsub, a - b)
-KOPS_HOST_SMALL_BINARY(__half, __half2, __hmul, a *b)
-KOPS_HOST_SMALL_BINARY(__half, __half2, __hdiv, a / b)
-KOPS_HOST_SMALL_BINARY(__half, __half2, __hadd_rn, a + b)
-KOPS_HOST_SMALL_BINARY(__half, __half2, __hsub_rn, a - b)
-KOPS_HOST_SMALL_BINARY(__half, __half2, __hmul_rn, a *b)
-KOPS_HOST_SMALL_BINARY(__half, __half2, __hmin, __half(fminf(float(a), float(b))))
-KOPS_HOST_SMALL_BINARY(__half, __half2, __hmax, __half(fmaxf(float(a), float(b))))
-KOPS_HOST_SMALL_BINARY(__half, __half2, __hadd_sat, __half(__saturatef(float(a) + float(b))))
-KOPS_HOST_SMALL_BINARY(__half, __half2, __hmul_sat, __half(__saturatef(float(a) * float(b))))
-KOPS_HOST_SMALL_BINARY(__half, __half2, __hsub_sat, __half(__saturatef(float(a) - float(b))))
-KOPS_HOST_SMALL_COMPARE(__half, __half2, __heq, ==)
-KOPS_HOST_SMALL_COMPARE(__half, __half2, __hne, !=)
-KOPS_HOST_SMALL_COMPARE(__half, __half2, __hlt, <)
-KOPS_HOST_SMALL_COMPARE(__half, __half2, __hgt, >)
-KOPS_HOST_SMALL_COMPARE(__half, __half2, __hle, <=)
-KOPS_HOST_SMALL_COMPARE(__half, __half2, __hge, >=)
-
-KOPS_HOST __half __hfma(__half a, __half b, __half c)
-{
-    return __half(double(float(a)) * double(float(b)) + double(float(c)));
-}
-
-KOPS_HOST __half2 __hfma2(__half2 a, __half2 b, __half2 c)
-{
-    return __half2(__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y));
-}
-
-KOPS_HOST __half __hfma_relu(__half a, __half b, __half c)
-{
-    return __hmax(__hfma(a, b, c), __half(0.0f));
-}
-
-KOPS_HOST __half2 __h2div(__half2 a, __half2 b)
-{
-    return a / b;
-}
-
-KOPS_HOST __half __hneg(__half a)
-{
-    return -a;
-}
-
-KOPS_HOST __half2 __hneg2(__half2 a)
-{
-    return -a;
-}
-
-KOPS_HOST __half __habs(__half a)
-{
-    a.__x &= 0x7fffu;
-    return a;
-}
-
-KOPS_HOST __half2 __habs2(__half2 a)
-{
-    return __half2(__habs(a.x), __habs(a.y));
-}
-
-KOPS_HOST bool __hisnan(__half a)
-{
-    return float(a) != float(a);
-}
-
-KOPS_HOST int __hisinf(__half a)
-{
-    return __builtin_isinf(float(a)) ? (float(a) > 0 ? 1 : -1) : 0;
-}
+KOPS_HOST_SMALL_FUNCTIONS(__half, __half2)
 
 KOPS_HOST __half __low2half(__half2 a)
 {
@@ -103,16 +18,6 @@ KOPS_HOST __half __low2half(__half2 a)
 }
 
 KOPS_HOST __half __high2half(__half2 a)
-{
-    return a.y;
-}
-
-KOPS_HOST float __low2float(__half2 a)
-{
-    return a.x;
-}
-
-KOPS_HOST float __high2float(__half2 a)
 {
     return a.y;
 }
@@ -140,11 +45,6 @@ KOPS_HOST __half2 __low2half2(__half2 a)
 KOPS_HOST __half2 __high2half2(__half2 a)
 {
     return __half2(a.y, a.y);
-}
-
-KOPS_HOST __half2 __lowhigh2highlow(__half2 a)
-{
-    return __half2(a.y, a.x);
 }
 
 KOPS_HOST __half2 __lows2half2(__half2 a, __half2 b)

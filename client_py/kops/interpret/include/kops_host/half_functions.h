@@ -72,6 +72,96 @@
         return H2(H(a.x OP b.x ? 1.0f : 0.0f), H(a.y OP b.y ? 1.0f : 0.0f));                                           \
     }
 
+// All functions that have one name for both types.
+#define KOPS_HOST_SMALL_FUNCTIONS(H, H2)                                                                               \
+    KOPS_HOST_SMALL_UNARY(H, H2, sqrt, sqrt(x))                                                                        \
+    KOPS_HOST_SMALL_UNARY(H, H2, rsqrt, 1.0 / sqrt(x))                                                                 \
+    KOPS_HOST_SMALL_UNARY(H, H2, rcp, 1.0 / x)                                                                         \
+    KOPS_HOST_SMALL_UNARY(H, H2, exp, exp(x))                                                                          \
+    KOPS_HOST_SMALL_UNARY(H, H2, exp2, exp2(x))                                                                        \
+    KOPS_HOST_SMALL_UNARY(H, H2, exp10, pow(10.0, x))                                                                  \
+    KOPS_HOST_SMALL_UNARY(H, H2, log, log(x))                                                                          \
+    KOPS_HOST_SMALL_UNARY(H, H2, log2, log2(x))                                                                        \
+    KOPS_HOST_SMALL_UNARY(H, H2, log10, log10(x))                                                                      \
+    KOPS_HOST_SMALL_UNARY(H, H2, sin, sin(x))                                                                          \
+    KOPS_HOST_SMALL_UNARY(H, H2, cos, cos(x))                                                                          \
+    KOPS_HOST_SMALL_UNARY(H, H2, tanh, tanh(x))                                                                        \
+    KOPS_HOST_SMALL_UNARY(H, H2, floor, floor(x))                                                                      \
+    KOPS_HOST_SMALL_UNARY(H, H2, ceil, ceil(x))                                                                        \
+    KOPS_HOST_SMALL_UNARY(H, H2, trunc, trunc(x))                                                                      \
+    KOPS_HOST_SMALL_UNARY(H, H2, rint, nearbyint(x))                                                                   \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hadd, a + b)                                                                       \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hsub, a - b)                                                                       \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hmul, a *b)                                                                        \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hdiv, a / b)                                                                       \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hadd_rn, a + b)                                                                    \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hsub_rn, a - b)                                                                    \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hmul_rn, a *b)                                                                     \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hmin, H(fminf(float(a), float(b))))                                                \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hmax, H(fmaxf(float(a), float(b))))                                                \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hadd_sat, H(__saturatef(float(a) + float(b))))                                     \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hmul_sat, H(__saturatef(float(a) * float(b))))                                     \
+    KOPS_HOST_SMALL_BINARY(H, H2, __hsub_sat, H(__saturatef(float(a) - float(b))))                                     \
+    KOPS_HOST_SMALL_COMPARE(H, H2, __heq, ==)                                                                          \
+    KOPS_HOST_SMALL_COMPARE(H, H2, __hne, !=)                                                                          \
+    KOPS_HOST_SMALL_COMPARE(H, H2, __hlt, <)                                                                           \
+    KOPS_HOST_SMALL_COMPARE(H, H2, __hgt, >)                                                                           \
+    KOPS_HOST_SMALL_COMPARE(H, H2, __hle, <=)                                                                          \
+    KOPS_HOST_SMALL_COMPARE(H, H2, __hge, >=)                                                                          \
+    KOPS_HOST H __hfma(H a, H b, H c)                                                                                  \
+    {                                                                                                                  \
+        return H(double(float(a)) * double(float(b)) + double(float(c)));                                              \
+    }                                                                                                                  \
+    KOPS_HOST H2 __hfma2(H2 a, H2 b, H2 c)                                                                             \
+    {                                                                                                                  \
+        return H2(__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y));                                                       \
+    }                                                                                                                  \
+    KOPS_HOST H __hfma_relu(H a, H b, H c)                                                                             \
+    {                                                                                                                  \
+        return __hmax(__hfma(a, b, c), H(0.0f));                                                                       \
+    }                                                                                                                  \
+    KOPS_HOST H2 __h2div(H2 a, H2 b)                                                                                   \
+    {                                                                                                                  \
+        return a / b;                                                                                                  \
+    }                                                                                                                  \
+    KOPS_HOST H __hneg(H a)                                                                                            \
+    {                                                                                                                  \
+        return -a;                                                                                                     \
+    }                                                                                                                  \
+    KOPS_HOST H2 __hneg2(H2 a)                                                                                         \
+    {                                                                                                                  \
+        return -a;                                                                                                     \
+    }                                                                                                                  \
+    KOPS_HOST H __habs(H a)                                                                                            \
+    {                                                                                                                  \
+        a.__x &= 0x7fffu;                                                                                              \
+        return a;                                                                                                      \
+    }                                                                                                                  \
+    KOPS_HOST H2 __habs2(H2 a)                                                                                         \
+    {                                                                                                                  \
+        return H2(__habs(a.x), __habs(a.y));                                                                           \
+    }                                                                                                                  \
+    KOPS_HOST bool __hisnan(H a)                                                                                       \
+    {                                                                                                                  \
+        return float(a) != float(a);                                                                                   \
+    }                                                                                                                  \
+    KOPS_HOST int __hisinf(H a)                                                                                        \
+    {                                                                                                                  \
+        return __builtin_isinf(float(a)) ? (float(a) > 0 ? 1 : -1) : 0;                                                \
+    }                                                                                                                  \
+    KOPS_HOST float __low2float(H2 a)                                                                                  \
+    {                                                                                                                  \
+        return a.x;                                                                                                    \
+    }                                                                                                                  \
+    KOPS_HOST float __high2float(H2 a)                                                                                 \
+    {                                                                                                                  \
+        return a.y;                                                                                                    \
+    }                                                                                                                  \
+    KOPS_HOST H2 __lowhigh2highlow(H2 a)                                                                               \
+    {                                                                                                                  \
+        return H2(a.y, a.x);                                                                                           \
+    }
+
 // Conversions with a direction of rounding. `nearest` is that to the nearest; its neighbour is one step of its bits.
 enum kops_host_direction { KOPS_HOST_TO_ZERO, KOPS_HOST_DOWN, KOPS_HOST_UP };
 
