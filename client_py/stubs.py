@@ -120,10 +120,9 @@ def ops_stub(ops: dict[str, dict[str, object]]) -> str:
         "",
         'T = TypeVar("T")',
         "",
-        "DEFAULT_TIMEOUT: Any",
         "OPTIONS: str",
         "",
-        "def check_attrs(op: str, attrs: dict[str, Any]) -> dict[str, Any]: ...",
+        "def check_attrs(op: str, attrs: dict[str, Any], variant: str | None) -> dict[str, Any]: ...",
         "def coerce(op: str, attr: dict[str, Any], value: Any) -> Any: ...",
     ]
     for cls, asynchronous in (("OpMethods", False), ("AsyncOpMethods", True)):

@@ -7,6 +7,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 
+def known(cls: Any, reply: Mapping[str, Any]) -> dict[str, Any]:
+    """The members of a reply that a dataclass has; those of a newer daemon are left out."""
+    names = {f.name for f in fields(cls)}
+    return {key: value for key, value in reply.items() if key in names}
+
+
 @dataclass(frozen=True)
 class Timings:
     """Where the time of one request went, in microseconds by the daemon's clocks. None: it was not measured.
@@ -40,10 +46,10 @@ class Timings:
     @classmethod
     def of(cls, reply: Mapping[str, Any]) -> Timings:
         """From the result of `run`; keys that are not known here are left out."""
-        known = {key: value for key, value in reply.get("timings", {}).items() if key in _TIMINGS}
-        if "samples" in known:
-            known["samples"] = tuple(known["samples"])
-        return cls(**known, device=reply.get("device", ""), variant=reply.get("variant", ""))
+        times = {key: value for key, value in reply.get("timings", {}).items() if key in _TIMINGS}
+        if "samples" in times:
+            times["samples"] = tuple(times["samples"])
+        return cls(**times, device=reply.get("device", ""), variant=reply.get("variant", ""))
 
 
 _TIMINGS = {f.name for f in fields(Timings)} - {"device", "variant"}
@@ -217,7 +223,7 @@ class Info:
             protocol=reply.get("protocol", 1),
             protocol_min=reply.get("protocol_min", 1),
             pid=reply.get("pid", 0),
-            devices=tuple(Device(**_known(Device, device)) for device in reply.get("devices", ())),
+            devices=tuple(Device(**known(Device, device)) for device in reply.get("devices", ())),
             ops={op["name"]: _op(op) for op in reply.get("ops", ())},
             limits=dict(reply.get("limits", {})),
             features=tuple(reply.get("features", ())),
@@ -227,14 +233,9 @@ class Info:
 
 
 def _op(reply: Mapping[str, Any]) -> Op:
-    members = _known(Op, reply)
+    members = known(Op, reply)
     for key in ("inputs", "outputs", "dtypes"):
         members[key] = tuple(members.get(key, ()))
-    members["attrs"] = tuple(Attr(**{**_known(Attr, attr), "choices": tuple(attr.get("choices", ()))}) for attr in reply.get("attrs", ()))
+    members["attrs"] = tuple(Attr(**{**known(Attr, attr), "choices": tuple(attr.get("choices", ()))}) for attr in reply.get("attrs", ()))
     members["variants"] = {device: tuple(names) for device, names in reply.get("variants", {}).items()}
     return Op(**members)
-
-
-def _known(cls: Any, reply: Mapping[str, Any]) -> dict[str, Any]:
-    names = {f.name for f in fields(cls)}
-    return {key: value for key, value in reply.items() if key in names}

@@ -23,6 +23,14 @@ def seconds_of(value: Any, name: str = "timeout") -> float | None:
     raise BadArgument(f"{name} is a number of seconds above 0, or None for no limit, not {value!r:.40}", {"key": name})
 
 
+class _Default:
+    def __repr__(self) -> str:
+        return "<the client's>"
+
+
+DEFAULT_TIMEOUT: Any = _Default()  # of a call that names none
+
+
 class DefaultTimeout:
     """Of a client whose calls may say how long they may take."""
 
@@ -36,3 +44,6 @@ class DefaultTimeout:
     @timeout.setter
     def timeout(self, value: float | None) -> None:
         self._timeout = seconds_of(value)
+
+    def _timeout_of(self, timeout: Any) -> float | None:
+        return self._timeout if timeout is DEFAULT_TIMEOUT else seconds_of(timeout)

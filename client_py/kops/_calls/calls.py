@@ -12,14 +12,13 @@ from .._base.compiled import FAST_RULES, SWITCHED_OFF, fast_types, native, pack,
 from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
 from .._base.log import log
 from .._base.results import Timings
-from .._base.timeouts import DefaultTimeout, seconds_of
+from .._base.timeouts import DEFAULT_TIMEOUT, DefaultTimeout
 from .._base.warnings import warn
 from .._session.recovery import LOSSES, SHORT_LOSSES, Trial, no_hazard, short_call
 from .._session.session import Call
 from . import plans
 from .batch import Batch
 from .launch import Launch
-from .ops import DEFAULT_TIMEOUT
 from .pending import Link, Pending, Watcher
 from .plans import Plan, Prepared
 from .programs import Program
@@ -129,12 +128,7 @@ class Calls(DefaultTimeout):
         seconds = self._timeout_of(timeout)
         call = next(plan)
         while call.method != method:
-            try:
-                link.exchange(call, seconds)
-            except BaseException as error:
-                call = plan.throw(error)
-            else:
-                call = plan.send(call.result) if call.error is None else plan.throw(call.take_error())
+            call = _next_call(link, plan, call, seconds)
         link.send(call, seconds)
         mine = self._submitted.setdefault(threading.get_ident(), [])
         mine[:] = [(on, one) for on, one in mine if not one.done or one.error is not None]
@@ -190,17 +184,12 @@ class Calls(DefaultTimeout):
 
     # Waiting
 
-    def _timeout_of(self, timeout: Any) -> float | None:
-        if timeout is DEFAULT_TIMEOUT:
-            return self._timeout
-        return seconds_of(timeout)
-
     def _drive(
         self, link: Link, plan_of: Callable[[Link], Plan], timeout: Any, hazard: Callable[[], str | None] = no_hazard,
         failed: KopsError | None = None,
     ) -> Any:  # fmt: skip
         """Carries a plan out, and once more where its daemon goes away and that does no harm; see `recovery`."""
-        seconds = self._timeout if timeout is DEFAULT_TIMEOUT else seconds_of(timeout)
+        seconds = self._timeout_of(timeout)
         trial: Trial | None = None
         if failed is not None:
             trial = Trial(self.reconnect_timeout, seconds, hazard)
@@ -211,18 +200,22 @@ class Calls(DefaultTimeout):
             try:
                 call = next(plan)
                 while True:
-                    try:
-                        link.exchange(call, seconds)
-                    except BaseException as error:
-                        call = plan.throw(error)
-                    else:
-                        call = plan.send(call.result) if call.error is None else plan.throw(call.take_error())
+                    call = _next_call(link, plan, call, seconds)
             except StopIteration as stop:
                 return stop.value
             except LOSSES as error:
                 trial = trial or Trial(self.reconnect_timeout, seconds, hazard)
                 time.sleep(trial.judge(error, call))
                 link = self._live()
+
+
+def _next_call(link: Link, plan: Plan, call: Call, seconds: float | None) -> Call:
+    """Waits for the reply to a plan's request and gives it to the plan, which has a next request or ends."""
+    try:
+        link.exchange(call, seconds)
+    except BaseException as error:
+        return plan.throw(error)
+    return plan.send(call.result) if call.error is None else plan.throw(call.take_error())
 
 
 def _tell_of_waiting() -> None:

@@ -15,14 +15,7 @@ from typing import Any
 
 from .._base.declarations import OPS
 from .._base.errors import BadArgument, WrongType
-
-
-class _Default:
-    def __repr__(self) -> str:
-        return "<the client's>"
-
-
-DEFAULT_TIMEOUT: Any = _Default()
+from .._base.timeouts import DEFAULT_TIMEOUT
 
 OPTIONS = (
     "out=None, variant=None, device=None, stream=0, timing=False, deadline_ms=None, priority=None, blocking=None, "
@@ -70,10 +63,13 @@ def coerce(op: str, attr: dict[str, Any], value: Any) -> Any:
     raise WrongType(f"{op}: {name} must be a {kind}, not {value!r}", {"key": f"attrs.{name}"})
 
 
-def check_attrs(op: str, attrs: dict[str, Any]) -> dict[str, Any]:
-    """Attributes by name, coerced. Those that the client does not know are left to the daemon."""
+def check_attrs(op: str, attrs: dict[str, Any], variant: str | None) -> dict[str, Any]:
+    """Attributes by name, coerced, and the variant. Those that the client does not know are left to the daemon."""
     declared = {attr["name"]: attr for attr in OPS.get(op, {}).get("attrs", ())}
-    return {name: coerce(op, declared[name], value) if name in declared else value for name, value in attrs.items()}
+    checked = {name: coerce(op, declared[name], value) if name in declared else value for name, value in attrs.items()}
+    if variant is not None:
+        checked["variant"] = variant
+    return checked
 
 
 def signature_source(op: str) -> tuple[str, str]:

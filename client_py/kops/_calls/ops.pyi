@@ -5,10 +5,9 @@ from .._base.results import Device, Timings
 
 T = TypeVar("T")
 
-DEFAULT_TIMEOUT: Any
 OPTIONS: str
 
-def check_attrs(op: str, attrs: dict[str, Any]) -> dict[str, Any]: ...
+def check_attrs(op: str, attrs: dict[str, Any], variant: str | None) -> dict[str, Any]: ...
 def coerce(op: str, attr: dict[str, Any], value: Any) -> Any: ...
 
 class OpMethods:

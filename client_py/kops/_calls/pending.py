@@ -19,11 +19,10 @@ from typing import Any, Protocol, TypeAlias
 
 from .._base.errors import BadArgument, Cancelled, Timeout
 from .._base.log import uncollected
-from .._base.timeouts import seconds_of
+from .._base.timeouts import DEFAULT_TIMEOUT, seconds_of
 from .._session.native_link import NativeLink
 from .._session.session import Call
 from .._session.socket_link import SocketLink, no_reply
-from .ops import DEFAULT_TIMEOUT
 from .plans import Plan
 
 Link: TypeAlias = SocketLink | NativeLink

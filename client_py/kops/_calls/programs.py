@@ -9,6 +9,7 @@ import msgpack
 
 from .._base.errors import BadArgument, DtypeMismatch, ShapeMismatch
 from .._base.results import Timings
+from .._base.timeouts import DEFAULT_TIMEOUT
 from .._memory.pool import garbage, prune
 from .._session.connection import Peer
 from .._session.recovery import LOSSES
@@ -16,7 +17,6 @@ from .._session.session import Call
 from .._tensors.adapters import adapter_of, inputs
 from .._tensors.operands import Operand, Operands, renew
 from . import plans
-from .ops import DEFAULT_TIMEOUT
 from .recording import Recorder, identity, layout
 
 

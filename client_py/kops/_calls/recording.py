@@ -57,9 +57,7 @@ class Recorder(OpMethods):
 
     def run_op(self, op: str, *values: Any, out: Any = None, variant: str | None = None, **attrs: Any) -> Any:
         """Records an op by name, as its method does."""
-        attrs = check_attrs(op, attrs)
-        if variant is not None:
-            attrs["variant"] = variant
+        attrs = check_attrs(op, attrs, variant)
         return self._record(op, values, out, attrs)
 
     def _op(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from .._base.errors import BadArgument, UnknownMethod, Unsupported
-from .._base.timeouts import seconds_of
-from .._calls.ops import DEFAULT_TIMEOUT
+from .._base.results import known
+from .._base.timeouts import DEFAULT_TIMEOUT
 from .._calls.plans import Plan
 from .._session.session import Call
 
@@ -119,17 +119,12 @@ class Drained:
     connections: int
 
 
-def _known(cls: Any, reply: Mapping[str, Any]) -> dict[str, Any]:
-    names = {f.name for f in fields(cls)}
-    return {key: value for key, value in reply.items() if key in names}
-
-
 def _latency(reply: Mapping[str, Any]) -> Latency:
-    return Latency(**{key: Quantiles(**_known(Quantiles, value)) for key, value in _known(Latency, reply).items()})
+    return Latency(**{key: Quantiles(**known(Quantiles, value)) for key, value in known(Latency, reply).items()})
 
 
 def _client(reply: Mapping[str, Any]) -> ClientInfo:
-    return ClientInfo(**{**_known(ClientInfo, reply), "latency": _latency(reply.get("latency", {}))})
+    return ClientInfo(**{**known(ClientInfo, reply), "latency": _latency(reply.get("latency", {}))})
 
 
 def _ask(method: str, params: dict[str, Any]) -> Plan:
@@ -143,8 +138,8 @@ def clients() -> Plan:
     reply = yield from _ask("clients", {})
     return Clients(
         clients=tuple(_client(c) for c in reply["clients"]),
-        users=tuple(UserInfo(**_known(UserInfo, u)) for u in reply.get("users", ())),
-        devices=tuple(DeviceLoad(**_known(DeviceLoad, d)) for d in reply.get("devices", ())),
+        users=tuple(UserInfo(**known(UserInfo, u)) for u in reply.get("users", ())),
+        devices=tuple(DeviceLoad(**known(DeviceLoad, d)) for d in reply.get("devices", ())),
         state=reply.get("state", ""),
         uptime_s=reply.get("uptime_s", 0.0),
     )
@@ -164,7 +159,7 @@ def drain(stop: bool, resume: bool, wait: float | None) -> Plan:
     if wait is not None:
         params["timeout_ms"] = max(1, round(wait * 1000))
     reply = yield from _ask("drain", params)
-    return Drained(**_known(Drained, reply))
+    return Drained(**known(Drained, reply))
 
 
 def drain_patience(wait: float | None, timeout: float | None) -> float | None:
@@ -208,9 +203,9 @@ class AdminMethods:
 class AsyncAdminMethods:
     """Methods of `AsyncClient`, as those of `AdminMethods`."""
 
-    timeout: float | None
     _live: Any
     _drive: Any
+    _timeout_of: Any
 
     async def clients(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> Clients:
         """As `Client.clients`."""
@@ -226,6 +221,6 @@ class AsyncAdminMethods:
         self, *, stop: bool = False, resume: bool = False, wait: float | None = None, timeout: float | None = DEFAULT_TIMEOUT
     ) -> Drained:
         """As `Client.drain`."""
-        patience = drain_patience(wait, self.timeout if timeout is DEFAULT_TIMEOUT else seconds_of(timeout))
+        patience = drain_patience(wait, self._timeout_of(timeout))
         answer: Drained = await self._drive(await self._live(), lambda _: drain(stop, resume, wait), patience, drain_hazard)
         return answer

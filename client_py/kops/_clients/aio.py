@@ -12,31 +12,29 @@ import math
 import os
 import sys
 import weakref
-from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from .._base.errors import ConnectFailed, ConnectionLost, KopsError, Timeout
-from .._base.log import log
-from .._base.results import Device, Info, Op, Profile
+from .._base.results import Device, Info, Profile
 from .._base.stats import Stats
-from .._base.timeouts import DefaultTimeout, seconds_of
+from .._base.timeouts import DEFAULT_TIMEOUT
 from .._base.warnings import warn
 from .._calls import plans
-from .._calls.ops import DEFAULT_TIMEOUT, AsyncOpMethods, check_attrs
+from .._calls.ops import AsyncOpMethods, check_attrs
 from .._calls.plans import Plan
 from .._calls.programs import AsyncProgram
 from .._calls.recording import AsyncSequence
 from .._kernels.modules import AsyncKernelMethods
 from .._session.connection import Connection
-from .._session.recovery import LOSSES, RUNS, Backoff, Failed, Trial, no_hazard, reconnect_timeout_of, shorter
+from .._session.recovery import LOSSES, RUNS, Backoff, Failed, Trial, no_hazard, reconnect_timeout_of
 from .._session.session import Call
 from .._session.socket_link import no_reply
 from .admin import AsyncAdminMethods
-from .client import _arrays
+from .base import BaseClient
 
 
-class AsyncClient(DefaultTimeout, AsyncOpMethods, AsyncKernelMethods, AsyncAdminMethods):
+class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncAdminMethods):
     """As `Client`, with `await`: `c = await k.add(a, b)`. Made by `connect_async`; an async context manager.
 
     Calls of several tasks are pipelined. A task that is cancelled cancels its request. Lost daemons are waited for and
@@ -46,13 +44,10 @@ class AsyncClient(DefaultTimeout, AsyncOpMethods, AsyncKernelMethods, AsyncAdmin
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, reconnect_timeout: float | None = None
     ) -> None:
-        self._timeout = seconds_of(timeout)
+        self.timeout = timeout
         self.reconnect_timeout = reconnect_timeout_of(reconnect_timeout)
-        self._found: str | None = None  # where a daemon has answered
-        self._keys: deque[int] = deque(maxlen=8)  # of the connections so far
+        self._begin(socket)
         self._repeating: asyncio.Lock | None = None
-        self._path = socket
-        self._closed = False
         self._connection: Connection | None = None
         self._connecting: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -68,16 +63,6 @@ class AsyncClient(DefaultTimeout, AsyncOpMethods, AsyncKernelMethods, AsyncAdmin
         if connection is None or connection.info is None:
             raise ConnectionLost("not connected")
         return connection.info
-
-    @property
-    def devices(self) -> tuple[Device, ...]:
-        """Where ops can run."""
-        return self.info.devices
-
-    @property
-    def ops(self) -> dict[str, Op]:
-        """The daemon's ops by name."""
-        return self.info.ops
 
     async def ping(self, data: Mapping[str, Any] | None = None, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, Any]:
         """Asks the daemon for an answer, which is `data`."""
@@ -120,9 +105,7 @@ class AsyncClient(DefaultTimeout, AsyncOpMethods, AsyncKernelMethods, AsyncAdmin
         **attrs: Any,
     ) -> Any:
         """As `Client.run`."""
-        attrs = check_attrs(op, attrs)
-        if variant is not None:
-            attrs["variant"] = variant
+        attrs = check_attrs(op, attrs, variant)
         return await self._op(op, inputs, out, attrs, device, stream, timing, deadline_ms, priority, None, timeout)
 
     async def profile(
@@ -141,9 +124,7 @@ class AsyncClient(DefaultTimeout, AsyncOpMethods, AsyncKernelMethods, AsyncAdmin
         **attrs: Any,
     ) -> Profile:
         """As `Client.profile`."""
-        attrs = check_attrs(op, attrs)
-        if variant is not None:
-            attrs["variant"] = variant
+        attrs = check_attrs(op, attrs, variant)
         connection = await self._live()
         options = plans.options_of(connection, device, stream, True, deadline_ms, priority, warmup, repeat)
         request = plans.Request(op, inputs, out, attrs, options)
@@ -195,20 +176,6 @@ class AsyncClient(DefaultTimeout, AsyncOpMethods, AsyncKernelMethods, AsyncAdmin
         connection = await self._live()
         await self._drive(connection, program.define, DEFAULT_TIMEOUT)
 
-    # Memory
-
-    def empty(self, shape: Any, dtype: Any = "f32") -> Any:
-        """As `Client.empty`."""
-        return _arrays().empty(shape, dtype)
-
-    def zeros(self, shape: Any, dtype: Any = "f32") -> Any:
-        """As `Client.zeros`."""
-        return _arrays().zeros(shape, dtype)
-
-    def array(self, value: Any, dtype: Any = None) -> Any:
-        """As `Client.array`."""
-        return _arrays().array(value, dtype)
-
     # Its life
 
     async def close(self) -> None:
@@ -251,9 +218,7 @@ class AsyncClient(DefaultTimeout, AsyncOpMethods, AsyncKernelMethods, AsyncAdmin
             if connection is not None:
                 await self._await_end(connection)
             self._disconnect("the connection was lost")
-            backoff = Backoff(shorter(self.reconnect_timeout, self.timeout))
-            if self._found is not None:
-                log.info("the connection to kopsd at %s is over: connecting anew, for %g s at most", self._found, backoff.seconds)
+            backoff = self._connecting_anew()
             first = Backoff(self.timeout if self.timeout is not None else math.inf)
             while True:
                 if self._closed:
@@ -270,24 +235,18 @@ class AsyncClient(DefaultTimeout, AsyncOpMethods, AsyncKernelMethods, AsyncAdmin
     async def _greeted(self, backoff: Backoff) -> Connection:
         """A new connection, with the answer to `hello`. A daemon that is starting answers late."""
         assert self._loop is not None
-        again = self._found is not None and backoff.seconds > 0
-        limit = shorter(backoff.left, self.timeout) if again else self.timeout
-        made = self._connection = Connection(self._path if self._found is None else self._found, 0)
+        made = self._connection = Connection(self._where(), 0)
         self._loop.add_reader(made.transport.fileno(), self._readable, made)
         try:
             call = made.greet()
-            await self._exchange(made, call, limit)
+            await self._exchange(made, call, self._greeting_time(backoff))
             made.greeted(call.outcome())
         except BaseException as error:
             self._disconnect("the daemon did not answer hello")
-            if again and isinstance(error, Timeout):
+            if self._again(backoff) and isinstance(error, Timeout):
                 raise ConnectFailed(f"{made.path}: kopsd does not answer") from None
             raise
-        if self._found is not None:
-            log.info("connected to kopsd at %s again", made.path)
-        self._found = made.path
-        made.earlier = set(self._keys)
-        self._keys.append(made.key)
+        self._remember(made)
         return made
 
     def _disconnect(self, why: str) -> None:
@@ -334,7 +293,7 @@ class AsyncClient(DefaultTimeout, AsyncOpMethods, AsyncKernelMethods, AsyncAdmin
         self, connection: Connection, plan_of: Callable[[Connection], Plan], timeout: Any, hazard: Callable[[], str | None] = no_hazard
     ) -> Any:
         """Carries a plan out, and once more where its daemon goes away and that does no harm; see `recovery`."""
-        seconds = self.timeout if timeout is DEFAULT_TIMEOUT else seconds_of(timeout)
+        seconds = self._timeout_of(timeout)
         answer = await self._follow(connection, plan_of(connection), seconds)
         trial: Trial | None = None
         while type(answer) is Failed:
@@ -369,7 +328,7 @@ class AsyncClient(DefaultTimeout, AsyncOpMethods, AsyncKernelMethods, AsyncAdmin
 
     async def _await_end(self, connection: Connection) -> None:
         """A daemon that lost its device ends in a moment, with all that was asked of it."""
-        backoff = Backoff(shorter(self.reconnect_timeout, self.timeout))
+        backoff = self._backoff()
         while not connection.ended and (pause := backoff.pause()) is not None:
             try:
                 await self._exchange(connection, Call("ping", {}), backoff.left)

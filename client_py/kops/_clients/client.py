@@ -7,35 +7,36 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .._base.compiled import native
 from .._base.errors import ConnectFailed, ConnectionLost, KopsError, Timeout
-from .._base.log import log, uncollected
-from .._base.results import Device, Info, Op, Profile
+from .._base.log import uncollected
+from .._base.results import Device, Info, Profile
 from .._base.stats import Stats
 from .._base.texts import counted
+from .._base.timeouts import DEFAULT_TIMEOUT
 from .._base.warnings import warn
 from .._calls import plans
 from .._calls.batch import Batch
 from .._calls.calls import Calls
-from .._calls.ops import DEFAULT_TIMEOUT, OpMethods, check_attrs
+from .._calls.ops import OpMethods, check_attrs
 from .._calls.pending import Link, Pending, Watcher
 from .._calls.programs import Program
 from .._calls.recording import Sequence, record
 from .._kernels.modules import KernelMethods
 from .._session.native_link import NativeLink
-from .._session.recovery import LOSSES, Backoff, reconnect_timeout_of, shorter
+from .._session.recovery import LOSSES, Backoff, reconnect_timeout_of
 from .._session.session import Call
 from .._session.socket_link import SocketLink
 from .admin import AdminMethods
+from .base import BaseClient
 
 LAST_WAIT = 10.0  # seconds that a client which was dropped waits for its ordered calls
 
 
-class Client(Calls, OpMethods, KernelMethods, AdminMethods):
+class Client(BaseClient, Calls, OpMethods, KernelMethods, AdminMethods):
     """A connection to kopsd. Made by `connect`; a context manager.
 
     Each op of the daemon is a method: `k.add(a, b)`; `help(k.add)` lists its arguments. In a forked child the client
@@ -75,10 +76,7 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
     def _prepare(self, socket: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float | None) -> None:
         Calls.__init__(self, timeout, blocking, reconnect_timeout_of(reconnect_timeout))
         self.spin_us = spin_us
-        self._path = socket
-        self._closed = False
-        self._found: str | None = None  # where a daemon has answered
-        self._keys: deque[int] = deque(maxlen=8)  # of the connections so far
+        self._begin(socket)
         self._connecting = threading.Lock()
         _clients.add(self)
 
@@ -90,16 +88,6 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
         info = self._live().info
         assert info is not None
         return info
-
-    @property
-    def devices(self) -> tuple[Device, ...]:
-        """Where ops can run."""
-        return self.info.devices
-
-    @property
-    def ops(self) -> dict[str, Op]:
-        """The daemon's ops by name."""
-        return self.info.ops
 
     def ping(self, data: Mapping[str, Any] | None = None, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, Any]:
         """Asks the daemon for an answer, which is `data`."""
@@ -147,9 +135,7 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
     ) -> Any:
         """Runs an op by name, also one that this client's version does not know (then with `out=`). As the op's
         method."""
-        attrs = check_attrs(op, attrs)
-        if variant is not None:
-            attrs["variant"] = variant
+        attrs = check_attrs(op, attrs, variant)
         return self._op(op, inputs, out, attrs, device, stream, timing, deadline_ms, priority, blocking, timeout)
 
     def submit(
@@ -172,9 +158,7 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
         one that is still pending. Tensors are kept alive until the reply; they must not be written to before. Blocks
         while the daemon's limit of unanswered requests is reached, and while memory that is new is registered.
         """
-        attrs = check_attrs(op, attrs)
-        if variant is not None:
-            attrs["variant"] = variant
+        attrs = check_attrs(op, attrs, variant)
         connection = self._live()
         options = plans.options_of(connection, device, stream, timing, deadline_ms, priority)
         return self._submit(connection, plans.Request(op, inputs, out, attrs, options), timing, timeout)
@@ -195,9 +179,7 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
         **attrs: Any,
     ) -> Profile:
         """Runs an op `warmup` times untimed, then `repeat` times timed, inside the daemon: a `Profile`."""
-        attrs = check_attrs(op, attrs)
-        if variant is not None:
-            attrs["variant"] = variant
+        attrs = check_attrs(op, attrs, variant)
         connection = self._live()
         options = plans.options_of(connection, device, stream, True, deadline_ms, priority, warmup, repeat)
         request = plans.Request(op, inputs, out, attrs, options)
@@ -263,24 +245,6 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
         `k.empty` or `k.zeros`; numbers and lists are constants."""
         return Program(self, device)
 
-    # Memory
-
-    def empty(self, shape: Any, dtype: Any = "f32") -> Any:
-        """An array in shared memory, which ops use where it is: nothing is copied, for it or for any view of it. Its
-        content is whatever was there. `dtype`: "f32", "f64", "f16", "bf16" (with ml_dtypes), a NumPy dtype; with a
-        torch dtype the result is a torch CPU tensor. The memory is freed with the last reference to it, and outlives
-        the client."""
-        return _arrays().empty(shape, dtype)
-
-    def zeros(self, shape: Any, dtype: Any = "f32") -> Any:
-        """As `empty`, filled with zeros."""
-        return _arrays().zeros(shape, dtype)
-
-    def array(self, value: Any, dtype: Any = None) -> Any:
-        """A copy of `value` in shared memory, see `empty`. Without `dtype` that of `value` when it is an array of a
-        supported one, else f32. A torch tensor gives a torch CPU tensor."""
-        return _arrays().array(value, dtype)
-
     # Its life
 
     def close(self) -> None:
@@ -344,7 +308,7 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
 
     def _await_end(self, link: Link) -> None:
         """A daemon that lost its device ends in a moment, with all that was asked of it."""
-        backoff = Backoff(shorter(self.reconnect_timeout, self.timeout))
+        backoff = self._backoff()
         while not link.ended and (pause := backoff.pause()) is not None:
             try:
                 link.exchange(Call("ping", {}), backoff.left)
@@ -354,9 +318,7 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
 
     def _connect(self, before: Link | None) -> Link:
         """A new connection; waits for a daemon where there was one."""
-        backoff = Backoff(shorter(self.reconnect_timeout, self.timeout))
-        if self._found is not None:
-            log.info("the connection to kopsd at %s is over: connecting anew, for %g s at most", self._found, backoff.seconds)
+        backoff = self._connecting_anew()
         while True:
             if self._closed:
                 raise ConnectionLost("the client was closed", {"closed": True})
@@ -370,24 +332,18 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
                     raise backoff.connecting(error) from None
                 time.sleep(pause)
             else:
-                if self._found is not None:
-                    log.info("connected to kopsd at %s again", made.path)
-                self._found = made.path
-                made.earlier = set(self._keys)
-                self._keys.append(made.key)
+                self._remember(made)
                 return made
 
     def _greeted(self, made: Link, backoff: Backoff) -> Link:
         """A connection with the answer to `hello`. A daemon that is starting answers late."""
-        again = self._found is not None and backoff.seconds > 0
-        limit = shorter(backoff.left, self.timeout) if again else self.timeout
         try:
             call = made.greet()
-            made.exchange(call, limit)
+            made.exchange(call, self._greeting_time(backoff))
             made.greeted(call.outcome())
         except BaseException as error:
             made.close("the daemon did not answer hello")
-            if again and isinstance(error, Timeout):
+            if self._again(backoff) and isinstance(error, Timeout):
                 raise ConnectFailed(f"{made.path}: kopsd does not answer") from None
             raise
         return made
@@ -409,9 +365,7 @@ class Client(Calls, OpMethods, KernelMethods, AdminMethods):
             )
 
     def _link(self, before: Link | None, backoff: Backoff) -> Link:
-        path = self._path if self._found is None else self._found  # that daemon's successor
-        again = self._found is not None and backoff.seconds > 0
-        limit = shorter(backoff.left, self.timeout) if again else self.timeout
+        path, limit = self._where(), self._greeting_time(backoff)
         if native is not None:
             return NativeLink(path, self.timeout, self.spin_us, before if isinstance(before, NativeLink) else None, limit)
         return SocketLink(path, limit, self.spin_us)
@@ -434,12 +388,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _arrays() -> Any:
-    from .._tensors import arrays
-
-    return arrays
 
 
 def _connect_again(path: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float) -> Client:

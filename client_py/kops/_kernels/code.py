@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .._base.errors import BadArgument, MissingKey, Unsupported, WrongType
+from .._base.results import known
 from .._calls.plans import Plan, device_ref
 from .._memory.pool import garbage, prune
 from .._session.connection import Peer
@@ -37,8 +38,7 @@ class Entry:
 
     @classmethod
     def of(cls, reply: Mapping[str, Any]) -> Entry:
-        known = {f.name for f in fields(cls)}
-        members = {key: value for key, value in reply.items() if key in known}
+        members = known(cls, reply)
         return cls(**{**members, "params": tuple(members.get("params", ()))})
 
 
@@ -57,8 +57,7 @@ class Compiled:
 
     @classmethod
     def of(cls, reply: Mapping[str, Any]) -> Compiled:
-        known = {f.name for f in fields(cls)}
-        members = {key: value for key, value in reply.items() if key in known}
+        members = known(cls, reply)
         return cls(**{**members, "entries": tuple(Entry.of(entry) for entry in members.get("entries", ()))})
 
 

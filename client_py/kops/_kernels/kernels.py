@@ -10,9 +10,9 @@ from .._base.declarations import KERNEL_LIMITS
 from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
 from .._base.results import Profile
 from .._base.texts import counted
+from .._base.timeouts import DEFAULT_TIMEOUT
 from .._calls.launch import Launch, profile, run
 from .._calls.launchable import Launchable
-from .._calls.ops import DEFAULT_TIMEOUT
 from .._calls.pending import Pending
 from .._calls.plans import Plan, options_of
 from .._memory.pool import prune

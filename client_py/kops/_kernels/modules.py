@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from .._base.errors import BadArgument
-from .._calls.ops import DEFAULT_TIMEOUT
+from .._base.timeouts import DEFAULT_TIMEOUT
 from .._source.decorated import source_of
 from .._source.geometry import Geometry, Sizes
 from .._source.signature import Param

@@ -28,6 +28,9 @@ class Peer(Protocol):
     info: Info | None
     earlier: set[int]
 
+    @property
+    def path(self) -> str: ...
+
     def need(self, feature: str) -> None: ...
 
     def remember(self, source: Any) -> None: ...

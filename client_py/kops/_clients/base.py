@@ -1,0 +1,96 @@
+"""What both clients are: the daemon that they found, the time in which they find it again, the arrays that they make."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from .._base.log import log
+from .._base.results import Device, Info, Op
+from .._base.timeouts import DefaultTimeout
+from .._session.connection import Peer
+from .._session.recovery import Backoff, shorter
+
+
+class BaseClient(DefaultTimeout):
+    """The part of a client that is the same with and without `await`."""
+
+    reconnect_timeout: float
+
+    def _begin(self, socket: Any) -> None:
+        self._path = socket
+        self._closed = False
+        self._found: str | None = None  # where a daemon has answered
+        self._keys: deque[int] = deque(maxlen=8)  # of the connections so far
+
+    # The daemon
+
+    @property
+    def info(self) -> Info:
+        """The daemon's description of itself, from when the connection was made."""
+        raise NotImplementedError
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Where ops can run."""
+        return self.info.devices
+
+    @property
+    def ops(self) -> dict[str, Op]:
+        """The daemon's ops by name."""
+        return self.info.ops
+
+    # Memory
+
+    def empty(self, shape: Any, dtype: Any = "f32") -> Any:
+        """An array in shared memory, which ops use where it is: nothing is copied, for it or for any view of it. Its
+        content is whatever was there. `dtype`: "f32", "f64", "f16", "bf16" (with ml_dtypes), a NumPy dtype; with a
+        torch dtype the result is a torch CPU tensor. The memory is freed with the last reference to it, and outlives
+        the client."""
+        return _arrays().empty(shape, dtype)
+
+    def zeros(self, shape: Any, dtype: Any = "f32") -> Any:
+        """As `empty`, filled with zeros."""
+        return _arrays().zeros(shape, dtype)
+
+    def array(self, value: Any, dtype: Any = None) -> Any:
+        """A copy of `value` in shared memory, see `empty`. Without `dtype` that of `value` when it is an array of a
+        supported one, else f32. A torch tensor gives a torch CPU tensor."""
+        return _arrays().array(value, dtype)
+
+    # Connecting
+
+    def _backoff(self) -> Backoff:
+        """The time in which a daemon that has gone away may come back."""
+        return Backoff(shorter(self.reconnect_timeout, self.timeout))
+
+    def _connecting_anew(self) -> Backoff:
+        backoff = self._backoff()
+        if self._found is not None:
+            log.info("the connection to kopsd at %s is over: connecting anew, for %g s at most", self._found, backoff.seconds)
+        return backoff
+
+    def _where(self) -> Any:
+        """The socket to connect to: where a daemon was, its successor is."""
+        return self._path if self._found is None else self._found
+
+    def _again(self, backoff: Backoff) -> bool:
+        return self._found is not None and backoff.seconds > 0
+
+    def _greeting_time(self, backoff: Backoff) -> float | None:
+        """Seconds that a daemon may take to answer `hello`."""
+        return shorter(backoff.left, self.timeout) if self._again(backoff) else self.timeout
+
+    def _remember(self, made: Peer) -> None:
+        """A daemon has answered on this connection."""
+        if self._found is not None:
+            log.info("connected to kopsd at %s again", made.path)
+        self._found = made.path
+        made.earlier = set(self._keys)
+        self._keys.append(made.key)
+
+
+def _arrays() -> Any:
+    from .._tensors import arrays
+
+    return arrays
