@@ -30,7 +30,8 @@ enum kops_code kops_clients(kops_client *client, struct kops_clients **ret_clien
 
     if (!w)
         return fail(ret_error, KOPS_ERR_NO_MEMORY, "there is no memory for the list of clients");
-    r = call_admin(client, "clients", wire_pack_clients, NULL, wire_decode_clients, w, 0, SESSION_ATTEMPTS, ret_error);
+    r = call_admin(client, "clients", wire_pack_plain, "clients", wire_decode_clients, w, 0, SESSION_ATTEMPTS,
+                   ret_error);
     if (r)
         kops_clients_free(&w->clients);
     else
@@ -52,7 +53,7 @@ struct kops_clients *kops_clients_free(struct kops_clients *clients)
 enum kops_code kops_metrics(kops_client *client, char **ret_text, struct kops_error *ret_error)
 {
     char *text = NULL;
-    enum kops_code r = call_admin(client, "metrics", wire_pack_metrics, NULL, wire_decode_metrics, &text, 0,
+    enum kops_code r = call_admin(client, "metrics", wire_pack_plain, "metrics", wire_decode_metrics, &text, 0,
                                   SESSION_ATTEMPTS, ret_error);
 
     if (r)

@@ -58,8 +58,8 @@ enum kops_code kops_ping(kops_client *client, int64_t timeout_ms, struct kops_er
     enum kops_code r;
 
     client_enter(client, e);
-    r = session_call(client, wire_pack_ping, NULL, -1, wire_decode_nothing, NULL, client_deadline(client, timeout_ms),
-                     SESSION_ATTEMPTS, e);
+    r = session_call(client, wire_pack_plain, "ping", -1, wire_decode_nothing, NULL,
+                     client_deadline(client, timeout_ms), SESSION_ATTEMPTS, e);
     client_leave(client);
     return r;
 }

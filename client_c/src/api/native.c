@@ -157,10 +157,7 @@ static void begin(struct bound *b, const struct kops_client *c, const struct nat
                                 .n_args = r->n_args,
                                 .geometry = r->geometry,
                                 .geometry_length = r->geometry_length,
-                                .how = {.options = o,
-                                        .stream = o ? o->stream : 0,
-                                        .no_timing = o && o->no_timing,
-                                        .priority = client_priority(c, o)}};
+                                .how = client_how(c, o)};
     b->job = (struct job){.pack = wire_pack_run,
                           .wire = &b->wire,
                           .resolve = same_connection,

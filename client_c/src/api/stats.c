@@ -11,7 +11,7 @@ enum kops_code kops_trim(kops_client *client, uint64_t *ret_bytes, struct kops_e
     enum kops_code r;
 
     client_enter(client, e);
-    r = session_call(client, wire_pack_trim, NULL, -1, wire_decode_trim, &bytes, client_deadline(client, 0),
+    r = session_call(client, wire_pack_plain, "trim", -1, wire_decode_trim, &bytes, client_deadline(client, 0),
                      SESSION_ATTEMPTS, e);
     client_leave(client);
     if (!r && ret_bytes)

@@ -111,7 +111,7 @@ static enum kops_code make_timeline(struct kops_client *c, uint64_t deadline, st
     struct timeline *t;
     uint32_t generation;
     enum kops_code r =
-        session_call(c, wire_pack_timelines, NULL, -1, wire_decode_timelines, &made, deadline, SESSION_ATTEMPTS, e);
+        session_call(c, wire_pack_plain, "timelines", -1, wire_decode_timelines, &made, deadline, SESSION_ATTEMPTS, e);
 
     generation = c->generation;
     if (r || c->lost || c->t.fd < 0) {

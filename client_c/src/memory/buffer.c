@@ -60,7 +60,7 @@ kops_buffer *kops_buffer_release(kops_buffer *buffer)
     c = buffer->client;
     client_enter(c, NULL);
     if (buffer->generation == c->generation && client_is_connected(c))
-        session_release(c, wire_pack_release, buffer->id);
+        session_release(c, "buffer", buffer->id);
     buffer_free_leave(buffer);
     return NULL;
 }

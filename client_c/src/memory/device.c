@@ -69,7 +69,7 @@ enum kops_code kops_buffer_alloc(kops_client *client, size_t size, const char *d
     }
     b = buffer_new(client, made.vmm ? BUFFER_VMM : BUFFER_SHARED, made.size, KOPS_ACCESS_RW);
     if (!b) {
-        session_release(client, wire_pack_release, made.id);
+        session_release(client, "buffer", made.id);
         client_leave(client);
         close(made.fd);
         return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a buffer");

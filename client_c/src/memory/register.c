@@ -32,7 +32,7 @@ static enum kops_code register_chunks(struct kops_buffer *b, struct wire_registe
         }
         if (r || c->generation != generation) {
             if (request->extend && c->generation == generation)
-                session_release(c, wire_pack_release, request->extend);
+                session_release(c, "buffer", request->extend);
             return r ? r : fail(e, KOPS_ERR_CONNECTION_LOST, "the connection was lost");
         }
         request->extend = made->id;

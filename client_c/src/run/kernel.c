@@ -124,7 +124,7 @@ void kernel_unref(struct kops_kernel *k)
     if (!k || --k->references)
         return;
     c = k->client;
-    remote_release(c, &k->remote, wire_pack_release_kernel);
+    remote_release(c, &k->remote, "kernel");
     module_unref(k->module);
     arena_free(&k->arena);
     free(k);

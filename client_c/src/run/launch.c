@@ -104,10 +104,7 @@ static enum kops_code begin(struct launch *l, struct kops_kernel *k, const struc
                                 .args = args,
                                 .n_args = n_args,
                                 .launch_geometry = how ? &how->geometry : NULL,
-                                .how = {.options = o,
-                                        .stream = o ? o->stream : 0,
-                                        .no_timing = o && o->no_timing,
-                                        .priority = client_priority(k->client, o)}};
+                                .how = client_how(k->client, o)};
     l->job = (struct job){.pack = wire_pack_run,
                           .wire = &l->wire,
                           .resolve = resolve,

@@ -182,7 +182,7 @@ void module_unref(struct kops_module *m)
     if (!m || --m->references)
         return;
     c = m->client;
-    remote_release(c, &m->remote, wire_pack_release_module);
+    remote_release(c, &m->remote, "module");
     arena_free(&m->known.arena);
     arena_free(&m->arena);
     free(m);

@@ -138,7 +138,7 @@ kops_program *kops_program_release(kops_program *program)
         return NULL;
     c = program->client;
     client_enter(c, NULL);
-    remote_release(c, &program->remote, wire_pack_release_program);
+    remote_release(c, &program->remote, "program");
     free_leave(program);
     return NULL;
 }
@@ -223,12 +223,8 @@ static enum kops_code begin(struct run *run, struct kops_program *p, const struc
     run->many = n > FEW_BINDINGS ? calloc(n, sizeof(*run->many)) : NULL;
     if (n > FEW_BINDINGS && !run->many)
         return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for %zu bindings", n);
-    run->wire = (struct wire_run_program){.bound = run->many ? run->many : run->few,
-                                          .n_bound = n,
-                                          .how = {.options = options,
-                                                  .stream = options ? options->stream : 0,
-                                                  .no_timing = options && options->no_timing,
-                                                  .priority = client_priority(c, options)}};
+    run->wire = (struct wire_run_program){
+        .bound = run->many ? run->many : run->few, .n_bound = n, .how = client_how(c, options)};
     run->job = (struct job){.pack = wire_pack_run_program,
                             .wire = &run->wire,
                             .resolve = resolve,

@@ -94,10 +94,7 @@ static void begin(struct run *run, const struct kops_client *c, const struct kop
                                   .attrs = r->attrs,
                                   .n_attrs = r->n_attrs,
                                   .variant = r->options.variant,
-                                  .how = {.options = &r->options,
-                                          .stream = r->options.stream,
-                                          .no_timing = r->options.no_timing,
-                                          .priority = client_priority(c, &r->options)}};
+                                  .how = client_how(c, &r->options)};
     run->job = (struct job){.pack = wire_pack_run,
                             .wire = &run->wire,
                             .resolve = resolve,

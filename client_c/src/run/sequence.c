@@ -145,10 +145,7 @@ enum kops_code sequence_begin(struct sequence *s, const struct kops_client *c, c
                                      .steps = sequence->steps,
                                      .n_steps = sequence->n_steps,
                                      .kernels = s->kernels,
-                                     .how = {.options = options,
-                                             .stream = options ? options->stream : 0,
-                                             .no_timing = options && options->no_timing,
-                                             .priority = client_priority(c, options)}};
+                                     .how = client_how(c, options)};
     s->job = (struct job){.pack = wire_pack_sequence,
                           .wire = &s->wire,
                           .resolve = resolve,

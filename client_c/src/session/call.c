@@ -28,7 +28,7 @@ enum kops_code session_settle(struct kops_client *c, uint64_t deadline, struct k
     if (!c->unconfirmed || !c->t.ring.memory)
         return KOPS_OK;
     c->unconfirmed = false;
-    return session_call(c, wire_pack_ping, NULL, -1, wire_decode_nothing, NULL, deadline, SESSION_ATTEMPTS, e);
+    return session_call(c, wire_pack_plain, "ping", -1, wire_decode_nothing, NULL, deadline, SESSION_ATTEMPTS, e);
 }
 
 static enum kops_code exchange_once(struct kops_client *c, const struct exchange *x, struct recovery *recovery,

@@ -122,6 +122,9 @@ static inline struct bytes *client_notifications(struct kops_client *c)
 /* The priority's name on the wire; NULL: normal, or the daemon has none. */
 const char *client_priority(const struct kops_client *c, const struct kops_options *options);
 
+/* How a request with these options runs; NULL: as by default. */
+struct wire_how client_how(const struct kops_client *c, const struct kops_options *options);
+
 /* The op's name as a text that lives as long as the client; NULL: the daemon has no such op. */
 const char *client_op_name(const struct kops_client *c, const char *op);
 

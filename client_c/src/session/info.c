@@ -44,6 +44,14 @@ const char *client_priority(const struct kops_client *c, const struct kops_optio
     return c->features & FEATURE_PRIORITY && options ? names[options->priority] : NULL;
 }
 
+struct wire_how client_how(const struct kops_client *c, const struct kops_options *options)
+{
+    return (struct wire_how){.options = options,
+                             .stream = options ? options->stream : 0,
+                             .no_timing = options && options->no_timing,
+                             .priority = client_priority(c, options)};
+}
+
 const char *client_op_name(const struct kops_client *c, const char *op)
 {
     const struct kops_op *known = kops_info_op(c, op);

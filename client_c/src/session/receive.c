@@ -64,16 +64,14 @@ void session_lost(struct kops_client *c, enum kops_code code, const char *format
 
 /* ---- receiving ---- */
 
-/* Some replies bring an id. Finds it, and the notification that gives it back. */
+/* Some replies bring an id. Finds it, and the name of its kind for the release. */
 static bool late_id(wire_decode *decode, const struct wire_message *m, int *fds, uint64_t *ret_id,
-                    void (**ret_release)(struct bytes *out, uint64_t id))
+                    const char **ret_what)
 {
     static const struct {
         wire_decode *decode;
-        void (*release)(struct bytes *out, uint64_t id);
-    } table[] = {{wire_decode_program, wire_pack_release_program},
-                 {wire_decode_module, wire_pack_release_module},
-                 {wire_decode_kernel, wire_pack_release_kernel}};
+        const char *what;
+    } table[] = {{wire_decode_program, "program"}, {wire_decode_module, "module"}, {wire_decode_kernel, "kernel"}};
     struct wire_buffer buffer = {.fd = -1};
     bool whole;
 
@@ -82,11 +80,11 @@ static bool late_id(wire_decode *decode, const struct wire_message *m, int *fds,
         if (buffer.fd >= 0)
             close(buffer.fd);
         *ret_id = buffer.id;
-        *ret_release = wire_pack_release;
+        *ret_what = "buffer";
         return whole;
     }
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
-        *ret_release = table[i].release;
+        *ret_what = table[i].what;
         if (decode == table[i].decode)
             return decode(m->result, fds, m->nfds, ret_id);
     }
@@ -97,12 +95,14 @@ static bool late_id(wire_decode *decode, const struct wire_message *m, int *fds,
 static void drop_late(struct kops_client *c, struct call *call, const struct wire_message *m, int *fds)
 {
     wire_decode *decode = call->decode;
-    void (*release)(struct bytes * out, uint64_t id);
+    const char *what;
     uint64_t id;
 
     call_end(&c->calls, call, NULL);
-    if (!m->error && late_id(decode, m, fds, &id, &release))
-        release(client_notifications(c), id), c->unconfirmed = true;
+    if (!m->error && late_id(decode, m, fds, &id, &what)) {
+        wire_pack_release(client_notifications(c), what, id);
+        c->unconfirmed = true;
+    }
 }
 
 /* As it came. */

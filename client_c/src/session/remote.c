@@ -28,8 +28,8 @@ enum kops_code remote_ensure(struct kops_client *c, struct remote *r, remote_def
     }
 }
 
-void remote_release(struct kops_client *c, const struct remote *r, void (*pack)(struct bytes *out, uint64_t id))
+void remote_release(struct kops_client *c, const struct remote *r, const char *what)
 {
     if (remote_known(c, r) && client_is_connected(c))
-        session_release(c, pack, r->id);
+        session_release(c, what, r->id);
 }

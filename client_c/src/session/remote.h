@@ -33,7 +33,7 @@ static inline void remote_defined(const struct kops_client *c, struct remote *r,
 enum kops_code remote_ensure(struct kops_client *c, struct remote *r, remote_define *define, void *thing,
                              const char *what, uint64_t deadline, struct kops_error *e);
 
-/* Tells the daemon, where the connection is still that which knows it. */
-void remote_release(struct kops_client *c, const struct remote *r, void (*pack)(struct bytes *out, uint64_t id));
+/* Tells the daemon, where the connection is still that which knows it. `what` as wire_pack_release() has it. */
+void remote_release(struct kops_client *c, const struct remote *r, const char *what);
 
 #endif

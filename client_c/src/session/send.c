@@ -249,11 +249,11 @@ void session_notify(struct kops_client *c, const struct notice *n)
         push(c);
 }
 
-void session_release(struct kops_client *c, void (*pack)(struct bytes *out, uint64_t id), uint64_t id)
+void session_release(struct kops_client *c, const char *what, uint64_t id)
 {
     const struct notice n = session_notice(c);
 
-    pack(n.out, id);
+    wire_pack_release(n.out, what, id);
     session_notify(c, &n);
 }
 

@@ -68,8 +68,8 @@ struct notice {
 struct notice session_notice(struct kops_client *c);
 void session_notify(struct kops_client *c, const struct notice *n);
 
-/* Notifies the daemon of a release. */
-void session_release(struct kops_client *c, void (*pack)(struct bytes *out, uint64_t id), uint64_t id);
+/* Notifies the daemon of a release, as wire_pack_release(). */
+void session_release(struct kops_client *c, const char *what, uint64_t id);
 
 /* Work is gathered that is not sent yet: notices are held back until as many session_let_go() have come. */
 static inline void session_hold(struct kops_client *c)

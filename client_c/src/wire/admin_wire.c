@@ -8,38 +8,18 @@
 
 /* ---- requests ---- */
 
-void wire_pack_clients(struct bytes *out, uint32_t msgid, const void *request)
-{
-    (void)request;
-    WIRE_BEGIN(out, msgid, "clients");
-    mp_map(out, 0);
-}
-
-void wire_pack_metrics(struct bytes *out, uint32_t msgid, const void *request)
-{
-    (void)request;
-    WIRE_BEGIN(out, msgid, "metrics");
-    mp_map(out, 0);
-}
-
 void wire_pack_drain(struct bytes *out, uint32_t msgid, const void *request)
 {
     const struct kops_drain_options *o = request;
 
     WIRE_BEGIN(out, msgid, "drain");
     mp_map(out, (size_t)o->stop + o->resume + (o->timeout_ms > 0));
-    if (o->stop) {
-        mp_key(out, "stop");
-        mp_bool(out, true);
-    }
-    if (o->resume) {
-        mp_key(out, "resume");
-        mp_bool(out, true);
-    }
-    if (o->timeout_ms > 0) {
-        mp_key(out, "timeout_ms");
-        mp_uint(out, (uint64_t)o->timeout_ms);
-    }
+    if (o->stop)
+        mp_pair_bool(out, "stop", true);
+    if (o->resume)
+        mp_pair_bool(out, "resume", true);
+    if (o->timeout_ms > 0)
+        mp_pair_uint(out, "timeout_ms", (uint64_t)o->timeout_ms);
 }
 
 /* ---- clients ---- */

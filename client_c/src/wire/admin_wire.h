@@ -9,9 +9,7 @@ struct wire_clients {
     struct arena arena;
 };
 
-wire_pack wire_pack_clients; /* NULL */
-wire_pack wire_pack_metrics; /* NULL */
-wire_pack wire_pack_drain;   /* struct kops_drain_options */
+wire_pack wire_pack_drain; /* struct kops_drain_options */
 
 wire_decode wire_decode_clients; /* struct wire_clients */
 wire_decode wire_decode_metrics; /* char *: malloc'd text */

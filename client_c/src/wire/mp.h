@@ -46,7 +46,7 @@ static inline void mp_nil(struct bytes *b)
     MP_WRITE(b, CODEC_HEAD_MAX, codec_write_nil(&at));
 }
 
-static inline void mp_text_of(struct bytes *b, const char *text, size_t length)
+static inline __attribute__((always_inline)) void mp_text_of(struct bytes *b, const char *text, size_t length)
 {
     MP_WRITE(b, CODEC_HEAD_MAX + length, codec_write_text(&at, text, length));
 }
@@ -58,6 +58,25 @@ static inline void mp_text(struct bytes *b, const char *text)
 
 /* A text that is known when compiling. */
 #define mp_key(b, key) mp_text_of((b), (key), sizeof(key) - 1)
+
+/* A key, which is known when compiling, with its value. Inlined, so that the key's length is a constant. */
+static inline __attribute__((always_inline)) void mp_pair_uint(struct bytes *b, const char *key, uint64_t value)
+{
+    mp_text_of(b, key, strlen(key));
+    mp_uint(b, value);
+}
+
+static inline __attribute__((always_inline)) void mp_pair_bool(struct bytes *b, const char *key, bool value)
+{
+    mp_text_of(b, key, strlen(key));
+    mp_bool(b, value);
+}
+
+static inline __attribute__((always_inline)) void mp_pair_text(struct bytes *b, const char *key, const char *value)
+{
+    mp_text_of(b, key, strlen(key));
+    mp_text(b, value);
+}
 
 static inline void mp_binary(struct bytes *b, const void *data, size_t length)
 {

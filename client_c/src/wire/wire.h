@@ -119,7 +119,7 @@ struct wire_hello {
 };
 
 wire_pack wire_pack_hello;       /* struct wire_hello */
-wire_pack wire_pack_ping;        /* NULL */
+wire_pack wire_pack_plain;       /* const char *: a method without parameters */
 wire_pack wire_pack_register;    /* struct wire_register */
 wire_pack wire_pack_alloc;       /* struct wire_alloc */
 wire_pack wire_pack_run;         /* struct wire_run: an op or a launch */
@@ -128,8 +128,6 @@ wire_pack wire_pack_gathered;    /* struct wire_gathered */
 wire_pack wire_pack_program;     /* struct wire_sequence: its device, not its `how` */
 wire_pack wire_pack_run_program; /* struct wire_run_program */
 wire_pack wire_pack_raw;         /* struct wire_raw */
-wire_pack wire_pack_timelines;   /* NULL */
-wire_pack wire_pack_trim;        /* NULL */
 wire_pack wire_pack_compile;     /* struct kops_source */
 wire_pack wire_pack_kernel;      /* struct wire_kernel */
 wire_pack wire_pack_cache;       /* struct wire_cache */
@@ -140,10 +138,7 @@ void wire_gather_tensor(struct bytes *out, const struct native_tensor *t);
 void wire_gather_op(struct bytes *out, const struct wire_run *run, const uint32_t *indices);
 
 /* Notifications: carried out, never answered. */
-void wire_pack_release(struct bytes *out, uint64_t buffer);
-void wire_pack_release_program(struct bytes *out, uint64_t program);
-void wire_pack_release_module(struct bytes *out, uint64_t module);
-void wire_pack_release_kernel(struct bytes *out, uint64_t kernel);
+void wire_pack_release(struct bytes *out, const char *what, uint64_t id); /* "buffer", "program", "module", "kernel" */
 void wire_pack_notification(struct bytes *out, const char *method, const void *params, size_t length);
 void wire_pack_cancel(struct bytes *out, uint32_t msgid);
 

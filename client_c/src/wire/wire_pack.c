@@ -42,34 +42,17 @@ void wire_pack_hello(struct bytes *out, uint32_t msgid, const void *request)
 
     WIRE_BEGIN(out, msgid, "hello");
     mp_map(out, h->shm ? 3 : 2);
-    mp_key(out, "client");
-    mp_text(out, h->name);
-    mp_key(out, "protocol");
-    mp_uint(out, WIRE_PROTOCOL);
-    if (h->shm) {
-        mp_key(out, "shm");
-        mp_bool(out, true);
-    }
+    mp_pair_text(out, "client", h->name);
+    mp_pair_uint(out, "protocol", WIRE_PROTOCOL);
+    if (h->shm)
+        mp_pair_bool(out, "shm", true);
 }
 
-void wire_pack_ping(struct bytes *out, uint32_t msgid, const void *request)
+void wire_pack_plain(struct bytes *out, uint32_t msgid, const void *request)
 {
-    (void)request;
-    WIRE_BEGIN(out, msgid, "ping");
-    mp_map(out, 0);
-}
+    const char *method = request;
 
-void wire_pack_timelines(struct bytes *out, uint32_t msgid, const void *request)
-{
-    (void)request;
-    WIRE_BEGIN(out, msgid, "timelines");
-    mp_map(out, 0);
-}
-
-void wire_pack_trim(struct bytes *out, uint32_t msgid, const void *request)
-{
-    (void)request;
-    WIRE_BEGIN(out, msgid, "trim");
+    wire_begin_request(out, msgid, method, strlen(method));
     mp_map(out, 0);
 }
 
@@ -80,33 +63,24 @@ void wire_pack_register(struct bytes *out, uint32_t msgid, const void *request)
     WIRE_BEGIN(out, msgid, "register");
     mp_map(out, 2 + (r->handle ? 2U : 0U) + (r->fd ? 2U : 0U) + (r->device ? 1U : 0U) + (r->chunk_bytes ? 1U : 0U) +
                     (r->extend ? 1U : 0U) + (r->access == KOPS_ACCESS_R ? 1U : 0U));
-    if (r->fd) {
-        mp_key(out, "nfds");
-        mp_uint(out, 1);
-    }
-    mp_key(out, "kind");
-    mp_text(out, r->kind);
-    mp_key(out, "size");
-    mp_uint(out, r->size);
+    if (r->fd)
+        mp_pair_uint(out, "nfds", 1);
+    mp_pair_text(out, "kind", r->kind);
+    mp_pair_uint(out, "size", r->size);
     if (r->handle) {
         mp_key(out, "handle");
         mp_binary(out, r->handle, WIRE_HANDLE_SIZE);
-        mp_key(out, "alloc_id");
-        mp_uint(out, r->alloc_id);
+        mp_pair_uint(out, "alloc_id", r->alloc_id);
     }
-    if (r->fd) {
-        mp_key(out, "fd");
-        mp_uint(out, 0);
-    }
+    if (r->fd)
+        mp_pair_uint(out, "fd", 0);
     if (r->chunk_bytes) {
         mp_key(out, "chunk_bytes");
         mp_array(out, 1);
         mp_uint(out, r->chunk_bytes);
     }
-    if (r->extend) {
-        mp_key(out, "extend");
-        mp_uint(out, r->extend);
-    }
+    if (r->extend)
+        mp_pair_uint(out, "extend", r->extend);
     if (r->device) {
         mp_key(out, "device");
         wire_pack_device(out, r->device);
@@ -122,8 +96,7 @@ void wire_pack_alloc(struct bytes *out, uint32_t msgid, const void *request)
     const struct wire_alloc *a = request;
     WIRE_BEGIN(out, msgid, "alloc");
     mp_map(out, a->device ? 2 : 1);
-    mp_key(out, "size");
-    mp_uint(out, a->size);
+    mp_pair_uint(out, "size", a->size);
     if (a->device) {
         mp_key(out, "device");
         wire_pack_device(out, a->device);
@@ -135,54 +108,23 @@ void wire_pack_stats(struct bytes *out, uint32_t msgid, const void *request)
     const struct kops_stats_filter *f = request;
     WIRE_BEGIN(out, msgid, "stats");
     mp_map(out, (size_t)(f->op != NULL) + (f->dtype != NULL) + (f->device != NULL) + f->reset);
-    if (f->op) {
-        mp_key(out, "op");
-        mp_text(out, f->op);
-    }
-    if (f->dtype) {
-        mp_key(out, "dtype");
-        mp_text(out, f->dtype);
-    }
+    if (f->op)
+        mp_pair_text(out, "op", f->op);
+    if (f->dtype)
+        mp_pair_text(out, "dtype", f->dtype);
     if (f->device) {
         mp_key(out, "device");
         wire_pack_device(out, f->device);
     }
-    if (f->reset) {
-        mp_key(out, "reset");
-        mp_bool(out, true);
-    }
+    if (f->reset)
+        mp_pair_bool(out, "reset", true);
 }
 
-void wire_pack_release(struct bytes *out, uint64_t buffer)
+void wire_pack_release(struct bytes *out, const char *what, uint64_t id)
 {
     begin_notification(out, "release");
     mp_map(out, 1);
-    mp_key(out, "buffer");
-    mp_uint(out, buffer);
-}
-
-void wire_pack_release_program(struct bytes *out, uint64_t program)
-{
-    begin_notification(out, "release");
-    mp_map(out, 1);
-    mp_key(out, "program");
-    mp_uint(out, program);
-}
-
-void wire_pack_release_module(struct bytes *out, uint64_t module)
-{
-    begin_notification(out, "release");
-    mp_map(out, 1);
-    mp_key(out, "module");
-    mp_uint(out, module);
-}
-
-void wire_pack_release_kernel(struct bytes *out, uint64_t kernel)
-{
-    begin_notification(out, "release");
-    mp_map(out, 1);
-    mp_key(out, "kernel");
-    mp_uint(out, kernel);
+    mp_pair_uint(out, what, id);
 }
 
 void wire_pack_notification(struct bytes *out, const char *method, const void *params, size_t length)
@@ -195,6 +137,5 @@ void wire_pack_cancel(struct bytes *out, uint32_t msgid)
 {
     begin_notification(out, "cancel");
     mp_map(out, 1);
-    mp_key(out, "msgid");
-    mp_uint(out, msgid);
+    mp_pair_uint(out, "msgid", msgid);
 }

@@ -22,12 +22,9 @@ void wire_pack_compile(struct bytes *out, uint32_t msgid, const void *request)
     WIRE_BEGIN(out, msgid, "compile");
     mp_map(out, 2 + (size_t)(s->name != NULL) + (s->n_files != 0) + (s->n_options != 0) + (s->arch != NULL) +
                     (s->device != NULL));
-    mp_key(out, "source");
-    mp_text(out, s->text);
-    if (s->name) {
-        mp_key(out, "name");
-        mp_text(out, s->name);
-    }
+    mp_pair_text(out, "source", s->text);
+    if (s->name)
+        mp_pair_text(out, "name", s->name);
     if (s->n_files) {
         mp_key(out, "files");
         mp_map(out, s->n_files);
@@ -42,10 +39,8 @@ void wire_pack_compile(struct bytes *out, uint32_t msgid, const void *request)
     }
     mp_key(out, "entries");
     pack_texts(out, s->entries, s->n_entries);
-    if (s->arch) {
-        mp_key(out, "arch");
-        mp_text(out, s->arch);
-    }
+    if (s->arch)
+        mp_pair_text(out, "arch", s->arch);
     if (s->device) {
         mp_key(out, "device");
         wire_pack_device(out, s->device);
@@ -104,12 +99,9 @@ static void pack_param(struct bytes *b, const struct kops_param *p)
         [KOPS_PARAM_IN] = "in", [KOPS_PARAM_OUT] = "out", [KOPS_PARAM_INOUT] = "inout", [KOPS_PARAM_SCALAR] = "scalar"};
 
     mp_map(b, 3 + (size_t)(p->rank != 0) + (p->elements != NULL) + (p->align != 0) + p->strided);
-    mp_key(b, "name");
-    mp_text(b, p->name);
-    mp_key(b, "kind");
-    mp_text(b, kinds[p->kind]);
-    mp_key(b, "dtype");
-    mp_text(b, kops_dtype_name(p->dtype));
+    mp_pair_text(b, "name", p->name);
+    mp_pair_text(b, "kind", kinds[p->kind]);
+    mp_pair_text(b, "dtype", kops_dtype_name(p->dtype));
     if (has_shape(p)) {
         mp_key(b, "shape");
         mp_array(b, p->rank);
@@ -120,21 +112,16 @@ static void pack_param(struct bytes *b, const struct kops_param *p)
                 mp_nil(b);
         }
     } else if (p->rank) {
-        mp_key(b, "rank");
-        mp_uint(b, p->rank);
+        mp_pair_uint(b, "rank", p->rank);
     }
     if (p->elements) {
         mp_key(b, "elements");
         pack_expression(b, p->elements);
     }
-    if (p->align) {
-        mp_key(b, "align");
-        mp_uint(b, p->align);
-    }
-    if (p->strided) {
-        mp_key(b, "strided");
-        mp_bool(b, true);
-    }
+    if (p->align)
+        mp_pair_uint(b, "align", p->align);
+    if (p->strided)
+        mp_pair_bool(b, "strided", true);
 }
 
 void wire_pack_kernel(struct bytes *out, uint32_t msgid, const void *request)
@@ -146,10 +133,8 @@ void wire_pack_kernel(struct bytes *out, uint32_t msgid, const void *request)
     WIRE_BEGIN(out, msgid, "kernel");
     mp_map(out, 3 + (size_t)(g->grid[0] != NULL) + (g->block[0] != NULL) + (g->shared != NULL) +
                     (g->cluster[0] != NULL) + s->alias);
-    mp_key(out, "module");
-    mp_uint(out, w->module);
-    mp_key(out, "entry");
-    mp_text(out, s->entry);
+    mp_pair_uint(out, "module", w->module);
+    mp_pair_text(out, "entry", s->entry);
     mp_key(out, "params");
     mp_array(out, s->n_params);
     for (size_t i = 0; i < s->n_params; i++)
@@ -161,10 +146,8 @@ void wire_pack_kernel(struct bytes *out, uint32_t msgid, const void *request)
         pack_expression(out, g->shared);
     }
     pack_sizes(out, "cluster", g->cluster);
-    if (s->alias) {
-        mp_key(out, "alias");
-        mp_bool(out, true);
-    }
+    if (s->alias)
+        mp_pair_bool(out, "alias", true);
 }
 
 /* ---- launch ---- */
@@ -240,17 +223,14 @@ static void pack_geometry(struct bytes *b, const struct wire_run *w)
         return;
     pack_dims(b, "grid", &g->grid);
     pack_dims(b, "block", &g->block);
-    if (g->has_shared) {
-        mp_key(b, "shared");
-        mp_uint(b, g->shared);
-    }
+    if (g->has_shared)
+        mp_pair_uint(b, "shared", g->shared);
     pack_dims(b, "cluster", &g->cluster);
 }
 
 static void pack_kernel_id(struct bytes *b, uint64_t kernel)
 {
-    mp_key(b, "kernel");
-    mp_uint(b, kernel);
+    mp_pair_uint(b, "kernel", kernel);
 }
 
 void wire_pack_launch(struct bytes *b, uint32_t msgid, const struct wire_run *w)
@@ -279,18 +259,11 @@ void wire_pack_cache(struct bytes *out, uint32_t msgid, const void *request)
 
     WIRE_BEGIN(out, msgid, "cache");
     mp_map(out, 1 + (w->key ? 1U : 0U) + (w->fd ? 2U : 0U));
-    if (w->fd) {
-        mp_key(out, "nfds");
-        mp_uint(out, 1);
-    }
-    mp_key(out, "action");
-    mp_text(out, w->action);
-    if (w->key) {
-        mp_key(out, "key");
-        mp_text(out, w->key);
-    }
-    if (w->fd) {
-        mp_key(out, "fd");
-        mp_uint(out, 0);
-    }
+    if (w->fd)
+        mp_pair_uint(out, "nfds", 1);
+    mp_pair_text(out, "action", w->action);
+    if (w->key)
+        mp_pair_text(out, "key", w->key);
+    if (w->fd)
+        mp_pair_uint(out, "fd", 0);
 }

@@ -16,22 +16,17 @@ static void pack_dimensions(struct bytes *b, const int64_t *values, unsigned ran
 void wire_gather_tensor(struct bytes *b, const struct native_tensor *t)
 {
     mp_map(b, 2 + (t->buffer ? 1U : 0U) + (t->offset ? 1U : 0U) + (t->strides ? 1U : 0U));
-    if (t->buffer) {
-        mp_key(b, "buffer");
-        mp_uint(b, t->buffer);
-    }
-    if (t->offset) {
-        mp_key(b, "offset");
-        mp_uint(b, t->offset);
-    }
+    if (t->buffer)
+        mp_pair_uint(b, "buffer", t->buffer);
+    if (t->offset)
+        mp_pair_uint(b, "offset", t->offset);
     mp_key(b, "shape");
     pack_dimensions(b, t->shape, t->rank);
     if (t->strides) {
         mp_key(b, "strides");
         pack_dimensions(b, t->strides, t->rank);
     }
-    mp_key(b, "dtype");
-    mp_text(b, kops_dtype_name(t->dtype));
+    mp_pair_text(b, "dtype", kops_dtype_name(t->dtype));
 }
 
 static void pack_attr(struct bytes *b, const struct kops_attr *a)
@@ -62,10 +57,8 @@ static void pack_attrs(struct bytes *b, const struct kops_attr *attrs, size_t n,
     mp_map(b, n + (variant ? 1 : 0));
     for (size_t i = 0; i < n; i++)
         pack_attr(b, &attrs[i]);
-    if (variant) {
-        mp_key(b, "variant");
-        mp_text(b, variant);
-    }
+    if (variant)
+        mp_pair_text(b, "variant", variant);
 }
 
 static bool has_attrs(const struct wire_run *w)
@@ -101,38 +94,22 @@ void wire_pack_how(struct bytes *b, const struct wire_how *h)
         mp_key(b, "device");
         wire_pack_device(b, o->device);
     }
-    if (h->stream) {
-        mp_key(b, "stream");
-        mp_uint(b, h->stream);
-    }
-    if (h->no_timing) {
-        mp_key(b, "timing");
-        mp_bool(b, false);
-    }
-    if (o && o->warmup) {
-        mp_key(b, "warmup");
-        mp_uint(b, o->warmup);
-    }
-    if (o && o->repeat) {
-        mp_key(b, "repeat");
-        mp_uint(b, o->repeat);
-    }
-    if (o && o->deadline_ms) {
-        mp_key(b, "deadline_ms");
-        mp_uint(b, o->deadline_ms);
-    }
-    if (h->priority) {
-        mp_key(b, "priority");
-        mp_text(b, h->priority);
-    }
-    if (h->ready) {
-        mp_key(b, "ready");
-        mp_uint(b, h->ready);
-    }
-    if (h->done) {
-        mp_key(b, "done");
-        mp_uint(b, h->done);
-    }
+    if (h->stream)
+        mp_pair_uint(b, "stream", h->stream);
+    if (h->no_timing)
+        mp_pair_bool(b, "timing", false);
+    if (o && o->warmup)
+        mp_pair_uint(b, "warmup", o->warmup);
+    if (o && o->repeat)
+        mp_pair_uint(b, "repeat", o->repeat);
+    if (o && o->deadline_ms)
+        mp_pair_uint(b, "deadline_ms", o->deadline_ms);
+    if (h->priority)
+        mp_pair_text(b, "priority", h->priority);
+    if (h->ready)
+        mp_pair_uint(b, "ready", h->ready);
+    if (h->done)
+        mp_pair_uint(b, "done", h->done);
 }
 
 /* ---- one op ---- */
@@ -147,8 +124,7 @@ void wire_pack_run(struct bytes *out, uint32_t msgid, const void *request)
     }
     WIRE_BEGIN(out, msgid, "run");
     mp_map(out, 3 + (has_attrs(w) ? 1U : 0U) + wire_count_how(&w->how));
-    mp_key(out, "op");
-    mp_text(out, w->op);
+    mp_pair_text(out, "op", w->op);
     mp_key(out, "in");
     mp_array(out, w->n_inputs);
     for (unsigned i = 0; i < w->n_inputs; i++)
@@ -178,8 +154,7 @@ void wire_gather_op(struct bytes *b, const struct wire_run *w, const uint32_t *i
         return;
     }
     mp_map(b, has_attrs(w) ? 4 : 3);
-    mp_key(b, "op");
-    mp_text(b, w->op);
+    mp_pair_text(b, "op", w->op);
     mp_key(b, "in");
     pack_indices(b, indices, w->n_inputs);
     mp_key(b, "out");
@@ -191,8 +166,7 @@ void wire_gather_op(struct bytes *b, const struct wire_run *w, const uint32_t *i
 static void pack_step(struct bytes *b, const struct kops_step *s)
 {
     mp_map(b, s->n_attrs || s->variant ? 4 : 3);
-    mp_key(b, "op");
-    mp_text(b, s->op);
+    mp_pair_text(b, "op", s->op);
     mp_key(b, "in");
     pack_indices(b, s->inputs, s->n_inputs);
     mp_key(b, "out");
@@ -266,22 +240,17 @@ void wire_pack_run_program(struct bytes *out, uint32_t msgid, const void *reques
 
     WIRE_BEGIN(out, msgid, "run_program");
     mp_map(out, 1 + (w->n_bound != 0) + wire_count_how(&w->how));
-    mp_key(out, "program");
-    mp_uint(out, w->program);
+    mp_pair_uint(out, "program", w->program);
     if (w->n_bound) {
         mp_key(out, "bind");
         mp_array(out, w->n_bound);
     }
     for (size_t i = 0; i < w->n_bound; i++) {
         mp_map(out, w->bound[i].offset ? 3 : 2);
-        mp_key(out, "index");
-        mp_uint(out, w->bound[i].index);
-        mp_key(out, "buffer");
-        mp_uint(out, w->bound[i].buffer);
-        if (w->bound[i].offset) {
-            mp_key(out, "offset");
-            mp_uint(out, w->bound[i].offset);
-        }
+        mp_pair_uint(out, "index", w->bound[i].index);
+        mp_pair_uint(out, "buffer", w->bound[i].buffer);
+        if (w->bound[i].offset)
+            mp_pair_uint(out, "offset", w->bound[i].offset);
     }
     wire_pack_how(out, &w->how);
 }

@@ -60,8 +60,8 @@ static void requests_are_canonical(void **state)
     wire_gather_tensor(&packed_tensors, &tensors[1]);
     wire_gather_op(&packed_ops, &run, add_places);
     wire_gather_op(&packed_ops, &square, square_places);
-    produces("ping_empty", wire_pack_ping, 1, NULL);
-    produces("ping_msgid_max", wire_pack_ping, UINT32_MAX, NULL);
+    produces("ping_empty", wire_pack_plain, 1, "ping");
+    produces("ping_msgid_max", wire_pack_plain, UINT32_MAX, "ping");
     produces("hello_complete", wire_pack_hello, 1, &hello);
     produces("register_memfd_read_only", wire_pack_register, 1, &memfd);
     produces("alloc_minimal", wire_pack_alloc, 1, &alloc);
@@ -69,7 +69,7 @@ static void requests_are_canonical(void **state)
     produces("sequence_empty", wire_pack_sequence, 1, &sequence);
     produces("sequence_empty", wire_pack_gathered, 1, &gathered);
     produces("program_empty", wire_pack_program, 1, &sequence);
-    produces("trim", wire_pack_trim, 1, NULL);
+    produces("trim", wire_pack_plain, 1, "trim");
     produces("stats_minimal", wire_pack_stats, 1, &everything);
 
     for (int i = 0; i < 3; i++)
