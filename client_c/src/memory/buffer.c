@@ -9,7 +9,6 @@
 
 #include "base/fail.h"
 #include "cuda_map.h"
-#include "session/send.h"
 
 struct kops_buffer *buffer_new(struct kops_client *c, enum buffer_kind kind, uint64_t size, enum kops_access access)
 {
@@ -59,8 +58,7 @@ kops_buffer *kops_buffer_release(kops_buffer *buffer)
         return NULL;
     c = buffer->client;
     client_enter(c, NULL);
-    if (buffer->generation == c->generation && client_is_connected(c))
-        session_release(c, "buffer", buffer->id);
+    remote_release(c, &buffer->remote, "buffer");
     buffer_free_leave(buffer);
     return NULL;
 }

@@ -1,6 +1,6 @@
 /* A buffer: memory of this process or of the daemon, and the descriptor or handle that makes it known to a connection.
  *
- * `id` is good for the connection of `generation` only; on another one the buffer is registered anew at its next use,
+ * The id is good for one connection only; on another one the buffer is registered anew at its next use,
  * from the descriptor or handle kept here, or it is lost where the daemon refuses it then. A buffer holds a reference
  * to its client. Members are guarded by the client's lock, or constant once the buffer was given out. */
 #ifndef KOPS_CLIENT_BUFFER_H
@@ -9,7 +9,7 @@
 #include <sys/types.h>
 
 #include "cuda/cuda_driver.h"
-#include "session/client.h"
+#include "session/remote.h"
 
 /* VMM: memory that the daemon's alloc made; CHUNKS: this process's own virtual memory. */
 enum buffer_kind { BUFFER_SHARED, BUFFER_CUDA, BUFFER_VMM, BUFFER_CHUNKS, BUFFER_POOL };
@@ -32,10 +32,8 @@ struct kops_buffer {
         cuda_process; /* the process in which `pointer` means something, since CUDA does not survive a fork; 0: none */
     cuda_pointer pointer; /* CUDA, CHUNKS, POOL: the caller's; VMM: once mapped */
 
-    uint64_t id;
-    uint32_t generation;
+    struct remote remote; /* as which the daemon knows it */
     bool lost;            /* no daemon will take it any more */
-    uint32_t registering; /* the generation for which a thread registers it; 0: none */
 };
 
 /* Zeroed, with a reference to the client; NULL without memory. Lock held. */

@@ -75,9 +75,8 @@ enum kops_code kops_buffer_alloc(kops_client *client, size_t size, const char *d
         return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a buffer");
     }
     b->fd = made.fd;
-    b->id = made.id;
     /* Where the connection changed meanwhile the id may be of either: the next use registers the descriptor anew. */
-    b->generation = client->generation == generation ? generation : 0;
+    remote_defined(client, &b->remote, made.id, generation);
     if (made.vmm && where)
         snprintf(b->device, sizeof(b->device), "%s", where->uuid);
     r = made.vmm ? KOPS_OK : buffer_map_shared(b, e);

@@ -6,9 +6,8 @@
 #include "base/process.h"
 #include "export.h"
 #include "session/call.h"
-#include "session/connect.h"
-#include "session/receive.h"
 #include "session/recover.h"
+#include "session/send.h"
 
 _Static_assert((int)WIRE_HANDLE_SIZE == (int)CUDA_HANDLE_SIZE, "a handle travels whole");
 
@@ -93,8 +92,9 @@ static bool buffer_is_foreign(const struct kops_buffer *b)
     return b->kind == BUFFER_CUDA || b->kind == BUFFER_CHUNKS || b->kind == BUFFER_POOL;
 }
 
-static enum kops_code register_now(struct kops_buffer *b, uint64_t deadline, struct kops_error *e)
+static enum kops_code register_now(void *thing, uint64_t deadline, struct kops_error *e)
 {
+    struct kops_buffer *b = thing;
     static const char *const kinds[] = {[BUFFER_SHARED] = "memfd",
                                         [BUFFER_CUDA] = "cuda_ipc",
                                         [BUFFER_VMM] = "cuda_vmm",
@@ -125,35 +125,13 @@ static enum kops_code register_now(struct kops_buffer *b, uint64_t deadline, str
         return KOPS_OK; /* the caller tries again, with all of them */
     }
     if (r)
-        return b->generation && is_final(r) ? lose(b, e) : r;
+        return b->remote.generation && is_final(r) ? lose(b, e) : r;
     /* Where the connection changed meanwhile the id may be of either: the caller tries again. */
-    if (c->generation == generation) {
-        b->id = made.id;
-        b->generation = generation;
-    }
+    remote_defined(c, &b->remote, made.id, generation);
     return KOPS_OK;
 }
 
 enum kops_code buffer_ensure(struct kops_buffer *b, uint64_t deadline, struct kops_error *e)
 {
-    struct kops_client *c = b->client;
-
-    for (;;) {
-        enum kops_code r = session_connect(c, deadline, e);
-
-        if (r || b->generation == c->generation)
-            return r;
-        if (b->registering == c->generation) {
-            session_sleep(c, deadline);
-        } else {
-            b->registering = c->generation;
-            r = register_now(b, deadline, e);
-            b->registering = 0;
-            client_changed(c);
-            if (r)
-                return r;
-        }
-        if (b->generation != c->generation && deadline_passed(deadline))
-            return fail(e, KOPS_ERR_TIMEOUT, "the buffer could not be registered in time");
-    }
+    return remote_ensure(b->client, &b->remote, register_now, b, "buffer", deadline, e);
 }

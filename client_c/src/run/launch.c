@@ -80,7 +80,7 @@ static enum kops_code ensure(struct kops_client *c, struct job *job, uint64_t de
     for (unsigned i = 0; i < l->wire.n_inputs; i++) {
         struct kops_buffer *b = l->given[i]->buffer;
 
-        if (b && b->generation != c->generation)
+        if (b && !remote_known(c, &b->remote))
             return buffer_ensure(b, deadline, e);
     }
     return kernel_ensure(l->kernel, deadline, e);

@@ -19,13 +19,13 @@ static inline bool operand_resolve(const struct kops_client *c, const struct kop
 {
     const struct kops_buffer *b = t->buffer;
 
-    *ret = (struct native_tensor){.buffer = b ? b->id : 0,
+    *ret = (struct native_tensor){.buffer = b ? b->remote.id : 0,
                                   .offset = t->offset + (b ? b->base_offset : 0),
                                   .shape = t->shape,
                                   .strides = t->has_strides ? t->strides : NULL,
                                   .rank = t->rank,
                                   .dtype = t->dtype};
-    return !b || b->generation == c->generation;
+    return !b || remote_known(c, &b->remote);
 }
 
 #endif

@@ -161,9 +161,9 @@ static bool resolve(struct kops_client *c, struct job *job)
     for (size_t i = 0; i < run->wire.n_bound; i++) {
         const struct kops_binding *b = &run->bindings[i];
 
-        if (b->buffer->generation != c->generation)
+        if (!remote_known(c, &b->buffer->remote))
             return false;
-        bound[i] = (struct wire_bound){b->tensor, b->buffer->id, b->offset + b->buffer->base_offset};
+        bound[i] = (struct wire_bound){b->tensor, b->buffer->remote.id, b->offset + b->buffer->base_offset};
     }
     run->wire.program = run->program->remote.id;
     return remote_known(c, &run->program->remote);
@@ -174,7 +174,7 @@ static enum kops_code ensure(struct kops_client *c, struct job *job, uint64_t de
     const struct run *run = job->context;
 
     for (size_t i = 0; i < run->wire.n_bound; i++)
-        if (run->bindings[i].buffer->generation != c->generation)
+        if (!remote_known(c, &run->bindings[i].buffer->remote))
             return buffer_ensure(run->bindings[i].buffer, deadline, e);
     return define(run->program, deadline, e);
 }

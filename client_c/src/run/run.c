@@ -56,7 +56,7 @@ static enum kops_code ensure(struct kops_client *c, struct job *job, uint64_t de
     for (unsigned i = 0; i < run->wire.n_inputs + run->wire.n_outputs; i++) {
         struct kops_buffer *b = operand(run->request, i)->buffer;
 
-        if (b && b->generation != c->generation)
+        if (b && !remote_known(c, &b->remote))
             return buffer_ensure(b, deadline, e);
     }
     return KOPS_OK;

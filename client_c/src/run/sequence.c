@@ -35,7 +35,7 @@ static enum kops_code ensure(struct kops_client *c, struct job *job, uint64_t de
     for (size_t i = 0; i < s->sequence->n_tensors; i++) {
         struct kops_buffer *b = s->sequence->tensors[i].buffer;
 
-        if (b && b->generation != c->generation)
+        if (b && !remote_known(c, &b->remote))
             return buffer_ensure(b, deadline, e);
     }
     for (size_t i = 0; s->kernels && i < s->sequence->n_steps; i++) {

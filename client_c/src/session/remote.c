@@ -24,7 +24,7 @@ enum kops_code remote_ensure(struct kops_client *c, struct remote *r, remote_def
                 return code;
         }
         if (!remote_known(c, r) && deadline_passed(deadline))
-            return fail(e, KOPS_ERR_TIMEOUT, "the %s could not be defined in time", what);
+            return fail(e, KOPS_ERR_TIMEOUT, "the %s could not be made known to the daemon in time", what);
     }
 }
 

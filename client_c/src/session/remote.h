@@ -1,6 +1,6 @@
-/* A thing that the daemon keeps for a connection under an id (a program, a module, a kernel). It is made known at its
- * first use, and anew on every connection. Part of a struct that has a reference to its client. Lock held; may drop it
- * while it waits. */
+/* A thing that the daemon keeps for a connection under an id (a buffer, a program, a module, a kernel). It is made
+ * known at its first use, and anew on every connection. Part of a struct that has a reference to its client. Lock held;
+ * may drop it while it waits. */
 #ifndef KOPS_CLIENT_REMOTE_H
 #define KOPS_CLIENT_REMOTE_H
 
