@@ -127,6 +127,14 @@ void json_bool(const char *key, bool value)
     fputs(value ? "true" : "false", out());
 }
 
+void json_ints(const char *key, const int64_t *values, size_t n)
+{
+    json_begin(key, '[');
+    for (size_t i = 0; i < n; i++)
+        json_int(NULL, values[i]);
+    json_end(']');
+}
+
 void json_texts(const char *key, const char *const *values)
 {
     json_begin(key, '[');

@@ -4,6 +4,7 @@
 #define KOPS_CTL_JSON_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -20,7 +21,8 @@ void json_bool(const char *key, bool value);
 /* What follows goes to that stream, also in the midst of something; NULL: no longer. Does not nest. */
 void json_divert(FILE *to);
 
-/* A NULL-terminated list. */
+/* Lists; that of texts is NULL-terminated. */
+void json_ints(const char *key, const int64_t *values, size_t n);
 void json_texts(const char *key, const char *const *values);
 
 #endif

@@ -32,13 +32,7 @@ static void print_json(const struct kops_clients *s)
         json_end('}');
     }
     json_end(']');
-    json_begin("users", '[');
-    for (const struct kops_user_info *const *u = s->users; *u; u++) {
-        json_begin(NULL, '{');
-        view_user_json(*u);
-        json_end('}');
-    }
-    json_end(']');
+    view_users_json(s);
     json_begin("devices", '[');
     for (const struct kops_device_load *const *d = s->devices; *d; d++) {
         json_begin(NULL, '{');

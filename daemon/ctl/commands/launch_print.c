@@ -100,10 +100,7 @@ static void print_json(const struct launch *l, const kops_module *module, const 
         json_begin(NULL, '{');
         json_text("name", p->name);
         json_text("dtype", kops_dtype_name(p->declared.dtype));
-        json_begin("shape", '[');
-        for (unsigned d = 0; d < p->operand.tensor.rank; d++)
-            json_int(NULL, p->operand.tensor.shape[d]);
-        json_end(']');
+        json_ints("shape", p->operand.tensor.shape, p->operand.tensor.rank);
         json_number("sum", sum_of(p, &hash));
         snprintf(text, sizeof(text), "%016" PRIx64, hash);
         json_text("hash", text);

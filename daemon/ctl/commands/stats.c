@@ -20,18 +20,20 @@ static const char usage[] =
     "      --reset        start counting anew afterwards\n"
     "      --json         print JSON\n";
 
+static void counters_json(const char *key, const struct kops_counter *const *counters)
+{
+    json_begin(key, '{');
+    for (; *counters; counters++)
+        json_uint((*counters)->name, (*counters)->value);
+    json_end('}');
+}
+
 static void print_json(const struct kops_stats *s)
 {
     json_begin(NULL, '{');
     json_number("uptime_s", s->uptime_s);
-    json_begin("counters", '{');
-    for (const struct kops_counter *const *c = s->counters; *c; c++)
-        json_uint((*c)->name, (*c)->value);
-    json_end('}');
-    json_begin("kernels", '{');
-    for (const struct kops_counter *const *c = s->kernels; *c; c++)
-        json_uint((*c)->name, (*c)->value);
-    json_end('}');
+    counters_json("counters", s->counters);
+    counters_json("kernels", s->kernels);
     json_begin("ops", '[');
     for (const struct kops_stats_row *const *row = s->rows; *row; row++) {
         json_begin(NULL, '{');
@@ -48,10 +50,7 @@ static void print_json(const struct kops_stats *s)
         json_uint("size", (*m)->size);
         json_bool("open", (*m)->open);
         json_uint("users", (*m)->users);
-        json_begin("pids", '[');
-        for (size_t i = 0; i < (*m)->n_pids; i++)
-            json_int(NULL, (*m)->pids[i]);
-        json_end(']');
+        json_ints("pids", (*m)->pids, (*m)->n_pids);
         json_number("idle_s", (*m)->idle_s);
         json_end('}');
     }

@@ -165,13 +165,7 @@ void top_print_json(const struct top_view *v)
     }
     json_end(']');
     clients_json(v);
-    json_begin("users", '[');
-    for (const struct kops_user_info *const *u = s->users; *u; u++) {
-        json_begin(NULL, '{');
-        view_user_json(*u);
-        json_end('}');
-    }
-    json_end(']');
+    view_users_json(s);
     ops_json(v);
     json_end('}');
 }

@@ -63,8 +63,9 @@ static void limit_json(const char *key, uint64_t limit)
         json_uint(key, limit);
 }
 
-void view_user_json(const struct kops_user_info *u)
+static void user_json(const struct kops_user_info *u)
 {
+    json_begin(NULL, '{');
     json_int("uid", u->uid);
     json_uint("connections", u->connections);
     json_uint("buffers", u->buffers);
@@ -95,6 +96,15 @@ void view_user_json(const struct kops_user_info *u)
     limit_json("messages_per_s", u->limits.messages_per_s);
     limit_json("device_share", u->limits.device_share);
     json_end('}');
+    json_end('}');
+}
+
+void view_users_json(const struct kops_clients *s)
+{
+    json_begin("users", '[');
+    for (const struct kops_user_info *const *u = s->users; *u; u++)
+        user_json(*u);
+    json_end(']');
 }
 
 const char *view_client_state(const struct kops_client_info *c)

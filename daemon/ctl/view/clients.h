@@ -6,8 +6,8 @@
 
 /* Members of an open JSON object. */
 void view_client_json(const struct kops_client_info *c);
-void view_user_json(const struct kops_user_info *u);
 void view_device_json(const struct kops_device_load *d);
+void view_users_json(const struct kops_clients *s);
 
 /* One word. */
 const char *view_client_state(const struct kops_client_info *c);

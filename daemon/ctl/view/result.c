@@ -28,14 +28,6 @@ void result_print_more(const struct kops_result *result)
         printf("copies: to the device %.1f, back %.1f us\n", result->h2d_us, result->d2h_us);
 }
 
-void result_json_shape(const struct kops_tensor *t)
-{
-    json_begin(NULL, '[');
-    for (unsigned d = 0; d < t->rank; d++)
-        json_int(NULL, t->shape[d]);
-    json_end(']');
-}
-
 void result_json_timings(const struct kops_result *result, const double *samples, size_t room)
 {
     json_begin("timings", '{');

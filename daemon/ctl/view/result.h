@@ -1,4 +1,4 @@
-/* The times and shapes of a run, as text and as JSON. */
+/* The times and shapes of a run as text, the times as JSON. */
 #ifndef KOPS_CTL_RESULT_H
 #define KOPS_CTL_RESULT_H
 
@@ -14,8 +14,6 @@ void result_shape(const struct kops_tensor *t, char *into, size_t size);
 
 /* Lines on the executions and copies, where there were any. */
 void result_print_more(const struct kops_result *result);
-
-void result_json_shape(const struct kops_tensor *t);
 
 /* With the executions' times, of which `samples` has room for so many. */
 void result_json_timings(const struct kops_result *result, const double *samples, size_t room);

@@ -27,12 +27,8 @@ void stats_row_json(const struct kops_stats_row *row)
     json_text("variant", row->variant);
     json_text("dtype", row->dtype);
     json_begin("shapes", '[');
-    for (size_t i = 0; i < row->n_shapes; i++) {
-        json_begin(NULL, '[');
-        for (unsigned d = 0; d < row->shapes[i].rank; d++)
-            json_int(NULL, row->shapes[i].dims[d]);
-        json_end(']');
-    }
+    for (size_t i = 0; i < row->n_shapes; i++)
+        json_ints(NULL, row->shapes[i].dims, row->shapes[i].rank);
     json_end(']');
     json_uint("count", row->count);
     json_uint("errors", row->errors);
