@@ -261,17 +261,6 @@ static CUresult begin(struct stream *stream, CUstreamCaptureMode mode)
     return CUDA_SUCCESS;
 }
 
-static CUresult enter_stream(const char *name, CUstream handle, struct stream **ret_stream)
-{
-    struct context *context;
-    CUresult r = enter_context(name, &context);
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = stream_get(handle, context, ret_stream);
-    return r == CUDA_SUCCESS ? r : leave(r);
-}
-
 API cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
 {
     struct stream *stream;

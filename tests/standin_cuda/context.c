@@ -70,13 +70,11 @@ static void context_end(struct context *context)
 
 API cuDevicePrimaryCtxRetain(CUcontext *ret_context, CUdevice device)
 {
-    CUresult r = enter("cuDevicePrimaryCtxRetain");
+    CUresult r = enter_device("cuDevicePrimaryCtxRetain", device);
     struct device *d;
 
     if (r != CUDA_SUCCESS)
         return r;
-    if (!device_is_valid(device))
-        return leave(CUDA_ERROR_INVALID_DEVICE);
     d = &standin_devices[device];
     if (!d->primary)
         d->primary = context_new(device, true);
@@ -89,13 +87,11 @@ API cuDevicePrimaryCtxRetain(CUcontext *ret_context, CUdevice device)
 
 API cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
-    CUresult r = enter("cuDevicePrimaryCtxRelease");
+    CUresult r = enter_device("cuDevicePrimaryCtxRelease", device);
     struct device *d;
 
     if (r != CUDA_SUCCESS)
         return r;
-    if (!device_is_valid(device))
-        return leave(CUDA_ERROR_INVALID_DEVICE);
     d = &standin_devices[device];
     gate_pass_call(STANDIN_GATE_context_end);
     if (!d->retained)
@@ -113,12 +109,10 @@ API_ALIAS(cuDevicePrimaryCtxRelease_v2) CUresult CUDAAPI cuDevicePrimaryCtxRelea
 
 API cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
-    CUresult r = enter("cuDevicePrimaryCtxReset");
+    CUresult r = enter_device("cuDevicePrimaryCtxReset", device);
 
     if (r != CUDA_SUCCESS)
         return r;
-    if (!device_is_valid(device))
-        return leave(CUDA_ERROR_INVALID_DEVICE);
     if (standin_devices[device].primary && standin_devices[device].primary->broken)
         return leave(CUDA_ERROR_DEVICE_UNAVAILABLE);
     return leave(CUDA_ERROR_NOT_SUPPORTED);
@@ -126,12 +120,10 @@ API cuDevicePrimaryCtxReset_v2(CUdevice device)
 
 API cuDevicePrimaryCtxGetState(CUdevice device, unsigned *ret_flags, int *ret_active)
 {
-    CUresult r = enter("cuDevicePrimaryCtxGetState");
+    CUresult r = enter_device("cuDevicePrimaryCtxGetState", device);
 
     if (r != CUDA_SUCCESS)
         return r;
-    if (!device_is_valid(device))
-        return leave(CUDA_ERROR_INVALID_DEVICE);
     *ret_flags = 0;
     *ret_active = standin_devices[device].primary != NULL;
     return leave(CUDA_SUCCESS);
@@ -141,14 +133,12 @@ CUresult CUDAAPI cuCtxCreate_v2(CUcontext *ret_context, unsigned flags, CUdevice
 
 API cuCtxCreate_v2(CUcontext *ret_context, unsigned flags, CUdevice device)
 {
-    CUresult r = enter("cuCtxCreate");
+    CUresult r = enter_device("cuCtxCreate", device);
     struct context *context;
 
     (void)flags;
     if (r != CUDA_SUCCESS)
         return r;
-    if (!device_is_valid(device))
-        return leave(CUDA_ERROR_INVALID_DEVICE);
     if (depth == STACK_MAX)
         return leave(CUDA_ERROR_INVALID_VALUE);
     context = context_new(device, false);

@@ -26,17 +26,15 @@ static bool side_is_valid(uint64_t address, size_t size, bool device)
 static CUresult copy(const char *name, uint64_t to, uint64_t from, size_t size, bool to_device, bool from_device,
                      CUstream handle, bool wait)
 {
-    struct context *context;
-    CUresult r = enter_context(name, &context);
-    bool pageable = false;
     struct stream *stream;
+    CUresult r = enter_stream(name, handle, &stream);
+    bool pageable = false;
     struct op *op;
 
     if (r != CUDA_SUCCESS)
         return r;
-    r = stream_get(handle, context, &stream);
-    if (r != CUDA_SUCCESS || size == 0)
-        return leave(r);
+    if (size == 0)
+        return leave(CUDA_SUCCESS);
     if (!side_is_valid(to, size, to_device) || !side_is_valid(from, size, from_device))
         return leave(misuse(CUDA_ERROR_INVALID_VALUE, "%zu bytes from %#llx to %#llx: not %s memory", size,
                             (unsigned long long)from, (unsigned long long)to,
@@ -124,16 +122,14 @@ API cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t size)
 /* A real driver's synchronous memset of device memory returns before it is done, too. */
 static CUresult fill(const char *name, uint64_t to, uint32_t value, unsigned width, size_t count_of, CUstream handle)
 {
-    struct context *context;
-    CUresult r = enter_context(name, &context);
     struct stream *stream;
+    CUresult r = enter_stream(name, handle, &stream);
     struct op *op;
 
     if (r != CUDA_SUCCESS)
         return r;
-    r = stream_get(handle, context, &stream);
-    if (r != CUDA_SUCCESS || count_of == 0)
-        return leave(r);
+    if (count_of == 0)
+        return leave(CUDA_SUCCESS);
     if (to % width || count_of > SIZE_MAX / width || !region_find_range(to, count_of * width))
         return leave(misuse(CUDA_ERROR_INVALID_VALUE, "%zu × %u bytes at %#llx are not device memory", count_of, width,
                             (unsigned long long)to));

@@ -58,6 +58,15 @@ int device_by_uuid(const CUuuid *uuid)
     return -1;
 }
 
+CUresult enter_device(const char *name, CUdevice device)
+{
+    CUresult r = enter(name);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    return device_is_valid(device) ? r : leave(CUDA_ERROR_INVALID_DEVICE);
+}
+
 CUresult device_charge(int device, uint64_t bytes)
 {
     uint64_t limit = control_memory_limit(), used = standin_devices[device].used;
@@ -112,36 +121,30 @@ API cuDeviceGetCount(int *ret_count)
 
 API cuDeviceGet(CUdevice *ret_device, int ordinal)
 {
-    CUresult r = enter("cuDeviceGet");
+    CUresult r = enter_device("cuDeviceGet", ordinal);
 
     if (r != CUDA_SUCCESS)
         return r;
-    if (!device_is_valid(ordinal))
-        return leave(CUDA_ERROR_INVALID_DEVICE);
     *ret_device = ordinal;
     return leave(CUDA_SUCCESS);
 }
 
 API cuDeviceGetName(char *name, int size, CUdevice device)
 {
-    CUresult r = enter("cuDeviceGetName");
+    CUresult r = enter_device("cuDeviceGetName", device);
 
     if (r != CUDA_SUCCESS)
         return r;
-    if (!device_is_valid(device))
-        return leave(CUDA_ERROR_INVALID_DEVICE);
     snprintf(name, (size_t)size, "Stand-in CUDA device");
     return leave(CUDA_SUCCESS);
 }
 
 API cuDeviceGetUuid_v2(CUuuid *ret_uuid, CUdevice device)
 {
-    CUresult r = enter("cuDeviceGetUuid");
+    CUresult r = enter_device("cuDeviceGetUuid", device);
 
     if (r != CUDA_SUCCESS)
         return r;
-    if (!device_is_valid(device))
-        return leave(CUDA_ERROR_INVALID_DEVICE);
     *ret_uuid = standin_devices[device].uuid;
     return leave(CUDA_SUCCESS);
 }
@@ -150,12 +153,10 @@ API_ALIAS(cuDeviceGetUuid_v2) CUresult CUDAAPI cuDeviceGetUuid(CUuuid *ret_uuid,
 
 API cuDeviceTotalMem_v2(size_t *ret_bytes, CUdevice device)
 {
-    CUresult r = enter("cuDeviceTotalMem");
+    CUresult r = enter_device("cuDeviceTotalMem", device);
 
     if (r != CUDA_SUCCESS)
         return r;
-    if (!device_is_valid(device))
-        return leave(CUDA_ERROR_INVALID_DEVICE);
     *ret_bytes = control_memory_limit();
     return leave(CUDA_SUCCESS);
 }
@@ -245,12 +246,10 @@ int device_attribute(CUdevice device, CUdevice_attribute attribute)
 
 API cuDeviceGetAttribute(int *ret_value, CUdevice_attribute attribute, CUdevice device)
 {
-    CUresult r = enter("cuDeviceGetAttribute");
+    CUresult r = enter_device("cuDeviceGetAttribute", device);
 
     if (r != CUDA_SUCCESS)
         return r;
-    if (!device_is_valid(device))
-        return leave(CUDA_ERROR_INVALID_DEVICE);
     if (!ret_value || attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX)
         return leave(CUDA_ERROR_INVALID_VALUE);
     *ret_value = device_attribute(device, attribute);

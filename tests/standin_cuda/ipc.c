@@ -147,13 +147,12 @@ static CUresult map_exported(struct context *context, const unsigned char *bytes
     struct segment_tail tail;
     struct region *region;
     struct handle handle;
-    CUresult r = CUDA_ERROR_INVALID_HANDLE;
     int fd, device;
 
     memcpy(&handle, bytes, sizeof(handle));
     if (memcmp(handle.magic, handle_magic, sizeof(handle_magic)) != 0 || handle.slot >= MAX_SLOTS || handle.pid <= 0 ||
         handle.reserved || handle.zero)
-        return r;
+        return CUDA_ERROR_INVALID_HANDLE;
     if (handle.pid == getpid())
         return CUDA_ERROR_INVALID_CONTEXT;
     device = device_by_uuid(&handle.device);
@@ -161,39 +160,22 @@ static CUresult map_exported(struct context *context, const unsigned char *bytes
         return CUDA_ERROR_INVALID_DEVICE;
     fd = open_exported(&handle, &tail);
     if (fd < 0)
-        return r;
-    r = CUDA_ERROR_MAP_FAILED;
-    region = calloc(1, sizeof(*region));
+        return CUDA_ERROR_INVALID_HANDLE;
+    region = region_import(&(struct region){.kind = REGION_IPC,
+                                            .size = tail.size,
+                                            .readable = true,
+                                            .writable = true,
+                                            .context = context,
+                                            .device = device, /* a peer's memory stays the peer's */
+                                            .opens = 1},
+                           fd);
     if (!region)
-        goto close_fd;
-    *region = (struct region){.kind = REGION_IPC,
-                              .address = address_reserve(tail.size),
-                              .size = tail.size,
-                              .readable = true,
-                              .writable = true,
-                              .context = context,
-                              .device = device, /* a peer's memory stays the peer's */
-                              .buffer_id = buffer_id_next(),
-                              .opens = 1};
+        return CUDA_ERROR_MAP_FAILED;
     memcpy(region->handle, bytes, CU_IPC_HANDLE_SIZE);
-    if (!region->address)
-        goto free_region;
-    if (!segment_map(region->address, fd, tail.size, PROT_READ | PROT_WRITE))
-        goto free_address;
-    close(fd);
-    region_add(region);
     count(STANDIN_COUNTER_ipc_maps, 1);
     count(STANDIN_COUNTER_live_ipc_mappings, 1);
     *ret_region = region;
     return CUDA_SUCCESS;
-
-free_address:
-    address_free(region->address, tail.size);
-free_region:
-    free(region);
-close_fd:
-    close(fd);
-    return r;
 }
 
 API cuIpcOpenMemHandle_v2(CUdeviceptr *ret_address, CUipcMemHandle handle, unsigned flags)

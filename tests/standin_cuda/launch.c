@@ -114,16 +114,13 @@ CUresult kernel_op_new(const CUDA_KERNEL_NODE_PARAMS *p, struct op **ret_op)
 
 static CUresult launch(const char *name, CUstream handle, const CUDA_KERNEL_NODE_PARAMS *params)
 {
-    struct context *context;
-    CUresult r = enter_context(name, &context);
     struct stream *stream;
+    CUresult r = enter_stream(name, handle, &stream);
     struct op *op;
 
     if (r != CUDA_SUCCESS)
         return r;
-    r = stream_get(handle, context, &stream);
-    if (r == CUDA_SUCCESS)
-        r = kernel_op_new(params, &op);
+    r = kernel_op_new(params, &op);
     if (r != CUDA_SUCCESS)
         return leave(r);
     if (!stream->capture)

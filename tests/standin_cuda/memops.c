@@ -48,15 +48,12 @@ static CUresult word_enqueue(struct stream *stream, const struct word *word)
 
 static CUresult one(const char *name, CUstream handle, const struct word *word)
 {
-    struct context *context;
-    CUresult r = enter_context(name, &context);
     struct stream *stream;
+    CUresult r = enter_stream(name, handle, &stream);
 
     if (r != CUDA_SUCCESS)
         return r;
-    r = stream_get(handle, context, &stream);
-    if (r == CUDA_SUCCESS)
-        r = word_check(context, word);
+    r = word_check(stream->context, word);
     return leave(r == CUDA_SUCCESS ? word_enqueue(stream, word) : r);
 }
 
@@ -121,21 +118,19 @@ static CUresult batch_entry(const struct context *context, const CUstreamBatchMe
 /* All or nothing: every entry is checked before the first is queued. */
 API cuStreamBatchMemOp_v2(CUstream handle, unsigned count_of, CUstreamBatchMemOpParams *entries, unsigned flags)
 {
-    struct context *context;
-    CUresult r = enter_context("cuStreamBatchMemOp", &context);
     struct stream *stream;
+    CUresult r = enter_stream("cuStreamBatchMemOp", handle, &stream);
     struct word word;
     bool is_word;
 
     if (r != CUDA_SUCCESS)
         return r;
-    r = stream_get(handle, context, &stream);
-    if (r == CUDA_SUCCESS && (flags || !count_of || count_of > BATCH_MAX || !entries))
+    if (flags || !count_of || count_of > BATCH_MAX || !entries)
         r = CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; r == CUDA_SUCCESS && i < count_of; i++)
-        r = batch_entry(context, &entries[i], &word, &is_word);
+        r = batch_entry(stream->context, &entries[i], &word, &is_word);
     for (unsigned i = 0; r == CUDA_SUCCESS && i < count_of; i++) {
-        batch_entry(context, &entries[i], &word, &is_word);
+        batch_entry(stream->context, &entries[i], &word, &is_word);
         if (is_word)
             r = word_enqueue(stream, &word);
     }

@@ -49,6 +49,32 @@ void region_remove(struct region *region)
     *link = region->next;
 }
 
+struct region *region_import(const struct region *how, int fd)
+{
+    struct region *region = malloc(sizeof(*region));
+
+    if (!region)
+        goto close_fd;
+    *region = *how;
+    region->address = address_reserve(how->size);
+    region->buffer_id = buffer_id_next();
+    if (!region->address)
+        goto free_region;
+    if (!segment_map(region->address, fd, how->size, PROT_READ | PROT_WRITE))
+        goto free_address;
+    close(fd);
+    region_add(region);
+    return region;
+
+free_address:
+    address_free(region->address, how->size);
+free_region:
+    free(region);
+close_fd:
+    close(fd);
+    return NULL;
+}
+
 /* The slot of the same size that was freed last, so that address and handle bytes come back at once; else a new one. */
 static struct slot *slot_find(int device, size_t mapped)
 {

@@ -113,16 +113,14 @@ API cuMemAllocFromPoolAsync(CUdeviceptr *ret_address, size_t size, CUmemoryPool 
 
 API cuMemFreeAsync(CUdeviceptr address, CUstream handle)
 {
-    struct context *context;
-    CUresult r = enter_context("cuMemFreeAsync", &context);
-    struct region *region;
     struct stream *stream;
+    CUresult r = enter_stream("cuMemFreeAsync", handle, &stream);
+    struct region *region;
     struct op *op;
 
     if (r != CUDA_SUCCESS)
         return r;
-    r = stream_get(handle, context, &stream);
-    if (r == CUDA_SUCCESS && stream->capture)
+    if (stream->capture)
         r = capture_refuse(stream);
     if (r == CUDA_SUCCESS)
         r = capture_check_wait(stream);
@@ -184,13 +182,11 @@ API cuMemPoolDestroy(CUmemoryPool handle)
 
 static CUresult device_pool(const char *name, CUmemoryPool *ret_pool, CUdevice device, bool current)
 {
-    CUresult r = enter(name);
+    CUresult r = enter_device(name, device);
     struct pool *pool;
 
     if (r != CUDA_SUCCESS)
         return r;
-    if (!device_is_valid(device))
-        return leave(CUDA_ERROR_INVALID_DEVICE);
     pool = current ? standin_devices[device].pool : NULL;
     if (!pool)
         pool = default_pool(device);
@@ -212,13 +208,11 @@ API cuDeviceGetMemPool(CUmemoryPool *ret_pool, CUdevice device)
 
 API cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle)
 {
-    CUresult r = enter("cuDeviceSetMemPool");
+    CUresult r = enter_device("cuDeviceSetMemPool", device);
     struct pool *pool;
 
     if (r != CUDA_SUCCESS)
         return r;
-    if (!device_is_valid(device))
-        return leave(CUDA_ERROR_INVALID_DEVICE);
     pool = pool_get(handle);
     if (!pool || pool->device != device || pool->imported)
         return leave(CUDA_ERROR_INVALID_VALUE);

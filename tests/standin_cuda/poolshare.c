@@ -147,42 +147,22 @@ static int open_pointer(const struct pool *pool, const struct pointer_data *data
 static CUresult import(struct context *context, struct pool *pool, const struct pointer_data *data,
                        CUdeviceptr *ret_address)
 {
-    CUresult r = CUDA_ERROR_INVALID_VALUE;
     struct segment_tail tail;
     struct region *region;
     int fd = open_pointer(pool, data, &tail);
 
     if (fd < 0)
-        return r;
-    r = CUDA_ERROR_MAP_FAILED;
-    region = calloc(1, sizeof(*region));
+        return CUDA_ERROR_INVALID_VALUE;
+    region = region_import(
+        &(struct region){
+            .kind = REGION_POOLED, .size = tail.size, .context = context, .device = pool->device, .pool = pool},
+        fd);
     if (!region)
-        goto close_fd;
-    *region = (struct region){.kind = REGION_POOLED,
-                              .address = address_reserve(tail.size),
-                              .size = tail.size,
-                              .context = context,
-                              .device = pool->device,
-                              .buffer_id = buffer_id_next(),
-                              .pool = pool};
-    if (!region->address)
-        goto free_region;
-    if (!segment_map(region->address, fd, tail.size, PROT_READ | PROT_WRITE))
-        goto free_address;
-    close(fd);
-    region_add(region);
+        return CUDA_ERROR_MAP_FAILED;
     pool_charge(pool, tail.size);
     count(STANDIN_COUNTER_live_pool_imports, 1);
     *ret_address = region->address;
     return CUDA_SUCCESS;
-
-free_address:
-    address_free(region->address, tail.size);
-free_region:
-    free(region);
-close_fd:
-    close(fd);
-    return r;
 }
 
 API cuMemPoolImportPointer(CUdeviceptr *ret_address, CUmemoryPool handle, CUmemPoolPtrExportData *bytes)

@@ -119,6 +119,7 @@ extern int standin_device_count;
 
 CUresult devices_find_all(void);
 bool device_is_valid(CUdevice device);
+CUresult enter_device(const char *name, CUdevice device);
 int device_attribute(CUdevice device, CUdevice_attribute attribute);
 /* Ordinal here of a device by its UUID, or -1. */
 int device_by_uuid(const CUuuid *uuid);
@@ -209,6 +210,9 @@ extern struct region *standin_regions;
 struct region *region_find(uint64_t address);
 struct region *region_find_range(uint64_t address, uint64_t size);
 void region_add(struct region *region);
+/* Maps another process's segment as a region like `how`, at an address of its own. Takes `fd` in every case; NULL: it
+ * could not be mapped. */
+struct region *region_import(const struct region *how, int fd);
 void region_remove(struct region *region); /* from the list; the struct stays the caller's */
 /* Memory of a pool, or cuMemAlloc's own where that is NULL. */
 CUresult allocation_new(struct context *context, struct pool *pool, size_t size, CUdeviceptr *ret_address);
@@ -328,6 +332,7 @@ struct stream {
 };
 
 CUresult stream_get(CUstream handle, struct context *context, struct stream **ret_stream);
+CUresult enter_stream(const char *name, CUstream handle, struct stream **ret_stream); /* of the current context */
 struct stream *stream_new(struct context *context, unsigned flags, int priority);
 /* What is queued goes on to its end, then the thread and the struct go. */
 void stream_end(struct stream *stream);

@@ -249,6 +249,17 @@ CUresult stream_get(CUstream handle, struct context *context, struct stream **re
     return CUDA_SUCCESS;
 }
 
+CUresult enter_stream(const char *name, CUstream handle, struct stream **ret_stream)
+{
+    struct context *context;
+    CUresult r = enter_context(name, &context);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = stream_get(handle, context, ret_stream);
+    return r == CUDA_SUCCESS ? r : leave(r);
+}
+
 /* ---- the driver's functions ---- */
 
 API cuStreamCreateWithPriority(CUstream *ret_stream, unsigned flags, int priority)
@@ -305,15 +316,12 @@ API_ALIAS(cuStreamDestroy_v2) CUresult CUDAAPI cuStreamDestroy(CUstream handle);
 
 API cuStreamQuery(CUstream handle)
 {
-    struct context *context;
-    CUresult r = enter_context("cuStreamQuery", &context);
     struct stream *stream;
+    CUresult r = enter_stream("cuStreamQuery", handle, &stream);
 
     if (r != CUDA_SUCCESS)
         return r;
-    r = stream_get(handle, context, &stream);
-    if (r == CUDA_SUCCESS)
-        r = capture_check_wait(stream);
+    r = capture_check_wait(stream);
     if (r == CUDA_SUCCESS && stream->completed < stream->enqueued)
         r = CUDA_ERROR_NOT_READY;
     return leave(r);
@@ -321,18 +329,15 @@ API cuStreamQuery(CUstream handle)
 
 API cuStreamSynchronize(CUstream handle)
 {
-    struct context *context;
-    CUresult r = enter_context("cuStreamSynchronize", &context);
     struct stream *stream;
+    CUresult r = enter_stream("cuStreamSynchronize", handle, &stream);
 
     if (r != CUDA_SUCCESS)
         return r;
-    r = stream_get(handle, context, &stream);
-    if (r == CUDA_SUCCESS)
-        r = capture_check_wait(stream);
+    r = capture_check_wait(stream);
     if (r == CUDA_SUCCESS) {
         /* Synchronising the default stream waits for those that it waits for, too. */
-        if (stream == context->default_stream && stream_start(stream))
+        if (stream == stream->context->default_stream && stream_start(stream))
             append_barriers(stream);
         r = stream_wait(stream, stream->enqueued);
     }

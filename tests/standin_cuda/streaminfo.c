@@ -4,16 +4,10 @@
 
 CUresult enter_stream_any(const char *name, CUstream handle, struct stream **ret_stream)
 {
-    struct context *context;
     CUresult r;
 
-    if ((uint64_t)(uintptr_t)handle <= 2) { /* the current context's default stream */
-        r = enter_context(name, &context);
-        if (r != CUDA_SUCCESS)
-            return r;
-        r = stream_get(handle, context, ret_stream);
-        return r == CUDA_SUCCESS ? r : leave(r);
-    }
+    if ((uint64_t)(uintptr_t)handle <= 2) /* the current context's default stream */
+        return enter_stream(name, handle, ret_stream);
     r = enter(name);
     if (r != CUDA_SUCCESS)
         return r;
