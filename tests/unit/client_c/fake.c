@@ -318,21 +318,55 @@ void fake_send(struct fake_connection *c, const void *data, size_t length, const
     }
 }
 
-static void text(msgpack_packer *p, const char *t)
+void fake_text(msgpack_packer *p, const char *t)
 {
     msgpack_pack_str_with_body(p, t, strlen(t));
 }
 
-static void text_pair(msgpack_packer *p, const char *key, const char *value)
+void fake_text_pair(msgpack_packer *p, const char *key, const char *value)
 {
-    text(p, key);
-    text(p, value);
+    fake_text(p, key);
+    fake_text(p, value);
 }
 
-static void uint_pair(msgpack_packer *p, const char *key, uint64_t value)
+void fake_uint_pair(msgpack_packer *p, const char *key, uint64_t value)
 {
-    text(p, key);
+    fake_text(p, key);
     msgpack_pack_uint64(p, value);
+}
+
+void fake_begin(msgpack_sbuffer *b, msgpack_packer *p, unsigned pairs)
+{
+    msgpack_sbuffer_init(b);
+    msgpack_packer_init(p, b, msgpack_sbuffer_write);
+    msgpack_pack_map(p, pairs);
+}
+
+static void begin_reply(msgpack_sbuffer *b, msgpack_packer *p, uint32_t msgid)
+{
+    msgpack_sbuffer_init(b);
+    msgpack_packer_init(p, b, msgpack_sbuffer_write);
+    msgpack_pack_array(p, 4);
+    msgpack_pack_int(p, 1);
+    msgpack_pack_uint32(p, msgid);
+}
+
+void fake_begin_error(msgpack_sbuffer *b, msgpack_packer *p, uint32_t msgid, const char *code, const char *message,
+                      unsigned details)
+{
+    begin_reply(b, p, msgid);
+    msgpack_pack_map(p, 3);
+    fake_text_pair(p, "code", code);
+    fake_text_pair(p, "message", message);
+    fake_text(p, "detail");
+    msgpack_pack_map(p, details);
+}
+
+void fake_end_error(struct fake_connection *c, msgpack_sbuffer *b, msgpack_packer *p)
+{
+    msgpack_pack_nil(p);
+    fake_send(c, b->data, b->size, NULL, 0);
+    msgpack_sbuffer_destroy(b);
 }
 
 void fake_reply_map_with_fds(struct fake_connection *c, uint32_t msgid, msgpack_sbuffer *map, const int *fds,
@@ -341,11 +375,7 @@ void fake_reply_map_with_fds(struct fake_connection *c, uint32_t msgid, msgpack_
     msgpack_sbuffer b;
     msgpack_packer p;
 
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msgpack_pack_array(&p, 4);
-    msgpack_pack_int(&p, 1);
-    msgpack_pack_uint32(&p, msgid);
+    begin_reply(&b, &p, msgid);
     msgpack_pack_nil(&p);
     msgpack_sbuffer_write(&b, map->data, map->size);
     fake_send(c, b.data, b.size, fds, n);
@@ -363,9 +393,17 @@ void fake_reply_empty(struct fake_connection *c, uint32_t msgid)
     msgpack_sbuffer b;
     msgpack_packer p;
 
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msgpack_pack_map(&p, 0);
+    fake_begin(&b, &p, 0);
+    fake_reply_map(c, msgid, &b);
+}
+
+void fake_reply_id(struct fake_connection *c, uint32_t msgid, const char *key, uint64_t id)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    fake_begin(&b, &p, 1);
+    fake_uint_pair(&p, key, id);
     fake_reply_map(c, msgid, &b);
 }
 
@@ -374,23 +412,12 @@ void fake_reply_error(struct fake_connection *c, uint32_t msgid, const char *cod
     msgpack_sbuffer b;
     msgpack_packer p;
 
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msgpack_pack_array(&p, 4);
-    msgpack_pack_int(&p, 1);
-    msgpack_pack_uint32(&p, msgid);
-    msgpack_pack_map(&p, 3);
-    text_pair(&p, "code", code);
-    text_pair(&p, "message", message);
-    text(&p, "detail");
-    msgpack_pack_map(&p, 3);
-    text_pair(&p, "key", "in[0].shape");
-    uint_pair(&p, "needed", 8);
-    text(&p, "least");
+    fake_begin_error(&b, &p, msgid, code, message, 3);
+    fake_text_pair(&p, "key", "in[0].shape");
+    fake_uint_pair(&p, "needed", 8);
+    fake_text(&p, "least");
     msgpack_pack_int(&p, -4);
-    msgpack_pack_nil(&p);
-    fake_send(c, b.data, b.size, NULL, 0);
-    msgpack_sbuffer_destroy(&b);
+    fake_end_error(c, &b, &p);
 }
 
 void fake_reply_run(struct fake_connection *c, uint32_t msgid, const char *variant)
@@ -398,20 +425,18 @@ void fake_reply_run(struct fake_connection *c, uint32_t msgid, const char *varia
     msgpack_sbuffer b;
     msgpack_packer p;
 
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    fake_begin(&b, &p, 3);
+    fake_text(&p, "timings");
     msgpack_pack_map(&p, 3);
-    text(&p, "timings");
-    msgpack_pack_map(&p, 3);
-    text(&p, "host_us");
+    fake_text(&p, "host_us");
     msgpack_pack_double(&p, 12.5);
-    text(&p, "total_us");
+    fake_text(&p, "total_us");
     msgpack_pack_int(&p, 20); /* an integer where a float is meant */
-    text(&p, "samples");
+    fake_text(&p, "samples");
     msgpack_pack_array(&p, 3);
     for (int i = 1; i <= 3; i++)
         msgpack_pack_double(&p, i);
-    text_pair(&p, "device", "host");
-    text_pair(&p, "variant", variant);
+    fake_text_pair(&p, "device", "host");
+    fake_text_pair(&p, "variant", variant);
     fake_reply_map(c, msgid, &b);
 }

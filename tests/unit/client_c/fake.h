@@ -73,16 +73,25 @@ void fake_set_features(const char *const *features);
 /* Which stream is looked at first where there is shared memory; the ring at first. */
 void fake_prefer_socket(bool prefer);
 
-/* hello's limits.spin_us; 0 at first. */
-void fake_set_spin(uint64_t us);
-
 /* The UUID of hello's only device, kept until the next call; NULL: "host", as at first. Not while a hello is answered.
  */
 void fake_set_device(const char *uuid);
 
+/* A map to be replied, and what goes into it. */
+void fake_begin(msgpack_sbuffer *b, msgpack_packer *p, unsigned pairs);
+void fake_text(msgpack_packer *p, const char *text);
+void fake_text_pair(msgpack_packer *p, const char *key, const char *value);
+void fake_uint_pair(msgpack_packer *p, const char *key, uint64_t value);
+
+/* An error whose details, so many pairs, are packed in between. */
+void fake_begin_error(msgpack_sbuffer *b, msgpack_packer *p, uint32_t msgid, const char *code, const char *message,
+                      unsigned details);
+void fake_end_error(struct fake_connection *c, msgpack_sbuffer *b, msgpack_packer *p);
+
 void fake_reply_map_with_fds(struct fake_connection *c, uint32_t msgid, msgpack_sbuffer *map, const int *fds,
                              unsigned n);
 void fake_reply_map(struct fake_connection *c, uint32_t msgid, msgpack_sbuffer *map);
+void fake_reply_id(struct fake_connection *c, uint32_t msgid, const char *key, uint64_t id);
 void fake_reply_empty(struct fake_connection *c, uint32_t msgid);
 void fake_reply_run(struct fake_connection *c, uint32_t msgid, const char *variant);
 void fake_reply_error(struct fake_connection *c, uint32_t msgid, const char *code, const char *message);

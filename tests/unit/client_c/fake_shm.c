@@ -39,12 +39,6 @@ static int sealed_memory(size_t size, void **ret_memory)
     return fd;
 }
 
-static void pair(msgpack_packer *p, const char *key, uint64_t value)
-{
-    msgpack_pack_str_with_body(p, key, strlen(key));
-    msgpack_pack_uint64(p, value);
-}
-
 void fake_shm_answer_hello(struct fake_connection *c, uint32_t msgid)
 {
     struct fake_shm *s = calloc(1, sizeof(*s));
@@ -58,17 +52,15 @@ void fake_shm_answer_hello(struct fake_connection *c, uint32_t msgid)
     fds[1] = s->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     fds[2] = s->wake = eventfd(0, EFD_CLOEXEC);
     ring_daemon_ends(s->memory, RING_BYTES, RING_BYTES, &s->requests, &s->replies);
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msgpack_pack_map(&p, 2);
-    pair(&p, "nfds", 3);
-    msgpack_pack_str_with_body(&p, "shm", 3);
+    fake_begin(&b, &p, 2);
+    fake_uint_pair(&p, "nfds", 3);
+    fake_text(&p, "shm");
     msgpack_pack_map(&p, 5);
-    pair(&p, "fd", 0);
-    pair(&p, "doorbell", 1);
-    pair(&p, "wake", 2);
-    pair(&p, "request_bytes", RING_BYTES);
-    pair(&p, "reply_bytes", RING_BYTES);
+    fake_uint_pair(&p, "fd", 0);
+    fake_uint_pair(&p, "doorbell", 1);
+    fake_uint_pair(&p, "wake", 2);
+    fake_uint_pair(&p, "request_bytes", RING_BYTES);
+    fake_uint_pair(&p, "reply_bytes", RING_BYTES);
     fake_reply_map_with_fds(c, msgid, &b, fds, 3);
     close(fds[0]);
     c->shm = s;
@@ -186,13 +178,11 @@ void fake_answer_timelines(struct fake_connection *c, uint32_t msgid)
     must(!c->words);
     fd = sealed_memory(4096, &words);
     c->words = words;
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msgpack_pack_map(&p, 4);
-    pair(&p, "nfds", 1);
-    pair(&p, "fd", 0);
-    pair(&p, "size", 4096);
-    pair(&p, "streams", 256);
+    fake_begin(&b, &p, 4);
+    fake_uint_pair(&p, "nfds", 1);
+    fake_uint_pair(&p, "fd", 0);
+    fake_uint_pair(&p, "size", 4096);
+    fake_uint_pair(&p, "streams", 256);
     fake_reply_map_with_fds(c, msgid, &b, &fd, 1);
     close(fd);
 }

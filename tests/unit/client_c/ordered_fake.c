@@ -128,25 +128,12 @@ static void reply_failure(struct fake_connection *c, uint32_t msgid, const char 
     msgpack_sbuffer b;
     msgpack_packer p;
 
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msgpack_pack_array(&p, 4);
-    msgpack_pack_int(&p, 1);
-    msgpack_pack_uint32(&p, msgid);
-    msgpack_pack_map(&p, 3);
-    msgpack_pack_str_with_body(&p, "code", 4);
-    msgpack_pack_str_with_body(&p, code, strlen(code));
-    msgpack_pack_str_with_body(&p, "message", 7);
-    msgpack_pack_str_with_body(&p, "it broke", 8);
-    msgpack_pack_str_with_body(&p, "detail", 6);
-    msgpack_pack_map(&p, op_index >= 0);
+    fake_begin_error(&b, &p, msgid, code, "it broke", op_index >= 0);
     if (op_index >= 0) {
-        msgpack_pack_str_with_body(&p, "op_index", 8);
+        fake_text(&p, "op_index");
         msgpack_pack_int(&p, op_index);
     }
-    msgpack_pack_nil(&p);
-    fake_send(c, b.data, b.size, NULL, 0);
-    msgpack_sbuffer_destroy(&b);
+    fake_end_error(c, &b, &p);
 }
 
 /* One stream at a time, in order: what a test needs of a daemon. False: it dies. */

@@ -273,19 +273,12 @@ static void serve_vmm(struct fake_connection *c, void *context_)
             fake_answer(c, &r);
             continue;
         }
-        msgpack_sbuffer_init(&b);
-        msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-        msgpack_pack_map(&p, 5);
-        msgpack_pack_str_with_body(&p, "buffer", 6);
-        msgpack_pack_int(&p, 5);
-        msgpack_pack_str_with_body(&p, "size", 4);
-        msgpack_pack_int(&p, CHUNK);
-        msgpack_pack_str_with_body(&p, "kind", 4);
-        msgpack_pack_str_with_body(&p, "cuda_vmm", 8);
-        msgpack_pack_str_with_body(&p, "nfds", 4);
-        msgpack_pack_int(&p, 1);
-        msgpack_pack_str_with_body(&p, "fd", 2);
-        msgpack_pack_int(&p, 0);
+        fake_begin(&b, &p, 5);
+        fake_uint_pair(&p, "buffer", 5);
+        fake_uint_pair(&p, "size", CHUNK);
+        fake_text_pair(&p, "kind", "cuda_vmm");
+        fake_uint_pair(&p, "nfds", 1);
+        fake_uint_pair(&p, "fd", 0);
         fake_reply_map_with_fds(c, r.msgid, &b, fd, 1);
     }
 }

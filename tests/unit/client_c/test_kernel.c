@@ -54,43 +54,23 @@ static void note(struct seen *s, const struct fake_request *r)
         s->launched = kernel->via.u64;
 }
 
-static void text(msgpack_packer *p, const char *t)
-{
-    msgpack_pack_str_with_body(p, t, strlen(t));
-}
-
-static void reply_id(struct fake_connection *c, uint32_t msgid, const char *key, uint64_t id)
-{
-    msgpack_sbuffer b;
-    msgpack_packer p;
-
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msgpack_pack_map(&p, 1);
-    text(&p, key);
-    msgpack_pack_uint64(&p, id);
-    fake_reply_map(c, msgid, &b);
-}
-
 static void reply_module(struct fake_connection *c, uint32_t msgid, uint64_t id)
 {
     msgpack_sbuffer b;
     msgpack_packer p;
 
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msgpack_pack_map(&p, 7);
-    text(&p, "module"), msgpack_pack_uint64(&p, id);
-    text(&p, "key"), text(&p, "0123");
-    text(&p, "arch"), text(&p, "sm_90a");
-    text(&p, "cached"), text(&p, c->number > 1 ? "memory" : "no");
-    text(&p, "compile_us"), msgpack_pack_double(&p, 25000.5);
-    text(&p, "log"), text(&p, "a warning");
-    text(&p, "entries"), msgpack_pack_array(&p, 1), msgpack_pack_map(&p, 4);
-    text(&p, "name"), text(&p, "f");
-    text(&p, "lowered"), text(&p, "_Z1fPf");
-    text(&p, "registers"), msgpack_pack_uint64(&p, 32);
-    text(&p, "params"), msgpack_pack_array(&p, 2), msgpack_pack_uint64(&p, 8), msgpack_pack_uint64(&p, 4);
+    fake_begin(&b, &p, 7);
+    fake_uint_pair(&p, "module", id);
+    fake_text_pair(&p, "key", "0123");
+    fake_text_pair(&p, "arch", "sm_90a");
+    fake_text_pair(&p, "cached", c->number > 1 ? "memory" : "no");
+    fake_text(&p, "compile_us"), msgpack_pack_double(&p, 25000.5);
+    fake_text_pair(&p, "log", "a warning");
+    fake_text(&p, "entries"), msgpack_pack_array(&p, 1), msgpack_pack_map(&p, 4);
+    fake_text_pair(&p, "name", "f");
+    fake_text_pair(&p, "lowered", "_Z1fPf");
+    fake_uint_pair(&p, "registers", 32);
+    fake_text(&p, "params"), msgpack_pack_array(&p, 2), msgpack_pack_uint64(&p, 8), msgpack_pack_uint64(&p, 4);
     fake_reply_map(c, msgid, &b);
 }
 
@@ -102,20 +82,10 @@ static void reply_refused(struct fake_connection *c, uint32_t msgid)
     msgpack_packer p;
 
     memset(log, 'x', sizeof(log));
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msgpack_pack_array(&p, 4);
-    msgpack_pack_uint64(&p, 1);
-    msgpack_pack_uint64(&p, msgid);
-    msgpack_pack_map(&p, 3);
-    text(&p, "code"), text(&p, "compile_failed");
-    text(&p, "message"), text(&p, "kernel.cu(1): error: no");
-    text(&p, "detail"), msgpack_pack_map(&p, 2);
-    text(&p, "reason"), text(&p, "source");
-    text(&p, "log"), msgpack_pack_str_with_body(&p, log, sizeof(log));
-    msgpack_pack_nil(&p);
-    fake_send(c, b.data, b.size, NULL, 0);
-    msgpack_sbuffer_destroy(&b);
+    fake_begin_error(&b, &p, msgid, "compile_failed", "kernel.cu(1): error: no", 2);
+    fake_text_pair(&p, "reason", "source");
+    fake_text(&p, "log"), msgpack_pack_str_with_body(&p, log, sizeof(log));
+    fake_end_error(c, &b, &p);
 }
 
 /* What to do about a request, decided under the lock. */
@@ -158,9 +128,9 @@ static void serve(struct fake_connection *c, void *context)
         else if (plan.wait_for_cancel || (r.type == 0 && !strcmp(r.method, "compile")))
             reply_module(c, msgid, 100 * c->number + ++ids);
         else if (r.type == 0 && !strcmp(r.method, "kernel"))
-            reply_id(c, msgid, "kernel", 100 * c->number + ++ids);
+            fake_reply_id(c, msgid, "kernel", 100 * c->number + ++ids);
         else if (r.type == 0 && !strcmp(r.method, "program"))
-            reply_id(c, msgid, "program", 100 * c->number + ++ids);
+            fake_reply_id(c, msgid, "program", 100 * c->number + ++ids);
         else if (r.type == 0 && !strcmp(r.method, "launch"))
             fake_reply_run(c, msgid, "user");
         else

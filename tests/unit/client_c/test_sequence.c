@@ -45,19 +45,6 @@ static bool note(struct seen *s, const struct fake_request *r)
     return true;
 }
 
-static void reply_program(struct fake_connection *c, uint32_t msgid, uint64_t id)
-{
-    msgpack_sbuffer b;
-    msgpack_packer p;
-
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msgpack_pack_map(&p, 1);
-    msgpack_pack_str_with_body(&p, "program", 7);
-    msgpack_pack_uint64(&p, id);
-    fake_reply_map(c, msgid, &b);
-}
-
 static struct seen look(struct seen *s)
 {
     struct seen copy;
@@ -88,7 +75,7 @@ static void serve_seeing(struct fake_connection *c, void *context)
         if (!noted)
             fake_answer(c, &r);
         else if (!strcmp(r.method, "program"))
-            reply_program(c, r.msgid, 70 + programs);
+            fake_reply_id(c, r.msgid, "program", 70 + programs);
         else if (!strcmp(r.method, "echo"))
             fake_reply_error(c, r.msgid, "unknown_method", "what?");
         else
