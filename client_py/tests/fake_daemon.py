@@ -86,7 +86,6 @@ class Peer(KernelMethods):
         self.ended = threading.Event()
         self.write_lock = threading.Lock()
         self.running: dict[int, threading.Event] = {}  # msgid -> set when cancelled
-        self.release_all = threading.Event()
         self.runners: dict[int, threading.Thread] = {}  # by stream
         self.queues: dict[int, list[tuple[int, str, dict[str, Any]]]] = {}
         self.queued = threading.Condition()

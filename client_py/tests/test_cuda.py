@@ -5,9 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import kops
@@ -15,30 +13,13 @@ import numpy
 import pytest
 from fake_daemon import FakeDaemon, Refused
 from kops._memory import allocations as _cuda
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def library() -> Path | None:
-    builds = [Path(os.environ["KOPS_BUILD"])] if "KOPS_BUILD" in os.environ else sorted((ROOT / "build").glob("*"))
-    return next((path for build in builds if (path := build / "lib" / "libcuda_standin.so").exists()), None)
-
-
-if library() is None:
-    pytest.skip("the stand-in driver is not built", allow_module_level=True)
-sys.path.insert(0, str(ROOT / "tests"))
-standin = pytest.importorskip("standin_cuda")
+from standin_driver import in_use, standin
 
 
 @pytest.fixture(scope="module")
 def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    path = str(library())
-    made = standin.Control(tmp_path_factory.mktemp("standin") / "control")
-    before = dict(os.environ)
-    os.environ.update({"KOPS_CUDA_DRIVER": path, **made.env})
-    yield made
-    os.environ.clear()
-    os.environ.update(before)
+    with in_use(tmp_path_factory.mktemp("standin")) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon, Refused
-from test_cuda import control, driver, gpu, standin
+from standin_driver import standin
+from test_cuda import control, driver, gpu
 
 __all__ = ["control", "driver", "gpu"]
 

@@ -10,7 +10,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import fake_torch as torch
@@ -19,34 +18,19 @@ import numpy
 import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
 from kops._memory import allocations as _cuda
+from standin_driver import ROOT, in_use, standin
 from test_client import wait_for
 from which import ordered_only
 
 pytestmark = ordered_only
-ROOT = Path(__file__).resolve().parents[2]
 NOT_READY = 600
-
-
-def library() -> Path | None:
-    builds = [Path(os.environ["KOPS_BUILD"])] if "KOPS_BUILD" in os.environ else sorted((ROOT / "build").glob("*"))
-    return next((path for build in builds if (path := build / "lib" / "libcuda_standin.so").exists()), None)
-
-
-if library() is None:
-    pytest.skip("the stand-in driver is not built", allow_module_level=True)
-sys.path.insert(0, str(ROOT / "tests"))
-standin = pytest.importorskip("standin_cuda")
 
 
 @pytest.fixture(scope="module")
 def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    made = standin.Control(tmp_path_factory.mktemp("standin") / "control")
-    before = dict(os.environ)
-    os.environ.update({"KOPS_CUDA_DRIVER": str(library()), **made.env})
-    _cuda.allocations.after_fork()  # another module's driver may be loaded already
-    yield made
-    os.environ.clear()
-    os.environ.update(before)
+    with in_use(tmp_path_factory.mktemp("standin")) as made:
+        _cuda.allocations.after_fork()  # another module's driver may be loaded already
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -103,7 +103,7 @@ def test_negated_views_are_resolved(k: kops.Client) -> None:
 
 @pytest.fixture
 def gpu(daemon: FakeDaemon) -> Iterator[Any]:
-    cuda = pytest.importorskip("test_cuda", reason="the stand-in driver is not built")
+    cuda = pytest.importorskip("standin_driver", reason="the stand-in driver is not built")
     import os
 
     path = cuda.library()

@@ -10,7 +10,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "proto" / "golden")]
 
-from arrays import BACKEND, Vectors  # noqa: E402
+from arrays import BACKEND, LongRun, Vectors  # noqa: E402
 from support import backends, proc, raw  # noqa: E402
 from support.daemon import Daemon  # noqa: E402
 
@@ -80,6 +80,18 @@ def connection(connect: Callable[..., raw.Connection]) -> raw.Connection:
 def limits(shared_daemon: Daemon) -> dict[str, int]:
     with shared_daemon.connect() as connection:
         return connection.call("hello")["limits"]
+
+
+@pytest.fixture(scope="module", params=[0, 300], ids=["sleeping", "polling"])
+def ring_daemon(request: pytest.FixtureRequest) -> Iterator[Daemon]:
+    """One for the tests of rings, which watch its memory."""
+    with Daemon("--spin-us", str(request.param), config=backends.config(backends.HOST)) as daemon:
+        maps = proc.maps(daemon.pid)
+        with daemon.connect() as connection:
+            LongRun(connection)  # what is made at the first use, and kept
+        proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS, "only its own sockets are left")
+        proc.eventually(lambda: proc.maps(daemon.pid) == maps, "its memory is unmapped")
+        yield daemon
 
 
 @pytest.fixture

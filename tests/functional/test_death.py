@@ -14,33 +14,9 @@ import numpy as np
 import prometheus
 import pytest
 from arrays import LongRun, Vectors, run_params
+from children import Spawn, child_with, kill
 from support import memfd, proc, raw
 from support.daemon import Daemon
-
-Spawn = Callable[[Callable[[], object]], int]
-
-
-def child_with(daemon: Daemon, work: Callable[[raw.Connection], object], spawn: Spawn) -> int:
-    """A process that does `work` on a connection of its own, says so, and then waits to be killed."""
-    ready, done = os.pipe()
-
-    def main() -> None:
-        connection = daemon.connect()
-        keep = work(connection)
-        os.write(done, b"x")
-        signal.pause()
-        del keep
-
-    pid = spawn(main)
-    os.close(done)
-    assert os.read(ready, 1) == b"x", "the child failed"
-    os.close(ready)
-    return pid
-
-
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
 
 
 def test_killed_idle(daemon: Daemon, spawn: Spawn) -> None:
@@ -228,16 +204,7 @@ def test_half_closed(connection: raw.Connection) -> None:
 def test_stopped_client_does_not_stop_others(daemon: Daemon, spawn: Spawn) -> None:
     """SIGSTOP in the middle of replies that it does not read."""
 
-    def work(connection: raw.Connection) -> object:
-        connection.socket.setblocking(False)
-        try:
-            for i in range(100000):
-                connection.socket.send(raw.pack_request(i, "ping", {"x": bytes(500)}))
-        except BlockingIOError:
-            pass
-        return None
-
-    pid = child_with(daemon, work, spawn)
+    pid = child_with(daemon, raw.Connection.ask_without_reading, spawn)
     os.kill(pid, signal.SIGSTOP)
     with daemon.connect() as other:
         vectors = Vectors(other, 2, 100)

@@ -32,12 +32,7 @@ def test_waiting_for_a_slow_reader_costs_nothing() -> None:
     """A connection whose replies do not fit its socket is waited for, not polled."""
     with Daemon(config=CONFIG) as daemon:
         connection = daemon.connect()
-        connection.socket.setblocking(False)
-        try:
-            for i in range(100000):
-                connection.socket.send(raw.pack_request(i, "ping", {"x": bytes(500)}))
-        except BlockingIOError:
-            pass
+        connection.ask_without_reading()
         idle.assert_idle(daemon)
         connection.close()
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from arrays import LongRun, Vectors, run_params
+from children import Spawn, child_with, kill
 from support import backends, proc, raw
 from support.daemon import Daemon, sanitized
 from support.idle import assert_idle
@@ -20,17 +21,6 @@ from support.ring import Ring
 
 CONFIG = backends.config(backends.HOST)
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-
-
-@pytest.fixture(scope="module", params=[0, 300], ids=["sleeping", "polling"])
-def ring_daemon(request: pytest.FixtureRequest) -> Iterator[Daemon]:
-    with Daemon("--spin-us", str(request.param), config=CONFIG) as daemon:
-        maps = proc.maps(daemon.pid)
-        with daemon.connect() as connection:
-            LongRun(connection)  # what is made at the first use, and kept
-        proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS, "only its own sockets are left")
-        proc.eventually(lambda: proc.maps(daemon.pid) == maps, "its memory is unmapped")
-        yield daemon
 
 
 @pytest.fixture
@@ -342,30 +332,12 @@ def test_end_of_the_daemon_answers_first() -> None:
         ring.close()
 
 
-Spawn = Callable[[Callable[[], object]], int]
+def with_ring(work: Callable[[Ring], object]) -> Callable[[raw.Connection], object]:
+    def on_connection(connection: raw.Connection) -> object:
+        ring = Ring(connection)
+        return ring, work(ring)
 
-
-def child_with_ring(daemon: Daemon, work: Callable[[Ring], object], spawn: Spawn) -> int:
-    """A process that does `work` on a ring of its own, says so, and then waits to be killed."""
-    ready, done = os.pipe()
-
-    def main() -> None:
-        ring = Ring(daemon.connect())
-        keep = work(ring)
-        os.write(done, b"x")
-        signal.pause()
-        del keep
-
-    pid = spawn(main)
-    os.close(done)
-    assert os.read(ready, 1) == b"x", "the child failed"
-    os.close(ready)
-    return pid
-
-
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    return on_connection
 
 
 def in_flight(ring: Ring) -> object:
@@ -387,7 +359,7 @@ def in_flight(ring: Ring) -> object:
 )
 def test_killed(work: Callable[[Ring], object], daemon: Daemon, spawn: Spawn) -> None:
     before = daemon.holdings()
-    pid = child_with_ring(daemon, work, spawn)
+    pid = child_with(daemon, with_ring(work), spawn)
     assert daemon.holdings()["memfd maps"] > before["memfd maps"]
     kill(pid)
     daemon.wait_holdings(before)
@@ -405,7 +377,7 @@ def test_forked_child_keeps_nothing_alive(daemon: Daemon, spawn: Spawn) -> None:
         os.write(tell, child.to_bytes(4, "little"))
         return ring
 
-    pid = child_with_ring(daemon, work, spawn)
+    pid = child_with(daemon, with_ring(work), spawn)
     child = int.from_bytes(os.read(told, 4), "little")
     kill(pid)
     try:

@@ -13,24 +13,12 @@ import socket
 from collections.abc import Callable, Iterator
 
 import pytest
-from arrays import LongRun
 from support import backends, memfd, proc, raw
 from support.daemon import Daemon
 from support.ring import CONSUMER_SLEEPS, HEAD, PAGE, PRODUCER_SLEEPS, REPLY, TAIL, Ring
 
 CONFIG = backends.config(backends.HOST)
 WORDS = (HEAD, TAIL, CONSUMER_SLEEPS, PRODUCER_SLEEPS)
-
-
-@pytest.fixture(scope="module", params=[0, 300], ids=["sleeping", "polling"])
-def ring_daemon(request: pytest.FixtureRequest) -> Iterator[Daemon]:
-    with Daemon("--spin-us", str(request.param), config=CONFIG) as daemon:
-        maps = proc.maps(daemon.pid)
-        with daemon.connect() as connection:
-            LongRun(connection)  # what is made at the first use, and kept
-        proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS, "only its own sockets are left")
-        proc.eventually(lambda: proc.maps(daemon.pid) == maps, "its memory is unmapped")
-        yield daemon
 
 
 @pytest.fixture

@@ -244,10 +244,6 @@ class Control:
                 return Fault(fault)
         raise RuntimeError("every fault slot is armed")
 
-    def set_memory_limit(self, size: int) -> None:
-        """Bytes that each process may allocate on a device from now on; 0: the default."""
-        self._page.memory_limit = size
-
     def set_channels(self, on: bool, entries: int = 0) -> None:
         """On: streams of a process share channels, as many as its CUDA_DEVICE_MAX_CONNECTIONS says (8).
 
@@ -256,10 +252,6 @@ class Control:
         """
         self._page.channel_entries = entries
         self._page.channels = int(on)
-
-    def set_implicit_sync(self, on: bool) -> None:
-        """Off: free, close and unregister wait only for work that uses the range, not for the whole device."""
-        self._page.no_implicit_sync = int(not on)
 
     def wait_for(self, condition: Callable[[], bool], timeout: float = 60.0) -> None:
         """Polls until the condition holds; the timeout only ends a test that has failed."""

@@ -160,9 +160,6 @@ class Driver:
         )
         return stream.value or 0
 
-    def stream_destroy(self, stream: int) -> None:
-        self.call("cuStreamDestroy_v2", ctypes.c_void_p(stream))
-
     def stream_synchronize(self, stream: int = 0) -> None:
         self.call("cuStreamSynchronize", ctypes.c_void_p(stream))
 
@@ -203,25 +200,6 @@ class Driver:
             ctypes.c_size_t(count),
             ctypes.c_void_p(stream),
         )
-
-    def stream_copy(self, stream: int, to: int, source: int, size: int) -> None:
-        """Between device memory in the stream's order; returns at once."""
-        self.call(
-            "cuMemcpyDtoDAsync_v2",
-            CUdeviceptr(to),
-            CUdeviceptr(source),
-            ctypes.c_size_t(size),
-            ctypes.c_void_p(stream),
-        )
-
-    def capture_begin(self, stream: int, mode: int = 2) -> None:
-        """Mode 0: global, 1: of this thread, 2: relaxed."""
-        self.call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), ctypes.c_int(mode))
-
-    def capture_end(self, stream: int) -> int:
-        graph = ctypes.c_void_p()
-        self.call("cuStreamEndCapture", ctypes.c_void_p(stream), ctypes.byref(graph))
-        return graph.value or 0
 
     # ---- VMM: what torch's expandable segments are made of, and what a daemon's `alloc` returns ----
 
@@ -305,10 +283,6 @@ class Driver:
 
     def pool_destroy(self, pool: int) -> None:
         self.call("cuMemPoolDestroy", ctypes.c_void_p(pool))
-
-    def pool_access(self, pool: int, ordinal: int, flags: int = 3) -> None:
-        access = AccessDescription(location=Location(1, ordinal), flags=flags)
-        self.call("cuMemPoolSetAccess", ctypes.c_void_p(pool), ctypes.byref(access), ctypes.c_size_t(1))
 
     def pool_alloc(self, pool: int, size: int) -> int:
         address = CUdeviceptr()

@@ -117,6 +117,15 @@ class Connection:
 
     # ---- receiving ----
 
+    def ask_without_reading(self) -> None:
+        """Sends pings, whose replies are not read, until the socket takes no more."""
+        self.socket.setblocking(False)
+        try:
+            for i in range(100000):
+                self.socket.send(pack_request(i, "ping", {"x": bytes(500)}))
+        except BlockingIOError:
+            pass
+
     def read_some(self) -> None:
         """One recvmsg. Raises Closed at end of file."""
         data, ancillary, flags, _ = self.socket.recvmsg(65536, socket.CMSG_SPACE(16 * 4), socket.MSG_CMSG_CLOEXEC)
