@@ -244,7 +244,7 @@ free_first:
     attempt_free(&first, toolkit);
 }
 
-void helper_outcome_free(struct helper_outcome *outcome)
+static void outcome_free(struct helper_outcome *outcome)
 {
     compiled_unref(outcome->compiled);
     free(outcome->log);
@@ -269,7 +269,7 @@ int helper_warm(const struct helper_toolkit *toolkit, struct error *e)
     struct helper_outcome o = {0};
 
     for (unsigned i = 0; i < sizeof(archs) / sizeof(archs[0]) && !o.compiled; i++) {
-        helper_outcome_free(&o);
+        outcome_free(&o);
         input.arch = archs[i];
         helper_compile(toolkit, &input, &o);
     }
@@ -277,6 +277,6 @@ int helper_warm(const struct helper_toolkit *toolkit, struct error *e)
         error_set(e, ERROR_UNSUPPORTED, "NVRTC does not work here: %.200s", o.failure.message);
     else
         e->code = ERROR_NONE;
-    helper_outcome_free(&o);
+    outcome_free(&o);
     return e->code ? -1 : 0;
 }

@@ -28,8 +28,6 @@ struct helper_outcome {
 void helper_compile(const struct helper_toolkit *toolkit, const struct compile_input *input,
                     struct helper_outcome *ret_outcome);
 
-void helper_outcome_free(struct helper_outcome *outcome);
-
 /* Compiles a small kernel, so that one-time work is done. */
 int helper_warm(const struct helper_toolkit *toolkit, struct error *e);
 

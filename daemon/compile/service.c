@@ -173,11 +173,6 @@ struct compiler *code_service_compiler(struct code_service *service)
     return service->compiler;
 }
 
-bool code_service_has_disk(const struct code_service *service)
-{
-    return service->disk;
-}
-
 struct code_counters code_service_counters(const struct code_service *service)
 {
     struct code_counters c = service->counters;

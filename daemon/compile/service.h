@@ -45,9 +45,6 @@ void code_service_close(struct code_service *service, void (*closed)(void *conte
 /* For its name, whether it is usable, to warm it up. */
 struct compiler *code_service_compiler(struct code_service *service);
 
-/* Whether there is a cache on disk. */
-bool code_service_has_disk(const struct code_service *service);
-
 enum code_origin { CODE_COMPILED, CODE_MEMORY, CODE_DISK };
 
 /* "no", "memory", "disk": the wire's `cached`. */

@@ -1,6 +1,5 @@
 /* kopsd: which of its lives a process is to have. Together with its neighbours the only place that prints and exits. */
 #include <stdio.h>
-#include <string.h>
 
 #include "compile/helper.h"
 #include "main/config.h"
@@ -16,7 +15,7 @@ int main(int argc, char **argv)
     int status;
 
     /* Compilers are this program, too: so they are there wherever it is, and of the same version. */
-    if (argc > 1 && !strcmp(argv[1], "--compile-helper"))
+    if (compile_helper_wanted(argc, argv))
         return compile_helper_main(argc, argv);
     status = flags_parse(argc, argv, &flags);
     if (status >= 0)

@@ -40,11 +40,3 @@ void histogram_percentiles(const struct histogram *h, unsigned n, const double *
     while (done < n)
         ret_us[done++] = h->count ? h->max_us : 0;
 }
-
-double histogram_percentile(const struct histogram *h, double p)
-{
-    double us;
-
-    histogram_percentiles(h, 1, &p, &us);
-    return us;
-}

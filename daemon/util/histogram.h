@@ -49,9 +49,7 @@ static inline void histogram_add_in(struct histogram *h, double us, unsigned buc
         histogram_fade(h, 1);
 }
 
-/* The value below which the fraction `p` (0 to 1) lies, µs; 0 when empty. Exact at the ends. */
-double histogram_percentile(const struct histogram *h, double p);
-/* Several at once, `ps` ascending. */
+/* The values below which the fractions `ps` (0 to 1, ascending) lie, µs; 0 when empty. Exact at the ends. */
 void histogram_percentiles(const struct histogram *h, unsigned n, const double *ps, double *ret_us);
 
 #endif

@@ -32,7 +32,7 @@ static double value_of_half(uint16_t bits)
     return bits & 0x8000 ? -size : size;
 }
 
-double work_load(const void *data, enum kops_dtype dtype)
+static double load(const void *data, enum kops_dtype dtype)
 {
     uint32_t wide;
     uint16_t bits;
@@ -57,7 +57,7 @@ double work_load(const void *data, enum kops_dtype dtype)
     }
 }
 
-void work_store(void *data, enum kops_dtype dtype, double value)
+static void store(void *data, enum kops_dtype dtype, double value)
 {
     float f = (float)value;
     uint32_t wide;
@@ -125,12 +125,12 @@ static enum kops_code place(struct memory *m, struct kops_tensor *t, bool *made,
 static void fill(struct memory *m, const struct kops_tensor *t, unsigned most)
 {
     for (int64_t i = 0; i < count(t); i++)
-        work_store(element(t, i), t->dtype, (double)random_below(m->random, 2 * most + 1) - most);
+        store(element(t, i), t->dtype, (double)random_below(m->random, 2 * most + 1) - most);
 }
 
 static double value(const struct kops_tensor *t, int64_t i)
 {
-    return work_load(element(t, i), t->dtype);
+    return load(element(t, i), t->dtype);
 }
 
 static struct kops_tensor some_tensor(struct memory *m, enum kops_dtype dtype)

@@ -30,8 +30,4 @@ bool work_check(const struct work *w);
 /* A line that says what it was. */
 void work_tell(const struct work *w, char *into, size_t size);
 
-/* Values of a dtype; `data` is where the buffer is mapped. */
-double work_load(const void *data, enum kops_dtype dtype);
-void work_store(void *data, enum kops_dtype dtype, double value);
-
 #endif

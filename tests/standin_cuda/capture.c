@@ -8,7 +8,8 @@
 static struct capture *captures;
 static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-struct capture *capture_by_id(uint64_t id)
+/* NULL when it has ended. */
+static struct capture *capture_by_id(uint64_t id)
 {
     for (struct capture *c = captures; c; c = c->next)
         if (c->id == id)
@@ -16,7 +17,7 @@ struct capture *capture_by_id(uint64_t id)
     return NULL;
 }
 
-void capture_invalidate(struct capture *capture)
+static void capture_invalidate(struct capture *capture)
 {
     capture->invalid = true;
 }

@@ -22,7 +22,7 @@ static void device_add(unsigned physical)
     device->uuid.bytes[15] = (char)(physical + 1);
 }
 
-CUresult devices_find_all(void)
+static CUresult devices_find_all(void)
 {
     const char *text = getenv("KOPS_STANDIN_DEVICES"), *visible = getenv("CUDA_VISIBLE_DEVICES");
     unsigned n = text ? (unsigned)strtoul(text, NULL, 10) : 1;

@@ -101,7 +101,7 @@ struct node *node_get(CUgraphNode handle)
     return handle_get(HANDLE_NODE, handle);
 }
 
-CUgraphNodeType node_type(const struct node *node)
+static CUgraphNodeType node_type(const struct node *node)
 {
     if (!node->op)
         return CU_GRAPH_NODE_TYPE_EMPTY;

@@ -53,12 +53,7 @@ void graph_free(struct graph *graph);
 struct node *graph_add(struct graph *graph, struct op *op, const struct tips *after);
 struct graph *graph_get(CUgraph handle);
 struct node *node_get(CUgraphNode handle);
-CUgraphNodeType node_type(const struct node *node);
 
 /* ---- capture.c ---- */
-
-/* The one whose id it is, or NULL when that has ended. */
-struct capture *capture_by_id(uint64_t id);
-void capture_invalidate(struct capture *capture);
 
 #endif

@@ -32,7 +32,7 @@ struct pool *pool_new(int device, unsigned handle_types)
     return pool;
 }
 
-void pool_end_if_unused(struct pool *pool)
+static void pool_end_if_unused(struct pool *pool)
 {
     if (!pool->destroyed || pool->regions)
         return;

@@ -27,7 +27,6 @@ struct pool *pool_get(CUmemoryPool handle);
 struct pool *pool_new(int device, unsigned handle_types);
 void pool_charge(struct pool *pool, uint64_t bytes); /* a region of it has begun */
 void pool_refund(struct pool *pool, uint64_t bytes); /* has ended */
-void pool_end_if_unused(struct pool *pool);
 
 /* ---- poolshare.c ---- */
 

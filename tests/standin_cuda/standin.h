@@ -117,7 +117,6 @@ struct device {
 extern struct device standin_devices[MAX_DEVICES];
 extern int standin_device_count;
 
-CUresult devices_find_all(void);
 bool device_is_valid(CUdevice device);
 CUresult enter_device(const char *name, CUdevice device);
 int device_attribute(CUdevice device, CUdevice_attribute attribute);
@@ -333,7 +332,6 @@ struct stream {
 
 CUresult stream_get(CUstream handle, struct context *context, struct stream **ret_stream);
 CUresult enter_stream(const char *name, CUstream handle, struct stream **ret_stream); /* of the current context */
-struct stream *stream_new(struct context *context, unsigned flags, int priority);
 /* What is queued goes on to its end, then the thread and the struct go. */
 void stream_end(struct stream *stream);
 struct op *op_new(enum op_kind kind);

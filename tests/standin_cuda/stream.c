@@ -202,7 +202,7 @@ void range_retire(struct context *context, uint64_t address, uint64_t size)
 
 /* ---- handles ---- */
 
-struct stream *stream_new(struct context *context, unsigned flags, int priority)
+static struct stream *stream_new(struct context *context, unsigned flags, int priority)
 {
     struct stream *stream = calloc(1, sizeof(*stream));
     static uint64_t last_id;

@@ -33,9 +33,6 @@ struct run {
 /* The command line. Returns -1 to go on, or the exit status. */
 int run_parse(struct ctl *ctl, int argc, char **argv, struct run_args *ret);
 
-/* "640x640" or "scalar". */
-bool run_parse_shape(const char *text, size_t length, struct kops_tensor *ret);
-
 /* Fills r->attrs by the types that the op declares, and the attributes in r->c. */
 enum ctl_exit run_resolve_attrs(struct run *r);
 

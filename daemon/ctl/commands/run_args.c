@@ -108,7 +108,8 @@ int run_parse(struct ctl *ctl, int argc, char **argv, struct run_args *ret)
 
 /* ---- shapes ---- */
 
-bool run_parse_shape(const char *text, size_t length, struct kops_tensor *ret)
+/* "640x640" or "scalar". */
+static bool parse_shape(const char *text, size_t length, struct kops_tensor *ret)
 {
     char part[256];
     char *next = part;
@@ -141,7 +142,7 @@ static enum ctl_exit parse_input_shapes(struct run *r, const char *text)
         if (n == r->n_inputs)
             return ctl_usage("%s takes %zu inputs, --shape has more", r->op->name, r->n_inputs);
         r->operands[n].tensor.dtype = r->args->dtype;
-        if (!run_parse_shape(at, length, &r->operands[n].tensor))
+        if (!parse_shape(at, length, &r->operands[n].tensor))
             return ctl_usage("`%.*s` is no shape such as 640x640 (at most %d dimensions)", (int)length, at,
                              KOPS_MAX_RANK);
         n++;
@@ -175,7 +176,7 @@ enum ctl_exit run_resolve_shapes(struct run *r)
     for (size_t i = 0; i < r->n_inputs; i++)
         r->c.inputs[i] = r->operands[i].tensor;
     if (r->args->out_shape) {
-        if (!run_parse_shape(r->args->out_shape, strlen(r->args->out_shape), out))
+        if (!parse_shape(r->args->out_shape, strlen(r->args->out_shape), out))
             return ctl_usage("`%s` is no shape such as 640x640", r->args->out_shape);
     } else if (!r->reference) {
         return ctl_usage("--out-shape is needed for %s, which this kopsctl does not know", r->op->name);

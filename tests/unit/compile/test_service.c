@@ -21,7 +21,6 @@ static void from_the_compiler_then_memory_then_disk(void **state)
     struct code_counters c;
 
     (void)state;
-    assert_true(code_service_has_disk(s));
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
     assert_int_equal(fetch(s, "a", 1), CODE_MEMORY);
     assert_int_equal(fetch(s, "b", 3), CODE_COMPILED);
@@ -420,7 +419,6 @@ static void works_without_a_usable_directory(void **state)
     log_begin();
     s = fresh(directory);
     assert_int_equal(log_end("event=cache_directory_unusable"), 1);
-    assert_false(code_service_has_disk(s));
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
     assert_int_equal(fetch(s, "a", 1), CODE_MEMORY);
     service_close(s);
@@ -441,7 +439,6 @@ static void what_memory_has_no_room_for(void **state)
     assert_int_equal(fetch(s, "a", 1), CODE_DISK);
     service_close(s);
     s = service_open_with(directory, 0, 0); /* nothing is kept at all */
-    assert_false(code_service_has_disk(s));
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
     service_close(s);

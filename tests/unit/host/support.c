@@ -27,7 +27,8 @@ uint64_t random_bits(void)
     return state * 0x2545f4914f6cdd1d;
 }
 
-double random_double(void)
+/* Uniform in [-1, 1). */
+static double random_double(void)
 {
     return (double)(random_bits() >> 11) * 0x1p-52 - 1;
 }

@@ -18,8 +18,7 @@ static const enum dtype all_dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_B
 
 /* ---- numbers ---- */
 
-/* Uniform in [-1, 1); the same sequence in every run. */
-double random_double(void);
+/* The same sequence in every run. */
 uint64_t random_bits(void);
 
 double decode(enum dtype dtype, const void *from);
