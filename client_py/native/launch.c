@@ -2,7 +2,6 @@
  * once, in a Kernel. Whatever is not as expected is left to the slow path. */
 #include <float.h>
 #include <math.h>
-#include <string.h>
 
 #include "fast.h"
 

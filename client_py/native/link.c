@@ -2,9 +2,6 @@
 #include "python_native.h"
 
 #include <stdlib.h>
-#include <string.h>
-
-#include "base/fail.h"
 
 /* ---- methods ---- */
 

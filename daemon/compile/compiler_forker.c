@@ -1,6 +1,5 @@
 /* The helper that forks, as the daemon sees it. */
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>

@@ -1,7 +1,6 @@
 #include "compile/cubin.h"
 
 #include <elf.h>
-#include <stdio.h>
 #include <string.h>
 
 enum {

@@ -1,7 +1,6 @@
 /* gemm through CBLAS. A product that the BLAS takes as it is goes in one call. Any other (f16, bf16, strides in both
  * dimensions, sizes beyond an int) is computed by blocks that are copied to f32 or f64 first, so scratch is bounded. */
 #include <limits.h>
-#include <string.h>
 
 #include "gemm.h"
 

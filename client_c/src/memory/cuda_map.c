@@ -1,7 +1,5 @@
 #include "cuda_map.h"
 
-#include <string.h>
-
 #include "base/fail.h"
 #include "base/process.h"
 

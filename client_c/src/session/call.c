@@ -3,7 +3,6 @@
 #include "base/fail.h"
 #include "connect.h"
 #include "exchange.h"
-#include "receive.h"
 #include "recover.h"
 
 enum kops_code session_begin(struct kops_client *c, const int *fds, unsigned n_fds, uint64_t deadline,

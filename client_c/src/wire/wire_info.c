@@ -1,5 +1,4 @@
 /* The results of hello and stats as plain structs, in an arena of their own. */
-#include <string.h>
 
 #include "wire.h"
 #include "wire_read.h"

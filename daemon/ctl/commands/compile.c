@@ -5,7 +5,6 @@
 #include "base/complain.h"
 #include "base/json.h"
 #include "base/options.h"
-#include "base/table.h"
 #include "commands.h"
 #include "data/source.h"
 #include "view/module.h"

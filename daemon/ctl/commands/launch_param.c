@@ -1,7 +1,6 @@
 /* A --param of `kopsctl launch`: parsed, its shape and value found, its data made. */
 #include <ctype.h>
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

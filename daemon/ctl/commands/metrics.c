@@ -1,7 +1,6 @@
 /* kopsctl metrics */
 #include "metrics.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,6 @@
 /* kopsctl run */
 #include "run.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,4 @@
 /* The command line of `kopsctl run`, and its meaning for the op. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

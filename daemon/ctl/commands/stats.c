@@ -1,5 +1,4 @@
 /* kopsctl stats */
-#include <math.h>
 #include <stdio.h>
 
 #include "base/complain.h"

@@ -2,7 +2,6 @@
 #include "plan.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 struct types {
     cudaDataType_t data, scale;

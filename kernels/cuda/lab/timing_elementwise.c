@@ -1,6 +1,5 @@
 /* Bandwidth of add and square on tensors of 1 GiB. */
 #include <stdio.h>
-#include <string.h>
 
 #include "core/op.h"
 #include "ops/params.h"

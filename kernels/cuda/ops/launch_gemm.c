@@ -1,6 +1,5 @@
 /* Launches of the gemm kernels: chooses the way that operands are read, and the tile. Thread: any. */
 #include <math.h>
-#include <string.h>
 
 #include "plan_launch.h"
 
