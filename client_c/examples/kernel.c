@@ -2,16 +2,10 @@
  *
  *     cc kernel.c $(pkg-config --cflags --libs kops) -ldl -o kernel && ./kernel
  *
- * The daemon compiles the source once for every process that asks; neither nvcc nor headers are needed here. As in
- * cuda.c, the few functions of the CUDA driver that this program needs are loaded at run time. Where this user may not
- * launch kernels of their own, it says so and ends with status 77. */
-#include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <kops/kops.h>
+ * The daemon compiles the source once for every process that asks; neither nvcc nor headers are needed here, and
+ * driver.h loads the few functions of the CUDA driver at run time. Where this user may not launch kernels of their own,
+ * the program says so and ends with status 77. */
+#include "driver.h"
 
 enum { LENGTH = 1000003 };
 
@@ -21,67 +15,6 @@ static const char source_text[] =
     "    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)\n"
     "        c[i] = a[i] + b[i];\n"
     "}\n";
-
-/* The driver's interface, as cuda.h has it. */
-static struct {
-    int (*init)(unsigned flags);
-    int (*device_get)(int *device, int ordinal);
-    int (*context_retain)(void **context, int device);
-    int (*context_set)(void *context);
-    int (*context_synchronize)(void);
-    int (*mem_alloc)(uint64_t *pointer, size_t size);
-    int (*mem_free)(uint64_t pointer);
-    int (*copy_to_device)(uint64_t to, const void *from, size_t size);
-    int (*copy_to_host)(void *to, uint64_t from, size_t size);
-} cu;
-
-static void load_driver(void)
-{
-    static const struct {
-        const char *name;
-        void *into;
-    } functions[] = {{"cuInit", &cu.init},
-                     {"cuDeviceGet", &cu.device_get},
-                     {"cuDevicePrimaryCtxRetain", &cu.context_retain},
-                     {"cuCtxSetCurrent", &cu.context_set},
-                     {"cuCtxSynchronize", &cu.context_synchronize},
-                     {"cuMemAlloc_v2", &cu.mem_alloc},
-                     {"cuMemFree_v2", &cu.mem_free},
-                     {"cuMemcpyHtoD_v2", &cu.copy_to_device},
-                     {"cuMemcpyDtoH_v2", &cu.copy_to_host}};
-    const char *path = getenv("KOPS_CUDA_DRIVER"); /* libkops loads the same one */
-    void *library = dlopen(path ? path : "libcuda.so.1", RTLD_NOW);
-
-    if (!library) {
-        fprintf(stderr, "no CUDA driver: %s\n", dlerror());
-        exit(EXIT_FAILURE);
-    }
-    for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
-        void *symbol = dlsym(library, functions[i].name);
-
-        if (!symbol) {
-            fprintf(stderr, "the CUDA driver has no %s\n", functions[i].name);
-            exit(EXIT_FAILURE);
-        }
-        memcpy(functions[i].into, &symbol, sizeof(symbol));
-    }
-}
-
-static void check(int status, const char *what)
-{
-    if (status) {
-        fprintf(stderr, "%s: CUDA error %d\n", what, status);
-        exit(EXIT_FAILURE);
-    }
-}
-
-static void check_kops(enum kops_code code, const char *what, const struct kops_error *error)
-{
-    if (code) {
-        fprintf(stderr, "%s: %s (%s)\n", what, error->message, kops_code_name(code));
-        exit(EXIT_FAILURE);
-    }
-}
 
 /* Compiles; prints what the compiler says where it refuses. */
 static kops_kernel *compile(kops_client *client)
@@ -122,14 +55,8 @@ int main(void)
     kops_buffer *memory;
     kops_kernel *add2;
     uint64_t pointer;
-    void *context;
-    int device;
 
-    load_driver();
-    check(cu.init(0), "cuInit");
-    check(cu.device_get(&device, 0), "cuDeviceGet");
-    check(cu.context_retain(&context, device), "cuDevicePrimaryCtxRetain");
-    check(cu.context_set(context), "cuCtxSetCurrent");
+    start_cuda();
     check_kops(kops_connect(NULL, &client, &error), "connecting", &error);
     add2 = compile(client);
 
