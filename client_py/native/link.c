@@ -29,7 +29,7 @@ static PyObject *generation(PyObject *self, PyObject *timeout)
     return PyLong_FromUnsignedLong(now);
 }
 
-static bool put_fds(struct raw_request *request, PyObject *fds)
+static bool put_fds(struct native_raw *request, PyObject *fds)
 {
     for (Py_ssize_t i = 0; i < PyTuple_Size(fds) && i < NATIVE_MAX_FDS; i++)
         request->fds[request->n_fds++] = (int)PyLong_AsLong(PyTuple_GetItem(fds, i));
@@ -41,7 +41,7 @@ static PyObject *submit(PyObject *self, PyObject *arguments)
 {
     PyThreadState *thread;
     struct link *link = (struct link *)self;
-    struct raw_request request = {.generation = 0};
+    struct native_raw request = {.generation = 0};
     PyObject *fds, *timeout;
     unsigned wanted;
     Py_ssize_t length;
@@ -58,7 +58,7 @@ static PyObject *submit(PyObject *self, PyObject *arguments)
     if (link->orphans.count)
         link_collect(link);
     thread = PyEval_SaveThread();
-    r = submit_raw(link->client, &request, &ticket, &e);
+    r = native_submit(link->client, &request, &ticket, &e);
     PyEval_RestoreThread(thread);
     link_leave(link);
     return r ? native_raise(&e) : PyLong_FromUnsignedLongLong(ticket);
@@ -103,7 +103,7 @@ static PyObject *call(PyObject *self, PyObject *arguments)
 {
     PyThreadState *thread;
     struct link *link = (struct link *)self;
-    struct raw_request request = {.generation = 0};
+    struct native_raw request = {.generation = 0};
     struct native_reply reply = {.data = NULL};
     PyObject *fds, *timeout, *references, *made = NULL;
     unsigned wanted;
@@ -122,7 +122,7 @@ static PyObject *call(PyObject *self, PyObject *arguments)
     if (link->orphans.count)
         link_collect(link);
     thread = PyEval_SaveThread();
-    r = submit_raw(link->client, &request, &ticket, &e);
+    r = native_submit(link->client, &request, &ticket, &e);
     if (!r)
         r = native_wait(link->client, ticket, FIRST_MS, &reply, &e);
     else

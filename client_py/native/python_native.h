@@ -76,26 +76,6 @@ PyObject *native_raise(const struct kops_error *e);
 /* Seconds, or None, as milliseconds for libkops. False with an exception set. */
 bool native_milliseconds(PyObject *seconds, int64_t *ret_ms);
 
-/* submit.c */
-
-/* A run by ids, without waiting: the ticket is for link_wait(). Any thread, without the GIL. */
-enum kops_code submit_run(kops_client *client, const struct native_request *request, kops_ticket *ret_ticket,
-                          struct kops_error *e);
-
-struct raw_request {
-    uint32_t generation; /* 0: of any connection */
-    const char *method;
-    const void *params;
-    size_t length;
-    int fds[NATIVE_MAX_FDS];
-    unsigned n_fds;
-    int64_t timeout_ms;
-};
-
-/* The same for any method. */
-enum kops_code submit_raw(kops_client *client, const struct raw_request *request, kops_ticket *ret_ticket,
-                          struct kops_error *e);
-
 /* link.c */
 
 extern PyType_Spec link_spec;

@@ -104,7 +104,7 @@ static int run(struct fast *f, struct kops_error *e)
     status = fast_stream_synchronize(f->stream);
     if (status)
         r = cuda_fail(f->driver, e, KOPS_ERR_DEVICE_ERROR, status, "cuStreamSynchronize");
-    else if ((r = submit_run(f->link->client, &f->request, &ticket, e)))
+    else if ((r = native_submit_run(f->link->client, &f->request, &ticket, e)))
         ticket = 0;
     else
         r = kops_wait(f->link->client, ticket, FIRST_MS, NULL, e);

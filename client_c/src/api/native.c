@@ -27,42 +27,46 @@ static wire_decode *decode_late(const char *method)
     return wire_decode_nothing;
 }
 
-enum kops_code native_call(kops_client *client, const char *method, const void *params, size_t length, const int *fds,
-                           unsigned n_fds, int64_t timeout_ms, struct native_reply *reply, struct kops_error *ret_error)
+static bool same_connection(struct kops_client *c, struct job *job)
 {
-    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
-    const uint64_t deadline = client_deadline(client, timeout_ms);
-    const struct wire_raw raw = {.method = method, .params = params, .length = length};
-    struct job job = {
-        .pack = wire_pack_raw, .wire = &raw, .decode = decode_late(method), .reply = reply, .fds = fds, .n_fds = n_fds};
-    enum kops_code r;
+    const uint32_t *generation = job->context;
 
-    client_enter(client, e);
-    reply->n_fds = 0;
-    r = job_await(client, &job, "the daemon did not reply in time", deadline, e);
-    reply->generation = client->generation;
-    client_leave(client);
-    return r;
+    return *generation == c->generation;
 }
 
-enum kops_code native_submit(kops_client *client, const char *method, const void *params, size_t length, const int *fds,
-                             unsigned n_fds, int64_t timeout_ms, kops_ticket *ret_ticket, struct kops_error *ret_error)
+/* The request did not run, so any request can be made again. */
+static enum kops_code not_sent(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_error *e)
+{
+    (void)c;
+    (void)job;
+    (void)deadline;
+    fail(e, KOPS_ERR_CONNECTION_LOST, "the connection to the daemon was lost");
+    return fail_number(e, KOPS_ERR_CONNECTION_LOST, "unsent", 1);
+}
+
+enum kops_code native_submit(kops_client *client, const struct native_raw *request, kops_ticket *ret_ticket,
+                             struct kops_error *ret_error)
 {
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
-    const struct wire_raw raw = {.method = method, .params = params, .length = length};
+    const struct wire_raw raw = {.method = request->method, .params = request->params, .length = request->length};
+    uint32_t generation = request->generation;
     struct job job = {.pack = wire_pack_raw,
                       .wire = &raw,
-                      .decode = decode_late(method),
+                      .resolve = generation ? same_connection : NULL,
+                      .ensure = not_sent,
+                      .context = &generation,
+                      .here = generation != 0,
+                      .decode = decode_late(request->method),
                       .reply = calloc(1, sizeof(*job.reply)),
                       .owns_reply = true,
-                      .fds = fds,
-                      .n_fds = n_fds};
+                      .fds = request->fds,
+                      .n_fds = request->n_fds};
     enum kops_code r;
 
     if (!job.reply)
         return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a reply");
     client_enter(client, e);
-    r = job_submit(client, &job, client_deadline(client, timeout_ms), ret_ticket, e);
+    r = job_submit(client, &job, client_deadline(client, request->timeout_ms), ret_ticket, e);
     client_leave(client);
     return r;
 }
@@ -118,19 +122,7 @@ uint32_t native_generation(kops_client *client, int64_t timeout_ms, struct kops_
 
 /* ---- runs by ids ---- */
 
-/* A request whose ids are of one connection. */
-struct bound {
-    uint32_t generation;
-    struct wire_run wire;
-    struct job job;
-};
-
-static bool same_connection(struct kops_client *c, struct job *job)
-{
-    const uint32_t *generation = job->context;
-
-    return *generation == c->generation;
-}
+/* ---- by ids ---- */
 
 static enum kops_code not_the_same(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_error *e)
 {
@@ -141,45 +133,41 @@ static enum kops_code not_the_same(struct kops_client *c, struct job *job, uint6
     return fail_number(e, e->code, "ran", 0);
 }
 
-static void begin(struct bound *b, const struct kops_client *c, const struct native_request *r)
+static struct wire_run wire_of(const struct kops_client *c, const struct native_request *r)
 {
-    const struct kops_options *o = r->options;
-
-    b->generation = r->generation;
-    b->wire = (struct wire_run){.op = r->op,
-                                .n_inputs = r->n_inputs,
-                                .n_outputs = r->n_outputs,
-                                .tensors = r->tensors,
-                                .packed_attrs = r->attrs,
-                                .packed_attrs_length = r->attrs_length,
-                                .kernel = r->kernel,
-                                .args = r->args,
-                                .n_args = r->n_args,
-                                .geometry = r->geometry,
-                                .geometry_length = r->geometry_length,
-                                .how = client_how(c, o)};
-    b->job = (struct job){.pack = wire_pack_run,
-                          .wire = &b->wire,
-                          .resolve = same_connection,
-                          .ensure = not_the_same,
-                          .context = &b->generation,
-                          .options = o,
-                          .decode = wire_decode_run,
-                          .how = &b->wire.how,
-                          .run = &b->wire};
+    return (struct wire_run){.op = r->op,
+                             .n_inputs = r->n_inputs,
+                             .n_outputs = r->n_outputs,
+                             .tensors = r->tensors,
+                             .packed_attrs = r->attrs,
+                             .packed_attrs_length = r->attrs_length,
+                             .kernel = r->kernel,
+                             .args = r->args,
+                             .n_args = r->n_args,
+                             .geometry = r->geometry,
+                             .geometry_length = r->geometry_length,
+                             .how = client_how(c, r->options)};
 }
 
-enum kops_code native_run(kops_client *client, const struct native_request *request, struct kops_result *ret_result,
-                          struct kops_error *ret_error)
+enum kops_code native_submit_run(kops_client *client, const struct native_request *request, kops_ticket *ret_ticket,
+                                 struct kops_error *ret_error)
 {
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
     const uint64_t deadline = client_deadline(client, request->options ? request->options->timeout_ms : 0);
-    struct bound b;
+    uint32_t generation = request->generation;
+    struct wire_run wire;
+    struct job job = {.pack = wire_pack_run,
+                      .wire = &wire,
+                      .resolve = generation ? same_connection : NULL,
+                      .ensure = not_sent,
+                      .context = &generation,
+                      .here = generation != 0,
+                      .decode = wire_decode_nothing};
     enum kops_code r;
 
     client_enter(client, e);
-    begin(&b, client, request);
-    r = job_run(client, &b.job, deadline, ret_result, e);
+    wire = wire_of(client, request);
+    r = job_submit(client, &job, deadline, ret_ticket, e);
     client_leave(client);
     return r;
 }
@@ -189,15 +177,25 @@ enum kops_code native_enqueue(kops_client *client, const struct native_request *
 {
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
     const uint64_t deadline = client_deadline(client, request->options ? request->options->timeout_ms : 0);
-    struct bound b;
+    uint32_t generation = request->generation;
+    struct wire_run wire;
+    struct job job = {.pack = wire_pack_run,
+                      .wire = &wire,
+                      .resolve = same_connection,
+                      .ensure = not_the_same,
+                      .context = &generation,
+                      .options = request->options,
+                      .decode = wire_decode_run,
+                      .how = &wire.how,
+                      .run = &wire};
     enum kops_code r;
 
     client_enter(client, e);
     r = enqueue_check(request->options, e);
     if (!r) {
-        begin(&b, client, request);
-        b.job.name = request->kernel ? names_keep(client, request->op) : client_op_name(client, request->op);
-        r = enqueue_work(client, &b.job, cuda_stream, deadline, e);
+        wire = wire_of(client, request);
+        job.name = request->kernel ? names_keep(client, request->op) : client_op_name(client, request->op);
+        r = enqueue_work(client, &job, cuda_stream, deadline, e);
     }
     client_leave(client);
     return r;

@@ -1,8 +1,9 @@
 /* Calls for bindings that are linked into one file with this library's objects. Not installed, no stable interface.
  *
  * A binding keeps its own objects and shares the client's connection: it makes requests of any method as MessagePack
- * (native_call), and runs by registered buffer ids (native_run, native_enqueue), which are good for one connection: its
- * generation says which. A request that fails with its daemon is not repeated here: the binding decides. Thread: any.
+ * (native_submit), and runs by registered buffer ids (native_submit_run, native_enqueue), which are good for one
+ * connection: its generation says which. A request that fails with its daemon is not repeated here: the binding
+ * decides. Thread: any.
  */
 #ifndef KOPS_CLIENT_NATIVE_H
 #define KOPS_CLIENT_NATIVE_H
@@ -12,15 +13,20 @@
 #include "wire/reply.h"
 #include "wire/tensor.h"
 
-/* One request of any method. `params` is one MessagePack map, with `nfds` in it when there are descriptors (which stay
- * the caller's). KOPS_OK when a reply came, be it an error's. timeout_ms: 0 is the client's. */
-enum kops_code native_call(kops_client *client, const char *method, const void *params, size_t length, const int *fds,
-                           unsigned n_fds, int64_t timeout_ms, struct native_reply *reply,
-                           struct kops_error *ret_error);
+/* A request of any method. */
+struct native_raw {
+    uint32_t generation; /* connection that its ids are of; 0: any */
+    const char *method;
+    const void *params; /* one MessagePack map, with `nfds` in it when there are descriptors */
+    size_t length;
+    int fds[NATIVE_MAX_FDS]; /* stay the caller's */
+    unsigned n_fds;
+    int64_t timeout_ms; /* 0: the client's */
+};
 
-/* The same without waiting for the reply: the ticket is for native_wait(), or for kops_poll() and kops_cancel(). */
-enum kops_code native_submit(kops_client *client, const char *method, const void *params, size_t length, const int *fds,
-                             unsigned n_fds, int64_t timeout_ms, kops_ticket *ret_ticket, struct kops_error *ret_error);
+/* Sends it without waiting for the reply: the ticket is for native_wait(), or for kops_poll() and kops_cancel(). */
+enum kops_code native_submit(kops_client *client, const struct native_raw *request, kops_ticket *ret_ticket,
+                             struct kops_error *ret_error);
 
 /* KOPS_ERR_TIMEOUT keeps the ticket, everything else ends it. */
 enum kops_code native_wait(kops_client *client, kops_ticket ticket, int64_t timeout_ms, struct native_reply *reply,
@@ -51,9 +57,9 @@ struct native_request {
     size_t geometry_length;
 };
 
-/* Runs and waits, as kops_run(). */
-enum kops_code native_run(kops_client *client, const struct native_request *request, struct kops_result *ret_result,
-                          struct kops_error *ret_error);
+/* Sends it without waiting, as kops_submit(); without timings. `generation` may be 0, where there are no ids. */
+enum kops_code native_submit_run(kops_client *client, const struct native_request *request, kops_ticket *ret_ticket,
+                                 struct kops_error *ret_error);
 
 /* Puts it on a CUDA stream, as kops_enqueue(). Batches and kops_synchronize() are those of <kops/ordered.h>. */
 enum kops_code native_enqueue(kops_client *client, const struct native_request *request, void *cuda_stream,

@@ -216,6 +216,15 @@ static void without_the_feature_nothing_is_sent(void **state)
 
 /* ---- bindings ---- */
 
+/* Sends and waits. */
+static enum kops_code call(kops_client *client, struct native_raw request, struct native_reply *reply)
+{
+    kops_ticket ticket;
+    enum kops_code r = native_submit(client, &request, &ticket, NULL);
+
+    return r ? r : native_wait(client, ticket, 0, reply, NULL);
+}
+
 static void a_binding_calls_any_method(void **state)
 {
     static const char register_params[] = "\x84\xa4nfds\x01\xa4kind\xa5memfd\xa4size\x40\xa2"
@@ -225,31 +234,41 @@ static void a_binding_calls_any_method(void **state)
     struct kops_error error;
     struct fake *f = fake_start(serve_seeing, &s);
     kops_client *client = connect_to(f);
+    const struct native_raw echo = {.method = "echo", .params = "\x80", .length = 1};
+    struct native_raw late = {.method = "ping", .params = "\x80", .length = 1};
     kops_ticket ticket;
     int fd = memfd_create("x", MFD_CLOEXEC);
 
     (void)state;
-    assert_ok(native_call(client, "ping", "\x80", 1, NULL, 0, 0, &reply, &error));
+    assert_ok(call(client, (struct native_raw){.method = "ping", .params = "\x80", .length = 1}, &reply));
     assert_int_equal(reply.length, 1);
     assert_memory_equal(reply.data, "\x80", 1);
     assert_false(reply.is_error);
     assert_int_equal(reply.generation, native_generation(client, 0, &error));
-    assert_ok(native_call(client, "register", register_params, sizeof(register_params) - 1, &fd, 1, 0, &reply, &error));
+    assert_ok(call(client,
+                   (struct native_raw){.method = "register",
+                                       .params = register_params,
+                                       .length = sizeof(register_params) - 1,
+                                       .fds = {fd},
+                                       .n_fds = 1},
+                   &reply));
     assert_memory_equal(reply.data,
                         "\x82\xa6"
                         "buffer\x01\xa4size\x40",
                         reply.length);
-    assert_ok(native_call(client, "alloc", "\x81\xa4size\x40", 7, NULL, 0, 0, &reply, &error));
+    assert_ok(call(client, (struct native_raw){.method = "alloc", .params = "\x81\xa4size\x40", .length = 7}, &reply));
     assert_int_equal(reply.n_fds, 1);
     assert_int_equal(lseek(reply.fds[0], 0, SEEK_END), 64);
     close(reply.fds[0]);
     reply.n_fds = 0;
-    assert_ok(native_submit(client, "echo", "\x80", 1, NULL, 0, 0, &ticket, &error));
+    assert_ok(native_submit(client, &echo, &ticket, &error));
     assert_ok(native_wait(client, ticket, 0, &reply, &error));
     assert_true(reply.is_error);
     assert_non_null(memmem(reply.data, reply.length, "unknown_method", 14));
     assert_int_equal(native_wait(client, ticket, 0, &reply, &error), KOPS_ERR_BAD_ARGUMENT);
-    native_notify(client, reply.generation, "release", "\x81\xa7program\x05", 10);
+    late.generation = reply.generation + 1;
+    assert_int_equal(call(client, late, &reply), KOPS_ERR_CONNECTION_LOST);
+    native_notify(client, native_generation(client, 0, &error), "release", "\x81\xa7program\x05", 10);
     assert_ok(kops_ping(client, 0, &error));
     assert_int_equal(look(&s).released, 1);
     native_reply_free(&reply);
@@ -264,7 +283,7 @@ static void a_binding_runs_by_ids(void **state)
     const struct native_tensor tensors[2] = {{.shape = shape, .rank = 1, .dtype = KOPS_F32},
                                              {.shape = shape, .rank = 1, .dtype = KOPS_F32}};
     struct kops_error error;
-    struct kops_result result;
+    kops_ticket ticket;
     struct fake *f = fake_start(fake_serve_well, NULL);
     kops_client *client = connect_to(f);
     struct native_request request = {.generation = native_generation(client, 0, &error),
@@ -276,10 +295,10 @@ static void a_binding_runs_by_ids(void **state)
                                      .attrs_length = 7};
 
     (void)state;
-    assert_ok(native_run(client, &request, &result, &error));
-    assert_string_equal(result.variant, "simple");
+    assert_ok(native_submit_run(client, &request, &ticket, &error));
+    assert_ok(kops_wait(client, ticket, 0, NULL, &error));
     request.generation++;
-    assert_int_equal(native_run(client, &request, &result, &error), KOPS_ERR_CONNECTION_LOST);
+    assert_int_equal(native_submit_run(client, &request, &ticket, &error), KOPS_ERR_CONNECTION_LOST);
     assert_int_equal(native_enqueued(client), 0);
     assert_true(native_completed(client, 0));
     kops_close(client);
