@@ -2,8 +2,8 @@
  *
  *     cc cuda.c $(pkg-config --cflags --libs kops) -ldl -o cuda && ./cuda
  *
- * It builds without a CUDA toolkit: driver.h loads the few driver functions at run time. A program that uses the toolkit
- * calls cudaMalloc() or cuMemAlloc() as usual; only kops_buffer_register_cuda() is new to it. */
+ * It builds without a CUDA toolkit: driver.h loads the few driver functions at run time. A program that uses the
+ * toolkit calls cudaMalloc() or cuMemAlloc() as usual; only kops_buffer_register_cuda() is new to it. */
 #include "driver.h"
 
 enum { LENGTH = 1 << 20 };

@@ -2,8 +2,8 @@
  *
  *     cc ordered.c $(pkg-config --cflags --libs kops) -ldl -o ordered && ./ordered
  *
- * It builds without a CUDA toolkit: driver.h loads the few driver functions at run time. A program that uses the toolkit
- * passes its cudaStream_t. */
+ * It builds without a CUDA toolkit: driver.h loads the few driver functions at run time. A program that uses the
+ * toolkit passes its cudaStream_t. */
 #include "driver.h"
 
 enum { LENGTH = 4096, ROUNDS = 200 };
