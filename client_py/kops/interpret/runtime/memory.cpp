@@ -95,9 +95,13 @@ const Region *nearest(uintptr_t address)
     return nullptr;
 }
 
-[[noreturn]] void refuse(Kind kind, Where where, uintptr_t address, size_t size, Access access, uintptr_t pc)
+// `region`: the tensor's, which only one of TENSOR has.
+[[noreturn]] void refuse(Kind kind, Where where, uintptr_t address, size_t size, Access access, uintptr_t pc,
+                         const Region *region = nullptr)
 {
     Report &report = report_start(kind, run.current);
+    if (region)
+        report.region = int32_t(region - run.launch->regions);
     report.where = where;
     report.address = address;
     report.size = size;
@@ -113,16 +117,8 @@ void check_region(const Region &region, uintptr_t address, size_t size, Access a
         kind = OUT_OF_BOUNDS;
     else if (access != READ && !region.writable)
         kind = READ_ONLY;
-    if (kind) {
-        Report &report = report_start(kind, run.current);
-        report.region = int32_t(&region - run.launch->regions);
-        report.where = TENSOR;
-        report.address = address;
-        report.size = size;
-        report.access = access;
-        report.pc = pc;
-        stop();
-    }
+    if (kind)
+        refuse(kind, TENSOR, address, size, access, pc, &region);
 }
 
 void check_shared(uintptr_t start, size_t offset, size_t limit, Where where, size_t size, Access access, uintptr_t pc)
