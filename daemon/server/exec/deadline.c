@@ -39,7 +39,7 @@ static void on_timer(uv_timer_t *timer)
             struct run *run = list_entry(node, struct run, deadline_link);
 
             if (run->deadline_ns <= now) {
-                run_deadline(request_of(run));
+                run_deadline(run);
                 again = true;
                 break;
             }
@@ -55,19 +55,19 @@ void deadlines_init(struct server *s)
     s->exec->deadline_timer.data = s;
 }
 
-void deadline_add(struct request *r)
+void deadline_add(struct run *run)
 {
-    struct server *s = r->connection->server;
+    struct server *s = run->stream->connection->server;
 
-    list_append(&s->exec->deadlines, &run_of(r)->deadline_link);
+    list_append(&s->exec->deadlines, &run->deadline_link);
     arm(s);
 }
 
-void deadline_remove(struct request *r)
+void deadline_remove(struct run *run)
 {
-    struct server *s = r->connection->server;
+    struct server *s = run->stream->connection->server;
 
-    list_remove(&run_of(r)->deadline_link);
+    list_remove(&run->deadline_link);
     if (list_empty(&s->exec->deadlines))
         uv_timer_stop(&s->exec->deadline_timer);
 }

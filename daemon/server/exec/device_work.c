@@ -17,7 +17,7 @@ static void note_oldest(struct server *s, unsigned device)
         return;
     }
     run = list_entry(list_first(&s->exec->on_device[device]), struct run, device_link);
-    c = request_of(run)->connection;
+    c = run->stream->connection;
     step = &run->commands.steps[0];
     t = step_operands(step) ? &run->commands.tensors[step->tensors[0]] : NULL;
     activity_own(&oldest->owner, command_list_op(&run->commands, 0)->name, c->pid, c->uid);

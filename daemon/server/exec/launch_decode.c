@@ -185,16 +185,15 @@ static int check_devices(const struct command_list *commands, struct backend_dev
     return 0;
 }
 
-static int launch_decode(struct request *r, const struct rpc_arg *args, struct error *e)
+static int launch_decode(struct connection *c, struct run *run, const struct rpc_arg *args, struct error *e)
 {
     static const struct rpc_arg no_variant;
-    struct run *run = run_of(r);
     struct kernel_arg values[KERNEL_MAX_PARAMS];
     struct kernel_launch launch;
     struct kernel *k = NULL;
     uint32_t null_operands;
 
-    if (find_kernel(r->connection, args[LAUNCH_kernel].u, &k, e) < 0 || check_count(k, &args[LAUNCH_args], e) < 0 ||
+    if (find_kernel(c, args[LAUNCH_kernel].u, &k, e) < 0 || check_count(k, &args[LAUNCH_args], e) < 0 ||
         decode_geometry(&args[LAUNCH_grid], &args[LAUNCH_block], &args[LAUNCH_shared], &args[LAUNCH_cluster], &launch,
                         e) < 0)
         return -1;
@@ -202,7 +201,7 @@ static int launch_decode(struct request *r, const struct rpc_arg *args, struct e
     run->one_kernel = kernel_ref(k);
     step_set_op(&run->one_step, &k->signature->op);
     run->device = k->module->device;
-    if (decode_operands(r->connection, run, &args[LAUNCH_args], values, &null_operands, e) < 0 ||
+    if (decode_operands(c, run, &args[LAUNCH_args], values, &null_operands, e) < 0 ||
         command_list_check_handles(&run->commands, e) < 0 ||
         finish_step(&run->commands, 0, values, &launch, null_operands, e) < 0 ||
         check_devices(&run->commands, run->device, e) < 0)
@@ -213,15 +212,16 @@ static int launch_decode(struct request *r, const struct rpc_arg *args, struct e
 void handle_launch(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
     const struct run_options o = RUN_OPTIONS(LAUNCH);
+    struct run *run = request_state(r);
     struct error e;
 
     (void)fds;
-    run_init(r);
-    if (launch_decode(r, args, &e) < 0 || run_decode_priority(&args[LAUNCH_priority], &run_of(r)->priority, &e) < 0 ||
-        run_set_job(r, &o, &e) < 0)
-        run_refuse(r, &o, &e);
+    run_init(run);
+    if (launch_decode(r->connection, run, args, &e) < 0 ||
+        run_decode_priority(&args[LAUNCH_priority], &run->priority, &e) < 0 || run_set_job(run, &o, &e) < 0)
+        run_refuse(run, &o, &e);
     else
-        run_begin(r, &o);
+        run_begin(run, &o);
 }
 
 /* ---- a step ---- */

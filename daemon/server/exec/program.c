@@ -359,10 +359,9 @@ static int bind_memory(struct connection *c, const struct program *p, struct com
     return list->present && list->length ? recheck(p, commands, e) : 0;
 }
 
-int program_bind(struct request *r, const struct rpc_arg *args, struct error *e)
+int program_bind(struct connection *c, struct run *run, const struct rpc_arg *args, struct error *e)
 {
-    struct program *p = idtable_get(&r->connection->exec->programs, args[RUN_PROGRAM_program].u);
-    struct run *run = run_of(r);
+    struct program *p = idtable_get(&c->exec->programs, args[RUN_PROGRAM_program].u);
 
     if (!p) {
         error_set(e, ERROR_UNKNOWN_PROGRAM, "this connection has no program %llu",
@@ -371,8 +370,8 @@ int program_bind(struct request *r, const struct rpc_arg *args, struct error *e)
     }
     if (p->n_spares) {
         run->commands = p->spares[--p->n_spares];
-        command_list_move(&run->commands, &r->connection->exec->run_memory);
-    } else if (copy_commands(&p->commands, &run->commands, &r->connection->exec->run_memory, e) < 0) {
+        command_list_move(&run->commands, &c->exec->run_memory);
+    } else if (copy_commands(&p->commands, &run->commands, &c->exec->run_memory, e) < 0) {
         return -1;
     }
     run->commands.search_steps = STEP_SEARCH_MAX; /* earlier checks have used theirs */
@@ -382,7 +381,7 @@ int program_bind(struct request *r, const struct rpc_arg *args, struct error *e)
     run->device = p->device;
     if (p->device->backend->program_free)
         run->job.program = &p->replay;
-    return bind_memory(r->connection, p, &run->commands, &args[RUN_PROGRAM_bind], e);
+    return bind_memory(c, p, &run->commands, &args[RUN_PROGRAM_bind], e);
 }
 
 void program_end_run(struct run *run)

@@ -6,9 +6,10 @@
 #include "server/peer/connection.h"
 
 struct program;
+struct run;
 
 /* Fills the run's command list from the program and the bindings. */
-int program_bind(struct request *r, const struct rpc_arg *args, struct error *e);
+int program_bind(struct connection *c, struct run *run, const struct rpc_arg *args, struct error *e);
 /* The run has ended: takes its command list back, and drops the run's reference. */
 void program_end_run(struct run *run);
 

@@ -30,11 +30,12 @@ static const struct error *end_error(const struct run *run, struct error *into)
     return into;
 }
 
-void run_reply_early(struct request *r)
+void run_reply_early(struct run *run)
 {
+    struct request *r = request_of(run);
     struct error e;
 
-    set_stop_error(run_of(r), false, goes_on, &e);
+    set_stop_error(run, false, goes_on, &e);
     r->connection->server->counters.jobs_cancelled++;
     request_error(r, &e);
     request_answered(r);
@@ -66,9 +67,8 @@ static void write_if_measured(struct rpc_output *out, const char *key, double us
         rpc_write_entry_double(out, key, us);
 }
 
-static void write_timings(struct rpc_output *out, const struct request *r, double total_us)
+static void write_timings(struct rpc_output *out, const struct request *r, const struct run *run, double total_us)
 {
-    const struct run *run = run_of(r);
     const uint32_t n = run->sampled ? 0 : run->job.n_samples;
     const double h2d_us = run->sampled ? NAN : run->job.h2d_us, d2h_us = run->sampled ? NAN : run->job.d2h_us;
     const bool several = run->job.repeat > 1 && n, started = run->job.started_ns != 0;
@@ -136,16 +136,15 @@ static double device_us(struct run *run, uint64_t now_ns)
     return us;
 }
 
-void run_reply(struct request *r)
+void run_reply(struct request *r, struct run *run)
 {
-    struct run *run = run_of(r);
     struct server *s = r->connection->server;
     const uint64_t now = clock_now_ns();
     const double total_us = clock_us_between(r->received_ns, now);
     struct rpc_output *out;
     struct error e;
 
-    s->exec->observer->ended(r, device_us(run, now), total_us, now);
+    s->exec->observer->ended(run, device_us(run, now), total_us, now);
     if (r->answered)
         return;
     if (run->failed) {
@@ -159,7 +158,7 @@ void run_reply(struct request *r)
     if (!out)
         return;
     rpc_write_map(out, run->program ? 2 : 3);
-    write_timings(out, r, total_us);
+    write_timings(out, r, run, total_us);
     rpc_write_entry_text(out, "device", run->device->info.uuid);
     if (!run->program)
         write_variants(out, &run->commands, r->method == METHOD_SEQUENCE);

@@ -18,27 +18,27 @@ enum { SAMPLE_ONE_IN = 61 /* of untimed runs; not a power of two, since clients'
 /* ---- beginning ---- */
 
 /* Ends a run, and charges its user with the loop's time: a fixed amount for a few steps, the measured time for many. */
-static void finish_charged(struct request *r)
+static void finish_charged(struct run *run)
 {
     enum { FEW = 8, OF_FEW_NS = 1000 };
-    struct account *account = r->connection->account;
-    const uint64_t before = run_of(r)->commands.n_steps > FEW ? clock_thread_ns() : 0;
+    struct account *account = run->stream->connection->account;
+    const uint64_t before = run->commands.n_steps > FEW ? clock_thread_ns() : 0;
 
-    run_finish(r);
+    run_finish(run);
     schedule_charge(&account->turns, before ? clock_thread_ns() - before : OF_FEW_NS);
 }
 
 static void job_done(struct backend_job *job)
 {
     struct run *run = list_entry(job, struct run, job);
-    struct request *r = request_of(run);
+    struct server *s = run->stream->connection->server;
 
-    device_work_ended(r->connection->server, run);
-    device_watchdog_note(r->connection->server, run->device->index, r->received_ns);
+    device_work_ended(s, run);
+    device_watchdog_note(s, run->device->index, request_of(run)->received_ns);
     /* A lost device, or a job without memory, has not written the done word. */
     if (job->failed)
         timeline_write_done(run);
-    finish_charged(r);
+    finish_charged(run);
 }
 
 static void fail_run(struct run *run, const struct error *e)
@@ -102,14 +102,13 @@ static void check_opened(struct connection *c, struct run *run, struct operand_r
 static void on_mapped(struct mapping_waiter *waiter, bool ok)
 {
     struct operand_ref *operand = list_entry(waiter, struct operand_ref, waiter);
-    struct request *r = waiter->context;
-    struct run *run = run_of(r);
+    struct run *run = waiter->context;
 
     operand->waiting = false;
     if (!ok)
         fail_run(run, &operand->mapping->error);
     else
-        check_opened(r->connection, run, operand);
+        check_opened(run->stream->connection, run, operand);
     if (--run->maps_pending)
         return;
     mappings_ready(run);
@@ -117,10 +116,8 @@ static void on_mapped(struct mapping_waiter *waiter, bool ok)
 }
 
 /* Waits for the mappings that are not open yet. */
-static void wait_for_mappings(struct request *r)
+static void wait_for_mappings(struct run *run)
 {
-    struct run *run = run_of(r);
-
     run->maps_pending = 1; /* held until every mapping was looked at */
     for (unsigned i = 0; i < run->commands.n_tensors; i++) {
         struct operand_ref *operand = &run->commands.refs[i];
@@ -129,13 +126,13 @@ static void wait_for_mappings(struct request *r)
             continue;
         if (mapping_is_open(operand->mapping)) {
             if (operand->shared->unchecked)
-                check_opened(r->connection, run, operand);
+                check_opened(run->stream->connection, run, operand);
             continue;
         }
-        run->map_started_ns = r->received_ns;
+        run->map_started_ns = request_of(run)->received_ns;
         run->maps_pending++;
         operand->waiting = true;
-        operand->waiter.context = r;
+        operand->waiter.context = run;
         operand->waiter.ready = on_mapped;
         mapping_wait(operand->mapping, &operand->waiter);
     }
@@ -160,15 +157,15 @@ static int check_ordered(const struct run *run, const struct run_options *o, str
 }
 
 /* Queues the run and lets it go as far as it can. */
-static void enqueue(struct request *r, struct stream *stream)
+static void enqueue(struct request *r, struct run *run, struct stream *stream)
 {
-    stream_enqueue(stream, r);
+    stream_enqueue(stream, run);
     list_append(&r->connection->unfinished, &r->order_link);
     account_begin_run(r->connection->account);
-    if (run_of(r)->deadline_ns)
-        deadline_add(r);
-    wait_for_mappings(r);
-    if (!run_of(r)->maps_pending)
+    if (run->deadline_ns)
+        deadline_add(run);
+    wait_for_mappings(run);
+    if (!run->maps_pending)
         stream_advance(stream);
 }
 
@@ -182,31 +179,32 @@ static void run_release(struct run *run)
     run->samples = NULL;
 }
 
-static void end_refused(struct request *r, const struct error *e)
+static void end_refused(struct run *run, const struct error *e)
 {
-    run_release(run_of(r));
-    request_end_error(r, e);
+    run_release(run);
+    request_end_error(request_of(run), e);
 }
 
-void run_refuse(struct request *r, const struct run_options *o, const struct error *e)
+void run_refuse(struct run *run, const struct run_options *o, const struct error *e)
 {
+    struct request *r = request_of(run);
     struct stream *stream;
     struct error ignored;
 
     if ((!o->ready && !o->done) || !(stream = stream_get(r->connection, o->stream, &ignored)) ||
         timeline_check(stream, o->ready, o->done, &ignored) < 0) {
-        end_refused(r, e);
+        end_refused(run, e);
         return;
     }
     /* The caller's stream waits for the done word, which is written when earlier runs have ended. Later runs still wait
      * for the ready word of this one. */
-    run_release(run_of(r));
-    run_of(r)->job.n_steps = 0;
-    run_of(r)->ready = o->ready;
-    run_of(r)->done = o->done;
-    run_of(r)->failed = true;
-    run_of(r)->error = *e;
-    enqueue(r, stream);
+    run_release(run);
+    run->job.n_steps = 0;
+    run->ready = o->ready;
+    run->done = o->done;
+    run->failed = true;
+    run->error = *e;
+    enqueue(r, run, stream);
 }
 
 /* Times one run of many for the statistics. Events cost a run 0.5 to 1 us, so not every run is timed. */
@@ -218,23 +216,24 @@ static void sample_some(struct server *s, struct run *run)
     run->job.timing = run->sampled;
 }
 
-void run_begin(struct request *r, const struct run_options *o)
+void run_begin(struct run *run, const struct run_options *o)
 {
-    struct run *run = run_of(r);
+    struct request *r = request_of(run);
+    struct connection *c = r->connection;
     struct stream *stream;
     struct error e;
 
-    stream = stream_get(r->connection, o->stream, &e);
+    stream = stream_get(c, o->stream, &e);
     if (!stream) {
-        end_refused(r, &e);
+        end_refused(run, &e);
         return;
     }
     if (check_ordered(run, o, &e) < 0) {
-        run_refuse(r, o, &e);
+        run_refuse(run, o, &e);
         return;
     }
     if (timeline_check(stream, o->ready, o->done, &e) < 0) {
-        end_refused(r, &e);
+        end_refused(run, &e);
         return;
     }
     run->ready = o->ready;
@@ -242,30 +241,30 @@ void run_begin(struct request *r, const struct run_options *o)
     run->stream = stream;
     timeline_set_signal(run);
     run->job.done = job_done;
-    run->job.owner = r->connection->uid;
-    sample_some(r->connection->server, run);
+    run->job.owner = c->uid;
+    sample_some(c->server, run);
     if (o->deadline_ms)
         run->deadline_ns = r->received_ns + o->deadline_ms * 1000000U;
-    r->connection->server->counters.jobs++;
-    r->connection->server->counters.launches += run->commands.n_launches;
-    enqueue(r, stream);
+    c->server->counters.jobs++;
+    c->server->counters.launches += run->commands.n_launches;
+    enqueue(r, run, stream);
 }
 
 /* ---- end ---- */
 
-void run_end(struct request *r)
+void run_end(struct run *run)
 {
+    struct request *r = request_of(run);
     struct connection *c = r->connection;
-    struct run *run = run_of(r);
 
     if (run->job.failed)
         fail_run(run, &run->job.error);
     /* A stopped run stays stopped, even if the device ended it in time: its client may have been told. */
     run->failed = run->failed || run->stop != RUN_GOES_ON;
-    run_reply(r);
+    run_reply(r, run);
     if (run->deadline_ns)
-        deadline_remove(r);
-    stream_remove(r);
+        deadline_remove(run);
+    stream_remove(run);
     list_remove(&r->order_link);
     account_end_run(c->account);
     run_release(run);
@@ -273,11 +272,11 @@ void run_end(struct request *r)
     barriers_advance(c);
 }
 
-void run_finish(struct request *r)
+void run_finish(struct run *run)
 {
-    struct stream *stream = run_of(r)->stream;
+    struct stream *stream = run->stream;
 
-    run_end(r);
+    run_end(run);
     stream_advance(stream);
 }
 
@@ -289,10 +288,8 @@ static bool can_stop(const struct run *run, enum run_stop why)
     return run->stop == RUN_GOES_ON || (why == RUN_ABANDONED && run->stop != RUN_ABANDONED);
 }
 
-void run_stop(struct request *r, enum run_stop why)
+void run_stop(struct run *run, enum run_stop why)
 {
-    struct run *run = run_of(r);
-
     if (!can_stop(run, why))
         return;
     run->stop = why;
@@ -304,23 +301,21 @@ void run_stop(struct request *r, enum run_stop why)
     if ((run->ready || run->done) && why != RUN_ABANDONED)
         stream_advance(run->stream); /* the run ends in its turn, after its word is written */
     else
-        run_finish(r);
+        run_finish(run);
 }
 
-void run_deadline(struct request *r)
+void run_deadline(struct run *run)
 {
-    struct run *run = run_of(r);
-
     run->deadline_ns = 0;
-    deadline_remove(r);
+    deadline_remove(run);
     if (run->state == RUN_QUEUED) {
-        run_stop(r, RUN_DEADLINE);
+        run_stop(run, RUN_DEADLINE);
         return;
     }
-    run_stop(r, RUN_DEADLINE);
+    run_stop(run, RUN_DEADLINE);
     /* Ordered work is answered when its word is written, since the caller's stream waits for the word anyway. */
     if (!run->done && run->stop != RUN_ABANDONED)
-        run_reply_early(r);
+        run_reply_early(run);
 }
 
 void run_stop_all(struct connection *c, enum run_stop why)
@@ -328,13 +323,13 @@ void run_stop_all(struct connection *c, enum run_stop why)
     /* From the last run to the first, so that no run begins because an earlier one ended. Stopping a run may end others
      * of its stream, so the search begins anew. */
     for (struct list *node = c->unfinished.prev; node != &c->unfinished;) {
-        struct request *r = list_entry(node, struct request, order_link);
+        struct run *run = request_state(list_entry(node, struct request, order_link));
 
-        if (!can_stop(run_of(r), why)) {
+        if (!can_stop(run, why)) {
             node = node->prev;
             continue;
         }
-        run_stop(r, why);
+        run_stop(run, why);
         node = c->unfinished.prev;
     }
 }
@@ -343,8 +338,8 @@ void handle_cancel(struct request *r, const struct rpc_arg *args, struct request
 {
     struct request *target = request_find(r->connection, (uint32_t)args[CANCEL_msgid].u);
     struct rpc_output *out = request_result(r);
-    bool found = target && target != r && request_is_run(target) &&
-                 (run_of(target)->stop == RUN_GOES_ON || run_of(target)->stop == RUN_CANCELLED);
+    struct run *run = target && target != r && request_is_run(target) ? request_state(target) : NULL;
+    bool found = run && (run->stop == RUN_GOES_ON || run->stop == RUN_CANCELLED);
     struct error cancelled;
     bool compiles;
 
@@ -356,7 +351,7 @@ void handle_cancel(struct request *r, const struct rpc_arg *args, struct request
         rpc_write_entry_bool(out, "cancelled", found || compiles);
     }
     if (found)
-        run_stop(target, RUN_CANCELLED);
+        run_stop(run, RUN_CANCELLED);
     if (compiles)
         compile_cancel(target, &cancelled);
     request_end(r);

@@ -19,7 +19,7 @@ struct run_options {
     uint64_t deadline_ms, ready, done; /* 0: none */
 };
 
-/* The state of a request that runs ops: run, launch, sequence, run_program. */
+/* The state of a request that runs ops: run, launch, sequence, run_program. request_of() gives the request back. */
 struct run {
     enum run_state state;
     enum run_stop stop;
@@ -51,34 +51,29 @@ struct run {
 struct run_observer {
     /* A run has ended; its reply follows, unless it was answered before. `device_us`: how long its device was busy with
      * it. `total_us`: since the request came. */
-    void (*ended)(const struct request *r, double device_us, double total_us, uint64_t now_ns);
+    void (*ended)(const struct run *run, double device_us, double total_us, uint64_t now_ns);
     /* A step of a program ran `count` times, without a measurement. */
     void (*program_ran)(struct server *s, uid_t uid, const struct op_call *call, const struct backend_device *device,
                         const char *variant, uint64_t count);
 };
 
-static inline struct run *run_of(const struct request *r)
-{
-    return request_state(r);
-}
-
 /* run.c: queues a decoded run. */
-void run_begin(struct request *r, const struct run_options *o);
+void run_begin(struct run *run, const struct run_options *o);
 /* Refuses a run: answers with the error, for ordered work in its turn. Gives everything back. */
-void run_refuse(struct request *r, const struct run_options *o, const struct error *e);
+void run_refuse(struct run *run, const struct run_options *o, const struct error *e);
 /* Stops a run, unless it was stopped before. A queued run ends at once. A submitted one ends when the device lets go of
  * it; at its deadline it is answered first. */
-void run_stop(struct request *r, enum run_stop why);
+void run_stop(struct run *run, enum run_stop why);
 /* The run's deadline has passed. */
-void run_deadline(struct request *r);
+void run_deadline(struct run *run);
 /* The run has ended: replies and gives everything back. */
-void run_end(struct request *r);
+void run_end(struct run *run);
 /* The same, then advances the run's stream. */
-void run_finish(struct request *r);
+void run_finish(struct run *run);
 /* For every method that runs ops: an empty run; its priority; after the command list is decoded, the job. */
-void run_init(struct request *r);
+void run_init(struct run *run);
 int run_decode_priority(const struct rpc_arg *arg, enum backend_priority *ret, struct error *e);
-int run_set_job(struct request *r, const struct run_options *o, struct error *e);
+int run_set_job(struct run *run, const struct run_options *o, struct error *e);
 /* The run_options of such a method, from its arguments. */
 #define RUN_OPTIONS(METHOD)                                                                                            \
     {                                                                                                                  \
@@ -91,12 +86,12 @@ int run_set_job(struct request *r, const struct run_options *o, struct error *e)
 void run_stop_all(struct connection *c, enum run_stop why);
 
 /* reply.c: tells the observer of the ended run, and answers it unless it was answered before. */
-void run_reply(struct request *r);
+void run_reply(struct request *r, struct run *run);
 /* Answers a stopped run whose job a device still has. */
-void run_reply_early(struct request *r);
+void run_reply_early(struct run *run);
 
-void deadline_add(struct request *r);
-void deadline_remove(struct request *r);
+void deadline_add(struct run *run);
+void deadline_remove(struct run *run);
 void deadlines_init(struct server *s);
 
 #endif

@@ -61,22 +61,20 @@ static int decode_operands(struct connection *c, struct command_list *commands, 
     return 0;
 }
 
-static int run_decode_single(struct request *r, const struct rpc_arg *args, struct error *e)
+static int run_decode_single(struct connection *c, struct run *run, const struct rpc_arg *args, struct error *e)
 {
     const struct op *op = op_find(args[RUN_op].text, args[RUN_op].length);
     struct rpc_arg variant = {0};
-    struct run *run = run_of(r);
 
     if (!op)
         return unknown_op(e);
     command_list_init_single(run, op->n_inputs + op->n_outputs);
     step_set_op(&run->one_step, op);
-    if (decode_operands(r->connection, &run->commands, &args[RUN_in], 0, op->n_inputs, "in", in_paths, e) < 0 ||
-        decode_operands(r->connection, &run->commands, &args[RUN_out], op->n_inputs, op->n_outputs, "out", out_paths,
-                        e) < 0 ||
+    if (decode_operands(c, &run->commands, &args[RUN_in], 0, op->n_inputs, "in", in_paths, e) < 0 ||
+        decode_operands(c, &run->commands, &args[RUN_out], op->n_inputs, op->n_outputs, "out", out_paths, e) < 0 ||
         step_decode_attrs(op, &run->one_step, args[RUN_attrs].items, &variant, e) < 0 ||
         command_list_check_handles(&run->commands, e) < 0 || step_plan(&run->commands, 0, e) < 0 ||
-        command_list_choose_device(r->connection->server, &run->commands, &args[RUN_device], &run->device, e) < 0)
+        command_list_choose_device(c->server, &run->commands, &args[RUN_device], &run->device, e) < 0)
         return -1;
     return step_place(&run->commands, 0, run->device, &variant, e);
 }
@@ -207,10 +205,8 @@ int run_decode_priority(const struct rpc_arg *arg, enum backend_priority *ret, s
     return 0;
 }
 
-void run_init(struct request *r)
+void run_init(struct run *run)
 {
-    struct run *run = run_of(r);
-
     run->stop = RUN_GOES_ON;
     run->state = RUN_QUEUED;
     run->commands = (struct command_list){0};
@@ -242,10 +238,8 @@ void run_init(struct request *r)
     atomic_init(&run->job.cancel, false);
 }
 
-int run_set_job(struct request *r, const struct run_options *o, struct error *e)
+int run_set_job(struct run *run, const struct run_options *o, struct error *e)
 {
-    struct run *run = run_of(r);
-
     if (o->repeat + o->warmup > 1 && command_list_check_repeat(&run->commands, e) < 0)
         return -1;
     run->job.steps = run->commands.steps;
@@ -277,6 +271,7 @@ void run_refuse_undecoded(struct request *r, const struct rpc_value *params, con
 {
     struct rpc_entries entries = rpc_map_entries(params);
     struct run_options o = {0};
+    struct run *run = request_state(r);
     struct rpc_entry entry;
 
     while (rpc_map_next(&entries, &entry)) {
@@ -289,50 +284,52 @@ void run_refuse_undecoded(struct request *r, const struct rpc_value *params, con
         else if (rpc_text_is(&key, "done"))
             o.done = uint_or_zero(entry.value, INT64_MAX - 1);
     }
-    run_init(r);
-    run_refuse(r, &o, e);
+    run_init(run);
+    run_refuse(run, &o, e);
 }
 
 void handle_run(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
     const struct run_options o = RUN_OPTIONS(RUN);
+    struct run *run = request_state(r);
     struct error e;
 
     (void)fds;
-    run_init(r);
-    if (run_decode_single(r, args, &e) < 0 || run_decode_priority(&args[RUN_priority], &run_of(r)->priority, &e) < 0 ||
-        run_set_job(r, &o, &e) < 0)
-        run_refuse(r, &o, &e);
+    run_init(run);
+    if (run_decode_single(r->connection, run, args, &e) < 0 ||
+        run_decode_priority(&args[RUN_priority], &run->priority, &e) < 0 || run_set_job(run, &o, &e) < 0)
+        run_refuse(run, &o, &e);
     else
-        run_begin(r, &o);
+        run_begin(run, &o);
 }
 
 void handle_sequence(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
     const struct run_options o = RUN_OPTIONS(SEQUENCE);
-    struct run *run = run_of(r);
+    struct run *run = request_state(r);
     struct error e;
 
     (void)fds;
-    run_init(r);
+    run_init(run);
     if (command_list_decode(r->connection, &args[SEQUENCE_tensors], &args[SEQUENCE_ops], &args[SEQUENCE_device], NULL,
                             &r->connection->exec->run_memory, &run->commands, &run->device, &e) < 0 ||
-        run_decode_priority(&args[SEQUENCE_priority], &run->priority, &e) < 0 || run_set_job(r, &o, &e) < 0)
-        run_refuse(r, &o, &e);
+        run_decode_priority(&args[SEQUENCE_priority], &run->priority, &e) < 0 || run_set_job(run, &o, &e) < 0)
+        run_refuse(run, &o, &e);
     else
-        run_begin(r, &o);
+        run_begin(run, &o);
 }
 
 void handle_run_program(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
     const struct run_options o = RUN_OPTIONS(RUN_PROGRAM);
+    struct run *run = request_state(r);
     struct error e;
 
     (void)fds;
-    run_init(r);
-    if (program_bind(r, args, &e) < 0 ||
-        run_decode_priority(&args[RUN_PROGRAM_priority], &run_of(r)->priority, &e) < 0 || run_set_job(r, &o, &e) < 0)
-        run_refuse(r, &o, &e);
+    run_init(run);
+    if (program_bind(r->connection, run, args, &e) < 0 ||
+        run_decode_priority(&args[RUN_PROGRAM_priority], &run->priority, &e) < 0 || run_set_job(run, &o, &e) < 0)
+        run_refuse(run, &o, &e);
     else
-        run_begin(r, &o);
+        run_begin(run, &o);
 }

@@ -62,25 +62,25 @@ struct stream *stream_get(struct connection *c, uint64_t number, struct error *e
     return stream;
 }
 
-void stream_enqueue(struct stream *stream, struct request *r)
+void stream_enqueue(struct stream *stream, struct run *run)
 {
-    run_of(r)->stream = stream;
-    run_of(r)->state = RUN_QUEUED;
-    r->connection->exec->queued++;
-    list_append(&stream->queue, &run_of(r)->queue_link);
+    run->stream = stream;
+    run->state = RUN_QUEUED;
+    stream->connection->exec->queued++;
+    list_append(&stream->queue, &run->queue_link);
 }
 
-void stream_remove(struct request *r)
+void stream_remove(struct run *run)
 {
-    struct stream *stream = run_of(r)->stream;
+    struct stream *stream = run->stream;
 
-    list_remove(&run_of(r)->queue_link);
-    r->connection->exec->queued -= run_of(r)->state != RUN_SUBMITTED;
-    if (run_of(r)->state != RUN_QUEUED) {
+    list_remove(&run->queue_link);
+    stream->connection->exec->queued -= run->state != RUN_SUBMITTED;
+    if (run->state != RUN_QUEUED) {
         stream->submitted--;
-        stream->repeating -= repeats(run_of(r));
+        stream->repeating -= repeats(run);
     }
-    if (run_of(r)->state == RUN_PREPARING)
+    if (run->state == RUN_PREPARING)
         stream->preparing--;
 }
 
@@ -91,7 +91,7 @@ static struct backend_stream *queue_of(const struct run *run)
 
 static void submit(struct run *run)
 {
-    struct connection *c = request_of(run)->connection;
+    struct connection *c = run->stream->connection;
     struct activity *a = &c->server->activity;
     const struct activity_before before =
         activity_begin(a, run->device, command_list_op(&run->commands, 0)->name, c->pid, c->uid);
@@ -118,7 +118,7 @@ static void prepare_done(struct work *work)
     if (run->job.failed) {
         /* No device has work of the stream, so it is the run's turn. */
         timeline_write_done(run);
-        run_finish(request_of(run));
+        run_finish(run);
         return;
     }
     stream->preparing--;
@@ -129,7 +129,6 @@ static void prepare_done(struct work *work)
 /* Submits the run, or first has the pool prepare it. False: later runs must wait. */
 static bool start(struct stream *stream, struct run *run)
 {
-    struct request *r = request_of(run);
     const struct backend *backend = run->device->backend;
     bool prepares = backend->needs_prepare && backend->needs_prepare(run->device, &run->job);
 
@@ -144,7 +143,7 @@ static bool start(struct stream *stream, struct run *run)
     if (prepares) {
         stream->preparing++;
         run->state = RUN_PREPARING;
-        work_submit(&r->connection->server->loop, &run->prepare, prepare_run, prepare_done);
+        work_submit(&stream->connection->server->loop, &run->prepare, prepare_run, prepare_done);
         return false;
     }
     submit(run);
@@ -191,7 +190,7 @@ static bool advance_one(struct stream *stream, struct run *run)
             return false; /* the run's word is written in its turn */
         timeline_pass_on(run);
         timeline_write_done(run);
-        run_end(request_of(run));
+        run_end(run);
         return true;
     }
     if (!timeline_is_reached(run)) {

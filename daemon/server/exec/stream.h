@@ -35,10 +35,10 @@ struct stream {
 /* The connection's stream of that number, made at first use. NULL: no memory. */
 struct stream *stream_get(struct connection *c, uint64_t number, struct error *e);
 /* Puts a run at the end of the stream. */
-void stream_enqueue(struct stream *stream, struct request *r);
+void stream_enqueue(struct stream *stream, struct run *run);
 /* Lets the stream's queued runs go on as far as they can. */
 void stream_advance(struct stream *stream);
-void stream_remove(struct request *r);
+void stream_remove(struct run *run);
 /* Gives the device queues back to the server's pool. NULL is allowed; returns NULL. */
 struct stream *stream_free(struct stream *stream);
 /* Lets runs of low priority go on whose device has no other work any more. */

@@ -75,9 +75,8 @@ static double executions_us(const struct run *run)
     return us;
 }
 
-void latency_of(const struct request *r, double total_us, struct latency *ret)
+void latency_of(const struct run *run, double total_us, struct latency *ret)
 {
-    const struct run *run = run_of(r);
     const bool started = run->job.started_ns != 0;
 
     ret->part[LATENCY_QUEUE] = started ? clock_us_between(run->ready_ns, run->job.started_ns) : NAN;
@@ -131,10 +130,9 @@ static struct latencies *latencies_of(struct connection *c, uint64_t now_ns)
     return l;
 }
 
-void latency_note(const struct request *r, const struct latency *latency, uint64_t now_ns)
+void latency_note(struct connection *c, const struct run *run, const struct latency *latency, uint64_t now_ns)
 {
-    struct connection *c = r->connection;
-    struct latency_op *op = op_of(c->server, run_of(r));
+    struct latency_op *op = op_of(c->server, run);
     struct latencies *own = latencies_of(c, now_ns);
 
     for (unsigned i = 0; i < LATENCY_PARTS; i++) {

@@ -46,8 +46,8 @@ struct latency_table *latency_table_new(void);
 struct latency_table *latency_table_free(struct latency_table *table); /* NULL is allowed; returns NULL. */
 
 /* The latencies of a run that succeeded. */
-void latency_of(const struct request *r, double total_us, struct latency *ret);
+void latency_of(const struct run *run, double total_us, struct latency *ret);
 /* Adds them to the run's connection and its op. */
-void latency_note(const struct request *r, const struct latency *latency, uint64_t now_ns);
+void latency_note(struct connection *c, const struct run *run, const struct latency *latency, uint64_t now_ns);
 
 #endif

@@ -46,37 +46,32 @@ void observe_free(struct server *s)
 
 /* ---- runs ---- */
 
-static void note_device_us(const struct request *r, double us, uint64_t now_ns)
+static void note_device_us(struct connection *c, const struct run *run, double us, uint64_t now_ns)
 {
-    struct connection *c = r->connection;
-
     c->statistics->device_us += us;
     account_add_device_us(c->account, us, now_ns);
-    c->server->totals.device_us[run_of(r)->device->index] += us;
+    c->server->totals.device_us[run->device->index] += us;
 }
 
-static void note_failure(const struct request *r)
+static void note_failure(struct connection *c, const struct run *run)
 {
-    const struct run *run = run_of(r);
     const struct command_list *b = &run->commands;
-    struct profile *profile = r->connection->server->observe->profile;
 
     if (run->stop != RUN_GOES_ON)
         return;
     if (b->n_steps == 1) {
         const struct op_call call = command_list_call(b, 0);
 
-        profile_add_error(profile, r->connection->uid, &call, run->device, b->steps[0].variant_used);
+        profile_add_error(c->server->observe->profile, c->uid, &call, run->device, b->steps[0].variant_used);
     }
-    event_fault(r->connection, run->device ? run->device->info.uuid : "-",
-                b->n_steps ? command_list_op(b, 0)->name : "-", &run->error);
+    event_fault(c, run->device ? run->device->info.uuid : "-", b->n_steps ? command_list_op(b, 0)->name : "-",
+                &run->error);
 }
 
-static void note_in_profile(const struct request *r, const struct latency *latency)
+static void note_in_profile(const struct connection *c, const struct run *run, const struct latency *latency)
 {
-    const struct run *run = run_of(r);
     const struct command_list *b = &run->commands;
-    struct profile *profile = r->connection->server->observe->profile;
+    struct profile *profile = c->server->observe->profile;
 
     if (run->program) /* program_ran() reports its ops */
         return;
@@ -84,28 +79,30 @@ static void note_in_profile(const struct request *r, const struct latency *laten
         const struct op_call call = command_list_call(b, i);
 
         if (b->n_steps == 1)
-            profile_add(profile, r->connection->uid, &call, run->device, b->steps[0].variant_used, run->samples,
-                        run->job.n_samples, latency);
+            profile_add(profile, c->uid, &call, run->device, b->steps[0].variant_used, run->samples, run->job.n_samples,
+                        latency);
         else /* several ops have one time together: each is only counted */
-            profile_count(profile, r->connection->uid, &call, run->device, b->steps[i].variant_used, 1);
+            profile_count(profile, c->uid, &call, run->device, b->steps[i].variant_used, 1);
     }
 }
 
-static void ended(const struct request *r, double device_us, double total_us, uint64_t now_ns)
+static void ended(const struct run *run, double device_us, double total_us, uint64_t now_ns)
 {
+    const struct request *r = request_of(run);
+    struct connection *c = r->connection;
     struct latency latency;
 
-    if (run_of(r)->job.started_ns)
-        note_device_us(r, device_us, now_ns);
+    if (run->job.started_ns)
+        note_device_us(c, run, device_us, now_ns);
     if (r->answered)
         return;
-    if (run_of(r)->failed) {
-        note_failure(r);
+    if (run->failed) {
+        note_failure(c, run);
         return;
     }
-    latency_of(r, total_us, &latency);
-    latency_note(r, &latency, now_ns);
-    note_in_profile(r, &latency);
+    latency_of(run, total_us, &latency);
+    latency_note(c, run, &latency, now_ns);
+    note_in_profile(c, run, &latency);
 }
 
 static void program_ran(struct server *s, uid_t uid, const struct op_call *call, const struct backend_device *device,
