@@ -117,9 +117,10 @@ const struct op *command_list_op(const struct command_list *commands, unsigned i
 struct op_call command_list_call(const struct command_list *commands, unsigned i)
 {
     const struct step *step = &commands->steps[i];
+    const unsigned operands = step_operands(step);
     struct op_call call = {.op = command_list_op(commands, i)};
 
-    for (unsigned o = 0; o < step_operands(step); o++)
+    for (unsigned o = 0; o < operands; o++)
         call.tensors[o] = &commands->tensors[step->tensors[o]];
     memcpy(call.attrs, step->attrs, sizeof(call.attrs));
     return call;

@@ -65,8 +65,9 @@ static void bind_operands(struct run *run)
 {
     for (unsigned i = 0; i < run->commands.n_steps; i++) {
         struct step *step = &run->commands.steps[i];
+        const unsigned operands = step_operands(step);
 
-        for (unsigned o = 0; o < step_operands(step); o++) {
+        for (unsigned o = 0; o < operands; o++) {
             const struct mapping *m = run->commands.refs[step->tensors[o]].mapping;
             struct step_operand *operand = &step->operands[o];
 

@@ -43,12 +43,13 @@ static const char *const out_paths[] = {"out[0].", "out[1].", "out[2].", "out[3]
 _Static_assert(OP_MAX_INPUTS <= sizeof(in_paths) / sizeof(in_paths[0]), "a path an input");
 _Static_assert(OP_MAX_OUTPUTS <= sizeof(out_paths) / sizeof(out_paths[0]), "a path an output");
 
-static int decode_operands(struct connection *c, struct command_list *commands, const struct rpc_arg *list,
-                           unsigned first, unsigned count, const char *key, const char *const *paths, struct error *e)
+static int decode_operands(struct connection *c, struct command_list *commands, const struct op *op,
+                           const struct rpc_arg *list, unsigned first, unsigned count, const char *key,
+                           const char *const *paths, struct error *e)
 {
     const struct rpc_value *value = NULL;
 
-    if (check_count(command_list_op(commands, 0), list->length, count, key, e) < 0)
+    if (check_count(op, list->length, count, key, e) < 0)
         return -1;
     for (unsigned i = 0; i < count; i++) {
         uint64_t buffer;
@@ -70,8 +71,8 @@ static int run_decode_single(struct connection *c, struct run *run, const struct
         return unknown_op(e);
     command_list_init_single(run, op->n_inputs + op->n_outputs);
     step_set_op(&run->one_step, op);
-    if (decode_operands(c, &run->commands, &args[RUN_in], 0, op->n_inputs, "in", in_paths, e) < 0 ||
-        decode_operands(c, &run->commands, &args[RUN_out], op->n_inputs, op->n_outputs, "out", out_paths, e) < 0 ||
+    if (decode_operands(c, &run->commands, op, &args[RUN_in], 0, op->n_inputs, "in", in_paths, e) < 0 ||
+        decode_operands(c, &run->commands, op, &args[RUN_out], op->n_inputs, op->n_outputs, "out", out_paths, e) < 0 ||
         step_decode_attrs(op, &run->one_step, args[RUN_attrs].items, &variant, e) < 0 ||
         command_list_check_handles(&run->commands, e) < 0 || step_plan(&run->commands, 0, e) < 0 ||
         command_list_choose_device(c->server, &run->commands, &args[RUN_device], &run->device, e) < 0)

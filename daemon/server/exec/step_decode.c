@@ -97,10 +97,9 @@ static const char *operand_key(const struct op *op, const struct kernel *k, unsi
     return into;
 }
 
-static int check_writable(const struct command_list *commands, unsigned i, struct error *e)
+static int check_writable(const struct command_list *commands, unsigned i, const struct op *op, struct error *e)
 {
     const struct step *step = &commands->steps[i];
-    const struct op *op = command_list_op(commands, i);
     char key[16], dotted[20];
 
     for (unsigned o = op->n_inputs; o < op->n_inputs + op->n_outputs; o++) {
@@ -115,11 +114,10 @@ static int check_writable(const struct command_list *commands, unsigned i, struc
 }
 
 /* The overlap check: refuses outputs that share elements with other tensors of the step, but for exact in-place use. */
-static int check_overlap(struct command_list *commands, unsigned i, struct error *e)
+static int check_overlap(struct command_list *commands, unsigned i, const struct op *op, struct error *e)
 {
     struct step *step = &commands->steps[i];
     const struct kernel *k = commands->kernels[i];
-    const struct op *op = command_list_op(commands, i);
     char out_key[16], other_key[16];
 
     step->in_place = -1;
@@ -148,19 +146,18 @@ static int check_overlap(struct command_list *commands, unsigned i, struct error
 
 int step_plan(struct command_list *commands, unsigned i, struct error *e)
 {
-    if (check_writable(commands, i, e) < 0)
+    const struct op_call call = command_list_call(commands, i);
+
+    if (check_writable(commands, i, call.op, e) < 0)
         return -1;
     /* A kernel's plan exists already; of it, other memory changes the alignment alone. */
     if (commands->kernels[i]) {
         if (launch_check_alignment(commands, i, e) < 0)
             return -1;
-    } else {
-        const struct op_call call = command_list_call(commands, i);
-
-        if (op_plan(&call, &commands->steps[i].plan, e) < 0)
-            return -1;
+    } else if (op_plan(&call, &commands->steps[i].plan, e) < 0) {
+        return -1;
     }
-    return check_overlap(commands, i, e);
+    return check_overlap(commands, i, call.op, e);
 }
 
 /* ---- where ---- */
@@ -195,8 +192,9 @@ static int choose_variant(struct step *step, struct backend_device *d, const str
 static void set_operands(struct command_list *commands, unsigned i)
 {
     struct step *step = &commands->steps[i];
+    const unsigned operands = step_operands(step);
 
-    for (unsigned o = 0; o < step_operands(step); o++) {
+    for (unsigned o = 0; o < operands; o++) {
         const struct tensor *t = &commands->tensors[step->tensors[o]];
 
         /* An empty tensor's offset may be anything. */
