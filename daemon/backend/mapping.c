@@ -42,10 +42,11 @@ static void close_run(struct work *work)
 
 static void tell_waiters(struct mapping *m, bool ok)
 {
-    while (!list_empty(&m->waiters)) {
-        struct mapping_waiter *w = list_entry(list_first(&m->waiters), struct mapping_waiter, link);
+    struct list *node;
 
-        list_remove(&w->link);
+    while ((node = list_pop(&m->waiters))) {
+        struct mapping_waiter *w = list_entry(node, struct mapping_waiter, link);
+
         w->ready(w, ok);
     }
 }

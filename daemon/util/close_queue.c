@@ -58,13 +58,11 @@ static struct closing *next_of(struct close_queues *queues, struct closing *c)
     }
     list_append(&queues->closed, &c->link);
     uv_async_send(&queues->finished);
-    next = list_first(&queue->waiting);
-    if (next) {
-        list_remove(next);
+    next = list_pop(&queue->waiting);
+    if (next)
         queue->n_waiting--;
-    } else {
+    else
         list_remove(&queue->link);
-    }
     queue->now = next ? list_entry(next, struct closing, link) : NULL;
     return queue->now;
 }

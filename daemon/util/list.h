@@ -38,20 +38,29 @@ static inline void list_remove(struct list *node)
 {
     node->prev->next = node->next;
     node->next->prev = node->prev;
-    list_init(node);
+    node->prev = node->next = node;
 }
 
 /* Makes `to` the head of all that `from` has, which is empty afterwards. */
 static inline void list_take(struct list *to, struct list *from)
 {
-    list_init(to);
     list_append(from, to);
     list_remove(from);
 }
 
 static inline struct list *list_first(const struct list *head)
 {
-    return list_empty(head) ? NULL : head->next;
+    return head->next == head ? NULL : head->next;
+}
+
+/* Removes the first node and returns it; NULL: there is none. */
+static inline struct list *list_pop(struct list *head)
+{
+    struct list *node = list_first(head);
+
+    if (node)
+        list_remove(node);
+    return node;
 }
 
 #endif

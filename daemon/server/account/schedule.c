@@ -95,9 +95,7 @@ bool schedule_begin_at_once(struct schedule *s, const struct schedule_user *u)
 /* Puts the nodes of `from` before the first of `to`. */
 static void put_first(struct list *to, struct list *from)
 {
-    while (!list_empty(from)) {
-        struct list *node = from->prev;
-
+    for (struct list *node = from->prev; node != from; node = from->prev) {
         list_remove(node);
         list_append(to->next, node);
     }
@@ -176,15 +174,14 @@ static bool turn(struct schedule *s, void (*serve)(struct schedule_task *task))
 {
     const bool alone = s->users.next == s->users.prev && list_empty(&s->later);
     uint64_t spent = 0;
-    struct list now;
+    struct list now, *node;
     bool served = false;
 
     list_take(&now, &s->users);
-    while (!list_empty(&now) && spent < SCHEDULE_QUANTUM_NS) {
-        struct schedule_user *u = list_entry(list_first(&now), struct schedule_user, link);
+    while (spent < SCHEDULE_QUANTUM_NS && (node = list_pop(&now))) {
+        struct schedule_user *u = list_entry(node, struct schedule_user, link);
 
         give_quantum(s, u);
-        list_remove(&u->link);
         if (u->credit_ns <= 0) {
             list_append(&s->later, &u->link);
             continue;

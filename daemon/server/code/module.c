@@ -119,12 +119,12 @@ static void retire(struct module *module)
 static void loaded(struct work *work)
 {
     struct module *module = list_entry(work, struct module, work);
+    struct list *node;
 
     module->state = module->loaded ? MODULE_READY : MODULE_FAILED;
-    while (!list_empty(&module->waiters)) {
-        struct module_waiter *waiter = list_entry(list_first(&module->waiters), struct module_waiter, link);
+    while ((node = list_pop(&module->waiters))) {
+        struct module_waiter *waiter = list_entry(node, struct module_waiter, link);
 
-        list_remove(&waiter->link);
         waiter->ready(waiter);
     }
     module_unref(module); /* the load's own reference */

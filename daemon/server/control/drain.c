@@ -47,12 +47,10 @@ static void answer(struct request *r)
 
 static void answer_all(struct server *s)
 {
-    while (!list_empty(&s->control->drain.waiting)) {
-        struct list *link = list_first(&s->control->drain.waiting);
+    struct list *node;
 
-        list_remove(link);
-        answer(list_entry(link, struct request, queue_link));
-    }
+    while ((node = list_pop(&s->control->drain.waiting)))
+        answer(list_entry(node, struct request, queue_link));
 }
 
 static void resume(struct request *r)

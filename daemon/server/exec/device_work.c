@@ -6,17 +6,18 @@
 /* Publishes the owner of the device's oldest job. */
 static void note_oldest(struct server *s, unsigned device)
 {
+    const struct list *first = list_first(&s->exec->on_device[device]);
     struct activity_job *oldest = &s->activity.oldest[device];
     const struct step *step;
     const struct tensor *t;
     const struct run *run;
     const struct connection *c;
 
-    if (list_empty(&s->exec->on_device[device])) {
+    if (!first) {
         activity_disown(&oldest->owner);
         return;
     }
-    run = list_entry(list_first(&s->exec->on_device[device]), struct run, device_link);
+    run = list_entry(first, struct run, device_link);
     c = run->stream->connection;
     step = &run->commands.steps[0];
     t = step_operands(step) ? &run->commands.tensors[step->tensors[0]] : NULL;

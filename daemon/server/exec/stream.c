@@ -164,18 +164,14 @@ static bool must_yield(struct stream *stream, const struct run *run)
 
 void streams_end_yielding(struct server *s)
 {
-    struct list again;
+    struct list again, *node;
 
     if (list_empty(&s->exec->yielding))
         return;
     /* Each stream gets one look; a stream that must wait on enters the list again. */
     list_take(&again, &s->exec->yielding);
-    while (!list_empty(&again)) {
-        struct stream *stream = list_entry(list_first(&again), struct stream, yield_link);
-
-        list_remove(&stream->yield_link);
-        stream_advance(stream);
-    }
+    while ((node = list_pop(&again)))
+        stream_advance(list_entry(node, struct stream, yield_link));
 }
 
 /* Advances the first run that no device has. False: it must wait. */
@@ -214,7 +210,9 @@ static bool advance_one(struct stream *stream, struct run *run)
 
 void stream_advance(struct stream *stream)
 {
-    while (!stream->preparing && !list_empty(&stream->queue))
-        if (!advance_one(stream, list_entry(list_first(&stream->queue), struct run, queue_link)))
+    struct list *node;
+
+    while (!stream->preparing && (node = list_first(&stream->queue)))
+        if (!advance_one(stream, list_entry(node, struct run, queue_link)))
             return;
 }

@@ -129,14 +129,13 @@ static void attach_done(struct work *work)
     struct timelines *t = list_entry(work, struct timelines, work);
     const struct error e = t->error;
     const bool failed = t->failed;
-    struct list waiting;
+    struct list waiting, *node;
 
     t->attached = !failed;
     list_take(&waiting, &t->waiting);
-    while (!list_empty(&waiting)) { /* the list is taken first: answering may end requests */
-        struct request *r = list_entry(list_first(&waiting), struct request, queue_link);
+    while ((node = list_pop(&waiting))) { /* the list is taken first: answering may end requests */
+        struct request *r = list_entry(node, struct request, queue_link);
 
-        list_remove(&r->queue_link);
         if (failed)
             request_end_error(r, &e);
         else
@@ -294,7 +293,9 @@ void timeline_hold(struct run *run)
 /* The first run that no device has; NULL: none. */
 static struct run *next_run(struct stream *stream)
 {
-    return list_empty(&stream->queue) ? NULL : list_entry(list_first(&stream->queue), struct run, queue_link);
+    struct list *node = list_first(&stream->queue);
+
+    return node ? list_entry(node, struct run, queue_link) : NULL;
 }
 
 static void fail_stalled(struct connection *c)

@@ -78,13 +78,12 @@ static void on_late(uv_timer_t *timer);
 /* Answers all requests that wait. */
 static void answer_all(struct server *s)
 {
-    uv_timer_stop(&s->observe->sampling.timer);
-    while (!list_empty(&s->observe->sampling.waiting)) {
-        struct list *node = list_first(&s->observe->sampling.waiting);
+    struct list *node;
 
+    uv_timer_stop(&s->observe->sampling.timer);
+    while ((node = list_pop(&s->observe->sampling.waiting))) {
         struct request *r = list_entry(node, struct request, queue_link);
 
-        list_remove(node);
         long_reply_enqueue(r, r->first_piece);
     }
 }

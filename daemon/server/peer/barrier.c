@@ -5,17 +5,14 @@
 /* Returns the first barrier, if no earlier run is unfinished. */
 static struct request *ready_barrier(const struct connection *c)
 {
-    struct list *node = list_first(&c->barriers);
-    const struct request *oldest;
+    const struct list *barrier = list_first(&c->barriers), *unfinished;
     struct request *r;
 
-    if (!node)
+    if (!barrier)
         return NULL;
-    r = list_entry(node, struct request, queue_link);
-    if (c->closed || list_empty(&c->unfinished))
-        return r;
-    oldest = list_entry(list_first(&c->unfinished), struct request, order_link);
-    return oldest->sequence < r->sequence ? NULL : r;
+    r = list_entry(barrier, struct request, queue_link);
+    unfinished = c->closed ? NULL : list_first(&c->unfinished);
+    return unfinished && list_entry(unfinished, struct request, order_link)->sequence < r->sequence ? NULL : r;
 }
 
 /* A client that has not read its replies gets no more of them, unless the shutdown no longer waits for it. */
