@@ -38,7 +38,7 @@ static inline size_t buffer_length(const struct buffer *b)
 /* The content's share of the process's memory, where it is large enough to count. */
 static inline size_t buffer_held(const struct buffer *b)
 {
-    return b->capacity > BUFFER_KEPT ? b->capacity : buffer_length(b);
+    return b->capacity > BUFFER_KEPT ? b->capacity : b->end - b->start;
 }
 
 #endif

@@ -24,6 +24,18 @@ void connection_violation(struct connection *c, const struct error *e)
     connection_fail(c, e, protocol ? "protocol error" : "the daemon has no room for what it sent");
 }
 
+/* Closes the descriptors that the handler has not kept. */
+static void close_unkept(struct connection *c, struct request_fds *fds)
+{
+    for (unsigned i = 0; i < fds->count;) {
+        if (fds->fds[i] >= 0)
+            i++;
+        else
+            fds->fds[i] = fds->fds[--fds->count];
+    }
+    account_close_fds(c->account, fds->fds, fds->count);
+}
+
 /* Dispatches one whole message of the socket's or the ring's input, or looks through a part of a long one. 1: done, and
  * there may be more; 0: no whole message; -1: the connection was closed. */
 static int process_one(struct connection *c, struct rpc_input *in)
@@ -47,13 +59,8 @@ static int process_one(struct connection *c, struct rpc_input *in)
     r = dispatch(c, &message, &fds, &e);
     if (frame.length > LONG_MESSAGE)
         schedule_note(&c->server->schedule, clock_now_ns());
-    for (unsigned i = 0; i < fds.count;) {
-        if (fds.fds[i] >= 0)
-            i++;
-        else
-            fds.fds[i] = fds.fds[--fds.count];
-    }
-    account_close_fds(c->account, fds.fds, fds.count);
+    if (fds.count)
+        close_unkept(c, &fds);
     if (c->closed)
         return -1;
     if (r < 0 || rpc_input_consume(in, &e) < 0)
@@ -101,6 +108,8 @@ int connection_process(struct connection *c)
             break;
         r = process_one(c, &c->input);
         c->input_waits = false;
+        if (r > 0 && !buffer_length(&c->input.bytes))
+            r = 0; /* that was all, so no gate is asked again */
     }
     c->input_left = r > 0;
     return r < 0 ? -1 : 0;
