@@ -67,6 +67,15 @@ void rpc_write_entry_uint(struct rpc_output *out, const char *key, uint64_t valu
 void rpc_write_entry_double(struct rpc_output *out, const char *key, double value);
 void rpc_write_entry_bool(struct rpc_output *out, const char *key, bool value);
 
+struct rpc_number {
+    const char *key;
+    double value; /* NAN: there is none, and the entry is left out */
+};
+
+/* An entry whose value is a map of these numbers; `more` other entries must follow. */
+void rpc_write_entry_numbers(struct rpc_output *out, const char *key, const struct rpc_number *numbers, unsigned n,
+                             unsigned more);
+
 /* `[1, msgid, nil,` : the result must follow. */
 void rpc_write_result(struct rpc_output *out, uint32_t msgid);
 /* A whole error response. */

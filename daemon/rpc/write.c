@@ -1,4 +1,5 @@
 /* The writing half of output.h: values as MessagePack, each in its shortest form. */
+#include <math.h>
 #include <string.h>
 
 #include "codec/write.h"
@@ -81,46 +82,70 @@ void rpc_write_raw(struct rpc_output *out, const void *bytes, size_t length)
     buffer_append(&out->bytes, bytes, length);
 }
 
-void rpc_write_entry_text(struct rpc_output *out, const char *key, const char *text)
-{
-    rpc_write_text(out, key);
-    rpc_write_text(out, text);
-}
-
-/* A key and the number behind it. */
-#define WRITE_ENTRY(out, key, write)                                                                                   \
+/* A key, and the value behind it, which takes CODEC_HEAD_MAX and `length` bytes at most. */
+#define WRITE_ENTRY(out, key, length, write)                                                                           \
     do {                                                                                                               \
         const size_t key_length = strlen(key);                                                                         \
                                                                                                                        \
-        WRITE((out), 2 * CODEC_HEAD_MAX + key_length, codec_write_text(&at, (key), key_length); write);                \
+        WRITE((out), 2 * CODEC_HEAD_MAX + key_length + (length), codec_write_text(&at, (key), key_length); write);     \
     } while (0)
+
+void rpc_write_entry_text(struct rpc_output *out, const char *key, const char *text)
+{
+    const size_t length = strlen(text);
+
+    WRITE_ENTRY(out, key, length, codec_write_text(&at, text, length));
+}
 
 void rpc_write_entry_uint(struct rpc_output *out, const char *key, uint64_t value)
 {
-    WRITE_ENTRY(out, key, codec_write_uint64(&at, value));
+    WRITE_ENTRY(out, key, 0, codec_write_uint64(&at, value));
 }
 
 void rpc_write_entry_double(struct rpc_output *out, const char *key, double value)
 {
-    WRITE_ENTRY(out, key, codec_write_double(&at, value));
+    WRITE_ENTRY(out, key, 0, codec_write_double(&at, value));
 }
 
 void rpc_write_entry_bool(struct rpc_output *out, const char *key, bool value)
 {
-    WRITE_ENTRY(out, key, codec_write_bool(&at, value));
+    WRITE_ENTRY(out, key, 0, codec_write_bool(&at, value));
+}
+
+static void write_numbers(unsigned char **at, const struct rpc_number *numbers, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (!isnan(numbers[i].value)) {
+            codec_write_text(at, numbers[i].key, strlen(numbers[i].key));
+            codec_write_double(at, numbers[i].value);
+        }
+}
+
+void rpc_write_entry_numbers(struct rpc_output *out, const char *key, const struct rpc_number *numbers, unsigned n,
+                             unsigned more)
+{
+    uint32_t entries = more;
+    size_t length = 0;
+
+    for (unsigned i = 0; i < n; i++)
+        if (!isnan(numbers[i].value)) {
+            entries++;
+            length += 2 * CODEC_HEAD_MAX + strlen(numbers[i].key);
+        }
+    WRITE_ENTRY(out, key, length, codec_write_map(&at, entries); write_numbers(&at, numbers, n));
 }
 
 /* `[1, msgid,` */
-static void write_response(struct rpc_output *out, uint32_t msgid)
+static void write_response(unsigned char **at, uint32_t msgid)
 {
-    WRITE(out, 3 * CODEC_HEAD_MAX, codec_write_array(&at, 4); codec_write_uint8(&at, 1);
-          codec_write_uint32(&at, msgid));
+    codec_write_array(at, 4);
+    codec_write_uint8(at, 1);
+    codec_write_uint32(at, msgid);
 }
 
 void rpc_write_result(struct rpc_output *out, uint32_t msgid)
 {
-    write_response(out, msgid);
-    rpc_write_nil(out);
+    WRITE(out, 4 * CODEC_HEAD_MAX, write_response(&at, msgid); codec_write_nil(&at));
 }
 
 /* The length of the UTF-8 character at `p`, or 0 where there is none. */
@@ -197,7 +222,7 @@ static void write_error_map(struct rpc_output *out, const struct error *e, const
 
 void rpc_write_error(struct rpc_output *out, uint32_t msgid, const struct error *e)
 {
-    write_response(out, msgid);
+    WRITE(out, 3 * CODEC_HEAD_MAX, write_response(&at, msgid));
     write_error_map(out, e, NULL, NULL);
     rpc_write_nil(out);
 }
@@ -205,7 +230,7 @@ void rpc_write_error(struct rpc_output *out, uint32_t msgid, const struct error 
 void rpc_write_error_log(struct rpc_output *out, uint32_t msgid, const struct error *e, const char *reason,
                          const char *log)
 {
-    write_response(out, msgid);
+    WRITE(out, 3 * CODEC_HEAD_MAX, write_response(&at, msgid));
     write_error_map(out, e, reason, log);
     rpc_write_nil(out);
 }

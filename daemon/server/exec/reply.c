@@ -61,60 +61,58 @@ static double median(const double *sorted, uint32_t n)
     return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
-static void write_if_measured(struct rpc_output *out, const char *key, double us)
+/* The samples in ascending order. NULL: no memory. */
+static double *sort_samples(const double *samples, uint32_t n)
 {
-    if (!isnan(us))
-        rpc_write_entry_double(out, key, us);
+    double *sorted = malloc(n * sizeof(*sorted));
+
+    if (sorted) {
+        memcpy(sorted, samples, n * sizeof(*sorted));
+        qsort(sorted, n, sizeof(*sorted), by_value);
+    }
+    return sorted;
 }
 
 static void write_timings(struct rpc_output *out, const struct request *r, const struct run *run, double total_us)
 {
+    const uint64_t started_ns = run->job.started_ns;
     const uint32_t n = run->sampled ? 0 : run->job.n_samples;
-    const double h2d_us = run->sampled ? NAN : run->job.h2d_us, d2h_us = run->sampled ? NAN : run->job.d2h_us;
-    const bool several = run->job.repeat > 1 && n, started = run->job.started_ns != 0;
-    const bool many = several && run->job.timing;
-    double *sorted = several ? malloc(n * sizeof(double)) : NULL;
-    uint32_t entries = 1;
+    const bool several = run->job.repeat > 1 && n, many = several && run->job.timing;
+    double *sorted = several ? sort_samples(run->samples, n) : NULL;
+    const double *all = many ? sorted : NULL, of_one = n ? run->samples[0] : NAN;
+    const struct rpc_number timings[] = {
+        {"recv_to_start_us", started_ns ? clock_us_between(r->received_ns, started_ns) : NAN},
+        {"queue_us", started_ns ? clock_us_between(run->ready_ns, started_ns) : NAN},
+        {"map_us", run->map_us},
+        {"h2d_us", run->sampled ? NAN : run->job.h2d_us},
+        {"d2h_us", run->sampled ? NAN : run->job.d2h_us},
+        {run->device->backend->execution_key, sorted ? median(sorted, n) : of_one},
+        {"min", all ? all[0] : NAN},
+        {"median", all ? median(all, n) : NAN},
+        {"p90", all ? percentile(all, n, 0.9) : NAN},
+        {"max", all ? all[n - 1] : NAN},
+        {"total_us", total_us},
+    };
 
-    entries += (started ? 2U : 0) + !isnan(run->map_us) + !isnan(h2d_us) + !isnan(d2h_us);
-    entries += (n ? 1U : 0) + (sorted && many ? 4U : 0) + (many ? 1U : 0);
-    if (sorted) {
-        memcpy(sorted, run->samples, n * sizeof(double));
-        qsort(sorted, n, sizeof(double), by_value);
-    }
-    rpc_write_text(out, "timings");
-    rpc_write_map(out, entries);
-    if (started) {
-        rpc_write_entry_double(out, "recv_to_start_us", clock_us_between(r->received_ns, run->job.started_ns));
-        rpc_write_entry_double(out, "queue_us", clock_us_between(run->ready_ns, run->job.started_ns));
-    }
-    write_if_measured(out, "map_us", run->map_us);
-    write_if_measured(out, "h2d_us", h2d_us);
-    write_if_measured(out, "d2h_us", d2h_us);
-    if (n)
-        rpc_write_entry_double(out, run->device->backend->execution_key, sorted ? median(sorted, n) : run->samples[0]);
-    if (sorted && many) {
-        rpc_write_entry_double(out, "min", sorted[0]);
-        rpc_write_entry_double(out, "median", median(sorted, n));
-        rpc_write_entry_double(out, "p90", percentile(sorted, n, 0.9));
-        rpc_write_entry_double(out, "max", sorted[n - 1]);
-    }
+    rpc_write_entry_numbers(out, "timings", timings, sizeof(timings) / sizeof(timings[0]), many);
     if (many) {
         rpc_write_text(out, "samples");
         rpc_write_array(out, n);
         for (uint32_t i = 0; i < n; i++)
             rpc_write_double(out, run->samples[i]);
     }
-    rpc_write_entry_double(out, "total_us", total_us);
     free(sorted);
 }
 
 /* The kernels used: `variant` of a single op, `variants` of several. */
 static void write_variants(struct rpc_output *out, const struct command_list *b, bool several)
 {
-    rpc_write_text(out, several ? "variants" : "variant");
-    if (several)
-        rpc_write_array(out, b->n_steps);
+    if (!several) {
+        rpc_write_entry_text(out, "variant", b->steps[0].variant_used);
+        return;
+    }
+    rpc_write_text(out, "variants");
+    rpc_write_array(out, b->n_steps);
     for (unsigned i = 0; i < b->n_steps; i++)
         rpc_write_text(out, b->steps[i].variant_used);
 }
