@@ -140,6 +140,17 @@ static int bad_key(enum error_code code, const char *path, const char *name, siz
     return error_detail_text(e, "key", key);
 }
 
+/* "in[0] must be a map" for the path "in[0].". */
+static int not_a_map(const char *path, struct error *e)
+{
+    static const struct rpc_field as_map = {.key = "", .type = RPC_MAP};
+    const size_t length = strlen(path);
+    char name[64];
+
+    snprintf(name, sizeof(name), "%.*s", length ? (int)length - 1 : 0, path);
+    return wrong_type(&as_map, name, e);
+}
+
 static bool is_nfds(const struct codec_item *key)
 {
     return key->count == 4 && !memcmp(key->text, "nfds", 4);
@@ -156,6 +167,8 @@ int rpc_decode_map(const struct rpc_value *map, const struct rpc_field *fields, 
         missing += fields[i].required;
     }
     codec_read((const unsigned char *)map, &item);
+    if (item.type != CODEC_MAP)
+        return not_a_map(path, e);
     for (uint32_t pairs = item.count; pairs; pairs--) {
         const unsigned char *at;
         int i;

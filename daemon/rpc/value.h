@@ -58,7 +58,8 @@ struct rpc_arg {
 
 /* Matches the map's keys with `fields` and fills args[i] for fields[i]. `path` is put before the keys in errors
  * ("in[0].", or "" at the top, where the reserved key `nfds` is allowed too). Errors: unknown_key (also for a key given
- * twice), missing_key, wrong_type, out_of_range. */
+ * twice), missing_key, wrong_type (also for a value that is no map: the key is the path without its dot),
+ * out_of_range. */
 int rpc_decode_map(const struct rpc_value *map, const struct rpc_field *fields, unsigned n_fields, const char *path,
                    struct rpc_arg *args, struct error *e);
 

@@ -47,7 +47,7 @@ static void decode_tensors(const struct rpc_arg *list)
 
     for (uint32_t i = 0; i < list->length; i++) {
         item = rpc_list_next(list, item);
-        if (rpc_is_map(item) && rpc_decode_map(item, tensor, COUNT(tensor), "in[0].", args, &e) < 0)
+        if (rpc_decode_map(item, tensor, COUNT(tensor), "in[0].", args, &e) < 0)
             check_error(&e);
     }
 }

@@ -102,13 +102,11 @@ static int decode_kind(const struct rpc_arg *arg, const char *path, enum kernel_
 static int decode_param(const struct rpc_value *value, const char *path, struct kernel_param_declaration *ret,
                         struct error *e)
 {
-    static const struct rpc_field as_map = {.key = "", .type = RPC_MAP};
-    struct rpc_arg args[N_PARAM_FIELDS], map;
+    struct rpc_arg args[N_PARAM_FIELDS];
     char dotted[PATH_MAX_LENGTH + 1];
 
     snprintf(dotted, sizeof(dotted), "%s.", path);
-    if (rpc_decode_value(value, &as_map, path, &map, e) < 0 ||
-        rpc_decode_map(map.items, param_fields, N_PARAM_FIELDS, dotted, args, e) < 0)
+    if (rpc_decode_map(value, param_fields, N_PARAM_FIELDS, dotted, args, e) < 0)
         return -1;
     *ret = (struct kernel_param_declaration){
         .name = args[PARAM_name].text,

@@ -287,8 +287,7 @@ static void binding_path(unsigned i, const char *after, char into[PATH_MAX_LENGT
 static int decode_binding(struct connection *c, struct command_list *commands, const struct rpc_value *value,
                           unsigned i, unsigned *ret_index, struct error *e)
 {
-    static const struct rpc_field as_map = {.key = "", .type = RPC_MAP};
-    struct rpc_arg args[N_BINDING_FIELDS], map;
+    struct rpc_arg args[N_BINDING_FIELDS];
     char path[PATH_MAX_LENGTH], dotted[PATH_MAX_LENGTH];
     struct operand_ref *ref;
     struct tensor *t;
@@ -296,8 +295,7 @@ static int decode_binding(struct connection *c, struct command_list *commands, c
 
     binding_path(i, "]", path);
     binding_path(i, "].", dotted);
-    if (rpc_decode_value(value, &as_map, path, &map, e) < 0 ||
-        rpc_decode_map(map.items, binding_fields, N_BINDING_FIELDS, dotted, args, e) < 0)
+    if (rpc_decode_map(value, binding_fields, N_BINDING_FIELDS, dotted, args, e) < 0)
         return -1;
     if (args[BINDING_index].u >= commands->n_tensors || commands->refs[args[BINDING_index].u].mapping) {
         error_set(e, ERROR_INVALID_ARGUMENT, "index: %s",

@@ -117,13 +117,11 @@ static int decode_indices(struct command_list *commands, struct step *step, cons
 static int decode_step(struct connection *c, struct command_list *commands, unsigned i, const struct rpc_value *value,
                        struct rpc_arg *ret_variant, struct error *e)
 {
-    static const struct rpc_field as_map = {.key = "", .type = RPC_MAP};
     struct step *step = &commands->steps[i];
-    struct rpc_arg args[N_OP_FIELDS], map;
+    struct rpc_arg args[N_OP_FIELDS];
     const struct op *op;
 
-    if (rpc_decode_value(value, &as_map, "", &map, e) < 0 ||
-        rpc_decode_map(map.items, op_fields, N_OP_FIELDS, "", args, e) < 0)
+    if (rpc_decode_map(value, op_fields, N_OP_FIELDS, "", args, e) < 0)
         return -1;
     if (args[OP_kernel].present)
         return launch_decode_step(c, commands, i, args, e);

@@ -141,14 +141,11 @@ int tensor_use_buffer(struct connection *c, uint64_t id, const char *path, struc
 int tensor_decode(struct connection *c, const struct rpc_value *value, const char *path, struct tensor *t,
                   struct operand_ref *ref, uint64_t *ret_buffer, struct error *e)
 {
-    static const struct rpc_field as_map = {.key = "", .type = RPC_MAP};
-    struct rpc_arg args[N_TENSOR_FIELDS], map;
+    struct rpc_arg args[N_TENSOR_FIELDS];
     char name[PATH_MAX_LENGTH];
     uint64_t size = 0;
 
     *ret_buffer = 0;
-    if (!rpc_is_map(value))
-        return rpc_decode_value(value, &as_map, name_of(path, name), &map, e);
     if (rpc_decode_map(value, tensor_fields, N_TENSOR_FIELDS, path, args, e) < 0 || decode_layout(args, path, t, e) < 0)
         return -1;
     if (tensor_measure(t, path, e) < 0)
