@@ -65,5 +65,5 @@ bool busy_poll_slice(struct server *s)
     if (!s->admission.stopping && wanted(s, now))
         return true;
     recent_sockets_watch(s);
-    return false;
+    return schedule_waits(&s->schedule);
 }

@@ -8,7 +8,7 @@
 void busy_poll_init(struct server *s);
 
 /* Polls rings, devices and recent sockets for a slice of the budget, then lets the loop look at everything else. True:
- * the loop must come back without sleeping. */
+ * the loop must come back without sleeping, to poll on or since the last turn has left work. */
 bool busy_poll_slice(struct server *s);
 
 #endif

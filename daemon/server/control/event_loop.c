@@ -39,25 +39,20 @@ static void on_idle(uv_idle_t *idle)
     (void)idle; /* an active idle handle keeps the loop from sleeping */
 }
 
+/* One turn between two looks at the sockets. It comes last before the loop sleeps, so it sees everything that sockets,
+ * timers and threads have brought. Where it leaves work, the loop comes back without sleeping. */
 static void on_prepare(uv_prepare_t *prepare)
 {
     struct server *s = prepare->data;
 
-    /* Where the last turn has left work, the sockets are looked at before the next turn. */
-    if (!schedule_waits(&s->schedule))
-        event_loop_turn(s);
-    if (schedule_waits(&s->schedule) || busy_poll_slice(s) || schedule_waits(&s->schedule) || !peers_sleep(s)) {
+    event_loop_turn(s);
+    if (schedule_waits(&s->schedule) || busy_poll_slice(s) || !peers_sleep(s)) {
         uv_idle_start(&s->control->idle, on_idle);
         return;
     }
     s->control->slept = true;
     uv_idle_stop(&s->control->idle);
     exec_arm(s);
-}
-
-static void on_check(uv_check_t *check)
-{
-    event_loop_turn(check->data);
 }
 
 static void on_wake(uv_async_t *async)
@@ -75,11 +70,9 @@ int event_loop_init(struct server *s, struct error *e)
         return error_set(e, ERROR_INTERNAL, "the event loop cannot be set up");
     s->wake.data = s;
     uv_prepare_init(&s->loop, &s->control->prepare);
-    uv_check_init(&s->loop, &s->control->check);
     uv_idle_init(&s->loop, &s->control->idle);
-    s->control->prepare.data = s->control->check.data = s;
+    s->control->prepare.data = s;
     uv_prepare_start(&s->control->prepare, on_prepare);
-    uv_check_start(&s->control->check, on_check);
     return 0;
 }
 
@@ -87,6 +80,5 @@ void event_loop_stop(struct server *s)
 {
     uv_close((uv_handle_t *)&s->wake, NULL);
     uv_close((uv_handle_t *)&s->control->prepare, NULL);
-    uv_close((uv_handle_t *)&s->control->check, NULL);
     uv_close((uv_handle_t *)&s->control->idle, NULL);
 }

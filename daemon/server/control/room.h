@@ -16,7 +16,6 @@ struct drain {
 
 struct control {
     uv_prepare_t prepare;
-    uv_check_t check;
     uv_idle_t idle;
     bool slept;                /* the loop slept since the last event */
     uint64_t last_activity_ns; /* as of the busy poll's last look */
