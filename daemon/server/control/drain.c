@@ -132,10 +132,10 @@ bool drain_step(struct server *s)
     bool did = false;
     uint64_t now;
 
-    if (list_empty(&s->control->drain.waiting) && !s->control->drain.stop)
+    if (!s->admission.draining || (list_empty(&s->control->drain.waiting) && !s->control->drain.stop))
         return false;
     now = clock_now_ns();
-    if (empty && s->admission.draining && !s->control->drain.done) {
+    if (empty && !s->control->drain.done) {
         s->control->drain.done = true;
         log_info("drained", "connections=%u", peers_open_connections(s));
     }

@@ -57,11 +57,6 @@ void exec_reload(struct server *s)
 
 /* ---- turns of the loop ---- */
 
-void exec_poll_words(struct server *s)
-{
-    timelines_poll(s);
-}
-
 void exec_poll_devices(struct server *s)
 {
     const struct exec *x = s->exec;
@@ -74,11 +69,6 @@ void exec_poll_devices(struct server *s)
             activity_leave(&s->activity, before);
         }
     s->woken = false;
-}
-
-void exec_poll_yielding(struct server *s)
-{
-    streams_end_yielding(s);
 }
 
 void exec_arm(struct server *s)

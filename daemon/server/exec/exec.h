@@ -17,8 +17,8 @@ void exec_free(struct server *s);
 
 extern const struct connection_part connection_exec_part;
 
-/* At every turn of the loop. Runs go on when their word was written, when their device has ended something, or when the
- * work that they yielded to has ended. */
+/* At every turn of the loop. Runs go on when their word was written (timeline.c), when their device has ended
+ * something, or when the work that they yielded to has ended (stream.c). */
 void exec_poll_words(struct server *s);
 void exec_poll_devices(struct server *s);
 void exec_poll_yielding(struct server *s);

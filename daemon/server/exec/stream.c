@@ -162,7 +162,7 @@ static bool must_yield(struct stream *stream, const struct run *run)
     return true;
 }
 
-void streams_end_yielding(struct server *s)
+void exec_poll_yielding(struct server *s)
 {
     struct list again, *node;
 

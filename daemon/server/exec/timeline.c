@@ -280,7 +280,7 @@ void timeline_hold(struct run *run)
 
     if (!list_empty(&stream->held_link) && stream->held_for == awaited(run))
         return;
-    /* Each wait has its own time, even if timelines_poll() did not see the end of the one before. */
+    /* Each wait has its own time, even if exec_poll_words() did not see the end of the one before. */
     stream->held_since_ns = clock_now_ns();
     stream->held_for = awaited(run);
     s->exec->held.newest_ns = stream->held_since_ns;
@@ -345,7 +345,7 @@ static void look_at_user(struct server *s, struct account *a, unsigned looks)
         list_remove(&a->held_link);
 }
 
-void timelines_poll(struct server *s)
+void exec_poll_words(struct server *s)
 {
     const unsigned looks = s->exec->held.slept ? LOOKS_AFTER_SLEEP : LOOKS_A_TURN;
 

@@ -17,8 +17,6 @@ void timelines_stop(struct server *s);
 /* After the loop has ended. */
 void timelines_free(struct server *s);
 
-/* Looks at every word that a run waits for. */
-void timelines_poll(struct server *s);
 /* Before the loop sleeps: sets the timer that wakes it, soon for a young wait, seldom for an old one. */
 void timelines_arm(struct server *s);
 

@@ -53,8 +53,11 @@ static void resume_connection(struct connection *c)
     struct account *a = c->account;
 
     list_remove(&c->paused_link);
-    if (list_empty(&a->paused))
-        list_remove(&a->pressed_link);
+    if (!list_empty(&a->paused))
+        return;
+    list_remove(&a->pressed_link);
+    if (list_empty(&c->server->accounts.pressed))
+        uv_timer_stop(&c->server->peers->user_pressure_timer);
 }
 
 void user_pressure_note(struct connection *c)
@@ -98,8 +101,6 @@ void user_pressure_turn(struct server *s)
             connection_mark_dirty(c);
         }
     }
-    if (list_empty(&s->accounts.pressed))
-        uv_timer_stop(&s->peers->user_pressure_timer);
 }
 
 /* Exempts the first paused connection that owes the rest of a message. It goes behind the others when it is paused
