@@ -141,11 +141,6 @@ struct mapping *mapping_unref(struct mapping *m);
 void mapping_use(struct mapping *m);
 void mapping_unuse(struct mapping *m);
 
-static inline bool mapping_is_open(const struct mapping *m)
-{
-    return m->state == MAPPING_OPEN;
-}
-
 /* Only for a used mapping that is not open. The waiter stays the caller's; mapping_stop_waiting() takes it back. */
 void mapping_wait(struct mapping *m, struct mapping_waiter *waiter);
 void mapping_stop_waiting(struct mapping_waiter *waiter);

@@ -63,17 +63,17 @@ int rpc_input_commit(struct rpc_input *in, size_t n, const int *fds, unsigned n_
 
 int rpc_input_next(struct rpc_input *in, struct rpc_frame *ret_frame, struct error *e)
 {
+    const size_t length = buffer_length(&in->bytes);
     const unsigned char *data;
     enum scan_result r;
 
     in->paused = false;
-    if (!buffer_length(&in->bytes))
+    if (!length)
         return 0;
     data = in->bytes.data + in->bytes.start;
     /* A finished scan stands at the message's end until rpc_input_consume(). */
-    r = in->scan.position && !in->scan.depth
-            ? SCAN_COMPLETE
-            : scan_some(&in->scan, data, buffer_length(&in->bytes), in->limit, VALUES_A_CALL);
+    r = in->scan.position && !in->scan.depth ? SCAN_COMPLETE
+                                             : scan_some(&in->scan, data, length, in->limit, VALUES_A_CALL);
     in->paused = r == SCAN_PAUSED;
     if (r == SCAN_MORE || r == SCAN_PAUSED)
         return 0;

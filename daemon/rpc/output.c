@@ -95,8 +95,7 @@ static int refused(int cause)
 
 int rpc_output_flush(struct rpc_output *out, int socket)
 {
-    while (buffer_length(&out->bytes)) {
-        size_t length = buffer_length(&out->bytes);
+    for (size_t length; (length = buffer_length(&out->bytes));) {
         unsigned n_fds = attachments_here(out, &length);
         ssize_t n = send_some(out, socket, length, n_fds);
 

@@ -2,7 +2,8 @@
 
 #include <stdlib.h>
 
-enum { SLOT_BITS = 20, NO_SLOT = UINT32_MAX };
+/* An id is a generation and, in its low bits, the slot's number plus one: the id 0 has no slot. */
+enum { SLOT_BITS = 20, SLOT_MASK = (1 << SLOT_BITS) - 1, NO_SLOT = UINT32_MAX };
 
 struct idtable_slot {
     void *pointer; /* NULL: free */
@@ -46,30 +47,21 @@ uint64_t idtable_add(struct idtable *t, void *pointer)
     return (uint64_t)t->slots[slot].generation << SLOT_BITS | (slot + 1);
 }
 
-static struct idtable_slot *find(const struct idtable *t, uint64_t id)
-{
-    uint64_t slot = (id & ((1U << SLOT_BITS) - 1)) - 1;
-
-    if (slot >= t->capacity || !t->slots[slot].pointer || t->slots[slot].generation != id >> SLOT_BITS)
-        return NULL;
-    return &t->slots[slot];
-}
-
 void *idtable_get(const struct idtable *t, uint64_t id)
 {
-    struct idtable_slot *s = find(t, id);
+    const uint64_t slot = (id & SLOT_MASK) - 1;
 
-    return s ? s->pointer : NULL;
+    return slot < t->capacity && t->slots[slot].generation == id >> SLOT_BITS ? t->slots[slot].pointer : NULL;
 }
 
 void *idtable_remove(struct idtable *t, uint64_t id)
 {
-    struct idtable_slot *s = find(t, id);
-    void *pointer;
+    void *pointer = idtable_get(t, id);
+    struct idtable_slot *s;
 
-    if (!s)
+    if (!pointer)
         return NULL;
-    pointer = s->pointer;
+    s = &t->slots[(id & SLOT_MASK) - 1];
     s->pointer = NULL;
     s->generation++;
     s->next_free = t->free_head;

@@ -69,25 +69,22 @@ int command_list_choose_device(struct server *s, const struct command_list *comm
     return 0;
 }
 
-static bool is_ipc(const struct mapping *m)
-{
-    return m && m->kind == MEMORY_CUDA_IPC;
-}
-
 int command_list_check_handles(const struct command_list *commands, struct error *e)
 {
-    const struct mapping *first = NULL;
+    const struct mapping *first = NULL; /* the first IPC handle */
 
     for (unsigned i = 0; i < commands->n_tensors; i++) {
         const struct mapping *m = commands->refs[i].mapping;
 
-        if (is_ipc(m) && first && m != first && m->keyed != first->keyed) {
+        if (!m)
+            continue;
+        if (m->kind == MEMORY_CUDA_IPC && first && m->keyed != first->keyed) {
             error_set(e, ERROR_INVALID_ARGUMENT, "give alloc_id with every reference of a request, or with none");
             return error_detail_text(e, "key", "alloc_id");
         }
-        if (is_ipc(m) && !first)
+        if (m->kind == MEMORY_CUDA_IPC && !first)
             first = m;
-        if (m && m->stale) {
+        if (m->stale) {
             error_set(e, ERROR_STALE_BUFFER,
                       "two references of this request have equal handles but different "
                       "alloc_ids; the older allocation was freed");

@@ -102,9 +102,10 @@ void command_list_release(struct command_list *commands)
     command_list_unuse(commands);
     for (unsigned i = 0; i < commands->n_steps; i++)
         kernel_unref(commands->kernels[i]);
-    if (commands->counted_in)
+    if (commands->counted_in) {
         *commands->counted_in->bytes -= commands->bytes;
-    charge_free(&commands->charge);
+        charge_free(&commands->charge);
+    }
     free(commands->memory);
     *commands = (struct command_list){0};
 }

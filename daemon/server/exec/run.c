@@ -125,7 +125,7 @@ static void wait_for_mappings(struct run *run)
 
         if (!operand->mapping)
             continue;
-        if (mapping_is_open(operand->mapping)) {
+        if (operand->mapping->state == MAPPING_OPEN) {
             if (operand->shared->unchecked)
                 check_opened(run->stream->connection, run, operand);
             continue;
@@ -142,10 +142,8 @@ static void wait_for_mappings(struct run *run)
 }
 
 /* Ordered work takes device memory only: no copy of host memory could know when to begin. */
-static int check_ordered(const struct run *run, const struct run_options *o, struct error *e)
+static int check_ordered(const struct run *run, struct error *e)
 {
-    if (!o->ready && !o->done)
-        return 0;
     if (!run->device->signals)
         return error_set(e, ERROR_UNSUPPORTED, "%s does no ordered work; leave ready and done out",
                          run->device->info.uuid);
@@ -229,18 +227,21 @@ void run_begin(struct run *run, const struct run_options *o)
         end_refused(run, &e);
         return;
     }
-    if (check_ordered(run, o, &e) < 0) {
-        run_refuse(run, o, &e);
-        return;
-    }
-    if (timeline_check(stream, o->ready, o->done, &e) < 0) {
-        end_refused(run, &e);
-        return;
+    if (o->ready || o->done) {
+        if (check_ordered(run, &e) < 0) {
+            run_refuse(run, o, &e);
+            return;
+        }
+        if (timeline_check(stream, o->ready, o->done, &e) < 0) {
+            end_refused(run, &e);
+            return;
+        }
     }
     run->ready = o->ready;
     run->done = o->done;
     run->stream = stream;
-    timeline_set_signal(run);
+    if (run->done)
+        timeline_set_signal(run);
     run->job.done = job_done;
     run->job.owner = c->uid;
     sample_some(c->server, run);

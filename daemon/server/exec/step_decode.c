@@ -44,12 +44,15 @@ static int decode_attr(const struct op_attr *attr, const struct rpc_value *value
 int step_decode_attrs(const struct op *op, struct step *step, const struct rpc_value *map, struct rpc_arg *ret_variant,
                       struct error *e)
 {
-    struct rpc_entries entries = rpc_map_entries(map);
+    struct rpc_entries entries;
     struct rpc_entry entry;
     unsigned seen = 0;
 
     for (unsigned i = 0; i < op->n_attrs; i++)
         step->attrs[i] = op->attrs[i].fallback;
+    if (!map)
+        return 0;
+    entries = rpc_map_entries(map);
     while (rpc_map_next(&entries, &entry)) {
         static const struct rpc_field variant = {.key = "variant", .type = RPC_STR};
         const struct rpc_arg name = {.text = entry.key, .length = entry.length};

@@ -210,8 +210,6 @@ int timeline_check(struct stream *stream, uint64_t ready, uint64_t done, struct 
 {
     const struct timelines *t = stream->connection->exec->timelines;
 
-    if (!ready && !done)
-        return 0;
     if (!t || !t->attached) {
         error_set(e, ERROR_INVALID_ARGUMENT, "ready and done need the page that the method timelines answers with");
         return error_detail_text(e, "key", ready ? "ready" : "done");
@@ -225,12 +223,11 @@ int timeline_check(struct stream *stream, uint64_t ready, uint64_t done, struct 
 
 void timeline_set_signal(struct run *run)
 {
-    if (run->done)
-        run->job.signal = (struct backend_signal){
-            .page = run->stream->connection->exec->timelines->page,
-            .offset = (STREAMS_MAX + run->stream->number) * sizeof(int64_t),
-            .value = run->done,
-        };
+    run->job.signal = (struct backend_signal){
+        .page = run->stream->connection->exec->timelines->page,
+        .offset = (STREAMS_MAX + run->stream->number) * sizeof(int64_t),
+        .value = run->done,
+    };
 }
 
 /* The value that the run waits for: its own, or one that an earlier run left. */

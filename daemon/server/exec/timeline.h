@@ -24,9 +24,10 @@ void timelines_arm(struct server *s);
  * NULL is allowed. */
 void timelines_close(struct server *s, struct timelines *t);
 
-/* Checks that the connection has its page and that the values rise on the stream, and notes them. */
+/* For a run that has either value: checks that the connection has its page and that the values rise on the stream, and
+ * notes them. */
 int timeline_check(struct stream *stream, uint64_t ready, uint64_t done, struct error *e);
-/* Makes the job write its done value. */
+/* Makes the job of a run with a done value write it. */
 void timeline_set_signal(struct run *run);
 
 bool timeline_is_reached(const struct run *run);

@@ -13,7 +13,7 @@ struct shared_charge *connection_charge_mapping(struct connection *c, const stru
 
     if (charges && charges->allocated.account == c->account)
         bytes = 0;
-    else if (mapping_is_open(m) && m->memory->size > declared)
+    else if (m->state == MAPPING_OPEN && m->memory->size > declared)
         bytes = m->memory->size;
     return shared_charge_take(c->account, c->pid, QUOTA_MAPPED, m, bytes, e);
 }

@@ -178,7 +178,7 @@ static int register_when_open(struct request *r, struct mapping *m, uint64_t siz
     g->waiter.context = g;
     g->waiter.mapping = m;
     mapping_use(m);
-    if (mapping_is_open(m))
+    if (m->state == MAPPING_OPEN)
         on_opened(&g->waiter, true);
     else
         mapping_wait(m, &g->waiter);

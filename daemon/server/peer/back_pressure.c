@@ -26,18 +26,11 @@ static uint64_t output_max(const struct connection *c)
     return user_pressure_admits(c) || most < OUTPUT_WITHOUT_ROOM ? most : OUTPUT_WITHOUT_ROOM;
 }
 
-/* Bytes of replies that wait for the connection: the more of its socket's and of its ring's. */
-static uint64_t waiting_bytes(const struct connection *c)
+bool connection_is_stuck(const struct connection *c)
 {
     const uint64_t in_socket = buffer_length(&c->output.bytes),
                    in_ring = c->channel ? rpc_channel_pending(c->channel) : 0;
-
-    return in_socket > in_ring ? in_socket : in_ring;
-}
-
-bool connection_is_stuck(const struct connection *c)
-{
-    const uint64_t waiting = waiting_bytes(c);
+    const uint64_t waiting = in_socket > in_ring ? in_socket : in_ring;
 
     return waiting && waiting > output_max(c);
 }
@@ -75,7 +68,7 @@ bool connection_has_part(const struct connection *c)
 
 bool connection_has_output(const struct connection *c)
 {
-    return waiting_bytes(c) > 0;
+    return buffer_length(&c->output.bytes) || (c->channel && rpc_channel_pending(c->channel));
 }
 
 void connection_mark_dirty(struct connection *c)

@@ -257,9 +257,8 @@ static void refuse(struct request *r, const struct rpc_value *params, const stru
 
 /* Whether the user may call this method now: access class, rate limit, quotas. A method that is no work is answered
  * however much the user has in flight. */
-static int admit(struct connection *c, const struct request *r, struct error *e)
+static int admit(struct connection *c, const struct request *r, const struct method_entry *method, struct error *e)
 {
-    const struct method_entry *method = method_of(r);
     struct account *a = c->account;
 
     if (!access_allows(c, method->access))
@@ -321,7 +320,7 @@ int dispatch(struct connection *c, const struct rpc_message *message, struct req
         return 0;
     }
     method = method_of(r);
-    if (admit(c, r, &error) < 0 || check_params(message, method, args, &error) < 0) {
+    if (admit(c, r, method, &error) < 0 || check_params(message, method, args, &error) < 0) {
         refuse(r, message->params, &error);
         return 0;
     }
