@@ -2,7 +2,6 @@
 #ifndef KOPS_CODEC_HEAD_H
 #define KOPS_CODEC_HEAD_H
 
-#include <endian.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -31,23 +30,11 @@ extern const struct codec_head codec_heads[256];
 /* A big-endian number of 1, 2, 4 or 8 bytes. */
 static inline uint64_t codec_number(const unsigned char *p, unsigned width)
 {
-    uint16_t v16;
-    uint32_t v32;
-    uint64_t v64;
+    uint64_t number = 0;
 
-    switch (width) {
-    case 1:
-        return *p;
-    case 2:
-        memcpy(&v16, p, sizeof(v16));
-        return be16toh(v16);
-    case 4:
-        memcpy(&v32, p, sizeof(v32));
-        return be32toh(v32);
-    default:
-        memcpy(&v64, p, sizeof(v64));
-        return be64toh(v64);
-    }
+    for (unsigned i = 0; i < width; i++)
+        number = number << 8 | p[i];
+    return number;
 }
 
 #endif

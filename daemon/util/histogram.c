@@ -14,7 +14,9 @@ static double bucket_value(unsigned bucket)
 
 void histogram_add(struct histogram *h, double us)
 {
-    histogram_add_in(h, us, histogram_bucket(histogram_ns(us)));
+    uint64_t ns;
+
+    histogram_add_in(h, us, histogram_bucket(us, &ns));
 }
 
 void histogram_fade(struct histogram *h, unsigned halvings)

@@ -18,17 +18,14 @@ void histogram_add(struct histogram *h, double us);
 /* Makes earlier values count less in percentiles: half as much, a quarter, … */
 void histogram_fade(struct histogram *h, unsigned halvings);
 
-/* The same in steps, for a duration that goes into several. */
-static inline uint64_t histogram_ns(double us)
+/* The same in steps, for a duration that goes into several. The bucket has the duration's power of two and the
+ * HISTOGRAM_SUB_BITS bits below the leading one; *ret_ns is the duration. */
+static inline unsigned histogram_bucket(double us, uint64_t *ret_ns)
 {
-    return us > 0 ? (uint64_t)(us * 1e3 + 0.5) : 0;
-}
-
-/* Its power of two, and the HISTOGRAM_SUB_BITS bits below the leading one. */
-static inline unsigned histogram_bucket(uint64_t ns)
-{
+    const uint64_t ns = us > 0 ? (uint64_t)(us * 1e3 + 0.5) : 0;
     unsigned exponent, bucket;
 
+    *ret_ns = ns;
     if (ns < 1U << HISTOGRAM_SUB_BITS)
         return (unsigned)ns;
     exponent = 63U - (unsigned)__builtin_clzll(ns);

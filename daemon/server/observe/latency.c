@@ -82,10 +82,8 @@ void latency_of(const struct run *run, double total_us, struct latency *ret)
     ret->part[LATENCY_QUEUE] = started ? clock_us_between(run->ready_ns, run->job.started_ns) : NAN;
     ret->part[LATENCY_DEVICE] = run->job.n_samples ? executions_us(run) : NAN;
     ret->part[LATENCY_TOTAL] = total_us;
-    for (unsigned i = 0; i < LATENCY_PARTS; i++) {
-        ret->ns[i] = histogram_ns(ret->part[i]);
-        ret->bucket[i] = histogram_bucket(ret->ns[i]);
-    }
+    for (unsigned i = 0; i < LATENCY_PARTS; i++)
+        ret->bucket[i] = histogram_bucket(ret->part[i], &ret->ns[i]);
 }
 
 /* The counters for the run's op; NULL: no memory. */
