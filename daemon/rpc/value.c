@@ -126,6 +126,23 @@ int rpc_decode_value(const struct rpc_value *value, const struct rpc_field *fiel
     return 0;
 }
 
+int rpc_decode_ints(const struct rpc_arg *list, const char *path, const char *key, int64_t *into, struct error *e)
+{
+    const struct rpc_field field = {.key = key, .type = RPC_INT};
+    struct codec_item item = {.next = (const unsigned char *)list->items};
+    struct rpc_arg arg = {0};
+
+    for (uint32_t i = 0; i < list->length; i++) {
+        const unsigned char *at = item.next;
+
+        codec_read(at, &item);
+        if (take_value(at, &item, &field, path, &arg, e) < 0)
+            return -1;
+        into[i] = arg.i;
+    }
+    return 0;
+}
+
 static int bad_key(enum error_code code, const char *path, const char *name, size_t length, const char *what,
                    struct error *e)
 {

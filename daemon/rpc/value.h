@@ -67,6 +67,9 @@ int rpc_decode_map(const struct rpc_value *map, const struct rpc_field *fields, 
 int rpc_decode_value(const struct rpc_value *value, const struct rpc_field *field, const char *path,
                      struct rpc_arg *ret_arg, struct error *e);
 
+/* The integers of a list, as above; `key` is the list's. `into` has room for all of them. */
+int rpc_decode_ints(const struct rpc_arg *list, const char *path, const char *key, int64_t *into, struct error *e);
+
 /* The list's first element (`element` is NULL), or the one behind `element`. The caller counts: arg->length. */
 const struct rpc_value *rpc_list_next(const struct rpc_arg *list, const struct rpc_value *element);
 

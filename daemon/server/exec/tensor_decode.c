@@ -16,21 +16,14 @@ enum { N_TENSOR_FIELDS = sizeof(tensor_fields) / sizeof(tensor_fields[0]) };
 static int decode_dimensions(const struct rpc_arg *list, const char *key, const char *path, int64_t *into,
                              struct error *e)
 {
-    const struct rpc_field item = {.key = key, .type = RPC_INT};
-    const struct rpc_value *value = NULL;
-    struct rpc_arg arg;
-
-    for (uint32_t i = 0; i < list->length; i++) {
-        value = rpc_list_next(list, value);
-        if (rpc_decode_value(value, &item, path, &arg, e) < 0)
-            return -1;
-        if (arg.i < 0) {
+    if (rpc_decode_ints(list, path, key, into, e) < 0)
+        return -1;
+    for (uint32_t i = 0; i < list->length; i++)
+        if (into[i] < 0) {
             error_at(e, ERROR_OUT_OF_RANGE, path, key, "must not be negative; copy the tensor to get rid of them");
             error_detail_number(e, "min", 0);
             return error_detail_number(e, "max", INT64_MAX);
         }
-        into[i] = arg.i;
-    }
     return 0;
 }
 

@@ -27,14 +27,11 @@ bool request_takes_no_credit(const struct server *s, const struct rpc_message *m
     return method >= 0 && s->peers->methods[method].no_credit;
 }
 
-static int find_method(const struct server *s, const struct rpc_message *message, struct error *e)
+static int unknown_method(const struct rpc_message *message, struct error *e)
 {
     char name[40];
-    int method = look_up(s, message);
     unsigned n = 0;
 
-    if (method >= 0)
-        return method;
     for (; n < message->method_length && n < sizeof(name) - 1; n++)
         name[n] = message->method[n] >= 0x20 && message->method[n] < 0x7f ? message->method[n] : '?';
     name[n] = '\0';
@@ -311,10 +308,11 @@ int dispatch(struct connection *c, const struct rpc_message *message, struct req
     r = request_new(c, message);
     if (!r)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for another request");
-    found = find_method(s, message, &error);
+    found = look_up(s, message);
     r->method = found < 0 ? METHOD_COUNT : (enum method)found;
     s->totals.requests[r->method]++;
     if (found < 0) {
+        unknown_method(message, &error);
         account_admit_message(c->account, c->pid, r->received_ns, &error); /* the rate limit's error takes precedence */
         request_end_error(r, &error);
         return 0;
