@@ -21,12 +21,10 @@ static void check_lost(struct server *s)
 
 void event_loop_turn(struct server *s)
 {
-    exec_poll_words(s); /* first: a run that waits for its timeline word holds its client's stream up */
-    exec_poll_devices(s);
+    exec_poll(s);
     check_lost(s);
     shutdown_check_signals(s);
     peers_poll(s);
-    exec_poll_yielding(s);
     do
         peers_serve(s);
     while (drain_step(s));

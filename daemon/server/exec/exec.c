@@ -57,10 +57,13 @@ void exec_reload(struct server *s)
 
 /* ---- turns of the loop ---- */
 
-void exec_poll_devices(struct server *s)
+void exec_poll(struct server *s)
 {
     const struct exec *x = s->exec;
 
+    /* First: a run that waits for its timeline word holds its client's stream up. */
+    if (!list_empty(&x->held.users))
+        timelines_poll(s);
     for (unsigned i = 0; (x->n_jobs_running || s->woken) && i < s->devices.count; i++)
         if (x->jobs_running[i] || s->woken) {
             const unsigned before = activity_enter(&s->activity, s->devices.all[i]);
@@ -69,6 +72,8 @@ void exec_poll_devices(struct server *s)
             activity_leave(&s->activity, before);
         }
     s->woken = false;
+    if (!list_empty(&x->yielding))
+        streams_end_yielding(s);
 }
 
 void exec_arm(struct server *s)
@@ -82,7 +87,8 @@ void exec_arm(struct server *s)
             s->devices.all[i]->backend->arm(s->devices.all[i]);
             activity_leave(&s->activity, before);
         }
-    timelines_arm(s);
+    if (!list_empty(&x->held.users))
+        timelines_arm(s);
 }
 
 bool exec_may_complete(const struct server *s)

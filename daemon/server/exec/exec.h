@@ -17,11 +17,9 @@ void exec_free(struct server *s);
 
 extern const struct connection_part connection_exec_part;
 
-/* At every turn of the loop. Runs go on when their word was written (timeline.c), when their device has ended
- * something, or when the work that they yielded to has ended (stream.c). */
-void exec_poll_words(struct server *s);
-void exec_poll_devices(struct server *s);
-void exec_poll_yielding(struct server *s);
+/* At every turn of the loop. Runs go on when their word was written, when their device has ended something, or when the
+ * work that they yielded to has ended. */
+void exec_poll(struct server *s);
 /* Before the loop sleeps: makes sure that devices and words wake it. */
 void exec_arm(struct server *s);
 /* Whether polling may soon see something end. */

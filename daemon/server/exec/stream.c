@@ -162,12 +162,10 @@ static bool must_yield(struct stream *stream, const struct run *run)
     return true;
 }
 
-void exec_poll_yielding(struct server *s)
+void streams_end_yielding(struct server *s)
 {
     struct list again, *node;
 
-    if (list_empty(&s->exec->yielding))
-        return;
     /* Each stream gets one look; a stream that must wait on enters the list again. */
     list_take(&again, &s->exec->yielding);
     while ((node = list_pop(&again)))

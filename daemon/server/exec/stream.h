@@ -41,5 +41,7 @@ void stream_advance(struct stream *stream);
 void stream_remove(struct run *run);
 /* Gives the device queues back to the server's pool. NULL is allowed; returns NULL. */
 struct stream *stream_free(struct stream *stream);
+/* While streams yield: lets runs of low priority go on whose device has no other work any more. */
+void streams_end_yielding(struct server *s);
 
 #endif

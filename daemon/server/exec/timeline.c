@@ -277,7 +277,7 @@ void timeline_hold(struct run *run)
 
     if (!list_empty(&stream->held_link) && stream->held_for == awaited(run))
         return;
-    /* Each wait has its own time, even if exec_poll_words() did not see the end of the one before. */
+    /* Each wait has its own time, even if timelines_poll() did not see the end of the one before. */
     stream->held_since_ns = clock_now_ns();
     stream->held_for = awaited(run);
     s->exec->held.newest_ns = stream->held_since_ns;
@@ -342,13 +342,11 @@ static void look_at_user(struct server *s, struct account *a, unsigned looks)
         list_remove(&a->held_link);
 }
 
-void exec_poll_words(struct server *s)
+void timelines_poll(struct server *s)
 {
     const unsigned looks = s->exec->held.slept ? LOOKS_AFTER_SLEEP : LOOKS_A_TURN;
 
     s->exec->held.slept = false;
-    if (list_empty(&s->exec->held.users))
-        return;
     s->exec->held.turn++;
     for (unsigned i = 0; i < USERS_A_TURN && !list_empty(&s->exec->held.users); i++) {
         struct account *a = list_entry(list_first(&s->exec->held.users), struct account, held_link);
@@ -380,8 +378,6 @@ void timelines_arm(struct server *s)
     struct itimerspec spec = {0};
     uint64_t wait;
 
-    if (list_empty(&s->exec->held.users))
-        return;
     s->exec->held.slept = true;
     wait = (clock_now_ns() - s->exec->held.newest_ns) / LOOK_SHARE;
     wait = wait < LOOK_MIN_NS ? LOOK_MIN_NS : wait > LOOK_MAX_NS ? LOOK_MAX_NS : wait;

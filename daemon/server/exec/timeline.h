@@ -17,7 +17,9 @@ void timelines_stop(struct server *s);
 /* After the loop has ended. */
 void timelines_free(struct server *s);
 
-/* Before the loop sleeps: sets the timer that wakes it, soon for a young wait, seldom for an old one. */
+/* While runs wait for words: looks at every such word. */
+void timelines_poll(struct server *s);
+/* The same, before the loop sleeps: sets the timer that wakes it, soon for a young wait, seldom for an old one. */
 void timelines_arm(struct server *s);
 
 /* The connection's last job has ended: writes the highest value to all done words, so that no client's stream waits on.
