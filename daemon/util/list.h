@@ -56,10 +56,11 @@ static inline struct list *list_first(const struct list *head)
 /* Removes the first node and returns it; NULL: there is none. */
 static inline struct list *list_pop(struct list *head)
 {
-    struct list *node = list_first(head);
+    struct list *node = head->next;
 
-    if (node)
-        list_remove(node);
+    if (node == head)
+        return NULL;
+    list_remove(node);
     return node;
 }
 

@@ -17,28 +17,23 @@ enum { SAMPLE_ONE_IN = 61 /* of untimed runs; not a power of two, since clients'
 
 /* ---- beginning ---- */
 
-/* Ends a run, and charges its user with the loop's time: a fixed amount for a few steps, the measured time for many. */
-static void finish_charged(struct run *run)
-{
-    enum { FEW = 8, OF_FEW_NS = 1000 };
-    struct account *account = run->stream->connection->account;
-    const uint64_t before = run->commands.n_steps > FEW ? clock_thread_ns() : 0;
-
-    run_finish(run);
-    schedule_charge(&account->turns, before ? clock_thread_ns() - before : OF_FEW_NS);
-}
-
+/* Ends the job's run, and charges its user with the loop's time: a fixed amount for a few steps, the measured time for
+ * many. */
 static void job_done(struct backend_job *job)
 {
+    enum { FEW = 8, OF_FEW_NS = 1000 };
     struct run *run = list_entry(job, struct run, job);
     struct server *s = run->stream->connection->server;
+    struct account *account = run->stream->connection->account;
+    const uint64_t before = run->commands.n_steps > FEW ? clock_thread_ns() : 0;
 
     device_work_ended(s, run);
     device_watchdog_note(s, run->device->index, request_of(run)->received_ns);
     /* A lost device, or a job without memory, has not written the done word. */
     if (job->failed)
         timeline_write_done(run);
-    finish_charged(run);
+    run_finish(run);
+    schedule_charge(&account->turns, before ? clock_thread_ns() - before : OF_FEW_NS);
 }
 
 static void fail_run(struct run *run, const struct error *e)
