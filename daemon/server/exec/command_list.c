@@ -24,6 +24,7 @@ void command_list_init_single(struct run *run, unsigned n_tensors)
         .tensors = run->one_tensors,
         .refs = run->one_refs,
         .steps = &run->one_step,
+        .ops = &run->one_op,
         .kernels = &run->one_kernel,
         .search_steps = STEP_SEARCH_MAX,
     };
@@ -50,12 +51,12 @@ static void *carve(char **at, size_t count, size_t size)
 int command_list_new(struct command_list *ret_commands, unsigned n_tensors, unsigned n_steps,
                      struct command_memory *counted_in, struct error *e)
 {
-    const size_t slack = 4 * _Alignof(max_align_t);
+    const size_t slack = 5 * _Alignof(max_align_t);
     struct command_list b = {.n_tensors = n_tensors, .n_steps = n_steps, .search_steps = STEP_SEARCH_MAX};
     char *at;
 
     b.bytes = (n_tensors + 1) * (sizeof(*b.tensors) + sizeof(*b.refs)) +
-              n_steps * (sizeof(*b.steps) + sizeof(*b.kernels)) + slack;
+              n_steps * (sizeof(*b.steps) + sizeof(*b.ops) + sizeof(*b.kernels)) + slack;
     at = calloc(1, b.bytes);
 
     if (!at)
@@ -65,6 +66,7 @@ int command_list_new(struct command_list *ret_commands, unsigned n_tensors, unsi
     b.tensors = carve(&at, n_tensors + 1, sizeof(*b.tensors));
     b.refs = carve(&at, n_tensors + 1, sizeof(*b.refs));
     b.steps = carve(&at, n_steps, sizeof(*b.steps));
+    b.ops = carve(&at, n_steps, sizeof(*b.ops));
     b.kernels = carve(&at, n_steps, sizeof(*b.kernels));
     b.counted_in = counted_in;
     *counted_in->bytes += b.bytes;
@@ -110,16 +112,11 @@ void command_list_release(struct command_list *commands)
     *commands = (struct command_list){0};
 }
 
-const struct op *command_list_op(const struct command_list *commands, unsigned i)
-{
-    return commands->kernels[i] ? &commands->kernels[i]->signature->op : op_get((enum op_id)commands->steps[i].op);
-}
-
 struct op_call command_list_call(const struct command_list *commands, unsigned i)
 {
     const struct step *step = &commands->steps[i];
     const unsigned operands = step_operands(step);
-    struct op_call call = {.op = command_list_op(commands, i)};
+    struct op_call call = {.op = commands->ops[i]};
 
     for (unsigned o = 0; o < operands; o++)
         call.tensors[o] = &commands->tensors[step->tensors[o]];

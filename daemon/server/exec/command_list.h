@@ -41,7 +41,8 @@ struct command_list {
     struct tensor *tensors;
     struct operand_ref *refs; /* of the tensors */
     struct step *steps;
-    struct kernel **kernels;           /* of the steps: references; NULL: one of the ops */
+    const struct op **ops;             /* of the steps; of a kernel its own one */
+    struct kernel **kernels;           /* of the steps: references; NULL: one of the declared ops */
     void *memory;                      /* holds the arrays; NULL: the run itself does */
     size_t bytes;                      /* of it */
     struct command_memory *counted_in; /* `bytes` are counted there, */
@@ -59,9 +60,6 @@ int command_list_new(struct command_list *ret_commands, unsigned n_tensors, unsi
                      struct command_memory *counted_in, struct error *e);
 /* Counts the list's bytes elsewhere from now on. */
 void command_list_move(struct command_list *commands, struct command_memory *counted_in);
-/* The op of the i-th step; of a kernel its own one. */
-const struct op *command_list_op(const struct command_list *commands, unsigned i);
-
 /* The i-th step as the shape rules see it, with its tensors; good as long as the list is unchanged. */
 struct op_call command_list_call(const struct command_list *commands, unsigned i);
 

@@ -64,7 +64,7 @@ static bool is_stuck(const struct server *s, struct stream *stream, const struct
 static void describe(const struct run *run, char *into, size_t size)
 {
     const struct step *step = &run->commands.steps[0];
-    int n = snprintf(into, size, "%s", command_list_op(&run->commands, 0)->name);
+    int n = snprintf(into, size, "%s", run->commands.ops[0]->name);
 
     for (unsigned o = 0; o < step_operands(step) && n < (int)size; o++) {
         const struct tensor *t = &run->commands.tensors[step->tensors[o]];
@@ -93,7 +93,7 @@ static void give_up(struct server *s, struct run *run)
     run->failed = true;
     error_set(&run->error, ERROR_JOB_TIMEOUT,
               "%.60s did not end within %llu s (server.job_timeout_s); the daemon ends, which frees the GPU",
-              command_list_op(&run->commands, 0)->name, (unsigned long long)s->config.job_timeout_s);
+              run->commands.ops[0]->name, (unsigned long long)s->config.job_timeout_s);
     error_detail_number(&run->error, "timeout_s", (int64_t)s->config.job_timeout_s);
 }
 

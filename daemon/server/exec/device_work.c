@@ -21,7 +21,7 @@ static void note_oldest(struct server *s, unsigned device)
     c = run->stream->connection;
     step = &run->commands.steps[0];
     t = step_operands(step) ? &run->commands.tensors[step->tensors[0]] : NULL;
-    activity_own(&oldest->owner, command_list_op(&run->commands, 0)->name, c->pid, c->uid);
+    activity_own(&oldest->owner, run->commands.ops[0]->name, c->pid, c->uid);
     activity_store(&oldest->n_ops, run->commands.n_steps);
     activity_store(&oldest->rank, t ? t->rank : 0);
     for (unsigned i = 0; t && i < t->rank; i++)

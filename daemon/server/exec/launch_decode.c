@@ -36,22 +36,12 @@ static int find_kernel(struct connection *c, uint64_t id, struct kernel **ret, s
 static int decode_dimensions(const struct rpc_arg *list, const char *key, struct kernel_launch_dimensions *ret,
                              struct error *e)
 {
-    const struct rpc_field item = {.key = key, .type = RPC_INT};
-    const struct rpc_value *value = NULL;
-    struct rpc_arg arg;
-
     if (!list->present)
         return 0;
     if (list->length < 1 || list->length > 3)
         return error_at(e, ERROR_INVALID_ARGUMENT, "", key, "takes 1 to 3 numbers");
     ret->n = list->length;
-    for (unsigned i = 0; i < ret->n; i++) {
-        value = rpc_list_next(list, value);
-        if (rpc_decode_value(value, &item, "", &arg, e) < 0)
-            return -1;
-        ret->at[i] = arg.i;
-    }
-    return 0;
+    return rpc_decode_ints(list, "", key, ret->at, e);
 }
 
 static int decode_geometry(const struct rpc_arg *grid, const struct rpc_arg *block, const struct rpc_arg *shared,
@@ -200,6 +190,7 @@ static int launch_decode(struct connection *c, struct run *run, const struct rpc
     command_list_init_single(run, k->signature->n_tensors);
     run->one_kernel = kernel_ref(k);
     step_set_op(&run->one_step, &k->signature->op);
+    run->one_op = &k->signature->op;
     run->device = k->module->device;
     if (decode_operands(c, run, &args[LAUNCH_args], values, &null_operands, e) < 0 ||
         command_list_check_handles(&run->commands, e) < 0 ||
@@ -280,6 +271,7 @@ int launch_decode_step(struct connection *c, struct command_list *commands, unsi
     s = k->signature;
     commands->kernels[i] = kernel_ref(k);
     step_set_op(step, &s->op);
+    commands->ops[i] = &s->op;
     for (unsigned p = 0; p < s->n_params; p++) {
         value = rpc_list_next(&args[OP_args], value);
         if (s->params[p].kind == KERNEL_SCALAR) {

@@ -234,6 +234,7 @@ static int copy_commands(const struct command_list *from, struct command_list *r
     ret_commands->n_launches = from->n_launches;
     memcpy(ret_commands->tensors, from->tensors, from->n_tensors * sizeof(*from->tensors));
     memcpy(ret_commands->steps, from->steps, from->n_steps * sizeof(*from->steps));
+    memcpy(ret_commands->ops, from->ops, from->n_steps * sizeof(*from->ops));
     for (unsigned i = 0; i < from->n_steps; i++)
         ret_commands->kernels[i] = from->kernels[i] ? kernel_ref(from->kernels[i]) : NULL;
     return 0;

@@ -44,6 +44,7 @@ struct run {
     struct tensor one_tensors[STEP_MAX_OPERANDS];
     struct operand_ref one_refs[STEP_MAX_OPERANDS];
     struct step one_step;
+    const struct op *one_op;
     struct kernel *one_kernel;
 };
 

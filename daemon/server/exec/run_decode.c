@@ -71,6 +71,7 @@ static int run_decode_single(struct connection *c, struct run *run, const struct
         return unknown_op(e);
     command_list_init_single(run, op->n_inputs + op->n_outputs);
     step_set_op(&run->one_step, op);
+    run->one_op = op;
     if (decode_operands(c, &run->commands, op, &args[RUN_in], 0, op->n_inputs, "in", in_paths, e) < 0 ||
         decode_operands(c, &run->commands, op, &args[RUN_out], op->n_inputs, op->n_outputs, "out", out_paths, e) < 0 ||
         step_decode_attrs(op, &run->one_step, args[RUN_attrs].items, &variant, e) < 0 ||
@@ -96,14 +97,14 @@ static int limit_length(const struct rpc_arg *list, const char *key, unsigned li
     return error_detail_number(e, "value", list->length);
 }
 
-static int decode_indices(struct command_list *commands, struct step *step, const struct rpc_arg *list, unsigned first,
-                          unsigned count, const char *key, struct error *e)
+static int decode_indices(struct command_list *commands, struct step *step, const struct op *op,
+                          const struct rpc_arg *list, unsigned first, unsigned count, const char *key, struct error *e)
 {
     const struct rpc_field item = {.key = key, .type = RPC_UINT, .max = commands->n_tensors - 1};
     const struct rpc_value *value = NULL;
     struct rpc_arg arg;
 
-    if (check_count(op_get((enum op_id)step->op), list->length, count, key, e) < 0)
+    if (check_count(op, list->length, count, key, e) < 0)
         return -1;
     for (unsigned i = 0; i < count; i++) {
         value = rpc_list_next(list, value);
@@ -135,8 +136,9 @@ static int decode_step(struct connection *c, struct command_list *commands, unsi
     if (!op)
         return unknown_op(e);
     step_set_op(step, op);
-    if (decode_indices(commands, step, &args[OP_in], 0, op->n_inputs, "in", e) < 0 ||
-        decode_indices(commands, step, &args[OP_out], op->n_inputs, op->n_outputs, "out", e) < 0 ||
+    commands->ops[i] = op;
+    if (decode_indices(commands, step, op, &args[OP_in], 0, op->n_inputs, "in", e) < 0 ||
+        decode_indices(commands, step, op, &args[OP_out], op->n_inputs, op->n_outputs, "out", e) < 0 ||
         step_decode_attrs(op, step, args[OP_attrs].items, ret_variant, e) < 0)
         return -1;
     return step_plan(commands, i, e);
@@ -219,8 +221,6 @@ void run_init(struct run *run)
     run->samples = NULL;
     run->ready = run->done = 0;
     run->priority = PRIORITY_NORMAL;
-    list_init(&run->queue_link);
-    list_init(&run->deadline_link);
     run->job.n_steps = 0;
     run->job.warmup = 0;
     run->job.repeat = 1;

@@ -165,9 +165,9 @@ int step_plan(struct command_list *commands, unsigned i, struct error *e)
 
 /* ---- where ---- */
 
-static int choose_variant(struct step *step, struct backend_device *d, const struct rpc_arg *variant, struct error *e)
+static int choose_variant(struct step *step, const struct op *op, struct backend_device *d,
+                          const struct rpc_arg *variant, struct error *e)
 {
-    const struct op *op = op_get((enum op_id)step->op);
     const char *const *names = d->backend->variants(d, op, step->plan.dtype);
     char all[160] = "";
     int n = 0;
@@ -215,7 +215,7 @@ int step_place(struct command_list *commands, unsigned i, struct backend_device 
                   k->module->device->info.uuid, device->info.uuid);
         return error_detail_text(e, "key", "kernel");
     }
-    if (!k && choose_variant(&commands->steps[i], device, variant, e) < 0)
+    if (!k && choose_variant(&commands->steps[i], commands->ops[i], device, variant, e) < 0)
         return -1;
     set_operands(commands, i);
     return device->backend->check ? device->backend->check(device, &commands->steps[i], e) : 0;

@@ -93,8 +93,7 @@ static void submit(struct run *run)
 {
     struct connection *c = run->stream->connection;
     struct activity *a = &c->server->activity;
-    const struct activity_before before =
-        activity_begin(a, run->device, command_list_op(&run->commands, 0)->name, c->pid, c->uid);
+    const struct activity_before before = activity_begin(a, run->device, run->commands.ops[0]->name, c->pid, c->uid);
 
     run->state = RUN_SUBMITTED;
     c->exec->queued--;

@@ -64,8 +64,7 @@ static void note_failure(struct connection *c, const struct run *run)
 
         profile_add_error(c->server->observe->profile, c->uid, &call, run->device, b->steps[0].variant_used);
     }
-    event_fault(c, run->device ? run->device->info.uuid : "-", b->n_steps ? command_list_op(b, 0)->name : "-",
-                &run->error);
+    event_fault(c, run->device ? run->device->info.uuid : "-", b->n_steps ? b->ops[0]->name : "-", &run->error);
 }
 
 static void note_in_profile(const struct connection *c, const struct run *run, const struct latency *latency)
