@@ -139,12 +139,14 @@ static uint64_t serve_user(struct schedule *s, struct schedule_user *u, bool alo
     return before - start;
 }
 
-/* Begins the next round with the users that wait. Where no user of the last round had credit, the rounds until one of
- * them has some pass at once. */
-static void begin_round(struct schedule *s)
+/* Begins the next round with the users that wait. False: there are none. Where no user of the last round had credit,
+ * the rounds until one of them has some pass at once. */
+static bool begin_round(struct schedule *s)
 {
     int64_t least = INT64_MIN;
 
+    if (list_empty(&s->later))
+        return false;
     list_take(&s->users, &s->later);
     s->round++;
     list_for_each_safe (node, after, &s->users) {
@@ -156,6 +158,7 @@ static void begin_round(struct schedule *s)
         list_for_each_safe (node, after, &s->users)
             list_entry(node, struct schedule_user, link)->credit_ns -= least;
     s->fruitless = true;
+    return true;
 }
 
 /* Gives the user the round's quantum. */
@@ -196,12 +199,8 @@ static bool turn(struct schedule *s, void (*serve)(struct schedule_task *task))
 
 void schedule_turn(struct schedule *s, void (*serve)(struct schedule_task *task))
 {
-    bool served = false;
-
-    while (!served && schedule_waits(s)) {
-        if (list_empty(&s->users))
-            begin_round(s);
-        served = turn(s, serve);
-    }
+    while (!list_empty(&s->users) || begin_round(s))
+        if (turn(s, serve))
+            break;
     s->unmeasured = 0;
 }

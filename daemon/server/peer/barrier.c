@@ -33,6 +33,8 @@ void barriers_step(struct connection *c)
 
 void barriers_advance(struct connection *c)
 {
+    if (list_empty(&c->barriers))
+        return;
     if (!c->closed && ready_barrier(c) && may_answer(c))
         connection_mark_dirty(c);
     while (c->closed && !list_empty(&c->barriers)) {

@@ -6,14 +6,6 @@
 
 /* The time between two choices of an exempt connection, while a user has no room. */
 enum { TICK_MS = 20 };
-static uint64_t bytes_of(const struct connection *c)
-{
-    uint64_t bytes = buffer_held(&c->input.bytes) + buffer_held(&c->output.bytes);
-
-    if (c->channel)
-        bytes += buffer_held(&c->channel->input.bytes) + buffer_held(&c->channel->output.bytes);
-    return bytes;
-}
 
 static bool has_input(const struct connection *c)
 {
@@ -63,8 +55,10 @@ static void resume_connection(struct connection *c)
 void user_pressure_note(struct connection *c)
 {
     struct account *a = c->account;
-    const uint64_t bytes = bytes_of(c);
+    uint64_t bytes = buffer_held(&c->input.bytes) + buffer_held(&c->output.bytes);
 
+    if (c->channel)
+        bytes += buffer_held(&c->channel->input.bytes) + buffer_held(&c->channel->output.bytes);
     if (bytes < c->buffered.amount)
         trimming_note(&c->server->trimming, c->buffered.amount - bytes);
     if (bytes != c->buffered.amount)
