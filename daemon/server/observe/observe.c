@@ -46,13 +46,6 @@ void observe_free(struct server *s)
 
 /* ---- runs ---- */
 
-static void note_device_us(struct connection *c, const struct run *run, double us, uint64_t now_ns)
-{
-    c->statistics->device_us += us;
-    account_add_device_us(c->account, us, now_ns);
-    c->server->totals.device_us[run->device->index] += us;
-}
-
 static void note_failure(struct connection *c, const struct run *run)
 {
     const struct command_list *b = &run->commands;
@@ -91,8 +84,11 @@ static void ended(const struct run *run, double device_us, double total_us, uint
     struct connection *c = r->connection;
     struct latency latency;
 
-    if (run->job.started_ns)
-        note_device_us(c, run, device_us, now_ns);
+    if (run->job.started_ns) {
+        c->statistics->device_us += device_us;
+        account_add_device_us(c->account, device_us, now_ns);
+        c->server->totals.device_us[run->device->index] += device_us;
+    }
     if (r->answered)
         return;
     if (run->failed) {

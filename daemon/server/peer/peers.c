@@ -79,11 +79,6 @@ void peers_serve(struct server *s)
     connections_free_done(s);
 }
 
-bool peers_sleep(struct server *s)
-{
-    return rings_sleep(s);
-}
-
 void peers_reload(struct server *s)
 {
     list_for_each_safe (node, after, &s->peers->connections) {

@@ -19,7 +19,8 @@ void peers_free(struct server *s);
  * serves connections that wait for their turn. */
 void peers_poll(struct server *s);
 void peers_serve(struct server *s);
-/* Prepares the rings for the loop's sleep. False: a ring has work, and the loop must not sleep. */
+/* ring.c: before the loop sleeps, puts every ring that may be read to sleep. False: a ring has work, and the loop must
+ * not sleep. */
 bool peers_sleep(struct server *s);
 
 /* Applies a changed configuration: access lists and peer timeouts. */

@@ -7,6 +7,7 @@
 
 #include "server/peer/back_pressure.h"
 #include "server/peer/connection.h"
+#include "server/peer/peers.h"
 #include "server/peer/room.h"
 #include "util/clock.h"
 #include "util/shortage.h"
@@ -147,7 +148,7 @@ void rings_poll(struct server *s)
     }
 }
 
-bool rings_sleep(struct server *s)
+bool peers_sleep(struct server *s)
 {
     list_for_each_safe (node, after, &s->peers->hot) {
         struct connection *c = list_entry(node, struct connection, hot_link);

@@ -19,8 +19,4 @@ void ring_close(struct connection *c);
 /* Looks into every hot ring. */
 void rings_poll(struct server *s);
 
-/* Before the loop sleeps: puts every ring that may be read to sleep. False: a ring has work, and the loop must not
- * sleep. */
-bool rings_sleep(struct server *s);
-
 #endif
