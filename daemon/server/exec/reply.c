@@ -142,7 +142,7 @@ void run_reply(struct request *r, struct run *run)
     struct rpc_output *out;
     struct error e;
 
-    s->exec->observer->ended(run, device_us(run, now), total_us, now);
+    s->exec->observer->ended(r, run, device_us(run, now), total_us, now);
     if (r->answered)
         return;
     if (run->failed) {

@@ -52,7 +52,7 @@ struct run {
 struct run_observer {
     /* A run has ended; its reply follows, unless it was answered before. `device_us`: how long its device was busy with
      * it. `total_us`: since the request came. */
-    void (*ended)(const struct run *run, double device_us, double total_us, uint64_t now_ns);
+    void (*ended)(const struct request *r, const struct run *run, double device_us, double total_us, uint64_t now_ns);
     /* A step of a program ran `count` times, without a measurement. */
     void (*program_ran)(struct server *s, uid_t uid, const struct op_call *call, const struct backend_device *device,
                         const char *variant, uint64_t count);

@@ -78,9 +78,8 @@ static void note_in_profile(const struct connection *c, const struct run *run, c
     }
 }
 
-static void ended(const struct run *run, double device_us, double total_us, uint64_t now_ns)
+static void ended(const struct request *r, const struct run *run, double device_us, double total_us, uint64_t now_ns)
 {
-    const struct request *r = request_of(run);
     struct connection *c = r->connection;
     struct latency latency;
 

@@ -63,7 +63,6 @@ static struct request *request_new(struct connection *c, const struct rpc_messag
     schedule_note(&s->schedule, r->received_ns);
     r->sequence = c->next_sequence++;
     r->next = NULL;
-    list_init(&r->order_link);
     list_init(&r->queue_link);
     if (!r->notification) {
         r->next = c->by_msgid[r->msgid % MSGID_BUCKETS];
