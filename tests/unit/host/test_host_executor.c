@@ -232,36 +232,41 @@ static void note_alices(struct backend_job *job)
     job->impl = job;
 }
 
+/* A light job that is copied for each submission. Jobs of two owners run at one time, so each owner needs its own. */
+static void light_init(struct addition *x, uint64_t owner, void (*done)(struct backend_job *))
+{
+    addition_init(x, 5000);
+    x->job.repeat = 10;
+    x->job.timing = false;
+    x->job.owner = owner;
+    x->job.done = done;
+}
+
 /* A job of an owner waits for the others' turn of some 500 µs, not for a job of each of the streams that they have. */
 static void test_owners_take_turns(void **state)
 {
     enum { STREAMS = 40, EACH = 20, ALICES = 15, ALICE = 1, BOB = 2 };
     static struct backend_job bobs[STREAMS][EACH], alices[ALICES];
     struct backend_stream *streams[STREAMS];
-    struct addition small;
+    struct addition bobs_light, alices_light;
     struct fixture f;
     struct error e;
 
     (void)state;
     bobs_done = 0;
     fixture_open(&f, NULL);
-    addition_init(&small, 5000);
-    small.job.repeat = 10;
-    small.job.timing = false;
+    light_init(&bobs_light, BOB, count_bobs);
+    light_init(&alices_light, ALICE, note_alices);
     for (unsigned i = 0; i < STREAMS; i++) {
         assert_int_equal(host_backend.stream_new(f.device, PRIORITY_NORMAL, &streams[i], &e), 0);
         for (unsigned j = 0; j < EACH; j++) {
-            bobs[i][j] = small.job;
-            bobs[i][j].owner = BOB;
-            bobs[i][j].done = count_bobs;
+            bobs[i][j] = bobs_light.job;
             host_backend.submit(streams[i], &bobs[i][j]);
         }
     }
     alices_first = &alices[0];
     for (unsigned i = 0; i < ALICES; i++) {
-        alices[i] = small.job;
-        alices[i].owner = ALICE;
-        alices[i].done = note_alices;
+        alices[i] = alices_light.job;
         host_backend.submit(f.stream, &alices[i]);
     }
     fixture_wait(&f, NULL);
@@ -269,7 +274,8 @@ static void test_owners_take_turns(void **state)
     assert_in_range(bobs_before_alices[1] - bobs_before_alices[0], 0, (ALICES - 1) * STREAMS / 2);
     for (unsigned i = 0; i < STREAMS; i++)
         host_backend.stream_free(streams[i]);
-    addition_deinit(&small);
+    addition_deinit(&bobs_light);
+    addition_deinit(&alices_light);
     fixture_close(&f);
 }
 
