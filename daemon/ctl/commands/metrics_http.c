@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/select.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -27,13 +28,6 @@ struct http {
         time_t since;
     } connections[MAX_CONNECTIONS];
 };
-
-static volatile sig_atomic_t ended;
-
-static void end(int signal)
-{
-    ended = signal;
-}
 
 static time_t now_s(void)
 {
@@ -130,11 +124,12 @@ static bool any(const struct http *http)
     return false;
 }
 
-static enum ctl_exit serve(struct http *http, struct MHD_Daemon *server, const sigset_t *unblocked)
+/* Until `ending`, a signalfd, has a signal. */
+static enum ctl_exit serve(struct http *http, struct MHD_Daemon *server, int ending)
 {
-    while (!ended) {
+    for (;;) {
         fd_set in, out, special;
-        struct timespec wait = {.tv_sec = 1};
+        struct timeval wait = {.tv_sec = 1};
         MHD_socket highest = -1;
         unsigned long long ms;
         bool limited = any(http);
@@ -142,23 +137,22 @@ static enum ctl_exit serve(struct http *http, struct MHD_Daemon *server, const s
         FD_ZERO(&in);
         FD_ZERO(&out);
         FD_ZERO(&special);
+        FD_SET(ending, &in);
         if (MHD_get_fdset(server, &in, &out, &special, &highest) != MHD_YES)
             goto fail;
         if (MHD_get_timeout(server, &ms) == MHD_YES && ms < 1000) {
-            wait = (struct timespec){.tv_nsec = (long)ms * 1000000};
+            wait = (struct timeval){.tv_usec = (suseconds_t)ms * 1000};
             limited = true;
         }
         /* Without connections it sleeps until one comes. */
-        if (pselect(highest + 1, &in, &out, &special, limited ? &wait : NULL, unblocked) < 0) {
-            if (errno != EINTR)
-                goto fail;
-            continue;
-        }
+        if (select((highest > ending ? highest : ending) + 1, &in, &out, &special, limited ? &wait : NULL) < 0)
+            goto fail;
+        if (FD_ISSET(ending, &in))
+            return CTL_OK;
         if (MHD_run_from_select(server, &in, &out, &special) != MHD_YES)
             goto fail;
         end_old(http);
     }
-    return CTL_OK;
 fail:
     return ctl_complain("os_error", "waiting for connections: %s", strerror(errno));
 }
@@ -236,32 +230,33 @@ static void tell_address(int fd)
 
 static enum ctl_exit run(struct http *http, const struct addrinfo *address, const char *text)
 {
-    struct sigaction action = {.sa_handler = end};
     struct MHD_Daemon *server;
     enum ctl_exit status;
-    sigset_t ending, unblocked;
-    int fd = listen_on(address, text);
+    sigset_t signals;
+    int ending, fd = listen_on(address, text);
 
     if (fd < 0)
         return CTL_FAILED;
-    /* Signals arrive nowhere but while it waits. */
-    metrics_block_ending(&ending);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
-    sigemptyset(&unblocked);
+    metrics_block_ending(&signals);
+    ending = signalfd(-1, &signals, SFD_CLOEXEC);
+    if (ending < 0) {
+        close(fd);
+        return ctl_complain("os_error", "waiting for signals: %s", strerror(errno));
+    }
     server =
         MHD_start_daemon(MHD_NO_FLAG, 0, NULL, NULL, answer, http, MHD_OPTION_LISTEN_SOCKET, fd,
                          MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
                          (size_t)CONNECTION_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SILENCE_S,
                          MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_CONNECTION, notice, http, MHD_OPTION_END);
-    if (!server) {
+    if (server) {
+        tell_address(fd);
+        status = serve(http, server, ending);
+        MHD_stop_daemon(server); /* closes the socket, too */
+    } else {
         close(fd);
-        return ctl_complain("os_error", "the HTTP server does not start on %s", text);
+        status = ctl_complain("os_error", "the HTTP server does not start on %s", text);
     }
-    tell_address(fd);
-    status = serve(http, server, &unblocked);
-    MHD_stop_daemon(server); /* closes the socket, too */
+    close(ending);
     return status;
 }
 
