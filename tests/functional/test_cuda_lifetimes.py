@@ -29,6 +29,8 @@ from support import memfd, proc, raw
 from support.cuda_exporter import Exporter
 from support.raw import tensor
 
+MEMORY_POOLS_SUPPORTED = 115  # a CUdevice_attribute
+
 pytestmark = only_with_the_standin
 shared_machine, machine, connect, connection, exporter = FIXTURES
 
@@ -214,6 +216,22 @@ def test_out_of_device_memory(connection: raw.Connection, machine: Machine) -> N
     for fd in reply.fds:
         os.close(fd)
     reply.fds.clear()
+
+
+def test_a_gpu_without_memory_pools(tmp_path: Path) -> None:
+    """It computes on device memory. Shared host memory is copied through a pool: the requester is told that it cannot be."""
+    machine = Machine(tmp_path, env={"KOPS_STANDIN_ATTRIBUTES": f"{MEMORY_POOLS_SUPPORTED}=0"})
+    with machine.daemon as daemon, daemon.connect() as connection:
+        exporter = machine.exporter()
+        a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+        view = tensor(connection.register(memfd.Shared(4 * N)), [N])
+        steps = {"op": "square", "in": [view], "out": [view], "device": machine.gpu}
+        for _ in range(2):
+            error = connection.error("run", steps)
+            assert error.code == "unsupported" and "memory pools" in str(error), error
+            connection.call("run", square(a, out))
+            assert (values(out) == 9).all()
+        assert "event=fault" not in daemon.log() and not machine.control.misuses()
 
 
 def test_memory_that_the_driver_does_not_let_go_of(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "blaslt/blaslt.h"
-#include "driver/scratch.h"
 #include "memory/operand.h"
 #include "user_kernel.h"
 #include "variants.h"
@@ -31,9 +30,5 @@ int cuda_check_step(struct backend_device *base, const struct step *step, struct
         return -1;
     if (plan_is_empty(&step->plan))
         return 0;
-    if (!cuda_scratch_is_there(d) && cuda_step_is_staged(step))
-        return error_set(e, ERROR_UNSUPPORTED,
-                         "%s has no memory pools, so it cannot copy shared host memory in and out; use device memory",
-                         base->info.name);
     return step_variant(step) && step->plan.kind != PLAN_KERNEL ? check_forced(d, step, e) : 0;
 }

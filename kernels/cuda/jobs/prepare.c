@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "compute/kernels.h"
+#include "driver/scratch.h"
 #include "executor.h"
 #include "memory/operand.h"
 #include "memory/peer.h"
@@ -59,6 +60,11 @@ static int prepare_step(struct cuda_stream *s, const struct step *step, struct c
     if (plan_is_empty(&step->plan))
         return 0;
     if (cuda_step_is_staged(step)) {
+        if (!cuda_scratch_is_there(s->queue.device))
+            return error_set(
+                e, ERROR_UNSUPPORTED,
+                "%s has no memory pools, so it cannot copy shared host memory in and out; use device memory",
+                s->queue.device->base.info.name);
         own->staged = calloc(1, sizeof(*own->staged));
         if (!own->staged)
             return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to stage a tensor");
