@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from quotas import HOST, daemons
 from support import memfd, proc, raw, users
-from support.daemon import Daemon, binary, sanitized
+from support.daemon import Daemon, binary, sanitized, thread_sanitized
 from support.users import as_root
 
 ALICE, BOB, CAROL = 54001, 54002, 54003
@@ -193,6 +193,7 @@ def fill_all_that_may_be(connection: raw.Connection, sparse: Callable[[int], int
 
 @as_root
 @in_a_group
+@pytest.mark.skipif(thread_sanitized(), reason="ThreadSanitizer takes four bytes of the group's memory for each byte used")
 def test_who_fills_all_that_may_be_leaves_room_for_the_next(group: Path, sparse: Callable[[int], int]) -> None:
     daemon = Daemon(config=HOST + users.OPEN, start=False)
     daemon.command = inside(group, daemon.command)

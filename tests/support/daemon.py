@@ -89,7 +89,9 @@ class Daemon:
         }
         self.env.setdefault("ASAN_OPTIONS", "detect_leaks=1:exitcode=99")
         self.env.setdefault("UBSAN_OPTIONS", "print_stacktrace=1:halt_on_error=1:exitcode=99")
-        self.env.setdefault("TSAN_OPTIONS", f"exitcode=99:suppressions={ROOT / 'tests/support/tsan.supp'}")
+        # Whoever says more than this should not lose the suppressions by it.
+        tsan = f"exitcode=99 history_size=7 suppressions={ROOT / 'tests/tsan.supp'}"
+        self.env["TSAN_OPTIONS"] = f"{tsan} {self.env.get('TSAN_OPTIONS', '')}"
         self.env["KOPSD_KERNELS_HELPERS"] = "1"  # one compiler at a time: what the daemon holds is steady
         self.env["CACHE_DIRECTORY"] = str(self.folder / "cache")  # not the machine's
         self.env.update(env or {})
