@@ -34,12 +34,11 @@ def test_killed_with_a_running_job(daemon: Daemon, spawn: Spawn) -> None:
 
 def test_killed_with_queued_jobs(daemon: Daemon, spawn: Spawn) -> None:
     def work(c: raw.Connection) -> object:
-        long, vectors = LongRun(c), Vectors(c, 2, 1000)
+        long, vectors = LongRun(c), Vectors(c, 9, 1000)
         for stream in range(8):
+            out = vectors.tensor(1 + stream)  # streams of one client run at the same time
             for _ in range(3):
-                c.request(
-                    "run", run_params("square", [vectors.tensor(0)], vectors.tensor(1), stream=stream, repeat=10000)
-                )
+                c.request("run", run_params("square", [vectors.tensor(0)], out, stream=stream, repeat=10000))
         return long, vectors
 
     kill(child_with(daemon, work, spawn))
@@ -90,12 +89,12 @@ def test_killed_anywhere(round_: int, daemon: Daemon, spawn: Spawn) -> None:
 
     def main() -> None:
         connection = daemon.connect()
-        vectors = Vectors(connection, 2, 100_000)
+        vectors = Vectors(connection, 5, 100_000)
         os.write(done, b"x")
         while True:
             shared = memfd.Shared(65536)
             ids = [
-                connection.request("run", run_params("square", [vectors.tensor(0)], vectors.tensor(1), stream=s))
+                connection.request("run", run_params("square", [vectors.tensor(0)], vectors.tensor(1 + s), stream=s))
                 for s in range(4)
             ]
             buffer = connection.register(shared)
