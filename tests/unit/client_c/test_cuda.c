@@ -1,6 +1,7 @@
 /* Device memory, with a driver that keeps it in host memory (tests/standin_cuda), named by KOPS_CUDA_DRIVER. */
 #include <cuda.h>
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -62,7 +63,7 @@ struct seen {
     unsigned char handle[64];
     uint64_t handle_size, size, alloc_id, offset;
     unsigned registers;
-    bool hang_up; /* at the next run */
+    atomic_bool hang_up; /* at the next run; the connection that follows sees that it was done */
 };
 
 static void serve_seeing(struct fake_connection *c, void *context_)
@@ -85,10 +86,8 @@ static void serve_seeing(struct fake_connection *c, void *context_)
             s->alloc_id = fake_param(&r.params, "alloc_id")->via.u64;
         }
         if (!strcmp(r.method, "run")) {
-            if (s->hang_up) {
-                s->hang_up = false;
+            if (atomic_exchange(&s->hang_up, false))
                 return;
-            }
             s->offset = fake_param(&fake_param(&r.params, "in")->via.array.ptr[0], "offset")->via.u64;
         }
         fake_answer(c, &r);
