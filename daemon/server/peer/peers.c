@@ -65,7 +65,6 @@ void peers_free(struct server *s)
 void peers_poll(struct server *s)
 {
     rings_poll(s);
-    user_pressure_turn(s);
 }
 
 static void serve(struct schedule_task *task)
@@ -76,6 +75,7 @@ static void serve(struct schedule_task *task)
 void peers_serve(struct server *s)
 {
     schedule_turn(&s->schedule, serve);
+    user_pressure_turn(s);
     connections_free_done(s);
 }
 
