@@ -57,14 +57,11 @@ enum kops_code native_submit(kops_client *client, const struct native_raw *reque
                       .context = &generation,
                       .here = generation != 0,
                       .decode = decode_late(request->method),
-                      .reply = calloc(1, sizeof(*job.reply)),
-                      .owns_reply = true,
+                      .keeps_reply = true,
                       .fds = request->fds,
                       .n_fds = request->n_fds};
     enum kops_code r;
 
-    if (!job.reply)
-        return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a reply");
     client_enter(client, e);
     r = job_submit(client, &job, client_deadline(client, request->timeout_ms), ret_ticket, e);
     client_leave(client);
@@ -121,8 +118,6 @@ uint32_t native_generation(kops_client *client, int64_t timeout_ms, struct kops_
 }
 
 /* ---- runs by ids ---- */
-
-/* ---- by ids ---- */
 
 static enum kops_code not_the_same(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_error *e)
 {

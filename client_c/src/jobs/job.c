@@ -1,5 +1,7 @@
 #include "job.h"
 
+#include <stdlib.h>
+
 #include "base/fail.h"
 #include "session/call.h"
 #include "session/receive.h"
@@ -9,16 +11,19 @@ enum {
 };
 
 /* Says where the reply goes. */
-static void prepare(struct call *call, const struct job *job)
+static enum kops_code prepare(struct call *call, const struct job *job, struct kops_error *e)
 {
     call->decode = job->decode;
     call->into = job->into ? job->into : &call->timings;
-    call->reply = job->reply;
-    call->owns_reply = job->owns_reply;
+    call->owns_reply = job->keeps_reply;
+    call->reply = job->keeps_reply ? calloc(1, sizeof(*call->reply)) : job->reply;
+    if (job->keeps_reply && !call->reply)
+        return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a reply");
     if (job->options) {
         call->timings.samples = job->options->samples;
         call->timings.samples_room = job->options->samples_room;
     }
+    return KOPS_OK;
 }
 
 /* Makes everything known to the connection that the job needs; KOPS_OK with *ret_known false: try again. */
@@ -60,8 +65,9 @@ enum kops_code job_send(struct kops_client *c, struct job *job, uint64_t deadlin
             lost += c->generation != generation;
             continue;
         }
-        prepare(m.call, job);
-        r = job->order ? ordered_assign(job->order, m.call, e) : KOPS_OK;
+        r = prepare(m.call, job, e);
+        if (!r && job->order)
+            r = ordered_assign(job->order, m.call, e);
         if (r) {
             call_free(&c->calls, m.call);
             return r;

@@ -32,7 +32,7 @@ struct job {
     wire_decode *decode;
     void *into; /* NULL: the timings */
     struct native_reply *reply;
-    bool owns_reply;
+    bool keeps_reply; /* in a reply of the call's own, for native_wait() */
 
     const int *fds;
     unsigned n_fds;
