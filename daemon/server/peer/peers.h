@@ -15,8 +15,8 @@ void peers_stop(struct server *s);
 /* Call it after the loop's end. NULL is allowed. */
 void peers_free(struct server *s);
 
-/* Parts of a turn of the loop. peers_poll() looks into rings; peers_serve() serves connections that wait for their turn,
- * and then resumes paused connections of users who have room again. */
+/* Parts of a turn of the loop. peers_poll() looks into rings; peers_serve() serves connections that wait for their
+ * turn, and then resumes paused connections of users who have room again. */
 void peers_poll(struct server *s);
 void peers_serve(struct server *s);
 /* ring.c: before the loop sleeps, puts every ring that may be read to sleep. False: a ring has work, and the loop must
