@@ -42,6 +42,7 @@ struct backend_device_info {
     uint64_t memory_bytes;
     unsigned compute_units;
     bool shared; /* other processes' work runs beside ours in one context: a fault of theirs is ours, too */
+    bool clusters; /* the driver launches kernels with clusters */
 };
 
 /* First member of every backend's own device struct. */
@@ -207,7 +208,8 @@ struct backend {
     /* loop. No job is left on it. */
     void (*stream_free)(struct backend_stream *stream);
 
-    /* any. Checks what only the backend can: variant, limits of the device. Nothing is run. NULL: nothing to check. */
+    /* any. Checks what only the backend can: variant, limits of the device. Asks device->info alone, and no driver.
+     * NULL: nothing to check. */
     int (*check)(struct backend_device *device, const struct step *step, struct error *e);
 
     /* loop. True when the job needs prepare() first: it stages memfds, or would block in submit(). NULL: never. */

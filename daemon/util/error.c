@@ -18,6 +18,14 @@ const char *error_code_name(enum error_code code)
     return "internal";
 }
 
+/* Makes the text one line without control characters. */
+static void without_controls(char *text)
+{
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = '?';
+}
+
 int error_set(struct error *e, enum error_code code, const char *format, ...)
 {
     va_list args;
@@ -27,33 +35,49 @@ int error_set(struct error *e, enum error_code code, const char *format, ...)
     va_start(args, format);
     vsnprintf(e->message, sizeof(e->message), format, args);
     va_end(args);
-    /* A message may quote untrusted text: it stays one line without control characters. */
-    for (char *c = e->message; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            *c = '?';
+    without_controls(e->message); /* a message may quote untrusted text */
     return -1;
+}
+
+/* NULL: there is no room for another detail. */
+static struct error_detail *add_detail(struct error *e, const char *key)
+{
+    struct error_detail *d;
+
+    if (e->n_details == ERROR_DETAILS_MAX)
+        return NULL;
+    d = &e->details[e->n_details++];
+    memset(d, 0, sizeof(*d));
+    snprintf(d->key, sizeof(d->key), "%s", key);
+    return d;
 }
 
 int error_detail_number(struct error *e, const char *key, int64_t number)
 {
-    if (e->n_details < ERROR_DETAILS_MAX)
-        e->details[e->n_details++] = (struct error_detail){.key = key, .number = number};
+    struct error_detail *d = add_detail(e, key);
+
+    if (d)
+        d->number = number;
     return -1;
 }
 
 int error_detail_bool(struct error *e, const char *key, bool value)
 {
-    if (e->n_details < ERROR_DETAILS_MAX)
-        e->details[e->n_details++] = (struct error_detail){.key = key, .is_bool = true, .number = value};
+    struct error_detail *d = add_detail(e, key);
+
+    if (d) {
+        d->is_bool = true;
+        d->number = value;
+    }
     return -1;
 }
 
 int error_detail_text(struct error *e, const char *key, const char *text)
 {
-    if (e->n_details < ERROR_DETAILS_MAX) {
-        struct error_detail *d = &e->details[e->n_details++];
+    struct error_detail *d = add_detail(e, key);
 
-        *d = (struct error_detail){.key = key, .is_text = true};
+    if (d) {
+        d->is_text = true;
         snprintf(d->text, sizeof(d->text), "%s", text);
     }
     return -1;
@@ -89,4 +113,21 @@ int error_prefix(struct error *e, const char *prefix)
         if (e->details[i].is_text && !strcmp(e->details[i].key, "key"))
             put_before(e->details[i].text, sizeof(e->details[i].text), prefix);
     return -1;
+}
+
+void error_accept(struct error *e)
+{
+    if (e->code == ERROR_NONE || !strcmp(error_code_name(e->code), "internal"))
+        e->code = ERROR_INTERNAL;
+    e->message[sizeof(e->message) - 1] = '\0';
+    without_controls(e->message);
+    if (e->n_details > ERROR_DETAILS_MAX)
+        e->n_details = ERROR_DETAILS_MAX;
+    for (unsigned i = 0; i < e->n_details; i++) {
+        struct error_detail *d = &e->details[i];
+
+        d->key[sizeof(d->key) - 1] = d->text[sizeof(d->text) - 1] = '\0';
+        without_controls(d->key);
+        without_controls(d->text);
+    }
 }

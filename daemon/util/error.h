@@ -18,15 +18,16 @@ enum error_code {
 #undef X
 };
 
-enum { ERROR_MESSAGE_MAX = 256, ERROR_DETAILS_MAX = 5, ERROR_DETAIL_TEXT_MAX = 64 };
+enum { ERROR_MESSAGE_MAX = 256, ERROR_DETAILS_MAX = 5, ERROR_DETAIL_KEY_MAX = 16, ERROR_DETAIL_TEXT_MAX = 64 };
 
 struct error_detail {
-    const char *key; /* a literal */
+    char key[ERROR_DETAIL_KEY_MAX];
     bool is_text, is_bool;
     int64_t number;
     char text[ERROR_DETAIL_TEXT_MAX];
 };
 
+/* A plain value without pointers: it can be handed to another process. */
 struct error {
     enum error_code code;
     unsigned n_details;
@@ -40,7 +41,8 @@ const char *error_code_name(enum error_code code);
 /* Replaces *e; returns -1, so that `return error_set(...)` reads well. Control characters become question marks. */
 int error_set(struct error *e, enum error_code code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Adds a detail to an error that is set; more than ERROR_DETAILS_MAX are dropped. Return -1. */
+/* Adds a detail to an error that is set; more than ERROR_DETAILS_MAX are dropped. Keys are shorter than
+ * ERROR_DETAIL_KEY_MAX. Return -1. */
 int error_detail_number(struct error *e, const char *key, int64_t number);
 int error_detail_bool(struct error *e, const char *key, bool value);
 int error_detail_text(struct error *e, const char *key, const char *text);
@@ -51,5 +53,9 @@ int error_at(struct error *e, enum error_code code, const char *path, const char
 /* Puts `prefix` before the message and before the detail `key`, where there is one: says where in a larger whole the
  * fault lies. Returns -1. */
 int error_prefix(struct error *e, const char *prefix);
+
+/* Makes an error of another process safe to show: unknown codes become ERROR_INTERNAL, texts end and have no control
+ * characters. */
+void error_accept(struct error *e);
 
 #endif

@@ -10,7 +10,7 @@
 
 /* A forced variant must be able to run this plan. Memory that is not mapped yet is taken to be aligned as allocations
  * are. */
-static int check_forced(const struct cuda_device *d, const struct step *step, struct error *e)
+static int check_forced(const struct backend_device_info *info, const struct step *step, struct error *e)
 {
     uint64_t addresses[STEP_MAX_OPERANDS];
     struct cuda_launch launch;
@@ -18,17 +18,17 @@ static int check_forced(const struct cuda_device *d, const struct step *step, st
     if (strcmp(step_variant(step), cuda_variant_blaslt) == 0)
         return blaslt_check(&step->plan, e);
     cuda_step_alignments(step, addresses);
-    return cuda_ops_launch((enum op_id)step->op, &step->plan, addresses, step_variant(step), d->base.info.compute_units,
+    return cuda_ops_launch((enum op_id)step->op, &step->plan, addresses, step_variant(step), info->compute_units,
                            &launch, e);
 }
 
 int cuda_check_step(struct backend_device *base, const struct step *step, struct error *e)
 {
-    const struct cuda_device *d = cuda_device(base);
+    const struct backend_device_info *info = &base->info;
 
-    if (step->plan.kind == PLAN_KERNEL && cuda_user_check(d, &step->plan, e) < 0)
+    if (step->plan.kind == PLAN_KERNEL && cuda_user_check(info, &step->plan, e) < 0)
         return -1;
     if (plan_is_empty(&step->plan))
         return 0;
-    return step_variant(step) && step->plan.kind != PLAN_KERNEL ? check_forced(d, step, e) : 0;
+    return step_variant(step) && step->plan.kind != PLAN_KERNEL ? check_forced(info, step, e) : 0;
 }

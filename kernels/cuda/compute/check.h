@@ -4,7 +4,7 @@
 
 #include "backend/backend.h"
 
-/* check() of struct backend. Thread: loop. */
+/* check() of struct backend. It needs no driver, so a process without one can ask, too. Thread: any. */
 int cuda_check_step(struct backend_device *base, const struct step *step, struct error *e);
 
 #endif

@@ -5,10 +5,10 @@
 
 const char cuda_variant_user[] = "user";
 
-int cuda_user_check(const struct cuda_device *d, const struct plan *plan, struct error *e)
+int cuda_user_check(const struct backend_device_info *info, const struct plan *plan, struct error *e)
 {
-    if (plan->kernel.cluster[0] && !CUDA_HAS(LaunchKernelEx))
-        return error_set(e, ERROR_UNSUPPORTED, "the driver of %s is too old for clusters", d->base.info.name);
+    if (plan->kernel.cluster[0] && !info->clusters)
+        return error_set(e, ERROR_UNSUPPORTED, "the driver of %s is too old for clusters", info->name);
     return 0;
 }
 

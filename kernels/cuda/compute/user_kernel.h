@@ -9,7 +9,7 @@
 extern const char cuda_variant_user[];
 
 /* Refuses launches that the driver is too old for. Error: unsupported. Thread: any. */
-int cuda_user_check(const struct cuda_device *d, const struct plan *plan, struct error *e);
+int cuda_user_check(const struct backend_device_info *info, const struct plan *plan, struct error *e);
 
 /* Fills the launch. Thread: any. */
 void cuda_user_launch(const struct plan_kernel *k, const uint64_t *addresses, struct cuda_launch *ret_launch);

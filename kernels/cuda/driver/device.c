@@ -48,6 +48,7 @@ static int describe(struct cuda_device *d, struct error *e)
     info->memory_bytes = bytes;
     info->compute_units = (unsigned)processors;
     info->shared = cuda_device_attribute(d, (CUdevice_attribute)ATTRIBUTE_MPS_ENABLED) != 0;
+    info->clusters = CUDA_HAS(LaunchKernelEx);
     d->registers_read_only = cuda_device_attribute(d, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) != 0;
     return 0;
 }
