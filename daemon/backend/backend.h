@@ -41,7 +41,7 @@ struct backend_device_info {
     char arch[16]; /* "sm_90", "avx512", … */
     uint64_t memory_bytes;
     unsigned compute_units;
-    bool shared; /* other processes' work runs beside ours in one context: a fault of theirs is ours, too */
+    bool shared;   /* other processes' work runs beside ours in one context: a fault of theirs is ours, too */
     bool clusters; /* the driver launches kernels with clusters */
 };
 
@@ -67,6 +67,7 @@ struct backend_config {
     const char *cuda_driver;       /* path of libcuda, "none" to do without; NULL: libcuda.so.1 */
     const char *cuda_blaslt;       /* path of cuBLASLt, "none" to do without; NULL: the usual names */
     uint64_t cuda_workspace_bytes; /* scratch for cuBLASLt, a stream; 0: 32 MiB */
+    uint64_t spin_us;              /* how long an executor polls before it sleeps */
 };
 
 /* ---- memory ---- */
@@ -82,6 +83,7 @@ struct backend_memory {
     uint64_t address;              /* device memory: device pointer; else 0 */
     struct backend_device *device; /* device memory: where it lives; NULL for a memfd */
     void *impl;                    /* the device backend's own */
+    int fd;                        /* MEMORY_MEMFD: a descriptor of it where executors need one (memfd.h); else -1 */
     bool address_taken;            /* MEMORY_MEMFD: a device could not let go of `host`; memory_detach() sets it */
     /* MEMORY_MEMFD: what a device's backend keeps for it (pinning), by device index; made in prepare(), under
      * the backend's own lock; given back through memory_detach(). */
@@ -220,6 +222,9 @@ struct backend {
     /* loop. Queues the job behind the stream's earlier ones; never fails: errors come through done(). */
     void (*submit)(struct backend_stream *stream, struct backend_job *job);
 
+    /* loop. job->cancel of a submitted job was set. NULL: the backend reads the flag in time by itself. */
+    void (*cancel)(struct backend_job *job);
+
     /* loop. Frees what a backend kept in *job->program; no job uses it. NULL where it keeps nothing. */
     void (*program_free)(struct backend_device *device, struct backend_program *program);
 
@@ -262,6 +267,10 @@ struct backend {
     /* loop. Marks the device lost: poll() ends its jobs, and close() waits for nothing that may never end. NULL: jobs
      * always end. */
     void (*abandon)(struct backend_device *device, const struct error *why);
+
+    /* loop. A descriptor that becomes readable when poll() has something to do; -1: none. NULL: host->wake() alone
+     * tells. */
+    int (*wake_fd)(struct backend_device *device);
 
     /* any; may block. Bytes of the device's memory that are free now. -1, or NULL: it cannot tell. */
     int (*memory_free)(struct backend_device *device, uint64_t *ret_bytes);

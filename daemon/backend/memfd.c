@@ -13,6 +13,13 @@
 #include "util/log.h"
 #include "util/shortage.h"
 
+static bool keeps_fds;
+
+void memfd_keep_fds(void)
+{
+    keeps_fds = true;
+}
+
 static int refuse(struct error *e, const char *why)
 {
     error_set(e, ERROR_INVALID_FD, "%s", why);
@@ -69,7 +76,12 @@ int memfd_map(int fd, uint64_t size, bool writable, struct backend_memory **ret_
         }
         return error_set(e, ERROR_OUT_OF_MEMORY, "mapping %llu bytes: %s", (unsigned long long)size, strerror(error));
     }
-    *m = (struct backend_memory){.kind = MEMORY_MEMFD, .size = size, .writable = writable, .host = at};
+    *m = (struct backend_memory){.kind = MEMORY_MEMFD, .size = size, .writable = writable, .host = at, .fd = -1};
+    if (keeps_fds && (m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0)) < 0) {
+        error_shortage(e, errno, "a descriptor of shared memory");
+        memfd_unmap(m);
+        return -1;
+    }
     *ret_memory = m;
     return 0;
 }
@@ -115,6 +127,8 @@ struct backend_memory *memfd_unmap(struct backend_memory *memory)
         hold_addresses(memory);
     else
         munmap(memory->host, memory->size);
+    if (memory->fd >= 0)
+        close(memory->fd);
     free(memory);
     return NULL;
 }

@@ -4,9 +4,12 @@
 
 #include "backend/backend.h"
 
+/* From now on memory->fd is a descriptor of the memory, for executors. To be called before any memory is mapped. */
+void memfd_keep_fds(void);
+
 /* Maps `size` bytes of a client's descriptor, read-only unless `writable`. The descriptor must be a memfd on tmpfs (not
  * hugetlbfs), at least `size` long, sealed against shrinking, and for `writable` not sealed against writing. `fd` stays
- * the caller's. Errors: invalid_fd, read_only, out_of_memory. */
+ * the caller's. Errors: invalid_fd, read_only, out_of_memory, quota_exceeded (descriptors). */
 int memfd_map(int fd, uint64_t size, bool writable, struct backend_memory **ret_memory, struct error *e);
 
 /* Makes zeroed memory of `size` bytes, sealed against resizing. *ret_fd is the caller's. */

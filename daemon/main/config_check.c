@@ -97,6 +97,13 @@ static int check_kernels(struct config *c, struct error *e)
     return 0;
 }
 
+static int check_executors(struct config *c, struct error *e)
+{
+    static const char *const isolations[] = {[EXECUTORS_OFF] = "off", [EXECUTORS_ISOLATE_NONE] = "none"};
+
+    return find_choice("executors.isolate", c->executors_isolate, isolations, 2, &c->isolate, e);
+}
+
 int config_resolve_names(struct config *c, struct error *e)
 {
     const char *group = c->user_kernels_group;
@@ -113,7 +120,7 @@ int config_finish(struct config *c, struct error *e)
 {
     enum log_level level;
 
-    if (choose_socket(c, e) < 0 || choose_cache(c, e) < 0 || check_kernels(c, e) < 0)
+    if (choose_socket(c, e) < 0 || choose_cache(c, e) < 0 || check_kernels(c, e) < 0 || check_executors(c, e) < 0)
         return -1;
     config_finish_shares(c);
     if (strlen(c->socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))

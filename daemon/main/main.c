@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "compile/helper.h"
+#include "executor/executor.h"
 #include "main/config.h"
 #include "main/flags.h"
 #include "main/serve.h"
@@ -14,9 +15,13 @@ int main(int argc, char **argv)
     struct error e;
     int status;
 
-    /* Compilers are this program, too: so they are there wherever it is, and of the same version. */
+    /* Compilers and executors are this program, too: so they are there wherever it is, and of the same version. */
     if (compile_helper_wanted(argc, argv))
         return compile_helper_main(argc, argv);
+#ifdef KOPS_HAVE_CUDA
+    if (executor_wanted(argc, argv))
+        return executor_main(argc, argv, &cuda_backend);
+#endif
     status = flags_parse(argc, argv, &flags);
     if (status >= 0)
         return status;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "backend/mapping.h"
+#include "executor/executor.h"
 #include "main/listen.h"
 #include "main/notify.h"
 #include "server/control/server.h"
@@ -86,13 +87,14 @@ static struct server_config server_config_of(const struct config *c)
                            .host_blas = c->host_blas,
                            .cuda_driver = c->cuda_driver,
                            .cuda_blaslt = c->cuda_blaslt,
-                           .cuda_workspace_bytes = c->cuda_workspace_bytes},
+                           .cuda_workspace_bytes = c->cuda_workspace_bytes,
+                           .spin_us = c->spin_us},
     };
     unsigned n = 0;
 
 #ifdef KOPS_HAVE_CUDA
     if (c->cuda_enabled)
-        s.backends[n++] = &cuda_backend;
+        s.backends[n++] = c->isolate == EXECUTORS_OFF ? &cuda_backend : executor_backend(&cuda_backend);
 #endif
     if (c->host_enabled)
         s.backends[n++] = &host_backend;

@@ -69,6 +69,9 @@ const struct setting settings[] = {
      "Path of cuBLASLt, or none; the usual names by default. Without it gemm uses kopsd's own kernel."},
     {"cuda", "workspace_bytes", NUMBER, AT(cuda_workspace_bytes), "33554432", 0, 1U << 30, FIXED,
      "Scratch memory for cuBLASLt, for each stream in use."},
+    {"executors", "isolate", TEXT, AT(executors_isolate), "off", 0, 0, FIXED,
+     "Whose GPU work shares a process: off (the daemon itself does all of it), or none (one executor, a process of its "
+     "own, does the work of all users)."},
     {"kernels", "user_kernels", TEXT, AT(user_kernels), "owner", 0, 0, FIXED,
      "Users that may bring kernels: off, owner (root and the daemon's own user), group (also members of "
      "user_kernels_group), or all. Kernels run in the daemon's context and can read and write all clients' shared "

@@ -118,7 +118,7 @@ class Machine:
 
     def left(self) -> bool:
         """No client is there, and what clients had on the GPU is closed (which cannot fail without an end)."""
-        return proc.fds(self.daemon.pid)["socket"] == proc.OWN_SOCKETS and not self.live()["live_ipc_mappings"]
+        return proc.fds(self.daemon.pid)["socket"] == proc.own_sockets(self.daemon.pid) and not self.live()["live_ipc_mappings"]
 
     def ended(self) -> bool:
         """It has given the device up, and is another daemon now."""
@@ -152,7 +152,7 @@ class Machine:
         return True
 
     def one_point(self, function: str, nth: int, error: int, sticky: bool) -> str:
-        fault = self.control.fail(function, error, nth=nth, sticky=sticky, pid=self.daemon.pid)
+        fault = self.control.fail(function, error, nth=nth, sticky=sticky, pid=self.daemon.gpu_pid)
         Fault.fired = 1
         with contextlib.suppress(OSError):  # it may end at any moment: then nobody can connect
             try:

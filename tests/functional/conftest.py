@@ -33,7 +33,7 @@ def warm_up(daemon: Daemon) -> None:
         vectors = Vectors(connection, 2, 1000)
         for stream in range(8):
             connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)], stream=stream)
-    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS, "only its own sockets are left")
+    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.own_sockets(daemon.pid), "only its own sockets are left")
 
 
 @pytest.fixture(scope="session")

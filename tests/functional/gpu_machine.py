@@ -46,7 +46,7 @@ class Machine:
 
     @property
     def row(self) -> Any:
-        return self.control.row(self.daemon.pid)
+        return self.control.row(self.daemon.gpu_pid)
 
     def wait(self, condition: Callable[[], bool]) -> None:
         self.control.wait_for(condition, raw.PATIENCE)
@@ -73,7 +73,7 @@ def shared_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine
         exporter.close()
         machine.wait(lambda: machine.row.live_ipc_mappings == machine.row.live_host_registrations == 0)
         proc.eventually(
-            lambda: proc.fds(machine.daemon.pid)["socket"] == proc.OWN_SOCKETS,
+            lambda: proc.fds(machine.daemon.pid)["socket"] == proc.own_sockets(machine.daemon.pid),
             "only its own sockets are left",
         )
         yield machine

@@ -392,7 +392,7 @@ class Burst:
             self.leave(client)
         if self.control and rng.random() < 0.02:
             self.repair()
-            self.faults.append(self.control.fail(*rng.choice(FAULTS), pid=self.daemon.pid))
+            self.faults.append(self.control.fail(*rng.choice(FAULTS), pid=self.daemon.gpu_pid))
 
     def run(self, steps: int, most: int, spare: int) -> None:
         """At most so many at once, with so many buffers beside their vectors each."""

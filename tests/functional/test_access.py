@@ -162,7 +162,7 @@ def test_turning_clients_away_leaves_nothing(start: Callable[..., Daemon]) -> No
     for _ in range(20):
         assert not may_connect(daemon, ALICE)
     daemon.wait_holdings(before)
-    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS, "only its own sockets are left")
+    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.own_sockets(daemon.pid), "only its own sockets are left")
 
 
 @as_root

@@ -198,7 +198,7 @@ def test_launch_error_is_the_requesters(
     one, two = connect(), connect()
     a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
     one.call("run", square(a, out))
-    fault = machine.control.fail("cuLaunchKernel", LAUNCH_OUT_OF_RESOURCES, pid=machine.daemon.pid)
+    fault = machine.control.fail("cuLaunchKernel", LAUNCH_OUT_OF_RESOURCES, pid=machine.daemon.gpu_pid)
     error = one.error("run", square(a, out))
     assert fault.fired and error.code == "device_error"
     assert "RESOURCES" in str(error.detail["driver"]).upper(), error.detail
@@ -208,7 +208,7 @@ def test_launch_error_is_the_requesters(
 
 
 def test_out_of_device_memory(connection: raw.Connection, machine: Machine) -> None:
-    fault = machine.control.fail("cuMemCreate", OUT_OF_MEMORY, pid=machine.daemon.pid)
+    fault = machine.control.fail("cuMemCreate", OUT_OF_MEMORY, pid=machine.daemon.gpu_pid)
     assert connection.error("alloc", {"size": 4096, "device": machine.gpu}).code == "out_of_memory"
     assert fault.fired
     reply = connection.reply(connection.request("alloc", {"size": 4096, "device": machine.gpu}))
@@ -240,7 +240,7 @@ def test_memory_that_the_driver_does_not_let_go_of(tmp_path: Path) -> None:
     with machine.daemon as daemon, daemon.connect() as connection:
         shared = memfd.Shared(8 * N)
         for value in (2, 3, 4, 5):
-            fault = machine.control.fail("cuMemHostUnregister", UNKNOWN, pid=daemon.pid)
+            fault = machine.control.fail("cuMemHostUnregister", UNKNOWN, pid=daemon.gpu_pid)
             shared.view(np.float32, N)[:] = value
             buffer = connection.register(shared)
             view = tensor(buffer, [N])
@@ -260,7 +260,7 @@ def test_a_handle_that_the_driver_does_not_close(tmp_path: Path) -> None:
         exporter = machine.exporter()
         buffer = register(connection, vector(exporter.alloc(4 * N)))
         connection.run("square", [tensor(buffer, [N])], [tensor(buffer, [N])])
-        machine.control.fail("cuIpcCloseMemHandle", UNKNOWN, pid=daemon.pid)
+        machine.control.fail("cuIpcCloseMemHandle", UNKNOWN, pid=daemon.gpu_pid)
         connection.call("release", {"buffer": buffer})
         connection.wait_closed()
         daemon.stop(DEVICE_LOST_STATUS)
@@ -275,7 +275,7 @@ def test_lost_device(how: str, tmp_path: Path) -> None:
         a, out, b = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N), exporter.alloc(4 * N)
         one, two = daemon.connect(), daemon.connect()
         two.call("run", square(a, out))
-        machine.control.fail(how, ILLEGAL_ADDRESS, sticky=True, pid=daemon.pid)
+        machine.control.fail(how, ILLEGAL_ADDRESS, sticky=True, pid=daemon.gpu_pid)
         error = one.error("run", square(b, b))
         assert error.code == "device_lost", error
         one.wait_closed()
@@ -300,7 +300,7 @@ def test_lost_device_fails_what_is_in_flight(tmp_path: Path) -> None:
             ids = [one.request("run", square(m[0], m[1], stream=i)) for i in range(3)]
             other = two.request("run", square(m[2], m[3]))
             machine.wait(lambda: machine.row.waiting("kernel") >= 2)
-            machine.control.fail("kernel", ILLEGAL_ADDRESS, sticky=True, pid=daemon.pid)
+            machine.control.fail("kernel", ILLEGAL_ADDRESS, sticky=True, pid=daemon.gpu_pid)
         one.wait_closed()
         two.wait_closed()
         for connection, msgids in ((one, ids), (two, [other])):

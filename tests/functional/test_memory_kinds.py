@@ -184,8 +184,8 @@ def test_an_extension_that_cannot_be_undone(tmp_path: Path) -> None:
             buffer = connection.call("register", {**segment.params(0, 1), "size": segment.size}, fds[:1])["buffer"]
             more = {**segment.params(1, 2), "extend": buffer}
             faults = [
-                machine.control.fail("cuMemMap", OUT_OF_MEMORY, nth=2, pid=daemon.pid),
-                machine.control.fail("cuMemUnmap", UNKNOWN, pid=daemon.pid),
+                machine.control.fail("cuMemMap", OUT_OF_MEMORY, nth=2, pid=daemon.gpu_pid),
+                machine.control.fail("cuMemUnmap", UNKNOWN, pid=daemon.gpu_pid),
             ]
             assert connection.error("register", more, fds[1:]).code == "out_of_memory"
             assert all(fault.fired for fault in faults)

@@ -436,7 +436,7 @@ def device() -> Iterator[Daemon]:
 def until_idle(daemon: Daemon) -> None:
     """Clients have gone, and processes that compile, too."""
     proc.eventually(
-        lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS, lambda: f"more than its own sockets: {proc.fds(daemon.pid)}"
+        lambda: proc.fds(daemon.pid)["socket"] == proc.own_sockets(daemon.pid), lambda: f"more than its own sockets: {proc.fds(daemon.pid)}"
     )
 
 

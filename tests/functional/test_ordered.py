@@ -288,7 +288,7 @@ def test_a_lost_device_passes_what_it_had(tmp_path: Path) -> None:
         page = Timelines(client)
         client.call("run", square(*memory))
         held = client.request("run", square(*memory, ready=1, stream=1))  # keeps the connection
-        machine.control.fail("kernel", ILLEGAL_ADDRESS, sticky=True, pid=daemon.pid)
+        machine.control.fail("kernel", ILLEGAL_ADDRESS, sticky=True, pid=daemon.gpu_pid)
         page.reach(0, 1)
         assert client.error("run", square(*memory, ready=1, done=1)).code == "device_lost"
         assert page.done(0) == 1

@@ -347,7 +347,7 @@ def test_the_accounts_are_empty_in_the_end(start: Callable[[str], Daemon]) -> No
             connection.send(b"\x94")
         connection.close()
     proc.eventually(
-        lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS,
+        lambda: proc.fds(daemon.pid)["socket"] == proc.own_sockets(daemon.pid),
         "only its own sockets are left",
     )
 

@@ -353,7 +353,7 @@ class TestLostDevice:
         on = next(device for device in k.devices if device.backend == "cuda")
         a = k.array(np.arange(100, dtype="f4"))
         assert np.array_equal(k.square(a, device=on), a * a)
-        control.fail(where, ILLEGAL_ADDRESS, sticky=True, pid=service.daemon.pid)
+        control.fail(where, ILLEGAL_ADDRESS, sticky=True, pid=service.daemon.gpu_pid)
         follower = self.successor(service)
         assert np.array_equal(k.add(a, a, device=on), 2 * a)
         follower.join()
@@ -363,7 +363,7 @@ class TestLostDevice:
         on = next(device for device in k.devices if device.backend == "cuda")
         a = k.array(np.arange(100, dtype="f4"))
         k.square(a, device=on)
-        control.fail("kernel", ILLEGAL_ADDRESS, sticky=True, pid=service.daemon.pid)
+        control.fail("kernel", ILLEGAL_ADDRESS, sticky=True, pid=service.daemon.gpu_pid)
         follower = self.successor(service)
         with pytest.raises(kops.DeviceLost, match="writes to memory that it reads.*make it anew"):
             k.square(a, out=a, device=on)
@@ -379,7 +379,7 @@ class TestLostDevice:
         with kops.connect(service.path, timeout=raw.PATIENCE) as other:
             b = other.array(np.arange(50, dtype="f4"))
             other.square(b, device=on)
-            control.fail("kernel", ILLEGAL_ADDRESS, sticky=True, pid=service.daemon.pid)
+            control.fail("kernel", ILLEGAL_ADDRESS, sticky=True, pid=service.daemon.gpu_pid)
             follower = self.successor(service)
             k.add(a, a, device=on)
             assert np.array_equal(other.square(b, out=b, device=on), np.arange(50, dtype="f4") ** 2)

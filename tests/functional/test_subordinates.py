@@ -111,4 +111,4 @@ def test_a_user_namespace_is_no_way_around_a_quota(
         want = {ALICE: 3} if mapped else {ALICE: 1, **{FIRST + i: 1 for i in range(3)}}
         assert {uid: n for uid, n in rows.items() if uid} == want
         process.communicate()
-    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS, "they are gone")
+    proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.own_sockets(daemon.pid), "they are gone")

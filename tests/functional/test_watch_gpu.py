@@ -96,7 +96,7 @@ def test_a_device_that_is_lost_is_in_the_log(machine: Machine) -> None:
     connection = machine.daemon.connect()
     connection.call("hello", {"client": "culprit"})
     connection.call("run", square(a, b))
-    machine.control.fail("kernel", ILLEGAL_ADDRESS, sticky=True, pid=machine.daemon.pid)
+    machine.control.fail("kernel", ILLEGAL_ADDRESS, sticky=True, pid=machine.daemon.gpu_pid)
     assert connection.error("run", square(a, b)).code == "device_lost"
     connection.wait_closed()
     assert machine.daemon.wait() == DEVICE_LOST_STATUS
@@ -114,7 +114,7 @@ def test_errors_of_a_device_are_counted_and_logged_within_bounds(machine: Machin
     with machine.daemon.connect() as connection:
         connection.call("run", square(a, b))
         for _ in range(100):
-            machine.control.fail("cuLaunchKernel", INVALID_VALUE, pid=machine.daemon.pid)
+            machine.control.fail("cuLaunchKernel", INVALID_VALUE, pid=machine.daemon.gpu_pid)
             assert connection.error("run", square(a, b)).code == "device_error"
         assert metric(connection, "kopsd_faults_total") == 100
         assert metric(connection, "kopsd_errors_total", code="device_error") == 100

@@ -171,6 +171,10 @@ def allowed_include(path: Path, included: str) -> bool:
             return top in ("compile", "util", "proto")
         if top == "compile":
             return layer in ("server", "main")
+        if layer == "executor":  # beside server
+            return top in ("executor", "backend", "core", "util", "proto")
+        if top == "executor":
+            return layer == "main"
         if layer == "server" and top == "server":
             return allowed_room(parts[2], included)
         rank = LAYERS.index(layer)

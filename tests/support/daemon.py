@@ -92,6 +92,8 @@ class Daemon:
         # Whoever says more than this should not lose the suppressions by it.
         tsan = f"exitcode=99 history_size=7 suppressions={ROOT / 'tests/tsan.supp'}"
         self.env["TSAN_OPTIONS"] = f"{tsan} {self.env.get('TSAN_OPTIONS', '')}"
+        if "KOPS_TEST_ISOLATE" in os.environ:  # runs any test with GPU work in executors
+            self.env["KOPSD_EXECUTORS_ISOLATE"] = os.environ["KOPS_TEST_ISOLATE"]
         self.env["KOPSD_KERNELS_HELPERS"] = "1"  # one compiler at a time: what the daemon holds is steady
         self.env["CACHE_DIRECTORY"] = str(self.folder / "cache")  # not the machine's
         self.env.update(env or {})
@@ -111,6 +113,11 @@ class Daemon:
     def pid(self) -> int:
         assert self.process is not None
         return self.process.pid
+
+    @property
+    def gpu_pid(self) -> int:
+        """The process that does the GPU work: the daemon itself, or its executor."""
+        return next(iter(proc.executors(self.pid)), self.pid)
 
     def start(self) -> None:
         notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)

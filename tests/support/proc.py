@@ -8,10 +8,24 @@ import select
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from . import raw
 
-OWN_SOCKETS = 2  # of a daemon without clients: it listens, and tells its manager how it goes
+
+def executors(pid: int) -> list[int]:
+    """The processes that do the daemon's GPU work."""
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split():
+        command = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+        if command[1:2] == [b"--executor"]:
+            found.append(int(child))
+    return found
+
+
+def own_sockets(pid: int) -> int:
+    """Sockets of a daemon without clients: it listens, tells its manager how it goes, and has nine to an executor."""
+    return 2 + 9 * len(executors(pid))
 
 
 def fds(pid: int) -> Counter[str]:

@@ -7,6 +7,7 @@
 #include "server/exec/exec.h"
 #include "server/peer/peers.h"
 #include "util/log.h"
+#include "util/watch.h"
 
 static void check_lost(struct server *s)
 {
@@ -74,9 +75,43 @@ int event_loop_init(struct server *s, struct error *e)
     return 0;
 }
 
+static void on_device(uv_poll_t *poll, int status, int events)
+{
+    struct server *s = poll->data;
+
+    (void)status;
+    (void)events;
+    s->woken = true;
+}
+
+int event_loop_watch_devices(struct server *s, struct error *e)
+{
+    struct control *c = s->control;
+    int last = -1;
+
+    for (unsigned i = 0; i < s->devices.count; i++) {
+        const struct backend *backend = s->devices.all[i]->backend;
+        const int fd = backend->wake_fd ? backend->wake_fd(s->devices.all[i]) : -1;
+        uv_poll_t *watch = &c->devices[c->n_devices_watched];
+
+        if (fd < 0 || fd == last)
+            continue;
+        last = fd;
+        if (uv_poll_init(&s->loop, watch, fd) < 0)
+            return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch a device");
+        watch->data = s;
+        c->n_devices_watched++;
+        if (watch_start(watch, UV_READABLE, on_device) < 0)
+            return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch a device");
+    }
+    return 0;
+}
+
 void event_loop_stop(struct server *s)
 {
     uv_close((uv_handle_t *)&s->wake, NULL);
     uv_close((uv_handle_t *)&s->control->prepare, NULL);
     uv_close((uv_handle_t *)&s->control->idle, NULL);
+    for (unsigned i = 0; i < s->control->n_devices_watched; i++)
+        uv_close((uv_handle_t *)&s->control->devices[i], NULL);
 }

@@ -17,6 +17,8 @@ struct drain {
 struct control {
     uv_prepare_t prepare;
     uv_idle_t idle;
+    uv_poll_t devices[BACKEND_MAX_DEVICES]; /* watch descriptors of backends */
+    unsigned n_devices_watched;
     bool slept;                /* the loop slept since the last event */
     uint64_t last_activity_ns; /* as of the busy poll's last look */
     uint64_t busy_poll_ns;     /* the busy poll's budget: config.spin_us, or less while polling does not pay */

@@ -140,7 +140,7 @@ static int start(struct server *s, struct error *e)
         return -1;
     if (watch_loop(&s->loop) < 0)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the event loop");
-    if (open_devices(s, e) < 0 || listener_start(s, e) < 0)
+    if (open_devices(s, e) < 0 || event_loop_watch_devices(s, e) < 0 || listener_start(s, e) < 0)
         return -1;
     if (modules_new(s, e) < 0)
         return -1;

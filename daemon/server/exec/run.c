@@ -292,6 +292,8 @@ void run_stop(struct run *run, enum run_stop why)
     run->stop = why;
     if (run->state != RUN_QUEUED) {
         atomic_store(&run->job.cancel, true); /* the job ends through done() */
+        if (run->state == RUN_SUBMITTED && run->device->backend->cancel)
+            run->device->backend->cancel(&run->job);
         return;
     }
     run->failed = true;

@@ -1,0 +1,51 @@
+/* Calls of the daemon into an executor, for what may block: a request and its reply on a socket of sequenced packets,
+ * with descriptors. Several sockets take several calls at once. */
+#ifndef KOPS_EXECUTOR_CALL_H
+#define KOPS_EXECUTOR_CALL_H
+
+#include "backend/backend.h"
+
+enum call_kind {
+    CALL_IMPORT,        /* a client's device memory, under `handle` */
+    CALL_ALLOC,         /* device memory of the daemon's own, under `handle`; the reply has its descriptor */
+    CALL_MAP_HOST,      /* shared host memory, under `handle`; with `attach` for signals */
+    CALL_EXTEND,        /* more allocations behind those of `handle` */
+    CALL_CLOSE,         /* the memory of `handle` */
+    CALL_CODE_LOAD,     /* a binary, as a descriptor of `size` bytes */
+    CALL_CODE_UNLOAD,   /* `code` */
+    CALL_CODE_FUNCTION, /* the entry of `code` whose name is the text */
+    CALL_MEMORY_FREE,
+};
+
+enum { CALL_TEXT_MAX = 16 << 10, CALL_FDS_MAX = BACKEND_IMPORT_FDS };
+
+struct call_request {
+    uint32_t kind, device, handle, attach;
+    uint64_t size, code;
+    struct backend_import import; /* CALL_IMPORT, CALL_EXTEND; its descriptors come beside the message */
+    uint32_t n_fds, text_size;    /* the text follows the struct */
+};
+
+struct call_reply {
+    int32_t result; /* 0, or negative: `error` */
+    uint32_t n_fds;
+    struct error error;
+    enum backend_memory_kind memory_kind;
+    bool writable;
+    uint64_t size, address, code;
+    struct backend_function function;
+};
+
+/* Both ends. Return 0; -1: the other end is gone, or sent what is no message. Descriptors stay the sender's and become
+ * the receiver's; ret_fds has room for CALL_FDS_MAX. */
+int call_send_request(int socket, const struct call_request *request, const char *text, const int *fds);
+int call_receive_request(int socket, struct call_request *ret, char text[CALL_TEXT_MAX], int *ret_fds);
+int call_send_reply(int socket, const struct call_reply *reply, const int *fds);
+int call_receive_reply(int socket, struct call_reply *ret, int *ret_fds);
+
+/* A message of raw bytes with up to 16 descriptors: the first words between a daemon and its executor. Returns the
+ * bytes received; -1 as above. *ret_n: descriptors received. */
+int call_send(int socket, const void *data, uint32_t size, const int *fds, unsigned n);
+int call_receive(int socket, void *data, uint32_t size, int *ret_fds, unsigned *ret_n);
+
+#endif

@@ -1,0 +1,22 @@
+/* Executors: processes that own the contexts of GPUs, so that the daemon has none.
+ *
+ * On the daemon's side an executor is a backend: struct backend over a ring in shared memory for all that the loop
+ * calls, and over sockets for what may block. On its own side it is this program with EXECUTOR_ARGUMENT, which serves
+ * another backend, such as cuda_backend. */
+#ifndef KOPS_EXECUTOR_EXECUTOR_H
+#define KOPS_EXECUTOR_EXECUTOR_H
+
+#include "backend/backend.h"
+
+#define EXECUTOR_ARGUMENT "--executor"
+
+/* The backend that reaches `local` in an executor. Both live as long as the process; one `local` a process. */
+const struct backend *executor_backend(const struct backend *local);
+
+/* Whether main() was called for an executor. */
+bool executor_wanted(int argc, char **argv);
+
+/* The executor's life; returns the status to end with. To be called before anything else in main(). */
+int executor_main(int argc, char **argv, const struct backend *local);
+
+#endif

@@ -1,0 +1,68 @@
+/* Records of the rings between the daemon and an executor. Every record begins with its kind; numbers of streams,
+ * programs, slots and memories are the daemon's. */
+#ifndef KOPS_EXECUTOR_RECORD_H
+#define KOPS_EXECUTOR_RECORD_H
+
+#include "backend/backend.h"
+
+enum record_kind {
+    /* to the executor */
+    RECORD_STREAM_NEW,
+    RECORD_STREAM_FREE,
+    RECORD_SUBMIT,
+    RECORD_CANCEL,
+    RECORD_PROGRAM_FREE,
+    /* to the daemon */
+    RECORD_SAMPLES,
+    RECORD_DONE,
+    RECORD_LOST,
+};
+
+struct record_stream {
+    uint32_t kind, stream, device, priority;
+};
+
+/* A job. Behind it: packed steps, or, with `replay`, the memories of the operands of the program's steps. */
+struct record_submit {
+    uint32_t kind, slot, serial, stream;
+    uint32_t n_steps, warmup, repeat;
+    uint32_t program; /* 0: none */
+    uint8_t timing, replay;
+    uint32_t signal_page; /* 0: no signal */
+    uint64_t signal_offset, signal_value, owner;
+};
+
+/* RECORD_CANCEL, RECORD_PROGRAM_FREE */
+struct record_number {
+    uint32_t kind, number, serial;
+};
+
+enum { RECORD_SAMPLES_MAX = 1024 };
+
+/* The job's next samples, before its end. */
+struct record_samples {
+    uint32_t kind, slot, serial, n;
+    double us[];
+};
+
+/* A job has ended. Behind it: the struct error of one that failed, then the variants of the steps that ran. */
+struct record_done {
+    uint32_t kind, slot, serial, failed;
+    uint32_t ended, n_samples, n_variants;
+    uint64_t started_ns;
+    double h2d_us, d2h_us;
+};
+
+struct record_lost {
+    uint32_t kind, device;
+};
+
+/* A step in fewer bytes, a multiple of 8. */
+uint32_t step_packed_bytes(const struct step *step);
+/* Packs the step into step_packed_bytes() bytes and returns how many. `memories`: for each operand, in place of its
+ * memory. */
+uint32_t step_pack(const struct step *step, const uint32_t *memories, unsigned char *into);
+/* Reads a packed step of the daemon's from at most `size` bytes. Returns its bytes; 0: there is no whole step. */
+uint32_t step_unpack(const unsigned char *from, uint32_t size, struct step *ret_step);
+
+#endif

@@ -1,0 +1,226 @@
+/* The executor's process: its start, its loop, its end. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "executor/executor.h"
+#include "executor/serve.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+enum { FIRST_FDS = 3, LAST_JOBS_NS = 2000000000 /* how long running jobs may go on once the daemon is gone */ };
+
+void serve_wake(void *context)
+{
+    struct serving *p = context;
+    const uint64_t one = 1;
+
+    if (atomic_exchange(&p->region->executor_sleeps, 0))
+        while (write(p->doorbell, &one, sizeof(one)) < 0 && errno == EINTR)
+            ;
+}
+
+/* ---- the start ---- */
+
+static uint64_t number(const char *text)
+{
+    return strtoull(text, NULL, 10);
+}
+
+/* From the arguments "key=value" behind the first. */
+static void read_arguments(int argc, char **argv, struct serving *p, struct backend_config *config)
+{
+    for (int i = 2; i < argc; i++) {
+        char *value = strchr(argv[i], '=');
+
+        if (!value)
+            continue;
+        *value++ = '\0';
+        if (!strcmp(argv[i], "driver") && *value)
+            config->cuda_driver = value;
+        else if (!strcmp(argv[i], "blaslt") && *value)
+            config->cuda_blaslt = value;
+        else if (!strcmp(argv[i], "workspace"))
+            config->cuda_workspace_bytes = number(value);
+        else if (!strcmp(argv[i], "spin"))
+            p->spin_ns = number(value) * 1000;
+        else if (!strcmp(argv[i], "debug"))
+            log_set_level(*value == '1' ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO);
+    }
+}
+
+/* The daemon ends it by the end of the control socket, never by a signal to the whole service: jobs may still run. */
+static void prepare_process(void)
+{
+    prctl(PR_SET_NAME, "kopsd-executor");
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGINT, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+}
+
+static int take_descriptors(struct serving *p, struct error *e)
+{
+    int fds[CALL_FDS_MAX];
+    char hello[8];
+    unsigned n = 0;
+
+    if (call_receive(p->control, hello, sizeof(hello), fds, &n) < 0 || n != FIRST_FDS + SERVE_CHANNELS)
+        return error_set(e, ERROR_INTERNAL, "the daemon gave no descriptors");
+    p->region = region_map(fds[0], e);
+    close(fds[0]);
+    if (!p->region)
+        return -1;
+    p->bell = fds[1];
+    p->doorbell = fds[2];
+    memcpy(p->channels, fds + FIRST_FDS, sizeof(p->channels));
+    ring_init(&p->in, &p->region->to_executor, p->region->to_executor_bytes);
+    ring_init(&p->out, &p->region->to_daemon, p->region->to_daemon_bytes);
+    return 0;
+}
+
+static void describe(struct serving *p, unsigned index)
+{
+    static const enum dtype dtypes[] = {
+#define X(NAME, name, value, size) DTYPE_##NAME,
+        KOPS_DTYPES(X)
+#undef X
+    };
+    struct executor_device *facts = &p->region->devices[index];
+    struct backend_device *d = p->devices[index];
+    const struct backend *backend = p->backend;
+
+    facts->info = d->info;
+    facts->signals = d->signals;
+    facts->memory_kinds = backend->memory_kinds ? backend->memory_kinds(d) : 0;
+    if (backend->kernel_limits)
+        backend->kernel_limits(d, &facts->limits);
+    for (unsigned i = 0; backend->can_access && i < p->n_devices; i++)
+        facts->peers |= (uint32_t)backend->can_access(d, p->devices[i]) << i;
+    for (unsigned op = 0; op < OP_COUNT; op++)
+        for (unsigned t = 0; t < sizeof(dtypes) / sizeof(dtypes[0]); t++) {
+            const char *const *names = backend->variants(d, op_get((enum op_id)op), dtypes[t]);
+
+            for (unsigned i = 0; names && names[i] && i < BACKEND_MAX_VARIANTS; i++)
+                step_copy_variant(facts->variants[op][dtypes[t]][i], names[i]);
+        }
+}
+
+static int open_devices(struct serving *p, const struct backend_config *config, struct error *e)
+{
+    const struct backend_host host = {.wake = serve_wake, .context = p};
+
+    if (p->backend->open(config, &host, p->devices, BACKEND_MAX_DEVICES, &p->n_devices, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < p->n_devices; i++)
+        p->devices[i]->index = i;
+    for (unsigned i = 0; i < p->n_devices; i++)
+        describe(p, i);
+    p->region->n_devices = p->n_devices;
+    return 0;
+}
+
+static int start(struct serving *p, const struct backend_config *config, struct error *e)
+{
+    if (take_descriptors(p, e) < 0 || jobs_init(p, e) < 0 || open_devices(p, config, e) < 0)
+        return -1;
+    workers_init(&p->workers, p);
+    return calls_start(p, e);
+}
+
+/* ---- the loop ---- */
+
+/* Sleeps until there may be something to do. False: the daemon is gone. */
+static bool sleep_until_needed(struct serving *p)
+{
+    struct pollfd fds[] = {{.fd = p->doorbell, .events = POLLIN}, {.fd = p->control, .events = POLLIN}};
+    const bool retry = !list_empty(&p->unreported);
+    uint64_t ignored;
+
+    atomic_store(&p->region->executor_sleeps, 1);
+    /* The daemon stores a record before it looks at the word. */
+    if (!ring_has_record(&p->in) && !atomic_load(&p->work_done)) {
+        jobs_arm(p);
+        while (poll(fds, 2, retry ? 1 : -1) < 0 && errno == EINTR)
+            ;
+    }
+    atomic_store(&p->region->executor_sleeps, 0);
+    while (read(p->doorbell, &ignored, sizeof(ignored)) < 0 && errno == EINTR)
+        ;
+    return !fds[1].revents;
+}
+
+static void pause_a_moment(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static void serve(struct serving *p)
+{
+    uint64_t last_ns = clock_now_ns();
+
+    for (;;) {
+        uint64_t now_ns;
+
+        if (jobs_turn(p)) {
+            last_ns = clock_now_ns();
+            continue;
+        }
+        now_ns = clock_now_ns();
+        if (now_ns - last_ns < p->spin_ns) {
+            pause_a_moment();
+            continue;
+        }
+        if (!sleep_until_needed(p))
+            return;
+        last_ns = clock_now_ns();
+    }
+}
+
+/* Under MPS the end of a process in the middle of its work would take the other clients along. */
+static void finish_jobs(struct serving *p)
+{
+    const uint64_t end_ns = clock_now_ns() + LAST_JOBS_NS;
+
+    while (p->unfinished && clock_now_ns() < end_ns)
+        jobs_turn(p);
+}
+
+bool executor_wanted(int argc, char **argv)
+{
+    return argc > 1 && !strcmp(argv[1], EXECUTOR_ARGUMENT);
+}
+
+int executor_main(int argc, char **argv, const struct backend *local)
+{
+    struct serving *p = calloc(1, sizeof(*p));
+    struct backend_config config = {0};
+    struct error said = {.code = ERROR_NONE}, e;
+    int status = 0;
+
+    if (!p || fcntl(SERVE_CONTROL_FD, F_SETFD, FD_CLOEXEC) < 0)
+        return 2; /* not started by a daemon */
+    prepare_process();
+    p->backend = local;
+    p->control = SERVE_CONTROL_FD;
+    read_arguments(argc, argv, p, &config);
+    if (start(p, &config, &e) < 0) {
+        said = e;
+        status = 1;
+    }
+    if (call_send(p->control, &said, sizeof(said), NULL, 0) == 0 && status == 0) {
+        serve(p);
+        finish_jobs(p);
+    }
+    /* Threads may be in calls of the driver, for which exit() would wait. */
+    _exit(status);
+}

@@ -1,0 +1,104 @@
+/* The executor's own side. Only the serve_ files and workers.c include this.
+ *
+ * Threads: the loop (the process's first thread) runs the backend's loop functions and owns streams, jobs and programs.
+ * A thread a channel takes the daemon's calls. Workers prepare jobs. What comes from the daemon is believed, but for
+ * lengths. */
+#ifndef KOPS_EXECUTOR_SERVE_H
+#define KOPS_EXECUTOR_SERVE_H
+
+#include <pthread.h>
+
+#include "executor/call.h"
+#include "executor/record.h"
+#include "executor/region.h"
+
+enum { SERVE_CHANNELS = 8, SERVE_CONTROL_FD = 3, SERVE_WORKERS_MAX = 8 };
+
+struct serving;
+
+struct served_stream {
+    struct serving *serving;
+    struct backend_device *device;
+    struct backend_stream *local;
+    struct error error; /* why there is no local stream: all its jobs fail */
+    struct list jobs;   /* struct served_job.stream_link, in order, until reported */
+    struct list *next;  /* the first job that the backend does not have; &jobs: none */
+    unsigned submitted; /* jobs that the backend has */
+};
+
+struct served_program {
+    struct step *steps; /* owned */
+    uint32_t n_steps;
+    struct backend_device *device;
+    struct backend_program *local;
+};
+
+enum served_state { SERVED_FREE, SERVED_WAITING, SERVED_PREPARING, SERVED_PREPARED, SERVED_SUBMITTED, SERVED_ENDED };
+
+struct served_job {
+    struct backend_job base; /* first */
+    struct list stream_link, work_link, report_link;
+    struct served_stream *stream;
+    uint32_t slot, serial;
+    enum served_state state;
+    uint32_t reported; /* samples that the daemon has */
+    double sample, *samples;
+    struct step first, *steps; /* `first`, the program's, or owned */
+    bool owns_steps;
+};
+
+/* Threads that prepare jobs. */
+struct workers {
+    pthread_mutex_t lock;
+    pthread_cond_t wanted;
+    struct list waiting, done; /* struct served_job.work_link */
+    unsigned n_threads, n_idle;
+    struct serving *serving;
+};
+
+struct serving {
+    const struct backend *backend;
+    struct executor_region *region;
+    int control, bell, doorbell;
+    int channels[SERVE_CHANNELS];
+    struct backend_device *devices[BACKEND_MAX_DEVICES];
+    unsigned n_devices;
+    uint64_t spin_ns;
+    struct ring in, out;
+    struct served_stream **streams; /* by number */
+    struct served_program **programs;
+    struct served_job **jobs; /* by slot, kept for the slot's next job */
+    struct list unreported;   /* struct served_job.report_link: ended jobs for which the ring had no room */
+    struct workers workers;
+    atomic_bool work_done; /* a worker has put a job into workers.done */
+    unsigned unfinished;   /* jobs that the backend has */
+    uint32_t lost;         /* devices that the daemon was told are lost, a bit each */
+    unsigned turns;
+};
+
+/* Wakes the loop from another thread. */
+void serve_wake(void *serving);
+
+/* ---- serve_calls.c ---- */
+
+/* Starts the threads that take calls. */
+int calls_start(struct serving *p, struct error *e);
+
+/* ---- serve_jobs.c; the loop ---- */
+
+int jobs_init(struct serving *p, struct error *e);
+/* Takes the daemon's records and prepared jobs, polls the devices and reports what has ended. Returns whether there was
+ * anything to do. */
+bool jobs_turn(struct serving *p);
+/* Before the loop sleeps. */
+void jobs_arm(struct serving *p);
+
+/* ---- workers.c ---- */
+
+void workers_init(struct workers *w, struct serving *p);
+/* A worker prepares the job, and puts it into `done`; where no thread can be made, the caller does. */
+void workers_prepare(struct workers *w, struct served_job *job);
+/* The jobs prepared since the last call. */
+void workers_take(struct workers *w, struct list *ret_done);
+
+#endif

@@ -1,0 +1,199 @@
+/* Takes the daemon's calls: what may block. */
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "backend/memfd.h"
+#include "backend/memory_ids.h"
+#include "executor/serve.h"
+
+/* A channel's thread and the call that it is in. */
+struct taker {
+    struct serving *serving;
+    int socket;
+    struct call_request request;
+    char text[CALL_TEXT_MAX + 1];
+    int fds[CALL_FDS_MAX];
+    struct call_reply reply;
+    int reply_fd;
+};
+
+static struct backend_device *device_of(const struct taker *t)
+{
+    return t->serving->devices[t->request.device];
+}
+
+static int open_memory(struct taker *t, struct error *e)
+{
+    struct backend_import *import = &t->request.import;
+    struct backend_memory *memory;
+
+    memcpy(import->fds, t->fds, sizeof(import->fds));
+    if (t->serving->backend->memory_import(device_of(t), import, &memory, e) < 0)
+        return -1;
+    t->reply.size = memory->size;
+    t->reply.address = memory->address;
+    memory_id_set(t->request.handle, memory);
+    return 0;
+}
+
+static int allocate(struct taker *t, struct error *e)
+{
+    struct backend_memory *memory;
+
+    if (t->serving->backend->memory_alloc(device_of(t), t->request.size, &memory, &t->reply_fd, e) < 0)
+        return -1;
+    t->reply.n_fds = 1;
+    t->reply.size = memory->size;
+    t->reply.address = memory->address;
+    memory_id_set(t->request.handle, memory);
+    return 0;
+}
+
+static void detach(const struct serving *p, struct backend_memory *memory)
+{
+    for (unsigned i = 0; i < p->n_devices; i++)
+        if (memory->attached[i])
+            p->backend->memory_detach(p->devices[i], memory);
+}
+
+static int map_host(struct taker *t, struct error *e)
+{
+    const struct backend *backend = t->serving->backend;
+    struct backend_memory *memory;
+
+    if (t->request.n_fds != 1)
+        return error_set(e, ERROR_INTERNAL, "shared memory without a descriptor");
+    if (memfd_map(t->fds[0], t->request.size, t->request.import.writable, &memory, e) < 0)
+        return -1;
+    if (t->request.attach && backend->memory_attach(device_of(t), memory, e) < 0) {
+        detach(t->serving, memory);
+        memfd_unmap(memory);
+        return -1;
+    }
+    memory_id_set(t->request.handle, memory);
+    return 0;
+}
+
+static int extend(struct taker *t, struct error *e)
+{
+    struct backend_memory *memory = memory_by_id(t->request.handle);
+
+    memcpy(t->request.import.fds, t->fds, sizeof(t->request.import.fds));
+    if (t->serving->backend->memory_extend(memory, &t->request.import, &t->reply.size, e) < 0)
+        return -1;
+    memory->size = t->reply.size;
+    return 0;
+}
+
+static void close_memory(struct taker *t)
+{
+    struct backend_memory *memory = memory_by_id(t->request.handle);
+
+    if (!memory)
+        return;
+    memory_id_set(t->request.handle, NULL);
+    if (memory->kind != MEMORY_MEMFD) {
+        t->serving->backend->memory_close(memory);
+        return;
+    }
+    detach(t->serving, memory);
+    memfd_unmap(memory);
+}
+
+static int load_code(struct taker *t, struct error *e)
+{
+    struct backend_code *code;
+    void *binary;
+    int r;
+
+    if (t->request.n_fds != 1)
+        return error_set(e, ERROR_INTERNAL, "a binary without a descriptor");
+    binary = mmap(NULL, t->request.size, PROT_READ, MAP_PRIVATE, t->fds[0], 0);
+    if (binary == MAP_FAILED)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "mapping a binary: %s", strerror(errno));
+    r = t->serving->backend->code_load(device_of(t), binary, t->request.size, &code, e);
+    munmap(binary, t->request.size);
+    if (r == 0)
+        t->reply.code = (uintptr_t)code;
+    return r;
+}
+
+static struct backend_code *code_of(const struct taker *t)
+{
+    return (struct backend_code *)(uintptr_t)t->request.code; /* load_code() gave it to the daemon */
+}
+
+static int dispatch(struct taker *t, struct error *e)
+{
+    const struct backend *backend = t->serving->backend;
+
+    switch ((enum call_kind)t->request.kind) {
+    case CALL_IMPORT:
+        return open_memory(t, e);
+    case CALL_ALLOC:
+        return allocate(t, e);
+    case CALL_MAP_HOST:
+        return map_host(t, e);
+    case CALL_EXTEND:
+        return extend(t, e);
+    case CALL_CLOSE:
+        close_memory(t);
+        return 0;
+    case CALL_CODE_LOAD:
+        return load_code(t, e);
+    case CALL_CODE_UNLOAD:
+        backend->code_unload(device_of(t), code_of(t));
+        return 0;
+    case CALL_CODE_FUNCTION:
+        return backend->code_function(device_of(t), code_of(t), t->text, &t->reply.function, e);
+    case CALL_MEMORY_FREE:
+        if (backend->memory_free && backend->memory_free(device_of(t), &t->reply.size) == 0)
+            return 0;
+        return error_set(e, ERROR_UNSUPPORTED, "the device does not tell its free memory");
+    }
+    return error_set(e, ERROR_INTERNAL, "a call that the executor does not know");
+}
+
+static void answer(struct taker *t)
+{
+    memset(&t->reply, 0, sizeof(t->reply));
+    t->reply_fd = -1;
+    t->text[t->request.text_size] = '\0';
+    if (t->request.device >= t->serving->n_devices)
+        t->reply.result = error_set(&t->reply.error, ERROR_INTERNAL, "the executor has no such device");
+    else
+        t->reply.result = dispatch(t, &t->reply.error);
+    for (unsigned i = 0; i < t->request.n_fds; i++)
+        close(t->fds[i]);
+    call_send_reply(t->socket, &t->reply, &t->reply_fd);
+    if (t->reply_fd >= 0)
+        close(t->reply_fd);
+}
+
+static void *run(void *argument)
+{
+    struct taker *t = argument;
+
+    while (call_receive_request(t->socket, &t->request, t->text, t->fds) == 0)
+        answer(t);
+    return NULL;
+}
+
+int calls_start(struct serving *p, struct error *e)
+{
+    static struct taker takers[SERVE_CHANNELS];
+
+    for (unsigned i = 0; i < SERVE_CHANNELS; i++) {
+        pthread_t thread;
+
+        takers[i].serving = p;
+        takers[i].socket = p->channels[i];
+        if (pthread_create(&thread, NULL, run, &takers[i]) != 0)
+            return error_set(e, ERROR_OUT_OF_MEMORY, "an executor's threads cannot be made");
+        pthread_detach(thread);
+    }
+    return 0;
+}
