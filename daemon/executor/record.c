@@ -3,26 +3,38 @@
 #include <stddef.h>
 #include <string.h>
 
-/* The part of a step that is always there. */
+/* A packed step is this, then its used attributes, its plan and its operands. Only what the step uses is there: a
+ * record goes from one core's cache to another's, line by line. */
 struct packed {
-    uint32_t bytes, plan_bytes;
+    uint32_t bytes;
     uint16_t op;
     uint8_t n_inputs, n_outputs;
     int8_t in_place;
-    uint8_t kind;
-    uint32_t dtype;
+    uint8_t kind, dtype, rank; /* rank: of an elementwise plan */
     char variant[STEP_VARIANT_BYTES];
-    union op_attr_value attrs[OP_MAX_ATTRS];
 };
 
-/* Where the members of a plan's union lie, all at one place. */
-enum { PLAN_AT = offsetof(struct plan, elementwise) };
+/* Of an elementwise plan, before the shape and the strides of its operands. */
+struct packed_elementwise {
+    uint64_t count;
+    uint64_t contiguous;
+};
 
-static uint32_t plan_bytes(enum plan_kind kind)
+static uint32_t attrs_of(const struct packed *head)
 {
-    switch (kind) {
+    return head->op < OP_COUNT ? op_get((enum op_id)head->op)->n_attrs : 0;
+}
+
+static uint32_t operands_of(const struct packed *head)
+{
+    return (uint32_t)head->n_inputs + head->n_outputs;
+}
+
+static uint32_t plan_bytes(const struct packed *head)
+{
+    switch ((enum plan_kind)head->kind) {
     case PLAN_ELEMENTWISE:
-        return sizeof(struct plan_elementwise);
+        return (uint32_t)(sizeof(struct packed_elementwise) + head->rank * (1 + operands_of(head)) * sizeof(int64_t));
     case PLAN_GEMM:
         return sizeof(struct plan_gemm);
     case PLAN_KERNEL:
@@ -31,66 +43,136 @@ static uint32_t plan_bytes(enum plan_kind kind)
     return 0;
 }
 
+static uint32_t all_bytes(const struct packed *head)
+{
+    return (uint32_t)(sizeof(*head) + attrs_of(head) * sizeof(union op_attr_value) + plan_bytes(head) +
+                      operands_of(head) * sizeof(struct step_operand));
+}
+
+static void make_head(const struct step *step, struct packed *ret_head)
+{
+    *ret_head = (struct packed){.op = step->op,
+                                .n_inputs = step->n_inputs,
+                                .n_outputs = step->n_outputs,
+                                .in_place = step->in_place,
+                                .kind = (uint8_t)step->plan.kind,
+                                .dtype = (uint8_t)step->plan.dtype};
+    if (step->plan.kind == PLAN_ELEMENTWISE)
+        ret_head->rank = (uint8_t)step->plan.elementwise.rank;
+    memcpy(ret_head->variant, step->variant, sizeof(ret_head->variant));
+    ret_head->bytes = all_bytes(ret_head);
+}
+
+/* Both copy `size` bytes and return the place behind them. */
+static unsigned char *put(unsigned char *at, const void *from, size_t size)
+{
+    memcpy(at, from, size);
+    return at + size;
+}
+
+static const unsigned char *get(const unsigned char *at, void *to, size_t size)
+{
+    memcpy(to, at, size);
+    return at + size;
+}
+
+static unsigned char *put_elementwise(unsigned char *at, const struct plan_elementwise *plan, uint32_t operands)
+{
+    const struct packed_elementwise packed = {.count = plan->count, .contiguous = plan->contiguous};
+    const size_t row = plan->rank * sizeof(int64_t);
+
+    at = put(at, &packed, sizeof(packed));
+    at = put(at, plan->shape, row);
+    for (uint32_t i = 0; i < operands; i++)
+        at = put(at, plan->strides[i], row);
+    return at;
+}
+
+static const unsigned char *get_elementwise(const unsigned char *at, struct plan_elementwise *plan, unsigned rank,
+                                            uint32_t operands)
+{
+    const size_t row = rank * sizeof(int64_t);
+    struct packed_elementwise packed;
+
+    at = get(at, &packed, sizeof(packed));
+    plan->rank = rank;
+    plan->count = packed.count;
+    plan->contiguous = packed.contiguous != 0;
+    at = get(at, plan->shape, row);
+    for (uint32_t i = 0; i < operands; i++)
+        at = get(at, plan->strides[i], row);
+    return at;
+}
+
 uint32_t step_packed_bytes(const struct step *step)
 {
-    const size_t bytes =
-        sizeof(struct packed) + plan_bytes(step->plan.kind) + step_operands(step) * sizeof(struct step_operand);
+    struct packed head;
 
-    return ((uint32_t)bytes + 7) & ~7U;
+    make_head(step, &head);
+    return head.bytes;
 }
 
 uint32_t step_pack(const struct step *step, const uint32_t *memories, unsigned char *into)
 {
-    const unsigned operands = step_operands(step);
-    struct packed head = {.bytes = step_packed_bytes(step),
-                          .plan_bytes = plan_bytes(step->plan.kind),
-                          .op = step->op,
-                          .n_inputs = step->n_inputs,
-                          .n_outputs = step->n_outputs,
-                          .in_place = step->in_place,
-                          .kind = (uint8_t)step->plan.kind,
-                          .dtype = (uint32_t)step->plan.dtype};
-    unsigned char *at = into + sizeof(head);
+    unsigned char *at = into;
+    struct packed head;
 
-    memcpy(head.variant, step->variant, sizeof(head.variant));
-    memcpy(head.attrs, step->attrs, sizeof(head.attrs));
-    memcpy(at, (const unsigned char *)&step->plan + PLAN_AT, head.plan_bytes);
-    at += head.plan_bytes;
-    for (unsigned i = 0; i < operands; i++) {
+    make_head(step, &head);
+    at = put(at, &head, sizeof(head));
+    at = put(at, step->attrs, attrs_of(&head) * sizeof(step->attrs[0]));
+    if (step->plan.kind == PLAN_ELEMENTWISE)
+        at = put_elementwise(at, &step->plan.elementwise, operands_of(&head));
+    else if (step->plan.kind == PLAN_GEMM)
+        at = put(at, &step->plan.gemm, sizeof(step->plan.gemm));
+    else
+        at = put(at, &step->plan.kernel, sizeof(step->plan.kernel));
+    for (unsigned i = 0; i < operands_of(&head); i++) {
         struct step_operand operand = step->operands[i];
 
         operand.memory = memories[i];
-        memcpy(at, &operand, sizeof(operand));
-        at += sizeof(operand);
+        at = put(at, &operand, sizeof(operand));
     }
-    memcpy(into, &head, sizeof(head));
     return head.bytes;
+}
+
+/* Whether the head describes a step that fits. */
+static bool is_sound(const struct packed *head, uint32_t size)
+{
+    if (head->op > OP_COUNT || head->kind > PLAN_KERNEL || operands_of(head) > STEP_MAX_OPERANDS)
+        return false;
+    if (head->kind == PLAN_ELEMENTWISE && (head->rank > TENSOR_MAX_RANK || operands_of(head) > PLAN_MAX_OPERANDS))
+        return false;
+    return head->bytes == all_bytes(head) && head->bytes <= size;
 }
 
 uint32_t step_unpack(const unsigned char *from, uint32_t size, struct step *ret_step)
 {
-    const unsigned char *at = from + sizeof(struct packed);
+    struct plan *plan = &ret_step->plan;
+    const unsigned char *at;
     struct packed head;
-    uint32_t operands;
 
     if (size < sizeof(head))
         return 0;
-    memcpy(&head, from, sizeof(head));
-    operands = (uint32_t)head.n_inputs + head.n_outputs;
-    if (head.bytes > size || operands > STEP_MAX_OPERANDS || head.plan_bytes != plan_bytes((enum plan_kind)head.kind) ||
-        sizeof(head) + head.plan_bytes + operands * sizeof(struct step_operand) > head.bytes)
+    at = get(from, &head, sizeof(head));
+    if (!is_sound(&head, size))
         return 0;
     ret_step->op = head.op;
     ret_step->n_inputs = head.n_inputs;
     ret_step->n_outputs = head.n_outputs;
     ret_step->in_place = head.in_place;
     memcpy(ret_step->variant, head.variant, sizeof(head.variant));
+    ret_step->variant[sizeof(head.variant) - 1] = '\0';
     memset(ret_step->tensors, 0, sizeof(ret_step->tensors));
-    memcpy(ret_step->attrs, head.attrs, sizeof(head.attrs));
-    ret_step->plan.kind = (enum plan_kind)head.kind;
-    ret_step->plan.dtype = (enum dtype)head.dtype;
-    memcpy((unsigned char *)&ret_step->plan + PLAN_AT, at, head.plan_bytes);
-    memcpy(ret_step->operands, at + head.plan_bytes, operands * sizeof(struct step_operand));
+    at = get(at, ret_step->attrs, attrs_of(&head) * sizeof(ret_step->attrs[0]));
+    plan->kind = (enum plan_kind)head.kind;
+    plan->dtype = (enum dtype)head.dtype;
+    if (plan->kind == PLAN_ELEMENTWISE)
+        at = get_elementwise(at, &plan->elementwise, head.rank, operands_of(&head));
+    else if (plan->kind == PLAN_GEMM)
+        at = get(at, &plan->gemm, sizeof(plan->gemm));
+    else
+        at = get(at, &plan->kernel, sizeof(plan->kernel));
+    get(at, ret_step->operands, operands_of(&head) * sizeof(ret_step->operands[0]));
     ret_step->variant_used[0] = '\0';
     return head.bytes;
 }

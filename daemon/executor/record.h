@@ -57,7 +57,7 @@ struct record_lost {
     uint32_t kind, device;
 };
 
-/* A step in fewer bytes, a multiple of 8. */
+/* How many bytes the packed step has. */
 uint32_t step_packed_bytes(const struct step *step);
 /* Packs the step into step_packed_bytes() bytes and returns how many. `memories`: for each operand, in place of its
  * memory. */

@@ -29,15 +29,20 @@ static void give_up(const char *what)
 
 /* ---- reports ---- */
 
-static void ring_bell(struct serving *p)
+static void write_bell(const struct serving *p)
 {
     const uint64_t one = 1;
 
+    while (write(p->bell, &one, sizeof(one)) < 0 && errno == EINTR)
+        ;
+}
+
+static void ring_bell(const struct serving *p)
+{
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load_explicit(&p->region->daemon_sleeps, memory_order_relaxed) &&
         atomic_exchange(&p->region->daemon_sleeps, 0))
-        while (write(p->bell, &one, sizeof(one)) < 0 && errno == EINTR)
-            ;
+        write_bell(p);
 }
 
 static bool report_samples(struct serving *p, struct served_job *job)
@@ -478,7 +483,7 @@ static void report_lost(struct serving *p)
             return;
         *record = (struct record_lost){.kind = RECORD_LOST, .device = i};
         ring_publish(&p->out);
-        ring_bell(p);
+        write_bell(p); /* a daemon without jobs here does not say that it sleeps */
         p->lost |= 1U << i;
     }
 }
