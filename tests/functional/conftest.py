@@ -89,7 +89,7 @@ def ring_daemon(request: pytest.FixtureRequest) -> Iterator[Daemon]:
         maps = proc.maps(daemon.pid)
         with daemon.connect() as connection:
             LongRun(connection)  # what is made at the first use, and kept
-        proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.OWN_SOCKETS, "only its own sockets are left")
+        proc.eventually(lambda: proc.fds(daemon.pid)["socket"] == proc.own_sockets(daemon.pid), "only its own sockets are left")
         proc.eventually(lambda: proc.maps(daemon.pid) == maps, "its memory is unmapped")
         yield daemon
 
