@@ -130,7 +130,7 @@ void front_code_unload(struct backend_device *device, struct backend_code *code)
 int front_code_function(struct backend_device *device, struct backend_code *code, const char *lowered,
                         struct backend_function *ret_function, struct error *e);
 
-/* ---- front_jobs.c ---- */
+/* ---- front_send.c ---- */
 
 int front_stream_new(struct backend_device *device, enum backend_priority priority, struct backend_stream **ret_stream,
                      struct error *e);
@@ -138,6 +138,20 @@ void front_stream_free(struct backend_stream *stream);
 void front_submit(struct backend_stream *stream, struct backend_job *job);
 void front_cancel(struct backend_job *job);
 void front_program_free(struct backend_device *device, struct backend_program *program);
+
+/* What waits because the ring was full. */
+static inline bool front_has_rest(const struct executor *x)
+{
+    return !list_empty(&x->overflow) || !list_empty(&x->blocked);
+}
+
+/* Sends it as far as there is room. */
+void front_send_rest(struct executor *x);
+/* Forgets it; the jobs stay on their streams. */
+void front_drop_rest(struct executor *x);
+
+/* ---- front_poll.c ---- */
+
 unsigned front_poll(struct backend_device *device);
 void front_arm(struct backend_device *device);
 

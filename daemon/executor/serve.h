@@ -92,6 +92,18 @@ int jobs_init(struct serving *p, struct error *e);
 bool jobs_turn(struct serving *p);
 /* Before the loop sleeps. */
 void jobs_arm(struct serving *p);
+/* Lets the stream's jobs go as far as they can: a job that needs preparing waits for those before it, and those behind
+ * it wait for it. */
+void jobs_advance(struct serving *p, struct served_stream *s);
+/* done() of every job. */
+void jobs_on_done(struct backend_job *base);
+/* Wakes the daemon where it sleeps. */
+void jobs_ring_bell(const struct serving *p);
+
+/* ---- serve_records.c; the loop ---- */
+
+/* Returns whether there was a record. */
+bool records_take(struct serving *p);
 
 /* ---- workers.c ---- */
 

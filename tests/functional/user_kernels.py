@@ -96,7 +96,10 @@ def pidfds(pid: int) -> int:
 def wait_for_compilers(pid: int, connections: int = 0) -> None:
     """Until the daemon holds what it holds when nothing is compiled: the one that forks, and a spare process."""
     proc.eventually(
-        lambda: proc.fds(pid)["socket"] == proc.own_sockets(pid) + 2 + connections and pidfds(pid) == 2 + connections + len(proc.executors(pid)),
+        lambda: (
+            proc.fds(pid)["socket"] == proc.own_sockets(pid) + 2 + connections
+            and pidfds(pid) == 2 + connections + len(proc.executors(pid))
+        ),
         "its own, the forker and a spare process are left",
     )
 

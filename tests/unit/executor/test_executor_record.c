@@ -21,13 +21,14 @@ static int64_t any(void)
 /* A step as the decoder might make it; what it does not use is noise. */
 static void make_step(struct step *s, enum plan_kind kind)
 {
+    static const char names[2][STEP_VARIANT_BYTES] = {"", "vector4"};
+
     for (size_t i = 0; i < sizeof(*s); i++)
         ((unsigned char *)s)[i] = (unsigned char)rand();
     s->op = (uint16_t)(kind == PLAN_ELEMENTWISE ? OP_ADD : kind == PLAN_GEMM ? OP_GEMM : OP_COUNT);
     s->n_inputs = (uint8_t)(kind == PLAN_KERNEL ? rand() % 9 : 2);
     s->n_outputs = (uint8_t)(kind == PLAN_KERNEL ? rand() % 8 : 1);
-    memset(s->variant, 0, sizeof(s->variant));
-    strcpy(s->variant, rand() % 2 ? "vector4" : "");
+    step_copy_variant(s->variant, names[rand() % 2]);
     s->plan.kind = kind;
     s->plan.dtype = DTYPE_F32;
     if (kind == PLAN_ELEMENTWISE) {

@@ -1,4 +1,4 @@
-/* Jobs on their way to an executor and back. Thread: loop. */
+/* Streams and jobs on their way to an executor. Thread: loop. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "executor/front.h"
-#include "util/log.h"
 
 struct overflow {
     struct list link;
@@ -87,14 +86,6 @@ static bool send_overflow(struct executor *x)
         free(next);
     }
     return true;
-}
-
-static void drop_overflow(struct executor *x)
-{
-    list_for_each_safe (node, after, &x->overflow) {
-        list_remove(node);
-        free(list_entry(node, struct overflow, link));
-    }
 }
 
 /* ---- streams ---- */
@@ -274,7 +265,7 @@ static bool send_jobs(struct front_stream *s)
     return true;
 }
 
-static void send_blocked(struct executor *x)
+void front_send_rest(struct executor *x)
 {
     if (!send_overflow(x))
         return;
@@ -285,6 +276,16 @@ static void send_blocked(struct executor *x)
             return;
         list_remove(&s->blocked_link);
     }
+}
+
+void front_drop_rest(struct executor *x)
+{
+    struct list *first;
+
+    while ((first = list_pop(&x->overflow)))
+        free(list_entry(first, struct overflow, link));
+    while (list_pop(&x->blocked))
+        ;
 }
 
 void front_submit(struct backend_stream *stream, struct backend_job *job)
@@ -326,256 +327,4 @@ void front_program_free(struct backend_device *device, struct backend_program *p
     send_number(x, RECORD_PROGRAM_FREE, p->number, 0);
     ids_give(&x->program_ids, p->number);
     free(p);
-}
-
-/* ---- records from the executor ---- */
-
-static void break_off(struct executor *x, const char *what)
-{
-    struct error e;
-
-    error_set(&e, ERROR_DEVICE_LOST, "the executor of the GPU answered nonsense (%s)", what);
-    front_kill(x, &e);
-}
-
-/* The executor's job of that slot; NULL: nonsense. */
-static struct front_job *find_job(struct executor *x, uint32_t slot, uint32_t serial)
-{
-    struct front_job *own = slot && slot <= EXECUTOR_JOBS_MAX ? &x->jobs[slot] : NULL;
-
-    if (own && own->job && own->serial == serial)
-        return own;
-    break_off(x, "no such job");
-    return NULL;
-}
-
-static void take_samples(struct executor *x, const unsigned char *from, uint32_t size)
-{
-    struct record_samples record;
-    struct front_job *own;
-    struct backend_job *job;
-
-    if (size < sizeof(record)) {
-        break_off(x, "samples");
-        return;
-    }
-    memcpy(&record, from, sizeof(record));
-    own = find_job(x, record.slot, record.serial);
-    if (!own)
-        return;
-    job = own->job;
-    if (record.n > RECORD_SAMPLES_MAX || size < sizeof(record) + record.n * sizeof(double) ||
-        record.n > job->repeat - job->n_samples) {
-        break_off(x, "samples");
-        return;
-    }
-    memcpy(job->samples + job->n_samples, from + sizeof(record), record.n * sizeof(double));
-    job->n_samples += record.n;
-}
-
-/* Takes the error and the variants behind the record. */
-static bool take_rest(struct backend_job *job, const struct record_done *record, const unsigned char *from,
-                      uint32_t size)
-{
-    const uint32_t error_bytes = record->failed ? sizeof(job->error) : 0;
-
-    if (record->n_variants > job->n_steps || size < error_bytes + (uint64_t)record->n_variants * STEP_VARIANT_BYTES)
-        return false;
-    if (record->failed) {
-        memcpy(&job->error, from, sizeof(job->error));
-        error_accept(&job->error);
-    }
-    for (uint32_t i = 0; i < record->n_variants; i++) {
-        char name[STEP_VARIANT_BYTES];
-
-        memcpy(name, from + error_bytes + i * (uint32_t)STEP_VARIANT_BYTES, sizeof(name));
-        name[sizeof(name) - 1] = '\0';
-        for (char *c = name; *c; c++)
-            if (*c < ' ' || *c > '~')
-                *c = '?';
-        step_copy_variant(job->steps[i].variant_used, name);
-    }
-    return true;
-}
-
-static void end_job(struct front_job *own)
-{
-    struct backend_job *job = own->job;
-    struct executor *x = own->stream->device->executor;
-
-    own->job = NULL;
-    job->impl = NULL;
-    ids_give(&x->slots, own->slot);
-    list_remove(&job->link);
-    x->unfinished--;
-    job->done(job);
-}
-
-static bool is_time(double us)
-{
-    return isnan(us) || (us >= 0 && us < 1e15);
-}
-
-static void take_done(struct executor *x, const unsigned char *from, uint32_t size)
-{
-    struct record_done record;
-    struct backend_job *job;
-    struct front_job *own;
-
-    if (size < sizeof(record)) {
-        break_off(x, "an end");
-        return;
-    }
-    memcpy(&record, from, sizeof(record));
-    own = find_job(x, record.slot, record.serial);
-    if (!own)
-        return;
-    job = own->job;
-    if (list_first(&own->stream->jobs) != &job->link || record.n_samples != job->n_samples || !is_time(record.h2d_us) ||
-        !is_time(record.d2h_us) || !take_rest(job, &record, from + sizeof(record), size - (uint32_t)sizeof(record))) {
-        break_off(x, "an end");
-        return;
-    }
-    for (uint32_t i = 0; i < job->n_samples; i++)
-        if (!is_time(job->samples[i]))
-            job->samples[i] = 0;
-    job->failed = record.failed != 0;
-    job->ended = record.ended;
-    job->started_ns = record.started_ns;
-    job->h2d_us = record.h2d_us;
-    job->d2h_us = record.d2h_us;
-    end_job(own);
-}
-
-static void take_lost(struct executor *x)
-{
-    struct error e;
-
-    error_set(&e, ERROR_DEVICE_LOST, "the GPU's context is broken");
-    front_kill(x, &e);
-}
-
-static void take_record(struct executor *x, const unsigned char *from, uint32_t size)
-{
-    uint32_t kind;
-
-    if (size < sizeof(kind)) {
-        break_off(x, "a record");
-        return;
-    }
-    memcpy(&kind, from, sizeof(kind));
-    if (kind == RECORD_SAMPLES)
-        take_samples(x, from, size);
-    else if (kind == RECORD_DONE)
-        take_done(x, from, size);
-    else if (kind == RECORD_LOST)
-        take_lost(x);
-    else
-        break_off(x, "a record");
-}
-
-/* ---- the loop's entries ---- */
-
-/* The executor is gone: takes all jobs off their streams, each stream's in order. */
-static void gather_all(struct executor *x, struct list *finished)
-{
-    drop_overflow(x);
-    list_for_each_safe (node, after, &x->blocked) {
-        list_remove(node);
-    }
-    list_for_each_safe (node, after, &x->streams) {
-        struct front_stream *s = list_entry(node, struct front_stream, link);
-        struct list *first;
-
-        s->unsent = &s->jobs;
-        while ((first = list_first(&s->jobs))) {
-            list_remove(first);
-            list_append(finished, first);
-        }
-    }
-}
-
-static void fail_all(struct executor *x)
-{
-    struct list finished, *first;
-
-    list_init(&finished);
-    gather_all(x, &finished);
-    /* Last, because done() may submit more, or free streams. */
-    while ((first = list_first(&finished))) {
-        struct backend_job *job = list_entry(first, struct backend_job, link);
-        struct front_job *own = job->impl;
-
-        if (own)
-            own->job = NULL;
-        job->impl = NULL;
-        job->failed = true;
-        job->error = x->why;
-        list_remove(first);
-        x->unfinished--;
-        job->done(job);
-    }
-}
-
-/* Copies how far the oldest job of each stream is, for those who watch whether it goes on. */
-static void note_progress(struct executor *x)
-{
-    list_for_each_safe (node, after, &x->streams) {
-        const struct front_stream *s = list_entry(node, struct front_stream, link);
-        struct list *first = list_first(&s->jobs);
-        struct backend_job *job = first ? list_entry(first, struct backend_job, link) : NULL;
-        const struct front_job *own = job ? job->impl : NULL;
-
-        if (own)
-            job->ended = atomic_load_explicit(&x->region->ended[own->slot], memory_order_relaxed);
-    }
-}
-
-/* After a sleep: silences the bell. The executor writes to the bell once it has seen the daemon's word; it may do so
- * a little later than the daemon woke for another reason. */
-static void silence(struct executor *x)
-{
-    uint64_t ignored;
-
-    if (atomic_exchange(&x->region->daemon_sleeps, 0) || read(x->bell, &ignored, sizeof(ignored)) > 0)
-        x->may_ring = false;
-    note_progress(x);
-    front_check(x);
-}
-
-unsigned front_poll(struct backend_device *device)
-{
-    enum { POLLS_A_CHECK = 4096 };
-    struct executor *x = front_device(device)->executor;
-    const void *record;
-    uint32_t size;
-
-    if (x->may_ring)
-        silence(x);
-    else if (!x->unfinished || ++x->polls % POLLS_A_CHECK == 0)
-        front_check(x);
-    while (!atomic_load_explicit(&x->gone, memory_order_relaxed) && (record = ring_peek(&x->in, &size))) {
-        take_record(x, record, size);
-        ring_next(&x->in);
-    }
-    if (x->in.corrupt)
-        break_off(x, "the ring");
-    if (!list_empty(&x->overflow) || !list_empty(&x->blocked))
-        send_blocked(x);
-    if (atomic_load_explicit(&x->gone, memory_order_relaxed)) {
-        device->lost = true;
-        fail_all(x);
-    }
-    return x->unfinished;
-}
-
-void front_arm(struct backend_device *device)
-{
-    struct executor *x = front_device(device)->executor;
-
-    x->may_ring = true;
-    atomic_store(&x->region->wants_room, !list_empty(&x->overflow) || !list_empty(&x->blocked));
-    atomic_store(&x->region->daemon_sleeps, 1);
-    if (ring_has_record(&x->in) || atomic_load(&x->gone))
-        x->host.wake(x->host.context);
 }
