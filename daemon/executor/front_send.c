@@ -142,10 +142,22 @@ static uint32_t behind_record(const struct backend_job *job, bool replay)
     uint32_t bytes = 0;
 
     if (replay)
-        return operands_of(job) * (uint32_t)sizeof(uint32_t);
+        return operands_of(job) * (uint32_t)sizeof(struct step_operand);
     for (unsigned i = 0; i < job->n_steps; i++)
         bytes += step_packed_bytes(&job->steps[i]);
     return bytes;
+}
+
+static unsigned char *write_operands(const struct step *step, const uint32_t *handles, unsigned char *at)
+{
+    for (unsigned o = 0; o < step_operands(step); o++) {
+        struct step_operand operand = step->operands[o];
+
+        operand.memory = handles[o];
+        memcpy(at, &operand, sizeof(operand));
+        at += sizeof(operand);
+    }
+    return at;
 }
 
 static void write_steps(const struct front_device *d, const struct backend_job *job, bool replay, unsigned char *at)
@@ -154,16 +166,10 @@ static void write_steps(const struct front_device *d, const struct backend_job *
 
     for (unsigned i = 0; i < job->n_steps; i++) {
         const struct step *step = &job->steps[i];
-        const unsigned n = step_operands(step);
 
-        for (unsigned o = 0; o < n; o++)
+        for (unsigned o = 0; o < step_operands(step); o++)
             handles[o] = front_handle(&d->base, step->operands[o].memory);
-        if (replay) {
-            memcpy(at, handles, n * sizeof(handles[0]));
-            at += n * sizeof(handles[0]);
-        } else {
-            at += step_pack(step, handles, at);
-        }
+        at = replay ? write_operands(step, handles, at) : at + step_pack(step, handles, at);
     }
 }
 

@@ -22,7 +22,7 @@ struct record_stream {
     uint32_t kind, stream, device, priority;
 };
 
-/* A job. Behind it: packed steps, or, with `replay`, the memories of the operands of the program's steps. */
+/* A job. Behind it: packed steps, or, with `replay`, every struct step_operand of the program's steps in turn. */
 struct record_submit {
     uint32_t kind, slot, serial, stream;
     uint32_t n_steps, warmup, repeat;

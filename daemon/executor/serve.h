@@ -43,8 +43,8 @@ struct served_job {
     enum served_state state;
     uint32_t reported; /* samples that the daemon has */
     double sample, *samples;
-    struct step first, *steps; /* `first`, the program's, or owned */
-    bool owns_steps;
+    struct step *steps; /* owned; room for `room`, kept from job to job */
+    uint32_t room;
 };
 
 /* Threads that prepare jobs. */

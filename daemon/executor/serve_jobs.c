@@ -81,15 +81,18 @@ static bool report_end(struct serving *p, const struct served_job *job)
     return true;
 }
 
+enum { STEPS_KEPT = 32 };
+
 static void free_job(struct served_job *job)
 {
-    if (job->owns_steps)
+    if (job->room > STEPS_KEPT) {
         free(job->steps);
+        job->steps = NULL;
+        job->room = 0;
+    }
     if (job->samples != &job->sample)
         free(job->samples);
-    job->steps = NULL;
     job->samples = NULL;
-    job->owns_steps = false;
     job->state = SERVED_FREE;
 }
 

@@ -57,31 +57,52 @@ static void unpack(struct step *steps, uint32_t n, const unsigned char *from, ui
     }
 }
 
-/* A program's steps keep all but their memories, which may have been closed and opened again since. */
-static void rebind(struct served_program *program, const unsigned char *from, uint32_t size)
+/* A run of a program has steps of its own: earlier runs may be under way on other memory. */
+static void bind(struct step *steps, const struct served_program *program, const unsigned char *from, uint32_t size)
 {
-    for (uint32_t i = 0; i < program->n_steps; i++)
-        for (unsigned o = 0; o < step_operands(&program->steps[i]); o++) {
-            if (size < sizeof(uint32_t))
-                give_up("operands");
-            memcpy(&program->steps[i].operands[o].memory, from, sizeof(uint32_t));
-            from += sizeof(uint32_t);
-            size -= (uint32_t)sizeof(uint32_t);
-        }
+    memcpy(steps, program->steps, program->n_steps * sizeof(*steps));
+    for (uint32_t i = 0; i < program->n_steps; i++) {
+        const uint32_t bytes = step_operands(&steps[i]) * (uint32_t)sizeof(steps[i].operands[0]);
+
+        if (size < bytes)
+            give_up("operands");
+        memcpy(steps[i].operands, from, bytes);
+        from += bytes;
+        size -= bytes;
+    }
 }
 
-static struct step *new_steps(uint32_t n)
+/* Room for the job's steps. Few are kept for the slot's next job. */
+static struct step *room_for(struct served_job *job, uint32_t n)
 {
-    struct step *steps = malloc(n * sizeof(*steps));
-
-    if (!steps)
+    if (n > job->room) {
+        free(job->steps);
+        job->steps = malloc(n * sizeof(*job->steps));
+        job->room = n;
+    }
+    if (!job->steps)
         give_up("no memory for its steps");
-    return steps;
+    return job->steps;
+}
+
+static struct served_program *new_program(struct serving *p, const struct served_job *job, uint32_t number, uint32_t n)
+{
+    struct served_program *program = p->programs[number] = calloc(1, sizeof(*program));
+
+    if (program)
+        program->steps = malloc(n * sizeof(*program->steps));
+    if (!program || !program->steps)
+        give_up("no memory for a program");
+    program->n_steps = n;
+    program->device = job->stream->device;
+    memcpy(program->steps, job->steps, n * sizeof(*program->steps));
+    return program;
 }
 
 static void take_steps(struct serving *p, struct served_job *job, const struct record_submit *record,
                        const unsigned char *from, uint32_t size)
 {
+    struct step *steps = room_for(job, record->n_steps);
     struct served_program *program = NULL;
 
     if (record->program > EXECUTOR_PROGRAMS_MAX || !record->n_steps)
@@ -90,20 +111,11 @@ static void take_steps(struct serving *p, struct served_job *job, const struct r
         program = p->programs[record->program];
         if (!program || program->n_steps != record->n_steps)
             give_up("program");
-        rebind(program, from, size);
-        job->steps = program->steps;
+        bind(steps, program, from, size);
     } else {
-        job->owns_steps = !record->program && record->n_steps > 1;
-        job->steps = record->program || record->n_steps > 1 ? new_steps(record->n_steps) : &job->first;
-        unpack(job->steps, record->n_steps, from, size);
-    }
-    if (record->program && !record->replay) {
-        program = p->programs[record->program] = calloc(1, sizeof(*program));
-        if (!program)
-            give_up("no memory for a program");
-        program->steps = job->steps;
-        program->n_steps = record->n_steps;
-        program->device = job->stream->device;
+        unpack(steps, record->n_steps, from, size);
+        if (record->program)
+            program = new_program(p, job, record->program, record->n_steps);
     }
     job->base.program = program ? &program->local : NULL;
 }

@@ -333,6 +333,33 @@ def test_streams_overlap(connection: raw.Connection, exporter: Exporter, machine
         connection.reply(msgid).get()
 
 
+def test_runs_of_one_program_on_other_memory_overlap(
+    connection: raw.Connection, exporter: Exporter, machine: Machine
+) -> None:
+    """Each run has its own memory and offsets, also while earlier runs of the program wait for the GPU."""
+    pairs = [(vector(exporter.alloc(8 * N), np.full(2 * N, 2 + i, np.float32)), exporter.alloc(8 * N)) for i in range(4)]
+    ids = [[register(connection, memory) for memory in pair] for pair in pairs]
+    ops = [{"op": "square", "in": [0], "out": [1]}, {"op": "add", "in": [0, 1], "out": [1]}]
+    tensors = [tensor(buffer, [N]) for buffer in ids[0]]
+    program = connection.call("program", {"tensors": tensors, "ops": ops})["program"]
+    with machine.control.gate("kernel"):
+        sent = [
+            connection.request(
+                "run_program",
+                {
+                    "program": program,
+                    "bind": [{"index": t, "buffer": ids[i][t], "offset": 4 * N * (i % 2)} for t in range(2)],
+                },
+            )
+            for i in range(len(pairs))
+        ]
+        assert connection.alive()  # the daemon has taken all of them
+    for msgid in sent:
+        connection.reply(msgid).get()
+    for i, (_, out) in enumerate(pairs):
+        assert (values(out, offset=4 * N * (i % 2)) == (2 + i) ** 2 + 2 + i).all()
+
+
 def test_one_stream_does_not_overlap(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
     m = [vector(exporter.alloc(4 * N)) for _ in range(3)]
     with machine.control.gate("kernel") as gate:
