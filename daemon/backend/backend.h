@@ -51,6 +51,7 @@ struct backend_device {
     unsigned index; /* among all devices of the daemon; set by the registry, slot in backend_memory.attached */
     struct backend_device_info info;
     bool signals; /* set by the backend: jobs here may have a signal */
+    bool active;  /* set by poll(): something goes on that leads to an end soon; the loop takes it back */
     bool lost;    /* set by the backend, on the loop thread: a sticky fault, nothing will run here again */
 };
 

@@ -50,9 +50,10 @@ struct executor {
     struct ids stream_ids, program_ids, slots;
     struct front_job *jobs; /* by slot */
     unsigned unfinished;
-    unsigned polls;   /* counted, to look after the process now and then */
-    bool may_ring;    /* the bell may be written, or be about to */
-    struct error why; /* what jobs end with once it is gone */
+    unsigned polls;     /* counted, to look after the process now and then */
+    unsigned stretched; /* polls since the last record for which the loop was told to go on polling */
+    bool may_ring;      /* the bell may be written, or be about to */
+    struct error why;   /* what jobs end with once it is gone */
     unsigned n_devices, n_open;
 };
 

@@ -217,7 +217,7 @@ static void silence(struct executor *x)
 
 unsigned front_poll(struct backend_device *device)
 {
-    enum { POLLS_A_CHECK = 4096 };
+    enum { POLLS_A_CHECK = 4096, POLLS_STRETCHED = 1000 };
     struct executor *x = front_device(device)->executor;
     const void *record;
     uint32_t size;
@@ -229,7 +229,11 @@ unsigned front_poll(struct backend_device *device)
     while (!atomic_load_explicit(&x->gone, memory_order_relaxed) && (record = ring_peek(&x->in, &size))) {
         take_record(x, record, size);
         ring_next(&x->in);
+        x->stretched = 0;
     }
+    if (x->unfinished && atomic_load_explicit(&x->region->issuing, memory_order_relaxed) &&
+        x->stretched++ < POLLS_STRETCHED)
+        device->active = true;
     if (x->in.corrupt)
         break_off(x, "the ring");
     if (front_has_rest(x))

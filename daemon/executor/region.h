@@ -32,6 +32,7 @@ struct executor_region {
     _Alignas(64) atomic_uint executor_sleeps; /* whoever writes for it rings its doorbell */
     _Alignas(64) atomic_uint daemon_sleeps;
     _Alignas(64) atomic_uint wants_room; /* the daemon sleeps while its ring is full */
+    _Alignas(64) atomic_uint issuing;    /* the executor gives the GPU a long job: its end is near, but not there yet */
     _Alignas(64) uint32_t n_devices;
     struct executor_device devices[BACKEND_MAX_DEVICES];
     atomic_uint ended[EXECUTOR_JOBS_MAX + 1]; /* executions of the job in each slot that have ended */

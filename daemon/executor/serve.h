@@ -74,6 +74,7 @@ struct serving {
     unsigned unfinished;   /* jobs that the backend has */
     uint32_t lost;         /* devices that the daemon was told are lost, a bit each */
     unsigned turns;
+    bool issuing; /* region->issuing is set */
 };
 
 /* Wakes the loop from another thread. */

@@ -248,6 +248,10 @@ bool jobs_turn(struct serving *p)
     bool any = records_take(p);
 
     any = take_prepared(p) || any;
+    if (p->issuing) {
+        p->issuing = false;
+        atomic_store_explicit(&p->region->issuing, 0, memory_order_relaxed);
+    }
     for (unsigned i = 0; i < p->n_devices; i++)
         p->backend->poll(p->devices[i]);
     any = any || p->unfinished != before;

@@ -122,6 +122,7 @@ static void take_steps(struct serving *p, struct served_job *job, const struct r
 
 static void take_submit(struct serving *p, const unsigned char *from, uint32_t size)
 {
+    enum { FEW_STEPS = 4 };
     struct record_submit record;
     struct served_job *job;
     struct served_stream *s;
@@ -129,6 +130,10 @@ static void take_submit(struct serving *p, const unsigned char *from, uint32_t s
     memcpy(&record, from, sizeof(record));
     job = new_job(p, &record);
     s = job->stream;
+    if (record.n_steps > FEW_STEPS && !p->issuing) {
+        p->issuing = true;
+        atomic_store_explicit(&p->region->issuing, 1, memory_order_relaxed);
+    }
     take_steps(p, job, &record, from + sizeof(record), size - (uint32_t)sizeof(record));
     job->base.steps = job->steps;
     job->base.n_steps = record.n_steps;

@@ -66,10 +66,13 @@ void exec_poll(struct server *s)
         timelines_poll(s);
     for (unsigned i = 0; (x->n_jobs_running || s->woken) && i < s->devices.count; i++)
         if (x->jobs_running[i] || s->woken) {
-            const unsigned before = activity_enter(&s->activity, s->devices.all[i]);
+            struct backend_device *device = s->devices.all[i];
+            const unsigned before = activity_enter(&s->activity, device);
 
-            s->devices.all[i]->backend->poll(s->devices.all[i]);
+            device->backend->poll(device);
             activity_leave(&s->activity, before);
+            s->active = s->active || device->active;
+            device->active = false;
         }
     s->woken = false;
     if (!list_empty(&x->yielding))
