@@ -1,0 +1,145 @@
+"""An executor's process, on the stand-in driver: the daemon has no driver, and the end of either side is the other's too."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gpu_machine import DEVICE_LOST_STATUS, Machine, N, only_with_the_standin, square, values, vector
+from support import proc, raw
+from support.raw import tensor
+
+pytestmark = only_with_the_standin
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path, "[executors]\nisolate = none\n")
+    with machine.daemon:
+        yield machine
+
+
+def executor_of(machine: Machine) -> int:
+    (pid,) = proc.executors(machine.daemon.pid)
+    return pid
+
+
+def ended(pidfd: int) -> bool:
+    return bool(select.select([pidfd], [], [], raw.PATIENCE)[0])
+
+
+def test_the_daemon_has_no_driver(machine: Machine) -> None:
+    def loaded(pid: int) -> bool:
+        return "libcuda_standin" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
+
+    assert loaded(executor_of(machine))
+    assert not loaded(machine.daemon.pid)
+
+
+def test_an_idle_executor_costs_nothing(machine: Machine) -> None:
+    with machine.daemon.connect() as connection:
+        exporter = machine.exporter()
+        a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+        connection.call("run", square(a, out))
+        pid = executor_of(machine)
+        proc.eventually(lambda: Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").split()[2] == "S", "it sleeps")
+        before = proc.context_switches(pid)
+        assert not connection.readable(1)
+        assert proc.context_switches(pid) - before < 10
+        exporter.close()
+
+
+def test_it_ends_while_it_has_nothing_to_do(machine: Machine) -> None:
+    os.kill(executor_of(machine), signal.SIGKILL)
+    assert machine.daemon.wait() == DEVICE_LOST_STATUS
+    assert "event=executor_killed" in machine.daemon.log()
+    machine.daemon.stop(expect=DEVICE_LOST_STATUS)
+
+
+def test_it_ends_in_the_middle_of_jobs(machine: Machine) -> None:
+    with machine.daemon.connect() as connection:
+        exporter = machine.exporter()
+        a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+        connection.call("run", square(a, out))
+        with machine.control.gate("kernel"):
+            sent = [connection.request("run", square(a, out, stream=i)) for i in range(3)]
+            machine.wait(lambda: machine.row.waiting("kernel") >= 1)
+            os.kill(executor_of(machine), signal.SIGKILL)
+            for msgid in sent:
+                error = connection.reply(msgid).error
+                assert error and error["code"] == "device_lost", error
+        assert machine.daemon.wait() == DEVICE_LOST_STATUS
+        exporter.close()
+    machine.daemon.stop(expect=DEVICE_LOST_STATUS)
+
+
+def test_it_ends_while_memory_is_opened(machine: Machine) -> None:
+    with machine.daemon.connect() as connection:
+        exporter = machine.exporter()
+        a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+        with machine.control.gate("ipc_open"):
+            msgid = connection.request("run", square(a, out))
+            machine.wait(lambda: machine.row.waiting("ipc_open") >= 1)
+            os.kill(executor_of(machine), signal.SIGKILL)
+            error = connection.reply(msgid).error
+            assert error and error["code"] == "device_lost", error
+        assert machine.daemon.wait() == DEVICE_LOST_STATUS
+        exporter.close()
+    machine.daemon.stop(expect=DEVICE_LOST_STATUS)
+
+
+def test_the_daemon_is_killed(machine: Machine) -> None:
+    pidfd = os.pidfd_open(executor_of(machine))
+    machine.daemon.process.kill()
+    machine.daemon.process.wait()
+    machine.daemon.process = None
+    assert ended(pidfd), "the executor ends with the daemon"
+    os.close(pidfd)
+
+
+def test_a_signal_to_the_whole_service(machine: Machine) -> None:
+    """A service manager ends all processes of a service. Jobs that run are finished first."""
+    with machine.daemon.connect() as connection:
+        exporter = machine.exporter()
+        a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+        connection.call("run", square(a, out))
+        pid = executor_of(machine)
+        pidfd = os.pidfd_open(pid)
+        with machine.control.gate("kernel"):
+            msgid = connection.request("run", square(a, out))
+            machine.wait(lambda: machine.row.waiting("kernel") >= 1)
+            os.kill(pid, signal.SIGTERM)
+            os.kill(machine.daemon.pid, signal.SIGTERM)
+            proc.eventually(lambda: "event=stop" in machine.daemon.log(), "the daemon has the signal")
+        connection.reply(msgid).get()
+        assert (values(out) == 9).all()
+        exporter.close()
+    assert machine.daemon.wait() == 0
+    assert ended(pidfd)
+    os.close(pidfd)
+    machine.daemon.stop(expect=0)
+
+
+def test_more_jobs_than_the_ring_holds(machine: Machine) -> None:
+    """What an executor does not take waits in the daemon, whose loop goes on, and nothing is lost."""
+    with machine.daemon.connect() as connection:
+        exporter = machine.exporter()
+        memory = vector(exporter.alloc(4 * N * 64), np.full(64 * N, 4, np.float32))
+        buffer = connection.call("register", memory.register_params())["buffer"]
+        parts = [{**tensor(buffer, [N]), "offset": 4 * N * i} for i in range(64)]
+        connection.call("run", {"op": "square", "in": [parts[0]], "out": [parts[1]]})
+        ops = [{"op": "add", "in": [0, 0], "out": [1 + i % 63]} for i in range(500)]
+        pid = executor_of(machine)
+        os.kill(pid, signal.SIGSTOP)
+        sent = [connection.request("sequence", {"tensors": parts, "ops": ops, "stream": i}) for i in range(16)]
+        assert connection.alive()
+        os.kill(pid, signal.SIGCONT)
+        for msgid in sent:
+            connection.reply(msgid).get()
+        assert (values(memory, 63 * N, 4 * N) == 8).all()
+        exporter.close()
