@@ -32,6 +32,8 @@ PASSES = {"server": 4}  # its coverage depends on threads, too: each pass adds w
 
 def unpack(folder: Path, target: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    if not (CORPUS / f"{target}.tar.xz").exists():
+        return  # a new target
     with tarfile.open(CORPUS / f"{target}.tar.xz") as archive:
         for member in archive.getmembers():
             data = archive.extractfile(member)

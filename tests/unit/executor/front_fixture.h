@@ -1,0 +1,34 @@
+/* A daemon with one device of an executor without a process, whose part a test plays. */
+#ifndef KOPS_TESTS_FRONT_FIXTURE_H
+#define KOPS_TESTS_FRONT_FIXTURE_H
+
+#include "executor/front.h"
+
+enum { JOBS = 32, REPEAT = 4, STREAMS = 2 };
+
+struct front_fixture {
+    struct executor x;
+    struct front_device device;
+    struct backend_stream *streams[STREAMS];
+    struct backend_job jobs[JOBS];
+    struct step steps[JOBS];
+    double samples[JOBS][REPEAT];
+    struct record_submit sent[JOBS]; /* as the executor got it; kind is not RECORD_SUBMIT: never */
+    unsigned done[JOBS];             /* how often done() came */
+    unsigned order[JOBS], n_done;    /* the first JOBS ends */
+    struct ring in, out;             /* the executor's ends */
+    int other;                       /* the executor's end of the control socket */
+};
+
+/* One at a time. Ends the process where something cannot be made. */
+struct front_fixture *front_fixture_new(void);
+void front_fixture_free(struct front_fixture *f);
+
+/* Submits job `i`, of one step with REPEAT timed executions, and takes it as the executor does. */
+void front_fixture_submit(struct front_fixture *f, unsigned i, unsigned stream);
+/* Writes a record as the executor does; what finds no room is left out. */
+void front_fixture_put(struct front_fixture *f, const void *record, uint32_t size);
+/* The executor ends, and the daemon looks. */
+void front_fixture_end(struct front_fixture *f);
+
+#endif
