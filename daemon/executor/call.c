@@ -58,9 +58,11 @@ static int receive_parts(int socket, struct iovec *parts, unsigned n_parts, int 
     take_fds(&m, ret_fds, ret_n);
     if (!(m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
         return (int)got;
+    /* MSG_CTRUNC: this process has no descriptors left, and some of the message's are lost. */
     for (unsigned i = 0; i < *ret_n; i++)
         close(ret_fds[i]);
-    return -1;
+    *ret_n = 0;
+    return m.msg_flags & MSG_TRUNC ? -1 : (int)got;
 }
 
 int call_send(int socket, const void *data, uint32_t size, const int *fds, unsigned n)
@@ -117,7 +119,9 @@ int call_receive_reply(int socket, struct call_reply *ret, int *ret_fds)
 
     if (got < 0)
         return -1;
-    if ((size_t)got != sizeof(*ret) || ret->n_fds != n)
+    if ((size_t)got != sizeof(*ret) || (n && ret->n_fds != n))
         return drop(ret_fds, n);
+    ret->n_fds = n;
+    ret->writable = *(const unsigned char *)&ret->writable != 0;
     return 0;
 }

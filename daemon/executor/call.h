@@ -12,7 +12,7 @@ enum call_kind {
     CALL_EXTEND,        /* more allocations behind those of `handle` */
     CALL_CLOSE,         /* the memory of `handle` */
     CALL_CODE_LOAD,     /* a binary, as a descriptor of `size` bytes */
-    CALL_CODE_UNLOAD,   /* `code` */
+    CALL_CODE_UNLOAD,   /* `code`, behind the records up to `position` of the ring */
     CALL_CODE_FUNCTION, /* the entry of `code` whose name is the text */
     CALL_MEMORY_FREE,
 };
@@ -21,7 +21,7 @@ enum { CALL_TEXT_MAX = 16 << 10, CALL_FDS_MAX = BACKEND_IMPORT_FDS };
 
 struct call_request {
     uint32_t kind, device, handle, attach;
-    uint64_t size, code;
+    uint64_t size, code, position;
     struct backend_import import; /* CALL_IMPORT, CALL_EXTEND; its descriptors come beside the message */
     uint32_t n_fds, text_size;    /* the text follows the struct */
 };
@@ -41,6 +41,7 @@ struct call_reply {
 int call_send_request(int socket, const struct call_request *request, const char *text, const int *fds);
 int call_receive_request(int socket, struct call_request *ret, char text[CALL_TEXT_MAX], int *ret_fds);
 int call_send_reply(int socket, const struct call_reply *reply, const int *fds);
+/* ret->n_fds is 0 also where this process had no room for the reply's descriptors. */
 int call_receive_reply(int socket, struct call_reply *ret, int *ret_fds);
 
 /* A message of raw bytes with up to 16 descriptors: the first words between a daemon and its executor. Returns the

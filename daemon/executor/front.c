@@ -9,6 +9,14 @@
 
 static struct backend front;
 
+/* A bool of another process may have any value. */
+static void accept_bool(bool *b)
+{
+    const unsigned char value = *(const unsigned char *)b;
+
+    *b = value != 0;
+}
+
 /* Copies the facts, and makes their texts end. */
 static void take_facts(struct front_device *d, const struct executor_device *from)
 {
@@ -16,6 +24,10 @@ static void take_facts(struct front_device *d, const struct executor_device *fro
     struct backend_device_info *info = &d->base.info;
 
     memcpy(facts, from, sizeof(*facts));
+    accept_bool(&facts->info.shared);
+    accept_bool(&facts->info.clusters);
+    accept_bool(&facts->signals);
+    accept_bool(&facts->has_kernels);
     *info = facts->info;
     info->name[sizeof(info->name) - 1] = info->uuid[sizeof(info->uuid) - 1] = info->arch[sizeof(info->arch) - 1] = '\0';
     d->base.signals = facts->signals;
@@ -53,12 +65,13 @@ static int front_open(const struct backend_config *config, const struct backend_
 
     if (!x)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for an executor");
-    memfd_keep_fds();
     if (front_start(x, config, host, e) < 0) {
         free(x);
         return -1;
     }
-    x->n_devices = x->region->n_devices < max ? x->region->n_devices : max;
+    x->n_devices = x->n_described < max ? x->n_described : max;
+    if (x->n_devices)
+        memfd_keep_fds();
     for (; n < x->n_devices; n++) {
         struct front_device *d = device_new(x, n, e);
 

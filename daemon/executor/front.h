@@ -23,15 +23,17 @@ enum {
 struct front_job {
     struct backend_job *job; /* NULL: the slot is free */
     struct front_stream *stream;
+    uint64_t submitted_ns;
     uint32_t slot, serial; /* the serial tells the slot's jobs apart */
 };
 
 struct executor {
     pid_t pid;
     int pidfd;
-    int control;        /* its end is the executor's */
-    int bell, doorbell; /* eventfds: the executor wakes the daemon; the daemon wakes the executor */
-    int watch;          /* an epoll of `bell` and `control` */
+    int control; /* its end is the executor's */
+    int bell;    /* a socket: a byte from either side wakes the other. Each end has a description of its own, so the
+                  * executor cannot make the daemon's calls block */
+    int watch;   /* an epoll of `bell` and `control` */
     struct executor_region *region;
     struct backend_host host;
 
@@ -41,7 +43,8 @@ struct executor {
     int channels[EXECUTOR_CHANNELS];
     bool channel_busy[EXECUTOR_CHANNELS];
     struct ids handles;
-    atomic_bool gone; /* the process has ended or is ending: calls fail, jobs end */
+    atomic_bool broken; /* a call failed on its way: the loop will kill the executor */
+    atomic_bool gone;   /* the process has ended or is ending: calls fail, jobs end */
 
     struct ring out, in;
     struct list overflow; /* struct overflow: small records that wait for room in the ring */
@@ -50,10 +53,11 @@ struct executor {
     struct ids stream_ids, program_ids, slots;
     struct front_job *jobs; /* by slot */
     unsigned unfinished;
-    unsigned polls;     /* counted, to look after the process now and then */
-    unsigned stretched; /* polls since the last record for which the loop was told to go on polling */
-    bool may_ring;      /* the bell may be written, or be about to */
-    struct error why;   /* what jobs end with once it is gone */
+    unsigned polls;       /* counted, to look after the process now and then */
+    unsigned stretched;   /* polls since the last record for which the loop was told to go on polling */
+    bool slept;           /* since the last look: the executor may have rung */
+    uint32_t n_described; /* devices that it said it has */
+    struct error why;     /* what jobs end with once it is gone */
     unsigned n_devices, n_open;
 };
 
@@ -98,7 +102,7 @@ int front_start(struct executor *x, const struct backend_config *config, const s
 void front_stop(struct executor *x);
 /* Ends it now. `why`: what its jobs end with. Thread: loop. */
 void front_kill(struct executor *x, const struct error *why);
-/* Looks whether the executor is still there. */
+/* Looks whether the executor is still there and answers. */
 void front_check(struct executor *x);
 
 /* ---- front_memory.c; any thread ---- */
@@ -154,6 +158,8 @@ void front_drop_rest(struct executor *x);
 /* ---- front_poll.c ---- */
 
 unsigned front_poll(struct backend_device *device);
+/* Takes what the executor has written to the bell. */
+void front_silence(const struct executor *x);
 void front_arm(struct backend_device *device);
 
 #endif

@@ -41,6 +41,8 @@ int front_code_load(struct backend_device *device, const void *binary, size_t si
         return -1;
     r = front_call(d->executor, &request, NULL, &fd, &reply, NULL, e);
     close(fd);
+    if (r == 0 && !reply.code)
+        r = error_set(e, ERROR_DEVICE_LOST, "the executor of the GPU gives no number for a binary");
     if (r == 0)
         *ret_code = (struct backend_code *)(uintptr_t)reply.code; /* the executor's number: never followed here */
     return r;
@@ -49,7 +51,10 @@ int front_code_load(struct backend_device *device, const void *binary, size_t si
 void front_code_unload(struct backend_device *device, struct backend_code *code)
 {
     const struct front_device *d = front_device(device);
-    struct call_request request = {.kind = CALL_CODE_UNLOAD, .device = d->number, .code = (uintptr_t)code};
+    struct call_request request = {.kind = CALL_CODE_UNLOAD,
+                                   .device = d->number,
+                                   .code = (uintptr_t)code,
+                                   .position = atomic_load(&d->executor->region->to_executor.written)};
     struct call_reply reply;
     struct error ignored;
 

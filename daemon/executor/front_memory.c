@@ -39,6 +39,14 @@ static int lost(struct error *e)
     return error_set(e, ERROR_DEVICE_LOST, "the executor of the GPU has ended");
 }
 
+/* No reply came: nobody knows what the executor has done. The loop ends it. */
+static int broken(struct executor *x, struct error *e)
+{
+    if (!atomic_load(&x->gone) && !atomic_exchange(&x->broken, true))
+        x->host.wake(x->host.context);
+    return lost(e);
+}
+
 /* Takes the descriptors that belong to the reply and closes the others. */
 static int take_reply(const struct call_reply *reply, const int *fds, int *ret_fd)
 {
@@ -65,8 +73,10 @@ int front_call(struct executor *x, struct call_request *request, const char *tex
     if (r == 0)
         r = call_receive_reply(x->channels[channel], ret_reply, reply_fds);
     give_channel(x, channel);
-    if (r < 0 || take_reply(ret_reply, reply_fds, ret_fd) < 0)
-        return lost(e);
+    if (r < 0)
+        return broken(x, e);
+    if (take_reply(ret_reply, reply_fds, ret_fd) < 0)
+        return error_set(e, ERROR_QUOTA_EXCEEDED, "the daemon has no descriptor left for the memory");
     if (ret_reply->result == 0)
         return 0;
     *e = ret_reply->error;
@@ -98,6 +108,17 @@ static void close_handle(const struct front_device *d, uint32_t handle)
     /* The handle of a memory that may still be open there is not given to another. */
     if (front_call(d->executor, &request, NULL, NULL, &reply, NULL, &ignored) == 0)
         give_handle(d->executor, handle);
+}
+
+/* Whether the size that the executor says is one that the device can have. Else the memory is closed. */
+static bool is_size(const struct front_device *d, uint64_t size, uint32_t handle, struct error *e)
+{
+    if (size && size <= d->base.info.memory_bytes)
+        return true;
+    close_handle(d, handle);
+    error_set(e, ERROR_DEVICE_LOST, "the executor of the GPU says that memory has %llu bytes",
+              (unsigned long long)size);
+    return false;
 }
 
 /* ---- device memory ---- */
@@ -132,9 +153,11 @@ int front_memory_import(struct backend_device *device, const struct backend_impo
     if (take_handle(d->executor, &request.handle, e) < 0)
         return -1;
     if (front_call(d->executor, &request, NULL, import->fds, &reply, NULL, e) < 0) {
-        give_handle(d->executor, request.handle);
+        close_handle(d, request.handle); /* harmless where nothing is open */
         return -1;
     }
+    if (!is_size(d, reply.size, request.handle, e))
+        return -1;
     reply.memory_kind = import->kind;
     reply.writable = import->writable;
     return new_memory(d, &reply, request.handle, ret_memory, e);
@@ -151,7 +174,11 @@ int front_memory_alloc(struct backend_device *device, uint64_t size, struct back
     if (take_handle(d->executor, &request.handle, e) < 0)
         return -1;
     if (front_call(d->executor, &request, NULL, NULL, &reply, &fd, e) < 0) {
-        give_handle(d->executor, request.handle);
+        close_handle(d, request.handle);
+        return -1;
+    }
+    if (!is_size(d, reply.size, request.handle, e)) {
+        close(fd);
         return -1;
     }
     reply.memory_kind = MEMORY_CUDA_VMM;
@@ -183,6 +210,8 @@ int front_memory_extend(struct backend_memory *memory, const struct backend_impo
 
     if (front_call(d->executor, &request, NULL, more->fds, &reply, NULL, e) < 0)
         return -1;
+    if (reply.size > front_device(memory->device)->base.info.memory_bytes)
+        return error_set(e, ERROR_DEVICE_LOST, "the executor of the GPU says nonsense of memory's size");
     *ret_size = reply.size;
     return 0;
 }
@@ -218,13 +247,13 @@ static int map_host(struct front_device *d, struct backend_memory *memory, bool 
     if (take_handle(d->executor, &request.handle, e) < 0)
         goto free_own;
     if (front_call(d->executor, &request, NULL, &memory->fd, &reply, NULL, e) < 0)
-        goto give_handle;
+        goto close_handle;
     own->handle = request.handle;
-    memory->attached[d->base.index] = own;
+    __atomic_store_n(&memory->attached[d->base.index], own, __ATOMIC_RELEASE);
     return 0;
 
-give_handle:
-    give_handle(d->executor, request.handle);
+close_handle:
+    close_handle(d, request.handle);
 free_own:
     free(own);
     return -1;
@@ -235,7 +264,7 @@ int front_memory_attach(struct backend_device *device, struct backend_memory *me
     int r;
 
     pthread_mutex_lock(&attaching);
-    r = map_host(front_device(device), memory, true, e);
+    r = memory->attached[device->index] ? 0 : map_host(front_device(device), memory, true, e);
     pthread_mutex_unlock(&attaching);
     return r;
 }
@@ -256,6 +285,13 @@ void front_memory_detach(struct backend_device *device, struct backend_memory *m
 
 /* ---- operands ---- */
 
+/* The pool makes attachments while the loop looks. */
+static const struct front_attachment *attachment_of(const struct backend_memory *memory,
+                                                    const struct backend_device *device)
+{
+    return __atomic_load_n(&memory->attached[device->index], __ATOMIC_ACQUIRE);
+}
+
 static struct backend_memory *host_memory_of(const struct step_operand *operand)
 {
     struct backend_memory *memory = operand->extent ? memory_by_id(operand->memory) : NULL;
@@ -272,7 +308,7 @@ uint32_t front_handle(const struct backend_device *device, uint32_t memory_id)
         return 0;
     if (memory->kind != MEMORY_MEMFD)
         return ((const struct front_memory *)(const void *)memory)->handle;
-    own = memory->attached[device->index];
+    own = attachment_of(memory, device);
     return own ? own->handle : 0;
 }
 
@@ -282,7 +318,7 @@ bool front_needs_prepare(struct backend_device *device, const struct backend_job
         for (unsigned o = 0; o < step_operands(&job->steps[i]); o++) {
             const struct backend_memory *memory = host_memory_of(&job->steps[i].operands[o]);
 
-            if (memory && !memory->attached[device->index])
+            if (memory && !attachment_of(memory, device))
                 return true;
         }
     return false;

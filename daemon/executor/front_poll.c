@@ -2,9 +2,10 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/socket.h>
 
 #include "executor/front.h"
+#include "util/clock.h"
 
 /* ---- records from the executor ---- */
 
@@ -42,7 +43,7 @@ static void take_samples(struct executor *x, const unsigned char *from, uint32_t
     if (!own)
         return;
     job = own->job;
-    if (record.n > RECORD_SAMPLES_MAX || size < sizeof(record) + record.n * sizeof(double) ||
+    if (!record.n || record.n > RECORD_SAMPLES_MAX || size < sizeof(record) + record.n * sizeof(double) ||
         record.n > job->repeat - job->n_samples) {
         break_off(x, "samples");
         return;
@@ -91,7 +92,22 @@ static void end_job(struct front_job *own)
 
 static bool is_time(double us)
 {
-    return isnan(us) || (us >= 0 && us < 1e15);
+    return us >= 0 && us < 1e15; /* also false for a NaN */
+}
+
+static bool is_copy_time(double us)
+{
+    return isnan(us) || is_time(us); /* a NaN: there was none */
+}
+
+/* The job cannot have started before it was submitted, nor later than now. */
+static uint64_t started_of(const struct front_job *own, uint64_t said_ns)
+{
+    const uint64_t now_ns = clock_now_ns();
+
+    if (!said_ns)
+        return 0;
+    return said_ns < own->submitted_ns ? own->submitted_ns : said_ns > now_ns ? now_ns : said_ns;
 }
 
 static void take_done(struct executor *x, const unsigned char *from, uint32_t size)
@@ -109,8 +125,9 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
     if (!own)
         return;
     job = own->job;
-    if (list_first(&own->stream->jobs) != &job->link || record.n_samples != job->n_samples || !is_time(record.h2d_us) ||
-        !is_time(record.d2h_us) || !take_rest(job, &record, from + sizeof(record), size - (uint32_t)sizeof(record))) {
+    if (list_first(&own->stream->jobs) != &job->link || record.n_samples != job->n_samples ||
+        !is_copy_time(record.h2d_us) || !is_copy_time(record.d2h_us) ||
+        !take_rest(job, &record, from + sizeof(record), size - (uint32_t)sizeof(record))) {
         break_off(x, "an end");
         return;
     }
@@ -119,7 +136,7 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
             job->samples[i] = 0;
     job->failed = record.failed != 0;
     job->ended = record.ended;
-    job->started_ns = record.started_ns;
+    job->started_ns = started_of(own, record.started_ns);
     job->h2d_us = record.h2d_us;
     job->d2h_us = record.d2h_us;
     end_job(own);
@@ -197,45 +214,64 @@ static void note_progress(struct executor *x)
         struct list *first = list_first(&s->jobs);
         struct backend_job *job = first ? list_entry(first, struct backend_job, link) : NULL;
         const struct front_job *own = job ? job->impl : NULL;
+        const unsigned ended = own ? atomic_load_explicit(&x->region->ended[own->slot], memory_order_relaxed) : 0;
 
-        if (own)
-            job->ended = atomic_load_explicit(&x->region->ended[own->slot], memory_order_relaxed);
+        /* It only grows, up to the executions that there are: else a job that hangs could look alive for ever. */
+        if (own && ended > job->ended && ended <= job->warmup + job->repeat)
+            job->ended = ended;
     }
 }
 
-/* After a sleep: silences the bell. The executor writes to the bell once it has seen the daemon's word; it may do so
- * a little later than the daemon woke for another reason. */
-static void silence(struct executor *x)
+void front_silence(const struct executor *x)
 {
-    uint64_t ignored;
+    enum { READS = 4 };
+    char bytes[256];
 
-    if (atomic_exchange(&x->region->daemon_sleeps, 0) || read(x->bell, &ignored, sizeof(ignored)) > 0)
-        x->may_ring = false;
+    for (unsigned i = 0; i < READS && recv(x->bell, bytes, sizeof(bytes), MSG_DONTWAIT) == sizeof(bytes); i++)
+        ;
+}
+
+/* Takes records, as many as a ring holds at most: an executor that writes as fast as this reads gets no more of the
+ * loop's time. */
+static void take_records(struct executor *x)
+{
+    const uint64_t begin = x->in.position;
+    const void *record;
+    uint32_t size;
+
+    while (!atomic_load_explicit(&x->gone, memory_order_relaxed) && x->in.position - begin < RING_BYTES &&
+           (record = ring_peek(&x->in, &size))) {
+        take_record(x, record, size);
+        ring_next(&x->in);
+        x->stretched = 0;
+    }
+    if (x->in.corrupt)
+        break_off(x, "the ring");
+}
+
+/* After a sleep, and now and then: whether the executor is there, and how far its jobs are. The executor writes to the
+ * bell once it has seen the daemon's word, perhaps a little after the daemon woke for another reason; front_check()
+ * takes that, too. */
+static void look_after(struct executor *x)
+{
+    if (x->slept)
+        atomic_store(&x->region->daemon_sleeps, 0);
+    x->slept = false;
     note_progress(x);
     front_check(x);
 }
 
 unsigned front_poll(struct backend_device *device)
 {
-    enum { POLLS_A_CHECK = 4096, POLLS_STRETCHED = 1000 };
+    enum { POLLS_A_LOOK = 4096, POLLS_STRETCHED = 1000 };
     struct executor *x = front_device(device)->executor;
-    const void *record;
-    uint32_t size;
 
-    if (x->may_ring)
-        silence(x);
-    else if (!x->unfinished || ++x->polls % POLLS_A_CHECK == 0)
-        front_check(x);
-    while (!atomic_load_explicit(&x->gone, memory_order_relaxed) && (record = ring_peek(&x->in, &size))) {
-        take_record(x, record, size);
-        ring_next(&x->in);
-        x->stretched = 0;
-    }
+    if (x->slept || !x->unfinished || ++x->polls % POLLS_A_LOOK == 0)
+        look_after(x);
+    take_records(x);
     if (x->unfinished && atomic_load_explicit(&x->region->issuing, memory_order_relaxed) &&
         x->stretched++ < POLLS_STRETCHED)
         device->active = true;
-    if (x->in.corrupt)
-        break_off(x, "the ring");
     if (front_has_rest(x))
         front_send_rest(x);
     if (atomic_load_explicit(&x->gone, memory_order_relaxed)) {
@@ -249,9 +285,12 @@ void front_arm(struct backend_device *device)
 {
     struct executor *x = front_device(device)->executor;
 
-    x->may_ring = true;
+    x->slept = true;
     atomic_store(&x->region->wants_room, front_has_rest(x));
     atomic_store(&x->region->daemon_sleeps, 1);
-    if (ring_has_record(&x->in) || atomic_load(&x->gone))
+    /* The executor stores its words before it looks at these. */
+    atomic_thread_fence(memory_order_seq_cst);
+    if (ring_has_record(&x->in) || (front_has_rest(x) && atomic_load(&x->out.words->read) != x->out.other) ||
+        atomic_load(&x->gone) || atomic_load(&x->broken))
         x->host.wake(x->host.context);
 }

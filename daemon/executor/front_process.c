@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -20,7 +19,8 @@
 enum {
     READY_S = 120, /* a machine with many GPUs takes a third of a second for each */
     END_S = 10,
-    FIRST_FDS = 3 /* the region and both bells, before the channels */
+    CALL_S = 120, /* how long a call may take: the driver may wait for kernels that run */
+    FIRST_FDS = 2 /* the region and the bell, before the channels */
 };
 
 extern char **environ;
@@ -90,7 +90,6 @@ static void free_shared(struct executor *x)
 {
     close_one(&x->control);
     close_one(&x->bell);
-    close_one(&x->doorbell);
     close_one(&x->watch);
     close_one(&x->pidfd);
     for (unsigned i = 0; i < EXECUTOR_CHANNELS; i++)
@@ -109,7 +108,7 @@ static void init(struct executor *x, const struct backend_host *host)
 {
     memset(x, 0, sizeof(*x));
     x->host = *host;
-    x->pidfd = x->control = x->bell = x->doorbell = x->watch = -1;
+    x->pidfd = x->control = x->bell = x->watch = -1;
     for (unsigned i = 0; i < EXECUTOR_CHANNELS; i++)
         x->channels[i] = -1;
     pthread_mutex_init(&x->lock, NULL);
@@ -133,6 +132,7 @@ static int watch(struct executor *x, int fd)
 /* Makes all descriptors. theirs: those of the executor, in the order of its first message. */
 static int make_shared(struct executor *x, int *ret_control, int theirs[CALL_FDS_MAX], struct error *e)
 {
+    const struct timeval limit = {.tv_sec = CALL_S};
     int pair[2];
 
     for (unsigned i = 0; i < EXECUTOR_CHANNELS; i++) {
@@ -140,16 +140,20 @@ static int make_shared(struct executor *x, int *ret_control, int theirs[CALL_FDS
             goto fail;
         x->channels[i] = pair[0];
         theirs[FIRST_FDS + i] = pair[1];
+        if (setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) < 0)
+            goto fail;
     }
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         goto fail;
     x->control = pair[0];
     *ret_control = pair[1];
-    x->bell = theirs[1] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    x->doorbell = theirs[2] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+        goto fail;
+    x->bell = pair[0];
+    theirs[1] = pair[1];
     x->watch = epoll_create1(EPOLL_CLOEXEC);
     x->jobs = calloc(EXECUTOR_JOBS_MAX + 1, sizeof(*x->jobs));
-    if (x->bell < 0 || x->doorbell < 0 || x->watch < 0 || watch(x, x->bell) < 0 || watch(x, x->control) < 0 || !x->jobs)
+    if (x->watch < 0 || watch(x, x->bell) < 0 || watch(x, x->control) < 0 || !x->jobs)
         goto fail;
     x->region = region_new(&theirs[0], e);
     if (!x->region)
@@ -181,7 +185,8 @@ static int wait_until_ready(struct executor *x, struct error *e)
         *e = said;
         return -1;
     }
-    if (x->region->n_devices > BACKEND_MAX_DEVICES)
+    x->n_described = *(volatile uint32_t *)&x->region->n_devices;
+    if (x->n_described > BACKEND_MAX_DEVICES)
         return error_set(e, ERROR_INTERNAL, "the executor has more devices than there can be");
     return 0;
 }
@@ -202,8 +207,8 @@ int front_start(struct executor *x, const struct backend_config *config, const s
         error_set(e, ERROR_INTERNAL, "the executor does not take its descriptors: %s", strerror(errno));
 
 close_theirs:
-    /* The bells are the daemon's, too. */
     close_one(&theirs[0]);
+    close_one(&theirs[1]);
     for (unsigned i = 0; i < EXECUTOR_CHANNELS; i++)
         close_one(&theirs[FIRST_FDS + i]);
     close_one(&control);
@@ -214,7 +219,7 @@ close_theirs:
         free_shared(x);
         return -1;
     }
-    log_info("executor", "pid=%d devices=%u", (int)x->pid, x->region->n_devices);
+    log_info("executor", "pid=%d devices=%u", (int)x->pid, x->n_described);
     return 0;
 }
 
@@ -245,9 +250,14 @@ void front_check(struct executor *x)
     struct pollfd control = {.fd = x->control, .events = POLLIN};
     struct error e;
 
-    if (atomic_load(&x->gone) || poll(&control, 1, 0) <= 0)
+    if (atomic_load(&x->gone))
         return;
-    /* It says nothing more: the socket is readable when it has ended. */
-    error_set(&e, ERROR_DEVICE_LOST, "the executor of the GPU ended unexpectedly");
+    front_silence(x);
+    if (poll(&control, 1, 0) > 0) /* it says nothing more: the socket is readable when it has ended */
+        error_set(&e, ERROR_DEVICE_LOST, "the executor of the GPU ended unexpectedly");
+    else if (atomic_load(&x->broken))
+        error_set(&e, ERROR_DEVICE_LOST, "the executor of the GPU did not answer a call within %d s", CALL_S);
+    else
+        return;
     front_kill(x, &e);
 }

@@ -3,9 +3,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/socket.h>
 
 #include "executor/front.h"
+#include "util/clock.h"
 
 struct overflow {
     struct list link;
@@ -24,15 +25,13 @@ static struct front_stream *front_stream(struct backend_stream *stream)
 
 /* ---- records to the executor ---- */
 
-static void ring_doorbell(struct executor *x)
+static void ring_doorbell(const struct executor *x)
 {
-    const uint64_t one = 1;
-
     /* The record's word was stored before; the executor stores its own and then looks at the ring again. */
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load_explicit(&x->region->executor_sleeps, memory_order_relaxed) &&
         atomic_exchange(&x->region->executor_sleeps, 0))
-        while (write(x->doorbell, &one, sizeof(one)) < 0 && errno == EINTR)
+        while (send(x->bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
             ;
 }
 
@@ -244,6 +243,7 @@ static bool send_job(struct front_stream *s, struct backend_job *job)
     own->stream = s;
     own->slot = slot;
     own->serial++;
+    own->submitted_ns = clock_now_ns();
     job->impl = own;
     fill_record(s, job, &record);
     record.slot = slot;

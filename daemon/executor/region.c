@@ -1,6 +1,7 @@
 #include "executor/region.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,14 +20,15 @@ struct executor_region *region_map(int fd, struct error *e)
 
 struct executor_region *region_new(int *ret_fd, struct error *e)
 {
-    int fd = memfd_create("kopsd-executor", MFD_CLOEXEC);
+    int fd = memfd_create("kopsd-executor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     struct executor_region *region;
 
     if (fd < 0) {
         error_shortage(e, errno, "memfd_create");
         return NULL;
     }
-    if (ftruncate(fd, sizeof(*region)) < 0) {
+    /* Sealed: a file that the executor cut would end the daemon at its next look. */
+    if (ftruncate(fd, sizeof(*region)) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
         error_set(e, ERROR_OUT_OF_MEMORY, "an executor's shared memory: %s", strerror(errno));
         goto close_fd;
     }

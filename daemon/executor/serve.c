@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "executor/executor.h"
@@ -14,15 +16,16 @@
 #include "util/clock.h"
 #include "util/log.h"
 
-enum { FIRST_FDS = 3, LAST_JOBS_NS = 2000000000 /* how long running jobs may go on once the daemon is gone */ };
+enum { FIRST_FDS = 2, LAST_JOBS_NS = 2000000000 /* how long running jobs may go on once the daemon is gone */ };
 
 void serve_wake(void *context)
 {
     struct serving *p = context;
-    const uint64_t one = 1;
 
+    /* Kept, for the loop may be about to sleep. */
+    atomic_store(&p->woken, true);
     if (atomic_exchange(&p->region->executor_sleeps, 0))
-        while (write(p->doorbell, &one, sizeof(one)) < 0 && errno == EINTR)
+        while (send(p->own_bell_in, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
             ;
 }
 
@@ -79,7 +82,6 @@ static int take_descriptors(struct serving *p, struct error *e)
     if (!p->region)
         return -1;
     p->bell = fds[1];
-    p->doorbell = fds[2];
     memcpy(p->channels, fds + FIRST_FDS, sizeof(p->channels));
     ring_init(&p->in, &p->region->to_executor, p->region->to_executor_bytes);
     ring_init(&p->out, &p->region->to_daemon, p->region->to_daemon_bytes);
@@ -127,9 +129,37 @@ static int open_devices(struct serving *p, const struct backend_config *config, 
     return 0;
 }
 
+/* The loop may be in a call of the driver when the daemon ends: then this thread ends the process. */
+static void *watch_daemon(void *argument)
+{
+    const struct serving *p = argument;
+    const struct timespec last = {.tv_sec = LAST_JOBS_NS / 1000000000 + 1};
+    struct pollfd control = {.fd = p->control, .events = POLLIN};
+
+    while (poll(&control, 1, -1) < 0 && errno == EINTR)
+        ;
+    nanosleep(&last, NULL);
+    _exit(0);
+}
+
+static int start_watch(struct serving *p, struct error *e)
+{
+    pthread_t thread;
+    int pair[2];
+
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "an executor's own bell: %s", strerror(errno));
+    p->own_bell = pair[0];
+    p->own_bell_in = pair[1];
+    if (pthread_create(&thread, NULL, watch_daemon, p) != 0)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "an executor's threads cannot be made");
+    pthread_detach(thread);
+    return 0;
+}
+
 static int start(struct serving *p, const struct backend_config *config, struct error *e)
 {
-    if (take_descriptors(p, e) < 0 || jobs_init(p, e) < 0 || open_devices(p, config, e) < 0)
+    if (start_watch(p, e) < 0 || take_descriptors(p, e) < 0 || jobs_init(p, e) < 0 || open_devices(p, config, e) < 0)
         return -1;
     workers_init(&p->workers, p);
     return calls_start(p, e);
@@ -137,24 +167,33 @@ static int start(struct serving *p, const struct backend_config *config, struct 
 
 /* ---- the loop ---- */
 
+static void silence(int bell)
+{
+    char bytes[256];
+
+    while (recv(bell, bytes, sizeof(bytes), MSG_DONTWAIT) == sizeof(bytes))
+        ;
+}
+
 /* Sleeps until there may be something to do. False: the daemon is gone. */
 static bool sleep_until_needed(struct serving *p)
 {
-    struct pollfd fds[] = {{.fd = p->doorbell, .events = POLLIN}, {.fd = p->control, .events = POLLIN}};
+    struct pollfd fds[] = {
+        {.fd = p->control, .events = POLLIN}, {.fd = p->bell, .events = POLLIN}, {.fd = p->own_bell, .events = POLLIN}};
     const bool retry = !list_empty(&p->unreported);
-    uint64_t ignored;
 
     atomic_store(&p->region->executor_sleeps, 1);
-    /* The daemon stores a record before it looks at the word. */
-    if (!ring_has_record(&p->in) && !atomic_load(&p->work_done)) {
+    /* The daemon stores a record before it looks at the word; so does who wakes. */
+    atomic_thread_fence(memory_order_seq_cst);
+    if (!ring_has_record(&p->in) && !atomic_load(&p->work_done) && !atomic_load(&p->woken)) {
         jobs_arm(p);
-        while (poll(fds, 2, retry ? 1 : -1) < 0 && errno == EINTR)
+        while (poll(fds, 3, retry ? 1 : -1) < 0 && errno == EINTR)
             ;
     }
     atomic_store(&p->region->executor_sleeps, 0);
-    while (read(p->doorbell, &ignored, sizeof(ignored)) < 0 && errno == EINTR)
-        ;
-    return !fds[1].revents;
+    silence(p->bell);
+    silence(p->own_bell);
+    return !fds[0].revents;
 }
 
 static void pause_a_moment(void)

@@ -59,7 +59,8 @@ struct workers {
 struct serving {
     const struct backend *backend;
     struct executor_region *region;
-    int control, bell, doorbell;
+    int control, bell;
+    int own_bell, own_bell_in; /* a pair: a byte into the second wakes the loop */
     int channels[SERVE_CHANNELS];
     struct backend_device *devices[BACKEND_MAX_DEVICES];
     unsigned n_devices;
@@ -70,6 +71,7 @@ struct serving {
     struct served_job **jobs; /* by slot, kept for the slot's next job */
     struct list unreported;   /* struct served_job.report_link: ended jobs for which the ring had no room */
     struct workers workers;
+    atomic_bool woken;     /* somebody wants the devices to be polled */
     atomic_bool work_done; /* a worker has put a job into workers.done */
     unsigned unfinished;   /* jobs that the backend has */
     uint32_t lost;         /* devices that the daemon was told are lost, a bit each */

@@ -3,11 +3,14 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "backend/memfd.h"
 #include "backend/memory_ids.h"
 #include "executor/serve.h"
+#include "util/log.h"
 
 /* A channel's thread and the call that it is in. */
 struct taker {
@@ -126,6 +129,16 @@ static struct backend_code *code_of(const struct taker *t)
     return (struct backend_code *)(uintptr_t)t->request.code; /* load_code() gave it to the daemon */
 }
 
+/* Behind the records that were written before: one of them may free a program that launches the code. */
+static void unload_code(const struct taker *t)
+{
+    const struct timespec moment = {.tv_nsec = 50000};
+
+    while (atomic_load(&t->serving->region->to_executor.read) < t->request.position)
+        nanosleep(&moment, NULL);
+    t->serving->backend->code_unload(device_of(t), code_of(t));
+}
+
 static int dispatch(struct taker *t, struct error *e)
 {
     const struct backend *backend = t->serving->backend;
@@ -145,7 +158,7 @@ static int dispatch(struct taker *t, struct error *e)
     case CALL_CODE_LOAD:
         return load_code(t, e);
     case CALL_CODE_UNLOAD:
-        backend->code_unload(device_of(t), code_of(t));
+        unload_code(t);
         return 0;
     case CALL_CODE_FUNCTION:
         return backend->code_function(device_of(t), code_of(t), t->text, &t->reply.function, e);
@@ -155,6 +168,17 @@ static int dispatch(struct taker *t, struct error *e)
         return error_set(e, ERROR_UNSUPPORTED, "the device does not tell its free memory");
     }
     return error_set(e, ERROR_INTERNAL, "a call that the executor does not know");
+}
+
+/* The daemon waits for a reply: it hears of the end instead. Where the daemon is gone, the loop ends the process. */
+static void give_up(const struct taker *t, const char *why)
+{
+    char byte;
+
+    if (recv(t->socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+        return;
+    log_error("executor", "why=\"%s\"", why);
+    _exit(1);
 }
 
 static void answer(struct taker *t)
@@ -168,7 +192,8 @@ static void answer(struct taker *t)
         t->reply.result = dispatch(t, &t->reply.error);
     for (unsigned i = 0; i < t->request.n_fds; i++)
         close(t->fds[i]);
-    call_send_reply(t->socket, &t->reply, &t->reply_fd);
+    if (call_send_reply(t->socket, &t->reply, &t->reply_fd) < 0)
+        give_up(t, "a reply cannot be sent");
     if (t->reply_fd >= 0)
         close(t->reply_fd);
 }
@@ -179,6 +204,7 @@ static void *run(void *argument)
 
     while (call_receive_request(t->socket, &t->request, t->text, t->fds) == 0)
         answer(t);
+    give_up(t, "a call cannot be received");
     return NULL;
 }
 

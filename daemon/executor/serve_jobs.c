@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/socket.h>
 
 #include "executor/serve.h"
 
@@ -19,9 +19,7 @@ int jobs_init(struct serving *p, struct error *e)
 
 static void write_bell(const struct serving *p)
 {
-    const uint64_t one = 1;
-
-    while (write(p->bell, &one, sizeof(one)) < 0 && errno == EINTR)
+    while (send(p->bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
         ;
 }
 
@@ -252,6 +250,8 @@ bool jobs_turn(struct serving *p)
         p->issuing = false;
         atomic_store_explicit(&p->region->issuing, 0, memory_order_relaxed);
     }
+    if (atomic_load_explicit(&p->woken, memory_order_relaxed))
+        atomic_exchange(&p->woken, false);
     for (unsigned i = 0; i < p->n_devices; i++)
         p->backend->poll(p->devices[i]);
     any = any || p->unfinished != before;

@@ -259,6 +259,8 @@ bool records_take(struct serving *p)
     }
     if (p->in.corrupt)
         give_up("ring");
+    if (any)
+        atomic_thread_fence(memory_order_seq_cst); /* the ring's word was stored before */
     if (any && atomic_load_explicit(&p->region->wants_room, memory_order_relaxed) &&
         atomic_exchange(&p->region->wants_room, 0))
         jobs_ring_bell(p);

@@ -126,6 +126,8 @@ void error_accept(struct error *e)
     for (unsigned i = 0; i < e->n_details; i++) {
         struct error_detail *d = &e->details[i];
 
+        d->is_text = *(const unsigned char *)&d->is_text != 0;
+        d->is_bool = *(const unsigned char *)&d->is_bool != 0;
         d->key[sizeof(d->key) - 1] = d->text[sizeof(d->text) - 1] = '\0';
         without_controls(d->key);
         without_controls(d->text);

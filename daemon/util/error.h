@@ -55,7 +55,7 @@ int error_at(struct error *e, enum error_code code, const char *path, const char
 int error_prefix(struct error *e, const char *prefix);
 
 /* Makes an error of another process safe to show: unknown codes become ERROR_INTERNAL, texts end and have no control
- * characters. */
+ * characters, a bool is one. */
 void error_accept(struct error *e);
 
 #endif

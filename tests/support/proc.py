@@ -24,8 +24,8 @@ def executors(pid: int) -> list[int]:
 
 
 def own_sockets(pid: int) -> int:
-    """Sockets of a daemon without clients: it listens, tells its manager how it goes, and has nine to an executor."""
-    return 2 + 9 * len(executors(pid))
+    """Sockets of a daemon without clients: it listens, tells its manager how it goes, and has ten to an executor."""
+    return 2 + 10 * len(executors(pid))
 
 
 def fds(pid: int) -> Counter[str]:

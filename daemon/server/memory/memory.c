@@ -91,7 +91,8 @@ static int adopt(struct request *r, struct mapping **ret)
 {
     struct connection *c = r->connection;
     struct backend_memory *memory = alloc_of(r)->memory;
-    const unsigned fds = memory->kind == MEMORY_MEMFD ? 0 : 1;
+    const bool keeps = memory->kind != MEMORY_MEMFD;
+    const unsigned fds = keeps || memory->fd >= 0; /* shared memory may keep its own */
     struct error *e = &alloc_of(r)->error;
     struct charge kept = {0};
     struct shared_charge *host = NULL;
@@ -102,7 +103,7 @@ static int adopt(struct request *r, struct mapping **ret)
     if (charge_change(&alloc_of(r)->charge, c->pid, memory->size, e) < 0 ||
         charge_take(&kept, c->account, c->pid, QUOTA_FDS, fds, e) < 0)
         goto close_memory;
-    if (fds && (own_fd = fcntl(alloc_of(r)->fd, F_DUPFD_CLOEXEC, 0)) < 0) {
+    if (keeps && (own_fd = fcntl(alloc_of(r)->fd, F_DUPFD_CLOEXEC, 0)) < 0) {
         error_shortage(e, errno, "keeping the memory");
         goto discharge_fds;
     }

@@ -268,6 +268,7 @@ static int register_memfd(struct request *r, const struct rpc_arg *args, bool wr
     struct host_part part = {0};
     struct shared_charge *shared, *host;
     struct mapping_charges *charges;
+    struct charge kept = {0};
     struct mapping *m;
     struct stat st;
     unsigned index = 0;
@@ -279,7 +280,7 @@ static int register_memfd(struct request *r, const struct rpc_arg *args, bool wr
         st = (struct stat){0};
     /* The full size is charged before a page is touched: the process that touches a page first pays for it. */
     host = shared_charge_take_file(c->account, c->pid, QUOTA_HOST, st.st_dev, st.st_ino, args[REGISTER_size].u, e);
-    if (!host ||
+    if (!host || charge_take(&kept, c->account, c->pid, QUOTA_FDS, memory->fd >= 0, e) < 0 ||
         host_room_take(room, c->account, args[REGISTER_size].u, holes_of(&st, args[REGISTER_size].u), &part, e) < 0)
         goto unref_host;
     if (mapping_adopt(&c->server->mappings, memory, NULL, st.st_ino, -1, connection_owner(c), &m, e) < 0)
@@ -287,6 +288,7 @@ static int register_memfd(struct request *r, const struct rpc_arg *args, bool wr
     charges = m->charges;
     charges->host = host;
     charges->room = part;
+    charges->fds = charge_move(&kept);
     shared = connection_charge_mapping(c, m, args[REGISTER_size].u, e);
     if (shared)
         buffer = connection_add_buffer(c, m, shared, args[REGISTER_size].u, kind_of(writable), e);
@@ -302,6 +304,7 @@ static int register_memfd(struct request *r, const struct rpc_arg *args, bool wr
 give_room:
     host_room_give(room, &part);
 unref_host:
+    charge_free(&kept);
     shared_charge_unref(host);
     memfd_unmap(memory);
     return -1;

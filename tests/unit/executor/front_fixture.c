@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -35,11 +34,13 @@ static void make_shared(struct front_fixture *f)
     close(fd);
     x->control = pair[0];
     f->other = pair[1];
-    x->bell = eventfd(0, EFD_NONBLOCK);
-    x->doorbell = eventfd(0, EFD_NONBLOCK);
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+        abort();
+    x->bell = pair[0];
+    f->bell = pair[1];
     x->watch = epoll_create1(0);
     x->jobs = calloc(EXECUTOR_JOBS_MAX + 1, sizeof(*x->jobs));
-    if (x->bell < 0 || x->doorbell < 0 || x->watch < 0 || !x->jobs)
+    if (x->watch < 0 || !x->jobs)
         abort();
     ring_init(&x->out, &x->region->to_executor, x->region->to_executor_bytes);
     ring_init(&x->in, &x->region->to_daemon, x->region->to_daemon_bytes);
@@ -81,7 +82,7 @@ void front_fixture_free(struct front_fixture *f)
     close(f->x.control);
     close(f->other);
     close(f->x.bell);
-    close(f->x.doorbell);
+    close(f->bell);
     close(f->x.watch);
     region_unmap(f->x.region);
     ids_free(&f->x.stream_ids);

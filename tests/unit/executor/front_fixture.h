@@ -17,7 +17,7 @@ struct front_fixture {
     unsigned done[JOBS];             /* how often done() came */
     unsigned order[JOBS], n_done;    /* the first JOBS ends */
     struct ring in, out;             /* the executor's ends */
-    int other;                       /* the executor's end of the control socket */
+    int other, bell;                 /* the executor's ends of the control socket and of the bell */
 };
 
 /* One at a time. Ends the process where something cannot be made. */

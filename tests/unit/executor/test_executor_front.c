@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include <cmocka.h>
 
@@ -135,6 +137,49 @@ static void test_the_executor_ends(void **state)
     lost(f, 2);
 }
 
+static void test_samples_of_nothing(void **state)
+{
+    struct front_fixture *f = *state;
+
+    put_samples(f, submit(f, 0, 0), 0);
+    front_poll(&f->device.base);
+    lost(f, 0);
+}
+
+/* Also while the loop never sleeps: who watches for jobs that hang asks how far a job is. */
+static void test_progress(void **state)
+{
+    struct front_fixture *f = *state;
+    const struct record_submit *got = submit(f, 0, 0);
+
+    atomic_store(&f->x.region->ended[got->slot], 3);
+    for (unsigned i = 0; i < 10000 && f->jobs[0].ended < 3; i++)
+        front_poll(&f->device.base);
+    assert_int_equal(f->jobs[0].ended, 3);
+    for (uint32_t lie = 0; lie < 100; lie += REPEAT + 1) { /* it does not go back, nor beyond the executions */
+        atomic_store(&f->x.region->ended[got->slot], lie);
+        front_arm(&f->device.base);
+        front_poll(&f->device.base);
+        assert_int_equal(f->jobs[0].ended, 3);
+    }
+}
+
+/* A bell that rings late, or for nothing, is silent after a look: else the loop would never sleep. */
+static void test_a_late_bell(void **state)
+{
+    struct front_fixture *f = *state;
+    struct epoll_event event = {.events = EPOLLIN};
+    struct executor *x = &f->x;
+
+    assert_int_equal(epoll_ctl(x->watch, EPOLL_CTL_ADD, x->bell, &event), 0);
+    front_arm(&f->device.base);
+    front_poll(&f->device.base);
+    assert_int_equal(send(f->bell, "bell", 4, 0), 4);
+    assert_int_equal(epoll_wait(x->watch, &event, 1, 0), 1);
+    front_poll(&f->device.base); /* the loop looks because the descriptor is readable */
+    assert_int_equal(epoll_wait(x->watch, &event, 1, 0), 0);
+}
+
 /* A poll goes on for the sake of a long job that the executor issues, but not without end. */
 static void test_an_executor_that_always_issues(void **state)
 {
@@ -159,6 +204,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_an_end_that_comes_twice, setup, teardown),
         cmocka_unit_test_setup_teardown(test_more_samples_than_executions, setup, teardown),
         cmocka_unit_test_setup_teardown(test_the_executor_ends, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_samples_of_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_progress, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_late_bell, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_executor_that_always_issues, setup, teardown),
     };
 
