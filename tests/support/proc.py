@@ -14,12 +14,17 @@ from . import raw
 
 
 def executors(pid: int) -> list[int]:
-    """The processes that do the daemon's GPU work."""
+    """The processes that do the daemon's GPU work. (A task's `children` may leave some out while others end.)"""
     found = []
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split():
-        command = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-        if command[1:2] == [b"--executor"]:
-            found.append(int(child))
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            parent = int((folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+            if parent == pid and (folder / "cmdline").read_bytes().split(b"\0")[1:2] == [b"--executor"]:
+                found.append(int(folder.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
     return found
 
 
