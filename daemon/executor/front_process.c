@@ -230,11 +230,22 @@ void front_stop(struct executor *x)
     free_shared(x);
 }
 
+/* Where it has ended by itself, the log says how. */
+static void log_end(const struct executor *x)
+{
+    siginfo_t how = {.si_pid = 0};
+
+    if (x->pid > 0 && waitid(P_PID, (id_t)x->pid, &how, WEXITED | WNOHANG | WNOWAIT) == 0 && how.si_pid)
+        log_error("executor_ended", "pid=%d %s=%d", (int)x->pid, how.si_code == CLD_EXITED ? "status" : "signal",
+                  how.si_status);
+}
+
 void front_kill(struct executor *x, const struct error *why)
 {
     if (atomic_exchange(&x->gone, true))
         return;
     x->why = *why;
+    log_end(x);
     epoll_ctl(x->watch, EPOLL_CTL_DEL, x->control, NULL);
     log_error("executor_killed", "pid=%d why=\"%s\"", (int)x->pid, why->message);
     if (x->pid > 0)

@@ -129,7 +129,8 @@ static int open_devices(struct serving *p, const struct backend_config *config, 
     return 0;
 }
 
-/* The loop may be in a call of the driver when the daemon ends: then this thread ends the process. */
+/* The loop may be in a call of the driver when the daemon ends: then this thread ends the process. Nothing more is sent
+ * on the control socket once the descriptors have come. */
 static void *watch_daemon(void *argument)
 {
     const struct serving *p = argument;
@@ -159,7 +160,7 @@ static int start_watch(struct serving *p, struct error *e)
 
 static int start(struct serving *p, const struct backend_config *config, struct error *e)
 {
-    if (start_watch(p, e) < 0 || take_descriptors(p, e) < 0 || jobs_init(p, e) < 0 || open_devices(p, config, e) < 0)
+    if (take_descriptors(p, e) < 0 || start_watch(p, e) < 0 || jobs_init(p, e) < 0 || open_devices(p, config, e) < 0)
         return -1;
     workers_init(&p->workers, p);
     return calls_start(p, e);
