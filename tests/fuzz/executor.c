@@ -104,7 +104,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct input in = {data, size};
     unsigned n = 0;
 
-    log_set_level(LOG_LEVEL_ERROR);
+    log_set_level((enum log_level) - 1); /* nothing: nearly every input ends an executor */
     while (in.size)
         step(f, &in, &n);
     front_poll(&f->device.base);

@@ -35,14 +35,16 @@ static const struct record_submit *submit(struct front_fixture *f, unsigned i, u
 
 static void put_samples(struct front_fixture *f, const struct record_submit *of, uint32_t n)
 {
-    struct {
-        struct record_samples head;
-        double us[REPEAT + 1];
-    } record = {.head = {.kind = RECORD_SAMPLES, .slot = of->slot, .serial = of->serial, .n = n}};
+    _Alignas(8) unsigned char bytes[sizeof(struct record_samples) + (REPEAT + 1) * sizeof(double)];
+    const struct record_samples head = {.kind = RECORD_SAMPLES, .slot = of->slot, .serial = of->serial, .n = n};
 
-    for (uint32_t i = 0; i < n; i++)
-        record.us[i] = 1.5 + i;
-    front_fixture_put(f, &record, (uint32_t)(sizeof(record.head) + n * sizeof(double)));
+    memcpy(bytes, &head, sizeof(head));
+    for (uint32_t i = 0; i < n; i++) {
+        const double us = 1.5 + i;
+
+        memcpy(bytes + sizeof(head) + i * sizeof(us), &us, sizeof(us));
+    }
+    front_fixture_put(f, bytes, (uint32_t)(sizeof(head) + n * sizeof(double)));
 }
 
 static void put_done(struct front_fixture *f, const struct record_submit *of, uint32_t n_samples)
