@@ -52,7 +52,7 @@ enum compiler_sandbox {
 struct compiler_config {
     const char *nvrtc;   /* path of libnvrtc.so; NULL: searched; "none": there is no compiler */
     const char *include; /* the toolkit's headers; NULL: beside NVRTC */
-    const char *user;    /* a daemon of root runs compiling processes as this user; NULL: `nobody` */
+    const char *user;    /* compiles run as this user where the daemon is root; NULL: `nobody` */
     const char *binary;  /* the program that takes --compile-helper; NULL: this one */
     enum compiler_sandbox sandbox;
     unsigned helpers;    /* compiles at one time, ≥ 1 */

@@ -122,6 +122,5 @@ int call_receive_reply(int socket, struct call_reply *ret, int *ret_fds)
     if ((size_t)got != sizeof(*ret) || (n && ret->n_fds != n))
         return drop(ret_fds, n);
     ret->n_fds = n;
-    ret->writable = *(const unsigned char *)&ret->writable != 0;
     return 0;
 }

@@ -17,7 +17,16 @@ enum call_kind {
     CALL_MEMORY_FREE,
 };
 
-enum { CALL_TEXT_MAX = 16 << 10, CALL_FDS_MAX = BACKEND_IMPORT_FDS };
+enum {
+    CALL_TEXT_MAX = 16 << 10,
+    CALL_FDS_MAX = BACKEND_IMPORT_FDS,
+    CALL_CHANNELS = 8,   /* calls at one time: as many as the daemon's pool has threads */
+    CALL_CONTROL_FD = 3, /* of an executor when it starts */
+};
+
+/* Descriptors in the first message to an executor. */
+enum { FIRST_REGION, FIRST_BELL, FIRST_CHANNELS, FIRST_FDS = FIRST_CHANNELS + CALL_CHANNELS };
+_Static_assert((int)FIRST_FDS <= (int)CALL_FDS_MAX, "a message carries so many");
 
 struct call_request {
     uint32_t kind, device, handle, attach;
@@ -30,18 +39,16 @@ struct call_reply {
     int32_t result; /* 0, or negative: `error` */
     uint32_t n_fds;
     struct error error;
-    enum backend_memory_kind memory_kind;
-    bool writable;
     uint64_t size, address, code;
     struct backend_function function;
 };
 
-/* Both ends. Return 0; -1: the other end is gone, or sent what is no message. Descriptors stay the sender's and become
- * the receiver's; ret_fds has room for CALL_FDS_MAX. */
+/* For both ends. They return 0, or -1 where the other end is gone or its bytes are no message. The sender keeps its
+ * descriptors; the receiver owns those it gets. ret_fds has room for CALL_FDS_MAX. */
 int call_send_request(int socket, const struct call_request *request, const char *text, const int *fds);
 int call_receive_request(int socket, struct call_request *ret, char text[CALL_TEXT_MAX], int *ret_fds);
 int call_send_reply(int socket, const struct call_reply *reply, const int *fds);
-/* ret->n_fds is 0 also where this process had no room for the reply's descriptors. */
+/* Where this process has no room for the reply's descriptors, ret->n_fds is 0. */
 int call_receive_reply(int socket, struct call_reply *ret, int *ret_fds);
 
 /* A message of raw bytes with up to 16 descriptors: the first words between a daemon and its executor. Returns the

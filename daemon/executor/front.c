@@ -27,7 +27,6 @@ static void take_facts(struct front_device *d, const struct executor_device *fro
     accept_bool(&facts->info.shared);
     accept_bool(&facts->info.clusters);
     accept_bool(&facts->signals);
-    accept_bool(&facts->has_kernels);
     *info = facts->info;
     info->name[sizeof(info->name) - 1] = info->uuid[sizeof(info->uuid) - 1] = info->arch[sizeof(info->arch) - 1] = '\0';
     d->base.signals = facts->signals;
@@ -61,7 +60,7 @@ static int front_open(const struct backend_config *config, const struct backend_
                       struct backend_device **ret_devices, unsigned max, unsigned *ret_count, struct error *e)
 {
     struct executor *x = calloc(1, sizeof(*x));
-    unsigned n = 0;
+    unsigned n = 0, wanted;
 
     if (!x)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for an executor");
@@ -69,10 +68,10 @@ static int front_open(const struct backend_config *config, const struct backend_
         free(x);
         return -1;
     }
-    x->n_devices = x->n_described < max ? x->n_described : max;
-    if (x->n_devices)
+    wanted = x->n_described < max ? x->n_described : max;
+    if (wanted)
         memfd_keep_fds();
-    for (; n < x->n_devices; n++) {
+    for (; n < wanted; n++) {
         struct front_device *d = device_new(x, n, e);
 
         if (!d)

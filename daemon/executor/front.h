@@ -14,11 +14,6 @@
 #include "executor/record.h"
 #include "executor/region.h"
 
-enum {
-    EXECUTOR_CHANNELS = 8, /* calls at one time: as many as the daemon's pool has threads */
-    EXECUTOR_CONTROL_FD = 3
-};
-
 /* A job that the executor has. */
 struct front_job {
     struct backend_job *job; /* NULL: the slot is free */
@@ -31,8 +26,7 @@ struct executor {
     pid_t pid;
     int pidfd;
     int control; /* its end is the executor's */
-    int bell;    /* a socket: a byte from either side wakes the other. Each end has a description of its own, so the
-                  * executor cannot make the daemon's calls block */
+    int bell;    /* see bell.h */
     int watch;   /* an epoll of `bell` and `control` */
     struct executor_region *region;
     struct backend_host host;
@@ -40,8 +34,8 @@ struct executor {
     /* Calls. Thread: any. */
     pthread_mutex_t lock;
     pthread_cond_t channel_free;
-    int channels[EXECUTOR_CHANNELS];
-    bool channel_busy[EXECUTOR_CHANNELS];
+    int channels[CALL_CHANNELS];
+    bool channel_busy[CALL_CHANNELS];
     struct ids handles;
     atomic_bool broken; /* a call failed on its way: the loop will kill the executor */
     atomic_bool gone;   /* the process has ended or is ending: calls fail, jobs end */
@@ -49,7 +43,7 @@ struct executor {
     struct ring out, in;
     struct list overflow; /* struct overflow: small records that wait for room in the ring */
     struct list blocked;  /* struct front_stream.blocked_link: streams whose jobs wait for room */
-    struct list streams;  /* struct front_stream.link */
+    struct list busy;     /* struct front_stream.link: streams with jobs */
     struct ids stream_ids, program_ids, slots;
     struct front_job *jobs; /* by slot */
     unsigned unfinished;
@@ -58,7 +52,7 @@ struct executor {
     bool slept;           /* since the last look: the executor may have rung */
     uint32_t n_described; /* devices that it said it has */
     struct error why;     /* what jobs end with once it is gone */
-    unsigned n_devices, n_open;
+    unsigned n_open;
 };
 
 struct front_device {
@@ -158,8 +152,6 @@ void front_drop_rest(struct executor *x);
 /* ---- front_poll.c ---- */
 
 unsigned front_poll(struct backend_device *device);
-/* Takes what the executor has written to the bell. */
-void front_silence(const struct executor *x);
 void front_arm(struct backend_device *device);
 
 #endif

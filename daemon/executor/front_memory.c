@@ -1,5 +1,4 @@
 /* Calls into an executor, and the memory that it opens. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,10 +14,10 @@ static unsigned take_channel(struct executor *x)
     unsigned i = 0;
 
     pthread_mutex_lock(&x->lock);
-    for (;; i = (i + 1) % EXECUTOR_CHANNELS) {
+    for (;; i = (i + 1) % CALL_CHANNELS) {
         if (!x->channel_busy[i])
             break;
-        if (i == EXECUTOR_CHANNELS - 1)
+        if (i == CALL_CHANNELS - 1)
             pthread_cond_wait(&x->channel_free, &x->lock);
     }
     x->channel_busy[i] = true;
@@ -39,7 +38,7 @@ static int lost(struct error *e)
     return error_set(e, ERROR_DEVICE_LOST, "the executor of the GPU has ended");
 }
 
-/* No reply came: nobody knows what the executor has done. The loop ends it. */
+/* Fails a call without a reply. The daemon cannot know whether the executor did the work, so the loop ends it. */
 static int broken(struct executor *x, struct error *e)
 {
     if (!atomic_load(&x->gone) && !atomic_exchange(&x->broken, true))
@@ -123,8 +122,9 @@ static bool is_size(const struct front_device *d, uint64_t size, uint32_t handle
 
 /* ---- device memory ---- */
 
-static int new_memory(struct front_device *d, const struct call_reply *reply, uint32_t handle,
-                      struct backend_memory **ret_memory, struct error *e)
+static int new_memory(struct front_device *d, enum backend_memory_kind kind, bool writable,
+                      const struct call_reply *reply, uint32_t handle, struct backend_memory **ret_memory,
+                      struct error *e)
 {
     struct front_memory *m = calloc(1, sizeof(*m));
 
@@ -132,9 +132,9 @@ static int new_memory(struct front_device *d, const struct call_reply *reply, ui
         close_handle(d, handle);
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping's record");
     }
-    m->base.kind = reply->memory_kind;
+    m->base.kind = kind;
     m->base.size = reply->size;
-    m->base.writable = reply->writable;
+    m->base.writable = writable;
     m->base.address = reply->address;
     m->base.device = &d->base;
     m->base.fd = -1;
@@ -158,9 +158,7 @@ int front_memory_import(struct backend_device *device, const struct backend_impo
     }
     if (!is_size(d, reply.size, request.handle, e))
         return -1;
-    reply.memory_kind = import->kind;
-    reply.writable = import->writable;
-    return new_memory(d, &reply, request.handle, ret_memory, e);
+    return new_memory(d, import->kind, import->writable, &reply, request.handle, ret_memory, e);
 }
 
 int front_memory_alloc(struct backend_device *device, uint64_t size, struct backend_memory **ret_memory, int *ret_fd,
@@ -181,9 +179,7 @@ int front_memory_alloc(struct backend_device *device, uint64_t size, struct back
         close(fd);
         return -1;
     }
-    reply.memory_kind = MEMORY_CUDA_VMM;
-    reply.writable = true;
-    if (new_memory(d, &reply, request.handle, ret_memory, e) < 0) {
+    if (new_memory(d, MEMORY_CUDA_VMM, true, &reply, request.handle, ret_memory, e) < 0) {
         close(fd);
         return -1;
     }

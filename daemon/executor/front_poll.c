@@ -1,8 +1,6 @@
-/* What comes back from an executor, and the loop's entries. Nothing in a record is believed. Thread: loop. */
-#include <errno.h>
+/* Checks and takes an executor's records; has the backend's functions poll() and arm(). Thread: loop. */
 #include <math.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "executor/front.h"
 #include "util/clock.h"
@@ -17,29 +15,30 @@ static void break_off(struct executor *x, const char *what)
     front_kill(x, &e);
 }
 
-/* The executor's job of that slot; NULL: nonsense. */
-static struct front_job *find_job(struct executor *x, uint32_t slot, uint32_t serial)
+/* Copies a record about a job, which begins with struct record_job, and finds the job; NULL: nonsense. */
+static struct front_job *read_record(struct executor *x, const unsigned char *from, uint32_t size, void *record,
+                                     uint32_t record_size)
 {
-    struct front_job *own = slot && slot <= EXECUTOR_JOBS_MAX ? &x->jobs[slot] : NULL;
+    struct record_job head;
+    struct front_job *own = NULL;
 
-    if (own && own->job && own->serial == serial)
-        return own;
-    break_off(x, "no such job");
-    return NULL;
+    if (size >= record_size) {
+        memcpy(record, from, record_size);
+        memcpy(&head, record, sizeof(head));
+        own = head.slot && head.slot <= EXECUTOR_JOBS_MAX ? &x->jobs[head.slot] : NULL;
+        own = own && own->job && own->serial == head.serial ? own : NULL;
+    }
+    if (!own)
+        break_off(x, "no such job");
+    return own;
 }
 
 static void take_samples(struct executor *x, const unsigned char *from, uint32_t size)
 {
     struct record_samples record;
-    struct front_job *own;
+    struct front_job *own = read_record(x, from, size, &record, sizeof(record));
     struct backend_job *job;
 
-    if (size < sizeof(record)) {
-        break_off(x, "samples");
-        return;
-    }
-    memcpy(&record, from, sizeof(record));
-    own = find_job(x, record.slot, record.serial);
     if (!own)
         return;
     job = own->job;
@@ -86,6 +85,8 @@ static void end_job(struct front_job *own)
     job->impl = NULL;
     ids_give(&x->slots, own->slot);
     list_remove(&job->link);
+    if (list_empty(&own->stream->jobs))
+        list_remove(&own->stream->link);
     x->unfinished--;
     job->done(job);
 }
@@ -113,15 +114,9 @@ static uint64_t started_of(const struct front_job *own, uint64_t said_ns)
 static void take_done(struct executor *x, const unsigned char *from, uint32_t size)
 {
     struct record_done record;
+    struct front_job *own = read_record(x, from, size, &record, sizeof(record));
     struct backend_job *job;
-    struct front_job *own;
 
-    if (size < sizeof(record)) {
-        break_off(x, "an end");
-        return;
-    }
-    memcpy(&record, from, sizeof(record));
-    own = find_job(x, record.slot, record.serial);
     if (!own)
         return;
     job = own->job;
@@ -174,10 +169,11 @@ static void take_record(struct executor *x, const unsigned char *from, uint32_t 
 /* The executor is gone: takes all jobs off their streams, each stream's in order. */
 static void gather_all(struct executor *x, struct list *finished)
 {
+    struct list *node, *first;
+
     front_drop_rest(x);
-    list_for_each_safe (node, after, &x->streams) {
+    while ((node = list_pop(&x->busy))) {
         struct front_stream *s = list_entry(node, struct front_stream, link);
-        struct list *first;
 
         s->unsent = &s->jobs;
         while ((first = list_pop(&s->jobs)))
@@ -209,7 +205,7 @@ static void fail_all(struct executor *x)
 /* Copies how far the oldest job of each stream is, for those who watch whether it goes on. */
 static void note_progress(struct executor *x)
 {
-    list_for_each_safe (node, after, &x->streams) {
+    list_for_each_safe (node, after, &x->busy) {
         const struct front_stream *s = list_entry(node, struct front_stream, link);
         struct list *first = list_first(&s->jobs);
         struct backend_job *job = first ? list_entry(first, struct backend_job, link) : NULL;
@@ -220,15 +216,6 @@ static void note_progress(struct executor *x)
         if (own && ended > job->ended && ended <= job->warmup + job->repeat)
             job->ended = ended;
     }
-}
-
-void front_silence(const struct executor *x)
-{
-    enum { READS = 4 };
-    char bytes[256];
-
-    for (unsigned i = 0; i < READS && recv(x->bell, bytes, sizeof(bytes), MSG_DONTWAIT) == sizeof(bytes); i++)
-        ;
 }
 
 /* Takes records, as many as a ring holds at most: an executor that writes as fast as this reads gets no more of the
@@ -249,9 +236,8 @@ static void take_records(struct executor *x)
         break_off(x, "the ring");
 }
 
-/* After a sleep, and now and then: whether the executor is there, and how far its jobs are. The executor writes to the
- * bell once it has seen the daemon's word, perhaps a little after the daemon woke for another reason; front_check()
- * takes that, too. */
+/* Looks after a sleep, and now and then, whether the executor is there and how far its jobs are. front_check() also
+ * silences the bell. */
 static void look_after(struct executor *x)
 {
     if (x->slept)

@@ -13,14 +13,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "executor/bell.h"
 #include "executor/front.h"
 #include "util/log.h"
 
 enum {
     READY_S = 120, /* a machine with many GPUs takes a third of a second for each */
     END_S = 10,
-    CALL_S = 120, /* how long a call may take: the driver may wait for kernels that run */
-    FIRST_FDS = 2 /* the region and the bell, before the channels */
+    CALL_S = 120 /* how long a call may take: the driver may wait for kernels that run */
 };
 
 extern char **environ;
@@ -52,7 +52,7 @@ static int spawn(pid_t *ret_pid, int control, const struct backend_config *confi
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
     posix_spawnattr_setsigdefault(&attributes, &all);
     posix_spawnattr_setsigmask(&attributes, &none);
-    r = posix_spawn_file_actions_adddup2(&actions, control, EXECUTOR_CONTROL_FD);
+    r = posix_spawn_file_actions_adddup2(&actions, control, CALL_CONTROL_FD);
     if (!r)
         r = posix_spawn(ret_pid, "/proc/self/exe", &actions, &attributes, list, environ);
     posix_spawnattr_destroy(&attributes);
@@ -92,7 +92,7 @@ static void free_shared(struct executor *x)
     close_one(&x->bell);
     close_one(&x->watch);
     close_one(&x->pidfd);
-    for (unsigned i = 0; i < EXECUTOR_CHANNELS; i++)
+    for (unsigned i = 0; i < CALL_CHANNELS; i++)
         close_one(&x->channels[i]);
     x->region = region_unmap(x->region);
     ids_free(&x->handles);
@@ -109,7 +109,7 @@ static void init(struct executor *x, const struct backend_host *host)
     memset(x, 0, sizeof(*x));
     x->host = *host;
     x->pidfd = x->control = x->bell = x->watch = -1;
-    for (unsigned i = 0; i < EXECUTOR_CHANNELS; i++)
+    for (unsigned i = 0; i < CALL_CHANNELS; i++)
         x->channels[i] = -1;
     pthread_mutex_init(&x->lock, NULL);
     pthread_cond_init(&x->channel_free, NULL);
@@ -119,7 +119,7 @@ static void init(struct executor *x, const struct backend_host *host)
     ids_init(&x->slots, EXECUTOR_JOBS_MAX);
     list_init(&x->overflow);
     list_init(&x->blocked);
-    list_init(&x->streams);
+    list_init(&x->busy);
 }
 
 static int watch(struct executor *x, int fd)
@@ -135,11 +135,11 @@ static int make_shared(struct executor *x, int *ret_control, int theirs[CALL_FDS
     const struct timeval limit = {.tv_sec = CALL_S};
     int pair[2];
 
-    for (unsigned i = 0; i < EXECUTOR_CHANNELS; i++) {
+    for (unsigned i = 0; i < CALL_CHANNELS; i++) {
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
             goto fail;
         x->channels[i] = pair[0];
-        theirs[FIRST_FDS + i] = pair[1];
+        theirs[FIRST_CHANNELS + i] = pair[1];
         if (setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) < 0)
             goto fail;
     }
@@ -147,15 +147,15 @@ static int make_shared(struct executor *x, int *ret_control, int theirs[CALL_FDS
         goto fail;
     x->control = pair[0];
     *ret_control = pair[1];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+    if (bell_new(pair) < 0)
         goto fail;
     x->bell = pair[0];
-    theirs[1] = pair[1];
+    theirs[FIRST_BELL] = pair[1];
     x->watch = epoll_create1(EPOLL_CLOEXEC);
     x->jobs = calloc(EXECUTOR_JOBS_MAX + 1, sizeof(*x->jobs));
     if (x->watch < 0 || watch(x, x->bell) < 0 || watch(x, x->control) < 0 || !x->jobs)
         goto fail;
-    x->region = region_new(&theirs[0], e);
+    x->region = region_new(&theirs[FIRST_REGION], e);
     if (!x->region)
         return -1;
     ring_init(&x->out, &x->region->to_executor, x->region->to_executor_bytes);
@@ -202,15 +202,13 @@ int front_start(struct executor *x, const struct backend_config *config, const s
     if (make_shared(x, &control, theirs, e) < 0 || spawn(&x->pid, control, config, e) < 0)
         goto close_theirs;
     x->pidfd = (int)syscall(SYS_pidfd_open, x->pid, 0);
-    r = call_send(x->control, "kopsd", 5, theirs, FIRST_FDS + EXECUTOR_CHANNELS);
+    r = call_send(x->control, "kopsd", 5, theirs, FIRST_FDS);
     if (r < 0)
         error_set(e, ERROR_INTERNAL, "the executor does not take its descriptors: %s", strerror(errno));
 
 close_theirs:
-    close_one(&theirs[0]);
-    close_one(&theirs[1]);
-    for (unsigned i = 0; i < EXECUTOR_CHANNELS; i++)
-        close_one(&theirs[FIRST_FDS + i]);
+    for (unsigned i = 0; i < FIRST_FDS; i++)
+        close_one(&theirs[i]);
     close_one(&control);
     if (r == 0)
         r = wait_until_ready(x, e);
@@ -247,11 +245,11 @@ void front_kill(struct executor *x, const struct error *why)
     x->why = *why;
     log_end(x);
     epoll_ctl(x->watch, EPOLL_CTL_DEL, x->control, NULL);
-    log_error("executor_killed", "pid=%d why=\"%s\"", (int)x->pid, why->message);
+    log_error("executor_lost", "pid=%d why=\"%s\"", (int)x->pid, why->message);
     if (x->pid > 0)
         kill(x->pid, SIGKILL);
     /* Calls under way end: their threads wait on these sockets. */
-    for (unsigned i = 0; i < EXECUTOR_CHANNELS; i++)
+    for (unsigned i = 0; i < CALL_CHANNELS; i++)
         shutdown(x->channels[i], SHUT_RDWR);
     x->host.wake(x->host.context);
 }
@@ -263,7 +261,7 @@ void front_check(struct executor *x)
 
     if (atomic_load(&x->gone))
         return;
-    front_silence(x);
+    bell_silence(x->bell);
     if (poll(&control, 1, 0) > 0) /* it says nothing more: the socket is readable when it has ended */
         error_set(&e, ERROR_DEVICE_LOST, "the executor of the GPU ended unexpectedly");
     else if (atomic_load(&x->broken))

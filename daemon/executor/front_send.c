@@ -1,10 +1,9 @@
 /* Streams and jobs on their way to an executor. Thread: loop. */
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
+#include "executor/bell.h"
 #include "executor/front.h"
 #include "util/clock.h"
 
@@ -31,8 +30,7 @@ static void ring_doorbell(const struct executor *x)
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load_explicit(&x->region->executor_sleeps, memory_order_relaxed) &&
         atomic_exchange(&x->region->executor_sleeps, 0))
-        while (send(x->bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
-            ;
+        bell_ring(x->bell);
 }
 
 static bool send_now(struct executor *x, const void *record, uint32_t size)
@@ -105,9 +103,9 @@ int front_stream_new(struct backend_device *device, enum backend_priority priori
     }
     s->device = d;
     list_init(&s->jobs);
+    list_init(&s->link);
     list_init(&s->blocked_link);
     s->unsent = &s->jobs;
-    list_append(&d->executor->streams, &s->link);
     send_record(d->executor, &record, sizeof(record));
     *ret_stream = (struct backend_stream *)(void *)s;
     return 0;
@@ -121,7 +119,6 @@ void front_stream_free(struct backend_stream *stream)
 
     send_record(x, &record, sizeof(record));
     ids_give(&x->stream_ids, s->number);
-    list_remove(&s->link);
     free(s);
 }
 
@@ -305,6 +302,8 @@ void front_submit(struct backend_stream *stream, struct backend_job *job)
     job->n_samples = 0;
     job->h2d_us = job->d2h_us = NAN;
     job->impl = NULL;
+    if (list_empty(&s->jobs))
+        list_append(&x->busy, &s->link);
     list_append(&s->jobs, &job->link);
     if (s->unsent == &s->jobs)
         s->unsent = &job->link;

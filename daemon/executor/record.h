@@ -39,6 +39,11 @@ struct record_number {
 
 enum { RECORD_SAMPLES_MAX = 1024 };
 
+/* Every record about a job in the executor begins like this. */
+struct record_job {
+    uint32_t kind, slot, serial;
+};
+
 /* The job's next samples, before its end. */
 struct record_samples {
     uint32_t kind, slot, serial, n;

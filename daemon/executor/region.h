@@ -21,7 +21,7 @@ enum {
 struct executor_device {
     struct backend_device_info info;
     struct kernel_limits limits;
-    bool signals, has_kernels; /* has_kernels: user kernels can be loaded */
+    bool signals;
     unsigned memory_kinds;
     uint32_t peers; /* devices of the executor whose memory its jobs can use, a bit each */
     char variants[OP_COUNT][EXECUTOR_DTYPES][BACKEND_MAX_VARIANTS][STEP_VARIANT_BYTES];
@@ -29,10 +29,10 @@ struct executor_device {
 
 struct executor_region {
     struct ring_words to_executor, to_daemon;
-    _Alignas(64) atomic_uint executor_sleeps; /* whoever writes for it rings its doorbell */
+    _Alignas(64) atomic_uint executor_sleeps; /* the daemon rings the bell after a record */
     _Alignas(64) atomic_uint daemon_sleeps;
     _Alignas(64) atomic_uint wants_room; /* the daemon sleeps while its ring is full */
-    _Alignas(64) atomic_uint issuing;    /* the executor gives the GPU a long job: its end is near, but not there yet */
+    _Alignas(64) atomic_uint issuing;    /* the executor launches a job of many steps */
     _Alignas(64) uint32_t n_devices;
     struct executor_device devices[BACKEND_MAX_DEVICES];
     atomic_uint ended[EXECUTOR_JOBS_MAX + 1]; /* executions of the job in each slot that have ended */

@@ -44,7 +44,7 @@ static bool has_room(struct ring *r, uint64_t bytes)
         return true;
     read = atomic_load_explicit(&r->words->read, memory_order_acquire);
     if (read - r->other > r->position - r->other)
-        return false; /* beyond what was written */
+        return false; /* nonsense: the reader cannot be ahead of the writer */
     r->other = read;
     return RING_BYTES - (r->position - r->other) >= bytes;
 }
@@ -78,7 +78,7 @@ static bool read_head(struct ring *r, uint64_t position, struct head *ret)
         return false;
     }
     memcpy(ret, at(r, position), sizeof(*ret));
-    atomic_signal_fence(memory_order_seq_cst); /* what was checked is what is used */
+    atomic_signal_fence(memory_order_seq_cst); /* keeps the compiler from reading the shared head again */
     r->corrupt = ret->size > RING_BYTES || whole(ret->size) > there || whole(ret->size) > to_end(position);
     return !r->corrupt;
 }

@@ -6,17 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "executor/bell.h"
 #include "executor/executor.h"
 #include "executor/serve.h"
 #include "util/clock.h"
 #include "util/log.h"
 
-enum { FIRST_FDS = 2, LAST_JOBS_NS = 2000000000 /* how long running jobs may go on once the daemon is gone */ };
+enum { LAST_JOBS_NS = 2000000000 /* how long running jobs may go on once the daemon is gone */ };
 
 void serve_wake(void *context)
 {
@@ -25,8 +24,7 @@ void serve_wake(void *context)
     /* Kept, for the loop may be about to sleep. */
     atomic_store(&p->woken, true);
     if (atomic_exchange(&p->region->executor_sleeps, 0))
-        while (send(p->own_bell_in, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
-            ;
+        bell_ring(p->own_bell[1]);
 }
 
 /* ---- the start ---- */
@@ -75,14 +73,14 @@ static int take_descriptors(struct serving *p, struct error *e)
     char hello[8];
     unsigned n = 0;
 
-    if (call_receive(p->control, hello, sizeof(hello), fds, &n) < 0 || n != FIRST_FDS + SERVE_CHANNELS)
+    if (call_receive(p->control, hello, sizeof(hello), fds, &n) < 0 || n != FIRST_FDS)
         return error_set(e, ERROR_INTERNAL, "the daemon gave no descriptors");
-    p->region = region_map(fds[0], e);
-    close(fds[0]);
+    p->region = region_map(fds[FIRST_REGION], e);
+    close(fds[FIRST_REGION]);
     if (!p->region)
         return -1;
-    p->bell = fds[1];
-    memcpy(p->channels, fds + FIRST_FDS, sizeof(p->channels));
+    p->bell = fds[FIRST_BELL];
+    memcpy(p->channels, fds + FIRST_CHANNELS, sizeof(p->channels));
     ring_init(&p->in, &p->region->to_executor, p->region->to_executor_bytes);
     ring_init(&p->out, &p->region->to_daemon, p->region->to_daemon_bytes);
     return 0;
@@ -146,12 +144,9 @@ static void *watch_daemon(void *argument)
 static int start_watch(struct serving *p, struct error *e)
 {
     pthread_t thread;
-    int pair[2];
 
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+    if (bell_new(p->own_bell) < 0)
         return error_set(e, ERROR_OUT_OF_MEMORY, "an executor's own bell: %s", strerror(errno));
-    p->own_bell = pair[0];
-    p->own_bell_in = pair[1];
     if (pthread_create(&thread, NULL, watch_daemon, p) != 0)
         return error_set(e, ERROR_OUT_OF_MEMORY, "an executor's threads cannot be made");
     pthread_detach(thread);
@@ -168,20 +163,13 @@ static int start(struct serving *p, const struct backend_config *config, struct 
 
 /* ---- the loop ---- */
 
-static void silence(int bell)
-{
-    char bytes[256];
-
-    while (recv(bell, bytes, sizeof(bytes), MSG_DONTWAIT) == sizeof(bytes))
-        ;
-}
-
 /* Sleeps until there may be something to do. False: the daemon is gone. */
 static bool sleep_until_needed(struct serving *p)
 {
-    struct pollfd fds[] = {
-        {.fd = p->control, .events = POLLIN}, {.fd = p->bell, .events = POLLIN}, {.fd = p->own_bell, .events = POLLIN}};
-    const bool retry = !list_empty(&p->unreported);
+    struct pollfd fds[] = {{.fd = p->control, .events = POLLIN},
+                           {.fd = p->bell, .events = POLLIN},
+                           {.fd = p->own_bell[0], .events = POLLIN}};
+    const bool retry = !list_empty(&p->unreported); /* nobody tells of room in the ring to the daemon */
 
     atomic_store(&p->region->executor_sleeps, 1);
     /* The daemon stores a record before it looks at the word; so does who wakes. */
@@ -192,8 +180,8 @@ static bool sleep_until_needed(struct serving *p)
             ;
     }
     atomic_store(&p->region->executor_sleeps, 0);
-    silence(p->bell);
-    silence(p->own_bell);
+    bell_silence(p->bell);
+    bell_silence(p->own_bell[0]);
     return !fds[0].revents;
 }
 
@@ -247,11 +235,11 @@ int executor_main(int argc, char **argv, const struct backend *local)
     struct error said = {.code = ERROR_NONE}, e;
     int status = 0;
 
-    if (!p || fcntl(SERVE_CONTROL_FD, F_SETFD, FD_CLOEXEC) < 0)
+    if (!p || fcntl(CALL_CONTROL_FD, F_SETFD, FD_CLOEXEC) < 0)
         return 2; /* not started by a daemon */
     prepare_process();
     p->backend = local;
-    p->control = SERVE_CONTROL_FD;
+    p->control = CALL_CONTROL_FD;
     read_arguments(argc, argv, p, &config);
     if (start(p, &config, &e) < 0) {
         said = e;

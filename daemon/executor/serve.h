@@ -1,8 +1,8 @@
 /* The executor's own side. Only the serve_ files and workers.c include this.
  *
  * Threads: the loop (the process's first thread) runs the backend's loop functions and owns streams, jobs and programs.
- * A thread a channel takes the daemon's calls. Workers prepare jobs. What comes from the daemon is believed, but for
- * lengths. */
+ * Each channel has a thread, which takes the daemon's calls. Workers prepare jobs. The executor trusts the daemon, and
+ * checks lengths only. */
 #ifndef KOPS_EXECUTOR_SERVE_H
 #define KOPS_EXECUTOR_SERVE_H
 
@@ -12,7 +12,7 @@
 #include "executor/record.h"
 #include "executor/region.h"
 
-enum { SERVE_CHANNELS = 8, SERVE_CONTROL_FD = 3, SERVE_WORKERS_MAX = 8 };
+enum { SERVE_WORKERS_MAX = 8 };
 
 struct serving;
 
@@ -37,7 +37,8 @@ enum served_state { SERVED_FREE, SERVED_WAITING, SERVED_PREPARING, SERVED_PREPAR
 
 struct served_job {
     struct backend_job base; /* first */
-    struct list stream_link, work_link, report_link;
+    struct list stream_link, work_link;
+    struct list list_link; /* in serving.running or serving.unreported */
     struct served_stream *stream;
     uint32_t slot, serial;
     enum served_state state;
@@ -60,8 +61,8 @@ struct serving {
     const struct backend *backend;
     struct executor_region *region;
     int control, bell;
-    int own_bell, own_bell_in; /* a pair: a byte into the second wakes the loop */
-    int channels[SERVE_CHANNELS];
+    int own_bell[2]; /* the loop waits at the first end; other threads ring the second */
+    int channels[CALL_CHANNELS];
     struct backend_device *devices[BACKEND_MAX_DEVICES];
     unsigned n_devices;
     uint64_t spin_ns;
@@ -69,9 +70,10 @@ struct serving {
     struct served_stream **streams; /* by number */
     struct served_program **programs;
     struct served_job **jobs; /* by slot, kept for the slot's next job */
-    struct list unreported;   /* struct served_job.report_link: ended jobs for which the ring had no room */
+    struct list running;      /* struct served_job.list_link: jobs that the backend has */
+    struct list unreported;   /* struct served_job.list_link: ended jobs for which the ring had no room */
     struct workers workers;
-    atomic_bool woken;     /* somebody wants the devices to be polled */
+    atomic_bool woken;     /* host->wake() was called since the devices were last polled */
     atomic_bool work_done; /* a worker has put a job into workers.done */
     unsigned unfinished;   /* jobs that the backend has */
     uint32_t lost;         /* devices that the daemon was told are lost, a bit each */

@@ -1,6 +1,5 @@
 /* Takes the daemon's calls: what may block. */
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -210,9 +209,9 @@ static void *run(void *argument)
 
 int calls_start(struct serving *p, struct error *e)
 {
-    static struct taker takers[SERVE_CHANNELS];
+    static struct taker takers[CALL_CHANNELS];
 
-    for (unsigned i = 0; i < SERVE_CHANNELS; i++) {
+    for (unsigned i = 0; i < CALL_CHANNELS; i++) {
         pthread_t thread;
 
         takers[i].serving = p;

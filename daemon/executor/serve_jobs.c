@@ -1,13 +1,13 @@
 /* Jobs in the executor: from the daemon's records to the backend, and back. Thread: the loop. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
+#include "executor/bell.h"
 #include "executor/serve.h"
 
 int jobs_init(struct serving *p, struct error *e)
 {
+    list_init(&p->running);
     list_init(&p->unreported);
     p->streams = calloc(EXECUTOR_STREAMS_MAX + 1, sizeof(*p->streams));
     p->programs = calloc(EXECUTOR_PROGRAMS_MAX + 1, sizeof(*p->programs));
@@ -17,18 +17,12 @@ int jobs_init(struct serving *p, struct error *e)
 
 /* ---- reports ---- */
 
-static void write_bell(const struct serving *p)
-{
-    while (send(p->bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
-        ;
-}
-
 void jobs_ring_bell(const struct serving *p)
 {
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load_explicit(&p->region->daemon_sleeps, memory_order_relaxed) &&
         atomic_exchange(&p->region->daemon_sleeps, 0))
-        write_bell(p);
+        bell_ring(p->bell);
 }
 
 static bool report_samples(struct serving *p, struct served_job *job)
@@ -112,7 +106,7 @@ static void end(struct serving *p, struct served_job *job)
 {
     job->state = SERVED_ENDED;
     if (!list_empty(&p->unreported) || !report(p, job))
-        list_append(&p->unreported, &job->report_link);
+        list_append(&p->unreported, &job->list_link);
 }
 
 static bool report_rest(struct serving *p)
@@ -120,16 +114,11 @@ static bool report_rest(struct serving *p)
     bool any = false;
 
     while (!list_empty(&p->unreported)) {
-        struct served_job *job = list_entry(list_first(&p->unreported), struct served_job, report_link);
+        struct served_job *job = list_entry(list_first(&p->unreported), struct served_job, list_link);
 
-        list_remove(&job->report_link);
-        if (!report(p, job)) {
-            job->report_link.prev = &p->unreported; /* back to the front */
-            job->report_link.next = p->unreported.next;
-            p->unreported.next->prev = &job->report_link;
-            p->unreported.next = &job->report_link;
+        if (!report(p, job))
             break;
-        }
+        list_remove(&job->list_link);
         any = true;
     }
     return any;
@@ -145,6 +134,7 @@ void jobs_on_done(struct backend_job *base)
 
     s->submitted--;
     p->unfinished--;
+    list_remove(&job->list_link);
     end(p, job);
     jobs_advance(p, s);
 }
@@ -155,6 +145,7 @@ static void submit(struct serving *p, struct served_stream *s, struct served_job
     s->submitted++;
     p->unfinished++;
     job->state = SERVED_SUBMITTED;
+    list_append(&p->running, &job->list_link);
     p->backend->submit(s->local, &job->base);
 }
 
@@ -216,9 +207,11 @@ static bool take_prepared(struct serving *p)
 
 static void note_progress(struct serving *p)
 {
-    for (unsigned slot = 1; slot <= EXECUTOR_JOBS_MAX && p->jobs[slot]; slot++)
-        if (p->jobs[slot]->state == SERVED_SUBMITTED)
-            atomic_store_explicit(&p->region->ended[slot], p->jobs[slot]->base.ended, memory_order_relaxed);
+    list_for_each_safe (node, after, &p->running) {
+        const struct served_job *job = list_entry(node, struct served_job, list_link);
+
+        atomic_store_explicit(&p->region->ended[job->slot], job->base.ended, memory_order_relaxed);
+    }
 }
 
 /* Tells the daemon once of each device that is lost, after its jobs' ends. */
@@ -234,7 +227,7 @@ static void report_lost(struct serving *p)
             return;
         *record = (struct record_lost){.kind = RECORD_LOST, .device = i};
         ring_publish(&p->out);
-        write_bell(p); /* a daemon without jobs here does not say that it sleeps */
+        bell_ring(p->bell); /* a daemon without jobs here does not say that it sleeps */
         p->lost |= 1U << i;
     }
 }

@@ -28,7 +28,7 @@ static struct served_job *new_job(struct serving *p, const struct record_submit 
             give_up("no memory for it");
         list_init(&job->stream_link);
         list_init(&job->work_link);
-        list_init(&job->report_link);
+        list_init(&job->list_link);
     }
     if (job->state != SERVED_FREE || record->stream > EXECUTOR_STREAMS_MAX || !p->streams[record->stream])
         give_up("job");

@@ -57,7 +57,7 @@ def test_an_idle_executor_costs_nothing(machine: Machine) -> None:
 def test_it_ends_while_it_has_nothing_to_do(machine: Machine) -> None:
     os.kill(executor_of(machine), signal.SIGKILL)
     assert machine.daemon.wait() == DEVICE_LOST_STATUS
-    assert "event=executor_killed" in machine.daemon.log()
+    assert "event=executor_lost" in machine.daemon.log()
     machine.daemon.stop(expect=DEVICE_LOST_STATUS)
 
 

@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "executor/bell.h"
+
 static struct front_fixture *now;
 
 static void wake(void *context)
@@ -34,7 +36,7 @@ static void make_shared(struct front_fixture *f)
     close(fd);
     x->control = pair[0];
     f->other = pair[1];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+    if (bell_new(pair) < 0)
         abort();
     x->bell = pair[0];
     f->bell = pair[1];
@@ -58,12 +60,12 @@ struct front_fixture *front_fixture_new(void)
         abort();
     x = &f->x;
     make_shared(f);
-    for (unsigned i = 0; i < EXECUTOR_CHANNELS; i++)
+    for (unsigned i = 0; i < CALL_CHANNELS; i++)
         x->channels[i] = -1;
     x->host.wake = wake;
     list_init(&x->overflow);
     list_init(&x->blocked);
-    list_init(&x->streams);
+    list_init(&x->busy);
     ids_init(&x->stream_ids, EXECUTOR_STREAMS_MAX);
     ids_init(&x->program_ids, EXECUTOR_PROGRAMS_MAX);
     ids_init(&x->slots, EXECUTOR_JOBS_MAX);
