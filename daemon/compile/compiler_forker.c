@@ -1,7 +1,6 @@
 /* The helper that forks, as the daemon sees it. */
 #include <errno.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include "compile/helper.h"
 #include "util/log.h"
 #include "util/shortage.h"
+#include "util/spawn.h"
 #include "util/watch.h"
 
 enum { START_MS = 60000, END_MS = 5000, MAX_ARGUMENTS = 12 + HELPER_MAX_INCLUDES };
@@ -59,34 +59,17 @@ static struct arguments *arguments_new(const struct compiler *c)
     return a;
 }
 
-/* A clean start: default signals, a session of its own (keys pressed at the daemon's terminal are not for it), and only
- * the part of the environment that finds libraries. */
+/* Of the environment the process gets only the part that finds libraries. */
 static int spawn(const char *binary, struct arguments *a, int control, pid_t *ret_pid)
 {
     static char locale[] = "LC_ALL=C", zone[] = "TZ=UTC0";
     char libraries[PATH_MAX];
     char *environment[4] = {locale, zone};
     const char *path = getenv("LD_LIBRARY_PATH");
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    sigset_t all, none;
-    int r;
 
     if (path && snprintf(libraries, sizeof(libraries), "LD_LIBRARY_PATH=%s", path) < (int)sizeof(libraries))
         environment[2] = libraries;
-    sigfillset(&all);
-    sigemptyset(&none);
-    posix_spawn_file_actions_init(&actions);
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
-    posix_spawnattr_setsigdefault(&attributes, &all);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    r = posix_spawn_file_actions_adddup2(&actions, control, HELPER_CONTROL_FD);
-    if (!r)
-        r = posix_spawn(ret_pid, binary, &actions, &attributes, a->list, environment);
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
-    return r;
+    return spawn_process(binary, a->list, environment, control, HELPER_CONTROL_FD, ret_pid);
 }
 
 /* On the pool: starting a process copies page tables, which takes long in a large daemon. */

@@ -3,7 +3,6 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 #include "executor/bell.h"
 #include "executor/front.h"
 #include "util/log.h"
+#include "util/spawn.h"
 
 enum {
     READY_S = 120, /* a machine with many GPUs takes a third of a second for each */
@@ -33,9 +33,6 @@ static int spawn(pid_t *ret_pid, int control, const struct backend_config *confi
 {
     char texts[ARGUMENTS][ARGUMENT_BYTES];
     char *list[ARGUMENTS + 3] = {(char *)(uintptr_t) "kopsd", (char *)(uintptr_t)EXECUTOR_ARGUMENT};
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    sigset_t all, none;
     int r;
 
     snprintf(texts[0], ARGUMENT_BYTES, "driver=%s", config->cuda_driver ? config->cuda_driver : "");
@@ -45,18 +42,7 @@ static int spawn(pid_t *ret_pid, int control, const struct backend_config *confi
     snprintf(texts[4], ARGUMENT_BYTES, "debug=%d", log_enabled(LOG_LEVEL_DEBUG));
     for (unsigned i = 0; i < ARGUMENTS; i++)
         list[2 + i] = texts[i];
-    sigfillset(&all);
-    sigemptyset(&none);
-    posix_spawn_file_actions_init(&actions);
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
-    posix_spawnattr_setsigdefault(&attributes, &all);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    r = posix_spawn_file_actions_adddup2(&actions, control, CALL_CONTROL_FD);
-    if (!r)
-        r = posix_spawn(ret_pid, "/proc/self/exe", &actions, &attributes, list, environ);
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
+    r = spawn_process("/proc/self/exe", list, environ, control, CALL_CONTROL_FD, ret_pid);
     return r ? error_set(e, ERROR_INTERNAL, "an executor cannot be started: %s", strerror(r)) : 0;
 }
 
