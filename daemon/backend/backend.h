@@ -51,6 +51,7 @@ struct backend_device {
     unsigned index; /* among all devices of the daemon; set by the registry, slot in backend_memory.attached */
     struct backend_device_info info;
     bool signals; /* set by the backend: jobs here may have a signal */
+    bool ends;    /* set by the backend: a job of a domain ends soon after job->end_now, even while it runs */
     bool active;  /* set by poll(): something goes on that leads to an end soon; the loop takes it back */
     bool lost;    /* set by the backend, on the loop thread: a sticky fault, nothing will run here again */
 };
@@ -69,6 +70,28 @@ struct backend_config {
     const char *cuda_blaslt;       /* path of cuBLASLt, "none" to do without; NULL: the usual names */
     uint64_t cuda_workspace_bytes; /* scratch for cuBLASLt, a stream; 0: 32 MiB */
     uint64_t spin_us;              /* how long an executor polls before it sleeps */
+    unsigned executors_max;        /* processes at one time, the common one and spares included; 0: 8 */
+    unsigned executors_active;     /* domains that have work on the GPUs at one time; 0: 1 */
+    unsigned executors_spares;     /* processes that are kept ready for new domains */
+};
+
+/* A domain is whose code may meet whose faults: the jobs, code and processes of one user, or of one connection. */
+enum { DOMAIN_COMMON = 0 /* jobs without code of users */ };
+
+/* A process that does a backend's work. */
+enum backend_process_state { PROCESS_STARTING, PROCESS_SPARE, PROCESS_SERVING, PROCESS_ENDING };
+
+struct backend_process {
+    int pid;
+    uint64_t domain; /* of PROCESS_SERVING */
+    enum backend_process_state state;
+    unsigned jobs;       /* that it has now */
+    uint64_t started_ns; /* CLOCK_MONOTONIC */
+    uint64_t device_ns;  /* time in which it had work on the GPUs */
+};
+
+struct backend_process_counts {
+    uint64_t started, replaced, faults, ended_jobs; /* ended_jobs: ended by job->end_now */
 };
 
 /* ---- memory ---- */
@@ -132,6 +155,7 @@ struct backend_job {
     uint32_t warmup, repeat;          /* repeat ≥ 1 */
     bool timing;                      /* false: leave device events out; see times_always */
     uint64_t owner;                   /* whose job it is: a backend that chooses among jobs shares its time by owner */
+    uint64_t domain;                  /* DOMAIN_COMMON only where no step is a kernel of a user */
     double *samples;                  /* room for `repeat` execution times, µs */
     struct backend_signal signal;     /* written also when the job fails or is cancelled */
     struct backend_program **program; /* NULL, or where the backend keeps what replays these steps */
@@ -139,10 +163,15 @@ struct backend_job {
 
     /* Set by the server at any time (any thread reads it): start nothing more of this job, end it soon. */
     atomic_bool cancel;
+    /* Set before `cancel`: where device->ends, a job of a domain ends even while it runs, whatever that costs its
+     * domain.
+     */
+    atomic_bool end_now;
 
     /* Set by the backend before done(). */
     bool failed; /* `error` says why; a job that saw `cancel` fails with ERROR_CANCELLED */
     struct error error;
+    bool forced;           /* it ran and was ended because of `end_now`: it failed with ERROR_CANCELLED */
     uint64_t started_ns;   /* CLOCK_MONOTONIC: the first work was given to the device; 0: never */
     uint32_t ended;        /* executions that have ended so far, warm-up included; kept up to date while it runs */
     uint32_t n_samples;    /* executions timed; 0 without timing, but see times_always */
@@ -253,10 +282,10 @@ struct backend {
     bool (*can_access)(struct backend_device *device, struct backend_device *owner);
 
     /* User kernels: steps whose plan is a PLAN_KERNEL. All NULL where there are none. */
-    /* any; may block. Errors: unsupported (made for another architecture), invalid_argument (no binary at all),
-     * out_of_memory, device_lost. */
-    int (*code_load)(struct backend_device *device, const void *image, size_t size, struct backend_code **ret_code,
-                     struct error *e);
+    /* any; may block. Jobs of `domain` alone launch the code. Errors: unsupported (made for another architecture),
+     * invalid_argument (no binary at all), out_of_memory, device_lost. */
+    int (*code_load)(struct backend_device *device, uint64_t domain, const void *image, size_t size,
+                     struct backend_code **ret_code, struct error *e);
     /* any; may block. No job uses it. */
     void (*code_unload)(struct backend_device *device, struct backend_code *code);
     /* any. All the dynamic shared memory that the device has may be asked for in launches. */
@@ -272,6 +301,15 @@ struct backend {
     /* loop. A descriptor that becomes readable when poll() has something to do; -1: none. NULL: host->wake() alone
      * tells. */
     int (*wake_fd)(struct backend_device *device);
+
+    /* any; may block. Makes the device ready for work, where open() only describes it because that takes long (a GPU's
+     * context). Called once, before every other function but check(), variants(), memory_kinds(), kernel_limits() and
+     * can_access(). NULL: open() has done it all. */
+    int (*activate)(struct backend_device *device, struct error *e);
+
+    /* loop. The processes that work for this backend, at most `max`. Returns how many. NULL: it works in this one. */
+    unsigned (*processes)(struct backend_device *device, struct backend_process *ret, unsigned max,
+                          struct backend_process_counts *ret_counts);
 
     /* any; may block. Bytes of the device's memory that are free now. -1, or NULL: it cannot tell. */
     int (*memory_free)(struct backend_device *device, uint64_t *ret_bytes);

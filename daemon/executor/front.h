@@ -123,8 +123,8 @@ int front_prepare(struct backend_stream *stream, struct backend_job *job, struct
 
 /* ---- front_code.c; any thread ---- */
 
-int front_code_load(struct backend_device *device, const void *binary, size_t size, struct backend_code **ret_code,
-                    struct error *e);
+int front_code_load(struct backend_device *device, uint64_t domain, const void *binary, size_t size,
+                    struct backend_code **ret_code, struct error *e);
 void front_code_unload(struct backend_device *device, struct backend_code *code);
 int front_code_function(struct backend_device *device, struct backend_code *code, const char *lowered,
                         struct backend_function *ret_function, struct error *e);

@@ -29,14 +29,15 @@ static int in_memory(const unsigned char *bytes, size_t size, int *ret_fd, struc
     return 0;
 }
 
-int front_code_load(struct backend_device *device, const void *binary, size_t size, struct backend_code **ret_code,
-                    struct error *e)
+int front_code_load(struct backend_device *device, uint64_t domain, const void *binary, size_t size,
+                    struct backend_code **ret_code, struct error *e)
 {
     const struct front_device *d = front_device(device);
     struct call_request request = {.kind = CALL_CODE_LOAD, .device = d->number, .size = size, .n_fds = 1};
     struct call_reply reply;
     int fd, r;
 
+    (void)domain;
     if (in_memory(binary, size, &fd, e) < 0)
         return -1;
     r = front_call(d->executor, &request, NULL, &fd, &reply, NULL, e);

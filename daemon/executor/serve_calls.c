@@ -116,7 +116,7 @@ static int load_code(struct taker *t, struct error *e)
     binary = mmap(NULL, t->request.size, PROT_READ, MAP_PRIVATE, t->fds[0], 0);
     if (binary == MAP_FAILED)
         return error_set(e, ERROR_OUT_OF_MEMORY, "mapping a binary: %s", strerror(errno));
-    r = t->serving->backend->code_load(device_of(t), binary, t->request.size, &code, e);
+    r = t->serving->backend->code_load(device_of(t), DOMAIN_COMMON, binary, t->request.size, &code, e);
     munmap(binary, t->request.size);
     if (r == 0)
         t->reply.code = (uintptr_t)code;

@@ -14,9 +14,6 @@
 
 struct setting;
 
-/* executors.isolate */
-enum executors_isolate { EXECUTORS_OFF, EXECUTORS_ISOLATE_NONE };
-
 struct config {
     bool root; /* the process was root's when it began: where things are by default */
     /* server */
@@ -34,6 +31,7 @@ struct config {
     bool cuda_enabled;
     char *cuda_driver, *cuda_blaslt;
     char *executors_isolate;
+    uint64_t executors_max, executors_active, executors_spares;
     uint64_t cuda_workspace_bytes;
     /* kernels */
     uint64_t kernels, source_bytes, job_timeout_s, helpers, compile_memory_mib, compile_time_s, compile_keep_s;
@@ -51,7 +49,7 @@ struct config {
         quota_host_all_mib, quota_program_mib, quota_waiting_mib, quota_inflight, quota_fds, quota_kernel_mib,
         quota_messages_per_s, quota_device_share;
     /* Made of texts by config_finish(): enum user_kernels, enum compiler_sandbox, the group. */
-    unsigned policy, sandbox_mode, isolate; /* enum executors_isolate */
+    unsigned policy, sandbox_mode, isolate;
     gid_t kernels_gid;
 };
 

@@ -99,9 +99,7 @@ static int check_kernels(struct config *c, struct error *e)
 
 static int check_executors(struct config *c, struct error *e)
 {
-    static const char *const isolations[] = {[EXECUTORS_OFF] = "off", [EXECUTORS_ISOLATE_NONE] = "none"};
-
-    return find_choice("executors.isolate", c->executors_isolate, isolations, 2, &c->isolate, e);
+    return find_choice("executors.isolate", c->executors_isolate, isolation_names, ISOLATE_COUNT, &c->isolate, e);
 }
 
 int config_resolve_names(struct config *c, struct error *e)

@@ -50,6 +50,7 @@ static struct server_config server_config_of(const struct config *c)
         .job_timeout_s = c->job_timeout_s,
         .loop_timeout_s = c->loop_timeout_s,
         .kernels = c->kernels,
+        .isolation = (enum isolation)c->isolate,
         .user_kernels = (enum user_kernels)c->policy,
         .user_kernels_group = c->kernels_gid,
         .access = c->access,
@@ -88,13 +89,16 @@ static struct server_config server_config_of(const struct config *c)
                            .cuda_driver = c->cuda_driver,
                            .cuda_blaslt = c->cuda_blaslt,
                            .cuda_workspace_bytes = c->cuda_workspace_bytes,
-                           .spin_us = c->spin_us},
+                           .spin_us = c->spin_us,
+                           .executors_max = (unsigned)c->executors_max,
+                           .executors_active = (unsigned)c->executors_active,
+                           .executors_spares = (unsigned)c->executors_spares},
     };
     unsigned n = 0;
 
 #ifdef KOPS_HAVE_CUDA
     if (c->cuda_enabled)
-        s.backends[n++] = c->isolate == EXECUTORS_OFF ? &cuda_backend : executor_backend(&cuda_backend);
+        s.backends[n++] = c->isolate == ISOLATE_OFF ? &cuda_backend : executor_backend(&cuda_backend);
 #endif
     if (c->host_enabled)
         s.backends[n++] = &host_backend;

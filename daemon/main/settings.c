@@ -70,8 +70,17 @@ const struct setting settings[] = {
     {"cuda", "workspace_bytes", NUMBER, AT(cuda_workspace_bytes), "33554432", 0, 1U << 30, FIXED,
      "Scratch memory for cuBLASLt, for each stream in use."},
     {"executors", "isolate", TEXT, AT(executors_isolate), "off", 0, 0, FIXED,
-     "Whose GPU work shares a process: off (the daemon itself does all of it), or none (one executor, a process of its "
-     "own, does the work of all users)."},
+     "Whose GPU work shares a process: off (the daemon itself does all of it), none (one executor, a process of its "
+     "own, "
+     "does the work of all users), user (kernels of users run in executors of their own, one a user), or connection "
+     "(one "
+     "a connection)."},
+    {"executors", "max", NUMBER, AT(executors_max), "8", 2, 60, FIXED,
+     "Executors at one time, the common one and the spares included. Each takes about 0.5 GB of a GPU's memory."},
+    {"executors", "active", NUMBER, AT(executors_active), "1", 1, 60, FIXED,
+     "Users (or connections) whose own kernels run on the GPUs at one time; others wait for their turn."},
+    {"executors", "spares", NUMBER, AT(executors_spares), "1", 0, 8, FIXED,
+     "Executors that are kept ready: after a fault, and for a user's first kernel, one begins at once."},
     {"kernels", "user_kernels", TEXT, AT(user_kernels), "owner", 0, 0, FIXED,
      "Users that may bring kernels: off, owner (root and the daemon's own user), group (also members of "
      "user_kernels_group), or all. Kernels run in the daemon's context and can read and write all clients' shared "

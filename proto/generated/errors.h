@@ -44,6 +44,7 @@
     X(UNKNOWN_KERNEL, "unknown_kernel", 38) \
     X(SIGNATURE_MISMATCH, "signature_mismatch", 39) \
     X(JOB_TIMEOUT, "job_timeout", 40) \
+    X(DEVICE_FAULT, "device_fault", 41) \
     X(CONNECT_FAILED, "connect_failed", 101) \
     X(CONNECTION_LOST, "connection_lost", 102) \
     X(TIMEOUT, "timeout", 103) \

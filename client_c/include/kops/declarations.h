@@ -45,6 +45,7 @@ enum kops_code {
     KOPS_ERR_UNKNOWN_KERNEL = 38, /**< This connection has no kernel or module of that id (never had, or released it). */
     KOPS_ERR_SIGNATURE_MISMATCH = 39, /**< The declared parameters are not those of the compiled kernel; `detail.key` names the first that differs. */
     KOPS_ERR_JOB_TIMEOUT = 40, /**< A kernel ran longer than `server.job_timeout_s`; the daemon ends, which frees the GPU, and a supervisor starts it anew. */
+    KOPS_ERR_DEVICE_FAULT = 41, /**< A kernel broke the context of the GPU that it ran in (an illegal address, an illegal instruction, …). Its outputs are undefined. `detail.driver` names the driver's error, `detail.op_index` the launch of a sequence or program; `detail.suspects` counts the kernels that ran at the same time where there were several. Nothing else is lost: the connection, its buffers, kernels and programs go on. */
     KOPS_ERR_CONNECT_FAILED = 101, /**< No daemon answered on any of the socket paths tried; the message lists them. */
     KOPS_ERR_CONNECTION_LOST = 102, /**< The daemon closed the connection or died; requests without a reply may or may not have run. */
     KOPS_ERR_TIMEOUT = 103, /**< No reply within the client's timeout; the request was cancelled and the connection stays usable. */

@@ -203,6 +203,15 @@ ERRORS = [('protocol_error',
   ('TimeoutError',),
   'A kernel ran longer than `server.job_timeout_s`; the daemon ends, which frees the GPU, and a '
   'supervisor starts it anew.'),
+ ('device_fault',
+  41,
+  'daemon',
+  ('RuntimeError',),
+  'A kernel broke the context of the GPU that it ran in (an illegal address, an illegal '
+  "instruction, …). Its outputs are undefined. `detail.driver` names the driver's error, "
+  '`detail.op_index` the launch of a sequence or program; `detail.suspects` counts the kernels '
+  'that ran at the same time where there were several. Nothing else is lost: the connection, its '
+  'buffers, kernels and programs go on.'),
  ('connect_failed',
   101,
   'client',

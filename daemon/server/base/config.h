@@ -30,6 +30,17 @@ enum user_kernels {
 /* The names in the configuration and in hello. */
 extern const char *const user_kernels_names[USER_KERNELS_COUNT];
 
+/* executors.isolate: whose GPU work shares a process. */
+enum isolation {
+    ISOLATE_OFF,        /* all of it is done by the daemon itself */
+    ISOLATE_NONE,       /* one executor for all */
+    ISOLATE_USER,       /* kernels of users run in executors of their own, one a user */
+    ISOLATE_CONNECTION, /* one a connection */
+    ISOLATE_COUNT,
+};
+/* The names in the configuration and in hello. */
+extern const char *const isolation_names[ISOLATE_COUNT];
+
 struct server_config {
     const char *default_device; /* UUID or index; NULL: the first */
     uint64_t max_connections;
@@ -49,6 +60,7 @@ struct server_config {
     uint64_t job_timeout_s;  /* time without an ended execution after which a device is given up; 0: never */
     uint64_t loop_timeout_s; /* time without a turn of the loop after which the process ends; 0: never */
     uint64_t watchdog_us;    /* how often the service manager wants a sign of life; 0: it wants none */
+    enum isolation isolation;
     enum user_kernels user_kernels;
     gid_t user_kernels_group;
     struct access_policy access;

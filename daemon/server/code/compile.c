@@ -341,7 +341,8 @@ static void on_compiled(void *context, struct compiled *compiled, enum code_orig
         return;
     }
     compile_of(r)->origin = origin;
-    compile_of(r)->module = module_take(r->connection->server, compiled, compile_of(r)->device);
+    compile_of(r)->module =
+        module_take(r->connection->server, compiled, compile_of(r)->device, connection_domain(r->connection));
     compiled_unref(compiled);
     if (!compile_of(r)->module) {
         error_set(&error, ERROR_OUT_OF_MEMORY, "no memory for a module");

@@ -62,7 +62,8 @@ static void load(struct work *work)
     const struct backend *backend = module->device->backend;
     const struct compiled *c = module->compiled;
 
-    if (backend->code_load(module->device, c->image, c->image_size, &module->loaded, &module->error) < 0) {
+    if (backend->code_load(module->device, module->domain, c->image, c->image_size, &module->loaded, &module->error) <
+        0) {
         module->loaded = NULL;
         return;
     }
@@ -142,25 +143,26 @@ void modules_unload(struct server *s)
     }
 }
 
-static struct module *find(struct list *list, const struct compiled *compiled, const struct backend_device *device)
+static struct module *find(struct list *list, const struct compiled *compiled, const struct backend_device *device,
+                           uint64_t domain)
 {
     for (struct list *node = list->prev; node != list; node = node->prev) {
         struct module *module = list_entry(node, struct module, link);
 
-        if (module->device == device && module->state != MODULE_FAILED &&
+        if (module->device == device && module->domain == domain && module->state != MODULE_FAILED &&
             !memcmp(module->compiled->key, compiled->key, sizeof(compiled->key)))
             return module;
     }
     return NULL;
 }
 
-struct module *module_take(struct server *s, struct compiled *compiled, struct backend_device *device)
+struct module *module_take(struct server *s, struct compiled *compiled, struct backend_device *device, uint64_t domain)
 {
-    struct module *module = find(&s->modules->used, compiled, device);
+    struct module *module = find(&s->modules->used, compiled, device, domain);
 
     if (module)
         return module_ref(module);
-    module = find(&s->modules->idle, compiled, device);
+    module = find(&s->modules->idle, compiled, device, domain);
     if (module) {
         list_remove(&module->link);
         list_append(&s->modules->used, &module->link);
@@ -176,6 +178,7 @@ struct module *module_take(struct server *s, struct compiled *compiled, struct b
     module->refs = 1;
     module->compiled = compiled_ref(compiled);
     module->device = device;
+    module->domain = domain;
     module->state = device ? MODULE_LOADING : MODULE_READY;
     list_init(&module->waiters);
     list_init(&module->link);

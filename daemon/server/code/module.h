@@ -1,5 +1,5 @@
-/* Modules: binaries of users' kernels that are loaded on devices. A binary is loaded once a device, for all
- * connections.
+/* Modules: binaries of users' kernels that are loaded on devices. A binary is loaded once a device and domain, for all
+ * connections there.
  *
  * Connections' ids, kernels, programs and runs hold references. A module without references stays loaded for the next
  * user of its binary, if it is small and few such modules are kept. Thread: loop; loading and unloading run on the
@@ -27,6 +27,7 @@ struct module {
     enum module_state state;
     struct compiled *compiled;          /* a reference */
     struct backend_device *device;      /* NULL: no device here runs the binary, and it is not loaded */
+    uint64_t domain;                    /* whose jobs launch it */
     struct backend_code *loaded;        /* NULL: not loaded */
     struct backend_function *functions; /* owned: one for each of compiled->entries */
     struct error error;                 /* of MODULE_FAILED */
@@ -37,8 +38,8 @@ struct module {
 /* Unloads the idle modules, once no work runs any more. */
 void modules_unload(struct server *s);
 
-/* A reference to the module of the binary on the device (NULL: not loaded). NULL: no memory. */
-struct module *module_take(struct server *s, struct compiled *compiled, struct backend_device *device);
+/* A reference to the module of the binary on the device (NULL: not loaded) for a domain's jobs. NULL: no memory. */
+struct module *module_take(struct server *s, struct compiled *compiled, struct backend_device *device, uint64_t domain);
 struct module *module_ref(struct module *module);
 void module_unref(struct module *module);
 /* Only while it is MODULE_LOADING. */

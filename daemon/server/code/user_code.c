@@ -15,6 +15,13 @@ const char *const user_kernels_names[USER_KERNELS_COUNT] = {
     [USER_KERNELS_ALL] = "all",
 };
 
+const char *const isolation_names[ISOLATE_COUNT] = {
+    [ISOLATE_OFF] = "off",
+    [ISOLATE_NONE] = "none",
+    [ISOLATE_USER] = "user",
+    [ISOLATE_CONNECTION] = "connection",
+};
+
 static bool is_allowed(const struct connection *c)
 {
     const struct server_config *config = &c->server->config;

@@ -42,6 +42,7 @@ struct connection_exec {
     struct command_memory run_memory, program_memory;
     uint64_t program_bytes;
     unsigned queued;             /* unfinished runs that no device has */
+    bool launched;               /* it has launched a kernel of its own */
     struct timelines *timelines; /* NULL until asked for */
     struct stream *streams[STREAMS_MAX];
 };

@@ -239,6 +239,8 @@ void run_begin(struct run *run, const struct run_options *o)
         timeline_set_signal(run);
     run->job.done = job_done;
     run->job.owner = c->uid;
+    c->exec->launched = c->exec->launched || run->commands.n_launches;
+    run->job.domain = c->exec->launched ? connection_domain(c) : (uint64_t)DOMAIN_COMMON;
     sample_some(c->server, run);
     if (o->deadline_ms)
         run->deadline_ns = r->received_ns + o->deadline_ms * 1000000U;

@@ -191,7 +191,8 @@ struct connection *connection_new(struct server *server, int fd, struct error *e
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory to watch your socket; try again later");
         goto close_connection;
     }
-    server->counters.connections_total++;
+    c->number = ++server->counters.connections_total;
+    c->isolation = server->config.isolation;
     event_connect(c);
     return c;
 
@@ -284,4 +285,21 @@ void connection_close(struct connection *c, const char *why)
     barriers_advance(c);
     long_replies_abandon(c);
     connection_note_done(c);
+}
+
+uint64_t connection_domain(const struct connection *c)
+{
+    enum { OF_USER = 1, OF_CONNECTION = 2, KIND_SHIFT = 62 };
+
+    switch (c->isolation) {
+    case ISOLATE_USER:
+        return (uint64_t)OF_USER << KIND_SHIFT | c->uid;
+    case ISOLATE_CONNECTION:
+        return (uint64_t)OF_CONNECTION << KIND_SHIFT | c->number;
+    case ISOLATE_OFF:
+    case ISOLATE_NONE:
+    case ISOLATE_COUNT:
+        break;
+    }
+    return DOMAIN_COMMON;
 }

@@ -34,8 +34,10 @@ struct connection {
     uid_t uid;
     gid_t gid;
     pid_t pid;
-    struct account *account; /* a reference to its user's account */
-    gid_t *groups;           /* the peer's groups beside gid, as of when it connected */
+    uint64_t number;          /* no other connection ever has it */
+    enum isolation isolation; /* of its kernels: as configured, or more */
+    struct account *account;  /* a reference to its user's account */
+    gid_t *groups;            /* the peer's groups beside gid, as of when it connected */
     unsigned n_groups;
     unsigned access;            /* bits by enum access_class */
     struct charge charge;       /* QUOTA_CONNECTIONS */
@@ -138,6 +140,9 @@ void connection_end_input(struct connection *c);
 /* Bytes received and sent, through the socket and the ring. */
 uint64_t connection_bytes_in(const struct connection *c);
 uint64_t connection_bytes_out(const struct connection *c);
+
+/* The domain of its kernels, and of all its jobs from its first launch on (see backend.h). */
+uint64_t connection_domain(const struct connection *c);
 
 /* Looks up the name of the peer's process, once. */
 void connection_name_process(struct connection *c);

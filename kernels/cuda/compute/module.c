@@ -39,14 +39,15 @@ static int refuse(struct cuda_device *d, CUresult r, const struct cuda_binary *a
     }
 }
 
-int cuda_module_load(struct backend_device *base, const void *binary, size_t size, struct backend_code **ret_code,
-                     struct error *e)
+int cuda_module_load(struct backend_device *base, uint64_t domain, const void *binary, size_t size,
+                     struct backend_code **ret_code, struct error *e)
 {
     struct cuda_device *d = cuda_device(base);
     struct backend_code *code;
     struct cuda_binary about;
     CUresult r;
 
+    (void)domain; /* one process does the work of all */
     if (cuda_binary_read(binary, size, &about, e) < 0 || cuda_enter(d, e) < 0)
         return -1;
     code = calloc(1, sizeof(*code));

@@ -6,8 +6,8 @@
 #include "driver/device.h"
 
 /* code_load() and code_unload() of struct backend. */
-int cuda_module_load(struct backend_device *base, const void *binary, size_t size, struct backend_code **ret_code,
-                     struct error *e);
+int cuda_module_load(struct backend_device *base, uint64_t domain, const void *binary, size_t size,
+                     struct backend_code **ret_code, struct error *e);
 void cuda_module_unload(struct backend_device *base, struct backend_code *code);
 
 /* code_function() of struct backend; `limits` are the device's. */

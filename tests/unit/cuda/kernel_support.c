@@ -30,7 +30,7 @@ struct backend_code *load_code(void)
     size_t size;
 
     image = read_file(KOPS_TEST_CUBIN, &size);
-    if (backend->code_load(device, image, size, &code, &e) < 0)
+    if (backend->code_load(device, DOMAIN_COMMON, image, size, &code, &e) < 0)
         fail_msg("code_load: %s", e.message);
     free(image); /* the driver has a copy */
     return code;

@@ -80,7 +80,7 @@ static void test_other_code_is_refused_by_name(void **state)
 
     (void)state;
     image = read_file(KOPS_TEST_CUBIN_OLD, &size);
-    assert_int_equal(backend->code_load(device, image, size, &other, &e), -1);
+    assert_int_equal(backend->code_load(device, DOMAIN_COMMON, image, size, &other, &e), -1);
     assert_int_equal(e.code, ERROR_UNSUPPORTED);
     assert_string_equal(detail(&e, "arch"), "sm_80");
     assert_string_equal(detail(&e, "device_arch"), "sm_90");
@@ -89,7 +89,7 @@ static void test_other_code_is_refused_by_name(void **state)
     free(image);
 
     image = read_file(KOPS_TEST_CUBIN_ONE_ARCH, &size);
-    assert_int_equal(backend->code_load(device, image, size, &other, &e), 0);
+    assert_int_equal(backend->code_load(device, DOMAIN_COMMON, image, size, &other, &e), 0);
     backend->code_unload(device, other);
     free(image);
 }
@@ -111,19 +111,19 @@ static void test_code_that_is_cut_off_never_reaches_the_driver(void **state)
         unsigned char *part = malloc(cut ? cut : 1);
 
         memcpy(part, image, cut);
-        assert_int_equal(backend->code_load(device, part, cut, &other, &e), -1);
+        assert_int_equal(backend->code_load(device, DOMAIN_COMMON, part, cut, &other, &e), -1);
         assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
         free(part);
     }
-    assert_int_equal(backend->code_load(device, text, sizeof(text), &other, &e), -1);
+    assert_int_equal(backend->code_load(device, DOMAIN_COMMON, text, sizeof(text), &other, &e), -1);
     assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
     assert_int_equal(calls("cuModuleLoadData"), before);
 
     inject("cuModuleLoadData", 200 /* CUDA_ERROR_INVALID_IMAGE */, false);
-    assert_int_equal(backend->code_load(device, image, size, &other, &e), -1);
+    assert_int_equal(backend->code_load(device, DOMAIN_COMMON, image, size, &other, &e), -1);
     assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
     inject("cuModuleLoadData", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
-    assert_int_equal(backend->code_load(device, image, size, &other, &e), -1);
+    assert_int_equal(backend->code_load(device, DOMAIN_COMMON, image, size, &other, &e), -1);
     assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
     assert_false(device->lost);
     free(image);

@@ -71,7 +71,7 @@ static void test_everything_fails_and_nothing_crashes(void **state)
     assert_int_equal(backend->stream_new(device, PRIORITY_NORMAL, &another, &e), -1);
     expect_lost(&e);
     image = read_file(KOPS_TEST_CUBIN, &size);
-    assert_int_equal(backend->code_load(device, image, size, &other_code, &e), -1);
+    assert_int_equal(backend->code_load(device, DOMAIN_COMMON, image, size, &other_code, &e), -1);
     expect_lost(&e);
     free(image);
     assert_int_equal(backend->code_function(device, code, "custom_kernel", &none, &e), -1);
