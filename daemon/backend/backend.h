@@ -78,6 +78,22 @@ struct backend_config {
 /* A domain is whose code may meet whose faults: the jobs, code and processes of one user, or of one connection. */
 enum { DOMAIN_COMMON = 0 /* jobs without code of users */ };
 
+/* A connection's domain has its number, which is never 0; a user's has 0. Numbers wrap after 2³¹ connections. */
+static inline uint64_t domain_of(uint32_t uid, uint64_t connection)
+{
+    return (uint64_t)1 << 63 | (uint64_t)uid << 31 | (connection & 0x7fffffff);
+}
+
+static inline bool domain_is_of_connection(uint64_t domain)
+{
+    return (domain & 0x7fffffff) != 0;
+}
+
+static inline uint32_t domain_owner(uint64_t domain)
+{
+    return (uint32_t)(domain >> 31);
+}
+
 /* A process that does a backend's work. */
 enum backend_process_state { PROCESS_STARTING, PROCESS_SPARE, PROCESS_SERVING, PROCESS_ENDING };
 
@@ -180,6 +196,7 @@ struct backend_job {
     /* The backend's own from submit() (or prepare()) until done(). */
     struct list link;
     void *impl;
+    unsigned begun_anew; /* times that it was, because the process that had it was lost */
 };
 
 /* True when no step has anything to write. */
@@ -282,8 +299,8 @@ struct backend {
     bool (*can_access)(struct backend_device *device, struct backend_device *owner);
 
     /* User kernels: steps whose plan is a PLAN_KERNEL. All NULL where there are none. */
-    /* any; may block. Jobs of `domain` alone launch the code. Errors: unsupported (made for another architecture),
-     * invalid_argument (no binary at all), out_of_memory, device_lost. */
+    /* any; may block. Jobs of `domain` alone launch the code; `image` stays until code_unload(). Errors: unsupported
+     * (made for another architecture), invalid_argument (no binary at all), out_of_memory, device_lost. */
     int (*code_load)(struct backend_device *device, uint64_t domain, const void *image, size_t size,
                      struct backend_code **ret_code, struct error *e);
     /* any; may block. No job uses it. */

@@ -1,13 +1,17 @@
 /* The backend's table on the daemon's side, and its devices. */
 #include "executor/front.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
 #include "backend/memfd.h"
 #include "util/log.h"
 
-static struct backend front;
+static struct backend table;
 
 /* A bool of another process may have any value. */
 static void accept_bool(bool *b)
@@ -30,6 +34,7 @@ static void take_facts(struct front_device *d, const struct executor_device *fro
     *info = facts->info;
     info->name[sizeof(info->name) - 1] = info->uuid[sizeof(info->uuid) - 1] = info->arch[sizeof(info->arch) - 1] = '\0';
     d->base.signals = facts->signals;
+    d->base.ends = true;
     for (unsigned op = 0; op < OP_COUNT; op++)
         for (unsigned t = 0; t < EXECUTOR_DTYPES; t++)
             for (unsigned i = 0; i < BACKEND_MAX_VARIANTS; i++) {
@@ -40,7 +45,7 @@ static void take_facts(struct front_device *d, const struct executor_device *fro
             }
 }
 
-static struct front_device *device_new(struct executor *x, uint32_t number, struct error *e)
+static struct front_device *device_new(struct front *f, struct executor *x, uint32_t number, struct error *e)
 {
     struct front_device *d = calloc(1, sizeof(*d));
 
@@ -48,61 +53,147 @@ static struct front_device *device_new(struct executor *x, uint32_t number, stru
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a device");
         return NULL;
     }
-    d->base.backend = &front;
-    d->executor = x;
+    d->base.backend = &table;
+    d->front = f;
     d->number = number;
     take_facts(d, &x->region->devices[number]);
-    x->n_open++;
     return d;
+}
+
+static void end_executors(struct front *f)
+{
+    pthread_mutex_lock(&f->lock);
+    f->closing = true;
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+    list_for_each_safe (node, after, &f->executors) {
+        front_executor_stop(list_entry(node, struct executor, link));
+    }
+    while (!list_empty(&f->executors)) {
+        struct executor *x = list_entry(list_first(&f->executors), struct executor, link);
+
+        front_domain_lose(x);
+        front_executor_free(x);
+    }
+}
+
+void front_free(struct front *f)
+{
+    struct list *node;
+
+    end_executors(f);
+    while ((node = list_pop(&f->domains)))
+        free(list_entry(node, struct front_domain, link));
+    for (unsigned i = 0; i < f->n_devices; i++)
+        free(f->devices[i]);
+    ids_free(&f->handles);
+    ids_free(&f->codes);
+    ids_free(&f->functions);
+    ids_free(&f->stream_ids);
+    ids_free(&f->program_ids);
+    if (f->watch >= 0)
+        close(f->watch);
+    if (f->timer >= 0)
+        close(f->timer);
+    pthread_mutex_destroy(&f->lock);
+    pthread_cond_destroy(&f->changed);
+    free(f);
+}
+
+struct front *front_new(const struct backend_config *config, const struct backend_host *host, struct error *e)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    struct front *f = calloc(1, sizeof(*f));
+
+    if (!f) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for executors");
+        return NULL;
+    }
+    f->config = *config;
+    f->host = *host;
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->changed, NULL);
+    list_init(&f->executors);
+    list_init(&f->domains);
+    list_init(&f->objects);
+    list_init(&f->prepared);
+    list_init(&f->programs);
+    list_init(&f->busy);
+    list_init(&f->failed);
+    ids_init(&f->handles, EXECUTOR_HANDLES_MAX);
+    ids_init(&f->codes, EXECUTOR_CODES_MAX);
+    ids_init(&f->functions, EXECUTOR_FUNCTIONS_MAX);
+    ids_init(&f->stream_ids, EXECUTOR_STREAMS_MAX);
+    ids_init(&f->program_ids, EXECUTOR_PROGRAMS_MAX);
+    f->timer_ns = f->next_end_ns = UINT64_MAX;
+    f->common = front_domain_get(f, DOMAIN_COMMON);
+    f->watch = epoll_create1(EPOLL_CLOEXEC);
+    f->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (f->common && f->watch >= 0 && f->timer >= 0 && epoll_ctl(f->watch, EPOLL_CTL_ADD, f->timer, &event) == 0)
+        return f;
+    error_set(e, ERROR_OUT_OF_MEMORY, "the descriptors of executors: %s", strerror(errno));
+    front_free(f);
+    return NULL;
+}
+
+/* Starts the common executor and waits until it has described its devices. */
+static int start_common(struct front *f, struct executor **ret_executor, struct error *e)
+{
+    bool failed;
+
+    if (front_domain_serve(f->common, f, e) < 0)
+        return -1;
+    *ret_executor = f->common->executor; /* there is one: nothing has failed yet */
+    pthread_mutex_lock(&f->lock);
+    while ((*ret_executor)->state == PROCESS_STARTING)
+        pthread_cond_wait(&f->changed, &f->lock);
+    failed = (*ret_executor)->start_error.code != ERROR_NONE;
+    if (failed)
+        *e = (*ret_executor)->start_error;
+    pthread_mutex_unlock(&f->lock);
+    return failed ? -1 : 0;
 }
 
 static int front_open(const struct backend_config *config, const struct backend_host *host,
                       struct backend_device **ret_devices, unsigned max, unsigned *ret_count, struct error *e)
 {
-    struct executor *x = calloc(1, sizeof(*x));
-    unsigned n = 0, wanted;
+    struct front *f = front_new(config, host, e);
+    struct executor *x = NULL;
+    unsigned wanted;
 
-    if (!x)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for an executor");
-    if (front_start(x, config, host, e) < 0) {
-        free(x);
+    if (!f)
         return -1;
-    }
+    if (start_common(f, &x, e) < 0)
+        goto free_front;
     wanted = x->n_described < max ? x->n_described : max;
     if (wanted)
         memfd_keep_fds();
-    for (; n < wanted; n++) {
-        struct front_device *d = device_new(x, n, e);
+    for (; f->n_devices < wanted; f->n_devices++) {
+        struct front_device *d = device_new(f, x, f->n_devices, e);
 
         if (!d)
-            goto close_devices;
-        ret_devices[n] = &d->base;
+            goto free_front;
+        f->devices[f->n_devices] = d;
+        ret_devices[f->n_devices] = &d->base;
     }
-    if (!n) {
-        front_stop(x);
-        free(x);
-    }
-    *ret_count = n;
+    f->n_open = *ret_count = f->n_devices;
+    if (!f->n_devices)
+        front_free(f);
+    else
+        front_tell(f);
     return 0;
 
-close_devices:
-    for (unsigned i = 0; i < n; i++)
-        free(front_device(ret_devices[i]));
-    front_stop(x);
-    free(x);
+free_front:
+    front_free(f);
     return -1;
 }
 
 static void front_close(struct backend_device *base)
 {
-    struct front_device *d = front_device(base);
-    struct executor *x = d->executor;
+    struct front *f = front_device(base)->front;
 
-    free(d);
-    if (--x->n_open)
-        return;
-    front_stop(x);
-    free(x);
+    if (--f->n_open == 0)
+        front_free(f);
 }
 
 static const char *const *front_variants(struct backend_device *base, const struct op *op, enum dtype dtype)
@@ -121,7 +212,7 @@ static bool front_can_access(struct backend_device *base, struct backend_device 
 {
     const struct front_device *d = front_device(base), *other = front_device(owner);
 
-    return d == other || (d->executor == other->executor && d->facts.peers >> other->number & 1);
+    return d == other || (d->front == other->front && d->facts.peers >> other->number & 1);
 }
 
 static void front_kernel_limits(struct backend_device *base, struct kernel_limits *ret_limits)
@@ -129,17 +220,45 @@ static void front_kernel_limits(struct backend_device *base, struct kernel_limit
     *ret_limits = front_device(base)->facts.limits;
 }
 
+/* A job of the common executor does not end. */
 static void front_abandon(struct backend_device *base, const struct error *why)
 {
-    front_kill(front_device(base)->executor, why);
+    struct front *f = front_device(base)->front;
+
+    if (f->common->executor)
+        front_kill(f->common->executor, why);
+}
+
+static unsigned front_processes(struct backend_device *base, struct backend_process *ret, unsigned max,
+                                struct backend_process_counts *ret_counts)
+{
+    struct front *f = front_device(base)->front;
+    unsigned n = 0;
+
+    *ret_counts = f->counts;
+    pthread_mutex_lock(&f->lock);
+    list_for_each_safe (node, after, &f->executors) {
+        const struct executor *x = list_entry(node, struct executor, link);
+
+        if (n == max)
+            break;
+        ret[n++] = (struct backend_process){.pid = x->ready ? x->pid : 0,
+                                            .domain = x->domain ? x->domain->key : (uint64_t)DOMAIN_COMMON,
+                                            .state = x->state,
+                                            .jobs = x->unfinished,
+                                            .started_ns = x->started_ns,
+                                            .device_ns = x->device_ns};
+    }
+    pthread_mutex_unlock(&f->lock);
+    return n;
 }
 
 static int front_wake_fd(struct backend_device *base)
 {
-    return front_device(base)->executor->watch;
+    return front_device(base)->front->watch;
 }
 
-static struct backend front = {
+static struct backend table = {
     .abi = BACKEND_ABI,
     .open = front_open,
     .close = front_close,
@@ -155,8 +274,6 @@ static struct backend front = {
     .can_access = front_can_access,
     .stream_new = front_stream_new,
     .stream_free = front_stream_free,
-    .needs_prepare = front_needs_prepare,
-    .prepare = front_prepare,
     .submit = front_submit,
     .cancel = front_cancel,
     .program_free = front_program_free,
@@ -168,15 +285,16 @@ static struct backend front = {
     .code_function = front_code_function,
     .kernel_limits = front_kernel_limits,
     .abandon = front_abandon,
+    .processes = front_processes,
 };
 
 const struct backend *executor_backend(const struct backend *local)
 {
-    front.name = local->name;
-    front.execution_key = local->execution_key;
-    front.times_always = local->times_always;
-    front.host_memory = local->host_memory;
-    front.spin = local->spin;
-    front.check = local->check;
-    return &front;
+    table.name = local->name;
+    table.execution_key = local->execution_key;
+    table.times_always = local->times_always;
+    table.host_memory = local->host_memory;
+    table.spin = local->spin;
+    table.check = local->check;
+    return &table;
 }

@@ -1,7 +1,12 @@
-/* An executor as the daemon sees it. Only the front_ files include this.
+/* Executors as the daemon sees them. Only the front_ files include this.
  *
- * Threads: fields are the loop's but where said. Nothing that the executor writes is believed: an executor that breaks
- * the rules is killed, and its jobs end with device_lost. */
+ * A front is a backend whose work is done by executors: a common one for jobs without code of users, one for each
+ * domain that has some, and spares. Memory, code and programs are objects under numbers of the daemon's; an executor
+ * opens one when a job of its first needs it. So an executor that ends is replaced by a new one that has nothing yet.
+ *
+ * Threads: the loop, the pool, and a keeper for each executor, a thread that starts its process, opens objects there,
+ * and ends it. Fields are the loop's but where said. Nothing that an executor writes is believed: one that breaks the
+ * rules is killed. */
 #ifndef KOPS_EXECUTOR_FRONT_H
 #define KOPS_EXECUTOR_FRONT_H
 
@@ -14,72 +19,164 @@
 #include "executor/record.h"
 #include "executor/region.h"
 
-/* A job that the executor has. */
+enum {
+    EXECUTORS_MAX = 60,   /* a bit each in front_object.present */
+    FRONT_REPEATS_MAX = 3 /* how often a job is begun anew whose executor was lost */
+};
+
+struct front;
+struct executor;
+
+/* Work for an executor's keeper. */
+struct front_task {
+    struct list link;
+    void (*run)(struct executor *x, struct front_task *task); /* on the keeper; calls fail once x->gone */
+};
+
+/* ---- executors ---- */
+
+/* A job that an executor has. */
 struct front_job {
     struct backend_job *job; /* NULL: the slot is free */
     struct front_stream *stream;
-    uint64_t submitted_ns;
-    uint32_t slot, serial; /* the serial tells the slot's jobs apart */
+    uint64_t submitted_ns, first_ns; /* first_ns: no job of its stream was before it any more */
+    uint32_t slot, serial;           /* the serial tells the slot's jobs apart */
+    bool told;                       /* the executor said that it lost the job: job->error */
+    uint64_t end_ns;                 /* it is to end by then; 0: no haste */
 };
 
 struct executor {
-    pid_t pid;
+    struct list link; /* in front.executors; changed by the loop under front.lock */
+    struct front *front;
+    struct front_domain *domain; /* NULL: a spare. Changed by the loop under front.lock */
+    unsigned bit;
+    bool common;
+
+    /* Under front.lock. */
+    enum backend_process_state state;
+    bool ended;               /* the process was reaped */
+    bool stop;                /* ends in order, when its tasks are done */
+    unsigned users;           /* threads in calls; it is freed after the last */
+    struct list tasks;        /* struct front_task */
+    pthread_cond_t wanted;    /* a task, or the end */
+    struct error start_error; /* where it never got ready */
     int pidfd;
+
+    pid_t pid;
+    pthread_t keeper;
     int control; /* its end is the executor's */
     int bell;    /* see bell.h */
-    int watch;   /* an epoll of `bell` and `control` */
     struct executor_region *region;
-    struct backend_host host;
 
     /* Calls. Thread: any. */
     pthread_mutex_t lock;
     pthread_cond_t channel_free;
     int channels[CALL_CHANNELS];
     bool channel_busy[CALL_CHANNELS];
-    struct ids handles;
     atomic_bool broken; /* a call failed on its way: the loop will kill the executor */
-    atomic_bool gone;   /* the process has ended or is ending: calls fail, jobs end */
+    atomic_bool gone;   /* the process has ended or is ending: calls fail, nothing is sent */
 
+    bool ready; /* the loop has seen that it is */
     struct ring out, in;
     struct list overflow; /* struct overflow: small records that wait for room in the ring */
-    struct list blocked;  /* struct front_stream.blocked_link: streams whose jobs wait for room */
-    struct list busy;     /* struct front_stream.link: streams with jobs */
-    struct ids stream_ids, program_ids, slots;
-    struct front_job *jobs; /* by slot */
-    unsigned unfinished;
-    unsigned polls;       /* counted, to look after the process now and then */
-    unsigned stretched;   /* polls since the last record for which the loop was told to go on polling */
-    bool slept;           /* since the last look: the executor may have rung */
-    uint32_t n_described; /* devices that it said it has */
-    struct error why;     /* what jobs end with once it is gone */
-    unsigned n_open;
+    struct list streams;  /* struct front_stream.on_link: those that it knows */
+    struct ids slots;
+    struct front_job *jobs;    /* by slot */
+    unsigned unfinished;       /* jobs that it has */
+    unsigned polls;            /* counted, to look after the process now and then */
+    unsigned stretched;        /* polls since the last record for which the loop was told to go on polling */
+    bool slept;                /* since the last look: the executor may have rung */
+    bool broke;                /* it said that a context of its GPUs is broken */
+    uint32_t n_described;      /* devices that it said it has */
+    struct error why;          /* why it is gone */
+    struct front_job *culprit; /* it is killed to end this job; NULL: otherwise */
+    uint64_t started_ns, used_ns, busy_ns, device_ns; /* used: had its last job; busy: since when; device: in all */
 };
+
+/* ---- domains ---- */
+
+struct front_domain {
+    struct list link; /* in front.domains; changed by the loop or under front.lock by others, see front_domain_get() */
+    uint64_t key;
+    unsigned codes;            /* under front.lock: loaded for it */
+    struct executor *executor; /* NULL: none. Changed by the loop under front.lock */
+    bool wanted;               /* under front.lock: a thread waits for the executor */
+    unsigned failures;         /* starts in a row that failed */
+    struct error error;        /* of the last */
+    uint64_t retry_ns;         /* no start before */
+    unsigned streams;          /* whose next job, or without one whose last, is the domain's */
+    struct list blocked;       /* struct front_stream.blocked_link: wait for the executor, room or the domain's turn */
+    /* Its turn; see front_turns.c. */
+    bool has_turn;
+    uint64_t turn_ns, waiting_ns, had_ns; /* since when it has it; since when it waits, 0: it does not; in all */
+};
+
+/* ---- the front ---- */
 
 struct front_device {
     struct backend_device base; /* first */
-    struct executor *executor;
-    uint32_t number; /* the executor's */
+    struct front *front;
+    uint32_t number; /* the executors' */
     struct executor_device facts;
     const char *variants[OP_COUNT][EXECUTOR_DTYPES][BACKEND_MAX_VARIANTS + 1];
 };
 
 struct front_stream {
-    struct list link, blocked_link;
+    struct list link;    /* in front.busy, while it has jobs */
+    struct list on_link; /* in on->streams */
+    struct list blocked_link;
     struct front_device *device;
     uint32_t number;
-    struct list jobs;    /* struct backend_job.link, in submission order, until done */
-    struct list *unsent; /* the first job that the executor does not have; &jobs: none */
+    enum backend_priority priority;
+    struct front_domain *domain; /* of the next job, or the last; NULL: it has no jobs */
+    struct executor *on;         /* knows the stream; NULL: none */
+    struct list jobs;            /* struct backend_job.link, in submission order, until done */
+    struct list *unsent;         /* the first job that the executor does not have; &jobs: none */
+    unsigned sent;               /* jobs before it */
+    /* While the keeper opens what the first unsent job needs. */
+    struct front_task prepare;
+    struct list prepared_link; /* in front.prepared; under front.lock */
+    bool preparing;
+    struct backend_job *prepare_job;
+    bool prepared_late; /* the executor was lost meanwhile */
+    int prepared;       /* 0, or negative: prepare_error */
+    bool refused;       /* the first unsent job ends with prepare_error */
+    struct error prepare_error;
 };
 
-/* Device memory that an executor has open. */
-struct front_memory {
-    struct backend_memory base; /* first */
-    uint32_t handle;
-};
+struct front {
+    struct backend_host host;
+    struct backend_config config;
+    struct front_device *devices[BACKEND_MAX_DEVICES];
+    unsigned n_devices, n_open;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* an executor's state, or a domain's executor */
+    struct list executors;  /* struct executor.link */
+    struct executor *by_bit[EXECUTORS_MAX];
+    struct list domains; /* struct front_domain.link */
+    struct front_domain *common;
+    struct list objects;                  /* under lock: struct front_object.link */
+    struct ids handles, codes, functions; /* under lock */
+    struct list prepared;                 /* under lock: struct front_stream.prepared_link */
+    atomic_bool news;                     /* for the loop: states, prepared streams, domains that are wanted */
+    bool closing;                         /* under lock */
+    struct error lost;                    /* under lock: ERROR_NONE, or why no executor can be had any more */
 
-/* Shared host memory that an executor has mapped: backend_memory.attached. */
-struct front_attachment {
-    uint32_t handle;
+    struct ids stream_ids, program_ids;
+    struct list programs; /* struct front_program.link */
+    struct list busy;     /* struct front_stream.link: streams with jobs */
+    struct list failed;   /* struct backend_job.link: ended by the front; done() comes from poll() */
+    unsigned unfinished;  /* jobs, sent or not */
+    unsigned n_turns, n_waiting;
+    uint64_t last_start_ns;
+    bool slept;           /* the loop has, since the last look */
+    unsigned polls;       /* counted, to look now and then how far jobs are */
+    bool wants_room;      /* a domain waits until another one's executor has nothing to do */
+    int watch;            /* an epoll of all bells and control sockets, and of `timer` */
+    int timer;            /* see front_set_timer() */
+    uint64_t timer_ns;    /* what it is set to; UINT64_MAX: nothing */
+    uint64_t next_end_ns; /* the earliest front_job.end_ns; UINT64_MAX: none */
+    struct backend_process_counts counts;
 };
 
 static inline struct front_device *front_device(struct backend_device *base)
@@ -87,23 +184,112 @@ static inline struct front_device *front_device(struct backend_device *base)
     return (struct front_device *)(void *)base;
 }
 
-/* ---- front_process.c ---- */
+/* ---- front.c ---- */
 
-/* Starts an executor that opens `config`'s devices, and waits until it is ready. */
-int front_start(struct executor *x, const struct backend_config *config, const struct backend_host *host,
-                struct error *e);
-/* Ends it in order, or after front_kill() only tidies up. No job is left, no call is under way. */
-void front_stop(struct executor *x);
-/* Ends it now. `why`: what its jobs end with. Thread: loop. */
+/* A front without executors and devices. NULL: *e. */
+struct front *front_new(const struct backend_config *config, const struct backend_host *host, struct error *e);
+/* Ends all executors. No job is left, no call is under way. */
+void front_free(struct front *f);
+
+/* ---- front_process.c: an executor's process ---- */
+
+/* A new executor without a process. NULL: *e. Thread: loop. */
+struct executor *front_process_new(struct front *f, bool common, struct error *e);
+void front_process_free(struct executor *x);
+/* Starts the process and waits until it has described its devices. Thread: keeper. */
+int front_process_start(struct executor *x, struct error *e);
+/* Ends the process, in order or, where it is gone, at once, and reaps it. Thread: keeper. */
+void front_process_end(struct executor *x);
+/* Kills the process; its keeper reaps it. Thread: loop. */
 void front_kill(struct executor *x, const struct error *why);
-/* Looks whether the executor is still there and answers. */
+/* Looks whether the executor is still there and answers. Thread: loop. */
 void front_check(struct executor *x);
 
-/* ---- front_memory.c; any thread ---- */
+/* ---- front_call.c ---- */
 
-/* A call and its reply. `fds`: of the request; *ret_fd: the reply's only descriptor, NULL where it has none. */
+/* A call and its reply. `fds`: of the request; *ret_fd: the reply's only descriptor, NULL where it has none. Thread:
+ * any. */
 int front_call(struct executor *x, struct call_request *request, const char *text, const int *fds,
                struct call_reply *ret_reply, int *ret_fd, struct error *e);
+/* Tells the loop that there is news. Thread: any. */
+void front_tell(struct front *f);
+/* Sets the timer to `at_ns` where that is sooner. Thread: loop. */
+void front_set_timer(struct front *f, uint64_t at_ns);
+
+/* ---- front_ring.c; the loop ---- */
+
+/* Sends a small record now or, when the ring is full, before everything that follows. */
+void front_send_record(struct executor *x, const void *record, uint32_t size);
+/* The record `kind` about a number. */
+void front_send_number(struct executor *x, enum record_kind kind, uint32_t number, uint32_t serial);
+/* After a record was written: wakes the executor where it sleeps. */
+void front_ring_doorbell(const struct executor *x);
+/* Sends what waits for room. Returns false while some still does. */
+bool front_send_overflow(struct executor *x);
+void front_drop_overflow(struct executor *x);
+
+/* ---- front_keeper.c: the keepers ---- */
+
+/* Starts an executor with its keeper. NULL: *e. Thread: loop. */
+struct executor *front_executor_start(struct front *f, bool common, struct error *e);
+/* Lets it end in order; it takes no more jobs. Thread: loop. */
+void front_executor_stop(struct executor *x);
+/* A thread is done with an executor that it counts among x->users. Thread: any. */
+void front_executor_release(struct executor *x);
+/* Joins the keeper of an executor that has ended, and frees it. Thread: loop. */
+void front_executor_free(struct executor *x);
+/* Gives the keeper a task. False: it takes none any more. Thread: any, with front.lock held. */
+bool front_task_add(struct executor *x, struct front_task *task);
+
+/* ---- front_domain.c: which executor serves a domain ---- */
+
+/* The domain of that key, made at first use. NULL: no memory. Thread: any, with front.lock held. */
+struct front_domain *front_domain_get(struct front *f, uint64_t key);
+/* An executor of the domain that is ready, waiting for one. NULL: *e. Its calls may fail at any time. To be given back
+ * by front_executor_release(). Thread: pool. */
+struct executor *front_executor_of(struct front *f, uint64_t key, struct error *e);
+/* Why the domain gets no executor; false: it may yet. Thread: any, with front.lock held, or the loop. */
+bool front_is_refused(const struct front *f, const struct front_domain *d, struct error *e);
+/* The executor has ended, or ends: its domain has none. Thread: loop. */
+void front_domain_lose(struct executor *x);
+
+/* ---- front_fleet.c: which executors there are ---- */
+
+/* Makes sure that the domain has an executor, or will have one. -1: *e, it cannot. Thread: loop. */
+int front_domain_serve(struct front_domain *d, struct front *f, struct error *e);
+/* Something has changed: starts wanted executors, ends those without use, keeps spares. Thread: loop. */
+void front_domains_turn(struct front *f);
+
+/* ---- front_object.c: what executors open ---- */
+
+enum front_kind { FRONT_MEMORY, FRONT_HOST, FRONT_CODE };
+
+struct front_object {
+    struct list link; /* in front.objects, under front.lock */
+    enum front_kind kind;
+    uint32_t handle;
+    atomic_ullong present; /* executors that have all of it, a bit each */
+    atomic_ullong opened;  /* executors that may have some of it, and must close it */
+    atomic_uint closing;   /* closes that go on, and one for the owner */
+    struct front_device *device;
+};
+
+static inline bool front_is_present(const struct front_object *o, const struct executor *x)
+{
+    return atomic_load_explicit(&o->present, memory_order_acquire) >> x->bit & 1;
+}
+
+/* Adds a new object: the struct that it begins is the caller's, from malloc(), until front_object_close(). 0, or -1: no
+ * number is left. Thread: any. */
+int front_object_add(struct front_object *o, enum front_kind kind, struct front_device *device, struct error *e);
+void front_object_set_present(struct front_object *o, const struct executor *x);
+/* Takes it off the list, closes it in every executor that has it, and frees the struct. In the common executor it is
+ * closed before this returns; keepers close it in the others. Thread: pool. */
+void front_object_close(struct front_object *o);
+/* No executor has the bit any more. Thread: loop. */
+void front_objects_forget(struct front *f, unsigned bit);
+
+/* ---- front_memory.c; any thread ---- */
 
 int front_memory_import(struct backend_device *device, const struct backend_import *import,
                         struct backend_memory **ret_memory, struct error *e);
@@ -116,10 +302,26 @@ int front_memory_attach(struct backend_device *device, struct backend_memory *me
 void front_memory_detach(struct backend_device *device, struct backend_memory *memory);
 int front_memory_free(struct backend_device *device, uint64_t *ret_bytes);
 
-/* The executor's handle of a memory that it has; 0: it has not. */
-uint32_t front_handle(const struct backend_device *device, uint32_t memory_id);
-bool front_needs_prepare(struct backend_device *device, const struct backend_job *job);
-int front_prepare(struct backend_stream *stream, struct backend_job *job, struct error *e);
+/* ---- front_operands.c: what a job needs ---- */
+
+/* The number under which executors have the memory; 0: none. */
+uint32_t front_handle(const struct front_device *d, struct backend_memory *memory);
+/* Whether the executor has all that the job needs. Thread: loop. */
+bool front_has_all(const struct front_device *d, const struct backend_job *job, const struct executor *x);
+/* Opens there all that the job needs. Thread: keeper. */
+int front_open_all(struct front_device *d, const struct backend_job *job, struct executor *x, struct error *e);
+/* Opens an object in the domain's executor, or, where that is lost, in the next one. Thread: pool. */
+int front_open_in(struct front_object *o, uint64_t domain, struct error *e);
+/* Opens one object in an executor where it is not open yet. Thread: keeper or pool. */
+int front_memory_open(struct front_object *o, struct executor *x, struct error *e);
+int front_host_open(struct front_object *o, struct executor *x, struct error *e);
+int front_code_open(struct front_object *o, struct executor *x, struct error *e);
+/* An executor with that bit is gone. With front.lock held. */
+void front_memory_forget(struct front_object *o, unsigned bit);
+/* The object of device memory. */
+struct front_object *front_memory_object(struct backend_memory *memory);
+/* The record of a memfd on the device, made at first use. NULL: *e. */
+struct front_object *front_host_of(struct front_device *d, struct backend_memory *memory, bool attach, struct error *e);
 
 /* ---- front_code.c; any thread ---- */
 
@@ -128,6 +330,8 @@ int front_code_load(struct backend_device *device, uint64_t domain, const void *
 void front_code_unload(struct backend_device *device, struct backend_code *code);
 int front_code_function(struct backend_device *device, struct backend_code *code, const char *lowered,
                         struct backend_function *ret_function, struct error *e);
+/* The code of a step's function. Thread: any, while a job that launches it is not done. */
+struct front_object *front_code_of(uint64_t function);
 
 /* ---- front_send.c ---- */
 
@@ -138,20 +342,51 @@ void front_submit(struct backend_stream *stream, struct backend_job *job);
 void front_cancel(struct backend_job *job);
 void front_program_free(struct backend_device *device, struct backend_program *program);
 
-/* What waits because the ring was full. */
-static inline bool front_has_rest(const struct executor *x)
-{
-    return !list_empty(&x->overflow) || !list_empty(&x->blocked);
-}
+/* An executor with that bit is gone. */
+void front_programs_forget(struct front *f, unsigned bit);
+/* What an executor knows as a job; NULL: none has it. */
+struct front_job *front_job_of(const struct backend_job *job);
 
-/* Sends it as far as there is room. */
-void front_send_rest(struct executor *x);
-/* Forgets it; the jobs stay on their streams. */
-void front_drop_rest(struct executor *x);
-
+/* Sends the stream's jobs in order, as many as may go now; the stream waits where it must. */
+void front_advance(struct front_stream *s);
+/* The same for all streams that wait for the domain. */
+void front_advance_domain(struct front_domain *d);
+/* The executor forgets the stream. */
+void front_stream_leave(struct front_stream *s);
+/* Ends a job that no executor has: takes it off its stream. done() comes from poll(). `why` it failed; NULL: it was
+ * done. */
+void front_end(struct front_stream *s, struct backend_job *job, const struct error *why);
 /* ---- front_poll.c ---- */
 
 unsigned front_poll(struct backend_device *device);
 void front_arm(struct backend_device *device);
+/* The executor no longer has the job, the first of its stream: frees its slot. The job stays on its stream. */
+void front_take_back(struct front_job *own);
+/* Takes the job, which no executor has, off its stream for done(). */
+void front_leave_stream(struct front_stream *s, struct backend_job *job);
+
+/* ---- front_recover.c ---- */
+
+/* The executor was reaped: decides about the jobs that it had. ret_streams: struct front_stream.blocked_link of those
+ * that are to go on. Thread: loop. */
+void front_recover(struct executor *x, struct list *ret_streams);
+
+/* ---- front_turns.c ---- */
+
+/* Whether a job of the domain may be sent now; else the domain waits for its turn. */
+bool front_turn_take(struct front *f, struct front_domain *d);
+/* The domain's executor has no job any more, or time has passed: turns go on. */
+void front_turns_turn(struct front *f);
+/* The domain is gone, or has nothing to send. */
+void front_turn_drop(struct front *f, struct front_domain *d);
+
+/* ---- front_deadline.c: jobs that must end ---- */
+
+/* A job with end_now is in a domain's executor, which is killed if the job does not end within moments. */
+void front_end_soon(struct front *f, struct front_job *own);
+/* Kills the executor where the first job of a stream has run for longer. */
+void front_end_late(struct executor *x, uint64_t longest_ns);
+/* Kills executors whose job had its time. */
+void front_deadlines_turn(struct front *f);
 
 #endif

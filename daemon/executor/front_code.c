@@ -1,11 +1,31 @@
-/* Users' code in an executor. */
+/* Users' code in executors. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "executor/front.h"
 #include "util/shortage.h"
+
+struct entry {
+    uint32_t number; /* plan_kernel.function */
+    char *lowered;   /* owned */
+};
+
+/* A binary of one domain, for every executor that the domain will have. */
+struct front_code {
+    struct front_object base; /* first */
+    pthread_mutex_t lock;     /* of the rest; held while an executor loads */
+    uint64_t domain;
+    const void *image; /* the server's */
+    size_t size;
+    struct entry *entries; /* owned */
+    unsigned n_entries;
+};
+
+/* By the function's number. Written by pool threads; the loop reads numbers that it was given before. */
+static struct front_code *_Atomic functions[EXECUTOR_FUNCTIONS_MAX + 1];
 
 /* A descriptor of the bytes; the caller's. */
 static int in_memory(const unsigned char *bytes, size_t size, int *ret_fd, struct error *e)
@@ -29,53 +49,183 @@ static int in_memory(const unsigned char *bytes, size_t size, int *ret_fd, struc
     return 0;
 }
 
-int front_code_load(struct backend_device *device, uint64_t domain, const void *binary, size_t size,
-                    struct backend_code **ret_code, struct error *e)
+static struct front_code *code_of(struct backend_code *code)
 {
-    const struct front_device *d = front_device(device);
-    struct call_request request = {.kind = CALL_CODE_LOAD, .device = d->number, .size = size, .n_fds = 1};
+    return (struct front_code *)(void *)code;
+}
+
+struct front_object *front_code_of(uint64_t function)
+{
+    return &atomic_load(&functions[function])->base;
+}
+
+static int load_function(struct front_code *c, const struct entry *entry, struct executor *x,
+                         struct backend_function *ret, struct error *e)
+{
+    struct call_request request = {.kind = CALL_CODE_FUNCTION,
+                                   .device = c->base.device->number,
+                                   .code = c->base.handle,
+                                   .handle = entry->number,
+                                   .text_size = (uint32_t)strlen(entry->lowered) + 1};
+    struct call_reply reply;
+
+    if (front_call(x, &request, entry->lowered, NULL, &reply, NULL, e) < 0)
+        return -1;
+    *ret = reply.function;
+    ret->id = entry->number;
+    return 0;
+}
+
+/* With the lock held. */
+static int load(struct front_code *c, struct executor *x, struct error *e)
+{
+    struct call_request request = {
+        .kind = CALL_CODE_LOAD, .device = c->base.device->number, .code = c->base.handle, .size = c->size, .n_fds = 1};
+    struct backend_function ignored;
     struct call_reply reply;
     int fd, r;
 
-    (void)domain;
-    if (in_memory(binary, size, &fd, e) < 0)
+    if (front_is_present(&c->base, x))
+        return 0;
+    if (in_memory(c->image, c->size, &fd, e) < 0)
         return -1;
-    r = front_call(d->executor, &request, NULL, &fd, &reply, NULL, e);
+    r = front_call(x, &request, NULL, &fd, &reply, NULL, e);
     close(fd);
-    if (r == 0 && !reply.code)
-        r = error_set(e, ERROR_DEVICE_LOST, "the executor of the GPU gives no number for a binary");
-    if (r == 0)
-        *ret_code = (struct backend_code *)(uintptr_t)reply.code; /* the executor's number: never followed here */
+    if (r < 0)
+        return -1;
+    atomic_fetch_or(&c->base.opened, 1ULL << x->bit);
+    for (unsigned i = 0; i < c->n_entries; i++)
+        if (load_function(c, &c->entries[i], x, &ignored, e) < 0)
+            return -1;
+    front_object_set_present(&c->base, x);
+    return 0;
+}
+
+int front_code_open(struct front_object *o, struct executor *x, struct error *e)
+{
+    struct front_code *c = (struct front_code *)(void *)o;
+    int r;
+
+    pthread_mutex_lock(&c->lock);
+    r = load(c, x, e);
+    pthread_mutex_unlock(&c->lock);
     return r;
+}
+
+static void count_code(const struct front_code *c, int by)
+{
+    struct front *f = c->base.device->front;
+    struct front_domain *d;
+
+    pthread_mutex_lock(&f->lock);
+    d = front_domain_get(f, c->domain);
+    if (d)
+        d->codes += (unsigned)by;
+    pthread_mutex_unlock(&f->lock);
+}
+
+int front_code_load(struct backend_device *device, uint64_t domain, const void *binary, size_t size,
+                    struct backend_code **ret_code, struct error *e)
+{
+    struct front_code *c = calloc(1, sizeof(*c));
+
+    if (!c)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a module's record");
+    pthread_mutex_init(&c->lock, NULL);
+    list_init(&c->base.link);
+    c->domain = domain;
+    c->image = binary;
+    c->size = size;
+    if (front_object_add(&c->base, FRONT_CODE, front_device(device), e) < 0) {
+        free(c);
+        return -1;
+    }
+    count_code(c, 1);
+    *ret_code = (struct backend_code *)(void *)c;
+    if (front_open_in(&c->base, domain, e) == 0)
+        return 0;
+    front_code_unload(device, *ret_code);
+    return -1;
 }
 
 void front_code_unload(struct backend_device *device, struct backend_code *code)
 {
-    const struct front_device *d = front_device(device);
-    struct call_request request = {.kind = CALL_CODE_UNLOAD,
-                                   .device = d->number,
-                                   .code = (uintptr_t)code,
-                                   .position = atomic_load(&d->executor->region->to_executor.written)};
-    struct call_reply reply;
-    struct error ignored;
+    struct front_code *c = code_of(code);
+    struct front *f = front_device(device)->front;
 
-    front_call(d->executor, &request, NULL, NULL, &reply, NULL, &ignored);
+    count_code(c, -1);
+    pthread_mutex_lock(&f->lock);
+    for (unsigned i = 0; i < c->n_entries; i++) {
+        atomic_store(&functions[c->entries[i].number], NULL);
+        ids_give(&f->functions, c->entries[i].number);
+        free(c->entries[i].lowered);
+    }
+    pthread_mutex_unlock(&f->lock);
+    free(c->entries);
+    front_object_close(&c->base);
+    front_tell(f); /* the domain may be over */
+}
+
+/* Room for one more entry, with its number. */
+static struct entry *new_entry(struct front_code *c, const char *lowered, struct error *e)
+{
+    struct front *f = c->base.device->front;
+    struct entry *entries = realloc(c->entries, (c->n_entries + 1) * sizeof(*entries)), *entry;
+
+    if (!entries)
+        goto no_memory;
+    c->entries = entries;
+    entry = &entries[c->n_entries];
+    entry->lowered = strdup(lowered);
+    if (!entry->lowered)
+        goto no_memory;
+    pthread_mutex_lock(&f->lock);
+    entry->number = ids_take(&f->functions);
+    pthread_mutex_unlock(&f->lock);
+    if (entry->number)
+        return entry;
+    free(entry->lowered);
+    error_set(e, ERROR_LIMIT_EXCEEDED, "executors have as many functions as they can");
+    return NULL;
+
+no_memory:
+    error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a function's record");
+    return NULL;
+}
+
+static void drop_entry(struct front *f, struct entry *entry)
+{
+    pthread_mutex_lock(&f->lock);
+    ids_give(&f->functions, entry->number);
+    pthread_mutex_unlock(&f->lock);
+    free(entry->lowered);
 }
 
 int front_code_function(struct backend_device *device, struct backend_code *code, const char *lowered,
                         struct backend_function *ret_function, struct error *e)
 {
-    const struct front_device *d = front_device(device);
-    struct call_request request = {.kind = CALL_CODE_FUNCTION,
-                                   .device = d->number,
-                                   .code = (uintptr_t)code,
-                                   .text_size = (uint32_t)strlen(lowered) + 1};
-    struct call_reply reply;
+    struct front *f = front_device(device)->front;
+    struct front_code *c = code_of(code);
+    struct executor *x;
+    struct entry *entry;
+    int r = -1;
 
-    if (request.text_size > CALL_TEXT_MAX)
+    if (strlen(lowered) >= CALL_TEXT_MAX)
         return error_set(e, ERROR_LIMIT_EXCEEDED, "the entry's name has more than %d bytes", CALL_TEXT_MAX - 1);
-    if (front_call(d->executor, &request, lowered, NULL, &reply, NULL, e) < 0)
+    if (!(x = front_executor_of(f, c->domain, e)))
         return -1;
-    *ret_function = reply.function;
-    return 0;
+    pthread_mutex_lock(&c->lock);
+    entry = load(c, x, e) == 0 ? new_entry(c, lowered, e) : NULL;
+    if (entry)
+        r = load_function(c, entry, x, ret_function, e);
+    if (r == 0) {
+        atomic_store(&functions[entry->number], c);
+        c->n_entries++;
+        atomic_store(&c->base.present, 1ULL << x->bit); /* another executor loads it with this entry */
+    } else if (entry) {
+        drop_entry(f, entry);
+    }
+    pthread_mutex_unlock(&c->lock);
+    front_executor_release(x);
+    return r;
 }

@@ -1,144 +1,179 @@
-/* Calls into an executor, and the memory that it opens. */
+/* Device memory that executors open. */
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "backend/memory_ids.h"
 #include "executor/front.h"
-
-/* ---- calls ---- */
-
-/* A socket that no other call uses; waits for one. Its place. */
-static unsigned take_channel(struct executor *x)
-{
-    unsigned i = 0;
-
-    pthread_mutex_lock(&x->lock);
-    for (;; i = (i + 1) % CALL_CHANNELS) {
-        if (!x->channel_busy[i])
-            break;
-        if (i == CALL_CHANNELS - 1)
-            pthread_cond_wait(&x->channel_free, &x->lock);
-    }
-    x->channel_busy[i] = true;
-    pthread_mutex_unlock(&x->lock);
-    return i;
-}
-
-static void give_channel(struct executor *x, unsigned i)
-{
-    pthread_mutex_lock(&x->lock);
-    x->channel_busy[i] = false;
-    pthread_cond_signal(&x->channel_free);
-    pthread_mutex_unlock(&x->lock);
-}
-
-static int lost(struct error *e)
-{
-    return error_set(e, ERROR_DEVICE_LOST, "the executor of the GPU has ended");
-}
-
-/* Fails a call without a reply. The daemon cannot know whether the executor did the work, so the loop ends it. */
-static int broken(struct executor *x, struct error *e)
-{
-    if (!atomic_load(&x->gone) && !atomic_exchange(&x->broken, true))
-        x->host.wake(x->host.context);
-    return lost(e);
-}
-
-/* Takes the descriptors that belong to the reply and closes the others. */
-static int take_reply(const struct call_reply *reply, const int *fds, int *ret_fd)
-{
-    const bool wanted = ret_fd && reply->n_fds == 1 && reply->result == 0;
-
-    for (unsigned i = 0; i < reply->n_fds; i++)
-        if (!wanted)
-            close(fds[i]);
-    if (wanted)
-        *ret_fd = fds[0];
-    return ret_fd && reply->result == 0 && !wanted ? -1 : 0;
-}
-
-int front_call(struct executor *x, struct call_request *request, const char *text, const int *fds,
-               struct call_reply *ret_reply, int *ret_fd, struct error *e)
-{
-    int reply_fds[CALL_FDS_MAX], r;
-    unsigned channel;
-
-    if (atomic_load(&x->gone))
-        return lost(e);
-    channel = take_channel(x);
-    r = call_send_request(x->channels[channel], request, text, fds);
-    if (r == 0)
-        r = call_receive_reply(x->channels[channel], ret_reply, reply_fds);
-    give_channel(x, channel);
-    if (r < 0)
-        return broken(x, e);
-    if (take_reply(ret_reply, reply_fds, ret_fd) < 0)
-        return error_set(e, ERROR_QUOTA_EXCEEDED, "the daemon has no descriptor left for the memory");
-    if (ret_reply->result == 0)
-        return 0;
-    *e = ret_reply->error;
-    error_accept(e);
-    return -1;
-}
-
-static int take_handle(struct executor *x, uint32_t *ret_handle, struct error *e)
-{
-    pthread_mutex_lock(&x->lock);
-    *ret_handle = ids_take(&x->handles);
-    pthread_mutex_unlock(&x->lock);
-    return *ret_handle ? 0 : error_set(e, ERROR_OUT_OF_MEMORY, "an executor has as many mappings as it can");
-}
-
-static void give_handle(struct executor *x, uint32_t handle)
-{
-    pthread_mutex_lock(&x->lock);
-    ids_give(&x->handles, handle);
-    pthread_mutex_unlock(&x->lock);
-}
-
-static void close_handle(const struct front_device *d, uint32_t handle)
-{
-    struct call_request request = {.kind = CALL_CLOSE, .device = d->number, .handle = handle};
-    struct call_reply reply;
-    struct error ignored;
-
-    /* The handle of a memory that may still be open there is not given to another. */
-    if (front_call(d->executor, &request, NULL, NULL, &reply, NULL, &ignored) == 0)
-        give_handle(d->executor, handle);
-}
-
-/* Whether the size that the executor says is one that the device can have. Else the memory is closed. */
-static bool is_size(const struct front_device *d, uint64_t size, uint32_t handle, struct error *e)
-{
-    if (size && size <= d->base.info.memory_bytes)
-        return true;
-    close_handle(d, handle);
-    error_set(e, ERROR_DEVICE_LOST, "the executor of the GPU says that memory has %llu bytes",
-              (unsigned long long)size);
-    return false;
-}
+#include "util/shortage.h"
 
 /* ---- device memory ---- */
 
-static int new_memory(struct front_device *d, enum backend_memory_kind kind, bool writable,
-                      const struct call_reply *reply, uint32_t handle, struct backend_memory **ret_memory,
-                      struct error *e)
+/* Descriptors are the memory's own, so that every executor can open it. */
+struct front_memory {
+    struct backend_memory base; /* first */
+    struct front_memory_object *object;
+};
+
+struct front_memory_object {
+    struct front_object base;       /* first */
+    pthread_mutex_t lock;           /* of the rest; held while an executor opens or extends */
+    struct backend_import *imports; /* owned: the first opens it, the others extend it */
+    unsigned n_imports;
+    unsigned there[EXECUTORS_MAX]; /* how many of them each executor has done */
+    uint64_t size, address;        /* as the common executor has said; 0: it has not yet */
+};
+
+static struct front_memory_object *object_of(struct backend_memory *memory)
+{
+    return ((struct front_memory *)(void *)memory)->object;
+}
+
+static struct front_memory_object *memory_object(struct front_object *o)
+{
+    return (struct front_memory_object *)(void *)o;
+}
+
+static void close_fds(struct backend_import *import)
+{
+    for (unsigned i = 0; i < import->n_fds; i++)
+        close(import->fds[i]);
+    import->n_fds = 0;
+}
+
+/* A copy with descriptors of its own. */
+static int keep(const struct backend_import *import, struct backend_import *ret, struct error *e)
+{
+    *ret = *import;
+    for (ret->n_fds = 0; ret->n_fds < import->n_fds; ret->n_fds++) {
+        ret->fds[ret->n_fds] = fcntl(import->fds[ret->n_fds], F_DUPFD_CLOEXEC, 0);
+        if (ret->fds[ret->n_fds] < 0) {
+            error_shortage(e, errno, "keeping the memory's descriptor");
+            close_fds(ret);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int add_import(struct front_memory_object *o, const struct backend_import *import, struct error *e)
+{
+    struct backend_import *more = realloc(o->imports, (o->n_imports + 1) * sizeof(*more));
+
+    if (!more)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping's record");
+    o->imports = more;
+    if (keep(import, &o->imports[o->n_imports], e) < 0)
+        return -1;
+    o->n_imports++;
+    return 0;
+}
+
+static void drop_imports(struct front_memory_object *o)
+{
+    for (unsigned i = 0; i < o->n_imports; i++)
+        close_fds(&o->imports[i]);
+    free(o->imports);
+    o->imports = NULL;
+    o->n_imports = 0;
+}
+
+static struct front_memory_object *new_object(struct front_device *d, struct error *e)
+{
+    struct front_memory_object *o = calloc(1, sizeof(*o));
+
+    if (!o) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping's record");
+        return NULL;
+    }
+    pthread_mutex_init(&o->lock, NULL);
+    list_init(&o->base.link);
+    if (front_object_add(&o->base, FRONT_MEMORY, d, e) == 0)
+        return o;
+    free(o);
+    return NULL;
+}
+
+/* Closes it where it is open. */
+static void end_object(struct front_memory_object *o)
+{
+    drop_imports(o);
+    front_object_close(&o->base);
+}
+
+/* Whether the size that an executor says is one that the device can have, and the one that others have said. */
+static int take_size(struct front_memory_object *o, const struct call_reply *reply, struct error *e)
+{
+    if (!reply->size || reply->size > o->base.device->base.info.memory_bytes)
+        return error_set(e, ERROR_DEVICE_LOST, "the executor of the GPU says that memory has %llu bytes",
+                         (unsigned long long)reply->size);
+    if (o->size && reply->size < o->size)
+        return error_set(e, ERROR_INVALID_HANDLE, "the memory has become smaller: %llu bytes of %llu are left",
+                         (unsigned long long)reply->size, (unsigned long long)o->size);
+    return 0;
+}
+
+static int call_with(const struct front_memory_object *o, struct executor *x, enum call_kind kind,
+                     const struct backend_import *import, struct call_reply *ret_reply, struct error *e)
+{
+    struct call_request request = {.kind = kind,
+                                   .device = o->base.device->number,
+                                   .handle = o->base.handle,
+                                   .import = *import,
+                                   .n_fds = import->n_fds};
+
+    return front_call(x, &request, NULL, import->fds, ret_reply, NULL, e);
+}
+
+/* Does those of the imports that the executor has not done yet. With the object's lock held. */
+static int catch_up(struct front_memory_object *o, struct executor *x, struct call_reply *ret_reply, struct error *e)
+{
+    unsigned *there = &o->there[x->bit];
+    int r = 0;
+
+    for (; r == 0 && *there < o->n_imports; *there += r == 0)
+        r = call_with(o, x, *there ? CALL_EXTEND : CALL_IMPORT, &o->imports[*there], ret_reply, e);
+    if (r == 0)
+        r = take_size(o, ret_reply, e);
+    if (r == 0 && x->common) {
+        o->size = ret_reply->size;
+        o->address = ret_reply->address;
+    }
+    return r;
+}
+
+int front_memory_open(struct front_object *base, struct executor *x, struct error *e)
+{
+    struct front_memory_object *o = memory_object(base);
+    struct call_reply reply;
+    int r = 0;
+
+    pthread_mutex_lock(&o->lock);
+    if (!front_is_present(base, x)) {
+        atomic_fetch_or(&base->opened, 1ULL << x->bit); /* whatever comes now: it may be open there */
+        r = catch_up(o, x, &reply, e);
+        if (r == 0)
+            front_object_set_present(base, x);
+    }
+    pthread_mutex_unlock(&o->lock);
+    return r;
+}
+
+static int new_memory(struct front_memory_object *o, enum backend_memory_kind kind, bool writable,
+                      struct backend_memory **ret_memory, struct error *e)
 {
     struct front_memory *m = calloc(1, sizeof(*m));
 
-    if (!m) {
-        close_handle(d, handle);
+    if (!m)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping's record");
-    }
     m->base.kind = kind;
-    m->base.size = reply->size;
+    m->base.size = o->size;
     m->base.writable = writable;
-    m->base.address = reply->address;
-    m->base.device = &d->base;
+    m->base.address = o->address;
+    m->base.device = &o->base.device->base;
     m->base.fd = -1;
-    m->handle = handle;
+    m->object = o;
     *ret_memory = &m->base;
     return 0;
 }
@@ -147,69 +182,105 @@ int front_memory_import(struct backend_device *device, const struct backend_impo
                         struct backend_memory **ret_memory, struct error *e)
 {
     struct front_device *d = front_device(device);
-    struct call_request request = {.kind = CALL_IMPORT, .device = d->number, .import = *import, .n_fds = import->n_fds};
+    struct front_memory_object *o = new_object(d, e);
+    int r;
+
+    if (!o)
+        return -1;
+    r = add_import(o, import, e);
+    if (r == 0)
+        r = front_open_in(&o->base, DOMAIN_COMMON, e);
+    if (r == 0)
+        r = new_memory(o, import->kind, import->writable, ret_memory, e);
+    if (r < 0)
+        end_object(o);
+    return r;
+}
+
+/* The executor's new memory and its descriptor. */
+static int call_alloc(struct front_memory_object *o, struct executor *x, uint64_t size, int *ret_fd, struct error *e)
+{
+    struct call_request request = {
+        .kind = CALL_ALLOC, .device = o->base.device->number, .handle = o->base.handle, .size = size};
     struct call_reply reply;
 
-    if (take_handle(d->executor, &request.handle, e) < 0)
+    atomic_fetch_or(&o->base.opened, 1ULL << x->bit);
+    if (front_call(x, &request, NULL, NULL, &reply, ret_fd, e) < 0)
         return -1;
-    if (front_call(d->executor, &request, NULL, import->fds, &reply, NULL, e) < 0) {
-        close_handle(d, request.handle); /* harmless where nothing is open */
+    if (take_size(o, &reply, e) < 0) {
+        close(*ret_fd);
         return -1;
     }
-    if (!is_size(d, reply.size, request.handle, e))
-        return -1;
-    return new_memory(d, import->kind, import->writable, &reply, request.handle, ret_memory, e);
+    o->size = reply.size;
+    o->address = reply.address;
+    o->there[x->bit] = 1;
+    front_object_set_present(&o->base, x);
+    return 0;
 }
 
 int front_memory_alloc(struct backend_device *device, uint64_t size, struct backend_memory **ret_memory, int *ret_fd,
                        struct error *e)
 {
     struct front_device *d = front_device(device);
-    struct call_request request = {.kind = CALL_ALLOC, .device = d->number, .size = size};
-    struct call_reply reply;
-    int fd;
+    struct front_memory_object *o = new_object(d, e);
+    struct backend_import again = {.kind = MEMORY_CUDA_VMM, .writable = true, .n_fds = 1};
+    struct executor *x = o ? front_executor_of(d->front, DOMAIN_COMMON, e) : NULL;
+    int fd, r = -1;
 
-    if (take_handle(d->executor, &request.handle, e) < 0)
-        return -1;
-    if (front_call(d->executor, &request, NULL, NULL, &reply, &fd, e) < 0) {
-        close_handle(d, request.handle);
-        return -1;
+    if (x) {
+        r = call_alloc(o, x, size, &fd, e);
+        front_executor_release(x);
     }
-    if (!is_size(d, reply.size, request.handle, e)) {
+    if (r < 0)
+        goto end_object;
+    again.size = o->size;
+    again.fds[0] = fd;
+    r = add_import(o, &again, e);
+    if (r == 0)
+        r = new_memory(o, MEMORY_CUDA_VMM, true, ret_memory, e);
+    if (r < 0) {
         close(fd);
-        return -1;
-    }
-    if (new_memory(d, MEMORY_CUDA_VMM, true, &reply, request.handle, ret_memory, e) < 0) {
-        close(fd);
-        return -1;
+        goto end_object;
     }
     *ret_fd = fd;
     return 0;
+
+end_object:
+    if (o)
+        end_object(o);
+    return -1;
 }
 
 void front_memory_close(struct backend_memory *memory)
 {
-    struct front_memory *m = (struct front_memory *)(void *)memory;
-
-    close_handle(front_device(memory->device), m->handle);
-    free(m);
+    end_object(object_of(memory));
+    free(memory);
 }
 
 int front_memory_extend(struct backend_memory *memory, const struct backend_import *more, uint64_t *ret_size,
                         struct error *e)
 {
-    const struct front_memory *m = (const struct front_memory *)(const void *)memory;
-    const struct front_device *d = front_device(memory->device);
-    struct call_request request = {
-        .kind = CALL_EXTEND, .device = d->number, .handle = m->handle, .import = *more, .n_fds = more->n_fds};
+    struct front_memory_object *o = object_of(memory);
+    struct executor *x = front_executor_of(o->base.device->front, DOMAIN_COMMON, e);
     struct call_reply reply;
+    int r;
 
-    if (front_call(d->executor, &request, NULL, more->fds, &reply, NULL, e) < 0)
+    if (!x)
         return -1;
-    if (reply.size > front_device(memory->device)->base.info.memory_bytes)
-        return error_set(e, ERROR_DEVICE_LOST, "the executor of the GPU says nonsense of memory's size");
-    *ret_size = reply.size;
-    return 0;
+    pthread_mutex_lock(&o->lock);
+    r = add_import(o, more, e);
+    if (r == 0 && catch_up(o, x, &reply, e) < 0) {
+        close_fds(&o->imports[--o->n_imports]);
+        r = -1;
+    }
+    if (r == 0) {
+        *ret_size = o->size;
+        /* Others extend theirs when a job next needs it. */
+        atomic_store(&o->base.present, 1ULL << x->bit);
+    }
+    pthread_mutex_unlock(&o->lock);
+    front_executor_release(x);
+    return r;
 }
 
 int front_memory_free(struct backend_device *device, uint64_t *ret_bytes)
@@ -218,121 +289,24 @@ int front_memory_free(struct backend_device *device, uint64_t *ret_bytes)
     struct call_request request = {.kind = CALL_MEMORY_FREE, .device = d->number};
     struct call_reply reply;
     struct error ignored;
-
-    if (front_call(d->executor, &request, NULL, NULL, &reply, NULL, &ignored) < 0)
-        return -1;
-    *ret_bytes = reply.size;
-    return 0;
-}
-
-/* ---- shared host memory ---- */
-
-/* Guards backend_memory.attached, and is held while an executor maps: a memory is mapped there once. */
-static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
-
-static int map_host(struct front_device *d, struct backend_memory *memory, bool attach, struct error *e)
-{
-    struct call_request request = {
-        .kind = CALL_MAP_HOST, .device = d->number, .attach = attach, .size = memory->size, .n_fds = 1};
-    struct front_attachment *own = calloc(1, sizeof(*own));
-    struct call_reply reply;
-
-    if (!own)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping's record");
-    request.import.writable = memory->writable;
-    if (take_handle(d->executor, &request.handle, e) < 0)
-        goto free_own;
-    if (front_call(d->executor, &request, NULL, &memory->fd, &reply, NULL, e) < 0)
-        goto close_handle;
-    own->handle = request.handle;
-    __atomic_store_n(&memory->attached[d->base.index], own, __ATOMIC_RELEASE);
-    return 0;
-
-close_handle:
-    close_handle(d, request.handle);
-free_own:
-    free(own);
-    return -1;
-}
-
-int front_memory_attach(struct backend_device *device, struct backend_memory *memory, struct error *e)
-{
+    struct executor *x = front_executor_of(d->front, DOMAIN_COMMON, &ignored);
     int r;
 
-    pthread_mutex_lock(&attaching);
-    r = memory->attached[device->index] ? 0 : map_host(front_device(device), memory, true, e);
-    pthread_mutex_unlock(&attaching);
+    if (!x)
+        return -1;
+    r = front_call(x, &request, NULL, NULL, &reply, NULL, &ignored);
+    front_executor_release(x);
+    if (r == 0)
+        *ret_bytes = reply.size;
     return r;
 }
 
-void front_memory_detach(struct backend_device *device, struct backend_memory *memory)
+void front_memory_forget(struct front_object *base, unsigned bit)
 {
-    struct front_attachment *own;
-
-    pthread_mutex_lock(&attaching);
-    own = memory->attached[device->index];
-    memory->attached[device->index] = NULL;
-    pthread_mutex_unlock(&attaching);
-    if (!own)
-        return;
-    close_handle(front_device(device), own->handle);
-    free(own);
+    memory_object(base)->there[bit] = 0;
 }
 
-/* ---- operands ---- */
-
-/* The pool makes attachments while the loop looks. */
-static const struct front_attachment *attachment_of(const struct backend_memory *memory,
-                                                    const struct backend_device *device)
+struct front_object *front_memory_object(struct backend_memory *memory)
 {
-    return __atomic_load_n(&memory->attached[device->index], __ATOMIC_ACQUIRE);
-}
-
-static struct backend_memory *host_memory_of(const struct step_operand *operand)
-{
-    struct backend_memory *memory = operand->extent ? memory_by_id(operand->memory) : NULL;
-
-    return memory && memory->kind == MEMORY_MEMFD ? memory : NULL;
-}
-
-uint32_t front_handle(const struct backend_device *device, uint32_t memory_id)
-{
-    const struct backend_memory *memory = memory_by_id(memory_id);
-    const struct front_attachment *own;
-
-    if (!memory)
-        return 0;
-    if (memory->kind != MEMORY_MEMFD)
-        return ((const struct front_memory *)(const void *)memory)->handle;
-    own = attachment_of(memory, device);
-    return own ? own->handle : 0;
-}
-
-bool front_needs_prepare(struct backend_device *device, const struct backend_job *job)
-{
-    for (unsigned i = 0; i < job->n_steps; i++)
-        for (unsigned o = 0; o < step_operands(&job->steps[i]); o++) {
-            const struct backend_memory *memory = host_memory_of(&job->steps[i].operands[o]);
-
-            if (memory && !attachment_of(memory, device))
-                return true;
-        }
-    return false;
-}
-
-int front_prepare(struct backend_stream *stream, struct backend_job *job, struct error *e)
-{
-    struct front_device *d = ((struct front_stream *)(void *)stream)->device;
-    int r = 0;
-
-    pthread_mutex_lock(&attaching);
-    for (unsigned i = 0; r == 0 && i < job->n_steps; i++)
-        for (unsigned o = 0; r == 0 && o < step_operands(&job->steps[i]); o++) {
-            struct backend_memory *memory = host_memory_of(&job->steps[i].operands[o]);
-
-            if (memory && !memory->attached[d->base.index])
-                r = map_host(d, memory, false, e);
-        }
-    pthread_mutex_unlock(&attaching);
-    return r;
+    return &object_of(memory)->base;
 }

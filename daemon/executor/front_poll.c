@@ -1,6 +1,9 @@
 /* Checks and takes an executor's records; has the backend's functions poll() and arm(). Thread: loop. */
+#include <errno.h>
 #include <math.h>
 #include <string.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
 #include "executor/front.h"
 #include "util/clock.h"
@@ -76,18 +79,20 @@ static bool take_rest(struct backend_job *job, const struct record_done *record,
     return true;
 }
 
+/* The job has ended in the executor. */
 static void end_job(struct front_job *own)
 {
+    struct front_stream *s = own->stream;
     struct backend_job *job = own->job;
-    struct executor *x = own->stream->device->executor;
+    struct front *f = s->device->front;
 
-    own->job = NULL;
-    job->impl = NULL;
-    ids_give(&x->slots, own->slot);
-    list_remove(&job->link);
-    if (list_empty(&own->stream->jobs))
-        list_remove(&own->stream->link);
-    x->unfinished--;
+    front_take_back(own);
+    front_leave_stream(s, job);
+    if (f->wants_room && !s->sent)
+        front_tell(f);
+    if (!s->sent)
+        front_advance(s);
+    f->unfinished--;
     job->done(job);
 }
 
@@ -111,6 +116,14 @@ static uint64_t started_of(const struct front_job *own, uint64_t said_ns)
     return said_ns < own->submitted_ns ? own->submitted_ns : said_ns > now_ns ? now_ns : said_ns;
 }
 
+/* Behind a job that the executor lost come others. */
+static bool is_told(const struct front_stream *s)
+{
+    const struct front_job *first = front_job_of(list_entry(list_first(&s->jobs), struct backend_job, link));
+
+    return first && first->told;
+}
+
 static void take_done(struct executor *x, const unsigned char *from, uint32_t size)
 {
     struct record_done record;
@@ -120,7 +133,7 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
     if (!own)
         return;
     job = own->job;
-    if (list_first(&own->stream->jobs) != &job->link || record.n_samples != job->n_samples ||
+    if ((list_first(&own->stream->jobs) != &job->link && !is_told(own->stream)) || record.n_samples != job->n_samples ||
         !is_copy_time(record.h2d_us) || !is_copy_time(record.d2h_us) ||
         !take_rest(job, &record, from + sizeof(record), size - (uint32_t)sizeof(record))) {
         break_off(x, "an end");
@@ -129,6 +142,10 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
     for (uint32_t i = 0; i < job->n_samples; i++)
         if (!is_time(job->samples[i]))
             job->samples[i] = 0;
+    if (record.failed && job->error.code == ERROR_DEVICE_LOST) {
+        own->told = true; /* the executor is about to be lost: see front_recover.c */
+        return;
+    }
     job->failed = record.failed != 0;
     job->ended = record.ended;
     job->started_ns = started_of(own, record.started_ns);
@@ -142,6 +159,7 @@ static void take_lost(struct executor *x)
     struct error e;
 
     error_set(&e, ERROR_DEVICE_LOST, "the GPU's context is broken");
+    x->broke = true;
     front_kill(x, &e);
 }
 
@@ -166,51 +184,16 @@ static void take_record(struct executor *x, const unsigned char *from, uint32_t 
 
 /* ---- the loop's entries ---- */
 
-/* The executor is gone: takes all jobs off their streams, each stream's in order. */
-static void gather_all(struct executor *x, struct list *finished)
-{
-    struct list *node, *first;
-
-    front_drop_rest(x);
-    while ((node = list_pop(&x->busy))) {
-        struct front_stream *s = list_entry(node, struct front_stream, link);
-
-        s->unsent = &s->jobs;
-        while ((first = list_pop(&s->jobs)))
-            list_append(finished, first);
-    }
-}
-
-static void fail_all(struct executor *x)
-{
-    struct list finished, *first;
-
-    list_init(&finished);
-    gather_all(x, &finished);
-    /* Last, because done() may submit more, or free streams. */
-    while ((first = list_pop(&finished))) {
-        struct backend_job *job = list_entry(first, struct backend_job, link);
-        struct front_job *own = job->impl;
-
-        if (own)
-            own->job = NULL;
-        job->impl = NULL;
-        job->failed = true;
-        job->error = x->why;
-        x->unfinished--;
-        job->done(job);
-    }
-}
+enum { POLLS_A_LOOK = 4096, POLLS_STRETCHED = 1000 };
 
 /* Copies how far the oldest job of each stream is, for those who watch whether it goes on. */
-static void note_progress(struct executor *x)
+static void note_progress(struct front *f)
 {
-    list_for_each_safe (node, after, &x->busy) {
+    list_for_each_safe (node, after, &f->busy) {
         const struct front_stream *s = list_entry(node, struct front_stream, link);
-        struct list *first = list_first(&s->jobs);
-        struct backend_job *job = first ? list_entry(first, struct backend_job, link) : NULL;
-        const struct front_job *own = job ? job->impl : NULL;
-        const unsigned ended = own ? atomic_load_explicit(&x->region->ended[own->slot], memory_order_relaxed) : 0;
+        struct backend_job *job = list_entry(list_first(&s->jobs), struct backend_job, link);
+        const struct front_job *own = front_job_of(job);
+        const unsigned ended = own ? atomic_load_explicit(&s->on->region->ended[own->slot], memory_order_relaxed) : 0;
 
         /* It only grows, up to the executions that there are: else a job that hangs could look alive for ever. */
         if (own && ended > job->ended && ended <= job->warmup + job->repeat)
@@ -236,47 +219,127 @@ static void take_records(struct executor *x)
         break_off(x, "the ring");
 }
 
-/* Looks after a sleep, and now and then, whether the executor is there and how far its jobs are. front_check() also
- * silences the bell. */
-static void look_after(struct executor *x)
+static void poll_executor(struct executor *x, struct backend_device *device)
 {
-    if (x->slept)
-        atomic_store(&x->region->daemon_sleeps, 0);
-    x->slept = false;
-    note_progress(x);
-    front_check(x);
-}
-
-unsigned front_poll(struct backend_device *device)
-{
-    enum { POLLS_A_LOOK = 4096, POLLS_STRETCHED = 1000 };
-    struct executor *x = front_device(device)->executor;
-
-    if (x->slept || !x->unfinished || ++x->polls % POLLS_A_LOOK == 0)
-        look_after(x);
+    if (x->slept || !x->unfinished || ++x->polls % POLLS_A_LOOK == 0) {
+        if (x->slept)
+            atomic_store(&x->region->daemon_sleeps, 0);
+        x->slept = false;
+        front_check(x); /* silences the bell, too */
+    }
     take_records(x);
     if (x->unfinished && atomic_load_explicit(&x->region->issuing, memory_order_relaxed) &&
         x->stretched++ < POLLS_STRETCHED)
         device->active = true;
-    if (front_has_rest(x))
-        front_send_rest(x);
-    if (atomic_load_explicit(&x->gone, memory_order_relaxed)) {
-        device->lost = true;
-        fail_all(x);
+    if (!list_empty(&x->overflow))
+        front_send_overflow(x);
+    if (x->domain && !list_empty(&x->domain->blocked) && (x->common || x->domain->has_turn))
+        front_advance_domain(x->domain);
+}
+
+/* Streams whose next job's objects were opened, or could not be. */
+static void take_prepared(struct front *f)
+{
+    struct list prepared, *node;
+
+    pthread_mutex_lock(&f->lock);
+    list_take(&prepared, &f->prepared);
+    pthread_mutex_unlock(&f->lock);
+    while ((node = list_pop(&prepared))) {
+        struct front_stream *s = list_entry(node, struct front_stream, prepared_link);
+
+        s->preparing = false;
+        /* An executor that was lost meanwhile is no fault of the job's. */
+        s->refused = s->prepared < 0 && !s->prepared_late && &s->prepare_job->link == s->unsent;
+        front_advance(s);
     }
-    return x->unfinished;
+}
+
+static void end_failed(struct front *f)
+{
+    struct list failed, *node;
+
+    list_take(&failed, &f->failed);
+    while ((node = list_pop(&failed))) {
+        struct backend_job *job = list_entry(node, struct backend_job, link);
+
+        f->unfinished--;
+        job->done(job);
+    }
+}
+
+/* Whether the timer's time has come. */
+static bool read_timer(struct front *f)
+{
+    uint64_t times;
+
+    if (f->timer_ns == UINT64_MAX || clock_now_ns() < f->timer_ns)
+        return false;
+    f->timer_ns = UINT64_MAX;
+    /* Empty where the clock was read before the kernel's timer came: then it is set anew, or stays silent. */
+    return read(f->timer, &times, sizeof(times)) > 0 || errno == EAGAIN;
+}
+
+/* What only other threads or the clock bring, and what follows from it. */
+static void turn(struct front *f)
+{
+    const bool due = read_timer(f);
+
+    if (atomic_exchange(&f->news, false) || due) {
+        take_prepared(f);
+        front_domains_turn(f);
+    }
+    front_turns_turn(f);
+    front_deadlines_turn(f);
+    end_failed(f);
+}
+
+unsigned front_poll(struct backend_device *device)
+{
+    struct front *f = front_device(device)->front;
+
+    list_for_each_safe (node, after, &f->executors) {
+        struct executor *x = list_entry(node, struct executor, link);
+
+        if (x->ready && !atomic_load_explicit(&x->gone, memory_order_relaxed))
+            poll_executor(x, device);
+    }
+    if (f->slept || ++f->polls % POLLS_A_LOOK == 0)
+        note_progress(f);
+    f->slept = false;
+    if (atomic_load_explicit(&f->news, memory_order_relaxed) || f->timer_ns != UINT64_MAX || !list_empty(&f->failed))
+        turn(f);
+    if (f->lost.code != ERROR_NONE)
+        for (unsigned i = 0; i < f->n_devices; i++)
+            f->devices[i]->base.lost = true;
+    return f->unfinished;
+}
+
+/* Whether something came between the last look and the word that says that the daemon sleeps. */
+static bool arm_executor(struct executor *x)
+{
+    x->slept = true;
+    atomic_store(&x->region->wants_room, !list_empty(&x->overflow) || (x->domain && !list_empty(&x->domain->blocked)));
+    atomic_store(&x->region->daemon_sleeps, 1);
+    /* The executor stores its words before it looks at these. */
+    atomic_thread_fence(memory_order_seq_cst);
+    return ring_has_record(&x->in) ||
+           (atomic_load(&x->region->wants_room) && atomic_load(&x->out.words->read) != x->out.other) ||
+           atomic_load(&x->broken);
 }
 
 void front_arm(struct backend_device *device)
 {
-    struct executor *x = front_device(device)->executor;
+    struct front *f = front_device(device)->front;
+    bool more = atomic_load(&f->news);
 
-    x->slept = true;
-    atomic_store(&x->region->wants_room, front_has_rest(x));
-    atomic_store(&x->region->daemon_sleeps, 1);
-    /* The executor stores its words before it looks at these. */
-    atomic_thread_fence(memory_order_seq_cst);
-    if (ring_has_record(&x->in) || (front_has_rest(x) && atomic_load(&x->out.words->read) != x->out.other) ||
-        atomic_load(&x->gone) || atomic_load(&x->broken))
-        x->host.wake(x->host.context);
+    f->slept = true;
+    list_for_each_safe (node, after, &f->executors) {
+        struct executor *x = list_entry(node, struct executor, link);
+
+        if (x->ready && !atomic_load_explicit(&x->gone, memory_order_relaxed))
+            more = arm_executor(x) || more;
+    }
+    if (more)
+        f->host.wake(f->host.context);
 }

@@ -1,4 +1,4 @@
-/* Starts and ends the executor's process. */
+/* Starts and ends an executor's process. */
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
@@ -20,6 +20,7 @@
 enum {
     READY_S = 120, /* a machine with many GPUs takes a third of a second for each */
     END_S = 10,
+    DOMAIN_END_S = 1,
     CALL_S = 120 /* how long a call may take: the driver may wait for kernels that run */
 };
 
@@ -27,22 +28,52 @@ extern char **environ;
 
 /* ---- the process ---- */
 
-enum { ARGUMENTS = 5, ARGUMENT_BYTES = PATH_MAX + 32 };
+enum { ARGUMENTS = 6, ARGUMENT_BYTES = PATH_MAX + 32 };
 
-static int spawn(pid_t *ret_pid, int control, const struct backend_config *config, struct error *e)
+/* The environment of an executor that runs kernels of users: never under MPS, where its end would take others along,
+ * and with few channels, since users may have many contexts. NULL: no memory. */
+static char **environment_of(const struct executor *x)
 {
+    static char no_mps[] = "CUDA_MPS_PIPE_DIRECTORY=/nonexistent", channels[] = "CUDA_DEVICE_MAX_CONNECTIONS=2";
+    unsigned n = 0, kept = 0;
+    char **list;
+
+    while (environ[n])
+        n++;
+    list = calloc(n + 3, sizeof(*list));
+    if (!list)
+        return NULL;
+    for (unsigned i = 0; i < n; i++)
+        if (x->common || (strncmp(environ[i], "CUDA_MPS_PIPE_DIRECTORY=", 24) != 0 &&
+                          strncmp(environ[i], "CUDA_DEVICE_MAX_CONNECTIONS=", 28) != 0))
+            list[kept++] = environ[i];
+    if (!x->common) {
+        list[kept++] = no_mps;
+        list[kept++] = channels;
+    }
+    return list;
+}
+
+static int spawn(const struct executor *x, pid_t *ret_pid, int control, struct error *e)
+{
+    const struct backend_config *config = &x->front->config;
     char texts[ARGUMENTS][ARGUMENT_BYTES];
     char *list[ARGUMENTS + 3] = {(char *)(uintptr_t) "kopsd", (char *)(uintptr_t)EXECUTOR_ARGUMENT};
+    char **environment = environment_of(x);
     int r;
 
+    if (!environment)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for an executor's environment");
     snprintf(texts[0], ARGUMENT_BYTES, "driver=%s", config->cuda_driver ? config->cuda_driver : "");
     snprintf(texts[1], ARGUMENT_BYTES, "blaslt=%s", config->cuda_blaslt ? config->cuda_blaslt : "");
     snprintf(texts[2], ARGUMENT_BYTES, "workspace=%llu", (unsigned long long)config->cuda_workspace_bytes);
     snprintf(texts[3], ARGUMENT_BYTES, "spin=%llu", (unsigned long long)config->spin_us);
     snprintf(texts[4], ARGUMENT_BYTES, "debug=%d", log_enabled(LOG_LEVEL_DEBUG));
+    snprintf(texts[5], ARGUMENT_BYTES, "common=%d", x->common);
     for (unsigned i = 0; i < ARGUMENTS; i++)
         list[2 + i] = texts[i];
-    r = spawn_process("/proc/self/exe", list, environ, control, CALL_CONTROL_FD, ret_pid);
+    r = spawn_process("/proc/self/exe", list, environment, control, CALL_CONTROL_FD, ret_pid);
+    free(environment);
     return r ? error_set(e, ERROR_INTERNAL, "an executor cannot be started: %s", strerror(r)) : 0;
 }
 
@@ -72,47 +103,48 @@ static void close_one(int *fd)
     *fd = -1;
 }
 
-static void free_shared(struct executor *x)
+void front_process_free(struct executor *x)
 {
+    front_drop_overflow(x);
     close_one(&x->control);
     close_one(&x->bell);
-    close_one(&x->watch);
     close_one(&x->pidfd);
     for (unsigned i = 0; i < CALL_CHANNELS; i++)
         close_one(&x->channels[i]);
     x->region = region_unmap(x->region);
-    ids_free(&x->handles);
-    ids_free(&x->stream_ids);
-    ids_free(&x->program_ids);
     ids_free(&x->slots);
     free(x->jobs);
     pthread_mutex_destroy(&x->lock);
     pthread_cond_destroy(&x->channel_free);
+    pthread_cond_destroy(&x->wanted);
+    free(x);
 }
 
-static void init(struct executor *x, const struct backend_host *host)
+struct executor *front_process_new(struct front *f, bool common, struct error *e)
 {
-    memset(x, 0, sizeof(*x));
-    x->host = *host;
-    x->pidfd = x->control = x->bell = x->watch = -1;
+    struct executor *x = calloc(1, sizeof(*x));
+
+    if (x)
+        x->jobs = calloc(EXECUTOR_JOBS_MAX + 1, sizeof(*x->jobs));
+    if (!x || !x->jobs) {
+        free(x);
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for an executor");
+        return NULL;
+    }
+    x->front = f;
+    x->common = common;
+    x->pidfd = x->control = x->bell = -1;
     for (unsigned i = 0; i < CALL_CHANNELS; i++)
         x->channels[i] = -1;
     pthread_mutex_init(&x->lock, NULL);
     pthread_cond_init(&x->channel_free, NULL);
-    ids_init(&x->handles, EXECUTOR_HANDLES_MAX);
-    ids_init(&x->stream_ids, EXECUTOR_STREAMS_MAX);
-    ids_init(&x->program_ids, EXECUTOR_PROGRAMS_MAX);
+    pthread_cond_init(&x->wanted, NULL);
     ids_init(&x->slots, EXECUTOR_JOBS_MAX);
+    list_init(&x->link);
+    list_init(&x->tasks);
     list_init(&x->overflow);
-    list_init(&x->blocked);
-    list_init(&x->busy);
-}
-
-static int watch(struct executor *x, int fd)
-{
-    struct epoll_event event = {.events = EPOLLIN};
-
-    return epoll_ctl(x->watch, EPOLL_CTL_ADD, fd, &event);
+    list_init(&x->streams);
+    return x;
 }
 
 /* Makes all descriptors. theirs: those of the executor, in the order of its first message. */
@@ -137,10 +169,6 @@ static int make_shared(struct executor *x, int *ret_control, int theirs[CALL_FDS
         goto fail;
     x->bell = pair[0];
     theirs[FIRST_BELL] = pair[1];
-    x->watch = epoll_create1(EPOLL_CLOEXEC);
-    x->jobs = calloc(EXECUTOR_JOBS_MAX + 1, sizeof(*x->jobs));
-    if (x->watch < 0 || watch(x, x->bell) < 0 || watch(x, x->control) < 0 || !x->jobs)
-        goto fail;
     x->region = region_new(&theirs[FIRST_REGION], e);
     if (!x->region)
         return -1;
@@ -177,17 +205,24 @@ static int wait_until_ready(struct executor *x, struct error *e)
     return 0;
 }
 
-int front_start(struct executor *x, const struct backend_config *config, const struct backend_host *host,
-                struct error *e)
+static int open_pidfd(struct executor *x, struct error *e)
+{
+    const int fd = (int)syscall(SYS_pidfd_open, x->pid, 0);
+
+    pthread_mutex_lock(&x->front->lock);
+    x->pidfd = fd;
+    pthread_mutex_unlock(&x->front->lock);
+    return fd < 0 ? error_set(e, ERROR_OUT_OF_MEMORY, "pidfd_open: %s", strerror(errno)) : 0;
+}
+
+int front_process_start(struct executor *x, struct error *e)
 {
     int theirs[CALL_FDS_MAX], control = -1, r = -1;
 
-    init(x, host);
     for (unsigned i = 0; i < CALL_FDS_MAX; i++)
         theirs[i] = -1;
-    if (make_shared(x, &control, theirs, e) < 0 || spawn(&x->pid, control, config, e) < 0)
+    if (make_shared(x, &control, theirs, e) < 0 || spawn(x, &x->pid, control, e) < 0 || open_pidfd(x, e) < 0)
         goto close_theirs;
-    x->pidfd = (int)syscall(SYS_pidfd_open, x->pid, 0);
     r = call_send(x->control, "kopsd", 5, theirs, FIRST_FDS);
     if (r < 0)
         error_set(e, ERROR_INTERNAL, "the executor does not take its descriptors: %s", strerror(errno));
@@ -198,20 +233,9 @@ close_theirs:
     close_one(&control);
     if (r == 0)
         r = wait_until_ready(x, e);
-    if (r < 0) {
-        reap(x, 0);
-        free_shared(x);
-        return -1;
-    }
-    log_info("executor", "pid=%d devices=%u", (int)x->pid, x->n_described);
-    return 0;
-}
-
-void front_stop(struct executor *x)
-{
-    close_one(&x->control); /* the executor ends when it sees that */
-    reap(x, atomic_load(&x->gone) ? 0 : END_S);
-    free_shared(x);
+    if (r == 0)
+        log_info("executor", "pid=%d devices=%u common=%d", (int)x->pid, x->n_described, x->common);
+    return r;
 }
 
 /* Where it has ended by itself, the log says how. */
@@ -224,20 +248,32 @@ static void log_end(const struct executor *x)
                   how.si_status);
 }
 
+void front_process_end(struct executor *x)
+{
+    const bool gone = atomic_load(&x->gone) || x->start_error.code != ERROR_NONE;
+
+    shutdown(x->control, SHUT_RDWR); /* the executor ends when it sees that; closed by front_process_free() */
+    reap(x, gone ? 0 : x->common ? END_S : DOMAIN_END_S);
+}
+
 void front_kill(struct executor *x, const struct error *why)
 {
     if (atomic_exchange(&x->gone, true))
         return;
     x->why = *why;
-    log_end(x);
-    epoll_ctl(x->watch, EPOLL_CTL_DEL, x->control, NULL);
+    if (x->ready)
+        log_end(x);
     log_error("executor_lost", "pid=%d why=\"%s\"", (int)x->pid, why->message);
-    if (x->pid > 0)
-        kill(x->pid, SIGKILL);
+    pthread_mutex_lock(&x->front->lock);
+    x->state = PROCESS_ENDING;
+    if (x->pidfd >= 0)
+        syscall(SYS_pidfd_send_signal, x->pidfd, SIGKILL, NULL, 0);
+    pthread_cond_signal(&x->wanted);
+    pthread_cond_broadcast(&x->front->changed);
+    pthread_mutex_unlock(&x->front->lock);
     /* Calls under way end: their threads wait on these sockets. */
     for (unsigned i = 0; i < CALL_CHANNELS; i++)
         shutdown(x->channels[i], SHUT_RDWR);
-    x->host.wake(x->host.context);
 }
 
 void front_check(struct executor *x)
@@ -245,7 +281,7 @@ void front_check(struct executor *x)
     struct pollfd control = {.fd = x->control, .events = POLLIN};
     struct error e;
 
-    if (atomic_load(&x->gone))
+    if (atomic_load(&x->gone) || !x->ready)
         return;
     bell_silence(x->bell);
     if (poll(&control, 1, 0) > 0) /* it says nothing more: the socket is readable when it has ended */

@@ -3,18 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "executor/bell.h"
+#include "backend/memory_ids.h"
 #include "executor/front.h"
 #include "util/clock.h"
 
-struct overflow {
-    struct list link;
-    uint32_t size;
-    unsigned char bytes[]; /* a record */
-};
-
 struct front_program {
+    struct list link; /* in front.programs */
     uint32_t number;
+    uint64_t present; /* executors that have its steps, a bit each */
 };
 
 static struct front_stream *front_stream(struct backend_stream *stream)
@@ -22,67 +18,20 @@ static struct front_stream *front_stream(struct backend_stream *stream)
     return (struct front_stream *)(void *)stream;
 }
 
-/* ---- records to the executor ---- */
-
-static void ring_doorbell(const struct executor *x)
+/* backend_job.impl is a struct front_job while an executor has the job, and else its stream's address plus one. */
+static void set_stream(struct backend_job *job, struct front_stream *s)
 {
-    /* The record's word was stored before; the executor stores its own and then looks at the ring again. */
-    atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(&x->region->executor_sleeps, memory_order_relaxed) &&
-        atomic_exchange(&x->region->executor_sleeps, 0))
-        bell_ring(x->bell);
+    job->impl = (char *)s + 1;
 }
 
-static bool send_now(struct executor *x, const void *record, uint32_t size)
+struct front_job *front_job_of(const struct backend_job *job)
 {
-    void *at = ring_reserve(&x->out, size);
-
-    if (!at)
-        return false;
-    memcpy(at, record, size);
-    ring_publish(&x->out);
-    ring_doorbell(x);
-    return true;
+    return (uintptr_t)job->impl & 1 ? NULL : job->impl;
 }
 
-/* Sends a small record now or, when the ring is full, before everything that follows. */
-static void send_record(struct executor *x, const void *record, uint32_t size)
+static struct front_stream *stream_of_unsent(const struct backend_job *job)
 {
-    struct overflow *later;
-    struct error e;
-
-    if (atomic_load_explicit(&x->gone, memory_order_relaxed) || (list_empty(&x->overflow) && send_now(x, record, size)))
-        return;
-    later = malloc(sizeof(*later) + size);
-    if (!later) { /* without it both sides would disagree */
-        error_set(&e, ERROR_DEVICE_LOST, "no memory for a record to the executor of the GPU");
-        front_kill(x, &e);
-        return;
-    }
-    later->size = size;
-    memcpy(later->bytes, record, size);
-    list_append(&x->overflow, &later->link);
-}
-
-static void send_number(struct executor *x, enum record_kind kind, uint32_t number, uint32_t serial)
-{
-    const struct record_number record = {.kind = kind, .number = number, .serial = serial};
-
-    send_record(x, &record, sizeof(record));
-}
-
-/* Returns false while records wait. */
-static bool send_overflow(struct executor *x)
-{
-    while (!list_empty(&x->overflow)) {
-        struct overflow *next = list_entry(list_first(&x->overflow), struct overflow, link);
-
-        if (!send_now(x, next->bytes, next->size))
-            return false;
-        list_remove(&next->link);
-        free(next);
-    }
-    return true;
+    return (struct front_stream *)(void *)((char *)job->impl - 1);
 }
 
 /* ---- streams ---- */
@@ -92,33 +41,54 @@ int front_stream_new(struct backend_device *device, enum backend_priority priori
 {
     struct front_device *d = front_device(device);
     struct front_stream *s = calloc(1, sizeof(*s));
-    struct record_stream record = {.kind = RECORD_STREAM_NEW, .device = d->number, .priority = priority};
 
     if (!s)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a stream");
-    s->number = record.stream = ids_take(&d->executor->stream_ids);
+    s->number = ids_take(&d->front->stream_ids);
     if (!s->number) {
         free(s);
-        return error_set(e, ERROR_OUT_OF_MEMORY, "an executor has as many streams as it can");
+        return error_set(e, ERROR_OUT_OF_MEMORY, "executors have as many streams as they can");
     }
     s->device = d;
+    s->priority = priority;
     list_init(&s->jobs);
     list_init(&s->link);
+    list_init(&s->on_link);
     list_init(&s->blocked_link);
+    list_init(&s->prepared_link);
     s->unsent = &s->jobs;
-    send_record(d->executor, &record, sizeof(record));
     *ret_stream = (struct backend_stream *)(void *)s;
     return 0;
+}
+
+void front_stream_leave(struct front_stream *s)
+{
+    const struct record_stream record = {.kind = RECORD_STREAM_FREE, .stream = s->number};
+
+    if (!s->on)
+        return;
+    front_send_record(s->on, &record, sizeof(record));
+    list_remove(&s->on_link);
+    s->on = NULL;
+}
+
+static void join(struct front_stream *s, struct executor *x)
+{
+    const struct record_stream record = {
+        .kind = RECORD_STREAM_NEW, .stream = s->number, .device = s->device->number, .priority = (uint32_t)s->priority};
+
+    front_stream_leave(s);
+    front_send_record(x, &record, sizeof(record));
+    list_append(&x->streams, &s->on_link);
+    s->on = x;
 }
 
 void front_stream_free(struct backend_stream *stream)
 {
     struct front_stream *s = front_stream(stream);
-    struct executor *x = s->device->executor;
-    const struct record_stream record = {.kind = RECORD_STREAM_FREE, .stream = s->number};
 
-    send_record(x, &record, sizeof(record));
-    ids_give(&x->stream_ids, s->number);
+    front_stream_leave(s);
+    ids_give(&s->device->front->stream_ids, s->number);
     free(s);
 }
 
@@ -164,33 +134,43 @@ static void write_steps(const struct front_device *d, const struct backend_job *
         const struct step *step = &job->steps[i];
 
         for (unsigned o = 0; o < step_operands(step); o++)
-            handles[o] = front_handle(&d->base, step->operands[o].memory);
+            handles[o] = front_handle(d, memory_by_id(step->operands[o].memory));
         at = replay ? write_operands(step, handles, at) : at + step_pack(step, handles, at);
     }
 }
 
-/* The program's number there; *ret_replay: the executor has its steps. 0: the job is no program, or has no number left
- * and runs as a sequence. */
-static uint32_t program_of(struct executor *x, const struct backend_job *job, bool *ret_replay)
+/* The program's number; *ret_replay: the executor has its steps. 0: the job is no program, or has no number left and
+ * runs as a sequence. */
+static uint32_t program_of(const struct front_device *d, struct executor *x, const struct backend_job *job,
+                           bool *ret_replay)
 {
+    struct front *f = d->front;
     struct front_program *p;
 
     *ret_replay = false;
     if (!job->program)
         return 0;
     p = (struct front_program *)(void *)*job->program;
-    *ret_replay = p != NULL;
-    if (p)
-        return p->number;
-    p = calloc(1, sizeof(*p));
-    if (p)
-        p->number = ids_take(&x->program_ids);
-    if (!p || !p->number) {
-        free(p);
-        return 0;
+    if (!p) {
+        p = calloc(1, sizeof(*p));
+        if (p)
+            p->number = ids_take(&f->program_ids);
+        if (!p || !p->number) {
+            free(p);
+            return 0;
+        }
+        list_append(&f->programs, &p->link);
+        *job->program = (struct backend_program *)(void *)p;
     }
-    *job->program = (struct backend_program *)(void *)p;
+    *ret_replay = p->present >> x->bit & 1;
     return p->number;
+}
+
+static void note_program(const struct backend_job *job, const struct executor *x)
+{
+    struct front_program *p = (struct front_program *)(void *)*job->program;
+
+    p->present |= 1ULL << x->bit;
 }
 
 static void fill_record(const struct front_stream *s, const struct backend_job *job, struct record_submit *record)
@@ -203,44 +183,42 @@ static void fill_record(const struct front_stream *s, const struct backend_job *
                                      .timing = job->timing,
                                      .owner = job->owner};
     if (job->signal.page) {
-        const struct front_attachment *page = job->signal.page->attached[s->device->base.index];
-
-        record->signal_page = page ? page->handle : 0;
+        record->signal_page = front_handle(s->device, job->signal.page);
         record->signal_offset = job->signal.offset;
         record->signal_value = job->signal.value;
     }
 }
 
-/* Gives the job to the executor. False: there is no room now. */
+/* Gives the job to the stream's executor. False: there is no room now. */
 static bool send_job(struct front_stream *s, struct backend_job *job)
 {
-    struct executor *x = s->device->executor;
-    const uint32_t slot = ids_take(&x->slots);
+    struct executor *x = s->on;
     struct record_submit record;
     struct front_job *own;
     unsigned char *at;
-    uint32_t program;
+    uint32_t program, slot;
     bool replay;
 
+    slot = ids_take(&x->slots);
     if (!slot)
         return false;
-    program = program_of(x, job, &replay);
+    program = program_of(s->device, x, job, &replay);
     at = ring_reserve(&x->out, (uint32_t)sizeof(record) + behind_record(job, replay));
     if (!at) {
         ids_give(&x->slots, slot);
-        if (program && !replay) { /* the executor has not heard of it */
-            ids_give(&x->program_ids, program);
-            free(*job->program);
-            *job->program = NULL;
-        }
         return false;
     }
+    if (program)
+        note_program(job, x);
     own = &x->jobs[slot];
     own->job = job;
     own->stream = s;
     own->slot = slot;
     own->serial++;
+    own->told = false;
+    own->end_ns = 0;
     own->submitted_ns = clock_now_ns();
+    own->first_ns = s->sent ? 0 : own->submitted_ns;
     job->impl = own;
     fill_record(s, job, &record);
     record.slot = slot;
@@ -251,85 +229,259 @@ static bool send_job(struct front_stream *s, struct backend_job *job)
     write_steps(s->device, job, replay, at + sizeof(record));
     atomic_store_explicit(&x->region->ended[slot], 0, memory_order_relaxed);
     ring_publish(&x->out);
-    ring_doorbell(x);
-    if (atomic_load_explicit(&job->cancel, memory_order_relaxed))
-        send_number(x, RECORD_CANCEL, slot, own->serial);
+    front_ring_doorbell(x);
+    if (!x->unfinished++)
+        x->busy_ns = own->submitted_ns;
+    s->sent++;
     return true;
 }
 
-/* Sends the stream's jobs in order, as many as there is room for. */
-static bool send_jobs(struct front_stream *s)
-{
-    struct executor *x = s->device->executor;
+/* ---- what goes next ---- */
 
-    for (; s->unsent != &s->jobs; s->unsent = s->unsent->next)
-        if (!list_empty(&x->overflow) || !send_job(s, list_entry(s->unsent, struct backend_job, link)))
-            return false;
-    return true;
-}
-
-void front_send_rest(struct executor *x)
+static void wait_for(struct front_stream *s, struct front_domain *d)
 {
-    if (!send_overflow(x))
+    if (!list_empty(&s->blocked_link))
         return;
-    while (!list_empty(&x->blocked)) {
-        struct front_stream *s = list_entry(list_first(&x->blocked), struct front_stream, blocked_link);
-
-        if (!send_jobs(s))
-            return;
-        list_remove(&s->blocked_link);
-    }
+    list_append(&d->blocked, &s->blocked_link);
 }
 
-void front_drop_rest(struct executor *x)
+void front_leave_stream(struct front_stream *s, struct backend_job *job)
 {
-    struct list *first;
+    if (s->unsent == &job->link)
+        s->unsent = job->link.next;
+    list_remove(&job->link);
+    if (list_empty(&s->jobs))
+        list_remove(&s->link);
+    job->impl = NULL;
+}
 
-    while ((first = list_pop(&x->overflow)))
-        free(list_entry(first, struct overflow, link));
-    while (list_pop(&x->blocked))
-        ;
+void front_end(struct front_stream *s, struct backend_job *job, const struct error *why)
+{
+    struct front *f = s->device->front;
+
+    front_leave_stream(s, job);
+    job->failed = why != NULL;
+    if (why)
+        job->error = *why;
+    list_append(&f->failed, &job->link);
+    front_tell(f);
+}
+
+static void run_prepare(struct executor *x, struct front_task *task)
+{
+    struct front_stream *s = list_entry(task, struct front_stream, prepare);
+    struct front *f = x->front;
+
+    s->prepared = front_open_all(s->device, s->prepare_job, x, &s->prepare_error);
+    s->prepared_late = atomic_load(&x->gone) || atomic_load(&x->broken);
+    pthread_mutex_lock(&f->lock);
+    list_append(&f->prepared, &s->prepared_link);
+    pthread_mutex_unlock(&f->lock);
+    front_tell(f);
+}
+
+/* The executor's keeper opens what the stream's next job needs. */
+static void prepare(struct front_stream *s, struct executor *x)
+{
+    struct front *f = s->device->front;
+    bool taken;
+
+    s->prepare.run = run_prepare;
+    s->preparing = true;
+    s->prepare_job = list_entry(s->unsent, struct backend_job, link);
+    pthread_mutex_lock(&f->lock);
+    taken = front_task_add(x, &s->prepare);
+    pthread_mutex_unlock(&f->lock);
+    if (!taken) /* the executor is about to end; the stream goes on when it has */
+        s->preparing = false;
+}
+
+/* An error that ends the stream's next job, once those before it have ended. False: it must wait for them. */
+static bool end_next(struct front_stream *s, struct backend_job *job, const struct error *why)
+{
+    if (s->sent)
+        return false;
+    front_end(s, job, why);
+    return true;
+}
+
+/* Sends the stream's next job, or ends it. False: the stream waits. */
+static bool advance_one(struct front_stream *s, struct backend_job *job, struct front_domain *d)
+{
+    struct front *f = s->device->front;
+    struct executor *x;
+    struct error e;
+
+    if (atomic_load_explicit(&job->cancel, memory_order_relaxed)) {
+        error_set(&e, ERROR_CANCELLED, "the job was cancelled before it began");
+        return end_next(s, job, &e);
+    }
+    if (s->refused) {
+        s->refused = !end_next(s, job, &s->prepare_error);
+        return !s->refused;
+    }
+    if (front_domain_serve(d, f, &e) < 0)
+        return end_next(s, job, &e);
+    x = d->executor;
+    if (s->on != x && s->sent)
+        return false; /* two executors have no order: the earlier jobs end first */
+    if (!x || !x->ready || atomic_load(&x->gone) || !list_empty(&x->overflow) || !front_turn_take(f, d)) {
+        wait_for(s, d);
+        return false;
+    }
+    if (!front_has_all(s->device, job, x)) {
+        prepare(s, x);
+        if (!s->preparing)
+            wait_for(s, d);
+        return false;
+    }
+    if (s->on != x)
+        join(s, x);
+    if (!list_empty(&x->overflow) || !send_job(s, job)) {
+        wait_for(s, d);
+        return false;
+    }
+    s->unsent = s->unsent->next;
+    return true;
+}
+
+/* The domain of the stream's next job. */
+static struct front_domain *domain_of_next(struct front_stream *s, const struct backend_job *job)
+{
+    struct front *f = s->device->front;
+    struct front_domain *d = s->domain;
+
+    if (d && d->key == job->domain)
+        return d;
+    pthread_mutex_lock(&f->lock);
+    d = front_domain_get(f, job->domain);
+    pthread_mutex_unlock(&f->lock);
+    return d;
+}
+
+/* A stream is of the domain of its first unsent job, or else of the last one's. */
+static void enter(struct front_stream *s, struct front_domain *d)
+{
+    if (s->domain == d)
+        return;
+    if (s->domain)
+        s->domain->streams--;
+    s->domain = d;
+    if (d)
+        d->streams++;
+}
+
+void front_advance(struct front_stream *s)
+{
+    struct error e;
+
+    if (s->preparing || !list_empty(&s->blocked_link))
+        return;
+    while (s->unsent != &s->jobs) {
+        struct backend_job *job = list_entry(s->unsent, struct backend_job, link);
+        struct front_domain *d = domain_of_next(s, job);
+
+        if (!d) {
+            error_set(&e, ERROR_OUT_OF_MEMORY, "no memory for a domain");
+            if (!end_next(s, job, &e))
+                return;
+            continue;
+        }
+        enter(s, d);
+        if (!advance_one(s, job, d))
+            return;
+    }
+    if (list_empty(&s->jobs))
+        enter(s, NULL);
+}
+
+void front_advance_domain(struct front_domain *d)
+{
+    struct list again, *node;
+
+    /* Each stream gets one look; one that must wait on enters the list again. */
+    list_take(&again, &d->blocked);
+    while ((node = list_pop(&again)))
+        front_advance(list_entry(node, struct front_stream, blocked_link));
 }
 
 void front_submit(struct backend_stream *stream, struct backend_job *job)
 {
     struct front_stream *s = front_stream(stream);
-    struct executor *x = s->device->executor;
+    struct front *f = s->device->front;
 
     job->failed = false;
+    job->forced = false;
+    job->begun_anew = 0;
     job->started_ns = 0;
     job->ended = 0;
     job->n_samples = 0;
     job->h2d_us = job->d2h_us = NAN;
-    job->impl = NULL;
+    set_stream(job, s);
     if (list_empty(&s->jobs))
-        list_append(&x->busy, &s->link);
+        list_append(&f->busy, &s->link);
     list_append(&s->jobs, &job->link);
     if (s->unsent == &s->jobs)
         s->unsent = &job->link;
-    x->unfinished++;
-    if (atomic_load_explicit(&x->gone, memory_order_relaxed) || !list_empty(&s->blocked_link))
-        return; /* poll() goes on */
-    if (!list_empty(&x->blocked) || !send_jobs(s))
-        list_append(&x->blocked, &s->blocked_link);
+    f->unfinished++;
+    if (s->unsent == &job->link)
+        front_advance(s);
 }
 
 void front_cancel(struct backend_job *job)
 {
-    const struct front_job *own = job->impl;
+    struct front_job *own = front_job_of(job);
+    struct front_stream *s = own ? own->stream : stream_of_unsent(job);
 
-    if (own)
-        send_number(own->stream->device->executor, RECORD_CANCEL, own->slot, own->serial);
+    if (!own) { /* it ends when those before it have ended */
+        list_remove(&s->blocked_link);
+        front_advance(s);
+        return;
+    }
+    front_send_number(s->on, RECORD_CANCEL, own->slot, own->serial);
+    if (atomic_load(&job->end_now) && job->domain != DOMAIN_COMMON)
+        front_end_soon(s->device->front, own);
 }
 
 void front_program_free(struct backend_device *device, struct backend_program *program)
 {
     struct front_program *p = (struct front_program *)(void *)program;
-    struct executor *x = front_device(device)->executor;
+    struct front *f = front_device(device)->front;
 
     if (!p)
         return;
-    send_number(x, RECORD_PROGRAM_FREE, p->number, 0);
-    ids_give(&x->program_ids, p->number);
+    for (unsigned i = 0; i < EXECUTORS_MAX; i++)
+        if (p->present >> i & 1 && f->by_bit[i])
+            front_send_number(f->by_bit[i], RECORD_PROGRAM_FREE, p->number, 0);
+    list_remove(&p->link);
+    ids_give(&f->program_ids, p->number);
     free(p);
+}
+
+void front_programs_forget(struct front *f, unsigned bit)
+{
+    list_for_each_safe (node, after, &f->programs) {
+        list_entry(node, struct front_program, link)->present &= ~(1ULL << bit);
+    }
+}
+
+void front_take_back(struct front_job *own)
+{
+    struct front_stream *s = own->stream;
+    struct executor *x = s->on;
+    struct list *next;
+
+    set_stream(own->job, s);
+    next = own->job->link.next;
+    own->job = NULL;
+    ids_give(&x->slots, own->slot);
+    s->sent--;
+    if (s->sent && next != &s->jobs) /* the next one is the first now */
+        front_job_of(list_entry(next, struct backend_job, link))->first_ns = clock_now_ns();
+    if (--x->unfinished == 0) {
+        x->used_ns = clock_now_ns();
+        x->device_ns += x->used_ns - x->busy_ns;
+        if (x->front->n_waiting)
+            front_tell(x->front); /* another domain's turn */
+    }
 }

@@ -13,6 +13,8 @@ enum {
     EXECUTOR_JOBS_MAX = 8192, /* that an executor has at one time; others wait in the daemon */
     EXECUTOR_STREAMS_MAX = 1 << 16,
     EXECUTOR_PROGRAMS_MAX = 1 << 16,
+    EXECUTOR_CODES_MAX = 1 << 16,
+    EXECUTOR_FUNCTIONS_MAX = 1 << 18,
     EXECUTOR_HANDLES_MAX = (1 << 20) - 1, /* of memories: ids of the executor's memory_ids.h */
     EXECUTOR_DTYPES = 32
 };

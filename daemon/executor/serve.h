@@ -69,9 +69,11 @@ struct serving {
     struct ring in, out;
     struct served_stream **streams; /* by number */
     struct served_program **programs;
-    struct served_job **jobs; /* by slot, kept for the slot's next job */
-    struct list running;      /* struct served_job.list_link: jobs that the backend has */
-    struct list unreported;   /* struct served_job.list_link: ended jobs for which the ring had no room */
+    struct backend_code **codes; /* by number; written by the threads that take calls */
+    _Atomic uint64_t *functions; /* by number: the backend's own */
+    struct served_job **jobs;    /* by slot, kept for the slot's next job */
+    struct list running;         /* struct served_job.list_link: jobs that the backend has */
+    struct list unreported;      /* struct served_job.list_link: ended jobs for which the ring had no room */
     struct workers workers;
     atomic_bool woken;     /* host->wake() was called since the devices were last polled */
     atomic_bool work_done; /* a worker has put a job into workers.done */

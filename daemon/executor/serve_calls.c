@@ -111,21 +111,33 @@ static int load_code(struct taker *t, struct error *e)
     void *binary;
     int r;
 
-    if (t->request.n_fds != 1)
-        return error_set(e, ERROR_INTERNAL, "a binary without a descriptor");
+    if (t->request.n_fds != 1 || t->request.code > EXECUTOR_CODES_MAX)
+        return error_set(e, ERROR_INTERNAL, "a binary without a descriptor, or without a number");
     binary = mmap(NULL, t->request.size, PROT_READ, MAP_PRIVATE, t->fds[0], 0);
     if (binary == MAP_FAILED)
         return error_set(e, ERROR_OUT_OF_MEMORY, "mapping a binary: %s", strerror(errno));
     r = t->serving->backend->code_load(device_of(t), DOMAIN_COMMON, binary, t->request.size, &code, e);
     munmap(binary, t->request.size);
     if (r == 0)
-        t->reply.code = (uintptr_t)code;
+        t->serving->codes[t->request.code] = code;
     return r;
 }
 
 static struct backend_code *code_of(const struct taker *t)
 {
-    return (struct backend_code *)(uintptr_t)t->request.code; /* load_code() gave it to the daemon */
+    return t->request.code <= EXECUTOR_CODES_MAX ? t->serving->codes[t->request.code] : NULL;
+}
+
+static int find_function(struct taker *t, struct error *e)
+{
+    struct backend_code *code = code_of(t);
+
+    if (!code || t->request.handle > EXECUTOR_FUNCTIONS_MAX)
+        return error_set(e, ERROR_INTERNAL, "the executor has no such code");
+    if (t->serving->backend->code_function(device_of(t), code, t->text, &t->reply.function, e) < 0)
+        return -1;
+    t->serving->functions[t->request.handle] = t->reply.function.id;
+    return 0;
 }
 
 /* Behind the records that were written before: one of them may free a program that launches the code. */
@@ -135,7 +147,10 @@ static void unload_code(const struct taker *t)
 
     while (atomic_load(&t->serving->region->to_executor.read) < t->request.position)
         nanosleep(&moment, NULL);
+    if (!code_of(t))
+        return;
     t->serving->backend->code_unload(device_of(t), code_of(t));
+    t->serving->codes[t->request.code] = NULL;
 }
 
 static int dispatch(struct taker *t, struct error *e)
@@ -160,7 +175,7 @@ static int dispatch(struct taker *t, struct error *e)
         unload_code(t);
         return 0;
     case CALL_CODE_FUNCTION:
-        return backend->code_function(device_of(t), code_of(t), t->text, &t->reply.function, e);
+        return find_function(t, e);
     case CALL_MEMORY_FREE:
         if (backend->memory_free && backend->memory_free(device_of(t), &t->reply.size) == 0)
             return 0;

@@ -12,7 +12,11 @@ int jobs_init(struct serving *p, struct error *e)
     p->streams = calloc(EXECUTOR_STREAMS_MAX + 1, sizeof(*p->streams));
     p->programs = calloc(EXECUTOR_PROGRAMS_MAX + 1, sizeof(*p->programs));
     p->jobs = calloc(EXECUTOR_JOBS_MAX + 1, sizeof(*p->jobs));
-    return p->streams && p->programs && p->jobs ? 0 : error_set(e, ERROR_OUT_OF_MEMORY, "no memory for jobs");
+    p->codes = calloc(EXECUTOR_CODES_MAX + 1, sizeof(struct backend_code *));
+    p->functions = calloc(EXECUTOR_FUNCTIONS_MAX + 1, sizeof(*p->functions));
+    return p->streams && p->programs && p->jobs && p->codes && p->functions
+               ? 0
+               : error_set(e, ERROR_OUT_OF_MEMORY, "no memory for jobs");
 }
 
 /* ---- reports ---- */

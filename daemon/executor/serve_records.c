@@ -45,13 +45,26 @@ static struct served_job *new_job(struct serving *p, const struct record_submit 
     return job;
 }
 
-static void unpack(struct step *steps, uint32_t n, const unsigned char *from, uint32_t size)
+/* The backend's own function in place of its number. */
+static void translate(const struct serving *p, struct step *step)
+{
+    struct plan_kernel *kernel = &step->plan.kernel;
+
+    if (step->plan.kind != PLAN_KERNEL)
+        return;
+    if (kernel->function > EXECUTOR_FUNCTIONS_MAX || !p->functions[kernel->function])
+        give_up("function");
+    kernel->function = p->functions[kernel->function];
+}
+
+static void unpack(const struct serving *p, struct step *steps, uint32_t n, const unsigned char *from, uint32_t size)
 {
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t bytes = step_unpack(from, size, &steps[i]);
 
         if (!bytes)
             give_up("steps");
+        translate(p, &steps[i]);
         from += bytes;
         size -= bytes;
     }
@@ -113,7 +126,7 @@ static void take_steps(struct serving *p, struct served_job *job, const struct r
             give_up("program");
         bind(steps, program, from, size);
     } else {
-        unpack(steps, record->n_steps, from, size);
+        unpack(p, steps, record->n_steps, from, size);
         if (record->program)
             program = new_program(p, job, record->program, record->n_steps);
     }

@@ -92,7 +92,7 @@ static struct server_config server_config_of(const struct config *c)
                            .spin_us = c->spin_us,
                            .executors_max = (unsigned)c->executors_max,
                            .executors_active = (unsigned)c->executors_active,
-                           .executors_spares = (unsigned)c->executors_spares},
+                           .executors_spares = c->isolate >= ISOLATE_USER ? (unsigned)c->executors_spares : 0},
     };
     unsigned n = 0;
 

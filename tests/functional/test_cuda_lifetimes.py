@@ -24,6 +24,7 @@ from gpu_machine import (
     square,
     values,
     vector,
+    without_executors,
 )
 from support import memfd, proc, raw
 from support.cuda_exporter import Exporter
@@ -253,6 +254,7 @@ def test_memory_that_the_driver_does_not_let_go_of(tmp_path: Path) -> None:
         assert "event=unregister_failed" in daemon.log()
 
 
+@without_executors
 def test_a_handle_that_the_driver_does_not_close(tmp_path: Path) -> None:
     """Other memory may get the same handle, and must not be taken for what is still open."""
     machine = Machine(tmp_path)
@@ -266,6 +268,7 @@ def test_a_handle_that_the_driver_does_not_close(tmp_path: Path) -> None:
         daemon.stop(DEVICE_LOST_STATUS)
 
 
+@without_executors
 @pytest.mark.parametrize("how", ["kernel", "cuLaunchKernel", "cuIpcOpenMemHandle"])
 def test_lost_device(how: str, tmp_path: Path) -> None:
     """A broken context cannot be mended: what is in flight fails, and the daemon ends with its own status."""
@@ -288,6 +291,7 @@ def test_lost_device(how: str, tmp_path: Path) -> None:
         daemon.stop(expect=DEVICE_LOST_STATUS)
 
 
+@without_executors
 def test_lost_device_fails_what_is_in_flight(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     with machine.daemon as daemon:

@@ -25,6 +25,7 @@ from gpu_machine import (
     square,
     values,
     vector,
+    without_executors,
 )
 from support import memfd, proc, raw
 from support.cuda_exporter import Exporter, Memory
@@ -278,6 +279,7 @@ def test_what_follows_waits_for_a_word_that_an_op_before_it_did_not(
     assert page.done(0) == 1 and (values(memory[1]) == 9).all()
 
 
+@without_executors
 def test_a_lost_device_passes_what_it_had(tmp_path: Path) -> None:
     """The word is there with the error, not only when the connection ends."""
     machine = Machine(tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import user_kernels as kernels
-from gpu_machine import DEVICE_LOST_STATUS, FIXTURES, Machine, N, only_with_the_standin, reuse, values
+from gpu_machine import DEVICE_LOST_STATUS, FIXTURES, Machine, N, only_with_the_standin, reuse, values, without_executors
 from support import expressions, memfd, raw
 from support.cuda_exporter import Exporter, Memory
 from support.expressions import EXPRESSIONS, SHAPE, SHORT
@@ -326,6 +326,7 @@ def test_stats_know_user_kernels(connection: raw.Connection, vectors: list[Memor
 # ---- what goes wrong on the device ----
 
 
+@without_executors
 def test_a_kernel_that_never_ends_is_reported_and_the_device_freed(tmp_path: Path) -> None:
     m = Machine(tmp_path, "[server]\njob_timeout_s = 1\n")
     with m.daemon:
@@ -347,6 +348,7 @@ def test_a_kernel_that_never_ends_is_reported_and_the_device_freed(tmp_path: Pat
         exporter.close()
 
 
+@without_executors
 def test_a_kernel_that_faults_ends_the_daemon(tmp_path: Path) -> None:
     m = Machine(tmp_path)
     with m.daemon:

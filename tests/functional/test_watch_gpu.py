@@ -8,7 +8,7 @@ from typing import Any
 
 import prometheus
 import pytest
-from gpu_machine import DEVICE_LOST_STATUS, ILLEGAL_ADDRESS, Machine, N, only_with_the_standin, square, vector
+from gpu_machine import DEVICE_LOST_STATUS, ILLEGAL_ADDRESS, Machine, N, only_with_the_standin, square, vector, without_executors
 from support import raw
 from user_kernels import add_args, add_kernel, only_with_nvrtc
 
@@ -90,6 +90,7 @@ def test_kernels_of_users_are_one_kind(machine: Machine) -> None:
     exporter.close()
 
 
+@without_executors
 def test_a_device_that_is_lost_is_in_the_log(machine: Machine) -> None:
     exporter = machine.exporter()
     a, b = vector(exporter.alloc(4 * N)), vector(exporter.alloc(4 * N))

@@ -87,14 +87,16 @@ static void step(struct front_fixture *f, struct input *in, unsigned *n)
     case WORD:
         take(in, position, sizeof(position));
         memcpy(&written, position, sizeof(written));
-        atomic_store(&f->x.region->to_daemon.written, written);
+        if (f->x)
+            atomic_store(&f->region->to_daemon.written, written);
         break;
     case RAW:
         offset = next(in) | (uint32_t)next(in) << 8;
-        take(in, f->x.region->to_daemon_bytes + offset, next(in));
+        if (f->x)
+            take(in, f->region->to_daemon_bytes + offset, next(in));
         break;
     default:
-        front_poll(&f->device.base);
+        front_fixture_poll(f);
     }
 }
 
@@ -107,7 +109,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     log_set_level((enum log_level) - 1); /* nothing: nearly every input ends an executor */
     while (in.size)
         step(f, &in, &n);
-    front_poll(&f->device.base);
+    front_fixture_poll(f);
     front_fixture_end(f);
     for (unsigned i = 0; i < n; i++) {
         FUZZ_CHECK(f->done[i] == 1);

@@ -101,8 +101,11 @@ def context_switches(pid: int) -> int:
 
 
 def holdings(pid: int) -> dict[str, int]:
-    """What must return to where it was: descriptors by kind, and mapped memfds."""
-    return {**{f"fd {kind}": n for kind, n in sorted(fds(pid).items())}, "memfd maps": maps(pid)}
+    """What must return to where it was: descriptors by kind, and mapped memfds. Executors come and go."""
+    kinds, n = fds(pid), len(executors(pid))
+    kinds["socket"] -= 10 * n
+    kinds["anon_inode"] -= n  # the pidfd
+    return {**{f"fd {kind}": n for kind, n in sorted(kinds.items())}, "memfd maps": maps(pid)}
 
 
 def no_more(now: Mapping[str, int], before: Mapping[str, int]) -> bool:

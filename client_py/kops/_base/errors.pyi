@@ -45,6 +45,7 @@ __all__ = [
     "UnknownKernel",
     "SignatureMismatch",
     "JobTimeout",
+    "DeviceFault",
     "ConnectFailed",
     "ConnectionLost",
     "Timeout",
@@ -236,6 +237,13 @@ class SignatureMismatch(KopsError, TypeError):
 class JobTimeout(KopsError, TimeoutError):
     """A kernel ran longer than `server.job_timeout_s`; the daemon ends, which frees the GPU, and a supervisor
     starts it anew.
+    """
+
+class DeviceFault(KopsError, RuntimeError):
+    """A kernel broke the context of the GPU that it ran in (an illegal address, an illegal instruction, …). Its
+    outputs are undefined. `detail.driver` names the driver's error, `detail.op_index` the launch of a
+    sequence or program; `detail.suspects` counts the kernels that ran at the same time where there were
+    several. Nothing else is lost: the connection, its buffers, kernels and programs go on.
     """
 
 class ConnectFailed(KopsError, ConnectionError):

@@ -289,13 +289,11 @@ void connection_close(struct connection *c, const char *why)
 
 uint64_t connection_domain(const struct connection *c)
 {
-    enum { OF_USER = 1, OF_CONNECTION = 2, KIND_SHIFT = 62 };
-
     switch (c->isolation) {
     case ISOLATE_USER:
-        return (uint64_t)OF_USER << KIND_SHIFT | c->uid;
+        return domain_of(c->uid, 0);
     case ISOLATE_CONNECTION:
-        return (uint64_t)OF_CONNECTION << KIND_SHIFT | c->number;
+        return domain_of(c->uid, c->number);
     case ISOLATE_OFF:
     case ISOLATE_NONE:
     case ISOLATE_COUNT:

@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -24,9 +23,15 @@ static void done(struct backend_job *job)
         now->order[now->n_done++] = i;
 }
 
+static void *keep(void *argument)
+{
+    return argument;
+}
+
+/* What its keeper does for an executor with a process. */
 static void make_shared(struct front_fixture *f)
 {
-    struct executor *x = &f->x;
+    struct executor *x = f->x;
     struct error e;
     int pair[2], fd;
 
@@ -36,61 +41,89 @@ static void make_shared(struct front_fixture *f)
     close(fd);
     x->control = pair[0];
     f->other = pair[1];
-    if (bell_new(pair) < 0)
+    if (bell_new(pair) < 0 || pthread_create(&x->keeper, NULL, keep, NULL) != 0)
         abort();
     x->bell = pair[0];
     f->bell = pair[1];
-    x->watch = epoll_create1(0);
-    x->jobs = calloc(EXECUTOR_JOBS_MAX + 1, sizeof(*x->jobs));
-    if (x->watch < 0 || !x->jobs)
-        abort();
     ring_init(&x->out, &x->region->to_executor, x->region->to_executor_bytes);
     ring_init(&x->in, &x->region->to_daemon, x->region->to_daemon_bytes);
+    f->region = x->region;
     ring_init(&f->in, &x->region->to_executor, x->region->to_executor_bytes);
     ring_init(&f->out, &x->region->to_daemon, x->region->to_daemon_bytes);
+}
+
+static void serve(struct front_fixture *f)
+{
+    struct front *front = f->front;
+
+    f->x->domain = front->common;
+    f->x->state = PROCESS_SERVING;
+    f->x->ready = true;
+    f->x->start_error.code = ERROR_NONE;
+    front->by_bit[0] = front->common->executor = f->x;
+    list_append(&front->executors, &f->x->link);
 }
 
 struct front_fixture *front_fixture_new(void)
 {
     struct front_fixture *f = now = calloc(1, sizeof(*f));
-    struct executor *x;
+    const struct backend_config config = {.executors_max = 8};
+    const struct backend_host host = {.wake = wake};
     struct error e;
 
     if (!f)
         abort();
-    x = &f->x;
+    f->front = front_new(&config, &host, &e);
+    f->x = f->front ? front_process_new(f->front, true, &e) : NULL;
+    if (!f->x)
+        abort();
     make_shared(f);
-    for (unsigned i = 0; i < CALL_CHANNELS; i++)
-        x->channels[i] = -1;
-    x->host.wake = wake;
-    list_init(&x->overflow);
-    list_init(&x->blocked);
-    list_init(&x->busy);
-    ids_init(&x->stream_ids, EXECUTOR_STREAMS_MAX);
-    ids_init(&x->program_ids, EXECUTOR_PROGRAMS_MAX);
-    ids_init(&x->slots, EXECUTOR_JOBS_MAX);
-    f->device.executor = x;
+    serve(f);
+    f->device.front = f->front;
+    f->front->devices[0] = &f->device;
+    f->front->n_devices = 1;
     for (unsigned i = 0; i < STREAMS; i++)
         if (front_stream_new(&f->device.base, PRIORITY_NORMAL, &f->streams[i], &e) < 0)
             abort();
     return f;
 }
 
+/* The executor's process has ended, and no other can be had. */
+static void end(struct front_fixture *f)
+{
+    struct error e;
+
+    f->x->ended = true;
+    f->x = NULL;
+    error_set(&e, ERROR_DEVICE_LOST, "there is no other executor");
+    f->front->lost = e;
+    front_tell(f->front);
+}
+
+unsigned front_fixture_poll(struct front_fixture *f)
+{
+    unsigned unfinished = front_poll(&f->device.base);
+
+    if (f->x && atomic_load(&f->x->gone)) {
+        end(f);
+        unfinished = front_poll(&f->device.base);
+    }
+    while (!list_empty(&f->front->failed))
+        unfinished = front_poll(&f->device.base);
+    return unfinished;
+}
+
 void front_fixture_free(struct front_fixture *f)
 {
     for (unsigned i = 0; i < STREAMS; i++)
         front_stream_free(f->streams[i]);
-    front_drop_rest(&f->x);
-    close(f->x.control);
+    if (f->x)
+        end(f);
+    front_poll(&f->device.base);
+    f->front->n_devices = 0;
+    front_free(f->front);
     close(f->other);
-    close(f->x.bell);
     close(f->bell);
-    close(f->x.watch);
-    region_unmap(f->x.region);
-    ids_free(&f->x.stream_ids);
-    ids_free(&f->x.program_ids);
-    ids_free(&f->x.slots);
-    free(f->x.jobs);
     free(f);
 }
 
@@ -103,7 +136,7 @@ static void take(struct front_fixture *f)
     while ((at = ring_peek(&f->in, &size))) {
         memcpy(&kind, at, sizeof(kind));
         for (unsigned i = 0; kind == RECORD_SUBMIT && i < JOBS; i++) {
-            const struct front_job *own = f->jobs[i].impl;
+            const struct front_job *own = f->jobs[i].impl ? front_job_of(&f->jobs[i]) : NULL;
             struct record_submit record;
 
             memcpy(&record, at, sizeof(record));
@@ -124,12 +157,13 @@ void front_fixture_submit(struct front_fixture *f, unsigned i, unsigned stream)
     *job = (struct backend_job){
         .steps = &f->steps[i], .n_steps = 1, .repeat = REPEAT, .timing = true, .samples = f->samples[i], .done = done};
     front_submit(f->streams[stream], job);
-    take(f);
+    if (f->x)
+        take(f);
 }
 
 void front_fixture_put(struct front_fixture *f, const void *record, uint32_t size)
 {
-    void *at = ring_reserve(&f->out, size);
+    void *at = f->x ? ring_reserve(&f->out, size) : NULL;
 
     if (!at)
         return;
@@ -141,5 +175,5 @@ void front_fixture_end(struct front_fixture *f)
 {
     shutdown(f->other, SHUT_RDWR);
     front_arm(&f->device.base);
-    front_poll(&f->device.base);
+    front_fixture_poll(f);
 }

@@ -7,7 +7,9 @@
 enum { JOBS = 32, REPEAT = 4, STREAMS = 2 };
 
 struct front_fixture {
-    struct executor x;
+    struct front *front;
+    struct executor *x; /* NULL: it has ended, and no other can be had */
+    struct executor_region *region;
     struct front_device device;
     struct backend_stream *streams[STREAMS];
     struct backend_job jobs[JOBS];
@@ -28,6 +30,8 @@ void front_fixture_free(struct front_fixture *f);
 void front_fixture_submit(struct front_fixture *f, unsigned i, unsigned stream);
 /* Writes a record as the executor does; what finds no room is left out. */
 void front_fixture_put(struct front_fixture *f, const void *record, uint32_t size);
+/* The daemon looks; where it kills the executor, that has ended at once. */
+unsigned front_fixture_poll(struct front_fixture *f);
 /* The executor ends, and the daemon looks. */
 void front_fixture_end(struct front_fixture *f);
 

@@ -80,7 +80,7 @@ static void test_a_job_and_its_times(void **state)
     put_samples(f, got, 1);
     put_samples(f, got, 3);
     put_done(f, got, 4);
-    assert_int_equal(front_poll(&f->device.base), 0);
+    assert_int_equal(front_fixture_poll(f), 0);
     assert_int_equal(f->done[0], 1);
     assert_false(f->jobs[0].failed);
     assert_int_equal(f->jobs[0].n_samples, 4);
@@ -94,7 +94,7 @@ static void test_an_end_out_of_order(void **state)
 
     submit(f, 0, 0);
     put_done(f, submit(f, 1, 0), 0);
-    front_poll(&f->device.base);
+    front_fixture_poll(f);
     lost(f, 0);
     lost(f, 1);
     assert_int_equal(f->order[0], 0); /* each stream's in order, all the same */
@@ -108,7 +108,7 @@ static void test_an_end_that_comes_twice(void **state)
     put_done(f, got, 0);
     put_done(f, got, 0);
     submit(f, 1, 1);
-    front_poll(&f->device.base);
+    front_fixture_poll(f);
     assert_int_equal(f->done[0], 1);
     assert_false(f->jobs[0].failed);
     lost(f, 1);
@@ -121,7 +121,7 @@ static void test_more_samples_than_executions(void **state)
 
     put_samples(f, got, REPEAT);
     put_samples(f, got, 1);
-    front_poll(&f->device.base);
+    front_fixture_poll(f);
     lost(f, 0);
 }
 
@@ -135,7 +135,7 @@ static void test_the_executor_ends(void **state)
     lost(f, 0);
     lost(f, 1);
     front_fixture_submit(f, 2, 0); /* after the end, too */
-    front_poll(&f->device.base);
+    front_fixture_poll(f);
     lost(f, 2);
 }
 
@@ -144,7 +144,7 @@ static void test_samples_of_nothing(void **state)
     struct front_fixture *f = *state;
 
     put_samples(f, submit(f, 0, 0), 0);
-    front_poll(&f->device.base);
+    front_fixture_poll(f);
     lost(f, 0);
 }
 
@@ -154,14 +154,14 @@ static void test_progress(void **state)
     struct front_fixture *f = *state;
     const struct record_submit *got = submit(f, 0, 0);
 
-    atomic_store(&f->x.region->ended[got->slot], 3);
+    atomic_store(&f->x->region->ended[got->slot], 3);
     for (unsigned i = 0; i < 10000 && f->jobs[0].ended < 3; i++)
-        front_poll(&f->device.base);
+        front_fixture_poll(f);
     assert_int_equal(f->jobs[0].ended, 3);
     for (uint32_t lie = 0; lie < 100; lie += REPEAT + 1) { /* it does not go back, nor beyond the executions */
-        atomic_store(&f->x.region->ended[got->slot], lie);
+        atomic_store(&f->x->region->ended[got->slot], lie);
         front_arm(&f->device.base);
-        front_poll(&f->device.base);
+        front_fixture_poll(f);
         assert_int_equal(f->jobs[0].ended, 3);
     }
 }
@@ -171,15 +171,14 @@ static void test_a_late_bell(void **state)
 {
     struct front_fixture *f = *state;
     struct epoll_event event = {.events = EPOLLIN};
-    struct executor *x = &f->x;
 
-    assert_int_equal(epoll_ctl(x->watch, EPOLL_CTL_ADD, x->bell, &event), 0);
+    assert_int_equal(epoll_ctl(f->front->watch, EPOLL_CTL_ADD, f->x->bell, &event), 0);
     front_arm(&f->device.base);
-    front_poll(&f->device.base);
+    front_fixture_poll(f);
     assert_int_equal(send(f->bell, "bell", 4, 0), 4);
-    assert_int_equal(epoll_wait(x->watch, &event, 1, 0), 1);
-    front_poll(&f->device.base); /* the loop looks because the descriptor is readable */
-    assert_int_equal(epoll_wait(x->watch, &event, 1, 0), 0);
+    assert_int_equal(epoll_wait(f->front->watch, &event, 1, 0), 1);
+    front_fixture_poll(f); /* the loop looks because the descriptor is readable */
+    assert_int_equal(epoll_wait(f->front->watch, &event, 1, 0), 0);
 }
 
 /* A poll goes on for the sake of a long job that the executor issues, but not without end. */
@@ -189,10 +188,10 @@ static void test_an_executor_that_always_issues(void **state)
     unsigned polls = 0;
 
     submit(f, 0, 0);
-    atomic_store(&f->x.region->issuing, 1);
+    atomic_store(&f->x->region->issuing, 1);
     do {
         f->device.base.active = false;
-        front_poll(&f->device.base);
+        front_fixture_poll(f);
         polls++;
     } while (f->device.base.active && polls < 100000);
     assert_in_range(polls, 2, 10000);

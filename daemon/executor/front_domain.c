@@ -1,0 +1,96 @@
+/* Domains, and threads that wait for the executor of one. */
+#include <stdlib.h>
+
+#include "executor/front.h"
+#include "util/clock.h"
+
+enum { DOMAIN_FAILURES_MAX = 2 /* starts for a domain in a row, before its jobs fail */ };
+
+/* ---- domains ---- */
+
+static struct front_domain *find(struct front *f, uint64_t key)
+{
+    list_for_each_safe (node, after, &f->domains) {
+        struct front_domain *d = list_entry(node, struct front_domain, link);
+
+        if (d->key == key)
+            return d;
+    }
+    return NULL;
+}
+
+struct front_domain *front_domain_get(struct front *f, uint64_t key)
+{
+    struct front_domain *d = find(f, key);
+
+    if (d || !(d = calloc(1, sizeof(*d))))
+        return d;
+    d->key = key;
+    list_init(&d->blocked);
+    list_append(&f->domains, &d->link);
+    return d;
+}
+
+/* ---- for threads of the pool ---- */
+
+static bool serves(const struct executor *x)
+{
+    return x && x->state == PROCESS_SERVING && !atomic_load(&x->gone) && !atomic_load(&x->broken);
+}
+
+bool front_is_refused(const struct front *f, const struct front_domain *d, struct error *e)
+{
+    if (f->lost.code != ERROR_NONE)
+        *e = f->lost;
+    else if (d->key != DOMAIN_COMMON && d->failures >= DOMAIN_FAILURES_MAX && clock_now_ns() < d->retry_ns)
+        *e = d->error;
+    else if (f->closing)
+        error_set(e, ERROR_DEVICE_LOST, "the daemon ends");
+    else
+        return false;
+    return true;
+}
+
+struct executor *front_executor_of(struct front *f, uint64_t key, struct error *e)
+{
+    struct front_domain *d;
+    struct executor *x = NULL;
+
+    pthread_mutex_lock(&f->lock);
+    d = front_domain_get(f, key);
+    if (!d) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a domain");
+        goto out;
+    }
+    d->codes++; /* keeps it */
+    while (!serves(d->executor) && !front_is_refused(f, d, e)) {
+        d->wanted = true;
+        front_tell(f);
+        pthread_cond_wait(&f->changed, &f->lock);
+    }
+    d->codes--;
+    if (serves(d->executor)) {
+        x = d->executor;
+        x->users++;
+    }
+
+out:
+    pthread_mutex_unlock(&f->lock);
+    return x;
+}
+
+/* ---- for the loop ---- */
+
+void front_domain_lose(struct executor *x)
+{
+    struct front *f = x->front;
+    struct front_domain *d = x->domain;
+
+    if (!d || d->executor != x)
+        return;
+    pthread_mutex_lock(&f->lock);
+    d->executor = NULL;
+    x->domain = NULL;
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+}

@@ -1,0 +1,297 @@
+/* Decides which executors there are: starts them, gives spares to domains, ends those without use. Thread: loop. */
+#include <stdlib.h>
+#include <sys/epoll.h>
+
+#include "executor/front.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+enum {
+    FAILURES_MAX = 4,           /* starts of the common executor in a row, before the devices are given up */
+    RETRY_NS = 100000000,       /* doubled with every failure */
+    SPARE_DELAY_NS = 300000000, /* a machine makes 3 to 6 contexts a second; others need them more than a spare */
+};
+
+static void give(struct executor *x, struct front_domain *d)
+{
+    struct front *f = x->front;
+
+    pthread_mutex_lock(&f->lock);
+    x->domain = d;
+    d->executor = x;
+    if (x->state == PROCESS_SPARE)
+        x->state = PROCESS_SERVING;
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+}
+
+static struct executor *find_spare(struct front *f)
+{
+    struct executor *starting = NULL;
+
+    list_for_each_safe (node, after, &f->executors) {
+        struct executor *x = list_entry(node, struct executor, link);
+
+        if (x->domain || x->common || x->stop || atomic_load(&x->gone))
+            continue;
+        if (x->ready)
+            return x;
+        starting = x;
+    }
+    return starting;
+}
+
+static unsigned count_executors(const struct front *f, uint64_t owner_key, struct executor **ret_idle)
+{
+    unsigned n = 0;
+
+    *ret_idle = NULL;
+    list_for_each_safe (node, after, &f->executors) {
+        struct executor *x = list_entry(node, struct executor, link);
+        const struct front_domain *d = x->domain;
+
+        if (owner_key && (!d || x->common || domain_owner(d->key) != domain_owner(owner_key)))
+            continue;
+        n++;
+        if (d && !x->common && !d->streams && !x->unfinished && !x->stop && x->ready && !atomic_load(&x->gone) &&
+            (!*ret_idle || x->used_ns < (*ret_idle)->used_ns))
+            *ret_idle = x;
+    }
+    return n;
+}
+
+/* The domain keeps its code; a later job gets another executor. */
+static void dismiss(struct executor *x)
+{
+    while (!list_empty(&x->streams))
+        front_stream_leave(list_entry(list_first(&x->streams), struct front_stream, on_link));
+    front_domain_lose(x);
+    front_executor_stop(x);
+}
+
+static unsigned max_executors(const struct front *f)
+{
+    const unsigned max = f->config.executors_max ? f->config.executors_max : 8;
+
+    return max < EXECUTORS_MAX ? max : EXECUTORS_MAX;
+}
+
+/* One user has half of what is there for domains at most. */
+static unsigned max_of_user(const struct front *f)
+{
+    const unsigned max = max_executors(f);
+
+    return max > 4 ? (max - 2) / 2 : 1;
+}
+
+/* Whether there is room for one more executor; lets the one go that had no job for longest. */
+static bool make_room(struct front *f, const struct front_domain *d)
+{
+    struct executor *idle;
+
+    if (d && d->key && count_executors(f, d->key, &idle) >= max_of_user(f)) {
+        if (idle)
+            dismiss(idle);
+        return false; /* until it has ended */
+    }
+    if (count_executors(f, 0, &idle) < max_executors(f))
+        return true;
+    if (d && idle)
+        dismiss(idle);
+    return false;
+}
+
+int front_domain_serve(struct front_domain *d, struct front *f, struct error *e)
+{
+    const uint64_t now_ns = clock_now_ns();
+    struct executor *x;
+
+    if (d->executor)
+        return 0;
+    if (front_is_refused(f, d, e))
+        return -1;
+    if (now_ns < d->retry_ns) {
+        front_set_timer(f, d->retry_ns);
+        return 0;
+    }
+    x = d->key == DOMAIN_COMMON ? NULL : find_spare(f);
+    if (!x) {
+        if (d->key != DOMAIN_COMMON && !make_room(f, d)) {
+            f->wants_room = true;
+            return 0;
+        }
+        x = front_executor_start(f, d->key == DOMAIN_COMMON, e);
+        if (!x)
+            return -1;
+        f->last_start_ns = now_ns;
+    }
+    give(x, d);
+    return 0;
+}
+
+/* ---- what has changed ---- */
+
+static int watch(struct front *f, int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+
+    return epoll_ctl(f->watch, EPOLL_CTL_ADD, fd, &event);
+}
+
+/* Its process has described its devices. */
+static void note_ready(struct executor *x)
+{
+    struct front *f = x->front;
+    struct error e;
+
+    x->ready = true;
+    if (watch(f, x->bell) < 0 || watch(f, x->control) < 0 || (f->n_devices && x->n_described != f->n_devices)) {
+        error_set(&e, ERROR_DEVICE_LOST, "an executor has other devices than the first one");
+        front_kill(x, &e);
+        return;
+    }
+    if (!x->domain)
+        return;
+    pthread_mutex_lock(&f->lock);
+    if (x->state == PROCESS_SPARE)
+        x->state = PROCESS_SERVING;
+    x->domain->failures = 0;
+    x->domain->error.code = ERROR_NONE;
+    x->domain->wanted = false;
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+    front_advance_domain(x->domain);
+}
+
+/* It ended before it was ready. */
+static void note_failure(struct executor *x)
+{
+    struct front_domain *d = x->domain;
+    struct front *f = x->front;
+
+    log_error("executor_start", "common=%d why=\"%s\"", x->common, x->start_error.message);
+    if (!d) {
+        f->last_start_ns = clock_now_ns() + 10000000000U; /* a spare: not at once again */
+        return;
+    }
+    pthread_mutex_lock(&f->lock);
+    d->error = x->start_error;
+    d->retry_ns = clock_now_ns() + ((uint64_t)RETRY_NS << (d->failures < 7 ? d->failures : 7));
+    d->failures++;
+    if (d->key == DOMAIN_COMMON && d->failures >= FAILURES_MAX)
+        f->lost = d->error;
+    pthread_mutex_unlock(&f->lock);
+}
+
+static void note_end(struct executor *x)
+{
+    struct front *f = x->front;
+    struct front_domain *d = x->domain;
+    const bool started = x->start_error.code == ERROR_NONE;
+    struct list streams, *node;
+
+    if (!started)
+        note_failure(x);
+    else if (d)
+        f->counts.replaced++;
+    front_recover(x, &streams);
+    front_domain_lose(x);
+    front_objects_forget(f, x->bit);
+    front_programs_forget(f, x->bit);
+    front_executor_free(x);
+    while ((node = list_pop(&streams)))
+        front_advance(list_entry(node, struct front_stream, blocked_link));
+    if (d)
+        front_advance_domain(d);
+}
+
+/* Nothing needs it: no job, no code, no thread that waits for it. */
+static bool is_over(const struct front_domain *d)
+{
+    return d->key != DOMAIN_COMMON && !d->streams && !d->codes && !d->wanted && list_empty(&d->blocked);
+}
+
+static void forget(struct front *f, struct front_domain *d)
+{
+    front_turn_drop(f, d);
+    pthread_mutex_lock(&f->lock);
+    list_remove(&d->link);
+    pthread_mutex_unlock(&f->lock);
+    free(d);
+}
+
+static void look_at_domain(struct front *f, struct front_domain *d)
+{
+    struct error e;
+    bool wanted, over;
+
+    pthread_mutex_lock(&f->lock);
+    over = is_over(d);
+    wanted = d->wanted || !list_empty(&d->blocked) || d->key == DOMAIN_COMMON;
+    pthread_mutex_unlock(&f->lock);
+    if (over && d->executor && domain_is_of_connection(d->key))
+        dismiss(d->executor);
+    if (over && !d->executor) {
+        forget(f, d);
+        return;
+    }
+    if (!wanted || d->executor)
+        return;
+    if (front_domain_serve(d, f, &e) < 0) {
+        pthread_mutex_lock(&f->lock);
+        d->wanted = false;
+        pthread_cond_broadcast(&f->changed);
+        pthread_mutex_unlock(&f->lock);
+        front_advance_domain(d); /* its jobs fail */
+    }
+}
+
+/* Spares are made when nobody else waits for an executor. */
+static void keep_spares(struct front *f)
+{
+    const uint64_t now_ns = clock_now_ns();
+    unsigned n = 0;
+    struct error e;
+
+    list_for_each_safe (node, after, &f->executors) {
+        const struct executor *x = list_entry(node, struct executor, link);
+
+        if (!x->ready && !atomic_load(&x->gone))
+            return; /* one starts */
+        n += !x->domain && !x->common && !x->stop;
+    }
+    if (n >= f->config.executors_spares || !f->common->executor || f->closing)
+        return;
+    if (now_ns < f->last_start_ns + SPARE_DELAY_NS) {
+        front_set_timer(f, f->last_start_ns + SPARE_DELAY_NS);
+        return;
+    }
+    if (!make_room(f, NULL))
+        return;
+    f->last_start_ns = now_ns;
+    front_executor_start(f, false, &e);
+}
+
+void front_domains_turn(struct front *f)
+{
+    list_for_each_safe (node, after, &f->executors) {
+        struct executor *x = list_entry(node, struct executor, link);
+        bool started, ended;
+
+        pthread_mutex_lock(&f->lock);
+        started = x->state != PROCESS_STARTING && x->start_error.code == ERROR_NONE;
+        ended = x->ended;
+        pthread_mutex_unlock(&f->lock);
+        if (started && !x->ready && !ended)
+            note_ready(x);
+        if (ended)
+            note_end(x);
+    }
+    if (f->closing)
+        return;
+    f->wants_room = false;
+    list_for_each_safe (node, after, &f->domains) {
+        look_at_domain(f, list_entry(node, struct front_domain, link));
+    }
+    keep_spares(f);
+}

@@ -1,0 +1,132 @@
+/* Turns of domains: few of them have work on the GPUs at a time, since contexts share a GPU by time slices, and every
+ * one that is busy makes the others wait longer. The one that has had least goes next. Thread: loop. */
+#include "executor/front.h"
+#include "util/clock.h"
+
+enum {
+    TURN_NS = 5000000,      /* how long a domain sends while others wait; what it has sent then ends */
+    AHEAD = 8,              /* jobs that a domain has in its executor while others wait */
+    LONGEST_NS = 2000000000 /* of one job, while others wait */
+};
+
+static unsigned max_turns(const struct front *f)
+{
+    return f->config.executors_active ? f->config.executors_active : 1;
+}
+
+/* The time that the waiting domain has had least. */
+static struct front_domain *next_of(const struct front *f)
+{
+    struct front_domain *next = NULL;
+
+    list_for_each_safe (node, after, &f->domains) {
+        struct front_domain *d = list_entry(node, struct front_domain, link);
+
+        if (d->waiting_ns && (!next || d->had_ns < next->had_ns))
+            next = d;
+    }
+    return next;
+}
+
+/* A domain that comes anew has no claim on the time before. */
+static void wait_in_line(struct front *f, struct front_domain *d, uint64_t now_ns)
+{
+    uint64_t least_ns = UINT64_MAX;
+
+    if (d->waiting_ns)
+        return;
+    list_for_each_safe (node, after, &f->domains) {
+        const struct front_domain *other = list_entry(node, struct front_domain, link);
+
+        if ((other->waiting_ns || other->has_turn) && other != d && other->had_ns < least_ns)
+            least_ns = other->had_ns;
+    }
+    if (least_ns != UINT64_MAX && d->had_ns < least_ns)
+        d->had_ns = least_ns;
+    d->waiting_ns = now_ns;
+    f->n_waiting++;
+}
+
+static void begin_turn(struct front *f, struct front_domain *d, uint64_t now_ns)
+{
+    if (d->waiting_ns)
+        f->n_waiting--;
+    d->waiting_ns = 0;
+    d->has_turn = true;
+    d->turn_ns = now_ns;
+    f->n_turns++;
+}
+
+static void end_turn(struct front *f, struct front_domain *d, uint64_t now_ns)
+{
+    d->has_turn = false;
+    d->had_ns += now_ns - d->turn_ns;
+    f->n_turns--;
+}
+
+static unsigned jobs_of(const struct front_domain *d)
+{
+    return d->executor ? d->executor->unfinished : 0;
+}
+
+/* Whether the domain, which has the turn, sends on. */
+static bool goes_on(const struct front *f, const struct front_domain *d)
+{
+    return !f->n_waiting || (jobs_of(d) < AHEAD && clock_now_ns() < d->turn_ns + TURN_NS);
+}
+
+bool front_turn_take(struct front *f, struct front_domain *d)
+{
+    if (d->key == DOMAIN_COMMON || (d->has_turn && goes_on(f, d)))
+        return true;
+    if (d->has_turn || d->waiting_ns)
+        return false;
+    if (f->n_turns < max_turns(f) && (!f->n_waiting || next_of(f) == d)) {
+        begin_turn(f, d, clock_now_ns());
+        return true;
+    }
+    wait_in_line(f, d, clock_now_ns());
+    front_tell(f); /* the one that has the turn may be idle */
+    return false;
+}
+
+void front_turn_drop(struct front *f, struct front_domain *d)
+{
+    if (d->waiting_ns)
+        f->n_waiting--;
+    d->waiting_ns = 0;
+    if (d->has_turn)
+        end_turn(f, d, clock_now_ns());
+}
+
+/* Ends turns that are over; looks for jobs that last too long. */
+static void end_turns(struct front *f, uint64_t now_ns)
+{
+    list_for_each_safe (node, after, &f->domains) {
+        struct front_domain *d = list_entry(node, struct front_domain, link);
+
+        if (!d->has_turn)
+            continue;
+        if (!jobs_of(d) && (list_empty(&d->blocked) || now_ns >= d->turn_ns + TURN_NS || !d->executor)) {
+            end_turn(f, d, now_ns);
+            if (!list_empty(&d->blocked))
+                wait_in_line(f, d, now_ns);
+        } else if (d->executor) {
+            front_end_late(d->executor, LONGEST_NS);
+            front_set_timer(f, now_ns < d->turn_ns + TURN_NS ? d->turn_ns + TURN_NS : now_ns + LONGEST_NS / 8);
+        }
+    }
+}
+
+void front_turns_turn(struct front *f)
+{
+    if (!f->n_waiting)
+        return;
+    end_turns(f, clock_now_ns());
+    while (f->n_waiting && f->n_turns < max_turns(f)) {
+        struct front_domain *d = next_of(f);
+
+        begin_turn(f, d, clock_now_ns());
+        front_advance_domain(d);
+    }
+}

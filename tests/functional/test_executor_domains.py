@@ -1,0 +1,269 @@
+"""Kernels of users in executors of their own, on the stand-in driver: a fault meets only its own user."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_machine import Machine, N, only_with_the_standin, register, values, vector
+from support import proc, raw
+from support.cuda_exporter import Exporter, Memory
+from support.raw import tensor
+from user_kernels import OTHERS, add_kernel, compile_source, custom_kernel, declare, only_with_nvrtc, pointer
+
+pytestmark = [only_with_the_standin, only_with_nvrtc]
+
+CONFIG = "[executors]\nisolate = {isolate}\nspares = {spares}\nmax = {max}\n[kernels]\nuser_kernels = all\n"
+
+
+class Domains(Machine):
+    def __init__(self, folder: Path, isolate: str = "user", spares: int = 0, maximum: int = 8) -> None:
+        super().__init__(folder, CONFIG.format(isolate=isolate, spares=spares, max=maximum))
+
+    def executors(self) -> set[int]:
+        return set(proc.executors(self.daemon.pid))
+
+    def new_executor(self, before: set[int]) -> int:
+        """The one that has come since."""
+        found: set[int] = set()
+
+        def look() -> bool:
+            found.update(self.executors() - before)
+            return bool(found)
+
+        proc.eventually(look, "an executor comes")
+        (pid,) = found
+        return pid
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Domains]]:
+    made: list[Domains] = []
+
+    def new(**how: Any) -> Domains:
+        made.append(Domains(tmp_path, **how))
+        return made[-1]
+
+    yield new
+    for machine in made:
+        machine.daemon.stop()
+
+
+class Client:
+    """A connection with memory and kernels."""
+
+    def __init__(self, machine: Domains) -> None:
+        self.exporter: Exporter = machine.exporter()
+        self.connection = machine.daemon.connect()
+        self.memory: list[Memory] = [vector(self.exporter.alloc(4 * N)) for _ in range(3)]
+        self.tensors = [tensor(register(self.connection, m), [N]) for m in self.memory]
+
+    def own(self) -> None:
+        """A kernel of its own: out = 2 · in."""
+        self.custom = custom_kernel(self.connection)
+        self.launch_own()
+
+    def launch_own(self) -> None:
+        self.memory[1].write(bytes(4 * N))
+        self.connection.call("launch", {"kernel": self.custom, "args": [self.tensors[1], self.tensors[0], N]})
+        assert (values(self.memory[1]) == 6).all()
+
+    def square(self) -> None:
+        self.memory[2].write(bytes(4 * N))
+        self.connection.run("square", [self.tensors[0]], [self.tensors[2]])
+        assert (values(self.memory[2]) == 9).all()
+
+    def kernel(self, entry: str) -> int:
+        module = compile_source(self.connection, OTHERS, entry)["module"]
+        return declare(self.connection, module, entry=entry, params=[pointer("p", "inout")], grid=[1], block=[1])
+
+    def fault(self) -> raw.RpcError:
+        return self.connection.error("launch", {"kernel": self.kernel("fault_kernel"), "args": [self.tensors[1]]})
+
+    def close(self) -> None:
+        self.connection.close()
+        self.exporter.close()
+
+
+@pytest.fixture
+def client() -> Iterator[Callable[[Domains], Client]]:
+    made: list[Client] = []
+
+    def new(machine: Domains) -> Client:
+        made.append(Client(machine))
+        return made[-1]
+
+    yield new
+    for one in made:
+        one.close()
+
+
+def test_a_kernel_runs_in_an_executor_of_its_user(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    machine = start()
+    stranger, own = client(machine), client(machine)
+    stranger.square()
+    (common,) = machine.executors()
+    own.own()
+    domain = machine.new_executor({common})
+    # op, own kernel, op on the results of each other
+    a, b, c = own.tensors
+    connection = own.connection
+    connection.run("square", [a], [b])
+    connection.call("launch", {"kernel": own.custom, "args": [c, b, N]})
+    connection.run("add", [c, a], [b])
+    assert (values(own.memory[1]) == 21).all()
+    stranger.square()
+    assert machine.executors() == {common, domain}
+
+
+def test_a_fault_is_an_error_reply(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """The common executor, and so all who launch no kernels, do not notice; the user's ids stay good."""
+    machine = start()
+    stranger, culprit = client(machine), client(machine)
+    stranger.square()
+    (common,) = machine.executors()
+    culprit.own()
+    domain = machine.new_executor({common})
+    error = culprit.fault()
+    assert error.code == "device_fault" and error.detail["driver"] == "CUDA_ERROR_ILLEGAL_ADDRESS", error
+    stranger.square()
+    culprit.launch_own()
+    culprit.square()
+    assert domain not in machine.executors() and common in machine.executors()
+
+
+def test_a_spare_takes_over(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    machine = start(spares=1)
+    culprit = client(machine)
+    culprit.square()
+    proc.eventually(lambda: len(machine.executors()) == 2, "the common one and a spare")
+    two = machine.executors()
+    culprit.own()
+    third = machine.new_executor(two)  # a spare again
+    assert culprit.fault().code == "device_fault"
+    culprit.launch_own()
+    assert third in machine.executors(), "the spare serves the user now"
+
+
+def test_others_of_the_user_go_on(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """Their ops that can be repeated are; a kernel that may have run is lost."""
+    machine = start()
+    culprit, other = client(machine), client(machine)
+    culprit.square()
+    (common,) = machine.executors()
+    other.own()
+    domain = machine.new_executor({common})
+    culprit.own()
+    other.memory[1].write(bytes(4 * N))
+    with machine.control.gate("kernel"):
+        a, b, c = other.tensors
+        kernel = other.connection.request("launch", {"kernel": other.custom, "args": [c, a, N]})
+        op = other.connection.request("run", {"op": "square", "in": [a], "out": [b], "stream": 1})
+        machine.wait(lambda: machine.control.row(domain).waiting("kernel") >= 1)
+        os.kill(domain, signal.SIGKILL)
+    other.connection.reply(op).get()
+    assert (values(other.memory[1]) == 9).all()
+    assert other.connection.reply_error(kernel).code == "device_fault"
+    other.launch_own()
+    culprit.launch_own()
+
+
+def test_a_connection_has_an_executor(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    machine = start(isolate="connection")
+    first, second = client(machine), client(machine)
+    first.square()
+    (common,) = machine.executors()
+    first.own()
+    one = machine.new_executor({common})
+    second.own()
+    two = machine.new_executor({common, one})
+    assert first.fault().code == "device_fault"
+    second.launch_own()
+    assert two in machine.executors()
+    first.launch_own()
+
+
+def test_the_least_recently_used_makes_room(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    machine = start(isolate="connection", maximum=3)
+    clients = [client(machine) for _ in range(3)]
+    for _ in range(2):
+        for one in clients:
+            one.own()
+            assert len(machine.executors()) <= 3
+    clients[0].launch_own()
+
+
+def test_domains_have_turns(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """With one active domain, another one's kernel waits until the first one's has ended."""
+    machine = start(isolate="connection")
+    first, second = client(machine), client(machine)
+    first.own()
+    second.own()
+    with machine.control.gate("kernel"):
+        sent = [
+            one.connection.request("launch", {"kernel": one.custom, "args": [one.tensors[1], one.tensors[0], N]})
+            for one in (first, second)
+        ]
+        rows = [machine.control.row(pid) for pid in machine.executors()]
+        machine.wait(lambda: sum(row.waiting("kernel") for row in rows) == 1)
+        assert not second.connection.readable(0.2)
+        assert sum(row.waiting("kernel") for row in rows) == 1
+    for one, msgid in zip((first, second), sent):
+        one.connection.reply(msgid).get()
+
+
+def test_many_faults_leave_nothing_behind(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    machine = start(spares=1)
+    stranger, culprit = client(machine), client(machine)
+    culprit.own()
+    kernel = culprit.kernel("fault_kernel")
+    stranger.square()
+    before = machine.daemon.holdings()
+    for _ in range(2):  # a user has three in a minute
+        assert culprit.connection.error("launch", {"kernel": kernel, "args": [culprit.tensors[1]]}).code == "device_fault"
+        stranger.square()
+        culprit.launch_own()
+    machine.daemon.wait_holdings(before)
+
+
+def test_shared_memory_and_programs_follow(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """A program with a kernel runs again after the fault, on host memory that the new executor has not met."""
+    machine = start()
+    one = client(machine)
+    add = add_kernel(one.connection)
+    a, b, c = one.tensors
+    program = one.connection.call(
+        "program",
+        {
+            "tensors": [a, b, c],
+            "ops": [{"kernel": add, "args": [2, 0, 1, N]}, {"op": "square", "in": [2], "out": [1]}],
+        },
+    )["program"]
+    one.connection.call("run_program", {"program": program})
+    assert (values(one.memory[1]) == 36).all()
+    vector(one.memory[1])
+    assert one.fault().code == "device_fault"
+    vector(one.memory[1])
+    one.connection.call("run_program", {"program": program})
+    assert (values(one.memory[1]) == 36).all()
+    assert np.isfinite(values(one.memory[2])).all()
+
+
+def test_a_call_hangs(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """While one user's executor is stopped, the others work."""
+    machine = start(isolate="connection")
+    first, second = client(machine), client(machine)
+    second.square()
+    (common,) = machine.executors()
+    first.own()
+    domain = machine.new_executor({common})
+    os.kill(domain, signal.SIGSTOP)
+    msgid = first.connection.request("launch", {"kernel": first.custom, "args": [first.tensors[1], first.tensors[2], N]})
+    second.square()
+    os.kill(domain, signal.SIGCONT)
+    first.connection.reply(msgid).get()
