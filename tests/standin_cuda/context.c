@@ -4,7 +4,10 @@
 
 #include "standin.h"
 
-enum { STACK_MAX = 32 };
+enum {
+    STACK_MAX = 32,
+    ATTRIBUTE_MPS_ENABLED = 133 /* older headers do not have it */
+};
 
 static _Thread_local CUcontext stack[STACK_MAX];
 static _Thread_local unsigned depth;
@@ -43,18 +46,38 @@ void context_break(struct context *context, CUresult error)
     pthread_cond_broadcast(&standin_progress);
 }
 
-static struct context *context_new(int device, bool primary)
+/* Whether the device's compute mode lets this process have a context. Clients of an MPS server have theirs through it.
+ */
+static bool mode_allows(int device)
 {
-    struct context *context = calloc(1, sizeof(*context));
+    switch (device_attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)) {
+    case CU_COMPUTEMODE_PROHIBITED:
+        return false;
+    case CU_COMPUTEMODE_EXCLUSIVE_PROCESS:
+        return device_attribute(device, (CUdevice_attribute)ATTRIBUTE_MPS_ENABLED) ||
+               control_claim(standin_devices[device].physical);
+    default:
+        return true;
+    }
+}
 
+static CUresult context_new(int device, bool primary, struct context **ret_context)
+{
+    struct context *context;
+
+    if (!mode_allows(device))
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    context = calloc(1, sizeof(*context));
     if (!context)
-        return NULL;
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    standin_devices[device].contexts++;
     context->device = device;
     context->primary = primary;
     context->handle = handle_new(HANDLE_CONTEXT, context);
     count(STANDIN_COUNTER_live_contexts, 1);
     count(STANDIN_COUNTER_contexts, 1);
-    return context;
+    *ret_context = context;
+    return CUDA_SUCCESS;
 }
 
 /* The handle dies; the struct stays, since streams and regions of a careless program still point at it. */
@@ -66,6 +89,8 @@ static void context_end(struct context *context)
     context->default_stream = NULL;
     handle_free(context->handle);
     count(STANDIN_COUNTER_live_contexts, -1);
+    if (!--standin_devices[context->device].contexts)
+        control_release(standin_devices[context->device].physical);
 }
 
 API cuDevicePrimaryCtxRetain(CUcontext *ret_context, CUdevice device)
@@ -77,9 +102,9 @@ API cuDevicePrimaryCtxRetain(CUcontext *ret_context, CUdevice device)
         return r;
     d = &standin_devices[device];
     if (!d->primary)
-        d->primary = context_new(device, true);
-    if (!d->primary)
-        return leave(CUDA_ERROR_OUT_OF_MEMORY);
+        r = context_new(device, true, &d->primary);
+    if (r != CUDA_SUCCESS)
+        return leave(r);
     d->retained++;
     *ret_context = d->primary->handle;
     return leave(CUDA_SUCCESS);
@@ -141,9 +166,9 @@ API cuCtxCreate_v2(CUcontext *ret_context, unsigned flags, CUdevice device)
         return r;
     if (depth == STACK_MAX)
         return leave(CUDA_ERROR_INVALID_VALUE);
-    context = context_new(device, false);
-    if (!context)
-        return leave(CUDA_ERROR_OUT_OF_MEMORY);
+    r = context_new(device, false, &context);
+    if (r != CUDA_SUCCESS)
+        return leave(r);
     stack[depth++] = *ret_context = context->handle;
     return leave(CUDA_SUCCESS);
 }

@@ -75,6 +75,9 @@ void control_misuse(const char *text);
 /* The error that a switch asks for this call, or CUDA_SUCCESS. */
 CUresult control_fault(const char *function, bool *ret_sticky);
 bool control_implicit_sync(void);
+/* Whether no other process has claimed the device, which is this one's until control_release() or its end. */
+bool control_claim(unsigned physical);
+void control_release(unsigned physical);
 /* Whether streams share channels, and how much one holds. */
 bool control_channels(uint32_t *ret_entries);
 uint64_t control_memory_limit(void);
@@ -109,7 +112,7 @@ struct device {
     unsigned physical; /* the same in every process, whatever is visible there */
     CUuuid uuid;
     struct context *primary;
-    unsigned retained;
+    unsigned retained, contexts;
     uint64_t used;
     struct pool *default_pool, *pool; /* of cuMemAllocAsync; NULL: not made yet */
 };

@@ -245,6 +245,30 @@ def test_a_device_is_known_by_its_uuid(peers: Callable[..., Peer]) -> None:
     assert refused.value.code == INVALID_DEVICE
 
 
+def _retain_error(**env: str) -> str:
+    """The error of a process that makes a context and ends; "" where it has one."""
+    code = """
+from standin_cuda import CudaError, Driver
+try:
+    Driver()
+except CudaError as error:
+    print(error.name, end="")
+"""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **env}
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True, text=True).stdout
+
+
+def test_compute_modes_limit_who_has_a_context(peers: Callable[..., Peer], control: Control) -> None:
+    exclusive, under_mps, prohibited = "20=3", "20=3,133=1", "20=2"
+    holder = peers(KOPS_STANDIN_ATTRIBUTES=exclusive)
+    holder.alloc(1)
+    assert _retain_error(KOPS_STANDIN_ATTRIBUTES=exclusive) == "CUDA_ERROR_DEVICE_UNAVAILABLE"
+    assert _retain_error(KOPS_STANDIN_ATTRIBUTES=under_mps) == ""
+    holder.kill()
+    assert _retain_error(KOPS_STANDIN_ATTRIBUTES=exclusive) == ""
+    assert _retain_error(KOPS_STANDIN_ATTRIBUTES=prohibited) == "CUDA_ERROR_DEVICE_UNAVAILABLE"
+
+
 def test_gate_holds_an_open(peers: Callable[..., Peer], control: Control) -> None:
     owner, user = peers(), peers()
     handle = owner.ipc_handle(owner.alloc(100))
