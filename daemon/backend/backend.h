@@ -41,8 +41,9 @@ struct backend_device_info {
     char arch[16]; /* "sm_90", "avx512", … */
     uint64_t memory_bytes;
     unsigned compute_units;
-    bool shared;   /* other processes' work runs beside ours in one context: a fault of theirs is ours, too */
-    bool clusters; /* the driver launches kernels with clusters */
+    bool shared;    /* other processes' work runs beside ours in one context: a fault of theirs is ours, too */
+    bool clusters;  /* the driver launches kernels with clusters */
+    bool exclusive; /* one process at a time has a context here: a second executor would get none */
 };
 
 /* First member of every backend's own device struct. */
@@ -224,10 +225,10 @@ struct backend {
     const char *execution_key; /* what a timing of one execution is called: "host_us", "gpu_us" */
 
     /* any. Finds and opens every device; fills `ret_devices` (room for `max`). No driver or no device is no error: 0
-     * devices. */
+     * devices. See activate(). */
     int (*open)(const struct backend_config *config, const struct backend_host *host,
                 struct backend_device **ret_devices, unsigned max, unsigned *ret_count, struct error *e);
-    /* any, after the last job's done(): frees one device and what belongs to it. */
+    /* any, after the last job's done(): frees one device and what belongs to it, also one that is not active. */
     void (*close)(struct backend_device *device);
 
     /* any. NULL-terminated names of the kernels for `op` and `dtype` here, best first; they live as long as the device.
@@ -321,7 +322,7 @@ struct backend {
 
     /* any; may block. Makes the device ready for work, where open() only describes it because that takes long (a GPU's
      * context). Called once, before every other function but check(), variants(), memory_kinds(), kernel_limits() and
-     * can_access(). NULL: open() has done it all. */
+     * can_access(). After a failure the device is as it was. NULL: open() has done it all. */
     int (*activate)(struct backend_device *device, struct error *e);
 
     /* loop. The processes that work for this backend, at most `max`. Returns how many. NULL: it works in this one. */

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "backend/devices.h"
 #include "executor/bell.h"
 #include "executor/executor.h"
 #include "executor/serve.h"
@@ -119,6 +120,7 @@ static int open_devices(struct serving *p, const struct backend_config *config, 
 
     if (p->backend->open(config, &host, p->devices, BACKEND_MAX_DEVICES, &p->n_devices, e) < 0)
         return -1;
+    p->n_devices = devices_activate(p->devices, p->n_devices);
     for (unsigned i = 0; i < p->n_devices; i++)
         p->devices[i]->index = i;
     for (unsigned i = 0; i < p->n_devices; i++)

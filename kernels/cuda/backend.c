@@ -88,5 +88,6 @@ const struct backend cuda_backend = {
     .code_function = gpu_code_function,
     .kernel_limits = gpu_kernel_limits,
     .abandon = cuda_gpu_abandon,
+    .activate = cuda_gpu_activate,
     .memory_free = gpu_memory_free,
 };

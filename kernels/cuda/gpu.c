@@ -1,4 +1,4 @@
-/* Opens the GPUs of the machine, and closes them or leaves them behind. */
+/* Describes the GPUs of the machine, makes them active, and closes them or leaves them behind. */
 #include "gpu.h"
 
 #include <stdlib.h>
@@ -20,21 +20,32 @@ static struct cuda_gpu *gpu_open(const struct backend *backend, const struct bac
         return NULL;
     }
     gpu->device.base.backend = backend;
-    if (cuda_device_open(&gpu->device, number, host, e) < 0)
-        goto free_gpu;
-    if (cuda_kernels_open(&gpu->kernels, &gpu->device, have_blaslt, config->cuda_workspace_bytes, e) < 0)
-        goto close_device;
-    if (cuda_executor_open(&gpu->executor, &gpu->device, &gpu->kernels, e) < 0)
-        goto close_kernels;
+    if (cuda_device_describe(&gpu->device, number, host, e) < 0) {
+        free(gpu);
+        return NULL;
+    }
+    gpu->device.base.signals = cuda_flags_are_supported(&gpu->device);
+    cuda_kernels_describe(&gpu->kernels, &gpu->device, have_blaslt, config->cuda_workspace_bytes);
     return gpu;
+}
 
-close_kernels:
-    cuda_kernels_close(&gpu->kernels);
-close_device:
-    cuda_device_close(&gpu->device);
-free_gpu:
-    free(gpu);
-    return NULL;
+int cuda_gpu_activate(struct backend_device *base, struct error *e)
+{
+    struct cuda_gpu *gpu = cuda_gpu(base);
+
+    if (cuda_device_activate(&gpu->device, e) < 0)
+        return -1;
+    if (cuda_kernels_load(&gpu->kernels, e) < 0)
+        goto deactivate;
+    if (cuda_executor_open(&gpu->executor, &gpu->device, &gpu->kernels, e) < 0)
+        goto unload_kernels;
+    return 0;
+
+unload_kernels:
+    cuda_kernels_unload(&gpu->kernels);
+deactivate:
+    cuda_device_deactivate(&gpu->device);
+    return -1;
 }
 
 /* 0 when there is no driver or no device, which is no error. */
@@ -79,7 +90,7 @@ int cuda_gpu_open_all(const struct backend *backend, const struct backend_config
     bool have_blaslt = count > 0 && load_blaslt(config);
     unsigned opened = 0;
 
-    /* A GPU that cannot be used (taken exclusively by another process, too old) does not take the others away. */
+    /* A GPU that the driver cannot describe does not take the others away. */
     for (int i = 0; i < count && opened < max; i++) {
         char quoted[300];
         struct error e;
@@ -116,8 +127,10 @@ void cuda_gpu_close(struct backend_device *base)
         left_behind = gpu;
         return;
     }
-    cuda_executor_close(&gpu->executor);
+    if (cuda_device_is_active(&gpu->device))
+        cuda_executor_close(&gpu->executor);
     cuda_kernels_close(&gpu->kernels);
-    cuda_device_close(&gpu->device);
+    if (cuda_device_is_active(&gpu->device))
+        cuda_device_deactivate(&gpu->device);
     free(gpu);
 }

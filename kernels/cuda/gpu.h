@@ -19,10 +19,13 @@ static inline struct cuda_gpu *cuda_gpu(struct backend_device *base)
     return (struct cuda_gpu *)(void *)base;
 }
 
-/* open() of struct backend; the devices belong to `backend`. */
+/* open() of struct backend, which describes the devices; they belong to `backend`. */
 int cuda_gpu_open_all(const struct backend *backend, const struct backend_config *config,
                       const struct backend_host *host, struct backend_device **ret_devices, unsigned max,
                       unsigned *ret_count);
+
+/* activate() of struct backend: makes the context and what belongs to it. */
+int cuda_gpu_activate(struct backend_device *base, struct error *e);
 
 /* close() and abandon() of struct backend.
  *

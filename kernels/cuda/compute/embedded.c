@@ -77,6 +77,7 @@ void cuda_embedded_unload(const struct cuda_device *d, struct cuda_embedded *k)
         cuda_on(d)->ModuleUnload(k->modules[--k->n_modules]);
     free(k->modules);
     free(k->table);
+    *k = (struct cuda_embedded){0};
 }
 
 CUfunction cuda_embedded_find(const struct cuda_embedded *k, const char *name)

@@ -1,5 +1,5 @@
-/* The embedded kernels of one device: modules that are loaded when the device opens, and functions by name. Read-only
- * after. */
+/* The embedded kernels of one device: modules that are loaded when the device becomes active, and functions by name.
+ * Read-only after. */
 #ifndef KOPS_CUDA_EMBEDDED_H
 #define KOPS_CUDA_EMBEDDED_H
 
@@ -21,6 +21,7 @@ struct cuda_embedded {
 
 /* Loads every binary and looks up every kernel in the device's context. */
 int cuda_embedded_load(const struct cuda_device *d, struct cuda_embedded *k, struct error *e);
+/* Harmless where nothing is loaded. */
 void cuda_embedded_unload(const struct cuda_device *d, struct cuda_embedded *k);
 
 /* NULL when no binary has the kernel. Thread: any. */

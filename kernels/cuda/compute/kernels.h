@@ -1,4 +1,5 @@
-/* The kernels of one device: the embedded ones, cuBLASLt's, and the limits of users' kernels. Fixed once it is open. */
+/* The kernels of one device: the embedded ones, cuBLASLt's, and the limits of users' kernels. Fixed once they are
+ * loaded. */
 #ifndef KOPS_CUDA_KERNELS_H
 #define KOPS_CUDA_KERNELS_H
 
@@ -18,9 +19,12 @@ struct cuda_kernels {
     uint64_t workspace_bytes; /* of each device queue, for cuBLASLt */
 };
 
-/* `workspace_bytes` 0: the default. The context is current. */
-int cuda_kernels_open(struct cuda_kernels *k, struct cuda_device *d, bool have_blaslt, uint64_t workspace_bytes,
-                      struct error *e);
+/* Fills in all but the embedded kernels. The device need not be active. `workspace_bytes` 0: the default. */
+void cuda_kernels_describe(struct cuda_kernels *k, struct cuda_device *d, bool have_blaslt, uint64_t workspace_bytes);
+/* Loads the embedded kernels of an active device, which stays active until they are unloaded. */
+int cuda_kernels_load(struct cuda_kernels *k, struct error *e);
+void cuda_kernels_unload(struct cuda_kernels *k);
+/* Frees all of it, loaded or not. A device that was active still is. */
 void cuda_kernels_close(struct cuda_kernels *k);
 
 #endif

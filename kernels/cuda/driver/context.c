@@ -5,7 +5,7 @@
 
 int cuda_device_lost(const struct cuda_device *d, struct error *e)
 {
-    error_set(e, ERROR_DEVICE_LOST, "%s: the GPU's context is broken until the daemon restarts", d->base.info.uuid);
+    error_set(e, ERROR_DEVICE_LOST, "%s: the GPU's context is broken, and the work on it is lost", d->base.info.uuid);
     return error_detail_text(e, "driver", cuda_result_name((CUresult)atomic_load(&d->fault)));
 }
 
@@ -26,8 +26,8 @@ int cuda_fail(struct cuda_device *device, CUresult result, const char *call, str
     if (cuda_result_is_sticky(result)) {
         if (device)
             cuda_device_break(device, result);
-        error_set(e, ERROR_DEVICE_LOST, "%s failed with %s: the GPU's context is broken until the daemon restarts",
-                  call, name);
+        error_set(e, ERROR_DEVICE_LOST, "%s failed with %s: %s", call, name,
+                  device ? "the GPU's context is broken, and the work on it is lost" : "the GPU cannot be used now");
     } else if (result == CUDA_ERROR_OUT_OF_MEMORY) {
         error_set(e, ERROR_OUT_OF_MEMORY, "the GPU has too little free memory (%s); free some, or use smaller tensors",
                   call);

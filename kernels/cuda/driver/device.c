@@ -1,4 +1,4 @@
-/* Opens and closes devices. */
+/* Describes devices, makes their contexts and gives them back. */
 #include "device.h"
 
 #include <stdio.h>
@@ -29,6 +29,13 @@ static void format_uuid(const CUuuid *uuid, char *into, size_t size)
              b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 }
 
+/* Under MPS the one process that has the device is the MPS server, through which its clients have contexts. */
+static bool is_exclusive(const struct cuda_device *d)
+{
+    return cuda_device_attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) == CU_COMPUTEMODE_EXCLUSIVE_PROCESS &&
+           !d->base.info.shared;
+}
+
 static int describe(struct cuda_device *d, struct error *e)
 {
     struct backend_device_info *info = &d->base.info;
@@ -48,18 +55,31 @@ static int describe(struct cuda_device *d, struct error *e)
     info->memory_bytes = bytes;
     info->compute_units = (unsigned)processors;
     info->shared = cuda_device_attribute(d, (CUdevice_attribute)ATTRIBUTE_MPS_ENABLED) != 0;
+    info->exclusive = is_exclusive(d);
     info->clusters = CUDA_HAS(LaunchKernelEx);
     d->registers_read_only = cuda_device_attribute(d, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) != 0;
-    return 0;
+    return cuda_scratch_describe(d, e);
 }
 
-int cuda_device_open(struct cuda_device *d, int number, const struct backend_host *host, struct error *e)
+int cuda_device_describe(struct cuda_device *d, int number, const struct backend_host *host, struct error *e)
 {
     d->host = *host;
-    if (CUDA_DRIVER_CALL(e, DeviceGet, &d->ordinal, number) < 0 || describe(d, e) < 0)
+    return CUDA_DRIVER_CALL(e, DeviceGet, &d->ordinal, number) < 0 ? -1 : describe(d, e);
+}
+
+static void release_context(struct cuda_device *d)
+{
+    cuda_driver_enter(NULL);
+    cuda.DevicePrimaryCtxRelease(d->ordinal);
+    d->context = NULL;
+}
+
+int cuda_device_activate(struct cuda_device *d, struct error *e)
+{
+    if (CUDA_DRIVER_CALL(e, DevicePrimaryCtxRetain, &d->context, d->ordinal) < 0) {
+        d->context = NULL;
         return -1;
-    if (CUDA_DRIVER_CALL(e, DevicePrimaryCtxRetain, &d->context, d->ordinal) < 0)
-        return -1;
+    }
     if (cuda_check(NULL, cuda_driver_enter(d->context), "cuCtxSetCurrent", e) < 0)
         goto release_context;
     if (CUDA_OPEN_CALL(d, e, StreamCreate, &d->service, CU_STREAM_NON_BLOCKING) < 0)
@@ -72,16 +92,14 @@ int cuda_device_open(struct cuda_device *d, int number, const struct backend_hos
 destroy_service:
     cuda_on(d)->StreamDestroy(d->service);
 release_context:
-    cuda_driver_enter(NULL);
-    cuda.DevicePrimaryCtxRelease(d->ordinal);
+    release_context(d);
     return -1;
 }
 
-void cuda_device_close(struct cuda_device *d)
+void cuda_device_deactivate(struct cuda_device *d)
 {
     cuda_events_destroy(d, &d->events);
     cuda_scratch_close(d);
     cuda_on(d)->StreamDestroy(d->service);
-    cuda_driver_enter(NULL);
-    cuda.DevicePrimaryCtxRelease(d->ordinal);
+    release_context(d);
 }

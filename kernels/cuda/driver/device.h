@@ -1,7 +1,8 @@
 /* One GPU: its primary context, and how results of driver calls become errors.
  *
- * A struct cuda_device is fixed between cuda_device_open() and cuda_device_close(), but for `fault`, which is atomic,
- * and the pool of events, which has its own lock. */
+ * cuda_device_describe() fills in what is known without a context, cuda_device_activate() the rest. A struct
+ * cuda_device is fixed from then on, but for `fault`, which is atomic, and the pool of events, which has its own lock.
+ */
 #ifndef KOPS_CUDA_DEVICE_H
 #define KOPS_CUDA_DEVICE_H
 
@@ -17,11 +18,14 @@ struct cuda_device {
     struct backend_device base; /* first: the server's view */
     struct backend_host host;
     CUdevice ordinal;
-    CUcontext context; /* primary, retained */
+    bool registers_read_only;
+    bool has_pools; /* of memory in stream order: scratch.h has one */
+
+    /* Of an active device. */
+    CUcontext context; /* primary, retained; NULL: the device is not active */
     atomic_int fault;  /* the sticky CUresult that broke the context, or 0 */
     CUmemoryPool pool; /* for scratch.h; NULL where the device has no pools */
     CUstream service;  /* for work outside jobs, such as zeroing new memory */
-    bool registers_read_only;
     struct cuda_events events;
 };
 
@@ -37,10 +41,17 @@ static inline struct cuda_device *cuda_device(struct backend_device *base)
     return (struct cuda_device *)(void *)base;
 }
 
-/* Opens the driver's device of that number. Its context is current in the calling thread afterwards. */
-int cuda_device_open(struct cuda_device *d, int number, const struct backend_host *host, struct error *e);
-/* On a broken context every call of the driver fails, which is harmless. */
-void cuda_device_close(struct cuda_device *d);
+/* Finds the driver's device of that number and asks the driver about it, without making a context. */
+int cuda_device_describe(struct cuda_device *d, int number, const struct backend_host *host, struct error *e);
+/* Makes the context, which is current in the calling thread afterwards. After a failure the device is not active. */
+int cuda_device_activate(struct cuda_device *d, struct error *e);
+/* Gives the context back. On a broken context every call of the driver fails, which is harmless. */
+void cuda_device_deactivate(struct cuda_device *d);
+
+static inline bool cuda_device_is_active(const struct cuda_device *d)
+{
+    return d->context != NULL;
+}
 
 /* 0 for an attribute that the driver does not know. */
 int cuda_device_attribute(const struct cuda_device *d, CUdevice_attribute which);
@@ -81,7 +92,7 @@ static inline int cuda_check(struct cuda_device *device, CUresult result, const 
 /* One driver call on a device as a fallible function: CUDA_CALL(device, e, MemUnmap, address, size). */
 #define CUDA_CALL(device, e, Name, ...) cuda_check((device), cuda_on(device)->Name(__VA_ARGS__), "cu" #Name, (e))
 
-/* The same while the device is being opened: no user has the device yet, so a sticky result breaks nothing. */
+/* The same while the device becomes active: no user has the device yet, so a sticky result breaks nothing. */
 #define CUDA_OPEN_CALL(device, e, Name, ...) cuda_check(NULL, cuda_on(device)->Name(__VA_ARGS__), "cu" #Name, (e))
 
 /* A call that needs no context. */

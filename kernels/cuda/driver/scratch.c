@@ -3,16 +3,14 @@
 
 enum { POOL_KEEP_BYTES = 512 << 20 /* scratch that stays with the daemon between jobs */ };
 
-/* Whether the device has pools. Only a driver too old to know the question may leave it open. */
-static int has_pools(const struct cuda_device *d, int *ret, struct error *e)
+/* Only a driver too old to know the question may leave it open. */
+int cuda_scratch_describe(struct cuda_device *d, struct error *e)
 {
-    CUresult r = cuda.DeviceGetAttribute(ret, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, d->ordinal);
+    int supported = 0;
+    CUresult r = cuda.DeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, d->ordinal);
 
-    if (r == CUDA_ERROR_INVALID_VALUE) {
-        *ret = 0;
-        return 0;
-    }
-    return cuda_check(NULL, r, "cuDeviceGetAttribute", e);
+    d->has_pools = r == CUDA_SUCCESS && supported;
+    return r == CUDA_ERROR_INVALID_VALUE ? 0 : cuda_check(NULL, r, "cuDeviceGetAttribute", e);
 }
 
 /* The device's default pool would do; one of our own lets the daemon decide how much it keeps. */
@@ -21,11 +19,8 @@ int cuda_scratch_open(struct cuda_device *d, struct error *e)
     CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                             .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->ordinal}};
     cuuint64_t keep = POOL_KEEP_BYTES;
-    int supported;
 
-    if (has_pools(d, &supported, e) < 0)
-        return -1;
-    if (!supported)
+    if (!d->has_pools)
         return 0;
     if (CUDA_OPEN_CALL(d, e, MemPoolCreate, &d->pool, &props) < 0)
         return -1;

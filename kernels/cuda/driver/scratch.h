@@ -4,13 +4,16 @@
 
 #include "device.h"
 
-/* Makes device->pool, or leaves it NULL where the device has no pools. The context is current. */
+/* Sets device->has_pools. */
+int cuda_scratch_describe(struct cuda_device *d, struct error *e);
+
+/* Makes device->pool where the device has pools. The context is current. */
 int cuda_scratch_open(struct cuda_device *d, struct error *e);
 void cuda_scratch_close(struct cuda_device *d);
 
 static inline bool cuda_scratch_is_there(const struct cuda_device *d)
 {
-    return d->pool != NULL;
+    return d->has_pools;
 }
 
 /* Memory that work behind this call on the same stream may use. cuda_scratch_is_there(). */

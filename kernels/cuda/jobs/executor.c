@@ -19,7 +19,6 @@ int cuda_executor_open(struct cuda_executor *x, struct cuda_device *d, const str
         goto close_streams;
     }
     cuda_job_pool_open(&x->job_pool);
-    d->base.signals = cuda_flags_are_there(&x->streams.flags);
     return 0;
 
 close_streams:

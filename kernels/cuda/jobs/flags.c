@@ -5,7 +5,7 @@
 
 enum { LINE_BYTES = 64 };
 
-static bool has_memory_operations(const struct cuda_device *d)
+bool cuda_flags_are_supported(const struct cuda_device *d)
 {
     return CUDA_HAS(StreamBatchMemOp) && cuda_device_attribute(d, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
 }
@@ -17,7 +17,7 @@ int cuda_flags_open(struct cuda_device *d, struct cuda_flags *flags, struct erro
 
     flags->host = NULL;
     flags->n_free = 0;
-    if (!has_memory_operations(d))
+    if (!cuda_flags_are_supported(d))
         return 0;
     if (CUDA_OPEN_CALL(d, e, MemHostAlloc, &host, bytes, CU_MEMHOSTALLOC_DEVICEMAP) < 0)
         return -1;

@@ -16,14 +16,11 @@ struct cuda_flags {
     uint16_t free[CUDA_FLAGS_MAX];
 };
 
-/* Leaves `flags` empty where the driver or the device has no 64-bit stream memory operations. The context is current.
- */
+/* Whether the device writes flags: it and the driver have 64-bit stream memory operations. It need not be active. */
+bool cuda_flags_are_supported(const struct cuda_device *d);
+
+/* Leaves `flags` empty where they are not supported. The context is current. */
 int cuda_flags_open(struct cuda_device *d, struct cuda_flags *flags, struct error *e);
-/* Whether the device writes flags. */
-static inline bool cuda_flags_are_there(const struct cuda_flags *flags)
-{
-    return flags->host != NULL;
-}
 void cuda_flags_close(struct cuda_device *d, struct cuda_flags *flags);
 
 /* A flag that is 0 and that no work on the device will write; NULL: none is left. */

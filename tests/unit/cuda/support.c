@@ -138,6 +138,8 @@ static void wake(void *context)
     (void)written;
 }
 
+const struct backend_host test_host = {.wake = wake};
+
 static void map_control(void)
 {
     static char path[64];
@@ -151,22 +153,31 @@ static void map_control(void)
     setenv("KOPS_STANDIN_CONTROL", path, 1);
 }
 
-int open_devices(const char *blaslt, struct backend_device **ret_devices, unsigned wanted)
+void describe_devices(const char *blaslt, struct backend_device **ret_devices, unsigned wanted)
 {
     struct backend_config config = {.cuda_driver = KOPS_STANDIN, .cuda_blaslt = blaslt};
-    struct backend_host host = {.wake = wake};
     unsigned count = 0;
     struct error e;
 
     if (!control)
         map_control();
-    exporter_start(); /* a fork of a process that has used the driver cannot use it */
     if (wake_fd < 0)
         wake_fd = eventfd(0, EFD_CLOEXEC);
-    assert_int_equal(backend->open(&config, &host, ret_devices, wanted, &count, &e), 0);
+    assert_int_equal(backend->open(&config, &test_host, ret_devices, wanted, &count, &e), 0);
     assert_int_equal(count, wanted);
     for (unsigned i = 0; i < wanted; i++)
         ret_devices[i]->index = 3 + i; /* after another backend's */
+}
+
+int open_devices(const char *blaslt, struct backend_device **ret_devices, unsigned wanted)
+{
+    struct error e;
+
+    exporter_start(); /* a fork of a process that has used the driver cannot use it */
+    describe_devices(blaslt, ret_devices, wanted);
+    for (unsigned i = 0; i < wanted; i++)
+        if (backend->activate(ret_devices[i], &e) < 0)
+            fail_msg("activate: %s", e.message);
     return 0;
 }
 
@@ -193,7 +204,7 @@ int teardown(void **state)
 
 /* ---- the control page ---- */
 
-static struct standin_row *own_row(void)
+struct standin_row *own_row(void)
 {
     for (unsigned i = 0; i < STANDIN_ROWS; i++)
         if (control->rows[i].pid == getpid())

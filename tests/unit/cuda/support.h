@@ -20,6 +20,10 @@ enum { SAMPLES_MAX = 2048, VALUES_MAX = 4096 };
 extern const struct backend *backend;
 extern struct backend_device *device;
 extern struct standin_control *control;
+extern const struct backend_host test_host; /* wakes wait_for_wake() */
+
+/* Opens the backend's devices, which are not active then. */
+void describe_devices(const char *blaslt, struct backend_device **ret_devices, unsigned wanted);
 
 /* Group fixtures: a process with one device. `blaslt` is cuBLASLt's path, or "none". */
 int open_device(const char *blaslt);
@@ -30,6 +34,7 @@ int teardown(void **state);
 /* ---- the control page ---- */
 
 int64_t counter(enum standin_counter_id id); /* of this process */
+struct standin_row *own_row(void);
 uint64_t calls(const char *function);
 void gate_close(enum standin_gate_id gate);
 void gate_open(enum standin_gate_id gate);

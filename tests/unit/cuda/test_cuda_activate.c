@@ -1,0 +1,243 @@
+/* Devices are described without a context, and become active later. */
+#include "support.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "backend/devices.h"
+#include "core/kernel.h"
+
+enum { N = 1000, BYTES = N * sizeof(float), FAILURES_MAX = 400, OUT_OF_MEMORY = 2 };
+
+static struct backend_device *devices[2];
+
+static int two_devices(void **state)
+{
+    (void)state;
+    return setenv("KOPS_STANDIN_DEVICES", "2", 1);
+}
+
+static void describe(void)
+{
+    describe_devices("none", devices, 2);
+}
+
+static void expect_nothing_lives(void)
+{
+    for (unsigned id = STANDIN_COUNTER_live_contexts; id <= STANDIN_COUNTER_live_captures; id++)
+        if (counter(id) != 0)
+            fail_msg("counter %u is %lld", id, (long long)counter(id));
+    assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
+}
+
+static void close_all(void)
+{
+    for (unsigned i = 0; i < 2; i++)
+        backend->close(devices[i]);
+    expect_nothing_lives();
+}
+
+static void run_a_job_on(struct backend_device *d)
+{
+    struct backend_stream *stream;
+    struct backend_memory *m;
+    struct test_job t;
+
+    device = d;
+    stream = stream_open();
+    m = device_memory(BYTES);
+    fill(m, N, 1);
+    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
+    run_job(stream, &t);
+    for (unsigned k = 0; k < N; k++)
+        assert_true(floats(m)[k] == value(k, 1) * value(k, 1));
+    backend->stream_free(stream);
+    close_memory(m);
+}
+
+static void test_facts_need_no_context(void **state)
+{
+    struct kernel_limits limits;
+    int64_t contexts;
+
+    (void)state;
+    describe();
+    contexts = counter(STANDIN_COUNTER_contexts);
+    assert_memory_equal(devices[0]->info.uuid, "GPU-", 4);
+    assert_true(devices[0]->signals);
+    assert_string_equal(backend->variants(devices[0], op_get(OP_GEMM), DTYPE_F32)[0], "tiled");
+    backend->kernel_limits(devices[0], &limits);
+    assert_int_equal(limits.max_threads, 1024);
+    assert_int_equal(limits.max_cluster, 16);
+    assert_int_equal(backend->memory_kinds(devices[0]),
+                     1U << MEMORY_CUDA_IPC | 1U << MEMORY_CUDA_VMM | 1U << MEMORY_CUDA_POOL);
+    assert_true(backend->can_access(devices[0], devices[1]));
+    close_all(); /* of devices that were never active */
+    assert_int_equal(counter(STANDIN_COUNTER_contexts), contexts);
+}
+
+static void *activate(void *argument)
+{
+    struct backend_device *d = argument;
+    struct error e;
+
+    return backend->activate(d, &e) < 0 ? NULL : d;
+}
+
+static void test_any_thread_makes_a_device_active(void **state)
+{
+    pthread_t threads[2];
+    void *active;
+
+    (void)state;
+    describe();
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, activate, devices[i]), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(pthread_join(threads[i], &active), 0);
+        assert_ptr_equal(active, devices[i]);
+    }
+    assert_int_equal(counter(STANDIN_COUNTER_live_contexts), 2);
+    for (unsigned i = 0; i < 2; i++)
+        run_a_job_on(devices[i]);
+    close_all();
+}
+
+static void test_only_an_active_device_has_a_context(void **state)
+{
+    struct error e;
+
+    (void)state;
+    describe();
+    assert_int_equal(backend->activate(devices[1], &e), 0);
+    assert_int_equal(counter(STANDIN_COUNTER_live_contexts), 1);
+    run_a_job_on(devices[1]);
+    close_all();
+}
+
+/* Every call of the driver that activate() makes fails once. */
+static void test_after_a_failure_the_device_is_as_it_was(void **state)
+{
+    static const char *const functions[] = {
+        "cuDevicePrimaryCtxRetain",    "cuCtxSetCurrent",  "cuStreamCreate", "cuMemPoolCreate",
+        "cuMemPoolSetAttribute",       "cuModuleLoadData", "cuFuncLoad",     "cuModuleGetFunction",
+        "cuCtxGetStreamPriorityRange", "cuMemHostAlloc",
+    };
+    struct error e;
+
+    (void)state;
+    for (unsigned f = 0; f < sizeof(functions) / sizeof(*functions); f++) {
+        unsigned failures = 0;
+
+        describe();
+        for (;; failures++) {
+            int64_t fired = counter(STANDIN_COUNTER_faults);
+
+            assert_true(failures < FAILURES_MAX);
+            inject_later(functions[f], failures + 1, OUT_OF_MEMORY, false);
+            if (backend->activate(devices[0], &e) == 0)
+                break;
+            assert_int_equal(counter(STANDIN_COUNTER_faults), fired + 1);
+            assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
+            expect_nothing_lives();
+        }
+        control->faults[0].armed = 0; /* there are no more of these calls */
+        if (failures == 0)
+            fail_msg("activate() does not call %s", functions[f]);
+        run_a_job_on(devices[0]);
+        close_all();
+    }
+}
+
+/* ---- the set of the daemon ---- */
+
+/* What `set` has once it is open, and the log of that. */
+static int open_set(struct device_set *set, char *ret_log, size_t size)
+{
+    static const struct backend *const backends[] = {&cuda_backend};
+    struct backend_config config = {.cuda_driver = KOPS_STANDIN, .cuda_blaslt = "none"};
+    int log = memfd_create("log", 0), old = dup(STDERR_FILENO), r;
+    struct error e;
+    ssize_t n;
+
+    dup2(log, STDERR_FILENO);
+    r = devices_open(set, backends, 1, &config, &test_host, &e);
+    dup2(old, STDERR_FILENO);
+    n = pread(log, ret_log, size - 1, 0);
+    ret_log[n > 0 ? n : 0] = '\0';
+    close(log);
+    close(old);
+    return r;
+}
+
+static void test_a_device_that_cannot_be_active_is_left_out(void **state)
+{
+    struct device_set set;
+    char uuid[48], log[4096];
+
+    (void)state;
+    describe();
+    memcpy(uuid, devices[1]->info.uuid, sizeof(uuid));
+    close_all();
+    inject("cuDevicePrimaryCtxRetain", 46, false);
+    assert_int_equal(open_set(&set, log, sizeof(log)), 0);
+    assert_non_null(strstr(log, "event=cuda_device_skipped number=0 reason="));
+    assert_non_null(strstr(log, "CUDA_ERROR_DEVICE_UNAVAILABLE"));
+    assert_int_equal(set.count, 1);
+    assert_string_equal(set.all[0]->info.uuid, uuid);
+    assert_int_equal(set.all[0]->index, 0);
+    run_a_job_on(set.all[0]);
+    devices_close(&set);
+    expect_nothing_lives();
+}
+
+static void test_a_machine_whose_devices_cannot_be_active_has_none(void **state)
+{
+    struct device_set set;
+    char log[4096];
+
+    (void)state;
+    inject("cuDevicePrimaryCtxRetain", 46, false);
+    control->faults[0].times = 2;
+    assert_int_equal(open_set(&set, log, sizeof(log)), -1);
+    assert_non_null(strstr(log, "event=cuda_device_skipped number=1 reason="));
+    expect_nothing_lives();
+}
+
+/* ---- compute modes ---- */
+
+static void expect_exclusive(const char *attributes, bool exclusive)
+{
+    setenv("KOPS_STANDIN_ATTRIBUTES", attributes, 1);
+    describe();
+    assert_int_equal(devices[0]->info.exclusive, exclusive);
+    close_all();
+    unsetenv("KOPS_STANDIN_ATTRIBUTES");
+}
+
+static void test_a_device_says_whether_it_is_exclusive(void **state)
+{
+    (void)state;
+    expect_exclusive("20=0", false);
+    expect_exclusive("20=3", true);
+    expect_exclusive("20=3,133=1", false); /* the MPS server has it, and takes clients */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_facts_need_no_context),
+        cmocka_unit_test(test_any_thread_makes_a_device_active),
+        cmocka_unit_test(test_only_an_active_device_has_a_context),
+        cmocka_unit_test(test_after_a_failure_the_device_is_as_it_was),
+        cmocka_unit_test(test_a_device_that_cannot_be_active_is_left_out),
+        cmocka_unit_test(test_a_machine_whose_devices_cannot_be_active_has_none),
+        cmocka_unit_test(test_a_device_says_whether_it_is_exclusive),
+    };
+
+    return cmocka_run_group_tests(tests, two_devices, NULL);
+}
