@@ -55,7 +55,7 @@ static CUevent wake_event(struct cuda_stream *s)
     struct error e;
 
     if (!s->wake && cuda_event_mark(s->queue.device, EVENT_PLAIN_END, s->queue.stream, &s->wake, &e) < 0 &&
-        !s->executor->told_of_naps) {
+        !s->executor->told_of_naps && !cuda_device_is_broken(s->queue.device)) {
         char quoted[300];
 
         s->executor->told_of_naps = true;
@@ -95,24 +95,32 @@ enum cuda_wait cuda_stream_waits_for(struct cuda_stream *s, CUevent *ret_event)
     return happened(s->queue.device, *ret_event) ? WAIT_NOTHING : WAIT_EVENT;
 }
 
-static void end_execution(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, bool measure)
+/* Takes the job's first execution off those in flight. */
+static void drop_execution(struct cuda_stream *s, struct cuda_job *job)
 {
-    struct cuda_execution *x = &job->executions[job->ended % JOB_WINDOW];
+    struct cuda_execution *x = &job->executions[job->ended++ % JOB_WINDOW];
 
-    if (x->start && measure) {
+    if (s->wake)
+        drop_wake(s);
+    return_end(s, cuda_end_kind(s, x), x->end);
+    cuda_event_return(s->queue.device, EVENT_TIMED, x->start);
+    s->in_flight--;
+    s->steps_in_flight -= x->steps;
+}
+
+static void end_execution(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job)
+{
+    const struct cuda_execution *x = &job->executions[job->ended % JOB_WINDOW];
+
+    if (x->start) {
         double us = cuda_event_us(s->queue.device, x->start, x->end);
 
         if (!isnan(us))
             base->samples[base->n_samples++] = us;
     }
-    if (s->wake)
-        drop_wake(s);
-    return_end(s, cuda_end_kind(s, x), x->end);
-    cuda_event_return(s->queue.device, EVENT_TIMED, x->start);
-    base->ended = ++job->ended;
+    drop_execution(s, job);
+    base->ended = job->ended;
     s->executor->progress_ns = clock_now_ns();
-    s->in_flight--;
-    s->steps_in_flight -= x->steps;
 }
 
 /* Counts and measures the job's executions that have ended. Returns true when the whole job has. */
@@ -124,7 +132,7 @@ static bool collect(struct cuda_stream *s, struct backend_job *base)
     while (job->ended < job->issued) {
         if (!has_ended(s, &job->executions[job->ended % JOB_WINDOW]))
             return false;
-        end_execution(s, base, job, true);
+        end_execution(s, base, job);
     }
     if (job->state != JOB_ISSUED)
         return false;
@@ -157,25 +165,6 @@ static void finish(struct cuda_stream *s, struct backend_job *base, struct list 
     cuda_job_give(&s->executor->job_pool, job);
 }
 
-void cuda_stream_fail(struct cuda_stream *s, struct list *finished)
-{
-    list_for_each_safe (node, after, &s->jobs) {
-        struct backend_job *base = list_entry(node, struct backend_job, link);
-        struct cuda_job *job = base->impl;
-        struct error e;
-
-        base->failed = false;
-        if (s->executor->abandoned_why.code != ERROR_NONE)
-            e = s->executor->abandoned_why;
-        else
-            cuda_device_lost(s->queue.device, &e);
-        cuda_job_fail(base, &e);
-        while (job && job->ended < job->issued)
-            end_execution(s, base, job, false);
-        finish(s, base, finished);
-    }
-}
-
 void cuda_stream_finish(struct cuda_stream *s, struct list *finished)
 {
     while (!list_empty(&s->jobs)) {
@@ -183,6 +172,30 @@ void cuda_stream_finish(struct cuda_stream *s, struct list *finished)
 
         if (base->impl ? !collect(s, base) : !base->failed)
             return;
+        finish(s, base, finished);
+    }
+}
+
+void cuda_stream_fail(struct cuda_stream *s, struct list *finished)
+{
+    const struct error *why = &s->executor->abandoned_why;
+
+    /* The context broke behind these. The driver of an abandoned device is not asked. */
+    if (why->code == ERROR_NONE)
+        cuda_stream_finish(s, finished);
+    list_for_each_safe (node, after, &s->jobs) {
+        struct backend_job *base = list_entry(node, struct backend_job, link);
+        struct cuda_job *job = base->impl;
+        struct error e;
+
+        base->failed = false;
+        if (why->code != ERROR_NONE)
+            e = *why;
+        else
+            cuda_device_lost(s->queue.device, &e);
+        cuda_job_fail(base, &e);
+        while (job && job->ended < job->issued)
+            drop_execution(s, job);
         finish(s, base, finished);
     }
 }

@@ -71,8 +71,6 @@ static int start(struct cuda_stream *s, struct backend_job *base, struct cuda_jo
                 return -1;
             }
     }
-    if (!base->started_ns && !backend_job_is_empty(base))
-        base->started_ns = clock_now_ns();
     return 0;
 }
 
@@ -156,6 +154,9 @@ static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cud
     x->steps = job->graph ? 1 : job->n_steps;
     if (timed && cuda_event_mark(d, EVENT_TIMED, s->queue.stream, &x->start, e) < 0)
         return -1;
+    /* Before the first launch: one that is answered with an error may be on the device all the same. */
+    if (!base->started_ns)
+        base->started_ns = clock_now_ns();
     r = issue_work(s, base, job, e);
     /* Also after a failure: part of the work may be in flight. */
     if (mark_end(s, base, job, last && base->signal.page, x, r < 0 ? &ignored : e) < 0)
@@ -228,7 +229,8 @@ static void begin(struct cuda_stream *s, struct backend_job *base, struct cuda_j
         cuda_job_fail(base, &e);
 }
 
-/* Issues as much of the job as the windows allow. Returns true once all of it is issued. */
+/* Issues as much of the job as the windows allow. Returns true once all of it is issued. A job that meets a broken
+ * context never is: poll() fails it. */
 static bool issue(struct cuda_stream *s, struct backend_job *base)
 {
     struct cuda_job *job = base->impl;
@@ -257,6 +259,8 @@ static bool issue(struct cuda_stream *s, struct backend_job *base)
     if (base->signal.page && !job->signalled && !cuda_device_is_broken(s->queue.device) &&
         issue_signal(s, base, job, &e) < 0)
         cuda_job_fail(base, &e);
+    if (cuda_device_is_broken(s->queue.device))
+        return false;
     job->state = JOB_ISSUED;
     return true;
 }

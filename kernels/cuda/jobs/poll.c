@@ -113,8 +113,10 @@ void cuda_arm(struct cuda_executor *x)
             break;
         }
     }
-    if (nap && !now)
+    if (nap && !now) {
         now = !cuda_waiters_nap(x->waiters, x->progress_ns);
+        x->polls = POLLS_A_CLOCK - 1; /* each nap is worth a look at the clock */
+    }
     if (now)
         x->device->host.wake(x->device->host.context);
 }

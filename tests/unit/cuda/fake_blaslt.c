@@ -230,13 +230,13 @@ static bool shapes_agree(const struct operation *o, const struct layout *a, cons
 }
 
 /* In the stream's order: what comes before has ended, and the product is there when this returns. */
-static void wait_for(cudaStream_t stream)
+static CUresult wait_for(cudaStream_t stream)
 {
     void *driver = dlopen(KOPS_STANDIN, RTLD_NOW | RTLD_NOLOAD);
     __typeof__(cuStreamSynchronize) *synchronize;
 
     *(void **)&synchronize = dlsym(driver, "cuStreamSynchronize");
-    synchronize((CUstream)stream);
+    return synchronize((CUstream)stream);
 }
 
 EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const void *alpha, const void *a,
@@ -256,7 +256,8 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
     for (unsigned i = 0; i < 4; i++)
         if (!algo->data[1 + i] || (uintptr_t)addresses[i] % algo->data[1 + i] != 0)
             fake_blaslt_wrong++;
-    wait_for(stream);
+    if (wait_for(stream) != CUDA_SUCCESS)
+        return CUBLAS_STATUS_EXECUTION_FAILED;
     fake_blaslt_products++;
     fake_blaslt_compute = (int)o->compute;
     product(o, load(alpha, o->scale, 0), load(beta, o->scale, 0), a, (const struct layout *)(void *)la, b,

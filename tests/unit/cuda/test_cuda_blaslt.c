@@ -373,6 +373,25 @@ static void test_host_tensors_go_through_it_as_well(void **state)
         close_memory(host[i]);
 }
 
+/* The library has no word for that; the job's error is the driver's. Last: nothing works after it. */
+static void test_a_broken_context_is_the_drivers_error(void **state)
+{
+    struct view views[] = {MATRIX(memory[0], 5, 3), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
+    struct test_job t;
+    struct error e;
+
+    (void)state;
+    make_gemm(&t, views, 1.0, 0.0);
+    run_job(stream, &t);
+    make_gemm(&t, views, 1.0, 0.0);
+    inject("cuStreamSynchronize", 700 /* CUDA_ERROR_ILLEGAL_ADDRESS */, true);
+    assert_true(start(stream, &t, &e));
+    finish(&t);
+    assert_int_equal(t.job.error.code, ERROR_DEVICE_LOST);
+    assert_string_equal(t.job.error.details[0].text, "CUDA_ERROR_ILLEGAL_ADDRESS");
+    assert_true(t.job.started_ns != 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -388,6 +407,7 @@ int main(void)
         cmocka_unit_test(test_no_memory_for_a_workspace_means_tiled),
         cmocka_unit_test(test_host_tensors_go_through_it_as_well),
         cmocka_unit_test(test_many_shapes_keep_the_cache_bounded),
+        cmocka_unit_test(test_a_broken_context_is_the_drivers_error),
     };
 
     return cmocka_run_group_tests(tests, open_with_library, close_all);
