@@ -21,6 +21,34 @@ __attribute__((visibility("default"))) uint64_t standin_control_size(void)
     return sizeof(struct standin_control);
 }
 
+/* Also one that nobody has waited for. */
+static bool has_ended(pid_t pid)
+{
+    char path[32], line[128] = "";
+    const char *state;
+    int fd;
+
+    if (kill(pid, 0) < 0 && errno == ESRCH)
+        return true;
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT;
+    if (read(fd, line, sizeof(line) - 1) < 0)
+        line[0] = '\0';
+    close(fd);
+    state = strrchr(line, ')'); /* a name of at most 15 bytes comes before */
+    return state && (strncmp(state, ") Z", 3) == 0 || strncmp(state, ") X", 3) == 0);
+}
+
+/* How long the row can be done without: free ones least, then the latest; what tells of misuse most. */
+static uint64_t row_value(const struct standin_row *r)
+{
+    if (!r->pid)
+        return 0;
+    return r->order + (r->counters[STANDIN_COUNTER_misuse] ? (uint64_t)1 << 32 : 0);
+}
+
 static void take_row(void)
 {
     struct standin_row *oldest = NULL;
@@ -28,11 +56,10 @@ static void take_row(void)
 
     for (unsigned i = 0; i < STANDIN_ROWS; i++) {
         struct standin_row *r = &page->rows[i];
-        pid_t pid = r->pid;
 
-        if (pid && pid != getpid() && (kill(pid, 0) == 0 || errno != ESRCH))
+        if (oldest && row_value(r) >= row_value(oldest))
             continue;
-        if (!oldest || (pid ? r->order : 0) < (oldest->pid ? oldest->order : 0))
+        if (!r->pid || r->pid == getpid() || has_ended(r->pid))
             oldest = r;
     }
     if (!oldest)

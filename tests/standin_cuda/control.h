@@ -2,7 +2,8 @@
  *
  * The test makes the file (control.py, or by hand: an empty file will do) and names it in KOPS_STANDIN_CONTROL of
  * the processes that it starts. Every process that calls cuInit() takes a row for its counters; switches apply to all
- * of them. Rows outlive their process, so that what a process left behind can be read after it.
+ * of them. Rows outlive their process, so that what a process left behind can be read after it. Once all are taken, a
+ * new process gets the oldest of those whose process has ended; those that tell of misuse go last.
  *
  * All members are accessed atomically. control.py mirrors these structs and reads the X lists from this file. */
 #ifndef KOPS_STANDIN_CONTROL_H

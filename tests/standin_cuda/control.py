@@ -93,6 +93,14 @@ class _Page(ctypes.Structure):
 PAGE_SIZE = ctypes.sizeof(_Page)
 
 
+def has_ended(pid: int) -> bool:
+    """Also a process that nobody has waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()[0] in b"ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 class Row:
     """One process's counters, as attributes named in control.h: `row.live_ipc_mappings`."""
 
@@ -107,6 +115,11 @@ class Row:
     @property
     def pid(self) -> int:
         return int(self._row.pid)
+
+    @property
+    def order(self) -> int:
+        """Later processes have greater ones."""
+        return int(self._row.order)
 
     @property
     def command(self) -> str:
@@ -124,7 +137,8 @@ class Row:
         return 0
 
     def waiting(self, gate: str) -> int:
-        return int(self._row.gate_waiting[GATES.index(gate)])
+        """How many wait there now: none of a process that has ended."""
+        return 0 if has_ended(self.pid) else int(self._row.gate_waiting[GATES.index(gate)])
 
     def passed(self, gate: str) -> int:
         return int(self._row.gate_passed[GATES.index(gate)])
@@ -203,10 +217,11 @@ class Control:
         return (Row(row) for row in self._page.rows if row.pid)
 
     def row(self, pid: int) -> Row:
-        for row in self.rows():
-            if row.pid == pid:
-                return row
-        raise KeyError(f"process {pid} has not called cuInit")
+        """The process's own: another program that it ran before, or an earlier process of that number, had others."""
+        rows = [row for row in self.rows() if row.pid == pid]
+        if not rows:
+            raise KeyError(f"process {pid} has not called cuInit")
+        return max(rows, key=lambda row: row.order)
 
     def total(self, counter: str) -> int:
         return sum(getattr(row, counter) for row in self.rows())
@@ -236,7 +251,7 @@ class Control:
         after which every call returns 700, as on a real device.
         """
         for fault in self._page.faults:
-            if not fault.armed:
+            if not fault.armed or (fault.pid and has_ended(fault.pid)):
                 fault.function = function.encode()
                 fault.countdown, fault.times, fault.error = nth, times, error
                 fault.sticky, fault.pid = int(sticky), pid

@@ -148,6 +148,24 @@ class Driver:
     def ipc_close(self, address: int) -> None:
         self.call("cuIpcCloseMemHandle", CUdeviceptr(address))
 
+    # ---- code ----
+
+    def module_load(self, path: str) -> int:
+        module = ctypes.c_void_p()
+        with open(path, "rb") as file:
+            self.call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(file.read()))
+        return module.value or 0
+
+    def launch(self, module: int, name: str, parameters: bytes, stream: int = 0) -> None:
+        """One thread of the module's kernel, with its parameters as they lie in memory; returns at once."""
+        function, size = ctypes.c_void_p(), ctypes.c_size_t(len(parameters))
+        self.call("cuModuleGetFunction", ctypes.byref(function), ctypes.c_void_p(module), name.encode())
+        buffer = ctypes.create_string_buffer(parameters, len(parameters))
+        # CU_LAUNCH_PARAM_BUFFER_POINTER, _BUFFER_SIZE, _END
+        extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(buffer), 2, ctypes.addressof(size), 0)
+        one = [ctypes.c_uint(1)] * 6
+        self.call("cuLaunchKernel", function, *one, ctypes.c_uint(0), ctypes.c_void_p(stream), None, extra)
+
     # ---- streams ----
 
     def stream_create(self, priority: int = 0, blocking: bool = False) -> int:

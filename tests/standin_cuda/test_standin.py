@@ -2,146 +2,20 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
-from multiprocessing.connection import Connection
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from standin_cuda import Control, CudaError, Driver  # noqa: E402
-from standin_cuda import control as control_module  # noqa: E402
+from standin_cuda import Control, CudaError
+from standin_cuda import control as control_module
+from standin_cuda.peer import Peer
 
 INVALID_VALUE, INVALID_DEVICE, INVALID_HANDLE, ILLEGAL_ADDRESS = 1, 101, 400, 700
 LIBRARY = os.environ.get("KOPS_CUDA_DRIVER", "")
-
-if not LIBRARY:
-    pytest.skip("KOPS_CUDA_DRIVER names no stand-in driver", allow_module_level=True)
-
-
-@pytest.fixture
-def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Control:
-    page = Control(tmp_path / "control")
-    monkeypatch.setenv("KOPS_STANDIN_CONTROL", page.path)
-    return page
-
-
-class Peer:
-    """Another process with a driver of its own; every method of Driver is called there by its name."""
-
-    def __init__(self, env: dict[str, str] | None = None) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, env or {}), daemon=True)
-        self.process.start()
-        theirs.close()
-
-    @property
-    def pid(self) -> int:
-        assert self.process.pid
-        return self.process.pid
-
-    def start(self, method: str, *arguments: Any) -> None:
-        self._pipe.send((method, arguments))
-
-    def finish(self) -> Any:
-        ok, value = self._pipe.recv()
-        if not ok:
-            raise CudaError(*value)
-        return value
-
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            self.start(method, *arguments)
-            return self.finish()
-
-        return call
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.join()
-
-
-def _read_vmm_of(driver: Driver, pid: int, fd: int, size: int) -> bytes:
-    """What a client does with a descriptor that it got by SCM_RIGHTS; here it is opened through /proc."""
-    granule = 2 << 20
-    received = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
-    handle = driver.vmm_import(received)
-    os.close(received)
-    where = driver.vmm_reserve(granule)
-    driver.vmm_map(where, granule, handle)
-    driver.vmm_release(handle)
-    try:
-        return driver.read(where, size)
-    finally:
-        driver.vmm_unmap(where, granule)
-        driver.vmm_address_free(where, granule)
-
-
-def _pool_import_of(driver: Driver, pid: int, fd: int) -> int:
-    received = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
-    try:
-        return driver.pool_import(received)
-    finally:
-        os.close(received)
-
-
-def _read_chunks_of(driver: Driver, pid: int, fds: list[int], size: int) -> list[bytes]:
-    """One address range over several foreign allocations, as a daemon maps an expandable segment."""
-    granule = 2 << 20
-    where = driver.vmm_reserve(granule * len(fds))
-    for i, fd in enumerate(fds):
-        received = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
-        handle = driver.vmm_import(received)
-        os.close(received)
-        driver.vmm_map(where + i * granule, granule, handle, access=False)
-        driver.vmm_release(handle)
-    driver.vmm_access(where, granule * len(fds))
-    try:
-        return [driver.read(where + i * granule, size) for i in range(len(fds))]
-    finally:
-        driver.vmm_unmap(where, granule * len(fds))
-        driver.vmm_address_free(where, granule * len(fds))
-
-
-_HERE = {"read_vmm_of": _read_vmm_of, "read_chunks_of": _read_chunks_of, "pool_import_of": _pool_import_of}
-
-
-def _serve(pipe: Connection, env: dict[str, str]) -> None:
-    os.environ.update(env)
-    driver = Driver()
-    while True:
-        try:
-            method, arguments = pipe.recv()
-        except EOFError:
-            return
-        try:
-            function = partial(_HERE[method], driver) if method in _HERE else getattr(driver, method)
-            pipe.send((True, function(*arguments)))
-        except CudaError as error:
-            pipe.send((False, (error.function, error.code, error.name)))
-
-
-@pytest.fixture
-def peers(control: Control) -> Iterator[Callable[..., Peer]]:
-    made: list[Peer] = []
-
-    def new(**env: str) -> Peer:
-        made.append(Peer(env))
-        return made[-1]
-
-    yield new
-    for peer in made:
-        peer.kill()
-
 
 def test_mirror_has_the_layout_of_the_library(peers: Callable[..., Peer], control: Control) -> None:
     code = f"import ctypes; f = ctypes.CDLL({LIBRARY!r}).standin_control_size; f.restype = ctypes.c_uint64; print(f())"
@@ -243,30 +117,6 @@ def test_a_device_is_known_by_its_uuid(peers: Callable[..., Peer]) -> None:
     with pytest.raises(CudaError) as refused:
         peers().ipc_open(handle)  # sees only the first
     assert refused.value.code == INVALID_DEVICE
-
-
-def _retain_error(**env: str) -> str:
-    """The error of a process that makes a context and ends; "" where it has one."""
-    code = """
-from standin_cuda import CudaError, Driver
-try:
-    Driver()
-except CudaError as error:
-    print(error.name, end="")
-"""
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **env}
-    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True, text=True).stdout
-
-
-def test_compute_modes_limit_who_has_a_context(peers: Callable[..., Peer], control: Control) -> None:
-    exclusive, under_mps, prohibited = "20=3", "20=3,133=1", "20=2"
-    holder = peers(KOPS_STANDIN_ATTRIBUTES=exclusive)
-    holder.alloc(1)
-    assert _retain_error(KOPS_STANDIN_ATTRIBUTES=exclusive) == "CUDA_ERROR_DEVICE_UNAVAILABLE"
-    assert _retain_error(KOPS_STANDIN_ATTRIBUTES=under_mps) == ""
-    holder.kill()
-    assert _retain_error(KOPS_STANDIN_ATTRIBUTES=exclusive) == ""
-    assert _retain_error(KOPS_STANDIN_ATTRIBUTES=prohibited) == "CUDA_ERROR_DEVICE_UNAVAILABLE"
 
 
 def test_gate_holds_an_open(peers: Callable[..., Peer], control: Control) -> None:
@@ -439,13 +289,3 @@ except Exception:
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=False, text=True)
     assert (done.returncode, done.stdout) == (0, "freed\n"), done.stderr
     assert not control.misuses()
-
-
-def test_rows_outlive_their_process(peers: Callable[..., Peer], control: Control) -> None:
-    peer = peers()
-    peer.alloc(7)
-    pid = peer.pid
-    peer.kill()
-    assert control.row(pid).live_allocation_bytes == 7
-    assert control.total("live_allocation_bytes") == 7
-    assert numpy.array([row.pid for row in control.rows()]).tolist() == [pid]

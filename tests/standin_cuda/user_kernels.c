@@ -25,9 +25,9 @@ struct launch {
 
 struct user_kernel {
     const char *name;
-    const char *parameters; /* p: a pointer, i: an int */
+    const char *parameters; /* p: a pointer or an address, i: an int */
     void (*uses)(const struct arguments *a, const struct launch *l, struct op *op);
-    CUresult (*run)(const struct arguments *a, const struct launch *l, const _Atomic bool *broken);
+    CUresult (*run)(const struct arguments *a, const struct launch *l, const struct context *context);
 };
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -74,10 +74,10 @@ static void add2_uses(const struct arguments *a, const struct launch *l, struct 
     add_uses_n(a, positive(a->numbers[0]), op);
 }
 
-static CUresult add2_run(const struct arguments *a, const struct launch *l, const _Atomic bool *broken)
+static CUresult add2_run(const struct arguments *a, const struct launch *l, const struct context *context)
 {
     (void)l;
-    (void)broken;
+    (void)context;
     return add_run_n(a, positive(a->numbers[0]));
 }
 
@@ -86,9 +86,9 @@ static void vector_add_uses(const struct arguments *a, const struct launch *l, s
     add_uses_n(a, least(positive(a->numbers[0]), l->threads[0]), op);
 }
 
-static CUresult vector_add_run(const struct arguments *a, const struct launch *l, const _Atomic bool *broken)
+static CUresult vector_add_run(const struct arguments *a, const struct launch *l, const struct context *context)
 {
-    (void)broken;
+    (void)context;
     return add_run_n(a, least(positive(a->numbers[0]), l->threads[0]));
 }
 
@@ -103,12 +103,12 @@ static void square_uses(const struct arguments *a, const struct launch *l, struc
     use_f32(op, a->pointers[1], columns ? last : 0, true);
 }
 
-static CUresult square_run(const struct arguments *a, const struct launch *l, const _Atomic bool *broken)
+static CUresult square_run(const struct arguments *a, const struct launch *l, const struct context *context)
 {
     uint64_t width = positive(a->numbers[0]), columns = least(width, l->threads[0]);
     uint64_t rows = least(positive(a->numbers[1]), l->threads[1]);
 
-    (void)broken;
+    (void)context;
     for (uint64_t y = 0; y < rows; y++)
         for (uint64_t x = 0; x < columns; x++) {
             float value = f32(a->pointers[0])[y * width + x];
@@ -133,13 +133,13 @@ static void gemm_uses(const struct arguments *a, const struct launch *l, struct 
 }
 
 /* A thread an element, x the column; blocks that are one-dimensional may divide the work as they like. */
-static CUresult gemm_run(const struct arguments *a, const struct launch *l, const _Atomic bool *broken)
+static CUresult gemm_run(const struct arguments *a, const struct launch *l, const struct context *context)
 {
     uint64_t n = positive(a->numbers[0]), m = positive(a->numbers[1]), k = positive(a->numbers[2]);
     bool square = l->threads[1] > 1;
     uint64_t rows = square ? least(n, l->threads[1]) : n, columns = square ? least(m, l->threads[0]) : m;
 
-    for (uint64_t i = 0; i < rows && !*broken; i++)
+    for (uint64_t i = 0; i < rows && !context->broken; i++)
         for (uint64_t j = 0; j < columns; j++) {
             float sum = 0;
 
@@ -161,11 +161,11 @@ static void custom_uses(const struct arguments *a, const struct launch *l, struc
 }
 
 /* Doubles. */
-static CUresult custom_run(const struct arguments *a, const struct launch *l, const _Atomic bool *broken)
+static CUresult custom_run(const struct arguments *a, const struct launch *l, const struct context *context)
 {
     uint64_t n = least(positive(a->numbers[0]), l->threads[0]);
 
-    (void)broken;
+    (void)context;
     for (uint64_t i = 0; i < n; i++)
         f32(a->pointers[0])[i] = 2 * f32(a->pointers[1])[i];
     return CUDA_SUCCESS;
@@ -178,11 +178,11 @@ static void sum_uses(const struct arguments *a, const struct launch *l, struct o
 }
 
 /* Each block's part of the sum, the threads stepping by the whole grid; one float of dynamic shared memory a thread. */
-static CUresult sum_run(const struct arguments *a, const struct launch *l, const _Atomic bool *broken)
+static CUresult sum_run(const struct arguments *a, const struct launch *l, const struct context *context)
 {
     uint64_t n = positive(a->numbers[0]), step = (uint64_t)l->grid * l->block;
 
-    (void)broken;
+    (void)context;
     if (l->shared < l->block * sizeof(float)) {
         fprintf(stderr, "cuda_standin: sum_dynamic_shared has %u bytes of shared memory\n", l->shared);
         return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -209,13 +209,13 @@ static void histogram_uses(const struct arguments *a, const struct launch *l, st
     op_use(op, a->pointers[1], positive(a->numbers[0]), false);
 }
 
-static CUresult histogram_run(const struct arguments *a, const struct launch *l, const _Atomic bool *broken)
+static CUresult histogram_run(const struct arguments *a, const struct launch *l, const struct context *context)
 {
     uint32_t *bins = (uint32_t *)(uintptr_t)a->pointers[0];
     const unsigned char *data = (const unsigned char *)(uintptr_t)a->pointers[1];
 
     (void)l;
-    (void)broken;
+    (void)context;
     for (uint64_t i = 0; i < positive(a->numbers[0]); i++)
         bins[data[i]]++;
     return CUDA_SUCCESS;
@@ -230,23 +230,121 @@ static void nothing_used(const struct arguments *a, const struct launch *l, stru
     (void)op;
 }
 
-static CUresult spin_run(const struct arguments *a, const struct launch *l, const _Atomic bool *broken)
+static CUresult spin_run(const struct arguments *a, const struct launch *l, const struct context *context)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
 
     (void)a;
     (void)l;
-    while (!*broken)
+    while (!context->broken)
         nanosleep(&pause, NULL);
     return CUDA_SUCCESS;
 }
 
-static CUresult fault_run(const struct arguments *a, const struct launch *l, const _Atomic bool *broken)
+static CUresult fault_run(const struct arguments *a, const struct launch *l, const struct context *context)
 {
     (void)a;
     (void)l;
-    (void)broken;
+    (void)context;
     return CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+/* ---- kernels of users who mean harm, and what tests see of them ---- */
+
+enum { SLICE_NS = 200000 };
+
+static void counts_word(const struct arguments *a, const struct launch *l, struct op *op)
+{
+    (void)l;
+    op_use(op, a->pointers[0], sizeof(uint32_t), true);
+}
+
+static void add_one(uint64_t address)
+{
+    __atomic_fetch_add((uint32_t *)(uintptr_t)address, 1, __ATOMIC_RELEASE);
+}
+
+/* (unsigned *count): writes until the process ends. */
+static CUresult count_run(const struct arguments *a, const struct launch *l, const struct context *context)
+{
+    const struct timespec pause = {.tv_nsec = SLICE_NS};
+
+    (void)l;
+    while (!context->broken) {
+        add_one(a->pointers[0]);
+        nanosleep(&pause, NULL);
+    }
+    return CUDA_SUCCESS;
+}
+
+/* (unsigned *runs, int us): takes so much time, then counts itself. */
+static CUresult run_for_run(const struct arguments *a, const struct launch *l, const struct context *context)
+{
+    const uint64_t end_ns = now_ns() + positive(a->numbers[0]) * 1000;
+    uint64_t now;
+
+    (void)l;
+    while ((now = now_ns()) < end_ns && !context->broken) {
+        const struct timespec pause = {.tv_nsec = (long)least(end_ns - now, SLICE_NS)};
+
+        nanosleep(&pause, NULL);
+    }
+    add_one(a->pointers[0]);
+    return CUDA_SUCCESS;
+}
+
+static void read_uses(const struct arguments *a, const struct launch *l, struct op *op)
+{
+    (void)l;
+    if (a->numbers[0] > 0)
+        op_use(op, a->pointers[0], positive(a->numbers[0]) * sizeof(uint32_t), true);
+}
+
+/* Whether the word could be read: the context has it mapped. */
+static bool read_word(uint64_t address, const struct context *context, uint32_t *ret_word)
+{
+    const struct region *region;
+    bool readable;
+
+    pthread_mutex_lock(&standin_lock);
+    region = region_find_range(address, sizeof(*ret_word));
+    readable = region && region_allows(region, context, false, false);
+    if (readable)
+        memcpy(ret_word, (const void *)(uintptr_t)address, sizeof(*ret_word));
+    pthread_mutex_unlock(&standin_lock);
+    return readable;
+}
+
+/* (unsigned *out, unsigned long long address, int n): what lies there, as far as it can be read. */
+static CUresult read_run(const struct arguments *a, const struct launch *l, const struct context *context)
+{
+    uint32_t *out = (uint32_t *)(uintptr_t)a->pointers[0];
+
+    (void)l;
+    for (uint64_t i = 0; i < positive(a->numbers[0]); i++) {
+        const uint64_t address = a->pointers[1] + i * sizeof(*out);
+
+        if (!read_word(address, context, &out[i])) {
+            fprintf(stderr, "cuda_standin: illegal read of 4 bytes at %#llx\n", (unsigned long long)address);
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+static void tell_uses(const struct arguments *a, const struct launch *l, struct op *op)
+{
+    (void)l;
+    op_use(op, a->pointers[0], sizeof(uint64_t), true);
+}
+
+/* (unsigned long long *out, const float *p) */
+static CUresult tell_run(const struct arguments *a, const struct launch *l, const struct context *context)
+{
+    (void)l;
+    (void)context;
+    memcpy((void *)(uintptr_t)a->pointers[0], &a->pointers[1], sizeof(a->pointers[1]));
+    return CUDA_SUCCESS;
 }
 
 /* ---- the table ---- */
@@ -261,6 +359,10 @@ static const struct user_kernel kernels[] = {
     {"histogram_kernel", "ppi", histogram_uses, histogram_run},
     {"spin_forever", "p", nothing_used, spin_run},
     {"fault_kernel", "p", nothing_used, fault_run},
+    {"count_forever", "p", counts_word, count_run},
+    {"run_for", "pi", counts_word, run_for_run},
+    {"read_range", "ppi", read_uses, read_run},
+    {"tell_address", "pp", tell_uses, tell_run},
 };
 
 static bool parameters_are(const struct cubin_kernel *kernel, const char *parameters)
@@ -333,10 +435,10 @@ void user_kernel_uses(const struct user_kernel *kernel, const CUDA_KERNEL_NODE_P
 }
 
 CUresult user_kernel_run(const struct user_kernel *kernel, const CUDA_KERNEL_NODE_PARAMS *geometry, const void *params,
-                         const _Atomic bool *broken)
+                         const struct context *context)
 {
     struct arguments a = arguments_of(kernel, params);
     struct launch l = launch_of(geometry);
 
-    return kernel->run(&a, &l, broken);
+    return kernel->run(&a, &l, context);
 }

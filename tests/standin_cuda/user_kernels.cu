@@ -77,6 +77,34 @@ extern "C" __global__ void fault_kernel(float *p)
     p[(1ull << 40) + threadIdx.x] = 1;
 }
 
+extern "C" __global__ void count_forever(unsigned *count)
+{
+    for (;;)
+        atomicAdd(count, 1u);
+}
+
+extern "C" __global__ void run_for(unsigned *runs, int us)
+{
+    unsigned long long start, now;
+
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+    do
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    while (now - start < 1000ull * us);
+    atomicAdd(runs, 1u);
+}
+
+extern "C" __global__ void read_range(unsigned *out, unsigned long long address, int n)
+{
+    for (int i = 0; i < n; i++)
+        out[i] = ((volatile const unsigned *)address)[i];
+}
+
+extern "C" __global__ void tell_address(unsigned long long *out, const float *p)
+{
+    *out = (unsigned long long)p;
+}
+
 // Known to nobody, for what an image tells: bounds, static shared memory, parameters that are padded, templates.
 struct three {
     char bytes[3];

@@ -5,6 +5,7 @@
 #include <cuda.h>
 #include <stdbool.h>
 
+struct context;
 struct cubin_kernel;
 struct op;
 struct user_kernel;
@@ -15,8 +16,8 @@ const struct user_kernel *user_kernel_find(const struct cubin_kernel *kernel);
 /* What a launch will touch. */
 void user_kernel_uses(const struct user_kernel *kernel, const CUDA_KERNEL_NODE_PARAMS *geometry, const void *params,
                       struct op *op);
-/* CUDA_SUCCESS, or the fault that it ends with. Returns early, whatever it does, once *broken. */
+/* CUDA_SUCCESS, or the fault that it ends with. Returns early, whatever it does, once the context is broken. */
 CUresult user_kernel_run(const struct user_kernel *kernel, const CUDA_KERNEL_NODE_PARAMS *geometry, const void *params,
-                         const _Atomic bool *broken);
+                         const struct context *context);
 
 #endif

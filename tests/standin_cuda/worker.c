@@ -93,7 +93,7 @@ static void run_work(struct stream *stream, struct op *op)
     }
     pthread_mutex_unlock(&standin_lock);
     if (is_kernel && op->launch.user)
-        r = user_kernel_run(op->launch.user, &op->launch.given, op->launch.params, &context->broken);
+        r = user_kernel_run(op->launch.user, &op->launch.given, op->launch.params, context);
     else if (is_kernel)
         kernel_run(op->launch.kernel, op->launch.params);
     else if (op->kind == OP_COPY)
