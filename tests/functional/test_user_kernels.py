@@ -22,6 +22,7 @@ from user_kernels import (
     compile_source,
     custom_kernel,
     declare,
+    hostile_kernel,
     only_with_nvrtc,
     pointer,
     scalar,
@@ -89,6 +90,26 @@ def test_other_element_types(connection: raw.Connection, exporter: Exporter) -> 
     kernel = declare(connection, module, entry="histogram_kernel", params=params)
     connection.call("launch", {"kernel": kernel, "args": [bins.inline([256], dtype="u32"), data.inline([N], dtype="u8"), N]})
     assert np.array_equal(np.frombuffer(bins.read(1024), np.uint32), np.bincount(raw_data, minlength=256))
+
+
+def test_a_kernel_reads_whatever_its_process_has_mapped(
+    connection: raw.Connection, exporter: Exporter, vectors: list[Memory]
+) -> None:
+    """No argument names the memory that it reads."""
+    out, secret, told = *vectors[:2], exporter.alloc(8)
+    args = [told.inline([1], dtype="u64"), secret.inline([N])]
+    connection.call("launch", {"kernel": hostile_kernel(connection, "tell_address"), "args": args})
+    args = [out.inline([N], dtype="u32"), int.from_bytes(told.read(8), "little"), N]
+    connection.call("launch", {"kernel": hostile_kernel(connection, "read_range"), "args": args})
+    assert out.read(4 * N) == secret.read(4 * N)
+
+
+def test_a_kernel_takes_its_time(connection: raw.Connection, exporter: Exporter) -> None:
+    runs = exporter.alloc(4)
+    runs.write(bytes(4))
+    launch = {"kernel": hostile_kernel(connection, "run_for"), "args": [runs.inline([1], dtype="u32"), 20000]}
+    assert connection.call("launch", launch)["timings"]["gpu_us"] >= 20000
+    assert runs.read(4) == (1).to_bytes(4, "little")
 
 
 def test_repeats_give_samples(connection: raw.Connection, vectors: list[Memory]) -> None:
@@ -334,10 +355,7 @@ def test_a_kernel_that_never_ends_is_reported_and_the_device_freed(tmp_path: Pat
         memory = exporter.alloc(4 * N)
         memory.write(bytes(4 * N))
         connection, other = m.daemon.connect(), m.daemon.connect()
-        module = compile_source(connection, OTHERS, "spin_forever")["module"]
-        kernel = declare(
-            connection, module, entry="spin_forever", params=[pointer("p", "inout")], grid=[1], block=[1]
-        )
+        kernel = hostile_kernel(connection, "spin_forever")
         error = connection.error("launch", {"kernel": kernel, "args": [memory.inline([N])]})
         assert error.code == "job_timeout" and "spin_forever" in error.message
         assert m.daemon.wait() == DEVICE_LOST_STATUS
@@ -355,10 +373,7 @@ def test_a_kernel_that_faults_ends_the_daemon(tmp_path: Path) -> None:
         exporter = m.exporter()
         memory = exporter.alloc(4 * N)
         with m.daemon.connect() as connection:
-            module = compile_source(connection, OTHERS, "fault_kernel")["module"]
-            kernel = declare(
-                connection, module, entry="fault_kernel", params=[pointer("p", "inout")], grid=[1], block=[1]
-            )
+            kernel = hostile_kernel(connection, "fault_kernel")
             error = connection.error("launch", {"kernel": kernel, "args": [memory.inline([N])]})
             assert error.code == "device_lost"
             assert m.daemon.wait() == DEVICE_LOST_STATUS

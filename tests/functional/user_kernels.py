@@ -42,6 +42,31 @@ extern "C" __global__ void fault_kernel(float* p)
     p[1ull << 40] = 1;
 }
 """
+# What users may do to each other. spin_forever and fault_kernel belong here, too.
+HOSTILE = """extern "C" __global__ void count_forever(unsigned* count)
+{
+    for (;;)
+        atomicAdd(count, 1u);
+}
+extern "C" __global__ void run_for(unsigned* runs, int us)
+{
+    unsigned long long start, now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+    do
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    while (now - start < 1000ull * us);
+    atomicAdd(runs, 1u);
+}
+extern "C" __global__ void read_range(unsigned* out, unsigned long long address, int n)
+{
+    for (int i = 0; i < n; i++)
+        out[i] = ((volatile const unsigned*)address)[i];
+}
+extern "C" __global__ void tell_address(unsigned long long* out, const float* p)
+{
+    *out = (unsigned long long)p;
+}
+"""
 ARCH = "sm_90a"
 
 
@@ -54,6 +79,14 @@ def scalar(name: str, dtype: str = "i32") -> dict[str, Any]:
 
 
 ADD_PARAMS = [pointer("c", "out", elements="n"), pointer("a", "in", elements="n"), pointer("b", "in", elements="n"), scalar("n")]
+HOSTILE_PARAMS = {
+    "count_forever": [pointer("count", "inout", "u32", elements="1")],
+    "run_for": [pointer("runs", "inout", "u32", elements="1"), scalar("us")],
+    "read_range": [pointer("out", "out", "u32", elements="n"), scalar("address", "u64"), scalar("n")],
+    "tell_address": [pointer("out", "out", "u64", elements="1"), pointer("p", "in")],
+    "spin_forever": [pointer("p", "inout")],
+    "fault_kernel": [pointer("p", "inout")],
+}
 CUSTOM_PARAMS = [pointer("out", "out", elements="n"), pointer("in_", "in", elements="n"), scalar("n")]
 
 
@@ -81,6 +114,13 @@ def add_kernel(connection: raw.Connection, **more: Any) -> int:
 def custom_kernel(connection: raw.Connection, **more: Any) -> int:
     module = compile_source(connection, OTHERS, "custom_kernel")["module"]
     return declare(connection, module, **{"entry": "custom_kernel", "params": CUSTOM_PARAMS, **more})
+
+
+def hostile_kernel(connection: raw.Connection, entry: str, **more: Any) -> int:
+    """One of HOSTILE_PARAMS, launched as one thread; its arguments are in that order."""
+    source = HOSTILE if f" {entry}(" in HOSTILE else OTHERS
+    module = compile_source(connection, source, entry)["module"]
+    return declare(connection, module, entry=entry, params=HOSTILE_PARAMS[entry], grid=[1], block=[1], **more)
 
 
 def pidfds(pid: int) -> int:
