@@ -69,6 +69,7 @@ struct backend_config {
     const char *host_blas;         /* "auto", "none", or a library's path */
     const char *cuda_driver;       /* path of libcuda, "none" to do without; NULL: libcuda.so.1 */
     const char *cuda_blaslt;       /* path of cuBLASLt, "none" to do without; NULL: the usual names */
+    bool cuda_blaslt_late;         /* load cuBLASLt for the first gemm, unseen: variants() names it all the same */
     uint64_t cuda_workspace_bytes; /* scratch for cuBLASLt, a stream; 0: 32 MiB */
     uint64_t spin_us;              /* how long an executor polls before it sleeps */
     unsigned executors_max;        /* processes at one time, the common one and spares included; 0: 8 */

@@ -72,22 +72,12 @@ static int device_count(const struct backend_config *config)
     return count;
 }
 
-static bool load_blaslt(const struct backend_config *config)
-{
-    char why[256], quoted[300];
-
-    if (blaslt_load(config->cuda_blaslt, why, sizeof(why)) == 0)
-        return true;
-    log_debug("cublaslt_unavailable", "reason=%s", log_quote(quoted, sizeof(quoted), why, strlen(why)));
-    return false;
-}
-
 int cuda_gpu_open_all(const struct backend *backend, const struct backend_config *config,
                       const struct backend_host *host, struct backend_device **ret_devices, unsigned max,
                       unsigned *ret_count)
 {
     int count = device_count(config);
-    bool have_blaslt = count > 0 && load_blaslt(config);
+    bool have_blaslt = count > 0 && blaslt_choose(config->cuda_blaslt, config->cuda_blaslt_late);
     unsigned opened = 0;
 
     /* A GPU that the driver cannot describe does not take the others away. */

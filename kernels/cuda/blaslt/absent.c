@@ -1,13 +1,18 @@
 /* Stands in for the other files of this folder where the toolkit has no cublasLt.h: there is no such variant. */
-#include <stdio.h>
-
 #include "blaslt.h"
+#include "util/log.h"
 
-int blaslt_load(const char *path, char *why, size_t why_size)
+bool blaslt_choose(const char *path, bool late)
 {
-    (void)path;
-    snprintf(why, why_size, "built without cublasLt.h");
-    return -1;
+    (void)path, (void)late;
+    log_debug("cublaslt_unavailable", "reason=\"built without cublasLt.h\"");
+    return false;
+}
+
+bool blaslt_is_absent(const struct blaslt *b)
+{
+    (void)b;
+    return true;
 }
 
 struct blaslt *blaslt_new(struct cuda_device *d, uint64_t workspace_bytes)

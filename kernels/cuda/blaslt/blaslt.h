@@ -1,4 +1,5 @@
-/* cuBLASLt as a gemm variant: loaded at run time where it is found, one handle and one cache of plans per device. */
+/* cuBLASLt as a gemm variant: loaded at run time where it is found, one handle and one cache of plans per device. The
+ * library takes some 60 ms and 90 MiB of host memory, so processes that may never see a gemm load it late. */
 #ifndef KOPS_CUDA_BLASLT_H
 #define KOPS_CUDA_BLASLT_H
 
@@ -14,15 +15,18 @@ struct blaslt_plan;
 struct cuda_device;
 struct cuda_queue;
 
-/* Loads the library: `path`, or the usual names when NULL; "none" loads nothing. Once, before the other calls. Returns
- * a negative number and says why in `why` when there is none. */
-int blaslt_load(const char *path, char *why, size_t why_size);
+/* Chooses the library: `path`, or the usual names when NULL; "none" is none. Loads it now, or, with `late`, when a plan
+ * is first wanted. Before the other calls. False: there is none, and the log says why. The path stays as it is. */
+bool blaslt_choose(const char *path, bool late);
 
 /* The device's handle and plans, whose algorithms may use `workspace_bytes` of scratch. The handle itself is made at
- * the first plan, because that takes long. NULL: no memory, or blaslt_load() found nothing. */
+ * the first plan, because that takes long. NULL: no memory. */
 struct blaslt *blaslt_new(struct cuda_device *d, uint64_t workspace_bytes);
 /* No plan is in use. NULL is allowed; returns NULL. */
 struct blaslt *blaslt_free(struct blaslt *b);
+
+/* A library that was to be loaded late is not there: there are no plans. */
+bool blaslt_is_absent(const struct blaslt *b);
 
 /* invalid_argument unless cuBLASLt can express the plan (a gemm's layout, or it is none). Thread: any. */
 int blaslt_check(const struct plan *plan, struct error *e);

@@ -10,6 +10,7 @@ enum { BUCKETS = 1024, PLANS_MAX = 2048 };
 struct blaslt {
     struct cuda_device *device;
     uint64_t workspace_bytes;
+    atomic_bool absent;
     pthread_mutex_t handle_lock;
     cublasLtHandle_t handle; /* made at the first plan */
     pthread_mutex_t lock;    /* guards the members below */
@@ -20,7 +21,7 @@ struct blaslt {
 
 struct blaslt *blaslt_new(struct cuda_device *d, uint64_t workspace_bytes)
 {
-    struct blaslt *b = blaslt_api.library ? calloc(1, sizeof(*b)) : NULL;
+    struct blaslt *b = calloc(1, sizeof(*b));
 
     if (!b)
         return NULL;
@@ -47,11 +48,20 @@ struct blaslt *blaslt_free(struct blaslt *b)
     return NULL;
 }
 
+bool blaslt_is_absent(const struct blaslt *b)
+{
+    return atomic_load_explicit(&b->absent, memory_order_relaxed);
+}
+
 /* The device's handle, made now if there is none yet, which takes long. */
 static int get_handle(struct blaslt *b, cublasLtHandle_t *ret_handle, struct error *e)
 {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
 
+    if (blaslt_ready(e) < 0) {
+        atomic_store(&b->absent, true);
+        return -1;
+    }
     pthread_mutex_lock(&b->handle_lock);
     if (!b->handle)
         status = blaslt_on(b->device)->Create(&b->handle);

@@ -2,14 +2,21 @@
 #include "library.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "blaslt.h"
+#include "util/log.h"
 
 struct blaslt_api blaslt_api;
 
 static struct blaslt_context_api in_context;
+
+/* Guards the loading of the library, which any device may ask for. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static const char *chosen_path;
+static bool still_to_load;
 
 /* The versions with this interface: where the loader looks (LD_LIBRARY_PATH, the system's folders), then in the
  * toolkit's folder. */
@@ -81,10 +88,14 @@ const struct blaslt_context_api *blaslt_on(const struct cuda_device *d)
     return &in_context;
 }
 
-int blaslt_load(const char *path, char *why, size_t why_size)
+static bool is_none(const char *path)
 {
-    blaslt_api.library = NULL;
-    if (path && strcmp(path, "none") == 0) {
+    return path && strcmp(path, "none") == 0;
+}
+
+static int load(const char *path, char *why, size_t why_size)
+{
+    if (is_none(path)) {
         snprintf(why, why_size, "switched off");
         return -1;
     }
@@ -94,6 +105,40 @@ int blaslt_load(const char *path, char *why, size_t why_size)
         if (load_from(*name, why, why_size) == 0)
             return 0;
     return -1;
+}
+
+static bool load_chosen(void)
+{
+    char why[256], quoted[300];
+
+    still_to_load = false;
+    if (load(chosen_path, why, sizeof(why)) == 0)
+        return true;
+    log_debug("cublaslt_unavailable", "reason=%s", log_quote(quoted, sizeof(quoted), why, strlen(why)));
+    return false;
+}
+
+bool blaslt_choose(const char *path, bool late)
+{
+    bool there;
+
+    pthread_mutex_lock(&lock);
+    blaslt_api.library = NULL;
+    chosen_path = path;
+    still_to_load = late && !is_none(path);
+    there = still_to_load || load_chosen();
+    pthread_mutex_unlock(&lock);
+    return there;
+}
+
+int blaslt_ready(struct error *e)
+{
+    bool there;
+
+    pthread_mutex_lock(&lock);
+    there = still_to_load ? load_chosen() : blaslt_api.library != NULL;
+    pthread_mutex_unlock(&lock);
+    return there ? 0 : error_set(e, ERROR_UNSUPPORTED, "cuBLASLt cannot be loaded here; leave the variant out");
 }
 
 int blaslt_fail(cublasStatus_t status, const char *call, struct error *e)

@@ -14,7 +14,10 @@ struct blaslt_api {
 #undef X
 };
 
-extern struct blaslt_api blaslt_api; /* filled once by blaslt_load() */
+extern struct blaslt_api blaslt_api; /* filled once; blaslt_ready() comes before */
+
+/* Loads the library now if it was to be loaded late. Error: unsupported, there is none. Thread: any; may block. */
+int blaslt_ready(struct error *e);
 
 struct blaslt_context_api {
 #define X(Name) __typeof__(cublasLt##Name) *Name;

@@ -13,7 +13,7 @@ static bool wants_blaslt(const struct cuda_kernels *k, const struct step *step, 
 {
     struct error ignored;
 
-    if (!k->blaslt || plan->kind != PLAN_GEMM)
+    if (!k->blaslt || plan->kind != PLAN_GEMM || blaslt_is_absent(k->blaslt))
         return false;
     if (step_variant(step) && strcmp(step_variant(step), cuda_variant_blaslt) != 0)
         return false;

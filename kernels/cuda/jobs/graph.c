@@ -27,20 +27,18 @@ struct backend_program {
     struct cuda_graph *graphs[GRAPHS_KEPT]; /* references, most recently used first */
 };
 
-int cuda_capture_open(struct cuda_capture *c, struct cuda_device *d, const struct cuda_kernels *kernels,
-                      struct error *e)
+void cuda_capture_open(struct cuda_capture *c, struct cuda_device *d, const struct cuda_kernels *kernels)
 {
     c->device = d;
     c->kernels = kernels;
-    if (CUDA_OPEN_CALL(d, e, StreamCreate, &c->stream, CU_STREAM_NON_BLOCKING) < 0)
-        return -1;
+    c->stream = NULL;
     pthread_mutex_init(&c->lock, NULL);
-    return 0;
 }
 
 void cuda_capture_close(struct cuda_capture *c)
 {
-    cuda_on(c->device)->StreamDestroy(c->stream);
+    if (c->stream)
+        cuda_on(c->device)->StreamDestroy(c->stream);
     pthread_mutex_destroy(&c->lock);
 }
 
@@ -190,12 +188,15 @@ static int capture(struct cuda_capture *c, const struct backend_job *job, struct
 {
     struct cuda_work *works = calloc(job->n_steps, sizeof(*works));
     size_t workspace;
-    int r;
+    int r = 0;
 
     if (!works)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a graph of %u ops", job->n_steps);
     pthread_mutex_lock(&c->lock);
-    r = prepare_works(c, job, works, &workspace, e);
+    if (!c->stream)
+        r = CUDA_CALL(c->device, e, StreamCreate, &c->stream, CU_STREAM_NON_BLOCKING);
+    if (r == 0)
+        r = prepare_works(c, job, works, &workspace, e);
     if (r == 0 && workspace) {
         r = cuda_scratch_alloc(c->device, c->stream, workspace, &graph->workspace, e);
         if (r == 0)

@@ -17,12 +17,10 @@ struct cuda_capture {
     struct cuda_device *device;
     const struct cuda_kernels *kernels;
     pthread_mutex_t lock;
-    CUstream stream; /* under the lock */
+    CUstream stream; /* under the lock; made at the first graph */
 };
 
-/* The context is current. */
-int cuda_capture_open(struct cuda_capture *c, struct cuda_device *d, const struct cuda_kernels *kernels,
-                      struct error *e);
+void cuda_capture_open(struct cuda_capture *c, struct cuda_device *d, const struct cuda_kernels *kernels);
 void cuda_capture_close(struct cuda_capture *c);
 
 /* Whether a graph should run the job: it is of a program, has several steps, and capturing has not failed before.

@@ -139,6 +139,7 @@ static void wake(void *context)
 }
 
 const struct backend_host test_host = {.wake = wake};
+struct backend_config test_config = {.cuda_driver = KOPS_STANDIN};
 
 static void map_control(void)
 {
@@ -155,15 +156,15 @@ static void map_control(void)
 
 void describe_devices(const char *blaslt, struct backend_device **ret_devices, unsigned wanted)
 {
-    struct backend_config config = {.cuda_driver = KOPS_STANDIN, .cuda_blaslt = blaslt};
     unsigned count = 0;
     struct error e;
 
+    test_config.cuda_blaslt = blaslt;
     if (!control)
         map_control();
     if (wake_fd < 0)
         wake_fd = eventfd(0, EFD_CLOEXEC);
-    assert_int_equal(backend->open(&config, &test_host, ret_devices, wanted, &count, &e), 0);
+    assert_int_equal(backend->open(&test_config, &test_host, ret_devices, wanted, &count, &e), 0);
     assert_int_equal(count, wanted);
     for (unsigned i = 0; i < wanted; i++)
         ret_devices[i]->index = 3 + i; /* after another backend's */

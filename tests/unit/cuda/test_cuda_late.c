@@ -1,0 +1,117 @@
+/* What a process does without until it is needed: cuBLASLt, and the stream that graphs are captured on. */
+#include "support.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+enum { BYTES = 1 << 12 };
+
+static struct backend_stream *stream;
+static struct backend_memory *memory[3];
+
+static bool is_loaded(void)
+{
+    void *library = dlopen(KOPS_FAKE_BLASLT, RTLD_NOW | RTLD_NOLOAD);
+
+    if (library)
+        dlclose(library);
+    return library != NULL;
+}
+
+static void open_late(const char *path)
+{
+    struct error e;
+
+    test_config.cuda_blaslt_late = true;
+    describe_devices(path, &device, 1);
+    assert_int_equal(backend->activate(device, &e), 0);
+    stream = stream_open();
+    for (unsigned i = 0; i < 3; i++) {
+        memory[i] = device_memory(BYTES);
+        fill(memory[i], 64, i);
+    }
+}
+
+static void close_device(void)
+{
+    backend->stream_free(stream);
+    for (unsigned i = 0; i < 3; i++)
+        close_memory(memory[i]);
+    backend->close(device);
+    assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
+}
+
+/* A product of n x n matrices; returns whether it had to be prepared. */
+static bool run_gemm(int64_t n, const char *variant)
+{
+    struct view views[] = {MATRIX(memory[0], n, n), MATRIX(memory[1], n, n), MATRIX(memory[2], n, n)};
+    struct test_job t;
+    bool prepared;
+
+    make_gemm(&t, views, 1.0, 0.0);
+    prepared = backend->needs_prepare(device, &t.job);
+    run_job(stream, &t);
+    assert_string_equal(t.step.variant_used, variant);
+    for (int64_t i = 0; i < n * n; i++) {
+        float want = 0;
+
+        for (int64_t k = 0; k < n; k++)
+            want += value((unsigned)(i / n * n + k), 0) * value((unsigned)(k * n + i % n), 1);
+        assert_true(floats(memory[2])[i] == want);
+    }
+    return prepared;
+}
+
+static void run_square(void)
+{
+    struct test_job t;
+
+    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(memory[0], 64), VECTOR(memory[2], 64)});
+    assert_false(backend->needs_prepare(device, &t.job));
+    run_job(stream, &t);
+}
+
+/* Without it gemms go on, and are not prepared for each time. */
+static void test_a_library_that_is_not_there(void **state)
+{
+    (void)state;
+    open_late("/nonexistent/libcublasLt.so");
+    assert_true(run_gemm(5, "tiled"));
+    assert_false(run_gemm(5, "tiled"));
+    assert_false(run_gemm(6, "tiled"));
+    close_device();
+}
+
+static void test_the_first_gemm_loads_the_library(void **state)
+{
+    (void)state;
+    open_late(KOPS_FAKE_BLASLT);
+    assert_string_equal(backend->variants(device, op_get(OP_GEMM), DTYPE_F32)[0], "cublaslt");
+    run_square();
+    assert_false(is_loaded());
+    assert_true(run_gemm(5, "cublaslt"));
+    assert_true(is_loaded());
+    assert_false(run_gemm(5, "cublaslt"));
+    close_device();
+}
+
+/* The service stream and the job's. */
+static void test_streams_are_made_when_needed(void **state)
+{
+    (void)state;
+    open_late("none");
+    run_square();
+    assert_int_equal(counter(STANDIN_COUNTER_live_streams), 2);
+    close_device();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_library_that_is_not_there),
+        cmocka_unit_test(test_the_first_gemm_loads_the_library),
+        cmocka_unit_test(test_streams_are_made_when_needed),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
