@@ -17,7 +17,7 @@ from ._base.compiled import why_not as why_not_compiled
 from ._base.errors import *  # noqa: F403
 from ._base.errors import __all__ as _errors
 from ._base.results import Attr, Device, Info, Op, Profile, Timings
-from ._base.stats import MappingStats, OpStats, Spread, Stats
+from ._base.stats import ExecutorStats, MappingStats, OpStats, Spread, Stats
 from ._calls.batch import Batch
 from ._calls.pending import Pending
 from ._calls.programs import AsyncProgram, Program
@@ -47,6 +47,7 @@ __all__ = [
     "DeviceLoad",
     "Drained",
     "Entry",
+    "ExecutorStats",
     "Info",
     "Kernel",
     "Latency",

@@ -15,7 +15,8 @@ ONE = {"count": 3, "p50": 1.0, "p90": 2.0, "p99": 3.0, "p999": 3.5, "max": 4.0}
 CLIENTS = {
     "clients": [
         {"pid": 7, "uid": 1000, "gid": 100, "client": "x 1.0", "comm": "x", "connected_s": 2.5, "requests": 4, "queued": 1,
-         "paused": True, "device_us": 12.5, "latency": {"queue": {"count": 0}, "device": {"count": 0}, "total": ONE},
+         "paused": True, "device_us": 12.5, "isolation": "user", "executor": 9,
+         "latency": {"queue": {"count": 0}, "device": {"count": 0}, "total": ONE},
          "of_a_later_version": 1},
     ],
     "users": [{"uid": 1000, "connections": 1, "refused": 2, "limits": {"connections": 1024}}],
@@ -40,6 +41,7 @@ def check(found: kops.Clients, text: str, drained: kops.Drained) -> None:
     (client,) = found.clients
     assert (client.pid, client.uid, client.client, client.connected_s, client.paused) == (7, 1000, "x 1.0", 2.5, True)
     assert client.requests == 4 and client.errors == 0 and client.device_us == 12.5
+    assert (client.isolation, client.executor) == ("user", 9)
     assert client.latency.total == kops.Quantiles(**ONE) and client.latency.queue == kops.Quantiles(0)
     assert found.users[0].refused == 2 and found.users[0].limits == {"connections": 1024}
     assert found.devices[0].busy_us == 9.0 and found.devices[0].memory_total is None

@@ -69,6 +69,7 @@ def test_timings_and_profile(k: kops.Client) -> None:
         assert row["total_us"].keys() == kops.Spread.__annotations__.keys() if "total_us" in row else row["errors"]
     for mapping in stats["mappings"]:
         assert set(mapping) - {"device"} == kops.MappingStats.__required_keys__
+    assert stats["executors"] == [] and stats["executor_counts"]["started"] == 0
 
 
 def test_refusals_leave_the_connection_usable(k: kops.Client) -> None:

@@ -97,12 +97,13 @@ static inline uint32_t domain_owner(uint64_t domain)
 }
 
 /* A process that does a backend's work. */
+enum { BACKEND_MAX_PROCESSES = 64 /* at one time */ };
 enum backend_process_state { PROCESS_STARTING, PROCESS_SPARE, PROCESS_SERVING, PROCESS_ENDING };
 
 struct backend_process {
     int pid;
-    uint64_t domain; /* of PROCESS_SERVING */
     enum backend_process_state state;
+    uint64_t domain;     /* that it serves, is started for, or served; DOMAIN_COMMON of a spare */
     unsigned jobs;       /* that it has now */
     uint64_t started_ns; /* CLOCK_MONOTONIC */
     uint64_t device_ns;  /* time in which it had work on the GPUs */

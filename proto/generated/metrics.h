@@ -31,6 +31,12 @@
     X(device_busy_seconds_total, "kopsd_device_busy_seconds_total", "counter", "Time that the device worked on runs; runs side by side count each, and a run that is not timed counts from its start to its end.") \
     X(device_memory_bytes, "kopsd_device_memory_bytes", "gauge", "Memory of the device.") \
     X(device_memory_free_bytes, "kopsd_device_memory_free_bytes", "gauge", "Free memory of the device; absent where the driver does not tell.") \
+    X(executors, "kopsd_executors", "gauge", "Processes that do GPU work for the daemon, by state: starting, spare (ready and without work of anybody), serving, ending.") \
+    X(executors_started_total, "kopsd_executors_started_total", "counter", "Executors started.") \
+    X(executors_replaced_total, "kopsd_executors_replaced_total", "counter", "Executors that ended or broke and that another one replaced.") \
+    X(executor_faults_total, "kopsd_executor_faults_total", "counter", "Executors whose GPU context a fault broke.") \
+    X(executor_jobs_ended_total, "kopsd_executor_jobs_ended_total", "counter", "Runs that were ended while they ran: cancelled, past their deadline, or the client gone.") \
+    X(executor_device_seconds_total, "kopsd_executor_device_seconds_total", "counter", "Time that GPUs worked on runs in executors, counted as in kopsd_device_busy_seconds_total. domain: common (runs without code of users), user or connection.") \
     X(mappings, "kopsd_mappings", "gauge", "Pieces of clients' memory that the daemon knows: open ones are pinned, closed ones are opened at their next use.") \
     X(user_connections, "kopsd_user_connections", "gauge", "Open connections of a user; 0 after the last has gone, until the user is forgotten.") \
     X(user_buffers, "kopsd_user_buffers", "gauge", "Buffers of a user.") \

@@ -172,6 +172,13 @@ def test_stats_reset(connection: raw.Connection) -> None:
     assert after["counters"]["connections"] >= 2, "open connections are no count of events"
 
 
+def test_stats_without_executors(connection: raw.Connection) -> None:
+    """A host's kernels run in the daemon."""
+    stats = connection.call("stats")
+    assert stats["executors"] == []
+    assert stats["executor_counts"] == {"started": 0, "replaced": 0, "faults": 0, "jobs_ended": 0}
+
+
 def test_stats_mappings(connection: raw.Connection) -> None:
     shared = memfd.Shared(12345)
     connection.register(shared)

@@ -1,5 +1,6 @@
 """The answer of `stats()`, for type checkers: plain dictionaries at run time. A daemon of another version may leave keys out or
-add some. A key of this version is left out only for a time that was not measured, and as `device` of the host's memory."""
+add some. A key of this version is left out only for a time that was not measured, as `device` of the host's memory, and of an
+executor that serves nobody."""
 
 from __future__ import annotations
 
@@ -57,6 +58,28 @@ class MappingStats(_OnADevice):
     idle_s: float
 
 
+class _Domain(TypedDict, total=False):
+    domain: str
+    uid: int
+    connection: int
+    client_pid: int
+
+
+class ExecutorStats(_Domain):
+    """A process that does GPU work for the daemon. `state` is "starting", "spare" (ready, and serves nobody yet), "serving"
+    or "ending"; `jobs` it has now; `device_us` is the time in which it had work on a GPU, in the `uptime_s` since its start.
+
+    `domain` is whose jobs it runs: "common", "user" (`uid`) or "connection" (its number; while it is open also the client's
+    `uid` and process, `client_pid`).
+    """
+
+    pid: int
+    state: str
+    jobs: int
+    uptime_s: float
+    device_us: float
+
+
 class Stats(TypedDict):
     """Counters and timings of a daemon since its start or the last reset."""
 
@@ -66,3 +89,5 @@ class Stats(TypedDict):
     mappings: list[MappingStats]
     mappings_all: int
     kernels: dict[str, int]
+    executors: list[ExecutorStats]
+    executor_counts: dict[str, int]

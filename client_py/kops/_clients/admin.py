@@ -61,6 +61,8 @@ class ClientInfo:
     shm: bool = False
     device_us: float = 0.0
     latency: Latency = Latency()
+    isolation: str = ""  # whose work shares a GPU process with its kernels: "off", "none", "user" or "connection"
+    executor: int | None = None  # the pid of the process that its kernels run in; None: none at present
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@
 #include "server/code/code.h"
 #include "server/exec/exec.h"
 #include "server/memory/connection_resources.h"
+#include "server/observe/executors.h"
 #include "server/observe/latency.h"
 #include "server/observe/observe.h"
 #include "server/observe/room.h"
@@ -61,10 +62,12 @@ static void write_latency(struct rpc_output *out, const struct connection *c)
         write_histogram(out, keys[i], c->statistics->latencies ? &c->statistics->latencies->part[i] : NULL);
 }
 
-static void write_client(struct rpc_output *out, struct connection *c, uint64_t now)
+static void write_client(struct rpc_output *out, struct connection *c, const struct executors *executors, uint64_t now)
 {
+    const int executor = executors_pid(executors, connection_domain(c));
+
     connection_name_process(c);
-    rpc_write_map(out, 22);
+    rpc_write_map(out, 23 + (executor != 0));
     rpc_write_entry_uint(out, "pid", (uint64_t)c->pid);
     rpc_write_entry_uint(out, "uid", c->uid);
     rpc_write_entry_uint(out, "gid", c->gid);
@@ -89,6 +92,9 @@ static void write_client(struct rpc_output *out, struct connection *c, uint64_t 
     rpc_write_entry_bool(out, "paused", !connection_may_read(c));
     rpc_write_entry_bool(out, "shm", c->channel != NULL);
     rpc_write_entry_double(out, "device_us", c->statistics->device_us);
+    rpc_write_entry_text(out, "isolation", isolation_names[c->isolation]);
+    if (executor)
+        rpc_write_entry_uint(out, "executor", (uint64_t)executor);
     write_latency(out, c);
 }
 
@@ -184,7 +190,9 @@ static bool clients_next(struct long_reply *reply)
     struct clients_walk *walk = reply->state;
     const uint64_t now = clock_now_ns();
     unsigned written = 0, looks = 0;
+    struct executors executors;
 
+    executors_look(viewer->server, &executors);
     while (walk->at != peers_connections(viewer->server)) {
         struct connection *c = list_entry(walk->at, struct connection, link);
 
@@ -193,7 +201,7 @@ static bool clients_next(struct long_reply *reply)
         walk->at = walk->at->next;
         if (c->closed || !may_see(viewer, c->uid))
             continue;
-        write_client(&reply->out, c, now);
+        write_client(&reply->out, c, &executors, now);
         written++;
         walk->n_clients++;
     }

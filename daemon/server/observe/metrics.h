@@ -24,4 +24,16 @@ static inline void metrics_one_double(struct metrics *m, enum metric metric, dou
     metrics_double(&m->text, value);
 }
 
+/* The function that writes a metric. */
+#define METRIC(id)                                                                                                     \
+    void metric_##id(struct metrics *m);                                                                               \
+    void metric_##id(struct metrics *m)
+
+/* A counter or plain number. */
+#define METRIC_VALUE(id, value)                                                                                        \
+    METRIC(id)                                                                                                         \
+    {                                                                                                                  \
+        metrics_one(m, METRIC_##id, (value));                                                                          \
+    }
+
 #endif

@@ -8,10 +8,6 @@
 #include "server/observe/room.h"
 #include "server/peer/request.h"
 
-#define METRIC(id)                                                                                                     \
-    void metric_##id(struct metrics *m);                                                                               \
-    void metric_##id(struct metrics *m)
-
 /* ---- devices ---- */
 
 static void begin(struct metrics *m, enum metric metric, unsigned device)

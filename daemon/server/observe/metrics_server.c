@@ -14,17 +14,6 @@
 #include "util/clock.h"
 #include "util/log.h"
 
-#define METRIC(id)                                                                                                     \
-    void metric_##id(struct metrics *m);                                                                               \
-    void metric_##id(struct metrics *m)
-
-/* A counter or plain number. */
-#define METRIC_VALUE(id, value)                                                                                        \
-    METRIC(id)                                                                                                         \
-    {                                                                                                                  \
-        metrics_one(m, METRIC_##id, (value));                                                                          \
-    }
-
 /* ---- the process ---- */
 
 METRIC(build_info)

@@ -82,11 +82,14 @@ static void ended(const struct request *r, const struct run *run, double device_
 {
     struct connection *c = r->connection;
     struct latency latency;
+    uint64_t ignored;
 
     if (run->job.started_ns) {
         c->statistics->device_us += device_us;
         account_add_device_us(c->account, device_us, now_ns);
         c->server->totals.device_us[run->device->index] += device_us;
+        if (run->device->backend->processes)
+            c->server->observe->executor_device_us[domain_kind(run->job.domain, &ignored)] += device_us;
     }
     if (r->answered)
         return;

@@ -32,7 +32,8 @@ struct observe {
     struct latency_table *latencies;      /* by op, dtype and device */
     struct server_counters counters_then; /* at the last reset of stats */
     struct sampling sampling;
-    struct list walks; /* struct clients_walk: replies under way */
+    struct list walks;                        /* struct clients_walk: replies under way */
+    double executor_device_us[ISOLATE_COUNT]; /* of runs in executors, by the kind of their domain */
     struct {
         uint64_t requests, at_ns;
     } status_then; /* at the last status line */

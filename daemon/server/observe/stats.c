@@ -6,6 +6,7 @@
 #include "server/exec/exec.h"
 #include "server/memory/connection_resources.h"
 #include "server/observe/clients.h"
+#include "server/observe/executors.h"
 #include "server/observe/observe.h"
 #include "server/observe/room.h"
 #include "server/peer/access.h"
@@ -229,6 +230,7 @@ static bool mappings_begin(struct long_reply *reply)
     reply->free_state = rows_free;
     rpc_write_entry_uint(&reply->out, "mappings_all", s->mappings.count);
     user_code_write_stats(&reply->out, s, s->counters.launches - s->observe->counters_then.launches);
+    executors_write(&reply->out, viewer);
     rpc_write_text(&reply->out, "mappings");
     rpc_write_array(&reply->out, rows->n);
     reply->step = rows_next;
@@ -242,7 +244,7 @@ static bool stats_begin(struct long_reply *reply)
     struct server *s = r->connection->server;
 
     exec_tell_programs(s);
-    rpc_write_map(&reply->out, 6);
+    rpc_write_map(&reply->out, 8);
     rpc_write_entry_double(&reply->out, "uptime_s", clock_us_between(s->started_ns, clock_now_ns()) * 1e-6);
     write_counters(&reply->out, s);
     rpc_write_text(&reply->out, "ops");

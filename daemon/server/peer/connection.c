@@ -287,6 +287,9 @@ void connection_close(struct connection *c, const char *why)
     connection_note_done(c);
 }
 
+/* A domain's upper bits say which kind it is. */
+enum { OF_USER = 1, OF_CONNECTION = 2, KIND_SHIFT = 62 };
+
 uint64_t connection_domain(const struct connection *c)
 {
     switch (c->isolation) {
@@ -300,4 +303,17 @@ uint64_t connection_domain(const struct connection *c)
         break;
     }
     return DOMAIN_COMMON;
+}
+
+enum isolation domain_kind(uint64_t domain, uint64_t *ret_number)
+{
+    *ret_number = domain & ((UINT64_C(1) << KIND_SHIFT) - 1);
+    switch (domain >> KIND_SHIFT) {
+    case OF_USER:
+        return ISOLATE_USER;
+    case OF_CONNECTION:
+        return ISOLATE_CONNECTION;
+    default:
+        return ISOLATE_NONE;
+    }
 }

@@ -143,6 +143,9 @@ uint64_t connection_bytes_out(const struct connection *c);
 
 /* The domain of its kernels, and of all its jobs from its first launch on (see backend.h). */
 uint64_t connection_domain(const struct connection *c);
+/* The domain of one user (ISOLATE_USER, *ret_number: the uid), of one connection (ISOLATE_CONNECTION, *ret_number: the
+ * connection's), or DOMAIN_COMMON (ISOLATE_NONE, 0). */
+enum isolation domain_kind(uint64_t domain, uint64_t *ret_number);
 
 /* Looks up the name of the peer's process, once. */
 void connection_name_process(struct connection *c);

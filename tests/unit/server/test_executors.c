@@ -1,0 +1,310 @@
+/* The executors that `stats` and `clients` show, of a backend that says what the test wants. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+
+#include "codec/read.h"
+#include "rpc/output.h"
+#include "server/observe/executors.h"
+#include "server/peer/peers.h"
+#include "util/clock.h"
+
+enum { ALICE = 1000, BOB = 1001, ADMINISTRATOR = 999 };
+
+static unsigned told(struct backend_device *device, struct backend_process *ret, unsigned max,
+                     struct backend_process_counts *ret_counts);
+
+static const struct backend with_processes = {.abi = BACKEND_ABI, .name = "fake", .processes = told};
+static const struct backend without = {.abi = BACKEND_ABI, .name = "host"};
+
+static struct {
+    struct server server;
+    struct backend_device devices[3];
+    struct connection viewer, alices, bobs;
+    struct backend_process processes[BACKEND_MAX_PROCESSES];
+    unsigned n, asked;
+    struct rpc_output out;
+    const unsigned char *rows[BACKEND_MAX_PROCESSES], *counts;
+    unsigned n_rows;
+} f;
+
+static unsigned told(struct backend_device *device, struct backend_process *ret, unsigned max,
+                     struct backend_process_counts *ret_counts)
+{
+    assert_ptr_equal(device->backend, &with_processes);
+    assert_true(f.n <= max);
+    f.asked++;
+    memcpy(ret, f.processes, f.n * sizeof(*ret));
+    *ret_counts = (struct backend_process_counts){.started = 7, .replaced = 2, .faults = 1, .ended_jobs = 3};
+    return f.n;
+}
+
+static void add_connection(struct connection *c, uid_t uid, pid_t pid, uint64_t number, enum isolation isolation)
+{
+    *c = (struct connection){.server = &f.server, .uid = uid, .pid = pid, .number = number, .isolation = isolation};
+    list_append(peers_connections(&f.server), &c->link);
+}
+
+static int set_up(void **state)
+{
+    static const struct method_entry methods[METHOD_COUNT];
+    static const struct connection_part *const parts[] = {NULL};
+    struct error e;
+
+    (void)state;
+    memset(&f, 0, sizeof(f));
+    assert_int_equal(peers_new(&f.server, open("/dev/null", O_RDONLY | O_CLOEXEC), methods, parts, &e), 0);
+    for (unsigned i = 0; i < 3; i++) {
+        f.devices[i] = (struct backend_device){.backend = i == 1 ? &without : &with_processes, .index = i};
+        f.server.devices.all[f.server.devices.count++] = &f.devices[i];
+    }
+    add_connection(&f.viewer, ADMINISTRATOR, 10, 1, ISOLATE_USER);
+    f.viewer.access = 1U << ACCESS_ADMINISTER;
+    add_connection(&f.alices, ALICE, 11, 2, ISOLATE_CONNECTION);
+    add_connection(&f.bobs, BOB, 12, 3, ISOLATE_CONNECTION);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    rpc_output_free(&f.out);
+    list_remove(&f.viewer.link);
+    list_remove(&f.alices.link);
+    list_remove(&f.bobs.link);
+    peers_free(&f.server);
+    return 0;
+}
+
+static uint64_t domain_of(uid_t uid)
+{
+    const struct connection c = {.uid = uid, .isolation = ISOLATE_USER};
+
+    return connection_domain(&c);
+}
+
+/* A process with pid 100, 101 … */
+static void process(enum backend_process_state state, uint64_t domain)
+{
+    f.processes[f.n] = (struct backend_process){.pid = 100 + (int)f.n,
+                                                .state = state,
+                                                .domain = domain,
+                                                .jobs = 4,
+                                                .started_ns = clock_now_ns() - UINT64_C(5000000000),
+                                                .device_ns = 2500000};
+    f.n++;
+}
+
+/* ---- reading what was written ---- */
+
+static const unsigned char *value_of(const unsigned char *map, const char *key)
+{
+    struct codec_item head, item;
+    const unsigned char *at;
+
+    codec_read(map, &head);
+    assert_int_equal(head.type, CODEC_MAP);
+    at = head.next;
+    for (uint32_t i = 0; i < head.count; i++, at = codec_skip(item.next)) {
+        codec_read(at, &item);
+        if (item.count == strlen(key) && memcmp(item.text, key, item.count) == 0)
+            return item.next;
+    }
+    return NULL;
+}
+
+static void has_uint(const unsigned char *map, const char *key, uint64_t expected)
+{
+    struct codec_item item;
+
+    assert_non_null(value_of(map, key));
+    codec_read(value_of(map, key), &item);
+    assert_int_equal(item.type, CODEC_UINT);
+    assert_int_equal(item.u, expected);
+}
+
+static void has_text(const unsigned char *map, const char *key, const char *expected)
+{
+    struct codec_item item;
+
+    assert_non_null(value_of(map, key));
+    codec_read(value_of(map, key), &item);
+    assert_int_equal(item.type, CODEC_STR);
+    assert_int_equal(item.count, strlen(expected));
+    assert_memory_equal(item.text, expected, item.count);
+}
+
+static double number_of(const unsigned char *map, const char *key)
+{
+    struct codec_item item;
+
+    codec_read(value_of(map, key), &item);
+    assert_int_equal(item.type, CODEC_FLOAT);
+    return item.f;
+}
+
+static void look_as(const struct connection *viewer)
+{
+    struct codec_item rows;
+    const unsigned char *at;
+
+    rpc_output_free(&f.out);
+    rpc_output_init(&f.out, 1 << 16);
+    rpc_write_map(&f.out, 2);
+    executors_write(&f.out, viewer);
+    assert_false(f.out.bytes.failed);
+    at = f.out.bytes.data + f.out.bytes.start;
+    assert_ptr_equal(codec_skip(at), at + buffer_length(&f.out.bytes)); /* as many entries as maps say */
+    f.counts = value_of(at, "executor_counts");
+    codec_read(value_of(at, "executors"), &rows);
+    f.n_rows = rows.count;
+    at = rows.next;
+    for (unsigned i = 0; i < rows.count; i++, at = codec_skip(at))
+        f.rows[i] = at;
+}
+
+static void sees(const struct connection *viewer, unsigned n, const int *pids)
+{
+    look_as(viewer);
+    assert_int_equal(f.n_rows, n);
+    for (unsigned i = 0; i < n; i++)
+        has_uint(f.rows[i], "pid", (uint64_t)pids[i]);
+}
+
+/* ---- tests ---- */
+
+static void rows_say_whose_they_are(void **state)
+{
+    const struct connection gone = {.number = 77, .isolation = ISOLATE_CONNECTION};
+
+    (void)state;
+    process(PROCESS_SERVING, DOMAIN_COMMON);
+    process(PROCESS_SPARE, DOMAIN_COMMON);
+    process(PROCESS_SERVING, domain_of(ALICE));
+    process(PROCESS_SERVING, connection_domain(&f.bobs));
+    process(PROCESS_ENDING, connection_domain(&gone));
+    process(PROCESS_STARTING, domain_of(0));
+    sees(&f.viewer, 6, (const int[]){100, 101, 102, 103, 104, 105});
+
+    has_text(f.rows[0], "state", "serving");
+    has_text(f.rows[0], "domain", "common");
+    assert_null(value_of(f.rows[0], "uid"));
+    has_uint(f.rows[0], "jobs", 4);
+    assert_true(number_of(f.rows[0], "uptime_s") >= 5);
+    assert_true(number_of(f.rows[0], "device_us") == 2500);
+
+    has_text(f.rows[1], "state", "spare");
+    assert_null(value_of(f.rows[1], "domain"));
+
+    has_text(f.rows[2], "domain", "user");
+    has_uint(f.rows[2], "uid", ALICE);
+    assert_null(value_of(f.rows[2], "connection"));
+
+    has_text(f.rows[3], "domain", "connection");
+    has_uint(f.rows[3], "connection", f.bobs.number);
+    has_uint(f.rows[3], "uid", BOB);
+    has_uint(f.rows[3], "client_pid", (uint64_t)f.bobs.pid);
+
+    has_text(f.rows[4], "state", "ending");
+    has_uint(f.rows[4], "connection", 77);
+    assert_null(value_of(f.rows[4], "uid"));
+    assert_null(value_of(f.rows[4], "client_pid"));
+
+    has_text(f.rows[5], "state", "starting");
+    has_text(f.rows[5], "domain", "user");
+    has_uint(f.rows[5], "uid", 0);
+}
+
+static void others_see_no_row_of_other_users(void **state)
+{
+    const struct connection gone = {.uid = ALICE, .number = 77, .isolation = ISOLATE_CONNECTION};
+
+    (void)state;
+    process(PROCESS_SERVING, DOMAIN_COMMON);
+    process(PROCESS_SPARE, DOMAIN_COMMON);
+    process(PROCESS_SERVING, domain_of(ALICE));
+    process(PROCESS_SERVING, domain_of(BOB));
+    process(PROCESS_SERVING, connection_domain(&f.alices));
+    process(PROCESS_SERVING, connection_domain(&f.bobs));
+    process(PROCESS_ENDING, domain_of(BOB));
+    process(PROCESS_SERVING, connection_domain(&gone)); /* nobody's any more */
+    sees(&f.alices, 4, (const int[]){100, 101, 102, 104});
+}
+
+static void a_backend_is_asked_once(void **state)
+{
+    (void)state;
+    process(PROCESS_SERVING, DOMAIN_COMMON);
+    sees(&f.bobs, 1, (const int[]){100});
+    assert_int_equal(f.asked, 1);
+    has_uint(f.counts, "started", 7);
+    has_uint(f.counts, "replaced", 2);
+    has_uint(f.counts, "faults", 1);
+    has_uint(f.counts, "jobs_ended", 3);
+}
+
+static void without_executors_there_is_nothing(void **state)
+{
+    struct executors x;
+
+    (void)state;
+    process(PROCESS_SERVING, DOMAIN_COMMON);
+    f.devices[0].backend = f.devices[2].backend = &without;
+    sees(&f.viewer, 0, NULL);
+    has_uint(f.counts, "started", 0);
+    executors_look(&f.server, &x);
+    assert_int_equal(executors_pid(&x, DOMAIN_COMMON), 0);
+}
+
+static void a_client_has_the_process_that_serves_it(void **state)
+{
+    struct executors x;
+
+    (void)state;
+    process(PROCESS_SPARE, DOMAIN_COMMON);
+    process(PROCESS_STARTING, connection_domain(&f.alices));
+    process(PROCESS_ENDING, connection_domain(&f.bobs));
+    process(PROCESS_SERVING, DOMAIN_COMMON);
+    process(PROCESS_SERVING, connection_domain(&f.bobs));
+    executors_look(&f.server, &x);
+    assert_int_equal(executors_pid(&x, DOMAIN_COMMON), 103);
+    assert_int_equal(executors_pid(&x, connection_domain(&f.bobs)), 104);
+    assert_int_equal(executors_pid(&x, connection_domain(&f.alices)), 0);
+    assert_int_equal(executors_pid(&x, domain_of(ALICE)), 0);
+}
+
+static void domains_can_be_read(void **state)
+{
+    const struct connection shared = {.uid = ALICE, .isolation = ISOLATE_NONE};
+    uint64_t number;
+
+    (void)state;
+    assert_int_equal(domain_kind(connection_domain(&shared), &number), ISOLATE_NONE);
+    assert_int_equal(domain_kind(domain_of(UINT32_MAX), &number), ISOLATE_USER);
+    assert_int_equal(number, UINT32_MAX);
+    assert_int_equal(domain_kind(domain_of(0), &number), ISOLATE_USER);
+    assert_int_equal(number, 0);
+    assert_int_equal(domain_kind(connection_domain(&f.bobs), &number), ISOLATE_CONNECTION);
+    assert_int_equal(number, f.bobs.number);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(rows_say_whose_they_are, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(others_see_no_row_of_other_users, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_backend_is_asked_once, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(without_executors_there_is_nothing, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_client_has_the_process_that_serves_it, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(domains_can_be_read, set_up, tear_down),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
