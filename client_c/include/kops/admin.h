@@ -55,6 +55,9 @@ struct kops_client_info {
     bool shm;         /**< It talks through shared memory. */
     double device_us; /**< Time of devices that its runs took. */
     struct kops_latency latency;
+    const char *isolation; /**< Whose work shares a GPU process with its kernels: "off", "none", "user", "connection";
+                                "": the daemon does not say. */
+    int64_t executor;      /**< Pid of the process that its kernels run in; 0: none at present. */
 };
 
 /** What one user may have at the same time; KOPS_NO_LIMIT: as much as there is. */

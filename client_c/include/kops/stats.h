@@ -54,13 +54,29 @@ struct kops_mapping {
     const int64_t *pids;
 };
 
+/** A process that does GPU work for the daemon. */
+struct kops_executor {
+    int64_t pid;
+    const char *state;   /**< "starting", "spare" (ready, and serves nobody yet), "serving" or "ending". */
+    const char *domain;  /**< Whose jobs it runs: "common", "user" or "connection"; NULL: not decided yet. */
+    int64_t uid;         /**< The domain's user; -1: none, or of a connection that is closed. */
+    uint64_t connection; /**< The domain's connection; 0: none. */
+    int64_t client_pid;  /**< The process that has that connection; 0: none, or not known. */
+    uint64_t jobs;       /**< That it has now. */
+    double uptime_s;
+    double device_us; /**< Time in which it had work on a GPU. */
+};
+
 /** Every list is NULL-terminated. */
 struct kops_stats {
     double uptime_s;
     const struct kops_counter *const *counters;
     const struct kops_stats_row *const *rows;
     const struct kops_mapping *const *mappings;
-    const struct kops_counter *const *kernels; /**< Of user kernels: compiles, cache hits, launches … */
+    const struct kops_counter *const *kernels;    /**< Of user kernels: compiles, cache hits, launches … */
+    const struct kops_executor *const *executors; /**< None: the daemon does the GPU work itself, or has no GPU, or is
+                                                       older than executors. */
+    const struct kops_counter *const *executor_counts; /**< Since the daemon's start: started, replaced … */
 };
 
 /** Reads the daemon's counters and timings. `filter` may be NULL. Free the result with kops_stats_free(). */

@@ -268,6 +268,19 @@ static const struct wire_field mapping_fields[] = {
 };
 static const struct wire_record mapping_record = WIRE_RECORD(struct kops_mapping, mapping_fields);
 
+static const struct wire_field executor_fields[] = {
+    WIRE_FIELD(struct kops_executor, I64, "pid", pid),
+    WIRE_FIELD(struct kops_executor, TEXT, "state", state),
+    WIRE_FIELD(struct kops_executor, OPTIONAL_TEXT, "domain", domain),
+    WIRE_FIELD(struct kops_executor, ID, "uid", uid),
+    WIRE_FIELD(struct kops_executor, U64, "connection", connection),
+    WIRE_FIELD(struct kops_executor, I64, "client_pid", client_pid),
+    WIRE_FIELD(struct kops_executor, U64, "jobs", jobs),
+    WIRE_FIELD(struct kops_executor, F64, "uptime_s", uptime_s),
+    WIRE_FIELD(struct kops_executor, F64, "device_us", device_us),
+};
+static const struct wire_record executor_record = WIRE_RECORD(struct kops_executor, executor_fields);
+
 /* {name: uint} */
 static bool read_counters(struct arena *a, const unsigned char *value, void *into)
 {
@@ -293,6 +306,8 @@ static const struct wire_field stats_fields[] = {
     WIRE_NESTED(struct kops_stats, LIST, "ops", rows, row_record),
     WIRE_NESTED(struct kops_stats, LIST, "mappings", mappings, mapping_record),
     WIRE_READ(struct kops_stats, "kernels", kernels, read_counters),
+    WIRE_NESTED(struct kops_stats, LIST, "executors", executors, executor_record),
+    WIRE_READ(struct kops_stats, "executor_counts", executor_counts, read_counters),
 };
 static const struct wire_record stats_record = WIRE_RECORD(struct kops_stats, stats_fields);
 

@@ -117,6 +117,9 @@ static bool set_default(struct arena *a, const struct wire_field *f, void *place
     case WIRE_LIMIT:
         *(uint64_t *)place = KOPS_NO_LIMIT;
         return true;
+    case WIRE_ID:
+        *(int64_t *)place = -1;
+        return true;
     case WIRE_F64:
         *(double *)place = (double)NAN;
         return true;

@@ -15,6 +15,7 @@ enum wire_type {
     WIRE_U64,           /* uint64_t, 0 */
     WIRE_LIMIT,         /* uint64_t, KOPS_NO_LIMIT */
     WIRE_I64,           /* int64_t from a uint, 0 */
+    WIRE_ID,            /* int64_t from a uint, -1 */
     WIRE_UINT,          /* unsigned, 0 */
     WIRE_F64,           /* double from any number, NAN */
     WIRE_BOOL,          /* bool, false */
@@ -32,6 +33,7 @@ enum {
     WIRE_SIZE_U64 = sizeof(uint64_t),
     WIRE_SIZE_LIMIT = sizeof(uint64_t),
     WIRE_SIZE_I64 = sizeof(int64_t),
+    WIRE_SIZE_ID = sizeof(int64_t),
     WIRE_SIZE_UINT = sizeof(unsigned),
     WIRE_SIZE_F64 = sizeof(double),
     WIRE_SIZE_BOOL = sizeof(bool),

@@ -1,10 +1,10 @@
-/* clients, metrics and drain: what is asked, and what becomes of good, sparse, wrong and missing answers. */
+/* clients, stats, metrics and drain: what is asked, and what becomes of good, sparse, wrong and missing answers. */
 #include <math.h>
 
 #include "scripted.h"
 #include "test.h"
 
-/* Answers the three methods with these bytes, a packed map; NULL: as a daemon that is older than them. */
+/* Answers the four methods with these bytes, a packed map; NULL: as a daemon that is older than them. */
 struct told {
     const char *bytes;
     size_t length;
@@ -21,7 +21,8 @@ static void serve(struct fake_connection *c, void *context)
     while (fake_next(c, &r)) {
         msgpack_sbuffer b;
 
-        if (strcmp(r.method, "clients") != 0 && strcmp(r.method, "metrics") != 0 && strcmp(r.method, "drain") != 0) {
+        if (strcmp(r.method, "clients") != 0 && strcmp(r.method, "stats") != 0 && strcmp(r.method, "metrics") != 0 &&
+            strcmp(r.method, "drain") != 0) {
             fake_answer(c, &r);
             continue;
         }
@@ -112,6 +113,58 @@ static void clients_are_read(void **state)
     assert_true(clients->uptime_s == 2.5);
     assert_null(kops_clients_free(clients));
     assert_null(kops_clients_free(NULL));
+}
+
+static void executors_are_read(void **state)
+{
+    struct state *s = *state;
+    struct kops_clients *clients;
+    struct kops_stats *stats;
+
+    /* {executors: [{pid: 5, state: "serving", domain: "user", uid: 7, jobs: 2, device_us: 1.5},
+     *              {pid: 6, state: "spare", connection: 8, client_pid: 9}],
+     *  executor_counts: {started: 3}} */
+    tell(s, ANSWER("\x82\xa9"
+                   "executors\x92\x86\xa3pid\x05\xa5state\xa7serving\xa6"
+                   "domain\xa4user\xa3uid\x07\xa4jobs\x02\xa9"
+                   "device_us\xcb\x3f\xf8\0\0\0\0\0\0\x84\xa3pid\x06\xa5state\xa5spare\xaa"
+                   "connection\x08\xaa"
+                   "client_pid\x09\xaf"
+                   "executor_counts\x81\xa7started\x03"));
+    assert_ok(kops_stats_get(s->client, NULL, &stats, NULL));
+    assert_int_equal(stats->executors[0]->pid, 5);
+    assert_string_equal(stats->executors[0]->state, "serving");
+    assert_string_equal(stats->executors[0]->domain, "user");
+    assert_int_equal(stats->executors[0]->uid, 7);
+    assert_int_equal(stats->executors[0]->connection, 0);
+    assert_int_equal(stats->executors[0]->jobs, 2);
+    assert_true(stats->executors[0]->device_us == 1.5 && isnan(stats->executors[0]->uptime_s));
+    assert_null(stats->executors[1]->domain);
+    assert_int_equal(stats->executors[1]->uid, -1);
+    assert_int_equal(stats->executors[1]->connection, 8);
+    assert_int_equal(stats->executors[1]->client_pid, 9);
+    assert_null(stats->executors[2]);
+    assert_string_equal(stats->executor_counts[0]->name, "started");
+    assert_int_equal(stats->executor_counts[0]->value, 3);
+    assert_null(kops_stats_free(stats));
+
+    /* {} of an older daemon */
+    tell(s, ANSWER("\x80"));
+    assert_ok(kops_stats_get(s->client, NULL, &stats, NULL));
+    assert_null(stats->executors[0]);
+    assert_null(stats->executor_counts[0]);
+    kops_stats_free(stats);
+
+    /* {clients: [{pid: 7, isolation: "user", executor: 5}, {}]} */
+    tell(s, ANSWER("\x81\xa7"
+                   "clients\x92\x83\xa3pid\x07\xa9isolation\xa4user\xa8"
+                   "executor\x05\x80"));
+    assert_ok(kops_clients(s->client, &clients, NULL));
+    assert_string_equal(clients->clients[0]->isolation, "user");
+    assert_int_equal(clients->clients[0]->executor, 5);
+    assert_string_equal(clients->clients[1]->isolation, "");
+    assert_int_equal(clients->clients[1]->executor, 0);
+    kops_clients_free(clients);
 }
 
 static void metrics_are_a_text(void **state)
@@ -205,6 +258,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(clients_are_read),
+        TEST(executors_are_read),
         TEST(metrics_are_a_text),
         TEST(drain_says_what_is_left),
         TEST(what_makes_no_sense_is_refused_before),
