@@ -70,6 +70,23 @@ def stats(uptime_s: float = 100.0, rows: list[dict[str, Any]] | None = None, **c
     return {"uptime_s": uptime_s, "counters": counters, "ops": rows or [], "mappings": [], "kernels": {}}
 
 
+def executor(pid: int, state: str = "serving", **more: Any) -> dict[str, Any]:
+    """One of `stats.executors`."""
+    return {"pid": pid, "state": state, "jobs": 1, "uptime_s": 60.0, "device_us": 15e6, **more}
+
+
+EXECUTORS = {
+    "executors": [
+        executor(500, domain="common"),
+        executor(501, "spare", jobs=0, device_us=0.0),
+        executor(502, domain="user", uid=0, uptime_s=3700.0),
+        executor(503, domain="connection", uid=0, connection=17, client_pid=4711, device_us=3e5),
+        executor(504, "ending", domain="connection", connection=18),
+    ],
+    "executor_counts": {"started": 6, "replaced": 2, "faults": 1, "jobs_ended": 3},
+}
+
+
 class FakeDaemon:
     """Answers hello and ping, and what is in `answers`: a result, or a function of the parameters. All else is an
     unknown method, as for a daemon that is older than it."""

@@ -38,6 +38,14 @@ def test_users_and_their_limits(fake: FakeDaemon, ctl: Ctl) -> None:
     assert "1 of 1024" in lines[-1] and "3 B of 1.00 GiB" in lines[-1] and "9.000" in lines[-1]
 
 
+def test_the_executor_of_a_client(fake: FakeDaemon, ctl: Ctl) -> None:
+    fake.answers["clients"] = answer = clients(client(1, isolation="user", executor=502), client(2, isolation="user"))
+    titles, first, second = ctl("clients").stdout.splitlines()
+    end = titles.index("executor") + len("executor")
+    assert first[:end].endswith(" 502") and second[:end].endswith(" -")
+    assert json.loads(ctl("clients", "--json").stdout) == answer
+
+
 def test_nobody_and_draining(fake: FakeDaemon, ctl: Ctl) -> None:
     fake.answers["clients"] = clients(state="draining")
     lines = ctl("clients").stdout.splitlines()

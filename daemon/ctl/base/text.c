@@ -45,6 +45,15 @@ const char *text_rate(double per_s, char *into, size_t size)
     return into;
 }
 
+const char *text_percent(double share, char *into, size_t size)
+{
+    if (isnan(share))
+        snprintf(into, size, "-");
+    else
+        snprintf(into, size, "%.*f %%", share > 0 && share < 0.0995, share * 100);
+    return into;
+}
+
 const char *text_duration(double seconds, char *into, size_t size)
 {
     uint64_t s = seconds > 0 ? (uint64_t)seconds : 0;

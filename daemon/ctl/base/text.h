@@ -15,6 +15,9 @@ const char *text_bytes(uint64_t bytes, char *into, size_t size);
 /* "950", "1.2k", "3.4M", for rates. Returns `into`. */
 const char *text_rate(double per_s, char *into, size_t size);
 
+/* "25 %", "2.5 %" of a share of 1; "-" for NAN. Returns `into`. */
+const char *text_percent(double share, char *into, size_t size);
+
 /* "42 s", "3 min 10 s", "2 h 5 min", "3 d 4 h". Returns `into`. */
 const char *text_duration(double seconds, char *into, size_t size);
 

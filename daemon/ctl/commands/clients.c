@@ -14,7 +14,8 @@
 static const char usage[] =
     "Usage: kopsctl clients [--users] [--json]\n\n"
     "Lists the daemon's connections with their memory, requests and latency. Administrators (by default root and the\n"
-    "daemon's own user) see all connections, others their own.\n\n"
+    "daemon's own user) see all connections, others their own. \"executor\" is the process that the client's own\n"
+    "kernels run in.\n\n"
     "      --users   add a table of users: the use of all connections of a user together, and the limits\n"
     "      --json    print JSON: clients, users and devices\n";
 
@@ -64,9 +65,10 @@ static void clients_text(const struct kops_clients *s)
     char text[TABLE_CELL];
     struct table t;
 
-    table_init(&t, "rllrrrrrrrrrrll",
+    table_init(&t, "rllrrrrrrrrrrrll",
                (const char *const[]){"pid", "user", "process", "for s", "requests", "errors", "in flight", "queued",
-                                     "buffers", "mapped", "allocated", "p50 us", "p99 us", "state", "calls itself"});
+                                     "buffers", "mapped", "allocated", "p50 us", "p99 us", "executor", "state",
+                                     "calls itself"});
     for (const struct kops_client_info *const *p = s->clients; *p; p++) {
         const struct kops_client_info *c = *p;
 
@@ -83,6 +85,10 @@ static void clients_text(const struct kops_clients *s)
         cell_bytes(&t, c->allocated_bytes);
         table_us(&t, c->latency.total.p50);
         table_us(&t, c->latency.total.p99);
+        if (c->executor)
+            table_cell(&t, "%lld", (long long)c->executor);
+        else
+            table_cell(&t, "-");
         table_cell(&t, "%s", view_client_state(c));
         table_cell(&t, "%s", text_clean(c->client, text, sizeof(text)));
     }

@@ -7,9 +7,11 @@
 #include "base/options.h"
 #include "base/table.h"
 #include "commands.h"
+#include "view/executors.h"
 
 static const char info_usage[] = "Usage: kopsctl info [--json]\n\n"
-                                 "Prints the daemon's version and process, its devices, limits and features.\n";
+                                 "Prints the daemon's version and process, its devices, limits and features, and the\n"
+                                 "processes that do its GPU work.\n";
 
 static const char ops_usage[] = "Usage: kopsctl ops [NAME] [--json]\n\n"
                                 "Lists the ops; with a name, prints all about one.\n";
@@ -77,7 +79,7 @@ static void kernels_text(const struct kops_kernels_info *k)
     printf("\n");
 }
 
-static void info_json(const struct kops_info *info)
+static void info_json(const struct kops_info *info, const struct kops_stats *stats)
 {
     json_begin(NULL, '{');
     json_text("server", info->server);
@@ -107,6 +109,8 @@ static void info_json(const struct kops_info *info)
     json_texts("features", info->features);
     if (info->kernels)
         kernels_json(info->kernels);
+    if (stats)
+        executors_json(stats);
     json_end('}');
 }
 
@@ -118,7 +122,7 @@ static bool runs_under_mps(const struct kops_info *info)
     return false;
 }
 
-static void info_text(const struct kops_info *info)
+static void info_text(const struct kops_info *info, const struct kops_stats *stats)
 {
     struct table t;
 
@@ -148,19 +152,35 @@ static void info_text(const struct kops_info *info)
     printf("\n");
     if (info->kernels)
         kernels_text(info->kernels);
+    if (stats)
+        executors_text(stats);
+}
+
+static bool has_gpu(const struct kops_info *info)
+{
+    for (const struct kops_device *const *d = info->devices; *d; d++)
+        if (strcmp((*d)->backend, "host") != 0)
+            return true;
+    return false;
 }
 
 enum ctl_exit ctl_info(struct ctl *ctl, int argc, char **argv)
 {
     int end = parse(ctl, argc, argv, info_usage, NULL);
     enum ctl_exit status = end >= 0 ? (enum ctl_exit)end : ctl_connect(ctl);
+    struct kops_stats *stats = NULL;
+    struct kops_error error;
 
     if (end >= 0 || status)
         return status;
+    /* Executors do the work of GPUs alone. */
+    if (has_gpu(kops_info(ctl->client)) && kops_stats_get(ctl->client, NULL, &stats, &error))
+        return ctl_failed("info", &error);
     if (ctl->json)
-        info_json(kops_info(ctl->client));
+        info_json(kops_info(ctl->client), stats);
     else
-        info_text(kops_info(ctl->client));
+        info_text(kops_info(ctl->client), stats);
+    kops_stats_free(stats);
     return CTL_OK;
 }
 

@@ -6,12 +6,13 @@
 #include "base/options.h"
 #include "base/table.h"
 #include "commands.h"
+#include "view/executors.h"
 #include "view/stats.h"
 
 static const char usage[] =
     "Usage: kopsctl stats [--op NAME] [--dtype NAME] [--device UUID] [--reset] [--json]\n\n"
-    "Prints the daemon's counters, the timings of every op, shape, dtype and kernel, and the\n"
-    "mappings that it holds of its clients' memory. \"exec\" is an execution on its device: the\n"
+    "Prints the daemon's counters, its executors, the timings of every op, shape, dtype and kernel, and\n"
+    "the mappings that it holds of its clients' memory. \"exec\" is an execution on its device: the\n"
     "host times all, a GPU those of calls with timing and one in 61 of the others.\n\n"
     "      --op NAME      only this op's rows\n"
     "      --dtype NAME   only this dtype's rows\n"
@@ -33,6 +34,7 @@ static void print_json(const struct kops_stats *s)
     json_number("uptime_s", s->uptime_s);
     counters_json("counters", s->counters);
     counters_json("kernels", s->kernels);
+    executors_json(s);
     json_begin("ops", '[');
     for (const struct kops_stats_row *const *row = s->rows; *row; row++) {
         json_begin(NULL, '{');
@@ -118,6 +120,7 @@ static void print_text(const struct kops_stats *s)
     printf("up %.0f s\n", s->uptime_s);
     counters_text("", s->counters);
     counters_text("your own kernels: ", s->kernels);
+    executors_text(s);
     if (*s->rows) {
         printf("\n");
         rows_text(s);

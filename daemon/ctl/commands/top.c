@@ -14,9 +14,10 @@
 static const char usage[] =
     "Usage: kopsctl top [--delay SECONDS] [--sort KEY]\n"
     "       kopsctl top --batch [--iterations N] [--delay SECONDS] [--sort KEY] [--json]\n\n"
-    "Shows the daemon's present work: rates, queues, the load of devices, each client, and the ops that ran since the\n"
-    "last look. Percentiles begin when a client connects, or when the timings were started anew. Administrators\n"
-    "(by default root and the daemon's own user) see every client, others their own.\n\n"
+    "Shows the daemon's present work: rates, queues, the load of devices, the processes that do the GPU work\n"
+    "(executors), each client, and the ops that ran since the last look. Percentiles begin when a client connects, or\n"
+    "when the timings were started anew. Administrators (by default root and the daemon's own user) see every client,\n"
+    "others their own.\n\n"
     "  -b, --batch            print tables instead, one after another, for scripts\n"
     "  -n, --iterations N     end after N looks (with --batch; default: no end)\n"
     "  -d, --delay SECONDS    time between two looks (default 2, at least 0.1)\n"
@@ -55,6 +56,10 @@ static enum ctl_exit batch(struct ctl *ctl, double delay_s, uint64_t iterations,
             } else {
                 top_print_summary(&view, stdout);
                 printf("\n");
+                if (view.n_executors) {
+                    top_print_executors(&view, stdout, SIZE_MAX);
+                    printf("\n");
+                }
                 top_print_clients(&view, stdout, SIZE_MAX);
                 printf("\n");
                 top_print_ops(&view, stdout, SIZE_MAX);

@@ -32,10 +32,11 @@ struct top_view {
     double interval_s; /* between the two; NAN: there is only one */
     double requests_s, errors_s, jobs_s;
     uint64_t inflight, queued;
-    size_t n_clients, n_ops, n_devices;
+    size_t n_clients, n_ops, n_devices, n_executors;
     struct top_client *clients;
-    struct top_op *ops;    /* those that ran in between; all where there is one sample only */
-    double *device_shares; /* of each of now.clients->devices */
+    struct top_op *ops;      /* those that ran in between; all where there is one sample only */
+    double *device_shares;   /* of each of now.clients->devices */
+    double *executor_shares; /* of each of now.stats->executors */
 };
 
 /* Looks at the daemon; rates are counted from the last look. On failure the view is as before. */
@@ -50,6 +51,7 @@ bool top_sort_parse(const char *name, enum top_sort *ret);
 
 /* The parts of a view as text, each line at its own end. */
 void top_print_summary(const struct top_view *v, FILE *to);
+void top_print_executors(const struct top_view *v, FILE *to, size_t max_rows);
 void top_print_clients(const struct top_view *v, FILE *to, size_t max_rows);
 void top_print_ops(const struct top_view *v, FILE *to, size_t max_rows);
 

@@ -1,5 +1,4 @@
 /* A view of kopsctl top as text and as JSON. */
-#include <math.h>
 #include <string.h>
 #include <time.h>
 
@@ -8,16 +7,8 @@
 #include "base/text.h"
 #include "top.h"
 #include "view/clients.h"
+#include "view/executors.h"
 #include "view/stats.h"
-
-static const char *percent(double share, char *into, size_t size)
-{
-    if (isnan(share))
-        snprintf(into, size, "-");
-    else
-        snprintf(into, size, "%.*f %%", share > 0 && share < 0.0995, share * 100);
-    return into;
-}
 
 void top_print_summary(const struct top_view *v, FILE *to)
 {
@@ -37,7 +28,7 @@ void top_print_summary(const struct top_view *v, FILE *to)
         const struct kops_device_load *d = s->devices[i];
 
         fprintf(to, "device %u, %.48s: %s busy, %llu running", d->index, d->name,
-                percent(v->device_shares[i], a, sizeof(a)), (unsigned long long)d->running);
+                text_percent(v->device_shares[i], a, sizeof(a)), (unsigned long long)d->running);
         if (d->memory_total)
             fprintf(to, ", %s of %s free", text_bytes(d->memory_free, b, sizeof(b)),
                     text_bytes(d->memory_total, c, sizeof(c)));
@@ -69,7 +60,7 @@ void top_print_clients(const struct top_view *v, FILE *to, size_t max_rows)
         table_cell(&t, "%s", text_clean(*info->comm ? info->comm : "-", text, sizeof(text)));
         cell_rate(&t, c->requests_s);
         cell_rate(&t, c->errors_s);
-        table_cell(&t, "%s", percent(c->device_share, text, sizeof(text)));
+        table_cell(&t, "%s", text_percent(c->device_share, text, sizeof(text)));
         table_us(&t, info->latency.total.p50);
         table_us(&t, info->latency.total.p99);
         table_cell(&t, "%llu", (unsigned long long)info->inflight);
@@ -80,6 +71,11 @@ void top_print_clients(const struct top_view *v, FILE *to, size_t max_rows)
         table_cell(&t, "%s", text_clean(info->client, text, sizeof(text)));
     }
     table_write(&t, to, max_rows);
+}
+
+void top_print_executors(const struct top_view *v, FILE *to, size_t max_rows)
+{
+    executors_print(v->now.stats->executors, v->executor_shares, to, max_rows);
 }
 
 void top_print_ops(const struct top_view *v, FILE *to, size_t max_rows)
@@ -127,6 +123,19 @@ static void clients_json(const struct top_view *v)
     json_end(']');
 }
 
+static void view_executors_json(const struct top_view *v)
+{
+    json_begin("executors", '[');
+    for (size_t i = 0; i < v->n_executors; i++) {
+        json_begin(NULL, '{');
+        executor_json(v->now.stats->executors[i]);
+        json_number("device_share", v->executor_shares[i]);
+        json_end('}');
+    }
+    json_end(']');
+    executor_counts_json(v->now.stats);
+}
+
 static void ops_json(const struct top_view *v)
 {
     json_begin("ops", '[');
@@ -164,6 +173,7 @@ void top_print_json(const struct top_view *v)
         json_end('}');
     }
     json_end(']');
+    view_executors_json(v);
     clients_json(v);
     view_users_json(s);
     ops_json(v);

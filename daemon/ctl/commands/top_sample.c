@@ -20,6 +20,7 @@ static void free_lists(struct top_view *v)
     free(v->clients);
     free(v->ops);
     free(v->device_shares);
+    free(v->executor_shares);
 }
 
 void top_free(struct top_view *v)
@@ -107,6 +108,23 @@ static void compare_devices(struct top_view *v)
     }
 }
 
+/* A pid that was used again is that of a younger process. */
+static void compare_executors(struct top_view *v)
+{
+    for (size_t i = 0; i < v->n_executors; i++) {
+        const struct kops_executor *x = v->now.stats->executors[i];
+        double before_us = 0; /* it was started in between */
+
+        v->executor_shares[i] = (double)NAN;
+        if (isnan(v->interval_s))
+            continue;
+        for (const struct kops_executor *const *p = v->before.stats->executors; *p; p++)
+            if ((*p)->pid == x->pid && (*p)->uptime_s < x->uptime_s)
+                before_us = (*p)->device_us;
+        v->executor_shares[i] = share(v, x->device_us, before_us);
+    }
+}
+
 static bool same_row(const struct kops_stats_row *a, const struct kops_stats_row *b)
 {
     if (a->n_shapes != b->n_shapes || strcmp(a->op, b->op) != 0 || strcmp(a->dtype, b->dtype) != 0 ||
@@ -174,10 +192,12 @@ static bool make_lists(struct top_view *v)
 {
     v->n_clients = length(v->now.clients->clients);
     v->n_devices = length(v->now.clients->devices);
+    v->n_executors = length(v->now.stats->executors);
     v->clients = calloc(v->n_clients + 1, sizeof(*v->clients));
     v->device_shares = calloc(v->n_devices + 1, sizeof(*v->device_shares));
+    v->executor_shares = calloc(v->n_executors + 1, sizeof(*v->executor_shares));
     v->ops = calloc(length(v->now.stats->rows) + 1, sizeof(*v->ops));
-    return v->clients && v->device_shares && v->ops;
+    return v->clients && v->device_shares && v->executor_shares && v->ops;
 }
 
 enum kops_code top_look(struct ctl *ctl, struct top_view *v, struct kops_error *error)
@@ -205,6 +225,7 @@ enum kops_code top_look(struct ctl *ctl, struct top_view *v, struct kops_error *
         next.interval_s = next.now.clients->uptime_s - next.before.clients->uptime_s;
     compare_clients(&next);
     compare_devices(&next);
+    compare_executors(&next);
     compare_ops(&next);
     next.requests_s = counter_rate(&next, "requests");
     next.errors_s = counter_rate(&next, "errors");

@@ -81,34 +81,41 @@ static void put_message(const struct screen *s)
     attroff(A_BOLD);
 }
 
-/* Half of the screen at most for the clients where there are ops to show, too. */
+typedef void print_table(const struct top_view *v, FILE *to, size_t max_rows);
+
+/* Returns the line after a table that takes `room` lines at most, its titles among them. */
+static int put_table(print_table *print, const struct top_view *v, int y, int room)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *to = open_memstream(&text, &size);
+
+    if (!to)
+        return y;
+    print(v, to, room > 1 ? (size_t)room - 1 : 0);
+    fclose(to);
+    y = put_text(text, y, room, true);
+    free(text);
+    return y;
+}
+
+/* A third of the screen at most for the executors, and half of the rest for the clients where there are ops to show,
+ * too. */
 static void put_tables(struct screen *s, int y)
 {
     struct top_view rest = s->view;
-    size_t size;
-    char *text = NULL;
-    FILE *to;
-    int room = LINES - 1 - y, clients, ops = (int)s->view.n_ops + 1;
+    int room, clients, ops = (int)s->view.n_ops + 1;
 
     if (s->first >= s->view.n_clients)
         s->first = s->view.n_clients ? s->view.n_clients - 1 : 0;
     rest.clients += s->first;
     rest.n_clients -= s->first;
+    if (s->view.n_executors)
+        y = put_table(top_print_executors, &s->view, y, (LINES - 1 - y) / 3) + 1;
+    room = LINES - 1 - y;
     clients = room > ops + 1 + room / 2 ? room - ops - 1 : room / 2;
-    to = open_memstream(&text, &size);
-    if (to) {
-        top_print_clients(&rest, to, clients > 1 ? (size_t)clients - 1 : 0);
-        fclose(to);
-        y = put_text(text, y, clients, true) + 1;
-        free(text);
-    }
-    to = open_memstream(&text, &size);
-    if (to) {
-        top_print_ops(&s->view, to, (size_t)LINES);
-        fclose(to);
-        put_text(text, y, LINES - 1 - y, true);
-        free(text);
-    }
+    y = put_table(top_print_clients, &rest, y, clients) + 1;
+    put_table(top_print_ops, &s->view, y, LINES - 1 - y);
 }
 
 static void draw(struct screen *s)

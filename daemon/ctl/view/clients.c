@@ -37,6 +37,10 @@ void view_client_json(const struct kops_client_info *c)
     json_bool("paused", c->paused);
     json_bool("shm", c->shm);
     json_number("device_us", c->device_us);
+    if (*c->isolation)
+        json_text("isolation", c->isolation);
+    if (c->executor)
+        json_int("executor", c->executor);
     json_begin("latency", '{');
     quantiles_json("queue", &c->latency.queue);
     quantiles_json("device", &c->latency.device);
