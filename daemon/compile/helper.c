@@ -17,6 +17,7 @@
 
 #include "compile/helper_pages.h"
 #include "compile/sandbox.h"
+#include "sandbox/process.h"
 
 enum { MAX_PROCESSES = 256, ENDING_MS = 2000 };
 
@@ -64,20 +65,6 @@ static void tell_exit(uint64_t id, int status, uint64_t peak_kib)
     const struct helper_event event = {.kind = HELPER_EXITED, .id = id, .status = status, .peak_kib = peak_kib};
 
     tell(&event, -1);
-}
-
-/* Of the daemon's processes these are to go first when memory runs out. Where that cannot be said they go as the daemon
- * does. */
-static void go_first(void)
-{
-    static const char score[] = "500";
-    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-
-    if (fd < 0)
-        return;
-    if (write(fd, score, sizeof(score) - 1) < 0)
-        errno = 0;
-    close(fd);
 }
 
 static int close_behind_control(void)
@@ -147,21 +134,6 @@ static int prepare(struct helper *h, struct error *e)
     pages_learn(h->maps);
     close(h->maps);
     return 0;
-}
-
-/* Whether a fork would leave threads and their locks behind. The count is the 18th value behind the program's name. */
-static bool single_threaded(const struct helper *h)
-{
-    char text[1024], *at;
-    ssize_t n = pread(h->stat, text, sizeof(text) - 1, 0);
-
-    if (n <= 0)
-        return false;
-    text[n] = '\0';
-    at = strrchr(text, ')');
-    for (int i = 0; at && i < 18; i++)
-        at = strchr(at + 1, ' ');
-    return at && strtol(at, NULL, 10) == 1;
 }
 
 static int receive(struct helper_command *command, int *ret_fd)
@@ -276,7 +248,7 @@ static void serve(struct helper *h)
 
     ready.major = (uint32_t)h->settings.toolkit.nvrtc.major;
     ready.minor = (uint32_t)h->settings.toolkit.nvrtc.minor;
-    ready.alone = h->settings.alone || !single_threaded(h);
+    ready.alone = h->settings.alone || !process_is_single_threaded(h->stat);
     memcpy(ready.text, h->lacking, sizeof(ready.text));
     if (tell(&ready, -1) < 0)
         return;
@@ -298,7 +270,7 @@ int compile_helper_main(int argc, char **argv)
 
     if (helper_settings_parse(argc, argv, &h.settings) < 0 || close_others() < 0)
         return 2;
-    go_first();
+    process_go_first();
     if (prepare(&h, &e) < 0) {
         tell_failure(&e);
         return 1;

@@ -3,9 +3,9 @@
 
 #include <errno.h>
 #include <sched.h>
-#include <seccomp.h>
-#include <string.h>
 #include <sys/mman.h>
+
+#include "sandbox/calls.h"
 
 static const int for_all[] = {
     /* Files: which ones, Landlock says. */
@@ -31,16 +31,9 @@ static const int for_forking[] = {SCMP_SYS(fork),    SCMP_SYS(wait4),      SCMP_
                                   SCMP_SYS(recvmsg), SCMP_SYS(dup2),       SCMP_SYS(dup3),       SCMP_SYS(prctl),
                                   SCMP_SYS(seccomp), SCMP_SYS(close_range)};
 
-/* Calls that one machine has and another does not are no error. */
 static int allow(scmp_filter_ctx filter, const int *calls, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        int r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, calls[i], 0);
-
-        if (r < 0 && r != -EDOM && r != -EINVAL)
-            return r;
-    }
-    return 0;
+    return calls_add(filter, SCMP_ACT_ALLOW, calls, n);
 }
 
 static int allow_checked(scmp_filter_ctx filter)
@@ -66,29 +59,20 @@ static int allow_forking(scmp_filter_ctx filter)
 
 static int fill(scmp_filter_ctx filter, bool forks)
 {
-    int r = seccomp_attr_set(filter, SCMP_FLTATR_CTL_NNP, 1);
+    int r = allow(filter, for_all, sizeof(for_all) / sizeof(for_all[0]));
 
-    /* Without these the filter would work the same, only slower. */
-    seccomp_attr_set(filter, SCMP_FLTATR_CTL_SSB, 1);
-    seccomp_attr_set(filter, SCMP_FLTATR_CTL_OPTIMIZE, 2);
-    if (!r)
-        r = allow(filter, for_all, sizeof(for_all) / sizeof(for_all[0]));
     if (!r)
         r = allow_checked(filter);
     if (!r && forks)
         r = allow_forking(filter);
-    return r ? r : seccomp_load(filter);
+    return r;
 }
 
 int sandbox_enter_seccomp(bool forks, struct error *e)
 {
-    scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(EPERM));
-    int r = filter ? fill(filter, forks) : -ENOMEM;
+    scmp_filter_ctx filter = calls_new(SCMP_ACT_ERRNO(EPERM));
 
-    if (filter)
-        seccomp_release(filter);
-    if (r < 0)
-        return error_set(e, ERROR_UNSUPPORTED, "no sandbox for the compiler: seccomp: %s; see kernels.sandbox",
-                         strerror(-r));
+    if (calls_enter(filter, filter ? fill(filter, forks) : 0, false, e) < 0)
+        return error_prefix(e, "no sandbox for the compiler (kernels.sandbox): ");
     return 0;
 }

@@ -167,12 +167,16 @@ def allowed_include(path: Path, included: str) -> bool:
         if layer == "ctl":
             allowed = CTL_LAYERS[parts[2]] if len(parts) > 3 else ("base", "commands")
             return top in ("kops", "proto", *allowed)
-        if layer == "compile":  # beside rpc: it knows util only
-            return top in ("compile", "util", "proto")
+        if layer == "sandbox":  # beside rpc: it knows util only
+            return top in ("sandbox", "util", "proto")
+        if top == "sandbox":
+            return layer in ("compile", "executor")
+        if layer == "compile":  # beside rpc, above sandbox
+            return top in ("compile", "sandbox", "util", "proto")
         if top == "compile":
             return layer in ("server", "main")
         if layer == "executor":  # beside server
-            return top in ("executor", "backend", "core", "util", "proto")
+            return top in ("executor", "backend", "core", "sandbox", "util", "proto")
         if top == "executor":
             return layer == "main"
         if layer == "server" and top == "server":
