@@ -75,6 +75,8 @@ struct backend_config {
     unsigned executors_max;        /* processes at one time, the common one and spares included; 0: 8 */
     unsigned executors_active;     /* domains that have work on the GPUs at one time; 0: 1 */
     unsigned executors_spares;     /* processes that are kept ready for new domains */
+    unsigned executors_sandbox;    /* enum executor_sandbox */
+    const char *executors_user;    /* of their processes, where the daemon is root; "none": root; NULL: a usual one */
 };
 
 /* A domain is whose code may meet whose faults: the jobs, code and processes of one user, or of one connection. */

@@ -69,7 +69,7 @@ static int spawn(const char *binary, struct arguments *a, int control, pid_t *re
 
     if (path && snprintf(libraries, sizeof(libraries), "LD_LIBRARY_PATH=%s", path) < (int)sizeof(libraries))
         environment[2] = libraries;
-    return spawn_process(binary, a->list, environment, control, HELPER_CONTROL_FD, ret_pid);
+    return spawn_process(binary, a->list, environment, control, HELPER_CONTROL_FD, -1, ret_pid);
 }
 
 /* On the pool: starting a process copies page tables, which takes long in a large daemon. */

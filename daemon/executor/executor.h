@@ -10,6 +10,13 @@
 
 #define EXECUTOR_ARGUMENT "--executor"
 
+/* How executors are confined, see confine.h. */
+enum executor_sandbox {
+    EXECUTOR_SANDBOX_AUTO,     /* by what the system has */
+    EXECUTOR_SANDBOX_REQUIRED, /* an executor that lacks a part of it does not start */
+    EXECUTOR_SANDBOX_OFF,      /* as the daemon is: it has the daemon's user, environment and stderr */
+};
+
 /* The backend that reaches `local` in an executor. Both live as long as the process; one `local` a process. */
 const struct backend *executor_backend(const struct backend *local);
 

@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "executor/bell.h"
+#include "executor/confine.h"
 #include "executor/front.h"
 #include "util/log.h"
-#include "util/spawn.h"
 
 enum {
     READY_S = 120, /* a machine with many GPUs takes a third of a second for each */
@@ -72,7 +72,7 @@ static int spawn(const struct executor *x, pid_t *ret_pid, int control, struct e
     snprintf(texts[5], ARGUMENT_BYTES, "common=%d", x->common);
     for (unsigned i = 0; i < ARGUMENTS; i++)
         list[2 + i] = texts[i];
-    r = spawn_process("/proc/self/exe", list, environment, control, CALL_CONTROL_FD, ret_pid);
+    r = confine_spawn(config, list, environment, control, ret_pid);
     free(environment);
     return r ? error_set(e, ERROR_INTERNAL, "an executor cannot be started: %s", strerror(r)) : 0;
 }

@@ -11,6 +11,7 @@
 
 #include "backend/devices.h"
 #include "executor/bell.h"
+#include "executor/confine.h"
 #include "executor/executor.h"
 #include "executor/serve.h"
 #include "util/clock.h"
@@ -61,7 +62,6 @@ static void read_arguments(int argc, char **argv, struct serving *p, struct back
 static void prepare_process(void)
 {
     prctl(PR_SET_NAME, "kopsd-executor");
-    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
     signal(SIGINT, SIG_IGN);
@@ -157,7 +157,8 @@ static int start_watch(struct serving *p, struct error *e)
 
 static int start(struct serving *p, const struct backend_config *config, struct error *e)
 {
-    if (take_descriptors(p, e) < 0 || start_watch(p, e) < 0 || jobs_init(p, e) < 0 || open_devices(p, config, e) < 0)
+    if (confine_begin(config, e) < 0 || take_descriptors(p, e) < 0 || start_watch(p, e) < 0 || jobs_init(p, e) < 0 ||
+        open_devices(p, config, e) < 0 || confine_finish(e) < 0)
         return -1;
     workers_init(&p->workers, p);
     return calls_start(p, e);

@@ -30,7 +30,7 @@ struct config {
     /* cuda */
     bool cuda_enabled;
     char *cuda_driver, *cuda_blaslt;
-    char *executors_isolate;
+    char *executors_isolate, *executors_sandbox, *executors_user;
     uint64_t executors_max, executors_active, executors_spares;
     uint64_t cuda_workspace_bytes;
     /* kernels */
@@ -48,8 +48,8 @@ struct config {
     uint64_t quota_connections, quota_buffers, quota_mappings, quota_mapped_mib, quota_allocated_mib, quota_host_mib,
         quota_host_all_mib, quota_program_mib, quota_waiting_mib, quota_inflight, quota_fds, quota_kernel_mib,
         quota_messages_per_s, quota_device_share;
-    /* Made of texts by config_finish(): enum user_kernels, enum compiler_sandbox, the group. */
-    unsigned policy, sandbox_mode, isolate;
+    /* Made of texts by config_finish(): enum user_kernels, compiler_sandbox, isolation, executor_sandbox; the group. */
+    unsigned policy, sandbox_mode, isolate, executors_sandbox_mode;
     gid_t kernels_gid;
 };
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/un.h>
 
+#include "executor/executor.h"
 #include "main/config.h"
 #include "server/control/server.h"
 #include "util/log.h"
@@ -99,7 +100,12 @@ static int check_kernels(struct config *c, struct error *e)
 
 static int check_executors(struct config *c, struct error *e)
 {
-    return find_choice("executors.isolate", c->executors_isolate, isolation_names, ISOLATE_COUNT, &c->isolate, e);
+    static const char *const sandboxes[] = {
+        [EXECUTOR_SANDBOX_AUTO] = "auto", [EXECUTOR_SANDBOX_REQUIRED] = "required", [EXECUTOR_SANDBOX_OFF] = "off"};
+
+    if (find_choice("executors.isolate", c->executors_isolate, isolation_names, ISOLATE_COUNT, &c->isolate, e) < 0)
+        return -1;
+    return find_choice("executors.sandbox", c->executors_sandbox, sandboxes, 3, &c->executors_sandbox_mode, e);
 }
 
 int config_resolve_names(struct config *c, struct error *e)

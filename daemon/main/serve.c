@@ -92,7 +92,9 @@ static struct server_config server_config_of(const struct config *c)
                            .spin_us = c->spin_us,
                            .executors_max = (unsigned)c->executors_max,
                            .executors_active = (unsigned)c->executors_active,
-                           .executors_spares = c->isolate >= ISOLATE_USER ? (unsigned)c->executors_spares : 0},
+                           .executors_spares = c->isolate >= ISOLATE_USER ? (unsigned)c->executors_spares : 0,
+                           .executors_sandbox = c->executors_sandbox_mode,
+                           .executors_user = c->executors_user},
     };
     unsigned n = 0;
 

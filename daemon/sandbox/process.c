@@ -44,7 +44,7 @@ int process_become(const char *user, bool groups, struct error *e)
     errno = 0;
     p = getpwnam(user);
     if (!p || !p->pw_uid)
-        return error_set(e, ERROR_UNSUPPORTED, "there is nobody to run as: user \"%.64s\" %s", user,
+        return error_set(e, ERROR_UNSUPPORTED, "there is nobody to run as: the user %.64s %s", user,
                          p ? "is root" : "is not known");
     uid = p->pw_uid;
     gid = p->pw_gid;

@@ -5,9 +5,9 @@
 #include <sys/types.h>
 
 /* A clean start: default signals, a session of its own (keys pressed at the daemon's terminal are not for it), and of
- * the daemon's descriptors only those without close-on-exec, and `fd` as `fd_there`. Both lists end with NULL. Returns
- * 0, or an errno. */
+ * the daemon's descriptors only those without close-on-exec, and `fd` as `fd_there`. `error_fd`: its
+ * stderr; negative: the daemon's. Both lists end with NULL. Returns 0, or an errno. */
 int spawn_process(const char *program, char *const *arguments, char *const *environment, int fd, int fd_there,
-                  pid_t *ret_pid);
+                  int error_fd, pid_t *ret_pid);
 
 #endif

@@ -94,6 +94,9 @@ class Daemon:
         self.env["TSAN_OPTIONS"] = f"{tsan} {self.env.get('TSAN_OPTIONS', '')}"
         if "KOPS_TEST_ISOLATE" in os.environ:  # runs any test with GPU work in executors
             self.env["KOPSD_EXECUTORS_ISOLATE"] = os.environ["KOPS_TEST_ISOLATE"]
+        # The stand-in driver finds other processes' memory through /proc, which executors in their sandbox cannot.
+        if config is not None and "libcuda_standin" in config:
+            self.env["KOPSD_EXECUTORS_SANDBOX"] = "off"
         self.env["KOPSD_KERNELS_HELPERS"] = "1"  # one compiler at a time: what the daemon holds is steady
         self.env["CACHE_DIRECTORY"] = str(self.folder / "cache")  # not the machine's
         self.env.update(env or {})

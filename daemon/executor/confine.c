@@ -1,0 +1,216 @@
+#include "executor/confine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "executor/call.h"
+#include "executor/executor.h"
+#include "sandbox/files.h"
+#include "sandbox/process.h"
+#include "util/log.h"
+
+/* The first of these that there is, where no user is configured. */
+static const char *const usual_users[] = {"kops-executor", "nobody"};
+
+struct confinement {
+    enum executor_sandbox mode;
+    const char *user;   /* "none": the daemon's own; NULL: one of the usual ones */
+    bool namespace;     /* it has a user namespace of its own */
+    struct error lacks; /* the first part that is not to be had here */
+};
+
+static struct confinement read_variable(void)
+{
+    const char *text = getenv(CONFINE_VARIABLE), *colon = text ? strchr(text, ':') : NULL;
+    struct confinement c = {.mode = EXECUTOR_SANDBOX_AUTO};
+
+    if (text)
+        c.mode = (enum executor_sandbox)strtol(text, NULL, 10);
+    if (colon && colon[1])
+        c.user = colon + 1;
+    return c;
+}
+
+/* Of a part that is not to be had: an error where all are required. */
+static int lack(struct confinement *c, const struct error *why, struct error *e)
+{
+    if (c->mode == EXECUTOR_SANDBOX_REQUIRED) {
+        *e = *why;
+        return error_prefix(e, "no sandbox for an executor (executors.sandbox): ");
+    }
+    if (!c->lacks.code)
+        c->lacks = *why;
+    return 0;
+}
+
+/* ---- device files ---- */
+
+/* The driver makes missing device files by a program that takes root's rights, which an executor cannot have. So the
+ * program runs before they are given up. */
+static void make_devices(const struct backend_config *config)
+{
+    static char program[] = "/usr/bin/nvidia-modprobe", uvm[] = "-u", all[] = "-c=0";
+    char *const arguments[] = {program, uvm, all, NULL}, *const environment[] = {NULL};
+    pid_t pid;
+
+    if ((config->cuda_driver && strchr(config->cuda_driver, '/')) || access(program, X_OK) < 0 ||
+        (access("/dev/nvidiactl", F_OK) == 0 && access("/dev/nvidia-uvm", F_OK) == 0))
+        return;
+    if (posix_spawn(&pid, program, NULL, NULL, arguments, environment) != 0)
+        return;
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+}
+
+/* ---- who it is ---- */
+
+static int become_other(const struct confinement *c, struct error *e)
+{
+    const struct rlimit unlimited = {RLIM_INFINITY, RLIM_INFINITY};
+    int r = -1;
+
+    setrlimit(RLIMIT_MEMLOCK, &unlimited); /* root may pin any memory, also memory that clients share */
+    if (c->user)
+        return process_become(c->user, true, e);
+    for (size_t i = 0; r < 0 && i < sizeof(usual_users) / sizeof(usual_users[0]); i++)
+        r = process_become(usual_users[i], true, e);
+    return r;
+}
+
+static int change_identity(struct confinement *c, struct error *e)
+{
+    struct error why;
+
+    if (geteuid() == 0 && (!c->user || strcmp(c->user, "none") != 0) && become_other(c, &why) < 0) {
+        error_prefix(&why, "executors.user: ");
+        if (c->user) { /* it was asked for */
+            *e = why;
+            return -1;
+        }
+        if (lack(c, &why, e) < 0)
+            return -1;
+    }
+    c->namespace = process_enter_user_namespace(&why) == 0;
+    if (process_drop_capabilities(&why) < 0 && lack(c, &why, e) < 0)
+        return -1;
+    return process_refuse_privileges(e);
+}
+
+/* ---- what it has ---- */
+
+/* Also the connection to a name service that looking up a user may have left. */
+static void close_others(void)
+{
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+    if (null >= 0) {
+        dup2(null, STDIN_FILENO);
+        dup2(null, STDOUT_FILENO);
+    }
+    syscall(SYS_close_range, CALL_CONTROL_FD + 1, ~0U, 0);
+}
+
+static int set_limits(struct error *e)
+{
+    static const int none[] = {RLIMIT_CORE, RLIMIT_MSGQUEUE, RLIMIT_NICE, RLIMIT_RTPRIO};
+
+    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
+        if (process_limit(none[i], 0) < 0)
+            return error_set(e, ERROR_INTERNAL, "the limits of an executor: %s", strerror(errno));
+    return 0;
+}
+
+static bool mps_is_there(void)
+{
+    const char *pipes = getenv("CUDA_MPS_PIPE_DIRECTORY");
+    char path[PATH_MAX];
+    struct stat st;
+
+    snprintf(path, sizeof(path), "%s/control", pipes ? pipes : "/tmp/nvidia-mps");
+    return stat(path, &st) == 0;
+}
+
+/* A thread that is there already would keep its files. Threads of sanitizers make no calls of ours. */
+static int check_threads(struct error *e)
+{
+#if defined(__SANITIZE_THREAD__)
+    (void)e;
+    return 0;
+#else
+    int stat = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+    const bool alone = stat >= 0 && process_is_single_threaded(stat);
+
+    if (stat >= 0)
+        close(stat);
+    return alone ? 0 : error_set(e, ERROR_INTERNAL, "the process has threads already, or no /proc");
+#endif
+}
+
+static void log_sandbox(const struct confinement *c)
+{
+    if (c->lacks.code)
+        log_warning("executor_sandbox", "state=incomplete uid=%u namespace=%s landlock=%u why=\"%s\"",
+                    (unsigned)geteuid(), c->namespace ? "yes" : "no", files_version(), c->lacks.message);
+    else
+        log_info("executor_sandbox", "state=complete uid=%u namespace=%s landlock=%u", (unsigned)geteuid(),
+                 c->namespace ? "yes" : "no", files_version());
+}
+
+static int enter(struct confinement *c, const struct backend_config *config, struct error *e)
+{
+    const bool mps = mps_is_there();
+    struct error why;
+
+    if (check_threads(&why) < 0 && lack(c, &why, e) < 0)
+        return -1;
+    make_devices(config);
+    process_go_first();
+    if (set_limits(e) < 0 || change_identity(c, e) < 0)
+        return -1;
+    close_others();
+    if (confine_files(config, mps, &why) < 0 && lack(c, &why, e) < 0)
+        return -1;
+    return confine_calls(mps, &why) < 0 ? lack(c, &why, e) : 0;
+}
+
+int confine_begin(const struct backend_config *config, struct error *e)
+{
+    struct confinement c = read_variable();
+    char first[8];
+
+    if (c.mode == EXECUTOR_SANDBOX_OFF) {
+        prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        return 0;
+    }
+    if (enter(&c, config, e) < 0) {
+        /* The daemon's first message. The end of a process that has not read it would reset the socket, and the daemon
+         * would not read the error that this one is about to send. */
+        while (recv(CALL_CONTROL_FD, first, sizeof(first), 0) < 0 && errno == EINTR)
+            ;
+        return -1;
+    }
+    log_sandbox(&c);
+    return 0;
+}
+
+int confine_finish(struct error *e)
+{
+    struct confinement c = read_variable();
+    struct error why;
+
+    if (c.mode == EXECUTOR_SANDBOX_OFF || confine_sockets(&why) == 0)
+        return 0;
+    return lack(&c, &why, e);
+}

@@ -1,0 +1,53 @@
+/* What an executor can reach. Kernels of users run in it, so it counts as native code of theirs: it keeps its GPUs, the
+ * memory and the sockets that the daemon gives it, and files that the driver reads, and no more.
+ *
+ * | by | it loses |
+ * | --- | --- |
+ * | a user of its own, where the daemon is root | all that the daemon's user may |
+ * | a user namespace of its own, where it can be had | tracing processes outside of it, whoever their user is |
+ * | no capabilities, no new ones, not dumpable | being traced by other executors |
+ * | Landlock (sandbox/files.h) | files, tracing, the network, signals to others |
+ * | seccomp (confine_calls.c) | calls that concern other processes, new processes, parts of the kernel that it needs
+ * not | | an environment and a stderr of its own | the daemon's |
+ *
+ * The pid and ipc namespaces stay the machine's: CUDA IPC needs both. */
+#ifndef KOPS_EXECUTOR_CONFINE_H
+#define KOPS_EXECUTOR_CONFINE_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "backend/backend.h"
+
+/* ---- the daemon's side ---- */
+
+/* Starts an executor, as spawn_process() does with `control` as CALL_CONTROL_FD. With a sandbox the process gets the
+ * part of `environment` that drivers read, and its stderr is copied to the log, by a thread of its own, until it ends.
+ * Thread: any. Returns 0, or an errno. */
+int confine_spawn(const struct backend_config *config, char *const *arguments, char *const *environment, int control,
+                  pid_t *ret_pid);
+
+/* ---- the executor's side ---- */
+
+/* To be called while the process has one thread, before the driver is loaded and before the daemon's descriptors come:
+ * all behind CALL_CONTROL_FD are closed. `config` names the libraries. */
+int confine_begin(const struct backend_config *config, struct error *e);
+
+/* To be called when the devices are open, before the first work. From then on the process makes no sockets: those of
+ * MPS are open. Thread: any; all threads are confined. */
+int confine_finish(struct error *e);
+
+/* ---- the parts, for confine.c ---- */
+
+/* confine_files.c. `mps`: the driver may reach MPS. */
+int confine_files(const struct backend_config *config, bool mps, struct error *e);
+
+/* confine_calls.c */
+int confine_calls(bool mps, struct error *e);
+int confine_sockets(struct error *e);
+
+/* confine_spawn.c: the variable that tells an executor about its sandbox, "MODE" or "MODE:USER" with the number of enum
+ * executor_sandbox. */
+#define CONFINE_VARIABLE "KOPS_EXECUTOR_SANDBOX"
+
+#endif

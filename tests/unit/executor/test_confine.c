@@ -1,0 +1,324 @@
+/* What a process can do once it is confined as executors are: by each part alone, for the others may be missing, and by
+ * all together. Each probe runs in a process of its own, whose parent is the victim. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "executor/confine.h"
+#include "executor/executor.h"
+#include "sandbox/calls.h"
+#include "sandbox/files.h"
+#include "sandbox/process.h"
+
+enum { WORKS, FAILS, NOT_HERE = 77 };
+
+/* ≥ 0 from a call that must be refused. */
+#define REFUSED(call) ((call) < 0 && (errno == EPERM || errno == EACCES))
+
+static char secret[] = "/tmp/confine-XXXXXX";
+static struct backend_config config;
+
+/* ---- probes ---- */
+
+static bool tracing(void)
+{
+    const pid_t victim = getppid();
+    char byte, path[64];
+    struct iovec here = {&byte, 1}, there = {&byte, 1};
+
+    snprintf(path, sizeof(path), "/proc/%d/mem", (int)victim);
+    return REFUSED(process_vm_readv(victim, &here, 1, &there, 1, 0)) && REFUSED(open(path, O_RDONLY));
+}
+
+static bool files(void)
+{
+    return REFUSED(open(secret, O_RDONLY)) && REFUSED(open("/etc/passwd", O_RDONLY)) &&
+           REFUSED(open("/tmp", O_TMPFILE | O_RDWR, 0600)) &&
+           REFUSED(open("/dev/shm/confine", O_CREAT | O_RDWR, 0600)) && open("/proc/self/maps", O_RDONLY) >= 0 &&
+           open("/usr/lib", O_RDONLY) >= 0 && open("/dev/null", O_RDWR) >= 0;
+}
+
+static bool signals(void)
+{
+    return REFUSED(kill(getppid(), SIGCONT)) && REFUSED(syscall(SYS_tgkill, getppid(), getppid(), SIGCONT)) &&
+           raise(0) == 0;
+}
+
+static void *nothing(void *argument)
+{
+    return argument;
+}
+
+static bool processes(void)
+{
+    pthread_t thread;
+
+    return REFUSED(fork()) && REFUSED(vfork()) && REFUSED(execl("/bin/true", "true", (char *)NULL)) &&
+           pthread_create(&thread, NULL, nothing, NULL) == 0 && pthread_join(thread, NULL) == 0;
+}
+
+static bool sockets(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = "/nonexistent"};
+    int pair[2];
+
+    return REFUSED(socket(AF_UNIX, SOCK_STREAM, 0)) && REFUSED(socket(AF_INET, SOCK_STREAM, 0)) &&
+           REFUSED(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair)) && socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0 &&
+           REFUSED(connect(pair[0], (struct sockaddr *)&address, sizeof(address))) &&
+           REFUSED(sendto(pair[0], "", 1, 0, (struct sockaddr *)&address, sizeof(address))) &&
+           send(pair[0], "x", 1, 0) == 1;
+}
+
+/* The driver may look for MPS while it starts. */
+static bool sockets_at_first(void)
+{
+    return REFUSED(socket(AF_INET, SOCK_STREAM, 0)) && socket(AF_UNIX, SOCK_STREAM, 0) >= 0;
+}
+
+static bool rights(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct own[2];
+    struct rlimit core;
+
+    return syscall(SYS_capget, &header, own) == 0 && !own[0].effective && !own[1].effective && !own[0].permitted &&
+           !own[1].permitted && getrlimit(RLIMIT_CORE, &core) == 0 && core.rlim_max == 0 &&
+           prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) == 0 && prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1;
+}
+
+static bool becomes_other(void)
+{
+    uid_t real, effective, saved;
+
+    return getresuid(&real, &effective, &saved) == 0 && real == effective && real == saved &&
+           (real != 0 || getenv("STAYS_ROOT"));
+}
+
+/* ---- parts ---- */
+
+static bool failed(const struct error *e)
+{
+    fprintf(stderr, "%s\n", e->message);
+    return false;
+}
+
+static bool enter_namespace(void)
+{
+    struct error e;
+
+    if (process_enter_user_namespace(&e) < 0) {
+        failed(&e);
+        _exit(NOT_HERE);
+    }
+    return (process_drop_capabilities(&e) == 0 && process_refuse_privileges(&e) == 0) || failed(&e);
+}
+
+static bool enter_files(void)
+{
+    struct error e;
+
+    if (!files_version())
+        _exit(NOT_HERE);
+    return (process_refuse_privileges(&e) == 0 && confine_files(&config, false, &e) == 0) || failed(&e);
+}
+
+static bool enter_calls(void)
+{
+    struct error e;
+
+    if (!calls_available())
+        _exit(NOT_HERE);
+    return confine_calls(false, &e) == 0 || failed(&e);
+}
+
+static bool enter_calls_and_sockets(void)
+{
+    struct error e;
+
+    return enter_calls() && (confine_sockets(&e) == 0 || failed(&e));
+}
+
+static bool enter_all(void)
+{
+    struct error e;
+
+    if (!files_version() || !calls_available())
+        _exit(NOT_HERE);
+    setenv(CONFINE_VARIABLE, "1", 1); /* required */
+    return (confine_begin(&config, &e) == 0 && confine_finish(&e) == 0) || failed(&e);
+}
+
+static bool enter_as_root(void)
+{
+    struct error e;
+
+    if (!files_version() || !calls_available())
+        _exit(NOT_HERE);
+    setenv("STAYS_ROOT", "1", 1);
+    setenv(CONFINE_VARIABLE, "1:none", 1);
+    return (confine_begin(&config, &e) == 0 && confine_finish(&e) == 0) || failed(&e);
+}
+
+static bool enter_nothing(void)
+{
+    struct error e;
+
+    setenv(CONFINE_VARIABLE, "2", 1); /* off */
+    return (confine_begin(&config, &e) == 0 && confine_finish(&e) == 0) || failed(&e);
+}
+
+/* The status with which the process ends. */
+static int run(bool (*enter)(void), bool (*probe)(void))
+{
+    pid_t pid = fork();
+    int status;
+
+    assert_true(pid >= 0);
+    if (pid == 0)
+        _exit(!enter() ? 2 : probe() ? WORKS : FAILS);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void check(bool (*enter)(void), bool (*probe)(void))
+{
+    const int status = run(enter, probe);
+
+    if (status == NOT_HERE)
+        skip();
+    assert_int_equal(status, WORKS);
+}
+
+/* ---- tests ---- */
+
+/* So that the others can fail. As another user's process what is tried here is refused anyhow. */
+static void test_nothing(void **state)
+{
+    (void)state;
+    assert_int_equal(run(enter_nothing, files), FAILS);
+    assert_int_equal(run(enter_nothing, signals), FAILS);
+    assert_int_equal(run(enter_nothing, processes), FAILS);
+    assert_int_equal(run(enter_nothing, sockets), FAILS);
+    assert_int_equal(run(enter_nothing, rights), FAILS);
+}
+
+static void test_namespace(void **state)
+{
+    (void)state;
+    check(enter_namespace, tracing);
+}
+
+static void test_files(void **state)
+{
+    (void)state;
+    check(enter_files, tracing);
+    check(enter_files, files);
+    if (files_version() >= 6)
+        check(enter_files, signals);
+}
+
+static void test_calls(void **state)
+{
+    (void)state;
+    check(enter_calls, signals);
+    check(enter_calls, processes);
+    check(enter_calls, sockets_at_first);
+    check(enter_calls_and_sockets, sockets);
+}
+
+static void test_all(void **state)
+{
+    bool (*const probes[])(void) = {tracing, files, signals, processes, sockets, rights};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(probes) / sizeof(probes[0]); i++) {
+        check(enter_all, probes[i]);
+        check(enter_as_root, probes[i]);
+    }
+    if (geteuid() == 0) {
+        check(enter_all, becomes_other);
+        check(enter_as_root, becomes_other);
+    }
+}
+
+static void *wait_for_ever(void *argument)
+{
+    pause();
+    return argument;
+}
+
+/* In a process of its own. */
+static bool refused(const char *variable, bool with_thread, const char *why)
+{
+    pid_t pid = fork();
+    pthread_t thread;
+    struct error e;
+    int status;
+
+    if (pid == 0) {
+        setenv(CONFINE_VARIABLE, variable, 1);
+        if (with_thread && pthread_create(&thread, NULL, wait_for_ever, NULL) != 0)
+            _exit(3);
+        if (confine_begin(&config, &e) == 0)
+            _exit(1);
+        fprintf(stderr, "%s\n", e.message);
+        _exit(strstr(e.message, why) ? 0 : 2);
+    }
+    return waitpid(pid, &status, 0) == pid && status == 0;
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+#if !defined(__SANITIZE_THREAD__) /* which has a thread of its own */
+    if (files_version() && calls_available())
+        assert_true(refused("1", true, "threads"));
+#endif
+    if (geteuid() == 0) {
+        assert_true(refused("0:no-such-user", false, "no-such-user"));
+        assert_true(refused("1:root", false, "root"));
+    }
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    return close(mkstemp(secret));
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return unlink(secret);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing), cmocka_unit_test(test_namespace), cmocka_unit_test(test_files),
+        cmocka_unit_test(test_calls),   cmocka_unit_test(test_all),       cmocka_unit_test(test_refusals),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
