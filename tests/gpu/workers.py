@@ -16,15 +16,18 @@ WORKER = Path(__file__).with_name("worker.py")
 
 
 class Worker:
-    """One process; ended when its `with` block ends."""
+    """One process; ended when its `with` block ends. Root can give it another user."""
 
-    def __init__(self, role: str, path: str, *arguments: str, **environment: str) -> None:
+    def __init__(self, role: str, path: str, *arguments: str, user: int | None = None, **environment: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, str(WORKER), role, path, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, **environment},
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
         )
         self._heard = b""
 
