@@ -88,9 +88,14 @@ static inline uint64_t domain_of(uint32_t uid, uint64_t connection)
     return (uint64_t)1 << 63 | (uint64_t)uid << 31 | (connection & 0x7fffffff);
 }
 
+static inline uint64_t domain_connection(uint64_t domain)
+{
+    return domain & 0x7fffffff;
+}
+
 static inline bool domain_is_of_connection(uint64_t domain)
 {
-    return (domain & 0x7fffffff) != 0;
+    return domain_connection(domain) != 0;
 }
 
 static inline uint32_t domain_owner(uint64_t domain)

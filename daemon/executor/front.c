@@ -243,7 +243,7 @@ static unsigned front_processes(struct backend_device *base, struct backend_proc
         if (n == max)
             break;
         ret[n++] = (struct backend_process){.pid = x->ready ? x->pid : 0,
-                                            .domain = x->domain ? x->domain->key : (uint64_t)DOMAIN_COMMON,
+                                            .domain = x->key,
                                             .state = x->state,
                                             .jobs = x->unfinished,
                                             .started_ns = x->started_ns,

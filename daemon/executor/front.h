@@ -51,6 +51,7 @@ struct executor {
     struct front_domain *domain; /* NULL: a spare. Changed by the loop under front.lock */
     unsigned bit;
     bool common;
+    uint64_t key; /* of the domain that it serves or served */
 
     /* Under front.lock. */
     enum backend_process_state state;

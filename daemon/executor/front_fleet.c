@@ -18,6 +18,7 @@ static void give(struct executor *x, struct front_domain *d)
 
     pthread_mutex_lock(&f->lock);
     x->domain = d;
+    x->key = d->key;
     d->executor = x;
     if (x->state == PROCESS_SPARE)
         x->state = PROCESS_SERVING;

@@ -63,7 +63,7 @@ static const struct connection *connection_of(const struct server *s, uint64_t n
     list_for_each_safe (node, after, peers_connections(s)) {
         const struct connection *c = list_entry(node, struct connection, link);
 
-        if (c->number == number)
+        if (domain_connection(c->number) == number)
             return c;
     }
     return NULL;

@@ -287,9 +287,6 @@ void connection_close(struct connection *c, const char *why)
     connection_note_done(c);
 }
 
-/* A domain's upper bits say which kind it is. */
-enum { OF_USER = 1, OF_CONNECTION = 2, KIND_SHIFT = 62 };
-
 uint64_t connection_domain(const struct connection *c)
 {
     switch (c->isolation) {
@@ -307,13 +304,10 @@ uint64_t connection_domain(const struct connection *c)
 
 enum isolation domain_kind(uint64_t domain, uint64_t *ret_number)
 {
-    *ret_number = domain & ((UINT64_C(1) << KIND_SHIFT) - 1);
-    switch (domain >> KIND_SHIFT) {
-    case OF_USER:
-        return ISOLATE_USER;
-    case OF_CONNECTION:
-        return ISOLATE_CONNECTION;
-    default:
+    const bool of_connection = domain_is_of_connection(domain);
+
+    *ret_number = of_connection ? domain_connection(domain) : domain_owner(domain);
+    if (domain == DOMAIN_COMMON)
         return ISOLATE_NONE;
-    }
+    return of_connection ? ISOLATE_CONNECTION : ISOLATE_USER;
 }

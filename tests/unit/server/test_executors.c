@@ -83,7 +83,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-static uint64_t domain_of(uid_t uid)
+static uint64_t domain_of_user(uid_t uid)
 {
     const struct connection c = {.uid = uid, .isolation = ISOLATE_USER};
 
@@ -187,10 +187,10 @@ static void rows_say_whose_they_are(void **state)
     (void)state;
     process(PROCESS_SERVING, DOMAIN_COMMON);
     process(PROCESS_SPARE, DOMAIN_COMMON);
-    process(PROCESS_SERVING, domain_of(ALICE));
+    process(PROCESS_SERVING, domain_of_user(ALICE));
     process(PROCESS_SERVING, connection_domain(&f.bobs));
     process(PROCESS_ENDING, connection_domain(&gone));
-    process(PROCESS_STARTING, domain_of(0));
+    process(PROCESS_STARTING, domain_of_user(0));
     sees(&f.viewer, 6, (const int[]){100, 101, 102, 103, 104, 105});
 
     has_text(f.rows[0], "state", "serving");
@@ -229,11 +229,11 @@ static void others_see_no_row_of_other_users(void **state)
     (void)state;
     process(PROCESS_SERVING, DOMAIN_COMMON);
     process(PROCESS_SPARE, DOMAIN_COMMON);
-    process(PROCESS_SERVING, domain_of(ALICE));
-    process(PROCESS_SERVING, domain_of(BOB));
+    process(PROCESS_SERVING, domain_of_user(ALICE));
+    process(PROCESS_SERVING, domain_of_user(BOB));
     process(PROCESS_SERVING, connection_domain(&f.alices));
     process(PROCESS_SERVING, connection_domain(&f.bobs));
-    process(PROCESS_ENDING, domain_of(BOB));
+    process(PROCESS_ENDING, domain_of_user(BOB));
     process(PROCESS_SERVING, connection_domain(&gone)); /* nobody's any more */
     sees(&f.alices, 4, (const int[]){100, 101, 102, 104});
 }
@@ -277,7 +277,7 @@ static void a_client_has_the_process_that_serves_it(void **state)
     assert_int_equal(executors_pid(&x, DOMAIN_COMMON), 103);
     assert_int_equal(executors_pid(&x, connection_domain(&f.bobs)), 104);
     assert_int_equal(executors_pid(&x, connection_domain(&f.alices)), 0);
-    assert_int_equal(executors_pid(&x, domain_of(ALICE)), 0);
+    assert_int_equal(executors_pid(&x, domain_of_user(ALICE)), 0);
 }
 
 static void domains_can_be_read(void **state)
@@ -287,9 +287,9 @@ static void domains_can_be_read(void **state)
 
     (void)state;
     assert_int_equal(domain_kind(connection_domain(&shared), &number), ISOLATE_NONE);
-    assert_int_equal(domain_kind(domain_of(UINT32_MAX), &number), ISOLATE_USER);
+    assert_int_equal(domain_kind(domain_of_user(UINT32_MAX), &number), ISOLATE_USER);
     assert_int_equal(number, UINT32_MAX);
-    assert_int_equal(domain_kind(domain_of(0), &number), ISOLATE_USER);
+    assert_int_equal(domain_kind(domain_of_user(0), &number), ISOLATE_USER);
     assert_int_equal(number, 0);
     assert_int_equal(domain_kind(connection_domain(&f.bobs), &number), ISOLATE_CONNECTION);
     assert_int_equal(number, f.bobs.number);
