@@ -6,6 +6,7 @@
 #include "backend/backend.h"
 
 enum call_kind {
+    CALL_ACTIVATE,      /* the device: its context is made */
     CALL_IMPORT,        /* a client's device memory, under `handle` */
     CALL_ALLOC,         /* device memory of the daemon's own, under `handle`; the reply has its descriptor */
     CALL_MAP_HOST,      /* shared host memory, under `handle`; with `attach` for signals */

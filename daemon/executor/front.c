@@ -30,6 +30,7 @@ static void take_facts(struct front_device *d, const struct executor_device *fro
     memcpy(facts, from, sizeof(*facts));
     accept_bool(&facts->info.shared);
     accept_bool(&facts->info.clusters);
+    accept_bool(&facts->info.exclusive);
     accept_bool(&facts->signals);
     *info = facts->info;
     info->name[sizeof(info->name) - 1] = info->uuid[sizeof(info->uuid) - 1] = info->arch[sizeof(info->arch) - 1] = '\0';

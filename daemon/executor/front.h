@@ -77,6 +77,10 @@ struct executor {
     atomic_bool broken; /* a call failed on its way: the loop will kill the executor */
     atomic_bool gone;   /* the process has ended or is ending: calls fail, nothing is sent */
 
+    /* Devices that have a context there, a bit each, and the lock of those who make one. Thread: keeper, pool. */
+    atomic_uint active;
+    pthread_mutex_t activating;
+
     bool ready; /* the loop has seen that it is */
     struct ring out, in;
     struct list overflow; /* struct overflow: small records that wait for room in the ring */
@@ -160,6 +164,7 @@ struct front {
     struct ids handles, codes, functions; /* under lock */
     struct list prepared;                 /* under lock: struct front_stream.prepared_link */
     atomic_bool news;                     /* for the loop: states, prepared streams, domains that are wanted */
+    atomic_uint used;                     /* devices that were ever needed, a bit each */
     bool closing;                         /* under lock */
     struct error lost;                    /* under lock: ERROR_NONE, or why no executor can be had any more */
 
@@ -309,6 +314,8 @@ int front_memory_free(struct backend_device *device, uint64_t *ret_bytes);
 uint32_t front_handle(const struct front_device *d, struct backend_memory *memory);
 /* Whether the executor has all that the job needs. Thread: loop. */
 bool front_has_all(const struct front_device *d, const struct backend_job *job, const struct executor *x);
+/* Makes the device's context there, unless it has one. Thread: keeper or pool. */
+int front_device_open(struct executor *x, uint32_t number, struct error *e);
 /* Opens there all that the job needs. Thread: keeper. */
 int front_open_all(struct front_device *d, const struct backend_job *job, struct executor *x, struct error *e);
 /* Opens an object in the domain's executor, or, where that is lost, in the next one. Thread: pool. */

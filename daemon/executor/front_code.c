@@ -87,6 +87,8 @@ static int load(struct front_code *c, struct executor *x, struct error *e)
 
     if (front_is_present(&c->base, x))
         return 0;
+    if (front_device_open(x, c->base.device->number, e) < 0)
+        return -1;
     if (in_memory(c->image, c->size, &fd, e) < 0)
         return -1;
     r = front_call(x, &request, NULL, &fd, &reply, NULL, e);
@@ -127,8 +129,15 @@ static void count_code(const struct front_code *c, int by)
 int front_code_load(struct backend_device *device, uint64_t domain, const void *binary, size_t size,
                     struct backend_code **ret_code, struct error *e)
 {
-    struct front_code *c = calloc(1, sizeof(*c));
+    struct front_code *c;
 
+    if (device->info.exclusive && domain != DOMAIN_COMMON)
+        return error_set(
+            e, ERROR_UNSUPPORTED,
+            "%s is in compute mode EXCLUSIVE_PROCESS, which leaves no room for an executor with kernels of "
+            "users: set its compute mode to DEFAULT, or executors.isolate to none",
+            device->info.uuid);
+    c = calloc(1, sizeof(*c));
     if (!c)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a module's record");
     pthread_mutex_init(&c->lock, NULL);

@@ -46,13 +46,29 @@ static struct front_task *next_task(struct executor *x)
     return node ? list_entry(node, struct front_task, link) : NULL;
 }
 
+/* Makes contexts before they are needed: of the only device, or of those that were needed before. */
+static void warm_up(struct executor *x)
+{
+    const unsigned used = atomic_load(&x->front->used);
+    struct error e;
+
+    for (uint32_t i = 0; i < x->n_described; i++)
+        if ((x->n_described == 1 || used >> i & 1) && front_device_open(x, i, &e) < 0)
+            log_warning("executor", "pid=%d device=%u why=\"%s\"", (int)x->pid, i, e.message);
+}
+
 static void *keep(void *argument)
 {
     struct executor *x = argument;
     struct front_task *task;
     struct error e = {.code = ERROR_NONE};
+    const int r = front_process_start(x, &e);
 
-    note_start(x, front_process_start(x, &e), &e);
+    if (r == 0 && !x->common)
+        warm_up(x);
+    note_start(x, r, &e);
+    if (r == 0 && x->common) /* the daemon is ready before */
+        warm_up(x);
     while ((task = next_task(x)))
         task->run(x, task);
     front_process_end(x);

@@ -204,6 +204,8 @@ static int call_alloc(struct front_memory_object *o, struct executor *x, uint64_
         .kind = CALL_ALLOC, .device = o->base.device->number, .handle = o->base.handle, .size = size};
     struct call_reply reply;
 
+    if (front_device_open(x, o->base.device->number, e) < 0)
+        return -1;
     atomic_fetch_or(&o->base.opened, 1ULL << x->bit);
     if (front_call(x, &request, NULL, NULL, &reply, ret_fd, e) < 0)
         return -1;

@@ -5,6 +5,27 @@
 #include "backend/memory_ids.h"
 #include "executor/front.h"
 
+/* ---- devices ---- */
+
+int front_device_open(struct executor *x, uint32_t number, struct error *e)
+{
+    struct call_request request = {.kind = CALL_ACTIVATE, .device = number};
+    struct call_reply reply;
+    int r = 0;
+
+    if (atomic_load(&x->active) >> number & 1)
+        return 0;
+    pthread_mutex_lock(&x->activating);
+    if (!(atomic_load(&x->active) >> number & 1))
+        r = front_call(x, &request, NULL, NULL, &reply, NULL, e);
+    if (r == 0) {
+        atomic_fetch_or(&x->active, 1U << number);
+        atomic_fetch_or(&x->front->used, 1U << number);
+    }
+    pthread_mutex_unlock(&x->activating);
+    return r;
+}
+
 /* ---- shared host memory ---- */
 
 /* A memfd on one device: backend_memory.attached. */
@@ -86,6 +107,8 @@ static int open_object(struct front_object *o, struct executor *x, struct error 
 {
     if (front_is_present(o, x))
         return 0;
+    if (front_device_open(x, o->device->number, e) < 0)
+        return -1;
     switch (o->kind) {
     case FRONT_MEMORY:
         return front_memory_open(o, x, e);
@@ -172,6 +195,8 @@ static bool has_operand(const struct front_device *d, const struct step_operand 
 
 bool front_has_all(const struct front_device *d, const struct backend_job *job, const struct executor *x)
 {
+    if (!(atomic_load_explicit(&x->active, memory_order_acquire) >> d->number & 1))
+        return false;
     for (unsigned i = 0; i < job->n_steps; i++) {
         const struct step *step = &job->steps[i];
 
@@ -205,6 +230,8 @@ int front_open_all(struct front_device *d, const struct backend_job *job, struct
 {
     struct front_object *page;
 
+    if (front_device_open(x, d->number, e) < 0)
+        return -1;
     for (unsigned i = 0; i < job->n_steps; i++)
         if (open_step(d, &job->steps[i], x, e) < 0) {
             backend_job_blame(job, i, e);

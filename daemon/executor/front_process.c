@@ -115,6 +115,7 @@ void front_process_free(struct executor *x)
     ids_free(&x->slots);
     free(x->jobs);
     pthread_mutex_destroy(&x->lock);
+    pthread_mutex_destroy(&x->activating);
     pthread_cond_destroy(&x->channel_free);
     pthread_cond_destroy(&x->wanted);
     free(x);
@@ -137,6 +138,7 @@ struct executor *front_process_new(struct front *f, bool common, struct error *e
     for (unsigned i = 0; i < CALL_CHANNELS; i++)
         x->channels[i] = -1;
     pthread_mutex_init(&x->lock, NULL);
+    pthread_mutex_init(&x->activating, NULL);
     pthread_cond_init(&x->channel_free, NULL);
     pthread_cond_init(&x->wanted, NULL);
     ids_init(&x->slots, EXECUTOR_JOBS_MAX);

@@ -9,7 +9,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "backend/devices.h"
 #include "executor/bell.h"
 #include "executor/confine.h"
 #include "executor/executor.h"
@@ -51,6 +50,8 @@ static void read_arguments(int argc, char **argv, struct serving *p, struct back
             config->cuda_blaslt = value;
         else if (!strcmp(argv[i], "workspace"))
             config->cuda_workspace_bytes = number(value);
+        else if (!strcmp(argv[i], "common"))
+            config->cuda_blaslt_late = *value == '0';
         else if (!strcmp(argv[i], "spin"))
             p->spin_ns = number(value) * 1000;
         else if (!strcmp(argv[i], "debug"))
@@ -87,48 +88,6 @@ static int take_descriptors(struct serving *p, struct error *e)
     return 0;
 }
 
-static void describe(struct serving *p, unsigned index)
-{
-    static const enum dtype dtypes[] = {
-#define X(NAME, name, value, size) DTYPE_##NAME,
-        KOPS_DTYPES(X)
-#undef X
-    };
-    struct executor_device *facts = &p->region->devices[index];
-    struct backend_device *d = p->devices[index];
-    const struct backend *backend = p->backend;
-
-    facts->info = d->info;
-    facts->signals = d->signals;
-    facts->memory_kinds = backend->memory_kinds ? backend->memory_kinds(d) : 0;
-    if (backend->kernel_limits)
-        backend->kernel_limits(d, &facts->limits);
-    for (unsigned i = 0; backend->can_access && i < p->n_devices; i++)
-        facts->peers |= (uint32_t)backend->can_access(d, p->devices[i]) << i;
-    for (unsigned op = 0; op < OP_COUNT; op++)
-        for (unsigned t = 0; t < sizeof(dtypes) / sizeof(dtypes[0]); t++) {
-            const char *const *names = backend->variants(d, op_get((enum op_id)op), dtypes[t]);
-
-            for (unsigned i = 0; names && names[i] && i < BACKEND_MAX_VARIANTS; i++)
-                step_copy_variant(facts->variants[op][dtypes[t]][i], names[i]);
-        }
-}
-
-static int open_devices(struct serving *p, const struct backend_config *config, struct error *e)
-{
-    const struct backend_host host = {.wake = serve_wake, .context = p};
-
-    if (p->backend->open(config, &host, p->devices, BACKEND_MAX_DEVICES, &p->n_devices, e) < 0)
-        return -1;
-    p->n_devices = devices_activate(p->devices, p->n_devices);
-    for (unsigned i = 0; i < p->n_devices; i++)
-        p->devices[i]->index = i;
-    for (unsigned i = 0; i < p->n_devices; i++)
-        describe(p, i);
-    p->region->n_devices = p->n_devices;
-    return 0;
-}
-
 /* The loop may be in a call of the driver when the daemon ends: then this thread ends the process. Nothing more is sent
  * on the control socket once the descriptors have come. */
 static void *watch_daemon(void *argument)
@@ -158,7 +117,10 @@ static int start_watch(struct serving *p, struct error *e)
 static int start(struct serving *p, const struct backend_config *config, struct error *e)
 {
     if (confine_begin(config, e) < 0 || take_descriptors(p, e) < 0 || start_watch(p, e) < 0 || jobs_init(p, e) < 0 ||
-        open_devices(p, config, e) < 0 || confine_finish(e) < 0)
+        devices_describe(p, config, e) < 0)
+        return -1;
+    devices_connect(p);
+    if (confine_finish(e) < 0)
         return -1;
     workers_init(&p->workers, p);
     return calls_start(p, e);

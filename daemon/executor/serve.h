@@ -64,6 +64,8 @@ struct serving {
     int own_bell[2]; /* the loop waits at the first end; other threads ring the second */
     int channels[CALL_CHANNELS];
     struct backend_device *devices[BACKEND_MAX_DEVICES];
+    atomic_bool active[BACKEND_MAX_DEVICES]; /* a device that is not is left alone */
+    pthread_mutex_t activating[BACKEND_MAX_DEVICES];
     unsigned n_devices;
     uint64_t spin_ns;
     struct ring in, out;
@@ -85,6 +87,15 @@ struct serving {
 
 /* Wakes the loop from another thread. */
 void serve_wake(void *serving);
+
+/* ---- serve_devices.c ---- */
+
+/* Describes the backend's devices to the daemon, without their contexts. */
+int devices_describe(struct serving *p, const struct backend_config *config, struct error *e);
+/* Makes the device's context, unless it is there. Thread: any. */
+int device_activate(struct serving *p, unsigned index, struct error *e);
+/* The driver's connection to MPS is made with the first context: makes all, so that no socket is needed later. */
+void devices_connect(struct serving *p);
 
 /* ---- serve_calls.c ---- */
 

@@ -158,6 +158,8 @@ static int dispatch(struct taker *t, struct error *e)
     const struct backend *backend = t->serving->backend;
 
     switch ((enum call_kind)t->request.kind) {
+    case CALL_ACTIVATE:
+        return device_activate(t->serving, t->request.device, e);
     case CALL_IMPORT:
         return open_memory(t, e);
     case CALL_ALLOC:
@@ -202,6 +204,8 @@ static void answer(struct taker *t)
     t->text[t->request.text_size] = '\0';
     if (t->request.device >= t->serving->n_devices)
         t->reply.result = error_set(&t->reply.error, ERROR_INTERNAL, "the executor has no such device");
+    else if (t->request.kind != CALL_ACTIVATE && !atomic_load(&t->serving->active[t->request.device]))
+        t->reply.result = error_set(&t->reply.error, ERROR_UNSUPPORTED, "nothing has used the device yet");
     else
         t->reply.result = dispatch(t, &t->reply.error);
     for (unsigned i = 0; i < t->request.n_fds; i++)

@@ -250,7 +250,8 @@ bool jobs_turn(struct serving *p)
     if (atomic_load_explicit(&p->woken, memory_order_relaxed))
         atomic_exchange(&p->woken, false);
     for (unsigned i = 0; i < p->n_devices; i++)
-        p->backend->poll(p->devices[i]);
+        if (atomic_load_explicit(&p->active[i], memory_order_acquire))
+            p->backend->poll(p->devices[i]);
     any = any || p->unfinished != before;
     if (!list_empty(&p->unreported))
         any = report_rest(p) || any;
@@ -264,5 +265,6 @@ void jobs_arm(struct serving *p)
 {
     note_progress(p);
     for (unsigned i = 0; i < p->n_devices; i++)
-        p->backend->arm(p->devices[i]);
+        if (atomic_load_explicit(&p->active[i], memory_order_acquire))
+            p->backend->arm(p->devices[i]);
 }

@@ -179,7 +179,8 @@ static void take_stream_new(struct serving *p, const unsigned char *from)
     struct served_stream *s = calloc(1, sizeof(*s));
 
     memcpy(&record, from, sizeof(record));
-    if (!s || !record.stream || record.stream > EXECUTOR_STREAMS_MAX || record.device >= p->n_devices)
+    if (!s || !record.stream || record.stream > EXECUTOR_STREAMS_MAX || record.device >= p->n_devices ||
+        !atomic_load(&p->active[record.device]))
         give_up("stream");
     s->serving = p;
     s->device = p->devices[record.device];

@@ -59,6 +59,7 @@ static void serve(struct front_fixture *f)
     f->x->domain = front->common;
     f->x->state = PROCESS_SERVING;
     f->x->ready = true;
+    atomic_store(&f->x->active, 1);
     f->x->start_error.code = ERROR_NONE;
     front->by_bit[0] = front->common->executor = f->x;
     list_append(&front->executors, &f->x->link);
