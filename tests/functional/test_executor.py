@@ -86,7 +86,7 @@ def test_it_ends_in_the_middle_of_jobs(machine: Machine) -> None:
         with machine.control.gate("kernel"):
             sent = [connection.request("run", square(a, out[i], stream=i)) for i in range(3)]
             in_place = connection.request("run", square(out[3], out[3], stream=3))
-            machine.wait(lambda: machine.row.waiting("kernel") >= 1)
+            machine.wait(lambda: machine.row.waiting("kernel") == 4)
             os.kill(executor_of(machine), signal.SIGKILL)
             error = connection.reply_error(in_place)
             assert error.code == "device_lost", error

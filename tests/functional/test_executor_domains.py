@@ -164,7 +164,7 @@ def test_others_of_the_user_go_on(start: Callable[..., Domains], client: Callabl
         a, b, c = other.tensors
         kernel = other.connection.request("launch", {"kernel": other.custom, "args": [c, a, N]})
         op = other.connection.request("run", {"op": "square", "in": [a], "out": [b], "stream": 1})
-        machine.wait(lambda: machine.control.row(domain).waiting("kernel") >= 1)
+        machine.wait(lambda: machine.control.row(domain).waiting("kernel") == 2)
         os.kill(domain, signal.SIGKILL)
     other.connection.reply(op).get()
     assert (values(other.memory[1]) == 9).all()
