@@ -103,7 +103,7 @@ void front_free(struct front *f)
 
 struct front *front_new(const struct backend_config *config, const struct backend_host *host, struct error *e)
 {
-    struct epoll_event event = {.events = EPOLLIN};
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
     struct front *f = calloc(1, sizeof(*f));
 
     if (!f) {

@@ -88,9 +88,7 @@ struct executor {
     struct ids slots;
     struct front_job *jobs;    /* by slot */
     unsigned unfinished;       /* jobs that it has */
-    unsigned polls;            /* counted, to look after the process now and then */
     unsigned stretched;        /* polls since the last record for which the loop was told to go on polling */
-    bool slept;                /* since the last look: the executor may have rung */
     bool broke;                /* it said that a context of its GPUs is broken */
     uint32_t n_described;      /* devices that it said it has */
     struct error why;          /* why it is gone */
@@ -176,9 +174,9 @@ struct front {
     unsigned n_turns, n_waiting;
     uint64_t last_start_ns;
     bool slept;           /* the loop has, since the last look */
-    unsigned polls;       /* counted, to look now and then how far jobs are */
+    unsigned polls;       /* counted, to look after executors now and then */
     bool wants_room;      /* a domain waits until another one's executor has nothing to do */
-    int watch;            /* an epoll of all bells and control sockets, and of `timer` */
+    int watch;            /* an epoll of bells and control sockets (data: the executor) and of `timer` (NULL) */
     int timer;            /* see front_set_timer() */
     uint64_t timer_ns;    /* what it is set to; UINT64_MAX: nothing */
     uint64_t next_end_ns; /* the earliest front_job.end_ns; UINT64_MAX: none */

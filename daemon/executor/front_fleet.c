@@ -132,11 +132,11 @@ int front_domain_serve(struct front_domain *d, struct front *f, struct error *e)
 
 /* ---- what has changed ---- */
 
-static int watch(struct front *f, int fd)
+static int watch(struct executor *x, int fd)
 {
-    struct epoll_event event = {.events = EPOLLIN};
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = x};
 
-    return epoll_ctl(f->watch, EPOLL_CTL_ADD, fd, &event);
+    return epoll_ctl(x->front->watch, EPOLL_CTL_ADD, fd, &event);
 }
 
 /* Its process has described its devices. */
@@ -146,7 +146,7 @@ static void note_ready(struct executor *x)
     struct error e;
 
     x->ready = true;
-    if (watch(f, x->bell) < 0 || watch(f, x->control) < 0 || (f->n_devices && x->n_described != f->n_devices)) {
+    if (watch(x, x->bell) < 0 || watch(x, x->control) < 0 || (f->n_devices && x->n_described != f->n_devices)) {
         error_set(&e, ERROR_DEVICE_LOST, "an executor has other devices than the first one");
         front_kill(x, &e);
         return;

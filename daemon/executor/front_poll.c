@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
-#include <sys/timerfd.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include "executor/front.h"
@@ -184,8 +184,6 @@ static void take_record(struct executor *x, const unsigned char *from, uint32_t 
 
 /* ---- the loop's entries ---- */
 
-enum { POLLS_A_LOOK = 4096, POLLS_STRETCHED = 1000 };
-
 /* Copies how far the oldest job of each stream is, for those who watch whether it goes on. */
 static void note_progress(struct front *f)
 {
@@ -221,12 +219,8 @@ static void take_records(struct executor *x)
 
 static void poll_executor(struct executor *x, struct backend_device *device)
 {
-    if (x->slept || !x->unfinished || ++x->polls % POLLS_A_LOOK == 0) {
-        if (x->slept)
-            atomic_store(&x->region->daemon_sleeps, 0);
-        x->slept = false;
-        front_check(x); /* silences the bell, too */
-    }
+    enum { POLLS_STRETCHED = 1000 };
+
     take_records(x);
     if (x->unfinished && atomic_load_explicit(&x->region->issuing, memory_order_relaxed) &&
         x->stretched++ < POLLS_STRETCHED)
@@ -235,6 +229,28 @@ static void poll_executor(struct executor *x, struct backend_device *device)
         front_send_overflow(x);
     if (x->domain && !list_empty(&x->domain->blocked) && (x->common || x->domain->has_turn))
         front_advance_domain(x->domain);
+}
+
+/* Looks which executors have rung, or have ended, and how far jobs are. */
+static void look_after(struct front *f)
+{
+    enum { AT_ONCE = 16 };
+    struct epoll_event events[AT_ONCE];
+    const int n = epoll_wait(f->watch, events, AT_ONCE, 0);
+
+    for (int i = 0; i < n; i++)
+        if (events[i].data.ptr) /* else it is the timer */
+            front_check(events[i].data.ptr);
+    note_progress(f);
+    if (!f->slept)
+        return;
+    f->slept = false;
+    list_for_each_safe (node, after, &f->executors) {
+        struct executor *x = list_entry(node, struct executor, link);
+
+        if (x->ready)
+            atomic_store(&x->region->daemon_sleeps, 0);
+    }
 }
 
 /* Streams whose next job's objects were opened, or could not be. */
@@ -280,12 +296,24 @@ static bool read_timer(struct front *f)
     return read(f->timer, &times, sizeof(times)) > 0 || errno == EAGAIN;
 }
 
+/* Calls that failed on their way are told by their threads. */
+static void check_broken(struct front *f)
+{
+    list_for_each_safe (node, after, &f->executors) {
+        struct executor *x = list_entry(node, struct executor, link);
+
+        if (atomic_load(&x->broken))
+            front_check(x);
+    }
+}
+
 /* What only other threads or the clock bring, and what follows from it. */
 static void turn(struct front *f)
 {
     const bool due = read_timer(f);
 
     if (atomic_exchange(&f->news, false) || due) {
+        check_broken(f);
         take_prepared(f);
         front_domains_turn(f);
     }
@@ -296,17 +324,17 @@ static void turn(struct front *f)
 
 unsigned front_poll(struct backend_device *device)
 {
+    enum { POLLS_A_LOOK = 4096 };
     struct front *f = front_device(device)->front;
 
+    if (f->slept || !f->unfinished || ++f->polls % POLLS_A_LOOK == 0)
+        look_after(f);
     list_for_each_safe (node, after, &f->executors) {
         struct executor *x = list_entry(node, struct executor, link);
 
         if (x->ready && !atomic_load_explicit(&x->gone, memory_order_relaxed))
             poll_executor(x, device);
     }
-    if (f->slept || ++f->polls % POLLS_A_LOOK == 0)
-        note_progress(f);
-    f->slept = false;
     if (atomic_load_explicit(&f->news, memory_order_relaxed) || f->timer_ns != UINT64_MAX || !list_empty(&f->failed))
         turn(f);
     if (f->lost.code != ERROR_NONE)
@@ -318,7 +346,6 @@ unsigned front_poll(struct backend_device *device)
 /* Whether something came between the last look and the word that says that the daemon sleeps. */
 static bool arm_executor(struct executor *x)
 {
-    x->slept = true;
     atomic_store(&x->region->wants_room, !list_empty(&x->overflow) || (x->domain && !list_empty(&x->domain->blocked)));
     atomic_store(&x->region->daemon_sleeps, 1);
     /* The executor stores its words before it looks at these. */

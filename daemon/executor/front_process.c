@@ -263,8 +263,11 @@ void front_kill(struct executor *x, const struct error *why)
     if (atomic_exchange(&x->gone, true))
         return;
     x->why = *why;
-    if (x->ready)
+    if (x->ready) {
         log_end(x);
+        epoll_ctl(x->front->watch, EPOLL_CTL_DEL, x->bell, NULL);
+        epoll_ctl(x->front->watch, EPOLL_CTL_DEL, x->control, NULL);
+    }
     log_error("executor_lost", "pid=%d why=\"%s\"", (int)x->pid, why->message);
     pthread_mutex_lock(&x->front->lock);
     x->state = PROCESS_ENDING;

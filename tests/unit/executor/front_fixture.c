@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -54,6 +55,7 @@ static void make_shared(struct front_fixture *f)
 
 static void serve(struct front_fixture *f)
 {
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = f->x};
     struct front *front = f->front;
 
     f->x->domain = front->common;
@@ -63,6 +65,9 @@ static void serve(struct front_fixture *f)
     f->x->start_error.code = ERROR_NONE;
     front->by_bit[0] = front->common->executor = f->x;
     list_append(&front->executors, &f->x->link);
+    if (epoll_ctl(front->watch, EPOLL_CTL_ADD, f->x->bell, &event) < 0 ||
+        epoll_ctl(front->watch, EPOLL_CTL_ADD, f->x->control, &event) < 0)
+        abort();
 }
 
 struct front_fixture *front_fixture_new(void)
