@@ -231,6 +231,7 @@ struct backend {
     unsigned abi;              /* BACKEND_ABI */
     const char *name;          /* "host", "cuda": hello's `backend` */
     bool host_memory;          /* memory_alloc() makes the host's memory */
+    bool keeps_fds;            /* device memory keeps a copy of each descriptor that it was opened with */
     const char *execution_key; /* what a timing of one execution is called: "host_us", "gpu_us" */
 
     /* any. Finds and opens every device; fills `ret_devices` (room for `max`). No driver or no device is no error: 0

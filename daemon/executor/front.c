@@ -261,6 +261,7 @@ static int front_wake_fd(struct backend_device *base)
 
 static struct backend table = {
     .abi = BACKEND_ABI,
+    .keeps_fds = true,
     .open = front_open,
     .close = front_close,
     .variants = front_variants,

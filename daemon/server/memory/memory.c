@@ -92,7 +92,8 @@ static int adopt(struct request *r, struct mapping **ret)
     struct connection *c = r->connection;
     struct backend_memory *memory = alloc_of(r)->memory;
     const bool keeps = memory->kind != MEMORY_MEMFD;
-    const unsigned fds = keeps || memory->fd >= 0; /* shared memory may keep its own */
+    /* Shared memory may keep its own. */
+    const unsigned fds = keeps ? 1 + memory->device->backend->keeps_fds : memory->fd >= 0;
     struct error *e = &alloc_of(r)->error;
     struct charge kept = {0};
     struct shared_charge *host = NULL;

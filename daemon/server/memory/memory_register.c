@@ -210,7 +210,28 @@ static int pay_for_pool(struct connection *c, struct mapping *m, struct error *e
 
     if (m->fd < 0 || charges->fds.account)
         return 0;
-    return charge_take(&charges->fds, c->account, c->pid, QUOTA_FDS, 1, e);
+    return charge_take(&charges->fds, c->account, c->pid, QUOTA_FDS, 1 + m->device->backend->keeps_fds, e);
+}
+
+/* Charges descriptors that the device's backend keeps a copy of. */
+static int pay_for_copies(struct connection *c, struct mapping *m, unsigned n, struct error *e)
+{
+    struct mapping_charges *charges = m->charges;
+    struct charge *charge = &charges->fds;
+
+    if (!m->device || !m->device->backend->keeps_fds)
+        return 0;
+    return charge->account ? charge_change(charge, c->pid, charge->amount + n, e)
+                           : charge_take(charge, c->account, c->pid, QUOTA_FDS, n, e);
+}
+
+static void refund_copies(struct mapping *m, unsigned n)
+{
+    struct mapping_charges *charges = m->charges;
+    struct charge *charge = &charges->fds;
+
+    if (charge->account && m->device && m->device->backend->keeps_fds)
+        charge_note(charge, charge->amount - n);
 }
 
 /* cuda_ipc and cuda_pool: memory known by a handle of 64 bytes. */
@@ -367,7 +388,9 @@ static int register_foreign(struct request *r, const struct rpc_arg *args, const
     if (mapping_get_vmm(&c->server->mappings, device, &import, connection_owner(c), &m, e) < 0)
         return -1;
     take_fds(named, fds, &import);
-    result = register_when_open(r, m, import.size, writable, e);
+    result = pay_for_copies(c, m, named->count, e);
+    if (result == 0)
+        result = register_when_open(r, m, import.size, writable, e);
     mapping_unref(m);
     return result;
 }
@@ -398,6 +421,7 @@ static int register_vmm(struct request *r, const struct rpc_arg *args, bool writ
 struct growth {
     struct request *request;
     uint64_t buffer; /* an id: the buffer may be released meanwhile */
+    unsigned n_fds;
     struct mapping_extension extension;
 };
 
@@ -407,6 +431,8 @@ static void on_extended(struct mapping_extension *x)
     struct request *r = g->request;
     struct buffer_ref *buffer = r->connection->closed ? NULL : idtable_get(&r->connection->memory->buffers, g->buffer);
 
+    if (!x->ok)
+        refund_copies(x->mapping, g->n_fds);
     if (x->ok && buffer && buffer->mapping == x->mapping) {
         connection_resize_buffer(r->connection, buffer, usable(x->mapping, x->mapping->import.size));
         end_registered(r, buffer);
@@ -452,15 +478,20 @@ static int extend(struct request *r, const struct rpc_arg *args, struct request_
         import.fd_bytes[0] = import.size;
     if (check_added(&import, e) < 0)
         return -1;
+    if (pay_for_copies(r->connection, buffer->mapping, named.count, e) < 0)
+        return -1;
     g = calloc(1, sizeof(*g));
-    if (!g)
+    if (!g) {
+        refund_copies(buffer->mapping, named.count);
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a registration");
+    }
     for (unsigned i = 0; i < named.count; i++)
         import.fds[i] = fds->fds[named.indices[i]];
-    *g = (struct growth){.request = r, .buffer = buffer->id};
+    *g = (struct growth){.request = r, .buffer = buffer->id, .n_fds = named.count};
     g->extension.import = import;
     g->extension.done = on_extended;
     if (mapping_extend(buffer->mapping, &g->extension, e) < 0) {
+        refund_copies(buffer->mapping, named.count);
         free(g);
         return error_detail_text(e, "key", "extend");
     }
