@@ -7,6 +7,7 @@
 
 #include "backend/memfd.h"
 #include "server/memory/connection_resources.h"
+#include "server/memory/kept_fds.h"
 #include "server/peer/request.h"
 
 static int bad_argument(struct error *e, const char *key, const char *why)
@@ -203,37 +204,6 @@ static int decode_device(struct request *r, const struct rpc_arg *args, enum bac
     return 0;
 }
 
-/* Charges the descriptor of a pool, which is kept while its memory is referred to. */
-static int pay_for_pool(struct connection *c, struct mapping *m, struct error *e)
-{
-    struct mapping_charges *charges = m->charges;
-
-    if (m->fd < 0 || charges->fds.account)
-        return 0;
-    return charge_take(&charges->fds, c->account, c->pid, QUOTA_FDS, 1 + m->device->backend->keeps_fds, e);
-}
-
-/* Charges descriptors that the device's backend keeps a copy of. */
-static int pay_for_copies(struct connection *c, struct mapping *m, unsigned n, struct error *e)
-{
-    struct mapping_charges *charges = m->charges;
-    struct charge *charge = &charges->fds;
-
-    if (!m->device || !m->device->backend->keeps_fds)
-        return 0;
-    return charge->account ? charge_change(charge, c->pid, charge->amount + n, e)
-                           : charge_take(charge, c->account, c->pid, QUOTA_FDS, n, e);
-}
-
-static void refund_copies(struct mapping *m, unsigned n)
-{
-    struct mapping_charges *charges = m->charges;
-    struct charge *charge = &charges->fds;
-
-    if (charge->account && m->device && m->device->backend->keeps_fds)
-        charge_note(charge, charge->amount - n);
-}
-
 /* cuda_ipc and cuda_pool: memory known by a handle of 64 bytes. */
 static int register_handle(struct request *r, const struct rpc_arg *args, enum backend_memory_kind kind, bool writable,
                            struct request_fds *fds, struct error *e)
@@ -262,7 +232,7 @@ static int register_handle(struct request *r, const struct rpc_arg *args, enum b
         return -1;
     if (import.n_fds && m->fd == import.fds[0])
         fds->fds[index] = -1;
-    result = pay_for_pool(c, m, e);
+    result = kept_fds_pay_pool(c, m, e);
     if (result == 0)
         result = register_when_open(r, m, import.size, writable, e);
     mapping_unref(m);
@@ -388,7 +358,7 @@ static int register_foreign(struct request *r, const struct rpc_arg *args, const
     if (mapping_get_vmm(&c->server->mappings, device, &import, connection_owner(c), &m, e) < 0)
         return -1;
     take_fds(named, fds, &import);
-    result = pay_for_copies(c, m, named->count, e);
+    result = kept_fds_pay(c, m, named->count, e);
     if (result == 0)
         result = register_when_open(r, m, import.size, writable, e);
     mapping_unref(m);
@@ -432,7 +402,7 @@ static void on_extended(struct mapping_extension *x)
     struct buffer_ref *buffer = r->connection->closed ? NULL : idtable_get(&r->connection->memory->buffers, g->buffer);
 
     if (!x->ok)
-        refund_copies(x->mapping, g->n_fds);
+        kept_fds_refund(x->mapping, g->n_fds);
     if (x->ok && buffer && buffer->mapping == x->mapping) {
         connection_resize_buffer(r->connection, buffer, usable(x->mapping, x->mapping->import.size));
         end_registered(r, buffer);
@@ -478,11 +448,11 @@ static int extend(struct request *r, const struct rpc_arg *args, struct request_
         import.fd_bytes[0] = import.size;
     if (check_added(&import, e) < 0)
         return -1;
-    if (pay_for_copies(r->connection, buffer->mapping, named.count, e) < 0)
+    if (kept_fds_pay(r->connection, buffer->mapping, named.count, e) < 0)
         return -1;
     g = calloc(1, sizeof(*g));
     if (!g) {
-        refund_copies(buffer->mapping, named.count);
+        kept_fds_refund(buffer->mapping, named.count);
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a registration");
     }
     for (unsigned i = 0; i < named.count; i++)
@@ -491,7 +461,7 @@ static int extend(struct request *r, const struct rpc_arg *args, struct request_
     g->extension.import = import;
     g->extension.done = on_extended;
     if (mapping_extend(buffer->mapping, &g->extension, e) < 0) {
-        refund_copies(buffer->mapping, named.count);
+        kept_fds_refund(buffer->mapping, named.count);
         free(g);
         return error_detail_text(e, "key", "extend");
     }
