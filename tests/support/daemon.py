@@ -94,6 +94,7 @@ class Daemon:
         self.env["TSAN_OPTIONS"] = f"{tsan} {self.env.get('TSAN_OPTIONS', '')}"
         if "KOPS_TEST_ISOLATE" in os.environ:  # runs any test with GPU work in executors
             self.env["KOPSD_EXECUTORS_ISOLATE"] = os.environ["KOPS_TEST_ISOLATE"]
+            self.env["KOPSD_EXECUTORS_SPARES"] = "0"  # they come at any time, and so do their descriptors
         # The stand-in driver finds other processes' memory through /proc, which executors in their sandbox cannot.
         if config is not None and "libcuda_standin" in config:
             self.env["KOPSD_EXECUTORS_SANDBOX"] = "off"
