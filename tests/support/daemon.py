@@ -55,8 +55,8 @@ def thread_sanitized() -> bool:
 
 
 class Daemon:
-    """A running daemon. `config` is the text of its configuration file. With `manager` what it notifies after it has
-    got ready is kept for heard()."""
+    """A running daemon. `config` is the text of its configuration file, `program` its name in the build folder. With
+    `manager` what it notifies after it has got ready is kept for heard()."""
 
     def __init__(
         self,
@@ -69,11 +69,12 @@ class Daemon:
         user: int | None = None,
         manager: bool = False,
         start: bool = True,
+        program: str = "kopsd",
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="kops-test-"))
         self.socket_path = socket_path or str(self.folder / "kopsd.sock")
         self.log_path = self.folder / "log"
-        self.command = [str(binary())]
+        self.command = [str(binary(program))]
         if give_socket and listen is None:
             self.command += ["--socket", self.socket_path]
         if config is not None:
@@ -105,7 +106,7 @@ class Daemon:
         self.user = user
         if user is not None:
             os.chown(self.folder, user, user)
-            self.command[0] = str(reachable(self.folder))
+            self.command[0] = str(reachable(self.folder, program))
         self.process: subprocess.Popen[bytes] | None = None
         self.ready_text = ""
         self.manager: socket.socket | None = None
