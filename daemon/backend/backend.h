@@ -189,16 +189,16 @@ struct backend_job {
 
     /* Set by the server at any time (any thread reads it): start nothing more of this job, end it soon. */
     atomic_bool cancel;
-    /* Set before `cancel`: where device->ends, a job of a domain ends even while it runs, whatever that costs its
-     * domain.
-     */
+    /* Where device->ends, a job of a domain ends soon even while it runs, whatever that costs its domain. Set before
+     * `cancel`, or later: then backend->cancel() is called once more. */
     atomic_bool end_now;
 
     /* Set by the backend before done(). */
     bool failed; /* `error` says why; a job that saw `cancel` fails with ERROR_CANCELLED */
     struct error error;
     bool forced;           /* it ran and was ended because of `end_now`: it failed with ERROR_CANCELLED */
-    uint64_t started_ns;   /* CLOCK_MONOTONIC: the first work was given to the device; 0: never */
+    uint64_t started_ns;   /* CLOCK_MONOTONIC: the first work was given to the device; 0: never. Where device->ends,
+                            * told as soon as it is: of jobs that stand still, one that began is at fault */
     uint32_t ended;        /* executions that have ended so far, warm-up included; kept up to date while it runs */
     uint32_t n_samples;    /* executions timed; 0 without timing, but see times_always */
     double h2d_us, d2h_us; /* NAN: no copy, or not timed; copies between the steps of a job count as execution */
@@ -280,7 +280,8 @@ struct backend {
     /* loop. Queues the job behind the stream's earlier ones; never fails: errors come through done(). */
     void (*submit)(struct backend_stream *stream, struct backend_job *job);
 
-    /* loop. job->cancel of a submitted job was set. NULL: the backend reads the flag in time by itself. */
+    /* loop. job->cancel of a submitted job was set, or its end_now. NULL: the backend reads the flags in time by
+     * itself. */
     void (*cancel)(struct backend_job *job);
 
     /* loop. Frees what a backend kept in *job->program; no job uses it. NULL where it keeps nothing. */
@@ -322,8 +323,9 @@ struct backend {
     /* any. What launches on the device are bound by; `max_threads` and `static_shared` are a function's. */
     void (*kernel_limits)(struct backend_device *device, struct kernel_limits *ret_limits);
 
-    /* loop. Marks the device lost: poll() ends its jobs, and close() waits for nothing that may never end. NULL: jobs
-     * always end. */
+    /* loop. A job of DOMAIN_COMMON does not end. Where device->ends, another process takes the place of the one that
+     * has it, and jobs that can be are begun anew there. Else marks the device lost: poll() ends its jobs, and close()
+     * waits for nothing that may never end. NULL: jobs always end. */
     void (*abandon)(struct backend_device *device, const struct error *why);
 
     /* loop. A descriptor that becomes readable when poll() has something to do; -1: none. NULL: host->wake() alone

@@ -32,8 +32,9 @@ const struct setting settings[] = {
      "Longest time that an ordered op may wait for its client's stream; then its connection is closed. 0: no limit; a "
      "waiting op costs little."},
     {"server", "job_timeout_s", NUMBER, AT(job_timeout_s), "60", 0, 86400, LIVE,
-     "When a GPU that has work ends none of it for this time, the daemon gives it up: it reports the running work and "
-     "ends with status 75, which frees the GPU; 0: never."},
+     "When a GPU that has work ends none of it for this time, the daemon reports the running work. Where it has "
+     "executors (executors.isolate), one of them is ended with the job; otherwise the daemon gives the GPU up and ends "
+     "with status 75, which frees it; 0: never."},
     {"server", "loop_timeout_s", NUMBER, AT(loop_timeout_s), "30", 0, 86400, FIXED,
      "When the event loop is blocked for this time, the daemon ends with status 70; 0: never. A GPU that is at work "
      "does not block the loop: see job_timeout_s."},
@@ -81,12 +82,6 @@ const struct setting settings[] = {
      "Users (or connections) whose own kernels run on the GPUs at one time; others wait for their turn."},
     {"executors", "spares", NUMBER, AT(executors_spares), "1", 0, 8, FIXED,
      "Executors that are kept ready: after a fault, and for a user's first kernel, one begins at once."},
-    {"executors", "sandbox", TEXT, AT(executors_sandbox), "auto", 0, 0, FIXED,
-     "auto: executors are confined by what the system has of Landlock, seccomp and, for root, another user; required: "
-     "GPUs are served only where it has all of them; off: executors may do what the daemon may."},
-    {"executors", "user", TEXT, AT(executors_user), NULL, 0, 0, FIXED,
-     "User of the executors when the daemon is root, one that may open the GPUs' device files; none: root. "
-     "kops-executor, or nobody where there is no such user, by default."},
     {"kernels", "user_kernels", TEXT, AT(user_kernels), "owner", 0, 0, FIXED,
      "Users that may bring kernels: off, owner (root and the daemon's own user), group (also members of "
      "user_kernels_group), or all. Kernels run in the daemon's context and can read and write all clients' shared "

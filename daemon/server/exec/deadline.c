@@ -55,11 +55,15 @@ void deadlines_init(struct server *s)
     s->exec->deadline_timer.data = s;
 }
 
-void deadline_add(struct run *run)
+void deadline_set(struct run *run, uint64_t at_ns)
 {
     struct server *s = run->stream->connection->server;
 
-    list_append(&s->exec->deadlines, &run->deadline_link);
+    if (run->deadline_ns && run->deadline_ns <= at_ns)
+        return;
+    if (!run->deadline_ns)
+        list_append(&s->exec->deadlines, &run->deadline_link);
+    run->deadline_ns = at_ns;
     arm(s);
 }
 
@@ -67,6 +71,9 @@ void deadline_remove(struct run *run)
 {
     struct server *s = run->stream->connection->server;
 
+    if (!run->deadline_ns)
+        return;
+    run->deadline_ns = 0;
     list_remove(&run->deadline_link);
     if (list_empty(&s->exec->deadlines))
         uv_timer_stop(&s->exec->deadline_timer);

@@ -1,5 +1,6 @@
-/* The device watchdog: finds kernels that never end. Only the end of the process stops such a kernel and frees the GPU.
- * So the watchdog reports the job, abandons the device, and the daemon ends as for a lost device. Thread: loop.
+/* The device watchdog: finds kernels that never end. Only the end of its process stops such a kernel and frees the GPU.
+ * A kernel of a domain has an executor of its own, which ends: run_end_now(). For all others the watchdog abandons the
+ * device: its common executor ends, or, where there are no executors, the daemon. Thread: loop.
  *
  * A timer looks while there are jobs. A stream is stuck when its first job is the same, with as many ended executions,
  * over several ticks, and no job that came before it progressed either. A job pays for one comparison. */
@@ -48,13 +49,14 @@ static bool is_still(struct server *s, struct stream *stream, const struct run *
     return false;
 }
 
-/* Whether the run has stood still for several ticks in which no earlier job progressed: it may wait for an earlier one.
- */
+/* Whether the run has stood still for several ticks in which no job progressed that it may wait for: an earlier one,
+ * or, while its domain waits for its turn, any. */
 static bool is_stuck(const struct server *s, struct stream *stream, const struct run *run)
 {
-    const struct request *r = request_of(run);
+    const uint64_t progress_ns = s->exec->progress_of_ns[run->device->index];
+    const bool waits = run_can_end_now(run) && !run->job.started_ns;
 
-    if (s->exec->progress_of_ns[run->device->index] < r->received_ns)
+    if (progress_ns < (waits ? UINT64_MAX : request_of(run)->received_ns))
         stream->watched_ticks = 0;
     else
         stream->watched_ticks++;
@@ -79,25 +81,29 @@ static void describe(const struct run *run, char *into, size_t size)
         snprintf(into + n, size - (size_t)n, " and %u more ops", run->commands.n_steps - 1);
 }
 
-static void give_up(struct server *s, struct run *run)
+/* Reports the job. Its error says whether the daemon goes on. */
+static void report(struct server *s, struct run *run)
 {
     const struct connection *c = request_of(run)->connection;
+    const bool goes_on = run->device->ends;
     char what[200], quoted[400], client[2 * CLIENT_NAME_MAX];
 
     describe(run, what, sizeof(what));
-    log_error("job_timeout", "uuid=%s pid=%d uid=%d client=%s timeout_s=%llu what=%s", run->device->info.uuid,
+    log_error("job_timeout", "uuid=%s pid=%d uid=%d client=%s timeout_s=%llu action=%s what=%s", run->device->info.uuid,
               (int)c->pid, (int)c->uid, log_quote(client, sizeof(client), c->client, strlen(c->client)),
-              (unsigned long long)s->config.job_timeout_s, log_quote(quoted, sizeof(quoted), what, strlen(what)));
+              (unsigned long long)s->config.job_timeout_s, goes_on ? "end_job" : "exit",
+              log_quote(quoted, sizeof(quoted), what, strlen(what)));
     if (run->failed)
         return;
     run->failed = true;
-    error_set(&run->error, ERROR_JOB_TIMEOUT,
-              "%.60s did not end within %llu s (server.job_timeout_s); the daemon ends, which frees the GPU",
-              run->commands.ops[0]->name, (unsigned long long)s->config.job_timeout_s);
+    error_set(&run->error, ERROR_JOB_TIMEOUT, "%.60s did not end within %llu s (server.job_timeout_s); %s",
+              run->commands.ops[0]->name, (unsigned long long)s->config.job_timeout_s,
+              goes_on ? "it alone was ended, and its outputs are undefined; the connection and its memory go on"
+                      : "the daemon ends, which frees the GPU");
     error_detail_number(&run->error, "timeout_s", (int64_t)s->config.job_timeout_s);
 }
 
-/* Calls `what` for every stream whose first run is on a device that can be abandoned. */
+/* Calls `what` for every stream whose first run is on a device that can be abandoned, and was not told to end. */
 static void each(struct server *s, void (*what)(struct server *s, struct stream *stream, struct run *run))
 {
     list_for_each_safe (node, after, peers_connections(s)) {
@@ -106,7 +112,7 @@ static void each(struct server *s, void (*what)(struct server *s, struct stream 
         for (unsigned i = 0; i < STREAMS_MAX; i++) {
             struct run *run = first_on_device(c->exec->streams[i]);
 
-            if (run && run->device->backend->abandon && !run->device->lost)
+            if (run && run->device->backend->abandon && !run->device->lost && !atomic_load(&run->job.end_now))
                 what(s, c->exec->streams[i], run);
         }
     }
@@ -117,25 +123,64 @@ static void note(struct server *s, struct stream *stream, struct run *run)
     stream->still = is_still(s, stream, run);
 }
 
+/* Whether `a`, rather than `b`, is the run that the other may wait for: a kernel of a user, one that has begun (domains
+ * have the GPU in turns), the one that began or came first. */
+static bool is_first(const struct run *a, const struct run *b)
+{
+    if (run_can_end_now(a) != run_can_end_now(b))
+        return run_can_end_now(a);
+    if (!a->job.started_ns != !b->job.started_ns)
+        return a->job.started_ns != 0;
+    if (a->job.started_ns != b->job.started_ns)
+        return a->job.started_ns < b->job.started_ns;
+    return request_of(a)->received_ns < request_of(b)->received_ns;
+}
+
+/* Finds the stuck runs, and the first one of each device whose executors can be ended. */
 static void judge(struct server *s, struct stream *stream, struct run *run)
 {
-    if (!stream->still || !is_stuck(s, stream, run))
+    struct run **first = &s->exec->to_end[run->device->index];
+
+    stream->stuck = stream->still && is_stuck(s, stream, run);
+    if (stream->stuck && run->device->ends && (!*first || is_first(run, *first)))
+        *first = run;
+}
+
+/* Where executors can be ended, the first stuck run is ended alone, and all others have their full time again: they may
+ * have waited for it. A run of the common executor is cancelled, so that it is not begun anew in the next one. */
+static void settle(struct server *s, struct stream *stream, struct run *run)
+{
+    const unsigned device = run->device->index;
+
+    if (s->exec->to_end[device])
+        stream->watched_ticks = 0;
+    if (!stream->stuck || (s->exec->to_end[device] && s->exec->to_end[device] != run))
         return;
-    give_up(s, run);
-    s->exec->hung[run->device->index] = true;
+    report(s, run);
+    if (run_can_end_now(run)) {
+        run_end_now(run);
+        return;
+    }
+    if (run->device->ends)
+        run_cancel_job(run);
+    s->exec->hung[device] = true;
 }
 
 static void look(struct server *s)
 {
     struct error why;
 
+    memset(s->exec->to_end, 0, sizeof(s->exec->to_end));
     each(s, note);
     each(s, judge);
+    each(s, settle);
     for (unsigned i = 0; i < s->devices.count; i++) {
-        if (!s->exec->hung[i] || s->devices.all[i]->lost)
+        if (!s->exec->hung[i])
             continue;
-        error_set(&why, ERROR_DEVICE_LOST, "a kernel did not end within %llu s, so the daemon ends to free the GPU",
-                  (unsigned long long)s->config.job_timeout_s);
+        s->exec->hung[i] = false;
+        error_set(&why, ERROR_DEVICE_LOST, "a job did not end within %llu s, so %s to free the GPU",
+                  (unsigned long long)s->config.job_timeout_s,
+                  s->devices.all[i]->ends ? "its executor was ended" : "the daemon ends");
         s->devices.all[i]->backend->abandon(s->devices.all[i], &why);
         server_wake(s);
     }

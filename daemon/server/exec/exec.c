@@ -130,11 +130,6 @@ unsigned exec_queued(const struct connection *c)
 
 /* ---- a connection's ---- */
 
-void exec_cancel_all(struct connection *c)
-{
-    run_stop_all(c, RUN_CANCELLED);
-}
-
 void exec_limit_connection(struct connection *c)
 {
     c->exec->programs.max = (uint32_t)c->server->config.programs;

@@ -33,7 +33,7 @@ unsigned exec_jobs_on(const struct server *s, const struct backend_device *devic
 unsigned exec_programs(const struct connection *c);
 unsigned exec_queued(const struct connection *c);
 
-/* Ends all of the connection's runs as cancelled. */
+/* Ends all of the connection's runs as cancelled, also those that a device can end only at its domain's cost. */
 void exec_cancel_all(struct connection *c);
 
 /* The configuration has changed: its limits on the connection, and those of devices. */

@@ -10,6 +10,7 @@
 #include "util/clock.h"
 
 static const char goes_on[] = "; its work goes on and uses its memory until it has ended: trim is answered then",
+                  forced[] = "; its kernel was ended, and the outputs are undefined",
                   undefined[] = "; the outputs are undefined", not_started[] = "; it had not started";
 
 /* `what` tells the fate of the work. */
@@ -26,7 +27,7 @@ static const struct error *end_error(const struct run *run, struct error *into)
 {
     if (run->stop == RUN_GOES_ON)
         return &run->error;
-    set_stop_error(run, true, run->job.started_ns ? undefined : not_started, into);
+    set_stop_error(run, true, run->job.forced ? forced : run->job.started_ns ? undefined : not_started, into);
     return into;
 }
 

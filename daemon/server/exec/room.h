@@ -34,6 +34,7 @@ struct exec {
 
     uv_timer_t device_watchdog_timer;
     bool hung[BACKEND_MAX_DEVICES];
+    struct run *to_end[BACKEND_MAX_DEVICES];      /* while it looks: the first stuck run that can be ended alone */
     uint64_t progress_of_ns[BACKEND_MAX_DEVICES]; /* when the oldest of what has progressed since the last tick came */
 };
 

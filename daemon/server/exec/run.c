@@ -14,6 +14,8 @@
 #include "util/clock.h"
 
 enum { SAMPLE_ONE_IN = 61 /* of untimed runs; not a power of two, since clients' loops often are */ };
+/* How long a device may go on with a run whose client is gone, where run_end_now() ends it. */
+enum { ABANDONED_NS = 1000000000 };
 
 /* ---- beginning ---- */
 
@@ -156,8 +158,6 @@ static void enqueue(struct request *r, struct run *run, struct stream *stream)
     stream_enqueue(stream, run);
     list_append(&r->connection->unfinished, &r->order_link);
     account_begin_run(r->connection->account);
-    if (run->deadline_ns)
-        deadline_add(run);
     wait_for_mappings(run);
     if (!run->maps_pending)
         stream_advance(stream);
@@ -242,10 +242,10 @@ void run_begin(struct run *run, const struct run_options *o)
     c->exec->launched = c->exec->launched || run->commands.n_launches;
     run->job.domain = c->exec->launched ? connection_domain(c) : (uint64_t)DOMAIN_COMMON;
     sample_some(c->server, run);
-    if (o->deadline_ms)
-        run->deadline_ns = r->received_ns + o->deadline_ms * 1000000U;
     c->server->counters.jobs++;
     c->server->counters.launches += run->commands.n_launches;
+    if (o->deadline_ms)
+        deadline_set(run, r->received_ns + o->deadline_ms * 1000000U);
     enqueue(r, run, stream);
 }
 
@@ -261,8 +261,7 @@ void run_end(struct run *run)
     /* A stopped run stays stopped, even if the device ended it in time: its client may have been told. */
     run->failed = run->failed || run->stop != RUN_GOES_ON;
     run_reply(r, run);
-    if (run->deadline_ns)
-        deadline_remove(run);
+    deadline_remove(run);
     stream_remove(run);
     list_remove(&r->order_link);
     account_end_run(c->account);
@@ -293,9 +292,9 @@ void run_stop(struct run *run, enum run_stop why)
         return;
     run->stop = why;
     if (run->state != RUN_QUEUED) {
-        atomic_store(&run->job.cancel, true); /* the job ends through done() */
-        if (run->state == RUN_SUBMITTED && run->device->backend->cancel)
-            run->device->backend->cancel(&run->job);
+        run_cancel_job(run);
+        if (why == RUN_ABANDONED && run_can_end_now(run))
+            deadline_set(run, clock_now_ns() + ABANDONED_NS);
         return;
     }
     run->failed = true;
@@ -307,8 +306,13 @@ void run_stop(struct run *run, enum run_stop why)
 
 void run_deadline(struct run *run)
 {
-    run->deadline_ns = 0;
     deadline_remove(run);
+    if (run_can_end_now(run)) {
+        if (can_stop(run, RUN_DEADLINE))
+            run->stop = RUN_DEADLINE;
+        if (run_end_now(run))
+            return;
+    }
     if (run->state == RUN_QUEUED) {
         run_stop(run, RUN_DEADLINE);
         return;
@@ -332,6 +336,17 @@ void run_stop_all(struct connection *c, enum run_stop why)
         }
         run_stop(run, why);
         node = c->unfinished.prev;
+    }
+}
+
+void exec_cancel_all(struct connection *c)
+{
+    run_stop_all(c, RUN_CANCELLED);
+    list_for_each_safe (node, after, &c->unfinished) {
+        struct run *run = request_state(list_entry(node, struct request, order_link));
+
+        if (run_can_end_now(run))
+            run_end_now(run);
     }
 }
 

@@ -30,6 +30,7 @@ struct run {
     struct program *program; /* a reference while it runs; NULL: no program */
     bool rebound;            /* the command list differs from the program's */
     bool sampled;            /* timed for the statistics alone */
+    bool must_end;           /* run_end_now() was called */
     struct stream *stream;
     struct list queue_link, deadline_link, device_link;
     unsigned maps_pending;
@@ -63,9 +64,10 @@ void run_begin(struct run *run, const struct run_options *o);
 /* Refuses a run: answers with the error, for ordered work in its turn. Gives everything back. */
 void run_refuse(struct run *run, const struct run_options *o, const struct error *e);
 /* Stops a run, unless it was stopped before. A queued run ends at once. A submitted one ends when the device lets go of
- * it; at its deadline it is answered first. */
+ * it. */
 void run_stop(struct run *run, enum run_stop why);
-/* The run's deadline has passed. */
+/* The run's deadline has passed. Where run_end_now() ends it now, it is answered then. Otherwise it is answered first,
+ * and ends when the device lets go of it. */
 void run_deadline(struct run *run);
 /* The run has ended: replies and gives everything back. */
 void run_end(struct run *run);
@@ -91,7 +93,20 @@ void run_reply(struct request *r, struct run *run);
 /* Answers a stopped run whose job a device still has. */
 void run_reply_early(struct run *run);
 
-void deadline_add(struct run *run);
+/* end_now.c: the run is no longer queued. The device, or its preparation, lets the job end when it can. */
+void run_cancel_job(struct run *run);
+/* Whether run_end_now() ends it: a run of a domain, on a device whose executors can be ended. */
+bool run_can_end_now(const struct run *run);
+/* The run's job ends soon, even while a kernel of it runs. Its executor may end with it, which costs other runs of the
+ * domain their results. A run behind another one of its stream is only cancelled at first, since its end would be the
+ * other's: false. It ends when it is the first one, see stream_end_next(). */
+bool run_end_now(struct run *run);
+/* The stream's first run has ended: ends the next one, where that must end. */
+void stream_end_next(struct stream *stream);
+
+/* run_deadline() is called at `at_ns`, or earlier where the run has an earlier deadline. */
+void deadline_set(struct run *run, uint64_t at_ns);
+/* The run has no deadline any more. */
 void deadline_remove(struct run *run);
 void deadlines_init(struct server *s);
 

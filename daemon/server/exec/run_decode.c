@@ -214,7 +214,7 @@ void run_init(struct run *run)
     run->device = NULL;
     run->program = NULL;
     run->stream = NULL;
-    run->failed = run->sampled = false;
+    run->failed = run->sampled = run->must_end = false;
     run->maps_pending = 0;
     run->map_us = NAN;
     run->map_started_ns = run->ready_ns = run->deadline_ns = 0;
@@ -234,7 +234,9 @@ void run_init(struct run *run)
     run->job.ended = 0;
     run->job.h2d_us = run->job.d2h_us = NAN;
     run->job.impl = NULL;
+    run->job.forced = false;
     atomic_init(&run->job.cancel, false);
+    atomic_init(&run->job.end_now, false);
 }
 
 int run_set_job(struct run *run, const struct run_options *o, struct error *e)

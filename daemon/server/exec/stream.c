@@ -82,6 +82,7 @@ void stream_remove(struct run *run)
     }
     if (run->state == RUN_PREPARING)
         stream->preparing--;
+    stream_end_next(stream);
 }
 
 static struct backend_stream *queue_of(const struct run *run)

@@ -29,7 +29,7 @@ struct stream {
     uint64_t watched;  /* the device watchdog saw this run first: its sequence plus one */
     uint32_t watched_ended;
     unsigned watched_ticks;
-    bool still;
+    bool still, stuck;
 };
 
 /* The connection's stream of that number, made at first use. NULL: no memory. */
