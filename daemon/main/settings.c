@@ -82,6 +82,15 @@ const struct setting settings[] = {
      "Users (or connections) whose own kernels run on the GPUs at one time; others wait for their turn."},
     {"executors", "spares", NUMBER, AT(executors_spares), "1", 0, 8, FIXED,
      "Executors that are kept ready: after a fault, and for a user's first kernel, one begins at once."},
+    {"executors", "faults", NUMBER, AT(executors_faults), "3", 0, ACCOUNT_FAULTS_MAX, LIVE,
+     "Faults and hangs of one user's kernels within a minute; after that many the daemon refuses the user's kernels "
+     "for a minute, then for twice as long each time, up to an hour. 0: no bound."},
+    {"executors", "sandbox", TEXT, AT(executors_sandbox), "auto", 0, 0, FIXED,
+     "auto: executors are confined by what the system has of Landlock, seccomp and, for root, another user; required: "
+     "GPUs are served only where it has all of them; off: executors may do what the daemon may."},
+    {"executors", "user", TEXT, AT(executors_user), NULL, 0, 0, FIXED,
+     "User of the executors when the daemon is root, one that may open the GPUs' device files; none: root. "
+     "kops-executor, or nobody where there is no such user, by default."},
     {"kernels", "user_kernels", TEXT, AT(user_kernels), "owner", 0, 0, FIXED,
      "Users that may bring kernels: off, owner (root and the daemon's own user), group (also members of "
      "user_kernels_group), or all. Kernels run in the daemon's context and can read and write all clients' shared "

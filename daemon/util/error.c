@@ -106,6 +106,14 @@ static void put_before(char *text, size_t size, const char *prefix)
     text[n + length] = '\0';
 }
 
+const struct error_detail *error_find(const struct error *e, const char *key)
+{
+    for (unsigned i = 0; i < e->n_details; i++)
+        if (!strcmp(e->details[i].key, key))
+            return &e->details[i];
+    return NULL;
+}
+
 int error_prefix(struct error *e, const char *prefix)
 {
     put_before(e->message, sizeof(e->message), prefix);

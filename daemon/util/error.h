@@ -47,6 +47,9 @@ int error_detail_number(struct error *e, const char *key, int64_t number);
 int error_detail_bool(struct error *e, const char *key, bool value);
 int error_detail_text(struct error *e, const char *key, const char *text);
 
+/* The detail of that key; NULL: there is none. */
+const struct error_detail *error_find(const struct error *e, const char *key);
+
 /* Replaces *e with "<path><key>: <why>" and the detail `key`, "<path><key>": a fault of one value in a request. */
 int error_at(struct error *e, enum error_code code, const char *path, const char *key, const char *why);
 

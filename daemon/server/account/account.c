@@ -158,7 +158,7 @@ const char *account_refused_name(unsigned what)
     static const char *const names[] = {
         [REFUSED_MESSAGES] = "messages_per_s", [REFUSED_SHARE] = "device_share",   [REFUSED_CONNECT] = "connect",
         [REFUSED_METHOD] = "method",           [REFUSED_KERNELS] = "user_kernels", [REFUSED_LIMITS] = "limits",
-        [REFUSED_HANDLE] = "handle",
+        [REFUSED_HANDLE] = "handle",           [REFUSED_FAULTS] = "faults",
     };
 
     return what < QUOTA_COUNT ? quota_names[what] : names[what];

@@ -55,6 +55,7 @@ struct quota_limits {
     uint64_t of_all[QUOTA_COUNT]; /* bounds for all users together; each user may have a share, see account_share() */
     uint64_t messages_per_s;
     uint64_t device_share; /* percent of one device's time */
+    uint64_t faults;       /* of a user's kernels in a minute, at most ACCOUNT_FAULTS_MAX: [executors] faults */
 };
 
 /* Reasons of refusals, for counters and the log: the quotas, then these. */
@@ -66,12 +67,14 @@ enum {
     REFUSED_KERNELS,
     REFUSED_LIMITS,
     REFUSED_HANDLE,
+    REFUSED_FAULTS,
     REFUSED_COUNT
 };
 /* The reason's name in the log and in metrics. */
 const char *account_refused_name(unsigned what);
 
 enum { ACCOUNT_BUCKETS = 256, SHARED_CHARGE_BUCKETS = 4096, ACCOUNTS_IDLE_MAX = 256, SHARE_SLOTS = 10 };
+enum { ACCOUNT_FAULTS_MAX = 64 };
 
 struct connection;
 
@@ -95,6 +98,16 @@ struct charge {
     struct account *account; /* a reference; NULL: an empty charge */
     enum quota quota;
     uint64_t amount;
+};
+
+/* Faults and hangs of a user's kernels, each of which costs an executor. Too many in a minute, and the user's kernels
+ * are refused for a while, each time for longer. */
+struct account_faults {
+    uint64_t at_ns[ACCOUNT_FAULTS_MAX]; /* of the last ones: a ring */
+    unsigned n, newest;
+    uint64_t last_ns, incident; /* the newest of all; see account_note_fault() */
+    uint64_t until_ns;          /* the user's kernels are refused before */
+    uint64_t pause_ns;          /* how long they were refused the last time; 0: never, or long ago */
 };
 
 /* Descriptors that are being closed for a user. They count as the user's until they are closed. */
@@ -127,6 +140,7 @@ struct account {
     /* Device time by tenths of a second; `newest` is the number of the newest tenth. */
     double share_us[SHARE_SLOTS];
     uint64_t newest;
+    struct account_faults faults;
     struct {
         uint64_t logged_ns, unsaid;
     } said[REFUSED_COUNT];
@@ -255,6 +269,16 @@ void account_add_device_us(struct account *a, double us, uint64_t now_ns);
 static inline int account_check_share(struct account *a, pid_t pid, uint64_t now_ns, struct error *e)
 {
     return a->all->limits->device_share ? account_limit_share(a, pid, now_ns, e) : 0;
+}
+
+/* A kernel of the user's faulted, or was ended while it ran. Several ends with one `incident` count once: they have one
+ * cause. It is never 0. */
+void account_note_fault(struct account *a, uint64_t incident, uint64_t now_ns);
+/* Refuses kernels of the user, with retry_after_ms, after too many faults in a minute. */
+int account_refuse_faults(struct account *a, pid_t pid, uint64_t now_ns, struct error *e);
+static inline int account_check_faults(struct account *a, pid_t pid, uint64_t now_ns, struct error *e)
+{
+    return a->faults.until_ns > now_ns ? account_refuse_faults(a, pid, now_ns, e) : 0;
 }
 
 /* Counts a refusal and writes event=refuse, at most once a second for each account and reason (`what`). `limit` 0: the

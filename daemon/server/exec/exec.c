@@ -59,7 +59,7 @@ void exec_reload(struct server *s)
 
 void exec_poll(struct server *s)
 {
-    const struct exec *x = s->exec;
+    struct exec *x = s->exec;
 
     /* First: a run that waits for its timeline word holds its client's stream up. */
     if (!list_empty(&x->held.users))
@@ -69,6 +69,7 @@ void exec_poll(struct server *s)
             struct backend_device *device = s->devices.all[i];
             const unsigned before = activity_enter(&s->activity, device);
 
+            x->polls++;
             device->backend->poll(device);
             activity_leave(&s->activity, before);
             s->active = s->active || device->active;

@@ -24,6 +24,7 @@ struct exec {
     unsigned untimed[BACKEND_MAX_DEVICES];        /* runs whose client asked for no timing */
     struct list on_device[BACKEND_MAX_DEVICES];   /* submitted runs by device_link, the oldest first */
     unsigned n_jobs_running;
+    uint64_t polls;                                               /* of devices, so far */
     struct list free_queues[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* struct device_queue */
     unsigned queues_made[BACKEND_MAX_DEVICES];
     struct list programs;      /* struct program */

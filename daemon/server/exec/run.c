@@ -19,6 +19,28 @@ enum { ABANDONED_NS = 1000000000 };
 
 /* ---- beginning ---- */
 
+/* Names the kernel that the error blames. The op's index comes from an executor: it may be any number. */
+static void name_kernel(const struct command_list *commands, struct error *e)
+{
+    const struct error_detail *index = error_find(e, "op_index");
+    const int64_t at = commands->n_steps == 1 ? 0 : index && !index->is_text ? index->number : -1;
+
+    if (at >= 0 && at < commands->n_steps)
+        error_detail_text(e, "kernel", commands->ops[at]->name);
+}
+
+/* A kernel that broke its context, or had to be ended, is a fault of its user. All jobs that end in one look at the
+ * device have the same cause: they ran in one process. */
+static void note_fault(struct server *s, struct run *run)
+{
+    const bool faulted = run->job.failed && run->job.error.code == ERROR_DEVICE_FAULT;
+
+    if (faulted)
+        name_kernel(&run->commands, &run->job.error);
+    if (faulted || run->job.forced)
+        account_note_fault(run->stream->connection->account, s->exec->polls, clock_now_ns());
+}
+
 /* Ends the job's run, and charges its user with the loop's time: a fixed amount for a few steps, the measured time for
  * many. */
 static void job_done(struct backend_job *job)
@@ -31,6 +53,7 @@ static void job_done(struct backend_job *job)
 
     device_work_ended(s, run);
     device_watchdog_note(s, run->device->index, request_of(run)->received_ns);
+    note_fault(s, run);
     /* A lost device, or a job without memory, has not written the done word. */
     if (job->failed)
         timeline_write_done(run);
@@ -217,6 +240,10 @@ void run_begin(struct run *run, const struct run_options *o)
     struct stream *stream;
     struct error e;
 
+    if (run->commands.n_launches && account_check_faults(c->account, c->pid, r->received_ns, &e) < 0) {
+        run_refuse(run, o, &e);
+        return;
+    }
     stream = stream_get(c, o->stream, &e);
     if (!stream) {
         end_refused(run, &e);

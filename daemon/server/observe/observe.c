@@ -49,6 +49,8 @@ void observe_free(struct server *s)
 static void note_failure(struct connection *c, const struct run *run)
 {
     const struct command_list *b = &run->commands;
+    const char *op = b->n_steps ? b->ops[0]->name : "-";
+    const struct error_detail *kernel;
 
     if (run->stop != RUN_GOES_ON)
         return;
@@ -57,7 +59,8 @@ static void note_failure(struct connection *c, const struct run *run)
 
         profile_add_error(c->server->observe->profile, c->uid, &call, run->device, b->steps[0].variant_used);
     }
-    event_fault(c, run->device ? run->device->info.uuid : "-", b->n_steps ? b->ops[0]->name : "-", &run->error);
+    kernel = error_find(&run->error, "kernel");
+    event_fault(c, run->device ? run->device->info.uuid : "-", kernel ? kernel->text : op, &run->error);
 }
 
 static void note_in_profile(const struct connection *c, const struct run *run, const struct latency *latency)

@@ -58,7 +58,7 @@ void event_protocol_error(struct connection *c, const struct error *e)
 static bool is_fault(enum error_code code)
 {
     return code == ERROR_MEMORY_FAULT || code == ERROR_DEVICE_ERROR || code == ERROR_DEVICE_LOST ||
-           code == ERROR_JOB_TIMEOUT || code == ERROR_INTERNAL;
+           code == ERROR_JOB_TIMEOUT || code == ERROR_DEVICE_FAULT || code == ERROR_INTERNAL;
 }
 
 void event_fault(const struct connection *c, const char *uuid, const char *op, const struct error *e)
