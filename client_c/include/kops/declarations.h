@@ -28,14 +28,14 @@ enum kops_code {
     KOPS_ERR_INVALID_FD = 21, /**< The file descriptor is no sealed memfd of the declared size; the message says which check failed. */
     KOPS_ERR_READ_ONLY = 22, /**< An output lies in a buffer that was registered read-only or is sealed against writing. */
     KOPS_ERR_LIMIT_EXCEEDED = 23, /**< The request has more of something than it may have; `detail` has `limit` and `value`. */
-    KOPS_ERR_QUOTA_EXCEEDED = 24, /**< The connection or user has used up a quota; `detail` has `quota` (its name), `limit` and `current`, and for rates `retry_after_ms`. Also when the daemon or the machine has no descriptors left: `quota` is `descriptors`, without the numbers where it is the machine. */
+    KOPS_ERR_QUOTA_EXCEEDED = 24, /**< The connection or user has used up a quota; `detail` has `quota` (its name), `limit` and `current`, and for rates and faults `retry_after_ms`. Also when the daemon or the machine has no descriptors left: `quota` is `descriptors`, without the numbers where it is the machine. */
     KOPS_ERR_UNSUPPORTED = 25, /**< This daemon, device or build cannot do it; the message names another way. */
     KOPS_ERR_OUT_OF_MEMORY = 26, /**< The device or host has too little free memory. */
     KOPS_ERR_DEADLINE_EXCEEDED = 27, /**< `deadline_ms` passed before the job ended. `detail.ended` is false while the job still uses its memory; outputs are undefined when it had started. */
     KOPS_ERR_CANCELLED = 28, /**< The job was cancelled. `detail.ended` is false while the job still uses its memory; outputs are undefined when it had started. */
     KOPS_ERR_MEMORY_FAULT = 29, /**< Shared memory behind a tensor could not be accessed while the job ran (its pages are gone). */
     KOPS_ERR_DEVICE_ERROR = 30, /**< The driver refused or failed the work; the device goes on. `detail.driver` names the driver's error. */
-    KOPS_ERR_DEVICE_LOST = 31, /**< The device's context is broken; the daemon ends with its own exit status and a supervisor starts it anew. */
+    KOPS_ERR_DEVICE_LOST = 31, /**< The process that has the device's context was lost under the request: by another kernel's fault or end, or of itself. Outputs are undefined. Where `detail.daemon` is `goes_on`, another process has taken its place: the connection, its buffers, kernels and programs go on. Otherwise the daemon ends with its own exit status, and a supervisor starts it anew. */
     KOPS_ERR_PERMISSION_DENIED = 32, /**< The client's user may not connect (`detail.uid`), may not call this method (`detail.method` and `class`) or bring kernels, or the reference belongs to another user. */
     KOPS_ERR_SHUTTING_DOWN = 33, /**< The daemon is ending, or draining (`detail.draining` is true), and takes no new work; the request has not run. */
     KOPS_ERR_INTERNAL = 34, /**< A fault inside the daemon; its log has more. */
@@ -44,8 +44,8 @@ enum kops_code {
     KOPS_ERR_COMPILE_FAILED = 37, /**< The source of a kernel was not compiled; `detail.reason` is `source`, `entry`, `time`, `memory` or `crash`, `detail.log` the compiler's log. */
     KOPS_ERR_UNKNOWN_KERNEL = 38, /**< This connection has no kernel or module of that id (never had, or released it). */
     KOPS_ERR_SIGNATURE_MISMATCH = 39, /**< The declared parameters are not those of the compiled kernel; `detail.key` names the first that differs. */
-    KOPS_ERR_JOB_TIMEOUT = 40, /**< A kernel ran longer than `server.job_timeout_s`; the daemon ends, which frees the GPU, and a supervisor starts it anew. */
-    KOPS_ERR_DEVICE_FAULT = 41, /**< A kernel broke the context of the GPU that it ran in (an illegal address, an illegal instruction, …). Its outputs are undefined. `detail.driver` names the driver's error, `detail.op_index` the launch of a sequence or program; `detail.suspects` counts the kernels that ran at the same time where there were several. Nothing else is lost: the connection, its buffers, kernels and programs go on. */
+    KOPS_ERR_JOB_TIMEOUT = 40, /**< A job ran longer than it may (`detail.timeout_s`): `server.job_timeout_s`, or less while kernels of others wait for the GPU. Where `detail.daemon` is `goes_on`, it alone was ended, and the connection, its buffers, kernels and programs go on. Otherwise the daemon ends, which frees the GPU, and a supervisor starts it anew. */
+    KOPS_ERR_DEVICE_FAULT = 41, /**< A kernel broke the context of the GPU that it ran in (an illegal address, an illegal instruction, …). Its outputs are undefined. `detail.kernel` names the kernel, `detail.driver` the driver's error, `detail.op_index` the launch of a sequence or program, as far as they are known; `detail.suspects` counts the kernels that ran at the same time where there were several. Nothing else is lost: the connection, its buffers, kernels and programs go on. */
     KOPS_ERR_CONNECT_FAILED = 101, /**< No daemon answered on any of the socket paths tried; the message lists them. */
     KOPS_ERR_CONNECTION_LOST = 102, /**< The daemon closed the connection or died; requests without a reply may or may not have run. */
     KOPS_ERR_TIMEOUT = 103, /**< No reply within the client's timeout; the request was cancelled and the connection stays usable. */

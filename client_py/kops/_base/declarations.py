@@ -115,8 +115,8 @@ ERRORS = [('protocol_error',
   'daemon',
   ('ResourceWarning',),
   'The connection or user has used up a quota; `detail` has `quota` (its name), `limit` and '
-  '`current`, and for rates `retry_after_ms`. Also when the daemon or the machine has no '
-  'descriptors left: `quota` is `descriptors`, without the numbers where it is the machine.'),
+  '`current`, and for rates and faults `retry_after_ms`. Also when the daemon or the machine has '
+  'no descriptors left: `quota` is `descriptors`, without the numbers where it is the machine.'),
  ('unsupported',
   25,
   'daemon',
@@ -154,8 +154,10 @@ ERRORS = [('protocol_error',
   31,
   'daemon',
   ('RuntimeError',),
-  "The device's context is broken; the daemon ends with its own exit status and a supervisor "
-  'starts it anew.'),
+  "The process that has the device's context was lost under the request: by another kernel's fault "
+  'or end, or of itself. Outputs are undefined. Where `detail.daemon` is `goes_on`, another '
+  'process has taken its place: the connection, its buffers, kernels and programs go on. Otherwise '
+  'the daemon ends with its own exit status, and a supervisor starts it anew.'),
  ('permission_denied',
   32,
   'daemon',
@@ -201,17 +203,19 @@ ERRORS = [('protocol_error',
   40,
   'daemon',
   ('TimeoutError',),
-  'A kernel ran longer than `server.job_timeout_s`; the daemon ends, which frees the GPU, and a '
-  'supervisor starts it anew.'),
+  'A job ran longer than it may (`detail.timeout_s`): `server.job_timeout_s`, or less while '
+  'kernels of others wait for the GPU. Where `detail.daemon` is `goes_on`, it alone was ended, and '
+  'the connection, its buffers, kernels and programs go on. Otherwise the daemon ends, which frees '
+  'the GPU, and a supervisor starts it anew.'),
  ('device_fault',
   41,
   'daemon',
   ('RuntimeError',),
   'A kernel broke the context of the GPU that it ran in (an illegal address, an illegal '
-  "instruction, …). Its outputs are undefined. `detail.driver` names the driver's error, "
-  '`detail.op_index` the launch of a sequence or program; `detail.suspects` counts the kernels '
-  'that ran at the same time where there were several. Nothing else is lost: the connection, its '
-  'buffers, kernels and programs go on.'),
+  'instruction, …). Its outputs are undefined. `detail.kernel` names the kernel, `detail.driver` '
+  "the driver's error, `detail.op_index` the launch of a sequence or program, as far as they are "
+  'known; `detail.suspects` counts the kernels that ran at the same time where there were several. '
+  'Nothing else is lost: the connection, its buffers, kernels and programs go on.'),
  ('connect_failed',
   101,
   'client',

@@ -36,5 +36,10 @@ MEMBERS: dict[str, dict[str, tuple[str, str, Callable[[Any], Any]]]] = {
         "line": ("int | None", "Of the first error.", lambda error: _first_error(error.log)[1]),
     },
     "deadline_exceeded": {"ended": ENDED},
+    "device_fault": {
+        "kernel": ("str | None", "The kernel's name; None where it is not known.", lambda error: error.detail.get("kernel")),
+        "op_index": ("int | None", "Its place in a sequence or program.", lambda error: error.detail.get("op_index")),
+        "driver": ("str | None", "The driver's error, such as `CUDA_ERROR_ILLEGAL_ADDRESS`.", lambda error: error.detail.get("driver")),
+    },
     "cancelled": {"ended": ENDED},
 }

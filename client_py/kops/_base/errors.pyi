@@ -145,8 +145,8 @@ class LimitExceeded(KopsError, ValueError):
 
 class QuotaExceeded(KopsError, ResourceWarning):
     """The connection or user has used up a quota; `detail` has `quota` (its name), `limit` and `current`, and
-    for rates `retry_after_ms`. Also when the daemon or the machine has no descriptors left: `quota` is
-    `descriptors`, without the numbers where it is the machine.
+    for rates and faults `retry_after_ms`. Also when the daemon or the machine has no descriptors left:
+    `quota` is `descriptors`, without the numbers where it is the machine.
     """
 
 class Unsupported(KopsError, NotImplementedError):
@@ -184,7 +184,11 @@ class DeviceError(KopsError, RuntimeError):
     """The driver refused or failed the work; the device goes on. `detail.driver` names the driver's error."""
 
 class DeviceLost(KopsError, RuntimeError):
-    """The device's context is broken; the daemon ends with its own exit status and a supervisor starts it anew."""
+    """The process that has the device's context was lost under the request: by another kernel's fault or end, or
+    of itself. Outputs are undefined. Where `detail.daemon` is `goes_on`, another process has taken its place:
+    the connection, its buffers, kernels and programs go on. Otherwise the daemon ends with its own exit
+    status, and a supervisor starts it anew.
+    """
 
 class PermissionDenied(KopsError, PermissionError):
     """The client's user may not connect (`detail.uid`), may not call this method (`detail.method` and `class`)
@@ -235,16 +239,31 @@ class SignatureMismatch(KopsError, TypeError):
     """The declared parameters are not those of the compiled kernel; `detail.key` names the first that differs."""
 
 class JobTimeout(KopsError, TimeoutError):
-    """A kernel ran longer than `server.job_timeout_s`; the daemon ends, which frees the GPU, and a supervisor
-    starts it anew.
+    """A job ran longer than it may (`detail.timeout_s`): `server.job_timeout_s`, or less while kernels of others
+    wait for the GPU. Where `detail.daemon` is `goes_on`, it alone was ended, and the connection, its buffers,
+    kernels and programs go on. Otherwise the daemon ends, which frees the GPU, and a supervisor starts it
+    anew.
     """
 
 class DeviceFault(KopsError, RuntimeError):
     """A kernel broke the context of the GPU that it ran in (an illegal address, an illegal instruction, …). Its
-    outputs are undefined. `detail.driver` names the driver's error, `detail.op_index` the launch of a
-    sequence or program; `detail.suspects` counts the kernels that ran at the same time where there were
-    several. Nothing else is lost: the connection, its buffers, kernels and programs go on.
+    outputs are undefined. `detail.kernel` names the kernel, `detail.driver` the driver's error,
+    `detail.op_index` the launch of a sequence or program, as far as they are known; `detail.suspects` counts
+    the kernels that ran at the same time where there were several. Nothing else is lost: the connection, its
+    buffers, kernels and programs go on.
     """
+
+    @property
+    def kernel(self) -> str | None:
+        """The kernel's name; None where it is not known."""
+
+    @property
+    def op_index(self) -> int | None:
+        """Its place in a sequence or program."""
+
+    @property
+    def driver(self) -> str | None:
+        """The driver's error, such as `CUDA_ERROR_ILLEGAL_ADDRESS`."""
 
 class ConnectFailed(KopsError, ConnectionError):
     """No daemon answered on any of the socket paths tried; the message lists them."""

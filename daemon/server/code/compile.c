@@ -341,6 +341,7 @@ static void on_compiled(void *context, struct compiled *compiled, enum code_orig
         return;
     }
     compile_of(r)->origin = origin;
+    r->connection->has_loaded = true;
     compile_of(r)->module =
         module_take(r->connection->server, compiled, compile_of(r)->device, connection_domain(r->connection));
     compiled_unref(compiled);

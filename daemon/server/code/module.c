@@ -96,7 +96,8 @@ static void unloaded(struct work *work)
     module_free(list_entry(work, struct module, work));
 }
 
-/* The last reference is gone: keeps the module for later, or unloads it. */
+/* The last reference is gone. Keeps the module for later, or unloads it. One of a connection's own domain is of no use
+ * to others. */
 static void retire(struct module *module)
 {
     struct server *s = module->server;
@@ -106,7 +107,7 @@ static void retire(struct module *module)
         module_free(module);
         return;
     }
-    if (compiled_device_bytes(module->compiled) <= IDLE_BYTES) {
+    if (compiled_device_bytes(module->compiled) <= IDLE_BYTES && !domain_is_of_connection(module->domain)) {
         list_append(&s->modules->idle, &module->link);
         if (++s->modules->n_idle <= IDLE_MODULES)
             return;

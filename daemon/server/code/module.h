@@ -2,8 +2,8 @@
  * connections there.
  *
  * Connections' ids, kernels, programs and runs hold references. A module without references stays loaded for the next
- * user of its binary, if it is small and few such modules are kept. Thread: loop; loading and unloading run on the
- * pool. */
+ * user of its binary, if it is small and few such modules are kept, and if its domain is not one connection's. Thread:
+ * loop; loading and unloading run on the pool. */
 #ifndef KOPS_SERVER_CODE_MODULE_H
 #define KOPS_SERVER_CODE_MODULE_H
 

@@ -202,6 +202,30 @@ static void write_shm(struct rpc_output *out)
     rpc_write_entry_uint(out, "reply_bytes", RING_REPLY_BYTES);
 }
 
+/* Gives the connection's kernels an executor of their own, if it asks for that. */
+static int set_isolation(struct connection *c, const struct rpc_arg *wanted, struct error *e)
+{
+    const enum isolation configured = c->server->config.isolation;
+
+    if (!wanted->present)
+        return 0;
+    if (!rpc_text_is(wanted, isolation_names[ISOLATE_CONNECTION]))
+        return error_at(e, ERROR_INVALID_ARGUMENT, "", "isolate", "must be \"connection\"");
+    if (c->isolation == ISOLATE_CONNECTION)
+        return 0;
+    if (configured == ISOLATE_OFF || configured == ISOLATE_NONE) {
+        error_set(e, ERROR_UNSUPPORTED,
+                  "isolate: kernels of users have no executors of their own here (executors.isolate is %s); connect "
+                  "without isolate, or ask the daemon's administrator",
+                  isolation_names[configured]);
+        return error_detail_text(e, "key", "isolate");
+    }
+    if (c->has_loaded)
+        return error_at(e, ERROR_INVALID_ARGUMENT, "", "isolate", "comes before the connection's first compile");
+    c->isolation = ISOLATE_CONNECTION;
+    return 0;
+}
+
 void handle_hello(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
     struct connection *c = r->connection;
@@ -223,13 +247,13 @@ void handle_hello(struct request *r, const struct rpc_arg *args, struct request_
         request_end_error(r, &e);
         return;
     }
-    if (shm && ring_open(c, channel_fds, &e) < 0) {
+    if (set_isolation(c, &args[HELLO_isolate], &e) < 0 || (shm && ring_open(c, channel_fds, &e) < 0)) {
         request_end_error(r, &e);
         return;
     }
     out = request_result(r);
     if (out) {
-        rpc_write_map(out, shm ? 12 : 10);
+        rpc_write_map(out, shm ? 13 : 11);
         rpc_write_entry_text(out, "server", "kopsd " KOPS_VERSION);
         rpc_write_entry_text(out, "instance", c->server->instance);
         rpc_write_entry_uint(out, "protocol", PROTOCOL);
@@ -240,6 +264,7 @@ void handle_hello(struct request *r, const struct rpc_arg *args, struct request_
         write_limits(out, c->server);
         write_features(out, c);
         user_code_write_hello(out, c);
+        rpc_write_entry_text(out, "isolation", isolation_names[c->isolation]);
         if (shm)
             write_shm(out);
         for (unsigned i = 0; shm && i < CHANNEL_FDS; i++)

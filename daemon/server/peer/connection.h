@@ -35,7 +35,8 @@ struct connection {
     gid_t gid;
     pid_t pid;
     uint64_t number;          /* no other connection ever has it */
-    enum isolation isolation; /* of its kernels: as configured, or more */
+    enum isolation isolation; /* of its kernels: as configured, or more; it stays once has_loaded */
+    bool has_loaded;          /* a module was loaded for its domain */
     struct account *account;  /* a reference to its user's account */
     gid_t *groups;            /* the peer's groups beside gid, as of when it connected */
     unsigned n_groups;

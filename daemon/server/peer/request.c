@@ -163,14 +163,33 @@ struct rpc_output *request_result(struct request *r)
     return out;
 }
 
+/* Whether the daemon goes on after a fault of a device: another executor takes the place of the one that was lost. */
+static bool outlives_faults(const struct server *s)
+{
+    bool ends = false;
+
+    for (unsigned i = 0; i < s->devices.count; i++) {
+        if (s->devices.all[i]->lost)
+            return false;
+        ends = ends || s->devices.all[i]->ends;
+    }
+    return ends;
+}
+
 void request_error(struct request *r, const struct error *e)
 {
     struct connection *c = r->connection;
+    struct error told;
 
     count_error(c, e);
     if (r->notification || c->closed)
         return;
     c->server->counters.replies++;
+    if ((e->code == ERROR_DEVICE_LOST || e->code == ERROR_JOB_TIMEOUT) && outlives_faults(c->server)) {
+        told = *e;
+        error_detail_text(&told, "daemon", "goes_on");
+        e = &told;
+    }
     rpc_write_error(reply_output(r), r->msgid, e);
 }
 
