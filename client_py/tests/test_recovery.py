@@ -127,6 +127,24 @@ def test_what_breaks_the_device_twice_is_told_so(k: kops.Client, daemon: FakeDae
 
 
 @pytest.mark.parametrize("code", ["device_lost", "job_timeout"])
+@pytest.mark.parametrize("name", SAFE)
+def test_the_error_of_a_daemon_that_goes_on_is_the_callers(
+    name: str, code: str, k: kops.Client, daemon: FakeDaemon, a: Any
+) -> None:
+    def refuse_once(peer: Peer) -> Any:
+        raise Refused(code, "a kernel beside it faulted", daemon="goes_on")
+
+    method, call, expected = SAFE[name]
+    k.square(a)
+    asked = once(daemon, method, refuse_once)
+    with pytest.raises((kops.DeviceLost, kops.JobTimeout), match="^a kernel beside it faulted$") as caught:
+        call(k, a)
+    assert caught.value.detail == {"daemon": "goes_on"}
+    assert asked == [1]
+    assert (k.square(a) == a * a).all() and len(daemon.peers) == 1
+
+
+@pytest.mark.parametrize("code", ["device_lost", "job_timeout"])
 def test_the_next_call_is_the_next_daemons(code: str, k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     """The one that said it will end reads nothing any more; what would go there might have run."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import kops
 import pytest
-from fake_daemon import FakeDaemon
+from fake_daemon import FakeDaemon, Peer, Refused
 from test_recovery import always, hang_up, lose_device, once, refuse
 
 
@@ -42,6 +42,22 @@ def test_async_calls_are_repeated_as_well(how: Any, run_async: Any, daemon: Fake
         with pytest.raises((kops.ConnectionLost, kops.DeviceLost)):
             await k.square(a)
         assert asked == [2]
+
+    run_async(main)
+
+
+@pytest.mark.parametrize("code", ["device_lost", "job_timeout"])
+def test_the_error_of_a_daemon_that_goes_on_is_the_callers(code: str, run_async: Any, daemon: FakeDaemon) -> None:
+    def refuse_once(peer: Peer) -> Any:
+        raise Refused(code, "a kernel beside it faulted", daemon="goes_on")
+
+    async def main(k: kops.AsyncClient) -> None:
+        a = k.array([1.0, 2.0, 3.0])
+        asked = once(daemon, "run", refuse_once)
+        with pytest.raises((kops.DeviceLost, kops.JobTimeout), match="^a kernel beside it faulted$"):
+            await k.square(a)
+        assert asked == [1]
+        assert list(await k.square(a)) == [1, 4, 9] and len(daemon.peers) == 1
 
     run_async(main)
 

@@ -50,6 +50,8 @@
  *   an op of the daemon's whose outputs overlap no input and are not read (beta = 0), a sequence or program of such ops
  *   none of which reads what one of them writes, and everything that only asks or defines. Inputs must not be written
  *   by others while a call is under way, also for this reason.
+ * - An error KOPS_ERR_DEVICE_LOST or KOPS_ERR_JOB_TIMEOUT with the detail `daemon` = "goes_on" is none of this: the
+ *   call's process was lost, and the daemon, which goes on, has another one. Nothing is repeated or connected anew.
  * - Every other call fails with KOPS_ERR_DEVICE_LOST when the daemon said that (an op may have done it: suspect kernels
  *   of your own first), else with KOPS_ERR_CONNECTION_LOST: it may or may not have run (where it surely did not, the
  *   error has the detail `ran`: 0). So do launches, calls on a CUDA stream (<kops/ordered.h>), and submitted work
@@ -150,12 +152,16 @@ struct kops_connect_options {
      * `KOPS_RECONNECT_TIMEOUT` in the environment (seconds, 0 is KOPS_NO_RECONNECT), or 10 s without that.
      * KOPS_FOREVER: as long as the call may take. */
     int64_t reconnect_timeout_ms;
-    uint64_t reserved[7];
+    /** "connection": the kernels of this client run in a process that no other client's kernels share; unsupported
+     * where the daemon has none for users' kernels. NULL: as the daemon is configured (kops_info.isolation). */
+    const char *isolate;
+    uint64_t reserved[6];
 };
 
 /** Connects and asks for the daemon's devices, ops and limits. `options` may be NULL.
  *
- * Errors: connect_failed (the message lists the paths tried), protocol_mismatch, timeout. */
+ * Errors: connect_failed (the message lists the paths tried), protocol_mismatch, timeout; unsupported and
+ * invalid_argument, see `isolate`. */
 KOPS_API enum kops_code kops_connect(const struct kops_connect_options *options, kops_client **ret_client,
                                      struct kops_error *ret_error);
 

@@ -48,6 +48,14 @@ static struct kops_detail *add_detail(struct kops_error *e, const char *key)
     return d;
 }
 
+bool fail_ends_daemon(const struct kops_error *e)
+{
+    const char *daemon = kops_error_text(e, "daemon");
+
+    return (e->code == KOPS_ERR_DEVICE_LOST || e->code == KOPS_ERR_JOB_TIMEOUT) &&
+           !(daemon && !strcmp(daemon, "goes_on"));
+}
+
 enum kops_code fail_number(struct kops_error *e, enum kops_code code, const char *key, int64_t number)
 {
     struct kops_detail *d = add_detail(e, key);

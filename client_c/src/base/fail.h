@@ -18,6 +18,10 @@ enum kops_code fail_os(struct kops_error *e, int number, const char *what);
 enum kops_code fail_number(struct kops_error *e, enum kops_code code, const char *key, int64_t number);
 enum kops_code fail_text(struct kops_error *e, enum kops_code code, const char *key, const char *text, size_t length);
 
+/* Whether the daemon that answered with the error ends: its device is lost or hangs, and no executor takes its place.
+ */
+bool fail_ends_daemon(const struct kops_error *e);
+
 /* The code of a wire name; KOPS_ERR_INTERNAL for an unknown one. */
 enum kops_code code_parse(const char *name, size_t length);
 

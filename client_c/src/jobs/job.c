@@ -132,7 +132,7 @@ static enum kops_code raw_end(const struct job *job, struct recovery *recovery, 
     if (!job->safe || !job->reply || !job->reply->is_error)
         return KOPS_OK;
     wire_reply_error(job->reply, &said);
-    if (said.code != KOPS_ERR_SHUTTING_DOWN && said.code != KOPS_ERR_DEVICE_LOST)
+    if (said.code != KOPS_ERR_SHUTTING_DOWN && !(said.code == KOPS_ERR_DEVICE_LOST && fail_ends_daemon(&said)))
         return KOPS_OK;
     recovery->fate = FATE_ANSWERED;
     *e = said;

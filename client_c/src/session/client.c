@@ -98,6 +98,7 @@ static void client_free(struct kops_client *c)
     arena_free(&c->info.arena);
     free(c->socket_option);
     free(c->name);
+    free(c->isolate);
     pthread_cond_destroy(&c->changed);
     pthread_mutex_destroy(&c->lock);
     free(c);
@@ -145,7 +146,8 @@ struct kops_client *client_new(const struct kops_connect_options *o)
     c->max_message = FIRST_MESSAGE_MAX;
     c->name = strdup(o->name ? o->name : "libkops " KOPS_VERSION);
     c->socket_option = o->socket ? strdup(o->socket) : NULL;
-    if (c->name && (c->socket_option || !o->socket))
+    c->isolate = o->isolate ? strdup(o->isolate) : NULL;
+    if (c->name && (c->socket_option || !o->socket) && (c->isolate || !o->isolate))
         return c;
     client_free(c);
     return NULL;

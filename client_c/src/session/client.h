@@ -48,6 +48,7 @@ struct kops_client {
 
     /* Constant after kops_connect(). */
     char *socket_option; /* NULL: the usual places */
+    char *isolate;       /* of the options */
     char *name;
     int64_t timeout_ms, connect_timeout_ms, reconnect_timeout_ms;
     unsigned spin_option;

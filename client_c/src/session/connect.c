@@ -143,7 +143,7 @@ static enum kops_code share_memory(struct kops_client *c, uint64_t daemon_spin_u
 /* The first hello tells everything; later ones only the limits, since kops_info() gave out pointers to the rest. */
 static enum kops_code greet(struct kops_client *c, uint64_t deadline, struct kops_error *e)
 {
-    const struct wire_hello hello = {.name = c->name};
+    const struct wire_hello hello = {.name = c->name, .isolate = c->isolate};
     struct kops_limits limits = {0};
     const bool first = !c->info.info.server;
     const struct exchange x = {wire_pack_hello, &hello, -1, first ? wire_decode_info : wire_decode_limits,

@@ -132,11 +132,11 @@ static bool take_result(struct call *call, const struct wire_message *m, int *fd
     return call->reply ? take_raw(call->reply, m, fds) : call->decode(m->result, fds, m->nfds, call->into);
 }
 
-/* A daemon without its device refuses every request: the client waits for the next daemon. */
+/* A daemon that has lost its device for good refuses every request: the client waits for the next daemon. */
 static void take_error(struct kops_client *c, const struct wire_message *m, struct kops_error *ret_error)
 {
     wire_decode_error(m->error, ret_error);
-    if ((ret_error->code == KOPS_ERR_DEVICE_LOST || ret_error->code == KOPS_ERR_JOB_TIMEOUT) && !c->ends_by)
+    if (fail_ends_daemon(ret_error) && !c->ends_by)
         c->ends_by = deadline_in(END_GRACE_MS);
 }
 

@@ -61,7 +61,7 @@ static void add(struct kops_error *e, const char *text)
 static bool may_have_run(const struct recovery *r, const struct kops_error *e)
 {
     if (e->code == KOPS_ERR_DEVICE_LOST)
-        return true;
+        return fail_ends_daemon(e);
     return r->fate == FATE_UNANSWERED && (e->code == KOPS_ERR_CONNECTION_LOST || e->code == KOPS_ERR_SHUTTING_DOWN ||
                                           e->code == KOPS_ERR_JOB_TIMEOUT);
 }

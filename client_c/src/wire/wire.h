@@ -115,6 +115,7 @@ struct wire_raw {
 
 struct wire_hello {
     const char *name;
+    const char *isolate; /* NULL: as the daemon is configured */
     bool shm;
 };
 

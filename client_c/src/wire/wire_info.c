@@ -171,6 +171,7 @@ static const struct wire_field info_fields[] = {
     WIRE_NESTED(struct kops_info, MAP, "limits", limits, limit_record),
     WIRE_FIELD(struct kops_info, TEXTS, "features", features),
     WIRE_READ(struct kops_info, "kernels", kernels, read_kernels),
+    WIRE_FIELD(struct kops_info, TEXT, "isolation", isolation),
 };
 static const struct wire_record info_record = WIRE_RECORD(struct kops_info, info_fields);
 

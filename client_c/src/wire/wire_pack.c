@@ -41,11 +41,13 @@ void wire_pack_hello(struct bytes *out, uint32_t msgid, const void *request)
     const struct wire_hello *h = request;
 
     WIRE_BEGIN(out, msgid, "hello");
-    mp_map(out, h->shm ? 3 : 2);
+    mp_map(out, 2 + (h->shm ? 1U : 0U) + (h->isolate ? 1U : 0U));
     mp_pair_text(out, "client", h->name);
     mp_pair_uint(out, "protocol", WIRE_PROTOCOL);
     if (h->shm)
         mp_pair_bool(out, "shm", true);
+    if (h->isolate)
+        mp_pair_text(out, "isolate", h->isolate);
 }
 
 void wire_pack_plain(struct bytes *out, uint32_t msgid, const void *request)

@@ -202,6 +202,7 @@ class Info:
     features: tuple[str, ...]
     kernels: dict[str, Any] = field(default_factory=dict)  # of the user's own: `compiler`, `arch`, `policy`, `allowed`
     instance: str = ""  # 32 digits that this start of the daemon has made up
+    isolation: str = ""  # what shares a process with the client's kernels: "off", "none", "user", "connection"; "" of an older daemon
 
     def __repr__(self) -> str:
         devices = ", ".join(device.name for device in self.devices)
@@ -214,6 +215,7 @@ class Info:
         lines.append("features: " + (", ".join(self.features) or "none"))
         lines.append("limits: " + ", ".join(f"{name} {value}" for name, value in self.limits.items()))
         lines.append("kernels of your own: " + (", ".join(f"{name} {value}" for name, value in self.kernels.items()) or "not known here"))
+        lines += [f"isolation: {self.isolation}"] if self.isolation else []
         return "\n".join(lines)
 
     @classmethod
@@ -229,6 +231,7 @@ class Info:
             features=tuple(reply.get("features", ())),
             kernels=dict(reply.get("kernels", {})),
             instance=reply.get("instance", ""),
+            isolation=reply.get("isolation", ""),
         )
 
 

@@ -42,9 +42,11 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncAdminMeth
     """
 
     def __init__(
-        self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, reconnect_timeout: float | None = None
-    ) -> None:
+        self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, reconnect_timeout: float | None = None,
+        isolate: str | None = None,
+    ) -> None:  # fmt: skip
         self.timeout = timeout
+        self.isolate = isolate
         self.reconnect_timeout = reconnect_timeout_of(reconnect_timeout)
         self._begin(socket)
         self._repeating: asyncio.Lock | None = None
@@ -238,7 +240,7 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncAdminMeth
         made = self._connection = Connection(self._where(), 0)
         self._loop.add_reader(made.transport.fileno(), self._readable, made)
         try:
-            call = made.greet()
+            call = made.greet(self.isolate)
             await self._exchange(made, call, self._greeting_time(backoff))
             made.greeted(call.outcome())
         except BaseException as error:
@@ -438,10 +440,11 @@ class _Connecting:
 
 
 def connect_async(
-    socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, reconnect_timeout: float | None = None
-) -> _Connecting:
+    socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, reconnect_timeout: float | None = None,
+    isolate: str | None = None,
+) -> _Connecting:  # fmt: skip
     """Connects to kopsd: `async with kops.connect_async() as k:`, or `k = await kops.connect_async()`.
 
     The arguments are those of `connect`.
     """
-    return _Connecting(AsyncClient(socket, timeout=timeout, reconnect_timeout=reconnect_timeout))
+    return _Connecting(AsyncClient(socket, timeout=timeout, reconnect_timeout=reconnect_timeout, isolate=isolate))

@@ -58,24 +58,27 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, AdminMethods):
 
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False,
-        reconnect_timeout: float | None = None,
+        reconnect_timeout: float | None = None, isolate: str | None = None,
     ) -> None:  # fmt: skip
-        self._prepare(socket, timeout, spin_us, blocking, reconnect_timeout)
+        self._prepare(socket, timeout, spin_us, blocking, reconnect_timeout, isolate)
         self._live()
 
     @classmethod
     def unconnected(
         cls, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False,
-        reconnect_timeout: float | None = None,
+        reconnect_timeout: float | None = None, isolate: str | None = None,
     ) -> Client:  # fmt: skip
         """A client that connects at its first use."""
         made = cls.__new__(cls)
-        made._prepare(socket, timeout, spin_us, blocking, reconnect_timeout)
+        made._prepare(socket, timeout, spin_us, blocking, reconnect_timeout, isolate)
         return made
 
-    def _prepare(self, socket: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float | None) -> None:
+    def _prepare(
+        self, socket: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float | None, isolate: str | None
+    ) -> None:
         Calls.__init__(self, timeout, blocking, reconnect_timeout_of(reconnect_timeout))
         self.spin_us = spin_us
+        self.isolate = isolate
         self._begin(socket)
         self._connecting = threading.Lock()
         _clients.add(self)
@@ -280,7 +283,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, AdminMethods):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled client connects anew where it is unpickled, so it can go to spawned workers."""
-        return _connect_again, (self._path, self.timeout, self.spin_us, self.blocking, self.reconnect_timeout)
+        return _connect_again, (self._path, self.timeout, self.spin_us, self.blocking, self.reconnect_timeout, self.isolate)
 
     def __repr__(self) -> str:
         connection = self._connection
@@ -338,7 +341,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, AdminMethods):
     def _greeted(self, made: Link, backoff: Backoff) -> Link:
         """A connection with the answer to `hello`. A daemon that is starting answers late."""
         try:
-            call = made.greet()
+            call = made.greet(self.isolate)
             made.exchange(call, self._greeting_time(backoff))
             made.greeted(call.outcome())
         except BaseException as error:
@@ -356,7 +359,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, AdminMethods):
         before, mine[:] = [one for one in mine if one[0] is not connection], [one for one in mine if one[0] is connection]
         for link in {id(link): link for link, _ in before}.values():
             link.poll()
-        lost = [call for _, call in before if isinstance(call.error, LOSSES)]
+        lost = [call for _, call in before if isinstance(call.error, LOSSES) and call.error.detail.get("daemon") != "goes_on"]
         if lost:
             raise ConnectionLost(
                 f"the daemon went away before it had answered {counted(len(lost), 'submitted request')}: they may or may not have run and "
@@ -390,13 +393,15 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _connect_again(path: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float) -> Client:
-    return Client(path, timeout=timeout, spin_us=spin_us, blocking=blocking, reconnect_timeout=reconnect_timeout)
+def _connect_again(
+    path: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float, isolate: str | None
+) -> Client:
+    return Client(path, timeout=timeout, spin_us=spin_us, blocking=blocking, reconnect_timeout=reconnect_timeout, isolate=isolate)
 
 
 def connect(
     socket: str | os.PathLike[str] | None = None, *, timeout: float | None = None, spin_us: float = 0, blocking: bool = False,
-    reconnect_timeout: float | None = None,
+    reconnect_timeout: float | None = None, isolate: str | None = None,
 ) -> Client:  # fmt: skip
     """Connects to kopsd: a `Client`, to be used with `with`.
 
@@ -406,7 +411,10 @@ def connect(
     free for it. `blocking`: every call returns when its result is ready, also on torch CUDA tensors.
     `reconnect_timeout`: seconds that a call waits for a daemon which has gone away to come back, see `Client`; 0: it
     does not wait, nothing is repeated, and each loss is an error of the calls that it hits. Without it
-    KOPS_RECONNECT_TIMEOUT, else 10. Raises `ConnectFailed`, which lists what was tried: this first time nothing is
-    waited for but a daemon whose socket is there.
+    KOPS_RECONNECT_TIMEOUT, else 10. `isolate="connection"`: kernels of your own run in a process that no other client's
+    share; `Unsupported` where the daemon has none for users' kernels. Raises `ConnectFailed`, which lists what was tried:
+    this first time nothing is waited for but a daemon whose socket is there.
     """
-    return Client(socket, timeout=timeout, spin_us=spin_us, blocking=blocking, reconnect_timeout=reconnect_timeout)
+    return Client(
+        socket, timeout=timeout, spin_us=spin_us, blocking=blocking, reconnect_timeout=reconnect_timeout, isolate=isolate
+    )

@@ -20,6 +20,12 @@ from .session import Call, Session, copy_of
 keys = itertools.count(1)
 
 
+def hello(isolate: str | None) -> Call:
+    """The request that opens the conversation; `isolate` is `connect`'s."""
+    params = {"client": f"kops-python {VERSION}", "protocol": PROTOCOL}
+    return Call("hello", params if isolate is None else {**params, "isolate": isolate})
+
+
 class Peer(Protocol):
     """The daemon, as plans see it: one connection of any kind."""
 
@@ -64,9 +70,8 @@ class Connection:
     def ended(self) -> bool:
         return self.session.failure is not None
 
-    def greet(self) -> Call:
-        """The request that opens the conversation."""
-        return Call("hello", {"client": f"kops-python {VERSION}", "protocol": PROTOCOL})
+    def greet(self, isolate: str | None) -> Call:
+        return hello(isolate)
 
     def greeted(self, reply: Any) -> None:
         """Stores the answer to `hello`."""

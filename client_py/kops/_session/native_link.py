@@ -35,9 +35,9 @@ from .._base.results import Info
 from .._memory.allocations import allocations
 from .._memory.exports import Allocation
 from .._memory.pool import Source, garbage
-from .._version import PROTOCOL, VERSION
-from .connection import keys
-from .session import CANCELLABLE, DEFAULT_MESSAGE_BYTES, ENDS, MSGID_MASK, Call, barrier_for, goes_on, too_long
+from .._version import VERSION
+from .connection import hello, keys
+from .session import CANCELLABLE, DEFAULT_MESSAGE_BYTES, MSGID_MASK, Call, barrier_for, ends_daemon, goes_on, too_long
 from .socket_link import no_reply
 from .transport import candidates
 
@@ -96,8 +96,8 @@ class NativeLink:
 
     # Requests
 
-    def greet(self) -> Call:
-        return Call("hello", {"client": f"kops-python {VERSION}", "protocol": PROTOCOL})
+    def greet(self, isolate: str | None) -> Call:
+        return hello(isolate)
 
     def greeted(self, reply: Any) -> None:
         self.info = Info.of(reply)
@@ -146,7 +146,7 @@ class NativeLink:
             raise no_reply(Call(method, {}), timeout)
         if reply[0]:
             refusal = from_reply(msgpack.unpackb(reply[1]))
-            self.doomed |= isinstance(refusal, ENDS)
+            self.doomed |= ends_daemon(refusal)
             if isinstance(refusal, (UnknownProgram, UnknownBuffer, StaleBuffer)):
                 return False
             raise refusal
@@ -239,7 +239,7 @@ class NativeLink:
         result = msgpack.unpackb(data)
         if is_error:
             call.error = from_reply(result)
-            self.doomed |= isinstance(call.error, ENDS)
+            self.doomed |= ends_daemon(call.error)
             if goes_on(call):
                 with contextlib.suppress(KopsError):
                     self.send(barrier_for(call), None)

@@ -5,7 +5,8 @@ take the connection that is good now. Plans register memory, programs and kernel
 
 A request that was never written, or was answered `shutting_down`, did not run: it is made again as often as the time
 allows. One whose reply is missing may have run: it is made again once, if that does no harm. A device that was lost
-takes the daemon with it: the same, once the daemon has gone, which is waited for with the next connection.
+takes the daemon with it: the same, once the daemon has gone, which is waited for with the next connection. Where the daemon
+goes on, the error is the caller's.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, DeviceLost, JobTimeout, KopsError, ShuttingDown
 from .._base.log import log
-from .session import ENDS, Call
+from .session import Call, ends_daemon
 
 DEFAULT_RECONNECT = 10.0  # seconds
 LOSSES = (ConnectionLost, ShuttingDown, DeviceLost)
@@ -96,6 +97,8 @@ class Trial:
 
     def judge(self, error: KopsError, call: Call | None) -> float:
         """A try has failed: seconds to wait before the next one. Raises the caller's error when that was the last one."""
+        if isinstance(error, DeviceLost) and not ends_daemon(error):
+            raise error  # the daemon has repeated what it could
         if isinstance(error, JobTimeout) or call is None or not self.backoff.seconds or error.detail.get("closed"):
             raise error
         if isinstance(error, ShuttingDown) and call.answered:
@@ -160,5 +163,5 @@ def short_call(method: str, link: Any, error: KopsError) -> Call:
     call = Call(method, {})
     call.sent.append(1)
     call.answered = link.alive
-    link.doomed |= call.answered and isinstance(error, ENDS)
+    link.doomed |= call.answered and ends_daemon(error)
     return call

@@ -25,7 +25,6 @@ import msgpack
 
 from .._base.errors import BadArgument, BadReply, ConnectionLost, DeviceLost, JobTimeout, KopsError, LimitExceeded, from_reply
 
-ENDS = (DeviceLost, JobTimeout)  # after which a daemon ends
 REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
 CANCELLABLE = ("run", "launch", "sequence", "run_program", "compile")
 MSGID_MASK = 0xFFFFFFFF
@@ -39,6 +38,11 @@ MAX_ELEMENTS = 1 << 20
 Chunk = tuple[bytes, list[Any], int, Any]
 
 _unpackb = msgpack.unpackb
+
+
+def ends_daemon(error: KopsError | None) -> bool:
+    """The daemon that answered so ends: its device is lost or hangs, and no other process takes the place of the lost one."""
+    return isinstance(error, (DeviceLost, JobTimeout)) and error.detail.get("daemon") != "goes_on"
 
 
 class Call:
@@ -262,7 +266,7 @@ class Session:
                 raise ValueError(f"nobody asked what this answers: {_excerpt(message)}")
             if error is not None:
                 call.error = from_reply(error)
-                self.doomed |= isinstance(call.error, ENDS)
+                self.doomed |= ends_daemon(call.error)
                 if goes_on(call):
                     self.enqueue(barrier_for(call))
             elif type(result) is not dict:

@@ -80,10 +80,12 @@ enum ctl_exit ctl_no_memory(size_t bytes)
 /* The next step, where it is known here. */
 static const char *hint(const struct kops_error *error)
 {
-    const char *key = kops_error_text(error, "key");
+    const char *key = kops_error_text(error, "key"), *daemon = kops_error_text(error, "daemon");
 
     if (error->code == KOPS_ERR_TIMEOUT)
         return "give it longer with --timeout SECONDS";
+    if (error->code == KOPS_ERR_DEVICE_LOST && daemon && strcmp(daemon, "goes_on") == 0)
+        return "the daemon goes on: try again";
     if (error->code == KOPS_ERR_DEVICE_LOST)
         return "the daemon restarts where a supervisor looks after it; try again then";
     if (error->code == KOPS_ERR_MISSING_KEY && key && strcmp(key, "arch") == 0)

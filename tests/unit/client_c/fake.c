@@ -420,6 +420,17 @@ void fake_reply_error(struct fake_connection *c, uint32_t msgid, const char *cod
     fake_end_error(c, &b, &p);
 }
 
+void fake_reply_text_error(struct fake_connection *c, uint32_t msgid, const char *code, const char *key,
+                           const char *text)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    fake_begin_error(&b, &p, msgid, code, code, 1);
+    fake_text_pair(&p, key, text);
+    fake_end_error(c, &b, &p);
+}
+
 void fake_reply_run(struct fake_connection *c, uint32_t msgid, const char *variant)
 {
     msgpack_sbuffer b;

@@ -95,6 +95,9 @@ void fake_reply_id(struct fake_connection *c, uint32_t msgid, const char *key, u
 void fake_reply_empty(struct fake_connection *c, uint32_t msgid);
 void fake_reply_run(struct fake_connection *c, uint32_t msgid, const char *variant);
 void fake_reply_error(struct fake_connection *c, uint32_t msgid, const char *code, const char *message);
+/* An error with one detail, a text. */
+void fake_reply_text_error(struct fake_connection *c, uint32_t msgid, const char *code, const char *key,
+                           const char *text);
 void fake_send(struct fake_connection *c, const void *data, size_t length, const int *fds, unsigned n_fds);
 
 /* fake_shm.c: the daemon's side of shared memory. Its hello goes through fake_answer(). */

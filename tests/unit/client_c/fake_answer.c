@@ -77,8 +77,9 @@ static void op(msgpack_packer *p)
     text_list(p, "host", 2, (const char *const[]){"blas", "blocked"});
 }
 
-static void answer_hello(struct fake_connection *c, uint32_t msgid)
+static void answer_hello(struct fake_connection *c, const struct fake_request *r)
 {
+    const msgpack_object *isolate = fake_param(&r->params, "isolate");
     const char *const *list = atomic_load(&features);
     unsigned n_features = 0;
     msgpack_sbuffer b;
@@ -87,7 +88,12 @@ static void answer_hello(struct fake_connection *c, uint32_t msgid)
     while (list[n_features])
         n_features++;
 
-    fake_begin(&b, &p, 10);
+    fake_begin(&b, &p, 11);
+    fake_text(&p, "isolation");
+    if (isolate)
+        msgpack_pack_object(&p, *isolate);
+    else
+        fake_text(&p, "user");
     fake_text_pair(&p, "server", "kopsd 9.8.7");
     fake_uint_pair(&p, "protocol", 1);
     fake_uint_pair(&p, "protocol_min", 1);
@@ -114,7 +120,7 @@ static void answer_hello(struct fake_connection *c, uint32_t msgid)
     fake_text(&p, "allowed");
     msgpack_pack_true(&p);
     text_list(&p, "arch", 1, (const char *const[]){""});
-    fake_reply_map(c, msgid, &b);
+    fake_reply_map(c, r->msgid, &b);
 }
 
 static void answer_buffer(struct fake_connection *c, const struct fake_request *r)
@@ -149,7 +155,7 @@ void fake_answer(struct fake_connection *c, const struct fake_request *r)
     if (!strcmp(r->method, "hello") && fake_param(&r->params, "shm"))
         fake_shm_answer_hello(c, r->msgid);
     else if (!strcmp(r->method, "hello"))
-        answer_hello(c, r->msgid);
+        answer_hello(c, r);
     else if (!strcmp(r->method, "timelines"))
         fake_answer_timelines(c, r->msgid);
     else if (!strcmp(r->method, "register") || !strcmp(r->method, "alloc"))

@@ -57,6 +57,10 @@ static bool act(struct fake_connection *c, const struct fake_request *r, char wh
     case 'D':
         fake_reply_error(c, r->msgid, "device_lost", "an illegal address was met");
         return what == 'D';
+    case 'g':
+    case 't':
+        fake_reply_text_error(c, r->msgid, what == 'g' ? "device_lost" : "job_timeout", "daemon", "goes_on");
+        return true;
     case 's':
     case 'S':
         fake_reply_error(c, r->msgid, "shutting_down", "the daemon is ending");
@@ -88,7 +92,7 @@ void scripted_serve(struct fake_connection *c, void *context)
         const char *refusal;
         char what = take(s, &r, c->number, &refusal);
 
-        if (strchr("xdDsSnkpr", what) && what) {
+        if (strchr("xdDgtsSnkpr", what) && what) {
             for (unsigned i = 0; i < r.n_fds; i++)
                 close(r.fds[i]);
         }

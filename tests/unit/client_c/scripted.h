@@ -2,6 +2,7 @@
  *
  *     .  answers                                   x  hangs up
  *     d  answers device_lost and hangs up          D  answers device_lost
+ *     g  answers device_lost, daemon: goes_on      t  answers job_timeout, daemon: goes_on
  *     s  answers shutting_down                     S  answers shutting_down and hangs up
  *     n, k, p  notifies of device_lost, shutting_down, protocol_error and hangs up
  *

@@ -44,6 +44,23 @@ static void info_is_read(void **state)
     fake_stop(f);
 }
 
+static void isolation_is_asked_for_and_told(void **state)
+{
+    struct fake *f = fake_start(fake_serve_well, NULL);
+    char asked[] = "connection";
+    struct kops_connect_options options = {.socket = fake_path(f), .isolate = asked};
+    kops_client *client;
+
+    (void)state;
+    assert_ok(kops_connect(&options, &client, NULL));
+    assert_string_equal(kops_info(client)->isolation, "connection");
+    kops_close(client);
+    client = connect_to(f);
+    assert_string_equal(kops_info(client)->isolation, "user"); /* as the fake daemon is configured */
+    kops_close(client);
+    fake_stop(f);
+}
+
 /* As in Python: a call waits as long as it takes, unless somebody says otherwise. */
 static void without_a_timeout_there_is_no_limit(void **state)
 {
@@ -289,6 +306,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(info_is_read),
+        cmocka_unit_test(isolation_is_asked_for_and_told),
         cmocka_unit_test(without_a_timeout_there_is_no_limit),
         cmocka_unit_test(nothing_answers),
         cmocka_unit_test(search_order),

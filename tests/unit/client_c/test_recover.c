@@ -56,6 +56,27 @@ static void device_lost_is_repeated_once(void **state)
     expect_run("dx", KOPS_ERR_CONNECTION_LOST, 2, "repeated once");
 }
 
+/* The daemon has another process for the device: the error is the call's own, and the connection goes on. */
+static void a_daemon_that_goes_on(void **state)
+{
+    struct scripted s = SCRIPTED(.script = "gt");
+    struct fake *f = fake_start(scripted_serve, &s);
+    kops_client *client = connect_to(f);
+    struct kops_error error;
+    struct tagged t;
+
+    (void)state;
+    assert_int_equal(kops_run(client, tagged_run(&t, "x"), NULL, &error), KOPS_ERR_DEVICE_LOST);
+    assert_string_equal(error.message, "device_lost");
+    assert_string_equal(kops_error_text(&error, "daemon"), "goes_on");
+    assert_int_equal(kops_run(client, tagged_run(&t, "x"), NULL, &error), KOPS_ERR_JOB_TIMEOUT);
+    assert_ok(kops_run(client, tagged_run(&t, "y"), NULL, &error));
+    assert_int_equal(scripted_look(&s).work, 3);
+    assert_int_equal(scripted_look(&s).connections, 1);
+    kops_close(client);
+    fake_stop(f);
+}
+
 /* What was refused never ran: any number of times. */
 static void shutting_down_is_repeated(void **state)
 {
@@ -352,6 +373,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(repeated_once),
         cmocka_unit_test(device_lost_is_repeated_once),
+        cmocka_unit_test(a_daemon_that_goes_on),
         cmocka_unit_test(shutting_down_is_repeated),
         cmocka_unit_test(shutting_down_for_good),
         cmocka_unit_test(no_reconnect),

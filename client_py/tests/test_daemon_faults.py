@@ -1,0 +1,116 @@
+"""Kernels of the user's own that fault and hang, on a fake GPU with executors: what the client raises, and that it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import kops
+import pytest
+from test_daemon import Daemon, backends
+
+from support.daemon import binary  # isort: skip
+
+if backends.nvrtc() is None:
+    pytest.skip("there is no NVRTC here", allow_module_level=True)
+if not binary("kopsd_fake_gpu").exists():
+    pytest.skip("there is no fake GPU in this build", allow_module_level=True)
+
+SOURCE = """
+extern "C" __global__ void good_kernel(float* p) { p[0] = 1; }
+extern "C" __global__ void fault_kernel(float* p) { p[1ull << 40] = 1; }
+extern "C" __global__ void spin_forever(float* p) { while (atomicAdd(p, 0.0f) == 0) { } }
+"""
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[str], Daemon]]:
+    running: list[Daemon] = []
+
+    def new(config: str) -> Daemon:
+        running.append(Daemon(config=config, program="kopsd_fake_gpu"))
+        return running[-1]
+
+    yield new
+    for daemon in running:
+        daemon.stop()
+
+
+@pytest.fixture
+def daemon(start: Callable[[str], Daemon]) -> Daemon:
+    return start("[server]\njob_timeout_s = 1\n[executors]\nisolate = user\n")
+
+
+def kernel(k: kops.Client, entry: str) -> kops.Kernel:
+    return k.kernel(SOURCE, entry, "float* p[1]", grid=1, block=1)
+
+
+def test_a_fault_is_told_and_the_client_goes_on(daemon: Daemon) -> None:
+    with kops.connect(daemon.socket_path, timeout=60) as k:
+        p, before = k.zeros(1), k.info
+        with pytest.raises(kops.DeviceFault) as caught:
+            kernel(k, "fault_kernel")(p)
+        assert (caught.value.kernel, caught.value.op_index) == ("fault_kernel", None)
+        assert caught.value.driver == "CUDA_ERROR_ILLEGAL_ADDRESS" and isinstance(caught.value, RuntimeError)
+        good, bad = kernel(k, "good_kernel"), kernel(k, "fault_kernel")
+        with k.program() as program:
+            good(p)
+            bad(p)
+        with pytest.raises(kops.DeviceFault) as caught:
+            program.run()
+        assert (caught.value.kernel, caught.value.op_index) == ("fault_kernel", 1)
+        good(p)
+        assert k.info is before  # it is the same connection
+
+
+def test_a_kernel_that_hangs_is_told_and_the_client_goes_on(daemon: Daemon) -> None:
+    with kops.connect(daemon.socket_path, timeout=60) as k:
+        p, before = k.zeros(1), k.info
+        spin = kernel(k, "spin_forever")
+        with pytest.raises(kops.JobTimeout) as caught:
+            spin(p)
+        assert caught.value.detail == {"timeout_s": 1, "daemon": "goes_on"}
+        with pytest.raises(kops.DeadlineExceeded) as late:
+            spin(p, deadline_ms=100)
+        assert late.value.ended
+        kernel(k, "good_kernel")(p)
+        assert k.info is before
+
+
+def test_too_many_faults(daemon: Daemon) -> None:
+    with kops.connect(daemon.socket_path, timeout=60) as k:
+        p = k.zeros(1)
+        bad = kernel(k, "fault_kernel")
+        for _ in range(3):
+            with pytest.raises(kops.DeviceFault):
+                bad(p)
+        with pytest.raises(kops.QuotaExceeded, match="faulted or hung 3 times") as caught:
+            kernel(k, "good_kernel")(p)
+        assert caught.value.detail["quota"] == "faults" and caught.value.detail["retry_after_ms"] <= 60000
+        k.square(p)
+
+
+def test_isolation_is_asked_for(daemon: Daemon) -> None:
+    with kops.connect(daemon.socket_path) as k, kops.connect(daemon.socket_path, isolate="connection") as apart:
+        assert (k.info.isolation, apart.info.isolation) == ("user", "connection")
+        with pickle.loads(pickle.dumps(apart)) as again:
+            assert again.info.isolation == "connection"
+
+    async def main() -> None:
+        async with kops.connect_async(daemon.socket_path, isolate="connection") as k:
+            assert k.info.isolation == "connection"
+
+    asyncio.run(main())
+    with pytest.raises(kops.InvalidArgument, match="isolate"):
+        kops.connect(daemon.socket_path, isolate="none")
+
+
+@pytest.mark.parametrize("isolate", ["off", "none"])
+def test_a_daemon_without_executors_for_users(start: Any, isolate: str) -> None:
+    daemon = start(f"[executors]\nisolate = {isolate}\n")
+    with kops.connect(daemon.socket_path) as k:
+        assert k.info.isolation == isolate and f"isolation: {isolate}" in str(k.info)
+    with pytest.raises(kops.Unsupported, match=f"executors.isolate is {isolate}"):
+        kops.connect(daemon.socket_path, isolate="connection")
