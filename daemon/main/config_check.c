@@ -87,12 +87,16 @@ static int check_kernels(struct config *c, struct error *e)
     static const char *const sandboxes[] = {[COMPILER_SANDBOX_REQUIRED] = "required",
                                             [COMPILER_SANDBOX_BEST_EFFORT] = "best_effort",
                                             [COMPILER_SANDBOX_OFF] = "off"};
-    const char *group = c->user_kernels_group;
+    enum { AUTO = USER_KERNELS_COUNT };
+    const char *group = c->user_kernels_group, *policies[AUTO + 1] = {[AUTO] = "auto"};
 
-    if (find_choice("kernels.user_kernels", c->user_kernels, user_kernels_names, USER_KERNELS_COUNT, &c->policy, e) <
-            0 ||
+    memcpy(policies, user_kernels_names, sizeof(user_kernels_names));
+    if (find_choice("kernels.user_kernels", c->user_kernels, policies, AUTO + 1, &c->policy, e) < 0 ||
         find_choice("kernels.sandbox", c->sandbox, sandboxes, 3, &c->sandbox_mode, e) < 0)
         return -1;
+    if (c->policy == AUTO)
+        c->policy =
+            c->isolate == ISOLATE_USER || c->isolate == ISOLATE_CONNECTION ? USER_KERNELS_ALL : USER_KERNELS_OWNER;
     if (c->policy == USER_KERNELS_GROUP && !group)
         return error_set(e, ERROR_INVALID_ARGUMENT, "kernels.user_kernels = group needs kernels.user_kernels_group");
     return 0;
@@ -124,7 +128,7 @@ int config_finish(struct config *c, struct error *e)
 {
     enum log_level level;
 
-    if (choose_socket(c, e) < 0 || choose_cache(c, e) < 0 || check_kernels(c, e) < 0 || check_executors(c, e) < 0)
+    if (choose_socket(c, e) < 0 || choose_cache(c, e) < 0 || check_executors(c, e) < 0 || check_kernels(c, e) < 0)
         return -1;
     config_finish_shares(c);
     if (strlen(c->socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))

@@ -91,10 +91,10 @@ const struct setting settings[] = {
     {"executors", "user", TEXT, AT(executors_user), NULL, 0, 0, FIXED,
      "User of the executors when the daemon is root, one that may open the GPUs' device files; none: root. "
      "kops-executor, or nobody where there is no such user, by default."},
-    {"kernels", "user_kernels", TEXT, AT(user_kernels), "owner", 0, 0, FIXED,
+    {"kernels", "user_kernels", TEXT, AT(user_kernels), "auto", 0, 0, FIXED,
      "Users that may bring kernels: off, owner (root and the daemon's own user), group (also members of "
-     "user_kernels_group), or all. Kernels run in the daemon's context and can read and write all clients' shared "
-     "memory."},
+     "user_kernels_group), all, or auto: all where executors.isolate is user or connection, else owner. Without such "
+     "executors kernels run in one context, and can read and write all clients' shared memory."},
     {"kernels", "user_kernels_group", TEXT, AT(user_kernels_group), NULL, 0, 0, FIXED,
      "A group, by name or number, for user_kernels = group."},
     {"kernels", "nvrtc", TEXT, AT(nvrtc), NULL, 0, 0, FIXED,
