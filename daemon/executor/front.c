@@ -226,8 +226,10 @@ static void front_abandon(struct backend_device *base, const struct error *why)
 {
     struct front *f = front_device(base)->front;
 
-    if (f->common->executor)
-        front_kill(f->common->executor, why);
+    if (!f->common->executor)
+        return;
+    f->common->executor->abandoned = true;
+    front_kill(f->common->executor, why);
 }
 
 static unsigned front_processes(struct backend_device *base, struct backend_process *ret, unsigned max,

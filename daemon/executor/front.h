@@ -92,6 +92,7 @@ struct executor {
     bool broke;                /* it said that a context of its GPUs is broken */
     uint32_t n_described;      /* devices that it said it has */
     struct error why;          /* why it is gone */
+    bool abandoned;            /* by the server, which knows the culprit */
     struct front_job *culprit; /* it is killed to end this job; NULL: otherwise */
     uint64_t started_ns, used_ns, busy_ns, device_ns; /* used: had its last job; busy: since when; device: in all */
 };

@@ -21,6 +21,7 @@ enum {
     READY_S = 120, /* a machine with many GPUs takes a third of a second for each */
     END_S = 10,
     DOMAIN_END_S = 1,
+    DEATH_S = 60, /* a process with kernels that run takes 0.1 s */
     CALL_S = 120 /* how long a call may take: the driver may wait for kernels that run */
 };
 
@@ -77,6 +78,25 @@ static int spawn(const struct executor *x, pid_t *ret_pid, int control, struct e
     return r ? error_set(e, ERROR_INTERNAL, "an executor cannot be started: %s", strerror(r)) : 0;
 }
 
+/* A process that the driver does not let go of writes on, so nobody may be told that its jobs have ended: then only the
+ * daemon's own end helps. */
+static void wait_for_death(struct executor *x)
+{
+    struct pollfd ended = {.fd = x->pidfd, .events = POLLIN};
+    struct front *f = x->front;
+    int r = 0;
+
+    while (x->pidfd >= 0 && (r = poll(&ended, 1, DEATH_S * 1000)) < 0 && errno == EINTR)
+        ;
+    if (r)
+        return;
+    log_error("executor_undead", "pid=%d why=\"it was killed %d s ago and has not ended\"", (int)x->pid, DEATH_S);
+    pthread_mutex_lock(&f->lock);
+    error_set(&f->lost, ERROR_DEVICE_LOST, "the driver does not let go of a process that was killed");
+    pthread_mutex_unlock(&f->lock);
+    front_tell(f);
+}
+
 /* Waits for the process, at most `seconds`; then ends it. */
 static void reap(struct executor *x, int seconds)
 {
@@ -87,8 +107,10 @@ static void reap(struct executor *x, int seconds)
         return;
     while (x->pidfd >= 0 && (r = poll(&ended, 1, seconds * 1000)) < 0 && errno == EINTR)
         ;
-    if (r <= 0)
+    if (r <= 0) {
         kill(x->pid, SIGKILL);
+        wait_for_death(x);
+    }
     while (waitpid(x->pid, NULL, 0) < 0 && errno == EINTR)
         ;
     x->pid = 0;

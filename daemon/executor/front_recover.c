@@ -140,7 +140,7 @@ static void decide(struct executor *x, struct front_stream *s, struct backend_jo
         e = x->why;
         job->forced = e.code == ERROR_CANCELLED || e.code == ERROR_JOB_TIMEOUT;
         f->counts.ended_jobs++;
-    } else if (first && has_kernel(job) && !x->culprit) {
+    } else if (first && suspects && has_kernel(job)) {
         accuse(x, own, suspects, &e);
         f->counts.faults++;
     } else {
@@ -177,7 +177,7 @@ static void recover_stream(struct executor *x, struct front_stream *s, unsigned 
 
 void front_recover(struct executor *x, struct list *ret_streams)
 {
-    const unsigned suspects = x->culprit ? 0 : count_suspects(x);
+    const unsigned suspects = x->culprit || x->abandoned ? 0 : count_suspects(x);
     struct list *node;
 
     list_init(ret_streams);

@@ -220,6 +220,7 @@ static bool send_job(struct front_stream *s, struct backend_job *job)
     own->submitted_ns = clock_now_ns();
     own->first_ns = s->sent ? 0 : own->submitted_ns;
     job->impl = own;
+    job->started_ns = own->first_ns; /* until the executor says it better */
     fill_record(s, job, &record);
     record.slot = slot;
     record.serial = own->serial;
@@ -476,8 +477,11 @@ void front_take_back(struct front_job *own)
     own->job = NULL;
     ids_give(&x->slots, own->slot);
     s->sent--;
-    if (s->sent && next != &s->jobs) /* the next one is the first now */
-        front_job_of(list_entry(next, struct backend_job, link))->first_ns = clock_now_ns();
+    if (s->sent && next != &s->jobs) { /* the next one is the first now */
+        struct backend_job *first = list_entry(next, struct backend_job, link);
+
+        first->started_ns = front_job_of(first)->first_ns = clock_now_ns();
+    }
     if (--x->unfinished == 0) {
         x->used_ns = clock_now_ns();
         x->device_ns += x->used_ns - x->busy_ns;

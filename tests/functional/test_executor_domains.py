@@ -14,16 +14,18 @@ from gpu_machine import Machine, N, only_with_the_standin, register, values, vec
 from support import proc, raw
 from support.cuda_exporter import Exporter, Memory
 from support.raw import tensor
-from user_kernels import OTHERS, add_kernel, compile_source, custom_kernel, declare, only_with_nvrtc, pointer
+from user_kernels import OTHERS, add_kernel, compile_source, custom_kernel, declare, hostile_kernel, only_with_nvrtc, pointer
 
 pytestmark = [only_with_the_standin, only_with_nvrtc]
 
-CONFIG = "[executors]\nisolate = {isolate}\nspares = {spares}\nmax = {max}\n[kernels]\nuser_kernels = all\n"
+CONFIG = "[executors]\nisolate = {isolate}\nspares = {spares}\nmax = {max}\n"
 
 
 class Domains(Machine):
-    def __init__(self, folder: Path, isolate: str = "user", spares: int = 0, maximum: int = 8) -> None:
-        super().__init__(folder, CONFIG.format(isolate=isolate, spares=spares, max=maximum))
+    def __init__(
+        self, folder: Path, isolate: str = "user", spares: int = 0, maximum: int = 8, more: str = ""
+    ) -> None:
+        super().__init__(folder, CONFIG.format(isolate=isolate, spares=spares, max=maximum) + more)
 
     def executors(self) -> set[int]:
         return set(proc.executors(self.daemon.pid))
@@ -173,7 +175,7 @@ def test_others_of_the_user_go_on(start: Callable[..., Domains], client: Callabl
     culprit.launch_own()
 
 
-def test_a_connection_has_an_executor(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+def test_a_domain_of_a_connection_ends_with_it(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
     machine = start(isolate="connection")
     first, second = client(machine), client(machine)
     first.square()
@@ -186,6 +188,9 @@ def test_a_connection_has_an_executor(start: Callable[..., Domains], client: Cal
     second.launch_own()
     assert two in machine.executors()
     first.launch_own()
+    first.connection.close()
+    second.connection.close()
+    proc.eventually(lambda: machine.executors() == {common}, "nobody needs the others")
 
 
 def test_the_least_recently_used_makes_room(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
@@ -252,6 +257,72 @@ def test_shared_memory_and_programs_follow(start: Callable[..., Domains], client
     one.connection.call("run_program", {"program": program})
     assert (values(one.memory[1]) == 36).all()
     assert np.isfinite(values(one.memory[2])).all()
+
+
+def test_a_deadline_ends_a_kernel(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """Its executor is reaped before the reply: the kernel, which counts until it is killed, writes no more."""
+    machine = start(spares=1)
+    stranger, one = client(machine), client(machine)
+    one.own()
+    stranger.square()
+    kernel = hostile_kernel(one.connection, "count_forever")
+    count = {**one.tensors[1], "dtype": "u32"}
+    error = one.connection.error("launch", {"kernel": kernel, "args": [count], "deadline_ms": 100})
+    assert error.code == "deadline_exceeded" and error.detail["ended"] is True, error
+    reached = one.memory[1].read(4)
+    stranger.square()
+    one.launch_own()
+    one.memory[1].write(reached)
+    assert one.memory[1].read(4) == reached
+    assert machine.daemon.running()
+
+
+def test_a_kernel_that_never_ends(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    machine = start(more="[server]\njob_timeout_s = 1\n")
+    one = client(machine)
+    one.own()
+    kernel = hostile_kernel(one.connection, "spin_forever")
+    one.memory[1].write(bytes(4 * N))
+    error = one.connection.error("launch", {"kernel": kernel, "args": [one.tensors[1]]})
+    assert error.code == "job_timeout" and "spin_forever" in error.message, error
+    one.launch_own()
+    one.square()
+
+
+def test_a_kernel_that_never_ends_while_others_wait(
+    start: Callable[..., Domains], client: Callable[..., Client]
+) -> None:
+    """A domain has two seconds then."""
+    machine = start(isolate="connection")
+    first, second = client(machine), client(machine)
+    first.own()
+    second.own()
+    first.memory[1].write(bytes(4 * N))
+    kernel = hostile_kernel(first.connection, "spin_forever")
+    endless = first.connection.request("launch", {"kernel": kernel, "args": [first.tensors[1]]})
+    second.launch_own()
+    assert first.connection.reply_error(endless).code == "job_timeout"
+    first.launch_own()
+
+
+def test_memory_of_others_is_not_there(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """A kernel that reads where another one's buffer is, in that one's executor, faults."""
+    machine = start(isolate="connection")
+    victim, spy = client(machine), client(machine)
+    victim.own()
+    spy.own()
+    tell = hostile_kernel(victim.connection, "tell_address")
+    where = {**victim.tensors[1], "dtype": "u64", "shape": [1]}
+    victim.connection.call("launch", {"kernel": tell, "args": [where, victim.tensors[0]]})
+    address = int.from_bytes(victim.memory[1].read(8), "little")
+    assert address
+    read = hostile_kernel(spy.connection, "read_range")
+    spy.memory[1].write(bytes(4 * N))
+    out = {**spy.tensors[1], "dtype": "u32"}
+    error = spy.connection.error("launch", {"kernel": read, "args": [out, address + (1 << 44), N]})
+    assert error.code == "device_fault", error
+    assert spy.memory[1].read(4 * N) == bytes(4 * N)
+    victim.launch_own()
 
 
 def test_a_call_hangs(start: Callable[..., Domains], client: Callable[..., Client]) -> None:

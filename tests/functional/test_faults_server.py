@@ -183,7 +183,6 @@ def test_the_watchdog_ends_the_kernel_alone(start: Callable[..., Machine], clien
     other.good()
 
 
-@only_on_the_fake  # a real executor tells only at its end when a job began
 @pytest.mark.parametrize("waits_for_longer", [False, True])
 def test_who_waits_for_a_turn_is_not_ended(
     start: Callable[..., Machine], clients: Callable[..., Client], waits_for_longer: bool
