@@ -65,11 +65,12 @@ static int spawn(const char *binary, struct arguments *a, int control, pid_t *re
     static char locale[] = "LC_ALL=C", zone[] = "TZ=UTC0";
     char libraries[PATH_MAX];
     char *environment[4] = {locale, zone};
+    const struct spawn_fd fd = {control, HELPER_CONTROL_FD};
     const char *path = getenv("LD_LIBRARY_PATH");
 
     if (path && snprintf(libraries, sizeof(libraries), "LD_LIBRARY_PATH=%s", path) < (int)sizeof(libraries))
         environment[2] = libraries;
-    return spawn_process(binary, a->list, environment, control, HELPER_CONTROL_FD, -1, ret_pid);
+    return spawn_process(binary, a->list, environment, &fd, 1, ret_pid);
 }
 
 /* On the pool: starting a process copies page tables, which takes long in a large daemon. */

@@ -121,6 +121,7 @@ int confine_spawn(const struct backend_config *config, char *const *arguments, c
 {
     const bool off = config->executors_sandbox == EXECUTOR_SANDBOX_OFF;
     const char *user = config->executors_user ? config->executors_user : "";
+    struct spawn_fd fds[] = {{control, CALL_CONTROL_FD}, {-1, STDERR_FILENO}};
     char own[VARIABLE_BYTES], **list;
     int ends[2] = {-1, -1}, r;
 
@@ -136,7 +137,8 @@ int confine_spawn(const struct backend_config *config, char *const *arguments, c
      * can debug the daemon. */
     if (!off && !files_version())
         prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-    r = spawn_process(program, arguments, list, control, CALL_CONTROL_FD, ends[1], ret_pid);
+    fds[1].fd = ends[1];
+    r = spawn_process(program, arguments, list, fds, off ? 1 : 2, ret_pid);
     if (!off)
         close(ends[1]);
     if (!off && r == 0)

@@ -2,15 +2,14 @@
 
 #include <signal.h>
 #include <spawn.h>
-#include <unistd.h>
 
-int spawn_process(const char *program, char *const *arguments, char *const *environment, int fd, int fd_there,
-                  int error_fd, pid_t *ret_pid)
+int spawn_process(const char *program, char *const *arguments, char *const *environment, const struct spawn_fd *fds,
+                  unsigned n_fds, pid_t *ret_pid)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     sigset_t all, none;
-    int r;
+    int r = 0;
 
     sigfillset(&all);
     sigemptyset(&none);
@@ -19,11 +18,10 @@ int spawn_process(const char *program, char *const *arguments, char *const *envi
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
     posix_spawnattr_setsigdefault(&attributes, &all);
     posix_spawnattr_setsigmask(&attributes, &none);
-    r = posix_spawn_file_actions_adddup2(&actions, fd, fd_there);
-    if (!r && error_fd >= 0)
-        r = posix_spawn_file_actions_adddup2(&actions, error_fd, STDERR_FILENO);
+    for (unsigned i = 0; !r && i < n_fds; i++)
+        r = posix_spawn_file_actions_adddup2(&actions, fds[i].fd, fds[i].there);
     if (!r)
-        r = posix_spawn(ret_pid, program, &actions, &attributes, arguments, environment);
+        r = posix_spawnp(ret_pid, program, &actions, &attributes, arguments, environment);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     return r;

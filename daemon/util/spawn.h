@@ -4,10 +4,15 @@
 
 #include <sys/types.h>
 
+/* A descriptor of the daemon's, and the number that it has in the process. */
+struct spawn_fd {
+    int fd, there;
+};
+
 /* A clean start: default signals, a session of its own (keys pressed at the daemon's terminal are not for it), and of
- * the daemon's descriptors only those without close-on-exec, and `fd` as `fd_there`. `error_fd`: its
- * stderr; negative: the daemon's. Both lists end with NULL. Returns 0, or an errno. */
-int spawn_process(const char *program, char *const *arguments, char *const *environment, int fd, int fd_there,
-                  int error_fd, pid_t *ret_pid);
+ * the daemon's descriptors only those without close-on-exec, and `fds`. A program without a slash is looked for in
+ * PATH. Both lists of texts end with NULL. Returns 0, or an errno. */
+int spawn_process(const char *program, char *const *arguments, char *const *environment, const struct spawn_fd *fds,
+                  unsigned n_fds, pid_t *ret_pid);
 
 #endif
