@@ -203,12 +203,21 @@ struct executor *front_process_new(struct front *f, bool common, struct error *e
 void front_process_free(struct executor *x);
 /* Starts the process and waits until it has described its devices. Thread: keeper. */
 int front_process_start(struct executor *x, struct error *e);
-/* Ends the process, in order or, where it is gone, at once, and reaps it. Thread: keeper. */
+/* Ends the process, in order or, where it is gone, at once, and reaps it. A client of MPS is ended by MPS and in order
+ * before it is killed. Thread: keeper. */
 void front_process_end(struct executor *x);
-/* Kills the process; its keeper reaps it. Thread: loop. */
+/* Kills the process, or leaves that to the keeper, which reaps it. Thread: loop. */
 void front_kill(struct executor *x, const struct error *why);
 /* Looks whether the executor is still there and answers. Thread: loop. */
 void front_check(struct executor *x);
+
+/* ---- front_mps.c: executors that are clients of MPS; see deploy/README.md ---- */
+
+/* The common executor, where the driver said that it reaches a GPU through MPS. Its end by a signal may take other
+ * clients of MPS along. Thread: loop, keeper. */
+bool front_mps_is_client(const struct executor *x);
+/* Tells MPS to end the client's work; returns when MPS has answered, or has not in time. Thread: keeper. */
+void front_mps_terminate(pid_t client);
 
 /* ---- front_call.c ---- */
 

@@ -283,7 +283,7 @@ void front_domains_turn(struct front *f)
         started = x->state != PROCESS_STARTING && x->start_error.code == ERROR_NONE;
         ended = x->ended;
         pthread_mutex_unlock(&f->lock);
-        if (started && !x->ready && !ended)
+        if (started && !x->ready && !ended && !atomic_load(&x->gone))
             note_ready(x);
         if (ended)
             note_end(x);

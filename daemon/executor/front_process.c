@@ -19,10 +19,12 @@
 
 enum {
     READY_S = 120, /* a machine with many GPUs takes a third of a second for each */
-    END_S = 10,
-    DOMAIN_END_S = 1,
-    DEATH_S = 60, /* a process with kernels that run takes 0.1 s */
-    CALL_S = 120 /* how long a call may take: the driver may wait for kernels that run */
+    END_MS = 10000,
+    DOMAIN_END_MS = 1000,
+    ORDER_MS = 5000, /* for an executor that is hurried: it ends itself after 3 s */
+    DEATH_MS = 60000, /* a process with kernels that run takes 0.1 s */
+    MOMENT_MS = 50,  /* for a process to end whose contexts MPS has ended */
+    CALL_S = 120     /* how long a call may take: the driver may wait for kernels that run */
 };
 
 extern char **environ;
@@ -31,8 +33,10 @@ extern char **environ;
 
 enum { ARGUMENTS = 6, ARGUMENT_BYTES = PATH_MAX + 32 };
 
-/* The environment of an executor that runs kernels of users: never under MPS, where its end would take others along,
- * and with few channels, since users may have many contexts. NULL: no memory. */
+/* The environment of an executor that runs, or may run, kernels of users. Such an executor is never a client of MPS:
+ * its kernels would share a context with other programs, and its end would break theirs. A directory without MPS is
+ * necessary, because the driver also looks into one of its own. And it has few channels, since users may have many
+ * contexts. NULL: no memory. */
 static char **environment_of(const struct executor *x)
 {
     static char no_mps[] = "CUDA_MPS_PIPE_DIRECTORY=/nonexistent", channels[] = "CUDA_DEVICE_MAX_CONNECTIONS=2";
@@ -78,42 +82,15 @@ static int spawn(const struct executor *x, pid_t *ret_pid, int control, struct e
     return r ? error_set(e, ERROR_INTERNAL, "an executor cannot be started: %s", strerror(r)) : 0;
 }
 
-/* A process that the driver does not let go of writes on, so nobody may be told that its jobs have ended: then only the
- * daemon's own end helps. */
-static void wait_for_death(struct executor *x)
-{
-    struct pollfd ended = {.fd = x->pidfd, .events = POLLIN};
-    struct front *f = x->front;
-    int r = 0;
-
-    while (x->pidfd >= 0 && (r = poll(&ended, 1, DEATH_S * 1000)) < 0 && errno == EINTR)
-        ;
-    if (r)
-        return;
-    log_error("executor_undead", "pid=%d why=\"it was killed %d s ago and has not ended\"", (int)x->pid, DEATH_S);
-    pthread_mutex_lock(&f->lock);
-    error_set(&f->lost, ERROR_DEVICE_LOST, "the driver does not let go of a process that was killed");
-    pthread_mutex_unlock(&f->lock);
-    front_tell(f);
-}
-
-/* Waits for the process, at most `seconds`; then ends it. */
-static void reap(struct executor *x, int seconds)
+/* Waits for the process' end. False: it has not ended in time. */
+static bool wait_for_end(const struct executor *x, int ms)
 {
     struct pollfd ended = {.fd = x->pidfd, .events = POLLIN};
     int r = 0;
 
-    if (x->pid <= 0)
-        return;
-    while (x->pidfd >= 0 && (r = poll(&ended, 1, seconds * 1000)) < 0 && errno == EINTR)
+    while (x->pidfd >= 0 && (r = poll(&ended, 1, ms)) < 0 && errno == EINTR)
         ;
-    if (r <= 0) {
-        kill(x->pid, SIGKILL);
-        wait_for_death(x);
-    }
-    while (waitpid(x->pid, NULL, 0) < 0 && errno == EINTR)
-        ;
-    x->pid = 0;
+    return r > 0;
 }
 
 /* ---- what both share ---- */
@@ -262,7 +239,7 @@ close_theirs:
     return r;
 }
 
-/* Where it has ended by itself, the log says how. */
+/* The log says how it has ended, if it has. */
 static void log_end(const struct executor *x)
 {
     siginfo_t how = {.si_pid = 0};
@@ -272,12 +249,67 @@ static void log_end(const struct executor *x)
                   how.si_status);
 }
 
+static bool end_by_mps(const struct executor *x)
+{
+    front_mps_terminate(x->pid);
+    return wait_for_end(x, MOMENT_MS);
+}
+
+/* Ends a client of MPS. hurried: it may have kernels that do not end. False: the caller is to kill it. */
+static bool end_client(const struct executor *x, bool hurried)
+{
+    bool ended;
+
+    if (wait_for_end(x, 0))
+        return true;
+    ended = hurried && end_by_mps(x);
+    shutdown(x->control, SHUT_RDWR);
+    ended = ended || wait_for_end(x, hurried ? ORDER_MS : END_MS) || (!hurried && end_by_mps(x));
+    if (!ended)
+        log_error("executor_killed", "pid=%d why=\"it does not end; other clients of MPS may lose their contexts\"",
+                  (int)x->pid);
+    else if (hurried)
+        log_end(x);
+    return ended;
+}
+
+/* A process that the driver does not let go of writes on, so nobody may be told that its jobs have ended: then only the
+ * daemon's own end helps. */
+static void wait_for_death(struct executor *x)
+{
+    struct front *f = x->front;
+
+    if (wait_for_end(x, DEATH_MS))
+        return;
+    log_error("executor_undead", "pid=%d why=\"it was killed %d s ago and has not ended\"", (int)x->pid,
+              DEATH_MS / 1000);
+    pthread_mutex_lock(&f->lock);
+    error_set(&f->lost, ERROR_DEVICE_LOST, "the driver does not let go of a process that was killed");
+    pthread_mutex_unlock(&f->lock);
+    front_tell(f);
+}
+
 void front_process_end(struct executor *x)
 {
     const bool gone = atomic_load(&x->gone) || x->start_error.code != ERROR_NONE;
+    bool ended;
 
-    shutdown(x->control, SHUT_RDWR); /* the executor ends when it sees that; closed by front_process_free() */
-    reap(x, gone ? 0 : x->common ? END_S : DOMAIN_END_S);
+    if (x->pid <= 0)
+        return;
+    if (front_mps_is_client(x)) {
+        /* In a context that is broken no kernel runs. */
+        ended = end_client(x, gone && !x->broke);
+    } else {
+        shutdown(x->control, SHUT_RDWR); /* the executor ends when it sees that; closed by front_process_free() */
+        ended = wait_for_end(x, gone ? 0 : x->common ? END_MS : DOMAIN_END_MS);
+    }
+    if (!ended) {
+        kill(x->pid, SIGKILL);
+        wait_for_death(x);
+    }
+    while (waitpid(x->pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+    x->pid = 0;
 }
 
 void front_kill(struct executor *x, const struct error *why)
@@ -293,7 +325,9 @@ void front_kill(struct executor *x, const struct error *why)
     log_error("executor_lost", "pid=%d why=\"%s\"", (int)x->pid, why->message);
     pthread_mutex_lock(&x->front->lock);
     x->state = PROCESS_ENDING;
-    if (x->pidfd >= 0)
+    if (x->pidfd >= 0 && front_mps_is_client(x))
+        shutdown(x->control, SHUT_RD); /* the keeper ends it, and may be waiting for its first word */
+    else if (x->pidfd >= 0)
         syscall(SYS_pidfd_send_signal, x->pidfd, SIGKILL, NULL, 0);
     pthread_cond_signal(&x->wanted);
     pthread_cond_broadcast(&x->front->changed);

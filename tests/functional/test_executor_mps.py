@@ -1,0 +1,205 @@
+"""The common executor as a client of MPS, on the stand-in driver with a control program of our own: the executor is ended
+by MPS or in order, and killed last, because that would end the work of MPS's other clients."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from gpu_machine import ILLEGAL_ADDRESS, Machine, N, only_with_the_standin, square, values, vector
+from support import proc
+from user_kernels import custom_kernel, only_with_nvrtc
+
+pytestmark = only_with_the_standin
+
+CONTROL = """#!/bin/sh
+while read -r command server client; do
+    echo "$CUDA_MPS_PIPE_DIRECTORY: $command $server $client" >>"{log}"
+    case $command in
+    get_server_list) printf '%s\\n' noise 1 -5 {server} "12 34" ;;
+    terminate_client) {terminate} ;;
+    esac
+done
+"""
+TERMINATES, DOES_NOTHING, HANGS = "kill -KILL $client", ":", "sleep 1000"
+
+
+def children(pid: int) -> set[int]:
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if int(stat.read_text(encoding="utf-8").rpartition(")")[2].split()[1]) == pid:
+                found.add(int(stat.parent.name))
+    return found
+
+
+def environment(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/environ").read_text(encoding="utf-8").split("\0")
+
+
+class Mps:
+    """A server that does nothing, and a control program."""
+
+    def __init__(self, folder: Path, terminate: str | None) -> None:
+        self.log = folder / "mps.log"
+        self.pipes = folder / "pipes"
+        programs = folder / "bin"
+        programs.mkdir()
+        server = programs / "nvidia-cuda-mps-server"
+        server.write_text("#!/bin/sh\nread -r line\n", encoding="utf-8")
+        server.chmod(0o755)
+        self.server = subprocess.Popen([server], stdin=subprocess.PIPE)
+        if terminate is not None:
+            control = programs / "nvidia-cuda-mps-control"
+            script = CONTROL.format(log=self.log, server=self.server.pid, terminate=terminate)
+            control.write_text(script, encoding="utf-8")
+            control.chmod(0o755)
+        self.env = {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "CUDA_MPS_PIPE_DIRECTORY": str(self.pipes),
+            "KOPS_STANDIN_ATTRIBUTES": "133=1",
+        }
+
+    def heard(self) -> list[str]:
+        return self.log.read_text(encoding="utf-8").splitlines() if self.log.exists() else []
+
+    def end(self) -> None:
+        self.server.communicate()
+
+
+class Shared(Machine):
+    """A machine whose device is reached through MPS."""
+
+    def __init__(self, folder: Path, terminate: str | None, more: str) -> None:
+        self.mps = Mps(folder, terminate)
+        super().__init__(folder, f"[executors]\n{more}\n[server]\njob_timeout_s = 1\n", self.mps.env)
+
+    def executor(self) -> int:
+        (pid,) = proc.executors(self.daemon.pid)
+        return pid
+
+    def asked(self, pid: int) -> list[str]:
+        """The commands that end the executor."""
+        return [f"{self.mps.pipes}: get_server_list  ", f"{self.mps.pipes}: terminate_client {self.mps.server.pid} {pid}"]
+
+    def lose(self) -> int:
+        """A kernel of the daemon's does not end. Returns the executor that had it and is gone."""
+        exporter = self.exporter()
+        a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+        with self.daemon.connect() as connection:
+            connection.call("run", square(a, out))
+            before = self.executor()
+            pidfd = os.pidfd_open(before)
+            with self.control.gate("kernel"):
+                msgid = connection.request("run", square(out, out))  # not one that is begun anew
+                assert connection.reply_error(msgid).code == "job_timeout"
+                proc.wait_exit(pidfd)
+            connection.call("run", square(a, out))
+            assert (values(out) == 9).all()
+            assert self.executor() != before
+        exporter.close()
+        return before
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Shared]]:
+    made: list[Shared] = []
+
+    def new(terminate: str | None = TERMINATES, more: str = "isolate = none") -> Shared:
+        made.append(Shared(tmp_path, terminate, more))
+        return made[-1]
+
+    yield new
+    for machine in made:
+        machine.daemon.stop()
+        machine.daemon.cleanup()
+        machine.mps.end()
+
+
+def test_mps_ends_it(start: Callable[..., Shared]) -> None:
+    machine = start()
+    lost = machine.lose()
+    log = machine.daemon.log()
+    assert machine.mps.heard() == machine.asked(lost)
+    assert f"event=mps_terminate_client pid={lost} servers=1 " in log
+    assert f"event=executor_ended pid={lost} signal={signal.SIGKILL:d}\n" in log, "by the control program"
+    assert "event=executor_killed" not in log
+
+
+@pytest.mark.parametrize("terminate", [DOES_NOTHING, HANGS, None], ids=["without_effect", "hangs", "missing"])
+def test_it_ends_in_order(start: Callable[..., Shared], terminate: str | None) -> None:
+    """Where MPS does not end it the executor ends itself, which it does even if a kernel of its never ends."""
+    machine = start(terminate)
+    lost = machine.lose()
+    log = machine.daemon.log()
+    assert machine.mps.heard() == (machine.asked(lost) if terminate else [])
+    assert f"event=mps_terminate_client pid={lost} " in log
+    assert ('why="MPS did not answer' in log) == (terminate == HANGS)
+    assert ('why="nvidia-cuda-mps-control: No such file' in log) == (terminate is None)
+    assert f"event=executor_ended pid={lost} status=0\n" in log
+    assert "event=executor_killed" not in log
+    assert children(machine.daemon.pid) == {machine.executor()}, "nothing of the control program is left"
+
+
+def test_it_is_killed_last(start: Callable[..., Shared]) -> None:
+    """A process that takes no notice of anything."""
+    machine = start(DOES_NOTHING)
+    exporter = machine.exporter()
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    with machine.daemon.connect() as connection:
+        connection.call("run", square(a, out))
+        before = machine.executor()
+        os.kill(before, signal.SIGSTOP)
+        assert connection.error("run", square(a, out)).code == "job_timeout"
+        out.write(bytes(4 * N))
+        connection.call("run", square(a, out))
+        assert (values(out) == 9).all()
+    exporter.close()
+    assert machine.mps.heard() == machine.asked(before)
+    assert f"event=executor_killed pid={before} " in machine.daemon.log()
+
+
+def test_a_broken_context_ends_in_order(start: Callable[..., Shared]) -> None:
+    """As after a fault of another client: no kernel runs, so there is nothing that MPS would have to end."""
+    machine = start()
+    exporter = machine.exporter()
+    a, out = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
+    with machine.daemon.connect() as connection:
+        connection.call("run", square(a, out))
+        before = machine.executor()
+        machine.control.fail("kernel", ILLEGAL_ADDRESS)
+        connection.call("run", square(a, out))
+        assert (values(out) == 9).all()
+        assert machine.executor() != before
+    exporter.close()
+    assert not machine.mps.heard()
+    assert "event=executor_killed" not in machine.daemon.log()
+
+
+def test_the_daemon_ends_it_in_order(start: Callable[..., Shared]) -> None:
+    machine = start()
+    machine.daemon.stop()
+    assert not machine.mps.heard()
+    assert "event=executor_killed" not in machine.daemon.log()
+
+
+@only_with_nvrtc
+def test_kernels_of_users_are_outside(start: Callable[..., Shared]) -> None:
+    """Executors of domains and spares do not find MPS, and are ended at once."""
+    machine = start(more="isolate = user\nspares = 1\n[kernels]\nuser_kernels = all")
+    common = machine.executor()
+    with machine.daemon.connect() as connection:
+        kernel = custom_kernel(connection)
+        assert kernel
+        proc.eventually(lambda: len(proc.executors(machine.daemon.pid)) == 3, "a domain's and a spare")
+        for pid in proc.executors(machine.daemon.pid):
+            pipes = str(machine.mps.pipes) if pid == common else "/nonexistent"
+            assert f"CUDA_MPS_PIPE_DIRECTORY={pipes}" in environment(pid)
+            assert sum(v.startswith("CUDA_MPS_PIPE_DIRECTORY=") for v in environment(pid)) == 1
+    machine.daemon.stop()
+    assert not machine.mps.heard()
