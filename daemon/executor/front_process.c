@@ -21,10 +21,10 @@ enum {
     READY_S = 120, /* a machine with many GPUs takes a third of a second for each */
     END_MS = 10000,
     DOMAIN_END_MS = 1000,
-    ORDER_MS = 5000, /* for an executor that is hurried: it ends itself after 3 s */
+    ORDER_MS = 5000,  /* for an executor that is hurried: it ends itself after 3 s */
     DEATH_MS = 60000, /* a process with kernels that run takes 0.1 s */
-    MOMENT_MS = 50,  /* for a process to end whose contexts MPS has ended */
-    CALL_S = 120     /* how long a call may take: the driver may wait for kernels that run */
+    MOMENT_MS = 50,   /* for a process to end whose contexts MPS has ended */
+    CALL_S = 120      /* how long a call may take: the driver may wait for kernels that run */
 };
 
 extern char **environ;
