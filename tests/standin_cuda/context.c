@@ -100,6 +100,7 @@ API cuDevicePrimaryCtxRetain(CUcontext *ret_context, CUdevice device)
 
     if (r != CUDA_SUCCESS)
         return r;
+    gate_pass_call(STANDIN_GATE_context);
     d = &standin_devices[device];
     if (!d->primary)
         r = context_new(device, true, &d->primary);

@@ -227,15 +227,22 @@ static bool take_ticket(struct standin_gate *gate)
     return false;
 }
 
+static bool is_closed(const struct standin_gate *gate)
+{
+    const int32_t pid = gate->pid;
+
+    return gate->closed && (!pid || pid == row->pid);
+}
+
 void gate_pass(enum standin_gate_id id, const _Atomic bool *give_up)
 {
     const struct timespec pause = {.tv_nsec = 200000};
     struct standin_gate *gate = &page->gates[id];
 
-    if (gate->closed && !take_ticket(gate)) {
+    if (is_closed(gate) && !take_ticket(gate)) {
         atomic_fetch_add(&row->gate_waiting[id], 1);
         /* The other side is another process, often a Python one: polled, so that it needs only to write. */
-        while (gate->closed && !take_ticket(gate) && !(give_up && *give_up))
+        while (is_closed(gate) && !take_ticket(gate) && !(give_up && *give_up))
             nanosleep(&pause, NULL);
         atomic_fetch_sub(&row->gate_waiting[id], 1);
     }

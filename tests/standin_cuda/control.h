@@ -27,8 +27,11 @@ enum {
 #define STANDIN_GATES(X)                                                                                               \
     X(kernel)        /* before a kernel runs */                                                                        \
     X(copy)          /* before a copy or memset on a stream runs */                                                    \
+    X(init)          /* in cuInit */                                                                                   \
+    X(context)       /* in cuDevicePrimaryCtxRetain */                                                                 \
     X(ipc_open)      /* in cuIpcOpenMemHandle, when it truly maps */                                                   \
     X(allocate)      /* in cuMemAlloc and cuMemCreate */                                                               \
+    X(vmm_map)       /* in cuMemMap */                                                                                 \
     X(host_register) /* in cuMemHostRegister */                                                                        \
     X(module_load)   /* in cuModuleLoadData and its kin */                                                             \
     X(memory_info)   /* in cuMemGetInfo */                                                                             \
@@ -101,6 +104,7 @@ enum standin_counter_id {
 struct standin_gate {
     _Atomic uint32_t closed;
     _Atomic uint32_t tickets;
+    _Atomic int32_t pid; /* only what this process does waits; 0: what any does */
 };
 
 /* The `countdown`-th next call of `function` (1: the next one) fails with CUresult `error`. `function` is the

@@ -43,7 +43,7 @@ _NAME = _constant("STANDIN_NAME")
 
 
 class _Gate(ctypes.Structure):
-    _fields_ = [("closed", ctypes.c_uint32), ("tickets", ctypes.c_uint32)]
+    _fields_ = [("closed", ctypes.c_uint32), ("tickets", ctypes.c_uint32), ("pid", ctypes.c_int32)]
 
 
 class _Fault(ctypes.Structure):
@@ -151,11 +151,13 @@ class Row:
 class Gate:
     """Closed while the `with` block runs, or between close() and open()."""
 
-    def __init__(self, gate: _Gate) -> None:
+    def __init__(self, gate: _Gate, pid: int = 0) -> None:
         self._gate = gate
+        self._pid = pid
 
     def close(self) -> Gate:
         self._gate.tickets = 0
+        self._gate.pid = self._pid
         self._gate.closed = 1
         return self
 
@@ -239,8 +241,9 @@ class Control:
         """The last misuse of each process that had one; a test ends with `assert not control.misuses()`."""
         return [f"{row.command}[{row.pid}] ×{row.misuse}: {row.last_misuse}" for row in self.rows() if row.misuse]
 
-    def gate(self, name: str) -> Gate:
-        return Gate(self._page.gates[GATES.index(name)])
+    def gate(self, name: str, pid: int = 0) -> Gate:
+        """Closed for one process, or for all."""
+        return Gate(self._page.gates[GATES.index(name)], pid)
 
     def fail(
         self, function: str, error: int, *, nth: int = 1, times: int = 1, sticky: bool = False, pid: int = 0

@@ -98,6 +98,7 @@ API cuInit(unsigned flags)
     control_attach();
     state_initialised();
     count_call("cuInit");
+    gate_pass_call(STANDIN_GATE_init);
     return leave(CUDA_SUCCESS);
 }
 

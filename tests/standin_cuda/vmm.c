@@ -321,6 +321,7 @@ API cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAlloca
 
     if (r != CUDA_SUCCESS)
         return r;
+    gate_pass_call(STANDIN_GATE_vmm_map);
     vmm = vmm_get(handle);
     if (!vmm || offset || flags || !size || size % GRANULARITY || address % GRANULARITY)
         return leave(CUDA_ERROR_INVALID_VALUE);
