@@ -41,7 +41,8 @@ struct front_job {
     struct front_stream *stream;
     uint64_t submitted_ns, first_ns; /* first_ns: no job of its stream was before it any more */
     uint32_t slot, serial;           /* the serial tells the slot's jobs apart */
-    bool told;                       /* the executor said that it lost the job: job->error */
+    bool told, begun;                /* the executor said that it lost the job (job->error), and that it had begun */
+    bool again;                      /* the next executor gets it, see front_repeat.c */
     uint64_t end_ns;                 /* it is to end by then; 0: no haste */
 };
 
@@ -90,6 +91,7 @@ struct executor {
     unsigned unfinished;       /* jobs that it has */
     unsigned stretched;        /* polls since the last record for which the loop was told to go on polling */
     bool broke;                /* it said that a context of its GPUs is broken */
+    bool nonsense;             /* it broke the rules: nothing of it is read any more */
     uint32_t n_described;      /* devices that it said it has */
     struct error why;          /* why it is gone */
     bool abandoned;            /* by the server, which knows the culprit */
@@ -380,6 +382,20 @@ void front_arm(struct backend_device *device);
 void front_take_back(struct front_job *own);
 /* Takes the job, which no executor has, off its stream for done(). */
 void front_leave_stream(struct front_stream *s, struct backend_job *job);
+
+/* All that an executor that has ended had said. */
+void front_take_rest(struct executor *x);
+
+/* ---- front_repeat.c ---- */
+
+/* Whether the job may have begun in the lost executor, which may have said that it had not. */
+static inline bool front_may_have_run(const struct front_job *own)
+{
+    return !own->told || own->begun;
+}
+
+/* Sets front_job.again of the stream's jobs that the lost executor had. *steps: those that were looked at so far. */
+void front_choose_again(struct front_stream *s, unsigned *steps);
 
 /* ---- front_recover.c ---- */
 

@@ -14,6 +14,7 @@ static void break_off(struct executor *x, const char *what)
 {
     struct error e;
 
+    x->nonsense = true;
     error_set(&e, ERROR_DEVICE_LOST, "the executor of the GPU answered nonsense (%s)", what);
     front_kill(x, &e);
 }
@@ -144,6 +145,7 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
             job->samples[i] = 0;
     if (record.failed && job->error.code == ERROR_DEVICE_LOST) {
         own->told = true; /* the executor is about to be lost: see front_recover.c */
+        own->begun = record.started_ns != 0;
         return;
     }
     job->failed = record.failed != 0;
@@ -207,14 +209,19 @@ static void take_records(struct executor *x)
     const void *record;
     uint32_t size;
 
-    while (!atomic_load_explicit(&x->gone, memory_order_relaxed) && x->in.position - begin < RING_BYTES &&
-           (record = ring_peek(&x->in, &size))) {
+    while (!x->nonsense && x->in.position - begin < RING_BYTES && (record = ring_peek(&x->in, &size))) {
         take_record(x, record, size);
         ring_next(&x->in);
         x->stretched = 0;
     }
     if (x->in.corrupt)
         break_off(x, "the ring");
+}
+
+void front_take_rest(struct executor *x)
+{
+    if (x->ready)
+        take_records(x);
 }
 
 static void poll_executor(struct executor *x, struct backend_device *device)

@@ -2,41 +2,7 @@
  * are lost. Thread: loop. */
 #include <string.h>
 
-#include "backend/memory_ids.h"
-#include "core/op.h"
 #include "executor/front.h"
-
-/* ---- what may be begun anew ---- */
-
-static bool overlap(const struct step_operand *a, const struct step_operand *b)
-{
-    return a->memory && a->memory == b->memory && a->offset < b->offset + b->extent &&
-           b->offset < a->offset + a->extent;
-}
-
-/* Whether a later step, or the step itself, writes what it reads: then a second time it would read something else. */
-static bool reads_what_is_written(const struct backend_job *job, unsigned i)
-{
-    const struct step *step = &job->steps[i];
-    const bool reads_output = step->plan.kind == PLAN_GEMM && step->plan.gemm.beta != 0;
-    const unsigned n = reads_output ? step_operands(step) : step->n_inputs;
-
-    for (unsigned in = 0; in < n; in++)
-        for (unsigned j = i; j < job->n_steps; j++)
-            for (unsigned out = job->steps[j].n_inputs; out < step_operands(&job->steps[j]); out++)
-                if (overlap(&step->operands[in], &job->steps[j].operands[out]))
-                    return true;
-    return false;
-}
-
-/* Doing the job again gives the same: no kernel of a user, and no step reads what it or a later one writes. */
-static bool is_repeatable(const struct backend_job *job)
-{
-    for (unsigned i = 0; i < job->n_steps; i++)
-        if (job->steps[i].plan.kind == PLAN_KERNEL || reads_what_is_written(job, i))
-            return false;
-    return true;
-}
 
 /* ---- who is at fault ---- */
 
@@ -48,16 +14,56 @@ static bool has_kernel(const struct backend_job *job)
     return false;
 }
 
-static struct backend_job *first_job(const struct front_stream *s)
+/* The job's word, which the GPU writes behind the work, says that it was done. */
+static bool has_signalled(const struct front_job *own)
 {
-    return list_entry(list_first(&s->jobs), struct backend_job, link);
+    const struct backend_job *job = own->job;
+    const struct backend_memory *page = job->signal.page;
+
+    /* The client can write the word, too. */
+    if (own->told || own == own->stream->on->culprit)
+        return false;
+    return page && page->host &&
+           __atomic_load_n((const uint64_t *)(const void *)(page->host + job->signal.offset), __ATOMIC_ACQUIRE) >=
+               job->signal.value;
 }
 
-/* The first job of each stream may have run when the executor was lost. Of those, the ones with kernels of users may be
- * at fault. */
+static struct backend_job *job_of(struct list *node)
+{
+    return list_entry(node, struct backend_job, link);
+}
+
+static void end_done(struct front_stream *s, struct front_job *own)
+{
+    struct backend_job *job = own->job;
+
+    job->started_ns = own->submitted_ns;
+    job->ended = job->warmup + job->repeat;
+    if (job->n_samples != job->repeat)
+        job->n_samples = 0;
+    front_take_back(own);
+    front_end(s, job, NULL);
+}
+
+/* Ends the stream's jobs that were done: those up to the last one that has signalled. */
+static void end_signalled(struct front_stream *s)
+{
+    struct list *node = list_first(&s->jobs);
+    unsigned n = 0;
+
+    for (unsigned i = 1; i <= s->sent; i++, node = node->next)
+        if (has_signalled(front_job_of(job_of(node))))
+            n = i;
+    while (n--)
+        end_done(s, front_job_of(job_of(list_first(&s->jobs))));
+}
+
+/* Of the jobs that may have run, those with kernels of users may be at fault. */
 static bool is_suspect(const struct front_stream *s)
 {
-    return s->sent && has_kernel(first_job(s));
+    struct backend_job *first = s->sent ? job_of(list_first(&s->jobs)) : NULL;
+
+    return first && has_kernel(first) && front_may_have_run(front_job_of(first));
 }
 
 static unsigned count_suspects(const struct executor *x)
@@ -110,16 +116,6 @@ static void accuse(const struct executor *x, const struct front_job *own, unsign
 
 /* ---- the decision ---- */
 
-/* Its word, which the GPU writes behind the work, says that it was done. */
-static bool has_signalled(const struct backend_job *job)
-{
-    const struct backend_memory *page = job->signal.page;
-
-    return page && page->host &&
-           __atomic_load_n((const uint64_t *)(const void *)(page->host + job->signal.offset), __ATOMIC_ACQUIRE) >=
-               job->signal.value;
-}
-
 static void begin_anew(struct backend_job *job)
 {
     job->started_ns = 0;
@@ -128,47 +124,49 @@ static void begin_anew(struct backend_job *job)
     job->begun_anew++;
 }
 
-/* Takes the stream's first job back from the executor, and ends it where it cannot go on. */
-static void decide(struct executor *x, struct front_stream *s, struct backend_job *job, bool first, unsigned suspects)
+/* Why the job of the executor cannot go on. */
+static void explain(const struct executor *x, const struct front_job *own, bool first, unsigned suspects,
+                    struct error *ret)
 {
-    struct front_job *own = front_job_of(job);
-    const bool culprit = own == x->culprit;
     struct front *f = x->front;
-    struct error e;
+    struct backend_job *job = own->job;
 
-    if (culprit) {
-        e = x->why;
-        job->forced = e.code == ERROR_CANCELLED || e.code == ERROR_JOB_TIMEOUT;
+    if (own == x->culprit) {
+        *ret = x->why;
+        job->forced = ret->code == ERROR_CANCELLED || ret->code == ERROR_JOB_TIMEOUT;
         f->counts.ended_jobs++;
     } else if (first && suspects && has_kernel(job)) {
-        accuse(x, own, suspects, &e);
+        accuse(x, own, suspects, ret);
         f->counts.faults++;
     } else {
-        error_set(&e, ERROR_DEVICE_LOST,
+        error_set(ret, ERROR_DEVICE_LOST,
                   "the GPU's context was lost because of other work in it, and doing this again might give a wrong "
                   "result: its outputs are undefined");
     }
-    front_take_back(own);
-    if (!culprit && has_signalled(job))
-        front_end(s, job, NULL);
-    else if (culprit || !is_repeatable(job) || job->begun_anew >= FRONT_REPEATS_MAX)
-        front_end(s, job, &e);
-    else
-        begin_anew(job);
 }
 
-static void recover_stream(struct executor *x, struct front_stream *s, unsigned suspects)
+static void recover_stream(struct executor *x, struct front_stream *s, unsigned suspects, unsigned *steps)
 {
     struct list *node = list_first(&s->jobs);
     bool first = true;
 
+    front_choose_again(s, steps);
     /* Those that stay are sent again, before the ones that were not sent. */
     s->unsent = &s->jobs;
     for (struct list *after; s->sent; node = after, first = false) {
-        struct backend_job *job = list_entry(node, struct backend_job, link);
+        struct backend_job *job = job_of(node);
+        struct front_job *own = front_job_of(job);
+        const bool again = own->again && own != x->culprit && job->begun_anew < FRONT_REPEATS_MAX;
+        struct error e;
 
         after = node->next;
-        decide(x, s, job, first, suspects);
+        if (!again)
+            explain(x, own, first && front_may_have_run(own), suspects, &e);
+        front_take_back(own);
+        if (again)
+            begin_anew(job);
+        else
+            front_end(s, job, &e);
     }
     s->unsent = list_empty(&s->jobs) ? &s->jobs : list_first(&s->jobs);
     list_remove(&s->on_link);
@@ -177,14 +175,19 @@ static void recover_stream(struct executor *x, struct front_stream *s, unsigned 
 
 void front_recover(struct executor *x, struct list *ret_streams)
 {
-    const unsigned suspects = x->culprit || x->abandoned ? 0 : count_suspects(x);
+    unsigned suspects, steps = 0;
     struct list *node;
 
+    front_take_rest(x);
+    list_for_each_safe (stream, after, &x->streams) {
+        end_signalled(list_entry(stream, struct front_stream, on_link));
+    }
+    suspects = x->culprit || x->abandoned ? 0 : count_suspects(x);
     list_init(ret_streams);
     while ((node = list_first(&x->streams))) {
         struct front_stream *s = list_entry(node, struct front_stream, on_link);
 
-        recover_stream(x, s, suspects);
+        recover_stream(x, s, suspects, &steps);
         list_remove(&s->blocked_link);
         list_append(ret_streams, &s->blocked_link);
     }

@@ -215,7 +215,7 @@ static bool send_job(struct front_stream *s, struct backend_job *job)
     own->stream = s;
     own->slot = slot;
     own->serial++;
-    own->told = false;
+    own->told = own->begun = false;
     own->end_ns = 0;
     own->submitted_ns = clock_now_ns();
     own->first_ns = s->sent ? 0 : own->submitted_ns;

@@ -26,7 +26,8 @@ struct front_fixture {
 struct front_fixture *front_fixture_new(void);
 void front_fixture_free(struct front_fixture *f);
 
-/* Submits job `i`, of one step with REPEAT timed executions, and takes it as the executor does. */
+/* Submits job `i`, of one step (steps[i]; an op without memory where that has no output) with REPEAT timed executions,
+ * and takes it as the executor does. */
 void front_fixture_submit(struct front_fixture *f, unsigned i, unsigned stream);
 /* Writes a record as the executor does; what finds no room is left out. */
 void front_fixture_put(struct front_fixture *f, const void *record, uint32_t size);

@@ -1,0 +1,201 @@
+/* Decides which of the jobs of a lost executor may be begun anew. They may have run, all of them or up to any point. So
+ * a second run must find what the first one read: memory that none of them writes, or that an earlier one writes, which
+ * is begun anew before. Thread: loop. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "executor/front.h"
+
+enum {
+    RANGES_MAX = 2048,
+    STEPS_MAX = 1 << 16, /* looked at; the loop does nothing else meanwhile. Of more, none is begun anew */
+    STEPS_FEW = 256      /* of a stream: always looked at */
+};
+
+struct range {
+    uint32_t memory;
+    uint64_t start, end;
+};
+
+/* Ranges apart from each other, in order. */
+struct ranges {
+    struct range list[RANGES_MAX];
+    unsigned n;
+    bool full; /* there were more */
+};
+
+struct search {
+    struct ranges whole;   /* steps so far write every byte of these */
+    struct ranges touched; /* steps from here on write into these */
+    uint32_t *safe;        /* owned, for each step: operands that it reads, a bit each, which an earlier one writes */
+};
+
+/* ---- ranges ---- */
+
+static bool is_before(const struct range *r, uint32_t memory, uint64_t start)
+{
+    return r->memory < memory || (r->memory == memory && r->end < start);
+}
+
+/* The first range of the memory that ends at `start` or later, or the place of one. */
+static unsigned find(const struct ranges *ranges, uint32_t memory, uint64_t start)
+{
+    unsigned low = 0, high = ranges->n;
+
+    while (low < high) {
+        const unsigned middle = (low + high) / 2;
+
+        if (is_before(&ranges->list[middle], memory, start))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Adds the operand, as one range with those that it touches. */
+static void add(struct ranges *ranges, const struct step_operand *o)
+{
+    struct range new = {.memory = o->memory, .start = o->offset, .end = o->offset + o->extent};
+    struct range *list = ranges->list;
+    unsigned i, last;
+
+    if (!o->memory || !o->extent)
+        return;
+    i = last = find(ranges, o->memory, new.start);
+    for (; last < ranges->n && list[last].memory == new.memory &&list[last].start <= new.end; last++) {
+        new.start = list[last].start < new.start ? list[last].start : new.start;
+        new.end = list[last].end > new.end ? list[last].end : new.end;
+    }
+    if (i == last && ranges->n == RANGES_MAX) {
+        ranges->full = true;
+        return;
+    }
+    if (last != i + 1)
+        memmove(&list[i + 1], &list[last], (ranges->n - last) * sizeof(list[0]));
+    list[i] = new;
+    ranges->n += 1 - (last - i);
+}
+
+/* The range that has the operand's first byte, or comes next. NULL: there is none in its memory. */
+static const struct range *range_of(const struct ranges *ranges, const struct step_operand *o)
+{
+    const unsigned i = find(ranges, o->memory, o->offset + 1);
+
+    return i < ranges->n && ranges->list[i].memory == o->memory ? &ranges->list[i] : NULL;
+}
+
+static bool has_all(const struct ranges *ranges, const struct step_operand *o)
+{
+    const struct range *r = range_of(ranges, o);
+
+    return r && r->start <= o->offset && r->end >= o->offset + o->extent;
+}
+
+static bool has_some(const struct ranges *ranges, const struct step_operand *o)
+{
+    const struct range *r = range_of(ranges, o);
+
+    return ranges->full || (r && r->start < o->offset + o->extent);
+}
+
+/* ---- steps ---- */
+
+/* The operands that the step reads, the first ones. */
+static unsigned reads(const struct step *step)
+{
+    return step->plan.kind == PLAN_GEMM && step->plan.gemm.beta != 0 ? step_operands(step) : step->n_inputs;
+}
+
+/* Whether the step writes all bytes from its output's first to its last. */
+static bool is_dense(const struct step *step, const struct step_operand *out)
+{
+    const struct plan *p = &step->plan;
+    uint64_t n;
+
+    if (p->kind == PLAN_KERNEL)
+        return false;
+    n = p->kind == PLAN_GEMM ? (uint64_t)p->gemm.m * (uint64_t)p->gemm.n * p->gemm.batch_count : p->elementwise.count;
+    return n * dtype_size(p->dtype) == out->extent;
+}
+
+/* Forwards: what the step reads and an earlier one has written. */
+static uint32_t find_safe(struct search *search, const struct step *step)
+{
+    uint32_t safe = 0;
+
+    for (unsigned i = 0; i < reads(step); i++)
+        if (has_all(&search->whole, &step->operands[i]))
+            safe |= 1U << i;
+    for (unsigned i = step->n_inputs; i < step_operands(step); i++)
+        if (is_dense(step, &step->operands[i]))
+            add(&search->whole, &step->operands[i]);
+    return safe;
+}
+
+/* Backwards: whether the step reads nothing else that it, or a later one, writes. */
+static bool may_repeat(struct search *search, const struct step *step, uint32_t safe)
+{
+    for (unsigned i = step->n_inputs; i < step_operands(step); i++)
+        add(&search->touched, &step->operands[i]);
+    for (unsigned i = 0; i < reads(step); i++)
+        if (!(safe >> i & 1) && step->operands[i].extent && has_some(&search->touched, &step->operands[i]))
+            return false;
+    return step->plan.kind != PLAN_KERNEL;
+}
+
+/* ---- jobs ---- */
+
+static struct front_job *own_of(struct list *node)
+{
+    return front_job_of(list_entry(node, struct backend_job, link));
+}
+
+static unsigned count_steps(const struct front_stream *s)
+{
+    struct list *node = list_first(&s->jobs);
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < s->sent && n <= STEPS_MAX; i++, node = node->next)
+        if (front_may_have_run(own_of(node)))
+            n += own_of(node)->job->n_steps;
+    return n;
+}
+
+static void look_at(struct search *search, const struct front_stream *s)
+{
+    struct list *node = list_first(&s->jobs);
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < s->sent; i++, node = node->next) {
+        const struct backend_job *job = own_of(node)->job;
+
+        for (unsigned k = 0; front_may_have_run(own_of(node)) && k < job->n_steps; k++)
+            search->safe[n++] = find_safe(search, &job->steps[k]);
+    }
+    for (unsigned i = 0; i < s->sent; i++) {
+        struct front_job *own = own_of(node = node->prev);
+
+        for (unsigned k = own->job->n_steps; front_may_have_run(own) && k > 0; k--)
+            own->again = may_repeat(search, &own->job->steps[k - 1], search->safe[--n]) && own->again;
+    }
+}
+
+void front_choose_again(struct front_stream *s, unsigned *steps)
+{
+    const unsigned n = count_steps(s);
+    const bool look = n <= STEPS_FEW || *steps + n <= STEPS_MAX;
+    struct search *search = look ? calloc(1, sizeof(*search)) : NULL;
+    struct list *node = list_first(&s->jobs);
+
+    *steps += look ? n : 0;
+    if (search)
+        search->safe = calloc(n + 1, sizeof(*search->safe));
+    for (unsigned i = 0; i < s->sent; i++, node = node->next)
+        own_of(node)->again = (search && search->safe) || !front_may_have_run(own_of(node));
+    if (search && search->safe)
+        look_at(search, s);
+    if (search)
+        free(search->safe);
+    free(search);
+}

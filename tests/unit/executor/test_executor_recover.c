@@ -1,0 +1,328 @@
+/* What becomes of the jobs of an executor that has ended: done, begun anew, or lost. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "front_fixture.h"
+
+enum { A = 0, B = 100, C = 200, D = 300, SIZE = 100 /* bytes of each; all lie in one memory */ };
+
+static int setup(void **state)
+{
+    *state = front_fixture_new();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    front_fixture_free(*state);
+    return 0;
+}
+
+static void at(struct step_operand *o, unsigned offset, unsigned extent)
+{
+    *o = (struct step_operand){.memory = 1, .offset = offset, .extent = extent};
+}
+
+/* Job `i` squares what lies at `in`. The executor has it; where its operands lie is said after that, for no executor
+ * here opens memory. */
+static void square(struct front_fixture *f, unsigned i, unsigned in, unsigned out)
+{
+    struct step *step = &f->steps[i];
+
+    *step = (struct step){.op = OP_SQUARE, .n_inputs = 1, .n_outputs = 1};
+    front_fixture_submit(f, i, 0);
+    assert_int_equal(f->sent[i].kind, RECORD_SUBMIT);
+    step->plan.dtype = DTYPE_F32;
+    step->plan.elementwise.count = SIZE / 4;
+    at(&step->operands[0], in, SIZE);
+    at(&step->operands[1], out, SIZE);
+}
+
+static void kernel(struct front_fixture *f, unsigned i)
+{
+    square(f, i, A, B);
+    f->steps[i].plan.kind = PLAN_KERNEL;
+}
+
+/* No other executor can be had, so jobs that are begun anew fail, too. */
+static void again(struct front_fixture *f, unsigned i)
+{
+    assert_int_equal(f->done[i], 1);
+    assert_int_equal(f->jobs[i].begun_anew, 1);
+}
+
+static void ended(struct front_fixture *f, unsigned i, enum error_code code)
+{
+    assert_int_equal(f->done[i], 1);
+    assert_int_equal(f->jobs[i].begun_anew, 0);
+    assert_int_equal(f->jobs[i].failed, code != ERROR_NONE);
+    if (code != ERROR_NONE)
+        assert_int_equal(f->jobs[i].error.code, code);
+}
+
+static void lost(struct front_fixture *f, unsigned i)
+{
+    ended(f, i, ERROR_DEVICE_LOST);
+}
+
+static void test_a_chain(void **state)
+{
+    struct front_fixture *f = *state;
+
+    square(f, 0, A, B);
+    square(f, 1, B, C);
+    square(f, 2, C, D);
+    front_fixture_end(f);
+    for (unsigned i = 0; i < 3; i++)
+        again(f, i);
+}
+
+static void test_in_place(void **state)
+{
+    struct front_fixture *f = *state;
+
+    square(f, 0, A, A);
+    square(f, 1, B, C);
+    front_fixture_end(f);
+    lost(f, 0);
+    again(f, 1);
+}
+
+/* The first one would read what the last one has written. */
+static void test_a_later_job_writes_what_was_read(void **state)
+{
+    struct front_fixture *f = *state;
+
+    square(f, 0, A, B);
+    square(f, 1, C, D);
+    square(f, 2, C, A + SIZE - 1); /* the last byte */
+    front_fixture_end(f);
+    lost(f, 0);
+    again(f, 1);
+    again(f, 2);
+}
+
+static void test_what_lies_beside_it(void **state)
+{
+    struct front_fixture *f = *state;
+
+    square(f, 0, B, D);
+    square(f, 1, D, A);
+    square(f, 2, D, C);
+    front_fixture_end(f);
+    for (unsigned i = 0; i < 3; i++)
+        again(f, i);
+}
+
+/* b ← a², c ← b², b ← d²: whatever has run, b is as it was after the first one before the second one reads it. */
+static void test_what_an_earlier_one_writes_first(void **state)
+{
+    struct front_fixture *f = *state;
+
+    square(f, 0, A, B);
+    square(f, 1, B, C);
+    square(f, 2, D, B);
+    square(f, 3, B, B);
+    front_fixture_end(f);
+    for (unsigned i = 0; i < 4; i++)
+        again(f, i);
+}
+
+static void test_what_an_earlier_one_writes_in_part(void **state)
+{
+    struct front_fixture *f = *state;
+
+    square(f, 0, A, B);
+    f->steps[0].plan.elementwise.count--; /* not every byte from its first to its last */
+    square(f, 1, B, C);
+    square(f, 2, D, B);
+    front_fixture_end(f);
+    again(f, 0);
+    lost(f, 1);
+    again(f, 2);
+}
+
+/* Two outputs side by side are as one. */
+static void test_what_two_write(void **state)
+{
+    struct front_fixture *f = *state;
+
+    square(f, 0, C, A);
+    square(f, 1, C, B);
+    square(f, 2, A + SIZE / 2, D);
+    square(f, 3, C, B);
+    front_fixture_end(f);
+    for (unsigned i = 0; i < 4; i++)
+        again(f, i);
+}
+
+static void test_a_sum_into_what_is_there(void **state)
+{
+    struct front_fixture *f = *state;
+
+    for (unsigned i = 0; i < 2; i++) {
+        square(f, i, i ? C : A, i ? D : B);
+        f->steps[i].plan =
+            (struct plan){.kind = PLAN_GEMM, .dtype = DTYPE_F32, .gemm = {.m = 5, .n = 5, .batch_count = 1}};
+    }
+    f->steps[1].plan.gemm.beta = 1;
+    front_fixture_end(f);
+    again(f, 0);
+    lost(f, 1);
+}
+
+static void test_it_said_that_it_was_done(void **state)
+{
+    struct front_fixture *f = *state;
+    struct record_done record = {.kind = RECORD_DONE, .ended = REPEAT, .started_ns = 7};
+
+    square(f, 0, A, A);
+    square(f, 1, B, B);
+    record.slot = f->sent[0].slot;
+    record.serial = f->sent[0].serial;
+    front_fixture_put(f, &record, sizeof(record));
+    front_fixture_end(f);
+    ended(f, 0, ERROR_NONE);
+    lost(f, 1);
+}
+
+static void put_lost(struct front_fixture *f, unsigned i, uint64_t started_ns)
+{
+    struct {
+        struct record_done head;
+        struct error error;
+    } record = {.head = {.kind = RECORD_DONE, .failed = 1, .started_ns = started_ns}};
+
+    record.head.slot = f->sent[i].slot;
+    record.head.serial = f->sent[i].serial;
+    error_set(&record.error, ERROR_DEVICE_LOST, "illegal address");
+    error_detail_text(&record.error, "driver", "CUDA_ERROR_ILLEGAL_ADDRESS");
+    front_fixture_put(f, &record, sizeof(record));
+}
+
+/* Nor does it count what a job would have written that never began. */
+static void test_it_said_what_had_not_begun(void **state)
+{
+    struct front_fixture *f = *state;
+
+    kernel(f, 0);
+    square(f, 1, C, D);
+    square(f, 2, C, C);
+    kernel(f, 3);
+    put_lost(f, 0, 7);
+    put_lost(f, 1, 7);
+    put_lost(f, 2, 0);
+    put_lost(f, 3, 0);
+    front_fixture_end(f);
+    ended(f, 0, ERROR_DEVICE_FAULT);
+    assert_non_null(strstr(f->jobs[0].error.message, "ILLEGAL_ADDRESS"));
+    for (unsigned i = 1; i < 4; i++)
+        again(f, i);
+}
+
+/* A word that is reached tells of all before it, too. */
+static void test_a_signal(void **state)
+{
+    struct front_fixture *f = *state;
+    _Alignas(8) unsigned char words[64] = {0};
+    struct backend_memory page = {.kind = MEMORY_MEMFD, .host = words};
+
+    square(f, 0, A, A);
+    kernel(f, 1);
+    kernel(f, 2);
+    square(f, 3, B, C);
+    for (unsigned i = 1; i < 4; i++)
+        f->jobs[i].signal = (struct backend_signal){.page = &page, .offset = 8, .value = i};
+    words[8] = 1;
+    front_fixture_end(f);
+    ended(f, 0, ERROR_NONE);
+    ended(f, 1, ERROR_NONE);
+    assert_int_equal(f->jobs[1].ended, REPEAT);
+    assert_int_equal(f->jobs[1].n_samples, 0);
+    ended(f, 2, ERROR_DEVICE_FAULT);
+    again(f, 3);
+}
+
+/* The client can write the word, but that does not make its kernel's fault undone. */
+static void test_a_forged_signal(void **state)
+{
+    struct front_fixture *f = *state;
+    _Alignas(8) unsigned char words[8] = {9};
+    struct backend_memory page = {.kind = MEMORY_MEMFD, .host = words};
+
+    kernel(f, 0);
+    f->jobs[0].signal = (struct backend_signal){.page = &page, .value = 1};
+    put_lost(f, 0, 7);
+    front_fixture_end(f);
+    ended(f, 0, ERROR_DEVICE_FAULT);
+}
+
+/* What takes too long to look at is lost, but not the few jobs of another stream. */
+static void test_very_many_steps(void **state)
+{
+    enum { MANY = (1 << 16) + 1 };
+    struct front_fixture *f = *state;
+    struct step *many = calloc(MANY, sizeof(*many));
+
+    assert_non_null(many);
+    square(f, 0, A, B);
+    for (unsigned i = 0; i < MANY; i++)
+        many[i] = f->steps[0];
+    f->jobs[0].steps = many;
+    f->jobs[0].n_steps = MANY;
+    front_fixture_submit(f, 1, 1);
+    front_fixture_end(f);
+    lost(f, 0);
+    again(f, 1);
+    free(many);
+}
+
+/* So many places that they are not kept apart: then none is safe. */
+static void test_very_many_places(void **state)
+{
+    enum { MANY = 1 << 14 };
+    struct front_fixture *f = *state;
+    struct step *many = calloc(MANY, sizeof(*many));
+
+    assert_non_null(many);
+    square(f, 0, A, B);
+    for (unsigned i = 0; i < MANY; i++) {
+        many[i] = f->steps[0];
+        at(&many[i].operands[1], 1000 + 8 * i, 4);
+    }
+    square(f, 1, C, D);
+    f->jobs[1].steps = many;
+    f->jobs[1].n_steps = MANY;
+    front_fixture_end(f);
+    lost(f, 0);
+    lost(f, 1);
+    free(many);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_chain, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_in_place, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_later_job_writes_what_was_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_lies_beside_it, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_an_earlier_one_writes_first, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_an_earlier_one_writes_in_part, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_two_write, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_sum_into_what_is_there, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_it_said_that_it_was_done, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_it_said_what_had_not_begun, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_signal, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_forged_signal, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_very_many_steps, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_very_many_places, setup, teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
