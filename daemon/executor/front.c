@@ -74,6 +74,7 @@ static void end_executors(struct front *f)
         struct executor *x = list_entry(list_first(&f->executors), struct executor, link);
 
         front_domain_lose(x);
+        front_executor_join(x);
         front_executor_free(x);
     }
 }

@@ -252,7 +252,9 @@ struct executor *front_executor_start(struct front *f, bool common, struct error
 void front_executor_stop(struct executor *x);
 /* A thread is done with an executor that it counts among x->users. Thread: any. */
 void front_executor_release(struct executor *x);
-/* Joins the keeper of an executor that has ended, and frees it. Thread: loop. */
+/* Waits for the threads of an executor that has ended: the keeper, and those in calls, which fail. Thread: loop. */
+void front_executor_join(struct executor *x);
+/* Frees it when they are gone; its bit is another one's from now on. Thread: loop. */
 void front_executor_free(struct executor *x);
 /* Gives the keeper a task. False: it takes none any more. Thread: any, with front.lock held. */
 bool front_task_add(struct executor *x, struct front_task *task);
@@ -261,6 +263,14 @@ bool front_task_add(struct executor *x, struct front_task *task);
 
 /* The domain of that key, made at first use. NULL: no memory. Thread: any, with front.lock held. */
 struct front_domain *front_domain_get(struct front *f, uint64_t key);
+enum { FRONT_TRIES = 3 /* of a call, each in another executor where the one before was lost */ };
+
+/* The executor has ended, or will: what failed in it may do in the next one. Thread: any. */
+static inline bool front_is_lost(const struct executor *x)
+{
+    return atomic_load(&x->gone) || atomic_load(&x->broken);
+}
+
 /* An executor of the domain that is ready, waiting for one. NULL: *e. Its calls may fail at any time. To be given back
  * by front_executor_release(). Thread: pool. */
 struct executor *front_executor_of(struct front *f, uint64_t key, struct error *e);
@@ -286,6 +296,7 @@ struct front_object {
     uint32_t handle;
     atomic_ullong present; /* executors that have all of it, a bit each */
     atomic_ullong opened;  /* executors that may have some of it, and must close it */
+    uint64_t opening;      /* under front.lock: executors in which a thread opens it */
     atomic_uint closing;   /* closes that go on, and one for the owner */
     struct front_device *device;
 };
@@ -299,6 +310,9 @@ static inline bool front_is_present(const struct front_object *o, const struct e
  * number is left. Thread: any. */
 int front_object_add(struct front_object *o, enum front_kind kind, struct front_device *device, struct error *e);
 void front_object_set_present(struct front_object *o, const struct executor *x);
+/* Lets one thread open the object in an executor; others wait for it. False: the object is there. Thread: any. */
+bool front_object_begin(struct front_object *o, const struct executor *x);
+void front_object_end(struct front_object *o, const struct executor *x);
 /* Takes it off the list, closes it in every executor that has it, and frees the struct. In the common executor it is
  * closed before this returns; keepers close it in the others. Thread: pool. */
 void front_object_close(struct front_object *o);

@@ -210,19 +210,13 @@ static void drop_entry(struct front *f, struct entry *entry)
     free(entry->lowered);
 }
 
-int front_code_function(struct backend_device *device, struct backend_code *code, const char *lowered,
+static int add_function(struct front_code *c, const char *lowered, struct executor *x,
                         struct backend_function *ret_function, struct error *e)
 {
-    struct front *f = front_device(device)->front;
-    struct front_code *c = code_of(code);
-    struct executor *x;
+    struct front *f = x->front;
     struct entry *entry;
     int r = -1;
 
-    if (strlen(lowered) >= CALL_TEXT_MAX)
-        return error_set(e, ERROR_LIMIT_EXCEEDED, "the entry's name has more than %d bytes", CALL_TEXT_MAX - 1);
-    if (!(x = front_executor_of(f, c->domain, e)))
-        return -1;
     pthread_mutex_lock(&c->lock);
     entry = load(c, x, e) == 0 ? new_entry(c, lowered, e) : NULL;
     if (entry)
@@ -235,6 +229,26 @@ int front_code_function(struct backend_device *device, struct backend_code *code
         drop_entry(f, entry);
     }
     pthread_mutex_unlock(&c->lock);
-    front_executor_release(x);
+    return r;
+}
+
+int front_code_function(struct backend_device *device, struct backend_code *code, const char *lowered,
+                        struct backend_function *ret_function, struct error *e)
+{
+    struct front_code *c = code_of(code);
+    bool lost = true;
+    int r = -1;
+
+    if (strlen(lowered) >= CALL_TEXT_MAX)
+        return error_set(e, ERROR_LIMIT_EXCEEDED, "the entry's name has more than %d bytes", CALL_TEXT_MAX - 1);
+    for (unsigned i = 0; r < 0 && lost && i < FRONT_TRIES; i++) {
+        struct executor *x = front_executor_of(front_device(device)->front, c->domain, e);
+
+        if (!x)
+            return -1;
+        r = add_function(c, lowered, x, ret_function, e);
+        lost = front_is_lost(x);
+        front_executor_release(x);
+    }
     return r;
 }

@@ -35,7 +35,7 @@ struct front_domain *front_domain_get(struct front *f, uint64_t key)
 
 static bool serves(const struct executor *x)
 {
-    return x && x->state == PROCESS_SERVING && !atomic_load(&x->gone) && !atomic_load(&x->broken);
+    return x && x->state == PROCESS_SERVING && !front_is_lost(x);
 }
 
 bool front_is_refused(const struct front *f, const struct front_domain *d, struct error *e)

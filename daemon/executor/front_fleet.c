@@ -197,6 +197,7 @@ static void note_end(struct executor *x)
         f->counts.replaced++;
     front_recover(x, &streams);
     front_domain_lose(x);
+    front_executor_join(x);
     front_objects_forget(f, x->bit);
     front_programs_forget(f, x->bit);
     front_executor_free(x);
@@ -212,13 +213,19 @@ static bool is_over(const struct front_domain *d)
     return d->key != DOMAIN_COMMON && !d->streams && !d->codes && !d->wanted && list_empty(&d->blocked);
 }
 
+/* Unless a thread of the pool has come to need the domain meanwhile. */
 static void forget(struct front *f, struct front_domain *d)
 {
+    bool over;
+
     front_turn_drop(f, d);
     pthread_mutex_lock(&f->lock);
-    list_remove(&d->link);
+    over = is_over(d);
+    if (over)
+        list_remove(&d->link);
     pthread_mutex_unlock(&f->lock);
-    free(d);
+    if (over)
+        free(d);
 }
 
 static void look_at_domain(struct front *f, struct front_domain *d)

@@ -141,7 +141,7 @@ void front_executor_release(struct executor *x)
     pthread_mutex_unlock(&x->front->lock);
 }
 
-void front_executor_free(struct executor *x)
+void front_executor_join(struct executor *x)
 {
     struct front *f = x->front;
 
@@ -150,6 +150,12 @@ void front_executor_free(struct executor *x)
     while (x->users)
         pthread_cond_wait(&f->changed, &f->lock);
     pthread_mutex_unlock(&f->lock);
+}
+
+void front_executor_free(struct executor *x)
+{
+    struct front *f = x->front;
+
     if (x->ready) {
         epoll_ctl(f->watch, EPOLL_CTL_DEL, x->bell, NULL);
         epoll_ctl(f->watch, EPOLL_CTL_DEL, x->control, NULL);

@@ -18,7 +18,7 @@ struct front_memory {
 
 struct front_memory_object {
     struct front_object base;       /* first */
-    pthread_mutex_t lock;           /* of the rest; held while an executor opens or extends */
+    pthread_mutex_t lock;           /* of the rest; never held during a call, which may take long */
     struct backend_import *imports; /* owned: the first opens it, the others extend it */
     unsigned n_imports;
     unsigned there[EXECUTORS_MAX]; /* how many of them each executor has done */
@@ -57,14 +57,22 @@ static int keep(const struct backend_import *import, struct backend_import *ret,
     return 0;
 }
 
+/* Makes room for one more import. */
+static int make_room(struct front_memory_object *o, struct error *e)
+{
+    struct backend_import *more;
+
+    pthread_mutex_lock(&o->lock);
+    more = realloc(o->imports, (o->n_imports + 1) * sizeof(*more));
+    if (more)
+        o->imports = more;
+    pthread_mutex_unlock(&o->lock);
+    return more ? 0 : error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping's record");
+}
+
 static int add_import(struct front_memory_object *o, const struct backend_import *import, struct error *e)
 {
-    struct backend_import *more = realloc(o->imports, (o->n_imports + 1) * sizeof(*more));
-
-    if (!more)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping's record");
-    o->imports = more;
-    if (keep(import, &o->imports[o->n_imports], e) < 0)
+    if (make_room(o, e) < 0 || keep(import, &o->imports[o->n_imports], e) < 0)
         return -1;
     o->n_imports++;
     return 0;
@@ -126,37 +134,61 @@ static int call_with(const struct front_memory_object *o, struct executor *x, en
     return front_call(x, &request, NULL, import->fds, ret_reply, NULL, e);
 }
 
-/* Does those of the imports that the executor has not done yet. With the object's lock held. */
-static int catch_up(struct front_memory_object *o, struct executor *x, struct call_reply *ret_reply, struct error *e)
+/* Whether the executor has done all imports; *ret: the next one. With the object's lock held. */
+static bool is_complete(const struct front_memory_object *o, const struct executor *x, struct backend_import *ret)
 {
-    unsigned *there = &o->there[x->bit];
+    const unsigned there = o->there[x->bit];
+
+    if (there < o->n_imports)
+        *ret = o->imports[there];
+    return there == o->n_imports;
+}
+
+/* The executor has done all, and says how much memory that is. With the object's lock held. */
+static int note_done(struct front_memory_object *o, const struct executor *x, const struct call_reply *reply,
+                     struct error *e)
+{
+    if (take_size(o, reply, e) < 0)
+        return -1;
+    if (x->common) {
+        o->size = reply->size;
+        o->address = reply->address;
+    }
+    front_object_set_present(&o->base, x);
+    return 0;
+}
+
+/* Does those of the imports that the executor has not done yet. */
+static int catch_up(struct front_memory_object *o, struct executor *x, struct error *e)
+{
+    struct backend_import import;
+    struct call_reply reply = {0};
     int r = 0;
 
-    for (; r == 0 && *there < o->n_imports; *there += r == 0)
-        r = call_with(o, x, *there ? CALL_EXTEND : CALL_IMPORT, &o->imports[*there], ret_reply, e);
-    if (r == 0)
-        r = take_size(o, ret_reply, e);
-    if (r == 0 && x->common) {
-        o->size = ret_reply->size;
-        o->address = ret_reply->address;
+    pthread_mutex_lock(&o->lock);
+    while (r == 0 && !is_complete(o, x, &import)) {
+        const enum call_kind kind = o->there[x->bit] ? CALL_EXTEND : CALL_IMPORT;
+
+        pthread_mutex_unlock(&o->lock);
+        r = call_with(o, x, kind, &import, &reply, e);
+        pthread_mutex_lock(&o->lock);
+        o->there[x->bit] += r == 0;
     }
+    if (r == 0)
+        r = note_done(o, x, &reply, e);
+    pthread_mutex_unlock(&o->lock);
     return r;
 }
 
 int front_memory_open(struct front_object *base, struct executor *x, struct error *e)
 {
-    struct front_memory_object *o = memory_object(base);
-    struct call_reply reply;
-    int r = 0;
+    int r;
 
-    pthread_mutex_lock(&o->lock);
-    if (!front_is_present(base, x)) {
-        atomic_fetch_or(&base->opened, 1ULL << x->bit); /* whatever comes now: it may be open there */
-        r = catch_up(o, x, &reply, e);
-        if (r == 0)
-            front_object_set_present(base, x);
-    }
-    pthread_mutex_unlock(&o->lock);
+    if (!front_object_begin(base, x))
+        return 0;
+    atomic_fetch_or(&base->opened, 1ULL << x->bit); /* whatever comes now: it may be open there */
+    r = catch_up(memory_object(base), x, e);
+    front_object_end(base, x);
     return r;
 }
 
@@ -220,36 +252,46 @@ static int call_alloc(struct front_memory_object *o, struct executor *x, uint64_
     return 0;
 }
 
+/* In the common executor. */
+static int alloc_in_common(struct front_memory_object *o, uint64_t size, int *ret_fd, struct error *e)
+{
+    bool lost = true;
+    int r = -1;
+
+    for (unsigned i = 0; r < 0 && lost && i < FRONT_TRIES; i++) {
+        struct executor *x = front_executor_of(o->base.device->front, DOMAIN_COMMON, e);
+
+        if (!x)
+            return -1;
+        r = call_alloc(o, x, size, ret_fd, e);
+        lost = front_is_lost(x);
+        front_executor_release(x);
+    }
+    return r;
+}
+
 int front_memory_alloc(struct backend_device *device, uint64_t size, struct backend_memory **ret_memory, int *ret_fd,
                        struct error *e)
 {
-    struct front_device *d = front_device(device);
-    struct front_memory_object *o = new_object(d, e);
+    struct front_memory_object *o = new_object(front_device(device), e);
     struct backend_import again = {.kind = MEMORY_CUDA_VMM, .writable = true, .n_fds = 1};
-    struct executor *x = o ? front_executor_of(d->front, DOMAIN_COMMON, e) : NULL;
-    int fd, r = -1;
+    int fd;
 
-    if (x) {
-        r = call_alloc(o, x, size, &fd, e);
-        front_executor_release(x);
-    }
-    if (r < 0)
+    if (!o)
+        return -1;
+    if (alloc_in_common(o, size, &fd, e) < 0)
         goto end_object;
     again.size = o->size;
     again.fds[0] = fd;
-    r = add_import(o, &again, e);
-    if (r == 0)
-        r = new_memory(o, MEMORY_CUDA_VMM, true, ret_memory, e);
-    if (r < 0) {
-        close(fd);
-        goto end_object;
-    }
+    if (add_import(o, &again, e) < 0 || new_memory(o, MEMORY_CUDA_VMM, true, ret_memory, e) < 0)
+        goto close_fd;
     *ret_fd = fd;
     return 0;
 
+close_fd:
+    close(fd);
 end_object:
-    if (o)
-        end_object(o);
+    end_object(o);
     return -1;
 }
 
@@ -259,29 +301,49 @@ void front_memory_close(struct backend_memory *memory)
     free(memory);
 }
 
+/* Extends the memory in the common executor; others extend theirs when a job next needs it. `more` is kept, there is
+ * room for it. */
+static int extend_in(struct front_memory_object *o, struct executor *x, const struct backend_import *more,
+                     uint64_t *ret_size, struct error *e)
+{
+    struct call_reply reply;
+    int r;
+
+    if (front_device_open(x, o->base.device->number, e) < 0 || front_memory_open(&o->base, x, e) < 0 ||
+        call_with(o, x, CALL_EXTEND, more, &reply, e) < 0)
+        return -1;
+    pthread_mutex_lock(&o->lock);
+    o->imports[o->n_imports++] = *more;
+    o->there[x->bit]++;
+    atomic_store(&o->base.present, 0);
+    r = note_done(o, x, &reply, e);
+    *ret_size = o->size;
+    pthread_mutex_unlock(&o->lock);
+    return r;
+}
+
 int front_memory_extend(struct backend_memory *memory, const struct backend_import *more, uint64_t *ret_size,
                         struct error *e)
 {
     struct front_memory_object *o = object_of(memory);
-    struct executor *x = front_executor_of(o->base.device->front, DOMAIN_COMMON, e);
-    struct call_reply reply;
-    int r;
+    struct backend_import kept;
+    const unsigned had = o->n_imports;
+    bool lost = true;
+    int r = -1;
 
-    if (!x)
+    if (make_room(o, e) < 0 || keep(more, &kept, e) < 0)
         return -1;
-    pthread_mutex_lock(&o->lock);
-    r = add_import(o, more, e);
-    if (r == 0 && catch_up(o, x, &reply, e) < 0) {
-        close_fds(&o->imports[--o->n_imports]);
-        r = -1;
+    for (unsigned i = 0; r < 0 && lost && i < FRONT_TRIES; i++) {
+        struct executor *x = front_executor_of(o->base.device->front, DOMAIN_COMMON, e);
+
+        if (!x)
+            break;
+        r = extend_in(o, x, &kept, ret_size, e);
+        lost = front_is_lost(x) && o->n_imports == had;
+        front_executor_release(x);
     }
-    if (r == 0) {
-        *ret_size = o->size;
-        /* Others extend theirs when a job next needs it. */
-        atomic_store(&o->base.present, 1ULL << x->bit);
-    }
-    pthread_mutex_unlock(&o->lock);
-    front_executor_release(x);
+    if (o->n_imports == had)
+        close_fds(&kept);
     return r;
 }
 

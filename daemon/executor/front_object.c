@@ -26,6 +26,31 @@ void front_object_set_present(struct front_object *o, const struct executor *x)
     atomic_fetch_or(&o->present, 1ULL << x->bit);
 }
 
+bool front_object_begin(struct front_object *o, const struct executor *x)
+{
+    struct front *f = x->front;
+    bool absent;
+
+    pthread_mutex_lock(&f->lock);
+    while (o->opening >> x->bit & 1)
+        pthread_cond_wait(&f->changed, &f->lock);
+    absent = !front_is_present(o, x);
+    if (absent)
+        o->opening |= 1ULL << x->bit;
+    pthread_mutex_unlock(&f->lock);
+    return absent;
+}
+
+void front_object_end(struct front_object *o, const struct executor *x)
+{
+    struct front *f = x->front;
+
+    pthread_mutex_lock(&f->lock);
+    o->opening &= ~(1ULL << x->bit);
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+}
+
 static int close_in(const struct front_object *o, struct executor *x)
 {
     struct call_request request = {.kind = o->kind == FRONT_CODE ? CALL_CODE_UNLOAD : CALL_CLOSE,

@@ -31,7 +31,6 @@ int front_device_open(struct executor *x, uint32_t number, struct error *e)
 /* A memfd on one device: backend_memory.attached. */
 struct front_host {
     struct front_object base; /* first */
-    pthread_mutex_t lock;     /* held while an executor maps it */
     struct backend_memory *memory;
     bool attach; /* for signals */
 };
@@ -53,7 +52,6 @@ static struct front_host *host_new(struct front_device *d, struct backend_memory
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping's record");
         return NULL;
     }
-    pthread_mutex_init(&h->lock, NULL);
     list_init(&h->base.link);
     h->memory = memory;
     h->attach = attach;
@@ -90,16 +88,15 @@ int front_host_open(struct front_object *o, struct executor *x, struct error *e)
                                    .size = memory->size,
                                    .n_fds = 1};
     struct call_reply reply;
-    int r = 0;
+    int r;
 
     request.import.writable = memory->writable;
-    pthread_mutex_lock(&h->lock);
-    if (!front_is_present(o, x)) {
-        r = front_call(x, &request, NULL, &memory->fd, &reply, NULL, e);
-        if (r == 0)
-            front_object_set_present(o, x);
-    }
-    pthread_mutex_unlock(&h->lock);
+    if (!front_object_begin(o, x))
+        return 0;
+    r = front_call(x, &request, NULL, &memory->fd, &reply, NULL, e);
+    if (r == 0)
+        front_object_set_present(o, x);
+    front_object_end(o, x);
     return r;
 }
 
@@ -122,17 +119,16 @@ static int open_object(struct front_object *o, struct executor *x, struct error 
 
 int front_open_in(struct front_object *o, uint64_t domain, struct error *e)
 {
-    enum { TRIES = 3 };
-    bool gone = true;
+    bool lost = true;
     int r = -1;
 
-    for (unsigned i = 0; r < 0 && gone && i < TRIES; i++) {
+    for (unsigned i = 0; r < 0 && lost && i < FRONT_TRIES; i++) {
         struct executor *x = front_executor_of(o->device->front, domain, e);
 
         if (!x)
             return -1;
         r = open_object(o, x, e);
-        gone = atomic_load(&x->gone) || atomic_load(&x->broken);
+        lost = front_is_lost(x);
         front_executor_release(x);
     }
     return r;
