@@ -134,6 +134,7 @@ struct backend_memory {
     struct backend_device *device; /* device memory: where it lives; NULL for a memfd */
     void *impl;                    /* the device backend's own */
     int fd;                        /* MEMORY_MEMFD: a descriptor of it where executors need one (memfd.h); else -1 */
+    uint64_t file;                 /* MEMORY_MEMFD: its file's number, which all its mappings share; else 0 */
     bool address_taken;            /* MEMORY_MEMFD: a device could not let go of `host`; memory_detach() sets it */
     /* MEMORY_MEMFD: what a device's backend keeps for it (pinning), by device index; made in prepare(), under
      * the backend's own lock; given back through memory_detach(). */

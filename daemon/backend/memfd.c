@@ -58,6 +58,7 @@ static int check(int fd, uint64_t size, bool writable, struct error *e)
 int memfd_map(int fd, uint64_t size, bool writable, struct backend_memory **ret_memory, struct error *e)
 {
     struct backend_memory *m;
+    struct stat st;
     void *at;
 
     if (check(fd, size, writable, e) < 0)
@@ -77,6 +78,8 @@ int memfd_map(int fd, uint64_t size, bool writable, struct backend_memory **ret_
         return error_set(e, ERROR_OUT_OF_MEMORY, "mapping %llu bytes: %s", (unsigned long long)size, strerror(error));
     }
     *m = (struct backend_memory){.kind = MEMORY_MEMFD, .size = size, .writable = writable, .host = at, .fd = -1};
+    if (fstat(fd, &st) == 0)
+        m->file = st.st_ino;
     if (keeps_fds && (m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0)) < 0) {
         error_shortage(e, errno, "a descriptor of shared memory");
         memfd_unmap(m);

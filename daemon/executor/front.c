@@ -63,12 +63,20 @@ static struct front_device *device_new(struct front *f, struct executor *x, uint
 
 static void end_executors(struct front *f)
 {
+    struct error ends;
+
+    error_set(&ends, ERROR_DEVICE_LOST, "the daemon ends");
     pthread_mutex_lock(&f->lock);
     f->closing = true;
     pthread_cond_broadcast(&f->changed);
     pthread_mutex_unlock(&f->lock);
     list_for_each_safe (node, after, &f->executors) {
-        front_executor_stop(list_entry(node, struct executor, link));
+        struct executor *x = list_entry(node, struct executor, link);
+
+        if (x->common)
+            front_executor_stop(x);
+        else
+            front_kill(x, &ends); /* it may be in a call that lasts */
     }
     while (!list_empty(&f->executors)) {
         struct executor *x = list_entry(list_first(&f->executors), struct executor, link);

@@ -94,6 +94,7 @@ struct executor {
     bool nonsense;             /* it broke the rules: nothing of it is read any more */
     uint32_t n_described;      /* devices that it said it has */
     struct error why;          /* why it is gone */
+    bool useful;               /* a job has ended there */
     bool abandoned;            /* by the server, which knows the culprit */
     struct front_job *culprit; /* it is killed to end this job; NULL: otherwise */
     uint64_t started_ns, used_ns, busy_ns, device_ns; /* used: had its last job; busy: since when; device: in all */
@@ -409,7 +410,7 @@ static inline bool front_may_have_run(const struct front_job *own)
 }
 
 /* Sets front_job.again of the stream's jobs that the lost executor had. *steps: those that were looked at so far. */
-void front_choose_again(struct front_stream *s, unsigned *steps);
+void front_choose_again(struct front_stream *s, const struct front_job *culprit, unsigned *steps);
 
 /* ---- front_recover.c ---- */
 
@@ -430,8 +431,9 @@ void front_turn_drop(struct front *f, struct front_domain *d);
 
 /* A job with end_now is in a domain's executor, which is killed if the job does not end within moments. */
 void front_end_soon(struct front *f, struct front_job *own);
-/* Kills the executor where the first job of a stream has run for longer. */
-void front_end_late(struct executor *x, uint64_t longest_ns);
+/* Kills the executor where the first job of a stream has run for longer, or, since others wait (`since_ns`), all of
+ * them for twice as long. */
+void front_end_late(struct executor *x, uint64_t since_ns, uint64_t longest_ns);
 /* Kills executors whose job had its time. */
 void front_deadlines_turn(struct front *f);
 

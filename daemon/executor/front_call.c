@@ -78,7 +78,7 @@ int front_call(struct executor *x, struct call_request *request, const char *tex
     int reply_fds[CALL_FDS_MAX], r;
     unsigned channel;
 
-    if (atomic_load(&x->gone))
+    if (atomic_load(&x->gone) || atomic_load(&x->broken))
         return lost(e);
     channel = take_channel(x);
     r = call_send_request(x->channels[channel], request, text, fds);

@@ -26,7 +26,7 @@ void front_end_soon(struct front *f, struct front_job *own)
     set_end(f, own, clock_now_ns() + GRACE_NS);
 }
 
-void front_end_late(struct executor *x, uint64_t longest_ns)
+void front_end_late(struct executor *x, uint64_t since_ns, uint64_t longest_ns)
 {
     const uint64_t now_ns = clock_now_ns();
 
@@ -36,8 +36,10 @@ void front_end_late(struct executor *x, uint64_t longest_ns)
             s->sent ? front_job_of(list_entry(list_first(&s->jobs), struct backend_job, link)) : NULL;
         struct error e;
 
-        if (!first || now_ns < first->first_ns + longest_ns)
-            continue;
+        if (!first || now_ns < (first->first_ns > since_ns ? first->first_ns : since_ns) + longest_ns) {
+            if (!first || now_ns < since_ns + 2 * longest_ns)
+                continue;
+        }
         error_set(&e, ERROR_JOB_TIMEOUT,
                   "the job ran longer than %llu s while kernels of others waited for the GPU, so it was ended",
                   (unsigned long long)(longest_ns / 1000000000));
@@ -54,16 +56,14 @@ static struct front_job *find_due(struct executor *x, uint64_t now_ns, uint64_t 
 
     list_for_each_safe (node, after, &x->streams) {
         const struct front_stream *s = list_entry(node, struct front_stream, on_link);
-        struct list *job = list_first(&s->jobs);
+        struct front_job *own =
+            s->sent ? front_job_of(list_entry(list_first(&s->jobs), struct backend_job, link)) : NULL;
 
-        for (unsigned i = 0; i < s->sent; i++, job = job->next) {
-            struct front_job *own = front_job_of(list_entry(job, struct backend_job, link));
-
-            if (own->end_ns && own->end_ns <= now_ns)
-                due = own;
-            else if (own->end_ns && own->end_ns < *next_ns)
-                *next_ns = own->end_ns;
-        }
+        /* Only the first of a stream runs. */
+        if (own && own->end_ns && own->end_ns <= now_ns)
+            due = own;
+        else if (own && own->end_ns && own->end_ns < *next_ns)
+            *next_ns = own->end_ns;
     }
     return due;
 }
@@ -73,8 +73,11 @@ void front_deadlines_turn(struct front *f)
     const uint64_t now_ns = f->next_end_ns == UINT64_MAX ? 0 : clock_now_ns();
     uint64_t next_ns = UINT64_MAX;
 
-    if (now_ns < f->next_end_ns)
+    if (now_ns < f->next_end_ns) {
+        if (f->next_end_ns != UINT64_MAX)
+            front_set_timer(f, f->next_end_ns); /* an earlier one may have been in its place */
         return;
+    }
     list_for_each_safe (node, after, &f->executors) {
         struct executor *x = list_entry(node, struct executor, link);
         struct front_job *due = x->domain && !x->common ? find_due(x, now_ns, &next_ns) : NULL;

@@ -7,7 +7,7 @@
 #include "util/log.h"
 
 enum {
-    FAILURES_MAX = 4,           /* starts of the common executor in a row, before the devices are given up */
+    FAILURES_MAX = 6,           /* starts of the common executor in a row, before the devices are given up */
     RETRY_NS = 100000000,       /* doubled with every failure */
     SPARE_DELAY_NS = 300000000, /* a machine makes 3 to 6 contexts a second; others need them more than a spare */
 };
@@ -20,8 +20,11 @@ static void give(struct executor *x, struct front_domain *d)
     x->domain = d;
     x->key = d->key;
     d->executor = x;
-    if (x->state == PROCESS_SPARE)
+    if (x->state == PROCESS_SPARE) {
         x->state = PROCESS_SERVING;
+        d->wanted = false;
+        d->failures = 0;
+    }
     pthread_cond_broadcast(&f->changed);
     pthread_mutex_unlock(&f->lock);
 }
@@ -42,11 +45,12 @@ static struct executor *find_spare(struct front *f)
     return starting;
 }
 
-static unsigned count_executors(const struct front *f, uint64_t owner_key, struct executor **ret_idle)
+static unsigned count_executors(struct front *f, uint64_t owner_key, struct executor **ret_idle)
 {
     unsigned n = 0;
 
     *ret_idle = NULL;
+    pthread_mutex_lock(&f->lock);
     list_for_each_safe (node, after, &f->executors) {
         struct executor *x = list_entry(node, struct executor, link);
         const struct front_domain *d = x->domain;
@@ -54,10 +58,11 @@ static unsigned count_executors(const struct front *f, uint64_t owner_key, struc
         if (owner_key && (!d || x->common || domain_owner(d->key) != domain_owner(owner_key)))
             continue;
         n++;
-        if (d && !x->common && !d->streams && !x->unfinished && !x->stop && x->ready && !atomic_load(&x->gone) &&
-            (!*ret_idle || x->used_ns < (*ret_idle)->used_ns))
+        if (d && !x->common && !d->streams && !x->unfinished && !x->users && !x->stop && x->ready &&
+            !atomic_load(&x->gone) && (!*ret_idle || x->used_ns < (*ret_idle)->used_ns))
             *ret_idle = x;
     }
+    pthread_mutex_unlock(&f->lock);
     return n;
 }
 
@@ -102,15 +107,29 @@ static bool make_room(struct front *f, const struct front_domain *d)
     return false;
 }
 
+/* No start of the domain's executor for a while. */
+static void note_delay(struct front_domain *d, struct front *f, const struct error *why)
+{
+    pthread_mutex_lock(&f->lock);
+    d->error = *why;
+    d->retry_ns = clock_now_ns() + ((uint64_t)RETRY_NS << (d->failures < 7 ? d->failures : 7));
+    d->failures++;
+    if (d->key == DOMAIN_COMMON && d->failures >= FAILURES_MAX)
+        f->lost = d->error;
+    pthread_mutex_unlock(&f->lock);
+    front_set_timer(f, d->retry_ns);
+}
+
 int front_domain_serve(struct front_domain *d, struct front *f, struct error *e)
 {
-    const uint64_t now_ns = clock_now_ns();
     struct executor *x;
+    uint64_t now_ns;
 
     if (d->executor)
         return 0;
     if (front_is_refused(f, d, e))
         return -1;
+    now_ns = clock_now_ns();
     if (now_ns < d->retry_ns) {
         front_set_timer(f, d->retry_ns);
         return 0;
@@ -122,8 +141,10 @@ int front_domain_serve(struct front_domain *d, struct front *f, struct error *e)
             return 0;
         }
         x = front_executor_start(f, d->key == DOMAIN_COMMON, e);
-        if (!x)
-            return -1;
+        if (!x) {
+            note_delay(d, f, e);
+            return 0;
+        }
         f->last_start_ns = now_ns;
     }
     give(x, d);
@@ -175,13 +196,7 @@ static void note_failure(struct executor *x)
         f->last_start_ns = clock_now_ns() + 10000000000U; /* a spare: not at once again */
         return;
     }
-    pthread_mutex_lock(&f->lock);
-    d->error = x->start_error;
-    d->retry_ns = clock_now_ns() + ((uint64_t)RETRY_NS << (d->failures < 7 ? d->failures : 7));
-    d->failures++;
-    if (d->key == DOMAIN_COMMON && d->failures >= FAILURES_MAX)
-        f->lost = d->error;
-    pthread_mutex_unlock(&f->lock);
+    note_delay(d, f, &x->start_error);
 }
 
 static void note_end(struct executor *x)
@@ -195,6 +210,8 @@ static void note_end(struct executor *x)
         note_failure(x);
     else if (d)
         f->counts.replaced++;
+    if (started && d && !x->useful && !x->broke && !x->culprit && !x->stop)
+        note_delay(d, f, &x->why); /* it ended before it did anything: the next one may, too */
     front_recover(x, &streams);
     front_domain_lose(x);
     front_executor_join(x);
@@ -237,7 +254,7 @@ static void look_at_domain(struct front *f, struct front_domain *d)
     over = is_over(d);
     wanted = d->wanted || !list_empty(&d->blocked) || d->key == DOMAIN_COMMON;
     pthread_mutex_unlock(&f->lock);
-    if (over && d->executor && domain_is_of_connection(d->key))
+    if (over && d->executor && !d->executor->unfinished && domain_is_of_connection(d->key))
         dismiss(d->executor);
     if (over && !d->executor) {
         forget(f, d);
@@ -251,6 +268,8 @@ static void look_at_domain(struct front *f, struct front_domain *d)
         pthread_cond_broadcast(&f->changed);
         pthread_mutex_unlock(&f->lock);
         front_advance_domain(d); /* its jobs fail */
+    } else if (d->executor && d->executor->ready) {
+        front_advance_domain(d);
     }
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "executor/front.h"
@@ -42,10 +43,29 @@ static void close_fds(struct backend_import *import)
     import->n_fds = 0;
 }
 
+/* Only what a driver makes, and shared memory: closing a file of some other file systems waits for a process of their
+ * user's. Asks nothing that such a file system answers itself. */
+static int check_descriptor(int fd, struct error *e)
+{
+    struct statx about;
+
+    if (fcntl(fd, F_GET_SEALS) >= 0)
+        return 0;
+    if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &about) == 0 &&
+        (S_ISCHR(about.stx_mode) || (about.stx_mode & S_IFMT) == 0))
+        return 0;
+    return error_set(e, ERROR_INVALID_FD, "the descriptor is none that a CUDA driver exports");
+}
+
 /* A copy with descriptors of its own. */
 static int keep(const struct backend_import *import, struct backend_import *ret, struct error *e)
 {
     *ret = *import;
+    for (unsigned i = 0; i < import->n_fds; i++)
+        if (check_descriptor(import->fds[i], e) < 0) {
+            ret->n_fds = 0;
+            return -1;
+        }
     for (ret->n_fds = 0; ret->n_fds < import->n_fds; ret->n_fds++) {
         ret->fds[ret->n_fds] = fcntl(import->fds[ret->n_fds], F_DUPFD_CLOEXEC, 0);
         if (ret->fds[ret->n_fds] < 0) {

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "executor/front.h"
@@ -87,6 +88,7 @@ static void end_job(struct front_job *own)
     struct backend_job *job = own->job;
     struct front *f = s->device->front;
 
+    s->on->useful = true;
     front_take_back(own);
     front_leave_stream(s, job);
     if (f->wants_room && !s->sent)
@@ -110,10 +112,11 @@ static bool is_copy_time(double us)
 /* The job cannot have started before it was submitted, nor later than now. */
 static uint64_t started_of(const struct front_job *own, uint64_t said_ns)
 {
-    const uint64_t now_ns = clock_now_ns();
+    uint64_t now_ns;
 
     if (!said_ns)
         return 0;
+    now_ns = clock_now_ns();
     return said_ns < own->submitted_ns ? own->submitted_ns : said_ns > now_ns ? now_ns : said_ns;
 }
 
@@ -130,20 +133,25 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
     struct record_done record;
     struct front_job *own = read_record(x, from, size, &record, sizeof(record));
     struct backend_job *job;
+    bool lost;
 
     if (!own)
         return;
     job = own->job;
-    if ((list_first(&own->stream->jobs) != &job->link && !is_told(own->stream)) || record.n_samples != job->n_samples ||
-        !is_copy_time(record.h2d_us) || !is_copy_time(record.d2h_us) ||
+    if (record.n_samples != job->n_samples || !is_copy_time(record.h2d_us) || !is_copy_time(record.d2h_us) ||
         !take_rest(job, &record, from + sizeof(record), size - (uint32_t)sizeof(record))) {
         break_off(x, "an end");
+        return;
+    }
+    lost = record.failed && job->error.code == ERROR_DEVICE_LOST;
+    if (list_first(&own->stream->jobs) != &job->link && !(lost && is_told(own->stream))) {
+        break_off(x, "an end out of order");
         return;
     }
     for (uint32_t i = 0; i < job->n_samples; i++)
         if (!is_time(job->samples[i]))
             job->samples[i] = 0;
-    if (record.failed && job->error.code == ERROR_DEVICE_LOST) {
+    if (lost) {
         own->told = true; /* the executor is about to be lost: see front_recover.c */
         own->begun = record.started_ns != 0;
         return;
@@ -271,7 +279,17 @@ static void take_prepared(struct front *f)
     while ((node = list_pop(&prepared))) {
         struct front_stream *s = list_entry(node, struct front_stream, prepared_link);
 
+        struct error lost;
+
         s->preparing = false;
+        if (s->prepared < 0 && s->prepared_late && &s->prepare_job->link == s->unsent &&
+            ++s->prepare_job->begun_anew >= FRONT_REPEATS_MAX) {
+            error_set(&lost, ERROR_DEVICE_LOST, "the GPU's process ended whenever it opened what this work needs");
+            s->prepare_error = lost;
+            s->refused = true;
+            front_advance(s);
+            continue;
+        }
         /* An executor that was lost meanwhile is no fault of the job's. */
         s->refused = s->prepared < 0 && !s->prepared_late && &s->prepare_job->link == s->unsent;
         front_advance(s);
@@ -291,15 +309,16 @@ static void end_failed(struct front *f)
     }
 }
 
-/* Whether the timer's time has come. */
+/* Whether the timer's time has come. It is disarmed then: it may still fire, and nobody would read it. */
 static bool read_timer(struct front *f)
 {
+    const struct itimerspec never = {.it_value = {.tv_sec = 0}};
     uint64_t times;
 
     if (f->timer_ns == UINT64_MAX || clock_now_ns() < f->timer_ns)
         return false;
     f->timer_ns = UINT64_MAX;
-    /* Empty where the clock was read before the kernel's timer came: then it is set anew, or stays silent. */
+    timerfd_settime(f->timer, 0, &never, NULL);
     return read(f->timer, &times, sizeof(times)) > 0 || errno == EAGAIN;
 }
 

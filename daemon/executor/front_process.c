@@ -322,7 +322,8 @@ void front_kill(struct executor *x, const struct error *why)
         epoll_ctl(x->front->watch, EPOLL_CTL_DEL, x->bell, NULL);
         epoll_ctl(x->front->watch, EPOLL_CTL_DEL, x->control, NULL);
     }
-    log_error("executor_lost", "pid=%d why=\"%s\"", (int)x->pid, why->message);
+    if (!x->front->closing)
+        log_error("executor_lost", "pid=%d why=\"%s\"", (int)x->pid, why->message);
     pthread_mutex_lock(&x->front->lock);
     x->state = PROCESS_ENDING;
     if (x->pidfd >= 0 && front_mps_is_client(x))

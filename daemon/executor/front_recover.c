@@ -150,13 +150,14 @@ static void recover_stream(struct executor *x, struct front_stream *s, unsigned 
     struct list *node = list_first(&s->jobs);
     bool first = true;
 
-    front_choose_again(s, steps);
+    front_choose_again(s, x->culprit, steps);
+    s->refused = false;
     /* Those that stay are sent again, before the ones that were not sent. */
     s->unsent = &s->jobs;
     for (struct list *after; s->sent; node = after, first = false) {
         struct backend_job *job = job_of(node);
         struct front_job *own = front_job_of(job);
-        const bool again = own->again && own != x->culprit && job->begun_anew < FRONT_REPEATS_MAX;
+        const bool again = own->again;
         struct error e;
 
         after = node->next;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/memory_ids.h"
 #include "executor/front.h"
 
 enum {
@@ -13,7 +14,7 @@ enum {
 };
 
 struct range {
-    uint32_t memory;
+    uint64_t memory; /* see identity() */
     uint64_t start, end;
 };
 
@@ -32,13 +33,21 @@ struct search {
 
 /* ---- ranges ---- */
 
-static bool is_before(const struct range *r, uint32_t memory, uint64_t start)
+/* Shared host memory may be registered several times, with an id each: its file tells. */
+static uint64_t identity(const struct step_operand *o)
+{
+    const struct backend_memory *memory = memory_by_id(o->memory);
+
+    return memory && memory->file ? (uint64_t)1 << 63 | memory->file : o->memory;
+}
+
+static bool is_before(const struct range *r, uint64_t memory, uint64_t start)
 {
     return r->memory < memory || (r->memory == memory && r->end < start);
 }
 
 /* The first range of the memory that ends at `start` or later, or the place of one. */
-static unsigned find(const struct ranges *ranges, uint32_t memory, uint64_t start)
+static unsigned find(const struct ranges *ranges, uint64_t memory, uint64_t start)
 {
     unsigned low = 0, high = ranges->n;
 
@@ -56,13 +65,13 @@ static unsigned find(const struct ranges *ranges, uint32_t memory, uint64_t star
 /* Adds the operand, as one range with those that it touches. */
 static void add(struct ranges *ranges, const struct step_operand *o)
 {
-    struct range new = {.memory = o->memory, .start = o->offset, .end = o->offset + o->extent};
+    struct range new = {.memory = identity(o), .start = o->offset, .end = o->offset + o->extent};
     struct range *list = ranges->list;
     unsigned i, last;
 
     if (!o->memory || !o->extent)
         return;
-    i = last = find(ranges, o->memory, new.start);
+    i = last = find(ranges, new.memory, new.start);
     for (; last < ranges->n && list[last].memory == new.memory &&list[last].start <= new.end; last++) {
         new.start = list[last].start < new.start ? list[last].start : new.start;
         new.end = list[last].end > new.end ? list[last].end : new.end;
@@ -80,9 +89,10 @@ static void add(struct ranges *ranges, const struct step_operand *o)
 /* The range that has the operand's first byte, or comes next. NULL: there is none in its memory. */
 static const struct range *range_of(const struct ranges *ranges, const struct step_operand *o)
 {
-    const unsigned i = find(ranges, o->memory, o->offset + 1);
+    const uint64_t memory = identity(o);
+    const unsigned i = find(ranges, memory, o->offset + 1);
 
-    return i < ranges->n && ranges->list[i].memory == o->memory ? &ranges->list[i] : NULL;
+    return i < ranges->n && ranges->list[i].memory == memory ? &ranges->list[i] : NULL;
 }
 
 static bool has_all(const struct ranges *ranges, const struct step_operand *o)
@@ -119,8 +129,8 @@ static bool is_dense(const struct step *step, const struct step_operand *out)
     return n * dtype_size(p->dtype) == out->extent;
 }
 
-/* Forwards: what the step reads and an earlier one has written. */
-static uint32_t find_safe(struct search *search, const struct step *step)
+/* Forwards: what the step reads and an earlier one that is begun anew (`again`) writes. */
+static uint32_t find_safe(struct search *search, const struct step *step, bool again)
 {
     uint32_t safe = 0;
 
@@ -128,7 +138,7 @@ static uint32_t find_safe(struct search *search, const struct step *step)
         if (has_all(&search->whole, &step->operands[i]))
             safe |= 1U << i;
     for (unsigned i = step->n_inputs; i < step_operands(step); i++)
-        if (is_dense(step, &step->operands[i]))
+        if (again && is_dense(step, &step->operands[i]))
             add(&search->whole, &step->operands[i]);
     return safe;
 }
@@ -138,6 +148,8 @@ static bool may_repeat(struct search *search, const struct step *step, uint32_t 
 {
     for (unsigned i = step->n_inputs; i < step_operands(step); i++)
         add(&search->touched, &step->operands[i]);
+    if (step->in_place >= 0 && !(safe >> step->in_place & 1))
+        return false;
     for (unsigned i = 0; i < reads(step); i++)
         if (!(safe >> i & 1) && step->operands[i].extent && has_some(&search->touched, &step->operands[i]))
             return false;
@@ -162,39 +174,60 @@ static unsigned count_steps(const struct front_stream *s)
     return n;
 }
 
-static void look_at(struct search *search, const struct front_stream *s)
+/* Takes those from the ones to begin anew that may not be. Returns whether there were any. */
+static bool look_at(struct search *search, const struct front_stream *s)
 {
     struct list *node = list_first(&s->jobs);
+    bool fewer = false;
     unsigned n = 0;
 
+    search->whole.n = search->touched.n = 0;
+    search->whole.full = search->touched.full = false;
     for (unsigned i = 0; i < s->sent; i++, node = node->next) {
-        const struct backend_job *job = own_of(node)->job;
+        const struct front_job *own = own_of(node);
 
-        for (unsigned k = 0; front_may_have_run(own_of(node)) && k < job->n_steps; k++)
-            search->safe[n++] = find_safe(search, &job->steps[k]);
+        for (unsigned k = 0; front_may_have_run(own) && k < own->job->n_steps; k++)
+            search->safe[n++] = find_safe(search, &own->job->steps[k], own->again);
     }
     for (unsigned i = 0; i < s->sent; i++) {
         struct front_job *own = own_of(node = node->prev);
+        const bool before = own->again;
 
         for (unsigned k = own->job->n_steps; front_may_have_run(own) && k > 0; k--)
             own->again = may_repeat(search, &own->job->steps[k - 1], search->safe[--n]) && own->again;
+        fewer = fewer || own->again != before;
     }
+    return fewer;
 }
 
-void front_choose_again(struct front_stream *s, unsigned *steps)
+/* None that may have run is begun anew. */
+static void choose_none(const struct front_stream *s)
 {
+    struct list *node = list_first(&s->jobs);
+
+    for (unsigned i = 0; i < s->sent; i++, node = node->next)
+        own_of(node)->again = own_of(node)->again && !front_may_have_run(own_of(node));
+}
+
+void front_choose_again(struct front_stream *s, const struct front_job *culprit, unsigned *steps)
+{
+    enum { LOOKS_MAX = 8 };
     const unsigned n = count_steps(s);
     const bool look = n <= STEPS_FEW || *steps + n <= STEPS_MAX;
     struct search *search = look ? calloc(1, sizeof(*search)) : NULL;
     struct list *node = list_first(&s->jobs);
+    unsigned looks = 0;
 
     *steps += look ? n : 0;
+    for (unsigned i = 0; i < s->sent; i++, node = node->next)
+        own_of(node)->again = own_of(node) != culprit && own_of(node)->job->begun_anew < FRONT_REPEATS_MAX;
     if (search)
         search->safe = calloc(n + 1, sizeof(*search->safe));
-    for (unsigned i = 0; i < s->sent; i++, node = node->next)
-        own_of(node)->again = (search && search->safe) || !front_may_have_run(own_of(node));
-    if (search && search->safe)
-        look_at(search, s);
+    /* What reads the output of one that is not begun anew is looked at once more. */
+    while (search && search->safe && looks < LOOKS_MAX && look_at(search, s))
+        looks++;
+    if (!search || !search->safe || looks == LOOKS_MAX)
+        choose_none(s);
     if (search)
         free(search->safe);
     free(search);

@@ -250,6 +250,8 @@ void front_leave_stream(struct front_stream *s, struct backend_job *job)
 {
     if (s->unsent == &job->link)
         s->unsent = job->link.next;
+    if (s->prepare_job == job)
+        s->refused = false;
     list_remove(&job->link);
     if (list_empty(&s->jobs))
         list_remove(&s->link);
@@ -432,8 +434,11 @@ void front_submit(struct backend_stream *stream, struct backend_job *job)
 void front_cancel(struct backend_job *job)
 {
     struct front_job *own = front_job_of(job);
-    struct front_stream *s = own ? own->stream : stream_of_unsent(job);
+    struct front_stream *s;
 
+    if (!job->impl) /* it has ended: done() follows */
+        return;
+    s = own ? own->stream : stream_of_unsent(job);
     if (!own) { /* it ends when those before it have ended */
         list_remove(&s->blocked_link);
         front_advance(s);
@@ -480,7 +485,8 @@ void front_take_back(struct front_job *own)
     if (s->sent && next != &s->jobs) { /* the next one is the first now */
         struct backend_job *first = list_entry(next, struct backend_job, link);
 
-        first->started_ns = front_job_of(first)->first_ns = clock_now_ns();
+        if (front_job_of(first))
+            first->started_ns = front_job_of(first)->first_ns = clock_now_ns();
     }
     if (--x->unfinished == 0) {
         x->used_ns = clock_now_ns();

@@ -6,6 +6,7 @@
 enum {
     TURN_NS = 5000000,      /* how long a domain sends while others wait; what it has sent then ends */
     AHEAD = 8,              /* jobs that a domain has in its executor while others wait */
+    AHEAD_ALONE = 32,       /* the same while none waits: what is there when one comes goes on */
     LONGEST_NS = 2000000000 /* of one job, while others wait */
 };
 
@@ -72,7 +73,9 @@ static unsigned jobs_of(const struct front_domain *d)
 /* Whether the domain, which has the turn, sends on. */
 static bool goes_on(const struct front *f, const struct front_domain *d)
 {
-    return !f->n_waiting || (jobs_of(d) < AHEAD && clock_now_ns() < d->turn_ns + TURN_NS);
+    if (!f->n_waiting)
+        return jobs_of(d) < AHEAD_ALONE;
+    return jobs_of(d) < AHEAD && clock_now_ns() < d->turn_ns + TURN_NS;
 }
 
 bool front_turn_take(struct front *f, struct front_domain *d)
@@ -99,9 +102,24 @@ void front_turn_drop(struct front *f, struct front_domain *d)
         end_turn(f, d, clock_now_ns());
 }
 
+static uint64_t waiting_since(const struct front *f)
+{
+    uint64_t since_ns = UINT64_MAX;
+
+    list_for_each_safe (node, after, &f->domains) {
+        const struct front_domain *d = list_entry(node, struct front_domain, link);
+
+        if (d->waiting_ns && d->waiting_ns < since_ns)
+            since_ns = d->waiting_ns;
+    }
+    return since_ns;
+}
+
 /* Ends turns that are over; looks for jobs that last too long. */
 static void end_turns(struct front *f, uint64_t now_ns)
 {
+    const uint64_t since_ns = waiting_since(f);
+
     list_for_each_safe (node, after, &f->domains) {
         struct front_domain *d = list_entry(node, struct front_domain, link);
 
@@ -112,7 +130,7 @@ static void end_turns(struct front *f, uint64_t now_ns)
             if (!list_empty(&d->blocked))
                 wait_in_line(f, d, now_ns);
         } else if (d->executor) {
-            front_end_late(d->executor, LONGEST_NS);
+            front_end_late(d->executor, since_ns, LONGEST_NS);
             front_set_timer(f, now_ns < d->turn_ns + TURN_NS ? d->turn_ns + TURN_NS : now_ns + LONGEST_NS / 8);
         }
     }

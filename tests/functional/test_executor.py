@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gpu_machine import Machine, N, only_with_the_standin, register, square, values, vector
-from support import proc, raw
+from support import memfd, proc, raw
 from support.raw import tensor
 
 pytestmark = only_with_the_standin
@@ -190,3 +190,20 @@ def test_more_jobs_than_the_ring_holds(machine: Machine) -> None:
             connection.reply(msgid).get()
         assert (values(memory, 63 * N, 4 * N) == 8).all()
         exporter.close()
+
+
+def test_one_file_under_two_buffers(machine: Machine) -> None:
+    """What lies in both is known for the same: a sequence that reads what it overwrites is not repeated."""
+    with machine.daemon.connect() as connection:
+        shared = memfd.Shared(8 * N)
+        shared.view(np.float32, N)[:] = 3
+        one, two = (tensor(connection.register(shared), [N]) for _ in range(2))
+        out = {**one, "offset": 4 * N}
+        connection.run("square", [one], [out], device=machine.gpu)
+        ops = [{"op": "square", "in": [0], "out": [1]}, {"op": "square", "in": [1], "out": [2]}]
+        with machine.control.gate("kernel"):
+            sequence = {"tensors": [one, two, out], "ops": ops, "device": machine.gpu}
+            msgid = connection.request("sequence", sequence)
+            machine.wait(lambda: machine.row.waiting("kernel") >= 1)
+            os.kill(executor_of(machine), signal.SIGKILL)
+            assert connection.reply_error(msgid).code == "device_lost"

@@ -158,7 +158,7 @@ void front_fixture_submit(struct front_fixture *f, unsigned i, unsigned stream)
     struct backend_job *job = &f->jobs[i];
 
     if (!f->steps[i].n_outputs)
-        f->steps[i] = (struct step){.op = OP_ADD, .n_inputs = 2, .n_outputs = 1};
+        f->steps[i] = (struct step){.op = OP_ADD, .n_inputs = 2, .n_outputs = 1, .in_place = -1};
     f->steps[i].plan.elementwise.rank = 1;
     f->sent[i].kind = RECORD_LOST;
     *job = (struct backend_job){

@@ -196,6 +196,43 @@ static void test_an_executor_that_always_issues(void **state)
     assert_in_range(polls, 2, 10000);
 }
 
+/* Several may cancel a job that waits in the daemon, also when it has ended and its done() has yet to come. */
+static void test_a_waiting_job_is_cancelled_twice(void **state)
+{
+    struct front_fixture *f = *state;
+
+    f->x->ready = false; /* so the job waits for it */
+    front_fixture_submit(f, 0, 0);
+    assert_int_not_equal(f->sent[0].kind, RECORD_SUBMIT);
+    atomic_store(&f->jobs[0].cancel, true);
+    front_cancel(&f->jobs[0]);
+    front_cancel(&f->jobs[0]);
+    f->x->ready = true;
+    front_fixture_poll(f);
+    assert_int_equal(f->done[0], 1);
+    assert_true(f->jobs[0].failed);
+}
+
+/* Behind a job that the executor has lost no other can have ended well. */
+static void test_an_end_behind_a_lost_job(void **state)
+{
+    struct front_fixture *f = *state;
+    struct {
+        struct record_done head;
+        struct error error;
+    } told = {.head = {.kind = RECORD_DONE, .failed = 1}, .error = {.code = ERROR_DEVICE_LOST}};
+    const struct record_submit *got = submit(f, 0, 0);
+
+    told.head.slot = got->slot;
+    told.head.serial = got->serial;
+    got = submit(f, 1, 0);
+    front_fixture_put(f, &told, sizeof(told));
+    put_done(f, got, 0);
+    front_fixture_poll(f);
+    lost(f, 0);
+    lost(f, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -208,6 +245,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_progress, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_late_bell, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_executor_that_always_issues, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_waiting_job_is_cancelled_twice, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_an_end_behind_a_lost_job, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

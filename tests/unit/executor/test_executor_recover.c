@@ -35,7 +35,7 @@ static void square(struct front_fixture *f, unsigned i, unsigned in, unsigned ou
 {
     struct step *step = &f->steps[i];
 
-    *step = (struct step){.op = OP_SQUARE, .n_inputs = 1, .n_outputs = 1};
+    *step = (struct step){.op = OP_SQUARE, .n_inputs = 1, .n_outputs = 1, .in_place = -1};
     front_fixture_submit(f, i, 0);
     assert_int_equal(f->sent[i].kind, RECORD_SUBMIT);
     step->plan.dtype = DTYPE_F32;
