@@ -64,9 +64,10 @@ void series_print(struct series *const *all, size_t n_all)
         qsort(series->samples, series->n, sizeof(*series->samples), compare);
         for (size_t j = 0; j < series->n; j++)
             sum += series->samples[j];
-        printf("%s\"%s\": {\"p50\": %.3f, \"p90\": %.3f, \"p99\": %.3f, \"min\": %.3f, \"mean\": %.3f, \"n\": %zu}",
+        printf("%s\"%s\": {\"p50\": %.3f, \"p90\": %.3f, \"p99\": %.3f, \"min\": %.3f, \"max\": %.3f, "
+               "\"mean\": %.3f, \"n\": %zu}",
                i ? ", " : "", series->name, quantile(series, 0.5), quantile(series, 0.9), quantile(series, 0.99),
-               quantile(series, 0), series->n ? sum / (double)series->n : 0, series->n);
+               quantile(series, 0), quantile(series, 1), series->n ? sum / (double)series->n : 0, series->n);
     }
     printf("}\n");
 }

@@ -25,7 +25,8 @@ void series_deinit(struct series *series);
 void series_add(struct series *series, uint64_t start_ns);
 void series_add_us(struct series *series, double microseconds);
 
-/* Prints `{"<name>": {"p50": …, "p90": …, "p99": …, "min": …, "mean": …, "n": …}, …}` and a newline. Sorts the samples.
+/* Prints `{"<name>": {"p50": …, "p90": …, "p99": …, "min": …, "max": …, "mean": …, "n": …}, …}` and a newline. Sorts
+ * the samples.
  */
 void series_print(struct series *const *all, size_t n_all);
 

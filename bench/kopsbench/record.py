@@ -8,10 +8,11 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 Better = Literal["lower", "higher"]
-Statistic = Literal["p50", "p99"]
+Statistic = Literal["p50", "p99", "max"]
 
 
 @dataclass
@@ -22,6 +23,7 @@ class Summary:
     p99: float
     n: int
     name: str | None = None
+    max: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if value is not None}
@@ -34,7 +36,14 @@ def quantile(ordered: Sequence[float], q: float) -> float:
 def summarise(samples: Iterable[float], name: str | None = None) -> Summary:
     """Of durations in microseconds."""
     ordered = sorted(samples)
-    return Summary(quantile(ordered, 0.50), quantile(ordered, 0.99), len(ordered), name)
+    return Summary(quantile(ordered, 0.50), quantile(ordered, 0.99), len(ordered), name, ordered[-1])
+
+
+def merge(rounds: Sequence[Summary], name: str | None = None) -> Summary:
+    """Of the same measured in several rounds: medians of their percentiles, and the largest of all."""
+    most = [one.max for one in rounds if one.max is not None]
+    p50, p99 = (median(getattr(one, which) for one in rounds) for which in ("p50", "p99"))
+    return Summary(p50, p99, sum(one.n for one in rounds), name, max(most) if most else None)
 
 
 def summarise_rate(samples_us: Iterable[float], work: float, name: str | None = None) -> Summary:
@@ -108,7 +117,7 @@ def write(path: Path, records: Iterable[dict[str, Any]]) -> None:
     os.replace(fresh, path)
 
 
-COLUMNS = ("measure", "unit", "ours p50", "ours p99", "peer", "peer p50", "peer p99", "ratio", "target", "met")
+COLUMNS = ("measure", "unit", "ours p50", "ours p99", "ours max", "peer", "peer p50", "peer p99", "ratio", "target", "met")
 
 
 def number(value: float | None) -> str:
@@ -119,7 +128,7 @@ def target_text(record: dict[str, Any]) -> str:
     if record["target"] is None:
         return ""
     bounds = record["detail"].get("target_bounds")
-    what = {None: "×", "ours": "", "ours.p50": ""}.get(bounds, " p99")
+    what = {None: "×", "ours": "", "ours.p50": "", "ours.max": " max"}.get(bounds, " p99")
     return f"{'≤' if record['better'] == 'lower' else '≥'} {record['target']:g}{' ' if what == '×' else ''}{what}"
 
 
@@ -133,6 +142,7 @@ def row(record: dict[str, Any]) -> tuple[str, ...]:
         record["unit"],
         number(ours["p50"]),
         number(ours["p99"]),
+        number(ours.get("max")),
         peer.get("name", "" if peer else "none"),
         number(peer.get("p50")),
         number(peer.get("p99")),

@@ -21,7 +21,7 @@ SPIN_US = 200
 
 def summary(found: dict[str, Any], name: str | None = None) -> Summary:
     """Of a series that a program printed."""
-    return Summary(found["p50"], found["p99"], found["n"], name)
+    return Summary(found["p50"], found["p99"], found["n"], name, found["max"])
 
 
 def program_calls(context: Context) -> tuple[Any, ...]:
