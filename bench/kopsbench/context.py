@@ -34,6 +34,9 @@ class Context:
     blocks: int
     spin_us: int | None
     mps: bool = False  # this process and its children share the GPU through MPS
+    faults: int = 1000  # of isolation_storm
+    hangs: int = 200
+    storm_seconds: float = 180.0  # then it ends before it has made them all
     smoke: bool = False  # tiny counts, a stand-in for the GPU: the numbers mean nothing
     notes: dict[str, Any] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)

@@ -6,6 +6,7 @@ anything.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -81,11 +82,18 @@ def _capture(graph: _Graph) -> Iterator[None]:
         graph.open = False
 
 
+def _mem_get_info() -> tuple[int, int]:
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    _driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    return free.value, total.value
+
+
 cuda = SimpleNamespace(
     CUDAGraph=_Graph,
     graph=_capture,
     is_available=lambda: True,
     empty_cache=lambda: None,
+    mem_get_info=_mem_get_info,
     synchronize=lambda: _driver.synchronize(),
     get_device_name=lambda index=0: "stand-in",
 )

@@ -65,7 +65,7 @@ ROWS = {
     "load_add_twice_saturation": "add of 16 f32, host, twice as many asked for as can be given",
     "recovery_fault": "another client's kernel faults: longest wait for a right answer",
 }
-UNITS = {"us": "µs", "calls/s": "/s", "requests/s": "/s", "Jain's index": "", "compiles": ""}
+UNITS = {"us": "µs", "calls/s": "/s", "requests/s": "/s", "Jain's index": "", "compiles": "", "count": ""}
 HEAD = ("measure", "against", "kopsd p50 (p99)", "peer p50 (p99)", "ratio", "target", "met")
 
 
@@ -87,7 +87,7 @@ def target(record: Mapping[str, Any]) -> str:
     sign = "≤" if record["better"] == "lower" else "≥"
     bounds = record["detail"].get("target_bounds")
     if bounds:
-        which = " p99" if bounds.endswith("p99") else ""
+        which = f" {bounds.split('.')[-1]}" if bounds.endswith(("p99", "max")) else ""
         return f"{sign} {amount(record['target'], record['unit'])}{which}"
     return f"{sign} {record['target']:g} ×"
 
@@ -158,6 +158,33 @@ def neighbours(records: Mapping[str, Mapping[str, Any]]) -> str:
         title = detail["measured"].split(": ", 1)[1]
         was = beside(before, before.get("failures"), before.get("daemon_ended"))
         rows.append((title, was, beside(record["ours"], detail["failures"], detail["daemon_ended"]), met))
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def three(side: Mapping[str, Any] | None, unit: str) -> str:
+    """p50, p99 and the largest, without those that are the same."""
+    if not side:
+        return ""
+    numbers = [side["p50"], side["p99"], side.get("max", side["p99"])]
+    shown = numbers[:1] if len(set(numbers)) == 1 else numbers
+    return ", ".join(amount(number, unit) for number in shown)
+
+
+def isolation(records: Mapping[str, Mapping[str, Any]]) -> str:
+    """The records of `bench/run isolation`, in Markdown."""
+    head = ("executors.isolate = user", "p50, p99, largest", "off", "ratio", "target", "met")
+    rows: list[tuple[str, ...]] = [head, ("---",) * len(head)]
+    for name, record in records.items():
+        if not name.startswith("isolation_"):
+            continue
+        label = name.removeprefix("isolation_").replace("_", " ")
+        if record.get("error"):
+            rows.append((label, f"failed: {record['error'].strip().splitlines()[-1][:120]}", "", "", "", ""))
+            continue
+        ratio = "" if record["ratio"] is None else f"{record['ratio']:.3g} ×"
+        met = {True: "yes", False: "**no**", None: ""}[record["met"]]
+        ours, off = three(record["ours"], record["unit"]), three(record["peer"], record["unit"])
+        rows.append((label, ours, off, ratio, target(record), met))
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 

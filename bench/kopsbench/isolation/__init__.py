@@ -1,0 +1,1 @@
+"""Users whose kernels do harm, and clients that work beside them."""
