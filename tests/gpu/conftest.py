@@ -1,7 +1,10 @@
-"""A daemon with its CUDA backend for the whole session, a client for each test; skips where there is no GPU."""
+"""A daemon with its CUDA backend for the whole session, a client for each test; skips where there is no GPU.
+
+Where KOPS_CUDA_DRIVER names the stand-in driver, tests that ask for `driver` and `backend`, and not for torch, run on it."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +15,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "client_py"), str(Path(__file__).parent)]
 
+from support import backends  # noqa: E402
 from support.daemon import Daemon  # noqa: E402
+
+WITHOUT_EXECUTORS = {"KOPSD_EXECUTORS_ISOLATE": "off"}  # the daemon itself does the GPU work, and ends with its device
+BACKEND = backends.STANDIN if "KOPS_CUDA_DRIVER" in os.environ else backends.CUDA
 
 
 @pytest.fixture(scope="session")
@@ -26,9 +33,16 @@ def torch() -> Any:
 
 
 @pytest.fixture(scope="session")
-def driver(torch: Any) -> Any:
+def backend() -> str:
+    return BACKEND
+
+
+@pytest.fixture(scope="session")
+def driver(request: pytest.FixtureRequest) -> Any:
     from cuda_driver import Driver
 
+    if BACKEND == backends.CUDA:
+        request.getfixturevalue("torch")
     return Driver()
 
 

@@ -7,12 +7,15 @@ a CUDA device exists. Every call raises CudaError unless it succeeds.
 from __future__ import annotations
 
 import ctypes
+import os
+import time
 from typing import Any
 
 BUFFER_ID = 7  # CU_POINTER_ATTRIBUTE_BUFFER_ID
 POSIX_FD = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 LOCATION_DEVICE = 1
 ACCESS_READ_WRITE = 3
+QUIET_S, SETTLE_S = 0.3, 20.0
 
 
 class CudaError(RuntimeError):
@@ -54,7 +57,7 @@ class Driver:
     """The first device's primary context, made current in the calling thread."""
 
     def __init__(self) -> None:
-        self._library = ctypes.CDLL("libcuda.so.1")
+        self._library = ctypes.CDLL(os.environ.get("KOPS_CUDA_DRIVER", "libcuda.so.1"))
         self.call("cuInit", 0)
         device = ctypes.c_int()
         self.call("cuDeviceGet", ctypes.byref(device), 0)
@@ -98,6 +101,26 @@ class Driver:
 
     def synchronize(self) -> None:
         self.call("cuCtxSynchronize")
+
+    def free_bytes(self) -> int:
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value
+
+    def settle(self) -> None:
+        """Until nobody makes or ends a context any more: the free memory stays the same for a while."""
+        free, since, until = self.free_bytes(), time.monotonic(), time.monotonic() + SETTLE_S
+        while time.monotonic() < min(since + QUIET_S, until):
+            time.sleep(QUIET_S / 10)
+            now = self.free_bytes()
+            if now != free:
+                free, since = now, time.monotonic()
+
+    def offset(self, pointer: int) -> int:
+        """From the start of the allocation that holds the pointer."""
+        base, size = ctypes.c_uint64(), ctypes.c_size_t()
+        self.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(pointer))
+        return pointer - base.value
 
     # Sharing
 

@@ -21,7 +21,8 @@ USERS = ["none", *(["nobody"] if os.getuid() == 0 else [])]
 
 
 def confined(isolate: str, user: str = "none") -> Daemon:
-    return Daemon(config=f"[executors]\nisolate = {isolate}\nsandbox = auto\nuser = {user}\n")
+    config = f"[executors]\nisolate = {isolate}\nsandbox = auto\nuser = {user}\n"
+    return Daemon(config=config, env={"KOPSD_EXECUTORS_ISOLATE": isolate})
 
 
 @pytest.fixture(scope="module", params=USERS)

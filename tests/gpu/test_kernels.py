@@ -10,6 +10,7 @@ import kernel_sources as sources
 import numpy as np
 import pytest
 from check import assert_add, assert_gemm, assert_square
+from conftest import WITHOUT_EXECUTORS
 from support.daemon import Daemon
 
 LOST_STATUS = 75  # a daemon whose device was lost
@@ -358,7 +359,7 @@ def test_code_for_another_architecture(torch: Any, k: Any) -> None:
 @pytest.fixture
 def fragile(torch: Any) -> Iterator[Daemon]:
     """A daemon that need not survive the test."""
-    with Daemon(config="[server]\njob_timeout_s = 2\n") as daemon:
+    with Daemon(config="[server]\njob_timeout_s = 2\n", env=WITHOUT_EXECUTORS) as daemon:
         yield daemon
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from check import DTYPES, assert_add, assert_gemm, assert_square, gemm_variants
+from conftest import WITHOUT_EXECUTORS
 from support import proc
 from support.daemon import Daemon
 
@@ -96,7 +97,8 @@ def test_memcheck(torch: Any, tmp_path: Path) -> None:
         pytest.skip("there is no compute-sanitizer")
     report = tmp_path / "memcheck.log"
     # The sanitizer would follow the compilers, too, so code comes from the cache of a daemon without it.
-    env = {"CACHE_DIRECTORY": str(tmp_path / "cache")}
+    # Nor does it get into an executor's sandbox.
+    env = {"CACHE_DIRECTORY": str(tmp_path / "cache"), **WITHOUT_EXECUTORS}
     with Daemon(env=env) as plain, kops.connect(plain.socket_path) as k:
         user_kernel(k)
         proc.eventually(lambda: any(len(p.name) == 64 for p in (tmp_path / "cache").iterdir()), "the code is on disk")

@@ -10,6 +10,7 @@ from typing import Any
 
 import kernel_sources as sources
 import pytest
+from conftest import WITHOUT_EXECUTORS
 from support import proc
 from support.daemon import Daemon
 from support.raw import RpcError, tensor
@@ -17,7 +18,14 @@ from support.raw import RpcError, tensor
 
 @pytest.fixture
 def supervised(torch: Any) -> Iterator[Daemon]:
-    with Daemon("--supervise", config="[server]\njob_timeout_s = 2\n") as daemon:
+    with Daemon("--supervise") as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def fragile(torch: Any) -> Iterator[Daemon]:
+    """Without executors, so that a bad kernel ends the daemon."""
+    with Daemon("--supervise", config="[server]\njob_timeout_s = 2\n", env=WITHOUT_EXECUTORS) as daemon:
         with daemon.connect() as connection:
             if any(device.get("mps") for device in connection.call("hello")["devices"]):
                 pytest.skip("under MPS a fault is every client's")
@@ -31,13 +39,13 @@ def serving(daemon: Daemon) -> int:
 
 
 @pytest.mark.parametrize("bad", ["stray", "spin"])
-def test_others_see_nothing_of_a_bad_kernel(torch: Any, supervised: Daemon, bad: str) -> None:
+def test_others_see_nothing_of_a_bad_kernel(torch: Any, fragile: Daemon, bad: str) -> None:
     import kops
 
-    first = serving(supervised)
+    first = serving(fragile)
     a, b = torch.randn(5000, device="cuda"), torch.randn(5000, device="cuda")
     out, p = torch.empty_like(a), torch.zeros(64, device="cuda")
-    with kops.connect(supervised.socket_path) as culprit, kops.connect(supervised.socket_path) as other:
+    with kops.connect(fragile.socket_path) as culprit, kops.connect(fragile.socket_path) as other:
         shared = other.empty((2, 100), "f32")
         shared[0] = 3
         other.add(a, b, out=out, blocking=True)
@@ -48,7 +56,7 @@ def test_others_see_nothing_of_a_bad_kernel(torch: Any, supervised: Daemon, bad:
         out.fill_(float("nan"))
         other.add(a, b, out=out, blocking=True)
         assert torch.equal(out, a + b)
-        assert serving(supervised) != first
+        assert serving(fragile) != first
         assert (shared[0] == 3).all()
         other.square(shared[0], out=shared[1])
         assert (shared[1] == 9).all()
@@ -56,8 +64,8 @@ def test_others_see_nothing_of_a_bad_kernel(torch: Any, supervised: Daemon, bad:
         assert torch.equal(c, a + b)
         del twice
         assert torch.equal(culprit.add(a, b, blocking=True), a + b)
-    assert supervised.running()
-    assert supervised.log().count("event=supervise_restart") == 1
+    assert fragile.running()
+    assert fragile.log().count("event=supervise_restart") == 1
 
 
 def test_a_users_kernel_comes_back(torch: Any, supervised: Daemon) -> None:
@@ -117,4 +125,5 @@ def test_too_little_memory_is_an_error_and_no_end(torch: Any, supervised: Daemon
         assert refused.value.code == "out_of_memory" and held >= 8
         assert connection.alive()
     assert serving(supervised) == first
-    proc.eventually(lambda: torch.cuda.mem_get_info()[0] > free - (1 << 30), "the memory's return")
+    # Executors may have come meanwhile.
+    proc.eventually(lambda: torch.cuda.mem_get_info()[0] > free - (2 << 30), "the memory's return")

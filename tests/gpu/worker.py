@@ -23,9 +23,24 @@ def wait() -> str:
     return sys.stdin.readline().strip()
 
 
+def connect(path: str) -> Any:
+    """A client. With KOPS_TEST_DOMAIN it has launched a kernel of its own, so that all its work runs in its user's executor."""
+    import kops
+
+    client = kops.connect(path)
+    if "KOPS_TEST_DOMAIN" in os.environ:
+        import kernel_sources as sources
+        import numpy
+
+        double = client.kernel(sources.FIVE, "custom_kernel", "out float* out[n], const float* in[n], int n", 1, 32)
+        one, out = client.array(numpy.ones(32, numpy.float32)), client.zeros(32)
+        double(out, one, 32, blocking=True)
+        assert (numpy.asarray(out) == 2).all()
+    return client
+
+
 def checker(path: str, seed: str, rounds: str) -> None:
     """Random ops on random shapes, every result checked on the GPU."""
-    import kops
     import torch
     from check import assert_add, assert_gemm, assert_square
 
@@ -36,7 +51,7 @@ def checker(path: str, seed: str, rounds: str) -> None:
         return int(torch.randint(low, high, (1,), generator=generator))
 
     dtypes = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-    with kops.connect(path) as k:
+    with connect(path) as k:
         say(ready=True)
         wait()
         for round_ in range(int(rounds)):
@@ -94,10 +109,9 @@ def victim(path: str, side: str) -> None:
 
 def staging(path: str) -> None:
     """NumPy arrays in shared memory, in a process that has no CUDA context and could not make one."""
-    import kops
     import numpy
 
-    with kops.connect(path) as k:
+    with connect(path) as k:
         generator = numpy.random.default_rng(1)
         a, b = (
             k.array(generator.random((640, 320), numpy.float32)),
@@ -119,7 +133,7 @@ def allocator(path: str) -> None:
     import torch
 
     a = torch.ones(1 << 20, device="cuda")
-    with kops.connect(path) as k:
+    with connect(path) as k:
         try:
             k.add(a, a)
         except kops.KopsError as error:
@@ -132,10 +146,9 @@ def allocator(path: str) -> None:
 
 def expandable(path: str) -> None:
     """Tensors of expandable segments: across many chunks, in part, in place, and where memory was mapped anew."""
-    import kops
     import torch
 
-    with kops.connect(path) as k:
+    with connect(path) as k:
         k.square(torch.ones(10, device="cuda"))
         for size in (1, 1000, 3 << 20, 120 << 20):  # f32; the last are 480 MiB: more chunks than a message carries
             a = torch.arange(size, device="cuda", dtype=torch.float32) % 1000
@@ -162,7 +175,6 @@ def remapped(path: str) -> None:
     """Virtual memory by hand: the id of a chunk tells that other memory is mapped at its address."""
     import ctypes
 
-    import kops
     from cuda_driver import Array, Driver
     from kops._memory.allocations import allocations
     from kops._memory.exports import chunk_id
@@ -171,7 +183,7 @@ def remapped(path: str) -> None:
     size = 2 << 20
     address = driver.reserve(2 * size)
     ids = []
-    with kops.connect(path) as k:
+    with connect(path) as k:
         for turn in range(4):
             for at in (address, address + size):
                 driver.map_new(at, size)
@@ -196,7 +208,7 @@ def pooled(path: str) -> None:
 
     driver = Driver()
     pool = driver.make_pool(exportable=True)
-    with kops.connect(path) as k:
+    with connect(path) as k:
         for turn in range(3):
             address = driver.alloc_from(pool, 4 << 20)
             driver.write(address, ctypes.string_at((ctypes.c_float * 100)(*[turn + 3.0] * 100), 400))
