@@ -168,7 +168,14 @@ static void log_sandbox(const struct confinement *c)
                  c->namespace ? "yes" : "no", files_version());
 }
 
-static int enter(struct confinement *c, const struct backend_config *config, struct error *e)
+/* The common executor ends its jobs first. */
+static void bind_to_daemon(bool common)
+{
+    if (!common)
+        process_bind_to_parent(getppid());
+}
+
+static int enter(struct confinement *c, const struct backend_config *config, bool common, struct error *e)
 {
     const bool mps = mps_is_there();
     struct error why;
@@ -179,22 +186,24 @@ static int enter(struct confinement *c, const struct backend_config *config, str
     process_go_first();
     if (set_limits(e) < 0 || change_identity(c, e) < 0)
         return -1;
+    bind_to_daemon(common); /* the kernel forgets it when a process changes its user */
     close_others();
     if (confine_files(config, mps, &why) < 0 && lack(c, &why, e) < 0)
         return -1;
     return confine_calls(mps, &why) < 0 ? lack(c, &why, e) : 0;
 }
 
-int confine_begin(const struct backend_config *config, struct error *e)
+int confine_begin(const struct backend_config *config, bool common, struct error *e)
 {
     struct confinement c = read_variable();
     char first[8];
 
     if (c.mode == EXECUTOR_SANDBOX_OFF) {
         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        bind_to_daemon(common);
         return 0;
     }
-    if (enter(&c, config, e) < 0) {
+    if (enter(&c, config, common, e) < 0) {
         /* The daemon's first message. The end of a process that has not read it would reset the socket, and the daemon
          * would not read the error that this one is about to send. */
         while (recv(CALL_CONTROL_FD, first, sizeof(first), 0) < 0 && errno == EINTR)

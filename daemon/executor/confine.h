@@ -30,8 +30,9 @@ int confine_spawn(const struct backend_config *config, char *const *arguments, c
 /* ---- the executor's side ---- */
 
 /* To be called while the process has one thread, before the driver is loaded and before the daemon's descriptors come:
- * all behind CALL_CONTROL_FD are closed. `config` names the libraries. */
-int confine_begin(const struct backend_config *config, struct error *e);
+ * all behind CALL_CONTROL_FD are closed. `config` names the libraries. Without `common` the process is killed when the
+ * daemon ends, whatever it does then. */
+int confine_begin(const struct backend_config *config, bool common, struct error *e);
 
 /* To be called when the devices are open, before the first work. From then on the process makes no sockets: those of
  * MPS are open. Thread: any; all threads are confined. */

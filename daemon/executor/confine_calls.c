@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -149,6 +150,9 @@ int confine_calls(bool mps, struct error *e)
             r = refuse_controls(filter);
         if (r == 0)
             r = seccomp_rule_add(filter, LISTED, SCMP_SYS(socket), 1, SCMP_A0(SCMP_CMP_NE, AF_UNIX));
+        if (r == 0) /* the daemon's end is to be the executor's */
+            r = seccomp_rule_add(filter, LISTED, SCMP_SYS(prctl), 1,
+                                 SCMP_A0(SCMP_CMP_MASKED_EQ, UINT32_MAX, PR_SET_PDEATHSIG));
     }
     return calls_enter(filter, r, true, e);
 }

@@ -51,7 +51,7 @@ static void read_arguments(int argc, char **argv, struct serving *p, struct back
         else if (!strcmp(argv[i], "workspace"))
             config->cuda_workspace_bytes = number(value);
         else if (!strcmp(argv[i], "common"))
-            config->cuda_blaslt_late = *value == '0';
+            p->common = *value == '1';
         else if (!strcmp(argv[i], "spin"))
             p->spin_ns = number(value) * 1000;
         else if (!strcmp(argv[i], "debug"))
@@ -116,8 +116,8 @@ static int start_watch(struct serving *p, struct error *e)
 
 static int start(struct serving *p, const struct backend_config *config, struct error *e)
 {
-    if (confine_begin(config, e) < 0 || take_descriptors(p, e) < 0 || start_watch(p, e) < 0 || jobs_init(p, e) < 0 ||
-        devices_describe(p, config, e) < 0)
+    if (confine_begin(config, p->common, e) < 0 || take_descriptors(p, e) < 0 || start_watch(p, e) < 0 ||
+        jobs_init(p, e) < 0 || devices_describe(p, config, e) < 0)
         return -1;
     devices_connect(p);
     if (confine_finish(e) < 0)
@@ -206,6 +206,7 @@ int executor_main(int argc, char **argv, const struct backend *local)
     p->backend = local;
     p->control = CALL_CONTROL_FD;
     read_arguments(argc, argv, p, &config);
+    config.cuda_blaslt_late = !p->common;
     if (start(p, &config, &e) < 0) {
         said = e;
         status = 1;

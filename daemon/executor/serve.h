@@ -68,6 +68,7 @@ struct serving {
     pthread_mutex_t activating[BACKEND_MAX_DEVICES];
     unsigned n_devices;
     uint64_t spin_ns;
+    bool common; /* it runs no code of users */
     struct ring in, out;
     struct served_stream **streams; /* by number */
     struct served_program **programs;

@@ -19,6 +19,7 @@
 #include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/shm.h>
@@ -108,6 +109,8 @@ static void try_signals(struct notes *n, int victim)
 
 static void try_process(struct notes *n, int victim)
 {
+    note(n, "no death signal", prctl(PR_SET_PDEATHSIG, 0));
+    note(n, "no death signal, wide", syscall(SYS_prctl, 1L << 32 | PR_SET_PDEATHSIG, 0));
     char byte;
     struct iovec here = {&byte, 1}, there = {(void *)4096, 1};
     struct sched_param parameters = {0};
