@@ -164,6 +164,14 @@ struct backend_function {
     unsigned registers, static_shared, local_bytes, const_bytes, max_threads;
 };
 
+/* What calls code_load() and code_function(), where these may take as long as kernels of their domain run. */
+struct backend_work {
+    /* 0, or -1: then it may be called again, where the process that had the domain was lost. */
+    int (*run)(struct backend_work *work);
+    /* On the loop. `refused`: run() was not called, or its process was lost; NULL: it was. */
+    void (*done)(struct backend_work *work, const struct error *refused);
+};
+
 /* ---- jobs ---- */
 
 /* Low work is submitted only while the device has no other; a backend may treat it like normal work. */
@@ -316,6 +324,9 @@ struct backend {
      * (made for another architecture), invalid_argument (no binary at all), out_of_memory, device_lost. */
     int (*code_load)(struct backend_device *device, uint64_t domain, const void *image, size_t size,
                      struct backend_code **ret_code, struct error *e);
+    /* loop. Has work->run() called on a thread that no other domain needs, when the domain has its process, and
+     * work->done() from poll(). Never for DOMAIN_COMMON. -1: no memory. NULL: there are no domains. */
+    int (*work)(struct backend_device *device, uint64_t domain, struct backend_work *work, struct error *e);
     /* any; may block. No job uses it. */
     void (*code_unload)(struct backend_device *device, struct backend_code *code);
     /* any. All the dynamic shared memory that the device has may be asked for in launches. */

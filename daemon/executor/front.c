@@ -122,6 +122,7 @@ struct front *front_new(const struct backend_config *config, const struct backen
     f->config = *config;
     f->host = *host;
     pthread_mutex_init(&f->lock, NULL);
+    list_init(&f->worked);
     pthread_cond_init(&f->changed, NULL);
     list_init(&f->executors);
     list_init(&f->domains);
@@ -311,3 +312,4 @@ const struct backend *executor_backend(const struct backend *local)
     table.check = local->check;
     return &table;
 }
+    .work = front_work,

@@ -109,6 +109,8 @@ struct front_domain {
     struct executor *executor; /* NULL: none. Changed by the loop under front.lock */
     bool wanted;               /* under front.lock: a thread waits for the executor */
     unsigned failures;         /* starts in a row that failed */
+    struct list work;          /* under front.lock: waits for the executor, see front_work.c */
+    unsigned n_work;           /* under front.lock: not done, waiting or not */
     struct error error;        /* of the last */
     uint64_t retry_ns;         /* no start before */
     unsigned streams;          /* whose next job, or without one whose last, is the domain's */
@@ -166,6 +168,7 @@ struct front {
     struct ids handles, codes, functions; /* under lock */
     struct list prepared;                 /* under lock: struct front_stream.prepared_link */
     atomic_bool news;                     /* for the loop: states, prepared streams, domains that are wanted */
+    struct list worked;                   /* under lock: see front_work.c */
     atomic_uint used;                     /* devices that were ever needed, a bit each */
     bool closing;                         /* under lock */
     struct error lost;                    /* under lock: ERROR_NONE, or why no executor can be had any more */
@@ -297,6 +300,19 @@ struct front_object {
     uint32_t handle;
     atomic_ullong present; /* executors that have all of it, a bit each */
     atomic_ullong opened;  /* executors that may have some of it, and must close it */
+/* ---- front_work.c: a domain's work that may wait for its kernels ---- */
+
+/* backend.work(). Thread: loop. */
+int front_work(struct backend_device *device, uint64_t key, struct backend_work *work, struct error *e);
+/* The executor whose keeper the calling thread is, while that does such work; else NULL. */
+struct executor *front_work_executor(void);
+/* Gives the keeper of the domain's executor what waits, where that is ready. Thread: loop; so for the next two. */
+void front_work_give(struct front_domain *d);
+/* The domain gets no executor. */
+void front_work_refuse(struct front *f, struct front_domain *d, const struct error *why);
+/* Tells of what is done. */
+void front_work_done(struct front *f);
+
     uint64_t opening;      /* under front.lock: executors in which a thread opens it */
     atomic_uint closing;   /* closes that go on, and one for the owner */
     struct front_device *device;

@@ -27,6 +27,7 @@ struct front_domain *front_domain_get(struct front *f, uint64_t key)
         return d;
     d->key = key;
     list_init(&d->blocked);
+    list_init(&d->work);
     list_append(&f->domains, &d->link);
     return d;
 }
@@ -53,6 +54,7 @@ bool front_is_refused(const struct front *f, const struct front_domain *d, struc
 
 struct executor *front_executor_of(struct front *f, uint64_t key, struct error *e)
 {
+    const struct executor *keeper = front_work_executor(); /* which waits for no other one */
     struct front_domain *d;
     struct executor *x = NULL;
 
@@ -63,15 +65,17 @@ struct executor *front_executor_of(struct front *f, uint64_t key, struct error *
         goto out;
     }
     d->codes++; /* keeps it */
-    while (!serves(d->executor) && !front_is_refused(f, d, e)) {
+    while (!keeper && !serves(d->executor) && !front_is_refused(f, d, e)) {
         d->wanted = true;
         front_tell(f);
         pthread_cond_wait(&f->changed, &f->lock);
     }
     d->codes--;
-    if (serves(d->executor)) {
+    if (serves(d->executor) && (!keeper || d->executor == keeper)) {
         x = d->executor;
         x->users++;
+    } else if (keeper) {
+        error_set(e, ERROR_DEVICE_LOST, "the executor of the GPU has ended");
     }
 
 out:

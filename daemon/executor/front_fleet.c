@@ -58,7 +58,7 @@ static unsigned count_executors(struct front *f, uint64_t owner_key, struct exec
         if (owner_key && (!d || x->common || domain_owner(d->key) != domain_owner(owner_key)))
             continue;
         n++;
-        if (d && !x->common && !d->streams && !x->unfinished && !x->users && !x->stop && x->ready &&
+        if (d && !x->common && !d->streams && !d->n_work && !x->unfinished && !x->stop && x->ready &&
             !atomic_load(&x->gone) && (!*ret_idle || x->used_ns < (*ret_idle)->used_ns))
             *ret_idle = x;
     }
@@ -224,10 +224,10 @@ static void note_end(struct executor *x)
         front_advance_domain(d);
 }
 
-/* Nothing needs it: no job, no code, no thread that waits for it. */
+/* Nothing needs it: no job, no code, no work, no thread that waits for it. */
 static bool is_over(const struct front_domain *d)
 {
-    return d->key != DOMAIN_COMMON && !d->streams && !d->codes && !d->wanted && list_empty(&d->blocked);
+    return d->key != DOMAIN_COMMON && !d->streams && !d->codes && !d->n_work && !d->wanted && list_empty(&d->blocked);
 }
 
 /* Unless a thread of the pool has come to need the domain meanwhile. */
@@ -252,7 +252,7 @@ static void look_at_domain(struct front *f, struct front_domain *d)
 
     pthread_mutex_lock(&f->lock);
     over = is_over(d);
-    wanted = d->wanted || !list_empty(&d->blocked) || d->key == DOMAIN_COMMON;
+    wanted = d->wanted || !list_empty(&d->work) || !list_empty(&d->blocked) || d->key == DOMAIN_COMMON;
     pthread_mutex_unlock(&f->lock);
     if (over && d->executor && !d->executor->unfinished && domain_is_of_connection(d->key))
         dismiss(d->executor);
@@ -262,9 +262,12 @@ static void look_at_domain(struct front *f, struct front_domain *d)
     }
     if (!wanted || d->executor)
         return;
+    if (wanted && d->executor)
+        front_work_give(d);
     if (front_domain_serve(d, f, &e) < 0) {
         pthread_mutex_lock(&f->lock);
         d->wanted = false;
+        front_work_refuse(f, d, &e);
         pthread_cond_broadcast(&f->changed);
         pthread_mutex_unlock(&f->lock);
         front_advance_domain(d); /* its jobs fail */

@@ -342,6 +342,7 @@ static void turn(struct front *f)
         check_broken(f);
         take_prepared(f);
         front_domains_turn(f);
+        front_work_done(f);
     }
     front_turns_turn(f);
     front_deadlines_turn(f);

@@ -19,6 +19,11 @@ int modules_new(struct server *s, struct error *e)
     return s->modules->service ? 0 : -1;
 }
 
+bool modules_are_loading(const struct server *s)
+{
+    return s->modules->n_loading != 0;
+}
+
 void modules_stop(struct server *s)
 {
     code_service_close(s->modules->service, NULL, NULL);

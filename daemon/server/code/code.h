@@ -8,6 +8,8 @@
 int modules_new(struct server *s, struct error *e);
 /* Ends the compiler: the loop is about to end. */
 void modules_stop(struct server *s);
+/* Whether one is being loaded. */
+bool modules_are_loading(const struct server *s);
 /* Unloads all modules, after the loop's end and before the devices close. NULL is allowed. */
 void modules_free(struct server *s);
 

@@ -56,24 +56,34 @@ void module_default_arch(const struct backend_device *device, char into[COMPILED
 
 /* ---- loading ---- */
 
-static void load(struct work *work)
+static int load(struct module *module)
 {
-    struct module *module = list_entry(work, struct module, work);
     const struct backend *backend = module->device->backend;
     const struct compiled *c = module->compiled;
 
     if (backend->code_load(module->device, module->domain, c->image, c->image_size, &module->loaded, &module->error) <
         0) {
         module->loaded = NULL;
-        return;
+        return -1;
     }
     for (unsigned i = 0; i < c->n_entries; i++)
         if (backend->code_function(module->device, module->loaded, c->entries[i].lowered, &module->functions[i],
                                    &module->error) < 0) {
             backend->code_unload(module->device, module->loaded);
             module->loaded = NULL;
-            return;
+            return -1;
         }
+    return 0;
+}
+
+static void load_on_pool(struct work *work)
+{
+    load(list_entry(work, struct module, work));
+}
+
+static int load_in_domain(struct backend_work *work)
+{
+    return load(list_entry(work, struct module, domain_work));
 }
 
 static void module_free(struct module *module)
@@ -118,11 +128,11 @@ static void retire(struct module *module)
     work_submit(&s->loop, &module->work, unload, unloaded);
 }
 
-static void loaded(struct work *work)
+static void loaded(struct module *module)
 {
-    struct module *module = list_entry(work, struct module, work);
     struct list *node;
 
+    module->server->modules->n_loading--;
     module->state = module->loaded ? MODULE_READY : MODULE_FAILED;
     while ((node = list_pop(&module->waiters))) {
         struct module_waiter *waiter = list_entry(node, struct module_waiter, link);
@@ -130,6 +140,36 @@ static void loaded(struct work *work)
         waiter->ready(waiter);
     }
     module_unref(module); /* the load's own reference */
+}
+
+static void loaded_on_pool(struct work *work)
+{
+    loaded(list_entry(work, struct module, work));
+}
+
+static void loaded_in_domain(struct backend_work *work, const struct error *refused)
+{
+    struct module *module = list_entry(work, struct module, domain_work);
+
+    if (refused)
+        module->error = *refused;
+    loaded(module);
+}
+
+/* -1: no memory. */
+static int begin_loading(struct server *s, struct module *module)
+{
+    const struct backend *backend = module->device->backend;
+    struct error e;
+
+    module->domain_work = (struct backend_work){.run = load_in_domain, .done = loaded_in_domain};
+    if (!backend->work || module->domain == DOMAIN_COMMON)
+        work_submit(&s->loop, &module->work, load_on_pool, loaded_on_pool);
+    else if (backend->work(module->device, module->domain, &module->domain_work, &e) < 0)
+        return -1;
+    module->refs++;
+    s->modules->n_loading++;
+    return 0;
 }
 
 /* ---- sharing ---- */
@@ -184,11 +224,10 @@ struct module *module_take(struct server *s, struct compiled *compiled, struct b
     list_init(&module->waiters);
     list_init(&module->link);
     list_append(&s->modules->used, &module->link);
-    if (device) {
-        module->refs++;
-        work_submit(&s->loop, &module->work, load, loaded);
-    }
-    return module;
+    if (!device || begin_loading(s, module) == 0)
+        return module;
+    module_unref(module);
+    return NULL;
 }
 
 struct module *module_ref(struct module *module)

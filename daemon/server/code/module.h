@@ -33,6 +33,7 @@ struct module {
     struct error error;                 /* of MODULE_FAILED */
     struct list waiters;                /* struct module_waiter */
     struct work work;
+    struct backend_work domain_work; /* loads it for a domain that has a process */
 };
 
 /* Unloads the idle modules, once no work runs any more. */

@@ -10,7 +10,7 @@
 struct modules {
     struct code_service *service;
     struct list used, idle; /* struct module: with references; without, the least recently used first */
-    unsigned n_idle;
+    unsigned n_idle, n_loading;
 };
 
 struct connection_code {

@@ -131,7 +131,8 @@ void shutdown_step(struct server *s)
         if (!c->closed && !c->inflight && (!connection_has_output(c) || s->admission.cancelled))
             connection_close(c, "the daemon is ending");
     }
-    if (!list_empty(peers_connections(s)) || s->mappings.count || observe_is_busy(s) || s->control->handles_closed)
+    if (!list_empty(peers_connections(s)) || s->mappings.count || observe_is_busy(s) || modules_are_loading(s) ||
+        s->control->handles_closed)
         return;
     s->control->handles_closed = true;
     atomic_store(&signalled_server, NULL);
