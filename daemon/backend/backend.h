@@ -340,6 +340,10 @@ struct backend {
      * waits for nothing that may never end. NULL: jobs always end. */
     void (*abandon)(struct backend_device *device, const struct error *why);
 
+    /* loop. The daemon ends, and what the processes of domains do, or of all, does not: ends them, and makes no more.
+     * NULL: there are none. */
+    void (*end_processes)(struct backend_device *device, bool all);
+
     /* loop. A descriptor that becomes readable when poll() has something to do; -1: none. NULL: host->wake() alone
      * tells. */
     int (*wake_fd)(struct backend_device *device);

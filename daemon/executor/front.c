@@ -63,28 +63,11 @@ static struct front_device *device_new(struct front *f, struct executor *x, uint
 
 static void end_executors(struct front *f)
 {
-    struct error ends;
-
-    error_set(&ends, ERROR_DEVICE_LOST, "the daemon ends");
     pthread_mutex_lock(&f->lock);
     f->closing = true;
     pthread_cond_broadcast(&f->changed);
     pthread_mutex_unlock(&f->lock);
-    list_for_each_safe (node, after, &f->executors) {
-        struct executor *x = list_entry(node, struct executor, link);
-
-        if (x->common)
-            front_executor_stop(x);
-        else
-            front_kill(x, &ends); /* it may be in a call that lasts */
-    }
-    while (!list_empty(&f->executors)) {
-        struct executor *x = list_entry(list_first(&f->executors), struct executor, link);
-
-        front_domain_lose(x);
-        front_executor_join(x);
-        front_executor_free(x);
-    }
+    front_executors_end(f);
 }
 
 void front_free(struct front *f)
@@ -114,6 +97,7 @@ struct front *front_new(const struct backend_config *config, const struct backen
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
     struct front *f = calloc(1, sizeof(*f));
+    pthread_condattr_t clock;
 
     if (!f) {
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for executors");
@@ -122,12 +106,15 @@ struct front *front_new(const struct backend_config *config, const struct backen
     f->config = *config;
     f->host = *host;
     pthread_mutex_init(&f->lock, NULL);
-    list_init(&f->worked);
-    pthread_cond_init(&f->changed, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&f->changed, &clock);
+    pthread_condattr_destroy(&clock);
     list_init(&f->executors);
     list_init(&f->domains);
     list_init(&f->objects);
     list_init(&f->prepared);
+    list_init(&f->worked);
     list_init(&f->programs);
     list_init(&f->busy);
     list_init(&f->failed);
@@ -147,21 +134,31 @@ struct front *front_new(const struct backend_config *config, const struct backen
     return NULL;
 }
 
-/* Starts the common executor and waits until it has described its devices. */
+/* Starts the common executor and waits until it has described its devices. Once more where it has ended without a word.
+ */
 static int start_common(struct front *f, struct executor **ret_executor, struct error *e)
 {
-    bool failed;
+    bool failed = true, silent = true;
 
-    if (front_domain_serve(f->common, f, e) < 0)
-        return -1;
-    *ret_executor = f->common->executor; /* there is one: nothing has failed yet */
-    pthread_mutex_lock(&f->lock);
-    while ((*ret_executor)->state == PROCESS_STARTING)
-        pthread_cond_wait(&f->changed, &f->lock);
-    failed = (*ret_executor)->start_error.code != ERROR_NONE;
-    if (failed)
-        *e = (*ret_executor)->start_error;
-    pthread_mutex_unlock(&f->lock);
+    for (unsigned i = 0; failed && silent && i < FRONT_TRIES; i++) {
+        struct executor *x = *ret_executor = front_executor_start(f, true, e);
+
+        if (!x)
+            return -1;
+        pthread_mutex_lock(&f->lock);
+        while (x->state == PROCESS_STARTING)
+            pthread_cond_wait(&f->changed, &f->lock);
+        failed = x->start_error.code != ERROR_NONE;
+        silent = x->silent;
+        pthread_mutex_unlock(&f->lock);
+        if (!failed)
+            break;
+        *e = x->start_error;
+        front_executor_join(x);
+        front_executor_free(x);
+    }
+    if (!failed)
+        front_domain_give(f->common, *ret_executor);
     return failed ? -1 : 0;
 }
 
@@ -242,6 +239,25 @@ static void front_abandon(struct backend_device *base, const struct error *why)
     front_kill(f->common->executor, why);
 }
 
+static void front_end_processes(struct backend_device *base, bool all)
+{
+    struct front *f = front_device(base)->front;
+
+    pthread_mutex_lock(&f->lock);
+    f->ending = true;
+    f->closing = f->closing || all;
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+    list_for_each_safe (node, after, &f->executors) {
+        struct executor *x = list_entry(node, struct executor, link);
+
+        if ((x->common && !all) || atomic_load(&x->gone))
+            continue;
+        error_set(&x->why, ERROR_DEVICE_LOST, "the daemon ends");
+        front_abort(x);
+    }
+}
+
 static unsigned front_processes(struct backend_device *base, struct backend_process *ret, unsigned max,
                                 struct backend_process_counts *ret_counts)
 {
@@ -294,11 +310,13 @@ static struct backend table = {
     .poll = front_poll,
     .arm = front_arm,
     .wake_fd = front_wake_fd,
+    .work = front_work,
     .code_load = front_code_load,
     .code_unload = front_code_unload,
     .code_function = front_code_function,
     .kernel_limits = front_kernel_limits,
     .abandon = front_abandon,
+    .end_processes = front_end_processes,
     .processes = front_processes,
 };
 
@@ -312,4 +330,3 @@ const struct backend *executor_backend(const struct backend *local)
     table.check = local->check;
     return &table;
 }
-    .work = front_work,

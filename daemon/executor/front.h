@@ -62,6 +62,7 @@ struct executor {
     struct list tasks;        /* struct front_task */
     pthread_cond_t wanted;    /* a task, or the end */
     struct error start_error; /* where it never got ready */
+    bool silent;              /* and ended without saying why */
     int pidfd;
 
     pid_t pid;
@@ -108,9 +109,9 @@ struct front_domain {
     unsigned codes;            /* under front.lock: loaded for it */
     struct executor *executor; /* NULL: none. Changed by the loop under front.lock */
     bool wanted;               /* under front.lock: a thread waits for the executor */
-    unsigned failures;         /* starts in a row that failed */
     struct list work;          /* under front.lock: waits for the executor, see front_work.c */
     unsigned n_work;           /* under front.lock: not done, waiting or not */
+    unsigned failures;         /* starts in a row that failed */
     struct error error;        /* of the last */
     uint64_t retry_ns;         /* no start before */
     unsigned streams;          /* whose next job, or without one whose last, is the domain's */
@@ -167,10 +168,11 @@ struct front {
     struct list objects;                  /* under lock: struct front_object.link */
     struct ids handles, codes, functions; /* under lock */
     struct list prepared;                 /* under lock: struct front_stream.prepared_link */
-    atomic_bool news;                     /* for the loop: states, prepared streams, domains that are wanted */
     struct list worked;                   /* under lock: see front_work.c */
+    atomic_bool news;                     /* for the loop: states, prepared streams, domains that are wanted */
     atomic_uint used;                     /* devices that were ever needed, a bit each */
-    bool closing;                         /* under lock */
+    bool ending;                          /* under lock: no domain gets an executor any more */
+    bool closing;                         /* under lock: nobody does */
     struct error lost;                    /* under lock: ERROR_NONE, or why no executor can be had any more */
 
     struct ids stream_ids, program_ids;
@@ -214,6 +216,10 @@ int front_process_start(struct executor *x, struct error *e);
 void front_process_end(struct executor *x);
 /* Kills the process, or leaves that to the keeper, which reaps it. Thread: loop. */
 void front_kill(struct executor *x, const struct error *why);
+/* The same, and nobody needs to know why: the daemon ends. Thread: loop. */
+void front_abort(struct executor *x);
+/* The loop does not wake for it any more: it is about to end. Thread: loop. */
+void front_unwatch(const struct executor *x);
 /* Looks whether the executor is still there and answers. Thread: loop. */
 void front_check(struct executor *x);
 
@@ -256,6 +262,8 @@ struct executor *front_executor_start(struct front *f, bool common, struct error
 void front_executor_stop(struct executor *x);
 /* A thread is done with an executor that it counts among x->users. Thread: any. */
 void front_executor_release(struct executor *x);
+/* Ends all executors, in order where they do so in time. Thread: any, without others. */
+void front_executors_end(struct front *f);
 /* Waits for the threads of an executor that has ended: the keeper, and those in calls, which fail. Thread: loop. */
 void front_executor_join(struct executor *x);
 /* Frees it when they are gone; its bit is another one's from now on. Thread: loop. */
@@ -287,19 +295,11 @@ void front_domain_lose(struct executor *x);
 
 /* Makes sure that the domain has an executor, or will have one. -1: *e, it cannot. Thread: loop. */
 int front_domain_serve(struct front_domain *d, struct front *f, struct error *e);
+/* The executor, a spare or a new one, serves the domain from now on. Thread: loop. */
+void front_domain_give(struct front_domain *d, struct executor *x);
 /* Something has changed: starts wanted executors, ends those without use, keeps spares. Thread: loop. */
 void front_domains_turn(struct front *f);
 
-/* ---- front_object.c: what executors open ---- */
-
-enum front_kind { FRONT_MEMORY, FRONT_HOST, FRONT_CODE };
-
-struct front_object {
-    struct list link; /* in front.objects, under front.lock */
-    enum front_kind kind;
-    uint32_t handle;
-    atomic_ullong present; /* executors that have all of it, a bit each */
-    atomic_ullong opened;  /* executors that may have some of it, and must close it */
 /* ---- front_work.c: a domain's work that may wait for its kernels ---- */
 
 /* backend.work(). Thread: loop. */
@@ -313,6 +313,16 @@ void front_work_refuse(struct front *f, struct front_domain *d, const struct err
 /* Tells of what is done. */
 void front_work_done(struct front *f);
 
+/* ---- front_object.c: what executors open ---- */
+
+enum front_kind { FRONT_MEMORY, FRONT_HOST, FRONT_CODE };
+
+struct front_object {
+    struct list link; /* in front.objects, under front.lock */
+    enum front_kind kind;
+    uint32_t handle;
+    atomic_ullong present; /* executors that have all of it, a bit each */
+    atomic_ullong opened;  /* executors that may have some of it, and must close it */
     uint64_t opening;      /* under front.lock: executors in which a thread opens it */
     atomic_uint closing;   /* closes that go on, and one for the owner */
     struct front_device *device;

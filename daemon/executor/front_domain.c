@@ -45,7 +45,7 @@ bool front_is_refused(const struct front *f, const struct front_domain *d, struc
         *e = f->lost;
     else if (d->key != DOMAIN_COMMON && d->failures >= DOMAIN_FAILURES_MAX && clock_now_ns() < d->retry_ns)
         *e = d->error;
-    else if (f->closing)
+    else if (f->closing || (f->ending && d->key != DOMAIN_COMMON))
         error_set(e, ERROR_DEVICE_LOST, "the daemon ends");
     else
         return false;

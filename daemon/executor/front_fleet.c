@@ -12,7 +12,7 @@ enum {
     SPARE_DELAY_NS = 300000000, /* a machine makes 3 to 6 contexts a second; others need them more than a spare */
 };
 
-static void give(struct executor *x, struct front_domain *d)
+void front_domain_give(struct front_domain *d, struct executor *x)
 {
     struct front *f = x->front;
 
@@ -147,7 +147,7 @@ int front_domain_serve(struct front_domain *d, struct front *f, struct error *e)
         }
         f->last_start_ns = now_ns;
     }
-    give(x, d);
+    front_domain_give(d, x);
     return 0;
 }
 
@@ -191,6 +191,8 @@ static void note_failure(struct executor *x)
     struct front_domain *d = x->domain;
     struct front *f = x->front;
 
+    if (f->ending)
+        return;
     log_error("executor_start", "common=%d why=\"%s\"", x->common, x->start_error.message);
     if (!d) {
         f->last_start_ns = clock_now_ns() + 10000000000U; /* a spare: not at once again */
@@ -260,14 +262,14 @@ static void look_at_domain(struct front *f, struct front_domain *d)
         forget(f, d);
         return;
     }
-    if (!wanted || d->executor)
-        return;
     if (wanted && d->executor)
         front_work_give(d);
+    if (!wanted || d->executor)
+        return;
     if (front_domain_serve(d, f, &e) < 0) {
+        front_work_refuse(f, d, &e);
         pthread_mutex_lock(&f->lock);
         d->wanted = false;
-        front_work_refuse(f, d, &e);
         pthread_cond_broadcast(&f->changed);
         pthread_mutex_unlock(&f->lock);
         front_advance_domain(d); /* its jobs fail */
@@ -290,7 +292,7 @@ static void keep_spares(struct front *f)
             return; /* one starts */
         n += !x->domain && !x->common && !x->stop;
     }
-    if (n >= f->config.executors_spares || !f->common->executor || f->closing)
+    if (n >= f->config.executors_spares || !f->common->executor || f->ending)
         return;
     if (now_ns < f->last_start_ns + SPARE_DELAY_NS) {
         front_set_timer(f, f->last_start_ns + SPARE_DELAY_NS);

@@ -127,6 +127,7 @@ struct executor *front_executor_start(struct front *f, bool common, struct error
 
 void front_executor_stop(struct executor *x)
 {
+    front_unwatch(x);
     pthread_mutex_lock(&x->front->lock);
     x->stop = true;
     pthread_cond_signal(&x->wanted);
@@ -139,6 +140,42 @@ void front_executor_release(struct executor *x)
     if (--x->users == 0)
         pthread_cond_broadcast(&x->front->changed);
     pthread_mutex_unlock(&x->front->lock);
+}
+
+#define LAST_CALLS_NS UINT64_C(10000000000) /* for calls that are under way at the daemon's end */
+
+static void wait_for_end(struct executor *x, uint64_t until_ns)
+{
+    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000), .tv_nsec = (long)(until_ns % 1000000000)};
+    struct front *f = x->front;
+
+    pthread_mutex_lock(&f->lock);
+    while (!x->ended && clock_now_ns() < until_ns)
+        pthread_cond_timedwait(&f->changed, &f->lock, &until);
+    pthread_mutex_unlock(&f->lock);
+}
+
+void front_executors_end(struct front *f)
+{
+    const uint64_t until_ns = clock_now_ns() + LAST_CALLS_NS;
+
+    list_for_each_safe (node, after, &f->executors) {
+        struct executor *x = list_entry(node, struct executor, link);
+
+        if (x->common && x->ready)
+            front_executor_stop(x);
+        else
+            front_abort(x); /* its keeper may be waiting for it for long */
+    }
+    while (!list_empty(&f->executors)) {
+        struct executor *x = list_entry(list_first(&f->executors), struct executor, link);
+
+        wait_for_end(x, until_ns);
+        front_abort(x);
+        front_domain_lose(x);
+        front_executor_join(x);
+        front_executor_free(x);
+    }
 }
 
 void front_executor_join(struct executor *x)
@@ -154,12 +191,7 @@ void front_executor_join(struct executor *x)
 
 void front_executor_free(struct executor *x)
 {
-    struct front *f = x->front;
-
-    if (x->ready) {
-        epoll_ctl(f->watch, EPOLL_CTL_DEL, x->bell, NULL);
-        epoll_ctl(f->watch, EPOLL_CTL_DEL, x->control, NULL);
-    }
+    front_unwatch(x);
     remove_locked(x);
     front_process_free(x);
 }

@@ -18,7 +18,8 @@
 #include "util/log.h"
 
 enum {
-    READY_S = 120, /* a machine with many GPUs takes a third of a second for each */
+    READY_S = 120,  /* a machine with many GPUs takes a third of a second for each */
+    LAST_MS = 1000, /* from the end of its socket to the process's */
     END_MS = 10000,
     DOMAIN_END_MS = 1000,
     ORDER_MS = 5000,  /* for an executor that is hurried: it ends itself after 3 s */
@@ -185,6 +186,7 @@ fail:
 static int wait_until_ready(struct executor *x, struct error *e)
 {
     const struct timeval limit = {.tv_sec = READY_S};
+    struct pollfd ended = {.fd = x->pidfd, .events = POLLIN};
     struct error said;
     unsigned n = 0;
     int fds[CALL_FDS_MAX], got;
@@ -193,6 +195,7 @@ static int wait_until_ready(struct executor *x, struct error *e)
     got = call_receive(x->control, &said, sizeof(said), fds, &n);
     for (unsigned i = 0; i < n; i++)
         close(fds[i]);
+    x->silent = got != (int)sizeof(said) && poll(&ended, 1, LAST_MS) > 0;
     if (got != (int)sizeof(said))
         return error_set(e, ERROR_INTERNAL, "the executor ended, or did not get ready in %d s", READY_S);
     if (said.code != ERROR_NONE) {
@@ -213,7 +216,9 @@ static int open_pidfd(struct executor *x, struct error *e)
     pthread_mutex_lock(&x->front->lock);
     x->pidfd = fd;
     pthread_mutex_unlock(&x->front->lock);
-    return fd < 0 ? error_set(e, ERROR_OUT_OF_MEMORY, "pidfd_open: %s", strerror(errno)) : 0;
+    if (fd < 0)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "pidfd_open: %s", strerror(errno));
+    return atomic_load(&x->gone) ? error_set(e, ERROR_DEVICE_LOST, "the daemon ends") : 0;
 }
 
 int front_process_start(struct executor *x, struct error *e)
@@ -312,18 +317,18 @@ void front_process_end(struct executor *x)
     x->pid = 0;
 }
 
-void front_kill(struct executor *x, const struct error *why)
+void front_unwatch(const struct executor *x)
 {
-    if (atomic_exchange(&x->gone, true))
+    if (!x->ready)
         return;
-    x->why = *why;
-    if (x->ready) {
-        log_end(x);
-        epoll_ctl(x->front->watch, EPOLL_CTL_DEL, x->bell, NULL);
-        epoll_ctl(x->front->watch, EPOLL_CTL_DEL, x->control, NULL);
-    }
-    if (!x->front->closing)
-        log_error("executor_lost", "pid=%d why=\"%s\"", (int)x->pid, why->message);
+    epoll_ctl(x->front->watch, EPOLL_CTL_DEL, x->bell, NULL);
+    epoll_ctl(x->front->watch, EPOLL_CTL_DEL, x->control, NULL);
+}
+
+void front_abort(struct executor *x)
+{
+    atomic_store(&x->gone, true);
+    front_unwatch(x);
     pthread_mutex_lock(&x->front->lock);
     x->state = PROCESS_ENDING;
     if (x->pidfd >= 0 && front_mps_is_client(x))
@@ -338,12 +343,23 @@ void front_kill(struct executor *x, const struct error *why)
         shutdown(x->channels[i], SHUT_RDWR);
 }
 
+void front_kill(struct executor *x, const struct error *why)
+{
+    if (atomic_load(&x->gone))
+        return;
+    x->why = *why;
+    if (x->ready)
+        log_end(x);
+    log_error("executor_lost", "pid=%d why=\"%s\"", (int)x->pid, why->message);
+    front_abort(x);
+}
+
 void front_check(struct executor *x)
 {
     struct pollfd control = {.fd = x->control, .events = POLLIN};
     struct error e;
 
-    if (atomic_load(&x->gone) || !x->ready)
+    if (atomic_load(&x->gone) || !x->ready || x->stop) /* one that is told to end does */
         return;
     bell_silence(x->bell);
     if (poll(&control, 1, 0) > 0) /* it says nothing more: the socket is readable when it has ended */

@@ -29,6 +29,7 @@ struct control {
     struct server *server;
     uv_timer_t shutdown_timer;
     bool handles_closed;
+    bool processes_ended; /* the shutdown has killed all executors */
     int exit_status;
 };
 

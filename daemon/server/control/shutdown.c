@@ -108,11 +108,33 @@ static void cancel_everything(struct server *s)
     }
 }
 
-/* First cancels the work that still runs. At the second time a kernel hangs, and nothing here can stop it. */
+/* False: there are none. */
+static bool end_processes(struct server *s, bool all)
+{
+    bool any = false;
+
+    for (unsigned i = 0; i < s->devices.count; i++) {
+        struct backend_device *d = s->devices.all[i];
+
+        if (d->backend->end_processes)
+            d->backend->end_processes(d, all);
+        any = any || d->backend->end_processes;
+    }
+    return any;
+}
+
+/* First cancels the work that still runs, and ends the executors that have code of users; then, where a driver hangs,
+ * the other one. At last something hangs that nothing here can stop. */
 static void on_grace_over(uv_timer_t *timer)
 {
     struct server *s = timer->data;
 
+    if (s->admission.cancelled && !s->control->processes_ended && end_processes(s, true)) {
+        s->control->processes_ended = true;
+        log_error("stop_executors", "jobs=%u", exec_jobs(s));
+        tell_stopping(s, s->config.shutdown_grace_ms + 1000);
+        return;
+    }
     if (s->admission.cancelled || s->control->exit_status == SERVER_EXIT_DEVICE_LOST) {
         log_error("stop_forced", "jobs=%u why=\"a running kernel does not end\"", exec_jobs(s));
         _exit(s->control->exit_status ? s->control->exit_status : SERVER_EXIT_FAILED);
@@ -120,6 +142,7 @@ static void on_grace_over(uv_timer_t *timer)
     s->admission.cancelled = true;
     tell_stopping(s, s->config.shutdown_grace_ms + 1000);
     cancel_everything(s);
+    end_processes(s, false);
 }
 
 void shutdown_step(struct server *s)
