@@ -32,19 +32,22 @@ DEVICE_LOST_STATUS = 75
 class Machine:
     """A daemon with a GPU that is none, and its control page."""
 
-    def __init__(self, folder: Path, more: str = "", env: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, more: str = "", env: dict[str, str] | None = None, start: bool = True) -> None:
         self.control = Control(folder / "control")
         self.env = {
             **self.control.env,
             "KOPS_CUDA_DRIVER": str(backends.standin_driver()),
             **(env or {}),
         }
-        self.daemon = Daemon(config=backends.config(backends.STANDIN) + more, env=self.env)
-        self.gpu = next(d["uuid"] for d in self.hello()["devices"] if d["backend"] == "cuda")
+        self.daemon = Daemon(config=backends.config(backends.STANDIN) + more, env=self.env, start=start)
+        self.gpu = self.find_gpu() if start else ""
 
     def hello(self) -> dict[str, Any]:
         with self.daemon.connect() as connection:
             return connection.call("hello")
+
+    def find_gpu(self) -> str:
+        return next(d["uuid"] for d in self.hello()["devices"] if d["backend"] == "cuda")
 
     def exporter(self, ordinal: int = 0) -> Exporter:
         return Exporter(self.env, ordinal)

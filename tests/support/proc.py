@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import select
 import time
@@ -88,6 +89,25 @@ def states(pid: int) -> set[str]:
     for thread in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{thread}/stat", encoding="utf-8") as file:
             found.add(file.read().rsplit(")", 1)[1].split()[0])
+    return found
+
+
+def is_polling(pid: int) -> bool:
+    """Its first thread sleeps in poll() or its like."""
+    numbers = ("7", "271") if platform.machine() == "x86_64" else ("73",)
+    return Path(f"/proc/{pid}/syscall").read_text(encoding="utf-8").split()[0] in numbers
+
+
+def zombies(pid: int) -> int:
+    """Children that it has not waited for."""
+    found = 0
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                state, parent = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[:2]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            found += state == "Z" and int(parent) == pid
     return found
 
 

@@ -1,0 +1,151 @@
+"""A daemon whose executors are killed, beside clients that must not notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from domains import Bystander, Calculator, Counter, Domains, Plain, Watcher
+from gpu_machine import N
+from support import proc
+from user_kernels import custom_kernel, hostile_kernel
+
+# What an executor opens for its clients. Streams, events and scratch are kept for the next ones.
+OPENED = (
+    "live_ipc_mappings",
+    "live_vmm_handles",
+    "live_vmm_reservations",
+    "live_vmm_maps",
+    "live_host_registrations",
+    "live_pool_imports",
+    "live_modules",
+    "live_graphs",
+    "live_graph_execs",
+    "live_captures",
+)
+
+
+class Scene:
+    """A daemon whose clients have an executor each once they have kernels. Two of them work all the time: one in the
+    common executor, one in its own."""
+
+    def __init__(self, folder: Path, **how: Any) -> None:
+        self.machine = Domains(folder, **{"isolate": "connection", "maximum": 12, "faults": 0, **how})
+        self.control, self.daemon, self.gpu = self.machine.control, self.machine.daemon, self.machine.gpu
+        self.exporter = self.machine.exporter()
+        self.watcher = Watcher(self.machine)
+        self.bystanders: list[Bystander] = [Calculator(self.machine), Counter(self.machine)]
+        self.named = 0
+
+    def others_go_on(self, rounds: int = 2) -> None:
+        for one in self.bystanders:
+            one.goes_on(rounds)
+
+    def waits_at(self, gate: str, pid: int) -> None:
+        self.machine.wait(lambda: self.control.row(pid).waiting(gate) >= 1)
+
+    def holdings(self) -> dict[str, int]:
+        """Of the daemon, and of what its executor has open for the clients that are there."""
+        pid = self.daemon.pid
+        live = self.control.row(self.watcher.common()).live()
+        return {
+            **self.daemon.holdings(),
+            "threads": proc.status(pid, "Threads") - len(self.machine.executors()),
+            "zombies": proc.zombies(pid),
+            **{key: live[key] for key in OPENED},
+        }
+
+    def settle(self, before: dict[str, int]) -> None:
+        proc.eventually(lambda: proc.no_more(self.holdings(), before), lambda: f"{before}, but {self.holdings()}")
+
+    def close(self) -> None:
+        for one in self.bystanders:
+            one.close()
+        for one in self.bystanders:
+            one.check()
+        self.watcher.connection.close()
+        self.exporter.close()
+        self.daemon.stop()
+        assert not self.control.misuses()
+
+
+class Victim:
+    """A client of the executor that is killed. With a `domain`, that is its own one; the counter of its kernel's launches
+    then says whether any was repeated."""
+
+    def __init__(self, scene: Scene, domain: bool) -> None:
+        scene.named += 1
+        self.scene, self.domain, self.name = scene, domain, f"victim-{scene.named}"
+        self.connection = scene.daemon.connect()
+        self.connection.call("hello", {"client": self.name})
+        self.memory = Plain(self.connection, scene.gpu, 3 * N)
+        self.a, self.b, self.c = (self.memory.tensor(N, N * i) for i in range(3))
+        self.count, self.counted = Plain(self.connection, scene.gpu, 1, "u32"), 0
+        if domain:
+            self.custom = custom_kernel(self.connection)
+            self.counter = hostile_kernel(self.connection, "run_for")
+        self.works()
+
+    @property
+    def pid(self) -> int:
+        return self.scene.watcher.of(self.name) if self.domain else self.scene.watcher.common()
+
+    def has_another_than(self, pid: int) -> None:
+        proc.eventually(lambda: self.pid not in (0, pid), "another executor")
+
+    def works(self) -> None:
+        """With ids that it got long ago."""
+        self.memory.data[:] = np.repeat(np.float32([3, 0, 0]), N)
+        self.connection.run("square", [self.a], [self.b])
+        self.connection.run("add", [self.a, self.b], [self.c])
+        assert (self.memory.data == np.repeat(np.float32([3, 9, 12]), N)).all()
+        if self.domain:
+            self.connection.call("launch", {"kernel": self.custom, "args": [self.c, self.b, N]})
+            assert (self.memory.data[2 * N :] == 18).all()
+            self.connection.reply(self.launch()).get()
+            assert self.count.data[0] == self.counted
+
+    def launch(self, stream: int = 0, us: int = 1) -> int:
+        """The counter's kernel."""
+        self.counted += 1
+        return self.connection.request("launch", {"kernel": self.counter, "args": [self.count.tensor(), us], "stream": stream})
+
+    @contextmanager
+    def held(self, gate: str) -> Iterator[None]:
+        """Whatever its executor does there waits; another executor does not."""
+        pid = self.pid
+        with self.scene.control.gate(gate, pid):
+            yield
+
+    def reaches(self, gate: str) -> None:
+        self.scene.waits_at(gate, self.pid)
+
+
+# Gets to a point, yields for the kill, and sees that all is as it should be.
+Point = Callable[[Scene, Victim], Iterator[None]]
+
+
+def finish(point: Iterator[None]) -> None:
+    for _ in point:
+        raise AssertionError("a point yields once")
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
+    made: list[Scene] = []
+
+    def new(**how: Any) -> Scene:
+        made.append(Scene(tmp_path, **how))
+        return made[-1]
+
+    yield new
+    for scene in made:
+        scene.close()
+
+
+# A test module binds this name, which is how pytest finds it.
+FIXTURES = (start,)

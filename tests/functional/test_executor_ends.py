@@ -1,0 +1,279 @@
+"""Executors that are killed while they start, and the end of a daemon whose executors hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from domains import Domains, Plain
+from gpu_machine import N, only_with_the_standin, values, vector
+from killed import FIXTURES, Point, Scene, Victim, finish
+from standin_cuda.control import has_ended
+from support import memfd, proc
+from support.raw import tensor
+from user_kernels import HOSTILE, only_with_nvrtc
+
+pytestmark = [only_with_the_standin, only_with_nvrtc]
+(start,) = FIXTURES
+
+ROUNDS = 3
+
+# ---- starts ----
+
+
+def waiting_at(scene: Scene, gate: str, spared: set[int] = frozenset()) -> int:  # type: ignore[assignment]
+    """The executor that waits there, another one than `spared`."""
+    found: list[int] = []
+
+    def look() -> bool:
+        found[:] = [pid for pid in scene.machine.executors() - spared if pid in pids() and scene.control.row(pid).waiting(gate)]
+        return bool(found)
+
+    def pids() -> set[int]:
+        return {row.pid for row in scene.control.rows()}
+
+    proc.eventually(look, f"an executor at {gate}")
+    return found[0]
+
+
+def wait_until_gone(machine: Domains, pid: int) -> None:
+    proc.eventually(lambda: pid not in machine.executors(), "it is gone")
+
+
+@pytest.mark.parametrize("gate", ["init", "context"])
+@pytest.mark.parametrize("domain", [False, True], ids=["common", "domain"])
+def test_killed_again_while_it_starts(start: Callable[..., Scene], gate: str, domain: bool) -> None:
+    """Requests wait for the one that gets ready."""
+    scene = start()
+    before: dict[str, int] = {}
+    for _ in range(ROUNDS):
+        victim = Victim(scene, domain)
+        victim.memory.data[N:] = 0
+        dead = {victim.pid}
+        with scene.control.gate(gate):
+            os.kill(victim.pid, signal.SIGKILL)
+            sent = victim.connection.request("run", {"op": "square", "in": [victim.a], "out": [victim.b]})
+            for _ in range(2 if gate == "context" else 1):
+                pid = waiting_at(scene, gate, dead)
+                os.kill(pid, signal.SIGKILL)
+                dead.add(pid)
+            waiting_at(scene, gate, dead)
+        victim.connection.reply(sent).get()
+        assert (victim.memory.data[N : 2 * N] == 9).all()
+        victim.works()
+        scene.others_go_on()
+        victim.connection.close()
+        before = before or scene.holdings()
+    scene.settle(before)
+
+
+@pytest.mark.parametrize("gate", ["init", "context"])
+def test_a_spare_is_killed_while_it_starts(start: Callable[..., Scene], gate: str) -> None:
+    scene = start(spares=1)
+    proc.eventually(lambda: bool(scene.watcher.rows("spare")), "a spare")
+    before: dict[str, int] = {}
+    for _ in range(ROUNDS):
+        proc.eventually(lambda: bool(scene.watcher.rows("spare")), "a spare")
+        dead = scene.machine.executors()
+        with scene.control.gate(gate):
+            os.kill(scene.watcher.rows("spare")[0]["pid"], signal.SIGKILL)
+            pid = waiting_at(scene, gate, dead)
+            os.kill(pid, signal.SIGKILL)
+            wait_until_gone(scene.machine, pid)
+        victim = Victim(scene, domain=True)
+        scene.others_go_on()
+        victim.connection.close()
+        before = before or scene.holdings()
+    scene.settle(before)
+
+
+@pytest.mark.parametrize("gate", ["init", "context"])
+def test_killed_at_the_daemons_start(tmp_path: Path, gate: str) -> None:
+    machine = Domains(tmp_path, start=False)
+    with machine.control.gate(gate):
+        with ThreadPoolExecutor(1) as other:
+            started = other.submit(machine.daemon.start)
+            proc.eventually(lambda: machine.control.waiting(gate) == 1, "the executor starts")
+            (pid,) = machine.executors()
+            os.kill(pid, signal.SIGKILL)
+            wait_until_gone(machine, pid)
+            machine.control.gate(gate).open()
+            started.result()
+    with machine.daemon, machine.daemon.connect() as connection:
+        memory = Plain(connection, machine.find_gpu(), 2 * N)
+        memory.data[:] = 3
+        connection.run("square", [memory.tensor(N)], [memory.tensor(N, N)])
+        assert (memory.data[N:] == 9).all()
+
+
+# ---- the daemon's end ----
+
+
+def a_stopped_one(scene: Scene, victim: Victim) -> Iterator[None]:
+    os.kill(victim.pid, signal.SIGSTOP)
+    yield
+
+
+def a_stopped_one_in_a_call(scene: Scene, victim: Victim) -> Iterator[None]:
+    memory = vector(scene.exporter.alloc(4 * N))
+    os.kill(victim.pid, signal.SIGSTOP)
+    victim.connection.request("register", memory.register_params())
+    victim.connection.request("run", {"op": "square", "in": [memory.inline([N])], "out": [victim.b]})
+    assert victim.connection.alive()
+    yield
+
+
+def one_that_starts(scene: Scene, victim: Victim) -> Iterator[None]:
+    dead = {victim.pid}
+    with scene.control.gate("init"):
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.connection.request("run", {"op": "square", "in": [victim.a], "out": [victim.b]})
+        waiting_at(scene, "init", dead)
+        yield
+
+
+def one_that_makes_its_context(scene: Scene, victim: Victim) -> Iterator[None]:
+    dead = {victim.pid}
+    with scene.control.gate("context"):
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.connection.request("run", {"op": "square", "in": [victim.a], "out": [victim.b]})
+        waiting_at(scene, "context", dead)
+        yield
+
+
+def one_that_is_killed_in_its_work(scene: Scene, victim: Victim) -> Iterator[None]:
+    with victim.held("kernel"):
+        for i in range(8):
+            victim.connection.request("run", {"op": "square", "in": [victim.a], "out": [victim.b], "stream": i})
+        victim.reaches("kernel")
+        pid = victim.pid
+        yield
+        proc.eventually(lambda: "event=stop" in scene.daemon.log(), "the daemon has the signal")
+        os.kill(pid, signal.SIGKILL)
+
+
+ENDS: list[Point] = [
+    a_stopped_one,
+    a_stopped_one_in_a_call,
+    one_that_starts,
+    one_that_makes_its_context,
+    one_that_is_killed_in_its_work,
+]
+
+
+@pytest.mark.parametrize("domain", [False, True], ids=["common", "domain"])
+@pytest.mark.parametrize("point", ENDS, ids=lambda point: point.__name__)
+def test_the_daemon_ends(tmp_path: Path, point: Point, domain: bool) -> None:
+    """It does not wait for an executor that does not answer, and leaves none behind."""
+    scene = Scene(tmp_path, more="[server]\nshutdown_grace_ms = 300\n")
+    victim = Victim(scene, domain)
+    for one in scene.bystanders:
+        one.close()
+    pids = scene.machine.executors()
+    steps = point(scene, victim)
+    next(steps)
+    pids |= scene.machine.executors()
+    os.kill(scene.daemon.pid, signal.SIGTERM)
+    finish(steps)
+    assert scene.daemon.wait() == 0, scene.daemon.log()
+    assert all(has_ended(pid) for pid in pids)
+    scene.daemon.stop()
+    scene.exporter.close()
+
+
+# ---- who waits for an executor that hangs ----
+
+
+def test_memory_that_a_stopped_one_opens(start: Callable[..., Scene]) -> None:
+    """Others open it meanwhile."""
+    scene = start()
+    victim, other = Victim(scene, domain=True), Victim(scene, domain=True)
+    a, out = vector(scene.exporter.alloc(4 * N)), scene.exporter.alloc(4 * N)
+    run = {"op": "square", "in": [a.inline([N])], "out": [out.inline([N])]}
+    with victim.held("ipc_open"):
+        msgid = victim.connection.request("run", run)
+        victim.reaches("ipc_open")
+        other.connection.call("run", run)  # before it is its turn to wait for the other one's kernel
+        assert (values(out) == 9).all()
+    victim.connection.reply(msgid).get()
+    victim.connection.close()
+    other.connection.close()
+
+
+@pytest.mark.parametrize("common", [True, False], ids=["the common one", "others"])
+def test_many_calls_into_a_stopped_one(start: Callable[..., Scene], common: bool) -> None:
+    """They take no threads away that others need."""
+    scene = start()
+    first, victim, other = Victim(scene, domain=True), Victim(scene, domain=True), Victim(scene, domain=not common)
+    sources = [
+        f'extern "C" __global__ void custom_kernel(float* out, const float* in_, int n) {{ if (n > {i}) out[0] = in_[0]; }}'
+        for i in range(20)
+    ]
+    requests = [{"source": source, "entries": ["custom_kernel"]} for source in sources]
+    for request in requests:
+        first.connection.call("compile", request)
+    os.kill(victim.pid, signal.SIGSTOP)
+    sent = [victim.connection.request("compile", request) for request in requests]
+    assert victim.connection.alive()
+    for _ in range(3):
+        shared = memfd.Shared(8 * N)
+        view = tensor(other.connection.register(shared), [N])
+        other.connection.run("square", [view], [{**view, "offset": 4 * N}], device=scene.gpu)
+        Plain(other.connection, scene.gpu, N)
+        other.works()
+    os.kill(victim.pid, signal.SIGCONT)
+    for msgid in sent:
+        victim.connection.reply(msgid).get()
+    for one in (first, victim, other):
+        one.connection.close()
+
+
+def test_many_clients_wait_for_an_executor(start: Callable[..., Scene]) -> None:
+    """All are busy: others go on, and these when one is free again."""
+    scene = start(maximum=8, more="[server]\njob_timeout_s = 600\n")
+    busy = [Victim(scene, domain=True) for _ in range(2)]
+    other = Victim(scene, domain=False)
+    with busy[0].held("kernel"):
+        launched = busy[0].launch()
+        busy[0].reaches("kernel")
+        second = busy[1].launch()
+        waiting = [scene.daemon.connect() for _ in range(12)]
+        sent = [connection.request("compile", {"source": HOSTILE, "entries": ["run_for"]}) for connection in waiting]
+        for _ in range(3):
+            Plain(other.connection, scene.gpu, N)
+            other.works()
+    busy[0].connection.reply(launched)
+    busy[1].connection.reply(second).get()
+    for connection, msgid in zip(waiting, sent):
+        connection.reply(msgid).get()
+        connection.close()
+    for one in (*busy, other):
+        one.connection.close()
+
+
+@pytest.mark.parametrize("domain", [False, True], ids=["common", "domain"])
+def test_the_daemon_is_killed(tmp_path: Path, domain: bool) -> None:
+    """No executor outlives it, whatever it does: the common one ends its jobs first."""
+    scene = Scene(tmp_path)
+    victim = Victim(scene, domain)
+    pids = {pid: os.pidfd_open(pid) for pid in scene.machine.executors()}
+    with victim.held("kernel"):
+        victim.connection.request("run", {"op": "square", "in": [victim.a], "out": [victim.b]})
+        victim.reaches("kernel")
+        if domain:
+            os.kill(victim.pid, signal.SIGSTOP)
+        for one in scene.bystanders:
+            one.close()
+        assert scene.daemon.process is not None
+        scene.daemon.process.kill()
+        scene.daemon.process.wait()
+        scene.daemon.process = None
+        for pidfd in pids.values():
+            proc.wait_exit(pidfd)
+            os.close(pidfd)
+    scene.exporter.close()
+    scene.daemon.cleanup()
