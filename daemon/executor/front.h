@@ -46,6 +46,14 @@ struct front_job {
     uint64_t end_ns;                 /* it is to end by then; 0: no haste */
 };
 
+/* What a call has shown. */
+enum front_broken {
+    FRONT_SOUND,
+    FRONT_BROKEN_CONTEXT, /* the reply says that a context is broken; the executor will say so, too */
+    FRONT_BROKEN_SOCKET,  /* the executor has ended, or does not keep to the rules */
+    FRONT_BROKEN_TIME     /* there was no reply in time */
+};
+
 struct executor {
     struct list link; /* in front.executors; changed by the loop under front.lock */
     struct front *front;
@@ -76,7 +84,7 @@ struct executor {
     pthread_cond_t channel_free;
     int channels[CALL_CHANNELS];
     bool channel_busy[CALL_CHANNELS];
-    atomic_bool broken; /* a call failed on its way: the loop will kill the executor */
+    atomic_uint broken; /* enum front_broken: the loop will kill the executor */
     atomic_bool gone;   /* the process has ended or is ending: calls fail, nothing is sent */
 
     /* Devices that have a context there, a bit each, and the lock of those who make one. Thread: keeper, pool. */
@@ -98,6 +106,7 @@ struct executor {
     bool useful;               /* a job has ended there */
     bool abandoned;            /* by the server, which knows the culprit */
     struct front_job *culprit; /* it is killed to end this job; NULL: otherwise */
+    uint64_t broken_ns;        /* since when the loop knows of `broken`; 0: it does not */
     uint64_t started_ns, used_ns, busy_ns, device_ns; /* used: had its last job; busy: since when; device: in all */
 };
 

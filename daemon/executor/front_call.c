@@ -1,4 +1,5 @@
 /* Calls into executors, and what wakes the loop. Thread: any. */
+#include <errno.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -51,10 +52,13 @@ static int lost(struct error *e)
     return error_set(e, ERROR_DEVICE_LOST, "the executor of the GPU has ended");
 }
 
-/* Fails a call without a reply. The daemon cannot know whether the executor did the work, so the loop ends it. */
-static int broken(struct executor *x, struct error *e)
+/* Fails a call without a reply, or one of a broken context. The daemon cannot know whether the executor did the work,
+ * so the loop ends it. */
+static int broken(struct executor *x, enum front_broken why, struct error *e)
 {
-    if (!atomic_load(&x->gone) && !atomic_exchange(&x->broken, true))
+    unsigned before = FRONT_SOUND;
+
+    if (!atomic_load(&x->gone) && atomic_compare_exchange_strong(&x->broken, &before, why))
         front_tell(x->front);
     return lost(e);
 }
@@ -77,21 +81,24 @@ int front_call(struct executor *x, struct call_request *request, const char *tex
 {
     int reply_fds[CALL_FDS_MAX], r;
     unsigned channel;
+    bool late;
 
     if (atomic_load(&x->gone) || atomic_load(&x->broken))
         return lost(e);
     channel = take_channel(x);
     r = call_send_request(x->channels[channel], request, text, fds);
+    errno = 0;
     if (r == 0)
         r = call_receive_reply(x->channels[channel], ret_reply, reply_fds);
+    late = errno == EAGAIN || errno == EWOULDBLOCK;
     give_channel(x, channel);
     if (r < 0)
-        return broken(x, e);
+        return broken(x, late ? FRONT_BROKEN_TIME : FRONT_BROKEN_SOCKET, e);
     if (take_reply(ret_reply, reply_fds, ret_fd) < 0)
         return error_set(e, ERROR_QUOTA_EXCEEDED, "the daemon has no descriptor left for the memory");
     if (ret_reply->result == 0)
         return 0;
     *e = ret_reply->error;
     error_accept(e);
-    return -1;
+    return e->code == ERROR_DEVICE_LOST ? broken(x, FRONT_BROKEN_CONTEXT, e) : -1;
 }

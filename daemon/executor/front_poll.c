@@ -379,7 +379,7 @@ static bool arm_executor(struct executor *x)
     atomic_thread_fence(memory_order_seq_cst);
     return ring_has_record(&x->in) ||
            (atomic_load(&x->region->wants_room) && atomic_load(&x->out.words->read) != x->out.other) ||
-           atomic_load(&x->broken);
+           (atomic_load(&x->broken) && !x->broken_ns);
 }
 
 void front_arm(struct backend_device *device)

@@ -15,6 +15,7 @@
 #include "executor/bell.h"
 #include "executor/confine.h"
 #include "executor/front.h"
+#include "util/clock.h"
 #include "util/log.h"
 
 enum {
@@ -27,6 +28,8 @@ enum {
     MOMENT_MS = 50,   /* for a process to end whose contexts MPS has ended */
     CALL_S = 120      /* how long a call may take: the driver may wait for kernels that run */
 };
+
+enum { SAY_NS = 100000000 };
 
 extern char **environ;
 
@@ -354,18 +357,34 @@ void front_kill(struct executor *x, const struct error *why)
     front_abort(x);
 }
 
+/* Whether the executor, which says that its context is broken, has had the time to say what became of its jobs. */
+static bool has_said(struct executor *x)
+{
+    const uint64_t now_ns = clock_now_ns();
+
+    if (!x->broken_ns)
+        x->broken_ns = now_ns;
+    if (!x->unfinished || now_ns >= x->broken_ns + SAY_NS)
+        return true;
+    front_set_timer(x->front, x->broken_ns + SAY_NS);
+    return false;
+}
+
 void front_check(struct executor *x)
 {
     struct pollfd control = {.fd = x->control, .events = POLLIN};
+    const enum front_broken broken = (enum front_broken)atomic_load(&x->broken);
     struct error e;
 
     if (atomic_load(&x->gone) || !x->ready || x->stop) /* one that is told to end does */
         return;
     bell_silence(x->bell);
-    if (poll(&control, 1, 0) > 0) /* it says nothing more: the socket is readable when it has ended */
+    if (poll(&control, 1, 0) > 0 || broken == FRONT_BROKEN_SOCKET) /* the socket is readable when it has ended */
         error_set(&e, ERROR_DEVICE_LOST, "the executor of the GPU ended unexpectedly");
-    else if (atomic_load(&x->broken))
+    else if (broken == FRONT_BROKEN_TIME)
         error_set(&e, ERROR_DEVICE_LOST, "the executor of the GPU did not answer a call within %d s", CALL_S);
+    else if (broken == FRONT_BROKEN_CONTEXT && has_said(x))
+        error_set(&e, ERROR_DEVICE_LOST, "the GPU's context is broken");
     else
         return;
     front_kill(x, &e);

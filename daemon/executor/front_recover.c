@@ -145,10 +145,21 @@ static void explain(const struct executor *x, const struct front_job *own, bool 
     }
 }
 
+/* Ends the job, which is lost: after those before it that are begun anew. */
+static void lose(struct front_stream *s, struct backend_job *job, bool waits, const struct error *why)
+{
+    if (!waits) {
+        front_end(s, job, why);
+        return;
+    }
+    job->failed = true;
+    job->error = *why;
+}
+
 static void recover_stream(struct executor *x, struct front_stream *s, unsigned suspects, unsigned *steps)
 {
     struct list *node = list_first(&s->jobs);
-    bool first = true;
+    bool first = true, waits = false;
 
     front_choose_again(s, x->culprit, steps);
     s->refused = false;
@@ -167,7 +178,8 @@ static void recover_stream(struct executor *x, struct front_stream *s, unsigned 
         if (again)
             begin_anew(job);
         else
-            front_end(s, job, &e);
+            lose(s, job, waits, &e);
+        waits = waits || again;
     }
     s->unsent = list_empty(&s->jobs) ? &s->jobs : list_first(&s->jobs);
     list_remove(&s->on_link);

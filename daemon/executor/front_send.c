@@ -319,6 +319,10 @@ static bool advance_one(struct front_stream *s, struct backend_job *job, struct 
         error_set(&e, ERROR_CANCELLED, "the job was cancelled before it began");
         return end_next(s, job, &e);
     }
+    if (job->failed) { /* with an executor that had it */
+        e = job->error;
+        return end_next(s, job, &e);
+    }
     if (s->refused) {
         s->refused = !end_next(s, job, &s->prepare_error);
         return !s->refused;

@@ -83,15 +83,20 @@ static void test_a_chain(void **state)
         again(f, i);
 }
 
+/* Ends come in the order of the jobs. */
 static void test_in_place(void **state)
 {
     struct front_fixture *f = *state;
 
     square(f, 0, A, A);
     square(f, 1, B, C);
+    square(f, 2, D, D);
     front_fixture_end(f);
     lost(f, 0);
     again(f, 1);
+    lost(f, 2);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(f->order[i], i);
 }
 
 /* The first one would read what the last one has written. */
