@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "backend/memfd.h"
+#include "util/clock.h"
 #include "util/log.h"
 
 static struct backend table;
@@ -159,6 +160,7 @@ static int start_common(struct front *f, struct executor **ret_executor, struct 
     }
     if (!failed)
         front_domain_give(f->common, *ret_executor);
+    f->last_start_ns = clock_now_ns();
     return failed ? -1 : 0;
 }
 

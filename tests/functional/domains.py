@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_machine import Machine, N, register, values, vector
-from support import proc, raw
+from support import proc, raw, users
 from support.cuda_exporter import Exporter, Memory
 from support.raw import tensor
 from user_kernels import OTHERS, compile_source, custom_kernel, declare, hostile_kernel, pointer
@@ -159,13 +159,13 @@ class Watcher:
 class Bystander:
     """A client that works all the time, on a thread, and must notice nothing."""
 
-    def __init__(self, machine: Domains) -> None:
-        self.connection = machine.daemon.connect()
+    def __init__(self, machine: Domains, uid: int = 0) -> None:
+        self.connection = users.connect(machine.daemon, uid) if uid else machine.daemon.connect()
         self.rounds, self.stopping = 0, False
         self.error: BaseException | None = None
         self.prepare(machine)
         self.round()
-        self.thread = threading.Thread(target=self.work, name=type(self).__name__)
+        self.thread = threading.Thread(target=self.work, name=type(self).__name__, daemon=True)
         self.thread.start()
 
     def prepare(self, machine: Domains) -> None:

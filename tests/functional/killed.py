@@ -33,12 +33,12 @@ class Scene:
     """A daemon whose clients have an executor each once they have kernels. Two of them work all the time: one in the
     common executor, one in its own."""
 
-    def __init__(self, folder: Path, **how: Any) -> None:
+    def __init__(self, folder: Path, quiet: bool = False, **how: Any) -> None:
         self.machine = Domains(folder, **{"isolate": "connection", "maximum": 12, "faults": 0, **how})
         self.control, self.daemon, self.gpu = self.machine.control, self.machine.daemon, self.machine.gpu
         self.exporter = self.machine.exporter()
         self.watcher = Watcher(self.machine)
-        self.bystanders: list[Bystander] = [Calculator(self.machine), Counter(self.machine)]
+        self.bystanders: list[Bystander] = [] if quiet else [Calculator(self.machine), Counter(self.machine)]
         self.named = 0
 
     def others_go_on(self, rounds: int = 2) -> None:

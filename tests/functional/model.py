@@ -233,6 +233,7 @@ class Client:
         self.programs: dict[int, Program] = {}
         self.modules: list[int] = []
         self.kernels: list[int] = []
+        self.own: dict[str, int] = {}  # kernels by name, see model_executors.py
         self.gone = [0, 2**40]  # ids of nothing
         self.paged = False  # has timelines
         self.hello = connection.call("hello", {"client": name})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from gpu_machine import LAUNCH_OUT_OF_RESOURCES, OUT_OF_MEMORY
 from standin_cuda.control import Control, Fault
-from support import backends, memfd, raw
+from support import backends, memfd, proc, raw
 from support.cuda_exporter import Exporter
 from support.daemon import Daemon, binary
 from support.ring import Ring
@@ -390,6 +391,10 @@ class Burst:
             client.settle()
         if rng.random() < 0.03 or (client.tainted and not client.sent):
             self.leave(client)
+        if self.control and rng.random() < 0.02:
+            for pid in proc.executors(self.daemon.pid):
+                if rng.random() < 0.5:
+                    os.kill(pid, signal.SIGKILL)
         if self.control and rng.random() < 0.02:
             self.repair()
             self.faults.append(self.control.fail(*rng.choice(FAULTS), pid=self.daemon.gpu_pid))

@@ -15,7 +15,7 @@ from killed import FIXTURES, Point, Scene, Victim, finish
 from standin_cuda.control import has_ended
 from support import memfd, proc
 from support.raw import tensor
-from user_kernels import HOSTILE, only_with_nvrtc
+from user_kernels import OTHERS, only_with_nvrtc
 
 pytestmark = [only_with_the_standin, only_with_nvrtc]
 (start,) = FIXTURES
@@ -57,11 +57,9 @@ def test_killed_again_while_it_starts(start: Callable[..., Scene], gate: str, do
         with scene.control.gate(gate):
             os.kill(victim.pid, signal.SIGKILL)
             sent = victim.connection.request("run", {"op": "square", "in": [victim.a], "out": [victim.b]})
-            for _ in range(2 if gate == "context" else 1):
-                pid = waiting_at(scene, gate, dead)
-                os.kill(pid, signal.SIGKILL)
-                dead.add(pid)
-            waiting_at(scene, gate, dead)
+            pid = waiting_at(scene, gate, dead)
+            os.kill(pid, signal.SIGKILL)
+            waiting_at(scene, gate, dead | {pid})
         victim.connection.reply(sent).get()
         assert (victim.memory.data[N : 2 * N] == 9).all()
         victim.works()
@@ -242,7 +240,7 @@ def test_many_clients_wait_for_an_executor(start: Callable[..., Scene]) -> None:
         busy[0].reaches("kernel")
         second = busy[1].launch()
         waiting = [scene.daemon.connect() for _ in range(12)]
-        sent = [connection.request("compile", {"source": HOSTILE, "entries": ["run_for"]}) for connection in waiting]
+        sent = [connection.request("compile", {"source": OTHERS, "entries": ["custom_kernel"]}) for connection in waiting]
         for _ in range(3):
             Plain(other.connection, scene.gpu, N)
             other.works()
@@ -266,8 +264,6 @@ def test_the_daemon_is_killed(tmp_path: Path, domain: bool) -> None:
         victim.reaches("kernel")
         if domain:
             os.kill(victim.pid, signal.SIGSTOP)
-        for one in scene.bystanders:
-            one.close()
         assert scene.daemon.process is not None
         scene.daemon.process.kill()
         scene.daemon.process.wait()
@@ -275,5 +271,7 @@ def test_the_daemon_is_killed(tmp_path: Path, domain: bool) -> None:
         for pidfd in pids.values():
             proc.wait_exit(pidfd)
             os.close(pidfd)
+    for one in scene.bystanders:
+        one.close()
     scene.exporter.close()
     scene.daemon.cleanup()

@@ -24,6 +24,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 from model import Client, Program, Step, View, body, bound, carry_out, refill, tensors_of
+from model_executors import CONFIG as EXECUTORS_CONFIG
+from model_executors import Executors
 from model_faults import FAULTS
 from model_machine import BUFFERS, CONFIG, CONNECTIONS, PROGRAMS, SEEDS, Base, answers, executed, made
 from model_pipelined import Burst, requested
@@ -49,7 +51,7 @@ SCALE_PARAMS = [
 ]
 
 
-class Machine(Base):
+class Machine(Executors):
     """Work, and watching it."""
 
     # Work
@@ -424,11 +426,12 @@ def device() -> Iterator[Daemon]:
             yield daemon
         return
     with tempfile.TemporaryDirectory() as folder:
-        machine = GpuMachine(Path(folder), more=CONFIG)
+        machine = GpuMachine(Path(folder), more=CONFIG + EXECUTORS_CONFIG)
         with machine.daemon as daemon:
             Base.control, Base.exporter = machine.control, machine.exporter()
             yield daemon
-            proc.eventually(lambda: not any(machine.row.live()[key] for key in MUST_END), lambda: str(machine.row.live()))
+            rows = {pid: machine.control.row(pid) for pid in proc.executors(daemon.pid) or [daemon.pid]}
+            proc.eventually(lambda: not any(row.live()[key] for row in rows.values() for key in MUST_END), lambda: str(rows))
             assert not machine.control.misuses()
             Base.exporter.close()
 

@@ -1,0 +1,106 @@
+"""Two users whose kernels fault and hang without end, beside others who must notice nothing."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter as Tally
+from pathlib import Path
+
+import pytest
+from domains import Bystander, Domains, Plain
+from gpu_machine import N, only_with_the_standin
+from killed import Scene
+from storm import KINDS, Stormy
+from support import proc
+from support.daemon import sanitized
+from support.users import OPEN, as_root
+from user_kernels import hostile_kernel, only_with_nvrtc
+
+pytestmark = [only_with_the_standin, only_with_nvrtc, as_root]
+
+FAULTS, HANGS = 100, 20
+CULPRITS, NEIGHBOURS = (54001, 54002), (54003, 54004, 54005)
+DAEMON_KIB = 4096  # by which the daemon may have grown after as many faults again
+
+
+class Culprit(Bystander):
+    """Its own work goes on, too, but what another connection of its user does may cost it that."""
+
+    left = Tally({"fault": FAULTS, "hang": HANGS})
+    lock = threading.Lock()
+
+    def __init__(self, machine: Domains, seed: int, uid: int) -> None:
+        self.rng = random.Random(seed)
+        super().__init__(machine, uid)
+
+    def prepare(self, machine: Domains) -> None:
+        self.memory = Plain(self.connection, machine.gpu, 2 * N)
+        self.kernels = {"fault": hostile_kernel(self.connection, "fault_kernel"), "hang": hostile_kernel(self.connection, "spin_forever")}
+
+    def next(self) -> str:
+        with self.lock:
+            kinds = [kind for kind, n in self.left.items() if n > 0]
+            kind = self.rng.choice(kinds) if kinds else ""
+            self.left[kind] -= bool(kind)
+            return kind
+
+    def round(self) -> None:
+        kind = self.next()
+        if not kind:
+            self.stopping = True
+            return
+        # Not all hangs have a deadline: those end because others wait.
+        more = {"deadline_ms": self.rng.randint(1, 50)} if kind == "hang" and self.rng.random() < 0.9 else {}
+        bad = self.connection.request("launch", {"kernel": self.kernels[kind], "args": [self.memory.tensor(N)], **more})
+        self.memory.data[:] = 3
+        square = {"op": "square", "in": [self.memory.tensor(N)], "out": [self.memory.tensor(N, N)], "stream": 1}
+        good = self.connection.request("run", square)
+        error = self.connection.reply_error(bad)
+        wanted = {"fault": {"device_fault"}, "hang": {"deadline_exceeded", "job_timeout"}}[kind]
+        assert error.code in wanted | {"device_lost", "device_fault"}, error
+        reply = self.connection.reply(good)
+        if reply.error is None:
+            assert (self.memory.data[N:] == 9).all()
+        else:
+            assert reply.error["code"] == "device_lost", reply.error
+
+
+def rss(scene: Scene) -> int:
+    return proc.status(scene.daemon.pid, "VmRSS")
+
+
+def attack(scene: Scene, seed: int) -> None:
+    Culprit.left = Tally({"fault": FAULTS, "hang": HANGS})
+    culprits = [Culprit(scene.machine, seed + i, uid) for i, uid in enumerate(CULPRITS * 2)]
+    for one in culprits:
+        one.thread.join()
+        one.check()
+        one.close()
+
+
+@pytest.mark.parametrize("isolate", ["user", "connection"])
+def test_neighbours(tmp_path: Path, isolate: str) -> None:
+    scene = Scene(tmp_path, quiet=True, isolate=isolate, maximum=24, spares=1, more=OPEN)
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    others: list[Stormy] = []
+    try:
+        for i, kind in enumerate(KINDS[:8]):
+            others.append(kind(scene.machine, seed + i, uid=NEIGHBOURS[i % len(NEIGHBOURS)], spared=True))
+        attack(scene, seed)
+        before, memory = scene.holdings(), rss(scene)
+        attack(scene, seed + 1)
+        scene.settle(before)
+        for one in others:
+            one.goes_on()
+        assert sanitized() or rss(scene) < memory + DAEMON_KIB, f"{memory} KiB grew to {rss(scene)}"
+    finally:
+        for one in others:
+            one.close()
+    for one in others:
+        one.check()
+    counts = scene.watcher.connection.call("stats")["executor_counts"]
+    assert counts["faults"] + counts["jobs_ended"] >= FAULTS, counts
+    print(f"{isolate}: {counts}, {sum(one.rounds for one in others)} rounds of others, {memory} to {rss(scene)} KiB")
+    scene.close()
