@@ -92,7 +92,7 @@ void config_init_shares(struct config *c);
 void config_finish_shares(struct config *c);
 /* A line in the log for each that is so large that one user can leave others next to nothing. */
 void config_log_shares(const struct config *c);
-/* How many the daemon has: it takes all that it may. */
+/* How many all users together may have: of those that the daemon may take, it keeps some for itself. */
 uint64_t config_descriptors(void);
 /* config_trust.c: of an open file, see config_read_file(). */
 int config_check_trust(int fd, const char *path, bool root, struct error *e);

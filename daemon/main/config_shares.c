@@ -9,6 +9,10 @@
 /* A user's part of a shared resource, where no setting gives it; a user with more than half of it gets a line in the
  * log. Users together cannot take all, see account_share(). */
 enum { PART = 4, LARGE_PART = 2, FDS_MOST = 16384 };
+
+/* Descriptors that are not for users: the daemon's own, and 16 for each executor. */
+enum { OWN_PART = 4, OWN_MOST = 1024 };
+
 static const uint64_t UNSAID = UINT64_MAX;
 
 struct share {
@@ -21,8 +25,13 @@ enum { N_SHARES = 3 };
 uint64_t config_descriptors(void)
 {
     struct rlimit files;
+    uint64_t all, own;
 
-    return getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_max > INT64_MAX ? INT64_MAX : files.rlim_max;
+    if (getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_max > INT64_MAX)
+        return INT64_MAX;
+    all = files.rlim_max;
+    own = all / OWN_PART < OWN_MOST ? all / OWN_PART : OWN_MOST;
+    return all - own;
 }
 
 static void list_shares(struct config *c, struct share into[N_SHARES])
