@@ -132,6 +132,7 @@ struct backend_memory {
     unsigned char *host;           /* MEMORY_MEMFD: where it is mapped; else NULL */
     uint64_t address;              /* device memory: device pointer; else 0 */
     struct backend_device *device; /* device memory: where it lives; NULL for a memfd */
+    bool made;                     /* by memory_alloc(): no other memory is the same */
     void *impl;                    /* the device backend's own */
     int fd;                        /* MEMORY_MEMFD: a descriptor of it where executors need one (memfd.h); else -1 */
     uint64_t file;                 /* MEMORY_MEMFD: its file's number, which all its mappings share; else 0 */

@@ -1,5 +1,5 @@
 /* The backend's table on the daemon's side, and its devices. */
-#include "executor/front.h"
+#include "executor/front_policy.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -76,6 +76,7 @@ void front_free(struct front *f)
     struct list *node;
 
     end_executors(f);
+    front_domains_take(f);
     while ((node = list_pop(&f->domains)))
         free(list_entry(node, struct front_domain, link));
     for (unsigned i = 0; i < f->n_devices; i++)
@@ -113,6 +114,7 @@ struct front *front_new(const struct backend_config *config, const struct backen
     pthread_condattr_destroy(&clock);
     list_init(&f->executors);
     list_init(&f->domains);
+    list_init(&f->new_domains);
     list_init(&f->objects);
     list_init(&f->prepared);
     list_init(&f->worked);

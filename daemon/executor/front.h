@@ -99,30 +99,36 @@ struct executor {
     struct front_job *jobs;    /* by slot */
     unsigned unfinished;       /* jobs that it has */
     unsigned stretched;        /* polls since the last record for which the loop was told to go on polling */
+    unsigned rings;            /* of its bell since the last record */
     bool broke;                /* it said that a context of its GPUs is broken */
     bool nonsense;             /* it broke the rules: nothing of it is read any more */
     uint32_t n_described;      /* devices that it said it has */
     struct error why;          /* why it is gone */
     bool useful;               /* a job has ended there */
-    bool abandoned;            /* by the server, which knows the culprit */
+    bool abandoned;            /* none of its jobs is at fault, or the server knows the culprit */
     struct front_job *culprit; /* it is killed to end this job; NULL: otherwise */
     uint64_t broken_ns;        /* since when the loop knows of `broken`; 0: it does not */
     uint64_t started_ns, used_ns, busy_ns, device_ns; /* used: had its last job; busy: since when; device: in all */
+    unsigned in_a_row;                                /* jobs that ended since it had none */
+    uint64_t job_ns; /* how long a domain's job takes once it is the first of its stream, the last ones mostly */
 };
 
 /* ---- domains ---- */
 
 struct front_domain {
-    struct list link; /* in front.domains; changed by the loop or under front.lock by others, see front_domain_get() */
+    struct list link; /* in front.new_domains, later in front.domains */
     uint64_t key;
     unsigned codes;            /* under front.lock: loaded for it */
     struct executor *executor; /* NULL: none. Changed by the loop under front.lock */
     bool wanted;               /* under front.lock: a thread waits for the executor */
     struct list work;          /* under front.lock: waits for the executor, see front_work.c */
-    unsigned n_work;           /* under front.lock: not done, waiting or not */
+    unsigned n_work, n_given;  /* under front.lock: not done; of these, the keeper's */
     unsigned failures;         /* starts in a row that failed */
     struct error error;        /* of the last */
     uint64_t retry_ns;         /* no start before */
+    uint64_t place_ns;         /* since when it has its executor */
+    uint64_t room_ns;          /* since when it waits for a place for one; 0: it does not */
+    uint64_t leaving_ns;       /* since when its executor gets no more, since others wait for one; 0: it does */
     unsigned streams;          /* whose next job, or without one whose last, is the domain's */
     struct list blocked;       /* struct front_stream.blocked_link: wait for the executor, room or the domain's turn */
     /* Its turn; see front_turns.c. */
@@ -157,6 +163,7 @@ struct front_stream {
     struct list prepared_link; /* in front.prepared; under front.lock */
     bool preparing;
     struct backend_job *prepare_job;
+    uint64_t end_ns;    /* the executor is to end if it is not done by then; 0: no haste */
     bool prepared_late; /* the executor was lost meanwhile */
     int prepared;       /* 0, or negative: prepare_error */
     bool refused;       /* the first unsent job ends with prepare_error */
@@ -172,7 +179,8 @@ struct front {
     pthread_cond_t changed; /* an executor's state, or a domain's executor */
     struct list executors;  /* struct executor.link */
     struct executor *by_bit[EXECUTORS_MAX];
-    struct list domains; /* struct front_domain.link */
+    struct list domains;     /* struct front_domain.link */
+    struct list new_domains; /* under lock: the same, until the loop knows them */
     struct front_domain *common;
     struct list objects;                  /* under lock: struct front_object.link */
     struct ids handles, codes, functions; /* under lock */
@@ -246,6 +254,8 @@ void front_mps_terminate(pid_t client);
  * any. */
 int front_call(struct executor *x, struct call_request *request, const char *text, const int *fds,
                struct call_reply *ret_reply, int *ret_fd, struct error *e);
+/* Ends the executor, which said what cannot be: *e. Returns -1. Thread: any. */
+int front_distrust(struct executor *x, struct error *e);
 /* Tells the loop that there is news. Thread: any. */
 void front_tell(struct front *f);
 /* Sets the timer to `at_ns` where that is sooner. Thread: loop. */
@@ -284,6 +294,8 @@ bool front_task_add(struct executor *x, struct front_task *task);
 
 /* The domain of that key, made at first use. NULL: no memory. Thread: any, with front.lock held. */
 struct front_domain *front_domain_get(struct front *f, uint64_t key);
+/* The loop gets to know new domains. */
+void front_domains_take(struct front *f);
 enum { FRONT_TRIES = 3 /* of a call, each in another executor where the one before was lost */ };
 
 /* The executor has ended, or will: what failed in it may do in the next one. Thread: any. */
@@ -299,15 +311,6 @@ struct executor *front_executor_of(struct front *f, uint64_t key, struct error *
 bool front_is_refused(const struct front *f, const struct front_domain *d, struct error *e);
 /* The executor has ended, or ends: its domain has none. Thread: loop. */
 void front_domain_lose(struct executor *x);
-
-/* ---- front_fleet.c: which executors there are ---- */
-
-/* Makes sure that the domain has an executor, or will have one. -1: *e, it cannot. Thread: loop. */
-int front_domain_serve(struct front_domain *d, struct front *f, struct error *e);
-/* The executor, a spare or a new one, serves the domain from now on. Thread: loop. */
-void front_domain_give(struct front_domain *d, struct executor *x);
-/* Something has changed: starts wanted executors, ends those without use, keeps spares. Thread: loop. */
-void front_domains_turn(struct front *f);
 
 /* ---- front_work.c: a domain's work that may wait for its kernels ---- */
 
@@ -408,10 +411,6 @@ int front_stream_new(struct backend_device *device, enum backend_priority priori
 void front_stream_free(struct backend_stream *stream);
 void front_submit(struct backend_stream *stream, struct backend_job *job);
 void front_cancel(struct backend_job *job);
-void front_program_free(struct backend_device *device, struct backend_program *program);
-
-/* An executor with that bit is gone. */
-void front_programs_forget(struct front *f, unsigned bit);
 /* What an executor knows as a job; NULL: none has it. */
 struct front_job *front_job_of(const struct backend_job *job);
 
@@ -424,6 +423,20 @@ void front_stream_leave(struct front_stream *s);
 /* Ends a job that no executor has: takes it off its stream. done() comes from poll(). `why` it failed; NULL: it was
  * done. */
 void front_end(struct front_stream *s, struct backend_job *job, const struct error *why);
+
+/* ---- front_program.c; the loop ---- */
+
+/* The number of the job's program; *ret_replay: the executor has its steps. 0: the job is no program, or has no number
+ * left and runs as a sequence. */
+uint32_t front_program_of(const struct front_device *d, struct executor *x, const struct backend_job *job,
+                          bool *ret_replay);
+/* The executor has the steps of the job's program from now on. */
+void front_program_note(const struct backend_job *job, const struct executor *x);
+void front_program_free(struct backend_device *device, struct backend_program *program);
+
+/* An executor with that bit is gone. */
+void front_programs_forget(struct front *f, unsigned bit);
+
 /* ---- front_poll.c ---- */
 
 unsigned front_poll(struct backend_device *device);
@@ -435,41 +448,5 @@ void front_leave_stream(struct front_stream *s, struct backend_job *job);
 
 /* All that an executor that has ended had said. */
 void front_take_rest(struct executor *x);
-
-/* ---- front_repeat.c ---- */
-
-/* Whether the job may have begun in the lost executor, which may have said that it had not. */
-static inline bool front_may_have_run(const struct front_job *own)
-{
-    return !own->told || own->begun;
-}
-
-/* Sets front_job.again of the stream's jobs that the lost executor had. *steps: those that were looked at so far. */
-void front_choose_again(struct front_stream *s, const struct front_job *culprit, unsigned *steps);
-
-/* ---- front_recover.c ---- */
-
-/* The executor was reaped: decides about the jobs that it had. ret_streams: struct front_stream.blocked_link of those
- * that are to go on. Thread: loop. */
-void front_recover(struct executor *x, struct list *ret_streams);
-
-/* ---- front_turns.c ---- */
-
-/* Whether a job of the domain may be sent now; else the domain waits for its turn. */
-bool front_turn_take(struct front *f, struct front_domain *d);
-/* The domain's executor has no job any more, or time has passed: turns go on. */
-void front_turns_turn(struct front *f);
-/* The domain is gone, or has nothing to send. */
-void front_turn_drop(struct front *f, struct front_domain *d);
-
-/* ---- front_deadline.c: jobs that must end ---- */
-
-/* A job with end_now is in a domain's executor, which is killed if the job does not end within moments. */
-void front_end_soon(struct front *f, struct front_job *own);
-/* Kills the executor where the first job of a stream has run for longer, or, since others wait (`since_ns`), all of
- * them for twice as long. */
-void front_end_late(struct executor *x, uint64_t since_ns, uint64_t longest_ns);
-/* Kills executors whose job had its time. */
-void front_deadlines_turn(struct front *f);
 
 #endif

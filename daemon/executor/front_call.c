@@ -63,6 +63,11 @@ static int broken(struct executor *x, enum front_broken why, struct error *e)
     return lost(e);
 }
 
+int front_distrust(struct executor *x, struct error *e)
+{
+    return broken(x, FRONT_BROKEN_SOCKET, e);
+}
+
 /* Takes the descriptors that belong to the reply and closes the others. */
 static int take_reply(const struct call_reply *reply, const int *fds, int *ret_fd)
 {

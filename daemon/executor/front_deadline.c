@@ -1,9 +1,12 @@
 /* Ends jobs that run, where the daemon must: by the end of their executor, of which there is one for each domain. The
  * driver has no other way to stop a kernel. Thread: loop. */
-#include "executor/front.h"
+#include "executor/front_policy.h"
 #include "util/clock.h"
 
-enum { GRACE_NS = 5000000 /* for a job that ends by itself */ };
+enum {
+    GRACE_NS = 5000000,          /* for a job that ends by itself */
+    OPENING_GRACE_NS = 100000000 /* for calls of the driver: few take longer */
+};
 
 static void end(struct executor *x, struct front_job *own, const struct error *why)
 {
@@ -13,40 +16,70 @@ static void end(struct executor *x, struct front_job *own, const struct error *w
     front_kill(x, why);
 }
 
-static void set_end(struct front *f, struct front_job *own, uint64_t end_ns)
+static uint64_t end_in(struct front *f, uint64_t grace_ns)
 {
-    own->end_ns = end_ns;
+    const uint64_t end_ns = clock_now_ns() + grace_ns;
+
     if (end_ns < f->next_end_ns)
         f->next_end_ns = end_ns;
     front_set_timer(f, end_ns);
+    return end_ns;
 }
 
 void front_end_soon(struct front *f, struct front_job *own)
 {
-    set_end(f, own, clock_now_ns() + GRACE_NS);
+    own->end_ns = end_in(f, GRACE_NS);
+}
+
+void front_end_opening(struct front_stream *s)
+{
+    if (!s->end_ns)
+        s->end_ns = end_in(s->device->front, OPENING_GRACE_NS);
+}
+
+static struct front_job *first_of(const struct front_stream *s)
+{
+    return s->sent ? front_job_of(list_entry(list_first(&s->jobs), struct backend_job, link)) : NULL;
+}
+
+/* The first job of a stream that is more likely the one that the others wait for: users' kernels may never end. */
+static const struct front_job *slower(const struct front_job *a, const struct front_job *b)
+{
+    const bool kernel = a && front_has_kernel(a->job), other = front_has_kernel(b->job);
+
+    if (!a || kernel != other)
+        return kernel ? a : b;
+    return a->first_ns <= b->first_ns ? a : b;
+}
+
+static void end_late(struct executor *x, struct front_job *own, uint64_t longest_ns)
+{
+    struct error e;
+
+    error_set(&e, ERROR_JOB_TIMEOUT,
+              "the job ran longer than %llu s while kernels of others waited for the GPU, so it was ended",
+              (unsigned long long)(longest_ns / 1000000000));
+    error_detail_number(&e, "timeout_s", (int64_t)(longest_ns / 1000000000));
+    end(x, own, &e);
 }
 
 void front_end_late(struct executor *x, uint64_t since_ns, uint64_t longest_ns)
 {
     const uint64_t now_ns = clock_now_ns();
+    const struct front_job *slowest = NULL;
+    bool late = false;
 
     list_for_each_safe (node, after, &x->streams) {
-        const struct front_stream *s = list_entry(node, struct front_stream, on_link);
-        struct front_job *first =
-            s->sent ? front_job_of(list_entry(list_first(&s->jobs), struct backend_job, link)) : NULL;
-        struct error e;
+        const struct front_job *first = first_of(list_entry(node, struct front_stream, on_link));
+        const uint64_t begin_ns = first && first->first_ns > since_ns ? first->first_ns : since_ns;
 
-        if (!first || now_ns < (first->first_ns > since_ns ? first->first_ns : since_ns) + longest_ns) {
-            if (!first || now_ns < since_ns + 2 * longest_ns)
-                continue;
-        }
-        error_set(&e, ERROR_JOB_TIMEOUT,
-                  "the job ran longer than %llu s while kernels of others waited for the GPU, so it was ended",
-                  (unsigned long long)(longest_ns / 1000000000));
-        error_detail_number(&e, "timeout_s", (int64_t)(longest_ns / 1000000000));
-        end(x, first, &e);
-        return;
+        if (!first)
+            continue;
+        late = late || now_ns >= begin_ns + longest_ns || now_ns >= since_ns + 2 * longest_ns;
+        slowest = slower(slowest, first);
     }
+    if (late)
+        end_late(x, front_job_of(slowest->job), longest_ns);
 }
 
 /* The job that is to end by now, or NULL; *next_ns: the earliest of the others. */
@@ -56,8 +89,7 @@ static struct front_job *find_due(struct executor *x, uint64_t now_ns, uint64_t 
 
     list_for_each_safe (node, after, &x->streams) {
         const struct front_stream *s = list_entry(node, struct front_stream, on_link);
-        struct front_job *own =
-            s->sent ? front_job_of(list_entry(list_first(&s->jobs), struct backend_job, link)) : NULL;
+        struct front_job *own = first_of(s);
 
         /* Only the first of a stream runs. */
         if (own && own->end_ns && own->end_ns <= now_ns)
@@ -66,6 +98,27 @@ static struct front_job *find_due(struct executor *x, uint64_t now_ns, uint64_t 
             *next_ns = own->end_ns;
     }
     return due;
+}
+
+/* Ends the executors that still open what a job needs that is to end by now. */
+static void end_openings(struct front *f, uint64_t now_ns, uint64_t *next_ns)
+{
+    list_for_each_safe (node, after, &f->busy) {
+        const struct front_stream *s = list_entry(node, struct front_stream, link);
+        struct executor *x = s->preparing && s->end_ns && s->domain ? s->domain->executor : NULL;
+        struct error e;
+
+        if (!x || atomic_load(&x->gone))
+            continue;
+        if (now_ns < s->end_ns) {
+            *next_ns = s->end_ns < *next_ns ? s->end_ns : *next_ns;
+            continue;
+        }
+        error_set(&e, ERROR_DEVICE_LOST, "the driver took too long to open what a cancelled job needs");
+        s->prepare_job->forced = true;
+        x->abandoned = true;
+        front_kill(x, &e);
+    }
 }
 
 void front_deadlines_turn(struct front *f)
@@ -88,6 +141,7 @@ void front_deadlines_turn(struct front *f)
         error_set(&e, ERROR_CANCELLED, "the job was ended while it ran");
         end(x, due, &e);
     }
+    end_openings(f, now_ns, &next_ns);
     f->next_end_ns = next_ns;
     if (next_ns != UINT64_MAX)
         front_set_timer(f, next_ns);

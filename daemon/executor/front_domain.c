@@ -8,9 +8,9 @@ enum { DOMAIN_FAILURES_MAX = 2 /* starts for a domain in a row, before its jobs 
 
 /* ---- domains ---- */
 
-static struct front_domain *find(struct front *f, uint64_t key)
+static struct front_domain *find_in(struct list *domains, uint64_t key)
 {
-    list_for_each_safe (node, after, &f->domains) {
+    list_for_each_safe (node, after, domains) {
         struct front_domain *d = list_entry(node, struct front_domain, link);
 
         if (d->key == key)
@@ -21,15 +21,28 @@ static struct front_domain *find(struct front *f, uint64_t key)
 
 struct front_domain *front_domain_get(struct front *f, uint64_t key)
 {
-    struct front_domain *d = find(f, key);
+    struct front_domain *d = find_in(&f->domains, key);
 
+    if (!d)
+        d = find_in(&f->new_domains, key);
     if (d || !(d = calloc(1, sizeof(*d))))
         return d;
     d->key = key;
     list_init(&d->blocked);
     list_init(&d->work);
-    list_append(&f->domains, &d->link);
+    list_append(&f->new_domains, &d->link);
+    atomic_store(&f->news, true);
     return d;
+}
+
+void front_domains_take(struct front *f)
+{
+    struct list *node;
+
+    pthread_mutex_lock(&f->lock);
+    while ((node = list_pop(&f->new_domains)))
+        list_append(&f->domains, node);
+    pthread_mutex_unlock(&f->lock);
 }
 
 /* ---- for threads of the pool ---- */
@@ -94,6 +107,7 @@ void front_domain_lose(struct executor *x)
         return;
     pthread_mutex_lock(&f->lock);
     d->executor = NULL;
+    d->leaving_ns = 0;
     x->domain = NULL;
     pthread_cond_broadcast(&f->changed);
     pthread_mutex_unlock(&f->lock);

@@ -1,8 +1,9 @@
 /* Decides which executors there are: starts them, gives spares to domains, ends those without use. Thread: loop. */
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 
-#include "executor/front.h"
+#include "executor/front_policy.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -20,6 +21,7 @@ void front_domain_give(struct front_domain *d, struct executor *x)
     x->domain = d;
     x->key = d->key;
     d->executor = x;
+    d->place_ns = clock_now_ns();
     if (x->state == PROCESS_SPARE) {
         x->state = PROCESS_SERVING;
         d->wanted = false;
@@ -43,68 +45,6 @@ static struct executor *find_spare(struct front *f)
         starting = x;
     }
     return starting;
-}
-
-static unsigned count_executors(struct front *f, uint64_t owner_key, struct executor **ret_idle)
-{
-    unsigned n = 0;
-
-    *ret_idle = NULL;
-    pthread_mutex_lock(&f->lock);
-    list_for_each_safe (node, after, &f->executors) {
-        struct executor *x = list_entry(node, struct executor, link);
-        const struct front_domain *d = x->domain;
-
-        if (owner_key && (!d || x->common || domain_owner(d->key) != domain_owner(owner_key)))
-            continue;
-        n++;
-        if (d && !x->common && !d->streams && !d->n_work && !x->unfinished && !x->stop && x->ready &&
-            !atomic_load(&x->gone) && (!*ret_idle || x->used_ns < (*ret_idle)->used_ns))
-            *ret_idle = x;
-    }
-    pthread_mutex_unlock(&f->lock);
-    return n;
-}
-
-/* The domain keeps its code; a later job gets another executor. */
-static void dismiss(struct executor *x)
-{
-    while (!list_empty(&x->streams))
-        front_stream_leave(list_entry(list_first(&x->streams), struct front_stream, on_link));
-    front_domain_lose(x);
-    front_executor_stop(x);
-}
-
-static unsigned max_executors(const struct front *f)
-{
-    const unsigned max = f->config.executors_max ? f->config.executors_max : 8;
-
-    return max < EXECUTORS_MAX ? max : EXECUTORS_MAX;
-}
-
-/* One user has half of what is there for domains at most. */
-static unsigned max_of_user(const struct front *f)
-{
-    const unsigned max = max_executors(f);
-
-    return max > 4 ? (max - 2) / 2 : 1;
-}
-
-/* Whether there is room for one more executor; lets the one go that had no job for longest. */
-static bool make_room(struct front *f, const struct front_domain *d)
-{
-    struct executor *idle;
-
-    if (d && d->key && count_executors(f, d->key, &idle) >= max_of_user(f)) {
-        if (idle)
-            dismiss(idle);
-        return false; /* until it has ended */
-    }
-    if (count_executors(f, 0, &idle) < max_executors(f))
-        return true;
-    if (d && idle)
-        dismiss(idle);
-    return false;
 }
 
 /* No start of the domain's executor for a while. */
@@ -135,11 +75,9 @@ int front_domain_serve(struct front_domain *d, struct front *f, struct error *e)
         return 0;
     }
     x = d->key == DOMAIN_COMMON ? NULL : find_spare(f);
+    if (d->key != DOMAIN_COMMON && !front_place_take(f, d, x != NULL))
+        return 0;
     if (!x) {
-        if (d->key != DOMAIN_COMMON && !make_room(f, d)) {
-            f->wants_room = true;
-            return 0;
-        }
         x = front_executor_start(f, d->key == DOMAIN_COMMON, e);
         if (!x) {
             note_delay(d, f, e);
@@ -160,6 +98,19 @@ static int watch(struct executor *x, int fd)
     return epoll_ctl(x->front->watch, EPOLL_CTL_ADD, fd, &event);
 }
 
+/* A device can be gone, or renumbered, since the first executor started. */
+static bool has_same_devices(const struct front *f, const struct executor *x)
+{
+    bool same = x->n_described == f->n_devices;
+
+    for (unsigned i = 0; same && i < f->n_devices; i++) {
+        const struct front_device *d = f->devices[i];
+
+        same = !strncmp(d->base.info.uuid, x->region->devices[d->number].info.uuid, sizeof(d->base.info.uuid));
+    }
+    return same;
+}
+
 /* Its process has described its devices. */
 static void note_ready(struct executor *x)
 {
@@ -167,7 +118,7 @@ static void note_ready(struct executor *x)
     struct error e;
 
     x->ready = true;
-    if (watch(x, x->bell) < 0 || watch(x, x->control) < 0 || (f->n_devices && x->n_described != f->n_devices)) {
+    if (watch(x, x->bell) < 0 || watch(x, x->control) < 0 || (f->n_devices && !has_same_devices(f, x))) {
         error_set(&e, ERROR_DEVICE_LOST, "an executor has other devices than the first one");
         front_kill(x, &e);
         return;
@@ -257,12 +208,15 @@ static void look_at_domain(struct front *f, struct front_domain *d)
     wanted = d->wanted || !list_empty(&d->work) || !list_empty(&d->blocked) || d->key == DOMAIN_COMMON;
     pthread_mutex_unlock(&f->lock);
     if (over && d->executor && !d->executor->unfinished && domain_is_of_connection(d->key))
-        dismiss(d->executor);
+        front_executor_dismiss(d->executor);
+    front_place_leave(d);
     if (over && !d->executor) {
         forget(f, d);
         return;
     }
-    if (wanted && d->executor)
+    if (!wanted)
+        d->room_ns = 0;
+    if (wanted && d->executor && !d->leaving_ns)
         front_work_give(d);
     if (!wanted || d->executor)
         return;
@@ -298,7 +252,7 @@ static void keep_spares(struct front *f)
         front_set_timer(f, f->last_start_ns + SPARE_DELAY_NS);
         return;
     }
-    if (!make_room(f, NULL))
+    if (!front_place_is_free(f))
         return;
     f->last_start_ns = now_ns;
     front_executor_start(f, false, &e);
@@ -321,6 +275,7 @@ void front_domains_turn(struct front *f)
     }
     if (f->closing)
         return;
+    front_domains_take(f);
     f->wants_room = false;
     list_for_each_safe (node, after, &f->domains) {
         look_at_domain(f, list_entry(node, struct front_domain, link));

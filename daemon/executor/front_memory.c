@@ -164,18 +164,14 @@ static bool is_complete(const struct front_memory_object *o, const struct execut
     return there == o->n_imports;
 }
 
-/* The executor has done all, and says how much memory that is. With the object's lock held. */
-static int note_done(struct front_memory_object *o, const struct executor *x, const struct call_reply *reply,
-                     struct error *e)
+/* The executor has done all, and has said how much memory that is. With the object's lock held. */
+static void note_done(struct front_memory_object *o, const struct executor *x, const struct call_reply *reply)
 {
-    if (take_size(o, reply, e) < 0)
-        return -1;
     if (x->common) {
         o->size = reply->size;
         o->address = reply->address;
     }
     front_object_set_present(&o->base, x);
-    return 0;
 }
 
 /* Does those of the imports that the executor has not done yet. */
@@ -195,7 +191,9 @@ static int catch_up(struct front_memory_object *o, struct executor *x, struct er
         o->there[x->bit] += r == 0;
     }
     if (r == 0)
-        r = note_done(o, x, &reply, e);
+        r = take_size(o, &reply, e);
+    if (r == 0)
+        note_done(o, x, &reply);
     pthread_mutex_unlock(&o->lock);
     return r;
 }
@@ -212,7 +210,7 @@ int front_memory_open(struct front_object *base, struct executor *x, struct erro
     return r;
 }
 
-static int new_memory(struct front_memory_object *o, enum backend_memory_kind kind, bool writable,
+static int new_memory(struct front_memory_object *o, enum backend_memory_kind kind, bool writable, bool made,
                       struct backend_memory **ret_memory, struct error *e)
 {
     struct front_memory *m = calloc(1, sizeof(*m));
@@ -226,6 +224,7 @@ static int new_memory(struct front_memory_object *o, enum backend_memory_kind ki
     m->base.device = &o->base.device->base;
     m->base.fd = -1;
     m->object = o;
+    m->base.made = made;
     *ret_memory = &m->base;
     return 0;
 }
@@ -243,7 +242,7 @@ int front_memory_import(struct backend_device *device, const struct backend_impo
     if (r == 0)
         r = front_open_in(&o->base, DOMAIN_COMMON, e);
     if (r == 0)
-        r = new_memory(o, import->kind, import->writable, ret_memory, e);
+        r = new_memory(o, import->kind, import->writable, false, ret_memory, e);
     if (r < 0)
         end_object(o);
     return r;
@@ -303,7 +302,7 @@ int front_memory_alloc(struct backend_device *device, uint64_t size, struct back
         goto end_object;
     again.size = o->size;
     again.fds[0] = fd;
-    if (add_import(o, &again, e) < 0 || new_memory(o, MEMORY_CUDA_VMM, true, ret_memory, e) < 0)
+    if (add_import(o, &again, e) < 0 || new_memory(o, MEMORY_CUDA_VMM, true, true, ret_memory, e) < 0)
         goto close_fd;
     *ret_fd = fd;
     return 0;
@@ -333,13 +332,16 @@ static int extend_in(struct front_memory_object *o, struct executor *x, const st
         call_with(o, x, CALL_EXTEND, more, &reply, e) < 0)
         return -1;
     pthread_mutex_lock(&o->lock);
-    o->imports[o->n_imports++] = *more;
-    o->there[x->bit]++;
-    atomic_store(&o->base.present, 0);
-    r = note_done(o, x, &reply, e);
-    *ret_size = o->size;
+    r = take_size(o, &reply, e);
+    if (r == 0) {
+        o->imports[o->n_imports++] = *more;
+        o->there[x->bit]++;
+        atomic_store(&o->base.present, 0);
+        note_done(o, x, &reply);
+        *ret_size = o->size;
+    }
     pthread_mutex_unlock(&o->lock);
-    return r;
+    return r < 0 ? front_distrust(x, e) : 0; /* it has extended the memory, or says so */
 }
 
 int front_memory_extend(struct backend_memory *memory, const struct backend_import *more, uint64_t *ret_size,

@@ -6,7 +6,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "executor/front.h"
+#include "executor/front_policy.h"
 #include "util/clock.h"
 
 /* ---- records from the executor ---- */
@@ -91,7 +91,7 @@ static void end_job(struct front_job *own)
     s->on->useful = true;
     front_take_back(own);
     front_leave_stream(s, job);
-    if (f->wants_room && !s->sent)
+    if (f->wants_room && !s->sent && job->domain != DOMAIN_COMMON)
         front_tell(f);
     if (!s->sent)
         front_advance(s);
@@ -220,7 +220,7 @@ static void take_records(struct executor *x)
     while (!x->nonsense && x->in.position - begin < RING_BYTES && (record = ring_peek(&x->in, &size))) {
         take_record(x, record, size);
         ring_next(&x->in);
-        x->stretched = 0;
+        x->stretched = x->rings = 0;
     }
     if (x->in.corrupt)
         break_off(x, "the ring");
@@ -249,13 +249,18 @@ static void poll_executor(struct executor *x, struct backend_device *device)
 /* Looks which executors have rung, or have ended, and how far jobs are. */
 static void look_after(struct front *f)
 {
-    enum { AT_ONCE = 16 };
+    enum { AT_ONCE = 16, RINGS_MAX = 10000 };
     struct epoll_event events[AT_ONCE];
     const int n = epoll_wait(f->watch, events, AT_ONCE, 0);
 
     for (int i = 0; i < n; i++)
-        if (events[i].data.ptr) /* else it is the timer */
-            front_check(events[i].data.ptr);
+        if (events[i].data.ptr) { /* else it is the timer */
+            struct executor *x = events[i].data.ptr;
+
+            front_check(x);
+            if (++x->rings == RINGS_MAX && !atomic_load(&x->gone))
+                break_off(x, "rings for nothing");
+        }
     note_progress(f);
     if (!f->slept)
         return;

@@ -2,11 +2,11 @@
  * are lost. Thread: loop. */
 #include <string.h>
 
-#include "executor/front.h"
+#include "executor/front_policy.h"
 
 /* ---- who is at fault ---- */
 
-static bool has_kernel(const struct backend_job *job)
+bool front_has_kernel(const struct backend_job *job)
 {
     for (unsigned i = 0; i < job->n_steps; i++)
         if (job->steps[i].plan.kind == PLAN_KERNEL)
@@ -63,7 +63,7 @@ static bool is_suspect(const struct front_stream *s)
 {
     struct backend_job *first = s->sent ? job_of(list_first(&s->jobs)) : NULL;
 
-    return first && has_kernel(first) && front_may_have_run(front_job_of(first));
+    return first && front_has_kernel(first) && front_may_have_run(front_job_of(first));
 }
 
 static unsigned count_suspects(const struct executor *x)
@@ -135,7 +135,7 @@ static void explain(const struct executor *x, const struct front_job *own, bool 
         *ret = x->why;
         job->forced = ret->code == ERROR_CANCELLED || ret->code == ERROR_JOB_TIMEOUT;
         f->counts.ended_jobs++;
-    } else if (first && suspects && has_kernel(job)) {
+    } else if (first && suspects && front_has_kernel(job)) {
         accuse(x, own, suspects, ret);
         f->counts.faults++;
     } else {

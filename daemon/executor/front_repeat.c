@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "backend/memory_ids.h"
-#include "executor/front.h"
+#include "executor/front_policy.h"
 
 enum {
     RANGES_MAX = 2048,
@@ -18,11 +18,18 @@ struct range {
     uint64_t start, end;
 };
 
+/* Which memories of a kind there are: the first one, and whether there are others. */
+struct some {
+    uint64_t first; /* 0: none */
+    bool more;
+};
+
 /* Ranges apart from each other, in order. */
 struct ranges {
     struct range list[RANGES_MAX];
     unsigned n;
-    bool full; /* there were more */
+    bool full;                /* there were more */
+    struct some vmm, foreign; /* foreign: VMM memory that a client allocated */
 };
 
 struct search {
@@ -39,6 +46,52 @@ static uint64_t identity(const struct step_operand *o)
     const struct backend_memory *memory = memory_by_id(o->memory);
 
     return memory && memory->file ? (uint64_t)1 << 63 | memory->file : o->memory;
+}
+
+/* An allocation can be exported, and registered, several times: nothing tells that foreign memory is not the same as
+ * other VMM memory. What the daemon allocated has one id. */
+static bool is_foreign(const struct backend_memory *memory)
+{
+    return memory->kind == MEMORY_CUDA_VMM && !memory->made;
+}
+
+static void note(struct some *some, uint64_t memory)
+{
+    some->more = some->more || (some->first && some->first != memory);
+    some->first = some->first ? some->first : memory;
+}
+
+static bool has_other(const struct some *some, uint64_t memory)
+{
+    return some->more || (some->first && some->first != memory);
+}
+
+static void note_kind(struct ranges *ranges, const struct step_operand *o)
+{
+    const struct backend_memory *memory = memory_by_id(o->memory);
+
+    if (!memory || memory->kind != MEMORY_CUDA_VMM)
+        return;
+    note(&ranges->vmm, o->memory);
+    if (is_foreign(memory))
+        note(&ranges->foreign, o->memory);
+}
+
+/* Whether the operand's bytes may be in another memory of the ranges, too. */
+static bool has_alias(const struct ranges *ranges, const struct step_operand *o)
+{
+    const struct backend_memory *memory = memory_by_id(o->memory);
+
+    if (!memory || memory->kind != MEMORY_CUDA_VMM)
+        return false;
+    return has_other(is_foreign(memory) ? &ranges->vmm : &ranges->foreign, o->memory);
+}
+
+static void clear(struct ranges *ranges)
+{
+    ranges->n = 0;
+    ranges->full = false;
+    ranges->vmm = ranges->foreign = (struct some){0};
 }
 
 static bool is_before(const struct range *r, uint64_t memory, uint64_t start)
@@ -71,6 +124,7 @@ static void add(struct ranges *ranges, const struct step_operand *o)
 
     if (!o->memory || !o->extent)
         return;
+    note_kind(ranges, o);
     i = last = find(ranges, new.memory, new.start);
     for (; last < ranges->n && list[last].memory == new.memory &&list[last].start <= new.end; last++) {
         new.start = list[last].start < new.start ? list[last].start : new.start;
@@ -106,7 +160,7 @@ static bool has_some(const struct ranges *ranges, const struct step_operand *o)
 {
     const struct range *r = range_of(ranges, o);
 
-    return ranges->full || (r && r->start < o->offset + o->extent);
+    return ranges->full || has_alias(ranges, o) || (r && r->start < o->offset + o->extent);
 }
 
 /* ---- steps ---- */
@@ -181,8 +235,8 @@ static bool look_at(struct search *search, const struct front_stream *s)
     bool fewer = false;
     unsigned n = 0;
 
-    search->whole.n = search->touched.n = 0;
-    search->whole.full = search->touched.full = false;
+    clear(&search->whole);
+    clear(&search->touched);
     for (unsigned i = 0; i < s->sent; i++, node = node->next) {
         const struct front_job *own = own_of(node);
 

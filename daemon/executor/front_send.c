@@ -4,14 +4,8 @@
 #include <string.h>
 
 #include "backend/memory_ids.h"
-#include "executor/front.h"
+#include "executor/front_policy.h"
 #include "util/clock.h"
-
-struct front_program {
-    struct list link; /* in front.programs */
-    uint32_t number;
-    uint64_t present; /* executors that have its steps, a bit each */
-};
 
 static struct front_stream *front_stream(struct backend_stream *stream)
 {
@@ -139,40 +133,6 @@ static void write_steps(const struct front_device *d, const struct backend_job *
     }
 }
 
-/* The program's number; *ret_replay: the executor has its steps. 0: the job is no program, or has no number left and
- * runs as a sequence. */
-static uint32_t program_of(const struct front_device *d, struct executor *x, const struct backend_job *job,
-                           bool *ret_replay)
-{
-    struct front *f = d->front;
-    struct front_program *p;
-
-    *ret_replay = false;
-    if (!job->program)
-        return 0;
-    p = (struct front_program *)(void *)*job->program;
-    if (!p) {
-        p = calloc(1, sizeof(*p));
-        if (p)
-            p->number = ids_take(&f->program_ids);
-        if (!p || !p->number) {
-            free(p);
-            return 0;
-        }
-        list_append(&f->programs, &p->link);
-        *job->program = (struct backend_program *)(void *)p;
-    }
-    *ret_replay = p->present >> x->bit & 1;
-    return p->number;
-}
-
-static void note_program(const struct backend_job *job, const struct executor *x)
-{
-    struct front_program *p = (struct front_program *)(void *)*job->program;
-
-    p->present |= 1ULL << x->bit;
-}
-
 static void fill_record(const struct front_stream *s, const struct backend_job *job, struct record_submit *record)
 {
     *record = (struct record_submit){.kind = RECORD_SUBMIT,
@@ -202,14 +162,14 @@ static bool send_job(struct front_stream *s, struct backend_job *job)
     slot = ids_take(&x->slots);
     if (!slot)
         return false;
-    program = program_of(s->device, x, job, &replay);
+    program = front_program_of(s->device, x, job, &replay);
     at = ring_reserve(&x->out, (uint32_t)sizeof(record) + behind_record(job, replay));
     if (!at) {
         ids_give(&x->slots, slot);
         return false;
     }
     if (program)
-        note_program(job, x);
+        front_program_note(job, x);
     own = &x->jobs[slot];
     own->job = job;
     own->stream = s;
@@ -231,8 +191,10 @@ static bool send_job(struct front_stream *s, struct backend_job *job)
     atomic_store_explicit(&x->region->ended[slot], 0, memory_order_relaxed);
     ring_publish(&x->out);
     front_ring_doorbell(x);
-    if (!x->unfinished++)
+    if (!x->unfinished++) {
         x->busy_ns = own->submitted_ns;
+        x->in_a_row = 0;
+    }
     s->sent++;
     return true;
 }
@@ -291,6 +253,7 @@ static void prepare(struct front_stream *s, struct executor *x)
 
     s->prepare.run = run_prepare;
     s->preparing = true;
+    s->end_ns = 0;
     s->prepare_job = list_entry(s->unsent, struct backend_job, link);
     pthread_mutex_lock(&f->lock);
     taken = front_task_add(x, &s->prepare);
@@ -444,6 +407,8 @@ void front_cancel(struct backend_job *job)
         return;
     s = own ? own->stream : stream_of_unsent(job);
     if (!own) { /* it ends when those before it have ended */
+        if (s->preparing && s->prepare_job == job && atomic_load(&job->end_now) && job->domain != DOMAIN_COMMON)
+            front_end_opening(s);
         list_remove(&s->blocked_link);
         front_advance(s);
         return;
@@ -453,26 +418,12 @@ void front_cancel(struct backend_job *job)
         front_end_soon(s->device->front, own);
 }
 
-void front_program_free(struct backend_device *device, struct backend_program *program)
+/* The mean of the last ones, about. */
+static void note_duration(struct executor *x, const struct front_job *own)
 {
-    struct front_program *p = (struct front_program *)(void *)program;
-    struct front *f = front_device(device)->front;
+    const uint64_t job_ns = clock_now_ns() - own->first_ns;
 
-    if (!p)
-        return;
-    for (unsigned i = 0; i < EXECUTORS_MAX; i++)
-        if (p->present >> i & 1 && f->by_bit[i])
-            front_send_number(f->by_bit[i], RECORD_PROGRAM_FREE, p->number, 0);
-    list_remove(&p->link);
-    ids_give(&f->program_ids, p->number);
-    free(p);
-}
-
-void front_programs_forget(struct front *f, unsigned bit)
-{
-    list_for_each_safe (node, after, &f->programs) {
-        list_entry(node, struct front_program, link)->present &= ~(1ULL << bit);
-    }
+    x->job_ns = x->job_ns ? (3 * x->job_ns + job_ns) / 4 : job_ns;
 }
 
 void front_take_back(struct front_job *own)
@@ -481,6 +432,9 @@ void front_take_back(struct front_job *own)
     struct executor *x = s->on;
     struct list *next;
 
+    x->in_a_row++;
+    if (!x->common && own->first_ns)
+        note_duration(x, own);
     set_stream(own->job, s);
     next = own->job->link.next;
     own->job = NULL;
@@ -495,7 +449,7 @@ void front_take_back(struct front_job *own)
     if (--x->unfinished == 0) {
         x->used_ns = clock_now_ns();
         x->device_ns += x->used_ns - x->busy_ns;
-        if (x->front->n_waiting)
-            front_tell(x->front); /* another domain's turn */
+        if (x->front->n_waiting || (x->domain && x->domain->leaving_ns))
+            front_tell(x->front); /* another domain's turn, or place */
     }
 }

@@ -1,13 +1,15 @@
 /* Turns of domains: few of them have work on the GPUs at a time, since contexts share a GPU by time slices, and every
  * one that is busy makes the others wait longer. The one that has had least goes next. Thread: loop. */
-#include "executor/front.h"
+#include "executor/front_policy.h"
 #include "util/clock.h"
 
 enum {
-    TURN_NS = 5000000,      /* how long a domain sends while others wait; what it has sent then ends */
-    AHEAD = 8,              /* jobs that a domain has in its executor while others wait */
-    AHEAD_ALONE = 32,       /* the same while none waits: what is there when one comes goes on */
-    LONGEST_NS = 2000000000 /* of one job, while others wait */
+    TURN_NS = 5000000,  /* how long a domain sends while others wait; what it has sent then ends */
+    AHEAD = 8,          /* jobs that a domain has in its executor while others wait */
+    AHEAD_ALONE = 32,   /* the same while none waits: what is there when one comes goes on */
+    AHEAD_FIRST = 4,    /* the same before the first one of them has ended: each that ends makes it one more */
+    AHEAD_LEAST = 2,    /* the same where jobs last long: one follows the other at once */
+    AHEAD_NS = 20000000 /* how long the jobs in an executor take together, where there are more than that */
 };
 
 static unsigned max_turns(const struct front *f)
@@ -15,7 +17,7 @@ static unsigned max_turns(const struct front *f)
     return f->config.executors_active ? f->config.executors_active : 1;
 }
 
-/* The time that the waiting domain has had least. */
+/* Of the waiting domains that have an executor, the one that has had least; NULL: none. */
 static struct front_domain *next_of(const struct front *f)
 {
     struct front_domain *next = NULL;
@@ -23,7 +25,7 @@ static struct front_domain *next_of(const struct front *f)
     list_for_each_safe (node, after, &f->domains) {
         struct front_domain *d = list_entry(node, struct front_domain, link);
 
-        if (d->waiting_ns && (!next || d->had_ns < next->had_ns))
+        if (d->waiting_ns && d->executor && d->executor->ready && (!next || d->had_ns < next->had_ns))
             next = d;
     }
     return next;
@@ -70,17 +72,33 @@ static unsigned jobs_of(const struct front_domain *d)
     return d->executor ? d->executor->unfinished : 0;
 }
 
+/* How many of its jobs the domain may have in its executor: nobody knows how long the first ones take. */
+static unsigned ahead(const struct front_domain *d, unsigned most)
+{
+    const uint64_t job_ns = d->executor ? d->executor->job_ns : 0;
+    const unsigned known = AHEAD_FIRST + (d->executor ? d->executor->in_a_row : 0);
+
+    most = known < most ? known : most;
+    if (job_ns * most <= AHEAD_NS)
+        return most;
+    return job_ns * AHEAD_LEAST >= AHEAD_NS ? AHEAD_LEAST : (unsigned)(AHEAD_NS / job_ns);
+}
+
 /* Whether the domain, which has the turn, sends on. */
 static bool goes_on(const struct front *f, const struct front_domain *d)
 {
     if (!f->n_waiting)
-        return jobs_of(d) < AHEAD_ALONE;
-    return jobs_of(d) < AHEAD && clock_now_ns() < d->turn_ns + TURN_NS;
+        return jobs_of(d) < ahead(d, AHEAD_ALONE);
+    return jobs_of(d) < ahead(d, AHEAD) && clock_now_ns() < d->turn_ns + TURN_NS;
 }
 
 bool front_turn_take(struct front *f, struct front_domain *d)
 {
-    if (d->key == DOMAIN_COMMON || (d->has_turn && goes_on(f, d)))
+    if (d->key == DOMAIN_COMMON)
+        return true;
+    if (d->leaving_ns)
+        return false;
+    if (d->has_turn && goes_on(f, d))
         return true;
     if (d->has_turn || d->waiting_ns)
         return false;
@@ -130,8 +148,8 @@ static void end_turns(struct front *f, uint64_t now_ns)
             if (!list_empty(&d->blocked))
                 wait_in_line(f, d, now_ns);
         } else if (d->executor) {
-            front_end_late(d->executor, since_ns, LONGEST_NS);
-            front_set_timer(f, now_ns < d->turn_ns + TURN_NS ? d->turn_ns + TURN_NS : now_ns + LONGEST_NS / 8);
+            front_end_late(d->executor, since_ns, FRONT_LONGEST_NS);
+            front_set_timer(f, now_ns < d->turn_ns + TURN_NS ? d->turn_ns + TURN_NS : now_ns + FRONT_LONGEST_NS / 8);
         }
     }
 }
@@ -144,6 +162,8 @@ void front_turns_turn(struct front *f)
     while (f->n_waiting && f->n_turns < max_turns(f)) {
         struct front_domain *d = next_of(f);
 
+        if (!d)
+            return;
         begin_turn(f, d, clock_now_ns());
         front_advance_domain(d);
     }

@@ -22,30 +22,21 @@ struct executor *front_work_executor(void)
     return own;
 }
 
-static void end(struct front *f, struct given *g)
-{
-    pthread_mutex_lock(&f->lock);
-    list_append(&f->worked, &g->link);
-    pthread_mutex_unlock(&f->lock);
-    front_tell(f);
-}
-
 /* Once more where the executor was lost meanwhile. */
 static void run(struct executor *x, struct front_task *task)
 {
     struct given *g = (struct given *)(void *)task;
     struct front *f = x->front;
+    bool again;
     int r;
 
     own = x;
     r = g->work->run(g->work);
     own = NULL;
-    if (r == 0 || !front_is_lost(x) || ++g->tries == FRONT_TRIES) {
-        end(f, g);
-        return;
-    }
+    again = r < 0 && front_is_lost(x) && ++g->tries < FRONT_TRIES;
     pthread_mutex_lock(&f->lock);
-    list_append(&g->domain->work, &g->link);
+    g->domain->n_given--;
+    list_append(again ? &g->domain->work : &f->worked, &g->link);
     pthread_mutex_unlock(&f->lock);
     front_tell(f);
 }
@@ -87,6 +78,7 @@ void front_work_give(struct front_domain *d)
             list_append(&d->work, node);
             break;
         }
+        d->n_given++;
     }
     pthread_mutex_unlock(&x->front->lock);
 }

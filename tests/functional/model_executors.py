@@ -91,7 +91,8 @@ class Executors(Base):
             return
         params: dict[str, Any] = {"kernel": self.kernels(client)["spin_forever"], "args": [views[0].wire()]}
         if rng.random() < 0.3:
-            msgid = client.connection.request("launch", params)
+            # What runs by then goes on until its deadline.
+            msgid = client.connection.request("launch", {**params, "deadline_ms": 2000})
             executed.update(["launch", "cancel"])
             assert client.connection.call("cancel", {"msgid": msgid}) == {"cancelled": True}
             reply = client.connection.reply(msgid)

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 from domains import FIXTURES, Client, Domains
-from gpu_machine import N, only_with_the_standin, values, vector
+from gpu_machine import N, only_with_the_standin, register, values, vector
 from support import proc
+from support.raw import tensor
 from user_kernels import add_kernel, hostile_kernel, only_with_nvrtc
 
 pytestmark = [only_with_the_standin, only_with_nvrtc]
@@ -112,6 +113,20 @@ def test_the_least_recently_used_makes_room(start: Callable[..., Domains], clien
             one.own()
             assert len(machine.executors()) <= 3
     clients[0].launch_own()
+
+
+def test_a_busy_one_makes_room(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """An executor that is never without work does not keep its place for ever; its domain goes on later."""
+    machine = start(isolate="connection", maximum=3)
+    first, second = client(machine), client(machine)
+    first.own()
+    busy = hostile_kernel(first.connection, "run_for")
+    count = {**first.tensors[1], "dtype": "u32"}
+    sent = [first.connection.request("launch", {"kernel": busy, "args": [count, 150_000]}) for _ in range(80)]
+    second.own()
+    second.connection.close()
+    for msgid in sent[:20]:
+        first.connection.reply(msgid).get()
 
 
 def test_domains_have_turns(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
@@ -234,6 +249,23 @@ def test_memory_of_others_is_not_there(start: Callable[..., Domains], client: Ca
     assert error.code == "device_fault", error
     assert spy.memory[1].read(4 * N) == bytes(4 * N)
     victim.launch_own()
+
+
+def test_a_deadline_while_memory_is_opened(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """The driver does not answer: the executor ends."""
+    machine = start()
+    stranger, one = client(machine), client(machine)
+    stranger.square()
+    (common,) = machine.executors()
+    one.own()
+    domain = machine.new_executor({common})
+    more = tensor(register(one.connection, vector(one.exporter.alloc(4 * N))), [N])
+    with machine.control.gate("ipc_open", domain):
+        launch = {"kernel": one.custom, "args": [one.tensors[1], more, N], "deadline_ms": 50}
+        error = one.connection.error("launch", launch)
+        assert error.code == "deadline_exceeded" and error.detail["ended"] is True, error
+        stranger.square()
+        one.launch_own()
 
 
 def test_a_call_hangs(start: Callable[..., Domains], client: Callable[..., Client]) -> None:

@@ -303,6 +303,7 @@ int cuda_memory_alloc(struct backend_device *base, uint64_t size, struct backend
         goto close_fd;
     m->base.size = m->mapped = m->chunks[0] = rounded;
     m->n_chunks = 1;
+    m->base.made = true;
     cuda_on(d)->MemRelease(handle); /* the mapping and the descriptor keep the memory */
     *ret_memory = &m->base;
     *ret_fd = fd;

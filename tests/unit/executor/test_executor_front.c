@@ -180,6 +180,21 @@ static void test_a_late_bell(void **state)
     assert_int_equal(epoll_wait(f->front->watch, &event, 1, 0), 0);
 }
 
+/* One that rings without end costs the loop time. */
+static void test_a_bell_that_rings_for_nothing(void **state)
+{
+    struct front_fixture *f = *state;
+    unsigned rings = 0;
+
+    submit(f, 0, 0);
+    while (!f->done[0] && rings++ < 100000) {
+        front_arm(&f->device.base);
+        send(f->bell, "bell", 4, MSG_NOSIGNAL);
+        front_fixture_poll(f);
+    }
+    lost(f, 0);
+}
+
 /* A poll goes on for the sake of a long job that the executor issues, but not without end. */
 static void test_an_executor_that_always_issues(void **state)
 {
@@ -244,6 +259,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_samples_of_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_progress, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_late_bell, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_bell_that_rings_for_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_executor_that_always_issues, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_waiting_job_is_cancelled_twice, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_end_behind_a_lost_job, setup, teardown),

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "backend/memory_ids.h"
 #include "front_fixture.h"
 
 enum { A = 0, B = 100, C = 200, D = 300, SIZE = 100 /* bytes of each; all lie in one memory */ };
@@ -310,6 +311,47 @@ static void test_very_many_places(void **state)
     free(many);
 }
 
+/* An allocation can be registered several times, as if it were several. What the daemon allocated is known. */
+static void test_memory_that_may_be_the_same(void **state)
+{
+    enum { MADE, MADE_TOO, FOREIGN, FOREIGN_TOO, N_MEMORIES };
+    static const struct {
+        unsigned in, out;
+        bool again;
+    } cases[] = {{MADE, MADE_TOO, true},
+                 {MADE, FOREIGN, false},
+                 {FOREIGN, MADE, false},
+                 {FOREIGN, FOREIGN, true},
+                 {FOREIGN, FOREIGN_TOO, false}};
+    struct backend_memory memory[N_MEMORIES];
+    uint32_t ids[N_MEMORIES];
+    struct error e;
+
+    (void)state;
+    for (unsigned i = 0; i < N_MEMORIES; i++) {
+        memory[i] = (struct backend_memory){.kind = MEMORY_CUDA_VMM, .made = i < FOREIGN};
+        ids[i] = memory_id_new(&e);
+        memory_id_set(ids[i], &memory[i]);
+    }
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct front_fixture *f = front_fixture_new();
+
+        square(f, 0, A, B);
+        f->steps[0].operands[0].memory = ids[cases[i].in];
+        f->steps[0].operands[1].memory = ids[cases[i].out];
+        front_fixture_end(f);
+        if (cases[i].again)
+            again(f, 0);
+        else
+            lost(f, 0);
+        front_fixture_free(f);
+    }
+    for (unsigned i = 0; i < N_MEMORIES; i++) {
+        memory_id_set(ids[i], NULL);
+        memory_id_free(ids[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -327,6 +369,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_forged_signal, setup, teardown),
         cmocka_unit_test_setup_teardown(test_very_many_steps, setup, teardown),
         cmocka_unit_test_setup_teardown(test_very_many_places, setup, teardown),
+        cmocka_unit_test(test_memory_that_may_be_the_same),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,69 @@
+/* What the front decides: which executors there are, whose turn it is, which jobs are ended, and what becomes of the
+ * jobs of an executor that was lost. Thread: loop. */
+#ifndef KOPS_EXECUTOR_FRONT_POLICY_H
+#define KOPS_EXECUTOR_FRONT_POLICY_H
+
+#include "executor/front.h"
+
+/* ---- front_fleet.c: which executors there are ---- */
+
+/* Makes sure that the domain has an executor, or will have one. -1: *e, it cannot. */
+int front_domain_serve(struct front_domain *d, struct front *f, struct error *e);
+/* The executor, a spare or a new one, serves the domain from now on. */
+void front_domain_give(struct front_domain *d, struct executor *x);
+/* Something has changed: starts wanted executors, ends those without use, keeps spares. */
+void front_domains_turn(struct front *f);
+
+/* ---- front_places.c: how many executors there are ---- */
+
+/* Whether the domain may have an executor now: the spare, or a new one. Otherwise it waits, and others make room. */
+bool front_place_take(struct front *f, struct front_domain *d, bool spare);
+/* Whether there may be one more. */
+bool front_place_is_free(struct front *f);
+/* The domain's executor goes, where it is to and has no job any more. */
+void front_place_leave(struct front_domain *d);
+/* Ends an executor that has no job. The domain keeps its code; a later job gets another executor. */
+void front_executor_dismiss(struct executor *x);
+
+/* ---- front_turns.c: whose kernels go next ---- */
+
+enum { FRONT_LONGEST_NS = 2000000000 /* of one job, while others wait for the GPU or for an executor */ };
+
+/* Whether a job of the domain may be sent now; else the domain waits for its turn. */
+bool front_turn_take(struct front *f, struct front_domain *d);
+/* The domain's executor has no job any more, or time has passed: turns go on. */
+void front_turns_turn(struct front *f);
+/* The domain is gone, or has nothing to send. */
+void front_turn_drop(struct front *f, struct front_domain *d);
+
+/* ---- front_deadline.c: jobs that must end ---- */
+
+/* A job with end_now is in a domain's executor, which is killed if the job does not end within moments. */
+void front_end_soon(struct front *f, struct front_job *own);
+/* The same, where the keeper opens what the stream's next job needs. */
+void front_end_opening(struct front_stream *s);
+/* Kills the executor where the first job of a stream has run for longer, or, since others wait (`since_ns`), all of
+ * them for twice as long. */
+void front_end_late(struct executor *x, uint64_t since_ns, uint64_t longest_ns);
+/* Kills executors whose job had its time. */
+void front_deadlines_turn(struct front *f);
+
+/* ---- front_repeat.c: which jobs of a lost executor are begun anew ---- */
+
+/* Whether the job may have begun in the lost executor, which may have said that it had not. */
+static inline bool front_may_have_run(const struct front_job *own)
+{
+    return !own->told || own->begun;
+}
+
+/* Sets front_job.again of the stream's jobs that the lost executor had. *steps: those that were looked at so far. */
+void front_choose_again(struct front_stream *s, const struct front_job *culprit, unsigned *steps);
+
+/* ---- front_recover.c: what becomes of a lost executor's jobs ---- */
+
+bool front_has_kernel(const struct backend_job *job);
+/* The executor was reaped: decides about the jobs that it had. ret_streams: struct front_stream.blocked_link of those
+ * that are to go on. */
+void front_recover(struct executor *x, struct list *ret_streams);
+
+#endif
