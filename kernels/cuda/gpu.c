@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "blaslt/blaslt.h"
 #include "util/log.h"
@@ -48,6 +49,18 @@ deactivate:
     return -1;
 }
 
+/* That there is no driver is usual on a machine without a GPU. */
+static void say_why_not(const char *why)
+{
+    char quoted[300];
+
+    log_quote(quoted, sizeof(quoted), why, strlen(why));
+    if (access("/dev/nvidiactl", F_OK) == 0)
+        log_warning("cuda_unavailable", "reason=%s", quoted);
+    else
+        log_debug("cuda_unavailable", "reason=%s", quoted);
+}
+
 /* 0 when there is no driver or no device, which is no error. */
 static int device_count(const struct backend_config *config)
 {
@@ -59,14 +72,12 @@ static int device_count(const struct backend_config *config)
     if (strcmp(path, "none") == 0)
         return 0;
     if (cuda_driver_load(path, why, sizeof(why)) < 0) {
-        char quoted[300];
-
-        log_debug("cuda_unavailable", "reason=%s", log_quote(quoted, sizeof(quoted), why, strlen(why)));
+        say_why_not(why);
         return 0;
     }
     r = cuda.DeviceGetCount(&count);
     if (r != CUDA_SUCCESS) {
-        log_debug("cuda_unavailable", "driver=%s", cuda_result_name(r));
+        say_why_not(cuda_result_name(r));
         return 0;
     }
     return count;
