@@ -217,6 +217,7 @@ struct backend_job {
     struct list link;
     void *impl;
     unsigned begun_anew; /* times that it was, because the process that had it was lost */
+    bool waits;          /* for a process that starts: it has not begun */
 };
 
 /* True when no step has anything to write. */

@@ -295,7 +295,8 @@ static bool advance_one(struct front_stream *s, struct backend_job *job, struct 
     x = d->executor;
     if (s->on != x && s->sent)
         return false; /* two executors have no order: the earlier jobs end first */
-    if (!x || !x->ready || atomic_load(&x->gone) || !list_empty(&x->overflow) || !front_turn_take(f, d)) {
+    job->waits = !x || !x->ready || atomic_load(&x->gone);
+    if (job->waits || !list_empty(&x->overflow) || !front_turn_take(f, d)) {
         wait_for(s, d);
         return false;
     }
@@ -383,6 +384,7 @@ void front_submit(struct backend_stream *stream, struct backend_job *job)
     job->failed = false;
     job->forced = false;
     job->begun_anew = 0;
+    job->waits = false;
     job->started_ns = 0;
     job->ended = 0;
     job->n_samples = 0;

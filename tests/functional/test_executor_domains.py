@@ -203,6 +203,19 @@ def test_a_deadline_ends_a_kernel(start: Callable[..., Domains], client: Callabl
     assert machine.daemon.running()
 
 
+def test_an_executor_that_starts_slowly(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    """What waits for it has not begun, so it is no job that hangs."""
+    machine = start(more="[server]\njob_timeout_s = 1\n")
+    one = client(machine)
+    one.square()
+    (common,) = machine.executors()
+    with machine.control.gate("init"):
+        os.kill(common, signal.SIGKILL)
+        msgid = one.connection.request("run", {"op": "square", "in": [one.tensors[0]], "out": [one.tensors[2]]})
+        assert not one.connection.readable(2.5)
+    one.connection.reply(msgid).get()
+
+
 def test_a_kernel_that_never_ends(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
     machine = start(more="[server]\njob_timeout_s = 1\n")
     one = client(machine)

@@ -34,7 +34,7 @@ FAULTS = {
     "executed": ("((void (*)())(unsigned long long)p)();", {"INVALID_PC", "ILLEGAL_INSTRUCTION", "ILLEGAL_ADDRESS", "LAUNCH_FAILED"}),
     "unshared": (
         'asm volatile("st.shared.f32 [%0], %1;" :: "r"(0x7ffffff0u), "f"(1.0f) : "memory");',
-        {"ILLEGAL_ADDRESS", "LAUNCH_FAILED", "INVALID_ADDRESS_SPACE"},
+        {"ILLEGAL_ADDRESS", "LAUNCH_FAILED", "INVALID_ADDRESS_SPACE", "ILLEGAL_INSTRUCTION"},
     ),
 }
 

@@ -50,13 +50,13 @@ static bool is_still(struct server *s, struct stream *stream, const struct run *
 }
 
 /* Whether the run has stood still for several ticks in which no job progressed that it may wait for: an earlier one,
- * or, while its domain waits for its turn, any. */
+ * or, while its domain waits for its turn, any. A process that starts gets ready, or ends what waits for it. */
 static bool is_stuck(const struct server *s, struct stream *stream, const struct run *run)
 {
     const uint64_t progress_ns = s->exec->progress_of_ns[run->device->index];
     const bool waits = run_can_end_now(run) && !run->job.started_ns;
 
-    if (progress_ns < (waits ? UINT64_MAX : request_of(run)->received_ns))
+    if (run->job.waits || progress_ns < (waits ? UINT64_MAX : request_of(run)->received_ns))
         stream->watched_ticks = 0;
     else
         stream->watched_ticks++;
