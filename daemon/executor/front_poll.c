@@ -138,6 +138,8 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
     if (!own)
         return;
     job = own->job;
+    if (record.has_sample && job->n_samples < job->repeat)
+        job->samples[job->n_samples++] = record.sample;
     if (record.n_samples != job->n_samples || !is_copy_time(record.h2d_us) || !is_copy_time(record.d2h_us) ||
         !take_rest(job, &record, from + sizeof(record), size - (uint32_t)sizeof(record))) {
         break_off(x, "an end");

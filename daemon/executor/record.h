@@ -54,6 +54,8 @@ struct record_samples {
 struct record_done {
     uint32_t kind, slot, serial, failed;
     uint32_t ended, n_samples, n_variants;
+    uint32_t has_sample; /* 1: `sample` is the last one; those before it came in other records */
+    double sample;
     uint64_t started_ns;
     double h2d_us, d2h_us;
 };

@@ -65,6 +65,8 @@ static bool report_end(struct serving *p, const struct served_job *job)
                                    .ended = base->ended,
                                    .n_samples = base->n_samples,
                                    .n_variants = base->n_steps,
+                                   .has_sample = base->n_samples > job->reported,
+                                   .sample = base->n_samples > job->reported ? base->samples[job->reported] : 0,
                                    .started_ns = base->started_ns,
                                    .h2d_us = base->h2d_us,
                                    .d2h_us = base->d2h_us};
@@ -95,7 +97,7 @@ static void free_job(struct served_job *job)
 /* Tells the daemon. False: there is no room now. */
 static bool report(struct serving *p, struct served_job *job)
 {
-    if (!report_samples(p, job))
+    if (job->base.n_samples != 1 && !report_samples(p, job))
         return false;
     /* Before the record: behind it the slot may have its next job. */
     list_remove(&job->stream_link);

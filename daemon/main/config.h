@@ -31,7 +31,7 @@ struct config {
     bool cuda_enabled;
     char *cuda_driver, *cuda_blaslt;
     char *executors_isolate, *executors_sandbox, *executors_user;
-    uint64_t executors_max, executors_active, executors_spares, executors_faults;
+    uint64_t executors_max, executors_active, executors_spares, executors_faults, executors_spin_us;
     uint64_t cuda_workspace_bytes;
     /* kernels */
     uint64_t kernels, source_bytes, job_timeout_s, helpers, compile_memory_mib, compile_time_s, compile_keep_s;

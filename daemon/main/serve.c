@@ -90,7 +90,7 @@ static struct server_config server_config_of(const struct config *c)
                            .cuda_driver = c->cuda_driver,
                            .cuda_blaslt = c->cuda_blaslt,
                            .cuda_workspace_bytes = c->cuda_workspace_bytes,
-                           .spin_us = c->spin_us,
+                           .spin_us = c->executors_spin_us,
                            .executors_max = (unsigned)c->executors_max,
                            .executors_active = (unsigned)c->executors_active,
                            .executors_spares = c->isolate >= ISOLATE_USER ? (unsigned)c->executors_spares : 0,

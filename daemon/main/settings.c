@@ -70,12 +70,9 @@ const struct setting settings[] = {
      "Path of cuBLASLt, or none; the usual names by default. Without it gemm uses kopsd's own kernel."},
     {"cuda", "workspace_bytes", NUMBER, AT(cuda_workspace_bytes), "33554432", 0, 1U << 30, FIXED,
      "Scratch memory for cuBLASLt, for each stream in use."},
-    {"executors", "isolate", TEXT, AT(executors_isolate), "off", 0, 0, FIXED,
-     "Whose GPU work shares a process: off (the daemon itself does all of it), none (one executor, a process of its "
-     "own, "
-     "does the work of all users), user (kernels of users run in executors of their own, one a user), or connection "
-     "(one "
-     "a connection)."},
+    {"executors", "isolate", TEXT, AT(executors_isolate), "user", 0, 0, FIXED,
+     "Whose GPU work shares a process: user (kernels of users run in executors of their own, one a user), connection "
+     "(one a connection), none (one executor does the work of all users), or off (the daemon itself does all of it)."},
     {"executors", "max", NUMBER, AT(executors_max), "8", 2, 60, FIXED,
      "Executors at one time, the common one and the spares included. Each takes about 0.5 GB of a GPU's memory."},
     {"executors", "active", NUMBER, AT(executors_active), "1", 1, 60, FIXED,
@@ -85,6 +82,8 @@ const struct setting settings[] = {
     {"executors", "faults", NUMBER, AT(executors_faults), "3", 0, ACCOUNT_FAULTS_MAX, LIVE,
      "Faults and hangs of one user's kernels within a minute; after that many the daemon refuses the user's kernels "
      "for a minute, then for twice as long each time, up to an hour. 0: no bound."},
+    {"executors", "spin_us", NUMBER, AT(executors_spin_us), "50", 0, 1000000, FIXED,
+     "Microseconds that an executor polls for work and for its end before it sleeps."},
     {"executors", "sandbox", TEXT, AT(executors_sandbox), "auto", 0, 0, FIXED,
      "auto: executors are confined by what the system has of Landlock, seccomp and, for root, another user; required: "
      "GPUs are served only where it has all of them; off: executors may do what the daemon may."},

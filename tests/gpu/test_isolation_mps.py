@@ -88,7 +88,7 @@ def test_faults_and_endless_kernels_do_not_reach_its_clients(isolated: Daemon, p
 
 def test_its_end_is_mps_business(torch: Any, pipes: dict[str, str]) -> None:
     """An op that does not end costs the common executor. MPS ends it, so that clients of MPS keep their contexts."""
-    with start(backends.CUDA, "user", 1, "user = none\n", KOPSD_SERVER_JOB_TIMEOUT_S="1", **pipes) as daemon:
+    with start(backends.CUDA, "user", 1, "user = none\n", KOPSD_SERVER_JOB_TIMEOUT_S="4", **pipes) as daemon:
         client = HostClient(daemon)
         worker = Worker("checker", daemon.socket_path, "5", str(ROUNDS), **pipes)
         try:
