@@ -108,6 +108,7 @@ struct executor {
     bool abandoned;            /* none of its jobs is at fault, or the server knows the culprit */
     struct front_job *culprit; /* it is killed to end this job; NULL: otherwise */
     uint64_t broken_ns;        /* since when the loop knows of `broken`; 0: it does not */
+    uint64_t ready_ns;         /* since when it could have jobs */
     uint64_t started_ns, used_ns, busy_ns, device_ns; /* used: had its last job; busy: since when; device: in all */
     unsigned in_a_row;                                /* jobs that ended since it had none */
     uint64_t job_ns; /* how long a domain's job takes once it is the first of its stream, the last ones mostly */

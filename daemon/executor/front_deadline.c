@@ -73,9 +73,9 @@ void front_end_late(struct executor *x, uint64_t since_ns, uint64_t longest_ns)
         const struct front_job *first = first_of(list_entry(node, struct front_stream, on_link));
         const uint64_t begin_ns = first && first->first_ns > since_ns ? first->first_ns : since_ns;
 
-        if (!first)
+        if (!first || now_ns < begin_ns + longest_ns / 2)
             continue;
-        late = late || now_ns >= begin_ns + longest_ns || now_ns >= since_ns + 2 * longest_ns;
+        late = late || now_ns >= begin_ns + longest_ns;
         slowest = slower(slowest, first);
     }
     if (late)

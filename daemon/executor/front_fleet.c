@@ -118,6 +118,7 @@ static void note_ready(struct executor *x)
     struct error e;
 
     x->ready = true;
+    x->ready_ns = clock_now_ns();
     if (watch(x, x->bell) < 0 || watch(x, x->control) < 0 || (f->n_devices && !has_same_devices(f, x))) {
         error_set(&e, ERROR_DEVICE_LOST, "an executor has other devices than the first one");
         front_kill(x, &e);

@@ -42,8 +42,7 @@ void front_turn_drop(struct front *f, struct front_domain *d);
 void front_end_soon(struct front *f, struct front_job *own);
 /* The same, where the keeper opens what the stream's next job needs. */
 void front_end_opening(struct front_stream *s);
-/* Kills the executor where the first job of a stream has run for longer, or, since others wait (`since_ns`), all of
- * them for twice as long. */
+/* Kills the executor where the first job of a stream has run for longer since others wait (`since_ns`). */
 void front_end_late(struct executor *x, uint64_t since_ns, uint64_t longest_ns);
 /* Kills executors whose job had its time. */
 void front_deadlines_turn(struct front *f);

@@ -17,6 +17,11 @@ static unsigned max_turns(const struct front *f)
     return f->config.executors_active ? f->config.executors_active : 1;
 }
 
+static bool has_executor(const struct front_domain *d)
+{
+    return d->executor && d->executor->ready;
+}
+
 /* Of the waiting domains that have an executor, the one that has had least; NULL: none. */
 static struct front_domain *next_of(const struct front *f)
 {
@@ -25,7 +30,7 @@ static struct front_domain *next_of(const struct front *f)
     list_for_each_safe (node, after, &f->domains) {
         struct front_domain *d = list_entry(node, struct front_domain, link);
 
-        if (d->waiting_ns && d->executor && d->executor->ready && (!next || d->had_ns < next->had_ns))
+        if (d->waiting_ns && has_executor(d) && (!next || d->had_ns < next->had_ns))
             next = d;
     }
     return next;
@@ -120,6 +125,7 @@ void front_turn_drop(struct front *f, struct front_domain *d)
         end_turn(f, d, clock_now_ns());
 }
 
+/* Since when a domain waits that could go on. */
 static uint64_t waiting_since(const struct front *f)
 {
     uint64_t since_ns = UINT64_MAX;
@@ -127,8 +133,13 @@ static uint64_t waiting_since(const struct front *f)
     list_for_each_safe (node, after, &f->domains) {
         const struct front_domain *d = list_entry(node, struct front_domain, link);
 
-        if (d->waiting_ns && d->waiting_ns < since_ns)
-            since_ns = d->waiting_ns;
+        uint64_t own_ns = d->waiting_ns;
+
+        if (!d->waiting_ns || !has_executor(d))
+            continue;
+        own_ns = d->place_ns > own_ns ? d->place_ns : own_ns;
+        own_ns = d->executor->ready_ns > own_ns ? d->executor->ready_ns : own_ns;
+        since_ns = own_ns < since_ns ? own_ns : since_ns;
     }
     return since_ns;
 }
@@ -148,7 +159,8 @@ static void end_turns(struct front *f, uint64_t now_ns)
             if (!list_empty(&d->blocked))
                 wait_in_line(f, d, now_ns);
         } else if (d->executor) {
-            front_end_late(d->executor, since_ns, FRONT_LONGEST_NS);
+            if (since_ns != UINT64_MAX)
+                front_end_late(d->executor, since_ns, FRONT_LONGEST_NS);
             front_set_timer(f, now_ns < d->turn_ns + TURN_NS ? d->turn_ns + TURN_NS : now_ns + FRONT_LONGEST_NS / 8);
         }
     }

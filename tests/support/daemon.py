@@ -96,9 +96,12 @@ class Daemon:
         if "KOPS_TEST_ISOLATE" in os.environ:  # runs any test with GPU work in executors
             self.env["KOPSD_EXECUTORS_ISOLATE"] = os.environ["KOPS_TEST_ISOLATE"]
             self.env["KOPSD_EXECUTORS_SPARES"] = "0"  # they come at any time, and so do their descriptors
-        # The stand-in driver finds other processes' memory through /proc, which executors in their sandbox cannot.
+        # The stand-in driver finds other processes' memory through /proc, which executors in their sandbox cannot. Tests of
+        # executors, and of what goes on in them, say so: the others are about the daemon, and some about its own context.
         if config is not None and "libcuda_standin" in config:
             self.env["KOPSD_EXECUTORS_SANDBOX"] = "off"
+            if "isolate" not in config:
+                self.env.setdefault("KOPSD_EXECUTORS_ISOLATE", "off")
         self.env["KOPSD_KERNELS_HELPERS"] = "1"  # one compiler at a time: what the daemon holds is steady
         self.env["CACHE_DIRECTORY"] = str(self.folder / "cache")  # not the machine's
         self.env.update(env or {})
