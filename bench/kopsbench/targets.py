@@ -63,7 +63,7 @@ ROWS = {
     },
     "load_noop_twice_saturation": "no-op, twice as many asked for as can be given",
     "load_add_twice_saturation": "add of 16 f32, host, twice as many asked for as can be given",
-    "recovery_fault": "another client's kernel faults: longest wait for a right answer",
+    "recovery_fault": "another client's kernel faults, `executors.isolate = off`: longest wait for a right answer",
 }
 UNITS = {"us": "µs", "calls/s": "/s", "requests/s": "/s", "Jain's index": "", "compiles": "", "count": ""}
 HEAD = ("measure", "against", "kopsd p50 (p99)", "peer p50 (p99)", "ratio", "target", "met")
@@ -200,7 +200,7 @@ BRIEF = {
     "compile_second_process_vs_torch_nvrtc": "first launches of a kernel that another process had compiled, a second",
     "gemm_bf16_4096": "gemm 4096³, bf16",
     "host_add_f32_1MiB": "add of 1 MiB of floats on two CPU cores",
-    "recovery_fault": "another client's kernel faults: longest wait for a right answer",
+    "isolation_fault_others_wait": "another user's kernel faults: longest wait for a right answer",
 }
 # What to divide by, from where on, and what the unit is called then.
 LARGER = {"us": (1000, "ms"), "GFLOP/s": (1000, "TFLOP/s"), "calls/s": (1000, "k/s")}
