@@ -37,8 +37,15 @@ static int sealed_memory(void)
     return fd;
 }
 
+static void on_tick(uv_timer_t *timer)
+{
+    (void)timer;
+}
+
 static void start(void)
 {
+    enum { TICK_MS = 20 };
+    static uv_timer_t tick;
     static struct server_config config = {
         .max_connections = 16,
         .message_bytes = 65536,
@@ -62,6 +69,10 @@ static void start(void)
     FUZZ_CHECK(bind(listener, (struct sockaddr *)&address, offsetof(struct sockaddr_un, sun_path)) == 0);
     FUZZ_CHECK(listen(listener, 1) == 0);
     FUZZ_CHECK(server_new(&config, listener, &server, &e) == 0);
+    /* The last thing that settle() waits for may come just before the loop sleeps, which then nothing else wakes. */
+    uv_timer_init(&server->loop, &tick);
+    uv_timer_start(&tick, on_tick, TICK_MS, TICK_MS);
+    uv_unref((uv_handle_t *)&tick);
 }
 
 static void give(int fd, const uint8_t *data, size_t size, unsigned n_fds)
