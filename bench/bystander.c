@@ -108,7 +108,7 @@ static void add(struct bystander *b)
     }
 }
 
-/* Waits for the pause's time. False: nobody wants anything more. */
+/* Pauses between two calls. False: its standard input says that it is to end. */
 static bool obey(struct bystander *b)
 {
     const size_t pause_us = b->setting->pause_us;

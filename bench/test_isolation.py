@@ -68,7 +68,7 @@ def test_storms(records: dict[str, dict[str, Any]]) -> None:
         assert records["isolation_share_equal_jain"]["ours"]["p50"] > 0.5, records["isolation_share_equal_jain"]
 
 
-# ---- what is counted ----
+# ---- how waits are counted ----
 
 
 def test_a_wait_lasts_until_a_right_answer() -> None:

@@ -189,8 +189,8 @@ struct front {
     struct list worked;                   /* under lock: see front_work.c */
     atomic_bool news;                     /* for the loop: states, prepared streams, domains that are wanted */
     atomic_uint used;                     /* devices that were ever needed, a bit each */
-    bool ending;                          /* under lock: no domain gets an executor any more */
-    bool closing;                         /* under lock: nobody does */
+    bool ending;                          /* under lock: no executor is started for a domain any more */
+    bool closing;                         /* under lock: no executor is started any more */
     struct error lost;                    /* under lock: ERROR_NONE, or why no executor can be had any more */
 
     struct ids stream_ids, program_ids;
@@ -234,7 +234,7 @@ int front_process_start(struct executor *x, struct error *e);
 void front_process_end(struct executor *x);
 /* Kills the process, or leaves that to the keeper, which reaps it. Thread: loop. */
 void front_kill(struct executor *x, const struct error *why);
-/* The same, and nobody needs to know why: the daemon ends. Thread: loop. */
+/* The same without a line in the log: the daemon ends. Thread: loop. */
 void front_abort(struct executor *x);
 /* The loop does not wake for it any more: it is about to end. Thread: loop. */
 void front_unwatch(const struct executor *x);
@@ -323,7 +323,7 @@ struct executor *front_work_executor(void);
 void front_work_give(struct front_domain *d);
 /* The domain gets no executor. */
 void front_work_refuse(struct front *f, struct front_domain *d, const struct error *why);
-/* Tells of what is done. */
+/* Calls done() of the work that has ended. */
 void front_work_done(struct front *f);
 
 /* ---- front_object.c: what executors open ---- */

@@ -17,6 +17,12 @@ void front_domain_give(struct front_domain *d, struct executor *x)
 {
     struct front *f = x->front;
 
+    list_for_each_safe (node, after, &f->busy) {
+        struct front_stream *s = list_entry(node, struct front_stream, link);
+
+        if (s->domain == d)
+            s->end_ns = 0; /* it was meant for the executor before */
+    }
     pthread_mutex_lock(&f->lock);
     x->domain = d;
     x->key = d->key;

@@ -63,7 +63,7 @@ static unsigned max_of_all(const struct front *f)
     return max < EXECUTORS_MAX ? max : EXECUTORS_MAX;
 }
 
-/* One user has half of what is there for domains at most. */
+/* One user gets at most half of the places that are for domains. */
 static unsigned max_of_user(const struct front *f)
 {
     const unsigned max = max_of_all(f);

@@ -316,7 +316,7 @@ static void end_failed(struct front *f)
     }
 }
 
-/* Whether the timer's time has come. It is disarmed then: it may still fire, and nobody would read it. */
+/* Whether the timer is due. Disarms it then: its descriptor would stay readable, and the loop would never sleep. */
 static bool read_timer(struct front *f)
 {
     const struct itimerspec never = {.it_value = {.tv_sec = 0}};

@@ -81,9 +81,10 @@ static unsigned jobs_of(const struct front_domain *d)
 static unsigned ahead(const struct front_domain *d, unsigned most)
 {
     const uint64_t job_ns = d->executor ? d->executor->job_ns : 0;
-    const unsigned known = AHEAD_FIRST + (d->executor ? d->executor->in_a_row : 0);
+    const unsigned ended = d->executor ? d->executor->in_a_row : 0;
 
-    most = known < most ? known : most;
+    if (ended < most && ended + AHEAD_FIRST < most)
+        most = ended + AHEAD_FIRST;
     if (job_ns * most <= AHEAD_NS)
         return most;
     return job_ns * AHEAD_LEAST >= AHEAD_NS ? AHEAD_LEAST : (unsigned)(AHEAD_NS / job_ns);

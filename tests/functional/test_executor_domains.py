@@ -122,8 +122,9 @@ def test_a_busy_one_makes_room(start: Callable[..., Domains], client: Callable[.
     first.own()
     busy = hostile_kernel(first.connection, "run_for")
     count = {**first.tensors[1], "dtype": "u32"}
-    sent = [first.connection.request("launch", {"kernel": busy, "args": [count, 150_000]}) for _ in range(80)]
+    sent = [first.connection.request("launch", {"kernel": busy, "args": [count, 150_000]}) for _ in range(200)]
     second.own()
+    assert first.connection.call("cancel", {"msgid": sent[-1]}) == {"cancelled": True}  # it was not done before
     second.connection.close()
     for msgid in sent[:20]:
         first.connection.reply(msgid).get()

@@ -99,34 +99,27 @@ def loading_code(scene: Scene, victim: Victim) -> Iterator[None]:
     assert (victim.memory.data[2 * N :] == 6).all()
 
 
-def mapping_host_memory(scene: Scene, victim: Victim) -> Iterator[None]:
+def using_host_memory(scene: Scene, victim: Victim, gate: str) -> Iterator[None]:
     shared = memfd.Shared(8 * N)
     view = shared.view(np.float32, 2 * N)
     view[:] = 3
     buffer = victim.connection.register(shared)
     first, second = (tensor(buffer, [N], offset=4 * N * i) for i in range(2))
-    with victim.held("host_register"):
+    with victim.held(gate):
         msgid = victim.connection.request("run", {"op": "square", "in": [first], "out": [second], "device": scene.gpu})
-        victim.reaches("host_register")
+        victim.reaches(gate)
         yield
     victim.connection.reply(msgid).get()
     assert (view == np.repeat(np.float32([3, 9]), N)).all()
     victim.connection.call("release", {"buffer": buffer})
+
+
+def mapping_host_memory(scene: Scene, victim: Victim) -> Iterator[None]:
+    yield from using_host_memory(scene, victim, "host_register")
 
 
 def copying(scene: Scene, victim: Victim) -> Iterator[None]:
-    shared = memfd.Shared(8 * N)
-    view = shared.view(np.float32, 2 * N)
-    view[:] = 3
-    buffer = victim.connection.register(shared)
-    first, second = (tensor(buffer, [N], offset=4 * N * i) for i in range(2))
-    with victim.held("copy"):
-        msgid = victim.connection.request("run", {"op": "square", "in": [first], "out": [second], "device": scene.gpu})
-        victim.reaches("copy")
-        yield
-    victim.connection.reply(msgid).get()
-    assert (view == np.repeat(np.float32([3, 9]), N)).all()
-    victim.connection.call("release", {"buffer": buffer})
+    yield from using_host_memory(scene, victim, "copy")
 
 
 def making_a_stream(scene: Scene, victim: Victim) -> Iterator[None]:
