@@ -11,6 +11,7 @@ struct packed {
     uint8_t n_inputs, n_outputs;
     int8_t in_place;
     uint8_t kind, dtype, rank; /* rank: of an elementwise plan */
+    uint16_t param_bytes;      /* of a kernel's plan */
     char variant[STEP_VARIANT_BYTES];
 };
 
@@ -38,7 +39,7 @@ static uint32_t plan_bytes(const struct packed *head)
     case PLAN_GEMM:
         return sizeof(struct plan_gemm);
     case PLAN_KERNEL:
-        return sizeof(struct plan_kernel);
+        return (uint32_t)offsetof(struct plan_kernel, params) + head->param_bytes;
     }
     return 0;
 }
@@ -59,6 +60,8 @@ static void make_head(const struct step *step, struct packed *ret_head)
                                 .dtype = (uint8_t)step->plan.dtype};
     if (step->plan.kind == PLAN_ELEMENTWISE)
         ret_head->rank = (uint8_t)step->plan.elementwise.rank;
+    else if (step->plan.kind == PLAN_KERNEL)
+        ret_head->param_bytes = step->plan.kernel.param_bytes;
     memcpy(ret_head->variant, step->variant, sizeof(ret_head->variant));
     ret_head->bytes = all_bytes(ret_head);
 }
@@ -125,7 +128,7 @@ uint32_t step_pack(const struct step *step, const uint32_t *memories, unsigned c
     else if (step->plan.kind == PLAN_GEMM)
         at = put(at, &step->plan.gemm, sizeof(step->plan.gemm));
     else
-        at = put(at, &step->plan.kernel, sizeof(step->plan.kernel));
+        at = put(at, &step->plan.kernel, plan_bytes(&head));
     for (unsigned i = 0; i < operands_of(&head); i++) {
         struct step_operand operand = step->operands[i];
 
@@ -139,6 +142,8 @@ uint32_t step_pack(const struct step *step, const uint32_t *memories, unsigned c
 static bool is_sound(const struct packed *head, uint32_t size)
 {
     if (head->op > OP_COUNT || head->kind > PLAN_KERNEL || operands_of(head) > STEP_MAX_OPERANDS)
+        return false;
+    if (head->kind == PLAN_KERNEL && head->param_bytes > KERNEL_PARAM_BYTES)
         return false;
     if (head->kind == PLAN_ELEMENTWISE && (head->rank > TENSOR_MAX_RANK || operands_of(head) > PLAN_MAX_OPERANDS))
         return false;
@@ -171,7 +176,9 @@ uint32_t step_unpack(const unsigned char *from, uint32_t size, struct step *ret_
     else if (plan->kind == PLAN_GEMM)
         at = get(at, &plan->gemm, sizeof(plan->gemm));
     else
-        at = get(at, &plan->kernel, sizeof(plan->kernel));
+        at = get(at, &plan->kernel, plan_bytes(&head));
+    if (plan->kind == PLAN_KERNEL && plan->kernel.param_bytes != head.param_bytes)
+        return 0;
     get(at, ret_step->operands, operands_of(&head) * sizeof(ret_step->operands[0]));
     ret_step->variant_used[0] = '\0';
     return head.bytes;

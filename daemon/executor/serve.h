@@ -27,6 +27,7 @@ struct served_stream {
 };
 
 struct served_program {
+    uint64_t serial;    /* never given twice */
     struct step *steps; /* owned */
     uint32_t n_steps;
     struct backend_device *device;
@@ -46,6 +47,7 @@ struct served_job {
     double sample, *samples;
     struct step *steps; /* owned; room for `room`, kept from job to job */
     uint32_t room;
+    uint64_t bound; /* the serial of the program whose steps these are; 0: of none */
 };
 
 /* Threads that prepare jobs. */
@@ -72,6 +74,7 @@ struct serving {
     struct ring in, out;
     struct served_stream **streams; /* by number */
     struct served_program **programs;
+    uint64_t programs_made;
     struct backend_code **codes; /* by number; written by the threads that take calls */
     _Atomic uint64_t *functions; /* by number: the backend's own */
     struct served_job **jobs;    /* by slot, kept for the slot's next job */

@@ -70,12 +70,19 @@ static void unpack(const struct serving *p, struct step *steps, uint32_t n, cons
     }
 }
 
-/* A run of a program has steps of its own: earlier runs may be under way on other memory. */
-static void bind(struct step *steps, const struct served_program *program, const unsigned char *from, uint32_t size)
+/* A run of a program has steps of its own: earlier runs may be under way on other memory. The slot may have the steps
+ * from an earlier run. */
+static void bind(struct served_job *job, const struct served_program *program, const unsigned char *from, uint32_t size)
 {
-    memcpy(steps, program->steps, program->n_steps * sizeof(*steps));
+    struct step *steps = job->steps;
+
+    if (job->bound != program->serial)
+        memcpy(steps, program->steps, program->n_steps * sizeof(*steps));
+    job->bound = program->serial;
     for (uint32_t i = 0; i < program->n_steps; i++) {
         const uint32_t bytes = step_operands(&steps[i]) * (uint32_t)sizeof(steps[i].operands[0]);
+
+        steps[i].variant_used[0] = '\0';
 
         if (size < bytes)
             give_up("operands");
@@ -92,6 +99,7 @@ static struct step *room_for(struct served_job *job, uint32_t n)
         free(job->steps);
         job->steps = malloc(n * sizeof(*job->steps));
         job->room = n;
+        job->bound = 0;
     }
     if (!job->steps)
         give_up("no memory for its steps");
@@ -106,6 +114,7 @@ static struct served_program *new_program(struct serving *p, const struct served
         program->steps = malloc(n * sizeof(*program->steps));
     if (!program || !program->steps)
         give_up("no memory for a program");
+    program->serial = ++p->programs_made;
     program->n_steps = n;
     program->device = job->stream->device;
     memcpy(program->steps, job->steps, n * sizeof(*program->steps));
@@ -124,8 +133,9 @@ static void take_steps(struct serving *p, struct served_job *job, const struct r
         program = p->programs[record->program];
         if (!program || program->n_steps != record->n_steps)
             give_up("program");
-        bind(steps, program, from, size);
+        bind(job, program, from, size);
     } else {
+        job->bound = 0;
         unpack(p, steps, record->n_steps, from, size);
         if (record->program)
             program = new_program(p, job, record->program, record->n_steps);

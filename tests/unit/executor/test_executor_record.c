@@ -35,6 +35,8 @@ static void make_step(struct step *s, enum plan_kind kind)
         s->plan.elementwise.rank = 1 + (unsigned)rand() % TENSOR_MAX_RANK;
         s->plan.elementwise.contiguous = rand() % 2;
     }
+    if (kind == PLAN_KERNEL)
+        s->plan.kernel.param_bytes = (uint16_t)(rand() % (KERNEL_PARAM_BYTES + 1));
     if (kind == PLAN_GEMM)
         s->plan.gemm.high_precision_only = rand() % 2;
     for (unsigned i = 0; i < step_operands(s); i++)
@@ -68,7 +70,8 @@ static void same_step(const struct step *a, const struct step *b, const uint32_t
     else if (a->plan.kind == PLAN_GEMM)
         assert_memory_equal(&a->plan.gemm, &b->plan.gemm, sizeof(a->plan.gemm));
     else
-        assert_memory_equal(&a->plan.kernel, &b->plan.kernel, sizeof(a->plan.kernel));
+        assert_memory_equal(&a->plan.kernel, &b->plan.kernel,
+                            offsetof(struct plan_kernel, params) + a->plan.kernel.param_bytes);
     for (unsigned i = 0; i < step_operands(a); i++) {
         assert_int_equal(b->operands[i].memory, memories[i]);
         assert_true(a->operands[i].offset == b->operands[i].offset && a->operands[i].extent == b->operands[i].extent);
