@@ -1,4 +1,4 @@
-"""GPU time of torch calls, by CUDA events, measured as the daemon measures its own."""
+"""GPU time of torch calls, measured as the daemon measures its own: by events, or of the kernels alone."""
 
 from __future__ import annotations
 
@@ -36,6 +36,19 @@ def event_times(torch: Any, calls: Sequence[Callable[[], None]]) -> list[float]:
         after.record()
     torch.cuda.synchronize()
     return [before.elapsed_time(after) * 1e3 for before, after in events]
+
+
+def kernel_times(torch: Any, calls: Sequence[Callable[[], None]]) -> list[float]:
+    """Microseconds of calls of one kernel each, by CUPTI's records. The daemon's own kernels of add and square tell the
+    same time."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for call in calls:
+            call()
+        torch.cuda.synchronize()
+    kernels = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    if len(kernels) != len(calls):
+        raise RuntimeError(f"{len(calls)} calls ran {len(kernels)} kernels: {sorted({event.name for event in kernels})}")
+    return [float(event.time_range.elapsed_us()) for event in kernels]
 
 
 class Rotation:

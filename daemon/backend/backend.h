@@ -189,7 +189,7 @@ struct backend_job {
     struct step *steps;               /* one execution of the job is all of them, in order */
     unsigned n_steps;                 /* ≥ 1 */
     uint32_t warmup, repeat;          /* repeat ≥ 1 */
-    bool timing;                      /* false: leave device events out; see times_always */
+    bool timing;                      /* false: leave times of the device out; see times_always */
     uint64_t owner;                   /* whose job it is: a backend that chooses among jobs shares its time by owner */
     uint64_t domain;                  /* DOMAIN_COMMON only where no step is a kernel of a user */
     double *samples;                  /* room for `repeat` execution times, µs */

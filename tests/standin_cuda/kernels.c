@@ -189,8 +189,24 @@ static bool gemm_uses(const struct kernel *k, const struct cuda_ops_gemm *p, str
             matrix_uses(k, p, &p->b, p->k, p->n, false, op));
 }
 
+/* Every struct of parameters begins with them. */
+static const struct cuda_ops_stamps *stamps_of(const void *params)
+{
+    return params;
+}
+
+static bool stamps_use(const struct cuda_ops_stamps *s, struct op *op)
+{
+    if (!s->times)
+        return true;
+    op_use(op, s->times, 2 * sizeof(uint64_t), true);
+    return s->times % sizeof(uint64_t) == 0 && s->count && s->count % CUDA_OPS_COUNT_BYTES == 0 && s->counting;
+}
+
 bool kernel_uses(const struct kernel *kernel, const void *params, struct op *op)
 {
+    if (!stamps_use(stamps_of(params), op))
+        return false;
     switch (kernel->layout) {
     case LAYOUT_VECTOR:
         return vector_uses(kernel, params, op);
@@ -321,8 +337,28 @@ static void gemm_run(const struct kernel *k, const struct cuda_ops_gemm *p)
     free(sums);
 }
 
+/* By a clock whose steps may be long. */
+static void stamp(const void *params, unsigned word, uint64_t now)
+{
+    const struct cuda_ops_stamps *s = stamps_of(params);
+    const char *step = getenv("KOPS_STANDIN_CLOCK_STEP");
+
+    if (step)
+        now -= now % strtoull(step, NULL, 10);
+    if (s->times)
+        __atomic_store_n((uint64_t *)(uintptr_t)s->times + word, now, __ATOMIC_RELAXED);
+}
+
+bool kernel_is_idle(const struct kernel *kernel, const void *params)
+{
+    return kernel->layout == LAYOUT_VECTOR && !((const struct cuda_ops_vector *)params)->count;
+}
+
 void kernel_run(const struct kernel *kernel, const void *params)
 {
+    const uint64_t begin = now_ns();
+
+    stamp(params, 0, begin);
     switch (kernel->layout) {
     case LAYOUT_VECTOR:
         vector_run(kernel, params);
@@ -334,4 +370,5 @@ void kernel_run(const struct kernel *kernel, const void *params)
         gemm_run(kernel, params);
         break;
     }
+    stamp(params, 1, now_ns() + 1); /* no kernel takes no time */
 }

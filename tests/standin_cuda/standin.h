@@ -27,7 +27,7 @@ enum {
     GRANULARITY = 2 << 20,
     MAX_DEVICES = 16,
     MAX_SLOTS = 1 << 14, /* live cuMemAllocs of one process */
-    MAX_USES = 4,
+    MAX_USES = 6,
     MAX_CHANNELS = 32,
     CHANNEL_ENTRIES = 1024,
     PRIORITY_LEAST = 0,
@@ -415,6 +415,8 @@ const struct kernel *kernel_find(const char *symbol); /* NULL: no such kernel; i
 size_t kernel_params_size(const struct kernel *kernel);
 /* What it will touch; false when the parameters make no sense (a real kernel would fault). */
 bool kernel_uses(const struct kernel *kernel, const void *params, struct op *op);
+/* Whether it only tells the time. */
+bool kernel_is_idle(const struct kernel *kernel, const void *params);
 void kernel_run(const struct kernel *kernel, const void *params);
 
 /* ---- math.c: what the kernels compute ---- */

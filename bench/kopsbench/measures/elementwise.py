@@ -7,7 +7,7 @@ from typing import Any
 
 from ..calls import profile
 from ..context import Context
-from ..cuda import DTYPES, event_times
+from ..cuda import DTYPES, kernel_times
 from ..record import Record, summarise_rate
 from . import add, alternate
 
@@ -37,7 +37,7 @@ def run(context: Context, op: str, dtype: str) -> Record:
     def ours(n: int) -> Iterable[float]:
         return profile(client, op, inputs, out, repeat=n, ret_variant=variant)
 
-    our_times, peer_times = alternate(context, ours, lambda n: event_times(torch, [peer_call] * n))
+    our_times, peer_times = alternate(context, ours, lambda n: kernel_times(torch, [peer_call] * n))
     moved = TENSOR_BYTES * (len(inputs) + 1)
     return Record(
         f"{op}_gbps_{dtype}",
@@ -46,8 +46,8 @@ def run(context: Context, op: str, dtype: str) -> Record:
         summarise_rate(our_times, moved),
         summarise_rate(peer_times, moved, "torch.add(out=)" if op == "add" else "torch.mul(out=)"),
         {
-            "measured": "gpu_us of repeated executions in the daemon against CUDA events around torch calls queued back"
-            " to back; bytes of inputs and output at 1 GiB each",
+            "measured": "gpu_us of repeated executions in the daemon against CUPTI's times of the kernels of torch's calls;"
+            " bytes of inputs and output at 1 GiB each",
             "variant": variant[-1],
         },
         target=TARGET,

@@ -377,14 +377,14 @@ enum kops_priority { KOPS_PRIORITY_NORMAL = 0, KOPS_PRIORITY_HIGH = 1, KOPS_PRIO
 
 /** How to run. Zero: once, with timing, on the tensors' own device, with the best kernel. */
 struct kops_options {
-    const char *device;  /**< UUID or index; only for tensors that all lie in shared memory. NULL: their own, or the
-                              default. */
-    const char *variant; /**< Forces one kernel, see kops_op.variants. NULL: the best. */
-    unsigned stream;     /**< Runs of one stream keep their order, different streams may overlap. */
-    bool no_timing;      /**< Do not record device events: gpu_us, h2d_us, d2h_us and the samples of repeated executions
-                              are then absent. host_us is always there. */
-    uint32_t warmup;     /**< Untimed executions first. */
-    uint32_t repeat;     /**< Timed executions. 0: 1. */
+    const char *device;   /**< UUID or index; only for tensors that all lie in shared memory. NULL: their own, or the
+                               default. */
+    const char *variant;  /**< Forces one kernel, see kops_op.variants. NULL: the best. */
+    unsigned stream;      /**< Runs of one stream keep their order, different streams may overlap. */
+    bool no_timing;       /**< Do not time on the device: gpu_us, h2d_us, d2h_us and the samples of repeated executions
+                               are then absent. host_us is always there. */
+    uint32_t warmup;      /**< Untimed executions first. */
+    uint32_t repeat;      /**< Timed executions. 0: 1. */
     uint32_t deadline_ms; /**< That long after the run's arrival the daemon answers KOPS_ERR_DEADLINE_EXCEEDED. Its
                                detail "ended" is 0 while a kernel that could not be stopped still uses the run's memory:
                                until kops_trim() has returned, its buffers are not for other uses. 0: never. */
@@ -414,9 +414,10 @@ struct kops_result {
     double map_us;           /**< Opening mappings that the run had to wait for. */
     double queue_us;         /**< Ready to run → first work given to the device. */
     double h2d_us, d2h_us;   /**< Copies to and from the device, for shared memory on a GPU. */
-    double gpu_us;           /**< One execution's kernels by device events; the median with repeat > 1. */
-    double host_us;          /**< The same on the host. */
-    double total_us;         /**< Request decoded → reply encoded. */
+    double gpu_us;   /**< One execution's kernels; the median with repeat > 1. The daemon's own kernels read the GPU's
+                          clock themselves, others lie between two device events. */
+    double host_us;  /**< The same on the host. */
+    double total_us; /**< Request decoded → reply encoded. */
     double min_us, median_us, p90_us, max_us; /**< Over the executions, with repeat > 1. */
     size_t n_samples;                         /**< Execution times that the daemon sent. */
     char device[48];                          /**< UUID of the device used. */

@@ -17,7 +17,7 @@ def known(cls: Any, reply: Mapping[str, Any]) -> dict[str, Any]:
 class Timings:
     """Where the time of one request went, in microseconds by the daemon's clocks. None: it was not measured.
 
-    `gpu_us` (device events) or `host_us` is one execution, the median of them with `repeat` > 1; `total_us` runs from
+    `gpu_us` or `host_us` is one execution, the median of them with `repeat` > 1; `total_us` runs from
     the request's decoding to the reply's encoding and so leaves out the socket. `min` to `samples` only with `repeat` >
     1.
     """

@@ -42,6 +42,16 @@ static int load_kernel(const struct cuda_device *d, struct cuda_embedded *k, con
     return CUDA_HAS(FuncLoad) ? CUDA_OPEN_CALL(d, e, FuncLoad, kernel->function) : 0;
 }
 
+static int find_counts(const struct cuda_device *d, struct cuda_embedded *k, struct error *e)
+{
+    size_t bytes;
+    unsigned i = 0;
+
+    while (strcmp(cuda_ops_binaries[i].name, "stamp") != 0)
+        i++;
+    return CUDA_OPEN_CALL(d, e, ModuleGetGlobal, &k->stamp_counts, &bytes, k->modules[i], "kops_stamp_counts");
+}
+
 int cuda_embedded_load(const struct cuda_device *d, struct cuda_embedded *k, struct error *e)
 {
     unsigned count = 0, places = 16;
@@ -64,6 +74,8 @@ int cuda_embedded_load(const struct cuda_device *d, struct cuda_embedded *k, str
     for (unsigned i = 0; i < count; i++)
         if (load_kernel(d, k, &cuda_ops_kernels[i], e) < 0)
             goto unload;
+    if (find_counts(d, k, e) < 0)
+        goto unload;
     return 0;
 
 unload:

@@ -17,6 +17,7 @@ struct cuda_embedded {
     unsigned n_modules;
     struct cuda_embedded_kernel *table; /* open addressing */
     unsigned mask;
+    CUdeviceptr stamp_counts; /* kops_stamp_counts of stamp.cu */
 };
 
 /* Loads every binary and looks up every kernel in the device's context. */

@@ -35,6 +35,12 @@ int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step,
 /* Whether cuda_work_prepare() will not block. */
 bool cuda_work_is_ready(const struct cuda_kernels *k, const struct step *step, const uint64_t *addresses);
 
+/* Whether one of our own kernels does the prepared work. */
+static inline bool cuda_work_is_embedded(const struct cuda_work *work)
+{
+    return work->variant && !work->blaslt && work->plan->kind != PLAN_KERNEL;
+}
+
 /* Enqueues one execution. Thread: loop. */
 int cuda_work_issue(const struct cuda_queue *q, struct cuda_work *work, struct error *e);
 

@@ -30,6 +30,7 @@
     X(ModuleLoadData, "", REQUIRED)                                                                                    \
     X(ModuleUnload, "", REQUIRED)                                                                                      \
     X(ModuleGetFunction, "", REQUIRED)                                                                                 \
+    X(ModuleGetGlobal, "_v2", REQUIRED)                                                                                \
     X(FuncGetAttribute, "", REQUIRED)                                                                                  \
     X(FuncSetAttribute, "", REQUIRED)                                                                                  \
     X(FuncLoad, "", OPTIONAL)                                                                                          \

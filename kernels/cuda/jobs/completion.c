@@ -112,8 +112,8 @@ static void end_execution(struct cuda_stream *s, struct backend_job *base, struc
 {
     const struct cuda_execution *x = &job->executions[job->ended % JOB_WINDOW];
 
-    if (x->start) {
-        double us = cuda_event_us(s->queue.device, x->start, x->end);
+    if (x->start || x->times) {
+        const double us = x->times ? cuda_stamps_us(x->times) : cuda_event_us(s->queue.device, x->start, x->end);
 
         if (!isnan(us))
             base->samples[base->n_samples++] = us;

@@ -12,14 +12,18 @@ int cuda_executor_open(struct cuda_executor *x, struct cuda_device *d, const str
     cuda_capture_open(&x->capture, d, kernels);
     if (cuda_streams_open(&x->streams, d, kernels->workspace_bytes, e) < 0)
         goto close_capture;
+    if (cuda_stamps_open(d, &kernels->embedded, &x->stamps, e) < 0)
+        goto close_streams;
     x->waiters = cuda_waiters_new(d);
     if (!x->waiters) {
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the waiting threads' table");
-        goto close_streams;
+        goto close_stamps;
     }
     cuda_job_pool_open(&x->job_pool);
     return 0;
 
+close_stamps:
+    cuda_stamps_close(d, &x->stamps);
 close_streams:
     cuda_streams_close(&x->streams);
 close_capture:
@@ -31,6 +35,7 @@ void cuda_executor_close(struct cuda_executor *x)
 {
     x->waiters = cuda_waiters_free(x->waiters);
     cuda_job_pool_close(&x->job_pool);
+    cuda_stamps_close(x->device, &x->stamps);
     cuda_streams_close(&x->streams);
     cuda_capture_close(&x->capture);
 }

@@ -53,8 +53,13 @@ atomic_ullong *cuda_flag_take(struct cuda_flags *flags, CUdeviceptr *ret_address
     return flag;
 }
 
+unsigned cuda_flag_number(const struct cuda_flags *flags, const atomic_ullong *flag)
+{
+    return (unsigned)((size_t)((const unsigned char *)flag - flags->host) / LINE_BYTES);
+}
+
 void cuda_flag_give(struct cuda_flags *flags, atomic_ullong *flag)
 {
     if (flag)
-        flags->free[flags->n_free++] = (uint16_t)((size_t)((unsigned char *)flag - flags->host) / LINE_BYTES);
+        flags->free[flags->n_free++] = (uint16_t)cuda_flag_number(flags, flag);
 }

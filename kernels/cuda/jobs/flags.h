@@ -25,6 +25,8 @@ void cuda_flags_close(struct cuda_device *d, struct cuda_flags *flags);
 
 /* A flag that is 0 and that no work on the device will write; NULL: none is left. */
 atomic_ullong *cuda_flag_take(struct cuda_flags *flags, CUdeviceptr *ret_address);
+/* Below CUDA_FLAGS_MAX. */
+unsigned cuda_flag_number(const struct cuda_flags *flags, const atomic_ullong *flag);
 /* NULL is allowed. */
 void cuda_flag_give(struct cuda_flags *flags, atomic_ullong *flag);
 

@@ -13,8 +13,8 @@
 
 /* Launches block when a channel's queue of some 1000 is full. */
 enum {
-    STREAM_WINDOW = 32, /* executions of all jobs of a stream */
-    STEP_WINDOW = 512   /* launches of a stream, however they are spread over executions: the most ops of a sequence */
+    STREAM_WINDOW = STAMPS_WINDOW, /* executions of all jobs of a stream */
+    STEP_WINDOW = 512 /* launches of a stream, however they are spread over executions: the most ops of a sequence */
 };
 
 static uint32_t executions_of(const struct backend_job *base)
@@ -141,6 +141,18 @@ static int issue_work(struct cuda_stream *s, struct backend_job *base, struct cu
     return 0;
 }
 
+/* Has the execution timed: by its kernel where that can tell, else by events around it. */
+static int begin_timing(struct cuda_stream *s, struct cuda_job *job, struct cuda_execution *x, struct error *e)
+{
+    struct cuda_work *work = job->steps && job->n_steps == 1 ? &job->steps[0].work : NULL;
+
+    if (!work || !cuda_work_is_embedded(work) || !s->flag || !s->executor->stamps.host)
+        return cuda_event_mark(s->queue.device, EVENT_TIMED, s->queue.stream, &x->start, e);
+    x->times =
+        cuda_stamps_take(&s->executor->stamps, cuda_flag_number(&s->streams->flags, s->flag), s->marks, &work->launch);
+    return 0;
+}
+
 static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
 {
     struct cuda_execution *x = &job->executions[job->issued % JOB_WINDOW];
@@ -151,8 +163,9 @@ static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cud
     int r;
 
     x->start = NULL;
+    x->times = NULL;
     x->steps = job->graph ? 1 : job->n_steps;
-    if (timed && cuda_event_mark(d, EVENT_TIMED, s->queue.stream, &x->start, e) < 0)
+    if (timed && begin_timing(s, job, x, e) < 0)
         return -1;
     /* Before the first launch: one that is answered with an error may be on the device all the same. */
     if (!base->started_ns)
@@ -200,6 +213,7 @@ static int issue_signal(struct cuda_stream *s, struct backend_job *base, struct 
     struct cuda_execution *x = &job->executions[job->issued % JOB_WINDOW];
 
     x->start = NULL;
+    x->times = NULL;
     x->steps = 0;
     if (mark_end(s, base, job, true, x, e) < 0) {
         cuda_device_break(s->queue.device, CUDA_ERROR_UNKNOWN);

@@ -2,6 +2,8 @@
 #ifndef KOPS_CUDA_JOB_H
 #define KOPS_CUDA_JOB_H
 
+#include <stdatomic.h>
+
 #include "compute/work.h"
 #include "staging/staging.h"
 #include "util/list.h"
@@ -12,8 +14,9 @@ enum { JOB_WINDOW = 16 /* executions of one job issued ahead of the last one tha
 
 /* One execution that was issued. */
 struct cuda_execution {
-    CUevent start;  /* EVENT_TIMED; NULL: not timed */
-    CUevent end;    /* NULL: not timed, and the mark tells */
+    const atomic_ullong *times; /* where the kernel itself writes its times, in place of events; or NULL */
+    CUevent start;              /* EVENT_TIMED; NULL: not timed by events */
+    CUevent end;                /* NULL: not timed by events, and the mark tells */
     uint64_t mark;  /* the stream's flag has at least this value once it has ended; 0: only the event tells */
     unsigned steps; /* launches that it counts for */
 };

@@ -7,6 +7,7 @@
 
 #include "dtypes.cuh"
 #include "params.h"
+#include "stamp.cuh"
 
 enum cache_hint { CACHE_DEFAULT, CACHE_STREAM };
 
@@ -182,7 +183,9 @@ template <typename Op> struct rounded {
     extern "C" __global__ void __launch_bounds__(CUDA_OPS_THREADS)                                                     \
         kops_##op##_##dtype##_vector(const __grid_constant__ cuda_ops_vector p)                                        \
     {                                                                                                                  \
+        stamp_start(p.stamps);                                                                                         \
         vector_kernel<T, Op>(p);                                                                                       \
+        stamp_end(p.stamps);                                                                                           \
     }                                                                                                                  \
     CUDA_OPS_STRIDED(op##_##dtype, T, rounded<Op>)
 
@@ -190,12 +193,16 @@ template <typename Op> struct rounded {
     extern "C" __global__ void __launch_bounds__(CUDA_OPS_THREADS)                                                     \
         kops_##name##_strided(const __grid_constant__ cuda_ops_strided p)                                              \
     {                                                                                                                  \
+        stamp_start(p.stamps);                                                                                         \
         strided_kernel<T, Op, uint32_t>(p);                                                                            \
+        stamp_end(p.stamps);                                                                                           \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(CUDA_OPS_THREADS)                                                     \
         kops_##name##_strided64(const __grid_constant__ cuda_ops_strided p)                                            \
     {                                                                                                                  \
+        stamp_start(p.stamps);                                                                                         \
         strided_kernel<T, Op, uint64_t>(p);                                                                            \
+        stamp_end(p.stamps);                                                                                           \
     }
 
 #define CUDA_OPS_ELEMENTWISE_ALL(op, Op)                                                                               \

@@ -7,6 +7,7 @@
 #define KOPS_CUDA_OPS_GEMM_LOOP_CUH
 
 #include "gemm_panel.cuh"
+#include "stamp.cuh"
 
 constexpr uint64_t GEMM_TILE_GROUP = 8;
 
@@ -103,7 +104,9 @@ template <typename Method, bool WIDE> __device__ __forceinline__ void gemm_run(c
     extern "C" __global__ void __launch_bounds__(GEMM_THREADS, blocks)                                                 \
         kops_gemm_##name(const __grid_constant__ cuda_ops_gemm p)                                                      \
     {                                                                                                                  \
+        stamp_start(p.stamps);                                                                                         \
         gemm_run<__VA_ARGS__, wide>(p);                                                                                \
+        stamp_end(p.stamps);                                                                                           \
     }
 
 #endif

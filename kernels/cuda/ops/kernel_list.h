@@ -7,6 +7,7 @@
 #define CUDA_OPS_BINARIES(X)                                                                                           \
     X(add)                                                                                                             \
     X(square)                                                                                                          \
+    X(stamp)                                                                                                           \
     X(copy)                                                                                                            \
     X(gemm_f32)                                                                                                        \
     X(gemm_f64)                                                                                                        \

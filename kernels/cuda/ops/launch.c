@@ -50,3 +50,24 @@ int cuda_ops_launch(enum op_id op, const struct plan *plan, const uint64_t *addr
     }
     return cuda_ops_launch_elementwise(op, plan, addresses, variant, ret_launch, e);
 }
+
+void cuda_ops_nothing(struct cuda_launch *ret_launch)
+{
+    const struct cuda_ops_vector nothing = {.count = 0};
+
+    cuda_ops_set_launch(ret_launch, "kops_square_f32_vector", "vector", 1, &nothing, sizeof(nothing));
+}
+
+void cuda_ops_stamp(struct cuda_launch *launch, uint64_t times, uint64_t count)
+{
+    const unsigned grid = launch->grid[0];
+    const struct cuda_ops_stamps stamps = {
+        .times = times,
+        .count = count,
+        .counting = !times                         ? 0
+                    : grid < CUDA_OPS_COUNTING_MAX ? grid
+                                                   : CUDA_OPS_COUNTING_MAX,
+    };
+
+    memcpy(launch->params, &stamps, sizeof(stamps));
+}

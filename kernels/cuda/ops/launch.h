@@ -39,6 +39,12 @@ int cuda_ops_launch(enum op_id op, const struct plan *plan, const uint64_t *addr
 int cuda_ops_copy(const struct plan_elementwise *plan, size_t element_size, uint64_t source, uint64_t target,
                   struct cuda_launch *ret_launch, struct error *e);
 
+/* A launch that touches no memory but for its stamps. */
+void cuda_ops_nothing(struct cuda_launch *ret_launch);
+
+/* Has the launch write its times, or not: all zero (params.h). */
+void cuda_ops_stamp(struct cuda_launch *launch, uint64_t times, uint64_t count);
+
 /* The embedded code: fatbins for every architecture of the build. */
 struct cuda_ops_binary {
     const char *name;

@@ -25,9 +25,24 @@ enum {
     CUDA_OPS_STRIDED_ELEMENTS = 4, /* elements of out that a thread takes of a tile */
 };
 
+/* Where the kernel writes its times; all zero: nowhere. The first member of every struct of parameters. */
+struct cuda_ops_stamps {
+    uint64_t times;    /* of two u64: when the kernel began and when it ended, in ns of the GPU's clock */
+    uint64_t count;    /* of a u32 that is 0 before the kernel and after it; of no other kernel that runs meanwhile */
+    uint32_t counting; /* blocks that count themselves when they end, the last of the grid; from 1 to all */
+    uint32_t reserved;
+};
+
+enum {
+    CUDA_OPS_COUNTING_MAX = 4096, /* blocks that count: more than run at one time on any GPU; others end before */
+    CUDA_OPS_COUNTS = 1024,       /* words for that in kops_stamp_counts, which stamp.cu defines */
+    CUDA_OPS_COUNT_BYTES = 32     /* from one to the next */
+};
+
 /* For i in [0, count): out[i] = op(a[i·a_step], b[i·b_step]); square has no b (b = 0, b_step = 0). Steps are 0 or 1.
  * `out` may be exactly `a` or exactly `b`. */
 struct cuda_ops_vector {
+    struct cuda_ops_stamps stamps;
     uint64_t out, a, b;
     uint64_t count;
     uint32_t a_step, b_step;
@@ -49,6 +64,7 @@ struct cuda_ops_divider {
  * out[Σ iD·out_strides[D]] = op(a[Σ iD·a_strides[D]], b[Σ iD·b_strides[D]]). Element number n of `count` has
  * i0 = n mod size0, i1 = (n / size0) mod size1, … `out` may be exactly `a` or exactly `b`. */
 struct cuda_ops_strided {
+    struct cuda_ops_stamps stamps;
     uint64_t out, a, b;
     uint64_t count;
     uint32_t rank; /* ≥ 1 */
@@ -73,6 +89,7 @@ enum cuda_ops_access { CUDA_OPS_ACCESS_ACROSS_K, CUDA_OPS_ACCESS_ALONG_K };
  * out[c, i, j] = alpha · Σ_l a[c, i, l] · b[c, l, j] + beta · out[c, i, j]; with beta = 0 out is not read.
  * Accumulates in f64 for f64, else in f32; alpha and beta are rounded to that type. */
 struct cuda_ops_gemm {
+    struct cuda_ops_stamps stamps;
     struct cuda_ops_matrix a, b, out;
     uint64_t m, n, k;
     double alpha, beta;

@@ -218,7 +218,8 @@ static void test_a_job_that_was_never_issued_has_not_started(void **state)
         expect_fault(&behind[i], i < STREAM_WINDOW - 1);
 }
 
-/* The loop does not know of the fault yet. The first call of a timed job only records an event. */
+/* The loop does not know of the fault yet. The first call of a timed job of a user's kernel only records an
+ * event. */
 static void meets_the_fault(bool timing)
 {
     struct backend_stream *stream = stream_open(), *other = stream_open();
@@ -227,7 +228,7 @@ static void meets_the_fault(bool timing)
     struct test_job fault, t, next;
 
     fault_on(other, &fault, faults, m);
-    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
+    KERNEL_JOB(&t, faults, 1, OUT(m, 1));
     t.job.timing = timing;
     backend->submit(stream, &t.job);
     submit_square(stream, &next, m);

@@ -52,6 +52,23 @@ static inline uint64_t __umul64hi(uint64_t a, uint64_t b)
     return (uint64_t)((unsigned __int128)a * b >> 64);
 }
 
+/* ---- clock.cuh ---- */
+
+#define KOPS_CUDA_OPS_CLOCK_CUH
+
+/* Ticks whenever it is read. */
+static inline uint64_t gpu_clock()
+{
+    static uint64_t now;
+    return ++now;
+}
+
+static inline bool arrive_last(uint32_t *count, uint32_t n)
+{
+    *count = *count >= n - 1 ? 0 : *count + 1;
+    return *count == 0;
+}
+
 /* ---- warp.cuh ---- */
 
 #define KOPS_CUDA_OPS_WARP_CUH

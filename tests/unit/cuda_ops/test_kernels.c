@@ -12,6 +12,7 @@
 
 #include "emulator.h"
 #include "lab/cases.h"
+#include "ops/params.h"
 
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16};
 
@@ -56,10 +57,26 @@ static int machine_read(void *context, void *to, uint64_t from, size_t size)
     return 0;
 }
 
+/* Every kernel also writes its times, whatever number of its blocks count. */
 static int machine_launch(void *context, const struct cuda_launch *launch)
 {
-    return emulate(*(const enum emulated_arch *)context, launch->kernel, launch->grid[0], launch->block[0],
-                   launch->params, launch->params_size);
+    static unsigned launches;
+    const unsigned grid = launch->grid[0];
+    uint64_t times[2] = {0, 0};
+    uint32_t count = 0;
+    struct cuda_launch stamped = *launch;
+    const struct cuda_ops_stamps stamps = {.times = (uint64_t)(uintptr_t)times,
+                                           .count = (uint64_t)(uintptr_t)&count,
+                                           .counting = launches++ % 2 ? 1 + launches % grid : grid};
+    int r;
+
+    memcpy(stamped.params, &stamps, sizeof(stamps));
+    r = emulate(*(const enum emulated_arch *)context, launch->kernel, grid, launch->block[0], stamped.params,
+                launch->params_size);
+    assert_int_equal(r, 0);
+    assert_int_equal(count, 0);
+    assert_true(times[0] > 0 && times[1] > times[0]);
+    return r;
 }
 
 static struct lab_machine machine_of(enum emulated_arch *arch)

@@ -1,0 +1,73 @@
+/* How executions are timed: by the kernels themselves where they can tell, by events where not. */
+#include "kernel_support.h"
+
+#include <stdlib.h>
+
+enum { N = 1000, REPEAT = 40 /* more than are in flight */ };
+
+static void expect_times(const struct test_job *t, int64_t events_made, bool by_events)
+{
+    assert_int_equal(t->job.n_samples, t->job.repeat);
+    for (unsigned i = 0; i < t->job.n_samples; i++)
+        assert_true(t->samples[i] > 0 && t->samples[i] < 1e6);
+    assert_int_equal(counter(STANDIN_COUNTER_events) - events_made > 0, by_events);
+}
+
+static void square(bool by_events)
+{
+    const int64_t made = counter(STANDIN_COUNTER_events);
+    struct backend_memory *m = device_memory(N * sizeof(float));
+    struct backend_stream *stream = stream_open();
+    struct test_job t;
+
+    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
+    t.job.warmup = 2;
+    t.job.repeat = REPEAT;
+    run_job(stream, &t);
+    expect_times(&t, made, by_events);
+    backend->stream_free(stream);
+    close_memory(m);
+}
+
+static void test_our_kernels_tell_their_own_times(void **state)
+{
+    (void)state;
+    square(false);
+}
+
+static void test_a_clock_of_long_steps_is_not_used(void **state)
+{
+    (void)state;
+    square(true);
+}
+
+static void test_users_kernels_lie_between_events(void **state)
+{
+    const int64_t made = counter(STANDIN_COUNTER_events);
+    struct backend_memory *m = device_memory(N * sizeof(float));
+    struct backend_stream *stream = stream_open();
+    struct backend_code *code = load_code();
+    struct test_job t;
+
+    (void)state;
+    KERNEL_JOB(&t, load_function(code, "custom_kernel"), N, OUT(m, N), IN(m, N), INT(N));
+    run_job(stream, &t);
+    expect_times(&t, made, true);
+    backend->stream_free(stream);
+    backend->code_unload(device, code);
+    close_memory(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest fine[] = {
+        cmocka_unit_test(test_our_kernels_tell_their_own_times),
+        cmocka_unit_test(test_users_kernels_lie_between_events),
+    };
+    const struct CMUnitTest coarse[] = {cmocka_unit_test(test_a_clock_of_long_steps_is_not_used)};
+    int failed = cmocka_run_group_tests(fine, setup, teardown);
+
+    setenv("KOPS_STANDIN_CLOCK_STEP", "1024", 1);
+    failed += cmocka_run_group_tests(coarse, setup, teardown);
+    return failed;
+}
