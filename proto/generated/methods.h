@@ -25,6 +25,7 @@
     X(STATS, stats, USE) \
     X(CLIENTS, clients, USE) \
     X(METRICS, metrics, USE) \
+    X(TRACE, trace, USE) \
     X(DRAIN, drain, ADMINISTER)
 
 #define KOPS_CLASS_HELLO USE
@@ -65,6 +66,8 @@
 #define KOPS_FLAGS_CLIENTS(X) X(while_stopping) X(only_reply)
 #define KOPS_CLASS_METRICS USE
 #define KOPS_FLAGS_METRICS(X) X(while_stopping) X(only_reply)
+#define KOPS_CLASS_TRACE USE
+#define KOPS_FLAGS_TRACE(X) X(while_stopping) X(only_reply)
 #define KOPS_CLASS_DRAIN ADMINISTER
 #define KOPS_FLAGS_DRAIN(X) X(while_stopping)
 
@@ -226,6 +229,13 @@
 
 #define KOPS_PARAMS_METRICS(X)
 
+#define KOPS_PARAMS_TRACE(X) \
+    X(begin, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
+    X(end, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
+    X(everybody, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
+    X(events, UINT, 0, UINT64_C(1), UINT64_C(65536), 16384)
+
+#define KOPS_MAX_TRACE_EVENTS 65536
 #define KOPS_PARAMS_DRAIN(X) \
     X(stop, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0) \
     X(resume, BOOL, 0, UINT64_C(0), UINT64_C(18446744073709551615), 0) \

@@ -379,3 +379,20 @@ def test_a_kernel_that_faults_ends_the_daemon(tmp_path: Path) -> None:
             assert m.daemon.wait() == DEVICE_LOST_STATUS
             m.daemon.process = None
         exporter.close()
+
+
+# ---- traces ----
+
+
+def test_a_trace_has_compilations_and_launches(connection: raw.Connection, vectors: list[Memory]) -> None:
+    connection.call("trace", {"begin": True})
+    kernel = add_kernel(connection)
+    connection.error("compile", {"source": "nonsense", "entries": ["add2_kernel"]})
+    connection.call("launch", {"kernel": kernel, "args": add_args(vectors), "timing": False})
+    reply = connection.call("trace", {"end": True})
+    kinds = {kind["kind"]: kind for kind in reply["kinds"]}
+    (good, bad, launch) = [{**kinds[event[0]], "started": event[6], "busy": event[8], "failed": event[10]} for event in reply["events"]]
+    assert (good["what"], good["op"], good["ops"], good["failed"]) == ("compile", "add2_kernel", 0, 0)
+    assert (bad["what"], bad["op"], bad["failed"]) == ("compile", "", 1)
+    assert (launch["what"], launch["op"], launch["variant"], launch["failed"]) == ("launch", "add2_kernel", "user", 0)
+    assert launch["busy"] > 0, "what is traced is timed"

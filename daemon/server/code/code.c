@@ -8,11 +8,12 @@
 
 /* ---- the room ---- */
 
-int modules_new(struct server *s, struct error *e)
+int modules_new(struct server *s, const struct compile_observer *observer, struct error *e)
 {
     s->modules = calloc(1, sizeof(*s->modules));
     if (!s->modules)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
+    s->modules->observer = observer;
     list_init(&s->modules->used);
     list_init(&s->modules->idle);
     s->modules->service = code_service_new(&s->loop, &s->config.code, e);

@@ -5,7 +5,15 @@
 #include "compile/service.h"
 #include "server/peer/request.h"
 
-int modules_new(struct server *s, struct error *e);
+/* The observer of compilations: observe/. */
+struct compile_observer {
+    /* A compilation has ended, its request lives. `name` of its first kernel; "" of one that failed. `started_ns` 0:
+     * the binary was cached. */
+    void (*ended)(const struct request *r, const char *name, uint64_t started_ns, bool failed);
+};
+
+/* `observer` lives as long as the server. */
+int modules_new(struct server *s, const struct compile_observer *observer, struct error *e);
 /* Ends the compiler: the loop is about to end. */
 void modules_stop(struct server *s);
 /* Whether one is being loaded. */

@@ -12,6 +12,7 @@
 #include "server/memory/connection_resources.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
+#include "util/clock.h"
 #include "util/log.h"
 
 /* The state of a compile request. */
@@ -285,6 +286,16 @@ free_module:
     return NULL;
 }
 
+/* Tells of the compilation; NULL: it failed. */
+static void tell(const struct request *r, const struct compiled *compiled)
+{
+    const bool now = compiled && compile_of(r)->origin == CODE_COMPILED;
+
+    r->connection->server->modules->observer->ended(r, compiled && compiled->n_entries ? compiled->entries[0].name : "",
+                                                    now ? clock_now_ns() - (uint64_t)(compiled->compile_us * 1e3) : 0,
+                                                    !compiled);
+}
+
 /* The module is loaded, or failed to load. */
 static void finish(struct request *r)
 {
@@ -300,6 +311,7 @@ static void finish(struct request *r)
         m = add_client_module(c, module, &e);
     else
         error_set(&e, ERROR_CANCELLED, "the connection ended");
+    tell(r, m ? module->compiled : NULL);
     if (m)
         reply(r, m);
     else
@@ -332,6 +344,7 @@ static void on_compiled(void *context, struct compiled *compiled, enum code_orig
     if (!compiled) {
         log_debug("compile", "pid=%d uid=%d failed=%s", (int)r->connection->pid, (int)r->connection->uid,
                   failure ? failure->reason : error_code_name(e->code));
+        tell(r, NULL);
         list_remove(&r->queue_link);
         if (failure)
             request_error_log(r, e, failure->reason, failure->log);

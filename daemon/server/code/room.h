@@ -9,6 +9,7 @@
 
 struct modules {
     struct code_service *service;
+    const struct compile_observer *observer;
     struct list used, idle; /* struct module: with references; without, the least recently used first */
     unsigned n_idle, n_loading;
 };

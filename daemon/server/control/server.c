@@ -142,7 +142,7 @@ static int start(struct server *s, struct error *e)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the event loop");
     if (open_devices(s, e) < 0 || event_loop_watch_devices(s, e) < 0 || listener_start(s, e) < 0)
         return -1;
-    if (modules_new(s, e) < 0)
+    if (modules_new(s, &observe_compiles, e) < 0)
         return -1;
     shutdown_init(s);
     return 0;

@@ -229,7 +229,8 @@ static void sample_some(struct server *s, struct run *run)
 {
     if (run->job.timing || run->device->backend->times_always || run->job.warmup + run->job.repeat > 1)
         return;
-    run->sampled = s->exec->untimed[run->device->index]++ % SAMPLE_ONE_IN == 0;
+    run->sampled = s->exec->untimed[run->device->index]++ % SAMPLE_ONE_IN == 0 ||
+                   s->exec->observer->wants_times(s, request_of(run)->connection->uid);
     run->job.timing = run->sampled;
 }
 

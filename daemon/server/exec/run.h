@@ -57,6 +57,8 @@ struct run_observer {
     /* A step of a program ran `count` times, without a measurement. */
     void (*program_ran)(struct server *s, uid_t uid, const struct op_call *call, const struct backend_device *device,
                         const char *variant, uint64_t count);
+    /* Whether every run of the user is to be timed. */
+    bool (*wants_times)(const struct server *s, uid_t uid);
 };
 
 /* run.c: queues a decoded run. */

@@ -2,8 +2,10 @@
 
 #include <stdlib.h>
 
+#include "server/code/code.h"
 #include "server/observe/room.h"
 #include "server/observe/sampling.h"
+#include "server/observe/trace.h"
 #include "server/peer/events.h"
 
 /* ---- the room ---- */
@@ -15,6 +17,7 @@ int observe_new(struct server *s, struct error *e)
     if (!o)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to start");
     o->server = s;
+    list_init(&o->traces);
     list_init(&o->walks);
     o->profile = profile_new();
     o->latencies = latency_table_new();
@@ -94,6 +97,7 @@ static void ended(const struct request *r, const struct run *run, double device_
         if (run->device->backend->processes)
             c->server->observe->executor_device_us[domain_kind(run->job.domain, &ignored)] += device_us;
     }
+    trace_run(r, run, now_ns);
     if (r->answered)
         return;
     if (run->failed) {
@@ -111,7 +115,8 @@ static void program_ran(struct server *s, uid_t uid, const struct op_call *call,
     profile_count(s->observe->profile, uid, call, device, variant, count);
 }
 
-const struct run_observer observe_runs = {.ended = ended, .program_ran = program_ran};
+const struct run_observer observe_runs = {.ended = ended, .program_ran = program_ran, .wants_times = trace_records};
+const struct compile_observer observe_compiles = {.ended = trace_compile};
 
 /* ---- a connection's part ---- */
 
@@ -137,6 +142,7 @@ static void free_part(struct connection *c)
     if (!c->statistics)
         return;
     pass_by(c);
+    trace_leave(c);
     free(c->statistics->latencies);
     free(c->statistics);
     c->statistics = NULL;

@@ -4,6 +4,7 @@
 
 #include "server/peer/request.h"
 
+struct compile_observer;
 struct run_observer;
 
 int observe_new(struct server *s, struct error *e);
@@ -16,6 +17,7 @@ void observe_free(struct server *s);
 
 extern const struct connection_part connection_statistics_part;
 extern const struct run_observer observe_runs;
+extern const struct compile_observer observe_compiles;
 
 /* Sizes of the requests' states. */
 extern const size_t stats_state_bytes;

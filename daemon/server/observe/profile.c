@@ -6,33 +6,13 @@
 #include <string.h>
 
 #include "server/observe/latency.h"
+#include "server/observe/op_key.h"
 
 enum { BUCKETS = 1024 };
 
-/* The part of a row's key beside the shapes. An op has an id. User kernels come and go, and have the `code` of their
- * signature. */
-struct head {
-    uint64_t code;
-    uid_t uid;
-    const struct backend_device *device;
-    char variant[STEP_VARIANT_BYTES]; /* "" when none was chosen */
-    enum op_id op;
-    enum dtype dtype;
-    unsigned operands;
-    unsigned words; /* of the shapes */
-};
-
-enum { WORDS_MAX = STEP_MAX_OPERANDS * (1 + TENSOR_MAX_RANK) };
-
-struct key {
-    struct head head;
-    const char *name;         /* of the op; owned by the caller */
-    int64_t words[WORDS_MAX]; /* for each operand its rank, then its shape */
-};
-
 struct row {
     struct list bucket, recent;
-    struct head head;
+    struct op_key_head head;
     uint64_t count, errors;
     struct histogram queue, execution, total;
     char name[PROFILE_NAME_MAX];
@@ -82,62 +62,14 @@ struct profile *profile_free(struct profile *p)
     return NULL;
 }
 
-static void make_key(struct key *key, uid_t uid, const struct op_call *call, const struct backend_device *device,
-                     const char *variant)
+static struct row *find_or_add(struct profile *p, const struct op_key *key)
 {
-    struct head *head = &key->head;
-
-    memset(head, 0, sizeof(*head)); /* padding too: heads are compared as bytes */
-    head->code = call->op->code;
-    head->uid = uid;
-    head->device = device;
-    step_copy_variant(head->variant, variant);
-    head->op = call->op->id;
-    head->operands = call->op->n_inputs + call->op->n_outputs;
-    head->dtype = head->operands ? call->tensors[0]->dtype : 0;
-    key->name = call->op->name;
-    for (unsigned t = 0; t < head->operands; t++) {
-        const struct tensor *tensor = call->tensors[t];
-
-        key->words[head->words++] = tensor->rank;
-        memcpy(&key->words[head->words], tensor->shape, tensor->rank * sizeof(int64_t));
-        head->words += tensor->rank;
-    }
-}
-
-static uint64_t mix(uint64_t h, const void *data, size_t size)
-{
-    for (size_t i = 0; i + sizeof(uint64_t) <= size; i += sizeof(uint64_t)) {
-        uint64_t word;
-
-        memcpy(&word, (const char *)data + i, sizeof(word));
-        h = (h ^ word) * 1099511628211U; /* FNV-1a, over words */
-    }
-    return h;
-}
-
-static unsigned hash(const struct key *key)
-{
-    uint64_t h = mix(14695981039346656037U, &key->head, sizeof(key->head));
-
-    h = mix(h, key->words, key->head.words * sizeof(key->words[0]));
-    return (unsigned)((h ^ h >> 32) % BUCKETS);
-}
-
-static bool is_of(const struct row *row, const struct key *key)
-{
-    return !memcmp(&row->head, &key->head, sizeof(key->head)) &&
-           !memcmp(row->words, key->words, key->head.words * sizeof(key->words[0]));
-}
-
-static struct row *find_or_add(struct profile *p, const struct key *key)
-{
-    struct list *bucket = &p->buckets[hash(key)];
+    struct list *bucket = &p->buckets[op_key_hash(key) % BUCKETS];
     struct row *row;
 
     list_for_each_safe (node, after, bucket) {
         row = list_entry(node, struct row, bucket);
-        if (is_of(row, key)) {
+        if (op_key_is(key, &row->head, row->words)) {
             list_remove(&row->recent);
             list_append(&p->recent, &row->recent);
             return row;
@@ -164,9 +96,9 @@ void profile_add(struct profile *p, uid_t uid, const struct op_call *call, const
 {
     const double queue_us = latency->part[LATENCY_QUEUE];
     struct row *row;
-    struct key key;
+    struct op_key key;
 
-    make_key(&key, uid, call, device, variant);
+    op_key_make(&key, uid, call, device, variant);
     row = find_or_add(p, &key);
     if (!row)
         return;
@@ -182,9 +114,9 @@ void profile_count(struct profile *p, uid_t uid, const struct op_call *call, con
                    const char *variant, uint64_t count)
 {
     struct row *row;
-    struct key key;
+    struct op_key key;
 
-    make_key(&key, uid, call, device, variant);
+    op_key_make(&key, uid, call, device, variant);
     row = find_or_add(p, &key);
     if (row)
         row->count += count;
@@ -194,9 +126,9 @@ void profile_add_error(struct profile *p, uid_t uid, const struct op_call *call,
                        const char *variant)
 {
     struct row *row;
-    struct key key;
+    struct op_key key;
 
-    make_key(&key, uid, call, device, variant);
+    op_key_make(&key, uid, call, device, variant);
     row = find_or_add(p, &key);
     if (row)
         row->errors++;
@@ -221,8 +153,6 @@ static void write_histogram(struct rpc_output *out, const char *key, const struc
 
 static void write_row(struct rpc_output *out, const struct row *row)
 {
-    const int64_t *word = row->words;
-
     rpc_write_map(out, 8 + (row->queue.count > 0) + (row->execution.count > 0) + (row->total.count > 0));
     rpc_write_entry_text(out, "op", row->name);
     rpc_write_entry_uint(out, "uid", row->head.uid);
@@ -230,14 +160,7 @@ static void write_row(struct rpc_output *out, const struct row *row)
     rpc_write_entry_text(out, "variant", row->head.variant);
     rpc_write_entry_text(out, "dtype", dtype_name(row->head.dtype));
     rpc_write_text(out, "shapes");
-    rpc_write_array(out, row->head.operands);
-    for (unsigned t = 0; t < row->head.operands; t++) {
-        int64_t rank = *word++;
-
-        rpc_write_array(out, (uint32_t)rank);
-        while (rank--)
-            rpc_write_uint(out, (uint64_t)*word++);
-    }
+    op_key_write_shapes(out, &row->head, row->words);
     rpc_write_entry_uint(out, "count", row->count);
     rpc_write_entry_uint(out, "errors", row->errors);
     /* Unmeasured times are absent. */

@@ -32,6 +32,7 @@ struct observe {
     struct latency_table *latencies;      /* by op, dtype and device */
     struct server_counters counters_then; /* at the last reset of stats */
     struct sampling sampling;
+    struct list traces;                       /* struct trace: those that record */
     struct list walks;                        /* struct clients_walk: replies under way */
     double executor_device_us[ISOLATE_COUNT]; /* of runs in executors, by the kind of their domain */
     struct {
@@ -42,6 +43,8 @@ struct observe {
 struct connection_statistics {
     double device_us;
     struct latencies *latencies; /* NULL before the first run */
+    struct trace *trace;         /* a reference; NULL: it never began one */
+    uint32_t traced;             /* the traces that know it, a bit each */
 };
 
 #endif

@@ -1,0 +1,461 @@
+#include "server/observe/trace.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/observe/clients.h"
+#include "server/observe/op_key.h"
+#include "server/observe/room.h"
+#include "server/peer/access.h"
+#include "server/peer/long_reply.h"
+#include "util/clock.h"
+
+enum {
+    TRACES_OF_USER = 4, /* a run of the user costs the loop some 100 ns for each */
+    TRACES_MAX = 32,    /* of all users */
+    KINDS_MAX = 4096,   /* of a trace; others have the number 0 */
+    KINDS_BUCKETS = 1024,
+    CLIENTS_MAX = 4096, /* of a trace; others are not described */
+    COLUMNS = 11,
+    PIECE = 512 /* events of one piece of a reply */
+};
+
+/* What the events of one kind did. */
+struct kind {
+    struct list bucket;
+    uint32_t number;
+    struct op_key_head head;
+    char name[PROFILE_NAME_MAX];
+    int64_t words[];
+};
+
+struct event {
+    uint64_t client, received, ready, started, ended, busy;
+    uint32_t kind, call, stream, executions;
+    bool failed;
+};
+
+struct client {
+    uint64_t number;
+    pid_t pid;
+    uid_t uid;
+    char name[CLIENT_NAME_MAX + 1], comm[COMM_MAX + 1];
+};
+
+struct trace {
+    unsigned references; /* the connection's, and those of replies */
+    struct list link;    /* in the room's traces while it records */
+    unsigned slot;       /* its bit in connections' `traced` */
+    bool everybody;
+    uid_t uid; /* of who records */
+    uint64_t origin_ns, dropped;
+    struct event *events; /* a ring of `room` */
+    uint32_t room;
+    uint64_t written, read;
+    struct kind *kinds[KINDS_MAX];
+    struct list buckets[KINDS_BUCKETS];
+    uint32_t n_kinds, kinds_read; /* number 0 is for all that have no place */
+    struct client *clients;
+    uint32_t n_clients, clients_read, clients_room;
+    struct charge charge;
+};
+
+/* ---- a trace's life ---- */
+
+static struct trace *trace_unref(struct trace *t)
+{
+    if (!t || --t->references)
+        return NULL;
+    list_remove(&t->link);
+    for (uint32_t i = 1; i < t->n_kinds; i++)
+        free(t->kinds[i]);
+    charge_free(&t->charge);
+    free(t->clients);
+    free(t->events);
+    free(t);
+    return NULL;
+}
+
+void trace_leave(struct connection *c)
+{
+    if (c->statistics->trace)
+        list_remove(&c->statistics->trace->link);
+    c->statistics->trace = trace_unref(c->statistics->trace);
+}
+
+/* Who records is bounded, since each costs every run that it records. */
+static int check_number(const struct connection *c, struct error *e)
+{
+    unsigned all = 0, own = 0;
+
+    list_for_each_safe (node, after, &c->server->observe->traces) {
+        const struct trace *t = list_entry(node, struct trace, link);
+
+        if (t == c->statistics->trace)
+            continue;
+        all++;
+        own += t->uid == c->uid;
+    }
+    if (own < TRACES_OF_USER && all < TRACES_MAX)
+        return 0;
+    return error_set(e, ERROR_QUOTA_EXCEEDED,
+                     own < TRACES_OF_USER ? "%u traces are recorded now, which is the most: end one, or wait"
+                                          : "you record %u traces now, which is the most: end one",
+                     own < TRACES_OF_USER ? all : own);
+}
+
+static struct trace *trace_new(struct connection *c, bool everybody, uint32_t room, struct error *e)
+{
+    const size_t bytes = sizeof(struct trace) + room * sizeof(struct event);
+    struct trace *t = calloc(1, sizeof(*t));
+
+    if (!t)
+        goto no_memory;
+    t->references = 1;
+    list_init(&t->link);
+    for (unsigned i = 0; i < KINDS_BUCKETS; i++)
+        list_init(&t->buckets[i]);
+    if (charge_take(&t->charge, c->account, c->pid, QUOTA_WAITING, bytes, e) < 0)
+        goto unref;
+    t->events = malloc(room * sizeof(*t->events));
+    if (!t->events)
+        goto no_memory;
+    t->everybody = everybody;
+    t->uid = c->uid;
+    t->room = room;
+    t->n_kinds = 1;
+    t->origin_ns = clock_now_ns() - 1; /* no event has the time 0 */
+    return t;
+
+no_memory:
+    error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a trace of %u events; ask for fewer", room);
+unref:
+    return trace_unref(t);
+}
+
+/* ---- recording ---- */
+
+static bool records(const struct trace *t, uid_t uid)
+{
+    return t->everybody || t->uid == uid;
+}
+
+bool trace_records(const struct server *s, uid_t uid)
+{
+    list_for_each_safe (node, after, &s->observe->traces) {
+        if (records(list_entry(node, struct trace, link), uid))
+            return true;
+    }
+    return false;
+}
+
+static uint32_t kind_number(struct trace *t, const struct op_key *key)
+{
+    struct list *bucket = &t->buckets[op_key_hash(key) % KINDS_BUCKETS];
+    struct kind *kind;
+
+    list_for_each_safe (node, after, bucket) {
+        kind = list_entry(node, struct kind, bucket);
+        if (op_key_is(key, &kind->head, kind->words) && !strncmp(kind->name, key->name, sizeof(kind->name) - 1))
+            return kind->number;
+    }
+    if (t->n_kinds == KINDS_MAX)
+        return 0;
+    kind = calloc(1, sizeof(*kind) + key->head.words * sizeof(kind->words[0]));
+    if (!kind)
+        return 0;
+    kind->head = key->head;
+    kind->number = t->n_kinds;
+    snprintf(kind->name, sizeof(kind->name), "%s", key->name);
+    memcpy(kind->words, key->words, key->head.words * sizeof(kind->words[0]));
+    list_append(bucket, &kind->bucket);
+    t->kinds[t->n_kinds++] = kind;
+    return kind->number;
+}
+
+/* Remembers the connection for the replies, once a trace. */
+static void announce(struct trace *t, struct connection *c)
+{
+    struct client *all = t->clients;
+
+    if (c->statistics->traced & 1U << t->slot || t->n_clients == CLIENTS_MAX)
+        return;
+    if (t->n_clients == t->clients_room) {
+        all = realloc(all, (2 * t->clients_room + 8) * sizeof(*all));
+        if (!all)
+            return;
+        t->clients = all;
+        t->clients_room = 2 * t->clients_room + 8;
+    }
+    connection_name_process(c);
+    all += t->n_clients++;
+    *all = (struct client){.number = c->number, .pid = c->pid, .uid = c->uid};
+    snprintf(all->name, sizeof(all->name), "%s", c->client);
+    snprintf(all->comm, sizeof(all->comm), "%s", c->comm);
+    c->statistics->traced |= 1U << t->slot;
+}
+
+/* In the trace's time; 0 stays 0. What was before the trace was at its beginning. */
+static uint64_t time_of(const struct trace *t, uint64_t ns)
+{
+    return !ns ? 0 : ns > t->origin_ns ? ns - t->origin_ns : 1;
+}
+
+static void record(struct trace *t, struct connection *c, const struct op_key *key, const struct event *absolute)
+{
+    struct event *event;
+
+    if (t->written - t->read == t->room) {
+        t->dropped++;
+        return;
+    }
+    announce(t, c);
+    event = &t->events[t->written++ % t->room];
+    *event = *absolute;
+    event->kind = kind_number(t, key);
+    event->received = time_of(t, absolute->received);
+    event->ready = time_of(t, absolute->ready);
+    event->started = time_of(t, absolute->started);
+    event->ended = time_of(t, absolute->ended);
+}
+
+static void record_for_all(struct connection *c, const struct op_key *key, const struct event *event)
+{
+    list_for_each_safe (node, after, &c->server->observe->traces) {
+        struct trace *t = list_entry(node, struct trace, link);
+
+        if (records(t, c->uid))
+            record(t, c, key, event);
+    }
+}
+
+/* Of several ops the first one stands for all. */
+static void key_of_run(struct op_key *key, const struct request *r, const struct run *run)
+{
+    const struct command_list *b = &run->commands;
+
+    if (b->n_steps) {
+        const struct op_call call = command_list_call(b, 0);
+
+        op_key_make(key, r->connection->uid, &call, run->device, b->n_steps == 1 ? b->steps[0].variant_used : "");
+    } else {
+        memset(key, 0, sizeof(*key));
+        key->head.device = run->device;
+        key->name = "";
+    }
+    key->head.what = r->method;
+    key->head.ops = b->n_steps;
+}
+
+static uint64_t busy_ns(const struct run *run)
+{
+    double us = 0;
+
+    for (uint32_t i = 0; i < run->job.n_samples; i++)
+        us += run->samples[i];
+    return (uint64_t)(us * 1e3);
+}
+
+void trace_run(const struct request *r, const struct run *run, uint64_t now_ns)
+{
+    const struct event event = {
+        .client = r->connection->number,
+        .call = r->msgid,
+        .stream = run->stream ? run->stream->number : 0,
+        .received = r->received_ns,
+        .ready = run->ready_ns,
+        .started = run->job.started_ns,
+        .ended = now_ns,
+        .busy = busy_ns(run),
+        .executions = run->job.warmup + run->job.repeat,
+        .failed = run->failed,
+    };
+    struct op_key key;
+
+    if (!trace_records(r->connection->server, r->connection->uid))
+        return;
+    key_of_run(&key, r, run);
+    record_for_all(r->connection, &key, &event);
+}
+
+void trace_compile(const struct request *r, const char *name, uint64_t started_ns, bool failed)
+{
+    const struct event event = {
+        .client = r->connection->number,
+        .call = r->msgid,
+        .received = r->received_ns,
+        .started = started_ns,
+        .ended = clock_now_ns(),
+        .executions = 1,
+        .failed = failed,
+    };
+    struct op_key key;
+
+    if (!trace_records(r->connection->server, r->connection->uid))
+        return;
+    memset(&key.head, 0, sizeof(key.head));
+    key.head.what = r->method;
+    key.head.uid = r->connection->uid;
+    key.name = name;
+    record_for_all(r->connection, &key, &event);
+}
+
+/* ---- the method ---- */
+
+static void write_kind(struct rpc_output *out, const struct server *s, uint32_t number, const struct kind *kind)
+{
+    static const struct op_key_head others = {.what = METHOD_RUN};
+    const struct op_key_head *head = kind ? &kind->head : &others;
+
+    rpc_write_map(out, 8);
+    rpc_write_entry_uint(out, "kind", number);
+    rpc_write_entry_text(out, "what", request_method_name(s, head->what));
+    rpc_write_text(out, "op");
+    rpc_write_any_text(out, kind ? kind->name : "other");
+    rpc_write_entry_uint(out, "ops", head->ops);
+    rpc_write_entry_text(out, "device", head->device ? head->device->info.uuid : "");
+    rpc_write_entry_text(out, "variant", head->variant);
+    rpc_write_entry_text(out, "dtype", head->dtype ? dtype_name(head->dtype) : "");
+    rpc_write_text(out, "shapes");
+    if (kind)
+        op_key_write_shapes(out, head, kind->words);
+    else
+        rpc_write_array(out, 0);
+}
+
+static void write_client(struct rpc_output *out, const struct client *client)
+{
+    rpc_write_map(out, 5);
+    rpc_write_entry_uint(out, "client", client->number);
+    rpc_write_entry_uint(out, "pid", (uint64_t)client->pid);
+    rpc_write_entry_uint(out, "uid", client->uid);
+    rpc_write_text(out, "name");
+    rpc_write_any_text(out, client->name);
+    rpc_write_text(out, "comm");
+    rpc_write_any_text(out, client->comm);
+}
+
+static void write_event(struct rpc_output *out, const struct event *event)
+{
+    const uint64_t columns[COLUMNS] = {event->kind,     event->client,     event->call,    event->stream,
+                                       event->received, event->ready,      event->started, event->ended,
+                                       event->busy,     event->executions, event->failed};
+
+    rpc_write_array(out, COLUMNS);
+    for (unsigned i = 0; i < COLUMNS; i++)
+        rpc_write_uint(out, columns[i]);
+}
+
+/* A reply while it is built: of what was recorded when it began. */
+struct reading {
+    struct connection *connection;
+    struct trace *trace;
+    uint64_t end;
+};
+
+static void reading_free(void *state)
+{
+    struct reading *reading = state;
+
+    trace_unref(reading->trace);
+    free(reading);
+}
+
+static bool read_events(struct long_reply *reply)
+{
+    const struct reading *reading = reply->state;
+    struct trace *t = reading->trace;
+
+    for (unsigned i = 0; i < PIECE && t->read < reading->end; i++)
+        write_event(&reply->out, &t->events[t->read++ % t->room]);
+    return t->read == reading->end;
+}
+
+static bool read_begin(struct long_reply *reply)
+{
+    struct connection *c = reply->request->connection;
+    struct reading *reading = calloc(1, sizeof(*reading));
+    struct trace *t = c->statistics->trace;
+    struct rpc_output *out = &reply->out;
+
+    if (!reading) {
+        reply->failed = true;
+        return true;
+    }
+    *reading = (struct reading){.connection = c, .trace = t, .end = t->written};
+    t->references++;
+    reply->state = reading;
+    reply->free_state = reading_free;
+    rpc_write_map(out, 7);
+    rpc_write_entry_bool(out, "recording", !list_empty(&t->link));
+    rpc_write_entry_uint(out, "origin_ns", t->origin_ns);
+    rpc_write_entry_uint(out, "now_ns", clock_now_ns() - t->origin_ns);
+    rpc_write_entry_uint(out, "dropped", t->dropped);
+    rpc_write_text(out, "kinds");
+    rpc_write_array(out, t->n_kinds - t->kinds_read);
+    for (; t->kinds_read < t->n_kinds; t->kinds_read++)
+        write_kind(out, c->server, t->kinds_read, t->kinds[t->kinds_read]);
+    rpc_write_text(out, "clients");
+    rpc_write_array(out, t->n_clients - t->clients_read);
+    for (; t->clients_read < t->n_clients; t->clients_read++)
+        write_client(out, &t->clients[t->clients_read]);
+    rpc_write_text(out, "events");
+    rpc_write_array(out, (uint32_t)(t->written - t->read));
+    reply->step = read_events;
+    return t->read == reading->end;
+}
+
+static unsigned free_slot(const struct server *s)
+{
+    uint32_t taken = 0;
+
+    list_for_each_safe (node, after, &s->observe->traces) {
+        taken |= 1U << list_entry(node, struct trace, link)->slot;
+    }
+    return (unsigned)__builtin_ctz(~taken);
+}
+
+static int begin(struct connection *c, bool everybody, uint32_t room, struct error *e)
+{
+    struct server *s = c->server;
+    struct trace *t;
+
+    if (everybody && !access_allows(c, ACCESS_ADMINISTER))
+        return access_refuse(c, "trace", ACCESS_ADMINISTER, e);
+    if (check_number(c, e) < 0)
+        return -1;
+    trace_leave(c);
+    t = trace_new(c, everybody, room, e);
+    if (!t)
+        return -1;
+    t->slot = free_slot(s);
+    list_for_each_safe (node, after, peers_connections(s)) {
+        list_entry(node, struct connection, link)->statistics->traced &= ~(1U << t->slot);
+    }
+    list_append(&s->observe->traces, &t->link);
+    c->statistics->trace = t;
+    return 0;
+}
+
+void handle_trace(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    struct connection *c = r->connection;
+    int ok = 0;
+    struct error e;
+
+    (void)fds;
+    if (args[TRACE_begin].b && args[TRACE_end].b)
+        ok = error_set(&e, ERROR_INVALID_ARGUMENT, "begin and end: a trace begins or ends, not both");
+    else if (args[TRACE_begin].b)
+        ok = begin(c, args[TRACE_everybody].b, (uint32_t)args[TRACE_events].u, &e);
+    else if (!c->statistics->trace)
+        ok = error_set(&e, ERROR_INVALID_ARGUMENT, "this connection records no trace: call trace with begin first");
+    if (ok < 0) {
+        request_end_error(r, &e);
+        return;
+    }
+    if (args[TRACE_end].b)
+        list_remove(&c->statistics->trace->link);
+    long_reply_enqueue(r, read_begin);
+}
