@@ -83,14 +83,17 @@ __all__ += _errors
 compiled: bool = _native_module is not None
 
 
+_LATE = ("interpret", "profiler")
+
+
 def __getattr__(name: str) -> _Any:
-    """`kops.interpret` is imported when it is first used."""
-    if name != "interpret":
+    """`kops.interpret` and `kops.profiler` are imported when they are first used."""
+    if name not in _LATE:
         raise AttributeError(f"module 'kops' has no attribute {name!r}")
     import importlib
 
-    return importlib.import_module("kops.interpret")
+    return importlib.import_module(f"kops.{name}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "interpret", *(name for name in globals() if name.startswith("__"))])
+    return sorted([*__all__, *_LATE, *(name for name in globals() if name.startswith("__"))])

@@ -76,12 +76,20 @@ static PyObject *available(PyObject *module, PyObject *args)
     return Py_BuildValue("Ks", (unsigned long long)bound.size, bound.of);
 }
 
+static PyObject *last_call(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromUnsignedLong(native_last_call());
+}
+
 static PyMethodDef methods[] = {
     {"set_errors", set_errors, METH_O, "Names the function that makes an exception of a code, a message and a map."},
     {"configure", tensor_configure, METH_VARARGS,
      "configure(types, dtypes, exchange, current_stream, empty_like, empty): torch's types and functions."},
     {"available", available, METH_VARARGS,
      "available(root, address_space, file_size): libkops's bound of memory, and of what. For tests."},
+    {"last_call", last_call, METH_NOARGS, "The number of the last request that this thread made; 0: none."},
     {"leave", leave, METH_NOARGS, "The interpreter ends: links that are dropped from now on are left to the system."},
     {NULL, NULL, 0, NULL},
 };

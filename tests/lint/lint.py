@@ -69,7 +69,8 @@ CTL_LAYERS = {  # the same for daemon/ctl
     "view": ("base",),
     "commands": ("base", "data", "view"),
 }
-PYTHON_LAYERS = ("_base", "_source", "interpret", "_memory", "_tensors", "_session", "_calls", "_kernels", "_clients")  # of client_py/kops
+# Of client_py/kops.
+PYTHON_LAYERS = ("_base", "_source", "interpret", "_memory", "_tensors", "_session", "_calls", "_kernels", "_clients", "profiler")
 MAX_FILE, MAX_FUNCTION = 500, 80
 SKIPPED = 77
 

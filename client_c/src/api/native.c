@@ -106,6 +106,11 @@ void native_notify(kops_client *client, uint32_t generation, const char *method,
     client_leave(client);
 }
 
+uint32_t native_last_call(void)
+{
+    return call_last();
+}
+
 uint32_t native_generation(kops_client *client, int64_t timeout_ms, struct kops_error *ret_error)
 {
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;

@@ -40,6 +40,9 @@ void native_notify(kops_client *client, uint32_t generation, const char *method,
  * when that fails. */
 uint32_t native_generation(kops_client *client, int64_t timeout_ms, struct kops_error *ret_error);
 
+/* The msgid of the last request that this thread made, of any client; 0: none. */
+uint32_t native_last_call(void);
+
 struct native_request {
     uint32_t generation; /* connection that the ids are of; another one is KOPS_ERR_CONNECTION_LOST, nothing was sent */
     const char *op;      /* outlives the call; with a kernel its name, for messages: outlives the client */

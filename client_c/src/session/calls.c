@@ -31,6 +31,14 @@ static bool grow(struct calls *t)
     return true;
 }
 
+/* For who watches this thread's calls. */
+static _Thread_local uint32_t last_msgid;
+
+uint32_t call_last(void)
+{
+    return last_msgid;
+}
+
 struct call *call_new(struct calls *t)
 {
     struct call *call;
@@ -40,7 +48,7 @@ struct call *call_new(struct calls *t)
     call = t->free;
     t->free = call->next_free;
     call->uses++;
-    call->msgid = call->index | call->uses << INDEX_BITS;
+    call->msgid = last_msgid = call->index | call->uses << INDEX_BITS;
     call->ticket = 0;
     call->waited = false;
     call->state = CALL_SENT;

@@ -52,6 +52,8 @@ struct calls {
 };
 
 struct call *call_new(struct calls *t);
+/* The msgid of the last call that this thread made, of any client; 0: none. */
+uint32_t call_last(void);
 void call_free(struct calls *t, struct call *call);
 struct call *call_by_msgid(const struct calls *t, uint32_t msgid);
 struct call *call_by_ticket(const struct calls *t, kops_ticket ticket);

@@ -268,7 +268,7 @@ void trace_run(const struct request *r, const struct run *run, uint64_t now_ns)
         .started = run->job.started_ns,
         .ended = now_ns,
         .busy = busy_ns(run),
-        .executions = run->job.warmup + run->job.repeat,
+        .executions = run->job.repeat,
         .failed = run->failed,
     };
     struct op_key key;

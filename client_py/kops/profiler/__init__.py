@@ -1,0 +1,31 @@
+"""A profiler with the names of `torch.profiler`: what this process asks of kopsd, and what the daemon and its devices make of it.
+
+    from kops.profiler import profile, record_function, schedule, tensorboard_trace_handler
+
+    with profile() as p:
+        with record_function("step"):
+            k.add(a, b)
+    print(p.key_averages().table(sort_by="total"))
+    p.export_chrome_trace("trace.json")  # for ui.perfetto.dev or chrome://tracing
+
+With `torch_profiler=` the trace is one with torch's: its ops and kernels, ours, and the daemon's, on one clock. All times are of
+CLOCK_MONOTONIC, which the daemon and its clients share.
+"""
+
+from ._averages import Average, Averages
+from ._profile import profile, tensorboard_trace_handler
+from ._recorder import Event
+from ._schedule import ProfilerAction, schedule
+from ._spans import Span, record_function
+
+__all__ = [
+    "Average",
+    "Averages",
+    "Event",
+    "ProfilerAction",
+    "Span",
+    "profile",
+    "record_function",
+    "schedule",
+    "tensorboard_trace_handler",
+]

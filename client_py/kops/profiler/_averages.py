@@ -1,0 +1,123 @@
+"""What a profile adds up to: a row for each op, as `key_averages()` of torch's profiler has it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from .._base.errors import BadArgument
+from ._recorder import Event
+
+GROUPS = ("op", "dtype", "shapes", "variant", "device", "client")
+
+
+@dataclass
+class Average:
+    """Requests of one kind. `count` requests with `executions` executions; device times in microseconds of one execution, None
+    where the device did none; `share` of the time of all rows."""
+
+    key: tuple[str, ...]
+    count: int = 0
+    executions: int = 0
+    total: float = 0.0
+    queue: float = 0.0  # the mean from `ready` to `started`
+    latency: float = 0.0  # the mean from `received` to `ended`
+    share: float = 0.0
+    failed: int = 0
+    _each: list[float] = field(default_factory=list, repr=False)
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self._each) if self._each else None
+
+    def percentile(self, p: float) -> float | None:
+        if not self._each:
+            return None
+        ordered = sorted(self._each)
+        return ordered[min(len(ordered) - 1, int(p * len(ordered)))]
+
+    @property
+    def p50(self) -> float | None:
+        return self.percentile(0.5)
+
+    @property
+    def p99(self) -> float | None:
+        return self.percentile(0.99)
+
+
+class Averages(list[Average]):
+    """Rows, and the table of them."""
+
+    def __init__(self, rows: Iterable[Average], groups: Sequence[str]) -> None:
+        super().__init__(rows)
+        self.groups = tuple(groups)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def table(self, sort_by: str = "total", row_limit: int = 100) -> str:
+        """The rows as text, the largest first: by "count", "executions", "total", "mean", "p50", "p99", "queue" or "latency"; by
+        a group's name in the order of the alphabet."""
+        columns = ("count", "executions", "total", "mean", "p50", "p99", "queue", "latency")
+        if sort_by in self.groups:
+            at = self.groups.index(sort_by)
+            rows = sorted(self, key=lambda row: row.key[at])
+        elif sort_by in columns:
+            rows = sorted(self, key=lambda row: -(getattr(row, sort_by) or 0))
+        else:
+            raise BadArgument(f"sort_by={sort_by!r}: one of {', '.join((*columns, *self.groups))}")
+        head = [*self.groups, "calls", "executions", "total ms", "share %", "mean µs", "p50 µs", "p99 µs", "queue µs", "latency µs"]
+        cells = [[*row.key, *_cells(row)] for row in rows[:row_limit]]
+        left = len(self.groups)
+        widths = [max(len(line[i]) for line in [head, *cells]) for i in range(len(head))]
+
+        def text(line: Sequence[str]) -> str:
+            return "  ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))).rstrip()
+
+        rest = [f"… and {len(rows) - row_limit} more"] if len(rows) > row_limit else []
+        return "\n".join([text(head), text(["-" * width for width in widths]), *map(text, cells), *rest])
+
+
+def _cells(row: Average) -> list[str]:
+    times = (row.mean, row.p50, row.p99, row.queue, row.latency)
+    return [
+        str(row.count), str(row.executions), f"{row.total / 1e3:.3f}", f"{100 * row.share:.1f}",
+        *("-" if us is None else f"{us:.1f}" for us in times),
+    ]  # fmt: skip
+
+
+def _key(event: Event, group: str) -> str:
+    if group == "op":
+        return event.label if event.what == "compile" or event.ops > 1 else event.op
+    if group == "shapes":
+        return ", ".join("×".join(map(str, shape)) or "scalar" for shape in event.shapes)
+    if group == "client":
+        return f"{event.client or event.comm} ({event.pid})"
+    return str(getattr(event, group))
+
+
+def averages(events: Iterable[Event], groups: Sequence[str]) -> Averages:
+    """The events by these groups. A percentile is over requests: of each the mean of its executions."""
+    wrong = [group for group in groups if group not in GROUPS]
+    if wrong or not groups:
+        raise BadArgument(f"group_by={tuple(groups)!r}: some of {', '.join(GROUPS)}")
+    rows: dict[tuple[str, ...], Average] = {}
+    for event in events:
+        key = tuple(_key(event, group) for group in groups)
+        row = rows.setdefault(key, Average(key))
+        row.count += 1
+        row.executions += event.executions
+        row.failed += event.failed
+        row.latency += (event.ended - event.received) / 1e3
+        if event.ready is not None and event.started is not None:
+            row.queue += (event.started - event.ready) / 1e3
+        if event.device_us is not None and event.what != "compile":
+            row.total += event.device_us
+            row._each.append(event.device_us / event.executions)
+    whole = sum(row.total for row in rows.values())
+    for row in rows.values():
+        row.queue /= row.count
+        row.latency /= row.count
+        row.share = row.total / whole if whole else 0.0
+    return Averages(sorted(rows.values(), key=lambda row: -row.total), groups)

@@ -1,0 +1,195 @@
+"""Traces in the format of `chrome://tracing` and Perfetto. ../../../docs/trace.md says what is in one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ._recorder import Event
+from ._spans import Span
+
+DEVICE_PIDS = (1 << 31) - 1  # of devices, downwards: no process has such a number
+OPEN_US = 1.0  # opening memory that took less is not shown
+
+
+class _Lanes:
+    """Rows of one kind. What overlaps goes to different rows: the first that is free."""
+
+    def __init__(self) -> None:
+        self._ends: list[int] = []
+
+    def place(self, begin: int, end: int) -> int:
+        for lane, free in enumerate(self._ends):
+            if free <= begin:
+                self._ends[lane] = end
+                return lane
+        self._ends.append(end)
+        return len(self._ends) - 1
+
+
+class _Rows:
+    """Processes and threads of the trace, with their names."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, str] = {}
+        self._threads: dict[tuple[int, Any], int] = {}
+        self._names: dict[tuple[int, int], str] = {}
+        self._count: dict[int, int] = {}
+
+    def process(self, pid: int, name: str) -> None:
+        self._processes.setdefault(pid, name)
+
+    def thread(self, pid: int, key: Any, name: str) -> int:
+        """The number of the row: small, from 1."""
+        tid = self._threads.get((pid, key))
+        if tid is None:
+            tid = self._threads[pid, key] = self._count[pid] = self._count.get(pid, 0) + 1
+            self._names[pid, tid] = name
+        return tid
+
+    def own(self, pid: int, tid: int, name: str) -> int:
+        """The row of a thread of the process, by its own number."""
+        self._names.setdefault((pid, tid), name)
+        return tid
+
+    def metadata(self) -> list[dict[str, Any]]:
+        made = [_meta("process_name", pid, 0, name=name) for pid, name in self._processes.items()]
+        made += [_meta("process_sort_index", pid, 0, sort_index=pid) for pid in self._processes]
+        for (pid, tid), name in self._names.items():
+            made += [_meta("thread_name", pid, tid, name=name), _meta("thread_sort_index", pid, tid, sort_index=tid)]
+        return made
+
+
+def _meta(what: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
+
+
+def _us(begin: int | None, end: int | None) -> float | None:
+    return None if begin is None or end is None else round((end - begin) / 1e3, 3)
+
+
+class Trace:
+    """Gathers the parts of a trace. `to_us` makes the trace's time, in microseconds, of a time of CLOCK_MONOTONIC."""
+
+    def __init__(self, devices: Mapping[str, str], to_us: Callable[[int], float]) -> None:
+        self._devices, self._to_us = devices, to_us
+        self._order = list(devices)
+        self._rows = _Rows()
+        self._lanes: dict[Any, _Lanes] = {}
+        self._events: list[dict[str, Any]] = []
+        self._flows = 0
+
+    def _slice(
+        self, cat: str, name: str, pid: int, tid: int, begin: int, end: int, args: Mapping[str, Any] | None = None, **more: Any
+    ) -> None:
+        at = self._to_us(begin)
+        made = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": round(at, 3), "dur": round(max(end - begin, 0) / 1e3, 3)}
+        if args:
+            made["args"] = {key: value for key, value in args.items() if value is not None}
+        self._events.append({**made, **more})
+
+    def _flow(self, phase: str, number: int, pid: int, tid: int, at: int) -> None:
+        end = {"bp": "e"} if phase == "f" else {}
+        ts = round(self._to_us(at), 3)
+        self._events.append({"ph": phase, "cat": "call", "name": "work", "id": number, "pid": pid, "tid": tid, "ts": ts, **end})
+
+    def _lane(self, key: Any, begin: int, end: int) -> int:
+        return self._lanes.setdefault(key, _Lanes()).place(begin, end)
+
+    # What the daemon told
+
+    def add_events(self, events: Iterable[Event], spans: Sequence[Span] = (), own_pid: int = 0) -> None:
+        """The daemon's rows; arrows come from this process's spans, where these are theirs."""
+        calls: dict[int, list[Span]] = {}
+        for span in spans:
+            if span.call is not None:
+                calls.setdefault(span.call, []).append(span)
+        ordered = sorted(events, key=lambda event: (event.received, event.ended))
+        several = self._connections(ordered)
+        device_slices: list[tuple[int, Event, int, Span | None]] = []
+        for event in ordered:
+            tid = self._add_call(event, several)
+            if event.what == "compile" or event.started is None or not event.device:
+                continue
+            busy = int((event.busy_us or 0) * 1e3)
+            begin = max(event.started, event.ended - busy) if busy else event.started
+            asked = [span for span in calls.get(event.call, ()) if span.begin <= event.received] if event.pid == own_pid else []
+            device_slices.append((begin, event, tid, max(asked, key=lambda span: span.begin, default=None)))
+        for begin, event, tid, caller in sorted(device_slices, key=lambda slice: (slice[0], slice[1].ended)):
+            self._add_work(event, begin, tid, caller)
+
+    @staticmethod
+    def _connections(events: Iterable[Event]) -> dict[int, set[int]]:
+        made: dict[int, set[int]] = {}
+        for event in events:
+            made.setdefault(event.pid, set()).add(event.connection)
+        return made
+
+    def _add_call(self, event: Event, several: Mapping[int, set[int]]) -> int:
+        pid = event.pid
+        self._rows.process(pid, f"{event.client or event.comm or 'client'} (pid {pid})")
+        if event.what == "compile":
+            row = ("compile", event.connection)
+            name = "compiler"
+        else:
+            row = ("stream", event.connection, event.stream)
+            name = f"stream {event.stream}"
+        if len(several[pid]) > 1:
+            name = f"connection {event.connection}, {name}"
+        lane = self._lane((pid, row), event.received, event.ended)
+        tid = self._rows.thread(pid, (row, lane), name if lane == 0 else f"{name} ({lane + 1})")
+        args = {
+            "device": event.device or None,
+            "variant": event.variant or None,
+            "dtype": event.dtype or None,
+            "shapes": ", ".join("x".join(map(str, shape)) or "scalar" for shape in event.shapes) or None,
+            "executions": event.executions,
+            "open_us": _us(event.received, event.ready),
+            "queue_us": _us(event.ready, event.started),
+            "device_us": _us(event.started, event.ended),
+            "busy_us": event.busy_us,
+            "failed": True if event.failed else None,
+        }
+        cat = "compile" if event.what == "compile" else "call"
+        self._slice(cat, event.label, pid, tid, event.received, event.ended, args, **({"cname": "terrible"} if event.failed else {}))
+        if cat == "call":
+            self._add_parts(event, pid, tid)
+        return tid
+
+    def _add_parts(self, event: Event, pid: int, tid: int) -> None:
+        if event.ready is not None and event.ready - event.received > OPEN_US * 1e3:
+            self._slice("part", "open", pid, tid, event.received, event.ready)
+        if event.ready is not None and event.started is not None:
+            self._slice("part", "queue", pid, tid, event.ready, event.started)
+        if event.started is not None:
+            self._slice("part", "device", pid, tid, event.started, event.ended)
+
+    def _add_work(self, event: Event, begin: int, call_tid: int, caller: Span | None) -> None:
+        if event.device not in self._order:
+            self._order.append(event.device)
+        pid = DEVICE_PIDS - self._order.index(event.device)
+        name = self._devices.get(event.device)
+        self._rows.process(pid, f"{name} ({event.device})" if name else event.device)
+        lane = self._lane(("device", event.device), begin, event.ended)
+        tid = self._rows.thread(pid, lane, "kernels" if lane == 0 else f"kernels ({lane + 1})")
+        self._slice("device", event.label, pid, tid, begin, event.ended, {"client": event.pid, "stream": event.stream})
+        self._flows += 1
+        started = event.started if event.started is not None else event.received
+        if caller is not None:
+            self._flow("s", self._flows, event.pid, caller.thread, caller.begin)
+            self._flow("t", self._flows, event.pid, call_tid, started)
+        else:
+            self._flow("s", self._flows, event.pid, call_tid, started)
+        self._flow("f", self._flows, pid, tid, begin)
+
+    # What this process did
+
+    def add_spans(self, spans: Iterable[Span], pid: int) -> None:
+        for span in sorted(spans, key=lambda span: (span.begin, -span.end)):
+            self._rows.process(pid, f"kops (pid {pid})")
+            tid = self._rows.own(pid, span.thread, f"thread {span.thread}")
+            cat = {"call": "kops", "range": "user_annotation", "step": "step"}[span.kind]
+            self._slice(cat, span.name, pid, tid, span.begin, span.end)
+
+    def done(self) -> list[dict[str, Any]]:
+        return self._rows.metadata() + self._events

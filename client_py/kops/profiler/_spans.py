@@ -1,0 +1,186 @@
+"""What this process does meanwhile: its calls of kops, and the ranges that it names."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ContextDecorator
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+from .._base.compiled import native
+from .._calls.batch import Batch
+from .._calls.calls import Calls
+from .._calls.programs import Program
+from .._kernels.kernels import Kernel
+from .._session.session import Session
+
+clock = time.monotonic_ns  # CLOCK_MONOTONIC, the daemon's clock too
+
+
+@dataclass
+class Span:
+    """A stretch of a thread's time, ns of CLOCK_MONOTONIC. `kind` is "call" (of kops; `call`: the number of its request, None where
+    that is not known), "range" (`record_function`) or "step"."""
+
+    kind: str
+    name: str
+    thread: int
+    begin: int
+    end: int
+    call: int | None = None
+
+
+class Watch:
+    """Collects spans while it is installed. One at a time."""
+
+    def __init__(self, most: int) -> None:
+        self.spans: list[Span] = []
+        self.dropped = 0
+        self._most = most
+
+    def add(self, span: Span) -> None:
+        if len(self.spans) < self._most:
+            self.spans.append(span)
+        else:
+            self.dropped += 1
+
+
+_watch: Watch | None = None
+_thread = threading.local()
+
+
+def _last_call() -> int:
+    """The number of the last request that this thread made, in whatever way."""
+    return (native.last_call() if native is not None else 0) or getattr(_thread, "last", 0)
+
+
+def _note_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def enqueue(self: Any, call: Any) -> Any:
+        answer = original(self, call)
+        _thread.last = call.msgid
+        return answer
+
+    return enqueue
+
+
+def _gathers(caller: Any) -> bool:
+    client = caller if isinstance(caller, Calls) else caller._client
+    return threading.get_ident() in client._batches
+
+
+def _number(span: Span, before: int, gathered: bool) -> None:
+    """Sets the number of the span's request, which was made after the request `before`. A call that a batch gathers has made none;
+    where the batch was full, the one made is of the calls before it."""
+    last = _last_call()
+    if not gathered:
+        span.call = last if last != before else None
+        return
+    waiting: list[Span] = _thread.__dict__.setdefault("waiting", [])
+    if last != before:
+        for earlier in waiting:
+            earlier.call = last
+        waiting.clear()
+    waiting.append(span)
+
+
+def _timed(original: Callable[..., Any], name_of: Callable[..., str]) -> Callable[..., Any]:
+    """The method, noted as a call of this thread."""
+
+    @wraps(original)
+    def call(self: Any, *args: Any, **keywords: Any) -> Any:
+        watch = _watch
+        if watch is None or getattr(_thread, "inside", False):
+            return original(self, *args, **keywords)
+        before, _thread.inside = _last_call(), True
+        span = Span("call", name_of(self, *args), threading.get_native_id(), clock(), 0)
+        try:
+            return original(self, *args, **keywords)
+        finally:
+            span.end = clock()
+            _thread.inside = False
+            _number(span, before, _gathers(self))
+            watch.add(span)
+
+    return call
+
+
+def _flushed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The end of a batch, or its flush: one request for all of its calls."""
+
+    @wraps(original)
+    def flush(self: Any, *args: Any, **keywords: Any) -> Any:
+        before = _last_call()
+        try:
+            return original(self, *args, **keywords)
+        finally:
+            last, waiting = _last_call(), _thread.__dict__.pop("waiting", [])
+            for span in waiting if last != before else ():
+                span.call = last
+
+    return flush
+
+
+_WRAPPED: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
+    (Calls, "_op", lambda original: _timed(original, lambda self, op, *_: str(op))),
+    (Kernel, "__call__", lambda original: _timed(original, lambda self, *_: self.name)),
+    (Program, "run", lambda original: _timed(original, lambda self, *_: "program")),
+    (Batch, "flush", _flushed),
+    (Batch, "__exit__", _flushed),
+    (Session, "enqueue", _note_call),
+)
+_originals: list[tuple[Any, str, Any]] = []
+
+
+def install(watch: Watch) -> None:
+    """From now on calls are noted. They cost some microseconds more each; while none is installed they cost nothing."""
+    global _watch
+    _watch = watch
+    if not _originals:
+        for owner, name, wrap in _WRAPPED:
+            _originals.append((owner, name, owner.__dict__[name]))
+            setattr(owner, name, wrap(owner.__dict__[name]))
+
+
+def remove() -> None:
+    global _watch
+    _watch = None
+    while _originals:
+        owner, name, original = _originals.pop()
+        setattr(owner, name, original)
+
+
+def mark(kind: str, name: str, begin: int, end: int) -> None:
+    if _watch is not None:
+        _watch.add(Span(kind, name, threading.get_native_id(), begin, end))
+
+
+class record_function(ContextDecorator):  # noqa: N801: torch's name
+    """Names a range of this thread's time in the trace; a context manager and a decorator. Where torch is loaded, its profiler
+    gets the range too."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._open: list[tuple[int, Any]] = []
+
+    def _recreate_cm(self) -> record_function:
+        return record_function(self.name)
+
+    def __enter__(self) -> record_function:
+        import sys
+
+        torch = sys.modules.get("torch")
+        theirs = torch.profiler.record_function(self.name) if torch is not None and hasattr(torch, "profiler") else None
+        if theirs is not None:
+            theirs.__enter__()
+        self._open.append((clock(), theirs))
+        return self
+
+    def __exit__(self, *why: Any) -> None:
+        begin, theirs = self._open.pop()
+        mark("range", self.name, begin, clock())
+        if theirs is not None:
+            theirs.__exit__(*why)

@@ -1,0 +1,282 @@
+"""kops.profiler, with the real daemon."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kops
+import numpy
+import pytest
+from kops._calls.calls import Calls
+from kops.profiler import ProfilerAction, profile, record_function, schedule, tensorboard_trace_handler
+from test_daemon import Daemon, backends
+
+A = numpy.ones(1000, "float32")
+DEVICE_PIDS = (1 << 31) - 1
+NONE, WARMUP, RECORD, SAVE = ProfilerAction
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Daemon]:
+    with Daemon(config=backends.config(backends.HOST)) as running:
+        yield running
+
+
+@pytest.fixture
+def k(real: Daemon) -> Iterator[kops.Client]:
+    with kops.connect(real.socket_path, timeout=120) as client:
+        yield client
+
+
+def test_calls_and_what_the_daemon_made_of_them(k: kops.Client, real: Daemon) -> None:
+    with profile(socket=real.socket_path) as p:
+        for _ in range(20):
+            k.add(A, A)
+        k.square(A.reshape(10, 100))
+    events, calls = p.events(), [span for span in p.spans() if span.kind == "call"]
+    assert [event.op for event in events] == [call.name for call in calls] == ["add"] * 20 + ["square"]
+    for event, call in zip(events, calls, strict=True):
+        assert event.call == call.call and event.pid == os.getpid() and call.thread == threading.get_native_id()
+        assert event.ready and event.started and event.busy_us is not None
+        assert call.begin <= event.received <= event.ready <= event.started <= event.ended <= call.end
+        assert event.client.startswith("kops") and not event.failed
+    assert events[-1].shapes == ((10, 100), (10, 100)) and events[-1].label == "square f32 10×100" and p.dropped == 0
+
+
+def test_while_nobody_profiles_nothing_is_wrapped(k: kops.Client, real: Daemon) -> None:
+    plain = Calls._op
+    with profile(socket=real.socket_path):
+        assert Calls._op is not plain
+        with pytest.raises(kops.BadArgument, match="another profile"):
+            profile(socket=real.socket_path).start()
+    assert Calls._op is plain
+    with pytest.raises(ZeroDivisionError), profile(socket=real.socket_path):
+        raise ZeroDivisionError
+    assert Calls._op is plain
+
+
+def test_errors_of_calls_go_on(k: kops.Client, real: Daemon) -> None:
+    with profile(socket=real.socket_path) as p:
+        with pytest.raises(kops.ShapeMismatch):
+            k.add(A, A[:10])
+        k.add(A, A)
+    assert [span.name for span in p.spans() if span.kind == "call"] == ["add", "add"] and len(p.events()) == 1
+
+
+def test_threads_and_clients(real: Daemon) -> None:
+    """The numbers of requests are alike on two connections."""
+
+    def work(op: str) -> None:
+        with kops.connect(real.socket_path, timeout=120) as mine:
+            for _ in range(10):
+                getattr(mine, op)(*((A, A) if op == "add" else (A,)))
+
+    with profile(socket=real.socket_path) as p:
+        threads = [threading.Thread(target=work, args=(op,)) for op in ("add", "square")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len({event.connection for event in p.events()}) == len({span.thread for span in p.spans() if span.kind == "call"}) == 2
+    check_trace(p.chrome_trace())
+
+
+def test_other_processes(k: kops.Client, real: Daemon) -> None:
+    code = "import kops, numpy, sys; k = kops.connect(sys.argv[1]); k.square(numpy.ones(3, 'float32'))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    seen = {}
+    for processes in ("own", "user", "all"):
+        with profile(socket=real.socket_path, processes=processes) as p:
+            subprocess.run([sys.executable, "-c", code, real.socket_path], check=True, env=environment)
+            k.add(A, A)
+        seen[processes] = [event.op for event in p.events()]
+    assert seen == {"own": ["add"], "user": ["square", "add"], "all": ["square", "add"]}
+
+
+# ---- steps ----
+
+
+@pytest.mark.parametrize(
+    ("how", "want"),
+    [
+        ({"wait": 1, "warmup": 1, "active": 2}, [NONE, WARMUP, RECORD, SAVE, NONE, WARMUP, RECORD, SAVE, NONE]),
+        ({"wait": 0, "warmup": 0, "active": 1, "repeat": 2}, [SAVE, SAVE, NONE, NONE]),
+        ({"wait": 0, "warmup": 1, "active": 1, "repeat": 1, "skip_first": 2}, [NONE, NONE, WARMUP, SAVE, NONE]),
+    ],
+)
+def test_schedules(how: dict[str, int], want: list[ProfilerAction]) -> None:
+    action = schedule(**how)
+    assert [action(step) for step in range(len(want))] == want
+
+
+def test_bad_arguments() -> None:
+    for how in ({"wait": -1, "warmup": 0, "active": 1}, {"wait": 0, "warmup": 0, "active": 0}):
+        with pytest.raises(kops.BadArgument):
+            schedule(**how)
+    with pytest.raises(kops.BadArgument, match="processes"):
+        profile(processes="others")
+    with pytest.raises(kops.ConnectFailed):
+        profile(socket="/nowhere/kopsd.sock").start()
+
+
+def test_each_cycle_has_its_active_steps_alone(k: kops.Client, real: Daemon) -> None:
+    ready: list[tuple[list[int], list[str]]] = []
+
+    def handler(p: profile) -> None:
+        ready.append(([event.shapes[0][0] for event in p.events()], [span.name for span in p.spans() if span.kind == "step"]))
+
+    with profile(socket=real.socket_path, schedule=schedule(wait=1, warmup=1, active=2, repeat=2), on_trace_ready=handler) as p:
+        for step in range(10):
+            k.square(A[: step + 1])
+            p.step()
+    assert ready == [([3, 4], ["step 2", "step 3"]), ([7, 8], ["step 6", "step 7"])]
+
+
+def test_a_cycle_that_is_cut_short_is_handed_over_too(k: kops.Client, real: Daemon) -> None:
+    ready: list[int] = []
+    long = schedule(wait=0, warmup=0, active=5)
+    with profile(socket=real.socket_path, schedule=long, on_trace_ready=lambda p: ready.append(len(p.events()))) as p:
+        k.square(A)
+        p.step()
+        k.square(A)
+    assert ready == [2]
+
+
+# ---- tables ----
+
+
+def test_key_averages(k: kops.Client, real: Daemon) -> None:
+    with profile(socket=real.socket_path) as p:
+        for _ in range(3):
+            k.add(A, A)
+        k.add(A[:10], A[:10])
+        k.profile("square", A, warmup=2, repeat=7)
+    rows = {row.key[0]: row for row in p.key_averages()}
+    assert {name: (row.count, row.executions) for name, row in rows.items()} == {"add": (4, 4), "square": (1, 7)}
+    assert sum(row.share for row in rows.values()) == pytest.approx(1)
+    for name, row in rows.items():
+        measured = [event for event in p.events() if event.op == name]
+        assert row.total == pytest.approx(sum(event.busy_us or 0 for event in measured))
+        assert row.mean and row.p50 and row.p99 and row.p50 <= row.p99 and row.latency >= row.queue
+    assert len(p.key_averages(group_by_input_shape=True)) == 3
+    assert [row.key for row in p.key_averages(group_by=["client"])] == [(f"{p.events()[0].client} ({os.getpid()})",)]
+    lines = p.key_averages().table(sort_by="count", row_limit=1).splitlines()
+    assert lines[0].split()[:3] == ["op", "dtype", "variant"] and lines[2].startswith("add ") and lines[-1] == "… and 1 more"
+    assert p.key_averages().table(sort_by="op").splitlines()[3].startswith("square")
+    for wrong in ({"sort_by": "cost"}, {"sort_by": "shapes"}):
+        with pytest.raises(kops.BadArgument):
+            p.key_averages().table(**wrong)
+    with pytest.raises(kops.BadArgument):
+        p.key_averages(group_by=["colour"])
+
+
+# ---- traces ----
+
+
+def check_trace(trace: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What holds of every trace: slices of a row nest, arrows begin in calls and end in work, rows have names. The slices by cat."""
+    json.dumps(trace)
+    by_cat: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    rows: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+    flows: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    named = {(e["pid"], e["tid"]) for e in trace["traceEvents"] if e["name"] == "thread_name"}
+    processes = {e["pid"] for e in trace["traceEvents"] if e["name"] == "process_name"}
+    for event in trace["traceEvents"]:
+        if event["ph"] == "X":
+            by_cat[event["cat"]].append(event)
+            rows[event["pid"], event["tid"]].append(event)
+            assert (event["pid"], event["tid"]) in named and event["pid"] in processes
+        elif event["ph"] in "stf":
+            flows[event["id"]].append(event)
+    for slices in rows.values():
+        open_: list[float] = []
+        for event in sorted(slices, key=lambda event: (event["ts"], -event["dur"])):
+            while open_ and open_[-1] <= event["ts"] + 0.0015:
+                open_.pop()
+            end = event["ts"] + event["dur"]
+            assert not open_ or end <= open_[-1] + 0.0015, "slices overlap without nesting"
+            open_.append(end)
+    for flow in flows.values():
+        assert [step["ph"] for step in flow] in (["s", "f"], ["s", "t", "f"])
+        assert [step["ts"] for step in flow] == sorted(step["ts"] for step in flow)
+        for step in flow:
+            at = [s for s in rows[step["pid"], step["tid"]] if s["ts"] - 0.0015 <= step["ts"] <= s["ts"] + s["dur"] + 0.0015]
+            assert at, "an arrow that touches nothing"
+        assert flow[-1]["pid"] > DEVICE_PIDS - 64
+    assert len(flows) == len(by_cat["device"])
+    return by_cat
+
+
+def test_the_trace(k: kops.Client, real: Daemon, tmp_path: Path) -> None:
+    @record_function("decorated")
+    def once() -> None:
+        k.add(A, A)
+
+    with profile(socket=real.socket_path) as p:
+        with record_function("outer"):
+            for _ in range(5):
+                once()
+        pending = [k.submit("square", A, stream=i % 3) for i in range(30)]
+        for one in pending:
+            one.result()
+    p.export_chrome_trace(tmp_path / "t.json")
+    p.export_chrome_trace(tmp_path / "t.json.gz")
+    trace = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
+    with gzip.open(tmp_path / "t.json.gz", "rt", encoding="utf-8") as file:
+        assert json.load(file) == trace
+    slices = check_trace(trace)
+    assert len(slices["call"]) == len(slices["device"]) == 35
+    assert sorted(s["name"] for s in slices["user_annotation"]) == ["decorated"] * 5 + ["outer"]
+    assert len(slices["kops"]) == 5, "a submitted call is no call that waits"
+    for s in slices["call"]:
+        parts = s["args"]
+        assert s["dur"] == pytest.approx(parts["open_us"] + parts["queue_us"] + parts["device_us"], abs=0.01)
+        assert parts["busy_us"] <= parts["device_us"] + 0.01
+    names = {e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
+    assert {"stream 0", "stream 1", "stream 2", "kernels"} <= names
+    assert trace["otherData"]["kops"] == {"events": 35, "dropped": 0}
+
+
+class TorchProfile:
+    """As much of `torch.profiler.profile` as is asked of it."""
+
+    def export_chrome_trace(self, path: str) -> None:
+        own = {"ph": "X", "name": "aten::add", "cat": "cpu_op", "pid": os.getpid(), "tid": 1, "ts": 10.5, "dur": 1.0}
+        trace = {"schemaVersion": 1, "baseTimeNanoseconds": 1_700_000_000_000_000_000, "traceEvents": [own], "traceName": "x"}
+        Path(path).write_text(json.dumps(trace), encoding="utf-8")
+
+
+def test_one_trace_with_torchs(k: kops.Client, real: Daemon, tmp_path: Path) -> None:
+    handler = tensorboard_trace_handler(tmp_path / "log", worker_name="worker")
+    with profile(socket=real.socket_path, torch_profiler=TorchProfile(), on_trace_ready=handler) as p:
+        k.add(A, A)
+    (path,) = (tmp_path / "log").iterdir()
+    assert path.name.startswith("worker.") and path.name.endswith(".pt.trace.json")
+    trace = json.loads(path.read_text(encoding="utf-8"))
+    assert trace["schemaVersion"] == 1 and trace["traceName"] == "x" and trace["traceEvents"][0]["name"] == "aten::add"
+    (call,) = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["cat"] == "call"]
+    import time
+
+    by_now = time.time_ns() - (time.monotonic_ns() - p.events()[0].received)
+    assert 1_700_000_000_000_000_000 + call["ts"] * 1e3 == pytest.approx(by_now, abs=1e6)
+
+
+def test_the_daemon_is_replaced(tmp_path: Path) -> None:
+    with Daemon(config=backends.config(backends.HOST)) as first:
+        path = first.socket_path
+        with kops.connect(path, timeout=60) as k, pytest.warns(RuntimeWarning, match="nothing of what kopsd does"):
+            with profile(socket=path) as p:
+                k.add(A, A)
+                first.stop()
+                with Daemon(config=backends.config(backends.HOST), socket_path=path):
+                    k.add(A, A)
+            assert len(p.events()) <= 1
