@@ -49,7 +49,7 @@ def test_calls_and_what_the_daemon_made_of_them(k: kops.Client, real: Daemon) ->
         assert event.ready and event.started and event.busy_us is not None
         assert call.begin <= event.received <= event.ready <= event.started <= event.ended <= call.end
         assert event.client.startswith("kops") and not event.failed
-    assert events[-1].shapes == ((10, 100), (10, 100)) and events[-1].label == "square f32 10×100" and p.dropped == 0
+    assert events[-1].shapes == ((10, 100), (10, 100)) and events[-1].label == "square f32 10x100" and p.dropped == 0
 
 
 def test_while_nobody_profiles_nothing_is_wrapped(k: kops.Client, real: Daemon) -> None:

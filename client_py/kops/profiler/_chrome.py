@@ -1,4 +1,4 @@
-"""Traces in the format of `chrome://tracing` and Perfetto. ../../../docs/trace.md says what is in one."""
+"""Traces in the format of `chrome://tracing` and Perfetto. ../../../docs/profiling.md says what is in one."""
 
 from __future__ import annotations
 
@@ -128,12 +128,8 @@ class Trace:
     def _add_call(self, event: Event, several: Mapping[int, set[int]]) -> int:
         pid = event.pid
         self._rows.process(pid, f"{event.client or event.comm or 'client'} (pid {pid})")
-        if event.what == "compile":
-            row = ("compile", event.connection)
-            name = "compiler"
-        else:
-            row = ("stream", event.connection, event.stream)
-            name = f"stream {event.stream}"
+        row = (event.what == "compile", event.connection, event.stream)
+        name = "compiler" if event.what == "compile" else f"stream {event.stream}"
         if len(several[pid]) > 1:
             name = f"connection {event.connection}, {name}"
         lane = self._lane((pid, row), event.received, event.ended)

@@ -50,12 +50,12 @@ class Event:
 
     @property
     def label(self) -> str:
-        """"add f32 1024×1024", "add, … (20 ops)"."""
+        """"add f32 1024x1024", "add, … (20 ops)"."""
         if self.what == "compile":
             return f"compile {self.op}".rstrip()
         if self.ops > 1:
             return f"{self.op}, … ({self.ops} ops)"
-        shape = "×".join(map(str, self.shapes[-1])) or "scalar" if self.shapes else ""
+        shape = "x".join(map(str, self.shapes[-1])) or "scalar" if self.shapes else ""
         return " ".join(part for part in (self.op, self.dtype, shape) if part)
 
     @property
