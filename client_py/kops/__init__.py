@@ -16,7 +16,7 @@ from ._base.compiled import native as _native_module
 from ._base.compiled import why_not as why_not_compiled
 from ._base.errors import *  # noqa: F403
 from ._base.errors import __all__ as _errors
-from ._base.results import Attr, Device, Info, Op, Profile, Timings
+from ._base.results import Attr, Comparison, Device, Info, Op, Profile, Timings
 from ._base.stats import ExecutorStats, MappingStats, OpStats, Spread, Stats
 from ._calls.batch import Batch
 from ._calls.pending import Pending
@@ -43,6 +43,7 @@ __all__ = [
     "Client",
     "ClientInfo",
     "Clients",
+    "Comparison",
     "Device",
     "DeviceLoad",
     "Drained",

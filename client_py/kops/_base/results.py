@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from statistics import median
 from typing import Any
 
 
@@ -52,6 +54,15 @@ class Timings:
         return cls(**times, device=reply.get("device", ""), variant=reply.get("variant", ""))
 
 
+    def with_samples(self, samples: tuple[float, ...]) -> Timings:
+        """The same with these samples, and what follows from them."""
+        ordered = sorted(samples)
+        middle = median(ordered)
+        p90 = ordered[math.ceil(0.9 * len(ordered)) - 1]
+        gpu, host = (middle, None) if self.host_us is None else (None, middle)
+        return replace(self, samples=samples, min=ordered[0], median=middle, p90=p90, max=ordered[-1], gpu_us=gpu, host_us=host)
+
+
 _TIMINGS = {f.name for f in fields(Timings)} - {"device", "variant"}
 
 
@@ -69,6 +80,7 @@ class Profile:
     timings: Timings
     bytes: int
     operations: int | None
+    interval: tuple[float, float] | None = None  # where the median lies, with 95 % confidence; None: too few samples
 
     @property
     def device(self) -> str:
@@ -142,6 +154,28 @@ class Profile:
         if self.gflop_s is not None:
             parts.append(f"{self.gflop_s:.1f} GFLOP/s")
         return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two ways to do something, measured in turns. `ratio` is how much longer the second takes: the median over the rounds of the
+    ratio of both medians; `interval` is where that lies with 95 % confidence. `real`: the interval leaves 1 out.
+    `first` and `second` are the last round's profiles."""
+
+    first: Profile
+    second: Profile
+    ratio: float
+    interval: tuple[float, float]
+    rounds: int
+
+    @property
+    def real(self) -> bool:
+        return not self.interval[0] <= 1 <= self.interval[1]
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        verdict = f"{'slower' if self.ratio > 1 else 'faster'}" if self.real else "no difference that can be told from noise"
+        return f"the second takes {self.ratio:.3f} × the first's time ({low:.3f} to {high:.3f}, {self.rounds} rounds): {verdict}"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from .._tensors.adapters import adapter_of
 from .._tensors.operands import Operand, Operands, check_devices, renew
 from . import rules
 from .launchable import Launchable
-from .plans import Plan, execute
+from .plans import Plan, execute, measure
 
 
 def _refusal(kind: type[KopsError], kernel: str, index: int, param: Param, why: str, **detail: Any) -> KopsError:
@@ -129,14 +129,15 @@ def run(connection: Peer, request: Launch, timing: bool, retry: bool = True) -> 
     return Timings.of(reply) if timing else request.result
 
 
-def profile(connection: Peer, request: Launch) -> Plan:
+def profile(connection: Peer, request: Launch, until: float | None = None) -> Plan:
     """Launches repeatedly: a Profile."""
-    reply = yield from execute(connection, request)
+    timings, interval = yield from measure(connection, request, until)
     return Profile(
         op=request.op,
         dtype=request.inputs[0].dtype if request.inputs else "",
         shapes=tuple(tuple(operand.shape) for operand in request.inputs),
-        timings=Timings.of(reply),
+        timings=timings,
         bytes=sum(rules.operand_bytes(operand.shape, operand.dtype) for operand in request.inputs),
         operations=None,
+        interval=interval,
     )

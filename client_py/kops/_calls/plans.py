@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
+from itertools import chain
+from statistics import median
 from typing import Any, Protocol, TypeAlias
 
+from .._base import intervals
 from .._base.declarations import OPS
 from .._base.errors import (
     BadArgument,
@@ -272,9 +275,35 @@ def run(connection: Peer, request: Prepared, timing: bool, retry: bool = True) -
     return request.result
 
 
-def profile(connection: Peer, request: Request) -> Plan:
-    """Runs an op repeatedly: a Profile."""
+ROUNDS = 8  # at least, where an interval is wanted
+SAMPLES_MOST = 200_000
+
+
+def measure(connection: Peer, request: Prepared, until: float | None) -> Plan:
+    """Runs what the request says, and again until the interval of the median is narrow enough, or there are enough samples: the Timings
+    with all of them, and the interval."""
+    if until is not None and not 0 < until < 1:
+        raise BadArgument(f"until={until}: the wanted half width of the interval as a part of the median, such as 0.01")
     reply = yield from execute(connection, request)
+    timings = Timings.of(reply)
+    first = timings.samples or ((timings.exec_us,) if timings.exec_us is not None else ())
+    if until is None:
+        return timings, intervals.of_median(first)
+    rounds = [first]
+    while first and sum(map(len, rounds)) < SAMPLES_MOST:
+        interval = intervals.of_rounds(rounds)
+        if len(rounds) >= ROUNDS and intervals.width(interval, median(chain.from_iterable(rounds))) <= until:
+            break
+        reply = yield from execute(connection, request)
+        again = Timings.of(reply)
+        rounds.append(again.samples or ((again.exec_us,) if again.exec_us is not None else ()))
+    every = tuple(chain.from_iterable(rounds))
+    return timings.with_samples(every), intervals.of_rounds(rounds)
+
+
+def profile(connection: Peer, request: Request, until: float | None = None) -> Plan:
+    """Runs an op repeatedly: a Profile."""
+    timings, interval = yield from measure(connection, request, until)
     shapes = [tuple(o.shape) for o in request.inputs]
     out = tuple(request.outputs[0].shape)
     every = request.inputs + request.outputs
@@ -283,9 +312,10 @@ def profile(connection: Peer, request: Request) -> Plan:
         op=request.op,
         dtype=every[0].dtype,
         shapes=tuple(tuple(o.shape) for o in every),
-        timings=Timings.of(reply),
+        timings=timings,
         bytes=sum(rules.operand_bytes(o.shape, o.dtype) for o in every),
         operations=count,
+        interval=interval,
     )
 
 

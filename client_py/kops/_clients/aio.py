@@ -116,6 +116,7 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncAdminMeth
         *inputs: Any,
         warmup: int = 3,
         repeat: int = 20,
+        until: float | None = None,
         out: Any = None,
         variant: str | None = None,
         device: Device | str | int | None = None,
@@ -130,7 +131,7 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncAdminMeth
         connection = await self._live()
         options = plans.options_of(connection, device, stream, True, deadline_ms, priority, warmup, repeat)
         request = plans.Request(op, inputs, out, attrs, options)
-        answer: Profile = await self._drive(connection, lambda link: plans.profile(link, request), timeout, lambda: request.hazard)
+        answer: Profile = await self._drive(connection, lambda link: plans.profile(link, request, until), timeout, lambda: request.hazard)
         return answer
 
     async def _op(

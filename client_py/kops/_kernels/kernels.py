@@ -314,19 +314,20 @@ class Kernel(BaseKernel):
         return self._bind(sizes)
 
     def profile(
-        self, *arguments: Any, warmup: int = 3, repeat: int = 50, grid: Any = None, block: Any = None, shared: Any = None,
+        self, *arguments: Any, warmup: int = 3, repeat: int = 50, until: float | None = None, grid: Any = None, block: Any = None,
+        shared: Any = None,
         cluster: Any = None, stream: int = 0, deadline_ms: int | None = None, priority: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
     ) -> Profile:  # fmt: skip
         """Launches it `warmup` times untimed, then `repeat` times timed, inside the daemon: a `Profile`. More than one
-        launch needs every pointer that is written to be marked `out` in the signature."""
+        launch needs every pointer that is written to be marked `out` in the signature. `until`: as `Client.profile`."""
         client = self._client
         arguments = self._positional(arguments, named)
         geometry = self._geometry.of_call(arguments, {"grid": grid, "block": block, "shared": shared, "cluster": cluster})
         link = client._live()
         how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "warmup": warmup, "repeat": repeat}
         launch = self._measured(link, arguments, geometry, how)
-        answer: Profile = client._drive(link, lambda link: profile(link, launch), timeout, lambda: launch.hazard)
+        answer: Profile = client._drive(link, lambda link: profile(link, launch, until), timeout, lambda: launch.hazard)
         return answer
 
     def submit(
@@ -381,7 +382,8 @@ class AsyncKernel(BaseKernel):
         return self._bind(sizes)
 
     async def profile(
-        self, *arguments: Any, warmup: int = 3, repeat: int = 50, grid: Any = None, block: Any = None, shared: Any = None,
+        self, *arguments: Any, warmup: int = 3, repeat: int = 50, until: float | None = None, grid: Any = None, block: Any = None,
+        shared: Any = None,
         cluster: Any = None, stream: int = 0, deadline_ms: int | None = None, priority: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
     ) -> Profile:  # fmt: skip
@@ -392,7 +394,7 @@ class AsyncKernel(BaseKernel):
         connection = await client._live()
         how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "warmup": warmup, "repeat": repeat}
         launch = self._measured(connection, arguments, geometry, how)
-        answer: Profile = await client._drive(connection, lambda link: profile(link, launch), timeout, lambda: launch.hazard)
+        answer: Profile = await client._drive(connection, lambda link: profile(link, launch, until), timeout, lambda: launch.hazard)
         return answer
 
     async def _declare(self, timeout: Any) -> AsyncKernel:

@@ -1,0 +1,38 @@
+"""Confidence intervals that assume no distribution: by the order of the samples (David and Nagaraja, Order Statistics, 7.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+Z = 1.96  # 95 %
+FEWEST = 6  # samples of which an interval of 95 % can be told
+
+
+def of_median(samples: Sequence[float]) -> tuple[float, float] | None:
+    """Where the median lies, with 95 % confidence, if the samples are independent. None: they are too few."""
+    n = len(samples)
+    if n < FEWEST:
+        return None
+    ordered = sorted(samples)
+    below = max(0, math.floor((n - Z * math.sqrt(n)) / 2) - 1)
+    return ordered[below], ordered[n - 1 - below]
+
+
+def of_rounds(rounds: Sequence[Sequence[float]]) -> tuple[float, float] | None:
+    """The same for samples that were taken in rounds, which may differ among themselves: by clocks, heat, other clients. The interval
+    that all samples give, widened to the one of the rounds' medians."""
+    everything = [sample for one in rounds for sample in one]
+    intervals = [of_median(everything), of_median([median(one) for one in rounds if one])]
+    known = [interval for interval in intervals if interval is not None]
+    if not known:
+        return None
+    return min(low for low, _ in known), max(high for _, high in known)
+
+
+def width(interval: tuple[float, float] | None, middle: float) -> float:
+    """The interval's half width as a part of the median."""
+    if interval is None or not middle:
+        return math.inf
+    return max(interval[1] - middle, middle - interval[0]) / middle

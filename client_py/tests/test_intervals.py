@@ -1,0 +1,95 @@
+"""How sure a median is: intervals, profiles that go on until they are narrow, comparisons."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+
+import kops
+import numpy
+import pytest
+from kops._base import intervals
+from kops._base.results import Profile, Timings
+from test_daemon import Daemon, backends
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Daemon]:
+    with Daemon(config=backends.config(backends.HOST)) as running:
+        yield running
+
+
+@pytest.fixture
+def k(real: Daemon) -> Iterator[kops.Client]:
+    with kops.connect(real.socket_path, timeout=120) as client:
+        yield client
+
+
+@pytest.mark.parametrize("n", [6, 10, 51, 400])
+def test_an_interval_holds_the_true_median_as_often_as_it_says(n: int) -> None:
+    rng = random.Random(n)
+    held = 0
+    for _ in range(2000):
+        low, high = intervals.of_median([rng.expovariate(1) for _ in range(n)]) or (0.0, 0.0)
+        held += low <= 0.6931 <= high
+    assert 0.94 <= held / 2000
+
+
+def test_more_samples_make_it_narrower() -> None:
+    rng = random.Random(1)
+    widths = [intervals.width(intervals.of_median([rng.gauss(10, 1) for _ in range(n)]), 10) for n in (20, 200, 2000, 20000)]
+    assert widths == sorted(widths, reverse=True) and widths[-1] < 0.005
+    assert intervals.of_median([1, 2, 3, 4, 5]) is None and intervals.width(None, 1) == float("inf")
+
+
+def test_rounds_that_differ_widen_it() -> None:
+    rng = random.Random(2)
+    alike = [[rng.gauss(10, 0.1) for _ in range(100)] for _ in range(10)]
+    drifting = [[sample + turn for sample in one] for turn, one in enumerate(alike)]
+    assert intervals.width(intervals.of_rounds(alike), 10) < 0.02
+    assert intervals.width(intervals.of_rounds(drifting), 14.5) > 0.2
+
+
+def test_a_profile_goes_on_until_it_is_sure(k: kops.Client) -> None:
+    a = k.array(numpy.ones(1 << 16, "float32"))
+    plain = k.profile("square", a, repeat=50)
+    assert len(plain.samples) == 50 and plain.interval is not None and plain.interval[0] <= plain.median <= plain.interval[1]
+    sure = k.profile("square", a, repeat=50, until=0.2)
+    assert len(sure.samples) >= 8 * 50 and sure.interval is not None and sure.median is not None
+    assert intervals.width(sure.interval, sure.median) <= 0.2 or len(sure.samples) >= 200_000
+    ordered = sorted(sure.samples)
+    assert sure.min == ordered[0] and sure.max == ordered[-1] and ordered[0] <= sure.median <= ordered[-1]
+    assert sure.timings.host_us == sure.median
+    for wrong in (0, -1, 1, 5):
+        with pytest.raises(kops.BadArgument, match="until"):
+            k.profile("square", a, until=wrong)
+
+
+def test_the_asynchronous_client_too(real: Daemon) -> None:
+    async def main() -> Profile:
+        async with await kops.connect_async(real.socket_path, timeout=120) as k:
+            return await k.profile("square", numpy.ones(1000, "float32"), repeat=20, until=0.9)
+
+    assert len(asyncio.run(main()).samples) >= 160
+
+
+def made_of(times: Callable[[], float]) -> Callable[[], Profile]:
+    def measured() -> Profile:
+        samples = tuple(times() for _ in range(9))
+        return Profile("x", "f32", (), Timings().with_samples(samples), 1, None)
+
+    return measured
+
+
+def test_comparing(k: kops.Client) -> None:
+    rng = random.Random(3)
+    first = made_of(lambda: rng.gauss(10, 0.2))
+    same, slower = k.compare(first, first), k.compare(first, made_of(lambda: rng.gauss(10.5, 0.2)))
+    assert not same.real and same.interval[0] <= 1 <= same.interval[1] and "noise" in str(same)
+    assert slower.real and slower.ratio == pytest.approx(1.05, abs=0.02) and str(slower).endswith("slower")
+    a, b = (k.array(numpy.ones(n, "float32")) for n in (1 << 18, 1 << 20))
+    found = k.compare(lambda: k.profile("square", b, repeat=5), lambda: k.profile("square", a, repeat=5))
+    assert found.real and found.ratio < 1 and found.rounds == 21 and found.second.shapes[0] == (1 << 18,)
+    with pytest.raises(kops.BadArgument, match="rounds"):
+        k.compare(first, first, rounds=5)
