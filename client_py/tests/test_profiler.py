@@ -166,6 +166,8 @@ def test_key_averages(k: kops.Client, real: Daemon) -> None:
     for name, row in rows.items():
         measured = [event for event in p.events() if event.op == name]
         assert row.total == pytest.approx(sum(event.busy_us or 0 for event in measured))
+        if name == "add":
+            assert row.send and row.reply and row.send > 0 < row.reply
         assert row.mean and row.p50 and row.p99 and row.p50 <= row.p99 and row.latency >= row.queue
     assert len(p.key_averages(group_by_input_shape=True)) == 3
     assert [row.key for row in p.key_averages(group_by=["client"])] == [(f"{p.events()[0].client} ({os.getpid()})",)]
@@ -241,6 +243,11 @@ def test_the_trace(k: kops.Client, real: Daemon, tmp_path: Path) -> None:
         parts = s["args"]
         assert s["dur"] == pytest.approx(parts["open_us"] + parts["queue_us"] + parts["device_us"], abs=0.01)
         assert parts["busy_us"] <= parts["device_us"] + 0.01
+    for call in slices["kops"]:
+        inside = [s for s in slices["part"] if s["tid"] == call["tid"] and call["ts"] - 0.002 <= s["ts"] <= call["ts"] + call["dur"]]
+        (asked,) = [s for s in slices["call"] if call["ts"] <= s["ts"] <= call["ts"] + call["dur"]]
+        assert sorted(s["name"] for s in inside) == ["reply", "send"]
+        assert sum(s["dur"] for s in inside) + asked["dur"] == pytest.approx(call["dur"], abs=0.01), "the parts are the whole"
     names = {e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
     assert {"stream 0", "stream 1", "stream 2", "kernels"} <= names
     assert trace["otherData"]["kops"] == {"events": 35, "dropped": 0}

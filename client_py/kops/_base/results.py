@@ -236,6 +236,7 @@ class Info:
     features: tuple[str, ...]
     kernels: dict[str, Any] = field(default_factory=dict)  # of the user's own: `compiler`, `arch`, `policy`, `allowed`
     instance: str = ""  # 32 digits that this start of the daemon has made up
+    connection: int = 0  # the number of this client's connection; 0: the daemon is too old to tell
     isolation: str = ""  # what shares a process with the client's kernels: "off", "none", "user", "connection"; "" of an older daemon
 
     def __repr__(self) -> str:
@@ -266,6 +267,7 @@ class Info:
             kernels=dict(reply.get("kernels", {})),
             instance=reply.get("instance", ""),
             isolation=reply.get("isolation", ""),
+            connection=reply.get("connection", 0),
         )
 
 

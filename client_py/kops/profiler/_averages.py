@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .._base.errors import BadArgument
 from ._recorder import Event
+from ._spans import Span
 
 GROUPS = ("op", "dtype", "shapes", "variant", "device", "client")
 
@@ -23,9 +24,12 @@ class Average:
     total: float = 0.0
     queue: float = 0.0  # the mean from `ready` to `started`
     latency: float = 0.0  # the mean from `received` to `ended`
+    send: float | None = None  # of calls that waited: the mean from the call's begin to `received`
+    reply: float | None = None  # and from `ended` to the call's end
     share: float = 0.0
     failed: int = 0
     _each: list[float] = field(default_factory=list, repr=False)
+    _ways: list[tuple[float, float]] = field(default_factory=list, repr=False)
 
     @property
     def mean(self) -> float | None:
@@ -57,9 +61,9 @@ class Averages(list[Average]):
         return self.table()
 
     def table(self, sort_by: str = "total", row_limit: int = 100) -> str:
-        """The rows as text, the largest first: by "count", "executions", "total", "mean", "p50", "p99", "queue" or "latency"; by
-        a group's name in the order of the alphabet."""
-        columns = ("count", "executions", "total", "mean", "p50", "p99", "queue", "latency")
+        """The rows as text, the largest first by `sort_by`: "count", "executions", "total", "mean", "p50", "p99", "queue",
+        "latency", "send" or "reply". By a group's name: in the order of the alphabet."""
+        columns = ("count", "executions", "total", "mean", "p50", "p99", "queue", "latency", "send", "reply")
         if sort_by in self.groups:
             at = self.groups.index(sort_by)
             rows = sorted(self, key=lambda row: row.key[at])
@@ -67,7 +71,8 @@ class Averages(list[Average]):
             rows = sorted(self, key=lambda row: -(getattr(row, sort_by) or 0))
         else:
             raise BadArgument(f"sort_by={sort_by!r}: one of {', '.join((*columns, *self.groups))}")
-        head = [*self.groups, "calls", "executions", "total ms", "share %", "mean µs", "p50 µs", "p99 µs", "queue µs", "latency µs"]
+        times = ("mean", "p50", "p99", "queue", "latency", "send", "reply")
+        head = [*self.groups, "calls", "executions", "total ms", "share %", *(f"{time} µs" for time in times)]
         cells = [[*row.key, *_cells(row)] for row in rows[:row_limit]]
         left = len(self.groups)
         widths = [max(len(line[i]) for line in [head, *cells]) for i in range(len(head))]
@@ -80,7 +85,7 @@ class Averages(list[Average]):
 
 
 def _cells(row: Average) -> list[str]:
-    times = (row.mean, row.p50, row.p99, row.queue, row.latency)
+    times = (row.mean, row.p50, row.p99, row.queue, row.latency, row.send, row.reply)
     return [
         str(row.count), str(row.executions), f"{row.total / 1e3:.3f}", f"{100 * row.share:.1f}",
         *("-" if us is None else f"{us:.1f}" for us in times),
@@ -97,8 +102,8 @@ def _key(event: Event, group: str) -> str:
     return str(getattr(event, group))
 
 
-def averages(events: Iterable[Event], groups: Sequence[str]) -> Averages:
-    """The events by these groups. A percentile is over requests: of each the mean of its executions."""
+def averages(events: Iterable[Event], groups: Sequence[str], callers: Mapping[int, Span]) -> Averages:
+    """The events by these groups; `callers` as match() makes it. A percentile is over requests: of each the mean of its executions."""
     wrong = [group for group in groups if group not in GROUPS]
     if wrong or not groups:
         raise BadArgument(f"group_by={tuple(groups)!r}: some of {', '.join(GROUPS)}")
@@ -112,6 +117,9 @@ def averages(events: Iterable[Event], groups: Sequence[str]) -> Averages:
         row.latency += (event.ended - event.received) / 1e3
         if event.ready is not None and event.started is not None:
             row.queue += (event.started - event.ready) / 1e3
+        caller = callers.get(id(event))
+        if caller is not None and event.ended <= caller.end:
+            row._ways.append(((event.received - caller.begin) / 1e3, (caller.end - event.ended) / 1e3))
         if event.device_us is not None and event.what != "compile":
             row.total += event.device_us
             row._each.append(event.device_us / event.executions)
@@ -119,5 +127,7 @@ def averages(events: Iterable[Event], groups: Sequence[str]) -> Averages:
     for row in rows.values():
         row.queue /= row.count
         row.latency /= row.count
+        if row._ways:
+            row.send, row.reply = (statistics.fmean(way) for way in zip(*row._ways, strict=True))
         row.share = row.total / whole if whole else 0.0
     return Averages(sorted(rows.values(), key=lambda row: -row.total), groups)

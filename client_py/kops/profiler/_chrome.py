@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ._recorder import Event
-from ._spans import Span
+from ._spans import Span, match
 
 DEVICE_PIDS = (1 << 31) - 1  # of devices, downwards: no process has such a number
 OPEN_US = 1.0  # opening memory that took less is not shown
@@ -98,12 +98,9 @@ class Trace:
 
     # What the daemon told
 
-    def add_events(self, events: Iterable[Event], spans: Sequence[Span] = (), own_pid: int = 0) -> None:
+    def add_events(self, events: Sequence[Event], spans: Sequence[Span] = (), own_pid: int = 0) -> None:
         """The daemon's rows; arrows come from this process's spans, where these are theirs."""
-        calls: dict[int, list[Span]] = {}
-        for span in spans:
-            if span.call is not None:
-                calls.setdefault(span.call, []).append(span)
+        callers = match(events, spans, own_pid)
         ordered = sorted(events, key=lambda event: (event.received, event.ended))
         several = self._connections(ordered)
         device_slices: list[tuple[int, Event, int, Span | None]] = []
@@ -113,8 +110,7 @@ class Trace:
                 continue
             busy = int((event.busy_us or 0) * 1e3)
             begin = max(event.started, event.ended - busy) if busy else event.started
-            asked = [span for span in calls.get(event.call, ()) if span.begin <= event.received] if event.pid == own_pid else []
-            device_slices.append((begin, event, tid, max(asked, key=lambda span: span.begin, default=None)))
+            device_slices.append((begin, event, tid, callers.get(id(event))))
         for begin, event, tid, caller in sorted(device_slices, key=lambda slice: (slice[0], slice[1].ended)):
             self._add_work(event, begin, tid, caller)
 
@@ -186,6 +182,15 @@ class Trace:
             tid = self._rows.own(pid, span.thread, f"thread {span.thread}")
             cat = {"call": "kops", "range": "user_annotation", "step": "step"}[span.kind]
             self._slice(cat, span.name, pid, tid, span.begin, span.end)
+
+    def add_ways(self, events: Sequence[Event], spans: Sequence[Span], pid: int) -> None:
+        """In each call that waited for its result: the way to the daemon, and the way back."""
+        by_event = match(events, spans, pid)
+        for event in events:
+            span = by_event.get(id(event))
+            if span is not None and event.ended <= span.end:
+                self._slice("part", "send", pid, span.thread, span.begin, event.received)
+                self._slice("part", "reply", pid, span.thread, event.ended, span.end)
 
     def done(self) -> list[dict[str, Any]]:
         return self._rows.metadata() + self._events

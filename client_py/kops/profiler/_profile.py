@@ -18,7 +18,7 @@ from ._averages import Averages, averages
 from ._chrome import Trace
 from ._recorder import Event, Recorder
 from ._schedule import ProfilerAction, always
-from ._spans import Span, Watch, clock
+from ._spans import Span, Watch, clock, match
 
 MOST = 1_000_000  # events, and spans, of one recording
 
@@ -144,7 +144,7 @@ class profile:  # noqa: N801: torch's name
         """A row for each op, dtype, variant and device, with `group_by_input_shape` for each of their shapes too; or by what
         `group_by` names: "op", "dtype", "shapes", "variant", "device", "client"."""
         groups = tuple(group_by) or ("op", "dtype", *(("shapes",) if group_by_input_shape else ()), "variant", "device")
-        return averages(self._events, groups)
+        return averages(self._events, groups, match(self._events, self._spans, os.getpid()))
 
     def chrome_trace(self) -> dict[str, Any]:
         """The trace as an object for `json.dump`."""
@@ -152,6 +152,7 @@ class profile:  # noqa: N801: torch's name
         base = theirs.get("baseTimeNanoseconds", 0) if theirs else min(self._begins(), default=0) + self._offset
         trace = Trace(self._devices, lambda ns: (ns + self._offset - base) / 1e3)
         trace.add_spans(self._spans, os.getpid())
+        trace.add_ways(self._events, self._spans, os.getpid())
         trace.add_events(self._events, self._spans, os.getpid())
         kops = {"events": len(self._events), "dropped": self.dropped}
         made: dict[str, Any] = {"displayTimeUnit": "ns", "baseTimeNanoseconds": base, **theirs}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ContextDecorator
 from dataclasses import dataclass
 from functools import wraps
@@ -16,14 +16,15 @@ from .._calls.calls import Calls
 from .._calls.programs import Program
 from .._kernels.kernels import Kernel
 from .._session.session import Session
+from ._recorder import Event
 
 clock = time.monotonic_ns  # CLOCK_MONOTONIC, the daemon's clock too
 
 
 @dataclass
 class Span:
-    """A stretch of a thread's time, ns of CLOCK_MONOTONIC. `kind` is "call" (of kops; `call`: the number of its request, None where
-    that is not known), "range" (`record_function`) or "step"."""
+    """A stretch of a thread's time, ns of CLOCK_MONOTONIC. `kind` is "call" (of kops; `call`: the number of its request on its `connection`,
+    None where it made none), "range" (`record_function`) or "step"."""
 
     kind: str
     name: str
@@ -31,6 +32,7 @@ class Span:
     begin: int
     end: int
     call: int | None = None
+    connection: int = 0
 
 
 class Watch:
@@ -67,16 +69,14 @@ def _note_call(original: Callable[..., Any]) -> Callable[..., Any]:
     return enqueue
 
 
-def _gathers(caller: Any) -> bool:
-    client = caller if isinstance(caller, Calls) else caller._client
-    return threading.get_ident() in client._batches
-
-
-def _number(span: Span, before: int, gathered: bool) -> None:
+def _number(span: Span, before: int, caller: Any) -> None:
     """Sets the number of the span's request, which was made after the request `before`. A call that a batch gathers has made none;
     where the batch was full, the one made is of the calls before it."""
+    client = caller if isinstance(caller, Calls) else caller._client
+    info = getattr(client._connection, "info", None)
+    span.connection = info.connection if info is not None else 0
     last = _last_call()
-    if not gathered:
+    if threading.get_ident() not in client._batches:
         span.call = last if last != before else None
         return
     waiting: list[Span] = _thread.__dict__.setdefault("waiting", [])
@@ -102,7 +102,7 @@ def _timed(original: Callable[..., Any], name_of: Callable[..., str]) -> Callabl
         finally:
             span.end = clock()
             _thread.inside = False
-            _number(span, before, _gathers(self))
+            _number(span, before, self)
             watch.add(span)
 
     return call
@@ -184,3 +184,14 @@ class record_function(ContextDecorator):  # noqa: N801: torch's name
         mark("range", self.name, begin, clock())
         if theirs is not None:
             theirs.__exit__(*why)
+
+
+def match(events: Iterable[Event], spans: Iterable[Span], pid: int) -> dict[int, Span]:
+    """The call of this process that each event comes from, by the event's id(); of a batch the last one."""
+    calls = {(span.connection, span.call): span for span in spans if span.call is not None and span.connection}
+    made: dict[int, Span] = {}
+    for event in events:
+        span = calls.get((event.connection, event.call)) if event.pid == pid else None
+        if span is not None and span.begin <= event.received:
+            made[id(event)] = span
+    return made

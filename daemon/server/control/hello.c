@@ -253,7 +253,7 @@ void handle_hello(struct request *r, const struct rpc_arg *args, struct request_
     }
     out = request_result(r);
     if (out) {
-        rpc_write_map(out, shm ? 13 : 11);
+        rpc_write_map(out, shm ? 14 : 12);
         rpc_write_entry_text(out, "server", "kopsd " KOPS_VERSION);
         rpc_write_entry_text(out, "instance", c->server->instance);
         rpc_write_entry_uint(out, "protocol", PROTOCOL);
@@ -265,6 +265,7 @@ void handle_hello(struct request *r, const struct rpc_arg *args, struct request_
         write_features(out, c);
         user_code_write_hello(out, c);
         rpc_write_entry_text(out, "isolation", isolation_names[c->isolation]);
+        rpc_write_entry_uint(out, "connection", c->number);
         if (shm)
             write_shm(out);
         for (unsigned i = 0; shm && i < CHANNEL_FDS; i++)
