@@ -252,7 +252,7 @@ def test_reconnections_are_in_the_log(daemon: FakeDaemon, caplog: pytest.LogCapt
 
 
 def test_nothing_foreign_is_exported() -> None:
-    assert set(dir(kops)) - {name for name in dir(kops) if name.startswith("__")} == set(kops.__all__) - {"__version__"} | {"interpret"}
+    assert set(dir(kops)) - {name for name in dir(kops) if name.startswith("__")} == set(kops.__all__) - {"__version__"} | {"interpret", "profiler"}
     for name in kops.__all__:
         thing = getattr(kops, name)
         assert not isinstance(thing, types.ModuleType), name

@@ -23,8 +23,8 @@ clock = time.monotonic_ns  # CLOCK_MONOTONIC, the daemon's clock too
 
 @dataclass
 class Span:
-    """A stretch of a thread's time, ns of CLOCK_MONOTONIC. `kind` is "call" (of kops; `call`: the number of its request on its `connection`,
-    None where it made none), "range" (`record_function`) or "step"."""
+    """A stretch of a thread's time, ns of CLOCK_MONOTONIC. `kind` is "call" (of kops; `call`: the number of its request on its
+    `connection`, None where it made none), "range" (`record_function`) or "step"."""
 
     kind: str
     name: str
